@@ -1,0 +1,67 @@
+# How tern's targets are made: one function a kind.
+
+# Flags that everything of ours is compiled with; nothing of it reaches programs that use the library.
+function(tern_set_flags target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden
+                                             VISIBILITY_INLINES_HIDDEN ON)
+  # No fused multiply-add: the simulator's traces are the same on every machine.
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -ffp-contract=off)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    target_compile_options(${target} PRIVATE -Wthread-safety)
+  endif()
+  if(TERN_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(TERN_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${TERN_SANITIZE} -fno-sanitize-recover=all
+                                             -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC $<BUILD_INTERFACE:-fsanitize=${TERN_SANITIZE}>)
+  endif()
+  if(TERN_FUZZ)
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
+endfunction()
+
+# tern_add_library(name type source...): type "" follows BUILD_SHARED_LIBS.
+function(tern_add_library name type)
+  add_library(${name} ${type} ${ARGN})
+  tern_set_flags(${name})
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+                                     PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${name} PUBLIC Threads::Threads PRIVATE NUMA::NUMA)
+endfunction()
+
+# tern_add_program(name source...): an executable in the directory of the list file, part of the target `programs`.
+function(tern_add_program name)
+  add_executable(${name} ${ARGN})
+  tern_set_flags(${name})
+  target_link_libraries(${name} PRIVATE gflags Threads::Threads)
+  add_dependencies(programs ${name})
+endfunction()
+
+# tern_resolve_option(NAME remedy package...): sets NAME_ENABLED from ON, OFF or AUTO and looks for the packages.
+function(tern_resolve_option name remedy)
+  set(wanted ${${name}})
+  set(${name}_ENABLED OFF PARENT_SCOPE)
+  if(wanted STREQUAL "AUTO")
+    set(wanted ${TERN_IS_TOP_LEVEL})
+  elseif(wanted)
+    set(required ON)
+  endif()
+  if(NOT wanted)
+    return()
+  endif()
+  foreach(package IN LISTS ARGN)
+    find_package(${package} QUIET)
+    if(NOT ${package}_FOUND)
+      if(required)
+        message(FATAL_ERROR "${name}=ON needs ${package}: run ${remedy}")
+      endif()
+      message(STATUS "${name} are left out: ${package} is not installed (${remedy})")
+      return()
+    endif()
+  endforeach()
+  set(${name}_ENABLED ON PARENT_SCOPE)
+endfunction()
