@@ -1,0 +1,42 @@
+#include "wire/header.h"
+
+namespace tern::wire {
+
+uint32_t encode_time_left(uint64_t left_ns) {
+  if (left_ns == UINT64_MAX) return kNoDeadline;
+  uint64_t mantissa = left_ns / 1000 + (left_ns % 1000 != 0 ? 1 : 0);
+  uint32_t exponent = 0;
+  while (mantissa > 0xffff) {
+    mantissa = (mantissa + 1) / 2;
+    exponent++;
+  }
+  if (exponent > 31 || (exponent == 31 && mantissa == 0xffff)) return kNoDeadline;
+  return exponent << 16 | static_cast<uint32_t>(mantissa);
+}
+
+uint64_t decode_time_left(uint32_t code) {
+  if (code == kNoDeadline) return UINT64_MAX;
+  const uint64_t mantissa = code & 0xffff;
+  const uint32_t exponent = (code >> 16) & 31;
+  return (mantissa << exponent) * 1000;  // at most 2^47 us: 2^57 ns
+}
+
+uint8_t encode_hold_slow(uint64_t hold_ns) {
+  uint64_t units = hold_ns / 16;
+  if (units < 16) return static_cast<uint8_t>(units);
+  // Normalised: value = (16 + mantissa) << (exponent - 1), exponent from 1.
+  const int exponent = 60 - __builtin_clzll(units);
+  if (exponent > 15) return kHoldTooLong;
+  const uint64_t mantissa = (units >> (exponent - 1)) & 15;
+  const auto code = static_cast<uint8_t>(exponent << 4 | mantissa);
+  return code == kHoldTooLong ? static_cast<uint8_t>(kHoldTooLong - 1) : code;
+}
+
+uint64_t decode_hold(uint8_t code) {
+  const uint32_t exponent = code >> 4;
+  const uint64_t mantissa = code & 15;
+  const uint64_t units = exponent == 0 ? mantissa : (16 + mantissa) << (exponent - 1);
+  return units * 16;
+}
+
+}  // namespace tern::wire

@@ -1,0 +1,168 @@
+// Bytes in, checked views out: the fixed header of every data-path packet (docs/protocol.md, 2).
+// Wire room: knows no sessions, sockets or time.
+//
+// Three little-endian 64-bit words, so that a header is built and read in registers:
+//
+//   word 0   kind 4 | version 4 | flags 8 | length 16 | session 22 | generation 10
+//   word 1   number 24 | hold 8 (server; 0 from the client) | request number 32
+//   word 2   client: index-or-deadline 21 | request type 12 | message size 31
+//            server: echo 24 | credit limit 8 | message size or index 31 | reserved 1
+//
+// What demultiplexing needs comes first (all of word 0 and the number); the rest may later be
+// encrypted. `length` counts the bytes of the packet where it lies, header included.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace tern::wire {
+
+inline constexpr size_t kHeaderBytes = 24;
+inline constexpr uint8_t kVersion = 1;
+inline constexpr size_t kPacketBytesMax = 65535;      ///< `length` has 16 bits
+inline constexpr size_t kMessageBytesMax = 1u << 30;  ///< clause 2.6: 1 GiB
+inline constexpr size_t kPayloadBytesMin = 512;       ///< clause 2.7: of a full packet, so that an index fits 21 bits
+inline constexpr size_t kPayloadBytesMax = 65536;     ///< of a packet that travels by reference
+inline constexpr uint32_t kRequestTypes = 4096;
+inline constexpr uint32_t kSessionIndexBits = 22;
+inline constexpr uint32_t kSessionIndexMask = (1u << kSessionIndexBits) - 1;
+inline constexpr uint32_t kGenerationMask = (1u << 10) - 1;
+inline constexpr uint32_t kNumberMask = (1u << 24) - 1;
+inline constexpr uint32_t kIndexMask = (1u << 21) - 1;
+inline constexpr uint32_t kSlotBits = 6;  ///< the low bits of a request number name its slot
+inline constexpr uint32_t kSlotsMax = 1u << kSlotBits;
+static_assert(kMessageBytesMax / kPayloadBytesMin <= kIndexMask + 1);
+
+/// Client kinds are below 8, server kinds from 8 on: the bit says which session table is meant.
+enum class Kind : uint8_t {
+  kRequest = 1,     ///< data of a request
+  kRfr = 2,         ///< request for response packets: ranges of indices in the payload
+  kProbe = 3,       ///< where is my response?
+  kCancel = 4,      ///< the request has ended early at the client
+  kReport = 5,      ///< which requests are finished: request numbers in the payload
+  kPathProbe = 6,   ///< full-MTU; opens the session
+  kResponse = 8,    ///< data of a response
+  kCr = 9,          ///< credit return: acknowledges packet numbers
+  kCancelled = 10,  ///< acknowledges kCancel: this request number will never run (again)
+  kPathReply = 11,  ///< full-MTU answer to kPathProbe
+};
+inline constexpr bool is_known(uint8_t kind) { return kind < 16 && ((1u << kind) & 0b0000'1111'0111'1110u) != 0; }
+inline constexpr bool is_from_client(Kind kind) { return static_cast<uint8_t>(kind) < 8; }
+
+enum Flag : uint8_t {
+  kFirst = 1,         ///< packet 0 of its message; on a request the index field carries the deadline
+  kByReference = 2,   ///< the payload is a descriptor of memory of the sender (transport's business)
+  kWantsCredits = 4,  ///< client: more packets wait than the limit lets out
+  kFailure = 8,       ///< response without data: the size field carries FailureCode and the application's code
+  kEcnEcho = 16,      ///< server: the answered packet arrived with a congestion mark
+  kNoEcho = 32,       ///< server: the echo field answers no packet
+};
+
+/// In the size field of a kFailure response: code << 16 | app_code.
+enum class FailureCode : uint8_t {
+  kApplication = 0,  ///< Request::fail
+  kNoResponse = 1,   ///< dropped unanswered
+  kUnknownType = 2,  ///< no handler
+  kTooLarge = 3,     ///< above max_request_bytes
+  kNoMemory = 4,     ///< the receive budget or memory is exhausted
+  kDeadline = 5,     ///< passed before the handler ran
+  kOverloaded = 6,   ///< the worker queue is full
+  kClosing = 7,      ///< the endpoint is shutting down
+};
+
+/// A header in registers. Accessors are for either direction where they do not say otherwise.
+struct Header {
+  uint64_t w0 = 0, w1 = 0, w2 = 0;
+
+  Kind kind() const { return static_cast<Kind>(w0 & 15); }
+  uint8_t version() const { return (w0 >> 4) & 15; }
+  uint8_t flags() const { return static_cast<uint8_t>(w0 >> 8); }
+  uint16_t length() const { return static_cast<uint16_t>(w0 >> 16); }
+  /// Index and generation of the receiver's session, in one comparable word.
+  uint32_t session_key() const { return static_cast<uint32_t>(w0 >> 32); }
+  uint32_t session_index() const { return session_key() & kSessionIndexMask; }
+  uint32_t number() const { return w1 & kNumberMask; }
+  uint32_t request_number() const { return static_cast<uint32_t>(w1 >> 32); }
+  // client
+  uint32_t index() const { return (flags() & kFirst) != 0 ? 0 : w2 & kIndexMask; }
+  uint32_t deadline_code() const { return w2 & kIndexMask; }
+  uint32_t request_type() const { return (w2 >> 21) & (kRequestTypes - 1); }
+  uint32_t message_bytes() const { return static_cast<uint32_t>(w2 >> 33); }
+  // server
+  uint8_t hold_code() const { return static_cast<uint8_t>(w1 >> 24); }
+  uint32_t echo() const { return w2 & kNumberMask; }
+  uint8_t credit_limit() const { return static_cast<uint8_t>(w2 >> 24); }
+  /// Message size when kFirst is set, else the packet's index.
+  uint32_t size_or_index() const { return static_cast<uint32_t>(w2 >> 32) & 0x7fffffffu; }
+
+  /// Of a header that has none yet.
+  void add_length(size_t length_bytes) { w0 += static_cast<uint64_t>(length_bytes) << 16; }
+  void set_length_and_flags(size_t length_bytes, uint8_t extra_flags) {
+    w0 = (w0 & ~0xffff0000ull) | static_cast<uint64_t>(length_bytes & 0xffff) << 16 |
+         static_cast<uint64_t>(extra_flags) << 8;
+  }
+};
+
+inline constexpr uint32_t session_key(uint32_t index, uint32_t generation) {
+  return (index & kSessionIndexMask) | generation << kSessionIndexBits;
+}
+
+/// The length stays 0 until the transport, which knows how the payload travels, fills it in.
+inline Header client_header(Kind kind, uint8_t flags, uint32_t session_key, uint32_t number, uint32_t request_number,
+                            uint32_t index_or_deadline, uint32_t type, uint32_t message_bytes) {
+  return {static_cast<uint64_t>(kind) | kVersion << 4 | static_cast<uint64_t>(flags) << 8 |
+              static_cast<uint64_t>(session_key) << 32,
+          (number & kNumberMask) | static_cast<uint64_t>(request_number) << 32,
+          (index_or_deadline & kIndexMask) | static_cast<uint64_t>(type) << 21 |
+              static_cast<uint64_t>(message_bytes) << 33};
+}
+inline Header server_header(Kind kind, uint8_t flags, uint32_t session_key, uint32_t number, uint32_t request_number,
+                            uint32_t echo, uint8_t hold_code, uint8_t credit_limit, uint32_t size_or_index) {
+  return {
+      static_cast<uint64_t>(kind) | kVersion << 4 | static_cast<uint64_t>(flags) << 8 |
+          static_cast<uint64_t>(session_key) << 32,
+      (number & kNumberMask) | static_cast<uint64_t>(hold_code) << 24 | static_cast<uint64_t>(request_number) << 32,
+      (echo & kNumberMask) | static_cast<uint64_t>(credit_limit) << 24 | static_cast<uint64_t>(size_or_index) << 32};
+}
+
+inline uint64_t to_little_endian(uint64_t value) {
+  if constexpr (std::endian::native == std::endian::big) return __builtin_bswap64(value);
+  return value;
+}
+/// `bytes` has at least kHeaderBytes. Word by word, so that each goes to a register of its own.
+inline Header load_header(const std::byte* bytes) {
+  Header header;
+  std::memcpy(&header.w0, bytes, 8);
+  std::memcpy(&header.w1, bytes + 8, 8);
+  std::memcpy(&header.w2, bytes + 16, 8);
+  return {to_little_endian(header.w0), to_little_endian(header.w1), to_little_endian(header.w2)};
+}
+inline void store_header(std::byte* bytes, const Header& header) {
+  const Header little = {to_little_endian(header.w0), to_little_endian(header.w1), to_little_endian(header.w2)};
+  std::memcpy(bytes, &little, kHeaderBytes);
+}
+static_assert(sizeof(Header) == kHeaderBytes);
+
+/// Whether a packet can begin with these bytes: version, kind and a length within `available_bytes`.
+/// Nothing else is promised about it (clause 2.3).
+inline bool is_plausible(const Header& header, size_t available_bytes) {
+  return header.version() == kVersion && is_known(static_cast<uint8_t>(header.kind())) &&
+         header.length() >= kHeaderBytes && header.length() <= available_bytes;
+}
+
+/// Deadlines travel as the time left, in 21 bits: a 16-bit mantissa of microseconds and a 5-bit
+/// exponent, rounded up; kNoDeadline when there is none. Range about 39 hours; more is no deadline.
+inline constexpr uint32_t kNoDeadline = kIndexMask;
+uint32_t encode_time_left(uint64_t left_ns);
+uint64_t decode_time_left(uint32_t code);  ///< ns; UINT64_MAX for kNoDeadline
+
+/// Hold time (how long the server kept the answered packet) in 8 bits: 4-bit mantissa and 4-bit
+/// exponent in units of 16 ns, rounded down; kHoldTooLong means: take no RTT sample.
+inline constexpr uint8_t kHoldTooLong = 255;
+uint8_t encode_hold_slow(uint64_t hold_ns);
+inline uint8_t encode_hold(uint64_t hold_ns) { return hold_ns < 16 ? 0 : encode_hold_slow(hold_ns); }
+uint64_t decode_hold(uint8_t code);  ///< ns
+
+}  // namespace tern::wire
