@@ -1,0 +1,50 @@
+// The layout of a message buffer in its arena: one cache line of control, then the data.
+// Memory room. In shared memory peers can read this line but never write it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include <tern/detail/export.h>
+
+namespace tern::memory {
+class Arena;
+}
+
+namespace tern::detail {
+
+/// A block of an arena. `data()` is 64-byte aligned; the 32 bytes before it have room for one
+/// packet header, so that the first packet of a message is one contiguous range (paper section 4.2.1).
+struct alignas(64) Buffer {
+  static constexpr size_t kHeaderRoomBytes = 32;
+
+  std::atomic<uint32_t> lease;  ///< generation; peers that read the data by reference compare it afterwards
+  uint8_t size_class;           ///< of the arena
+  bool exposed;                 ///< a descriptor of the current lease has been given to a peer
+  uint8_t in_use;               ///< 1 while somebody owns the block; a second release is caught by it
+  uint8_t page_in_run;          ///< of the arena
+  uint32_t length_bytes;
+  uint32_t capacity_bytes;
+  memory::Arena* arena;
+  Buffer* next;  ///< in a free list; for the owner's use otherwise
+  std::byte header_room[kHeaderRoomBytes];
+
+  std::byte* data() { return reinterpret_cast<std::byte*>(this) + sizeof(Buffer); }
+  const std::byte* data() const { return reinterpret_cast<const std::byte*>(this) + sizeof(Buffer); }
+
+  /// Ends the current lease: a peer that copied under it will see the new value and drop its copy.
+  /// Must come before the data is written again. One store and a release fence; nobody waits.
+  void revoke_lease() {
+    if (!exposed) return;
+    exposed = false;
+    lease.store(lease.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
+};
+static_assert(sizeof(Buffer) == 64);
+
+/// Gives a block back to its arena. Any thread.
+TERN_API void release_buffer(Buffer* buffer);
+
+}  // namespace tern::detail

@@ -1,0 +1,313 @@
+#include "memory/arena.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <new>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tern::memory {
+
+using detail::Buffer;
+
+Result<Arena*> Arena::create(const ArenaOptions& options) {
+  if (options.limit_bytes < kRunBytes) {
+    return Status(Code::kMisuse, "the limit of message memory is below 64 KiB: raise RpcOptions::memory_limit_bytes");
+  }
+  const Result<int> node = choose_numa_node(options.numa_node);
+  if (!node.ok()) return node.status();
+  uint32_t first_lease = 0;
+  if (getrandom(&first_lease, sizeof(first_lease), 0) != sizeof(first_lease)) {
+    return Status(Code::kUnavailable, "getrandom failed: message memory needs Linux 3.17 or newer");
+  }
+  auto* arena = new Arena(options, *node, first_lease);
+  if (Status status = arena->grow(kRunBytes); !status.ok()) {
+    delete arena;
+    return status;
+  }
+  return arena;
+}
+
+Arena::Arena(const ArenaOptions& options, int numa_node, uint32_t first_lease)
+    : owner_(thread_name()), options_(options), numa_node_(numa_node), next_lease_(first_lease) {}
+
+Arena::~Arena() {
+  for (const Chunk& chunk : chunks_) {
+    unpoison(chunk.base, chunk.bytes);
+    unmap_chunk(chunk);
+  }
+}
+
+Buffer* Arena::alloc_slow(size_t len_bytes) {
+  if (len_bytes > kMessageBytesMax) return nullptr;
+  const bool by_owner = is_owner();
+  std::lock_guard lock(mutex_);
+  if (orphaned_) return nullptr;
+  Buffer* buffer = nullptr;
+  if (len_bytes <= kSmallBytesMax) {
+    const size_t size_class = class_of(len_bytes);
+    FreeList& list = by_owner ? owner_free_[size_class] : foreign_free_[size_class];
+    if (by_owner) list = std::exchange(foreign_free_[size_class], {});
+    if (list.first == nullptr && !carve(size_class, list)) return nullptr;
+    buffer = list.first;
+    list.first = buffer->next;
+  } else {
+    buffer = take_large(len_bytes);
+    if (buffer == nullptr) return nullptr;
+    ++large_out_;
+  }
+  buffer->in_use = 1;
+  buffer->length_bytes = static_cast<uint32_t>(len_bytes);
+  unpoison(buffer->data(), buffer->capacity_bytes);
+  if (by_owner) {
+    count_owner_out(+1);
+  } else {
+    ++foreign_out_;
+  }
+  return buffer;
+}
+
+void Arena::release_slow(Buffer* buffer) {
+  Arena* arena = buffer->arena;
+  bool is_last = false;
+  {
+    std::lock_guard lock(arena->mutex_);
+    CHECK(buffer->in_use, ==, 1);
+    buffer->revoke_lease();
+    buffer->in_use = 0;
+    arena->hide_data(buffer);
+    if (buffer->size_class == kLarge) {
+      arena->give_large(buffer);
+    } else {
+      arena->foreign_free_[buffer->size_class].push(buffer);
+    }
+    if (arena->is_owner()) {
+      arena->count_owner_out(-1);
+    } else {
+      --arena->foreign_out_;
+    }
+    is_last = arena->orphaned_ && arena->foreign_out_ == 0;
+  }
+  if (is_last) delete arena;
+}
+
+void Arena::bind_owner() {
+  std::lock_guard lock(mutex_);
+  CHECK(orphaned_, ==, false);
+  owner_.store(thread_name(), std::memory_order_relaxed);
+}
+
+void Arena::orphan() {
+  bool is_last = false;
+  {
+    std::lock_guard lock(mutex_);
+    CHECK(orphaned_, ==, false);
+    orphaned_ = true;
+    owner_.store(nullptr, std::memory_order_relaxed);
+    foreign_out_ += owner_out_.exchange(0, std::memory_order_relaxed);
+    is_last = foreign_out_ == 0;
+  }
+  if (is_last) delete this;
+}
+
+void Arena::init_block(std::byte* at, uint8_t size_class, uint8_t page_in_run, size_t bytes) {
+  auto* buffer = new (at) Buffer;
+  buffer->lease.store(next_lease_, std::memory_order_relaxed);
+  buffer->size_class = size_class;
+  buffer->exposed = false;
+  buffer->in_use = 0;
+  buffer->page_in_run = page_in_run;
+  buffer->length_bytes = 0;
+  buffer->capacity_bytes = static_cast<uint32_t>(capacity_of(bytes));
+  buffer->arena = this;
+  buffer->next = nullptr;
+}
+
+bool Arena::carve(size_t size_class, FreeList& list) {
+  std::byte* run = take_pages(kRunPages);
+  if (run == nullptr) return false;
+  unpoison(run, kRunBytes);
+  const size_t bytes = block_bytes(size_class);
+  for (size_t offset = kRunBytes; offset != 0;) {  // backwards: the lowest block ends up first in the list
+    offset -= bytes;
+    init_block(run + offset, static_cast<uint8_t>(size_class), static_cast<uint8_t>(offset / Extents::kPageBytes),
+               bytes);
+    auto* buffer = reinterpret_cast<Buffer*>(run + offset);
+    hide_data(buffer);
+    list.push(buffer);
+  }
+  return true;
+}
+
+Buffer* Arena::take_large(size_t len_bytes) {
+  const size_t pages = (len_bytes + sizeof(Buffer) + Extents::kPageBytes - 1) / Extents::kPageBytes;
+  std::byte* run = take_pages(pages);
+  if (run == nullptr) return nullptr;
+  unpoison(run, pages * Extents::kPageBytes);
+  init_block(run, kLarge, 0, pages * Extents::kPageBytes);
+  return reinterpret_cast<Buffer*>(run);
+}
+
+void Arena::give_large(Buffer* buffer) {
+  see_lease(buffer);
+  --large_out_;
+  extents_.give(reinterpret_cast<std::byte*>(buffer));
+}
+
+/// The block is about to dissolve: a later one at its place must begin above its lease (compared modulo 2^32).
+void Arena::see_lease(const Buffer* buffer) {
+  const uint32_t lease = buffer->lease.load(std::memory_order_relaxed);
+  if (static_cast<int32_t>(lease - next_lease_) > 0) next_lease_ = lease;
+}
+
+std::byte* Arena::take_pages(size_t pages) {
+  std::byte* run = extents_.take(pages);
+  if (run != nullptr) return run;
+  if (grow(pages * Extents::kPageBytes).ok()) return extents_.take(pages);
+  return dissolve_free_runs() ? extents_.take(pages) : nullptr;
+}
+
+Status Arena::grow(size_t needed_bytes) {
+  const size_t mapped = bytes_mapped();
+  const auto id = static_cast<uint32_t>(chunks_.size());
+  auto chunk = map_chunk(options_, numa_node_, id, options_.chunk_bytes, needed_bytes, options_.limit_bytes - mapped);
+  if (!chunk.ok()) return chunk.status();
+  chunks_.push_back(*chunk);
+  extents_.add(chunk->base, chunk->bytes);
+  bytes_mapped_.store(mapped + chunk->bytes, std::memory_order_relaxed);
+  chunk_count_.store(chunks_.size(), std::memory_order_release);
+  return {};
+}
+
+/// Memory has run out: gives runs of blocks that are all free back to the pages. Another thread than the owner sees
+/// only the foreign lists. Costs a walk over the free lists, so after a fruitless one it rests for a while.
+bool Arena::dissolve_free_runs() {
+  if (dissolve_rest_ > 0) {
+    --dissolve_rest_;
+    return false;
+  }
+  FreeLists& lists = is_owner() ? owner_free_ : foreign_free_;
+  const auto run_of = [](const Buffer* buffer) {
+    const auto page = reinterpret_cast<uintptr_t>(buffer) / Extents::kPageBytes - buffer->page_in_run;
+    return reinterpret_cast<std::byte*>(page * Extents::kPageBytes);
+  };
+  size_t walked = 0;
+  bool found = false;
+  for (size_t size_class = 0; size_class < kClasses; ++size_class) {
+    FreeList& list = lists[size_class];
+    if (is_owner()) {
+      while (Buffer* buffer = foreign_free_[size_class].first) {
+        foreign_free_[size_class].first = buffer->next;
+        list.push(buffer);
+      }
+    }
+    std::unordered_map<std::byte*, size_t> free_blocks;
+    for (const Buffer* buffer = list.first; buffer != nullptr; buffer = buffer->next, ++walked)
+      ++free_blocks[run_of(buffer)];
+    const size_t blocks_in_run = kRunBytes / block_bytes(size_class);
+    std::erase_if(free_blocks, [=](const auto& run) { return run.second != blocks_in_run; });
+    if (free_blocks.empty()) continue;
+    found = true;
+    for (Buffer* buffer = std::exchange(list.first, nullptr); buffer != nullptr;) {
+      Buffer* next = buffer->next;
+      if (free_blocks.contains(run_of(buffer))) {
+        see_lease(buffer);
+      } else {
+        list.push(buffer);
+      }
+      buffer = next;
+    }
+    for (const auto& [run, blocks] : free_blocks) extents_.give(run);
+  }
+  if (!found) dissolve_rest_ = walked / 16;  // at most 16 steps of walking per failing allocation, on average
+  return found;
+}
+
+const std::vector<Chunk>& Arena::chunks() const {
+  if (owner_chunks_.size() != chunk_count_.load(std::memory_order_acquire)) {
+    std::lock_guard lock(mutex_);
+    owner_chunks_ = chunks_;
+    owner_chunks_by_base_.clear();
+    for (const Chunk& chunk : owner_chunks_) owner_chunks_by_base_.emplace_back(chunk.base, chunk.id);
+    std::sort(owner_chunks_by_base_.begin(), owner_chunks_by_base_.end());
+  }
+  return owner_chunks_;
+}
+
+const Chunk& Arena::chunk_of(const Buffer* buffer) {
+  const auto* at = reinterpret_cast<const std::byte*>(buffer);
+  const auto holds = [at](const Chunk& chunk) { return at >= chunk.base && at < chunk.base + chunk.bytes; };
+  const std::vector<Chunk>& all = chunks();
+  if (last_chunk_ < all.size() && holds(all[last_chunk_])) [[likely]]
+    return all[last_chunk_];
+  const auto above = std::upper_bound(owner_chunks_by_base_.begin(), owner_chunks_by_base_.end(), at,
+                                      [](const std::byte* a, const auto& entry) { return a < entry.first; });
+  CHECK(above - owner_chunks_by_base_.begin(), >, 0);
+  last_chunk_ = std::prev(above)->second;
+  CHECK(holds(all[last_chunk_]), ==, true);
+  return all[last_chunk_];
+}
+
+size_t Arena::buffers_out() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<size_t>(owner_out_.load(std::memory_order_relaxed) + foreign_out_);
+}
+
+void Arena::check_invariants() {
+  std::lock_guard lock(mutex_);
+  extents_.check_invariants();
+  size_t chunk_bytes = 0;
+  for (size_t i = 0; i < chunks_.size(); ++i) {
+    CHECK(chunks_[i].id, ==, i);
+    chunk_bytes += chunks_[i].bytes;
+  }
+  CHECK(chunk_bytes, ==, bytes_mapped());
+  CHECK(chunk_bytes, <=, options_.limit_bytes);
+
+  std::unordered_set<const Buffer*> listed;
+  for (const FreeLists* lists : {&owner_free_, &foreign_free_}) {
+    for (size_t size_class = 0; size_class < kClasses; ++size_class) {
+      for (const Buffer* buffer = (*lists)[size_class].first; buffer != nullptr; buffer = buffer->next) {
+        CHECK(listed.insert(buffer).second, ==, true);
+        CHECK(buffer->size_class, ==, size_class);
+      }
+    }
+  }
+
+  size_t free_blocks = 0;
+  int64_t out = 0;
+  size_t large = 0;
+  for (const auto& [run, pages] : extents_.used_runs()) {
+    const auto* first = reinterpret_cast<const Buffer*>(run);
+    const bool is_large = first->size_class == kLarge;
+    if (!is_large) CHECK(pages, ==, kRunPages);
+    large += is_large;
+    const size_t step = is_large ? pages * Extents::kPageBytes : block_bytes(first->size_class);
+    for (size_t offset = 0; offset < pages * Extents::kPageBytes; offset += step) {
+      const auto* buffer = reinterpret_cast<const Buffer*>(run + offset);
+      CHECK(buffer->arena == this, ==, true);
+      CHECK(buffer->size_class, ==, first->size_class);
+      CHECK(buffer->page_in_run, ==, offset / Extents::kPageBytes);
+      CHECK(buffer->capacity_bytes, ==, capacity_of(step));
+      CHECK(buffer->in_use, ==, listed.contains(buffer) ? 0 : 1);
+      if (buffer->in_use != 0) {
+        CHECK(buffer->length_bytes, <=, buffer->capacity_bytes);
+        ++out;
+      } else {
+        CHECK(buffer->exposed, ==, false);
+        ++free_blocks;
+      }
+    }
+  }
+  CHECK(free_blocks, ==, listed.size());
+  CHECK(large, ==, large_out_);
+  CHECK(out, ==, owner_out_.load(std::memory_order_relaxed) + foreign_out_);
+}
+
+}  // namespace tern::memory
+
+void tern::detail::release_buffer(Buffer* buffer) { memory::Arena::release(buffer); }

@@ -1,0 +1,113 @@
+#include "memory/extents.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tern::memory {
+
+void Extents::add(std::byte* base, size_t bytes) {
+  const size_t pages = bytes / kPageBytes;
+  CHECK(pages, >, size_t{0});
+  CHECK(pages, <, size_t{kFree});
+  const auto place = std::lower_bound(ranges_.begin(), ranges_.end(), base,
+                                      [](const Range& range, const std::byte* at) { return range.base < at; });
+  Range& range = *ranges_.insert(place, Range{base, pages, std::vector<uint32_t>(pages)});
+  range.tag(0, pages, kFree);
+  free_runs_.emplace(pages, base);
+}
+
+const Extents::Range& Extents::range_of(const std::byte* at) const {
+  const auto above = std::upper_bound(ranges_.begin(), ranges_.end(), at,
+                                      [](const std::byte* a, const Range& range) { return a < range.base; });
+  CHECK(above - ranges_.begin(), >, 0);
+  const Range& range = *std::prev(above);
+  CHECK(range.page_of(at), <, range.pages);
+  return range;
+}
+
+std::byte* Extents::take(size_t pages) {
+  const auto fit = free_runs_.lower_bound({pages, nullptr});
+  if (fit == free_runs_.end()) return nullptr;
+  const auto [found, run] = *fit;
+  Range& range = range_of(run);
+  const size_t first = range.page_of(run);
+  auto node = free_runs_.extract(fit);
+  range.tag(first, pages, 0);
+  if (found != pages) {
+    range.tag(first + pages, found - pages, kFree);
+    node.value() = {found - pages, range.at(first + pages)};
+    free_runs_.insert(std::move(node));
+  }
+  pages_used_ += pages;
+  return run;
+}
+
+size_t Extents::pages_of(const std::byte* run) const {
+  const Range& range = range_of(run);
+  const uint32_t tag = range.tags[range.page_of(run)];
+  CHECK(tag & kFree, ==, 0u);
+  return tag;
+}
+
+void Extents::give(std::byte* run) {
+  Range& range = range_of(run);
+  size_t first = range.page_of(run);
+  size_t count = range.tags[first];
+  CHECK(count & kFree, ==, 0u);
+  pages_used_ -= count;
+  if (const size_t next = first + count; next < range.pages && (range.tags[next] & kFree) != 0) {
+    const size_t after = range.tags[next] & ~kFree;
+    free_runs_.erase({after, range.at(next)});
+    count += after;
+  }
+  if (first > 0 && (range.tags[first - 1] & kFree) != 0) {
+    const size_t before = range.tags[first - 1] & ~kFree;
+    first -= before;
+    free_runs_.erase({before, range.at(first)});
+    count += before;
+  }
+  range.tag(first, count, kFree);
+  free_runs_.emplace(count, range.at(first));
+}
+
+std::vector<std::pair<std::byte*, size_t>> Extents::used_runs() const {
+  std::vector<std::pair<std::byte*, size_t>> runs;
+  for (const Range& range : ranges_) {
+    for (size_t page = 0; page < range.pages; page += range.tags[page] & ~kFree) {
+      if ((range.tags[page] & kFree) == 0) runs.emplace_back(range.at(page), range.tags[page]);
+    }
+  }
+  return runs;
+}
+
+void Extents::check_invariants() const {
+  size_t free_runs = 0;
+  size_t used = 0;
+  for (const Range& range : ranges_) {
+    bool previous_free = false;
+    size_t page = 0;
+    while (page < range.pages) {
+      const uint32_t tag = range.tags[page];
+      const size_t count = tag & ~kFree;
+      const bool is_free = (tag & kFree) != 0;
+      CHECK(count, >, size_t{0});
+      CHECK(page + count, <=, range.pages);
+      CHECK(range.tags[page + count - 1], ==, tag);
+      if (is_free) {
+        CHECK(previous_free, ==, false);
+        CHECK(free_runs_.count({count, range.at(page)}), ==, size_t{1});
+        ++free_runs;
+      } else {
+        used += count;
+      }
+      previous_free = is_free;
+      page += count;
+    }
+    CHECK(page, ==, range.pages);
+  }
+  CHECK(free_runs, ==, free_runs_.size());
+  CHECK(used, ==, pages_used_);
+}
+
+}  // namespace tern::memory

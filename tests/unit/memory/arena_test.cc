@@ -1,0 +1,689 @@
+// The arena: against a naive model, at its limits, with other threads, and as peers and children see its memory.
+#include "memory/arena.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <numa.h>
+#include <numaif.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <tern/msgbuf.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tern::memory {
+namespace {
+
+using detail::Buffer;
+
+Arena* make(ArenaOptions options = {}) {
+  auto arena = Arena::create(options);
+  EXPECT_TRUE(arena.ok()) << arena.status().message();
+  return arena.ok() ? *arena : nullptr;
+}
+
+/// Private, normal pages, grows by 2 MB.
+ArenaOptions small_options() {
+  ArenaOptions options;
+  options.huge_pages = false;
+  options.chunk_bytes = 2u << 20;
+  return options;
+}
+
+bool is_mapped(const void* at) {
+  unsigned char state = 0;
+  return mincore(reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(at) & ~uintptr_t{4095}), 1, &state) == 0;
+}
+
+/// Every page of a message gets a word that only this message and place have.
+void stamp(Buffer* buffer, uint64_t id) {
+  for (size_t at = 0; at + 8 <= buffer->capacity_bytes; at += 1024) {
+    const uint64_t word = id << 32 | at;
+    std::memcpy(buffer->data() + at, &word, 8);
+  }
+}
+bool has_stamp(const Buffer* buffer, uint64_t id) {
+  for (size_t at = 0; at + 8 <= buffer->capacity_bytes; at += 1024) {
+    uint64_t word = 0;
+    std::memcpy(&word, buffer->data() + at, 8);
+    if (word != (id << 32 | at)) return false;
+  }
+  return true;
+}
+
+struct ModelCase {
+  const char* name;
+  bool shared;
+  bool huge_pages;
+  size_t limit_bytes;
+};
+void PrintTo(const ModelCase& c, std::ostream* out) { *out << c.name; }
+
+class ArenaModel : public testing::TestWithParam<ModelCase> {};
+
+TEST_P(ArenaModel, random_operations_keep_messages_apart) {
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    ArenaOptions options = small_options();
+    options.shared = GetParam().shared;
+    options.huge_pages = GetParam().huge_pages;
+    options.limit_bytes = GetParam().limit_bytes;
+    Arena* arena = make(options);
+    ASSERT_NE(arena, nullptr);
+    struct Message {
+      Buffer* buffer;
+      uint64_t id;
+    };
+    std::map<const std::byte*, size_t> taken;  // start, bytes: control line and data
+    std::vector<Message> messages;
+    size_t refused = 0;
+    for (uint64_t step = 1; step <= 1500; ++step) {
+      const bool growing = (step / 200) % 2 == 0;
+      if (random() % 8 < (growing ? 6u : 2u)) {
+        const unsigned kind = random() % 10;
+        const size_t len = kind < 6 ? random() % 300 : kind < 8 ? random() % 70000 : random() % 600000;
+        Buffer* buffer = arena->alloc(len);
+        if (buffer == nullptr) {
+          ++refused;
+        } else {
+          ASSERT_EQ(buffer->length_bytes, len);
+          ASSERT_GE(buffer->capacity_bytes, len);
+          ASSERT_EQ(reinterpret_cast<uintptr_t>(buffer->data()) % 64, 0u);
+          ASSERT_FALSE(buffer->exposed);
+          ASSERT_EQ(buffer->in_use, 1);
+          ASSERT_TRUE(arena->owns(buffer));
+          const auto* start = reinterpret_cast<const std::byte*>(buffer);
+          const size_t bytes = sizeof(Buffer) + buffer->capacity_bytes;
+          const auto above = taken.upper_bound(start);
+          if (above != taken.end()) {
+            ASSERT_LE(start + bytes, above->first);
+          }
+          if (above != taken.begin()) {
+            ASSERT_LE(std::prev(above)->first + std::prev(above)->second, start);
+          }
+          const Chunk& chunk = arena->chunk_of(buffer);
+          ASSERT_GE(start, chunk.base);
+          ASSERT_LE(start + bytes, chunk.base + chunk.bytes);
+          taken.emplace(start, bytes);
+          stamp(buffer, step);
+          messages.push_back({buffer, step});
+        }
+      } else if (!messages.empty()) {
+        const size_t victim = random() % messages.size();
+        const Message message = messages[victim];
+        messages[victim] = messages.back();
+        messages.pop_back();
+        ASSERT_TRUE(has_stamp(message.buffer, message.id));
+        taken.erase(reinterpret_cast<const std::byte*>(message.buffer));
+        Arena::release(message.buffer);
+      }
+      ASSERT_EQ(arena->buffers_out(), messages.size());
+      ASSERT_LE(arena->bytes_mapped(), options.limit_bytes);
+      arena->check_invariants();
+    }
+    if (options.limit_bytes != SIZE_MAX) {
+      EXPECT_GT(refused, 0u) << "the limit was never reached: the test is too small";
+    }
+    for (const Message& message : messages) {
+      EXPECT_TRUE(has_stamp(message.buffer, message.id));
+      Arena::release(message.buffer);
+    }
+    arena->check_invariants();
+    EXPECT_EQ(arena->buffers_out(), 0u);
+    arena->orphan();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ArenaModel,
+                         testing::Values(ModelCase{"private_normal", false, false, SIZE_MAX},
+                                         ModelCase{"private_normal_limited", false, false, 9u << 20},
+                                         ModelCase{"private_huge_limited", false, true, 9u << 20},
+                                         ModelCase{"shared_limited", true, false, 9u << 20},
+                                         ModelCase{"shared_huge", true, true, SIZE_MAX}),
+                         [](const auto& model) { return model.param.name; });
+
+TEST(Arena, sizes_around_each_class_boundary) {
+  Arena* arena = make(small_options());
+  for (size_t block = 128; block <= 65536; block *= 2) {
+    for (const size_t len : {block - 65, block - 64}) {
+      Buffer* buffer = arena->alloc(len);
+      ASSERT_NE(buffer, nullptr);
+      EXPECT_EQ(buffer->capacity_bytes, block - 64) << len;
+      Arena::release(buffer);
+    }
+  }
+  for (const size_t len : {size_t{65473}, size_t{65536}, 17 * size_t{4096} - 64}) {
+    Buffer* buffer = arena->alloc(len);
+    ASSERT_NE(buffer, nullptr);
+    EXPECT_EQ(buffer->capacity_bytes, 17 * 4096 - 64) << len;
+    Arena::release(buffer);
+  }
+  Buffer* empty = arena->alloc(0);
+  ASSERT_NE(empty, nullptr);
+  EXPECT_EQ(empty->length_bytes, 0u);
+  EXPECT_EQ(empty->capacity_bytes, 64u);
+  Arena::release(empty);
+  arena->check_invariants();
+  arena->orphan();
+}
+
+TEST(Arena, a_released_block_is_the_next_one_of_its_class) {
+  Arena* arena = make(small_options());
+  Buffer* first = arena->alloc(32);
+  Arena::release(first);
+  EXPECT_EQ(arena->alloc(50), first);
+  Arena::release(first);
+  arena->orphan();
+}
+
+TEST(Arena, msgbuf_brings_its_buffer_home) {
+  Arena* arena = make(small_options());
+  {
+    MsgBuf message(arena->alloc(10));
+    EXPECT_EQ(arena->buffers_out(), 1u);
+    EXPECT_EQ(message.capacity(), 64u);
+  }
+  EXPECT_EQ(arena->buffers_out(), 0u);
+  arena->orphan();
+}
+
+TEST(Arena, one_gibibyte_and_no_more) {
+  for (const bool shared : {false, true}) {
+    SCOPED_TRACE(shared);
+    ArenaOptions options;
+    options.shared = shared;
+    Arena* arena = make(options);
+    EXPECT_EQ(arena->alloc(Arena::kMessageBytesMax + 1), nullptr);
+    EXPECT_EQ(arena->alloc(SIZE_MAX), nullptr);
+    Buffer* buffer = arena->alloc(Arena::kMessageBytesMax);
+    if (buffer == nullptr) GTEST_SKIP() << "this machine has less than 1 GiB to spare";
+    EXPECT_EQ(buffer->length_bytes, Arena::kMessageBytesMax);
+    EXPECT_EQ(buffer->capacity_bytes, Arena::kMessageBytesMax);
+    buffer->data()[0] = std::byte{1};
+    buffer->data()[Arena::kMessageBytesMax - 1] = std::byte{2};
+    EXPECT_EQ(arena->chunk_of(buffer).id, 1u);
+    EXPECT_GT(arena->bytes_mapped(), Arena::kMessageBytesMax);
+    arena->check_invariants();
+    Arena::release(buffer);
+    arena->orphan();
+  }
+}
+
+TEST(Arena, grows_by_chunks_that_keep_their_index) {
+  Arena* arena = make(small_options());
+  std::vector<Buffer*> buffers;
+  const std::byte* first_base = arena->chunks()[0].base;
+  while (arena->chunks().size() < 5) buffers.push_back(arena->alloc(300000));
+  EXPECT_EQ(arena->chunks()[0].base, first_base);
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(arena->chunks()[i].id, i);
+  for (Buffer* buffer : buffers) {
+    const Chunk& chunk = arena->chunk_of(buffer);
+    EXPECT_GE(reinterpret_cast<std::byte*>(buffer), chunk.base);
+    EXPECT_LT(reinterpret_cast<std::byte*>(buffer), chunk.base + chunk.bytes);
+    EXPECT_EQ(arena->chunks()[chunk.id].base, chunk.base);
+    Arena::release(buffer);
+  }
+  arena->orphan();
+}
+
+TEST(Arena, limit_holds_and_memory_comes_back_in_other_sizes) {
+  ArenaOptions options = small_options();
+  options.limit_bytes = 3u << 20;
+  Arena* arena = make(options);
+  std::vector<Buffer*> buffers;
+  while (Buffer* buffer = arena->alloc(100)) buffers.push_back(buffer);
+  EXPECT_EQ(buffers.size(), (3u << 20) / 256);
+  EXPECT_EQ(arena->alloc(1u << 20), nullptr);
+  Buffer* kept = buffers.back();
+  buffers.pop_back();
+  const auto middle = buffers.begin() + static_cast<long>(buffers.size() / 2);
+  std::for_each(buffers.begin(), middle, Arena::release);
+  std::thread([&] { std::for_each(middle, buffers.end(), Arena::release); }).join();
+  // All 256 B blocks but one are free: their runs serve a large message again, and then small ones.
+  Buffer* large = nullptr;
+  for (size_t attempt = 0; large == nullptr && attempt < 10000; ++attempt) large = arena->alloc(1u << 20);
+  ASSERT_NE(large, nullptr);
+  arena->check_invariants();
+  Arena::release(large);
+  buffers.clear();
+  while (Buffer* buffer = arena->alloc(100)) buffers.push_back(buffer);
+  EXPECT_EQ(buffers.size(), (3u << 20) / 256 - 1);
+  arena->check_invariants();
+  buffers.push_back(kept);
+  for (Buffer* buffer : buffers) Arena::release(buffer);
+  arena->orphan();
+}
+
+TEST(Arena, birth_tells_what_is_wrong) {
+  ArenaOptions options = small_options();
+  options.limit_bytes = 1000;
+  EXPECT_EQ(Arena::create(options).status().code(), Code::kMisuse);
+  options = small_options();
+  options.numa_node = 100000;
+  EXPECT_EQ(Arena::create(options).status().code(), Code::kMisuse);
+  options = small_options();
+  options.shared = true;
+  options.chunk_bytes = size_t{1} << 42;  // more than the machine has: refused instead of SIGBUS or an OOM kill
+  EXPECT_EQ(Arena::create(options).status().code(), Code::kNoMemory);
+}
+
+TEST(Arena, without_descriptors_shared_memory_says_so) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  ArenaOptions options = small_options();
+  options.shared = true;
+  const auto arena = Arena::create(options);
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(arena.status().code(), Code::kUnavailable);
+}
+
+TEST(Arena, memory_prefers_its_numa_node) {
+  if (numa_available() < 0) GTEST_SKIP() << "the system knows no NUMA nodes";
+  for (const int node : {-1, 0}) {
+    ArenaOptions options = small_options();
+    options.numa_node = node;
+    Arena* arena = make(options);
+    ASSERT_NE(arena, nullptr);
+    int policy = -1;
+    ASSERT_EQ(get_mempolicy(&policy, nullptr, 0, arena->chunks()[0].base, MPOL_F_ADDR), 0);
+    EXPECT_EQ(policy, MPOL_PREFERRED);
+    arena->orphan();
+  }
+}
+
+// ---- leases
+
+TEST(Arena, lease_changes_on_release_only_when_exposed) {
+  Arena* arena = make(small_options());
+  for (const size_t len : {size_t{32}, size_t{1} << 20}) {
+    Buffer* buffer = arena->alloc(len);
+    const uint32_t before = buffer->lease.load();
+    Arena::release(buffer);
+    ASSERT_EQ(arena->alloc(len), buffer);
+    EXPECT_EQ(buffer->lease.load(), before);
+    buffer->exposed = true;
+    Arena::release(buffer);
+    ASSERT_EQ(arena->alloc(len), buffer);
+    EXPECT_EQ(buffer->lease.load(), before + 1);
+    EXPECT_FALSE(buffer->exposed);
+    Arena::release(buffer);
+  }
+  arena->orphan();
+}
+
+TEST(Arena, lease_of_a_place_never_goes_back_when_blocks_change_their_shape) {
+  ArenaOptions options = small_options();
+  options.limit_bytes = 2u << 20;
+  Arena* arena = make(options);
+  std::map<const Buffer*, uint32_t> last;  // by place: the newest value that a peer was given
+  std::mt19937 random(7);
+  size_t seen_again = 0;
+  for (int round = 0; round < 60; ++round) {
+    const size_t len = size_t{1} << (5 + random() % 14);
+    std::vector<Buffer*> buffers;
+    for (int failures = 0; failures < 1500 && buffers.size() < 200;) {
+      Buffer* buffer = arena->alloc(len);
+      if (buffer == nullptr) {
+        ++failures;  // the arena rests between two walks over its free lists
+        if (!buffers.empty()) break;
+        continue;
+      }
+      buffers.push_back(buffer);
+      const uint32_t lease = buffer->lease.load();
+      if (const auto known = last.find(buffer); known != last.end()) {
+        ++seen_again;
+        ASSERT_GT(static_cast<int32_t>(lease - known->second), 0);
+      }
+      buffer->exposed = true;
+      last[buffer] = lease;
+    }
+    for (Buffer* buffer : buffers) Arena::release(buffer);
+    arena->check_invariants();
+  }
+  EXPECT_GT(seen_again, 100u);
+  arena->orphan();
+}
+
+// ---- what the memory is
+
+/// Adds explicit 2 MB pages to the machine's for a while, where this process may.
+class MoreHugePages {
+ public:
+  explicit MoreHugePages(size_t more) : before_(read("nr_hugepages")) { write(before_ + more); }
+  ~MoreHugePages() { write(before_); }
+  static size_t free() { return read("free_hugepages"); }
+
+ private:
+  static std::string path(const char* name) { return std::string("/sys/kernel/mm/hugepages/hugepages-2048kB/") + name; }
+  static size_t read(const char* name) {
+    size_t value = 0;
+    std::ifstream(path(name)) >> value;
+    return value;
+  }
+  static void write(size_t value) { std::ofstream(path("nr_hugepages")) << value; }
+  const size_t before_;
+};
+
+void expect_usable(Arena* arena, bool shared) {
+  Buffer* large = arena->alloc(1u << 20);
+  ASSERT_NE(large, nullptr);
+  std::memset(large->data(), 0x5a, large->capacity_bytes);
+  Arena::release(large);
+  const Chunk& chunk = arena->chunks()[0];
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(chunk.base) % (2u << 20), 0u);
+  EXPECT_EQ(chunk.fd >= 0, shared);
+  arena->check_invariants();
+}
+
+TEST(Arena, normal_pages) {
+  for (const bool shared : {false, true}) {
+    ArenaOptions options = small_options();
+    options.shared = shared;
+    Arena* arena = make(options);
+    ASSERT_NE(arena, nullptr);
+    EXPECT_STREQ(arena->chunks()[0].pages, "normal");
+    expect_usable(arena, shared);
+    arena->orphan();
+  }
+}
+
+TEST(Arena, transparent_pages_where_no_explicit_ones_are) {
+  if (MoreHugePages::free() != 0) GTEST_SKIP() << "this machine has explicit huge pages, which come first";
+  std::string setting;
+  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled"), setting);
+  ArenaOptions options = small_options();
+  options.huge_pages = true;
+  Arena* arena = make(options);
+  ASSERT_NE(arena, nullptr);
+  const bool allowed = !setting.empty() && setting.find("[never]") == std::string::npos;
+  EXPECT_STREQ(arena->chunks()[0].pages, allowed ? "transparent" : "normal");
+  expect_usable(arena, false);
+  arena->orphan();
+}
+
+int seals_of(int fd) { return fcntl(fd, F_GET_SEALS); }
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+
+TEST(Arena, explicit_huge_pages) {
+  MoreHugePages some(16);
+  if (MoreHugePages::free() < 16) GTEST_SKIP() << "no explicit 2 MB pages: needs root and free memory";
+  for (const bool shared : {false, true}) {
+    SCOPED_TRACE(shared);
+    ArenaOptions options = small_options();
+    options.huge_pages = true;
+    options.shared = shared;
+    Arena* arena = make(options);
+    ASSERT_NE(arena, nullptr);
+    EXPECT_STREQ(arena->chunks()[0].pages, "2MB");
+    expect_usable(arena, shared);
+    if (shared) {
+      EXPECT_EQ(seals_of(arena->chunks()[0].fd) & kSeals, kSeals);
+      EXPECT_EQ(mmap(nullptr, 2u << 20, PROT_READ | PROT_WRITE, MAP_SHARED, arena->chunks()[0].fd, 0), MAP_FAILED);
+    }
+    // More than there is: the next chunk falls back to other pages; nothing is killed when they are touched.
+    Buffer* large = arena->alloc((MoreHugePages::free() + 1) * kHugePageBytes);
+    ASSERT_NE(large, nullptr);
+    EXPECT_STRNE(arena->chunk_of(large).pages, "2MB");
+    std::memset(large->data(), 1, large->capacity_bytes);
+    Arena::release(large);
+    arena->orphan();
+  }
+}
+
+TEST(Arena, giant_pages_or_the_next_best) {
+  ArenaOptions options = small_options();
+  options.giant_pages = true;
+  Arena* arena = make(options);
+  ASSERT_NE(arena, nullptr);
+  expect_usable(arena, false);
+  arena->orphan();
+}
+
+TEST(Arena, peers_can_map_a_shared_chunk_for_reading_only) {
+  ArenaOptions options = small_options();
+  options.shared = true;
+  Arena* arena = make(options);
+  ASSERT_NE(arena, nullptr);
+  const Chunk chunk = arena->chunks()[0];
+  EXPECT_EQ(seals_of(chunk.fd) & kSeals, kSeals);
+  EXPECT_EQ(fcntl(chunk.fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+
+  Buffer* buffer = arena->alloc(5);
+  std::memcpy(buffer->data(), "hello", 5);
+  void* view = mmap(nullptr, chunk.bytes, PROT_READ, MAP_SHARED, chunk.fd, 0);
+  ASSERT_NE(view, MAP_FAILED);
+  EXPECT_EQ(std::memcmp(static_cast<std::byte*>(view) + (buffer->data() - chunk.base), "hello", 5), 0);
+  EXPECT_EQ(mprotect(view, chunk.bytes, PROT_READ | PROT_WRITE), -1);
+  munmap(view, chunk.bytes);
+
+  EXPECT_EQ(mmap(nullptr, chunk.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.fd, 0), MAP_FAILED);
+  EXPECT_EQ(pwrite(chunk.fd, "x", 1, 0), -1);
+  EXPECT_EQ(ftruncate(chunk.fd, 4096), -1);
+  EXPECT_EQ(ftruncate(chunk.fd, static_cast<off_t>(chunk.bytes) + 4096), -1);
+  EXPECT_EQ(fallocate(chunk.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), -1);
+  const int again = open(("/proc/self/fd/" + std::to_string(chunk.fd)).c_str(), O_RDWR | O_CLOEXEC);
+  if (again >= 0) {
+    EXPECT_EQ(mmap(nullptr, chunk.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0), MAP_FAILED);
+    EXPECT_EQ(pwrite(again, "x", 1, 0), -1);
+    close(again);
+  }
+  // The owner still writes.
+  std::memcpy(buffer->data(), "HELLO", 5);
+  Arena::release(buffer);
+  arena->orphan();
+  EXPECT_EQ(fcntl(chunk.fd, F_GETFD), -1);
+}
+
+TEST(Arena, a_forked_child_does_not_have_the_memory) {
+  for (const bool shared : {false, true}) {
+    ArenaOptions options = small_options();
+    options.shared = shared;
+    Arena* arena = make(options);
+    ASSERT_NE(arena, nullptr);
+    Buffer* buffer = arena->alloc(5);
+    std::memcpy(buffer->data(), "hello", 5);
+    ASSERT_TRUE(is_mapped(buffer));
+    const pid_t child = fork();
+    // A sanitizer's runtime may map something else at the free place in the child.
+    if (child == 0) _exit(is_mapped(buffer) && std::memcmp(buffer->data(), "hello", 5) == 0 ? 1 : 0);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    Arena::release(buffer);
+    arena->orphan();
+  }
+}
+
+// ---- threads
+
+TEST(Arena, foreign_threads_and_the_owner_exchange_buffers) {
+  Arena* arena = make(small_options());
+  constexpr int kThreads = 3;
+  constexpr int kSteps = 2000;
+  std::barrier start(kThreads + 1);
+  std::mutex mutex;
+  std::vector<Buffer*> exchanged;  // guarded by mutex
+  const auto work = [&](unsigned seed) {
+    std::mt19937 random(seed);
+    start.arrive_and_wait();
+    for (int i = 0; i < kSteps; ++i) {
+      Buffer* mine = arena->alloc(random() % 100 == 0 ? 100000 : random() % 5000);
+      ASSERT_NE(mine, nullptr);
+      std::memset(mine->data(), static_cast<int>(seed), 16);
+      std::lock_guard lock(mutex);
+      exchanged.push_back(mine);
+      if (exchanged.size() > 50) {
+        std::swap(exchanged[random() % exchanged.size()], exchanged.back());
+        Arena::release(exchanged.back());
+        exchanged.pop_back();
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned seed = 1; seed <= kThreads; ++seed) threads.emplace_back(work, seed);
+  work(0);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(arena->buffers_out(), exchanged.size());
+  arena->check_invariants();
+  for (Buffer* buffer : exchanged) Arena::release(buffer);
+  EXPECT_EQ(arena->buffers_out(), 0u);
+  arena->check_invariants();
+  arena->orphan();
+}
+
+TEST(Arena, the_owner_takes_over_what_others_released) {
+  ArenaOptions options = small_options();
+  options.limit_bytes = kHugePageBytes;
+  Arena* arena = make(options);
+  std::vector<Buffer*> buffers;
+  while (Buffer* buffer = arena->alloc(1000)) buffers.push_back(buffer);
+  const size_t all = buffers.size();
+  std::thread([&] {
+    for (Buffer* buffer : buffers) Arena::release(buffer);
+  }).join();
+  EXPECT_EQ(arena->buffers_out(), 0u);
+  buffers.clear();
+  while (Buffer* buffer = arena->alloc(1000)) buffers.push_back(buffer);
+  EXPECT_EQ(buffers.size(), all);
+  for (Buffer* buffer : buffers) Arena::release(buffer);
+  arena->orphan();
+}
+
+TEST(Arena, another_thread_can_become_the_owner) {
+  Arena* arena = make(small_options());
+  Buffer* old_owners = arena->alloc(10);
+  std::thread([&] {
+    arena->bind_owner();
+    Buffer* buffer = arena->alloc(10);
+    ASSERT_NE(buffer, nullptr);
+    Arena::release(buffer);
+    Arena::release(old_owners);
+    arena->check_invariants();
+  }).join();
+  Buffer* foreign_now = arena->alloc(10);
+  ASSERT_NE(foreign_now, nullptr);
+  Arena::release(foreign_now);
+  EXPECT_EQ(arena->buffers_out(), 0u);
+  arena->orphan();
+}
+
+/// Shared arenas: their descriptor says whether they are still there.
+int descriptor_of(Arena* arena) { return arena->chunks()[0].fd; }
+bool is_open(int fd) { return fcntl(fd, F_GETFD) != -1; }
+
+TEST(Arena, orphan_with_nothing_out_deletes_at_once) {
+  ArenaOptions options = small_options();
+  options.shared = true;
+  Arena* arena = make(options);
+  const int fd = descriptor_of(arena);
+  Arena::release(arena->alloc(1));
+  ASSERT_TRUE(is_open(fd));
+  arena->orphan();
+  EXPECT_FALSE(is_open(fd));
+}
+
+TEST(Arena, orphan_lives_until_the_last_release) {
+  ArenaOptions options = small_options();
+  options.shared = true;
+  Arena* arena = make(options);
+  const int fd = descriptor_of(arena);
+  Buffer* small = arena->alloc(1);
+  Buffer* large = arena->alloc(1u << 20);
+  arena->orphan();
+  ASSERT_TRUE(is_open(fd));
+  EXPECT_EQ(arena->alloc(1), nullptr);
+  EXPECT_EQ(arena->alloc(1u << 20), nullptr);
+  EXPECT_EQ(arena->buffers_out(), 2u);
+  small->data()[0] = std::byte{1};
+  Arena::release(small);
+  ASSERT_TRUE(is_open(fd));
+  large->data()[0] = std::byte{1};
+  std::thread([&] { Arena::release(large); }).join();
+  EXPECT_FALSE(is_open(fd));
+}
+
+TEST(Arena, foreign_releases_while_it_becomes_an_orphan) {
+  ArenaOptions options = small_options();
+  options.shared = true;
+  options.chunk_bytes = kHugePageBytes;
+  for (int round = 0; round < 100; ++round) {
+    Arena* arena = make(options);
+    ASSERT_NE(arena, nullptr);
+    const int fd = descriptor_of(arena);
+    constexpr int kThreads = 3;
+    std::vector<std::vector<Buffer*>> shares(kThreads);
+    for (auto& share : shares) {
+      for (int i = 0; i < 4; ++i) share.push_back(arena->alloc(i == 0 ? 100000 : 100));
+    }
+    std::barrier start(kThreads + 1);
+    std::vector<std::thread> threads;
+    for (auto& share : shares) {
+      threads.emplace_back([&] {
+        start.arrive_and_wait();
+        for (Buffer* buffer : share) Arena::release(buffer);
+      });
+    }
+    start.arrive_and_wait();
+    arena->orphan();
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_FALSE(is_open(fd));
+  }
+}
+
+// ---- misuse
+
+TEST(ArenaDeathTest, a_second_release_is_caught) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  for (const size_t len : {size_t{10}, size_t{1} << 20}) {
+    EXPECT_DEATH(
+        {
+          Arena* arena = make(small_options());
+          Buffer* buffer = arena->alloc(len);
+          Arena::release(buffer);
+          Arena::release(buffer);
+        },
+        "CHECK failed.*in_use");
+    EXPECT_DEATH(
+        {
+          Arena* arena = make(small_options());
+          Buffer* buffer = arena->alloc(len);
+          std::thread([&] { Arena::release(buffer); }).join();
+          std::thread([&] { Arena::release(buffer); }).join();
+        },
+        "CHECK failed.*in_use");
+  }
+}
+
+#ifdef TERN_ASAN
+TEST(ArenaDeathTest, sanitizer_sees_a_use_after_release) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  for (const size_t len : {size_t{10}, size_t{1} << 20}) {
+    EXPECT_DEATH(
+        {
+          Arena* arena = make(small_options());
+          Buffer* buffer = arena->alloc(len);
+          Arena::release(buffer);
+          buffer->data()[0] = std::byte{1};
+        },
+        "use-after-poison");
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace tern::memory
