@@ -1,0 +1,41 @@
+// Names that wait for their departure time. Knows times and opaque names; what a name stands for is looked up when it
+// departs, so nothing here refers to message memory.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace tern::cc {
+
+class DepartureQueue {
+ public:
+  bool empty() const { return heap_.empty(); }
+  size_t size() const { return heap_.size(); }
+  /// Only when not empty.
+  uint64_t next_ns() const { return heap_.front().at_ns; }
+  void add(uint64_t at_ns, uint32_t name) {
+    heap_.push_back({at_ns, name});
+    std::push_heap(heap_.begin(), heap_.end(), later);
+  }
+  /// Calls depart(name) for each whose time has come, earliest first.
+  template <class F>
+  void run(uint64_t now_ns, F&& depart) {
+    while (!heap_.empty() && heap_.front().at_ns <= now_ns) {
+      const uint32_t name = heap_.front().name;
+      std::pop_heap(heap_.begin(), heap_.end(), later);
+      heap_.pop_back();
+      depart(name);
+    }
+  }
+
+ private:
+  struct Entry {
+    uint64_t at_ns;
+    uint32_t name;
+  };
+  static bool later(const Entry& a, const Entry& b) { return a.at_ns > b.at_ns; }
+  std::vector<Entry> heap_;
+};
+
+}  // namespace tern::cc
