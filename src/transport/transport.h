@@ -1,0 +1,128 @@
+// What a transport must be: unreliable packets between endpoints, its own addresses, its own clock.
+// Transport room: does not know what an RPC header means beyond "first 24 bytes, length inside".
+//
+// A public transport type (tern::Udp, tern::Shm) is a descriptor: its Options, its name and `Impl`, which
+// meets TransportImpl. Everything is called by the endpoint's owner thread, wake() excepted.
+#pragma once
+
+#include <atomic>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include <tern/detail/buffer.h>
+#include <tern/status.h>
+
+#include "base/copy.h"
+#include "memory/arena.h"
+#include "wire/header.h"
+
+namespace tern::transport {
+
+/// A peer endpoint's address as this transport sees it; dense, reused after disconnect().
+using PeerId = uint32_t;
+enum class PeerState : uint8_t {
+  kConnecting,  ///< not usable yet; poll again (shm: the descriptors are on their way)
+  kReady,
+  kDead,  ///< will never work again: disconnect() it
+};
+
+/// Transport addresses travel in the handshake as opaque bytes.
+inline constexpr size_t kAddressBytesMax = 64;
+
+/// The payload of a received packet. Valid inside the visitor's call only.
+struct Payload {
+  const std::byte* data = nullptr;
+  uint32_t bytes = 0;
+  /// By reference: the sender's generation word, and the value under which `data` may be read. Null otherwise.
+  const std::atomic<uint32_t>* lease = nullptr;
+  uint32_t lease_value = 0;
+
+  /// Copies to the final place. False: the sender has taken the memory back meanwhile; treat the packet as lost
+  /// and what was written as garbage. `data` may change under us only when `lease` is set.
+  bool copy_to(std::byte* to) const {
+    base::copy_bytes(to, data, bytes);
+    if (lease == nullptr) [[likely]]
+      return true;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return lease->load(std::memory_order_relaxed) == lease_value;
+  }
+};
+
+/// Names of what a transport counts (in addition to wire::DropReason by the layers above).
+struct TransportCounters {
+  uint64_t packets_sent = 0;
+  uint64_t packets_received = 0;
+  uint64_t system_calls = 0;
+  uint64_t dropped_unparsable = 0;     ///< header not plausible: the rest of the buffer is lost
+  uint64_t dropped_bad_reference = 0;  ///< descriptor outside of the peer's memory, or of an unknown chunk
+  uint64_t dropped_oversize = 0;       ///< longer than the MTU allows
+  uint64_t send_errors = 0;            ///< the system refused a packet; an ordinary loss
+  uint64_t peers_refused = 0;          ///< a connection that broke the rules (seals, sizes, version)
+};
+
+template <class T>
+concept TransportImpl = requires(T t, const T ct, typename T::Options options, memory::Arena& arena, PeerId peer,
+                                 std::span<const std::byte> address, std::string_view host, const wire::Header& header,
+                                 const std::byte* data, size_t len, detail::Buffer* buffer, uint64_t ns) {
+  /// True: message arenas are memfds (ArenaOptions::shared) and payloads may travel by reference.
+  { T::kShared } -> std::convertible_to<bool>;
+  /// Smallest retransmission timeout that makes sense on this transport, ns.
+  { T::kRtoNsMin } -> std::convertible_to<uint64_t>;
+  { T::create(options, arena) } -> std::same_as<Result<std::unique_ptr<T>>>;
+
+  /// What a peer's connect() needs; at most kAddressBytesMax.
+  { ct.address() } -> std::same_as<std::span<const std::byte>>;
+  /// Finds or makes the peer with this address(). `host` is the numeric IP address at which the peer's Nexus is
+  /// reached, for addresses that name a wildcard. References are counted: one disconnect() per connect(). Never blocks.
+  { t.connect(address, host) } -> std::same_as<Result<PeerId>>;
+  { t.peer_state(peer) } -> std::same_as<PeerState>;
+  {t.disconnect(peer)};
+  /// Largest payload of one packet, the 24 B header not counted; at least wire::kPayloadBytesMin.
+  { ct.payload_bytes_max() } -> std::same_as<uint32_t>;
+  /// How many packets the receive queue holds; credits are sized by it.
+  { ct.receive_queue_packets() } -> std::same_as<uint32_t>;
+  { ct.link_bytes_per_sec() } -> std::same_as<uint64_t>;
+
+  /// Queues one packet: `header` (24 B; length filled in by the transport) and `len` bytes at `data`, which lie in
+  /// `buffer` (its data(), or later in it), or anywhere, if `buffer` is null (then they are copied at once, and
+  /// len <= 512). `data` in a Buffer must stay as it is until released() >= the value of ticket() right after
+  /// this call; by-reference memory also until buffer->revoke_lease(). False: the queue to this peer is full or the
+  /// peer is not ready; nothing was queued, try again in a later iteration.
+  { t.send(peer, header, data, len, buffer) } -> std::same_as<bool>;
+  /// The ticket of everything queued so far; grows with every flush().
+  { ct.ticket() } -> std::same_as<uint64_t>;
+  /// Everything with a ticket up to this one no longer touches any message memory. Never blocks; bounded time
+  /// after a peer or device died.
+  { ct.released() } -> std::same_as<uint64_t>;
+  /// Hands what was queued to the network, wakes sleeping peers. Called once at the end of each loop iteration.
+  {t.flush()};
+
+  /// t.receive(visit): calls visit(const wire::Header&, const Payload&) for each received packet of one bounded
+  /// burst; returns their number. A header was read once, and is_plausible(), but for its kind, which may be unknown; a
+  /// payload of a by-reference packet lies wholly in the peer's mapped memory. Costs bounded time when nothing is
+  /// there.
+  {
+    t.receive([](const wire::Header&, const Payload&) {})
+    } -> std::same_as<size_t>;
+
+  /// ns on the process's monotonic time base.
+  { t.now() } -> std::same_as<uint64_t>;
+  /// Announces that this thread is about to block. False: there is input, do not. Afterwards the caller looks
+  /// once more at its own mailbox, and calls wait() or, in either case, end_wait().
+  { t.prepare_wait() } -> std::same_as<bool>;
+  /// Blocks until input, wake(), or `ns` on now()'s base; UINT64_MAX: no limit. Only after prepare_wait() was true.
+  {t.wait(ns)};
+  {t.end_wait()};
+  /// Readable when wait() would return (between prepare_wait() and end_wait()); an epoll descriptor.
+  { ct.descriptor() } -> std::same_as<int>;
+  /// Any thread: ends the current or the next wait().
+  {t.wake()};
+  { ct.counters() } -> std::same_as<const TransportCounters&>;
+};
+
+}  // namespace tern::transport

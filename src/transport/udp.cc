@@ -1,0 +1,463 @@
+#include "transport/udp.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tern::transport {
+
+static_assert(TransportImpl<UdpImpl>);
+
+namespace {
+
+constexpr Status kBadDatagramBytes(
+    Code::kMisuse,
+    "udp: Udp::Options::datagram_bytes must be 576 to 65000: 1400 passes most paths, 8900 "
+    "where all links have jumbo frames");
+constexpr Status kNoDescriptors(Code::kUnavailable, "udp: no file descriptors are left: raise the limit (ulimit -n)");
+constexpr Status kNoMemory(Code::kNoMemory,
+                           "udp: no memory for the endpoint's buffers: free some, or use fewer endpoints");
+constexpr Status kBadPeerAddress(Code::kMisuse,
+                                 "udp: the peer's data-path address is not that of a UDP endpoint: both sides must run "
+                                 "the same transport, bound to a unicast address");
+constexpr Status kOtherFamily(
+    Code::kUnavailable,
+    "udp: the peer's data path takes IPv4 only, but its Nexus was reached by IPv6: bind the peer "
+    "to [::], or name it by its IPv4 address");
+constexpr Status kNoRoute(Code::kUnavailable,
+                          "udp: this machine has no route to the peer's data-path address from the address bound here: "
+                          "check routes and Udp::Options::bind on both sides");
+
+/// What a full datagram takes of the receive queue's memory: a power of two for data and the kernel's headers, plus the
+/// packet's descriptor. (212 992 B were measured to hold 92 of 1400 B, and 256 of 56 B.)
+size_t queue_bytes_per_datagram(size_t datagram_bytes) {
+  constexpr size_t kKernelHeaders = 448, kDescriptor = 256;
+  return std::bit_ceil(datagram_bytes + kKernelHeaders) + kDescriptor;
+}
+
+/// Ranges differing by more than this share of a datagram do not become one train: on the wire, padding costs as much
+/// as data.
+constexpr uint32_t kPaddingShare = 8;
+
+constexpr size_t kCacheLine = 64;
+
+}  // namespace
+
+Result<std::unique_ptr<UdpImpl>> UdpImpl::create(const Options& options, memory::Arena&) {
+  if (options.datagram_bytes < kDatagramBytesMin || options.datagram_bytes > kDatagramBytesMax)
+    return kBadDatagramBytes;
+  Result<UdpAddress> bind_to = UdpAddress::parse(options.bind);
+  if (!bind_to.ok()) return bind_to.status();
+  const UdpOffloads offloads = options.offload ? test_offloads(bind_to->family()) : UdpOffloads{};
+  UdpAddress bound;
+  Result<Fd> socket = open_receive_socket(*bind_to, options.socket_buffer_bytes, offloads.gro, &bound);
+  if (!socket.ok()) return socket.status();
+  std::unique_ptr<UdpImpl> transport(new (std::nothrow) UdpImpl(options, std::move(*socket), bound, offloads));
+  if (transport == nullptr) return kNoMemory;
+  if (Status status = transport->prepare(options); !status.ok()) return status;
+  return transport;
+}
+
+UdpImpl::UdpImpl(const Options& options, Fd receive_socket, const UdpAddress& bound, UdpOffloads offloads)
+    : receive_socket_(std::move(receive_socket)),
+      datagram_bytes_(static_cast<uint32_t>(options.datagram_bytes)),
+      slot_bytes_((options.datagram_bytes + kCacheLine - 1) / kCacheLine * kCacheLine),
+      bound_(bound),
+      address_bytes_(bound.encode()),
+      socket_buffer_bytes_(options.socket_buffer_bytes),
+      offloads_(offloads),
+      padding_bytes_max_(datagram_bytes_ / kPaddingShare) {}
+
+UdpImpl::~UdpImpl() = default;
+
+Status UdpImpl::prepare(const Options& options) {
+  staging_.reset(new (std::nothrow) std::byte[kSegmentsMax * slot_bytes_]);
+  receive_memory_.reset(new (std::nothrow) std::byte[kReceiveBufferBytes + 2 * kCacheLine]);
+  zeros_.reset(new (std::nothrow) std::byte[padding_bytes_max_]());
+  if (staging_ == nullptr || receive_memory_ == nullptr || zeros_ == nullptr) return kNoMemory;
+  // The first payload of a datagram begins a cache line, as a message buffer's does.
+  const auto memory = reinterpret_cast<uintptr_t>(receive_memory_.get());
+  const uintptr_t first_payload = (memory + kHeaderBytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+  receive_buffer_ = receive_memory_.get() + (first_payload - kHeaderBytes - memory);
+
+  int queue_bytes = 0;
+  socklen_t option_bytes = sizeof(queue_bytes);
+  if (getsockopt(receive_socket_.get(), SOL_SOCKET, SO_RCVBUF, &queue_bytes, &option_bytes) == 0) {
+    const size_t packets = static_cast<size_t>(queue_bytes) / queue_bytes_per_datagram(options.datagram_bytes);
+    receive_queue_packets_ = static_cast<uint32_t>(std::max<size_t>(packets, 1));
+  }
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY) {
+    connected_max_ = static_cast<uint32_t>(std::min<rlim_t>(kConnectedMax, files.rlim_cur / 8));
+  }
+
+  epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+  event_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!epoll_ || !event_) return kNoDescriptors;
+  for (const int fd : {receive_socket_.get(), event_.get()}) {
+    epoll_event interest{};
+    interest.events = EPOLLIN;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &interest) != 0) return kNoMemory;
+  }
+  return {};
+}
+
+// --- Peers ----------------------------------------------------------------------------------------------------------
+
+Status UdpImpl::resolve(std::span<const std::byte> address, std::string_view host, UdpAddress* target) const {
+  if (!UdpAddress::decode(address, target) || target->is_group()) return kBadPeerAddress;
+  UdpAddress reached_at;
+  const bool has_host = UdpAddress::parse_ip(host, &reached_at);
+  if (target->is_wildcard()) {
+    if (!has_host || reached_at.is_wildcard() || reached_at.is_group()) return kBadPeerAddress;
+    if (target->family() == AF_INET && reached_at.family() == AF_INET6) return kOtherFamily;
+    reached_at.set_port(target->port());
+    *target = reached_at;
+  } else if (target->is_link_local() && has_host) {
+    target->set_scope(reached_at.scope());  // means the same link only on this side
+  }
+  return {};
+}
+
+Result<PeerId> UdpImpl::connect(std::span<const std::byte> address, std::string_view host) {
+  UdpAddress target;
+  if (Status status = resolve(address, host, &target); !status.ok()) {
+    ++counters_.peers_refused;
+    return status;
+  }
+  if (const auto known = ids_.find(target); known != ids_.end()) {
+    ++peers_[known->second].references;
+    return known->second;
+  }
+  PeerId id;
+  if (free_ids_.empty()) {
+    id = static_cast<PeerId>(peers_.size());
+    peers_.emplace_back();
+  } else {
+    id = free_ids_.back();
+    free_ids_.pop_back();
+  }
+  Peer& peer = peers_[id];
+  peer = Peer();
+  peer.address = target;
+  peer.shared_since = peer.last_flush = flushes_;
+  const bool has_socket = connected_.size() < connected_max_ && give_socket(peer);
+  if (!has_socket) {
+    const int error = connected_.size() < connected_max_ ? errno : 0;
+    const bool unreachable = error == ENETUNREACH || error == EHOSTUNREACH || error == EINVAL || error == EACCES ||
+                             error == EPERM || error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
+    Fd& shared = shared_sockets_[target.family() == AF_INET6 ? 1 : 0];
+    if (!unreachable && !shared) shared = open_send_socket(target.family(), bound_, socket_buffer_bytes_);
+    if (unreachable || !shared) {
+      free_ids_.push_back(id);
+      return unreachable ? kNoRoute : kNoDescriptors;
+    }
+  }
+  peer.references = 1;
+  ids_.emplace(target, id);
+  return id;
+}
+
+void UdpImpl::disconnect(PeerId id) {
+  Peer& peer = peers_[id];
+  CHECK(peer.references, >, 0u);
+  if (--peer.references > 0) return;
+  if (peer.first != kNone) {
+    transmit(peer);
+    PeerId* const end = dirty_.data() + dirty_count_;
+    *std::find(dirty_.data(), end, id) = *(end - 1);
+    --dirty_count_;
+  }
+  if (peer.socket) std::erase(connected_, id);
+  peer.socket.reset();
+  ids_.erase(peer.address);
+  free_ids_.push_back(id);
+}
+
+/// Opens and connects a socket for `peer`. False: errno says why; the peer has none.
+bool UdpImpl::give_socket(Peer& peer) {
+  Fd fd = open_send_socket(peer.address.family(), bound_, socket_buffer_bytes_);
+  if (!fd) return false;
+  if (::connect(fd.get(), peer.address.sockaddr_data(), peer.address.sockaddr_bytes()) != 0) return false;
+  peer.socket = std::move(fd);
+  connected_.push_back(static_cast<PeerId>(&peer - peers_.data()));
+  return true;
+}
+
+/// `peer` has been using the shared socket: gives it one of its own if there is one to have, or if another peer has
+/// been silent for all the trains that this one has sent. Peers that take turns therefore do not rob each other.
+void UdpImpl::take_over_socket(Peer& peer) {
+  if (connected_.size() >= connected_max_ && !connected_.empty()) {
+    const auto silent = std::min_element(connected_.begin(), connected_.end(), [this](PeerId a, PeerId b) {
+      return peers_[a].last_flush < peers_[b].last_flush;
+    });
+    Peer& victim = peers_[*silent];
+    Fd& shared = shared_sockets_[victim.address.family() == AF_INET6 ? 1 : 0];
+    if (!shared) shared = open_send_socket(victim.address.family(), bound_, socket_buffer_bytes_);
+    if (shared && victim.last_flush < peer.shared_since) {
+      victim.socket.reset();
+      victim.shared_trains = 0;
+      victim.shared_since = flushes_;
+      *silent = connected_.back();
+      connected_.pop_back();
+    }
+  }
+  if (connected_.size() < connected_max_) give_socket(peer);
+  peer.shared_trains = 0;
+  peer.shared_since = flushes_;
+}
+
+int UdpImpl::socket_of(Peer& peer) {
+  if (!peer.socket) [[unlikely]] {
+    if (++peer.shared_trains >= kTrainsPerTakeover) take_over_socket(peer);
+    if (!peer.socket) return shared_sockets_[peer.address.family() == AF_INET6 ? 1 : 0].get();
+  }
+  return peer.socket.get();
+}
+
+// --- Sending --------------------------------------------------------------------------------------------------------
+
+bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* data, size_t len,
+                        const detail::Buffer* buffer) {
+  Peer& peer = peers_[id];
+  const size_t bytes = kHeaderBytes + len;
+  CHECK(bytes, <=, datagram_bytes_);
+  if (bytes > peer.room_bytes && !open_segment(id)) return false;
+  if (len <= kCopyBytesMax) {
+    put(peer, header, data, len);
+    return true;
+  }
+  CHECK(buffer != nullptr, ==, true);
+  put_header(peer, header, bytes);
+  Segment& segment = segments_[peer.last];
+  segment.data = data;
+  segment.data_bytes = static_cast<uint32_t>(len);
+  close_segment(peer);
+  return true;
+}
+
+/// Closes the peer's segment, if one is open, and opens the next. False: the burst is full or the peer is gone.
+bool UdpImpl::open_segment(PeerId id) {
+  Peer& peer = peers_[id];
+  if (segment_count_ == kSegmentsMax || peer.references == 0) return false;
+  const uint32_t index = segment_count_++;
+  segments_[index] = {0, 0, nullptr, 0, kNone};
+  if (peer.first == kNone) {
+    peer.first = index;
+    dirty_[dirty_count_++] = id;
+  } else {
+    close_segment(peer);
+    segments_[peer.last].next = index;
+  }
+  peer.last = index;
+  peer.write = slot(index);
+  peer.room_bytes = datagram_bytes_;
+  return true;
+}
+
+void UdpImpl::close_segment(Peer& peer) {
+  if (peer.packets == 0) return;
+  Segment& segment = segments_[peer.last];
+  segment.staged_bytes = static_cast<uint32_t>(peer.write - slot(peer.last));
+  segment.packets = peer.packets;
+  peer.packets = 0;
+  peer.room_bytes = 0;
+}
+
+void UdpImpl::flush_peers() {
+  for (uint32_t i = 0; i < dirty_count_; ++i) transmit(peers_[dirty_[i]]);
+  dirty_count_ = 0;
+  segment_count_ = 0;
+}
+
+/// Hands the peer's segments to the kernel; afterwards it has none.
+void UdpImpl::transmit(Peer& peer) {
+  close_segment(peer);
+  uint32_t segment = std::exchange(peer.first, kNone);
+  peer.last = kNone;
+  peer.last_flush = flushes_;
+  while (segment != kNone) segment = transmit_from(peer, segment);
+}
+
+/// Sends the segments from this one on. Result: kNone, or where to go on after trains have been switched off.
+uint32_t UdpImpl::transmit_from(Peer& peer, uint32_t segment) {
+  const bool gso = offloads_.gso && peer.gso;
+  uint32_t messages = 0;
+  range_count_ = 0;
+  while (segment != kNone) segment = add_train(segment, gso, messages++);
+  return send_messages(peer, messages);
+}
+
+/// Makes message number `message` of as many segments from this one on as fit into one call. Result: the next segment.
+uint32_t UdpImpl::add_train(uint32_t first, bool gso, uint32_t message) {
+  // How far the train goes: all segments but the last become as long as the longest.
+  uint32_t longest = segments_[first].bytes(), shortest = longest, count = 1;
+  uint32_t last = first;
+  while (gso && segments_[last].next != kNone && count < kTrainSegmentsMax) {
+    const Segment& candidate = segments_[segments_[last].next];
+    const uint32_t longer = std::max(longest, candidate.bytes()), shorter = std::min(shortest, candidate.bytes());
+    if (uint64_t{longer} * (count + 1) > kTrainBytesMax) break;
+    const bool is_short_end = candidate.bytes() <= longest;
+    if (longer - shorter > padding_bytes_max_ && !is_short_end) break;
+    last = segments_[last].next;
+    ++count;
+    longest = longer;
+    if (longer - shorter > padding_bytes_max_) break;
+    shortest = shorter;
+  }
+
+  Message& of = messages_[message];
+  of.first_segment = first;
+  of.packets = 0;
+  of.is_train = count > 1;
+  msghdr& header = headers_[message].msg_hdr;
+  header = {};
+  header.msg_iov = &ranges_[range_count_];
+  uint32_t index = first;
+  for (uint32_t i = 0; i < count; ++i, index = segments_[index].next) {
+    const Segment& segment = segments_[index];
+    of.packets += segment.packets;
+    const uint32_t padding = i + 1 < count ? longest - segment.bytes() : 0;
+    if (segment.data == nullptr) {
+      std::memset(slot(index) + segment.staged_bytes, 0, padding);
+      ranges_[range_count_++] = {slot(index), segment.staged_bytes + padding};
+      continue;
+    }
+    ranges_[range_count_++] = {slot(index), segment.staged_bytes};
+    ranges_[range_count_++] = {const_cast<std::byte*>(segment.data), segment.data_bytes};
+    if (padding > 0) ranges_[range_count_++] = {zeros_.get(), padding};
+  }
+  header.msg_iovlen = static_cast<size_t>(&ranges_[range_count_] - header.msg_iov);
+  if (of.is_train) set_segment_bytes(&header, of.control, static_cast<uint16_t>(longest));
+  return index;
+}
+
+/// Result: kNone when all messages are sent or lost, else the segment from which on trains must not be used.
+uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count) {
+  const int fd = socket_of(peer);
+  const bool is_connected = static_cast<bool>(peer.socket);
+  if (!is_connected) {
+    for (uint32_t i = 0; i < count; ++i) {
+      headers_[i].msg_hdr.msg_name = const_cast<sockaddr*>(peer.address.sockaddr_data());
+      headers_[i].msg_hdr.msg_namelen = peer.address.sockaddr_bytes();
+    }
+  }
+  bool tried_again = false;
+  for (uint32_t i = 0; i < count;) {
+    ++counters_.system_calls;
+    const msghdr& message = headers_[i].msg_hdr;
+    int sent;
+    if (count - i > 1) {
+      sent = sendmmsg(fd, &headers_[i], count - i, MSG_DONTWAIT);
+    } else if (message.msg_iovlen == 1 && is_connected) {
+      sent = ::send(fd, message.msg_iov->iov_base, message.msg_iov->iov_len, MSG_DONTWAIT) < 0 ? -1 : 1;
+    } else {
+      sent = sendmsg(fd, &message, MSG_DONTWAIT) < 0 ? -1 : 1;
+    }
+    if (sent > 0) {
+      counters_.send_errors += tried_again ? 1 : 0;
+      tried_again = false;
+      for (const uint32_t end = i + static_cast<uint32_t>(sent); i < end; ++i) {
+        counters_.packets_sent += messages_[i].packets;
+      }
+      continue;
+    }
+    const int error = errno;
+    if (error == EIO && messages_[i].is_train) {
+      peer.gso = false;  // this path's device has no checksum offload, or encrypts
+      return messages_[i].first_segment;
+    }
+    const bool is_full = error == EAGAIN || error == ENOBUFS || error == ENOMEM;
+    if (is_connected && !is_full && !tried_again) {
+      tried_again = true;  // a connected socket reports an earlier packet's fate (ECONNREFUSED) once
+      continue;
+    }
+    tried_again = false;
+    const uint32_t lost_until = is_full ? count : i + 1;
+    for (; i < lost_until; ++i) counters_.send_errors += messages_[i].packets;
+  }
+  return kNone;
+}
+
+// --- Receiving ------------------------------------------------------------------------------------------------------
+
+/// `at` holds no packet that can be handed out. Result: where to go on.
+[[gnu::noinline]] const std::byte* UdpImpl::skip(const std::byte* at, const std::byte* end) {
+  if (*at == std::byte{0}) {
+    for (uint64_t word = 0; end - at >= 8; at += 8) {
+      std::memcpy(&word, at, 8);
+      if (word != 0) break;
+    }
+    while (at != end && *at == std::byte{0}) ++at;
+    return at;
+  }
+  const wire::Header header = wire::load_header(at);
+  if (!wire::is_plausible(header, static_cast<size_t>(end - at))) {
+    ++counters_.dropped_unparsable;
+    return end;
+  }
+  ++((header.flags() & wire::kByReference) != 0 ? counters_.dropped_bad_reference : counters_.dropped_oversize);
+  return at + header.length();
+}
+
+/// What is left of a datagram is too short for a header: padding, or garbage.
+[[gnu::noinline]] void UdpImpl::skip_tail(const std::byte* at, const std::byte* end) {
+  if (std::any_of(at, end, [](std::byte byte) { return byte != std::byte{0}; })) ++counters_.dropped_unparsable;
+}
+
+// --- Sleeping -------------------------------------------------------------------------------------------------------
+
+void UdpImpl::wait(uint64_t deadline_ns) {
+  constexpr uint64_t kNsPerSec = 1'000'000'000, kNsPerMs = 1'000'000;
+  constexpr uint64_t kNsMax = 3600 * kNsPerSec;  // wakes once an hour: no overflow to think about
+  const uint64_t time = now();
+  const uint64_t left_ns =
+      deadline_ns == UINT64_MAX ? kNsMax : std::min(deadline_ns - std::min(deadline_ns, time), kNsMax);
+  const timespec timeout = {static_cast<time_t>(left_ns / kNsPerSec), static_cast<long>(left_ns % kNsPerSec)};
+  epoll_event event;
+  if (epoll_pwait2(epoll_.get(), &event, 1, &timeout, nullptr) < 0 && errno == ENOSYS) {
+    epoll_wait(epoll_.get(), &event, 1, static_cast<int>((left_ns + kNsPerMs - 1) / kNsPerMs));
+  }
+}
+
+void UdpImpl::wake() {
+  if (wake_written_.exchange(true, std::memory_order_acq_rel)) return;
+  const int saved = errno;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));  // cannot be full
+  errno = saved;
+}
+
+void UdpImpl::end_wait() {
+  if (!wake_written_.load(std::memory_order_acquire)) return;
+  // A waker that has set the flag but not written yet leaves it set: its event then ends the next wait.
+  uint64_t count;
+  if (read(event_.get(), &count, sizeof(count)) == sizeof(count))
+    wake_written_.exchange(false, std::memory_order_acq_rel);
+}
+
+void UdpImpl::check_invariants() const {
+  CHECK(connected_.size(), <=, size_t{connected_max_});
+  CHECK(ids_.size() + free_ids_.size(), ==, peers_.size());
+  uint32_t segments = 0;
+  for (uint32_t i = 0; i < dirty_count_; ++i) {
+    const Peer& peer = peers_[dirty_[i]];
+    CHECK(peer.first, !=, kNone);
+    for (uint32_t index = peer.first; index != kNone; index = segments_[index].next) {
+      CHECK(segments_[index].bytes(), <=, datagram_bytes_);
+      ++segments;
+    }
+  }
+  CHECK(segments, <=, segment_count_);
+  for (const PeerId id : connected_) CHECK(static_cast<bool>(peers_[id].socket), ==, true);
+}
+
+}  // namespace tern::transport

@@ -1,0 +1,281 @@
+// Kernel UDP: packets in datagrams, several small ones in one, trains of datagrams in one system call.
+// Transport room; owned by the endpoint's thread, wake() excepted. Does not know what a header means beyond its
+// length.
+//
+// Receiving: one unconnected socket, read by plain recv(): packets say their own length, so neither the sender's
+// address nor the borders of datagrams matter, and GRO hands over whole trains. Sending: a connected socket per peer,
+// from a port of its own (on the receiver's port it would steal the receives); the kernel then looks up no route per
+// call, and a dead peer's ECONNREFUSED is an ordinary loss. Peers beyond the limit share a socket; busy ones among them
+// take over the sockets of silent ones.
+//
+// A packet goes into the open segment (datagram) of its peer; flush() makes one call for each peer. Segments of
+// (nearly) equal size are padded with zeros to be one GSO train; order never changes.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <tern/status.h>
+#include <tern/transport/udp.h>
+
+#include "memory/arena.h"
+#include "transport/transport.h"
+#include "transport/udp_address.h"
+#include "transport/udp_socket.h"
+#include "wire/header.h"
+
+namespace tern::transport {
+
+class UdpImpl {
+ public:
+  using Options = Udp::Options;
+  static constexpr bool kShared = false;
+  /// A scheduler's time slice on a busy machine is some milliseconds, the kernel's part of a round trip some
+  /// microseconds. 1 ms keeps a lost tail cheap; an early retransmission after a preemption costs one packet.
+  static constexpr uint64_t kRtoNsMin = 1'000'000;
+  static constexpr size_t kDatagramBytesMin = 576;
+  static constexpr size_t kDatagramBytesMax = 65000;
+  /// Data up to this long is copied into the segment, where other packets can follow it; longer data ends its segment,
+  /// as a range of its own. Measured per packet, copy against range: 0.63-0.76 at 200-480 B, 0.95-0.98 at 1000 B, 1.00
+  /// at 1376 B.
+  static constexpr size_t kCopyBytesMax = 1024;
+  /// Datagrams of one burst, all peers together: twice the packets that a session may have in flight.
+  static constexpr uint32_t kSegmentsMax = 256;
+  /// Peers with a socket of their own; fewer where the process may open few files (an eighth of the limit).
+  static constexpr uint32_t kConnectedMax = 256;
+
+  /// kMisuse: datagram_bytes out of range, or `bind` malformed. kUnavailable: port taken, no such address, no
+  /// descriptors.
+  static Result<std::unique_ptr<UdpImpl>> create(const Options& options, memory::Arena& arena);
+  ~UdpImpl();
+  UdpImpl(const UdpImpl&) = delete;
+  UdpImpl& operator=(const UdpImpl&) = delete;
+
+  std::span<const std::byte> address() const { return address_bytes_.span(); }
+  /// kMisuse: the bytes are no UDP address, or one of a group. kUnavailable: no route, the other family, no
+  /// descriptors.
+  Result<PeerId> connect(std::span<const std::byte> address, std::string_view host);
+  PeerState peer_state(PeerId peer) const { return peers_[peer].references > 0 ? PeerState::kReady : PeerState::kDead; }
+  void disconnect(PeerId peer);
+  uint32_t payload_bytes_max() const { return datagram_bytes_ - static_cast<uint32_t>(wire::kHeaderBytes); }
+  uint32_t receive_queue_packets() const { return receive_queue_packets_; }
+  /// Nobody knows the links of a path; this is what the kernel moves at its best (ANCHORS.md), an upper limit for
+  /// controllers to come down from.
+  uint64_t link_bytes_per_sec() const { return 6'250'000'000; }
+
+  bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
+    Peer& to = peers_[peer];
+    if (kHeaderBytes + len > to.room_bytes || len > kCopyBytesMax) [[unlikely]] {
+      return send_slow(peer, header, data, len, buffer);
+    }
+    put(to, header, data, len);
+    return true;
+  }
+  uint64_t ticket() const { return flushes_ + 1; }
+  /// The kernel copies within the call: whatever was flushed is released.
+  uint64_t released() const { return flushes_; }
+  void flush() {
+    if (dirty_count_ > 0) flush_peers();
+    ++flushes_;
+  }
+
+  template <class Visit>
+  size_t receive(Visit&& visit) {
+    size_t packets = 0, bytes = 0;
+    uint32_t calls = 0;
+    while (calls < receive_calls_max_ && bytes < kReceiveBufferBytes) {
+      const ssize_t got = receive_once();
+      if (got < 0) {
+        receive_calls_max_ = std::max(calls, 1u);
+        counters_.packets_received += packets;
+        return packets;
+      }
+      ++calls;
+      bytes += static_cast<size_t>(got);
+      packets += parse(static_cast<size_t>(got), visit);
+    }
+    if (calls == receive_calls_max_) receive_calls_max_ = std::min(2 * calls, kReceiveCallsMax);
+    counters_.packets_received += packets;
+    return packets;
+  }
+
+  uint64_t now() const {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+  }
+  /// The descriptor itself says whether there is input: nothing has to be looked at first.
+  bool prepare_wait() { return true; }
+  void wait(uint64_t deadline_ns);
+  void end_wait();
+  int descriptor() const { return epoll_.get(); }
+  /// Async-signal-safe. Only the first call since the last end_wait() is a system call.
+  void wake();
+  const TransportCounters& counters() const { return counters_; }
+
+  /// For reports and tests.
+  bool uses_gso() const { return offloads_.gso; }
+  bool uses_gro() const { return offloads_.gro; }
+  uint32_t connected_sockets() const { return static_cast<uint32_t>(connected_.size()); }
+  bool has_own_socket(PeerId peer) const { return static_cast<bool>(peers_[peer].socket); }
+  void check_invariants() const;
+
+ private:
+  static constexpr size_t kHeaderBytes = wire::kHeaderBytes;
+  static constexpr uint32_t kNone = UINT32_MAX;
+  /// More than the largest datagram or train that the kernel delivers.
+  static constexpr size_t kReceiveBufferBytes = 1u << 16;
+  static constexpr uint32_t kReceiveCallsMax = 16;
+  /// Of one GSO call: the kernel's limits (64 segments before Linux 6.9; 65 507 bytes on IPv4, rounded down).
+  static constexpr uint32_t kTrainSegmentsMax = 64;
+  static constexpr uint32_t kTrainBytesMax = 65000;
+  /// A peer without a socket tries to take a silent one's over after this many trains.
+  static constexpr uint32_t kTrainsPerTakeover = 64;
+
+  /// One datagram of the burst: bytes in its slot of the staging memory and, at its end, at most one range elsewhere.
+  struct Segment {
+    uint32_t staged_bytes;
+    uint32_t data_bytes;
+    const std::byte* data;
+    uint32_t packets;
+    uint32_t next;  ///< of the same peer, or kNone
+    uint32_t bytes() const { return staged_bytes + data_bytes; }
+  };
+
+  struct Peer {
+    std::byte* write = nullptr;  ///< where the next packet goes in the open segment
+    uint32_t room_bytes = 0;     ///< left in the open segment; 0: none is open
+    uint32_t packets = 0;        ///< in the open segment
+    uint32_t first = kNone;      ///< segments of this burst; kNone: none
+    uint32_t last = kNone;
+    Fd socket;        ///< connected; empty: the shared one is used
+    bool gso = true;  ///< off once this path has refused a train
+    uint32_t references = 0;
+    uint32_t shared_trains = 0;  ///< sent over the shared socket since `shared_since`
+    uint64_t shared_since = 0;   ///< a flush number
+    uint64_t last_flush = 0;     ///< flush number of the last train; who is silent loses its socket first
+    UdpAddress address;
+  };
+
+  UdpImpl(const Options& options, Fd receive_socket, const UdpAddress& bound, UdpOffloads offloads);
+  Status prepare(const Options& options);
+
+  /// `bytes`: of the whole packet.
+  void put_header(Peer& to, wire::Header header, size_t bytes) {
+    header.set_length_and_flags(bytes, 0);
+    wire::store_header(to.write, header);
+    to.write += kHeaderBytes;
+    to.room_bytes -= static_cast<uint32_t>(bytes);
+    ++to.packets;
+  }
+  void put(Peer& to, const wire::Header& header, const std::byte* data, size_t len) {
+    put_header(to, header, kHeaderBytes + len);
+    if (len > 0) std::memcpy(to.write, data, len);
+    to.write += len;
+  }
+  bool send_slow(PeerId peer, const wire::Header& header, const std::byte* data, size_t len,
+                 const detail::Buffer* buffer);
+  bool open_segment(PeerId peer);
+  void close_segment(Peer& peer);
+
+  void flush_peers();
+  void transmit(Peer& peer);
+  uint32_t transmit_from(Peer& peer, uint32_t segment);
+  uint32_t add_train(uint32_t first, bool gso, uint32_t message);
+  uint32_t send_messages(Peer& peer, uint32_t count);
+  int socket_of(Peer& peer);
+  void take_over_socket(Peer& peer);
+  bool give_socket(Peer& peer);
+  Status resolve(std::span<const std::byte> address, std::string_view host, UdpAddress* target) const;
+  std::byte* slot(uint32_t segment) const { return staging_.get() + size_t{segment} * slot_bytes_; }
+
+  ssize_t receive_once() {
+    ++counters_.system_calls;
+    return recv(receive_socket_.get(), receive_buffer_, kReceiveBufferBytes, MSG_DONTWAIT);
+  }
+  /// Visits the packets in the first `bytes` of the receive buffer.
+  template <class Visit>
+  size_t parse(size_t bytes, Visit& visit) {
+    size_t packets = 0;
+    const std::byte* at = receive_buffer_;
+    const std::byte* const end = at + bytes;
+    while (static_cast<size_t>(end - at) >= kHeaderBytes) {
+      const wire::Header header = wire::load_header(at);
+      const size_t acceptable = std::min<size_t>(static_cast<size_t>(end - at), datagram_bytes_);
+      if (!wire::is_plausible(header, acceptable) || (header.flags() & wire::kByReference) != 0) [[unlikely]] {
+        at = skip(at, end);
+        continue;
+      }
+      Payload payload;
+      payload.data = at + kHeaderBytes;
+      payload.bytes = header.length() - static_cast<uint32_t>(kHeaderBytes);
+      at += header.length();
+      ++packets;
+      visit(header, payload);
+    }
+    if (at != end) [[unlikely]]
+      skip_tail(at, end);
+    return packets;
+  }
+  const std::byte* skip(const std::byte* at, const std::byte* end);
+  void skip_tail(const std::byte* at, const std::byte* end);
+
+  // Read by every send and receive.
+  std::vector<Peer> peers_;
+  Fd receive_socket_;
+  uint32_t datagram_bytes_;
+  uint32_t receive_calls_max_ = 1;  ///< of the next receive(): doubles while all calls bring something
+  std::byte* receive_buffer_;       ///< in receive_memory_
+  uint64_t flushes_ = 0;
+  uint32_t dirty_count_ = 0;    ///< peers with segments in this burst
+  uint32_t segment_count_ = 0;  ///< of this burst
+  TransportCounters counters_;
+
+  // The burst.
+  size_t slot_bytes_;
+  std::unique_ptr<std::byte[]> staging_;  ///< kSegmentsMax slots; pages are touched when used
+  std::array<PeerId, kSegmentsMax> dirty_;
+  std::array<Segment, kSegmentsMax> segments_;
+  struct Message {
+    uint32_t first_segment;
+    uint32_t packets;
+    bool is_train;
+    alignas(cmsghdr) std::byte control[kSegmentControlBytes];
+  };
+  std::array<mmsghdr, kSegmentsMax> headers_;
+  std::array<Message, kSegmentsMax> messages_;
+  std::array<iovec, 3 * kSegmentsMax> ranges_;  ///< staged bytes, data, padding
+  uint32_t range_count_ = 0;
+
+  // Birth, death and sleep.
+  UdpAddress bound_;
+  UdpAddress::Bytes address_bytes_;
+  size_t socket_buffer_bytes_;
+  UdpOffloads offloads_;
+  uint32_t receive_queue_packets_ = 1;
+  uint32_t padding_bytes_max_;
+  uint32_t connected_max_ = kConnectedMax;
+  std::unique_ptr<std::byte[]> receive_memory_;
+  std::unique_ptr<std::byte[]> zeros_;  ///< padding behind data that is not in a slot
+  Fd shared_sockets_[2];                ///< IPv4, IPv6; opened with the first peer that needs one
+  std::vector<PeerId> connected_;       ///< peers with a socket of their own
+  std::vector<PeerId> free_ids_;
+  std::unordered_map<UdpAddress, PeerId, UdpAddress::Hash> ids_;
+  Fd epoll_, event_;
+  std::atomic<bool> wake_written_{false};  ///< set by wake() before it writes the event, cleared after it was read
+};
+
+}  // namespace tern::transport

@@ -1,0 +1,195 @@
+// Whatever a stranger sends to the UDP transport's port is counted, dropped, and harms no packet around it.
+#include <random>
+#include <vector>
+
+#include "udp_fixture.h"
+
+namespace tern::transport {
+namespace {
+
+using namespace udp_test;  // NOLINT(google-build-using-namespace)
+
+/// A stranger with a socket of its own.
+class RawSender {
+ public:
+  explicit RawSender(const UdpImpl& to) {
+    UdpAddress address;
+    EXPECT_TRUE(UdpAddress::decode(to.address(), &address));
+    fd_ = open_send_socket(address.family(), UdpAddress::loopback(address.family()), 1u << 20);
+    EXPECT_EQ(::connect(fd_.get(), address.sockaddr_data(), address.sockaddr_bytes()), 0);
+  }
+  void send(const std::vector<std::byte>& bytes) {
+    ASSERT_EQ(::send(fd_.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  }
+
+ private:
+  Fd fd_;
+};
+
+void append_packet(std::vector<std::byte>& to, uint32_t number, size_t len) {
+  wire::Header header = numbered(number);
+  header.set_length_and_flags(wire::kHeaderBytes + len, 0);
+  to.resize(to.size() + wire::kHeaderBytes);
+  wire::store_header(to.data() + to.size() - wire::kHeaderBytes, header);
+  for (size_t i = 0; i < len; ++i) to.push_back(pattern(number, i));
+}
+
+/// Sends one datagram from a stranger, then one good packet, and returns all that came.
+std::vector<Received> after_datagram(UdpImpl& server, const std::vector<std::byte>& datagram) {
+  RawSender stranger(server);
+  stranger.send(datagram);
+  std::vector<std::byte> good;
+  append_packet(good, 4242, 5);
+  stranger.send(good);
+  std::vector<Received> all;
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < until && (all.empty() || all.back().header.number() != 4242)) {
+    for (Received& packet : receive_some(server, 1)) all.push_back(std::move(packet));
+  }
+  return all;
+}
+
+/// Without GRO: each datagram is a buffer of its own, so that what a bad one spoils is known.
+std::unique_ptr<UdpImpl> make_plain() {
+  Udp::Options options;
+  options.offload = false;
+  return make(options);
+}
+
+TEST(UdpHostile, zeros_between_packets_are_padding) {
+  auto server = make_plain();
+  std::vector<std::byte> datagram(13);
+  append_packet(datagram, 1, 3);
+  datagram.resize(datagram.size() + 100);
+  append_packet(datagram, 2, 0);
+  append_packet(datagram, 3, 40);
+  datagram.resize(datagram.size() + 7);
+  const auto received = after_datagram(*server, datagram);
+  ASSERT_EQ(received.size(), 4u);
+  expect_pattern(received[0], 1, 3);
+  expect_pattern(received[1], 2, 0);
+  expect_pattern(received[2], 3, 40);
+  EXPECT_EQ(server->counters().dropped_unparsable, 0u);
+}
+
+TEST(UdpHostile, nothing_but_zeros_is_nothing) {
+  auto server = make_plain();
+  for (const size_t bytes : {0, 1, 7, 8, 23, 24, 25, 1400, 65507}) {
+    const auto received = after_datagram(*server, std::vector<std::byte>(bytes));
+    EXPECT_EQ(received.size(), 1u) << bytes;
+  }
+  EXPECT_EQ(server->counters().dropped_unparsable, 0u);
+}
+
+TEST(UdpHostile, an_unparsable_header_drops_the_rest_only) {
+  for (const int way : {0, 1, 2, 3, 4}) {
+    auto server = make_plain();
+    std::vector<std::byte> datagram;
+    append_packet(datagram, 1, 10);
+    const size_t bad = datagram.size();
+    append_packet(datagram, 2, 10);
+    append_packet(datagram, 3, 10);
+    wire::Header header = wire::load_header(&datagram[bad]);
+    switch (way) {
+      case 0:
+        header.set_length_and_flags(23, 0);
+        break;
+      case 1:
+        header.set_length_and_flags(wire::kHeaderBytes * 2 + 21, 0);
+        break;  // one byte beyond the datagram
+      case 2:
+        header.set_length_and_flags(65535, 0);
+        break;
+      case 3:
+        header.w0 ^= 0x30;
+        break;  // another version
+      case 4:
+        header.w0 = (header.w0 & ~uint64_t{15}) | 15;
+        break;  // no such kind
+    }
+    wire::store_header(&datagram[bad], header);
+    const auto received = after_datagram(*server, datagram);
+    ASSERT_EQ(received.size(), 2u) << way;
+    expect_pattern(received[0], 1, 10);
+    EXPECT_EQ(server->counters().dropped_unparsable, 1u) << way;
+  }
+}
+
+TEST(UdpHostile, truncated_headers_are_counted) {
+  auto server = make_plain();
+  uint64_t expected = 0;
+  for (size_t bytes = 1; bytes < wire::kHeaderBytes; ++bytes) {
+    std::vector<std::byte> datagram;
+    append_packet(datagram, 1, 0);
+    datagram.resize(bytes);
+    EXPECT_EQ(after_datagram(*server, datagram).size(), 1u);
+    EXPECT_EQ(server->counters().dropped_unparsable, ++expected);
+  }
+}
+
+TEST(UdpHostile, oversize_and_by_reference_packets_are_skipped_alone) {
+  auto server = make_plain();
+  std::vector<std::byte> datagram;
+  append_packet(datagram, 1, server->payload_bytes_max() + 1);
+  append_packet(datagram, 2, server->payload_bytes_max());
+  const size_t bad = datagram.size();
+  append_packet(datagram, 3, 16);
+  wire::Header header = wire::load_header(&datagram[bad]);
+  header.set_length_and_flags(header.length(), wire::kByReference);
+  wire::store_header(&datagram[bad], header);
+  append_packet(datagram, 4, 0);
+  const auto received = after_datagram(*server, datagram);
+  ASSERT_EQ(received.size(), 3u);
+  expect_pattern(received[0], 2, server->payload_bytes_max());
+  expect_pattern(received[1], 4, 0);
+  EXPECT_EQ(server->counters().dropped_oversize, 1u);
+  EXPECT_EQ(server->counters().dropped_bad_reference, 1u);
+}
+
+TEST(UdpHostile, garbage_of_any_length_never_hurts) {
+  for (const bool offload : {true, false}) {
+    Udp::Options options;
+    options.offload = offload;
+    auto server = make(options);
+    RawSender stranger(*server);
+    std::mt19937 random(offload ? 11 : 12);
+    for (int round = 0; round < 2000; ++round) {
+      std::vector<std::byte> datagram;
+      if (random() % 2 == 0) append_packet(datagram, 1, random() % 100);
+      const size_t noise = random() % (random() % 8 == 0 ? 60'000 : 200);
+      const uint32_t alphabet = random() % 4 == 0 ? 3 : 256;  // mostly zeros and small numbers, or anything
+      for (size_t i = 0; i < noise; ++i) datagram.push_back(static_cast<std::byte>(random() % alphabet));
+      if (!datagram.empty() && random() % 3 == 0) datagram[random() % datagram.size()] ^= std::byte{1};
+      stranger.send(datagram);
+      server->receive([&](const wire::Header& header, const Payload& payload) {
+        EXPECT_EQ(header.length(), payload.bytes + wire::kHeaderBytes);
+        EXPECT_LE(payload.bytes, server->payload_bytes_max());
+        volatile std::byte sum{};  // every byte is readable
+        for (size_t i = 0; i < payload.bytes; ++i) sum = sum ^ payload.data[i];
+      });
+    }
+    std::vector<std::byte> good;
+    append_packet(good, 4242, 0);
+    bool has_come = false;
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (!has_come && std::chrono::steady_clock::now() < until) {
+      stranger.send(good);
+      server->receive([&](const wire::Header& header, const Payload&) { has_come |= header.number() == 4242; });
+    }
+    EXPECT_TRUE(has_come);
+  }
+}
+
+TEST(UdpHostile, one_receive_is_bounded) {
+  auto server = make_plain();
+  RawSender stranger(*server);
+  for (int round = 0; round < 20; ++round) {  // receive() has found work each time, and tries its utmost now
+    for (int i = 0; i < 64; ++i) stranger.send(std::vector<std::byte>(1400));
+    const uint64_t calls = server->counters().system_calls;
+    server->receive([](const wire::Header&, const Payload&) {});
+    EXPECT_LE(server->counters().system_calls - calls, 16u);
+  }
+}
+
+}  // namespace
+}  // namespace tern::transport
