@@ -1,0 +1,327 @@
+#include "transport/shm.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/check.h"
+
+namespace tern::transport {
+
+using shm::kCellBytes;
+
+namespace {
+
+/// What follows the header of a by-reference packet.
+struct Reference {
+  uint32_t chunk_id;
+  uint32_t lease_value;
+  uint64_t buffer_offset;  ///< of the detail::Buffer in its chunk
+  uint32_t data_offset;    ///< in the Buffer's data
+  uint32_t bytes;
+};
+static_assert(sizeof(Reference) == 24 && sizeof(Reference) <= shm::kCellPayloadBytes);
+
+}  // namespace
+
+Result<std::unique_ptr<ShmImpl>> ShmImpl::create(const Options& options, memory::Arena& arena) {
+  if (!shm::is_valid_cell_count(options.ring_cells)) {
+    return Status(Code::kMisuse, "shm: Options::ring_cells must be a power of two from 256 to 65536");
+  }
+  if (options.peers_max == 0) return Status(Code::kMisuse, "shm: Options::peers_max must be at least 1");
+  if (arena.chunks().empty() || arena.chunks().front().fd < 0) {
+    return Status(Code::kMisuse, "shm: the message arena must be a shared one (ArenaOptions::shared)");
+  }
+  auto identity = shm::make_identity();
+  if (!identity.ok()) return identity.status();
+  std::unique_ptr<ShmImpl> impl(new ShmImpl(options, arena));
+  if (Status status = impl->open(*identity); !status.ok()) return status;
+  return impl;
+}
+
+Status ShmImpl::open(const shm::Identity& identity) {
+  identity_ = identity;
+  pid_ = ::getpid();
+  auto doorbell = shm::make_own_memory("tern-doorbell", kDoorbellBytes);
+  if (!doorbell.ok()) return doorbell.status();
+  doorbell_ = std::move(*doorbell);
+  auto listener = shm::listen_as(identity);
+  if (!listener.ok()) return listener.status();
+  listener_ = std::move(*listener);
+  epoll_ = shm::Descriptor(::epoll_create1(EPOLL_CLOEXEC));
+  wake_ = shm::Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  spare_ = shm::Descriptor(::eventfd(0, EFD_CLOEXEC));
+  if (!epoll_ || !wake_ || !spare_) {
+    return shm::shortage_or(errno, {Code::kUnavailable, "shm: epoll or eventfd is refused here; use udp"});
+  }
+  watch(listener_.get(), Watched::kListener, 0, 0);
+  watch(wake_.get(), Watched::kWake, 0, 0);
+  return {};
+}
+
+ShmImpl::~ShmImpl() {
+  const bool is_ours = ::getpid() == pid_;
+  for (auto& peer : peers_) {
+    if (!is_ours) peer->link.socket = {};  // closed without the shutdown that would end the parent's connection
+    close_link(*peer);
+  }
+}
+
+PeerState ShmImpl::peer_state(PeerId id) const {
+  const Peer& peer = *peers_[id];
+  switch (peer.stage) {
+    case Stage::kConnecting:
+      return PeerState::kConnecting;
+    case Stage::kReady:
+      return PeerState::kReady;
+    case Stage::kHungUp:
+      return peer.link.is_orderly ? PeerState::kConnecting : PeerState::kReady;
+    case Stage::kDead:
+    case Stage::kFree:
+      break;
+  }
+  return PeerState::kDead;
+}
+
+bool ShmImpl::send_slow(Peer& peer, const wire::Header& header, const std::byte* data, size_t len,
+                        detail::Buffer* buffer) {
+  if (peer.stage != Stage::kReady) return false;
+  bool is_sent;
+  if (len <= shm::kInlinePayloadBytes) {
+    wire::Header sent = header;
+    sent.set_length_and_flags(wire::kHeaderBytes + len, 0);
+    is_sent = peer.out.try_put(sent, data, len);
+  } else {
+    is_sent = send_reference(peer, header, data, len, buffer);
+  }
+  if (!is_sent) {
+    peer.is_refused = true;
+    return false;
+  }
+  touch(peer);
+  return true;
+}
+
+bool ShmImpl::send_reference(Peer& peer, const wire::Header& header, const std::byte* data, size_t len,
+                             detail::Buffer* buffer) {
+  CHECK(buffer != nullptr, ==, true);
+  CHECK(len, <=, kReferenceBytesMax);
+  if (!peer.out.has_room(kCellBytes)) return false;
+  const memory::Chunk& chunk = arena_.chunk_of(buffer);
+  const auto& announced = peer.link.is_announced;
+  if ((chunk.id >= announced.size() || !announced[chunk.id]) && !announce(peer, chunk)) return false;
+  const Reference reference = {chunk.id, buffer->lease.load(std::memory_order_relaxed),
+                               static_cast<uint64_t>(reinterpret_cast<std::byte*>(buffer) - chunk.base),
+                               static_cast<uint32_t>(data - buffer->data()), static_cast<uint32_t>(len)};
+  buffer->exposed = true;
+  wire::Header sent = header;
+  sent.set_length_and_flags(wire::kHeaderBytes + sizeof reference, wire::kByReference);
+  peer.out.put_cell(peer.out.position, sent, reinterpret_cast<const std::byte*>(&reference), sizeof reference);
+  peer.out.position += shm::kCellBytes;
+  return true;
+}
+
+bool ShmImpl::announce(Peer& peer, const memory::Chunk& chunk) {
+  Link& link = peer.link;
+  if (!link.socket) {
+    if (chunk.id >= link.chunks.size()) link.chunks.resize(chunk.id + 1);
+    link.chunks[chunk.id].base = chunk.base;
+    link.chunks[chunk.id].bytes = chunk.bytes;
+  } else {
+    counters_.system_calls++;
+    if (shm::send_chunk(link.socket.get(), chunk.id, chunk.bytes, chunk.fd) != shm::SendResult::kSent) {
+      counters_.send_errors++;
+      return false;
+    }
+  }
+  if (chunk.id >= link.is_announced.size()) link.is_announced.resize(chunk.id + 1);
+  link.is_announced[chunk.id] = true;
+  return true;
+}
+
+/// The record's first cell is in scratch_ (or trusted); `data` is where its payload begins there.
+ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, uint64_t w0, uint64_t position, const std::byte* data) {
+  const wire::Header header = {w0, 0, 0};
+  const std::byte* const cell = peer.in.cell_at(position);
+  const uint64_t left = peer.in.bytes_to_end(position);
+  if (w0 == 0) {
+    counters_.packets_received--;  // drain() counts records
+    return {{}, left};
+  }
+  const uint64_t used = shm::kWordBytes + header.length();
+  const uint64_t record = (used + kCellBytes - 1) & ~(kCellBytes - 1);
+  if (!wire::is_plausible(header, shm::kRecordBytesMax - shm::kWordBytes) || record > left) {
+    counters_.dropped_unparsable++;
+    peer.link.is_broken = true;
+    hang_up(peer);
+    return {{}, 0};
+  }
+  Payload payload = {data, header.length() - static_cast<uint32_t>(wire::kHeaderBytes), nullptr, 0};
+  if ((header.flags() & wire::kByReference) != 0) {
+    if (payload.bytes != sizeof(Reference) || !open_reference(peer, data, payload)) {
+      counters_.dropped_bad_reference++;
+      counters_.packets_received--;
+      return {{}, record};
+    }
+  } else if (!options_.trust_peers && used > kCellBytes) {
+    std::memcpy(scratch_.bytes + kCellBytes, cell + kCellBytes, used - kCellBytes);
+    asm volatile("" : "+m"(scratch_));
+  }
+  return {payload, record};
+}
+
+/// `descriptor` is private memory unless the peer is trusted. Everything in it is the peer's claim.
+bool ShmImpl::open_reference(Peer& peer, const std::byte* descriptor, Payload& payload) {
+  Reference reference;
+  std::memcpy(&reference, descriptor, sizeof reference);
+  const auto is_known = [&] {
+    return reference.chunk_id < peer.link.chunks.size() && peer.link.chunks[reference.chunk_id].base != nullptr;
+  };
+  if (!is_known()) {
+    if (!peer.link.socket || peer.stage != Stage::kReady) return false;
+    read_messages(peer);
+    if (!is_known()) return false;
+  }
+  const PeerChunk& chunk = peer.link.chunks[reference.chunk_id];
+  const uint64_t offset = reference.buffer_offset;
+  if (reference.bytes == 0 || reference.bytes > kReferenceBytesMax || offset % alignof(detail::Buffer) != 0)
+    return false;
+  const uint64_t after_buffer = sizeof(detail::Buffer) + uint64_t{reference.data_offset} + reference.bytes;
+  if (offset > chunk.bytes || after_buffer > chunk.bytes - offset) return false;
+  const auto* buffer = reinterpret_cast<const detail::Buffer*>(chunk.base + offset);
+  payload = {buffer->data() + reference.data_offset, reference.bytes, &buffer->lease, reference.lease_value};
+  return true;
+}
+
+/// The peer may have found our ring full, and sleep until there is room: the next flush() looks.
+void ShmImpl::publish(Peer& peer) {
+  peer.in.publish();
+  touch(peer);
+}
+
+void ShmImpl::wake_peer(Peer& peer, uint32_t sleep) {
+  if (peer.woken_sleep == sleep || !peer.link.socket) return;
+  counters_.system_calls++;
+  // A full queue is a readable one: the peer does not sleep.
+  if (shm::send_plain(peer.link.socket.get(), shm::MessageType::kWake) != shm::SendResult::kGone)
+    peer.woken_sleep = sleep;
+}
+
+/// Looks at a few of those that are not polled at every call; who has sent something is, from now on.
+void ShmImpl::poll_others() {
+  for (uint32_t left = kOthersPerCall; left != 0 && others_count_ != 0; --left) {
+    if (++others_cursor_ >= others_count_) others_cursor_ = 0;
+    if (others_[others_cursor_]->in.has_input()) promote(others_cursor_);
+  }
+}
+
+/// The burst is full: the next one begins with the peer behind this one.
+void ShmImpl::start_after(uint32_t active) { std::rotate(active_, active_ + active + 1, active_ + active_count_); }
+
+/// Makes others_[other], which has input, an active peer; in place of one that has been quiet for a turn of the clock.
+void ShmImpl::promote(uint32_t other) {
+  Peer& peer = *others_[other];
+  peer.is_active = true;
+  if (active_count_ < kActivePeersMax) {
+    active_[active_count_++] = &peer;
+    others_[other] = others_.back();
+    others_.pop_back();
+    others_count_--;
+    return;
+  }
+  while (active_[clock_hand_]->is_recent) {
+    active_[clock_hand_]->is_recent = false;
+    clock_hand_ = (clock_hand_ + 1) % kActivePeersMax;
+  }
+  active_[clock_hand_]->is_active = false;
+  others_[other] = active_[clock_hand_];
+  active_[clock_hand_] = &peer;
+  clock_hand_ = (clock_hand_ + 1) % kActivePeersMax;
+}
+
+void ShmImpl::poll_from_now_on(Peer& peer) {
+  peer.is_recent = true;
+  peer.is_active = active_count_ < kActivePeersMax;
+  if (peer.is_active) {
+    active_[active_count_++] = &peer;
+  } else {
+    others_.push_back(&peer);
+    others_count_++;
+  }
+}
+
+void ShmImpl::poll_no_more(Peer& peer) {
+  if (peer.is_active) {
+    Peer** const end = active_ + active_count_;
+    Peer** const at = std::find(active_, end, &peer);
+    if (at == end) return;
+    *at = *(end - 1);
+    active_count_--;
+    clock_hand_ = 0;
+    peer.is_active = false;
+  } else if (const auto at = std::find(others_.begin(), others_.end(), &peer); at != others_.end()) {
+    *at = others_.back();
+    others_.pop_back();
+    others_count_--;
+  }
+}
+
+uint64_t ShmImpl::now() const {
+  timespec time;
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+bool ShmImpl::prepare_wait() {
+  if (calls_until_housekeeping_ == 1) housekeep();
+  has_pumped_ = false;
+  auto& sleep = reinterpret_cast<Doorbell*>(doorbell_.mapping.data())->sleep;
+  const uint32_t value = sleep.load(std::memory_order_relaxed);
+  sleep.store(value + 1 + (value & 1), std::memory_order_seq_cst);  // odd, and never the last one again
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  bool may_sleep = attempts_.empty();
+  for (auto& peer : peers_) {
+    if (peer->in.has_input()) may_sleep = false;
+    if (!peer->is_refused || peer->stage != Stage::kReady) continue;
+    if (peer->out.has_room(2 * shm::kRecordBytesMax)) {
+      peer->is_refused = false;
+      may_sleep = false;
+    }
+  }
+  return may_sleep;
+}
+
+void ShmImpl::wait(uint64_t until_ns) {
+  timespec timeout = {};
+  if (until_ns != UINT64_MAX) {
+    const uint64_t at = now();
+    const uint64_t left = until_ns > at ? until_ns - at : 0;
+    timeout.tv_sec = static_cast<time_t>(left / 1'000'000'000);
+    timeout.tv_nsec = static_cast<long>(left % 1'000'000'000);
+  }
+  pump(until_ns == UINT64_MAX ? nullptr : &timeout, true);
+}
+
+void ShmImpl::end_wait() {
+  auto& sleep = reinterpret_cast<Doorbell*>(doorbell_.mapping.data())->sleep;
+  const uint32_t value = sleep.load(std::memory_order_relaxed);
+  if ((value & 1) != 0) sleep.store(value + 1, std::memory_order_release);
+  if (has_pumped_) return;
+  // The program has waited on descriptor() itself: what woke it must not wake it again.
+  const timespec none = {};
+  pump(&none, true);
+}
+
+void ShmImpl::wake() {
+  const int saved = errno;
+  const uint64_t one = 1;
+  // Fails only when the count is at its limit, and then the descriptor is readable already.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+  errno = saved;
+}
+
+}  // namespace tern::transport

@@ -1,0 +1,370 @@
+// Shared memory between the endpoints of one host: a ring per direction and pair, payloads by reference under a lease.
+// Transport room: does not know what an RPC header means. Owned by the endpoint's thread, wake() excepted.
+//
+// Hot path (this file): send, flush, receive. Rings: shm_ring.h. Finding peers, handing over memory, and ends of
+// peers: shm_link.cc, called from receive() every kCallsPerHousekeeping calls, or each time while something is under
+// way. What a visitor calls (connect, disconnect, send) never unmaps anything: links are closed in housekeeping only.
+//
+// Sleeping: a sender writes its record and looks at the peer's doorbell; a sleeper writes its doorbell and looks at its
+// rings. A full fence between each one's write and look makes sure that one of them sees the other. The sender's, once
+// a burst, showed no consistent difference against asymmetric fences by membarrier(2), near or far.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <sys/types.h>
+
+#include <tern/transport/shm.h>
+
+#include "transport/shm_memory.h"
+#include "transport/shm_ring.h"
+#include "transport/shm_socket.h"
+#include "transport/transport.h"
+
+namespace tern::transport {
+
+class ShmImpl {
+  struct Peer;
+
+ public:
+  using Options = Shm::Options;
+  static constexpr bool kShared = true;
+  /// Nothing is lost here but by a peer's fault; what is late is a peer that sleeps (waking a halted CPU takes 40 to
+  /// 90 us) or has lost its CPU.
+  static constexpr uint64_t kRtoNsMin = 1'000'000;
+
+  static Result<std::unique_ptr<ShmImpl>> create(const Options& options, memory::Arena& arena);
+  ~ShmImpl();
+  ShmImpl(const ShmImpl&) = delete;
+  ShmImpl& operator=(const ShmImpl&) = delete;
+
+  std::span<const std::byte> address() const { return identity_; }
+  Result<PeerId> connect(std::span<const std::byte> address, std::string_view host);
+  PeerState peer_state(PeerId id) const;
+  void disconnect(PeerId id);
+  uint32_t payload_bytes_max() const { return kReferenceBytesMax; }
+  uint32_t receive_queue_packets() const { return options_.ring_cells; }
+  uint64_t link_bytes_per_sec() const { return 25'000'000'000; }
+
+  bool send(PeerId id, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
+
+  /// send() to one peer several times, with the ring's position in a register. Nothing else may be called meanwhile.
+  class Sender;
+  /// What was sent was copied, or is under a lease: no ticket is ever waited for.
+  uint64_t ticket() const { return 0; }
+  uint64_t released() const { return UINT64_MAX; }
+  void flush() {
+    uint32_t left = touched_count_;
+    if (left == 0) return;
+    touched_count_ = 0;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    do {
+      Peer& peer = *touched_[--left];
+      peer.is_touched = false;
+      const uint32_t sleep = peer.doorbell->load(std::memory_order_relaxed);
+      if ((sleep & 1) != 0) [[unlikely]]
+        wake_peer(peer, sleep);
+    } while (left != 0);
+  }
+
+  template <class Visit>
+  size_t receive(Visit&& visit) {
+    if (--calls_until_housekeeping_ == 0) [[unlikely]]
+      housekeep();
+    if (others_count_ != 0) [[unlikely]]
+      poll_others();
+    size_t packets = 0;
+    for (uint32_t i = 0; i < active_count_; i++) {
+      Peer& peer = *active_[i];
+      if (!peer.in.has_input()) continue;
+      packets += drain(peer, visit);
+      if (packets >= kBurstPackets) [[unlikely]] {
+        start_after(i);
+        break;
+      }
+    }
+    return packets;
+  }
+
+  uint64_t now() const;
+  bool prepare_wait();
+  void wait(uint64_t until_ns);
+  void end_wait();
+  int descriptor() const { return epoll_.get(); }
+  void wake();
+  const TransportCounters& counters() const { return counters_; }
+
+ private:
+  static constexpr uint32_t kReferenceBytesMax = 65536;  ///< DESIGN section 4
+  static constexpr uint32_t kCallsPerHousekeeping = 1024;
+  static constexpr uint32_t kActivePeersMax = 64;  ///< polled at every call
+  static constexpr uint32_t kOthersPerCall = 4;    ///< of the rest
+  static constexpr size_t kBurstPackets = 64;      ///< a call takes about this many at most ...
+  static constexpr size_t kPeerBurstPackets =
+      32;  ///< ... and at most this many from one peer: at least two have their turn
+  static constexpr uint32_t kPeerChunksMax = 1024;
+  static constexpr uint64_t kPeerChunkBytesMax = uint64_t{64} << 30;  ///< address space that one peer can take
+  static constexpr size_t kPendingMax = 64;
+  /// How many rounds of housekeeping what a closed peer has left in its ring is still read, before it is dropped.
+  static constexpr uint32_t kLastRoundsMax = 4096;
+
+  /// A page that only this endpoint writes and all its peers see.
+  struct Doorbell {
+    std::atomic<uint32_t> sleep;  ///< counts up at falling asleep and at waking: odd while asleep
+  };
+  static constexpr size_t kDoorbellBytes = 4096;
+
+  /// kFree -> kConnecting -> kReady -> kHungUp -> kDead -> kFree, each only in that order, but:
+  /// kConnecting -> kHungUp, kFree (attempt failed); kHungUp -> kConnecting (the peer had closed an unneeded connection
+  /// while we came to need it) and -> kFree (nobody refers to it).
+  enum class Stage : uint8_t {
+    kFree,
+    kConnecting,  ///< no hello from the peer yet
+    kReady,
+    kHungUp,  ///< the peer is gone; what is left in its ring is still read
+    kDead,    ///< nothing mapped any more; waits for disconnect()
+  };
+
+  /// A chunk of the peer's message arena.
+  struct PeerChunk {
+    const std::byte* base = nullptr;
+    size_t bytes = 0;
+    shm::Mapping mapping;  ///< empty if the peer is this endpoint itself
+  };
+
+  /// One connection: everything that ends with it.
+  struct Link {
+    shm::Descriptor socket;
+    shm::Descriptor process;  ///< watched, as a forked child may keep the socket of a dead peer open
+    shm::OwnMemory out;       ///< the ring that we write
+    uint64_t out_start = 0;
+    shm::Mapping in;  ///< the ring that we read
+    shm::Mapping doorbell;
+    std::vector<PeerChunk> chunks;   ///< by chunk id
+    uint64_t chunk_bytes = 0;        ///< sum
+    std::vector<bool> is_announced;  ///< by our chunk ids
+    uint32_t rounds = 0;             ///< of housekeeping since kHungUp
+    bool is_initiator = false;       ///< we have connected; only this side closes an unneeded connection
+    bool is_orderly = false;         ///< closed as unneeded, not by death
+    bool is_broken = false;          ///< the peer broke the rules of its ring: it is not read any more
+    bool told_hold = false;          ///< the last that the peer heard of our references
+    bool peer_holds = false;         ///< the last that we heard of the peer's
+  };
+
+  struct alignas(64) Peer {
+    shm::Outbound out;
+    const std::atomic<uint32_t>* doorbell = nullptr;  ///< the peer's; never null
+    uint32_t woken_sleep = 0;                         ///< its sleep that we have ended: one message suffices
+    bool is_touched = false;                          ///< on touched_
+    bool is_refused = false;                          ///< a send found the ring full; prepare_wait() looks for room
+    bool is_active = false;                           ///< on active_, else on others_ (when kReady or kHungUp)
+    bool is_recent = false;                           ///< has sent since the clock's hand last passed
+    shm::Inbound in;
+    Stage stage = Stage::kFree;
+    PeerId id = 0;
+    uint32_t references = 0;  ///< connect() minus disconnect()
+    uint32_t serial = 0;      ///< of the link's descriptors in the epoll set
+    shm::Identity identity{};
+    Link link;
+  };
+
+  /// An accepted connection before it belongs to a peer.
+  struct Pending {
+    shm::Descriptor socket;
+    uint32_t serial = 0;
+    shm::PeerProcess process;
+    bool has_hello = false;
+    shm::Message message;
+  };
+
+  /// What an event of the epoll set is about.
+  enum class Watched : uint8_t { kListener, kWake, kSocket, kProcess, kPending };
+
+  /// A record that is not simply one packet in one cell.
+  struct Opened {
+    Payload payload;        ///< without data: nothing to visit
+    uint64_t record_bytes;  ///< 0: the ring cannot be read on
+  };
+
+  ShmImpl(const Options& options, memory::Arena& arena) : options_(options), arena_(arena) {}
+
+  void touch(Peer& peer) {
+    if (peer.is_touched) return;
+    peer.is_touched = true;
+    touched_[touched_count_++] = &peer;
+  }
+
+  /// Reads up to kPeerBurstPackets records; there is at least one.
+  template <class Visit>
+  [[gnu::always_inline]] size_t drain(Peer& peer, Visit visit) {
+    shm::Inbound& in = peer.in;
+    uint64_t position = in.position;
+    const std::byte* cell = in.cell_at(position);
+    size_t left = kPeerBurstPackets;
+    do {
+      if (!options_.trust_peers) [[likely]] {
+        std::memcpy(scratch_.bytes, cell, shm::kCellBytes);
+        asm volatile("" : "+m"(scratch_));  // from here on the compiler cannot read the ring again instead
+        cell = scratch_.bytes;
+      }
+      const wire::Header header = shm::take_header(cell);
+      const std::byte* const data = cell + shm::kPayloadOffset;
+      const uint32_t bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
+      if (bytes <= shm::kCellPayloadBytes && shm::is_plain(header.w0)) [[likely]] {
+        position += shm::kCellBytes;
+        visit(header, Payload{data, bytes, nullptr, 0});
+      } else {
+        const uint64_t record = visit_unusual(peer, header, position, data, visit);
+        if (record == 0) break;
+        position += record;
+      }
+      cell = in.cell_at(position);
+    } while (--left != 0 && shm::word_at(cell).load(std::memory_order_acquire) == position);
+    in.position = position;
+    peer.is_recent = true;
+    const size_t records = kPeerBurstPackets - left;
+    counters_.packets_received += records;
+    if (in.is_publication_due()) [[unlikely]]
+      publish(peer);
+    return records;
+  }
+
+  /// A record that is not simply one packet in one cell; returns its length, 0: the ring cannot be read on.
+  template <class Visit>
+  [[gnu::noinline]] uint64_t visit_unusual(Peer& peer, wire::Header header, uint64_t position, const std::byte* data,
+                                           Visit& visit) {
+    const Opened opened = open_unusual(peer, header.w0, position, data);
+    if (opened.payload.data != nullptr) visit(header, opened.payload);
+    return opened.record_bytes;
+  }
+
+  // shm.cc
+  Status open(const shm::Identity& identity);
+  bool send_slow(Peer& peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
+  bool send_reference(Peer& peer, const wire::Header& header, const std::byte* data, size_t len,
+                      detail::Buffer* buffer);
+  bool announce(Peer& peer, const memory::Chunk& chunk);
+  [[gnu::cold]] Opened open_unusual(Peer& peer, uint64_t w0, uint64_t position, const std::byte* data);
+  bool open_reference(Peer& peer, const std::byte* descriptor, Payload& payload);
+  void publish(Peer& peer);
+  void wake_peer(Peer& peer, uint32_t sleep);
+  void poll_others();
+  void promote(uint32_t other);
+  void start_after(uint32_t active);
+  void poll_from_now_on(Peer& peer);
+  void poll_no_more(Peer& peer);
+
+  // shm_link.cc: what happens between endpoints besides packets
+  Peer* new_peer(const shm::Identity& identity);
+  void free_peer(Peer& peer);
+  void set_stage(Peer& peer, Stage stage);
+  Status prepare_ring(Peer& peer);
+  Status start_attempt(Peer& peer);
+  Status link_to_self(Peer& peer);
+  Status link_up(Peer& peer, shm::Message& hello);
+  bool accept_as(Peer& peer, Pending& pending);
+  void attach(Peer& peer, const shm::Hello& hello, const std::byte* in, const Doorbell* doorbell);
+  void watch(int fd, Watched what, uint32_t serial, PeerId id);
+  void unwatch(shm::Descriptor& fd);
+  void pump(const struct timespec* timeout, bool ends_wait);
+  void accept_all();
+  bool accept_one();
+  void serve_pending();
+  bool is_settled(Pending& pending);
+  bool is_owner_of(const Pending& pending, bool& is_busy) const;
+  void read_messages(Peer& peer);
+  bool handle_message(Peer& peer, shm::Message& message);
+  bool map_chunk(Peer& peer, shm::Message& message);
+  void hang_up(Peer& peer);
+  void close_link(Peer& peer);
+  void settle_references(Peer& peer);
+  void housekeep();
+  void housekeep_soon() { calls_until_housekeeping_ = 1; }
+
+  struct alignas(64) Scratch {
+    std::byte bytes[shm::kRecordBytesMax];  ///< the private copy of the record that is being visited
+  };
+
+  // What every packet touches comes first.
+  const Options options_;
+  uint32_t calls_until_housekeeping_ = kCallsPerHousekeeping;
+  uint32_t active_count_ = 0;
+  uint32_t others_count_ = 0;
+  uint32_t touched_count_ = 0;
+  std::vector<std::unique_ptr<Peer>> peers_;  ///< by PeerId; objects are reused, never freed
+  std::vector<Peer*> touched_;                ///< as long as peers_; sent to in this burst
+  std::vector<Peer*> others_;                 ///< others_count_ of them
+  uint32_t others_cursor_ = 0;
+  uint32_t clock_hand_ = 0;
+  TransportCounters counters_;
+  Peer* active_[kActivePeersMax] = {};
+  Scratch scratch_ = {};
+
+  memory::Arena& arena_;
+  shm::Identity identity_{};
+  pid_t pid_ = 0;  ///< a forked child must not speak for its parent
+  shm::OwnMemory doorbell_;
+  shm::Descriptor epoll_, listener_, wake_;
+  shm::Descriptor spare_;    ///< given up for a moment to refuse a connection when descriptors have run out
+  bool has_pumped_ = false;  ///< since prepare_wait()
+
+  std::map<shm::Identity, PeerId> by_identity_;  ///< kConnecting, kReady, and kHungUp if orderly
+  std::vector<PeerId> free_ids_;
+  std::vector<Pending> pending_;
+  std::vector<PeerId> attempts_;   ///< kConnecting, and still to be started
+  std::vector<PeerId> closing_;    ///< kHungUp
+  std::vector<PeerId> unsettled_;  ///< references have changed, or what the peer says of its own
+  uint32_t connecting_ = 0;        ///< peers that are kConnecting
+  uint32_t last_serial_ = 0;
+};
+
+class ShmImpl::Sender {
+ public:
+  Sender(ShmImpl& transport, PeerId id)
+      : transport_(transport), peer_(*transport.peers_[id]), position_(peer_.out.position), limit_(peer_.out.limit) {}
+  ~Sender() {
+    if (position_ != peer_.out.position) transport_.touch(peer_);
+    peer_.out.position = position_;
+  }
+  Sender(const Sender&) = delete;
+  Sender& operator=(const Sender&) = delete;
+
+  [[gnu::always_inline]] bool send(const wire::Header& header, const std::byte* data, size_t len,
+                                   detail::Buffer* buffer) {
+    if (len > shm::kCellPayloadBytes || position_ == limit_) [[unlikely]]
+      return send_slow(header, data, len, buffer);
+    wire::Header sent = header;
+    sent.add_length(wire::kHeaderBytes + len);
+    peer_.out.put_cell(position_, sent, data, len);
+    position_ += shm::kCellBytes;
+    return true;
+  }
+
+ private:
+  [[gnu::noinline]] bool send_slow(wire::Header header, const std::byte* data, size_t len, detail::Buffer* buffer) {
+    if (position_ != peer_.out.position) transport_.touch(peer_);
+    peer_.out.position = position_;
+    const bool is_sent = transport_.send_slow(peer_, header, data, len, buffer);
+    position_ = peer_.out.position;
+    limit_ = peer_.out.limit;
+    return is_sent;
+  }
+  ShmImpl& transport_;
+  Peer& peer_;
+  uint64_t position_;
+  uint64_t limit_;
+};
+
+inline bool ShmImpl::send(PeerId id, const wire::Header& header, const std::byte* data, size_t len,
+                          detail::Buffer* buffer) {
+  return Sender(*this, id).send(header, data, len, buffer);
+}
+
+}  // namespace tern::transport
