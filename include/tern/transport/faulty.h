@@ -1,0 +1,41 @@
+// A bad network over any transport: for programs that measure recovery, and for tests. Standard library only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+
+namespace tern {
+namespace transport {
+template <class Inner>
+class FaultyImpl;
+}
+
+/// What happens to packets when they arrive; probabilities from 0 to 1, each drawn on its own.
+template <class InnerOptions>
+struct FaultyOptions {
+  InnerOptions inner;
+  /// Lost. A payload that travels by reference is lost with this probability for each 4 KiB of it.
+  double drop = 0;
+  /// Delivered again, up to `delay_max` later.
+  double duplicate = 0;
+  /// Delivered after up to eight packets that arrived later, or after `delay_max` if there are none.
+  double reorder = 0;
+  /// Delivered up to `delay_max` later.
+  double delay = 0;
+  /// One to four bits of header or payload are flipped, above every checksum.
+  double corrupt = 0;
+  std::chrono::nanoseconds delay_max = std::chrono::milliseconds(1);
+  /// The same packets meet the same faults with the same seed.
+  uint64_t seed = 1;
+};
+
+/// Behaves as `Inner` on the wire and has its name: one side of a session may use it alone.
+template <class Inner>
+struct Faulty {
+  static constexpr std::string_view kName = Inner::kName;
+  using Impl = transport::FaultyImpl<typename Inner::Impl>;
+  using Options = FaultyOptions<typename Inner::Options>;
+};
+
+}  // namespace tern

@@ -1,0 +1,155 @@
+// A layer that transmits late: packets wait, uncopied, until a later flush() hands them to the inner transport.
+// Transport room; in tests only. Owned by the endpoint's owner thread.
+//
+// It does to message memory what a NIC with a long queue does: reads it long after send(), and releases tickets late
+// and in bulk. Whoever gives a buffer back too early transmits garbage here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <tern/transport/held.h>
+
+#include "transport/layer.h"
+
+namespace tern::transport {
+
+template <class Inner>
+class HeldImpl : public Layer<Inner> {
+ public:
+  using Options = HeldOptions<typename Inner::Options>;
+
+  /// kMisuse: a negative time; what Inner::create() says.
+  static Result<std::unique_ptr<HeldImpl>> create(const Options& options, memory::Arena& arena) {
+    if (options.hold_time.count() < 0) return Status(Code::kMisuse, "HeldOptions::hold_time is negative");
+    auto inner = Inner::create(options.inner, arena);
+    if (!inner.ok()) return inner.status();
+    return std::unique_ptr<HeldImpl>(new HeldImpl(std::move(*inner), options));
+  }
+
+  Result<PeerId> connect(std::span<const std::byte> address, std::string_view host) {
+    auto peer = this->inner_->connect(address, host);
+    if (peer.ok()) ++references_[*peer];
+    return peer;
+  }
+  /// The last one drops what is held for the peer: the inner transport may give its id to another.
+  void disconnect(PeerId peer) {
+    const auto reference = references_.find(peer);
+    if (reference != references_.end() && --reference->second == 0) {
+      references_.erase(reference);
+      std::erase_if(held_, [peer](const Packet& packet) { return packet.peer == peer; });
+    }
+    this->inner_->disconnect(peer);
+  }
+
+  bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
+    if (held_.size() == kHeldMax || this->inner_->peer_state(peer) != PeerState::kReady) return false;
+    if (held_.empty()) {
+      flushes_ = 0;
+      held_since_ns_ = this->inner_->now();
+    }
+    Packet packet{ticket_, peer, header, data, len, buffer, {}, 0};
+    if (buffer == nullptr) {
+      packet.copy.assign(data, data + len);
+      packet.data = packet.copy.data();
+    }
+    held_.push_back(std::move(packet));
+    return true;
+  }
+
+  uint64_t ticket() const { return ticket_; }
+  uint64_t released() const {
+    uint64_t released = released_;
+    const uint64_t inner_released = this->inner_->released();
+    for (const Handover& handover : handovers_) {
+      if (handover.inner_ticket > inner_released) break;
+      released = handover.ticket;
+    }
+    return released;
+  }
+
+  void flush() {
+    ++flushes_;
+    if (!held_.empty() && is_due()) transmit();
+    released_ = released();
+    while (!handovers_.empty() && handovers_.front().ticket <= released_) handovers_.pop_front();
+    // What is held has this ticket or a later one; everything before is with the inner transport, or was dropped.
+    const uint64_t handed_over = held_.empty() ? ticket_ : held_.front().ticket - 1;
+    if (handed_over > (handovers_.empty() ? released_ : handovers_.back().ticket)) {
+      handovers_.push_back({handed_over, this->inner_->ticket()});
+    }
+    ++ticket_;
+    this->inner_->flush();
+  }
+
+  /// Nobody blocks while packets are held: flush() has to be called again, and no descriptor says so.
+  bool prepare_wait() {
+    const bool is_idle = this->inner_->prepare_wait();
+    return is_idle && held_.empty();
+  }
+
+  size_t packets_held() const { return held_.size(); }
+  uint64_t packets_given_up() const { return given_up_; }
+
+ private:
+  static constexpr size_t kHeldMax = 4096;
+  /// A packet that the inner transport refuses so often is an ordinary loss: its ticket must not wait for ever.
+  static constexpr uint32_t kRefusalsMax = 64;
+
+  struct Packet {
+    uint64_t ticket;
+    PeerId peer;
+    wire::Header header;
+    const std::byte* data;  ///< in `buffer`, or in `copy` (whose bytes stay in place when it is moved)
+    size_t len;
+    detail::Buffer* buffer;
+    std::vector<std::byte> copy;
+    uint32_t refusals;
+  };
+  /// Our tickets up to `ticket` are released when the inner transport has released `inner_ticket`.
+  struct Handover {
+    uint64_t ticket;
+    uint64_t inner_ticket;
+  };
+
+  HeldImpl(std::unique_ptr<Inner> inner, const Options& options) : Layer<Inner>(std::move(inner)), options_(options) {}
+
+  bool is_due() {
+    if (held_.front().refusals > 0) return true;
+    const auto hold_ns = static_cast<uint64_t>(options_.hold_time.count());
+    if (options_.hold_flushes == 0 && hold_ns == 0) return true;
+    return (options_.hold_flushes != 0 && flushes_ > options_.hold_flushes) ||
+           (hold_ns != 0 && this->inner_->now() - held_since_ns_ >= hold_ns);
+  }
+
+  /// Hands over everything, in order. What is refused stays for the next flush.
+  void transmit() {
+    std::deque<Packet> refused;
+    for (Packet& packet : held_) {
+      if (this->inner_->send(packet.peer, packet.header, packet.data, packet.len, packet.buffer)) continue;
+      if (++packet.refusals == kRefusalsMax || this->inner_->peer_state(packet.peer) == PeerState::kDead) {
+        ++given_up_;
+      } else {
+        refused.push_back(std::move(packet));
+      }
+    }
+    held_ = std::move(refused);
+  }
+
+  const Options options_;
+  std::deque<Packet> held_;  ///< by ticket
+  uint64_t held_since_ns_ = 0;
+  uint32_t flushes_ = 0;  ///< since held_ was last empty
+  uint64_t ticket_ = 1;
+  uint64_t released_ = 0;  ///< as of the last flush
+  std::deque<Handover> handovers_;
+  std::unordered_map<PeerId, uint32_t> references_;
+  uint64_t given_up_ = 0;
+};
+
+}  // namespace tern::transport
