@@ -1,0 +1,472 @@
+// The client end of a session as a pure state machine: packets, timeouts and the time go in; what to send and what to
+// finish comes out. No I/O, no callbacks, no clock. docs/protocol.md, chapters 3 to 6.
+//
+// The life of a slot:
+//
+//   kFree --begin--> kSending --last packet acknowledged--> kWaiting --packet 0 of a longer response--> kReceiving
+//     ^                  |                                     |                                           |
+//     +------------------+------------ response complete ------+-------------------------------------------+
+//     |                  +------------ end_early() ------------+-----> kEnded (asks the server to forget it)
+//     +------------------------------- answered or cancel acknowledged --+
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <tern/detail/buffer.h>
+#include <tern/detail/inline_function.h>
+#include <tern/status.h>
+
+#include "base/pool.h"
+#include "cc/controller.h"
+#include "session/rtt_estimator.h"
+#include "session/windows.h"
+#include "transport/transport.h"
+#include "wire/header.h"
+
+namespace tern {
+struct Completion;
+}
+
+namespace tern::session {
+
+using Continuation = detail::InlineFunction<Completion&>;
+
+/// A message of more than one packet, on its way out or in.
+struct Transfer {
+  IndexWindow window;  ///< out: acknowledged; in: received
+  IndexSet lost;       ///< to be sent (out) or asked for (in) again
+  uint32_t packets = 0;
+  uint32_t next = 0;  ///< the lowest index never sent or asked for
+};
+
+/// One call in flight. `request` and `response` are the slot's until the caller takes them.
+struct ClientSlot {
+  enum class Phase : uint8_t { kFree, kSending, kWaiting, kReceiving, kEnded };
+
+  uint32_t request_number = 0;
+  Phase phase = Phase::kFree;
+  bool was_sent = false;
+  uint16_t type = 0;
+  uint32_t packets_in_flight = 0;  ///< entries of the sent ring that name this slot
+  uint32_t call_sequence = 0;      ///< for cancel()
+  uint32_t response_bytes = 0;     ///< kReceiving
+  detail::Buffer* request = nullptr;
+  detail::Buffer* response = nullptr;
+  uint64_t ticket = 0;  ///< of the last packet that refers to `request`
+  uint64_t deadline_ns = UINT64_MAX;
+  Transfer* transfer = nullptr;     ///< kSending or kReceiving of more than one packet
+  uint64_t waiting_since_ns = 0;    ///< kWaiting, kEnded: the base of the intervals below
+  uint64_t ask_at_ns = UINT64_MAX;  ///< kWaiting: next probe; kEnded: next cancel
+  Continuation continuation;
+};
+
+/// Why a packet was dropped; each has a counter.
+enum class Drop : uint8_t { kNone, kMalformed, kStale, kLease };
+
+/// A packet to be sent, in the general case. `payload` lies in `buffer`, or is `scratch` when `buffer` is null.
+struct ClientPacket {
+  wire::Header header;
+  const std::byte* payload;
+  uint32_t payload_bytes;
+  uint32_t slot_index;
+  detail::Buffer* buffer;
+  ClientSlot* slot;  ///< null: concerns the session
+  uint32_t index;    ///< of the request packet; first index of an RFR
+  uint32_t count;    ///< of an RFR's range
+  bool is_retransmission;
+  std::byte scratch[wire::kSlotsMax * 4];
+};
+
+/// What a received packet means to the caller.
+struct ClientVerdict {
+  ClientSlot* finished = nullptr;  ///< take its buffers and continuation, then release_slot()
+  Drop drop = Drop::kNone;
+  uint16_t app_code = 0;
+  Status status;  ///< of the finished call
+};
+
+/// What tick() found.
+struct ClientTick {
+  uint64_t next_ns = UINT64_MAX;  ///< call again then, at the latest
+  uint64_t expired_mask = 0;      ///< slots whose deadline has passed: end_early() each
+  bool ask_liveness = false;
+  bool has_failed = false;  ///< silent for the liveness timeout
+  bool has_timed_out = false;
+  bool is_idle = false;  ///< nothing is left to do until the next call
+};
+
+struct ClientTerms {
+  uint32_t local_key = 0;
+  uint8_t window = 8;
+  uint64_t rto_ns_min = 1'000'000;
+  uint64_t liveness_ns = 500'000'000;
+  uint64_t report_delay_ns = 100'000'000;
+  uint32_t bulk_packets = 32;        ///< of one message in flight, whatever the credits
+  uint32_t first_request_count = 0;  ///< random; 26 bits
+  cc::AnyController controller;
+};
+
+/// What the client sessions of one endpoint share.
+struct ClientPools {
+  base::Pool<ClientSlot> slots;
+  base::Pool<Transfer, 8> transfers;
+  uint32_t response_packets_free = 64;  ///< how many more response packets the endpoint may ask for (clause 5.4)
+};
+
+class ClientSession {
+ public:
+  enum class State : uint8_t { kConnecting, kProbing, kOpen };
+
+  /// `pools` outlives the session.
+  ClientSession(const ClientTerms& terms, ClientPools& pools);
+  ~ClientSession();
+  ClientSession(const ClientSession&) = delete;
+  ClientSession& operator=(const ClientSession&) = delete;
+
+  State state() const { return state_; }
+  uint32_t local_key() const { return terms_.local_key; }
+  uint32_t remote_key() const { return remote_key_; }
+  uint32_t payload_bytes_max() const { return payload_max_; }
+  const RttEstimator& rtt() const { return rtt_; }
+  /// Slots that the terms asked for, and, once accepted, that the server granted.
+  uint32_t window() const { return terms_.window; }
+  uint32_t credit_limit() const { return credit_limit_; }
+  uint32_t packets_in_flight() const { return in_flight_; }
+
+  // -- Opening (clause 7) --
+
+  /// The server has said yes; the path is probed next. `window` is at most what the terms asked for.
+  void on_accepted(uint32_t remote_key, uint32_t payload_max, uint8_t window, uint8_t credits, uint64_t now_ns);
+  /// Header of the next path probe, which carries payload_bytes_max() bytes. kProbing only.
+  wire::Header path_probe();
+  /// True: this opened the session.
+  bool on_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
+
+  // -- Calls --
+
+  bool has_free_slot() const { return free_mask_ != 0; }
+  uint64_t busy_mask() const { return window_mask_ & ~free_mask_; }
+  ClientSlot* slot(uint32_t index) const { return slots_[index]; }
+  static uint32_t index_of(const ClientSlot& slot) { return slot.request_number & (wire::kSlotsMax - 1); }
+  /// Takes the lowest free slot for a call; the caller fills in continuation, deadline and sequence. Only with
+  /// has_free_slot(), kOpen only. Null: no memory.
+  ClientSlot* begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
+  /// The same in the common case: null also when there is no free slot, when the lowest one has never been used, or for
+  /// a request of several packets. Nothing has changed then.
+  ClientSlot* try_begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
+  /// Its call is over and its buffers are taken: free for the next one.
+  void release_slot(ClientSlot* slot);
+  /// The call ends before its answer: buffers and continuation have been taken. The slot stays until the server has
+  /// answered or acknowledged the cancel; one of which nothing was sent is free at once.
+  void end_early(ClientSlot* slot, uint64_t now_ns);
+
+  // -- Packets out (clauses 3.1, 4.1) --
+
+  /// Whether prepare() may find something.
+  bool wants_to_send() const {
+    return state_ == State::kOpen &&
+           (control_mask_ != 0 || is_report_due() || ((fresh_mask_ | send_mask_) != 0 && has_credit()));
+  }
+  enum class Turn : uint8_t {
+    kNothing,  ///< there is no packet to send now
+    kRefused,  ///< `send` returned false: nothing has changed
+    kLater,    ///< not before departure_ns()
+    kSent,
+    kSentAgain,  ///< a retransmission or a probe
+  };
+  /// Offers the next packet, if there is one, to `send`, and counts it as sent if it is taken:
+  ///     bool send(const wire::Header&, const std::byte* payload, uint32_t payload_bytes, detail::Buffer* buffer)
+  /// `buffer` is null for payloads that are not a message's. `ticket()` is asked afterwards: it brings memory back.
+  /// Several may go in one turn; their number is added to `packets`. Not kSent: there is no more for now.
+  template <class Send, class Ticket>
+  Turn transmit(uint64_t now_ns, Send&& send, Ticket&& ticket, uint32_t& packets);
+  /// When the next packet may leave, if the session is paced.
+  uint64_t departure_ns() const { return pacer_.departure_ns(); }
+  /// When tick() has a loss to look for; UINT64_MAX: none is suspected.
+  uint64_t loss_check_at_ns() const { return rack_at_ns_ == 0 ? UINT64_MAX : rack_at_ns_; }
+
+  // -- Packets in (clauses 4, 5) --
+
+  /// The common case, in which nothing was lost, overtaken or fragmented: copies the response to its place and returns
+  /// the finished slot, to be given to release_finished(). Null: another case; nothing has changed.
+  ClientSlot* try_finish(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
+  void release_finished(ClientSlot* slot);
+  /// Every case.
+  ClientVerdict on_response(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
+  ClientVerdict on_credit_return(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
+  ClientVerdict on_cancelled(const wire::Header& header, uint64_t now_ns);
+
+  // -- Time (clauses 4.4, 6) --
+
+  /// Loss detection, probes, deadlines, silence. Call when the returned time has come, and once after commit().
+  ClientTick tick(uint64_t now_ns);
+  /// The server's management says that its endpoint is inside an application callback: not dead.
+  void on_peer_in_callback() {
+    silence_ns_ = 0;
+    has_asked_ = false;
+  }
+
+  /// CHECKs credits, masks and counts against each other. For tests.
+  void check_invariants() const;
+
+ private:
+  /// A packet that is not answered yet. The ring holds every number from oldest_ to next_number_ - 1.
+  struct Sent {
+    enum class Kind : uint8_t {
+      kNone,   ///< answered, or takes no credit
+      kShort,  ///< a request of one packet
+      kPart,   ///< a packet of a longer request
+      kRfr,
+      kRfrOvertaken,  ///< the last of the range is here, so what is missing was overtaken
+    };
+    uint64_t time_ns = 0;
+    uint32_t index = 0;
+    uint8_t count = 0;    ///< RFR: packets asked for
+    uint8_t missing = 0;  ///< RFR: of these, not yet here
+    uint8_t slot = 0;
+    Kind kind = Kind::kNone;
+
+    bool is_request() const { return kind == Kind::kShort || kind == Kind::kPart; }
+    bool is_rfr() const { return kind >= Kind::kRfr; }
+  };
+
+  // Bits of detours_:
+  static constexpr uint8_t kReportDue = 1;
+  static constexpr uint8_t kPaced = 2;
+  bool is_report_due() const { return (detours_ & kReportDue) != 0; }
+
+  bool is_outstanding() const;  ///< the server has something to answer
+  bool has_credit() const { return in_flight_ < credit_limit_; }
+  Sent& sent(uint64_t number) { return ring_[number & ring_mask_]; }
+  const Sent& sent(uint64_t number) const { return ring_[number & ring_mask_]; }
+  static uint64_t bit(uint32_t slot_index) { return uint64_t{1} << slot_index; }
+  uint32_t packets_of(uint64_t bytes) const {
+    return bytes <= payload_max_ ? 1 : static_cast<uint32_t>((bytes + payload_max_ - 1) / payload_max_);
+  }
+
+  ClientSlot* make_slot(uint32_t index);
+  bool begin_long(ClientSlot* slot, uint32_t request_bytes);
+  void take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type, uint64_t& to_send);
+  bool prepare(uint64_t now_ns, ClientPacket& packet);
+  void prepare_control(uint64_t now_ns, ClientPacket& packet);
+  void prepare_report(ClientPacket& packet);
+  bool prepare_transfer(uint64_t now_ns, uint32_t slot_index, ClientPacket& packet);
+  template <class Send, class Ticket>
+  Turn transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets);
+  wire::Header first_header(uint64_t now_ns, const ClientSlot& slot, uint64_t number, uint8_t flags) const;
+  static uint32_t deadline_code_of(uint64_t deadline_ns, uint64_t now_ns);
+  void fill_request(uint64_t now_ns, ClientSlot* slot, uint32_t slot_index, uint32_t index, ClientPacket& packet) const;
+  void commit_short(uint64_t now_ns, ClientSlot* slot, uint32_t slot_index, uint64_t ticket);
+  void commit(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket);
+  void grow_ring();
+  void pace(uint64_t now_ns, const ClientPacket& packet);
+
+  void note_server_packet(const wire::Header& header, uint64_t now_ns);
+  void on_gap();
+  void on_echo(const wire::Header& header, uint32_t slot_index, uint64_t now_ns);
+  void acknowledge(uint64_t number, uint64_t now_ns, const wire::Header* sample_header);
+  void on_delivered(ClientSlot* slot, uint64_t now_ns);
+  void advance_oldest() {
+    while (oldest_ < next_number_ && sent(oldest_).kind == Sent::Kind::kNone) oldest_++;
+  }
+  void detect_losses(uint64_t now_ns);
+  void lose(uint64_t number, uint64_t now_ns);
+  void forget_packets(uint32_t slot_index);
+  void drop_transfer(ClientSlot* slot);
+  void take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns);
+  ClientVerdict on_response_slow(ClientSlot* slot, const wire::Header& header, const transport::Payload& payload,
+                                 uint64_t now_ns);
+  ClientVerdict on_response_part(ClientSlot* slot, const wire::Header& header, const transport::Payload& payload,
+                                 uint64_t now_ns);
+
+  // Touched by every call.
+  uint64_t fresh_mask_ = 0;    ///< slots with a request of one packet that has not been sent yet
+  uint64_t send_mask_ = 0;     ///< slots with any other message packet or an RFR to send
+  uint64_t control_mask_ = 0;  ///< slots with a probe or a cancel to send
+  uint64_t free_mask_ = 0;     ///< none before the session is open
+  uint64_t window_mask_ = 0;   ///< likewise
+  uint64_t next_number_ = 1;   ///< of our next packet; 0 never travels
+  uint64_t oldest_ = 1;        ///< no packet before it is unanswered
+  uint64_t largest_answered_ = 0;
+  Sent* ring_ = nullptr;
+  uint64_t ring_mask_ = 0;
+  uint64_t ring_size_ = 0;
+  ClientSlot** slots_ = nullptr;
+  uint64_t server_number_ = 0;  ///< the largest that has arrived
+  uint64_t last_answer_ns_ = 0;
+  uint64_t last_sample_ns_ = 0;
+  uint32_t remote_key_ = 0;
+  uint32_t payload_max_ = 0;
+  uint32_t in_flight_ = 0;  ///< packets that hold a credit
+  uint32_t credit_limit_ = 1;
+  State state_ = State::kConnecting;
+  uint8_t detours_ = 0;  ///< not 0: the next packet may not be the first one of a call
+  bool is_paced_ = false;
+  uint8_t window_ = 0;  ///< 0 until kOpen
+
+  // Touched by ticks and long messages.
+  bool has_asked_ = false;
+  bool was_busy_ = false;  ///< at the last tick
+  uint8_t backoff_ = 0;
+  uint8_t start_credits_ = 1;
+  uint8_t transfer_cursor_ = 0;  ///< long messages take turns
+  uint64_t rack_at_ns_ = 0;
+  uint64_t rto_base_ns_ = 0;
+  uint64_t silence_ns_ = 0;
+  uint64_t last_tick_ns_ = 0;
+  uint64_t reported_number_ = 1;  ///< next_number_ after the last report: more have been sent since if it differs
+  uint64_t report_at_ns_ = UINT64_MAX;
+  uint64_t answer_seen_ns_ = 0;
+  RttEstimator rtt_;
+  cc::Pacer pacer_;
+  ClientPools& pools_;
+  ClientTerms terms_;
+};
+
+// ---- The common case, inline ----
+
+inline ClientSlot* ClientSession::try_begin(detail::Buffer* request, detail::Buffer* response, uint16_t type) {
+  const uint64_t free = free_mask_;
+  if (free == 0) [[unlikely]]
+    return nullptr;
+  ClientSlot* slot = slots_[std::countr_zero(free)];
+  if (slot == nullptr || request->length_bytes > payload_max_) [[unlikely]]
+    return nullptr;
+  take_slot(slot, request, response, type, fresh_mask_);
+  return slot;
+}
+
+inline void ClientSession::take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type,
+                                     uint64_t& to_send) {
+  slot->request_number += wire::kSlotsMax;
+  slot->phase = ClientSlot::Phase::kSending;
+  slot->was_sent = false;
+  slot->type = type;
+  slot->request = request;
+  slot->response = response;
+  const uint64_t lowest = free_mask_ & -free_mask_;
+  free_mask_ ^= lowest;
+  to_send |= lowest;
+}
+
+inline void ClientSession::release_slot(ClientSlot* slot) {
+  const uint32_t index = index_of(*slot);
+  if (slot->packets_in_flight != 0) [[unlikely]]
+    forget_packets(index);
+  if (slot->transfer != nullptr) [[unlikely]]
+    drop_transfer(slot);
+  slot->phase = ClientSlot::Phase::kFree;
+  fresh_mask_ &= ~bit(index);
+  send_mask_ &= ~bit(index);
+  control_mask_ &= ~bit(index);
+  free_mask_ |= bit(index);
+}
+
+inline wire::Header ClientSession::first_header(uint64_t now_ns, const ClientSlot& slot, uint64_t number,
+                                                uint8_t flags) const {
+  const uint32_t deadline_code =
+      slot.deadline_ns == UINT64_MAX ? wire::kNoDeadline : deadline_code_of(slot.deadline_ns, now_ns);
+  return wire::client_header(wire::Kind::kRequest, flags, remote_key_, static_cast<uint32_t>(number),
+                             slot.request_number, deadline_code, slot.type, slot.request->length_bytes);
+}
+
+template <class Send, class Ticket>
+[[gnu::always_inline]] inline ClientSession::Turn ClientSession::transmit(uint64_t now_ns, Send&& send, Ticket&& ticket,
+                                                                          uint32_t& packets) {
+  if (((control_mask_ | detours_) != 0) | (fresh_mask_ == 0)) [[unlikely]] {
+    return wants_to_send() ? transmit_other(now_ns, send, ticket, packets) : Turn::kNothing;
+  }
+  // New calls of one packet each: as many as there are credits for.
+  uint64_t mask = fresh_mask_;
+  while (ring_size_ - (next_number_ - oldest_) < window_) [[unlikely]] grow_ring();
+  Sent* const ring = ring_;
+  uint64_t number = next_number_;
+  const uint64_t last = number + (credit_limit_ > in_flight_ ? credit_limit_ - in_flight_ : 0);
+  Turn turn = Turn::kSent;
+  for (; mask != 0 && number != last; mask &= mask - 1) {
+    const auto index = static_cast<uint32_t>(std::countr_zero(mask));
+    ClientSlot* slot = slots_[index];
+    detail::Buffer* request = slot->request;
+    if (!send(first_header(now_ns, *slot, number, wire::kFirst), request->data(), request->length_bytes, request))
+        [[unlikely]] {
+      turn = Turn::kRefused;
+      break;
+    }
+    Sent& entry = ring[number & ring_mask_];
+    entry.time_ns = now_ns;
+    entry.slot = static_cast<uint8_t>(index);
+    entry.kind = Sent::Kind::kShort;
+    slot->packets_in_flight = 1;
+    slot->was_sent = true;
+    slot->ticket = ticket();
+    number++;
+  }
+  const auto count = static_cast<uint32_t>(number - next_number_);
+  fresh_mask_ = mask;
+  next_number_ = number;
+  in_flight_ += count;
+  packets += count;
+  return count == 0 && turn == Turn::kSent ? Turn::kNothing : turn;
+}
+
+/// One packet of any other kind.
+template <class Send, class Ticket>
+[[gnu::noinline]] ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, Ticket& ticket,
+                                                                    uint32_t& packets) {
+  if (is_paced_ && pacer_.departure_ns() > now_ns) return Turn::kLater;
+  ClientPacket packet;
+  if (!prepare(now_ns, packet)) return Turn::kNothing;
+  if (!send(packet.header, packet.payload, packet.payload_bytes, packet.buffer)) return Turn::kRefused;
+  commit(now_ns, packet, ticket());
+  packets++;
+  return packet.is_retransmission ? Turn::kSentAgain : Turn::kSent;
+}
+
+[[gnu::always_inline]] inline ClientSlot* ClientSession::try_finish(const wire::Header& header,
+                                                                    const transport::Payload& payload,
+                                                                    uint64_t now_ns) {
+  const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
+  if (index >= window_) [[unlikely]]
+    return nullptr;
+  ClientSlot* slot = slots_[index];
+  if (slot == nullptr || slot->request_number != header.request_number()) [[unlikely]]
+    return nullptr;
+  const uint32_t bytes = header.size_or_index();
+  if (header.flags() != wire::kFirst || bytes != payload.bytes || payload.lease != nullptr) [[unlikely]]
+    return nullptr;
+  // In order in both directions: the server's next packet answers our oldest one, which is the call's only one.
+  Sent& entry = ring_[oldest_ & ring_mask_];
+  if (((header.w2 ^ oldest_) & wire::kNumberMask) != 0 || entry.kind != Sent::Kind::kShort || entry.slot != index ||
+      ((header.w1 - server_number_ - 1) & wire::kNumberMask) != 0 || slot->phase != ClientSlot::Phase::kSending)
+      [[unlikely]] {
+    return nullptr;
+  }
+  detail::Buffer* response = slot->response;
+  if (bytes > response->capacity_bytes || header.credit_limit() == 0) [[unlikely]]
+    return nullptr;
+  base::copy_bytes(response->data(), payload.data, bytes);
+  response->length_bytes = bytes;
+  last_answer_ns_ = now_ns;
+  server_number_++;
+  credit_limit_ = header.credit_limit();
+  if (now_ns != last_sample_ns_) [[unlikely]]
+    take_rtt_sample(header.hold_code(), false, entry.time_ns, now_ns);
+  entry.kind = Sent::Kind::kNone;
+  oldest_++;
+  in_flight_--;
+  slot->packets_in_flight = 0;
+  return slot;
+}
+
+inline void ClientSession::release_finished(ClientSlot* slot) {
+  const uint64_t mask = bit(index_of(*slot));
+  slot->phase = ClientSlot::Phase::kFree;
+  control_mask_ &= ~mask;
+  free_mask_ |= mask;
+}
+
+}  // namespace tern::session

@@ -1,0 +1,48 @@
+// Round-trip time and retransmission timeout of a session (RFC 6298 with its own floor). Integers only.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tern::session {
+
+class RttEstimator {
+ public:
+  /// Before the first sample: what a timeout is, RFC 6298 says 1 s; a datacenter needs less.
+  static constexpr uint64_t kFirstRtoNs = 10'000'000;
+
+  bool has_sample() const { return srtt_ns_ != 0; }
+  uint64_t srtt_ns() const { return srtt_ns_; }
+  uint64_t min_ns() const { return min_ns_; }
+  uint64_t latest_ns() const { return latest_ns_; }
+
+  void add(uint64_t rtt_ns) {
+    rtt_ns = std::max<uint64_t>(rtt_ns, 1);
+    latest_ns_ = rtt_ns;
+    min_ns_ = std::min(min_ns_, rtt_ns);
+    if (srtt_ns_ == 0) {
+      srtt_ns_ = rtt_ns;
+      rttvar_ns_ = rtt_ns / 2;
+      return;
+    }
+    const uint64_t error = srtt_ns_ > rtt_ns ? srtt_ns_ - rtt_ns : rtt_ns - srtt_ns_;
+    rttvar_ns_ = (3 * rttvar_ns_ + error) / 4;
+    srtt_ns_ = (7 * srtt_ns_ + rtt_ns) / 8;
+  }
+  /// SRTT + 4 RTTVAR, at least `floor_ns`.
+  uint64_t rto_ns(uint64_t floor_ns) const {
+    if (srtt_ns_ == 0) return std::max(kFirstRtoNs, floor_ns);
+    return std::max(srtt_ns_ + 4 * rttvar_ns_, floor_ns);
+  }
+  /// How much later than a packet sent after it an answer may come before the packet counts as lost (RACK, RFC 8985:
+  /// a quarter of the smallest round trip; here never under 1 us, the grain of one loop iteration).
+  uint64_t reorder_ns() const { return has_sample() ? std::max<uint64_t>(min_ns_ / 4, 1000) : kFirstRtoNs / 4; }
+
+ private:
+  uint64_t srtt_ns_ = 0;
+  uint64_t rttvar_ns_ = 0;
+  uint64_t latest_ns_ = 0;
+  uint64_t min_ns_ = UINT64_MAX;
+};
+
+}  // namespace tern::session

@@ -1,0 +1,138 @@
+// Small sets of numbers that slide: packet indices of a message, packet numbers of a direction.
+// Session room: pure values, time is nobody's business here.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "wire/header.h"
+
+namespace tern::session {
+
+/// The full count whose low 24 bits are `number24`, nearest to `near`.
+inline uint64_t expand_number(uint32_t number24, uint64_t near) {
+  const auto difference = static_cast<int32_t>((number24 - static_cast<uint32_t>(near)) << 8) >> 8;
+  return near + static_cast<int64_t>(difference);
+}
+
+/// A set of indices [base, base + kSpan); everything below base is in it, by definition.
+class IndexWindow {
+ public:
+  static constexpr uint32_t kSpan = 1024;
+
+  uint32_t base() const { return base_; }
+  bool is_within(uint32_t index) const { return index - base_ < kSpan; }
+  bool contains(uint32_t index) const {
+    return index < base_ || (is_within(index) && (bits_[word(index)] & bit(index)) != 0);
+  }
+  /// False if it was there already or lies beyond the span.
+  bool insert(uint32_t index) {
+    if (!is_within(index) || (bits_[word(index)] & bit(index)) != 0) return false;
+    bits_[word(index)] |= bit(index);
+    while ((bits_[word(base_)] & bit(base_)) != 0) {
+      bits_[word(base_)] &= ~bit(base_);
+      base_++;
+    }
+    return true;
+  }
+
+ private:
+  static uint32_t word(uint32_t index) { return index / 64 % (kSpan / 64); }
+  static uint64_t bit(uint32_t index) { return uint64_t{1} << (index % 64); }
+  uint32_t base_ = 0;
+  uint64_t bits_[kSpan / 64] = {};
+};
+
+/// A set of indices within IndexWindow::kSpan of each other.
+class IndexSet {
+ public:
+  bool empty() const { return size_ == 0; }
+  uint32_t size() const { return size_; }
+  bool contains(uint32_t index) const { return (bits_[word(index)] & bit(index)) != 0; }
+  void insert(uint32_t index) {
+    if (contains(index)) return;
+    bits_[word(index)] |= bit(index);
+    size_++;
+  }
+  void erase(uint32_t index) {
+    if (!contains(index)) return;
+    bits_[word(index)] &= ~bit(index);
+    size_--;
+  }
+  /// The lowest member, of a set whose members are all in [from, from + kSpan). Only when not empty.
+  uint32_t lowest(uint32_t from) const {
+    uint32_t index = from;
+    for (;;) {
+      const uint64_t rest = bits_[word(index)] >> (index % 64);
+      if (rest != 0) return index + static_cast<uint32_t>(std::countr_zero(rest));
+      index = (index / 64 + 1) * 64;
+    }
+  }
+
+ private:
+  static uint32_t word(uint32_t index) { return index / 64 % (IndexWindow::kSpan / 64); }
+  static uint64_t bit(uint32_t index) { return uint64_t{1} << (index % 64); }
+  uint32_t size_ = 0;
+  uint64_t bits_[IndexWindow::kSpan / 64] = {};
+};
+
+/// Which packet numbers of the other side have arrived: the largest and the 255 before it (clause 3.4).
+class NumberWindow {
+ public:
+  static constexpr uint32_t kSpan = 256;
+  static constexpr size_t kWords = kSpan / 64;
+
+  /// Full counts start at 1; 0 never travels.
+  uint64_t largest() const { return largest_; }
+  /// The full count of a received number, or 0 if it is a duplicate or too old to tell.
+  uint64_t admit(uint32_t number24) const {
+    const uint64_t full = expand_number(number24, largest_);
+    if (static_cast<int64_t>(full - largest_) > 0) [[likely]]
+      return full;
+    // `full` above largest_ is a negative one: before the first number that exists.
+    if (full > largest_ || largest_ - full >= kSpan || (bits_[word(full)] & bit(full)) != 0) return 0;
+    return full;
+  }
+  /// `full` came from admit(), with no insert() since.
+  void insert(uint64_t full) {
+    if (full == largest_ + 1) [[likely]] {
+      largest_ = full;
+      if (full % 64 == 0) bits_[word(full)] = 0;
+    } else if (full > largest_) {
+      clear_up_to(full);
+    }
+    bits_[word(full)] |= bit(full);
+  }
+  /// The same for largest() + 1.
+  void insert_next() {
+    largest_++;
+    if (largest_ % 64 == 0) [[unlikely]]
+      bits_[word(largest_)] = 0;
+    bits_[word(largest_)] |= bit(largest_);
+  }
+  /// The acknowledgement bitmap: bit 63 - j of word i says that largest() - 64 i - j has arrived.
+  void bitmap(uint64_t (&words)[kWords]) const {
+    const uint64_t top = largest_ / 64;
+    const uint32_t shift = 63 - largest_ % 64;
+    for (size_t i = 0; i < kWords; i++) {
+      words[i] = bits_[(top - i) % kRingWords] << shift;
+      if (shift != 0) words[i] |= bits_[(top - i - 1) % kRingWords] >> (64 - shift);
+    }
+  }
+
+ private:
+  // More words than the span, so that clearing a new one never loses one of the 256.
+  static constexpr size_t kRingWords = 8;
+  static size_t word(uint64_t full) { return full / 64 % kRingWords; }
+  static uint64_t bit(uint64_t full) { return uint64_t{1} << (full % 64); }
+  void clear_up_to(uint64_t full) {
+    const uint64_t steps = full / 64 - largest_ / 64;
+    for (uint64_t i = 1; i <= steps && i <= kRingWords; i++) bits_[(largest_ / 64 + i) % kRingWords] = 0;
+    largest_ = full;
+  }
+  uint64_t largest_ = 0;
+  uint64_t bits_[kRingWords] = {};
+};
+
+}  // namespace tern::session

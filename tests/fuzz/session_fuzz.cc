@@ -1,0 +1,334 @@
+// Hostile packets into both ends of a session, between honest ones. Input: steps of one operation byte and what it
+// needs. Whatever arrives: no crash, no access outside of the buffers (AddressSanitizer), invariants hold, memory is
+// bounded.
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "session/client_session.h"
+#include "session/server_session.h"
+
+namespace {
+
+using namespace tern;
+using namespace tern::session;
+
+constexpr uint32_t kPayloadMax = 32;
+constexpr uint8_t kWindow = 4;
+constexpr uint32_t kFirstCount = 5;
+
+detail::Buffer* make_buffer(uint32_t bytes) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignof(detail::Buffer), sizeof(detail::Buffer) + bytes) != 0) std::abort();
+  auto* buffer = new (memory) detail::Buffer{};
+  std::memset(static_cast<void*>(buffer->data()), 0x33, bytes);
+  buffer->length_bytes = bytes;
+  buffer->capacity_bytes = bytes;
+  return buffer;
+}
+
+class Input {
+ public:
+  Input(const uint8_t* data, size_t size) : at_(data), end_(data + size) {}
+  bool empty() const { return at_ == end_; }
+  uint8_t byte() { return empty() ? 0 : *at_++; }
+  uint64_t word() {
+    uint64_t value = 0;
+    for (int i = 0; i < 8; i++) value |= static_cast<uint64_t>(byte()) << (8 * i);
+    return value;
+  }
+
+ private:
+  const uint8_t* at_;
+  const uint8_t* end_;
+};
+
+class Target {
+ public:
+  Target() {
+    ClientTerms client_terms;
+    client_terms.window = kWindow;
+    client_terms.local_key = 7;
+    client_terms.first_request_count = kFirstCount;
+    client_ = std::make_unique<ClientSession>(client_terms, client_pools_);
+    ServerTerms server_terms;
+    server_terms.window = kWindow;
+    server_terms.remote_key = 7;
+    server_terms.payload_bytes_max = kPayloadMax;
+    server_terms.first_request_count = kFirstCount;
+    server_ = std::make_unique<ServerSession>(server_terms, server_pools_);
+  }
+  ~Target() {
+    if (client_->state() == ClientSession::State::kOpen) {
+      for (uint32_t i = 0; i < kWindow; i++) {
+        if (client_->slot(i) != nullptr) free_buffers(client_->slot(i));
+      }
+    }
+    client_.reset();
+    if (client_pools_.response_packets_free != 64) std::abort();
+    for (uint32_t i = 0; i < kWindow; i++) {
+      if (server_->slot(i) != nullptr) end(server_->slot(i));
+    }
+  }
+
+  void step(Input& in) {
+    const uint8_t op = in.byte();
+    now_ += uint64_t{in.byte()} * in.byte() * 1000;
+    switch (op % 8) {
+      case 0:
+        return to_server(hostile(in, false), op);
+      case 1:
+        return to_client(hostile(in, true), op);
+      case 2:
+        return pump(in);
+      case 3:
+        if (client_->state() == ClientSession::State::kConnecting)
+          return client_->on_accepted(9, kPayloadMax, kWindow, 1 + op / 8, now_);
+        if (client_->state() == ClientSession::State::kProbing) client_->path_probe();
+        if (client_->state() == ClientSession::State::kOpen && client_->has_free_slot()) {
+          ClientSlot* slot = client_->begin(make_buffer(in.byte()), make_buffer(in.byte()), in.byte());
+          slot->deadline_ns = op / 8 % 4 == 0 ? now_ + 1'000'000 : UINT64_MAX;
+        }
+        return;
+      case 4:
+        if (client_->state() == ClientSession::State::kOpen && (client_->busy_mask() >> (op / 8 % kWindow) & 1) != 0) {
+          end_early(client_->slot(op / 8 % kWindow));
+        }
+        return;
+      case 5:
+        if (ServerSlot* slot = server_->slot(op / 8 % kWindow);
+            slot != nullptr && slot->phase == ServerSlot::Phase::kRunning) {
+          const uint32_t bytes = in.byte() * 4;
+          if (bytes > 900) return server_->fail(slot, wire::FailureCode::kApplication, 1);
+          std::free(slot->response);
+          slot->response = make_buffer(bytes);
+          slot->response_bytes = bytes;
+          server_->respond(slot);
+        }
+        return;
+      case 6:  // honest delivery, in an order of the input's
+        if (!to_server_.empty()) to_server(take(to_server_, in.byte()), 8);
+        return;
+      case 7:
+        if (!to_client_.empty()) to_client(take(to_client_, in.byte()), 8);
+        return;
+    }
+  }
+  void check() {
+    client_->check_invariants();
+    server_->check_invariants();
+  }
+
+ private:
+  struct Packet {
+    wire::Header header;
+    std::vector<std::byte> payload;
+  };
+
+  static Packet take(std::deque<Packet>& queue, size_t index) {
+    index %= queue.size();
+    Packet packet = std::move(queue[index]);
+    queue.erase(queue.begin() + static_cast<ptrdiff_t>(index));
+    return packet;
+  }
+  /// Near to what the receiver expects, or anything at all.
+  Packet hostile(Input& in, bool is_to_client) {
+    const uint8_t shape = in.byte();
+    Packet packet;
+    packet.payload.assign(shape % 4 == 0 ? kPayloadMax : in.byte() % (8 * kPayloadMax), std::byte{shape});
+    for (size_t i = 0; i < packet.payload.size() && i < shape / 4; i++) packet.payload[i] = std::byte{in.byte()};
+    if (shape == 255) {
+      packet.header = {in.word(), in.word(), in.word()};
+      return packet;
+    }
+    const uint32_t request = ((kFirstCount + in.byte() % 8) << wire::kSlotBits) + in.byte() % (kWindow + 1);
+    const uint8_t kind = in.byte(), flags = in.byte();
+    const uint32_t number = last_number_[is_to_client] + static_cast<uint32_t>(static_cast<int8_t>(in.byte()));
+    const uint32_t size = shape % 8 < 4 ? in.byte() : static_cast<uint32_t>(packet.payload.size());
+    if (is_to_client) {
+      packet.header = wire::server_header(static_cast<wire::Kind>(8 + kind % 4), flags, 7, number, request, in.byte(),
+                                          in.byte(), in.byte(), size);
+    } else {
+      packet.header = wire::client_header(static_cast<wire::Kind>(1 + kind % 6), flags, 9, number, request,
+                                          in.byte() % 32, 3, size);
+    }
+    return packet;
+  }
+  static transport::Payload view(const Packet& packet, uint8_t op) {
+    static const std::atomic<uint32_t> lease{2};
+    static const std::byte nothing{};
+    const std::byte* data = packet.payload.empty() ? &nothing : packet.payload.data();
+    transport::Payload payload{data, static_cast<uint32_t>(packet.payload.size()), nullptr, 0};
+    if (op >= 224) {
+      payload.lease = &lease;
+      payload.lease_value = op % 2 + 1;
+    }
+    return payload;
+  }
+
+  void to_client(const Packet& packet, uint8_t op) {
+    const transport::Payload payload = view(packet, op);
+    last_number_[1] = packet.header.number();
+    ClientVerdict verdict;
+    if (packet.header.kind() == wire::Kind::kResponse) {
+      if (ClientSlot* slot = client_->try_finish(packet.header, payload, now_)) {
+        free_buffers(slot);
+        return client_->release_finished(slot);
+      }
+    }
+    switch (packet.header.kind()) {
+      case wire::Kind::kResponse:
+        verdict = client_->on_response(packet.header, payload, now_);
+        break;
+      case wire::Kind::kCr:
+        verdict = client_->on_credit_return(packet.header, payload, now_);
+        break;
+      case wire::Kind::kCancelled:
+        verdict = client_->on_cancelled(packet.header, now_);
+        break;
+      case wire::Kind::kPathReply:
+        client_->on_path_reply(packet.header, payload.bytes, now_);
+        break;
+      default:
+        break;
+    }
+    if (verdict.finished == nullptr) return;
+    free_buffers(verdict.finished);
+    client_->release_slot(verdict.finished);
+  }
+  void to_server(const Packet& packet, uint8_t op) {
+    const transport::Payload payload = view(packet, op);
+    const wire::Header& header = packet.header;
+    last_number_[0] = header.number();
+    if (header.kind() == wire::Kind::kRequest) {
+      if (ServerSlot* slot = server_->try_begin(header, payload.bytes, now_)) {
+        server_->defer(slot);
+        return server_->owe_credit_return(now_);
+      }
+    }
+    const uint64_t number = server_->admit(header);
+    if (number == 0) return;
+    if (header.kind() == wire::Kind::kRequest) return request_to_server(header, payload, number);
+    server_->note(number);
+    switch (header.kind()) {
+      case wire::Kind::kRfr:
+        server_->on_rfr(header, number, now_);
+        break;
+      case wire::Kind::kProbe:
+        server_->on_probe(header, number, now_);
+        break;
+      case wire::Kind::kCancel:
+        if (ServerSlot* slot = server_->on_cancel(header)) end(slot);
+        break;
+      case wire::Kind::kReport:
+        server_->on_report(payload, [](ServerSlot* slot) {
+          std::free(slot->response);
+          slot->response = nullptr;
+        });
+        break;
+      case wire::Kind::kPathProbe:
+        server_->on_path_probe(header, payload.bytes, number);
+        break;
+      default:
+        break;
+    }
+  }
+  void request_to_server(const wire::Header& header, const transport::Payload& payload, uint64_t number) {
+    ServerSlot* slot = nullptr;
+    switch (server_->classify(header, payload.bytes, &slot)) {
+      case RequestVerdict::kMalformed:
+        return;
+      case RequestVerdict::kStale:
+        server_->note(number);
+        return server_->owe_credit_return(now_);
+      case RequestVerdict::kAgain:
+        server_->note(number);
+        return server_->answer_again(slot, number, now_);
+      case RequestVerdict::kShort:
+        server_->begin(slot, header, number, now_);
+        server_->note(number);
+        return server_->owe_credit_return(now_);
+      case RequestVerdict::kLongFirst:
+        if (header.message_bytes() > 4096) {
+          server_->begin(slot, header, number, now_);
+          server_->note(number);
+          return server_->fail(slot, wire::FailureCode::kTooLarge, 0);
+        }
+        if (!server_->begin_long(slot, header, number, now_, make_buffer(header.message_bytes()))) std::abort();
+        break;
+      case RequestVerdict::kLongMore:
+        break;
+    }
+    const auto placed = server_->place(slot, header, payload, number, now_);
+    if (placed == ServerSession::Placed::kLeaseLost) return;
+    server_->note(number);
+    server_->owe_credit_return(now_);
+    if (placed == ServerSession::Placed::kComplete) std::free(server_->take_assembled(slot));
+  }
+  void pump(Input& in) {
+    const auto queue = [](std::deque<Packet>& to) {
+      return [&to](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
+        if (to.size() >= 256) return false;
+        if (data == nullptr)
+          to.push_back({header, std::vector<std::byte>(bytes)});
+        else
+          to.push_back({header, {data, data + bytes}});
+        return true;
+      };
+    };
+    const auto ticket = [this] { return ++ticket_; };
+    const uint8_t limit = in.byte();
+    ClientSession::Turn turn;
+    uint32_t packets = 0;
+    do {
+      turn = client_->transmit(now_, queue(to_server_), ticket, packets);
+    } while (turn == ClientSession::Turn::kSent || turn == ClientSession::Turn::kSentAgain);
+    while (server_->transmit(now_, limit, queue(to_client_), ticket, packets) == ServerSession::Turn::kSent) {
+    }
+    const ClientTick tick = client_->tick(now_);
+    for (uint64_t mask = tick.expired_mask; mask != 0; mask &= mask - 1) {
+      end_early(client_->slot(static_cast<uint32_t>(std::countr_zero(mask))));
+    }
+  }
+  void end_early(ClientSlot* slot) {
+    if (slot->phase == ClientSlot::Phase::kEnded) return;
+    free_buffers(slot);
+    client_->end_early(slot, now_);
+  }
+  static void free_buffers(ClientSlot* slot) {
+    if (slot->phase == ClientSlot::Phase::kFree || slot->phase == ClientSlot::Phase::kEnded) return;
+    std::free(slot->request);
+    std::free(slot->response);
+  }
+  void end(ServerSlot* slot) {
+    detail::Buffer* assembled = nullptr;
+    server_->end_slot(slot, &assembled);
+    std::free(assembled);
+    std::free(slot->response);
+    slot->response = nullptr;
+  }
+
+  ClientPools client_pools_;
+  ServerPools server_pools_;
+  std::unique_ptr<ClientSession> client_;
+  std::unique_ptr<ServerSession> server_;
+  std::deque<Packet> to_server_, to_client_;
+  uint32_t last_number_[2] = {};
+  uint64_t now_ = 1'000'000'000;
+  uint64_t ticket_ = 0;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Input in(data, size);
+  Target target;
+  while (!in.empty()) {
+    target.step(in);
+    target.check();
+  }
+  return 0;
+}

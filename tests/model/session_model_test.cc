@@ -1,0 +1,339 @@
+// The two ends of a session against each other: every order of events in small worlds, and long random walks in larger
+// ones. TERN_MODEL_LONG=1 explores with larger budgets; TERN_MODEL_SEED=n walks that one seed and prints its steps.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "model/session_world.h"
+
+namespace tern::model {
+namespace {
+
+bool is_long_run() { return std::getenv("TERN_MODEL_LONG") != nullptr; }
+
+struct Action {
+  enum class Kind : uint8_t { kDeliver, kDeliverHeld, kDeliverTwice, kDeliverTorn, kDrop, kTick, kAnswer, kCancel };
+  Kind kind;
+  uint32_t index;
+};
+
+const char* name_of(Action::Kind kind) {
+  static constexpr const char* kNames[] = {
+      "deliver",    "deliver and hold the answer", "deliver a copy of", "deliver torn", "drop", "tick", "answer call",
+      "cancel call"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+/// The path that led to a crash, printed by the handler of SIGABRT as well.
+std::vector<Action> g_path;
+
+void print_path(const WorldOptions& options, const std::vector<Action>& path);
+const WorldOptions* g_options = nullptr;
+
+void on_abort(int) {
+  std::signal(SIGABRT, SIG_DFL);
+  std::vector<Action> path = g_path;
+  if (!path.empty()) path.pop_back();  // the last step is the one that aborts
+  if (g_options != nullptr) print_path(*g_options, path);
+  if (!g_path.empty()) {
+    std::fprintf(stderr, "  then, fatally: %s %u\n", name_of(g_path.back().kind), g_path.back().index);
+  }
+}
+
+void apply(World& world, const Action& action) {
+  switch (action.kind) {
+    case Action::Kind::kDeliver:
+      return world.deliver(action.index, false, false, false);
+    case Action::Kind::kDeliverHeld:
+      return world.deliver(action.index, false, false, true);
+    case Action::Kind::kDeliverTwice:
+      return world.deliver(action.index, true, false, false);
+    case Action::Kind::kDeliverTorn:
+      return world.deliver(action.index, false, true, false);
+    case Action::Kind::kDrop:
+      return world.drop(action.index);
+    case Action::Kind::kTick:
+      return world.tick();
+    case Action::Kind::kAnswer:
+      return world.answer(action.index);
+    case Action::Kind::kCancel:
+      return world.cancel(action.index);
+  }
+}
+
+std::string describe(const World::Packet& packet) {
+  static constexpr const char* kKinds[] = {"?",         "request", "rfr",      "probe", "cancel",    "report",
+                                           "pathprobe", "?",       "response", "cr",    "cancelled", "pathreply"};
+  const wire::Header& h = packet.header;
+  char text[160];
+  std::snprintf(text, sizeof(text), "%s #%u request %x w2 %llx, %zu B", kKinds[static_cast<size_t>(h.kind())],
+                h.number(), h.request_number(), static_cast<unsigned long long>(h.w2), packet.payload.size());
+  return text;
+}
+
+void print_path(const WorldOptions& options, const std::vector<Action>& path) {
+  World world(options);
+  for (const Action& action : path) {
+    const bool is_call = action.kind == Action::Kind::kAnswer || action.kind == Action::Kind::kCancel;
+    std::fprintf(stderr, "  %s %s\n", name_of(action.kind),
+                 is_call                              ? std::to_string(action.index).c_str()
+                 : action.kind == Action::Kind::kTick ? ""
+                                                      : describe(world.in_flight()[action.index]).c_str());
+    apply(world, action);
+    if (action.kind == Action::Kind::kTick) {
+      std::fprintf(stderr, "    now %llu us\n", static_cast<unsigned long long>(world.now_ns() / 1000));
+    }
+  }
+  for (const World::Packet& packet : world.in_flight()) {
+    std::fprintf(stderr, "  in flight: %s\n", describe(packet).c_str());
+  }
+}
+
+/// Depth-first over every order of actions. Two paths to the same state are explored once; the state of each machine is
+/// a function of what it was told, so that equal histories, packets in flight and budgets are equal states.
+class Explorer {
+ public:
+  explicit Explorer(const WorldOptions& options) : options_(options) { g_options = &options_; }
+  ~Explorer() {
+    g_options = nullptr;
+    g_path.clear();
+  }
+
+  /// `surprises`: how many times something may go otherwise than the next packet in any order, or an answer: a drop, a
+  /// duplicate, a lost lease, a delayed answer, a timeout, a cancel.
+  void run(uint32_t surprises) {
+    g_path.clear();
+    visit(std::make_unique<World>(options_), surprises);
+    std::printf("             %zu states, %llu ends\n", seen_.size(), static_cast<unsigned long long>(ends_));
+  }
+  size_t states() const { return seen_.size(); }
+
+ private:
+  static constexpr uint32_t kHealStepsMax = 400;
+
+  struct Choice {
+    Action action;
+    uint32_t left;  ///< surprises
+  };
+
+  static std::vector<Choice> choices(const World& world, uint32_t surprises) {
+    std::vector<Choice> result;
+    const auto add = [&](Action::Kind kind, size_t index, uint32_t cost) {
+      if (surprises >= cost) result.push_back({{kind, static_cast<uint32_t>(index)}, surprises - cost});
+    };
+    const auto& packets = world.in_flight();
+    for (size_t i = 0; i < packets.size(); i++) {
+      if (std::find(packets.begin(), packets.begin() + static_cast<ptrdiff_t>(i), packets[i]) !=
+          packets.begin() + static_cast<ptrdiff_t>(i)) {
+        continue;
+      }
+      add(Action::Kind::kDeliver, i, 0);
+      add(Action::Kind::kDeliverHeld, i, 1);
+      add(Action::Kind::kDeliverTwice, i, 1);
+      if (World::can_be_torn(packets[i])) add(Action::Kind::kDeliverTorn, i, 1);
+      add(Action::Kind::kDrop, i, 1);
+    }
+    for (size_t call = 0; call < world.calls().size(); call++) {
+      if (world.can_answer(call)) add(Action::Kind::kAnswer, call, 0);
+      if (world.can_cancel(call)) add(Action::Kind::kCancel, call, 1);
+    }
+    if (!world.is_over()) add(Action::Kind::kTick, 0, 1);
+    return result;
+  }
+
+  void visit(std::unique_ptr<World> world, uint32_t surprises) {
+    const std::vector<Choice> all = choices(*world, surprises);
+    if (all.empty()) {
+      ends_++;
+      if (!world->heal(kHealStepsMax)) fail(world->error().empty() ? "not over after healing" : world->error());
+      return;
+    }
+    for (const Choice& choice : all) {
+      if (has_failed_) return;
+      if (world == nullptr) {
+        world = std::make_unique<World>(options_);
+        for (const Action& action : g_path) apply(*world, action);
+      }
+      g_path.push_back(choice.action);
+      apply(*world, choice.action);
+      if (!world->error().empty()) {
+        fail(world->error());
+      } else if (seen_.insert(mix(world->fingerprint(), choice.left)).second) {
+        visit(std::move(world), choice.left);
+      }
+      world = nullptr;
+      g_path.pop_back();
+    }
+  }
+  void fail(const std::string& what) {
+    has_failed_ = true;
+    ADD_FAILURE() << what;
+    std::fprintf(stderr, "the path to: %s\n", what.c_str());
+    print_path(options_, g_path);
+  }
+
+  WorldOptions options_;
+  std::unordered_set<uint64_t> seen_;
+  uint64_t ends_ = 0;
+  bool has_failed_ = false;
+};
+
+struct Scenario {
+  const char* name;
+  WorldOptions options;
+  uint32_t surprises;       ///< in the ordinary run
+  uint32_t surprises_long;  ///< with TERN_MODEL_LONG
+};
+
+void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
+
+WorldOptions world_of(uint8_t window, std::vector<uint8_t> credits, std::vector<CallPlan> calls) {
+  WorldOptions options;
+  options.window = window;
+  options.start_credits = credits[0];
+  options.credit_limits = std::move(credits);
+  options.calls = std::move(calls);
+  return options;
+}
+
+// Sizes with 4-byte packets: 4 is one packet, 8 two, 11 three.
+const Scenario kScenarios[] = {
+    {"one_short_call", world_of(1, {1}, {{4, 3}}), 3, 4},
+    {"one_slow_call", world_of(1, {1}, {{4, 3, true}}), 2, 3},
+    {"empty_messages", world_of(1, {1}, {{0, 0}, {0, 0}}), 2, 3},
+    {"a_slot_reused", world_of(1, {1}, {{4, 3}, {2, 4}}), 3, 4},
+    {"a_slot_reused_three_times", world_of(1, {1}, {{4, 3, true}, {2, 4, true}, {1, 1}}), 1, 2},
+    {"refused", world_of(1, {1}, {{4, 3, false, true}, {8, 3, true, true}}), 2, 3},
+    {"a_deadline", world_of(1, {1}, {{4, 3, true, false, 12'000'000}, {4, 3}}), 2, 3},
+    {"a_request_of_two_packets", world_of(1, {2}, {{8, 3}}), 1, 2},
+    {"a_request_of_three_packets", world_of(1, {3}, {{11, 3, true}}), 0, 1},
+    {"a_response_of_two_packets", world_of(1, {1}, {{4, 8}}), 3, 4},
+    {"a_response_of_three_packets", world_of(1, {2}, {{4, 11}}), 2, 3},
+    {"three_packets_both_ways_one_credit", world_of(1, {1}, {{11, 11}}), 2, 3},
+    {"two_slots", world_of(2, {2}, {{4, 3}, {2, 4}}), 1, 2},
+    {"two_slots_one_credit", world_of(2, {1}, {{4, 3, true}, {2, 4}, {3, 3}}), 0, 1},
+    {"limits_that_change", world_of(2, {3, 1, 2}, {{8, 3}, {4, 8}}), 0, 1},
+    {"short_and_long_share_credits", world_of(2, {2}, {{8, 8}, {4, 3, true}}), 0, 1},
+};
+
+class SessionModel : public testing::TestWithParam<Scenario> {};
+
+TEST_P(SessionModel, every_order_of_events) {
+  std::signal(SIGABRT, on_abort);
+  Explorer explorer(GetParam().options);
+  explorer.run(is_long_run() ? GetParam().surprises_long : GetParam().surprises);
+  RecordProperty("states", std::to_string(explorer.states()));
+  EXPECT_GT(explorer.states(), 100u);  // the world did not stop early
+}
+
+INSTANTIATE_TEST_SUITE_P(worlds, SessionModel, testing::ValuesIn(kScenarios),
+                         [](const auto& scenario) { return std::string(scenario.param.name); });
+
+// ---- Larger worlds, random walks ----
+
+class Walk {
+ public:
+  explicit Walk(uint64_t seed) : random_(seed) {}
+
+  WorldOptions options() {
+    WorldOptions options;
+    options.window = static_cast<uint8_t>(1 + below(8));
+    options.payload_bytes_max = 16;
+    options.credit_limits.clear();
+    for (uint64_t i = 1 + below(3); i > 0; i--) options.credit_limits.push_back(static_cast<uint8_t>(1 + below(32)));
+    options.start_credits = options.credit_limits[0];
+    options.bulk_packets = static_cast<uint32_t>(1 + below(32));
+    options.response_packets = static_cast<uint32_t>(1 + below(64));
+    options.delivery_ns = below(2) * below(5000);
+    options.first_request_count = below(2) != 0 ? 0x3fffff0 : static_cast<uint32_t>(below(1u << 26));
+    for (uint64_t i = 10 + below(40); i > 0; i--) {
+      options.calls.push_back({static_cast<uint32_t>(size()), static_cast<uint32_t>(size()), below(3) == 0,
+                               below(8) == 0, below(8) == 0 ? 1 + below(30'000'000) : 0});
+    }
+    return options;
+  }
+
+  /// False: a promise was broken, or healing did not help.
+  bool run(World& world, bool is_loud) {
+    const uint64_t drops = below(2) * below(200), duplicates = below(2) * below(200), torn = below(2) * below(100),
+                   held = below(2) * below(400), reorders = below(2) * below(500), cancels = below(2) * below(10);
+    for (uint32_t step = 0; step < 4000 && world.error().empty() && !world.is_over(); step++) {
+      Action action{Action::Kind::kTick, 0};
+      const size_t running = pick_call(world, &World::can_answer), open = pick_call(world, &World::can_cancel);
+      if (running < world.calls().size() && below(10) == 0) {
+        action = {Action::Kind::kAnswer, static_cast<uint32_t>(running)};
+      } else if (open < world.calls().size() && below(1000) < cancels) {
+        action = {Action::Kind::kCancel, static_cast<uint32_t>(open)};
+      } else if (!world.in_flight().empty() && below(30) != 0) {
+        const uint64_t index = below(1000) < reorders ? below(world.in_flight().size()) : 0;
+        const bool can_be_torn = World::can_be_torn(world.in_flight()[index]);
+        action = {below(1000) < drops                 ? Action::Kind::kDrop
+                  : below(1000) < duplicates          ? Action::Kind::kDeliverTwice
+                  : can_be_torn && below(1000) < torn ? Action::Kind::kDeliverTorn
+                  : below(1000) < held                ? Action::Kind::kDeliverHeld
+                                                      : Action::Kind::kDeliver,
+                  static_cast<uint32_t>(index)};
+      }
+      if (is_loud) std::fprintf(stderr, "%5u %s %u\n", step, name_of(action.kind), action.index);
+      apply(world, action);
+    }
+    return world.heal(20'000) && world.error().empty();
+  }
+
+ private:
+  uint64_t below(uint64_t limit) { return limit == 0 ? 0 : random_() % limit; }
+  uint64_t size() {
+    switch (below(4)) {
+      case 0:
+        return below(50 * 16 + 1);
+      case 1:
+        return 16 * below(5);
+      default:
+        return below(17);
+    }
+  }
+  size_t pick_call(const World& world, bool (World::*is_candidate)(size_t) const) {
+    std::vector<size_t> candidates;
+    for (size_t i = 0; i < world.calls().size(); i++) {
+      if ((world.*is_candidate)(i)) candidates.push_back(i);
+    }
+    return candidates.empty() ? world.calls().size() : candidates[below(candidates.size())];
+  }
+
+  std::mt19937_64 random_;
+};
+
+uint64_t g_seed = 0;
+void on_walk_abort(int) {
+  std::signal(SIGABRT, SIG_DFL);
+  std::fprintf(stderr, "TERN_MODEL_SEED=%llu\n", static_cast<unsigned long long>(g_seed));
+}
+
+TEST(SessionModelWalk, random_faults_then_healing) {
+  std::signal(SIGABRT, on_walk_abort);
+  const char* one = std::getenv("TERN_MODEL_SEED");
+  const uint64_t first = one != nullptr ? std::strtoull(one, nullptr, 10) : 1;
+  const uint64_t count = one != nullptr ? 1 : is_long_run() ? 50'000 : 5'000;
+  uint64_t packets = 0;
+  for (uint64_t seed = first; seed < first + count; seed++) {
+    g_seed = seed;
+    Walk walk(seed);
+    World world(walk.options());
+    const bool is_good = walk.run(world, one != nullptr);
+    packets += world.packets_sent();
+    ASSERT_TRUE(is_good) << (world.error().empty() ? "not over after healing" : world.error())
+                         << "; TERN_MODEL_SEED=" << seed;
+  }
+  std::printf("             %llu walks, %llu packets\n", static_cast<unsigned long long>(count),
+              static_cast<unsigned long long>(packets));
+}
+
+}  // namespace
+}  // namespace tern::model

@@ -1,0 +1,883 @@
+#include "session/client_session.h"
+
+#include <gtest/gtest.h>
+
+#include "unit/session/session_parts.h"
+
+namespace tern::session {
+namespace {
+
+using Phase = ClientSlot::Phase;
+using wire::Kind;
+
+constexpr uint32_t kPayloadMax = 100;
+constexpr uint64_t kMs = 1'000'000;
+constexpr uint32_t kFirstCount = 1000;
+
+class ClientSessionTest : public testing::Test {
+ protected:
+  ~ClientSessionTest() override {
+    session_.reset();
+    EXPECT_EQ(pools_.response_packets_free, response_packets_);
+    EXPECT_EQ(pools_.slots.taken(), 0u);
+    EXPECT_EQ(pools_.transfers.taken(), 0u);
+  }
+
+  void make(ClientTerms terms = {}) {
+    terms.first_request_count = kFirstCount;
+    response_packets_ = pools_.response_packets_free;
+    session_ = std::make_unique<ClientSession>(terms, pools_);
+  }
+  void open(uint8_t credits = 8, ClientTerms terms = {}) {
+    credits_ = credits;
+    make(terms);
+    session_->on_accepted(9, kPayloadMax, terms.window, credits, now_);
+    session_->path_probe();
+    ASSERT_TRUE(session_->on_path_reply(server_header(Kind::kPathReply, wire::kNoEcho, 0, 0, 0), kPayloadMax, now_));
+  }
+  ClientSlot* begin(uint32_t request_bytes = 10, uint32_t response_bytes = 10, uint64_t deadline_ns = UINT64_MAX) {
+    requests_.push_back(make_buffer(request_bytes));
+    responses_.push_back(make_buffer(response_bytes));
+    ClientSlot* slot = session_->begin(requests_.back().get(), responses_.back().get(), 3);
+    slot->deadline_ns = deadline_ns;
+    return slot;
+  }
+  /// What leaves now.
+  std::vector<TestPacket> sent() {
+    std::vector<TestPacket> result;
+    const auto send = [&](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
+      result.push_back({header, {data, data + bytes}});
+      return true;
+    };
+    ClientSession::Turn turn;
+    uint32_t packets = 0;
+    do {
+      turn = session_->transmit(
+          now_, send, [&] { return ++ticket_; }, packets);
+    } while (turn == ClientSession::Turn::kSent || turn == ClientSession::Turn::kSentAgain);
+    session_->check_invariants();
+    return result;
+  }
+  wire::Header server_header(Kind kind, uint8_t flags, uint32_t request_number, uint32_t echo, uint32_t size) {
+    return wire::server_header(kind, flags, 7, ++server_number_, request_number, echo, 0, credits_, size);
+  }
+  ClientVerdict respond(const ClientSlot* slot, uint32_t echo, uint32_t bytes, uint32_t payload_bytes,
+                        uint8_t flags = wire::kFirst) {
+    const auto payload = bytes_of(payload_bytes);
+    return on_response(server_header(Kind::kResponse, flags, slot->request_number, echo, bytes), payload);
+  }
+  ClientVerdict on_response(const wire::Header& header, const std::vector<std::byte>& payload) {
+    const auto verdict =
+        session_->on_response(header, {payload.data(), static_cast<uint32_t>(payload.size()), nullptr, 0}, now_);
+    session_->check_invariants();
+    return verdict;
+  }
+  /// A credit return: `newest` and these others have arrived.
+  ClientVerdict credit(uint32_t newest, std::vector<uint32_t> others = {}) {
+    uint64_t words[NumberWindow::kWords] = {uint64_t{1} << 63};
+    for (uint32_t n : others) words[(newest - n) / 64] |= uint64_t{1} << (63 - (newest - n) % 64);
+    std::vector<std::byte> payload(sizeof(words));
+    std::memcpy(payload.data(), words, sizeof(words));
+    return on_credit(server_header(Kind::kCr, 0, 0, newest, 0), payload);
+  }
+  ClientVerdict on_credit(const wire::Header& header, const std::vector<std::byte>& payload) {
+    const auto verdict =
+        session_->on_credit_return(header, {payload.data(), static_cast<uint32_t>(payload.size()), nullptr, 0}, now_);
+    session_->check_invariants();
+    return verdict;
+  }
+  ClientTick tick(uint64_t later_ns = 0) {
+    now_ += later_ns;
+    const ClientTick result = session_->tick(now_);
+    session_->check_invariants();
+    return result;
+  }
+  void finish(const ClientVerdict& verdict) {
+    ASSERT_NE(verdict.finished, nullptr);
+    session_->release_slot(verdict.finished);
+    session_->check_invariants();
+  }
+  /// One call with a round trip of 10 us, so that the estimator knows it.
+  void warm_up() {
+    ClientSlot* slot = begin();
+    const uint32_t number = sent().at(0).header.number();
+    now_ += 10'000;
+    finish(respond(slot, number, 4, 4));
+  }
+
+  ClientPools pools_;
+  uint32_t response_packets_ = 0;
+  std::unique_ptr<ClientSession> session_;
+  std::vector<OwnedBuffer> requests_, responses_;
+  uint64_t now_ = 1000 * kMs;
+  uint64_t ticket_ = 0;
+  uint32_t server_number_ = 0;
+  uint8_t credits_ = 8;
+};
+
+// ---- Opening ----
+
+TEST_F(ClientSessionTest, nothing_is_accepted_before_the_session_is_open) {
+  make();
+  ClientSlot nobody;
+  nobody.request_number = kFirstCount << 6;
+  for (int phase = 0; phase < 2; phase++) {
+    EXPECT_EQ(respond(&nobody, 1, 4, 4).drop, Drop::kStale);
+    EXPECT_EQ(credit(1).drop, Drop::kMalformed);
+    EXPECT_EQ(session_->on_cancelled(server_header(Kind::kCancelled, wire::kNoEcho, 64, 0, 0), now_).drop,
+              Drop::kStale);
+    EXPECT_FALSE(session_->has_free_slot() && session_->state() == ClientSession::State::kOpen);
+    EXPECT_EQ(session_->busy_mask(), 0u);
+    EXPECT_FALSE(session_->wants_to_send());
+    session_->on_accepted(9, kPayloadMax, 8, 1, now_);
+  }
+}
+
+TEST_F(ClientSessionTest, opens_with_a_full_reply_only) {
+  make();
+  EXPECT_FALSE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), 0, now_));
+  session_->on_accepted(9, kPayloadMax, 8, 4, now_);
+  const wire::Header probe = session_->path_probe();
+  EXPECT_EQ(probe.kind(), Kind::kPathProbe);
+  EXPECT_EQ(probe.message_bytes(), kPayloadMax);
+  EXPECT_FALSE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), kPayloadMax - 1, now_));
+  EXPECT_TRUE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), kPayloadMax, now_));
+  EXPECT_FALSE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), kPayloadMax, now_));
+  EXPECT_TRUE(session_->has_free_slot());
+}
+
+TEST_F(ClientSessionTest, many_path_probes_before_the_answer) {
+  make();
+  session_->on_accepted(9, kPayloadMax, 8, 4, now_);
+  for (uint32_t i = 1; i <= 100; i++) EXPECT_EQ(session_->path_probe().number(), i);
+  EXPECT_TRUE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), kPayloadMax, now_));
+  begin();
+  EXPECT_EQ(sent().at(0).header.number(), 101u);
+}
+
+TEST_F(ClientSessionTest, an_idle_session_rests) {
+  open();
+  EXPECT_TRUE(tick().is_idle);
+  EXPECT_TRUE(sent().empty());
+}
+
+// ---- Short calls ----
+
+TEST_F(ClientSessionTest, short_call) {
+  open();
+  ClientSlot* slot = begin(10, 20);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(packets[0].header.kind(), Kind::kRequest);
+  EXPECT_EQ(packets[0].header.flags() & wire::kFirst, wire::kFirst);
+  EXPECT_EQ(packets[0].header.request_number(), kFirstCount << 6);
+  EXPECT_EQ(packets[0].header.request_type(), 3u);
+  EXPECT_EQ(packets[0].header.message_bytes(), 10u);
+  EXPECT_EQ(packets[0].header.deadline_code(), wire::kNoDeadline);
+  EXPECT_EQ(packets[0].payload.size(), 10u);
+  EXPECT_EQ(session_->packets_in_flight(), 1u);
+  now_ += 5000;
+  const ClientVerdict verdict = respond(slot, packets[0].header.number(), 20, 20);
+  EXPECT_EQ(verdict.finished, slot);
+  EXPECT_TRUE(verdict.status.ok());
+  EXPECT_EQ(slot->response->length_bytes, 20u);
+  EXPECT_EQ(session_->rtt().latest_ns(), 5000u);
+  finish(verdict);
+  EXPECT_EQ(session_->packets_in_flight(), 0u);
+  EXPECT_EQ(begin()->request_number, (kFirstCount + 1) << 6);
+}
+
+TEST_F(ClientSessionTest, response_of_a_past_a_future_and_no_slot_is_stale) {
+  open();
+  ClientSlot* slot = begin();
+  sent();
+  ClientSlot other;
+  for (uint32_t number : {slot->request_number - 64, slot->request_number + 64, slot->request_number + 1, 63u}) {
+    other.request_number = number;
+    EXPECT_EQ(respond(&other, 1, 4, 4).drop, Drop::kStale) << number;
+  }
+  EXPECT_EQ(slot->phase, Phase::kSending);
+}
+
+TEST_F(ClientSessionTest, response_before_the_request_left_is_malformed) {
+  open();
+  EXPECT_EQ(respond(begin(), 1, 4, 4).drop, Drop::kMalformed);
+}
+
+TEST_F(ClientSessionTest, duplicate_response_is_stale) {
+  open();
+  ClientSlot* slot = begin();
+  const uint32_t number = sent()[0].header.number();
+  finish(respond(slot, number, 4, 4));
+  EXPECT_EQ(respond(slot, number, 4, 4).drop, Drop::kStale);
+}
+
+TEST_F(ClientSessionTest, malformed_responses) {
+  open();
+  ClientSlot* slot = begin(10, 1000);
+  const uint32_t number = sent()[0].header.number();
+  EXPECT_EQ(respond(slot, number, 10, 9).drop, Drop::kMalformed);
+  EXPECT_EQ(respond(slot, number, 10, 11).drop, Drop::kMalformed);
+  EXPECT_EQ(respond(slot, number, 300, 99).drop, Drop::kMalformed);
+  EXPECT_EQ(respond(slot, number, 0x7fffffff, kPayloadMax).drop, Drop::kMalformed);
+  EXPECT_EQ(respond(slot, number, 1, 10, 0).drop, Drop::kStale);  // a part before packet 0
+  EXPECT_EQ(slot->phase, Phase::kSending);
+}
+
+TEST_F(ClientSessionTest, response_that_does_not_fit) {
+  open();
+  for (uint32_t bytes : {11u, 150u}) {
+    ClientSlot* slot = begin(10, 10);
+    const ClientVerdict verdict = respond(slot, sent()[0].header.number(), bytes, std::min(bytes, kPayloadMax));
+    EXPECT_EQ(verdict.status.code(), Code::kTooLarge);
+    finish(verdict);
+  }
+}
+
+TEST_F(ClientSessionTest, failures_say_why) {
+  open();
+  const std::pair<uint32_t, Code> cases[] = {{0, Code::kRefused},  {1, Code::kNoResponse}, {2, Code::kRefused},
+                                             {3, Code::kTooLarge}, {4, Code::kNoMemory},   {5, Code::kDeadline},
+                                             {6, Code::kRefused},  {99, Code::kRefused}};
+  for (const auto& [code, expected] : cases) {
+    ClientSlot* slot = begin();
+    const ClientVerdict verdict =
+        respond(slot, sent()[0].header.number(), code << 16 | 1234, 0, wire::kFirst | wire::kFailure);
+    EXPECT_EQ(verdict.status.code(), expected) << code;
+    EXPECT_EQ(verdict.app_code, 1234);
+    EXPECT_FALSE(verdict.status.message().empty());
+    finish(verdict);
+  }
+}
+
+TEST_F(ClientSessionTest, lost_lease_is_not_received_and_recovered_by_a_probe) {
+  open();
+  warm_up();
+  ClientSlot* slot = begin(10, 10);
+  const uint32_t number = sent()[0].header.number();
+  const auto header = server_header(Kind::kResponse, wire::kFirst, slot->request_number, number, 5);
+  const ClientVerdict verdict = session_->on_response(header, torn(bytes_of(5)), now_);
+  EXPECT_EQ(verdict.drop, Drop::kLease);
+  EXPECT_EQ(verdict.finished, nullptr);
+  EXPECT_EQ(session_->packets_in_flight(), 1u);
+  EXPECT_TRUE(tick(2 * kMs).has_timed_out);
+  const auto probes = sent();
+  ASSERT_EQ(probes.size(), 1u);
+  EXPECT_EQ(probes[0].header.kind(), Kind::kProbe);
+  finish(respond(slot, probes[0].header.number(), 5, 5));
+}
+
+// ---- Credits ----
+
+TEST_F(ClientSessionTest, no_more_in_flight_than_the_limit) {
+  open(2);
+  ClientSlot* slots[4];
+  for (auto& slot : slots) slot = begin();
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 2u);
+  credits_ = 3;
+  finish(respond(slots[0], packets[0].header.number(), 4, 4));
+  EXPECT_EQ(sent().size(), 2u);
+  EXPECT_EQ(session_->packets_in_flight(), 3u);
+}
+
+TEST_F(ClientSessionTest, newest_limit_counts_at_once_and_old_packets_set_none) {
+  open(4);
+  begin();
+  const uint32_t number = sent()[0].header.number();
+  const auto old = server_header(Kind::kCr, 0, 0, number, 0);
+  credits_ = 1;
+  credit(number);
+  EXPECT_EQ(session_->credit_limit(), 1u);
+  on_credit(old, bytes_of(8));
+  EXPECT_EQ(session_->credit_limit(), 1u);
+  credits_ = 0;
+  credit(number);
+  EXPECT_EQ(session_->credit_limit(), 1u);
+  credits_ = 128;
+  credit(number);
+  EXPECT_EQ(session_->credit_limit(), 128u);
+}
+
+TEST_F(ClientSessionTest, number_before_the_first_is_no_jump) {
+  open(4);
+  auto header = wire::server_header(Kind::kCr, 0, 7, wire::kNumberMask, 0, 1, 0, 77, 0);
+  on_credit(header, bytes_of(8));
+  EXPECT_EQ(session_->credit_limit(), 4u);
+  credits_ = 5;
+  credit(1);
+  EXPECT_EQ(session_->credit_limit(), 5u);
+}
+
+TEST_F(ClientSessionTest, falls_back_to_the_start_limit_when_idle) {
+  ClientTerms terms;
+  open(2, terms);
+  credits_ = 100;
+  warm_up();
+  EXPECT_EQ(session_->credit_limit(), 100u);
+  tick();
+  tick(terms.report_delay_ns);
+  EXPECT_EQ(session_->credit_limit(), 2u);
+}
+
+TEST_F(ClientSessionTest, malformed_and_stale_credit_returns) {
+  open();
+  begin();
+  const uint32_t number = sent()[0].header.number();
+  EXPECT_EQ(on_credit(server_header(Kind::kCr, 0, 0, number, 0), bytes_of(7)).drop, Drop::kMalformed);
+  EXPECT_EQ(on_credit(server_header(Kind::kCr, 0, 0, number, 0), bytes_of(40)).drop, Drop::kMalformed);
+  EXPECT_EQ(on_credit(server_header(Kind::kCr, wire::kNoEcho, 0, number, 0), bytes_of(8)).drop, Drop::kMalformed);
+  EXPECT_EQ(session_->on_credit_return(server_header(Kind::kCr, 0, 0, number, 0), torn(bytes_of(8)), now_).drop,
+            Drop::kMalformed);
+  EXPECT_EQ(credit(number + 1).drop, Drop::kStale);  // never sent
+  EXPECT_EQ(session_->packets_in_flight(), 1u);
+  EXPECT_EQ(credit(number).drop, Drop::kNone);
+  EXPECT_EQ(session_->packets_in_flight(), 0u);
+}
+
+// ---- Waiting, probes, gaps ----
+
+TEST_F(ClientSessionTest, acknowledged_call_waits_and_probes_at_growing_intervals) {
+  open();
+  warm_up();
+  ClientSlot* slot = begin();
+  credit(sent()[0].header.number());
+  EXPECT_EQ(slot->phase, Phase::kWaiting);
+  const uint64_t since = now_;
+  uint64_t last = now_, last_interval = 0;
+  uint32_t probes = 0;
+  while (now_ < since + 400 * kMs) {
+    now_ = tick().next_ns;
+    tick();
+    for (const auto& packet : sent()) {
+      EXPECT_EQ(packet.header.kind(), Kind::kProbe);
+      EXPECT_EQ(packet.header.request_number(), slot->request_number);
+      const uint64_t interval = now_ - last;
+      if (probes > 0) {
+        EXPECT_GE(interval, last_interval);
+        EXPECT_LE(interval, std::max(1 * kMs, (last - since) / 4 + 1));
+      }
+      last_interval = interval;
+      last = now_;
+      probes++;
+      credit(packet.header.number());  // alive
+    }
+  }
+  EXPECT_GE(probes, 8u);
+  EXPECT_LE(probes, 40u);
+  EXPECT_LE(last_interval, 125 * kMs);
+  finish(respond(slot, 0, 4, 4, wire::kFirst | wire::kNoEcho));
+}
+
+TEST_F(ClientSessionTest, gap_in_the_servers_numbers_makes_waiting_calls_ask) {
+  open();
+  begin();
+  begin();
+  const auto packets = sent();
+  credit(packets[0].header.number());
+  EXPECT_TRUE(sent().empty());
+  server_number_++;  // lost
+  credit(packets[0].header.number());
+  const auto probes = sent();
+  ASSERT_EQ(probes.size(), 1u);  // the other call is not acknowledged: it has its own timeout
+  EXPECT_EQ(probes[0].header.kind(), Kind::kProbe);
+}
+
+// ---- Loss ----
+
+TEST_F(ClientSessionTest, overtaken_packet_is_lost_after_the_reordering_time) {
+  open();
+  warm_up();
+  ClientSlot* first = begin();
+  ClientSlot* second = begin();
+  const auto packets = sent();
+  now_ += 10'000;
+  finish(respond(second, packets[1].header.number(), 4, 4));
+  EXPECT_TRUE(sent().empty());
+  const ClientTick waiting = tick();
+  EXPECT_LE(waiting.next_ns, now_ + 2500);  // a quarter of the round trip
+  EXPECT_TRUE(sent().empty());
+  now_ = waiting.next_ns;
+  tick();
+  const auto again = sent();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].header.request_number(), first->request_number);
+  EXPECT_GT(again[0].header.number(), packets[1].header.number());  // never the same number twice
+  finish(respond(first, again[0].header.number(), 4, 4));
+  EXPECT_EQ(session_->packets_in_flight(), 0u);
+}
+
+TEST_F(ClientSessionTest, reordering_within_the_time_is_no_loss) {
+  open();
+  warm_up();
+  ClientSlot* first = begin();
+  ClientSlot* second = begin();
+  const auto packets = sent();
+  now_ += 10'000;
+  finish(respond(second, packets[1].header.number(), 4, 4));
+  now_ += 1000;
+  finish(respond(first, packets[0].header.number(), 4, 4));
+  tick(10'000);
+  EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(ClientSessionTest, tail_is_found_by_a_probe_with_backoff_and_keeps_its_credit) {
+  open(1);
+  warm_up();
+  ClientSlot* slot = begin();
+  const uint32_t number = sent()[0].header.number();
+  uint64_t last_wait = 0;
+  uint32_t probe = 0;
+  for (int i = 0; i < 5; i++) {
+    const uint64_t since = now_;
+    do {
+      now_ = tick().next_ns;
+    } while (!tick().has_timed_out && now_ < since + 200 * kMs);
+    EXPECT_GE(now_ - since, 2 * last_wait);
+    last_wait = now_ - since;
+    const auto probes = sent();
+    ASSERT_EQ(probes.size(), 1u);
+    EXPECT_EQ(probes[0].header.kind(), Kind::kProbe);
+    EXPECT_EQ(session_->packets_in_flight(), 1u);  // not reclaimed by a timeout
+    probe = probes[0].header.number();
+  }
+  credit(probe);  // the server has the probe, not the request
+  tick();
+  const auto again = sent();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].header.kind(), Kind::kRequest);
+  EXPECT_NE(again[0].header.number(), number);
+  finish(respond(slot, again[0].header.number(), 4, 4));
+}
+
+TEST_F(ClientSessionTest, first_timeout_is_the_measured_one) {
+  ClientTerms terms;
+  terms.rto_ns_min = 50'000;
+  open(8, terms);
+  warm_up();
+  begin();
+  sent();
+  const uint64_t rto = session_->rtt().rto_ns(terms.rto_ns_min);
+  EXPECT_EQ(rto, 50'000u);
+  EXPECT_FALSE(tick(rto - 1).has_timed_out);
+  EXPECT_TRUE(tick(1).has_timed_out);
+}
+
+// ---- Long requests ----
+
+TEST_F(ClientSessionTest, long_request_in_parts_with_selective_recovery) {
+  open(8);
+  warm_up();
+  ClientSlot* slot = begin(450, 10, now_ + 30 * kMs);
+  auto packets = sent();
+  ASSERT_EQ(packets.size(), 5u);
+  for (uint32_t i = 0; i < 5; i++) {
+    EXPECT_EQ(packets[i].header.index(), i);
+    EXPECT_EQ(packets[i].header.message_bytes(), 450u);
+    EXPECT_EQ(packets[i].payload.size(), i == 4 ? 50u : 100u);
+    EXPECT_EQ((packets[i].header.flags() & wire::kFirst) != 0, i == 0);
+    EXPECT_EQ(packets[i].payload[0], static_cast<std::byte>(i * 100 * 7 + 1));
+  }
+  EXPECT_GE(wire::decode_time_left(packets[0].header.deadline_code()), 30 * kMs);
+  const uint32_t n = packets[0].header.number();
+  now_ += 10'000;
+  credit(n + 4, {n, n + 2, n + 3});
+  EXPECT_EQ(slot->phase, Phase::kSending);
+  EXPECT_EQ(session_->packets_in_flight(), 1u);
+  tick(5000);
+  packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(packets[0].header.index(), 1u);
+  credit(packets[0].header.number());
+  EXPECT_EQ(slot->phase, Phase::kWaiting);
+  finish(respond(slot, packets[0].header.number(), 4, 4, wire::kFirst | wire::kNoEcho));
+}
+
+TEST_F(ClientSessionTest, long_request_stays_within_credits_and_its_share) {
+  ClientTerms terms;
+  terms.bulk_packets = 3;
+  open(8, terms);
+  begin(1000, 10);
+  EXPECT_EQ(sent().size(), 3u);
+  ClientSlot* brief = begin();
+  const auto packets = sent();  // a short one does not queue behind it
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(packets[0].header.request_number(), brief->request_number);
+}
+
+TEST_F(ClientSessionTest, echo_of_another_slots_packet_acknowledges_nothing) {
+  open();
+  ClientSlot* first = begin();
+  ClientSlot* second = begin();
+  const auto packets = sent();
+  finish(respond(first, packets[1].header.number(), 4, 4));
+  EXPECT_EQ(session_->packets_in_flight(), 1u);
+  EXPECT_EQ(second->phase, Phase::kSending);
+}
+
+// ---- Long responses ----
+
+TEST_F(ClientSessionTest, long_response_by_ranges) {
+  open(8);
+  ClientSlot* slot = begin(10, 1000);
+  respond(slot, sent()[0].header.number(), 950, 100);
+  EXPECT_EQ(slot->phase, Phase::kReceiving);
+  EXPECT_EQ(session_->packets_in_flight(), 0u);
+  const auto rfrs = sent();
+  ASSERT_EQ(rfrs.size(), 1u);
+  EXPECT_EQ(rfrs[0].header.kind(), Kind::kRfr);
+  EXPECT_EQ(rfrs[0].header.index(), 1u);
+  EXPECT_EQ(rfrs[0].header.message_bytes(), 9u);
+  EXPECT_EQ(pools_.response_packets_free, response_packets_ - 9);
+  const uint32_t echo = rfrs[0].header.number();
+  for (uint32_t i : {9u, 3u, 1u, 2u, 4u, 8u, 7u, 6u})
+    EXPECT_EQ(respond(slot, echo, i, i == 9 ? 50 : 100, 0).finished, nullptr);
+  EXPECT_EQ(respond(slot, echo, 3, 100, 0).drop, Drop::kStale);
+  EXPECT_EQ(respond(slot, echo, 5, 99, 0).drop, Drop::kMalformed);
+  EXPECT_EQ(respond(slot, echo, 10, 100, 0).drop, Drop::kMalformed);
+  const ClientVerdict verdict = respond(slot, echo, 5, 100, 0);
+  EXPECT_EQ(slot->response->length_bytes, 950u);
+  finish(verdict);
+  EXPECT_EQ(pools_.response_packets_free, response_packets_);
+}
+
+TEST_F(ClientSessionTest, ranges_are_bounded_by_the_endpoints_queue) {
+  pools_.response_packets_free = 5;
+  open(8);
+  ClientSlot* slot = begin(10, 1000);
+  respond(slot, sent()[0].header.number(), 1000, 100);
+  const auto rfrs = sent();
+  ASSERT_EQ(rfrs.size(), 1u);
+  EXPECT_EQ(rfrs[0].header.message_bytes(), 5u);
+  respond(slot, rfrs[0].header.number(), 1, 100, 0);
+  const auto more = sent();
+  ASSERT_EQ(more.size(), 1u);
+  EXPECT_EQ(more[0].header.index(), 6u);
+  EXPECT_EQ(more[0].header.message_bytes(), 1u);
+}
+
+TEST_F(ClientSessionTest, waiting_for_room_to_receive_is_no_silence) {
+  pools_.response_packets_free = 0;
+  open(8);
+  ClientSlot* slot = begin(10, 1000);
+  respond(slot, sent()[0].header.number(), 1000, 100);
+  EXPECT_TRUE(sent().empty());
+  for (int i = 0; i < 100; i++) EXPECT_FALSE(tick(100 * kMs).has_failed);
+  pools_.response_packets_free = response_packets_ = 5;
+  EXPECT_EQ(sent().size(), 1u);
+}
+
+TEST_F(ClientSessionTest, part_that_was_never_asked_for_is_malformed) {
+  open(1);
+  ClientSlot* slot = begin(10, 10'000);
+  respond(slot, sent()[0].header.number(), 10'000, 100);
+  const auto rfrs = sent();
+  ASSERT_EQ(rfrs.size(), 1u);
+  const uint32_t next = 1 + rfrs[0].header.message_bytes();
+  EXPECT_EQ(respond(slot, rfrs[0].header.number(), next, 100, 0).drop, Drop::kMalformed);
+}
+
+TEST_F(ClientSessionTest, response_parts_that_were_overtaken_are_asked_for_again) {
+  open(8);
+  warm_up();
+  ClientSlot* slot = begin(10, 1000);
+  respond(slot, sent()[0].header.number(), 1000, 100);
+  const uint32_t echo = sent()[0].header.number();
+  now_ += 10'000;
+  for (uint32_t i : {1u, 2u, 4u, 7u, 8u, 9u}) respond(slot, echo, i, 100, 0);
+  tick(20'000);
+  const auto again = sent();
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(again[0].header.index(), 3u);
+  EXPECT_EQ(again[0].header.message_bytes(), 1u);
+  EXPECT_EQ(again[1].header.index(), 5u);
+  EXPECT_EQ(again[1].header.message_bytes(), 2u);
+  respond(slot, again[0].header.number(), 3, 100, 0);
+  respond(slot, again[1].header.number(), 5, 100, 0);
+  finish(respond(slot, again[1].header.number(), 6, 100, 0));
+}
+
+TEST_F(ClientSessionTest, lost_lease_of_a_response_part_is_asked_for_again) {
+  open(8);
+  warm_up();
+  ClientSlot* slot = begin(10, 200);
+  respond(slot, sent()[0].header.number(), 200, 100);
+  const uint32_t echo = sent()[0].header.number();
+  const auto header = server_header(Kind::kResponse, 0, slot->request_number, echo, 1);
+  EXPECT_EQ(session_->on_response(header, torn(bytes_of(100)), now_).drop, Drop::kLease);
+  EXPECT_TRUE(tick(2 * kMs).has_timed_out);
+  const uint32_t probe = sent().at(0).header.number();
+  respond(slot, probe, 200, 100);  // the server answers a probe with packet 0
+  tick();
+  const auto again = sent();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].header.kind(), Kind::kRfr);
+  finish(respond(slot, again[0].header.number(), 1, 100, 0));
+}
+
+// ---- Endings ----
+
+TEST_F(ClientSessionTest, end_before_the_first_packet_frees_the_slot) {
+  open();
+  ClientSlot* slot = begin();
+  session_->end_early(slot, now_);
+  EXPECT_EQ(slot->phase, Phase::kFree);
+  EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(ClientSessionTest, end_early_in_every_phase_cancels_once_and_waits_for_the_acknowledgement) {
+  for (int phase = 0; phase < 4; phase++) {
+    open(8);
+    ClientSlot* slot = begin(phase == 1 ? 500 : 10, 500);
+    const uint32_t number = sent()[0].header.number();
+    if (phase == 2) credit(number);
+    if (phase == 3) {
+      respond(slot, number, 500, 100);
+      EXPECT_EQ(sent().size(), 1u);
+    }
+    session_->end_early(slot, now_);
+    session_->check_invariants();
+    EXPECT_EQ(slot->phase, Phase::kEnded);
+    EXPECT_EQ(slot->request, nullptr);
+    EXPECT_EQ(session_->packets_in_flight(), 0u);
+    const ClientTick after = tick();
+    const auto cancels = sent();
+    ASSERT_EQ(cancels.size(), 1u) << phase;
+    EXPECT_EQ(cancels[0].header.kind(), Kind::kCancel);
+    EXPECT_EQ(cancels[0].header.request_number(), slot->request_number);
+    now_ = after.next_ns;
+    while (sent().empty() && now_ < after.next_ns + 100 * kMs) now_ = tick().next_ns;  // again after a timeout
+    EXPECT_EQ(
+        session_->on_cancelled(server_header(Kind::kCancelled, wire::kNoEcho, slot->request_number + 64, 0, 0), now_)
+            .drop,
+        Drop::kStale);
+    EXPECT_EQ(
+        session_->on_cancelled(server_header(Kind::kCancelled, wire::kNoEcho, slot->request_number, 0, 0), now_).drop,
+        Drop::kNone);
+    EXPECT_EQ(slot->phase, Phase::kFree);
+    session_.reset();
+    server_number_ = 0;
+  }
+}
+
+TEST_F(ClientSessionTest, answer_after_the_end_frees_the_slot_and_touches_no_buffer) {
+  open();
+  ClientSlot* slot = begin(10, 500);
+  const uint32_t number = sent()[0].header.number();
+  session_->end_early(slot, now_);
+  requests_.clear();
+  responses_.clear();
+  EXPECT_EQ(respond(slot, number, 500, 100).finished, nullptr);
+  EXPECT_EQ(slot->phase, Phase::kFree);
+}
+
+TEST_F(ClientSessionTest, cancelled_for_a_call_that_goes_on_is_stale) {
+  open();
+  ClientSlot* slot = begin();
+  sent();
+  EXPECT_EQ(
+      session_->on_cancelled(server_header(Kind::kCancelled, wire::kNoEcho, slot->request_number, 0, 0), now_).drop,
+      Drop::kStale);
+  EXPECT_EQ(slot->phase, Phase::kSending);
+}
+
+TEST_F(ClientSessionTest, deadline_expires_in_every_phase) {
+  open();
+  ClientSlot* slot = begin(10, 10, now_ + 5 * kMs);
+  sent();
+  ClientTick result = tick();
+  EXPECT_LE(result.next_ns, slot->deadline_ns);
+  EXPECT_EQ(result.expired_mask, 0u);
+  result = tick(5 * kMs);
+  EXPECT_EQ(result.expired_mask, 1u);
+  session_->end_early(slot, now_);
+  EXPECT_EQ(tick().expired_mask, 0u);
+}
+
+TEST_F(ClientSessionTest, retransmission_carries_what_is_left_of_the_deadline) {
+  open();
+  warm_up();
+  ClientSlot* slot = begin(10, 10, now_ + 50 * kMs);
+  EXPECT_EQ(wire::decode_time_left(sent()[0].header.deadline_code()), 50 * kMs);
+  tick(20 * kMs);
+  credit(sent().at(0).header.number());
+  tick();
+  const auto again = sent();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(wire::decode_time_left(again[0].header.deadline_code()), 30 * kMs);
+  EXPECT_EQ(slot->phase, Phase::kSending);
+}
+
+TEST_F(ClientSessionTest, one_report_for_all_slots_after_an_idle_delay) {
+  ClientTerms terms;
+  open(8, terms);
+  ClientSlot* slots[3];
+  for (auto& slot : slots) slot = begin();
+  const auto packets = sent();
+  for (int i = 0; i < 3; i++) finish(respond(slots[i], packets[i].header.number(), 4, 4));
+  ClientTick result = tick();
+  EXPECT_FALSE(result.is_idle);
+  EXPECT_EQ(result.next_ns, now_ + terms.report_delay_ns);
+  tick(terms.report_delay_ns);
+  const auto reports = sent();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].header.kind(), Kind::kReport);
+  ASSERT_EQ(reports[0].payload.size(), 12u);
+  for (int i = 0; i < 3; i++) {
+    uint32_t number;
+    std::memcpy(&number, reports[0].payload.data() + 4 * i, 4);
+    EXPECT_EQ(number, slots[i]->request_number);
+  }
+  EXPECT_TRUE(tick().is_idle);
+  EXPECT_TRUE(tick(1000 * kMs).is_idle);
+  EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(ClientSessionTest, late_report_never_names_a_call_that_goes_on) {
+  open();
+  ClientSlot* first = begin();
+  ClientSlot* second = begin();
+  const auto packets = sent();
+  finish(respond(first, packets[0].header.number(), 4, 4));
+  finish(respond(second, packets[1].header.number(), 4, 4));
+  tick();
+  tick(100 * kMs);  // the report is due, and has not left
+  EXPECT_EQ(begin(), first);
+  for (const auto& packet : sent()) {
+    if (packet.header.kind() != Kind::kReport) continue;
+    for (size_t i = 0; i < packet.payload.size(); i += 4) {
+      uint32_t number;
+      std::memcpy(&number, packet.payload.data() + i, 4);
+      EXPECT_EQ(number, second->request_number);
+    }
+  }
+}
+
+TEST_F(ClientSessionTest, next_call_makes_the_report_needless) {
+  open();
+  warm_up();
+  tick();
+  ClientSlot* slot = begin();
+  tick(200 * kMs);
+  const auto packets = sent();
+  for (const auto& packet : packets) EXPECT_NE(packet.header.kind(), Kind::kReport);
+  EXPECT_EQ(slot->phase, Phase::kSending);
+}
+
+// ---- Silence ----
+
+TEST_F(ClientSessionTest, silence_fails_the_session_within_the_timeout) {
+  ClientTerms terms;
+  open(8, terms);
+  begin();
+  sent();
+  const uint64_t since = now_;
+  bool has_asked = false;
+  ClientTick result = tick();
+  while (!result.has_failed) {
+    ASSERT_LT(now_, since + 2 * terms.liveness_ns);
+    now_ = result.next_ns;
+    result = tick();
+    has_asked |= result.ask_liveness;
+    sent();
+  }
+  EXPECT_TRUE(has_asked);
+  EXPECT_GE(now_ - since, terms.liveness_ns);
+}
+
+TEST_F(ClientSessionTest, a_peer_in_a_callback_is_not_dead) {
+  ClientTerms terms;
+  open(8, terms);
+  begin();
+  sent();
+  const uint64_t since = now_;
+  while (now_ < since + 10 * terms.liveness_ns) {
+    const ClientTick result = tick();
+    ASSERT_FALSE(result.has_failed);
+    if (result.ask_liveness) session_->on_peer_in_callback();
+    sent();
+    now_ = result.next_ns;
+  }
+}
+
+TEST_F(ClientSessionTest, a_long_absence_of_our_own_is_little_silence) {
+  ClientTerms terms;
+  open(8, terms);
+  begin();
+  sent();
+  tick();
+  EXPECT_FALSE(tick(100 * terms.liveness_ns).has_failed);
+}
+
+TEST_F(ClientSessionTest, idle_sessions_never_fail) {
+  open();
+  warm_up();
+  for (int i = 0; i < 100; i++) {
+    EXPECT_FALSE(tick(200 * kMs).has_failed);
+    sent();
+  }
+}
+
+// ---- Pacing ----
+
+TEST_F(ClientSessionTest, fixed_rate_spaces_departures) {
+  ClientTerms terms;
+  terms.controller = cc::FixedRate(1'000'000);  // 1 kB a millisecond
+  open(8, terms);
+  ClientSlot* slot = begin(76, 10);
+  finish(respond(slot, sent()[0].header.number(), 4, 4));
+  EXPECT_EQ(session_->departure_ns(), now_ + 100'000);  // 76 and the header's 24
+  slot = begin(26, 10);
+  EXPECT_TRUE(sent().empty());  // not yet
+  now_ += 99'999;
+  EXPECT_TRUE(sent().empty());
+  now_ += 1;
+  finish(respond(slot, sent().at(0).header.number(), 4, 4));
+  EXPECT_EQ(session_->departure_ns(), now_ + 50'000);
+  now_ += 1'000'000;
+  slot = begin(76, 1000);
+  const uint32_t number = sent()[0].header.number();
+  EXPECT_EQ(session_->departure_ns(), now_ + 100'000);  // no credit for the past
+  respond(slot, number, 1000, 100);
+  now_ += 100'000;
+  EXPECT_EQ(sent().size(), 1u);  // an RFR for nine packets pays for what it brings
+  EXPECT_EQ(session_->departure_ns(), now_ + 9 * 124'000);
+}
+
+// ---- Refusals by the transport ----
+
+TEST_F(ClientSessionTest, refused_packet_changes_nothing) {
+  open();
+  begin();
+  begin(300, 10);
+  const auto refuse = [](const wire::Header&, const std::byte*, uint32_t, detail::Buffer*) { return false; };
+  uint32_t packets = 0;
+  for (int i = 0; i < 3; i++) {
+    EXPECT_EQ(session_->transmit(
+                  now_, refuse, [] { return uint64_t{0}; }, packets),
+              ClientSession::Turn::kRefused);
+  }
+  EXPECT_EQ(packets, 0u);
+  EXPECT_EQ(session_->packets_in_flight(), 0u);
+  const auto taken = sent();
+  ASSERT_EQ(taken.size(), 4u);
+  EXPECT_EQ(taken[0].header.number() + 3, taken[3].header.number());
+}
+
+TEST_F(ClientSessionTest, thousands_of_calls_past_one_that_is_never_answered) {
+  open(8);
+  warm_up();
+  ClientSlot* stuck = begin();
+  sent();
+  for (int i = 0; i < 10'000; i++) {
+    ClientSlot* slot = begin();
+    const auto packets = sent();
+    for (const auto& packet : packets) {
+      if (packet.header.request_number() == slot->request_number) finish(respond(slot, packet.header.number(), 4, 4));
+    }
+  }
+  EXPECT_EQ(stuck->phase, Phase::kSending);
+}
+
+}  // namespace
+}  // namespace tern::session

@@ -1,0 +1,45 @@
+// What the tests of both ends of a session share: buffers of malloc's and payloads.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "session/client_session.h"
+#include "session/server_session.h"
+
+namespace tern::session {
+
+struct BufferDeleter {
+  void operator()(detail::Buffer* buffer) const { std::free(buffer); }
+};
+using OwnedBuffer = std::unique_ptr<detail::Buffer, BufferDeleter>;
+
+inline OwnedBuffer make_buffer(uint32_t bytes) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignof(detail::Buffer), sizeof(detail::Buffer) + bytes) != 0) std::abort();
+  auto* buffer = new (memory) detail::Buffer{};
+  buffer->length_bytes = bytes;
+  buffer->capacity_bytes = bytes;
+  for (uint32_t i = 0; i < bytes; i++) buffer->data()[i] = static_cast<std::byte>(i * 7 + 1);
+  return OwnedBuffer(buffer);
+}
+
+/// A packet that left, or the bytes of one that arrives.
+struct TestPacket {
+  wire::Header header;
+  std::vector<std::byte> payload;
+
+  transport::Payload view() const { return {payload.data(), static_cast<uint32_t>(payload.size()), nullptr, 0}; }
+};
+
+inline std::vector<std::byte> bytes_of(uint32_t count) { return std::vector<std::byte>(count, std::byte{0x5a}); }
+
+/// A lease that has been revoked.
+inline transport::Payload torn(const std::vector<std::byte>& bytes) {
+  static const std::atomic<uint32_t> lease{2};
+  return {bytes.data(), static_cast<uint32_t>(bytes.size()), &lease, 1};
+}
+
+}  // namespace tern::session

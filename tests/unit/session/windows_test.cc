@@ -1,0 +1,177 @@
+#include "session/windows.h"
+
+#include <random>
+#include <set>
+
+#include <gtest/gtest.h>
+
+namespace tern::session {
+namespace {
+
+TEST(ExpandNumber, nearest_to_the_reference) {
+  constexpr uint64_t kWrap = 1u << 24;
+  for (uint64_t near :
+       {uint64_t{1}, uint64_t{1000}, kWrap - 1, kWrap, kWrap + 1, 5 * kWrap + 77, (uint64_t{1} << 40) + 3}) {
+    for (int64_t distance : {int64_t{0}, int64_t{1}, int64_t{-1}, int64_t{255}, int64_t{-255}, int64_t{(1 << 23) - 1},
+                             int64_t{-(1 << 23)}}) {
+      const uint64_t full = near + static_cast<uint64_t>(distance);
+      if (static_cast<int64_t>(full) < 0) continue;
+      EXPECT_EQ(expand_number(static_cast<uint32_t>(full) & wire::kNumberMask, near), full) << near << " " << distance;
+    }
+  }
+}
+
+/// What IndexWindow and IndexSet stand for.
+class IndexModel {
+ public:
+  bool is_within(uint32_t index) const { return index >= base_ && index < base_ + IndexWindow::kSpan; }
+  bool insert(uint32_t index) {
+    if (!is_within(index) || !members_.insert(index).second) return false;
+    while (members_.erase(base_) != 0) base_++;
+    return true;
+  }
+  bool contains(uint32_t index) const { return index < base_ || members_.count(index) != 0; }
+  uint32_t base() const { return base_; }
+
+ private:
+  uint32_t base_ = 0;
+  std::set<uint32_t> members_;
+};
+
+TEST(IndexWindow, like_a_set_that_slides) {
+  std::mt19937 random(1);
+  for (uint32_t spread : {3u, 70u, 1024u, 1100u}) {
+    IndexWindow window;
+    IndexModel model;
+    for (int step = 0; step < 30'000; step++) {
+      const uint32_t from = model.base() < 5 ? 0 : model.base() - 5;
+      const uint32_t index = random() % 4 == 0 ? model.base() : from + random() % spread;
+      ASSERT_EQ(window.contains(index), model.contains(index)) << index;
+      ASSERT_EQ(window.insert(index), model.insert(index)) << index;
+      ASSERT_EQ(window.base(), model.base());
+      ASSERT_TRUE(window.contains(index) || !model.is_within(index));
+    }
+    EXPECT_GT(model.base(), 3000u);
+  }
+}
+
+TEST(IndexWindow, nothing_beyond_the_span) {
+  IndexWindow window;
+  EXPECT_TRUE(window.insert(IndexWindow::kSpan - 1));
+  EXPECT_FALSE(window.insert(IndexWindow::kSpan));
+  EXPECT_FALSE(window.contains(IndexWindow::kSpan));  // shares a bit with 0
+  EXPECT_TRUE(window.insert(0));
+  EXPECT_EQ(window.base(), 1u);
+  EXPECT_TRUE(window.insert(IndexWindow::kSpan));
+  EXPECT_FALSE(window.is_within(0));
+}
+
+TEST(IndexSet, like_a_set) {
+  std::mt19937 random(2);
+  IndexSet set;
+  std::set<uint32_t> model;
+  uint32_t from = 0;
+  for (int step = 0; step < 50'000; step++) {
+    if (model.empty() || *model.begin() > from) from += random() % 3;
+    if (!model.empty()) from = std::min(from, *model.begin());
+    const uint32_t index = from + random() % IndexWindow::kSpan;
+    if (random() % 2 == 0) {
+      set.insert(index);
+      model.insert(index);
+    } else {
+      const uint32_t victim = !model.empty() && random() % 2 == 0 ? *model.begin() : index;
+      set.erase(victim);
+      model.erase(victim);
+    }
+    ASSERT_EQ(set.size(), model.size());
+    ASSERT_EQ(set.empty(), model.empty());
+    if (!model.empty()) {
+      ASSERT_EQ(set.lowest(from), *model.begin());
+    }
+    ASSERT_EQ(set.contains(index), model.count(index) != 0);
+  }
+  EXPECT_GT(from, IndexWindow::kSpan);
+}
+
+TEST(IndexSet, lowest_wraps_around_the_ring) {
+  IndexSet set;
+  set.insert(1500);
+  EXPECT_EQ(set.lowest(1000), 1500u);
+  EXPECT_EQ(set.lowest(500), 1500u);
+  set.insert(1023);
+  EXPECT_EQ(set.lowest(1000), 1023u);
+}
+
+uint32_t low(uint64_t full) { return static_cast<uint32_t>(full) & wire::kNumberMask; }
+
+TEST(NumberWindow, like_a_set_across_the_wrap) {
+  std::mt19937 random(3);
+  for (uint64_t start : {uint64_t{0}, (uint64_t{1} << 24) - 300, (uint64_t{1} << 32) - 300}) {
+    NumberWindow window;
+    std::set<uint64_t> model;
+    uint64_t largest = start;
+    if (start != 0) {  // get there in jumps that 24 bits can express
+      for (uint64_t full = 0; full < start;) {
+        full = std::min(start, full + (1u << 23) - 1);
+        window.insert(window.admit(low(full)));
+        model.insert(full);
+      }
+      ASSERT_EQ(window.largest(), start);
+    }
+    for (int step = 0; step < 20'000; step++) {
+      uint64_t full = largest + 1;
+      switch (random() % 8) {
+        case 0:
+          full = largest + 1 + random() % 5;
+          break;
+        case 1:
+          full = largest - std::min<uint64_t>(largest - 1, random() % 300);
+          break;
+        case 2:
+          if (random() % 100 == 0) full = largest + random() % 1000;
+          break;
+      }
+      if (full == 0) continue;
+      const bool is_new = largest < full + NumberWindow::kSpan && model.count(full) == 0;
+      ASSERT_EQ(window.admit(low(full)), is_new ? full : 0) << full << " after " << largest;
+      if (is_new) {
+        window.insert(full);
+        model.insert(full);
+        largest = std::max(largest, full);
+      }
+      ASSERT_EQ(window.largest(), largest);
+      if (step % 16 != 0) continue;
+      uint64_t words[NumberWindow::kWords];
+      window.bitmap(words);
+      for (uint64_t back = 0; back < NumberWindow::kSpan && back < largest; back++) {
+        ASSERT_EQ((words[back / 64] >> (63 - back % 64)) & 1, model.count(largest - back))
+            << back << " from " << largest;
+      }
+    }
+  }
+}
+
+TEST(NumberWindow, zero_and_what_is_before_the_first_number_are_no_numbers) {
+  NumberWindow window;
+  EXPECT_EQ(window.admit(0), 0u);
+  EXPECT_EQ(window.admit(wire::kNumberMask), 0u);  // -1
+  EXPECT_EQ(window.admit(wire::kNumberMask - 300), 0u);
+  window.insert(window.admit(1));
+  EXPECT_EQ(window.admit(0), 0u);
+  EXPECT_EQ(window.admit(wire::kNumberMask), 0u);
+  EXPECT_EQ(window.admit(2), 2u);
+}
+
+TEST(NumberWindow, a_jump_clears_what_it_passes) {
+  NumberWindow window;
+  for (uint64_t n = 1; n <= 600; n++) window.insert(n);
+  window.insert(600 + 512 + 5);  // the same words of the ring
+  uint64_t words[NumberWindow::kWords];
+  window.bitmap(words);
+  EXPECT_EQ(words[0], uint64_t{1} << 63);
+  for (size_t i = 1; i < NumberWindow::kWords; i++) EXPECT_EQ(words[i], 0u);
+  EXPECT_EQ(window.admit(600 + 512), 600u + 512);
+}
+
+}  // namespace
+}  // namespace tern::session
