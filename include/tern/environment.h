@@ -1,0 +1,69 @@
+// What a Nexus takes from the world: time, randomness, its management channel and its threads.
+// The real ones by default; a simulated host brings its own. Standard library only.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tern/detail/export.h>
+#include <tern/status.h>
+
+namespace tern {
+
+using Duration = std::chrono::nanoseconds;
+
+/// Receives what happens on a management channel. Called by the channel's thread only, one call at a time.
+class ManagementSink {
+ public:
+  virtual ~ManagementSink() = default;
+  /// `from` is "HOST:PORT" in numeric form. The bytes are a stranger's.
+  virtual void on_datagram(std::string_view from, std::span<const std::byte> bytes) = 0;
+  /// Called after any event and at the time that it returned last. Returns when it wants to be called next, at the
+  /// latest, on the environment's time base; Duration::max(): never.
+  virtual Duration on_turn(Duration now) = 0;
+};
+
+/// Unreliable datagrams between the Nexuses, with the thread that serves them.
+class ManagementChannel {
+ public:
+  virtual ~ManagementChannel() = default;  ///< stops and joins the thread; the sink is not called afterwards
+  /// From within the sink's calls only. `to` as on_datagram() names it. Losses are the protocol's business.
+  virtual void send(std::string_view to, std::span<const std::byte> bytes) = 0;
+  /// Any thread: on_turn() soon.
+  virtual void wake() = 0;
+  /// The bound address, "HOST:PORT" in numeric form.
+  virtual std::string local_address() const = 0;
+};
+
+/// Worker threads for handlers registered with HandlerOptions::worker.
+class WorkerPool {
+ public:
+  virtual ~WorkerPool() = default;  ///< runs what was submitted, then joins
+  /// Any thread. False: the queue is at its limit.
+  virtual bool submit(std::function<void()> task) = 0;
+};
+
+class Environment {
+ public:
+  virtual ~Environment() = default;
+  /// Monotonic; the same time base as the endpoints' transports. Any thread.
+  virtual Duration now() = 0;
+  /// 64 bits that a stranger cannot guess. Any thread.
+  virtual uint64_t random() = 0;
+  /// Binds "HOST:PORT" and starts serving; the sink must outlive the channel.
+  virtual Result<std::unique_ptr<ManagementChannel>> listen(std::string_view address, ManagementSink& sink) = 0;
+  /// May block in the name service; called by create_session() in the owner's thread. Result: "HOST:PORT", numeric.
+  virtual Result<std::string> resolve(std::string_view host_and_port) = 0;
+  virtual Result<std::unique_ptr<WorkerPool>> start_workers(size_t threads, size_t queue_limit) = 0;
+};
+
+/// The operating system's clock, getrandom(2), a UDP socket and std::thread.
+TERN_API Environment& real_environment();
+
+}  // namespace tern

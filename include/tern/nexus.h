@@ -1,0 +1,55 @@
+// The Nexus: what the endpoints of one host (a process, or a simulated host) share.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <tern/detail/export.h>
+#include <tern/environment.h>
+#include <tern/status.h>
+
+namespace tern {
+
+namespace nexus {
+class NexusCore;
+}
+
+struct NexusOptions {
+  /// Where time, randomness, the management channel and threads come from; null: the operating system.
+  /// Must outlive the Nexus.
+  Environment* environment = nullptr;
+  /// A peer that has not answered for this long is dead: pending calls end with kPeerUnreachable.
+  Duration liveness_timeout = std::chrono::milliseconds(500);
+  /// Threads for worker handlers, started with the first worker handler.
+  size_t worker_threads = 1;
+  /// Requests that may wait for a worker; beyond it clients get kRefused.
+  size_t worker_queue_limit = 4096;
+};
+
+/// One per host; no statics: several may live in one process, on different ports. Owns the management thread
+/// (sessions are made and peers' deaths are noticed there, paper appendix B) and the worker pool.
+/// Thread-safe. Must outlive its endpoints.
+class Nexus {
+ public:
+  /// Listens for other Nexuses on `listen_uri`: "udp://HOST:PORT"; an IPv6 HOST in brackets; port 0: any free one.
+  /// kMisuse: not such a URI. kUnavailable: the port is taken, the address is not this machine's, ...
+  TERN_API static Result<std::unique_ptr<Nexus>> create(std::string_view listen_uri, NexusOptions options = {});
+  TERN_API ~Nexus();
+  Nexus(const Nexus&) = delete;
+  Nexus& operator=(const Nexus&) = delete;
+
+  /// As peers on this host can use it: the listen URI with the real port in it.
+  TERN_API std::string uri() const;
+
+  nexus::NexusCore& core() { return *core_; }  ///< for the library
+
+ private:
+  explicit Nexus(std::unique_ptr<nexus::NexusCore> core);
+  std::unique_ptr<nexus::NexusCore> core_;
+};
+
+}  // namespace tern

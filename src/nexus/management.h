@@ -1,0 +1,287 @@
+// Sessions over the Nexus's management channel, as a pure state machine (docs/protocol-management.md, 7).
+// Nexus room. Time and randomness are arguments; what it wants to send and to tell endpoints is pulled after each
+// call. Not thread-safe: NexusCore drives it in the management channel's thread. Knows no sockets, clocks or locks.
+//
+// What two Nexuses know of each other is a relation (Peer). Each side names it by a random number, its run; a side
+// that has forgotten the other takes a new one. So a restart, a peer that has given us up, and a stranger's
+// guess look the same: a ping is answered with "I do not know that run", and the sessions of the relation end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include <tern/environment.h>
+
+#include "nexus/control.h"
+#include "wire/header.h"
+#include "wire/management.h"
+
+namespace tern::nexus {
+
+struct ManagementOptions {
+  Duration liveness_timeout = std::chrono::milliseconds(500);
+  uint8_t version_min = wire::kVersion;  ///< of the data path, offered as a range
+  uint8_t version_max = wire::kVersion;
+  Duration retry_min = std::chrono::milliseconds(2);  ///< first repetition of a request; doubles
+  Duration retry_max = std::chrono::milliseconds(100);
+  /// How long an ended server session still answers its request's late duplicates, and an idle relation is kept.
+  Duration linger = std::chrono::seconds(5);
+  size_t peers_max = 65536;            ///< relations; beyond it strangers are refused
+  size_t sessions_max = 1u << 22;      ///< records, ended ones included; beyond it requests are refused
+  uint32_t peers_per_address_max = 4;  ///< a host that reaches us by several of our addresses has as many relations
+  size_t asked_max = 16384;            ///< requests that wait for one endpoint's answer; beyond it they are lost
+};
+
+/// What was dropped or repeated. One line per reason, so that docs and tests can name them.
+struct ManagementCounters {
+  uint64_t dropped[wire::kManagementDrops] = {};  ///< by wire::ManagementDrop
+  uint64_t stale = 0;                             ///< well-formed, but of another run, token or session
+  uint64_t repeated = 0;                          ///< a connect request that had been answered or forwarded already
+  uint64_t over_limit = 0;                        ///< refused or lost because a table is full
+  uint64_t refused = 0;                           ///< refusals sent
+  uint64_t peers_gone = 0;
+};
+
+/// One registration of an endpoint id: ids are reused, registrations never.
+struct EndpointName {
+  uint16_t id = 0;
+  uint64_t registration = 0;
+  friend bool operator==(const EndpointName&, const EndpointName&) = default;
+};
+
+class Management {
+ public:
+  struct Hooks {
+    std::function<uint64_t()> random;
+    /// EndpointPort::iteration of a registered endpoint.
+    std::function<uint64_t(EndpointName)> iteration;
+  };
+  struct Datagram {
+    std::string to;
+    wire::ManagementBytes content;
+  };
+  struct Notice {
+    EndpointName to;
+    ControlEvent event;
+  };
+
+  Management(const ManagementOptions& options, Hooks hooks);
+  Management(const Management&) = delete;
+  Management& operator=(const Management&) = delete;
+
+  // What endpoints want; NexusCore's members of the same names say what each means.
+  void add_endpoint(EndpointName name, std::string transport);
+  void remove_endpoint(EndpointName name, Duration now);
+  void connect(EndpointName from, const std::string& address, uint16_t peer_endpoint, const SessionTerms& terms,
+               Duration timeout, Duration now);
+  void answer_connect(EndpointName from, uint64_t token, const Status& status, const SessionTerms& terms, Duration now);
+  void disconnect(EndpointName from, uint32_t local_key, bool is_client_side, Duration now);
+  void ask_liveness(EndpointName from, uint32_t local_key, Duration now);
+
+  /// A stranger's bytes.
+  void on_datagram(std::string_view from, std::span<const std::byte> bytes, Duration now);
+  void on_time(Duration now);
+  /// When on_time() has something to do; Duration::max(): never.
+  Duration next_deadline();
+
+  std::vector<Datagram>& datagrams() { return datagrams_; }  ///< to be sent and cleared
+  std::vector<Notice>& notices() { return notices_; }        ///< to be delivered in order and cleared
+
+  const ManagementCounters& counters() const { return counters_; }
+  size_t peers() const { return peers_by_run_.size(); }
+  size_t sessions() const { return sessions_live_; }
+  /// Sessions that this side believes in: from the endpoint's or the server's yes until the end.
+  size_t sessions_established() const;
+  /// CHECKs the tables against each other. For tests; linear.
+  void check_invariants() const;
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr Duration kNever = Duration::max();
+
+  /// client:  kFree -> kConnecting -> kOpen -> kClosing -> kFree
+  ///                        '-> kFree   '-> kFree (the peer closed it, or is gone)
+  /// server:  kFree -> kAsked -> kUnconfirmed -> kOpen -> kClosing -> kClosed -> kFree
+  ///                      '---------'-----------------'---------------^ (refused; closed by the peer)
+  enum class State : uint8_t {
+    kFree,
+    kConnecting,   ///< client: the request is repeated until it is answered
+    kAsked,        ///< server: the endpoint has not answered yet
+    kUnconfirmed,  ///< server: accepted, the client has not shown that it knows
+    kOpen,
+    kClosing,  ///< the endpoint has left; the peer is told until it acknowledges
+    kClosed,   ///< server: kept only to answer late duplicates of the request
+  };
+  /// What an endpoint offers is the same for all of its sessions: kept once.
+  struct Offer {
+    std::string transport;
+    AddressBytes address;
+  };
+  /// 20 000 sessions are ordinary: about 96 B here and 80 B in the two tables.
+  struct Session {
+    uint64_t token = 0;  ///< of the client's request
+    Duration timer_at = kNever;
+    Duration until = kNever;                         ///< kConnecting: gives up then; kOpen: stops asking then
+    std::unique_ptr<wire::ManagementTerms> request;  ///< kConnecting
+    std::shared_ptr<const Offer> offer;              ///< server, kUnconfirmed and kOpen
+    uint32_t generation = 1;                         ///< of this record; part of its cookie
+    uint32_t peer = kNone;
+    uint32_t previous = kNone, next = kNone;  ///< in the peer's list; `next` also in the free list
+    uint32_t local_key = 0, remote_key = 0;
+    uint32_t payload_bytes_max = 0, first_request_count = 0;  ///< our terms, server
+    uint32_t interval_us = 0;                                 ///< until the next repetition
+    uint16_t local_endpoint = 0, remote_endpoint = 0;
+    uint8_t window = 0, credits = 0;  ///< our terms, server
+    uint8_t version = 0;
+    State state = State::kFree;
+    bool is_client = false;
+    bool is_asking = false;  ///< the endpoint waits for kLiveness
+    Code code = Code::kOk;   ///< server: the answer that was given
+    wire::Refusal refusal = wire::Refusal::kNone;
+  };
+  struct Peer {
+    std::string address;
+    uint64_t own_run = 0;
+    uint64_t remote_run = 0;  ///< 0: not known
+    uint64_t boot_id = 0;     ///< what endpoints know this run of the peer by; new whenever one is adopted
+    uint64_t nonce = 0;       ///< of the unanswered ping; 0: none
+    Duration heard_at{};      ///< last pong, or begin of watching
+    Duration pinged_at{};
+    Duration timer_at = kNever;
+    Duration idle_since{};  ///< while it has no sessions
+    uint32_t generation = 1;
+    uint32_t first_session = kNone;
+    uint32_t session_count = 0;
+    uint32_t watched = 0;  ///< sessions that need the peer alive
+    uint32_t pings_unanswered = 0;
+    uint32_t next = kNone;  ///< relation with the same address, or in the free list
+    bool in_use = false;
+  };
+  struct LocalEndpoint {
+    uint64_t registration = 0;
+    std::string transport;
+    uint64_t seen_iteration = 0;  ///< the last look, and when that value was first seen
+    Duration seen_at{};
+    size_t asked = 0;
+    std::shared_ptr<const Offer> offer;
+  };
+  struct Timer {
+    Duration at;
+    uint32_t index, generation;
+    bool is_peer;
+    friend bool operator>(const Timer& a, const Timer& b) {
+      return std::tie(a.at, a.is_peer, a.index) > std::tie(b.at, b.is_peer, b.index);
+    }
+  };
+  /// An answer that waits for a second look at the endpoint's iteration.
+  struct DelayedAnswer {
+    Duration due;
+    EndpointName endpoint;
+    std::string to;
+    wire::ManagementMessage answer;
+  };
+  struct RequestName {
+    uint64_t token;
+    uint32_t peer;
+    friend bool operator==(const RequestName&, const RequestName&) = default;
+  };
+  /// Strangers choose tokens: the salt keeps them from choosing buckets.
+  struct SaltedHash {
+    uint64_t salt;
+    size_t operator()(uint64_t key) const;
+    size_t operator()(const RequestName& name) const { return (*this)(name.token + name.peer); }
+  };
+
+  static bool is_watched(State state);
+  static uint64_t key_of(uint16_t endpoint, bool is_client, uint32_t key) {
+    return static_cast<uint64_t>(endpoint) << 33 | static_cast<uint64_t>(is_client) << 32 | key;
+  }
+  static wire::ManagementMessage message_of(wire::ManagementKind kind, const Peer& peer, uint64_t token);
+
+  // Peers.
+  uint32_t new_peer(std::string_view address, Duration now);  ///< kNone: the table is full
+  uint32_t first_peer_at(std::string_view address) const;
+  uint32_t peer_of_run(uint64_t own_run) const;
+  void free_peer(uint32_t index);
+  void on_peer_time(uint32_t index, Duration now);
+  void ping(uint32_t index, Duration now);
+  void probe(uint32_t index, Duration now);
+  void peer_gone(uint32_t index, const Status& status, Duration now);
+  void adopt(uint32_t index, uint64_t remote_run, Duration now);
+  void arm_peer(uint32_t index, Duration at);
+  Duration period() const { return options_.liveness_timeout / 4; }
+  Duration retry_period() const { return options_.liveness_timeout / 32; }
+
+  // Sessions.
+  uint32_t new_session(uint32_t peer, State state, bool is_client, Duration now);
+  void free_session(uint32_t index, Duration now);
+  void set_state(uint32_t index, State state, Duration now);
+  void leave_keys(const Session& session);
+  void end_session(uint32_t index, Duration now);  ///< a client's record goes, a server's lingers
+  void begin_closing(uint32_t index, Duration now);
+  void on_session_time(uint32_t index, Duration now);
+  void arm_session(uint32_t index, Duration at);
+  void repeat_later(uint32_t index, Duration interval_max, Duration now);
+  uint32_t find_local(const EndpointName& from, uint32_t local_key, bool is_client);
+  uint32_t find_named(const wire::ManagementMessage& m) const;
+  uint32_t find_cookie(uint64_t cookie, uint64_t token) const;
+  uint64_t cookie_of(uint32_t index) const { return static_cast<uint64_t>(sessions_[index].generation) << 32 | index; }
+  void conclude_connect(uint32_t index, const Status& status, Duration now);
+  bool fill_terms(const SessionTerms& from, wire::ManagementTerms& to) const;
+
+  // Messages in.
+  void on_connect_request(std::string_view from, const wire::ManagementMessage& m, Duration now);
+  void on_connect_reply(std::string_view from, const wire::ManagementMessage& m, Duration now);
+  void on_confirm(const wire::ManagementMessage& m, Duration now);
+  uint32_t relation_of(std::string_view from, const wire::ManagementMessage& request, Duration now);
+  void on_disconnect(std::string_view from, const wire::ManagementMessage& m, Duration now);
+  void on_disconnect_ack(const wire::ManagementMessage& m, Duration now);
+  void on_ping(std::string_view from, const wire::ManagementMessage& m, Duration now);
+  void on_pong(const wire::ManagementMessage& m, Duration now);
+  void on_ask(std::string_view from, const wire::ManagementMessage& m, Duration now);
+  void on_answer(const wire::ManagementMessage& m, Duration now);
+
+  // Messages and events out.
+  void send(std::string_view to, const wire::ManagementMessage& m);
+  void send_request(uint32_t index);
+  void send_reply(uint32_t index);
+  void send_about(uint32_t index, wire::ManagementKind kind);  ///< kConfirm, kDisconnect, kAsk
+  void send_refusal(std::string_view to, const wire::ManagementMessage& request, wire::Refusal refusal);
+  void send_unwanted(std::string_view to, const wire::ManagementMessage& reply);
+  ControlEvent event_of(const Session& session, ControlEvent::Kind kind, Status status) const;
+  void notify(uint16_t endpoint, ControlEvent event);
+  LocalEndpoint* find_endpoint(const EndpointName& name);
+
+  uint64_t random_nonzero();
+
+  const ManagementOptions options_;
+  const Hooks hooks_;
+  const SaltedHash hash_;
+  ManagementCounters counters_;
+  std::unordered_map<uint16_t, LocalEndpoint> endpoints_;
+  std::deque<Peer> peers_;
+  uint32_t free_peers_ = kNone;
+  std::unordered_map<std::string, uint32_t> peers_by_address_;  ///< the newest relation; others follow by `next`
+  std::unordered_map<uint64_t, uint32_t, SaltedHash> peers_by_run_;
+  std::deque<Session> sessions_;
+  uint32_t free_sessions_ = kNone;
+  size_t sessions_live_ = 0;
+  std::unordered_map<uint64_t, uint32_t, SaltedHash> sessions_by_key_;         ///< kConnecting, kUnconfirmed, kOpen
+  std::unordered_map<RequestName, uint32_t, SaltedHash> sessions_by_request_;  ///< server, all states
+  std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
+  std::deque<DelayedAnswer> delayed_answers_;  ///< in order of `due`
+  std::vector<Datagram> datagrams_;
+  std::vector<Notice> notices_;
+};
+
+}  // namespace tern::nexus

@@ -1,0 +1,70 @@
+// The Nexus behind its public face: endpoint registry, management thread's shell, worker pool.
+// Calls may come from any thread; the state machine runs in the management channel's thread only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <tern/environment.h>
+#include <tern/nexus.h>
+
+#include "nexus/control.h"
+
+namespace tern::nexus {
+
+/// "udp://HOST:PORT" or "udp://HOST:PORT/ENDPOINT".
+struct ParsedUri {
+  std::string host_and_port;
+  uint16_t endpoint_id = 0;
+};
+Result<ParsedUri> parse_uri(std::string_view uri);
+
+class NexusCore {
+ public:
+  static Result<std::unique_ptr<NexusCore>> create(std::string_view listen_uri, const NexusOptions& options);
+  ~NexusCore();
+
+  Environment& environment();
+  const NexusOptions& options() const;
+  uint64_t boot_id() const;
+  std::string uri() const;
+  /// Numeric host of the listen address, without the port ("0.0.0.0", "::1").
+  std::string listen_host() const;
+
+  /// kMisuse if the id is taken. The port must stay until remove_endpoint() has returned.
+  Status add_endpoint(EndpointPort& port);
+  /// Afterwards no event reaches the port. Peers of its remaining sessions are told by the caller's disconnect().
+  void remove_endpoint(EndpointPort& port);
+
+  /// Client side: asks the endpoint `peer_endpoint` of the Nexus at `peer_address` for a session. Exactly one
+  /// kConnectResult follows (repeated by the machine until answered, or kPeerUnreachable after `timeout_ns`),
+  /// unless forget() comes first.
+  void connect(EndpointPort& from, std::string peer_address, uint16_t peer_endpoint, SessionTerms terms,
+               uint64_t timeout_ns);
+  /// Server side: the answer to a kConnectRequest, as a refusal (status not ok; its code and message travel) or
+  /// with our terms. The machine keeps it, and gives it again if the request arrives again.
+  void answer_connect(EndpointPort& from, uint64_t token, Status status, SessionTerms terms);
+  /// Either side has ended the session: tells the peer until it acknowledges or is gone, forgets it here.
+  void disconnect(EndpointPort& from, const PeerNexus& peer, uint16_t peer_endpoint, uint32_t local_key,
+                  uint32_t remote_key, bool is_client_side);
+  /// Client side, before kConnectResult: the session is not wanted any more. If the server says yes after all, it is
+  /// told to disconnect.
+  void forget(EndpointPort& from, uint32_t local_key);
+  /// Client side: is the server end of this session alive? Zero or one kLiveness follows; kPeerGone instead if the
+  /// peer Nexus does not answer for the liveness timeout.
+  void ask_liveness(EndpointPort& from, const PeerNexus& peer, uint16_t peer_endpoint, uint32_t local_key,
+                    uint32_t remote_key);
+
+  /// Runs `task` on a worker thread. False: the queue is full or there are no threads to be had.
+  bool submit_work(std::function<void()> task);
+
+ private:
+  struct Impl;
+  explicit NexusCore(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tern::nexus

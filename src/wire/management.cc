@@ -1,0 +1,264 @@
+// See management.h. Every read is bounds-checked by the reader, every range by parse_management().
+#include "wire/management.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "wire/header.h"
+
+namespace tern::wire {
+namespace {
+
+/// Reads little-endian fields; past the end it reads zeros and remembers.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  template <class T>
+  T number() {
+    uint64_t value = 0;
+    if (!has(sizeof(T))) return 0;
+    for (size_t i = 0; i < sizeof(T); i++) value |= static_cast<uint64_t>(bytes_[at_ + i]) << (8 * i);
+    at_ += sizeof(T);
+    return static_cast<T>(value);
+  }
+  void raw(void* to, size_t size) {
+    if (!has(size)) return;
+    std::memcpy(to, bytes_.data() + at_, size);
+    at_ += size;
+  }
+  bool is_exact() const { return !failed_ && at_ == bytes_.size(); }
+  bool failed() const { return failed_; }
+
+ private:
+  bool has(size_t size) {
+    if (bytes_.size() - at_ < size) failed_ = true;
+    return !failed_;
+  }
+  std::span<const std::byte> bytes_;
+  size_t at_ = 0;
+  bool failed_ = false;
+};
+
+/// Writes little-endian fields into memory that is large enough by construction.
+class Writer {
+ public:
+  explicit Writer(std::span<std::byte> bytes) : bytes_(bytes) {}
+
+  template <class T>
+  void number(T value) {
+    CHECK(at_ + sizeof(T), <=, bytes_.size());
+    for (size_t i = 0; i < sizeof(T); i++)
+      bytes_[at_ + i] = static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i));
+    at_ += sizeof(T);
+  }
+  void raw(const void* from, size_t size) {
+    CHECK(at_ + size, <=, bytes_.size());
+    std::memcpy(bytes_.data() + at_, from, size);
+    at_ += size;
+  }
+  void pad_to(size_t size) {
+    CHECK(at_, <=, size);
+    std::fill(bytes_.begin() + static_cast<ptrdiff_t>(at_), bytes_.begin() + static_cast<ptrdiff_t>(size),
+              std::byte{0});
+    at_ = size;
+  }
+  size_t size() const { return at_; }
+
+ private:
+  std::span<std::byte> bytes_;
+  size_t at_ = 0;
+};
+
+void read_terms(Reader& in, ManagementTerms& terms) {
+  terms.transport_bytes = in.number<uint8_t>();
+  in.raw(terms.transport.data(), terms.transport.size());
+  terms.address_bytes = in.number<uint8_t>();
+  in.raw(terms.address.data(), terms.address.size());
+  terms.session_key = in.number<uint32_t>();
+  terms.endpoint_id = in.number<uint16_t>();
+  terms.payload_bytes_max = in.number<uint32_t>();
+  terms.window = in.number<uint8_t>();
+  terms.credits = in.number<uint8_t>();
+  terms.first_request_count = in.number<uint32_t>();
+}
+
+void write_terms(Writer& out, const ManagementTerms& terms) {
+  out.number(terms.transport_bytes);
+  out.raw(terms.transport.data(), terms.transport.size());
+  out.number(terms.address_bytes);
+  out.raw(terms.address.data(), terms.address.size());
+  out.number(terms.session_key);
+  out.number(terms.endpoint_id);
+  out.number(terms.payload_bytes_max);
+  out.number(terms.window);
+  out.number(terms.credits);
+  out.number(terms.first_request_count);
+}
+
+bool read_flag(Reader& in, bool& flag) {
+  const uint8_t value = in.number<uint8_t>();
+  flag = value == 1;
+  return value <= 1;
+}
+
+/// The request's body; true if its fields are in range. Padding may hold anything (clause 7.1.4).
+bool read_request(Reader& in, ManagementMessage& m) {
+  m.version_min = in.number<uint8_t>();
+  m.version_max = in.number<uint8_t>();
+  m.to_endpoint = in.number<uint16_t>();
+  read_terms(in, m.terms);
+  return m.version_min <= m.version_max && m.sender_run != 0 && is_valid(m.terms);
+}
+
+bool read_reply(Reader& in, ManagementMessage& m) {
+  m.to_endpoint = in.number<uint16_t>();
+  m.to_key = in.number<uint32_t>();
+  const uint8_t code = in.number<uint8_t>();
+  const uint8_t refusal = in.number<uint8_t>();
+  m.version_min = in.number<uint8_t>();
+  if (code > static_cast<uint8_t>(Code::kUnavailable) || refusal >= kRefusals) return false;
+  m.code = static_cast<Code>(code);
+  m.refusal = static_cast<Refusal>(refusal);
+  if (m.code != Code::kOk) return m.refusal != Refusal::kNone;
+  read_terms(in, m.terms);
+  return m.refusal == Refusal::kNone && m.sender_run != 0 && is_valid(m.terms) && m.terms.credits >= 1;
+}
+
+bool read_session_name(Reader& in, ManagementMessage& m) {
+  m.to_endpoint = in.number<uint16_t>();
+  m.to_key = in.number<uint32_t>();
+  m.from_key = in.number<uint32_t>();
+  m.cookie = in.number<uint64_t>();
+  if (!read_flag(in, m.from_client)) return false;
+  m.liveness = in.number<uint8_t>();
+  return m.kind == ManagementKind::kAnswer ? m.liveness <= kLivenessMax : m.liveness == 0;
+}
+
+}  // namespace
+
+const char* refusal_text(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kNone:
+      return "";
+    case Refusal::kNoSuchEndpoint:
+      return "the server's Nexus has no endpoint with this id; check the URI's last part, or try again once the server "
+             "has made its Rpc";
+    case Refusal::kNoCapacity:
+      return "the server has no capacity for another session; raise RpcOptions::server_sessions_max there";
+    case Refusal::kNoCommonVersion:
+      return "no common protocol version; bring both sides to releases that share one";
+    case Refusal::kTransportMismatch:
+      return "the endpoints use different transports; make both with the same Rpc<Transport>";
+    case Refusal::kMtuMismatch:
+      return "MTU: full-size packets do not pass between the endpoints; lower the transport's datagram size";
+    case Refusal::kEndpointClosing:
+      return "the server's endpoint is closing; connect to another, or later";
+    case Refusal::kNoMemory:
+      return "the server has no memory for another session";
+    case Refusal::kSessionClosed:
+      return "the server has closed the session before it was open; connect again";
+    case Refusal::kOther:
+      return "the server refused the session";
+    case Refusal::kStaleRun:
+      return "the server's Nexus has restarted; connect again";
+  }
+  return "";
+}
+
+bool is_valid(const ManagementTerms& terms) {
+  return terms.transport_bytes >= 1 && terms.transport_bytes <= kTransportNameBytesMax &&
+         terms.address_bytes <= kTransportAddressBytesMax && terms.window >= 1 && terms.window <= kSlotsMax &&
+         terms.credits <= 128 && terms.payload_bytes_max >= kPayloadBytesMin &&
+         terms.payload_bytes_max <= kPayloadBytesLimit && terms.first_request_count < (1u << 26);
+}
+
+ManagementDrop parse_management(std::span<const std::byte> bytes, ManagementMessage& m) {
+  if (bytes.size() < kManagementHeaderBytes) return ManagementDrop::kShort;
+  m = {};
+  Reader in(bytes);
+  if (in.number<uint32_t>() != kManagementMagic) return ManagementDrop::kForeign;
+  if (in.number<uint8_t>() != kManagementVersion) return ManagementDrop::kOtherVersion;
+  m.kind = static_cast<ManagementKind>(in.number<uint8_t>());
+  if (in.number<uint16_t>() != bytes.size()) return ManagementDrop::kBadLength;
+  m.sender_run = in.number<uint64_t>();
+  m.receiver_run = in.number<uint64_t>();
+  m.token = in.number<uint64_t>();
+  bool in_range = true;
+  switch (m.kind) {
+    case ManagementKind::kConnectRequest:
+      in_range = read_request(in, m);
+      if (in.failed() || bytes.size() != kConnectRequestBytes) return ManagementDrop::kBadLength;
+      return in_range ? ManagementDrop::kNone : ManagementDrop::kBadField;
+    case ManagementKind::kConnectReply:
+      in_range = read_reply(in, m);
+      break;
+    case ManagementKind::kPing:
+      in_range = m.sender_run != 0 && m.receiver_run != 0;
+      break;
+    case ManagementKind::kPong:
+      in_range = m.receiver_run != 0;
+      break;
+    case ManagementKind::kConfirm:
+    case ManagementKind::kDisconnect:
+    case ManagementKind::kDisconnectAck:
+    case ManagementKind::kAsk:
+    case ManagementKind::kAnswer:
+      in_range = read_session_name(in, m);
+      break;
+    default:
+      return ManagementDrop::kUnknownKind;
+  }
+  if (in.failed()) return ManagementDrop::kBadLength;
+  if (!in_range) return ManagementDrop::kBadField;
+  return in.is_exact() ? ManagementDrop::kNone : ManagementDrop::kBadLength;
+}
+
+void encode_management(const ManagementMessage& m, ManagementBytes& out) {
+  Writer to(out.bytes);
+  to.number(kManagementMagic);
+  to.number(kManagementVersion);
+  to.number(static_cast<uint8_t>(m.kind));
+  to.number(uint16_t{0});  // length, below
+  to.number(m.sender_run);
+  to.number(m.receiver_run);
+  to.number(m.token);
+  switch (m.kind) {
+    case ManagementKind::kConnectRequest:
+      to.number(m.version_min);
+      to.number(m.version_max);
+      to.number(m.to_endpoint);
+      write_terms(to, m.terms);
+      to.pad_to(kConnectRequestBytes);
+      break;
+    case ManagementKind::kConnectReply:
+      to.number(m.to_endpoint);
+      to.number(m.to_key);
+      to.number(static_cast<uint8_t>(m.code));
+      to.number(static_cast<uint8_t>(m.refusal));
+      to.number(m.version_min);
+      if (m.code == Code::kOk) write_terms(to, m.terms);
+      break;
+    case ManagementKind::kPing:
+    case ManagementKind::kPong:
+      break;
+    case ManagementKind::kConfirm:
+    case ManagementKind::kDisconnect:
+    case ManagementKind::kDisconnectAck:
+    case ManagementKind::kAsk:
+    case ManagementKind::kAnswer:
+      to.number(m.to_endpoint);
+      to.number(m.to_key);
+      to.number(m.from_key);
+      to.number(m.cookie);
+      to.number(static_cast<uint8_t>(m.from_client));
+      to.number(m.liveness);
+      break;
+  }
+  out.size = static_cast<uint16_t>(to.size());
+  Writer length(std::span(out.bytes).subspan(6, 2));
+  length.number(out.size);
+}
+
+}  // namespace tern::wire

@@ -1,0 +1,128 @@
+// Bytes in, checked values out: the messages between Nexuses (docs/protocol-management.md, 7).
+// Wire room: knows no sessions, sockets or time. Thread-compatible, allocates nothing.
+//
+// Every message is one datagram, little-endian, and begins with the same 24 bytes:
+//
+//   magic 32 | message version 8 | kind 8 | length 16 | sender run 64 | receiver run 64
+//
+// A body of fixed size per kind follows; a connect request is padded (clause 7.1.4).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include <tern/status.h>
+
+namespace tern::wire {
+
+inline constexpr uint32_t kManagementMagic = 0x4d6e7274;  ///< "trnM" in memory order
+inline constexpr uint8_t kManagementVersion = 1;
+inline constexpr size_t kManagementHeaderBytes = 24;
+inline constexpr size_t kManagementBytesMax = 512;
+inline constexpr size_t kConnectRequestBytes = 256;  ///< clause 7.1.4: no answer is longer
+inline constexpr size_t kTransportNameBytesMax = 16;
+inline constexpr size_t kTransportAddressBytesMax = 64;
+
+enum class ManagementKind : uint8_t {
+  kConnectRequest = 1,
+  kConnectReply = 2,
+  kConfirm = 3,  ///< the client holds the session that the reply gave it
+  kDisconnect = 4,
+  kDisconnectAck = 5,
+  kPing = 6,  ///< does the Nexus live, and does it know this relation?
+  kPong = 7,  ///< its sender run is 0 if it does not
+  kAsk = 8,   ///< does the session live?
+  kAnswer = 9,
+};
+
+/// Why a session was refused. Travels as one byte; both sides know the text.
+enum class Refusal : uint8_t {
+  kNone = 0,
+  kNoSuchEndpoint = 1,
+  kNoCapacity = 2,
+  kNoCommonVersion = 3,
+  kTransportMismatch = 4,
+  kMtuMismatch = 5,
+  kEndpointClosing = 6,
+  kNoMemory = 7,
+  kSessionClosed = 8,
+  kOther = 9,
+  kStaleRun = 10,  ///< no verdict: the request names a run that the server does not know; ping it, then ask again
+};
+inline constexpr uint8_t kRefusals = 11;
+/// The rule and the remedy, static. "" for kNone.
+const char* refusal_text(Refusal refusal);
+
+/// What one side offers in the handshake.
+struct ManagementTerms {
+  std::array<char, kTransportNameBytesMax> transport{};
+  std::array<std::byte, kTransportAddressBytesMax> address{};
+  uint8_t transport_bytes = 0;  ///< 1..16
+  uint8_t address_bytes = 0;    ///< 0..64
+  uint8_t window = 0;           ///< 1..64
+  uint8_t credits = 0;          ///< 0..128; 1..128 from a server
+  uint16_t endpoint_id = 0;
+  uint32_t session_key = 0;
+  uint32_t payload_bytes_max = 0;    ///< 512..kPayloadBytesLimit
+  uint32_t first_request_count = 0;  ///< 26 bits
+  std::string_view transport_name() const { return {transport.data(), transport_bytes}; }
+  friend bool operator==(const ManagementTerms&, const ManagementTerms&) = default;
+};
+inline constexpr uint32_t kPayloadBytesLimit = 1u << 20;
+/// Whether the terms may be sent: every field within its range (clause 7.2.2).
+bool is_valid(const ManagementTerms& terms);
+
+/// One message of any kind. Fields that a kind does not carry are zero after parsing and ignored when encoding.
+struct ManagementMessage {
+  ManagementKind kind{};
+  uint64_t sender_run = 0;    ///< 0: the sender keeps no state about the receiver
+  uint64_t receiver_run = 0;  ///< 0: not known yet
+  uint64_t token = 0;         ///< all kinds; of the connect request, or of the ping
+
+  // kConnectRequest, kConnectReply
+  uint8_t version_min = 0;           ///< of the data path; in a reply the chosen one
+  uint8_t version_max = 0;           ///< request only
+  Code code = Code::kOk;             ///< reply only; kOk: accepted, `terms` count
+  Refusal refusal = Refusal::kNone;  ///< reply only
+  ManagementTerms terms;             ///< request, and reply with kOk
+
+  // All but ping and pong name the receiver's end of the session by endpoint and key.
+  uint16_t to_endpoint = 0;  ///< all but kPing and kPong
+  uint32_t to_key = 0;       ///< kConnectReply and the kinds below
+  // kConfirm, kDisconnect, kDisconnectAck, kAsk, kAnswer
+  uint32_t from_key = 0;
+  bool from_client = false;  ///< the sender is the client of the session
+  uint64_t cookie = 0;       ///< an acknowledgement or answer gives it back
+  uint8_t liveness = 0;      ///< kAnswer: nexus::PeerLiveness, 0..2
+
+  friend bool operator==(const ManagementMessage&, const ManagementMessage&) = default;
+};
+inline constexpr uint8_t kLivenessMax = 2;
+
+enum class ManagementDrop : uint8_t {
+  kNone,
+  kShort,         ///< no header
+  kForeign,       ///< another magic: not for us
+  kOtherVersion,  ///< another message version
+  kUnknownKind,
+  kBadLength,  ///< the length field is not the datagram's, or not the kind's
+  kBadField,   ///< a field out of its range
+};
+inline constexpr size_t kManagementDrops = 7;
+
+/// Reads a stranger's bytes. Not kNone: `message` is unspecified.
+ManagementDrop parse_management(std::span<const std::byte> bytes, ManagementMessage& message);
+
+/// A datagram in place.
+struct ManagementBytes {
+  std::array<std::byte, kConnectRequestBytes> bytes;
+  uint16_t size = 0;
+  std::span<const std::byte> view() const { return std::span(bytes).first(size); }
+};
+/// `message` must hold what parse_management() accepts.
+void encode_management(const ManagementMessage& message, ManagementBytes& out);
+
+}  // namespace tern::wire

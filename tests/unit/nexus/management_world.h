@@ -1,0 +1,307 @@
+// Several management machines, their endpoints and a bad network, in virtual time from one seed. For tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "nexus/management.h"
+
+namespace tern::nexus::test {
+
+using std::chrono::milliseconds;
+
+/// What the network does to a datagram.
+struct Weather {
+  double drop = 0, duplicate = 0;
+  Duration delay_min = std::chrono::microseconds(20), delay_max = std::chrono::microseconds(50);
+};
+
+/// An endpoint as the rpc room will behave: handles its notices in order, some time after they came.
+struct ModelEndpoint {
+  struct Held {
+    uint32_t remote_key;
+    PeerNexus peer;
+  };
+  EndpointName name;
+  uint64_t iteration = 0;
+  Duration lag_max{0};  ///< until it handles a notice
+  double refuses = 0;   ///< share of connect requests
+  std::deque<std::pair<Duration, ControlEvent>> inbox;
+  uint32_t next_key = 1;
+  std::set<uint32_t> connecting;
+  std::map<uint32_t, Held> client, server;
+  std::vector<ControlEvent> log;  ///< all that it has handled
+  std::set<uint64_t> gone;        ///< boot ids
+  size_t requests_seen = 0;
+};
+
+struct Host {
+  std::string address;
+  bool is_up = true;
+  std::unique_ptr<Management> machine;
+  std::map<uint16_t, ModelEndpoint> endpoints;
+  size_t datagrams_sent = 0;
+};
+
+class World {
+ public:
+  World(uint64_t seed, size_t hosts, ManagementOptions options = {}) : random_(seed), options_(options) {
+    hosts_.resize(hosts);
+    for (size_t i = 0; i < hosts; i++) {
+      hosts_[i].address = "10.0.0." + std::to_string(i + 1) + ":31850";
+      boot(i);
+    }
+  }
+
+  Host& host(size_t i) { return hosts_[i]; }
+  ModelEndpoint& endpoint(size_t host, uint16_t id) { return hosts_[host].endpoints.at(id); }
+  Duration now() const { return now_; }
+  std::mt19937_64& random() { return random_; }
+  bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
+
+  Weather weather;
+  std::set<std::pair<size_t, size_t>> cut;  ///< from, to
+
+  void boot(size_t i) {
+    Host& h = hosts_[i];
+    h.endpoints.clear();
+    h.is_up = true;
+    h.machine = std::make_unique<Management>(
+        options_,
+        Management::Hooks{[this] { return random_(); },
+                          [this, i](EndpointName name) { return hosts_[i].endpoints.at(name.id).iteration; }});
+  }
+  void crash(size_t i) {
+    hosts_[i].is_up = false;
+    hosts_[i].endpoints.clear();
+  }
+  void add_endpoint(size_t i, uint16_t id) {
+    ModelEndpoint e;
+    e.name = {id, ++registrations_};
+    hosts_[i].machine->add_endpoint(e.name, "udp");
+    hosts_[i].endpoints.emplace(id, std::move(e));
+  }
+  void remove_endpoint(size_t i, uint16_t id) {
+    hosts_[i].machine->remove_endpoint(endpoint(i, id).name, now_);
+    hosts_[i].endpoints.erase(id);
+    pump(i);
+  }
+
+  SessionTerms terms(uint32_t key) {
+    SessionTerms t;
+    t.transport = "udp";
+    t.address.size = 6;
+    t.session_key = key;
+    t.payload_bytes_max = 1376;
+    t.window = 8;
+    t.credits = 32;
+    return t;
+  }
+  uint32_t connect(size_t i, uint16_t from, size_t to, uint16_t peer_endpoint,
+                   Duration timeout = std::chrono::seconds(2)) {
+    ModelEndpoint& e = endpoint(i, from);
+    const uint32_t key = e.next_key++;
+    e.connecting.insert(key);
+    hosts_[i].machine->connect(e.name, hosts_[to].address, peer_endpoint, terms(key), timeout, now_);
+    pump(i);
+    return key;
+  }
+  void disconnect(size_t i, uint16_t id, uint32_t key, bool is_client) {
+    ModelEndpoint& e = endpoint(i, id);
+    e.connecting.erase(is_client ? key : 0);
+    (is_client ? e.client : e.server).erase(key);
+    hosts_[i].machine->disconnect(e.name, key, is_client, now_);
+    pump(i);
+  }
+
+  /// Runs everything up to `until`.
+  void run_until(Duration until) {
+    while (true) {
+      Duration at = until;
+      size_t actor = SIZE_MAX;
+      uint16_t inbox_of = 0;
+      bool is_packet = false;
+      if (!packets_.empty() && packets_.begin()->first < at) {
+        at = packets_.begin()->first;
+        is_packet = true;
+      }
+      for (size_t i = 0; i < hosts_.size(); i++) {
+        if (!hosts_[i].is_up) continue;
+        if (const Duration deadline = std::max(hosts_[i].machine->next_deadline(), now_); deadline < at) {
+          at = deadline;
+          actor = i;
+          is_packet = false;
+          inbox_of = 0;
+        }
+        for (auto& [id, e] : hosts_[i].endpoints) {
+          if (e.inbox.empty() || std::max(e.inbox.front().first, now_) >= at) continue;
+          at = std::max(e.inbox.front().first, now_);
+          actor = i;
+          is_packet = false;
+          inbox_of = id;
+        }
+      }
+      now_ = std::max(now_, at);
+      if (is_packet) {
+        deliver();
+      } else if (actor == SIZE_MAX) {
+        return;
+      } else if (inbox_of != 0) {
+        handle(actor, inbox_of);
+      } else {
+        hosts_[actor].machine->on_time(now_);
+        pump(actor);
+      }
+    }
+  }
+  void run_for(Duration duration) { run_until(now_ + duration); }
+
+  /// Injects a datagram as if `from` had sent it.
+  void inject(const std::string& from, size_t to, std::vector<std::byte> bytes) {
+    packets_.emplace(now_, Packet{from, to, std::move(bytes)});
+  }
+  std::vector<std::byte> last_of_kind(wire::ManagementKind kind) const {
+    const auto found = last_sent_.find(kind);
+    return found == last_sent_.end() ? std::vector<std::byte>() : found->second;
+  }
+  size_t sent_of_kind(wire::ManagementKind kind) const {
+    const auto found = sent_.find(kind);
+    return found == sent_.end() ? 0 : found->second;
+  }
+
+  /// Every session has both ends, endpoints and machines agree, and nobody waits.
+  void expect_settled() {
+    for (size_t i = 0; i < hosts_.size(); i++) {
+      if (!hosts_[i].is_up) continue;
+      hosts_[i].machine->check_invariants();
+      size_t held = 0;
+      for (auto& [id, e] : hosts_[i].endpoints) {
+        held += e.client.size() + e.server.size();
+        EXPECT_TRUE(e.connecting.empty()) << "host " << i << " endpoint " << id;
+        EXPECT_TRUE(e.inbox.empty());
+        for (auto& [key, session] : e.client)
+          EXPECT_TRUE(has_end(i, key, session, true)) << "host " << i << " client " << key;
+        for (auto& [key, session] : e.server)
+          EXPECT_TRUE(has_end(i, key, session, false)) << "host " << i << " server " << key;
+      }
+      EXPECT_EQ(held, hosts_[i].machine->sessions_established()) << "host " << i;
+    }
+  }
+
+ private:
+  struct Packet {
+    std::string from;
+    size_t to;
+    std::vector<std::byte> bytes;
+  };
+
+  size_t index_of(const std::string& address) const {
+    for (size_t i = 0; i < hosts_.size(); i++) {
+      if (hosts_[i].address == address) return i;
+    }
+    return SIZE_MAX;
+  }
+
+  bool has_end(size_t i, uint32_t key, const ModelEndpoint::Held& session, bool is_client) {
+    const size_t other = index_of(session.peer.address);
+    if (other == SIZE_MAX || !hosts_[other].is_up) return false;
+    for (auto& [id, e] : hosts_[other].endpoints) {
+      auto& sessions = is_client ? e.server : e.client;
+      const auto found = sessions.find(session.remote_key);
+      if (found != sessions.end() && found->second.remote_key == key &&
+          found->second.peer.address == hosts_[i].address) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void pump(size_t i) {
+    Host& h = hosts_[i];
+    for (auto& datagram : h.machine->datagrams()) {
+      h.datagrams_sent++;
+      const auto kind = static_cast<wire::ManagementKind>(datagram.content.view()[5]);
+      last_sent_[kind] = {datagram.content.view().begin(), datagram.content.view().end()};
+      sent_[kind]++;
+      const size_t to = index_of(datagram.to);
+      if (to == SIZE_MAX || cut.contains({i, to})) continue;
+      const int copies = chance(weather.drop) ? 0 : chance(weather.duplicate) ? 2 : 1;
+      for (int copy = 0; copy < copies; copy++) {
+        const Duration delay(
+            std::uniform_int_distribution<int64_t>(weather.delay_min.count(), weather.delay_max.count())(random_));
+        packets_.emplace(now_ + delay, Packet{h.address, to, last_sent_[kind]});
+      }
+    }
+    h.machine->datagrams().clear();
+    for (auto& notice : h.machine->notices()) {
+      ModelEndpoint& e = h.endpoints.at(notice.to.id);
+      ASSERT_EQ(e.name, notice.to);
+      const Duration lag(
+          e.lag_max.count() == 0 ? 0 : static_cast<int64_t>(random_() % static_cast<uint64_t>(e.lag_max.count())));
+      const Duration at = e.inbox.empty() ? now_ + lag : std::max(e.inbox.back().first, now_ + lag);
+      e.inbox.emplace_back(at, std::move(notice.event));
+    }
+    h.machine->notices().clear();
+  }
+
+  void deliver() {
+    const Packet packet = std::move(packets_.begin()->second);
+    packets_.erase(packets_.begin());
+    if (!hosts_[packet.to].is_up) return;
+    hosts_[packet.to].machine->on_datagram(packet.from, packet.bytes, now_);
+    pump(packet.to);
+  }
+
+  void handle(size_t i, uint16_t id) {
+    ModelEndpoint& e = endpoint(i, id);
+    ControlEvent event = std::move(e.inbox.front().second);
+    e.inbox.pop_front();
+    e.log.push_back(event);
+    switch (event.kind) {
+      case ControlEvent::Kind::kConnectRequest: {
+        e.requests_seen++;
+        if (chance(e.refuses)) {
+          hosts_[i].machine->answer_connect(e.name, event.token, refusal_status(wire::Refusal::kNoCapacity), {}, now_);
+        } else {
+          const uint32_t key = e.next_key++;
+          e.server[key] = {event.terms.session_key, event.peer};
+          hosts_[i].machine->answer_connect(e.name, event.token, {}, terms(key), now_);
+        }
+        pump(i);
+        break;
+      }
+      case ControlEvent::Kind::kConnectResult:
+        if (e.connecting.erase(event.local_key) == 0) break;  // forgotten while this was on its way
+        if (event.status.ok()) e.client[event.local_key] = {event.terms.session_key, event.peer};
+        break;
+      case ControlEvent::Kind::kDisconnected:
+        (event.is_client_side ? e.client : e.server).erase(event.local_key);
+        break;
+      case ControlEvent::Kind::kPeerGone:
+        EXPECT_TRUE(e.gone.insert(event.peer.boot_id).second) << "kPeerGone twice for one run";
+        std::erase_if(e.client, [&](auto& session) { return session.second.peer.boot_id == event.peer.boot_id; });
+        std::erase_if(e.server, [&](auto& session) { return session.second.peer.boot_id == event.peer.boot_id; });
+        break;
+      case ControlEvent::Kind::kLiveness:
+        break;
+    }
+  }
+
+  std::mt19937_64 random_;
+  const ManagementOptions options_;
+  std::vector<Host> hosts_;
+  Duration now_ = std::chrono::seconds(1);
+  uint64_t registrations_ = 0;
+  std::multimap<Duration, Packet> packets_;
+  std::map<wire::ManagementKind, std::vector<std::byte>> last_sent_;
+  std::map<wire::ManagementKind, size_t> sent_;
+};
+
+}  // namespace tern::nexus::test

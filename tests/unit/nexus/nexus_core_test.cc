@@ -1,0 +1,296 @@
+// The Nexus over real loopback sockets: two of them in one process, and endpoints that wait on condition variables.
+#include "nexus/nexus_core.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <optional>
+#include <thread>
+
+namespace tern::nexus {
+namespace {
+
+using std::chrono::milliseconds;
+/// Only a hanging test waits this long.
+constexpr auto kPatience = std::chrono::seconds(20);
+
+/// An endpoint whose thread is the test's.
+class Endpoint {
+ public:
+  explicit Endpoint(NexusCore& nexus, uint16_t id)
+      : port(id, "udp",
+             [this] {
+               std::lock_guard lock(mutex_);
+               woken_ = true;
+               wakened_.notify_one();
+             }),
+        nexus_(nexus) {}
+  ~Endpoint() { nexus_.remove_endpoint(port); }
+
+  /// The next event, or none while patience lasts.
+  std::optional<ControlEvent> next() {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (events_.empty()) {
+      {
+        std::unique_lock lock(mutex_);
+        if (!wakened_.wait_until(lock, deadline, [&] { return woken_; })) return std::nullopt;
+        woken_ = false;
+      }
+      for (ControlEvent& event : port.drain()) events_.push_back(std::move(event));
+    }
+    ControlEvent event = std::move(events_.front());
+    events_.erase(events_.begin());
+    return event;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wakened_;
+  bool woken_ = false;
+  std::vector<ControlEvent> events_;
+
+ public:
+  EndpointPort port;
+
+ private:
+  NexusCore& nexus_;
+};
+
+SessionTerms terms(uint32_t key) {
+  SessionTerms t;
+  t.transport = "udp";
+  t.session_key = key;
+  t.payload_bytes_max = 1376;
+  t.window = 8;
+  t.credits = 8;
+  return t;
+}
+
+std::unique_ptr<Nexus> nexus_on(std::string_view uri, Duration liveness_timeout = milliseconds(200)) {
+  auto nexus = Nexus::create(uri, {.liveness_timeout = liveness_timeout});
+  EXPECT_TRUE(nexus.ok()) << nexus.status().message();
+  return nexus.ok() ? std::move(*nexus) : nullptr;
+}
+
+std::string address_of(Nexus& nexus) { return parse_uri(nexus.uri())->host_and_port; }
+
+class Pair {
+ public:
+  Pair(std::string_view client_uri, std::string_view server_uri)
+      : a(nexus_on(client_uri)), b(nexus_on(server_uri)), client(a->core(), 2), server(b->core(), 1) {
+    EXPECT_TRUE(a->core().add_endpoint(client.port).ok());
+    EXPECT_TRUE(b->core().add_endpoint(server.port).ok());
+  }
+  /// Connects session `key` to server session `key + 1000`.
+  ControlEvent connect(uint32_t key) {
+    a->core().connect(client.port, address_of(*b), 1, terms(key), 5'000'000'000);
+    auto request = server.next();
+    EXPECT_TRUE(request && request->kind == ControlEvent::Kind::kConnectRequest);
+    if (!request) return {};
+    b->core().answer_connect(server.port, request->token, {}, terms(key + 1000));
+    auto result = client.next();
+    EXPECT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult && result->status.ok());
+    return result ? *result : ControlEvent{};
+  }
+  std::unique_ptr<Nexus> a, b;
+  Endpoint client, server;
+};
+
+class NexusCoreOver : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(NexusCoreOver, connects_asks_and_disconnects) {
+  Pair pair(GetParam().first, GetParam().second);
+  const ControlEvent result = pair.connect(7);
+  EXPECT_EQ(result.terms.session_key, 1007u);
+  EXPECT_EQ(result.peer.address, address_of(*pair.b));
+  pair.a->core().ask_liveness(pair.client.port, result.peer, 1, 7, 1007);
+  auto liveness = pair.client.next();
+  ASSERT_TRUE(liveness && liveness->kind == ControlEvent::Kind::kLiveness);
+  EXPECT_EQ(liveness->liveness, PeerLiveness::kIdle);
+  pair.server.port.iteration = 1;
+  pair.a->core().ask_liveness(pair.client.port, result.peer, 1, 7, 1007);
+  liveness = pair.client.next();
+  ASSERT_TRUE(liveness && liveness->kind == ControlEvent::Kind::kLiveness);
+  EXPECT_EQ(liveness->liveness, PeerLiveness::kInCallback);
+  pair.a->core().disconnect(pair.client.port, result.peer, 1, 7, 1007, true);
+  auto end = pair.server.next();
+  ASSERT_TRUE(end && end->kind == ControlEvent::Kind::kDisconnected);
+  EXPECT_EQ(end->local_key, 1007u);
+  EXPECT_FALSE(end->is_client_side);
+}
+
+INSTANTIATE_TEST_SUITE_P(Loopback, NexusCoreOver,
+                         ::testing::Values(std::pair("udp://127.0.0.1:0", "udp://127.0.0.1:0"),
+                                           std::pair("udp://0.0.0.0:0", "udp://0.0.0.0:0"),
+                                           std::pair("udp://[::1]:0", "udp://[::1]:0"),
+                                           std::pair("udp://[::]:0", "udp://[::]:0"),
+                                           std::pair("udp://[::]:0", "udp://127.0.0.1:0"),
+                                           std::pair("udp://localhost:0", "udp://127.0.0.1:0")));
+
+TEST(NexusCore, an_endpoint_that_goes_ends_its_sessions) {
+  Pair pair("udp://127.0.0.1:0", "udp://127.0.0.1:0");
+  const ControlEvent result = pair.connect(7);
+  const std::string address = address_of(*pair.b);
+  pair.b->core().remove_endpoint(pair.server.port);  // says goodbye: tells the client
+  auto end = pair.client.next();
+  ASSERT_TRUE(end && end->kind == ControlEvent::Kind::kDisconnected);
+  EXPECT_EQ(end->local_key, 7u);
+  EXPECT_TRUE(end->is_client_side);
+}
+
+TEST(NexusCore, the_successor_of_a_peer_at_its_address_works) {
+  auto a = nexus_on("udp://127.0.0.1:0");
+  Endpoint client(a->core(), 2);
+  ASSERT_TRUE(a->core().add_endpoint(client.port).ok());
+  std::string address;
+  for (int life = 0; life < 3; life++) {
+    auto b = nexus_on(life == 0 ? "udp://127.0.0.1:0" : "udp://" + address);
+    ASSERT_NE(b, nullptr);
+    address = address_of(*b);
+    Endpoint server(b->core(), 1);
+    ASSERT_TRUE(b->core().add_endpoint(server.port).ok());
+    const auto key = static_cast<uint32_t>(10 + life);
+    a->core().connect(client.port, address, 1, terms(key), 10'000'000'000);
+    auto request = server.next();
+    ASSERT_TRUE(request && request->kind == ControlEvent::Kind::kConnectRequest);
+    b->core().answer_connect(server.port, request->token, {}, terms(100 + key));
+    bool connected = false;
+    while (!connected) {
+      auto event = client.next();
+      ASSERT_TRUE(event);
+      if (event->kind == ControlEvent::Kind::kConnectResult) {
+        ASSERT_TRUE(event->status.ok()) << event->status.message();
+        connected = true;
+      }
+      if (event->kind == ControlEvent::Kind::kConnectRequest) FAIL();
+    }
+  }
+  // The last life ended with its endpoint's goodbye or in silence: the session ends either way.
+  auto end = client.next();
+  ASSERT_TRUE(end);
+}
+
+TEST(NexusCore, nobody_there_is_unreachable_and_no_endpoint_is_refused) {
+  Pair pair("udp://127.0.0.1:0", "udp://127.0.0.1:0");
+  pair.a->core().connect(pair.client.port, address_of(*pair.b), 9, terms(1), 5'000'000'000);
+  auto result = pair.client.next();
+  ASSERT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult);
+  EXPECT_EQ(result->status.code(), Code::kRefused);
+  auto gone = nexus_on("udp://127.0.0.1:0");
+  const std::string nowhere = address_of(*gone);
+  gone.reset();
+  pair.a->core().connect(pair.client.port, nowhere, 1, terms(2), 50'000'000);
+  result = pair.client.next();
+  ASSERT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult);
+  EXPECT_EQ(result->local_key, 2u);
+  EXPECT_EQ(result->status.code(), Code::kPeerUnreachable);
+}
+
+TEST(NexusCore, one_port_has_one_nexus) {
+  auto first = nexus_on("udp://127.0.0.1:0");
+  auto second = Nexus::create(first->uri());
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code(), Code::kUnavailable);
+  EXPECT_NE(second.status().message().find("port is taken"), std::string_view::npos);
+  const std::string address = address_of(*first);
+  const std::string any = "udp://0.0.0.0" + address.substr(address.rfind(':'));
+  EXPECT_FALSE(Nexus::create(any).ok());
+  first.reset();
+  EXPECT_TRUE(Nexus::create(any).ok());
+}
+
+TEST(NexusCore, add_endpoint__one_per_id) {
+  auto nexus = nexus_on("udp://127.0.0.1:0");
+  Endpoint one(nexus->core(), 5), two(nexus->core(), 5);
+  EXPECT_TRUE(nexus->core().add_endpoint(one.port).ok());
+  EXPECT_EQ(nexus->core().add_endpoint(two.port).code(), Code::kMisuse);
+  nexus->core().remove_endpoint(two.port);  // was never in: removes nothing
+  EXPECT_EQ(nexus->core().add_endpoint(two.port).code(), Code::kMisuse);
+  nexus->core().remove_endpoint(one.port);
+  EXPECT_TRUE(nexus->core().add_endpoint(two.port).ok());
+}
+
+TEST(NexusCore, endpoints_come_and_go_while_others_connect) {
+  Pair pair("udp://127.0.0.1:0", "udp://127.0.0.1:0");
+  std::atomic<bool> stop{false};
+  std::thread churn([&] {
+    while (!stop) {
+      Endpoint other(pair.b->core(), 3);
+      if (!pair.b->core().add_endpoint(other.port).ok()) abort();
+      pair.b->core().connect(other.port, address_of(*pair.a), 9, terms(1), 10'000'000'000);
+      if (!other.next()) abort();
+    }
+  });
+  for (uint32_t key = 1; key <= 200; key++) pair.connect(key);
+  stop = true;
+  churn.join();
+}
+
+TEST(NexusCore, submit_work__runs_everything_before_the_end) {
+  std::atomic<int> ran{0};
+  {
+    auto nexus = Nexus::create("udp://127.0.0.1:0", {.worker_threads = 3});
+    ASSERT_TRUE(nexus.ok());
+    for (int i = 0; i < 1000; i++) ASSERT_TRUE((*nexus)->core().submit_work([&] { ran++; }));
+  }
+  EXPECT_EQ(ran, 1000);
+}
+
+TEST(NexusCore, submit_work__refuses_beyond_its_limit) {
+  auto nexus = Nexus::create("udp://127.0.0.1:0", {.worker_threads = 1, .worker_queue_limit = 2});
+  ASSERT_TRUE(nexus.ok());
+  std::mutex gate;
+  std::atomic<bool> inside{false};
+  std::unique_lock closed(gate);
+  ASSERT_TRUE((*nexus)->core().submit_work([&] {
+    inside = true;
+    inside.notify_one();
+    std::lock_guard wait(gate);
+  }));
+  inside.wait(false);  // the queue is empty now, its only thread busy
+  EXPECT_TRUE((*nexus)->core().submit_work([] {}));
+  EXPECT_TRUE((*nexus)->core().submit_work([] {}));
+  EXPECT_FALSE((*nexus)->core().submit_work([] {}));
+  closed.unlock();
+}
+
+TEST(NexusCore, create__names_the_rule) {
+  const auto message_of = [](std::string_view uri) {
+    auto nexus = Nexus::create(uri);
+    EXPECT_FALSE(nexus.ok()) << uri;
+    return std::string(nexus.status().message());
+  };
+  for (const char* uri :
+       {"127.0.0.1:1", "tcp://127.0.0.1:1", "", "udp://", "udp://127.0.0.1", "udp://:1", "udp://127.0.0.1:65536",
+        "udp://127.0.0.1:x", "udp://::1:5", "udp://[::1]", "udp://[]:5", "udp://127.0.0.1:1/1"}) {
+    EXPECT_NE(message_of(uri).find("udp://HOST:PORT"), std::string::npos) << uri;
+  }
+  EXPECT_NE(message_of("udp://192.0.2.1:31850").find("not one of this machine's"), std::string::npos);
+  EXPECT_EQ(Nexus::create("udp://127.0.0.1:0", {.liveness_timeout = Duration(0)}).status().code(), Code::kMisuse);
+  EXPECT_EQ(Nexus::create("udp://127.0.0.1:0", {.worker_threads = 0}).status().code(), Code::kMisuse);
+}
+
+TEST(ParseUri, takes_hosts_ports_and_endpoints) {
+  EXPECT_EQ(parse_uri("udp://server:31850")->host_and_port, "server:31850");
+  EXPECT_EQ(parse_uri("udp://server:31850")->endpoint_id, 0);
+  EXPECT_EQ(parse_uri("udp://10.0.0.1:1/65535")->endpoint_id, 65535);
+  EXPECT_EQ(parse_uri("udp://[fe80::1%eth0]:7/3")->host_and_port, "[fe80::1%eth0]:7");
+  for (const char* uri : {"udp://h:1/", "udp://h:1/65536", "udp://h:1/-1", "udp://h:1/2/3", "udp://h:1/x"}) {
+    auto parsed = parse_uri(uri);
+    ASSERT_FALSE(parsed.ok()) << uri;
+    EXPECT_EQ(parsed.status().code(), Code::kMisuse);
+    EXPECT_NE(parsed.status().message().find("ENDPOINT"), std::string_view::npos);
+  }
+}
+
+TEST(NexusCore, uri__of_a_wildcard_can_be_used_on_this_host) {
+  EXPECT_TRUE(nexus_on("udp://0.0.0.0:0")->uri().starts_with("udp://127.0.0.1:"));
+  EXPECT_TRUE(nexus_on("udp://[::]:0")->uri().starts_with("udp://[::1]:"));
+  EXPECT_EQ(nexus_on("udp://0.0.0.0:0")->core().listen_host(), "0.0.0.0");
+  EXPECT_EQ(nexus_on("udp://[::1]:0")->core().listen_host(), "::1");
+}
+
+}  // namespace
+}  // namespace tern::nexus
