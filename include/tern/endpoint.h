@@ -1,0 +1,198 @@
+// Endpoint: what application code holds. Touches no packet, so it is no template.
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <tern/detail/export.h>
+#include <tern/detail/inline_function.h>
+#include <tern/environment.h>
+#include <tern/msgbuf.h>
+#include <tern/request.h>
+#include <tern/status.h>
+
+namespace tern {
+
+namespace rpc {
+class EndpointCore;
+}
+
+/// What a continuation gets. Both buffers come home: move them out to keep them; what is left is released.
+struct Completion {
+  Status status;
+  uint16_t app_code = 0;  ///< with kRefused: what the handler gave to Request::fail
+  MsgBuf request;
+  MsgBuf response;  ///< with kOk, its length is that of the response
+};
+
+struct CallOptions {
+  /// The call ends with kDeadline this long from now(), if it has not ended before; the server sees it too.
+  Duration deadline = Duration::max();
+};
+
+struct HandlerOptions {
+  /// Run on a worker thread of the Nexus instead of in the event loop. For handlers above a microsecond or so.
+  bool worker = false;
+  /// Larger requests are refused (kTooLarge) before anything is allocated for them.
+  size_t max_request_bytes = 8u << 20;
+};
+
+/// How run_event_loop() waits when there is nothing to do.
+enum class Wait : uint8_t {
+  kPoll,      ///< never blocks: lowest latency, a whole CPU
+  kAdaptive,  ///< spins for RpcOptions::spin, then blocks
+  kBlock,     ///< blocks at once
+};
+
+struct RpcOptions {
+  /// Names the endpoint at its Nexus: the last part of a session URI. One endpoint per id.
+  uint16_t endpoint_id = 0;
+  /// Memory for requests of more than one packet while they arrive; beyond it they are refused (kNoMemory).
+  size_t receive_budget_bytes = 256u << 20;
+  /// Calls of one session that may wait for a free slot; beyond it enqueue_request() says kQueueFull.
+  uint32_t queue_limit = 4096;
+  /// Server sessions that this endpoint accepts.
+  uint32_t server_sessions_max = 1u << 20;
+  Wait wait = Wait::kAdaptive;
+  /// kAdaptive: how long to spin after the last work. 50 us covers a round trip on most networks.
+  Duration spin = std::chrono::microseconds(50);
+  /// A client reports finished requests after this long without new ones, so that the server can free responses.
+  Duration report_delay = std::chrono::milliseconds(100);
+  /// Message memory: 2 MB pages where they are present (1 GB by option), else normal ones.
+  bool huge_pages = true;
+  bool giant_pages = false;
+  /// All message memory of this endpoint.
+  size_t memory_limit_bytes = SIZE_MAX;
+};
+
+struct SessionOptions {
+  /// Requests in flight; more wait. 1 to 64.
+  uint8_t window = 8;
+  /// How long to try to connect before pending calls end with kPeerUnreachable.
+  Duration connect_timeout = std::chrono::seconds(2);
+  /// Packets leave no faster than this (a fixed-rate congestion controller). 0: no limit.
+  uint64_t rate_bytes_per_sec = 0;
+};
+
+/// A session: a value; one that is gone is an error, never another session.
+struct Session {
+  uint64_t name = UINT64_MAX;  ///< index, and which of the sessions that had it
+  friend bool operator==(const Session&, const Session&) = default;
+};
+
+/// An accepted call, for cancel().
+struct CallId {
+  uint64_t value = 0;
+};
+
+/// Counters of an endpoint; read in its thread. docs/counters.md says what each means and what to do about it.
+struct EndpointCounters {
+#define TERN_COUNTER(name, what) uint64_t name = 0;
+#include <tern/detail/counters.inc>
+#undef TERN_COUNTER
+};
+
+/// Owner thread only, unless a member says "any thread": the thread that first runs the event loop, until then the
+/// one that made the endpoint. From another thread: kWrongThread (an empty MsgBuf from alloc_msgbuf).
+/// Handlers, continuations, timers and posted functions run in the owner's event loop; they may call everything here,
+/// but not run the loop. An exception that leaves one of them ends the process.
+class Endpoint {
+ public:
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  /// Registers what runs for requests of `type` (0..4095). Only before the first loop iteration, once per type.
+  /// kMisuse otherwise. `handler` may capture anything and is destroyed with the endpoint.
+  template <class F>
+  requires std::invocable<F&, Request> Status on_request(uint16_t type, F handler, HandlerOptions options = {}) {
+    auto owned = std::make_unique<OwnedHandler<F>>(std::move(handler));
+    return add_handler(type, std::move(owned), options);
+  }
+
+  /// Begins a session with endpoint E of the Nexus at "udp://HOST:PORT/E" ("/E" may be left out: 0). Never waits for
+  /// the network (it may for the name service, if HOST is a name); calls wait until the session is open, or end with
+  /// the reason why it is not.
+  /// kMisuse: not such a URI, or options out of range. kNoMemory. kQueueFull: 2^22 sessions.
+  TERN_API Result<Session> create_session(std::string_view uri, SessionOptions options = {});
+  /// Ends it; pending calls get kCancelled in the next iteration. kSessionReset: it is gone already.
+  TERN_API Status destroy_session(Session session);
+  /// True once calls on it travel. False: still connecting, or gone.
+  TERN_API bool is_open(Session session) const;
+
+  /// A buffer of this endpoint's arena with length and capacity of at least `len_bytes` (up to 1 GiB). Empty:
+  /// no memory, too large, or the wrong thread.
+  TERN_API MsgBuf alloc_msgbuf(size_t len_bytes);
+
+  /// Sends `request` to the handler of `type`; `response` is room for the answer. `then(Completion&)` runs exactly
+  /// once, in the event loop, and gets both buffers back. If the call is refused, the buffers stay with the caller and
+  /// `then` never runs: kSessionReset (stale session), kMisuse (empty MsgBuf, or of another endpoint), kTooLarge,
+  /// kQueueFull, kWrongThread.
+  template <Small F>
+  requires std::invocable<F&, Completion&> Result<CallId> enqueue_request(Session session, uint16_t type,
+                                                                          MsgBuf&& request, MsgBuf&& response, F then,
+                                                                          CallOptions options = {}) {
+    const Started started = start_call(session, type, request, response, options.deadline);
+    if (started.continuation == nullptr) [[unlikely]]
+      return refusal();
+    new (started.continuation) Continuation(std::move(then));  // it is empty so far
+    return CallId{started.id};
+  }
+  /// Ends a call early: its continuation runs with kCancelled (or what came first), not before its buffers are free.
+  /// kMisuse: no such call, or it has ended.
+  TERN_API Status cancel(CallId call);
+
+  /// The time of this loop iteration.
+  TERN_API Duration now() const;
+  /// Runs `then()` in the loop, `delay` from now() at the earliest.
+  template <Small F>
+  requires std::invocable<F&> Status after(Duration delay, F then) {
+    return add_timer(delay, detail::InlineFunction<>(std::move(then)));
+  }
+  /// Any thread: runs `then()` in the owner's loop soon. kQueueFull: 65536 wait. kSessionReset: the endpoint is closed.
+  template <Small F>
+  requires std::invocable<F&> Status post(F then) { return add_post(detail::InlineFunction<>(std::move(then))); }
+  /// Any thread, and signal handlers: run_event_loop() returns after this iteration. Stays in force until it has.
+  TERN_API void stop();
+
+  TERN_API const EndpointCounters& counters() const;
+  TERN_API uint16_t id() const;
+
+ protected:
+  explicit Endpoint(rpc::EndpointCore* core) : core_(core) {}
+  ~Endpoint() = default;
+  rpc::EndpointCore* core_;
+
+ private:
+  friend class rpc::EndpointCore;
+  using Continuation = detail::InlineFunction<Completion&>;
+  struct Handler {
+    virtual ~Handler() = default;
+    virtual void operator()(Request request) noexcept = 0;  // what is thrown ends the process
+  };
+  template <class F>
+  struct OwnedHandler final : Handler {
+    explicit OwnedHandler(F f) : function(std::move(f)) {}
+    void operator()(Request request) noexcept override { function(std::move(request)); }
+    F function;
+  };
+
+  TERN_API Status add_handler(uint16_t type, std::unique_ptr<Handler> handler, HandlerOptions options);
+  /// An accepted call wants its continuation put into its place; null: refused, refusal() says why.
+  struct Started {
+    Continuation* continuation;
+    uint64_t id;
+  };
+  TERN_API Started start_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response, Duration deadline);
+  TERN_API Status refusal() const;
+  TERN_API Status add_timer(Duration delay, detail::InlineFunction<> then);
+  TERN_API Status add_post(detail::InlineFunction<> then);
+};
+
+}  // namespace tern

@@ -1,0 +1,34 @@
+// The public face of an endpoint: forwards to its core.
+
+#include <tern/endpoint.h>
+
+#include "rpc/endpoint_core.h"
+
+namespace tern {
+
+Result<Session> Endpoint::create_session(std::string_view uri, SessionOptions options) {
+  return core_->create_session(uri, options);
+}
+Status Endpoint::destroy_session(Session session) { return core_->destroy_session(session); }
+bool Endpoint::is_open(Session session) const { return core_->is_open(session); }
+MsgBuf Endpoint::alloc_msgbuf(size_t len_bytes) { return core_->alloc_msgbuf(len_bytes); }
+Status Endpoint::cancel(CallId call) { return core_->cancel(call); }
+Duration Endpoint::now() const { return core_->now(); }
+void Endpoint::stop() { core_->stop(); }
+const EndpointCounters& Endpoint::counters() const { return core_->counters(); }
+uint16_t Endpoint::id() const { return core_->id(); }
+
+Status Endpoint::add_handler(uint16_t type, std::unique_ptr<Handler> handler, HandlerOptions options) {
+  return core_->add_handler(type, std::move(handler), options);
+}
+Endpoint::Started Endpoint::start_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
+                                       Duration deadline) {
+  return core_->start_call(session, type, request, response, deadline);
+}
+Status Endpoint::refusal() const { return core_->refusal(); }
+Status Endpoint::add_timer(Duration delay, detail::InlineFunction<> then) {
+  return core_->add_timer(delay, std::move(then));
+}
+Status Endpoint::add_post(detail::InlineFunction<> then) { return core_->add_post(std::move(then)); }
+
+}  // namespace tern

@@ -1,0 +1,670 @@
+// Sessions' beginnings and ends, timers, mail: what an endpoint does between packets.
+
+#include "rpc/endpoint_core.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/check.h"
+
+namespace tern::rpc {
+
+using session::ClientSession;
+using session::ClientSlot;
+using session::ServerSlot;
+
+namespace {
+
+/// How often a session that is being opened is looked at.
+constexpr uint64_t kOpenStepNs = 100'000;
+constexpr uint64_t kPathProbeGapNsMax = 20'000'000;
+/// 8 packets of 64 kB in flight keep one copy through shared memory at full speed; more only pushes the data out of
+/// the cache (measured, ANCHORS: 8 in rotation 95-100 % of a bare copy, 32 in rotation 33-51 %).
+constexpr uint32_t kBulkBytes = 512u << 10;
+constexpr uint32_t kBulkPacketsMin = 8;
+
+uint64_t to_ns(Duration duration) { return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0)); }
+
+std::string host_of(const std::string& host_and_port) {
+  const size_t colon = host_and_port.rfind(':');
+  std::string host = host_and_port.substr(0, colon);
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  return host;
+}
+
+constexpr auto kLater = [](const auto& a, const auto& b) {
+  return a.at_ns != b.at_ns ? a.at_ns > b.at_ns : a.sequence > b.sequence;
+};
+
+}  // namespace
+
+EndpointCore::EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, const RpcOptions& options,
+                           std::string_view transport, uint64_t rto_ns_min)
+    : nexus_(nexus),
+      arena_(arena),
+      mailbox_(new Mailbox(arena, nexus.environment())),
+      port_(options.endpoint_id, std::string(transport), [mailbox = mailbox_] { mailbox->announce_control(); }),
+      options_(options),
+      rto_ns_min_(rto_ns_min) {}
+
+EndpointCore::~EndpointCore() { mailbox_->close(); }
+
+void EndpointCore::bind_owner() {
+  owner_.store(memory::thread_name(), std::memory_order_relaxed);
+  mailbox_->bind_owner();
+  arena_.bind_owner();
+}
+
+// ---- Registration, memory, timers ----
+
+Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<Endpoint::Handler> handler,
+                                 const HandlerOptions& options) {
+  if (!is_owner()) return {Code::kWrongThread, "on_request() belongs to the thread that made the endpoint"};
+  if (is_bound_) return {Code::kMisuse, "on_request() only before the first loop iteration"};
+  if (type >= wire::kRequestTypes) return {Code::kMisuse, "request types are 0 to 4095"};
+  if (type >= handlers_.size()) handlers_.resize(type + 1u);
+  if (handlers_[type].handler != nullptr) return {Code::kMisuse, "this request type has a handler already"};
+  handlers_[type] = {std::move(handler), options};
+  if (handlers_.size() > dispatch_types_) {
+    auto larger = std::make_unique<Dispatch[]>(handlers_.size());
+    std::copy_n(dispatch_.get(), dispatch_types_, larger.get());
+    dispatch_ = std::move(larger);
+    dispatch_types_ = static_cast<uint32_t>(handlers_.size());
+  }
+  if (!options.worker) {
+    dispatch_[type] = {handlers_[type].handler.get(), std::min(options.max_request_bytes, wire::kMessageBytesMax) + 1};
+  }
+  return {};
+}
+
+MsgBuf EndpointCore::alloc_msgbuf(size_t len_bytes) {
+  if (!is_owner()) return MsgBuf();
+  return MsgBuf(arena_.alloc(len_bytes));
+}
+
+Duration EndpointCore::now() {
+  if (!is_in_loop_ && !is_closed_) now_ns_ = clock_ns();
+  return Duration(now_ns_);
+}
+
+Status EndpointCore::add_timer(Duration delay, detail::InlineFunction<> then) {
+  if (!is_owner()) return {Code::kWrongThread, "after() belongs to the thread that runs the event loop: use post()"};
+  if (is_closed_) return {Code::kSessionReset, "the endpoint is closed: nothing runs in its loop any more"};
+  if (!is_in_loop_) now_ns_ = clock_ns();
+  timers_.push_back({now_ns_ + to_ns(delay), timer_sequence_++, std::move(then)});
+  std::push_heap(timers_.begin(), timers_.end(), kLater);
+  at_latest(timers_.front().at_ns);
+  return {};
+}
+
+void EndpointCore::stop() {
+  stop_.store(true, std::memory_order_seq_cst);
+  waking_.fetch_add(1, std::memory_order_seq_cst);
+  if (has_transport_.load(std::memory_order_seq_cst)) wake_transport();
+  waking_.fetch_sub(1, std::memory_order_release);
+}
+
+void EndpointCore::wait_for_wakers() {
+  has_transport_.store(false, std::memory_order_seq_cst);
+  while (waking_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
+}
+
+// ---- Client sessions ----
+
+Result<Session> EndpointCore::create_session(std::string_view uri, const SessionOptions& options) {
+  if (!is_owner()) {
+    return Status(Code::kWrongThread, "create_session() belongs to the thread that runs the event loop: use post()");
+  }
+  if (is_closing_) return Status(Code::kSessionReset, "the endpoint is closing");
+  if (options.window < 1 || options.window > wire::kSlotsMax) {
+    return Status(Code::kMisuse, "SessionOptions::window is 1 to 64");
+  }
+  auto parsed = nexus::parse_uri(uri);
+  if (!parsed.ok()) return parsed.status();
+  auto address = nexus_.environment().resolve(parsed->host_and_port);
+  if (!address.ok()) return address.status();
+  uint32_t key;
+  const auto random = nexus_.environment().random();
+  if (!clients_.reserve(static_cast<uint32_t>(random >> 32), &key)) {
+    return Status(Code::kQueueFull, "2^22 sessions: no more fit the wire's session field");
+  }
+  if (!is_in_loop_) now_ns_ = clock_ns();
+
+  session::ClientTerms terms;
+  terms.local_key = key;
+  terms.window = options.window;
+  terms.rto_ns_min = rto_ns_min_;
+  terms.liveness_ns = to_ns(nexus_.options().liveness_timeout);
+  terms.report_delay_ns = to_ns(options_.report_delay);
+  terms.first_request_count = static_cast<uint32_t>(random) & ((1u << (32 - wire::kSlotBits)) - 1);
+  const uint32_t bulk = std::max(kBulkPacketsMin, kBulkBytes / payload_bytes_max());
+  terms.bulk_packets = std::min(bulk, std::max(kBulkPacketsMin, receive_queue_packets() * 3 / 4));
+  if (options.rate_bytes_per_sec != 0) terms.controller = cc::FixedRate(options.rate_bytes_per_sec);
+  Client* client = client_pool_.take(terms, client_pools_);
+  if (client == nullptr) return Status(Code::kNoMemory, "no memory for another session");
+  clients_.put(key, client);
+  clients_to_send_.make_room(clients_.size() + dead_clients_.size());
+  client->connect_until_ns = now_ns_ + to_ns(options.connect_timeout);
+  client->peer_endpoint = parsed->endpoint_id;
+  client->nexus.address = *address;
+
+  nexus::SessionTerms wish;
+  wish.transport = port_.transport;
+  wish.address = local_address();
+  wish.session_key = key;
+  wish.endpoint_id = options_.endpoint_id;
+  wish.payload_bytes_max = payload_bytes_max();
+  wish.window = options.window;
+  wish.credits = 0;
+  wish.first_request_count = terms.first_request_count;
+  nexus_.connect(port_, *address, parsed->endpoint_id, std::move(wish), to_ns(options.connect_timeout));
+  return Session{clients_.name_of(key)};
+}
+
+void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
+  Client* client = clients_.find(event.local_key);
+  if (client == nullptr || client->is_accepted) return;
+  const auto& terms = event.terms;
+  if (!event.status.ok()) {
+    counters_.sessions_failed++;
+    return end_client(client, event.status, false);
+  }
+  client->nexus = event.peer;
+  client->is_accepted = true;
+  auto refuse = [&](Status status) {
+    counters_.sessions_failed++;
+    end_client(client, status, true);
+  };
+  if (terms.payload_bytes_max < wire::kPayloadBytesMin || terms.payload_bytes_max > payload_bytes_max() ||
+      terms.window < 1 || terms.window > client->session.window() || terms.credits < 1) {
+    return refuse({Code::kRefused, "the server's terms are outside of what this version asked for"});
+  }
+  auto peer = connect_peer(terms.address, host_of(client->nexus.address));
+  if (!peer.ok()) return refuse(peer.status());
+  client->peer = *peer;
+  client->has_peer = true;
+  client->session.on_accepted(terms.session_key, terms.payload_bytes_max, terms.window, terms.credits, now_ns_);
+  client->path_probe_gap_ns = rto_ns_min_;
+  client->next_path_probe_ns = now_ns_;
+  client->is_opening = true;
+  opening_.push_back(client);
+  open_step(client);
+}
+
+/// A session is open once a full packet has been answered by a full packet (clause 7).
+void EndpointCore::open_step(Client* client) {
+  if (now_ns_ >= client->connect_until_ns) {
+    counters_.sessions_failed++;
+    return end_client(client,
+                      {Code::kPeerUnreachable,
+                       "no full-MTU packet was answered on the data path: a firewall, or an MTU smaller than the "
+                       "transport's datagram size"},
+                      true);
+  }
+  at_latest(now_ns_ + kOpenStepNs);
+  switch (peer_state(client->peer)) {
+    case transport::PeerState::kConnecting:
+      return;
+    case transport::PeerState::kDead:
+      counters_.sessions_failed++;
+      return end_client(client, {Code::kPeerUnreachable, "the peer's transport went away while connecting"}, true);
+    case transport::PeerState::kReady:
+      break;
+  }
+  if (now_ns_ < client->next_path_probe_ns) return;
+  path_probes_.push_back(client);
+  client->next_path_probe_ns = now_ns_ + client->path_probe_gap_ns;
+  client->path_probe_gap_ns = std::min(2 * client->path_probe_gap_ns, kPathProbeGapNsMax);
+}
+
+Status EndpointCore::destroy_session(Session session) {
+  if (!is_owner()) {
+    return {Code::kWrongThread, "destroy_session() belongs to the thread that runs the event loop: use post()"};
+  }
+  Client* client = find_client(session);
+  if (client == nullptr) return {Code::kSessionReset, "this session is gone already"};
+  for (const Ending& ending : ending_) {
+    if (ending.key == client->session.local_key()) return {Code::kSessionReset, "this session is gone already"};
+  }
+  ending_.push_back({client->session.local_key(), {Code::kCancelled, "its session was destroyed"}});
+  disarm();
+  return {};
+}
+
+bool EndpointCore::is_open(Session session) const {
+  const Client* client = is_owner() ? find_client(session) : nullptr;
+  return client != nullptr && client->session.state() == ClientSession::State::kOpen;
+}
+
+/// The session is over: every call of it ends with `status`, and its key means nothing any more.
+void EndpointCore::end_client(Client* client, Status status, bool tell_peer) {
+  const uint32_t key = client->session.local_key();
+  if (client->is_dead) return;
+  client->is_dead = true;
+  clients_.retire(key);
+  if (!client->is_accepted) {
+    nexus_.forget(port_, key);
+  } else if (tell_peer) {
+    nexus_.disconnect(port_, client->nexus, client->peer_endpoint, key, client->session.remote_key(), true);
+  }
+  if (client->has_peer) disconnect_peer(client->peer);
+  dead_clients_.push_back(client);
+  // The continuations may do anything, so the session's calls are taken out first.
+  std::vector<Finished> finished;
+  for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
+    ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));
+    if (slot->phase == ClientSlot::Phase::kEnded) continue;
+    finished.push_back({slot->ticket, slot->request, slot->response, status, 0, std::move(slot->continuation)});
+    client->session.release_slot(slot);
+  }
+  if (client->queue != nullptr) {
+    for (QueuedCall& call : *client->queue) {
+      finished.push_back({0, call.request, call.response, status, 0, std::move(call.continuation)});
+    }
+    client->queue.reset();
+  }
+  for (Finished& call : finished) {
+    finish_or_wait(call.ticket, call.request, call.response, call.status, call.app_code, std::move(call.continuation),
+                   true);
+  }
+}
+
+/// Promise 2: not before nothing can read the buffers any more.
+void EndpointCore::finish_or_wait(uint64_t ticket, detail::Buffer* request, detail::Buffer* response, Status status,
+                                  uint16_t app_code, session::Continuation continuation, bool may_run_now) {
+  if (may_run_now && ticket <= released_) {
+    run_continuation(continuation, request, response, status, app_code);
+  } else {
+    waiting_for_ticket_.push_back({ticket, request, response, status, app_code, std::move(continuation)});
+    disarm();
+  }
+}
+
+void EndpointCore::end_call_early(Client* client, ClientSlot* slot, Status status) {
+  const uint64_t ticket = slot->ticket;
+  detail::Buffer* request = slot->request;
+  detail::Buffer* response = slot->response;
+  session::Continuation continuation = std::move(slot->continuation);
+  client->session.end_early(slot, now_ns_);
+  after_input(client);
+  finish_or_wait(ticket, request, response, status, 0, std::move(continuation), false);
+}
+
+/// Ends the waiting calls for which `is_over` says so. True if there was one.
+template <class F>
+bool EndpointCore::finish_queued(Client* client, Status status, F&& is_over) {
+  if (client->queue == nullptr) return false;
+  const size_t before = client->queue->size();
+  std::erase_if(*client->queue, [&](QueuedCall& call) {
+    if (!is_over(call)) return false;
+    finish_or_wait(0, call.request, call.response, status, 0, std::move(call.continuation), false);
+    return true;
+  });
+  const bool has_ended_some = client->queue->size() != before;
+  if (client->queue->empty()) client->queue.reset();
+  return has_ended_some;
+}
+
+Status EndpointCore::cancel(CallId call) {
+  if (!is_owner()) return {Code::kWrongThread, "cancel() belongs to the thread that runs the event loop: use post()"};
+  const auto sequence = static_cast<uint32_t>(call.value);
+  const Status cancelled(Code::kCancelled, "cancelled by its caller");
+  Client* client = clients_.find(static_cast<uint32_t>(call.value >> 32));
+  if (client != nullptr) {
+    for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
+      ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));
+      if (slot->call_sequence != sequence || slot->phase == ClientSlot::Phase::kEnded) continue;
+      end_call_early(client, slot, cancelled);
+      return {};
+    }
+    const bool is_queued =
+        finish_queued(client, cancelled, [&](const QueuedCall& queued) { return queued.sequence == sequence; });
+    if (is_queued) return {};
+  }
+  return {Code::kMisuse, "no such call: it has ended already"};
+}
+
+/// False: there is nothing to do for the session until its next call.
+bool EndpointCore::tick(Client* client) {
+  const session::ClientTick result = client->session.tick(now_ns_);
+  at_latest(result.next_ns);
+  if (result.has_timed_out) counters_.timeouts++;
+  if (result.ask_liveness) {
+    nexus_.ask_liveness(port_, client->nexus, client->peer_endpoint, client->session.local_key(),
+                        client->session.remote_key());
+  }
+  if (result.has_failed) {
+    counters_.sessions_failed++;
+    end_client(client,
+               {Code::kPeerUnreachable, "the peer has not answered for the liveness timeout: create a new session"},
+               true);
+    return false;
+  }
+  const Status late(Code::kDeadline, "the call's deadline passed before its response was complete");
+  for (uint64_t mask = result.expired_mask; mask != 0; mask &= mask - 1) {
+    end_call_early(client, client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))), late);
+  }
+  finish_queued(client, late, [&](const QueuedCall& call) {
+    if (call.deadline_ns <= now_ns_) return true;
+    at_latest(call.deadline_ns);
+    return false;
+  });
+  if (client->session.wants_to_send()) list_to_send(client);
+  return !result.is_idle || client->queue != nullptr;
+}
+
+// ---- Server sessions ----
+
+void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
+  auto refuse = [&](wire::Refusal refusal) {
+    counters_.sessions_refused++;
+    nexus_.answer_connect(port_, event.token, nexus::refusal_status(refusal), {});
+  };
+  const auto& wish = event.terms;
+  if (is_closing_) return refuse(wire::Refusal::kEndpointClosing);
+  if (wish.transport != port_.transport) return refuse(wire::Refusal::kTransportMismatch);
+  if (wish.payload_bytes_max < wire::kPayloadBytesMin || wish.payload_bytes_max > wire::kPayloadBytesMax) {
+    return refuse(wire::Refusal::kMtuMismatch);
+  }
+  if (wish.window < 1 || wish.window > wire::kSlotsMax) return refuse(wire::Refusal::kOther);
+  uint32_t key;
+  const auto random = nexus_.environment().random();
+  if (servers_.size() >= options_.server_sessions_max || !servers_.reserve(static_cast<uint32_t>(random), &key)) {
+    return refuse(wire::Refusal::kNoCapacity);
+  }
+  auto peer = connect_peer(wish.address, host_of(event.peer.address));
+  if (!peer.ok()) {
+    return refuse(peer.status().code() == Code::kNoMemory ? wire::Refusal::kNoMemory : wire::Refusal::kOther);
+  }
+  session::ServerTerms terms;
+  terms.local_key = key;
+  terms.remote_key = wish.session_key;
+  terms.payload_bytes_max = std::min(wish.payload_bytes_max, payload_bytes_max());
+  terms.window = wish.window;
+  terms.first_request_count = wish.first_request_count;
+  Server* server = server_pool_.take(terms, server_pools_);
+  if (server == nullptr) {
+    disconnect_peer(*peer);
+    return refuse(wire::Refusal::kNoMemory);
+  }
+  servers_.put(key, server);
+  servers_to_send_.make_room(servers_.size() + dead_servers_.size());
+  server->peer = *peer;
+  server->nexus = event.peer;
+  server->peer_endpoint = wish.endpoint_id;
+
+  nexus::SessionTerms answer;
+  answer.transport = port_.transport;
+  answer.address = local_address();
+  answer.session_key = key;
+  answer.endpoint_id = options_.endpoint_id;
+  answer.payload_bytes_max = terms.payload_bytes_max;
+  answer.window = terms.window;
+  answer.credits = credit_limit_;
+  nexus_.answer_connect(port_, event.token, {}, std::move(answer));
+}
+
+/// Whatever the slot has of its request ends: nobody waits for it any more.
+void EndpointCore::end_server_slot(Server* server, ServerSlot* slot) {
+  if (auto* incoming = static_cast<Incoming*>(std::exchange(slot->call, nullptr)); incoming != nullptr) {
+    if (incoming->is_open) {
+      // The Request lives on, with the room that it has for an answer: the application may still write there.
+      if (incoming->is_staged) {
+        incoming->is_staged = false;
+        incoming->response = std::exchange(slot->response, nullptr);
+      }
+      incoming->is_cancelled.store(true, std::memory_order_relaxed);
+      incoming->server = nullptr;
+      incoming->slot = nullptr;
+    } else {
+      mailbox_->give_incoming(incoming);
+    }
+  }
+  detail::Buffer* assembled;
+  server->session.end_slot(slot, &assembled);
+  if (assembled != nullptr) {
+    assembling_bytes_ -= slot->request_bytes;
+    detail::release_buffer(assembled);
+  }
+  if (slot->response != nullptr) release_after(slot->response_ticket, std::exchange(slot->response, nullptr));
+}
+
+void EndpointCore::end_server(Server* server, bool tell_peer) {
+  if (server->is_dead) return;
+  server->is_dead = true;
+  servers_.retire(server->session.local_key());
+  for (uint32_t i = 0; i < server->session.window(); i++) {
+    if (ServerSlot* slot = server->session.slot(i); slot != nullptr) end_server_slot(server, slot);
+  }
+  if (tell_peer) {
+    nexus_.disconnect(port_, server->nexus, server->peer_endpoint, server->session.local_key(),
+                      server->session.remote_key(), false);
+  }
+  disconnect_peer(server->peer);
+  dead_servers_.push_back(server);
+}
+
+void EndpointCore::release_after(uint64_t ticket, detail::Buffer* buffer) {
+  if (ticket <= released_) {
+    detail::release_buffer(buffer);
+  } else {
+    releases_.push_back({ticket, buffer});
+  }
+}
+
+// ---- Steps of an iteration ----
+
+void EndpointCore::read_mail() {
+  mailbox_->drain(answered_, posts_);
+  for (Incoming* incoming : answered_) on_answered(incoming);
+  answered_.clear();
+  for (auto& post : posts_) post.run();
+  posts_.clear();
+  if (port_.has_events()) read_control_events();
+}
+
+void EndpointCore::read_control_events() {
+  using Kind = nexus::ControlEvent::Kind;
+  for (const nexus::ControlEvent& event : port_.drain()) {
+    switch (event.kind) {
+      case Kind::kConnectRequest:
+        on_connect_request(event);
+        break;
+      case Kind::kConnectResult:
+        on_connect_result(event);
+        break;
+      case Kind::kDisconnected:
+        if (event.is_client_side) {
+          if (Client* client = clients_.find(event.local_key); client != nullptr) {
+            counters_.sessions_failed++;
+            end_client(client, {Code::kSessionReset, "the server closed the session: create a new one"}, false);
+          }
+        } else if (Server* server = servers_.find(event.local_key); server != nullptr) {
+          end_server(server, false);
+        }
+        break;
+      case Kind::kPeerGone:
+        on_peer_gone(event);
+        break;
+      case Kind::kLiveness: {
+        Client* client = clients_.find(event.local_key);
+        if (client == nullptr) break;
+        if (event.liveness == nexus::PeerLiveness::kInCallback) client->session.on_peer_in_callback();
+        if (event.liveness == nexus::PeerLiveness::kNoSession || event.liveness == nexus::PeerLiveness::kRestarted) {
+          counters_.sessions_failed++;
+          end_client(client, {Code::kSessionReset, "the server does not know the session any more: create a new one"},
+                     false);
+        }
+        break;
+      }
+    }
+  }
+}
+
+void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
+  std::vector<Client*> clients;
+  clients_.for_each([&](Client* client) {
+    if (client->is_accepted && client->nexus.boot_id == event.peer.boot_id) clients.push_back(client);
+  });
+  std::vector<Server*> servers;
+  servers_.for_each([&](Server* server) {
+    if (server->nexus.boot_id == event.peer.boot_id) servers.push_back(server);
+  });
+  counters_.sessions_failed += clients.size() + servers.size();
+  for (Server* server : servers) end_server(server, false);
+  for (Client* client : clients) end_client(client, event.status, false);
+}
+
+void EndpointCore::run_due() {
+  for (size_t i = 0; i < waiting_for_ticket_.size();) {
+    if (waiting_for_ticket_[i].ticket > released_) {
+      i++;
+      continue;
+    }
+    Finished call = std::move(waiting_for_ticket_[i]);
+    waiting_for_ticket_.erase(waiting_for_ticket_.begin() + static_cast<ptrdiff_t>(i));
+    run_continuation(call.continuation, call.request, call.response, call.status, call.app_code);
+  }
+  std::erase_if(releases_, [&](const Release& release) {
+    if (release.ticket > released_) return false;
+    detail::release_buffer(release.buffer);
+    return true;
+  });
+  if (!ending_.empty()) {
+    for (const Ending& ending : std::exchange(ending_, {})) {
+      if (Client* client = clients_.find(ending.key); client != nullptr) end_client(client, ending.status, true);
+    }
+  }
+  if (now_ns_ < next_due_ns_) return;
+  next_due_ns_ = UINT64_MAX;
+
+  // Those that they add have their turn in the next iteration, or one without delay would keep the loop for ever.
+  const uint64_t added_from_here = timer_sequence_;
+  while (!timers_.empty() && timers_.front().at_ns <= now_ns_ && timers_.front().sequence < added_from_here) {
+    std::pop_heap(timers_.begin(), timers_.end(), kLater);
+    detail::InlineFunction<> then = std::move(timers_.back().then);
+    timers_.pop_back();
+    then.run();
+  }
+  if (!timers_.empty()) at_latest(timers_.front().at_ns);
+
+  departures_.run(now_ns_, [&](uint32_t key) {
+    if (Client* client = clients_.find(key); client != nullptr) {
+      client->is_departing = false;
+      client->is_listed_to_send = false;
+      list_to_send(client);
+    }
+  });
+  if (!departures_.empty()) at_latest(departures_.next_ns());
+
+  for (size_t i = 0; i < opening_.size();) {
+    Client* client = opening_[i];
+    if (!client->is_dead && client->session.state() == ClientSession::State::kProbing) {
+      open_step(client);
+      i++;
+      continue;
+    }
+    client->is_opening = false;
+    opening_[i] = opening_.back();
+    opening_.pop_back();
+  }
+
+  for (size_t i = 0; i < ticking_.size();) {
+    Client* client = ticking_[i];
+    if (!client->is_dead && tick(client)) {
+      i++;
+      continue;
+    }
+    client->is_ticking = false;
+    ticking_[i] = ticking_.back();
+    ticking_.pop_back();
+  }
+}
+
+void EndpointCore::depart_later(Client* client) {
+  client->is_departing = true;
+  departures_.add(client->session.departure_ns(), client->session.local_key());
+  at_latest(departures_.next_ns());
+}
+
+void EndpointCore::set_budgets() {
+  const uint32_t queue = receive_queue_packets();
+  client_pools_.response_packets_free = std::max(kBulkPacketsMin, queue * 3 / 4);
+  start_credit_epoch();
+}
+
+/// Sessions that have ended and that no list names any more.
+void EndpointCore::free_dead() {
+  for (size_t i = 0; i < dead_clients_.size();) {
+    Client* client = dead_clients_[i];
+    const bool is_listed = client->is_listed_to_send && !client->is_departing;
+    if (is_listed || client->is_ticking || client->is_opening) {
+      next_due_ns_ = now_ns_;  // the lists drop it when they are next walked
+      i++;
+      continue;
+    }
+    std::erase(path_probes_, client);
+    client_pool_.give(client);
+    dead_clients_[i] = dead_clients_.back();
+    dead_clients_.pop_back();
+  }
+  for (size_t i = 0; i < dead_servers_.size();) {
+    Server* server = dead_servers_[i];
+    if (server->is_listed_to_send) {
+      i++;
+      continue;
+    }
+    server_pool_.give(server);
+    dead_servers_[i] = dead_servers_.back();
+    dead_servers_.pop_back();
+  }
+}
+
+bool EndpointCore::has_unfinished_work() const {
+  if (!waiting_for_ticket_.empty() || !clients_to_send_.empty() || !servers_to_send_.empty()) return true;
+  bool is_busy = false;
+  clients_.for_each([&](Client* client) { is_busy |= client->session.busy_mask() != 0 || client->queue != nullptr; });
+  servers_.for_each([&](Server* server) {
+    for (uint32_t i = 0; i < server->session.window(); i++) {
+      const ServerSlot* slot = server->session.slot(i);
+      if (slot == nullptr) continue;
+      // Until its client has reported it, a response may have packets that are not sent, lost, or being copied. A
+      // failure may as well become that of the closed session.
+      const bool is_on_its_way = slot->phase == ServerSlot::Phase::kResponded && !slot->is_failure;
+      const auto* incoming = static_cast<const Incoming*>(slot->call);
+      is_busy |= (incoming != nullptr && incoming->is_open) || is_on_its_way;
+    }
+  });
+  return is_busy;
+}
+
+void EndpointCore::start_closing() {
+  is_closing_ = true;
+  dispatch_types_ = 0;
+}
+
+void EndpointCore::close_all() {
+  start_closing();
+  is_closed_ = true;
+  mailbox_->refuse_posts();
+  std::vector<Client*> clients;
+  clients_.for_each([&](Client* client) { clients.push_back(client); });
+  for (Client* client : clients) end_client(client, {Code::kCancelled, "its endpoint was closed"}, true);
+  std::vector<Server*> servers;
+  servers_.for_each([&](Server* server) { servers.push_back(server); });
+  for (Server* server : servers) end_server(server, true);
+  timers_.clear();
+}
+
+void EndpointCore::finish_all() {
+  while (!waiting_for_ticket_.empty() || !releases_.empty()) run_due();
+  ticking_.clear();
+  opening_.clear();
+  for (Client* client : dead_clients_) client_pool_.give(client);
+  for (Server* server : dead_servers_) server_pool_.give(server);
+  dead_clients_.clear();
+  dead_servers_.clear();
+}
+
+}  // namespace tern::rpc

@@ -1,0 +1,577 @@
+// Everything of an endpoint but its packets: sessions, calls, handlers, timers, the order of what happens when.
+// RpcCore<Impl> adds the transport and the loop. Owner thread only, the mailbox excepted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tern/endpoint.h>
+#include <tern/nexus.h>
+
+#include "base/pool.h"
+#include "cc/departure_queue.h"
+#include "memory/arena.h"
+#include "nexus/control.h"
+#include "nexus/nexus_core.h"
+#include "rpc/mailbox.h"
+#include "session/client_session.h"
+#include "session/server_session.h"
+#include "transport/transport.h"
+
+namespace tern::rpc {
+
+/// A call that waits for a slot, or for its session to open.
+struct QueuedCall {
+  detail::Buffer* request;
+  detail::Buffer* response;
+  uint64_t deadline_ns;
+  uint32_t sequence;
+  uint16_t type;
+  session::Continuation continuation;
+};
+
+/// The client end of a session and what the endpoint keeps with it.
+struct Client {
+  Client(const session::ClientTerms& terms, session::ClientPools& pools) : session(terms, pools) {}
+
+  session::ClientSession session;
+  transport::PeerId peer = 0;
+  uint32_t index = 0;
+  bool is_listed_to_send = false;
+  bool is_ticking = false;
+  bool is_opening = false;
+  bool is_departing = false;  ///< paced: listed to send, in the departure queue
+  bool has_peer = false;
+  bool is_dead = false;                           ///< its key is retired; freed when no list names it
+  std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: empty
+  // Control only.
+  uint64_t connect_until_ns = 0;
+  uint64_t next_path_probe_ns = 0;
+  uint64_t path_probe_gap_ns = 0;
+  bool is_accepted = false;
+  uint16_t peer_endpoint = 0;
+  nexus::PeerNexus nexus;
+};
+
+/// The server end of a session.
+struct Server {
+  Server(const session::ServerTerms& terms, session::ServerPools& pools) : session(terms, pools) {}
+
+  session::ServerSession session;
+  transport::PeerId peer = 0;
+  uint32_t index = 0;
+  bool is_listed_to_send = false;
+  bool is_dead = false;
+  uint16_t peer_endpoint = 0;
+  nexus::PeerNexus nexus;
+};
+
+/// Index and generation to object; a retired entry keeps the name that its next object will have. The low half of a
+/// name is the key on the wire; the high half counts the uses of its index, for generations come again after 1024 of
+/// them.
+template <class T>
+class SessionTable {
+ public:
+  T* find(uint32_t key) const {
+    const Entry& entry = entries_[key & mask_];
+    return static_cast<uint32_t>(entry.live_name) == key ? entry.known() : nullptr;
+  }
+  T* find_name(uint64_t name) const {
+    const Entry& entry = entries_[name & mask_];
+    return entry.live_name == name ? entry.known() : nullptr;
+  }
+  /// Of the session that has, or will have, this key.
+  uint64_t name_of(uint32_t key) const { return entries_[key & wire::kSessionIndexMask].name; }
+  /// A key whose index is free. False: all indices are in use.
+  bool reserve(uint32_t first_generation, uint32_t* key) {
+    if (free_.empty()) {
+      if (used_ > wire::kSessionIndexMask) return false;
+      if (used_ == entries_.size()) {
+        entries_.resize(2 * used_);
+        mask_ = static_cast<uint32_t>(entries_.size()) - 1;
+        for (uint32_t i = used_; i <= mask_; i++) entries_[i].live_name = nobody(i);
+      }
+      entries_[used_].name = wire::session_key(used_, first_generation & wire::kGenerationMask);
+      free_.push_back(used_++);
+    }
+    *key = static_cast<uint32_t>(entries_[free_.back()].name);
+    return true;
+  }
+  /// `key` came from the last reserve().
+  void put(uint32_t key, T* object) {
+    free_.pop_back();
+    Entry& entry = entries_[key & wire::kSessionIndexMask];
+    entry.object = object;
+    entry.live_name = entry.name;
+    size_++;
+  }
+  /// The key is no session any more; its index gets the next generation.
+  void retire(uint32_t key) {
+    const uint32_t index = key & wire::kSessionIndexMask;
+    const uint64_t uses = (entries_[index].name >> 32) + 1;
+    entries_[index] = {
+        nullptr, nobody(index),
+        uses << 32 | wire::session_key(index, ((key >> wire::kSessionIndexBits) + 1) & wire::kGenerationMask)};
+    free_.push_back(index);
+    size_--;
+  }
+  size_t size() const { return size_; }
+  template <class F>
+  void for_each(F&& f) const {
+    for (size_t i = 0; i < used_; i++) {
+      if (entries_[i].object != nullptr) f(entries_[i].object);
+    }
+  }
+
+ private:
+  /// What no key that leads to the entry can be: the name of its neighbour.
+  static uint64_t nobody(uint32_t index) { return index ^ 1; }
+  struct Entry {
+    T* object = nullptr;     ///< not null while live_name says that it is there
+    uint64_t live_name = 0;  ///< `name` while there is an object, else nobody()
+    uint64_t name = 0;       ///< of the object, or of the next one
+    T* known() const {
+      if (object == nullptr) __builtin_unreachable();
+      return object;
+    }
+  };
+  std::vector<Entry> entries_ = {{nullptr, nobody(0), 0}, {nullptr, nobody(1), 0}};  ///< a power of two, so that ...
+  uint32_t mask_ = 1;                                                                ///< ... this finds it
+  uint32_t used_ = 0;
+  std::vector<uint32_t> free_;
+  size_t size_ = 0;
+};
+
+/// Sessions that have something to send, each at most once. Room for all of them is made when they are made, so that
+/// adding one is a store.
+template <class T>
+class SendList {
+ public:
+  bool empty() const { return size_ == 0; }
+  size_t size() const { return size_; }
+  T* operator[](size_t index) const { return items_[index]; }
+  void make_room(size_t sessions) {
+    if (sessions > items_.size()) items_.resize(2 * sessions);
+  }
+  void add(T* item) { items_[size_++] = item; }
+  /// Keeps those for which `keep` says so.
+  template <class F>
+  [[gnu::always_inline]] void filter(F&& keep) {
+    const size_t size = std::exchange(size_, 0);
+    for (size_t i = 0; i < size; i++) {
+      if (keep(items_[i])) [[unlikely]]
+        items_[size_++] = items_[i];
+    }
+  }
+  void clear() { size_ = 0; }
+
+ private:
+  std::vector<T*> items_;
+  size_t size_ = 0;
+};
+
+class EndpointCore {
+ public:
+  virtual ~EndpointCore();
+  EndpointCore(const EndpointCore&) = delete;
+  EndpointCore& operator=(const EndpointCore&) = delete;
+
+  // -- The public face (Endpoint forwards to these) --
+
+  Status add_handler(uint16_t type, std::unique_ptr<Endpoint::Handler> handler, const HandlerOptions& options);
+  Result<Session> create_session(std::string_view uri, const SessionOptions& options);
+  Status destroy_session(Session session);
+  bool is_open(Session session) const;
+  MsgBuf alloc_msgbuf(size_t len_bytes);
+  Endpoint::Started start_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response, Duration deadline);
+  Status refusal() const { return refusal_; }
+  Status cancel(CallId call);
+  Duration now();
+  Status add_timer(Duration delay, detail::InlineFunction<> then);
+  Status add_post(detail::InlineFunction<> then) { return mailbox_->push_post(std::move(then)); }
+  void stop();
+  const EndpointCounters& counters() const { return counters_; }
+  uint16_t id() const { return options_.endpoint_id; }
+
+  // -- Requests on their way back (Request forwards to these; owner thread) --
+
+  Result<std::span<std::byte>> stage_response(Incoming* incoming, size_t len_bytes);
+  Result<std::span<std::byte>> stage_response_slow(Incoming* incoming, size_t len_bytes);
+  void on_responded(Incoming* incoming);
+  void on_answered(Incoming* incoming);
+
+ protected:
+  EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, const RpcOptions& options, std::string_view transport,
+               uint64_t rto_ns_min);
+
+  // The transport, for control only: no packet goes this way.
+  virtual Result<transport::PeerId> connect_peer(const nexus::AddressBytes& address, std::string_view host) = 0;
+  virtual transport::PeerState peer_state(transport::PeerId peer) = 0;
+  virtual void disconnect_peer(transport::PeerId peer) = 0;
+  virtual nexus::AddressBytes local_address() const = 0;
+  virtual uint32_t payload_bytes_max() const = 0;
+  virtual uint32_t receive_queue_packets() const = 0;
+  virtual uint64_t clock_ns() = 0;
+  virtual void wake_transport() = 0;
+
+  // -- One packet (rpc_core.h calls these from its receive loop; endpoint_packets.cc) --
+
+  void on_packet(const wire::Header& header, const transport::Payload& payload);
+
+  // -- Steps of one loop iteration --
+
+  void read_mail();
+  void read_control_events();
+  void run_due();  ///< timers, ticks, opening sessions, whatever waits for tickets
+  bool has_due() const { return now_ns_ >= next_due_ns_ || !waiting_for_ticket_.empty() || !ending_.empty(); }
+  /// When run_due() has something to do next, if nothing else happens before.
+  uint64_t next_due_ns() const { return next_due_ns_; }
+  void at_latest(uint64_t ns) {
+    if (ns >= next_due_ns_) return;
+    next_due_ns_ = ns;
+    disarm();
+  }
+  /// There is something to do: a program that has been told to wait on the descriptor, and then called us from outside
+  /// of the loop, must be told otherwise.
+  void disarm() {
+    if (!is_armed_) [[likely]]
+      return;
+    is_armed_ = false;
+    wake_transport();
+  }
+  void free_dead();
+  bool has_dead() const { return !dead_clients_.empty() || !dead_servers_.empty(); }
+  /// A paced session waits for its departure time.
+  void depart_later(Client* client);
+  bool transport_is_dead(transport::PeerId peer) { return peer_state(peer) == transport::PeerState::kDead; }
+  /// From the transport's real sizes.
+  void set_budgets();
+  void start_credit_epoch();
+
+  /// From now on stop() does not touch the transport.
+  void wait_for_wakers();
+  /// New requests are refused from now on.
+  void start_closing();
+  /// Ends every session at once; continuations run. After it, only destruction.
+  void close_all();
+  /// The transport is gone: the last continuations run, the last buffers go home.
+  void finish_all();
+  bool has_unfinished_work() const;
+
+  bool is_owner() const { return owner_.load(std::memory_order_relaxed) == memory::thread_name(); }
+  void bind_owner();
+  void list_to_send(Client* client) {
+    if (!client->is_listed_to_send) {
+      client->is_listed_to_send = true;
+      clients_to_send_.add(client);
+      disarm();
+    }
+  }
+  void list_to_send(Server* server) {
+    if (!server->is_listed_to_send) {
+      server->is_listed_to_send = true;
+      servers_to_send_.add(server);
+      disarm();
+    }
+  }
+
+  std::atomic<const void*> owner_{memory::thread_name()};
+  nexus::NexusCore& nexus_;
+  memory::Arena& arena_;
+  Mailbox* mailbox_;
+  nexus::EndpointPort port_;
+  RpcOptions options_;
+  EndpointCounters counters_;
+  uint64_t now_ns_ = 0;    ///< of this iteration
+  uint64_t released_ = 0;  ///< the transport's, as of this iteration
+  uint64_t next_due_ns_ = UINT64_MAX;
+  uint64_t credit_epoch_ = 0;
+  uint64_t credit_epoch_end_ns_ = 0;
+  uint32_t sessions_heard_ = 0;  ///< server sessions, in this epoch
+  uint8_t credit_limit_ = 1;     ///< what replies grant (clause 4.5)
+  bool is_in_loop_ = false;
+  bool is_armed_ = false;  ///< outside of the loop: the descriptor says that there is nothing to do
+  bool is_bound_ = false;
+  bool is_closing_ = false;
+  bool is_closed_ = false;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> has_transport_{true};  ///< for stop(), which may come from anywhere while the endpoint closes
+  std::atomic<uint32_t> waking_{0};        ///< calls of stop() that may be using the transport
+  SendList<Client> clients_to_send_;
+  SendList<Server> servers_to_send_;
+  detail::Buffer* path_buffer_ = nullptr;  ///< payload_bytes_max() of zeros, for path probes and replies
+  const uint64_t rto_ns_min_;
+  std::vector<Client*> path_probes_;  ///< sessions that want a path probe sent now
+  cc::DepartureQueue departures_;     ///< keys of paced sessions that wait for their turn
+
+ private:
+  struct HandlerEntry {
+    std::unique_ptr<Endpoint::Handler> handler;
+    HandlerOptions options;
+  };
+  /// What the common case needs of a handler.
+  struct Dispatch {
+    Endpoint::Handler* handler = nullptr;
+    size_t limit_bytes = 0;  ///< requests below it run in the loop; 0: none does
+  };
+  struct Timer {
+    uint64_t at_ns;
+    uint64_t sequence;
+    detail::InlineFunction<> then;
+  };
+  /// A continuation that waits until the transport has let go of the call's buffers (promise 2).
+  struct Finished {
+    uint64_t ticket;
+    detail::Buffer* request;
+    detail::Buffer* response;
+    Status status;
+    uint16_t app_code;
+    session::Continuation continuation;
+  };
+  struct Release {
+    uint64_t ticket;
+    detail::Buffer* buffer;
+  };
+  struct Ending {
+    uint32_t key;
+    Status status;
+  };
+
+  Client* find_client(Session session) const { return clients_.find_name(session.name); }
+  // calls
+  Endpoint::Started start_call_slow(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
+                                    Duration deadline);
+  Endpoint::Started refuse_call(Status status) {
+    refusal_ = status;
+    return {nullptr, 0};
+  }
+  void start_queued(Client* client);
+  void start_ticking(Client* client);
+  void after_input(Client* client) {
+    if (client->queue != nullptr) [[unlikely]]
+      start_queued(client);
+    if (!client->is_listed_to_send && client->session.wants_to_send()) [[unlikely]]
+      list_to_send(client);
+    at_latest(client->session.loss_check_at_ns());
+  }
+  void finish(Client* client, session::ClientSlot* slot, Status status, uint16_t app_code);
+  template <class F>
+  bool finish_queued(Client* client, Status status, F&& is_over);
+  void end_call_early(Client* client, session::ClientSlot* slot, Status status);
+  void run_continuation(session::Continuation& continuation, detail::Buffer* request, detail::Buffer* response,
+                        Status status, uint16_t app_code);
+  void finish_or_wait(uint64_t ticket, detail::Buffer* request, detail::Buffer* response, Status status,
+                      uint16_t app_code, session::Continuation continuation, bool may_run_now);
+  // client sessions
+  void open_step(Client* client);
+  void end_client(Client* client, Status status, bool tell_peer);
+  bool tick(Client* client);
+  void finish_verdict(Client* client, const session::ClientVerdict& verdict);
+  void count_drop(session::Drop drop);
+  // server side
+  void on_long_request(Server* server, session::RequestVerdict verdict, session::ServerSlot* slot,
+                       const wire::Header& header, const transport::Payload& payload, uint64_t number);
+  bool try_request(const wire::Header& header, const transport::Payload& payload);
+  bool try_response(const wire::Header& header, const transport::Payload& payload);
+  // The general cases, out of line. By value: the arguments of the common case stay in registers.
+  [[gnu::noinline]] void on_request(wire::Header header, transport::Payload payload);
+  [[gnu::noinline]] void on_response(wire::Header header, transport::Payload payload);
+  [[gnu::noinline]] void on_other(wire::Header header, transport::Payload payload);
+  void on_reference_request(Server* server, session::ServerSlot* slot, const wire::Header& header,
+                            const transport::Payload& payload, uint64_t number);
+  void run_handler(Server* server, session::ServerSlot* slot, const std::byte* data, uint32_t bytes,
+                   detail::Buffer* owned);
+  Incoming* make_record(Server* server, session::ServerSlot* slot);
+  void run_in_worker(HandlerEntry& entry, Incoming* incoming);
+  void fail_request(Server* server, session::ServerSlot* slot, wire::FailureCode code, uint16_t app_code);
+  void keep(Incoming* incoming);
+  void end_server_slot(Server* server, session::ServerSlot* slot);
+  void end_server(Server* server, bool tell_peer);
+  void release_after(uint64_t ticket, detail::Buffer* buffer);
+  void heard_from(Server* server);
+  void on_connect_request(const nexus::ControlEvent& event);
+  void on_connect_result(const nexus::ControlEvent& event);
+  void on_peer_gone(const nexus::ControlEvent& event);
+
+  session::ClientPools client_pools_;
+  session::ServerPools server_pools_;
+  base::Pool<Client> client_pool_;
+  base::Pool<Server> server_pool_;
+  SessionTable<Client> clients_;
+  SessionTable<Server> servers_;
+  std::vector<HandlerEntry> handlers_;    ///< by request type
+  std::unique_ptr<Dispatch[]> dispatch_;  ///< likewise
+  uint32_t dispatch_types_ = 0;           ///< how many dispatch_ has; 0 once the endpoint is closing
+  Status refusal_;                        ///< why start_call() refused
+  uint32_t call_sequence_ = 0;            ///< of all sessions, so that a CallId does not fit a later user of its key
+  std::vector<Timer> timers_;             ///< a heap, earliest first
+  uint64_t timer_sequence_ = 0;
+  std::vector<Finished> waiting_for_ticket_;
+  std::vector<Release> releases_;
+  std::vector<Client*> ticking_;
+  std::vector<Client*> opening_;
+  std::vector<Ending> ending_;
+  std::vector<Client*> dead_clients_;
+  std::vector<Server*> dead_servers_;
+  std::vector<Incoming*> answered_;  ///< scratch of read_mail()
+  std::vector<detail::InlineFunction<>> posts_;
+  size_t assembling_bytes_ = 0;  ///< of the receive budget
+};
+
+// ---- The common case, inline: one packet each way, nothing lost, a handler that answers at once ----
+//
+// Each of these does all of it, or nothing and leaves it to the general function of the same name.
+
+[[gnu::always_inline]] inline void EndpointCore::on_packet(const wire::Header& header,
+                                                           const transport::Payload& payload) {
+  if (header.kind() == wire::Kind::kRequest) {
+    if (!try_request(header, payload)) [[unlikely]]
+      on_request(header, payload);
+  } else if (header.kind() == wire::Kind::kResponse) {
+    if (!try_response(header, payload)) [[unlikely]]
+      on_response(header, payload);
+  } else {
+    on_other(header, payload);
+  }
+}
+
+[[gnu::always_inline]] inline bool EndpointCore::try_request(const wire::Header& header,
+                                                             const transport::Payload& payload) {
+  Server* server = servers_.find(header.session_key());
+  const uint32_t type = header.request_type();
+  if (server == nullptr || type >= dispatch_types_ || payload.bytes >= dispatch_[type].limit_bytes ||
+      payload.lease != nullptr || server->session.heard_epoch != credit_epoch_) [[unlikely]] {
+    return false;
+  }
+  session::ServerSlot* slot = server->session.try_begin(header, payload.bytes, now_ns_);
+  if (slot == nullptr) [[unlikely]]
+    return false;
+  auto* incoming = static_cast<Incoming*>(slot->call);
+  if (incoming == nullptr) [[unlikely]] {
+    incoming = make_record(server, slot);
+    if (incoming == nullptr) {
+      server->session.defer(slot);
+      fail_request(server, slot, wire::FailureCode::kNoMemory, 0);
+      return true;
+    }
+  }
+  incoming->data = payload.data;
+  incoming->bytes = payload.bytes;
+  incoming->is_open = true;
+  counters_.requests_handled++;
+  (*dispatch_[type].handler)(Request(incoming));
+  if (incoming->is_open) [[unlikely]] {
+    server->session.defer(slot);
+    keep(incoming);
+  }
+  return true;
+}
+
+[[gnu::always_inline]] inline bool EndpointCore::try_response(const wire::Header& header,
+                                                              const transport::Payload& payload) {
+  Client* client = clients_.find(header.session_key());
+  if (client == nullptr) [[unlikely]]
+    return false;
+  session::ClientSlot* slot = client->session.try_finish(header, payload, now_ns_);
+  if (slot == nullptr) [[unlikely]]
+    return false;
+  if (slot->ticket > released_ || client->queue != nullptr) [[unlikely]] {
+    finish(client, slot, Status(), 0);
+  } else {
+    detail::Buffer* request = slot->request;
+    detail::Buffer* response = slot->response;
+    client->session.release_finished(slot);
+    run_continuation(slot->continuation, request, response, Status(), 0);
+  }
+  if (!client->is_listed_to_send && client->session.wants_to_send()) [[unlikely]]
+    list_to_send(client);
+  return true;
+}
+
+[[gnu::always_inline]] inline Result<std::span<std::byte>> EndpointCore::stage_response(Incoming* incoming,
+                                                                                        size_t len_bytes) {
+  // The slot's last response buffer, once the network has let go of it; a peer that still reads it does so in vain.
+  session::ServerSlot* slot = incoming->slot;
+  if (incoming->server == nullptr || slot->response == nullptr || slot->response_ticket > released_) [[unlikely]] {
+    return stage_response_slow(incoming, len_bytes);
+  }
+  detail::Buffer* buffer = slot->response;
+  if (buffer->capacity_bytes < len_bytes || incoming->response != nullptr) [[unlikely]] {
+    return stage_response_slow(incoming, len_bytes);
+  }
+  incoming->is_staged = true;
+  buffer->revoke_lease();
+  buffer->length_bytes = static_cast<uint32_t>(len_bytes);
+  return std::span(buffer->data(), len_bytes);
+}
+
+/// The request is answered with what was staged, in the owner's thread.
+[[gnu::always_inline]] inline void EndpointCore::on_responded(Incoming* incoming) {
+  if (!incoming->is_staged || incoming->copy != nullptr || incoming->response != nullptr) [[unlikely]] {
+    incoming->answer = Incoming::Answer::kResponse;
+    return on_answered(incoming);
+  }
+  session::ServerSlot* slot = incoming->slot;
+  incoming->is_staged = false;
+  incoming->is_open = false;
+  slot->response_bytes = slot->response->length_bytes;
+  incoming->server->session.respond(slot);
+  list_to_send(incoming->server);
+}
+
+/// The slot of `continuation` may be taken again while it runs, which by then runs from a copy.
+[[gnu::always_inline]] inline void EndpointCore::run_continuation(session::Continuation& continuation,
+                                                                  detail::Buffer* request, detail::Buffer* response,
+                                                                  Status status, uint16_t app_code) {
+  request->revoke_lease();
+  Completion done{status, app_code, MsgBuf(request), MsgBuf(response)};
+  if (status.ok()) [[likely]] {
+    counters_.calls_completed++;
+  } else {
+    counters_.calls_failed++;
+  }
+  continuation.run(done);
+}
+
+[[gnu::always_inline]] inline Endpoint::Started EndpointCore::start_call(Session session, uint16_t type,
+                                                                         MsgBuf& request, MsgBuf& response,
+                                                                         Duration deadline) {
+  const auto slowly = [&] { return start_call_slow(session, type, request, response, deadline); };
+  if (!is_owner()) [[unlikely]]
+    return slowly();
+  Client* client = clients_.find_name(session.name);
+  if (client == nullptr) [[unlikely]]
+    return slowly();
+  detail::Buffer* const out = request.buffer();
+  detail::Buffer* const in = response.buffer();
+  if (out == nullptr || in == nullptr) [[unlikely]]
+    return slowly();
+  if (!arena_.owns(out)) [[unlikely]]
+    return slowly();
+  if (!arena_.owns(in)) [[unlikely]]
+    return slowly();
+  if (out == in) [[unlikely]]
+    return slowly();
+  if (type >= wire::kRequestTypes) [[unlikely]]
+    return slowly();
+  if (deadline != Duration::max()) [[unlikely]]
+    return slowly();
+  if (!client->is_ticking) [[unlikely]]
+    return slowly();
+  session::ClientSlot* slot = client->session.try_begin(out, in, type);  // a queue means that there is no free slot
+  if (slot == nullptr) [[unlikely]]
+    return slowly();
+  request.take();
+  response.take();
+  slot->deadline_ns = UINT64_MAX;
+  slot->call_sequence = ++call_sequence_;
+  list_to_send(client);
+  return {&slot->continuation, uint64_t{client->session.local_key()} << 32 | slot->call_sequence};
+}
+
+}  // namespace tern::rpc

@@ -1,0 +1,448 @@
+// A packet's way through an endpoint: from the receive loop to a handler or a continuation, and a call's way in.
+// The common case (one packet each way, dispatch mode) is what comes first in each function.
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "rpc/endpoint_core.h"
+
+namespace tern::rpc {
+
+using session::ClientSlot;
+using session::Drop;
+using session::RequestVerdict;
+using session::ServerSlot;
+
+namespace {
+
+/// How long the set of clients that share the receive queue is counted before the credit limit follows it.
+constexpr uint64_t kCreditEpochNs = 10'000'000;
+constexpr uint32_t kCreditsMax = 128;
+
+}  // namespace
+
+// ---- Calls ----
+
+/// Whatever is not the common case, and everything that is wrong.
+Endpoint::Started EndpointCore::start_call_slow(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
+                                                Duration deadline) {
+  if (!is_owner()) {
+    return refuse_call(
+        {Code::kWrongThread, "enqueue_request() belongs to the thread that runs the event loop: use post()"});
+  }
+  Client* client = find_client(session);
+  if (client == nullptr) return refuse_call({Code::kSessionReset, "this session is gone: create a new one"});
+  if (!request || !response) {
+    return refuse_call(
+        {Code::kMisuse,
+         "a MsgBuf is empty: it was moved from, or its allocation failed (no memory, or more than 1 GiB)"});
+  }
+  if (request.buffer() == response.buffer()) {
+    return refuse_call({Code::kMisuse, "the request and the response need a MsgBuf each"});
+  }
+  if (!arena_.owns(request.buffer()) || !arena_.owns(response.buffer())) {
+    return refuse_call(
+        {Code::kMisuse, "a MsgBuf belongs to another endpoint: allocate it with this endpoint's alloc_msgbuf()"});
+  }
+  if (type >= wire::kRequestTypes) return refuse_call({Code::kMisuse, "request types are 0 to 4095"});
+  uint64_t deadline_ns = UINT64_MAX;
+  if (deadline != Duration::max()) {
+    if (!is_in_loop_) now_ns_ = clock_ns();
+    deadline_ns = now_ns_ + static_cast<uint64_t>(std::max<int64_t>(deadline.count(), 0));
+    at_latest(deadline_ns);
+  }
+  if (!client->is_ticking) start_ticking(client);
+  const uint32_t sequence = call_sequence_ + 1;
+  const uint64_t id = uint64_t{client->session.local_key()} << 32 | sequence;
+  if (client->session.has_free_slot() && client->queue == nullptr) {
+    ClientSlot* slot = client->session.begin(request.buffer(), response.buffer(), type);
+    if (slot == nullptr) return refuse_call({Code::kNoMemory, "no memory for the state of a call"});
+    request.take();
+    response.take();
+    slot->deadline_ns = deadline_ns;
+    slot->call_sequence = call_sequence_ = sequence;
+    list_to_send(client);
+    return {&slot->continuation, id};
+  }
+  if (client->queue == nullptr) client->queue = std::make_unique<std::deque<QueuedCall>>();
+  if (client->queue->size() >= options_.queue_limit) {
+    if (client->queue->empty()) client->queue.reset();
+    return refuse_call({Code::kQueueFull, "queue_limit calls wait on this session: wait for some to complete"});
+  }
+  call_sequence_ = sequence;
+  QueuedCall& call =
+      client->queue->emplace_back(QueuedCall{request.take(), response.take(), deadline_ns, sequence, type, {}});
+  return {&call.continuation, id};
+}
+
+void EndpointCore::start_ticking(Client* client) {
+  client->is_ticking = true;
+  ticking_.push_back(client);
+  at_latest(now_ns_ + rto_ns_min_);
+}
+
+/// Slots have become free, or the session has opened: calls that waited take them, in order.
+void EndpointCore::start_queued(Client* client) {
+  while (client->queue != nullptr && client->session.has_free_slot()) {
+    QueuedCall& call = client->queue->front();
+    ClientSlot* slot = client->session.begin(call.request, call.response, call.type);
+    if (slot == nullptr) return;  // no memory now; the next free slot tries again
+    slot->continuation = std::move(call.continuation);
+    slot->deadline_ns = call.deadline_ns;
+    slot->call_sequence = call.sequence;
+    client->queue->pop_front();
+    if (client->queue->empty()) client->queue.reset();
+    list_to_send(client);
+  }
+}
+
+// ---- Packets to a server ----
+
+void EndpointCore::on_request(wire::Header header, transport::Payload payload) {
+  Server* server = servers_.find(header.session_key());
+  if (server == nullptr) {
+    counters_.dropped_unknown_session++;
+    return;
+  }
+  auto& session = server->session;
+  const uint64_t number = session.admit(header);
+  if (number == 0) {
+    counters_.dropped_stale++;
+    return;
+  }
+  if (session.heard_epoch != credit_epoch_) heard_from(server);
+  ServerSlot* slot;
+  const RequestVerdict verdict = session.classify(header, payload.bytes, &slot);
+  if (verdict != RequestVerdict::kShort) return on_long_request(server, verdict, slot, header, payload, number);
+  if (payload.lease != nullptr) return on_reference_request(server, slot, header, payload, number);
+  session.note(number);
+  session.begin(slot, header, number, now_ns_);
+  run_handler(server, slot, payload.data, payload.bytes, nullptr);
+}
+
+/// A new request in one packet whose payload lies in the peer's memory: the handler gets a copy.
+void EndpointCore::on_reference_request(Server* server, ServerSlot* slot, const wire::Header& header,
+                                        const transport::Payload& payload, uint64_t number) {
+  auto& session = server->session;
+  detail::Buffer* copy = arena_.alloc(payload.bytes);
+  if (copy != nullptr && !payload.copy_to(copy->data())) {
+    counters_.dropped_lease++;
+    detail::release_buffer(copy);
+    return;
+  }
+  session.note(number);
+  session.begin(slot, header, number, now_ns_);
+  if (copy == nullptr) {
+    counters_.refused_no_memory++;
+    return fail_request(server, slot, wire::FailureCode::kNoMemory, 0);
+  }
+  run_handler(server, slot, copy->data(), payload.bytes, copy);
+}
+
+/// Everything that is not a new request in one packet.
+void EndpointCore::on_long_request(Server* server, RequestVerdict verdict, ServerSlot* slot, const wire::Header& header,
+                                   const transport::Payload& payload, uint64_t number) {
+  auto& session = server->session;
+  switch (verdict) {
+    case RequestVerdict::kMalformed:
+      counters_.dropped_malformed++;
+      return;
+    case RequestVerdict::kStale:
+      counters_.dropped_stale++;
+      session.note(number);
+      session.owe_credit_return(now_ns_);
+      break;
+    case RequestVerdict::kAgain:
+      counters_.dropped_stale++;
+      session.note(number);
+      session.answer_again(slot, number, now_ns_);
+      break;
+    case RequestVerdict::kLongFirst: {
+      const size_t bytes = header.message_bytes();
+      const uint32_t type = header.request_type();
+      auto refuse = [&](uint64_t& counter, wire::FailureCode code) {
+        counter++;
+        session.note(number);
+        session.begin(slot, header, number, now_ns_);
+        fail_request(server, slot, code, 0);
+      };
+      if (is_closing_) return refuse(counters_.sessions_refused, wire::FailureCode::kClosing);
+      if (type >= handlers_.size() || handlers_[type].handler == nullptr) {
+        return refuse(counters_.refused_no_handler, wire::FailureCode::kUnknownType);
+      }
+      if (bytes > handlers_[type].options.max_request_bytes) {
+        return refuse(counters_.refused_too_large, wire::FailureCode::kTooLarge);
+      }
+      if (bytes > options_.receive_budget_bytes - std::min(assembling_bytes_, options_.receive_budget_bytes)) {
+        return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);
+      }
+      detail::Buffer* buffer = arena_.alloc(bytes);
+      if (buffer == nullptr || !session.begin_long(slot, header, number, now_ns_, buffer)) {
+        if (buffer != nullptr) detail::release_buffer(buffer);
+        return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);
+      }
+      assembling_bytes_ += bytes;
+      [[fallthrough]];
+    }
+    case RequestVerdict::kLongMore: {
+      const auto placed = session.place(slot, header, payload, number, now_ns_);
+      if (placed == session::ServerSession::Placed::kLeaseLost) {
+        counters_.dropped_lease++;
+        return;
+      }
+      session.note(number);
+      if (placed == session::ServerSession::Placed::kComplete) {
+        detail::Buffer* buffer = session.take_assembled(slot);
+        assembling_bytes_ -= slot->request_bytes;
+        return run_handler(server, slot, buffer->data(), slot->request_bytes, buffer);
+      }
+      session.owe_credit_return(now_ns_);
+      break;
+    }
+    case RequestVerdict::kShort:
+      CHECK(verdict == RequestVerdict::kShort, ==, false);
+  }
+  list_to_send(server);
+}
+
+void EndpointCore::fail_request(Server* server, ServerSlot* slot, wire::FailureCode code, uint16_t app_code) {
+  server->session.fail(slot, code, app_code);
+  list_to_send(server);
+}
+
+/// `data` is `owned`'s, or the transport's (then `owned` is null) until this returns.
+void EndpointCore::run_handler(Server* server, ServerSlot* slot, const std::byte* data, uint32_t bytes,
+                               detail::Buffer* owned) {
+  auto refuse = [&](uint64_t& counter, wire::FailureCode code) {
+    counter++;
+    if (owned != nullptr) detail::release_buffer(owned);
+    fail_request(server, slot, code, 0);
+  };
+  if (slot->type >= handlers_.size() || handlers_[slot->type].handler == nullptr) {
+    return refuse(counters_.refused_no_handler, wire::FailureCode::kUnknownType);
+  }
+  HandlerEntry& entry = handlers_[slot->type];
+  if (bytes > entry.options.max_request_bytes) {
+    return refuse(counters_.refused_too_large, wire::FailureCode::kTooLarge);
+  }
+  if (is_closing_) return refuse(counters_.sessions_refused, wire::FailureCode::kClosing);
+  uint64_t deadline_ns = UINT64_MAX;
+  if (slot->deadline_code != wire::kNoDeadline) {
+    if (slot->deadline_code == 0) return refuse(counters_.refused_deadline, wire::FailureCode::kDeadline);
+    deadline_ns = now_ns_ + wire::decode_time_left(slot->deadline_code);
+  }
+  Incoming* incoming = slot->call != nullptr ? static_cast<Incoming*>(slot->call) : make_record(server, slot);
+  if (incoming == nullptr) return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);
+  incoming->data = data;
+  incoming->bytes = bytes;
+  incoming->is_stable.store(owned != nullptr, std::memory_order_relaxed);
+  incoming->deadline_ns = deadline_ns;
+  incoming->copy = owned;
+  incoming->is_open = true;
+  counters_.requests_handled++;
+  if (entry.options.worker) return run_in_worker(entry, incoming);
+  (*entry.handler)(Request(incoming));
+  if (incoming->is_open) keep(incoming);
+}
+
+/// The slot's record of its requests. Null: no memory.
+Incoming* EndpointCore::make_record(Server* server, ServerSlot* slot) {
+  Incoming* incoming = mailbox_->take_incoming(this);
+  if (incoming == nullptr) return nullptr;
+  incoming->server = server;
+  incoming->slot = slot;
+  slot->call = incoming;
+  return incoming;
+}
+
+/// The handler has returned without an answer: the message must outlive the receive buffer. Another thread may have the
+/// Request already. The client learns that its request has arrived.
+void EndpointCore::keep(Incoming* incoming) {
+  incoming->server->session.owe_credit_return(now_ns_);
+  list_to_send(incoming->server);
+  if (incoming->is_stable.load(std::memory_order_relaxed) || mailbox_->make_stable(incoming)) return;
+  counters_.refused_no_memory++;
+  incoming->slot->call = nullptr;
+  fail_request(incoming->server, incoming->slot, wire::FailureCode::kNoMemory, 0);
+  incoming->server = nullptr;
+  incoming->is_cancelled.store(true, std::memory_order_relaxed);
+  mailbox_->make_empty(incoming);
+}
+
+void EndpointCore::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
+  Server* server = incoming->server;
+  ServerSlot* slot = incoming->slot;
+  keep(incoming);
+  if (incoming->server == nullptr) return on_answered(incoming);  // no memory: failed already
+  Endpoint::Handler* handler = entry.handler.get();
+  const bool is_submitted = nexus_.submit_work([handler, incoming] {
+    Mailbox* mailbox = incoming->mailbox;
+    Request request(incoming);
+    // After close() the handler may be gone; the Request then just goes home.
+    if (!mailbox->enter_worker()) return;
+    (*handler)(std::move(request));
+    mailbox->leave_worker();
+  });
+  if (!is_submitted) {
+    counters_.refused_worker_queue++;
+    counters_.requests_handled--;
+    Mailbox::rest(incoming);
+    fail_request(server, slot, wire::FailureCode::kOverloaded, 0);
+  }
+}
+
+Result<std::span<std::byte>> EndpointCore::stage_response_slow(Incoming* incoming, size_t len_bytes) {
+  incoming->is_staged = false;
+  detail::Buffer* buffer = incoming->response;
+  if (buffer == nullptr || buffer->capacity_bytes < len_bytes) {
+    if (buffer != nullptr) detail::release_buffer(buffer);
+    buffer = incoming->response = arena_.alloc(len_bytes);
+    if (buffer == nullptr) return Status(Code::kNoMemory, "no memory for the response: see memory_limit_bytes");
+  }
+  buffer->length_bytes = static_cast<uint32_t>(len_bytes);
+  return std::span(buffer->data(), len_bytes);
+}
+
+/// Any answer of a request, in the owner's thread.
+void EndpointCore::on_answered(Incoming* incoming) {
+  Server* server = incoming->server;
+  if (server == nullptr) return mailbox_->give_incoming(incoming);
+  ServerSlot* slot = incoming->slot;
+  if (incoming->answer != Incoming::Answer::kResponse) {
+    server->session.fail(slot, incoming->failure, incoming->app_code);
+  } else if (incoming->response == nullptr && !incoming->is_staged && !stage_response_slow(incoming, 0).ok()) {
+    server->session.fail(slot, wire::FailureCode::kNoMemory, 0);
+  } else {
+    if (incoming->response != nullptr) {
+      if (slot->response != nullptr) release_after(slot->response_ticket, slot->response);
+      slot->response = std::exchange(incoming->response, nullptr);
+      slot->response_ticket = 0;
+    }
+    slot->response_bytes = slot->response->length_bytes;
+    server->session.respond(slot);
+  }
+  Mailbox::rest(incoming);
+  list_to_send(server);
+}
+
+void EndpointCore::heard_from(Server* server) {
+  server->session.heard_epoch = credit_epoch_;
+  sessions_heard_++;
+}
+
+void EndpointCore::start_credit_epoch() {
+  const uint32_t share = receive_queue_packets() / std::max(sessions_heard_, 1u);
+  credit_limit_ = static_cast<uint8_t>(std::clamp(share, 1u, kCreditsMax));
+  sessions_heard_ = 0;
+  credit_epoch_++;
+  credit_epoch_end_ns_ = now_ns_ + kCreditEpochNs;
+}
+
+// ---- Packets to a client ----
+
+void EndpointCore::on_response(wire::Header header, transport::Payload payload) {
+  Client* client = clients_.find(header.session_key());
+  if (client == nullptr) {
+    counters_.dropped_unknown_session++;
+    return;
+  }
+  finish_verdict(client, client->session.on_response(header, payload, now_ns_));
+}
+
+void EndpointCore::finish_verdict(Client* client, const session::ClientVerdict& verdict) {
+  if (verdict.drop != Drop::kNone) [[unlikely]]
+    count_drop(verdict.drop);
+  if (verdict.finished != nullptr) [[likely]]
+    finish(client, verdict.finished, verdict.status, verdict.app_code);
+  after_input(client);
+}
+
+void EndpointCore::count_drop(Drop drop) {
+  if (drop == Drop::kMalformed) counters_.dropped_malformed++;
+  if (drop == Drop::kStale) counters_.dropped_stale++;
+  if (drop == Drop::kLease) counters_.dropped_lease++;
+}
+
+void EndpointCore::finish(Client* client, ClientSlot* slot, Status status, uint16_t app_code) {
+  detail::Buffer* request = slot->request;
+  detail::Buffer* response = slot->response;
+  const uint64_t ticket = slot->ticket;
+  session::Continuation continuation = std::move(slot->continuation);
+  client->session.release_slot(slot);
+  start_queued(client);
+  finish_or_wait(ticket, request, response, status, app_code, std::move(continuation), true);
+}
+
+void EndpointCore::on_other(wire::Header header, transport::Payload payload) {
+  if (!wire::is_known(static_cast<uint8_t>(header.kind()))) {
+    counters_.dropped_malformed++;
+    return;
+  }
+  if (!wire::is_from_client(header.kind())) {
+    Client* client = clients_.find(header.session_key());
+    if (client == nullptr) {
+      counters_.dropped_unknown_session++;
+      return;
+    }
+    switch (header.kind()) {
+      case wire::Kind::kCr:
+        return finish_verdict(client, client->session.on_credit_return(header, payload, now_ns_));
+      case wire::Kind::kCancelled:
+        return finish_verdict(client, client->session.on_cancelled(header, now_ns_));
+      default:
+        if (client->session.on_path_reply(header, payload.bytes, now_ns_)) start_queued(client);
+        return;
+    }
+  }
+  Server* server = servers_.find(header.session_key());
+  if (server == nullptr) {
+    counters_.dropped_unknown_session++;
+    return;
+  }
+  auto& session = server->session;
+  const uint64_t number = session.admit(header);
+  if (number == 0) {
+    counters_.dropped_stale++;
+    return;
+  }
+  if (session.heard_epoch != credit_epoch_) heard_from(server);
+  switch (header.kind()) {
+    case wire::Kind::kRfr:
+      session.note(number);
+      if (!session.on_rfr(header, number, now_ns_)) counters_.dropped_stale++;
+      break;
+    case wire::Kind::kProbe:
+      session.note(number);
+      session.on_probe(header, number, now_ns_);
+      break;
+    case wire::Kind::kCancel: {
+      session.note(number);
+      ServerSlot* slot = session.on_cancel(header);
+      if (slot != nullptr) {
+        end_server_slot(server, slot);
+      } else {
+        session.owe_credit_return(now_ns_);
+      }
+      break;
+    }
+    case wire::Kind::kReport:
+      session.note(number);
+      if (!session.on_report(payload, [&](ServerSlot* slot) {
+            if (slot->response != nullptr) release_after(slot->response_ticket, std::exchange(slot->response, nullptr));
+          })) {
+        counters_.dropped_malformed++;
+      }
+      break;
+    default:
+      if (!session.on_path_probe(header, payload.bytes, number)) {
+        counters_.dropped_malformed++;
+        return;
+      }
+      session.note(number);
+      break;
+  }
+  list_to_send(server);
+}
+
+}  // namespace tern::rpc

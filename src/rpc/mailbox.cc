@@ -1,0 +1,138 @@
+#include "rpc/mailbox.h"
+
+#include <cstring>
+
+namespace tern::rpc {
+
+Incoming* Mailbox::make_incoming(EndpointCore* core) {
+  Incoming* incoming = incomings_.take();
+  if (incoming == nullptr) return nullptr;
+  incoming->mailbox = this;
+  incoming->core = core;
+  return incoming;
+}
+
+void Mailbox::release_buffers(Incoming* incoming) {
+  if (incoming->copy != nullptr) detail::release_buffer(std::exchange(incoming->copy, nullptr));
+  if (incoming->response != nullptr) detail::release_buffer(std::exchange(incoming->response, nullptr));
+}
+
+bool Mailbox::give_after_close(Incoming* incoming) {
+  release_buffers(incoming);
+  return --out_ == 0;
+}
+
+void Mailbox::push_answered(Incoming* incoming) {
+  bool is_last = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (!is_closed_) {
+      answered_.push_back(incoming);
+      announce();
+    } else {
+      is_last = give_after_close(incoming) && !keep_alive_;
+    }
+  }
+  if (is_last) {
+    memory::Arena& last_arena = arena;
+    delete this;
+    last_arena.orphan();
+  }
+}
+
+Status Mailbox::push_post(detail::InlineFunction<> function) {
+  std::lock_guard lock(mutex_);
+  if (refuses_posts_) return {Code::kSessionReset, "the endpoint is closed: nothing runs in its loop any more"};
+  if (posts_.size() >= kPostsMax) {
+    return {Code::kQueueFull, "65536 posted functions wait: run the endpoint's event loop, or post less"};
+  }
+  posts_.push_back(std::move(function));
+  announce();
+  return {};
+}
+
+bool Mailbox::make_stable(Incoming* incoming) {
+  std::lock_guard lock(mutex_);
+  if (incoming->is_stable.load(std::memory_order_relaxed)) return true;
+  detail::Buffer* copy = arena.alloc(incoming->bytes);
+  if (copy == nullptr) return false;
+  std::memcpy(copy->data(), incoming->data, incoming->bytes);
+  incoming->copy = copy;
+  incoming->data = copy->data();
+  incoming->is_stable.store(true, std::memory_order_release);
+  return true;
+}
+
+void Mailbox::make_empty(Incoming* incoming) {
+  std::lock_guard lock(mutex_);
+  incoming->data = nullptr;
+  incoming->bytes = 0;
+  incoming->is_stable.store(true, std::memory_order_release);
+}
+
+void Mailbox::drain(std::vector<Incoming*>& answered, std::vector<detail::InlineFunction<>>& posts) {
+  std::lock_guard lock(mutex_);
+  has_mail_.store(false, std::memory_order_relaxed);
+  answered.swap(answered_);
+  posts.swap(posts_);
+}
+
+void Mailbox::refuse_posts() {
+  std::lock_guard lock(mutex_);
+  refuses_posts_ = true;
+}
+
+void Mailbox::set_wake(std::function<void()> wake) {
+  std::lock_guard lock(mutex_);
+  wake_ = std::move(wake);
+}
+
+void Mailbox::announce() {
+  has_mail_.store(true, std::memory_order_seq_cst);
+  if (wake_ && may_sleep.load(std::memory_order_seq_cst)) wake_();
+}
+
+bool Mailbox::enter_worker() {
+  std::lock_guard lock(mutex_);
+  if (is_closed_) return false;
+  workers_++;
+  return true;
+}
+
+void Mailbox::leave_worker() {
+  std::lock_guard lock(mutex_);
+  if (--workers_ == 0) no_workers_.notify_all();
+}
+
+void Mailbox::close() {
+  std::vector<detail::InlineFunction<>> dropped;  // destroyed outside of the lock: they may hold Requests
+  bool is_last;
+  {
+    std::unique_lock lock(mutex_);
+    is_closed_ = true;
+    wake_ = nullptr;
+    owner_.store(nullptr, std::memory_order_relaxed);
+    no_workers_.wait(lock, [&] { return workers_ == 0; });
+    for (Incoming* incoming : answered_) give_incoming(incoming);
+    answered_.clear();
+    out_ = incomings_.taken();
+    for (; free_ != nullptr; free_ = free_->next_free) out_--;
+    dropped.swap(posts_);
+    // Dropping the posted functions may end Requests: the mailbox must live until then.
+    is_last = dropped.empty() && out_ == 0;
+    if (!dropped.empty()) keep_alive_ = true;
+  }
+  if (!dropped.empty()) {
+    dropped.clear();
+    std::lock_guard lock(mutex_);
+    keep_alive_ = false;
+    is_last = out_ == 0;
+  }
+  if (is_last) {
+    memory::Arena& last_arena = arena;
+    delete this;
+    last_arena.orphan();
+  }
+}
+
+}  // namespace tern::rpc

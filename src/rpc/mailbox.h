@@ -1,0 +1,156 @@
+// What other threads may touch of an endpoint: posted functions, answers of requests, and the records of those
+// requests. Outlives the endpoint until the last Request has come home.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include <tern/detail/buffer.h>
+#include <tern/detail/inline_function.h>
+#include <tern/endpoint.h>
+#include <tern/environment.h>
+
+#include "base/pool.h"
+#include "memory/arena.h"
+#include "session/server_session.h"
+#include "wire/header.h"
+
+namespace tern::rpc {
+
+class EndpointCore;
+class Mailbox;
+struct Server;
+
+/// What a Request points to. A server slot keeps its record from request to request; when the request ends before it is
+/// answered (cancel, the session's end) the record stays with the Request and goes home with it. Made and given back
+/// by the owner thread while the endpoint lives, under the mailbox's mutex afterwards. At rest, in a slot or not:
+/// not open, not stable, not cancelled, no deadline, no buffers.
+struct Incoming {
+  enum class Answer : uint8_t { kDropped, kResponse, kFailure };
+
+  const std::byte* data = nullptr;
+  uint32_t bytes = 0;
+  wire::FailureCode failure = wire::FailureCode::kNoResponse;
+  Answer answer = Answer::kDropped;
+  uint16_t app_code = 0;
+  /// False while `data` is the transport's: the handler has not returned. Written under the mutex, or before anybody
+  /// else can know the record.
+  std::atomic<bool> is_stable{false};
+  std::atomic<bool> is_cancelled{false};
+  uint64_t deadline_ns = UINT64_MAX;
+  Mailbox* mailbox = nullptr;    ///< as long as the record exists
+  EndpointCore* core = nullptr;  ///< likewise; owner thread only
+  Incoming* next_free = nullptr;
+  Server* server = nullptr;             ///< owner thread only; null: nobody waits for the answer any more
+  session::ServerSlot* slot = nullptr;  ///< owner thread only, with `server`
+  bool is_open = false;                 ///< owner thread only: the request is with the application
+  bool is_staged = false;               ///< owner thread only: the answer is in slot->response
+  detail::Buffer* response = nullptr;   ///< the answer, where it is not in slot->response
+  detail::Buffer* copy = nullptr;       ///< holds `data` once it is stable
+};
+
+class Mailbox {
+ public:
+  /// Functions that may wait for the owner; beyond it post() is refused.
+  static constexpr size_t kPostsMax = 65536;
+
+  Mailbox(memory::Arena& its_arena, Environment& its_environment) : arena(its_arena), environment(its_environment) {
+    owner_.store(memory::thread_name(), std::memory_order_relaxed);
+  }
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+
+  memory::Arena& arena;      ///< alive as long as the mailbox
+  Environment& environment;  ///< for Request::time_left()
+
+  bool is_owner() const { return owner_.load(std::memory_order_relaxed) == memory::thread_name(); }
+  void bind_owner() { owner_.store(memory::thread_name(), std::memory_order_relaxed); }
+
+  /// Owner only. A record without buffers, not cancelled; null: no memory.
+  Incoming* take_incoming(EndpointCore* core) {
+    Incoming* incoming = free_;
+    if (incoming == nullptr) [[unlikely]]
+      return make_incoming(core);
+    free_ = incoming->next_free;
+    return incoming;
+  }
+  /// Owner only, endpoint open: back to rest, in its slot.
+  static void rest(Incoming* incoming) {
+    release_buffers(incoming);
+    incoming->is_open = false;
+    incoming->is_staged = false;
+    incoming->is_stable.store(false, std::memory_order_relaxed);
+    incoming->is_cancelled.store(false, std::memory_order_relaxed);
+    incoming->deadline_ns = UINT64_MAX;
+  }
+  /// Owner only, endpoint open: it belongs to no slot any more.
+  void give_incoming(Incoming* incoming) {
+    rest(incoming);
+    incoming->next_free = free_;
+    free_ = incoming;
+  }
+
+  /// Any thread but the owner: the request is answered. After close(), gives the record back itself.
+  void push_answered(Incoming* incoming);
+  /// Any thread.
+  Status push_post(detail::InlineFunction<> function);
+  /// The message of a request, for a thread that is not the owner: makes it stable if the handler still runs. False: no
+  /// memory for the copy.
+  bool make_stable(Incoming* incoming);
+  /// Owner: there is no memory to keep the message; bytes() is empty from now on.
+  void make_empty(Incoming* incoming);
+
+  /// Any thread: the Nexus has something for the endpoint.
+  void announce_control() {
+    std::lock_guard lock(mutex_);
+    announce();
+  }
+
+  bool has_mail() const { return has_mail_.load(std::memory_order_seq_cst); }
+  void drain(std::vector<Incoming*>& answered, std::vector<detail::InlineFunction<>>& posts);
+
+  /// `wake` of the owner's transport; null after close(). Called by any thread.
+  void set_wake(std::function<void()> wake);
+  /// True from before the owner looks into its mailbox for the last time until it is awake again.
+  std::atomic<bool> may_sleep{false};
+
+  /// A worker is about to run a handler of this endpoint. False: the endpoint is closed, do not.
+  bool enter_worker();
+  void leave_worker();
+
+  /// No function that is posted from now on would run: push_post() refuses.
+  void refuse_posts();
+  /// The endpoint goes away: waits for running worker handlers, drops what was posted, and dies with the last record.
+  void close();
+
+ private:
+  ~Mailbox() = default;
+  /// With mutex_ held, for the mailbox may be gone once it is released: there is mail.
+  void announce();
+  Incoming* make_incoming(EndpointCore* core);
+  static void release_buffers(Incoming* incoming);
+  /// With mutex_ held, after close(). True: it was the last one.
+  bool give_after_close(Incoming* incoming);
+
+  Incoming* free_ = nullptr;  ///< owner only
+  std::atomic<const void*> owner_{nullptr};
+  std::atomic<bool> has_mail_{false};
+  std::mutex mutex_;
+  std::condition_variable no_workers_;
+  bool is_closed_ = false;
+  bool refuses_posts_ = false;
+  bool keep_alive_ = false;  ///< close() is not through yet
+  size_t workers_ = 0;
+  std::function<void()> wake_;
+  std::vector<Incoming*> answered_;
+  std::vector<detail::InlineFunction<>> posts_;
+  base::Pool<Incoming> incomings_;
+  size_t out_ = 0;  ///< after close(): records that are still to come home
+};
+
+}  // namespace tern::rpc

@@ -1,0 +1,333 @@
+// An endpoint over one transport: the event loop. One iteration is: receive, mail, what is due, transmit.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include <tern/rpc.h>
+
+#include "base/alarm.h"
+#include "rpc/endpoint_core.h"
+
+namespace tern::rpc {
+
+template <class Impl>
+class RpcCore final : public EndpointCore {
+ public:
+  static_assert(transport::TransportImpl<Impl>);
+
+  /// Takes over `arena`.
+  RpcCore(nexus::NexusCore& nexus, memory::Arena& arena, const RpcOptions& options, std::string_view name,
+          std::unique_ptr<Impl> transport)
+      : EndpointCore(nexus, arena, options, name, Impl::kRtoNsMin), transport_(std::move(transport)) {}
+  ~RpcCore() override { shut_down(); }
+
+  /// What can fail of the construction.
+  Status start() {
+    path_buffer_ = arena_.alloc(transport_->payload_bytes_max());
+    if (path_buffer_ == nullptr) return {Code::kNoMemory, "no memory for one packet of message memory"};
+    std::memset(path_buffer_->data(), 0, path_buffer_->length_bytes);
+    now_ns_ = transport_->now();
+    set_budgets();
+    mailbox_->set_wake([transport = transport_.get()] { transport->wake(); });
+    return nexus_.add_endpoint(port_);
+  }
+
+  Status run(Duration duration);
+  Result<size_t> run_once() {
+    if (Status status = enter(); !status.ok()) [[unlikely]]
+      return status;
+    const size_t packets = iterate();
+    if (alarm_.is_open()) [[unlikely]]
+      arm();
+    return packets;
+  }
+  Result<int> descriptor() {
+    if (Status status = enter(); !status.ok()) return status;
+    if (!alarm_.is_open()) {
+      if (Status status = alarm_.open(transport_->descriptor()); !status.ok()) return status;
+      mailbox_->may_sleep.store(true, std::memory_order_seq_cst);
+      arm();
+    }
+    return alarm_.descriptor();
+  }
+  Status close(Duration drain);
+
+ private:
+  /// Packets of one session in one iteration, so that the others get their turn.
+  static constexpr uint32_t kPacketsPerTurn = 128;
+  /// An idle iteration costs a poll; the clock is read in every n-th of them only.
+  static constexpr uint32_t kIdleClockReads = 8;
+
+  struct PlainSender {
+    Impl& transport;
+    transport::PeerId peer;
+    bool send(const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
+      return transport.send(peer, header, data, len, buffer);
+    }
+  };
+
+  Status enter() {
+    if (!is_owner()) [[unlikely]] {
+      if (is_bound_) return {Code::kWrongThread, "only the thread that first ran the event loop may run it"};
+      bind_owner();
+    }
+    if (is_in_loop_) [[unlikely]] {
+      return {Code::kMisuse, "the event loop runs already: handlers and continuations must not run it again"};
+    }
+    if (is_closed_) [[unlikely]]
+      return {Code::kSessionReset, "the endpoint is closed"};
+    is_bound_ = true;
+    is_armed_ = false;
+    return {};
+  }
+  size_t iterate();
+  void freshen_clock() {
+    if (is_clock_fresh_) return;
+    now_ns_ = transport_->now();
+    is_clock_fresh_ = true;
+    if (now_ns_ >= credit_epoch_end_ns_) [[unlikely]]
+      start_credit_epoch();
+  }
+  void transmit();
+  /// Sends to one peer, several times: what the transport has for that, or its send().
+  auto sender_to(transport::PeerId peer) {
+    if constexpr (requires { typename Impl::Sender; }) {
+      return typename Impl::Sender(*transport_, peer);
+    } else {
+      return PlainSender{*transport_, peer};
+    }
+  }
+  [[gnu::always_inline]] bool transmit_client(Client* client);
+  [[gnu::always_inline]] bool transmit_server(Server* server);
+  void send_path_probes();
+  void sleep(uint64_t until_ns);
+  void arm();
+  void shut_down();
+
+  Result<transport::PeerId> connect_peer(const nexus::AddressBytes& address, std::string_view host) override {
+    return transport_->connect(std::span(address.bytes).first(address.size), host);
+  }
+  transport::PeerState peer_state(transport::PeerId peer) override { return transport_->peer_state(peer); }
+  void disconnect_peer(transport::PeerId peer) override { transport_->disconnect(peer); }
+  nexus::AddressBytes local_address() const override {
+    nexus::AddressBytes address;
+    const auto bytes = transport_->address();
+    std::copy(bytes.begin(), bytes.end(), address.bytes.begin());
+    address.size = static_cast<uint8_t>(bytes.size());
+    return address;
+  }
+  uint32_t payload_bytes_max() const override { return transport_->payload_bytes_max(); }
+  uint32_t receive_queue_packets() const override { return transport_->receive_queue_packets(); }
+  uint64_t clock_ns() override { return transport_->now(); }
+  void wake_transport() override { transport_->wake(); }
+
+  std::unique_ptr<Impl> transport_;
+  uint64_t sent_ticket_ = 0;  ///< of the last packet that the transport has taken
+  bool is_clock_fresh_ = false;
+  base::Alarm alarm_;  ///< open from the first descriptor() on
+  uint32_t idle_iterations_ = 0;
+};
+
+template <class Impl>
+size_t RpcCore<Impl>::iterate() {
+  is_in_loop_ = true;
+  is_clock_fresh_ = false;
+  // Odd while inside: the peers' question whether this endpoint hangs in a callback is answered by it.
+  const uint64_t iteration = port_.iteration.load(std::memory_order_relaxed);
+  port_.iteration.store(iteration + 1, std::memory_order_relaxed);
+  released_ = transport_->released();
+
+  const size_t packets = transport_->receive([this](const wire::Header& header, const transport::Payload& payload)
+                                                 __attribute__((always_inline)) {
+                                                   freshen_clock();
+                                                   on_packet(header, payload);
+                                                 });
+  counters_.packets_received += packets;
+  if (packets == 0 && ++idle_iterations_ % kIdleClockReads == 0) freshen_clock();
+  if (mailbox_->has_mail()) [[unlikely]] {
+    freshen_clock();
+    read_mail();
+  }
+  if (has_due()) [[unlikely]] {
+    freshen_clock();
+    run_due();
+  }
+  if (!clients_to_send_.empty() || !servers_to_send_.empty() || !path_probes_.empty()) {
+    freshen_clock();
+    transmit();
+  } else if (sent_ticket_ > released_) [[unlikely]] {
+    transport_->flush();  // what it has kept back may leave now
+  }
+  if (has_dead()) [[unlikely]]
+    free_dead();
+  port_.iteration.store(iteration + 2, std::memory_order_relaxed);
+  is_in_loop_ = false;
+  return packets;
+}
+
+template <class Impl>
+void RpcCore<Impl>::transmit() {
+  if (!path_probes_.empty()) [[unlikely]]
+    send_path_probes();
+  servers_to_send_.filter([this](Server * server) __attribute__((always_inline)) {
+    if (!server->is_dead && transmit_server(server)) [[unlikely]]
+      return true;
+    server->is_listed_to_send = false;
+    return false;
+  });
+  if (!clients_to_send_.empty()) {
+    clients_to_send_.filter([this](Client * client) __attribute__((always_inline)) {
+      if (!client->is_dead && transmit_client(client)) [[unlikely]]
+        return true;
+      client->is_listed_to_send = client->is_departing && !client->is_dead;
+      return false;
+    });
+    // What was sent now may want a look when its answer is late.
+    at_latest(now_ns_ + rto_ns_min_);
+  }
+  sent_ticket_ = transport_->ticket();
+  transport_->flush();
+}
+
+/// True: there is more, but not now.
+template <class Impl>
+inline bool RpcCore<Impl>::transmit_client(Client* client) {
+  auto& session = client->session;
+  using Turn = session::ClientSession::Turn;
+  auto sender = sender_to(client->peer);
+  Turn turn;
+  uint32_t packets = 0;
+  do {
+    turn = session.transmit(
+        now_ns_,
+        [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
+            __attribute__((always_inline)) { return sender.send(header, payload, bytes, buffer); },
+        [&]() __attribute__((always_inline)) { return transport_->ticket(); }, packets);
+    if (turn == Turn::kSentAgain) [[unlikely]]
+      counters_.retransmissions++;
+  } while (turn >= Turn::kSent && packets < kPacketsPerTurn);
+  counters_.packets_sent += packets;
+  if (turn == Turn::kNothing) [[likely]]
+    return session.wants_to_send();
+  if (turn == Turn::kRefused) counters_.transport_full++;
+  if (turn != Turn::kLater) return true;
+  depart_later(client);
+  return false;
+}
+
+template <class Impl>
+inline bool RpcCore<Impl>::transmit_server(Server* server) {
+  auto& session = server->session;
+  using Turn = session::ServerSession::Turn;
+  auto sender = sender_to(server->peer);
+  Turn turn;
+  uint32_t packets = 0;
+  do {
+    turn = session.transmit(
+        now_ns_, credit_limit_,
+        [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
+            __attribute__((always_inline)) {
+              if (payload == nullptr && bytes != 0) [[unlikely]] {
+                payload = path_buffer_->data();
+                buffer = path_buffer_;
+              }
+              return sender.send(header, payload, bytes, buffer);
+            },
+        [&]() __attribute__((always_inline)) { return transport_->ticket(); }, packets);
+  } while (turn == Turn::kSent && packets < kPacketsPerTurn);
+  counters_.packets_sent += packets;
+  if (turn == Turn::kNothing) [[likely]]
+    return false;
+  if (turn == Turn::kSent) return session.wants_to_send();
+  counters_.transport_full++;
+  return !transport_is_dead(server->peer);
+}
+
+template <class Impl>
+void RpcCore<Impl>::send_path_probes() {
+  for (Client* client : path_probes_) {
+    if (client->is_dead || client->session.state() != session::ClientSession::State::kProbing) continue;
+    const wire::Header header = client->session.path_probe();
+    if (transport_->send(client->peer, header, path_buffer_->data(), client->session.payload_bytes_max(),
+                         path_buffer_)) {
+      counters_.packets_sent++;
+    }
+  }
+  path_probes_.clear();
+}
+
+template <class Impl>
+Status RpcCore<Impl>::run(Duration duration) {
+  if (Status status = enter(); !status.ok()) return status;
+  const uint64_t start_ns = transport_->now();
+  const uint64_t until_ns = duration == Duration::max()
+                                ? UINT64_MAX
+                                : start_ns + static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0));
+  const auto spin_ns = static_cast<uint64_t>(std::max<int64_t>(options_.spin.count(), 0));
+  uint64_t worked_ns = start_ns;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    const size_t packets = iterate();
+    if (packets != 0) worked_ns = now_ns_;
+    if (!is_clock_fresh_) continue;
+    if (now_ns_ >= until_ns) break;
+    if (options_.wait == Wait::kPoll || packets != 0) continue;
+    if (options_.wait == Wait::kBlock || now_ns_ - worked_ns >= spin_ns) sleep(until_ns);
+  }
+  stop_.store(false, std::memory_order_relaxed);
+  return {};
+}
+
+/// Blocks until there is something to do, `until_ns` at the latest.
+template <class Impl>
+void RpcCore<Impl>::sleep(uint64_t until_ns) {
+  if (!clients_to_send_.empty() || !servers_to_send_.empty() || has_due()) return;
+  mailbox_->may_sleep.store(true, std::memory_order_seq_cst);
+  if (transport_->prepare_wait() && !mailbox_->has_mail() && !stop_.load(std::memory_order_seq_cst)) {
+    transport_->wait(std::min(until_ns, next_due_ns()));
+  }
+  transport_->end_wait();
+  if (!alarm_.is_open()) mailbox_->may_sleep.store(false, std::memory_order_relaxed);
+}
+
+/// Leaves the descriptor such that it becomes readable when there is something to do.
+template <class Impl>
+void RpcCore<Impl>::arm() {
+  transport_->end_wait();
+  const bool is_quiet = clients_to_send_.empty() && servers_to_send_.empty() && !has_due() && !mailbox_->has_mail();
+  const bool may_wait = is_quiet && transport_->prepare_wait() && !mailbox_->has_mail();
+  alarm_.set(may_wait ? next_due_ns() : 0);
+  is_armed_ = true;
+}
+
+template <class Impl>
+Status RpcCore<Impl>::close(Duration drain) {
+  if (Status status = enter(); !status.ok()) return status;
+  start_closing();
+  const uint64_t until_ns = transport_->now() + static_cast<uint64_t>(std::max<int64_t>(drain.count(), 0));
+  while (has_unfinished_work() && transport_->now() < until_ns) iterate();
+  shut_down();
+  return {};
+}
+
+/// Ends what is left. The transport lets go of all message memory when it dies; then the last continuations run.
+template <class Impl>
+void RpcCore<Impl>::shut_down() {
+  if (transport_ == nullptr) return;
+  is_in_loop_ = true;
+  close_all();
+  nexus_.remove_endpoint(port_);
+  clients_to_send_.clear();
+  servers_to_send_.clear();
+  path_probes_.clear();
+  mailbox_->set_wake(nullptr);
+  wait_for_wakers();
+  transport_.reset();
+  released_ = UINT64_MAX;
+  finish_all();
+  if (path_buffer_ != nullptr) detail::release_buffer(std::exchange(path_buffer_, nullptr));
+  is_in_loop_ = false;
+}
+
+}  // namespace tern::rpc

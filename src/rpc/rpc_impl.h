@@ -1,0 +1,69 @@
+// The members of Rpc<T>, for whoever instantiates it: the library for its own transports, others for theirs.
+#pragma once
+
+#include <new>
+#include <utility>
+
+#include <tern/rpc.h>
+
+#include "memory/arena.h"
+#include "nexus/nexus_core.h"
+#include "rpc/rpc_core.h"
+
+namespace tern {
+
+template <Transport T>
+Rpc<T>::Rpc(std::unique_ptr<rpc::RpcCore<typename T::Impl>> core) : Endpoint(core.get()), owned_(std::move(core)) {}
+
+template <Transport T>
+Rpc<T>::~Rpc() = default;
+
+template <Transport T>
+Result<std::unique_ptr<Rpc<T>>> Rpc<T>::create(Nexus& nexus, typename T::Options transport_options,
+                                               RpcOptions options) {
+  using Impl = typename T::Impl;
+  memory::ArenaOptions arena_options;
+  arena_options.shared = Impl::kShared;
+  arena_options.huge_pages = options.huge_pages;
+  arena_options.giant_pages = options.giant_pages;
+  arena_options.limit_bytes = options.memory_limit_bytes;
+  auto arena = memory::Arena::create(arena_options);
+  if (!arena.ok()) return arena.status();
+  // A data path without an address of its own is where the Nexus is.
+  if constexpr (requires { transport_options.bind; }) {
+    if (transport_options.bind.empty()) transport_options.bind = nexus.core().listen_host();
+  } else if constexpr (requires { transport_options.inner.bind; }) {
+    if (transport_options.inner.bind.empty()) transport_options.inner.bind = nexus.core().listen_host();
+  }
+  auto transport = Impl::create(std::move(transport_options), **arena);
+  if (!transport.ok()) {
+    (*arena)->orphan();
+    return transport.status();
+  }
+  auto core = std::unique_ptr<rpc::RpcCore<Impl>>(
+      new rpc::RpcCore<Impl>(nexus.core(), **arena, options, T::kName, std::move(*transport)));
+  if (Status status = core->start(); !status.ok()) return status;
+  return std::unique_ptr<Rpc>(new Rpc(std::move(core)));
+}
+
+template <Transport T>
+Status Rpc<T>::run_event_loop(Duration duration) {
+  return owned_->run(duration);
+}
+
+template <Transport T>
+Result<size_t> Rpc<T>::run_event_loop_once() {
+  return owned_->run_once();
+}
+
+template <Transport T>
+Result<int> Rpc<T>::descriptor() {
+  return owned_->descriptor();
+}
+
+template <Transport T>
+Status Rpc<T>::close(Duration drain) {
+  return owned_->close(drain);
+}
+
+}  // namespace tern

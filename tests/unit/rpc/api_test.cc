@@ -1,0 +1,504 @@
+// What a broken API rule gets (promise 4), over each transport: an error that names the rule, and nothing lost.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "unit/rpc/rpc_world.h"
+
+namespace tern::rpc_test {
+namespace {
+
+template <class T>
+class Api : public ::testing::Test {
+ protected:
+  World<T> world;
+};
+TYPED_TEST_SUITE(Api, Transports, TransportNames);
+
+template <class F>
+void in_another_thread(F f) {
+  std::thread(f).join();
+}
+
+// ---- Birth ----
+
+TYPED_TEST(Api, nexus_create__a_uri_that_is_none) {
+  for (const char* uri : {"", "tcp://127.0.0.1:1", "udp://127.0.0.1", "udp://:1", "udp://127.0.0.1:x",
+                          "udp://127.0.0.1:70000", "udp://127.0.0.1:0/3", "127.0.0.1:0"}) {
+    auto nexus = Nexus::create(uri);
+    EXPECT_FALSE(nexus.ok()) << uri;
+    EXPECT_EQ(nexus.status().code(), Code::kMisuse) << uri;
+  }
+}
+
+TYPED_TEST(Api, nexus_create__a_port_that_is_taken) {
+  auto first = Nexus::create("udp://127.0.0.1:0");
+  ASSERT_TRUE(first.ok());
+  auto second = Nexus::create((*first)->uri());
+  EXPECT_EQ(second.status().code(), Code::kUnavailable);
+}
+
+TYPED_TEST(Api, create__an_endpoint_id_twice) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto again = Rpc<TypeParam>::create(*this->world.server_nexus, {}, small_memory());
+  EXPECT_EQ(again.status().code(), Code::kMisuse);
+  auto other = Rpc<TypeParam>::create(*this->world.server_nexus, {}, small_memory({.endpoint_id = 1}));
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  EXPECT_EQ((*other)->id(), 1);
+  // The failed attempt has not harmed the one that has the id, and its end gives the id free.
+  const Session session = this->world.open();
+  EXPECT_EQ(this->world.ask(session, kEcho, "x").response, "x");
+  this->world.server.reset();
+  auto heir = Rpc<TypeParam>::create(*this->world.server_nexus, {}, small_memory());
+  EXPECT_TRUE(heir.ok()) << heir.status().message();
+}
+
+TYPED_TEST(Api, create__options_out_of_range) {
+  auto nexus = Nexus::create("udp://127.0.0.1:0");
+  ASSERT_TRUE(nexus.ok());
+  auto no_memory = Rpc<TypeParam>::create(**nexus, {}, small_memory({.memory_limit_bytes = 1000}));
+  EXPECT_EQ(no_memory.status().code(), Code::kMisuse);
+  typename TypeParam::Options bad;
+  if constexpr (std::is_same_v<TypeParam, Shm>) {
+    bad.ring_cells = 1000;  // no power of two
+  } else {
+    bad.datagram_bytes = 100;
+  }
+  auto bad_transport = Rpc<TypeParam>::create(**nexus, bad, small_memory());
+  EXPECT_EQ(bad_transport.status().code(), Code::kMisuse);
+  if constexpr (std::is_same_v<TypeParam, Udp>) {
+    bad = {};
+    bad.bind = "127.0.0.1:99999";
+    EXPECT_EQ(Rpc<TypeParam>::create(**nexus, bad, small_memory()).status().code(), Code::kMisuse);
+    bad.bind = "192.0.2.1:0";  // of nobody (RFC 5737)
+    EXPECT_EQ(Rpc<TypeParam>::create(**nexus, bad, small_memory()).status().code(), Code::kUnavailable);
+  }
+  // And the id is still free.
+  EXPECT_TRUE(Rpc<TypeParam>::create(**nexus, {}, small_memory()).ok());
+}
+
+// ---- Registration ----
+
+TYPED_TEST(Api, on_request__what_is_refused) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& server = *this->world.server;
+  EXPECT_EQ(server.on_request(kEcho, echo).code(), Code::kMisuse) << "twice";
+  EXPECT_EQ(server.on_request(4096, echo).code(), Code::kMisuse) << "out of range";
+  EXPECT_EQ(server.on_request(UINT16_MAX, echo).code(), Code::kMisuse) << "out of range";
+  EXPECT_TRUE(server.on_request(4095, echo).ok());
+  in_another_thread([&] { EXPECT_EQ(server.on_request(2, echo).code(), Code::kWrongThread); });
+  this->world.turn();
+  EXPECT_EQ(server.on_request(2, echo).code(), Code::kMisuse) << "late";
+  const Session session = this->world.open();
+  EXPECT_EQ(this->world.ask(session, 4095, "last type").response, "last type");
+}
+
+// ---- Threads and re-entrance ----
+
+TYPED_TEST(Api, owner__every_member_from_another_thread) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  const Session session = this->world.open();
+  auto& client = *this->world.client;
+  Outcome outcome;
+  MsgBuf request = message(client, "x"), room = client.alloc_msgbuf(8);
+  in_another_thread([&] {
+    EXPECT_FALSE(client.alloc_msgbuf(8));
+    EXPECT_EQ(client.create_session("udp://127.0.0.1:1").status().code(), Code::kWrongThread);
+    EXPECT_EQ(client.destroy_session(session).code(), Code::kWrongThread);
+    EXPECT_FALSE(client.is_open(session));
+    auto id = client.enqueue_request(session, kEcho, std::move(request), std::move(room), outcome.then());
+    EXPECT_EQ(id.status().code(), Code::kWrongThread);
+    EXPECT_EQ(client.cancel(CallId{1}).code(), Code::kWrongThread);
+    EXPECT_EQ(client.after(seconds(0), [] {}).code(), Code::kWrongThread);
+    EXPECT_EQ(client.run_event_loop(seconds(0)).code(), Code::kWrongThread);
+    EXPECT_EQ(client.run_event_loop_once().status().code(), Code::kWrongThread);
+    EXPECT_EQ(client.descriptor().status().code(), Code::kWrongThread);
+    EXPECT_EQ(client.close(seconds(0)).code(), Code::kWrongThread);
+  });
+  EXPECT_TRUE(request && room) << "a refused call leaves the buffers with the caller";
+  EXPECT_EQ(text_of(request.bytes()), "x");
+  EXPECT_EQ(outcome.runs, 0);
+  EXPECT_EQ(this->world.ask(session, kEcho, "y").response, "y");
+}
+
+TYPED_TEST(Api, owner__is_the_thread_that_runs_the_loop) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& client = *this->world.client;
+  EXPECT_TRUE(client.alloc_msgbuf(8)) << "until then the one that made the endpoint";
+  in_another_thread([&] {
+    ASSERT_TRUE(client.run_event_loop_once().ok());
+    EXPECT_TRUE(client.alloc_msgbuf(8));
+  });
+  EXPECT_FALSE(client.alloc_msgbuf(8));
+  EXPECT_EQ(client.run_event_loop_once().status().code(), Code::kWrongThread);
+}
+
+TYPED_TEST(Api, run_event_loop__from_a_callback) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& server = *this->world.server;
+  auto& client = *this->world.client;
+  std::vector<Code> codes;
+  auto misuse = [&codes](auto& rpc) {
+    codes.push_back(rpc.run_event_loop(seconds(0)).code());
+    codes.push_back(rpc.run_event_loop_once().status().code());
+    codes.push_back(rpc.descriptor().status().code());
+    codes.push_back(rpc.close(seconds(0)).code());
+  };
+  ASSERT_TRUE(server
+                  .on_request(2,
+                              [&](Request request) {
+                                misuse(server);
+                                echo(std::move(request));
+                              })
+                  .ok());
+  ASSERT_TRUE(client.after(seconds(0), [&] { misuse(client); }).ok());
+  ASSERT_TRUE(client.post([&] { misuse(client); }).ok());
+  const Session session = this->world.open();
+  int runs = 0;
+  auto id = client.enqueue_request(session, 2, client.alloc_msgbuf(1), client.alloc_msgbuf(8), [&](Completion& done) {
+    EXPECT_TRUE(done.status.ok());
+    misuse(client);
+    runs++;
+  });
+  ASSERT_TRUE(id.ok());
+  this->world.run_until([&] { return runs == 1; });
+  EXPECT_EQ(codes, std::vector<Code>(16, Code::kMisuse));
+}
+
+// ---- Sessions ----
+
+TYPED_TEST(Api, create_session__what_is_refused_at_once) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& client = *this->world.client;
+  for (const char* uri :
+       {"", "udp://", "shm://127.0.0.1:1", "udp://127.0.0.1:1/65536", "udp://127.0.0.1:1/x", "udp://127.0.0.1"}) {
+    EXPECT_EQ(client.create_session(uri).status().code(), Code::kMisuse) << uri;
+  }
+  for (const int window : {0, 65, 255}) {
+    auto session = client.create_session(this->world.server_nexus->uri(), {.window = static_cast<uint8_t>(window)});
+    EXPECT_EQ(session.status().code(), Code::kMisuse) << window;
+  }
+}
+
+TYPED_TEST(Api, create_session__to_nobody) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& client = *this->world.client;
+  struct Case {
+    std::string uri;
+    Code code;
+  };
+  const std::string free_port = [] {
+    auto nexus = Nexus::create("udp://127.0.0.1:0");
+    return (*nexus)->uri();
+  }();
+  for (const Case& expected :
+       {Case{this->world.server_nexus->uri() + "/77", Code::kRefused}, Case{free_port, Code::kPeerUnreachable}}) {
+    auto session = client.create_session(expected.uri, {.connect_timeout = milliseconds(300)});
+    ASSERT_TRUE(session.ok());
+    EXPECT_FALSE(client.is_open(*session));
+    const Outcome outcome = this->world.ask(*session, kEcho, "hello");
+    EXPECT_EQ(outcome.code(), expected.code) << expected.uri << ": " << outcome.status.message();
+    EXPECT_TRUE(outcome.has_buffers);
+    EXPECT_EQ(text_of(outcome.request.bytes()), "hello");
+    this->world.turns(3);
+    EXPECT_EQ(client.destroy_session(*session).code(), Code::kSessionReset);
+  }
+}
+
+TYPED_TEST(Api, create_session__to_another_transport) {
+  using Other = std::conditional_t<std::is_same_v<TypeParam, Shm>, Udp, Shm>;
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto other = Rpc<Other>::create(*this->world.server_nexus, {}, small_memory({.endpoint_id = 9}));
+  ASSERT_TRUE(other.ok());
+  auto session = this->world.client->create_session(this->world.server_nexus->uri() + "/9");
+  ASSERT_TRUE(session.ok());
+  Outcome outcome;
+  ASSERT_TRUE(this->world.call(*session, kEcho, "x", outcome).ok());
+  this->world.run_until([&] {
+    EXPECT_TRUE((*other)->run_event_loop_once().ok());
+    return outcome.runs == 1;
+  });
+  EXPECT_EQ(outcome.code(), Code::kRefused);
+}
+
+TYPED_TEST(Api, create_session__more_than_the_server_takes) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make({}, {.server_sessions_max = 1}));
+  const Session first = this->world.open();
+  auto second = this->world.client->create_session(this->world.server_nexus->uri());
+  ASSERT_TRUE(second.ok());
+  const Outcome outcome = this->world.ask(*second, kEcho, "x");
+  EXPECT_FALSE(outcome.status.ok());
+  EXPECT_EQ(this->world.server->counters().sessions_refused, 1u);
+  EXPECT_EQ(this->world.ask(first, kEcho, "x").response, "x");
+  // Its place becomes free with its end.
+  ASSERT_TRUE(this->world.client->destroy_session(first).ok());
+  for (int i = 0; i < 100; i++) {
+    auto third = this->world.client->create_session(this->world.server_nexus->uri());
+    ASSERT_TRUE(third.ok());
+    if (this->world.ask(*third, kEcho, "x").status.ok()) return;
+  }
+  FAIL() << "the server never forgot the first session";
+}
+
+TYPED_TEST(Api, create_session__to_oneself) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& server = *this->world.server;
+  auto session = server.create_session(this->world.server_nexus->uri());
+  ASSERT_TRUE(session.ok());
+  Outcome outcome;
+  auto id = server.enqueue_request(*session, kEcho, message(server, "me"), server.alloc_msgbuf(8), outcome.then());
+  ASSERT_TRUE(id.ok());
+  this->world.run_until([&] { return outcome.runs == 1; });
+  EXPECT_EQ(outcome.response, "me") << outcome.status.message();
+}
+
+TYPED_TEST(Api, session__is_stale_after_its_end) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& client = *this->world.client;
+  const Session session = this->world.open();
+  ASSERT_TRUE(client.destroy_session(session).ok());
+  EXPECT_EQ(client.destroy_session(session).code(), Code::kSessionReset) << "twice";
+  this->world.turns(3);
+  EXPECT_FALSE(client.is_open(session));
+  MsgBuf request = message(client, "x"), room = client.alloc_msgbuf(8);
+  Outcome outcome;
+  for (const Session& stale :
+       {session, Session{}, Session{session.name ^ 1}, Session{session.name + (uint64_t{1} << 32)}, Session{0},
+        Session{session.name + (1u << 22)}}) {
+    auto id = client.enqueue_request(stale, kEcho, std::move(request), std::move(room), outcome.then());
+    EXPECT_EQ(id.status().code(), Code::kSessionReset);
+    EXPECT_EQ(client.destroy_session(stale).code(), Code::kSessionReset);
+    EXPECT_FALSE(client.is_open(stale));
+  }
+  EXPECT_TRUE(request && room);
+  EXPECT_EQ(outcome.runs, 0);
+}
+
+// A generation has 10 bits on the wire, and an index is reused at once: the handle must know more than the wire.
+TYPED_TEST(Api, session__is_never_another_one) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& client = *this->world.client;
+  auto first = client.create_session("udp://127.0.0.1:9");
+  ASSERT_TRUE(first.ok());
+  ASSERT_TRUE(client.destroy_session(*first).ok());
+  ASSERT_TRUE(client.run_event_loop_once().ok());
+  for (int i = 0; i < 3000; i++) {
+    auto next = client.create_session("udp://127.0.0.1:9");
+    ASSERT_TRUE(next.ok());
+    ASSERT_FALSE(*next == *first) << i;
+    ASSERT_EQ(client.destroy_session(*first).code(), Code::kSessionReset) << i;
+    ASSERT_TRUE(client.destroy_session(*next).ok());
+    ASSERT_TRUE(client.run_event_loop_once().ok());
+  }
+}
+
+// ---- Messages ----
+
+TYPED_TEST(Api, alloc_msgbuf__limits) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make({}, {}, {.memory_limit_bytes = 64u << 20}));
+  auto& client = *this->world.client;
+  EXPECT_FALSE(client.alloc_msgbuf(size_t{2} << 30)) << "2 GiB";
+  EXPECT_FALSE(client.alloc_msgbuf((size_t{1} << 30) + 1));
+  EXPECT_FALSE(client.alloc_msgbuf(SIZE_MAX));
+  EXPECT_FALSE(client.alloc_msgbuf(64u << 20)) << "beyond memory_limit_bytes";
+  MsgBuf buffer = client.alloc_msgbuf(100);
+  ASSERT_TRUE(buffer);
+  EXPECT_EQ(buffer.bytes().size(), 100u);
+  EXPECT_GE(buffer.capacity(), 100u);
+  EXPECT_FALSE(buffer.resize(buffer.capacity() + 1));
+  EXPECT_EQ(buffer.bytes().size(), 100u);
+  EXPECT_TRUE(buffer.resize(buffer.capacity()));
+}
+
+TYPED_TEST(Api, enqueue_request__what_is_refused) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& client = *this->world.client;
+  auto& server = *this->world.server;
+  const Session session = this->world.open();
+  Outcome outcome;
+  MsgBuf request = message(client, "x"), room = client.alloc_msgbuf(8), empty, foreign = server.alloc_msgbuf(8);
+  auto code_of = [&](uint16_t type, MsgBuf& a, MsgBuf& b) {
+    auto id = client.enqueue_request(session, type, std::move(a), std::move(b), outcome.then());
+    return id.status().code();
+  };
+  EXPECT_EQ(code_of(kEcho, empty, room), Code::kMisuse);
+  EXPECT_EQ(code_of(kEcho, request, empty), Code::kMisuse);
+  EXPECT_EQ(code_of(kEcho, foreign, room), Code::kMisuse);
+  EXPECT_EQ(code_of(kEcho, request, foreign), Code::kMisuse);
+  EXPECT_EQ(code_of(4096, request, room), Code::kMisuse);
+  EXPECT_EQ(code_of(UINT16_MAX, request, room), Code::kMisuse);
+  EXPECT_EQ(code_of(kEcho, request, request), Code::kMisuse) << "one buffer cannot be both";
+  EXPECT_TRUE(request && room && foreign);
+  EXPECT_EQ(outcome.runs, 0);
+  EXPECT_EQ(code_of(kEcho, request, room), Code::kOk);
+  EXPECT_FALSE(request || room);
+  this->world.run_until([&] { return outcome.runs == 1; });
+  EXPECT_EQ(outcome.response, "x");
+}
+
+TYPED_TEST(Api, enqueue_request__queue_full) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make({}, {}, {.queue_limit = 3}));
+  const Session session = this->world.open({.window = 2});
+  std::vector<std::unique_ptr<Outcome>> outcomes;
+  for (int i = 0; i < 5; i++) {
+    outcomes.push_back(std::make_unique<Outcome>());
+    ASSERT_TRUE(this->world.call(session, kEcho, std::to_string(i), *outcomes.back()).ok()) << i;
+  }
+  Outcome refused;
+  MsgBuf request = message(*this->world.client, "x"), room = this->world.client->alloc_msgbuf(8);
+  auto id = this->world.client->enqueue_request(session, kEcho, std::move(request), std::move(room), refused.then());
+  EXPECT_EQ(id.status().code(), Code::kQueueFull);
+  EXPECT_TRUE(request && room);
+  for (int i = 0; i < 5; i++) {
+    this->world.run_until([&] { return outcomes[i]->runs == 1; });
+    EXPECT_EQ(outcomes[i]->response, std::to_string(i));
+  }
+  EXPECT_EQ(refused.runs, 0);
+  EXPECT_EQ(this->world.ask(session, kEcho, "again").response, "again");
+}
+
+TYPED_TEST(Api, cancel__no_such_call) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  const Session session = this->world.open();
+  Outcome outcome;
+  auto id = this->world.call(session, kEcho, "x", outcome);
+  ASSERT_TRUE(id.ok());
+  this->world.run_until([&] { return outcome.runs == 1; });
+  auto& client = *this->world.client;
+  EXPECT_EQ(client.cancel(*id).code(), Code::kMisuse) << "it has ended";
+  EXPECT_EQ(client.cancel(CallId{}).code(), Code::kMisuse);
+  EXPECT_EQ(client.cancel(CallId{UINT64_MAX}).code(), Code::kMisuse);
+}
+
+// ---- Completion statuses that come from the other side ----
+
+TYPED_TEST(Api, call__refused_by_the_server) {
+  constexpr uint16_t kSmall = 2, kDropping = 3, kFailing = 4, kTwice = 5;
+  ASSERT_NO_FATAL_FAILURE(this->world.make({}, {.receive_budget_bytes = 100'000}));
+  auto& server = *this->world.server;
+  ASSERT_TRUE(server.on_request(kSmall, echo, {.max_request_bytes = 10}).ok());
+  ASSERT_TRUE(server.on_request(kDropping, [](Request) {}).ok());
+  ASSERT_TRUE(server.on_request(kFailing, [](Request request) { request.fail(4711); }).ok());
+  ASSERT_TRUE(server
+                  .on_request(kTwice,
+                              [](Request request) {
+                                reply(std::move(request), "once");
+                                request.respond();  // of an empty Request: nothing
+                                request.fail(1);
+                                EXPECT_EQ(request.response(3).status().code(), Code::kMisuse);
+                                EXPECT_TRUE(request.bytes().empty());
+                                EXPECT_TRUE(request.is_cancelled());
+                              })
+                  .ok());
+  const Session session = this->world.open();
+  const std::string large(200'000, 'l');
+  EXPECT_EQ(this->world.ask(session, 99, "no handler").code(), Code::kRefused);
+  EXPECT_EQ(this->world.ask(session, 99, large).code(), Code::kRefused);
+  EXPECT_EQ(this->world.ask(session, kSmall, "0123456789").response, "0123456789");
+  EXPECT_EQ(this->world.ask(session, kSmall, "01234567890").code(), Code::kTooLarge);
+  EXPECT_EQ(this->world.ask(session, kSmall, large).code(), Code::kTooLarge);
+  EXPECT_EQ(this->world.ask(session, kEcho, large, 200'000).code(), Code::kNoMemory);
+  EXPECT_EQ(this->world.ask(session, kDropping, "x").code(), Code::kNoResponse);
+  const Outcome failed = this->world.ask(session, kFailing, "x");
+  EXPECT_EQ(failed.code(), Code::kRefused);
+  EXPECT_EQ(failed.app_code, 4711);
+  EXPECT_TRUE(failed.has_buffers);
+  EXPECT_EQ(this->world.ask(session, kTwice, "x").response, "once");
+  EXPECT_EQ(this->world.ask(session, kEcho, "0123456789", 3).code(), Code::kOk) << "capacity counts, not length";
+  EXPECT_EQ(this->world.ask(session, kEcho, std::string(90'000, 'r'), 3).code(), Code::kTooLarge);
+  EXPECT_EQ(this->world.ask(session, kEcho, "", 0).response, "");
+  const auto& counters = server.counters();
+  EXPECT_EQ(counters.refused_no_handler, 2u);
+  EXPECT_EQ(counters.refused_too_large, 2u);
+  EXPECT_EQ(counters.refused_no_memory, 1u);
+  // Nothing of it has cost the session.
+  EXPECT_EQ(this->world.ask(session, kEcho, std::string(90'000, 'r'), 90'000).response, std::string(90'000, 'r'));
+}
+
+TYPED_TEST(Api, call__sizes) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  const Session session = this->world.open();
+  for (const size_t bytes : {0u, 1u, 31u, 32u, 33u, 511u, 512u, 513u, 1375u, 1376u, 1377u, 2752u, 2753u, 65'535u,
+                             65'536u, 65'537u, 131'072u, 1'000'000u}) {
+    std::string text(bytes, 0);
+    for (size_t i = 0; i < bytes; i++) text[i] = static_cast<char>(i * 131 + bytes);
+    const Outcome outcome = this->world.ask(session, kEcho, text, bytes);
+    EXPECT_TRUE(outcome.status.ok()) << bytes << ": " << outcome.status.message();
+    EXPECT_TRUE(outcome.response == text) << bytes;
+    EXPECT_TRUE(text_of(outcome.request.bytes()) == text) << bytes;
+  }
+}
+
+// ---- Closed endpoints ----
+
+TYPED_TEST(Api, close__leaves_only_errors) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& client = *this->world.client;
+  const Session session = this->world.open();
+  MsgBuf request = message(client, "x"), room = client.alloc_msgbuf(8);
+  ASSERT_TRUE(client.close(seconds(0)).ok());
+  Outcome outcome;
+  EXPECT_EQ(client.close(seconds(0)).code(), Code::kSessionReset);
+  EXPECT_EQ(client.run_event_loop(seconds(0)).code(), Code::kSessionReset);
+  EXPECT_EQ(client.run_event_loop_once().status().code(), Code::kSessionReset);
+  EXPECT_EQ(client.descriptor().status().code(), Code::kSessionReset);
+  EXPECT_EQ(client.create_session(this->world.server_nexus->uri()).status().code(), Code::kSessionReset);
+  EXPECT_EQ(client.destroy_session(session).code(), Code::kSessionReset);
+  auto id = client.enqueue_request(session, kEcho, std::move(request), std::move(room), outcome.then());
+  EXPECT_EQ(id.status().code(), Code::kSessionReset);
+  EXPECT_TRUE(request && room);
+  EXPECT_EQ(client.after(seconds(0), [] {}).code(), Code::kSessionReset);
+  EXPECT_EQ(client.post([] {}).code(), Code::kSessionReset);
+  EXPECT_GT(client.now().count(), 0);
+  client.stop();
+  EXPECT_FALSE(client.is_open(session));
+  EXPECT_EQ(outcome.runs, 0);
+}
+
+TYPED_TEST(Api, close__continuations_run_in_it_and_can_ask_for_nothing_more) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& client = *this->world.client;
+  const Session session = this->world.open({.window = 2});
+  std::vector<Code> codes;
+  int runs = 0;
+  for (int i = 0; i < 5; i++) {
+    auto id =
+        client.enqueue_request(session, kEcho, message(client, "x"), client.alloc_msgbuf(8), [&](Completion& done) {
+          runs++;
+          EXPECT_EQ(done.status.code(), Code::kCancelled);
+          EXPECT_TRUE(done.request && done.response);
+          MsgBuf request = std::move(done.request), room = std::move(done.response);
+          auto again =
+              client.enqueue_request(session, kEcho, std::move(request), std::move(room), [](Completion&) { FAIL(); });
+          codes.push_back(again.status().code());
+          EXPECT_TRUE(request && room);
+          codes.push_back(client.create_session(this->world.server_nexus->uri()).status().code());
+          codes.push_back(client.after(seconds(0), [] {}).code());
+          EXPECT_EQ(client.close(seconds(0)).code(), Code::kMisuse);
+          EXPECT_GT(client.now().count(), 0);
+          client.stop();
+        });
+    ASSERT_TRUE(id.ok());
+  }
+  ASSERT_TRUE(client.close(seconds(0)).ok());
+  EXPECT_EQ(runs, 5);
+  EXPECT_EQ(codes, std::vector<Code>(15, Code::kSessionReset));
+}
+
+TYPED_TEST(Api, msgbuf__outlives_its_endpoint) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  MsgBuf here = message(*this->world.client, "still here");
+  MsgBuf there = message(*this->world.client, "still there");
+  MsgBuf large = this->world.client->alloc_msgbuf(3u << 20);
+  this->world.client.reset();
+  EXPECT_EQ(text_of(here.bytes()), "still here");
+  std::memset(large.bytes().data(), 1, large.bytes().size());
+  std::thread([buffer = std::move(there)] { EXPECT_EQ(text_of(buffer.bytes()), "still there"); }).join();
+}
+
+}  // namespace
+}  // namespace tern::rpc_test

@@ -1,0 +1,438 @@
+// Promise 2: when a continuation runs, nothing can use its buffers any more. Both ends are on transports that read
+// message memory late (Held), some also lose and delay packets (Faulty). Every continuation overwrites both buffers at
+// once, every handler looks whether its request is whole, and every client whether its response is.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <tern/transport/faulty.h>
+#include <tern/transport/held.h>
+
+#include "unit/rpc/rpc_world.h"
+
+namespace tern::rpc_test {
+namespace {
+
+constexpr size_t kIdBytes = 8;
+
+/// Byte `i` of message `id`; neither 0xEE nor 0xDD, which overwritten buffers are full of.
+std::byte pattern(uint64_t id, size_t i) { return static_cast<std::byte>((id * 37 + i * 11 + i / 251) % 0xdd); }
+
+void write_message(std::span<std::byte> bytes, uint64_t id) {
+  for (size_t i = 0; i < bytes.size(); i++) bytes[i] = pattern(id, i);
+  std::memcpy(bytes.data(), &id, std::min(kIdBytes, bytes.size()));
+}
+/// Its id, if the message is one, and whole.
+std::optional<uint64_t> read_message(std::span<const std::byte> bytes) {
+  uint64_t id = 0;
+  if (bytes.size() < kIdBytes) return std::nullopt;
+  std::memcpy(&id, bytes.data(), kIdBytes);
+  for (size_t i = kIdBytes; i < bytes.size(); i++) {
+    if (bytes[i] != pattern(id, i)) return std::nullopt;
+  }
+  return id;
+}
+
+/// What a handler does with a request.
+enum Action : uint16_t { kAnswer = 10, kAnswerLater, kAnswerWithMsgBuf, kRefuse, kKeep };
+
+template <class T>
+struct Setting {
+  using Transport = T;
+  static constexpr bool kIsFaulty = false;
+};
+
+struct HeldShm : Setting<Held<Shm>> {
+  static constexpr std::string_view kName = "held_shm";
+  static Transport::Options options(uint64_t) { return {.inner = {}, .hold_flushes = 7, .hold_time = {}}; }
+};
+struct HeldUdp : Setting<Held<Udp>> {
+  static constexpr std::string_view kName = "held_udp";
+  static Transport::Options options(uint64_t) { return {.inner = {}, .hold_flushes = 7, .hold_time = {}}; }
+};
+template <class Inner>
+struct HeldFaulty : Setting<Held<Faulty<Inner>>> {
+  static constexpr bool kIsFaulty = true;
+  using Options = typename Held<Faulty<Inner>>::Options;
+  static Options options(uint64_t seed) {
+    Options options;
+    options.hold_flushes = 0;
+    options.hold_time = microseconds(200);
+    options.inner.drop = 0.03;
+    options.inner.duplicate = 0.05;
+    options.inner.reorder = 0.1;
+    options.inner.delay = 0.2;  // so long that answers come while the request is sent again
+    options.inner.delay_max = milliseconds(5);
+    options.inner.seed = seed;
+    return options;
+  }
+};
+struct HeldFaultyShm : HeldFaulty<Shm> {
+  static constexpr std::string_view kName = "held_faulty_shm";
+};
+struct HeldFaultyUdp : HeldFaulty<Udp> {
+  static constexpr std::string_view kName = "held_faulty_udp";
+};
+
+struct SettingNames {
+  template <class S>
+  static std::string GetName(int) {
+    return std::string(S::kName);
+  }
+};
+
+template <class S>
+class Ownership : public ::testing::Test {
+ protected:
+  using T = typename S::Transport;
+  struct Call {
+    uint64_t id;
+    CallId name;
+    int runs = 0;
+    Code code = Code::kOk;
+  };
+
+  void SetUp() override {
+    NexusOptions nexus;
+    nexus.liveness_timeout = seconds(5);
+    ASSERT_NO_FATAL_FAILURE(world.make(nexus, {}, {}, S::options(1), S::options(2)));
+    auto& server = *world.server;
+    auto check = [this](const Request& request) {
+      const auto id = read_message(request.bytes());
+      if (!id) torn_requests++;
+      requests_seen++;
+      return id.value_or(0);
+    };
+    auto answer = [](Request request, uint64_t id, size_t bytes) {
+      auto room = request.response(bytes);
+      if (!room.ok()) return request.fail(1);
+      write_message(*room, ~id);
+      request.respond();
+    };
+    ASSERT_TRUE(server
+                    .on_request(kAnswer,
+                                [=](Request request) {
+                                  const uint64_t id = check(request);
+                                  answer(std::move(request), id, id % 2 == 0 ? request_bytes(request, id) : 40);
+                                })
+                    .ok());
+    ASSERT_TRUE(server
+                    .on_request(kAnswerLater,
+                                [=, this](Request request) {
+                                  const uint64_t id = check(request);
+                                  kept.push_back({std::move(request), id});
+                                })
+                    .ok());
+    ASSERT_TRUE(server
+                    .on_request(kAnswerWithMsgBuf,
+                                [=, this](Request request) {
+                                  const uint64_t id = check(request);
+                                  MsgBuf reply = world.server->alloc_msgbuf(request_bytes(request, id));
+                                  write_message(reply.bytes(), ~id);
+                                  request.respond(std::move(reply));
+                                })
+                    .ok());
+    ASSERT_TRUE(server
+                    .on_request(kRefuse,
+                                [=](Request request) {
+                                  check(request);
+                                  request.fail(5);
+                                })
+                    .ok());
+    ASSERT_TRUE(server
+                    .on_request(kKeep,
+                                [=, this](Request request) {
+                                  const uint64_t id = check(request);
+                                  silent.push_back({std::move(request), id});
+                                })
+                    .ok());
+    session = world.open({.window = 8});
+  }
+  void TearDown() override {
+    kept.clear();
+    silent.clear();
+    world.client.reset();
+    world.server.reset();
+    for (const auto& call : calls) EXPECT_EQ(call->runs, 1) << call->id;
+    EXPECT_EQ(torn_requests, 0);
+    EXPECT_EQ(torn_responses, 0);
+    EXPECT_EQ(torn_kept, 0);
+  }
+  static size_t request_bytes(const Request& request, uint64_t) { return request.bytes().size(); }
+
+  size_t random_bytes() {
+    switch (random() % 8) {
+      case 0:
+        return kIdBytes;
+      case 1:
+        return 5'000 + random() % 100'000;
+      case 2:
+        return 1'000 + random() % 1'000;
+      default:
+        return kIdBytes + random() % 60;
+    }
+  }
+  /// Starts a call; null if it was refused.
+  Call* start(uint16_t type, size_t bytes, size_t room_bytes, CallOptions options = {}) {
+    auto& client = *world.client;
+    MsgBuf request = client.alloc_msgbuf(bytes), room = client.alloc_msgbuf(room_bytes);
+    EXPECT_TRUE(request && room);
+    auto call = std::make_unique<Call>();
+    call->id = ++last_id;
+    write_message(request.bytes(), call->id);
+    auto id = client.enqueue_request(
+        session, type, std::move(request), std::move(room),
+        [this, call = call.get()](Completion& done) {
+          call->runs++;
+          call->code = done.status.code();
+          if (done.status.ok() && read_message(done.response.bytes()) != ~call->id) torn_responses++;
+          if (read_message(done.request.bytes()) != call->id) torn_requests++;
+          overwrite(done.request, std::byte{0xee});
+          overwrite(done.response, std::byte{0xdd});
+          if (call->id % 2 == 0)
+            reused.push_back(std::move(done.request));  // else its block is the next one to be allocated
+        },
+        options);
+    if (!id.ok()) return nullptr;
+    call->name = *id;
+    calls.push_back(std::move(call));
+    return calls.back().get();
+  }
+  static void overwrite(MsgBuf& buffer, std::byte value) {
+    EXPECT_TRUE(buffer);
+    EXPECT_TRUE(buffer.resize(buffer.capacity()));
+    std::ranges::fill(buffer.bytes(), value);
+  }
+  void turn() {
+    // Sometimes one side is slow: what the other has sent, and given up meanwhile, is read late.
+    const uint32_t alone = random() % 4;
+    for (uint32_t i = random() % 6; i != 0 && alone < 2; i--) {
+      auto packets = alone == 0 ? world.client->run_event_loop_once() : world.server->run_event_loop_once();
+      ASSERT_TRUE(packets.ok() || packets.status().code() == Code::kSessionReset);
+    }
+    world.turn();
+    for (auto& [request, id] : kept) {
+      if (read_message(request.bytes()) != id) torn_kept++;
+      auto room = request.response(request.bytes().size());
+      if (!room.ok()) continue;
+      write_message(*room, ~id);
+      request.respond();
+    }
+    kept.clear();
+    for (auto& [request, id] : silent) {
+      if (read_message(request.bytes()) != id) torn_kept++;
+    }
+    std::erase_if(silent, [](auto& entry) { return entry.first.is_cancelled(); });
+    if (reused.size() > 20) reused.clear();
+  }
+  void turns(size_t count) {
+    for (size_t i = 0; i < count; i++) turn();
+  }
+  void finish_all() {
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    for (const auto& call : calls) {
+      while (call->runs == 0) {
+        turn();
+        ASSERT_FALSE(HasFatalFailure());
+        ASSERT_LT(std::chrono::steady_clock::now(), until) << "call " << call->id << " never ended";
+      }
+    }
+  }
+  void expect_codes(std::set<Code> expected) {
+    for (const auto& call : calls) {
+      EXPECT_TRUE(expected.contains(call->code)) << call->id << ": " << static_cast<int>(call->code);
+    }
+  }
+  uint16_t random_answering_type() {
+    return std::array<uint16_t, 3>{kAnswer, kAnswerLater, kAnswerWithMsgBuf}[random() % 3];
+  }
+
+  int torn_requests = 0, torn_responses = 0, torn_kept = 0, requests_seen = 0;
+  uint64_t last_id = 0;
+  std::vector<std::unique_ptr<Call>> calls;
+  std::vector<MsgBuf> reused;
+  std::vector<std::pair<Request, uint64_t>> kept, silent;
+  std::mt19937 random{42};
+  World<T> world;
+  Session session;
+};
+
+using Settings = ::testing::Types<HeldShm, HeldUdp, HeldFaultyShm, HeldFaultyUdp>;
+TYPED_TEST_SUITE(Ownership, Settings, SettingNames);
+
+constexpr int kCalls = 150;
+
+TYPED_TEST(Ownership, ok__after_retransmissions_where_there_are_faults) {
+  for (int i = 0; i < 2 * kCalls; i++) {
+    const size_t bytes = this->random_bytes();
+    this->start(this->random_answering_type(), bytes, std::max<size_t>(bytes, 64));
+    this->turns(this->random() % 10);
+  }
+  ASSERT_NO_FATAL_FAILURE(this->finish_all());
+  this->expect_codes({Code::kOk});
+  EXPECT_EQ(this->requests_seen, 2 * kCalls) << "at most once";
+  if constexpr (TypeParam::kIsFaulty) {
+    EXPECT_GT(this->world.client->counters().retransmissions, 0u);
+  }
+}
+
+TYPED_TEST(Ownership, failure_response) {
+  for (int i = 0; i < kCalls; i++) {
+    this->start(kRefuse, this->random_bytes(), 64);
+    this->start(this->random_answering_type(), 40, 64);
+    this->turns(this->random() % 4);
+  }
+  ASSERT_NO_FATAL_FAILURE(this->finish_all());
+  this->expect_codes({Code::kOk, Code::kRefused});
+}
+
+TYPED_TEST(Ownership, response_too_large) {
+  for (int i = 0; i < kCalls; i++) {
+    this->start(kAnswerWithMsgBuf, 1'000 + this->random_bytes(), 64);
+    this->start(kAnswer, 40, 64);
+    this->turns(this->random() % 4);
+  }
+  ASSERT_NO_FATAL_FAILURE(this->finish_all());
+  this->expect_codes({Code::kOk, Code::kTooLarge});
+}
+
+TYPED_TEST(Ownership, cancel) {
+  for (int i = 0; i < 2 * kCalls; i++) {
+    const size_t bytes = this->random_bytes();
+    auto* call = this->start(this->random() % 2 == 0 ? static_cast<uint16_t>(kKeep) : this->random_answering_type(),
+                             bytes, std::max<size_t>(bytes, 64));
+    ASSERT_NE(call, nullptr);
+    this->turns(this->random() % 12);
+    // Sometimes an older one, with the newest just sent.
+    auto& victim = this->random() % 2 == 0 ? *call : *this->calls[this->random() % this->calls.size()];
+    const int runs = victim.runs;
+    (void)this->world.client->cancel(victim.name);
+    EXPECT_EQ(victim.runs, runs);
+  }
+  for (auto& call : this->calls) (void)this->world.client->cancel(call->name);
+  ASSERT_NO_FATAL_FAILURE(this->finish_all());
+  this->expect_codes({Code::kOk, Code::kCancelled});
+  this->calls.clear();
+  this->start(kAnswer, 40, 64);
+  ASSERT_NO_FATAL_FAILURE(this->finish_all());
+  this->expect_codes({Code::kOk});
+}
+
+TYPED_TEST(Ownership, deadline) {
+  for (int i = 0; i < kCalls; i++) {
+    const size_t bytes = this->random_bytes();
+    this->start(this->random() % 2 == 0 ? static_cast<uint16_t>(kKeep) : this->random_answering_type(), bytes,
+                std::max<size_t>(bytes, 64), {.deadline = microseconds(this->random() % 1000)});
+    this->turns(this->random() % 4);
+  }
+  ASSERT_NO_FATAL_FAILURE(this->finish_all());
+  this->expect_codes({Code::kOk, Code::kDeadline});
+}
+
+TYPED_TEST(Ownership, session_destroyed) {
+  for (int round = 0; round < 12; round++) {
+    for (int i = 0; i < 15; i++) {
+      const size_t bytes = this->random_bytes();
+      this->start(i % 3 == 0 ? static_cast<uint16_t>(kKeep) : this->random_answering_type(), bytes,
+                  std::max<size_t>(bytes, 64));
+      this->turns(this->random() % 3);
+    }
+    ASSERT_TRUE(this->world.client->destroy_session(this->session).ok());
+    this->turns(this->random() % 20);
+    this->session = this->world.open({.window = 8});
+  }
+  ASSERT_TRUE(this->world.client->destroy_session(this->session).ok());
+  ASSERT_NO_FATAL_FAILURE(this->finish_all());
+  this->expect_codes({Code::kOk, Code::kCancelled});
+}
+
+TYPED_TEST(Ownership, peer_closed) {
+  for (int i = 0; i < 40; i++) {
+    const size_t bytes = this->random_bytes();
+    this->start(i % 3 == 0 ? static_cast<uint16_t>(kKeep) : this->random_answering_type(), bytes,
+                std::max<size_t>(bytes, 64));
+    this->turns(this->random() % 3);
+  }
+  ASSERT_TRUE(this->world.server->close(seconds(0)).ok());
+  ASSERT_NO_FATAL_FAILURE(this->finish_all());
+  this->expect_codes({Code::kOk, Code::kSessionReset});
+}
+
+TYPED_TEST(Ownership, peer_silent) {
+  // Only the client runs from here on.
+  NexusOptions nexus;
+  nexus.liveness_timeout = milliseconds(100);
+  World<typename TypeParam::Transport> impatient;
+  ASSERT_NO_FATAL_FAILURE(impatient.make(nexus, {}, {}, TypeParam::options(3), TypeParam::options(4)));
+  const Session silent_session = impatient.open();
+  struct Outcome {
+    int runs = 0;
+    Code code = Code::kOk;
+  };
+  std::vector<Outcome> outcomes(20);
+  for (auto& outcome : outcomes) {
+    MsgBuf request = impatient.client->alloc_msgbuf(3'000);
+    write_message(request.bytes(), 1);
+    auto id =
+        impatient.client->enqueue_request(silent_session, kEcho, std::move(request),
+                                          impatient.client->alloc_msgbuf(10'000), [&outcome, this](Completion& done) {
+                                            outcome.runs++;
+                                            outcome.code = done.status.code();
+                                            this->overwrite(done.request, std::byte{0xee});
+                                          });
+    ASSERT_TRUE(id.ok());
+  }
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (std::ranges::any_of(outcomes, [](auto& o) { return o.runs == 0; })) {
+    ASSERT_TRUE(impatient.client->run_event_loop_once().ok());
+    ASSERT_LT(std::chrono::steady_clock::now(), until);
+  }
+  for (auto& outcome : outcomes) {
+    EXPECT_EQ(outcome.runs, 1);
+    EXPECT_EQ(outcome.code, Code::kPeerUnreachable);
+  }
+  // The server finds what was sent meanwhile: nothing torn, nothing of a dead session.
+  for (int i = 0; i < 2000; i++) ASSERT_TRUE(impatient.server->run_event_loop_once().ok());
+}
+
+TYPED_TEST(Ownership, closed_with_calls_in_flight) {
+  for (int i = 0; i < 60; i++) {
+    const size_t bytes = this->random_bytes();
+    this->start(i % 3 == 0 ? static_cast<uint16_t>(kKeep) : this->random_answering_type(), bytes,
+                std::max<size_t>(bytes, 64));
+    this->turns(this->random() % 3);
+  }
+  ASSERT_TRUE(this->world.client->close(seconds(0)).ok());
+  for (const auto& call : this->calls) EXPECT_EQ(call->runs, 1) << "all run inside close()";
+  this->expect_codes({Code::kOk, Code::kCancelled});
+  for (int i = 0; i < 200; i++) ASSERT_TRUE(this->world.server->run_event_loop_once().ok());
+}
+
+TYPED_TEST(Ownership, all_at_once) {
+  for (int i = 0; i < 4 * kCalls; i++) {
+    const size_t bytes = this->random_bytes();
+    const auto type = static_cast<uint16_t>(kAnswer + this->random() % 5);
+    CallOptions options;
+    if (type == kKeep || this->random() % 4 == 0) options.deadline = microseconds(this->random() % 3000);
+    this->start(type, bytes, this->random() % 8 == 0 ? 16 : std::max<size_t>(bytes, 64), options);
+    if (this->random() % 4 == 0)
+      (void)this->world.client->cancel(this->calls[this->random() % this->calls.size()]->name);
+    if (this->random() % 50 == 0) {
+      ASSERT_TRUE(this->world.client->destroy_session(this->session).ok());
+      this->session = this->world.open({.window = static_cast<uint8_t>(1 + this->random() % 20)});
+    }
+    this->turns(this->random() % 6);
+  }
+  ASSERT_NO_FATAL_FAILURE(this->finish_all());
+  this->expect_codes({Code::kOk, Code::kCancelled, Code::kDeadline, Code::kRefused, Code::kTooLarge});
+}
+
+}  // namespace
+}  // namespace tern::rpc_test

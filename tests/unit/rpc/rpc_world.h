@@ -1,0 +1,167 @@
+// Two Nexuses and two endpoints in one process for the tests of the rpc room: a server and a client, whose loops one
+// thread runs in turn unless a test gives one of them a thread of its own.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <tern/rpc.h>
+#include <tern/transport/shm.h>
+#include <tern/transport/udp.h>
+
+namespace tern::rpc_test {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// Request types of the handlers that make_world() registers.
+inline constexpr uint16_t kEcho = 1;
+
+/// Longer than anything here takes, even under a sanitizer on a busy machine; only a hanging test waits for it.
+inline constexpr auto kPatience = seconds(60);
+
+inline RpcOptions small_memory(RpcOptions options = {}) {
+  options.huge_pages = false;
+  return options;
+}
+
+inline std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+inline MsgBuf message(Endpoint& endpoint, std::string_view text) {
+  MsgBuf buffer = endpoint.alloc_msgbuf(text.size());
+  if (buffer && !text.empty()) std::memcpy(buffer.bytes().data(), text.data(), text.size());
+  return buffer;
+}
+
+inline void echo(Request request) {
+  auto room = request.response(request.bytes().size());
+  ASSERT_TRUE(room.ok()) << room.status().message();
+  if (!room->empty()) std::memcpy(room->data(), request.bytes().data(), room->size());
+  request.respond();
+}
+
+inline void reply(Request request, std::string_view text) {
+  auto room = request.response(text.size());
+  ASSERT_TRUE(room.ok()) << room.status().message();
+  if (!text.empty()) std::memcpy(room->data(), text.data(), text.size());
+  request.respond();
+}
+
+/// What came of a call. Must outlive it.
+struct Outcome {
+  int runs = 0;
+  Status status;
+  uint16_t app_code = 0;
+  std::string response;
+  bool has_buffers = false;
+  MsgBuf request, room;
+
+  /// A continuation that fills this in and keeps both buffers.
+  auto then() {
+    return [this](Completion& done) {
+      runs++;
+      status = done.status;
+      app_code = done.app_code;
+      has_buffers = done.request && done.response;
+      if (done.status.ok()) response = text_of(done.response.bytes());
+      request = std::move(done.request);
+      room = std::move(done.response);
+    };
+  }
+  Code code() const { return status.code(); }
+};
+
+template <class T>
+struct World {
+  std::unique_ptr<Nexus> server_nexus, client_nexus;  ///< outlive the endpoints
+  std::unique_ptr<Rpc<T>> server, client;
+
+  /// ASSERT_NO_FATAL_FAILURE around it.
+  void make(NexusOptions nexus = {}, RpcOptions server_options = {}, RpcOptions client_options = {},
+            typename T::Options server_transport = {}, typename T::Options client_transport = {}) {
+    auto a = Nexus::create("udp://127.0.0.1:0", nexus);
+    ASSERT_TRUE(a.ok()) << a.status().message();
+    server_nexus = std::move(*a);
+    auto b = Nexus::create("udp://127.0.0.1:0", nexus);
+    ASSERT_TRUE(b.ok()) << b.status().message();
+    client_nexus = std::move(*b);
+    auto s = Rpc<T>::create(*server_nexus, server_transport, small_memory(server_options));
+    ASSERT_TRUE(s.ok()) << s.status().message();
+    server = std::move(*s);
+    auto c = Rpc<T>::create(*client_nexus, client_transport, small_memory(client_options));
+    ASSERT_TRUE(c.ok()) << c.status().message();
+    client = std::move(*c);
+    ASSERT_TRUE(server->on_request(kEcho, echo).ok());
+  }
+
+  /// One turn of each endpoint that is there.
+  void turn() {
+    for (Rpc<T>* rpc : {server.get(), client.get()}) {
+      if (rpc == nullptr) continue;
+      auto packets = rpc->run_event_loop_once();
+      ASSERT_TRUE(packets.ok() || packets.status().code() == Code::kSessionReset) << packets.status().message();
+    }
+  }
+  /// False (and a failed test) if it has not come true after kPatience.
+  template <class F>
+  bool run_until(F&& is_true) {
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (!is_true()) {
+      turn();
+      if (::testing::Test::HasFatalFailure()) return false;
+      if (std::chrono::steady_clock::now() > until) {
+        ADD_FAILURE() << "waited in vain";
+        return false;
+      }
+    }
+    return true;
+  }
+  void turns(int count) {
+    for (int i = 0; i < count; i++) turn();
+  }
+
+  /// An open session of the client with the server.
+  Session open(SessionOptions options = {}) {
+    auto session = client->create_session(server_nexus->uri(), options);
+    EXPECT_TRUE(session.ok()) << session.status().message();
+    if (!session.ok()) return {};
+    run_until([&] { return client->is_open(*session); });
+    return *session;
+  }
+  Result<CallId> call(Session session, uint16_t type, std::string_view text, Outcome& outcome, size_t room_bytes = 256,
+                      CallOptions options = {}) {
+    return client->enqueue_request(session, type, message(*client, text), client->alloc_msgbuf(room_bytes),
+                                   outcome.then(), options);
+  }
+  /// A call from beginning to end.
+  Outcome ask(Session session, uint16_t type, std::string_view text, size_t room_bytes = 256,
+              CallOptions options = {}) {
+    Outcome outcome;
+    auto id = call(session, type, text, outcome, room_bytes, options);
+    EXPECT_TRUE(id.ok()) << id.status().message();
+    if (id.ok()) run_until([&] { return outcome.runs > 0; });
+    return outcome;
+  }
+};
+
+using Transports = ::testing::Types<Shm, Udp>;
+
+struct TransportNames {
+  template <class T>
+  static std::string GetName(int) {
+    return std::string(T::kName);
+  }
+};
+
+}  // namespace tern::rpc_test
