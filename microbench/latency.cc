@@ -1,0 +1,152 @@
+// latency: one request of --size bytes at a time from a client to a server that sends it back. Prints percentiles of
+// the round trip. Main thread directs; server and client are side threads, or processes with --processes.
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/run.h"
+
+DEFINE_uint64(size, 32, "bytes of a request and of its response");
+
+namespace {
+
+using programs::Report;
+using programs::Run;
+using tern::microbench::Percentiles;
+using tern::microbench::Ticks;
+
+constexpr uint16_t kEcho = 1;
+constexpr size_t kSizeMax = size_t{1} << 30;
+
+/// Server side thread.
+template <tern::Transport T>
+void serve(Run& run, tern::Nexus& nexus) {
+  auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
+  if (!rpc.ok()) return run.fail("no server endpoint", rpc.status());
+  tern::Status status = (*rpc)->on_request(kEcho, programs::echo, {.max_request_bytes = kSizeMax});
+  if (!status.ok()) return run.fail("no handler", status);
+  if (!run.enter(**rpc)) return;
+  run.ready();
+  status = (*rpc)->run_event_loop();
+  if (!status.ok()) run.fail("the server's event loop", status);
+  run.leave();
+}
+
+/// The client: what its continuation needs. Client side thread; `progress` is read by the main thread.
+class Pinger {
+ public:
+  Pinger(Run& run, std::string server, programs::Progression& progress, Percentiles& round_trips_ticks)
+      : run_(run), server_(std::move(server)), progress_(progress), round_trips_ticks_(round_trips_ticks) {}
+
+  template <tern::Transport T>
+  void run(tern::Nexus& nexus) {
+    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
+    if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
+    endpoint_ = rpc->get();
+    auto session = endpoint_->create_session(server_);
+    if (!session.ok()) return run_.fail("no session with " + server_, session.status());
+    session_ = *session;
+    request_ = endpoint_->alloc_msgbuf(FLAGS_size);
+    response_ = endpoint_->alloc_msgbuf(FLAGS_size);
+    if (!request_ || !response_) {
+      return run_.fail("no message buffers",
+                       {tern::Code::kNoMemory, "there is no memory for them, try a smaller --size"});
+    }
+    std::fill(request_.bytes().begin(), request_.bytes().end(), std::byte{0x5a});
+    if (!run_.enter(*endpoint_)) return;
+    started_ticks_ = Ticks::now();
+    send();
+    if (!run_.has_failed()) {
+      const tern::Status status = (*rpc)->run_event_loop();
+      if (!status.ok()) run_.fail("the client's event loop", status);
+    }
+    run_.leave();
+  }
+
+ private:
+  void send() {
+    auto call = endpoint_->enqueue_request(session_, kEcho, std::move(request_), std::move(response_),
+                                           [this](tern::Completion& done) { on_done(done); });
+    if (!call.ok()) [[unlikely]]
+      run_.fail("a call to " + server_ + " was refused", call.status());
+  }
+
+  /// The next request leaves at once, so that one reading of the clock ends a round trip and begins the next.
+  void on_done(tern::Completion& done) {
+    const uint64_t now_ticks = Ticks::now();
+    if (done.status.ok()) [[likely]] {
+      if (run_.is_recording()) round_trips_ticks_.add(now_ticks - started_ticks_);
+      progress_.count_completed();
+    } else {
+      if (!programs::may_fail(done.status)) return run_.fail("a call to " + server_, done.status);
+      progress_.count_failed();
+    }
+    started_ticks_ = now_ticks;
+    progress_.retransmissions.store(endpoint_->counters().retransmissions, std::memory_order_relaxed);
+    request_ = std::move(done.request);
+    response_ = std::move(done.response);
+    if (response_.bytes().size() != FLAGS_size && !response_.resize(FLAGS_size)) [[unlikely]] {
+      return run_.fail("a call to " + server_, {tern::Code::kNoMemory, "its response buffer has not come home"});
+    }
+    send();
+  }
+
+  Run& run_;
+  const std::string server_;
+  programs::Progression& progress_;
+  Percentiles& round_trips_ticks_;
+  tern::Endpoint* endpoint_ = nullptr;
+  tern::Session session_;
+  tern::MsgBuf request_;
+  tern::MsgBuf response_;
+  uint64_t started_ticks_ = 0;
+};
+
+template <tern::Transport T>
+int run(int argc, char** argv, const std::vector<int>& cpus) {
+  const int server_cpu = cpus[0];
+  const int client_cpu = cpus[1 % cpus.size()];
+  const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
+    run.add_side(server_cpu, [&] { serve<T>(run, nexus); });
+    return 1;
+  };
+  const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
+    programs::Progression progress;
+    Percentiles round_trips_ticks;
+    Pinger pinger(run, server, progress, round_trips_ticks);
+    run.add_side(client_cpu, [&] { pinger.run<T>(nexus); });
+    const auto measured = programs::measure(run, [&] { return std::optional(progress.totals()); });
+    run.end();  // the client has written its last
+    if (!measured) return std::nullopt;
+
+    Report report;
+    report.bench = "latency";
+    report.params = programs::common_params();
+    report.params["size"] = FLAGS_size;
+    report.params["seconds"] = FLAGS_seconds;
+    report.metrics["rate_mrps"] = static_cast<double>(measured->completed) / measured->seconds / 1e6;
+    programs::add_percentiles(report.metrics, round_trips_ticks);
+    report.metrics["retransmissions"] = measured->retransmissions;
+    if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = measured->failed;
+    return report;
+  };
+  return programs::play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<char*> words(argv, argv + argc);  // as they were given, for a server process
+  if (!programs::parse_flags(argc, argv, "Latency of one call at a time. Example: latency --transport=udp --json"))
+    return 1;
+  if (FLAGS_size > kSizeMax) return programs::fail("--size=%lu is above the largest message, 1 GiB", FLAGS_size);
+  const std::vector<int> cpus = programs::side_cpus();
+  if (cpus.empty()) return 1;
+  return programs::with_transport(
+      FLAGS_transport, [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus); });
+}
