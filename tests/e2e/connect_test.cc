@@ -1,0 +1,251 @@
+// Sessions that do not come about, come about late, or are closed in order, over every transport.
+
+#include <gmock/gmock.h>
+
+#include "e2e/caller.h"
+#include "e2e/peer.h"
+#include "e2e/peer_process.h"
+
+using namespace e2e;
+using tern::Code;
+using testing::HasSubstr;
+
+namespace {
+
+/// Connects, and says how a call on the new session ends.
+Call* call_over_new_session(Caller& caller, const std::string& uri, tern::SessionOptions options = {}) {
+  Call* call = caller.send_order(caller.connect(uri, options), kWork, {1, 10, 0});
+  EXPECT_NE(call, nullptr);
+  EXPECT_TRUE(caller.run_until([&] { return call->ends == 1; }));
+  return call;
+}
+
+}  // namespace
+
+class Connect : public OverTransports {};
+E2E_OVER_TRANSPORTS(Connect);
+
+TEST_P(Connect, refused_without_such_an_endpoint) {
+  Peer server(settings());
+  Caller caller(settings());
+  Call* call = call_over_new_session(caller, server.uri(7));
+  EXPECT_EQ(call->code(), Code::kRefused);
+  EXPECT_THAT(std::string(call->status.message()), HasSubstr("endpoint"));
+  EXPECT_EQ(call_over_new_session(caller, server.uri(0))->code(), Code::kOk);
+}
+
+TEST_P(Connect, refused_by_an_endpoint_of_another_transport) {
+  Peer server({{"transport", is_udp() ? "shm" : "udp"}});
+  Caller caller(settings());
+  Call* call = call_over_new_session(caller, server.uri());
+  EXPECT_EQ(call->code(), Code::kRefused);
+  EXPECT_THAT(std::string(call->status.message()), HasSubstr("transport"));
+}
+
+TEST_P(Connect, refused_beyond_the_servers_limit) {
+  Peer server(settings().with("sessions_max", 2));
+  Caller caller(settings());
+  const tern::Session first = caller.open(server.uri());
+  caller.open(server.uri());
+  Call* call = call_over_new_session(caller, server.uri());
+  EXPECT_EQ(call->code(), Code::kRefused);
+  EXPECT_THAT(std::string(call->status.message()), HasSubstr("sessions"));
+  // A session that ends makes room.
+  EXPECT_TRUE(caller.endpoint().destroy_session(first).ok());
+  EXPECT_TRUE(caller.run_until([&] { return call_over_new_session(caller, server.uri())->status.ok(); }));
+}
+
+TEST_P(Connect, nobody_there) {
+  // A port that was somebody's a moment ago.
+  std::string uri;
+  {
+    auto nexus = create_nexus();
+    uri = nexus->uri();
+  }
+  Caller caller(settings());
+  const auto begin = std::chrono::steady_clock::now();
+  Call* call = call_over_new_session(caller, uri, {.connect_timeout = std::chrono::milliseconds(300)});
+  EXPECT_EQ(call->code(), Code::kPeerUnreachable);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(290));
+}
+
+TEST_P(Connect, a_server_that_starts_after_its_client) {
+  std::string listen;
+  {
+    auto nexus = create_nexus();
+    listen = nexus->uri();
+  }
+  Caller caller(settings());
+  const tern::Session session = caller.connect(listen + "/0", {.connect_timeout = kBound});
+  for (uint64_t id = 0; id < 20; id++) caller.send_order(session, kWork, {id, 3000, 0}, 3000);
+  caller.run_for(std::chrono::milliseconds(300));
+  EXPECT_EQ(caller.ended(), 0u);
+  Peer server(settings().with("listen", listen));
+  ASSERT_TRUE(server.is_ready()) << server.board().refused_text;
+  ASSERT_TRUE(caller.finish());
+  for (const auto& call : caller.calls()) EXPECT_TRUE(Caller::is_right(*call)) << call->status.message();
+}
+
+TEST_P(Connect, what_is_no_uri) {
+  Caller caller(settings());
+  for (const char* uri : {"", "udp://", "127.0.0.1:1", "tcp://127.0.0.1:1/0", "udp://127.0.0.1/0",
+                          "udp://127.0.0.1:x/0", "udp://127.0.0.1:1/65536", "udp://127.0.0.1:70000/0", "udp://:1/0"}) {
+    auto session = caller.endpoint().create_session(uri);
+    EXPECT_FALSE(session.ok()) << uri;
+    EXPECT_EQ(session.status().code(), Code::kMisuse) << uri;
+    EXPECT_THAT(std::string(session.status().message()), HasSubstr("udp://HOST:PORT")) << uri;
+  }
+  for (int window : {0, 65, 255}) {
+    auto session = caller.endpoint().create_session("udp://127.0.0.1:1", {.window = static_cast<uint8_t>(window)});
+    EXPECT_EQ(session.status().code(), Code::kMisuse) << window;
+  }
+}
+
+TEST_P(Connect, two_nexuses_on_one_port) {
+  Peer server(settings());
+  Peer second(settings().with("listen", server.listen_uri()));
+  EXPECT_EQ(second.board().state, Board::kRefused);
+  EXPECT_EQ(second.board().refused_code, static_cast<uint32_t>(Code::kUnavailable));
+  EXPECT_THAT(second.board().refused_text, HasSubstr("port"));
+  auto third = tern::Nexus::create(server.listen_uri());
+  EXPECT_EQ(third.status().code(), Code::kUnavailable);
+  // And the first goes on.
+  Caller caller(settings());
+  EXPECT_EQ(call_over_new_session(caller, server.uri())->code(), Code::kOk);
+}
+
+TEST_P(Connect, one_endpoint_per_id) {
+  auto nexus = create_nexus();
+  Caller first(*nexus, settings(), 3);
+  auto second = create_rpc(*nexus, settings(), 3);
+  EXPECT_EQ(second.status().code(), Code::kMisuse);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("endpoint"));
+}
+
+TEST_P(Connect, over_ipv6) {
+  Peer server(settings().with("listen", "udp://[::1]:0"));
+  if (server.board().state != Board::kReady) GTEST_SKIP() << "no IPv6 here: " << server.board().refused_text;
+  Caller caller(settings().with("listen", "udp://[::1]:0"));
+  const tern::Session session = caller.open(server.uri());
+  for (uint64_t id = 0; id < 50; id++) caller.send_order(session, kWork, {id, 5000, 0}, 5000);
+  ASSERT_TRUE(caller.finish());
+  for (const auto& call : caller.calls()) EXPECT_TRUE(Caller::is_right(*call)) << call->status.message();
+}
+
+TEST_P(Connect, by_name_and_through_a_wildcard) {
+  Peer server(settings().with("listen", "udp://0.0.0.0:0"));
+  ASSERT_TRUE(server.is_ready()) << server.board().refused_text;
+  const std::string listen = server.listen_uri();
+  const std::string port = listen.substr(listen.rfind(':'));
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    Caller caller(settings().with("listen", "udp://0.0.0.0:0"));
+    Call* call = call_over_new_session(caller, std::string("udp://") + host + port + "/0");
+    EXPECT_EQ(call->code(), Code::kOk) << call->status.message();
+  }
+}
+
+TEST_P(Connect, a_session_to_itself) {
+  auto nexus = create_nexus();
+  Caller caller(*nexus, settings(), 0);
+  ASSERT_TRUE(caller.endpoint()
+                  .on_request(kEcho,
+                              [](tern::Request request) {
+                                auto room = request.response(request.bytes().size());
+                                ASSERT_TRUE(room.ok());
+                                std::memcpy(room->data(), request.bytes().data(), room->size());
+                                request.respond();
+                              })
+                  .ok());
+  const tern::Session session = caller.open(nexus->uri() + "/0");
+  for (uint64_t id = 0; id < 20; id++) caller.send_pattern(session, kEcho, id * 1000, id);
+  ASSERT_TRUE(caller.finish());
+  for (uint64_t id = 0; id < 20; id++) EXPECT_TRUE(is_filled(caller.calls()[id]->response.bytes(), id));
+}
+
+TEST_P(Connect, a_server_that_drains_answers_what_it_has) {
+  Peer server(settings());
+  Caller caller(settings());
+  const tern::Session session = caller.open(server.uri());
+  for (uint64_t id = 0; id < 8; id++) caller.send_order(session, kWork, {id, 5000, 300'000}, 5000);
+  ASSERT_TRUE(caller.run_until([&] { return server.board().handled == 8; }));
+  std::thread closer([&] { server.close(5000); });
+  EXPECT_TRUE(caller.finish());
+  closer.join();
+  for (const auto& call : caller.calls()) EXPECT_TRUE(Caller::is_right(*call)) << call->status.message();
+}
+
+TEST_P(Connect, a_server_that_closes_while_traffic_flows) {
+  for (uint32_t drain_ms : {0u, 500u}) {
+    auto server = std::make_unique<Peer>(settings());
+    Caller caller(settings());
+    const tern::Session session = caller.open(server->uri());
+    for (uint64_t id = 0; id < 2000; id++) {
+      caller.send_order(session, kWork, {id, static_cast<uint32_t>(id % 7 * 3000), 0}, 24 + id % 13 * 2000);
+    }
+    ASSERT_TRUE(caller.run_until([&] { return caller.ended() > 200; }));
+    std::thread closer([&] { server->close(drain_ms); });
+    EXPECT_TRUE(caller.finish());
+    closer.join();
+    for (const auto& call : caller.calls()) {
+      if (call->status.ok()) {
+        EXPECT_TRUE(Caller::is_right(*call));
+      } else {
+        // Refused by a closing endpoint, or its session was closed.
+        EXPECT_TRUE(call->code() == Code::kRefused || call->code() == Code::kSessionReset) << call->status.message();
+      }
+    }
+    for (uint64_t id = 0; id < 2000; id++) {
+      const int handled = server->board().handled_by_id[id];
+      EXPECT_LE(handled, 1);
+      EXPECT_GE(handled, caller.calls()[id]->status.ok() ? 1 : 0);
+    }
+  }
+}
+
+TEST_P(Connect, a_client_that_drains) {
+  Peer server(settings());
+  Caller caller(settings());
+  const tern::Session session = caller.open(server.uri());
+  for (uint64_t id = 0; id < 100; id++) caller.send_order(session, kWork, {id, 3000, 1000}, 3000);
+  EXPECT_TRUE(caller.rpc().close(kBound).ok());
+  EXPECT_EQ(caller.ended(), 100u);
+  for (const auto& call : caller.calls()) EXPECT_TRUE(Caller::is_right(*call)) << call->status.message();
+  EXPECT_EQ(caller.rpc().run(std::chrono::milliseconds(1)).code(), Code::kSessionReset);
+}
+
+TEST_P(Connect, a_client_that_closes_at_once) {
+  Peer server(settings());
+  const size_t descriptors = descriptors_of(server.pid());
+  const size_t mappings = mappings_of(server.pid(), "memfd:");
+  for (int round = 0; round < 5; round++) {
+    Caller caller(settings());
+    const tern::Session session = caller.open(server.uri());
+    for (uint64_t i = 0; i < 30; i++) caller.send_pattern(session, kHold, i * 1000, i);
+    ASSERT_TRUE(caller.run_until([&] { return server.board().held == 8; }));
+    EXPECT_TRUE(caller.rpc().close(std::chrono::milliseconds(0)).ok());
+    EXPECT_EQ(caller.ended(), 30u);
+    for (const auto& call : caller.calls()) EXPECT_EQ(call->code(), Code::kCancelled);
+    // The server learns it, and its handlers too.
+    EXPECT_TRUE(wait_for([&] { return server.board().held == 0; }));
+  }
+  EXPECT_EQ(server.board().cancels_seen, 40u);
+  EXPECT_TRUE(wait_for([&] { return descriptors_of(server.pid()) <= descriptors + 2; }))
+      << descriptors_of(server.pid());
+  EXPECT_TRUE(wait_for([&] { return mappings_of(server.pid(), "memfd:") <= mappings + 2; }))
+      << mappings_of(server.pid(), "memfd:") << " mappings, at first " << mappings;
+}
+
+TEST_P(Connect, a_session_that_is_given_up_while_it_opens) {
+  Peer server(settings());
+  Caller caller(settings());
+  for (int round = 0; round < 50; round++) {
+    const tern::Session session = caller.connect(server.uri());
+    caller.send_order(session, kWork, {static_cast<uint64_t>(round), 10, 0});
+    caller.run_for(std::chrono::microseconds(round * 20));
+    EXPECT_TRUE(caller.endpoint().destroy_session(session).ok());
+    EXPECT_EQ(caller.endpoint().destroy_session(session).code(), Code::kSessionReset);
+  }
+  EXPECT_TRUE(caller.finish());
+  for (const auto& call : caller.calls()) EXPECT_TRUE(call->status.ok() || call->code() == Code::kCancelled);
+  EXPECT_EQ(call_over_new_session(caller, server.uri())->code(), Code::kOk);
+}

@@ -1,0 +1,253 @@
+// UDP between two network namespaces that a veth pair joins: real interfaces, MTUs, losses and cut cables. Needs root.
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <filesystem>
+#include <optional>
+
+#include "e2e/caller.h"
+#include "e2e/peer.h"
+#include "e2e/peer_process.h"
+
+using namespace e2e;
+using tern::Code;
+using testing::HasSubstr;
+
+namespace {
+
+bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
+
+const std::string kPrefix = "tern-e2e-";
+
+/// Two namespaces of this process, joined. Addresses 10.77.0.1, fd77::1 and 10.77.0.2, fd77::2.
+class Cable {
+ public:
+  /// Empty: `why` says what this machine lacks.
+  static std::unique_ptr<Cable> create(std::string* why, unsigned mtu = 1500) {
+    if (geteuid() != 0) {
+      *why = "network namespaces need root";
+      return nullptr;
+    }
+    if (!run("ip -V")) {
+      *why = "no ip command: install iproute2";
+      return nullptr;
+    }
+    remove_stale();
+    auto cable = std::unique_ptr<Cable>(new Cable());
+    const std::string wire = "t" + std::to_string(getpid() % 1000000);
+    bool is_made = true;
+    for (int side : {1, 2}) is_made &= run("ip netns add " + cable->name(side));
+    is_made =
+        is_made && run("ip link add " + wire + "a netns " + cable->name(1) + " mtu " + std::to_string(mtu) +
+                       " type veth peer name " + wire + "b netns " + cable->name(2) + " mtu " + std::to_string(mtu));
+    for (int side : {1, 2}) {
+      const std::string digit = std::to_string(side);
+      const std::string interface = wire + (side == 1 ? "a" : "b");
+      is_made = is_made && cable->in(side, "ip link set lo up") &&
+                cable->in(side, "ip address add 10.77.0." + digit + "/24 dev " + interface) &&
+                cable->in(side, "ip link set " + interface + " up");
+      cable->interface_[side - 1] = interface;
+      cable->has_ipv6_ =
+          cable->has_ipv6_ && cable->in(side, "ip address add fd77::" + digit + "/64 dev " + interface + " nodad");
+    }
+    if (is_made) return cable;
+    *why = "this machine allows no network namespaces or no veth";
+    return nullptr;
+  }
+  ~Cable() {
+    for (int side : {1, 2}) run("ip netns del " + name(side));
+  }
+
+  std::string name(int side) const { return kPrefix + std::to_string(getpid()) + "-" + std::to_string(side); }
+  bool in(int side, const std::string& command) const { return run("ip netns exec " + name(side) + " " + command); }
+  const std::string& interface(int side) const { return interface_[side - 1]; }
+  bool has_ipv6() const { return has_ipv6_; }
+
+ private:
+  Cable() = default;
+  static void remove_stale() {
+    if (!std::filesystem::exists("/run/netns")) return;
+    for (const auto& entry : std::filesystem::directory_iterator("/run/netns")) {
+      const std::string file = entry.path().filename();
+      if (!file.starts_with(kPrefix)) continue;
+      const pid_t pid = std::atoi(file.c_str() + kPrefix.size());
+      if (pid > 0 && pid != getpid() && ::kill(pid, 0) != 0) run("ip netns del " + file);
+    }
+  }
+
+  std::string interface_[2];
+  bool has_ipv6_ = true;
+};
+
+/// This thread, and those that it starts, live in a namespace.
+class Inside {
+ public:
+  explicit Inside(const std::string& name) : before_(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {
+    const int inside = open(("/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
+    EXPECT_EQ(setns(inside, CLONE_NEWNET), 0);
+    close(inside);
+  }
+  ~Inside() {
+    EXPECT_EQ(setns(before_, CLONE_NEWNET), 0);
+    close(before_);
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  const int before_;
+};
+
+class Namespaces : public testing::Test {
+ protected:
+  void lay_cable(unsigned mtu = 1500) {
+    std::string why;
+    cable_ = Cable::create(&why, mtu);
+    if (cable_ == nullptr) GTEST_SKIP() << why;
+    inside_.emplace(cable_->name(1));
+  }
+  void TearDown() override {
+    inside_.reset();
+    cable_.reset();
+  }
+  Settings caller_settings(const std::string& host = "10.77.0.1") const {
+    return {{"transport", "udp"}, {"listen", "udp://" + host + ":0"}};
+  }
+  Settings peer_settings(const std::string& host = "10.77.0.2") const {
+    return Settings{{"transport", "udp"}, {"listen", "udp://" + host + ":0"}}.set("netns", cable_->name(2));
+  }
+  static void expect_traffic_passes(Caller& caller, tern::Session session) {
+    const size_t before = caller.calls().size();
+    for (uint64_t id = 0; id < 200; id++) {
+      caller.send_order(session, kWork, {id, static_cast<uint32_t>(id * id), 0}, sizeof(Order) + id * 150);
+    }
+    caller.send_order(session, kWork, {1000, 4 << 20, 0}, 4 << 20);
+    ASSERT_TRUE(caller.finish());
+    for (size_t i = before; i < caller.calls().size(); i++) {
+      ASSERT_TRUE(Caller::is_right(*caller.calls()[i])) << caller.calls()[i]->status.message();
+    }
+  }
+
+  std::unique_ptr<Cable> cable_;
+  std::optional<Inside> inside_;
+};
+
+}  // namespace
+
+#define LAY_CABLE(...)    \
+  lay_cable(__VA_ARGS__); \
+  if (IsSkipped()) return
+
+TEST_F(Namespaces, traffic_over_ipv4) {
+  LAY_CABLE();
+  Peer server(peer_settings());
+  Caller caller(caller_settings());
+  expect_traffic_passes(caller, caller.open(server.uri()));
+  EXPECT_EQ(server.board().damaged, 0u);
+}
+
+TEST_F(Namespaces, traffic_over_ipv6) {
+  LAY_CABLE();
+  if (!cable_->has_ipv6()) GTEST_SKIP() << "no IPv6 here";
+  Peer server(peer_settings("[fd77::2]"));
+  Caller caller(caller_settings("[fd77::1]"));
+  expect_traffic_passes(caller, caller.open(server.uri()));
+}
+
+TEST_F(Namespaces, through_wildcard_addresses) {
+  LAY_CABLE();
+  for (const auto& [any, host] : {std::pair("0.0.0.0", "10.77.0.2"), std::pair("[::]", "[fd77::2]")}) {
+    if (any[0] == '[' && !cable_->has_ipv6()) continue;
+    Peer server(peer_settings(any));
+    ASSERT_TRUE(server.is_ready()) << server.board().refused_text;
+    Caller caller(caller_settings(any));
+    const std::string listen = server.listen_uri();
+    expect_traffic_passes(caller, caller.open("udp://" + std::string(host) + listen.substr(listen.rfind(':')) + "/0"));
+  }
+}
+
+TEST_F(Namespaces, without_offload) {
+  LAY_CABLE();
+  Peer server(peer_settings().with("offload", "0"));
+  Caller caller(caller_settings());
+  expect_traffic_passes(caller, caller.open(server.uri()));
+}
+
+TEST_F(Namespaces, a_narrow_path_refuses_the_session_and_names_the_mtu) {
+  LAY_CABLE();
+  Peer server(peer_settings().with("datagram_bytes", 1400));
+  Caller caller(caller_settings().with("datagram_bytes", 1400));
+  Caller narrow(caller_settings().with("datagram_bytes", 1200));
+  ASSERT_TRUE(cable_->in(2, "ip link set " + cable_->interface(2) + " mtu 1280"));
+  const tern::Session session = caller.connect(server.uri(), {.connect_timeout = std::chrono::milliseconds(500)});
+  Call* call = caller.send_order(session, kWork, {1, 10, 0});
+  const Code code = caller.end_of(call);
+  EXPECT_TRUE(code == Code::kRefused || code == Code::kPeerUnreachable) << call->status.message();
+  EXPECT_THAT(std::string(call->status.message()), HasSubstr("MTU"));
+  EXPECT_EQ(server.board().handled, 0u);
+
+  // Each side alone may be the one that asks for less.
+  expect_traffic_passes(narrow, narrow.open(server.uri()));
+  Peer narrow_server(peer_settings().with("datagram_bytes", 1200));
+  expect_traffic_passes(caller, caller.open(narrow_server.uri()));
+}
+
+/// The narrowest path that IPv6 allows passes what is sent by default.
+TEST_F(Namespaces, the_default_fits_the_narrowest_path) {
+  LAY_CABLE(1280);
+  for (const auto& [own, other] : {std::pair("10.77.0.1", "10.77.0.2"), std::pair("[fd77::1]", "[fd77::2]")}) {
+    if (own[0] == '[' && !cable_->has_ipv6()) continue;
+    Peer server(peer_settings(other));
+    Caller caller(caller_settings(own));
+    expect_traffic_passes(caller, caller.open(server.uri()));
+  }
+}
+
+TEST_F(Namespaces, jumbo_datagrams_on_a_wide_path) {
+  LAY_CABLE(9000);
+  Peer server(peer_settings().with("datagram_bytes", 8900));
+  Caller caller(caller_settings().with("datagram_bytes", 8900));
+  expect_traffic_passes(caller, caller.open(server.uri()));
+}
+
+TEST_F(Namespaces, a_lossy_link) {
+  LAY_CABLE();
+  // Random loss where the kernel has it; else a slow link with a queue of a dozen packets, which bursts overflow.
+  for (int side : {1, 2}) {
+    const std::string qdisc = "tc qdisc add dev " + cable_->interface(side) + " root ";
+    if (!cable_->in(side, qdisc + "netem loss 2% delay 1ms 1ms") &&
+        !cable_->in(side, qdisc + "tbf rate 100mbit burst 5kb limit 20kb")) {
+      GTEST_SKIP() << "no tc, or neither netem nor tbf in this kernel";
+    }
+  }
+  Peer server(peer_settings());
+  Caller caller(caller_settings());
+  expect_traffic_passes(caller, caller.open(server.uri()));
+  EXPECT_GT(caller.counters().retransmissions, 0u) << "nothing was lost";
+  for (uint64_t id = 0; id < 200; id++) EXPECT_EQ(server.board().handled_by_id[id], 1) << id;
+  EXPECT_EQ(server.board().damaged, 0u);
+}
+
+TEST_F(Namespaces, a_cut_cable) {
+  LAY_CABLE();
+  Peer server(peer_settings());
+  Caller caller(caller_settings());
+  const tern::Session session = caller.open(server.uri());
+  // Shorter than the liveness timeout: everything completes.
+  for (uint64_t id = 0; id < 50; id++) caller.send_order(session, kWork, {id, 20000, 0}, 20000);
+  ASSERT_TRUE(cable_->in(2, "ip link set " + cable_->interface(2) + " down"));
+  caller.run_for(std::chrono::milliseconds(50));
+  ASSERT_TRUE(cable_->in(2, "ip link set " + cable_->interface(2) + " up"));
+  ASSERT_TRUE(caller.finish());
+  for (const auto& call : caller.calls()) EXPECT_TRUE(Caller::is_right(*call)) << call->status.message();
+  for (uint64_t id = 0; id < 50; id++) EXPECT_EQ(server.board().handled_by_id[id], 1);
+  // For good: every call ends. And after that it heals.
+  for (uint64_t id = 100; id < 130; id++) caller.send_order(session, kWork, {id, 20000, 1'000'000}, 20000);
+  caller.run_for(std::chrono::milliseconds(20));
+  ASSERT_TRUE(cable_->in(2, "ip link set " + cable_->interface(2) + " down"));
+  ASSERT_TRUE(caller.finish());
+  for (size_t i = 50; i < caller.calls().size(); i++) EXPECT_EQ(caller.calls()[i]->code(), Code::kPeerUnreachable);
+  ASSERT_TRUE(cable_->in(2, "ip link set " + cable_->interface(2) + " up"));
+  expect_traffic_passes(caller, caller.open(server.uri()));
+}

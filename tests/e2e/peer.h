@@ -1,0 +1,173 @@
+// Another process of a test: the test's own executable, started again as a server or as a busy client. The two share a
+// page, the board, on which the peer writes what it saw while it sees it: what stands there outlives a SIGKILL.
+#pragma once
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "e2e/any_rpc.h"
+
+namespace e2e {
+
+/// Written by the peer, read by the test, except `command`, `release` and `drain_ms`.
+struct Board {
+  enum State : uint32_t { kStarting, kReady, kRefused, kClosed };
+  enum Command : uint32_t { kRun, kClose, kFork };
+  static constexpr size_t kIds = 1 << 16;
+
+  std::atomic<uint32_t> state;
+  std::atomic<uint32_t> command;       ///< from the test; the peer sets it back to kRun, but after kClose
+  std::atomic<uint32_t> release;       ///< from the test: held requests up to now are answered
+  std::atomic<uint32_t> drain_ms;      ///< from the test: of kClose
+  char uri[128];                       ///< with kReady
+  std::atomic<uint32_t> refused_code;  ///< with kRefused: a tern::Code
+  char refused_text[256];
+  std::atomic<int32_t> child_pid;  ///< after kFork
+  // What handlers saw.
+  std::atomic<uint64_t> handled;
+  std::atomic<uint64_t> damaged;  ///< requests whose contents are wrong
+  std::atomic<uint64_t> held;     ///< kHold requests that wait
+  std::atomic<uint64_t> cancels_seen;
+  std::atomic<int64_t> time_left_ns;  ///< of the last kHold request, when it arrived
+  std::atomic<uint64_t> in_sleep;     ///< kSleep handlers begun
+  std::atomic<uint8_t> handled_by_id[kIds];
+  // What a client saw.
+  std::atomic<uint64_t> completed;
+  std::atomic<uint64_t> failed;
+  // Counters of endpoint 0, as of its last tick.
+#define TERN_COUNTER(name, what) std::atomic<uint64_t> name;
+#include <tern/detail/counters.inc>
+#undef TERN_COUNTER
+};
+
+/// How long a test waits for what must happen. Long, because it is no statement about speed.
+inline constexpr auto kBound = std::chrono::seconds(60);
+
+/// Waits until `is_true()`, which other processes or threads make true. False after kBound.
+template <class F>
+bool wait_for(F&& is_true) {
+  const auto until = std::chrono::steady_clock::now() + kBound;
+  while (!is_true()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+/// Settings of a peer, beside those of any_rpc.h:
+///   listen=URI        of its Nexus; default: any port of 127.0.0.1
+///   liveness_ms=N     of its Nexus
+///   endpoints=N       1 by default, each with a thread of its own
+///   backend=URI       where kNested requests go
+///   server=URI        makes it a client too, which keeps `outstanding` kWork requests of `request_bytes` under way
+///                     there that ask for `reply_bytes`
+///   tick_ms=N         how often it looks at the board and writes its counters; 2 by default
+///   netns=NAME        the network namespace that it lives in
+class Peer {
+ public:
+  /// Starts the process and waits until it can be reached, or has been refused an endpoint: board().state says which.
+  explicit Peer(const Settings& settings) {
+    const int fd = memfd_create("e2e-board", 0);
+    if (fd < 0 || ftruncate(fd, sizeof(Board)) != 0) std::abort();
+    board_ = static_cast<Board*>(mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    if (board_ == MAP_FAILED) std::abort();
+    std::vector<std::string> words = {"/proc/self/exe", "--peer", "board=" + std::to_string(fd),
+                                      "parent=" + std::to_string(getpid())};
+    for (const auto& [key, value] : settings.values()) words.push_back(key + "=" + value);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      execv("/proc/self/exe", arguments.data());
+      _exit(127);
+    }
+    ::close(fd);
+    EXPECT_TRUE(wait_for([&] { return board_->state.load() != Board::kStarting || has_ended(); })) << "no sign of life";
+    if (pid_ < 0) ADD_FAILURE() << "the peer ended while it started";
+  }
+  /// Closes it as close() does if it still runs.
+  ~Peer() {
+    if (pid_ > 0) close();
+    munmap(board_, sizeof(Board));
+  }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  Board& board() { return *board_; }
+  bool is_ready() const { return pid_ > 0 && board_->state.load() == Board::kReady; }
+  std::string listen_uri() const { return board_->uri; }
+  std::string uri(uint16_t endpoint_id = 0) const { return listen_uri() + "/" + std::to_string(endpoint_id); }
+  pid_t pid() const { return pid_; }
+
+  /// Lets it end in order: close(drain), then exit. A failure if it does not, or with a status other than 0.
+  void close(uint32_t drain_ms = 0) {
+    board_->drain_ms.store(drain_ms);
+    board_->command.store(Board::kClose);
+    if (!wait_for([&] { return has_ended(); })) {
+      ADD_FAILURE() << "the peer does not end";
+      return kill();
+    }
+    EXPECT_TRUE(WIFEXITED(status_) && WEXITSTATUS(status_) == 0) << "wait status " << status_;
+    kill_child();
+  }
+  void kill() {
+    signal(SIGKILL);
+    waitpid(pid_, &status_, 0);
+    pid_ = -1;
+  }
+  void signal(int number) { ::kill(pid_, number); }
+  /// Makes it fork a child that only sleeps, with copies of its descriptors; kill_child() ends that.
+  void fork_child() {
+    board_->command.store(Board::kFork);
+    EXPECT_TRUE(wait_for([&] { return board_->child_pid.load() != 0; }));
+  }
+  void kill_child() {
+    if (const pid_t child = board_->child_pid.exchange(0); child > 0) ::kill(child, SIGKILL);
+  }
+
+ private:
+  bool has_ended() {
+    if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = -1;
+    return pid_ < 0;
+  }
+
+  pid_t pid_ = -1;
+  int status_ = 0;
+  Board* board_ = nullptr;
+};
+
+/// Open descriptors of a process.
+inline size_t descriptors_of(pid_t pid) {
+  size_t count = 0;
+  DIR* directory = opendir(("/proc/" + std::to_string(pid) + "/fd").c_str());
+  if (directory == nullptr) return 0;
+  while (readdir(directory) != nullptr) count++;
+  closedir(directory);
+  return count;
+}
+
+/// Mappings of a process whose line in its maps contains `text`.
+inline size_t mappings_of(pid_t pid, std::string_view text) {
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find(text) != std::string::npos;
+  return count;
+}
+
+}  // namespace e2e
