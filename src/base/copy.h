@@ -8,8 +8,8 @@ namespace tern::base {
 
 /// As memcpy: reads and writes nothing beyond `len` bytes, ranges do not overlap.
 inline void copy_bytes(std::byte* to, const std::byte* from, size_t len) {
-  if (len - 16 > 16) [[unlikely]] {  // not 16 to 32
-    std::memcpy(to, from, len);
+  if (len - 16 > 16) [[unlikely]] {            // not 16 to 32
+    if (len != 0) std::memcpy(to, from, len);  // null pointers may come with 0 bytes
     return;
   }
   std::byte head[16], tail[16];

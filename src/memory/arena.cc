@@ -174,7 +174,10 @@ std::byte* Arena::take_pages(size_t pages) {
 Status Arena::grow(size_t needed_bytes) {
   const size_t mapped = bytes_mapped();
   const auto id = static_cast<uint32_t>(chunks_.size());
-  auto chunk = map_chunk(options_, numa_node_, id, options_.chunk_bytes, needed_bytes, options_.limit_bytes - mapped);
+  // Each step is twice the one before, up to 8 times the first: few chunks for much memory, little for a small
+  // endpoint.
+  const size_t step_bytes = options_.chunk_bytes << std::min(id, 3u);
+  auto chunk = map_chunk(options_, numa_node_, id, step_bytes, needed_bytes, options_.limit_bytes - mapped);
   if (!chunk.ok()) return chunk.status();
   chunks_.push_back(*chunk);
   extents_.add(chunk->base, chunk->bytes);

@@ -11,12 +11,13 @@
 namespace tern::memory {
 
 struct ArenaOptions {
-  bool shared = false;             ///< chunks are sealed memfds that peers can map (read-only for them)
-  bool huge_pages = true;          ///< try explicit 2 MB pages first; else transparent ones where allowed
-  bool giant_pages = false;        ///< try 1 GB pages before that
-  int numa_node = -1;              ///< -1: where the creating thread runs
-  size_t chunk_bytes = 32u << 20;  ///< the arena grows by this much, or by one message if that is larger
-  size_t limit_bytes = SIZE_MAX;   ///< of all chunks together; beyond it allocation fails
+  bool shared = false;       ///< chunks are sealed memfds that peers can map (read-only for them)
+  bool huge_pages = true;    ///< try explicit 2 MB pages first; else transparent ones where allowed
+  bool giant_pages = false;  ///< try 1 GB pages before that
+  int numa_node = -1;        ///< -1: where the creating thread runs
+  size_t chunk_bytes =
+      32u << 20;  ///< the first step of growth, or one message if that is larger; the next ones double it
+  size_t limit_bytes = SIZE_MAX;  ///< of all chunks together; beyond it allocation fails
 };
 
 /// One mapped piece of an arena. Ids count from 0 and are never reused; chunks are never unmapped
