@@ -102,6 +102,7 @@ bool ShmImpl::send_slow(Peer& peer, const wire::Header& header, const std::byte*
     peer.is_refused = true;
     return false;
   }
+  counters_.packets_sent++;
   touch(peer);
   return true;
 }
@@ -143,8 +144,7 @@ bool ShmImpl::announce(Peer& peer, const memory::Chunk& chunk) {
   return true;
 }
 
-/// The record's first cell is in scratch_ (or trusted); `data` is where its payload begins there.
-ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, uint64_t w0, uint64_t position, const std::byte* data) {
+ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, uint64_t w0, uint64_t position) {
   const wire::Header header = {w0, 0, 0};
   const std::byte* const cell = peer.in.cell_at(position);
   const uint64_t left = peer.in.bytes_to_end(position);
@@ -160,16 +160,16 @@ ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, uint64_t w0, uint64_t position
     hang_up(peer);
     return {{}, 0};
   }
-  Payload payload = {data, header.length() - static_cast<uint32_t>(wire::kHeaderBytes), nullptr, 0};
+  std::byte* const room = options_.trust_peers ? nullptr : scratch_.bytes + shm::kPayloadOffset;
+  Payload payload = {cell + shm::kPayloadOffset, header.length() - static_cast<uint32_t>(wire::kHeaderBytes), nullptr,
+                     0};
+  payload.data = private_copy(payload, room);
   if ((header.flags() & wire::kByReference) != 0) {
-    if (payload.bytes != sizeof(Reference) || !open_reference(peer, data, payload)) {
+    if (payload.bytes != sizeof(Reference) || !open_reference(peer, payload.data, payload)) {
       counters_.dropped_bad_reference++;
       counters_.packets_received--;
       return {{}, record};
     }
-  } else if (!options_.trust_peers && used > kCellBytes) {
-    std::memcpy(scratch_.bytes + kCellBytes, cell + kCellBytes, used - kCellBytes);
-    asm volatile("" : "+m"(scratch_));
   }
   return {payload, record};
 }

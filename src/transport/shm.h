@@ -207,21 +207,22 @@ class ShmImpl {
     shm::Inbound& in = peer.in;
     uint64_t position = in.position;
     const std::byte* cell = in.cell_at(position);
+    std::byte* const room = options_.trust_peers ? nullptr : scratch_.bytes + shm::kPayloadOffset;
+    if constexpr (BurstVisitor<Visit>) visit.begin_burst();
     size_t left = kPeerBurstPackets;
     do {
-      if (!options_.trust_peers) [[likely]] {
-        std::memcpy(scratch_.bytes, cell, shm::kCellBytes);
-        asm volatile("" : "+m"(scratch_));  // from here on the compiler cannot read the ring again instead
-        cell = scratch_.bytes;
-      }
       const wire::Header header = shm::take_header(cell);
-      const std::byte* const data = cell + shm::kPayloadOffset;
       const uint32_t bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
       if (bytes <= shm::kCellPayloadBytes && shm::is_plain(header.w0)) [[likely]] {
+        const Payload payload = {cell + shm::kPayloadOffset, bytes, nullptr, 0};
         position += shm::kCellBytes;
-        visit(header, Payload{data, bytes, nullptr, 0});
+        if constexpr (BurstVisitor<Visit>) {
+          visit.in_burst(header, payload, room);
+        } else {
+          visit(header, Payload{private_copy(payload, room), bytes, nullptr, 0});
+        }
       } else {
-        const uint64_t record = visit_unusual(peer, header, position, data, visit);
+        const uint64_t record = visit_unusual(peer, {header.w0, header.w1, header.w2}, position, visit);
         if (record == 0) break;
         position += record;
       }
@@ -238,9 +239,8 @@ class ShmImpl {
 
   /// A record that is not simply one packet in one cell; returns its length, 0: the ring cannot be read on.
   template <class Visit>
-  [[gnu::noinline]] uint64_t visit_unusual(Peer& peer, wire::Header header, uint64_t position, const std::byte* data,
-                                           Visit& visit) {
-    const Opened opened = open_unusual(peer, header.w0, position, data);
+  [[gnu::noinline]] uint64_t visit_unusual(Peer& peer, wire::Header header, uint64_t position, Visit visit) {
+    const Opened opened = open_unusual(peer, header.w0, position);
     if (opened.payload.data != nullptr) visit(header, opened.payload);
     return opened.record_bytes;
   }
@@ -251,7 +251,7 @@ class ShmImpl {
   bool send_reference(Peer& peer, const wire::Header& header, const std::byte* data, size_t len,
                       detail::Buffer* buffer);
   bool announce(Peer& peer, const memory::Chunk& chunk);
-  [[gnu::cold]] Opened open_unusual(Peer& peer, uint64_t w0, uint64_t position, const std::byte* data);
+  [[gnu::cold]] Opened open_unusual(Peer& peer, uint64_t w0, uint64_t position);
   bool open_reference(Peer& peer, const std::byte* descriptor, Payload& payload);
   void publish(Peer& peer);
   void wake_peer(Peer& peer, uint32_t sleep);
@@ -329,17 +329,21 @@ class ShmImpl::Sender {
  public:
   Sender(ShmImpl& transport, PeerId id)
       : transport_(transport), peer_(*transport.peers_[id]), position_(peer_.out.position), limit_(peer_.out.limit) {}
-  ~Sender() {
-    if (position_ != peer_.out.position) transport_.touch(peer_);
-    peer_.out.position = position_;
-  }
+  ~Sender() { settle(); }
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
   [[gnu::always_inline]] bool send(const wire::Header& header, const std::byte* data, size_t len,
                                    detail::Buffer* buffer) {
-    if (len > shm::kCellPayloadBytes || position_ == limit_) [[unlikely]]
-      return send_slow(header, data, len, buffer);
+    if (len > shm::kCellPayloadBytes || position_ == limit_) [[unlikely]] {
+      settle();
+      // A copy, made here and nowhere else: what has an address lives in memory, and the common case in registers.
+      const wire::Header copy = {header.w0, header.w1, header.w2};
+      const bool is_sent = transport_.send_slow(peer_, copy, data, len, buffer);
+      position_ = peer_.out.position;
+      limit_ = peer_.out.limit;
+      return is_sent;
+    }
     wire::Header sent = header;
     sent.add_length(wire::kHeaderBytes + len);
     peer_.out.put_cell(position_, sent, data, len);
@@ -348,13 +352,12 @@ class ShmImpl::Sender {
   }
 
  private:
-  [[gnu::noinline]] bool send_slow(wire::Header header, const std::byte* data, size_t len, detail::Buffer* buffer) {
-    if (position_ != peer_.out.position) transport_.touch(peer_);
+  /// What the ring and the counters have to know of the packets of one cell each.
+  [[gnu::always_inline]] void settle() {
+    if (position_ == peer_.out.position) return;
+    transport_.touch(peer_);
+    transport_.counters_.packets_sent += (position_ - peer_.out.position) / shm::kCellBytes;
     peer_.out.position = position_;
-    const bool is_sent = transport_.send_slow(peer_, header, data, len, buffer);
-    position_ = peer_.out.position;
-    limit_ = peer_.out.limit;
-    return is_sent;
   }
   ShmImpl& transport_;
   Peer& peer_;

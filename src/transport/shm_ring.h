@@ -61,10 +61,12 @@ inline void put_header(std::byte* cell, const wire::Header& header) {
   words[1].store(wire::to_little_endian(header.w1), std::memory_order_relaxed);
   words[2].store(wire::to_little_endian(header.w2), std::memory_order_relaxed);
 }
+/// Reads each word once: what is checked later is what was read.
 inline wire::Header take_header(const std::byte* cell) {
-  uint64_t words[3];
-  for (size_t i = 0; i < 3; i++) std::memcpy(&words[i], cell + kWordBytes + i * sizeof(uint64_t), sizeof(uint64_t));
-  return {wire::to_little_endian(words[0]), wire::to_little_endian(words[1]), wire::to_little_endian(words[2])};
+  const auto* words = reinterpret_cast<const std::atomic<uint64_t>*>(cell + kWordBytes);
+  return {wire::to_little_endian(words[0].load(std::memory_order_relaxed)),
+          wire::to_little_endian(words[1].load(std::memory_order_relaxed)),
+          wire::to_little_endian(words[2].load(std::memory_order_relaxed))};
 }
 
 /// The version is ours and the payload is in the cell. The kind is the visitor's to look at.

@@ -53,6 +53,25 @@ struct Payload {
   }
 };
 
+/// The payload of a packet where nobody else can write it: in `room` (BurstVisitor), or where it is if `room` is null.
+inline const std::byte* private_copy(const Payload& payload, std::byte* room) {
+  if (room == nullptr) return payload.data;
+  base::copy_bytes(room, payload.data, payload.bytes);
+  asm volatile("" : : "r"(room) : "memory");  // from here on the compiler cannot read the original again instead
+  return room;
+}
+
+/// What a visitor of received packets may offer besides visit(header, payload), for transports that make use of it. One
+/// that begin_burst() was called for gets the burst's packets through in_burst(). If `room` is not null, it has
+/// `payload.bytes` of room, and `payload.data` (without a lease) is memory that the peer can still write: it must be
+/// copied there, once, before anything looks at what it says. A payload that is only copied to its final place needs no
+/// more than that.
+template <class Visit>
+concept BurstVisitor = requires(Visit visit, const wire::Header& header, const Payload& payload, std::byte* room) {
+  {visit.begin_burst()};
+  {visit.in_burst(header, payload, room)};
+};
+
 /// Names of what a transport counts (in addition to wire::DropReason by the layers above).
 struct TransportCounters {
   uint64_t packets_sent = 0;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr Status kBadDatagramBytes(
     Code::kMisuse,
-    "udp: Udp::Options::datagram_bytes must be 576 to 65000: 1400 passes most paths, 8900 "
+    "udp: Udp::Options::datagram_bytes must be 576 to 65000: 1232 passes every path, 8900 "
     "where all links have jumbo frames");
 constexpr Status kNoDescriptors(Code::kUnavailable, "udp: no file descriptors are left: raise the limit (ulimit -n)");
 constexpr Status kNoMemory(Code::kNoMemory,
@@ -71,10 +71,15 @@ UdpImpl::UdpImpl(const Options& options, Fd receive_socket, const UdpAddress& bo
       datagram_bytes_(static_cast<uint32_t>(options.datagram_bytes)),
       slot_bytes_((options.datagram_bytes + kCacheLine - 1) / kCacheLine * kCacheLine),
       bound_(bound),
-      address_bytes_(bound.encode()),
       socket_buffer_bytes_(options.socket_buffer_bytes),
       offloads_(offloads),
-      padding_bytes_max_(datagram_bytes_ / kPaddingShare) {}
+      padding_bytes_max_(datagram_bytes_ / kPaddingShare) {
+  const UdpAddress::Bytes encoded = bound.encode();
+  std::copy_n(encoded.bytes.begin(), encoded.size, address_bytes_.begin());
+  address_bytes_[encoded.size] = static_cast<std::byte>(datagram_bytes_ & 0xff);
+  address_bytes_[encoded.size + 1] = static_cast<std::byte>(datagram_bytes_ >> 8);
+  address_size_ = encoded.size + 2;
+}
 
 UdpImpl::~UdpImpl() = default;
 
@@ -112,8 +117,16 @@ Status UdpImpl::prepare(const Options& options) {
 
 // --- Peers ----------------------------------------------------------------------------------------------------------
 
-Status UdpImpl::resolve(std::span<const std::byte> address, std::string_view host, UdpAddress* target) const {
-  if (!UdpAddress::decode(address, target) || target->is_group()) return kBadPeerAddress;
+/// The last two bytes of an address are the datagram_bytes of its endpoint.
+Status UdpImpl::resolve(std::span<const std::byte> address, std::string_view host, UdpAddress* target,
+                        uint32_t* datagram_bytes) const {
+  if (address.size() < 2) return kBadPeerAddress;
+  const auto size = address.last(2);
+  *datagram_bytes = std::to_integer<uint32_t>(size[0]) | std::to_integer<uint32_t>(size[1]) << 8;
+  if (!UdpAddress::decode(address.first(address.size() - 2), target) || target->is_group() ||
+      *datagram_bytes < kDatagramBytesMin) {
+    return kBadPeerAddress;
+  }
   UdpAddress reached_at;
   const bool has_host = UdpAddress::parse_ip(host, &reached_at);
   if (target->is_wildcard()) {
@@ -129,12 +142,14 @@ Status UdpImpl::resolve(std::span<const std::byte> address, std::string_view hos
 
 Result<PeerId> UdpImpl::connect(std::span<const std::byte> address, std::string_view host) {
   UdpAddress target;
-  if (Status status = resolve(address, host, &target); !status.ok()) {
+  uint32_t datagram_bytes = 0;
+  if (Status status = resolve(address, host, &target, &datagram_bytes); !status.ok()) {
     ++counters_.peers_refused;
     return status;
   }
   if (const auto known = ids_.find(target); known != ids_.end()) {
     ++peers_[known->second].references;
+    peers_[known->second].datagram_bytes = std::min(datagram_bytes, datagram_bytes_);
     return known->second;
   }
   PeerId id;
@@ -148,6 +163,7 @@ Result<PeerId> UdpImpl::connect(std::span<const std::byte> address, std::string_
   Peer& peer = peers_[id];
   peer = Peer();
   peer.address = target;
+  peer.datagram_bytes = std::min(datagram_bytes, datagram_bytes_);
   peer.shared_since = peer.last_flush = flushes_;
   const bool has_socket = connected_.size() < connected_max_ && give_socket(peer);
   if (!has_socket) {
@@ -229,7 +245,10 @@ bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* 
                         const detail::Buffer* buffer) {
   Peer& peer = peers_[id];
   const size_t bytes = kHeaderBytes + len;
-  CHECK(bytes, <=, datagram_bytes_);
+  if (bytes > peer.datagram_bytes) {  // of a session that ended when the peer came back with smaller datagrams
+    ++counters_.dropped_oversize;
+    return true;
+  }
   if (bytes > peer.room_bytes && !open_segment(id)) return false;
   if (len <= kCopyBytesMax) {
     put(peer, header, data, len);
@@ -259,7 +278,7 @@ bool UdpImpl::open_segment(PeerId id) {
   }
   peer.last = index;
   peer.write = slot(index);
-  peer.room_bytes = datagram_bytes_;
+  peer.room_bytes = peer.datagram_bytes;
   return true;
 }
 

@@ -64,7 +64,7 @@ class UdpImpl {
   UdpImpl(const UdpImpl&) = delete;
   UdpImpl& operator=(const UdpImpl&) = delete;
 
-  std::span<const std::byte> address() const { return address_bytes_.span(); }
+  std::span<const std::byte> address() const { return std::span(address_bytes_).first(address_size_); }
   /// kMisuse: the bytes are no UDP address, or one of a group. kUnavailable: no route, the other family, no
   /// descriptors.
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host);
@@ -156,10 +156,11 @@ class UdpImpl {
   };
 
   struct Peer {
-    std::byte* write = nullptr;  ///< where the next packet goes in the open segment
-    uint32_t room_bytes = 0;     ///< left in the open segment; 0: none is open
-    uint32_t packets = 0;        ///< in the open segment
-    uint32_t first = kNone;      ///< segments of this burst; kNone: none
+    std::byte* write = nullptr;   ///< where the next packet goes in the open segment
+    uint32_t room_bytes = 0;      ///< left in the open segment; 0: none is open
+    uint32_t datagram_bytes = 0;  ///< the smaller of ours and the peer's: what the path between us was probed with
+    uint32_t packets = 0;         ///< in the open segment
+    uint32_t first = kNone;       ///< segments of this burst; kNone: none
     uint32_t last = kNone;
     Fd socket;        ///< connected; empty: the shared one is used
     bool gso = true;  ///< off once this path has refused a train
@@ -199,7 +200,8 @@ class UdpImpl {
   int socket_of(Peer& peer);
   void take_over_socket(Peer& peer);
   bool give_socket(Peer& peer);
-  Status resolve(std::span<const std::byte> address, std::string_view host, UdpAddress* target) const;
+  Status resolve(std::span<const std::byte> address, std::string_view host, UdpAddress* target,
+                 uint32_t* datagram_bytes) const;
   std::byte* slot(uint32_t segment) const { return staging_.get() + size_t{segment} * slot_bytes_; }
 
   ssize_t receive_once() {
@@ -262,7 +264,8 @@ class UdpImpl {
 
   // Birth, death and sleep.
   UdpAddress bound_;
-  UdpAddress::Bytes address_bytes_;
+  std::array<std::byte, UdpAddress::kBytesMax + 2> address_bytes_{};  ///< where we receive, and datagram_bytes_
+  size_t address_size_ = 0;
   size_t socket_buffer_bytes_;
   UdpOffloads offloads_;
   uint32_t receive_queue_packets_ = 1;

@@ -218,11 +218,7 @@ TEST_F(ShmHostile, second_hello__does_not_displace_the_first) {
 
 TEST_F(ShmHostile, headers__with_wrong_lengths_end_the_peer) {
   const uint64_t faults[] = {
-      RawPeer::word(0),
-      RawPeer::word(23),
-      RawPeer::word(65535),
-      RawPeer::word(shm::kRecordBytesMax),
-      RawPeer::word(32, 0, static_cast<wire::Kind>(15)),
+      RawPeer::word(0),         RawPeer::word(23), RawPeer::word(65535), RawPeer::word(shm::kRecordBytesMax),
       RawPeer::word(32) | 0xf0,
   };
   uint64_t dropped = 0;

@@ -29,6 +29,15 @@ inline memory::Arena& test_arena() {
   return *owner.arena;
 }
 
+/// What UdpImpl::address() would be of an endpoint that receives at `where`.
+inline std::vector<std::byte> endpoint_address(const UdpAddress& where, uint32_t datagram_bytes) {
+  const UdpAddress::Bytes encoded = where.encode();
+  std::vector<std::byte> address(encoded.span().begin(), encoded.span().end());
+  address.push_back(static_cast<std::byte>(datagram_bytes & 0xff));
+  address.push_back(static_cast<std::byte>(datagram_bytes >> 8));
+  return address;
+}
+
 inline std::unique_ptr<UdpImpl> make(Udp::Options options = {}) {
   if (options.bind.empty()) options.bind = "127.0.0.1";
   auto made = UdpImpl::create(options, test_arena());

@@ -14,7 +14,7 @@ class RawSender {
  public:
   explicit RawSender(const UdpImpl& to) {
     UdpAddress address;
-    EXPECT_TRUE(UdpAddress::decode(to.address(), &address));
+    EXPECT_TRUE(UdpAddress::decode(to.address().first(to.address().size() - 2), &address));
     fd_ = open_send_socket(address.family(), UdpAddress::loopback(address.family()), 1u << 20);
     EXPECT_EQ(::connect(fd_.get(), address.sockaddr_data(), address.sockaddr_bytes()), 0);
   }
