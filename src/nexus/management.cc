@@ -63,6 +63,7 @@ void Management::add_endpoint(EndpointName name, std::string transport) {
   LocalEndpoint endpoint;
   endpoint.registration = name.registration;
   endpoint.transport = std::move(transport);
+  has_had_endpoint_ = true;
   const bool is_new = endpoints_.emplace(name.id, std::move(endpoint)).second;
   CHECK(is_new, ==, true);
 }
@@ -444,7 +445,11 @@ void Management::on_connect_request(std::string_view from, const ManagementMessa
     }
   }
   const auto endpoint = endpoints_.find(m.to_endpoint);
-  if (endpoint == endpoints_.end()) return send_refusal(from, m, Refusal::kNoSuchEndpoint);
+  if (endpoint == endpoints_.end()) {
+    // A process that is still starting: as if lost, the client repeats (clause 7.3.2).
+    if (!has_had_endpoint_) return;
+    return send_refusal(from, m, Refusal::kNoSuchEndpoint);
+  }
   if (m.version_min > options_.version_max || m.version_max < options_.version_min) {
     return send_refusal(from, m, Refusal::kNoCommonVersion);
   }

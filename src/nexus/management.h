@@ -1,4 +1,4 @@
-// Sessions over the Nexus's management channel, as a pure state machine (docs/protocol-management.md, 7).
+// Sessions over the Nexus's management channel, as a pure state machine (docs/protocol.md, chapter 7, 7).
 // Nexus room. Time and randomness are arguments; what it wants to send and to tell endpoints is pulled after each
 // call. Not thread-safe: NexusCore drives it in the management channel's thread. Knows no sockets, clocks or locks.
 //
@@ -267,6 +267,7 @@ class Management {
   const ManagementOptions options_;
   const Hooks hooks_;
   const SaltedHash hash_;
+  bool has_had_endpoint_ = false;
   ManagementCounters counters_;
   std::unordered_map<uint16_t, LocalEndpoint> endpoints_;
   std::deque<Peer> peers_;

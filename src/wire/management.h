@@ -1,4 +1,4 @@
-// Bytes in, checked values out: the messages between Nexuses (docs/protocol-management.md, 7).
+// Bytes in, checked values out: the messages between Nexuses (docs/protocol.md, chapter 7, 7).
 // Wire room: knows no sessions, sockets or time. Thread-compatible, allocates nothing.
 //
 // Every message is one datagram, little-endian, and begins with the same 24 bytes:

@@ -1,4 +1,4 @@
-// Bytes of the management protocol (docs/protocol-management.md, 7.1 and 7.2).
+// Bytes of the management protocol (docs/protocol.md, 7.1 and 7.2).
 #include "wire/management.h"
 
 #include <gtest/gtest.h>
