@@ -45,6 +45,8 @@ Status failure_status(wire::FailureCode code) {
       return {Code::kDeadline, "the deadline had passed before the handler could run"};
     case wire::FailureCode::kOverloaded:
       return {Code::kRefused, "the server's worker queue is full; try again later"};
+    case wire::FailureCode::kLost:
+      return {Code::kNoResponse, "the server has lost the request: a damaged packet got past the link's checksum"};
     case wire::FailureCode::kClosing:
       return {Code::kRefused, "the server's endpoint is closing"};
   }
@@ -69,7 +71,7 @@ ClientSession::~ClientSession() {
     if (sent(n).is_rfr()) pools_.response_packets_free += sent(n).missing;
   }
   delete[] slots_;
-  delete[] ring_;
+  if (ring_ != &no_ring_) delete[] ring_;
 }
 
 void ClientSession::on_accepted(uint32_t remote_key, uint32_t payload_max, uint8_t window, uint8_t credits,
@@ -227,7 +229,7 @@ void ClientSession::fill_request(uint64_t now_ns, ClientSlot* slot, uint32_t slo
   packet.payload = slot->request->data();
   packet.payload_bytes = slot->request->length_bytes;
   packet.header = first_header(now_ns, *slot, next_number_,
-                               wire::kFirst | (in_flight_ + 1 >= credit_limit_ ? wire::kWantsCredits : 0));
+                               wire::kFirst | (in_flight_ + 1 >= credit_limit_ ? wire::kWantsCredits : 0), remote_key_);
 }
 
 /// A probe, or a cancel: header only, no credit (clauses 4.4, 6.2).
@@ -241,8 +243,10 @@ void ClientSession::prepare_control(uint64_t, ClientPacket& packet) {
   packet.payload = nullptr;
   packet.payload_bytes = 0;
   packet.is_retransmission = true;
+  // Whether the server has acknowledged all of the request: if it then does not have it, it was lost (clause 4.4).
+  const uint32_t is_delivered = slot->phase == Phase::kWaiting ? 1 : 0;
   packet.header = wire::client_header(kind, 0, remote_key_, static_cast<uint32_t>(next_number_), slot->request_number,
-                                      0, slot->type, 0);
+                                      is_delivered, slot->type, 0);
 }
 
 void ClientSession::prepare_report(ClientPacket& packet) {
@@ -306,8 +310,10 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
   if (next_number_ - oldest_ == ring_size_) grow_ring();
   ClientSlot* slot = packet.slot;
   if (packet.header.kind() == wire::Kind::kRequest && slot->transfer == nullptr) {
-    sent(next_number_) = {
-        .time_ns = now_ns, .slot = static_cast<uint8_t>(packet.slot_index), .kind = Sent::Kind::kShort};
+    sent(next_number_) = {.time_ns = now_ns,
+                          .index = slot->request_number,
+                          .slot = static_cast<uint8_t>(packet.slot_index),
+                          .kind = Sent::Kind::kShort};
     next_number_++;
     in_flight_++;
     slot->packets_in_flight++;
@@ -390,7 +396,7 @@ void ClientSession::grow_ring() {
     return;
   }
   for (uint64_t n = oldest_; n < next_number_; n++) ring[n & (size - 1)] = sent(n);
-  delete[] ring_;
+  if (ring_ != &no_ring_) delete[] ring_;
   ring_ = ring;
   ring_size_ = size;
   ring_mask_ = size - 1;
@@ -556,11 +562,11 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
   }
   note_server_packet(header, now_ns);
   const uint64_t newest = expand_number(header.echo(), next_number_);
-  if (newest >= next_number_ || newest + kRingSizeMax < next_number_) {
+  // One damaged number can put the server's window ahead of ours; what it says of our own numbers still counts.
+  if (newest >= next_number_ + NumberWindow::kSpan || newest + kRingSizeMax < next_number_) {
     verdict.drop = Drop::kStale;
     return verdict;
   }
-  largest_answered_ = std::max(largest_answered_, newest);
   uint64_t touched = 0;
   for (uint32_t i = 0; i < payload.bytes / 8; i++) {
     uint64_t word = load_u64(payload.data + 8 * i);
@@ -568,6 +574,8 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
       const uint64_t back = 64 * i + static_cast<uint64_t>(std::countl_zero(word));
       if (back > newest || newest - back < oldest_) break;
       const uint64_t number = newest - back;
+      if (number >= next_number_) continue;
+      largest_answered_ = std::max(largest_answered_, number);
       if (!sent(number).is_request()) continue;
       touched |= bit(sent(number).slot);
       acknowledge(number, now_ns, back == 0 ? &header : nullptr);
@@ -826,6 +834,11 @@ void ClientSession::check_invariants() const {
     CHECK(entry.slot, <, window_);
     per_slot[entry.slot]++;
     if (entry.is_rfr()) CHECK(entry.missing, <=, entry.count);
+    if (entry.kind == Sent::Kind::kShort) {
+      CHECK(entry.index, ==, slots_[entry.slot]->request_number);
+      CHECK(slots_[entry.slot]->phase == Phase::kSending, ==, true);
+      CHECK(slots_[entry.slot]->transfer == nullptr, ==, true);
+    }
   }
   CHECK(in_flight, ==, in_flight_);
   CHECK((send_mask_ | fresh_mask_) & free_mask_, ==, 0u);

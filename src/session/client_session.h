@@ -35,6 +35,9 @@ namespace tern::session {
 
 using Continuation = detail::InlineFunction<Completion&>;
 
+/// What a response of one packet looks like.
+inline constexpr uint16_t kPlainResponse = wire::shape_of(wire::Kind::kResponse, wire::kFirst);
+
 /// A message of more than one packet, on its way out or in.
 struct Transfer {
   IndexWindow window;  ///< out: acknowledged; in: received
@@ -48,12 +51,13 @@ struct ClientSlot {
   enum class Phase : uint8_t { kFree, kSending, kWaiting, kReceiving, kEnded };
 
   uint32_t request_number = 0;
+  // One word, which the common case writes at once:
+  uint16_t packets_in_flight = 0;  ///< entries of the sent ring that name this slot
   Phase phase = Phase::kFree;
   bool was_sent = false;
   uint16_t type = 0;
-  uint32_t packets_in_flight = 0;  ///< entries of the sent ring that name this slot
-  uint32_t call_sequence = 0;      ///< for cancel()
-  uint32_t response_bytes = 0;     ///< kReceiving
+  uint32_t call_sequence = 0;   ///< for cancel()
+  uint32_t response_bytes = 0;  ///< kReceiving
   detail::Buffer* request = nullptr;
   detail::Buffer* response = nullptr;
   uint64_t ticket = 0;  ///< of the last packet that refers to `request`
@@ -137,7 +141,7 @@ class ClientSession {
   uint32_t credit_limit() const { return credit_limit_; }
   uint32_t packets_in_flight() const { return in_flight_; }
 
-  // -- Opening (clause 7) --
+  // -- Opening (clause 7.7) --
 
   /// The server has said yes; the path is probed next. `window` is at most what the terms asked for.
   void on_accepted(uint32_t remote_key, uint32_t payload_max, uint8_t window, uint8_t credits, uint64_t now_ns);
@@ -184,6 +188,10 @@ class ClientSession {
   /// Several may go in one turn; their number is added to `packets`. Not kSent: there is no more for now.
   template <class Send, class Ticket>
   Turn transmit(uint64_t now_ns, Send&& send, Ticket&& ticket, uint32_t& packets);
+  /// The common case of it: new calls of one packet each, as many as may leave now and are taken. Their number;
+  /// whatever else there is to send, or why it was not taken, transmit() knows.
+  template <class Send, class Ticket>
+  uint32_t transmit_short(uint64_t now_ns, Send&& send, Ticket&& ticket);
   /// When the next packet may leave, if the session is paced.
   uint64_t departure_ns() const { return pacer_.departure_ns(); }
   /// When tick() has a loss to look for; UINT64_MAX: none is suspected.
@@ -192,9 +200,9 @@ class ClientSession {
   // -- Packets in (clauses 4, 5) --
 
   /// The common case, in which nothing was lost, overtaken or fragmented: copies the response to its place and returns
-  /// the finished slot, to be given to release_finished(). Null: another case; nothing has changed.
+  /// the finished slot. It is free already: take its buffers and its continuation before the next begin(). Null:
+  /// another case; nothing has changed.
   ClientSlot* try_finish(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
-  void release_finished(ClientSlot* slot);
   /// Every case.
   ClientVerdict on_response(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
   ClientVerdict on_credit_return(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
@@ -224,7 +232,7 @@ class ClientSession {
       kRfrOvertaken,  ///< the last of the range is here, so what is missing was overtaken
     };
     uint64_t time_ns = 0;
-    uint32_t index = 0;
+    uint32_t index = 0;   ///< of the packet in its message; kShort: the request number
     uint8_t count = 0;    ///< RFR: packets asked for
     uint8_t missing = 0;  ///< RFR: of these, not yet here
     uint8_t slot = 0;
@@ -257,7 +265,8 @@ class ClientSession {
   bool prepare_transfer(uint64_t now_ns, uint32_t slot_index, ClientPacket& packet);
   template <class Send, class Ticket>
   Turn transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets);
-  wire::Header first_header(uint64_t now_ns, const ClientSlot& slot, uint64_t number, uint8_t flags) const;
+  static wire::Header first_header(uint64_t now_ns, const ClientSlot& slot, uint64_t number, uint8_t flags,
+                                   uint32_t remote_key);
   static uint32_t deadline_code_of(uint64_t deadline_ns, uint64_t now_ns);
   void fill_request(uint64_t now_ns, ClientSlot* slot, uint32_t slot_index, uint32_t index, ClientPacket& packet) const;
   void commit_short(uint64_t now_ns, ClientSlot* slot, uint32_t slot_index, uint64_t ticket);
@@ -292,7 +301,7 @@ class ClientSession {
   uint64_t next_number_ = 1;   ///< of our next packet; 0 never travels
   uint64_t oldest_ = 1;        ///< no packet before it is unanswered
   uint64_t largest_answered_ = 0;
-  Sent* ring_ = nullptr;
+  Sent* ring_ = &no_ring_;
   uint64_t ring_mask_ = 0;
   uint64_t ring_size_ = 0;
   ClientSlot** slots_ = nullptr;
@@ -321,6 +330,7 @@ class ClientSession {
   uint64_t reported_number_ = 1;  ///< next_number_ after the last report: more have been sent since if it differs
   uint64_t report_at_ns_ = UINT64_MAX;
   uint64_t answer_seen_ns_ = 0;
+  Sent no_ring_;  ///< what ring_ is before the first packet
   RttEstimator rtt_;
   cc::Pacer pacer_;
   ClientPools& pools_;
@@ -366,57 +376,67 @@ inline void ClientSession::release_slot(ClientSlot* slot) {
   free_mask_ |= bit(index);
 }
 
-inline wire::Header ClientSession::first_header(uint64_t now_ns, const ClientSlot& slot, uint64_t number,
-                                                uint8_t flags) const {
-  const uint32_t deadline_code =
-      slot.deadline_ns == UINT64_MAX ? wire::kNoDeadline : deadline_code_of(slot.deadline_ns, now_ns);
-  return wire::client_header(wire::Kind::kRequest, flags, remote_key_, static_cast<uint32_t>(number),
-                             slot.request_number, deadline_code, slot.type, slot.request->length_bytes);
+inline wire::Header ClientSession::first_header(uint64_t now_ns, const ClientSlot& slot, uint64_t number, uint8_t flags,
+                                                uint32_t remote_key) {
+  wire::Header header =
+      wire::client_header(wire::Kind::kRequest, flags, remote_key, static_cast<uint32_t>(number), slot.request_number,
+                          wire::kNoDeadline, slot.type, slot.request->length_bytes);
+  if (slot.deadline_ns != UINT64_MAX) [[unlikely]]
+    header.w2 ^= wire::kNoDeadline ^ deadline_code_of(slot.deadline_ns, now_ns);
+  return header;
 }
 
 template <class Send, class Ticket>
-[[gnu::always_inline]] inline ClientSession::Turn ClientSession::transmit(uint64_t now_ns, Send&& send, Ticket&& ticket,
-                                                                          uint32_t& packets) {
-  if (((control_mask_ | detours_) != 0) | (fresh_mask_ == 0)) [[unlikely]] {
-    return wants_to_send() ? transmit_other(now_ns, send, ticket, packets) : Turn::kNothing;
-  }
-  // New calls of one packet each: as many as there are credits for.
+[[gnu::always_inline]] inline uint32_t ClientSession::transmit_short(uint64_t now_ns, Send&& send, Ticket&& ticket) {
+  if (((control_mask_ | detours_) != 0) | (fresh_mask_ == 0)) [[unlikely]]
+    return 0;
+  // As many as there are credits for.
   uint64_t mask = fresh_mask_;
   while (ring_size_ - (next_number_ - oldest_) < window_) [[unlikely]] grow_ring();
   Sent* const ring = ring_;
-  uint64_t number = next_number_;
-  const uint64_t last = number + (credit_limit_ > in_flight_ ? credit_limit_ - in_flight_ : 0);
-  Turn turn = Turn::kSent;
+  const uint64_t ring_mask = ring_mask_;
+  ClientSlot* const* const slots = slots_;
+  const uint32_t remote_key = remote_key_;
+  const uint64_t first = next_number_;
+  const uint64_t last = first + (credit_limit_ > in_flight_ ? credit_limit_ - in_flight_ : 0);
+  uint64_t number = first;
   for (; mask != 0 && number != last; mask &= mask - 1) {
-    const auto index = static_cast<uint32_t>(std::countr_zero(mask));
-    ClientSlot* slot = slots_[index];
+    const auto index = static_cast<uint64_t>(std::countr_zero(mask));
+    ClientSlot* slot = slots[index];
     detail::Buffer* request = slot->request;
-    if (!send(first_header(now_ns, *slot, number, wire::kFirst), request->data(), request->length_bytes, request))
-        [[unlikely]] {
-      turn = Turn::kRefused;
+    if (!send(first_header(now_ns, *slot, number, wire::kFirst, remote_key), request->data(), request->length_bytes,
+              request)) [[unlikely]] {
       break;
     }
-    Sent& entry = ring[number & ring_mask_];
+    Sent& entry = ring[number & ring_mask];
     entry.time_ns = now_ns;
+    entry.index = slot->request_number;
     entry.slot = static_cast<uint8_t>(index);
     entry.kind = Sent::Kind::kShort;
     slot->packets_in_flight = 1;
+    slot->phase = ClientSlot::Phase::kSending;
     slot->was_sent = true;
     slot->ticket = ticket();
     number++;
   }
-  const auto count = static_cast<uint32_t>(number - next_number_);
+  const auto count = static_cast<uint32_t>(number - first);
   fresh_mask_ = mask;
   next_number_ = number;
   in_flight_ += count;
+  return count;
+}
+
+template <class Send, class Ticket>
+ClientSession::Turn ClientSession::transmit(uint64_t now_ns, Send&& send, Ticket&& ticket, uint32_t& packets) {
+  const uint32_t count = transmit_short(now_ns, send, ticket);
   packets += count;
-  return count == 0 && turn == Turn::kSent ? Turn::kNothing : turn;
+  if (count != 0) return Turn::kSent;
+  return wants_to_send() ? transmit_other(now_ns, send, ticket, packets) : Turn::kNothing;
 }
 
 /// One packet of any other kind.
 template <class Send, class Ticket>
-[[gnu::noinline]] ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, Ticket& ticket,
-                                                                    uint32_t& packets) {
+ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets) {
   if (is_paced_ && pacer_.departure_ns() > now_ns) return Turn::kLater;
   ClientPacket packet;
   if (!prepare(now_ns, packet)) return Turn::kNothing;
@@ -429,44 +449,42 @@ template <class Send, class Ticket>
 [[gnu::always_inline]] inline ClientSlot* ClientSession::try_finish(const wire::Header& header,
                                                                     const transport::Payload& payload,
                                                                     uint64_t now_ns) {
-  const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
-  if (index >= window_) [[unlikely]]
+  // In order in both directions: the server's next packet answers our oldest one, which is the call's only one, and not
+  // yet acknowledged: its slot is kSending, and its number is that of a slot that exists.
+  const uint64_t oldest = oldest_;
+  Sent& entry = ring_[oldest & ring_mask_];
+  if ((((header.w2 ^ oldest) | ((header.w1 - 1) ^ server_number_)) & wire::kNumberMask) != 0) [[unlikely]]
     return nullptr;
-  ClientSlot* slot = slots_[index];
-  if (slot == nullptr || slot->request_number != header.request_number()) [[unlikely]]
+  if (entry.kind != Sent::Kind::kShort || entry.index != header.request_number()) [[unlikely]]
     return nullptr;
-  const uint32_t bytes = header.size_or_index();
-  if (header.flags() != wire::kFirst || bytes != payload.bytes || payload.lease != nullptr) [[unlikely]]
-    return nullptr;
-  // In order in both directions: the server's next packet answers our oldest one, which is the call's only one.
-  Sent& entry = ring_[oldest_ & ring_mask_];
-  if (((header.w2 ^ oldest_) & wire::kNumberMask) != 0 || entry.kind != Sent::Kind::kShort || entry.slot != index ||
-      ((header.w1 - server_number_ - 1) & wire::kNumberMask) != 0 || slot->phase != ClientSlot::Phase::kSending)
-      [[unlikely]] {
+  const uint32_t bytes = payload.bytes;
+  if (header.shape() != kPlainResponse || header.size_or_index() != bytes || payload.lease != nullptr ||
+      control_mask_ != 0) [[unlikely]] {
     return nullptr;
   }
+  ClientSlot* slot = slots_[header.request_number() & (wire::kSlotsMax - 1)];
   detail::Buffer* response = slot->response;
-  if (bytes > response->capacity_bytes || header.credit_limit() == 0) [[unlikely]]
+  if (bytes > response->capacity_bytes) [[unlikely]]
     return nullptr;
+  if (const uint32_t credits = header.credit_limit(); credits != credit_limit_) [[unlikely]] {
+    if (credits == 0) return nullptr;
+    credit_limit_ = credits;
+  }
   base::copy_bytes(response->data(), payload.data, bytes);
   response->length_bytes = bytes;
-  last_answer_ns_ = now_ns;
   server_number_++;
-  credit_limit_ = header.credit_limit();
-  if (now_ns != last_sample_ns_) [[unlikely]]
+  if (now_ns != last_answer_ns_) [[unlikely]] {
+    last_answer_ns_ = now_ns;
     take_rtt_sample(header.hold_code(), false, entry.time_ns, now_ns);
+  }
   entry.kind = Sent::Kind::kNone;
-  oldest_++;
+  oldest_ = oldest + 1;
   in_flight_--;
   slot->packets_in_flight = 0;
-  return slot;
-}
-
-inline void ClientSession::release_finished(ClientSlot* slot) {
-  const uint64_t mask = bit(index_of(*slot));
   slot->phase = ClientSlot::Phase::kFree;
-  control_mask_ &= ~mask;
-  free_mask_ |= mask;
+  slot->was_sent = false;
+  free_mask_ |= bit(header.request_number() & (wire::kSlotsMax - 1));
+  return slot;
 }
 
 }  // namespace tern::session

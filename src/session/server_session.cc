@@ -93,14 +93,27 @@ void ServerSession::answer_again(ServerSlot* slot, uint64_t number, uint64_t now
   }
 }
 
-void ServerSession::on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns) {
+bool ServerSession::on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerSlot** slot_out) {
   const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
+  const bool is_delivered = header.index() != 0;
   ServerSlot* slot = index < terms_.window ? slots_[index] : nullptr;
+  *slot_out = nullptr;
   if (slot != nullptr && slot->request_number == header.request_number()) {
+    if (is_delivered && slot->phase == Phase::kReceiving) {
+      *slot_out = slot;
+      return false;
+    }
     answer_again(slot, number, now_ns);
-  } else {
-    owe_credit_return(now_ns);
+    return true;
   }
+  if (!is_delivered) {
+    owe_credit_return(now_ns);
+    return true;
+  }
+  is_lost_due_ = true;
+  lost_request_number_ = header.request_number();
+  lost_echo_ = static_cast<uint32_t>(number);
+  return false;
 }
 
 bool ServerSession::on_rfr(const wire::Header& header, uint64_t number, uint64_t now_ns) {
@@ -181,6 +194,11 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
                   packet.slot->echo, now_ns - packet.slot->received_ns, credit_limit, packet.slot->response_bytes);
     return true;
   }
+  if (is_lost_due_) {
+    packet.header = header_of(wire::Kind::kResponse, wire::kFirst | wire::kFailure, next_number_, lost_request_number_,
+                              lost_echo_, 0, credit_limit, static_cast<uint32_t>(wire::FailureCode::kLost) << 16);
+    return true;
+  }
   if (is_cr_due_) {
     uint64_t words[NumberWindow::kWords];
     received_.bitmap(words);
@@ -227,7 +245,9 @@ void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
       is_path_reply_due_ = false;
       break;
     default:
-      if (packet.is_range) {
+      if (packet.slot == nullptr) {
+        is_lost_due_ = false;
+      } else if (packet.is_range) {
         packet.slot->response_ticket = ticket;
         Range& range = ranges_.front();
         range.first++;

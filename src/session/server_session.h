@@ -23,6 +23,9 @@
 
 namespace tern::session {
 
+/// What a request of one packet looks like.
+inline constexpr uint16_t kPlainRequest = wire::shape_of(wire::Kind::kRequest, wire::kFirst);
+
 /// A request of several packets while it arrives, or a copy of a short one that is kept.
 struct Assembly {
   IndexWindow window;
@@ -148,7 +151,12 @@ class ServerSession {
   /// A retransmitted or probing packet of the slot's request: the response leaves (again), or a credit return.
   void answer_again(ServerSlot* slot, uint64_t number, uint64_t now_ns);
   /// A probe: the response leaves again if there is one, else a credit return.
-  void on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns);
+  /// False: the client knows that the server has acknowledged the request, but it is not, or not wholly, here. Then
+  /// `*slot` is what has a part of it (the caller ends and fails it), or null (an answer saying so is on its way).
+  bool on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerSlot** slot);
+  /// The slot still has a request that its client has given up, for it has begun the next one. Honest clients wait for
+  /// an answer or an acknowledged cancel; damaged packets can make it seem so.
+  static bool is_busy(const ServerSlot& slot) { return slot.phase > ServerSlot::Phase::kResponded; }
   /// Ranges of a response; false: there is no such response (stale) or they contradict it.
   bool on_rfr(const wire::Header& header, uint64_t number, uint64_t now_ns);
   /// The request has ended at the client: it will not run any more, and is acknowledged as cancelled. The caller then
@@ -179,7 +187,8 @@ class ServerSession {
   // -- Packets out --
 
   bool wants_to_send() const {
-    return response_mask_ != 0 || is_cr_due_ || cancelled_mask_ != 0 || is_path_reply_due_ || !ranges_.empty();
+    return response_mask_ != 0 || is_cr_due_ || is_lost_due_ || cancelled_mask_ != 0 || is_path_reply_due_ ||
+           !ranges_.empty();
   }
   enum class Turn : uint8_t {
     kNothing,  ///< there is no packet to send
@@ -192,6 +201,10 @@ class ServerSession {
   /// Several may go in one turn; their number is added to `packets`. Not kSent: there is no more for now.
   template <class Send, class Ticket>
   Turn transmit(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket, uint32_t& packets);
+  /// The common case of it: first packets of responses, as many as are taken. Their number; whatever else there is to
+  /// send, or why it was not taken, transmit() knows.
+  template <class Send, class Ticket>
+  uint32_t transmit_first(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket);
 
   void check_invariants() const;
 
@@ -228,6 +241,9 @@ class ServerSession {
   uint64_t cr_since_ns_ = 0;  ///< when the newest packet that it acknowledges came
   bool is_cr_due_ = false;
   bool is_path_reply_due_ = false;
+  bool is_lost_due_ = false;  ///< to be said of lost_request_number_
+  uint32_t lost_request_number_ = 0;
+  uint32_t lost_echo_ = 0;
   uint32_t path_echo_ = 0;
   ServerPools& pools_;
   ServerTerms terms_;
@@ -243,7 +259,7 @@ class ServerSession {
   if (((header.w1 ^ number) & wire::kNumberMask) != 0 || index >= terms_.window) [[unlikely]]
     return nullptr;
   ServerSlot* slot = slots_[index];
-  if (slot == nullptr || header.flags() != wire::kFirst || header.deadline_code() != wire::kNoDeadline ||
+  if (slot == nullptr || header.shape() != kPlainRequest || header.deadline_code() != wire::kNoDeadline ||
       header.message_bytes() != payload_bytes || payload_bytes > terms_.payload_bytes_max ||
       static_cast<int32_t>(header.request_number() - slot->request_number) <= 0 ||
       slot->phase > ServerSlot::Phase::kResponded || cancelled_mask_ != 0) [[unlikely]] {
@@ -282,15 +298,9 @@ inline RequestVerdict ServerSession::classify(const wire::Header& header, uint32
     }
   }
   const auto age = static_cast<int32_t>(header.request_number() - slot->request_number);
-  if (age > 0) [[likely]] {
-    // The client takes a slot anew only when the last request on it was answered, or its cancel acknowledged.
-    if (slot->phase == ServerSlot::Phase::kRunning || slot->phase == ServerSlot::Phase::kReceiving) [[unlikely]] {
-      return RequestVerdict::kMalformed;
-    }
-    *slot_out = slot;
-    return is_short ? RequestVerdict::kShort : RequestVerdict::kLongFirst;
-  }
   *slot_out = slot;
+  if (age > 0) [[likely]]
+    return is_short ? RequestVerdict::kShort : RequestVerdict::kLongFirst;
   if (age < 0) return RequestVerdict::kStale;
   if (slot->phase == ServerSlot::Phase::kReceiving && !is_short && message_bytes == slot->request_bytes &&
       header.request_type() == slot->type && slot->assembly->window.is_within(header.index()) &&
@@ -301,45 +311,52 @@ inline RequestVerdict ServerSession::classify(const wire::Header& header, uint32
 }
 
 template <class Send, class Ticket>
-[[gnu::always_inline]] inline ServerSession::Turn ServerSession::transmit(uint64_t now_ns, uint8_t credit_limit,
-                                                                          Send&& send, Ticket&& ticket,
-                                                                          uint32_t& packets) {
-  // First packets of responses.
-  uint64_t mask = cancelled_mask_ == 0 ? response_mask_ : 0;
-  uint64_t number = next_number_;
-  bool is_refused = false;
+[[gnu::always_inline]] inline uint32_t ServerSession::transmit_first(uint64_t now_ns, uint8_t credit_limit, Send&& send,
+                                                                     Ticket&& ticket) {
+  if (cancelled_mask_ != 0) [[unlikely]]
+    return 0;
+  uint64_t mask = response_mask_;
+  ServerSlot* const* const slots = slots_;
+  const uint32_t payload_bytes_max = terms_.payload_bytes_max;
+  const uint32_t remote_key = terms_.remote_key;
+  const uint64_t first = next_number_;
+  uint64_t number = first;
   for (; mask != 0; mask &= mask - 1) {
-    const auto index = static_cast<uint32_t>(std::countr_zero(mask));
-    ServerSlot* slot = slots_[index];
+    ServerSlot* slot = slots[std::countr_zero(mask)];
     if (slot->is_failure) [[unlikely]]
       break;
     const uint32_t bytes = slot->response_bytes;
-    const uint32_t payload_bytes = bytes < terms_.payload_bytes_max ? bytes : terms_.payload_bytes_max;
-    if (!send(header_of(wire::Kind::kResponse, wire::kFirst, number, slot->request_number, slot->echo,
-                        now_ns - slot->received_ns, credit_limit, bytes),
-              slot->response->data(), payload_bytes, slot->response)) [[unlikely]] {
-      is_refused = true;
+    if (!send(wire::server_header(wire::Kind::kResponse, wire::kFirst, remote_key, static_cast<uint32_t>(number),
+                                  slot->request_number, slot->echo, wire::encode_hold(now_ns - slot->received_ns),
+                                  credit_limit, bytes),
+              slot->response->data(), bytes < payload_bytes_max ? bytes : payload_bytes_max, slot->response))
+        [[unlikely]] {
       break;
     }
     slot->response_ticket = ticket();
     number++;
   }
-  const auto count = static_cast<uint32_t>(number - next_number_);
-  packets += count;
+  response_mask_ = mask;
   next_number_ = number;
-  if (cancelled_mask_ == 0) [[likely]]
-    response_mask_ = mask;
-  if (is_refused) [[unlikely]]
-    return Turn::kRefused;
-  if (!wants_to_send()) [[likely]]
-    return Turn::kNothing;
-  return transmit_other(now_ns, credit_limit, send, ticket, packets);
+  return static_cast<uint32_t>(number - first);
+}
+
+template <class Send, class Ticket>
+ServerSession::Turn ServerSession::transmit(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket,
+                                            uint32_t& packets) {
+  const uint32_t count = transmit_first(now_ns, credit_limit, send, ticket);
+  packets += count;
+  if (count != 0) return Turn::kSent;
+  const bool is_refused =
+      cancelled_mask_ == 0 && response_mask_ != 0 && !slots_[std::countr_zero(response_mask_)]->is_failure;
+  if (is_refused) return Turn::kRefused;
+  return wants_to_send() ? transmit_other(now_ns, credit_limit, send, ticket, packets) : Turn::kNothing;
 }
 
 /// One packet of any other kind.
 template <class Send, class Ticket>
-[[gnu::noinline]] ServerSession::Turn ServerSession::transmit_other(uint64_t now_ns, uint8_t credit_limit, Send& send,
-                                                                    Ticket& ticket, uint32_t& packets) {
+ServerSession::Turn ServerSession::transmit_other(uint64_t now_ns, uint8_t credit_limit, Send& send, Ticket& ticket,
+                                                  uint32_t& packets) {
   ServerPacket packet;
   if (!prepare(now_ns, credit_limit, packet)) return Turn::kNothing;
   if (!send(packet.header, packet.payload, packet.payload_bytes, packet.buffer)) return Turn::kRefused;

@@ -85,11 +85,14 @@ class NumberWindow {
 
   /// Full counts start at 1; 0 never travels.
   uint64_t largest() const { return largest_; }
-  /// The full count of a received number, or 0 if it is a duplicate or too old to tell.
+  /// No honest sender is further ahead of what has arrived: it would have lost so many packets without an answer.
+  static constexpr uint64_t kAheadMax = 65536;
+
+  /// The full count of a received number, or 0 if it is a duplicate, too old to tell, or too far ahead to be true.
   uint64_t admit(uint32_t number24) const {
     const uint64_t full = expand_number(number24, largest_);
     if (static_cast<int64_t>(full - largest_) > 0) [[likely]]
-      return full;
+      return full - largest_ <= kAheadMax ? full : 0;
     // `full` above largest_ is a negative one: before the first number that exists.
     if (full > largest_ || largest_ - full >= kSpan || (bits_[word(full)] & bit(full)) != 0) return 0;
     return full;

@@ -69,6 +69,7 @@ enum class FailureCode : uint8_t {
   kNoMemory = 4,     ///< the receive budget or memory is exhausted
   kDeadline = 5,     ///< passed before the handler ran
   kOverloaded = 6,   ///< the worker queue is full
+  kLost = 8,         ///< acknowledged, but not (wholly) there: packets were damaged above the checksum
   kClosing = 7,      ///< the endpoint is shutting down
 };
 
@@ -79,6 +80,8 @@ struct Header {
   Kind kind() const { return static_cast<Kind>(w0 & 15); }
   uint8_t version() const { return (w0 >> 4) & 15; }
   uint8_t flags() const { return static_cast<uint8_t>(w0 >> 8); }
+  /// Kind, version and flags, for one comparison with shape_of().
+  uint16_t shape() const { return static_cast<uint16_t>(w0); }
   uint16_t length() const { return static_cast<uint16_t>(w0 >> 16); }
   /// Index and generation of the receiver's session, in one comparable word.
   uint32_t session_key() const { return static_cast<uint32_t>(w0 >> 32); }
@@ -125,6 +128,10 @@ inline Header server_header(Kind kind, uint8_t flags, uint32_t session_key, uint
           static_cast<uint64_t>(session_key) << 32,
       (number & kNumberMask) | static_cast<uint64_t>(hold_code) << 24 | static_cast<uint64_t>(request_number) << 32,
       (echo & kNumberMask) | static_cast<uint64_t>(credit_limit) << 24 | static_cast<uint64_t>(size_or_index) << 32};
+}
+
+inline constexpr uint16_t shape_of(Kind kind, uint8_t flags) {
+  return static_cast<uint16_t>(static_cast<unsigned>(kind) | kVersion << 4 | flags << 8);
 }
 
 inline uint64_t to_little_endian(uint64_t value) {

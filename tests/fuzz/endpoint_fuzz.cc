@@ -1,7 +1,7 @@
-// Hostile packets into live endpoints. Two endpoints in one thread, over an in-memory transport and in virtual time, with
-// an open session between them. The input says what happens: honest calls of every kind, time, and packets that are made
-// up, carry valid session keys, or are honest ones with flipped bits. Afterwards every call must have ended exactly once,
-// and a new session must work as if nothing had happened.
+// Hostile packets into live endpoints. Two endpoints in one thread, over an in-memory transport and in virtual time,
+// with an open session between them. The input says what happens: honest calls of every kind, time, and packets that
+// are made up, carry valid session keys, or are honest ones with flipped bits. Afterwards every call must have ended
+// exactly once, and a new session must work as if nothing had happened.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -25,8 +25,8 @@
 
 namespace {
 
-using tern::Duration;
 using std::chrono::milliseconds;
+using tern::Duration;
 
 /// The bytes of the input; zeros when they are used up.
 class Input {
@@ -254,10 +254,10 @@ class World {
     }
   }
 
-  /// All calls end, at the latest with their session, and a new session works.
+  /// All calls end, and a new session works.
   void expect_health() {
-    // A forged packet number may hide an honest packet for ever, so the calls need not end by themselves.
-    for (int i = 0; i < 500 && calls_ended_ != calls_begun_; i++) {
+    for (int i = 0; calls_ended_ != calls_begun_; i++) {
+      CHECK(i, <, 20'000);
       turns(1);
       kept_.clear();
     }
@@ -268,7 +268,8 @@ class World {
     }
     open();
     const uint64_t before = calls_ok_;
-    for (const uint16_t type : {kEcho, kLong, kEcho}) CHECK(begin_call(type, 3 * kPayloadBytes, Duration::max()), ==, true);
+    for (const uint16_t type : {kEcho, kLong, kEcho})
+      CHECK(begin_call(type, 3 * kPayloadBytes, Duration::max()), ==, true);
     for (int i = 0; calls_ended_ != calls_begun_; i++) {
       CHECK(i, <, 10'000);
       turns(1);
@@ -310,20 +311,25 @@ class World {
       turns(1);
     }
   }
+  /// After a failure the arena rests for some allocations before it looks again for what has become free.
+  tern::MsgBuf alloc(size_t bytes) {
+    tern::MsgBuf buffer;
+    for (int i = 0; i < 1000 && !buffer; i++) buffer = client_->alloc_msgbuf(bytes);
+    return buffer;
+  }
   bool begin_call(uint16_t type, size_t bytes, Duration deadline) {
-    tern::MsgBuf request = client_->alloc_msgbuf(bytes), room = client_->alloc_msgbuf(std::max(bytes, kLongBytes));
+    tern::MsgBuf request = alloc(bytes), room = alloc(std::max(bytes, kLongBytes));
     if (!request || !room) return false;
     std::memset(request.bytes().data(), 'q', bytes);
-    auto id = client_->enqueue_request(
-        session_, type, std::move(request), std::move(room),
-        [this](tern::Completion& done) {
-          calls_ended_++;
-          calls_ok_ += done.status.ok();
-          CHECK(done.request && done.response, ==, true);
-          std::memset(done.request.bytes().data(), 0xee, done.request.bytes().size());
-          std::memset(done.response.bytes().data(), 0xdd, done.response.bytes().size());
-        },
-        {.deadline = deadline});
+    auto id = client_->enqueue_request(session_, type, std::move(request), std::move(room),
+                                       [this](tern::Completion& done) {
+                                         calls_ended_++;
+                                         calls_ok_ += done.status.ok();
+                                         CHECK(done.request && done.response, ==, true);
+                                         std::memset(done.request.bytes().data(), 0xee, done.request.bytes().size());
+                                         std::memset(done.response.bytes().data(), 0xdd, done.response.bytes().size());
+                                       },
+                                       {.deadline = deadline});
     if (!id.ok()) return false;
     calls_begun_++;
     last_call_ = *id;
@@ -379,7 +385,9 @@ class World {
     Packet packet = packets[packets.size() - 1 - input.u8() % packets.size()];
     const uint8_t what = input.u8();
     // Its number has been seen: a new one gets it further.
-    if ((what & 0x80) != 0) packet.header.w1 = (packet.header.w1 & ~uint64_t{0xffffff}) | ((packet.header.w1 + (what >> 4 & 7) + 1) & 0xffffff);
+    if ((what & 0x80) != 0)
+      packet.header.w1 =
+          (packet.header.w1 & ~uint64_t{0xffffff}) | ((packet.header.w1 + (what >> 4 & 7) + 1) & 0xffffff);
     auto* header_bytes = reinterpret_cast<uint8_t*>(&packet.header);
     for (int i = 0; i < (what & 7); i++) {
       const uint8_t at = input.u8();

@@ -176,7 +176,7 @@ class Target {
     if (packet.header.kind() == wire::Kind::kResponse) {
       if (ClientSlot* slot = client_->try_finish(packet.header, payload, now_)) {
         free_buffers(slot);
-        return client_->release_finished(slot);
+        return;
       }
     }
     switch (packet.header.kind()) {
@@ -218,7 +218,10 @@ class Target {
         server_->on_rfr(header, number, now_);
         break;
       case wire::Kind::kProbe:
-        server_->on_probe(header, number, now_);
+        if (ServerSlot * lost; !server_->on_probe(header, number, now_, &lost) && lost != nullptr) {
+          end(lost);
+          server_->fail(lost, wire::FailureCode::kLost, 0);
+        }
         break;
       case wire::Kind::kCancel:
         if (ServerSlot* slot = server_->on_cancel(header)) end(slot);
@@ -238,7 +241,10 @@ class Target {
   }
   void request_to_server(const wire::Header& header, const transport::Payload& payload, uint64_t number) {
     ServerSlot* slot = nullptr;
-    switch (server_->classify(header, payload.bytes, &slot)) {
+    const RequestVerdict verdict = server_->classify(header, payload.bytes, &slot);
+    const bool is_new = verdict == RequestVerdict::kShort || verdict == RequestVerdict::kLongFirst;
+    if (is_new && ServerSession::is_busy(*slot)) end(slot);
+    switch (verdict) {
       case RequestVerdict::kMalformed:
         return;
       case RequestVerdict::kStale:

@@ -341,7 +341,6 @@ class World {
     if (header.kind() == wire::Kind::kResponse) {
       if (ClientSlot* slot = client_->try_finish(header, payload, now_ns_)) {
         Call& call = *call_of(slot->request_number);
-        client_->release_finished(slot);
         return finish(call, Code::kOk);
       }
     }
@@ -393,7 +392,9 @@ class World {
         server_->on_rfr(header, number, now_ns_);
         break;
       case wire::Kind::kProbe:
-        server_->on_probe(header, number, now_ns_);
+        if (ServerSlot * lost; !server_->on_probe(header, number, now_ns_, &lost) && lost != nullptr) {
+          fail("a request was acknowledged that is not whole");
+        }
         break;
       case wire::Kind::kCancel:
         if (ServerSlot* slot = server_->on_cancel(header)) end_server_slot(slot);
@@ -408,7 +409,10 @@ class World {
   void server_receives_request(const wire::Header& header, const transport::Payload& payload, uint64_t number) {
     using session::RequestVerdict;
     ServerSlot* slot = nullptr;
-    switch (server_->classify(header, payload.bytes, &slot)) {
+    const auto request_verdict = server_->classify(header, payload.bytes, &slot);
+    const bool is_new = request_verdict == RequestVerdict::kShort || request_verdict == RequestVerdict::kLongFirst;
+    if (is_new && session::ServerSession::is_busy(*slot)) fail("a slot was taken again before its request had ended");
+    switch (request_verdict) {
       case RequestVerdict::kMalformed:
         return fail("the server takes the client's packet for malformed");
       case RequestVerdict::kStale:

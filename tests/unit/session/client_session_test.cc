@@ -329,10 +329,16 @@ TEST_F(ClientSessionTest, malformed_and_stale_credit_returns) {
   EXPECT_EQ(on_credit(server_header(Kind::kCr, wire::kNoEcho, 0, number, 0), bytes_of(8)).drop, Drop::kMalformed);
   EXPECT_EQ(session_->on_credit_return(server_header(Kind::kCr, 0, 0, number, 0), torn(bytes_of(8)), now_).drop,
             Drop::kMalformed);
-  EXPECT_EQ(credit(number + 1).drop, Drop::kStale);  // never sent
+  EXPECT_EQ(credit(number + 300).drop, Drop::kStale);
+  EXPECT_EQ(credit(number + 1).drop, Drop::kNone);  // never sent: says nothing of ours
   EXPECT_EQ(session_->packets_in_flight(), 1u);
-  EXPECT_EQ(credit(number).drop, Drop::kNone);
+  // A damaged number has put the server's window ahead by one: what it says of our packet counts all the same.
+  const uint64_t word = wire::to_little_endian(uint64_t{0b11} << 62);
+  std::vector<std::byte> ahead(8);
+  std::memcpy(ahead.data(), &word, 8);
+  EXPECT_EQ(on_credit(server_header(Kind::kCr, 0, 0, number + 1, 0), ahead).drop, Drop::kNone);
   EXPECT_EQ(session_->packets_in_flight(), 0u);
+  EXPECT_EQ(credit(number).drop, Drop::kNone);
 }
 
 // ---- Waiting, probes, gaps ----

@@ -146,7 +146,9 @@ TEST_F(ServerSessionTest, request_of_the_past_the_present_and_the_future) {
   ServerSlot* slot = begin(kFirst + 64);
   EXPECT_EQ(classify(request(kFirst, 10), 10), RequestVerdict::kStale);
   EXPECT_EQ(classify(request(kFirst + 64, 10), 10), RequestVerdict::kAgain);
-  EXPECT_EQ(classify(request(kFirst + 128, 10), 10), RequestVerdict::kMalformed);  // while the last one runs
+  // While the last one runs: the client must have given that up.
+  EXPECT_EQ(classify(request(kFirst + 128, 10), 10), RequestVerdict::kShort);
+  EXPECT_TRUE(ServerSession::is_busy(*slot));
   respond(slot, 1);
   EXPECT_EQ(classify(request(kFirst + 64, 10), 10), RequestVerdict::kAgain);
   EXPECT_EQ(classify(request(kFirst + 128, 10), 10), RequestVerdict::kShort);
@@ -278,7 +280,8 @@ TEST_F(ServerSessionTest, credit_return_acknowledges_what_has_arrived) {
 TEST_F(ServerSessionTest, probes_of_every_kind) {
   const auto probe = [&](uint32_t request_number) {
     const auto header = client_header(Kind::kProbe, request_number);
-    session_->on_probe(header, receive(header), now_);
+    ServerSlot* lost;
+    EXPECT_TRUE(session_->on_probe(header, receive(header), now_, &lost));
     const auto packets = sent();
     EXPECT_EQ(packets.size(), 1u);
     return packets.at(0).header;
@@ -293,6 +296,24 @@ TEST_F(ServerSessionTest, probes_of_every_kind) {
   EXPECT_EQ(again.echo(), client_number_);
   EXPECT_EQ(probe(kFirst - 64).kind(), Kind::kCr);  // past
   EXPECT_EQ(probe(kFirst | 63).kind(), Kind::kCr);  // no such slot
+}
+
+// A client that knows its request to be acknowledged hears that it is not there, instead of waiting for ever.
+TEST_F(ServerSessionTest, probes_for_an_acknowledged_request_that_is_not_here) {
+  const auto probe = [&](uint32_t request_number) {
+    auto header = client_header(Kind::kProbe, request_number);
+    header.w2 |= 1;
+    ServerSlot* lost = nullptr;
+    EXPECT_FALSE(session_->on_probe(header, receive(header), now_, &lost));
+    return lost;
+  };
+  EXPECT_EQ(probe(kFirst), nullptr);  // never arrived
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(packets[0].header.kind(), Kind::kResponse);
+  EXPECT_EQ(packets[0].header.flags(), wire::kFirst | wire::kFailure);
+  EXPECT_EQ(packets[0].header.request_number(), kFirst);
+  EXPECT_EQ(packets[0].header.size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kLost));
 }
 
 TEST_F(ServerSessionTest, ranges_of_a_response) {
