@@ -41,6 +41,17 @@ constexpr uint16_t kAdd = 1;
 constexpr uint64_t kSlotsPerSession = 8;
 constexpr tern::Duration kPatience = std::chrono::seconds(30);  // callgrind is fifty times slower
 
+constexpr size_t kCommonBytes = 32;
+
+/// An application knows how large its messages mostly are.
+void copy_message(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes == kCommonBytes) [[likely]] {
+    std::memcpy(to, from, kCommonBytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
 template <tern::Transport T>
 class Driver {
  public:
@@ -93,7 +104,7 @@ class Driver {
       if (in.size() < sizeof(uint64_t)) return;
       auto out = request.response(in.size());
       if (!out.ok()) return;
-      std::memcpy(out->data(), in.data(), in.size());
+      copy_message(out->data(), in.data(), in.size());
       uint64_t value;
       std::memcpy(&value, in.data(), sizeof(value));
       ++value;

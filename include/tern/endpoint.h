@@ -174,12 +174,12 @@ class Endpoint {
   using Continuation = detail::InlineFunction<Completion&>;
   struct Handler {
     virtual ~Handler() = default;
-    virtual void operator()(Request request) noexcept = 0;  // what is thrown ends the process
+    virtual void operator()(detail::RequestFront* front) noexcept = 0;  // what is thrown ends the process
   };
   template <class F>
   struct OwnedHandler final : Handler {
     explicit OwnedHandler(F f) : function(std::move(f)) {}
-    void operator()(Request request) noexcept override { function(std::move(request)); }
+    void operator()(detail::RequestFront* front) noexcept override { function(Request(front)); }
     F function;
   };
 

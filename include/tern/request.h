@@ -7,14 +7,12 @@
 #include <utility>
 
 #include <tern/detail/export.h>
+#include <tern/detail/request_front.h>
 #include <tern/environment.h>
 #include <tern/msgbuf.h>
 #include <tern/status.h>
 
 namespace tern {
-namespace rpc {
-struct Incoming;
-}
 
 /// A request that waits for its answer. Move-only; may be kept after the handler has returned, and answered later
 /// from any thread: every member, the destructor included, may be called by any one thread at a time. Destroyed
@@ -22,42 +20,94 @@ struct Incoming;
 /// nothing.
 class Request {
  public:
-  explicit Request(rpc::Incoming* incoming) : incoming_(incoming) {}  ///< for the library
-  Request(Request&& other) noexcept : incoming_(std::exchange(other.incoming_, nullptr)) {}
+  /// For the library: what a handler is called with. Until it is moved it is its handler's alone, and does without the
+  /// questions that come up once another thread may have it.
+  explicit Request(detail::RequestFront* front) : front_(front), place_(Place::kInHandler) {}
+  Request(Request&& other) noexcept : front_(other.leave_handler()) {}
   Request& operator=(Request&& other) noexcept {
     if (this != &other) {
-      if (incoming_ != nullptr) drop();
-      incoming_ = std::exchange(other.incoming_, nullptr);
+      if (front_ != nullptr) drop(end());
+      front_ = other.leave_handler();
     }
     return *this;
   }
   ~Request() {
-    if (incoming_ != nullptr) [[unlikely]]
-      drop();
+    if (front_ != nullptr) [[unlikely]]
+      drop(front_);
   }
 
   /// The request message. In a dispatch-mode handler it may be the transport's receive buffer: a span taken there
   /// ends when the handler returns. If the request is kept, the library copies the message then; bytes() afterwards
   /// names the copy, which lives as long as the Request.
-  TERN_API std::span<const std::byte> bytes() const;
+  std::span<const std::byte> bytes() const {
+    if (place_ == Place::kElsewhere) [[unlikely]]
+      return bytes(front_);
+    return {front_->data, front_->bytes};
+  }
   /// Memory for an answer of `len_bytes`: preallocated where it fits, else from the arena. A second call replaces the
   /// first. kTooLarge: above 1 GiB. kNoMemory. kMisuse: already answered or moved from.
-  TERN_API Result<std::span<std::byte>> response(size_t len_bytes);
+  Result<std::span<std::byte>> response(size_t len_bytes) {
+    if (place_ != Place::kElsewhere) [[likely]] {
+      detail::Buffer* room = front_->room;
+      if (room != nullptr && len_bytes <= room->capacity_bytes) [[likely]] {
+        place_ = Place::kHasAnswer;
+        room->revoke_lease();
+        room->length_bytes = static_cast<uint32_t>(len_bytes);
+        return std::span(room->data(), len_bytes);
+      }
+      place_ = Place::kInHandler;
+    }
+    return response(front_, len_bytes);
+  }
   /// Sends what response() gave; an empty answer if it was never called. Ends the Request.
-  TERN_API void respond();
+  void respond() {
+    if (place_ == Place::kHasAnswer) [[likely]] {
+      end()->progress = detail::RequestFront::Progress::kAnswered;
+    } else {
+      respond(end());
+    }
+  }
   /// Sends `reply`, which moves to the library. A MsgBuf of another endpoint is copied. An empty MsgBuf drops the
   /// request (kNoResponse), for there is nothing to send. Ends the Request.
-  TERN_API void respond(MsgBuf&& reply);
+  void respond(MsgBuf&& reply) {
+    if (front_ != nullptr) respond(end(), std::move(reply));
+  }
   /// The client's continuation gets kRefused and `app_code`. Ends the Request.
-  TERN_API void fail(uint16_t app_code);
+  void fail(uint16_t app_code) { fail(end(), app_code); }
   /// Until the client's deadline; Duration::max() if it has none, zero or less once it has passed.
-  TERN_API Duration time_left() const;
+  Duration time_left() const { return time_left(front_); }
   /// The client has cancelled, its deadline has passed there, or its session is gone: nobody waits for the answer.
-  TERN_API bool is_cancelled() const;
+  bool is_cancelled() const { return is_cancelled(front_); }
 
  private:
-  TERN_API void drop();
-  rpc::Incoming* incoming_;
+  enum class Place : uint8_t {
+    kElsewhere,  ///< moved: any thread may have it, and its handler may have returned. Or ended
+    kInHandler,  ///< what its handler was called with
+    kHasAnswer,  ///< likewise, and response() has given out `room`
+  };
+  // The members proper, by value: a Request that never leaves its handler stays in registers.
+  TERN_API static std::span<const std::byte> bytes(detail::RequestFront* front);
+  TERN_API static Result<std::span<std::byte>> response(detail::RequestFront* front, size_t len_bytes);
+  TERN_API static void respond(detail::RequestFront* front);
+  TERN_API static void respond(detail::RequestFront* front, MsgBuf&& reply);
+  TERN_API static void fail(detail::RequestFront* front, uint16_t app_code);
+  TERN_API static Duration time_left(const detail::RequestFront* front);
+  TERN_API static bool is_cancelled(const detail::RequestFront* front);
+  TERN_API static void drop(detail::RequestFront* front);
+  /// The answer that it has, if any, goes with it: the handler's room will be somebody else's.
+  TERN_API static void take_room(detail::RequestFront* front);
+
+  detail::RequestFront* end() {
+    place_ = Place::kElsewhere;
+    return std::exchange(front_, nullptr);
+  }
+  detail::RequestFront* leave_handler() {
+    if (place_ == Place::kHasAnswer) take_room(front_);
+    return end();
+  }
+
+  detail::RequestFront* front_;
+  Place place_ = Place::kElsewhere;
 };
 
 }  // namespace tern

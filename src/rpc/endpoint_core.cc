@@ -192,7 +192,7 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
   open_step(client);
 }
 
-/// A session is open once a full packet has been answered by a full packet (clause 7).
+/// A session is open once a full packet has been answered by a full packet (clause 7.7).
 void EndpointCore::open_step(Client* client) {
   if (now_ns_ >= client->connect_until_ns) {
     counters_.sessions_failed++;
@@ -408,12 +408,7 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
 /// Whatever the slot has of its request ends: nobody waits for it any more.
 void EndpointCore::end_server_slot(Server* server, ServerSlot* slot) {
   if (auto* incoming = static_cast<Incoming*>(std::exchange(slot->call, nullptr)); incoming != nullptr) {
-    if (incoming->is_open) {
-      // The Request lives on, with the room that it has for an answer: the application may still write there.
-      if (incoming->is_staged) {
-        incoming->is_staged = false;
-        incoming->response = std::exchange(slot->response, nullptr);
-      }
+    if (incoming->is_open()) {
       incoming->is_cancelled.store(true, std::memory_order_relaxed);
       incoming->server = nullptr;
       incoming->slot = nullptr;
@@ -633,7 +628,7 @@ bool EndpointCore::has_unfinished_work() const {
       // failure may as well become that of the closed session.
       const bool is_on_its_way = slot->phase == ServerSlot::Phase::kResponded && !slot->is_failure;
       const auto* incoming = static_cast<const Incoming*>(slot->call);
-      is_busy |= (incoming != nullptr && incoming->is_open) || is_on_its_way;
+      is_busy |= (incoming != nullptr && incoming->is_open()) || is_on_its_way;
     }
   });
   return is_busy;

@@ -86,7 +86,7 @@ class SessionTable {
     return entry.live_name == name ? entry.known() : nullptr;
   }
   /// Of the session that has, or will have, this key.
-  uint64_t name_of(uint32_t key) const { return entries_[key & wire::kSessionIndexMask].name; }
+  uint64_t name_of(uint32_t key) const { return names_[key & wire::kSessionIndexMask]; }
   /// A key whose index is free. False: all indices are in use.
   bool reserve(uint32_t first_generation, uint32_t* key) {
     if (free_.empty()) {
@@ -96,27 +96,26 @@ class SessionTable {
         mask_ = static_cast<uint32_t>(entries_.size()) - 1;
         for (uint32_t i = used_; i <= mask_; i++) entries_[i].live_name = nobody(i);
       }
-      entries_[used_].name = wire::session_key(used_, first_generation & wire::kGenerationMask);
+      names_.push_back(wire::session_key(used_, first_generation & wire::kGenerationMask));
       free_.push_back(used_++);
     }
-    *key = static_cast<uint32_t>(entries_[free_.back()].name);
+    *key = static_cast<uint32_t>(names_[free_.back()]);
     return true;
   }
   /// `key` came from the last reserve().
   void put(uint32_t key, T* object) {
     free_.pop_back();
-    Entry& entry = entries_[key & wire::kSessionIndexMask];
-    entry.object = object;
-    entry.live_name = entry.name;
+    const uint32_t index = key & wire::kSessionIndexMask;
+    entries_[index] = {object, names_[index]};
     size_++;
   }
   /// The key is no session any more; its index gets the next generation.
   void retire(uint32_t key) {
     const uint32_t index = key & wire::kSessionIndexMask;
-    const uint64_t uses = (entries_[index].name >> 32) + 1;
-    entries_[index] = {
-        nullptr, nobody(index),
-        uses << 32 | wire::session_key(index, ((key >> wire::kSessionIndexBits) + 1) & wire::kGenerationMask)};
+    const uint64_t uses = (names_[index] >> 32) + 1;
+    names_[index] =
+        uses << 32 | wire::session_key(index, ((key >> wire::kSessionIndexBits) + 1) & wire::kGenerationMask);
+    entries_[index] = {nullptr, nobody(index)};
     free_.push_back(index);
     size_--;
   }
@@ -133,16 +132,16 @@ class SessionTable {
   static uint64_t nobody(uint32_t index) { return index ^ 1; }
   struct Entry {
     T* object = nullptr;     ///< not null while live_name says that it is there
-    uint64_t live_name = 0;  ///< `name` while there is an object, else nobody()
-    uint64_t name = 0;       ///< of the object, or of the next one
+    uint64_t live_name = 0;  ///< its name while there is an object, else nobody()
     T* known() const {
       if (object == nullptr) __builtin_unreachable();
       return object;
     }
   };
-  std::vector<Entry> entries_ = {{nullptr, nobody(0), 0}, {nullptr, nobody(1), 0}};  ///< a power of two, so that ...
-  uint32_t mask_ = 1;                                                                ///< ... this finds it
+  std::vector<Entry> entries_ = {{nullptr, nobody(0)}, {nullptr, nobody(1)}};  ///< a power of two, so that ...
+  uint32_t mask_ = 1;                                                          ///< ... this finds it
   uint32_t used_ = 0;
+  std::vector<uint64_t> names_;  ///< `used_` of them: of the object, or of the next one
   std::vector<uint32_t> free_;
   size_t size_ = 0;
 };
@@ -200,9 +199,8 @@ class EndpointCore {
 
   // -- Requests on their way back (Request forwards to these; owner thread) --
 
-  Result<std::span<std::byte>> stage_response(Incoming* incoming, size_t len_bytes);
-  Result<std::span<std::byte>> stage_response_slow(Incoming* incoming, size_t len_bytes);
-  void on_responded(Incoming* incoming);
+  /// The slot's response buffer, once the network has let go of it, becomes the request's. Null: there is none.
+  detail::Buffer* take_room(Incoming* incoming);
   void on_answered(Incoming* incoming);
 
  protected:
@@ -221,7 +219,8 @@ class EndpointCore {
 
   // -- One packet (rpc_core.h calls these from its receive loop; endpoint_packets.cc) --
 
-  void on_packet(const wire::Header& header, const transport::Payload& payload);
+  /// `room`: transport::BurstVisitor.
+  void on_packet(const wire::Header& header, const transport::Payload& payload, std::byte* room);
 
   // -- Steps of one loop iteration --
 
@@ -376,16 +375,20 @@ class EndpointCore {
   // server side
   void on_long_request(Server* server, session::RequestVerdict verdict, session::ServerSlot* slot,
                        const wire::Header& header, const transport::Payload& payload, uint64_t number);
-  bool try_request(const wire::Header& header, const transport::Payload& payload);
+  bool try_request(const wire::Header& header, const transport::Payload& payload, std::byte* room);
   bool try_response(const wire::Header& header, const transport::Payload& payload);
-  // The general cases, out of line. By value: the arguments of the common case stay in registers.
-  [[gnu::noinline]] void on_request(wire::Header header, transport::Payload payload);
-  [[gnu::noinline]] void on_response(wire::Header header, transport::Payload payload);
-  [[gnu::noinline]] void on_other(wire::Header header, transport::Payload payload);
+  // The general case, out of line. By value: the arguments of the common case stay in registers.
+  [[gnu::noinline]] void on_any_packet(wire::Header header, transport::Payload payload, std::byte* room);
+  void on_request(const wire::Header& header, const transport::Payload& payload);
+  void on_response(const wire::Header& header, const transport::Payload& payload);
+  void on_other(const wire::Header& header, const transport::Payload& payload);
   void on_reference_request(Server* server, session::ServerSlot* slot, const wire::Header& header,
                             const transport::Payload& payload, uint64_t number);
   void run_handler(Server* server, session::ServerSlot* slot, const std::byte* data, uint32_t bytes,
                    detail::Buffer* owned);
+  void open(Incoming* incoming, const std::byte* data, uint32_t bytes);
+  /// The handler has answered in the slot's response buffer.
+  void send_answer(Incoming* incoming);
   Incoming* make_record(Server* server, session::ServerSlot* slot);
   void run_in_worker(HandlerEntry& entry, Incoming* incoming);
   void fail_request(Server* server, session::ServerSlot* slot, wire::FailureCode code, uint16_t app_code);
@@ -428,20 +431,21 @@ class EndpointCore {
 // Each of these does all of it, or nothing and leaves it to the general function of the same name.
 
 [[gnu::always_inline]] inline void EndpointCore::on_packet(const wire::Header& header,
-                                                           const transport::Payload& payload) {
-  if (header.kind() == wire::Kind::kRequest) {
-    if (!try_request(header, payload)) [[unlikely]]
-      on_request(header, payload);
-  } else if (header.kind() == wire::Kind::kResponse) {
-    if (!try_response(header, payload)) [[unlikely]]
-      on_response(header, payload);
-  } else {
-    on_other(header, payload);
+                                                           const transport::Payload& payload, std::byte* room) {
+  if (header.shape() == session::kPlainRequest) {
+    if (try_request(header, payload, room)) [[likely]]
+      return;
+  } else if (header.shape() == session::kPlainResponse) {
+    if (try_response(header, payload)) [[likely]]
+      return;
   }
+  // Copies, made here and nowhere else: what has an address lives in memory, and the common case in registers.
+  on_any_packet({header.w0, header.w1, header.w2}, {payload.data, payload.bytes, payload.lease, payload.lease_value},
+                room);
 }
 
 [[gnu::always_inline]] inline bool EndpointCore::try_request(const wire::Header& header,
-                                                             const transport::Payload& payload) {
+                                                             const transport::Payload& payload, std::byte* room) {
   Server* server = servers_.find(header.session_key());
   const uint32_t type = header.request_type();
   if (server == nullptr || type >= dispatch_types_ || payload.bytes >= dispatch_[type].limit_bytes ||
@@ -460,13 +464,13 @@ class EndpointCore {
       return true;
     }
   }
-  incoming->data = payload.data;
-  incoming->bytes = payload.bytes;
-  incoming->is_open = true;
+  open(incoming, transport::private_copy(payload, room), payload.bytes);
   counters_.requests_handled++;
-  (*dispatch_[type].handler)(Request(incoming));
-  if (incoming->is_open) [[unlikely]] {
-    server->session.defer(slot);
+  (*dispatch_[type].handler)(incoming);
+  if (incoming->progress == Incoming::Progress::kAnswered) [[likely]] {
+    send_answer(incoming);
+  } else if (incoming->is_open()) {
+    incoming->server->session.defer(incoming->slot);
     keep(incoming);
   }
   return true;
@@ -480,46 +484,29 @@ class EndpointCore {
   session::ClientSlot* slot = client->session.try_finish(header, payload, now_ns_);
   if (slot == nullptr) [[unlikely]]
     return false;
+  if (!client->is_listed_to_send && client->session.wants_to_send()) [[unlikely]]
+    list_to_send(client);  // calls that waited for the credit
   if (slot->ticket > released_ || client->queue != nullptr) [[unlikely]] {
     finish(client, slot, Status(), 0);
   } else {
     detail::Buffer* request = slot->request;
     detail::Buffer* response = slot->response;
-    client->session.release_finished(slot);
     run_continuation(slot->continuation, request, response, Status(), 0);
   }
-  if (!client->is_listed_to_send && client->session.wants_to_send()) [[unlikely]]
-    list_to_send(client);
   return true;
 }
 
-[[gnu::always_inline]] inline Result<std::span<std::byte>> EndpointCore::stage_response(Incoming* incoming,
-                                                                                        size_t len_bytes) {
-  // The slot's last response buffer, once the network has let go of it; a peer that still reads it does so in vain.
+inline void EndpointCore::open(Incoming* incoming, const std::byte* data, uint32_t bytes) {
   session::ServerSlot* slot = incoming->slot;
-  if (incoming->server == nullptr || slot->response == nullptr || slot->response_ticket > released_) [[unlikely]] {
-    return stage_response_slow(incoming, len_bytes);
-  }
-  detail::Buffer* buffer = slot->response;
-  if (buffer->capacity_bytes < len_bytes || incoming->response != nullptr) [[unlikely]] {
-    return stage_response_slow(incoming, len_bytes);
-  }
-  incoming->is_staged = true;
-  buffer->revoke_lease();
-  buffer->length_bytes = static_cast<uint32_t>(len_bytes);
-  return std::span(buffer->data(), len_bytes);
+  incoming->data = data;
+  incoming->bytes = bytes;
+  incoming->progress = Incoming::Progress::kOpen;
+  incoming->room = slot->response_ticket <= released_ ? slot->response : nullptr;
 }
 
-/// The request is answered with what was staged, in the owner's thread.
-[[gnu::always_inline]] inline void EndpointCore::on_responded(Incoming* incoming) {
-  if (!incoming->is_staged || incoming->copy != nullptr || incoming->response != nullptr) [[unlikely]] {
-    incoming->answer = Incoming::Answer::kResponse;
-    return on_answered(incoming);
-  }
+inline void EndpointCore::send_answer(Incoming* incoming) {
   session::ServerSlot* slot = incoming->slot;
-  incoming->is_staged = false;
-  incoming->is_open = false;
-  slot->response_bytes = slot->response->length_bytes;
+  slot->response_bytes = incoming->room->length_bytes;
   incoming->server->session.respond(slot);
   list_to_send(incoming->server);
 }

@@ -99,7 +99,18 @@ void EndpointCore::start_queued(Client* client) {
 
 // ---- Packets to a server ----
 
-void EndpointCore::on_request(wire::Header header, transport::Payload payload) {
+void EndpointCore::on_any_packet(wire::Header header, transport::Payload payload, std::byte* room) {
+  payload.data = transport::private_copy(payload, room);
+  if (header.kind() == wire::Kind::kRequest) {
+    on_request(header, payload);
+  } else if (header.kind() == wire::Kind::kResponse) {
+    on_response(header, payload);
+  } else {
+    on_other(header, payload);
+  }
+}
+
+void EndpointCore::on_request(const wire::Header& header, const transport::Payload& payload) {
   Server* server = servers_.find(header.session_key());
   if (server == nullptr) {
     counters_.dropped_unknown_session++;
@@ -114,6 +125,8 @@ void EndpointCore::on_request(wire::Header header, transport::Payload payload) {
   if (session.heard_epoch != credit_epoch_) heard_from(server);
   ServerSlot* slot;
   const RequestVerdict verdict = session.classify(header, payload.bytes, &slot);
+  const bool is_new = verdict == RequestVerdict::kShort || verdict == RequestVerdict::kLongFirst;
+  if (is_new && session.is_busy(*slot)) end_server_slot(server, slot);
   if (verdict != RequestVerdict::kShort) return on_long_request(server, verdict, slot, header, payload, number);
   if (payload.lease != nullptr) return on_reference_request(server, slot, header, payload, number);
   session.note(number);
@@ -234,16 +247,19 @@ void EndpointCore::run_handler(Server* server, ServerSlot* slot, const std::byte
   }
   Incoming* incoming = slot->call != nullptr ? static_cast<Incoming*>(slot->call) : make_record(server, slot);
   if (incoming == nullptr) return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);
-  incoming->data = data;
-  incoming->bytes = bytes;
+  open(incoming, data, bytes);
   incoming->is_stable.store(owned != nullptr, std::memory_order_relaxed);
   incoming->deadline_ns = deadline_ns;
   incoming->copy = owned;
-  incoming->is_open = true;
   counters_.requests_handled++;
   if (entry.options.worker) return run_in_worker(entry, incoming);
-  (*entry.handler)(Request(incoming));
-  if (incoming->is_open) keep(incoming);
+  (*entry.handler)(incoming);
+  if (incoming->progress == Incoming::Progress::kAnswered) {
+    Mailbox::rest(incoming);
+    send_answer(incoming);
+  } else if (incoming->is_open()) {
+    keep(incoming);
+  }
 }
 
 /// The slot's record of its requests. Null: no memory.
@@ -261,7 +277,8 @@ Incoming* EndpointCore::make_record(Server* server, ServerSlot* slot) {
 void EndpointCore::keep(Incoming* incoming) {
   incoming->server->session.owe_credit_return(now_ns_);
   list_to_send(incoming->server);
-  if (incoming->is_stable.load(std::memory_order_relaxed) || mailbox_->make_stable(incoming)) return;
+  // Acquire: another thread may have made the copy, and read the receive buffer for it until just now.
+  if (incoming->is_stable.load(std::memory_order_acquire) || mailbox_->make_stable(incoming)) return;
   counters_.refused_no_memory++;
   incoming->slot->call = nullptr;
   fail_request(incoming->server, incoming->slot, wire::FailureCode::kNoMemory, 0);
@@ -275,13 +292,13 @@ void EndpointCore::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
   ServerSlot* slot = incoming->slot;
   keep(incoming);
   if (incoming->server == nullptr) return on_answered(incoming);  // no memory: failed already
+  incoming->room = nullptr;                                       // the loop's own
   Endpoint::Handler* handler = entry.handler.get();
   const bool is_submitted = nexus_.submit_work([handler, incoming] {
     Mailbox* mailbox = incoming->mailbox;
-    Request request(incoming);
     // After close() the handler may be gone; the Request then just goes home.
-    if (!mailbox->enter_worker()) return;
-    (*handler)(std::move(request));
+    if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
+    (*handler)(incoming);
     mailbox->leave_worker();
   });
   if (!is_submitted) {
@@ -292,16 +309,12 @@ void EndpointCore::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
   }
 }
 
-Result<std::span<std::byte>> EndpointCore::stage_response_slow(Incoming* incoming, size_t len_bytes) {
-  incoming->is_staged = false;
-  detail::Buffer* buffer = incoming->response;
-  if (buffer == nullptr || buffer->capacity_bytes < len_bytes) {
-    if (buffer != nullptr) detail::release_buffer(buffer);
-    buffer = incoming->response = arena_.alloc(len_bytes);
-    if (buffer == nullptr) return Status(Code::kNoMemory, "no memory for the response: see memory_limit_bytes");
-  }
-  buffer->length_bytes = static_cast<uint32_t>(len_bytes);
-  return std::span(buffer->data(), len_bytes);
+detail::Buffer* EndpointCore::take_room(Incoming* incoming) {
+  ServerSlot* slot = incoming->slot;
+  if (incoming->server == nullptr || slot->response == nullptr || slot->response_ticket > released_) return nullptr;
+  incoming->room = nullptr;
+  slot->response->revoke_lease();
+  return std::exchange(slot->response, nullptr);
 }
 
 /// Any answer of a request, in the owner's thread.
@@ -311,14 +324,10 @@ void EndpointCore::on_answered(Incoming* incoming) {
   ServerSlot* slot = incoming->slot;
   if (incoming->answer != Incoming::Answer::kResponse) {
     server->session.fail(slot, incoming->failure, incoming->app_code);
-  } else if (incoming->response == nullptr && !incoming->is_staged && !stage_response_slow(incoming, 0).ok()) {
-    server->session.fail(slot, wire::FailureCode::kNoMemory, 0);
   } else {
-    if (incoming->response != nullptr) {
-      if (slot->response != nullptr) release_after(slot->response_ticket, slot->response);
-      slot->response = std::exchange(incoming->response, nullptr);
-      slot->response_ticket = 0;
-    }
+    if (slot->response != nullptr) release_after(slot->response_ticket, slot->response);
+    slot->response = std::exchange(incoming->response, nullptr);
+    slot->response_ticket = 0;
     slot->response_bytes = slot->response->length_bytes;
     server->session.respond(slot);
   }
@@ -341,7 +350,7 @@ void EndpointCore::start_credit_epoch() {
 
 // ---- Packets to a client ----
 
-void EndpointCore::on_response(wire::Header header, transport::Payload payload) {
+void EndpointCore::on_response(const wire::Header& header, const transport::Payload& payload) {
   Client* client = clients_.find(header.session_key());
   if (client == nullptr) {
     counters_.dropped_unknown_session++;
@@ -374,7 +383,7 @@ void EndpointCore::finish(Client* client, ClientSlot* slot, Status status, uint1
   finish_or_wait(ticket, request, response, status, app_code, std::move(continuation), true);
 }
 
-void EndpointCore::on_other(wire::Header header, transport::Payload payload) {
+void EndpointCore::on_other(const wire::Header& header, const transport::Payload& payload) {
   if (!wire::is_known(static_cast<uint8_t>(header.kind()))) {
     counters_.dropped_malformed++;
     return;
@@ -414,7 +423,13 @@ void EndpointCore::on_other(wire::Header header, transport::Payload payload) {
       break;
     case wire::Kind::kProbe:
       session.note(number);
-      session.on_probe(header, number, now_ns_);
+      if (ServerSlot * slot; !session.on_probe(header, number, now_ns_, &slot)) {
+        counters_.dropped_malformed++;
+        if (slot != nullptr) {
+          end_server_slot(server, slot);
+          fail_request(server, slot, wire::FailureCode::kLost, 0);
+        }
+      }
       break;
     case wire::Kind::kCancel: {
       session.note(number);

@@ -106,24 +106,23 @@ void Mailbox::leave_worker() {
 
 void Mailbox::close() {
   std::vector<detail::InlineFunction<>> dropped;  // destroyed outside of the lock: they may hold Requests
-  bool is_last;
   {
     std::unique_lock lock(mutex_);
     is_closed_ = true;
+    keep_alive_ = true;
     wake_ = nullptr;
     owner_.store(nullptr, std::memory_order_relaxed);
-    no_workers_.wait(lock, [&] { return workers_ == 0; });
     for (Incoming* incoming : answered_) give_incoming(incoming);
     answered_.clear();
+    // Before anybody else can give one back: the workers that are waited for do.
     out_ = incomings_.taken();
     for (; free_ != nullptr; free_ = free_->next_free) out_--;
+    no_workers_.wait(lock, [&] { return workers_ == 0; });
     dropped.swap(posts_);
-    // Dropping the posted functions may end Requests: the mailbox must live until then.
-    is_last = dropped.empty() && out_ == 0;
-    if (!dropped.empty()) keep_alive_ = true;
   }
-  if (!dropped.empty()) {
-    dropped.clear();
+  dropped.clear();
+  bool is_last;
+  {
     std::lock_guard lock(mutex_);
     keep_alive_ = false;
     is_last = out_ == 0;

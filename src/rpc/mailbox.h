@@ -12,6 +12,7 @@
 
 #include <tern/detail/buffer.h>
 #include <tern/detail/inline_function.h>
+#include <tern/detail/request_front.h>
 #include <tern/endpoint.h>
 #include <tern/environment.h>
 
@@ -26,15 +27,14 @@ class EndpointCore;
 class Mailbox;
 struct Server;
 
-/// What a Request points to. A server slot keeps its record from request to request; when the request ends before it is
-/// answered (cancel, the session's end) the record stays with the Request and goes home with it. Made and given back
-/// by the owner thread while the endpoint lives, under the mailbox's mutex afterwards. At rest, in a slot or not:
-/// not open, not stable, not cancelled, no deadline, no buffers.
-struct Incoming {
+/// What a Request points to; its front is the Request's own business while the handler runs. A server slot keeps its
+/// record from request to request; when the request ends before it is answered (cancel, the session's end) the record
+/// stays with the Request and goes home with it. Made and given back by the owner thread while the endpoint lives,
+/// under the mailbox's mutex afterwards. At rest, in a slot or not: not open, not stable, not cancelled, no deadline,
+/// no buffers.
+struct Incoming : detail::RequestFront {
   enum class Answer : uint8_t { kDropped, kResponse, kFailure };
 
-  const std::byte* data = nullptr;
-  uint32_t bytes = 0;
   wire::FailureCode failure = wire::FailureCode::kNoResponse;
   Answer answer = Answer::kDropped;
   uint16_t app_code = 0;
@@ -48,10 +48,11 @@ struct Incoming {
   Incoming* next_free = nullptr;
   Server* server = nullptr;             ///< owner thread only; null: nobody waits for the answer any more
   session::ServerSlot* slot = nullptr;  ///< owner thread only, with `server`
-  bool is_open = false;                 ///< owner thread only: the request is with the application
-  bool is_staged = false;               ///< owner thread only: the answer is in slot->response
-  detail::Buffer* response = nullptr;   ///< the answer, where it is not in slot->response
+  detail::Buffer* response = nullptr;   ///< the answer, where it is not in `room`
   detail::Buffer* copy = nullptr;       ///< holds `data` once it is stable
+
+  /// Owner thread only: the request is with the application.
+  bool is_open() const { return progress == Progress::kOpen; }
 };
 
 class Mailbox {
@@ -82,8 +83,7 @@ class Mailbox {
   /// Owner only, endpoint open: back to rest, in its slot.
   static void rest(Incoming* incoming) {
     release_buffers(incoming);
-    incoming->is_open = false;
-    incoming->is_staged = false;
+    incoming->progress = Incoming::Progress::kNone;
     incoming->is_stable.store(false, std::memory_order_relaxed);
     incoming->is_cancelled.store(false, std::memory_order_relaxed);
     incoming->deadline_ns = UINT64_MAX;

@@ -13,6 +13,9 @@ using rpc::Incoming;
 
 namespace {
 
+Incoming* record_of(detail::RequestFront* front) { return static_cast<Incoming*>(front); }
+const Incoming* record_of(const detail::RequestFront* front) { return static_cast<const Incoming*>(front); }
+
 /// The record goes home: at once in the owner's thread, through the mailbox from others.
 void go_home(Incoming* incoming) {
   if (incoming->mailbox->is_owner()) [[likely]] {
@@ -22,92 +25,87 @@ void go_home(Incoming* incoming) {
   }
 }
 
-/// Room for a response where the endpoint's own cannot be had: in another thread, or not at all.
-[[gnu::noinline]] Result<std::span<std::byte>> respond_elsewhere(Incoming* incoming, size_t len_bytes) {
-  if (incoming == nullptr) return Status(Code::kMisuse, "this Request was answered or moved from");
-  if (len_bytes > memory::Arena::kMessageBytesMax) return Status(Code::kTooLarge, "a message has at most 1 GiB");
-  if (incoming->response != nullptr) detail::release_buffer(incoming->response);
-  incoming->response = incoming->mailbox->arena.alloc(len_bytes);
-  if (incoming->response == nullptr) {
-    return Status(Code::kNoMemory, "no memory for the response: see memory_limit_bytes");
-  }
-  return std::span(incoming->response->data(), len_bytes);
+void fail_with(Incoming* incoming, wire::FailureCode code, uint16_t app_code) {
+  incoming->answer = Incoming::Answer::kFailure;
+  incoming->failure = code;
+  incoming->app_code = app_code;
+  go_home(incoming);
 }
 
 }  // namespace
 
-std::span<const std::byte> Request::bytes() const {
-  if (incoming_ == nullptr) return {};
-  if (!incoming_->mailbox->is_owner() && !incoming_->is_stable.load(std::memory_order_acquire) &&
-      !incoming_->mailbox->make_stable(incoming_)) {
+std::span<const std::byte> Request::bytes(detail::RequestFront* front) {
+  Incoming* incoming = record_of(front);
+  if (incoming == nullptr) return {};
+  if (!incoming->mailbox->is_owner() && !incoming->is_stable.load(std::memory_order_acquire) &&
+      !incoming->mailbox->make_stable(incoming)) {
     return {};
   }
-  return {incoming_->data, incoming_->bytes};
+  return {incoming->data, incoming->bytes};
 }
 
-Result<std::span<std::byte>> Request::response(size_t len_bytes) {
-  if (incoming_ != nullptr && len_bytes <= memory::Arena::kMessageBytesMax && incoming_->mailbox->is_owner())
-      [[likely]] {
-    return incoming_->core->stage_response(incoming_, len_bytes);
+void Request::take_room(detail::RequestFront* front) {
+  Incoming* incoming = record_of(front);
+  incoming->response = incoming->core->take_room(incoming);
+}
+
+Result<std::span<std::byte>> Request::response(detail::RequestFront* front, size_t len_bytes) {
+  Incoming* incoming = record_of(front);
+  if (incoming == nullptr) return Status(Code::kMisuse, "this Request was answered or moved from");
+  if (len_bytes > memory::Arena::kMessageBytesMax) return Status(Code::kTooLarge, "a message has at most 1 GiB");
+  detail::Buffer* buffer = std::exchange(incoming->response, nullptr);
+  if (buffer == nullptr && incoming->mailbox->is_owner()) buffer = incoming->core->take_room(incoming);
+  if (buffer != nullptr && buffer->capacity_bytes < len_bytes) detail::release_buffer(std::exchange(buffer, nullptr));
+  if (buffer == nullptr) buffer = incoming->mailbox->arena.alloc(len_bytes);
+  if (buffer == nullptr) return Status(Code::kNoMemory, "no memory for the response: see memory_limit_bytes");
+  incoming->response = buffer;
+  buffer->length_bytes = static_cast<uint32_t>(len_bytes);
+  return std::span(buffer->data(), len_bytes);
+}
+
+void Request::respond(detail::RequestFront* front) {
+  Incoming* incoming = record_of(front);
+  if (incoming == nullptr) return;
+  if (incoming->response == nullptr && !response(incoming, 0).ok()) {
+    return fail_with(incoming, wire::FailureCode::kNoMemory, 0);
   }
-  return respond_elsewhere(incoming_, len_bytes);
-}
-
-void Request::respond() {
-  Incoming* incoming = std::exchange(incoming_, nullptr);
-  if (incoming == nullptr) [[unlikely]]
-    return;
-  if (incoming->mailbox->is_owner()) [[likely]]
-    return incoming->core->on_responded(incoming);
   incoming->answer = Incoming::Answer::kResponse;
-  if (incoming->response == nullptr) incoming->response = incoming->mailbox->arena.alloc(0);
-  if (incoming->response == nullptr) {
-    incoming->answer = Incoming::Answer::kFailure;
-    incoming->failure = wire::FailureCode::kNoMemory;
+  go_home(incoming);
+}
+
+void Request::respond(detail::RequestFront* front, MsgBuf&& reply) {
+  Incoming* incoming = record_of(front);
+  if (!reply) return drop(incoming);
+  if (incoming->mailbox->arena.owns(reply.buffer())) {
+    if (incoming->response != nullptr) detail::release_buffer(incoming->response);
+    incoming->response = reply.take();
+  } else {
+    auto room = response(incoming, reply.bytes().size());
+    if (!room.ok()) return fail_with(incoming, wire::FailureCode::kNoMemory, 0);
+    std::memcpy(room->data(), reply.bytes().data(), room->size());
   }
-  incoming->mailbox->push_answered(incoming);
+  respond(incoming);
 }
 
-void Request::respond(MsgBuf&& reply) {
-  if (incoming_ == nullptr) return;
-  if (!reply) return drop();
-  if (!incoming_->mailbox->arena.owns(reply.buffer())) {
-    auto room = response(reply.bytes().size());
-    if (room.ok()) {
-      std::memcpy(room->data(), reply.bytes().data(), room->size());
-      return respond();
-    }
-    incoming_->answer = Incoming::Answer::kFailure;
-    incoming_->failure = wire::FailureCode::kNoMemory;
-    return go_home(std::exchange(incoming_, nullptr));
-  }
-  if (incoming_->response != nullptr) detail::release_buffer(incoming_->response);
-  incoming_->response = reply.take();
-  incoming_->answer = Incoming::Answer::kResponse;
-  go_home(std::exchange(incoming_, nullptr));
+void Request::fail(detail::RequestFront* front, uint16_t app_code) {
+  if (front != nullptr) fail_with(record_of(front), wire::FailureCode::kApplication, app_code);
 }
 
-void Request::fail(uint16_t app_code) {
-  if (incoming_ == nullptr) return;
-  incoming_->answer = Incoming::Answer::kFailure;
-  incoming_->failure = wire::FailureCode::kApplication;
-  incoming_->app_code = app_code;
-  go_home(std::exchange(incoming_, nullptr));
+Duration Request::time_left(const detail::RequestFront* front) {
+  const Incoming* incoming = record_of(front);
+  if (incoming == nullptr || incoming->deadline_ns == UINT64_MAX) return Duration::max();
+  return Duration(static_cast<int64_t>(incoming->deadline_ns)) - incoming->mailbox->environment.now();
 }
 
-Duration Request::time_left() const {
-  if (incoming_ == nullptr || incoming_->deadline_ns == UINT64_MAX) return Duration::max();
-  return Duration(static_cast<int64_t>(incoming_->deadline_ns)) - incoming_->mailbox->environment.now();
+bool Request::is_cancelled(const detail::RequestFront* front) {
+  return front == nullptr || record_of(front)->is_cancelled.load(std::memory_order_relaxed);
 }
 
-bool Request::is_cancelled() const {
-  return incoming_ == nullptr || incoming_->is_cancelled.load(std::memory_order_relaxed);
-}
-
-void Request::drop() {
-  incoming_->answer = Incoming::Answer::kDropped;
-  incoming_->failure = wire::FailureCode::kNoResponse;
-  go_home(std::exchange(incoming_, nullptr));
+void Request::drop(detail::RequestFront* front) {
+  Incoming* incoming = record_of(front);
+  incoming->answer = Incoming::Answer::kDropped;
+  incoming->failure = wire::FailureCode::kNoResponse;
+  go_home(incoming);
 }
 
 }  // namespace tern

@@ -68,6 +68,20 @@ class RpcCore final : public EndpointCore {
     }
   };
 
+  /// For packets as they come, or burst by burst (transport::BurstVisitor).
+  struct Visitor {
+    RpcCore& core;
+    [[gnu::always_inline]] void operator()(const wire::Header& header, const transport::Payload& payload) const {
+      core.freshen_clock();
+      core.on_packet(header, payload, nullptr);
+    }
+    void begin_burst() const { core.freshen_clock(); }
+    [[gnu::always_inline]] void in_burst(const wire::Header& header, const transport::Payload& payload,
+                                         std::byte* room) const {
+      core.on_packet(header, payload, room);
+    }
+  };
+
   Status enter() {
     if (!is_owner()) [[unlikely]] {
       if (is_bound_) return {Code::kWrongThread, "only the thread that first ran the event loop may run it"};
@@ -101,6 +115,9 @@ class RpcCore final : public EndpointCore {
   }
   [[gnu::always_inline]] bool transmit_client(Client* client);
   [[gnu::always_inline]] bool transmit_server(Server* server);
+  // What the common case, which these two are, leaves over.
+  [[gnu::noinline]] bool transmit_rest(Client* client);
+  [[gnu::noinline]] bool transmit_rest(Server* server);
   void send_path_probes();
   void sleep(uint64_t until_ns);
   void arm();
@@ -139,11 +156,7 @@ size_t RpcCore<Impl>::iterate() {
   port_.iteration.store(iteration + 1, std::memory_order_relaxed);
   released_ = transport_->released();
 
-  const size_t packets = transport_->receive([this](const wire::Header& header, const transport::Payload& payload)
-                                                 __attribute__((always_inline)) {
-                                                   freshen_clock();
-                                                   on_packet(header, payload);
-                                                 });
+  const size_t packets = transport_->receive(Visitor{*this});
   counters_.packets_received += packets;
   if (packets == 0 && ++idle_iterations_ % kIdleClockReads == 0) freshen_clock();
   if (mailbox_->has_mail()) [[unlikely]] {
@@ -194,23 +207,36 @@ void RpcCore<Impl>::transmit() {
 /// True: there is more, but not now.
 template <class Impl>
 inline bool RpcCore<Impl>::transmit_client(Client* client) {
+  {
+    auto sender = sender_to(client->peer);
+    counters_.packets_sent += client->session.transmit_short(
+        now_ns_,
+        [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
+            __attribute__((always_inline)) { return sender.send(header, payload, bytes, buffer); },
+        [this]() __attribute__((always_inline)) { return transport_->ticket(); });
+  }
+  if (!client->session.wants_to_send()) [[likely]]
+    return false;
+  return transmit_rest(client);
+}
+
+template <class Impl>
+bool RpcCore<Impl>::transmit_rest(Client* client) {
   auto& session = client->session;
   using Turn = session::ClientSession::Turn;
-  auto sender = sender_to(client->peer);
+  const auto send = [this, client](const wire::Header& header, const std::byte* payload, uint32_t bytes,
+                                   detail::Buffer* buffer) {
+    return transport_->send(client->peer, header, payload, bytes, buffer);
+  };
   Turn turn;
   uint32_t packets = 0;
   do {
     turn = session.transmit(
-        now_ns_,
-        [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
-            __attribute__((always_inline)) { return sender.send(header, payload, bytes, buffer); },
-        [&]() __attribute__((always_inline)) { return transport_->ticket(); }, packets);
-    if (turn == Turn::kSentAgain) [[unlikely]]
-      counters_.retransmissions++;
+        now_ns_, send, [this] { return transport_->ticket(); }, packets);
+    if (turn == Turn::kSentAgain) counters_.retransmissions++;
   } while (turn >= Turn::kSent && packets < kPacketsPerTurn);
   counters_.packets_sent += packets;
-  if (turn == Turn::kNothing) [[likely]]
-    return session.wants_to_send();
+  if (turn == Turn::kNothing) return session.wants_to_send();
   if (turn == Turn::kRefused) counters_.transport_full++;
   if (turn != Turn::kLater) return true;
   depart_later(client);
@@ -219,27 +245,39 @@ inline bool RpcCore<Impl>::transmit_client(Client* client) {
 
 template <class Impl>
 inline bool RpcCore<Impl>::transmit_server(Server* server) {
+  {
+    auto sender = sender_to(server->peer);
+    counters_.packets_sent += server->session.transmit_first(
+        now_ns_, credit_limit_,
+        [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
+            __attribute__((always_inline)) { return sender.send(header, payload, bytes, buffer); },
+        [this]() __attribute__((always_inline)) { return transport_->ticket(); });
+  }
+  if (!server->session.wants_to_send()) [[likely]]
+    return false;
+  return transmit_rest(server);
+}
+
+template <class Impl>
+bool RpcCore<Impl>::transmit_rest(Server* server) {
   auto& session = server->session;
   using Turn = session::ServerSession::Turn;
-  auto sender = sender_to(server->peer);
+  const auto send = [this, server](const wire::Header& header, const std::byte* payload, uint32_t bytes,
+                                   detail::Buffer* buffer) {
+    if (payload == nullptr && bytes != 0) {
+      payload = path_buffer_->data();
+      buffer = path_buffer_;
+    }
+    return transport_->send(server->peer, header, payload, bytes, buffer);
+  };
   Turn turn;
   uint32_t packets = 0;
   do {
     turn = session.transmit(
-        now_ns_, credit_limit_,
-        [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
-            __attribute__((always_inline)) {
-              if (payload == nullptr && bytes != 0) [[unlikely]] {
-                payload = path_buffer_->data();
-                buffer = path_buffer_;
-              }
-              return sender.send(header, payload, bytes, buffer);
-            },
-        [&]() __attribute__((always_inline)) { return transport_->ticket(); }, packets);
+        now_ns_, credit_limit_, send, [this] { return transport_->ticket(); }, packets);
   } while (turn == Turn::kSent && packets < kPacketsPerTurn);
   counters_.packets_sent += packets;
-  if (turn == Turn::kNothing) [[likely]]
-    return false;
+  if (turn == Turn::kNothing) return false;
   if (turn == Turn::kSent) return session.wants_to_send();
   counters_.transport_full++;
   return !transport_is_dead(server->peer);

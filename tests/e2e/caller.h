@@ -149,6 +149,11 @@ class Caller {
     }
     return call->code();
   }
+  /// Cancels `call` unless it has ended: also one whose continuation only waits for its buffers has (kMisuse).
+  void cancel(Call* call) {
+    const tern::Status status = endpoint().cancel(call->id);
+    EXPECT_TRUE(status.ok() || status.code() == tern::Code::kMisuse) << status.message();
+  }
   /// The answer is what the order asked for.
   static bool is_right(const Call& call) {
     return call.is_ok() && call.response.bytes().size() == call.reply_bytes &&

@@ -1,10 +1,12 @@
 // Calls between processes over every transport: contents, order, handlers of every kind, limits, errors.
 
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
 #include "e2e/caller.h"
 #include "e2e/peer.h"
 #include "e2e/peer_process.h"
-
-#include <gmock/gmock.h>
 
 using namespace e2e;
 using tern::Code;
@@ -96,7 +98,10 @@ TEST_P(Calls, sixty_outstanding_complete_out_of_order) {
   }
   ASSERT_TRUE(caller.finish());
   for (const auto& call : caller.calls()) EXPECT_TRUE(Caller::is_right(*call));
-  EXPECT_GT(caller.calls()[0]->ended_as_nth, caller.calls()[7]->ended_as_nth);
+  const bool is_in_order =
+      std::is_sorted(caller.calls().begin(), caller.calls().end(),
+                     [](const auto& a, const auto& b) { return a->ended_as_nth < b->ended_as_nth; });
+  EXPECT_FALSE(is_in_order);
 }
 
 TEST_P(Calls, nested_through_a_third_process) {
@@ -132,13 +137,14 @@ TEST_P(Calls, worker_handlers_answer_and_leave_the_loop_free) {
   Peer server(settings().with("workers", 2));
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
-  // Both workers are busy for a second: calls in the loop and those of one packet or many go on.
-  Call* slow[] = {caller.send_order(session, kWorker, {1, 100, 1'000'000}, 5000),
-                  caller.send_order(session, kWorker, {2, 5000, 1'000'000})};
+  // Both workers are busy until the board says otherwise: calls in the loop go on.
+  Call* slow[] = {caller.send_order(session, kWorker, {1, 100, kUntilRelease}, 5000),
+                  caller.send_order(session, kWorker, {2, 5000, kUntilRelease})};
   ASSERT_TRUE(caller.run_until([&] { return server.board().handled == 2; }));
   for (uint64_t id = 3; id < 50; id++) caller.send_order(session, kWork, {id, 5000, 0}, 5000);
-  ASSERT_TRUE(caller.run_until([&] { return caller.ended_ok() >= 47; }));
+  ASSERT_TRUE(caller.run_until([&] { return caller.ended_ok() == 47; }));
   EXPECT_EQ(slow[0]->ends + slow[1]->ends, 0);
+  server.board().release = 1;
   for (uint64_t id = 50; id < 250; id++)
     caller.send_order(session, kWorker, {id, static_cast<uint32_t>(id * 20), 0}, id * 30);
   ASSERT_TRUE(caller.finish());
@@ -192,11 +198,11 @@ TEST_P(Calls, deadline_and_cancel_reach_the_server) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
-  Call* late = caller.send_pattern(session, kHold, 64, 1, {.deadline = std::chrono::milliseconds(100)});
+  Call* late = caller.send_pattern(session, kHold, 64, 1, {.deadline = std::chrono::milliseconds(500)});
   ASSERT_TRUE(caller.run_until([&] { return server.board().held == 1 || late->ends == 1; }));
   const int64_t left_ns = server.board().time_left_ns;
   EXPECT_GT(left_ns, 0);
-  EXPECT_LE(left_ns, 102'000'000);  // the code on the wire is coarse
+  EXPECT_LE(left_ns, 510'000'000);  // the code on the wire is coarse
   EXPECT_EQ(caller.end_of(late), Code::kDeadline);
   EXPECT_TRUE(caller.run_until([&] { return server.board().cancels_seen == 1; }));
 
@@ -225,8 +231,7 @@ TEST_P(Calls, cancel_in_the_middle_of_a_large_message) {
     Call* down = caller.send_order(session, kWork, {2000 + round, 16 << 20, 0});
     caller.run_for(std::chrono::microseconds(200 * round));
     for (Call* call : {up, down}) {
-      if (call->ends != 0) continue;
-      EXPECT_TRUE(caller.endpoint().cancel(call->id).ok());
+      caller.cancel(call);
     }
     ASSERT_TRUE(caller.finish());
     for (Call* call : {up, down}) {
@@ -332,19 +337,21 @@ TEST_P(Calls, a_full_worker_queue_refuses) {
   Peer server(settings().with("workers", 1).with("worker_queue", 2));
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri(), {.window = 16});
-  for (uint64_t id = 0; id < 16; id++) caller.send_order(session, kWorker, {id, 8, 300'000});
-  ASSERT_TRUE(caller.finish());
-  int refused = 0;
+  // One runs, two wait.
+  Call* busy = caller.send_order(session, kWorker, {0, 8, kUntilRelease});
+  ASSERT_TRUE(caller.run_until([&] { return server.board().handled == 1; }));
+  for (uint64_t id = 1; id < 16; id++) caller.send_order(session, kWorker, {id, 8, 0});
+  ASSERT_TRUE(caller.run_until([&] { return caller.ended() == 13; }));
   for (const auto& call : caller.calls()) {
-    if (!Caller::is_right(*call)) {
-      EXPECT_EQ(call->code(), Code::kRefused);
-      EXPECT_THAT(std::string(call->status.message()), HasSubstr("worker queue"));
-      refused++;
-    }
+    if (call->ends == 0) continue;
+    EXPECT_EQ(call->code(), Code::kRefused);
+    EXPECT_THAT(std::string(call->status.message()), HasSubstr("worker queue"));
   }
-  EXPECT_GE(refused, 1);
-  EXPECT_LE(refused, 14);
-  EXPECT_EQ(server.board().handled, 16u - refused);
+  server.board().release = 1;
+  ASSERT_TRUE(caller.finish());
+  EXPECT_TRUE(Caller::is_right(*busy));
+  EXPECT_EQ(caller.ended_ok(), 3u);
+  EXPECT_EQ(server.board().handled, 3u);
 }
 
 TEST_P(Calls, many_random_calls) {

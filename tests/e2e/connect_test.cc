@@ -168,9 +168,15 @@ TEST_P(Connect, a_server_that_drains_answers_what_it_has) {
   const tern::Session session = caller.open(server.uri());
   for (uint64_t id = 0; id < 8; id++) caller.send_order(session, kWork, {id, 5000, 300'000}, 5000);
   ASSERT_TRUE(caller.run_until([&] { return server.board().handled == 8; }));
-  std::thread closer([&] { server.close(5000); });
-  EXPECT_TRUE(caller.finish());
+  // The client's loop goes on: its report of the finished requests is what ends the draining.
+  std::atomic<bool> is_closed{false};
+  std::thread closer([&] {
+    server.close(5000);
+    is_closed = true;
+  });
+  EXPECT_TRUE(caller.run_until([&] { return is_closed.load(); }));
   closer.join();
+  EXPECT_TRUE(caller.finish());
   for (const auto& call : caller.calls()) EXPECT_TRUE(Caller::is_right(*call)) << call->status.message();
 }
 

@@ -120,7 +120,11 @@ class PeerEndpoint {
   void work_hard(tern::Request request) {
     Order order;
     take_order(request, &order);
-    std::this_thread::sleep_for(std::chrono::microseconds(order.delay_us));
+    if (order.delay_us == kUntilRelease) {
+      wait_for([&] { return board_.release.load() != 0; });
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(order.delay_us));
+    }
     answer(request, order);
   }
   void pass_on(tern::Request request) {
@@ -255,8 +259,7 @@ inline int run_peer(int argc, char** argv) {
     rpcs.push_back(std::move(*rpc));
   }
   std::snprintf(board.uri, sizeof(board.uri), "%s", (*nexus)->uri().c_str());
-  // Only the owner of an endpoint may say what it handles, and it is its owner once its thread runs the loop: each is
-  // complete when its first tick has passed, and requests wait in the network until then.
+  // Handlers are registered here, in the thread that made the endpoints; each has its own from its first loop on.
   PeerEndpoint first(std::move(rpcs[0]), settings, board, true);
   std::vector<std::unique_ptr<PeerEndpoint>> others;
   for (size_t i = 1; i < rpcs.size(); i++) {

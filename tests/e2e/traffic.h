@@ -29,6 +29,8 @@ struct Order {
   uint32_t reply_bytes = 0;  ///< of a pattern of ~id
   uint32_t delay_us = 0;     ///< before the answer
 };
+/// As a delay of kWorker requests: until the board says `release`.
+inline constexpr uint32_t kUntilRelease = UINT32_MAX;
 
 /// The same bytes for the same seed; every word of a message differs from every other.
 inline uint64_t pattern_word(uint64_t seed, uint64_t index) {

@@ -1,8 +1,11 @@
 // What calls, timers and sessions may do to each other from inside callbacks, and how calls end early.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "unit/rpc/rpc_world.h"
@@ -368,6 +371,28 @@ TYPED_TEST(Calls, deadline__inside_a_continuation) {
   ASSERT_TRUE(id.ok());
   this->world.run_until([&] { return late.runs == 1; });
   EXPECT_EQ(late.code(), Code::kDeadline);
+}
+
+TYPED_TEST(Calls, deadline__that_passes_while_a_long_request_arrives) {
+  // More than the client sends at once, less than twice that.
+  const size_t bytes = std::is_same_v<TypeParam, Shm> ? 12 * 65'536 : 150 * 1'376;
+  const Session session = this->world.open();
+  auto& client = *this->world.client;
+  auto& server = *this->world.server;
+  Outcome outcome;
+  const Duration deadline = client.now() + seconds(1);
+  ASSERT_TRUE(this->world.call(session, kEcho, std::string(bytes, 'd'), outcome, bytes, {.deadline = seconds(1)}).ok());
+  ASSERT_TRUE(client.run_event_loop_once().ok());
+  ASSERT_TRUE(server.run_event_loop(milliseconds(1)).ok());
+  ASSERT_TRUE(client.run_event_loop(milliseconds(1)).ok());
+  if (client.now() >= deadline) GTEST_SKIP() << "a second was not enough for three turns";
+  while (client.now() < deadline + milliseconds(10)) std::this_thread::yield();
+  ASSERT_TRUE(server.run_event_loop(milliseconds(10)).ok());
+  EXPECT_EQ(server.counters().refused_deadline, 1u);
+  EXPECT_EQ(server.counters().requests_handled, 0u);
+  this->world.run_until([&] { return outcome.runs == 1; });
+  EXPECT_EQ(outcome.code(), Code::kDeadline);
+  this->expect_alive(session);
 }
 
 // ---- Ends of peers ----

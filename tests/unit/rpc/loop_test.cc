@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -324,6 +325,7 @@ TYPED_TEST(Loop, worker__cancelled_requests_still_run_and_harm_nothing) {
     EXPECT_TRUE(outcome.code() == Code::kCancelled || outcome.response == "done");
   }
   EXPECT_EQ(this->world.ask(session, kWorker, "work").response, "done");
+  this->world.server.reset();  // waits for the handlers, which use `runs`
 }
 
 // ---- Threads ----

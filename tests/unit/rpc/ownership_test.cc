@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -120,7 +121,8 @@ class Ownership : public ::testing::Test {
                     .on_request(kAnswer,
                                 [=](Request request) {
                                   const uint64_t id = check(request);
-                                  answer(std::move(request), id, id % 2 == 0 ? request_bytes(request, id) : 40);
+                                  const size_t bytes = id % 2 == 0 ? request.bytes().size() : 40;
+                                  answer(std::move(request), id, bytes);
                                 })
                     .ok());
     ASSERT_TRUE(server
@@ -134,7 +136,7 @@ class Ownership : public ::testing::Test {
                     .on_request(kAnswerWithMsgBuf,
                                 [=, this](Request request) {
                                   const uint64_t id = check(request);
-                                  MsgBuf reply = world.server->alloc_msgbuf(request_bytes(request, id));
+                                  MsgBuf reply = world.server->alloc_msgbuf(request.bytes().size());
                                   write_message(reply.bytes(), ~id);
                                   request.respond(std::move(reply));
                                 })
@@ -165,7 +167,6 @@ class Ownership : public ::testing::Test {
     EXPECT_EQ(torn_responses, 0);
     EXPECT_EQ(torn_kept, 0);
   }
-  static size_t request_bytes(const Request& request, uint64_t) { return request.bytes().size(); }
 
   size_t random_bytes() {
     switch (random() % 8) {
