@@ -132,7 +132,7 @@ class Endpoint {
 
   /// Sends `request` to the handler of `type`; `response` is room for the answer. `then(Completion&)` runs exactly
   /// once, in the event loop, and gets both buffers back. If the call is refused, the buffers stay with the caller and
-  /// `then` never runs: kSessionReset (stale session), kMisuse (empty MsgBuf, or of another endpoint), kTooLarge,
+  /// `then` never runs: kSessionReset (stale session), kMisuse (empty MsgBuf, or of another endpoint), kNoMemory,
   /// kQueueFull, kWrongThread.
   template <Small F>
   requires std::invocable<F&, Completion&> Result<CallId> enqueue_request(Session session, uint16_t type,

@@ -47,17 +47,17 @@ class Request {
   /// Memory for an answer of `len_bytes`: preallocated where it fits, else from the arena. A second call replaces the
   /// first. kTooLarge: above 1 GiB. kNoMemory. kMisuse: already answered or moved from.
   Result<std::span<std::byte>> response(size_t len_bytes) {
-    if (place_ != Place::kElsewhere) [[likely]] {
-      detail::Buffer* room = front_->room;
-      if (room != nullptr && len_bytes <= room->capacity_bytes) [[likely]] {
-        place_ = Place::kHasAnswer;
-        room->revoke_lease();
-        room->length_bytes = static_cast<uint32_t>(len_bytes);
-        return std::span(room->data(), len_bytes);
-      }
-      place_ = Place::kInHandler;
+    detail::Buffer* room = place_ != Place::kElsewhere ? front_->room : nullptr;
+    if (room != nullptr && len_bytes <= room->capacity_bytes) [[likely]] {
+      place_ = Place::kHasAnswer;
+      room->revoke_lease();
+      room->length_bytes = static_cast<uint32_t>(len_bytes);
+    } else {
+      if (place_ == Place::kHasAnswer) place_ = Place::kInHandler;
+      room = find_room(front_, len_bytes);
+      if (room == nullptr) return no_room(front_, len_bytes);
     }
-    return response(front_, len_bytes);
+    return std::span(room->data(), len_bytes);
   }
   /// Sends what response() gave; an empty answer if it was never called. Ends the Request.
   void respond() {
@@ -87,7 +87,8 @@ class Request {
   };
   // The members proper, by value: a Request that never leaves its handler stays in registers.
   TERN_API static std::span<const std::byte> bytes(detail::RequestFront* front);
-  TERN_API static Result<std::span<std::byte>> response(detail::RequestFront* front, size_t len_bytes);
+  TERN_API static detail::Buffer* find_room(detail::RequestFront* front, size_t len_bytes);
+  TERN_API static Status no_room(detail::RequestFront* front, size_t len_bytes);
   TERN_API static void respond(detail::RequestFront* front);
   TERN_API static void respond(detail::RequestFront* front, MsgBuf&& reply);
   TERN_API static void fail(detail::RequestFront* front, uint16_t app_code);

@@ -17,13 +17,12 @@ class RpcCore;
 }
 
 /// One endpoint over one transport, run by one thread. Its members are in the library for the library's own
-/// transports (`extern template` in <tern/transport/*.h>'s companions below); for others include
-/// <tern/detail/rpc_impl.h> where it is instantiated.
+/// transports; a program's file sees declarations only.
 template <Transport T>
 class Rpc final : public Endpoint {
  public:
   /// kUnavailable: the transport does not run here, the message says what it needs. kNoMemory. kMisuse: an endpoint id
-  /// that is taken, or an option out of range. `nexus` must outlive the Rpc.
+  /// that is taken, or a transport's option out of range. `nexus` must outlive the Rpc.
   static Result<std::unique_ptr<Rpc>> create(Nexus& nexus, typename T::Options transport_options = {},
                                              RpcOptions options = {});
   /// close(0). Continuations of what was pending run in here, with kCancelled.
@@ -37,8 +36,9 @@ class Rpc final : public Endpoint {
   /// For a program's own epoll loop: readable when run_event_loop_once() has something to do, timers included. From
   /// the first call on, each iteration leaves the endpoint armed to make it so.
   Result<int> descriptor();
-  /// Refuses new requests on all sessions, runs the loop until what is in flight has ended, `drain` at the longest,
-  /// then cancels the rest and closes every session. Afterwards only destruction is left.
+  /// Refuses clients' new requests and new sessions (calls of its own are still taken: handlers that must be answered
+  /// may need them), runs the loop until what is in flight has ended, `drain` at the longest, then cancels the rest and
+  /// closes every session. Afterwards only destruction is left.
   Status close(Duration drain);
 
  private:

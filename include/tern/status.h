@@ -35,10 +35,10 @@ class [[nodiscard]] Status {
 
   constexpr bool ok() const { return code_ == Code::kOk; }
   constexpr Code code() const { return code_; }
-  constexpr std::string_view message() const { return message_; }
+  constexpr std::string_view message() const { return message_ != nullptr ? message_ : "ok"; }
 
  private:
-  const char* message_ = "ok";
+  const char* message_ = nullptr;
   Code code_ = Code::kOk;
 };
 

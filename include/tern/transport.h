@@ -7,7 +7,7 @@
 namespace tern {
 
 /// A transport as an argument of Rpc: its options, its name, and the class that implements it (which programs
-/// never see: <tern/detail/transport_impl.h> says what it must do).
+/// never see: src/transport/transport.h says what it must do).
 template <class T>
 concept Transport = requires {
   typename T::Options;

@@ -101,6 +101,12 @@ void Arena::bind_owner() {
   owner_.store(thread_name(), std::memory_order_relaxed);
 }
 
+void Arena::disown() {
+  std::lock_guard lock(mutex_);
+  owner_.store(nullptr, std::memory_order_relaxed);
+  foreign_out_ += owner_out_.exchange(0, std::memory_order_relaxed);
+}
+
 void Arena::orphan() {
   bool is_last = false;
   {
@@ -226,7 +232,8 @@ bool Arena::dissolve_free_runs() {
     }
     for (const auto& [run, blocks] : free_blocks) extents_.give(run);
   }
-  if (!found) dissolve_rest_ = walked / 16;  // at most 16 steps of walking per failing allocation, on average
+  // Few steps of walking per failing allocation, on average; but what is freed meanwhile is found soon.
+  if (!found) dissolve_rest_ = std::min<size_t>(walked / 16, 16);
   return found;
 }
 

@@ -57,8 +57,11 @@ class Arena {
 
   /// From now on the calling thread is the owner. What the previous one did must happen before.
   void bind_owner();
+  /// By the owner: there is none any more, everything goes through the mutex from now on. orphan() may then be called
+  /// by any thread.
+  void disown();
   /// The endpoint is gone: from now on every release is foreign, and the last one deletes the arena.
-  /// Deletes it at once if nothing is out. By the owner, or while the owner is in no call.
+  /// Deletes it at once if nothing is out. By the owner, or after disown().
   void orphan();
 
   bool owns(const detail::Buffer* buffer) const { return buffer->arena == this; }

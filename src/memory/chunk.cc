@@ -192,7 +192,10 @@ Result<int> choose_numa_node(int wanted) {
     return Status(Code::kMisuse, "numa_node is not a node of this machine: see numactl --hardware");
   }
   if (!has_numa) return -1;
-  return wanted >= 0 ? wanted : numa_node_of_cpu(sched_getcpu());
+  if (wanted >= 0) return wanted;
+  // Not numa_node_of_cpu(): its cache is filled without a lock, and a second thread's copy leaks.
+  unsigned cpu, node;
+  return getcpu(&cpu, &node) == 0 ? static_cast<int>(node) : 0;
 }
 
 Result<Chunk> map_chunk(const ArenaOptions& options, int numa_node, uint32_t id, size_t wanted_bytes,

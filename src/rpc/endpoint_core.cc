@@ -350,6 +350,7 @@ bool EndpointCore::tick(Client* client) {
     at_latest(call.deadline_ns);
     return false;
   });
+  if (client->queue != nullptr) start_queued(client);
   if (client->session.wants_to_send()) list_to_send(client);
   return !result.is_idle || client->queue != nullptr;
 }
@@ -512,14 +513,13 @@ void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
 }
 
 void EndpointCore::run_due() {
-  for (size_t i = 0; i < waiting_for_ticket_.size();) {
-    if (waiting_for_ticket_[i].ticket > released_) {
-      i++;
-      continue;
+  // What the continuations add waits for the next time.
+  for (Finished& call : std::exchange(waiting_for_ticket_, {})) {
+    if (call.ticket > released_) {
+      waiting_for_ticket_.push_back(std::move(call));
+    } else {
+      run_continuation(call.continuation, call.request, call.response, call.status, call.app_code);
     }
-    Finished call = std::move(waiting_for_ticket_[i]);
-    waiting_for_ticket_.erase(waiting_for_ticket_.begin() + static_cast<ptrdiff_t>(i));
-    run_continuation(call.continuation, call.request, call.response, call.status, call.app_code);
   }
   std::erase_if(releases_, [&](const Release& release) {
     if (release.ticket > released_) return false;
@@ -585,7 +585,7 @@ void EndpointCore::depart_later(Client* client) {
 
 void EndpointCore::set_budgets() {
   const uint32_t queue = receive_queue_packets();
-  client_pools_.response_packets_free = std::max(kBulkPacketsMin, queue * 3 / 4);
+  client_pools_.response_packets_free = static_cast<int32_t>(std::max(kBulkPacketsMin, queue * 3 / 4));
   start_credit_epoch();
 }
 

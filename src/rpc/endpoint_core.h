@@ -227,7 +227,11 @@ class EndpointCore {
   void read_mail();
   void read_control_events();
   void run_due();  ///< timers, ticks, opening sessions, whatever waits for tickets
-  bool has_due() const { return now_ns_ >= next_due_ns_ || !waiting_for_ticket_.empty() || !ending_.empty(); }
+  bool has_due() const {
+    return now_ns_ >= next_due_ns_ || !waiting_for_ticket_.empty() || !releases_.empty() || !ending_.empty();
+  }
+  /// Ends the session in the next iteration.
+  void end_soon(Client* client, Status status) { ending_.push_back({client->session.local_key(), status}); }
   /// When run_due() has something to do next, if nothing else happens before.
   uint64_t next_due_ns() const { return next_due_ns_; }
   void at_latest(uint64_t ns) {
@@ -378,7 +382,8 @@ class EndpointCore {
   bool try_request(const wire::Header& header, const transport::Payload& payload, std::byte* room);
   bool try_response(const wire::Header& header, const transport::Payload& payload);
   // The general case, out of line. By value: the arguments of the common case stay in registers.
-  [[gnu::noinline]] void on_any_packet(wire::Header header, transport::Payload payload, std::byte* room);
+  [[gnu::noinline]] void on_any_packet(uint64_t w0, uint64_t w1, uint64_t w2, transport::Payload payload,
+                                       std::byte* room);
   void on_request(const wire::Header& header, const transport::Payload& payload);
   void on_response(const wire::Header& header, const transport::Payload& payload);
   void on_other(const wire::Header& header, const transport::Payload& payload);
@@ -393,6 +398,7 @@ class EndpointCore {
   void run_in_worker(HandlerEntry& entry, Incoming* incoming);
   void fail_request(Server* server, session::ServerSlot* slot, wire::FailureCode code, uint16_t app_code);
   void keep(Incoming* incoming);
+  [[gnu::noinline]] void keep_if_open(Incoming* incoming);
   void end_server_slot(Server* server, session::ServerSlot* slot);
   void end_server(Server* server, bool tell_peer);
   void release_after(uint64_t ticket, detail::Buffer* buffer);
@@ -440,7 +446,7 @@ class EndpointCore {
       return;
   }
   // Copies, made here and nowhere else: what has an address lives in memory, and the common case in registers.
-  on_any_packet({header.w0, header.w1, header.w2}, {payload.data, payload.bytes, payload.lease, payload.lease_value},
+  on_any_packet(header.w0, header.w1, header.w2, {payload.data, payload.bytes, payload.lease, payload.lease_value},
                 room);
 }
 
@@ -469,9 +475,8 @@ class EndpointCore {
   (*dispatch_[type].handler)(incoming);
   if (incoming->progress == Incoming::Progress::kAnswered) [[likely]] {
     send_answer(incoming);
-  } else if (incoming->is_open()) {
-    incoming->server->session.defer(incoming->slot);
-    keep(incoming);
+  } else {
+    keep_if_open(incoming);
   }
   return true;
 }
@@ -516,13 +521,22 @@ inline void EndpointCore::send_answer(Incoming* incoming) {
                                                                   detail::Buffer* request, detail::Buffer* response,
                                                                   Status status, uint16_t app_code) {
   request->revoke_lease();
-  Completion done{status, app_code, MsgBuf(request), MsgBuf(response)};
+  union Handover {  // destroyed by hand: mostly both buffers have been moved out, and one look tells
+    Completion done;
+    explicit Handover(Completion&& completion) : done(std::move(completion)) {}
+    ~Handover() {}
+  } handover{Completion{status, app_code, MsgBuf(request), MsgBuf(response)}};
+  Completion& done = handover.done;
   if (status.ok()) [[likely]] {
     counters_.calls_completed++;
   } else {
     counters_.calls_failed++;
   }
   continuation.run(done);
+  const auto left =
+      reinterpret_cast<uintptr_t>(done.request.buffer()) | reinterpret_cast<uintptr_t>(done.response.buffer());
+  if (left != 0) [[unlikely]]
+    done.~Completion();
 }
 
 [[gnu::always_inline]] inline Endpoint::Started EndpointCore::start_call(Session session, uint16_t type,

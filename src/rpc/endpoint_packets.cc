@@ -36,7 +36,8 @@ Endpoint::Started EndpointCore::start_call_slow(Session session, uint16_t type, 
   if (!request || !response) {
     return refuse_call(
         {Code::kMisuse,
-         "a MsgBuf is empty: it was moved from, or its allocation failed (no memory, or more than 1 GiB)"});
+         "a MsgBuf is empty: it was moved from, or alloc_msgbuf() could not (no memory, more than 1 GiB, or called "
+         "from a thread that does not own the endpoint)"});
   }
   if (request.buffer() == response.buffer()) {
     return refuse_call({Code::kMisuse, "the request and the response need a MsgBuf each"});
@@ -87,7 +88,7 @@ void EndpointCore::start_queued(Client* client) {
   while (client->queue != nullptr && client->session.has_free_slot()) {
     QueuedCall& call = client->queue->front();
     ClientSlot* slot = client->session.begin(call.request, call.response, call.type);
-    if (slot == nullptr) return;  // no memory now; the next free slot tries again
+    if (slot == nullptr) return at_latest(now_ns_ + rto_ns_min_);  // no memory now: the next tick tries again
     slot->continuation = std::move(call.continuation);
     slot->deadline_ns = call.deadline_ns;
     slot->call_sequence = call.sequence;
@@ -99,7 +100,8 @@ void EndpointCore::start_queued(Client* client) {
 
 // ---- Packets to a server ----
 
-void EndpointCore::on_any_packet(wire::Header header, transport::Payload payload, std::byte* room) {
+void EndpointCore::on_any_packet(uint64_t w0, uint64_t w1, uint64_t w2, transport::Payload payload, std::byte* room) {
+  const wire::Header header = {w0, w1, w2};
   payload.data = transport::private_copy(payload, room);
   if (header.kind() == wire::Kind::kRequest) {
     on_request(header, payload);
@@ -180,7 +182,7 @@ void EndpointCore::on_long_request(Server* server, RequestVerdict verdict, Serve
         session.begin(slot, header, number, now_ns_);
         fail_request(server, slot, code, 0);
       };
-      if (is_closing_) return refuse(counters_.sessions_refused, wire::FailureCode::kClosing);
+      if (is_closing_) return refuse(counters_.refused_closing, wire::FailureCode::kClosing);
       if (type >= handlers_.size() || handlers_[type].handler == nullptr) {
         return refuse(counters_.refused_no_handler, wire::FailureCode::kUnknownType);
       }
@@ -239,7 +241,7 @@ void EndpointCore::run_handler(Server* server, ServerSlot* slot, const std::byte
   if (bytes > entry.options.max_request_bytes) {
     return refuse(counters_.refused_too_large, wire::FailureCode::kTooLarge);
   }
-  if (is_closing_) return refuse(counters_.sessions_refused, wire::FailureCode::kClosing);
+  if (is_closing_) return refuse(counters_.refused_closing, wire::FailureCode::kClosing);
   uint64_t deadline_ns = UINT64_MAX;
   if (slot->deadline_code != wire::kNoDeadline) {
     if (slot->deadline_code == 0) return refuse(counters_.refused_deadline, wire::FailureCode::kDeadline);
@@ -287,17 +289,33 @@ void EndpointCore::keep(Incoming* incoming) {
   mailbox_->make_empty(incoming);
 }
 
+/// What try_request() began and its handler has not answered in place.
+void EndpointCore::keep_if_open(Incoming* incoming) {
+  if (!incoming->is_open()) return;
+  incoming->server->session.defer(incoming->slot);
+  keep(incoming);
+}
+
 void EndpointCore::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
   Server* server = incoming->server;
   ServerSlot* slot = incoming->slot;
   keep(incoming);
-  if (incoming->server == nullptr) return on_answered(incoming);  // no memory: failed already
-  incoming->room = nullptr;                                       // the loop's own
+  if (incoming->server == nullptr) {  // no memory: failed already
+    counters_.requests_handled--;
+    return on_answered(incoming);
+  }
+  incoming->room = nullptr;  // the loop's own
   Endpoint::Handler* handler = entry.handler.get();
   const bool is_submitted = nexus_.submit_work([handler, incoming] {
     Mailbox* mailbox = incoming->mailbox;
     // After close() the handler may be gone; the Request then just goes home.
     if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
+    if (mailbox->is_late(*incoming)) {  // it has waited for a worker too long
+      incoming->answer = Incoming::Answer::kFailure;
+      incoming->failure = wire::FailureCode::kDeadline;
+      mailbox->push_answered(incoming);
+      return mailbox->leave_worker();
+    }
     (*handler)(incoming);
     mailbox->leave_worker();
   });

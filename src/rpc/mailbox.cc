@@ -112,6 +112,7 @@ void Mailbox::close() {
     keep_alive_ = true;
     wake_ = nullptr;
     owner_.store(nullptr, std::memory_order_relaxed);
+    arena.disown();
     for (Incoming* incoming : answered_) give_incoming(incoming);
     answered_.clear();
     // Before anybody else can give one back: the workers that are waited for do.

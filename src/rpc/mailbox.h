@@ -119,6 +119,12 @@ class Mailbox {
   /// True from before the owner looks into its mailbox for the last time until it is awake again.
   std::atomic<bool> may_sleep{false};
 
+  /// Any thread: the client's deadline has passed.
+  bool is_late(const Incoming& incoming) const {
+    return incoming.deadline_ns != UINT64_MAX &&
+           static_cast<uint64_t>(environment.now().count()) >= incoming.deadline_ns;
+  }
+
   /// A worker is about to run a handler of this endpoint. False: the endpoint is closed, do not.
   bool enter_worker();
   void leave_worker();

@@ -49,24 +49,28 @@ void Request::take_room(detail::RequestFront* front) {
   incoming->response = incoming->core->take_room(incoming);
 }
 
-Result<std::span<std::byte>> Request::response(detail::RequestFront* front, size_t len_bytes) {
+detail::Buffer* Request::find_room(detail::RequestFront* front, size_t len_bytes) {
   Incoming* incoming = record_of(front);
-  if (incoming == nullptr) return Status(Code::kMisuse, "this Request was answered or moved from");
-  if (len_bytes > memory::Arena::kMessageBytesMax) return Status(Code::kTooLarge, "a message has at most 1 GiB");
+  if (incoming == nullptr || len_bytes > memory::Arena::kMessageBytesMax) return nullptr;
   detail::Buffer* buffer = std::exchange(incoming->response, nullptr);
   if (buffer == nullptr && incoming->mailbox->is_owner()) buffer = incoming->core->take_room(incoming);
   if (buffer != nullptr && buffer->capacity_bytes < len_bytes) detail::release_buffer(std::exchange(buffer, nullptr));
   if (buffer == nullptr) buffer = incoming->mailbox->arena.alloc(len_bytes);
-  if (buffer == nullptr) return Status(Code::kNoMemory, "no memory for the response: see memory_limit_bytes");
-  incoming->response = buffer;
+  if (buffer == nullptr) return nullptr;
   buffer->length_bytes = static_cast<uint32_t>(len_bytes);
-  return std::span(buffer->data(), len_bytes);
+  return incoming->response = buffer;
+}
+
+Status Request::no_room(detail::RequestFront* front, size_t len_bytes) {
+  if (front == nullptr) return {Code::kMisuse, "this Request was answered or moved from"};
+  if (len_bytes > memory::Arena::kMessageBytesMax) return {Code::kTooLarge, "a message has at most 1 GiB"};
+  return {Code::kNoMemory, "no memory for the response: see memory_limit_bytes"};
 }
 
 void Request::respond(detail::RequestFront* front) {
   Incoming* incoming = record_of(front);
   if (incoming == nullptr) return;
-  if (incoming->response == nullptr && !response(incoming, 0).ok()) {
+  if (incoming->response == nullptr && find_room(incoming, 0) == nullptr) {
     return fail_with(incoming, wire::FailureCode::kNoMemory, 0);
   }
   incoming->answer = Incoming::Answer::kResponse;
@@ -80,9 +84,10 @@ void Request::respond(detail::RequestFront* front, MsgBuf&& reply) {
     if (incoming->response != nullptr) detail::release_buffer(incoming->response);
     incoming->response = reply.take();
   } else {
-    auto room = response(incoming, reply.bytes().size());
-    if (!room.ok()) return fail_with(incoming, wire::FailureCode::kNoMemory, 0);
-    std::memcpy(room->data(), reply.bytes().data(), room->size());
+    const auto bytes = std::as_const(reply).bytes();
+    detail::Buffer* room = find_room(incoming, bytes.size());
+    if (room == nullptr) return fail_with(incoming, wire::FailureCode::kNoMemory, 0);
+    std::memcpy(room->data(), bytes.data(), bytes.size());
   }
   respond(incoming);
 }

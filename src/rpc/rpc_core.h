@@ -8,6 +8,7 @@
 #include <tern/rpc.h>
 
 #include "base/alarm.h"
+#include "base/check.h"
 #include "rpc/endpoint_core.h"
 
 namespace tern::rpc {
@@ -21,7 +22,11 @@ class RpcCore final : public EndpointCore {
   RpcCore(nexus::NexusCore& nexus, memory::Arena& arena, const RpcOptions& options, std::string_view name,
           std::unique_ptr<Impl> transport)
       : EndpointCore(nexus, arena, options, name, Impl::kRtoNsMin), transport_(std::move(transport)) {}
-  ~RpcCore() override { shut_down(); }
+  /// Not from within its own loop: what runs there is on the endpoint's back.
+  ~RpcCore() override {
+    CHECK(is_in_loop_, ==, false);
+    shut_down();
+  }
 
   /// What can fail of the construction.
   Status start() {
@@ -237,7 +242,13 @@ bool RpcCore<Impl>::transmit_rest(Client* client) {
   } while (turn >= Turn::kSent && packets < kPacketsPerTurn);
   counters_.packets_sent += packets;
   if (turn == Turn::kNothing) return session.wants_to_send();
-  if (turn == Turn::kRefused) counters_.transport_full++;
+  if (turn == Turn::kRefused) {
+    counters_.transport_full++;
+    if (transport_is_dead(client->peer)) {
+      end_soon(client, {Code::kPeerUnreachable, "the transport to the peer is gone: create a new session"});
+      return false;
+    }
+  }
   if (turn != Turn::kLater) return true;
   depart_later(client);
   return false;

@@ -15,8 +15,9 @@ constexpr uint64_t kRingSizeFirst = 16;
 /// Beyond this many numbers between the oldest unanswered packet and the next, the oldest counts as lost: 128
 /// credits, and as many packets answered meanwhile, several times over.
 constexpr uint64_t kRingSizeMax = 4096;
-/// Packets asked for by one RFR: the server sends them in one burst.
-constexpr uint32_t kRfrPacketsMax = 32;
+/// Response packets that a session may ask for whatever the others of the endpoint have asked for: a server that is
+/// slow or hostile must not keep the honest ones waiting.
+constexpr uint32_t kOwnRoomPackets = 4;
 constexpr uint8_t kBackoffMax = 6;
 
 void store_u32(std::byte* to, uint32_t value) {
@@ -68,7 +69,7 @@ ClientSession::~ClientSession() {
   }
   // Response packets that were asked for and never came are no longer awaited.
   for (uint64_t n = oldest_; n < next_number_; n++) {
-    if (sent(n).is_rfr()) pools_.response_packets_free += sent(n).missing;
+    if (sent(n).is_rfr()) give_back_room(sent(n).missing);
   }
   delete[] slots_;
   if (ring_ != &no_ring_) delete[] ring_;
@@ -157,7 +158,7 @@ void ClientSession::forget_packets(uint32_t slot_index) {
   for (uint64_t n = oldest_; n < next_number_; n++) {
     Sent& entry = sent(n);
     if (entry.kind == Sent::Kind::kNone || entry.slot != slot_index) continue;
-    if (entry.is_rfr()) pools_.response_packets_free += entry.missing;
+    if (entry.is_rfr()) give_back_room(entry.missing);
     entry.kind = Sent::Kind::kNone;
     in_flight_--;
     slots_[slot_index]->packets_in_flight--;
@@ -189,7 +190,7 @@ void ClientSession::end_early(ClientSlot* slot, uint64_t now_ns) {
 bool ClientSession::prepare(uint64_t now_ns, ClientPacket& packet) {
   if (state_ != State::kOpen) return false;
   if (control_mask_ != 0) {
-    prepare_control(now_ns, packet);
+    prepare_control(packet);
     return true;
   }
   if (is_report_due()) {
@@ -228,12 +229,15 @@ void ClientSession::fill_request(uint64_t now_ns, ClientSlot* slot, uint32_t slo
   packet.is_retransmission = slot->was_sent;
   packet.payload = slot->request->data();
   packet.payload_bytes = slot->request->length_bytes;
-  packet.header = first_header(now_ns, *slot, next_number_,
-                               wire::kFirst | (in_flight_ + 1 >= credit_limit_ ? wire::kWantsCredits : 0), remote_key_);
+  const uint32_t deadline_code =
+      slot->deadline_ns == UINT64_MAX ? wire::kNoDeadline : deadline_code_of(slot->deadline_ns, now_ns);
+  const uint8_t flags = wire::kFirst | (in_flight_ + 1 >= credit_limit_ ? wire::kWantsCredits : 0);
+  packet.header = wire::client_header(wire::Kind::kRequest, flags, remote_key_, static_cast<uint32_t>(next_number_),
+                                      slot->request_number, deadline_code, slot->type, slot->request->length_bytes);
 }
 
 /// A probe, or a cancel: header only, no credit (clauses 4.4, 6.2).
-void ClientSession::prepare_control(uint64_t, ClientPacket& packet) {
+void ClientSession::prepare_control(ClientPacket& packet) {
   const auto index = static_cast<uint32_t>(std::countr_zero(control_mask_));
   ClientSlot* slot = slots_[index];
   const wire::Kind kind = slot->phase == Phase::kEnded ? wire::Kind::kCancel : wire::Kind::kProbe;
@@ -285,13 +289,15 @@ bool ClientSession::prepare_transfer(uint64_t now_ns, uint32_t slot_index, Clien
     return true;
   }
   // kReceiving: ask for a run of packets, no more than the endpoint's receive queue takes (clause 5.4).
-  const uint32_t limit = std::min(kRfrPacketsMax, pools_.response_packets_free);
+  const uint32_t shared_room =
+      pools_.response_packets_free > 0 ? static_cast<uint32_t>(pools_.response_packets_free) : 0;
+  const uint32_t own_room = kOwnRoomPackets - std::min(awaited_packets_, kOwnRoomPackets);
+  const uint32_t limit = std::min(kRfrPacketsMax, std::max(shared_room, own_room));
   uint32_t count = 0;
   while (count < limit && index + count < transfer.packets && transfer.window.is_within(index + count) &&
          (is_again ? transfer.lost.contains(index + count) : true)) {
     count++;
   }
-  // A few at a time cost a packet each; wait until a good part of the queue is free, unless that is all there is left.
   if (count == 0) return false;
   packet.slot = slot;
   packet.slot_index = slot_index;
@@ -351,7 +357,8 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
                Sent::Kind::kRfr};
       in_flight_++;
       slot->packets_in_flight++;
-      pools_.response_packets_free -= packet.count;
+      pools_.response_packets_free -= static_cast<int32_t>(packet.count);
+      awaited_packets_ += packet.count;
       for (uint32_t i = 0; i < packet.count; i++) transfer.lost.erase(packet.index + i);
       transfer.next = std::max(transfer.next, packet.index + packet.count);
       if (transfer.next == transfer.packets && transfer.lost.empty()) send_mask_ &= ~bit(packet.slot_index);
@@ -400,6 +407,16 @@ void ClientSession::grow_ring() {
   ring_ = ring;
   ring_size_ = size;
   ring_mask_ = size - 1;
+}
+
+/// Room in the ring for a packet of each slot. False: no memory; nothing can be sent now.
+bool ClientSession::make_room() {
+  while (ring_size_ - (next_number_ - oldest_) < window_) {
+    const uint64_t size = ring_size_, oldest = oldest_;
+    grow_ring();
+    if (ring_size_ == size && oldest_ == oldest) return false;
+  }
+  return true;
 }
 
 // ---- Packets in ----
@@ -521,7 +538,7 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
           take_rtt_sample(header.hold_code(), (header.flags() & wire::kEcnEcho) != 0, entry.time_ns, now_ns);
         entry.time_ns = now_ns;
         entry.missing--;
-        pools_.response_packets_free++;
+        give_back_room(1);
         if (index == entry.index + entry.count - 1u) entry.kind = Sent::Kind::kRfrOvertaken;
         if (entry.missing == 0) {
           entry.kind = Sent::Kind::kNone;
@@ -613,7 +630,8 @@ ClientVerdict ClientSession::on_cancelled(const wire::Header& header, uint64_t n
 void ClientSession::note_server_packet(const wire::Header& header, uint64_t now_ns) {
   last_answer_ns_ = now_ns;
   const uint32_t ahead = (header.number() - static_cast<uint32_t>(server_number_)) & wire::kNumberMask;
-  if (ahead == 0 || ahead > wire::kNumberMask / 2) return;  // late, or a duplicate
+  // Late, a duplicate, or further ahead than can be true (clause 3.4.2).
+  if (ahead == 0 || ahead > NumberWindow::kAheadMax) return;
   if (ahead != 1) on_gap();
   server_number_ += ahead;
   // The newest word counts, up or down, at once (clause 4.5). 0 is no limit that a server may set.
@@ -715,7 +733,7 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
     }
     if (slot->phase == Phase::kSending) send_mask_ |= bit(entry.slot);
   } else {
-    pools_.response_packets_free += entry.missing;
+    give_back_room(entry.missing);
     for (uint32_t i = entry.index; i < entry.index + entry.count; i++) {
       if (slot->transfer->window.is_within(i) && !slot->transfer->window.contains(i)) slot->transfer->lost.insert(i);
     }

@@ -59,8 +59,8 @@ struct ClientSlot {
   uint32_t call_sequence = 0;   ///< for cancel()
   uint32_t response_bytes = 0;  ///< kReceiving
   detail::Buffer* request = nullptr;
-  detail::Buffer* response = nullptr;
   uint64_t ticket = 0;  ///< of the last packet that refers to `request`
+  detail::Buffer* response = nullptr;
   uint64_t deadline_ns = UINT64_MAX;
   Transfer* transfer = nullptr;     ///< kSending or kReceiving of more than one packet
   uint64_t waiting_since_ns = 0;    ///< kWaiting, kEnded: the base of the intervals below
@@ -118,7 +118,7 @@ struct ClientTerms {
 struct ClientPools {
   base::Pool<ClientSlot> slots;
   base::Pool<Transfer, 8> transfers;
-  uint32_t response_packets_free = 64;  ///< how many more response packets the endpoint may ask for (clause 5.4)
+  int32_t response_packets_free = 64;  ///< how many more response packets the endpoint may ask for (clause 5.4)
 };
 
 class ClientSession {
@@ -260,18 +260,21 @@ class ClientSession {
   bool begin_long(ClientSlot* slot, uint32_t request_bytes);
   void take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type, uint64_t& to_send);
   bool prepare(uint64_t now_ns, ClientPacket& packet);
-  void prepare_control(uint64_t now_ns, ClientPacket& packet);
+  void prepare_control(ClientPacket& packet);
+  void give_back_room(uint32_t packets) {
+    pools_.response_packets_free += static_cast<int32_t>(packets);
+    awaited_packets_ -= packets;
+  }
   void prepare_report(ClientPacket& packet);
   bool prepare_transfer(uint64_t now_ns, uint32_t slot_index, ClientPacket& packet);
   template <class Send, class Ticket>
   Turn transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets);
-  static wire::Header first_header(uint64_t now_ns, const ClientSlot& slot, uint64_t number, uint8_t flags,
-                                   uint32_t remote_key);
   static uint32_t deadline_code_of(uint64_t deadline_ns, uint64_t now_ns);
   void fill_request(uint64_t now_ns, ClientSlot* slot, uint32_t slot_index, uint32_t index, ClientPacket& packet) const;
   void commit_short(uint64_t now_ns, ClientSlot* slot, uint32_t slot_index, uint64_t ticket);
   void commit(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket);
   void grow_ring();
+  bool make_room();
   void pace(uint64_t now_ns, const ClientPacket& packet);
 
   void note_server_packet(const wire::Header& header, uint64_t now_ns);
@@ -322,7 +325,8 @@ class ClientSession {
   bool was_busy_ = false;  ///< at the last tick
   uint8_t backoff_ = 0;
   uint8_t start_credits_ = 1;
-  uint8_t transfer_cursor_ = 0;  ///< long messages take turns
+  uint8_t transfer_cursor_ = 0;   ///< long messages take turns
+  uint32_t awaited_packets_ = 0;  ///< response packets asked for and not here
   uint64_t rack_at_ns_ = 0;
   uint64_t rto_base_ns_ = 0;
   uint64_t silence_ns_ = 0;
@@ -376,23 +380,14 @@ inline void ClientSession::release_slot(ClientSlot* slot) {
   free_mask_ |= bit(index);
 }
 
-inline wire::Header ClientSession::first_header(uint64_t now_ns, const ClientSlot& slot, uint64_t number, uint8_t flags,
-                                                uint32_t remote_key) {
-  wire::Header header =
-      wire::client_header(wire::Kind::kRequest, flags, remote_key, static_cast<uint32_t>(number), slot.request_number,
-                          wire::kNoDeadline, slot.type, slot.request->length_bytes);
-  if (slot.deadline_ns != UINT64_MAX) [[unlikely]]
-    header.w2 ^= wire::kNoDeadline ^ deadline_code_of(slot.deadline_ns, now_ns);
-  return header;
-}
-
 template <class Send, class Ticket>
 [[gnu::always_inline]] inline uint32_t ClientSession::transmit_short(uint64_t now_ns, Send&& send, Ticket&& ticket) {
   if (((control_mask_ | detours_) != 0) | (fresh_mask_ == 0)) [[unlikely]]
     return 0;
   // As many as there are credits for.
   uint64_t mask = fresh_mask_;
-  while (ring_size_ - (next_number_ - oldest_) < window_) [[unlikely]] grow_ring();
+  if (ring_size_ - (next_number_ - oldest_) < window_ && !make_room()) [[unlikely]]
+    return 0;
   Sent* const ring = ring_;
   const uint64_t ring_mask = ring_mask_;
   ClientSlot* const* const slots = slots_;
@@ -401,17 +396,19 @@ template <class Send, class Ticket>
   const uint64_t last = first + (credit_limit_ > in_flight_ ? credit_limit_ - in_flight_ : 0);
   uint64_t number = first;
   for (; mask != 0 && number != last; mask &= mask - 1) {
-    const auto index = static_cast<uint64_t>(std::countr_zero(mask));
-    ClientSlot* slot = slots[index];
+    ClientSlot* slot = slots[std::countr_zero(mask)];
+    if (slot->deadline_ns != UINT64_MAX) [[unlikely]]
+      break;
     detail::Buffer* request = slot->request;
-    if (!send(first_header(now_ns, *slot, number, wire::kFirst, remote_key), request->data(), request->length_bytes,
-              request)) [[unlikely]] {
+    if (!send(wire::client_header(wire::Kind::kRequest, wire::kFirst, remote_key, static_cast<uint32_t>(number),
+                                  slot->request_number, wire::kNoDeadline, slot->type, request->length_bytes),
+              request->data(), request->length_bytes, request)) [[unlikely]] {
       break;
     }
     Sent& entry = ring[number & ring_mask];
     entry.time_ns = now_ns;
     entry.index = slot->request_number;
-    entry.slot = static_cast<uint8_t>(index);
+    entry.slot = static_cast<uint8_t>(index_of(*slot));
     entry.kind = Sent::Kind::kShort;
     slot->packets_in_flight = 1;
     slot->phase = ClientSlot::Phase::kSending;
@@ -470,20 +467,20 @@ ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, T
     if (credits == 0) return nullptr;
     credit_limit_ = credits;
   }
-  base::copy_bytes(response->data(), payload.data, bytes);
-  response->length_bytes = bytes;
+  entry.kind = Sent::Kind::kNone;
+  oldest_ = oldest + 1;
   server_number_++;
+  in_flight_--;
+  free_mask_ |= bit(header.request_number() & (wire::kSlotsMax - 1));
+  slot->packets_in_flight = 0;
+  slot->phase = ClientSlot::Phase::kFree;
+  slot->was_sent = false;
   if (now_ns != last_answer_ns_) [[unlikely]] {
     last_answer_ns_ = now_ns;
     take_rtt_sample(header.hold_code(), false, entry.time_ns, now_ns);
   }
-  entry.kind = Sent::Kind::kNone;
-  oldest_ = oldest + 1;
-  in_flight_--;
-  slot->packets_in_flight = 0;
-  slot->phase = ClientSlot::Phase::kFree;
-  slot->was_sent = false;
-  free_mask_ |= bit(header.request_number() & (wire::kSlotsMax - 1));
+  response->length_bytes = bytes;
+  base::copy_bytes(response->data(), payload.data, bytes);
   return slot;
 }
 

@@ -22,7 +22,8 @@ void store_u64(std::byte* to, uint64_t value) {
 }  // namespace
 
 ServerSession::ServerSession(const ServerTerms& terms, ServerPools& pools) : pools_(pools), terms_(terms) {
-  slots_ = new ServerSlot*[terms.window]();
+  slot_mask_ = std::bit_ceil(uint32_t{terms.window}) - 1;
+  slots_ = new ServerSlot*[slot_mask_ + 1]();
 }
 
 ServerSession::~ServerSession() {
@@ -127,7 +128,7 @@ bool ServerSession::on_rfr(const wire::Header& header, uint64_t number, uint64_t
   const uint64_t packets = (uint64_t{slot->response_bytes} + terms_.payload_bytes_max - 1) / terms_.payload_bytes_max;
   const uint64_t first = header.index();
   const uint64_t count = header.message_bytes();
-  if (count == 0 || count > IndexWindow::kSpan || first + count > packets || ranges_.size() >= kRangesMax) {
+  if (count == 0 || count > kRfrPacketsMax || first + count > packets || ranges_.size() >= kRangesMax) {
     owe_credit_return(now_ns);
     return false;
   }

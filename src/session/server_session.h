@@ -26,7 +26,7 @@ namespace tern::session {
 /// What a request of one packet looks like.
 inline constexpr uint16_t kPlainRequest = wire::shape_of(wire::Kind::kRequest, wire::kFirst);
 
-/// A request of several packets while it arrives, or a copy of a short one that is kept.
+/// A request of several packets while it arrives.
 struct Assembly {
   IndexWindow window;
   uint32_t packets = 0;
@@ -236,7 +236,8 @@ class ServerSession {
   uint64_t response_mask_ = 0;   ///< slots whose packet 0 is to be sent
   uint64_t cancelled_mask_ = 0;  ///< slots whose cancel is to be acknowledged
   uint64_t next_number_ = 1;
-  ServerSlot** slots_ = nullptr;
+  ServerSlot** slots_ = nullptr;  ///< the window, filled up with nulls to a power of two, so that ...
+  uint32_t slot_mask_ = 0;        ///< ... this leads into it
   NumberWindow received_;
   uint64_t cr_since_ns_ = 0;  ///< when the newest packet that it acknowledges came
   bool is_cr_due_ = false;
@@ -255,14 +256,13 @@ class ServerSession {
 [[gnu::always_inline]] inline ServerSlot* ServerSession::try_begin(const wire::Header& header, uint32_t payload_bytes,
                                                                    uint64_t now_ns) {
   const uint64_t number = received_.largest() + 1;
-  const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
-  if (((header.w1 ^ number) & wire::kNumberMask) != 0 || index >= terms_.window) [[unlikely]]
+  ServerSlot* slot = slots_[header.request_number() & slot_mask_];
+  if (((header.w1 ^ number) & wire::kNumberMask) != 0 || slot == nullptr) [[unlikely]]
     return nullptr;
-  ServerSlot* slot = slots_[index];
-  if (slot == nullptr || header.shape() != kPlainRequest || header.deadline_code() != wire::kNoDeadline ||
-      header.message_bytes() != payload_bytes || payload_bytes > terms_.payload_bytes_max ||
-      static_cast<int32_t>(header.request_number() - slot->request_number) <= 0 ||
-      slot->phase > ServerSlot::Phase::kResponded || cancelled_mask_ != 0) [[unlikely]] {
+  // The slot's next request number: so it is that slot which is meant.
+  if (header.request_number() - slot->request_number != wire::kSlotsMax || header.shape() != kPlainRequest ||
+      header.deadline_code() != wire::kNoDeadline || header.message_bytes() != payload_bytes ||
+      payload_bytes > terms_.payload_bytes_max || is_busy(*slot) || cancelled_mask_ != 0) [[unlikely]] {
     return nullptr;
   }
   received_.insert_next();
@@ -325,10 +325,10 @@ template <class Send, class Ticket>
     ServerSlot* slot = slots[std::countr_zero(mask)];
     if (slot->is_failure) [[unlikely]]
       break;
+    const uint8_t hold_code = wire::encode_hold(now_ns - slot->received_ns);
     const uint32_t bytes = slot->response_bytes;
     if (!send(wire::server_header(wire::Kind::kResponse, wire::kFirst, remote_key, static_cast<uint32_t>(number),
-                                  slot->request_number, slot->echo, wire::encode_hold(now_ns - slot->received_ns),
-                                  credit_limit, bytes),
+                                  slot->request_number, slot->echo, hold_code, credit_limit, bytes),
               slot->response->data(), bytes < payload_bytes_max ? bytes : payload_bytes_max, slot->response))
         [[unlikely]] {
       break;

@@ -16,6 +16,9 @@ inline uint64_t expand_number(uint32_t number24, uint64_t near) {
   return near + static_cast<int64_t>(difference);
 }
 
+/// Response packets that one RFR may ask for (clause 5.4): what the server sends in one burst.
+inline constexpr uint32_t kRfrPacketsMax = 32;
+
 /// A set of indices [base, base + kSpan); everything below base is in it, by definition.
 class IndexWindow {
  public:
@@ -94,28 +97,26 @@ class NumberWindow {
     if (static_cast<int64_t>(full - largest_) > 0) [[likely]]
       return full - largest_ <= kAheadMax ? full : 0;
     // `full` above largest_ is a negative one: before the first number that exists.
-    if (full > largest_ || largest_ - full >= kSpan || (bits_[word(full)] & bit(full)) != 0) return 0;
-    return full;
+    if (full > largest_ || largest_ - full >= kSpan) return 0;
+    settle();
+    return (bits_[word(full)] & bit(full)) != 0 ? 0 : full;
   }
   /// `full` came from admit(), with no insert() since.
   void insert(uint64_t full) {
-    if (full == largest_ + 1) [[likely]] {
-      largest_ = full;
-      if (full % 64 == 0) bits_[word(full)] = 0;
-    } else if (full > largest_) {
+    if (full == largest_ + 1) [[likely]]
+      return insert_next();
+    settle();
+    if (full > largest_) {
       clear_up_to(full);
+      settled_ = full;
     }
     bits_[word(full)] |= bit(full);
   }
   /// The same for largest() + 1.
-  void insert_next() {
-    largest_++;
-    if (largest_ % 64 == 0) [[unlikely]]
-      bits_[word(largest_)] = 0;
-    bits_[word(largest_)] |= bit(largest_);
-  }
+  void insert_next() { largest_++; }
   /// The acknowledgement bitmap: bit 63 - j of word i says that largest() - 64 i - j has arrived.
   void bitmap(uint64_t (&words)[kWords]) const {
+    settle();
     const uint64_t top = largest_ / 64;
     const uint32_t shift = 63 - largest_ % 64;
     for (size_t i = 0; i < kWords; i++) {
@@ -129,13 +130,25 @@ class NumberWindow {
   static constexpr size_t kRingWords = 8;
   static size_t word(uint64_t full) { return full / 64 % kRingWords; }
   static uint64_t bit(uint64_t full) { return uint64_t{1} << (full % 64); }
+  /// Numbers mostly arrive in order, and nobody asks: their bits are set when somebody does.
+  void settle() const {
+    if (settled_ == largest_) return;
+    uint64_t next = settled_ + 1;
+    if (largest_ / 64 - settled_ / 64 >= kRingWords) next = (largest_ / 64 - kRingWords + 1) * 64;
+    for (; next <= largest_; next++) {
+      if (next % 64 == 0) bits_[word(next)] = 0;
+      bits_[word(next)] |= bit(next);
+    }
+    settled_ = largest_;
+  }
   void clear_up_to(uint64_t full) {
     const uint64_t steps = full / 64 - largest_ / 64;
     for (uint64_t i = 1; i <= steps && i <= kRingWords; i++) bits_[(largest_ / 64 + i) % kRingWords] = 0;
     largest_ = full;
   }
   uint64_t largest_ = 0;
-  uint64_t bits_[kRingWords] = {};
+  mutable uint64_t settled_ = 0;  ///< all from here, exclusive, to largest_ have arrived; bits_ ends here
+  mutable uint64_t bits_[kRingWords] = {};
 };
 
 }  // namespace tern::session

@@ -201,15 +201,16 @@ class ShmImpl {
     touched_[touched_count_++] = &peer;
   }
 
-  /// Reads up to kPeerBurstPackets records; there is at least one.
+  /// Reads about kPeerBurstPackets cells; there is at least one record.
   template <class Visit>
   [[gnu::always_inline]] size_t drain(Peer& peer, Visit visit) {
     shm::Inbound& in = peer.in;
     uint64_t position = in.position;
+    const uint64_t until = position + kPeerBurstPackets * shm::kCellBytes;
     const std::byte* cell = in.cell_at(position);
     std::byte* const room = options_.trust_peers ? nullptr : scratch_.bytes + shm::kPayloadOffset;
     if constexpr (BurstVisitor<Visit>) visit.begin_burst();
-    size_t left = kPeerBurstPackets;
+    uint64_t more_cells = 0;  // of records than one each
     do {
       const wire::Header header = shm::take_header(cell);
       const uint32_t bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
@@ -222,15 +223,16 @@ class ShmImpl {
           visit(header, Payload{private_copy(payload, room), bytes, nullptr, 0});
         }
       } else {
-        const uint64_t record = visit_unusual(peer, {header.w0, header.w1, header.w2}, position, visit);
+        const uint64_t record = visit_unusual(peer, header.w0, header.w1, header.w2, position, visit);
         if (record == 0) break;
         position += record;
+        more_cells += record / shm::kCellBytes - 1;
       }
       cell = in.cell_at(position);
-    } while (--left != 0 && shm::word_at(cell).load(std::memory_order_acquire) == position);
+    } while (position < until && shm::word_at(cell).load(std::memory_order_acquire) == position);
+    const size_t records = (position - in.position) / shm::kCellBytes - more_cells;
     in.position = position;
     peer.is_recent = true;
-    const size_t records = kPeerBurstPackets - left;
     counters_.packets_received += records;
     if (in.is_publication_due()) [[unlikely]]
       publish(peer);
@@ -239,9 +241,10 @@ class ShmImpl {
 
   /// A record that is not simply one packet in one cell; returns its length, 0: the ring cannot be read on.
   template <class Visit>
-  [[gnu::noinline]] uint64_t visit_unusual(Peer& peer, wire::Header header, uint64_t position, Visit visit) {
-    const Opened opened = open_unusual(peer, header.w0, position);
-    if (opened.payload.data != nullptr) visit(header, opened.payload);
+  [[gnu::noinline]] uint64_t visit_unusual(Peer& peer, uint64_t w0, uint64_t w1, uint64_t w2, uint64_t position,
+                                           Visit visit) {
+    const Opened opened = open_unusual(peer, w0, position);
+    if (opened.payload.data != nullptr) visit(wire::Header{w0, w1, w2}, opened.payload);
     return opened.record_bytes;
   }
 
@@ -329,7 +332,7 @@ class ShmImpl::Sender {
  public:
   Sender(ShmImpl& transport, PeerId id)
       : transport_(transport), peer_(*transport.peers_[id]), position_(peer_.out.position), limit_(peer_.out.limit) {}
-  ~Sender() { settle(); }
+  [[gnu::always_inline]] ~Sender() { settle(); }  // in cold code, too: else the object has an address
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 

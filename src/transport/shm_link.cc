@@ -540,6 +540,8 @@ void ShmImpl::housekeep() {
   serve_pending();
   for (const PeerId id : std::exchange(attempts_, {})) {
     Peer& peer = *peers_[id];
+    // Another's failure may have let this one's connection in meanwhile.
+    if (peer.stage != Stage::kConnecting || peer.link.socket) continue;
     if (const Status status = start_attempt(peer); !status.ok() && status.code() != Code::kQueueFull) hang_up(peer);
   }
   for (const PeerId id : std::exchange(unsettled_, {})) settle_references(*peers_[id]);

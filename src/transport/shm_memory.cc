@@ -85,8 +85,15 @@ Result<Mapping> map_peer_memory(const Descriptor& fd, size_t bytes, PeerMemoryKi
   // Reading a huge page that the system cannot back is SIGBUS at the first touch of a hole. Arenas may have them: there
   // mmap() reserves all pages or fails.
   struct statfs system;
-  if (kind == PeerMemoryKind::kRing && (::fstatfs(fd.get(), &system) != 0 || system.f_type != TMPFS_MAGIC)) {
+  const bool is_ordinary = ::fstatfs(fd.get(), &system) == 0 && system.f_type == TMPFS_MAGIC;
+  if (kind == PeerMemoryKind::kRing && !is_ordinary) {
     return Status(Code::kRefused, "shm: a ring must lie in ordinary pages");
+  }
+  // Reading a hole would make its page, at our expense. Honest peers fill theirs before they hand them over, and the
+  // seals forbid new holes.
+  constexpr size_t kStatBlockBytes = 512;  // stat(2)
+  if (is_ordinary && static_cast<size_t>(file.st_blocks) * kStatBlockBytes < bytes) {
+    return Status(Code::kRefused, "shm: the peer's memory has holes");
   }
   Mapping mapping = map_shared(fd.get(), bytes, PROT_READ, kind == PeerMemoryKind::kRing ? MAP_POPULATE : 0);
   if (!mapping) return shortage_or(errno, {Code::kRefused, "shm: the peer's memory cannot be mapped"});

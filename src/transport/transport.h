@@ -57,7 +57,7 @@ struct Payload {
 inline const std::byte* private_copy(const Payload& payload, std::byte* room) {
   if (room == nullptr) return payload.data;
   base::copy_bytes(room, payload.data, payload.bytes);
-  asm volatile("" : : "r"(room) : "memory");  // from here on the compiler cannot read the original again instead
+  asm volatile("" : "+r"(room) : : "memory");  // from here on the compiler cannot read the original again instead
   return room;
 }
 
@@ -72,7 +72,7 @@ concept BurstVisitor = requires(Visit visit, const wire::Header& header, const P
   {visit.in_burst(header, payload, room)};
 };
 
-/// Names of what a transport counts (in addition to wire::DropReason by the layers above).
+/// What a transport counts; the layers above count what they drop (EndpointCounters).
 struct TransportCounters {
   uint64_t packets_sent = 0;
   uint64_t packets_received = 0;

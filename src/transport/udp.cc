@@ -140,6 +140,11 @@ Status UdpImpl::resolve(std::span<const std::byte> address, std::string_view hos
   return {};
 }
 
+std::pair<std::vector<std::byte>, uint32_t> UdpImpl::name_of(const UdpAddress& address, uint32_t datagram_bytes) {
+  const UdpAddress::Bytes encoded = address.encode();
+  return {{encoded.span().begin(), encoded.span().end()}, datagram_bytes};
+}
+
 Result<PeerId> UdpImpl::connect(std::span<const std::byte> address, std::string_view host) {
   UdpAddress target;
   uint32_t datagram_bytes = 0;
@@ -147,9 +152,9 @@ Result<PeerId> UdpImpl::connect(std::span<const std::byte> address, std::string_
     ++counters_.peers_refused;
     return status;
   }
-  if (const auto known = ids_.find(target); known != ids_.end()) {
+  datagram_bytes = std::min(datagram_bytes, datagram_bytes_);
+  if (const auto known = ids_.find(name_of(target, datagram_bytes)); known != ids_.end()) {
     ++peers_[known->second].references;
-    peers_[known->second].datagram_bytes = std::min(datagram_bytes, datagram_bytes_);
     return known->second;
   }
   PeerId id;
@@ -163,7 +168,7 @@ Result<PeerId> UdpImpl::connect(std::span<const std::byte> address, std::string_
   Peer& peer = peers_[id];
   peer = Peer();
   peer.address = target;
-  peer.datagram_bytes = std::min(datagram_bytes, datagram_bytes_);
+  peer.datagram_bytes = datagram_bytes;
   peer.shared_since = peer.last_flush = flushes_;
   const bool has_socket = connected_.size() < connected_max_ && give_socket(peer);
   if (!has_socket) {
@@ -178,7 +183,7 @@ Result<PeerId> UdpImpl::connect(std::span<const std::byte> address, std::string_
     }
   }
   peer.references = 1;
-  ids_.emplace(target, id);
+  ids_.emplace(name_of(target, datagram_bytes), id);
   return id;
 }
 
@@ -194,7 +199,7 @@ void UdpImpl::disconnect(PeerId id) {
   }
   if (peer.socket) std::erase(connected_, id);
   peer.socket.reset();
-  ids_.erase(peer.address);
+  ids_.erase(name_of(peer.address, peer.datagram_bytes));
   free_ids_.push_back(id);
 }
 
@@ -245,10 +250,7 @@ bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* 
                         const detail::Buffer* buffer) {
   Peer& peer = peers_[id];
   const size_t bytes = kHeaderBytes + len;
-  if (bytes > peer.datagram_bytes) {  // of a session that ended when the peer came back with smaller datagrams
-    ++counters_.dropped_oversize;
-    return true;
-  }
+  CHECK(bytes, <=, peer.datagram_bytes);
   if (bytes > peer.room_bytes && !open_segment(id)) return false;
   if (len <= kCopyBytesMax) {
     put(peer, header, data, len);
@@ -442,7 +444,8 @@ void UdpImpl::wait(uint64_t deadline_ns) {
       deadline_ns == UINT64_MAX ? kNsMax : std::min(deadline_ns - std::min(deadline_ns, time), kNsMax);
   const timespec timeout = {static_cast<time_t>(left_ns / kNsPerSec), static_cast<long>(left_ns % kNsPerSec)};
   epoll_event event;
-  if (epoll_pwait2(epoll_.get(), &event, 1, &timeout, nullptr) < 0 && errno == ENOSYS) {
+  // ENOSYS: an older kernel; EPERM: a container's filter that does not know the call.
+  if (epoll_pwait2(epoll_.get(), &event, 1, &timeout, nullptr) < 0 && (errno == ENOSYS || errno == EPERM)) {
     epoll_wait(epoll_.get(), &event, 1, static_cast<int>((left_ns + kNsPerMs - 1) / kNsPerMs));
   }
 }

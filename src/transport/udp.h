@@ -22,10 +22,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <tern/status.h>
@@ -200,6 +201,7 @@ class UdpImpl {
   int socket_of(Peer& peer);
   void take_over_socket(Peer& peer);
   bool give_socket(Peer& peer);
+  static std::pair<std::vector<std::byte>, uint32_t> name_of(const UdpAddress& address, uint32_t datagram_bytes);
   Status resolve(std::span<const std::byte> address, std::string_view host, UdpAddress* target,
                  uint32_t* datagram_bytes) const;
   std::byte* slot(uint32_t segment) const { return staging_.get() + size_t{segment} * slot_bytes_; }
@@ -276,7 +278,8 @@ class UdpImpl {
   Fd shared_sockets_[2];                ///< IPv4, IPv6; opened with the first peer that needs one
   std::vector<PeerId> connected_;       ///< peers with a socket of their own
   std::vector<PeerId> free_ids_;
-  std::unordered_map<UdpAddress, PeerId, UdpAddress::Hash> ids_;
+  /// By address and datagram size: a stranger who names somebody's address must not change what goes there.
+  std::map<std::pair<std::vector<std::byte>, uint32_t>, PeerId> ids_;
   Fd epoll_, event_;
   std::atomic<bool> wake_written_{false};  ///< set by wake() before it writes the event, cleared after it was read
 };

@@ -38,7 +38,7 @@ static_assert(kMessageBytesMax / kPayloadBytesMin <= kIndexMask + 1);
 /// Client kinds are below 8, server kinds from 8 on: the bit says which session table is meant.
 enum class Kind : uint8_t {
   kRequest = 1,     ///< data of a request
-  kRfr = 2,         ///< request for response packets: ranges of indices in the payload
+  kRfr = 2,         ///< request for response packets: as many as the size field says, from the index field on
   kProbe = 3,       ///< where is my response?
   kCancel = 4,      ///< the request has ended early at the client
   kReport = 5,      ///< which requests are finished: request numbers in the payload

@@ -80,7 +80,7 @@ class World {
   };
 
   explicit World(const WorldOptions& options) : options_(options) {
-    pools_.response_packets_free = options.response_packets;
+    pools_.response_packets_free = static_cast<int32_t>(options.response_packets);
     session::ClientTerms client_terms;
     client_terms.local_key = 7;
     client_terms.window = options.window;
@@ -103,7 +103,7 @@ class World {
       if (server_->slot(i) != nullptr) end_server_slot(server_->slot(i));
     }
     client_.reset();
-    if (pools_.response_packets_free != options_.response_packets) std::abort();
+    if (pools_.response_packets_free != static_cast<int32_t>(options_.response_packets)) std::abort();
   }
 
   // -- What may happen --
@@ -286,7 +286,9 @@ class World {
         if (needs_credit && client_->packets_in_flight() + data_packets++ >= client_->credit_limit()) {
           fail("a packet without a credit");
         }
-        if (kind == wire::Kind::kRfr && header.message_bytes() > pools_.response_packets_free) {
+        // A session may always have 4 on their way (clause 5.4).
+        if (kind == wire::Kind::kRfr &&
+            static_cast<int32_t>(header.message_bytes()) > std::max(pools_.response_packets_free, 4)) {
           fail("an RFR beyond the queue");
         }
         send(true, header, data, bytes);

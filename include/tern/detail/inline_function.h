@@ -22,8 +22,9 @@ class InlineFunction {
  public:
   InlineFunction() = default;
   template <class F>
-  requires(!std::is_same_v<std::decay_t<F>, InlineFunction> && Small<F>) InlineFunction(F&& function)
-      : ops_(&kOps<std::decay_t<F>>) {  // NOLINT(google-explicit-constructor)
+  requires(!std::is_same_v<std::decay_t<F>, InlineFunction> && Small<F>)
+      InlineFunction(F&& function)  // NOLINT(google-explicit-constructor)
+      : ops_(&kOps<std::decay_t<F>>) {
     new (storage_) std::decay_t<F>(std::forward<F>(function));
   }
   InlineFunction(InlineFunction&& other) noexcept { take(other); }

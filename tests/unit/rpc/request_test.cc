@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -56,6 +57,34 @@ TYPED_TEST(RequestLife, kept__bytes_live_as_long_as_it) {
     reply(std::move(this->kept.back()), "late");
     this->finish(outcome);
     EXPECT_EQ(outcome.response, "late");
+  }
+}
+
+TYPED_TEST(RequestLife, response__given_out_in_the_handler_and_sent_from_elsewhere) {
+  ASSERT_TRUE(this->world.server
+                  ->on_request(kOther,
+                               [this](Request request) {
+                                 auto room = request.response(6);
+                                 ASSERT_TRUE(room.ok());
+                                 std::memcpy(room->data(), "answer", 6);
+                                 this->kept.push_back(std::move(request));
+                               })
+                  .ok());
+  const Session session = this->world.open();
+  // Twice each, so that the slot has a response buffer to give out.
+  for (const bool is_elsewhere : {true, true, false, false}) {
+    Outcome outcome;
+    ASSERT_TRUE(this->world.call(session, kOther, "?", outcome, 256).ok());
+    this->world.run_until([&] { return !this->kept.empty(); });
+    auto answer = [this] { this->kept.back().respond(); };
+    if (is_elsewhere) {
+      std::thread(answer).join();
+    } else {
+      ASSERT_TRUE(this->world.server->after(milliseconds(0), answer).ok());
+    }
+    this->finish(outcome);
+    EXPECT_EQ(outcome.response, "answer");
+    this->kept.clear();
   }
 }
 
