@@ -47,7 +47,8 @@ struct Client {
   bool is_opening = false;
   bool is_departing = false;  ///< paced: listed to send, in the departure queue
   bool has_peer = false;
-  bool is_dead = false;                           ///< its key is retired; freed when no list names it
+  uint64_t peer_lost_ns = 0;  ///< since when the transport knows the peer to be gone; 0: it does not
+  bool is_dead = false;       ///< its key is retired; freed when no list names it
   std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: empty
   // Control only.
   uint64_t connect_until_ns = 0;
@@ -230,8 +231,11 @@ class EndpointCore {
   bool has_due() const {
     return now_ns_ >= next_due_ns_ || !waiting_for_ticket_.empty() || !releases_.empty() || !ending_.empty();
   }
-  /// Ends the session in the next iteration.
-  void end_soon(Client* client, Status status) { ending_.push_back({client->session.local_key(), status}); }
+  /// The transport will never reach the peer again. Management may know why, and has a moment to say so; then the
+  /// session ends. Nothing is tried meanwhile but at the ticks.
+  void on_peer_lost(Client* client) {
+    if (client->peer_lost_ns == 0) client->peer_lost_ns = now_ns_;
+  }
   /// When run_due() has something to do next, if nothing else happens before.
   uint64_t next_due_ns() const { return next_due_ns_; }
   void at_latest(uint64_t ns) {

@@ -245,7 +245,7 @@ bool RpcCore<Impl>::transmit_rest(Client* client) {
   if (turn == Turn::kRefused) {
     counters_.transport_full++;
     if (transport_is_dead(client->peer)) {
-      end_soon(client, {Code::kPeerUnreachable, "the transport to the peer is gone: create a new session"});
+      on_peer_lost(client);
       return false;
     }
   }

@@ -11,6 +11,9 @@ class RttEstimator {
   /// Before the first sample: what a timeout is, RFC 6298 says 1 s; a datacenter needs less.
   static constexpr uint64_t kFirstRtoNs = 10'000'000;
 
+  /// Answers of one burst may come in another order than their requests left, and a burst takes some microseconds.
+  static constexpr uint64_t kReorderNsMin = 10'000;
+
   bool has_sample() const { return srtt_ns_ != 0; }
   uint64_t srtt_ns() const { return srtt_ns_; }
   uint64_t min_ns() const { return min_ns_; }
@@ -35,8 +38,10 @@ class RttEstimator {
     return std::max(srtt_ns_ + 4 * rttvar_ns_, floor_ns);
   }
   /// How much later than a packet sent after it an answer may come before the packet counts as lost (RACK, RFC 8985:
-  /// a quarter of the smallest round trip; here never under 1 us, the grain of one loop iteration).
-  uint64_t reorder_ns() const { return has_sample() ? std::max<uint64_t>(min_ns_ / 4, 1000) : kFirstRtoNs / 4; }
+  /// a quarter of the smallest round trip, but not less than kReorderNsMin).
+  uint64_t reorder_ns() const {
+    return has_sample() ? std::max<uint64_t>(min_ns_ / 4, kReorderNsMin) : kFirstRtoNs / 4;
+  }
 
  private:
   uint64_t srtt_ns_ = 0;

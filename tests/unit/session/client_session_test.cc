@@ -401,7 +401,7 @@ TEST_F(ClientSessionTest, overtaken_packet_is_lost_after_the_reordering_time) {
   finish(respond(second, packets[1].header.number(), 4, 4));
   EXPECT_TRUE(sent().empty());
   const ClientTick waiting = tick();
-  EXPECT_LE(waiting.next_ns, now_ + 2500);  // a quarter of the round trip
+  EXPECT_LE(waiting.next_ns, now_ + RttEstimator::kReorderNsMin);
   EXPECT_TRUE(sent().empty());
   now_ = waiting.next_ns;
   tick();
@@ -490,7 +490,7 @@ TEST_F(ClientSessionTest, long_request_in_parts_with_selective_recovery) {
   credit(n + 4, {n, n + 2, n + 3});
   EXPECT_EQ(slot->phase, Phase::kSending);
   EXPECT_EQ(session_->packets_in_flight(), 1u);
-  tick(5000);
+  tick(2 * RttEstimator::kReorderNsMin);
   packets = sent();
   ASSERT_EQ(packets.size(), 1u);
   EXPECT_EQ(packets[0].header.index(), 1u);

@@ -19,7 +19,13 @@ TEST(RttEstimator, first_sample_as_in_rfc_6298) {
   EXPECT_EQ(rtt.srtt_ns(), 8000u);
   EXPECT_EQ(rtt.rto_ns(0), 8000u + 4 * 4000);
   EXPECT_EQ(rtt.rto_ns(1'000'000), 1'000'000u);
-  EXPECT_EQ(rtt.reorder_ns(), 2000u);
+  EXPECT_EQ(rtt.reorder_ns(), RttEstimator::kReorderNsMin);
+}
+
+TEST(RttEstimator, reordering_time_is_a_quarter_of_a_long_round_trip) {
+  RttEstimator rtt;
+  rtt.add(40'000'000);
+  EXPECT_EQ(rtt.reorder_ns(), 10'000'000u);
 }
 
 TEST(RttEstimator, smooths_and_converges) {
@@ -41,7 +47,7 @@ TEST(RttEstimator, a_sample_of_nothing_is_one) {
   rtt.add(0);
   EXPECT_TRUE(rtt.has_sample());
   EXPECT_EQ(rtt.latest_ns(), 1u);
-  EXPECT_EQ(rtt.reorder_ns(), 1000u);
+  EXPECT_EQ(rtt.reorder_ns(), RttEstimator::kReorderNsMin);
 }
 
 }  // namespace
