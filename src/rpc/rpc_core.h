@@ -241,7 +241,8 @@ bool RpcCore<Impl>::transmit_rest(Client* client) {
     if (turn == Turn::kSentAgain) counters_.retransmissions++;
   } while (turn >= Turn::kSent && packets < kPacketsPerTurn);
   counters_.packets_sent += packets;
-  if (turn == Turn::kNothing) return session.wants_to_send();
+  // What is left waits for an acknowledgement or for room to receive; either puts the session on the list again.
+  if (turn == Turn::kNothing) return false;
   if (turn == Turn::kRefused) {
     counters_.transport_full++;
     if (transport_is_dead(client->peer)) {
