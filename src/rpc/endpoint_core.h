@@ -41,7 +41,6 @@ struct Client {
 
   session::ClientSession session;
   transport::PeerId peer = 0;
-  uint32_t index = 0;
   bool is_listed_to_send = false;
   bool is_ticking = false;
   bool is_opening = false;
@@ -65,7 +64,6 @@ struct Server {
 
   session::ServerSession session;
   transport::PeerId peer = 0;
-  uint32_t index = 0;
   bool is_listed_to_send = false;
   bool is_dead = false;
   uint16_t peer_endpoint = 0;
@@ -406,6 +404,7 @@ class EndpointCore {
   void end_server_slot(Server* server, session::ServerSlot* slot);
   void end_server(Server* server, bool tell_peer);
   void release_after(uint64_t ticket, detail::Buffer* buffer);
+  Server* admit(const wire::Header& header, uint64_t* number);
   void heard_from(Server* server);
   void on_connect_request(const nexus::ControlEvent& event);
   void on_connect_result(const nexus::ControlEvent& event);

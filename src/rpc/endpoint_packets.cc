@@ -112,19 +112,27 @@ void EndpointCore::on_any_packet(uint64_t w0, uint64_t w1, uint64_t w2, transpor
   }
 }
 
-void EndpointCore::on_request(const wire::Header& header, const transport::Payload& payload) {
+/// The server session that a client's packet is for, and the packet's full number. Null: dropped and counted.
+Server* EndpointCore::admit(const wire::Header& header, uint64_t* number) {
   Server* server = servers_.find(header.session_key());
   if (server == nullptr) {
     counters_.dropped_unknown_session++;
-    return;
+    return nullptr;
   }
-  auto& session = server->session;
-  const uint64_t number = session.admit(header);
-  if (number == 0) {
+  *number = server->session.admit(header);
+  if (*number == 0) {
     counters_.dropped_stale++;
-    return;
+    return nullptr;
   }
-  if (session.heard_epoch != credit_epoch_) heard_from(server);
+  if (server->session.heard_epoch != credit_epoch_) heard_from(server);
+  return server;
+}
+
+void EndpointCore::on_request(const wire::Header& header, const transport::Payload& payload) {
+  uint64_t number;
+  Server* server = admit(header, &number);
+  if (server == nullptr) return;
+  auto& session = server->session;
   ServerSlot* slot;
   const RequestVerdict verdict = session.classify(header, payload.bytes, &slot);
   const bool is_new = verdict == RequestVerdict::kShort || verdict == RequestVerdict::kLongFirst;
@@ -422,18 +430,10 @@ void EndpointCore::on_other(const wire::Header& header, const transport::Payload
         return;
     }
   }
-  Server* server = servers_.find(header.session_key());
-  if (server == nullptr) {
-    counters_.dropped_unknown_session++;
-    return;
-  }
+  uint64_t number;
+  Server* server = admit(header, &number);
+  if (server == nullptr) return;
   auto& session = server->session;
-  const uint64_t number = session.admit(header);
-  if (number == 0) {
-    counters_.dropped_stale++;
-    return;
-  }
-  if (session.heard_epoch != credit_epoch_) heard_from(server);
   switch (header.kind()) {
     case wire::Kind::kRfr:
       session.note(number);

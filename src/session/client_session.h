@@ -271,7 +271,6 @@ class ClientSession {
   Turn transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets);
   static uint32_t deadline_code_of(uint64_t deadline_ns, uint64_t now_ns);
   void fill_request(uint64_t now_ns, ClientSlot* slot, uint32_t slot_index, uint32_t index, ClientPacket& packet) const;
-  void commit_short(uint64_t now_ns, ClientSlot* slot, uint32_t slot_index, uint64_t ticket);
   void commit(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket);
   void grow_ring();
   bool make_room();
