@@ -34,8 +34,6 @@ struct SessionTerms {
   uint32_t payload_bytes_max = 0;  ///< per packet; the session uses the smaller of the two
   uint8_t window = 0;              ///< slots, 1..64; the server may lower the client's wish
   uint8_t credits = 0;             ///< start limit, 1..128; the server's word counts
-  uint32_t first_request_count =
-      0;  ///< client: random; a slot's first request number is count << 6 | slot, count 26 bits
 };
 
 /// A refusal whose reason travels: what answer_connect() should be given, and what the client's kConnectResult says.

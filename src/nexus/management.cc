@@ -44,7 +44,6 @@ SessionTerms from_wire(const wire::ManagementTerms& from) {
   to.payload_bytes_max = from.payload_bytes_max;
   to.window = from.window;
   to.credits = from.credits;
-  to.first_request_count = from.first_request_count;
   return to;
 }
 }  // namespace
@@ -127,7 +126,6 @@ bool Management::fill_terms(const SessionTerms& from, wire::ManagementTerms& to)
   to.payload_bytes_max = from.payload_bytes_max;
   to.window = from.window;
   to.credits = from.credits;
-  to.first_request_count = from.first_request_count;
   return wire::is_valid(to);
 }
 
@@ -354,7 +352,6 @@ void Management::answer_connect(EndpointName from, uint64_t token, const Status&
   session.offer = endpoint->offer;
   session.local_key = terms.session_key;
   session.payload_bytes_max = terms.payload_bytes_max;
-  session.first_request_count = terms.first_request_count;
   session.window = terms.window;
   session.credits = terms.credits;
   sessions_by_key_.emplace(key_of(from.id, false, terms.session_key), index);
@@ -675,7 +672,6 @@ void Management::send_reply(uint32_t index) {
     terms.payload_bytes_max = session.payload_bytes_max;
     terms.window = session.window;
     terms.credits = session.credits;
-    terms.first_request_count = session.first_request_count;
     CHECK(fill_terms(terms, m.terms), ==, true);
   }
   send(peers_[session.peer].address, m);

@@ -138,8 +138,8 @@ class Management {
     uint32_t peer = kNone;
     uint32_t previous = kNone, next = kNone;  ///< in the peer's list; `next` also in the free list
     uint32_t local_key = 0, remote_key = 0;
-    uint32_t payload_bytes_max = 0, first_request_count = 0;  ///< our terms, server
-    uint32_t interval_us = 0;                                 ///< until the next repetition
+    uint32_t payload_bytes_max = 0;  ///< our terms, server
+    uint32_t interval_us = 0;        ///< until the next repetition
     uint16_t local_endpoint = 0, remote_endpoint = 0;
     uint8_t window = 0, credits = 0;  ///< our terms, server
     uint8_t version = 0;

@@ -127,8 +127,7 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   auto address = nexus_.environment().resolve(parsed->host_and_port);
   if (!address.ok()) return address.status();
   uint32_t key;
-  const auto random = nexus_.environment().random();
-  if (!clients_.reserve(static_cast<uint32_t>(random >> 32), &key)) {
+  if (!clients_.reserve(static_cast<uint32_t>(nexus_.environment().random()), &key)) {
     return Status(Code::kQueueFull, "2^22 sessions: no more fit the wire's session field");
   }
   if (!is_in_loop_) now_ns_ = clock_ns();
@@ -139,7 +138,6 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   terms.rto_ns_min = rto_ns_min_;
   terms.liveness_ns = to_ns(nexus_.options().liveness_timeout);
   terms.report_delay_ns = to_ns(options_.report_delay);
-  terms.first_request_count = static_cast<uint32_t>(random) & ((1u << (32 - wire::kSlotBits)) - 1);
   const uint32_t bulk = std::max(kBulkPacketsMin, kBulkBytes / payload_bytes_max());
   terms.bulk_packets = std::min(bulk, std::max(kBulkPacketsMin, receive_queue_packets() * 3 / 4));
   if (options.rate_bytes_per_sec != 0) terms.controller = cc::FixedRate(options.rate_bytes_per_sec);
@@ -159,7 +157,6 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   wish.payload_bytes_max = payload_bytes_max();
   wish.window = options.window;
   wish.credits = 0;
-  wish.first_request_count = terms.first_request_count;
   nexus_.connect(port_, *address, parsed->endpoint_id, std::move(wish), to_ns(options.connect_timeout));
   return Session{clients_.name_of(key)};
 }
@@ -393,7 +390,7 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   terms.remote_key = wish.session_key;
   terms.payload_bytes_max = std::min(wish.payload_bytes_max, payload_bytes_max());
   terms.window = wish.window;
-  terms.first_request_count = wish.first_request_count;
+  terms.first_request_count = static_cast<uint32_t>(random >> 32) & ((1u << (32 - wire::kSlotBits)) - 1);
   Server* server = server_pool_.take(terms, server_pools_);
   if (server == nullptr) {
     disconnect_peer(*peer);

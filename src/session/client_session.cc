@@ -106,6 +106,7 @@ bool ClientSession::on_path_reply(const wire::Header& header, uint32_t payload_b
   window_ = terms_.window;
   window_mask_ = terms_.window == 64 ? UINT64_MAX : (uint64_t{1} << terms_.window) - 1;
   free_mask_ = window_mask_;
+  first_request_count_ = header.request_number() >> wire::kSlotBits;
   state_ = State::kOpen;
   reported_number_ = next_number_;
   return true;
@@ -116,7 +117,7 @@ bool ClientSession::on_path_reply(const wire::Header& header, uint32_t payload_b
 ClientSlot* ClientSession::make_slot(uint32_t index) {
   ClientSlot* slot = pools_.slots.take();
   if (slot == nullptr) return nullptr;
-  slot->request_number = (terms_.first_request_count << wire::kSlotBits | index) - wire::kSlotsMax;
+  slot->request_number = (first_request_count_ << wire::kSlotBits | index) - wire::kSlotsMax;
   slots_[index] = slot;
   return slot;
 }
@@ -172,6 +173,7 @@ void ClientSession::end_early(ClientSlot* slot, uint64_t now_ns) {
   slot->response = nullptr;
   if (!slot->was_sent) {
     release_slot(slot);
+    slot->request_number -= wire::kSlotsMax;  // the server expects them without a gap (clause 3.6)
     return;
   }
   forget_packets(index);

@@ -109,8 +109,7 @@ struct ClientTerms {
   uint64_t rto_ns_min = 1'000'000;
   uint64_t liveness_ns = 500'000'000;
   uint64_t report_delay_ns = 100'000'000;
-  uint32_t bulk_packets = 32;        ///< of one message in flight, whatever the credits
-  uint32_t first_request_count = 0;  ///< random; 26 bits
+  uint32_t bulk_packets = 32;  ///< of one message in flight, whatever the credits
   cc::AnyController controller;
 };
 
@@ -324,8 +323,9 @@ class ClientSession {
   bool was_busy_ = false;  ///< at the last tick
   uint8_t backoff_ = 0;
   uint8_t start_credits_ = 1;
-  uint8_t transfer_cursor_ = 0;   ///< long messages take turns
-  uint32_t awaited_packets_ = 0;  ///< response packets asked for and not here
+  uint8_t transfer_cursor_ = 0;       ///< long messages take turns
+  uint32_t first_request_count_ = 0;  ///< the server's word
+  uint32_t awaited_packets_ = 0;      ///< response packets asked for and not here
   uint64_t rack_at_ns_ = 0;
   uint64_t rto_base_ns_ = 0;
   uint64_t silence_ns_ = 0;

@@ -145,8 +145,10 @@ ServerSlot* ServerSession::on_cancel(const wire::Header& header) {
   if (slot == nullptr) return nullptr;
   const auto age = static_cast<int32_t>(header.request_number() - slot->request_number);
   if (age < 0) return nullptr;  // a late duplicate: the client has the slot in use again
-  // The client cannot have started another request on a busy slot.
-  if (age > 0 && (slot->phase == Phase::kRunning || slot->phase == Phase::kReceiving)) return nullptr;
+  // The client cannot have left a number out, nor have started another request on a busy slot.
+  if (age > 0 &&
+      (age != int32_t{wire::kSlotsMax} || slot->phase == Phase::kRunning || slot->phase == Phase::kReceiving))
+    return nullptr;
   cancelled_mask_ |= uint64_t{1} << index;
   // Also if the request has not come yet: when it does, it is one that the slot has had (at most once).
   slot->request_number = header.request_number();
@@ -212,8 +214,8 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
   if (is_path_reply_due_) {
     packet.payload = nullptr;
     packet.payload_bytes = terms_.payload_bytes_max;
-    packet.header =
-        header_of(wire::Kind::kPathReply, 0, next_number_, 0, path_echo_, 0, credit_limit, terms_.payload_bytes_max);
+    packet.header = header_of(wire::Kind::kPathReply, 0, next_number_, terms_.first_request_count << wire::kSlotBits,
+                              path_echo_, 0, credit_limit, terms_.payload_bytes_max);
     return true;
   }
   // What was asked for of a response that has ended since is not wanted any more.

@@ -298,6 +298,8 @@ inline RequestVerdict ServerSession::classify(const wire::Header& header, uint32
     }
   }
   const auto age = static_cast<int32_t>(header.request_number() - slot->request_number);
+  if (age > 0 && age != int32_t{wire::kSlotsMax}) [[unlikely]]
+    return RequestVerdict::kMalformed;
   *slot_out = slot;
   if (age > 0) [[likely]]
     return is_short ? RequestVerdict::kShort : RequestVerdict::kLongFirst;

@@ -81,7 +81,6 @@ void read_terms(Reader& in, ManagementTerms& terms) {
   terms.payload_bytes_max = in.number<uint32_t>();
   terms.window = in.number<uint8_t>();
   terms.credits = in.number<uint8_t>();
-  terms.first_request_count = in.number<uint32_t>();
 }
 
 void write_terms(Writer& out, const ManagementTerms& terms) {
@@ -94,7 +93,6 @@ void write_terms(Writer& out, const ManagementTerms& terms) {
   out.number(terms.payload_bytes_max);
   out.number(terms.window);
   out.number(terms.credits);
-  out.number(terms.first_request_count);
 }
 
 bool read_flag(Reader& in, bool& flag) {
@@ -171,7 +169,7 @@ bool is_valid(const ManagementTerms& terms) {
   return terms.transport_bytes >= 1 && terms.transport_bytes <= kTransportNameBytesMax &&
          terms.address_bytes <= kTransportAddressBytesMax && terms.window >= 1 && terms.window <= kSlotsMax &&
          terms.credits <= 128 && terms.payload_bytes_max >= kPayloadBytesMin &&
-         terms.payload_bytes_max <= kPayloadBytesLimit && terms.first_request_count < (1u << 26);
+         terms.payload_bytes_max <= kPayloadBytesLimit;
 }
 
 ManagementDrop parse_management(std::span<const std::byte> bytes, ManagementMessage& m) {

@@ -66,8 +66,7 @@ struct ManagementTerms {
   uint8_t credits = 0;          ///< 0..128; 1..128 from a server
   uint16_t endpoint_id = 0;
   uint32_t session_key = 0;
-  uint32_t payload_bytes_max = 0;    ///< 512..kPayloadBytesLimit
-  uint32_t first_request_count = 0;  ///< 26 bits
+  uint32_t payload_bytes_max = 0;  ///< 512..kPayloadBytesLimit
   std::string_view transport_name() const { return {transport.data(), transport_bytes}; }
   friend bool operator==(const ManagementTerms&, const ManagementTerms&) = default;
 };

@@ -52,7 +52,6 @@ class Target {
     ClientTerms client_terms;
     client_terms.window = kWindow;
     client_terms.local_key = 7;
-    client_terms.first_request_count = kFirstCount;
     client_ = std::make_unique<ClientSession>(client_terms, client_pools_);
     ServerTerms server_terms;
     server_terms.window = kWindow;

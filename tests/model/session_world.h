@@ -85,7 +85,6 @@ class World {
     client_terms.local_key = 7;
     client_terms.window = options.window;
     client_terms.bulk_packets = options.bulk_packets;
-    client_terms.first_request_count = options.first_request_count;
     client_ = std::make_unique<session::ClientSession>(client_terms, pools_);
     session::ServerTerms server_terms;
     server_terms.local_key = 9;
@@ -249,9 +248,10 @@ class World {
 
   // -- The client's side --
 
+  /// The last that had the number: one that ends before its first packet leaves it to another.
   Call* call_of(uint32_t request_number) {
-    for (Call& call : calls_) {
-      if (call.has_begun && call.request_number == request_number) return &call;
+    for (size_t i = calls_.size(); i-- > 0;) {
+      if (calls_[i].has_begun && calls_[i].request_number == request_number) return &calls_[i];
     }
     return nullptr;
   }

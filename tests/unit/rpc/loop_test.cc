@@ -170,7 +170,7 @@ TYPED_TEST(Loop, post__against_the_end_of_the_endpoint) {
   for (int i = 0; i < 10; i++) {
     World<TypeParam> ends;
     ASSERT_NO_FATAL_FAILURE(ends.make());
-    std::atomic<int> accepted{0}, destroyed{0};
+    std::atomic<int> made{0}, destroyed{0};
     struct Counted {
       std::atomic<int>* destroyed;
       explicit Counted(std::atomic<int>* d) : destroyed(d) {}
@@ -180,12 +180,11 @@ TYPED_TEST(Loop, post__against_the_end_of_the_endpoint) {
     std::thread poster([&] {
       for (;;) {
         auto counted = std::make_unique<Counted>(&destroyed);
+        made++;
         const Status status = ends.client->post([c = std::move(counted)] {});
-        if (!status.ok()) {
-          EXPECT_EQ(status.code(), Code::kSessionReset);
-          break;
-        }
-        accepted++;
+        if (status.ok() || status.code() == Code::kQueueFull) continue;  // a loop that gets no CPU leaves all waiting
+        EXPECT_EQ(status.code(), Code::kSessionReset);
+        break;
       }
       is_closed = true;
     });
@@ -194,7 +193,7 @@ TYPED_TEST(Loop, post__against_the_end_of_the_endpoint) {
     poster.join();
     ends.client.reset();
     EXPECT_TRUE(is_closed);
-    EXPECT_EQ(destroyed, accepted + 1) << "run or not, what was captured is destroyed";
+    EXPECT_EQ(destroyed, made) << "run or not, what was captured is destroyed";
   }
 }
 

@@ -24,7 +24,6 @@ class ClientSessionTest : public testing::Test {
   }
 
   void make(ClientTerms terms = {}) {
-    terms.first_request_count = kFirstCount;
     response_packets_ = pools_.response_packets_free;
     session_ = std::make_unique<ClientSession>(terms, pools_);
   }
@@ -33,7 +32,8 @@ class ClientSessionTest : public testing::Test {
     make(terms);
     session_->on_accepted(9, kPayloadMax, terms.window, credits, now_);
     session_->path_probe();
-    ASSERT_TRUE(session_->on_path_reply(server_header(Kind::kPathReply, wire::kNoEcho, 0, 0, 0), kPayloadMax, now_));
+    ASSERT_TRUE(session_->on_path_reply(
+        server_header(Kind::kPathReply, wire::kNoEcho, kFirstCount << wire::kSlotBits, 0, 0), kPayloadMax, now_));
   }
   ClientSlot* begin(uint32_t request_bytes = 10, uint32_t response_bytes = 10, uint64_t deadline_ns = UINT64_MAX) {
     requests_.push_back(make_buffer(request_bytes));
@@ -628,12 +628,14 @@ TEST_F(ClientSessionTest, lost_lease_of_a_response_part_is_asked_for_again) {
 
 // ---- Endings ----
 
-TEST_F(ClientSessionTest, end_before_the_first_packet_frees_the_slot) {
+TEST_F(ClientSessionTest, end_before_the_first_packet_frees_the_slot_and_gives_the_number_back) {
   open();
   ClientSlot* slot = begin();
   session_->end_early(slot, now_);
   EXPECT_EQ(slot->phase, Phase::kFree);
   EXPECT_TRUE(sent().empty());
+  begin();
+  EXPECT_EQ(sent().at(0).header.request_number(), kFirstCount << wire::kSlotBits);
 }
 
 TEST_F(ClientSessionTest, end_early_in_every_phase_cancels_once_and_waits_for_the_acknowledgement) {

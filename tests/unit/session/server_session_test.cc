@@ -143,6 +143,7 @@ TEST_F(ServerSessionTest, malformed_requests) {
 }
 
 TEST_F(ServerSessionTest, request_of_the_past_the_present_and_the_future) {
+  end(begin(kFirst));
   ServerSlot* slot = begin(kFirst + 64);
   EXPECT_EQ(classify(request(kFirst, 10), 10), RequestVerdict::kStale);
   EXPECT_EQ(classify(request(kFirst + 64, 10), 10), RequestVerdict::kAgain);
@@ -154,6 +155,16 @@ TEST_F(ServerSessionTest, request_of_the_past_the_present_and_the_future) {
   EXPECT_EQ(classify(request(kFirst + 128, 10), 10), RequestVerdict::kShort);
   end(slot);
   EXPECT_EQ(classify(request(kFirst + 64, 10), 10), RequestVerdict::kAgain);  // never again
+}
+
+TEST_F(ServerSessionTest, request_numbers_are_taken_without_a_gap) {
+  for (const uint32_t number : {kFirst + 64, kFirst + (1u << 30), kFirst + (1u << 31) - 128}) {
+    EXPECT_EQ(classify(request(number, 10), 10), RequestVerdict::kMalformed);
+    EXPECT_EQ(classify(request(number, 500, 1), 100), RequestVerdict::kMalformed);
+    EXPECT_EQ(session_->on_cancel(client_header(Kind::kCancel, number)), nullptr);
+  }
+  EXPECT_TRUE(sent().empty());  // a number that was guessed is worth no answer
+  EXPECT_EQ(classify(request(kFirst, 10), 10), RequestVerdict::kShort);
 }
 
 TEST_F(ServerSessionTest, duplicates_and_late_packets_are_not_admitted) {
@@ -402,6 +413,7 @@ TEST_F(ServerSessionTest, cancel_in_every_phase) {
 }
 
 TEST_F(ServerSessionTest, cancel_of_the_past_and_of_the_impossible) {
+  end(begin(kFirst));
   begin(kFirst + 64);
   EXPECT_EQ(session_->on_cancel(client_header(Kind::kCancel, kFirst)), nullptr);
   EXPECT_EQ(session_->on_cancel(client_header(Kind::kCancel, kFirst + 128)), nullptr);  // while the last one runs

@@ -28,7 +28,6 @@ ManagementTerms terms() {
   t.endpoint_id = 0xfedc;
   t.session_key = 0xdeadbeef;
   t.payload_bytes_max = 1376;
-  t.first_request_count = (1u << 26) - 1;
   return t;
 }
 
@@ -145,7 +144,6 @@ TEST(Management, parse__refuses_fields_out_of_range) {
     refuses(kind, [](auto& m) { m.terms.address_bytes = 65; });
     refuses(kind, [](auto& m) { m.terms.payload_bytes_max = 511; });
     refuses(kind, [](auto& m) { m.terms.payload_bytes_max = kPayloadBytesLimit + 1; });
-    refuses(kind, [](auto& m) { m.terms.first_request_count = 1u << 26; });
     refuses(kind, [](auto& m) { m.sender_run = 0; });
   }
   refuses(ManagementKind::kConnectReply, [](auto& m) { m.terms.credits = 0; });
