@@ -3,25 +3,14 @@
 // 64-byte cells with the sequence number in the cell, 256 of them a direction; 32 B are copied in and out; no shared
 // index. Nothing of the library is in here: it is what the library's figures are divided by.
 
-#include <gflags/gflags.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <thread>
 
-#include "../percentiles.h"
-#include "../placement.h"
-
-DEFINE_double(seconds, 2, "how long to measure");
-DEFINE_string(cpus, "0,1", "the two CPUs to pin the two sides to");
-DEFINE_bool(json, false, "one JSON object on standard output instead of a table");
+#include "common.h"
 
 namespace {
 
@@ -55,13 +44,11 @@ struct Ring {
 struct World {
   Ring there, back;
   alignas(64) std::atomic<bool> stop{false};
-  std::atomic<int> unpinned{0};
   double seconds = 0;
   Percentiles ticks;
 };
 
-void echo(World& world, int cpu) {
-  world.unpinned += tern::microbench::pin_to_cpu(cpu) ? 0 : 1;
+void echo(World& world) {
   std::byte message[kMessageBytes];
   for (uint64_t position = 0;; ++position) {
     while (!world.there.try_get(position, message)) {
@@ -71,8 +58,7 @@ void echo(World& world, int cpu) {
   }
 }
 
-void ping(World& world, int cpu) {
-  world.unpinned += tern::microbench::pin_to_cpu(cpu) ? 0 : 1;
+void ping(World& world) {
   constexpr uint64_t kWarmUp = 10'000, kRoundsPerClock = 1024;
   std::byte message[kMessageBytes] = {};
   auto start = std::chrono::steady_clock::now();
@@ -102,39 +88,10 @@ void ping(World& world, int cpu) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  gflags::SetUsageMessage("bare shared-memory ping-pong of 32 B");
-  gflags::ParseCommandLineFlags(&argc, &argv, true);
-  int a = 0, b = 0;
-  if (std::sscanf(FLAGS_cpus.c_str(), "%d,%d", &a, &b) != 2 || a == b) {
-    std::fprintf(stderr, "--cpus wants two different CPUs, like 0,1\n");
-    return 1;
-  }
-  const double placement_before = tern::microbench::placement_ns(a, b);
+  if (!limits::parse_flags(argc, argv, "The least latency of shared memory: 32 B ping-pong over a bare ring")) return 1;
   const auto world = std::make_unique<World>();
-  std::thread other(echo, std::ref(*world), b), one(ping, std::ref(*world), a);
-  one.join();
-  other.join();
-  const double placement = std::max(placement_before, tern::microbench::placement_ns(a, b));
-  if (world->unpinned > 0) {
-    std::fprintf(stderr, "cannot pin to CPUs %s: choose two that this process may use (taskset -p $$)\n",
-                 FLAGS_cpus.c_str());
-    return 1;
-  }
-
-  const auto us_at = [&](double share) { return world->ticks.at(share) * Ticks::ns_per_tick() / 1e3; };
-  const double p50 = us_at(0.5), p99 = us_at(0.99), p999 = us_at(0.999);
-  const double rate_mrps = static_cast<double>(world->ticks.count()) / world->seconds / 1e6;
-  if (FLAGS_json) {
-    const nlohmann::json line = {
-        {"bench", "ring_pingpong"},
-        {"transport", "ring"},
-        {"params", {{"bytes", kMessageBytes}, {"cpus", FLAGS_cpus}, {"seconds", FLAGS_seconds}}},
-        {"metrics", {{"p50_us", p50}, {"p99_us", p99}, {"p999_us", p999}, {"rate_mrps", rate_mrps}}},
-        {"placement_ns", placement}};
-    std::puts(line.dump().c_str());
-  } else {
-    std::printf("bare ring, 32 B ping-pong, cache line %.0f ns\n", placement);
-    std::printf("%10s %10s %10s %12s\n%10.3f %10.3f %10.3f %12.3f\n", "p50 us", "p99 us", "p99.9 us", "M/s", p50, p99,
-                p999, rate_mrps);
-  }
+  const auto placement = limits::run_pinned([&] { echo(*world); }, [&] { ping(*world); });
+  if (!placement) return 1;
+  limits::print("ring_pingpong", "ring", {{"size", kMessageBytes}},
+                limits::latency_metrics(world->ticks, world->seconds), *placement);
 }

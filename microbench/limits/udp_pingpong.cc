@@ -4,29 +4,19 @@
 // is in here: it is what the library's figures are divided by.
 
 #include <arpa/inet.h>
-#include <gflags/gflags.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <thread>
 
-#include "../percentiles.h"
-#include "../placement.h"
+#include "common.h"
 
-DEFINE_double(seconds, 2, "how long to measure");
-DEFINE_string(cpus, "0,1", "the two CPUs to pin the two sides to");
 DEFINE_bool(connected, false, "connected sockets instead of addresses in each call");
-DEFINE_bool(json, false, "one JSON object on standard output instead of a table");
 
 namespace {
 
@@ -54,7 +44,6 @@ struct Side {
 struct World {
   Side client, server;
   std::atomic<bool> stop{false};
-  std::atomic<int> unpinned{0};
   double seconds = 0;
   uint64_t lost = 0;
   Percentiles ticks;
@@ -78,8 +67,7 @@ void transmit(int fd, const std::byte* message, const sockaddr_in& to) {
 }
 
 template <bool kConnected>
-void echo(World& world, int cpu) {
-  world.unpinned += tern::microbench::pin_to_cpu(cpu) ? 0 : 1;
+void echo(World& world) {
   std::byte message[kMessageBytes];
   sockaddr_in from{};
   while (!world.stop.load(std::memory_order_relaxed)) {
@@ -88,8 +76,7 @@ void echo(World& world, int cpu) {
 }
 
 template <bool kConnected>
-void ping(World& world, int cpu) {
-  world.unpinned += tern::microbench::pin_to_cpu(cpu) ? 0 : 1;
+void ping(World& world) {
   constexpr uint64_t kWarmUp = 2'000, kRoundsPerClock = 256, kTriesMax = 10'000'000;  // some seconds: then it is lost
   std::byte message[kMessageBytes] = {};
   sockaddr_in from{};
@@ -121,50 +108,16 @@ void ping(World& world, int cpu) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  gflags::SetUsageMessage("bare UDP ping-pong of 32 B over loopback");
-  gflags::ParseCommandLineFlags(&argc, &argv, true);
-  int a = 0, b = 0;
-  if (std::sscanf(FLAGS_cpus.c_str(), "%d,%d", &a, &b) != 2 || a == b) {
-    std::fprintf(stderr, "--cpus wants two different CPUs, like 0,1\n");
-    return 1;
-  }
+  if (!limits::parse_flags(argc, argv, "The least latency of kernel UDP: 32 B ping-pong over loopback")) return 1;
   World world;
   if (!world.client.open() || !world.server.open() ||
       (FLAGS_connected && !(world.client.connect_to(world.server) && world.server.connect_to(world.client)))) {
-    std::fprintf(stderr, "no UDP sockets on 127.0.0.1: %s\n", std::strerror(errno));
-    return 1;
+    return limits::fail("no UDP sockets on 127.0.0.1: %s", std::strerror(errno));
   }
-  const double placement_before = tern::microbench::placement_ns(a, b);
-  std::thread other(FLAGS_connected ? echo<true> : echo<false>, std::ref(world), b);
-  std::thread one(FLAGS_connected ? ping<true> : ping<false>, std::ref(world), a);
-  one.join();
-  other.join();
-  const double placement = std::max(placement_before, tern::microbench::placement_ns(a, b));
-  close(world.client.fd);
-  close(world.server.fd);
-  if (world.unpinned > 0) {
-    std::fprintf(stderr, "cannot pin to CPUs %s: choose two that this process may use (taskset -p $$)\n",
-                 FLAGS_cpus.c_str());
-    return 1;
-  }
-
-  const auto us_at = [&](double share) { return world.ticks.at(share) * Ticks::ns_per_tick() / 1e3; };
-  const double p50 = us_at(0.5), p99 = us_at(0.99), p999 = us_at(0.999);
-  const double rate_mrps = static_cast<double>(world.ticks.count()) / world.seconds / 1e6;
-  if (FLAGS_json) {
-    const nlohmann::json line = {
-        {"bench", "udp_pingpong"},
-        {"transport", "udp"},
-        {"params",
-         {{"bytes", kMessageBytes}, {"connected", FLAGS_connected}, {"cpus", FLAGS_cpus}, {"seconds", FLAGS_seconds}}},
-        {"metrics",
-         {{"p50_us", p50}, {"p99_us", p99}, {"p999_us", p999}, {"rate_mrps", rate_mrps}, {"lost_packets", world.lost}}},
-        {"placement_ns", placement}};
-    std::puts(line.dump().c_str());
-  } else {
-    std::printf("bare UDP (%s), 32 B ping-pong, cache line %.0f ns\n", FLAGS_connected ? "connected" : "unconnected",
-                placement);
-    std::printf("%10s %10s %10s %12s\n%10.3f %10.3f %10.3f %12.3f\n", "p50 us", "p99 us", "p99.9 us", "M/s", p50, p99,
-                p999, rate_mrps);
-  }
+  const auto placement = FLAGS_connected ? limits::run_pinned([&] { echo<true>(world); }, [&] { ping<true>(world); })
+                                         : limits::run_pinned([&] { echo<false>(world); }, [&] { ping<false>(world); });
+  if (!placement) return 1;
+  limits::Json metrics = limits::latency_metrics(world.ticks, world.seconds);
+  metrics["lost_packets"] = world.lost;
+  limits::print("udp_pingpong", "udp", {{"size", kMessageBytes}, {"connected", FLAGS_connected}}, metrics, *placement);
 }

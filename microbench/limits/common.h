@@ -1,0 +1,131 @@
+// What the limits share: their flags, two pinned sides with the placement before and after, and their output.
+// Defines flags: include it in a program's one source file only. Main thread. Nothing of the library is in here: a
+// limit is what the library's figures are divided by.
+#pragma once
+
+#include <gflags/gflags.h>
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "../percentiles.h"
+#include "../placement.h"
+
+DEFINE_double(seconds, 2, "how long to measure");
+DEFINE_string(cpus, "0,1", "the two CPUs to pin the two sides to: the server's first");
+DEFINE_bool(json, false, "one JSON object on standard output instead of a table");
+
+namespace limits {
+
+using Json = nlohmann::ordered_json;
+
+/// One sentence on standard error; the program's exit code.
+[[gnu::format(printf, 1, 2)]] inline int fail(const char* format, ...) {
+  std::fprintf(stderr, "%s: ", gflags::ProgramInvocationShortName());
+  va_list arguments;
+  va_start(arguments, format);
+  std::vfprintf(stderr, format, arguments);
+  va_end(arguments);
+  std::fputc('\n', stderr);
+  return 1;
+}
+
+/// The two CPUs of --cpus. Nothing: it names none.
+inline std::optional<std::pair<int, int>> two_cpus() {
+  int server = 0, client = 0, end = 0;
+  const int read = std::sscanf(FLAGS_cpus.c_str(), "%d,%d%n", &server, &client, &end);
+  if (read != 2 || end != static_cast<int>(FLAGS_cpus.size()) || server == client) return std::nullopt;
+  return std::pair(server, client);
+}
+
+/// Parses the command line and checks the flags of this file. False: the sentence has been printed, exit with 1.
+inline bool parse_flags(int& argc, char**& argv, const char* usage) {
+  gflags::SetUsageMessage(usage);
+  gflags::ParseCommandLineFlags(&argc, &argv, true);
+  if (argc > 1) {
+    fail("'%s' is not a flag; --help lists them", argv[1]);
+  } else if (!(FLAGS_seconds > 0 && FLAGS_seconds <= 1e6)) {
+    fail("--seconds=%g is not between 0 and 1000000", FLAGS_seconds);
+  } else if (!two_cpus()) {
+    fail("--cpus=%s is not two different CPUs, as in 0,1", FLAGS_cpus.c_str());
+  } else {
+    return true;
+  }
+  return false;
+}
+
+/// Round trip of a cache line between the two sides' CPUs, ns: of the two taken just before and just after.
+struct Placement {
+  double ns_min = 0;
+  double ns_max = 0;
+};
+
+/// After parse_flags(). Runs both sides at once, each in a thread pinned to its CPU, until both return. Nothing: they
+/// cannot be pinned; the sentence has been printed.
+template <class Server, class Client>
+std::optional<Placement> run_pinned(const Server& server, const Client& client) {
+  const auto [server_cpu, client_cpu] = *two_cpus();
+  const auto start = [](int cpu, const auto& side) {
+    return std::thread([cpu, &side] {
+      tern::microbench::pin_to_cpu(cpu);  // has just succeeded
+      side();
+    });
+  };
+  const double before_ns = tern::microbench::placement_ns(server_cpu, client_cpu);
+  double after_ns = -1;
+  if (before_ns >= 0) {
+    std::thread one = start(server_cpu, server), other = start(client_cpu, client);
+    one.join();
+    other.join();
+    after_ns = tern::microbench::placement_ns(server_cpu, client_cpu);
+  }
+  if (after_ns < 0) {
+    fail("cannot pin to the CPUs --cpus=%s; choose two that this process may use (taskset -p $$)", FLAGS_cpus.c_str());
+    return std::nullopt;
+  }
+  return Placement{std::min(before_ns, after_ns), std::max(before_ns, after_ns)};
+}
+
+/// Metrics of a ping-pong.
+inline Json latency_metrics(const tern::microbench::Percentiles& ticks, double seconds) {
+  const auto us_at = [&](double share) { return ticks.at(share) * tern::microbench::Ticks::ns_per_tick() / 1e3; };
+  return {{"rate_mrps", static_cast<double>(ticks.count()) / seconds / 1e6},
+          {"p50_us", us_at(0.5)},
+          {"p99_us", us_at(0.99)},
+          {"p999_us", us_at(0.999)}};
+}
+
+/// Prints the result, with `params` beside the flags of this file. Metrics' names end in their unit.
+inline void print(const char* bench, const char* transport, Json params, const Json& metrics, Placement placement) {
+  params["cpus"] = FLAGS_cpus;
+  params["seconds"] = FLAGS_seconds;
+  if (FLAGS_json) {
+    const Json line = {
+        {"bench", bench},     {"transport", transport},           {"params", params},
+        {"metrics", metrics}, {"placement_ns", placement.ns_max}, {"placement_ns_min", placement.ns_min}};
+    std::printf("%s\n", line.dump().c_str());
+    return;
+  }
+  std::printf("%s, a bare limit\n", bench);
+  for (const auto& [name, value] : params.items()) {
+    std::printf("  %-18s %15s\n", name.c_str(),
+                value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
+  }
+  std::printf("  %s\n", std::string(34, '-').c_str());
+  for (const auto& [name, value] : metrics.items()) {
+    if (value.is_number_float()) {
+      std::printf("  %-18s %15.3f\n", name.c_str(), value.get<double>());
+    } else {
+      std::printf("  %-18s %15s\n", name.c_str(), value.dump().c_str());
+    }
+  }
+  std::printf("  %-18s %15.0f\n", "placement_ns", placement.ns_max);
+}
+
+}  // namespace limits
