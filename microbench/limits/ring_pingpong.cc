@@ -1,48 +1,21 @@
 // The bare limit of shared memory: 32 B bounced between two spinning threads through the cheapest ring we know.
-//
-// 64-byte cells with the sequence number in the cell, 256 of them a direction; 32 B are copied in and out; no shared
-// index. Nothing of the library is in here: it is what the library's figures are divided by.
-
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 
 #include "common.h"
+#include "ring.h"
 
 namespace {
 
+using limits::kMessageBytes;
 using tern::microbench::Percentiles;
 using tern::microbench::Ticks;
 
-constexpr size_t kCells = 256, kMessageBytes = 32;
-
-struct alignas(64) Cell {
-  std::atomic<uint64_t> sequence;  ///< 1 + position of the message that lies here
-  std::byte bytes[kMessageBytes];
-};
-static_assert(sizeof(Cell) == 64);
-
-/// One direction. Each side keeps its position to itself: a ping-pong never has more than one message under way.
-struct Ring {
-  Cell cells[kCells] = {};
-  void put(uint64_t position, const std::byte* bytes) {
-    Cell& cell = cells[position % kCells];
-    std::memcpy(cell.bytes, bytes, kMessageBytes);
-    cell.sequence.store(position + 1, std::memory_order_release);
-  }
-  bool try_get(uint64_t position, std::byte* bytes) {
-    Cell& cell = cells[position % kCells];
-    if (cell.sequence.load(std::memory_order_acquire) != position + 1) return false;
-    std::memcpy(bytes, cell.bytes, kMessageBytes);
-    return true;
-  }
-};
-
 struct World {
-  Ring there, back;
+  limits::Ring<256> there, back;
   alignas(64) std::atomic<bool> stop{false};
   double seconds = 0;
   Percentiles ticks;
