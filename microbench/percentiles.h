@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cstddef>
@@ -84,5 +85,10 @@ class Percentiles {
   std::vector<uint64_t> counts_;
   uint64_t count_ = 0;
 };
+
+/// The shares at which a distribution is drawn: denser where its tail is.
+inline constexpr std::array kDrawnShares = {0.0,   0.01,  0.05,   0.1,    0.2,     0.3,     0.4,  0.5,
+                                            0.6,   0.7,   0.8,    0.9,    0.95,    0.98,    0.99, 0.995,
+                                            0.998, 0.999, 0.9995, 0.9999, 0.99995, 0.99999, 1.0};
 
 }  // namespace tern::microbench

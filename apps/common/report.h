@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "flags.h"
 
@@ -17,8 +18,9 @@ struct Report {
   std::string bench;
   nlohmann::ordered_json params = nlohmann::ordered_json::object();
   nlohmann::ordered_json metrics = nlohmann::ordered_json::object();  ///< names end in their unit
-  /// Cache-line round trip between the two sides' CPUs, ns; absent if one side is not ours or both share a CPU.
-  std::optional<double> placement_ns;
+  /// Cache-line round trip between the two sides' CPUs, ns: the smaller and the larger of the two taken before and
+  /// after the measurement; absent if one side is not ours or both share a CPU.
+  std::optional<std::pair<double, double>> placement_ns;
 };
 
 /// The flags of every program that change what is measured.
@@ -39,12 +41,13 @@ inline nlohmann::ordered_json common_params() {
 
 inline void print(const Report& report) {
   if (FLAGS_json) {
-    nlohmann::ordered_json line = {{"bench", report.bench},
-                                   {"transport", FLAGS_transport},
-                                   {"params", report.params},
-                                   {"metrics", report.metrics},
-                                   {"placement_ns", nullptr}};
-    if (report.placement_ns) line["placement_ns"] = *report.placement_ns;
+    nlohmann::ordered_json line = {{"bench", report.bench},   {"transport", FLAGS_transport},
+                                   {"params", report.params}, {"metrics", report.metrics},
+                                   {"placement_ns", nullptr}, {"placement_ns_min", nullptr}};
+    if (report.placement_ns) {
+      line["placement_ns"] = report.placement_ns->second;
+      line["placement_ns_min"] = report.placement_ns->first;
+    }
     std::printf("%s\n", line.dump().c_str());
   } else {
     std::printf("%s over %s\n", report.bench.c_str(), FLAGS_transport.c_str());
@@ -60,7 +63,7 @@ inline void print(const Report& report) {
         std::printf("  %-18s %15s\n", name.c_str(), value.dump().c_str());
       }
     }
-    if (report.placement_ns) std::printf("  %-18s %15.0f\n", "placement_ns", *report.placement_ns);
+    if (report.placement_ns) std::printf("  %-18s %15.0f\n", "placement_ns", report.placement_ns->second);
   }
   std::fflush(stdout);
 }

@@ -27,12 +27,16 @@ namespace programs {
 
 using Clock = std::chrono::steady_clock;
 
-/// Latencies in ticks as the percentiles that a benchmark reports.
+/// Latencies in ticks as the percentiles that a benchmark reports, and with --json as a list of [share, us] to draw.
 inline void add_percentiles(nlohmann::ordered_json& metrics, const tern::microbench::Percentiles& latencies_ticks) {
   const double us_per_tick = tern::microbench::Ticks::ns_per_tick() / 1e3;
   metrics["p50_us"] = latencies_ticks.at(0.5) * us_per_tick;
   metrics["p99_us"] = latencies_ticks.at(0.99) * us_per_tick;
   metrics["p999_us"] = latencies_ticks.at(0.999) * us_per_tick;
+  if (!FLAGS_json) return;
+  for (const double share : tern::microbench::kDrawnShares) {
+    metrics["percentiles_us"].push_back({share, latencies_ticks.at(share) * us_per_tick});
+  }
 }
 
 /// Calls and retransmissions of some clients between two moments, or since their start.
@@ -274,7 +278,7 @@ int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServe
   if (!report) return run.explain_failure();
   server_process.stop();
   const std::optional<double> placement_after = placement();
-  if (placement_before && placement_after) report->placement_ns = std::max(*placement_before, *placement_after);
+  if (placement_before && placement_after) report->placement_ns = std::minmax(*placement_before, *placement_after);
   print(*report);
   return 0;
 }

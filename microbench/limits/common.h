@@ -92,13 +92,16 @@ std::optional<Placement> run_pinned(const Server& server, const Client& client) 
   return Placement{std::min(before_ns, after_ns), std::max(before_ns, after_ns)};
 }
 
-/// Metrics of a ping-pong.
+/// Metrics of a ping-pong, as a benchmark of the library has them.
 inline Json latency_metrics(const tern::microbench::Percentiles& ticks, double seconds) {
   const auto us_at = [&](double share) { return ticks.at(share) * tern::microbench::Ticks::ns_per_tick() / 1e3; };
-  return {{"rate_mrps", static_cast<double>(ticks.count()) / seconds / 1e6},
-          {"p50_us", us_at(0.5)},
-          {"p99_us", us_at(0.99)},
-          {"p999_us", us_at(0.999)}};
+  Json metrics = {{"rate_mrps", static_cast<double>(ticks.count()) / seconds / 1e6},
+                  {"p50_us", us_at(0.5)},
+                  {"p99_us", us_at(0.99)},
+                  {"p999_us", us_at(0.999)}};
+  if (!FLAGS_json) return metrics;
+  for (const double share : tern::microbench::kDrawnShares) metrics["percentiles_us"].push_back({share, us_at(share)});
+  return metrics;
 }
 
 /// Prints the result, with `params` beside the flags of this file. Metrics' names end in their unit.
