@@ -1,0 +1,229 @@
+// large_rpc_bandwidth: requests of --size bytes from a client to a server, one at a time, out of one reused message
+// buffer; small answers (section 6.4 of the paper). Prints the bandwidth of request payload and percentiles of a call.
+// Main thread directs; server and client are side threads, or processes with --processes.
+//
+// The message is not written anew for each request but for stamps in three places, which the server looks at: so it has
+// the whole message, and the last one. With --rewrite all of it is, as by a program that makes data: then it comes out
+// of the client's cache and not, from the second request on, out of one that the server has read it into. The time that
+// the client takes to write is no part of any figure. limits/shm_copy has the same two ways.
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/run.h"
+
+DEFINE_uint64(size, 8 << 20, "bytes of a request");
+DEFINE_bool(rewrite, false, "the client writes all of a request before it sends it; this time does not count");
+
+namespace {
+
+using programs::Report;
+using programs::Run;
+using tern::microbench::Percentiles;
+using tern::microbench::Ticks;
+
+constexpr uint16_t kPut = 1;
+constexpr uint16_t kTornMessage = 1;  ///< app_code
+constexpr size_t kSizeMin = 64;
+constexpr size_t kSizeMax = size_t{1} << 30;
+using Stamp = uint64_t;  ///< number of the request
+
+/// At the beginning, at the end, and somewhere between them, elsewhere in each request.
+void put_stamps(std::span<std::byte> message, Stamp stamp) {
+  const size_t between = sizeof stamp + stamp * 0x9e3779b97f4a7c15 % (message.size() - 3 * sizeof stamp);
+  for (const size_t at : {size_t{0}, between, message.size() - sizeof stamp}) {
+    std::memcpy(message.data() + at, &stamp, sizeof stamp);
+  }
+}
+/// Nothing: they contradict each other.
+std::optional<Stamp> stamp_of(std::span<const std::byte> message) {
+  const auto at = [&](size_t offset) {
+    Stamp stamp;
+    std::memcpy(&stamp, message.data() + offset, sizeof stamp);
+    return stamp;
+  };
+  const Stamp stamp = at(0);
+  const size_t between = sizeof stamp + stamp * 0x9e3779b97f4a7c15 % (message.size() - 3 * sizeof stamp);
+  if (at(between) != stamp || at(message.size() - sizeof stamp) != stamp) return std::nullopt;
+  return stamp;
+}
+
+/// Answers with the stamp of what has arrived.
+void take(tern::Request request) {
+  const std::span<const std::byte> message = request.bytes();
+  const std::optional<Stamp> stamp = message.size() >= kSizeMin ? stamp_of(message) : std::nullopt;
+  if (!stamp) return request.fail(kTornMessage);
+  auto out = request.response(sizeof *stamp);
+  if (!out.ok()) return;  // dropped: the client gets kNoResponse
+  std::memcpy(out->data(), &*stamp, sizeof *stamp);
+  request.respond();
+}
+
+/// Server side thread.
+template <tern::Transport T>
+void serve(Run& run, tern::Nexus& nexus) {
+  auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
+  if (!rpc.ok()) return run.fail("no server endpoint", rpc.status());
+  tern::Status status = (*rpc)->on_request(kPut, take, {.max_request_bytes = kSizeMax});
+  if (!status.ok()) return run.fail("no handler", status);
+  if (!run.enter(**rpc)) return;
+  run.ready();
+  status = (*rpc)->run_event_loop();
+  if (!status.ok()) run.fail("the server's event loop", status);
+  run.leave();
+}
+
+/// What the client has done so far: calls, and how much of the time it was busy writing. Written by the client thread.
+struct Progression {
+  programs::Progression calls;
+  std::atomic<uint64_t> writing_ticks{0};
+};
+
+/// The client: what its continuation needs. Client side thread; `progress` is read by the main thread.
+class Sender {
+ public:
+  Sender(Run& run, std::string server, Progression& progress, Percentiles& calls_ticks)
+      : run_(run), server_(std::move(server)), progress_(progress), calls_ticks_(calls_ticks) {}
+
+  template <tern::Transport T>
+  void run(tern::Nexus& nexus) {
+    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
+    if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
+    endpoint_ = rpc->get();
+    auto session = endpoint_->create_session(server_);
+    if (!session.ok()) return run_.fail("no session with " + server_, session.status());
+    session_ = *session;
+    request_ = endpoint_->alloc_msgbuf(FLAGS_size);
+    response_ = endpoint_->alloc_msgbuf(sizeof(Stamp));
+    if (!request_ || !response_) {
+      return run_.fail("no message buffers",
+                       {tern::Code::kNoMemory, "there is no memory for them, try a smaller --size"});
+    }
+    std::memset(request_.bytes().data(), 0x5a, FLAGS_size);
+    if (!run_.enter(*endpoint_)) return;
+    send(Ticks::now());
+    if (!run_.has_failed()) {
+      const tern::Status status = (*rpc)->run_event_loop();
+      if (!status.ok()) run_.fail("the client's event loop", status);
+    }
+    run_.leave();
+  }
+
+ private:
+  void send(uint64_t now_ticks) {
+    ++stamp_;
+    started_ticks_ = now_ticks;
+    if (FLAGS_rewrite) {
+      std::memset(request_.bytes().data(), static_cast<int>(stamp_), FLAGS_size);
+      started_ticks_ = Ticks::now();
+      writing_ticks_ += started_ticks_ - now_ticks;
+      progress_.writing_ticks.store(writing_ticks_, std::memory_order_relaxed);
+    }
+    put_stamps(request_.bytes(), stamp_);
+    auto call = endpoint_->enqueue_request(session_, kPut, std::move(request_), std::move(response_),
+                                           [this](tern::Completion& done) { on_done(done); });
+    if (!call.ok()) [[unlikely]]
+      run_.fail("a call to " + server_ + " was refused", call.status());
+  }
+
+  /// The next request leaves at once, so that one reading of the clock ends a call and begins the next.
+  void on_done(tern::Completion& done) {
+    const uint64_t now_ticks = Ticks::now();
+    if (done.status.ok()) [[likely]] {
+      Stamp stamp = 0;
+      if (done.response.bytes().size() == sizeof stamp) {
+        std::memcpy(&stamp, done.response.bytes().data(), sizeof stamp);
+      }
+      if (stamp != stamp_ && FLAGS_corrupt == 0) {
+        return run_.fail("a call to " + server_,
+                         {tern::Code::kNoResponse, "the server has answered another request than the one sent"});
+      }
+      if (run_.is_recording()) calls_ticks_.add(now_ticks - started_ticks_);
+      progress_.calls.count_completed();
+    } else {
+      if (!programs::may_fail(done.status)) {
+        return run_.fail("a call to " + server_, done.app_code == kTornMessage
+                                                     ? tern::Status(tern::Code::kRefused, "its message arrived torn")
+                                                     : done.status);
+      }
+      progress_.calls.count_failed();
+    }
+    progress_.calls.retransmissions.store(endpoint_->counters().retransmissions, std::memory_order_relaxed);
+    request_ = std::move(done.request);
+    response_ = std::move(done.response);
+    send(now_ticks);
+  }
+
+  Run& run_;
+  const std::string server_;
+  Progression& progress_;
+  Percentiles& calls_ticks_;
+  tern::Endpoint* endpoint_ = nullptr;
+  tern::Session session_;
+  tern::MsgBuf request_;
+  tern::MsgBuf response_;
+  Stamp stamp_ = 0;
+  uint64_t started_ticks_ = 0;
+  uint64_t writing_ticks_ = 0;
+};
+
+template <tern::Transport T>
+int run(int argc, char** argv, const std::vector<int>& cpus) {
+  const int server_cpu = cpus[0];
+  const int client_cpu = cpus[1 % cpus.size()];
+  const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
+    run.add_side(server_cpu, [&] { serve<T>(run, nexus); });
+    return 1;
+  };
+  const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
+    Progression progress;
+    Percentiles calls_ticks;
+    Sender sender(run, server, progress, calls_ticks);
+    run.add_side(client_cpu, [&] { sender.run<T>(nexus); });
+    const double seconds_per_tick = Ticks::ns_per_tick() / 1e9;
+    // Time in which the client was writing is taken out of the time that the calls took.
+    const auto measured = programs::measure(run, [&] {
+      programs::Totals totals = progress.calls.totals();
+      totals.seconds -= static_cast<double>(progress.writing_ticks.load(std::memory_order_relaxed)) * seconds_per_tick;
+      return std::optional(totals);
+    });
+    run.end();  // the client has written its last
+    if (!measured) return std::nullopt;
+
+    Report report;
+    report.bench = "large_rpc_bandwidth";
+    report.params = programs::common_params();
+    report.params["size"] = FLAGS_size;
+    report.params["rewrite"] = FLAGS_rewrite;
+    report.params["seconds"] = FLAGS_seconds;
+    const double rate_rps = static_cast<double>(measured->completed) / measured->seconds;
+    report.metrics["bandwidth_gbps"] = rate_rps * static_cast<double>(FLAGS_size) * 8 / 1e9;
+    report.metrics["rate_rps"] = rate_rps;
+    programs::add_percentiles(report.metrics, calls_ticks);
+    report.metrics["retransmissions"] = measured->retransmissions;
+    if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = measured->failed;
+    return report;
+  };
+  return programs::play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<char*> words(argv, argv + argc);  // as they were given, for a server process
+  if (!programs::parse_flags(argc, argv,
+                             "Bandwidth of large requests. Example: large_rpc_bandwidth --transport=udp --json"))
+    return 1;
+  if (FLAGS_size < kSizeMin || FLAGS_size > kSizeMax) {
+    return programs::fail("--size=%lu is not between %zu and the largest message, 1 GiB", FLAGS_size, kSizeMin);
+  }
+  const std::vector<int> cpus = programs::side_cpus();
+  if (cpus.empty()) return 1;
+  return programs::with_transport(
+      FLAGS_transport, [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus); });
+}
