@@ -3,10 +3,6 @@
 // Non-blocking sockets, sendto and recvfrom; --connected uses send and recv on connected ones. Nothing of the library
 // is in here: it is what the library's figures are divided by.
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -15,6 +11,7 @@
 #include <cstring>
 
 #include "common.h"
+#include "udp_socket.h"
 
 DEFINE_bool(connected, false, "connected sockets instead of addresses in each call");
 
@@ -25,24 +22,8 @@ using tern::microbench::Ticks;
 
 constexpr size_t kMessageBytes = 32;
 
-struct Side {
-  int fd = -1;
-  sockaddr_in address{};
-  bool open() {
-    fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t bytes = sizeof(address);
-    return fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) == 0 &&
-           getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
-  }
-  bool connect_to(const Side& other) {
-    return connect(fd, reinterpret_cast<const sockaddr*>(&other.address), sizeof(other.address)) == 0;
-  }
-};
-
 struct World {
-  Side client, server;
+  limits::UdpSocket client, server;
   std::atomic<bool> stop{false};
   double seconds = 0;
   uint64_t lost = 0;

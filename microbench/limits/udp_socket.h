@@ -1,0 +1,41 @@
+// A non-blocking UDP socket on 127.0.0.1, as the limits use it. System headers only: nothing of the library is in here.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+
+namespace limits {
+
+/// What one call can send or receive: the largest UDP payload is 65 507 bytes.
+inline constexpr size_t kCallBytesMax = 65507;
+inline constexpr size_t kReceiveBytes = 1u << 16;
+
+/// One per side; lives until the program ends. errno says why something failed.
+struct UdpSocket {
+  int fd = -1;
+  sockaddr_in address{};
+
+  bool open() {
+    fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof(address);
+    return fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) == 0 &&
+           getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
+  }
+  bool connect_to(const UdpSocket& other) const {
+    return connect(fd, reinterpret_cast<const sockaddr*>(&other.address), sizeof(other.address)) == 0;
+  }
+  /// From now on a send is a train of datagrams of this size, and a receive takes a whole train.
+  bool use_trains(int datagram_bytes) const {
+    const int on = 1;
+    return setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &datagram_bytes, sizeof(datagram_bytes)) == 0 &&
+           setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof(on)) == 0;
+  }
+};
+
+}  // namespace limits
