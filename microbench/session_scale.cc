@@ -1,0 +1,415 @@
+// session_scale: what many sessions cost (paper section 6.3). One client endpoint opens --sessions sessions to one
+// server endpoint, each with its own credits, round-trip times and congestion state, as if it led to another machine;
+// every one of them must answer a call. Then the rate over random sessions of all of them, against that over 20.
+// Main thread waits; server and client are side threads, or processes with --processes.
+#include <fcntl.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/run.h"
+
+DEFINE_uint64(sessions, 20000, "sessions from the client endpoint to the server endpoint");
+DEFINE_uint64(window, 60, "requests in flight; a multiple of --batch");
+DEFINE_uint64(batch, 3, "requests that are issued together, and again once all of them are answered");
+DEFINE_uint64(session_window, 8, "slots of a session, 1 to 64");
+DEFINE_uint64(size, 32, "bytes of a request and of its response");
+
+namespace {
+
+using programs::Clock;
+using programs::Report;
+using programs::Run;
+
+enum RequestType : uint16_t {
+  kEcho = 1,
+  kMemory,  ///< answered by the server process's memory_bytes(), 8 bytes
+};
+constexpr uint64_t kFewSessions = 20;  ///< what the rate is compared with: the paper's figure, and fits any cache
+constexpr size_t kSizeMax = size_t{1} << 20;
+
+/// What this process occupies: its proportional set size, in which a page that is mapped n times counts 1/n each time.
+/// So the sum over the processes of both sides counts each page of shared memory once, as often as it exists, and no
+/// page of anybody's is left out: message memory, rings, tables of the transport and of the Nexus, page-size rounding.
+/// What malloc has kept of memory that was freed belongs to nobody, and is given back first. 0: the system says
+/// nothing.
+uint64_t memory_bytes() {
+  malloc_trim(0);
+  const int fd = open("/proc/self/smaps_rollup", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  char text[4096];
+  const ssize_t got = read(fd, text, sizeof(text));
+  close(fd);
+  const std::string_view all(text, got > 0 ? static_cast<size_t>(got) : 0);
+  size_t at = all.find("\nPss:");
+  if (at == std::string_view::npos) return 0;
+  at = all.find_first_of("0123456789", at);
+  uint64_t kilobytes = 0;
+  if (at != std::string_view::npos) std::from_chars(all.data() + at, all.data() + all.size(), kilobytes);
+  return kilobytes * 1024;
+}
+
+/// Server side thread.
+template <tern::Transport T>
+void serve(Run& run, tern::Nexus& nexus) {
+  auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
+  if (!rpc.ok()) return run.fail("no server endpoint", rpc.status());
+  tern::Status status = (*rpc)->on_request(kEcho, programs::echo, {.max_request_bytes = kSizeMax});
+  if (status.ok()) {
+    status = (*rpc)->on_request(kMemory, [](tern::Request request) {
+      const uint64_t bytes = memory_bytes();
+      auto out = request.response(sizeof(bytes));
+      if (!out.ok()) return;
+      std::memcpy(out->data(), &bytes, sizeof(bytes));
+      request.respond();
+    });
+  }
+  if (!status.ok()) return run.fail("no handler", status);
+  if (!run.enter(**rpc)) return;
+  run.ready();
+  status = (*rpc)->run_event_loop();
+  if (!status.ok()) run.fail("the server's event loop", status);
+  run.leave();
+}
+
+/// What was measured. Written by the client's thread, read by the main thread after the run.
+struct Measured {
+  double connect_seconds = 0;
+  uint64_t bytes_before = 0;   ///< both sides, with one session
+  uint64_t bytes_in_use = 0;   ///< with all of them, right after the load
+  uint64_t bytes_at_rest = 0;  ///< and after they have been idle
+  uint64_t completed = 0;      ///< over all sessions
+  uint64_t completed_few = 0;  ///< over kFewSessions
+  double seconds = 0;          ///< of each of the two
+  uint64_t retransmissions = 0;
+};
+
+/// The client. Side thread.
+class Client {
+ public:
+  Client(Run& run, std::string server, Measured& measured)
+      : run_(run), server_(std::move(server)), measured_(measured), calls_(FLAGS_window) {
+    batches_.resize(FLAGS_window / FLAGS_batch);
+    sessions_.resize(FLAGS_sessions);  // touched before memory is first measured: they are this program's own
+  }
+
+  template <tern::Transport T>
+  void run(tern::Nexus& nexus, std::atomic<bool>& is_done) {
+    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
+    if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
+    endpoint_ = rpc->get();
+    if (!run_.enter(*endpoint_)) return;
+    const tern::Status status = play([&](tern::Duration duration) { return (*rpc)->run_event_loop(duration); });
+    if (!status.ok()) run_.fail("measuring sessions with " + server_, status);
+    is_done.store(status.ok(), std::memory_order_release);
+    run_.leave();
+  }
+
+ private:
+  static constexpr tern::Duration kStep = std::chrono::milliseconds(1);
+  /// Twice what a client waits before it reports a session's last requests, and more: then nothing is kept for them.
+  static constexpr tern::Duration kRest = std::chrono::milliseconds(500);
+  /// The two rates are measured in turns, so that both meet the machine's moods.
+  static constexpr int kTurns = 4;
+  static constexpr tern::Duration kWarmUp = std::chrono::milliseconds(100);
+
+  struct Call {
+    tern::MsgBuf request;
+    tern::MsgBuf response;
+    uint32_t batch = 0;
+  };
+
+  /// `loop(duration)` runs the event loop.
+  template <class Loop>
+  tern::Status play(const Loop& loop) {
+    const auto until = [&](const auto& is_reached) -> tern::Status {
+      while (!is_reached()) {
+        if (run_.is_over() || run_.has_failed()) return {tern::Code::kCancelled, "the run was ended"};
+        if (!failure_.ok()) return failure_;
+        if (auto status = loop(kStep); !status.ok()) return status;
+      }
+      return failure_;
+    };
+    const auto wait = [&](tern::Duration duration) {
+      const Clock::time_point end = Clock::now() + duration;
+      return until([end] { return Clock::now() >= end; });
+    };
+    const auto measure_memory = [&](uint64_t& bytes) -> tern::Status {
+      bytes = 0;
+      if (auto status = ask_memory(); !status.ok()) return status;
+      if (auto status = until([&] { return server_bytes_ != kUnknown; }); !status.ok()) return status;
+      bytes = memory_bytes();
+      if (bytes == 0 || server_bytes_ == 0) {
+        return {tern::Code::kUnavailable, "/proc/self/smaps_rollup is missing: it needs Linux 4.14"};
+      }
+      const bool is_one_process = FLAGS_role == "both" && !FLAGS_processes;
+      if (!is_one_process) bytes += server_bytes_;
+      return {};
+    };
+
+    if (auto status = prepare(); !status.ok()) return status;
+    if (auto status = measure_memory(measured_.bytes_before); !status.ok()) return status;
+
+    const Clock::time_point begin = Clock::now();
+    if (auto status = create_sessions(); !status.ok()) return status;
+    if (auto status = until([this] { return are_all_open(); }); !status.ok()) return status;
+    measured_.connect_seconds = seconds_since(begin);
+
+    // One answered call on each.
+    source_ = Source::kEachOnce;
+    begin_calls();
+    if (auto status = until([this] { return in_flight_ == 0; }); !status.ok()) return status;
+    if (answered_ != sessions_.size()) {
+      return {tern::Code::kNoResponse, "not every session has answered a call"};
+    }
+
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (auto status = measure_rate(kFewSessions, measured_.completed_few, loop, until, wait); !status.ok())
+        return status;
+      if (auto status = measure_rate(sessions_.size(), measured_.completed, loop, until, wait); !status.ok())
+        return status;
+    }
+    measured_.seconds = FLAGS_seconds;
+    if (auto status = measure_memory(measured_.bytes_in_use); !status.ok()) return status;
+    if (auto status = wait(kRest); !status.ok()) return status;
+    if (auto status = measure_memory(measured_.bytes_at_rest); !status.ok()) return status;
+    measured_.retransmissions = endpoint_->counters().retransmissions;
+    if (endpoint_->counters().sessions_failed != 0) {
+      return {tern::Code::kPeerUnreachable, "a session has failed meanwhile"};
+    }
+    return {};
+  }
+
+  template <class Loop, class Until, class Wait>
+  tern::Status measure_rate(uint64_t sessions, uint64_t& completed, const Loop& loop, const Until& until,
+                            const Wait& wait) {
+    source_ = Source::kRandom;
+    random_sessions_ = std::min<uint64_t>(sessions, sessions_.size());
+    begin_calls();
+    if (auto status = wait(kWarmUp); !status.ok()) return status;
+    const uint64_t before = answered_;
+    const Clock::time_point begin = Clock::now();
+    const auto length = std::chrono::duration<double>(FLAGS_seconds / kTurns);
+    if (auto status = loop(std::chrono::duration_cast<tern::Duration>(length)); !status.ok()) return status;
+    // As if it had taken exactly so long: an interrupted run is an error anyway.
+    completed += static_cast<uint64_t>(static_cast<double>(answered_ - before) * length.count() / seconds_since(begin));
+    source_ = Source::kNone;
+    return until([this] { return in_flight_ == 0; });
+  }
+
+  /// A session of its own for questions, and the buffers: they are not what is measured.
+  tern::Status prepare() {
+    auto control = endpoint_->create_session(server_);
+    if (!control.ok()) return control.status();
+    control_ = *control;
+    for (size_t i = 0; i < calls_.size(); ++i) {
+      Call& call = calls_[i];
+      call.batch = static_cast<uint32_t>(i / FLAGS_batch);
+      call.request = endpoint_->alloc_msgbuf(FLAGS_size);
+      call.response = endpoint_->alloc_msgbuf(FLAGS_size);
+      if (!call.request || !call.response) {
+        return {tern::Code::kNoMemory, "there is no memory for the message buffers; try a smaller --size or --window"};
+      }
+      std::fill(call.request.bytes().begin(), call.request.bytes().end(), std::byte{0x5a});
+    }
+    return {};
+  }
+
+  tern::Status ask_memory() {
+    server_bytes_ = kUnknown;
+    auto call =
+        endpoint_->enqueue_request(control_, kMemory, endpoint_->alloc_msgbuf(0),
+                                   endpoint_->alloc_msgbuf(sizeof(uint64_t)), [this](tern::Completion& done) {
+                                     if (!done.status.ok()) {
+                                       failure_ = done.status;
+                                     } else if (done.response.bytes().size() == sizeof(server_bytes_)) {
+                                       std::memcpy(&server_bytes_, done.response.bytes().data(), sizeof(server_bytes_));
+                                     }
+                                   });
+    return call.status();
+  }
+
+  tern::Status create_sessions() {
+    const tern::SessionOptions options = {.window = static_cast<uint8_t>(FLAGS_session_window)};
+    for (tern::Session& one : sessions_) {
+      auto session = endpoint_->create_session(server_, options);
+      if (!session.ok()) return session.status();
+      one = *session;
+    }
+    return {};
+  }
+
+  bool are_all_open() {
+    while (open_ < sessions_.size() && endpoint_->is_open(sessions_[open_])) ++open_;
+    if (endpoint_->counters().sessions_failed != 0) {
+      failure_ = {tern::Code::kPeerUnreachable, "a session could not be opened"};
+    }
+    return open_ == sessions_.size();
+  }
+
+  void begin_calls() {
+    for (uint32_t batch = 0; batch < batches_.size(); ++batch) issue_batch(batch);
+  }
+
+  void issue_batch(uint32_t batch) {
+    for (uint32_t i = 0; i < FLAGS_batch; ++i) {
+      const tern::Session* session = next_session();
+      if (session == nullptr) return;
+      Call& call = calls_[batch * FLAGS_batch + i];
+      auto accepted = endpoint_->enqueue_request(*session, kEcho, std::move(call.request), std::move(call.response),
+                                                 [this, &call](tern::Completion& done) { on_done(call, done); });
+      if (!accepted.ok()) [[unlikely]] {
+        failure_ = accepted.status();
+        return;
+      }
+      ++batches_[batch];
+      ++in_flight_;
+    }
+  }
+
+  void on_done(Call& call, tern::Completion& done) {
+    --in_flight_;
+    call.request = std::move(done.request);
+    call.response = std::move(done.response);
+    if (done.status.ok()) [[likely]] {
+      ++answered_;
+      if (call.response.bytes().size() != FLAGS_size) [[unlikely]]
+        failure_ = {tern::Code::kNoResponse, "a response has another length than its request"};
+    } else if (!programs::may_fail(done.status)) {
+      failure_ = done.status;
+    }
+    if (call.response.bytes().size() != FLAGS_size && !call.response.resize(FLAGS_size)) {
+      failure_ = {tern::Code::kNoMemory, "a response buffer has not come home"};
+    }
+    if (--batches_[call.batch] == 0 && failure_.ok()) issue_batch(call.batch);
+  }
+
+  /// Null: no more calls for now.
+  const tern::Session* next_session() {
+    switch (source_) {
+      case Source::kNone:
+        return nullptr;
+      case Source::kEachOnce:
+        return each_ < sessions_.size() ? &sessions_[each_++] : nullptr;
+      case Source::kRandom:
+        break;
+    }
+    random_ ^= random_ << 13;  // xorshift64
+    random_ ^= random_ >> 7;
+    random_ ^= random_ << 17;
+    return &sessions_[static_cast<size_t>(((random_ >> 32) * random_sessions_) >> 32)];
+  }
+
+  static double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+
+  enum class Source : uint8_t { kNone, kEachOnce, kRandom };  ///< of the sessions of calls
+  static constexpr uint64_t kUnknown = UINT64_MAX;
+
+  Run& run_;
+  const std::string server_;
+  Measured& measured_;
+  tern::Endpoint* endpoint_ = nullptr;
+  tern::Session control_;
+  std::vector<tern::Session> sessions_;
+  size_t open_ = 0;  ///< all before are
+  size_t each_ = 0;  ///< the next of kEachOnce
+  uint64_t server_bytes_ = kUnknown;
+  tern::Status failure_;
+  Source source_ = Source::kNone;
+  uint64_t random_sessions_ = 0;
+  uint64_t random_ = 0x9e3779b97f4a7c15u;
+  uint64_t answered_ = 0;
+  size_t in_flight_ = 0;
+  std::vector<Call> calls_;
+  std::vector<uint32_t> batches_;  ///< calls of each batch that are not answered yet
+};
+
+template <tern::Transport T>
+int run(int argc, char** argv, const std::vector<int>& cpus) {
+  const int server_cpu = cpus[0];
+  const int client_cpu = cpus[1 % cpus.size()];
+  const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
+    run.add_side(server_cpu, [&] { serve<T>(run, nexus); });
+    return 1;
+  };
+  const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
+    Measured measured;
+    std::atomic<bool> is_done{false};
+    Client client(run, server, measured);
+    run.add_side(client_cpu, [&] { client.run<T>(nexus, is_done); });
+    const auto has_ended = [&] { return is_done.load(std::memory_order_acquire); };
+    while (!has_ended()) {
+      if (!run.wait_for(1, has_ended)) break;
+    }
+    run.end();
+    if (!has_ended()) return std::nullopt;
+
+    const auto sessions = static_cast<double>(FLAGS_sessions);
+    const auto growth_per_session = [&](uint64_t bytes) {
+      return (static_cast<double>(bytes) - static_cast<double>(measured.bytes_before)) / sessions;
+    };
+    Report report;
+    report.bench = "session_scale";
+    report.params = programs::common_params();
+    report.params.update({{"sessions", FLAGS_sessions},
+                          {"batch", FLAGS_batch},
+                          {"window", FLAGS_window},
+                          {"session_window", FLAGS_session_window},
+                          {"size", FLAGS_size},
+                          {"seconds", FLAGS_seconds}});
+    report.metrics["bytes_per_session"] = growth_per_session(measured.bytes_at_rest);
+    report.metrics["bytes_per_session_in_use"] = growth_per_session(measured.bytes_in_use);
+    report.metrics["rate_mrps"] = static_cast<double>(measured.completed) / measured.seconds / 1e6;
+    report.metrics["rate_mrps_20_sessions"] = static_cast<double>(measured.completed_few) / measured.seconds / 1e6;
+    report.metrics["connect_us_per_session"] = measured.connect_seconds / sessions * 1e6;
+    report.metrics["retransmissions"] = measured.retransmissions;
+    return report;
+  };
+  return programs::play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);
+}
+
+/// Checks this program's own flags. False: the sentence has been printed.
+bool check_flags() {
+  const char* problem = nullptr;
+  if (FLAGS_sessions < kFewSessions || FLAGS_sessions > 1000000) {
+    problem = "--sessions is between 20 and 1000000";
+  } else if (FLAGS_batch < 1 || FLAGS_window < FLAGS_batch || FLAGS_window > 4096 || FLAGS_window % FLAGS_batch != 0) {
+    problem = "--window is at most 4096 and a multiple of --batch";
+  } else if (FLAGS_session_window < 1 || FLAGS_session_window > 64) {
+    problem = "--session_window is between 1 and 64";
+  } else if (FLAGS_size > kSizeMax) {
+    problem = "--size is at most 1 MiB: this benchmark is about small requests";
+  }
+  if (problem != nullptr) programs::fail("%s", problem);
+  return problem == nullptr;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<char*> words(argv, argv + argc);  // as they were given, for a server process
+  if (!programs::parse_flags(
+          argc, argv,
+          "What many sessions cost. Example: session_scale --transport=shm --sessions=20000 --json\n"
+          "bytes_per_session is what both ends together occupy, with each session used and idle again;\n"
+          "rate_mrps is over random sessions of all, rate_mrps_20_sessions over 20 of them, each for --seconds"))
+    return 1;
+  if (!check_flags()) return 1;
+  const std::vector<int> cpus = programs::side_cpus();
+  if (cpus.empty()) return 1;
+  return programs::with_transport(
+      FLAGS_transport, [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus); });
+}
