@@ -5,7 +5,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string_view>
 #include <type_traits>
@@ -13,7 +12,7 @@
 
 #include <tern/detail/export.h>
 #include <tern/detail/inline_function.h>
-#include <tern/environment.h>
+#include <tern/duration.h>
 #include <tern/msgbuf.h>
 #include <tern/request.h>
 #include <tern/status.h>
@@ -26,17 +25,19 @@ class EndpointCore;
 
 /// What a continuation gets. Both buffers come home: move them out to keep them; what is left is released.
 struct Completion {
-  Status status;
+  Status status;          ///< kOk, or why there is no response
   uint16_t app_code = 0;  ///< with kRefused: what the handler gave to Request::fail
-  MsgBuf request;
-  MsgBuf response;  ///< with kOk, its length is that of the response
+  MsgBuf request;         ///< as it was sent
+  MsgBuf response;        ///< with kOk, its length is that of the response
 };
 
+/// Of one call: Endpoint::enqueue_request().
 struct CallOptions {
   /// The call ends with kDeadline this long from now(), if it has not ended before; the server sees it too.
   Duration deadline = Duration::max();
 };
 
+/// Of one request type: Endpoint::on_request().
 struct HandlerOptions {
   /// Run on a worker thread of the Nexus instead of in the event loop. For handlers above a microsecond or so.
   bool worker = false;
@@ -51,6 +52,7 @@ enum class Wait : uint8_t {
   kBlock,     ///< blocks at once
 };
 
+/// Of an endpoint: Rpc::create(). Every limit is refused with a status that names it.
 struct RpcOptions {
   /// Names the endpoint at its Nexus: the last part of a session URI. One endpoint per id.
   uint16_t endpoint_id = 0;
@@ -60,18 +62,21 @@ struct RpcOptions {
   uint32_t queue_limit = 4096;
   /// Server sessions that this endpoint accepts.
   uint32_t server_sessions_max = 1u << 20;
+  /// What the loop does between packets. Set kPoll where a CPU may be spent on it, kBlock where it must not.
   Wait wait = Wait::kAdaptive;
   /// kAdaptive: how long to spin after the last work. 50 us covers a round trip on most networks.
   Duration spin = std::chrono::microseconds(50);
   /// A client reports finished requests after this long without new ones, so that the server can free responses.
   Duration report_delay = std::chrono::milliseconds(100);
-  /// Message memory: 2 MB pages where they are present (1 GB by option), else normal ones.
+  /// Message memory is of 2 MB pages where they are present, else of normal ones.
   bool huge_pages = true;
+  /// Of 1 GB pages where they are present. For message memory of many gigabytes.
   bool giant_pages = false;
   /// All message memory of this endpoint.
   size_t memory_limit_bytes = SIZE_MAX;
 };
 
+/// Of a session, at its client: Endpoint::create_session().
 struct SessionOptions {
   /// Requests in flight; more wait. 1 to 64.
   uint8_t window = 8;
@@ -83,13 +88,13 @@ struct SessionOptions {
 
 /// A session: a value; one that is gone is an error, never another session.
 struct Session {
-  uint64_t name = UINT64_MAX;  ///< index, and which of the sessions that had it
-  friend bool operator==(const Session&, const Session&) = default;
+  uint64_t name = UINT64_MAX;                                        ///< index, and which of the sessions that had it
+  friend bool operator==(const Session&, const Session&) = default;  ///< the same session of the same endpoint
 };
 
 /// An accepted call, for cancel().
 struct CallId {
-  uint64_t value = 0;
+  uint64_t value = 0;  ///< no call has 0
 };
 
 /// Counters of an endpoint; read in its thread. docs/counters.md says what each means and what to do about it.
@@ -99,6 +104,8 @@ struct EndpointCounters {
 #undef TERN_COUNTER
 };
 
+/// What application code holds of an endpoint, whatever its transport.
+///
 /// Owner thread only, unless a member says "any thread": the thread that first runs the event loop, until then the
 /// one that made the endpoint. From another thread: kWrongThread (an empty MsgBuf from alloc_msgbuf).
 /// Handlers, continuations, timers and posted functions run in the owner's event loop; they may call everything here,
@@ -161,13 +168,14 @@ class Endpoint {
   /// Any thread, and signal handlers: run_event_loop() returns after this iteration. Stays in force until it has.
   TERN_API void stop();
 
+  /// Live; the reference lasts as long as the endpoint.
   TERN_API const EndpointCounters& counters() const;
+  /// Any thread. RpcOptions::endpoint_id.
   TERN_API uint16_t id() const;
 
  protected:
-  explicit Endpoint(rpc::EndpointCore* core) : core_(core) {}
+  explicit Endpoint(rpc::EndpointCore* core) : core_(core) {}  ///< for Rpc, which owns `core`
   ~Endpoint() = default;
-  rpc::EndpointCore* core_;
 
  private:
   friend class rpc::EndpointCore;
@@ -193,6 +201,8 @@ class Endpoint {
   TERN_API Status refusal() const;
   TERN_API Status add_timer(Duration delay, detail::InlineFunction<> then);
   TERN_API Status add_post(detail::InlineFunction<> then);
+
+  rpc::EndpointCore* core_;
 };
 
 }  // namespace tern

@@ -2,7 +2,6 @@
 // The real ones by default; a simulated host brings its own. Standard library only.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,11 +11,10 @@
 #include <string_view>
 
 #include <tern/detail/export.h>
+#include <tern/duration.h>
 #include <tern/status.h>
 
 namespace tern {
-
-using Duration = std::chrono::nanoseconds;
 
 /// Receives what happens on a management channel. Called by the channel's thread only, one call at a time.
 class ManagementSink {
@@ -49,6 +47,7 @@ class WorkerPool {
   virtual bool submit(std::function<void()> task) = 0;
 };
 
+/// The world of one Nexus: NexusOptions::environment.
 class Environment {
  public:
   virtual ~Environment() = default;
@@ -60,6 +59,8 @@ class Environment {
   virtual Result<std::unique_ptr<ManagementChannel>> listen(std::string_view address, ManagementSink& sink) = 0;
   /// May block in the name service; called by create_session() in the owner's thread. Result: "HOST:PORT", numeric.
   virtual Result<std::string> resolve(std::string_view host_and_port) = 0;
+  /// At most `queue_limit` tasks wait. Called by the owner thread of the endpoint that has the first request for a
+  /// worker; again if it failed.
   virtual Result<std::unique_ptr<WorkerPool>> start_workers(size_t threads, size_t queue_limit) = 0;
 };
 

@@ -17,7 +17,9 @@ class MsgBuf {
  public:
   MsgBuf() = default;
   explicit MsgBuf(detail::Buffer* buffer) : buffer_(buffer) {}  ///< for the library
+  /// `other` is empty afterwards.
   MsgBuf(MsgBuf&& other) noexcept : buffer_(std::exchange(other.buffer_, nullptr)) {}
+  /// Releases what this one had; `other` is empty afterwards.
   MsgBuf& operator=(MsgBuf&& other) noexcept {
     if (this != &other) {
       reset();
@@ -27,11 +29,13 @@ class MsgBuf {
   }
   ~MsgBuf() { reset(); }
 
+  /// False: empty.
   explicit operator bool() const { return buffer_ != nullptr; }
   /// The message: as many bytes as its length. Empty for an empty MsgBuf.
   std::span<std::byte> bytes() {
     return buffer_ != nullptr ? std::span(buffer_->data(), buffer_->length_bytes) : std::span<std::byte>();
   }
+  /// The same, to be read only.
   std::span<const std::byte> bytes() const {
     return buffer_ != nullptr ? std::span(std::as_const(*buffer_).data(), buffer_->length_bytes)
                               : std::span<const std::byte>();

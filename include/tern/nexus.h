@@ -9,15 +9,18 @@
 #include <string_view>
 
 #include <tern/detail/export.h>
-#include <tern/environment.h>
+#include <tern/duration.h>
 #include <tern/status.h>
 
 namespace tern {
+
+class Environment;  // <tern/environment.h>
 
 namespace nexus {
 class NexusCore;
 }
 
+/// Of a Nexus: Nexus::create().
 struct NexusOptions {
   /// Where time, randomness, the management channel and threads come from; null: the operating system.
   /// Must outlive the Nexus.

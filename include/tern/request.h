@@ -8,7 +8,7 @@
 
 #include <tern/detail/export.h>
 #include <tern/detail/request_front.h>
-#include <tern/environment.h>
+#include <tern/duration.h>
 #include <tern/msgbuf.h>
 #include <tern/status.h>
 
@@ -23,7 +23,9 @@ class Request {
   /// For the library: what a handler is called with. Until it is moved it is its handler's alone, and does without the
   /// questions that come up once another thread may have it.
   explicit Request(detail::RequestFront* front) : front_(front), place_(Place::kInHandler) {}
+  /// `other` is as an answered one afterwards: what is called on it does nothing.
   Request(Request&& other) noexcept : front_(other.leave_handler()) {}
+  /// Drops what this one had (kNoResponse); `other` is as an answered one afterwards.
   Request& operator=(Request&& other) noexcept {
     if (this != &other) {
       if (front_ != nullptr) drop(end());

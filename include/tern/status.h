@@ -33,8 +33,9 @@ class [[nodiscard]] Status {
   /// `message` must have static storage duration.
   constexpr Status(Code code, const char* message) : message_(message), code_(code) {}
 
-  constexpr bool ok() const { return code_ == Code::kOk; }
-  constexpr Code code() const { return code_; }
+  constexpr bool ok() const { return code_ == Code::kOk; }  ///< it worked
+  constexpr Code code() const { return code_; }             ///< for programs
+  /// For people: one sentence, zero-terminated, alive for ever.
   constexpr std::string_view message() const { return message_ != nullptr ? message_ : "ok"; }
 
  private:
@@ -46,9 +47,11 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
+  /// There is one.
   Result(T value) : ok_(true) { new (&value_) T(std::move(value)); }  // NOLINT(google-explicit-constructor)
   /// `status` must not be ok.
   Result(Status status) : status_(status), ok_(false) {}  // NOLINT(google-explicit-constructor)
+  /// `other` keeps what a moved-from T is.
   Result(Result&& other) noexcept : ok_(other.ok_) {
     if (ok_) {
       new (&value_) T(std::move(other.value_));
@@ -56,6 +59,7 @@ class [[nodiscard]] Result {
       status_ = other.status_;
     }
   }
+  /// `other` keeps what a moved-from T is.
   Result& operator=(Result&& other) noexcept {
     if (this != &other) {
       this->~Result();
@@ -69,12 +73,12 @@ class [[nodiscard]] Result {
     }
   }
 
-  bool ok() const { return ok_; }
+  bool ok() const { return ok_; }  ///< there is a T
+  /// Why there is none; an ok Status if there is one.
   Status status() const { return ok_ ? Status() : status_; }
-  /// Only when ok().
-  T& operator*() { return value_; }
-  const T& operator*() const { return value_; }
-  T* operator->() { return &value_; }
+  T& operator*() { return value_; }              ///< only when ok()
+  const T& operator*() const { return value_; }  ///< only when ok()
+  T* operator->() { return &value_; }            ///< only when ok()
 
  private:
   union {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <tern/environment.h>
 #include <tern/rpc.h>
 
 #include "base/check.h"

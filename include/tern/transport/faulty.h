@@ -14,6 +14,7 @@ class FaultyImpl;
 /// What happens to packets when they arrive; probabilities from 0 to 1, each drawn on its own.
 template <class InnerOptions>
 struct FaultyOptions {
+  /// Of the transport below.
   InnerOptions inner;
   /// Lost. A payload that travels by reference is lost with this probability for each 4 KiB of it.
   double drop = 0;
@@ -25,6 +26,7 @@ struct FaultyOptions {
   double delay = 0;
   /// One to four bits of header or payload are flipped, above every checksum.
   double corrupt = 0;
+  /// The upper end of the delays above.
   std::chrono::nanoseconds delay_max = std::chrono::milliseconds(1);
   /// The same packets meet the same faults with the same seed.
   uint64_t seed = 1;
@@ -33,9 +35,9 @@ struct FaultyOptions {
 /// Behaves as `Inner` on the wire and has its name: one side of a session may use it alone.
 template <class Inner>
 struct Faulty {
-  static constexpr std::string_view kName = Inner::kName;
-  using Impl = transport::FaultyImpl<typename Inner::Impl>;
-  using Options = FaultyOptions<typename Inner::Options>;
+  static constexpr std::string_view kName = Inner::kName;    ///< what the peers' endpoints must have, too
+  using Impl = transport::FaultyImpl<typename Inner::Impl>;  ///< for the library
+  using Options = FaultyOptions<typename Inner::Options>;    ///< for Rpc::create()
 };
 
 }  // namespace tern

@@ -16,6 +16,7 @@ class HeldImpl;
 /// both 0 they leave with the next flush, as without this layer.
 template <class InnerOptions>
 struct HeldOptions {
+  /// Of the transport below.
   InnerOptions inner;
   /// Iterations of the event loop that they are held for. 0: no such limit.
   uint32_t hold_flushes = 8;
@@ -27,9 +28,9 @@ struct HeldOptions {
 /// are released after that, so both are late and in bulk.
 template <class Inner>
 struct Held {
-  static constexpr std::string_view kName = Inner::kName;
-  using Impl = transport::HeldImpl<typename Inner::Impl>;
-  using Options = HeldOptions<typename Inner::Options>;
+  static constexpr std::string_view kName = Inner::kName;  ///< what the peers' endpoints must have, too
+  using Impl = transport::HeldImpl<typename Inner::Impl>;  ///< for the library
+  using Options = HeldOptions<typename Inner::Options>;    ///< for Rpc::create()
 };
 
 }  // namespace tern

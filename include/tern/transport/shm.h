@@ -13,9 +13,10 @@ class ShmImpl;
 /// Rings of cache-line cells in sealed memfds, one per direction and pair of endpoints, each written by one
 /// side only. Payloads too large for cells are copied once, out of the sender's message buffer.
 struct Shm {
-  static constexpr std::string_view kName = "shm";
-  using Impl = transport::ShmImpl;
+  static constexpr std::string_view kName = "shm";  ///< the peers' endpoints must have the same
+  using Impl = transport::ShmImpl;                  ///< for the library
 
+  /// For Rpc::create(). Out of range: kMisuse.
   struct Options {
     /// Cells of 64 B in the ring towards each peer; a power of two, 256 to 65536. 1024 hold 1024 small packets.
     uint32_t ring_cells = 1024;

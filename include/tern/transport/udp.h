@@ -14,9 +14,10 @@ class UdpImpl;
 /// Kernel UDP sockets, batched; segmentation offload (GSO, GRO) where the kernel has it, tested when the
 /// endpoint is created.
 struct Udp {
-  static constexpr std::string_view kName = "udp";
-  using Impl = transport::UdpImpl;
+  static constexpr std::string_view kName = "udp";  ///< the peers' endpoints must have the same
+  using Impl = transport::UdpImpl;                  ///< for the library
 
+  /// For Rpc::create(). Out of range: kMisuse.
   struct Options {
     /// Local address of the data path: "HOST" or "HOST:PORT", IPv6 in brackets. Default: the Nexus's listen
     /// address, any port. A wildcard host works; peers then send to the address at which they found the Nexus.

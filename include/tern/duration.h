@@ -1,0 +1,11 @@
+// The library's unit of time. Standard library only.
+#pragma once
+
+#include <chrono>
+
+namespace tern {
+
+/// Nanoseconds, signed: how long, or, as a time, since the epoch of a clock. Duration::max() is for ever.
+using Duration = std::chrono::nanoseconds;
+
+}  // namespace tern
