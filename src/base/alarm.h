@@ -3,11 +3,12 @@
 
 #include <cstdint>
 
+#include <tern/detail/export.h>
 #include <tern/status.h>
 
 namespace tern::base {
 
-class Alarm {
+class TERN_API Alarm {
  public:
   Alarm() = default;
   ~Alarm();

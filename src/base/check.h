@@ -4,10 +4,12 @@
 #include <sstream>
 #include <string>
 
+#include <tern/detail/export.h>
+
 namespace tern::base {
 
 /// Prints and aborts.
-[[noreturn]] void check_failed(const char* file, int line, const char* expression, const std::string& values);
+[[noreturn]] TERN_API void check_failed(const char* file, int line, const char* expression, const std::string& values);
 
 template <class A, class B>
 [[noreturn, gnu::noinline, gnu::cold]] void check_failed_values(const char* file, int line, const char* expression,

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include <tern/detail/buffer.h>
+#include <tern/detail/export.h>
 #include <tern/status.h>
 
 #include "memory/chunk.h"
@@ -38,10 +39,10 @@ namespace tern::memory {
 
 /// Its address names the calling thread while that lives; a later one may get the same, and then takes its place as
 /// an owner. Initial-exec: one add to the thread pointer, no call.
-inline constinit thread_local char thread_name_storage __attribute__((tls_model("initial-exec"))) = 0;
+TERN_API inline constinit thread_local char thread_name_storage __attribute__((tls_model("initial-exec"))) = 0;
 inline const void* thread_name() { return &thread_name_storage; }
 
-class Arena {
+class TERN_API Arena {
  public:
   static constexpr size_t kMessageBytesMax = 1u << 30;
 

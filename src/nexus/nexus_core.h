@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include <tern/detail/export.h>
 #include <tern/environment.h>
 #include <tern/nexus.h>
 
@@ -22,7 +23,7 @@ struct ParsedUri {
 };
 Result<ParsedUri> parse_uri(std::string_view uri);
 
-class NexusCore {
+class TERN_API NexusCore {
  public:
   static Result<std::unique_ptr<NexusCore>> create(std::string_view listen_uri, const NexusOptions& options);
   ~NexusCore();

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include <tern/detail/export.h>
 #include <tern/endpoint.h>
 #include <tern/nexus.h>
 
@@ -173,7 +174,7 @@ class SendList {
   size_t size_ = 0;
 };
 
-class EndpointCore {
+class TERN_API EndpointCore {
  public:
   virtual ~EndpointCore();
   EndpointCore(const EndpointCore&) = delete;

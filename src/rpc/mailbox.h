@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tern/detail/buffer.h>
+#include <tern/detail/export.h>
 #include <tern/detail/inline_function.h>
 #include <tern/detail/request_front.h>
 #include <tern/endpoint.h>
@@ -55,7 +56,7 @@ struct Incoming : detail::RequestFront {
   bool is_open() const { return progress == Progress::kOpen; }
 };
 
-class Mailbox {
+class TERN_API Mailbox {
  public:
   /// Functions that may wait for the owner; beyond it post() is refused.
   static constexpr size_t kPostsMax = 65536;

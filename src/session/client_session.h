@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <tern/detail/buffer.h>
+#include <tern/detail/export.h>
 #include <tern/detail/inline_function.h>
 #include <tern/status.h>
 
@@ -120,7 +121,7 @@ struct ClientPools {
   int32_t response_packets_free = 64;  ///< how many more response packets the endpoint may ask for (clause 5.4)
 };
 
-class ClientSession {
+class TERN_API ClientSession {
  public:
   enum class State : uint8_t { kConnecting, kProbing, kOpen };
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <tern/detail/buffer.h>
+#include <tern/detail/export.h>
 
 #include "base/pool.h"
 #include "session/windows.h"
@@ -89,7 +90,7 @@ struct ServerPools {
   base::Pool<Assembly, 8> assemblies;
 };
 
-class ServerSession {
+class TERN_API ServerSession {
  public:
   ServerSession(const ServerTerms& terms, ServerPools& pools);
   /// Buffers must have been taken back (end_slot() for each slot).

@@ -21,6 +21,7 @@
 
 #include <sys/types.h>
 
+#include <tern/detail/export.h>
 #include <tern/transport/shm.h>
 
 #include "transport/shm_memory.h"
@@ -30,7 +31,7 @@
 
 namespace tern::transport {
 
-class ShmImpl {
+class TERN_API ShmImpl {
   struct Peer;
 
  public:

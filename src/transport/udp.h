@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include <tern/detail/export.h>
 #include <tern/status.h>
 #include <tern/transport/udp.h>
 
@@ -40,7 +41,7 @@
 
 namespace tern::transport {
 
-class UdpImpl {
+class TERN_API UdpImpl {
  public:
   using Options = Udp::Options;
   static constexpr bool kShared = false;

@@ -17,6 +17,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include <tern/detail/export.h>
+
 namespace tern::wire {
 
 inline constexpr size_t kHeaderBytes = 24;
@@ -168,7 +170,7 @@ uint64_t decode_time_left(uint32_t code);  ///< ns; UINT64_MAX for kNoDeadline
 /// Hold time (how long the server kept the answered packet) in 8 bits: 4-bit mantissa and 4-bit
 /// exponent in units of 16 ns, rounded down; kHoldTooLong means: take no RTT sample.
 inline constexpr uint8_t kHoldTooLong = 255;
-uint8_t encode_hold_slow(uint64_t hold_ns);
+TERN_API uint8_t encode_hold_slow(uint64_t hold_ns);
 inline uint8_t encode_hold(uint64_t hold_ns) { return hold_ns < 16 ? 0 : encode_hold_slow(hold_ns); }
 uint64_t decode_hold(uint8_t code);  ///< ns
 
