@@ -1,0 +1,253 @@
+"""Tests of scripts/bench: its statistics, the pairs it drops, and what it says when a program misbehaves. The programs
+are fakes that print prepared lines one after the other.
+"""
+import contextlib
+import importlib.machinery
+import importlib.util
+import io
+import itertools
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import unittest
+
+SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'scripts')
+sys.dont_write_bytecode = True
+loader = importlib.machinery.SourceFileLoader('bench', os.path.join(SCRIPTS, 'bench'))
+bench = importlib.util.module_from_spec(importlib.util.spec_from_loader('bench', loader))
+loader.exec_module(bench)
+
+
+def line(metric='p50_us', value=1.0, placement=100, placement_min=None):
+    return {'bench': 'fake', 'metrics': {metric: value}, 'placement_ns': placement,
+            'placement_ns_min': placement if placement_min is None else placement_min}
+
+
+class Statistics(unittest.TestCase):
+    def test_p_value_is_the_share_of_orders_as_far_apart(self):
+        # Of all ways to deal the ranks out, those whose U is as far from the middle as that of the sample at hand.
+        for a_size, b_size in ((1, 1), (2, 3), (4, 4), (5, 3)):
+            ranks = range(a_size + b_size)
+            deals = []
+            for chosen in itertools.combinations(ranks, b_size):
+                rest = [rank for rank in ranks if rank not in chosen]
+                deals.append((rest, list(chosen), sum(y > x for x in rest for y in chosen)))
+            for a, b, u in deals:
+                far = max(u, a_size * b_size - u)
+                expected = min(1, 2 * sum(other >= far for _, _, other in deals) / len(deals))
+                self.assertAlmostEqual(bench.p_value(a, b), expected)
+
+    def test_p_value_of_separate_samples(self):
+        self.assertAlmostEqual(bench.p_value([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]), 2 / 252)
+        self.assertAlmostEqual(bench.p_value([6, 7, 8, 9, 10], [1, 2, 3, 4, 5]), 2 / 252)
+
+    def test_ties_speak_for_no_difference(self):
+        self.assertEqual(bench.p_value([1, 1, 1, 1, 1], [1, 1, 1, 1, 1]), 1)
+        self.assertGreater(bench.p_value([1, 2, 3, 4, 5], [5, 6, 7, 8, 9]), 2 / 252)
+
+    def test_verdict_of_a_clear_change(self):
+        before, after = [1.00, 1.01, 1.02, 0.99, 1.0], [1.2, 1.21, 1.19, 1.22, 1.2]
+        self.assertEqual(bench.verdict(before, after), 'faster by 20.0%')
+        self.assertEqual(bench.verdict(after, before), 'slower by 16.7%')
+        self.assertEqual(bench.verdict(before, after, ('smaller', 'larger')), 'larger by 20.0%')
+
+    def test_verdict_wants_enough_pairs(self):
+        self.assertIn('too few pairs', bench.verdict([1, 1.1, 1.2, 1.3], [5, 5.1, 5.2, 5.3]))
+        self.assertIn('too few pairs', bench.verdict([1], [5] * 20))
+
+    def test_small_changes_are_noise_however_steady(self):
+        before = [1 + i / 1e6 for i in range(10)]
+        self.assertEqual(bench.verdict(before, [value * 1.02 for value in before]), bench.NO_DIFFERENCE)
+
+    def test_one_distribution_is_seldom_called_two(self):
+        source = random.Random(1)
+        sample = lambda: [source.lognormvariate(0, 0.2) for _ in range(7)]
+        calls = sum(bench.verdict(sample(), sample()) != bench.NO_DIFFERENCE for _ in range(1000))
+        self.assertLessEqual(calls, 20)  # 10 are expected at most, for this seed always the same
+
+    def test_words(self):
+        words = {pair.name: bench.words_for(pair) for pair in bench.PAIRS}
+        self.assertEqual(words['shm.latency'], ('faster', 'slower'))
+        self.assertEqual(words['shm.rate'], ('slower', 'faster'))
+        self.assertEqual(words['shm.sessions.bytes'], ('smaller', 'larger'))
+
+
+class Placement(unittest.TestCase):
+    def test_classes(self):
+        for trip, name in ((55, 'smt'), (97, 'near'), (140, 'near'), (480, 'far')):
+            self.assertEqual(bench.placement_of([line(placement=trip), line(placement=trip * 1.1)]), name)
+
+    def test_a_change_between_the_two_programs(self):
+        self.assertIsNone(bench.placement_of([line(placement=100), line(placement=490)]))
+        self.assertIsNone(bench.placement_of([line(placement=150), line(placement=240)]))
+
+    def test_a_change_during_one_program(self):
+        self.assertIsNone(bench.placement_of([line(placement=490, placement_min=100), line(placement=490)]))
+
+    def test_programs_that_do_not_say(self):
+        silent = line(placement=None)
+        self.assertEqual(bench.placement_of([silent]), '-')
+        self.assertEqual(bench.placement_of([silent, line(placement=500)]), 'far')
+
+
+class Runs(unittest.TestCase):
+    """scripts/bench from end to end, over fakes."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+
+    def fake(self, program, *outputs, exit_code=0, build='build'):
+        """Prints outputs[i] when run for the i-th time, and again from the first after the last."""
+        path = os.path.join(self.directory, build, 'microbench', program)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        texts = [output if isinstance(output, str) else json.dumps(output) for output in outputs]
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write(f'''#!{sys.executable}
+import os, sys
+texts = {texts!r}
+count = __file__ + '.count'
+turn = os.path.getsize(count) if os.path.exists(count) else 0
+open(count, 'a').write('x')
+sys.stdout.write(texts[turn % len(texts)])
+if {exit_code}: sys.stderr.write('fake: there is no such thing\\n')
+sys.exit({exit_code})
+''')
+        os.chmod(path, 0o755)
+
+    def run_bench(self, *flags):
+        """Exit code, standard output and standard error."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = bench.main([f'--build-dir={self.directory}/build', '--seconds=0.1', *flags])
+        return code, out.getvalue(), err.getvalue()
+
+    def assert_fails(self, sentence, *flags):
+        code, out, err = self.run_bench(*flags)
+        self.assertEqual(code, 1)
+        self.assertEqual(out, '')
+        self.assertEqual(err.count('\n'), 1, err)
+        self.assertIn(sentence, err)
+
+    def rows(self, *flags):
+        code, out, err = self.run_bench('--json', *flags)
+        self.assertEqual((code, err), (0, ''))
+        return [json.loads(text) for text in out.splitlines()]
+
+    LATENCY = '--filter=^shm.latency$'
+
+    def test_median_and_spread_of_the_ratios(self):
+        self.fake('limits/ring_pingpong', line(value=0.1), line(value=0.2), line(value=0.1))
+        self.fake('latency', line(value=0.3), line(value=0.3), line(value=0.2))
+        row, = self.rows(self.LATENCY, '--rounds=3')
+        self.assertEqual([round(ratio, 9) for ratio in row['ratios']], [3, 1.5, 2])
+        self.assertEqual((round(row['ratio'], 9), round(row['ratio_min'], 9), round(row['ratio_max'], 9)), (2, 1.5, 3))
+        self.assertEqual((row['placement'], row['dropped'], row['at_most'], row['is_met']), ('near', 0, 1.9, False))
+        code, out, _ = self.run_bench(self.LATENCY, '--rounds=3')
+        self.assertEqual(code, 0)
+        self.assertIn('MISSED', out)
+
+    def test_pairs_whose_placement_changed_are_dropped_and_made_up_for(self):
+        self.fake('limits/ring_pingpong', line(value=1, placement=100), line(value=1, placement=100))
+        self.fake('latency', line(value=1.5, placement=100), line(value=9, placement=500),
+                  line(value=1.5, placement=100), line(value=9, placement=500, placement_min=100))
+        row, = self.rows(self.LATENCY, '--rounds=2')
+        self.assertEqual((row['ratios'], row['dropped'], row['is_met']), ([1.5, 1.5], 1, True))
+
+    def test_placements_are_rows_of_their_own(self):
+        self.fake('limits/ring_pingpong', line(value=1, placement=100), line(value=4, placement=500))
+        self.fake('latency', line(value=1.5, placement=100), line(value=4.8, placement=500))
+        rows = self.rows(self.LATENCY, '--rounds=4')
+        self.assertEqual([(row['placement'], row['ratio']) for row in rows], [('near', 1.5), ('far', 1.2)])
+
+    def test_a_machine_that_never_stands_still(self):
+        self.fake('limits/ring_pingpong', line(placement=100))
+        self.fake('latency', line(placement=500))
+        self.assert_fails('the CPUs moved during each of 6 pairs', self.LATENCY, '--rounds=3')
+
+    def test_metrics_of_one_run(self):
+        metrics = {'rate_mrps': 3, 'rate_mrps_20_sessions': 4, 'bytes_per_session': 3000}
+        self.fake('session_scale', {'metrics': metrics, 'placement_ns': None})
+        rate, size = self.rows('--filter=sessions', '--rounds=2')
+        self.assertEqual((rate['pair'], rate['ratio'], rate['is_met']), ('shm.sessions.rate', 0.75, True))
+        self.assertEqual((size['pair'], size['ratio'], size['is_met']), ('shm.sessions.bytes', 3000, True))
+
+    def test_a_missing_program(self):
+        self.fake('latency', line())
+        self.assert_fails('limits/ring_pingpong is not built', self.LATENCY)
+
+    def test_a_failing_program(self):
+        self.fake('limits/ring_pingpong', line())
+        self.fake('latency', line(), exit_code=3)
+        self.assert_fails('latency --transport=shm ended with 3: fake: there is no such thing', self.LATENCY)
+
+    def test_garbage(self):
+        self.fake('limits/ring_pingpong', line())
+        for garbage in ('', 'p50 1.2', '{"metrics": 3}', '[]', '{"metrics": {"p50_us": 1', '{}{}', '{}',
+                        '{"metrics": {"p50_us": 1}, "placement_ns": "near"}'):
+            self.fake('latency', garbage)
+            self.assert_fails('printed no JSON object with metrics', self.LATENCY)
+
+    def test_metrics_that_are_no_figures(self):
+        self.fake('limits/ring_pingpong', line())
+        for value in (0, -1, None, 'fast', True, float('nan'), float('inf')):
+            self.fake('latency', line(value=value))
+            self.assert_fails('which is no figure above zero', self.LATENCY)
+        self.fake('latency', line(metric='p51_us'))
+        self.assert_fails('gave null as p50_us', self.LATENCY)
+
+    def test_wrong_flags(self):
+        self.assert_fails('leaves nothing', '--filter=no such pair')
+        self.assert_fails('no regular expression', '--filter=(')
+        self.assert_fails('--rounds', '--rounds=0')
+        self.assert_fails('--seconds', '--seconds=nan')
+
+    def test_list_runs_nothing(self):
+        code, out, _ = self.run_bench('--list')
+        self.assertEqual(code, 0)
+        for pair in bench.PAIRS:
+            self.assertIn(pair.name, out)
+
+    def baseline(self, *texts):
+        path = os.path.join(self.directory, 'baseline')
+        with open(path, 'w', encoding='utf-8') as file:
+            file.writelines(text + '\n' for text in texts)
+        return f'--baseline={path}'
+
+    def test_baseline(self):
+        self.fake('limits/ring_pingpong', line(value=1))
+        self.fake('latency', *(line(value=1.5 + i / 100) for i in range(5)))
+        flags = (self.LATENCY, '--rounds=5')
+        _, before, _ = self.run_bench('--json', *flags)
+        row, = self.rows(*flags, self.baseline(before.strip()))
+        self.assertEqual(row['verdict'], bench.NO_DIFFERENCE)
+        self.fake('latency', *(line(value=1.2 + i / 100) for i in range(5)))
+        row, = self.rows(*flags, self.baseline(before.strip()))
+        self.assertRegex(row['verdict'], '^faster by 19')
+        self.assertIn('faster by 19', self.run_bench(*flags, self.baseline(before.strip()))[1])
+        row, = self.rows(*flags, self.baseline(before.replace('near', 'far').strip()))
+        self.assertEqual(row['verdict'], 'not in the baseline')
+
+    def test_baselines_that_are_none(self):
+        self.fake('limits/ring_pingpong', line())
+        self.fake('latency', line())
+        self.assert_fails('cannot be read', self.LATENCY, '--baseline=/no/such/file')
+        self.assert_fails('is no output of', self.LATENCY, self.baseline('garbage'))
+        self.assert_fails('is no output of', self.LATENCY, self.baseline('{"bench": "ratio"}'))
+        self.assert_fails('holds no ratios', self.LATENCY, self.baseline('{"bench": "latency"}'))
+
+    def test_two_builds(self):
+        self.fake('latency', *(line(value=1 + i / 100) for i in range(5)))
+        self.fake('latency', *(line(value=2 + i / 100) for i in range(5)), build='other')
+        row, = self.rows(self.LATENCY, '--rounds=5', '--compare', f'{self.directory}/build', f'{self.directory}/other')
+        self.assertEqual((len(row['ratios']), row['is_met']), (5, None))
+        self.assertAlmostEqual(row['ratio'], statistics.median((2 + i / 100) / (1 + i / 100) for i in range(5)))
+        self.assertRegex(row['verdict'], '^slower by 98')
+
+
+if __name__ == '__main__':
+    unittest.main()
