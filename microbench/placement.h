@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <thread>
 
@@ -24,11 +25,13 @@ inline bool pin_to_cpu(int cpu) {
   return pthread_setaffinity_np(pthread_self(), sizeof(set), &set) == 0;
 }
 
-/// Round trip of a cache line between two CPUs, ns: the median of short batches, some milliseconds in all. -1 when the
-/// two are the same CPU or cannot be pinned to. About 55: threads of one core; 100-140: cores of one complex; around
-/// 500: further apart.
+/// Round trip of a cache line between two CPUs, ns: the median of short batches, some milliseconds in all, and not many
+/// more where others run on these CPUs. -1 when the two are the same CPU or cannot be pinned to. About 55: threads of
+/// one core; 100-140: cores of one complex; around 500: further apart.
 inline double placement_ns(int cpu_a, int cpu_b) {
-  constexpr int kBatches = 21, kRounds = 1000;
+  constexpr int kBatches = 201, kRounds = 100;
+  constexpr uint32_t kEnd = ~uint32_t{0};
+  constexpr auto kLongest = std::chrono::milliseconds(200);
   if (cpu_a == cpu_b) return -1;
   struct alignas(64) Line {
     std::atomic<uint32_t> value{0};
@@ -36,40 +39,47 @@ inline double placement_ns(int cpu_a, int cpu_b) {
   Line there, back;
   std::atomic<int> pinned{0}, failed{0};
   std::array<double, kBatches> batches{};
+  int done = 0;
   // Both wait for each other, and neither spins for one that could not be pinned.
   const auto is_pinned = [&](int cpu) {
     if (!pin_to_cpu(cpu)) ++failed;
     for (++pinned; pinned.load() < 2;) std::this_thread::yield();
     return failed.load() == 0;
   };
-  const auto wait_for = [](const Line& line, uint32_t value) {
-    while (line.value.load(std::memory_order_acquire) != value) {
+  // Returns what has come after `value`. An answer takes a thousand turns at most, unless the other side does not run.
+  const auto wait_for_next = [](const Line& line, uint32_t value) {
+    for (int turns = 0;; ++turns) {
+      const uint32_t now = line.value.load(std::memory_order_acquire);
+      if (now != value) return now;
+      if (turns > 10'000) std::this_thread::yield();
     }
   };
   std::thread other([&] {
     if (!is_pinned(cpu_b)) return;
-    for (uint32_t i = 1; i <= kBatches * kRounds; ++i) {
-      wait_for(there, i);
-      back.value.store(i, std::memory_order_release);
+    for (uint32_t value = 0; (value = wait_for_next(there, value)) != kEnd;) {
+      back.value.store(value, std::memory_order_release);
     }
   });
   std::thread one([&] {
     if (!is_pinned(cpu_a)) return;
-    uint32_t i = 1;
-    for (double& batch : batches) {
-      const auto start = std::chrono::steady_clock::now();
+    const auto begin = std::chrono::steady_clock::now();
+    auto start = begin;
+    for (uint32_t i = 0; done < kBatches && start - begin < kLongest; ++done) {
       for (const uint32_t end = i + kRounds; i < end; ++i) {
-        there.value.store(i, std::memory_order_release);
-        wait_for(back, i);
+        there.value.store(i + 1, std::memory_order_release);
+        wait_for_next(back, i);
       }
-      batch = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / kRounds;
+      const auto now = std::chrono::steady_clock::now();
+      batches[static_cast<size_t>(done)] = std::chrono::duration<double, std::nano>(now - start).count() / kRounds;
+      start = now;
     }
+    there.value.store(kEnd, std::memory_order_release);
   });
   one.join();
   other.join();
   if (failed.load() != 0) return -1;
-  std::nth_element(batches.begin(), batches.begin() + kBatches / 2, batches.end());
-  return batches[kBatches / 2];
+  std::nth_element(batches.begin(), batches.begin() + done / 2, batches.begin() + done);
+  return batches[static_cast<size_t>(done) / 2];
 }
 
 }  // namespace tern::microbench

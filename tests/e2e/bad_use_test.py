@@ -1,0 +1,127 @@
+"""Bad use of the benchmarks: one sentence on standard error, nothing on standard output, an exit code that is not zero,
+and all that soon. Every program under microbench/ of the build directory, with every flag that it says it has.
+Usage: bad_use_test.py BUILD_DIR
+"""
+import concurrent.futures
+import os
+import socket
+import subprocess
+import sys
+import unittest
+import xml.etree.ElementTree
+
+SECONDS_MAX = 60  # the library gives up on a peer after 5 s, and sanitizers on a busy machine take their time
+
+build_dir = None
+
+
+def programs():
+    found = []
+    for directory in ('microbench', 'microbench/limits'):
+        for entry in os.scandir(os.path.join(build_dir, directory)):
+            if entry.is_file() and os.access(entry.path, os.X_OK):
+                found.append(entry.path)
+    return sorted(found)
+
+
+def flags_of(program):
+    """Names and types of the flags that the program defines itself."""
+    help_text = subprocess.run([program, '--helpxml'], capture_output=True, text=True, timeout=SECONDS_MAX).stdout
+    flags = xml.etree.ElementTree.fromstring(help_text).iter('flag')
+    return {flag.findtext('name'): flag.findtext('type') for flag in flags
+            if '/microbench/' in flag.findtext('file') or '/apps/' in flag.findtext('file')}
+
+
+def programs_with(flag):
+    return [program for program in programs() if flag in flags_of(program)]
+
+
+WRONG_OF_TYPE = {
+    'bool': ['maybe'],
+    'double': ['fast', '-1', 'nan', 'inf'],
+    'int32': ['many', '3000000000'],
+    'int64': ['many', '10000000000000000000000'],
+    'uint32': ['many', '-1', '1.5', '4294967295', '10000000000000000000000'],
+    'uint64': ['many', '-1', '1.5', '18446744073709551615', '10000000000000000000000'],
+}
+ANY_VALUE = {('seed', '18446744073709551615')}
+WRONG_OF_NAME = {
+    'batch': ['0', '7'],
+    'cells': ['0', '100'],
+    'cc': ['magic'],
+    'cpus': ['x', '0,', ',1', '0,999', '0 1', '0,-1', '0;1'],
+    'drop': ['1', '2'],
+    'dup': ['1'],
+    'listen': ['nowhere', '127.0.0.1:99999', '203.0.113.1:0'],
+    'pattern': ['round'],
+    'role': ['king'],
+    'rpcs': ['0'],
+    'seconds': ['0', '1e9'],
+    'segments': ['0', '1000'],
+    'server': ['nowhere', '127.0.0.1', ':', '127.0.0.1:99999', '127.0.0.1:x', '203.0.113.1:0', 'a b:1'],
+    'session_window': ['0', '65'],
+    'sessions': ['0'],
+    'size': ['1073741825'],
+    'threads': ['0', '1', '3'],
+    'transport': ['pigeon', '', 'SHM'],
+    'wait': ['long'],
+    'window': ['0', '1000000'],
+}
+
+
+def run(command):
+    """Of a program that does not refuse the measurement is short, so that the test goes on."""
+    return subprocess.run([command[0], '--seconds=0.1', '--json', *command[1:]], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=SECONDS_MAX)
+
+
+class BadUse(unittest.TestCase):
+    def assert_refused(self, commands):
+        """Eight at a time: those without an answer wait for it."""
+        commands = list(commands)
+        self.assertTrue(commands)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for command, done in zip(commands, pool.map(run, commands)):
+                with self.subTest(program=os.path.basename(command[0]), flags=command[1:]):
+                    self.assertGreater(done.returncode, 0, f'{done.stdout}{done.stderr}')
+                    self.assertEqual(done.stdout, '')
+                    self.assertRegex(done.stderr, r'\A[^\n]+\n\Z')
+
+    def test_the_list_of_programs(self):
+        names = {os.path.relpath(program, build_dir) for program in programs()}
+        self.assertLessEqual({'microbench/latency', 'microbench/small_rpc_rate', 'microbench/instructions_driver',
+                              'microbench/limits/ring_pingpong', 'microbench/limits/udp_pingpong'}, names)
+
+    def test_unknown_flags_and_stray_words(self):
+        self.assert_refused([program, argument] for program in programs()
+                            for argument in ('--no_such_flag', '--no_such_flag=3', 'word', '-', '--flagfile=/no/such'))
+
+    def test_wrong_values(self):
+        self.assert_refused([program, f'--{name}={value}'] for program in programs()
+                            for name, kind in flags_of(program).items()
+                            if name != 'ready_fd'  # between the processes of a program
+                            for value in WRONG_OF_TYPE.get(kind, []) + WRONG_OF_NAME.get(name, [])
+                            if (name, value) not in ANY_VALUE)
+
+    def test_transports_that_are_not_there(self):
+        self.assert_refused([program, '--transport=rdma', *more] for program in programs_with('transport')
+                            for more in ([], ['--processes']))
+
+    def test_peers_that_do_not_answer(self):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(('127.0.0.1', 0))
+            self.assert_refused([program, f'--transport={transport}', '--role=client', f'--server=127.0.0.1:{port}']
+                                for program in programs_with('server') for transport in ('shm', 'udp')
+                                for port in (1, silent.getsockname()[1]))
+
+    def test_a_server_whose_address_is_taken(self):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+            taken.bind(('127.0.0.1', 0))
+            address = f'--server=127.0.0.1:{taken.getsockname()[1]}'
+            self.assert_refused([program, address, *more] for program in programs_with('server')
+                                for more in ([], ['--role=server'], ['--processes']))
+
+
+if __name__ == '__main__':
+    build_dir = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
