@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Tests of scripts/bench: its statistics, the pairs it drops, and what it says when a program misbehaves. The programs
 are fakes that print prepared lines one after the other.
 """

@@ -1,0 +1,104 @@
+#!/usr/bin/python3
+"""Tests of scripts/plot over plot_sample.jsonl, which is recorded output of the benchmarks. Debian's Python, as the script."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    from matplotlib import image
+except ImportError:
+    print('skipped: there is no matplotlib here (scripts/setup test)')
+    sys.exit(77)
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PLOT = os.path.join(HERE, '..', '..', 'scripts', 'plot')
+SAMPLE = os.path.join(HERE, 'plot_sample.jsonl')
+SUBJECTS = {'latency', 'sizes', 'windows', 'sessions', 'ratios'}
+
+
+class Plot(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+        self.out = os.path.join(self.directory, 'a', 'b')
+
+    def plot(self, *arguments, **environment):
+        return subprocess.run([PLOT, *arguments, '--out', self.out], capture_output=True, text=True, check=False,
+                              env={**os.environ, 'MPLCONFIGDIR': self.directory, **environment})
+
+    def file(self, *lines):
+        path = os.path.join(self.directory, 'lines')
+        with open(path, 'w', encoding='utf-8') as file:
+            file.writelines((line if isinstance(line, str) else json.dumps(line)) + '\n' for line in lines)
+        return path
+
+    def assert_refuses(self, sentence, done):
+        self.assertEqual((done.returncode, done.stdout), (1, ''), done.stderr)
+        self.assertRegex(done.stderr, r'\A[^\n]+\n\Z')
+        self.assertIn(sentence, done.stderr)
+        self.assertFalse(os.path.exists(self.out))
+
+    def test_a_picture_of_each_subject(self):
+        done = self.plot(SAMPLE)
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+        self.assertEqual(done.stdout.splitlines(), [os.path.join(self.out, f'{name}.png') for name in
+                                                    ('latency', 'sizes', 'windows', 'sessions', 'ratios')])
+        for path in done.stdout.splitlines():
+            with open(path, 'rb') as file:
+                self.assertEqual(file.read(8), b'\x89PNG\r\n\x1a\n')
+            pixels = image.imread(path)[:, :, :3]
+            height, width, _ = pixels.shape
+            self.assertGreater(height * width, 100_000)
+            coloured = pixels.max(axis=2) - pixels.min(axis=2) > 0.3  # curves; frames, grids and words are grey
+            self.assertGreater(coloured.sum(), 200, path)
+            self.assertGreater(coloured.any(axis=0).sum(), width / 25, path)  # not all in one spot
+
+    def test_pictures_follow_the_data(self):
+        line = {'bench': 'latency', 'transport': 'shm', 'params': {},
+                'metrics': {'percentiles_us': [[0, 1], [0.5, 2], [0.99, 3]]}}
+        self.plot(self.file(line))
+        before = image.imread(os.path.join(self.out, 'latency.png'))
+        line['metrics']['percentiles_us'][1][1] = 2.9
+        self.plot(self.file(line))
+        self.assertTrue((before != image.imread(os.path.join(self.out, 'latency.png'))).any())
+
+    def test_only_what_the_lines_have_something_for(self):
+        points = [{'bench': 'small_rpc_rate', 'transport': 'shm', 'params': {'window': window, 'size': 32},
+                   'metrics': {'rate_mrps': rate}} for window, rate in ((3, 1), (60, 4))]
+        done = self.plot(self.file(*points))
+        self.assertEqual((done.returncode, os.listdir(self.out)), (0, ['windows.png']), done.stderr)
+
+    def test_several_files_make_one_set(self):
+        with open(SAMPLE, encoding='utf-8') as file:
+            lines = file.read().splitlines()
+        first = self.file(*[line for line in lines if '"ratio"' in line])
+        done = self.plot(first, SAMPLE)
+        self.assertEqual(len(done.stdout.splitlines()), len(SUBJECTS), done.stderr)
+
+    def test_nothing_to_draw(self):
+        one_point = {'bench': 'x', 'transport': 'shm', 'params': {'window': 3}, 'metrics': {'rate_mrps': 1}}
+        for path in (self.file(), self.file({}), self.file(one_point)):
+            self.assert_refuses('has nothing to draw', self.plot(path))
+            self.assert_refuses('has nothing to draw', self.plot(SAMPLE, path))
+
+    def test_files_that_are_no_results(self):
+        self.assert_refuses('cannot be read', self.plot('/no/such/file'))
+        self.assert_refuses('is no JSON line', self.plot(self.file('p50 3 us')))
+        self.assert_refuses('is no JSON line', self.plot(self.file('[1]')))
+        self.assert_refuses('not those of a benchmark', self.plot(self.file({'params': 3, 'metrics': 'x'})))
+        self.assert_refuses('not those of a benchmark', self.plot(self.file({'bench': 'ratio', 'ratio_min': 1})))
+
+    def test_no_matplotlib(self):
+        os.mkdir(os.path.join(self.directory, 'modules'))
+        with open(os.path.join(self.directory, 'modules', 'matplotlib.py'), 'w', encoding='utf-8') as file:
+            file.write('raise ImportError\n')
+        self.assert_refuses('there is no matplotlib here: scripts/setup bench',
+                            self.plot(SAMPLE, PYTHONPATH=os.path.join(self.directory, 'modules')))
+
+
+if __name__ == '__main__':
+    unittest.main()
