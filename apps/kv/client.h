@@ -1,0 +1,392 @@
+// kv's load generator: client threads, each with an endpoint, a window of operations, and a Checker for all it reads.
+//   kConnecting -> kLoading: asks the server for its partitions
+//   kLoading -> kRunning:    has read and written each key that it owns; waits until all threads have
+//   kRunning -> kReadingBack: main thread's word. Reads each own key once more, then is done
+// An operation ends when it is answered, or its value finds the store full; every other outcome is counted, and the
+// operation issued again after a pause. A PUT may be repeated, whatever has become of it: see protocol.h.
+#pragma once
+
+#include <tern/endpoint.h>
+#include <tern/rpc.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "workload.h"
+
+namespace kv {
+
+using Clock = std::chrono::steady_clock;
+
+struct LoadOptions {
+  std::string server;  ///< URI of its Nexus
+  uint64_t keys = 0;
+  uint64_t writers = 1;  ///< client threads of all processes; key k is owned by the (k % writers)-th
+  double get_share = 0;
+  double multi_get_share = 0;  ///< of the GETs
+  size_t multi_get_keys = 0;
+  double skew = 0;
+  ValueSizes sizes;
+  size_t window = 0;
+  tern::Duration deadline = tern::Duration::max();  ///< of each call while kRunning
+  tern::Duration reconnect = {};                    ///< for so long it tries to reach a server that has gone
+  uint64_t seed = 0;
+};
+
+enum class Stage : uint8_t { kConnecting, kLoading, kRunning, kReadingBack };
+
+/// What the client threads and the main thread tell each other. Any thread.
+struct LoadControl {
+  std::atomic<Stage> stage{Stage::kLoading};  ///< written by the main thread
+  std::atomic<size_t> loaded{0};              ///< threads that wait for kRunning
+  std::atomic<bool> has_failed{false};
+
+  void fail(std::string sentence) {
+    std::lock_guard lock(mutex_);
+    if (problem_.empty()) problem_ = std::move(sentence);
+    has_failed = true;
+  }
+  std::string problem() {
+    std::lock_guard lock(mutex_);
+    return problem_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string problem_;
+};
+
+/// What a client thread has done. All but the operations themselves count for every stage.
+struct ClientReport {
+  /// Of the operations of kRunning, from issue to answer, without refused or lost attempts: the last million.
+  struct Latencies {
+    static constexpr size_t kKept = 1u << 20;
+    std::vector<uint32_t> ns;
+    uint64_t count = 0;  ///< operations, kept or not
+    void add(uint32_t one) {
+      if (ns.size() < kKept) {
+        ns.push_back(one);
+      } else {
+        ns[count % kKept] = one;
+      }
+      ++count;
+    }
+  };
+  std::array<Latencies, kMultiGet + 1> by_type;
+  double seconds = 0;  ///< of kRunning
+  uint64_t values_checked = 0;
+  uint64_t keys_read_back = 0;
+  uint64_t refused_overloaded = 0;
+  uint64_t refused_full = 0;
+  uint64_t expired = 0;     ///< attempts whose deadline passed
+  uint64_t unanswered = 0;  ///< attempts that the server dropped
+  uint64_t lost = 0;        ///< attempts that ended with their session
+  uint64_t reconnects = 0;
+};
+
+class Client {
+ public:
+  /// `writer`: which keys it owns.
+  Client(const LoadOptions& options, LoadControl& control, uint64_t writer)
+      : options_(options),
+        control_(control),
+        writer_(writer),
+        random_(mix(options.seed) + writer),
+        chooser_(options.keys, options.skew),
+        checker_(options.keys),
+        ops_(options.window) {}
+
+  /// The client's thread: begins, and is done when the loop of `endpoint` ends.
+  void begin(tern::Endpoint& endpoint) {
+    endpoint_ = &endpoint;
+    const size_t value_bytes = options_.sizes.max();
+    for (Op& op : ops_) {
+      op.request = endpoint.alloc_msgbuf(std::max(kPutHeadBytes + value_bytes, options_.multi_get_keys * 8));
+      op.response = endpoint.alloc_msgbuf(
+          std::max(kGetHeadBytes + value_bytes, options_.multi_get_keys * (kRecordHeadBytes + value_bytes)));
+      if (!op.request || !op.response) return fail("there is no memory for the messages; try a smaller --window");
+    }
+    if (!open(0)) return;
+    ops_[0].type = kAbout;
+    if (!ops_[0].request.resize(0)) return fail("a request buffer is too small");
+    issue(0);
+  }
+  const ClientReport& report() const { return report_; }
+  bool is_done() const { return stage_ == Stage::kReadingBack && busy_ == 0; }
+
+ private:
+  struct Key {
+    uint64_t name;
+    uint64_t floor;  ///< when the operation began
+  };
+  struct Op {
+    RequestType type = kAbout;
+    uint32_t partition = 0;
+    uint32_t attempts = 0;
+    bool is_measured = false;
+    std::vector<Key> keys;
+    uint64_t version = 0;  ///< of a kPut
+    tern::Session session;
+    Clock::time_point issued;
+    tern::MsgBuf request, response;  ///< here while nothing is in flight
+  };
+  struct Link {
+    tern::Session session;
+    bool is_down = false;
+    Clock::time_point down_since;
+  };
+
+  // ---- Which operation is next ----
+
+  void next(size_t index) {
+    if (stage_ == Stage::kRunning && control_.stage == Stage::kReadingBack) {
+      stage_ = Stage::kReadingBack;
+      cursor_ = writer_;
+      report_.seconds = std::chrono::duration<double>(Clock::now() - running_since_).count();
+    }
+    Op& op = ops_[index];
+    op.attempts = 0;
+    op.is_measured = stage_ == Stage::kRunning;
+    op.keys.clear();
+    if (stage_ != Stage::kRunning) {
+      if (cursor_ >= options_.keys) return rest();
+      add_key(op, kGet, cursor_);
+      cursor_ += options_.writers;
+      return send_keys(index);
+    }
+    const uint64_t key = chooser_.draw(random_);
+    if (unit(random_) >= options_.get_share) {
+      const uint64_t own = key - key % options_.writers + writer_;
+      add_key(op, kPut, own < options_.keys ? own : own - options_.writers);
+      return send_put(index);
+    }
+    const bool is_multi = unit(random_) < options_.multi_get_share;
+    add_key(op, is_multi ? kMultiGet : kGet, key);
+    while (is_multi && op.keys.size() < options_.multi_get_keys) {
+      const uint64_t other = chooser_.draw(random_);
+      if (partition_of(other, partitions()) == op.partition) add_key(op, kMultiGet, other);
+    }
+    send_keys(index);
+  }
+
+  void add_key(Op& op, RequestType type, uint64_t key) {
+    op.type = type;
+    op.partition = partition_of(key, partitions());
+    op.keys.push_back({key, checker_.floor(key)});
+  }
+  void send_keys(size_t index) {
+    Op& op = ops_[index];
+    if (!op.request.resize(op.keys.size() * sizeof(uint64_t))) return fail("a request buffer is too small");
+    Writer writer(op.request.bytes());
+    for (const Key& key : op.keys) writer.write(key.name);
+    issue(index);
+  }
+  void send_put(size_t index) {
+    Op& op = ops_[index];
+    const uint64_t key = op.keys[0].name;
+    op.version = checker_.issue(key);
+    if (!op.request.resize(kPutHeadBytes + options_.sizes.draw(random_))) return fail("a request buffer is too small");
+    Writer(op.request.bytes()).write(key).write(op.version);
+    fill_value(op.request.bytes().subspan(kPutHeadBytes), key, op.version);
+    issue(index);
+  }
+
+  /// An operation has nothing more to do in this stage.
+  void rest() {
+    if (--busy_ > 0) return;
+    if (stage_ == Stage::kReadingBack) return endpoint_->stop();
+    ++control_.loaded;
+    wait_for_running();
+  }
+  void wait_for_running() {
+    if (control_.stage == Stage::kLoading) return after(std::chrono::milliseconds(1), [this] { wait_for_running(); });
+    stage_ = Stage::kRunning;
+    running_since_ = Clock::now();
+    begin_all();
+  }
+  void begin_all() {
+    busy_ = ops_.size();
+    for (size_t index = 0; index < ops_.size(); ++index) next(index);
+  }
+
+  // ---- One attempt ----
+
+  void issue(size_t index) {
+    Op& op = ops_[index];
+    op.session = links_[op.partition].session;
+    op.issued = Clock::now();
+    if (!op.response.resize(op.response.capacity())) return fail("a response buffer has not come home");
+    const tern::CallOptions call_options = {.deadline = op.is_measured ? options_.deadline : tern::Duration::max()};
+    auto call = endpoint_->enqueue_request(
+        op.session, op.type, std::move(op.request), std::move(op.response),
+        [this, index](tern::Completion& done) { on_done(index, done); }, call_options);
+    if (!call.ok()) on_failure(index, call.status(), 0);
+  }
+
+  void on_done(size_t index, tern::Completion& done) {
+    Op& op = ops_[index];
+    op.request = std::move(done.request);
+    op.response = std::move(done.response);
+    if (done.status.ok()) {
+      Link& link = links_[op.partition];
+      if (std::exchange(link.is_down, false)) ++report_.reconnects;
+      on_answer(index, std::as_const(op.response).bytes());
+    } else {
+      on_failure(index, done.status, done.app_code);
+    }
+  }
+
+  void on_answer(size_t index, Bytes answer) {
+    Op& op = ops_[index];
+    if (op.is_measured) {
+      const auto took = std::chrono::nanoseconds(Clock::now() - op.issued).count();
+      report_.by_type[op.type].add(static_cast<uint32_t>(std::min<int64_t>(took, UINT32_MAX)));
+    }
+    std::string problem = op.type == kAbout ? on_about(answer)
+                          : op.type == kPut ? check_put(op, answer)
+                                            : check_get(op, answer);
+    if (!problem.empty()) return fail(std::move(problem));
+    if (op.type == kAbout) return begin_all();
+    if (op.type == kGet && stage_ == Stage::kLoading) {
+      op.type = kPut;
+      op.attempts = 0;
+      return send_put(index);
+    }
+    next(index);
+  }
+
+  // Each of these returns what is wrong; empty: nothing.
+
+  std::string on_about(Bytes answer) {
+    const auto count = parse_integer<uint32_t>(answer);
+    if (!count || *count == 0 || *count > UINT16_MAX) return not_kv();
+    for (uint32_t partition = 1; partition < *count; ++partition) {
+      if (!open(partition)) break;  // it has said why
+    }
+    stage_ = Stage::kLoading;
+    cursor_ = writer_;
+    return {};
+  }
+  std::string check_put(const Op& op, Bytes answer) {
+    const auto stored = parse_integer<uint64_t>(answer);
+    return stored ? checker_.acknowledged(op.keys[0].name, op.version, *stored) : not_kv();
+  }
+  std::string check_get(const Op& op, Bytes answer) {
+    Reader reader(answer);
+    for (const Key& key : op.keys) {
+      const auto record = op.type == kGet ? parse_record(answer) : read_record(reader);
+      if (!record) return not_kv();
+      std::string problem = checker_.read(key.name, key.floor, *record);
+      if (!problem.empty()) return problem;
+      if (record->version != 0) ++report_.values_checked;
+      if (stage_ == Stage::kLoading) checker_.take_over(key.name, record->version);
+      if (stage_ == Stage::kReadingBack && !op.is_measured) ++report_.keys_read_back;
+    }
+    if (op.type == kMultiGet && !reader.rest().empty()) return not_kv();
+    return {};
+  }
+  std::string not_kv() const { return "what answers at " + options_.server + " is not this version of kv"; }
+
+  // ---- Attempts that fail ----
+
+  void on_failure(size_t index, tern::Status status, uint16_t app_code) {
+    using tern::Code;
+    Op& op = ops_[index];
+    const bool is_refused = status.code() == Code::kRefused;
+    // An endpoint that is closing, or not there yet, refuses with no code of ours: as good as gone.
+    const bool is_session_gone = status.code() == Code::kPeerUnreachable || status.code() == Code::kSessionReset ||
+                                 (is_refused && app_code == 0);
+    if (status.code() == Code::kCancelled) return;  // the endpoint goes away
+    if (stage_ == Stage::kConnecting && app_code != kOverloaded) {
+      return fail("no kv server at " + options_.server + ": " + std::string(status.message()));
+    }
+    if (is_refused && app_code == kStoreFull) {
+      ++report_.refused_full;
+      return after(pause(op.attempts), [this, index] { next(index); });
+    }
+    if ((is_refused && app_code == kOverloaded) || status.code() == Code::kNoMemory) {
+      ++report_.refused_overloaded;
+    } else if (status.code() == Code::kDeadline) {
+      ++report_.expired;
+    } else if (status.code() == Code::kNoResponse) {
+      ++report_.unanswered;
+    } else if (is_session_gone) {
+      ++report_.lost;
+      if (!reopen(op)) return;
+    } else {
+      const char* reason = app_code == kMalformed     ? "it takes the request for malformed"
+                           : app_code == kStoreFailed ? "it cannot use its store"
+                                                      : nullptr;
+      return fail("the server at " + options_.server +
+                  " does not answer as it should: " + (reason != nullptr ? reason : std::string(status.message())));
+    }
+    after(pause(op.attempts++), [this, index] { issue(index); });
+  }
+
+  bool open(uint32_t partition) {
+    const tern::SessionOptions session_options = {.window = static_cast<uint8_t>(std::min<size_t>(options_.window, 64)),
+                                                  .connect_timeout = std::chrono::milliseconds(500)};
+    auto session = endpoint_->create_session(options_.server + "/" + std::to_string(partition), session_options);
+    if (!session.ok()) {
+      fail("no session with " + options_.server + ": " + std::string(session.status().message()));
+      return false;
+    }
+    links_.resize(std::max<size_t>(links_.size(), partition + 1));
+    links_[partition].session = *session;
+    return true;
+  }
+  /// The session of this attempt is gone: there is a new one if the first of its attempts says so. False: given up.
+  bool reopen(const Op& op) {
+    Link& link = links_[op.partition];
+    if (!std::exchange(link.is_down, true)) link.down_since = Clock::now();
+    if (Clock::now() - link.down_since > options_.reconnect) {
+      fail("the server at " + options_.server + " has gone and did not come back within --reconnect_seconds");
+      return false;
+    }
+    if (op.session != link.session) return true;
+    const tern::Status ignored = endpoint_->destroy_session(op.session);  // most often it is gone already
+    (void)ignored;
+    return open(op.partition);
+  }
+
+  /// 0.1 ms, then twice as long each time up to 13 ms; a random half of it, so that clients do not come back in step.
+  tern::Duration pause(uint32_t attempts) {
+    const auto most = std::chrono::microseconds(100) * (1u << std::min(attempts, 7u));
+    return std::chrono::duration_cast<tern::Duration>(most * (0.5 + unit(random_) / 2));
+  }
+  template <class F>
+  void after(tern::Duration delay, F then) {
+    const tern::Status status = endpoint_->after(delay, std::move(then));
+    if (!status.ok()) fail("no timer: " + std::string(status.message()));
+  }
+  void fail(std::string sentence) {
+    control_.fail(std::move(sentence));
+    endpoint_->stop();
+  }
+  uint32_t partitions() const { return static_cast<uint32_t>(links_.size()); }
+
+  const LoadOptions& options_;
+  LoadControl& control_;
+  const uint64_t writer_;
+  Random random_;
+  KeyChooser chooser_;
+  Checker checker_;
+  tern::Endpoint* endpoint_ = nullptr;
+  Stage stage_ = Stage::kConnecting;
+  std::vector<Op> ops_;
+  std::vector<Link> links_;  ///< by partition
+  uint64_t cursor_ = 0;      ///< kLoading, kReadingBack: the next key
+  size_t busy_ = 0;          ///< operations that do not rest
+  Clock::time_point running_since_;
+  ClientReport report_;
+};
+
+}  // namespace kv

@@ -1,0 +1,163 @@
+// kv's messages: little-endian integers and bytes, back to back. Whoever parses one trusts none of its lengths: a
+// parser returns nothing for a message that is too short, too long or breaks a limit. Standard library only; no state.
+//
+//   request                              its answer
+//   kAbout     (nothing)                 partitions:u32
+//   kGet       key:u64                   version:u64 value                           version 0: no such key, no value
+//   kPut       key:u64 version:u64 value version:u64                                 the version that is stored now
+//   kMultiGet  key:u64, once or more     version:u64 length:u32 value, for each key  all keys of one partition
+//
+// Partition p of a server is its endpoint p; a key is in one partition only. A value has the version that its writer
+// gave it, 1 or more, and the server keeps the newest: a PUT of what is there already, or older, changes nothing and is
+// answered like any other. So a writer that does not know whether its PUT was done repeats it, and a PUT that was held
+// up on its way never undoes a later one.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+namespace kv {
+
+enum RequestType : uint16_t { kAbout = 1, kGet, kPut, kMultiGet };
+
+/// Why a request was refused: the app_code of kRefused. 0 is the library's own, when it refuses for the server.
+enum Refusal : uint16_t {
+  kOverloaded = 1,  ///< nothing was done; try again later
+  kStoreFull,       ///< nothing was done: no room for this value
+  kMalformed,       ///< not one of the messages above
+  kStoreFailed,     ///< the server cannot read or write its store
+};
+
+constexpr size_t kValueBytesMax = 64u << 10;
+constexpr size_t kMultiGetMax = 64;
+constexpr size_t kPutHeadBytes = 16;     ///< of a kPut request, before its value
+constexpr size_t kGetHeadBytes = 8;      ///< of a kGet answer
+constexpr size_t kRecordHeadBytes = 12;  ///< of each record of a kMultiGet answer
+
+using Bytes = std::span<const std::byte>;
+
+struct Put {
+  uint64_t key;
+  uint64_t version;
+  Bytes value;
+};
+
+/// What is stored under a key. Version 0: nothing.
+struct Record {
+  uint64_t version = 0;
+  Bytes value;
+};
+
+static_assert(std::endian::native == std::endian::little, "Reader and Writer copy integers as they are");
+
+/// Takes a message apart from its beginning. What does not fit into the rest is not read.
+class Reader {
+ public:
+  explicit Reader(Bytes message) : rest_(message) {}
+
+  template <class Integer>
+  [[nodiscard]] bool read(Integer& to) {
+    if (rest_.size() < sizeof(to)) return false;
+    std::memcpy(&to, rest_.data(), sizeof(to));
+    rest_ = rest_.subspan(sizeof(to));
+    return true;
+  }
+  [[nodiscard]] bool read(Bytes& to, size_t len_bytes) {
+    if (rest_.size() < len_bytes) return false;
+    to = rest_.first(len_bytes);
+    rest_ = rest_.subspan(len_bytes);
+    return true;
+  }
+  Bytes rest() const { return rest_; }
+
+ private:
+  Bytes rest_;
+};
+
+/// Fills a message of the right size from its beginning.
+class Writer {
+ public:
+  explicit Writer(std::span<std::byte> message) : at_(message.data()) {}
+
+  template <class Integer>
+  Writer& write(Integer value) {
+    std::memcpy(at_, &value, sizeof(value));
+    at_ += sizeof(value);
+    return *this;
+  }
+  Writer& write(Bytes bytes) {
+    if (!bytes.empty()) std::memcpy(at_, bytes.data(), bytes.size());
+    at_ += bytes.size();
+    return *this;
+  }
+
+ private:
+  std::byte* at_;
+};
+
+/// A message that is one integer: kGet, and the answers to kAbout and kPut.
+template <class Integer>
+std::optional<Integer> parse_integer(Bytes message) {
+  Integer value;
+  Reader reader(message);
+  if (!reader.read(value) || !reader.rest().empty()) return std::nullopt;
+  return value;
+}
+
+inline std::optional<Put> parse_put(Bytes message) {
+  Put put = {};
+  Reader reader(message);
+  if (!reader.read(put.key) || !reader.read(put.version) || put.version == 0) return std::nullopt;
+  put.value = reader.rest();
+  if (put.value.size() > kValueBytesMax) return std::nullopt;
+  return put;
+}
+
+/// How many keys a kMultiGet has, which a Reader then reads.
+inline std::optional<size_t> parse_multi_get(Bytes message) {
+  const size_t keys = message.size() / sizeof(uint64_t);
+  if (message.size() % sizeof(uint64_t) != 0 || keys < 1 || keys > kMultiGetMax) return std::nullopt;
+  return keys;
+}
+
+inline bool is_record(const Record& record) {
+  return record.version != 0 ? record.value.size() <= kValueBytesMax : record.value.empty();
+}
+
+/// The answer to a kGet.
+inline std::optional<Record> parse_record(Bytes message) {
+  Record record;
+  Reader reader(message);
+  if (!reader.read(record.version)) return std::nullopt;
+  record.value = reader.rest();
+  if (!is_record(record)) return std::nullopt;
+  return record;
+}
+
+/// The next record of an answer to a kMultiGet.
+inline std::optional<Record> read_record(Reader& reader) {
+  Record record;
+  uint32_t len_bytes;
+  if (!reader.read(record.version) || !reader.read(len_bytes) || !reader.read(record.value, len_bytes)) {
+    return std::nullopt;
+  }
+  if (!is_record(record)) return std::nullopt;
+  return record;
+}
+
+/// 64 bits that depend on each bit of `value` (the finalizer of splitmix64).
+constexpr uint64_t mix(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+constexpr uint32_t partition_of(uint64_t key, uint32_t partitions) {
+  return static_cast<uint32_t>(mix(key + 0x9e3779b97f4a7c15u) % partitions);
+}
+
+}  // namespace kv

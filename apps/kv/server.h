@@ -1,0 +1,254 @@
+// kv's server: partitions that share nothing, each with an endpoint, a store, and one thread that owns both.
+#pragma once
+
+#include <tern/endpoint.h>
+#include <tern/rpc.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "../common/sides.h"
+#include "protocol.h"
+#include "store.h"
+
+namespace kv {
+
+struct ServerOptions {
+  std::string store;  ///< directory; empty: shared memory without a name
+  size_t partitions = 1;
+  size_t memory_bytes = 0;  ///< of all stores together
+  size_t queue_max = 0;     ///< requests that may wait in a partition
+};
+
+struct ServerCounts {
+  uint64_t served = 0;
+  uint64_t refused_overloaded = 0;
+  uint64_t refused_full = 0;
+};
+
+/// One partition. Handlers only admit: what they admit waits in a queue, of which each iteration of the event loop
+/// serves a bounded part. Whatever comes faster than it is served therefore shows in the queue's length, and not in
+/// rings and socket buffers where nobody sees it; and to refuse a request costs no more than to look at that length.
+class Partition {
+ public:
+  Partition(Store& store, const ServerOptions& options) : store_(store), options_(options) {}
+
+  /// The partition's thread, before its loop.
+  tern::Status add_handlers(tern::Endpoint& endpoint) {
+    endpoint_ = &endpoint;
+    for (const RequestType type : {kAbout, kGet, kPut, kMultiGet}) {
+      auto status = endpoint.on_request(type, [this, type](tern::Request request) { admit(type, std::move(request)); },
+                                        {.max_request_bytes = kPutHeadBytes + kValueBytesMax});
+      if (!status.ok()) return status;
+    }
+    return {};
+  }
+  const ServerCounts& counts() const { return counts_; }
+
+ private:
+  struct Waiting {
+    RequestType type;
+    tern::Request request;
+  };
+  /// Served in one iteration: few enough that requests are received, and refused, while others wait.
+  static constexpr size_t kServedAtOnce = 16;
+
+  void admit(RequestType type, tern::Request request) {
+    // A client that would have given up before its turn is refused now: serving it would only delay the others.
+    const bool is_late = request.time_left() < service_time_ * queue_.size();
+    if (is_late || queue_.size() >= options_.queue_max) {
+      ++counts_.refused_overloaded;
+      return request.fail(kOverloaded);
+    }
+    queue_.push_back({type, std::move(request)});
+    if (queue_.size() == 1) serve_soon();
+  }
+
+  void serve_soon() {
+    if (!endpoint_->post([this] { serve_some(); }).ok()) queue_.clear();  // closed; the clients get kNoResponse
+  }
+
+  void serve_some() {
+    const auto begin = std::chrono::steady_clock::now();
+    size_t served = 0;
+    for (; served < kServedAtOnce && !queue_.empty(); ++served) {
+      Waiting next = std::move(queue_.front());
+      queue_.pop_front();
+      if (next.request.is_cancelled()) continue;  // nobody waits for it, and a PUT has not been acknowledged
+      serve(next.type, std::move(next.request));
+    }
+    const tern::Duration each = (std::chrono::steady_clock::now() - begin) / served;
+    service_time_ += (each - service_time_) / 8;
+    if (!queue_.empty()) serve_soon();
+  }
+
+  void serve(RequestType type, tern::Request request) {
+    ++counts_.served;
+    switch (type) {
+      case kAbout:
+        return answer_integer(std::move(request), static_cast<uint32_t>(options_.partitions));
+      case kGet:
+        return serve_get(std::move(request));
+      case kPut:
+        return serve_put(std::move(request));
+      case kMultiGet:
+        return serve_multi_get(std::move(request));
+    }
+  }
+
+  void serve_get(tern::Request request) {
+    const auto key = parse_integer<uint64_t>(request.bytes());
+    if (!key) return request.fail(kMalformed);
+    Record record;
+    if (store_.get(*key, record) != Store::Outcome::kDone) return request.fail(kStoreFailed);
+    auto answer = request.response(kGetHeadBytes + record.value.size());
+    if (!answer.ok()) return request.fail(kOverloaded);
+    Writer(*answer).write(record.version).write(record.value);
+    request.respond();
+  }
+
+  void serve_put(tern::Request request) {
+    const auto put = parse_put(request.bytes());
+    if (!put) return request.fail(kMalformed);
+    uint64_t version = 0;
+    switch (store_.put(*put, version)) {
+      case Store::Outcome::kDone:
+        return answer_integer(std::move(request), version);
+      case Store::Outcome::kFull:
+        ++counts_.refused_full;
+        return request.fail(kStoreFull);
+      case Store::Outcome::kFailed:
+        return request.fail(kStoreFailed);
+    }
+  }
+
+  void serve_multi_get(tern::Request request) {
+    const auto keys = parse_multi_get(request.bytes());
+    if (!keys) return request.fail(kMalformed);
+    Record records[kMultiGetMax];
+    Reader reader(request.bytes());
+    size_t len_bytes = 0;
+    for (size_t i = 0; i < *keys; ++i) {
+      uint64_t key = 0;
+      if (!reader.read(key)) return request.fail(kMalformed);
+      if (store_.get(key, records[i]) != Store::Outcome::kDone) return request.fail(kStoreFailed);
+      len_bytes += kRecordHeadBytes + records[i].value.size();
+    }
+    auto answer = request.response(len_bytes);
+    if (!answer.ok()) return request.fail(kOverloaded);
+    Writer writer(*answer);
+    for (const Record& record : std::span(records, *keys)) {
+      writer.write(record.version).write(static_cast<uint32_t>(record.value.size())).write(record.value);
+    }
+    request.respond();
+  }
+
+  template <class Integer>
+  static void answer_integer(tern::Request request, Integer value) {
+    auto answer = request.response(sizeof(value));
+    if (!answer.ok()) return request.fail(kOverloaded);
+    Writer(*answer).write(value);
+    request.respond();
+  }
+
+  Store& store_;
+  const ServerOptions& options_;
+  tern::Endpoint* endpoint_ = nullptr;
+  std::deque<Waiting> queue_;                                       ///< not empty: serve_some() will run
+  tern::Duration service_time_ = std::chrono::nanoseconds::zero();  ///< of one request, smoothed
+  ServerCounts counts_;
+};
+
+/// All partitions with their threads. Main thread.
+class Server {
+ public:
+  explicit Server(ServerOptions options) : options_(std::move(options)) {}
+  ~Server() { stop(); }
+
+  /// Returns when every partition can be reached. Otherwise the sentence why not.
+  template <tern::Transport T>
+  std::string start(tern::Nexus& nexus, const std::vector<int>& cpus, typename T::Options transport,
+                    tern::RpcOptions rpc) {
+    std::string problem = stores_.open(options_.store, options_.partitions, options_.memory_bytes);
+    if (!problem.empty()) return problem;
+    for (size_t i = 0; i < options_.partitions; ++i) {
+      partitions_.push_back(std::make_unique<Partition>(stores_[i], options_));
+      rpc.endpoint_id = static_cast<uint16_t>(i);
+      threads_.emplace_back([this, &nexus, i, cpu = cpus[i % cpus.size()], transport, rpc] {
+        programs::pin_to(cpu);
+        const tern::Status status = run<T>(nexus, *partitions_[i], transport, rpc);
+        std::lock_guard lock(mutex_);
+        if (!status.ok()) problem_ = "partition " + std::to_string(i) + ": " + std::string(status.message());
+        ++ended_;
+      });
+    }
+    while (ready_ < options_.partitions && !has_ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (!has_ended()) return {};
+    stop();
+    return problem_;
+  }
+  /// A partition does not run any more.
+  bool has_ended() const { return ended_ > 0; }
+  void stop() {
+    {
+      std::lock_guard lock(mutex_);
+      is_stopped_ = true;
+      for (tern::Endpoint* endpoint : endpoints_) endpoint->stop();
+    }
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+  /// After stop(): why a partition ended by itself. Empty: none did.
+  const std::string& problem() const { return problem_; }
+  /// After stop().
+  ServerCounts counts() const {
+    ServerCounts sum;
+    for (const auto& partition : partitions_) {
+      sum.served += partition->counts().served;
+      sum.refused_overloaded += partition->counts().refused_overloaded;
+      sum.refused_full += partition->counts().refused_full;
+    }
+    return sum;
+  }
+
+ private:
+  template <tern::Transport T>
+  tern::Status run(tern::Nexus& nexus, Partition& partition, typename T::Options transport, tern::RpcOptions options) {
+    auto rpc = tern::Rpc<T>::create(nexus, transport, options);
+    if (!rpc.ok()) return rpc.status();
+    auto status = partition.add_handlers(**rpc);
+    if (!status.ok()) return status;
+    {
+      std::lock_guard lock(mutex_);
+      if (is_stopped_) return {};
+      endpoints_.push_back(rpc->get());
+    }
+    ++ready_;
+    status = (*rpc)->run_event_loop();
+    std::lock_guard lock(mutex_);
+    std::erase(endpoints_, rpc->get());
+    return status;
+  }
+
+  const ServerOptions options_;
+  Stores stores_;
+  std::vector<std::unique_ptr<Partition>> partitions_;
+  std::vector<std::thread> threads_;
+  std::atomic<size_t> ready_{0};
+  std::atomic<size_t> ended_{0};
+  std::mutex mutex_;
+  std::vector<tern::Endpoint*> endpoints_;  ///< those whose loops run
+  bool is_stopped_ = false;
+  std::string problem_;
+};
+
+}  // namespace kv
