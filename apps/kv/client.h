@@ -224,7 +224,9 @@ class Client {
     op.session = links_[op.partition].session;
     op.issued = Clock::now();
     if (!op.response.resize(op.response.capacity())) return fail("a response buffer has not come home");
-    const tern::CallOptions call_options = {.deadline = op.is_measured ? options_.deadline : tern::Duration::max()};
+    // A deadline that cannot be met must not keep the run from its end.
+    const bool has_deadline = op.is_measured && control_.stage == Stage::kRunning;
+    const tern::CallOptions call_options = {.deadline = has_deadline ? options_.deadline : tern::Duration::max()};
     auto call = endpoint_->enqueue_request(
         op.session, op.type, std::move(op.request), std::move(op.response),
         [this, index](tern::Completion& done) { on_done(index, done); }, call_options);
