@@ -1,8 +1,9 @@
 // kv: an in-memory key-value server and its load generator, the second example after hello.
-//   protocol.h  the messages          server.h  partitions with their queue and endpoint; store.h  where values are
-//   workload.h  which values and keys, and what may be read back                   client.h  the load generator
+// To be read in this order: protocol.h (the messages), store.h (where values are), server.h (partitions with queue and
+// endpoint), workload.h (what is written, and what may be read back), load.h and client.h (the load generator), this.
 // Main thread: flags, the two sides as --role and --processes say, the report.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "../common/report.h"
 #include "../common/sides.h"
 #include "client.h"
+#include "load.h"
 #include "server.h"
 
 DEFINE_uint64(server_threads, 1, "server: partitions, each with a thread and an endpoint of its own");
@@ -216,7 +218,6 @@ programs::Report report_of(const std::vector<std::unique_ptr<kv::Client>>& clien
   add("refused_overloaded", &kv::ClientReport::refused_overloaded);
   add("refused_full", &kv::ClientReport::refused_full);
   add("expired", &kv::ClientReport::expired);
-  add("unanswered", &kv::ClientReport::unanswered);
   add("lost", &kv::ClientReport::lost);
   add("reconnects", &kv::ClientReport::reconnects);
   return report;

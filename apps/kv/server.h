@@ -64,13 +64,15 @@ class Partition {
 
   void admit(RequestType type, tern::Request request) {
     // A client that would have given up before its turn is refused now: serving it would only delay the others.
-    const bool is_late = request.time_left() < service_time_ * queue_.size();
-    if (is_late || queue_.size() >= options_.queue_max) {
-      ++counts_.refused_overloaded;
-      return request.fail(kOverloaded);
-    }
+    const bool is_late = request.time_left() < service_time_ * static_cast<int64_t>(queue_.size());
+    if (is_late || queue_.size() >= options_.queue_max) return refuse(std::move(request));
     queue_.push_back({type, std::move(request)});
     if (queue_.size() == 1) serve_soon();
+  }
+
+  void refuse(tern::Request request) {
+    ++counts_.refused_overloaded;
+    request.fail(kOverloaded);
   }
 
   void serve_soon() {
@@ -83,10 +85,13 @@ class Partition {
     for (; served < kServedAtOnce && !queue_.empty(); ++served) {
       Waiting next = std::move(queue_.front());
       queue_.pop_front();
-      if (next.request.is_cancelled()) continue;  // nobody waits for it, and a PUT has not been acknowledged
+      if (next.request.is_cancelled() || next.request.time_left() <= tern::Duration::zero()) {
+        refuse(std::move(next.request));  // nobody waits for it any more
+        continue;
+      }
       serve(next.type, std::move(next.request));
     }
-    const tern::Duration each = (std::chrono::steady_clock::now() - begin) / served;
+    const tern::Duration each = (std::chrono::steady_clock::now() - begin) / static_cast<int64_t>(served);
     service_time_ += (each - service_time_) / 8;
     if (!queue_.empty()) serve_soon();
   }
