@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <tern/transport/faulty.h>
@@ -42,7 +44,7 @@ std::optional<uint64_t> read_message(std::span<const std::byte> bytes) {
 }
 
 /// What a handler does with a request.
-enum Action : uint16_t { kAnswer = 10, kAnswerLater, kAnswerWithMsgBuf, kRefuse, kKeep };
+enum Action : uint16_t { kAnswer = 10, kAnswerLater, kAnswerWithMsgBuf, kRefuse, kKeep, kForward, kWork };
 
 template <class T>
 struct Setting {
@@ -155,6 +157,35 @@ class Ownership : public ::testing::Test {
                                   silent.push_back({std::move(request), id});
                                 })
                     .ok());
+    ASSERT_TRUE(server
+                    .on_request(kForward,
+                                [=, this](Request request) {
+                                  check(request);
+                                  forward(std::move(request));
+                                })
+                    .ok());
+    ASSERT_TRUE(world.client
+                    ->on_request(kAnswer,
+                                 [=](Request request) {
+                                   const uint64_t id = check(request);
+                                   const size_t bytes = request.bytes().size();
+                                   answer(std::move(request), id, bytes);
+                                 })
+                    .ok());
+    ASSERT_TRUE(server
+                    .on_request(kWork,
+                                [=, this](Request request) {
+                                  std::optional<uint64_t> id;
+                                  for (int i = 0; i < 5; i++) {  // the client may give the call up meanwhile
+                                    id = read_message(request.bytes());
+                                    if (!id) torn_in_worker++;
+                                    std::this_thread::yield();
+                                  }
+                                  const size_t bytes = request.bytes().size();
+                                  answer(std::move(request), id.value_or(0), bytes);
+                                },
+                                {.worker = true})
+                    .ok());
     session = world.open({.window = 8});
   }
   void TearDown() override {
@@ -166,6 +197,27 @@ class Ownership : public ::testing::Test {
     EXPECT_EQ(torn_requests, 0);
     EXPECT_EQ(torn_responses, 0);
     EXPECT_EQ(torn_kept, 0);
+    EXPECT_EQ(torn_in_worker, 0);
+  }
+  /// The server asks the client's endpoint, and what comes back becomes the answer, without a copy.
+  void forward(Request request) {
+    auto& server = *world.server;
+    if (!onward) {
+      auto made = server.create_session(world.client_nexus->uri());
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      onward = *made;
+    }
+    const auto bytes = request.bytes();
+    MsgBuf query = server.alloc_msgbuf(bytes.size()), room = server.alloc_msgbuf(bytes.size());
+    ASSERT_TRUE(query && room);
+    std::ranges::copy(bytes, query.bytes().begin());
+    auto id = server.enqueue_request(*onward, kAnswer, std::move(query), std::move(room),
+                                     [request = std::move(request)](Completion& done) mutable {
+                                       if (!done.status.ok()) return request.fail(7);
+                                       overwrite(done.request, std::byte{0xee});
+                                       request.respond(std::move(done.response));
+                                     });
+    ASSERT_TRUE(id.ok()) << id.status().message();
   }
 
   size_t random_bytes() {
@@ -256,6 +308,7 @@ class Ownership : public ::testing::Test {
   }
 
   int torn_requests = 0, torn_responses = 0, torn_kept = 0, requests_seen = 0;
+  std::atomic<int> torn_in_worker{0};
   uint64_t last_id = 0;
   std::vector<std::unique_ptr<Call>> calls;
   std::vector<MsgBuf> reused;
@@ -263,6 +316,7 @@ class Ownership : public ::testing::Test {
   std::mt19937 random{42};
   World<T> world;
   Session session;
+  std::optional<Session> onward;  ///< of the server, to the client's endpoint
 };
 
 using Settings = ::testing::Types<HeldShm, HeldUdp, HeldFaultyShm, HeldFaultyUdp>;
@@ -414,6 +468,32 @@ TYPED_TEST(Ownership, closed_with_calls_in_flight) {
   for (const auto& call : this->calls) EXPECT_EQ(call->runs, 1) << "all run inside close()";
   this->expect_codes({Code::kOk, Code::kCancelled});
   for (int i = 0; i < 200; i++) ASSERT_TRUE(this->world.server->run_event_loop_once().ok());
+}
+
+TYPED_TEST(Ownership, nested_with_the_response_forwarded) {
+  for (int i = 0; i < 2 * kCalls; i++) {
+    const size_t bytes = this->random_bytes();
+    auto* call = this->start(kForward, bytes, bytes);
+    ASSERT_NE(call, nullptr);
+    this->turns(this->random() % 8);
+    if (this->random() % 4 == 0) (void)this->world.client->cancel(call->name);
+  }
+  ASSERT_NO_FATAL_FAILURE(this->finish_all());
+  this->expect_codes({Code::kOk, Code::kCancelled});
+  EXPECT_TRUE(std::ranges::any_of(this->calls, [](auto& call) { return call->code == Code::kOk; }));
+}
+
+TYPED_TEST(Ownership, worker_handlers) {
+  for (int i = 0; i < kCalls; i++) {
+    const size_t bytes = this->random_bytes();
+    auto* call = this->start(kWork, bytes, bytes);
+    ASSERT_NE(call, nullptr);
+    this->turns(this->random() % 8);
+    if (this->random() % 4 == 0) (void)this->world.client->cancel(call->name);
+  }
+  ASSERT_NO_FATAL_FAILURE(this->finish_all());
+  this->expect_codes({Code::kOk, Code::kCancelled});
+  EXPECT_TRUE(std::ranges::any_of(this->calls, [](auto& call) { return call->code == Code::kOk; }));
 }
 
 TYPED_TEST(Ownership, all_at_once) {
