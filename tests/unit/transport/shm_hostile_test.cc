@@ -115,6 +115,45 @@ TEST_F(ShmHostile, raw_peer__is_accepted_when_it_keeps_the_rules) {
   EXPECT_EQ(victim->counters().peers_refused, 0u);
 }
 
+/// As an endpoint looks at packets: burst by burst, with a private copy before anything is believed. The peer writes
+/// its ring between two looks.
+struct RewritingVisitor {
+  RawPeer& raw;
+  std::string& first_look;
+  std::string& second_look;
+  void look(const std::byte* data, size_t bytes) const {
+    first_look.assign(reinterpret_cast<const char*>(data), bytes);
+    std::memset(raw.out.cells, 'x', size_t{RawPeer::kCells} * shm::kCellBytes);
+    second_look.assign(reinterpret_cast<const char*>(data), bytes);
+  }
+  void operator()(const wire::Header&, const Payload& payload) const { look(payload.data, payload.bytes); }
+  void begin_burst() const {}
+  void in_burst(const wire::Header&, const Payload& payload, std::byte* room) const {
+    look(private_copy(payload, room), payload.bytes);
+  }
+};
+
+TEST_F(ShmHostile, ring__that_changes_while_a_packet_is_looked_at) {
+  ShmImpl::Options options;
+  for (const bool trust : {false, true}) {
+    options.trust_peers = trust;
+    ShmEnd reader(options);
+    for (const size_t bytes : {shm::kCellPayloadBytes, shm::kInlinePayloadBytes}) {
+      RawPeer raw(reader);
+      raw.join(reader);
+      const std::string text(bytes, 'a');
+      const wire::Header header = {RawPeer::word(wire::kHeaderBytes + bytes), 1, 2};
+      ASSERT_TRUE(raw.out.try_put(header, reinterpret_cast<const std::byte*>(text.data()), bytes));
+      std::string first_look, second_look;
+      const RewritingVisitor visitor{raw, first_look, second_look};
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (first_look.empty() && std::chrono::steady_clock::now() < limit) reader->receive(visitor);
+      EXPECT_EQ(first_look, text);
+      EXPECT_EQ(second_look == text, !trust) << "only a trusted peer's ring is read in place";
+    }
+  }
+}
+
 TEST_F(ShmHostile, memory__that_can_change_is_refused) {
   const size_t ring_bytes = shm::region_bytes(RawPeer::kCells);
   uint64_t refused = 0;
