@@ -22,6 +22,7 @@ namespace tern {
 namespace rpc {
 class EndpointCore;
 }
+class CallAwaitable;
 
 /// What a continuation gets. Both buffers come home: move them out to keep them; what is left is released.
 struct Completion {
@@ -151,6 +152,10 @@ class Endpoint {
     new (started.continuation) Continuation(std::move(then));  // it is empty so far
     return CallId{started.id};
   }
+  /// The same for coroutines: `Completion done = co_await endpoint.call(...)`. Defined in <tern/coroutine.h>. A refused
+  /// call does not wait: its status and both buffers are in the Completion at once.
+  inline CallAwaitable call(Session session, uint16_t type, MsgBuf&& request, MsgBuf&& response,
+                            CallOptions options = {});
   /// Ends a call early: its continuation runs with kCancelled (or what came first), not before its buffers are free.
   /// kMisuse: no such call, or it has ended.
   TERN_API Status cancel(CallId call);

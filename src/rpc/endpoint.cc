@@ -1,6 +1,10 @@
 // The public face of an endpoint: forwards to its core.
 
+#include <tern/coroutine.h>
 #include <tern/endpoint.h>
+
+#include <cstdio>
+#include <cstdlib>
 
 #include "rpc/endpoint_core.h"
 
@@ -30,5 +34,14 @@ Status Endpoint::add_timer(Duration delay, detail::InlineFunction<> then) {
   return core_->add_timer(delay, std::move(then));
 }
 Status Endpoint::add_post(detail::InlineFunction<> then) { return core_->add_post(std::move(then)); }
+
+void CallAwaitable::destroyed_in_flight() {
+  std::fputs(
+      "tern: a coroutine was destroyed while it waited for a call, whose answer would go to memory that is no more: "
+      "let "
+      "the call end first (Endpoint::cancel)\n",
+      stderr);
+  std::abort();
+}
 
 }  // namespace tern

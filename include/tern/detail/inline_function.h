@@ -58,6 +58,9 @@ class InlineFunction {
   static constexpr bool kTrivial = std::is_trivially_copyable_v<F>&& std::is_trivially_destructible_v<F>;
   template <class F>
   static void run_and_destroy(void* storage, Args... args) noexcept {
+    static_assert(std::is_void_v<std::invoke_result_t<F&, Args...>>,
+                  "a continuation, timer or posted function returns nothing: a Status would be lost, and a coroutine "
+                  "would outlive its lambda's captures (call it from a plain lambda instead)");
     F* function = std::launder(reinterpret_cast<F*>(storage));
     F local(std::move(*function));  // the storage may be reused while the function runs
     function->~F();

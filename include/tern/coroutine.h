@@ -1,0 +1,100 @@
+// The coroutine face of an Endpoint: co_await endpoint.call(...). A header of its own, so that programs without
+// coroutines do not pay for it. Owner thread only, as all of Endpoint. Standard library only.
+#pragma once
+
+#include <coroutine>
+#include <cstdint>
+#include <exception>
+#include <utility>
+
+#include <tern/detail/export.h>
+#include <tern/endpoint.h>
+
+namespace tern {
+
+/// What Endpoint::call() returns: the call, which begins with co_await and lives in the coroutine's frame. Nothing is
+/// allocated for it. Works in any coroutine type.
+class [[nodiscard]] CallAwaitable {
+ public:
+  /// For Endpoint::call().
+  CallAwaitable(Endpoint& endpoint, Session session, uint16_t type, MsgBuf&& request, MsgBuf&& response,
+                CallOptions options)
+      : endpoint_(endpoint),
+        session_(session),
+        options_(options),
+        request_(std::move(request)),
+        response_(std::move(response)),
+        type_(type) {}
+  CallAwaitable(const CallAwaitable&) = delete;
+  CallAwaitable& operator=(const CallAwaitable&) = delete;
+  /// The frame of a coroutine must not be destroyed while it waits here: the answer is on its way to it. Let the call
+  /// end first (cancel() brings that about). Breaking this rule ends the process.
+  ~CallAwaitable() {
+    if (waiting_) [[unlikely]]
+      destroyed_in_flight();
+  }
+
+  /// For cancel() by somebody else, while the coroutine waits: keep the awaitable as a variable and co_await that.
+  CallId id() const { return id_; }
+
+  bool await_ready() const noexcept { return false; }
+  /// False: the call was refused, and the coroutine goes on at once.
+  bool await_suspend(std::coroutine_handle<> coroutine) {
+    auto call = endpoint_.enqueue_request(
+        session_, type_, std::move(request_), std::move(response_),
+        [this](Completion& done) {
+          done_ = &done;
+          std::exchange(waiting_, nullptr).resume();
+        },
+        options_);
+    if (!call.ok()) {
+      refusal_ = call.status();
+      return false;
+    }
+    id_ = *call;
+    waiting_ = coroutine;
+    return true;
+  }
+  Completion await_resume() noexcept {
+    Completion* done = std::exchange(done_, nullptr);
+    if (done == nullptr) [[unlikely]]
+      return {refusal_, 0, std::move(request_), std::move(response_)};
+    return std::move(*done);
+  }
+
+ private:
+  /// Names the rule on standard error and aborts.
+  [[noreturn]] TERN_API static void destroyed_in_flight();
+
+  Endpoint& endpoint_;
+  Session session_;
+  CallOptions options_;
+  MsgBuf request_, response_;   ///< until the endpoint has accepted the call
+  Completion* done_ = nullptr;  ///< the continuation's, while it resumes the coroutine. Null: refused
+  Status refusal_;
+  CallId id_;
+  std::coroutine_handle<> waiting_;  ///< null: nobody waits
+  uint16_t type_;
+};
+
+inline CallAwaitable Endpoint::call(Session session, uint16_t type, MsgBuf&& request, MsgBuf&& response,
+                                    CallOptions options) {
+  return CallAwaitable(*this, session, type, std::move(request), std::move(response), options);
+}
+
+/// The least that a coroutine can return: it runs at once, up to its first co_await that waits, later goes on inside
+/// the endpoint's loop, and frees its frame at its end; nobody can wait for it. A handler may be one, and code outside
+/// of the loop may start one. An exception that leaves it ends the process, as it does from every callback. Pass it
+/// what it needs as parameters, by value: they move into the frame. A lambda's captures stay in the lambda, which only
+/// a handler's endpoint keeps for long enough.
+struct Detached {
+  struct promise_type {
+    Detached get_return_object() noexcept { return {}; }
+    std::suspend_never initial_suspend() noexcept { return {}; }
+    std::suspend_never final_suspend() noexcept { return {}; }
+    void return_void() noexcept {}
+    [[noreturn]] void unhandled_exception() noexcept { std::terminate(); }
+  };
+};
+
+}  // namespace tern
