@@ -20,7 +20,7 @@ namespace {
 thread_local size_t allocations = 0;  // of this thread, by any operator new
 }  // namespace
 
-// Every form that the standard library does not base on another one, for AddressSanitizer brings its own of each. Not
+// Every form, for AddressSanitizer brings its own of each, but the aligned ones, which are its own on both sides. Not
 // inline: g++ would find malloc() and operator delete mismatched.
 [[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   allocations++;
@@ -31,6 +31,7 @@ thread_local size_t allocations = 0;  // of this thread, by any operator new
   throw std::bad_alloc();
 }
 void* operator new[](size_t bytes) { return operator new(bytes); }
+void* operator new[](size_t bytes, const std::nothrow_t& tag) noexcept { return operator new(bytes, tag); }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 void operator delete[](void* memory) noexcept { operator delete(memory); }
