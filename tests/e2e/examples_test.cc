@@ -1,0 +1,78 @@
+// Every example does what it says: it ends with 0, and its output has the lines that matter.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Example {
+  const char* name;
+  std::vector<const char*> lines;  ///< in this order, others between them
+};
+
+const Example kExamples[] = {
+    {"coroutine_client",
+     {"copy a b: ok", "copy c d: ok", "copy nothing e: the handler refused the request; app_code has its reason",
+      "d is 42"}},
+    {"deadline_and_cancel",
+     {"the first call: the call's deadline passed before its response was complete",
+      "the second call: cancelled by its caller", "the server has given up whatever it had begun"}},
+    {"nested_rpc", {"tern: Sterna paradisaea", "unicorn: refused for reason 7"}},
+    {"own_epoll_loop", {"seen tick 1", "seen tick 2", "seen tick 3", "seen tick 4", "seen tick 5"}},
+    {"post_from_thread", {"THREAD 0", "THREAD 1", "THREAD 2", "THREAD 3"}},
+    {"reconnect", {"100 answers of the first server, 100 of the second"}},
+    {"two_transports", {"over shm: 1", "over udp: 2", "over shm: 3"}},
+    {"worker_handler", {"pong", "scanned by a worker"}},
+};
+
+std::filesystem::path directory() { return std::filesystem::path(TERN_BUILD_DIR) / "examples"; }
+
+constexpr const char* kNotBuilt = "the examples are not built: TERN_EXAMPLES=ON";
+
+class Examples : public testing::TestWithParam<Example> {};
+INSTANTIATE_TEST_SUITE_P(Run, Examples, testing::ValuesIn(kExamples),
+                         [](const auto& with) { return std::string(with.param.name); });
+
+}  // namespace
+
+TEST_P(Examples, end_with_0_and_print_what_happened) {
+  if (!std::filesystem::exists(directory())) GTEST_SKIP() << kNotBuilt;
+  // A hanging one is a failure of its own, and must not outlive the test.
+  const std::string command = "timeout -k 5 120 " + (directory() / GetParam().name).string() + " 2>&1";
+  FILE* output = popen(command.c_str(), "r");
+  ASSERT_NE(output, nullptr);
+  std::vector<std::string> lines;
+  std::string all;
+  std::array<char, 512> line;
+  while (std::fgets(line.data(), line.size(), output) != nullptr) {
+    all += line.data();
+    lines.emplace_back(line.data(), std::string_view(line.data()).find_last_not_of('\n') + 1);
+  }
+  const int status = pclose(output);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status << "\n" << all;
+  auto from = lines.begin();
+  for (const char* expected : GetParam().lines) {
+    const auto found = std::find(from, lines.end(), expected);
+    ASSERT_NE(found, lines.end()) << "no line '" << expected << "' where it belongs, in\n" << all;
+    from = found + 1;
+  }
+}
+
+TEST(ExamplesList, names_every_example) {
+  if (!std::filesystem::exists(directory())) GTEST_SKIP() << kNotBuilt;
+  std::vector<std::string> built, listed;
+  for (const auto& entry : std::filesystem::directory_iterator(directory())) {
+    if (entry.is_regular_file() && access(entry.path().c_str(), X_OK) == 0) built.push_back(entry.path().filename());
+  }
+  for (const Example& example : kExamples) listed.emplace_back(example.name);
+  std::sort(built.begin(), built.end());
+  EXPECT_EQ(listed, built);
+}
