@@ -28,7 +28,7 @@ tern::Detached copy(tern::Endpoint& front, tern::Session store, tern::Request re
   if (!got.status.ok()) co_return request.fail(kStoreFailed);
 
   const std::string entry = to + " " + std::string(text_of(got.response.bytes()));
-  // Both buffers have come back, and serve again.
+  // The buffers have come back: the one of the answer serves again.
   tern::Completion put = co_await front.call(store, kPut, message(front, entry), std::move(got.response));
   if (!put.status.ok()) co_return request.fail(kStoreFailed);
   request.respond();
