@@ -81,6 +81,7 @@ int main(int argc, char** argv) {
   if (!world.open()) return limits::fail("no UDP sockets with GSO and GRO on 127.0.0.1: %s", std::strerror(errno));
   const auto placement = limits::run_pinned([&] { receive(world); }, [&] { transmit(world); });
   if (!placement) return 1;
+  if (world.received_bytes == 0) return limits::fail("nothing arrived: does a firewall drop UDP on 127.0.0.1?");
   limits::print("udp_one_way", "udp", {{"size", kDatagramBytes}, {"segments", kSegments}},
                 {{"bandwidth_gbps", static_cast<double>(world.received_bytes) * 8 / world.seconds / 1e9}}, *placement);
 }

@@ -102,6 +102,7 @@ int main(int argc, char** argv) {
   if (!world.open()) return limits::fail("no UDP sockets with GSO and GRO on 127.0.0.1: %s", std::strerror(errno));
   const auto placement = limits::run_pinned([&] { echo(world); }, [&] { ask(world); });
   if (!placement) return 1;
+  if (world.answered == 0) return limits::fail("nothing was answered: does a firewall drop UDP on 127.0.0.1?");
   limits::print(
       "udp_request_response", "udp", {{"size", kDatagramBytes}, {"segments", FLAGS_segments}, {"window", kOutstanding}},
       {{"rate_mrps", static_cast<double>(world.answered) / world.seconds / 1e6}, {"lost_packets", world.lost}},
