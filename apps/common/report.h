@@ -27,6 +27,7 @@ struct Report {
 inline nlohmann::ordered_json common_params() {
   nlohmann::ordered_json params = {
       {"role", FLAGS_role}, {"processes", FLAGS_processes}, {"cc", FLAGS_cc}, {"wait", FLAGS_wait}};
+  if (FLAGS_transport == tern::Udp::kName) params["datagram_bytes"] = FLAGS_datagram_bytes;
   if (has_faults()) {
     params.update({{"drop", FLAGS_drop},
                    {"dup", FLAGS_dup},
