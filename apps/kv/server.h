@@ -187,6 +187,8 @@ class Server {
     if (!problem.empty()) return problem;
     for (size_t i = 0; i < options_.partitions; ++i) {
       partitions_.push_back(std::make_unique<Partition>(stores_[i], options_));
+    }
+    for (size_t i = 0; i < options_.partitions; ++i) {
       rpc.endpoint_id = static_cast<uint16_t>(i);
       threads_.emplace_back([this, &nexus, i, cpu = cpus[i % cpus.size()], transport, rpc] {
         programs::pin_to(cpu);
