@@ -84,6 +84,7 @@ class Placement(unittest.TestCase):
     def test_a_change_between_the_two_programs(self):
         self.assertIsNone(bench.placement_of([line(placement=100), line(placement=490)]))
         self.assertIsNone(bench.placement_of([line(placement=150), line(placement=240)]))
+        self.assertIsNone(bench.placement_of([line(placement=70), line(placement=95)]))
 
     def test_a_change_during_one_program(self):
         self.assertIsNone(bench.placement_of([line(placement=490, placement_min=100), line(placement=490)]))
