@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Bad use of the benchmarks: one sentence on standard error, nothing on standard output, an exit code that is not zero,
 and all that soon. Every program under microbench/ of the build directory, with every flag that it says it has.
 Usage: bad_use_test.py BUILD_DIR
