@@ -1,4 +1,4 @@
-// memcpy for the sizes of small messages, without a call.
+// memcpy for small messages, without a call, and for large ones out of another CPU's cache.
 #pragma once
 
 #include <cstddef>
@@ -18,5 +18,10 @@ inline void copy_bytes(std::byte* to, const std::byte* from, size_t len) {
   std::memcpy(to, head, 16);
   std::memcpy(to + len - 16, tail, 16);
 }
+
+/// As memcpy, for kilobytes that another CPU has written. For such sizes the C library takes `rep movsb`, which is slow
+/// where lines come out of another cache: 64 kB at a time out of a near CPU's, 4 kB pages, 28 GB/s (Zen 4) where plain
+/// vectors make 35; AVX2 and AVX-512 are no faster than these.
+void copy_large(std::byte* to, const std::byte* from, size_t len);
 
 }  // namespace tern::base

@@ -45,9 +45,11 @@ struct Payload {
   /// Copies to the final place. False: the sender has taken the memory back meanwhile; treat the packet as lost
   /// and what was written as garbage. `data` may change under us only when `lease` is set.
   bool copy_to(std::byte* to) const {
-    base::copy_bytes(to, data, bytes);
-    if (lease == nullptr) [[likely]]
+    if (lease == nullptr) [[likely]] {
+      base::copy_bytes(to, data, bytes);
       return true;
+    }
+    base::copy_large(to, data, bytes);
     std::atomic_thread_fence(std::memory_order_acquire);
     return lease->load(std::memory_order_relaxed) == lease_value;
   }
