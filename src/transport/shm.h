@@ -110,6 +110,9 @@ class TERN_API ShmImpl {
   static constexpr size_t kBurstPackets = 64;      ///< a call takes about this many at most ...
   static constexpr size_t kPeerBurstPackets =
       32;  ///< ... and at most this many from one peer: at least two have their turn
+  /// ... and its burst ends whenever it has sent so much by reference: what the visitor copies, 256 kB in 8 us, keeps
+  /// the others waiting, and the sender, which has as much again in flight, for an acknowledgement.
+  static constexpr uint32_t kBurstReferenceBytes = 4 * kReferenceBytesMax;
   static constexpr uint32_t kPeerChunksMax = 1024;
   static constexpr uint64_t kPeerChunkBytesMax = uint64_t{64} << 30;  ///< address space that one peer can take
   static constexpr size_t kPendingMax = 64;
@@ -168,6 +171,7 @@ class TERN_API ShmImpl {
     bool is_active = false;                           ///< on active_, else on others_ (when kReady or kHungUp)
     bool is_recent = false;                           ///< has sent since the clock's hand last passed
     shm::Inbound in;
+    uint32_t reference_bytes = 0;  ///< visited since it last ended a burst
     Stage stage = Stage::kFree;
     PeerId id = 0;
     uint32_t references = 0;  ///< connect() minus disconnect()
@@ -228,6 +232,10 @@ class TERN_API ShmImpl {
         if (record == 0) break;
         position += record;
         more_cells += record / shm::kCellBytes - 1;
+        if (peer.reference_bytes >= kBurstReferenceBytes) {
+          peer.reference_bytes = 0;
+          break;
+        }
       }
       cell = in.cell_at(position);
     } while (position < until && shm::word_at(cell).load(std::memory_order_acquire) == position);
@@ -245,7 +253,10 @@ class TERN_API ShmImpl {
   [[gnu::noinline]] uint64_t visit_unusual(Peer& peer, uint64_t w0, uint64_t w1, uint64_t w2, uint64_t position,
                                            Visit visit) {
     const Opened opened = open_unusual(peer, w0, position);
+    // What the visitor does may take microseconds, in which the next record can come near.
+    __builtin_prefetch(peer.in.cell_at(position + opened.record_bytes));
     if (opened.payload.data != nullptr) visit(wire::Header{w0, w1, w2}, opened.payload);
+    if (opened.payload.lease != nullptr) peer.reference_bytes += opened.payload.bytes;
     return opened.record_bytes;
   }
 
