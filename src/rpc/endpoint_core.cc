@@ -41,11 +41,12 @@ constexpr auto kLater = [](const auto& a, const auto& b) {
 
 }  // namespace
 
-EndpointCore::EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, const RpcOptions& options,
-                           std::string_view transport, uint64_t rto_ns_min)
+EndpointCore::EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, memory::Arena& received,
+                           const RpcOptions& options, std::string_view transport, uint64_t rto_ns_min)
     : nexus_(nexus),
       arena_(arena),
-      mailbox_(new Mailbox(arena, nexus.environment())),
+      received_(received),
+      mailbox_(new Mailbox(arena, received, nexus.environment())),
       port_(options.endpoint_id, std::string(transport), [mailbox = mailbox_] { mailbox->announce_control(); }),
       options_(options),
       rto_ns_min_(rto_ns_min) {}
@@ -56,6 +57,7 @@ void EndpointCore::bind_owner() {
   owner_.store(memory::thread_name(), std::memory_order_relaxed);
   mailbox_->bind_owner();
   arena_.bind_owner();
+  received_.bind_owner();
 }
 
 // ---- Registration, memory, timers ----

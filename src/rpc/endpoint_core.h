@@ -204,8 +204,8 @@ class TERN_API EndpointCore {
   void on_answered(Incoming* incoming);
 
  protected:
-  EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, const RpcOptions& options, std::string_view transport,
-               uint64_t rto_ns_min);
+  EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, memory::Arena& received, const RpcOptions& options,
+               std::string_view transport, uint64_t rto_ns_min);
 
   // The transport, for control only: no packet goes this way.
   virtual Result<transport::PeerId> connect_peer(const nexus::AddressBytes& address, std::string_view host) = 0;
@@ -288,7 +288,8 @@ class TERN_API EndpointCore {
 
   std::atomic<const void*> owner_{memory::thread_name()};
   nexus::NexusCore& nexus_;
-  memory::Arena& arena_;
+  memory::Arena& arena_;     ///< of messages that leave
+  memory::Arena& received_;  ///< of requests that have arrived; may be the same
   Mailbox* mailbox_;
   nexus::EndpointPort port_;
   RpcOptions options_;

@@ -148,7 +148,7 @@ void EndpointCore::on_request(const wire::Header& header, const transport::Paylo
 void EndpointCore::on_reference_request(Server* server, ServerSlot* slot, const wire::Header& header,
                                         const transport::Payload& payload, uint64_t number) {
   auto& session = server->session;
-  detail::Buffer* copy = arena_.alloc(payload.bytes);
+  detail::Buffer* copy = received_.alloc(payload.bytes);
   if (copy != nullptr && !payload.copy_to(copy->data())) {
     counters_.dropped_lease++;
     detail::release_buffer(copy);
@@ -200,7 +200,7 @@ void EndpointCore::on_long_request(Server* server, RequestVerdict verdict, Serve
       if (bytes > options_.receive_budget_bytes - std::min(assembling_bytes_, options_.receive_budget_bytes)) {
         return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);
       }
-      detail::Buffer* buffer = arena_.alloc(bytes);
+      detail::Buffer* buffer = received_.alloc(bytes);
       if (buffer == nullptr || !session.begin_long(slot, header, number, now_ns_, buffer)) {
         if (buffer != nullptr) detail::release_buffer(buffer);
         return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);

@@ -33,11 +33,15 @@ void Mailbox::push_answered(Incoming* incoming) {
       is_last = give_after_close(incoming) && !keep_alive_;
     }
   }
-  if (is_last) {
-    memory::Arena& last_arena = arena;
-    delete this;
-    last_arena.orphan();
-  }
+  if (is_last) end();
+}
+
+void Mailbox::end() {
+  memory::Arena& last_arena = arena;
+  memory::Arena& last_received = received;
+  delete this;
+  last_arena.orphan();
+  if (&last_received != &last_arena) last_received.orphan();
 }
 
 Status Mailbox::push_post(detail::InlineFunction<> function) {
@@ -54,7 +58,7 @@ Status Mailbox::push_post(detail::InlineFunction<> function) {
 bool Mailbox::make_stable(Incoming* incoming) {
   std::lock_guard lock(mutex_);
   if (incoming->is_stable.load(std::memory_order_relaxed)) return true;
-  detail::Buffer* copy = arena.alloc(incoming->bytes);
+  detail::Buffer* copy = received.alloc(incoming->bytes);
   if (copy == nullptr) return false;
   std::memcpy(copy->data(), incoming->data, incoming->bytes);
   incoming->copy = copy;
@@ -113,6 +117,7 @@ void Mailbox::close() {
     wake_ = nullptr;
     owner_.store(nullptr, std::memory_order_relaxed);
     arena.disown();
+    if (&received != &arena) received.disown();
     for (Incoming* incoming : answered_) give_incoming(incoming);
     answered_.clear();
     // Before anybody else can give one back: the workers that are waited for do.
@@ -128,11 +133,7 @@ void Mailbox::close() {
     keep_alive_ = false;
     is_last = out_ == 0;
   }
-  if (is_last) {
-    memory::Arena& last_arena = arena;
-    delete this;
-    last_arena.orphan();
-  }
+  if (is_last) end();
 }
 
 }  // namespace tern::rpc

@@ -61,13 +61,16 @@ class TERN_API Mailbox {
   /// Functions that may wait for the owner; beyond it post() is refused.
   static constexpr size_t kPostsMax = 65536;
 
-  Mailbox(memory::Arena& its_arena, Environment& its_environment) : arena(its_arena), environment(its_environment) {
+  /// Takes over both, which may be one.
+  Mailbox(memory::Arena& its_arena, memory::Arena& received_arena, Environment& its_environment)
+      : arena(its_arena), received(received_arena), environment(its_environment) {
     owner_.store(memory::thread_name(), std::memory_order_relaxed);
   }
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
 
   memory::Arena& arena;      ///< alive as long as the mailbox
+  memory::Arena& received;   ///< likewise; for copies of requests
   Environment& environment;  ///< for Request::time_left()
 
   bool is_owner() const { return owner_.load(std::memory_order_relaxed) == memory::thread_name(); }
@@ -141,6 +144,8 @@ class TERN_API Mailbox {
   void announce();
   Incoming* make_incoming(EndpointCore* core);
   static void release_buffers(Incoming* incoming);
+  /// The last one has come home.
+  void end();
   /// With mutex_ held, after close(). True: it was the last one.
   bool give_after_close(Incoming* incoming);
 

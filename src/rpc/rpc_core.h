@@ -18,10 +18,10 @@ class RpcCore final : public EndpointCore {
  public:
   static_assert(transport::TransportImpl<Impl>);
 
-  /// Takes over `arena`.
-  RpcCore(nexus::NexusCore& nexus, memory::Arena& arena, const RpcOptions& options, std::string_view name,
-          std::unique_ptr<Impl> transport)
-      : EndpointCore(nexus, arena, options, name, Impl::kRtoNsMin), transport_(std::move(transport)) {}
+  /// Takes over `arena` and `received`, which may be one.
+  RpcCore(nexus::NexusCore& nexus, memory::Arena& arena, memory::Arena& received, const RpcOptions& options,
+          std::string_view name, std::unique_ptr<Impl> transport)
+      : EndpointCore(nexus, arena, received, options, name, Impl::kRtoNsMin), transport_(std::move(transport)) {}
   /// Not from within its own loop: what runs there is on the endpoint's back.
   ~RpcCore() override {
     CHECK(is_in_loop_, ==, false);

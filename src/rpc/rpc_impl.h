@@ -32,6 +32,18 @@ Result<std::unique_ptr<Rpc<T>>> Rpc<T>::create(Nexus& nexus, typename T::Options
   arena_options.limit_bytes = options.memory_limit_bytes;
   auto arena = memory::Arena::create(arena_options);
   if (!arena.ok()) return arena.status();
+  // Requests that have arrived need not be where peers can read them, and elsewhere can have transparent huge pages. A
+  // limit is one for all message memory, which is in one place then.
+  memory::Arena* received = *arena;
+  if (Impl::kShared && options.memory_limit_bytes == SIZE_MAX) {
+    arena_options.shared = false;
+    auto second = memory::Arena::create(arena_options);
+    if (!second.ok()) {
+      (*arena)->orphan();
+      return second.status();
+    }
+    received = *second;
+  }
   // A data path without an address of its own is where the Nexus is.
   if constexpr (requires { transport_options.bind; }) {
     if (transport_options.bind.empty()) transport_options.bind = nexus.core().listen_host();
@@ -41,10 +53,11 @@ Result<std::unique_ptr<Rpc<T>>> Rpc<T>::create(Nexus& nexus, typename T::Options
   auto transport = Impl::create(std::move(transport_options), **arena);
   if (!transport.ok()) {
     (*arena)->orphan();
+    if (received != *arena) received->orphan();
     return transport.status();
   }
   auto core = std::unique_ptr<rpc::RpcCore<Impl>>(
-      new rpc::RpcCore<Impl>(nexus.core(), **arena, options, T::kName, std::move(*transport)));
+      new rpc::RpcCore<Impl>(nexus.core(), **arena, *received, options, T::kName, std::move(*transport)));
   if (Status status = core->start(); !status.ok()) return status;
   return std::unique_ptr<Rpc>(new Rpc(std::move(core)));
 }
