@@ -676,6 +676,9 @@ void ClientSession::on_echo(const wire::Header& header, uint32_t slot_index, uin
   if (number < oldest_ || number >= next_number_) return;
   largest_answered_ = std::max(largest_answered_, number);
   if (sent(number).slot == slot_index) acknowledge(number, now_ns, &header);
+  // Whatever it is, it comes after all of the request has: packets not acknowledged yet are not lost.
+  const ClientSlot* slot = slots_[slot_index];
+  if (slot->phase == Phase::kSending && slot->packets_in_flight != 0) forget_packets(slot_index);
   advance_oldest();
   if (oldest_ < largest_answered_) detect_losses(now_ns);
 }

@@ -499,6 +499,71 @@ TEST_F(ClientSessionTest, long_request_in_parts_with_selective_recovery) {
   finish(respond(slot, packets[0].header.number(), 4, 4, wire::kFirst | wire::kNoEcho));
 }
 
+TEST_F(ClientSessionTest, answer_acknowledges_all_of_a_long_request) {
+  open(8);
+  warm_up();
+  ClientSlot* slot = begin(450);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 5u);
+  now_ += 10'000;
+  // The server had all of them in one burst, and its answer overtakes its credit return.
+  const auto verdict = respond(slot, packets[4].header.number(), 4, 4);
+  EXPECT_EQ(session_->packets_in_flight(), 0u);
+  EXPECT_EQ(session_->loss_check_at_ns(), UINT64_MAX) << "nothing is suspected";
+  finish(verdict);
+}
+
+/// A server that takes 4 us for a packet and acknowledges every four of them, or what there is. Drops the first copy of
+/// packets as `is_lost` says. Result: the virtual time that a request of 300 packets takes.
+TEST_F(ClientSessionTest, losses_within_a_long_request_cost_no_timeout) {
+  constexpr uint64_t kPacketNs = 4'000, kOneWayNs = 300;
+  constexpr uint32_t kPackets = 300;
+  ClientTerms terms;
+  terms.rto_ns_min = kMs;
+  terms.bulk_packets = 8;
+  open(128, terms);
+  credits_ = 128;
+  warm_up();
+  const auto run = [&](auto is_lost) {
+    const uint64_t begin_ns = now_;
+    ClientSlot* slot = begin(kPackets * kPayloadMax);
+    std::vector<bool> was_sent(kPackets);
+    std::vector<uint32_t> queue, recent;  // numbers on their way to the server; that it has received
+    uint32_t left = kPackets, timeouts = 0;
+    while (left != 0) {
+      for (const TestPacket& packet : sent()) {
+        const uint32_t index = packet.header.index();
+        const bool is_again = was_sent[index];
+        was_sent[index] = true;
+        if (is_lost(index) && !is_again) continue;
+        queue.push_back(packet.header.number());
+        left--;
+      }
+      if (queue.empty()) {
+        now_ = std::max(now_ + 1, tick().next_ns);  // what is missing shows by the time
+        timeouts += tick().has_timed_out ? 1 : 0;
+        continue;
+      }
+      const size_t burst = std::min<size_t>(queue.size(), 4);
+      now_ += burst * kPacketNs + kOneWayNs;
+      recent.insert(recent.end(), queue.begin(), queue.begin() + static_cast<ptrdiff_t>(burst));
+      queue.erase(queue.begin(), queue.begin() + static_cast<ptrdiff_t>(burst));
+      if (recent.size() > 100) recent.erase(recent.begin(), recent.end() - 100);
+      credit(recent.back(), {recent.begin(), recent.end() - 1});
+      tick();
+    }
+    EXPECT_EQ(timeouts, 0u);
+    finish(respond(slot, queue.empty() ? recent.back() : queue.back(), 4, 4));
+    return now_ - begin_ns;
+  };
+  const uint64_t lossless_ns = run([](uint32_t) { return false; });
+  const uint64_t one_in_fifty_ns = run([](uint32_t index) { return index % 50 == 25; });
+  // Each of the six costs a packet's time, and no more than its share of the window until it shows.
+  EXPECT_LT(one_in_fifty_ns, lossless_ns + lossless_ns / 5);
+  const uint64_t pairs_ns = run([](uint32_t index) { return index % 50 == 25 || index % 50 == 26; });
+  EXPECT_LT(pairs_ns, lossless_ns + lossless_ns / 3);
+}
+
 TEST_F(ClientSessionTest, long_request_stays_within_credits_and_its_share) {
   ClientTerms terms;
   terms.bulk_packets = 3;
