@@ -233,7 +233,7 @@ class Client {
     using tern::Code;
     Op& op = ops_[index];
     const bool is_refused = status.code() == Code::kRefused;
-    // An endpoint that is closing, or not there yet, refuses with no code of ours: as good as gone.
+    // An endpoint that is not there yet refuses with no code of ours: as good as gone.
     const bool is_session_gone = status.code() == Code::kPeerUnreachable || status.code() == Code::kSessionReset ||
                                  (is_refused && app_code == 0);
     if (status.code() == Code::kCancelled) return;  // the endpoint goes away

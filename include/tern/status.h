@@ -18,7 +18,7 @@ enum class Code : uint8_t {
   kCancelled,        ///< cancelled by its owner: cancel(), destroy_session(), close()
   kRefused,          ///< the other side said no; `app_code` has the application's reason, if it gave one
   kTooLarge,         ///< larger than a protocol or option limit
-  kQueueFull,        ///< an option's limit on waiting work is reached
+  kQueueFull,        ///< a limit on waiting work or on sessions is reached, here or at the server: try again later
   kNoMemory,         ///< the system has no memory left for it
   kWrongThread,      ///< called from a thread that does not own the endpoint
   kNoResponse,       ///< the handler dropped the request without an answer

@@ -38,7 +38,21 @@ struct SessionTerms {
 
 /// A refusal whose reason travels: what answer_connect() should be given, and what the client's kConnectResult says.
 inline Status refusal_status(wire::Refusal refusal) {
-  return {refusal == wire::Refusal::kNoMemory ? Code::kNoMemory : Code::kRefused, wire::refusal_text(refusal)};
+  // What may be tried again later has a code of its own.
+  const auto code = [refusal] {
+    switch (refusal) {
+      case wire::Refusal::kNoMemory:
+        return Code::kNoMemory;
+      case wire::Refusal::kNoCapacity:
+        return Code::kQueueFull;
+      case wire::Refusal::kEndpointClosing:
+      case wire::Refusal::kSessionClosed:
+        return Code::kSessionReset;
+      default:
+        return Code::kRefused;
+    }
+  };
+  return {code(), wire::refusal_text(refusal)};
 }
 
 /// Names a peer Nexus: where it is reached and which run of it this is.

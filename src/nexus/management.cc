@@ -80,7 +80,7 @@ void Management::remove_endpoint(EndpointName name, Duration now) {
         begin_closing(i, now);
         break;
       case State::kAsked:
-        sessions_[i].code = Code::kRefused;
+        sessions_[i].code = refusal_status(Refusal::kEndpointClosing).code();
         sessions_[i].refusal = Refusal::kEndpointClosing;
         end_session(i, now);
         send_reply(i);
@@ -206,7 +206,7 @@ void Management::end_session(uint32_t index, Duration now) {
   set_state(index, State::kClosed, now);
   session.offer.reset();
   if (session.code == Code::kOk) {
-    session.code = Code::kRefused;
+    session.code = refusal_status(Refusal::kSessionClosed).code();
     session.refusal = Refusal::kSessionClosed;
   }
   arm_session(index, now + options_.linger);
@@ -660,7 +660,7 @@ void Management::send_reply(uint32_t index) {
   m.code = session.code;
   m.refusal = session.refusal;
   if (session.state == State::kClosing) {
-    m.code = Code::kRefused;
+    m.code = refusal_status(Refusal::kSessionClosed).code();
     m.refusal = Refusal::kSessionClosed;
   }
   if (m.code == Code::kOk) {

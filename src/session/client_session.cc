@@ -45,11 +45,11 @@ Status failure_status(wire::FailureCode code) {
     case wire::FailureCode::kDeadline:
       return {Code::kDeadline, "the deadline had passed before the handler could run"};
     case wire::FailureCode::kOverloaded:
-      return {Code::kRefused, "the server's worker queue is full; try again later"};
+      return {Code::kQueueFull, "the server's worker queue is full; try again later"};
     case wire::FailureCode::kLost:
       return {Code::kNoResponse, "the server has lost the request: a damaged packet got past the link's checksum"};
     case wire::FailureCode::kClosing:
-      return {Code::kRefused, "the server's endpoint is closing"};
+      return {Code::kSessionReset, "the server's endpoint is closing"};
   }
   return {Code::kRefused, "the server refused the request for a reason that this version does not know"};
 }

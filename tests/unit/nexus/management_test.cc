@@ -143,6 +143,7 @@ TEST_F(ManagementTest, connect__refusals_name_the_reason) {
   world.connect(kA, kClient, kB, kServer);
   world.run_for(milliseconds(1));
   ASSERT_EQ(client().log.size(), 2u);
+  EXPECT_EQ(client().log[1].status.code(), Code::kQueueFull);
   EXPECT_EQ(client().log[1].status.message(), wire::refusal_text(wire::Refusal::kNoCapacity));
 
   SessionTerms other = world.terms(client().next_key++);

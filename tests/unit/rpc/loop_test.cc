@@ -252,7 +252,7 @@ TYPED_TEST(Loop, worker__queue_full) {
   this->world.run_until([&] { return this->world.server->counters().requests_handled == 2; });
   ASSERT_TRUE(this->world.call(session, kWorker, "3", third).ok());
   this->world.run_until([&] { return third.runs == 1; });
-  EXPECT_EQ(third.code(), Code::kRefused);
+  EXPECT_EQ(third.code(), Code::kQueueFull);
   EXPECT_EQ(this->world.server->counters().refused_worker_queue, 1u);
   EXPECT_EQ(this->world.ask(session, kEcho, "the loop is free").response, "the loop is free");
   may_end = true;
@@ -556,7 +556,7 @@ TYPED_TEST(Loop, close__of_a_server_answers_what_it_has_and_refuses_the_rest) {
   EXPECT_LT(server.now() - begin, kPatience / 2) << "it need not wait for the whole drain";
   is_closed = true;
   client_thread.join();
-  EXPECT_EQ(late.code(), Code::kRefused) << late.status.message();
+  EXPECT_EQ(late.code(), Code::kSessionReset) << late.status.message();
   EXPECT_EQ(in_flight.response, "late") << in_flight.status.message();
 }
 
