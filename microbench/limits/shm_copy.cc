@@ -7,34 +7,27 @@
 // (which two threads can share, and two processes only where the system allows huge pages in shared memory). The
 // fastest counts.
 
-#include <gflags/gflags.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-#include "../percentiles.h"
-#include "../placement.h"
+#include "common.h"
 
 DEFINE_uint64(size, 8 << 20, "bytes of a message");
 DEFINE_bool(rewrite, false, "the writer writes all of a message before it hands it over; this time does not count");
-DEFINE_double(seconds, 2, "how long to measure the fastest way; the trials before take a quarter of it");
-DEFINE_string(cpus, "0,1", "the two CPUs to pin the two sides to: the reader's first");
-DEFINE_bool(json, false, "one JSON object on standard output instead of a table");
 
 namespace {
 
@@ -197,78 +190,127 @@ std::byte* map_memory(bool is_huge, size_t bytes) {
   return memory;
 }
 
+struct Trial {
+  const Memory* memory = nullptr;
+  Way way = {};
+  double seconds = 0;
+};
+
 struct Result {
+  Trial trial;
   Percentiles ticks;
   double total_ticks = 0;
-  double bytes_per_tick() const {
-    return static_cast<double>(ticks.count()) * static_cast<double>(FLAGS_size) / total_ticks;
+
+  /// Of the median: a trial is short, and the hypervisor may take a CPU away in the middle of it.
+  double typical_gbps() const { return static_cast<double>(FLAGS_size) / ticks.at(0.5) * 8 / Ticks::ns_per_tick(); }
+  double mean_gbps() const {
+    return static_cast<double>(ticks.count()) * static_cast<double>(FLAGS_size) / total_ticks * 8 /
+           Ticks::ns_per_tick();
   }
 };
 
-/// Hands messages over for so long. False: the CPUs cannot be pinned to, or a message has arrived torn.
-bool measure(const Memory& memory, Copy copy, int reader_cpu, int writer_cpu, double seconds, Result& result) {
-  alignas(64) std::atomic<uint64_t> written{0};
-  alignas(64) std::atomic<uint64_t> read{0};
+/// What the two sides share. The writer says which trial is next; both meet before and after each.
+struct Exchange {
+  std::barrier<> meeting{2};
+  Trial trial;
+  bool is_over = false;
+  std::atomic<bool> is_intact{true};
+  alignas(64) std::atomic<uint64_t> written{0};  ///< number of the message that is ready
+  alignas(64) std::atomic<uint64_t> read{0};     ///< number of the last one that was copied
   alignas(64) std::atomic<bool> stop{false};
-  std::atomic<bool> is_good{true};
+};
+
+/// Reader side: takes messages until the trial ends.
+void take_messages(Exchange& exchange) {
+  const Memory& memory = *exchange.trial.memory;
+  const Copy copy = exchange.trial.way.copy;
   const size_t last = FLAGS_size - sizeof(uint64_t);
-  std::thread reader([&] {
-    if (!tern::microbench::pin_to_cpu(reader_cpu)) is_good = false;
-    for (uint64_t number = 1;; ++number) {
-      while (written.load(std::memory_order_acquire) != number) {
-        if (stop.load(std::memory_order_relaxed)) return;
-      }
-      copy(memory.to, memory.from, FLAGS_size);
-      uint64_t first_stamp, last_stamp;
-      std::memcpy(&first_stamp, memory.to, sizeof first_stamp);
-      std::memcpy(&last_stamp, memory.to + last, sizeof last_stamp);
-      if (first_stamp != number || last_stamp != number) is_good = false;
-      read.store(number, std::memory_order_release);
+  for (uint64_t number = 1;; ++number) {
+    while (exchange.written.load(std::memory_order_acquire) != number) {
+      if (exchange.stop.load(std::memory_order_relaxed)) return;
     }
-  });
-  std::thread writer([&] {
-    if (!tern::microbench::pin_to_cpu(writer_cpu)) is_good = false;
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    uint64_t before = Ticks::now();
-    for (uint64_t number = 1; is_good.load(std::memory_order_relaxed); ++number) {
-      if (FLAGS_rewrite) {
-        std::memset(memory.from, static_cast<int>(number), FLAGS_size);
-        before = Ticks::now();
-      }
-      std::memcpy(memory.from, &number, sizeof number);
-      std::memcpy(memory.from + last, &number, sizeof number);
-      written.store(number, std::memory_order_release);
-      while (read.load(std::memory_order_acquire) != number) {
-      }
-      const uint64_t after = Ticks::now();
-      constexpr uint64_t kWarmUp = 4;
-      if (number > kWarmUp) {
-        result.ticks.add(after - before);
-        result.total_ticks += static_cast<double>(after - before);
-      }
-      before = after;
-      if (number > kWarmUp && std::chrono::steady_clock::now() > end) break;
+    copy(memory.to, memory.from, FLAGS_size);
+    uint64_t first_stamp, last_stamp;
+    std::memcpy(&first_stamp, memory.to, sizeof first_stamp);
+    std::memcpy(&last_stamp, memory.to + last, sizeof last_stamp);
+    if (first_stamp != number || last_stamp != number) exchange.is_intact = false;
+    exchange.read.store(number, std::memory_order_release);
+  }
+}
+
+void serve(Exchange& exchange) {
+  while (true) {
+    exchange.meeting.arrive_and_wait();
+    if (exchange.is_over) return;
+    take_messages(exchange);
+    exchange.meeting.arrive_and_wait();
+  }
+}
+
+/// Writer side: one trial.
+Result hand_over(Exchange& exchange, const Trial& trial) {
+  Result result = {trial, {}, 0};
+  exchange.trial = trial;
+  exchange.written = exchange.read = 0;
+  exchange.stop = false;
+  exchange.meeting.arrive_and_wait();
+  std::byte* const message = trial.memory->from;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(trial.seconds);
+  constexpr uint64_t kWarmUp = 4;
+  uint64_t before = Ticks::now();
+  for (uint64_t number = 1;; ++number) {
+    if (FLAGS_rewrite) {
+      std::memset(message, static_cast<int>(number), FLAGS_size);
+      before = Ticks::now();
     }
-    stop = true;
-  });
-  writer.join();
-  reader.join();
-  return is_good;
+    std::memcpy(message, &number, sizeof number);
+    std::memcpy(message + FLAGS_size - sizeof number, &number, sizeof number);
+    exchange.written.store(number, std::memory_order_release);
+    while (exchange.read.load(std::memory_order_acquire) != number) {
+    }
+    const uint64_t after = Ticks::now();
+    if (number > kWarmUp) {
+      result.ticks.add(after - before);
+      result.total_ticks += static_cast<double>(after - before);
+      if (std::chrono::steady_clock::now() > end) break;
+    }
+    before = after;
+  }
+  exchange.stop = true;
+  exchange.meeting.arrive_and_wait();
+  return result;
+}
+
+/// Writer side: every way on every kind of pages, then the best of them for --seconds. `tried`: Gbit/s by name.
+Result find_limit(Exchange& exchange, const std::vector<Memory>& memories, limits::Json& tried) {
+  const std::vector<Way> all = ways();
+  const double trial_seconds = FLAGS_seconds / 4 / static_cast<double>(all.size() * memories.size());
+  Trial best;
+  double best_gbps = 0;
+  for (const Memory& memory : memories) {
+    for (const Way& way : all) {
+      const double gbps = hand_over(exchange, {&memory, way, trial_seconds}).typical_gbps();
+      tried[std::string(way.name) + "_" + memory.pages] = gbps;
+      if (gbps <= best_gbps) continue;
+      best_gbps = gbps;
+      best = {&memory, way, FLAGS_seconds};
+    }
+  }
+  Result result = hand_over(exchange, best);
+  exchange.is_over = true;
+  exchange.meeting.arrive_and_wait();
+  return result;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  gflags::SetUsageMessage("bare copy of messages out of another thread's memory");
-  gflags::ParseCommandLineFlags(&argc, &argv, true);
-  int reader_cpu = 0, writer_cpu = 0;
-  if (std::sscanf(FLAGS_cpus.c_str(), "%d,%d", &reader_cpu, &writer_cpu) != 2 || reader_cpu == writer_cpu) {
-    std::fprintf(stderr, "--cpus wants two different CPUs, like 0,1\n");
+  if (!limits::parse_flags(argc, argv,
+                           "The highest bandwidth of one copy of a message out of another thread's memory; trials of "
+                           "the ways to copy take a quarter of --seconds more"))
     return 1;
-  }
-  if (FLAGS_size < kLineBytes || FLAGS_size > size_t{1} << 30 || !(FLAGS_seconds > 0 && FLAGS_seconds <= 1e6)) {
-    std::fprintf(stderr, "--size is 64 to 1 GiB, --seconds above 0 and at most 1000000\n");
-    return 1;
+  if (FLAGS_size < kLineBytes || FLAGS_size > size_t{1} << 30) {
+    return limits::fail("--size=%lu is not between 64 and 1 GiB", FLAGS_size);
   }
   std::vector<Memory> memories = {{"normal"}, {"transparent"}};
   for (Memory& memory : memories) {
@@ -276,68 +318,24 @@ int main(int argc, char** argv) {
     memory.from = map_memory(is_huge, FLAGS_size);
     memory.to = map_memory(is_huge, FLAGS_size);
     if (memory.from == nullptr || memory.to == nullptr) {
-      std::fprintf(stderr, "no memory for two messages of --size=%lu\n", FLAGS_size);
-      return 1;
+      return limits::fail("no memory for two messages of --size=%lu", FLAGS_size);
     }
   }
 
-  const double placement_before = tern::microbench::placement_ns(reader_cpu, writer_cpu);
-  const std::vector<Way> all = ways();
-  const double trial_seconds = FLAGS_seconds / 4 / static_cast<double>(all.size() * memories.size());
-  const double gbps_per_rate = 8 / Ticks::ns_per_tick();
-  nlohmann::ordered_json tried = nlohmann::ordered_json::object();
-  const Memory* best_memory = nullptr;
-  Way best_way = {};
-  double best_rate = 0;
-  bool is_good = placement_before >= 0;
-  for (const Memory& memory : memories) {
-    for (const Way& way : all) {
-      Result trial;
-      is_good = is_good && measure(memory, way.copy, reader_cpu, writer_cpu, trial_seconds, trial);
-      if (!is_good) break;
-      // The median: a trial is short, and the hypervisor may take a CPU away in the middle of it.
-      const double rate = static_cast<double>(FLAGS_size) / trial.ticks.at(0.5);
-      tried[std::string(way.name) + "_" + memory.pages] = rate * gbps_per_rate;
-      if (rate <= best_rate) continue;
-      best_rate = rate;
-      best_way = way;
-      best_memory = &memory;
-    }
-  }
+  Exchange exchange;
   Result result;
-  is_good = is_good && measure(*best_memory, best_way.copy, reader_cpu, writer_cpu, FLAGS_seconds, result);
-  if (!is_good) {
-    std::fprintf(stderr, "cannot pin to CPUs %s, or a message arrived torn: choose two that this process may use\n",
-                 FLAGS_cpus.c_str());
-    return 1;
-  }
-  const double placement = std::max(placement_before, tern::microbench::placement_ns(reader_cpu, writer_cpu));
+  limits::Json tried = limits::Json::object();
+  const auto placement =
+      limits::run_pinned([&] { serve(exchange); }, [&] { result = find_limit(exchange, memories, tried); });
+  if (!placement) return 1;
+  if (!exchange.is_intact) return limits::fail("a message arrived torn");
 
-  const auto us_at = [&](double share) { return result.ticks.at(share) * Ticks::ns_per_tick() / 1e3; };
-  const double bandwidth_gbps = result.bytes_per_tick() * gbps_per_rate;
-  const double rate_rps = bandwidth_gbps / 8 * 1e9 / static_cast<double>(FLAGS_size);
-  if (FLAGS_json) {
-    const nlohmann::ordered_json line = {
-        {"bench", "shm_copy"},
-        {"transport", "copy"},
-        {"params",
-         {{"size", FLAGS_size}, {"rewrite", FLAGS_rewrite}, {"cpus", FLAGS_cpus}, {"seconds", FLAGS_seconds}}},
-        {"metrics",
-         {{"bandwidth_gbps", bandwidth_gbps},
-          {"rate_rps", rate_rps},
-          {"p50_us", us_at(0.5)},
-          {"p99_us", us_at(0.99)},
-          {"p999_us", us_at(0.999)}}},
-        {"way", std::string(best_way.name) + "_" + best_memory->pages},
-        {"tried_gbps", tried},
-        {"placement_ns", placement}};
-    std::puts(line.dump().c_str());
-    return 0;
-  }
-  std::printf("one copy of %lu bytes out of another thread's memory, cache line %.0f ns\n", FLAGS_size, placement);
-  for (const auto& [name, gbps] : tried.items())
-    std::printf("  %-28s %8.1f Gbit/s\n", name.c_str(), gbps.get<double>());
-  std::printf("fastest: %s on %s pages\n%14s %10s %10s %10s\n%14.1f %10.1f %10.1f %10.1f\n", best_way.name,
-              best_memory->pages, "Gbit/s", "p50 us", "p99 us", "p99.9 us", bandwidth_gbps, us_at(0.5), us_at(0.99),
-              us_at(0.999));
+  const double gbps = result.mean_gbps();
+  limits::Json metrics = {{"bandwidth_gbps", gbps}, {"rate_rps", gbps / 8 * 1e9 / static_cast<double>(FLAGS_size)}};
+  metrics.update(limits::latency_metrics(result.ticks, result.total_ticks * Ticks::ns_per_tick() / 1e9));
+  metrics.erase("rate_mrps");
+  for (const auto& [name, one] : tried.items()) metrics["tried_" + name + "_gbps"] = one;
+  const std::string way = std::string(result.trial.way.name) + "_" + result.trial.memory->pages;
+  limits::print("shm_copy", "copy", {{"size", FLAGS_size}, {"rewrite", FLAGS_rewrite}, {"way", way}}, metrics,
+                *placement);
 }
