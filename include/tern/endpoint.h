@@ -81,7 +81,8 @@ struct RpcOptions {
 struct SessionOptions {
   /// Requests in flight; more wait. 1 to 64.
   uint8_t window = 8;
-  /// How long to try to connect before pending calls end with kPeerUnreachable.
+  /// How long the server may be silent before pending calls end with kPeerUnreachable: to the request, which among
+  /// thousands may first have to wait for its turn, and then on the data path.
   Duration connect_timeout = std::chrono::seconds(2);
   /// Packets leave no faster than this (a fixed-rate congestion controller). 0: no limit.
   uint64_t rate_bytes_per_sec = 0;

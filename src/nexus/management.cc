@@ -158,6 +158,7 @@ uint32_t Management::new_session(uint32_t peer_index, State state, bool is_clien
 void Management::set_state(uint32_t index, State state, Duration now) {
   Session& session = sessions_[index];
   Peer& peer = peers_[session.peer];
+  if (session.state == State::kConnecting) stop_counting(index, now);
   if (is_watched(session.state)) peer.watched--;
   session.state = state;
   if (!is_watched(state)) return;
@@ -226,15 +227,7 @@ void Management::on_session_time(uint32_t index, Duration now) {
   Session& session = sessions_[index];
   switch (session.state) {
     case State::kConnecting:
-      if (now >= session.until) {
-        return conclude_connect(index,
-                                {Code::kPeerUnreachable,
-                                 "no answer from the server's Nexus within SessionOptions::connect_timeout; check "
-                                 "address, firewall, and that the server runs"},
-                                now);
-      }
-      send_request(index);
-      return repeat_later(index, options_.retry_max, now);
+      return on_connecting_time(index, now);
     case State::kUnconfirmed:
       send_about(index, ManagementKind::kAsk);
       return repeat_later(index, kConfirmIntervalMax, now);
@@ -254,6 +247,54 @@ void Management::on_session_time(uint32_t index, Duration now) {
     case State::kAsked:
       return;
   }
+}
+
+void Management::on_connecting_time(uint32_t index, Duration now) {
+  Session& session = sessions_[index];
+  Request& request = *session.request;
+  // As long as the peer answers others, one that waits for its turn has not been ignored yet.
+  if (!request.is_sent) session.until = std::max(session.until, peers_[session.peer].answered_at + request.timeout);
+  if (now >= session.until) {
+    return conclude_connect(index,
+                            {Code::kPeerUnreachable,
+                             "no answer from the server's Nexus within SessionOptions::connect_timeout; check "
+                             "address, firewall, and that the server runs"},
+                            now);
+  }
+  if (!request.is_sent) return arm_session(index, session.until);
+  send_request(index);
+  // An endpoint that does not answer keeps the others of its Nexus waiting no longer.
+  if (session.interval_us >= to_us(options_.retry_max)) stop_counting(index, now);
+  repeat_later(index, options_.retry_max, now);
+}
+
+void Management::start_request(uint32_t index, Duration now) {
+  Session& session = sessions_[index];
+  session.request->is_sent = true;
+  session.request->is_counted = true;
+  peers_[session.peer].requests_out++;
+  session.until = now + session.request->timeout;
+  send_request(index);
+  repeat_later(index, options_.retry_max, now);
+}
+
+void Management::stop_counting(uint32_t index, Duration now) {
+  Request& request = *sessions_[index].request;
+  if (!std::exchange(request.is_counted, false)) return;
+  peers_[sessions_[index].peer].requests_out--;
+  start_waiting_requests(sessions_[index].peer, now);
+}
+
+void Management::start_waiting_requests(uint32_t peer_index, Duration now) {
+  Peer& peer = peers_[peer_index];
+  while (peer.waiting_first < peer.waiting.size() && peer.requests_out < options_.requests_at_once) {
+    const SessionName next = peer.waiting[peer.waiting_first++];
+    const Session& session = sessions_[next.index];
+    if (session.generation == next.generation && session.state == State::kConnecting) start_request(next.index, now);
+  }
+  if (peer.waiting_first != peer.waiting.size()) return;
+  peer.waiting = {};
+  peer.waiting_first = 0;
 }
 
 uint32_t Management::find_local(const EndpointName& from, uint32_t local_key, bool is_client) {
@@ -292,11 +333,12 @@ void Management::connect(EndpointName from, const std::string& address, uint16_t
     event.peer.address = address;
     notify(from.id, std::move(event));
   };
-  auto request = std::make_unique<wire::ManagementTerms>();
-  if (!fill_terms(terms, *request) || find_local(from, terms.session_key, true) != kNone) {
+  auto request = std::make_unique<Request>();
+  if (!fill_terms(terms, request->terms) || find_local(from, terms.session_key, true) != kNone) {
     return fail({Code::kMisuse, "session terms out of range, or a session key that is in use"});
   }
-  request->endpoint_id = from.id;
+  request->terms.endpoint_id = from.id;
+  request->timeout = std::clamp(timeout, Duration(0), kTimeoutMax);
   uint32_t peer = sessions_live_ < options_.sessions_max ? first_peer_at(address) : kNone;
   if (peer == kNone && sessions_live_ < options_.sessions_max) peer = new_peer(address, now);
   if (peer == kNone) {
@@ -310,10 +352,11 @@ void Management::connect(EndpointName from, const std::string& address, uint16_t
   session.local_key = terms.session_key;
   session.request = std::move(request);
   session.interval_us = to_us(options_.retry_min);
-  session.until = now + std::clamp(timeout, Duration(0), kTimeoutMax);
+  session.until = now + session.request->timeout;
   sessions_by_key_.emplace(key_of(from.id, true, terms.session_key), index);
-  send_request(index);
-  repeat_later(index, options_.retry_max, now);
+  peers_[peer].waiting.push_back({index, session.generation});
+  start_waiting_requests(peer, now);
+  if (!session.request->is_sent) arm_session(index, session.until);
 }
 
 void Management::conclude_connect(uint32_t index, const Status& status, Duration now) {
@@ -386,6 +429,11 @@ void Management::on_datagram(std::string_view from, std::span<const std::byte> b
   if (const auto drop = wire::parse_management(bytes, m); drop != wire::ManagementDrop::kNone) {
     counters_.dropped[static_cast<size_t>(drop)]++;
     return;
+  }
+  // Whoever names both runs of a relation is its other side, for nobody guesses them: it lives (clause 7.5.2).
+  if (const uint32_t peer = peer_of_run(m.receiver_run);
+      peer != kNone && peers_[peer].remote_run == m.sender_run && m.sender_run != 0) {
+    peers_[peer].heard_at = now;
   }
   switch (m.kind) {
     case ManagementKind::kConnectRequest:
@@ -497,6 +545,7 @@ void Management::on_connect_reply(std::string_view from, const ManagementMessage
   }
   Session& session = sessions_[index];
   Peer& peer = peers_[session.peer];
+  peer.answered_at = now;
   if (session.state == State::kOpen) {
     if (!is_accepted) return;
     if (session.remote_key != m.terms.session_key || peer.remote_run != m.sender_run) return send_unwanted(from, m);
@@ -509,7 +558,7 @@ void Management::on_connect_reply(std::string_view from, const ManagementMessage
     return probe(session.peer, now);  // one of the two is history; the request is repeated until we know which
   }
   const bool is_version_offered = m.version_min >= options_.version_min && m.version_min <= options_.version_max;
-  if (!is_version_offered || m.terms.transport_name() != session.request->transport_name()) {
+  if (!is_version_offered || m.terms.transport_name() != session.request->terms.transport_name()) {
     send_unwanted(from, m);
     const Refusal why = is_version_offered ? Refusal::kTransportMismatch : Refusal::kNoCommonVersion;
     return conclude_connect(index, refusal_status(why), now);
@@ -647,7 +696,7 @@ void Management::send_request(uint32_t index) {
   m.version_min = options_.version_min;
   m.version_max = options_.version_max;
   m.to_endpoint = session.remote_endpoint;
-  m.terms = *session.request;
+  m.terms = session.request->terms;
   send(peers_[session.peer].address, m);
 }
 

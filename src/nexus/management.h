@@ -39,7 +39,11 @@ struct ManagementOptions {
   size_t peers_max = 65536;            ///< relations; beyond it strangers are refused
   size_t sessions_max = 1u << 22;      ///< records, ended ones included; beyond it requests are refused
   uint32_t peers_per_address_max = 4;  ///< a host that reaches us by several of our addresses has as many relations
-  size_t asked_max = 16384;            ///< requests that wait for one endpoint's answer; beyond it they are lost
+  /// Requests to one peer that are out at a time; more wait, so that thousands of sessions that are begun at once do
+  /// not drown the peer's socket, and with it everybody's pings. More only wait in that socket, until they are
+  /// repeated.
+  uint32_t requests_at_once = 32;
+  size_t asked_max = 16384;  ///< requests that wait for one endpoint's answer; beyond it they are lost
 };
 
 /// What was dropped or repeated. One line per reason, so that docs and tests can name them.
@@ -127,14 +131,21 @@ class Management {
     std::string transport;
     AddressBytes address;
   };
-  /// 20 000 sessions are ordinary: about 96 B here and 80 B in the two tables.
+  /// A client's wish while it connects.
+  struct Request {
+    wire::ManagementTerms terms;
+    Duration timeout;
+    bool is_sent = false;
+    bool is_counted = false;  ///< in Peer::requests_out
+  };
+  /// 20 000 sessions are ordinary: about 136 B here and 80 B in the two tables.
   struct Session {
     uint64_t token = 0;  ///< of the client's request
     Duration timer_at = kNever;
-    Duration until = kNever;                         ///< kConnecting: gives up then; kOpen: stops asking then
-    std::unique_ptr<wire::ManagementTerms> request;  ///< kConnecting
-    std::shared_ptr<const Offer> offer;              ///< server, kUnconfirmed and kOpen
-    uint32_t generation = 1;                         ///< of this record; part of its cookie
+    Duration until = kNever;             ///< kConnecting: gives up then; kOpen: stops asking then
+    std::unique_ptr<Request> request;    ///< kConnecting
+    std::shared_ptr<const Offer> offer;  ///< server, kUnconfirmed and kOpen
+    uint32_t generation = 1;             ///< of this record; part of its cookie
     uint32_t peer = kNone;
     uint32_t previous = kNone, next = kNone;  ///< in the peer's list; `next` also in the free list
     uint32_t local_key = 0, remote_key = 0;
@@ -149,16 +160,23 @@ class Management {
     Code code = Code::kOk;   ///< server: the answer that was given
     wire::Refusal refusal = wire::Refusal::kNone;
   };
+  struct SessionName {
+    uint32_t index, generation;
+  };
   struct Peer {
     std::string address;
     uint64_t own_run = 0;
     uint64_t remote_run = 0;  ///< 0: not known
     uint64_t boot_id = 0;     ///< what endpoints know this run of the peer by; new whenever one is adopted
     uint64_t nonce = 0;       ///< of the unanswered ping; 0: none
-    Duration heard_at{};      ///< last pong, or begin of watching
+    Duration heard_at{};      ///< last message of this relation, or begin of watching
     Duration pinged_at{};
     Duration timer_at = kNever;
-    Duration idle_since{};  ///< while it has no sessions
+    Duration idle_since{};             ///< while it has no sessions
+    Duration answered_at{};            ///< the last answer to a request
+    std::vector<SessionName> waiting;  ///< requests that wait for their turn, from `waiting_first` on
+    size_t waiting_first = 0;
+    uint32_t requests_out = 0;
     uint32_t generation = 1;
     uint32_t first_session = kNone;
     uint32_t session_count = 0;
@@ -230,6 +248,10 @@ class Management {
   void end_session(uint32_t index, Duration now);  ///< a client's record goes, a server's lingers
   void begin_closing(uint32_t index, Duration now);
   void on_session_time(uint32_t index, Duration now);
+  void on_connecting_time(uint32_t index, Duration now);
+  void start_request(uint32_t index, Duration now);
+  void start_waiting_requests(uint32_t peer, Duration now);
+  void stop_counting(uint32_t index, Duration now);
   void arm_session(uint32_t index, Duration at);
   void repeat_later(uint32_t index, Duration interval_max, Duration now);
   uint32_t find_local(const EndpointName& from, uint32_t local_key, bool is_client);

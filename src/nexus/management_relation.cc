@@ -181,6 +181,7 @@ void Management::peer_gone(uint32_t index, const Status& status, Duration now) {
     Session& session = sessions_[at];
     next = session.next;
     if (session.state == State::kConnecting) {
+      if (!session.request->is_sent) continue;
       session.interval_us = static_cast<uint32_t>(options_.retry_min / std::chrono::microseconds(1));
       arm_session(at, now);
       continue;

@@ -124,6 +124,59 @@ TEST_F(ManagementTest, connect__silence_is_unreachable_once_at_the_timeout) {
   EXPECT_EQ(machine(kA).peers(), 0u);
 }
 
+TEST_F(ManagementTest, connect__thousands_take_turns) {
+  const uint32_t at_once = ManagementOptions{}.requests_at_once;
+  constexpr size_t kSessions = 3000;
+  for (size_t i = 0; i < kSessions; i++) world.connect(kA, kClient, kB, kServer);
+  EXPECT_EQ(world.sent_of_kind(wire::ManagementKind::kConnectRequest), at_once);
+  machine(kA).check_invariants();
+  world.run_for(std::chrono::seconds(1));
+  EXPECT_EQ(client().client.size(), kSessions);
+  EXPECT_EQ(world.sent_of_kind(wire::ManagementKind::kConnectRequest), kSessions) << "repeated in good weather";
+  world.expect_settled();
+}
+
+TEST_F(ManagementTest, connect__who_waits_for_a_turn_is_not_late_while_others_are_answered) {
+  server().lag_max = milliseconds(20);
+  constexpr size_t kSessions = 1000;
+  for (size_t i = 0; i < kSessions; i++) world.connect(kA, kClient, kB, kServer, milliseconds(100));
+  world.run_for(milliseconds(150));
+  ASSERT_LT(client().client.size(), kSessions) << "all were served within the timeout of one";
+  world.run_for(std::chrono::seconds(30));
+  EXPECT_EQ(client().client.size(), kSessions);
+  world.expect_settled();
+}
+
+TEST_F(ManagementTest, connect__thousands_to_a_dead_peer_end_with_the_first) {
+  world.crash(kB);
+  for (size_t i = 0; i < 3000; i++) world.connect(kA, kClient, kB, kServer, milliseconds(300));
+  world.run_for(milliseconds(700));
+  ASSERT_EQ(client().log.size(), 3000u);
+  for (const ControlEvent& event : client().log) ASSERT_EQ(event.status.code(), Code::kPeerUnreachable);
+  EXPECT_EQ(machine(kA).sessions(), 0u);
+  machine(kA).check_invariants();
+}
+
+TEST_F(ManagementTest, connect__an_endpoint_that_hangs_delays_the_others_of_its_nexus_only_shortly) {
+  constexpr uint16_t kHangs = 3;
+  world.add_endpoint(kB, kHangs);
+  world.endpoint(kB, kHangs).lag_max = std::chrono::hours(1);
+  for (size_t i = 0; i < 100; i++) world.connect(kA, kClient, kB, kHangs, std::chrono::seconds(10));
+  world.connect(kA, kClient, kB, kServer);
+  world.run_for(std::chrono::seconds(1));
+  EXPECT_EQ(server().server.size(), 1u);
+}
+
+TEST_F(ManagementTest, connect__forgotten_while_waiting_lets_the_next_go) {
+  std::vector<uint32_t> keys;
+  for (size_t i = 0; i < 200; i++) keys.push_back(world.connect(kA, kClient, kB, kServer));
+  for (size_t i = 0; i < 200; i += 2) world.disconnect(kA, kClient, keys[i], true);
+  machine(kA).check_invariants();
+  world.run_for(std::chrono::seconds(1));
+  EXPECT_EQ(client().client.size(), 100u);
+  world.expect_settled();
+}
+
 TEST_F(ManagementTest, connect__forgotten_has_no_result) {
   world.crash(kB);
   world.disconnect(kA, kClient, world.connect(kA, kClient, kB, kServer), true);
@@ -248,6 +301,19 @@ TEST_F(ManagementTest, liveness__a_dead_peer_is_gone_once_for_each_endpoint) {
   EXPECT_TRUE(client().client.empty());
   EXPECT_EQ(machine(kA).sessions(), 0u);
   world.run_for(std::chrono::seconds(10));
+  EXPECT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 1u);
+}
+
+TEST_F(ManagementTest, liveness__answers_count_when_pings_are_lost) {
+  connect_and_settle();
+  world.drops = {wire::ManagementKind::kPing, wire::ManagementKind::kPong};
+  for (int i = 0; i < 20; i++) {
+    world.connect(kA, kClient, kB, kServer);
+    world.run_for(milliseconds(100));
+  }
+  EXPECT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 0u);
+  EXPECT_EQ(client().client.size(), 21u);
+  world.run_for(std::chrono::seconds(1));  // and now nothing comes any more
   EXPECT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 1u);
 }
 

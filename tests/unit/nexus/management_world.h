@@ -68,6 +68,7 @@ class World {
 
   Weather weather;
   std::set<std::pair<size_t, size_t>> cut;  ///< from, to
+  std::set<wire::ManagementKind> drops;     ///< all of these are lost
 
   void boot(size_t i) {
     Host& h = hosts_[i];
@@ -231,7 +232,7 @@ class World {
       last_sent_[kind] = {datagram.content.view().begin(), datagram.content.view().end()};
       sent_[kind]++;
       const size_t to = index_of(datagram.to);
-      if (to == SIZE_MAX || cut.contains({i, to})) continue;
+      if (to == SIZE_MAX || cut.contains({i, to}) || drops.contains(kind)) continue;
       const int copies = chance(weather.drop) ? 0 : chance(weather.duplicate) ? 2 : 1;
       for (int copy = 0; copy < copies; copy++) {
         const Duration delay(
