@@ -1,28 +1,39 @@
-// Objects of one type from slabs: stable addresses, constant time, memory kept until the pool dies.
+// Objects of one type from slabs: stable addresses, constant time, memory kept for reuse until the pool dies.
 // One thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <memory>
 #include <new>
 #include <utility>
 #include <vector>
 
+#include "base/slab.h"
+
 namespace tern::base {
 
-/// take() constructs, give() destroys. Slabs are made of kPerSlab objects; null when there is no memory.
-template <class T, size_t kPerSlab = 64>
+/// take() constructs, give() destroys; null when there is no memory. The first slab has kFirstSlab objects, the next
+/// ones as many as all before together, up to a huge page each: at most half of the memory of a pool has never been
+/// used, and that of large pools is almost all in huge pages.
+template <class T, size_t kFirstSlab = 64>
 class Pool {
  public:
   Pool() = default;
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
+  ~Pool() {
+    for (const Slab& slab : slabs_) unmap_slab(slab.cells, slab.bytes);
+  }
 
   template <class... Args>
   T* take(Args&&... args) {
-    if (free_ == nullptr && !grow()) return nullptr;
     Cell* cell = free_;
-    free_ = cell->next;
+    if (cell != nullptr) {
+      free_ = cell->next;
+    } else {
+      if (fresh_ == fresh_end_ && !grow()) return nullptr;
+      cell = fresh_++;
+    }
     taken_++;
     return new (cell->bytes) T(std::forward<Args>(args)...);
   }
@@ -34,26 +45,38 @@ class Pool {
     taken_--;
   }
   size_t taken() const { return taken_; }
+  /// Of all slabs.
+  size_t bytes() const { return capacity_ * sizeof(Cell); }
 
  private:
   union Cell {
     Cell* next;
     alignas(T) unsigned char bytes[sizeof(T)];
   };
+  static_assert(alignof(Cell) <= 64 && sizeof(Cell) < kHugeSlabBytes);
+  struct Slab {
+    Cell* cells;
+    size_t bytes;
+  };
   bool grow() {
-    std::unique_ptr<Cell[]> slab(new (std::nothrow) Cell[kPerSlab]);
-    if (slab == nullptr) return false;
-    for (size_t i = kPerSlab; i-- > 0;) {
-      slab[i].next = free_;
-      free_ = &slab[i];
-    }
-    slabs_.push_back(std::move(slab));
+    constexpr size_t kHugeCount = kHugeSlabBytes / sizeof(Cell);
+    const size_t count = std::min(std::max(kFirstSlab, capacity_), kHugeCount);
+    const size_t bytes = count == kHugeCount ? kHugeSlabBytes : count * sizeof(Cell);
+    auto* cells = static_cast<Cell*>(map_slab(bytes));
+    if (cells == nullptr) return false;
+    slabs_.push_back({cells, bytes});
+    fresh_ = cells;
+    fresh_end_ = cells + count;
+    capacity_ += count;
     return true;
   }
 
   Cell* free_ = nullptr;
+  Cell* fresh_ = nullptr;  ///< never used, to the end of the newest slab
+  Cell* fresh_end_ = nullptr;
   size_t taken_ = 0;
-  std::vector<std::unique_ptr<Cell[]>> slabs_;
+  size_t capacity_ = 0;
+  std::vector<Slab> slabs_;
 };
 
 }  // namespace tern::base

@@ -1,0 +1,36 @@
+#include "base/slab.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <new>
+
+namespace tern::base {
+
+namespace {
+constexpr std::align_val_t kAlignment{64};
+
+size_t in_huge_pages(size_t bytes) { return (bytes + kHugeSlabBytes - 1) & ~(kHugeSlabBytes - 1); }
+}  // namespace
+
+void* map_slab(size_t bytes) {
+  if (bytes < kHugeSlabBytes) return ::operator new(bytes, kAlignment, std::nothrow);
+  bytes = in_huge_pages(bytes);
+  // The system aligns to small pages only: take one huge page more, and give back what is outside.
+  void* const taken =
+      mmap(nullptr, bytes + kHugeSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (taken == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(taken);
+  const size_t before = -reinterpret_cast<uintptr_t>(begin) & (kHugeSlabBytes - 1);
+  if (before != 0) munmap(begin, before);
+  munmap(begin + before + bytes, kHugeSlabBytes - before);
+  (void)madvise(begin + before, bytes, MADV_HUGEPAGE);  // where there are none, small ones do
+  return begin + before;
+}
+
+void unmap_slab(void* slab, size_t bytes) {
+  if (bytes < kHugeSlabBytes) return ::operator delete(slab, kAlignment);
+  munmap(slab, in_huge_pages(bytes));
+}
+
+}  // namespace tern::base
