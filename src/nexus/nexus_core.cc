@@ -247,8 +247,7 @@ void NexusCore::answer_connect(EndpointPort& from, uint64_t token, Status status
                   Management& machine, Duration now) { machine.answer_connect(name, token, status, terms, now); });
 }
 
-void NexusCore::disconnect(EndpointPort& from, const PeerNexus&, uint16_t, uint32_t local_key, uint32_t,
-                           bool is_client_side) {
+void NexusCore::disconnect(EndpointPort& from, uint32_t local_key, bool is_client_side) {
   impl_->post([name = impl_->name_of(from), local_key, is_client_side](Management& machine, Duration now) {
     machine.disconnect(name, local_key, is_client_side, now);
   });
@@ -260,7 +259,7 @@ void NexusCore::forget(EndpointPort& from, uint32_t local_key) {
   });
 }
 
-void NexusCore::ask_liveness(EndpointPort& from, const PeerNexus&, uint16_t, uint32_t local_key, uint32_t) {
+void NexusCore::ask_liveness(EndpointPort& from, uint32_t local_key) {
   impl_->post([name = impl_->name_of(from), local_key](Management& machine, Duration now) {
     machine.ask_liveness(name, local_key, now);
   });

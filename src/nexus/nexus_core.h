@@ -49,15 +49,13 @@ class TERN_API NexusCore {
   /// with our terms. The machine keeps it, and gives it again if the request arrives again.
   void answer_connect(EndpointPort& from, uint64_t token, Status status, SessionTerms terms);
   /// Either side has ended the session: tells the peer until it acknowledges or is gone, forgets it here.
-  void disconnect(EndpointPort& from, const PeerNexus& peer, uint16_t peer_endpoint, uint32_t local_key,
-                  uint32_t remote_key, bool is_client_side);
+  void disconnect(EndpointPort& from, uint32_t local_key, bool is_client_side);
   /// Client side, before kConnectResult: the session is not wanted any more. If the server says yes after all, it is
   /// told to disconnect.
   void forget(EndpointPort& from, uint32_t local_key);
   /// Client side: is the server end of this session alive? Zero or one kLiveness follows; kPeerGone instead if the
   /// peer Nexus does not answer for the liveness timeout.
-  void ask_liveness(EndpointPort& from, const PeerNexus& peer, uint16_t peer_endpoint, uint32_t local_key,
-                    uint32_t remote_key);
+  void ask_liveness(EndpointPort& from, uint32_t local_key);
 
   /// Runs `task` on a worker thread. False: the queue is full or there are no threads to be had.
   bool submit_work(std::function<void()> task);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 
@@ -25,6 +26,16 @@ constexpr uint64_t kPeerLostNs = 50'000'000;
 /// the cache (measured, ANCHORS: 8 in rotation 95-100 % of a bare copy, 32 in rotation 33-51 %).
 constexpr uint32_t kBulkBytes = 512u << 10;
 constexpr uint32_t kBulkPacketsMin = 8;
+
+/// A session whose next business is not within so many RTOs is not looked at each RTO.
+constexpr uint64_t kRestRtos = 4;
+/// So many sessions ahead their memory is fetched: a look takes a few ns, and memory a hundred.
+constexpr size_t kTicksAhead = 8;
+
+/// Its calls have ended since the last look, and it will be looked at when its report is due.
+bool is_done_for_now(const Client& client) {
+  return client.is_resting && client.session.is_at_rest() && client.queue == nullptr && client.peer_lost_ns == 0;
+}
 
 uint64_t to_ns(Duration duration) { return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0)); }
 
@@ -147,9 +158,8 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   if (client == nullptr) return Status(Code::kNoMemory, "no memory for another session");
   clients_.put(key, client);
   clients_to_send_.make_room(clients_.size() + dead_clients_.size());
-  client->connect_until_ns = now_ns_ + to_ns(options.connect_timeout);
-  client->peer_endpoint = parsed->endpoint_id;
-  client->nexus.address = *address;
+  client->opening = std::make_unique<Opening>();
+  client->opening->timeout_ns = to_ns(options.connect_timeout);
 
   nexus::SessionTerms wish;
   wish.transport = port_.transport;
@@ -171,7 +181,7 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
     counters_.sessions_failed++;
     return end_client(client, event.status, false);
   }
-  client->nexus = event.peer;
+  client->peer_boot_id = event.peer.boot_id;
   client->is_accepted = true;
   auto refuse = [&](Status status) {
     counters_.sessions_failed++;
@@ -181,13 +191,15 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
       terms.window < 1 || terms.window > client->session.window() || terms.credits < 1) {
     return refuse({Code::kRefused, "the server's terms are outside of what this version asked for"});
   }
-  auto peer = connect_peer(terms.address, host_of(client->nexus.address));
+  auto peer = connect_peer(terms.address, host_of(event.peer.address));
   if (!peer.ok()) return refuse(peer.status());
   client->peer = *peer;
   client->has_peer = true;
   client->session.on_accepted(terms.session_key, terms.payload_bytes_max, terms.window, terms.credits, now_ns_);
-  client->path_probe_gap_ns = rto_ns_min_;
-  client->next_path_probe_ns = now_ns_;
+  // The path has its own time: the session may have waited long for its turn to be accepted.
+  client->opening->until_ns = now_ns_ + std::min(client->opening->timeout_ns, UINT64_MAX - now_ns_);
+  client->opening->path_probe_gap_ns = rto_ns_min_;
+  client->opening->next_path_probe_ns = now_ns_;
   client->is_opening = true;
   opening_.push_back(client);
   open_step(client);
@@ -195,7 +207,8 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
 
 /// A session is open once a full packet has been answered by a full packet (clause 7.7).
 void EndpointCore::open_step(Client* client) {
-  if (now_ns_ >= client->connect_until_ns) {
+  Opening& opening = *client->opening;
+  if (now_ns_ >= opening.until_ns) {
     counters_.sessions_failed++;
     return end_client(client,
                       {Code::kPeerUnreachable,
@@ -213,10 +226,10 @@ void EndpointCore::open_step(Client* client) {
     case transport::PeerState::kReady:
       break;
   }
-  if (now_ns_ < client->next_path_probe_ns) return;
+  if (now_ns_ < opening.next_path_probe_ns) return;
   path_probes_.push_back(client);
-  client->next_path_probe_ns = now_ns_ + client->path_probe_gap_ns;
-  client->path_probe_gap_ns = std::min(2 * client->path_probe_gap_ns, kPathProbeGapNsMax);
+  opening.next_path_probe_ns = now_ns_ + opening.path_probe_gap_ns;
+  opening.path_probe_gap_ns = std::min(2 * opening.path_probe_gap_ns, kPathProbeGapNsMax);
 }
 
 Status EndpointCore::destroy_session(Session session) {
@@ -224,10 +237,8 @@ Status EndpointCore::destroy_session(Session session) {
     return {Code::kWrongThread, "destroy_session() belongs to the thread that runs the event loop: use post()"};
   }
   Client* client = find_client(session);
-  if (client == nullptr) return {Code::kSessionReset, "this session is gone already"};
-  for (const Ending& ending : ending_) {
-    if (ending.key == client->session.local_key()) return {Code::kSessionReset, "this session is gone already"};
-  }
+  if (client == nullptr || client->is_ending) return {Code::kSessionReset, "this session is gone already"};
+  client->is_ending = true;
   ending_.push_back({client->session.local_key(), {Code::kCancelled, "its session was destroyed"}});
   disarm();
   return {};
@@ -243,11 +254,13 @@ void EndpointCore::end_client(Client* client, Status status, bool tell_peer) {
   const uint32_t key = client->session.local_key();
   if (client->is_dead) return;
   client->is_dead = true;
+  // Departing is being listed elsewhere, where a key that means nothing does no harm.
+  if (std::exchange(client->is_departing, false)) client->is_listed_to_send = false;
   clients_.retire(key);
   if (!client->is_accepted) {
     nexus_.forget(port_, key);
   } else if (tell_peer) {
-    nexus_.disconnect(port_, client->nexus, client->peer_endpoint, key, client->session.remote_key(), true);
+    nexus_.disconnect(port_, key, true);
   }
   if (client->has_peer) disconnect_peer(client->peer);
   dead_clients_.push_back(client);
@@ -337,11 +350,10 @@ bool EndpointCore::tick(Client* client) {
     at_latest(client->peer_lost_ns + kPeerLostNs);
   }
   const session::ClientTick result = client->session.tick(now_ns_);
-  at_latest(result.next_ns);
+  uint64_t next_ns = result.next_ns;
   if (result.has_timed_out) counters_.timeouts++;
   if (result.ask_liveness) {
-    nexus_.ask_liveness(port_, client->nexus, client->peer_endpoint, client->session.local_key(),
-                        client->session.remote_key());
+    nexus_.ask_liveness(port_, client->session.local_key());
   }
   if (result.has_failed) {
     counters_.sessions_failed++;
@@ -356,12 +368,31 @@ bool EndpointCore::tick(Client* client) {
   }
   finish_queued(client, late, [&](const QueuedCall& call) {
     if (call.deadline_ns <= now_ns_) return true;
-    at_latest(call.deadline_ns);
+    next_ns = std::min(next_ns, call.deadline_ns);
     return false;
   });
   if (client->queue != nullptr) start_queued(client);
-  if (client->session.wants_to_send()) list_to_send(client);
-  return !result.is_idle || client->queue != nullptr;
+  bool must_stay = client->peer_lost_ns != 0 || (client->queue != nullptr && client->session.has_free_slot());
+  if (client->session.wants_to_send()) {
+    list_to_send(client);
+    must_stay = true;
+  }
+  if (must_stay) next_ns = std::min(next_ns, now_ns_ + rto_ns_min_);
+  return next_ns != UINT64_MAX && !rest(client, next_ns);
+}
+
+/// False: that is too soon, it goes on ticking.
+bool EndpointCore::rest(Client* client, uint64_t until_ns) {
+  const bool is_soon = until_ns - now_ns_ < kRestRtos * rto_ns_min_ || until_ns <= now_ns_;
+  if (is_soon || (client->is_resting && until_ns < client->rest_until_ns)) {
+    at_latest(until_ns);
+    return false;
+  }
+  if (client->is_resting) return true;  // and will be looked at too early, if anything
+  client->is_resting = true;
+  client->rest_until_ns = until_ns;
+  resting_.add(until_ns, client->session.local_key());
+  return true;
 }
 
 // ---- Server sessions ----
@@ -401,8 +432,7 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   servers_.put(key, server);
   servers_to_send_.make_room(servers_.size() + dead_servers_.size());
   server->peer = *peer;
-  server->nexus = event.peer;
-  server->peer_endpoint = wish.endpoint_id;
+  server->peer_boot_id = event.peer.boot_id;
 
   nexus::SessionTerms answer;
   answer.transport = port_.transport;
@@ -443,8 +473,7 @@ void EndpointCore::end_server(Server* server, bool tell_peer) {
     if (ServerSlot* slot = server->session.slot(i); slot != nullptr) end_server_slot(server, slot);
   }
   if (tell_peer) {
-    nexus_.disconnect(port_, server->nexus, server->peer_endpoint, server->session.local_key(),
-                      server->session.remote_key(), false);
+    nexus_.disconnect(port_, server->session.local_key(), false);
   }
   disconnect_peer(server->peer);
   dead_servers_.push_back(server);
@@ -510,11 +539,11 @@ void EndpointCore::read_control_events() {
 void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
   std::vector<Client*> clients;
   clients_.for_each([&](Client* client) {
-    if (client->is_accepted && client->nexus.boot_id == event.peer.boot_id) clients.push_back(client);
+    if (client->is_accepted && client->peer_boot_id == event.peer.boot_id) clients.push_back(client);
   });
   std::vector<Server*> servers;
   servers_.for_each([&](Server* server) {
-    if (server->nexus.boot_id == event.peer.boot_id) servers.push_back(server);
+    if (server->peer_boot_id == event.peer.boot_id) servers.push_back(server);
   });
   counters_.sessions_failed += clients.size() + servers.size();
   for (Server* server : servers) end_server(server, false);
@@ -570,13 +599,21 @@ void EndpointCore::run_due() {
       continue;
     }
     client->is_opening = false;
+    client->opening.reset();
     opening_[i] = opening_.back();
     opening_.pop_back();
   }
 
+  resting_.run(now_ns_, [&](uint32_t key) {
+    if (Client* client = clients_.find(key); client != nullptr) {
+      client->is_resting = false;
+      start_ticking(client);
+    }
+  });
   for (size_t i = 0; i < ticking_.size();) {
+    if (i + kTicksAhead < ticking_.size()) __builtin_prefetch(ticking_[i + kTicksAhead]);
     Client* client = ticking_[i];
-    if (!client->is_dead && tick(client)) {
+    if (!client->is_dead && !is_done_for_now(*client) && tick(client)) {
       i++;
       continue;
     }
@@ -584,6 +621,7 @@ void EndpointCore::run_due() {
     ticking_[i] = ticking_.back();
     ticking_.pop_back();
   }
+  if (!resting_.empty()) at_latest(resting_.next_ns());
 }
 
 void EndpointCore::depart_later(Client* client) {
@@ -602,8 +640,7 @@ void EndpointCore::set_budgets() {
 void EndpointCore::free_dead() {
   for (size_t i = 0; i < dead_clients_.size();) {
     Client* client = dead_clients_[i];
-    const bool is_listed = client->is_listed_to_send && !client->is_departing;
-    if (is_listed || client->is_ticking || client->is_opening) {
+    if (client->is_listed_to_send || client->is_ticking || client->is_opening) {
       next_due_ns_ = now_ns_;  // the lists drop it when they are next walked
       i++;
       continue;

@@ -36,39 +36,46 @@ struct QueuedCall {
   session::Continuation continuation;
 };
 
-/// The client end of a session and what the endpoint keeps with it.
-struct Client {
-  Client(const session::ClientTerms& terms, session::ClientPools& pools) : session(terms, pools) {}
-
-  session::ClientSession session;
-  transport::PeerId peer = 0;
-  bool is_listed_to_send = false;
-  bool is_ticking = false;
-  bool is_opening = false;
-  bool is_departing = false;  ///< paced: listed to send, in the departure queue
-  bool has_peer = false;
-  uint64_t peer_lost_ns = 0;  ///< since when the transport knows the peer to be gone; 0: it does not
-  bool is_dead = false;       ///< its key is retired; freed when no list names it
-  std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: empty
-  // Control only.
-  uint64_t connect_until_ns = 0;
-  uint64_t next_path_probe_ns = 0;
-  uint64_t path_probe_gap_ns = 0;
-  bool is_accepted = false;
-  uint16_t peer_endpoint = 0;
-  nexus::PeerNexus nexus;
+/// A session that is being opened.
+struct Opening {
+  uint64_t timeout_ns;
+  uint64_t until_ns;  ///< once the server has said yes
+  uint64_t next_path_probe_ns;
+  uint64_t path_probe_gap_ns;
 };
 
-/// The server end of a session.
-struct Server {
+/// The client end of a session and what the endpoint keeps with it. What every call touches comes first, here and in
+/// the session: three cache lines, then the session's own slots and packets.
+struct alignas(64) Client {
+  Client(const session::ClientTerms& terms, session::ClientPools& pools) : session(terms, pools) {}
+
+  transport::PeerId peer = 0;
+  bool is_listed_to_send = false;
+  bool is_ticking = false;    ///< on ticking_
+  bool is_resting = false;    ///< in resting_
+  bool is_departing = false;  ///< paced: listed to send, in the departure queue
+  bool is_dead = false;       ///< its key is retired; freed when no list names it
+  bool is_opening = false;
+  bool is_accepted = false;
+  bool has_peer = false;
+  session::ClientSession session;
+  std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: empty
+  uint64_t rest_until_ns = 0;                     ///< is_resting
+  uint64_t peer_lost_ns = 0;         ///< since when the transport knows the peer to be gone; 0: it does not
+  std::unique_ptr<Opening> opening;  ///< null: open
+  uint64_t peer_boot_id = 0;         ///< nexus::PeerNexus
+  bool is_ending = false;            ///< in ending_
+};
+
+/// The server end of a session, laid out likewise: two lines.
+struct alignas(64) Server {
   Server(const session::ServerTerms& terms, session::ServerPools& pools) : session(terms, pools) {}
 
-  session::ServerSession session;
   transport::PeerId peer = 0;
   bool is_listed_to_send = false;
   bool is_dead = false;
-  uint16_t peer_endpoint = 0;
-  nexus::PeerNexus nexus;
+  uint64_t peer_boot_id = 0;  ///< nexus::PeerNexus
+  session::ServerSession session;
 };
 
 /// Index and generation to object; a retired entry keeps the name that its next object will have. The low half of a
@@ -227,6 +234,10 @@ class TERN_API EndpointCore {
   void read_mail();
   void read_control_events();
   void run_due();  ///< timers, ticks, opening sessions, whatever waits for tickets
+  /// The session has, or will soon have, something that must not be late.
+  void start_ticking(Client* client) {
+    if (!client->is_ticking) begin_to_tick(client);
+  }
   bool has_due() const {
     return now_ns_ >= next_due_ns_ || !waiting_for_ticket_.empty() || !releases_.empty() || !ending_.empty();
   }
@@ -234,6 +245,7 @@ class TERN_API EndpointCore {
   /// session ends. Nothing is tried meanwhile but at the ticks.
   void on_peer_lost(Client* client) {
     if (client->peer_lost_ns == 0) client->peer_lost_ns = now_ns_;
+    start_ticking(client);
   }
   /// When run_due() has something to do next, if nothing else happens before.
   uint64_t next_due_ns() const { return next_due_ns_; }
@@ -353,18 +365,27 @@ class TERN_API EndpointCore {
   // calls
   Endpoint::Started start_call_slow(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
                                     Duration deadline);
+  [[gnu::noinline]] Endpoint::Started start_first_call(Session session, uint16_t type, MsgBuf& request,
+                                                       MsgBuf& response, Duration deadline);
   Endpoint::Started refuse_call(Status status) {
     refusal_ = status;
     return {nullptr, 0};
   }
   void start_queued(Client* client);
-  void start_ticking(Client* client);
+  /// Calls waited for the credit that has come back.
+  void send_waiting(Client* client) {
+    start_ticking(client);
+    list_to_send(client);
+  }
   void after_input(Client* client) {
     if (client->queue != nullptr) [[unlikely]]
       start_queued(client);
     if (!client->is_listed_to_send && client->session.wants_to_send()) [[unlikely]]
-      list_to_send(client);
-    at_latest(client->session.loss_check_at_ns());
+      send_waiting(client);
+    if (client->session.loss_check_at_ns() != UINT64_MAX) {
+      start_ticking(client);
+      at_latest(client->session.loss_check_at_ns());
+    }
   }
   void finish(Client* client, session::ClientSlot* slot, Status status, uint16_t app_code);
   template <class F>
@@ -377,7 +398,9 @@ class TERN_API EndpointCore {
   // client sessions
   void open_step(Client* client);
   void end_client(Client* client, Status status, bool tell_peer);
+  [[gnu::noinline]] void begin_to_tick(Client* client);
   bool tick(Client* client);
+  bool rest(Client* client, uint64_t until_ns);
   void finish_verdict(Client* client, const session::ClientVerdict& verdict);
   void count_drop(session::Drop drop);
   // server side
@@ -407,7 +430,10 @@ class TERN_API EndpointCore {
   void end_server(Server* server, bool tell_peer);
   void release_after(uint64_t ticket, detail::Buffer* buffer);
   Server* admit(const wire::Header& header, uint64_t* number);
-  void heard_from(Server* server);
+  void heard_from(Server* server) {
+    server->session.heard_epoch = credit_epoch_;
+    sessions_heard_++;
+  }
   void on_connect_request(const nexus::ControlEvent& event);
   void on_connect_result(const nexus::ControlEvent& event);
   void on_peer_gone(const nexus::ControlEvent& event);
@@ -427,7 +453,11 @@ class TERN_API EndpointCore {
   uint64_t timer_sequence_ = 0;
   std::vector<Finished> waiting_for_ticket_;
   std::vector<Release> releases_;
+  /// Sessions with something due within some RTOs: looked at about once an RTO.
   std::vector<Client*> ticking_;
+  /// Keys of those whose next business is further away (a report, a probe of a slow handler), each at most once. An
+  /// idle session is in neither.
+  cc::DepartureQueue resting_;
   std::vector<Client*> opening_;
   std::vector<Ending> ending_;
   std::vector<Client*> dead_clients_;
@@ -460,12 +490,14 @@ class TERN_API EndpointCore {
   Server* server = servers_.find(header.session_key());
   const uint32_t type = header.request_type();
   if (server == nullptr || type >= dispatch_types_ || payload.bytes >= dispatch_[type].limit_bytes ||
-      payload.lease != nullptr || server->session.heard_epoch != credit_epoch_) [[unlikely]] {
+      payload.lease != nullptr) [[unlikely]] {
     return false;
   }
   session::ServerSlot* slot = server->session.try_begin(header, payload.bytes, now_ns_);
   if (slot == nullptr) [[unlikely]]
     return false;
+  if (server->session.heard_epoch != credit_epoch_) [[unlikely]]
+    heard_from(server);
   auto* incoming = static_cast<Incoming*>(slot->call);
   if (incoming == nullptr) [[unlikely]] {
     incoming = make_record(server, slot);
@@ -495,7 +527,7 @@ class TERN_API EndpointCore {
   if (slot == nullptr) [[unlikely]]
     return false;
   if (!client->is_listed_to_send && client->session.wants_to_send()) [[unlikely]]
-    list_to_send(client);  // calls that waited for the credit
+    send_waiting(client);
   if (slot->ticket > released_ || client->queue != nullptr) [[unlikely]] {
     finish(client, slot, Status(), 0);
   } else {
@@ -568,7 +600,7 @@ inline void EndpointCore::send_answer(Incoming* incoming) {
   if (deadline != Duration::max()) [[unlikely]]
     return slowly();
   if (!client->is_ticking) [[unlikely]]
-    return slowly();
+    return start_first_call(session, type, request, response, deadline);
   session::ClientSlot* slot = client->session.try_begin(out, in, type);  // a queue means that there is no free slot
   if (slot == nullptr) [[unlikely]]
     return slowly();

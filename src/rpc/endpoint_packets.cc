@@ -53,7 +53,7 @@ Endpoint::Started EndpointCore::start_call_slow(Session session, uint16_t type, 
     deadline_ns = now_ns_ + static_cast<uint64_t>(std::max<int64_t>(deadline.count(), 0));
     at_latest(deadline_ns);
   }
-  if (!client->is_ticking) start_ticking(client);
+  start_ticking(client);
   const uint32_t sequence = call_sequence_ + 1;
   const uint64_t id = uint64_t{client->session.local_key()} << 32 | sequence;
   if (client->session.has_free_slot() && client->queue == nullptr) {
@@ -77,7 +77,17 @@ Endpoint::Started EndpointCore::start_call_slow(Session session, uint16_t type, 
   return {&call.continuation, id};
 }
 
-void EndpointCore::start_ticking(Client* client) {
+/// The common case on a session that was at rest. A function of its own, for then start_call() calls nothing that it
+/// would have to return from.
+Endpoint::Started EndpointCore::start_first_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
+                                                 Duration deadline) {
+  start_ticking(find_client(session));
+  return start_call(session, type, request, response, deadline);
+}
+
+/// Whoever comes here is about to use a session that was not used for a while: its lines are on their way at once.
+void EndpointCore::begin_to_tick(Client* client) {
+  client->session.prefetch();
   client->is_ticking = true;
   ticking_.push_back(client);
   at_latest(now_ns_ + rto_ns_min_);
@@ -88,7 +98,8 @@ void EndpointCore::start_queued(Client* client) {
   while (client->queue != nullptr && client->session.has_free_slot()) {
     QueuedCall& call = client->queue->front();
     ClientSlot* slot = client->session.begin(call.request, call.response, call.type);
-    if (slot == nullptr) return at_latest(now_ns_ + rto_ns_min_);  // no memory now: the next tick tries again
+    start_ticking(client);
+    if (slot == nullptr) return;  // no memory now: the next tick tries again
     slot->continuation = std::move(call.continuation);
     slot->deadline_ns = call.deadline_ns;
     slot->call_sequence = call.sequence;
@@ -359,11 +370,6 @@ void EndpointCore::on_answered(Incoming* incoming) {
   }
   Mailbox::rest(incoming);
   list_to_send(server);
-}
-
-void EndpointCore::heard_from(Server* server) {
-  server->session.heard_epoch = credit_epoch_;
-  sessions_heard_++;
 }
 
 void EndpointCore::start_credit_epoch() {

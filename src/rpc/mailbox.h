@@ -33,8 +33,14 @@ struct Server;
 /// stays with the Request and goes home with it. Made and given back by the owner thread while the endpoint lives,
 /// under the mailbox's mutex afterwards. At rest, in a slot or not: not open, not stable, not cancelled, no deadline,
 /// no buffers.
-struct Incoming : detail::RequestFront {
+struct alignas(64) Incoming : detail::RequestFront {
   enum class Answer : uint8_t { kDropped, kResponse, kFailure };
+
+  // With the front, in one cache line: what an answer in place touches.
+  Server* server = nullptr;             ///< owner thread only; null: nobody waits for the answer any more
+  session::ServerSlot* slot = nullptr;  ///< owner thread only, with `server`
+  Mailbox* mailbox = nullptr;           ///< as long as the record exists
+  EndpointCore* core = nullptr;         ///< likewise; owner thread only
 
   wire::FailureCode failure = wire::FailureCode::kNoResponse;
   Answer answer = Answer::kDropped;
@@ -44,13 +50,9 @@ struct Incoming : detail::RequestFront {
   std::atomic<bool> is_stable{false};
   std::atomic<bool> is_cancelled{false};
   uint64_t deadline_ns = UINT64_MAX;
-  Mailbox* mailbox = nullptr;    ///< as long as the record exists
-  EndpointCore* core = nullptr;  ///< likewise; owner thread only
   Incoming* next_free = nullptr;
-  Server* server = nullptr;             ///< owner thread only; null: nobody waits for the answer any more
-  session::ServerSlot* slot = nullptr;  ///< owner thread only, with `server`
-  detail::Buffer* response = nullptr;   ///< the answer, where it is not in `room`
-  detail::Buffer* copy = nullptr;       ///< holds `data` once it is stable
+  detail::Buffer* response = nullptr;  ///< the answer, where it is not in `room`
+  detail::Buffer* copy = nullptr;      ///< holds `data` once it is stable
 
   /// Owner thread only: the request is with the application.
   bool is_open() const { return progress == Progress::kOpen; }

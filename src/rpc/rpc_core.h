@@ -199,7 +199,7 @@ void RpcCore<Impl>::transmit() {
     clients_to_send_.filter([this](Client * client) __attribute__((always_inline)) {
       if (!client->is_dead && transmit_client(client)) [[unlikely]]
         return true;
-      client->is_listed_to_send = client->is_departing && !client->is_dead;
+      client->is_listed_to_send = client->is_departing;
       return false;
     });
     // What was sent now may want a look when its answer is late.
@@ -241,6 +241,7 @@ bool RpcCore<Impl>::transmit_rest(Client* client) {
     if (turn == Turn::kSentAgain) counters_.retransmissions++;
   } while (turn >= Turn::kSent && packets < kPacketsPerTurn);
   counters_.packets_sent += packets;
+  if (session.packets_in_flight() != 0) start_ticking(client);
   // What is left waits for an acknowledgement or for room to receive; either puts the session on the list again.
   if (turn == Turn::kNothing) return false;
   if (turn == Turn::kRefused) {

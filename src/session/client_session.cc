@@ -11,7 +11,8 @@ namespace {
 
 using Phase = ClientSlot::Phase;
 
-constexpr uint64_t kRingSizeFirst = 16;
+/// Of a ring that does not lie in the session.
+constexpr uint64_t kRingSizeMin = 16;
 /// Beyond this many numbers between the oldest unanswered packet and the next, the oldest counts as lost: 128
 /// credits, and as many packets answered meanwhile, several times over.
 constexpr uint64_t kRingSizeMax = 4096;
@@ -65,14 +66,14 @@ ClientSession::~ClientSession() {
   for (uint32_t i = 0; i < window_ && slots_ != nullptr; i++) {
     if (slots_[i] == nullptr) continue;
     if (slots_[i]->transfer != nullptr) drop_transfer(slots_[i]);
-    pools_.slots.give(slots_[i]);
+    if (slots_[i] != &first_slot_) pools_.slots.give(slots_[i]);
   }
   // Response packets that were asked for and never came are no longer awaited.
   for (uint64_t n = oldest_; n < next_number_; n++) {
     if (sent(n).is_rfr()) give_back_room(sent(n).missing);
   }
-  delete[] slots_;
-  if (ring_ != &no_ring_) delete[] ring_;
+  if (slots_ != first_slots_) delete[] slots_;
+  drop_ring();
 }
 
 void ClientSession::on_accepted(uint32_t remote_key, uint32_t payload_max, uint8_t window, uint8_t credits,
@@ -101,7 +102,7 @@ bool ClientSession::on_path_reply(const wire::Header& header, uint32_t payload_b
     return false;  // none was sent
   note_server_packet(header, now_ns);
   if (state_ == State::kOpen) return false;
-  slots_ = new (std::nothrow) ClientSlot*[terms_.window]();
+  slots_ = terms_.window <= kFirstSlots ? first_slots_ : new (std::nothrow) ClientSlot*[terms_.window]();
   if (slots_ == nullptr) return false;
   window_ = terms_.window;
   window_mask_ = terms_.window == 64 ? UINT64_MAX : (uint64_t{1} << terms_.window) - 1;
@@ -115,7 +116,7 @@ bool ClientSession::on_path_reply(const wire::Header& header, uint32_t payload_b
 // ---- Calls ----
 
 ClientSlot* ClientSession::make_slot(uint32_t index) {
-  ClientSlot* slot = pools_.slots.take();
+  ClientSlot* slot = index == 0 ? &first_slot_ : pools_.slots.take();
   if (slot == nullptr) return nullptr;
   slot->request_number = (first_request_count_ << wire::kSlotBits | index) - wire::kSlotsMax;
   slots_[index] = slot;
@@ -370,6 +371,8 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
     case wire::Kind::kReport:
       detours_ &= static_cast<uint8_t>(~kReportDue);
       reported_number_ = next_number_;
+      advance_oldest();
+      if (oldest_ == next_number_) drop_ring();
       break;
     default:  // probe or cancel
       control_mask_ &= ~bit(packet.slot_index);
@@ -396,29 +399,27 @@ void ClientSession::grow_ring() {
     advance_oldest();
     return;
   }
-  const uint64_t size = ring_size_ == 0 ? kRingSizeFirst : 2 * ring_size_;
+  const uint64_t size = std::max(kRingSizeMin, 2 * ring_size_);
   Sent* ring = new (std::nothrow) Sent[size]();
   if (ring == nullptr) {
-    CHECK(ring_size_, >, 0u);  // not even 384 bytes
     lose(oldest_, sent(oldest_).time_ns);
     advance_oldest();
     return;
   }
   for (uint64_t n = oldest_; n < next_number_; n++) ring[n & (size - 1)] = sent(n);
-  if (ring_ != &no_ring_) delete[] ring_;
+  if (ring_ != first_ring_) delete[] ring_;
   ring_ = ring;
   ring_size_ = size;
   ring_mask_ = size - 1;
 }
 
-/// Room in the ring for a packet of each slot. False: no memory; nothing can be sent now.
-bool ClientSession::make_room() {
-  while (ring_size_ - (next_number_ - oldest_) < window_) {
-    const uint64_t size = ring_size_, oldest = oldest_;
-    grow_ring();
-    if (ring_size_ == size && oldest_ == oldest) return false;
-  }
-  return true;
+/// No packet is unanswered: the session's own ring will do again.
+void ClientSession::drop_ring() {
+  if (ring_ == first_ring_) return;
+  delete[] ring_;
+  ring_ = first_ring_;
+  ring_size_ = kFirstRing;
+  ring_mask_ = kFirstRing - 1;
 }
 
 // ---- Packets in ----
@@ -766,7 +767,12 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
       }
       report_at_ns_ = now_ns + terms_.report_delay_ns;
     }
-    if (report_at_ns_ != UINT64_MAX && now_ns >= report_at_ns_) {
+    if (now_ns >= report_at_ns_) {
+      // There were calls since, so short that no tick has seen them.
+      const uint64_t quiet_ns = now_ns - std::min(now_ns, last_answer_ns_);
+      if (quiet_ns < terms_.report_delay_ns) report_at_ns_ = now_ns + terms_.report_delay_ns - quiet_ns;
+    }
+    if (now_ns >= report_at_ns_) {
       detours_ |= kReportDue;
       report_at_ns_ = UINT64_MAX;
       credit_limit_ = std::min<uint32_t>(credit_limit_, start_credits_);

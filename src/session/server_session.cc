@@ -21,25 +21,31 @@ void store_u64(std::byte* to, uint64_t value) {
 
 }  // namespace
 
-ServerSession::ServerSession(const ServerTerms& terms, ServerPools& pools) : pools_(pools), terms_(terms) {
-  slot_mask_ = std::bit_ceil(uint32_t{terms.window}) - 1;
-  slots_ = new ServerSlot*[slot_mask_ + 1]();
+ServerSession::ServerSession(const ServerTerms& terms, ServerPools& pools)
+    : slot_mask_(std::bit_ceil(uint32_t{terms.window}) - 1),
+      remote_key_(terms.remote_key),
+      payload_bytes_max_(terms.payload_bytes_max),
+      pools_(pools),
+      local_key_(terms.local_key),
+      first_request_count_(terms.first_request_count),
+      window_(terms.window) {
+  slots_ = window_ <= kFirstSlots ? first_slots_ : new ServerSlot*[slot_mask_ + 1]();
 }
 
 ServerSession::~ServerSession() {
-  for (uint32_t i = 0; i < terms_.window; i++) {
+  for (uint32_t i = 0; i < window_; i++) {
     if (slots_[i] == nullptr) continue;
     CHECK(slots_[i]->assembly == nullptr, ==, true);
     CHECK(slots_[i]->response == nullptr, ==, true);
-    pools_.slots.give(slots_[i]);
+    if (slots_[i] != &first_slot_) pools_.slots.give(slots_[i]);
   }
-  delete[] slots_;
+  if (slots_ != first_slots_) delete[] slots_;
 }
 
 ServerSlot* ServerSession::make_slot(uint32_t index) {
-  ServerSlot* slot = pools_.slots.take();
+  ServerSlot* slot = index == 0 ? &first_slot_ : pools_.slots.take();
   if (slot == nullptr) return nullptr;
-  slot->request_number = (terms_.first_request_count << wire::kSlotBits | index) - wire::kSlotsMax;
+  slot->request_number = (first_request_count_ << wire::kSlotBits | index) - wire::kSlotsMax;
   slots_[index] = slot;
   return slot;
 }
@@ -50,7 +56,7 @@ bool ServerSession::begin_long(ServerSlot* slot, const wire::Header& header, uin
   if (assembly == nullptr) return false;
   begin(slot, header, number, now_ns);
   assembly->packets =
-      static_cast<uint32_t>((uint64_t{slot->request_bytes} + terms_.payload_bytes_max - 1) / terms_.payload_bytes_max);
+      static_cast<uint32_t>((uint64_t{slot->request_bytes} + payload_bytes_max_ - 1) / payload_bytes_max_);
   assembly->buffer = buffer;
   slot->assembly = assembly;
   slot->phase = Phase::kReceiving;
@@ -60,7 +66,7 @@ bool ServerSession::begin_long(ServerSlot* slot, const wire::Header& header, uin
 ServerSession::Placed ServerSession::place(ServerSlot* slot, const wire::Header& header,
                                            const transport::Payload& payload, uint64_t number, uint64_t now_ns) {
   Assembly& assembly = *slot->assembly;
-  if (!payload.copy_to(assembly.buffer->data() + uint64_t{header.index()} * terms_.payload_bytes_max)) {
+  if (!payload.copy_to(assembly.buffer->data() + uint64_t{header.index()} * payload_bytes_max_)) {
     return Placed::kLeaseLost;
   }
   assembly.window.insert(header.index());
@@ -97,7 +103,7 @@ void ServerSession::answer_again(ServerSlot* slot, uint64_t number, uint64_t now
 bool ServerSession::on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerSlot** slot_out) {
   const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
   const bool is_delivered = header.index() != 0;
-  ServerSlot* slot = index < terms_.window ? slots_[index] : nullptr;
+  ServerSlot* slot = index < window_ ? slots_[index] : nullptr;
   *slot_out = nullptr;
   if (slot != nullptr && slot->request_number == header.request_number()) {
     if (is_delivered && slot->phase == Phase::kReceiving) {
@@ -111,7 +117,7 @@ bool ServerSession::on_probe(const wire::Header& header, uint64_t number, uint64
     owe_credit_return(now_ns);
     return true;
   }
-  is_lost_due_ = true;
+  due_ |= kLostAnswer;
   lost_request_number_ = header.request_number();
   lost_echo_ = static_cast<uint32_t>(number);
   return false;
@@ -119,13 +125,13 @@ bool ServerSession::on_probe(const wire::Header& header, uint64_t number, uint64
 
 bool ServerSession::on_rfr(const wire::Header& header, uint64_t number, uint64_t now_ns) {
   const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
-  ServerSlot* slot = index < terms_.window ? slots_[index] : nullptr;
+  ServerSlot* slot = index < window_ ? slots_[index] : nullptr;
   if (slot == nullptr || slot->request_number != header.request_number() || slot->phase != Phase::kResponded ||
       slot->is_failure) {
     owe_credit_return(now_ns);
     return false;
   }
-  const uint64_t packets = (uint64_t{slot->response_bytes} + terms_.payload_bytes_max - 1) / terms_.payload_bytes_max;
+  const uint64_t packets = (uint64_t{slot->response_bytes} + payload_bytes_max_ - 1) / payload_bytes_max_;
   const uint64_t first = header.index();
   const uint64_t count = header.message_bytes();
   if (count == 0 || count > kRfrPacketsMax || first + count > packets || ranges_.size() >= kRangesMax) {
@@ -134,12 +140,13 @@ bool ServerSession::on_rfr(const wire::Header& header, uint64_t number, uint64_t
   }
   ranges_.push_back({header.request_number(), static_cast<uint32_t>(first), static_cast<uint32_t>(count),
                      static_cast<uint32_t>(number), now_ns});
+  due_ |= kRanges;
   return true;
 }
 
 ServerSlot* ServerSession::on_cancel(const wire::Header& header) {
   const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
-  if (index >= terms_.window) return nullptr;
+  if (index >= window_) return nullptr;
   ServerSlot* slot = slots_[index];
   if (slot == nullptr) slot = make_slot(index);
   if (slot == nullptr) return nullptr;
@@ -157,8 +164,8 @@ ServerSlot* ServerSession::on_cancel(const wire::Header& header) {
 }
 
 bool ServerSession::on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number) {
-  if (payload_bytes != terms_.payload_bytes_max || header.message_bytes() != payload_bytes) return false;
-  is_path_reply_due_ = true;
+  if (payload_bytes != payload_bytes_max_ || header.message_bytes() != payload_bytes) return false;
+  due_ |= kPathReply;
   path_echo_ = static_cast<uint32_t>(number);
   return true;
 }
@@ -197,12 +204,12 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
                   packet.slot->echo, now_ns - packet.slot->received_ns, credit_limit, packet.slot->response_bytes);
     return true;
   }
-  if (is_lost_due_) {
+  if ((due_ & kLostAnswer) != 0) {
     packet.header = header_of(wire::Kind::kResponse, wire::kFirst | wire::kFailure, next_number_, lost_request_number_,
                               lost_echo_, 0, credit_limit, static_cast<uint32_t>(wire::FailureCode::kLost) << 16);
     return true;
   }
-  if (is_cr_due_) {
+  if ((due_ & kCreditReturn) != 0) {
     uint64_t words[NumberWindow::kWords];
     received_.bitmap(words);
     for (size_t i = 0; i < NumberWindow::kWords; i++) store_u64(packet.scratch + 8 * i, words[i]);
@@ -211,24 +218,27 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
                               now_ns - cr_since_ns_, credit_limit, 0);
     return true;
   }
-  if (is_path_reply_due_) {
+  if ((due_ & kPathReply) != 0) {
     packet.payload = nullptr;
-    packet.payload_bytes = terms_.payload_bytes_max;
-    packet.header = header_of(wire::Kind::kPathReply, 0, next_number_, terms_.first_request_count << wire::kSlotBits,
-                              path_echo_, 0, credit_limit, terms_.payload_bytes_max);
+    packet.payload_bytes = payload_bytes_max_;
+    packet.header = header_of(wire::Kind::kPathReply, 0, next_number_, first_request_count_ << wire::kSlotBits,
+                              path_echo_, 0, credit_limit, payload_bytes_max_);
     return true;
   }
   // What was asked for of a response that has ended since is not wanted any more.
   while (!ranges_.empty() && !is_current(ranges_.front())) ranges_.erase(ranges_.begin());
-  if (ranges_.empty()) return false;
+  if (ranges_.empty()) {
+    due_ &= ~kRanges;
+    return false;
+  }
   const Range& range = ranges_.front();
   ServerSlot* slot = slots_[range.request_number & (wire::kSlotsMax - 1)];
-  const uint32_t offset = range.first * terms_.payload_bytes_max;
+  const uint32_t offset = range.first * payload_bytes_max_;
   packet.slot = slot;
   packet.slot_index = index_of(*slot);
   packet.buffer = slot->response;
   packet.payload = slot->response->data() + offset;
-  packet.payload_bytes = std::min(terms_.payload_bytes_max, slot->response_bytes - offset);
+  packet.payload_bytes = std::min(payload_bytes_max_, slot->response_bytes - offset);
   packet.is_range = true;
   packet.header = header_of(wire::Kind::kResponse, range.first == 0 ? wire::kFirst : 0, next_number_,
                             slot->request_number, range.echo, now_ns - range.received_ns, credit_limit,
@@ -242,19 +252,20 @@ void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
       cancelled_mask_ &= ~(uint64_t{1} << packet.slot_index);
       break;
     case wire::Kind::kCr:
-      is_cr_due_ = false;
+      due_ &= ~kCreditReturn;
       break;
     case wire::Kind::kPathReply:
-      is_path_reply_due_ = false;
+      due_ &= ~kPathReply;
       break;
     default:
       if (packet.slot == nullptr) {
-        is_lost_due_ = false;
+        due_ &= ~kLostAnswer;
       } else if (packet.is_range) {
         packet.slot->response_ticket = ticket;
         Range& range = ranges_.front();
         range.first++;
         if (--range.count == 0) ranges_.erase(ranges_.begin());
+        if (ranges_.empty()) due_ &= ~kRanges;
       } else {
         response_mask_ &= ~(uint64_t{1} << packet.slot_index);
       }
@@ -263,7 +274,7 @@ void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
 }
 
 void ServerSession::check_invariants() const {
-  for (uint32_t i = 0; i < terms_.window; i++) {
+  for (uint32_t i = 0; i < window_; i++) {
     const ServerSlot* slot = slots_[i];
     const uint64_t bit = uint64_t{1} << i;
     if (slot == nullptr) {
@@ -275,7 +286,7 @@ void ServerSession::check_invariants() const {
     if ((response_mask_ & bit) != 0) CHECK(slot->phase == Phase::kResponded, ==, true);
   }
   for (const Range& range : ranges_) {
-    CHECK(range.request_number & (wire::kSlotsMax - 1), <, terms_.window);
+    CHECK(range.request_number & (wire::kSlotsMax - 1), <, window_);
     CHECK(range.count, >, 0u);
   }
 }

@@ -98,10 +98,10 @@ class TERN_API ServerSession {
   ServerSession(const ServerSession&) = delete;
   ServerSession& operator=(const ServerSession&) = delete;
 
-  uint32_t local_key() const { return terms_.local_key; }
-  uint32_t remote_key() const { return terms_.remote_key; }
-  uint32_t payload_bytes_max() const { return terms_.payload_bytes_max; }
-  uint32_t window() const { return terms_.window; }
+  uint32_t local_key() const { return local_key_; }
+  uint32_t remote_key() const { return remote_key_; }
+  uint32_t payload_bytes_max() const { return payload_bytes_max_; }
+  uint32_t window() const { return window_; }
   ServerSlot* slot(uint32_t index) const { return slots_[index]; }
   static uint32_t index_of(const ServerSlot& slot) { return slot.request_number & (wire::kSlotsMax - 1); }
 
@@ -114,7 +114,7 @@ class TERN_API ServerSession {
   /// The peer gets a credit return in this iteration, unless what follows answers it.
   void owe_credit_return(uint64_t now_ns) {
     cr_since_ns_ = now_ns;
-    is_cr_due_ = true;
+    due_ |= kCreditReturn;
   }
 
   /// The common case: the client's next packet is a new request, whole, without a deadline. Notes it, begins it
@@ -187,10 +187,7 @@ class TERN_API ServerSession {
 
   // -- Packets out --
 
-  bool wants_to_send() const {
-    return response_mask_ != 0 || is_cr_due_ || is_lost_due_ || cancelled_mask_ != 0 || is_path_reply_due_ ||
-           !ranges_.empty();
-  }
+  bool wants_to_send() const { return (response_mask_ | cancelled_mask_ | due_) != 0; }
   enum class Turn : uint8_t {
     kNothing,  ///< there is no packet to send
     kRefused,  ///< `send` returned false: nothing has changed
@@ -213,6 +210,14 @@ class TERN_API ServerSession {
   uint64_t heard_epoch = UINT64_MAX;  ///< the last credit epoch in which the client was heard from
 
  private:
+  static constexpr size_t kFirstSlots = 8;  ///< the default window
+
+  // Bits of due_: what is to be sent beside responses and acknowledged cancels.
+  static constexpr uint32_t kCreditReturn = 1;
+  static constexpr uint32_t kPathReply = 2;
+  static constexpr uint32_t kLostAnswer = 4;  ///< to be said of lost_request_number_
+  static constexpr uint32_t kRanges = 8;      ///< ranges_ is not empty
+
   /// Response packets [first, first + count) that an RFR asked for.
   struct Range {
     uint32_t request_number;
@@ -230,25 +235,33 @@ class TERN_API ServerSession {
   Turn transmit_other(uint64_t now_ns, uint8_t credit_limit, Send& send, Ticket& ticket, uint32_t& packets);
   wire::Header header_of(wire::Kind kind, uint8_t flags, uint64_t number, uint32_t request_number, uint32_t echo,
                          uint64_t hold_ns, uint8_t credit_limit, uint32_t size_or_index) const {
-    return wire::server_header(kind, flags, terms_.remote_key, static_cast<uint32_t>(number), request_number, echo,
+    return wire::server_header(kind, flags, remote_key_, static_cast<uint32_t>(number), request_number, echo,
                                wire::encode_hold(hold_ns), credit_limit, size_or_index);
   }
 
+  // Touched by every request: with heard_epoch and the 16 B that the endpoint keeps before it one cache line ...
   uint64_t response_mask_ = 0;   ///< slots whose packet 0 is to be sent
   uint64_t cancelled_mask_ = 0;  ///< slots whose cancel is to be acknowledged
   uint64_t next_number_ = 1;
   ServerSlot** slots_ = nullptr;  ///< the window, filled up with nulls to a power of two, so that ...
   uint32_t slot_mask_ = 0;        ///< ... this leads into it
-  NumberWindow received_;
+  uint32_t due_ = 0;
+  uint32_t remote_key_;
+  uint32_t payload_bytes_max_;
+  NumberWindow received_;  ///< ... and the beginning of this
+
   uint64_t cr_since_ns_ = 0;  ///< when the newest packet that it acknowledges came
-  bool is_cr_due_ = false;
-  bool is_path_reply_due_ = false;
-  bool is_lost_due_ = false;  ///< to be said of lost_request_number_
+  ServerPools& pools_;
+  uint32_t local_key_;
+  uint32_t first_request_count_;
   uint32_t lost_request_number_ = 0;
   uint32_t lost_echo_ = 0;
   uint32_t path_echo_ = 0;
-  ServerPools& pools_;
-  ServerTerms terms_;
+  uint8_t window_;
+
+  // What a session that has one call at a time needs, in one piece with it.
+  ServerSlot* first_slots_[kFirstSlots] = {};
+  ServerSlot first_slot_;
   std::vector<Range> ranges_;
 };
 
@@ -263,7 +276,7 @@ class TERN_API ServerSession {
   // The slot's next request number: so it is that slot which is meant.
   if (header.request_number() - slot->request_number != wire::kSlotsMax || header.shape() != kPlainRequest ||
       header.deadline_code() != wire::kNoDeadline || header.message_bytes() != payload_bytes ||
-      payload_bytes > terms_.payload_bytes_max || is_busy(*slot) || cancelled_mask_ != 0) [[unlikely]] {
+      payload_bytes > payload_bytes_max_ || is_busy(*slot) || cancelled_mask_ != 0) [[unlikely]] {
     return nullptr;
   }
   received_.insert_next();
@@ -281,20 +294,19 @@ inline RequestVerdict ServerSession::classify(const wire::Header& header, uint32
   const uint64_t message_bytes = header.message_bytes();
   const bool is_first = (header.flags() & wire::kFirst) != 0;
   *slot_out = nullptr;
-  if (slot_index >= terms_.window) [[unlikely]]
+  if (slot_index >= window_) [[unlikely]]
     return RequestVerdict::kMalformed;
   ServerSlot* slot = slots_[slot_index];
   if (slot == nullptr) [[unlikely]] {
     slot = make_slot(slot_index);
     if (slot == nullptr) return RequestVerdict::kMalformed;
   }
-  const bool is_short = is_first && payload_bytes == message_bytes && message_bytes <= terms_.payload_bytes_max;
+  const bool is_short = is_first && payload_bytes == message_bytes && message_bytes <= payload_bytes_max_;
   if (!is_short) [[unlikely]] {
-    const uint64_t offset = uint64_t{header.index()} * terms_.payload_bytes_max;
-    if (message_bytes > wire::kMessageBytesMax || message_bytes <= terms_.payload_bytes_max ||
-        offset >= message_bytes || is_first != (header.index() == 0) ||
-        payload_bytes !=
-            (message_bytes - offset < terms_.payload_bytes_max ? message_bytes - offset : terms_.payload_bytes_max)) {
+    const uint64_t offset = uint64_t{header.index()} * payload_bytes_max_;
+    if (message_bytes > wire::kMessageBytesMax || message_bytes <= payload_bytes_max_ || offset >= message_bytes ||
+        is_first != (header.index() == 0) ||
+        payload_bytes != (message_bytes - offset < payload_bytes_max_ ? message_bytes - offset : payload_bytes_max_)) {
       return RequestVerdict::kMalformed;
     }
   }
@@ -320,8 +332,8 @@ template <class Send, class Ticket>
     return 0;
   uint64_t mask = response_mask_;
   ServerSlot* const* const slots = slots_;
-  const uint32_t payload_bytes_max = terms_.payload_bytes_max;
-  const uint32_t remote_key = terms_.remote_key;
+  const uint32_t payload_bytes_max = payload_bytes_max_;
+  const uint32_t remote_key = remote_key_;
   const uint64_t first = next_number_;
   uint64_t number = first;
   for (; mask != 0; mask &= mask - 1) {
@@ -376,7 +388,7 @@ bool ServerSession::on_report(const transport::Payload& payload, F&& finished) {
     uint32_t number = 0;
     for (uint32_t j = 0; j < 4; j++) number |= static_cast<uint32_t>(payload.data[i + j]) << (8 * j);
     const uint32_t index = number & (wire::kSlotsMax - 1);
-    ServerSlot* slot = index < terms_.window ? slots_[index] : nullptr;
+    ServerSlot* slot = index < window_ ? slots_[index] : nullptr;
     if (slot == nullptr || slot->request_number != number || slot->phase != ServerSlot::Phase::kResponded) continue;
     slot->phase = ServerSlot::Phase::kIdle;
     response_mask_ &= ~(uint64_t{1} << index);

@@ -811,6 +811,24 @@ TEST_F(ClientSessionTest, one_report_for_all_slots_after_an_idle_delay) {
   EXPECT_TRUE(sent().empty());
 }
 
+TEST_F(ClientSessionTest, report_waits_for_silence_after_calls_that_no_tick_has_seen) {
+  ClientTerms terms;
+  open(8, terms);
+  for (int i = 0; i < 10; i++) {
+    ClientSlot* slot = begin();
+    const auto packets = sent();
+    ASSERT_EQ(packets.size(), 1u);
+    finish(respond(slot, packets[0].header.number(), 4, 4));
+    EXPECT_FALSE(tick().is_idle);
+    tick(terms.report_delay_ns - kMs);
+    EXPECT_TRUE(sent().empty()) << "round " << i;
+  }
+  tick(kMs);
+  const auto reports = sent();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].header.kind(), Kind::kReport);
+}
+
 TEST_F(ClientSessionTest, late_report_never_names_a_call_that_goes_on) {
   open();
   ClientSlot* first = begin();

@@ -1,0 +1,120 @@
+// Thousands of sessions between two endpoints: begun at once, used, destroyed, begun again; and what they occupy.
+#include <malloc.h>
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "rpc/endpoint_core.h"
+#include "unit/rpc/rpc_world.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TERN_TEST_IS_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TERN_TEST_IS_SANITIZED 1
+#endif
+#endif
+
+namespace tern::rpc_test {
+namespace {
+
+#ifdef TERN_TEST_IS_SANITIZED
+constexpr size_t kSessions = 500;
+#else
+constexpr size_t kSessions = 5000;
+#endif
+
+#ifndef TERN_TEST_IS_SANITIZED  // a sanitizer keeps memory of its own for each allocation
+
+/// What the process occupies, each page once however often it is mapped. What malloc has kept is given back first.
+size_t memory_bytes() {
+  malloc_trim(0);
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string word; file >> word;) {
+    if (word != "Pss:") continue;
+    size_t kilobytes = 0;
+    file >> kilobytes;
+    return kilobytes * 1024;
+  }
+  return 0;
+}
+
+#endif
+
+template <class T>
+class ManySessionsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NO_FATAL_FAILURE(world_.make()); }
+
+  /// Begins all of them at once; each answers a call.
+  std::vector<Session> open_and_use() {
+    std::vector<Session> sessions;
+    size_t answered = 0;
+    for (size_t i = 0; i < kSessions; i++) {
+      auto session = world_.client->create_session(world_.server_nexus->uri());
+      EXPECT_TRUE(session.ok()) << session.status().message();
+      if (!session.ok()) return {};
+      sessions.push_back(*session);
+      auto call = world_.client->enqueue_request(*session, kEcho, message(*world_.client, "x"),
+                                                 world_.client->alloc_msgbuf(1), [&answered](Completion& done) {
+                                                   EXPECT_TRUE(done.status.ok()) << done.status.message();
+                                                   answered++;
+                                                 });
+      EXPECT_TRUE(call.ok()) << call.status().message();
+    }
+    EXPECT_TRUE(world_.run_until([&] { return answered == kSessions; }));
+    EXPECT_EQ(world_.client->counters().sessions_failed, 0u);
+    return sessions;
+  }
+  void rest() {
+    // The reports of 100 ms of silence leave, and the responses that were kept for them go.
+    const auto until = std::chrono::steady_clock::now() + milliseconds(400);
+    world_.run_until([&] { return std::chrono::steady_clock::now() > until; });
+  }
+  World<T> world_;
+};
+TYPED_TEST_SUITE(ManySessionsTest, Transports, TransportNames);
+
+TYPED_TEST(ManySessionsTest, are_all_usable_and_make_room_for_others) {
+  for (int round = 0; round < 3; round++) {
+    const std::vector<Session> sessions = this->open_and_use();
+    ASSERT_EQ(sessions.size(), kSessions);
+    for (const Session session : sessions) ASSERT_TRUE(this->world_.client->destroy_session(session).ok());
+    for (const Session session : sessions) {
+      ASSERT_EQ(this->world_.client->destroy_session(session).code(), Code::kSessionReset);
+    }
+    this->world_.turn();
+    for (const Session session : sessions) ASSERT_FALSE(this->world_.client->is_open(session));
+  }
+}
+
+#ifndef TERN_TEST_IS_SANITIZED
+
+/// 3 KiB a session, both ends together, is what was promised.
+TYPED_TEST(ManySessionsTest, occupy_little_and_are_used_again) {
+  constexpr size_t kBytesMax = 3072;
+  this->open_and_use();  // what is there once, however many sessions follow
+  this->rest();
+  const size_t before = memory_bytes();
+  if (before == 0) GTEST_SKIP() << "no /proc/self/smaps_rollup here";
+  const std::vector<Session> sessions = this->open_and_use();
+  this->rest();
+  const size_t grown = memory_bytes() - before;
+  EXPECT_LE(grown, kSessions * kBytesMax);
+  EXPECT_GE(grown, kSessions * (sizeof(rpc::Client) + sizeof(rpc::Server)) * 3 / 4) << "not what this test measures";
+
+  for (const Session session : sessions) ASSERT_TRUE(this->world_.client->destroy_session(session).ok());
+  this->rest();
+  this->open_and_use();
+  this->rest();
+  // The Nexuses remember sessions that have ended for some seconds: what is left of them is less than half of one.
+  const size_t grown_again = memory_bytes() - before;
+  EXPECT_LE(grown_again, grown + kSessions * 1024);
+}
+
+#endif
+
+}  // namespace
+}  // namespace tern::rpc_test
