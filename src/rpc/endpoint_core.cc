@@ -62,7 +62,10 @@ EndpointCore::EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, memory
       options_(options),
       rto_ns_min_(rto_ns_min) {}
 
-EndpointCore::~EndpointCore() { mailbox_->close(); }
+EndpointCore::~EndpointCore() {
+  if (spare_ != nullptr) mailbox_->give_incoming(spare_);
+  mailbox_->close();
+}
 
 void EndpointCore::bind_owner() {
   owner_.store(memory::thread_name(), std::memory_order_relaxed);
@@ -78,6 +81,7 @@ Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<Endpoint::Handle
   if (!is_owner()) return {Code::kWrongThread, "on_request() belongs to the thread that made the endpoint"};
   if (is_bound_) return {Code::kMisuse, "on_request() only before the first loop iteration"};
   if (type >= wire::kRequestTypes) return {Code::kMisuse, "request types are 0 to 4095"};
+  if (spare_record() == nullptr) return {Code::kNoMemory, "no memory for the record of a request"};
   if (type >= handlers_.size()) handlers_.resize(type + 1u);
   if (handlers_[type].handler != nullptr) return {Code::kMisuse, "this request type has a handler already"};
   handlers_[type] = {std::move(handler), options};
@@ -448,13 +452,9 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
 /// Whatever the slot has of its request ends: nobody waits for it any more.
 void EndpointCore::end_server_slot(Server* server, ServerSlot* slot) {
   if (auto* incoming = static_cast<Incoming*>(std::exchange(slot->call, nullptr)); incoming != nullptr) {
-    if (incoming->is_open()) {
-      incoming->is_cancelled.store(true, std::memory_order_relaxed);
-      incoming->server = nullptr;
-      incoming->slot = nullptr;
-    } else {
-      mailbox_->give_incoming(incoming);
-    }
+    incoming->is_cancelled.store(true, std::memory_order_relaxed);
+    incoming->server = nullptr;
+    incoming->slot = nullptr;
   }
   detail::Buffer* assembled;
   server->session.end_slot(slot, &assembled);
@@ -673,8 +673,7 @@ bool EndpointCore::has_unfinished_work() const {
       // Until its client has reported it, a response may have packets that are not sent, lost, or being copied. A
       // failure may as well become that of the closed session.
       const bool is_on_its_way = slot->phase == ServerSlot::Phase::kResponded && !slot->is_failure;
-      const auto* incoming = static_cast<const Incoming*>(slot->call);
-      is_busy |= (incoming != nullptr && incoming->is_open()) || is_on_its_way;
+      is_busy |= slot->call != nullptr || is_on_its_way;
     }
   });
   return is_busy;

@@ -291,11 +291,7 @@ class TERN_API EndpointCore {
     }
   }
   void list_to_send(Server* server) {
-    if (!server->is_listed_to_send) {
-      server->is_listed_to_send = true;
-      servers_to_send_.add(server);
-      disarm();
-    }
+    if (!server->is_listed_to_send) add_to_send(server);
   }
 
   std::atomic<const void*> owner_{memory::thread_name()};
@@ -418,10 +414,13 @@ class TERN_API EndpointCore {
                             const transport::Payload& payload, uint64_t number);
   void run_handler(Server* server, session::ServerSlot* slot, const std::byte* data, uint32_t bytes,
                    detail::Buffer* owned);
-  void open(Incoming* incoming, const std::byte* data, uint32_t bytes);
+  void open(Incoming* incoming, Server* server, session::ServerSlot* slot, const std::byte* data, uint32_t bytes);
   /// The handler has answered in the slot's response buffer.
   void send_answer(Incoming* incoming);
-  Incoming* make_record(Server* server, session::ServerSlot* slot);
+  /// A record for the next request. Null: no memory; requests then go the general way, which tries again.
+  Incoming* spare_record();
+  void bind(Incoming* incoming);
+  void unbind(Incoming* incoming);
   void run_in_worker(HandlerEntry& entry, Incoming* incoming);
   void fail_request(Server* server, session::ServerSlot* slot, wire::FailureCode code, uint16_t app_code);
   void keep(Incoming* incoming);
@@ -430,10 +429,7 @@ class TERN_API EndpointCore {
   void end_server(Server* server, bool tell_peer);
   void release_after(uint64_t ticket, detail::Buffer* buffer);
   Server* admit(const wire::Header& header, uint64_t* number);
-  void heard_from(Server* server) {
-    server->session.heard_epoch = credit_epoch_;
-    sessions_heard_++;
-  }
+  [[gnu::noinline]] void add_to_send(Server* server);
   void on_connect_request(const nexus::ControlEvent& event);
   void on_connect_result(const nexus::ControlEvent& event);
   void on_peer_gone(const nexus::ControlEvent& event);
@@ -444,6 +440,7 @@ class TERN_API EndpointCore {
   base::Pool<Server> server_pool_;
   SessionTable<Client> clients_;
   SessionTable<Server> servers_;
+  Incoming* spare_ = nullptr;             ///< record of the request that is handled now, or next; see spare_record()
   std::vector<HandlerEntry> handlers_;    ///< by request type
   std::unique_ptr<Dispatch[]> dispatch_;  ///< likewise
   uint32_t dispatch_types_ = 0;           ///< how many dispatch_ has; 0 once the endpoint is closing
@@ -493,27 +490,17 @@ class TERN_API EndpointCore {
       payload.lease != nullptr) [[unlikely]] {
     return false;
   }
+  server->session.prefetch();
   session::ServerSlot* slot = server->session.try_begin(header, payload.bytes, now_ns_);
   if (slot == nullptr) [[unlikely]]
     return false;
-  if (server->session.heard_epoch != credit_epoch_) [[unlikely]]
-    heard_from(server);
-  auto* incoming = static_cast<Incoming*>(slot->call);
-  if (incoming == nullptr) [[unlikely]] {
-    incoming = make_record(server, slot);
-    if (incoming == nullptr) {
-      server->session.defer(slot);
-      fail_request(server, slot, wire::FailureCode::kNoMemory, 0);
-      return true;
-    }
-  }
-  open(incoming, transport::private_copy(payload, room), payload.bytes);
+  open(spare_, server, slot, transport::private_copy(payload, room), payload.bytes);
   counters_.requests_handled++;
-  (*dispatch_[type].handler)(incoming);
-  if (incoming->progress == Incoming::Progress::kAnswered) [[likely]] {
-    send_answer(incoming);
+  (*dispatch_[type].handler)(spare_);
+  if (spare_->progress == Incoming::Progress::kAnswered) [[likely]] {
+    send_answer(spare_);
   } else {
-    keep_if_open(incoming);
+    keep_if_open(spare_);
   }
   return true;
 }
@@ -538,8 +525,10 @@ class TERN_API EndpointCore {
   return true;
 }
 
-inline void EndpointCore::open(Incoming* incoming, const std::byte* data, uint32_t bytes) {
-  session::ServerSlot* slot = incoming->slot;
+inline void EndpointCore::open(Incoming* incoming, Server* server, session::ServerSlot* slot, const std::byte* data,
+                               uint32_t bytes) {
+  incoming->server = server;
+  incoming->slot = slot;
   incoming->data = data;
   incoming->bytes = bytes;
   incoming->progress = Incoming::Progress::kOpen;

@@ -135,7 +135,6 @@ Server* EndpointCore::admit(const wire::Header& header, uint64_t* number) {
     counters_.dropped_stale++;
     return nullptr;
   }
-  if (server->session.heard_epoch != credit_epoch_) heard_from(server);
   return server;
 }
 
@@ -266,9 +265,9 @@ void EndpointCore::run_handler(Server* server, ServerSlot* slot, const std::byte
     if (slot->deadline_code == 0) return refuse(counters_.refused_deadline, wire::FailureCode::kDeadline);
     deadline_ns = now_ns_ + wire::decode_time_left(slot->deadline_code);
   }
-  Incoming* incoming = slot->call != nullptr ? static_cast<Incoming*>(slot->call) : make_record(server, slot);
+  Incoming* incoming = spare_record();
   if (incoming == nullptr) return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);
-  open(incoming, data, bytes);
+  open(incoming, server, slot, data, bytes);
   incoming->is_stable.store(owned != nullptr, std::memory_order_relaxed);
   incoming->deadline_ns = deadline_ns;
   incoming->copy = owned;
@@ -283,19 +282,30 @@ void EndpointCore::run_handler(Server* server, ServerSlot* slot, const std::byte
   }
 }
 
-/// The slot's record of its requests. Null: no memory.
-Incoming* EndpointCore::make_record(Server* server, ServerSlot* slot) {
-  Incoming* incoming = mailbox_->take_incoming(this);
-  if (incoming == nullptr) return nullptr;
-  incoming->server = server;
-  incoming->slot = slot;
-  slot->call = incoming;
-  return incoming;
+Incoming* EndpointCore::spare_record() {
+  if (spare_ != nullptr) return spare_;
+  spare_ = mailbox_->take_incoming(this);
+  const bool may_dispatch = spare_ != nullptr && !is_closing_;
+  dispatch_types_ = may_dispatch ? static_cast<uint32_t>(handlers_.size()) : 0;
+  return spare_;
+}
+
+/// The request outlives its handler, or has a worker for it: the record is the slot's until the answer.
+void EndpointCore::bind(Incoming* incoming) {
+  incoming->slot->call = incoming;
+  spare_ = nullptr;
+  spare_record();
+}
+
+void EndpointCore::unbind(Incoming* incoming) {
+  incoming->slot->call = nullptr;
+  mailbox_->give_incoming(incoming);
 }
 
 /// The handler has returned without an answer: the message must outlive the receive buffer. Another thread may have the
 /// Request already. The client learns that its request has arrived.
 void EndpointCore::keep(Incoming* incoming) {
+  bind(incoming);
   incoming->server->session.owe_credit_return(now_ns_);
   list_to_send(incoming->server);
   // Acquire: another thread may have made the copy, and read the receive buffer for it until just now.
@@ -341,7 +351,7 @@ void EndpointCore::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
   if (!is_submitted) {
     counters_.refused_worker_queue++;
     counters_.requests_handled--;
-    Mailbox::rest(incoming);
+    unbind(incoming);
     fail_request(server, slot, wire::FailureCode::kOverloaded, 0);
   }
 }
@@ -368,8 +378,23 @@ void EndpointCore::on_answered(Incoming* incoming) {
     slot->response_bytes = slot->response->length_bytes;
     server->session.respond(slot);
   }
-  Mailbox::rest(incoming);
+  if (incoming == spare_) {
+    Mailbox::rest(incoming);  // its handler runs
+  } else {
+    unbind(incoming);
+  }
   list_to_send(server);
+}
+
+/// Its first answer of this iteration.
+void EndpointCore::add_to_send(Server* server) {
+  server->is_listed_to_send = true;
+  servers_to_send_.add(server);
+  if (server->session.heard_epoch != credit_epoch_) [[unlikely]] {
+    server->session.heard_epoch = credit_epoch_;
+    sessions_heard_++;
+  }
+  disarm();
 }
 
 void EndpointCore::start_credit_epoch() {

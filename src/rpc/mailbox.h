@@ -28,11 +28,11 @@ class EndpointCore;
 class Mailbox;
 struct Server;
 
-/// What a Request points to; its front is the Request's own business while the handler runs. A server slot keeps its
-/// record from request to request; when the request ends before it is answered (cancel, the session's end) the record
-/// stays with the Request and goes home with it. Made and given back by the owner thread while the endpoint lives,
-/// under the mailbox's mutex afterwards. At rest, in a slot or not: not open, not stable, not cancelled, no deadline,
-/// no buffers.
+/// What a Request points to; its front is the Request's own business while the handler runs. The endpoint has one
+/// record for all requests that are answered in their handlers; that of a request which is kept is its slot's until the
+/// answer. When such a request ends before (cancel, the session's end) the record stays with the Request and goes home
+/// with it. Made and given back by the owner thread while the endpoint lives, under the mailbox's mutex afterwards. At
+/// rest: not open, not stable, not cancelled, no deadline, no buffers.
 struct alignas(64) Incoming : detail::RequestFront {
   enum class Answer : uint8_t { kDropped, kResponse, kFailure };
 

@@ -111,6 +111,11 @@ class TERN_API ServerSession {
   /// packet's payload is safe.
   uint64_t admit(const wire::Header& header) const { return received_.admit(header.number()); }
   void note(uint64_t number) { received_.insert(number); }
+  /// A packet has come: asks for the cache lines that are found last.
+  void prefetch() const {
+    __builtin_prefetch(first_slots_);
+    __builtin_prefetch(&first_slot_, 1);
+  }
   /// The peer gets a credit return in this iteration, unless what follows answers it.
   void owe_credit_return(uint64_t now_ns) {
     cr_since_ns_ = now_ns;
@@ -207,7 +212,7 @@ class TERN_API ServerSession {
   void check_invariants() const;
 
   // What the endpoint keeps beside the protocol's state.
-  uint64_t heard_epoch = UINT64_MAX;  ///< the last credit epoch in which the client was heard from
+  uint64_t heard_epoch = UINT64_MAX;  ///< the last credit epoch in which the client had an answer
 
  private:
   static constexpr size_t kFirstSlots = 8;  ///< the default window

@@ -344,7 +344,7 @@ TEST_P(Calls, a_full_worker_queue_refuses) {
   ASSERT_TRUE(caller.run_until([&] { return caller.ended() == 13; }));
   for (const auto& call : caller.calls()) {
     if (call->ends == 0) continue;
-    EXPECT_EQ(call->code(), Code::kRefused);
+    EXPECT_EQ(call->code(), Code::kQueueFull);
     EXPECT_THAT(std::string(call->status.message()), HasSubstr("worker queue"));
   }
   server.board().release = 1;
