@@ -1,5 +1,7 @@
 #!/usr/bin/python3
 """Tests of scripts/plot over plot_sample.jsonl, which is recorded output of the benchmarks. Debian's Python, as the script."""
+import importlib.machinery
+import importlib.util
 import json
 import os
 import subprocess
@@ -16,7 +18,37 @@ except ImportError:
 HERE = os.path.dirname(os.path.abspath(__file__))
 PLOT = os.path.join(HERE, '..', '..', 'scripts', 'plot')
 SAMPLE = os.path.join(HERE, 'plot_sample.jsonl')
+sys.dont_write_bytecode = True
+loader = importlib.machinery.SourceFileLoader('plot', PLOT)
+plot = importlib.util.module_from_spec(importlib.util.spec_from_loader('plot', loader))
+loader.exec_module(plot)
 SUBJECTS = {'latency', 'sizes', 'windows', 'sessions', 'ratios'}
+
+
+def run_of(transport, us=1.0, **params):
+    return {'bench': 'latency', 'transport': transport, 'params': params,
+            'metrics': {'percentiles_us': [[0, us], [0.5, us]]}}
+
+
+class Curves(unittest.TestCase):
+    def labels_of(self, *lines):
+        return sorted(plot.distributions(list(lines)))
+
+    def test_a_label_has_what_tells_lines_apart_and_nothing_else(self):
+        self.assertEqual(self.labels_of(run_of('shm', size=32), run_of('udp', size=32, datagram_bytes=1232)),
+                         ['latency shm', 'latency udp'])
+        self.assertEqual(self.labels_of(run_of('shm', size=32), run_of('udp', size=2048)),
+                         ['latency shm size=32', 'latency udp size=2Ki'])
+        self.assertEqual(self.labels_of(run_of('udp'), run_of('udp', drop=0.001, dup=0.0)),
+                         ['latency udp', 'latency udp drop=0.001'])
+
+    def test_the_same_run_again_is_the_same_curve(self):
+        self.assertEqual(plot.distributions([run_of('shm', us) for us in (1, 5, 2)]), {'latency shm': {0: 2, 0.5: 2}})
+
+    def test_of_long_sweeps_the_first_step(self):
+        sweep = [run_of(transport, size=size) for transport in ('shm', 'udp') for size in range(6, 0, -1)]
+        self.assertEqual(len(self.labels_of(*sweep[:10])), 10)
+        self.assertEqual(self.labels_of(*sweep), ['latency shm size=1', 'latency udp size=1'])
 
 
 class Plot(unittest.TestCase):
