@@ -187,6 +187,17 @@ sys.exit({exit_code})
         self.fake('latency', line(), exit_code=3)
         self.assert_fails('latency --transport=shm ended with 3: fake: there is no such thing', self.LATENCY)
 
+    def test_a_pair_that_fails_costs_the_others_nothing(self):
+        self.fake('limits/ring_pingpong', line(value=1))
+        self.fake('limits/udp_pingpong', line(value=2))
+        self.fake('latency', line(value=1.5), '', line(value=1.8))  # of four runs, one of the first two prints nothing
+        for flags in ([], ['--json']):
+            code, out, err = self.run_bench('--filter=^(shm|udp).latency$', '--rounds=2', *flags)
+            self.assertEqual((code, err.count('\n')), (1, 1), err)
+            self.assertIn('latency --transport=shm printed no JSON object with metrics', err)
+            self.assertIn('udp.latency', out)
+            self.assertNotIn('shm.latency', out)
+
     def test_garbage(self):
         self.fake('limits/ring_pingpong', line())
         for garbage in ('', 'p50 1.2', '{"metrics": 3}', '[]', '{"metrics": {"p50_us": 1', '{}{}', '{}',
