@@ -27,7 +27,7 @@ class CallAwaitable;
 /// What a continuation gets. Both buffers come home: move them out to keep them; what is left is released.
 struct Completion {
   Status status;          ///< kOk, or why there is no response
-  uint16_t app_code = 0;  ///< with kRefused: what the handler gave to Request::fail
+  uint16_t app_code = 0;  ///< with kRefused: what the handler gave to Request::fail; 0 if the library refused
   MsgBuf request;         ///< as it was sent
   MsgBuf response;        ///< with kOk, its length is that of the response
 };
@@ -61,7 +61,7 @@ struct RpcOptions {
   size_t receive_budget_bytes = 256u << 20;
   /// Calls of one session that may wait for a free slot; beyond it enqueue_request() says kQueueFull.
   uint32_t queue_limit = 4096;
-  /// Server sessions that this endpoint accepts.
+  /// Server sessions that this endpoint accepts; beyond it clients get kQueueFull.
   uint32_t server_sessions_max = 1u << 20;
   /// What the loop does between packets. Set kPoll where a CPU may be spent on it, kBlock where it must not.
   Wait wait = Wait::kAdaptive;
@@ -135,14 +135,15 @@ class Endpoint {
   /// True once calls on it travel. False: still connecting, or gone.
   TERN_API bool is_open(Session session) const;
 
-  /// A buffer of this endpoint's arena with length and capacity of at least `len_bytes` (up to 1 GiB). Empty:
-  /// no memory, too large, or the wrong thread.
+  /// A buffer of this endpoint's arena: length `len_bytes` (up to 1 GiB), capacity as much or more, aligned to 64
+  /// bytes, with any content. Empty: no memory, too large, or the wrong thread.
   TERN_API MsgBuf alloc_msgbuf(size_t len_bytes);
 
-  /// Sends `request` to the handler of `type`; `response` is room for the answer. `then(Completion&)` runs exactly
-  /// once, in the event loop, and gets both buffers back. If the call is refused, the buffers stay with the caller and
-  /// `then` never runs: kSessionReset (stale session), kMisuse (empty MsgBuf, or of another endpoint), kNoMemory,
-  /// kQueueFull, kWrongThread.
+  /// Sends `request` to the handler of `type`; `response` is room for the answer: its capacity, whatever its length (so
+  /// a buffer that has come back serves again as it is). A longer answer is kTooLarge. `then(Completion&)` runs exactly
+  /// once, in the event loop, close() or ~Rpc, and gets both buffers back. If the call is refused, the buffers stay
+  /// with the caller and `then` never runs: kSessionReset (stale session), kMisuse (empty MsgBuf, or of another
+  /// endpoint), kNoMemory, kQueueFull, kWrongThread.
   template <Small F>
   requires std::invocable<F&, Completion&> Result<CallId> enqueue_request(Session session, uint16_t type,
                                                                           MsgBuf&& request, MsgBuf&& response, F then,

@@ -29,7 +29,7 @@ struct NexusOptions {
   Duration liveness_timeout = std::chrono::milliseconds(500);
   /// Threads for worker handlers, started with the first worker handler.
   size_t worker_threads = 1;
-  /// Requests that may wait for a worker; beyond it clients get kRefused.
+  /// Requests that may wait for a worker; beyond it clients get kQueueFull.
   size_t worker_queue_limit = 4096;
 };
 

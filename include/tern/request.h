@@ -38,9 +38,9 @@ class Request {
       drop(front_);
   }
 
-  /// The request message. In a dispatch-mode handler it may be the transport's receive buffer: a span taken there
-  /// ends when the handler returns. If the request is kept, the library copies the message then; bytes() afterwards
-  /// names the copy, which lives as long as the Request.
+  /// The request message, at any alignment. In a dispatch-mode handler it may be the transport's receive buffer: a span
+  /// taken there ends when the handler returns. If the request is kept, the library copies the message then; bytes()
+  /// afterwards names the copy, which lives as long as the Request.
   std::span<const std::byte> bytes() const {
     if (place_ == Place::kElsewhere) [[unlikely]]
       return bytes(front_);
@@ -74,7 +74,8 @@ class Request {
   void respond(MsgBuf&& reply) {
     if (front_ != nullptr) respond(end(), std::move(reply));
   }
-  /// The client's continuation gets kRefused and `app_code`. Ends the Request.
+  /// The client's continuation gets kRefused and `app_code`: not 0, so that it can tell this from a refusal of the
+  /// library. Ends the Request.
   void fail(uint16_t app_code) { fail(end(), app_code); }
   /// Until the client's deadline; Duration::max() if it has none, zero or less once it has passed.
   Duration time_left() const { return time_left(front_); }
