@@ -153,7 +153,6 @@ class Client {
     Op& op = ops_[index];
     op.session = links_[op.partition].session;
     op.issued = Clock::now();
-    if (!op.response.resize(op.response.capacity())) return fail("a response buffer has not come home");
     // A deadline that cannot be met must not keep the run from its end.
     const bool has_deadline = op.is_measured && control_.stage == Stage::kRunning;
     const tern::CallOptions call_options = {.deadline = has_deadline ? options_.deadline : tern::Duration::max()};

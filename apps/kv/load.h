@@ -1,7 +1,7 @@
 // What kv's client threads and its main thread know of each other: what to do, how far they are, what they have done.
 #pragma once
 
-#include <tern/environment.h>
+#include <tern/duration.h>
 
 #include <array>
 #include <atomic>
