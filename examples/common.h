@@ -1,4 +1,4 @@
-// What the examples share and a program of its own would do its own way: how it ends when it cannot go on, and text as
+// What the examples share, and any other program would do its own way: to end when it cannot go on, and text as
 // messages. Any thread, but what takes an Endpoint: its owner.
 #pragma once
 
