@@ -28,6 +28,21 @@ class Loop : public ::testing::Test {
 };
 TYPED_TEST_SUITE(Loop, Transports, TransportNames);
 
+/// However long its turns take, an endpoint lets in who comes with the session's handshake.
+TYPED_TEST(Loop, slow_turns__do_not_keep_a_newcomer_out) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  auto& server = *this->world.server;
+  int turns = 0;
+  std::function<void()> be_slow = [&] {
+    turns++;
+    std::this_thread::sleep_for(milliseconds(2));
+    EXPECT_TRUE(server.after({}, [&] { be_slow(); }).ok());
+  };
+  ASSERT_TRUE(server.after({}, [&] { be_slow(); }).ok());
+  this->world.open();
+  EXPECT_LT(turns, 900);  // a transport that is only polled looks for newcomers at every 1024th call
+}
+
 // ---- stop ----
 
 TYPED_TEST(Loop, run_event_loop__ends_with_its_duration_or_stop) {

@@ -156,16 +156,15 @@ TEST(Shm, connect__simultaneously_in_threads) {
     std::atomic<int> ready{0}, finished{0};
     const auto run = [&](ShmEnd& self, ShmEnd& other) {
       ready++;
-      while (ready != 2) {
-      }
+      while (ready != 2) std::this_thread::yield();
       auto peer = self->connect(other->address(), "");
-      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(100);
       bool is_sent = false, is_finished = false;
-      while (finished != 2 && std::chrono::steady_clock::now() < limit) {
+      for (uint32_t turn = 0; finished != 2 && std::chrono::steady_clock::now() < limit; turn++) {
         self.receive();
         if (!is_sent) is_sent = self->peer_state(*peer) == PeerState::kReady && self.send(*peer, "hello");
         self->flush();
-        std::this_thread::yield();
+        yield_sometimes(turn);
         if (is_sent && !self.got.empty() && !is_finished) {
           is_finished = true;
           finished++;
@@ -494,7 +493,7 @@ struct ServerProcess {
   [[noreturn]] void serve() {
     ShmEnd end;
     if (::write(pipe_ends[1], end->address().data(), 16) != 16) ::_exit(1);
-    for (;;) {
+    for (uint32_t round = 0;; round++) {
       end->receive([&](const wire::Header& header, const Payload& payload) {
         std::string bytes(payload.bytes, 0);
         payload.copy_to(reinterpret_cast<std::byte*>(bytes.data()));
@@ -510,7 +509,7 @@ struct ServerProcess {
       });
       end->flush();
       if (::getppid() == 1) ::_exit(0);
-      std::this_thread::yield();
+      yield_sometimes(round);
     }
   }
   std::vector<std::byte> address;
