@@ -8,7 +8,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <set>
 #include <sstream>
 
 #include "../apps/kv/protocol.h"
@@ -26,12 +25,6 @@ std::string text_of(const std::string& path) {
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
-}
-
-std::set<std::string> files_in_dev_shm() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path().filename());
-  return names;
 }
 
 /// A directory of the case's own in shared memory, with a store and the outputs of processes.
@@ -343,7 +336,7 @@ TEST_P(KvProgram, a_killed_server_leaves_nothing_behind) {
     Kv server_run(directory_, server(kAnyPort));
     EXPECT_NE(server_run.address(), "");
   }
-  EXPECT_EQ(files_in_dev_shm(), files);
+  EXPECT_TRUE(wait_for([&] { return is_nothing_new_in_dev_shm(files); }));
 }
 
 TEST_P(KvProgram, requests_that_lie) {

@@ -11,11 +11,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -151,6 +154,17 @@ class Peer {
   int status_ = 0;
   Board* board_ = nullptr;
 };
+
+inline std::set<std::string> files_in_dev_shm() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path().filename());
+  return names;
+}
+/// Files of other programs come and go meanwhile.
+inline bool is_nothing_new_in_dev_shm(const std::set<std::string>& before) {
+  const auto now = files_in_dev_shm();
+  return std::includes(before.begin(), before.end(), now.begin(), now.end());
+}
 
 /// Open descriptors of a process.
 inline size_t descriptors_of(pid_t pid) {
