@@ -476,6 +476,7 @@ void EndpointCore::on_other(const wire::Header& header, const transport::Payload
         counters_.dropped_malformed++;
         if (slot != nullptr) {
           end_server_slot(server, slot);
+          session.begin(slot, header, number, now_ns_);
           fail_request(server, slot, wire::FailureCode::kLost, 0);
         }
       }

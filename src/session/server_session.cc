@@ -101,26 +101,29 @@ void ServerSession::answer_again(ServerSlot* slot, uint64_t number, uint64_t now
 }
 
 bool ServerSession::on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerSlot** slot_out) {
+  *slot_out = nullptr;
   const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
   const bool is_delivered = header.index() != 0;
-  ServerSlot* slot = index < window_ ? slots_[index] : nullptr;
-  *slot_out = nullptr;
-  if (slot != nullptr && slot->request_number == header.request_number()) {
-    if (is_delivered && slot->phase == Phase::kReceiving) {
-      *slot_out = slot;
-      return false;
-    }
+  ServerSlot* slot = nullptr;
+  if (index < window_) slot = slots_[index] != nullptr ? slots_[index] : make_slot(index);
+  const auto age = slot != nullptr ? static_cast<int32_t>(header.request_number() - slot->request_number) : -1;
+  if (age > int32_t{wire::kSlotsMax}) {
+    due_ |= kLostAnswer;
+    lost_request_number_ = header.request_number();
+    lost_echo_ = static_cast<uint32_t>(number);
+    return false;
+  }
+  const bool is_here = age == 0 && (slot->phase == Phase::kRunning || slot->phase == Phase::kResponded);
+  if (age >= 0 && is_delivered && !is_here) {
+    *slot_out = slot;
+    return false;
+  }
+  if (age == 0) {
     answer_again(slot, number, now_ns);
-    return true;
-  }
-  if (!is_delivered) {
+  } else {
     owe_credit_return(now_ns);
-    return true;
   }
-  due_ |= kLostAnswer;
-  lost_request_number_ = header.request_number();
-  lost_echo_ = static_cast<uint32_t>(number);
-  return false;
+  return true;
 }
 
 bool ServerSession::on_rfr(const wire::Header& header, uint64_t number, uint64_t now_ns) {

@@ -157,8 +157,10 @@ class TERN_API ServerSession {
   /// A retransmitted or probing packet of the slot's request: the response leaves (again), or a credit return.
   void answer_again(ServerSlot* slot, uint64_t number, uint64_t now_ns);
   /// A probe: the response leaves again if there is one, else a credit return.
-  /// False: the client knows that the server has acknowledged the request, but it is not, or not wholly, here. Then
-  /// `*slot` is what has a part of it (the caller ends and fails it), or null (an answer saying so is on its way).
+  /// False: the client has an answer to wait for that will never come. Either it knows that the server has acknowledged
+  /// the request, but that is not, or not wholly, here: then the request takes `*slot` (end_slot(), begin()) and fails,
+  /// so that the slot's numbers go on without a gap. Or the request cannot be the slot's next: an answer saying that it
+  /// is lost is on its way, and `*slot` is null.
   bool on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerSlot** slot);
   /// The slot still has a request that its client has given up, for it has begun the next one. Honest clients wait for
   /// an answer or an acknowledged cancel; damaged packets can make it seem so.

@@ -174,7 +174,8 @@ class Target {
     ClientVerdict verdict;
     if (packet.header.kind() == wire::Kind::kResponse) {
       if (ClientSlot* slot = client_->try_finish(packet.header, payload, now_)) {
-        free_buffers(slot);
+        std::free(slot->request);  // it is free already
+        std::free(slot->response);
         return;
       }
     }
@@ -219,6 +220,7 @@ class Target {
       case wire::Kind::kProbe:
         if (ServerSlot * lost; !server_->on_probe(header, number, now_, &lost) && lost != nullptr) {
           end(lost);
+          server_->begin(lost, header, number, now_);
           server_->fail(lost, wire::FailureCode::kLost, 0);
         }
         break;

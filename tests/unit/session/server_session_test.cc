@@ -309,21 +309,54 @@ TEST_F(ServerSessionTest, probes_of_every_kind) {
   EXPECT_EQ(probe(kFirst | 63).kind(), Kind::kCr);  // no such slot
 }
 
-// A client that knows its request to be acknowledged hears that it is not there, instead of waiting for ever.
+// A client that knows its request to be acknowledged hears that it is not there, instead of waiting for ever. The slot
+// has had that request then, or the next one would leave a number out.
 TEST_F(ServerSessionTest, probes_for_an_acknowledged_request_that_is_not_here) {
-  const auto probe = [&](uint32_t request_number) {
+  const auto is_lost = [&](uint32_t request_number) {
     auto header = client_header(Kind::kProbe, request_number);
     header.w2 |= 1;
-    ServerSlot* lost = nullptr;
-    EXPECT_FALSE(session_->on_probe(header, receive(header), now_, &lost));
-    return lost;
+    ServerSlot* slot = nullptr;
+    const uint64_t number = receive(header);
+    if (session_->on_probe(header, number, now_, &slot)) return false;
+    if (slot != nullptr) {
+      end(slot);
+      session_->begin(slot, header, number, now_);
+      session_->fail(slot, wire::FailureCode::kLost, 0);
+    }
+    const auto packets = sent();
+    EXPECT_EQ(packets.size(), 1u);
+    EXPECT_EQ(packets.at(0).header.kind(), Kind::kResponse);
+    EXPECT_EQ(packets[0].header.flags(), wire::kFirst | wire::kFailure);
+    EXPECT_EQ(packets[0].header.request_number(), request_number);
+    EXPECT_EQ(packets[0].header.echo(), client_number_);
+    EXPECT_EQ(packets[0].header.size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kLost));
+    return true;
   };
-  EXPECT_EQ(probe(kFirst), nullptr);  // never arrived
+  EXPECT_TRUE(is_lost(kFirst));  // never arrived
+  EXPECT_EQ(classify(request(kFirst, 10), 10), RequestVerdict::kAgain);
+  ServerSlot* slot = begin(kFirst + 64);
+  EXPECT_FALSE(is_lost(kFirst + 64));  // runs
+  sent();
+  EXPECT_TRUE(is_lost(kFirst + 128));  // never arrived; the one that ran is nobody's any more
+  EXPECT_EQ(begin(kFirst + 192), slot);
+  end(slot);  // for a cancel that was meant for another slot
+  EXPECT_TRUE(is_lost(kFirst + 192));
+  EXPECT_FALSE(is_lost(kFirst + 128));  // past: late, and nobody waits
+  sent();
+  EXPECT_TRUE(is_lost(kFirst + 192 + 128));  // cannot be: but whoever asks must not wait for ever
+  EXPECT_EQ(classify(request(kFirst + 192 + 64, 10), 10), RequestVerdict::kShort);
+}
+
+// Not even if it does not know it.
+TEST_F(ServerSessionTest, a_probe_beyond_the_next_request_is_answered_with_a_failure) {
+  begin(kFirst);
+  const auto header = client_header(Kind::kProbe, kFirst + 128);
+  ServerSlot* slot = nullptr;
+  EXPECT_FALSE(session_->on_probe(header, receive(header), now_, &slot));
+  EXPECT_EQ(slot, nullptr);
   const auto packets = sent();
   ASSERT_EQ(packets.size(), 1u);
-  EXPECT_EQ(packets[0].header.kind(), Kind::kResponse);
-  EXPECT_EQ(packets[0].header.flags(), wire::kFirst | wire::kFailure);
-  EXPECT_EQ(packets[0].header.request_number(), kFirst);
+  EXPECT_EQ(packets[0].header.request_number(), kFirst + 128);
   EXPECT_EQ(packets[0].header.size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kLost));
 }
 
