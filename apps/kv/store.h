@@ -131,7 +131,7 @@ class Stores {
     std::string path = directory;
     const bool is_kept = !path.empty();
     if (!is_kept) {
-      path = "/dev/shm/tern-kv.XXXXXX";
+      path = "/dev/shm/tern-kv." + std::to_string(getpid()) + ".XXXXXX";
       if (mkdtemp(path.data()) == nullptr) return "no directory in /dev/shm: " + text(errno) + "; name one by --store";
     }
     std::string problem = open_in(path, partitions, bytes);

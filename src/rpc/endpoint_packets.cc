@@ -154,11 +154,15 @@ void EndpointCore::on_request(const wire::Header& header, const transport::Paylo
   run_handler(server, slot, payload.data, payload.bytes, nullptr);
 }
 
-/// A new request in one packet whose payload lies in the peer's memory: the handler gets a copy.
+/// A new request in one packet whose payload lies in the peer's memory: the handler gets a copy. One that would be
+/// refused is not worth memory.
 void EndpointCore::on_reference_request(Server* server, ServerSlot* slot, const wire::Header& header,
                                         const transport::Payload& payload, uint64_t number) {
   auto& session = server->session;
-  detail::Buffer* copy = received_.alloc(payload.bytes);
+  const uint32_t type = header.request_type();
+  const bool has_taker = type < handlers_.size() && handlers_[type].handler != nullptr &&
+                         payload.bytes <= handlers_[type].options.max_request_bytes;
+  detail::Buffer* copy = has_taker ? received_.alloc(payload.bytes) : nullptr;
   if (copy != nullptr && !payload.copy_to(copy->data())) {
     counters_.dropped_lease++;
     detail::release_buffer(copy);
@@ -166,11 +170,11 @@ void EndpointCore::on_reference_request(Server* server, ServerSlot* slot, const 
   }
   session.note(number);
   session.begin(slot, header, number, now_ns_);
-  if (copy == nullptr) {
+  if (has_taker && copy == nullptr) {
     counters_.refused_no_memory++;
     return fail_request(server, slot, wire::FailureCode::kNoMemory, 0);
   }
-  run_handler(server, slot, copy->data(), payload.bytes, copy);
+  run_handler(server, slot, copy != nullptr ? copy->data() : nullptr, payload.bytes, copy);
 }
 
 /// Everything that is not a new request in one packet.

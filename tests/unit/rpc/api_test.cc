@@ -377,6 +377,20 @@ TYPED_TEST(Api, cancel__no_such_call) {
 
 // ---- Completion statuses that come from the other side ----
 
+TYPED_TEST(Api, call__refused_for_its_size_takes_no_memory) {
+  constexpr uint16_t kSmall = 2;
+  ASSERT_NO_FATAL_FAILURE(this->world.make({}, {.memory_limit_bytes = 8u << 20}));
+  auto& server = *this->world.server;
+  ASSERT_TRUE(server.on_request(kSmall, echo, {.max_request_bytes = 10}).ok());
+  const Session session = this->world.open();
+  std::vector<MsgBuf> all;
+  for (const size_t len_bytes : {60'000, 4'000}) {
+    for (MsgBuf one; (one = server.alloc_msgbuf(len_bytes));) all.push_back(std::move(one));
+  }
+  EXPECT_EQ(this->world.ask(session, kEcho, std::string(50'000, 'e')).code(), Code::kNoMemory);
+  EXPECT_EQ(this->world.ask(session, kSmall, std::string(50'000, 's')).code(), Code::kTooLarge);
+}
+
 TYPED_TEST(Api, call__refused_by_the_server) {
   constexpr uint16_t kSmall = 2, kDropping = 3, kFailing = 4, kTwice = 5;
   ASSERT_NO_FATAL_FAILURE(this->world.make({}, {.receive_budget_bytes = 100'000}));
