@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include <tern/detail/export.h>
+
 namespace tern::base {
 
 /// As memcpy: reads and writes nothing beyond `len` bytes, ranges do not overlap.
@@ -22,6 +24,6 @@ inline void copy_bytes(std::byte* to, const std::byte* from, size_t len) {
 /// As memcpy, for kilobytes that another CPU has written. For such sizes the C library takes `rep movsb`, which is slow
 /// where lines come out of another cache: 64 kB at a time out of a near CPU's, 4 kB pages, 28 GB/s (Zen 4) where plain
 /// vectors make 35; AVX2 and AVX-512 are no faster than these.
-void copy_large(std::byte* to, const std::byte* from, size_t len);
+TERN_API void copy_large(std::byte* to, const std::byte* from, size_t len);
 
 }  // namespace tern::base
