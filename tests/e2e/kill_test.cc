@@ -107,7 +107,7 @@ TEST_P(Kill, a_server_in_the_middle_of_large_messages) {
     }
   }
   EXPECT_GT(died, 0) << "no message was under way when its server died";
-  EXPECT_TRUE(wait_for([&] { return is_nothing_new_in_dev_shm(files); }));
+  EXPECT_TRUE(leaves_nothing_in_dev_shm(files));
 }
 
 TEST_P(Kill, clients_in_the_middle_of_messages_leave_nothing_behind) {
@@ -141,7 +141,7 @@ TEST_P(Kill, clients_in_the_middle_of_messages_leave_nothing_behind) {
   expect_no_more_than(server.pid(), descriptors + slack, mappings + slack, &caller);
   EXPECT_EQ(server.board().damaged, 0u);
   EXPECT_EQ(caller.end_of(caller.send_order(session, kWork, {2, 100, 0})), Code::kOk);
-  EXPECT_TRUE(wait_for([&] { return is_nothing_new_in_dev_shm(files); }));
+  EXPECT_TRUE(leaves_nothing_in_dev_shm(files));
 }
 
 TEST_P(Kill, dead_servers_leave_nothing_behind_in_their_client) {

@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -160,10 +159,13 @@ inline std::set<std::string> files_in_dev_shm() {
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path().filename());
   return names;
 }
-/// Files of other programs come and go meanwhile.
-inline bool is_nothing_new_in_dev_shm(const std::set<std::string>& before) {
-  const auto now = files_in_dev_shm();
-  return std::includes(before.begin(), before.end(), now.begin(), now.end());
+/// Whether everything that is there now and was not before is gone soon, as files of other programs are.
+inline bool leaves_nothing_in_dev_shm(const std::set<std::string>& before) {
+  auto left = files_in_dev_shm();
+  return wait_for([&] {
+    std::erase_if(left, [&](const auto& name) { return before.contains(name) || !files_in_dev_shm().contains(name); });
+    return left.empty();
+  });
 }
 
 /// Open descriptors of a process.
