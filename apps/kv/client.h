@@ -261,8 +261,11 @@ class Client {
   }
 
   bool open(uint32_t partition) {
+    // Who looks for a server that went is soon to look again; the first look is the only one, and a busy machine is
+    // slow.
+    const auto timeout = std::chrono::milliseconds(stage_ == Stage::kConnecting ? 5000 : 500);
     const tern::SessionOptions session_options = {.window = static_cast<uint8_t>(std::min<size_t>(options_.window, 64)),
-                                                  .connect_timeout = std::chrono::milliseconds(500)};
+                                                  .connect_timeout = timeout};
     auto session = endpoint_->create_session(options_.server + "/" + std::to_string(partition), session_options);
     if (!session.ok()) {
       fail("no session with " + options_.server + ": " + std::string(session.status().message()));
