@@ -80,23 +80,27 @@ class Server {
   /// Returns when clients can find it, or it has ended.
   template <tern::Transport T>
   void start(tern::Nexus& nexus, int cpu) {
-    thread_ = std::thread([this, &nexus, cpu] {
-      programs::pin_to(cpu);
+    const bool has_thread = programs::add_thread(thread_, cpu, [this, &nexus] {
       status_ = serve<T>(nexus, programs::rpc_options(0), [this](tern::Endpoint& endpoint) {
         StopWhenTold{&endpoint, &told_}();
         state_ = State::kReady;
       });
       state_ = State::kEnded;
     });
+    if (!has_thread) {
+      status_ = {tern::Code::kUnavailable, programs::kNoThread};
+      state_ = State::kEnded;
+    }
     while (state_ == State::kStarting) std::this_thread::sleep_for(milliseconds(1));
   }
   bool has_ended() const { return state_ == State::kEnded; }
   void stop() {
     told_ = true;
-    if (thread_.joinable()) thread_.join();
+    wait();
   }
   void wait() {
-    if (thread_.joinable()) thread_.join();
+    for (std::thread& thread : thread_) thread.join();
+    thread_.clear();
   }
   /// After stop() or wait().
   tern::Status status() const { return status_; }
@@ -106,7 +110,7 @@ class Server {
   std::atomic<State> state_{State::kStarting};
   std::atomic<bool> told_{false};
   tern::Status status_;
-  std::thread thread_;
+  std::vector<std::thread> thread_;  ///< one, from start() on
 };
 
 template <tern::Transport T>

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <system_error>
 #include <thread>
 
 namespace tern::microbench {
@@ -26,8 +27,8 @@ inline bool pin_to_cpu(int cpu) {
 }
 
 /// Round trip of a cache line between two CPUs, ns: the median of short batches, some milliseconds in all, and not many
-/// more where others run on these CPUs. -1 when the two are the same CPU or cannot be pinned to. About 55: threads of
-/// one core; 100-140: cores of one complex; around 500: further apart.
+/// more where others run on these CPUs. -1 when the two are the same CPU or cannot be pinned to, or when there are no
+/// threads to be had. About 55: threads of one core; 100-140: cores of one complex; around 500: further apart.
 inline double placement_ns(int cpu_a, int cpu_b) {
   constexpr int kBatches = 201, kRounds = 100;
   constexpr uint32_t kEnd = ~uint32_t{0};
@@ -54,13 +55,13 @@ inline double placement_ns(int cpu_a, int cpu_b) {
       if (turns > 10'000) std::this_thread::yield();
     }
   };
-  std::thread other([&] {
+  const auto answer = [&] {
     if (!is_pinned(cpu_b)) return;
     for (uint32_t value = 0; (value = wait_for_next(there, value)) != kEnd;) {
       back.value.store(value, std::memory_order_release);
     }
-  });
-  std::thread one([&] {
+  };
+  const auto ask = [&] {
     if (!is_pinned(cpu_a)) return;
     const auto begin = std::chrono::steady_clock::now();
     auto start = begin;
@@ -74,9 +75,18 @@ inline double placement_ns(int cpu_a, int cpu_b) {
       start = now;
     }
     there.value.store(kEnd, std::memory_order_release);
-  });
-  one.join();
-  other.join();
+  };
+  std::thread threads[2];
+  try {
+    threads[0] = std::thread(answer);
+    threads[1] = std::thread(ask);
+  } catch (const std::system_error&) {  // none to be had: as one that could not be pinned
+    ++failed;
+    ++pinned;
+  }
+  for (std::thread& thread : threads) {
+    if (thread.joinable()) thread.join();
+  }
   if (failed.load() != 0) return -1;
   std::nth_element(batches.begin(), batches.begin() + done / 2, batches.begin() + done);
   return batches[static_cast<size_t>(done) / 2];

@@ -16,7 +16,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "flags.h"
@@ -75,6 +77,22 @@ inline void pin_to(int cpu) {
   CPU_ZERO(&one);
   CPU_SET(cpu, &one);
   sched_setaffinity(0, sizeof(one), &one);
+}
+
+inline constexpr const char* kNoThread = "the system gives no more threads; raise its limit (ulimit -u, pids.max)";
+
+/// Adds a thread that is pinned to `cpu` and runs `body`. False: there is none to be had (kNoThread).
+template <class Body>
+[[nodiscard]] bool add_thread(std::vector<std::thread>& threads, int cpu, Body body) {
+  try {
+    threads.emplace_back([cpu, run_body = std::move(body)] {
+      pin_to(cpu);
+      run_body();
+    });
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
 }
 
 /// This program again, as --role=server. Ends with this object, and with this process however it ends.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -103,11 +104,12 @@ class Load {
       clients_.push_back(std::make_unique<kv::Client>(options_, control_, FLAGS_client * FLAGS_client_threads + i));
     }
     for (size_t i = 0; i < FLAGS_client_threads; ++i) {
-      threads_.emplace_back([this, &nexus, i, cpu = cpus[(FLAGS_server_threads + i) % cpus.size()]] {
-        programs::pin_to(cpu);
+      const int cpu = cpus[(FLAGS_server_threads + i) % cpus.size()];
+      const bool has_thread = programs::add_thread(threads_, cpu, [this, &nexus, i] {
         run_client<T>(nexus, i);
         ++ended_;
       });
+      if (!has_thread) control_.fail(programs::kNoThread);
     }
     wait([&] { return control_.loaded == threads_.size(); });
     control_.stage = kv::Stage::kRunning;
@@ -232,6 +234,7 @@ int end_server(kv::Server& server) {
 template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus, kv::LoadOptions load_options) {
   programs::catch_interrupts();
+  std::signal(SIGXFSZ, SIG_IGN);              // a store above the limit of a file's size (ulimit -f) says so itself
   std::unique_ptr<tern::Nexus> server_nexus;  // outlives the endpoints of the server
   kv::Server server({FLAGS_store, FLAGS_server_threads, FLAGS_memory_mb << 20, FLAGS_queue_max});
   programs::ServerProcess server_process;

@@ -190,13 +190,13 @@ class Server {
     }
     for (size_t i = 0; i < options_.partitions; ++i) {
       rpc.endpoint_id = static_cast<uint16_t>(i);
-      threads_.emplace_back([this, &nexus, i, cpu = cpus[i % cpus.size()], transport, rpc] {
-        programs::pin_to(cpu);
+      const bool has_thread = programs::add_thread(threads_, cpus[i % cpus.size()], [this, &nexus, i, transport, rpc] {
         const tern::Status status = run<T>(nexus, *partitions_[i], transport, rpc);
         std::lock_guard lock(mutex_);
         if (!status.ok()) problem_ = "partition " + std::to_string(i) + ": " + std::string(status.message());
         ++ended_;
       });
+      if (!has_thread) return programs::kNoThread;
     }
     while (ready_ < options_.partitions && !has_ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (!has_ended()) return {};

@@ -79,12 +79,9 @@ class Run {
  public:
   ~Run() { end(); }
 
-  /// Main thread. Runs `body` in a thread of its own on this CPU.
+  /// Main thread. Runs `body` in a thread of its own on this CPU; if there is none, the run has failed.
   void add_side(int cpu, std::function<void()> body) {
-    threads_.emplace_back([cpu, run_body = std::move(body)] {
-      pin_to(cpu);
-      run_body();
-    });
+    if (!add_thread(threads_, cpu, std::move(body))) fail("a side", {tern::Code::kUnavailable, kNoThread});
   }
 
   /// Server side thread: it can be reached.

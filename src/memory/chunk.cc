@@ -15,6 +15,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/file_size.h"
+
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14
 #endif
@@ -106,7 +108,7 @@ struct Draft {
 bool map_pages(Draft& draft, bool shared, unsigned page_log2, size_t bytes) {
   if (shared) {
     draft.fd = create_memfd(page_log2);
-    if (draft.fd < 0 || ftruncate(draft.fd, static_cast<off_t>(bytes)) != 0) return false;
+    if (draft.fd < 0 || !base::set_file_size(draft.fd, bytes)) return false;
   }
   int flags = shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
   void* place = nullptr;
@@ -169,6 +171,9 @@ Result<Chunk> map_normal(bool shared, bool transparent, int numa_node, uint32_t 
       return Status(Code::kUnavailable,
                     "memfd_create failed: shared memory needs Linux 3.17 and free descriptors; "
                     "raise the limit of open files (ulimit -n)");
+    }
+    if (shared && errno == EFBIG) {
+      return Status(Code::kUnavailable, "shared memory is above the limit of a file's size: raise that (ulimit -f)");
     }
     return kNoChunk;
   }

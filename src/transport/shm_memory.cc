@@ -9,6 +9,8 @@
 
 #include <cerrno>
 
+#include "base/file_size.h"
+
 namespace tern::transport::shm {
 
 namespace {
@@ -45,6 +47,8 @@ Status shortage_or(int error, Status otherwise) {
     case ENFILE:
     case ETOOMANYREFS:
       return {Code::kUnavailable, "shm: out of file descriptors: raise the limit (ulimit -n) or use fewer peers"};
+    case EFBIG:
+      return {Code::kUnavailable, "shm: a ring is above the limit of a file's size: raise that (ulimit -f)"};
     case ENOMEM:
     case ENOBUFS:
     case ENOSPC:
@@ -62,7 +66,7 @@ Result<OwnMemory> make_own_memory(const char* name, size_t bytes) {
                        {Code::kUnavailable,
                         "shm: memfd_create is refused here: it needs Linux 5.1 and a sandbox that allows it; use udp"});
   }
-  if (::ftruncate(memory.fd.get(), static_cast<off_t>(bytes)) != 0) {
+  if (!base::set_file_size(memory.fd.get(), bytes)) {
     return shortage_or(errno, {Code::kNoMemory, "shm: a memfd cannot be given its size"});
   }
   memory.mapping = map_shared(memory.fd.get(), bytes, PROT_READ | PROT_WRITE, MAP_POPULATE);

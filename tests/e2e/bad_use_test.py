@@ -5,6 +5,7 @@ Usage: bad_use_test.py BUILD_DIR
 """
 import concurrent.futures
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -35,6 +36,10 @@ def flags_of(program):
 
 def programs_with(flag):
     return [program for program in programs() if flag in flags_of(program)]
+
+
+def programs_and_apps():
+    return programs_with('transport') + [os.path.join(build_dir, 'apps', name) for name in ('hello', 'kv')]
 
 
 WRONG_OF_TYPE = {
@@ -124,6 +129,36 @@ class BadUse(unittest.TestCase):
             address = f'--server=127.0.0.1:{taken.getsockname()[1]}'
             self.assert_refused([program, address, *more] for program in programs_with('server')
                                 for more in ([], ['--role=server'], ['--processes']))
+
+
+    def assert_refused_with(self, limits, commands):
+        """Under these limits, and as nobody: root has as many threads as it likes."""
+        def restrict():
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            for limit, value in limits.items():
+                resource.setrlimit(limit, (value, value))
+
+        for command in commands:
+            with self.subTest(program=os.path.basename(command[0]), flags=command[1:]):
+                try:
+                    done = subprocess.run([*command, '--seconds=0.1'], stdin=subprocess.DEVNULL, capture_output=True,
+                                          text=True, timeout=SECONDS_MAX, preexec_fn=restrict)
+                except PermissionError:
+                    self.skipTest('nobody may not run what was built here')
+                self.assertEqual(done.returncode, 1, f'{done.stdout}{done.stderr}')
+                self.assertRegex(done.stderr, r'\A[^\n]+\n\Z')
+
+    def test_no_threads(self):
+        self.assert_refused_with({resource.RLIMIT_NPROC: 0},
+                                 ([program, f'--transport={transport}'] for program in programs_and_apps()
+                                  for transport in ('shm', 'udp')))
+
+    def test_no_large_files(self):
+        self.assert_refused_with({resource.RLIMIT_FSIZE: 4096},
+                                 ([program, '--transport=shm'] for program in programs_and_apps()))
 
 
 if __name__ == '__main__':

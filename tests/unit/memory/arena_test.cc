@@ -292,6 +292,19 @@ TEST(Arena, without_descriptors_shared_memory_says_so) {
   EXPECT_EQ(arena.status().code(), Code::kUnavailable);
 }
 
+TEST(Arena, beyond_the_limit_of_a_files_size_shared_memory_says_so) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 1 << 20;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  ArenaOptions options = small_options();
+  options.shared = true;
+  const auto arena = Arena::create(options);
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_EQ(arena.status().code(), Code::kUnavailable) << arena.status().message();
+}
+
 TEST(Arena, memory_prefers_its_numa_node) {
   if (numa_available() < 0) GTEST_SKIP() << "the system knows no NUMA nodes";
   for (const int node : {-1, 0}) {
