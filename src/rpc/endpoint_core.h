@@ -362,7 +362,8 @@ class TERN_API EndpointCore {
   Endpoint::Started start_call_slow(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
                                     Duration deadline);
   [[gnu::noinline]] Endpoint::Started start_first_call(Session session, uint16_t type, MsgBuf& request,
-                                                       MsgBuf& response, Duration deadline);
+                                                       MsgBuf& response, Client* client);
+  Endpoint::Started begin_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response, Client* client);
   Endpoint::Started refuse_call(Status status) {
     refusal_ = status;
     return {nullptr, 0};
@@ -589,10 +590,17 @@ inline void EndpointCore::send_answer(Incoming* incoming) {
   if (deadline != Duration::max()) [[unlikely]]
     return slowly();
   if (!client->is_ticking) [[unlikely]]
-    return start_first_call(session, type, request, response, deadline);
-  session::ClientSlot* slot = client->session.try_begin(out, in, type);  // a queue means that there is no free slot
+    return start_first_call(session, type, request, response, client);
+  return begin_call(session, type, request, response, client);
+}
+
+/// Everything is right; whether there is room, try_begin() knows: a queue means that there is no free slot.
+[[gnu::always_inline]] inline Endpoint::Started EndpointCore::begin_call(Session session, uint16_t type,
+                                                                         MsgBuf& request, MsgBuf& response,
+                                                                         Client* client) {
+  session::ClientSlot* slot = client->session.try_begin(request.buffer(), response.buffer(), type);
   if (slot == nullptr) [[unlikely]]
-    return slowly();
+    return start_call_slow(session, type, request, response, Duration::max());
   request.take();
   response.take();
   slot->deadline_ns = UINT64_MAX;

@@ -80,9 +80,9 @@ Endpoint::Started EndpointCore::start_call_slow(Session session, uint16_t type, 
 /// The common case on a session that was at rest. A function of its own, for then start_call() calls nothing that it
 /// would have to return from.
 Endpoint::Started EndpointCore::start_first_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
-                                                 Duration deadline) {
-  start_ticking(find_client(session));
-  return start_call(session, type, request, response, deadline);
+                                                 Client* client) {
+  begin_to_tick(client);
+  return begin_call(session, type, request, response, client);
 }
 
 /// Whoever comes here is about to use a session that was not used for a while: its lines are on their way at once.

@@ -183,6 +183,8 @@ class TERN_API ClientSession {
 
   /// Whether prepare() may find something.
   bool wants_to_send() const {
+    if ((fresh_mask_ | send_mask_ | control_mask_ | detours_) == 0) [[likely]]
+      return false;
     return state_ == State::kOpen &&
            (control_mask_ != 0 || is_report_due() || ((fresh_mask_ | send_mask_) != 0 && has_credit()));
   }

@@ -263,7 +263,7 @@ TEST_P(KvProgram, a_killed_server_and_its_successor_lose_no_acknowledged_write) 
   auto server_run = std::make_unique<Kv>(directory_, server(kAnyPort, store));
   const std::string address = server_run->address();
   const auto words = [&](const char* which) {
-    return client(address, {"--clients=2", "--client_threads=2", "--keys=64", "--get_share=0.5", "--seconds=5",
+    return client(address, {"--clients=2", "--client_threads=2", "--keys=64", "--get_share=0.5", "--seconds=10",
                             "--reconnect_seconds=60", which});
   };
   Kv one(directory_, words("--client=0"));
