@@ -9,24 +9,16 @@
 #include "rpc/endpoint_core.h"
 #include "unit/rpc/rpc_world.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TERN_TEST_IS_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TERN_TEST_IS_SANITIZED 1
-#endif
-#endif
-
 namespace tern::rpc_test {
 namespace {
 
-#ifdef TERN_TEST_IS_SANITIZED
+#ifdef TERN_IS_SANITIZED
 constexpr size_t kSessions = 500;
 #else
 constexpr size_t kSessions = 5000;
 #endif
 
-#ifndef TERN_TEST_IS_SANITIZED  // a sanitizer keeps memory of its own for each allocation
+#ifndef TERN_IS_SANITIZED  // a sanitizer keeps memory of its own for each allocation
 
 /// What the process occupies, each page once however often it is mapped. What malloc has kept is given back first.
 size_t memory_bytes() {
@@ -90,7 +82,7 @@ TYPED_TEST(ManySessionsTest, are_all_usable_and_make_room_for_others) {
   }
 }
 
-#ifndef TERN_TEST_IS_SANITIZED
+#ifndef TERN_IS_SANITIZED
 
 /// 3 KiB a session, both ends together, is what was promised.
 TYPED_TEST(ManySessionsTest, occupy_little_and_are_used_again) {
