@@ -107,11 +107,13 @@ bool ServerSession::on_probe(const wire::Header& header, uint64_t number, uint64
   ServerSlot* slot = nullptr;
   if (index < window_) slot = slots_[index] != nullptr ? slots_[index] : make_slot(index);
   const auto age = slot != nullptr ? static_cast<int32_t>(header.request_number() - slot->request_number) : -1;
-  if (age > int32_t{wire::kSlotsMax}) {
+  const bool is_beyond = age > int32_t{wire::kSlotsMax};
+  if (is_beyond || (age < 0 && is_delivered)) {
+    // An older request is one that a damaged packet has pushed aside; or the probe is late, and its answer stale.
     due_ |= kLostAnswer;
     lost_request_number_ = header.request_number();
     lost_echo_ = static_cast<uint32_t>(number);
-    return false;
+    return !is_beyond;
   }
   const bool is_here = age == 0 && (slot->phase == Phase::kRunning || slot->phase == Phase::kResponded);
   if (age >= 0 && is_delivered && !is_here) {

@@ -66,6 +66,7 @@ class PeerEndpoint {
         kSmall, [this](tern::Request request) { echo(std::move(request)); }, small));
     must(endpoint_.on_request(
         kWork, [this](tern::Request request) { work(std::move(request)); }, large));
+    if (settings_.number("answer_at_once") != 0) return;
     must(endpoint_.on_request(
         kWorker, [this](tern::Request request) { work_hard(std::move(request)); }, worker));
     must(endpoint_.on_request(
@@ -113,7 +114,7 @@ class PeerEndpoint {
   void work(tern::Request request) {
     Order order;
     take_order(request, &order);
-    if (order.delay_us == 0) return answer(request, order);
+    if (order.delay_us == 0 || settings_.number("answer_at_once") != 0) return answer(request, order);
     must(endpoint_.after(std::chrono::microseconds(order.delay_us),
                          [request = std::move(request), order]() mutable { answer(request, order); }));
   }
