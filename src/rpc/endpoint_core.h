@@ -423,6 +423,12 @@ class TERN_API EndpointCore {
   void bind(Incoming* incoming);
   void unbind(Incoming* incoming);
   void run_in_worker(HandlerEntry& entry, Incoming* incoming);
+  /// Why a request is refused, and where that is counted; no counter: it is not.
+  struct Refusal {
+    uint64_t* counter = nullptr;
+    wire::FailureCode code = {};
+  };
+  Refusal refusal_of(uint32_t type, size_t bytes);
   void fail_request(Server* server, session::ServerSlot* slot, wire::FailureCode code, uint16_t app_code);
   void keep(Incoming* incoming);
   [[gnu::noinline]] void keep_if_open(Incoming* incoming);

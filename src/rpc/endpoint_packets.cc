@@ -160,8 +160,7 @@ void EndpointCore::on_reference_request(Server* server, ServerSlot* slot, const 
                                         const transport::Payload& payload, uint64_t number) {
   auto& session = server->session;
   const uint32_t type = header.request_type();
-  const bool has_taker = type < handlers_.size() && handlers_[type].handler != nullptr &&
-                         payload.bytes <= handlers_[type].options.max_request_bytes;
+  const bool has_taker = refusal_of(type, payload.bytes).counter == nullptr;
   detail::Buffer* copy = has_taker ? received_.alloc(payload.bytes) : nullptr;
   if (copy != nullptr && !payload.copy_to(copy->data())) {
     counters_.dropped_lease++;
@@ -205,12 +204,7 @@ void EndpointCore::on_long_request(Server* server, RequestVerdict verdict, Serve
         fail_request(server, slot, code, 0);
       };
       if (is_closing_) return refuse(counters_.refused_closing, wire::FailureCode::kClosing);
-      if (type >= handlers_.size() || handlers_[type].handler == nullptr) {
-        return refuse(counters_.refused_no_handler, wire::FailureCode::kUnknownType);
-      }
-      if (bytes > handlers_[type].options.max_request_bytes) {
-        return refuse(counters_.refused_too_large, wire::FailureCode::kTooLarge);
-      }
+      if (const Refusal why = refusal_of(type, bytes); why.counter != nullptr) return refuse(*why.counter, why.code);
       if (bytes > options_.receive_budget_bytes - std::min(assembling_bytes_, options_.receive_budget_bytes)) {
         return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);
       }
@@ -243,6 +237,17 @@ void EndpointCore::on_long_request(Server* server, RequestVerdict verdict, Serve
   list_to_send(server);
 }
 
+/// By its type and size alone.
+EndpointCore::Refusal EndpointCore::refusal_of(uint32_t type, size_t bytes) {
+  if (type >= handlers_.size() || handlers_[type].handler == nullptr) {
+    return {&counters_.refused_no_handler, wire::FailureCode::kUnknownType};
+  }
+  if (bytes > handlers_[type].options.max_request_bytes) {
+    return {&counters_.refused_too_large, wire::FailureCode::kTooLarge};
+  }
+  return {};
+}
+
 void EndpointCore::fail_request(Server* server, ServerSlot* slot, wire::FailureCode code, uint16_t app_code) {
   server->session.fail(slot, code, app_code);
   list_to_send(server);
@@ -256,13 +261,8 @@ void EndpointCore::run_handler(Server* server, ServerSlot* slot, const std::byte
     if (owned != nullptr) detail::release_buffer(owned);
     fail_request(server, slot, code, 0);
   };
-  if (slot->type >= handlers_.size() || handlers_[slot->type].handler == nullptr) {
-    return refuse(counters_.refused_no_handler, wire::FailureCode::kUnknownType);
-  }
+  if (const Refusal why = refusal_of(slot->type, bytes); why.counter != nullptr) return refuse(*why.counter, why.code);
   HandlerEntry& entry = handlers_[slot->type];
-  if (bytes > entry.options.max_request_bytes) {
-    return refuse(counters_.refused_too_large, wire::FailureCode::kTooLarge);
-  }
   if (is_closing_) return refuse(counters_.refused_closing, wire::FailureCode::kClosing);
   uint64_t deadline_ns = UINT64_MAX;
   if (slot->deadline_code != wire::kNoDeadline) {
