@@ -64,18 +64,8 @@ void take(tern::Request request) {
   request.respond();
 }
 
-/// Server side thread.
-template <tern::Transport T>
-void serve(Run& run, tern::Nexus& nexus) {
-  auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
-  if (!rpc.ok()) return run.fail("no server endpoint", rpc.status());
-  tern::Status status = (*rpc)->on_request(kPut, take, {.max_request_bytes = kSizeMax});
-  if (!status.ok()) return run.fail("no handler", status);
-  if (!run.enter(**rpc)) return;
-  run.ready();
-  status = (*rpc)->run_event_loop();
-  if (!status.ok()) run.fail("the server's event loop", status);
-  run.leave();
+tern::Status add_handlers(tern::Endpoint& server) {
+  return server.on_request(kPut, take, {.max_request_bytes = kSizeMax});
 }
 
 /// What the client has done so far: calls, and how much of the time it was busy writing. Written by the client thread.
@@ -177,7 +167,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   const int server_cpu = cpus[0];
   const int client_cpu = cpus[1 % cpus.size()];
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
-    run.add_side(server_cpu, [&] { serve<T>(run, nexus); });
+    run.add_side(server_cpu, [&] { programs::serve<T>(run, nexus, add_handlers); });
     return 1;
   };
   const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
@@ -212,18 +202,17 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   return programs::play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);
 }
 
+/// Checks this program's own flags. False: the sentence has been printed.
+bool check_flags() {
+  if (FLAGS_size >= kSizeMin && FLAGS_size <= kSizeMax) return true;
+  programs::fail("--size=%lu is not between %zu and the largest message, 1 GiB", FLAGS_size, kSizeMin);
+  return false;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<char*> words(argv, argv + argc);  // as they were given, for a server process
-  if (!programs::parse_flags(argc, argv,
-                             "Bandwidth of large requests. Example: large_rpc_bandwidth --transport=udp --json"))
-    return 1;
-  if (FLAGS_size < kSizeMin || FLAGS_size > kSizeMax) {
-    return programs::fail("--size=%lu is not between %zu and the largest message, 1 GiB", FLAGS_size, kSizeMin);
-  }
-  const std::vector<int> cpus = programs::side_cpus();
-  if (cpus.empty()) return 1;
-  return programs::with_transport(
-      FLAGS_transport, [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus); });
+  return programs::run_main(
+      argc, argv, "Bandwidth of large requests. Example: large_rpc_bandwidth --transport=udp --json", check_flags,
+      []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); });
 }

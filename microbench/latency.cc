@@ -23,18 +23,8 @@ using tern::microbench::Ticks;
 constexpr uint16_t kEcho = 1;
 constexpr size_t kSizeMax = size_t{1} << 30;
 
-/// Server side thread.
-template <tern::Transport T>
-void serve(Run& run, tern::Nexus& nexus) {
-  auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
-  if (!rpc.ok()) return run.fail("no server endpoint", rpc.status());
-  tern::Status status = (*rpc)->on_request(kEcho, programs::echo, {.max_request_bytes = kSizeMax});
-  if (!status.ok()) return run.fail("no handler", status);
-  if (!run.enter(**rpc)) return;
-  run.ready();
-  status = (*rpc)->run_event_loop();
-  if (!status.ok()) run.fail("the server's event loop", status);
-  run.leave();
+tern::Status add_handlers(tern::Endpoint& server) {
+  return server.on_request(kEcho, programs::echo, {.max_request_bytes = kSizeMax});
 }
 
 /// The client: what its continuation needs. Client side thread; `progress` is read by the main thread.
@@ -112,7 +102,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   const int server_cpu = cpus[0];
   const int client_cpu = cpus[1 % cpus.size()];
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
-    run.add_side(server_cpu, [&] { serve<T>(run, nexus); });
+    run.add_side(server_cpu, [&] { programs::serve<T>(run, nexus, add_handlers); });
     return 1;
   };
   const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
@@ -138,15 +128,17 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   return programs::play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);
 }
 
+/// Checks this program's own flags. False: the sentence has been printed.
+bool check_flags() {
+  if (FLAGS_size <= kSizeMax) return true;
+  programs::fail("--size=%lu is above the largest message, 1 GiB", FLAGS_size);
+  return false;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<char*> words(argv, argv + argc);  // as they were given, for a server process
-  if (!programs::parse_flags(argc, argv, "Latency of one call at a time. Example: latency --transport=udp --json"))
-    return 1;
-  if (FLAGS_size > kSizeMax) return programs::fail("--size=%lu is above the largest message, 1 GiB", FLAGS_size);
-  const std::vector<int> cpus = programs::side_cpus();
-  if (cpus.empty()) return 1;
-  return programs::with_transport(
-      FLAGS_transport, [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus); });
+  return programs::run_main(
+      argc, argv, "Latency of one call at a time. Example: latency --transport=udp --json", check_flags,
+      []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); });
 }

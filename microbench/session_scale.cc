@@ -60,27 +60,16 @@ uint64_t memory_bytes() {
   return kilobytes * 1024;
 }
 
-/// Server side thread.
-template <tern::Transport T>
-void serve(Run& run, tern::Nexus& nexus) {
-  auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
-  if (!rpc.ok()) return run.fail("no server endpoint", rpc.status());
-  tern::Status status = (*rpc)->on_request(kEcho, programs::echo, {.max_request_bytes = kSizeMax});
-  if (status.ok()) {
-    status = (*rpc)->on_request(kMemory, [](tern::Request request) {
-      const uint64_t bytes = memory_bytes();
-      auto out = request.response(sizeof(bytes));
-      if (!out.ok()) return;
-      std::memcpy(out->data(), &bytes, sizeof(bytes));
-      request.respond();
-    });
-  }
-  if (!status.ok()) return run.fail("no handler", status);
-  if (!run.enter(**rpc)) return;
-  run.ready();
-  status = (*rpc)->run_event_loop();
-  if (!status.ok()) run.fail("the server's event loop", status);
-  run.leave();
+tern::Status add_handlers(tern::Endpoint& server) {
+  const tern::Status status = server.on_request(kEcho, programs::echo, {.max_request_bytes = kSizeMax});
+  if (!status.ok()) return status;
+  return server.on_request(kMemory, [](tern::Request request) {
+    const uint64_t bytes = memory_bytes();
+    auto out = request.response(sizeof(bytes));
+    if (!out.ok()) return;
+    std::memcpy(out->data(), &bytes, sizeof(bytes));
+    request.respond();
+  });
 }
 
 /// What was measured. Written by the client's thread, read by the main thread after the run.
@@ -342,7 +331,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   const int server_cpu = cpus[0];
   const int client_cpu = cpus[1 % cpus.size()];
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
-    run.add_side(server_cpu, [&] { serve<T>(run, nexus); });
+    run.add_side(server_cpu, [&] { programs::serve<T>(run, nexus, add_handlers); });
     return 1;
   };
   const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
@@ -400,16 +389,11 @@ bool check_flags() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<char*> words(argv, argv + argc);  // as they were given, for a server process
-  if (!programs::parse_flags(
-          argc, argv,
-          "What many sessions cost. Example: session_scale --transport=shm --sessions=20000 --json\n"
-          "bytes_per_session is what both ends together occupy, with each session used and idle again;\n"
-          "rate_mrps is over random sessions of all, rate_mrps_20_sessions over 20 of them, each for --seconds"))
-    return 1;
-  if (!check_flags()) return 1;
-  const std::vector<int> cpus = programs::side_cpus();
-  if (cpus.empty()) return 1;
-  return programs::with_transport(
-      FLAGS_transport, [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus); });
+  return programs::run_main(
+      argc, argv,
+      "What many sessions cost. Example: session_scale --transport=shm --sessions=20000 --json\n"
+      "bytes_per_session is what both ends together occupy, with each session used and idle again;\n"
+      "rate_mrps is over random sessions of all, rate_mrps_20_sessions over 20 of them, each for --seconds",
+      check_flags,
+      []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); });
 }

@@ -416,17 +416,12 @@ bool check_flags() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<char*> words(argv, argv + argc);  // as they were given, for a server process
-  if (!programs::parse_flags(
-          argc, argv,
-          "Rate of small RPCs. Example: small_rpc_rate --transport=shm --json\n"
-          "rate_mrps is RPCs completed a second by each client thread. Latencies are of one call in 64, on the "
-          "client's side.\nThe default window of 60 goes over 8 sessions of 16 slots, so that it is really "
-          "in flight.\nBoth sides need the same --pattern and --threads; a symmetric server ends with its client"))
-    return 1;
-  if (!check_flags()) return 1;
-  const std::vector<int> cpus = programs::side_cpus();
-  if (cpus.empty()) return 1;
-  return programs::with_transport(
-      FLAGS_transport, [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus); });
+  return programs::run_main(
+      argc, argv,
+      "Rate of small RPCs. Example: small_rpc_rate --transport=shm --json\n"
+      "rate_mrps is RPCs completed a second by each client thread. Latencies are of one call in 64, on the "
+      "client's side.\nThe default window of 60 goes over 8 sessions of 16 slots, so that it is really "
+      "in flight.\nBoth sides need the same --pattern and --threads; a symmetric server ends with its client",
+      check_flags,
+      []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); });
 }

@@ -185,6 +185,20 @@ inline void echo(tern::Request request) {
   request.respond();
 }
 
+/// Server side thread: endpoint 0, whose handlers `add_handlers(endpoint)` registers, until the end of the run.
+template <tern::Transport T, class AddHandlers>
+void serve(Run& run, tern::Nexus& nexus, const AddHandlers& add_handlers) {
+  auto rpc = tern::Rpc<T>::create(nexus, transport_options<T>(), rpc_options(0));
+  if (!rpc.ok()) return run.fail("no server endpoint", rpc.status());
+  tern::Status status = add_handlers(**rpc);
+  if (!status.ok()) return run.fail("no handler", status);
+  if (!run.enter(**rpc)) return;
+  run.ready();
+  status = (*rpc)->run_event_loop();
+  if (!status.ok()) run.fail("the server's event loop", status);
+  run.leave();
+}
+
 /// Main thread of a client. Waits for the first calls, warms up, and measures for --seconds. `totals` says what has
 /// been done since the start, or nothing if it cannot be known any more. Nothing: failed or interrupted.
 template <class GetTotals>
@@ -278,6 +292,19 @@ int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServe
   if (placement_before && placement_after) report->placement_ns = std::minmax(*placement_before, *placement_after);
   print(*report);
   return 0;
+}
+
+/// main() of a benchmark: flags, then its own checks (`check_flags()`, false once it has said what is wrong), then
+/// `run.operator()<T>(argc, argv, cpus)` with the command line as it was given, for a server process.
+template <class CheckFlags, class RunOver>
+int run_main(int argc, char** argv, const char* usage, const CheckFlags& check_flags, const RunOver& run) {
+  std::vector<char*> words(argv, argv + argc);
+  if (!parse_flags(argc, argv, usage) || !check_flags()) return 1;
+  const std::vector<int> cpus = side_cpus();
+  if (cpus.empty()) return 1;
+  return with_transport(FLAGS_transport, [&]<class T>() {
+    return run.template operator()<T>(static_cast<int>(words.size()), words.data(), cpus);
+  });
 }
 
 }  // namespace programs
