@@ -1,0 +1,151 @@
+// A datacenter in one thread: hosts with their own clocks, a network with queues and faults, virtual time, one seed.
+// The endpoints, sessions, handlers and workers that run in it are the ones that run everywhere else.
+// docs/simulation.md shows how to test a program in it. Standard library only.
+//
+//     auto simulation = tern::sim::Simulation::create(tern::sim::Topology::cx4(100), {.seed = 7});
+//     for (uint32_t i = 0; i < (*simulation)->hosts(); i++) {
+//       (*simulation)->host(i).boot([](tern::sim::Host& host) { return std::make_shared<MyServer>(host); });
+//     }
+//     (*simulation)->run_for(std::chrono::milliseconds(100));
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <tern/detail/export.h>
+#include <tern/duration.h>
+#include <tern/environment.h>
+#include <tern/nexus.h>
+#include <tern/rpc.h>
+#include <tern/sim/network.h>
+#include <tern/status.h>
+#include <tern/transport/sim.h>
+
+namespace tern::sim {
+
+/// What a host's CPU takes for the work of an endpoint's loop. The default is what small_rpc_rate measures over shm
+/// (docs/simulation.md); what a handler does itself it adds with Host::spend(), and workers with worker_time.
+struct HostCost {
+  Duration iteration = std::chrono::nanoseconds(20);        ///< of the event loop, whatever it does
+  Duration packet_received = std::chrono::nanoseconds(25);  ///< each
+  Duration packet_sent = std::chrono::nanoseconds(25);      ///< each
+  /// CPUs of infinite speed but for the smallest step of time: for experiments with the network alone.
+  static HostCost none() { return {Duration(0), Duration(0), Duration(0)}; }
+};
+
+/// Of a Simulation.
+struct SimulationOptions {
+  /// Of everything random: the same seed, the same trace.
+  uint64_t seed = 1;
+  /// Largest frame, Ethernet, IP and UDP headers included (42 bytes): what limits a packet. 578 to 9018.
+  size_t frame_bytes = 1024;
+  /// Of every host, unless Host::set_cost() says otherwise.
+  HostCost cost;
+};
+
+class Simulation;
+
+/// One machine of the simulation: what its programs take from the world. Values of it are owned by the Simulation.
+class Host {
+ public:
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  TERN_API uint32_t index() const;
+  /// "10.X.Y.Z": of the host's one interface.
+  TERN_API std::string address() const;
+  /// "udp://10.X.Y.Z:PORT": to listen on, and for others to connect to ("/E" for endpoint E).
+  TERN_API std::string uri(uint16_t port = 31850) const;
+  /// For Nexus::create(): options with this host's Environment in them.
+  TERN_API NexusOptions nexus_options();
+  /// For Rpc<Sim>::create(): options with this host's network interface in them.
+  TERN_API Sim::Options transport_options();
+  /// From now on the simulation runs the endpoint's loop whenever there is something to do, until the endpoint is
+  /// destroyed. Each endpoint is a thread with a CPU of its own. kMisuse: not of this host, or run already.
+  TERN_API Status run(Rpc<Sim>& rpc);
+
+  /// What runs on the host: made by `program` now, destroyed at the crash or with the simulation. Typically an object
+  /// that owns a Nexus, endpoints and what they serve. kMisuse: it is up already.
+  TERN_API Status boot(std::function<std::shared_ptr<void>(Host&)> program);
+  /// The host is gone from the network at once; then its program is destroyed (continuations of its calls end with
+  /// kCancelled, as in any endpoint that is destroyed, but nobody hears from it). boot() again: another boot identity.
+  /// From outside of the host's own callbacks: Simulation::at().
+  TERN_API void crash();
+  TERN_API bool is_up() const;
+  /// What `program` has made; null while the host is down.
+  TERN_API void* program() const;
+
+  /// The host's clock: that of its endpoints and its Nexus. Differs from Simulation::now() by drift.
+  TERN_API Duration now() const;
+  /// Within a handler, continuation, timer or posted function: it takes this much of its thread's time.
+  TERN_API void spend(Duration duration);
+  /// What a worker handler takes, asked for each: it runs when that time is over. Default: 1 us.
+  TERN_API void set_worker_time(std::function<Duration()> time);
+  TERN_API void set_cost(const HostCost& cost);
+  /// Everything that the host's CPUs do takes `factor` times as long. 1: healthy.
+  TERN_API void set_slowness(double factor);
+  /// From now on the host's clock runs so much faster (slower: negative), in parts per million, to 100 000.
+  TERN_API void set_clock_drift(int32_t ppm);
+  /// No endpoint of the host runs for so long: a virtual machine that was descheduled.
+  TERN_API void pause(Duration duration);
+
+ private:
+  friend class Simulation;
+  struct Impl;
+  explicit Host(std::unique_ptr<Impl> impl);
+  ~Host();
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The datacenter. Everything of it, its endpoints and Nexuses included, belongs to the thread that made it.
+class Simulation {
+ public:
+  /// kMisuse: Topology::check(), or options out of range.
+  TERN_API static Result<std::unique_ptr<Simulation>> create(const Topology& topology, SimulationOptions options = {});
+  /// Crashes every host.
+  TERN_API ~Simulation();
+  Simulation(const Simulation&) = delete;
+  Simulation& operator=(const Simulation&) = delete;
+
+  TERN_API uint32_t hosts() const;
+  TERN_API Host& host(uint32_t index);
+
+  /// Virtual time, since the beginning.
+  TERN_API Duration now() const;
+  /// Lets so much virtual time pass. Not from within the simulation's own callbacks.
+  TERN_API void run_for(Duration duration);
+  /// Until `done()`, asked after every event, says so. False: `limit` has passed before.
+  TERN_API bool run_until(const std::function<bool()>& done, Duration limit);
+  /// Runs `then()` so much later, outside of all hosts: for schedules of faults, and for measuring.
+  TERN_API void after(Duration delay, std::function<void()> then);
+  /// Runs after every step of an endpoint, of a Nexus and of the network: for tests that look at everything. Null:
+  /// none.
+  TERN_API void set_observer(std::function<void()> observer);
+
+  /// Of every cable.
+  TERN_API void set_faults(const Faults& faults);
+  /// Of the cables from `from` to `to`, in this direction only. kMisuse: there is none.
+  TERN_API Status set_faults(Node from, Node to, const Faults& faults);
+  /// Both directions. What is on the wire or arrives at a link that is down is lost. kMisuse: there is none.
+  TERN_API Status set_link_up(Node a, Node b, bool up);
+  /// Nothing from the one host reaches the other any more; the other direction is not touched.
+  TERN_API void set_partition(uint32_t from_host, uint32_t to_host, bool is_cut);
+  /// Ends all faults, partitions, slowness and drift, and brings all links up. Hosts that are down stay down.
+  TERN_API void heal();
+
+  /// Of everything that has happened, in its order. Two runs that differ in anything differ here.
+  TERN_API uint64_t trace_hash() const;
+  TERN_API const NetworkCounters& counters() const;
+  /// 64 bits of the seed's sequence, for workloads: the simulation's own are another sequence.
+  TERN_API uint64_t random();
+
+ private:
+  struct Impl;
+  explicit Simulation(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tern::sim

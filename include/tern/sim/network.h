@@ -1,0 +1,108 @@
+// A network for the simulator: hosts, switches, the cables between them, and what goes wrong on these.
+// Standard library only; plain values.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tern/detail/export.h>
+#include <tern/duration.h>
+#include <tern/status.h>
+
+namespace tern::sim {
+
+/// Of a cable: both directions alike.
+struct LinkOptions {
+  uint64_t bits_per_sec = 25'000'000'000;          ///< 1 Mbit/s to 1.6 Tbit/s
+  Duration delay = std::chrono::nanoseconds(500);  ///< from the first bit's departure to its arrival, to 1 s
+};
+
+/// Of a switch: output queues that share one buffer. Cut-through: a frame leaves as soon as its beginning is known and
+/// the output is free.
+struct SwitchOptions {
+  /// Shared by all output queues; what does not fit is dropped.
+  size_t buffer_bytes = 12u << 20;
+  /// Dynamic threshold (Choudhury and Hahne, ToN 1998): a queue may hold up to alpha times what is still free.
+  double alpha = 8;
+  /// Frames that find more than this in their output queue are marked (ECN CE). SIZE_MAX: never.
+  size_t ecn_threshold_bytes = SIZE_MAX;
+  /// From the first bit in to the first bit out, when the output is free.
+  Duration latency = std::chrono::nanoseconds(300);
+};
+
+/// A host or a switch of a Topology.
+struct Node {
+  enum class Kind : uint8_t { kHost, kSwitch };
+  Kind kind = Kind::kHost;
+  uint32_t index = 0;  ///< among those of its kind, in the order in which they were added
+  friend bool operator==(const Node&, const Node&) = default;  ///< the same one
+};
+
+/// Built by code, or from a text (parse()). Frames take shortest paths; where there are several, a flow (a pair of
+/// endpoints) stays on one of them (ECMP).
+class TERN_API Topology {
+ public:
+  struct Link {
+    Node a, b;
+    LinkOptions options;
+  };
+
+  /// One more host; it needs exactly one link.
+  Node add_host();
+  /// One more switch.
+  Node add_switch(SwitchOptions options = {});
+  /// A cable between two nodes; several between the same two are parallel paths.
+  void connect(Node a, Node b, LinkOptions options = {});
+
+  uint32_t hosts() const { return hosts_; }
+  const std::vector<SwitchOptions>& switches() const { return switches_; }
+  std::vector<SwitchOptions>& switches() { return switches_; }
+  const std::vector<Link>& links() const { return links_; }
+  std::vector<Link>& links() { return links_; }
+  /// What is wrong with it: a host without or with two links, a node that cannot be reached, an option out of range.
+  Status check() const;
+
+  /// `hosts` hosts at one switch.
+  static Topology star(uint32_t hosts, LinkOptions link = {}, SwitchOptions options = {});
+  /// The eRPC paper's CX4 cluster (Table 1, section 6): up to 200 hosts at 25 GbE, spread evenly over five
+  /// top-of-rack switches, each with five 100 GbE uplinks to one spine switch; 12 MB of shared buffer in each switch;
+  /// 6 us for a round trip between racks without load.
+  static Topology cx4(uint32_t hosts = 100);
+  /// The paper's pair of CX5 hosts at one 100 Gbit/s switch (section 6.4).
+  static Topology cx5_pair();
+  /// The text form; docs/simulation.md describes it. kMisuse: names the line and what is wrong with it.
+  static Result<Topology> parse(std::string_view text);
+
+ private:
+  uint32_t hosts_ = 0;
+  std::vector<SwitchOptions> switches_;
+  std::vector<Link> links_;
+};
+
+/// What happens to frames on a cable, each with its probability, from 0 to 1.
+struct Faults {
+  double drop = 0;       ///< lost
+  double duplicate = 0;  ///< delivered twice
+  double reorder = 0;    ///< overtaken: delivered up to `delay_max` later, others not held up
+  double delay = 0;      ///< a spike: it, and what comes after it, up to `delay_max` later
+  double corrupt = 0;    ///< one to four bits of the packet are flipped above the checksum
+  Duration delay_max = std::chrono::microseconds(100);  ///< the upper end of the delays above
+};
+
+/// What has happened in the network since its beginning.
+struct NetworkCounters {
+  uint64_t packets_sent = 0;          ///< frames that hosts have put on their wire
+  uint64_t packets_delivered = 0;     ///< to an endpoint or a Nexus
+  uint64_t packets_marked = 0;        ///< ECN, once a frame and switch
+  uint64_t dropped_buffer_full = 0;   ///< by switches
+  uint64_t dropped_receive_full = 0;  ///< an endpoint's receive queue was full
+  uint64_t dropped_no_receiver = 0;   ///< the host is down, or the endpoint is gone
+  uint64_t dropped_fault = 0;         ///< by Faults, links that are down and partitions
+  uint64_t queue_bytes_max = 0;       ///< the longest output queue of a switch so far
+};
+
+}  // namespace tern::sim
