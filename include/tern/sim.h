@@ -46,6 +46,7 @@ struct SimulationOptions {
   HostCost cost;
 };
 
+class HostCore;
 class Simulation;
 
 /// One machine of the simulation: what its programs take from the world. Values of it are owned by the Simulation.
@@ -72,8 +73,8 @@ class Host {
   TERN_API Status boot(std::function<std::shared_ptr<void>(Host&)> program);
   /// The host is gone from the network at once; then its program is destroyed (continuations of its calls end with
   /// kCancelled, as in any endpoint that is destroyed, but nobody hears from it). boot() again: another boot identity.
-  /// From outside of the host's own callbacks: Simulation::at().
-  TERN_API void crash();
+  /// kMisuse: from within one of the host's own callbacks; Simulation::after() is outside of them.
+  TERN_API Status crash();
   TERN_API bool is_up() const;
   /// What `program` has made; null while the host is down.
   TERN_API void* program() const;
@@ -94,10 +95,9 @@ class Host {
 
  private:
   friend class Simulation;
-  struct Impl;
-  explicit Host(std::unique_ptr<Impl> impl);
+  explicit Host(std::unique_ptr<HostCore> core);
   ~Host();
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<HostCore> core_;
 };
 
 /// The datacenter. Everything of it, its endpoints and Nexuses included, belongs to the thread that made it.
@@ -111,6 +111,7 @@ class Simulation {
   Simulation& operator=(const Simulation&) = delete;
 
   TERN_API uint32_t hosts() const;
+  /// `index` is below hosts().
   TERN_API Host& host(uint32_t index);
 
   /// Virtual time, since the beginning.

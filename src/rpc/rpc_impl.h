@@ -78,6 +78,11 @@ Result<int> Rpc<T>::descriptor() {
 }
 
 template <Transport T>
+Duration Rpc<T>::next_due() {
+  return owned_->next_due();
+}
+
+template <Transport T>
 Status Rpc<T>::close(Duration drain) {
   return owned_->close(drain);
 }

@@ -65,6 +65,9 @@ class Network {
   /// Puts it at the end of the queue of its from_host's interface. Addresses, frame_bytes and content_bytes are set.
   void send(SimPacket* packet);
 
+  /// By a port's on_arrival(): its receive queue is full. Counts it and takes it back.
+  void drop_at_receiver(SimPacket* packet);
+
   /// Down: nothing leaves or arrives.
   void set_host_up(uint32_t host, bool up);
   void set_faults(const sim::Faults& faults);

@@ -1,0 +1,34 @@
+// What a Nexus on a simulated host takes from the world: the host's clock, its own random sequence, a management
+// channel through the simulated network, workers whose work takes declared times. Sim room. One thread for everything.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <tern/environment.h>
+
+namespace tern::sim {
+
+class HostCore;
+
+/// Where the Nexus of a simulated host listens, as text. Hosts beyond the last one of 10.0.0.0/8 cannot be.
+std::string address_of(uint32_t host);
+/// False: not "10.X.Y.Z:PORT".
+bool parse_address(std::string_view text, uint32_t& host, uint32_t& port);
+
+class HostEnvironment final : public Environment {
+ public:
+  explicit HostEnvironment(HostCore& host) : host_(host) {}
+  Duration now() override;
+  uint64_t random() override;
+  Result<std::unique_ptr<ManagementChannel>> listen(std::string_view address, ManagementSink& sink) override;
+  Result<std::string> resolve(std::string_view host_and_port) override;
+  Result<std::unique_ptr<WorkerPool>> start_workers(size_t threads, size_t queue_limit) override;
+
+ private:
+  HostCore& host_;
+};
+
+}  // namespace tern::sim

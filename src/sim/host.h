@@ -1,0 +1,40 @@
+// A simulated host from the inside.
+// Sim room. One thread for everything.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include <tern/duration.h>
+
+#include "sim/environment.h"
+#include "sim/loop.h"
+#include "transport/sim/event_target.h"
+#include "transport/sim/sim_nic.h"
+
+namespace tern::sim {
+
+class HostCore {
+ public:
+  HostCore(transport::Network& network, transport::EventTargets& targets, uint32_t index, uint64_t seed)
+      // Hosts' clocks begin at different times, none near 0: whoever compares two of them is found out.
+      : nic(network, targets, index, 1'000'000'000'000 + seed % 1'000'000'000'000), environment(*this), random(seed) {}
+
+  transport::Picoseconds now() const { return nic.network.events().now(); }
+  /// Not before this does any thread of the host run.
+  transport::Picoseconds awake_at(transport::Picoseconds at) const { return at > paused_until ? at : paused_until; }
+
+  transport::SimNic nic;
+  HostEnvironment environment;
+  std::mt19937_64 random;
+  transport::Picoseconds paused_until = 0;
+  std::function<Duration()> worker_time;
+  std::vector<std::unique_ptr<Loop>> loops;
+  std::shared_ptr<void> program;
+  bool is_up = false;
+};
+
+}  // namespace tern::sim

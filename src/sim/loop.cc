@@ -1,0 +1,61 @@
+#include "sim/loop.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "sim/host.h"
+
+namespace tern::sim {
+
+using transport::Picoseconds;
+using transport::SimImpl;
+
+Loop::Loop(HostCore& host, Rpc<Sim>& rpc, SimImpl& impl)
+    : host_(host), rpc_(rpc), impl_(impl), alarm_(host.nic.targets, this) {
+  impl_.set_driver(this);
+  Loop::on_ready();
+}
+
+Loop::~Loop() { impl_.set_driver(nullptr); }
+
+void Loop::on_ready() {
+  next_turn_ = 0;
+  alarm_.set(host_.awake_at(std::max(host_.now(), busy_until_)));
+}
+
+void Loop::on_gone() {
+  // Deletes this.
+  std::erase_if(host_.loops, [this](const std::unique_ptr<Loop>& loop) { return loop.get() == this; });
+}
+
+void Loop::on_event() {
+  alarm_.on_event();
+  const Picoseconds now = host_.now();
+  const Picoseconds start = host_.awake_at(std::max(next_turn_, busy_until_));
+  if (start > now) return alarm_.set(start);
+  if (host_.nic.running == &impl_) return alarm_.set(now + SimImpl::kPollTime);  // its callback lets time pass
+
+  SimImpl* const before = std::exchange(host_.nic.running, nullptr);
+  impl_.begin_turn();
+  const auto packets = rpc_.run_event_loop_once();
+  busy_until_ = impl_.end_turn();
+  host_.nic.running = before;
+  if (!packets.ok()) return;  // closed: nothing will happen any more
+
+  if (impl_.has_input()) {
+    next_turn_ = std::max(busy_until_, now + 1);
+  } else {
+    const Duration due = rpc_.next_due();
+    if (due == Duration::max()) {
+      next_turn_ = UINT64_MAX;
+      return;
+    }
+    const Picoseconds at = host_.nic.clock.when(static_cast<uint64_t>(due.count()));
+    // A loop that has something to do, but not now, polls.
+    next_turn_ = std::max({at, busy_until_, now + SimImpl::kPollTime});
+  }
+  alarm_.set(host_.awake_at(next_turn_));
+}
+
+}  // namespace tern::sim

@@ -1,0 +1,35 @@
+// The thread of one simulated endpoint: runs its event loop when there is something to do and its CPU is free.
+// Sim room. One thread for everything.
+#pragma once
+
+#include <tern/rpc.h>
+#include <tern/transport/sim.h>
+
+#include "transport/sim/event_target.h"
+#include "transport/sim/sim_transport.h"
+
+namespace tern::sim {
+
+class HostCore;
+
+class Loop final : private transport::SimDriver, private transport::EventTarget {
+ public:
+  Loop(HostCore& host, Rpc<Sim>& rpc, transport::SimImpl& impl);
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+  ~Loop();
+
+ private:
+  void on_ready() override;
+  void on_gone() override;
+  void on_event() override;
+
+  HostCore& host_;
+  Rpc<Sim>& rpc_;
+  transport::SimImpl& impl_;
+  transport::Alarm alarm_;
+  transport::Picoseconds busy_until_ = 0;
+  transport::Picoseconds next_turn_ = 0;  ///< not before this is there anything to do; 0: now
+};
+
+}  // namespace tern::sim

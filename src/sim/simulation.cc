@@ -1,0 +1,241 @@
+// The driver of a simulation: hosts and their programs, virtual time, schedules.
+#include <tern/sim.h>
+
+#include <algorithm>
+#include <deque>
+#include <unordered_map>
+#include <utility>
+
+#include "base/check.h"
+#include "rpc/rpc_core.h"
+#include "sim/host.h"
+#include "transport/sim/event_target.h"
+#include "transport/sim/network.h"
+#include "transport/sim/sim_transport.h"
+
+namespace tern::sim {
+
+using transport::kPicosecondsPerNs;
+using transport::Picoseconds;
+using transport::SimImpl;
+
+namespace {
+
+constexpr size_t kFrameBytesMin = SimImpl::kFrameHeaderBytes + wire::kHeaderBytes + wire::kPayloadBytesMin;
+constexpr size_t kFrameBytesMax = 9018;
+constexpr uint32_t kHostsMax = (1u << 24) - 2;  ///< 10.0.0.0/8
+
+Picoseconds to_ps(Duration duration) {
+  return static_cast<Picoseconds>(std::max<int64_t>(duration.count(), 0)) * kPicosecondsPerNs;
+}
+
+transport::SimCost to_cost(const HostCost& cost) {
+  return {to_ps(cost.iteration), to_ps(cost.packet_received), to_ps(cost.packet_sent)};
+}
+
+/// The seed of the n-th of several independent sequences (splitmix64's mixing function).
+uint64_t derive_seed(uint64_t seed, uint64_t n) {
+  uint64_t z = seed + (n + 1) * 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+// ---- Host ----
+
+Host::Host(std::unique_ptr<HostCore> core) : core_(std::move(core)) {}
+Host::~Host() = default;
+
+uint32_t Host::index() const { return core_->nic.host; }
+std::string Host::address() const { return address_of(core_->nic.host); }
+std::string Host::uri(uint16_t port) const { return "udp://" + address() + ":" + std::to_string(port); }
+
+NexusOptions Host::nexus_options() {
+  NexusOptions options;
+  options.environment = &core_->environment;
+  return options;
+}
+
+Sim::Options Host::transport_options() {
+  Sim::Options options;
+  options.nic = &core_->nic;
+  return options;
+}
+
+Status Host::run(Rpc<Sim>& rpc) {
+  SimImpl& impl = rpc.core().transport();
+  if (&impl.nic() != &core_->nic) {
+    return {Code::kMisuse, "the endpoint is another host's: make it with this host's transport_options()"};
+  }
+  if (impl.driver() != nullptr) return {Code::kMisuse, "the simulation runs this endpoint already"};
+  core_->loops.push_back(std::make_unique<Loop>(*core_, rpc, impl));
+  return {};
+}
+
+Status Host::boot(std::function<std::shared_ptr<void>(Host&)> program) {
+  if (core_->is_up) return {Code::kMisuse, "the host is up: crash() it first"};
+  core_->is_up = true;
+  core_->nic.network.set_host_up(core_->nic.host, true);
+  core_->program = program(*this);
+  return {};
+}
+
+Status Host::crash() {
+  if (!core_->is_up) return {};
+  if (core_->nic.running != nullptr) {
+    return {Code::kMisuse, "crash() from outside of the host's own callbacks: use Simulation::after()"};
+  }
+  core_->is_up = false;
+  core_->nic.network.set_host_up(core_->nic.host, false);
+  core_->program.reset();
+  return {};
+}
+
+bool Host::is_up() const { return core_->is_up; }
+void* Host::program() const { return core_->program.get(); }
+Duration Host::now() const { return core_->environment.now(); }
+
+void Host::spend(Duration duration) {
+  if (core_->nic.running != nullptr) core_->nic.running->spend(to_ps(duration));
+}
+
+void Host::set_worker_time(std::function<Duration()> time) { core_->worker_time = std::move(time); }
+void Host::set_cost(const HostCost& cost) { core_->nic.cost = to_cost(cost); }
+
+void Host::set_slowness(double factor) {
+  constexpr double kMax = 1'000'000;
+  core_->nic.slowness =
+      static_cast<uint64_t>(std::clamp(factor, 0.0, kMax) * static_cast<double>(transport::SimNic::kHealthy));
+}
+
+void Host::set_clock_drift(int32_t ppm) {
+  core_->nic.clock.set_drift(core_->now(), std::clamp(ppm, -100'000, 100'000));
+}
+
+void Host::pause(Duration duration) {
+  core_->paused_until = std::max(core_->paused_until, core_->now() + to_ps(duration));
+}
+
+// ---- Simulation ----
+
+struct Simulation::Impl final {
+  Impl(const Topology& topology, const SimulationOptions& simulation_options)
+      : options(simulation_options),
+        network(topology, derive_seed(options.seed, 0), options.frame_bytes),
+        targets(network.events()),
+        random(derive_seed(options.seed, 1)) {}
+
+  static void run_later(void* self, uint64_t number) {
+    auto& impl = *static_cast<Impl*>(self);
+    const auto found = impl.later.find(number);
+    const std::function<void()> then = std::move(found->second);
+    impl.later.erase(found);
+    then();
+  }
+  bool step(Picoseconds until) {
+    const bool has_run = network.events().step(until);
+    if (has_run && observer) observer();
+    return has_run;
+  }
+
+  const SimulationOptions options;
+  transport::Network network;
+  transport::EventTargets targets;
+  std::mt19937_64 random;
+  std::vector<std::unique_ptr<Host, void (*)(Host*)>> hosts;
+  std::unordered_map<uint64_t, std::function<void()>> later;  ///< looked up only
+  uint64_t later_number = 0;
+  std::function<void()> observer;
+};
+
+Simulation::Simulation(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Result<std::unique_ptr<Simulation>> Simulation::create(const Topology& topology, SimulationOptions options) {
+  if (Status status = topology.check(); !status.ok()) return status;
+  if (topology.hosts() > kHostsMax) return Status(Code::kMisuse, "a simulation has at most 16777214 hosts");
+  if (options.frame_bytes < kFrameBytesMin || options.frame_bytes > kFrameBytesMax) {
+    return Status(Code::kMisuse, "SimulationOptions::frame_bytes is 578 to 9018");
+  }
+  auto simulation = std::unique_ptr<Simulation>(new Simulation(std::make_unique<Impl>(topology, options)));
+  Impl& impl = *simulation->impl_;
+  for (uint32_t i = 0; i < topology.hosts(); i++) {
+    auto core = std::make_unique<HostCore>(impl.network, impl.targets, i, derive_seed(options.seed, 2 + i));
+    impl.hosts.emplace_back(new Host(std::move(core)), [](Host* gone) { delete gone; });
+    impl.hosts.back()->set_cost(options.cost);
+  }
+  return simulation;
+}
+
+Simulation::~Simulation() {
+  for (const auto& host : impl_->hosts) (void)host->crash();  // nobody's callback runs
+  impl_->hosts.clear();
+}
+
+uint32_t Simulation::hosts() const { return static_cast<uint32_t>(impl_->hosts.size()); }
+
+Host& Simulation::host(uint32_t index) {
+  CHECK(index, <, impl_->hosts.size());
+  return *impl_->hosts[index];
+}
+
+Duration Simulation::now() const {
+  return Duration(static_cast<int64_t>(impl_->network.events().now() / kPicosecondsPerNs));
+}
+
+void Simulation::run_for(Duration duration) {
+  const Picoseconds until = impl_->network.events().now() + to_ps(duration);
+  while (impl_->step(until)) {
+  }
+}
+
+bool Simulation::run_until(const std::function<bool()>& done, Duration limit) {
+  const Picoseconds until = impl_->network.events().now() + to_ps(limit);
+  while (!done()) {
+    if (!impl_->step(until)) return done();
+  }
+  return true;
+}
+
+void Simulation::after(Duration delay, std::function<void()> then) {
+  impl_->later.emplace(++impl_->later_number, std::move(then));
+  impl_->network.events().add(impl_->network.events().now() + to_ps(delay), &Impl::run_later, impl_.get(),
+                              impl_->later_number);
+}
+
+void Simulation::set_observer(std::function<void()> observer) { impl_->observer = std::move(observer); }
+
+void Simulation::set_faults(const Faults& faults) { impl_->network.set_faults(faults); }
+
+namespace {
+constexpr Status kNoCable{Code::kMisuse, "there is no cable between these two nodes: Topology::links() has them all"};
+}
+
+Status Simulation::set_faults(Node from, Node to, const Faults& faults) {
+  return impl_->network.set_faults(from, to, faults) ? Status() : kNoCable;
+}
+
+Status Simulation::set_link_up(Node a, Node b, bool up) {
+  return impl_->network.set_link_up(a, b, up) ? Status() : kNoCable;
+}
+
+void Simulation::set_partition(uint32_t from_host, uint32_t to_host, bool is_cut) {
+  CHECK(std::max(from_host, to_host), <, hosts());
+  impl_->network.set_partition(from_host, to_host, is_cut);
+}
+
+void Simulation::heal() {
+  impl_->network.heal();
+  for (const auto& host : impl_->hosts) {
+    host->set_slowness(1);
+    host->set_clock_drift(0);
+    host->core_->paused_until = 0;
+  }
+}
+
+uint64_t Simulation::trace_hash() const { return impl_->network.trace_hash(); }
+const NetworkCounters& Simulation::counters() const { return impl_->network.counters(); }
+uint64_t Simulation::random() { return impl_->random(); }
+
+}  // namespace tern::sim

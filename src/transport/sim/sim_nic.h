@@ -1,0 +1,67 @@
+// A simulated host as its endpoints' transports see it: its clock, what its CPUs cost, its place in the network.
+// Transport room. One thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "transport/sim/event_target.h"
+#include "transport/sim/network.h"
+
+namespace tern::transport {
+
+class SimImpl;
+
+/// A clock that runs faster or slower than virtual time. Clocks of hosts begin at different times, as real ones do.
+class SimClock {
+ public:
+  explicit SimClock(uint64_t begin_ns) : base_ns_(begin_ns) {}
+
+  uint64_t ns(Picoseconds at) const {
+    return base_ns_ + static_cast<uint64_t>(static_cast<unsigned __int128>(at - base_) * rate_ / kUnit);
+  }
+  /// The first moment at which ns() is at least `ns`.
+  Picoseconds when(uint64_t ns) const {
+    if (ns <= base_ns_) return base_;
+    const auto elapsed = (static_cast<unsigned __int128>(ns - base_ns_) * kUnit + rate_ - 1) / rate_;
+    return elapsed > UINT64_MAX - base_ ? UINT64_MAX : base_ + static_cast<Picoseconds>(elapsed);
+  }
+  void set_drift(Picoseconds now, int32_t ppm) {
+    base_ns_ = ns(now);
+    base_ = now;
+    rate_ = static_cast<uint64_t>(1'000'000 + ppm);
+  }
+
+ private:
+  static constexpr uint64_t kUnit = 1'000'000 * kPicosecondsPerNs;
+  Picoseconds base_ = 0;
+  uint64_t base_ns_;
+  uint64_t rate_ = 1'000'000;  ///< ns of this clock in kUnit ps
+};
+
+/// Costs of CPU time in picoseconds.
+struct SimCost {
+  Picoseconds iteration = 0;
+  Picoseconds packet_received = 0;
+  Picoseconds packet_sent = 0;
+};
+
+/// The host's part that lives below the endpoints. Owned by the driver; outlives the endpoints.
+class SimNic {
+ public:
+  SimNic(Network& its_network, EventTargets& its_targets, uint32_t index, uint64_t clock_begin_ns)
+      : network(its_network), targets(its_targets), host(index), clock(clock_begin_ns) {}
+
+  Network& network;
+  EventTargets& targets;
+  const uint32_t host;
+  SimClock clock;
+  SimCost cost;
+  uint64_t slowness = kHealthy;  ///< in 1/kHealthy
+  SimImpl* running = nullptr;    ///< the endpoint whose loop the driver is in
+  static constexpr uint64_t kHealthy = 1024;
+
+  Picoseconds slowed(Picoseconds time) const { return time * slowness / kHealthy; }
+};
+
+}  // namespace tern::transport

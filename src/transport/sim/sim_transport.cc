@@ -1,0 +1,160 @@
+#include "transport/sim/sim_transport.h"
+
+namespace tern::transport {
+
+namespace {
+
+/// Host, port and the largest frame, 4 bytes each.
+constexpr size_t kAddressBytes = 12;
+
+void store_u32(std::byte* to, uint32_t value) {
+  for (int i = 0; i < 4; i++) to[i] = static_cast<std::byte>(value >> (8 * i));
+}
+
+uint32_t load_u32(const std::byte* from) {
+  uint32_t value = 0;
+  for (int i = 0; i < 4; i++) value |= static_cast<uint32_t>(from[i]) << (8 * i);
+  return value;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SimImpl>> SimImpl::create(const Options& options, memory::Arena&) {
+  if (options.nic == nullptr) {
+    return Status(Code::kMisuse, "Sim::Options::nic: take the options from sim::Host::transport_options()");
+  }
+  if (options.receive_queue_packets < 1 || options.receive_queue_packets > 1u << 20) {
+    return Status(Code::kMisuse, "Sim::Options::receive_queue_packets is 1 to 1048576");
+  }
+  if (options.send_queue_packets < 1 || options.send_queue_packets > 1u << 16) {
+    return Status(Code::kMisuse, "Sim::Options::send_queue_packets is 1 to 65536");
+  }
+  return std::unique_ptr<SimImpl>(new SimImpl(options));
+}
+
+SimImpl::SimImpl(const Options& options)
+    : nic_(*options.nic),
+      options_(options),
+      payload_bytes_max_(
+          static_cast<uint32_t>(nic_.network.frame_bytes_max() - kFrameHeaderBytes - wire::kHeaderBytes)),
+      link_bytes_per_sec_(nic_.network.link_bits_per_sec(nic_.host) / 8),
+      address_(kAddressBytes),
+      name_(nic_.targets.add(this)) {
+  port_ = nic_.network.open_port(nic_.host, this);
+  store_u32(address_.data(), nic_.host);
+  store_u32(address_.data() + 4, port_);
+  store_u32(address_.data() + 8, payload_bytes_max_);
+}
+
+SimImpl::~SimImpl() {
+  nic_.targets.remove(name_);
+  nic_.network.close_port(nic_.host, port_);
+  for (PacketList* list : {&received_, &burst_, &on_hold_}) {
+    while (!list->empty()) nic_.network.give_packet(list->take());
+  }
+  if (nic_.running == this) nic_.running = nullptr;
+  if (driver_ != nullptr) driver_->on_gone();
+}
+
+Result<PeerId> SimImpl::connect(std::span<const std::byte> address, std::string_view) {
+  if (address.size() != kAddressBytes || load_u32(address.data()) >= nic_.network.hosts()) {
+    return Status(Code::kRefused, "the peer's address is none of this simulation");
+  }
+  const std::pair<uint32_t, uint32_t> key(load_u32(address.data()), load_u32(address.data() + 4));
+  if (const auto known = peer_ids_.find(key); known != peer_ids_.end()) {
+    peers_[known->second].references++;
+    return known->second;
+  }
+  if (free_peers_.empty()) {
+    free_peers_.push_back(static_cast<PeerId>(peers_.size()));
+    peers_.emplace_back();
+  }
+  const PeerId peer = free_peers_.back();
+  free_peers_.pop_back();
+  peers_[peer] = {key.first, key.second, 1};
+  peer_ids_.emplace(key, peer);
+  return peer;
+}
+
+void SimImpl::disconnect(PeerId peer) {
+  Peer& entry = peers_[peer];
+  if (--entry.references != 0) return;
+  peer_ids_.erase({entry.host, entry.port});
+  free_peers_.push_back(peer);
+}
+
+bool SimImpl::send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
+  if (queued_ - departed_ >= options_.send_queue_packets) return false;
+  SimPacket* packet = nic_.network.take_packet();
+  const auto content_bytes = static_cast<uint32_t>(wire::kHeaderBytes + len);
+  wire::Header with_length = header;
+  with_length.add_length(content_bytes);
+  wire::store_header(packet->content, with_length);
+  packet->source = nullptr;
+  if (buffer != nullptr) {
+    if (len != 0) packet->source = data;
+  } else if (len != 0) {
+    std::memcpy(packet->content + wire::kHeaderBytes, data, len);
+  }
+  packet->from_host = nic_.host;
+  packet->from_port = port_;
+  packet->to_host = peers_[peer].host;
+  packet->to_port = peers_[peer].port;
+  packet->content_bytes = content_bytes;
+  packet->frame_bytes = content_bytes + kFrameHeaderBytes;
+  packet->is_marked = false;
+  packet->ticket = ++queued_;
+  work(nic_.cost.packet_sent);
+  burst_.add(packet);
+  counters_.packets_sent++;
+  return true;
+}
+
+void SimImpl::flush() {
+  if (burst_.empty()) return;
+  if (doorbells_.empty() && thread_time_ <= nic_.network.events().now()) {
+    while (!burst_.empty()) nic_.network.send(burst_.take());
+    return;
+  }
+  doorbells_.push_back({thread_time(), queued_});
+  while (!burst_.empty()) on_hold_.add(burst_.take());
+  nic_.targets.schedule(doorbells_.back().at, name_);
+}
+
+void SimImpl::on_event() {
+  const Picoseconds now = nic_.network.events().now();
+  size_t rung = 0;
+  for (; rung < doorbells_.size() && doorbells_[rung].at <= now; rung++) {
+    while (!on_hold_.empty() && on_hold_.first()->ticket <= doorbells_[rung].last_ticket) {
+      nic_.network.send(on_hold_.take());
+    }
+  }
+  doorbells_.erase(doorbells_.begin(), doorbells_.begin() + static_cast<ptrdiff_t>(rung));
+}
+
+void SimImpl::on_arrival(SimPacket* packet) {
+  if (received_count_ == options_.receive_queue_packets) {
+    nic_.network.drop_at_receiver(packet);
+    return;
+  }
+  received_.add(packet);
+  received_count_++;
+  if (driver_ != nullptr) driver_->on_ready();
+}
+
+/// Nobody but this endpoint's owner lets time pass now, and it polls.
+void SimImpl::poll_in_vain() {
+  EventQueue& events = nic_.network.events();
+  thread_time_ = thread_time() + kPollTime;
+  while (events.now() < thread_time_ && received_.empty()) events.step(thread_time_);
+}
+
+void SimImpl::wait(uint64_t ns) {
+  EventQueue& events = nic_.network.events();
+  const Picoseconds until = ns == UINT64_MAX ? UINT64_MAX : nic_.clock.when(ns);
+  while (received_.empty() && !is_woken_ && events.now() < until && (until != UINT64_MAX || !events.empty())) {
+    events.step(until);
+  }
+}
+
+}  // namespace tern::transport

@@ -1,0 +1,204 @@
+// Endpoints in the simulated network. Each has a CPU of its own, whose time goes on while its loop works: what it sends
+// in an iteration leaves when the iteration's work is done.
+// Transport room; one thread for everything.
+//
+// Message memory is read when the host's interface begins to transmit a packet, as by a NIC's DMA: until then its
+// ticket is out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tern/transport/sim.h>
+
+#include "transport/sim/sim_nic.h"
+#include "transport/transport.h"
+
+namespace tern::transport {
+
+/// Whoever runs the endpoint's loop. Null: the endpoint's owner does, and waits in virtual time.
+class SimDriver {
+ public:
+  /// There is something to do for the loop: input, or mail.
+  virtual void on_ready() = 0;
+  /// The endpoint is being destroyed.
+  virtual void on_gone() = 0;
+
+ protected:
+  ~SimDriver() = default;
+};
+
+class TERN_API SimImpl final : private SimPort, private EventTarget {
+ public:
+  using Options = Sim::Options;
+  static constexpr bool kShared = false;
+  /// For EndpointCore: the clock costs nothing, so it is read in every iteration.
+  static constexpr bool kIsVirtual = true;
+  /// A round trip in a datacenter and some queueing; above it the measured round trips decide.
+  static constexpr uint64_t kRtoNsMin = 100'000;
+  /// A loop that polls and finds nothing comes back so soon.
+  static constexpr Picoseconds kPollTime = 200 * kPicosecondsPerNs;
+  /// Ethernet, IPv4 and UDP.
+  static constexpr uint32_t kFrameHeaderBytes = 14 + 20 + 8;
+
+  static Result<std::unique_ptr<SimImpl>> create(const Options& options, memory::Arena& arena);
+  ~SimImpl();
+  SimImpl(const SimImpl&) = delete;
+  SimImpl& operator=(const SimImpl&) = delete;
+
+  std::span<const std::byte> address() const { return address_; }
+  Result<PeerId> connect(std::span<const std::byte> address, std::string_view host);
+  PeerState peer_state(PeerId) { return PeerState::kReady; }
+  void disconnect(PeerId peer);
+  uint32_t payload_bytes_max() const { return payload_bytes_max_; }
+  uint32_t receive_queue_packets() const { return options_.receive_queue_packets; }
+  uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
+
+  bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
+  uint64_t ticket() const { return queued_; }
+  uint64_t released() const { return departed_; }
+  void flush();
+  template <class Visit>
+  size_t receive(Visit&& visit);
+
+  uint64_t now() { return nic_.clock.ns(thread_time()); }
+  bool prepare_wait() { return received_.empty() && !is_woken_; }
+  void wait(uint64_t ns);
+  void end_wait() { is_woken_ = false; }
+  int descriptor() const { return -1; }  ///< there is nothing that a real kernel could wait for
+  void wake() {
+    is_woken_ = true;
+    if (driver_ != nullptr) driver_->on_ready();
+  }
+  const TransportCounters& counters() const { return counters_; }
+
+  // -- For the driver --
+
+  SimNic& nic() { return nic_; }
+  SimDriver* driver() const { return driver_; }
+  void set_driver(SimDriver* driver) { driver_ = driver; }
+  bool has_input() const { return !received_.empty(); }
+  /// An iteration begins.
+  void begin_turn() {
+    nic_.running = this;
+    is_woken_ = false;
+  }
+  /// It is over; the time at which its work is done.
+  Picoseconds end_turn() {
+    nic_.running = nullptr;
+    return thread_time();
+  }
+  /// The running callback takes so much time.
+  void spend(Picoseconds time) { thread_time_ = thread_time() + nic_.slowed(time); }
+  /// Not before: the CPU is away.
+  void stay_away_until(Picoseconds time) { thread_time_ = std::max(thread_time_, time); }
+
+ private:
+  static constexpr size_t kBurstPackets = 64;  ///< of a receive()
+
+  /// First in, first out, through SimPacket::next.
+  class PacketList {
+   public:
+    bool empty() const { return first_ == nullptr; }
+    SimPacket* first() const { return first_; }
+    void add(SimPacket* packet) {
+      packet->next = nullptr;
+      *(first_ == nullptr ? &first_ : &last_->next) = packet;
+      last_ = packet;
+    }
+    SimPacket* take() {
+      SimPacket* packet = first_;
+      first_ = packet->next;
+      return packet;
+    }
+
+   private:
+    SimPacket* first_ = nullptr;
+    SimPacket* last_ = nullptr;
+  };
+  struct Peer {
+    uint32_t host = 0;
+    uint32_t port = 0;
+    uint32_t references = 0;
+  };
+
+  SimImpl(const Options& options);
+  /// Never behind the simulation.
+  Picoseconds thread_time() const { return std::max(thread_time_, nic_.network.events().now()); }
+  void work(Picoseconds cost) { thread_time_ += nic_.slowed(cost); }
+  bool is_driven() const { return nic_.running == this; }
+  void poll_in_vain();
+
+  void on_departure(SimPacket& packet) override {
+    if (packet.source != nullptr) {
+      std::memcpy(packet.content + wire::kHeaderBytes, packet.source, packet.content_bytes - wire::kHeaderBytes);
+    }
+    departed_++;
+  }
+  void on_arrival(SimPacket* packet) override;
+  void on_event() override;  ///< a burst's work is done: it goes to the interface
+
+  SimNic& nic_;
+  const Options options_;
+  uint32_t port_ = 0;
+  uint32_t payload_bytes_max_;
+  uint64_t link_bytes_per_sec_;
+  std::vector<std::byte> address_;
+  SimDriver* driver_ = nullptr;
+  Picoseconds thread_time_ = 0;
+  bool is_woken_ = false;
+  PacketList received_;
+  uint32_t received_count_ = 0;
+  PacketList burst_;    ///< of this iteration
+  PacketList on_hold_;  ///< of iterations whose work is not done yet; SimPacket::ticket is not their times'
+  struct Doorbell {
+    Picoseconds at;
+    uint64_t last_ticket;
+  };
+  std::vector<Doorbell> doorbells_;  ///< of on_hold_, in order
+  uint64_t queued_ = 0;              ///< packets taken by send(): the ticket
+  uint64_t departed_ = 0;
+  uint64_t name_;  ///< as an EventTarget
+  std::vector<Peer> peers_;
+  std::vector<PeerId> free_peers_;
+  std::map<std::pair<uint32_t, uint32_t>, PeerId> peer_ids_;  ///< by host and port
+  TransportCounters counters_;
+};
+
+template <class Visit>
+size_t SimImpl::receive(Visit&& visit) {
+  if (received_.empty() && !is_driven()) poll_in_vain();
+  thread_time_ = thread_time();
+  work(nic_.cost.iteration);
+  size_t packets = 0;
+  while (!received_.empty() && packets < kBurstPackets) {
+    SimPacket* packet = received_.take();
+    received_count_--;
+    if (!received_.empty()) __builtin_prefetch(received_.first()->content);
+    packets++;
+    work(nic_.cost.packet_received);
+    const wire::Header header = wire::load_header(packet->content);
+    // One frame, one packet; what the length does not cover is Ethernet's padding.
+    if (packet->content_bytes < wire::kHeaderBytes || !wire::is_plausible(header, packet->content_bytes) ||
+        (header.flags() & wire::kByReference) != 0) [[unlikely]] {
+      counters_.dropped_unparsable++;
+    } else {
+      Payload payload;
+      payload.data = packet->content + wire::kHeaderBytes;
+      payload.bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
+      visit(header, payload);
+    }
+    nic_.network.give_packet(packet);
+  }
+  counters_.packets_received += packets;
+  return packets;
+}
+
+}  // namespace tern::transport
