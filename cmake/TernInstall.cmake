@@ -43,6 +43,8 @@ endif()
 tern_install(tern DESCRIPTION ${PROJECT_DESCRIPTION} LIBS "${tern_pc_libs}")
 tern_install(tern_faults COMPONENT faults DESCRIPTION "tern's endpoints over a bad network, for tests"
              REQUIRES "tern = ${PROJECT_VERSION}")
+tern_install(tern_sim COMPONENT sim DESCRIPTION "A simulated datacenter for tern's endpoints, for tests"
+             REQUIRES "tern = ${PROJECT_VERSION}")
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h" PATTERN "*.inc")
