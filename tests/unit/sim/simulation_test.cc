@@ -1,0 +1,204 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tern/rpc.h>
+#include <tern/sim.h>
+
+namespace tern::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr uint16_t kEcho = 1;
+constexpr uint16_t kLate = 2;
+constexpr uint16_t kWork = 3;
+
+/// A Nexus and an endpoint that echoes, at once or later.
+struct Node0 {
+  explicit Node0(Host& host) {
+    auto made = Nexus::create(host.uri(), host.nexus_options());
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    nexus = std::move(*made);
+    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), {.huge_pages = false});
+    EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
+    rpc = std::move(*endpoint);
+    const auto answer = [this](Request& request) {
+      handled++;
+      const auto in = request.bytes();
+      auto out = request.response(in.size());
+      std::memcpy(out->data(), in.data(), in.size());
+      request.respond();
+    };
+    EXPECT_TRUE(rpc->on_request(kEcho,
+                                [&host, answer, this](Request request) {
+                                  host.spend(handler_time);
+                                  answer(request);
+                                })
+                    .ok());
+    EXPECT_TRUE(rpc->on_request(kLate,
+                                [answer, this](Request request) {
+                                  auto kept = std::make_shared<Request>(std::move(request));
+                                  EXPECT_TRUE(rpc->after(50us, [kept, answer] { answer(*kept); }).ok());
+                                })
+                    .ok());
+    EXPECT_TRUE(rpc->on_request(kWork, [answer](Request request) { answer(request); }, {.worker = true}).ok());
+    EXPECT_TRUE(host.run(*rpc).ok());
+  }
+
+  /// Calls `type` with `bytes` bytes; `done` gets the status.
+  void call(Session session, uint16_t type, size_t bytes, std::function<void(Status)> done) {
+    MsgBuf request = rpc->alloc_msgbuf(bytes);
+    MsgBuf response = rpc->alloc_msgbuf(bytes);
+    std::memset(request.bytes().data(), 0x5a, bytes);
+    auto shared = std::make_shared<std::function<void(Status)>>(std::move(done));
+    const auto accepted =
+        rpc->enqueue_request(session, type, std::move(request), std::move(response), [shared, bytes](Completion& end) {
+          if (end.status.ok()) {
+            EXPECT_EQ(end.response.bytes().size(), bytes);
+            for (const std::byte byte : end.response.bytes()) ASSERT_EQ(byte, std::byte{0x5a});
+          }
+          (*shared)(end.status);
+        });
+    EXPECT_TRUE(accepted.ok()) << accepted.status().message();
+  }
+
+  std::unique_ptr<Nexus> nexus;
+  std::unique_ptr<Rpc<Sim>> rpc;
+  int handled = 0;
+  Duration handler_time{0};
+};
+
+std::unique_ptr<Simulation> make(uint32_t hosts, uint64_t seed = 1) {
+  auto simulation = Simulation::create(Topology::star(hosts), {.seed = seed});
+  EXPECT_TRUE(simulation.ok()) << simulation.status().message();
+  for (uint32_t i = 0; i < hosts; i++) {
+    EXPECT_TRUE((*simulation)->host(i).boot([](Host& host) { return std::make_shared<Node0>(host); }).ok());
+  }
+  return std::move(*simulation);
+}
+
+Node0& node(Simulation& simulation, uint32_t host) { return *static_cast<Node0*>(simulation.host(host).program()); }
+
+Session connect(Simulation& simulation, uint32_t from, uint32_t to) {
+  auto session = node(simulation, from).rpc->create_session(simulation.host(to).uri());
+  EXPECT_TRUE(session.ok()) << session.status().message();
+  return *session;
+}
+
+TEST(Simulation, a_call_is_answered_in_microseconds_of_virtual_time) {
+  auto simulation = make(2);
+  const Session session = connect(*simulation, 0, 1);
+  ASSERT_TRUE(simulation->run_until([&] { return node(*simulation, 0).rpc->is_open(session); }, 10ms));
+  Status status(Code::kMisuse, "not yet");
+  const Duration begin = simulation->now();
+  node(*simulation, 0).call(session, kEcho, 32, [&](Status end) { status = end; });
+  EXPECT_TRUE(simulation->run_until([&] { return status.ok(); }, 1ms));
+  EXPECT_EQ(node(*simulation, 1).handled, 1);
+  EXPECT_LT(simulation->now() - begin, 10us);
+}
+
+TEST(Simulation, long_messages_later_answers_and_workers) {
+  auto simulation = make(2);
+  const Session session = connect(*simulation, 0, 1);
+  int done = 0;
+  for (const uint16_t type : {kEcho, kLate, kWork}) {
+    for (const size_t bytes : {0, 1, 1000, 100'000, 1 << 20}) {
+      node(*simulation, 0).call(session, type, bytes, [&](Status end) {
+        EXPECT_TRUE(end.ok()) << end.message();
+        done++;
+      });
+    }
+  }
+  EXPECT_TRUE(simulation->run_until([&] { return done == 15; }, 100ms)) << done;
+}
+
+TEST(Simulation, a_handlers_time_is_its_callers_latency) {
+  auto simulation = make(2);
+  const Session session = connect(*simulation, 0, 1);
+  simulation->run_for(10ms);
+  const auto time_of_a_call = [&] {
+    bool is_done = false;
+    const Duration begin = simulation->now();
+    node(*simulation, 0).call(session, kEcho, 32, [&](Status end) { is_done = end.ok(); });
+    EXPECT_TRUE(simulation->run_until([&] { return is_done; }, 10ms));
+    return simulation->now() - begin;
+  };
+  const Duration without = time_of_a_call();
+  node(*simulation, 1).handler_time = 300us;
+  EXPECT_NEAR(static_cast<double>((time_of_a_call() - without).count()), 300e3, 1e3);
+}
+
+TEST(Simulation, the_same_seed_gives_the_same_trace_and_another_another) {
+  const auto trace_of = [](uint64_t seed) {
+    auto simulation = make(4, seed);
+    simulation->set_faults({.drop = 0.01, .duplicate = 0.01, .reorder = 0.01});
+    int done = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+      const Session session = connect(*simulation, i, (i + 1) % 4);
+      for (int n = 0; n < 50; n++) node(*simulation, i).call(session, n % 3 + 1, 3000, [&](Status) { done++; });
+    }
+    simulation->run_for(200ms);
+    EXPECT_EQ(done, 200);
+    return simulation->trace_hash();
+  };
+  const uint64_t first = trace_of(7);
+  EXPECT_EQ(first, trace_of(7));
+  EXPECT_NE(first, trace_of(8));
+}
+
+TEST(Simulation, a_crash_ends_calls_and_a_restart_serves_new_sessions) {
+  auto simulation = make(2);
+  const Session session = connect(*simulation, 0, 1);
+  simulation->run_for(10ms);
+  Status status;
+  bool is_over = false;
+  node(*simulation, 0).call(session, kLate, 32, [&](Status end) {
+    status = end;
+    is_over = true;
+  });
+  simulation->run_for(10us);
+  ASSERT_TRUE(simulation->host(1).crash().ok());
+  EXPECT_FALSE(simulation->host(1).is_up());
+  EXPECT_TRUE(simulation->run_until([&] { return is_over; }, 2s));
+  EXPECT_EQ(status.code(), Code::kPeerUnreachable);
+
+  ASSERT_TRUE(simulation->host(1).boot([](Host& host) { return std::make_shared<Node0>(host); }).ok());
+  const Session again = connect(*simulation, 0, 1);
+  is_over = false;
+  node(*simulation, 0).call(again, kEcho, 32, [&](Status end) {
+    EXPECT_TRUE(end.ok()) << end.message();
+    is_over = true;
+  });
+  EXPECT_TRUE(simulation->run_until([&] { return is_over; }, 2s));
+}
+
+TEST(Simulation, a_paused_host_answers_later) {
+  auto simulation = make(2);
+  const Session session = connect(*simulation, 0, 1);
+  simulation->run_for(10ms);
+  bool is_done = false;
+  const Duration begin = simulation->now();
+  simulation->host(1).pause(5ms);
+  node(*simulation, 0).call(session, kEcho, 32, [&](Status end) { is_done = end.ok(); });
+  EXPECT_TRUE(simulation->run_until([&] { return is_done; }, 100ms));
+  EXPECT_GE(simulation->now() - begin, 5ms);
+  EXPECT_LT(simulation->now() - begin, 6ms);
+}
+
+TEST(Simulation, an_idle_simulation_goes_quiet) {
+  auto simulation = make(3);
+  connect(*simulation, 0, 1);
+  simulation->run_for(1s);
+  const uint64_t sent = simulation->counters().packets_sent;
+  simulation->run_for(10s);
+  // Pings of management may go on; nothing else does.
+  EXPECT_LT(simulation->counters().packets_sent - sent, 500u);
+}
+
+}  // namespace
+}  // namespace tern::sim
