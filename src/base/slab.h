@@ -4,14 +4,16 @@
 
 #include <cstddef>
 
+#include <tern/detail/export.h>
+
 namespace tern::base {
 
 inline constexpr size_t kHugeSlabBytes = 2u << 20;
 
 /// At least `bytes`, 64-byte aligned; a whole number of huge pages, aligned so, if that many bytes or more. Pages that
 /// are not touched take no memory. Null: there is none.
-void* map_slab(size_t bytes);
+TERN_API void* map_slab(size_t bytes);
 /// With the same `bytes`.
-void unmap_slab(void* slab, size_t bytes);
+TERN_API void unmap_slab(void* slab, size_t bytes);
 
 }  // namespace tern::base

@@ -1,8 +1,21 @@
 // What happens next: events of virtual time, earliest first, equal times in the order in which they were added.
 // Transport room. One thread; knows nothing of what an event does.
+//
+// A calendar of buckets holds what is near, each bucket a list in the order of its events, with a bit per bucket that
+// is not empty; a heap holds what is beyond the calendar's horizon, until its time comes. An event of the heap was
+// added when its time was not yet in the calendar, which is before any event of the calendar with the same time.
 #pragma once
 
+#include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
+
+#include <tern/detail/export.h>
+
+#include "base/check.h"
+#include "base/pool.h"
 
 namespace tern::transport {
 
@@ -10,7 +23,7 @@ namespace tern::transport {
 using Picoseconds = uint64_t;
 inline constexpr Picoseconds kPicosecondsPerNs = 1000;
 
-class EventQueue {
+class TERN_API EventQueue {
  public:
   using Run = void (*)(void* context, uint64_t argument);
 
@@ -20,16 +33,79 @@ class EventQueue {
   EventQueue& operator=(const EventQueue&) = delete;
 
   Picoseconds now() const { return now_; }
-  bool empty() const;
+  bool empty() const { return size_ == 0; }
+  size_t size() const { return size_; }
   /// Only when not empty.
   Picoseconds next() const;
   /// Calls run(context, argument) at `at`, which is not before now().
-  void add(Picoseconds at, Run run, void* context, uint64_t argument);
+  void add(Picoseconds at, Run run, void* context, uint64_t argument) {
+    CHECK(at, >=, now_);
+    size_++;
+    if (bucket_of(at) - bucket_of(now_) >= kBuckets) return add_far({at, run, context, argument});
+    Event* event = pool_.take(Event{nullptr, {at, run, context, argument}});
+    CHECK(event != nullptr, ==, true);  // a simulation whose machine has no memory left
+    insert(*event);
+  }
   /// Runs the earliest event, if there is one at `until` or before; else the time is `until`. True: it ran one.
   bool step(Picoseconds until);
 
  private:
+  // 2 ns: at a hundred hosts' line rate a bucket has a few events. 17 us: beyond what frames take from node to node.
+  static constexpr uint32_t kBucketBits = 11;
+  static constexpr uint64_t kBuckets = 8192;
+  static constexpr uint64_t kWords = kBuckets / 64;
+
+  struct What {
+    Picoseconds at;
+    Run run;
+    void* context;
+    uint64_t argument;
+  };
+  struct Event {
+    Event* next;
+    What what;
+  };
+  struct Far {
+    What what;
+    uint64_t sequence;
+  };
+  struct IsLater;
+  struct Bucket {
+    Event* first = nullptr;
+    Event* last = nullptr;  ///< if there is a first one
+  };
+
+  static uint64_t bucket_of(Picoseconds at) { return at >> kBucketBits; }
+  void insert(Event& event) {
+    const uint64_t index = bucket_of(event.what.at) % kBuckets;
+    Bucket& bucket = buckets_[index];
+    if (bucket.first == nullptr) {
+      bucket.first = bucket.last = &event;
+      words_[index / 64] |= uint64_t{1} << index % 64;
+      summary_[index / 4096] |= uint64_t{1} << index / 64 % 64;
+      return;
+    }
+    if (bucket.last->what.at <= event.what.at) {
+      bucket.last = bucket.last->next = &event;
+      return;
+    }
+    insert_before_last(bucket, event);
+  }
+  static void insert_before_last(Bucket& bucket, Event& event);
+  /// Of the earliest event of the calendar; kBuckets: it is empty.
+  uint64_t first_bucket() const;
+  void add_far(const What& what);
+  bool step_far(Picoseconds until);
+
   Picoseconds now_ = 0;
+  size_t size_ = 0;
+  Picoseconds far_at_ = UINT64_MAX;  ///< of the earliest one in `far_`
+  std::array<uint64_t, kWords> words_{};
+  std::array<uint64_t, kWords / 64> summary_{};  ///< words that are not 0
+  std::array<Bucket, kBuckets> buckets_{};
+  base::Pool<Event> pool_;
+  std::vector<Far> far_;  ///< a heap
+  uint64_t sequence_ = 0;
 };
 
 }  // namespace tern::transport

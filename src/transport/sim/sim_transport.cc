@@ -134,7 +134,7 @@ void SimImpl::on_event() {
 
 void SimImpl::on_arrival(SimPacket* packet) {
   if (received_count_ == options_.receive_queue_packets) {
-    nic_.network.drop_at_receiver(packet);
+    nic_.network.refuse(packet);
     return;
   }
   received_.add(packet);

@@ -1,0 +1,50 @@
+// What goes wrong on one direction of a cable: sim::Faults, ready to be drawn for each frame.
+// Transport room. One thread; knows nothing of queues and events.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <random>
+
+#include <tern/sim/network.h>
+
+#include "transport/sim/event_queue.h"
+
+namespace tern::transport {
+
+/// An event that has a probability, drawn with one number of the generator's 64 bits.
+class Chance {
+ public:
+  /// Not a number is never.
+  explicit Chance(double probability)
+      : below_(!(probability > 0) ? 0
+               : probability >= 1 ? UINT64_MAX
+                                  : static_cast<uint64_t>(probability * 0x1p64)) {}
+  bool is_never() const { return below_ == 0; }
+  /// Draws nothing if there is nothing to draw.
+  bool happens(std::mt19937_64& random) const { return below_ != 0 && (below_ == UINT64_MAX || random() < below_); }
+
+ private:
+  uint64_t below_;
+};
+
+struct CableFaults {
+  explicit CableFaults(const sim::Faults& faults)
+      : drop(faults.drop),
+        duplicate(faults.duplicate),
+        reorder(faults.reorder),
+        delay(faults.delay),
+        corrupt(faults.corrupt),
+        delay_max(faults.delay_max.count() <= 0 ? 0 : static_cast<Picoseconds>(faults.delay_max.count()) * 1000) {}
+  bool is_nothing() const {
+    return drop.is_never() && duplicate.is_never() && reorder.is_never() && delay.is_never() && corrupt.is_never();
+  }
+  /// 1 to delay_max, or 0 if that is.
+  Picoseconds draw_delay(std::mt19937_64& random) const { return delay_max == 0 ? 0 : 1 + random() % delay_max; }
+
+  Chance drop, duplicate, reorder, delay, corrupt;
+  Picoseconds delay_max;
+  Picoseconds held_until = 0;  ///< by a spike: what is not reordered arrives then or later
+};
+
+}  // namespace tern::transport
