@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "transport/sim/option_ranges.h"
+
 namespace tern::sim {
 
 using namespace std::chrono_literals;
@@ -14,11 +16,13 @@ namespace {
 // A table of routes has an entry per pair of switches; addresses have 24 bits for the host.
 constexpr size_t kSwitchesMax = 2048;
 constexpr uint32_t kHostsMax = 1u << 20;
-constexpr size_t kBufferBytesMax = size_t{1} << 40;
+constexpr size_t kBufferBytesMax = UINT32_MAX;  // what counts queues has 32 bits
 
-Status check_switch(const SwitchOptions& options) {
+}  // namespace
+
+Status check_range(const SwitchOptions& options) {
   if (options.buffer_bytes > kBufferBytesMax) {
-    return Status(Code::kMisuse, "a switch's buffer_bytes is out of range: 0 to 1 TiB");
+    return Status(Code::kMisuse, "a switch's buffer_bytes is out of range: 0 to 4 GiB - 1");
   }
   if (!(options.alpha > 0 && options.alpha <= 1024)) {
     return Status(Code::kMisuse, "a switch's alpha is out of range: above 0, to 1024");
@@ -29,7 +33,7 @@ Status check_switch(const SwitchOptions& options) {
   return {};
 }
 
-Status check_cable(const LinkOptions& options) {
+Status check_range(const LinkOptions& options) {
   if (options.bits_per_sec < 1'000'000 || options.bits_per_sec > 1'600'000'000'000) {
     return Status(Code::kMisuse, "a link's rate is out of range: 1 Mbit/s to 1.6 Tbit/s");
   }
@@ -38,8 +42,6 @@ Status check_cable(const LinkOptions& options) {
   }
   return {};
 }
-
-}  // namespace
 
 Node Topology::add_host() { return {Node::Kind::kHost, hosts_++}; }
 
@@ -55,12 +57,12 @@ Status Topology::check() const {
   if (hosts_ > kHostsMax) return Status(Code::kMisuse, "the topology has more than 1048576 hosts");
   if (switches_.size() > kSwitchesMax) return Status(Code::kMisuse, "the topology has more than 2048 switches");
   for (const SwitchOptions& options : switches_) {
-    if (Status status = check_switch(options); !status.ok()) return status;
+    if (Status status = check_range(options); !status.ok()) return status;
   }
   std::vector<uint32_t> host_links(hosts_);
   std::vector<std::vector<uint32_t>> neighbours(switches_.size());
   for (const Link& link : links_) {
-    if (Status status = check_cable(link.options); !status.ok()) return status;
+    if (Status status = check_range(link.options); !status.ok()) return status;
     for (const Node node : {link.a, link.b}) {
       const bool is_host = node.kind == Node::Kind::kHost;
       if (node.index >= (is_host ? hosts_ : switches_.size())) {
