@@ -43,7 +43,7 @@ struct SimulationOptions {
   /// Largest frame, Ethernet, IP and UDP headers included (42 bytes): what limits a packet. 578 to 9018.
   size_t frame_bytes = 1024;
   /// Of every host, unless Host::set_cost() says otherwise.
-  HostCost cost;
+  HostCost cost = {};
 };
 
 class HostCore;

@@ -310,7 +310,7 @@ class TERN_API EndpointCore {
   uint32_t sessions_heard_ = 0;  ///< server sessions, in this epoch
   uint8_t credit_limit_ = 1;     ///< what replies grant (clause 4.5)
   bool is_in_loop_ = false;
-  bool is_armed_ = false;  ///< outside of the loop: the descriptor says that there is nothing to do
+  bool is_armed_ = false;  ///< outside of the loop: somebody waits and thinks that there is nothing to do
   bool is_bound_ = false;
   bool is_closing_ = false;
   bool is_closed_ = false;

@@ -57,9 +57,10 @@ class RpcCore final : public EndpointCore {
     }
     return alarm_.descriptor();
   }
-  /// From now on mail wakes the transport: whoever asks may be about to wait.
+  /// Whoever asks may be about to wait: until the next iteration, what changes the answer wakes the transport.
   Duration next_due() {
     mailbox_->may_sleep.store(true, std::memory_order_seq_cst);
+    is_armed_ = true;
     const bool is_now = !clients_to_send_.empty() || !servers_to_send_.empty() || has_due() || mailbox_->has_mail();
     const uint64_t due_ns = is_now ? now_ns_ : next_due_ns();
     return due_ns > INT64_MAX ? Duration::max() : Duration(due_ns);
@@ -71,7 +72,8 @@ class RpcCore final : public EndpointCore {
   /// Packets of one session in one iteration, so that the others get their turn.
   static constexpr uint32_t kPacketsPerTurn = 128;
   /// An idle iteration costs a poll; the clock is read in every n-th of them only, if that costs anything.
-  static constexpr uint32_t kIdleClockReads = requires { Impl::kIsVirtual; } ? 1 : 8;
+  static constexpr uint32_t kIdleClockReads = requires { Impl::kIsVirtual; }
+  ? 1 : 8;
 
   struct PlainSender {
     Impl& transport;
