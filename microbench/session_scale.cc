@@ -2,6 +2,9 @@
 // server endpoint, each with its own credits, round-trip times and congestion state, as if it led to another machine;
 // every one of them must answer a call. Then the rate over random sessions of all of them, against that over 20.
 // Main thread waits; server and client are side threads, or processes with --processes.
+//
+// With --transport=sim it is the paper's own experiment: a simulated cluster of --nodes with --threads each, and a
+// session from every thread to every other one (common/mesh.h).
 #include <fcntl.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -18,8 +21,12 @@
 #include <utility>
 #include <vector>
 
+#include "common/cluster.h"
+#include "common/mesh.h"
 #include "common/run.h"
 
+DEFINE_uint64(nodes, 100, "sim: hosts of the cluster, at most 200");
+DEFINE_uint64(threads, 1, "sim: endpoints of a host, each with a session to every other one of the cluster");
 DEFINE_uint64(sessions, 20000, "sessions from the client endpoint to the server endpoint");
 DEFINE_uint64(window, 60, "requests in flight; a multiple of --batch");
 DEFINE_uint64(batch, 3, "requests that are issued together, and again once all of them are answered");
@@ -38,6 +45,7 @@ enum RequestType : uint16_t {
 };
 constexpr uint64_t kFewSessions = 20;  ///< what the rate is compared with: the paper's figure, and fits any cache
 constexpr size_t kSizeMax = size_t{1} << 20;
+constexpr double kVirtualSeconds = 0.01;  ///< 123 000 calls of each node at the paper's rate
 
 /// What this process occupies: its proportional set size, in which a page that is mapped n times counts 1/n each time.
 /// So the sum over the processes of both sides counts each page of shared memory once, as often as it exists, and no
@@ -370,8 +378,41 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   return programs::play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);
 }
 
+/// The mesh in virtual time.
+int run_simulated() {
+  programs::catch_interrupts();
+  programs::MeshLoad load;
+  load.batch = static_cast<uint32_t>(FLAGS_batch);
+  load.window = static_cast<uint32_t>(FLAGS_window);
+  load.size = static_cast<uint32_t>(FLAGS_size);
+  load.session_window = static_cast<uint8_t>(FLAGS_session_window);
+  auto made = programs::Cluster::create(tern::sim::Topology::cx4(static_cast<uint32_t>(FLAGS_nodes)));
+  if (!made.ok()) return programs::fail_with("no cluster", made.status());
+  programs::Mesh mesh(**made, static_cast<uint32_t>(FLAGS_threads), load);
+  const std::unique_ptr<programs::Cluster> cluster =
+      std::move(*made);  // the first to go: its callbacks refer to `mesh`
+  if (!mesh.run(programs::virtual_seconds(), programs::echo, memory_bytes)) return cluster->explain_failure();
+
+  Report report;
+  report.bench = "session_scale";
+  report.params = cluster->params();
+  report.params.update({{"nodes", FLAGS_nodes},
+                        {"threads", FLAGS_threads},
+                        {"batch", FLAGS_batch},
+                        {"window", FLAGS_window},
+                        {"session_window", FLAGS_session_window},
+                        {"size", FLAGS_size}});
+  mesh.add_metrics(report.metrics);
+  cluster->add_metrics(report.metrics);
+  programs::print(report);
+  return 0;
+}
+
 /// Checks this program's own flags. False: the sentence has been printed.
 bool check_flags() {
+  if (!programs::check_simulated_flags({"nodes", "threads"})) return false;
+  const bool is_simulated = FLAGS_transport == "sim";
+  if (is_simulated && gflags::GetCommandLineFlagInfoOrDie("seconds").is_default) FLAGS_seconds = kVirtualSeconds;
   const char* problem = nullptr;
   if (FLAGS_sessions < kFewSessions || FLAGS_sessions > 1000000) {
     problem = "--sessions is between 20 and 1000000";
@@ -381,6 +422,14 @@ bool check_flags() {
     problem = "--session_window is between 1 and 64";
   } else if (FLAGS_size > kSizeMax) {
     problem = "--size is at most 1 MiB: this benchmark is about small requests";
+  } else if (is_simulated && (FLAGS_nodes < 2 || FLAGS_nodes > 200)) {
+    problem = "--nodes is between 2 and 200";
+  } else if (is_simulated && (FLAGS_threads < 1 || FLAGS_threads > 64)) {
+    problem = "--threads is between 1 and 64";
+  } else if (is_simulated && !gflags::GetCommandLineFlagInfoOrDie("sessions").is_default) {
+    problem = "--sessions does not go with --transport=sim, where --nodes and --threads say how many there are";
+  } else if (is_simulated && FLAGS_drop != 0) {
+    problem = "--drop is for microbench/loss; here queues decide what is lost";
   }
   if (problem != nullptr) programs::fail("%s", problem);
   return problem == nullptr;
@@ -393,7 +442,9 @@ int main(int argc, char** argv) {
       argc, argv,
       "What many sessions cost. Example: session_scale --transport=shm --sessions=20000 --json\n"
       "bytes_per_session is what both ends together occupy, with each session used and idle again;\n"
-      "rate_mrps is over random sessions of all, rate_mrps_20_sessions over 20 of them, each for --seconds",
+      "rate_mrps is over random sessions of all, rate_mrps_20_sessions over 20 of them, each for --seconds.\n"
+      "With --transport=sim: a mesh of --nodes times --threads endpoints; --seconds is virtual time, by default 0.01",
       check_flags,
-      []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); });
+      []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); },
+      run_simulated);
 }

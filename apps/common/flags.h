@@ -65,7 +65,8 @@ inline int fail_with(const std::string& what, tern::Status status) {
 }
 
 /// Parses the command line and checks the flags of this file. False: the sentence has been printed, exit with 1.
-inline bool parse_flags(int& argc, char**& argv, const char* usage) {
+/// `simulated`: the program also runs over sim, or over nothing else, if that is its default.
+inline bool parse_flags(int& argc, char**& argv, const char* usage, bool simulated = false) {
   gflags::SetUsageMessage(usage);
   gflags::ParseCommandLineFlags(&argc, &argv, true);
   const auto refuse = [](const char* flag, const std::string& value, const char* choices) {
@@ -76,7 +77,10 @@ inline bool parse_flags(int& argc, char**& argv, const char* usage) {
     fail("'%s' is not a flag; --help lists them", argv[1]);
     return false;
   }
-  if (FLAGS_transport != "shm" && FLAGS_transport != "udp") return refuse("transport", FLAGS_transport, "shm, udp");
+  const bool is_simulated = simulated && FLAGS_transport == "sim";
+  if (!is_simulated && FLAGS_transport != "shm" && FLAGS_transport != "udp") {
+    return refuse("transport", FLAGS_transport, simulated ? "shm, udp, sim" : "shm, udp");
+  }
   if (FLAGS_role != "both" && FLAGS_role != "server" && FLAGS_role != "client") {
     return refuse("role", FLAGS_role, "both, server, client");
   }

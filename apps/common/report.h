@@ -80,6 +80,12 @@ class Progress {
     std::fprintf(stderr, "\r\033[K%.1f of %.1f s, %.3f M RPCs/s", seconds, seconds_total, rate_mrps);
     shown_ = true;
   }
+  /// Of a simulation: in which phase it is, and how fast it goes.
+  void show(const char* phase, double virtual_seconds, double packets_mps) {
+    if (!is_terminal_) return;
+    std::fprintf(stderr, "\r\033[K%s, %.4f s of virtual time, %.2f M packets/s", phase, virtual_seconds, packets_mps);
+    shown_ = true;
+  }
 
  private:
   const bool is_terminal_ = isatty(STDERR_FILENO) == 1;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include <tern/detail/export.h>
@@ -44,6 +45,18 @@ struct SimulationOptions {
   size_t frame_bytes = 1024;
   /// Of every host, unless Host::set_cost() says otherwise.
   HostCost cost = {};
+};
+
+/// A packet as a tap sees it: Simulation::set_tap().
+struct TappedPacket {
+  bool has_arrived = false;  ///< it is being delivered; else the sender's interface begins to transmit it
+  bool is_marked = false;    ///< ECN, by a switch on its way
+  uint32_t from_host = 0;
+  uint32_t from_port = 0;  ///< of a Nexus, as in Host::uri(), if below 65536; else of an endpoint
+  uint32_t to_host = 0;
+  uint32_t to_port = 0;
+  uint32_t frame_bytes = 0;          ///< Ethernet, IP and UDP headers included
+  std::span<const std::byte> bytes;  ///< above UDP (docs/protocol.md, 2), during the call only
 };
 
 class HostCore;
@@ -125,6 +138,10 @@ class Simulation {
   /// Runs after every step of an endpoint, of a Nexus and of the network: for tests that look at everything. Null:
   /// none.
   TERN_API void set_observer(std::function<void()> observer);
+
+  /// Sees every packet that leaves a host, and every one that is delivered to an endpoint or a Nexus: for measuring
+  /// what the network does. Calls nothing of the simulation but now(). Null: none.
+  TERN_API void set_tap(std::function<void(const TappedPacket&)> tap);
 
   /// Of every cable.
   TERN_API void set_faults(const Faults& faults);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -295,11 +297,17 @@ int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServe
 }
 
 /// main() of a benchmark: flags, then its own checks (`check_flags()`, false once it has said what is wrong), then
-/// `run.operator()<T>(argc, argv, cpus)` with the command line as it was given, for a server process.
-template <class CheckFlags, class RunOver>
-int run_main(int argc, char** argv, const char* usage, const CheckFlags& check_flags, const RunOver& run) {
+/// `run.operator()<T>(argc, argv, cpus)` with the command line as it was given, for a server process. With
+/// `run_simulated()` it also runs over sim.
+template <class CheckFlags, class RunOver, class RunSimulated = std::nullptr_t>
+int run_main(int argc, char** argv, const char* usage, const CheckFlags& check_flags, const RunOver& run,
+             const RunSimulated& run_simulated = nullptr) {
   std::vector<char*> words(argv, argv + argc);
-  if (!parse_flags(argc, argv, usage) || !check_flags()) return 1;
+  constexpr bool kIsSimulated = !std::is_null_pointer_v<RunSimulated>;
+  if (!parse_flags(argc, argv, usage, kIsSimulated) || !check_flags()) return 1;
+  if constexpr (kIsSimulated) {
+    if (FLAGS_transport == "sim") return run_simulated();
+  }
   const std::vector<int> cpus = side_cpus();
   if (cpus.empty()) return 1;
   return with_transport(FLAGS_transport, [&]<class T>() {

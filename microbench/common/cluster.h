@@ -1,0 +1,251 @@
+// A simulated cluster that a benchmark runs in: hosts with a Nexus each, endpoints, virtual time, and the flags that
+// concern it. Defines flags: include it in a program's one source file only. One thread; everything repeats from
+// --seed but metrics named wall_*.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tern/nexus.h>
+#include <tern/sim.h>
+#include <tern/transport/sim.h>
+
+#include "../../apps/common/flags.h"
+#include "../../apps/common/report.h"
+#include "../../apps/common/sides.h"
+#include "../percentiles.h"
+
+DEFINE_uint64(frame_bytes, 1024, "sim: the largest frame, Ethernet, IP and UDP headers included");
+DEFINE_double(alpha, 0, "sim: dynamic threshold of the switches' shared buffers; 0: the topology's own");
+DEFINE_uint64(ecn_bytes, 0, "sim: frames that find more in their output queue are marked; 0: the topology's own");
+DEFINE_bool(host_cost, true, "sim: what endpoints do takes the time that it takes on a CPU; false: next to none");
+
+namespace programs {
+
+/// For main(), before the flags are parsed: what another program has as its defaults.
+inline void set_simulated_defaults(const char* seconds) {
+  gflags::SetCommandLineOptionWithMode("transport", "sim", gflags::SET_FLAGS_DEFAULT);
+  gflags::SetCommandLineOptionWithMode("seconds", seconds, gflags::SET_FLAGS_DEFAULT);
+}
+
+/// After parse_flags(). Flags of other transports mean nothing over sim, and the other way round. `own`: further flags
+/// of this program that go with sim only. False: the sentence has been printed.
+inline bool check_simulated_flags(std::initializer_list<const char*> own = {}) {
+  const auto is_given = [](const char* name) { return !gflags::GetCommandLineFlagInfoOrDie(name).is_default; };
+  if (FLAGS_transport != "sim") {
+    std::vector<const char*> names = {"frame_bytes", "alpha", "ecn_bytes", "host_cost"};
+    names.insert(names.end(), own.begin(), own.end());
+    for (const char* name : names) {
+      if (!is_given(name)) continue;
+      fail("--%s goes with --transport=sim only", name);
+      return false;
+    }
+    return true;
+  }
+  for (const char* name : {"role", "processes", "server", "listen", "datagram_bytes", "wait", "cpus", "dup", "reorder",
+                           "corrupt", "delay", "delay_us_max", "ready_fd"}) {
+    if (!is_given(name)) continue;
+    fail("--%s means nothing in a simulation, which is one thread and has a network of its own", name);
+    return false;
+  }
+  if (FLAGS_frame_bytes < 578 || FLAGS_frame_bytes > 9018) {
+    fail("--frame_bytes=%s is not between 578 and 9018", std::to_string(FLAGS_frame_bytes).c_str());
+    return false;
+  }
+  if (!(FLAGS_alpha >= 0 && FLAGS_alpha <= 1024)) {
+    fail("--alpha=%g is not between 0 and 1024", FLAGS_alpha);
+    return false;
+  }
+  if (FLAGS_ecn_bytes > UINT32_MAX) {
+    fail("--ecn_bytes is at most 4294967295");
+    return false;
+  }
+  if (FLAGS_seconds > 1000) {
+    fail("--seconds=%g of virtual time would take days; at most 1000", FLAGS_seconds);
+    return false;
+  }
+  return true;
+}
+
+/// --seconds as virtual time.
+inline tern::Duration virtual_seconds() { return tern::Duration(static_cast<int64_t>(FLAGS_seconds * 1e9)); }
+
+/// The hosts of a Topology, each with a Nexus, and their endpoints. What their callbacks refer to must outlive it:
+/// calls that are pending at its end are cancelled in its destructor.
+class Cluster {
+ public:
+  /// --frame_bytes, --alpha, --ecn_bytes, --host_cost and --seed apply.
+  static tern::Result<std::unique_ptr<Cluster>> create(tern::sim::Topology topology) {
+    for (tern::sim::SwitchOptions& options : topology.switches()) {
+      if (FLAGS_alpha > 0) options.alpha = FLAGS_alpha;
+      if (FLAGS_ecn_bytes > 0) options.ecn_threshold_bytes = FLAGS_ecn_bytes;
+    }
+    tern::sim::SimulationOptions options;
+    options.seed = FLAGS_seed;
+    options.frame_bytes = FLAGS_frame_bytes;
+    if (!FLAGS_host_cost) options.cost = tern::sim::HostCost::none();
+    auto simulation = tern::sim::Simulation::create(topology, options);
+    if (!simulation.ok()) return simulation.status();
+    auto cluster = std::unique_ptr<Cluster>(new Cluster(std::move(topology), std::move(*simulation)));
+    if (tern::Status status = cluster->boot(); !status.ok()) return status;
+    return cluster;
+  }
+  ~Cluster() { is_over_ = true; }
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  tern::sim::Simulation& simulation() { return *simulation_; }
+  /// As it is simulated.
+  const tern::sim::Topology& topology() const { return topology_; }
+
+  /// The simulation runs it from now on, until the end of the cluster.
+  tern::Result<tern::Endpoint*> add_endpoint(uint32_t host, const tern::RpcOptions& options,
+                                             uint32_t receive_queue_packets = 0) {
+    Machine& machine = *machines_[host];
+    tern::Sim::Options transport = simulation_->host(host).transport_options();
+    if (receive_queue_packets != 0) transport.receive_queue_packets = receive_queue_packets;
+    auto rpc = tern::Rpc<tern::Sim>::create(*machine.nexus, transport, options);
+    if (!rpc.ok()) return rpc.status();
+    if (tern::Status status = simulation_->host(host).run(**rpc); !status.ok()) return status;
+    machine.endpoints.push_back(std::move(*rpc));
+    return static_cast<tern::Endpoint*>(machine.endpoints.back().get());
+  }
+  std::string uri(uint32_t host, uint16_t endpoint_id) {
+    return simulation_->host(host).uri() + "/" + std::to_string(endpoint_id);
+  }
+  /// Sum over all endpoints.
+  uint64_t sum(uint64_t tern::EndpointCounters::*counter) const {
+    uint64_t total = 0;
+    for (const Machine* machine : machines_) {
+      for (const auto& endpoint : machine->endpoints) total += endpoint->counters().*counter;
+    }
+    return total;
+  }
+
+  /// From callbacks. The first sentence counts; what fails once all is over is no failure.
+  void fail(const std::string& what, tern::Status status) {
+    if (is_over_ || !error_.empty()) return;
+    error_ = what + ": " + std::string(status.message());
+  }
+  /// False: something has failed, or the program was interrupted.
+  bool is_well() const { return error_.empty() && !interrupted; }
+  /// Lets so much virtual time pass. False: as is_well().
+  [[nodiscard]] bool run_for(tern::Duration duration) {
+    for (const tern::Duration end = simulation_->now() + duration; is_well() && simulation_->now() < end;) {
+      simulation_->run_for(std::min(kStep, end - simulation_->now()));
+      show_progress();
+    }
+    return is_well();
+  }
+  /// Until `done()`, asked now and then; fails if that takes more than `limit`.
+  template <class Done>
+  [[nodiscard]] bool run_until(const Done& done, tern::Duration limit, const char* what) {
+    const tern::Duration end = simulation_->now() + limit;
+    while (!done()) {
+      if (simulation_->now() >= end) fail(what, {tern::Code::kUnavailable, "it takes too much virtual time"});
+      if (!run_for(kStep)) return false;
+    }
+    return is_well();
+  }
+  /// What the progress line says of the time that passes from now on.
+  void set_phase(const char* phase) { phase_ = phase; }
+
+  /// The exit code of a run that went wrong; prints its sentence.
+  int explain_failure() const {
+    if (!error_.empty()) return programs::fail("%s", error_.c_str());
+    programs::fail("interrupted before the measurement was complete");
+    return kInterruptedExit;
+  }
+
+  /// Every simulated benchmark reports these.
+  nlohmann::ordered_json params() const {
+    const tern::sim::SwitchOptions& one = topology_.switches().front();
+    nlohmann::ordered_json params = {
+        {"cc", FLAGS_cc},     {"hosts", topology_.hosts()}, {"frame_bytes", FLAGS_frame_bytes},
+        {"alpha", one.alpha}, {"ecn_bytes", nullptr},       {"host_cost", FLAGS_host_cost},
+        {"seed", FLAGS_seed}, {"seconds", FLAGS_seconds}};
+    if (one.ecn_threshold_bytes != SIZE_MAX) params["ecn_bytes"] = one.ecn_threshold_bytes;
+    return params;
+  }
+  /// Drops and retransmissions count from the first packet on.
+  void add_metrics(nlohmann::ordered_json& metrics) const {
+    const tern::sim::NetworkCounters& network = simulation_->counters();
+    metrics["drops"] = network.dropped_buffer_full + network.dropped_receive_full + network.dropped_fault;
+    metrics["retransmissions"] = sum(&tern::EndpointCounters::retransmissions);
+    metrics["timeouts"] = sum(&tern::EndpointCounters::timeouts);
+    metrics["marked"] = network.packets_marked;
+    metrics["queue_bytes_max"] = network.queue_bytes_max;
+    metrics["packets"] = network.packets_sent;
+    metrics["virtual_seconds"] = seconds_of(simulation_->now());
+    char hash[17];
+    std::snprintf(hash, sizeof(hash), "%016llx", static_cast<unsigned long long>(simulation_->trace_hash()));
+    metrics["trace_hash"] = hash;
+    metrics["wall_seconds"] = wall_seconds();
+  }
+
+  static double seconds_of(tern::Duration duration) { return static_cast<double>(duration.count()) * 1e-9; }
+
+ private:
+  struct Machine {
+    std::unique_ptr<tern::Nexus> nexus;  // outlives its endpoints
+    std::vector<std::unique_ptr<tern::Rpc<tern::Sim>>> endpoints;
+  };
+  static constexpr tern::Duration kStep = std::chrono::microseconds(100);
+
+  Cluster(tern::sim::Topology topology, std::unique_ptr<tern::sim::Simulation> simulation)
+      : topology_(std::move(topology)), simulation_(std::move(simulation)) {}
+
+  tern::Status boot() {
+    machines_.resize(simulation_->hosts());
+    tern::Status failure;
+    for (uint32_t i = 0; i < simulation_->hosts(); ++i) {
+      const tern::Status status = simulation_->host(i).boot([&](tern::sim::Host& host) {
+        auto machine = std::make_shared<Machine>();
+        auto nexus = tern::Nexus::create(host.uri(), host.nexus_options());
+        if (nexus.ok()) {
+          machine->nexus = std::move(*nexus);
+        } else {
+          failure = nexus.status();
+        }
+        machines_[i] = machine.get();
+        return machine;
+      });
+      if (!status.ok()) return status;
+    }
+    return failure;
+  }
+
+  double wall_seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_begin_).count();
+  }
+  void show_progress() {
+    progress_.show(phase_, seconds_of(simulation_->now()),
+                   static_cast<double>(simulation_->counters().packets_sent) / wall_seconds() / 1e6);
+  }
+
+  tern::sim::Topology topology_;
+  std::vector<Machine*> machines_;  ///< owned by the simulation
+  std::string error_;
+  bool is_over_ = false;
+  const char* phase_ = "opening sessions";
+  const std::chrono::steady_clock::time_point wall_begin_ = std::chrono::steady_clock::now();
+  Progress progress_;
+  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< the first to go: callbacks still use the rest
+};
+
+/// Latencies in nanoseconds of virtual time as percentiles, named PREFIXp50_us and so on; with --json as a list of
+/// [share, us] to draw, too.
+inline void add_virtual_percentiles(nlohmann::ordered_json& metrics, const char* prefix, const char* suffix,
+                                    const tern::microbench::Percentiles& latencies_ns,
+                                    std::initializer_list<std::pair<const char*, double>> shares) {
+  for (const auto& [name, share] : shares) {
+    metrics[std::string(prefix) + name + suffix] = latencies_ns.at(share) / 1e3;
+  }
+}
+
+}  // namespace programs

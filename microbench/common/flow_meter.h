@@ -1,0 +1,161 @@
+// What a tap in the simulated network says of flows towards one host: round trips per packet as the clients' sessions
+// see them, new bytes per flow and time, and what follows from these. One thread; knows packet headers, no endpoints.
+//
+// A flow is a client endpoint that sends requests of one type to the victim, one at a time. Flows are numbered in the
+// order of their first packets.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <tern/duration.h>
+#include <tern/sim.h>
+
+#include "../percentiles.h"
+#include "wire/header.h"
+
+namespace programs {
+
+/// Jain's index: 1 when all are equal, 1/n when one has everything. 0 of nothing.
+inline double jain_fairness(std::span<const double> shares) {
+  double sum = 0, squares = 0;
+  for (const double share : shares) {
+    sum += share;
+    squares += share * share;
+  }
+  return squares > 0 ? sum * sum / (static_cast<double>(shares.size()) * squares) : 0;
+}
+
+class FlowMeter {
+ public:
+  static constexpr tern::Duration kSlot = std::chrono::microseconds(50);  ///< the resolution of what is asked below
+
+  FlowMeter(uint32_t victim_host, uint16_t request_type, uint32_t hosts)
+      : victim_(victim_host), type_(request_type), flows_of_host_(hosts) {}
+
+  /// For Simulation::set_tap(). `now` counts from where bytes() counts.
+  void on_packet(tern::Duration now, const tern::sim::TappedPacket& packet) {
+    constexpr uint32_t kFirstEndpointPort = 65536;
+    if (packet.from_port < kFirstEndpointPort || packet.bytes.size() < tern::wire::kHeaderBytes) return;
+    if (packet.to_host == victim_) {
+      const tern::wire::Header header = tern::wire::load_header(packet.bytes.data());
+      if (header.kind() != tern::wire::Kind::kRequest || header.request_type() != type_) return;
+      Flow& flow = flow_of(packet.from_host, packet.from_port);
+      if (packet.has_arrived) {
+        on_data(now, flow, header);
+      } else {
+        flow.departures[header.number() % kDeparturesMax] = {header.number(), now};
+      }
+    } else if (packet.from_host == victim_ && packet.has_arrived) {
+      on_answer(now, packet);
+    }
+  }
+
+  /// Round trips count from now on, or no more.
+  void set_recording(bool on) { is_recording_ = on; }
+  /// From the departure of a request packet from its client's interface to the arrival of the answer that names it, ns.
+  const tern::microbench::Percentiles& rtt_ns() const { return rtt_ns_; }
+
+  size_t flows() const { return flows_.size(); }
+  /// Bytes of requests that a flow's packets brought for the first time, between two times that are whole slots.
+  uint64_t bytes(size_t flow, tern::Duration from, tern::Duration to) const {
+    const std::vector<uint32_t>& slots = flows_[flow].bytes_by_slot;
+    const size_t end = std::min(slots.size(), static_cast<size_t>(to / kSlot));
+    uint64_t sum = 0;
+    for (auto i = static_cast<size_t>(from / kSlot); i < end; ++i) sum += slots[i];
+    return sum;
+  }
+  uint64_t bytes(tern::Duration from, tern::Duration to) const {
+    uint64_t sum = 0;
+    for (size_t flow = 0; flow < flows_.size(); ++flow) sum += bytes(flow, from, to);
+    return sum;
+  }
+  double fairness(tern::Duration from, tern::Duration to) const {
+    std::vector<double> shares;
+    for (size_t flow = 0; flow < flows_.size(); ++flow) shares.push_back(static_cast<double>(bytes(flow, from, to)));
+    return jain_fairness(shares);
+  }
+  /// The flow with the most bytes in this time.
+  size_t busiest(tern::Duration from, tern::Duration to) const {
+    size_t best = 0;
+    for (size_t flow = 1; flow < flows_.size(); ++flow) {
+      if (bytes(flow, from, to) > bytes(best, from, to)) best = flow;
+    }
+    return best;
+  }
+  /// How long after `from` the first window ends for which `is_reached(window_from, window_to)`; windows begin at
+  /// `from` and at every slot after it. Nothing: not before `to`.
+  template <class IsReached>
+  static std::optional<tern::Duration> time_until(tern::Duration from, tern::Duration to, tern::Duration window,
+                                                  const IsReached& is_reached) {
+    for (tern::Duration at = from; at + window <= to; at += kSlot) {
+      if (is_reached(at, at + window)) return at + window - from;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr size_t kDeparturesMax = 1024;  ///< more than any session has in flight
+  struct Departure {
+    uint32_t number = UINT32_MAX;  ///< no packet has it
+    tern::Duration at{0};
+  };
+  struct Flow {
+    std::array<Departure, kDeparturesMax> departures;
+    uint32_t request_number = 0;
+    std::vector<bool> has_arrived;  ///< packets of this request
+    std::vector<uint32_t> bytes_by_slot;
+  };
+
+  Flow& flow_of(uint32_t host, uint32_t port) {
+    for (const auto& [its_port, index] : flows_of_host_[host]) {
+      if (its_port == port) return flows_[index];
+    }
+    flows_of_host_[host].emplace_back(port, flows_.size());
+    return flows_.emplace_back();
+  }
+
+  void on_data(tern::Duration now, Flow& flow, const tern::wire::Header& header) {
+    if (flow.has_arrived.empty() || header.request_number() != flow.request_number) {
+      // A late duplicate of the request before: sent again in vain.
+      if (!flow.has_arrived.empty() && static_cast<int32_t>(header.request_number() - flow.request_number) < 0) return;
+      flow.request_number = header.request_number();
+      flow.has_arrived.assign(1, false);
+    }
+    const uint32_t index = header.index();
+    if (index >= flow.has_arrived.size()) flow.has_arrived.resize(index + 1);
+    if (flow.has_arrived[index]) return;
+    flow.has_arrived[index] = true;
+    const auto slot = static_cast<size_t>(now / kSlot);
+    if (slot >= flow.bytes_by_slot.size()) flow.bytes_by_slot.resize(slot + 1);
+    flow.bytes_by_slot[slot] += header.length() - static_cast<uint32_t>(tern::wire::kHeaderBytes);
+  }
+
+  void on_answer(tern::Duration now, const tern::sim::TappedPacket& packet) {
+    const tern::wire::Header header = tern::wire::load_header(packet.bytes.data());
+    if (tern::wire::is_from_client(header.kind()) || (header.flags() & tern::wire::kNoEcho) != 0) return;
+    for (const auto& [port, index] : flows_of_host_[packet.to_host]) {
+      if (port != packet.to_port) continue;
+      Departure& departure = flows_[index].departures[header.echo() % kDeparturesMax];
+      if (departure.number != header.echo()) return;
+      departure.number = UINT32_MAX;  // one sample a packet
+      if (is_recording_) rtt_ns_.add(static_cast<uint64_t>((now - departure.at).count()));
+    }
+  }
+
+  const uint32_t victim_;
+  const uint16_t type_;
+  std::vector<Flow> flows_;
+  std::vector<std::vector<std::pair<uint32_t, size_t>>> flows_of_host_;  ///< by host: port, flow
+  bool is_recording_ = false;
+  tern::microbench::Percentiles rtt_ns_;
+};
+
+}  // namespace programs

@@ -1,0 +1,214 @@
+// Every thread of a simulated cluster has a session with every other thread, and keeps small RPCs with random ones of
+// them in flight (paper section 6.3, Figure 5). Each thread is an endpoint: client and server at once.
+// One thread, virtual time.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cluster.h"
+
+namespace programs {
+
+/// What a thread of the mesh does.
+struct MeshLoad {
+  uint32_t batch = 3;    ///< requests that are issued together, and again once all of them are answered
+  uint32_t window = 60;  ///< in flight; a multiple of `batch`
+  uint32_t size = 32;    ///< bytes of a request and of its response
+  uint8_t session_window = 8;
+};
+
+class MeshThread {
+ public:
+  MeshThread(Cluster& cluster, tern::Endpoint& endpoint, const MeshLoad& load)
+      : cluster_(cluster), endpoint_(endpoint), load_(load), random_(cluster.simulation().random()) {
+    calls_.resize(load.window);
+    batches_.resize(load.window / load.batch);
+  }
+
+  tern::Status prepare() {
+    for (size_t i = 0; i < calls_.size(); ++i) {
+      Call& call = calls_[i];
+      call.batch = static_cast<uint32_t>(i / load_.batch);
+      call.request = endpoint_.alloc_msgbuf(load_.size);
+      call.response = endpoint_.alloc_msgbuf(load_.size);
+      if (!call.request || !call.response) return {tern::Code::kNoMemory, "there is no memory for messages"};
+    }
+    return {};
+  }
+  tern::Status connect(const std::string& peer) {
+    tern::SessionOptions options;
+    options.window = load_.session_window;
+    options.connect_timeout = std::chrono::minutes(10);  // thousands are opened at once
+    auto session = endpoint_.create_session(peer, options);
+    if (!session.ok()) return session.status();
+    sessions_.push_back(*session);
+    return {};
+  }
+  bool is_open() {
+    while (open_ < sessions_.size() && endpoint_.is_open(sessions_[open_])) ++open_;
+    return open_ == sessions_.size();
+  }
+  /// Issues its batches from now on, for ever.
+  tern::Status start() {
+    return endpoint_.post([this] {
+      for (uint32_t batch = 0; batch < batches_.size(); ++batch) issue(batch);
+    });
+  }
+  /// Calls count that end from now on. Null: none.
+  void set_recording(tern::microbench::Percentiles* latencies_ns) { latencies_ns_ = latencies_ns; }
+
+ private:
+  struct Call {
+    tern::MsgBuf request, response;
+    tern::Duration began{0};
+    uint32_t batch = 0;
+  };
+
+  void issue(uint32_t batch) {
+    for (uint32_t i = 0; i < load_.batch; ++i) {
+      Call& call = calls_[batch * load_.batch + i];
+      const auto target = static_cast<size_t>(((random_() >> 32) * sessions_.size()) >> 32);
+      call.began = endpoint_.now();
+      auto accepted =
+          endpoint_.enqueue_request(sessions_[target], kEcho, std::move(call.request), std::move(call.response),
+                                    [this, &call](tern::Completion& done) { on_done(call, done); });
+      if (!accepted.ok()) return cluster_.fail("a call was refused", accepted.status());
+      ++batches_[batch];
+    }
+  }
+  void on_done(Call& call, tern::Completion& done) {
+    if (!done.status.ok()) return cluster_.fail("a call", done.status);
+    if (latencies_ns_ != nullptr) latencies_ns_->add(static_cast<uint64_t>((endpoint_.now() - call.began).count()));
+    call.request = std::move(done.request);
+    call.response = std::move(done.response);
+    if (--batches_[call.batch] == 0) issue(call.batch);
+  }
+
+ public:
+  static constexpr uint16_t kEcho = 1;
+
+ private:
+  Cluster& cluster_;
+  tern::Endpoint& endpoint_;
+  const MeshLoad load_;
+  std::mt19937_64 random_;
+  std::vector<tern::Session> sessions_;
+  size_t open_ = 0;  ///< all before are
+  std::vector<Call> calls_;
+  std::vector<uint32_t> batches_;  ///< calls of each batch that are not answered yet
+  tern::microbench::Percentiles* latencies_ns_ = nullptr;
+};
+
+class Mesh {
+ public:
+  Mesh(Cluster& cluster, uint32_t threads, const MeshLoad& load)
+      : cluster_(cluster), nodes_(cluster.simulation().hosts()), threads_(threads), load_(load) {}
+
+  /// `memory_bytes()` says what this process occupies. False: failed or interrupted.
+  template <class Handler, class MemoryBytes>
+  [[nodiscard]] bool run(tern::Duration length, const Handler& handler, const MemoryBytes& memory_bytes) {
+    bytes_before_ = memory_bytes();
+    if (tern::Status status = add_threads(handler); !status.ok()) cluster_.fail("no endpoint", status);
+    bytes_with_endpoints_ = memory_bytes();
+    if (!open_sessions()) return false;
+    open_seconds_ = Cluster::seconds_of(cluster_.simulation().now());
+    bytes_open_ = memory_bytes();
+
+    for (const auto& thread : mesh_) note(thread->start());
+    cluster_.set_phase("warming up");
+    if (!cluster_.run_for(kWarmUp)) return false;
+    cluster_.set_phase("measuring");
+    for (const auto& thread : mesh_) thread->set_recording(&latencies_ns_);
+    const tern::Duration begin = cluster_.simulation().now();
+    if (!cluster_.run_for(length)) return false;
+    measured_ = cluster_.simulation().now() - begin;
+    for (const auto& thread : mesh_) thread->set_recording(nullptr);
+    bytes_in_use_ = memory_bytes();
+    return true;
+  }
+
+  void add_metrics(nlohmann::ordered_json& metrics) const {
+    const auto calls = static_cast<double>(latencies_ns_.count());
+    metrics["rate_mrps_per_node"] = calls / static_cast<double>(measured_.count()) * 1e3 / nodes_;
+    const auto us_at = [&](double share) { return latencies_ns_.at(share) / 1e3; };
+    metrics["p50_us"] = us_at(0.5);
+    metrics["p99_us"] = us_at(0.99);
+    metrics["p999_us"] = us_at(0.999);
+    metrics["p9999_us"] = us_at(0.9999);
+    metrics["calls"] = latencies_ns_.count();
+    if (FLAGS_json) {
+      for (const double share : tern::microbench::kDrawnShares) {
+        metrics["percentiles_us"].push_back({share, us_at(share)});
+      }
+    }
+    const auto ends = static_cast<double>(2 * mesh_.size() * (mesh_.size() - 1));
+    metrics["sessions_per_node"] = threads_ * (mesh_.size() - 1);
+    metrics["session_ends"] = 2 * mesh_.size() * (mesh_.size() - 1);
+    metrics["memory_bytes"] = bytes_in_use_;
+    metrics["bytes_per_endpoint"] = growth(bytes_before_, bytes_with_endpoints_) / static_cast<double>(mesh_.size());
+    metrics["bytes_per_session_end_open"] = growth(bytes_with_endpoints_, bytes_open_) / ends;
+    metrics["bytes_per_session_end"] = growth(bytes_with_endpoints_, bytes_in_use_) / ends;
+    metrics["open_seconds"] = open_seconds_;
+  }
+
+ private:
+  static constexpr tern::Duration kWarmUp = std::chrono::milliseconds(2);
+
+  static double growth(uint64_t from, uint64_t to) { return static_cast<double>(to) - static_cast<double>(from); }
+  void note(tern::Status status) {
+    if (!status.ok()) cluster_.fail("a thread could not be started", status);
+  }
+
+  template <class Handler>
+  tern::Status add_threads(const Handler& handler) {
+    for (uint32_t thread = 0; thread < threads_; ++thread) {
+      for (uint32_t node = 0; node < nodes_; ++node) {
+        tern::RpcOptions options = rpc_options(static_cast<uint16_t>(thread));
+        options.huge_pages = false;  // up to a thousand endpoints, of which each needs little message memory
+        auto endpoint = cluster_.add_endpoint(node, options);
+        if (!endpoint.ok()) return endpoint.status();
+        if (auto status = (*endpoint)->on_request(MeshThread::kEcho, handler); !status.ok()) return status;
+        mesh_.push_back(std::make_unique<MeshThread>(cluster_, **endpoint, load_));
+        uris_.push_back(cluster_.uri(node, static_cast<uint16_t>(thread)));
+        if (auto status = mesh_.back()->prepare(); !status.ok()) return status;
+      }
+    }
+    return {};
+  }
+  /// In turns, each thread to the one after itself, the next but one, ...: so nobody's Nexus is asked by all at once.
+  bool open_sessions() {
+    for (size_t distance = 1; distance < mesh_.size(); ++distance) {
+      for (size_t i = 0; i < mesh_.size(); ++i) {
+        const tern::Status status = mesh_[i]->connect(uris_[(i + distance) % mesh_.size()]);
+        if (!status.ok()) cluster_.fail("no session", status);
+      }
+      if (!cluster_.run_for(kBetweenTurns)) return false;
+    }
+    size_t open = 0;
+    const auto are_open = [&] {
+      while (open < mesh_.size() && mesh_[open]->is_open()) ++open;
+      return open == mesh_.size();
+    };
+    return cluster_.run_until(are_open, std::chrono::minutes(1), "opening the sessions");
+  }
+  static constexpr tern::Duration kBetweenTurns = std::chrono::microseconds(100);
+
+  Cluster& cluster_;
+  const uint32_t nodes_;
+  const uint32_t threads_;
+  const MeshLoad load_;
+  std::vector<std::unique_ptr<MeshThread>> mesh_;
+  std::vector<std::string> uris_;
+  tern::microbench::Percentiles latencies_ns_;
+  tern::Duration measured_{0};
+  double open_seconds_ = 0;
+  uint64_t bytes_before_ = 0, bytes_with_endpoints_ = 0, bytes_open_ = 0, bytes_in_use_ = 0;
+};
+
+}  // namespace programs

@@ -1,0 +1,455 @@
+// incast: --degree clients send large requests to one victim, each one at a time, in a simulated cluster (paper section
+// 6.5, Table 5). With --background, every other host also exchanges medium-sized RPCs with random peers. With
+// --scenario=join one more flow starts during the incast; with leave all flows but one stop.
+// One thread, virtual time.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/cluster.h"
+#include "common/flow_meter.h"
+
+DEFINE_uint64(degree, 100, "flows towards the victim; 0: the background alone");
+DEFINE_string(scenario, "steady", "steady; join: one more flow starts; leave: all but one stop. Both after --seconds");
+DEFINE_bool(background, false, "all hosts but the victim exchange --background_size RPCs with random peers");
+DEFINE_uint64(hosts, 0, "of the cluster, at most 200; 0: as many as it takes, but at least 101");
+DEFINE_uint64(size, 8 << 20, "bytes of a request of a flow");
+DEFINE_uint64(background_size, 64 << 10, "bytes of a request and of its response in the background");
+DEFINE_uint64(credits, 0, "the victim's receive queue has room for so many packets of each flow; 0: the default queue");
+
+namespace {
+
+using programs::Cluster;
+using programs::FlowMeter;
+using programs::Report;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using tern::Duration;
+using tern::microbench::Percentiles;
+
+constexpr uint32_t kVictim = 0;
+constexpr uint32_t kHostsMax = 200;  ///< of the paper's cluster, Topology::cx4()
+constexpr uint32_t kHostsMin = 101;
+constexpr uint16_t kVictimEndpoint = 0;
+constexpr uint16_t kTalkerEndpoint = 1;
+constexpr uint16_t kFirstSenderEndpoint = 2;
+enum RequestType : uint16_t { kPut = 1, kExchange };
+constexpr uint16_t kTornMessage = 1;  ///< app_code
+
+constexpr Duration kWarmUp = milliseconds(10);
+constexpr Duration kFairnessWindow = milliseconds(10);
+/// After a flow has come or gone: how long it is watched, and in which windows a rate counts as reached.
+constexpr Duration kAftermath = milliseconds(20);
+constexpr Duration kRateWindow = microseconds(200);
+constexpr double kReached = 0.9;
+
+/// A flow: one session with the victim, one request at a time, the next one at once.
+class Sender {
+ public:
+  Sender(Cluster& cluster, tern::Endpoint& endpoint) : cluster_(cluster), endpoint_(endpoint) {}
+
+  tern::Status open(const std::string& victim) {
+    auto session = endpoint_.create_session(victim, {.window = 1});
+    if (!session.ok()) return session.status();
+    session_ = *session;
+    request_ = endpoint_.alloc_msgbuf(FLAGS_size);
+    response_ = endpoint_.alloc_msgbuf(sizeof(uint64_t));
+    if (!request_ || !response_)
+      return {tern::Code::kNoMemory, "there is no memory for messages; try a smaller --size"};
+    return {};
+  }
+  bool is_open() const { return endpoint_.is_open(session_); }
+  tern::Status start() {
+    return endpoint_.post([this] { send(); });
+  }
+  /// The request on its way is cancelled.
+  tern::Status stop() {
+    return endpoint_.post([this] {
+      has_stopped_ = true;
+      (void)endpoint_.cancel(call_);  // an answer that has just come ends it as well
+    });
+  }
+
+ private:
+  /// The rest of the message is as it came from the system: zeros.
+  void send() {
+    ++number_;
+    std::memcpy(request_.bytes().data(), &number_, sizeof(number_));
+    std::memcpy(request_.bytes().data() + FLAGS_size - sizeof(number_), &number_, sizeof(number_));
+    auto call = endpoint_.enqueue_request(session_, kPut, std::move(request_), std::move(response_),
+                                          [this](tern::Completion& done) { on_done(done); });
+    if (!call.ok()) return cluster_.fail("a request to the victim was refused", call.status());
+    call_ = *call;
+  }
+  void on_done(tern::Completion& done) {
+    request_ = std::move(done.request);
+    response_ = std::move(done.response);
+    if (has_stopped_) return;
+    if (!done.status.ok()) return cluster_.fail("a request to the victim", done.status);
+    send();
+  }
+
+  Cluster& cluster_;
+  tern::Endpoint& endpoint_;
+  tern::Session session_;
+  tern::CallId call_;
+  tern::MsgBuf request_, response_;
+  uint64_t number_ = 0;
+  bool has_stopped_ = false;
+};
+
+/// The background of one host: RPCs with random other ones, one at a time.
+class Talker {
+ public:
+  Talker(Cluster& cluster, tern::Endpoint& endpoint)
+      : cluster_(cluster), endpoint_(endpoint), random_(cluster.simulation().random()) {}
+
+  tern::Status open(const std::vector<std::string>& peers) {
+    for (const std::string& peer : peers) {
+      auto session = endpoint_.create_session(peer, {.window = 1});
+      if (!session.ok()) return session.status();
+      sessions_.push_back(*session);
+    }
+    request_ = endpoint_.alloc_msgbuf(FLAGS_background_size);
+    response_ = endpoint_.alloc_msgbuf(FLAGS_background_size);
+    if (!request_ || !response_) return {tern::Code::kNoMemory, "there is no memory for messages"};
+    return {};
+  }
+  bool is_open() {
+    while (open_ < sessions_.size() && endpoint_.is_open(sessions_[open_])) ++open_;
+    return open_ == sessions_.size();
+  }
+  tern::Status start() {
+    return endpoint_.post([this] { send(); });
+  }
+  /// Calls count that end from now on.
+  void set_recording(Percentiles* latencies_ns) { latencies_ns_ = latencies_ns; }
+
+ private:
+  void send() {
+    const tern::Session session = sessions_[random_() % sessions_.size()];
+    began_ = endpoint_.now();
+    auto call = endpoint_.enqueue_request(session, kExchange, std::move(request_), std::move(response_),
+                                          [this](tern::Completion& done) { on_done(done); });
+    if (!call.ok()) cluster_.fail("a request of the background was refused", call.status());
+  }
+  void on_done(tern::Completion& done) {
+    request_ = std::move(done.request);
+    response_ = std::move(done.response);
+    if (!done.status.ok()) return cluster_.fail("a request of the background", done.status);
+    if (latencies_ns_ != nullptr) latencies_ns_->add(static_cast<uint64_t>((endpoint_.now() - began_).count()));
+    send();
+  }
+
+  Cluster& cluster_;
+  tern::Endpoint& endpoint_;
+  std::mt19937_64 random_;
+  std::vector<tern::Session> sessions_;
+  size_t open_ = 0;  ///< all before are
+  tern::MsgBuf request_, response_;
+  Duration began_{0};
+  Percentiles* latencies_ns_ = nullptr;
+};
+
+/// Answers with the number of a message that is whole.
+void take(tern::Request request) {
+  const std::span<const std::byte> message = request.bytes();
+  uint64_t first = 0, last = 0;
+  if (message.size() == FLAGS_size) {
+    std::memcpy(&first, message.data(), sizeof(first));
+    std::memcpy(&last, message.data() + message.size() - sizeof(last), sizeof(last));
+  }
+  if (first == 0 || first != last) return request.fail(kTornMessage);
+  auto out = request.response(sizeof(first));
+  if (!out.ok()) return;  // dropped: the client gets kNoResponse
+  std::memcpy(out->data(), &first, sizeof(first));
+  request.respond();
+}
+void exchange(tern::Request request) {
+  if (request.response(FLAGS_background_size).ok()) request.respond();
+}
+
+/// Flows that are there at the end; that of --scenario=join comes last.
+uint32_t senders_wanted() { return static_cast<uint32_t>(FLAGS_degree) + (FLAGS_scenario == "join" ? 1 : 0); }
+uint32_t hosts_wanted() {
+  if (FLAGS_hosts != 0) return static_cast<uint32_t>(FLAGS_hosts);
+  return std::clamp(senders_wanted() + 1, kHostsMin, kHostsMax);
+}
+/// Clients are spread over the cluster; where they are more than hosts, some hosts have one more than others.
+uint32_t host_of_sender(uint32_t sender, uint32_t hosts) {
+  const uint32_t clients = hosts - 1;
+  const uint32_t in_turn = std::min(senders_wanted(), clients);
+  return 1 + static_cast<uint32_t>(uint64_t{sender % in_turn} * clients / in_turn);
+}
+
+class Incast {
+ public:
+  explicit Incast(Cluster& cluster)
+      : cluster_(cluster), hosts_(cluster.simulation().hosts()), meter_(kVictim, kPut, hosts_) {}
+
+  tern::Status prepare() {
+    if (tern::Status status = add_victim(); !status.ok()) return status;
+    std::vector<uint16_t> next_endpoint(hosts_, kFirstSenderEndpoint);
+    for (uint32_t i = 0; i < senders_wanted(); ++i) {
+      const uint32_t host = host_of_sender(i, hosts_);
+      auto endpoint = cluster_.add_endpoint(host, options_of(next_endpoint[host]++));
+      if (!endpoint.ok()) return endpoint.status();
+      senders_.push_back(std::make_unique<Sender>(cluster_, **endpoint));
+      clients_per_host_max_ = std::max<uint32_t>(clients_per_host_max_, next_endpoint[host] - kFirstSenderEndpoint);
+      if (auto status = senders_.back()->open(cluster_.uri(kVictim, kVictimEndpoint)); !status.ok()) return status;
+    }
+    return FLAGS_background ? add_background() : tern::Status();
+  }
+
+  /// False: failed or interrupted.
+  [[nodiscard]] bool run() {
+    size_t open_senders = 0, open_talkers = 0;
+    const auto are_open = [&] {
+      while (open_senders < senders_.size() && senders_[open_senders]->is_open()) ++open_senders;
+      while (open_talkers < talkers_.size() && talkers_[open_talkers]->is_open()) ++open_talkers;
+      return open_senders == senders_.size() && open_talkers == talkers_.size();
+    };
+    if (!cluster_.run_until(are_open, std::chrono::seconds(10), "opening the sessions")) return false;
+
+    cluster_.simulation().set_tap([this](const tern::sim::TappedPacket& packet) {
+      meter_.on_packet(cluster_.simulation().now() - began_, packet);
+    });
+    began_ = cluster_.simulation().now();
+    for (const auto& talker : talkers_) note(talker->start());
+    for (size_t i = 0; i < FLAGS_degree; ++i) note(senders_[i]->start());
+    cluster_.set_phase("warming up");
+    if (!cluster_.run_for(kWarmUp)) return false;
+
+    cluster_.set_phase("measuring");
+    set_recording(true);
+    const Duration length = std::max<int64_t>(programs::virtual_seconds() / FlowMeter::kSlot, 1) * FlowMeter::kSlot;
+    measured_to_ = kWarmUp + length;
+    if (!cluster_.run_for(length)) return false;
+    set_recording(false);
+
+    if (FLAGS_scenario == "steady") return true;
+    cluster_.set_phase(FLAGS_scenario.c_str());
+    if (FLAGS_scenario == "join") {
+      note(senders_.back()->start());
+    } else {
+      for (size_t i = 1; i < senders_.size(); ++i) note(senders_[i]->stop());
+    }
+    return cluster_.run_for(kAftermath);
+  }
+
+  void add_params(nlohmann::ordered_json& params) const {
+    params["degree"] = FLAGS_degree;
+    params["scenario"] = FLAGS_scenario;
+    params["background"] = FLAGS_background;
+    params["clients_per_host_max"] = clients_per_host_max_;
+    params["credits"] = FLAGS_credits;
+    params["size"] = FLAGS_size;
+    if (FLAGS_background) params["background_size"] = FLAGS_background_size;
+  }
+
+  void add_metrics(nlohmann::ordered_json& metrics) const {
+    if (FLAGS_degree > 0) {
+      metrics["total_gbps"] = gbps(meter_.bytes(kWarmUp, measured_to_), measured_to_ - kWarmUp);
+      metrics["p50_rtt_us"] = meter_.rtt_ns().at(0.5) / 1e3;
+      metrics["p99_rtt_us"] = meter_.rtt_ns().at(0.99) / 1e3;
+      metrics["p999_rtt_us"] = meter_.rtt_ns().at(0.999) / 1e3;
+      metrics["rtt_samples"] = meter_.rtt_ns().count();
+      add_fairness(metrics);
+      if (FLAGS_scenario == "join") add_join(metrics);
+      if (FLAGS_scenario == "leave") add_leave(metrics);
+    }
+    if (FLAGS_background) {
+      metrics["background_p50_us"] = background_ns_.at(0.5) / 1e3;
+      metrics["background_p99_us"] = background_ns_.at(0.99) / 1e3;
+      metrics["background_rpcs"] = background_ns_.count();
+    }
+  }
+
+ private:
+  static tern::RpcOptions options_of(uint16_t endpoint_id) {
+    tern::RpcOptions options = programs::rpc_options(endpoint_id);
+    options.huge_pages = false;  // hundreds of endpoints, of which each needs little
+    return options;
+  }
+  void note(tern::Status status) {
+    if (!status.ok()) cluster_.fail("a flow could not be started or stopped", status);
+  }
+  void set_recording(bool on) {
+    meter_.set_recording(on);
+    for (const auto& talker : talkers_) talker->set_recording(on ? &background_ns_ : nullptr);
+  }
+
+  tern::Status add_victim() {
+    tern::RpcOptions options = options_of(kVictimEndpoint);
+    options.receive_budget_bytes = 2 * senders_wanted() * FLAGS_size + options.receive_budget_bytes;
+    const auto queue_packets = static_cast<uint32_t>(FLAGS_credits * senders_wanted());
+    auto victim = cluster_.add_endpoint(kVictim, options, queue_packets);
+    if (!victim.ok()) return victim.status();
+    return (*victim)->on_request(kPut, take, {.max_request_bytes = FLAGS_size});
+  }
+  tern::Status add_background() {
+    std::vector<std::string> uris;
+    for (uint32_t host = 1; host < hosts_; ++host) {
+      auto endpoint = cluster_.add_endpoint(host, options_of(kTalkerEndpoint));
+      if (!endpoint.ok()) return endpoint.status();
+      if (auto status = (*endpoint)->on_request(kExchange, exchange); !status.ok()) return status;
+      talkers_.push_back(std::make_unique<Talker>(cluster_, **endpoint));
+      uris.push_back(cluster_.uri(host, kTalkerEndpoint));
+    }
+    for (size_t i = 0; i < talkers_.size(); ++i) {
+      std::vector<std::string> peers = uris;
+      peers.erase(peers.begin() + static_cast<ptrdiff_t>(i));
+      if (tern::Status status = talkers_[i]->open(peers); !status.ok()) return status;
+    }
+    return {};
+  }
+
+  static double gbps(uint64_t bytes, Duration time) {
+    return static_cast<double>(bytes) * 8 / static_cast<double>(time.count());
+  }
+
+  /// The worst window counts.
+  void add_fairness(nlohmann::ordered_json& metrics) const {
+    std::vector<double> windows;
+    Duration from = kWarmUp;
+    do {
+      const Duration to = std::min(from + kFairnessWindow, measured_to_);
+      windows.push_back(meter_.fairness(from, to));
+      from = to;
+    } while (from + kFairnessWindow <= measured_to_);
+    std::sort(windows.begin(), windows.end());
+    metrics["jain_fairness"] = windows.front();
+    metrics["jain_fairness_p50"] = windows[windows.size() / 2];
+  }
+
+  /// The flow that came: until it has its share of a window, and what it then has of its share, until the end.
+  void add_join(nlohmann::ordered_json& metrics) const {
+    const size_t flow = FLAGS_degree;
+    const Duration end = measured_to_ + kAftermath;
+    if (meter_.flows() <= flow) return;  // nothing of it has ever left
+    const auto share = [&](Duration from, Duration to) {
+      const uint64_t all = meter_.bytes(from, to);
+      return all == 0 ? 0
+                      : static_cast<double>(meter_.bytes(flow, from, to) * meter_.flows()) / static_cast<double>(all);
+    };
+    const auto time = FlowMeter::time_until(measured_to_, end, kRateWindow,
+                                            [&](Duration from, Duration to) { return share(from, to) >= kReached; });
+    if (time) metrics["join_ms"] = Cluster::seconds_of(*time) * 1e3;
+    metrics["join_share_first_2ms"] = share(measured_to_, measured_to_ + milliseconds(2));
+    metrics["join_share_after_2ms"] = share(measured_to_ + milliseconds(2), end);
+    add_curve(metrics, flow);
+  }
+  /// The flow that is left: until it has the line.
+  void add_leave(nlohmann::ordered_json& metrics) const {
+    const Duration end = measured_to_ + kAftermath;
+    const size_t flow = meter_.busiest(measured_to_ + kAftermath / 2, end);
+    const double line = line_gbps();
+    const auto time = FlowMeter::time_until(measured_to_, end, kRateWindow, [&](Duration from, Duration to) {
+      return gbps(meter_.bytes(flow, from, to), to - from) >= kReached * line;
+    });
+    if (time) metrics["leave_ms"] = Cluster::seconds_of(*time) * 1e3;
+    metrics["leave_gbps_after_1ms"] =
+        gbps(meter_.bytes(flow, measured_to_ + milliseconds(1), end), kAftermath - milliseconds(1));
+    metrics["line_gbps"] = line;
+    add_curve(metrics, flow);
+  }
+  /// Its rate over the time since the change, with --json: to draw.
+  void add_curve(nlohmann::ordered_json& metrics, size_t flow) const {
+    if (!FLAGS_json) return;
+    for (Duration at{-milliseconds(1)}; at < kAftermath; at += kRateWindow) {
+      const Duration from = measured_to_ + at;
+      metrics["rate_by_ms"].push_back(
+          {Cluster::seconds_of(at) * 1e3, gbps(meter_.bytes(flow, from, from + kRateWindow), kRateWindow)});
+    }
+  }
+  /// Request payload that the victim's link carries at most: a frame has Ethernet's, IP's, UDP's and our header, and
+  /// takes preamble, checksum and gap besides.
+  double line_gbps() const {
+    constexpr double kFrameHeaders = 42, kBetweenFrames = 24;
+    const auto frame = static_cast<double>(FLAGS_frame_bytes);
+    const auto is_victims = [](const tern::sim::Topology::Link& link) {
+      const tern::sim::Node victim{tern::sim::Node::Kind::kHost, kVictim};
+      return link.a == victim || link.b == victim;
+    };
+    const auto& links = cluster_.topology().links();
+    const auto link = std::find_if(links.begin(), links.end(), is_victims);
+    return static_cast<double>(link->options.bits_per_sec) / 1e9 *
+           (frame - kFrameHeaders - static_cast<double>(tern::wire::kHeaderBytes)) / (frame + kBetweenFrames);
+  }
+
+  Cluster& cluster_;
+  const uint32_t hosts_;
+  std::vector<std::unique_ptr<Sender>> senders_;
+  std::vector<std::unique_ptr<Talker>> talkers_;
+  uint32_t clients_per_host_max_ = 0;
+  Duration began_{0};        ///< of the flows
+  Duration measured_to_{0};  ///< since then
+  FlowMeter meter_;
+  Percentiles background_ns_;
+};
+
+/// Checks this program's own flags. False: the sentence has been printed.
+bool check_flags() {
+  const char* problem = nullptr;
+  if (FLAGS_transport != "sim") {
+    problem = "an incast of hundreds of hosts is simulated: --transport=sim";
+  } else if (FLAGS_degree > 1000) {
+    problem = "--degree is at most 1000";
+  } else if (FLAGS_scenario != "steady" && FLAGS_scenario != "join" && FLAGS_scenario != "leave") {
+    problem = "--scenario is unknown; choose from: steady, join, leave";
+  } else if (FLAGS_degree < 2 && FLAGS_scenario != "steady") {
+    problem = "--scenario=join and leave want a --degree of 2 or more";
+  } else if (FLAGS_degree == 0 && !FLAGS_background) {
+    problem = "--degree=0 without --background leaves nothing to measure";
+  } else if (FLAGS_hosts != 0 && (FLAGS_hosts < (FLAGS_background ? 3 : 2) || FLAGS_hosts > kHostsMax)) {
+    problem = "--hosts is between 2 (with --background 3) and 200";
+  } else if (FLAGS_size < sizeof(uint64_t) || FLAGS_size > (1u << 30)) {
+    problem = "--size is between 8 and 1073741824";
+  } else if (FLAGS_background_size > (8u << 20)) {
+    problem = "--background_size is at most 8388608";
+  } else if (FLAGS_credits > 1024) {
+    problem = "--credits is at most 1024";
+  } else if (FLAGS_drop != 0) {
+    problem = "--drop is for microbench/loss; here queues decide what is lost";
+  }
+  if (problem != nullptr) programs::fail("%s", problem);
+  return problem == nullptr;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  programs::set_simulated_defaults("0.1");
+  const bool is_usable = programs::parse_flags(argc, argv,
+                                               "An incast in a simulated cluster. Example: incast --degree=50 --json\n"
+                                               "total_gbps is request payload; round trips are per packet, from the "
+                                               "client's interface and back to it;\nlatencies cover --seconds of "
+                                               "virtual time after a warm-up of 10 ms, drops and retransmissions "
+                                               "everything",
+                                               true) &&
+                         programs::check_simulated_flags() && check_flags();
+  if (!is_usable) return 1;
+  programs::catch_interrupts();
+
+  auto cluster = Cluster::create(tern::sim::Topology::cx4(hosts_wanted()));
+  if (!cluster.ok()) return programs::fail_with("no cluster", cluster.status());
+  Incast incast(**cluster);
+  const std::unique_ptr<Cluster> first_to_go = std::move(*cluster);  // its callbacks refer to `incast`
+  if (tern::Status status = incast.prepare(); !status.ok()) return programs::fail_with("no incast", status);
+  if (!incast.run()) return first_to_go->explain_failure();
+
+  Report report;
+  report.bench = "incast";
+  report.params = first_to_go->params();
+  incast.add_params(report.params);
+  incast.add_metrics(report.metrics);
+  first_to_go->add_metrics(report.metrics);
+  programs::print(report);
+  return 0;
+}

@@ -1,0 +1,238 @@
+// loss: large requests, one at a time, between the paper's pair of hosts, while the network loses packets with
+// probability --drop, in both directions (paper section 6.4, Table 4). The same without loss runs first, for
+// comparison. One thread, virtual time.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/cluster.h"
+
+DEFINE_uint64(size, 8 << 20, "bytes of a request");
+
+namespace {
+
+using programs::Cluster;
+using programs::Report;
+using tern::Duration;
+using tern::microbench::Percentiles;
+
+constexpr uint32_t kServer = 0;
+constexpr uint32_t kClient = 1;
+constexpr uint16_t kPut = 1;
+constexpr Duration kWarmUp = std::chrono::milliseconds(10);
+/// Of the run without loss, in which one request is like the other.
+constexpr Duration kLosslessMax = std::chrono::milliseconds(100);
+
+/// One request at a time, the next one at once.
+class Sender {
+ public:
+  Sender(Cluster& cluster, tern::Endpoint& endpoint) : cluster_(cluster), endpoint_(endpoint) {}
+
+  tern::Status open(const std::string& server) {
+    auto session = endpoint_.create_session(server);
+    if (!session.ok()) return session.status();
+    session_ = *session;
+    request_ = endpoint_.alloc_msgbuf(FLAGS_size);
+    response_ = endpoint_.alloc_msgbuf(kAnswerBytes);
+    if (!request_ || !response_)
+      return {tern::Code::kNoMemory, "there is no memory for messages; try a smaller --size"};
+    return {};
+  }
+  bool is_open() const { return endpoint_.is_open(session_); }
+  tern::Status start() {
+    return endpoint_.post([this] { send(); });
+  }
+
+  /// Calls count that end from now on.
+  void begin() {
+    is_recording_ = true;
+    ended_ = 0;
+    calls_ns_.clear();
+  }
+  /// From one end of a call to another, so that no call is counted by halves.
+  double bandwidth_gbps() const {
+    if (ended_ < 2) return 0;
+    return static_cast<double>((ended_ - 1) * FLAGS_size) * 8 / static_cast<double>((last_end_ - first_end_).count());
+  }
+  const Percentiles& calls_ns() const { return calls_ns_; }
+  uint64_t ended() const { return ended_; }
+
+ private:
+  static constexpr size_t kAnswerBytes = 32;  ///< as in the paper
+
+  void send() {
+    ++number_;
+    std::memcpy(request_.bytes().data(), &number_, sizeof(number_));
+    std::memcpy(request_.bytes().data() + FLAGS_size - sizeof(number_), &number_, sizeof(number_));
+    began_ = endpoint_.now();
+    auto call = endpoint_.enqueue_request(session_, kPut, std::move(request_), std::move(response_),
+                                          [this](tern::Completion& done) { on_done(done); });
+    if (!call.ok()) cluster_.fail("a request was refused", call.status());
+  }
+  void on_done(tern::Completion& done) {
+    if (!done.status.ok()) return cluster_.fail("a request", done.status);
+    uint64_t answer = 0;
+    if (done.response.bytes().size() == kAnswerBytes)
+      std::memcpy(&answer, done.response.bytes().data(), sizeof(answer));
+    if (answer != number_) {
+      return cluster_.fail("a request", {tern::Code::kNoResponse, "the server has answered another one"});
+    }
+    if (is_recording_) {
+      last_end_ = endpoint_.now();
+      if (ended_++ == 0) first_end_ = last_end_;
+      calls_ns_.add(static_cast<uint64_t>((last_end_ - began_).count()));
+    }
+    request_ = std::move(done.request);
+    response_ = std::move(done.response);
+    send();
+  }
+
+  Cluster& cluster_;
+  tern::Endpoint& endpoint_;
+  tern::Session session_;
+  tern::MsgBuf request_, response_;
+  uint64_t number_ = 0;
+  Duration began_{0};
+  bool is_recording_ = false;
+  uint64_t ended_ = 0;
+  Duration first_end_{0}, last_end_{0};
+  Percentiles calls_ns_;
+};
+
+/// Answers with the number of a message that is whole.
+void take(tern::Request request) {
+  const std::span<const std::byte> message = request.bytes();
+  uint64_t first = 0, last = 0;
+  if (message.size() == FLAGS_size) {
+    std::memcpy(&first, message.data(), sizeof(first));
+    std::memcpy(&last, message.data() + message.size() - sizeof(last), sizeof(last));
+  }
+  auto out = request.response(32);
+  if (!out.ok()) return;  // dropped: the client gets kNoResponse
+  const uint64_t answer = first == last ? first : 0;
+  std::memset(out->data(), 0, out->size());
+  std::memcpy(out->data(), &answer, sizeof(answer));
+  request.respond();
+}
+
+/// On the server's cable, so that each packet meets it once.
+tern::Status set_loss(Cluster& cluster, double drop) {
+  const tern::sim::Node server{tern::sim::Node::Kind::kHost, kServer};
+  for (const tern::sim::Topology::Link& link : cluster.topology().links()) {
+    if (link.a != server && link.b != server) continue;
+    for (const auto& [from, to] : {std::pair(link.a, link.b), std::pair(link.b, link.a)}) {
+      if (auto status = cluster.simulation().set_faults(from, to, {.drop = drop}); !status.ok()) return status;
+    }
+  }
+  return {};
+}
+
+/// What one cluster has given.
+struct Measured {
+  double bandwidth_gbps = 0;
+  Report report;
+};
+
+/// Nothing: the sentence has been printed, `exit_code` is set.
+std::optional<Measured> measure(double drop, Duration length, int& exit_code) {
+  auto made = Cluster::create(tern::sim::Topology::cx5_pair());
+  if (!made.ok()) {
+    exit_code = programs::fail_with("no cluster", made.status());
+    return std::nullopt;
+  }
+  std::optional<Sender> sender;
+  const std::unique_ptr<Cluster> first_to_go = std::move(*made);  // its callbacks refer to `sender`
+  Cluster& cluster = *first_to_go;
+
+  const auto prepare = [&]() -> tern::Status {
+    tern::RpcOptions options = programs::rpc_options(0);
+    options.receive_budget_bytes += 2 * FLAGS_size;
+    auto server = cluster.add_endpoint(kServer, options);
+    if (!server.ok()) return server.status();
+    if (auto status = (*server)->on_request(kPut, take, {.max_request_bytes = FLAGS_size}); !status.ok()) return status;
+    auto client = cluster.add_endpoint(kClient, programs::rpc_options(0));
+    if (!client.ok()) return client.status();
+    sender.emplace(cluster, **client);
+    return sender->open(cluster.uri(kServer, 0));
+  };
+  if (tern::Status status = prepare(); !status.ok()) {
+    exit_code = programs::fail_with("no pair of hosts", status);
+    return std::nullopt;
+  }
+  const auto run = [&] {
+    if (!cluster.run_until([&] { return sender->is_open(); }, std::chrono::seconds(10), "opening the session")) {
+      return false;
+    }
+    tern::Status status = set_loss(cluster, drop);
+    if (status.ok()) status = sender->start();
+    if (!status.ok()) cluster.fail("the requests could not be started", status);
+    cluster.set_phase(drop > 0 ? "with loss" : "without loss");
+    if (!cluster.run_for(kWarmUp)) return false;
+    sender->begin();
+    return cluster.run_for(length);
+  };
+  if (!run()) {
+    exit_code = cluster.explain_failure();
+    return std::nullopt;
+  }
+  if (sender->ended() < 2) {
+    exit_code = programs::fail("fewer than two requests ended during --seconds: there is nothing to report");
+    return std::nullopt;
+  }
+
+  Measured measured;
+  measured.bandwidth_gbps = sender->bandwidth_gbps();
+  measured.report.bench = "loss";
+  measured.report.params = cluster.params();
+  measured.report.params.update({{"drop", drop}, {"size", FLAGS_size}});
+  nlohmann::ordered_json& metrics = measured.report.metrics;
+  metrics["bandwidth_gbps"] = measured.bandwidth_gbps;
+  metrics["requests"] = sender->ended();
+  metrics["p50_us"] = sender->calls_ns().at(0.5) / 1e3;
+  metrics["p99_us"] = sender->calls_ns().at(0.99) / 1e3;
+  cluster.add_metrics(metrics);
+  return measured;
+}
+
+/// Checks this program's own flags. False: the sentence has been printed.
+bool check_flags() {
+  const char* problem = nullptr;
+  if (FLAGS_transport != "sim") {
+    problem = "the network of this benchmark is simulated: --transport=sim; other ones take large_rpc_bandwidth --drop";
+  } else if (FLAGS_size < 2 * sizeof(uint64_t) || FLAGS_size > (1u << 30)) {
+    problem = "--size is between 16 and 1073741824";
+  }
+  if (problem != nullptr) programs::fail("%s", problem);
+  return problem == nullptr;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  programs::set_simulated_defaults("1");
+  const bool is_usable =
+      programs::parse_flags(argc, argv,
+                            "Large requests over a network that loses packets. Example: loss --drop=1e-3 --json\n"
+                            "bandwidth_gbps is request payload; share is that of the same without loss",
+                            true) &&
+      programs::check_simulated_flags() && check_flags();
+  if (!is_usable) return 1;
+  programs::catch_interrupts();
+
+  int exit_code = 1;
+  const Duration length = programs::virtual_seconds();
+  auto lossless = measure(0, FLAGS_drop > 0 ? std::min(length, kLosslessMax) : length, exit_code);
+  if (!lossless) return exit_code;
+  std::optional<Measured> lossy = FLAGS_drop > 0 ? measure(FLAGS_drop, length, exit_code) : std::move(lossless);
+  if (!lossy) return exit_code;
+  if (FLAGS_drop > 0) {
+    lossy->report.metrics["lossless_gbps"] = lossless->bandwidth_gbps;
+    lossy->report.metrics["share"] = lossy->bandwidth_gbps / lossless->bandwidth_gbps;
+  }
+  programs::print(lossy->report);
+  return 0;
+}
