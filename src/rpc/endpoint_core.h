@@ -435,7 +435,7 @@ class TERN_API EndpointCore {
   void end_server_slot(Server* server, session::ServerSlot* slot);
   void end_server(Server* server, bool tell_peer);
   void release_after(uint64_t ticket, detail::Buffer* buffer);
-  Server* admit(const wire::Header& header, uint64_t* number);
+  Server* admit(const wire::Header& header, const transport::Payload& payload, uint64_t* number);
   [[gnu::noinline]] void add_to_send(Server* server);
   void on_connect_request(const nexus::ControlEvent& event);
   void on_connect_result(const nexus::ControlEvent& event);
@@ -477,7 +477,9 @@ class TERN_API EndpointCore {
 
 [[gnu::always_inline]] inline void EndpointCore::on_packet(const wire::Header& header,
                                                            const transport::Payload& payload, std::byte* room) {
-  if (header.shape() == session::kPlainRequest) {
+  if (payload.is_marked) [[unlikely]] {
+    // Has an answer, or is one, that says so.
+  } else if (header.shape() == session::kPlainRequest) {
     if (try_request(header, payload, room)) [[likely]]
       return;
   } else if (header.shape() == session::kPlainResponse) {
@@ -485,8 +487,8 @@ class TERN_API EndpointCore {
       return;
   }
   // Copies, made here and nowhere else: what has an address lives in memory, and the common case in registers.
-  on_any_packet(header.w0, header.w1, header.w2, {payload.data, payload.bytes, payload.lease, payload.lease_value},
-                room);
+  on_any_packet(header.w0, header.w1, header.w2,
+                {payload.data, payload.bytes, payload.lease, payload.lease_value, payload.is_marked}, room);
 }
 
 [[gnu::always_inline]] inline bool EndpointCore::try_request(const wire::Header& header,

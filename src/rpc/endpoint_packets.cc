@@ -112,7 +112,9 @@ void EndpointCore::start_queued(Client* client) {
 // ---- Packets to a server ----
 
 void EndpointCore::on_any_packet(uint64_t w0, uint64_t w1, uint64_t w2, transport::Payload payload, std::byte* room) {
-  const wire::Header header = {w0, w1, w2};
+  wire::Header header = {w0, w1, w2};
+  // A client looks for marks in one place: those that its own packets met, and those of the packets that it gets.
+  if (payload.is_marked && !wire::is_from_client(header.kind())) header.add_flags(wire::kEcnEcho);
   payload.data = transport::private_copy(payload, room);
   if (header.kind() == wire::Kind::kRequest) {
     on_request(header, payload);
@@ -124,7 +126,7 @@ void EndpointCore::on_any_packet(uint64_t w0, uint64_t w1, uint64_t w2, transpor
 }
 
 /// The server session that a client's packet is for, and the packet's full number. Null: dropped and counted.
-Server* EndpointCore::admit(const wire::Header& header, uint64_t* number) {
+Server* EndpointCore::admit(const wire::Header& header, const transport::Payload& payload, uint64_t* number) {
   Server* server = servers_.find(header.session_key());
   if (server == nullptr) {
     counters_.dropped_unknown_session++;
@@ -135,12 +137,13 @@ Server* EndpointCore::admit(const wire::Header& header, uint64_t* number) {
     counters_.dropped_stale++;
     return nullptr;
   }
+  if (payload.is_marked && header.kind() != wire::Kind::kReport) server->session.note_mark();
   return server;
 }
 
 void EndpointCore::on_request(const wire::Header& header, const transport::Payload& payload) {
   uint64_t number;
-  Server* server = admit(header, &number);
+  Server* server = admit(header, payload, &number);
   if (server == nullptr) return;
   auto& session = server->session;
   ServerSlot* slot;
@@ -466,7 +469,7 @@ void EndpointCore::on_other(const wire::Header& header, const transport::Payload
     }
   }
   uint64_t number;
-  Server* server = admit(header, &number);
+  Server* server = admit(header, payload, &number);
   if (server == nullptr) return;
   auto& session = server->session;
   switch (header.kind()) {
@@ -485,16 +488,10 @@ void EndpointCore::on_other(const wire::Header& header, const transport::Payload
         }
       }
       break;
-    case wire::Kind::kCancel: {
+    case wire::Kind::kCancel:
       session.note(number);
-      ServerSlot* slot = session.on_cancel(header);
-      if (slot != nullptr) {
-        end_server_slot(server, slot);
-      } else {
-        session.owe_credit_return(now_ns_);
-      }
+      if (ServerSlot* slot = session.on_cancel(header, number, now_ns_); slot != nullptr) end_server_slot(server, slot);
       break;
-    }
     case wire::Kind::kReport:
       session.note(number);
       if (!session.on_report(payload, [&](ServerSlot* slot) {

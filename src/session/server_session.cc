@@ -110,9 +110,7 @@ bool ServerSession::on_probe(const wire::Header& header, uint64_t number, uint64
   const bool is_beyond = age > int32_t{wire::kSlotsMax};
   if (is_beyond || (age < 0 && is_delivered)) {
     // An older request is one that a damaged packet has pushed aside; or the probe is late, and its answer stale.
-    due_ |= kLostAnswer;
-    lost_request_number_ = header.request_number();
-    lost_echo_ = static_cast<uint32_t>(number);
+    owe_lost_answer(header, number);
     return !is_beyond;
   }
   const bool is_here = age == 0 && (slot->phase == Phase::kRunning || slot->phase == Phase::kResponded);
@@ -149,19 +147,23 @@ bool ServerSession::on_rfr(const wire::Header& header, uint64_t number, uint64_t
   return true;
 }
 
-ServerSlot* ServerSession::on_cancel(const wire::Header& header) {
+ServerSlot* ServerSession::on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns) {
   const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
-  if (index >= window_) return nullptr;
-  ServerSlot* slot = slots_[index];
-  if (slot == nullptr) slot = make_slot(index);
-  if (slot == nullptr) return nullptr;
-  const auto age = static_cast<int32_t>(header.request_number() - slot->request_number);
-  if (age < 0) return nullptr;  // a late duplicate: the client has the slot in use again
-  // The client cannot have left a number out, nor have started another request on a busy slot.
-  if (age > 0 &&
-      (age != int32_t{wire::kSlotsMax} || slot->phase == Phase::kRunning || slot->phase == Phase::kReceiving))
+  ServerSlot* slot = nullptr;
+  if (index < window_) slot = slots_[index] != nullptr ? slots_[index] : make_slot(index);
+  if (slot == nullptr) {
+    owe_credit_return(now_ns);
     return nullptr;
+  }
+  const auto age = static_cast<int32_t>(header.request_number() - slot->request_number);
+  if (age < 0 || age > int32_t{wire::kSlotsMax}) {
+    // A late duplicate, to which an answer is stale; or damaged packets have put the two ends apart, and what the
+    // client has given up will never start here.
+    owe_lost_answer(header, number);
+    return nullptr;
+  }
   cancelled_mask_ |= uint64_t{1} << index;
+  due_ |= kCancels;
   // Also if the request has not come yet: when it does, it is one that the slot has had (at most once).
   slot->request_number = header.request_number();
   response_mask_ &= ~(uint64_t{1} << index);
@@ -193,6 +195,7 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
   packet.payload = packet.scratch;
   packet.payload_bytes = 0;
   packet.is_range = false;
+  const uint8_t echo_flag = this->echo_flag();
   if (cancelled_mask_ != 0) {
     const auto index = static_cast<uint32_t>(std::countr_zero(cancelled_mask_));
     packet.slot_index = index;
@@ -204,14 +207,15 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
     const auto index = static_cast<uint32_t>(std::countr_zero(response_mask_));
     packet.slot = slots_[index];
     packet.slot_index = index;
-    packet.header =
-        header_of(wire::Kind::kResponse, wire::kFirst | wire::kFailure, next_number_, packet.slot->request_number,
-                  packet.slot->echo, now_ns - packet.slot->received_ns, credit_limit, packet.slot->response_bytes);
+    packet.header = header_of(wire::Kind::kResponse, wire::kFirst | wire::kFailure | echo_flag, next_number_,
+                              packet.slot->request_number, packet.slot->echo, now_ns - packet.slot->received_ns,
+                              credit_limit, packet.slot->response_bytes);
     return true;
   }
   if ((due_ & kLostAnswer) != 0) {
-    packet.header = header_of(wire::Kind::kResponse, wire::kFirst | wire::kFailure, next_number_, lost_request_number_,
-                              lost_echo_, 0, credit_limit, static_cast<uint32_t>(wire::FailureCode::kLost) << 16);
+    packet.header =
+        header_of(wire::Kind::kResponse, wire::kFirst | wire::kFailure | echo_flag, next_number_, lost_request_number_,
+                  lost_echo_, 0, credit_limit, static_cast<uint32_t>(wire::FailureCode::kLost) << 16);
     return true;
   }
   if ((due_ & kCreditReturn) != 0) {
@@ -219,14 +223,14 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
     received_.bitmap(words);
     for (size_t i = 0; i < NumberWindow::kWords; i++) store_u64(packet.scratch + 8 * i, words[i]);
     packet.payload_bytes = sizeof(words);
-    packet.header = header_of(wire::Kind::kCr, 0, next_number_, 0, static_cast<uint32_t>(received_.largest()),
+    packet.header = header_of(wire::Kind::kCr, echo_flag, next_number_, 0, static_cast<uint32_t>(received_.largest()),
                               now_ns - cr_since_ns_, credit_limit, 0);
     return true;
   }
   if ((due_ & kPathReply) != 0) {
     packet.payload = nullptr;
     packet.payload_bytes = payload_bytes_max_;
-    packet.header = header_of(wire::Kind::kPathReply, 0, next_number_, first_request_count_ << wire::kSlotBits,
+    packet.header = header_of(wire::Kind::kPathReply, echo_flag, next_number_, first_request_count_ << wire::kSlotBits,
                               path_echo_, 0, credit_limit, payload_bytes_max_);
     return true;
   }
@@ -245,16 +249,17 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
   packet.payload = slot->response->data() + offset;
   packet.payload_bytes = std::min(payload_bytes_max_, slot->response_bytes - offset);
   packet.is_range = true;
-  packet.header = header_of(wire::Kind::kResponse, range.first == 0 ? wire::kFirst : 0, next_number_,
+  packet.header = header_of(wire::Kind::kResponse, (range.first == 0 ? wire::kFirst : 0) | echo_flag, next_number_,
                             slot->request_number, range.echo, now_ns - range.received_ns, credit_limit,
                             range.first == 0 ? slot->response_bytes : range.first);
   return true;
 }
 
 void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
+  if ((packet.header.flags() & wire::kEcnEcho) != 0) due_ &= ~kMarked;
   switch (packet.header.kind()) {
     case wire::Kind::kCancelled:
-      cancelled_mask_ &= ~(uint64_t{1} << packet.slot_index);
+      forget_cancel(uint64_t{1} << packet.slot_index);
       break;
     case wire::Kind::kCr:
       due_ &= ~kCreditReturn;
@@ -279,6 +284,7 @@ void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
 }
 
 void ServerSession::check_invariants() const {
+  CHECK((due_ & kCancels) != 0, ==, cancelled_mask_ != 0);
   for (uint32_t i = 0; i < window_; i++) {
     const ServerSlot* slot = slots_[i];
     const uint64_t bit = uint64_t{1} << i;

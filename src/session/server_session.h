@@ -116,6 +116,8 @@ class TERN_API ServerSession {
     __builtin_prefetch(first_slots_);
     __builtin_prefetch(&first_slot_, 1);
   }
+  /// A packet that will be answered has met a congestion mark: the client's next packet says so.
+  void note_mark() { due_ |= kMarked; }
   /// The peer gets a credit return in this iteration, unless what follows answers it.
   void owe_credit_return(uint64_t now_ns) {
     cr_since_ns_ = now_ns;
@@ -143,7 +145,7 @@ class TERN_API ServerSession {
     slot->received_ns = now_ns;
     const uint64_t bit = uint64_t{1} << index_of(*slot);
     response_mask_ &= ~bit;
-    cancelled_mask_ &= ~bit;  // the client has had its answer, and would take this for the new request's
+    forget_cancel(bit);  // the client has had its answer, and would take this for the new request's
   }
   /// `buffer` holds header.message_bytes() and is the slot's now: kReceiving. False: no memory, nothing changed.
   bool begin_long(ServerSlot* slot, const wire::Header& header, uint64_t number, uint64_t now_ns,
@@ -168,8 +170,9 @@ class TERN_API ServerSession {
   /// Ranges of a response; false: there is no such response (stale) or they contradict it.
   bool on_rfr(const wire::Header& header, uint64_t number, uint64_t now_ns);
   /// The request has ended at the client: it will not run any more, and is acknowledged as cancelled. The caller then
-  /// ends what the slot has: call, assembly, response (end_slot()). Null: stale or malformed; nothing to end.
-  ServerSlot* on_cancel(const wire::Header& header);
+  /// ends what the slot has: call, assembly, response (end_slot()). Null: there is nothing to end; the client gets an
+  /// answer all the same.
+  ServerSlot* on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns);
   /// Calls `finished(slot)` for each slot whose response the client has; the caller releases it. False: malformed.
   template <class F>
   bool on_report(const transport::Payload& payload, F&& finished);
@@ -194,7 +197,7 @@ class TERN_API ServerSession {
 
   // -- Packets out --
 
-  bool wants_to_send() const { return (response_mask_ | cancelled_mask_ | due_) != 0; }
+  bool wants_to_send() const { return (response_mask_ | due_) != 0; }
   enum class Turn : uint8_t {
     kNothing,  ///< there is no packet to send
     kRefused,  ///< `send` returned false: nothing has changed
@@ -224,6 +227,8 @@ class TERN_API ServerSession {
   static constexpr uint32_t kPathReply = 2;
   static constexpr uint32_t kLostAnswer = 4;  ///< to be said of lost_request_number_
   static constexpr uint32_t kRanges = 8;      ///< ranges_ is not empty
+  static constexpr uint32_t kCancels = 16;    ///< cancelled_mask_ is not 0
+  static constexpr uint32_t kMarked = 32;     ///< not a packet, but a flag of the next one
 
   /// Response packets [first, first + count) that an RFR asked for.
   struct Range {
@@ -238,6 +243,18 @@ class TERN_API ServerSession {
   bool prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet);
   void commit(const ServerPacket& packet, uint64_t ticket);
   ServerSlot* make_slot(uint32_t index);
+  void forget_cancel(uint64_t bit) {
+    cancelled_mask_ &= ~bit;
+    if (cancelled_mask_ == 0) due_ &= ~kCancels;
+  }
+  uint8_t echo_flag() const { return (due_ & kMarked) != 0 ? wire::kEcnEcho : 0; }
+  void owe_lost_answer(const wire::Header& header, uint64_t number) {
+    due_ |= kLostAnswer;
+    lost_request_number_ = header.request_number();
+    lost_echo_ = static_cast<uint32_t>(number);
+  }
+  template <class Send, class Ticket>
+  uint32_t send_responses(uint8_t flags, uint64_t now_ns, uint8_t credit_limit, Send& send, Ticket& ticket);
   template <class Send, class Ticket>
   Turn transmit_other(uint64_t now_ns, uint8_t credit_limit, Send& send, Ticket& ticket, uint32_t& packets);
   wire::Header header_of(wire::Kind kind, uint8_t flags, uint64_t number, uint32_t request_number, uint32_t echo,
@@ -283,7 +300,7 @@ class TERN_API ServerSession {
   // The slot's next request number: so it is that slot which is meant.
   if (header.request_number() - slot->request_number != wire::kSlotsMax || header.shape() != kPlainRequest ||
       header.deadline_code() != wire::kNoDeadline || header.message_bytes() != payload_bytes ||
-      payload_bytes > payload_bytes_max_ || is_busy(*slot) || cancelled_mask_ != 0) [[unlikely]] {
+      payload_bytes > payload_bytes_max_ || is_busy(*slot) || (due_ & kCancels) != 0) [[unlikely]] {
     return nullptr;
   }
   received_.insert_next();
@@ -335,8 +352,14 @@ inline RequestVerdict ServerSession::classify(const wire::Header& header, uint32
 template <class Send, class Ticket>
 [[gnu::always_inline]] inline uint32_t ServerSession::transmit_first(uint64_t now_ns, uint8_t credit_limit, Send&& send,
                                                                      Ticket&& ticket) {
-  if (cancelled_mask_ != 0) [[unlikely]]
+  if ((due_ & (kCancels | kMarked)) != 0) [[unlikely]]
     return 0;
+  return send_responses(wire::kFirst, now_ns, credit_limit, send, ticket);
+}
+
+template <class Send, class Ticket>
+[[gnu::always_inline]] inline uint32_t ServerSession::send_responses(uint8_t flags, uint64_t now_ns,
+                                                                     uint8_t credit_limit, Send& send, Ticket& ticket) {
   uint64_t mask = response_mask_;
   ServerSlot* const* const slots = slots_;
   const uint32_t payload_bytes_max = payload_bytes_max_;
@@ -349,7 +372,7 @@ template <class Send, class Ticket>
       break;
     const uint8_t hold_code = wire::encode_hold(now_ns - slot->received_ns);
     const uint32_t bytes = slot->response_bytes;
-    if (!send(wire::server_header(wire::Kind::kResponse, wire::kFirst, remote_key, static_cast<uint32_t>(number),
+    if (!send(wire::server_header(wire::Kind::kResponse, flags, remote_key, static_cast<uint32_t>(number),
                                   slot->request_number, slot->echo, hold_code, credit_limit, bytes),
               slot->response->data(), bytes < payload_bytes_max ? bytes : payload_bytes_max, slot->response))
         [[unlikely]] {
@@ -366,12 +389,15 @@ template <class Send, class Ticket>
 template <class Send, class Ticket>
 ServerSession::Turn ServerSession::transmit(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket,
                                             uint32_t& packets) {
-  const uint32_t count = transmit_first(now_ns, credit_limit, send, ticket);
-  packets += count;
-  if (count != 0) return Turn::kSent;
-  const bool is_refused =
-      cancelled_mask_ == 0 && response_mask_ != 0 && !slots_[std::countr_zero(response_mask_)]->is_failure;
-  if (is_refused) return Turn::kRefused;
+  const bool has_response = response_mask_ != 0 && !slots_[std::countr_zero(response_mask_)]->is_failure;
+  if (has_response && (due_ & kCancels) == 0) {
+    const uint8_t flags = wire::kFirst | echo_flag();
+    const uint32_t count = send_responses(flags, now_ns, credit_limit, send, ticket);
+    if (count == 0) return Turn::kRefused;
+    due_ &= ~kMarked;
+    packets += count;
+    return Turn::kSent;
+  }
   return wants_to_send() ? transmit_other(now_ns, credit_limit, send, ticket, packets) : Turn::kNothing;
 }
 

@@ -41,6 +41,8 @@ struct Payload {
   /// By reference: the sender's generation word, and the value under which `data` may be read. Null otherwise.
   const std::atomic<uint32_t>* lease = nullptr;
   uint32_t lease_value = 0;
+  /// The packet met a congestion mark (ECN CE). A transport that has no marks leaves it alone.
+  bool is_marked = false;
 
   /// Copies to the final place. False: the sender has taken the memory back meanwhile; treat the packet as lost
   /// and what was written as garbage. `data` may change under us only when `lease` is set.

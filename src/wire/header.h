@@ -104,6 +104,7 @@ struct Header {
 
   /// Of a header that has none yet.
   void add_length(size_t length_bytes) { w0 += static_cast<uint64_t>(length_bytes) << 16; }
+  void add_flags(uint8_t flags) { w0 |= static_cast<uint64_t>(flags) << 8; }
   void set_length_and_flags(size_t length_bytes, uint8_t extra_flags) {
     w0 = (w0 & ~0xffff0000ull) | static_cast<uint64_t>(length_bytes & 0xffff) << 16 |
          static_cast<uint64_t>(extra_flags) << 8;

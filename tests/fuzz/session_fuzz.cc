@@ -225,7 +225,7 @@ class Target {
         }
         break;
       case wire::Kind::kCancel:
-        if (ServerSlot* slot = server_->on_cancel(header)) end(slot);
+        if (ServerSlot* slot = server_->on_cancel(header, number, now_)) end(slot);
         break;
       case wire::Kind::kReport:
         server_->on_report(payload, [](ServerSlot* slot) {

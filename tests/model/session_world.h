@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "session/client_session.h"
@@ -55,6 +56,7 @@ struct WorldOptions {
   uint32_t response_packets = 64;
   uint64_t delivery_ns = 0;                  ///< how far a delivery moves the clock
   uint32_t first_request_count = 0x3fffffe;  ///< request numbers wrap within the run
+  uint32_t marks_one_in = 0;                 ///< of the client's packets, about; 0: none meets a congestion mark
   std::vector<CallPlan> calls;
 };
 
@@ -127,6 +129,7 @@ class World {
     uint64_t& history = packet.to_server ? server_history_ : client_history_;
     history = mix(mix(mix(history, packet.hash), now_ns_), is_torn * 2u + is_held);
     if (packet.to_server) {
+      payload.is_marked = options_.marks_one_in != 0 && packet.hash % options_.marks_one_in == 0;
       server_receives(header, payload);
       if (!is_held) pump_server();
     } else {
@@ -374,7 +377,7 @@ class World {
   // -- The server's side --
 
   void server_receives(const wire::Header& header, const transport::Payload& payload) {
-    if (header.kind() == wire::Kind::kRequest) {
+    if (header.kind() == wire::Kind::kRequest && !payload.is_marked) {
       if (ServerSlot* slot = server_->try_begin(header, payload.bytes, now_ns_)) {
         slot->deadline_code = wire::kNoDeadline;
         OwnedBuffer copy = make_buffer(payload.bytes);
@@ -387,6 +390,10 @@ class World {
     }
     const uint64_t number = server_->admit(header);
     if (number == 0) return;
+    if (payload.is_marked && header.kind() != wire::Kind::kReport) {
+      server_->note_mark();
+      owes_echo_ = true;
+    }
     if (header.kind() == wire::Kind::kRequest) return server_receives_request(header, payload, number);
     server_->note(number);
     switch (header.kind()) {
@@ -404,7 +411,7 @@ class World {
         }
         break;
       case wire::Kind::kCancel:
-        if (ServerSlot* slot = server_->on_cancel(header)) end_server_slot(slot);
+        if (ServerSlot* slot = server_->on_cancel(header, number, now_ns_)) end_server_slot(slot);
         break;
       case wire::Kind::kReport:
         if (!server_->on_report(payload, [](ServerSlot* slot) { free_response(slot); })) fail("a malformed report");
@@ -493,7 +500,12 @@ class World {
     free_response(slot);
   }
   void pump_server() {
+    bool has_echoed = false, has_answered = false;  // in this turn
     const auto send_it = [&](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
+      const bool is_echo = (header.flags() & wire::kEcnEcho) != 0;
+      if (is_echo && !owes_echo_) fail("a mark that no packet met is echoed");
+      has_echoed |= is_echo;
+      has_answered |= header.kind() != wire::Kind::kCancelled;
       send(false, header, data, bytes);
       return true;
     };
@@ -502,6 +514,9 @@ class World {
       uint32_t packets = 0;
       const auto turn = server_->transmit(
           now_ns_, limit, send_it, [&] { return ++ticket_; }, packets);
+      if (owes_echo_ && has_answered && !has_echoed) fail("a mark is not echoed by the next packet");
+      if (std::exchange(has_echoed, false)) owes_echo_ = false;
+      has_answered = false;
       if (turn != session::ServerSession::Turn::kSent) break;
     }
   }
@@ -517,6 +532,7 @@ class World {
   uint64_t now_ns_ = 1'000'000'000;
   uint64_t next_tick_ns_ = UINT64_MAX;
   uint64_t ticket_ = 0;
+  bool owes_echo_ = false;  ///< the server has had a mark and not said so
   uint64_t answers_ = 0;
   uint64_t packets_sent_ = 0;
   uint64_t client_history_ = 1;

@@ -749,6 +749,16 @@ TEST_F(ClientSessionTest, answer_after_the_end_frees_the_slot_and_touches_no_buf
   EXPECT_EQ(slot->phase, Phase::kFree);
 }
 
+TEST_F(ClientSessionTest, a_server_that_has_lost_what_is_cancelled_frees_the_slot) {
+  open();
+  ClientSlot* slot = begin();
+  const uint32_t number = sent()[0].header.number();
+  session_->end_early(slot, now_);
+  constexpr uint32_t kLost = static_cast<uint32_t>(wire::FailureCode::kLost) << 16;
+  EXPECT_EQ(respond(slot, number, kLost, 0, wire::kFirst | wire::kFailure).finished, nullptr);
+  EXPECT_EQ(slot->phase, Phase::kFree);
+}
+
 TEST_F(ClientSessionTest, cancelled_for_a_call_that_goes_on_is_stale) {
   open();
   ClientSlot* slot = begin();

@@ -93,6 +93,10 @@ class ServerSessionTest : public testing::Test {
     session_->check_invariants();
     return result;
   }
+  ServerSlot* cancel(uint32_t request_number) {
+    const auto header = client_header(Kind::kCancel, request_number);
+    return session_->on_cancel(header, receive(header), now_);
+  }
   uint64_t receive(const wire::Header& header) {
     const uint64_t number = session_->admit(header);
     if (number != 0) session_->note(number);
@@ -161,7 +165,6 @@ TEST_F(ServerSessionTest, request_numbers_are_taken_without_a_gap) {
   for (const uint32_t number : {kFirst + 64, kFirst + (1u << 30), kFirst + (1u << 31) - 128}) {
     EXPECT_EQ(classify(request(number, 10), 10), RequestVerdict::kMalformed);
     EXPECT_EQ(classify(request(number, 500, 1), 100), RequestVerdict::kMalformed);
-    EXPECT_EQ(session_->on_cancel(client_header(Kind::kCancel, number)), nullptr);
   }
   EXPECT_TRUE(sent().empty());  // a number that was guessed is worth no answer
   EXPECT_EQ(classify(request(kFirst, 10), 10), RequestVerdict::kShort);
@@ -423,6 +426,42 @@ TEST_F(ServerSessionTest, ranges_are_bounded) {
   EXPECT_EQ(taken, 256u);
 }
 
+// ---- Congestion marks ----
+
+TEST_F(ServerSessionTest, a_mark_is_echoed_once_by_the_next_packet_whatever_it_is) {
+  const auto flags = [](const TestPacket& packet) { return packet.header.flags() & wire::kEcnEcho; };
+  const auto is_echoed_once = [&] {
+    const auto packets = sent();
+    ASSERT_EQ(packets.size(), 1u);
+    EXPECT_NE(flags(packets[0]), 0);
+    session_->owe_credit_return(now_);
+    EXPECT_EQ(flags(sent().at(0)), 0);
+  };
+  ServerSlot* slot = begin(kFirst, 10);
+  session_->note_mark();
+  session_->owe_credit_return(now_);
+  is_echoed_once();  // credit return
+  session_->note_mark();
+  session_->note_mark();
+  respond(slot, 250);
+  is_echoed_once();  // response
+  session_->note_mark();
+  const auto rfr = client_header(Kind::kRfr, kFirst, 1, 1);
+  EXPECT_TRUE(session_->on_rfr(rfr, receive(rfr), now_));
+  is_echoed_once();  // a later packet of it
+  session_->note_mark();
+  session_->fail(begin(kFirst + 64), wire::FailureCode::kApplication, 1);
+  is_echoed_once();  // failure
+  session_->note_mark();
+  end(cancel(kFirst + 64));
+  session_->owe_credit_return(now_);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 2u);
+  EXPECT_EQ(packets[0].header.kind(), Kind::kCancelled);
+  EXPECT_EQ(flags(packets[0]), 0);  // answers no packet
+  EXPECT_NE(flags(packets[1]), 0);
+}
+
 // ---- Endings ----
 
 TEST_F(ServerSessionTest, cancel_in_every_phase) {
@@ -438,7 +477,7 @@ TEST_F(ServerSessionTest, cancel_in_every_phase) {
     if (phase >= 3) respond(slot, 300);
     if (phase == 4) session_->on_rfr(client_header(Kind::kRfr, number, 1, 2), ++client_number_, now_);
     for (int again = 0; again < 2; again++) {
-      ServerSlot* cancelled = session_->on_cancel(client_header(Kind::kCancel, number));
+      ServerSlot* cancelled = cancel(number);
       ASSERT_NE(cancelled, nullptr);
       end(cancelled);
       EXPECT_EQ(cancelled->phase, Phase::kIdle);
@@ -452,20 +491,41 @@ TEST_F(ServerSessionTest, cancel_in_every_phase) {
   }
 }
 
-TEST_F(ServerSessionTest, cancel_of_the_past_and_of_the_impossible) {
+// Damaged packets can put the two ends apart: whoever cancels what can never start here must not ask for ever.
+TEST_F(ServerSessionTest, cancel_of_the_past_and_of_the_impossible_is_answered) {
   end(begin(kFirst));
   begin(kFirst + 64);
-  EXPECT_EQ(session_->on_cancel(client_header(Kind::kCancel, kFirst)), nullptr);
-  EXPECT_EQ(session_->on_cancel(client_header(Kind::kCancel, kFirst + 128)), nullptr);  // while the last one runs
-  EXPECT_EQ(session_->on_cancel(client_header(Kind::kCancel, kFirst | 4)), nullptr);
-  EXPECT_TRUE(sent().empty());
-  EXPECT_EQ(session_->slot(0)->phase, Phase::kRunning);
+  for (const uint32_t number : {kFirst, kFirst + 192, kFirst + 64 * 1000}) {
+    EXPECT_EQ(cancel(number), nullptr);
+    const auto packets = sent();
+    ASSERT_EQ(packets.size(), 1u);
+    EXPECT_EQ(packets[0].header.kind(), Kind::kResponse);
+    EXPECT_EQ(packets[0].header.flags(), wire::kFirst | wire::kFailure);
+    EXPECT_EQ(packets[0].header.request_number(), number);
+    EXPECT_EQ(packets[0].header.size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kLost));
+    EXPECT_EQ(session_->slot(0)->phase, Phase::kRunning);
+    EXPECT_EQ(session_->slot(0)->request_number, kFirst + 64);
+  }
+  EXPECT_EQ(cancel(kFirst | 4), nullptr);  // no slot of the session
+  EXPECT_EQ(sent().at(0).header.kind(), Kind::kCr);
+}
+
+// As a request of the next number does (clause 3.8).
+TEST_F(ServerSessionTest, cancel_of_the_next_request_ends_one_that_still_runs) {
+  begin(kFirst);
+  ServerSlot* slot = cancel(kFirst + 64);
+  ASSERT_NE(slot, nullptr);
+  EXPECT_EQ(slot->request_number, kFirst + 64);
+  end(slot);
+  EXPECT_EQ(sent().at(0).header.kind(), Kind::kCancelled);
+  EXPECT_EQ(classify(request(kFirst + 64, 10), 10), RequestVerdict::kAgain);
+  EXPECT_EQ(begin(kFirst + 128), slot);
 }
 
 TEST_F(ServerSessionTest, cancel_acknowledgement_never_names_the_next_request) {
   respond(begin(kFirst), 1);
   sent();
-  end(session_->on_cancel(client_header(Kind::kCancel, kFirst)));
+  end(cancel(kFirst));
   begin(kFirst + 64);  // the client had its answer meanwhile
   EXPECT_TRUE(sent().empty());
 }
@@ -520,7 +580,7 @@ TEST_F(ServerSessionTest, refused_packet_changes_nothing) {
   session_->owe_credit_return(now_);
   session_->answer_again(slot, 1, now_);
   respond(begin(kFirst | 1), 3);
-  session_->on_cancel(client_header(Kind::kCancel, kFirst | 2));
+  cancel(kFirst | 2);
   const auto refuse = [](const wire::Header&, const std::byte*, uint32_t, detail::Buffer*) { return false; };
   uint32_t packets = 0;
   for (int i = 0; i < 3; i++) {
