@@ -206,6 +206,20 @@ void Simulation::after(Duration delay, std::function<void()> then) {
 
 void Simulation::set_observer(std::function<void()> observer) { impl_->observer = std::move(observer); }
 
+void Simulation::set_tap(std::function<void(const TappedPacket&)> tap) {
+  if (!tap) return impl_->network.set_tap(nullptr);
+  impl_->network.set_tap([tap = std::move(tap)](const transport::SimPacket& packet, bool has_arrived) {
+    tap({.has_arrived = has_arrived,
+         .is_marked = packet.is_marked,
+         .from_host = packet.from_host,
+         .from_port = packet.from_port,
+         .to_host = packet.to_host,
+         .to_port = packet.to_port,
+         .frame_bytes = packet.frame_bytes,
+         .bytes = {packet.content, packet.content_bytes}});
+  });
+}
+
 void Simulation::set_faults(const Faults& faults) { impl_->network.set_faults(faults); }
 
 namespace {

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <set>
 #include <span>
@@ -151,6 +152,8 @@ struct Network::Impl {
       if (port != nullptr) port->on_departure(*packet);
     }
     note(kDeparture, *packet, &out);
+    if (is_first_hop && tap) [[unlikely]]
+      tap(*packet, false);
     if (!out.is_open) return drop(packet, counters.dropped_fault);
     packet->epoch = out.epoch;
     if (out.to == SimOutput::kHost) {
@@ -215,6 +218,8 @@ struct Network::Impl {
     if (port == nullptr) return network.drop(packet, counters.dropped_no_receiver);
     network.note(kArrival, *packet, &in);
     counters.packets_delivered++;
+    if (network.tap) [[unlikely]]
+      network.tap(*packet, true);
     port->on_arrival(packet);
   }
 
@@ -341,6 +346,7 @@ struct Network::Impl {
   Routes routes;
   std::set<uint64_t> partitions;  ///< from_host << 32 | to_host
   uint64_t hash = 0;
+  std::function<void(const SimPacket&, bool)> tap;
   sim::NetworkCounters counters;
 };
 
@@ -444,6 +450,7 @@ void Network::heal() {
   impl_->compute_routes();
 }
 
+void Network::set_tap(std::function<void(const SimPacket&, bool)> tap) { impl_->tap = std::move(tap); }
 void Network::trace(uint64_t word) { impl_->mix(word); }
 uint64_t Network::trace_hash() const { return impl_->hash; }
 const sim::NetworkCounters& Network::counters() const { return impl_->counters; }

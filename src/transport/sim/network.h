@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include <tern/detail/export.h>
@@ -97,6 +98,10 @@ class TERN_API Network {
   void set_partition(uint32_t from_host, uint32_t to_host, bool is_cut);
   /// No faults, no partitions, all links up.
   void heal();
+
+  /// Called as `tap(packet, false)` when a host's interface begins to transmit, and `tap(packet, true)` before
+  /// on_arrival(). Null: none.
+  void set_tap(std::function<void(const SimPacket& packet, bool has_arrived)> tap);
 
   /// Mixes a word of what has happened into the hash.
   void trace(uint64_t word);

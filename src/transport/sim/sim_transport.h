@@ -193,6 +193,7 @@ size_t SimImpl::receive(Visit&& visit) {
       Payload payload;
       payload.data = packet->content + wire::kHeaderBytes;
       payload.bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
+      payload.is_marked = packet->is_marked;
       visit(header, payload);
     }
     nic_.network.give_packet(packet);
