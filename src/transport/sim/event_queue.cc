@@ -13,13 +13,10 @@ struct EventQueue::IsLater {
 EventQueue::EventQueue() = default;
 EventQueue::~EventQueue() = default;
 
-// From now's bucket on to the end of the arrays, then from their beginning: nothing in the calendar is before now, and
-// nothing a whole round after it.
-uint64_t EventQueue::first_bucket() const {
-  const uint64_t start = bucket_of(now_) % kBuckets;
-  const uint64_t here = words_[start / 64] >> start % 64;
-  if (here != 0) return start + static_cast<uint64_t>(std::countr_zero(here));
-  uint64_t word = start / 64 + 1;
+// From there to the end of the arrays, then from their beginning, until the rest of that word: nothing in the calendar
+// is before now, and nothing a whole round after it.
+uint64_t EventQueue::first_bucket_after(uint64_t word) const {
+  word++;
   for (size_t i = 0; i <= summary_.size(); i++) {  // the last one is the first one's beginning
     const uint64_t words = summary_[word / 64 % summary_.size()] >> word % 64;
     if (words != 0) {
@@ -34,22 +31,23 @@ uint64_t EventQueue::first_bucket() const {
 Picoseconds EventQueue::next() const {
   CHECK(size_, !=, 0u);
   const uint64_t index = first_bucket();
-  return index == kBuckets ? far_at_ : std::min(far_at_, buckets_[index].first->what.at);
+  return index == kBuckets ? far_at_ : std::min(far_at_, last_[index]->next->what.at);
 }
 
 bool EventQueue::step(Picoseconds until) {
   const uint64_t index = first_bucket();
   if (index == kBuckets) return step_far(until);
-  Bucket& bucket = buckets_[index];
-  Event* const event = bucket.first;
+  Event* const last = last_[index];
+  Event* const event = last->next;
   const What what = event->what;
   if (what.at >= far_at_ || what.at > until) return step_far(until);
-  bucket.first = event->next;
-  if (bucket.first == nullptr) {
+  if (event == last) {
+    last_[index] = nullptr;
     words_[index / 64] &= ~(uint64_t{1} << index % 64);
     if (words_[index / 64] == 0) summary_[index / 4096] &= ~(uint64_t{1} << index / 64 % 64);
   } else {
-    __builtin_prefetch(bucket.first->what.context);
+    last->next = event->next;
+    __builtin_prefetch(event->next->what.context);
   }
   pool_.give(event);
   size_--;
@@ -58,11 +56,11 @@ bool EventQueue::step(Picoseconds until) {
   return true;
 }
 
-void EventQueue::insert_before_last(Bucket& bucket, Event& event) {
-  Event** link = &bucket.first;  // stops at the last one, which is later
-  while ((*link)->what.at <= event.what.at) link = &(*link)->next;
-  event.next = *link;
-  *link = &event;
+void EventQueue::insert_before(Event& last, Event& event) {
+  Event* before = &last;
+  while (before->next->what.at <= event.what.at) before = before->next;  // ends at the last one, which is later
+  event.next = before->next;
+  before->next = &event;
 }
 
 void EventQueue::add_far(const What& what) {
