@@ -24,31 +24,39 @@ struct LinkOptions {
 /// Of a switch: output queues that share one buffer. Cut-through: a frame leaves as soon as its beginning is known and
 /// the output is free.
 struct SwitchOptions {
-  /// Shared by all output queues; what does not fit is dropped.
+  /// Shared by all output queues, below 4 GiB; what does not fit is dropped. A frame takes of it while it waits, until
+  /// its transmission begins.
   size_t buffer_bytes = 12u << 20;
-  /// Dynamic threshold (Choudhury and Hahne, ToN 1998): a queue may hold up to alpha times what is still free.
+  /// Dynamic threshold (Choudhury and Hahne, ToN 1998): a queue may hold up to alpha times what is still free. Above 0,
+  /// to 1024.
   double alpha = 8;
   /// Frames that find more than this in their output queue are marked (ECN CE). SIZE_MAX: never.
   size_t ecn_threshold_bytes = SIZE_MAX;
-  /// From the first bit in to the first bit out, when the output is free.
+  /// From the first bit in to the first bit out, when the output is free; to 1 s.
   Duration latency = std::chrono::nanoseconds(300);
 };
 
 /// A host or a switch of a Topology.
 struct Node {
-  enum class Kind : uint8_t { kHost, kSwitch };
-  Kind kind = Kind::kHost;
-  uint32_t index = 0;  ///< among those of its kind, in the order in which they were added
+  /// What there is.
+  enum class Kind : uint8_t {
+    kHost,   ///< an end: what sends and receives
+    kSwitch  ///< what is between them
+  };
+  Kind kind = Kind::kHost;  ///< which of them it is
+  uint32_t index = 0;       ///< among those of its kind, in the order in which they were added
   friend bool operator==(const Node&, const Node&) = default;  ///< the same one
 };
 
-/// Built by code, or from a text (parse()). Frames take shortest paths; where there are several, a flow (a pair of
-/// endpoints) stays on one of them (ECMP).
+/// Built by code, or from a text (parse()). Frames take shortest paths over links that are up; where there are several,
+/// a flow (a pair of endpoints) stays on one of them (ECMP). At most 2048 switches and 1048576 hosts.
 class TERN_API Topology {
  public:
+  /// A cable between two nodes.
   struct Link {
-    Node a, b;
-    LinkOptions options;
+    Node a;               ///< one end
+    Node b;               ///< the other
+    LinkOptions options;  ///< of both directions
   };
 
   /// One more host; it needs exactly one link.
@@ -58,12 +66,13 @@ class TERN_API Topology {
   /// A cable between two nodes; several between the same two are parallel paths.
   void connect(Node a, Node b, LinkOptions options = {});
 
-  uint32_t hosts() const { return hosts_; }
-  const std::vector<SwitchOptions>& switches() const { return switches_; }
-  std::vector<SwitchOptions>& switches() { return switches_; }
-  const std::vector<Link>& links() const { return links_; }
-  std::vector<Link>& links() { return links_; }
-  /// What is wrong with it: a host without or with two links, a node that cannot be reached, an option out of range.
+  uint32_t hosts() const { return hosts_; }                                 ///< how many
+  const std::vector<SwitchOptions>& switches() const { return switches_; }  ///< in the order of add_switch()
+  std::vector<SwitchOptions>& switches() { return switches_; }              ///< to change what a preset says
+  const std::vector<Link>& links() const { return links_; }                 ///< in the order of connect()
+  std::vector<Link>& links() { return links_; }                             ///< to change what a preset says
+  /// What is wrong with it: a host without or with two links or with one to a host, a node that cannot be reached, an
+  /// option out of range.
   Status check() const;
 
   /// `hosts` hosts at one switch.
@@ -74,7 +83,15 @@ class TERN_API Topology {
   static Topology cx4(uint32_t hosts = 100);
   /// The paper's pair of CX5 hosts at one 100 Gbit/s switch (section 6.4).
   static Topology cx5_pair();
-  /// The text form; docs/simulation.md describes it. kMisuse: names the line and what is wrong with it.
+  /// The text form: one item a line, '#' begins a comment.
+  ///
+  ///     switch NAME [buffer=12MiB] [alpha=8] [ecn=65kB|never] [latency=300ns]
+  ///     hosts COUNT SWITCH [rate=25G] [delay=500ns]
+  ///     link SWITCH SWITCH [rate=25G] [delay=500ns] [count=1]
+  ///
+  /// Bytes in B, kB, MB, GB (powers of 1000), KiB, MiB, GiB; rates in M, G, T bit/s; times in ns, us, ms, s. What is
+  /// not said is as in SwitchOptions and LinkOptions. kMisuse: names the line and what is wrong with it, or is
+  /// check()'s of the whole.
   static Result<Topology> parse(std::string_view text);
 
  private:
@@ -86,7 +103,7 @@ class TERN_API Topology {
 /// What happens to frames on a cable, each with its probability, from 0 to 1.
 struct Faults {
   double drop = 0;       ///< lost
-  double duplicate = 0;  ///< delivered twice
+  double duplicate = 0;  ///< delivered twice, the second time up to `delay_max` later
   double reorder = 0;    ///< overtaken: delivered up to `delay_max` later, others not held up
   double delay = 0;      ///< a spike: it, and what comes after it, up to `delay_max` later
   double corrupt = 0;    ///< one to four bits of the packet are flipped above the checksum

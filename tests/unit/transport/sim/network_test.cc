@@ -13,7 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr uint64_t k10G = 10'000'000'000, k25G = 25'000'000'000, k100G = 100'000'000'000;
+constexpr uint64_t k10G = 10'000'000'000, k100G = 100'000'000'000;
 constexpr Picoseconds kNs = kPicosecondsPerNs;
 
 /// hosts 0.. at switch 0 with `rate`, the last one at `rate_last`.
