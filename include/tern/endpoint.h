@@ -63,6 +63,10 @@ struct RpcOptions {
   uint32_t queue_limit = 4096;
   /// Server sessions that this endpoint accepts; beyond it clients get kQueueFull.
   uint32_t server_sessions_max = 1u << 20;
+  /// Packets that one client may have on their way to this endpoint; more wait at the client. 0: as many as the receive
+  /// queue takes, and the link by which packets arrive where the transport knows it, divided by the active clients. 1
+  /// to 128: always so many, for experiments and where round trips without load are longer than 25 us.
+  uint32_t credit_limit = 0;
   /// What the loop does between packets. Set kPoll where a CPU may be spent on it, kBlock where it must not.
   Wait wait = Wait::kAdaptive;
   /// kAdaptive: how long to spin after the last work. 50 us covers a round trip on most networks.

@@ -27,6 +27,11 @@ constexpr uint64_t kPeerLostNs = 50'000'000;
 constexpr uint32_t kBulkBytes = 512u << 10;
 constexpr uint32_t kBulkPacketsMin = 8;
 
+/// Of a link, around a packet: Ethernet (preamble, checksum and gap included), IPv4, UDP.
+constexpr size_t kFrameBytes = 24 + 14 + 20 + 8;
+/// So long after its last answer a client does not count on the limit that it had where that is sized by the downlink.
+constexpr uint64_t kCreditsLastNs = 4 * session::CreditPolicy::kDownlinkEpochNs;
+
 /// A session whose next business is not within so many RTOs is not looked at each RTO.
 constexpr uint64_t kRestRtos = 4;
 /// So many sessions ahead their memory is fetched: a look takes a few ns, and memory a hundred.
@@ -155,6 +160,7 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   terms.rto_ns_min = rto_ns_min_;
   terms.liveness_ns = to_ns(nexus_.options().liveness_timeout);
   terms.report_delay_ns = to_ns(options_.report_delay);
+  if (downlink_bytes_per_sec() != 0) terms.credits_last_ns = kCreditsLastNs;
   const uint32_t bulk = std::max(kBulkPacketsMin, kBulkBytes / payload_bytes_max());
   terms.bulk_packets = std::min(bulk, std::max(kBulkPacketsMin, receive_queue_packets() * 3 / 4));
   if (options.rate_bytes_per_sec != 0) terms.controller = cc::FixedRate(options.rate_bytes_per_sec);
@@ -445,7 +451,7 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   answer.endpoint_id = options_.endpoint_id;
   answer.payload_bytes_max = terms.payload_bytes_max;
   answer.window = terms.window;
-  answer.credits = credit_limit_;
+  answer.credits = credits_.start_limit(servers_.size());
   nexus_.answer_connect(port_, event.token, {}, std::move(answer));
 }
 
@@ -632,8 +638,11 @@ void EndpointCore::depart_later(Client* client) {
 
 void EndpointCore::set_budgets() {
   const uint32_t queue = receive_queue_packets();
+  const auto packet_bytes = static_cast<uint32_t>(payload_bytes_max() + wire::kHeaderBytes + kFrameBytes);
+  const uint32_t downlink = session::downlink_packets(downlink_bytes_per_sec(), packet_bytes);
   client_pools_.response_packets_free = static_cast<int32_t>(std::max(kBulkPacketsMin, queue * 3 / 4));
-  start_credit_epoch();
+  client_pools_.response_share = session::ResponseShare(downlink);
+  credits_ = session::CreditPolicy({queue, downlink, options_.credit_limit}, now_ns_);
 }
 
 /// Sessions that have ended and that no list names any more.

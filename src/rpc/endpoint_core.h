@@ -21,6 +21,7 @@
 #include "nexus/nexus_core.h"
 #include "rpc/mailbox.h"
 #include "session/client_session.h"
+#include "session/credit_policy.h"
 #include "session/server_session.h"
 #include "transport/transport.h"
 
@@ -221,6 +222,7 @@ class TERN_API EndpointCore {
   virtual nexus::AddressBytes local_address() const = 0;
   virtual uint32_t payload_bytes_max() const = 0;
   virtual uint32_t receive_queue_packets() const = 0;
+  virtual uint64_t downlink_bytes_per_sec() const = 0;  ///< 0: not known
   virtual uint64_t clock_ns() = 0;
   virtual void wake_transport() = 0;
 
@@ -305,10 +307,7 @@ class TERN_API EndpointCore {
   uint64_t now_ns_ = 0;    ///< of this iteration
   uint64_t released_ = 0;  ///< the transport's, as of this iteration
   uint64_t next_due_ns_ = UINT64_MAX;
-  uint64_t credit_epoch_ = 0;
-  uint64_t credit_epoch_end_ns_ = 0;
-  uint32_t sessions_heard_ = 0;  ///< server sessions, in this epoch
-  uint8_t credit_limit_ = 1;     ///< what replies grant (clause 4.5)
+  session::CreditPolicy credits_;  ///< what replies grant (clause 4.5)
   bool is_in_loop_ = false;
   bool is_armed_ = false;  ///< outside of the loop: somebody waits and thinks that there is nothing to do
   bool is_bound_ = false;

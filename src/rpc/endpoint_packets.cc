@@ -14,14 +14,6 @@ using session::Drop;
 using session::RequestVerdict;
 using session::ServerSlot;
 
-namespace {
-
-/// How long the set of clients that share the receive queue is counted before the credit limit follows it.
-constexpr uint64_t kCreditEpochNs = 10'000'000;
-constexpr uint32_t kCreditsMax = 128;
-
-}  // namespace
-
 // ---- Calls ----
 
 /// Whatever is not the common case, and everything that is wrong.
@@ -88,6 +80,7 @@ Endpoint::Started EndpointCore::start_first_call(Session session, uint16_t type,
 /// Whoever comes here is about to use a session that was not used for a while: its lines are on their way at once.
 void EndpointCore::begin_to_tick(Client* client) {
   client->session.prefetch();
+  client->session.forget_old_credits(now_ns_);
   client->is_ticking = true;
   ticking_.push_back(client);
   at_latest(now_ns_ + rto_ns_min_);
@@ -220,6 +213,7 @@ void EndpointCore::on_long_request(Server* server, RequestVerdict verdict, Serve
       [[fallthrough]];
     }
     case RequestVerdict::kLongMore: {
+      credits_.hear_long(session.heard_long_epoch());
       const auto placed = session.place(slot, header, payload, number, now_ns_);
       if (placed == session::ServerSession::Placed::kLeaseLost) {
         counters_.dropped_lease++;
@@ -397,19 +391,14 @@ void EndpointCore::on_answered(Incoming* incoming) {
 void EndpointCore::add_to_send(Server* server) {
   server->is_listed_to_send = true;
   servers_to_send_.add(server);
-  if (server->session.heard_epoch != credit_epoch_) [[unlikely]] {
-    server->session.heard_epoch = credit_epoch_;
-    sessions_heard_++;
-  }
+  if (server->session.heard_epoch != credits_.epoch()) [[unlikely]]
+    credits_.hear(server->session.heard_epoch);
   disarm();
 }
 
 void EndpointCore::start_credit_epoch() {
-  const uint32_t share = receive_queue_packets() / std::max(sessions_heard_, 1u);
-  credit_limit_ = static_cast<uint8_t>(std::clamp(share, 1u, kCreditsMax));
-  sessions_heard_ = 0;
-  credit_epoch_++;
-  credit_epoch_end_ns_ = now_ns_ + kCreditEpochNs;
+  const bool was_silent = credits_.start_epoch(now_ns_, counters_.requests_handled);
+  client_pools_.response_share.start_epoch(was_silent);
 }
 
 // ---- Packets to a client ----

@@ -30,6 +30,7 @@ class RpcCore final : public EndpointCore {
 
   /// What can fail of the construction.
   Status start() {
+    if (options_.credit_limit > session::kCreditsMax) return {Code::kMisuse, "RpcOptions::credit_limit is 0 to 128"};
     path_buffer_ = arena_.alloc(transport_->payload_bytes_max());
     if (path_buffer_ == nullptr) return {Code::kNoMemory, "no memory for one packet of message memory"};
     std::memset(path_buffer_->data(), 0, path_buffer_->length_bytes);
@@ -116,7 +117,7 @@ class RpcCore final : public EndpointCore {
     if (is_clock_fresh_) return;
     now_ns_ = transport_->now();
     is_clock_fresh_ = true;
-    if (now_ns_ >= credit_epoch_end_ns_) [[unlikely]]
+    if (now_ns_ >= credits_.epoch_end_ns()) [[unlikely]]
       start_credit_epoch();
   }
   void transmit();
@@ -152,6 +153,10 @@ class RpcCore final : public EndpointCore {
   }
   uint32_t payload_bytes_max() const override { return transport_->payload_bytes_max(); }
   uint32_t receive_queue_packets() const override { return transport_->receive_queue_packets(); }
+  uint64_t downlink_bytes_per_sec() const override {
+    if constexpr (requires { transport_->downlink_bytes_per_sec(); }) return transport_->downlink_bytes_per_sec();
+    return 0;
+  }
   uint64_t clock_ns() override { return transport_->now(); }
   void wake_transport() override { transport_->wake(); }
 
@@ -271,7 +276,7 @@ inline bool RpcCore<Impl>::transmit_server(Server* server) {
   {
     auto sender = sender_to(server->peer);
     counters_.packets_sent += server->session.transmit_first(
-        now_ns_, credit_limit_,
+        now_ns_, credits_.limit(),
         [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
             __attribute__((always_inline)) { return sender.send(header, payload, bytes, buffer); },
         [this]() __attribute__((always_inline)) { return transport_->ticket(); });
@@ -297,7 +302,7 @@ bool RpcCore<Impl>::transmit_rest(Server* server) {
   uint32_t packets = 0;
   do {
     turn = session.transmit(
-        now_ns_, credit_limit_, send, [this] { return transport_->ticket(); }, packets);
+        now_ns_, credits_.limit(), send, [this] { return transport_->ticket(); }, packets);
   } while (turn == Turn::kSent && packets < kPacketsPerTurn);
   counters_.packets_sent += packets;
   if (turn == Turn::kNothing) return false;

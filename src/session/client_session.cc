@@ -291,11 +291,14 @@ bool ClientSession::prepare_transfer(uint64_t now_ns, uint32_t slot_index, Clien
     }
     return true;
   }
-  // kReceiving: ask for a run of packets, no more than the endpoint's receive queue takes (clause 5.4).
+  // kReceiving: ask for a run of packets, no more than the endpoint's receive queue takes, and of its downlink no more
+  // than a share (clause 5.4).
+  const uint32_t share = pools_.response_share.packets();
+  if (awaited_packets_ >= share) return false;
   const uint32_t shared_room =
       pools_.response_packets_free > 0 ? static_cast<uint32_t>(pools_.response_packets_free) : 0;
   const uint32_t own_room = kOwnRoomPackets - std::min(awaited_packets_, kOwnRoomPackets);
-  const uint32_t limit = std::min(kRfrPacketsMax, std::max(shared_room, own_room));
+  const uint32_t limit = std::min({kRfrPacketsMax, std::max(shared_room, own_room), share - awaited_packets_});
   uint32_t count = 0;
   while (count < limit && index + count < transfer.packets && transfer.window.is_within(index + count) &&
          (is_again ? transfer.lost.contains(index + count) : true)) {
@@ -497,6 +500,7 @@ ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Head
   slot->transfer->window.insert(0);
   slot->response_bytes = bytes;
   slot->phase = Phase::kReceiving;
+  pools_.response_share.hear(heard_epoch_);
   slot->ask_at_ns = UINT64_MAX;
   control_mask_ &= ~bit(index_of(*slot));
   send_mask_ |= bit(index_of(*slot));
@@ -524,6 +528,7 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
     return verdict;
   }
   note_server_packet(header, now_ns);
+  pools_.response_share.hear(heard_epoch_);
   if (is_new) {
     transfer.window.insert(index);
     transfer.lost.erase(index);
@@ -775,7 +780,7 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
     if (now_ns >= report_at_ns_) {
       detours_ |= kReportDue;
       report_at_ns_ = UINT64_MAX;
-      credit_limit_ = std::min<uint32_t>(credit_limit_, start_credits_);
+      fall_back_to_start_credits();
     }
     at_latest(report_at_ns_);
     return result;
@@ -818,7 +823,9 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
   // Nothing that was sent later has been answered either: ask, header only, no credit (tail probe; clause 4.4). The
   // answer, or its absence on the packets before, tells what is lost.
   advance_oldest();
-  if (in_flight_ != 0) {
+  if (in_flight_ == 0) {
+    forget_old_credits(now_ns);
+  } else {
     const uint64_t since_ns = std::max({sent(oldest_).time_ns, rto_base_ns_, last_answer_ns_});
     const uint64_t due_ns = since_ns + (rto_ns << backoff_);
     if (now_ns >= due_ns) {

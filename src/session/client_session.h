@@ -24,6 +24,7 @@
 
 #include "base/pool.h"
 #include "cc/controller.h"
+#include "session/credit_policy.h"
 #include "session/rtt_estimator.h"
 #include "session/windows.h"
 #include "transport/transport.h"
@@ -114,7 +115,8 @@ struct ClientTerms {
   uint64_t rto_ns_min = 1'000'000;
   uint64_t liveness_ns = 500'000'000;
   uint64_t report_delay_ns = 100'000'000;
-  uint32_t bulk_packets = 32;  ///< of one message in flight, whatever the credits
+  uint64_t credits_last_ns = UINT64_MAX;  ///< without an answer; then the limit is that of the handshake again
+  uint32_t bulk_packets = 32;             ///< of one message in flight, whatever the credits
   cc::AnyController controller;
 };
 
@@ -123,6 +125,7 @@ struct ClientPools {
   base::Pool<ClientSlot> slots;
   base::Pool<Transfer, 8> transfers;
   int32_t response_packets_free = 64;  ///< how many more response packets the endpoint may ask for (clause 5.4)
+  ResponseShare response_share;        ///< how many of them one session may await (likewise)
 };
 
 class TERN_API ClientSession {
@@ -160,6 +163,10 @@ class TERN_API ClientSession {
   uint64_t busy_mask() const { return window_mask_ & ~free_mask_; }
   /// No call, and nothing to send.
   bool is_at_rest() const { return state_ == State::kOpen && free_mask_ == window_mask_ && detours_ == 0; }
+  /// A limit that was granted long ago is for others by now (clause 4.5.1).
+  void forget_old_credits(uint64_t now_ns) {
+    if (now_ns - std::min(now_ns, last_answer_ns_) >= terms_.credits_last_ns) fall_back_to_start_credits();
+  }
   /// A call begins: asks for the cache lines that it will touch if it is the only one.
   void prefetch() const {
     const auto* line = reinterpret_cast<const char*>(this);
@@ -265,6 +272,7 @@ class TERN_API ClientSession {
   static constexpr uint8_t kPaced = 2;
   bool is_report_due() const { return (detours_ & kReportDue) != 0; }
 
+  void fall_back_to_start_credits() { credit_limit_ = std::min<uint32_t>(credit_limit_, start_credits_); }
   bool is_outstanding() const;  ///< the server has something to answer
   bool has_credit() const { return in_flight_ < credit_limit_; }
   Sent& sent(uint64_t number) { return ring_[number & ring_mask_]; }
@@ -351,6 +359,7 @@ class TERN_API ClientSession {
   uint8_t transfer_cursor_ = 0;       ///< long messages take turns
   uint32_t first_request_count_ = 0;  ///< the server's word
   uint32_t awaited_packets_ = 0;      ///< response packets asked for and not here
+  uint64_t heard_epoch_ = 0;          ///< for pools_.response_share
   uint64_t rack_at_ns_ = 0;
   uint64_t rto_base_ns_ = 0;
   uint64_t silence_ns_ = 0;

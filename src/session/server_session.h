@@ -217,7 +217,10 @@ class TERN_API ServerSession {
   void check_invariants() const;
 
   // What the endpoint keeps beside the protocol's state.
-  uint64_t heard_epoch = UINT64_MAX;  ///< the last credit epoch in which the client had an answer
+  uint64_t& heard_long_epoch() {
+    return heard_long_epoch_;
+  }                          ///< CreditPolicy: likewise, of requests of several packets
+  uint64_t heard_epoch = 0;  ///< CreditPolicy: the last one in which the client had an answer
 
  private:
   static constexpr size_t kFirstSlots = 8;  ///< the default window
@@ -282,6 +285,7 @@ class TERN_API ServerSession {
   uint32_t lost_echo_ = 0;
   uint32_t path_echo_ = 0;
   uint8_t window_;
+  uint64_t heard_long_epoch_ = 0;
 
   // What a session that has one call at a time needs, in one piece with it.
   ServerSlot* first_slots_[kFirstSlots] = {};

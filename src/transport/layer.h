@@ -29,6 +29,8 @@ class Layer {
   uint32_t payload_bytes_max() const { return inner_->payload_bytes_max(); }
   uint32_t receive_queue_packets() const { return inner_->receive_queue_packets(); }
   uint64_t link_bytes_per_sec() const { return inner_->link_bytes_per_sec(); }
+  uint64_t downlink_bytes_per_sec() const requires requires(const Inner& inner) { inner.downlink_bytes_per_sec(); }
+  { return inner_->downlink_bytes_per_sec(); }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
     return inner_->send(peer, header, data, len, buffer);

@@ -109,7 +109,11 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, m
   { ct.payload_bytes_max() } -> std::same_as<uint32_t>;
   /// How many packets the receive queue holds; credits are sized by it.
   { ct.receive_queue_packets() } -> std::same_as<uint32_t>;
+  /// What a single flow can get.
   { ct.link_bytes_per_sec() } -> std::same_as<uint64_t>;
+  /// Optional: `uint64_t downlink_bytes_per_sec() const`, of the link by which packets arrive, frames and gaps
+  /// included, where it is one, is known, and has no other user. Credits and requests for responses are sized by it
+  /// then.
 
   /// Queues one packet: `header` (24 B; length filled in by the transport) and `len` bytes at `data`, which lie in
   /// `buffer` (its data(), or later in it), or anywhere, if `buffer` is null (then they are copied at once, and

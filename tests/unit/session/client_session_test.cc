@@ -320,6 +320,26 @@ TEST_F(ClientSessionTest, falls_back_to_the_start_limit_when_idle) {
   EXPECT_EQ(session_->credit_limit(), 2u);
 }
 
+TEST_F(ClientSessionTest, falls_back_to_the_start_limit_when_the_last_answer_is_old) {
+  ClientTerms terms;
+  terms.credits_last_ns = 200'000;
+  open(2, terms);
+  credits_ = 20;
+  warm_up();
+  EXPECT_EQ(session_->credit_limit(), 20u);
+  session_->forget_old_credits(now_ + 199'999);
+  EXPECT_EQ(session_->credit_limit(), 20u);
+  session_->forget_old_credits(now_ + 200'000);
+  EXPECT_EQ(session_->credit_limit(), 2u);
+  // Likewise while a slow handler is all that is waited for.
+  warm_up();
+  begin();
+  credit(sent().at(0).header.number());
+  EXPECT_EQ(session_->credit_limit(), 20u);
+  tick(300'000);
+  EXPECT_EQ(session_->credit_limit(), 2u);
+}
+
 TEST_F(ClientSessionTest, malformed_and_stale_credit_returns) {
   open();
   begin();
@@ -641,6 +661,44 @@ TEST_F(ClientSessionTest, an_empty_pool_leaves_each_session_its_own_room) {
   const auto more = sent();
   ASSERT_EQ(more.size(), 1u);
   EXPECT_EQ(more[0].header.message_bytes(), 1u);
+}
+
+// Clause 5.4, where the downlink is known: what comes is divided by the sessions that it comes for.
+TEST_F(ClientSessionTest, responses_share_the_downlink) {
+  pools_.response_packets_free = 10'000;
+  pools_.response_share = ResponseShare(20);
+  open(100);
+  ClientSlot* slot = begin(10, 100'000);
+  uint32_t echo = 0;
+  const auto asked = [&] {
+    uint32_t packets = 0;
+    for (const auto& rfr : sent()) {
+      EXPECT_EQ(rfr.header.kind(), Kind::kRfr);
+      packets += rfr.header.message_bytes();
+      if (echo == 0) echo = rfr.header.number();
+    }
+    return packets;
+  };
+  respond(slot, sent()[0].header.number(), 100'000, 100);
+  EXPECT_EQ(asked(), 20u);  // alone
+  uint64_t others[30] = {};
+  for (size_t i = 0; i < 3; i++) pools_.response_share.hear(others[i]);
+  for (uint32_t i = 1; i <= 15; i++) {
+    respond(slot, echo, i, 100, 0);
+    EXPECT_EQ(asked(), 0u);  // 20 - i are on their way, and 5 may be
+  }
+  respond(slot, echo, 16, 100, 0);
+  EXPECT_EQ(asked(), 1u);
+  for (uint64_t& other : others) pools_.response_share.hear(other);
+  for (uint32_t i = 17; i <= 20; i++) {
+    respond(slot, echo, i, 100, 0);
+    EXPECT_EQ(asked(), 0u);
+  }
+  echo = 0;
+  pools_.response_share.start_epoch(false);
+  EXPECT_EQ(pools_.response_share.packets(), 1u);
+  pools_.response_share.start_epoch(false);
+  EXPECT_EQ(asked(), 19u);  // nobody else is left
 }
 
 TEST_F(ClientSessionTest, part_that_was_never_asked_for_is_malformed) {

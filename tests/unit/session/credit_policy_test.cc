@@ -1,0 +1,331 @@
+#include "session/credit_policy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <vector>
+
+namespace tern::session {
+namespace {
+
+constexpr uint64_t kLinkBytesPerSec = 3'125'000'000;
+constexpr uint32_t kPacketBytes = 1048;
+constexpr uint64_t kMs = 1'000'000;
+
+TEST(DownlinkPackets, what_the_link_carries_in_the_time) {
+  EXPECT_EQ(downlink_packets(0, kPacketBytes), 0u);
+  EXPECT_EQ(downlink_packets(kLinkBytesPerSec, kPacketBytes), 74u);
+  EXPECT_EQ(downlink_packets(125'000'000, kPacketBytes), kDownlinkPacketsMin);
+  EXPECT_GT(downlink_packets(UINT64_MAX, 1), 1000u);
+}
+
+TEST(Heard, each_session_once_an_epoch) {
+  Heard heard;
+  uint64_t a = 0, b = 0;
+  EXPECT_EQ(heard.count(), 1u);
+  EXPECT_TRUE(heard.hear(a));
+  EXPECT_FALSE(heard.hear(a));
+  EXPECT_TRUE(heard.hear(b));
+  EXPECT_EQ(heard.count(), 2u);
+  heard.start_epoch(false);
+  EXPECT_FALSE(heard.has_grown());
+  EXPECT_TRUE(heard.hear(a));
+  EXPECT_EQ(heard.count(), 2u);  // as in the last one
+  heard.start_epoch(false);
+  EXPECT_EQ(heard.count(), 1u);
+  heard.hear(a);
+  heard.hear(b);
+  heard.start_epoch(true);
+  EXPECT_EQ(heard.count(), 1u);  // too long ago
+}
+
+/// `sessions` of them are heard in this epoch.
+void hear(CreditPolicy& policy, std::vector<uint64_t>& notes, size_t sessions) {
+  notes.resize(std::max(notes.size(), sessions));
+  for (size_t i = 0; i < sessions; i++) policy.hear(notes[i]);
+}
+
+TEST(CreditPolicy, without_a_downlink_the_queue_is_divided_by_those_heard_in_the_last_epoch) {
+  CreditPolicy policy({.queue_packets = 1000}, 0);
+  std::vector<uint64_t> notes;
+  EXPECT_EQ(policy.limit(), 128);
+  EXPECT_EQ(policy.start_limit(1000), 128);
+  EXPECT_EQ(policy.epoch_end_ns(), 10 * kMs);
+  hear(policy, notes, 100);
+  EXPECT_EQ(policy.limit(), 128);  // not before its end
+  policy.start_epoch(10 * kMs, 0);
+  EXPECT_EQ(policy.limit(), 10);
+  EXPECT_EQ(policy.start_limit(1000), 10);
+  hear(policy, notes, 2000);
+  policy.start_epoch(50 * kMs, 0);
+  EXPECT_EQ(policy.limit(), 1);
+  policy.start_epoch(60 * kMs, 0);
+  EXPECT_EQ(policy.limit(), 128);
+}
+
+TEST(CreditPolicy, a_fixed_limit_is_always_that) {
+  CreditPolicy policy({.queue_packets = 1000, .downlink_packets = 74, .fixed_limit = 32}, 0);
+  std::vector<uint64_t> notes;
+  EXPECT_EQ(policy.limit(), 32);
+  EXPECT_EQ(policy.start_limit(1000), 32);
+  hear(policy, notes, 1000);
+  policy.start_epoch(10 * kMs, 0);
+  EXPECT_EQ(policy.limit(), 32);
+}
+
+TEST(CreditPolicy, more_that_are_heard_count_at_once_and_fewer_after_an_epoch) {
+  CreditPolicy policy({.queue_packets = 4096, .downlink_packets = 74}, 0);
+  uint64_t now = 0;
+  std::vector<uint64_t> notes(20), long_notes(20);
+  const auto hear_long = [&](size_t sessions) {
+    hear(policy, notes, sessions);
+    for (size_t i = 0; i < sessions; i++) policy.hear_long(long_notes[i]);
+  };
+  EXPECT_EQ(policy.limit(), 74);
+  hear_long(4);
+  EXPECT_EQ(policy.limit(), 18);
+  policy.start_epoch(now = policy.epoch_end_ns(), 0);
+  EXPECT_EQ(policy.limit(), 18);
+  hear_long(20);
+  EXPECT_EQ(policy.limit(), 3);
+  policy.start_epoch(now = policy.epoch_end_ns(), 0);
+  hear_long(1);
+  EXPECT_EQ(policy.limit(), 3);
+  policy.start_epoch(now = policy.epoch_end_ns(), 0);
+  EXPECT_EQ(policy.limit(), 74);
+  hear_long(20);
+  policy.start_epoch(now + kMs, 0);  // nothing came for long
+  EXPECT_EQ(policy.limit(), 74);
+}
+
+TEST(CreditPolicy, sessions_that_rest_may_all_begin_at_once) {
+  CreditPolicy policy({.queue_packets = 4096, .downlink_packets = 74}, 0);
+  EXPECT_EQ(policy.start_limit(1), 8);
+  EXPECT_EQ(policy.start_limit(10), 7);
+  EXPECT_EQ(policy.start_limit(20'000), 1);
+  uint32_t sum = 0;
+  for (size_t sessions = 1; sessions <= 250; sessions++) sum += policy.start_limit(sessions);
+  EXPECT_LE(sum * kPacketBytes, 500'000u);
+}
+
+TEST(CreditPolicy, the_queue_bounds_what_the_downlink_would_take) {
+  CreditPolicy policy({.queue_packets = 100, .downlink_packets = 74}, 0);
+  std::vector<uint64_t> notes;
+  // Each epoch another ten: a slow server hears a hundred clients only in 10 ms.
+  for (uint64_t epoch = 0; epoch < 400; epoch++) {
+    notes.resize(100);
+    for (size_t i = 0; i < 10; i++) policy.hear(notes[(10 * epoch + i) % 100]);
+    policy.start_epoch(policy.epoch_end_ns(), 0);
+  }
+  EXPECT_EQ(policy.limit(), 1);
+}
+
+// ---- The policy and a bottleneck: clients that send what they may, a FIFO downlink, a server that answers at once
+// ----
+
+constexpr uint64_t kPacketNs = kPacketBytes * 1'000'000'000ull / kLinkBytesPerSec;
+constexpr uint64_t kOneWayNs = 3'000;
+
+class Bottleneck {
+ public:
+  struct Client {
+    uint32_t limit = 1;
+    uint32_t in_flight = 0;
+    bool is_active = false;
+    bool is_long = true;
+    uint64_t think_ns = 0;  ///< after each answer; a client that thinks sends one packet at a time
+    uint64_t answered = 0;
+    uint64_t heard = 0, heard_long = 0;
+  };
+
+  explicit Bottleneck(size_t degree)
+      : clients(degree),
+        policy_({.queue_packets = 1u << 20, .downlink_packets = downlink_packets(kLinkBytesPerSec, kPacketBytes)}, 0) {
+    for (size_t i = 0; i < degree; i++) clients[i].limit = policy_.start_limit(i + 1);
+  }
+  void start(size_t client) {
+    clients[client].is_active = true;
+    send(client);
+  }
+  void stop(size_t client) { clients[client].is_active = false; }
+  void run_for(uint64_t ns) {
+    const uint64_t until = now_ + ns;
+    while (!events_.empty() && events_.top().at_ns <= until) {
+      const Event event = events_.top();
+      events_.pop();
+      now_ = event.at_ns;
+      handle(event);
+    }
+    now_ = until;
+  }
+  void forget() {
+    rtts.clear();
+    for (Client& client : clients) client.answered = 0;
+    measured_from_ = now_;
+  }
+  double share(size_t client) const {
+    return static_cast<double>(clients[client].answered * kPacketNs) / static_cast<double>(now_ - measured_from_);
+  }
+  double utilization() const {
+    double sum = 0;
+    for (size_t i = 0; i < clients.size(); i++) sum += share(i);
+    return sum;
+  }
+  uint64_t p99_rtt_ns() {
+    std::sort(rtts.begin(), rtts.end());
+    return rtts[rtts.size() * 99 / 100];
+  }
+  double jain() const {
+    double sum = 0, squares = 0, n = 0;
+    for (const Client& client : clients) {
+      if (!client.is_active) continue;
+      const auto x = static_cast<double>(client.answered);
+      sum += x, squares += x * x, n += 1;
+    }
+    return sum * sum / (n * squares);
+  }
+
+  std::vector<Client> clients;
+  std::vector<uint64_t> rtts;
+
+ private:
+  enum class Kind : uint8_t { kWakes, kArrives, kIsAnswered };
+  struct Event {
+    uint64_t at_ns, order;
+    Kind kind;
+    size_t client;
+    uint64_t sent_ns;
+    uint32_t limit;
+    bool operator>(const Event& other) const {
+      return at_ns != other.at_ns ? at_ns > other.at_ns : order > other.order;
+    }
+  };
+
+  void send(size_t index) {
+    Client& client = clients[index];
+    const uint32_t limit = client.think_ns != 0 ? 1 : client.limit;
+    while (client.is_active && client.in_flight < limit) {
+      client.in_flight++;
+      link_free_ns_ = std::max(link_free_ns_, now_ + kOneWayNs) + kPacketNs;
+      add(link_free_ns_, Kind::kArrives, index, now_, 0);
+    }
+  }
+  void add(uint64_t at_ns, Kind kind, size_t client, uint64_t sent_ns, uint32_t limit) {
+    events_.push({at_ns, order_++, kind, client, sent_ns, limit});
+  }
+  void handle(const Event& event) {
+    Client& client = clients[event.client];
+    if (event.kind == Kind::kArrives) {
+      if (now_ >= policy_.epoch_end_ns()) policy_.start_epoch(now_, short_requests_);
+      if (client.is_long) {
+        policy_.hear_long(client.heard_long);
+      } else {
+        short_requests_++;
+      }
+      policy_.hear(client.heard);
+      return add(now_ + kOneWayNs, Kind::kIsAnswered, event.client, event.sent_ns, policy_.limit());
+    }
+    if (event.kind == Kind::kIsAnswered) {
+      client.in_flight--;
+      client.limit = event.limit;
+      client.answered++;
+      rtts.push_back(now_ - event.sent_ns);
+      if (client.think_ns != 0) return add(now_ + client.think_ns, Kind::kWakes, event.client, 0, 0);
+    }
+    send(event.client);
+  }
+
+  CreditPolicy policy_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  uint64_t now_ = 0;
+  uint64_t order_ = 0;
+  uint64_t link_free_ns_ = 0;
+  uint64_t measured_from_ = 0;
+  uint64_t short_requests_ = 0;
+};
+
+class Incast : public testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(clients, Incast, testing::Values(1, 2, 7, 20, 36, 50, 74, 100, 250),
+                         [](const auto& degree) { return std::to_string(degree.param); });
+
+TEST_P(Incast, a_busy_link_a_short_queue_and_fair_shares) {
+  Bottleneck world(GetParam());
+  for (size_t i = 0; i < GetParam(); i++) world.start(i);
+  world.run_for(kMs);
+  EXPECT_LE(world.rtts.size() == 0 ? 0 : *std::max_element(world.rtts.begin(), world.rtts.end()), 300'000u);
+  world.forget();
+  world.run_for(10 * kMs);
+  EXPECT_GE(world.utilization(), 0.99);
+  EXPECT_LE(world.p99_rtt_ns(), 100'000u);
+  EXPECT_GE(world.jain(), 0.95);
+}
+
+// Who has many packets in the queue, one behind the other, hides the others for a while.
+TEST_P(Incast, limits_that_are_far_too_high_come_down) {
+  Bottleneck world(GetParam());
+  for (auto& client : world.clients) client.limit = 128;
+  for (size_t i = 0; i < GetParam(); i++) world.start(i);
+  world.run_for(3 * 128 * GetParam() * kPacketNs + kMs);  // each time that all packets have passed, half are left
+  world.forget();
+  world.run_for(10 * kMs);
+  EXPECT_GE(world.utilization(), 0.99);
+  EXPECT_LE(world.p99_rtt_ns(), 100'000u);
+  EXPECT_GE(world.jain(), 0.95);
+}
+
+TEST(IncastChanges, a_newcomer_has_its_share_within_two_milliseconds) {
+  Bottleneck world(50);
+  for (size_t i = 0; i < 49; i++) world.start(i);
+  world.run_for(5 * kMs);
+  world.start(49);
+  world.run_for(kMs);
+  world.forget();
+  world.run_for(kMs);
+  EXPECT_GE(world.share(49), 0.9 / 50);
+}
+
+TEST(IncastChanges, the_last_one_has_the_link_within_a_millisecond) {
+  Bottleneck world(100);
+  for (size_t i = 0; i < 100; i++) world.start(i);
+  world.run_for(5 * kMs);
+  for (size_t i = 0; i < 99; i++) world.stop(i);
+  world.run_for(kMs / 2);
+  world.forget();
+  world.run_for(kMs / 2);
+  EXPECT_GE(world.share(99), 0.9);
+}
+
+TEST(IncastChanges, clients_that_want_one_packet_at_a_time_leave_the_link_to_others) {
+  Bottleneck world(101);
+  for (size_t i = 1; i <= 100; i++) {
+    world.clients[i].is_long = false;
+    world.clients[i].think_ns = kMs;
+    world.start(i);
+  }
+  world.start(0);
+  world.run_for(2 * kMs);
+  world.forget();
+  world.run_for(5 * kMs);
+  EXPECT_GE(world.share(0), 0.9);
+  EXPECT_LE(world.p99_rtt_ns(), 50'000u);
+}
+
+TEST(IncastChanges, a_flood_of_short_requests_is_an_incast_too) {
+  Bottleneck world(100);
+  for (size_t i = 0; i < 100; i++) {
+    world.clients[i].is_long = false;
+    world.start(i);
+  }
+  world.run_for(2 * kMs);
+  world.forget();
+  world.run_for(5 * kMs);
+  EXPECT_GE(world.utilization(), 0.98);
+  EXPECT_LE(world.p99_rtt_ns(), 100'000u);
+}
+
+}  // namespace
+}  // namespace tern::session
