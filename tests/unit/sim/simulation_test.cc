@@ -133,6 +133,47 @@ TEST(Simulation, a_handlers_time_is_its_callers_latency) {
   EXPECT_NEAR(static_cast<double>((time_of_a_call() - without).count()), 300e3, 1e3);
 }
 
+TEST(Simulation, a_tap_sees_packets_leave_and_arrive_and_changes_nothing) {
+  static constexpr uint32_t kFirstEndpointPort = 65536;
+  struct Seen {
+    int departed = 0, arrived = 0, of_nexuses = 0;
+    Duration departed_at{0}, arrived_at{0};
+  };
+  const auto play = [](bool has_tap, Seen& seen) {
+    auto simulation = make(2);
+    const Session session = connect(*simulation, 0, 1);
+    EXPECT_TRUE(simulation->run_until([&] { return node(*simulation, 0).rpc->is_open(session); }, 10ms));
+    if (has_tap) {
+      simulation->set_tap([&](const TappedPacket& packet) {
+        if (packet.from_port < kFirstEndpointPort) return void(seen.of_nexuses++);
+        if (packet.from_host != 0) return;
+        EXPECT_EQ(packet.to_host, 1u);
+        EXPECT_GE(packet.to_port, kFirstEndpointPort);
+        EXPECT_EQ(packet.frame_bytes, 42 + 24 + 32u);
+        EXPECT_FALSE(packet.is_marked);
+        ASSERT_EQ(packet.bytes.size(), 24 + 32u);
+        EXPECT_EQ(packet.bytes.back(), std::byte{0x5a});  // the message is in it when it leaves
+        (packet.has_arrived ? seen.arrived : seen.departed)++;
+        (packet.has_arrived ? seen.arrived_at : seen.departed_at) = simulation->now();
+      });
+    }
+    bool is_done = false;
+    node(*simulation, 0).call(session, kEcho, 32, [&](Status end) { is_done = end.ok(); });
+    EXPECT_TRUE(simulation->run_until([&] { return is_done; }, 1ms));
+    if (has_tap) simulation->set_tap(nullptr);
+    const Seen before = seen;
+    simulation->run_for(1s);  // Nexuses ask whether their peers live
+    EXPECT_EQ(seen.of_nexuses, before.of_nexuses);
+    return simulation->trace_hash();
+  };
+  Seen nothing, seen;
+  EXPECT_EQ(play(false, nothing), play(true, seen));
+  EXPECT_EQ(seen.departed, 1);
+  EXPECT_EQ(seen.arrived, 1);
+  // Two cables of 500 ns, a switch of 300 ns, and a frame of 98 + 24 bytes at 25 Gbit/s.
+  EXPECT_NEAR(static_cast<double>((seen.arrived_at - seen.departed_at).count()), 1339, 1);
+}
+
 TEST(Simulation, the_same_seed_gives_the_same_trace_and_another_another) {
   const auto trace_of = [](uint64_t seed) {
     auto simulation = make(4, seed);
