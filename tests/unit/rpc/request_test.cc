@@ -107,6 +107,23 @@ TYPED_TEST(RequestLife, kept__answered_by_a_timer_in_another_order) {
   EXPECT_EQ(third.code(), Code::kNoResponse);
 }
 
+TYPED_TEST(RequestLife, app_code__of_one_request_is_never_anothers) {
+  const Session session = this->world.open();
+  auto& server = *this->world.server;
+  for (int i = 0; i < 8; i++) {  // whatever record it gets
+    Outcome failed, dropped;
+    this->send(session, "1", failed);
+    ASSERT_TRUE(server.after(milliseconds(1), [this] { this->kept.back().fail(4711); }).ok());
+    this->finish(failed);
+    EXPECT_EQ(failed.app_code, 4711);
+    this->send(session, "2", dropped);
+    ASSERT_TRUE(server.after(milliseconds(1), [this] { Request gone = std::move(this->kept.back()); }).ok());
+    this->finish(dropped);
+    EXPECT_EQ(dropped.code(), Code::kNoResponse);
+    EXPECT_EQ(dropped.app_code, 0);
+  }
+}
+
 TYPED_TEST(RequestLife, assignment__drops_the_one_that_was_there) {
   const Session session = this->world.open();
   Outcome first, second;
