@@ -463,7 +463,7 @@ ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Head
     verdict.drop = Drop::kMalformed;
     return verdict;
   }
-  if (slot->phase == Phase::kReceiving) {
+  if (slot->phase == Phase::kReceiving && bytes == slot->response_bytes) {
     // Sent again for a probe: it answers the probe, the data is here already.
     note_server_packet(header, now_ns);
     on_echo(header, index_of(*slot), now_ns);
@@ -860,6 +860,7 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
 
 void ClientSession::check_invariants() const {
   uint32_t in_flight = 0;
+  uint32_t awaited = 0;
   uint32_t per_slot[wire::kSlotsMax] = {};
   CHECK(oldest_, <=, next_number_);
   CHECK(next_number_ - oldest_, <=, ring_size_);
@@ -869,7 +870,10 @@ void ClientSession::check_invariants() const {
     in_flight++;
     CHECK(entry.slot, <, window_);
     per_slot[entry.slot]++;
-    if (entry.is_rfr()) CHECK(entry.missing, <=, entry.count);
+    if (entry.is_rfr()) {
+      CHECK(entry.missing, <=, entry.count);
+      awaited += entry.missing;
+    }
     if (entry.kind == Sent::Kind::kShort) {
       CHECK(entry.index, ==, slots_[entry.slot]->request_number);
       CHECK(slots_[entry.slot]->phase == Phase::kSending, ==, true);
@@ -877,6 +881,7 @@ void ClientSession::check_invariants() const {
     }
   }
   CHECK(in_flight, ==, in_flight_);
+  CHECK(awaited, ==, awaited_packets_);
   CHECK((send_mask_ | fresh_mask_) & free_mask_, ==, 0u);
   CHECK(send_mask_ & fresh_mask_, ==, 0u);
   CHECK(control_mask_ & free_mask_, ==, 0u);

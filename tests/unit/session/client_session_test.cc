@@ -632,6 +632,29 @@ TEST_F(ClientSessionTest, long_response_by_ranges) {
   EXPECT_EQ(pools_.response_packets_free, response_packets_);
 }
 
+// One of the two was damaged above the link's checksum. If it was the first, its parts would never fit.
+TEST_F(ClientSessionTest, a_response_whose_size_changes_begins_anew) {
+  open(8);
+  ClientSlot* slot = begin(10, 1000);
+  respond(slot, sent()[0].header.number(), 252, 100);
+  const auto rfrs = sent();
+  ASSERT_EQ(rfrs.size(), 1u);
+  EXPECT_EQ(respond(slot, rfrs[0].header.number(), 1, 100, 0).drop, Drop::kNone);
+  EXPECT_EQ(respond(slot, rfrs[0].header.number(), 2, 50, 0).drop, Drop::kMalformed);
+  EXPECT_TRUE(tick(2 * kMs).has_timed_out);
+  const uint32_t probe = sent().at(0).header.number();
+  respond(slot, probe, 250, 100);  // the server answers a probe with packet 0
+  session_->check_invariants();
+  EXPECT_EQ(pools_.response_packets_free, response_packets_);
+  const auto again = sent();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].header.index(), 1u);
+  EXPECT_EQ(again[0].header.message_bytes(), 2u);
+  respond(slot, again[0].header.number(), 1, 100, 0);
+  finish(respond(slot, again[0].header.number(), 2, 50, 0));
+  EXPECT_EQ(pools_.response_packets_free, response_packets_);
+}
+
 TEST_F(ClientSessionTest, ranges_are_bounded_by_the_endpoints_queue) {
   pools_.response_packets_free = 5;
   open(8);
