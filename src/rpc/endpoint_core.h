@@ -205,6 +205,24 @@ class TERN_API EndpointCore {
   const EndpointCounters& counters() const { return counters_; }
   uint16_t id() const { return options_.endpoint_id; }
 
+  // -- For tests --
+
+  static EndpointCore& of(Endpoint& endpoint) { return *endpoint.core_; }
+  /// CHECKs sessions, lists, flags, counts and the owners of buffers against each other. Between two iterations.
+  void check_invariants() const;
+  /// What an endpoint at rest, without sessions, has not.
+  struct Census {
+    size_t client_sessions = 0, server_sessions = 0;
+    size_t requests_open = 0;  ///< with the application, or arriving
+    size_t buffers_out = 0;    ///< of message memory, the endpoint's own excepted; the program's are among them
+    uint64_t next_due_ns = UINT64_MAX;
+  };
+  Census census() const;
+  template <class F>
+  void for_each_client_session(F&& f) const {
+    clients_.for_each([&](const Client* client) { f(client->session); });
+  }
+
   // -- Requests on their way back (Request forwards to these; owner thread) --
 
   /// The slot's response buffer, once the network has let go of it, becomes the request's. Null: there is none.
@@ -439,6 +457,10 @@ class TERN_API EndpointCore {
   void on_connect_request(const nexus::ControlEvent& event);
   void on_connect_result(const nexus::ControlEvent& event);
   void on_peer_gone(const nexus::ControlEvent& event);
+  // for tests (endpoint_check.cc)
+  void check_clients() const;
+  void check_servers() const;
+  void check_buffers() const;
 
   session::ClientPools client_pools_;
   session::ServerPools server_pools_;

@@ -1,0 +1,216 @@
+// EndpointCore::check_invariants() and census(): an endpoint's sessions, lists, flags, counts and buffers against each
+// other, between two iterations of its loop. For tests; nothing else calls it.
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+#include "rpc/endpoint_core.h"
+
+namespace tern::rpc {
+
+using session::ClientSession;
+using session::ClientSlot;
+using session::ServerSlot;
+
+namespace {
+
+/// How often a list names something.
+template <class T>
+class Names {
+ public:
+  void add(const T* item) { items_.push_back(item); }
+  template <class List>
+  void add_all(const List& list) {
+    for (size_t i = 0; i < list.size(); i++) add(list[i]);
+  }
+  void sort() { std::sort(items_.begin(), items_.end()); }
+  size_t count(const T* item) const {
+    const auto [first, last] = std::equal_range(items_.begin(), items_.end(), item);
+    return static_cast<size_t>(last - first);
+  }
+  const std::vector<const T*>& items() const { return items_; }
+
+ private:
+  std::vector<const T*> items_;
+};
+
+template <class T, class List>
+Names<T> names_of(const List& list) {
+  Names<T> names;
+  names.add_all(list);
+  names.sort();
+  return names;
+}
+
+/// Every list names sessions that exist, each at most once.
+template <class T>
+void check_known(const Names<T>& list, const Names<T>& known) {
+  for (const T* item : list.items()) {
+    CHECK(known.count(item), ==, 1u);
+    CHECK(list.count(item), ==, 1u);
+  }
+}
+
+bool has_call(const ClientSlot* slot) {
+  return slot != nullptr && slot->phase != ClientSlot::Phase::kFree && slot->phase != ClientSlot::Phase::kEnded;
+}
+
+}  // namespace
+
+void EndpointCore::check_invariants() const {
+  check_clients();
+  check_servers();
+  check_buffers();
+}
+
+void EndpointCore::check_clients() const {
+  Names<Client> known;
+  size_t live = 0;
+  clients_.for_each([&](const Client* client) {
+    known.add(client);
+    CHECK(client->is_dead, ==, false);
+    CHECK(clients_.find(client->session.local_key()) == client, ==, true);
+    live++;
+  });
+  CHECK(live, ==, clients_.size());
+  for (const Client* client : dead_clients_) {
+    known.add(client);
+    CHECK(client->is_dead, ==, true);
+  }
+  known.sort();
+  CHECK(known.items().size(), ==, client_pool_.taken());
+  const auto to_send = names_of<Client>(clients_to_send_);
+  const auto ticking = names_of<Client>(ticking_);
+  const auto opening = names_of<Client>(opening_);
+  check_known(to_send, known);
+  check_known(ticking, known);
+  check_known(opening, known);
+
+  size_t resting = 0, departing = 0;
+  for (const Client* client : known.items()) {
+    CHECK(to_send.count(client) == 1, ==, client->is_listed_to_send && !client->is_departing);
+    CHECK(ticking.count(client) == 1, ==, client->is_ticking);
+    CHECK(opening.count(client) == 1, ==, client->is_opening);
+    if (client->is_dead) continue;
+    client->session.check_invariants();
+    resting += client->is_resting;
+    departing += client->is_departing;
+    if (client->session.state() == ClientSession::State::kOpen) {
+      // Whoever waits for an answer is looked at again.
+      if (client->session.busy_mask() != 0) CHECK(client->is_ticking || client->is_resting, ==, true);
+    } else {
+      CHECK(client->opening != nullptr, ==, true);
+    }
+    if (client->queue != nullptr) {
+      CHECK(client->queue->empty(), ==, false);
+      CHECK(client->queue->size(), <=, options_.queue_limit);
+    }
+  }
+  CHECK(resting, <=, resting_.size());
+  CHECK(departing, <=, departures_.size());
+  if (!ticking_.empty() || !opening_.empty()) CHECK(next_due_ns_, !=, UINT64_MAX);
+  if (!timers_.empty()) CHECK(next_due_ns_, <=, timers_.front().at_ns);
+  if (!departures_.empty()) CHECK(next_due_ns_, <=, departures_.next_ns());
+  if (!resting_.empty()) CHECK(next_due_ns_, <=, resting_.next_ns());
+}
+
+void EndpointCore::check_servers() const {
+  Names<Server> known;
+  size_t live = 0, assembling_bytes = 0;
+  servers_.for_each([&](const Server* server) {
+    known.add(server);
+    live++;
+    CHECK(server->is_dead, ==, false);
+    server->session.check_invariants();
+    for (uint32_t i = 0; i < server->session.window(); i++) {
+      const ServerSlot* slot = server->session.slot(i);
+      if (slot == nullptr) continue;
+      if (slot->phase == ServerSlot::Phase::kReceiving) assembling_bytes += slot->request_bytes;
+      const auto* incoming = static_cast<const Incoming*>(slot->call);
+      // A request that runs is with the application, and what the application has is that slot's.
+      CHECK(incoming != nullptr, ==, slot->phase == ServerSlot::Phase::kRunning);
+      if (incoming == nullptr) continue;
+      CHECK(incoming->server == server && incoming->slot == slot, ==, true);
+      CHECK(incoming->mailbox == mailbox_ && incoming != spare_, ==, true);
+      CHECK(incoming->is_cancelled.load(std::memory_order_relaxed), ==, false);
+    }
+  });
+  CHECK(live, ==, servers_.size());
+  CHECK(live, <=, options_.server_sessions_max);
+  CHECK(assembling_bytes, ==, assembling_bytes_);
+  CHECK(assembling_bytes, <=, options_.receive_budget_bytes);
+  for (const Server* server : dead_servers_) {
+    known.add(server);
+    CHECK(server->is_dead, ==, true);
+  }
+  known.sort();
+  CHECK(known.items().size(), ==, server_pool_.taken());
+  const auto to_send = names_of<Server>(servers_to_send_);
+  check_known(to_send, known);
+  for (const Server* server : known.items()) CHECK(to_send.count(server) == 1, ==, server->is_listed_to_send);
+}
+
+/// Each message buffer that the endpoint has is in use, of its arenas, and in one place only.
+void EndpointCore::check_buffers() const {
+  Names<detail::Buffer> owned;
+  const auto add = [&](const detail::Buffer* buffer) {
+    if (buffer == nullptr) return;
+    CHECK(buffer->in_use, ==, 1);
+    CHECK(arena_.owns(buffer) || received_.owns(buffer), ==, true);
+    owned.add(buffer);
+  };
+  add(path_buffer_);
+  for (const Finished& call : waiting_for_ticket_) {
+    add(call.request);
+    add(call.response);
+  }
+  for (const Release& release : releases_) add(release.buffer);
+  clients_.for_each([&](const Client* client) {
+    for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
+      const ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));
+      if (!has_call(slot)) continue;
+      add(slot->request);
+      add(slot->response);
+    }
+    if (client->queue == nullptr) return;
+    for (const QueuedCall& call : *client->queue) {
+      add(call.request);
+      add(call.response);
+    }
+  });
+  servers_.for_each([&](const Server* server) {
+    for (uint32_t i = 0; i < server->session.window(); i++) {
+      const ServerSlot* slot = server->session.slot(i);
+      if (slot == nullptr) continue;
+      add(slot->response);
+      if (slot->assembly != nullptr) add(slot->assembly->buffer);
+      if (const auto* incoming = static_cast<const Incoming*>(slot->call); incoming != nullptr) {
+        add(incoming->response);
+        add(incoming->copy);
+      }
+    }
+  });
+  owned.sort();
+  for (const detail::Buffer* buffer : owned.items()) CHECK(owned.count(buffer), ==, 1u);
+  const size_t out = arena_.buffers_out() + (&received_ != &arena_ ? received_.buffers_out() : 0);
+  CHECK(owned.items().size(), <=, out);
+}
+
+EndpointCore::Census EndpointCore::census() const {
+  Census census;
+  census.client_sessions = clients_.size() + dead_clients_.size();
+  census.server_sessions = servers_.size() + dead_servers_.size();
+  servers_.for_each([&](const Server* server) {
+    for (uint32_t i = 0; i < server->session.window(); i++) {
+      const ServerSlot* slot = server->session.slot(i);
+      if (slot != nullptr && session::ServerSession::is_busy(*slot)) census.requests_open++;
+    }
+  });
+  census.buffers_out = arena_.buffers_out() + (&received_ != &arena_ ? received_.buffers_out() : 0);
+  if (path_buffer_ != nullptr) census.buffers_out--;
+  census.next_due_ns = next_due_ns_;
+  return census;
+}
+
+}  // namespace tern::rpc

@@ -1,0 +1,283 @@
+#include "sim/ledger.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "e2e/traffic.h"
+
+namespace sim_test {
+
+using tern::Code;
+using tern::Duration;
+
+namespace {
+
+constexpr const char* kActions[] = {
+    "answer", "answer with a MsgBuf", "answer twice", "later", "post", "nested", "attic", "fail", "drop", "hold"};
+
+double ms(Duration duration) { return static_cast<double>(duration.count()) / 1e6; }
+
+}  // namespace
+
+void write_request(std::span<std::byte> to, uint64_t name) {
+  if (to.size() < kNameBytes) return e2e::fill(to, to.size());
+  std::memcpy(to.data(), &name, kNameBytes);
+  e2e::fill(to.subspan(kNameBytes), name);
+}
+
+bool is_request(std::span<const std::byte> bytes, uint64_t name) {
+  if (bytes.size() < kNameBytes) return e2e::is_filled(bytes, bytes.size());
+  return std::memcmp(bytes.data(), &name, kNameBytes) == 0 && e2e::is_filled(bytes.subspan(kNameBytes), name);
+}
+
+void write_response(std::span<std::byte> to, uint64_t name) { e2e::fill(to, ~name); }
+
+bool is_response(std::span<const std::byte> bytes, uint64_t name) { return e2e::is_filled(bytes, ~name); }
+
+// ---- Oracle ----
+
+void Oracle::broken(const char* format, ...) const {
+  char what[300];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(what, sizeof(what), format, arguments);
+  va_end(arguments);
+  end(what, nullptr);
+}
+
+void Oracle::broken(const Call& call, const char* format, ...) const {
+  char what[300];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(what, sizeof(what), format, arguments);
+  va_end(arguments);
+  end(what, &call);
+}
+
+void Oracle::end(const char* what, const Call* call) const {
+  std::fflush(stdout);
+  std::fprintf(stderr, "BROKEN after %.6f ms: %s\n", simulation_ != nullptr ? ms(simulation_->now()) : 0.0, what);
+  if (call != nullptr) {
+    std::fprintf(stderr,
+                 "  call %" PRIx64
+                 " from host %u/%u to host %u/%u, type %u (%s), %zu B for %zu B (room for %zu); started "
+                 "at %.6f ms of its clock, deadline %.3f ms, session since %.6f ms; handler ran %u times; %s%s\n",
+                 call->name, call->client.host, call->client.endpoint, call->server.host, call->server.endpoint,
+                 call->type, kActions[static_cast<size_t>(call->action)], call->request_bytes, call->response_bytes,
+                 call->room_bytes, ms(call->started), call->deadline == Duration::max() ? -1.0 : ms(call->deadline),
+                 ms(call->session_began), call->runs, call->has_ended ? "ended" : "not ended",
+                 call->may_be_cancelled ? ", cancelled" : "");
+  }
+  std::fprintf(stderr, "  %s\nrepeat with: %s\n", plan_.text().c_str(), repeat_.c_str());
+  std::fflush(stderr);
+  std::_Exit(1);
+}
+
+// ---- Troubles ----
+
+Troubles::Troubles(const Plan& plan)
+    : until_(plan.hosts.size(), Duration(-1)), aftermath_(4 * plan.liveness_max + 2 * plan.connect_timeout) {}
+
+void Troubles::on_host(uint32_t host, Duration until) { until_[host] = std::max(until_[host], until); }
+
+void Troubles::on_all(Duration until) { all_until_ = std::max(all_until_, until); }
+
+void Troubles::end_all(Duration now) {
+  for (Duration& until : until_) until = std::min(until, now);
+  all_until_ = std::min(all_until_, now);
+}
+
+bool Troubles::explain(uint32_t a, uint32_t b, Duration session_began) const {
+  const Duration until = std::max({until_[a], until_[b], all_until_});
+  return until >= Duration(0) && session_began <= until + aftermath_;
+}
+
+Duration Troubles::over() const {
+  return std::max(all_until_, *std::max_element(until_.begin(), until_.end())) + aftermath_ + Duration(1);
+}
+
+// ---- Ledger ----
+
+Call& Ledger::add() {
+  Call& call = calls_.emplace_back();
+  call.name = salt_ + calls_.size() - 1;
+  return call;
+}
+
+Call* Ledger::find(uint64_t name) {
+  return name - salt_ < calls_.size() ? &calls_[static_cast<size_t>(name - salt_)] : nullptr;
+}
+
+void Ledger::on_accepted(Call& call) {
+  call.is_accepted = true;
+  open_++;
+  bytes_open_ += call.request_bytes + call.response_bytes;
+  if (call.type == kTiny) tiny_calls_[call.request_bytes]++;
+}
+
+void Ledger::on_ended(Call& call, const tern::Completion& done, Duration now) {
+  if (call.has_ended) oracle_.broken(call, "its continuation ran twice");
+  if (!call.is_accepted) oracle_.broken(call, "the continuation of a refused call ran");
+  if (done.request.bytes().data() != call.request_at || done.response.bytes().data() != call.response_at) {
+    oracle_.broken(call, "its continuation got other buffers than the call had");
+  }
+  if (done.request.bytes().size() != call.request_bytes || !is_request(done.request.bytes(), call.name)) {
+    oracle_.broken(call, "somebody wrote into its request");
+  }
+  check_status(call, done, now);
+  call.has_ended = true;
+  call.status = done.status.code();
+  open_--;
+  bytes_open_ -= call.request_bytes + call.response_bytes;
+  statuses_[static_cast<size_t>(call.status)]++;
+  mix(call.name);
+  mix(static_cast<uint64_t>(call.status));
+  mix(static_cast<uint64_t>(now.count()));
+}
+
+void Ledger::check_status(const Call& call, const tern::Completion& done, Duration now) {
+  const Code code = done.status.code();
+  const auto impossible = [&](const char* why) {
+    oracle_.broken(call, "it ended with status %u (\"%s\", app_code %u): %s", static_cast<unsigned>(code),
+                   std::string(done.status.message()).c_str(), done.app_code, why);
+  };
+  if (done.app_code != 0 && code != Code::kRefused && !plan_.is_corrupt())
+    impossible("an application code without a refusal");
+  switch (code) {
+    case Code::kCancelled:
+      if (!call.may_be_cancelled) impossible("nobody has cancelled it");
+      return;
+    case Code::kDeadline:
+      return check_deadline(call, now);
+    default:
+      break;
+  }
+  if (plan_.is_corrupt()) return;  // damaged packets explain whatever is left
+  const bool is_answered = call.outcome == Call::Outcome::kAnswered;
+  switch (code) {
+    case Code::kOk:
+      return check_answer(call, done);
+    case Code::kRefused:
+      if (done.app_code != 0) {
+        if (call.outcome != Call::Outcome::kFailed || done.app_code != call.app_code) {
+          impossible("its handler has not refused it so");
+        }
+      } else if (call.type != kUnknown && !troubles_.explain(call)) {
+        impossible("there was a handler");
+      }
+      return;
+    case Code::kTooLarge:
+      if (call.type == kSmall && call.request_bytes > kSmallLimitBytes) {
+        if (call.runs != 0) impossible("and yet its handler ran");
+      } else if (!is_answered || call.response_bytes <= call.room_bytes) {
+        impossible("neither its request nor its response is too large");
+      }
+      return;
+    case Code::kNoResponse:
+      if (call.outcome != Call::Outcome::kDropped) impossible("its handler has not dropped it");
+      return;
+    case Code::kQueueFull:
+      if (call.runs != 0) impossible("and yet its handler ran");
+      if (!plan_.has_limited_sessions && !(plan_.has_limited_workers && call.type == kWorker)) {
+        impossible("no queue is limited");
+      }
+      return;
+    case Code::kNoMemory:
+      if (!plan_.has_limited_memory) impossible("memory is not limited");
+      return;
+    case Code::kPeerUnreachable:
+    case Code::kSessionReset:
+      if (!troubles_.explain(call)) impossible("nothing was wrong with either host, nor with the network");
+      return;
+    default:
+      impossible("no call ends with that");
+  }
+}
+
+/// Not before its time, and where nothing is slow not long after it.
+void Ledger::check_deadline(const Call& call, Duration now) const {
+  if (call.deadline == Duration::max()) oracle_.broken(call, "it ended with kDeadline and has none");
+  const Duration elapsed = now - call.started;
+  // A server whose clock is fast, by a tenth at the most, refuses early; so does a damaged deadline.
+  const Duration earliest = plan_.has_drift() ? call.deadline * 8 / 10 : call.deadline;
+  if (elapsed < earliest && !plan_.is_corrupt()) oracle_.broken(call, "kDeadline after %.6f ms", ms(elapsed));
+}
+
+void Ledger::check_answer(const Call& call, const tern::Completion& done) {
+  const auto bytes = done.response.bytes();
+  if (bytes.size() != call.response_bytes) {
+    oracle_.broken(call, "its response has %zu bytes", bytes.size());
+  }
+  if (call.type == kTiny) {
+    if (!e2e::is_filled(bytes, ~call.request_bytes)) oracle_.broken(call, "its response is damaged");
+    if (++tiny_answers_[call.request_bytes] > tiny_runs_[call.request_bytes]) {
+      oracle_.broken(call, "more answers than handlers that ran");
+    }
+    return;
+  }
+  if (call.outcome != Call::Outcome::kAnswered)
+    oracle_.broken(call, "it ended with kOk, and its handler has not answered");
+  if (call.runs != 1) oracle_.broken(call, "it ended with kOk");
+  if (!is_response(bytes, call.name)) oracle_.broken(call, "its response is damaged, or another call's");
+}
+
+Call* Ledger::on_handler(const Place& where, uint16_t type, std::span<const std::byte> bytes, Duration now) {
+  mix(static_cast<uint64_t>(now.count()));
+  if (type == kTiny && bytes.size() < kNameBytes) {
+    if (!e2e::is_filled(bytes, bytes.size()) && !plan_.is_corrupt()) {
+      oracle_.broken("a handler of host %u/%u has a damaged request of %zu bytes", where.host, where.endpoint,
+                     bytes.size());
+    }
+    if (++tiny_runs_[bytes.size()] > tiny_calls_[bytes.size()] && !plan_.is_corrupt()) {
+      oracle_.broken("more handlers ran for requests of %zu bytes than calls were made", bytes.size());
+    }
+    return nullptr;
+  }
+  uint64_t name = 0;
+  if (bytes.size() >= kNameBytes) std::memcpy(&name, bytes.data(), kNameBytes);
+  Call* call = find(name);
+  if (call == nullptr) {
+    if (plan_.is_corrupt()) return nullptr;
+    oracle_.broken("a handler of host %u/%u has a request of no call: %zu bytes, name %" PRIx64, where.host,
+                   where.endpoint, bytes.size(), name);
+  }
+  mix(name);
+  call->runs++;
+  if (plan_.is_corrupt()) return call;
+  if (call->runs != 1) oracle_.broken(*call, "its handler ran again");
+  if (!call->is_accepted) oracle_.broken(*call, "the handler of a refused call ran");
+  if (call->has_ended && call->status == Code::kOk) oracle_.broken(*call, "its handler ran after its end");
+  if (call->type != type || call->server.host != where.host || call->server.endpoint != where.endpoint) {
+    oracle_.broken(*call, "it came to host %u/%u, type %u", where.host, where.endpoint, type);
+  }
+  check_kept(*call, bytes);
+  return call;
+}
+
+void Ledger::check_kept(const Call& call, std::span<const std::byte> bytes) const {
+  if (plan_.is_corrupt()) return;
+  if (bytes.empty() && plan_.has_limited_memory) return;  // there was none to keep it in
+  if (bytes.size() != call.request_bytes || !is_request(bytes, call.name)) {
+    oracle_.broken(call, "its handler sees a torn request, of %zu bytes", bytes.size());
+  }
+}
+
+void Ledger::on_outcome(Call& call, Call::Outcome outcome) { call.outcome = outcome; }
+
+const Call* Ledger::first_open() const {
+  for (const Call& call : calls_) {
+    if (call.is_accepted && !call.has_ended) return &call;
+  }
+  return nullptr;
+}
+
+void Ledger::mix(uint64_t word) {
+  hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15;
+  hash_ ^= hash_ >> 29;
+}
+
+}  // namespace sim_test

@@ -1,0 +1,151 @@
+// What runs on a simulated host of a run: a Nexus, and endpoints that are client and server at once and do whatever a
+// program may do, drawn from the seed. Test code.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <tern/rpc.h>
+#include <tern/sim.h>
+
+#include "sim/ledger.h"
+#include "sim/plan.h"
+#include "sim/random.h"
+
+namespace sim_test {
+
+class Machine;
+
+/// What all machines of a run share.
+struct World {
+  World(const Plan& its_plan, std::string repeat)
+      : plan(its_plan), oracle(plan, std::move(repeat)), troubles(plan), ledger(plan, oracle, troubles) {}
+
+  const Plan& plan;
+  Oracle oracle;
+  Troubles troubles;
+  Ledger ledger;
+  tern::sim::Simulation* simulation = nullptr;
+  std::vector<Machine*> machines;  ///< null: its host is down
+  uint32_t boots = 0;
+
+  enum class Phase : uint8_t {
+    kWork,    ///< endpoints make calls
+    kFinish,  ///< the network is healed, and whoever keeps a request answers it
+  };
+  Phase phase = Phase::kWork;
+
+  /// Requests that somebody outside of all hosts has, beyond the lives of their endpoints.
+  struct Kept {
+    tern::Request request;
+    uint64_t name;
+  };
+  std::vector<Kept> attic;
+};
+
+/// An endpoint and what it does.
+class Agent {
+ public:
+  Agent(World& world, Machine& machine, tern::sim::Host& host, uint16_t id, uint64_t seed);
+  /// The endpoint ends; some of the requests that it keeps before it, others after it.
+  ~Agent();
+
+  tern::Rpc<tern::Sim>& rpc() { return *endpoint_; }
+  Place place() const { return place_; }
+  /// Forgets what it has of buffers.
+  void drop_buffers() { pool_.clear(); }
+  void destroy_sessions();
+  /// A new session to `server`, and calls on it that have to be answered. How many were accepted.
+  size_t call_afresh(const Place& server);
+  size_t requests_kept() const { return kept_.size(); }
+
+ private:
+  struct Link {
+    tern::Session session;
+    Place server;
+    tern::Duration began;
+    uint32_t queued = 0;  ///< calls that have not ended
+    bool is_gone = false;
+  };
+  struct Resting {
+    tern::MsgBuf buffer;
+    uint64_t pattern;
+  };
+  struct Kept {
+    tern::Request request;
+    uint64_t name;
+  };
+
+  // The workload.
+  void step();
+  void step_later();
+  size_t add_session(const Place& server);
+  void forget_session(size_t link);
+  size_t any_session();
+  bool may_have_ended(const Link& link) const;
+  void cancel_something();
+  void misuse();
+  void call_some();
+  void draw_call(Call& call);
+  size_t draw_bytes();
+  bool make_call(Call& call, size_t link, uint64_t outer = 0);
+  bool make_call(Call& call, size_t link, uint64_t outer, tern::MsgBuf request, tern::MsgBuf response);
+  void check_refusal(const Call& call, const Link& link, tern::Status status) const;
+  void on_done(uint64_t name, uint64_t outer, tern::Completion& done);
+  void leave(Call& call);
+
+  // Handlers.
+  void on_tiny(tern::Request request);
+  void on_request(uint16_t type, tern::Request request);
+  void answer(Call& call, tern::Request request);
+  void answer_with_msgbuf(Call& call, tern::Request request);
+  void keep(Call& call, tern::Request request);
+  void answer_kept(uint64_t name);
+  void look_at_kept(uint64_t name);
+  void nest(Call& call, tern::Request request);
+
+  // Buffers.
+  tern::MsgBuf take_buffer(size_t len_bytes);
+  void give_buffer(tern::MsgBuf buffer);
+
+  World& world_;
+  const EndpointPlan& plan_;
+  tern::sim::Host& host_;
+  const Place place_;
+  Random random_;
+  bool is_ending_ = false;
+  std::vector<Link> links_;
+  std::vector<uint64_t> calls_;  ///< names of those that have not ended
+  std::vector<uint64_t> old_call_ids_;
+  std::vector<Resting> pool_;
+  std::vector<Kept> kept_;
+  std::unique_ptr<tern::Rpc<tern::Sim>> rpc_;
+  tern::Rpc<tern::Sim>* endpoint_ = nullptr;  ///< of `rpc_`, while that ends, too
+};
+
+class Machine {
+ public:
+  Machine(World& world, tern::sim::Host& host);
+  ~Machine();
+
+  const std::vector<std::unique_ptr<Agent>>& agents() const { return agents_; }
+  /// The endpoint ends and another one takes its place.
+  void restart_agent(size_t index);
+
+ private:
+  std::unique_ptr<Agent> make_agent(uint16_t id);
+
+  World& world_;
+  tern::sim::Host& host_;
+  Random random_;
+  std::unique_ptr<tern::Nexus> nexus_;
+  std::vector<std::unique_ptr<Agent>> agents_;
+
+  friend class Agent;
+};
+
+/// The answer that a call has to get, from whoever has its request.
+void answer_request(World& world, Call& call, tern::Request request);
+
+}  // namespace sim_test
