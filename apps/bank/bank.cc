@@ -1,0 +1,206 @@
+// bank: branches that send money to each other, each a process that is killed now and then, over a real transport.
+// bank_sim (../bank_sim.cc) runs the same branches on a hundred simulated hosts.
+// To be read in this order: ledger.h (what must not be forgotten), branch.h (who sends and receives), this.
+// The first process has no thread and no endpoint: it makes the branches' processes, kills them, and audits.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../common/flags.h"
+#include "../common/report.h"
+#include "../common/sides.h"
+#include "branch.h"
+
+DEFINE_uint64(branches, 4, "branches, each in a process of its own");
+DEFINE_double(kill_seconds, 0.2, "a branch is killed, and started again, so often; 0: none is");
+
+namespace {
+
+using std::chrono::milliseconds;
+
+std::vector<bank::Entry> read_journal(const std::string& path) {
+  std::vector<bank::Entry> entries;
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  bank::Entry entry;
+  while (file != nullptr && std::fread(&entry, sizeof(entry), 1, file.get()) == 1) entries.push_back(entry);
+  return entries;
+}
+
+/// Of this machine and this run only: 127.0.0.0/8 is its own, and the process's id tells it from other runs.
+std::vector<std::string> branch_uris() {
+  const auto run = static_cast<uint32_t>(getpid());
+  std::vector<std::string> uris;
+  for (uint64_t i = 0; i < FLAGS_branches; i++) {
+    uris.push_back("udp://127." + std::to_string(run >> 16 & 255) + "." + std::to_string(run >> 8 & 255) + "." +
+                   std::to_string(run & 255) + ":" + std::to_string(31850 + i));
+  }
+  return uris;
+}
+
+/// A branch's process, from its first to its last instruction.
+template <tern::Transport T>
+int be_branch(uint32_t self, const std::vector<std::string>& uris, const std::string& journal) {
+  const std::vector<bank::Entry> past = read_journal(journal);
+  const int file = open(journal.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+  // A killed process leaves whole entries but for one case, the last one: it is as if it had not been written.
+  if (file < 0 || ftruncate(file, static_cast<off_t>(past.size() * sizeof(bank::Entry))) != 0) {
+    return programs::fail("no journal %s: %s", journal.c_str(), std::strerror(errno));
+  }
+  bank::Ledger ledger(static_cast<uint32_t>(uris.size()), past, [&](const bank::Entry& entry) {
+    if (write(file, &entry, sizeof(entry)) == sizeof(entry)) return;
+    _exit(programs::fail("cannot write to the journal %s: %s", journal.c_str(), std::strerror(errno)));
+  });
+  bank::Office<T> office;
+  tern::RpcOptions options = programs::rpc_options(0);
+  options.huge_pages = false;  // many small endpoints
+  if (auto status =
+          office.open(tern::real_environment(), programs::transport_options<T>(), options, ledger, uris, self);
+      !status.ok()) {
+    return programs::fail_with("branch " + std::to_string(self), status);
+  }
+  while (!programs::interrupted) {
+    if (auto status = office.rpc->run_event_loop(milliseconds(10)); !status.ok()) {
+      return programs::fail_with("branch " + std::to_string(self), status);
+    }
+  }
+  office.branch->stop();  // others may still want to be told that we have their money: until we are killed
+  (void)office.rpc->run_event_loop();
+  return 0;
+}
+
+/// The branches' processes and their journals, in a directory that ends with this object.
+template <tern::Transport T>
+class Bank {
+ public:
+  Bank() : uris_(branch_uris()), processes_(uris_.size(), -1) {}
+  ~Bank() {
+    for (uint32_t i = 0; i < processes_.size(); i++) stop(i, SIGKILL);
+    if (has_directory_) std::filesystem::remove_all(directory_.data());
+  }
+  Bank(const Bank&) = delete;
+  Bank& operator=(const Bank&) = delete;
+
+  bool make_directory() { return has_directory_ = mkdtemp(directory_.data()) != nullptr; }
+  bool start(uint32_t branch) {
+    const pid_t parent = getpid();
+    processes_[branch] = fork();
+    if (processes_[branch] == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      _exit(getppid() == parent ? be_branch<T>(branch, uris_, journal(branch)) : 1);
+    }
+    return processes_[branch] > 0;
+  }
+  /// With SIGKILL, it is gone afterwards; with SIGTERM, it begins no transfers any more.
+  void stop(uint32_t branch, int signal) {
+    if (processes_[branch] <= 0) return;
+    kill(processes_[branch], signal);
+    if (signal != SIGKILL) return;
+    waitpid(processes_[branch], nullptr, 0);
+    processes_[branch] = -1;
+  }
+  /// False: one has ended by itself, and has said why.
+  bool are_running() {
+    for (pid_t& process : processes_) {
+      if (waitpid(process, nullptr, WNOHANG) == 0) continue;
+      process = -1;
+      return false;
+    }
+    return true;
+  }
+  bank::Audit audit() const {
+    std::vector<bank::Ledger> ledgers;
+    std::vector<bank::Ledger*> pointers;
+    for (uint32_t i = 0; i < uris_.size(); i++) {
+      ledgers.emplace_back(static_cast<uint32_t>(uris_.size()), read_journal(journal(i)), nullptr);
+    }
+    for (bank::Ledger& ledger : ledgers) pointers.push_back(&ledger);
+    return bank::audit(pointers);
+  }
+
+ private:
+  std::string journal(uint32_t branch) const { return std::string(directory_.data()) + "/" + std::to_string(branch); }
+
+  const std::vector<std::string> uris_;
+  std::vector<pid_t> processes_;
+  std::array<char, 22> directory_ = std::to_array("/dev/shm/bank.XXXXXX\0");
+  bool has_directory_ = false;
+};
+
+template <tern::Transport T>
+int run() {
+  programs::catch_interrupts();
+  Bank<T> bank;
+  if (!bank.make_directory()) return programs::fail("no directory in /dev/shm: %s", std::strerror(errno));
+  const auto branches = static_cast<uint32_t>(FLAGS_branches);
+  for (uint32_t i = 0; i < branches; i++) {
+    if (!bank.start(i)) return programs::fail("no process: %s", std::strerror(errno));
+  }
+  std::mt19937_64 random(FLAGS_seed);
+  uint64_t kills = 0;
+  using Clock = std::chrono::steady_clock;
+  const auto in = [](double seconds) {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  };
+  const auto end = in(FLAGS_seconds);
+  auto next_kill = in(FLAGS_kill_seconds);
+  while (Clock::now() < end) {
+    std::this_thread::sleep_for(milliseconds(1));
+    if (programs::interrupted) return programs::kInterruptedExit;
+    if (!bank.are_running()) return 1;
+    if (FLAGS_kill_seconds <= 0 || Clock::now() < next_kill) continue;
+    next_kill = in(FLAGS_kill_seconds);
+    const auto victim = static_cast<uint32_t>(random() % branches);
+    bank.stop(victim, SIGKILL);
+    kills++;
+    if (!bank.start(victim)) return programs::fail("no process: %s", std::strerror(errno));
+  }
+
+  for (uint32_t i = 0; i < branches; i++) bank.stop(i, SIGTERM);
+  const auto patience = in(20);
+  while (bank.audit().on_its_way != 0 && bank.are_running() && Clock::now() < patience) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  for (uint32_t i = 0; i < branches; i++) bank.stop(i, SIGKILL);
+  const bank::Audit audit = bank.audit();
+  if (!audit.problem.empty()) return programs::fail("%s", audit.problem.c_str());
+  if (audit.on_its_way != 0) return programs::fail("%d transfers were not settled in 20 s", int(audit.on_its_way));
+  programs::Report report;
+  report.bench = "bank";
+  report.params = programs::common_params();
+  report.params.update({{"branches", branches}, {"kill_seconds", FLAGS_kill_seconds}, {"seconds", FLAGS_seconds}});
+  report.metrics = {{"settled", audit.settled}, {"kills", kills}};
+  programs::print(report);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  gflags::SetCommandLineOptionWithMode("wait", "adaptive", gflags::SET_FLAGS_DEFAULT);
+  if (!programs::parse_flags(
+          argc, argv,
+          "Branches of a bank send money to each other, and are killed and started again meanwhile. In the end all "
+          "transfers\nmust be settled and no money be made or lost. Example: bank --transport=udp --seconds=10 "
+          "--drop=0.01"))
+    return 1;
+  if (FLAGS_branches < 2 || FLAGS_branches > 64) return programs::fail("--branches is between 2 and 64");
+  if (!(FLAGS_kill_seconds >= 0)) return programs::fail("--kill_seconds is at least 0");
+  if (FLAGS_role != "both" || FLAGS_processes || !FLAGS_server.empty() || !FLAGS_listen.empty()) {
+    return programs::fail("bank makes its processes itself: it has no --role, --processes, --server and --listen");
+  }
+  return programs::with_transport(FLAGS_transport, []<class T>() { return run<T>(); });
+}
