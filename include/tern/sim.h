@@ -78,11 +78,14 @@ class Host {
   /// For Rpc<Sim>::create(): options with this host's network interface in them.
   TERN_API Sim::Options transport_options();
   /// From now on the simulation runs the endpoint's loop whenever there is something to do, until the endpoint is
-  /// destroyed. Each endpoint is a thread with a CPU of its own. kMisuse: not of this host, or run already.
+  /// destroyed. Each endpoint is a thread with a CPU of its own. Endpoint::stop() means nothing to it. kMisuse: not of
+  /// this host, run already, or closed. An endpoint that is not run so has an owner who runs its loop, in which time
+  /// passes.
   TERN_API Status run(Rpc<Sim>& rpc);
 
   /// What runs on the host: made by `program` now, destroyed at the crash or with the simulation. Typically an object
-  /// that owns a Nexus, endpoints and what they serve. kMisuse: it is up already.
+  /// that owns a Nexus, endpoints and what they serve. What must survive a crash, as a disk does, lives elsewhere, and
+  /// longer than the simulation. kMisuse: it is up already.
   TERN_API Status boot(std::function<std::shared_ptr<void>(Host&)> program);
   /// The host is gone from the network at once; then its program is destroyed (continuations of its calls end with
   /// kCancelled, as in any endpoint that is destroyed, but nobody hears from it). boot() again: another boot identity.
@@ -94,16 +97,17 @@ class Host {
 
   /// The host's clock: that of its endpoints and its Nexus. Differs from Simulation::now() by drift.
   TERN_API Duration now() const;
-  /// Within a handler, continuation, timer or posted function: it takes this much of its thread's time.
+  /// Within a handler, continuation, timer or posted function: it takes this much of its thread's time. Elsewhere it is
+  /// nobody's: what worker handlers take, set_worker_time() says.
   TERN_API void spend(Duration duration);
-  /// What a worker handler takes, asked for each: it runs when that time is over. Default: 1 us.
+  /// What a worker handler takes, asked for each: it runs when that time is over. Default: 1 us. Negative: 0.
   TERN_API void set_worker_time(std::function<Duration()> time);
   TERN_API void set_cost(const HostCost& cost);
-  /// Everything that the host's CPUs do takes `factor` times as long. 1: healthy.
+  /// Everything that the host's CPUs do from now on takes `factor` times as long. 1: healthy.
   TERN_API void set_slowness(double factor);
   /// From now on the host's clock runs so much faster (slower: negative), in parts per million, to 100 000.
   TERN_API void set_clock_drift(int32_t ppm);
-  /// No endpoint of the host runs for so long: a virtual machine that was descheduled.
+  /// No endpoint, worker or Nexus of the host runs for so long: a virtual machine that was descheduled.
   TERN_API void pause(Duration duration);
 
  private:
@@ -113,7 +117,9 @@ class Host {
   std::unique_ptr<HostCore> core_;
 };
 
-/// The datacenter. Everything of it, its endpoints and Nexuses included, belongs to the thread that made it.
+/// The datacenter. Everything of it, its endpoints and Nexuses included, belongs to the thread that made it. It
+/// outlives these: what boot() makes it destroys itself; if others are left, its destructor says so and ends the
+/// process.
 class Simulation {
  public:
   /// kMisuse: Topology::check(), or options out of range.
@@ -135,8 +141,8 @@ class Simulation {
   TERN_API bool run_until(const std::function<bool()>& done, Duration limit);
   /// Runs `then()` so much later, outside of all hosts: for schedules of faults, and for measuring.
   TERN_API void after(Duration delay, std::function<void()> then);
-  /// Runs after every step of an endpoint, of a Nexus and of the network: for tests that look at everything. Null:
-  /// none.
+  /// Runs after every step of an endpoint, of a Nexus and of the network that run_for() and run_until() make: for tests
+  /// that look at everything. Null: none.
   TERN_API void set_observer(std::function<void()> observer);
 
   /// Sees every packet that leaves a host, and every one that is delivered to an endpoint or a Nexus: for measuring
@@ -151,10 +157,12 @@ class Simulation {
   TERN_API Status set_link_up(Node a, Node b, bool up);
   /// Nothing from the one host reaches the other any more; the other direction is not touched.
   TERN_API void set_partition(uint32_t from_host, uint32_t to_host, bool is_cut);
-  /// Ends all faults, partitions, slowness and drift, and brings all links up. Hosts that are down stay down.
+  /// Ends all faults, partitions, pauses (within 1 ms), slowness and drift, and brings all links up. Hosts that are
+  /// down stay down.
   TERN_API void heal();
 
-  /// Of everything that has happened, in its order. Two runs that differ in anything differ here.
+  /// Of all that the network has carried and lost: from where to where, how much, when, in which order. Two runs that
+  /// differ differ here, unless they differ in nothing but what messages say.
   TERN_API uint64_t trace_hash() const;
   TERN_API const NetworkCounters& counters() const;
   /// 64 bits of the seed's sequence, for workloads: the simulation's own are another sequence.

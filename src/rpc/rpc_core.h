@@ -67,7 +67,8 @@ class RpcCore final : public EndpointCore {
     return due_ns > INT64_MAX ? Duration::max() : Duration(due_ns);
   }
   Status close(Duration drain);
-  Impl& transport() { return *transport_; }
+  bool is_closed() const { return transport_ == nullptr; }
+  Impl& transport() { return *transport_; }  ///< until it is closed
 
  private:
   /// Packets of one session in one iteration, so that the others get their turn.

@@ -46,6 +46,7 @@ class SimChannel final : public ManagementChannel, private transport::SimPort, p
   SimChannel(HostCore& host, ManagementSink& sink) : host_(host), sink_(sink), alarm_(host.nic.targets, this) {}
   ~SimChannel() override {
     if (port_ == 0) return;
+    host_.nic.users--;
     sink_.on_turn(host_.environment.now());  // what was posted before the end is sent
     host_.nic.network.close_port(host_.nic.host, port_);
     for (transport::SimPacket* packet : received_) host_.nic.network.give_packet(packet);
@@ -57,8 +58,10 @@ class SimChannel final : public ManagementChannel, private transport::SimPort, p
     for (uint32_t next = port != 0 ? port : 49152; port_ == 0 && next <= (port != 0 ? port : 65535u); next++) {
       port_ = host_.nic.network.open_port(host_.nic.host, this, next);
     }
-    if (port_ != 0) wake();
-    return port_ != 0;
+    if (port_ == 0) return false;
+    host_.nic.users++;
+    wake();
+    return true;
   }
 
   void send(std::string_view to, std::span<const std::byte> bytes) override {
@@ -89,7 +92,7 @@ class SimChannel final : public ManagementChannel, private transport::SimPort, p
   void on_event() override {
     alarm_.on_event();
     const Picoseconds now = host_.now();
-    if (host_.paused_until > now) return alarm_.set(host_.paused_until);
+    if (host_.is_paused()) return alarm_.set(host_.awake_at(now));
     for (transport::SimPacket* packet : std::exchange(received_, {})) {
       if (from_.first != packet->from_host || from_.second != packet->from_port) {
         from_ = {packet->from_host, packet->from_port};
@@ -146,7 +149,7 @@ class SimWorkerPool final : public WorkerPool, private transport::EventTarget {
   void on_event() override {
     alarm_.on_event();
     const Picoseconds now = host_.now();
-    if (host_.paused_until > now) return alarm_.set(host_.paused_until);
+    if (host_.is_paused()) return alarm_.set(host_.awake_at(now));
     // In the order in which they end; those that end together in the order in which they came.
     std::vector<Task> over;
     std::erase_if(tasks_, [&](Task& task) {
@@ -155,7 +158,9 @@ class SimWorkerPool final : public WorkerPool, private transport::EventTarget {
       return true;
     });
     std::stable_sort(over.begin(), over.end(), [](const Task& a, const Task& b) { return a.end < b.end; });
+    host_.callbacks++;
     for (Task& task : over) task.run();
+    host_.callbacks--;
     for (const Task& task : tasks_) alarm_.set(host_.awake_at(task.end));
   }
 

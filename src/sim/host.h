@@ -2,6 +2,7 @@
 // Sim room. One thread for everything.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,17 +25,26 @@ class HostCore {
       : nic(network, targets, index, 1'000'000'000'000 + seed % 1'000'000'000'000), environment(*this), random(seed) {}
 
   transport::Picoseconds now() const { return nic.network.events().now(); }
-  /// Not before this does any thread of the host run.
-  transport::Picoseconds awake_at(transport::Picoseconds at) const { return at > paused_until ? at : paused_until; }
+  /// Not before this does any thread of the host run. While it is paused it is asked again now and then: the pause may
+  /// end early.
+  transport::Picoseconds awake_at(transport::Picoseconds at) const {
+    if (at >= paused_until) return at;
+    return std::max(at, std::min(paused_until, now() + kPauseCheck));
+  }
+  bool is_paused() const { return paused_until > now(); }
 
   transport::SimNic nic;
   HostEnvironment environment;
   std::mt19937_64 random;
   transport::Picoseconds paused_until = 0;
+  uint32_t callbacks = 0;  ///< of its program that are running, but for those in its endpoints' loops
   std::function<Duration()> worker_time;
   std::vector<std::unique_ptr<Loop>> loops;
   std::shared_ptr<void> program;
   bool is_up = false;
+
+ private:
+  static constexpr transport::Picoseconds kPauseCheck = 1'000'000 * transport::kPicosecondsPerNs;
 };
 
 }  // namespace tern::sim

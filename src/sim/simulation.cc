@@ -2,7 +2,8 @@
 #include <tern/sim.h>
 
 #include <algorithm>
-#include <deque>
+#include <cstdio>
+#include <cstdlib>
 #include <unordered_map>
 #include <utility>
 
@@ -23,10 +24,13 @@ namespace {
 
 constexpr size_t kFrameBytesMin = SimImpl::kFrameHeaderBytes + wire::kHeaderBytes + wire::kPayloadBytesMin;
 constexpr size_t kFrameBytesMax = 9018;
-constexpr uint32_t kHostsMax = (1u << 24) - 2;  ///< 10.0.0.0/8
+
+/// The longest time that anything takes, 53 days: for ever.
+constexpr Picoseconds kForever = Picoseconds{1} << 62;
 
 Picoseconds to_ps(Duration duration) {
-  return static_cast<Picoseconds>(std::max<int64_t>(duration.count(), 0)) * kPicosecondsPerNs;
+  constexpr auto kMost = static_cast<int64_t>(kForever / kPicosecondsPerNs);
+  return static_cast<Picoseconds>(std::clamp<int64_t>(duration.count(), 0, kMost)) * kPicosecondsPerNs;
 }
 
 transport::SimCost to_cost(const HostCost& cost) {
@@ -65,6 +69,7 @@ Sim::Options Host::transport_options() {
 }
 
 Status Host::run(Rpc<Sim>& rpc) {
+  if (rpc.core().is_closed()) return {Code::kMisuse, "the endpoint is closed"};
   SimImpl& impl = rpc.core().transport();
   if (&impl.nic() != &core_->nic) {
     return {Code::kMisuse, "the endpoint is another host's: make it with this host's transport_options()"};
@@ -78,13 +83,15 @@ Status Host::boot(std::function<std::shared_ptr<void>(Host&)> program) {
   if (core_->is_up) return {Code::kMisuse, "the host is up: crash() it first"};
   core_->is_up = true;
   core_->nic.network.set_host_up(core_->nic.host, true);
+  core_->callbacks++;
   core_->program = program(*this);
+  core_->callbacks--;
   return {};
 }
 
 Status Host::crash() {
   if (!core_->is_up) return {};
-  if (core_->nic.running != nullptr) {
+  if (core_->nic.running != nullptr || core_->callbacks != 0) {
     return {Code::kMisuse, "crash() from outside of the host's own callbacks: use Simulation::after()"};
   }
   core_->is_up = false;
@@ -98,7 +105,8 @@ void* Host::program() const { return core_->program.get(); }
 Duration Host::now() const { return core_->environment.now(); }
 
 void Host::spend(Duration duration) {
-  if (core_->nic.running != nullptr) core_->nic.running->spend(to_ps(duration));
+  SimImpl* const thread = core_->nic.running != nullptr ? core_->nic.running : core_->nic.polling;
+  if (thread != nullptr) thread->spend(to_ps(duration));
 }
 
 void Host::set_worker_time(std::function<Duration()> time) { core_->worker_time = std::move(time); }
@@ -106,6 +114,7 @@ void Host::set_cost(const HostCost& cost) { core_->nic.cost = to_cost(cost); }
 
 void Host::set_slowness(double factor) {
   constexpr double kMax = 1'000'000;
+  if (!(factor >= 0)) factor = 1;
   core_->nic.slowness =
       static_cast<uint64_t>(std::clamp(factor, 0.0, kMax) * static_cast<double>(transport::SimNic::kHealthy));
 }
@@ -154,7 +163,6 @@ Simulation::Simulation(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<Simulation>> Simulation::create(const Topology& topology, SimulationOptions options) {
   if (Status status = topology.check(); !status.ok()) return status;
-  if (topology.hosts() > kHostsMax) return Status(Code::kMisuse, "a simulation has at most 16777214 hosts");
   if (options.frame_bytes < kFrameBytesMin || options.frame_bytes > kFrameBytesMax) {
     return Status(Code::kMisuse, "SimulationOptions::frame_bytes is 578 to 9018");
   }
@@ -170,6 +178,15 @@ Result<std::unique_ptr<Simulation>> Simulation::create(const Topology& topology,
 
 Simulation::~Simulation() {
   for (const auto& host : impl_->hosts) (void)host->crash();  // nobody's callback runs
+  for (const auto& host : impl_->hosts) {
+    if (host->core_->nic.users == 0) continue;
+    std::fputs(
+        "tern: a Simulation was destroyed before an endpoint or a Nexus that was made in it: let these be parts of "
+        "what "
+        "Host::boot() makes, or destroy them first\n",
+        stderr);
+    std::abort();
+  }
   impl_->hosts.clear();
 }
 

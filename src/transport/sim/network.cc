@@ -390,7 +390,7 @@ void Network::close_port(uint32_t host, uint32_t number) {
   SimPacket* waiting = std::exchange(out.first, nullptr);
   while (waiting != nullptr) {
     SimPacket* const packet = std::exchange(waiting, waiting->next);
-    if (packet->from_port == number) {
+    if (packet->from_port == number && packet->source != nullptr) {
       impl_->note(kDrop, *packet, &out);
       impl_->packets.give(packet);
     } else {

@@ -81,7 +81,8 @@ class TERN_API Network {
   /// `number`: the wanted one, below 65536, or 0: one from there on that the host has never had. The number, or 0: it
   /// is taken.
   uint32_t open_port(uint32_t host, SimPort* port, uint32_t number = 0);
-  /// What the host's interface has from it and has not begun to transmit is dropped; the port is not called any more.
+  /// The port is not called any more. What the host's interface has from it and has not begun to transmit is dropped,
+  /// if the port has the memory; else it leaves, as a socket's packets do when it is closed.
   void close_port(uint32_t host, uint32_t number);
   /// Puts it at the end of the queue of its from_host's interface. Addresses, frame_bytes and content_bytes are set;
   /// the port is open. Where it goes to is not trusted.

@@ -59,6 +59,8 @@ class SimNic {
   SimCost cost;
   uint64_t slowness = kHealthy;  ///< in 1/kHealthy
   SimImpl* running = nullptr;    ///< the endpoint whose loop the driver is in
+  SimImpl* polling = nullptr;    ///< the endpoint whose loop was last run by its owner instead
+  uint32_t users = 0;            ///< endpoints and management channels that know this object
   static constexpr uint64_t kHealthy = 1024;
 
   Picoseconds slowed(Picoseconds time) const { return time * slowness / kHealthy; }

@@ -41,6 +41,7 @@ SimImpl::SimImpl(const Options& options)
       address_(kAddressBytes),
       name_(nic_.targets.add(this)) {
   port_ = nic_.network.open_port(nic_.host, this);
+  nic_.users++;
   store_u32(address_.data(), nic_.host);
   store_u32(address_.data() + 4, port_);
   store_u32(address_.data() + 8, payload_bytes_max_);
@@ -52,7 +53,9 @@ SimImpl::~SimImpl() {
   for (PacketList* list : {&received_, &burst_, &on_hold_}) {
     while (!list->empty()) nic_.network.give_packet(list->take());
   }
+  nic_.users--;
   if (nic_.running == this) nic_.running = nullptr;
+  if (nic_.polling == this) nic_.polling = nullptr;
   if (driver_ != nullptr) driver_->on_gone();
 }
 

@@ -97,8 +97,6 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   }
   /// The running callback takes so much time.
   void spend(Picoseconds time) { thread_time_ = thread_time() + nic_.slowed(time); }
-  /// Not before: the CPU is away.
-  void stay_away_until(Picoseconds time) { thread_time_ = std::max(thread_time_, time); }
 
  private:
   static constexpr size_t kBurstPackets = 64;  ///< of a receive()
@@ -174,7 +172,10 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
 
 template <class Visit>
 size_t SimImpl::receive(Visit&& visit) {
-  if (received_.empty() && !is_driven()) poll_in_vain();
+  if (!is_driven()) {
+    if (received_.empty()) poll_in_vain();
+    nic_.polling = this;
+  }
   thread_time_ = thread_time();
   work(nic_.cost.iteration);
   size_t packets = 0;
