@@ -18,25 +18,31 @@ class SimClock {
   explicit SimClock(uint64_t begin_ns) : base_ns_(begin_ns) {}
 
   uint64_t ns(Picoseconds at) const {
+    if (rate_ == kTrue) [[likely]]
+      return base_ns_ + (at - base_) / kPicosecondsPerNs;
     return base_ns_ + static_cast<uint64_t>(static_cast<unsigned __int128>(at - base_) * rate_ / kUnit);
   }
   /// The first moment at which ns() is at least `ns`.
   Picoseconds when(uint64_t ns) const {
     if (ns <= base_ns_) return base_;
+    if (rate_ == kTrue) [[likely]]
+      return ns - base_ns_ > (UINT64_MAX - base_) / kPicosecondsPerNs ? UINT64_MAX
+                                                                      : base_ + (ns - base_ns_) * kPicosecondsPerNs;
     const auto elapsed = (static_cast<unsigned __int128>(ns - base_ns_) * kUnit + rate_ - 1) / rate_;
     return elapsed > UINT64_MAX - base_ ? UINT64_MAX : base_ + static_cast<Picoseconds>(elapsed);
   }
   void set_drift(Picoseconds now, int32_t ppm) {
     base_ns_ = ns(now);
     base_ = now;
-    rate_ = static_cast<uint64_t>(1'000'000 + ppm);
+    rate_ = static_cast<uint64_t>(static_cast<int64_t>(kTrue) + ppm);
   }
 
  private:
-  static constexpr uint64_t kUnit = 1'000'000 * kPicosecondsPerNs;
+  static constexpr uint64_t kTrue = 1'000'000;
+  static constexpr uint64_t kUnit = kTrue * kPicosecondsPerNs;
   Picoseconds base_ = 0;
   uint64_t base_ns_;
-  uint64_t rate_ = 1'000'000;  ///< ns of this clock in kUnit ps
+  uint64_t rate_ = kTrue;  ///< ns of this clock in kUnit ps
 };
 
 /// Costs of CPU time in picoseconds.
