@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace tern::transport {
 
 struct EventQueue::IsLater {
@@ -13,30 +15,30 @@ struct EventQueue::IsLater {
 EventQueue::EventQueue() = default;
 EventQueue::~EventQueue() = default;
 
-// From there to the end of the arrays, then from their beginning, until the rest of that word: nothing in the calendar
-// is before now, and nothing a whole round after it.
+void EventQueue::is_past(Picoseconds at) const {
+  CHECK(at, >=, now_);
+  __builtin_unreachable();
+}
+
+void EventQueue::is_out_of_memory() { base::check_failed(__FILE__, __LINE__, "there is memory for events", ""); }
+
+// From there to the end of the array, then from its beginning to the rest of that word: nothing in the calendar is
+// before now, and nothing a whole round after it. The buckets of a microsecond without events are 31 words.
 uint64_t EventQueue::first_bucket_after(uint64_t word) const {
-  word++;
-  for (size_t i = 0; i <= summary_.size(); i++) {  // the last one is the first one's beginning
-    const uint64_t words = summary_[word / 64 % summary_.size()] >> word % 64;
-    if (words != 0) {
-      word = (word + static_cast<uint64_t>(std::countr_zero(words))) % kWords;
-      return word * 64 + static_cast<uint64_t>(std::countr_zero(words_[word]));
-    }
-    word = (word / 64 + 1) * 64;
-  }
-  return kBuckets;
+  do {
+    word = (word + 1) % kWords;
+  } while (words_[word] == 0);
+  return word * 64 + static_cast<uint64_t>(std::countr_zero(words_[word]));
 }
 
 Picoseconds EventQueue::next() const {
-  CHECK(size_, !=, 0u);
-  const uint64_t index = first_bucket();
-  return index == kBuckets ? far_at_ : std::min(far_at_, last_[index]->next->what.at);
+  CHECK(empty(), ==, false);
+  return near_.taken() == 0 ? far_at_ : std::min(far_at_, last_[first_bucket()]->next->what.at);
 }
 
 bool EventQueue::step(Picoseconds until) {
+  if (near_.taken() == 0) return step_far(until);
   const uint64_t index = first_bucket();
-  if (index == kBuckets) return step_far(until);
   Event* const last = last_[index];
   Event* const event = last->next;
   const What what = event->what;
@@ -44,13 +46,11 @@ bool EventQueue::step(Picoseconds until) {
   if (event == last) {
     last_[index] = nullptr;
     words_[index / 64] &= ~(uint64_t{1} << index % 64);
-    if (words_[index / 64] == 0) summary_[index / 4096] &= ~(uint64_t{1} << index / 64 % 64);
   } else {
     last->next = event->next;
     __builtin_prefetch(event->next->what.context);
   }
-  pool_.give(event);
-  size_--;
+  near_.give(event);
   now_ = what.at;
   what.run(what.context, what.argument);
   return true;
@@ -79,7 +79,6 @@ bool EventQueue::step_far(Picoseconds until) {
   std::pop_heap(far_.begin(), far_.end(), IsLater());
   far_.pop_back();
   far_at_ = far_.empty() ? UINT64_MAX : far_.front().what.at;
-  size_--;
   now_ = what.at;
   what.run(what.context, what.argument);
   return true;

@@ -14,7 +14,6 @@
 
 #include <tern/detail/export.h>
 
-#include "base/check.h"
 #include "base/pool.h"
 
 namespace tern::transport {
@@ -33,17 +32,19 @@ class TERN_API EventQueue {
   EventQueue& operator=(const EventQueue&) = delete;
 
   Picoseconds now() const { return now_; }
-  bool empty() const { return size_ == 0; }
-  size_t size() const { return size_; }
+  bool empty() const { return size() == 0; }
+  size_t size() const { return near_.taken() + far_.size(); }
   /// Only when not empty.
   Picoseconds next() const;
   /// Calls run(context, argument) at `at`, which is not before now().
   void add(Picoseconds at, Run run, void* context, uint64_t argument) {
-    CHECK(at, >=, now_);
-    size_++;
-    if (bucket_of(at) - bucket_of(now_) >= kBuckets) return add_far({at, run, context, argument});
-    Event* event = pool_.take(Event{nullptr, {at, run, context, argument}});
-    CHECK(event != nullptr, ==, true);  // a simulation whose machine has no memory left
+    if (at < now_) [[unlikely]]
+      is_past(at);
+    if (bucket_of(at) - bucket_of(now_) >= kBuckets) [[unlikely]]
+      return add_far({at, run, context, argument});
+    Event* const event = near_.take(Event{nullptr, {at, run, context, argument}});
+    if (event == nullptr) [[unlikely]]
+      is_out_of_memory();
     insert(*event);
   }
   /// Runs the earliest event, if there is one at `until` or before; else the time is `until`. True: it ran one.
@@ -78,7 +79,6 @@ class TERN_API EventQueue {
     if (last == nullptr) {
       last = event.next = &event;
       words_[index / 64] |= uint64_t{1} << index % 64;
-      summary_[index / 4096] |= uint64_t{1} << index / 64 % 64;
       return;
     }
     if (last->what.at > event.what.at) return insert_before(*last, event);
@@ -86,7 +86,7 @@ class TERN_API EventQueue {
     last = last->next = &event;
   }
   static void insert_before(Event& last, Event& event);
-  /// Of the earliest event of the calendar; kBuckets: it is empty.
+  /// Of the earliest event of the calendar, which is not empty.
   uint64_t first_bucket() const {
     const uint64_t start = bucket_of(now_) % kBuckets;
     const uint64_t here = words_[start / 64] >> start % 64;
@@ -95,15 +95,15 @@ class TERN_API EventQueue {
   uint64_t first_bucket_after(uint64_t word) const;
   void add_far(const What& what);
   bool step_far(Picoseconds until);
+  [[noreturn]] void is_past(Picoseconds at) const;
+  [[noreturn]] static void is_out_of_memory();
 
   Picoseconds now_ = 0;
-  size_t size_ = 0;
-  Picoseconds far_at_ = UINT64_MAX;  ///< of the earliest one in `far_`
-  std::array<uint64_t, kWords> words_{};
-  std::array<uint64_t, kWords / 64> summary_{};  ///< words that are not 0
-  std::array<Event*, kBuckets> last_{};          ///< of each bucket: a ring, whose first event is the last one's next
-  base::Pool<Event> pool_;
-  std::vector<Far> far_;  ///< a heap
+  Picoseconds far_at_ = UINT64_MAX;       ///< of the earliest one in `far_`
+  std::array<uint64_t, kWords> words_{};  ///< a bit for each bucket that is not empty
+  std::array<Event*, kBuckets> last_{};   ///< of each bucket: a ring, whose first event is the last one's next
+  base::Pool<Event> near_;                ///< those of the calendar
+  std::vector<Far> far_;                  ///< a heap
   uint64_t sequence_ = 0;
 };
 

@@ -29,16 +29,17 @@ constexpr uint64_t kMix2 = 0xbf58476d1ce4e5b9;
 constexpr uint64_t kMix3 = 0x94d049bb133111eb;
 constexpr uint64_t kMix4 = 0xc2b2ae3d27d4eb4f;
 
-/// What a packet met, for the trace.
-enum What : uint64_t { kDeparture, kAtSwitch, kArrival, kMark, kDuplicate, kCorrupt, kDrop };
+/// What a packet met, for the trace. Its arrival at a switch shows in what becomes of it there.
+enum What : uint64_t { kDeparture, kArrival, kMark, kDuplicate, kCorrupt, kDrop };
 
 uint64_t mixed(uint64_t x) {
   x = (x ^ (x >> 32)) * kMix2;
   x = (x ^ (x >> 29)) * kMix3;
   return x ^ (x >> 32);
 }
-uint64_t hosts_of(const SimPacket& packet) { return uint64_t{packet.from_host} << 32 | packet.to_host; }
-uint64_t ports_of(const SimPacket& packet) { return uint64_t{packet.from_port} << 32 | packet.to_port; }
+// In the order of the fields: one load each.
+uint64_t hosts_of(const SimPacket& packet) { return uint64_t{packet.to_host} << 32 | packet.from_host; }
+uint64_t ports_of(const SimPacket& packet) { return uint64_t{packet.to_port} << 32 | packet.from_port; }
 uint64_t picoseconds(Duration duration) { return static_cast<uint64_t>(duration.count()) * kPicosecondsPerNs; }
 
 }  // namespace
@@ -47,7 +48,7 @@ struct Network::Impl {
   struct Switch {
     sim::SwitchOptions options;
     uint64_t occupied_bytes = 0;  ///< by all its queues
-    uint64_t salt = 0;            ///< so that no two switches choose alike
+    uint64_t salt = 0;            ///< odd: no two switches choose alike
   };
   struct Host {
     uint32_t interface = 0;  ///< its output
@@ -67,7 +68,7 @@ struct Network::Impl {
 
   Impl(const sim::Topology& topology, uint64_t seed, size_t frame_bytes_max)
       : random(seed), packets(frame_bytes_max), hosts(topology.hosts()) {
-    for (const sim::SwitchOptions& options : topology.switches()) switches.push_back({options, 0, random()});
+    for (const sim::SwitchOptions& options : topology.switches()) switches.push_back({options, 0, random() | 1});
     outputs.reserve(2 * topology.links().size());
     for (const sim::Topology::Link& link : topology.links()) {
       add_cable(link.a, link.b, link.options);
@@ -181,7 +182,6 @@ struct Network::Impl {
     Impl& network = *in.network;
     if (packet->epoch != in.epoch) return network.drop(packet, network.counters.dropped_fault);
     SimOutput& out = *packet->out;
-    network.note(kAtSwitch, *packet, &out);
     if (network.is_idle(out)) return network.depart(out, packet);
     if (network.admit(out, *packet)) return network.join(out, packet);
     network.drop(packet, network.counters.dropped_buffer_full);
@@ -242,7 +242,8 @@ struct Network::Impl {
     if (to.at == at) return &outputs[to.downlink];
     const std::span<const uint32_t> ways = routes.outputs(at, to.at);
     if (ways.size() <= 1) return ways.empty() ? nullptr : &outputs[ways.front()];
-    return &outputs[ways[(mixed(packet.flow ^ switches[at].salt) >> 32) * ways.size() >> 32]];
+    const auto chosen = static_cast<uint32_t>(packet.flow * switches[at].salt >> 32);
+    return &outputs[ways[chosen * ways.size() >> 32]];
   }
 
   SimPort* find_port(uint32_t host, uint32_t number) const {
@@ -344,7 +345,7 @@ struct Network::Impl {
   std::vector<SimOutput> outputs;
   std::vector<Cable> cables;  ///< by output
   Routes routes;
-  std::set<uint64_t> partitions;  ///< from_host << 32 | to_host
+  std::set<uint64_t> partitions;  ///< hosts_of() their packets
   uint64_t hash = 0;
   std::function<void(const SimPacket&, bool)> tap;
   sim::NetworkCounters counters;
@@ -433,7 +434,7 @@ bool Network::set_link_up(sim::Node a, sim::Node b, bool up) {
 }
 
 void Network::set_partition(uint32_t from_host, uint32_t to_host, bool is_cut) {
-  const uint64_t pair = uint64_t{from_host} << 32 | to_host;
+  const uint64_t pair = uint64_t{to_host} << 32 | from_host;
   if (is_cut) {
     impl_->partitions.insert(pair);
   } else {
