@@ -176,6 +176,7 @@ class Parser {
     if (count < 1 || count > kHostsMax || count != std::floor(count)) line.fail("COUNT is not from 1 to 1048576");
     const Node at = find(line, name);
     const LinkOptions options = take_link_options(line);
+    if (topology_.hosts() + count > kHostsMax) line.fail("there are more than 1048576 hosts");
     if (!line.error().empty()) return;
     for (double i = 0; i < count; i++) topology_.connect(topology_.add_host(), at, options);
   }

@@ -211,6 +211,7 @@ TEST(TopologyText, parse__names_the_line_and_what_is_wrong) {
   for (const std::string count : {"0", "1.5", "1048577"}) {
     EXPECT_EQ(error("switch a\nhosts " + count + " a"), "line 2: COUNT is not from 1 to 1048576");
   }
+  EXPECT_EQ(error("switch a\nhosts 1048576 a\nhosts 1 a"), "line 3: there are more than 1048576 hosts");
   for (const std::string count : {"0", "2.5", "1025"}) {
     EXPECT_EQ(error("switch a\nswitch b\nlink a b count=" + count), "line 3: count is not from 1 to 1024");
   }
