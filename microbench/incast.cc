@@ -21,7 +21,7 @@ DEFINE_bool(background, false, "all hosts but the victim exchange --background_s
 DEFINE_uint64(hosts, 0, "of the cluster, at most 200; 0: as many as it takes, but at least 101");
 DEFINE_uint64(size, 8 << 20, "bytes of a request of a flow");
 DEFINE_uint64(background_size, 64 << 10, "bytes of a request and of its response in the background");
-DEFINE_uint64(credits, 0, "the victim's receive queue has room for so many packets of each flow; 0: the default queue");
+DEFINE_uint64(credits, 0, "packets that each flow may have on their way to the victim; 0: sized by its downlink");
 
 namespace {
 
@@ -288,6 +288,7 @@ class Incast {
   tern::Status add_victim() {
     tern::RpcOptions options = options_of(kVictimEndpoint);
     options.receive_budget_bytes = 2 * senders_wanted() * FLAGS_size + options.receive_budget_bytes;
+    options.credit_limit = static_cast<uint32_t>(FLAGS_credits);
     const auto queue_packets = static_cast<uint32_t>(FLAGS_credits * senders_wanted());
     auto victim = cluster_.add_endpoint(kVictim, options, queue_packets);
     if (!victim.ok()) return victim.status();

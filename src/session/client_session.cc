@@ -102,6 +102,7 @@ bool ClientSession::on_path_reply(const wire::Header& header, uint32_t payload_b
     return false;  // none was sent
   note_server_packet(header, now_ns);
   if (state_ == State::kOpen) return false;
+  if (terms_.credits_last_ns != UINT64_MAX) fall_back_to_start_credits();
   slots_ = terms_.window <= kFirstSlots ? first_slots_ : new (std::nothrow) ClientSlot*[terms_.window]();
   if (slots_ == nullptr) return false;
   window_ = terms_.window;
@@ -765,6 +766,7 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
   if (busy_mask() == 0) {
     // Tell the server once that its responses have arrived (clause 5.5), then rest.
     was_busy_ = false;
+    forget_old_credits(now_ns);
     if (report_at_ns_ == UINT64_MAX && !is_report_due()) {
       if (reported_number_ == next_number_) {
         result.is_idle = true;

@@ -45,6 +45,7 @@ class Heard {
   }
   /// In this epoch so far, or in the last one, if these were more; at least 1.
   uint32_t count() const { return std::max({before_, now_, 1u}); }
+  bool empty() const { return now_ == 0 && before_ == 0; }
   bool has_grown() const { return now_ > before_; }
   /// `was_silent`: there was time for a whole epoch since the last one.
   void start_epoch(bool was_silent) {
@@ -60,8 +61,8 @@ class Heard {
 };
 
 /// The limit that the server sessions of one endpoint grant. The receive queue is divided by all that were heard in
-/// 10 ms. Of the downlink, short requests take what they need, for their clients mostly want one packet at a time; the
-/// rest is divided by those that send long ones.
+/// 10 ms, the downlink by those that were heard lately. But if some send long requests, the others count for no more
+/// than the packets that come from them, for these mostly want one packet at a time.
 class CreditPolicy {
  public:
   struct Terms {
@@ -83,10 +84,10 @@ class CreditPolicy {
   }
 
   uint8_t limit() const { return limit_; }
-  /// Of a session that begins, or begins anew after a rest: with `sessions` in all, they all may do so at once.
+  /// Of a session that begins, or begins anew after a rest, the last of `sessions`: all may do so at once.
   uint8_t start_limit(size_t sessions) const {
     if (terms_.fixed_limit != 0 || terms_.downlink_packets == 0) return limit_;
-    const size_t share = terms_.downlink_packets / std::max<size_t>(sessions, 1);
+    const size_t share = terms_.downlink_packets / 4 / std::max<size_t>(sessions, 1);
     return static_cast<uint8_t>(std::clamp<size_t>(share, 1, std::min<size_t>(kStartMax, limit_)));
   }
 
@@ -131,7 +132,7 @@ class CreditPolicy {
     uint32_t share = terms_.queue_packets / std::max(queue_heard_before_, 1u);
     if (terms_.downlink_packets != 0) {
       const uint32_t equal = terms_.downlink_packets / all_.count();
-      const uint32_t rest = (terms_.downlink_packets - short_packets_) / long_.count();
+      const uint32_t rest = long_.empty() ? 0 : (terms_.downlink_packets - short_packets_) / long_.count();
       share = std::min(share, std::max(equal, rest));
     }
     if (terms_.fixed_limit != 0) share = terms_.fixed_limit;

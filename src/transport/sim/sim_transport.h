@@ -60,6 +60,7 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   uint32_t payload_bytes_max() const { return payload_bytes_max_; }
   uint32_t receive_queue_packets() const { return options_.receive_queue_packets; }
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
+  uint64_t downlink_bytes_per_sec() const { return link_bytes_per_sec_; }  ///< one endpoint of a host is assumed
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
   uint64_t ticket() const { return queued_; }

@@ -105,11 +105,11 @@ TEST(CreditPolicy, more_that_are_heard_count_at_once_and_fewer_after_an_epoch) {
 TEST(CreditPolicy, sessions_that_rest_may_all_begin_at_once) {
   CreditPolicy policy({.queue_packets = 4096, .downlink_packets = 74}, 0);
   EXPECT_EQ(policy.start_limit(1), 8);
-  EXPECT_EQ(policy.start_limit(10), 7);
+  EXPECT_EQ(policy.start_limit(4), 4);
   EXPECT_EQ(policy.start_limit(20'000), 1);
   uint32_t sum = 0;
   for (size_t sessions = 1; sessions <= 250; sessions++) sum += policy.start_limit(sessions);
-  EXPECT_LE(sum * kPacketBytes, 500'000u);
+  EXPECT_LE(sum, 280u);  // hardly more than the one that each may always have
 }
 
 TEST(CreditPolicy, the_queue_bounds_what_the_downlink_would_take) {
@@ -256,7 +256,7 @@ TEST_P(Incast, a_busy_link_a_short_queue_and_fair_shares) {
   Bottleneck world(GetParam());
   for (size_t i = 0; i < GetParam(); i++) world.start(i);
   world.run_for(kMs);
-  EXPECT_LE(world.rtts.size() == 0 ? 0 : *std::max_element(world.rtts.begin(), world.rtts.end()), 300'000u);
+  EXPECT_LE(world.rtts.size() == 0 ? 0 : *std::max_element(world.rtts.begin(), world.rtts.end()), 200'000u);
   world.forget();
   world.run_for(10 * kMs);
   EXPECT_GE(world.utilization(), 0.99);
