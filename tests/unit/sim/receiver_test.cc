@@ -1,0 +1,146 @@
+// What receivers do against incast, of requests and of responses, without any congestion controller at the senders:
+// whole endpoints in the simulated network. The policy alone is in unit/session/credit_policy_test.cc.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <tern/rpc.h>
+#include <tern/sim.h>
+
+namespace tern::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr uint16_t kFetch = 1;                             ///< answered with as many bytes as the request says
+constexpr uint16_t kPut = 2;                               ///< answered with nothing
+constexpr double kPayloadBytesPerNs = 3.125 * 958 / 1048;  ///< 25 Gbit/s, frames of 1024 B
+
+struct Peer {
+  Peer(Host& host, RpcOptions options) {
+    auto made = Nexus::create(host.uri(), host.nexus_options());
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    nexus = std::move(*made);
+    options.huge_pages = false;
+    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), options);
+    EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
+    rpc = std::move(*endpoint);
+    EXPECT_TRUE(rpc->on_request(kFetch,
+                                [](Request request) {
+                                  uint64_t bytes = 0;
+                                  std::memcpy(&bytes, request.bytes().data(), sizeof(bytes));
+                                  EXPECT_TRUE(request.response(bytes).ok());
+                                  request.respond();
+                                })
+                    .ok());
+    EXPECT_TRUE(rpc->on_request(kPut, [](Request request) { request.respond(); }).ok());
+    EXPECT_TRUE(host.run(*rpc).ok());
+  }
+  std::unique_ptr<Nexus> nexus;
+  std::unique_ptr<Rpc<Sim>> rpc;
+};
+
+class ReceiverTest : public testing::Test {
+ protected:
+  void make(uint32_t hosts, RpcOptions options = {}) {
+    auto made = Simulation::create(Topology::star(hosts), {.seed = 3});
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    simulation_ = std::move(*made);
+    for (uint32_t i = 0; i < hosts; i++) {
+      const auto program = [options](Host& host) { return std::make_shared<Peer>(host, options); };
+      ASSERT_TRUE(simulation_->host(i).boot(program).ok());
+    }
+  }
+  Rpc<Sim>& rpc(uint32_t host) { return *static_cast<Peer*>(simulation_->host(host).program())->rpc; }
+  /// Sessions from `host` to all others, or from all others to it.
+  std::vector<Session> connect(uint32_t host, bool is_client) {
+    std::vector<Session> sessions;
+    for (uint32_t i = 0; i < simulation_->hosts(); i++) {
+      if (i == host) continue;
+      auto session = rpc(is_client ? host : i).create_session(simulation_->host(is_client ? i : host).uri());
+      EXPECT_TRUE(session.ok()) << session.status().message();
+      sessions.push_back(*session);
+    }
+    const auto are_open = [&] {
+      for (size_t i = 0; i < sessions.size(); i++) {
+        if (!rpc(is_client ? host : client_of(host, i)).is_open(sessions[i])) return false;
+      }
+      return true;
+    };
+    EXPECT_TRUE(simulation_->run_until(are_open, 50ms));
+    simulation_->run_for(1ms);
+    return sessions;
+  }
+  static uint32_t client_of(uint32_t host, size_t index) {
+    const auto i = static_cast<uint32_t>(index);
+    return i < host ? i : i + 1;
+  }
+  void fetch(Rpc<Sim>& client, Session session, uint64_t bytes, std::vector<Duration>& ends) {
+    MsgBuf request = client.alloc_msgbuf(sizeof(bytes));
+    std::memcpy(request.bytes().data(), &bytes, sizeof(bytes));
+    call(client, session, kFetch, std::move(request), bytes, ends);
+  }
+  void put(Rpc<Sim>& client, Session session, uint64_t bytes, std::vector<Duration>& ends) {
+    call(client, session, kPut, client.alloc_msgbuf(bytes), 1, ends);
+  }
+  void call(Rpc<Sim>& client, Session session, uint16_t type, MsgBuf request, size_t room,
+            std::vector<Duration>& ends) {
+    const auto then = [this, &ends](Completion& done) {
+      EXPECT_TRUE(done.status.ok()) << done.status.message();
+      ends.push_back(simulation_->now());
+    };
+    auto call = client.enqueue_request(session, type, std::move(request), client.alloc_msgbuf(room), then);
+    EXPECT_TRUE(call.ok()) << call.status().message();
+  }
+  /// What the queue in front of the one receiver was at most, as time.
+  Duration longest_queue() const { return Duration(simulation_->counters().queue_bytes_max * 8 / 25); }
+  void expect_nothing_lost() const {
+    EXPECT_EQ(simulation_->counters().dropped_buffer_full, 0u);
+    EXPECT_EQ(simulation_->counters().dropped_receive_full, 0u);
+  }
+  static double gbps_of_line(uint64_t bytes, Duration time) {
+    return static_cast<double>(bytes) / static_cast<double>(time.count()) / kPayloadBytesPerNs;
+  }
+
+  std::unique_ptr<Simulation> simulation_;
+};
+
+class FanIn : public ReceiverTest, public testing::WithParamInterface<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(peers, FanIn, testing::Values(1, 2, 8, 64),
+                         [](const auto& peers) { return std::to_string(peers.param); });
+
+TEST_P(FanIn, of_responses) {
+  constexpr uint64_t kBytes = 1 << 20;
+  make(GetParam() + 1);
+  const auto sessions = connect(0, true);
+  std::vector<Duration> ends;
+  const Duration begin = simulation_->now();
+  for (const Session session : sessions) fetch(rpc(0), session, kBytes, ends);
+  ASSERT_TRUE(simulation_->run_until([&] { return ends.size() == sessions.size(); }, 200ms)) << ends.size();
+  expect_nothing_lost();
+  EXPECT_GE(gbps_of_line(kBytes * sessions.size(), ends.back() - begin), 0.95);
+  EXPECT_LE(longest_queue(), 110us);  // at first: each has packet 0 of its response on its way
+  EXPECT_GE((ends.front() - begin) * 10, (ends.back() - begin) * 9);  // all have the same share
+}
+
+TEST_P(FanIn, of_requests) {
+  constexpr uint64_t kBytes = 1 << 20;
+  make(GetParam() + 1);
+  const auto sessions = connect(0, false);
+  std::vector<Duration> ends;
+  const Duration begin = simulation_->now();
+  for (size_t i = 0; i < sessions.size(); i++) put(rpc(client_of(0, i)), sessions[i], kBytes, ends);
+  ASSERT_TRUE(simulation_->run_until([&] { return ends.size() == sessions.size(); }, 200ms)) << ends.size();
+  expect_nothing_lost();
+  EXPECT_GE(gbps_of_line(kBytes * sessions.size(), ends.back() - begin), 0.95);
+  EXPECT_LE(longest_queue(), 150us);  // at first: the first that are heard do not know how many they are
+  EXPECT_GE((ends.front() - begin) * 10, (ends.back() - begin) * 8);
+}
+
+}  // namespace
+}  // namespace tern::sim
