@@ -62,6 +62,7 @@ WRONG_OF_NAME = {
     'pattern': ['round'],
     'role': ['king'],
     'rpcs': ['0'],
+    'scenario': ['storm'],
     'seconds': ['0', '1e9'],
     'segments': ['0', '1000'],
     'server': ['nowhere', '127.0.0.1', ':', '127.0.0.1:99999', '127.0.0.1:x', '203.0.113.1:0', 'a b:1'],

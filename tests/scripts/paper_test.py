@@ -1,0 +1,230 @@
+#!/usr/bin/python3
+"""Tests of scripts/paper over paper_sample.jsonl, a recorded results.jsonl of --quick, and with fakes in place of the
+programs. Debian's Python, as the script."""
+import contextlib
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    from matplotlib import image
+except ImportError:
+    print('skipped: there is no matplotlib here (scripts/setup test)')
+    sys.exit(77)
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PAPER = os.path.join(HERE, '..', '..', 'scripts', 'paper')
+SAMPLE = os.path.join(HERE, 'paper_sample.jsonl')
+sys.dont_write_bytecode = True
+loader = importlib.machinery.SourceFileLoader('paper', PAPER)
+paper = importlib.util.module_from_spec(importlib.util.spec_from_loader('paper', loader))
+loader.exec_module(paper)
+
+
+def line(experiment, metrics, seed=1, cc='swift', **params):
+    return {'experiment': experiment, 'seed': seed, 'command': 'x', 'params': {'cc': cc, **params}, 'metrics': metrics}
+
+
+def rows_of(number, *lines):
+    return list(getattr(paper, f'rows_{number}')(paper.Results(list(lines))))
+
+
+def row_of(number, what, *lines):
+    found = [row for row in rows_of(number, *lines) if what in row.what]
+    assert len(found) == 1, found
+    return found[0]
+
+
+def options_of(*words):
+    return paper.parse_arguments(list(words))
+
+
+class Rows(unittest.TestCase):
+    def test_calibration_is_within_a_tenth_of_the_paper(self):
+        for us, is_met in ((182, True), (222, True), (181, False), (223, False)):
+            row = row_of(1, 'p50 RTT', line(1, {'p50_rtt_us': us, 'total_gbps': 23}, cc='none', degree=20))
+            self.assertEqual((row.paper, paper.is_met(row)), (202, is_met), us)
+
+    def test_every_seed_has_to_meet_the_target(self):
+        runs = [line(2, {'p99_rtt_us': us}, seed, degree=250) for seed, us in enumerate((90, 95, 101), 1)]
+        row = row_of(2, 'p99 RTT', *runs)
+        self.assertEqual((row.values, paper.is_met(row)), ([90, 95, 101], False))
+        self.assertTrue(paper.is_met(row_of(2, 'p99 RTT', *runs[:2])))
+
+    def test_controllers_and_degrees_have_rows_of_their_own(self):
+        runs = [line(2, {'drops': degree}, cc=cc, degree=degree) for cc in ('swift', 'timely') for degree in (0, 20)]
+        self.assertEqual([(row.what, row.values) for row in rows_of(2, *runs) if 'lost' in row.what],
+                         [(f'{degree}-way, {cc}: packets lost', [degree]) for cc in ('swift', 'timely')
+                          for degree in (0, 20)])
+
+    def test_background_is_compared_with_that_of_the_same_seed(self):
+        runs = [line(3, {'background_p99_us': us}, seed, degree=degree)
+                for degree, values in ((0, (100, 200)), (100, (110, 210))) for seed, us in enumerate(values, 1)]
+        row = row_of(3, 'against alone', *runs)
+        self.assertEqual((row.values, paper.is_met(row)), ([1.1, 1.05], True))
+        self.assertEqual(row_of(3, 'during an incast, swift: p99', *runs).values, [110, 210])
+        self.assertEqual(row_of(3, 'against alone', *runs[2:]).values, [])
+
+    def test_loss_targets_and_the_papers_shares(self):
+        row = row_of(4, 'share', line(4, {'share': 0.979}, drop=1e-3))
+        self.assertEqual((row.at_least, paper.is_met(row)), (0.98, False))
+        self.assertAlmostEqual(row.paper, 0.034, 3)
+        self.assertIsNone(row_of(4, 'share', line(4, {'share': 1}, drop=1e-2)).paper)
+
+    def test_cost_is_against_none(self):
+        runs = [line(6, {'total': 600}, cc='none'), line(6, {'total': 636})]
+        row = row_of(6, 'against none', *runs)
+        self.assertEqual((row.values, paper.is_met(row)), ([1.06], False))
+
+    def test_what_never_happened_is_a_miss(self):
+        rows = paper.table(paper.Results([line(7, {'join_share_after_2ms': 1}, scenario='join')]), [7])
+        text = paper.markdown(rows)
+        self.assertIn('| 7 | a flow comes, swift: until its fair share, ms | <= 2 | never |  | NO |', text)
+        self.assertIn('| 7 | a flow comes, swift: what it has of its share from then on | >= 0.9 | 1 |  | yes |', text)
+
+    def test_runs_of_one_seed_may_differ_in_wall_time_only(self):
+        for trace, is_met in (('a', True), ('b', False)):
+            row = row_of(8, 'differ', line(8, {'trace_hash': 'a', 'wall_seconds': 1}),
+                         line(8, {'trace_hash': trace, 'wall_seconds': 2}))
+            self.assertEqual(paper.is_met(row), is_met)
+
+    def test_a_row_of_the_table(self):
+        runs = [line(2, {'total_gbps': gbps}, seed, degree=50) for seed, gbps in enumerate((22.5, 22.71, 22.6), 1)]
+        text = paper.markdown([row_of(2, 'bandwidth', *runs)])
+        self.assertEqual(text.splitlines()[-1],
+                         '| 2 | 50-way, swift: bandwidth, Gbit/s | >= 22.4 | 22.6 (22.5 to 22.7) | 18.4 | yes |')
+
+
+class Runs(unittest.TestCase):
+    def commands(self, *words):
+        options = options_of(*words)
+        return [' '.join(paper.words_of(run, options)) for run in paper.all_runs(options)]
+
+    def test_seeds_and_controllers_multiply_what_depends_on_them(self):
+        self.assertEqual(len(self.commands('--only=2')), 4)
+        self.assertEqual(len(self.commands('--only=2', '--seeds=3', '--cc=swift,timely')), 24)
+        self.assertEqual(len(self.commands('--only=1', '--seeds=3', '--cc=swift,timely')), 9)
+        self.assertEqual(len(self.commands('--only=5')), 10)
+
+    def test_each_command_says_all_that_it_depends_on(self):
+        for words in self.commands():
+            self.assertIn('--cc=', words)
+            if 'instructions_per_rpc' not in words:
+                self.assertRegex(words, r'/microbench/.*--seed=1 --json$')
+        self.assertTrue(all('--cc=none' in words and '--credits=32' in words for words in self.commands('--only=1')))
+        self.assertEqual(sum('--cc=none' in words for words in self.commands('--only=6')), 1)
+
+    def test_wrong_words(self):
+        for words in ('--only=9', '--only=x', '--only=', '--seeds=0', '--jobs=0'):
+            with self.assertRaises(paper.Failure):
+                options_of(words)
+
+
+class Program(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+        self.out = os.path.join(self.directory, 'a', 'b')
+
+    def paper(self, *arguments, **environment):
+        return subprocess.run([PAPER, *arguments, '--out', self.out], capture_output=True, text=True, check=False,
+                              env={**os.environ, 'MPLCONFIGDIR': self.directory, **environment})
+
+    def write(self, name, text):
+        path = os.path.join(self.directory, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write(text)
+        return path
+
+    def build_dir(self, script):
+        """With one fake program."""
+        path = self.write('build/microbench/incast', f'#!/bin/sh\n{script}\n')
+        os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
+        return f'--build-dir={os.path.join(self.directory, "build")}'
+
+    def assert_refuses(self, sentence, done):
+        self.assertEqual((done.returncode, done.stdout), (1, ''), done.stderr)
+        self.assertRegex(done.stderr, r'\A[^\n]+\n\Z')
+        self.assertIn(sentence, done.stderr)
+        self.assertFalse(os.path.exists(self.out))
+
+    def test_a_picture_of_each_experiment_and_the_table(self):
+        done = self.paper('--draw', SAMPLE)
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+        names = [*(f'{name}.png' for name in paper.PICTURES.values()), 'paper.md']
+        self.assertEqual(done.stdout.splitlines()[:-1], [os.path.join(self.out, name) for name in names])
+        self.assertRegex(done.stdout.splitlines()[-1], r'targets are (missed|met)')
+        for name in paper.PICTURES.values():
+            pixels = image.imread(os.path.join(self.out, f'{name}.png'))[:, :, :3]
+            coloured = pixels.max(axis=2) - pixels.min(axis=2) > 0.3  # ours; frames, words and the paper are grey
+            self.assertGreater(coloured.sum(), 200, name)
+        with open(os.path.join(self.out, 'paper.md'), encoding='utf-8') as file:
+            table = file.read().splitlines()
+        self.assertEqual({row.split('|')[1].strip() for row in table[2:]}, {str(number) for number in range(1, 9)})
+        self.assertEqual({row.count('|') for row in table}, {7})
+
+    def test_pictures_follow_the_data(self):
+        pictures = []
+        for factor in (1, 2):
+            with open(SAMPLE, encoding='utf-8') as file:
+                lines = [json.loads(text) for text in file]
+            for one in lines:
+                one['metrics'] = {name: value * factor if isinstance(value, float) else value
+                                  for name, value in one['metrics'].items()}
+                one['metrics'].pop('rate_by_ms', None)
+            path = self.write('lines', ''.join(json.dumps(one) + '\n' for one in lines))
+            self.paper('--draw', path, '--only=1,2,3,4,5,6')
+            pictures.append({name: image.imread(os.path.join(self.out, f'{name}.png'))
+                             for number, name in paper.PICTURES.items() if number != 7})
+        for name, picture in pictures[0].items():
+            other = pictures[1][name]
+            self.assertTrue(picture.shape != other.shape or (picture != other).any(), name)
+
+    def test_runs_programs_and_keeps_what_they_print(self):
+        build = self.build_dir('case "$*" in *degree=50*) rtt=50;; *) rtt=20;; esac\n'
+                               'echo "{\\"bench\\":\\"incast\\",\\"params\\":{\\"cc\\":\\"none\\",\\"degree\\":$rtt},'
+                               '\\"metrics\\":{\\"p50_rtt_us\\":$rtt,\\"total_gbps\\":1}}"')
+        done = self.paper('--only=1', '--quick', '--jobs=2', '--seeds=2', build)
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+        with open(os.path.join(self.out, 'results.jsonl'), encoding='utf-8') as file:
+            lines = [json.loads(text) for text in file]
+        self.assertEqual([(one['seed'], one['metrics']['p50_rtt_us']) for one in lines],
+                         [(1, 20), (2, 20), (1, 50), (2, 50), (1, 20), (2, 20)])
+        self.assertEqual(sorted(os.listdir(self.out)), ['calibration.png', 'paper.md', 'results.jsonl'])
+        self.assertIn('2 targets are missed', done.stdout)
+
+    def test_programs_that_fail(self):
+        self.assert_refuses('incast --degree=20 --seconds=0.02 --cc=none --credits=32 --seed=1: no memory',
+                            self.paper('--only=1', '--quick', '--jobs=1', self.build_dir('echo no memory >&2; exit 1')))
+        self.assert_refuses('has not printed one JSON object', self.paper('--only=1', self.build_dir('echo hello')))
+        self.assert_refuses('loss is not built', self.paper('--only=4', self.build_dir('true')))
+
+    def test_files_that_are_no_results(self):
+        self.assert_refuses('cannot be read', self.paper('--draw', '/no/such/file'))
+        self.assert_refuses('is no line of results.jsonl', self.paper('--draw', self.write('lines', 'p50 3 us\n')))
+        self.assert_refuses('it misses a field', self.paper('--draw', self.write('lines', '{"experiment": 1}\n')))
+
+    def test_no_matplotlib(self):
+        self.write('modules/matplotlib.py', 'raise ImportError\n')
+        self.assert_refuses('there is no matplotlib here: scripts/setup bench',
+                            self.paper('--draw', SAMPLE, PYTHONPATH=os.path.join(self.directory, 'modules')))
+
+    def test_the_list_is_what_would_run(self):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(paper.main(['--list', '--only=4', '--cc=swift']), 0)
+        self.assertEqual(len(out.getvalue().splitlines()), 4)
+        self.assertIn('microbench/loss --cc=swift --drop=1e-05 --seconds=2 --seed=1 --json', out.getvalue())
+
+
+if __name__ == '__main__':
+    unittest.main()
