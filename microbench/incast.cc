@@ -21,7 +21,7 @@ DEFINE_bool(background, false, "all hosts but the victim exchange --background_s
 DEFINE_uint64(hosts, 0, "of the cluster, at most 200; 0: as many as it takes, but at least 101");
 DEFINE_uint64(size, 8 << 20, "bytes of a request of a flow");
 DEFINE_uint64(background_size, 64 << 10, "bytes of a request and of its response in the background");
-DEFINE_uint64(credits, 0, "packets that each flow may have on their way to the victim; 0: sized by its downlink");
+DEFINE_uint64(credits, 0, "packets of a flow on their way at most, 1 to 128; 0: as the victim's endpoint decides");
 
 namespace {
 
@@ -289,8 +289,7 @@ class Incast {
     tern::RpcOptions options = options_of(kVictimEndpoint);
     options.receive_budget_bytes = 2 * senders_wanted() * FLAGS_size + options.receive_budget_bytes;
     options.credit_limit = static_cast<uint32_t>(FLAGS_credits);
-    const auto queue_packets = static_cast<uint32_t>(FLAGS_credits * senders_wanted());
-    auto victim = cluster_.add_endpoint(kVictim, options, queue_packets);
+    auto victim = cluster_.add_endpoint(kVictim, options);
     if (!victim.ok()) return victim.status();
     return (*victim)->on_request(kPut, take, {.max_request_bytes = FLAGS_size});
   }
@@ -414,8 +413,8 @@ bool check_flags() {
     problem = "--size is between 8 and 1073741824";
   } else if (FLAGS_background_size > (8u << 20)) {
     problem = "--background_size is at most 8388608";
-  } else if (FLAGS_credits > 1024) {
-    problem = "--credits is at most 1024";
+  } else if (FLAGS_credits > 128) {
+    problem = "--credits is at most 128";
   } else if (FLAGS_drop != 0) {
     problem = "--drop is for microbench/loss; here queues decide what is lost";
   }

@@ -104,12 +104,9 @@ class Cluster {
   const tern::sim::Topology& topology() const { return topology_; }
 
   /// The simulation runs it from now on, until the end of the cluster.
-  tern::Result<tern::Endpoint*> add_endpoint(uint32_t host, const tern::RpcOptions& options,
-                                             uint32_t receive_queue_packets = 0) {
+  tern::Result<tern::Endpoint*> add_endpoint(uint32_t host, const tern::RpcOptions& options) {
     Machine& machine = *machines_[host];
-    tern::Sim::Options transport = simulation_->host(host).transport_options();
-    if (receive_queue_packets != 0) transport.receive_queue_packets = receive_queue_packets;
-    auto rpc = tern::Rpc<tern::Sim>::create(*machine.nexus, transport, options);
+    auto rpc = tern::Rpc<tern::Sim>::create(*machine.nexus, simulation_->host(host).transport_options(), options);
     if (!rpc.ok()) return rpc.status();
     if (tern::Status status = simulation_->host(host).run(**rpc); !status.ok()) return status;
     machine.endpoints.push_back(std::move(*rpc));
@@ -237,15 +234,5 @@ class Cluster {
   Progress progress_;
   std::unique_ptr<tern::sim::Simulation> simulation_;  ///< the first to go: callbacks still use the rest
 };
-
-/// Latencies in nanoseconds of virtual time as percentiles, named PREFIXp50_us and so on; with --json as a list of
-/// [share, us] to draw, too.
-inline void add_virtual_percentiles(nlohmann::ordered_json& metrics, const char* prefix, const char* suffix,
-                                    const tern::microbench::Percentiles& latencies_ns,
-                                    std::initializer_list<std::pair<const char*, double>> shares) {
-  for (const auto& [name, share] : shares) {
-    metrics[std::string(prefix) + name + suffix] = latencies_ns.at(share) / 1e3;
-  }
-}
 
 }  // namespace programs

@@ -50,7 +50,7 @@ class Simulated(unittest.TestCase):
         got = metrics('incast', '--cc=none', '--credits=32', '--degree=8', '--hosts=9', '--seconds=0.01',
                       '--alpha=0.01')
         self.assertGreater(got['drops'], 0)
-        self.assertGreaterEqual(got['retransmissions'], got['drops'])
+        self.assertGreater(got['retransmissions'], 0.9 * got['drops'])  # the last ones were lost just now
         self.assertLess(got['queue_bytes_max'], 0.01 * (12 << 20))
 
     def test_more_flows_than_hosts(self):
