@@ -151,8 +151,6 @@ void Ledger::check_status(const Call& call, const tern::Completion& done, Durati
     case Code::kCancelled:
       if (!call.may_be_cancelled) impossible("nobody has cancelled it");
       return;
-    case Code::kDeadline:
-      return check_deadline(call, now);
     default:
       break;
   }
@@ -161,6 +159,8 @@ void Ledger::check_status(const Call& call, const tern::Completion& done, Durati
   switch (code) {
     case Code::kOk:
       return check_answer(call, done);
+    case Code::kDeadline:
+      return check_deadline(call, now);
     case Code::kRefused:
       if (done.app_code != 0) {
         if (call.outcome != Call::Outcome::kFailed || done.app_code != call.app_code) {
@@ -202,9 +202,9 @@ void Ledger::check_status(const Call& call, const tern::Completion& done, Durati
 void Ledger::check_deadline(const Call& call, Duration now) const {
   if (call.deadline == Duration::max()) oracle_.broken(call, "it ended with kDeadline and has none");
   const Duration elapsed = now - call.started;
-  // A server whose clock is fast, by a tenth at the most, refuses early; so does a damaged deadline.
+  // A server whose clock is fast, by a tenth at the most, refuses early.
   const Duration earliest = plan_.has_drift() ? call.deadline * 8 / 10 : call.deadline;
-  if (elapsed < earliest && !plan_.is_corrupt()) oracle_.broken(call, "kDeadline after %.6f ms", ms(elapsed));
+  if (elapsed < earliest) oracle_.broken(call, "kDeadline after %.6f ms", ms(elapsed));
 }
 
 void Ledger::check_answer(const Call& call, const tern::Completion& done) {
