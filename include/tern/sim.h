@@ -27,12 +27,13 @@
 
 namespace tern::sim {
 
-/// What a host's CPU takes for the work of an endpoint's loop. The default is what small_rpc_rate measures over shm
-/// (docs/simulation.md); what a handler does itself it adds with Host::spend(), and workers with worker_time.
+/// What a host's CPU takes for the work of an endpoint's loop, callbacks of echoing's size included. The default is what
+/// small_rpc_rate measures over shm (docs/simulation.md has the figures); handlers that do more say so with
+/// Host::spend(), and what workers take, Host::set_worker_time() says.
 struct HostCost {
   Duration iteration = std::chrono::nanoseconds(20);        ///< of the event loop, whatever it does
-  Duration packet_received = std::chrono::nanoseconds(25);  ///< each
-  Duration packet_sent = std::chrono::nanoseconds(25);      ///< each
+  Duration packet_received = std::chrono::nanoseconds(42);  ///< each
+  Duration packet_sent = std::chrono::nanoseconds(15);      ///< each
   /// CPUs of infinite speed but for the smallest step of time: for experiments with the network alone.
   static HostCost none() { return {Duration(0), Duration(0), Duration(0)}; }
 };

@@ -109,7 +109,7 @@ Topology Topology::star(uint32_t hosts, LinkOptions link, SwitchOptions options)
 }
 
 // How 6 us for a round trip between racks (section 2) split: Table 2 has 3.7 us for a small RPC within a rack, of which
-// our hosts' CPUs take some 150 ns. Both figures hold with 650 ns on each host's cable (PCIe and NIC, in one
+// our hosts' CPUs take some 170 ns. Both figures hold with 650 ns on each host's cable (PCIe and NIC, in one
 // direction), 450 ns in each switch ("less than 500 ns port-to-port", Table 1) and 150 ns on the cables to the spine:
 // 4 * 650 + 2 * 450 = 3500 ns and 2 * (2 * 650 + 3 * 450 + 2 * 150) = 5900 ns, and the time on the wire beside that.
 // alpha: the default of Spectrum's lossy pools. The mark is where DCTCP sets it in frames for 10 GbE (SIGCOMM 2010,
@@ -132,7 +132,7 @@ Topology Topology::cx4(uint32_t hosts) {
 }
 
 // Section 6.1: 2.3 us for a small RPC, of which the switch takes 300 ns in each direction; our hosts' CPUs take some
-// 150 ns, and the four ways between a host's memory and the switch the rest.
+// 170 ns, and the four ways between a host's memory and the switch the rest.
 Topology Topology::cx5_pair() {
   return star(2, {100'000'000'000, 380ns},
               {.buffer_bytes = 16u << 20, .alpha = 8, .ecn_threshold_bytes = 260'000, .latency = 300ns});

@@ -1,0 +1,109 @@
+// What a simulated host's CPU takes: by default what small_rpc_rate measures over shm, whose default workload this is.
+// Virtual time, so the figures are exact and the same everywhere.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <tern/rpc.h>
+#include <tern/sim.h>
+
+namespace tern::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr uint16_t kEcho = 1;
+constexpr uint32_t kWindow = 60, kBatch = 3, kSessions = 8;
+constexpr size_t kBytes = 32;
+
+/// Client and server at once: a window of calls to the other host, a batch again once all of it is answered.
+struct Thread {
+  Thread(Simulation& its_simulation, Host& host) : simulation(its_simulation) {
+    auto made_nexus = Nexus::create(host.uri(), host.nexus_options());
+    EXPECT_TRUE(made_nexus.ok()) << made_nexus.status().message();
+    nexus = std::move(*made_nexus);
+    auto made = Rpc<Sim>::create(*nexus, host.transport_options(), {.huge_pages = false});
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    rpc = std::move(*made);
+    const auto echo = [](Request request) {
+      const auto in = request.bytes();
+      auto out = request.response(in.size());
+      std::memcpy(out->data(), in.data(), in.size());
+      request.respond();
+    };
+    EXPECT_TRUE(rpc->on_request(kEcho, echo).ok());
+    EXPECT_TRUE(host.run(*rpc).ok());
+  }
+  void begin(const std::string& uri) {
+    for (Session& session : sessions) session = *rpc->create_session(uri, {.window = 16});
+    for (uint32_t batch = 0; batch < kWindow / kBatch; batch++) issue(batch);
+  }
+  void issue(uint32_t batch) {
+    open[batch] = kBatch;
+    for (uint32_t i = 0; i < kBatch; i++) {
+      const Session session = sessions[simulation.random() % kSessions];
+      const auto call = rpc->enqueue_request(session, kEcho, rpc->alloc_msgbuf(kBytes), rpc->alloc_msgbuf(kBytes),
+                                             [this, batch](Completion& done) {
+                                               if (done.status.code() == Code::kCancelled) return;  // the end
+                                               EXPECT_TRUE(done.status.ok()) << done.status.message();
+                                               completed++;
+                                               if (--open[batch] == 0) issue(batch);
+                                             });
+      ASSERT_TRUE(call.ok()) << call.status().message();
+    }
+  }
+
+  Simulation& simulation;
+  std::unique_ptr<Nexus> nexus;
+  std::unique_ptr<Rpc<Sim>> rpc;
+  std::array<Session, kSessions> sessions;
+  std::array<uint32_t, kWindow / kBatch> open{};
+  uint64_t completed = 0;
+};
+
+/// Millions of RPCs a second of a thread that also serves as many, in a network that is no limit.
+double rate_mrps(HostCost cost) {
+  const SwitchOptions fast{.latency = 0ns};
+  auto made = Simulation::create(Topology::star(2, {1'600'000'000'000, 0ns}, fast), {.cost = cost});
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  Simulation& simulation = **made;
+  std::vector<Thread*> threads;
+  for (uint32_t i = 0; i < 2; i++) {
+    EXPECT_TRUE(simulation.host(i)
+                    .boot([&](Host& host) {
+                      auto thread = std::make_shared<Thread>(simulation, host);
+                      threads.push_back(thread.get());
+                      return thread;
+                    })
+                    .ok());
+  }
+  for (uint32_t i = 0; i < 2; i++) threads[i]->begin(simulation.host(1 - i).uri());
+  const auto completed = [&] { return threads[0]->completed + threads[1]->completed; };
+  EXPECT_TRUE(simulation.run_until([&] { return completed() > 10'000; }, 10ms));
+  const uint64_t before = completed();
+  constexpr Duration kMeasured = 200us;
+  simulation.run_for(kMeasured);
+  return static_cast<double>(completed() - before) / 2 / (static_cast<double>(kMeasured.count()) / 1e3);
+}
+
+TEST(HostCost, the_default_gives_the_rate_that_small_rpc_rate_measures) {
+  const double rate = rate_mrps({});
+  EXPECT_GT(rate, 8.7 * 0.9);
+  EXPECT_LT(rate, 8.7 * 1.1);
+}
+
+TEST(HostCost, twice_the_cost_is_half_the_rate) {
+  const HostCost once;
+  const double rate = rate_mrps({2 * once.iteration, 2 * once.packet_received, 2 * once.packet_sent});
+  EXPECT_NEAR(rate, rate_mrps(once) / 2, 0.3);
+}
+
+TEST(HostCost, without_it_the_network_alone_is_a_limit) { EXPECT_GT(rate_mrps(HostCost::none()), 30); }
+
+}  // namespace
+}  // namespace tern::sim
