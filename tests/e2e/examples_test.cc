@@ -29,6 +29,8 @@ const Example kExamples[] = {
     {"own_epoll_loop", {"seen tick 1", "seen tick 2", "seen tick 3", "seen tick 4", "seen tick 5"}},
     {"post_from_thread", {"THREAD 0", "THREAD 1", "THREAD 2", "THREAD 3"}},
     {"reconnect", {"100 answers of the first server, 100 of the second"}},
+    {"simulated_cluster", {"the same seed is the same run, another seed another one"}},
+    {"simulated_hello", {"98 answers, 1 failure"}},
     {"two_transports", {"over shm: 1", "over udp: 2", "over shm: 3"}},
     {"worker_handler", {"pong", "scanned by a worker"}},
 };
