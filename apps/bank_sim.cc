@@ -38,9 +38,7 @@ class Run {
     if (!simulation.ok()) return fail(std::string(simulation.status().message()));
     simulation_ = std::move(*simulation);
     journals_.resize(simulation_->hosts());
-    for (auto& journal : journals_) {
-      ledgers_.push_back(std::make_unique<bank::Ledger>(simulation_->hosts(), journal, nullptr));
-    }
+    ledgers_.resize(simulation_->hosts());
     for (uint32_t i = 0; i < simulation_->hosts(); i++) uris_.push_back(simulation_->host(i).uri());
     for (uint32_t i = 0; i < simulation_->hosts(); i++) boot(i);
 
@@ -55,10 +53,10 @@ class Run {
     simulation_->heal();
     for (uint32_t i = 0; i < simulation_->hosts(); i++) {
       if (!simulation_->host(i).is_up()) boot(i);
-      if (bank::Branch* branch = this->branch(i)) branch->stop();
+      if (bank::Branch* branch = this->branch(i)) branch->close();
     }
     const auto patience = simulation_->now() + std::chrono::seconds(10);
-    while (problem_.empty() && look().on_its_way != 0) {
+    while (problem_.empty() && !look().is_over()) {
       if (simulation_->now() >= patience) problem_ = "transfers are not settled in ten seconds without faults";
       simulation_->run_for(milliseconds(10));
     }
@@ -101,9 +99,9 @@ class Run {
   uint64_t random(uint64_t below) { return simulation_->random() % below; }
   uint32_t random_host() { return static_cast<uint32_t>(random(simulation_->hosts())); }
   Duration random_time(Duration most) { return Duration(random(static_cast<uint64_t>(most.count()))); }
+  double now_ms() const { return to_ms(simulation_->now()); }
   void say(const char* what, uint32_t branch, Duration time) {
-    if (FLAGS_verbose)
-      std::printf("%10.3f ms: branch %u %s %.3f ms\n", to_ms(simulation_->now()), branch, what, to_ms(time));
+    if (FLAGS_verbose) std::printf("%10.3f ms: branch %u %s %.3f ms\n", now_ms(), branch, what, to_ms(time));
   }
 
   /// One more thing goes wrong, and another one soon.
@@ -128,6 +126,7 @@ class Run {
       }
       case 2: {
         const auto cable = topology_.links()[random(topology_.links().size())];
+        if (FLAGS_verbose) std::printf("%10.3f ms: a cable is pulled for %.3f ms\n", now_ms(), to_ms(time));
         (void)simulation_->set_link_up(cable.a, cable.b, false);
         return later(time, [this, cable] { (void)simulation_->set_link_up(cable.a, cable.b, true); });
       }
@@ -158,9 +157,9 @@ class Run {
     std::printf(
         "seed %llu: %llu transfers are settled after %.3f ms; %llu kills, %llu calls made again by those who live; "
         "%llu of %llu packets lost; trace %016llx\n",
-        as_printed(seed_), as_printed(look().settled), to_ms(simulation_->now()), as_printed(kills_),
-        as_printed(repeated), as_printed(packets.packets_sent - packets.packets_delivered),
-        as_printed(packets.packets_sent), as_printed(simulation_->trace_hash()));
+        as_printed(seed_), as_printed(look().settled), now_ms(), as_printed(kills_), as_printed(repeated),
+        as_printed(packets.packets_sent - packets.packets_delivered), as_printed(packets.packets_sent),
+        as_printed(simulation_->trace_hash()));
     return true;
   }
   bool fail(const std::string& what) {
@@ -168,8 +167,8 @@ class Run {
     std::fprintf(
         stderr,
         "bank_sim: at %.3f ms: %s\nto see it again: bank_sim --seed=%llu --branches=%llu --seconds=%g --verbose\n",
-        simulation_ != nullptr ? to_ms(simulation_->now()) : 0, what.c_str(), as_printed(seed_),
-        as_printed(FLAGS_branches), FLAGS_seconds);
+        simulation_ != nullptr ? now_ms() : 0, what.c_str(), as_printed(seed_), as_printed(FLAGS_branches),
+        FLAGS_seconds);
     return false;
   }
   static unsigned long long as_printed(uint64_t number) { return number; }

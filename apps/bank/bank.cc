@@ -77,7 +77,7 @@ int be_branch(uint32_t self, const std::vector<std::string>& uris, const std::st
       return programs::fail_with("branch " + std::to_string(self), status);
     }
   }
-  office.branch->stop();  // others may still want to be told that we have their money: until we are killed
+  office.branch->close();  // others may still want to be told that we have their money: until we are killed
   (void)office.rpc->run_event_loop();
   return 0;
 }
@@ -171,13 +171,13 @@ int run() {
 
   for (uint32_t i = 0; i < branches; i++) bank.stop(i, SIGTERM);
   const auto patience = in(20);
-  while (bank.audit().on_its_way != 0 && bank.are_running() && Clock::now() < patience) {
+  while (!bank.audit().is_over() && bank.are_running() && Clock::now() < patience) {
     std::this_thread::sleep_for(milliseconds(10));
   }
   for (uint32_t i = 0; i < branches; i++) bank.stop(i, SIGKILL);
   const bank::Audit audit = bank.audit();
   if (!audit.problem.empty()) return programs::fail("%s", audit.problem.c_str());
-  if (audit.on_its_way != 0) return programs::fail("%d transfers were not settled in 20 s", int(audit.on_its_way));
+  if (!audit.is_over()) return programs::fail("%d transfers were not settled in 20 s", int(audit.on_its_way));
   programs::Report report;
   report.bench = "bank";
   report.params = programs::common_params();

@@ -58,8 +58,8 @@ class Branch {
     }
     return endpoint_.after({}, [this] { begin(); });
   }
-  /// Serves on, but sends no other transfers.
-  void stop() { is_stopped_ = true; }
+  /// Serves on, and settles what is on its way, but begins no transfers any more.
+  void close() { ledger_.write({Entry::Kind::kClosing, self_, 0, 0}); }
   /// Calls of transfers that were made again.
   uint64_t repeated() const { return repeated_; }
 
@@ -76,7 +76,7 @@ class Branch {
   uint64_t random(uint64_t below) { return environment_.random() % below; }
 
   void begin() {
-    if (is_stopped_) return;
+    if (ledger_.is_closing()) return;
     (void)endpoint_.after(tern::Duration(random(2 * kPause.count())), [this] { begin(); });
     const auto to = static_cast<uint32_t>(random(uris_.size()));
     const Ledger::Account& account = ledger_.account(to);
@@ -142,7 +142,6 @@ class Branch {
   const std::vector<std::string> uris_;
   const uint32_t self_;
   std::vector<Peer> peers_;
-  bool is_stopped_ = false;
   uint64_t repeated_ = 0;
 };
 

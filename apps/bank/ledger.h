@@ -19,6 +19,7 @@ struct Entry {
     kSent,      ///< our money is on its way to `branch`, as transfer `number` between us
     kSettled,   ///< `branch` has it
     kReceived,  ///< the money of `branch`'s transfer `number` is ours
+    kClosing,   ///< we begin no transfers any more; `branch` is our own
   };
   Kind kind;
   uint32_t branch;
@@ -50,6 +51,7 @@ class Ledger {
   const Account& account(uint32_t branch) const { return accounts_[branch]; }
   uint32_t branches() const { return static_cast<uint32_t>(accounts_.size()); }
   uint64_t settled() const { return settled_; }
+  bool is_closing() const { return is_closing_; }
 
  private:
   void apply(const Entry& entry) {
@@ -69,6 +71,9 @@ class Ledger {
         balance_ += entry.amount;
         account.received = entry.number;
         break;
+      case Entry::Kind::kClosing:
+        is_closing_ = true;
+        break;
     }
   }
 
@@ -76,13 +81,17 @@ class Ledger {
   int64_t balance_ = kOpeningBalance;
   std::vector<Account> accounts_;
   uint64_t settled_ = 0;  ///< transfers of ours
+  bool is_closing_ = false;
 };
 
 /// The bank as a whole, at one moment.
 struct Audit {
   uint64_t settled = 0;     ///< transfers
   uint64_t on_its_way = 0;  ///< transfers that are not settled
+  bool is_closing = true;   ///< no branch begins transfers any more
   std::string problem;      ///< empty: no money was made or lost
+
+  bool is_over() const { return is_closing && on_its_way == 0; }
 };
 
 /// `ledgers` has every branch's, in order.
@@ -92,6 +101,7 @@ inline Audit audit(const std::vector<Ledger*>& ledgers) {
   for (uint32_t from = 0; from < ledgers.size(); from++) {
     total += ledgers[from]->balance();
     result.settled += ledgers[from]->settled();
+    result.is_closing &= ledgers[from]->is_closing();
     for (uint32_t to = 0; to < ledgers.size(); to++) {
       const Ledger::Account& sender = ledgers[from]->account(to);
       const uint64_t received = ledgers[to]->account(from).received;

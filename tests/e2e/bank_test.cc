@@ -1,0 +1,75 @@
+// The programs bank and bank_sim as their users run them. What they check themselves, that no money is made or lost and
+// that all transfers are settled in the end, they say by their exit code.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+namespace {
+
+using testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string output;  ///< both streams
+};
+
+Outcome run(const std::string& command) {
+  Outcome outcome;
+  FILE* pipe = popen(("timeout -k 5 120 " TERN_BUILD_DIR "/apps/" + command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 512> bytes;
+  while (const size_t got = std::fread(bytes.data(), 1, bytes.size(), pipe)) outcome.output.append(bytes.data(), got);
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
+  return outcome;
+}
+
+}  // namespace
+
+TEST(Bank, settles_over_real_transports_while_its_branches_are_killed) {
+  for (const char* transport : {"shm", "udp"}) {
+    const Outcome outcome = run("bank --seconds=1 --kill_seconds=0.1 --json --transport=" + std::string(transport));
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("\"settled\":"));
+    EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"settled\":0"))) << "nothing was transferred";
+    EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"kills\":0"))) << "nobody was killed";
+  }
+}
+
+TEST(Bank, settles_although_packets_are_lost) {
+  const Outcome outcome = run("bank --seconds=1 --branches=3 --kill_seconds=0 --drop=0.05 --dup=0.05 --transport=udp");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+}
+
+TEST(Bank, says_what_it_has_no_use_for) {
+  const Outcome outcome = run("bank --role=server");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("bank makes its processes itself"));
+}
+
+TEST(BankSim, settles_on_simulated_hosts_whatever_the_seed) {
+  const Outcome outcome = run("bank_sim --branches=20 --seeds=5");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("seed 5: "));
+}
+
+TEST(BankSim, a_seed_is_a_run) {
+  const Outcome first = run("bank_sim --branches=10 --seed=3 --verbose");
+  const Outcome again = run("bank_sim --branches=10 --seed=3 --verbose");
+  const Outcome other = run("bank_sim --branches=10 --seed=4 --verbose");
+  EXPECT_EQ(first.code, 0) << first.output;
+  EXPECT_THAT(first.output, HasSubstr("is killed"));
+  EXPECT_EQ(first.output, again.output);
+  EXPECT_NE(first.output, other.output);
+}
+
+TEST(BankSim, says_what_is_out_of_range) {
+  const Outcome outcome = run("bank_sim --branches=1");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("--branches is between 2 and 200"));
+}
