@@ -14,6 +14,7 @@
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -33,7 +34,8 @@ DEFINE_uint64(datagram_bytes, tern::Udp::Options().datagram_bytes,
               "udp: payload of a datagram; the default passes every path, where a path is known more may be faster "
               "(1452 on plain Ethernet, 8900 with jumbo frames or on loopback)");
 DEFINE_double(seconds, 2, "length of the measurement, after a warm-up");
-DEFINE_string(cc, "none", "congestion controller: none");
+DEFINE_string(cc, "default",
+              "congestion controller: default (the transport's), none, timely, patched_timely, swift, dctcp");
 DEFINE_string(wait, "poll", "what a side without work does: poll (spin), adaptive (spin, then block), block");
 DEFINE_bool(json, false, "one JSON object per line on standard output instead of a table");
 DEFINE_string(cpus, "", "CPUs to pin the sides to, as in 0,2: the server's first; default: the allowed ones in turn");
@@ -64,6 +66,18 @@ inline int fail_with(const std::string& what, tern::Status status) {
   return fail("%s: %.*s", what.c_str(), static_cast<int>(status.message().size()), status.message().data());
 }
 
+/// What a value of --cc means; nothing, if it is none.
+inline std::optional<tern::CongestionControl> congestion_control(std::string_view name) {
+  using tern::CongestionControl;
+  if (name == "default") return CongestionControl::kDefault;
+  if (name == "none") return CongestionControl::kNone;
+  if (name == "timely") return CongestionControl::kTimely;
+  if (name == "patched_timely") return CongestionControl::kPatchedTimely;
+  if (name == "swift") return CongestionControl::kSwift;
+  if (name == "dctcp") return CongestionControl::kDctcp;
+  return std::nullopt;
+}
+
 /// Parses the command line and checks the flags of this file. False: the sentence has been printed, exit with 1.
 /// `simulated`: the program also runs over sim, or over nothing else, if that is its default.
 inline bool parse_flags(int& argc, char**& argv, const char* usage, bool simulated = false) {
@@ -88,7 +102,9 @@ inline bool parse_flags(int& argc, char**& argv, const char* usage, bool simulat
     fail("--datagram_bytes=%s is not between 576 and 65000", std::to_string(FLAGS_datagram_bytes).c_str());
     return false;
   }
-  if (FLAGS_cc != "none") return refuse("cc", FLAGS_cc, "none");
+  if (!congestion_control(FLAGS_cc)) {
+    return refuse("cc", FLAGS_cc, "default, none, timely, patched_timely, swift, dctcp");
+  }
   if (FLAGS_wait != "poll" && FLAGS_wait != "adaptive" && FLAGS_wait != "block") {
     return refuse("wait", FLAGS_wait, "poll, adaptive, block");
   }
@@ -151,6 +167,7 @@ typename T::Options transport_options() {
 inline tern::RpcOptions rpc_options(uint16_t endpoint_id) {
   tern::RpcOptions options;
   options.endpoint_id = endpoint_id;
+  options.congestion_control = *congestion_control(FLAGS_cc);
   options.wait = FLAGS_wait == "poll"       ? tern::Wait::kPoll
                  : FLAGS_wait == "adaptive" ? tern::Wait::kAdaptive
                                             : tern::Wait::kBlock;

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tern/congestion_control.h>
 #include <tern/detail/export.h>
 #include <tern/detail/inline_function.h>
 #include <tern/duration.h>
@@ -71,6 +72,8 @@ struct RpcOptions {
   Wait wait = Wait::kAdaptive;
   /// kAdaptive: how long to spin after the last work. 50 us covers a round trip on most networks.
   Duration spin = std::chrono::microseconds(50);
+  /// Of its client sessions that do not say otherwise.
+  CongestionControl congestion_control = CongestionControl::kDefault;
   /// A client reports finished requests after this long without new ones, so that the server can free responses.
   Duration report_delay = std::chrono::milliseconds(100);
   /// Message memory is of 2 MB pages where they are present, else of normal ones.
@@ -90,6 +93,8 @@ struct SessionOptions {
   Duration connect_timeout = std::chrono::seconds(2);
   /// Packets leave no faster than this (a fixed-rate congestion controller). 0: no limit.
   uint64_t rate_bytes_per_sec = 0;
+  /// How it finds its rate. Of no effect with rate_bytes_per_sec.
+  CongestionControl congestion_control = CongestionControl::kDefault;
 };
 
 /// A session: a value; one that is gone is an error, never another session.

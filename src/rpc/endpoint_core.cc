@@ -58,14 +58,16 @@ constexpr auto kLater = [](const auto& a, const auto& b) {
 }  // namespace
 
 EndpointCore::EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, memory::Arena& received,
-                           const RpcOptions& options, std::string_view transport, uint64_t rto_ns_min)
+                           const RpcOptions& options, std::string_view transport, uint64_t rto_ns_min,
+                           CongestionControl default_control)
     : nexus_(nexus),
       arena_(arena),
       received_(received),
       mailbox_(new Mailbox(arena, received, nexus.environment())),
       port_(options.endpoint_id, std::string(transport), [mailbox = mailbox_] { mailbox->announce_control(); }),
       options_(options),
-      rto_ns_min_(rto_ns_min) {}
+      rto_ns_min_(rto_ns_min),
+      default_control_(default_control) {}
 
 EndpointCore::~EndpointCore() {
   if (spare_ != nullptr) mailbox_->give_incoming(spare_);
@@ -149,7 +151,8 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   auto address = nexus_.environment().resolve(parsed->host_and_port);
   if (!address.ok()) return address.status();
   uint32_t key;
-  if (!clients_.reserve(static_cast<uint32_t>(nexus_.environment().random()), &key)) {
+  const auto random = nexus_.environment().random();
+  if (!clients_.reserve(static_cast<uint32_t>(random), &key)) {
     return Status(Code::kQueueFull, "2^22 sessions: no more fit the wire's session field");
   }
   if (!is_in_loop_) now_ns_ = clock_ns();
@@ -163,7 +166,9 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   if (downlink_bytes_per_sec() != 0) terms.credits_last_ns = kCreditsLastNs;
   const uint32_t bulk = std::max(kBulkPacketsMin, kBulkBytes / payload_bytes_max());
   terms.bulk_packets = std::min(bulk, std::max(kBulkPacketsMin, receive_queue_packets() * 3 / 4));
-  if (options.rate_bytes_per_sec != 0) terms.controller = cc::FixedRate(options.rate_bytes_per_sec);
+  terms.controller = make_controller(options);
+  terms.link_bytes_per_sec = link_bytes_per_sec();
+  terms.seed = static_cast<uint32_t>(random >> 32);
   Client* client = client_pool_.take(terms, client_pools_);
   if (client == nullptr) return Status(Code::kNoMemory, "no memory for another session");
   clients_.put(key, client);
@@ -181,6 +186,28 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   wish.credits = 0;
   nexus_.connect(port_, *address, parsed->endpoint_id, std::move(wish), to_ns(options.connect_timeout));
   return Session{clients_.name_of(key)};
+}
+
+cc::AnyController EndpointCore::make_controller(const SessionOptions& options) const {
+  if (options.rate_bytes_per_sec != 0) return cc::FixedRate(options.rate_bytes_per_sec);
+  const transport::DelayTarget delay = delay_target();
+  const cc::Path path = {link_bytes_per_sec(), payload_bytes_max() + static_cast<uint32_t>(wire::kHeaderBytes),
+                         delay.target_ns, delay.far_ns};
+  CongestionControl which = options.congestion_control;
+  if (which == CongestionControl::kDefault) which = options_.congestion_control;
+  if (which == CongestionControl::kDefault) which = default_control_;
+  switch (which) {
+    case CongestionControl::kTimely:
+      return cc::Timely(path, false);
+    case CongestionControl::kPatchedTimely:
+      return cc::Timely(path, true);
+    case CongestionControl::kSwift:
+      return cc::Swift(path);
+    case CongestionControl::kDctcp:
+      return cc::Dctcp(path);
+    default:
+      return cc::None();
+  }
 }
 
 void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
@@ -632,7 +659,7 @@ void EndpointCore::run_due() {
 
 void EndpointCore::depart_later(Client* client) {
   client->is_departing = true;
-  departures_.add(client->session.departure_ns(), client->session.local_key());
+  departures_.add(now_ns_, client->session.departure_ns(), client->session.local_key());
   at_latest(departures_.next_ns());
 }
 

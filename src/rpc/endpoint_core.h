@@ -16,6 +16,7 @@
 
 #include "base/pool.h"
 #include "cc/departure_queue.h"
+#include "cc/timing_wheel.h"
 #include "memory/arena.h"
 #include "nexus/control.h"
 #include "nexus/nexus_core.h"
@@ -54,7 +55,7 @@ struct alignas(64) Client {
   bool is_listed_to_send = false;
   bool is_ticking = false;    ///< on ticking_
   bool is_resting = false;    ///< in resting_
-  bool is_departing = false;  ///< paced: listed to send, in the departure queue
+  bool is_departing = false;  ///< paced: listed to send, in the timing wheel
   bool is_dead = false;       ///< its key is retired; freed when no list names it
   bool is_opening = false;
   bool is_accepted = false;
@@ -231,7 +232,7 @@ class TERN_API EndpointCore {
 
  protected:
   EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, memory::Arena& received, const RpcOptions& options,
-               std::string_view transport, uint64_t rto_ns_min);
+               std::string_view transport, uint64_t rto_ns_min, CongestionControl default_control);
 
   // The transport, for control only: no packet goes this way.
   virtual Result<transport::PeerId> connect_peer(const nexus::AddressBytes& address, std::string_view host) = 0;
@@ -241,6 +242,8 @@ class TERN_API EndpointCore {
   virtual uint32_t payload_bytes_max() const = 0;
   virtual uint32_t receive_queue_packets() const = 0;
   virtual uint64_t downlink_bytes_per_sec() const = 0;  ///< 0: not known
+  virtual uint64_t link_bytes_per_sec() const = 0;
+  virtual transport::DelayTarget delay_target() const = 0;
   virtual uint64_t clock_ns() = 0;
   virtual void wake_transport() = 0;
 
@@ -338,8 +341,9 @@ class TERN_API EndpointCore {
   SendList<Server> servers_to_send_;
   detail::Buffer* path_buffer_ = nullptr;  ///< payload_bytes_max() of zeros, for path probes and replies
   const uint64_t rto_ns_min_;
-  std::vector<Client*> path_probes_;  ///< sessions that want a path probe sent now
-  cc::DepartureQueue departures_;     ///< keys of paced sessions that wait for their turn
+  const CongestionControl default_control_;  ///< the transport's
+  std::vector<Client*> path_probes_;         ///< sessions that want a path probe sent now
+  cc::TimingWheel departures_;               ///< keys of paced sessions that wait for their turn, each at most once
 
  private:
   struct HandlerEntry {
@@ -410,6 +414,7 @@ class TERN_API EndpointCore {
   void finish_or_wait(uint64_t ticket, detail::Buffer* request, detail::Buffer* response, Status status,
                       uint16_t app_code, session::Continuation continuation, bool may_run_now);
   // client sessions
+  cc::AnyController make_controller(const SessionOptions& options) const;
   void open_step(Client* client);
   void end_client(Client* client, Status status, bool tell_peer);
   [[gnu::noinline]] void begin_to_tick(Client* client);

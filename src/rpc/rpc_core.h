@@ -9,6 +9,7 @@
 
 #include "base/alarm.h"
 #include "base/check.h"
+#include "cc/bypass.h"
 #include "rpc/endpoint_core.h"
 
 namespace tern::rpc {
@@ -21,7 +22,8 @@ class RpcCore final : public EndpointCore {
   /// Takes over `arena` and `received`, which may be one.
   RpcCore(nexus::NexusCore& nexus, memory::Arena& arena, memory::Arena& received, const RpcOptions& options,
           std::string_view name, std::unique_ptr<Impl> transport)
-      : EndpointCore(nexus, arena, received, options, name, Impl::kRtoNsMin), transport_(std::move(transport)) {}
+      : EndpointCore(nexus, arena, received, options, name, Impl::kRtoNsMin, Impl::kCongestionControl),
+        transport_(std::move(transport)) {}
   /// Not from within its own loop: what runs there is on the endpoint's back.
   ~RpcCore() override {
     CHECK(is_in_loop_, ==, false);
@@ -90,11 +92,13 @@ class RpcCore final : public EndpointCore {
     RpcCore& core;
     [[gnu::always_inline]] void operator()(const wire::Header& header, const transport::Payload& payload) const {
       core.freshen_clock();
+      core.stamp_packet();
       core.on_packet(header, payload, nullptr);
     }
     void begin_burst() const { core.freshen_clock(); }
     [[gnu::always_inline]] void in_burst(const wire::Header& header, const transport::Payload& payload,
                                          std::byte* room) const {
+      core.stamp_packet();
       core.on_packet(header, payload, room);
     }
   };
@@ -120,6 +124,10 @@ class RpcCore final : public EndpointCore {
     is_clock_fresh_ = true;
     if (now_ns_ >= credits_.epoch_end_ns()) [[unlikely]]
       start_credit_epoch();
+  }
+  /// For benchmarks of what batched timestamps are worth: a clock read for this packet.
+  void stamp_packet() {
+    if constexpr (!cc::kBypasses.batched_timestamps) now_ns_ = transport_->now();
   }
   void transmit();
   /// Sends to one peer, several times: what the transport has for that, or its send().
@@ -158,6 +166,8 @@ class RpcCore final : public EndpointCore {
     if constexpr (requires { transport_->downlink_bytes_per_sec(); }) return transport_->downlink_bytes_per_sec();
     return 0;
   }
+  uint64_t link_bytes_per_sec() const override { return transport_->link_bytes_per_sec(); }
+  transport::DelayTarget delay_target() const override { return transport_->delay_target(); }
   uint64_t clock_ns() override { return transport_->now(); }
   void wake_transport() override { transport_->wake(); }
 
@@ -228,6 +238,7 @@ void RpcCore<Impl>::transmit() {
 /// True: there is more, but not now.
 template <class Impl>
 inline bool RpcCore<Impl>::transmit_client(Client* client) {
+  stamp_packet();
   {
     auto sender = sender_to(client->peer);
     counters_.packets_sent += client->session.transmit_short(

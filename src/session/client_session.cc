@@ -57,9 +57,9 @@ Status failure_status(wire::FailureCode code) {
 
 }  // namespace
 
-ClientSession::ClientSession(const ClientTerms& terms, ClientPools& pools) : pools_(pools), terms_(terms) {
-  is_paced_ = !std::holds_alternative<cc::None>(terms.controller);
-  if (is_paced_) detours_ |= kPaced;
+ClientSession::ClientSession(const ClientTerms& terms, ClientPools& pools)
+    : pacer_(terms.seed), pools_(pools), terms_(terms) {
+  apply_allowance();
 }
 
 ClientSession::~ClientSession() {
@@ -82,7 +82,7 @@ void ClientSession::on_accepted(uint32_t remote_key, uint32_t payload_max, uint8
   payload_max_ = payload_max;
   terms_.window = std::min(window, terms_.window);
   start_credits_ = std::max<uint8_t>(credits, 1);
-  credit_limit_ = start_credits_;
+  set_server_credits(start_credits_);
   last_answer_ns_ = now_ns;
   state_ = State::kProbing;
 }
@@ -235,7 +235,7 @@ void ClientSession::fill_request(uint64_t now_ns, ClientSlot* slot, uint32_t slo
   packet.payload_bytes = slot->request->length_bytes;
   const uint32_t deadline_code =
       slot->deadline_ns == UINT64_MAX ? wire::kNoDeadline : deadline_code_of(slot->deadline_ns, now_ns);
-  const uint8_t flags = wire::kFirst | (in_flight_ + 1 >= credit_limit_ ? wire::kWantsCredits : 0);
+  const uint8_t flags = wire::kFirst | (in_flight_ + 1 >= server_credits_ ? wire::kWantsCredits : 0);
   packet.header = wire::client_header(wire::Kind::kRequest, flags, remote_key_, static_cast<uint32_t>(next_number_),
                                       slot->request_number, deadline_code, slot->type, slot->request->length_bytes);
 }
@@ -387,14 +387,31 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
 }
 
 void ClientSession::pace(uint64_t now_ns, const ClientPacket& packet) {
-  const uint64_t rate =
-      std::visit([](const auto& controller) { return controller.rate_bytes_per_sec(); }, terms_.controller);
-  if (rate == cc::kUnlimited) return;
   // An RFR is paid for with what it asks the server to send: the client paces both directions.
   const uint64_t bytes = packet.header.kind() == wire::Kind::kRfr
                              ? uint64_t{packet.count} * (payload_max_ + wire::kHeaderBytes)
                              : packet.payload_bytes + wire::kHeaderBytes;
-  pacer_.on_sent(now_ns, bytes, rate);
+  pacer_.on_sent(now_ns, bytes, bytes_per_sec_, is_dithered_);
+}
+
+/// What the controller now says becomes what the common case looks at.
+void ClientSession::apply_allowance() {
+  const cc::Allowance allowance = std::visit([](const auto& c) { return c.allowance(); }, terms_.controller);
+  const bool is_calm = allowance.window_packets >= server_credits_ && allowance.bytes_per_sec == cc::kUnlimited;
+  const bool is_controlled = !std::holds_alternative<cc::None>(terms_.controller);
+  credit_limit_ = std::min<uint32_t>(server_credits_, allowance.window_packets);
+  is_dithered_ = allowance.is_dithered;
+  bytes_per_sec_ = allowance.bytes_per_sec;
+  if (!cc::kBypasses.pacing && is_controlled) bytes_per_sec_ = std::min(bytes_per_sec_, terms_.link_bytes_per_sec);
+  calm_below_ns_ = is_calm ? std::visit([](const auto& c) { return c.calm_below_ns(); }, terms_.controller) : 0;
+  if (!cc::kBypasses.update && is_controlled) calm_below_ns_ = 0;
+  is_paced_ = bytes_per_sec_ != cc::kUnlimited;
+  detours_ = static_cast<uint8_t>(is_paced_ ? detours_ | kPaced : detours_ & ~kPaced);
+}
+
+void ClientSession::set_server_credits(uint32_t credits) {
+  server_credits_ = static_cast<uint8_t>(credits);
+  apply_allowance();
 }
 
 void ClientSession::grow_ring() {
@@ -644,20 +661,26 @@ void ClientSession::note_server_packet(const wire::Header& header, uint64_t now_
   if (ahead != 1) on_gap();
   server_number_ += ahead;
   // The newest word counts, up or down, at once (clause 4.5). 0 is no limit that a server may set.
-  if (header.credit_limit() != 0) credit_limit_ = header.credit_limit();
+  if (header.credit_limit() != 0 && header.credit_limit() != server_credits_) set_server_credits(header.credit_limit());
 }
 
 /// One sample a burst says as much as one a packet.
 void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns) {
-  if (now_ns == last_sample_ns_ || hold_code == wire::kHoldTooLong) return;
+  if ((cc::kBypasses.batched_timestamps && now_ns == last_sample_ns_) || hold_code == wire::kHoldTooLong) return;
   const uint64_t hold_ns = hold_code == 0 ? 0 : wire::decode_hold(hold_code);
   const uint64_t elapsed_ns = now_ns - sent_ns;
   last_sample_ns_ = now_ns;
   const uint64_t rtt_ns = elapsed_ns > hold_ns ? elapsed_ns - hold_ns : 1;
   rtt_.add(rtt_ns);
-  if (!is_paced_) return;
-  const cc::RttSample sample{now_ns, rtt_ns, is_marked};
+  if (rtt_ns >= calm_below_ns_ || is_marked) [[unlikely]]
+    tell_controller(now_ns, rtt_ns, is_marked);
+}
+
+/// A function of its own, so that take_rtt_sample() calls nothing that it would have to return from.
+void ClientSession::tell_controller(uint64_t now_ns, uint64_t rtt_ns, bool is_marked) {
+  const cc::Sample sample{now_ns, rtt_ns, rtt_.min_ns(), is_marked, server_credits_};
   std::visit([&](auto& controller) { controller.on_rtt(sample); }, terms_.controller);
+  apply_allowance();
 }
 
 void ClientSession::acknowledge(uint64_t number, uint64_t now_ns, const wire::Header* sample_header) {
@@ -752,7 +775,8 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
     if (!slot->transfer->lost.empty()) send_mask_ |= bit(entry.slot);
   }
   entry.kind = Sent::Kind::kNone;
-  if (is_paced_) std::visit([&](auto& controller) { controller.on_loss(now_ns); }, terms_.controller);
+  std::visit([&](auto& controller) { controller.on_loss(now_ns); }, terms_.controller);
+  apply_allowance();
 }
 
 // ---- Time ----
@@ -833,6 +857,10 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
     if (now_ns >= due_ns) {
       result.has_timed_out = true;
       rto_base_ns_ = now_ns;
+      if (backoff_ != 0) {
+        std::visit([&](auto& controller) { controller.on_silence(now_ns); }, terms_.controller);
+        apply_allowance();
+      }
       if (backoff_ < kBackoffMax && (rto_ns << (backoff_ + 1)) < terms_.liveness_ns / 4) backoff_++;
       control_mask_ |= bit(sent(oldest_).slot);
       at_latest(now_ns + (rto_ns << backoff_));
@@ -884,6 +912,8 @@ void ClientSession::check_invariants() const {
   }
   CHECK(in_flight, ==, in_flight_);
   CHECK(awaited, ==, awaited_packets_);
+  CHECK(credit_limit_, <=, server_credits_);
+  CHECK(is_paced_, ==, (detours_ & kPaced) != 0);
   CHECK((send_mask_ | fresh_mask_) & free_mask_, ==, 0u);
   CHECK(send_mask_ & fresh_mask_, ==, 0u);
   CHECK(control_mask_ & free_mask_, ==, 0u);

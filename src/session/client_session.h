@@ -23,7 +23,9 @@
 #include <tern/status.h>
 
 #include "base/pool.h"
-#include "cc/controller.h"
+#include "cc/any_controller.h"
+#include "cc/bypass.h"
+#include "cc/pacer.h"
 #include "session/credit_policy.h"
 #include "session/rtt_estimator.h"
 #include "session/windows.h"
@@ -118,6 +120,8 @@ struct ClientTerms {
   uint64_t credits_last_ns = UINT64_MAX;  ///< without an answer; then the limit is that of the handshake again
   uint32_t bulk_packets = 32;             ///< of one message in flight, whatever the credits
   cc::AnyController controller;
+  uint64_t link_bytes_per_sec = cc::kUnlimited;
+  uint32_t seed = 1;  ///< of the pacer
 };
 
 /// What the client sessions of one endpoint share.
@@ -145,7 +149,10 @@ class TERN_API ClientSession {
   const RttEstimator& rtt() const { return rtt_; }
   /// Slots that the terms asked for, and, once accepted, that the server granted.
   uint32_t window() const { return terms_.window; }
+  /// The server's limit, or the congestion controller's, if that is less.
   uint32_t credit_limit() const { return credit_limit_; }
+  /// The congestion controller asks for nothing less than what credits allow.
+  bool is_uncongested() const { return calm_below_ns_ != 0; }
   uint32_t packets_in_flight() const { return in_flight_; }
 
   // -- Opening (clause 7.7) --
@@ -272,7 +279,7 @@ class TERN_API ClientSession {
   static constexpr uint8_t kPaced = 2;
   bool is_report_due() const { return (detours_ & kReportDue) != 0; }
 
-  void fall_back_to_start_credits() { credit_limit_ = std::min<uint32_t>(credit_limit_, start_credits_); }
+  void fall_back_to_start_credits() { set_server_credits(std::min(server_credits_, start_credits_)); }
   bool is_outstanding() const;  ///< the server has something to answer
   bool has_credit() const { return in_flight_ < credit_limit_; }
   Sent& sent(uint64_t number) { return ring_[number & ring_mask_]; }
@@ -301,6 +308,8 @@ class TERN_API ClientSession {
   void grow_ring();
   void drop_ring();
   void pace(uint64_t now_ns, const ClientPacket& packet);
+  void apply_allowance();
+  void set_server_credits(uint32_t credits);
 
   void note_server_packet(const wire::Header& header, uint64_t now_ns);
   void on_gap();
@@ -315,6 +324,7 @@ class TERN_API ClientSession {
   void forget_packets(uint32_t slot_index);
   void drop_transfer(ClientSlot* slot);
   void take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns);
+  [[gnu::noinline]] void tell_controller(uint64_t now_ns, uint64_t rtt_ns, bool is_marked);
   ClientVerdict on_response_slow(ClientSlot* slot, const wire::Header& header, const transport::Payload& payload,
                                  uint64_t now_ns);
   ClientVerdict on_response_part(ClientSlot* slot, const wire::Header& header, const transport::Payload& payload,
@@ -325,15 +335,14 @@ class TERN_API ClientSession {
   uint64_t send_mask_ = 0;     ///< slots with any other message packet or an RFR to send
   uint64_t control_mask_ = 0;  ///< slots with a probe or a cancel to send
   uint64_t free_mask_ = 0;     ///< none before the session is open
-  uint64_t window_mask_ = 0;   ///< likewise
   ClientSlot** slots_ = nullptr;
   Sent* ring_ = first_ring_;
   uint64_t ring_mask_ = kFirstRing - 1;
   uint64_t ring_size_ = kFirstRing;
-  uint64_t next_number_ = 1;  ///< of our next packet; 0 never travels
-  uint64_t oldest_ = 1;       ///< no packet before it is unanswered
-  uint32_t in_flight_ = 0;    ///< packets that hold a credit
-  uint32_t credit_limit_ = 1;
+  uint64_t next_number_ = 1;   ///< of our next packet; 0 never travels
+  uint64_t oldest_ = 1;        ///< no packet before it is unanswered
+  uint32_t in_flight_ = 0;     ///< packets that hold a credit
+  uint32_t credit_limit_ = 1;  ///< the server's and the controller's
   uint32_t remote_key_ = 0;
   uint32_t payload_max_ = 0;
   State state_ = State::kConnecting;
@@ -343,11 +352,12 @@ class TERN_API ClientSession {
   bool has_asked_ = false;
   bool was_busy_ = false;  ///< at the last tick
   uint8_t backoff_ = 0;
-  uint8_t start_credits_ = 1;
+  uint8_t server_credits_ = 1;  ///< the server's newest word
   uint64_t server_number_ = 0;  ///< the largest that has arrived
   uint64_t last_answer_ns_ = 0;
   uint64_t last_sample_ns_ = 0;
   uint64_t largest_answered_ = 0;
+  uint64_t calm_below_ns_ = UINT64_MAX;  ///< round trips below it are no news for the controller
   RttEstimator rtt_;
 
   // What a session that has few calls at a time needs, in one piece with it.
@@ -356,7 +366,10 @@ class TERN_API ClientSession {
   ClientSlot first_slot_;  ///< the one that is taken first, and by most sessions only
 
   // Touched by ticks and long messages.
+  uint64_t window_mask_ = 0;          ///< all slots; none before the session is open
   uint8_t transfer_cursor_ = 0;       ///< long messages take turns
+  uint8_t start_credits_ = 1;         ///< of the handshake
+  bool is_dithered_ = false;          ///< cc::Allowance
   uint32_t first_request_count_ = 0;  ///< the server's word
   uint32_t awaited_packets_ = 0;      ///< response packets asked for and not here
   uint64_t heard_epoch_ = 0;          ///< for pools_.response_share
@@ -368,6 +381,7 @@ class TERN_API ClientSession {
   uint64_t report_at_ns_ = UINT64_MAX;
   uint64_t answer_seen_ns_ = 0;
   cc::Pacer pacer_;
+  uint64_t bytes_per_sec_ = cc::kUnlimited;  ///< of the pacer
   ClientPools& pools_;
   ClientTerms terms_;
 };
@@ -491,12 +505,8 @@ ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, T
   }
   ClientSlot* slot = slots_[header.request_number() & (wire::kSlotsMax - 1)];
   detail::Buffer* response = slot->response;
-  if (bytes > response->capacity_bytes) [[unlikely]]
+  if (bytes > response->capacity_bytes || header.credit_limit() != server_credits_) [[unlikely]]
     return nullptr;
-  if (const uint32_t credits = header.credit_limit(); credits != credit_limit_) [[unlikely]] {
-    if (credits == 0) return nullptr;
-    credit_limit_ = credits;
-  }
   entry.kind = Sent::Kind::kNone;
   oldest_ = oldest + 1;
   server_number_++;
@@ -505,7 +515,7 @@ ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, T
   slot->packets_in_flight = 0;
   slot->phase = ClientSlot::Phase::kFree;
   slot->was_sent = false;
-  if (now_ns != last_answer_ns_) [[unlikely]] {
+  if (!cc::kBypasses.batched_timestamps || now_ns != last_answer_ns_) [[unlikely]] {
     last_answer_ns_ = now_ns;
     take_rtt_sample(header.hold_code(), false, entry.time_ns, now_ns);
   }

@@ -19,6 +19,7 @@ class Layer {
  public:
   static constexpr bool kShared = Inner::kShared;
   static constexpr uint64_t kRtoNsMin = Inner::kRtoNsMin;
+  static constexpr CongestionControl kCongestionControl = Inner::kCongestionControl;
 
   std::span<const std::byte> address() const { return inner_->address(); }
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host) {
@@ -31,6 +32,7 @@ class Layer {
   uint64_t link_bytes_per_sec() const { return inner_->link_bytes_per_sec(); }
   uint64_t downlink_bytes_per_sec() const requires requires(const Inner& inner) { inner.downlink_bytes_per_sec(); }
   { return inner_->downlink_bytes_per_sec(); }
+  DelayTarget delay_target() const { return inner_->delay_target(); }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
     return inner_->send(peer, header, data, len, buffer);

@@ -14,6 +14,7 @@
 #include <span>
 #include <string_view>
 
+#include <tern/congestion_control.h>
 #include <tern/detail/buffer.h>
 #include <tern/status.h>
 
@@ -88,6 +89,12 @@ struct TransportCounters {
   uint64_t peers_refused = 0;          ///< a connection that broke the rules (seals, sizes, version)
 };
 
+/// What round trips say on a transport's paths (cc::Path).
+struct DelayTarget {
+  uint32_t target_ns;  ///< one that takes less has met no queue worth speaking of
+  uint32_t far_ns;     ///< if even the fastest takes more, the path is long
+};
+
 template <class T>
 concept TransportImpl = requires(T t, const T ct, typename T::Options options, memory::Arena& arena, PeerId peer,
                                  std::span<const std::byte> address, std::string_view host, const wire::Header& header,
@@ -96,6 +103,8 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, m
   { T::kShared } -> std::convertible_to<bool>;
   /// Smallest retransmission timeout that makes sense on this transport, ns.
   { T::kRtoNsMin } -> std::convertible_to<uint64_t>;
+  /// For endpoints and sessions that do not say which.
+  { T::kCongestionControl } -> std::convertible_to<CongestionControl>;
   { T::create(options, arena) } -> std::same_as<Result<std::unique_ptr<T>>>;
 
   /// What a peer's connect() needs; at most kAddressBytesMax.
@@ -111,6 +120,7 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, m
   { ct.receive_queue_packets() } -> std::same_as<uint32_t>;
   /// What a single flow can get.
   { ct.link_bytes_per_sec() } -> std::same_as<uint64_t>;
+  { ct.delay_target() } -> std::same_as<DelayTarget>;
   /// Optional: `uint64_t downlink_bytes_per_sec() const`, of the link by which packets arrive, frames and gaps
   /// included, where it is one, is known, and has no other user. Credits and requests for responses are sized by it
   /// then.

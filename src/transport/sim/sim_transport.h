@@ -43,6 +43,7 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   static constexpr bool kIsVirtual = true;
   /// A round trip in a datacenter and some queueing; above it the measured round trips decide.
   static constexpr uint64_t kRtoNsMin = 100'000;
+  static constexpr CongestionControl kCongestionControl = CongestionControl::kSwift;
   /// A loop that polls and finds nothing comes back so soon.
   static constexpr Picoseconds kPollTime = 200 * kPicosecondsPerNs;
   /// Ethernet, IPv4 and UDP.
@@ -61,6 +62,8 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   uint32_t receive_queue_packets() const { return options_.receive_queue_packets; }
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   uint64_t downlink_bytes_per_sec() const { return link_bytes_per_sec_; }  ///< one endpoint of a host is assumed
+  /// A datacenter's: round trips of 6 us without load, and of not more than 60 us with a hundred flows in a queue.
+  DelayTarget delay_target() const { return {20'000, 60'000}; }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
   uint64_t ticket() const { return queued_; }

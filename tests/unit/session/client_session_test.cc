@@ -1007,6 +1007,172 @@ TEST_F(ClientSessionTest, idle_sessions_never_fail) {
 
 // ---- Pacing ----
 
+// ---- Congestion control ----
+
+/// Everything in flight is acknowledged after this round trip, then as much as may leave is sent: `rounds` times.
+/// Requests of 100 packets, one after the other, on a session of window 1.
+class CongestedSessionTest : public ClientSessionTest {
+ protected:
+  static constexpr uint64_t kUs = 1'000;
+  static constexpr uint32_t kTargetNs = 20'000;
+
+  void open_swift(uint8_t credits) {
+    ClientTerms terms;
+    terms.window = 1;
+    terms.controller = cc::Swift({3'125'000'000, kPayloadMax + 24, kTargetNs, 3 * kTargetNs});
+    open(credits, terms);
+    begin(100'000 * kPayloadMax, 10);
+  }
+  /// Sends what may leave now. Those that are answered later are in `in_flight_`.
+  uint32_t send_all() {
+    const auto packets = sent();
+    for (const TestPacket& packet : packets) in_flight_.push_back(packet.header.number());
+    return static_cast<uint32_t>(packets.size());
+  }
+  /// One round trip in which all packets in flight arrive.
+  uint32_t round(uint64_t rtt_ns) {
+    if (in_flight_.empty()) {
+      now_ = std::max(now_, session_->departure_ns());
+      send_all();
+    }
+    now_ += rtt_ns;
+    std::vector<uint32_t> numbers = std::exchange(in_flight_, {});
+    if (!numbers.empty()) {
+      const uint32_t newest = numbers.back();
+      numbers.pop_back();
+      credit(newest, numbers);
+    }
+    return send_all();
+  }
+  std::vector<uint32_t> in_flight_;
+};
+
+TEST_F(CongestedSessionTest, an_uncongested_session_is_not_paced_and_has_the_servers_limit) {
+  open_swift(32);
+  EXPECT_EQ(send_all(), 32u);
+  for (int i = 0; i < 100; i++) {
+    EXPECT_EQ(round(10 * kUs), 32u);
+    EXPECT_TRUE(session_->is_uncongested());
+    EXPECT_EQ(session_->departure_ns(), 0u);
+  }
+}
+
+TEST_F(CongestedSessionTest, lasting_delay_narrows_the_window_and_then_paces) {
+  open_swift(32);
+  send_all();
+  round(10 * kUs);
+  for (int i = 0; i < 3; i++) round(80 * kUs);
+  EXPECT_FALSE(session_->is_uncongested());
+  EXPECT_LT(session_->credit_limit(), 32u);
+  for (int i = 0; i < 100; i++) round(200 * kUs);
+  EXPECT_EQ(session_->credit_limit(), 1u);
+  // Below one packet a round trip: what could leave by the window waits for its departure.
+  EXPECT_EQ(round(200 * kUs), 0u);
+  EXPECT_TRUE(session_->wants_to_send());
+  EXPECT_GT(session_->departure_ns(), now_);
+  uint32_t packets = 0;
+  ClientSession::Turn turn = session_->transmit(
+      now_, [](auto&&...) { return true; }, [&] { return ++ticket_; }, packets);
+  EXPECT_EQ(turn, ClientSession::Turn::kLater);
+  now_ = session_->departure_ns();
+  EXPECT_EQ(send_all(), 1u);
+  // And back, once the queue is gone.
+  for (int i = 0; i < 300 && !session_->is_uncongested(); i++) {
+    round(8 * kUs);
+  }
+  EXPECT_TRUE(session_->is_uncongested());
+  EXPECT_EQ(session_->credit_limit(), 32u);
+}
+
+TEST_F(CongestedSessionTest, the_limit_is_the_lesser_of_both_words) {
+  open_swift(32);
+  send_all();
+  credits_ = 4;  // the server's next words
+  round(10 * kUs);
+  EXPECT_EQ(session_->credit_limit(), 4u);
+  EXPECT_TRUE(session_->is_uncongested());
+  credits_ = 64;
+  round(10 * kUs);
+  EXPECT_EQ(session_->credit_limit(), 64u);
+  for (int i = 0; i < 6; i++) round(100 * kUs);
+  const uint32_t narrow = session_->credit_limit();
+  EXPECT_LT(narrow, 64u);
+  credits_ = 128;
+  round(25 * kUs);
+  EXPECT_LT(session_->credit_limit(), 64u) << "the server's limit went up, the controller's did not";
+  credits_ = 2;
+  round(25 * kUs);
+  EXPECT_EQ(session_->credit_limit(), 2u);
+  credits_ = 128;
+  round(25 * kUs);
+  EXPECT_GT(session_->credit_limit(), 2u);
+  EXPECT_FALSE(session_->is_uncongested());
+}
+
+TEST_F(CongestedSessionTest, one_burst_of_late_answers_is_a_pause) {
+  open_swift(32);
+  send_all();
+  for (int i = 0; i < 10; i++) round(10 * kUs);
+  round(5 * kMs);
+  round(10 * kUs);
+  EXPECT_TRUE(session_->is_uncongested());
+  EXPECT_EQ(session_->credit_limit(), 32u);
+}
+
+TEST_F(CongestedSessionTest, isolated_losses_without_delay_change_nothing) {
+  open_swift(32);
+  send_all();
+  for (int i = 0; i < 50; i++) {
+    in_flight_.erase(in_flight_.begin());  // never arrives
+    round(5 * kUs);
+    now_ += 12 * kUs;
+    tick();
+    send_all();
+    EXPECT_EQ(session_->credit_limit(), 32u);
+  }
+  EXPECT_TRUE(session_->is_uncongested());
+}
+
+TEST_F(CongestedSessionTest, silence_narrows_the_window) {
+  open_swift(32);
+  send_all();
+  round(10 * kUs);
+  for (int i = 0; i < 400; i++) {
+    tick(kMs);
+    send_all();
+  }
+  EXPECT_LT(session_->credit_limit(), 32u);
+}
+
+/// Better than appendix C of the paper: what waits for its departure is a name, so an answer that arrives meanwhile
+/// frees the buffers at once.
+TEST_F(CongestedSessionTest, an_answer_frees_the_buffers_though_a_retransmission_waits_for_its_departure) {
+  ClientTerms terms;
+  terms.controller = cc::FixedRate(1'000'000);
+  open(8, terms);
+  warm_up();
+  now_ += kMs;
+  ClientSlot* first = begin(50, 10);
+  const uint32_t lost = sent().at(0).header.number();
+  now_ += kMs;
+  ClientSlot* second = begin(76, 10);
+  const uint32_t number = sent().at(0).header.number();
+  const uint64_t ticket = ticket_;
+  now_ += 20 * kUs;
+  finish(respond(second, number, 4, 4));
+  tick(30 * kUs);  // the first is lost: it was overtaken
+  ASSERT_TRUE(session_->wants_to_send());
+  ASSERT_TRUE(sent().empty()) << "its retransmission waits";
+  EXPECT_LE(first->ticket, ticket) << "nothing but the first transmission refers to the request";
+  const auto verdict = respond(first, lost, 4, 4);
+  ASSERT_EQ(verdict.finished, first);
+  finish(verdict);
+  requests_[requests_.size() - 2].reset();  // the application frees it; asan watches
+  EXPECT_FALSE(session_->wants_to_send());
+  now_ += kMs;
+  EXPECT_TRUE(sent().empty());
+}
+
 TEST_F(ClientSessionTest, fixed_rate_spaces_departures) {
   ClientTerms terms;
   terms.controller = cc::FixedRate(1'000'000);  // 1 kB a millisecond

@@ -56,6 +56,7 @@ class FakeImpl {
   using Options = Fake::Options;
   static constexpr bool kShared = false;
   static constexpr uint64_t kRtoNsMin = 10'000;
+  static constexpr CongestionControl kCongestionControl = CongestionControl::kNone;
 
   static Result<std::unique_ptr<FakeImpl>> create(const Options& options, memory::Arena&) {
     if (options.network == nullptr) return Status(Code::kMisuse, "Fake::Options::network is not set");
@@ -88,6 +89,7 @@ class FakeImpl {
   uint32_t payload_bytes_max() const { return options_.payload_bytes_max; }
   uint32_t receive_queue_packets() const { return options_.receive_queue_packets; }
   uint64_t link_bytes_per_sec() const { return 10'000'000'000; }
+  DelayTarget delay_target() const { return {20'000, 60'000}; }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
     CHECK(len, <=, size_t{options_.payload_bytes_max});

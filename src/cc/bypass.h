@@ -1,0 +1,25 @@
+// What an uncongested session saves (the paper's section 5.2.2). The one configuration of them: nothing switches at run
+// time. Benchmarks that measure what each is worth compile the library once more with other values
+// (microbench/CMakeLists.txt); nobody else defines these macros.
+#pragma once
+
+#ifndef TERN_BYPASS_UPDATE
+#define TERN_BYPASS_UPDATE true
+#endif
+#ifndef TERN_BYPASS_PACING
+#define TERN_BYPASS_PACING true
+#endif
+#ifndef TERN_BYPASS_TIMESTAMPS
+#define TERN_BYPASS_TIMESTAMPS true
+#endif
+
+namespace tern::cc {
+
+struct Bypasses {
+  bool update;              ///< a low sample of an uncongested session does not reach its controller
+  bool pacing;              ///< an uncongested session's packets leave at once
+  bool batched_timestamps;  ///< one clock read and one sample a burst
+};
+inline constexpr Bypasses kBypasses{TERN_BYPASS_UPDATE, TERN_BYPASS_PACING, TERN_BYPASS_TIMESTAMPS};
+
+}  // namespace tern::cc

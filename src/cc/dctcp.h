@@ -1,0 +1,89 @@
+// DCTCP-like: a window that follows the share of marked packets, in fractions of a packet.
+// Alizadeh et al., "Data Center TCP (DCTCP)", SIGCOMM'10, section 3. Needs a network that marks (ECN): without marks
+// nothing slows it but silence. Congestion control room; integers only.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cc/controller.h"
+
+namespace tern::cc {
+
+class Dctcp {
+ public:
+  explicit Dctcp(const Path& path) : path_(path) {}
+
+  void on_rtt(const Sample& sample) {
+    rtt_ns_ = static_cast<uint32_t>(std::clamp<uint64_t>(sample.rtt_ns, 1, kRttNsMax));
+    samples_++;
+    marked_ += sample.is_marked ? 1 : 0;
+    if (sample.now_ns < round_ends_ns_) return;
+    // A round trip is over.
+    share_ += (static_cast<int32_t>(marked_ * kOne / samples_) - share_) / kGainParts;
+    if (marked_ != 0) {
+      easy_rounds_ = 0;
+      window_ = std::min(window_, sample.packets_limit * kOne);
+      const uint64_t by = uint64_t{window_} * static_cast<uint32_t>(share_) / (2 * kOne);
+      window_ = std::max(window_ - static_cast<uint32_t>(gain(by)), kSmallest);
+    } else {
+      easy_rounds_ += easy_rounds_ < kEagerRounds ? 1 : 0;
+      if (easy_rounds_ == 1) easy_since_ns_ = sample.now_ns;
+      const bool is_eager =
+          easy_rounds_ == kEagerRounds && sample.now_ns - easy_since_ns_ >= kEagerTargets * path_.target_ns;
+      const uint64_t step = is_eager ? window_ / 2 : gain(kStep);
+      window_ = static_cast<uint32_t>(std::min<uint64_t>(window_ + step, kFull));
+    }
+    samples_ = 0;
+    marked_ = 0;
+    round_ends_ns_ = sample.now_ns + rtt_ns_;
+  }
+  /// A queue that is long enough to lose packets has marked some of them.
+  void on_loss(uint64_t now_ns) {
+    if (marked_ != 0) halve(now_ns);
+  }
+  void on_silence(uint64_t now_ns) { halve(now_ns); }
+
+  Allowance allowance() const {
+    if (window_ >= kPacedBelow || rtt_ns_ == 0) return {.window_packets = window_ / kOne};
+    const uint64_t bytes = uint64_t{window_} * path_.packet_bytes / kOne;
+    const uint64_t round_ns = window_ < kOne ? path_.target_ns : rtt_ns_;
+    return {(window_ + kOne - 1) / kOne, std::max<uint64_t>(bytes * 1'000'000'000 / round_ns, 1), true};
+  }
+  uint64_t calm_below_ns() const { return UINT64_MAX; }
+
+ private:
+  static constexpr uint32_t kOne = 1 << 16;  ///< packet
+  static constexpr uint32_t kFull = kWindowMax * kOne;
+  static constexpr uint32_t kSmallest = kOne / 128;
+  static constexpr uint32_t kPacedBelow = 8 * kOne;  ///< larger windows are clocked by their answers
+  static constexpr uint32_t kRttNsMax = 1'000'000'000;
+  static constexpr int32_t kGainParts = 16;  ///< the paper's g is 1/16
+  /// The paper's is a packet, which would be too much for a hundred flows in one queue.
+  static constexpr uint32_t kStep = kOne / 8;
+  /// After so many round trips without a mark, over so many target delays, each is worth half a window.
+  static constexpr uint32_t kEagerRounds = 5;
+  static constexpr uint64_t kEagerTargets = 20;
+
+  uint64_t gain(uint64_t amount) const { return amount * std::min(window_, kOne) / kOne; }
+  void halve(uint64_t now_ns) {
+    if (now_ns - halved_ns_ < rtt_ns_) return;
+    halved_ns_ = now_ns;
+    window_ = std::max(window_ / 2, kSmallest);
+  }
+
+  Path path_;
+  uint32_t window_ = kFull;
+  uint32_t rtt_ns_ = 0;   ///< the last one; 0: none yet
+  int32_t share_ = kOne;  ///< alpha, in 65536ths
+  uint32_t samples_ = 0;  ///< in this round trip
+  uint32_t marked_ = 0;   ///< of these
+  uint32_t easy_rounds_ = 0;
+  uint64_t easy_since_ns_ = 0;
+  uint64_t round_ends_ns_ = 0;
+  uint64_t halved_ns_ = 0;
+};
+
+static_assert(Controller<Dctcp>);
+
+}  // namespace tern::cc

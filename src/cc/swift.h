@@ -1,0 +1,131 @@
+// Swift-like: a delay target, more of it for flows whose window is small, and a window in fractions of a packet.
+// Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the Datacenter", SIGCOMM'20, section 3.
+// Congestion control room; integers only. docs/congestion.md says how the constants were found.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "cc/controller.h"
+
+namespace tern::cc {
+
+class Swift {
+ public:
+  explicit Swift(const Path& path) : path_(path) {}
+
+  void on_rtt(const Sample& sample) {
+    rtt_ns_ = static_cast<uint32_t>(std::clamp<uint64_t>(sample.rtt_ns, 1, kRttNsMax));
+    min_rtt_ns_ = static_cast<uint32_t>(std::min<uint64_t>(sample.min_rtt_ns, kRttNsMax));
+    const uint64_t target_ns = this->target_ns();
+    if (rtt_ns_ < target_ns) {
+      late_since_ns_ = 0;
+      increase(sample.now_ns);
+    } else {
+      decrease(sample, target_ns);
+    }
+    updated_ns_ = sample.now_ns;
+  }
+  /// A loss says nothing new while packets are late, and is not of congestion while they are not.
+  void on_loss(uint64_t now_ns) {
+    if (rtt_ns_ >= target_ns()) cut(now_ns, kOne / 2);
+  }
+  void on_silence(uint64_t now_ns) { cut(now_ns, kOne / 2); }
+
+  Allowance allowance() const {
+    if (window_ >= kPacedBelow || rtt_ns_ == 0) return {.window_packets = window_ / kOne};
+    const uint64_t bytes = uint64_t{window_} * path_.packet_bytes / kOne;
+    return {(window_ + kOne - 1) / kOne, std::max<uint64_t>(bytes * 1'000'000'000 / pace_ns(), 1), true};
+  }
+  uint64_t calm_below_ns() const { return base_target_ns(); }
+
+ private:
+  static constexpr uint32_t kOne = 1 << 16;  ///< packet
+  static constexpr uint32_t kFull = kWindowMax * kOne;
+  static constexpr uint32_t kSmallest = kOne / 128;
+  static constexpr uint32_t kPacedBelow = 8 * kOne;  ///< larger windows are clocked by their answers
+  static constexpr uint32_t kRttNsMax = 1'000'000'000;
+  /// How hard lateness is punished: the paper's.
+  static constexpr uint64_t kBetaTenths = 8;
+  /// Added a round trip.
+  static constexpr uint32_t kStep = kOne / 32;
+  /// After so many answers, over so many target delays, that have met hardly a queue, the window doubles once a target.
+  static constexpr uint32_t kEagerSamples = 5;
+  static constexpr uint64_t kEagerTargets = 6;
+
+  /// Long paths have a target of their own. That of short ones is the same for all flows, or those that come late, and
+  /// take a queue for the path, would have more than the others.
+  uint64_t base_target_ns() const { return is_far() ? uint64_t{min_rtt_ns_} * 5 / 4 : path_.target_ns; }
+  bool is_far() const { return min_rtt_ns_ > path_.far_ns; }
+  /// Flow scaling: n flows in one queue have windows of 1/n, and their bursts add up to a queue that grows with
+  /// sqrt(n).
+  uint64_t target_ns() const {
+    const auto root = static_cast<uint32_t>(std::sqrt(static_cast<double>(window_)));  // in 256ths
+    const uint64_t extra_ns = uint64_t{path_.target_ns} * 256 / std::max<uint32_t>(root, 1);
+    return base_target_ns() + std::min<uint64_t>(extra_ns, uint64_t{path_.target_ns} * 5 / 2);
+  }
+  /// What a window's worth of packets is spread over. A window clocked by its answers gives way to a queue by itself,
+  /// for they come later; one below a packet hears of the queue too rarely: if the rate followed the last sample, all
+  /// flows would fill the queue and empty it again in turns. So the smaller the window, the less it follows.
+  uint64_t pace_ns() const {
+    const auto target_ns = static_cast<int64_t>(this->target_ns());
+    const int64_t weight = std::min(window_, kOne) / 2;
+    return static_cast<uint64_t>(target_ns + (int64_t{rtt_ns_} - target_ns) * weight / kOne);
+  }
+  /// Likewise, what a sample does to a window below one packet is in proportion to it.
+  uint64_t gain(uint64_t amount) const { return amount * std::min(window_, kOne) / kOne; }
+
+  void increase(uint64_t now_ns) {
+    uint64_t step = gain(kStep);
+    uint64_t round_ns = rtt_ns_;
+    if (rtt_ns_ >= (is_far() ? base_target_ns() * 7 / 8 : base_target_ns() * 3 / 4)) {
+      easy_samples_ = 0;
+    } else {
+      if (easy_samples_ == 0) easy_since_ns_ = now_ns;
+      if (easy_samples_ < kEagerSamples) easy_samples_++;
+      // The others are gone. Not just a gap between them: that does not last.
+      if (easy_samples_ == kEagerSamples && now_ns - easy_since_ns_ >= kEagerTargets * base_target_ns()) {
+        step = window_;
+        round_ns = std::max(round_ns, base_target_ns());
+      }
+    }
+    // In proportion to the time that this sample stands for.
+    const uint64_t elapsed_ns = std::min(now_ns - updated_ns_, round_ns);
+    window_ = static_cast<uint32_t>(std::min<uint64_t>(window_ + step * elapsed_ns / round_ns, kFull));
+  }
+
+  void decrease(const Sample& sample, uint64_t target_ns) {
+    easy_samples_ = 0;
+    const uint32_t limit = sample.packets_limit * kOne;
+    if (window_ >= limit) {
+      // A pause of a whole machine looks like one burst of late answers. Congestion lasts.
+      if (late_since_ns_ == 0) late_since_ns_ = sample.now_ns;
+      if (sample.now_ns - late_since_ns_ < path_.target_ns) return;
+      window_ = limit;
+    }
+    const uint64_t lateness = (rtt_ns_ - target_ns) * kOne / rtt_ns_;
+    cut(sample.now_ns, static_cast<uint32_t>(gain(std::min<uint64_t>(lateness * kBetaTenths / 10, kOne / 2))));
+  }
+
+  /// At most once a round trip: what comes sooner was sent before the last cut could help.
+  void cut(uint64_t now_ns, uint32_t share) {
+    if (now_ns - cut_ns_ < rtt_ns_) return;
+    cut_ns_ = now_ns;
+    window_ = std::max(window_ - static_cast<uint32_t>(uint64_t{window_} * share / kOne), kSmallest);
+  }
+
+  Path path_;
+  uint32_t window_ = kFull;
+  uint32_t rtt_ns_ = 0;  ///< the last one; 0: none yet
+  uint32_t min_rtt_ns_ = 0;
+  uint32_t easy_samples_ = 0;   ///< so many in turn have met hardly a queue, or more than that
+  uint64_t easy_since_ns_ = 0;  ///< the first of them
+  uint64_t late_since_ns_ = 0;  ///< with an open window; 0: not late
+  uint64_t updated_ns_ = 0;
+  uint64_t cut_ns_ = 0;
+};
+
+static_assert(Controller<Swift>);
+
+}  // namespace tern::cc

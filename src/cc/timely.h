@@ -1,0 +1,133 @@
+// Timely: a rate that follows the gradient of the round-trip time.
+// Mittal et al., "TIMELY: RTT-based Congestion Control for the Datacenter", SIGCOMM'15, algorithm 1, with the constants
+// of eRPC (NSDI'19); patched: Zhu et al., "ECN or Delay: Lessons Learnt from Analysis of DCQCN and TIMELY", CoNEXT'16,
+// algorithm 2. Unlike both, the step is relative to the link's rate, so that a flow leaves the floor equally fast on
+// any link, and it grows while there is no queue at all. Congestion control room; integers only.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cc/controller.h"
+
+namespace tern::cc {
+
+class Timely {
+ public:
+  Timely(const Path& path, bool is_patched)
+      : link_bytes_per_sec_(std::max<uint64_t>(path.link_bytes_per_sec, kFloorParts)),
+        rate_(link_bytes_per_sec_),
+        low_ns_(path.target_ns * kLowTenths / 10),
+        is_patched_(is_patched) {}
+
+  void on_rtt(const Sample& sample) {
+    const uint64_t rtt_ns = std::max<uint64_t>(sample.rtt_ns, 1);
+    min_rtt_ns_ = std::max(sample.min_rtt_ns, kMinRttNs);
+    if (last_rtt_ns_ != 0) {
+      const auto difference = static_cast<int64_t>(rtt_ns) - static_cast<int64_t>(last_rtt_ns_);
+      slope_ns_ = (slope_ns_ * (100 - kAlphaPercent) + difference * kAlphaPercent) / 100;
+    }
+    last_rtt_ns_ = rtt_ns;
+    if (rtt_ns < low_ns_) {
+      late_since_ns_ = 0;
+    } else if (rate_ == link_bytes_per_sec_) {
+      // A pause of a whole machine looks like one burst of late answers. Congestion lasts.
+      if (late_since_ns_ == 0) late_since_ns_ = sample.now_ns;
+      if (sample.now_ns - late_since_ns_ < low_ns_) return;
+    }
+    // As eRPC does: a sample is worth the time since the last one, in smallest round trips, up to one.
+    const uint64_t elapsed_ns = sample.now_ns - updated_ns_;
+    const uint64_t share = std::min(elapsed_ns, min_rtt_ns_) * kOne / min_rtt_ns_;
+    updated_ns_ = sample.now_ns;
+    if (rtt_ns < low_ns_) {
+      easy_ns_ = std::min<uint64_t>(easy_ns_ + elapsed_ns, kEagerMax * low_ns_);
+      raise(share, 1 + easy_ns_ / (low_ns_ / 4));
+      return;
+    }
+    easy_ns_ = 0;
+    if (rtt_ns > kHighLows * low_ns_) {
+      flat_ = 0;
+      lower(share, kOne - kHighLows * low_ns_ * kOne / rtt_ns);
+    } else if (is_patched_) {
+      follow_patched(share, rtt_ns);
+    } else {
+      follow(share);
+    }
+  }
+  void on_loss(uint64_t now_ns) {
+    if (last_rtt_ns_ >= low_ns_) halve(now_ns);
+  }
+  void on_silence(uint64_t now_ns) { halve(now_ns); }
+
+  Allowance allowance() const {
+    if (rate_ == link_bytes_per_sec_) return {};
+    return {kWindowMax, rate_, true};
+  }
+  uint64_t calm_below_ns() const { return low_ns_; }
+
+ private:
+  static constexpr uint64_t kOne = 1 << 16;
+  /// eRPC's, for a target of 20 us: T_low 50 us, T_high 1000 us, alpha 0.46, beta 0.26.
+  static constexpr uint32_t kLowTenths = 25;
+  static constexpr uint64_t kHighLows = 20;
+  static constexpr int64_t kAlphaPercent = 46;
+  static constexpr uint64_t kBetaPercent = 26;
+  /// eRPC's 5 MB/s at 25 Gbit/s.
+  static constexpr uint64_t kStepParts = 625;
+  /// eRPC's is 15 MB/s: 250 flows at that would be more than 25 Gbit/s.
+  static constexpr uint64_t kFloorParts = 4096;
+  static constexpr uint64_t kMinRttNs = 2'000;  ///< eRPC's: what a slope is measured in
+  static constexpr uint32_t kFlat = 5;          ///< the paper's N: so many falling samples before steps are larger
+  static constexpr uint64_t kEagerMax = 16;
+
+  void raise(uint64_t share, uint64_t steps) {
+    rate_ = std::min(rate_ + std::max<uint64_t>(link_bytes_per_sec_ / kStepParts * steps * share / kOne, 1),
+                     link_bytes_per_sec_);
+  }
+  void lower(uint64_t share, uint64_t by) {
+    by = std::min(by, kOne) * kBetaPercent / 100 * share / kOne;
+    rate_ = std::max(rate_ - rate_ / kOne * by - rate_ % kOne * by / kOne, link_bytes_per_sec_ / kFloorParts);
+  }
+  void halve(uint64_t now_ns) {
+    if (now_ns - halved_ns_ < last_rtt_ns_) return;
+    halved_ns_ = now_ns;
+    rate_ = std::max(rate_ / 2, link_bytes_per_sec_ / kFloorParts);
+  }
+  /// In 65536ths of the smallest round trip.
+  int64_t gradient() const { return slope_ns_ * static_cast<int64_t>(kOne) / static_cast<int64_t>(min_rtt_ns_); }
+  void follow(uint64_t share) {
+    const int64_t gradient = this->gradient();
+    if (gradient <= 0) {
+      flat_ += flat_ < kFlat ? 1 : 0;
+      raise(share, flat_ == kFlat ? kFlat : 1);
+    } else {
+      flat_ = 0;
+      lower(share, static_cast<uint64_t>(gradient));
+    }
+  }
+  /// Between a gradient of -1/4 and of 1/4, from all increase to all decrease; how much, the delay itself says.
+  void follow_patched(uint64_t share, uint64_t rtt_ns) {
+    const int64_t one = kOne;
+    const auto weight = static_cast<uint64_t>(std::clamp<int64_t>(2 * gradient() + one / 2, 0, one));
+    const uint64_t excess = (rtt_ns - low_ns_) * kOne / low_ns_;
+    raise(share * (kOne - weight) / kOne, 1);
+    lower(share, excess * weight / kOne);
+  }
+
+  uint64_t link_bytes_per_sec_;
+  uint64_t rate_;
+  uint64_t low_ns_;
+  uint64_t last_rtt_ns_ = 0;
+  int64_t slope_ns_ = 0;  ///< smoothed difference of neighbouring samples
+  uint64_t min_rtt_ns_ = kMinRttNs;
+  uint64_t updated_ns_ = 0;
+  uint64_t halved_ns_ = 0;
+  uint64_t late_since_ns_ = 0;  ///< at full rate; 0: not late
+  uint64_t easy_ns_ = 0;        ///< for how long all samples have been low
+  uint32_t flat_ = 0;
+  bool is_patched_;
+};
+
+static_assert(Controller<Timely>);
+
+}  // namespace tern::cc

@@ -1,0 +1,217 @@
+// Controllers in a model of one bottleneck (bottleneck.h): what issue 5 asks of them there. Virtual time and integers:
+// the same figures everywhere.
+#include <gtest/gtest.h>
+
+#include "cc/any_controller.h"
+#include "unit/cc/bottleneck.h"
+
+namespace tern::cc {
+namespace {
+
+constexpr uint64_t kUs = 1'000;
+constexpr uint64_t kMs = 1'000'000;
+
+class Incast : public testing::TestWithParam<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Degrees, Incast, testing::Values(20u, 50u, 100u, 250u));
+
+auto swift(const Bottleneck& bottleneck) {
+  return [path = bottleneck.path()](uint32_t) { return Swift(path); };
+}
+auto dctcp(const Bottleneck& bottleneck) {
+  return [path = bottleneck.path()](uint32_t) { return Dctcp(path); };
+}
+auto timely(const Bottleneck& bottleneck, bool is_patched) {
+  return [path = bottleneck.path(), is_patched](uint32_t) { return Timely(path, is_patched); };
+}
+Bottleneck marking() {
+  Bottleneck bottleneck;
+  bottleneck.mark_above_bytes = 65 << 10;
+  return bottleneck;
+}
+
+template <class C, class Make>
+void expect_good_incast(const Bottleneck& bottleneck, uint32_t degree, const Make& make, double jain_min,
+                        double utilization_min = 0.98) {
+  BottleneckModel<C> model(bottleneck, degree, make);
+  model.set_all_active(true);
+  model.run_for(10 * kMs);
+  model.reset();
+  model.run_for(10 * kMs);
+  EXPECT_GE(model.jain(), jain_min);
+  model.run_for(40 * kMs);
+  EXPECT_GE(model.utilization(), utilization_min);
+  EXPECT_LE(model.rtt_ns(0.99), 100 * kUs);
+}
+
+TEST_P(Incast, swift__full_link_short_queue_equal_shares) {
+  const Bottleneck bottleneck;
+  expect_good_incast<Swift>(bottleneck, GetParam(), swift(bottleneck), 0.95);
+}
+
+TEST_P(Incast, dctcp__full_link_short_queue_equal_shares) {
+  // With 250 flows, 10 ms are 120 packets of each: marks alone make shares equal less quickly than delays do.
+  const bool is_wide = GetParam() == 250;
+  expect_good_incast<Dctcp>(marking(), GetParam(), dctcp(marking()), is_wide ? 0.8 : 0.95, is_wide ? 0.97 : 0.98);
+}
+
+template <class C, class Make>
+void expect_fair_share_of_newcomer(const Bottleneck& bottleneck, uint32_t degree, const Make& make) {
+  BottleneckModel<C> model(bottleneck, degree, make);
+  for (uint32_t i = 1; i < degree; i++) model.set_active(i, true);
+  model.run_for(30 * kMs);
+  model.set_active(0, true);
+  model.run_for(2 * kMs);
+  model.reset();
+  model.run_for(5 * kMs);
+  EXPECT_GE(model.share(0) * degree, 0.5);
+  EXPECT_LE(model.share(0) * degree, 2);
+}
+
+TEST_P(Incast, swift__newcomer_has_its_share_after_2_ms) {
+  const Bottleneck bottleneck;
+  expect_fair_share_of_newcomer<Swift>(bottleneck, GetParam(), swift(bottleneck));
+}
+
+TEST_P(Incast, dctcp__newcomer_has_its_share_after_2_ms) {
+  expect_fair_share_of_newcomer<Dctcp>(marking(), GetParam(), dctcp(marking()));
+}
+
+template <class C, class Make>
+void expect_recovery_of_last(const Bottleneck& bottleneck, uint32_t degree, const Make& make) {
+  BottleneckModel<C> model(bottleneck, degree, make);
+  model.set_all_active(true);
+  model.run_for(30 * kMs);
+  for (uint32_t i = 1; i < degree; i++) model.set_active(i, false);
+  model.run_for(1 * kMs);
+  model.reset();
+  model.run_for(1 * kMs);
+  EXPECT_GE(model.share(0), 0.9);
+}
+
+TEST_P(Incast, swift__last_flow_is_back_after_1_ms) {
+  const Bottleneck bottleneck;
+  expect_recovery_of_last<Swift>(bottleneck, GetParam(), swift(bottleneck));
+}
+
+TEST_P(Incast, dctcp__last_flow_is_back_after_1_ms) {
+  expect_recovery_of_last<Dctcp>(marking(), GetParam(), dctcp(marking()));
+}
+
+/// The paper's own figures show what to expect of Timely (RTT p99 of 969 us at 100-way). It must stay stable and use
+/// the link. Without the patch flows that fill their credits keep a constant queue: its gradient is 0.
+TEST_P(Incast, patched_timely__uses_the_link_and_stays_stable) {
+  const Bottleneck bottleneck;
+  BottleneckModel<Timely> model(bottleneck, GetParam(), timely(bottleneck, true));
+  model.set_all_active(true);
+  model.run_for(30 * kMs);
+  model.reset();
+  model.run_for(20 * kMs);
+  EXPECT_GE(model.utilization(), 0.75);
+  EXPECT_LE(model.rtt_ns(0.5), 500 * kUs);
+  EXPECT_GE(model.jain(), 0.9);
+}
+
+/// From the floor to 90 % of the link, at any link rate.
+TEST(Timely, leaves_the_floor_within_milliseconds) {
+  for (const uint64_t gbps : {1, 10, 25, 100, 400}) {
+    Timely controller({gbps * 1'000'000'000 / 8, 1024, 20'000, 60'000}, false);
+    uint64_t now_ns = kMs;
+    for (int i = 0; i < 10000; i++) controller.on_rtt({now_ns += 50 * kUs, 5 * kMs, 6 * kUs});
+    EXPECT_LE(controller.allowance().bytes_per_sec, gbps * 125'000'000 / 1000);
+    const uint64_t begin_ns = now_ns;
+    while (controller.allowance().bytes_per_sec < gbps * 125'000'000 / 10 * 9) {
+      controller.on_rtt({now_ns += 10 * kUs, 10 * kUs, 6 * kUs});
+      ASSERT_LE(now_ns - begin_ns, 3 * kMs);
+    }
+  }
+}
+
+template <class C>
+void expect_to_ignore_a_pause(C controller) {
+  uint64_t now_ns = kMs;
+  for (int i = 0; i < 100; i++) controller.on_rtt({now_ns += 10 * kUs, 10 * kUs, 6 * kUs, false, 32});
+  // Ten milliseconds of silence, then whatever was in flight is answered within a few microseconds.
+  now_ns += 10 * kMs;
+  for (uint64_t i = 0; i < 5; i++) controller.on_rtt({now_ns += 2 * kUs, 10 * kMs - i * kUs, 6 * kUs, false, 32});
+  for (int i = 0; i < 3; i++) controller.on_rtt({now_ns += 10 * kUs, 10 * kUs, 6 * kUs, false, 32});
+  EXPECT_GE(controller.allowance().window_packets, 32u);
+  EXPECT_EQ(controller.allowance().bytes_per_sec, kUnlimited);
+  // Congestion lasts.
+  for (int i = 0; i < 100; i++) controller.on_rtt({now_ns += 30 * kUs, 1500 * kUs, 6 * kUs, false, 32});
+  EXPECT_TRUE(controller.allowance().window_packets < 32 || controller.allowance().bytes_per_sec != kUnlimited);
+}
+
+TEST(Pause, of_a_machine_is_no_congestion) {
+  const Bottleneck bottleneck;
+  expect_to_ignore_a_pause(Swift(bottleneck.path()));
+  expect_to_ignore_a_pause(Timely(bottleneck.path(), false));
+  expect_to_ignore_a_pause(Timely(bottleneck.path(), true));
+}
+
+TEST(Loss, at_random_costs_no_rate_while_delays_are_low) {
+  Bottleneck bottleneck;
+  bottleneck.lost_per_10000 = 100;
+  const auto rate = [&](auto model) {
+    model.set_all_active(true);
+    model.run_for(kMs);
+    model.reset();
+    model.run_for(10 * kMs);
+    return model.utilization();
+  };
+  EXPECT_GE(rate(BottleneckModel<Swift>(bottleneck, 1, swift(bottleneck))), 0.98);
+  EXPECT_GE(rate(BottleneckModel<Timely>(bottleneck, 1, timely(bottleneck, true))), 0.98);
+  EXPECT_GE(rate(BottleneckModel<Dctcp>(bottleneck, 1, dctcp(bottleneck))), 0.98);
+}
+
+TEST(Swift, long_paths_have_a_target_of_their_own) {
+  Bottleneck bottleneck;
+  bottleneck.base_rtt_ns = 10 * kMs;
+  bottleneck.credits = 128;
+  BottleneckModel<Swift> model(bottleneck, 1, swift(bottleneck));
+  model.set_all_active(true);
+  model.run_for(200 * kMs);
+  EXPECT_GE(model.controller(0).allowance().window_packets, 128u);
+}
+
+TEST(Swift, silence_cuts_until_there_are_answers) {
+  const Bottleneck bottleneck;
+  Swift controller(bottleneck.path());
+  uint64_t now_ns = kMs;
+  controller.on_rtt({now_ns, 10 * kUs, 6 * kUs});
+  const uint32_t before = controller.allowance().window_packets;
+  for (int i = 0; i < 30; i++) controller.on_silence(now_ns += kMs);
+  EXPECT_LT(controller.allowance().window_packets, before / 32);
+  EXPECT_GE(controller.allowance().window_packets, 1u);
+  EXPECT_GE(controller.allowance().bytes_per_sec, 1u);
+}
+
+TEST(Pacer, keeps_the_rate_with_and_without_dither) {
+  for (const bool is_dithered : {false, true}) {
+    Pacer pacer(7);
+    uint64_t now_ns = kMs;
+    uint64_t least_ns = UINT64_MAX, most_ns = 0;
+    for (int i = 0; i < 10000; i++) {
+      pacer.on_sent(now_ns, 1000, 100'000'000, is_dithered);  // 10 us each
+      least_ns = std::min(least_ns, pacer.departure_ns() - now_ns);
+      most_ns = std::max(most_ns, pacer.departure_ns() - now_ns);
+      now_ns = pacer.departure_ns();
+    }
+    EXPECT_NEAR(static_cast<double>(now_ns - kMs), 1e8, 1e6);
+    EXPECT_GE(least_ns, is_dithered ? 5'000u : 10'000u);
+    EXPECT_LE(most_ns, is_dithered ? 15'000u : 10'000u);
+    EXPECT_EQ(most_ns > 14'000, is_dithered);
+  }
+}
+
+TEST(Pacer, a_little_late_is_made_up_for_and_idle_time_is_not) {
+  Pacer pacer;
+  pacer.on_sent(kMs, 1000, 1'000'000'000, false);
+  EXPECT_EQ(pacer.departure_ns(), kMs + 1000);
+  pacer.on_sent(kMs + 1500, 1000, 1'000'000'000, false);
+  EXPECT_EQ(pacer.departure_ns(), kMs + 2000);
+  pacer.on_sent(5 * kMs, 1000, 1'000'000'000, false);
+  EXPECT_EQ(pacer.departure_ns(), 5 * kMs + 1000);
+}
+
+}  // namespace
+}  // namespace tern::cc
