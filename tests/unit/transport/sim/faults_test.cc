@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -57,6 +58,19 @@ TEST(Chance, is_what_it_says) {
   EXPECT_THAT(count(0.5), is_about(0.5));
   EXPECT_THAT(count(0.999), is_about(0.999));
   EXPECT_FALSE(Chance(1e-18).is_never());
+}
+
+TEST(CableFaults, delays_are_spread_over_all_of_delay_max) {
+  std::mt19937_64 random(1);
+  const CableFaults faults({.delay_max = 1us});
+  std::array<uint64_t, 10> tenths{};
+  for (uint64_t i = 0; i < kPackets; i++) {
+    const Picoseconds delay = faults.draw_delay(random);
+    ASSERT_GE(delay, 1u);
+    ASSERT_LE(delay, 1000 * kNs);
+    tenths[(delay - 1) / (100 * kNs)]++;
+  }
+  for (const uint64_t count : tenths) EXPECT_THAT(count, is_about(0.1));
 }
 
 TEST_F(FaultsTest, none__changes_nothing) {
@@ -177,11 +191,12 @@ TEST_F(FaultsTest, corrupt__one_to_four_bits) {
 
 TEST_F(FaultsTest, corrupt__of_tiny_packets) {
   make(Topology::star(2), 3);
-  network().set_faults({.corrupt = 1});
+  ASSERT_TRUE(network().set_faults(host(0), switch_at(0), {.corrupt = 1}));
   for (int i = 0; i < 200; i++) port(0).send(port(1), 60, "");
   for (int i = 0; i < 200; i++) port(0).send(port(1), 60, "x");
   run();
   ASSERT_EQ(port(1).arrivals().size(), 400u);
+  for (size_t i = 200; i < 400; i++) EXPECT_NE(port(1).arrivals()[i].content, "x") << "flips do not undo each other";
 }
 
 // Links.
@@ -210,6 +225,17 @@ TEST_F(FaultsTest, link_down__down_and_up_again_still_loses_what_was_there) {
   port(0).send(port(1), 1000);
   run();
   EXPECT_THAT(tickets(1), ElementsAre(1));
+}
+
+TEST_F(FaultsTest, link_down__on_the_last_wire) {
+  make(Topology::star(2, {10'000'000'000, 500ns}));
+  port(0).send(port(1), 1000);
+  run_until((500 + 300 + 100) * kNs);  // its first bit has left the switch
+  EXPECT_TRUE(network().set_link_up(switch_at(0), host(1), false));
+  EXPECT_TRUE(network().set_link_up(switch_at(0), host(1), true));
+  run();
+  EXPECT_EQ(port(1).arrivals().size(), 0u);
+  EXPECT_EQ(counters().dropped_fault, 1u);
 }
 
 TEST_F(FaultsTest, link_down__both_directions) {
