@@ -46,6 +46,9 @@ bool EventQueue::step(Picoseconds until) {
   if (event == last) {
     last_[index] = nullptr;
     words_[index / 64] &= ~(uint64_t{1} << index % 64);
+    // What comes next is looked up while this one runs, if it is not far away.
+    const uint64_t rest = words_[index / 64] >> index % 64;
+    if (rest != 0) __builtin_prefetch(last_[index + static_cast<uint64_t>(std::countr_zero(rest))]->next->what.context);
   } else {
     last->next = event->next;
     __builtin_prefetch(event->next->what.context);
