@@ -87,7 +87,8 @@ void ClientSession::on_accepted(uint32_t remote_key, uint32_t payload_max, uint8
   state_ = State::kProbing;
 }
 
-wire::Header ClientSession::path_probe() {
+wire::Header ClientSession::path_probe(uint64_t now_ns) {
+  if (first_probe_ns_ == 0) first_probe_ns_ = now_ns;
   if (next_number_ - oldest_ == ring_size_) grow_ring();
   sent(next_number_) = {};
   const wire::Header header = wire::client_header(wire::Kind::kPathProbe, 0, remote_key_,
@@ -103,6 +104,8 @@ bool ClientSession::on_path_reply(const wire::Header& header, uint32_t payload_b
   note_server_packet(header, now_ns);
   if (state_ == State::kOpen) return false;
   if (terms_.credits_last_ns != UINT64_MAX) fall_back_to_start_credits();
+  // A session mostly begins without load: this is the best round trip that some ever see.
+  rtt_.at_most(now_ns - first_probe_ns_);
   slots_ = terms_.window <= kFirstSlots ? first_slots_ : new (std::nothrow) ClientSlot*[terms_.window]();
   if (slots_ == nullptr) return false;
   window_ = terms_.window;

@@ -160,7 +160,7 @@ class TERN_API ClientSession {
   /// The server has said yes; the path is probed next. `window` is at most what the terms asked for.
   void on_accepted(uint32_t remote_key, uint32_t payload_max, uint8_t window, uint8_t credits, uint64_t now_ns);
   /// Header of the next path probe, which carries payload_bytes_max() bytes. kProbing only.
-  wire::Header path_probe();
+  wire::Header path_probe(uint64_t now_ns);
   /// True: this opened the session.
   bool on_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
 
@@ -377,6 +377,7 @@ class TERN_API ClientSession {
   uint64_t rto_base_ns_ = 0;
   uint64_t silence_ns_ = 0;
   uint64_t last_tick_ns_ = 0;
+  uint64_t first_probe_ns_ = 0;  ///< of the path; 0: none yet
   uint64_t reported_number_ = 1;  ///< next_number_ after the last report: more have been sent since if it differs
   uint64_t report_at_ns_ = UINT64_MAX;
   uint64_t answer_seen_ns_ = 0;

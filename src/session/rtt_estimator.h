@@ -19,6 +19,8 @@ class RttEstimator {
   uint64_t min_ns() const { return min_ns_; }
   uint64_t latest_ns() const { return latest_ns_; }
 
+  /// An upper bound of the smallest round trip; no sample.
+  void at_most(uint64_t rtt_ns) { min_ns_ = std::min(min_ns_, std::max<uint64_t>(rtt_ns, 1)); }
   void add(uint64_t rtt_ns) {
     rtt_ns = std::max<uint64_t>(rtt_ns, 1);
     latest_ns_ = rtt_ns;

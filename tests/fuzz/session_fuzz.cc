@@ -86,7 +86,7 @@ class Target {
       case 3:
         if (client_->state() == ClientSession::State::kConnecting)
           return client_->on_accepted(9, kPayloadMax, kWindow, 1 + op / 8, now_);
-        if (client_->state() == ClientSession::State::kProbing) client_->path_probe();
+        if (client_->state() == ClientSession::State::kProbing) client_->path_probe(now_);
         if (client_->state() == ClientSession::State::kOpen && client_->has_free_slot()) {
           ClientSlot* slot = client_->begin(make_buffer(in.byte()), make_buffer(in.byte()), in.byte());
           slot->deadline_ns = op / 8 % 4 == 0 ? now_ + 1'000'000 : UINT64_MAX;

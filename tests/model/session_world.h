@@ -224,7 +224,7 @@ class World {
   }
   void open() {
     client_->on_accepted(9, options_.payload_bytes_max, options_.window, options_.start_credits, now_ns_);
-    const wire::Header probe = client_->path_probe();
+    const wire::Header probe = client_->path_probe(now_ns_);
     server_->note(server_->admit(probe));
     server_->on_path_probe(probe, options_.payload_bytes_max, probe.number());
     wire::Header reply;

@@ -31,7 +31,7 @@ class ClientSessionTest : public testing::Test {
     credits_ = credits;
     make(terms);
     session_->on_accepted(9, kPayloadMax, terms.window, credits, now_);
-    session_->path_probe();
+    session_->path_probe(now_);
     ASSERT_TRUE(session_->on_path_reply(
         server_header(Kind::kPathReply, wire::kNoEcho, kFirstCount << wire::kSlotBits, 0, 0), kPayloadMax, now_));
   }
@@ -137,7 +137,7 @@ TEST_F(ClientSessionTest, opens_with_a_full_reply_only) {
   make();
   EXPECT_FALSE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), 0, now_));
   session_->on_accepted(9, kPayloadMax, 8, 4, now_);
-  const wire::Header probe = session_->path_probe();
+  const wire::Header probe = session_->path_probe(now_);
   EXPECT_EQ(probe.kind(), Kind::kPathProbe);
   EXPECT_EQ(probe.message_bytes(), kPayloadMax);
   EXPECT_FALSE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), kPayloadMax - 1, now_));
@@ -149,7 +149,7 @@ TEST_F(ClientSessionTest, opens_with_a_full_reply_only) {
 TEST_F(ClientSessionTest, many_path_probes_before_the_answer) {
   make();
   session_->on_accepted(9, kPayloadMax, 8, 4, now_);
-  for (uint32_t i = 1; i <= 100; i++) EXPECT_EQ(session_->path_probe().number(), i);
+  for (uint32_t i = 1; i <= 100; i++) EXPECT_EQ(session_->path_probe(now_).number(), i);
   EXPECT_TRUE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), kPayloadMax, now_));
   begin();
   EXPECT_EQ(sent().at(0).header.number(), 101u);
