@@ -493,6 +493,7 @@ void EndpointCore::end_server_slot(Server* server, ServerSlot* slot) {
   server->session.end_slot(slot, &assembled);
   if (assembled != nullptr) {
     assembling_bytes_ -= slot->request_bytes;
+    credits_.set_long_requests(server_pools_.assemblies.taken());
     detail::release_buffer(assembled);
   }
   if (slot->response != nullptr) release_after(slot->response_ticket, std::exchange(slot->response, nullptr));
@@ -666,7 +667,7 @@ void EndpointCore::depart_later(Client* client) {
 void EndpointCore::set_budgets() {
   const uint32_t queue = receive_queue_packets();
   const auto packet_bytes = static_cast<uint32_t>(payload_bytes_max() + wire::kHeaderBytes + kFrameBytes);
-  const uint32_t downlink = session::downlink_packets(downlink_bytes_per_sec(), packet_bytes);
+  const auto downlink = session::Downlink::of(downlink_bytes_per_sec(), packet_bytes);
   client_pools_.response_packets_free = static_cast<int32_t>(std::max(kBulkPacketsMin, queue * 3 / 4));
   client_pools_.response_share = session::ResponseShare(downlink);
   credits_ = session::CreditPolicy({queue, downlink, options_.credit_limit}, now_ns_);

@@ -242,6 +242,7 @@ class TERN_API EndpointCore {
   virtual uint32_t payload_bytes_max() const = 0;
   virtual uint32_t receive_queue_packets() const = 0;
   virtual uint64_t downlink_bytes_per_sec() const = 0;  ///< 0: not known
+  virtual uint64_t downlink_bytes() const = 0;          ///< 0: likewise
   virtual uint64_t link_bytes_per_sec() const = 0;
   virtual transport::DelayTarget delay_target() const = 0;
   virtual uint64_t clock_ns() = 0;

@@ -210,6 +210,7 @@ void EndpointCore::on_long_request(Server* server, RequestVerdict verdict, Serve
         return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);
       }
       assembling_bytes_ += bytes;
+      credits_.set_long_requests(server_pools_.assemblies.taken());
       [[fallthrough]];
     }
     case RequestVerdict::kLongMore: {
@@ -222,6 +223,7 @@ void EndpointCore::on_long_request(Server* server, RequestVerdict verdict, Serve
       session.note(number);
       if (placed == session::ServerSession::Placed::kComplete) {
         detail::Buffer* buffer = session.take_assembled(slot);
+        credits_.set_long_requests(server_pools_.assemblies.taken());
         assembling_bytes_ -= slot->request_bytes;
         return run_handler(server, slot, buffer->data(), slot->request_bytes, buffer);
       }
@@ -397,7 +399,7 @@ void EndpointCore::add_to_send(Server* server) {
 }
 
 void EndpointCore::start_credit_epoch() {
-  const bool was_silent = credits_.start_epoch(now_ns_, counters_.requests_handled);
+  const bool was_silent = credits_.start_epoch(now_ns_, {counters_.packets_received, downlink_bytes()});
   client_pools_.response_share.start_epoch(was_silent);
 }
 

@@ -166,6 +166,10 @@ class RpcCore final : public EndpointCore {
     if constexpr (requires { transport_->downlink_bytes_per_sec(); }) return transport_->downlink_bytes_per_sec();
     return 0;
   }
+  uint64_t downlink_bytes() const override {
+    if constexpr (requires { transport_->downlink_bytes(); }) return transport_->downlink_bytes();
+    return 0;
+  }
   uint64_t link_bytes_per_sec() const override { return transport_->link_bytes_per_sec(); }
   transport::DelayTarget delay_target() const override { return transport_->delay_target(); }
   uint64_t clock_ns() override { return transport_->now(); }

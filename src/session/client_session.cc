@@ -154,6 +154,7 @@ bool ClientSession::is_outstanding() const {
 }
 
 void ClientSession::drop_transfer(ClientSlot* slot) {
+  if (slot->phase == Phase::kReceiving) pools_.response_share.end();
   pools_.transfers.give(slot->transfer);
   slot->transfer = nullptr;
 }
@@ -521,6 +522,7 @@ ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Head
   slot->transfer->window.insert(0);
   slot->response_bytes = bytes;
   slot->phase = Phase::kReceiving;
+  pools_.response_share.begin();
   pools_.response_share.hear(heard_epoch_);
   slot->ask_at_ns = UINT64_MAX;
   control_mask_ &= ~bit(index_of(*slot));

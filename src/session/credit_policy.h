@@ -24,12 +24,19 @@ inline constexpr uint64_t kDownlinkNs = 25'000;
 /// Slow links need some packets to be busy at all.
 inline constexpr uint32_t kDownlinkPacketsMin = 8;
 
-/// Full packets of `packet_bytes` that the downlink carries in kDownlinkNs. 0: nothing is known of it.
-inline uint32_t downlink_packets(uint64_t bytes_per_sec, uint32_t packet_bytes) {
-  if (bytes_per_sec == 0) return 0;
-  const uint64_t bytes = bytes_per_sec / 1000 * kDownlinkNs / 1'000'000;
-  return static_cast<uint32_t>(std::clamp<uint64_t>(bytes / packet_bytes, kDownlinkPacketsMin, 1u << 20));
-}
+/// The link by which packets arrive.
+struct Downlink {
+  uint32_t bytes = 0;         ///< that it carries in kDownlinkNs; 0: nothing is known of it
+  uint32_t packet_bytes = 1;  ///< what a full packet takes of it
+
+  static Downlink of(uint64_t bytes_per_sec, uint32_t packet_bytes) {
+    if (bytes_per_sec == 0) return {};
+    const uint64_t bytes = bytes_per_sec / 1000 * kDownlinkNs / 1'000'000;
+    return {static_cast<uint32_t>(std::clamp<uint64_t>(bytes, kDownlinkPacketsMin * packet_bytes, 1u << 30)),
+            packet_bytes};
+  }
+  uint32_t packets() const { return bytes / packet_bytes; }
+};
 
 /// The sessions that were heard, each once an epoch.
 class Heard {
@@ -45,7 +52,6 @@ class Heard {
   }
   /// In this epoch so far, or in the last one, if these were more; at least 1.
   uint32_t count() const { return std::max({before_, now_, 1u}); }
-  bool empty() const { return now_ == 0 && before_ == 0; }
   bool has_grown() const { return now_ > before_; }
   /// `was_silent`: there was time for a whole epoch since the last one.
   void start_epoch(bool was_silent) {
@@ -61,14 +67,19 @@ class Heard {
 };
 
 /// The limit that the server sessions of one endpoint grant. The receive queue is divided by all that were heard in
-/// 10 ms, the downlink by those that were heard lately. But if some send long requests, the others count for no more
-/// than the packets that come from them, for these mostly want one packet at a time.
+/// 10 ms, the downlink by those that were heard lately. But while long requests (of several packets) arrive, the rest
+/// counts for no more than the bytes that come from it, for mostly it wants one packet at a time.
 class CreditPolicy {
  public:
   struct Terms {
-    uint32_t queue_packets = 0;     ///< of the receive queue
-    uint32_t downlink_packets = 0;  ///< downlink_packets()
-    uint32_t fixed_limit = 0;       ///< 1 to kCreditsMax: always this. 0: what follows from the others
+    uint32_t queue_packets = 0;  ///< of the receive queue
+    Downlink downlink = {};
+    uint32_t fixed_limit = 0;  ///< 1 to kCreditsMax: always this. 0: what follows from the others
+  };
+  /// What has arrived at the endpoint, of whatever kind, since its beginning.
+  struct Arrivals {
+    uint64_t packets = 0;
+    uint64_t bytes = 0;  ///< of the downlink
   };
   static constexpr uint64_t kQueueEpochNs = 10'000'000;
   static constexpr uint64_t kDownlinkEpochNs = 2 * kDownlinkNs;
@@ -76,32 +87,39 @@ class CreditPolicy {
   CreditPolicy() = default;
   CreditPolicy(const Terms& terms, uint64_t now_ns)
       : terms_(terms),
-        epoch_ns_(terms.downlink_packets != 0 ? kDownlinkEpochNs : kQueueEpochNs),
+        epoch_ns_(terms.downlink.bytes != 0 ? kDownlinkEpochNs : kQueueEpochNs),
         began_ns_(now_ns),
         epoch_end_ns_(now_ns + epoch_ns_),
-        queue_end_ns_(now_ns + kQueueEpochNs) {
+        queue_end_ns_(now_ns + kQueueEpochNs),
+        mean_bytes_(terms.downlink.packet_bytes) {
     update();
   }
 
   uint8_t limit() const { return limit_; }
-  /// Of a session that begins, or begins anew after a rest, the last of `sessions`: all may do so at once.
+  /// Of a session that begins, or begins anew after a rest: all of `sessions` may do so at once.
   uint8_t start_limit(size_t sessions) const {
-    if (terms_.fixed_limit != 0 || terms_.downlink_packets == 0) return limit_;
-    const size_t share = terms_.downlink_packets / 4 / std::max<size_t>(sessions, 1);
-    return static_cast<uint8_t>(std::clamp<size_t>(share, 1, std::min<size_t>(kStartMax, limit_)));
+    if (terms_.fixed_limit != 0 || terms_.downlink.bytes == 0) return limit_;
+    const size_t share = terms_.queue_packets / 2 / std::max<size_t>(sessions, 1);
+    return static_cast<uint8_t>(std::clamp<size_t>(share, 1, kStartMax));
   }
 
   /// For hear().
   uint64_t epoch() const { return all_.epoch(); }
   uint64_t epoch_end_ns() const { return epoch_end_ns_; }
-  /// At epoch_end_ns() or later. `short_requests`: how many there have been, ever. True: there was time for another
-  /// epoch since that time.
-  bool start_epoch(uint64_t now_ns, uint64_t short_requests) {
+  /// At epoch_end_ns() or later. True: there was time for another epoch since that time.
+  bool start_epoch(uint64_t now_ns, const Arrivals& arrivals) {
     const bool was_silent = now_ns - epoch_end_ns_ >= epoch_ns_;
-    const uint64_t requests = short_requests - std::min(short_requests, short_requests_);
-    short_requests_ = short_requests;
-    const uint64_t in_pipe = requests * kDownlinkNs / (now_ns - began_ns_);
-    short_packets_ = static_cast<uint32_t>(std::min<uint64_t>(in_pipe, terms_.downlink_packets));
+    const uint64_t packets = arrivals.packets - arrivals_.packets;
+    const uint64_t bytes = arrivals.bytes - arrivals_.bytes;
+    const uint64_t long_bytes = std::min(bytes, uint64_t{long_packets_} * terms_.downlink.packet_bytes);
+    const uint64_t in_pipe = (bytes - long_bytes) * kDownlinkNs / (now_ns - began_ns_);
+    other_bytes_ = static_cast<uint32_t>(std::min<uint64_t>(in_pipe, terms_.downlink.bytes));
+    mean_bytes_ = terms_.downlink.packet_bytes;
+    if (packets != 0 && !was_silent) {
+      mean_bytes_ = static_cast<uint32_t>(std::clamp<uint64_t>(bytes / packets, 1, mean_bytes_));
+    }
+    arrivals_ = arrivals;
+    long_packets_ = 0;
     all_.start_epoch(was_silent);
     long_.start_epoch(was_silent);
     if (now_ns >= queue_end_ns_) {
@@ -120,9 +138,15 @@ class CreditPolicy {
     if (last < queue_began_) queue_heard_++;
     if (all_.hear(last) && all_.has_grown()) update();
   }
-  /// A packet of a request of several has come. `last`: another note.
+  /// A packet of a long request has come. `last`: another note.
   void hear_long(uint64_t& last) {
+    long_packets_++;
     if (long_.hear(last) && long_.has_grown()) update();
+  }
+  /// So many long requests are being received now.
+  void set_long_requests(size_t count) {
+    long_requests_ = static_cast<uint32_t>(count);
+    update();
   }
 
  private:
@@ -130,10 +154,15 @@ class CreditPolicy {
 
   void update() {
     uint32_t share = terms_.queue_packets / std::max(queue_heard_before_, 1u);
-    if (terms_.downlink_packets != 0) {
-      const uint32_t equal = terms_.downlink_packets / all_.count();
-      const uint32_t rest = long_.empty() ? 0 : (terms_.downlink_packets - short_packets_) / long_.count();
-      share = std::min(share, std::max(equal, rest));
+    if (const Downlink& downlink = terms_.downlink; downlink.bytes != 0) {
+      if (long_requests_ == 0) {
+        share = std::min(share, downlink.bytes / mean_bytes_ / all_.count());
+      } else {
+        // Those that have ended are known at once, those that have stalled after an epoch.
+        const uint32_t rest = (downlink.bytes - other_bytes_) / downlink.packet_bytes;
+        const uint32_t equal = downlink.packets() / all_.count();
+        share = std::min(share, std::max(equal, rest / std::min(long_.count(), long_requests_)));
+      }
     }
     if (terms_.fixed_limit != 0) share = terms_.fixed_limit;
     limit_ = static_cast<uint8_t>(std::clamp(share, 1u, kCreditsMax));
@@ -148,9 +177,12 @@ class CreditPolicy {
   uint32_t queue_heard_ = 0;         ///< sessions, in these 10 ms
   uint32_t queue_heard_before_ = 0;  ///< in the last
   Heard all_;                        ///< whatever they send
-  Heard long_;                       ///< those that send requests of several packets
-  uint64_t short_requests_ = 0;
-  uint32_t short_packets_ = 0;  ///< on their way in the last epoch, about, as if each was full
+  Heard long_;                       ///< those of which packets of long requests came
+  uint32_t long_requests_ = 0;
+  uint32_t long_packets_ = 0;  ///< of long requests, in this epoch
+  Arrivals arrivals_;          ///< before this epoch
+  uint32_t other_bytes_ = 0;   ///< of the others on their way in the last epoch, about
+  uint32_t mean_bytes_ = 1;    ///< of a packet in the last epoch
   uint8_t limit_ = 1;
 };
 
@@ -158,16 +190,21 @@ class CreditPolicy {
 class ResponseShare {
  public:
   ResponseShare() = default;
-  explicit ResponseShare(uint32_t downlink_packets) : downlink_packets_(downlink_packets) {}
-  /// A part of a response of several packets has come for the session with this note.
+  explicit ResponseShare(const Downlink& downlink) : downlink_(downlink) {}
+  /// A response of several packets begins to arrive.
+  void begin() { responses_++; }
+  void end() { responses_--; }
+  /// A part of one has come for the session with this note.
   void hear(uint64_t& last_epoch) { heard_.hear(last_epoch); }
   void start_epoch(bool was_silent) { heard_.start_epoch(was_silent); }
   uint32_t packets() const {
-    return downlink_packets_ == 0 ? UINT32_MAX : std::max(downlink_packets_ / heard_.count(), 1u);
+    if (downlink_.bytes == 0) return UINT32_MAX;
+    return std::max(downlink_.packets() / std::clamp(responses_, 1u, heard_.count()), 1u);
   }
 
  private:
-  uint32_t downlink_packets_ = 0;
+  Downlink downlink_;
+  uint32_t responses_ = 0;
   Heard heard_;
 };
 

@@ -32,6 +32,8 @@ class Layer {
   uint64_t link_bytes_per_sec() const { return inner_->link_bytes_per_sec(); }
   uint64_t downlink_bytes_per_sec() const requires requires(const Inner& inner) { inner.downlink_bytes_per_sec(); }
   { return inner_->downlink_bytes_per_sec(); }
+  uint64_t downlink_bytes() const requires requires(const Inner& inner) { inner.downlink_bytes(); }
+  { return inner_->downlink_bytes(); }
   DelayTarget delay_target() const { return inner_->delay_target(); }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {

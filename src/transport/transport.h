@@ -122,8 +122,8 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, m
   { ct.link_bytes_per_sec() } -> std::same_as<uint64_t>;
   { ct.delay_target() } -> std::same_as<DelayTarget>;
   /// Optional: `uint64_t downlink_bytes_per_sec() const`, of the link by which packets arrive, frames and gaps
-  /// included, where it is one, is known, and has no other user. Credits and requests for responses are sized by it
-  /// then.
+  /// included, where it is one, is known, and has no other user; and `uint64_t downlink_bytes() const`, how many the
+  /// packets have taken that arrived here. Credits and requests for responses are sized by them then.
 
   /// Queues one packet: `header` (24 B; length filled in by the transport) and `len` bytes at `data`, which lie in
   /// `buffer` (its data(), or later in it), or anywhere, if `buffer` is null (then they are copied at once, and

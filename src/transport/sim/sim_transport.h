@@ -18,6 +18,7 @@
 
 #include <tern/transport/sim.h>
 
+#include "transport/sim/output.h"
 #include "transport/sim/sim_nic.h"
 #include "transport/transport.h"
 
@@ -62,6 +63,7 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   uint32_t receive_queue_packets() const { return options_.receive_queue_packets; }
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   uint64_t downlink_bytes_per_sec() const { return link_bytes_per_sec_; }  ///< one endpoint of a host is assumed
+  uint64_t downlink_bytes() const { return received_bytes_; }
   /// A datacenter's: round trips of 6 us without load, and of not more than 60 us with a hundred flows in a queue.
   DelayTarget delay_target() const { return {20'000, 60'000}; }
 
@@ -158,8 +160,9 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   bool is_woken_ = false;
   PacketList received_;
   uint32_t received_count_ = 0;
-  PacketList burst_;    ///< of this iteration
-  PacketList on_hold_;  ///< of iterations whose work is not done yet; SimPacket::ticket is not their times'
+  uint64_t received_bytes_ = 0;  ///< of the cable
+  PacketList burst_;             ///< of this iteration
+  PacketList on_hold_;           ///< of iterations whose work is not done yet; SimPacket::ticket is not their times'
   struct Doorbell {
     Picoseconds at;
     uint64_t last_ticket;
@@ -188,6 +191,7 @@ size_t SimImpl::receive(Visit&& visit) {
     received_count_--;
     if (!received_.empty()) __builtin_prefetch(received_.first()->content);
     packets++;
+    received_bytes_ += wire_bytes(packet->frame_bytes);
     work(nic_.cost.packet_received);
     const wire::Header header = wire::load_header(packet->content);
     // One frame, one packet; what the length does not cover is Ethernet's padding.

@@ -689,7 +689,8 @@ TEST_F(ClientSessionTest, an_empty_pool_leaves_each_session_its_own_room) {
 // Clause 5.4, where the downlink is known: what comes is divided by the sessions that it comes for.
 TEST_F(ClientSessionTest, responses_share_the_downlink) {
   pools_.response_packets_free = 10'000;
-  pools_.response_share = ResponseShare(20);
+  pools_.response_share = ResponseShare({20 * 1000, 1000});
+  for (int i = 0; i < 50; i++) pools_.response_share.begin();
   open(100);
   ClientSlot* slot = begin(10, 100'000);
   uint32_t echo = 0;
