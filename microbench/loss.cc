@@ -225,14 +225,16 @@ int main(int argc, char** argv) {
 
   int exit_code = 1;
   const Duration length = programs::virtual_seconds();
-  auto lossless = measure(0, FLAGS_drop > 0 ? std::min(length, kLosslessMax) : length, exit_code);
-  if (!lossless) return exit_code;
-  std::optional<Measured> lossy = FLAGS_drop > 0 ? measure(FLAGS_drop, length, exit_code) : std::move(lossless);
-  if (!lossy) return exit_code;
-  if (FLAGS_drop > 0) {
-    lossy->report.metrics["lossless_gbps"] = lossless->bandwidth_gbps;
-    lossy->report.metrics["share"] = lossy->bandwidth_gbps / lossless->bandwidth_gbps;
+  const bool has_loss = FLAGS_drop > 0;
+  auto measured = measure(0, has_loss ? std::min(length, kLosslessMax) : length, exit_code);
+  if (!measured) return exit_code;
+  if (has_loss) {
+    const double lossless_gbps = measured->bandwidth_gbps;
+    measured = measure(FLAGS_drop, length, exit_code);
+    if (!measured) return exit_code;
+    measured->report.metrics["lossless_gbps"] = lossless_gbps;
+    measured->report.metrics["share"] = measured->bandwidth_gbps / lossless_gbps;
   }
-  programs::print(lossy->report);
+  programs::print(measured->report);
   return 0;
 }
