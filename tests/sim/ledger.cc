@@ -129,6 +129,9 @@ void Ledger::on_ended(Call& call, const tern::Completion& done, Duration now) {
     oracle_.broken(call, "somebody wrote into its request");
   }
   check_status(call, done, now);
+  if (plan_.is_strict() && call.deadline != Duration::max() && now - call.started > call.deadline + plan_.lateness) {
+    oracle_.broken(call, "it ended %.6f ms after its deadline", ms(now - call.started - call.deadline));
+  }
   call.has_ended = true;
   call.status = done.status.code();
   open_--;
@@ -198,7 +201,7 @@ void Ledger::check_status(const Call& call, const tern::Completion& done, Durati
   }
 }
 
-/// Not before its time, and where nothing is slow not long after it.
+/// Not before its time.
 void Ledger::check_deadline(const Call& call, Duration now) const {
   if (call.deadline == Duration::max()) oracle_.broken(call, "it ended with kDeadline and has none");
   const Duration elapsed = now - call.started;

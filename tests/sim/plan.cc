@@ -138,6 +138,18 @@ void draw_workload(Random& random, Plan& plan) {
   plan.connect_timeout = random.duration(plan.is_strict() ? milliseconds(400) : milliseconds(20), seconds(2));
 }
 
+/// A call that has passed its deadline ends when its endpoint's loop has seen it, and the wire has its packets.
+Duration lateness_of(const Plan& plan) {
+  uint64_t packets = 0;
+  for (const HostPlan& host : plan.hosts) {
+    uint64_t of_host = 0;
+    for (const EndpointPlan& endpoint : host.endpoints) of_host += endpoint.send_queue_packets;
+    packets = std::max(packets, of_host);
+  }
+  const uint64_t bits = 8 * packets * plan.simulation.frame_bytes;
+  return milliseconds(10) + nanoseconds(bits * 1'000'000'000 / plan.slowest_link_bits_per_sec);
+}
+
 void draw_faults(Random& random, Plan& plan) {
   const auto share = [&](uint32_t permille_max) { return static_cast<double>(random.below(permille_max + 1)) / 1000; };
   if (plan.kind == Class::kGentle || plan.kind == Class::kCorrupt) {
@@ -162,6 +174,7 @@ Plan draw_plan(uint64_t seed) {
   draw_hosts(random, plan);
   draw_workload(random, plan);
   draw_faults(random, plan);
+  plan.lateness = lateness_of(plan);
   return plan;
 }
 

@@ -54,6 +54,7 @@ struct Plan {
   uint32_t early_permille = 0;          ///< steps that cancel, and calls with a deadline
   tern::Duration handler_time_max;      ///< until an answer that is given later
   tern::Duration connect_timeout;
+  tern::Duration lateness;      ///< so long after its deadline a call may end, if nothing is wrong
   tern::Duration liveness_max;  ///< of all hosts
   uint64_t slowest_link_bits_per_sec = 0;
 
