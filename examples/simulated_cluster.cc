@@ -52,7 +52,7 @@ struct Client {
 struct Program {
   explicit Program(tern::sim::Host& host)
       : nexus(must(tern::Nexus::create(host.uri(), host.nexus_options()))),
-        rpc(must(tern::Rpc<tern::Sim>::create(*nexus, host.transport_options()))) {
+        rpc(must(tern::Rpc<tern::Sim>::create(*nexus, host.transport_options(), {.huge_pages = false}))) {
     serve_name(*rpc, "server " + std::to_string(host.index()));
     must(host.run(*rpc));
   }

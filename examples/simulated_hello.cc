@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 struct Program {
   explicit Program(tern::sim::Host& host)
       : nexus(std::move(*tern::Nexus::create(host.uri(), host.nexus_options()))),
-        rpc(std::move(*tern::Rpc<tern::Sim>::create(*nexus, host.transport_options()))) {
+        rpc(std::move(*tern::Rpc<tern::Sim>::create(*nexus, host.transport_options(), {.huge_pages = false}))) {
     (void)rpc->on_request(1, [](tern::Request request) { request.respond(); });
     (void)host.run(*rpc);  // from now on its event loop is run whenever there is something to do
   }
