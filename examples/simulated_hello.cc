@@ -1,7 +1,7 @@
-// simulated_hello: the smallest simulation. README.md has it from the mark on, word for word.
+// simulated_hello: the smallest simulation. README.md shows it, all but this comment.
 //
 // The rule: what runs on a simulated host takes the options of its Nexus and of its endpoints from that host. All else
-// is as on a real one. [example]
+// is as on a real one.
 #include <tern/sim.h>
 
 #include <chrono>

@@ -2,11 +2,13 @@
 // wrong order.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -294,6 +296,30 @@ TEST(SimulationMisuse, two_simulations_live_beside_each_other) {
   }
   EXPECT_EQ(done, 2);
   EXPECT_EQ(first->trace_hash(), second->trace_hash());
+}
+
+TEST(SimulationMisuse, simulations_in_different_threads_do_not_know_of_each_other) {
+  std::array<uint64_t, 3> traces{};
+  std::vector<std::thread> threads;
+  for (uint64_t& trace : traces) {
+    threads.emplace_back([&trace] {
+      auto simulation = make(4, 7);
+      simulation->set_faults({.drop = 0.05, .reorder = 0.05});
+      int done = 0;
+      boot_server(simulation->host(0));
+      std::vector<std::shared_ptr<Pair>> clients;
+      for (uint32_t i = 1; i < 4; i++) {
+        clients.push_back(boot_server(simulation->host(i)));
+        const auto session = clients.back()->rpc->create_session(simulation->host(0).uri());
+        for (int n = 0; n < 20; n++) call(*clients.back()->rpc, *session, kEcho, [&](Status) { done++; });
+      }
+      EXPECT_TRUE(simulation->run_until([&] { return done == 60; }, 1s));
+      trace = simulation->trace_hash();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(traces[0], traces[1]);
+  EXPECT_EQ(traces[0], traces[2]);
 }
 
 TEST(SimulationMisuse, a_nexus_that_ends_tells_its_peers) {
