@@ -45,7 +45,8 @@ class Dctcp {
   void on_silence(uint64_t now_ns) { halve(now_ns); }
 
   Allowance allowance() const {
-    if (window_ >= kPacedBelow || rtt_ns_ == 0) return {.window_packets = window_ / kOne};
+    // Without a round trip there is no pace; without a packet there would never be one.
+    if (window_ >= kPacedBelow || rtt_ns_ == 0) return {.window_packets = std::max<uint32_t>(window_ / kOne, 1)};
     const uint64_t bytes = uint64_t{window_} * path_.packet_bytes / kOne;
     const uint64_t round_ns = window_ < kOne ? path_.target_ns : rtt_ns_;
     return {(window_ + kOne - 1) / kOne, std::max<uint64_t>(bytes * 1'000'000'000 / round_ns, 1), true};

@@ -34,7 +34,8 @@ class Swift {
   void on_silence(uint64_t now_ns) { cut(now_ns, kOne / 2); }
 
   Allowance allowance() const {
-    if (window_ >= kPacedBelow || rtt_ns_ == 0) return {.window_packets = window_ / kOne};
+    // Without a round trip there is no pace; without a packet there would never be one.
+    if (window_ >= kPacedBelow || rtt_ns_ == 0) return {.window_packets = std::max<uint32_t>(window_ / kOne, 1)};
     const uint64_t bytes = uint64_t{window_} * path_.packet_bytes / kOne;
     return {(window_ + kOne - 1) / kOne, std::max<uint64_t>(bytes * 1'000'000'000 / pace_ns(), 1), true};
   }

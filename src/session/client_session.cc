@@ -918,6 +918,7 @@ void ClientSession::check_invariants() const {
   CHECK(in_flight, ==, in_flight_);
   CHECK(awaited, ==, awaited_packets_);
   CHECK(credit_limit_, <=, server_credits_);
+  if (state_ == State::kOpen) CHECK(credit_limit_, >=, 1u);  // or it would never hear that it may have more
   CHECK(is_paced_, ==, (detours_ & kPaced) != 0);
   CHECK((send_mask_ | fresh_mask_) & free_mask_, ==, 0u);
   CHECK(send_mask_ & fresh_mask_, ==, 0u);

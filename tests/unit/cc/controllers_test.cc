@@ -54,6 +54,27 @@ TEST_P(Incast, dctcp__full_link_short_queue_equal_shares) {
   expect_good_incast<Dctcp>(marking(), GetParam(), dctcp(marking()), is_wide ? 0.8 : 0.95, is_wide ? 0.97 : 0.98);
 }
 
+/// Silence and losses before the first answer, as on a path that is cut: whatever is left of the window, a packet may
+/// go, or nothing would ever come back.
+template <class C>
+void expect_a_packet_after_long_silence(C controller) {
+  for (uint64_t n = 1; n <= 100; n++) {
+    controller.on_silence(n * kMs);
+    controller.on_loss(n * kMs);
+    const Allowance allowance = controller.allowance();
+    ASSERT_GE(allowance.window_packets, 1u) << n;
+    ASSERT_GE(allowance.bytes_per_sec, 1u) << n;
+  }
+}
+
+TEST(LongSilence, leaves_a_packet_to_be_sent) {
+  const Path path = Bottleneck().path();
+  expect_a_packet_after_long_silence(Swift(path));
+  expect_a_packet_after_long_silence(Dctcp(path));
+  expect_a_packet_after_long_silence(Timely(path, false));
+  expect_a_packet_after_long_silence(Timely(path, true));
+}
+
 template <class C, class Make>
 void expect_fair_share_of_newcomer(const Bottleneck& bottleneck, uint32_t degree, const Make& make) {
   BottleneckModel<C> model(bottleneck, degree, make);
