@@ -27,8 +27,8 @@
 
 namespace tern::sim {
 
-/// What a host's CPU takes for the work of an endpoint's loop, callbacks of echoing's size included. The default is what
-/// small_rpc_rate measures over shm (docs/simulation.md has the figures); handlers that do more say so with
+/// What a host's CPU takes for the work of an endpoint's loop, callbacks of echoing's size included. The default is
+/// what small_rpc_rate measures over shm (docs/simulation.md has the figures); handlers that do more say so with
 /// Host::spend(), and what workers take, Host::set_worker_time() says.
 struct HostCost {
   Duration iteration = std::chrono::nanoseconds(20);        ///< of the event loop, whatever it does
@@ -50,12 +50,12 @@ struct SimulationOptions {
 
 /// A packet as a tap sees it: Simulation::set_tap().
 struct TappedPacket {
-  bool has_arrived = false;  ///< it is being delivered; else the sender's interface begins to transmit it
-  bool is_marked = false;    ///< ECN, by a switch on its way
-  uint32_t from_host = 0;
-  uint32_t from_port = 0;  ///< of a Nexus, as in Host::uri(), if below 65536; else of an endpoint
-  uint32_t to_host = 0;
-  uint32_t to_port = 0;
+  bool has_arrived = false;          ///< it is being delivered; else the sender's interface begins to transmit it
+  bool is_marked = false;            ///< ECN, by a switch on its way
+  uint32_t from_host = 0;            ///< Host::index() of its sender
+  uint32_t from_port = 0;            ///< of a Nexus, as in Host::uri(), if below 65536; else of an endpoint
+  uint32_t to_host = 0;              ///< of its receiver
+  uint32_t to_port = 0;              ///< likewise
   uint32_t frame_bytes = 0;          ///< Ethernet, IP and UDP headers included
   std::span<const std::byte> bytes;  ///< above UDP (docs/protocol.md, 2), during the call only
 };
@@ -69,6 +69,7 @@ class Host {
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
+  /// As in Simulation::host() and Topology::add_host().
   TERN_API uint32_t index() const;
   /// "10.X.Y.Z": of the host's one interface.
   TERN_API std::string address() const;
@@ -92,6 +93,7 @@ class Host {
   /// kCancelled, as in any endpoint that is destroyed, but nobody hears from it). boot() again: another boot identity.
   /// kMisuse: from within one of the host's own callbacks; Simulation::after() is outside of them.
   TERN_API Status crash();
+  /// Between boot() and crash().
   TERN_API bool is_up() const;
   /// What `program` has made; null while the host is down.
   TERN_API void* program() const;
@@ -103,6 +105,7 @@ class Host {
   TERN_API void spend(Duration duration);
   /// What a worker handler takes, asked for each: it runs when that time is over. Default: 1 us. Negative: 0.
   TERN_API void set_worker_time(std::function<Duration()> time);
+  /// Instead of SimulationOptions::cost.
   TERN_API void set_cost(const HostCost& cost);
   /// Everything that the host's CPUs do from now on takes `factor` times as long. 1: healthy.
   TERN_API void set_slowness(double factor);
@@ -130,6 +133,7 @@ class Simulation {
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
 
+  /// Their number, the topology's.
   TERN_API uint32_t hosts() const;
   /// `index` is below hosts().
   TERN_API Host& host(uint32_t index);
@@ -165,6 +169,7 @@ class Simulation {
   /// Of all that the network has carried and lost: from where to where, how much, when, in which order. Two runs that
   /// differ differ here, unless they differ in nothing but what messages say.
   TERN_API uint64_t trace_hash() const;
+  /// Live; the reference lasts as long as the simulation.
   TERN_API const NetworkCounters& counters() const;
   /// 64 bits of the seed's sequence, for workloads: the simulation's own are another sequence.
   TERN_API uint64_t random();
