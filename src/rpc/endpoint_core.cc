@@ -168,6 +168,7 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   terms.bulk_packets = std::min(bulk, std::max(kBulkPacketsMin, receive_queue_packets() * 3 / 4));
   terms.controller = make_controller(options);
   terms.link_bytes_per_sec = link_bytes_per_sec();
+  terms.may_pace_below_packet = delay_target().is_of_network;
   terms.seed = static_cast<uint32_t>(random >> 32);
   Client* client = client_pool_.take(terms, client_pools_);
   if (client == nullptr) return Status(Code::kNoMemory, "no memory for another session");

@@ -203,6 +203,8 @@ size_t RpcCore<Impl>::iterate() {
     run_due();
   }
   if (!clients_to_send_.empty() || !servers_to_send_.empty() || !path_probes_.empty()) {
+    // What handlers have taken is told as hold time, or it would pass for the network's.
+    if (Impl::kTimesHandlers && packets != 0) is_clock_fresh_ = false;
     freshen_clock();
     transmit();
   } else if (sent_ticket_ > released_) [[unlikely]] {

@@ -402,10 +402,15 @@ void ClientSession::pace(uint64_t now_ns, const ClientPacket& packet) {
 void ClientSession::apply_allowance() {
   const cc::Allowance allowance = std::visit([](const auto& c) { return c.allowance(); }, terms_.controller);
   const bool is_calm = allowance.window_packets >= server_credits_ && allowance.bytes_per_sec == cc::kUnlimited;
-  const bool is_controlled = !std::holds_alternative<cc::None>(terms_.controller);
+  const bool is_controlled =
+      !std::holds_alternative<cc::None>(terms_.controller) && !std::holds_alternative<cc::FixedRate>(terms_.controller);
   credit_limit_ = std::min<uint32_t>(server_credits_, allowance.window_packets);
   is_dithered_ = allowance.is_dithered;
   bytes_per_sec_ = allowance.bytes_per_sec;
+  if (!terms_.may_pace_below_packet && is_controlled && rtt_.has_sample()) {
+    const uint64_t packet_bytes = payload_max_ + wire::kHeaderBytes;
+    bytes_per_sec_ = std::max(bytes_per_sec_, packet_bytes * 1'000'000'000 / rtt_.latest_ns());
+  }
   if (!cc::kBypasses.pacing && is_controlled) bytes_per_sec_ = std::min(bytes_per_sec_, terms_.link_bytes_per_sec);
   calm_below_ns_ = is_calm ? std::visit([](const auto& c) { return c.calm_below_ns(); }, terms_.controller) : 0;
   if (!cc::kBypasses.update && is_controlled) calm_below_ns_ = 0;

@@ -121,7 +121,8 @@ struct ClientTerms {
   uint32_t bulk_packets = 32;             ///< of one message in flight, whatever the credits
   cc::AnyController controller;
   uint64_t link_bytes_per_sec = cc::kUnlimited;
-  uint32_t seed = 1;  ///< of the pacer
+  bool may_pace_below_packet = true;  ///< a controller may let out less than a packet a round trip
+  uint32_t seed = 1;                  ///< of the pacer
 };
 
 /// What the client sessions of one endpoint share.
@@ -377,7 +378,7 @@ class TERN_API ClientSession {
   uint64_t rto_base_ns_ = 0;
   uint64_t silence_ns_ = 0;
   uint64_t last_tick_ns_ = 0;
-  uint64_t first_probe_ns_ = 0;  ///< of the path; 0: none yet
+  uint64_t first_probe_ns_ = 0;   ///< of the path; 0: none yet
   uint64_t reported_number_ = 1;  ///< next_number_ after the last report: more have been sent since if it differs
   uint64_t report_at_ns_ = UINT64_MAX;
   uint64_t answer_seen_ns_ = 0;

@@ -18,6 +18,7 @@ class Layer {
 
  public:
   static constexpr bool kShared = Inner::kShared;
+  static constexpr bool kTimesHandlers = Inner::kTimesHandlers;
   static constexpr uint64_t kRtoNsMin = Inner::kRtoNsMin;
   static constexpr CongestionControl kCongestionControl = Inner::kCongestionControl;
 

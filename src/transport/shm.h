@@ -37,6 +37,7 @@ class TERN_API ShmImpl {
  public:
   using Options = Shm::Options;
   static constexpr bool kShared = true;
+  static constexpr bool kTimesHandlers = false;
   /// Nothing is lost here but by a peer's fault; what is late is a peer that sleeps (waking a halted CPU takes 40 to
   /// 90 us) or has lost its CPU.
   static constexpr uint64_t kRtoNsMin = 1'000'000;
@@ -54,7 +55,7 @@ class TERN_API ShmImpl {
   uint32_t payload_bytes_max() const { return kReferenceBytesMax; }
   uint32_t receive_queue_packets() const { return options_.ring_cells; }
   uint64_t link_bytes_per_sec() const { return 25'000'000'000; }
-  DelayTarget delay_target() const { return {1'000'000, 1'000'000}; }
+  DelayTarget delay_target() const { return {1'000'000, 1'000'000, false}; }
 
   bool send(PeerId id, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
 

@@ -93,6 +93,9 @@ struct TransportCounters {
 struct DelayTarget {
   uint32_t target_ns;  ///< one that takes less has met no queue worth speaking of
   uint32_t far_ns;     ///< if even the fastest takes more, the path is long
+  /// Round trips are the network's. Else most of them may be the hosts' own time (kernels, busy servers), and who sends
+  /// less than a packet a round trip only waits longer.
+  bool is_of_network;
 };
 
 template <class T>
@@ -101,6 +104,8 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, m
                                  const std::byte* data, size_t len, detail::Buffer* buffer, uint64_t ns) {
   /// True: message arenas are memfds (ArenaOptions::shared) and payloads may travel by reference.
   { T::kShared } -> std::convertible_to<bool>;
+  /// The clock is read again before answers leave: where that is nothing beside a packet.
+  { T::kTimesHandlers } -> std::convertible_to<bool>;
   /// Smallest retransmission timeout that makes sense on this transport, ns.
   { T::kRtoNsMin } -> std::convertible_to<uint64_t>;
   /// For endpoints and sessions that do not say which.

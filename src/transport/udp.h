@@ -45,6 +45,7 @@ class TERN_API UdpImpl {
  public:
   using Options = Udp::Options;
   static constexpr bool kShared = false;
+  static constexpr bool kTimesHandlers = true;
   /// A scheduler's time slice on a busy machine is some milliseconds, the kernel's part of a round trip some
   /// microseconds. 1 ms keeps a lost tail cheap; an early retransmission after a preemption costs one packet.
   static constexpr uint64_t kRtoNsMin = 1'000'000;
@@ -78,7 +79,7 @@ class TERN_API UdpImpl {
   /// Nobody knows the links of a path; this is what the kernel moves at its best (ANCHORS.md), an upper limit for
   /// controllers to come down from.
   uint64_t link_bytes_per_sec() const { return 6'250'000'000; }
-  DelayTarget delay_target() const { return {1'000'000, 1'000'000}; }
+  DelayTarget delay_target() const { return {1'000'000, 1'000'000, false}; }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
     Peer& to = peers_[peer];

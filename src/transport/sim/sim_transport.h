@@ -40,6 +40,7 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
  public:
   using Options = Sim::Options;
   static constexpr bool kShared = false;
+  static constexpr bool kTimesHandlers = true;
   /// For EndpointCore: the clock costs nothing, so it is read in every iteration.
   static constexpr bool kIsVirtual = true;
   /// A round trip in a datacenter and some queueing; above it the measured round trips decide.
@@ -65,7 +66,7 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   uint64_t downlink_bytes_per_sec() const { return link_bytes_per_sec_; }  ///< one endpoint of a host is assumed
   uint64_t downlink_bytes() const { return received_bytes_; }
   /// A datacenter's: round trips of 6 us without load, and of not more than 60 us with a hundred flows in a queue.
-  DelayTarget delay_target() const { return {20'000, 60'000}; }
+  DelayTarget delay_target() const { return {20'000, 60'000, true}; }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
   uint64_t ticket() const { return queued_; }

@@ -174,6 +174,22 @@ TEST(Simulation, a_tap_sees_packets_leave_and_arrive_and_changes_nothing) {
   EXPECT_NEAR(static_cast<double>((seen.arrived_at - seen.departed_at).count()), 1339, 1);
 }
 
+TEST(Simulation, a_busy_server_is_no_congested_network) {
+  auto simulation = make(2);
+  const Session session = connect(*simulation, 0, 1);
+  simulation->run_for(10ms);
+  node(*simulation, 1).handler_time = 300us;
+  constexpr int kCalls = 200;
+  int done = 0;
+  const Duration begin = simulation->now();
+  for (int i = 0; i < kCalls; i++) {
+    node(*simulation, 0).call(session, kEcho, 900, [&](Status end) { done += end.ok(); });
+  }
+  EXPECT_TRUE(simulation->run_until([&] { return done == kCalls; }, 1s)) << done;
+  // The server has been busy almost all of the time.
+  EXPECT_LT(simulation->now() - begin, kCalls * 300us * 11 / 10);
+}
+
 TEST(Simulation, the_same_seed_gives_the_same_trace_and_another_another) {
   const auto trace_of = [](uint64_t seed) {
     auto simulation = make(4, seed);

@@ -55,6 +55,7 @@ class FakeImpl {
  public:
   using Options = Fake::Options;
   static constexpr bool kShared = false;
+  static constexpr bool kTimesHandlers = true;
   static constexpr uint64_t kRtoNsMin = 10'000;
   static constexpr CongestionControl kCongestionControl = CongestionControl::kNone;
 
@@ -89,7 +90,7 @@ class FakeImpl {
   uint32_t payload_bytes_max() const { return options_.payload_bytes_max; }
   uint32_t receive_queue_packets() const { return options_.receive_queue_packets; }
   uint64_t link_bytes_per_sec() const { return 10'000'000'000; }
-  DelayTarget delay_target() const { return {20'000, 60'000}; }
+  DelayTarget delay_target() const { return {20'000, 60'000, true}; }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
     CHECK(len, <=, size_t{options_.payload_bytes_max});
