@@ -49,6 +49,8 @@ concept Controller = requires(C c, const C cc, const Sample& sample, uint64_t no
   { c.on_loss(now_ns) } -> std::same_as<void>;
   /// Nothing was answered for several timeouts.
   { c.on_silence(now_ns) } -> std::same_as<void>;
+  /// The sender had nothing to send for so long that what was learnt is about another time: it starts anew.
+  { c.on_rest() } -> std::same_as<void>;
   { cc.allowance() } -> std::same_as<Allowance>;
   /// An unmarked sample below it changes nothing as long as the allowance is all that the sender can use. 0: every
   /// sample counts.
@@ -61,6 +63,7 @@ class None {
   void on_rtt(const Sample&) {}
   void on_loss(uint64_t) {}
   void on_silence(uint64_t) {}
+  void on_rest() {}
   Allowance allowance() const { return {}; }
   uint64_t calm_below_ns() const { return UINT64_MAX; }
 };
@@ -72,6 +75,7 @@ class FixedRate {
   void on_rtt(const Sample&) {}
   void on_loss(uint64_t) {}
   void on_silence(uint64_t) {}
+  void on_rest() {}
   Allowance allowance() const { return {.bytes_per_sec = bytes_per_sec_}; }
   uint64_t calm_below_ns() const { return UINT64_MAX; }
 

@@ -43,12 +43,18 @@ class Dctcp {
     if (marked_ != 0) halve(now_ns);
   }
   void on_silence(uint64_t now_ns) { halve(now_ns); }
+  void on_rest() {
+    window_ = kFull;
+    share_ = kOne;
+    easy_rounds_ = 0;
+  }
 
   Allowance allowance() const {
     // Without a round trip there is no pace; without a packet there would never be one.
     if (window_ >= kPacedBelow || rtt_ns_ == 0) return {.window_packets = std::max<uint32_t>(window_ / kOne, 1)};
     const uint64_t bytes = uint64_t{window_} * path_.packet_bytes / kOne;
-    const uint64_t round_ns = window_ < kOne ? path_.target_ns : rtt_ns_;
+    // Below a packet not what the last sample says, or all flows would fill the queue and empty it in turns.
+    const uint64_t round_ns = window_ < kOne ? path_.target_ns * 2 / 3 : rtt_ns_;
     return {(window_ + kOne - 1) / kOne, std::max<uint64_t>(bytes * 1'000'000'000 / round_ns, 1), true};
   }
   uint64_t calm_below_ns() const { return UINT64_MAX; }
@@ -64,7 +70,7 @@ class Dctcp {
   static constexpr uint32_t kStep = kOne / 8;
   /// After so many round trips without a mark, over so many target delays, each is worth half a window.
   static constexpr uint32_t kEagerRounds = 5;
-  static constexpr uint64_t kEagerTargets = 20;
+  static constexpr uint64_t kEagerTargets = 13;
 
   uint64_t gain(uint64_t amount) const { return amount * std::min(window_, kOne) / kOne; }
   void halve(uint64_t now_ns) {

@@ -21,7 +21,7 @@ class Swift {
     const uint64_t target_ns = this->target_ns();
     if (rtt_ns_ < target_ns) {
       late_since_ns_ = 0;
-      increase(sample.now_ns);
+      increase(sample.now_ns, target_ns);
     } else {
       decrease(sample, target_ns);
     }
@@ -32,6 +32,11 @@ class Swift {
     if (rtt_ns_ >= target_ns()) cut(now_ns, kOne / 2);
   }
   void on_silence(uint64_t now_ns) { cut(now_ns, kOne / 2); }
+  void on_rest() {
+    window_ = kFull;
+    late_since_ns_ = 0;
+    easy_samples_ = 0;
+  }
 
   Allowance allowance() const {
     // Without a round trip there is no pace; without a packet there would never be one.
@@ -45,12 +50,13 @@ class Swift {
   static constexpr uint32_t kOne = 1 << 16;  ///< packet
   static constexpr uint32_t kFull = kWindowMax * kOne;
   static constexpr uint32_t kSmallest = kOne / 128;
-  static constexpr uint32_t kPacedBelow = 8 * kOne;  ///< larger windows are clocked by their answers
+  static constexpr uint32_t kPacedBelow = 4 * kOne;  ///< larger windows are clocked by their answers
   static constexpr uint32_t kRttNsMax = 1'000'000'000;
   /// How hard lateness is punished: the paper's.
   static constexpr uint64_t kBetaTenths = 8;
   /// Added a round trip.
   static constexpr uint32_t kStep = kOne / 32;
+  static constexpr uint32_t kSteadyUpTo = 2 * kOne;
   /// After so many answers, over so many target delays, that have met hardly a queue, the window doubles once a target.
   static constexpr uint32_t kEagerSamples = 5;
   static constexpr uint64_t kEagerTargets = 6;
@@ -71,14 +77,17 @@ class Swift {
   /// flows would fill the queue and empty it again in turns. So the smaller the window, the less it follows.
   uint64_t pace_ns() const {
     const auto target_ns = static_cast<int64_t>(this->target_ns());
-    const int64_t weight = std::min(window_, kOne) / 2;
+    const int64_t weight = std::min(window_, 2 * kOne) / 2;
     return static_cast<uint64_t>(target_ns + (int64_t{rtt_ns_} - target_ns) * weight / kOne);
   }
   /// Likewise, what a sample does to a window below one packet is in proportion to it.
   uint64_t gain(uint64_t amount) const { return amount * std::min(window_, kOne) / kOne; }
 
-  void increase(uint64_t now_ns) {
-    uint64_t step = gain(kStep);
+  void increase(uint64_t now_ns, uint64_t target_ns) {
+    // A window of some packets grows the faster the shorter the queue is: who was in a queue for a moment must be back
+    // before its message ends.
+    const uint32_t above = window_ - std::min(window_, kSteadyUpTo);
+    uint64_t step = gain(kStep + above * (target_ns - rtt_ns_) / target_ns / 2);
     uint64_t round_ns = rtt_ns_;
     if (rtt_ns_ >= (is_far() ? base_target_ns() * 7 / 8 : base_target_ns() * 3 / 4)) {
       easy_samples_ = 0;

@@ -17,7 +17,7 @@ class Timely {
   Timely(const Path& path, bool is_patched)
       : link_bytes_per_sec_(std::max<uint64_t>(path.link_bytes_per_sec, kFloorParts)),
         rate_(link_bytes_per_sec_),
-        low_ns_(path.target_ns * kLowTenths / 10),
+        low_ns_(uint64_t{path.target_ns} * 5 / 3),
         is_patched_(is_patched) {}
 
   void on_rtt(const Sample& sample) {
@@ -58,6 +58,12 @@ class Timely {
     if (last_rtt_ns_ >= low_ns_) halve(now_ns);
   }
   void on_silence(uint64_t now_ns) { halve(now_ns); }
+  void on_rest() {
+    rate_ = link_bytes_per_sec_;
+    last_rtt_ns_ = 0;
+    slope_ns_ = 0;
+    late_since_ns_ = 0;
+  }
 
   Allowance allowance() const {
     if (rate_ == link_bytes_per_sec_) return {};
@@ -67,8 +73,7 @@ class Timely {
 
  private:
   static constexpr uint64_t kOne = 1 << 16;
-  /// eRPC's, for a target of 20 us: T_low 50 us, T_high 1000 us, alpha 0.46, beta 0.26.
-  static constexpr uint32_t kLowTenths = 25;
+  /// eRPC's, for a target of 30 us: T_low 50 us, T_high 1000 us, alpha 0.46, beta 0.26.
   static constexpr uint64_t kHighLows = 20;
   static constexpr int64_t kAlphaPercent = 46;
   static constexpr uint64_t kBetaPercent = 26;

@@ -31,6 +31,8 @@ constexpr uint32_t kBulkPacketsMin = 8;
 constexpr size_t kFrameBytes = 24 + 14 + 20 + 8;
 /// So long after its last answer a client does not count on the limit that it had where that is sized by the downlink.
 constexpr uint64_t kCreditsLastNs = 4 * session::CreditPolicy::kDownlinkEpochNs;
+/// In so many target delays (1 ms in a datacenter) flows come and go.
+constexpr uint64_t kCongestionTargets = 50;
 
 /// A session whose next business is not within so many RTOs is not looked at each RTO.
 constexpr uint64_t kRestRtos = 4;
@@ -167,6 +169,7 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   const uint32_t bulk = std::max(kBulkPacketsMin, kBulkBytes / payload_bytes_max());
   terms.bulk_packets = std::min(bulk, std::max(kBulkPacketsMin, receive_queue_packets() * 3 / 4));
   terms.controller = make_controller(options);
+  terms.congestion_lasts_ns = kCongestionTargets * delay_target().target_ns;
   terms.link_bytes_per_sec = link_bytes_per_sec();
   terms.may_pace_below_packet = delay_target().is_of_network;
   terms.seed = static_cast<uint32_t>(random >> 32);

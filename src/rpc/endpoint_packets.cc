@@ -81,6 +81,7 @@ Endpoint::Started EndpointCore::start_first_call(Session session, uint16_t type,
 void EndpointCore::begin_to_tick(Client* client) {
   client->session.prefetch();
   client->session.forget_old_credits(now_ns_);
+  client->session.forget_old_congestion(now_ns_);
   client->is_ticking = true;
   ticking_.push_back(client);
   at_latest(now_ns_ + rto_ns_min_);

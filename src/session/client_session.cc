@@ -418,6 +418,11 @@ void ClientSession::apply_allowance() {
   detours_ = static_cast<uint8_t>(is_paced_ ? detours_ | kPaced : detours_ & ~kPaced);
 }
 
+void ClientSession::start_anew() {
+  std::visit([](auto& controller) { controller.on_rest(); }, terms_.controller);
+  apply_allowance();
+}
+
 void ClientSession::set_server_credits(uint32_t credits) {
   server_credits_ = static_cast<uint8_t>(credits);
   apply_allowance();

@@ -120,6 +120,7 @@ struct ClientTerms {
   uint64_t credits_last_ns = UINT64_MAX;  ///< without an answer; then the limit is that of the handshake again
   uint32_t bulk_packets = 32;             ///< of one message in flight, whatever the credits
   cc::AnyController controller;
+  uint64_t congestion_lasts_ns = UINT64_MAX;  ///< without an answer; then the controller starts anew
   uint64_t link_bytes_per_sec = cc::kUnlimited;
   bool may_pace_below_packet = true;  ///< a controller may let out less than a packet a round trip
   uint32_t seed = 1;                  ///< of the pacer
@@ -174,6 +175,10 @@ class TERN_API ClientSession {
   /// A limit that was granted long ago is for others by now (clause 4.5.1).
   void forget_old_credits(uint64_t now_ns) {
     if (now_ns - std::min(now_ns, last_answer_ns_) >= terms_.credits_last_ns) fall_back_to_start_credits();
+  }
+  /// A call begins after a pause: the congestion of long ago is another one's by now.
+  void forget_old_congestion(uint64_t now_ns) {
+    if (!is_uncongested() && now_ns - std::min(now_ns, last_answer_ns_) >= terms_.congestion_lasts_ns) start_anew();
   }
   /// A call begins: asks for the cache lines that it will touch if it is the only one.
   void prefetch() const {
@@ -310,6 +315,7 @@ class TERN_API ClientSession {
   void drop_ring();
   void pace(uint64_t now_ns, const ClientPacket& packet);
   void apply_allowance();
+  void start_anew();
   void set_server_credits(uint32_t credits);
 
   void note_server_packet(const wire::Header& header, uint64_t now_ns);

@@ -65,8 +65,9 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   uint64_t downlink_bytes_per_sec() const { return link_bytes_per_sec_; }  ///< one endpoint of a host is assumed
   uint64_t downlink_bytes() const { return received_bytes_; }
-  /// A datacenter's: round trips of 6 us without load, and of not more than 60 us with a hundred flows in a queue.
-  DelayTarget delay_target() const { return {20'000, 60'000, true}; }
+  /// A datacenter's: round trips of 6 us without load, and less than 90 us with hundreds of flows in a queue. Not less
+  /// than session::kDownlinkNs, which credits alone keep to.
+  DelayTarget delay_target() const { return {30'000, 90'000, true}; }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
   uint64_t ticket() const { return queued_; }

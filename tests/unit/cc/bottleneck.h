@@ -21,8 +21,8 @@ struct Bottleneck {
   uint32_t credits = 32;         ///< a flow's other limit
   uint64_t mark_above_bytes = UINT64_MAX;
   uint32_t lost_per_10000 = 0;
-  uint32_t target_ns = 20'000;
-  uint32_t far_ns = 60'000;
+  uint32_t target_ns = 30'000;
+  uint32_t far_ns = 90'000;
 
   Path path() const { return {bits_per_sec / 8, packet_bytes, target_ns, far_ns}; }
   uint64_t serialization_ps(uint64_t bytes) const {
