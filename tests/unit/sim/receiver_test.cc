@@ -47,11 +47,13 @@ struct Peer {
 
 class ReceiverTest : public testing::Test {
  protected:
-  void make(uint32_t hosts, RpcOptions options = {}) {
-    auto made = Simulation::create(Topology::star(hosts), {.seed = 3});
+  void make(uint32_t hosts, RpcOptions options = {}) { make(Topology::star(hosts), options); }
+  void make(const Topology& topology, RpcOptions options) {
+    simulation_.reset();
+    auto made = Simulation::create(topology, {.seed = 3});
     ASSERT_TRUE(made.ok()) << made.status().message();
     simulation_ = std::move(*made);
-    for (uint32_t i = 0; i < hosts; i++) {
+    for (uint32_t i = 0; i < topology.hosts(); i++) {
       const auto program = [options](Host& host) { return std::make_shared<Peer>(host, options); };
       ASSERT_TRUE(simulation_->host(i).boot(program).ok());
     }
@@ -140,6 +142,59 @@ TEST_P(FanIn, of_requests) {
   EXPECT_GE(gbps_of_line(kBytes * sessions.size(), ends.back() - begin), 0.95);
   EXPECT_LE(longest_queue(), 150us);  // at first: the first that are heard do not know how many they are
   EXPECT_GE((ends.front() - begin) * 10, (ends.back() - begin) * 8);
+}
+
+TEST_F(ReceiverTest, a_fixed_limit_knows_no_downlink) {
+  constexpr uint64_t kBytes = 1 << 20;
+  make(9, {.credit_limit = 100});
+  const auto sessions = connect(0, false);
+  std::vector<Duration> ends;
+  for (size_t i = 0; i < sessions.size(); i++) put(rpc(client_of(0, i)), sessions[i], kBytes, ends);
+  ASSERT_TRUE(simulation_->run_until([&] { return ends.size() == sessions.size(); }, 200ms)) << ends.size();
+  EXPECT_NEAR(static_cast<double>(longest_queue().count()), 8 * 100 * 335, 20'000);
+}
+
+TEST_F(ReceiverTest, a_limit_that_no_packet_can_carry_is_misuse) {
+  auto made = Simulation::create(Topology::star(1));
+  ASSERT_TRUE(made.ok());
+  Host& host = (*made)->host(0);
+  const auto program = [](Host& its_host) {
+    auto nexus = Nexus::create(its_host.uri(), its_host.nexus_options());
+    EXPECT_TRUE(nexus.ok());
+    auto endpoint = Rpc<Sim>::create(**nexus, its_host.transport_options(), {.credit_limit = 129, .huge_pages = false});
+    EXPECT_EQ(endpoint.status().code(), Code::kMisuse);
+    return std::make_shared<int>();
+  };
+  ASSERT_TRUE(host.boot(program).ok());
+}
+
+// Clause 4.2.4, from the switch to what the server's packets say.
+TEST_F(ReceiverTest, congestion_marks_are_echoed) {
+  for (const bool has_marks : {false, true}) {
+    Topology topology = Topology::star(3);
+    if (has_marks) topology.switches()[0].ecn_threshold_bytes = 5'000;
+    make(topology, {});
+    const auto sessions = connect(0, false);
+    uint64_t marked = 0, packets = 0, echoed = 0;
+    simulation_->set_tap([&](const TappedPacket& packet) {
+      if (packet.from_port < 65'536 || packet.bytes.size() < 24) return;
+      const auto flags = static_cast<uint8_t>(packet.bytes[1]);
+      if (packet.has_arrived && packet.to_host == 0) {
+        packets++;
+        marked += packet.is_marked;
+      } else if (!packet.has_arrived && packet.from_host == 0) {
+        echoed += (flags & 16) != 0;
+      }
+    });
+    std::vector<Duration> ends;
+    for (size_t i = 0; i < sessions.size(); i++) put(rpc(client_of(0, i)), sessions[i], 200'000, ends);
+    ASSERT_TRUE(simulation_->run_until([&] { return ends.size() == sessions.size(); }, 10ms));
+    EXPECT_GT(packets, 400u);
+    EXPECT_EQ(marked > packets / 2, has_marks);
+    // A packet that answers several says it once.
+    EXPECT_LE(echoed, marked);
+    EXPECT_GE(echoed * 10, marked * 9);
+  }
 }
 
 }  // namespace
