@@ -53,16 +53,22 @@ class Rows(unittest.TestCase):
             self.assertEqual((row.paper, paper.is_met(row)), (202, is_met), us)
 
     def test_every_seed_has_to_meet_the_target(self):
-        runs = [line(2, {'p99_rtt_us': us}, seed, degree=250) for seed, us in enumerate((90, 95, 101), 1)]
+        runs = [line(2, {'p99_rtt_us': us}, seed, credits=0, degree=250) for seed, us in enumerate((90, 95, 101), 1)]
         row = row_of(2, 'p99 RTT', *runs)
         self.assertEqual((row.values, paper.is_met(row)), ([90, 95, 101], False))
         self.assertTrue(paper.is_met(row_of(2, 'p99 RTT', *runs[:2])))
 
     def test_controllers_and_degrees_have_rows_of_their_own(self):
-        runs = [line(2, {'drops': degree}, cc=cc, degree=degree) for cc in ('swift', 'timely') for degree in (0, 20)]
+        runs = [line(2, {'drops': degree}, cc=cc, credits=0, degree=degree) for cc in ('swift', 'timely') for degree in (0, 20)]
         self.assertEqual([(row.what, row.values) for row in rows_of(2, *runs) if 'lost' in row.what],
                          [(f'{degree}-way, {cc}: packets lost', [degree]) for cc in ('swift', 'timely')
                           for degree in (0, 20)])
+
+    def test_controllers_alone_have_no_target(self):
+        runs = [line(2, {'p99_rtt_us': 500 - credits}, credits=credits, degree=20) for credits in (0, 32)]
+        rows = [row for row in rows_of(2, *runs) if 'p99' in row.what]
+        self.assertEqual([(row.what, row.values, paper.is_met(row)) for row in rows],
+                         [('20-way, swift: p99 RTT', [500], False), ('20-way, swift alone: p99 RTT', [468], None)])
 
     def test_background_is_compared_with_that_of_the_same_seed(self):
         runs = [line(3, {'background_p99_us': us}, seed, degree=degree)
@@ -96,7 +102,7 @@ class Rows(unittest.TestCase):
             self.assertEqual(paper.is_met(row), is_met)
 
     def test_a_row_of_the_table(self):
-        runs = [line(2, {'total_gbps': gbps}, seed, degree=50) for seed, gbps in enumerate((22.5, 22.71, 22.6), 1)]
+        runs = [line(2, {'total_gbps': gbps}, seed, credits=0, degree=50) for seed, gbps in enumerate((22.5, 22.71, 22.6), 1)]
         text = paper.markdown([row_of(2, 'bandwidth', *runs)])
         self.assertEqual(text.splitlines()[-1],
                          '| 2 | 50-way, swift: bandwidth, Gbit/s | >= 22.4 | 22.6 (22.5 to 22.7) | 18.4 | yes |')
@@ -111,6 +117,7 @@ class Runs(unittest.TestCase):
         self.assertEqual(len(self.commands('--only=2')), 4)
         self.assertEqual(len(self.commands('--only=2', '--seeds=3', '--cc=swift,timely')), 24)
         self.assertEqual(len(self.commands('--only=1', '--seeds=3', '--cc=swift,timely')), 9)
+        self.assertEqual(len(self.commands('--only=2', '--alone')), 8)
         self.assertEqual(len(self.commands('--only=5')), 10)
 
     def test_each_command_says_all_that_it_depends_on(self):
