@@ -43,6 +43,8 @@ enum RequestType : uint16_t { kPut = 1, kExchange };
 constexpr uint16_t kTornMessage = 1;  ///< app_code
 
 constexpr Duration kWarmUp = milliseconds(10);
+/// Flows begin so close together, at random: hosts that all begin at one moment stay in step for ever.
+constexpr Duration kStartSpread = microseconds(20);
 constexpr Duration kFairnessWindow = milliseconds(10);
 /// After a flow has come or gone: how long it is watched, and in which windows a rate counts as reached.
 constexpr Duration kAftermath = milliseconds(20);
@@ -221,8 +223,8 @@ class Incast {
       meter_.on_packet(cluster_.simulation().now() - began_, packet);
     });
     began_ = cluster_.simulation().now();
-    for (const auto& talker : talkers_) note(talker->start());
-    for (size_t i = 0; i < FLAGS_degree; ++i) note(senders_[i]->start());
+    for (const auto& talker : talkers_) start_soon(*talker);
+    for (size_t i = 0; i < FLAGS_degree; ++i) start_soon(*senders_[i]);
     cluster_.set_phase("warming up");
     if (!cluster_.run_for(kWarmUp)) return false;
 
@@ -276,6 +278,12 @@ class Incast {
     tern::RpcOptions options = programs::rpc_options(endpoint_id);
     options.huge_pages = false;  // hundreds of endpoints, of which each needs little
     return options;
+  }
+  template <class Client>
+  void start_soon(Client& client) {
+    const auto spread_ns = static_cast<uint64_t>(kStartSpread.count());
+    cluster_.simulation().after(Duration(static_cast<int64_t>(cluster_.simulation().random() % spread_ns)),
+                                [this, &client] { note(client.start()); });
   }
   void note(tern::Status status) {
     if (!status.ok()) cluster_.fail("a flow could not be started or stopped", status);
