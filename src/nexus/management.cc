@@ -457,8 +457,8 @@ void Management::on_datagram(std::string_view from, std::span<const std::byte> b
   }
 }
 
-/// The relation that a request belongs to, or could begin. An address that speaks under a run that is new to us has
-/// perhaps restarted: the runs that we know there are asked at once (clause 7.5.4). kNone: none yet.
+/// The relation that a request which names none belongs to, or could begin. An address that speaks under a run that is
+/// new to us has perhaps restarted: the runs that we know there are asked at once (clause 7.5.4). kNone: none yet.
 uint32_t Management::relation_of(std::string_view from, const ManagementMessage& request, Duration now) {
   uint32_t blank = kNone;
   const uint32_t first = first_peer_at(from);
@@ -472,14 +472,17 @@ uint32_t Management::relation_of(std::string_view from, const ManagementMessage&
 
 /// Until the endpoint is asked, nothing is kept: a stranger cannot fill a table with what is refused here.
 void Management::on_connect_request(std::string_view from, const ManagementMessage& m, Duration now) {
-  if (m.receiver_run != 0) {
-    const uint32_t named = peer_of_run(m.receiver_run);
-    if (named == kNone || peers_[named].remote_run != m.sender_run) {
+  uint32_t peer;
+  if (m.receiver_run == 0) {
+    peer = relation_of(from, m, now);
+  } else {
+    // The one that it names: of its run there may be another, which it does not know.
+    peer = peer_of_run(m.receiver_run);
+    if (peer == kNone || peers_[peer].remote_run != m.sender_run) {
       counters_.stale++;
       return send_refusal(from, m, Refusal::kStaleRun);  // it believes in an agreement that has ended (clause 7.5.4)
     }
   }
-  uint32_t peer = relation_of(from, m, now);
   if (peer != kNone) {
     if (const auto found = sessions_by_request_.find({m.token, peer}); found != sessions_by_request_.end()) {
       counters_.repeated++;

@@ -357,6 +357,32 @@ TEST_F(ManagementTest, restart__unasked_is_noticed_by_the_next_ping) {
   EXPECT_EQ(client().log.back().status.code(), Code::kSessionReset);
 }
 
+// B may hear of A's new run twice: from A's request, whose reply is lost, and, once it has found out that the old run
+// is gone, from A's reply to a request of its own. A then knows one of B's two relations, and means that one.
+TEST(ManagementRestart, with_requests_from_both_sides_leaves_one_relation_to_speak_in) {
+  for (uint64_t seed = 0; seed < 100; seed++) {
+    World world(seed, 2);
+    for (const size_t host : {kA, kB}) {
+      for (const uint16_t id : {kServer, kClient}) world.add_endpoint(host, id);
+    }
+    world.connect(kB, kClient, kA, kServer);
+    world.run_for(milliseconds(5));
+    world.boot(kA);
+    for (const uint16_t id : {kServer, kClient}) world.add_endpoint(kA, id);
+    world.cut.insert({kB, kA});
+    const uint32_t from_b = world.connect(kB, kClient, kA, kServer);
+    world.run_for(std::chrono::microseconds(4200));
+    const uint32_t from_a = world.connect(kA, kClient, kB, kServer);
+    world.run_for(std::chrono::microseconds(100));
+    world.cut.clear();
+    world.run_for(milliseconds(30));
+    EXPECT_TRUE(world.endpoint(kA, kClient).client.contains(from_a)) << seed;
+    EXPECT_TRUE(world.endpoint(kB, kClient).client.contains(from_b)) << seed;
+    world.run_for(std::chrono::seconds(1));
+    world.expect_settled();
+  }
+}
+
 TEST_F(ManagementTest, restart__is_not_believed_from_a_stranger) {
   connect_and_settle();
   auto request = world.last_of_kind(wire::ManagementKind::kConnectRequest);
