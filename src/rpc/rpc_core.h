@@ -400,6 +400,7 @@ template <class Impl>
 void RpcCore<Impl>::shut_down() {
   if (transport_ == nullptr) return;
   is_in_loop_ = true;
+  is_armed_ = false;  // nobody waits for it any more
   close_all();
   nexus_.remove_endpoint(port_);
   clients_to_send_.clear();

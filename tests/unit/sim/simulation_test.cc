@@ -234,6 +234,40 @@ TEST(Simulation, a_crash_ends_calls_and_a_restart_serves_new_sessions) {
   EXPECT_TRUE(simulation->run_until([&] { return is_over; }, 2s));
 }
 
+// Its loop has asked to be run again at once, an answer waits for the wire, a paced request for its time: what ends all
+// that wakes nobody.
+TEST(Simulation, a_crash_between_two_turns_of_a_busy_endpoint) {
+  auto made = Simulation::create(Topology::star(2, {.bits_per_sec = 1'000'000}));
+  ASSERT_TRUE(made.ok());
+  Simulation& simulation = **made;
+  for (uint32_t i = 0; i < 2; i++) {
+    ASSERT_TRUE(simulation.host(i).boot([](Host& host) { return std::make_shared<Node0>(host); }).ok());
+  }
+  const Session to = connect(simulation, 0, 1);
+  SessionOptions slow;
+  slow.rate_bytes_per_sec = 1000;
+  const auto paced = node(simulation, 1).rpc->create_session(simulation.host(0).uri(), slow);
+  ASSERT_TRUE(paced.ok());
+  simulation.run_for(200ms);
+  int ended = 0;
+  for (int i = 0; i < 2; i++) node(simulation, 1).call(*paced, kEcho, 500, [&](Status) { ended++; });
+  simulation.run_for(100ms);
+  EXPECT_EQ(ended, 1);
+  node(simulation, 0).call(to, kEcho, 5000, [](Status) {});
+  ASSERT_TRUE(simulation.run_until([&] { return node(simulation, 1).handled == 1; }, 1s));
+  simulation.run_for(20ms);
+  bool has_run = false;
+  Rpc<Sim>& rpc = *node(simulation, 1).rpc;
+  const auto again = [&] {
+    has_run = true;
+    EXPECT_TRUE(rpc.after(0ns, [] {}).ok());
+  };
+  EXPECT_TRUE(rpc.after(0ns, again).ok());
+  ASSERT_TRUE(simulation.run_until([&] { return has_run; }, 1ms));
+  EXPECT_TRUE(simulation.host(1).crash().ok());
+  EXPECT_EQ(ended, 2);
+}
+
 TEST(Simulation, a_paused_host_answers_later) {
   auto simulation = make(2);
   const Session session = connect(*simulation, 0, 1);
