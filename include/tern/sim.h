@@ -86,14 +86,14 @@ class Host {
   TERN_API Status run(Rpc<Sim>& rpc);
 
   /// What runs on the host: made by `program` now, destroyed at the crash or with the simulation. Typically an object
-  /// that owns a Nexus, endpoints and what they serve. What must survive a crash, as a disk does, lives elsewhere, and
-  /// longer than the simulation. kMisuse: it is up already.
-  TERN_API Status boot(std::function<std::shared_ptr<void>(Host&)> program);
+  /// that owns a Nexus, endpoints and what they serve, and that nobody else holds. What must survive a crash, as a disk
+  /// does, lives elsewhere, and longer than the simulation. kMisuse: it is up already.
+  TERN_API Status boot(const std::function<std::shared_ptr<void>(Host&)>& program);
   /// The host is gone from the network at once; then its program is destroyed (continuations of its calls end with
   /// kCancelled, as in any endpoint that is destroyed, but nobody hears from it). boot() again: another boot identity.
   /// kMisuse: from within one of the host's own callbacks; Simulation::after() is outside of them.
   TERN_API Status crash();
-  /// Between boot() and crash().
+  /// Between boot() and crash(). A host that was never booted is not up, but on the network.
   TERN_API bool is_up() const;
   /// What `program` has made; null while the host is down.
   TERN_API void* program() const;

@@ -79,7 +79,7 @@ Status Host::run(Rpc<Sim>& rpc) {
   return {};
 }
 
-Status Host::boot(std::function<std::shared_ptr<void>(Host&)> program) {
+Status Host::boot(const std::function<std::shared_ptr<void>(Host&)>& program) {
   if (core_->is_up) return {Code::kMisuse, "the host is up: crash() it first"};
   core_->is_up = true;
   core_->nic.network.set_host_up(core_->nic.host, true);

@@ -135,7 +135,7 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
     uint32_t references = 0;
   };
 
-  SimImpl(const Options& options);
+  explicit SimImpl(const Options& options);
   /// Never behind the simulation.
   Picoseconds thread_time() const { return std::max(thread_time_, nic_.network.events().now()); }
   void work(Picoseconds cost) { thread_time_ += nic_.slowed(cost); }
