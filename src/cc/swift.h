@@ -57,13 +57,17 @@ class Swift {
   /// Added a round trip.
   static constexpr uint32_t kStep = kOne / 32;
   static constexpr uint32_t kSteadyUpTo = 2 * kOne;
-  /// After so many answers, over so many target delays, that have met hardly a queue, the window doubles once a target.
+  /// After so many answers, over so many moments, that have met hardly a queue, the window doubles once a moment.
   static constexpr uint32_t kEagerSamples = 5;
-  static constexpr uint64_t kEagerTargets = 6;
+  static constexpr uint64_t kEagerMoments = 6;
 
   /// Long paths have a target of their own. That of short ones is the same for all flows, or those that come late, and
   /// take a queue for the path, would have more than the others.
   uint64_t base_target_ns() const { return is_far() ? uint64_t{min_rtt_ns_} * 5 / 4 : path_.target_ns; }
+  /// Some round trips without a queue: the target, but for transports whose target is far above that.
+  uint64_t moment_ns() const {
+    return std::min<uint64_t>(base_target_ns(), std::max<uint64_t>(5 * uint64_t{min_rtt_ns_}, 1));
+  }
   bool is_far() const { return min_rtt_ns_ > path_.far_ns; }
   /// Flow scaling: n flows in one queue have windows of 1/n, and their bursts add up to a queue that grows with
   /// sqrt(n).
@@ -95,9 +99,9 @@ class Swift {
       if (easy_samples_ == 0) easy_since_ns_ = now_ns;
       if (easy_samples_ < kEagerSamples) easy_samples_++;
       // The others are gone. Not just a gap between them: that does not last.
-      if (easy_samples_ == kEagerSamples && now_ns - easy_since_ns_ >= kEagerTargets * base_target_ns()) {
+      if (easy_samples_ == kEagerSamples && now_ns - easy_since_ns_ >= kEagerMoments * moment_ns()) {
         step = window_;
-        round_ns = std::max(round_ns, base_target_ns());
+        round_ns = std::max(round_ns, moment_ns());
       }
     }
     // In proportion to the time that this sample stands for.

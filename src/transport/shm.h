@@ -55,7 +55,8 @@ class TERN_API ShmImpl {
   uint32_t payload_bytes_max() const { return kReferenceBytesMax; }
   uint32_t receive_queue_packets() const { return options_.ring_cells; }
   uint64_t link_bytes_per_sec() const { return 25'000'000'000; }
-  DelayTarget delay_target() const { return {1'000'000, 1'000'000, false}; }
+  /// Of the CPUs: a thread that has lost its own waits some milliseconds for its next turn.
+  DelayTarget delay_target() const { return {10'000'000, 10'000'000, false}; }
 
   bool send(PeerId id, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
 

@@ -79,7 +79,8 @@ class TERN_API UdpImpl {
   /// Nobody knows the links of a path; this is what the kernel moves at its best (ANCHORS.md), an upper limit for
   /// controllers to come down from.
   uint64_t link_bytes_per_sec() const { return 6'250'000'000; }
-  DelayTarget delay_target() const { return {1'000'000, 1'000'000, false}; }
+  /// Of the CPUs: a thread that has lost its own waits some milliseconds for its next turn.
+  DelayTarget delay_target() const { return {10'000'000, 10'000'000, false}; }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
     Peer& to = peers_[peer];
