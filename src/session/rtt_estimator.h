@@ -34,10 +34,11 @@ class RttEstimator {
     rttvar_ns_ = (3 * rttvar_ns_ + error) / 4;
     srtt_ns_ = (7 * srtt_ns_ + rtt_ns) / 8;
   }
-  /// SRTT + 4 RTTVAR, at least `floor_ns`.
+  /// SRTT + 4 RTTVAR, at least `floor_ns`, and half as much again as SRTT: where round trips are all alike (a saturated
+  /// link) nothing is left of the variance, and one that is a little longer is no loss.
   uint64_t rto_ns(uint64_t floor_ns) const {
     if (srtt_ns_ == 0) return std::max(kFirstRtoNs, floor_ns);
-    return std::max(srtt_ns_ + 4 * rttvar_ns_, floor_ns);
+    return std::max(srtt_ns_ + std::max(4 * rttvar_ns_, srtt_ns_ / 2), floor_ns);
   }
   /// How much later than a packet sent after it an answer may come before the packet counts as lost (RACK, RFC 8985:
   /// a quarter of the smallest round trip, but not less than kReorderNsMin).
