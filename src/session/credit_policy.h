@@ -194,6 +194,7 @@ class ResponseShare {
   /// A response of several packets begins to arrive.
   void begin() { responses_++; }
   void end() { responses_--; }
+  uint32_t responses() const { return responses_; }
   /// A part of one has come for the session with this note.
   void hear(uint64_t& last_epoch) { heard_.hear(last_epoch); }
   void start_epoch(bool was_silent) { heard_.start_epoch(was_silent); }

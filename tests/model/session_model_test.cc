@@ -251,6 +251,7 @@ class Walk {
     options.start_credits = options.credit_limits[0];
     options.bulk_packets = static_cast<uint32_t>(1 + below(32));
     options.response_packets = static_cast<uint32_t>(1 + below(64));
+    options.downlink_packets = static_cast<uint32_t>(below(2) * (1 + below(32)));
     options.marks_one_in = static_cast<uint32_t>(below(2) * (1 + below(8)));
     options.delivery_ns = below(2) * below(5000);
     options.first_request_count = below(2) != 0 ? 0x3fffff0 : static_cast<uint32_t>(below(1u << 26));

@@ -54,6 +54,7 @@ struct WorldOptions {
   std::vector<uint8_t> credit_limits{1};  ///< the server grants them in turn
   uint32_t bulk_packets = 32;
   uint32_t response_packets = 64;
+  uint32_t downlink_packets = 0;             ///< that the client shares among responses; 0: it knows of none
   uint64_t delivery_ns = 0;                  ///< how far a delivery moves the clock
   uint32_t first_request_count = 0x3fffffe;  ///< request numbers wrap within the run
   uint32_t marks_one_in = 0;                 ///< of the client's packets, about; 0: none meets a congestion mark
@@ -83,6 +84,7 @@ class World {
 
   explicit World(const WorldOptions& options) : options_(options) {
     pools_.response_packets_free = static_cast<int32_t>(options.response_packets);
+    pools_.response_share = session::ResponseShare({options.downlink_packets, 1});
     session::ClientTerms client_terms;
     client_terms.local_key = 7;
     client_terms.window = options.window;
@@ -105,6 +107,7 @@ class World {
     }
     client_.reset();
     if (pools_.response_packets_free != static_cast<int32_t>(options_.response_packets)) std::abort();
+    if (pools_.response_share.responses() != 0) std::abort();
   }
 
   // -- What may happen --
@@ -293,6 +296,9 @@ class World {
         if (kind == wire::Kind::kRfr &&
             static_cast<int32_t>(header.message_bytes()) > std::max(pools_.response_packets_free, 4)) {
           fail("an RFR beyond the queue");
+        }
+        if (kind == wire::Kind::kRfr && header.message_bytes() > pools_.response_share.packets()) {
+          fail("an RFR beyond the downlink");
         }
         send(true, header, data, bytes);
         has_moved = true;
