@@ -33,7 +33,7 @@ def line(experiment, metrics, seed=1, cc='swift', **params):
 
 
 def rows_of(number, *lines):
-    return list(getattr(paper, f'rows_{number}')(paper.Results(list(lines))))
+    return list(paper.ROWS[number](paper.Results(list(lines))))
 
 
 def row_of(number, what, *lines):
@@ -167,10 +167,10 @@ class Program(unittest.TestCase):
     def test_a_picture_of_each_experiment_and_the_table(self):
         done = self.paper('--draw', SAMPLE)
         self.assertEqual((done.returncode, done.stderr), (0, ''))
-        names = [*(f'{name}.png' for name in paper.PICTURES.values()), 'paper.md']
+        names = [*(f'{name}.png' for name, _ in paper.PICTURES.values()), 'paper.md']
         self.assertEqual(done.stdout.splitlines()[:-1], [os.path.join(self.out, name) for name in names])
         self.assertRegex(done.stdout.splitlines()[-1], r'targets are (missed|met)')
-        for name in paper.PICTURES.values():
+        for name, _ in paper.PICTURES.values():
             pixels = image.imread(os.path.join(self.out, f'{name}.png'))[:, :, :3]
             coloured = pixels.max(axis=2) - pixels.min(axis=2) > 0.3  # ours; frames, words and the paper are grey
             self.assertGreater(coloured.sum(), 200, name)
@@ -191,7 +191,7 @@ class Program(unittest.TestCase):
             path = self.write('lines', ''.join(json.dumps(one) + '\n' for one in lines))
             self.paper('--draw', path, '--only=1,2,3,4,5,6')
             pictures.append({name: image.imread(os.path.join(self.out, f'{name}.png'))
-                             for number, name in paper.PICTURES.items() if number != 7})
+                             for number, (name, _) in paper.PICTURES.items() if number != 7})
         for name, picture in pictures[0].items():
             other = pictures[1][name]
             self.assertTrue(picture.shape != other.shape or (picture != other).any(), name)
