@@ -141,6 +141,8 @@ size_t Agent::add_session(const Place& server) {
   if (random_.chance(world_.plan.paced_permille)) {
     options.rate_bytes_per_sec = random_.magnitude(world_.plan.rate_bytes_per_sec_min, 2'000'000'000);
   }
+  if (random_.chance(world_.plan.controlled_permille))
+    options.congestion_control = draw_congestion_control(random_, world_.plan);
   const auto session =
       endpoint_->create_session(world_.simulation->host(to.host).uri() + "/" + std::to_string(to.endpoint), options);
   if (!session.ok()) {
@@ -243,7 +245,19 @@ void Agent::call_some() {
     Call& call = world_.ledger.add();
     draw_call(call);
     if (!make_call(call, link)) return;
+    if (random_.chance(world_.plan.early_permille / 2)) cancel_soon(call.name);
   }
+}
+
+/// While its request is on its way, mostly: they may overtake each other.
+void Agent::cancel_soon(uint64_t name) {
+  const auto delay = Duration(static_cast<int64_t>(random_.magnitude(0, 30'000)));
+  (void)endpoint_->after(delay, [this, name] {
+    Call& call = *world_.ledger.find(name);
+    if (call.has_ended) return;
+    call.may_be_cancelled = true;
+    (void)endpoint_->cancel({call.call_id});
+  });
 }
 
 size_t Agent::draw_bytes() {
@@ -277,7 +291,7 @@ void Agent::draw_call(Call& call) {
   call.app_code = static_cast<uint16_t>(random_.between(1, 65535));
   call.handler_time = random_.duration(Duration(1), plan.handler_time_max);
   call.room_bytes = random_.chance(20) ? random_.below(call.response_bytes + 1) : call.response_bytes;
-  if (random_.chance(plan.early_permille / 2)) {
+  if (random_.chance(plan.early_permille / 2) || (call.action == Action::kHold && random_.chance(500))) {
     call.deadline = random_.duration(Duration(1), std::max<Duration>(plan.fault_time, std::chrono::milliseconds(1)));
   }
 }

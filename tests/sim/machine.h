@@ -85,6 +85,7 @@ class Agent {
   size_t any_session();
   bool may_have_ended(const Link& link) const;
   void cancel_something();
+  void cancel_soon(uint64_t name);
   void misuse();
   void call_some();
   void draw_call(Call& call);

@@ -4,8 +4,6 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "sim/random.h"
-
 namespace sim_test {
 
 namespace {
@@ -43,17 +41,39 @@ void draw_network(Random& random, Plan& plan) {
     const auto hosts = static_cast<uint32_t>(random.between(2, 12));
     tern::sim::LinkOptions link;
     link.bits_per_sec = random.magnitude(1'000'000'000, 100'000'000'000);
-    link.delay = random.duration(nanoseconds(100), microseconds(random.chance(100) ? 2000 : 20));
+    plan.has_long_paths = random.chance(100);
+    link.delay = random.duration(nanoseconds(100), microseconds(plan.has_long_paths ? 2000 : 20));
     tern::sim::SwitchOptions options;
     if (is_tight) options.buffer_bytes = random.magnitude(40'000, 1 << 20);
     plan.topology = Topology::star(hosts, link, options);
     plan.network = "star " + std::to_string(hosts);
+  }
+  if (random.chance(300)) {
+    for (tern::sim::SwitchOptions& each : plan.topology.switches()) {
+      each.ecn_threshold_bytes = random.magnitude(2'000, 200'000);
+    }
   }
   plan.slowest_link_bits_per_sec = UINT64_MAX;
   for (const Topology::Link& link : plan.topology.links()) {
     plan.slowest_link_bits_per_sec = std::min(plan.slowest_link_bits_per_sec, link.options.bits_per_sec);
   }
 }
+
+}  // namespace
+
+tern::CongestionControl draw_congestion_control(Random& random, const Plan& plan) {
+  using tern::CongestionControl;
+  static constexpr CongestionControl kAll[] = {CongestionControl::kNone, CongestionControl::kTimely,
+                                               CongestionControl::kPatchedTimely, CongestionControl::kSwift,
+                                               CongestionControl::kDctcp};
+  // Timely's thresholds are a datacenter's: on a long path every round trip is congestion, and its rate falls and
+  // falls.
+  static constexpr CongestionControl kLong[] = {CongestionControl::kNone, CongestionControl::kSwift,
+                                                CongestionControl::kDctcp};
+  return plan.has_long_paths ? kLong[random.below(std::size(kLong))] : kAll[random.below(std::size(kAll))];
+}
+
+namespace {
 
 EndpointPlan draw_endpoint(Random& random, Plan& plan, uint16_t id) {
   EndpointPlan endpoint;
@@ -62,6 +82,8 @@ EndpointPlan draw_endpoint(Random& random, Plan& plan, uint16_t id) {
   rpc.endpoint_id = id;
   rpc.huge_pages = false;
   rpc.queue_limit = static_cast<uint32_t>(random.chance(700) ? 4096 : random.magnitude(1, 64));
+  rpc.credit_limit = random.chance(800) ? 0 : static_cast<uint32_t>(random.magnitude(1, 128));
+  if (random.chance(300)) rpc.congestion_control = draw_congestion_control(random, plan);
   rpc.report_delay = random.duration(microseconds(100), milliseconds(100));
   static constexpr tern::Wait kWaits[] = {tern::Wait::kPoll, tern::Wait::kAdaptive, tern::Wait::kBlock};
   rpc.wait = kWaits[random.below(3)];
@@ -131,6 +153,7 @@ void draw_workload(Random& random, Plan& plan) {
   plan.bulk_permille = random.chance(500) ? 0 : static_cast<uint32_t>(random.magnitude(4, 100));
   plan.bulk_bytes_max = random.chance(50) ? 6 << 20 : random.magnitude(32 << 10, 400 << 10);
   if (random.chance(250)) plan.paced_permille = static_cast<uint32_t>(random.between(100, 1000));
+  if (random.chance(300)) plan.controlled_permille = static_cast<uint32_t>(random.between(100, 1000));
   plan.rate_bytes_per_sec_min = random.magnitude(20'000'000, 1'000'000'000);
   plan.early_permille = random.chance(300) ? 0 : static_cast<uint32_t>(random.magnitude(10, 400));
   plan.handler_time_max = random.duration(microseconds(1), milliseconds(50));

@@ -8,6 +8,8 @@
 
 #include <tern/sim.h>
 
+#include "sim/random.h"
+
 namespace sim_test {
 
 /// What may go wrong in a run, and so which statuses its calls may end with.
@@ -26,10 +28,10 @@ struct EndpointPlan {
 };
 
 struct HostPlan {
-  tern::Duration liveness_timeout;
+  tern::Duration liveness_timeout{};
   size_t worker_threads = 1;
   size_t worker_queue_limit = 4096;
-  tern::Duration worker_time;
+  tern::Duration worker_time{};
   tern::sim::HostCost cost;
   std::vector<EndpointPlan> endpoints;
 };
@@ -42,24 +44,26 @@ struct Plan {
   tern::sim::SimulationOptions simulation;
   std::vector<HostPlan> hosts;
 
-  tern::Duration fault_time;  ///< of workload and faults; then the network is healed
-  tern::Duration step_gap;    ///< of one endpoint's workload, on average
-  uint32_t calls = 0;         ///< about so many are made
-  uint32_t sessions = 0;      ///< of an endpoint, as client, at most
+  tern::Duration fault_time{};  ///< of workload and faults; then the network is healed
+  tern::Duration step_gap{};    ///< of one endpoint's workload, on average
+  uint32_t calls = 0;           ///< about so many are made
+  uint32_t sessions = 0;        ///< of an endpoint, as client, at most
   uint8_t window_max = 8;
   uint32_t bulk_permille = 0;           ///< requests and responses above 16 kB
   size_t bulk_bytes_max = 0;            ///< of them
   uint32_t paced_permille = 0;          ///< sessions with a rate limit
+  uint32_t controlled_permille = 0;     ///< sessions with a congestion controller of their own
   uint64_t rate_bytes_per_sec_min = 0;  ///< of them
   uint32_t early_permille = 0;          ///< steps that cancel, and calls with a deadline
-  tern::Duration handler_time_max;      ///< until an answer that is given later
-  tern::Duration connect_timeout;
-  tern::Duration lateness;      ///< so long after its deadline a call may end, if nothing is wrong
-  tern::Duration liveness_max;  ///< of all hosts
+  tern::Duration handler_time_max{};    ///< until an answer that is given later
+  tern::Duration connect_timeout{};
+  tern::Duration lateness{};      ///< so long after its deadline a call may end, if nothing is wrong
+  tern::Duration liveness_max{};  ///< of all hosts
   uint64_t slowest_link_bits_per_sec = 0;
+  bool has_long_paths = false;  ///< milliseconds
 
   tern::sim::Faults faults;          ///< on all cables throughout; kGentle, kCorrupt
-  tern::Duration fault_gap;          ///< kRough: between scheduled faults, on average
+  tern::Duration fault_gap{};        ///< kRough: between scheduled faults, on average
   bool has_limited_memory = false;   ///< of an endpoint: calls may end with kNoMemory
   bool has_limited_workers = false;  ///< or with kQueueFull
   bool has_limited_sessions = false;
@@ -75,6 +79,7 @@ struct Plan {
 /// The same seed, the same plan.
 Plan draw_plan(uint64_t seed);
 
+tern::CongestionControl draw_congestion_control(Random& random, const Plan& plan);
 const char* name_of(Class kind);
 
 }  // namespace sim_test
