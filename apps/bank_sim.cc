@@ -164,11 +164,10 @@ class Run {
   }
   bool fail(const std::string& what) {
     std::fflush(stdout);
-    std::fprintf(
-        stderr,
-        "bank_sim: at %.3f ms: %s\nto see it again: bank_sim --seed=%llu --branches=%llu --seconds=%g --verbose\n",
-        simulation_ != nullptr ? now_ms() : 0, what.c_str(), as_printed(seed_), as_printed(FLAGS_branches),
-        FLAGS_seconds);
+    std::fprintf(stderr,
+                 "bank_sim: at %.3f ms: %s\nto see it again: %s --seed=%llu --branches=%llu --seconds=%g --verbose\n",
+                 simulation_ != nullptr ? now_ms() : 0, what.c_str(), gflags::ProgramInvocationName(),
+                 as_printed(seed_), as_printed(FLAGS_branches), FLAGS_seconds);
     return false;
   }
   static unsigned long long as_printed(uint64_t number) { return number; }
@@ -178,10 +177,10 @@ class Run {
   std::vector<std::string> uris_;
   std::vector<std::vector<bank::Entry>> journals_;
   std::vector<std::unique_ptr<bank::Ledger>> ledgers_;
-  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< goes first: its programs use the ledgers
-  std::string problem_;                                ///< empty: none so far
+  std::string problem_;  ///< empty: none so far
   bool is_healed_ = false;
   uint64_t kills_ = 0;
+  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< goes first: its programs use the ledgers
 };
 
 }  // namespace
