@@ -279,6 +279,16 @@ TEST(SimulationMisuse, wrong_options_are_named) {
   simulation->run_for(1ms);
 }
 
+TEST(SimulationMisuse, what_was_still_to_come_ends_with_the_simulation) {
+  auto simulation = make(1);
+  auto pair = std::make_shared<Pair>(simulation->host(0));
+  simulation->after(1s, [pair] { ADD_FAILURE(); });
+  simulation->set_observer([pair] {});
+  pair.reset();
+  simulation->run_for(1ms);
+  simulation.reset();
+}
+
 TEST(SimulationMisuse, two_simulations_live_beside_each_other) {
   auto first = make(2, 1);
   auto second = make(2, 1);
