@@ -178,8 +178,10 @@ Result<std::unique_ptr<Simulation>> Simulation::create(const Topology& topology,
 
 Simulation::~Simulation() {
   for (const auto& host : impl_->hosts) (void)host->crash();  // nobody's callback runs
-  impl_->later.clear();                                       // they and the observer may hold what lives on a host
+  // These may hold what lives on a host.
+  impl_->later.clear();
   impl_->observer = nullptr;
+  impl_->network.set_tap(nullptr);
   for (const auto& host : impl_->hosts) {
     if (host->core_->nic.users == 0) continue;
     std::fputs(

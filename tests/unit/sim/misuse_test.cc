@@ -284,6 +284,7 @@ TEST(SimulationMisuse, what_was_still_to_come_ends_with_the_simulation) {
   auto pair = std::make_shared<Pair>(simulation->host(0));
   simulation->after(1s, [pair] { ADD_FAILURE(); });
   simulation->set_observer([pair] {});
+  simulation->set_tap([pair](const TappedPacket&) {});
   pair.reset();
   simulation->run_for(1ms);
   simulation.reset();
