@@ -296,7 +296,7 @@ void EndpointCore::end_client(Client* client, Status status, bool tell_peer) {
   if (client->is_dead) return;
   client->is_dead = true;
   // Departing is being listed elsewhere, where a key that means nothing does no harm.
-  if (std::exchange(client->is_departing, false)) client->is_listed_to_send = false;
+  if (client->is_departing) leave_wheel(client);
   clients_.retire(key);
   if (!client->is_accepted) {
     nexus_.forget(port_, key);
@@ -415,6 +415,7 @@ bool EndpointCore::tick(Client* client) {
   if (client->queue != nullptr) start_queued(client);
   bool must_stay = client->peer_lost_ns != 0 || (client->queue != nullptr && client->session.has_free_slot());
   if (client->session.wants_to_send()) {
+    if (client->is_departing && client->session.has_unpaced()) leave_wheel(client);
     list_to_send(client);
     must_stay = true;
   }
@@ -621,9 +622,8 @@ void EndpointCore::run_due() {
   if (!timers_.empty()) at_latest(timers_.front().at_ns);
 
   departures_.run(now_ns_, [&](uint32_t key) {
-    if (Client* client = clients_.find(key); client != nullptr) {
-      client->is_departing = false;
-      client->is_listed_to_send = false;
+    if (Client* client = clients_.find(key); client != nullptr && client->is_departing) {
+      leave_wheel(client);
       list_to_send(client);
     }
   });

@@ -396,9 +396,13 @@ class TERN_API EndpointCore {
     start_ticking(client);
     list_to_send(client);
   }
+  /// Its name stays in the timing wheel, and means nothing there.
+  static void leave_wheel(Client* client) { client->is_departing = client->is_listed_to_send = false; }
   void after_input(Client* client) {
     if (client->queue != nullptr) [[unlikely]]
       start_queued(client);
+    if (client->is_departing && client->session.has_unpaced()) [[unlikely]]
+      leave_wheel(client);
     if (!client->is_listed_to_send && client->session.wants_to_send()) [[unlikely]]
       send_waiting(client);
     if (client->session.loss_check_at_ns() != UINT64_MAX) {

@@ -227,6 +227,8 @@ class TERN_API ClientSession {
   uint32_t transmit_short(uint64_t now_ns, Send&& send, Ticket&& ticket);
   /// When the next packet may leave, if the session is paced.
   uint64_t departure_ns() const { return pacer_.departure_ns(); }
+  /// A probe, a cancel or a report is to be sent: they wait for no pace.
+  bool has_unpaced() const { return control_mask_ != 0 || is_report_due(); }
   /// When tick() has a loss to look for; UINT64_MAX: none is suspected.
   uint64_t loss_check_at_ns() const { return rack_at_ns_ == 0 ? UINT64_MAX : rack_at_ns_; }
 
@@ -486,7 +488,7 @@ ClientSession::Turn ClientSession::transmit(uint64_t now_ns, Send&& send, Ticket
 /// One packet of any other kind.
 template <class Send, class Ticket>
 ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets) {
-  if (is_paced_ && pacer_.departure_ns() > now_ns) return Turn::kLater;
+  if (is_paced_ && pacer_.departure_ns() > now_ns && !has_unpaced()) return Turn::kLater;
   ClientPacket packet;
   if (!prepare(now_ns, packet)) return Turn::kNothing;
   if (!send(packet.header, packet.payload, packet.payload_bytes, packet.buffer)) return Turn::kRefused;

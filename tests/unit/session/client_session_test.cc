@@ -1198,6 +1198,26 @@ TEST_F(ClientSessionTest, fixed_rate_spaces_departures) {
   EXPECT_EQ(session_->departure_ns(), now_ + 9 * 124'000);
 }
 
+// Else a session whose rate is low would take its own patience for the server's silence.
+TEST_F(ClientSessionTest, probes_and_cancels_wait_for_no_pace) {
+  ClientTerms terms;
+  terms.controller = cc::FixedRate(1000);  // the next packet may leave in 100 ms
+  open(8, terms);
+  begin(76, 10);
+  EXPECT_EQ(sent().size(), 1u);
+  EXPECT_TRUE(tick(10 * kMs).has_timed_out);
+  const auto probes = sent();
+  ASSERT_EQ(probes.size(), 1u);
+  EXPECT_EQ(probes[0].header.kind(), Kind::kProbe);
+  ClientSlot* slot = begin(76, 10);
+  EXPECT_TRUE(sent().empty());
+  session_->end_early(session_->slot(0), now_);
+  const auto cancels = sent();
+  ASSERT_EQ(cancels.size(), 1u);
+  EXPECT_EQ(cancels[0].header.kind(), Kind::kCancel);
+  EXPECT_FALSE(slot->was_sent);
+}
+
 // ---- Refusals by the transport ----
 
 TEST_F(ClientSessionTest, refused_packet_changes_nothing) {

@@ -268,6 +268,27 @@ TEST(Simulation, a_crash_between_two_turns_of_a_busy_endpoint) {
   EXPECT_EQ(ended, 2);
 }
 
+// Half a second between two packets, and the first one is lost: the probes that find it out are not paced.
+TEST(Simulation, a_session_that_waits_for_its_pace_hears_that_its_server_lives) {
+  auto simulation = make(2);
+  SessionOptions slow;
+  slow.rate_bytes_per_sec = 500;
+  const auto session = node(*simulation, 0).rpc->create_session(simulation->host(1).uri(), slow);
+  ASSERT_TRUE(session.ok());
+  simulation->run_for(10ms);
+  simulation->set_partition(0, 1, true);
+  Status status(Code::kMisuse, "not yet");
+  bool is_over = false;
+  node(*simulation, 0).call(*session, kEcho, 400, [&](Status end) {
+    status = end;
+    is_over = true;
+  });
+  simulation->run_for(20ms);
+  simulation->set_partition(0, 1, false);
+  EXPECT_TRUE(simulation->run_until([&] { return is_over; }, 5s));
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
 TEST(Simulation, a_paused_host_answers_later) {
   auto simulation = make(2);
   const Session session = connect(*simulation, 0, 1);
