@@ -44,7 +44,8 @@ class Swift {
     const uint64_t bytes = uint64_t{window_} * path_.packet_bytes / kOne;
     return {(window_ + kOne - 1) / kOne, std::max<uint64_t>(bytes * 1'000'000'000 / pace_ns(), 1), true};
   }
-  uint64_t calm_below_ns() const { return base_target_ns(); }
+  /// While a late burst may be a pause, the next low sample is news: it says that the burst was one.
+  uint64_t calm_below_ns() const { return late_since_ns_ != 0 ? 0 : base_target_ns(); }
 
  private:
   static constexpr uint32_t kOne = 1 << 16;  ///< packet

@@ -69,7 +69,8 @@ class Timely {
     if (rate_ == link_bytes_per_sec_) return {};
     return {kWindowMax, rate_, true};
   }
-  uint64_t calm_below_ns() const { return low_ns_; }
+  /// While a late burst may be a pause, the next low sample is news: it says that the burst was one.
+  uint64_t calm_below_ns() const { return late_since_ns_ != 0 ? 0 : low_ns_; }
 
  private:
   static constexpr uint64_t kOne = 1 << 16;
