@@ -20,7 +20,7 @@ class Dctcp {
     marked_ += sample.is_marked ? 1 : 0;
     if (sample.now_ns < round_ends_ns_) return;
     // A round trip is over.
-    share_ += (static_cast<int32_t>(marked_ * kOne / samples_) - share_) / kGainParts;
+    share_ += (static_cast<int32_t>(uint64_t{marked_} * kOne / samples_) - share_) / kGainParts;
     if (marked_ != 0) {
       easy_rounds_ = 0;
       window_ = std::min(window_, sample.packets_limit * kOne);
@@ -46,6 +46,9 @@ class Dctcp {
   void on_rest() {
     window_ = kFull;
     share_ = kOne;
+    rtt_ns_ = 0;
+    samples_ = 0;
+    marked_ = 0;
     easy_rounds_ = 0;
   }
 

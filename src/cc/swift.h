@@ -34,6 +34,7 @@ class Swift {
   void on_silence(uint64_t now_ns) { cut(now_ns, kOne / 2); }
   void on_rest() {
     window_ = kFull;
+    rtt_ns_ = 0;
     late_since_ns_ = 0;
     easy_samples_ = 0;
   }

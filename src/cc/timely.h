@@ -21,8 +21,8 @@ class Timely {
         is_patched_(is_patched) {}
 
   void on_rtt(const Sample& sample) {
-    const uint64_t rtt_ns = std::max<uint64_t>(sample.rtt_ns, 1);
-    min_rtt_ns_ = std::max(sample.min_rtt_ns, kMinRttNs);
+    const uint64_t rtt_ns = std::clamp<uint64_t>(sample.rtt_ns, 1, kRttNsMax);
+    min_rtt_ns_ = std::clamp(sample.min_rtt_ns, kMinRttNs, kRttNsMax);
     if (last_rtt_ns_ != 0) {
       const auto difference = static_cast<int64_t>(rtt_ns) - static_cast<int64_t>(last_rtt_ns_);
       slope_ns_ = (slope_ns_ * (100 - kAlphaPercent) + difference * kAlphaPercent) / 100;
@@ -63,6 +63,8 @@ class Timely {
     last_rtt_ns_ = 0;
     slope_ns_ = 0;
     late_since_ns_ = 0;
+    easy_ns_ = 0;
+    flat_ = 0;
   }
 
   Allowance allowance() const {
@@ -83,7 +85,8 @@ class Timely {
   /// eRPC's is 15 MB/s: 250 flows at that would be more than 25 Gbit/s.
   static constexpr uint64_t kFloorParts = 4096;
   static constexpr uint64_t kMinRttNs = 2'000;  ///< eRPC's: what a slope is measured in
-  static constexpr uint32_t kFlat = 5;          ///< the paper's N: so many falling samples before steps are larger
+  static constexpr uint64_t kRttNsMax = 1'000'000'000;
+  static constexpr uint32_t kFlat = 5;  ///< the paper's N: so many falling samples before steps are larger
   static constexpr uint64_t kEagerMax = 16;
 
   void raise(uint64_t share, uint64_t steps) {

@@ -2,6 +2,10 @@
 // the same figures everywhere.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+#include <type_traits>
+
 #include "cc/any_controller.h"
 #include "unit/cc/bottleneck.h"
 
@@ -150,7 +154,8 @@ TEST(Timely, leaves_the_floor_within_milliseconds) {
 /// As a session tells it: nothing of low samples as long as it asks for nothing less than the 32 credits.
 template <class C>
 void tell(C& controller, const Sample& sample) {
-  const bool is_calm = controller.allowance().window_packets >= 32 && controller.allowance().bytes_per_sec == kUnlimited;
+  const bool is_calm =
+      controller.allowance().window_packets >= 32 && controller.allowance().bytes_per_sec == kUnlimited;
   if (!is_calm || sample.rtt_ns >= controller.calm_below_ns()) controller.on_rtt(sample);
 }
 
@@ -178,6 +183,69 @@ TEST(Pause, of_a_machine_is_no_congestion) {
   expect_to_ignore_pauses(Swift(bottleneck.path()));
   expect_to_ignore_pauses(Timely(bottleneck.path(), false));
   expect_to_ignore_pauses(Timely(bottleneck.path(), true));
+}
+
+/// Round trips and gaps of all sizes, as clocks that jump and machines that are stopped for days make them.
+template <class C>
+void expect_sane_after_anything(C controller, uint64_t link_bytes_per_sec) {
+  std::mt19937_64 random(1);
+  const auto any = [&] { return random() % (uint64_t{1} << random() % 58); };
+  uint64_t now_ns = kMs, min_rtt_ns = UINT64_MAX;
+  for (int i = 0; i < 100'000; i++) {
+    now_ns += random() % 100 != 0 ? random() % (50 * kUs) : any() % (uint64_t{1} << 50);
+    const uint64_t rtt_ns = std::min(any(), now_ns);
+    min_rtt_ns = std::min(min_rtt_ns, rtt_ns);
+    switch (random() % 16) {
+      case 0:
+        controller.on_loss(now_ns);
+        break;
+      case 1:
+        controller.on_silence(now_ns);
+        break;
+      case 2:
+        if (i % 64 == 0) controller.on_rest();
+        break;
+      default:
+        controller.on_rtt({now_ns, rtt_ns, min_rtt_ns, random() % 4 == 0, 1 + static_cast<uint32_t>(random() % 128)});
+    }
+    const Allowance allowance = controller.allowance();
+    ASSERT_GE(allowance.window_packets, 1u) << i;
+    ASSERT_LE(allowance.window_packets, kWindowMax) << i;
+    ASSERT_GE(allowance.bytes_per_sec, 1u) << i;
+    if constexpr (std::is_same_v<C, Timely>) {
+      ASSERT_TRUE(allowance.bytes_per_sec == kUnlimited || allowance.bytes_per_sec < link_bytes_per_sec) << i;
+    }
+  }
+}
+
+TEST(Samples, of_any_size_leave_a_sane_allowance) {
+  for (const uint64_t link : {uint64_t{0}, uint64_t{5'000}, Bottleneck().path().link_bytes_per_sec}) {
+    Path path = Bottleneck().path();
+    path.link_bytes_per_sec = link;
+    expect_sane_after_anything(Swift(path), link);
+    expect_sane_after_anything(Dctcp(path), link);
+    expect_sane_after_anything(Timely(path, false), std::max<uint64_t>(link, 4096));
+    expect_sane_after_anything(Timely(path, true), std::max<uint64_t>(link, 4096));
+  }
+}
+
+TEST(Dctcp, a_round_of_many_marks_is_a_share_of_one) {
+  Dctcp controller(Bottleneck().path());
+  controller.on_rtt({kMs, 1000 * kMs, 6 * kUs, true});
+  EXPECT_EQ(controller.allowance().window_packets, 64u);
+  for (uint64_t i = 0; i < 1 << 16; i++) controller.on_rtt({kMs + i, 10 * kUs, 6 * kUs, true});
+  EXPECT_EQ(controller.allowance().window_packets, 64u);  // the round is not over
+  controller.on_rtt({1001 * kMs, 10 * kUs, 6 * kUs, true});
+  EXPECT_EQ(controller.allowance().window_packets, 32u);
+}
+
+TEST(Dctcp, marks_before_a_rest_do_not_count_after_it) {
+  Dctcp controller(Bottleneck().path());
+  controller.on_rtt({kMs, 10 * kMs, 6 * kUs, true});
+  controller.on_rtt({2 * kMs, 10 * kUs, 6 * kUs, true});  // of a round that has not ended
+  controller.on_rest();
+  controller.on_rtt({100 * kMs, 10 * kUs, 6 * kUs, false});
+  EXPECT_EQ(controller.allowance().window_packets, kWindowMax);
 }
 
 TEST(Loss, at_random_costs_no_rate_while_delays_are_low) {
