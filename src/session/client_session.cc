@@ -424,7 +424,7 @@ void ClientSession::start_anew() {
 }
 
 void ClientSession::set_server_credits(uint32_t credits) {
-  server_credits_ = static_cast<uint8_t>(credits);
+  server_credits_ = static_cast<uint8_t>(std::min(credits, kCreditsMax));
   apply_allowance();
 }
 

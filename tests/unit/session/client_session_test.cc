@@ -297,6 +297,11 @@ TEST_F(ClientSessionTest, newest_limit_counts_at_once_and_old_packets_set_none) 
   credits_ = 128;
   credit(number);
   EXPECT_EQ(session_->credit_limit(), 128u);
+  EXPECT_TRUE(session_->is_uncongested());
+  credits_ = 255;
+  credit(number);
+  EXPECT_EQ(session_->credit_limit(), 128u);
+  EXPECT_TRUE(session_->is_uncongested());
 }
 
 TEST_F(ClientSessionTest, number_before_the_first_is_no_jump) {
