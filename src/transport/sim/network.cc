@@ -75,6 +75,39 @@ struct Network::Impl {
       add_cable(link.b, link.a, link.options);
     }
     compute_routes();
+    longest_round_trip = compute_longest_round_trip();
+  }
+
+  Picoseconds compute_longest_round_trip() const {
+    const auto frame_bytes = static_cast<uint32_t>(packets.content_bytes_max());
+    // Of the two farthest hosts at each switch, to it or from it; 0: there is none. Cables are alike in both
+    // directions, but for the switch's own time.
+    struct Ends {
+      Picoseconds in = 0, out = 0, out_second = 0;
+    };
+    std::vector<Ends> ends(switches.size());
+    for (const Host& host : hosts) {
+      const SimOutput& up = outputs[host.interface];
+      const SimOutput& down = outputs[host.downlink];
+      const Picoseconds out = down.hop + wire_time(down, frame_bytes);
+      Ends& at = ends[host.at];
+      at.in = std::max(at.in, up.hop + wire_time(up, frame_bytes));
+      at.out_second = std::max(at.out_second, std::min(at.out, out));
+      at.out = std::max(at.out, out);
+    }
+    Picoseconds longest = 0;
+    for (uint32_t from = 0; from < switches.size(); from++) {
+      for (uint32_t to = 0; to < switches.size() && ends[from].in != 0; to++) {
+        const Picoseconds out = from == to ? ends[to].out_second : ends[to].out;
+        if (out == 0) continue;
+        Picoseconds way = ends[from].in + out;
+        for (uint32_t at = from; at != to; at = outputs[routes.outputs(at, to).front()].to) {
+          way += outputs[routes.outputs(at, to).front()].hop;
+        }
+        longest = std::max(longest, way);
+      }
+    }
+    return 2 * longest;
   }
 
   void add_cable(sim::Node from, sim::Node to, const sim::LinkOptions& options) {
@@ -345,6 +378,7 @@ struct Network::Impl {
   std::vector<SimOutput> outputs;
   std::vector<Cable> cables;  ///< by output
   Routes routes;
+  Picoseconds longest_round_trip = 0;
   std::set<uint64_t> partitions;  ///< hosts_of() their packets
   uint64_t hash = 0;
   std::function<void(const SimPacket&, bool)> tap;
@@ -358,6 +392,7 @@ Network::~Network() = default;
 EventQueue& Network::events() { return impl_->events; }
 uint32_t Network::hosts() const { return static_cast<uint32_t>(impl_->hosts.size()); }
 size_t Network::frame_bytes_max() const { return impl_->packets.content_bytes_max(); }
+Picoseconds Network::longest_round_trip() const { return impl_->longest_round_trip; }
 uint64_t Network::link_bits_per_sec(uint32_t host) const {
   return impl_->cables[impl_->hosts[host].interface].bits_per_sec;
 }

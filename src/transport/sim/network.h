@@ -72,6 +72,9 @@ class TERN_API Network {
   /// Of the host's cable.
   uint64_t link_bits_per_sec(uint32_t host) const;
 
+  /// Between the two hosts that are farthest from each other, full frames, without load and faults; as built.
+  Picoseconds longest_round_trip() const;
+
   /// Not marked, without a source; the rest is as somebody has left it.
   SimPacket* take_packet();
   void give_packet(SimPacket* packet);

@@ -17,6 +17,13 @@ uint32_t load_u32(const std::byte* from) {
   return value;
 }
 
+/// On paths whose round trips take up to so much without load.
+DelayTarget target_of(uint64_t round_trip_ns) {
+  constexpr uint64_t kQueueNs = 22'800;
+  const uint64_t target_ns = std::min<uint64_t>(round_trip_ns + std::max(kQueueNs, round_trip_ns / 4), UINT32_MAX / 3);
+  return {static_cast<uint32_t>(target_ns), static_cast<uint32_t>(3 * target_ns), true};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SimImpl>> SimImpl::create(const Options& options, memory::Arena&) {
@@ -38,6 +45,7 @@ SimImpl::SimImpl(const Options& options)
       payload_bytes_max_(
           static_cast<uint32_t>(nic_.network.frame_bytes_max() - kFrameHeaderBytes - wire::kHeaderBytes)),
       link_bytes_per_sec_(nic_.network.link_bits_per_sec(nic_.host) / 8),
+      delay_target_(target_of(nic_.network.longest_round_trip() / kPicosecondsPerNs)),
       address_(kAddressBytes),
       name_(nic_.targets.add(this)) {
   port_ = nic_.network.open_port(nic_.host, this);

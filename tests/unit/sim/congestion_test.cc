@@ -1,0 +1,160 @@
+// Congestion controllers in whole endpoints in the simulated network: how they are chosen, and that they do there what
+// they do in the model of one queue (unit/cc/controllers_test.cc).
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <tern/rpc.h>
+#include <tern/sim.h>
+
+namespace tern::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr uint16_t kPut = 1;
+
+struct Peer {
+  Peer(Host& host, RpcOptions options) {
+    auto made = Nexus::create(host.uri(), host.nexus_options());
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    nexus = std::move(*made);
+    options.huge_pages = false;
+    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), options);
+    EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
+    rpc = std::move(*endpoint);
+    EXPECT_TRUE(rpc->on_request(kPut, [](Request request) { request.respond(); }).ok());
+    EXPECT_TRUE(host.run(*rpc).ok());
+  }
+  std::unique_ptr<Nexus> nexus;
+  std::unique_ptr<Rpc<Sim>> rpc;
+};
+
+class CongestionTest : public testing::Test {
+ protected:
+  /// The server, host 0, grants 32 credits whatever its downlink: the controllers are alone.
+  void make(const Topology& topology, const RpcOptions& client_options = {}, SessionOptions session_options = {},
+            uint32_t credit_limit = 32) {
+    sessions_.clear();
+    simulation_.reset();
+    auto made = Simulation::create(topology, {.seed = 5});
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    simulation_ = std::move(*made);
+    for (uint32_t i = 0; i < topology.hosts(); i++) {
+      RpcOptions options = client_options;
+      if (i == 0) options.credit_limit = credit_limit;
+      const auto program = [options](Host& host) { return std::make_shared<Peer>(host, options); };
+      ASSERT_TRUE(simulation_->host(i).boot(program).ok());
+    }
+    session_options.window = 1;
+    for (uint32_t i = 1; i < topology.hosts(); i++) {
+      auto session = rpc(i).create_session(simulation_->host(0).uri(), session_options);
+      ASSERT_TRUE(session.ok()) << session.status().message();
+      sessions_.push_back(*session);
+    }
+    ASSERT_TRUE(simulation_->run_until(
+        [&] {
+          for (uint32_t i = 1; i < simulation_->hosts(); i++) {
+            if (!rpc(i).is_open(sessions_[i - 1])) return false;
+          }
+          return true;
+        },
+        50ms));
+  }
+  Rpc<Sim>& rpc(uint32_t host) { return *static_cast<Peer*>(simulation_->host(host).program())->rpc; }
+  /// Every client has one request of so many bytes; how long all take together.
+  Duration put_all(size_t bytes) {
+    const Duration begin = simulation_->now();
+    size_t left = sessions_.size();
+    for (uint32_t i = 1; i < simulation_->hosts(); i++) {
+      const auto then = [&left](Completion& done) {
+        EXPECT_TRUE(done.status.ok()) << done.status.message();
+        left--;
+      };
+      Rpc<Sim>& client = rpc(i);
+      auto call =
+          client.enqueue_request(sessions_[i - 1], kPut, client.alloc_msgbuf(bytes), client.alloc_msgbuf(1), then);
+      EXPECT_TRUE(call.ok()) << call.status().message();
+    }
+    EXPECT_TRUE(simulation_->run_until([&] { return left == 0; }, 1s)) << left;
+    return simulation_->now() - begin;
+  }
+  /// Of a link of 25 Gbit/s.
+  static double share_of_line(uint64_t bytes, Duration time) {
+    return static_cast<double>(bytes) / static_cast<double>(time.count()) / (3.125 * 958 / 1048);
+  }
+  /// Of the frames that arrive in an incast: those that found more than 400 kB before them. 32 credits of each of 32
+  /// clients are 1 MB.
+  double share_behind_long_queue(const RpcOptions& options, SessionOptions session_options = {}) {
+    SwitchOptions at;
+    at.ecn_threshold_bytes = 400'000;
+    make(Topology::star(33, {}, at), options, session_options);
+    constexpr size_t kBytes = 1 << 20;
+    time_ = put_all(kBytes);
+    const uint64_t frames = 32 * (kBytes / 958);
+    return static_cast<double>(simulation_->counters().packets_marked) / static_cast<double>(frames);
+  }
+
+  /// Of the bottleneck, in share_behind_long_queue().
+  double utilization() const { return share_of_line(32u << 20, time_); }
+
+  std::unique_ptr<Simulation> simulation_;
+  std::vector<Session> sessions_;
+  Duration time_{};
+};
+
+TEST_F(CongestionTest, a_controller_shortens_the_queue_and_none_does_not) {
+  RpcOptions options;
+  options.congestion_control = CongestionControl::kNone;
+  EXPECT_GT(share_behind_long_queue(options), 0.8);
+  for (const auto controller : {CongestionControl::kDefault, CongestionControl::kSwift}) {
+    options.congestion_control = controller;
+    EXPECT_LT(share_behind_long_queue(options), 0.15) << static_cast<int>(controller);
+    EXPECT_GE(utilization(), 0.9);
+  }
+  // Its queue is as long as the marks say.
+  options.congestion_control = CongestionControl::kDctcp;
+  EXPECT_LT(share_behind_long_queue(options), 0.6);
+  EXPECT_GE(utilization(), 0.9);
+}
+
+TEST_F(CongestionTest, a_session_may_differ_from_its_endpoint) {
+  RpcOptions options;
+  options.congestion_control = CongestionControl::kSwift;
+  EXPECT_GT(share_behind_long_queue(options, {.congestion_control = CongestionControl::kNone}), 0.8);
+  options.congestion_control = CongestionControl::kNone;
+  EXPECT_LT(share_behind_long_queue(options, {.congestion_control = CongestionControl::kSwift}), 0.15);
+}
+
+TEST_F(CongestionTest, the_same_seed_gives_the_same_trace_with_every_controller) {
+  for (const auto controller : {CongestionControl::kTimely, CongestionControl::kPatchedTimely,
+                                CongestionControl::kSwift, CongestionControl::kDctcp}) {
+    RpcOptions options;
+    options.congestion_control = controller;
+    uint64_t traces[2];
+    for (uint64_t& trace : traces) {
+      (void)share_behind_long_queue(options);
+      trace = simulation_->trace_hash();
+    }
+    EXPECT_EQ(traces[0], traces[1]);
+  }
+}
+
+/// What a path takes without load is no queue, whether that is 4 us, 40 us, or 4 ms.
+TEST_F(CongestionTest, a_lone_flow_has_the_link_at_any_distance) {
+  for (const Duration delay : {Duration(500ns), Duration(3us), Duration(8us)}) {
+    make(Topology::star(2, {.delay = delay}), {}, {}, 128);
+    constexpr size_t kBytes = 8 << 20;
+    EXPECT_GE(share_of_line(kBytes, put_all(kBytes)), 0.9) << delay.count();
+  }
+  // 128 packets in 4 ms are all that there can be.
+  make(Topology::star(2, {.delay = 1ms}), {}, {}, 128);
+  constexpr size_t kBytes = 1 << 20;
+  EXPECT_LE(put_all(kBytes), (kBytes / 958 / 128 + 4) * 4ms);
+}
+
+}  // namespace
+}  // namespace tern::sim
