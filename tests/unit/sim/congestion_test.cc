@@ -143,6 +143,46 @@ TEST_F(CongestionTest, the_same_seed_gives_the_same_trace_with_every_controller)
   }
 }
 
+/// Credits know their server's link only. Eight clients at one switch, with a server each at another, and one cable
+/// between the switches.
+TEST_F(CongestionTest, a_queue_between_switches_is_found_by_controllers_alone) {
+  constexpr uint32_t kPairs = 8;
+  constexpr size_t kBytes = 1 << 20;
+  SwitchOptions at;
+  at.ecn_threshold_bytes = 200'000;  // 64 us
+  for (const auto controller : {CongestionControl::kNone, CongestionControl::kDefault}) {
+    Topology topology = Topology::star(kPairs, {}, at);
+    const Node other = topology.add_switch(at);
+    topology.connect({Node::Kind::kSwitch, 0}, other);
+    for (uint32_t i = 0; i < kPairs; i++) topology.connect(topology.add_host(), other);
+    RpcOptions options;
+    options.congestion_control = controller;
+    make(topology, options);  // all have a session with host 0: not used here
+    sessions_.clear();
+    size_t left = kPairs;
+    for (uint32_t i = 0; i < kPairs; i++) {
+      auto session = rpc(i).create_session(simulation_->host(kPairs + i).uri(), {.window = 1});
+      ASSERT_TRUE(session.ok());
+      sessions_.push_back(*session);
+    }
+    simulation_->run_for(2ms);
+    const Duration begin = simulation_->now();
+    for (uint32_t i = 0; i < kPairs; i++) {
+      auto call = rpc(i).enqueue_request(sessions_[i], kPut, rpc(i).alloc_msgbuf(kBytes), rpc(i).alloc_msgbuf(1),
+                                         [&left](Completion& done) { left -= done.status.ok() ? 1 : 0; });
+      ASSERT_TRUE(call.ok());
+    }
+    ASSERT_TRUE(simulation_->run_until([&] { return left == 0; }, 100ms));
+    EXPECT_GE(share_of_line(kPairs * kBytes, simulation_->now() - begin), 0.9);
+    const double marked = static_cast<double>(simulation_->counters().packets_marked) / (kPairs * (kBytes / 958.0));
+    if (controller == CongestionControl::kNone) {
+      EXPECT_GT(marked, 0.8);
+    } else {
+      EXPECT_LT(marked, 0.15);
+    }
+  }
+}
+
 /// What a path takes without load is no queue, whether that is 4 us, 40 us, or 4 ms.
 TEST_F(CongestionTest, a_lone_flow_has_the_link_at_any_distance) {
   for (const Duration delay : {Duration(500ns), Duration(3us), Duration(8us)}) {
