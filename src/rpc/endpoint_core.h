@@ -464,6 +464,7 @@ class TERN_API EndpointCore {
   void release_after(uint64_t ticket, detail::Buffer* buffer);
   Server* admit(const wire::Header& header, const transport::Payload& payload, uint64_t* number);
   [[gnu::noinline]] void add_to_send(Server* server);
+  [[gnu::noinline]] void hear(Server* server);
   void on_connect_request(const nexus::ControlEvent& event);
   void on_connect_result(const nexus::ControlEvent& event);
   void on_peer_gone(const nexus::ControlEvent& event);

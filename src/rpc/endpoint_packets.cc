@@ -395,7 +395,14 @@ void EndpointCore::add_to_send(Server* server) {
   server->is_listed_to_send = true;
   servers_to_send_.add(server);
   if (server->session.heard_epoch != credits_.epoch()) [[unlikely]]
-    credits_.hear(server->session.heard_epoch);
+    return hear(server);
+  disarm();
+}
+
+/// Its first one of this credit epoch. A function of its own: add_to_send() ends with a call, or saves registers for
+/// it.
+void EndpointCore::hear(Server* server) {
+  credits_.hear(server->session.heard_epoch);
   disarm();
 }
 
