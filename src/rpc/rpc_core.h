@@ -271,7 +271,8 @@ bool RpcCore<Impl>::transmit_rest(Client* client) {
   do {
     turn = session.transmit(
         now_ns_, send, [this] { return transport_->ticket(); }, packets);
-    if (turn == Turn::kSentAgain) counters_.retransmissions++;
+    counters_.retransmissions += turn == Turn::kSentAgain;
+    counters_.probes += turn == Turn::kAsked;
   } while (turn >= Turn::kSent && packets < kPacketsPerTurn);
   counters_.packets_sent += packets;
   if (session.packets_in_flight() != 0) start_ticking(client);

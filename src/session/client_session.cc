@@ -197,7 +197,8 @@ void ClientSession::end_early(ClientSlot* slot, uint64_t now_ns) {
 
 bool ClientSession::prepare(uint64_t now_ns, ClientPacket& packet) {
   if (state_ != State::kOpen) return false;
-  if (control_mask_ != 0) {
+  packet.is_control = control_mask_ != 0;
+  if (packet.is_control) {
     prepare_control(packet);
     return true;
   }
@@ -254,7 +255,7 @@ void ClientSession::prepare_control(ClientPacket& packet) {
   packet.buffer = nullptr;
   packet.payload = nullptr;
   packet.payload_bytes = 0;
-  packet.is_retransmission = true;
+  packet.is_retransmission = false;
   // Whether the server has acknowledged all of the request: if it then does not have it, it was lost (clause 4.4).
   const uint32_t is_delivered = slot->phase == Phase::kWaiting ? 1 : 0;
   packet.header = wire::client_header(kind, 0, remote_key_, static_cast<uint32_t>(next_number_), slot->request_number,

@@ -90,6 +90,7 @@ struct ClientPacket {
   uint32_t index;    ///< of the request packet; first index of an RFR
   uint32_t count;    ///< of an RFR's range
   bool is_retransmission;
+  bool is_control;  ///< a probe or a cancel
   std::byte scratch[wire::kSlotsMax * 4];
 };
 
@@ -213,12 +214,13 @@ class TERN_API ClientSession {
     kRefused,  ///< `send` returned false: nothing has changed
     kLater,    ///< not before departure_ns()
     kSent,
-    kSentAgain,  ///< a retransmission or a probe
+    kSentAgain,  ///< what was lost
+    kAsked,      ///< a probe or a cancel
   };
   /// Offers the next packet, if there is one, to `send`, and counts it as sent if it is taken:
   ///     bool send(const wire::Header&, const std::byte* payload, uint32_t payload_bytes, detail::Buffer* buffer)
   /// `buffer` is null for payloads that are not a message's. `ticket()` is asked afterwards: it brings memory back.
-  /// Several may go in one turn; their number is added to `packets`. Not kSent: there is no more for now.
+  /// Several may go in one turn; their number is added to `packets`. Below kSent: there is no more for now.
   template <class Send, class Ticket>
   Turn transmit(uint64_t now_ns, Send&& send, Ticket&& ticket, uint32_t& packets);
   /// The common case of it: new calls of one packet each, as many as may leave now and are taken. Their number;
@@ -494,6 +496,7 @@ ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, T
   if (!send(packet.header, packet.payload, packet.payload_bytes, packet.buffer)) return Turn::kRefused;
   commit(now_ns, packet, ticket());
   packets++;
+  if (packet.is_control) return Turn::kAsked;
   return packet.is_retransmission ? Turn::kSentAgain : Turn::kSent;
 }
 

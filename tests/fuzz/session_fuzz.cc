@@ -292,7 +292,7 @@ class Target {
     uint32_t packets = 0;
     do {
       turn = client_->transmit(now_, queue(to_server_), ticket, packets);
-    } while (turn == ClientSession::Turn::kSent || turn == ClientSession::Turn::kSentAgain);
+    } while (turn >= ClientSession::Turn::kSent);
     while (server_->transmit(now_, limit, queue(to_client_), ticket, packets) == ServerSession::Turn::kSent) {
     }
     const ClientTick tick = client_->tick(now_);

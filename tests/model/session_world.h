@@ -310,7 +310,7 @@ class World {
         data_packets = 0;
         turn = client_->transmit(
             now_ns_, send_it, [&] { return ++ticket_; }, packets);
-      } while (turn == session::ClientSession::Turn::kSent || turn == session::ClientSession::Turn::kSentAgain);
+      } while (turn >= session::ClientSession::Turn::kSent);
       const session::ClientTick tick = client_->tick(now_ns_);
       next_tick_ns_ = tick.next_ns;
       is_idle_ = tick.is_idle;

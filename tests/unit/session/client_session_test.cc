@@ -54,7 +54,8 @@ class ClientSessionTest : public testing::Test {
     do {
       turn = session_->transmit(
           now_, send, [&] { return ++ticket_; }, packets);
-    } while (turn == ClientSession::Turn::kSent || turn == ClientSession::Turn::kSentAgain);
+      sent_again_ += turn == ClientSession::Turn::kSentAgain;
+    } while (turn >= ClientSession::Turn::kSent);
     session_->check_invariants();
     return result;
   }
@@ -107,6 +108,7 @@ class ClientSessionTest : public testing::Test {
 
   ClientPools pools_;
   uint32_t response_packets_ = 0;
+  uint32_t sent_again_ = 0;  ///< by sent(): what was lost
   std::unique_ptr<ClientSession> session_;
   std::vector<OwnedBuffer> requests_, responses_;
   uint64_t now_ = 1000 * kMs;
@@ -472,9 +474,11 @@ TEST_F(ClientSessionTest, tail_is_found_by_a_probe_with_backoff_and_keeps_its_cr
     EXPECT_EQ(session_->packets_in_flight(), 1u);  // not reclaimed by a timeout
     probe = probes[0].header.number();
   }
-  credit(probe);  // the server has the probe, not the request
+  EXPECT_EQ(sent_again_, 0u);  // to ask is no retransmission
+  credit(probe);               // the server has the probe, not the request
   tick();
   const auto again = sent();
+  EXPECT_EQ(sent_again_, 1u);
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].header.kind(), Kind::kRequest);
   EXPECT_NE(again[0].header.number(), number);
