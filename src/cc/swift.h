@@ -1,6 +1,7 @@
 // Swift-like: a delay target, more of it for flows whose window is small, and a window in fractions of a packet.
 // Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the Datacenter", SIGCOMM'20, section 3.
-// Congestion control room; integers only. docs/congestion.md says how the constants were found.
+// Congestion control room; integers, and one square root, which is exact everywhere. docs/congestion.md says how the
+// constants were found.
 #pragma once
 
 #include <algorithm>
