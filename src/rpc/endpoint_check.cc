@@ -89,7 +89,7 @@ void EndpointCore::check_clients() const {
 
   size_t resting = 0, departing = 0;
   for (const Client* client : known.items()) {
-    CHECK(to_send.count(client) == 1, ==, client->is_listed_to_send && !client->is_departing);
+    CHECK(to_send.count(client) == 1, ==, client->is_listed_to_send);
     CHECK(ticking.count(client) == 1, ==, client->is_ticking);
     CHECK(opening.count(client) == 1, ==, client->is_opening);
     if (client->is_dead) continue;

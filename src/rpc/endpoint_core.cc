@@ -295,8 +295,6 @@ void EndpointCore::end_client(Client* client, Status status, bool tell_peer) {
   const uint32_t key = client->session.local_key();
   if (client->is_dead) return;
   client->is_dead = true;
-  // Departing is being listed elsewhere, where a key that means nothing does no harm.
-  if (client->is_departing) leave_wheel(client);
   clients_.retire(key);
   if (!client->is_accepted) {
     nexus_.forget(port_, key);
@@ -415,8 +413,7 @@ bool EndpointCore::tick(Client* client) {
   if (client->queue != nullptr) start_queued(client);
   bool must_stay = client->peer_lost_ns != 0 || (client->queue != nullptr && client->session.has_free_slot());
   if (client->session.wants_to_send()) {
-    if (client->is_departing && client->session.has_unpaced()) leave_wheel(client);
-    list_to_send(client);
+    if (!client->is_departing || client->session.has_unpaced()) list_to_send(client);
     must_stay = true;
   }
   if (must_stay) next_ns = std::min(next_ns, now_ns_ + rto_ns_min_);
@@ -622,8 +619,8 @@ void EndpointCore::run_due() {
   if (!timers_.empty()) at_latest(timers_.front().at_ns);
 
   departures_.run(now_ns_, [&](uint32_t key) {
-    if (Client* client = clients_.find(key); client != nullptr && client->is_departing) {
-      leave_wheel(client);
+    if (Client* client = clients_.find(key); client != nullptr) {
+      client->is_departing = false;
       list_to_send(client);
     }
   });
@@ -663,7 +660,7 @@ void EndpointCore::run_due() {
 }
 
 void EndpointCore::depart_later(Client* client) {
-  client->is_departing = true;
+  if (std::exchange(client->is_departing, true)) return;  // there was a packet that waits for no pace
   departures_.add(now_ns_, client->session.departure_ns(), client->session.local_key());
   at_latest(departures_.next_ns());
 }

@@ -55,7 +55,7 @@ struct alignas(64) Client {
   bool is_listed_to_send = false;
   bool is_ticking = false;    ///< on ticking_
   bool is_resting = false;    ///< in resting_
-  bool is_departing = false;  ///< paced: listed to send, in the timing wheel
+  bool is_departing = false;  ///< paced: in the timing wheel, and listed to send when its time comes
   bool is_dead = false;       ///< its key is retired; freed when no list names it
   bool is_opening = false;
   bool is_accepted = false;
@@ -396,15 +396,12 @@ class TERN_API EndpointCore {
     start_ticking(client);
     list_to_send(client);
   }
-  /// Its name stays in the timing wheel, and means nothing there.
-  static void leave_wheel(Client* client) { client->is_departing = client->is_listed_to_send = false; }
   void after_input(Client* client) {
     if (client->queue != nullptr) [[unlikely]]
       start_queued(client);
-    if (client->is_departing && client->session.has_unpaced()) [[unlikely]]
-      leave_wheel(client);
-    if (!client->is_listed_to_send && client->session.wants_to_send()) [[unlikely]]
-      send_waiting(client);
+    if (!client->is_listed_to_send && client->session.wants_to_send()) [[unlikely]] {
+      if (!client->is_departing || client->session.has_unpaced()) send_waiting(client);
+    }
     if (client->session.loss_check_at_ns() != UINT64_MAX) {
       start_ticking(client);
       at_latest(client->session.loss_check_at_ns());

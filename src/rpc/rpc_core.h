@@ -231,7 +231,7 @@ void RpcCore<Impl>::transmit() {
     clients_to_send_.filter([this](Client * client) __attribute__((always_inline)) {
       if (!client->is_dead && transmit_client(client)) [[unlikely]]
         return true;
-      client->is_listed_to_send = client->is_departing;
+      client->is_listed_to_send = false;
       return false;
     });
     // What was sent now may want a look when its answer is late.

@@ -392,10 +392,11 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
 }
 
 void ClientSession::pace(uint64_t now_ns, const ClientPacket& packet) {
+  const wire::Kind kind = packet.header.kind();
+  if (kind != wire::Kind::kRequest && kind != wire::Kind::kRfr) return;  // what waits for nothing delays nothing
   // An RFR is paid for with what it asks the server to send: the client paces both directions.
-  const uint64_t bytes = packet.header.kind() == wire::Kind::kRfr
-                             ? uint64_t{packet.count} * (payload_max_ + wire::kHeaderBytes)
-                             : packet.payload_bytes + wire::kHeaderBytes;
+  const uint64_t bytes = kind == wire::Kind::kRfr ? uint64_t{packet.count} * (payload_max_ + wire::kHeaderBytes)
+                                                  : packet.payload_bytes + wire::kHeaderBytes;
   pacer_.on_sent(now_ns, bytes, bytes_per_sec_, is_dithered_);
 }
 
