@@ -461,8 +461,11 @@ void ClientSession::drop_ring() {
 
 // ---- Packets in ----
 
-/// Some packets of the server are missing: one may be the response that a waiting call wants (clause 4.4).
-void ClientSession::on_gap() {
+/// Some packets of the server are missing: one may be the response that a waiting call wants (clause 4.4). Once a round
+/// trip: where packets overtake each other every answer is a gap, and would cause more questions than there were.
+void ClientSession::on_gap(uint64_t now_ns) {
+  if (now_ns - gap_asked_ns_ < rtt_.latest_ns()) return;
+  gap_asked_ns_ = now_ns;
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));
     if (slots_[index]->phase == Phase::kWaiting) control_mask_ |= bit(index);
@@ -675,7 +678,7 @@ void ClientSession::note_server_packet(const wire::Header& header, uint64_t now_
   const uint32_t ahead = (header.number() - static_cast<uint32_t>(server_number_)) & wire::kNumberMask;
   // Late, a duplicate, or further ahead than can be true (clause 3.4.2).
   if (ahead == 0 || ahead > NumberWindow::kAheadMax) return;
-  if (ahead != 1) on_gap();
+  if (ahead != 1) on_gap(now_ns);
   server_number_ += ahead;
   // The newest word counts, up or down, at once (clause 4.5). 0 is no limit that a server may set.
   if (header.credit_limit() != 0 && header.credit_limit() != server_credits_) set_server_credits(header.credit_limit());

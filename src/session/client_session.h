@@ -323,7 +323,7 @@ class TERN_API ClientSession {
   void set_server_credits(uint32_t credits);
 
   void note_server_packet(const wire::Header& header, uint64_t now_ns);
-  void on_gap();
+  void on_gap(uint64_t now_ns);
   void on_echo(const wire::Header& header, uint32_t slot_index, uint64_t now_ns);
   void acknowledge(uint64_t number, uint64_t now_ns, const wire::Header* sample_header);
   void on_delivered(ClientSlot* slot, uint64_t now_ns);
@@ -386,6 +386,7 @@ class TERN_API ClientSession {
   uint64_t heard_epoch_ = 0;          ///< for pools_.response_share
   uint64_t rack_at_ns_ = 0;
   uint64_t rto_base_ns_ = 0;
+  uint64_t gap_asked_ns_ = 0;  ///< when a gap last made all waiting calls ask
   uint64_t silence_ns_ = 0;
   uint64_t last_tick_ns_ = 0;
   uint64_t first_probe_ns_ = 0;   ///< of the path; 0: none yet

@@ -416,6 +416,30 @@ TEST_F(ClientSessionTest, gap_in_the_servers_numbers_makes_waiting_calls_ask) {
   EXPECT_EQ(probes[0].header.kind(), Kind::kProbe);
 }
 
+// Where the network reorders, each answer may be a gap: the answers to the questions must not cause new ones without
+// end.
+TEST_F(ClientSessionTest, gaps_make_waiting_calls_ask_once_a_round_trip) {
+  open();
+  warm_up();
+  begin();
+  const uint32_t number = sent()[0].header.number();
+  now_ += 10'000;
+  credit(number);
+  now_ += 1'000'000;
+  size_t probes = 0;
+  for (int i = 0; i < 10; i++) {
+    now_ += 1000;
+    server_number_++;  // overtaken
+    credit(number);
+    probes += sent().size();
+  }
+  EXPECT_EQ(probes, 1u);
+  now_ += 100'000;
+  server_number_++;
+  credit(number);
+  EXPECT_EQ(sent().size(), 1u);
+}
+
 // ---- Loss ----
 
 TEST_F(ClientSessionTest, overtaken_packet_is_lost_after_the_reordering_time) {
