@@ -32,8 +32,7 @@ struct Server;
 /// record for all requests that are answered in their handlers; that of a request which is kept is its slot's until the
 /// answer. When such a request ends before (cancel, the session's end) the record stays with the Request and goes home
 /// with it. Made and given back by the owner thread while the endpoint lives, under the mailbox's mutex afterwards. At
-/// rest: not open, not stable, not cancelled, no deadline, no application code, no
-/// buffers.
+/// rest: not open, not stable, not cancelled, no deadline, no application code, no buffers.
 struct alignas(64) Incoming : detail::RequestFront {
   enum class Answer : uint8_t { kDropped, kResponse, kFailure };
 

@@ -216,11 +216,10 @@ class TERN_API ServerSession {
 
   void check_invariants() const;
 
-  // What the endpoint keeps beside the protocol's state.
-  uint64_t& heard_long_epoch() {
-    return heard_long_epoch_;
-  }                          ///< CreditPolicy: likewise, of requests of several packets
-  uint64_t heard_epoch = 0;  ///< CreditPolicy: the last one in which the client had an answer
+  // What the endpoint keeps beside the protocol's state, for its CreditPolicy.
+  uint64_t heard_epoch = 0;  ///< the last one in which the client had an answer
+  /// The last one in which a packet of a long request came.
+  uint64_t& heard_long_epoch() { return heard_long_epoch_; }
 
  private:
   static constexpr size_t kFirstSlots = 8;  ///< the default window

@@ -186,8 +186,7 @@ Simulation::~Simulation() {
     if (host->core_->nic.users == 0) continue;
     std::fputs(
         "tern: a Simulation was destroyed before an endpoint or a Nexus that was made in it: let these be parts of "
-        "what "
-        "Host::boot() makes, or destroy them first\n",
+        "what Host::boot() makes, or destroy them first\n",
         stderr);
     std::abort();
   }

@@ -2,7 +2,7 @@
 // Transport room. One thread; knows nothing of queues and events.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 #include <random>
 
@@ -29,13 +29,16 @@ class Chance {
 };
 
 struct CableFaults {
+  /// 12 days: longer than any simulation, and virtual time does not wrap.
+  static constexpr int64_t kDelayNsMax = 1'000'000'000'000'000;
   explicit CableFaults(const sim::Faults& faults)
       : drop(faults.drop),
         duplicate(faults.duplicate),
         reorder(faults.reorder),
         delay(faults.delay),
         corrupt(faults.corrupt),
-        delay_max(faults.delay_max.count() <= 0 ? 0 : static_cast<Picoseconds>(faults.delay_max.count()) * 1000) {}
+        delay_max(static_cast<Picoseconds>(std::clamp<int64_t>(faults.delay_max.count(), 0, kDelayNsMax)) *
+                  kPicosecondsPerNs) {}
   bool is_nothing() const {
     return drop.is_never() && duplicate.is_never() && reorder.is_never() && delay.is_never() && corrupt.is_never();
   }

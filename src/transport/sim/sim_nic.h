@@ -68,8 +68,13 @@ class SimNic {
   SimImpl* polling = nullptr;    ///< the endpoint whose loop was last run by its owner instead
   uint32_t users = 0;            ///< endpoints and management channels that know this object
   static constexpr uint64_t kHealthy = 1024;
+  static constexpr Picoseconds kLongest = Picoseconds{1} << 62;
 
-  Picoseconds slowed(Picoseconds time) const { return time * slowness / kHealthy; }
+  /// At most kLongest: a second on a host that is a million times slower is 12 days.
+  Picoseconds slowed(Picoseconds time) const {
+    const auto slow = static_cast<unsigned __int128>(time) * slowness / kHealthy;
+    return slow < kLongest ? static_cast<Picoseconds>(slow) : kLongest;
+  }
 };
 
 }  // namespace tern::transport

@@ -73,6 +73,19 @@ TEST(CableFaults, delays_are_spread_over_all_of_delay_max) {
   for (const uint64_t count : tenths) EXPECT_THAT(count, is_about(0.1));
 }
 
+/// Longer than virtual time itself: it must not come out before now.
+TEST(CableFaults, the_longest_delay_max_is_twelve_days) {
+  std::mt19937_64 random(1);
+  for (const Duration most : {Duration::max(), Duration(std::chrono::hours(24 * 365 * 100))}) {
+    const CableFaults faults({.delay_max = most});
+    Picoseconds longest = 0;
+    for (int i = 0; i < 100; i++) longest = std::max(longest, faults.draw_delay(random));
+    EXPECT_LE(longest, 1'000'000'000'000'000 * kNs);
+    EXPECT_GE(longest, 900'000'000'000'000 * kNs);
+  }
+  EXPECT_EQ(CableFaults({.delay_max = Duration::min()}).draw_delay(random), 0u);
+}
+
 TEST_F(FaultsTest, none__changes_nothing) {
   send_through({});
   EXPECT_EQ(port(1).arrivals().size(), kPackets);

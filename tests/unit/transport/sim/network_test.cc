@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "transport/sim/sim_nic.h"
 #include "unit/transport/sim/network_fixture.h"
 
 namespace tern::transport {
@@ -21,6 +22,19 @@ Topology star_with_last(uint32_t hosts, uint64_t rate, uint64_t rate_last, sim::
   Topology topology = Topology::star(hosts, {rate, 100ns}, options);
   topology.links().back().options.bits_per_sec = rate_last;
   return topology;
+}
+
+TEST_F(NetworkTest, a_slow_host_takes_its_time_however_long) {
+  make(Topology::star(1));
+  EventTargets targets(network().events());
+  SimNic nic(network(), targets, 0, 0);
+  constexpr Picoseconds kSecond = 1'000'000'000 * kNs;
+  EXPECT_EQ(nic.slowed(kSecond), kSecond);
+  nic.slowness = SimNic::kHealthy / 2;
+  EXPECT_EQ(nic.slowed(kSecond), kSecond / 2);
+  nic.slowness = SimNic::kHealthy * 1'000'000;
+  EXPECT_EQ(nic.slowed(kSecond), kSecond * 1'000'000);
+  EXPECT_EQ(nic.slowed(10 * kSecond), SimNic::kLongest);
 }
 
 TEST_F(NetworkTest, a_frame_takes_wire_delay_and_latency) {
