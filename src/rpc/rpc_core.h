@@ -64,7 +64,11 @@ class RpcCore final : public EndpointCore {
   Duration next_due() {
     mailbox_->may_sleep.store(true, std::memory_order_seq_cst);
     is_armed_ = true;
-    const bool is_now = !clients_to_send_.empty() || !servers_to_send_.empty() || has_due() || mailbox_->has_mail();
+    // What a real transport has kept back leaves in an iteration, for which nothing else may give a reason. A virtual
+    // one has its own events.
+    const bool has_kept_back = !kIsVirtual && transport_ != nullptr && sent_ticket_ > transport_->released();
+    const bool is_now =
+        has_kept_back || !clients_to_send_.empty() || !servers_to_send_.empty() || has_due() || mailbox_->has_mail();
     const uint64_t due_ns = is_now ? now_ns_ : next_due_ns();
     return due_ns > INT64_MAX ? Duration::max() : Duration(due_ns);
   }
@@ -75,9 +79,9 @@ class RpcCore final : public EndpointCore {
  private:
   /// Packets of one session in one iteration, so that the others get their turn.
   static constexpr uint32_t kPacketsPerTurn = 128;
+  static constexpr bool kIsVirtual = requires { Impl::kIsVirtual; };
   /// An idle iteration costs a poll; the clock is read in every n-th of them only, if that costs anything.
-  static constexpr uint32_t kIdleClockReads = requires { Impl::kIsVirtual; }
-  ? 1 : 8;
+  static constexpr uint32_t kIdleClockReads = kIsVirtual ? 1 : 8;
 
   struct PlainSender {
     Impl& transport;

@@ -338,6 +338,22 @@ TYPED_TEST(Ownership, ok__after_retransmissions_where_there_are_faults) {
   }
 }
 
+/// A server has no timers: only what its transport holds is a reason to run its loop, and nobody else's packet is.
+TYPED_TEST(Ownership, next_due__is_now_while_packets_are_held) {
+  if (TypeParam::kIsFaulty) GTEST_SKIP() << "they are held for some time there, not for some iterations";
+  this->start(kAnswer, 40, 64);
+  while (this->requests_seen == 0) this->turns(1);
+  auto& server = *this->world.server;
+  int iterations = 0;
+  while (server.next_due() <= server.now() && iterations < 1000) {
+    ASSERT_TRUE(server.run_event_loop_once().ok());
+    iterations++;
+  }
+  EXPECT_GE(iterations, 5);
+  ASSERT_NO_FATAL_FAILURE(this->finish_all());
+  this->expect_codes({Code::kOk});
+}
+
 TYPED_TEST(Ownership, failure_response) {
   for (int i = 0; i < kCalls; i++) {
     this->start(kRefuse, this->random_bytes(), 64);
