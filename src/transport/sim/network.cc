@@ -386,10 +386,9 @@ struct Network::Impl {
 };
 
 Network::Network(const sim::Topology& topology, uint64_t seed, size_t frame_bytes_max)
-    : impl_(std::make_unique<Impl>(topology, seed, frame_bytes_max)) {}
+    : impl_(std::make_unique<Impl>(topology, seed, frame_bytes_max)), events_(impl_->events) {}
 Network::~Network() = default;
 
-EventQueue& Network::events() { return impl_->events; }
 uint32_t Network::hosts() const { return static_cast<uint32_t>(impl_->hosts.size()); }
 size_t Network::frame_bytes_max() const { return impl_->packets.content_bytes_max(); }
 Picoseconds Network::longest_round_trip() const { return impl_->longest_round_trip; }

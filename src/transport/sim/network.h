@@ -66,7 +66,7 @@ class TERN_API Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  EventQueue& events();
+  EventQueue& events() { return events_; }
   uint32_t hosts() const;
   size_t frame_bytes_max() const;
   /// Of the host's cable.
@@ -118,6 +118,7 @@ class TERN_API Network {
 
  private:
   std::unique_ptr<Impl> impl_;
+  EventQueue& events_;  ///< of `impl_`; here, for everybody asks what time it is
 };
 
 }  // namespace tern::transport
