@@ -23,7 +23,7 @@ void EventQueue::is_past(Picoseconds at) const {
 void EventQueue::is_out_of_memory() { base::check_failed(__FILE__, __LINE__, "there is memory for events", ""); }
 
 // From there to the end of the array, then from its beginning to the rest of that word: nothing in the calendar is
-// before now, and nothing a whole round after it. The buckets of a microsecond without events are 31 words.
+// before now, and nothing a whole round after it. The buckets of a microsecond without events are 122 words.
 uint64_t EventQueue::first_bucket_after(uint64_t word) const {
   do {
     word = (word + 1) % kWords;
