@@ -172,7 +172,7 @@ class TERN_API ClientSession {
   bool has_free_slot() const { return free_mask_ != 0; }
   uint64_t busy_mask() const { return window_mask_ & ~free_mask_; }
   /// No call, and nothing to send.
-  bool is_at_rest() const { return state_ == State::kOpen && free_mask_ == window_mask_ && detours_ == 0; }
+  bool is_at_rest() const { return state_ == State::kOpen && free_mask_ == window_mask_ && !is_report_due(); }
   /// A limit that was granted long ago is for others by now (clause 4.5.1).
   void forget_old_credits(uint64_t now_ns) {
     if (now_ns - std::min(now_ns, last_answer_ns_) >= terms_.credits_last_ns) fall_back_to_start_credits();

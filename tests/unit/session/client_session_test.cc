@@ -159,8 +159,25 @@ TEST_F(ClientSessionTest, many_path_probes_before_the_answer) {
 
 TEST_F(ClientSessionTest, an_idle_session_rests) {
   open();
+  EXPECT_TRUE(session_->is_at_rest());
   EXPECT_TRUE(tick().is_idle);
   EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(ClientSessionTest, a_paced_session_rests_too) {
+  ClientTerms terms;
+  terms.controller = cc::FixedRate(1'000'000);
+  open(8, terms);
+  EXPECT_TRUE(session_->is_at_rest());
+  ClientSlot* slot = begin();
+  EXPECT_FALSE(session_->is_at_rest());
+  finish(respond(slot, sent().at(0).header.number(), 4, 4));
+  EXPECT_TRUE(session_->is_at_rest());
+  do {
+    now_ = tick().next_ns;
+    tick();
+  } while (session_->is_at_rest() && now_ < 1000 * kMs);
+  EXPECT_EQ(sent().at(0).header.kind(), Kind::kReport);  // what it has to say keeps it awake
 }
 
 // ---- Short calls ----
