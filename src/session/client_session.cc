@@ -257,7 +257,7 @@ void ClientSession::prepare_control(ClientPacket& packet) {
   packet.payload_bytes = 0;
   packet.is_retransmission = false;
   // Whether the server has acknowledged all of the request: if it then does not have it, it was lost (clause 4.4).
-  const uint32_t is_delivered = slot->phase == Phase::kWaiting ? 1 : 0;
+  const uint32_t is_delivered = slot->phase == Phase::kWaiting || slot->phase == Phase::kReceiving ? 1 : 0;
   packet.header = wire::client_header(kind, 0, remote_key_, static_cast<uint32_t>(next_number_), slot->request_number,
                                       is_delivered, slot->type, 0);
 }

@@ -705,6 +705,19 @@ TEST_F(ClientSessionTest, a_response_whose_size_changes_begins_anew) {
   EXPECT_EQ(pools_.response_packets_free, response_packets_);
 }
 
+// A server whose slot a damaged packet has moved on answers it as lost; else it would be asked for ever.
+TEST_F(ClientSessionTest, a_probe_for_a_response_says_that_its_request_was_delivered) {
+  open(8);
+  ClientSlot* slot = begin(10, 1000);
+  respond(slot, sent()[0].header.number(), 250, 100);
+  ASSERT_EQ(sent().size(), 1u);
+  EXPECT_TRUE(tick(2 * kMs).has_timed_out);
+  const auto probes = sent();
+  ASSERT_EQ(probes.size(), 1u);
+  EXPECT_EQ(probes[0].header.kind(), Kind::kProbe);
+  EXPECT_EQ(probes[0].header.index(), 1u);
+}
+
 TEST_F(ClientSessionTest, ranges_are_bounded_by_the_endpoints_queue) {
   pools_.response_packets_free = 5;
   open(8);
