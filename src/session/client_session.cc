@@ -464,8 +464,8 @@ void ClientSession::drop_ring() {
 /// Some packets of the server are missing: one may be the response that a waiting call wants (clause 4.4). Once a round
 /// trip: where packets overtake each other every answer is a gap, and would cause more questions than there were.
 void ClientSession::on_gap(uint64_t now_ns) {
-  if (now_ns - gap_asked_ns_ < rtt_.latest_ns()) return;
-  gap_asked_ns_ = now_ns;
+  if (now_ns < gap_ask_again_ns_) return;
+  gap_ask_again_ns_ = now_ns + rtt_.latest_ns();
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));
     if (slots_[index]->phase == Phase::kWaiting) control_mask_ |= bit(index);

@@ -386,7 +386,7 @@ class TERN_API ClientSession {
   uint64_t heard_epoch_ = 0;          ///< for pools_.response_share
   uint64_t rack_at_ns_ = 0;
   uint64_t rto_base_ns_ = 0;
-  uint64_t gap_asked_ns_ = 0;  ///< when a gap last made all waiting calls ask
+  uint64_t gap_ask_again_ns_ = 0;  ///< not before does a gap make all waiting calls ask
   uint64_t silence_ns_ = 0;
   uint64_t last_tick_ns_ = 0;
   uint64_t first_probe_ns_ = 0;   ///< of the path; 0: none yet
