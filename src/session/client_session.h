@@ -181,8 +181,8 @@ class TERN_API ClientSession {
   void forget_old_congestion(uint64_t now_ns) {
     if (!is_uncongested() && now_ns - std::min(now_ns, last_answer_ns_) >= terms_.congestion_lasts_ns) start_anew();
   }
-  /// A call begins: asks for the cache lines that it will touch if it is the only one.
-  void prefetch() const {
+  /// A call begins, or a packet has come: asks for the cache lines that it will touch if the call is the only one.
+  [[gnu::always_inline]] void prefetch() const {
     const auto* line = reinterpret_cast<const char*>(this);
     for (size_t i = 0; i < kFirstCallLines; i++) __builtin_prefetch(line + 64 * i, 1);
   }

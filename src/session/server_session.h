@@ -112,9 +112,15 @@ class TERN_API ServerSession {
   uint64_t admit(const wire::Header& header) const { return received_.admit(header.number()); }
   void note(uint64_t number) { received_.insert(number); }
   /// A packet has come: asks for the cache lines that are found last.
-  void prefetch() const {
+  [[gnu::always_inline]] void prefetch() const {
     __builtin_prefetch(first_slots_);
     __builtin_prefetch(&first_slot_, 1);
+  }
+  /// One will come: asks for all that it touches of a session that has one call at a time.
+  [[gnu::always_inline]] void prefetch_all() const {
+    __builtin_prefetch(this, 1);
+    __builtin_prefetch(&received_, 1);
+    prefetch();
   }
   /// A packet that will be answered has met a congestion mark: the client's next packet says so.
   void note_mark() { due_ |= kMarked; }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "rpc/rpc_core.h"
 #include "sim/host.h"
 
 namespace tern::sim {
@@ -23,6 +24,8 @@ void Loop::on_ready() {
   next_turn_ = 0;
   alarm_.set(host_.awake_at(std::max(host_.now(), busy_until_)));
 }
+
+void Loop::expect(const wire::Header& header) { rpc_.core().prefetch(header); }
 
 void Loop::on_gone() {
   // Deletes this.

@@ -21,6 +21,7 @@ class Loop final : private transport::SimDriver, private transport::EventTarget 
 
  private:
   void on_ready() override;
+  void expect(const wire::Header& header) override;
   void on_gone() override;
   void on_event() override;
 

@@ -150,7 +150,9 @@ void SimImpl::on_arrival(SimPacket* packet) {
   }
   received_.add(packet);
   received_count_++;
-  if (driver_ != nullptr) driver_->on_ready();
+  if (driver_ == nullptr) return;
+  driver_->expect(wire::load_header(packet->content));
+  driver_->on_ready();
 }
 
 /// Nobody but this endpoint's owner lets time pass now, and it polls.

@@ -29,6 +29,8 @@ class SimDriver {
  public:
   /// There is something to do for the loop: input, or mail.
   virtual void on_ready() = 0;
+  /// A packet has come, of which this is the header; it may be anything. on_ready() follows.
+  virtual void expect(const wire::Header& header) = 0;
   /// The endpoint is being destroyed.
   virtual void on_gone() = 0;
 
