@@ -36,9 +36,10 @@ class Rpc final : public Endpoint {
   /// For a program's own epoll loop: readable when run_event_loop_once() has something to do, timers included. From
   /// the first call on, each iteration leaves the endpoint armed to make it so.
   Result<int> descriptor();
-  /// When run_event_loop_once() has something to do next, on the endpoint's clock, unless a packet or mail comes before:
-  /// not later than now() if it is to be called at once, Duration::max() if there is nothing to wait for but these. For
-  /// a program that polls many endpoints, or lives in a simulated host. In the thread that runs the loop only.
+  /// When run_event_loop_once() has something to do next, on the endpoint's clock, unless a packet or mail comes
+  /// before: not later than now() if it is to be called at once, Duration::max() if there is nothing to wait for but
+  /// these. For a program that polls many endpoints, or lives in a simulated host. In the thread that runs the loop
+  /// only.
   Duration next_due();
   /// Refuses clients' new requests and new sessions (calls of its own are still taken: handlers that must be answered
   /// may need them), runs the loop until what is in flight has ended, `drain` at the longest, then cancels the rest and
