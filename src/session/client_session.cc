@@ -611,7 +611,7 @@ void ClientSession::on_delivered(ClientSlot* slot, uint64_t now_ns) {
   if (slot->transfer != nullptr) drop_transfer(slot);
   slot->phase = Phase::kWaiting;
   slot->waiting_since_ns = now_ns;
-  slot->ask_at_ns = now_ns + rtt_.rto_ns(terms_.rto_ns_min);
+  slot->ask_at_ns = now_ns + std::min(rtt_.rto_ns(terms_.rto_ns_min), terms_.liveness_ns / 4);
   send_mask_ &= ~bit(index_of(*slot));
 }
 

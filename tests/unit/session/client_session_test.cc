@@ -387,6 +387,19 @@ TEST_F(ClientSessionTest, malformed_and_stale_credit_returns) {
 
 // ---- Waiting, probes, gaps ----
 
+TEST_F(ClientSessionTest, a_server_is_asked_before_it_counts_as_dead_however_long_a_round_trip_took) {
+  ClientTerms terms;
+  terms.liveness_ns = 8 * kMs;
+  open(8, terms);
+  const ClientSlot* slot = begin();
+  const uint32_t number = sent()[0].header.number();
+  now_ += 6 * kMs;
+  credit(number);
+  ASSERT_EQ(slot->phase, Phase::kWaiting);
+  ASSERT_GT(session_->rtt().rto_ns(0), terms.liveness_ns);
+  EXPECT_LE(slot->ask_at_ns - now_, terms.liveness_ns / 4);
+}
+
 TEST_F(ClientSessionTest, acknowledged_call_waits_and_probes_at_growing_intervals) {
   open();
   warm_up();
