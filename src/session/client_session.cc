@@ -804,7 +804,7 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
 ClientTick ClientSession::tick(uint64_t now_ns) {
   ClientTick result;
   if (state_ != State::kOpen) return result;
-  const uint64_t rto_ns = rtt_.rto_ns(terms_.rto_ns_min);
+  const uint64_t rto_ns = std::min(rtt_.rto_ns(terms_.rto_ns_min), terms_.liveness_ns / 4);
   const auto at_latest = [&result](uint64_t ns) { result.next_ns = std::min(result.next_ns, ns); };
 
   if (busy_mask() == 0) {

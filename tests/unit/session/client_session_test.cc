@@ -400,6 +400,18 @@ TEST_F(ClientSessionTest, a_server_is_asked_before_it_counts_as_dead_however_lon
   EXPECT_LE(slot->ask_at_ns - now_, terms.liveness_ns / 4);
 }
 
+TEST_F(ClientSessionTest, a_lost_first_packet_is_found_before_the_server_counts_as_dead) {
+  ClientTerms terms;
+  terms.liveness_ns = 8 * kMs;  // less than the first timeout
+  open(8, terms);
+  begin();
+  ASSERT_EQ(sent().size(), 1u);
+  tick();
+  now_ += terms.liveness_ns / 4;
+  EXPECT_TRUE(tick().has_timed_out);
+  EXPECT_EQ(sent().size(), 1u) << "the probe";
+}
+
 TEST_F(ClientSessionTest, acknowledged_call_waits_and_probes_at_growing_intervals) {
   open();
   warm_up();
