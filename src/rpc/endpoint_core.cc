@@ -413,7 +413,7 @@ bool EndpointCore::tick(Client* client) {
   if (client->queue != nullptr) start_queued(client);
   bool must_stay = client->peer_lost_ns != 0 || (client->queue != nullptr && client->session.has_free_slot());
   if (client->session.wants_to_send()) {
-    if (!client->is_departing || client->session.has_unpaced()) list_to_send(client);
+    if (!waits_for_pace(client)) list_to_send(client);
     must_stay = true;
   }
   if (must_stay) next_ns = std::min(next_ns, now_ns_ + rto_ns_min_);
@@ -494,8 +494,7 @@ void EndpointCore::end_server_slot(Server* server, ServerSlot* slot) {
   detail::Buffer* assembled;
   server->session.end_slot(slot, &assembled);
   if (assembled != nullptr) {
-    assembling_bytes_ -= slot->request_bytes;
-    credits_.set_long_requests(server_pools_.assemblies.taken());
+    change_assembling(-static_cast<int64_t>(slot->request_bytes));
     detail::release_buffer(assembled);
   }
   if (slot->response != nullptr) release_after(slot->response_ticket, std::exchange(slot->response, nullptr));

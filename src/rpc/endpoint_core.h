@@ -276,6 +276,8 @@ class TERN_API EndpointCore {
   bool has_due() const {
     return now_ns_ >= next_due_ns_ || !waiting_for_ticket_.empty() || !releases_.empty() || !ending_.empty();
   }
+  /// The next iteration has something to do, whatever comes from outside.
+  bool has_work() const { return !clients_to_send_.empty() || !servers_to_send_.empty() || has_due(); }
   /// The transport will never reach the peer again. Management may know why, and has a moment to say so; then the
   /// session ends. Nothing is tried meanwhile but at the ticks.
   void on_peer_lost(Client* client) {
@@ -402,6 +404,8 @@ class TERN_API EndpointCore {
     return {nullptr, 0};
   }
   void start_queued(Client* client);
+  /// It is in the timing wheel, and has nothing that may leave before.
+  static bool waits_for_pace(const Client* client) { return client->is_departing && !client->session.has_unpaced(); }
   /// Calls waited for the credit that has come back.
   void send_waiting(Client* client) {
     start_ticking(client);
@@ -410,9 +414,8 @@ class TERN_API EndpointCore {
   void after_input(Client* client) {
     if (client->queue != nullptr) [[unlikely]]
       start_queued(client);
-    if (!client->is_listed_to_send && client->session.wants_to_send()) [[unlikely]] {
-      if (!client->is_departing || client->session.has_unpaced()) send_waiting(client);
-    }
+    if (!client->is_listed_to_send && client->session.wants_to_send() && !waits_for_pace(client)) [[unlikely]]
+      send_waiting(client);
     if (client->session.loss_check_at_ns() != UINT64_MAX) {
       start_ticking(client);
       at_latest(client->session.loss_check_at_ns());
@@ -467,6 +470,11 @@ class TERN_API EndpointCore {
   void fail_request(Server* server, session::ServerSlot* slot, wire::FailureCode code, uint16_t app_code);
   void keep(Incoming* incoming);
   [[gnu::noinline]] void keep_if_open(Incoming* incoming);
+  /// A request of so many bytes begins to arrive, or, negative, does so no more.
+  void change_assembling(int64_t bytes) {
+    assembling_bytes_ += static_cast<size_t>(bytes);
+    credits_.set_long_requests(server_pools_.assemblies.taken());
+  }
   void end_server_slot(Server* server, session::ServerSlot* slot);
   void end_server(Server* server, bool tell_peer);
   void release_after(uint64_t ticket, detail::Buffer* buffer);

@@ -210,8 +210,7 @@ void EndpointCore::on_long_request(Server* server, RequestVerdict verdict, Serve
         if (buffer != nullptr) detail::release_buffer(buffer);
         return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);
       }
-      assembling_bytes_ += bytes;
-      credits_.set_long_requests(server_pools_.assemblies.taken());
+      change_assembling(static_cast<int64_t>(bytes));
       [[fallthrough]];
     }
     case RequestVerdict::kLongMore: {
@@ -224,8 +223,7 @@ void EndpointCore::on_long_request(Server* server, RequestVerdict verdict, Serve
       session.note(number);
       if (placed == session::ServerSession::Placed::kComplete) {
         detail::Buffer* buffer = session.take_assembled(slot);
-        credits_.set_long_requests(server_pools_.assemblies.taken());
-        assembling_bytes_ -= slot->request_bytes;
+        change_assembling(-static_cast<int64_t>(slot->request_bytes));
         return run_handler(server, slot, buffer->data(), slot->request_bytes, buffer);
       }
       session.owe_credit_return(now_ns_);

@@ -67,8 +67,7 @@ class RpcCore final : public EndpointCore {
     // What a real transport has kept back leaves in an iteration, for which nothing else may give a reason. A virtual
     // one has its own events.
     const bool has_kept_back = !kIsVirtual && transport_ != nullptr && sent_ticket_ > transport_->released();
-    const bool is_now =
-        has_kept_back || !clients_to_send_.empty() || !servers_to_send_.empty() || has_due() || mailbox_->has_mail();
+    const bool is_now = has_kept_back || has_work() || mailbox_->has_mail();
     const uint64_t due_ns = is_now ? now_ns_ : next_due_ns();
     return due_ns > INT64_MAX ? Duration::max() : Duration(due_ns);
   }
@@ -371,7 +370,7 @@ Status RpcCore<Impl>::run(Duration duration) {
 /// Blocks until there is something to do, `until_ns` at the latest.
 template <class Impl>
 void RpcCore<Impl>::sleep(uint64_t until_ns) {
-  if (!clients_to_send_.empty() || !servers_to_send_.empty() || has_due()) return;
+  if (has_work()) return;
   mailbox_->may_sleep.store(true, std::memory_order_seq_cst);
   if (transport_->prepare_wait() && !mailbox_->has_mail() && !stop_.load(std::memory_order_seq_cst)) {
     transport_->wait(std::min(until_ns, next_due_ns()));
@@ -384,8 +383,7 @@ void RpcCore<Impl>::sleep(uint64_t until_ns) {
 template <class Impl>
 void RpcCore<Impl>::arm() {
   transport_->end_wait();
-  const bool is_quiet = clients_to_send_.empty() && servers_to_send_.empty() && !has_due() && !mailbox_->has_mail();
-  const bool may_wait = is_quiet && transport_->prepare_wait() && !mailbox_->has_mail();
+  const bool may_wait = !has_work() && !mailbox_->has_mail() && transport_->prepare_wait() && !mailbox_->has_mail();
   alarm_.set(may_wait ? next_due_ns() : 0);
   is_armed_ = true;
 }

@@ -187,7 +187,7 @@ void ClientSession::end_early(ClientSlot* slot, uint64_t now_ns) {
   slot->phase = Phase::kEnded;
   slot->deadline_ns = UINT64_MAX;
   slot->waiting_since_ns = now_ns;
-  slot->ask_at_ns = now_ns + std::min(rtt_.rto_ns(terms_.rto_ns_min), terms_.liveness_ns / 4);
+  slot->ask_at_ns = now_ns + rto_ns();
   fresh_mask_ &= ~bit(index);
   send_mask_ &= ~bit(index);
   control_mask_ |= bit(index);
@@ -421,8 +421,7 @@ void ClientSession::apply_allowance() {
 }
 
 void ClientSession::start_anew() {
-  std::visit([](auto& controller) { controller.on_rest(); }, terms_.controller);
-  apply_allowance();
+  tell_controller([](auto& controller) { controller.on_rest(); });
 }
 
 void ClientSession::set_server_credits(uint32_t credits) {
@@ -611,7 +610,7 @@ void ClientSession::on_delivered(ClientSlot* slot, uint64_t now_ns) {
   if (slot->transfer != nullptr) drop_transfer(slot);
   slot->phase = Phase::kWaiting;
   slot->waiting_since_ns = now_ns;
-  slot->ask_at_ns = now_ns + std::min(rtt_.rto_ns(terms_.rto_ns_min), terms_.liveness_ns / 4);
+  slot->ask_at_ns = now_ns + rto_ns();
   send_mask_ &= ~bit(index_of(*slot));
 }
 
@@ -693,14 +692,13 @@ void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t 
   const uint64_t rtt_ns = elapsed_ns > hold_ns ? elapsed_ns - hold_ns : 1;
   rtt_.add(rtt_ns);
   if (rtt_ns >= calm_below_ns_ || is_marked) [[unlikely]]
-    tell_controller(now_ns, rtt_ns, is_marked);
+    tell_sample(now_ns, rtt_ns, is_marked);
 }
 
 /// A function of its own, so that take_rtt_sample() calls nothing that it would have to return from.
-void ClientSession::tell_controller(uint64_t now_ns, uint64_t rtt_ns, bool is_marked) {
+void ClientSession::tell_sample(uint64_t now_ns, uint64_t rtt_ns, bool is_marked) {
   const cc::Sample sample{now_ns, rtt_ns, rtt_.min_ns(), is_marked, server_credits_};
-  std::visit([&](auto& controller) { controller.on_rtt(sample); }, terms_.controller);
-  apply_allowance();
+  tell_controller([&](auto& controller) { controller.on_rtt(sample); });
 }
 
 void ClientSession::acknowledge(uint64_t number, uint64_t now_ns, const wire::Header* sample_header) {
@@ -795,8 +793,7 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
     if (!slot->transfer->lost.empty()) send_mask_ |= bit(entry.slot);
   }
   entry.kind = Sent::Kind::kNone;
-  std::visit([&](auto& controller) { controller.on_loss(now_ns); }, terms_.controller);
-  apply_allowance();
+  tell_controller([&](auto& controller) { controller.on_loss(now_ns); });
 }
 
 // ---- Time ----
@@ -804,7 +801,7 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
 ClientTick ClientSession::tick(uint64_t now_ns) {
   ClientTick result;
   if (state_ != State::kOpen) return result;
-  const uint64_t rto_ns = std::min(rtt_.rto_ns(terms_.rto_ns_min), terms_.liveness_ns / 4);
+  const uint64_t rto_ns = this->rto_ns();
   const auto at_latest = [&result](uint64_t ns) { result.next_ns = std::min(result.next_ns, ns); };
 
   if (busy_mask() == 0) {
@@ -877,10 +874,7 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
     if (now_ns >= due_ns) {
       result.has_timed_out = true;
       rto_base_ns_ = now_ns;
-      if (backoff_ != 0) {
-        std::visit([&](auto& controller) { controller.on_silence(now_ns); }, terms_.controller);
-        apply_allowance();
-      }
+      if (backoff_ != 0) tell_controller([&](auto& controller) { controller.on_silence(now_ns); });
       if (backoff_ < kBackoffMax && (rto_ns << (backoff_ + 1)) < terms_.liveness_ns / 4) backoff_++;
       control_mask_ |= bit(sent(oldest_).slot);
       at_latest(now_ns + (rto_ns << backoff_));
@@ -900,8 +894,7 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
     if (slot->ask_at_ns <= now_ns) {
       control_mask_ |= bit(index);
       const uint64_t waited_ns = now_ns - slot->waiting_since_ns;
-      slot->ask_at_ns =
-          now_ns + std::clamp(waited_ns / 4, std::min(rto_ns, terms_.liveness_ns / 4), terms_.liveness_ns / 4);
+      slot->ask_at_ns = now_ns + std::clamp(waited_ns / 4, rto_ns, terms_.liveness_ns / 4);
     }
     at_latest(slot->ask_at_ns);
   }

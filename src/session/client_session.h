@@ -291,6 +291,8 @@ class TERN_API ClientSession {
 
   void fall_back_to_start_credits() { set_server_credits(std::min(server_credits_, start_credits_)); }
   bool is_outstanding() const;  ///< the server has something to answer
+  /// The measured timeout. Whoever is silent is asked some times before the session fails.
+  uint64_t rto_ns() const { return std::min(rtt_.rto_ns(terms_.rto_ns_min), terms_.liveness_ns / 4); }
   bool has_credit() const { return in_flight_ < credit_limit_; }
   Sent& sent(uint64_t number) { return ring_[number & ring_mask_]; }
   const Sent& sent(uint64_t number) const { return ring_[number & ring_mask_]; }
@@ -335,7 +337,12 @@ class TERN_API ClientSession {
   void forget_packets(uint32_t slot_index);
   void drop_transfer(ClientSlot* slot);
   void take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns);
-  [[gnu::noinline]] void tell_controller(uint64_t now_ns, uint64_t rtt_ns, bool is_marked);
+  [[gnu::noinline]] void tell_sample(uint64_t now_ns, uint64_t rtt_ns, bool is_marked);
+  template <class Tell>
+  void tell_controller(Tell&& tell) {
+    std::visit(tell, terms_.controller);
+    apply_allowance();
+  }
   ClientVerdict on_response_slow(ClientSlot* slot, const wire::Header& header, const transport::Payload& payload,
                                  uint64_t now_ns);
   ClientVerdict on_response_part(ClientSlot* slot, const wire::Header& header, const transport::Payload& payload,
