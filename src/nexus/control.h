@@ -31,9 +31,12 @@ struct SessionTerms {
   AddressBytes address;      ///< of the endpoint's data path
   uint32_t session_key = 0;  ///< wire::session_key of this side: the other writes it into its packets
   uint16_t endpoint_id = 0;
-  uint32_t payload_bytes_max = 0;  ///< per packet; the session uses the smaller of the two
-  uint8_t window = 0;              ///< slots, 1..64; the server may lower the client's wish
-  uint8_t credits = 0;             ///< start limit, 1..128; the server's word counts
+  uint32_t payload_bytes_max = 0;                             ///< per packet; the session uses the smaller of the two
+  uint8_t window = 0;                                         ///< slots, 1..64; the server may lower the client's wish
+  uint8_t credits = 0;                                        ///< start limit, 1..128; the server's word counts
+  uint32_t first_number = 0;                                  ///< of this side's first data packet; 24 bits
+  uint32_t path_token = 0;                                    ///< from a server: what the first path probes must carry
+  wire::CreditUnit credit_unit = wire::CreditUnit::kPackets;  ///< from a server: what its credit limits count
 };
 
 /// A refusal whose reason travels: what answer_connect() should be given, and what the client's kConnectResult says.

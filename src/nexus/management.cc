@@ -44,6 +44,9 @@ SessionTerms from_wire(const wire::ManagementTerms& from) {
   to.payload_bytes_max = from.payload_bytes_max;
   to.window = from.window;
   to.credits = from.credits;
+  to.first_number = from.first_number;
+  to.path_token = from.path_token;
+  to.credit_unit = from.credit_unit;
   return to;
 }
 }  // namespace
@@ -126,6 +129,9 @@ bool Management::fill_terms(const SessionTerms& from, wire::ManagementTerms& to)
   to.payload_bytes_max = from.payload_bytes_max;
   to.window = from.window;
   to.credits = from.credits;
+  to.first_number = from.first_number;
+  to.path_token = from.path_token;
+  to.credit_unit = from.credit_unit;
   return wire::is_valid(to);
 }
 
@@ -397,6 +403,9 @@ void Management::answer_connect(EndpointName from, uint64_t token, const Status&
   session.payload_bytes_max = terms.payload_bytes_max;
   session.window = terms.window;
   session.credits = terms.credits;
+  session.first_number = terms.first_number;
+  session.path_token = terms.path_token;
+  session.credit_unit = terms.credit_unit;
   sessions_by_key_.emplace(key_of(from.id, false, terms.session_key), index);
   send_reply(index);
   session.interval_us = to_us(kConfirmAfter);
@@ -724,6 +733,9 @@ void Management::send_reply(uint32_t index) {
     terms.payload_bytes_max = session.payload_bytes_max;
     terms.window = session.window;
     terms.credits = session.credits;
+    terms.first_number = session.first_number;
+    terms.path_token = session.path_token;
+    terms.credit_unit = session.credit_unit;
     CHECK(fill_terms(terms, m.terms), ==, true);
   }
   send(peers_[session.peer].address, m);

@@ -32,6 +32,7 @@ inline constexpr uint32_t kSessionIndexBits = 22;
 inline constexpr uint32_t kSessionIndexMask = (1u << kSessionIndexBits) - 1;
 inline constexpr uint32_t kGenerationMask = (1u << 10) - 1;
 inline constexpr uint32_t kNumberMask = (1u << 24) - 1;
+inline constexpr uint32_t kTokenMask = (1u << 31) - 1;  ///< tokens travel in the size field
 inline constexpr uint32_t kIndexMask = (1u << 21) - 1;
 inline constexpr uint32_t kSlotBits = 6;  ///< the low bits of a request number name its slot
 inline constexpr uint32_t kSlotsMax = 1u << kSlotBits;

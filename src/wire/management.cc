@@ -81,6 +81,9 @@ void read_terms(Reader& in, ManagementTerms& terms) {
   terms.payload_bytes_max = in.number<uint32_t>();
   terms.window = in.number<uint8_t>();
   terms.credits = in.number<uint8_t>();
+  terms.first_number = in.number<uint32_t>();
+  terms.path_token = in.number<uint32_t>();
+  terms.credit_unit = static_cast<CreditUnit>(in.number<uint8_t>());
 }
 
 void write_terms(Writer& out, const ManagementTerms& terms) {
@@ -93,6 +96,9 @@ void write_terms(Writer& out, const ManagementTerms& terms) {
   out.number(terms.payload_bytes_max);
   out.number(terms.window);
   out.number(terms.credits);
+  out.number(terms.first_number);
+  out.number(terms.path_token);
+  out.number(static_cast<uint8_t>(terms.credit_unit));
 }
 
 bool read_flag(Reader& in, bool& flag) {
@@ -168,7 +174,8 @@ const char* refusal_text(Refusal refusal) {
 bool is_valid(const ManagementTerms& terms) {
   return terms.transport_bytes >= 1 && terms.transport_bytes <= kTransportNameBytesMax &&
          terms.address_bytes <= kTransportAddressBytesMax && terms.window >= 1 && terms.window <= kSlotsMax &&
-         terms.credits <= 128 && terms.payload_bytes_max >= kPayloadBytesMin &&
+         terms.credits <= 128 && terms.first_number <= kNumberMask && terms.path_token <= kTokenMask &&
+         static_cast<uint8_t>(terms.credit_unit) < kCreditUnits && terms.payload_bytes_max >= kPayloadBytesMin &&
          terms.payload_bytes_max <= kPayloadBytesLimit;
 }
 

@@ -56,6 +56,10 @@ inline constexpr uint8_t kRefusals = 11;
 /// The rule and the remedy, static. "" for kNone.
 const char* refusal_text(Refusal refusal);
 
+/// What one step of a credit limit stands for (clause 4.5). Other values are for later versions.
+enum class CreditUnit : uint8_t { kPackets = 0 };
+inline constexpr uint8_t kCreditUnits = 1;
+
 /// What one side offers in the handshake.
 struct ManagementTerms {
   std::array<char, kTransportNameBytesMax> transport{};
@@ -66,7 +70,10 @@ struct ManagementTerms {
   uint8_t credits = 0;          ///< 0..128; 1..128 from a server
   uint16_t endpoint_id = 0;
   uint32_t session_key = 0;
-  uint32_t payload_bytes_max = 0;  ///< 512..kPayloadBytesLimit
+  uint32_t payload_bytes_max = 0;                 ///< 512..kPayloadBytesLimit
+  uint32_t first_number = 0;                      ///< of the sender's first data packet; 24 bits
+  uint32_t path_token = 0;                        ///< server: what a path probe must carry, 31 bits; client: 0
+  CreditUnit credit_unit = CreditUnit::kPackets;  ///< server: what its credit limits count
   std::string_view transport_name() const { return {transport.data(), transport_bytes}; }
   friend bool operator==(const ManagementTerms&, const ManagementTerms&) = default;
 };
