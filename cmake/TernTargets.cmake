@@ -13,6 +13,7 @@ function(tern_set_flags target)
   if(TERN_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
+  target_compile_definitions(${target} PRIVATE $<$<CONFIG:Debug>:TERN_CHECKS_INVARIANTS>)
   if(TERN_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${TERN_SANITIZE} -fno-sanitize-recover=all
                                              -fno-omit-frame-pointer)

@@ -29,3 +29,12 @@ template <class A, class B>
     if (!(check_a_ op check_b_)) [[unlikely]]                                                       \
       ::tern::base::check_failed_values(__FILE__, __LINE__, #a " " #op " " #b, check_a_, check_b_); \
   } while (false)
+
+namespace tern::base {
+/// Debug builds, which those with sanitizers and fuzzers are, check what is too dear for each packet.
+#ifdef TERN_CHECKS_INVARIANTS
+inline constexpr bool kChecksInvariants = true;
+#else
+inline constexpr bool kChecksInvariants = false;
+#endif
+}  // namespace tern::base

@@ -20,6 +20,9 @@ namespace {
 /// How often a session that is being opened is looked at.
 constexpr uint64_t kOpenStepNs = 100'000;
 constexpr uint64_t kPathProbeGapNsMax = 20'000'000;
+/// For the first answer of a data address, then twice as long each time: the longest round trip on Earth, and a server
+/// that is in a callback.
+constexpr uint64_t kPathPatienceNs = 400'000'000;
 /// From the transport's news that a peer is gone to the session's end: management's reason comes sooner, if it comes.
 constexpr uint64_t kPeerLostNs = 50'000'000;
 /// 8 packets of 64 kB in flight keep one copy through shared memory at full speed; more only pushes the data out of
@@ -152,15 +155,15 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   if (!parsed.ok()) return parsed.status();
   auto address = nexus_.environment().resolve(parsed->host_and_port);
   if (!address.ok()) return address.status();
-  uint32_t key;
-  const auto random = nexus_.environment().random();
-  if (!clients_.reserve(static_cast<uint32_t>(random), &key)) {
-    return Status(Code::kQueueFull, "2^22 sessions: no more fit the wire's session field");
-  }
   if (!is_in_loop_) now_ns_ = clock_ns();
+  Environment& environment = nexus_.environment();
+  const auto random32 = [&] { return static_cast<uint32_t>(environment.random()); };
+  uint32_t key;
+  if (!clients_.draw(now_ns_, random32, &key)) return Status(Code::kNoMemory, "no memory for another session");
 
   session::ClientTerms terms;
   terms.local_key = key;
+  terms.first_number = random32() & wire::kNumberMask;
   terms.window = options.window;
   terms.rto_ns_min = rto_ns_min_;
   terms.liveness_ns = to_ns(nexus_.options().liveness_timeout);
@@ -172,15 +175,18 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   terms.congestion_lasts_ns = kCongestionTargets * delay_target().target_ns;
   terms.link_bytes_per_sec = link_bytes_per_sec();
   terms.may_pace_below_packet = delay_target().is_of_network;
-  terms.seed = static_cast<uint32_t>(random >> 32);
+  terms.seed = random32();
   Client* client = client_pool_.take(terms, client_pools_);
   if (client == nullptr) return Status(Code::kNoMemory, "no memory for another session");
-  clients_.put(key, client);
+  client->name = clients_.put(key, client);
   clients_to_send_.make_room(clients_.size() + dead_clients_.size());
   client->opening = std::make_unique<Opening>();
-  client->opening->timeout_ns = to_ns(options.connect_timeout);
-
-  nexus::SessionTerms wish;
+  Opening& opening = *client->opening;
+  opening.timeout_ns = to_ns(options.connect_timeout);
+  opening.patience_ns = kPathPatienceNs;
+  opening.nexus_address = *address;
+  opening.peer_endpoint = parsed->endpoint_id;
+  nexus::SessionTerms& wish = opening.wish;
   wish.transport = port_.transport;
   wish.address = local_address();
   wish.session_key = key;
@@ -188,8 +194,9 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   wish.payload_bytes_max = payload_bytes_max();
   wish.window = options.window;
   wish.credits = 0;
-  nexus_.connect(port_, *address, parsed->endpoint_id, std::move(wish), to_ns(options.connect_timeout));
-  return Session{clients_.name_of(key)};
+  wish.first_number = terms.first_number;
+  nexus_.connect(port_, opening.nexus_address, opening.peer_endpoint, wish, opening.timeout_ns);
+  return Session{client->name};
 }
 
 cc::AnyController EndpointCore::make_controller(const SessionOptions& options) const {
@@ -236,13 +243,17 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
   if (!peer.ok()) return refuse(peer.status());
   client->peer = *peer;
   client->has_peer = true;
-  client->session.on_accepted(terms.session_key, terms.payload_bytes_max, terms.window, terms.credits, now_ns_);
+  client->session.on_accepted(
+      {terms.session_key, terms.payload_bytes_max, terms.window, terms.credits, terms.first_number, terms.path_token},
+      now_ns_);
+  Opening& opening = *client->opening;
   // The path has its own time: the session may have waited long for its turn to be accepted.
-  client->opening->until_ns = now_ns_ + std::min(client->opening->timeout_ns, UINT64_MAX - now_ns_);
-  client->opening->path_probe_gap_ns = rto_ns_min_;
-  client->opening->next_path_probe_ns = now_ns_;
+  if (opening.until_ns == 0) opening.until_ns = now_ns_ + std::min(opening.timeout_ns, UINT64_MAX - now_ns_);
+  opening.path_probe_gap_ns = rto_ns_min_;
+  opening.next_path_probe_ns = now_ns_;
+  opening.over_at_ns = now_ns_ + opening.patience_ns;
+  if (!client->is_opening) opening_.push_back(client);
   client->is_opening = true;
-  opening_.push_back(client);
   open_step(client);
 }
 
@@ -268,9 +279,28 @@ void EndpointCore::open_step(Client* client) {
       break;
   }
   if (now_ns_ < opening.next_path_probe_ns) return;
+  if (!client->session.may_probe_path()) {
+    if (now_ns_ >= opening.over_at_ns) begin_handshake_anew(client);
+    return;
+  }
   path_probes_.push_back(client);
   opening.next_path_probe_ns = now_ns_ + opening.path_probe_gap_ns;
-  opening.path_probe_gap_ns = std::min(2 * opening.path_probe_gap_ns, kPathProbeGapNsMax);
+  opening.path_probe_gap_ns = std::min(4 * opening.path_probe_gap_ns, kPathProbeGapNsMax);
+}
+
+/// The data address has had the few headers that an address gets before it answers, and they or their answers were
+/// lost, or it takes long: the server is asked for another session, which has its own.
+void EndpointCore::begin_handshake_anew(Client* client) {
+  Opening& opening = *client->opening;
+  const uint32_t key = client->session.local_key();
+  nexus_.disconnect(port_, key, true);
+  disconnect_peer(client->peer);
+  client->has_peer = false;
+  client->is_accepted = false;
+  opening.patience_ns *= 2;
+  opening.wish.first_number = static_cast<uint32_t>(nexus_.environment().random()) & wire::kNumberMask;
+  client->session.start_over(opening.wish.first_number);
+  nexus_.connect(port_, opening.nexus_address, opening.peer_endpoint, opening.wish, opening.until_ns - now_ns_);
 }
 
 Status EndpointCore::destroy_session(Session session) {
@@ -295,7 +325,7 @@ void EndpointCore::end_client(Client* client, Status status, bool tell_peer) {
   const uint32_t key = client->session.local_key();
   if (client->is_dead) return;
   client->is_dead = true;
-  clients_.retire(key);
+  clients_.retire(key, now_ns_);
   if (!client->is_accepted) {
     nexus_.forget(port_, key);
   } else if (tell_peer) {
@@ -448,11 +478,11 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
     return refuse(wire::Refusal::kMtuMismatch);
   }
   if (wish.window < 1 || wish.window > wire::kSlotsMax) return refuse(wire::Refusal::kOther);
+  if (servers_.size() >= options_.server_sessions_max) return refuse(wire::Refusal::kNoCapacity);
+  Environment& environment = nexus_.environment();
+  const auto random32 = [&] { return static_cast<uint32_t>(environment.random()); };
   uint32_t key;
-  const auto random = nexus_.environment().random();
-  if (servers_.size() >= options_.server_sessions_max || !servers_.reserve(static_cast<uint32_t>(random), &key)) {
-    return refuse(wire::Refusal::kNoCapacity);
-  }
+  if (!servers_.draw(now_ns_, random32, &key)) return refuse(wire::Refusal::kNoMemory);
   auto peer = connect_peer(wish.address, host_of(event.peer.address));
   if (!peer.ok()) {
     return refuse(peer.status().code() == Code::kNoMemory ? wire::Refusal::kNoMemory : wire::Refusal::kOther);
@@ -462,7 +492,11 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   terms.remote_key = wish.session_key;
   terms.payload_bytes_max = std::min(wish.payload_bytes_max, payload_bytes_max());
   terms.window = wish.window;
-  terms.first_request_count = static_cast<uint32_t>(random >> 32) & ((1u << (32 - wire::kSlotBits)) - 1);
+  terms.first_request_count = random32() >> wire::kSlotBits;
+  terms.first_client_number = wish.first_number;
+  terms.first_number = random32() & wire::kNumberMask;
+  terms.path_token = random32() & wire::kTokenMask;
+  terms.session_token = random32() & wire::kTokenMask;
   Server* server = server_pool_.take(terms, server_pools_);
   if (server == nullptr) {
     disconnect_peer(*peer);
@@ -481,32 +515,18 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   answer.payload_bytes_max = terms.payload_bytes_max;
   answer.window = terms.window;
   answer.credits = credits_.start_limit(servers_.size());
+  answer.first_number = terms.first_number;
+  answer.path_token = terms.path_token;
   nexus_.answer_connect(port_, event.token, {}, std::move(answer));
-}
-
-/// Whatever the slot has of its request ends: nobody waits for it any more.
-void EndpointCore::end_server_slot(Server* server, ServerSlot* slot) {
-  if (auto* incoming = static_cast<Incoming*>(std::exchange(slot->call, nullptr)); incoming != nullptr) {
-    incoming->is_cancelled.store(true, std::memory_order_relaxed);
-    incoming->server = nullptr;
-    incoming->slot = nullptr;
-  }
-  detail::Buffer* assembled;
-  server->session.end_slot(slot, &assembled);
-  if (assembled != nullptr) {
-    change_assembling(-static_cast<int64_t>(slot->request_bytes));
-    detail::release_buffer(assembled);
-  }
-  if (slot->response != nullptr) release_after(slot->response_ticket, std::exchange(slot->response, nullptr));
 }
 
 void EndpointCore::end_server(Server* server, bool tell_peer) {
   if (server->is_dead) return;
   server->is_dead = true;
-  servers_.retire(server->session.local_key());
-  for (uint32_t i = 0; i < server->session.window(); i++) {
-    if (ServerSlot* slot = server->session.slot(i); slot != nullptr) end_server_slot(server, slot);
-  }
+  servers_.retire(server->session.local_key(), now_ns_);
+  Offers offers(*this);
+  server->session.end_all(offers);
+  credits_.set_long_requests(server_pools_.assemblies.taken());
   if (tell_peer) {
     nexus_.disconnect(port_, server->session.local_key(), false);
   }
@@ -627,8 +647,8 @@ void EndpointCore::run_due() {
 
   for (size_t i = 0; i < opening_.size();) {
     Client* client = opening_[i];
-    if (!client->is_dead && client->session.state() == ClientSession::State::kProbing) {
-      open_step(client);
+    if (!client->is_dead && client->session.state() != ClientSession::State::kOpen) {
+      if (client->is_accepted) open_step(client);
       i++;
       continue;
     }
@@ -709,7 +729,7 @@ bool EndpointCore::has_unfinished_work() const {
       if (slot == nullptr) continue;
       // Until its client has reported it, a response may have packets that are not sent, lost, or being copied. A
       // failure may as well become that of the closed session.
-      const bool is_on_its_way = slot->phase == ServerSlot::Phase::kResponded && !slot->is_failure;
+      const bool is_on_its_way = slot->phase == ServerSlot::Phase::kResponded;
       is_busy |= slot->call != nullptr || is_on_its_way;
     }
   });

@@ -24,6 +24,7 @@
 #include "session/client_session.h"
 #include "session/credit_policy.h"
 #include "session/server_session.h"
+#include "session/session_table.h"
 #include "transport/transport.h"
 
 namespace tern::rpc {
@@ -41,9 +42,14 @@ struct QueuedCall {
 /// A session that is being opened.
 struct Opening {
   uint64_t timeout_ns;
-  uint64_t until_ns;  ///< once the server has said yes
+  uint64_t until_ns = 0;  ///< once the server has said yes
   uint64_t next_path_probe_ns;
   uint64_t path_probe_gap_ns;
+  uint64_t patience_ns;  ///< for an answer of the data address, then the handshake begins anew
+  uint64_t over_at_ns;   ///< the end of that patience
+  std::string nexus_address;
+  nexus::SessionTerms wish;
+  uint16_t peer_endpoint;
 };
 
 /// The client end of a session and what the endpoint keeps with it. What every call touches comes first, here and in
@@ -61,6 +67,7 @@ struct alignas(64) Client {
   bool is_accepted = false;
   bool has_peer = false;
   session::ClientSession session;
+  uint64_t name = 0;                              ///< tern::Session
   std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: empty
   uint64_t rest_until_ns = 0;                     ///< is_resting
   uint64_t peer_lost_ns = 0;         ///< since when the transport knows the peer to be gone; 0: it does not
@@ -78,81 +85,6 @@ struct alignas(64) Server {
   bool is_dead = false;
   uint64_t peer_boot_id = 0;  ///< nexus::PeerNexus
   session::ServerSession session;
-};
-
-/// Index and generation to object; a retired entry keeps the name that its next object will have. The low half of a
-/// name is the key on the wire; the high half counts the uses of its index, for generations come again after 1024 of
-/// them.
-template <class T>
-class SessionTable {
- public:
-  T* find(uint32_t key) const {
-    const Entry& entry = entries_[key & mask_];
-    return static_cast<uint32_t>(entry.live_name) == key ? entry.known() : nullptr;
-  }
-  T* find_name(uint64_t name) const {
-    const Entry& entry = entries_[name & mask_];
-    return entry.live_name == name ? entry.known() : nullptr;
-  }
-  /// Of the session that has, or will have, this key.
-  uint64_t name_of(uint32_t key) const { return names_[key & wire::kSessionIndexMask]; }
-  /// A key whose index is free. False: all indices are in use.
-  bool reserve(uint32_t first_generation, uint32_t* key) {
-    if (free_.empty()) {
-      if (used_ > wire::kSessionIndexMask) return false;
-      if (used_ == entries_.size()) {
-        entries_.resize(2 * used_);
-        mask_ = static_cast<uint32_t>(entries_.size()) - 1;
-        for (uint32_t i = used_; i <= mask_; i++) entries_[i].live_name = nobody(i);
-      }
-      names_.push_back(wire::session_key(used_, first_generation & wire::kGenerationMask));
-      free_.push_back(used_++);
-    }
-    *key = static_cast<uint32_t>(names_[free_.back()]);
-    return true;
-  }
-  /// `key` came from the last reserve().
-  void put(uint32_t key, T* object) {
-    free_.pop_back();
-    const uint32_t index = key & wire::kSessionIndexMask;
-    entries_[index] = {object, names_[index]};
-    size_++;
-  }
-  /// The key is no session any more; its index gets the next generation.
-  void retire(uint32_t key) {
-    const uint32_t index = key & wire::kSessionIndexMask;
-    const uint64_t uses = (names_[index] >> 32) + 1;
-    names_[index] =
-        uses << 32 | wire::session_key(index, ((key >> wire::kSessionIndexBits) + 1) & wire::kGenerationMask);
-    entries_[index] = {nullptr, nobody(index)};
-    free_.push_back(index);
-    size_--;
-  }
-  size_t size() const { return size_; }
-  template <class F>
-  void for_each(F&& f) const {
-    for (size_t i = 0; i < used_; i++) {
-      if (entries_[i].object != nullptr) f(entries_[i].object);
-    }
-  }
-
- private:
-  /// What no key that leads to the entry can be: the name of its neighbour.
-  static uint64_t nobody(uint32_t index) { return index ^ 1; }
-  struct Entry {
-    T* object = nullptr;     ///< not null while live_name says that it is there
-    uint64_t live_name = 0;  ///< its name while there is an object, else nobody()
-    T* known() const {
-      if (object == nullptr) __builtin_unreachable();
-      return object;
-    }
-  };
-  std::vector<Entry> entries_ = {{nullptr, nobody(0)}, {nullptr, nobody(1)}};  ///< a power of two, so that ...
-  uint32_t mask_ = 1;                                                          ///< ... this finds it
-  uint32_t used_ = 0;
-  std::vector<uint64_t> names_;  ///< `used_` of them: of the object, or of the next one
-  std::vector<uint32_t> free_;
-  size_t size_ = 0;
 };
 
 /// Sessions that have something to send, each at most once. Room for all of them is made when they are made, so that
@@ -432,25 +364,36 @@ class TERN_API EndpointCore {
   // client sessions
   cc::AnyController make_controller(const SessionOptions& options) const;
   void open_step(Client* client);
+  void begin_handshake_anew(Client* client);
   void end_client(Client* client, Status status, bool tell_peer);
   [[gnu::noinline]] void begin_to_tick(Client* client);
   bool tick(Client* client);
   bool rest(Client* client, uint64_t until_ns);
   void finish_verdict(Client* client, const session::ClientVerdict& verdict);
+  void on_path_verdict(Client* client, session::ClientSession::PathVerdict verdict);
   void count_drop(session::Drop drop);
   // server side
-  void on_long_request(Server* server, session::RequestVerdict verdict, session::ServerSlot* slot,
-                       const wire::Header& header, const transport::Payload& payload, uint64_t number);
+  /// What a server session gets of the endpoint while it takes a packet.
+  class Offers final : public session::ServerOffers {
+   public:
+    explicit Offers(EndpointCore& core) : core_(core) {}
+    Room room_for(const wire::Header& request, bool is_long) override;
+    void take_back_room(detail::Buffer* buffer, uint32_t request_bytes, bool is_long) override;
+    void take_back_response(detail::Buffer* response, uint64_t ticket) override {
+      core_.release_after(ticket, response);
+    }
+    void abandon(void* call) override;
+
+   private:
+    EndpointCore& core_;
+  };
   bool try_request(const wire::Header& header, const transport::Payload& payload, std::byte* room);
   bool try_response(const wire::Header& header, const transport::Payload& payload);
   // The general case, out of line. By value: the arguments of the common case stay in registers.
   [[gnu::noinline]] void on_any_packet(uint64_t w0, uint64_t w1, uint64_t w2, transport::Payload payload,
                                        std::byte* room);
-  void on_request(const wire::Header& header, const transport::Payload& payload);
-  void on_response(const wire::Header& header, const transport::Payload& payload);
-  void on_other(const wire::Header& header, const transport::Payload& payload);
-  void on_reference_request(Server* server, session::ServerSlot* slot, const wire::Header& header,
-                            const transport::Payload& payload, uint64_t number);
+  void on_client_packet(const wire::Header& header, const transport::Payload& payload);
+  void on_server_packet(const wire::Header& header, const transport::Payload& payload);
   void run_handler(Server* server, session::ServerSlot* slot, const std::byte* data, uint32_t bytes,
                    detail::Buffer* owned);
   void open(Incoming* incoming, Server* server, session::ServerSlot* slot, const std::byte* data, uint32_t bytes);
@@ -471,14 +414,11 @@ class TERN_API EndpointCore {
   void keep(Incoming* incoming);
   [[gnu::noinline]] void keep_if_open(Incoming* incoming);
   /// A request of so many bytes begins to arrive, or, negative, does so no more.
-  void change_assembling(int64_t bytes) {
-    assembling_bytes_ += static_cast<size_t>(bytes);
-    credits_.set_long_requests(server_pools_.assemblies.taken());
-  }
-  void end_server_slot(Server* server, session::ServerSlot* slot);
+  void change_assembling(int64_t bytes) { assembling_bytes_ += static_cast<size_t>(bytes); }
   void end_server(Server* server, bool tell_peer);
   void release_after(uint64_t ticket, detail::Buffer* buffer);
-  Server* admit(const wire::Header& header, const transport::Payload& payload, uint64_t* number);
+  /// What is no answer to a call: the session takes no part in the credits for it.
+  void list_to_send_quietly(Server* server);
   [[gnu::noinline]] void add_to_send(Server* server);
   [[gnu::noinline]] void hear(Server* server);
   void on_connect_request(const nexus::ControlEvent& event);
@@ -493,8 +433,8 @@ class TERN_API EndpointCore {
   session::ServerPools server_pools_;
   base::Pool<Client> client_pool_;
   base::Pool<Server> server_pool_;
-  SessionTable<Client> clients_;
-  SessionTable<Server> servers_;
+  session::SessionTable<Client> clients_;
+  session::SessionTable<Server> servers_;
   Incoming* spare_ = nullptr;             ///< record of the request that is handled now, or next; see spare_record()
   std::vector<HandlerEntry> handlers_;    ///< by request type
   std::unique_ptr<Dispatch[]> dispatch_;  ///< likewise

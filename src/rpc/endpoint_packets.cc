@@ -9,9 +9,9 @@
 
 namespace tern::rpc {
 
+using session::ClientSession;
 using session::ClientSlot;
 using session::Drop;
-using session::RequestVerdict;
 using session::ServerSlot;
 
 // ---- Calls ----
@@ -110,129 +110,70 @@ void EndpointCore::on_any_packet(uint64_t w0, uint64_t w1, uint64_t w2, transpor
   // A client looks for marks in one place: those that its own packets met, and those of the packets that it gets.
   if (payload.is_marked && !wire::is_from_client(header.kind())) header.add_flags(wire::kEcnEcho);
   payload.data = transport::private_copy(payload, room);
-  if (header.kind() == wire::Kind::kRequest) {
-    on_request(header, payload);
-  } else if (header.kind() == wire::Kind::kResponse) {
-    on_response(header, payload);
+  if (!wire::is_known(static_cast<uint8_t>(header.kind()))) {
+    counters_.dropped_malformed++;
+  } else if (wire::is_from_client(header.kind())) {
+    on_client_packet(header, payload);
   } else {
-    on_other(header, payload);
+    on_server_packet(header, payload);
   }
 }
 
-/// The server session that a client's packet is for, and the packet's full number. Null: dropped and counted.
-Server* EndpointCore::admit(const wire::Header& header, const transport::Payload& payload, uint64_t* number) {
+void EndpointCore::on_client_packet(const wire::Header& header, const transport::Payload& payload) {
   Server* server = servers_.find(header.session_key());
   if (server == nullptr) {
     counters_.dropped_unknown_session++;
-    return nullptr;
-  }
-  *number = server->session.admit(header);
-  if (*number == 0) {
-    counters_.dropped_stale++;
-    return nullptr;
-  }
-  if (payload.is_marked && header.kind() != wire::Kind::kReport) server->session.note_mark();
-  return server;
-}
-
-void EndpointCore::on_request(const wire::Header& header, const transport::Payload& payload) {
-  uint64_t number;
-  Server* server = admit(header, payload, &number);
-  if (server == nullptr) return;
-  auto& session = server->session;
-  ServerSlot* slot;
-  const RequestVerdict verdict = session.classify(header, payload.bytes, &slot);
-  const bool is_new = verdict == RequestVerdict::kShort || verdict == RequestVerdict::kLongFirst;
-  if (is_new && session.is_busy(*slot)) end_server_slot(server, slot);
-  if (verdict != RequestVerdict::kShort) return on_long_request(server, verdict, slot, header, payload, number);
-  if (payload.lease != nullptr) return on_reference_request(server, slot, header, payload, number);
-  session.note(number);
-  session.begin(slot, header, number, now_ns_);
-  run_handler(server, slot, payload.data, payload.bytes, nullptr);
-}
-
-/// A new request in one packet whose payload lies in the peer's memory: the handler gets a copy. One that would be
-/// refused is not worth memory.
-void EndpointCore::on_reference_request(Server* server, ServerSlot* slot, const wire::Header& header,
-                                        const transport::Payload& payload, uint64_t number) {
-  auto& session = server->session;
-  const uint32_t type = header.request_type();
-  const bool has_taker = refusal_of(type, payload.bytes).counter == nullptr;
-  detail::Buffer* copy = has_taker ? received_.alloc(payload.bytes) : nullptr;
-  if (copy != nullptr && !payload.copy_to(copy->data())) {
-    counters_.dropped_lease++;
-    detail::release_buffer(copy);
     return;
   }
-  session.note(number);
-  session.begin(slot, header, number, now_ns_);
-  if (has_taker && copy == nullptr) {
-    counters_.refused_no_memory++;
-    return fail_request(server, slot, wire::FailureCode::kNoMemory, 0);
+  Offers offers(*this);
+  const session::ServerVerdict verdict = server->session.on_packet(header, payload, now_ns_, offers);
+  if (verdict.drop != Drop::kNone) [[unlikely]]
+    count_drop(verdict.drop);
+  if (verdict.was_assembled) change_assembling(-static_cast<int64_t>(verdict.started->request_bytes));
+  if (verdict.is_part) credits_.hear_long(server->session.heard_long_epoch());
+  credits_.set_long_requests(server_pools_.assemblies.taken());
+  if (verdict.started != nullptr) {
+    const std::byte* data = verdict.message != nullptr ? verdict.message->data() : payload.data;
+    return run_handler(server, verdict.started, data, verdict.started->request_bytes, verdict.message);
   }
-  run_handler(server, slot, copy != nullptr ? copy->data() : nullptr, payload.bytes, copy);
+  if (!server->session.wants_to_send()) return;
+  if (verdict.is_about_a_call) {
+    list_to_send(server);
+  } else {
+    list_to_send_quietly(server);
+  }
 }
 
-/// Everything that is not a new request in one packet.
-void EndpointCore::on_long_request(Server* server, RequestVerdict verdict, ServerSlot* slot, const wire::Header& header,
-                                   const transport::Payload& payload, uint64_t number) {
-  auto& session = server->session;
-  switch (verdict) {
-    case RequestVerdict::kMalformed:
-      counters_.dropped_malformed++;
-      return;
-    case RequestVerdict::kStale:
-      counters_.dropped_stale++;
-      session.note(number);
-      session.owe_credit_return(now_ns_);
-      break;
-    case RequestVerdict::kAgain:
-      counters_.dropped_stale++;
-      session.note(number);
-      session.answer_again(slot, number, now_ns_);
-      break;
-    case RequestVerdict::kLongFirst: {
-      const size_t bytes = header.message_bytes();
-      const uint32_t type = header.request_type();
-      auto refuse = [&](uint64_t& counter, wire::FailureCode code) {
-        counter++;
-        session.note(number);
-        session.begin(slot, header, number, now_ns_);
-        fail_request(server, slot, code, 0);
-      };
-      if (is_closing_) return refuse(counters_.refused_closing, wire::FailureCode::kClosing);
-      if (const Refusal why = refusal_of(type, bytes); why.counter != nullptr) return refuse(*why.counter, why.code);
-      if (bytes > options_.receive_budget_bytes - std::min(assembling_bytes_, options_.receive_budget_bytes)) {
-        return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);
-      }
-      detail::Buffer* buffer = received_.alloc(bytes);
-      if (buffer == nullptr || !session.begin_long(slot, header, number, now_ns_, buffer)) {
-        if (buffer != nullptr) detail::release_buffer(buffer);
-        return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);
-      }
-      change_assembling(static_cast<int64_t>(bytes));
-      [[fallthrough]];
-    }
-    case RequestVerdict::kLongMore: {
-      credits_.hear_long(session.heard_long_epoch());
-      const auto placed = session.place(slot, header, payload, number, now_ns_);
-      if (placed == session::ServerSession::Placed::kLeaseLost) {
-        counters_.dropped_lease++;
-        return;
-      }
-      session.note(number);
-      if (placed == session::ServerSession::Placed::kComplete) {
-        detail::Buffer* buffer = session.take_assembled(slot);
-        change_assembling(-static_cast<int64_t>(slot->request_bytes));
-        return run_handler(server, slot, buffer->data(), slot->request_bytes, buffer);
-      }
-      session.owe_credit_return(now_ns_);
-      break;
-    }
-    case RequestVerdict::kShort:
-      CHECK(verdict == RequestVerdict::kShort, ==, false);
+/// A request beyond what the endpoint takes is refused before anything is allocated for it.
+session::ServerOffers::Room EndpointCore::Offers::room_for(const wire::Header& request, bool is_long) {
+  const size_t bytes = request.message_bytes();
+  const auto refuse = [](uint64_t& counter, wire::FailureCode code) -> Room {
+    counter++;
+    return {nullptr, code};
+  };
+  EndpointCounters& counters = core_.counters_;
+  if (core_.is_closing_) return refuse(counters.refused_closing, wire::FailureCode::kClosing);
+  if (const Refusal why = core_.refusal_of(request.request_type(), bytes); why.counter != nullptr) {
+    return refuse(*why.counter, why.code);
   }
-  list_to_send(server);
+  const size_t budget = core_.options_.receive_budget_bytes;
+  const bool is_beyond = is_long && bytes > budget - std::min(core_.assembling_bytes_, budget);
+  detail::Buffer* buffer = is_beyond ? nullptr : core_.received_.alloc(bytes);
+  if (buffer == nullptr) return refuse(counters.refused_no_memory, wire::FailureCode::kNoMemory);
+  if (is_long) core_.change_assembling(static_cast<int64_t>(bytes));
+  return {buffer, {}};
+}
+
+void EndpointCore::Offers::take_back_room(detail::Buffer* buffer, uint32_t request_bytes, bool is_long) {
+  detail::release_buffer(buffer);
+  if (is_long) core_.change_assembling(-static_cast<int64_t>(request_bytes));
+}
+
+void EndpointCore::Offers::abandon(void* call) {
+  auto* incoming = static_cast<Incoming*>(call);
+  incoming->is_cancelled.store(true, std::memory_order_relaxed);
+  incoming->server = nullptr;
+  incoming->slot = nullptr;
 }
 
 /// By its type and size alone.
@@ -388,6 +329,13 @@ void EndpointCore::on_answered(Incoming* incoming) {
   list_to_send(server);
 }
 
+void EndpointCore::list_to_send_quietly(Server* server) {
+  if (server->is_listed_to_send) return;
+  server->is_listed_to_send = true;
+  servers_to_send_.add(server);
+  disarm();
+}
+
 /// Its first answer of this iteration.
 void EndpointCore::add_to_send(Server* server) {
   server->is_listed_to_send = true;
@@ -411,13 +359,34 @@ void EndpointCore::start_credit_epoch() {
 
 // ---- Packets to a client ----
 
-void EndpointCore::on_response(const wire::Header& header, const transport::Payload& payload) {
+void EndpointCore::on_server_packet(const wire::Header& header, const transport::Payload& payload) {
   Client* client = clients_.find(header.session_key());
   if (client == nullptr) {
     counters_.dropped_unknown_session++;
     return;
   }
-  finish_verdict(client, client->session.on_response(header, payload, now_ns_));
+  auto& session = client->session;
+  switch (header.kind()) {
+    case wire::Kind::kResponse:
+      return finish_verdict(client, session.on_response(header, payload, now_ns_));
+    case wire::Kind::kCr:
+      return finish_verdict(client, session.on_credit_return(header, payload, now_ns_));
+    case wire::Kind::kCancelled:
+      return finish_verdict(client, session.on_cancelled(header, now_ns_));
+    default:
+      return on_path_verdict(client, session.on_path_reply(header, payload.bytes, now_ns_));
+  }
+}
+
+void EndpointCore::on_path_verdict(Client* client, ClientSession::PathVerdict verdict) {
+  if (verdict == ClientSession::PathVerdict::kOpened) return start_queued(client);
+  if (verdict == ClientSession::PathVerdict::kDropped) {
+    counters_.dropped_stale++;
+    return;
+  }
+  client->opening->next_path_probe_ns = now_ns_;
+  client->opening->path_probe_gap_ns = rto_ns_min_;
+  open_step(client);
 }
 
 void EndpointCore::finish_verdict(Client* client, const session::ClientVerdict& verdict) {
@@ -431,7 +400,9 @@ void EndpointCore::finish_verdict(Client* client, const session::ClientVerdict& 
 void EndpointCore::count_drop(Drop drop) {
   if (drop == Drop::kMalformed) counters_.dropped_malformed++;
   if (drop == Drop::kStale) counters_.dropped_stale++;
+  if (drop == Drop::kUnproven) counters_.dropped_unproven++;
   if (drop == Drop::kLease) counters_.dropped_lease++;
+  if (drop == Drop::kNoMemory) counters_.refused_no_memory++;
 }
 
 void EndpointCore::finish(Client* client, ClientSlot* slot, Status status, uint16_t app_code) {
@@ -442,70 +413,6 @@ void EndpointCore::finish(Client* client, ClientSlot* slot, Status status, uint1
   client->session.release_slot(slot);
   start_queued(client);
   finish_or_wait(ticket, request, response, status, app_code, std::move(continuation), true);
-}
-
-void EndpointCore::on_other(const wire::Header& header, const transport::Payload& payload) {
-  if (!wire::is_known(static_cast<uint8_t>(header.kind()))) {
-    counters_.dropped_malformed++;
-    return;
-  }
-  if (!wire::is_from_client(header.kind())) {
-    Client* client = clients_.find(header.session_key());
-    if (client == nullptr) {
-      counters_.dropped_unknown_session++;
-      return;
-    }
-    switch (header.kind()) {
-      case wire::Kind::kCr:
-        return finish_verdict(client, client->session.on_credit_return(header, payload, now_ns_));
-      case wire::Kind::kCancelled:
-        return finish_verdict(client, client->session.on_cancelled(header, now_ns_));
-      default:
-        if (client->session.on_path_reply(header, payload.bytes, now_ns_)) start_queued(client);
-        return;
-    }
-  }
-  uint64_t number;
-  Server* server = admit(header, payload, &number);
-  if (server == nullptr) return;
-  auto& session = server->session;
-  switch (header.kind()) {
-    case wire::Kind::kRfr:
-      session.note(number);
-      if (!session.on_rfr(header, number, now_ns_)) counters_.dropped_stale++;
-      break;
-    case wire::Kind::kProbe:
-      session.note(number);
-      if (ServerSlot * slot; !session.on_probe(header, number, now_ns_, &slot)) {
-        counters_.dropped_malformed++;
-        if (slot != nullptr) {
-          end_server_slot(server, slot);
-          session.begin(slot, header, number, now_ns_);
-          fail_request(server, slot, wire::FailureCode::kLost, 0);
-        }
-      }
-      break;
-    case wire::Kind::kCancel:
-      session.note(number);
-      if (ServerSlot* slot = session.on_cancel(header, number, now_ns_); slot != nullptr) end_server_slot(server, slot);
-      break;
-    case wire::Kind::kReport:
-      session.note(number);
-      if (!session.on_report(payload, [&](ServerSlot* slot) {
-            if (slot->response != nullptr) release_after(slot->response_ticket, std::exchange(slot->response, nullptr));
-          })) {
-        counters_.dropped_malformed++;
-      }
-      break;
-    default:
-      if (!session.on_path_probe(header, payload.bytes, number)) {
-        counters_.dropped_malformed++;
-        return;
-      }
-      session.note(number);
-      break;
-  }
-  list_to_send(server);
 }
 
 }  // namespace tern::rpc

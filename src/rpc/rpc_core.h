@@ -336,10 +336,12 @@ bool RpcCore<Impl>::transmit_rest(Server* server) {
 template <class Impl>
 void RpcCore<Impl>::send_path_probes() {
   for (Client* client : path_probes_) {
-    if (client->is_dead || client->session.state() != session::ClientSession::State::kProbing) continue;
-    const wire::Header header = client->session.path_probe(now_ns_);
-    if (transport_->send(client->peer, header, path_buffer_->data(), client->session.payload_bytes_max(),
-                         path_buffer_)) {
+    auto& session = client->session;
+    if (client->is_dead || session.state() != session::ClientSession::State::kProbing || !session.may_probe_path()) {
+      continue;
+    }
+    const auto probe = session.path_probe(now_ns_);
+    if (transport_->send(client->peer, probe.header, path_buffer_->data(), probe.payload_bytes, path_buffer_)) {
       counters_.packets_sent++;
     }
   }

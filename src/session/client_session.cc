@@ -59,6 +59,7 @@ Status failure_status(wire::FailureCode code) {
 
 ClientSession::ClientSession(const ClientTerms& terms, ClientPools& pools)
     : pacer_(terms.seed), pools_(pools), terms_(terms) {
+  set_first_number(terms.first_number);
   apply_allowance();
 }
 
@@ -76,45 +77,88 @@ ClientSession::~ClientSession() {
   drop_ring();
 }
 
-void ClientSession::on_accepted(uint32_t remote_key, uint32_t payload_max, uint8_t window, uint8_t credits,
-                                uint64_t now_ns) {
-  remote_key_ = remote_key;
-  payload_max_ = payload_max;
-  terms_.window = std::min(window, terms_.window);
-  start_credits_ = std::max<uint8_t>(credits, 1);
+void ClientSession::set_first_number(uint32_t first_number) {
+  first_number_ = kNumberBase + first_number;
+  next_number_ = oldest_ = reported_number_ = first_number_;
+  largest_answered_ = first_number_ - 1;
+}
+
+void ClientSession::start_over(uint32_t first_number) {
+  CHECK(state_ == State::kOpen, ==, false);
+  drop_ring();
+  set_first_number(first_number);
+  state_ = State::kConnecting;
+  short_probes_left_ = kShortProbesMax;
+  is_path_answered_ = false;
+  first_probe_ns_ = 0;
+}
+
+void ClientSession::on_accepted(const AcceptedTerms& terms, uint64_t now_ns) {
+  remote_key_ = terms.remote_key;
+  payload_max_ = terms.payload_bytes_max;
+  terms_.window = std::min(terms.window, terms_.window);
+  start_credits_ = std::max<uint8_t>(terms.credits, 1);
   set_server_credits(start_credits_);
+  server_number_ = kNumberBase + terms.first_server_number - 1;
+  path_token_ = terms.path_token;
   last_answer_ns_ = now_ns;
   state_ = State::kProbing;
 }
 
-wire::Header ClientSession::path_probe(uint64_t now_ns) {
+ClientSession::PathProbe ClientSession::path_probe(uint64_t now_ns) {
   if (first_probe_ns_ == 0) first_probe_ns_ = now_ns;
   if (next_number_ - oldest_ == ring_size_) grow_ring();
   sent(next_number_) = {};
-  const wire::Header header = wire::client_header(wire::Kind::kPathProbe, 0, remote_key_,
-                                                  static_cast<uint32_t>(next_number_), 0, 0, 0, payload_max_);
+  const auto number = static_cast<uint32_t>(next_number_);
   next_number_++;
   advance_oldest();
-  return header;
+  if (!is_path_answered_) {
+    short_probes_left_--;
+    return {wire::client_header(wire::Kind::kPathProbe, 0, remote_key_, number, 0, 0, 0, path_token_), 0};
+  }
+  return {wire::client_header(wire::Kind::kPathProbe, 0, remote_key_, number, first_request_count_ << wire::kSlotBits,
+                              0, 0, session_token_),
+          payload_max_};
 }
 
-bool ClientSession::on_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns) {
-  if (state_ == State::kConnecting || next_number_ == 1 || payload_bytes != payload_max_)
-    return false;  // none was sent
+/// Its echo is the number of a path probe: nothing else was sent before the session is open.
+ClientSession::PathVerdict ClientSession::on_path_reply(const wire::Header& header, uint32_t payload_bytes,
+                                                        uint64_t now_ns) {
+  const bool is_of_probe = expand_number(header.echo(), next_number_) < next_number_;
+  if (state_ != State::kProbing || !is_of_probe || !is_proven_by_echo(header)) return PathVerdict::kDropped;
+  if (payload_bytes == 0 && !is_path_answered_) {
+    note_server_packet(header, now_ns);
+    first_request_count_ = header.request_number() >> wire::kSlotBits;
+    session_token_ = header.size_or_index();
+    is_path_answered_ = true;
+    first_probe_ns_ = 0;
+    return PathVerdict::kAnswered;
+  }
+  if (payload_bytes != payload_max_ || !is_path_answered_) return PathVerdict::kDropped;
   note_server_packet(header, now_ns);
-  if (state_ == State::kOpen) return false;
   if (terms_.credits_last_ns != UINT64_MAX) fall_back_to_start_credits();
   // A session mostly begins without load: this is the best round trip that some ever see.
-  rtt_.at_most(now_ns - first_probe_ns_);
+  if (first_probe_ns_ != 0) rtt_.at_most(now_ns - first_probe_ns_);
   slots_ = terms_.window <= kFirstSlots ? first_slots_ : new (std::nothrow) ClientSlot*[terms_.window]();
-  if (slots_ == nullptr) return false;
+  if (slots_ == nullptr) return PathVerdict::kDropped;
   window_ = terms_.window;
   window_mask_ = terms_.window == 64 ? UINT64_MAX : (uint64_t{1} << terms_.window) - 1;
   free_mask_ = window_mask_;
-  first_request_count_ = header.request_number() >> wire::kSlotBits;
   state_ = State::kOpen;
   reported_number_ = next_number_;
-  return true;
+  return PathVerdict::kOpened;
+}
+
+/// Whoever does not see our packets guesses one of the last 4096 in 2^24, and a number within the server's window.
+bool ClientSession::is_proven_by_echo(const wire::Header& header) const {
+  if ((header.flags() & wire::kNoEcho) != 0) return false;
+  const uint64_t echo = expand_number(header.echo(), next_number_);
+  // One damaged number can put the server's window ahead of ours; what it says of our own numbers still counts.
+  const bool was_sent =
+      echo >= first_number_ && echo < next_number_ + NumberWindow::kSpan && echo + kEchoSpan >= next_number_;
+  const uint64_t number = expand_number(header.number(), server_number_);
+  return was_sent && number + NumberWindow::kSpan > server_number_ &&
+         number <= server_number_ + NumberWindow::kAheadMax;
 }
 
 // ---- Calls ----
@@ -259,7 +303,7 @@ void ClientSession::prepare_control(ClientPacket& packet) {
   // Whether the server has acknowledged all of the request: if it then does not have it, it was lost (clause 4.4).
   const uint32_t is_delivered = slot->phase == Phase::kWaiting || slot->phase == Phase::kReceiving ? 1 : 0;
   packet.header = wire::client_header(kind, 0, remote_key_, static_cast<uint32_t>(next_number_), slot->request_number,
-                                      is_delivered, slot->type, 0);
+                                      is_delivered, 0, session_token_);
 }
 
 void ClientSession::prepare_report(ClientPacket& packet) {
@@ -274,7 +318,7 @@ void ClientSession::prepare_report(ClientPacket& packet) {
   packet.payload_bytes = 4 * count;
   packet.is_retransmission = false;
   packet.header = wire::client_header(wire::Kind::kReport, 0, remote_key_, static_cast<uint32_t>(next_number_), 0, 0, 0,
-                                      packet.payload_bytes);
+                                      session_token_);
 }
 
 bool ClientSession::prepare_transfer(uint64_t now_ns, uint32_t slot_index, ClientPacket& packet) {
@@ -617,18 +661,17 @@ void ClientSession::on_delivered(ClientSlot* slot, uint64_t now_ns) {
 ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const transport::Payload& payload,
                                               uint64_t now_ns) {
   ClientVerdict verdict;
-  if (state_ != State::kOpen || payload.bytes > 8 * NumberWindow::kWords || payload.bytes % 8 != 0 ||
-      (header.flags() & wire::kNoEcho) != 0 || payload.lease != nullptr) {
+  if (state_ != State::kOpen || payload.bytes > 8 * kCreditReturnWordsMax || payload.bytes % 8 != 0 ||
+      payload.lease != nullptr) {
     verdict.drop = Drop::kMalformed;
+    return verdict;
+  }
+  if (!is_proven_by_echo(header)) {
+    verdict.drop = Drop::kUnproven;
     return verdict;
   }
   note_server_packet(header, now_ns);
   const uint64_t newest = expand_number(header.echo(), next_number_);
-  // One damaged number can put the server's window ahead of ours; what it says of our own numbers still counts.
-  if (newest >= next_number_ + NumberWindow::kSpan || newest + kRingSizeMax < next_number_) {
-    verdict.drop = Drop::kStale;
-    return verdict;
-  }
   uint64_t touched = 0;
   for (uint32_t i = 0; i < payload.bytes / 8; i++) {
     uint64_t word = load_u64(payload.data + 8 * i);
@@ -738,12 +781,14 @@ ClientVerdict ClientSession::on_response(const wire::Header& header, const trans
   const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
   ClientSlot* slot = index < window_ ? slots_[index] : nullptr;
   if (slot == nullptr || slot->request_number != header.request_number() || slot->phase == Phase::kFree) {
-    if (state_ == State::kOpen) note_server_packet(header, now_ns);
-    verdict.drop = Drop::kStale;
+    // Late: a sign of life, if it is the server's.
+    const bool is_proven = state_ == State::kOpen && is_proven_by_echo(header);
+    if (is_proven) note_server_packet(header, now_ns);
+    verdict.drop = is_proven ? Drop::kStale : Drop::kUnproven;
     return verdict;
   }
   if (!slot->was_sent) {
-    verdict.drop = Drop::kMalformed;
+    verdict.drop = Drop::kUnproven;
     return verdict;
   }
   return on_response_slow(slot, header, payload, now_ns);

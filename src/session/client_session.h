@@ -27,6 +27,7 @@
 #include "cc/bypass.h"
 #include "cc/pacer.h"
 #include "session/credit_policy.h"
+#include "session/drop.h"
 #include "session/rtt_estimator.h"
 #include "session/windows.h"
 #include "transport/transport.h"
@@ -76,9 +77,6 @@ struct ClientSlot {
 };
 static_assert(sizeof(ClientSlot) == 144);
 
-/// Why a packet was dropped; each has a counter.
-enum class Drop : uint8_t { kNone, kMalformed, kStale, kLease };
-
 /// A packet to be sent, in the general case. `payload` lies in `buffer`, or is `scratch` when `buffer` is null.
 struct ClientPacket {
   wire::Header header;
@@ -114,6 +112,7 @@ struct ClientTick {
 
 struct ClientTerms {
   uint32_t local_key = 0;
+  uint32_t first_number = 1;  ///< random, 24 bits
   uint8_t window = 8;
   uint64_t rto_ns_min = 1'000'000;
   uint64_t liveness_ns = 500'000'000;
@@ -125,6 +124,16 @@ struct ClientTerms {
   uint64_t link_bytes_per_sec = cc::kUnlimited;
   bool may_pace_below_packet = true;  ///< a controller may let out less than a packet a round trip
   uint32_t seed = 1;                  ///< of the pacer
+};
+
+/// What the server has said in the handshake.
+struct AcceptedTerms {
+  uint32_t remote_key = 0;
+  uint32_t payload_bytes_max = 0;
+  uint8_t window = 8;  ///< at most what the client's terms asked for
+  uint8_t credits = 1;
+  uint32_t first_server_number = 1;
+  uint32_t path_token = 0;
 };
 
 /// What the client sessions of one endpoint share.
@@ -160,12 +169,24 @@ class TERN_API ClientSession {
 
   // -- Opening (clause 7.7) --
 
-  /// The server has said yes; the path is probed next. `window` is at most what the terms asked for.
-  void on_accepted(uint32_t remote_key, uint32_t payload_max, uint8_t window, uint8_t credits, uint64_t now_ns);
-  /// Header of the next path probe, which carries payload_bytes_max() bytes. kProbing only.
-  wire::Header path_probe(uint64_t now_ns);
-  /// True: this opened the session.
-  bool on_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
+  /// The server has said yes; the path is probed next.
+  void on_accepted(const AcceptedTerms& terms, uint64_t now_ns);
+  /// Whether the data address may get another path probe: three headers until it has answered one (clause 7.7.3).
+  bool may_probe_path() const { return is_path_answered_ || short_probes_left_ != 0; }
+  /// Header of the next path probe, and the size of its payload, which may be any. kProbing and may_probe_path() only.
+  struct PathProbe {
+    wire::Header header;
+    uint32_t payload_bytes;
+  };
+  PathProbe path_probe(uint64_t now_ns);
+  /// Before the session is open: the handshake begins anew, with another first number.
+  void start_over(uint32_t first_number);
+  enum class PathVerdict : uint8_t {
+    kDropped,
+    kAnswered,  ///< the data address answers: full probes may follow
+    kOpened,    ///< the session is open
+  };
+  PathVerdict on_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
 
   // -- Calls --
 
@@ -241,6 +262,7 @@ class TERN_API ClientSession {
   /// another case; nothing has changed.
   ClientSlot* try_finish(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
   /// Every case.
+  /// A packet that does not prove itself (clause 3.9) changes nothing.
   ClientVerdict on_response(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
   ClientVerdict on_credit_return(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
   ClientVerdict on_cancelled(const wire::Header& header, uint64_t now_ns);
@@ -284,6 +306,11 @@ class TERN_API ClientSession {
   /// The session's own part, the pointers, the ring, and what a call needs of the first slot.
   static constexpr size_t kFirstCallLines = 3 + 1 + 1 + 2;
 
+  /// Header-only path probes to an address that has not answered one (clause 7.7.3).
+  static constexpr uint8_t kShortProbesMax = 3;
+  /// An echo proves a packet if it names one of so many that were sent last (clause 3.9): as many as the ring can hold.
+  static constexpr uint64_t kEchoSpan = 4096;
+
   // Bits of detours_:
   static constexpr uint8_t kReportDue = 1;
   static constexpr uint8_t kPaced = 2;
@@ -301,6 +328,7 @@ class TERN_API ClientSession {
     return bytes <= payload_max_ ? 1 : static_cast<uint32_t>((bytes + payload_max_ - 1) / payload_max_);
   }
 
+  void set_first_number(uint32_t first_number);
   ClientSlot* make_slot(uint32_t index);
   bool begin_long(ClientSlot* slot, uint32_t request_bytes);
   void take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type, uint64_t& to_send);
@@ -324,6 +352,8 @@ class TERN_API ClientSession {
   void start_anew();
   void set_server_credits(uint32_t credits);
 
+  /// The packet echoes one that was sent lately, and its own number is one that the server may have reached.
+  bool is_proven_by_echo(const wire::Header& header) const;
   void note_server_packet(const wire::Header& header, uint64_t now_ns);
   void on_gap(uint64_t now_ns);
   void on_echo(const wire::Header& header, uint32_t slot_index, uint64_t now_ns);
@@ -357,8 +387,8 @@ class TERN_API ClientSession {
   Sent* ring_ = first_ring_;
   uint64_t ring_mask_ = kFirstRing - 1;
   uint64_t ring_size_ = kFirstRing;
-  uint64_t next_number_ = 1;   ///< of our next packet; 0 never travels
-  uint64_t oldest_ = 1;        ///< no packet before it is unanswered
+  uint64_t next_number_;       ///< of our next packet
+  uint64_t oldest_;            ///< no packet before it is unanswered
   uint32_t in_flight_ = 0;     ///< packets that hold a credit
   uint32_t credit_limit_ = 1;  ///< the server's and the controller's
   uint32_t remote_key_ = 0;
@@ -371,10 +401,10 @@ class TERN_API ClientSession {
   bool was_busy_ = false;  ///< at the last tick
   uint8_t backoff_ = 0;
   uint8_t server_credits_ = 1;  ///< the server's newest word
-  uint64_t server_number_ = 0;  ///< the largest that has arrived
+  uint64_t server_number_ = 0;  ///< the largest that has arrived; one before the first, at first
   uint64_t last_answer_ns_ = 0;
   uint64_t last_sample_ns_ = 0;
-  uint64_t largest_answered_ = 0;
+  uint64_t largest_answered_;
   uint64_t calm_below_ns_ = UINT64_MAX;  ///< round trips below it are no news for the controller
   RttEstimator rtt_;
 
@@ -396,8 +426,13 @@ class TERN_API ClientSession {
   uint64_t gap_ask_again_ns_ = 0;  ///< not before does a gap make all waiting calls ask
   uint64_t silence_ns_ = 0;
   uint64_t last_tick_ns_ = 0;
-  uint64_t first_probe_ns_ = 0;   ///< of the path; 0: none yet
-  uint64_t reported_number_ = 1;  ///< next_number_ after the last report: more have been sent since if it differs
+  uint64_t first_probe_ns_ = 0;  ///< of the path, of those of its length; 0: none yet
+  uint64_t first_number_;
+  uint32_t path_token_ = 0;
+  uint32_t session_token_ = 0;  ///< is_path_answered_
+  uint8_t short_probes_left_ = kShortProbesMax;
+  bool is_path_answered_ = false;
+  uint64_t reported_number_ = 0;  ///< next_number_ after the last report: more have been sent since if it differs
   uint64_t report_at_ns_ = UINT64_MAX;
   uint64_t answer_seen_ns_ = 0;
   cc::Pacer pacer_;

@@ -146,6 +146,7 @@ class CreditPolicy {
   }
   /// So many long requests are being received now.
   void set_long_requests(size_t count) {
+    if (count == long_requests_) return;
     long_requests_ = static_cast<uint32_t>(count);
     update();
   }

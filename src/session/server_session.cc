@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "base/check.h"
 
@@ -11,29 +12,58 @@ namespace {
 
 using Phase = ServerSlot::Phase;
 
-/// Ranges of one session that may wait to be sent; a client keeps to its credits, so more are hostile or lost credits.
-constexpr size_t kRangesMax = 256;
-
 void store_u64(std::byte* to, uint64_t value) {
   value = wire::to_little_endian(value);
   std::memcpy(to, &value, sizeof(value));
 }
 
+uint32_t load_u32(const std::byte* from) {
+  uint32_t value = 0;
+  for (uint32_t i = 0; i < 4; i++) value |= std::to_integer<uint32_t>(from[i]) << (8 * i);
+  return value;
+}
+
+uint32_t slot_index_of(uint32_t request_number) { return request_number & (wire::kSlotsMax - 1); }
+
+constexpr uint32_t bit_of(Phase phase) { return 1u << static_cast<uint32_t>(phase); }
+
+/// By the phase that is left: the phases that may follow.
+constexpr uint32_t kFollowing[] = {
+    /* kIdle */ bit_of(Phase::kReceiving) | bit_of(Phase::kRunning),
+    /* kResponded */ bit_of(Phase::kIdle) | bit_of(Phase::kFailed),
+    /* kFailed */ bit_of(Phase::kIdle),
+    /* kReceiving */ bit_of(Phase::kIdle) | bit_of(Phase::kFailed) | bit_of(Phase::kRunning),
+    /* kRunning */ bit_of(Phase::kIdle) | bit_of(Phase::kFailed) | bit_of(Phase::kResponded),
+};
+/// A new request on an answered slot takes it without a rest in between.
+constexpr uint32_t kBeginning = bit_of(Phase::kReceiving) | bit_of(Phase::kRunning);
+
+ServerVerdict dropped(Drop why) { return {.drop = why}; }
+
 }  // namespace
 
+void ServerSession::check_transition(Phase from, Phase to) {
+  const bool is_new_request = from <= Phase::kFailed && (bit_of(to) & kBeginning) != 0;
+  const bool may_follow = (kFollowing[static_cast<size_t>(from)] & bit_of(to)) != 0;
+  CHECK(is_new_request || may_follow, ==, true);
+}
+
 ServerSession::ServerSession(const ServerTerms& terms, ServerPools& pools)
-    : slot_mask_(std::bit_ceil(uint32_t{terms.window}) - 1),
+    : next_number_(kNumberBase + terms.first_number),
+      slots_(first_slots_),
+      slot_mask_(kFirstSlots - 1),
       remote_key_(terms.remote_key),
       payload_bytes_max_(terms.payload_bytes_max),
+      received_(kNumberBase + terms.first_client_number),
       pools_(pools),
       local_key_(terms.local_key),
       first_request_count_(terms.first_request_count),
-      window_(terms.window) {
-  slots_ = window_ <= kFirstSlots ? first_slots_ : new ServerSlot*[slot_mask_ + 1]();
-}
+      path_token_(terms.path_token),
+      session_token_(terms.session_token),
+      window_(terms.window) {}
 
 ServerSession::~ServerSession() {
-  for (uint32_t i = 0; i < window_; i++) {
+  for (uint32_t i = 0; is_open_ && i < window_; i++) {
     if (slots_[i] == nullptr) continue;
     CHECK(slots_[i]->assembly == nullptr, ==, true);
     CHECK(slots_[i]->response == nullptr, ==, true);
@@ -42,56 +72,220 @@ ServerSession::~ServerSession() {
   if (slots_ != first_slots_) delete[] slots_;
 }
 
+bool ServerSession::make_slots() {
+  if (window_ <= kFirstSlots) return true;
+  const uint32_t count = std::bit_ceil(uint32_t{window_});
+  auto** slots = new (std::nothrow) ServerSlot*[count]();
+  if (slots == nullptr) return false;
+  slots_ = slots;
+  slot_mask_ = count - 1;
+  return true;
+}
+
 ServerSlot* ServerSession::make_slot(uint32_t index) {
   ServerSlot* slot = index == 0 ? &first_slot_ : pools_.slots.take();
   if (slot == nullptr) return nullptr;
-  slot->request_number = (first_request_count_ << wire::kSlotBits | index) - wire::kSlotsMax;
+  slot->request_number = number_of(index);
   slots_[index] = slot;
   return slot;
 }
 
-bool ServerSession::begin_long(ServerSlot* slot, const wire::Header& header, uint64_t number, uint64_t now_ns,
-                               detail::Buffer* buffer) {
-  Assembly* assembly = pools_.assemblies.take();
-  if (assembly == nullptr) return false;
-  begin(slot, header, number, now_ns);
-  assembly->packets =
-      static_cast<uint32_t>((uint64_t{slot->request_bytes} + payload_bytes_max_ - 1) / payload_bytes_max_);
-  assembly->buffer = buffer;
-  slot->assembly = assembly;
-  slot->phase = Phase::kReceiving;
-  return true;
+// ---- Packets in ----
+
+ServerVerdict ServerSession::on_packet(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns,
+                                       ServerOffers& offers) {
+  const uint64_t number = received_.admit(header.number());
+  if (number == 0) return dropped(Drop::kStale);
+  if (header.kind() == wire::Kind::kPathProbe) return on_path_probe(header, payload.bytes, number);
+  if (!is_open_) return dropped(Drop::kUnproven);
+  switch (header.kind()) {
+    case wire::Kind::kRequest:
+      return on_request(header, payload, number, now_ns, offers);
+    case wire::Kind::kRfr:
+      return on_rfr(header, payload, number, now_ns);
+    default:
+      break;
+  }
+  if (header.token() != session_token_) return dropped(Drop::kUnproven);
+  switch (header.kind()) {
+    case wire::Kind::kProbe:
+      accept(number, payload.is_marked);
+      return on_probe(header, number, now_ns, offers);
+    case wire::Kind::kCancel:
+      accept(number, payload.is_marked);
+      return on_cancel(header, number, now_ns, offers);
+    case wire::Kind::kReport:
+      accept(number, false);
+      return on_report(payload, offers);
+    default:
+      return dropped(Drop::kMalformed);
+  }
 }
 
-ServerSession::Placed ServerSession::place(ServerSlot* slot, const wire::Header& header,
-                                           const transport::Payload& payload, uint64_t number, uint64_t now_ns) {
+/// Header only until the client has shown that it receives what is sent to its address, then of full length.
+ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number) {
+  bool is_new = false;
+  if (payload_bytes == 0) {
+    if (header.token() != path_token_) return dropped(Drop::kUnproven);
+    if (is_open_ || short_replies_left_ == 0) return dropped(Drop::kStale);
+    short_replies_left_--;
+  } else {
+    if (header.token() != session_token_ || header.request_number() != first_request_count_ << wire::kSlotBits) {
+      return dropped(Drop::kUnproven);
+    }
+    if (payload_bytes != payload_bytes_max_) return dropped(Drop::kMalformed);
+    if (!is_open_ && !make_slots()) return dropped(Drop::kNoMemory);
+    is_new = !std::exchange(is_open_, true);
+  }
+  accept(number, false);
+  due_ |= kPathReply;
+  path_echo_ = static_cast<uint32_t>(number);
+  path_reply_bytes_ = payload_bytes;
+  return {.is_about_a_call = is_new};  // calls follow
+}
+
+bool ServerSession::is_well_formed(const wire::Header& request, uint32_t payload_bytes) const {
+  const uint64_t message_bytes = request.message_bytes();
+  const bool is_first = (request.flags() & wire::kFirst) != 0;
+  if (is_short(request)) return is_first && payload_bytes == message_bytes;
+  const uint64_t offset = uint64_t{request.index()} * payload_bytes_max_;
+  return message_bytes <= wire::kMessageBytesMax && offset < message_bytes && is_first == (request.index() == 0) &&
+         payload_bytes == std::min<uint64_t>(message_bytes - offset, payload_bytes_max_);
+}
+
+ServerVerdict ServerSession::on_request(const wire::Header& header, const transport::Payload& payload, uint64_t number,
+                                        uint64_t now_ns, ServerOffers& offers) {
+  const uint32_t index = slot_index_of(header.request_number());
+  if (index >= window_) return dropped(Drop::kUnproven);
+  const auto age = static_cast<int32_t>(header.request_number() - number_of(index));
+  if (age < 0) return dropped(Drop::kStale);
+  if (age != 0 && age != int32_t{wire::kSlotsMax}) return dropped(Drop::kUnproven);
+  if (!is_well_formed(header, payload.bytes)) return dropped(Drop::kMalformed);
+  if (age != 0) {
+    return is_short(header) ? on_new_request(header, payload, number, now_ns, offers)
+                            : on_new_long_request(header, payload, number, now_ns, offers);
+  }
+  if (slots_[index] == nullptr) return dropped(Drop::kStale);
+  return on_known_request(slots_[index], header, payload, number, now_ns);
+}
+
+/// A new request takes its slot. What the slot still has of the last one ends, but for the response's memory: the next
+/// response may need it.
+ServerSlot* ServerSession::begin(const wire::Header& header, uint64_t number, uint64_t now_ns, Phase phase,
+                                 ServerOffers& offers) {
+  const uint32_t index = slot_index_of(header.request_number());
+  ServerSlot* slot = find_or_make_slot(index);
+  if (slot == nullptr) return nullptr;
+  if (is_busy(*slot)) end_slot(slot, offers);
+  forget_ranges(index);
+  const uint64_t bit = uint64_t{1} << index;
+  response_mask_ &= ~bit;
+  forget_cancel(bit);  // the client has had its answer, and would take this for the new request's
+  slot->request_number = header.request_number();
+  slot->type = static_cast<uint16_t>(header.request_type());
+  slot->request_bytes = header.message_bytes();
+  slot->deadline_code = (header.flags() & wire::kFirst) != 0 ? header.deadline_code() : wire::kNoDeadline;
+  slot->echo = static_cast<uint32_t>(number);
+  slot->received_ns = now_ns;
+  move(slot, phase);
+  return slot;
+}
+
+/// In one packet. A payload that lies in the peer's memory is copied; one that would be refused is not worth that.
+ServerVerdict ServerSession::on_new_request(const wire::Header& header, const transport::Payload& payload,
+                                            uint64_t number, uint64_t now_ns, ServerOffers& offers) {
+  ServerOffers::Room room;
+  if (payload.lease != nullptr) {
+    room = offers.room_for(header, false);
+    if (room.buffer != nullptr && !payload.copy_to(room.buffer->data())) {
+      offers.take_back_room(room.buffer, payload.bytes, false);
+      return dropped(Drop::kLease);
+    }
+  }
+  ServerSlot* slot = begin(header, number, now_ns, Phase::kRunning, offers);
+  if (slot == nullptr) {
+    if (room.buffer != nullptr) offers.take_back_room(room.buffer, payload.bytes, false);
+    return dropped(Drop::kNoMemory);
+  }
+  accept(number, payload.is_marked);
+  if (payload.lease != nullptr && room.buffer == nullptr) {
+    fail(slot, room.refusal, 0);
+    return {.is_about_a_call = true};
+  }
+  return {.started = slot, .message = room.buffer, .is_about_a_call = true};
+}
+
+/// The first packet to arrive of several.
+ServerVerdict ServerSession::on_new_long_request(const wire::Header& header, const transport::Payload& payload,
+                                                 uint64_t number, uint64_t now_ns, ServerOffers& offers) {
+  ServerOffers::Room room = offers.room_for(header, true);
+  Assembly* assembly = room.buffer != nullptr ? pools_.assemblies.take() : nullptr;
+  if (assembly == nullptr && room.buffer != nullptr) {
+    offers.take_back_room(std::exchange(room.buffer, nullptr), header.message_bytes(), true);
+    room.refusal = wire::FailureCode::kNoMemory;
+  }
+  const Phase phase = assembly != nullptr ? Phase::kReceiving : Phase::kRunning;
+  ServerSlot* slot = begin(header, number, now_ns, phase, offers);
+  if (slot == nullptr) {
+    if (assembly != nullptr) pools_.assemblies.give(assembly);
+    if (room.buffer != nullptr) offers.take_back_room(room.buffer, header.message_bytes(), true);
+    return dropped(Drop::kNoMemory);
+  }
+  if (assembly == nullptr) {
+    accept(number, payload.is_marked);
+    fail(slot, room.refusal, 0);
+    return {.is_about_a_call = true};
+  }
+  assembly->packets =
+      static_cast<uint32_t>((uint64_t{slot->request_bytes} + payload_bytes_max_ - 1) / payload_bytes_max_);
+  assembly->buffer = room.buffer;
+  slot->assembly = assembly;
+  return place(slot, header, payload, number, now_ns);
+}
+
+/// The request that the slot has, or has had last.
+ServerVerdict ServerSession::on_known_request(ServerSlot* slot, const wire::Header& header,
+                                              const transport::Payload& payload, uint64_t number, uint64_t now_ns) {
+  const bool is_missing = slot->phase == Phase::kReceiving && !is_short(header) &&
+                          header.message_bytes() == slot->request_bytes && header.request_type() == slot->type &&
+                          slot->assembly->window.is_within(header.index()) &&
+                          !slot->assembly->window.contains(header.index());
+  if (is_missing) return place(slot, header, payload, number, now_ns);
+  accept(number, payload.is_marked);
+  answer_again(slot, number, now_ns);
+  return {.is_about_a_call = is_busy(*slot), .drop = Drop::kStale};
+}
+
+/// Copies a part of a long request to its place and, if that worked, marks it.
+ServerVerdict ServerSession::place(ServerSlot* slot, const wire::Header& header, const transport::Payload& payload,
+                                   uint64_t number, uint64_t now_ns) {
   Assembly& assembly = *slot->assembly;
   if (!payload.copy_to(assembly.buffer->data() + uint64_t{header.index()} * payload_bytes_max_)) {
-    return Placed::kLeaseLost;
+    return dropped(Drop::kLease);
   }
+  accept(number, payload.is_marked);
   assembly.window.insert(header.index());
   if ((header.flags() & wire::kFirst) != 0 && header.deadline_code() != wire::kNoDeadline) {
     assembly.deadline_ns = now_ns + wire::decode_time_left(header.deadline_code());
   }
   slot->echo = static_cast<uint32_t>(number);
   slot->received_ns = now_ns;
-  if (assembly.window.base() != assembly.packets) return Placed::kMore;
+  if (assembly.window.base() != assembly.packets) {
+    owe_credit_return(now_ns);
+    return {.is_part = true, .is_about_a_call = true};
+  }
   slot->deadline_code = assembly.deadline_ns == UINT64_MAX
                             ? wire::kNoDeadline
                             : wire::encode_time_left(assembly.deadline_ns - std::min(assembly.deadline_ns, now_ns));
-  slot->phase = Phase::kRunning;
-  return Placed::kComplete;
+  detail::Buffer* message = assembly.buffer;
+  pools_.assemblies.give(std::exchange(slot->assembly, nullptr));
+  move(slot, Phase::kRunning);
+  return {.started = slot, .message = message, .was_assembled = true, .is_part = true, .is_about_a_call = true};
 }
 
-detail::Buffer* ServerSession::take_assembled(ServerSlot* slot) {
-  detail::Buffer* buffer = slot->assembly->buffer;
-  pools_.assemblies.give(slot->assembly);
-  slot->assembly = nullptr;
-  return buffer;
-}
-
+/// A retransmitted or probing packet of the slot's request: the response leaves (again), or a credit return.
 void ServerSession::answer_again(ServerSlot* slot, uint64_t number, uint64_t now_ns) {
-  if (slot->phase == Phase::kResponded) {
+  if (slot->phase == Phase::kResponded || slot->phase == Phase::kFailed) {
     slot->echo = static_cast<uint32_t>(number);
     slot->received_ns = now_ns;
     response_mask_ |= uint64_t{1} << index_of(*slot);
@@ -100,94 +294,152 @@ void ServerSession::answer_again(ServerSlot* slot, uint64_t number, uint64_t now
   }
 }
 
-bool ServerSession::on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerSlot** slot_out) {
-  *slot_out = nullptr;
-  const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
+/// The response leaves again if there is one, else a credit return. But a client that knows its request to be
+/// acknowledged, which is not or not wholly here, waits for an answer that will never come: its request takes the slot
+/// and fails, so that the slot's numbers go on without a gap. And a request that cannot be the slot's next one is lost.
+ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns,
+                                      ServerOffers& offers) {
+  const uint32_t index = slot_index_of(header.request_number());
   const bool is_delivered = header.index() != 0;
-  ServerSlot* slot = nullptr;
-  if (index < window_) slot = slots_[index] != nullptr ? slots_[index] : make_slot(index);
-  const auto age = slot != nullptr ? static_cast<int32_t>(header.request_number() - slot->request_number) : -1;
+  const bool is_slot = index < window_;
+  const int32_t age = is_slot ? static_cast<int32_t>(header.request_number() - number_of(index)) : -1;
   const bool is_beyond = age > int32_t{wire::kSlotsMax};
-  if (is_beyond || (age < 0 && is_delivered)) {
+  if (is_beyond || (is_slot && age < 0)) {
     // An older request is one that a damaged packet has pushed aside; or the probe is late, and its answer stale.
     owe_lost_answer(header, number);
-    return !is_beyond;
+    return is_beyond ? dropped(Drop::kMalformed) : ServerVerdict{};
   }
-  const bool is_here = age == 0 && (slot->phase == Phase::kRunning || slot->phase == Phase::kResponded);
+  ServerSlot* slot = is_slot ? slots_[index] : nullptr;
+  const bool is_here = age == 0 && slot != nullptr && slot->phase != Phase::kIdle && slot->phase != Phase::kReceiving;
   if (age >= 0 && is_delivered && !is_here) {
-    *slot_out = slot;
-    return false;
+    if (slot != nullptr) end_slot(slot, offers);
+    wire::Header lost = header;
+    lost.w2 = 0;  // of a probe it says nothing about the request
+    if (slot = begin(lost, number, now_ns, Phase::kRunning, offers); slot == nullptr) return dropped(Drop::kNoMemory);
+    fail(slot, wire::FailureCode::kLost, 0);
+    return dropped(Drop::kMalformed);
   }
-  if (age == 0) {
+  if (age == 0 && slot != nullptr) {
     answer_again(slot, number, now_ns);
   } else {
     owe_credit_return(now_ns);
   }
-  return true;
+  return {};
 }
 
-bool ServerSession::on_rfr(const wire::Header& header, uint64_t number, uint64_t now_ns) {
-  const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
+/// Packets of a response that are to leave. A range of what is not there brings a credit return.
+ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport::Payload& payload, uint64_t number,
+                                    uint64_t now_ns) {
+  const uint32_t index = slot_index_of(header.request_number());
   ServerSlot* slot = index < window_ ? slots_[index] : nullptr;
-  if (slot == nullptr || slot->request_number != header.request_number() || slot->phase != Phase::kResponded ||
-      slot->is_failure) {
-    owe_credit_return(now_ns);
-    return false;
+  if (slot == nullptr || slot->request_number != header.request_number()) return dropped(Drop::kUnproven);
+  accept(number, payload.is_marked);
+  if (slot->phase == Phase::kFailed) {  // given up meanwhile
+    answer_again(slot, number, now_ns);
+    return dropped(Drop::kStale);
   }
-  const uint64_t packets = (uint64_t{slot->response_bytes} + payload_bytes_max_ - 1) / payload_bytes_max_;
+  const uint64_t packets = slot->phase == Phase::kResponded
+                               ? (uint64_t{slot->response_bytes} + payload_bytes_max_ - 1) / payload_bytes_max_
+                               : 0;
   const uint64_t first = header.index();
   const uint64_t count = header.message_bytes();
-  if (count == 0 || count > kRfrPacketsMax || first + count > packets || ranges_.size() >= kRangesMax) {
+  const bool is_there = count != 0 && count <= kRfrPacketsMax && first + count <= packets;
+  if (!is_there || !ranges_.push({header.request_number(), static_cast<uint32_t>(first), static_cast<uint32_t>(count),
+                                  static_cast<uint32_t>(number), now_ns})) {
     owe_credit_return(now_ns);
-    return false;
+    return dropped(Drop::kStale);
   }
-  ranges_.push_back({header.request_number(), static_cast<uint32_t>(first), static_cast<uint32_t>(count),
-                     static_cast<uint32_t>(number), now_ns});
   due_ |= kRanges;
-  return true;
+  return {.is_about_a_call = true};
 }
 
-ServerSlot* ServerSession::on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns) {
-  const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
-  ServerSlot* slot = nullptr;
-  if (index < window_) slot = slots_[index] != nullptr ? slots_[index] : make_slot(index);
+/// The request has ended at the client: it will not run any more, and is acknowledged as cancelled.
+ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns,
+                                       ServerOffers& offers) {
+  const uint32_t index = slot_index_of(header.request_number());
+  ServerSlot* slot = index < window_ ? find_or_make_slot(index) : nullptr;
   if (slot == nullptr) {
     owe_credit_return(now_ns);
-    return nullptr;
+    return {};
   }
   const auto age = static_cast<int32_t>(header.request_number() - slot->request_number);
   if (age < 0 || age > int32_t{wire::kSlotsMax}) {
     // A late duplicate, to which an answer is stale; or damaged packets have put the two ends apart, and what the
     // client has given up will never start here.
     owe_lost_answer(header, number);
-    return nullptr;
+    return {};
   }
-  cancelled_mask_ |= uint64_t{1} << index;
-  due_ |= kCancels;
+  end_slot(slot, offers);
   // Also if the request has not come yet: when it does, it is one that the slot has had (at most once).
   slot->request_number = header.request_number();
-  response_mask_ &= ~(uint64_t{1} << index);
-  return slot;
+  cancelled_mask_ |= uint64_t{1} << index;
+  due_ |= kCancels;
+  return {};
 }
 
-bool ServerSession::on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number) {
-  if (payload_bytes != payload_bytes_max_ || header.message_bytes() != payload_bytes) return false;
-  due_ |= kPathReply;
-  path_echo_ = static_cast<uint32_t>(number);
-  return true;
+/// The client has these responses.
+ServerVerdict ServerSession::on_report(const transport::Payload& payload, ServerOffers& offers) {
+  if (payload.bytes % 4 != 0 || payload.bytes > 4 * wire::kSlotsMax || payload.lease != nullptr) {
+    return dropped(Drop::kMalformed);
+  }
+  for (uint32_t i = 0; i < payload.bytes; i += 4) {
+    const uint32_t number = load_u32(payload.data + i);
+    const uint32_t index = slot_index_of(number);
+    ServerSlot* slot = index < window_ ? slots_[index] : nullptr;
+    const bool is_answered = slot != nullptr && (slot->phase == Phase::kResponded || slot->phase == Phase::kFailed);
+    if (is_answered && slot->request_number == number) end_slot(slot, offers);
+  }
+  return {};
 }
 
-void ServerSession::end_slot(ServerSlot* slot, detail::Buffer** assembled) {
-  *assembled = slot->assembly != nullptr ? take_assembled(slot) : nullptr;
-  slot->phase = Phase::kIdle;
+// ---- Endings ----
+
+void ServerSession::give_back_assembly(ServerSlot* slot, ServerOffers& offers) {
+  if (slot->assembly == nullptr) return;
+  offers.take_back_room(slot->assembly->buffer, slot->request_bytes, true);
+  pools_.assemblies.give(std::exchange(slot->assembly, nullptr));
+}
+
+void ServerSession::give_back_response(ServerSlot* slot, ServerOffers& offers) {
+  if (slot->response != nullptr) {
+    offers.take_back_response(std::exchange(slot->response, nullptr), slot->response_ticket);
+  }
+}
+
+/// Whatever the slot has of its request ends: its client does not wait for it any more.
+void ServerSession::end_slot(ServerSlot* slot, ServerOffers& offers) {
+  if (slot->call != nullptr) offers.abandon(std::exchange(slot->call, nullptr));
+  give_back_assembly(slot, offers);
+  give_back_response(slot, offers);
   const uint32_t index = index_of(*slot);
   response_mask_ &= ~(uint64_t{1} << index);
+  forget_ranges(index);
+  if (slot->phase != Phase::kIdle) move(slot, Phase::kIdle);
 }
 
-bool ServerSession::is_current(const Range& range) const {
-  const ServerSlot* slot = slots_[range.request_number & (wire::kSlotsMax - 1)];
-  return slot->request_number == range.request_number && slot->phase == Phase::kResponded;
+void ServerSession::end_all(ServerOffers& offers) {
+  for (uint32_t i = 0; is_open_ && i < window_; i++) {
+    if (slots_[i] != nullptr) end_slot(slots_[i], offers);
+  }
 }
+
+void ServerSession::give_up_arriving(ServerSlot* slot, ServerOffers& offers) {
+  CHECK(slot->phase == Phase::kReceiving, ==, true);
+  give_back_assembly(slot, offers);
+  fail(slot, wire::FailureCode::kNoMemory, 0);
+}
+
+void ServerSession::give_up_response(ServerSlot* slot, ServerOffers& offers) {
+  CHECK(slot->phase == Phase::kResponded, ==, true);
+  const bool was_to_leave = (response_mask_ & uint64_t{1} << index_of(*slot)) != 0;
+  give_back_response(slot, offers);
+  forget_ranges(index_of(*slot));
+  fail(slot, wire::FailureCode::kNoMemory, 0);
+  // Who has packet 0 already asks when the rest does not come.
+  if (!was_to_leave) response_mask_ &= ~(uint64_t{1} << index_of(*slot));
+}
+
+// ---- Packets out ----
 
 bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) {
   packet.slot = nullptr;
@@ -229,19 +481,21 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
   }
   if ((due_ & kPathReply) != 0) {
     packet.payload = nullptr;
-    packet.payload_bytes = payload_bytes_max_;
+    packet.payload_bytes = path_reply_bytes_;
     packet.header = header_of(wire::Kind::kPathReply, echo_flag, next_number_, first_request_count_ << wire::kSlotBits,
-                              path_echo_, 0, credit_limit, payload_bytes_max_);
+                              path_echo_, 0, credit_limit, session_token_);
     return true;
   }
-  // What was asked for of a response that has ended since is not wanted any more.
-  while (!ranges_.empty() && !is_current(ranges_.front())) ranges_.erase(ranges_.begin());
-  if (ranges_.empty()) {
-    due_ &= ~kRanges;
-    return false;
-  }
+  if (ranges_.empty()) return false;
+  prepare_range(now_ns, credit_limit, packet);
+  return true;
+}
+
+void ServerSession::prepare_range(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) {
   const Range& range = ranges_.front();
-  ServerSlot* slot = slots_[range.request_number & (wire::kSlotsMax - 1)];
+  ServerSlot* slot = slots_[slot_index_of(range.request_number)];
+  CHECK(slot->phase == Phase::kResponded, ==, true);
+  CHECK(slot->request_number, ==, range.request_number);
   const uint32_t offset = range.first * payload_bytes_max_;
   packet.slot = slot;
   packet.slot_index = index_of(*slot);
@@ -249,10 +503,9 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
   packet.payload = slot->response->data() + offset;
   packet.payload_bytes = std::min(payload_bytes_max_, slot->response_bytes - offset);
   packet.is_range = true;
-  packet.header = header_of(wire::Kind::kResponse, (range.first == 0 ? wire::kFirst : 0) | echo_flag, next_number_,
+  packet.header = header_of(wire::Kind::kResponse, (range.first == 0 ? wire::kFirst : 0) | echo_flag(), next_number_,
                             slot->request_number, range.echo, now_ns - range.received_ns, credit_limit,
                             range.first == 0 ? slot->response_bytes : range.first);
-  return true;
 }
 
 void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
@@ -274,7 +527,7 @@ void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
         packet.slot->response_ticket = ticket;
         Range& range = ranges_.front();
         range.first++;
-        if (--range.count == 0) ranges_.erase(ranges_.begin());
+        if (--range.count == 0) ranges_.pop();
         if (ranges_.empty()) due_ &= ~kRanges;
       } else {
         response_mask_ &= ~(uint64_t{1} << packet.slot_index);
@@ -285,6 +538,11 @@ void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
 
 void ServerSession::check_invariants() const {
   CHECK((due_ & kCancels) != 0, ==, cancelled_mask_ != 0);
+  CHECK((due_ & kRanges) != 0, ==, !ranges_.empty());
+  if (!is_open_) {
+    CHECK(response_mask_ | cancelled_mask_, ==, 0u);
+    return;
+  }
   for (uint32_t i = 0; i < window_; i++) {
     const ServerSlot* slot = slots_[i];
     const uint64_t bit = uint64_t{1} << i;
@@ -294,11 +552,17 @@ void ServerSession::check_invariants() const {
     }
     CHECK(index_of(*slot), ==, i);
     CHECK(slot->assembly != nullptr, ==, slot->phase == Phase::kReceiving);
-    if ((response_mask_ & bit) != 0) CHECK(slot->phase == Phase::kResponded, ==, true);
+    if ((response_mask_ & bit) != 0) CHECK(slot->phase == Phase::kResponded || slot->phase == Phase::kFailed, ==, true);
+    if (slot->phase == Phase::kResponded) CHECK(slot->response != nullptr, ==, true);
   }
-  for (const Range& range : ranges_) {
-    CHECK(range.request_number & (wire::kSlotsMax - 1), <, window_);
+  for (uint32_t i = 0; i < ranges_.size(); i++) {
+    const Range& range = ranges_[i];
+    const uint32_t index = slot_index_of(range.request_number);
+    CHECK(index, <, window_);
     CHECK(range.count, >, 0u);
+    CHECK(slots_[index]->phase == Phase::kResponded, ==, true);
+    CHECK(slots_[index]->request_number, ==, range.request_number);
+    CHECK(uint64_t{range.first + range.count - 1} * payload_bytes_max_, <, slots_[index]->response_bytes);
   }
 }
 

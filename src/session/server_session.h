@@ -1,23 +1,28 @@
 // The server end of a session as a pure state machine: it has no timers, answers packets, and runs each request at most
-// once. No I/O, no callbacks, no clock. docs/protocol.md, chapters 3 to 6.
+// once. A packet, the time and what the endpoint offers go in, a verdict comes out; a packet that does not prove itself
+// (clause 3.9) changes nothing. No I/O, no callbacks to the application, no clock. docs/protocol.md, chapters 3 to 6.
 //
 // The life of a slot, whose request number only grows:
 //
-//   kIdle --first packet of a long request--> kReceiving --last--> kRunning --respond()/fail()--> kResponded
-//     |  \------------- short request --------------------------------^                               |
-//     ^                                                                                               |
-//     +---- cancel (from anywhere), finished-request report, or the next request on the slot ---------+
+//   kIdle --first packet of a long request--> kReceiving --last--> kRunning --respond()--> kResponded
+//     |  \------------- short request --------------------------------^ |                     |
+//     ^                              |                                  \-----fail()-----> kFailed
+//     |                              \-----------------------------------------------------^  |
+//     +---- cancel (from anywhere), finished-request report, or the next request on the slot --+
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 #include <tern/detail/buffer.h>
 #include <tern/detail/export.h>
 
+#include "base/check.h"
 #include "base/pool.h"
+#include "session/drop.h"
+#include "session/range_queue.h"
 #include "session/windows.h"
 #include "transport/transport.h"
 #include "wire/header.h"
@@ -36,32 +41,53 @@ struct Assembly {
 };
 
 struct ServerSlot {
-  enum class Phase : uint8_t { kIdle, kResponded, kReceiving, kRunning };  ///< the first two may take a new request
+  /// The first three may take a new request.
+  enum class Phase : uint8_t { kIdle, kResponded, kFailed, kReceiving, kRunning };
 
   uint32_t request_number = 0;
-  Phase phase = Phase::kIdle;
-  bool is_failure = false;  ///< the response is a kFailure with `response_bytes` as its word
+  Phase phase = Phase::kIdle;  ///< written by ServerSession::move() only
   uint16_t type = 0;
   uint32_t request_bytes = 0;
-  uint32_t response_bytes = 0;
+  uint32_t response_bytes = 0;                 ///< kFailed: the word of the failure (clause 5.6)
   uint32_t echo = 0;                           ///< number of the packet that the next packet 0 of the response answers
   uint32_t deadline_code = wire::kNoDeadline;  ///< time left at received_ns
   uint64_t received_ns = 0;                    ///< when that packet came
   detail::Buffer* response = nullptr;          ///< the slot's; kept for the next response where it fits
   uint64_t response_ticket = 0;                ///< of the last packet that refers to it
   Assembly* assembly = nullptr;                ///< kReceiving only
-  void* call = nullptr;                        ///< the caller's record; nobody else's business
+  void* call = nullptr;                        ///< the caller's record
 };
 
-/// What a request packet is to its slot.
-enum class RequestVerdict : uint8_t {
-  kMalformed,  ///< contradicts itself or the session's terms: drop
-  kStale,      ///< of a request that has ended: drop, but acknowledge
-  kAgain,      ///< of the request that the slot has already: acknowledge, or answer again
-  kShort,      ///< a new request, whole: begin() and run it
-  kLongFirst,  ///< the first packet to arrive of a new long request: begin_long() with memory for it, or begin() and
-               ///< fail it
-  kLongMore,   ///< a part that is missing: place()
+/// What an endpoint offers to a session that takes a packet.
+class ServerOffers {
+ public:
+  /// Memory for the bytes of a request, or why it is refused.
+  struct Room {
+    detail::Buffer* buffer = nullptr;
+    wire::FailureCode refusal = {};  ///< with `buffer` null
+  };
+  /// For `request`, whose bytes cannot stay where they are. `is_long`: it arrives in several packets, and its memory
+  /// counts as arriving until take_back_room() or ServerVerdict::was_assembled.
+  virtual Room room_for(const wire::Header& request, bool is_long) = 0;
+  /// The request will not run. `buffer` came from room_for().
+  virtual void take_back_room(detail::Buffer* buffer, uint32_t request_bytes, bool is_long) = 0;
+  /// The client has the response, or does not want it any more; packets up to `ticket` may still refer to it.
+  virtual void take_back_response(detail::Buffer* response, uint64_t ticket) = 0;
+  /// Nobody waits for the answer of this running request any more.
+  virtual void abandon(void* call) = 0;
+
+ protected:
+  ~ServerOffers() = default;
+};
+
+/// What a received packet means to the caller.
+struct ServerVerdict {
+  ServerSlot* started = nullptr;      ///< its request is whole now (kRunning): run the handler, or fail() it
+  detail::Buffer* message = nullptr;  ///< holds that request, the caller's from now on; null: the payload does
+  bool was_assembled = false;         ///< `message` does not count as arriving any more
+  bool is_part = false;               ///< of a request of several packets, and was missing
+  bool is_about_a_call = false;       ///< the client has a request outstanding (clause 4.5.5)
+  Drop drop = Drop::kNone;
 };
 
 /// A packet to be sent, in the general case.
@@ -81,7 +107,11 @@ struct ServerTerms {
   uint32_t remote_key = 0;
   uint32_t payload_bytes_max = 0;
   uint8_t window = 8;
-  uint32_t first_request_count = 0;
+  uint32_t first_request_count = 0;  ///< random, 26 bits
+  uint32_t first_client_number = 1;  ///< as the client has said; 24 bits
+  uint32_t first_number = 1;         ///< random, 24 bits
+  uint32_t path_token = 0;           ///< random, 31 bits; the handshake says it
+  uint32_t session_token = 0;        ///< random, 31 bits; the first path replies say it
 };
 
 /// What the server sessions of one endpoint share.
@@ -93,7 +123,7 @@ struct ServerPools {
 class TERN_API ServerSession {
  public:
   ServerSession(const ServerTerms& terms, ServerPools& pools);
-  /// Buffers must have been taken back (end_slot() for each slot).
+  /// Only after end_all().
   ~ServerSession();
   ServerSession(const ServerSession&) = delete;
   ServerSession& operator=(const ServerSession&) = delete;
@@ -102,15 +132,26 @@ class TERN_API ServerSession {
   uint32_t remote_key() const { return remote_key_; }
   uint32_t payload_bytes_max() const { return payload_bytes_max_; }
   uint32_t window() const { return window_; }
-  ServerSlot* slot(uint32_t index) const { return slots_[index]; }
+  /// The client has shown that it receives where it says (clause 7.7). Before that there are no slots.
+  bool is_open() const { return is_open_; }
+  ServerSlot* slot(uint32_t index) const { return is_open_ ? slots_[index] : nullptr; }
   static uint32_t index_of(const ServerSlot& slot) { return slot.request_number & (wire::kSlotsMax - 1); }
+  /// A packet with this number has been accepted, or is too old to tell.
+  bool has_received(const wire::Header& header) const { return received_.admit(header.number()) == 0; }
+  /// The slot has a request that has not been answered.
+  static bool is_busy(const ServerSlot& slot) { return slot.phase > ServerSlot::Phase::kFailed; }
 
   // -- Packets in --
 
-  /// The full packet number, or 0: a duplicate, to be dropped (clause 3.4). Changes nothing: note() does, once the
-  /// packet's payload is safe.
-  uint64_t admit(const wire::Header& header) const { return received_.admit(header.number()); }
-  void note(uint64_t number) { received_.insert(number); }
+  /// Any packet of a client.
+  ServerVerdict on_packet(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns,
+                          ServerOffers& offers);
+  /// The common case of it: the client's next packet is a new request, whole, without a deadline. Notes it, begins it
+  /// (kRunning) and returns its slot; if it is not answered at once, defer() it. Null: another case; nothing has
+  /// changed.
+  ServerSlot* try_begin(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
+  /// The request that try_begin() began will be answered later.
+  void defer(ServerSlot* slot) { response_mask_ &= ~(uint64_t{1} << index_of(*slot)); }
   /// A packet has come: asks for the cache lines that are found last.
   [[gnu::always_inline]] void prefetch() const {
     __builtin_prefetch(first_slots_);
@@ -122,84 +163,30 @@ class TERN_API ServerSession {
     __builtin_prefetch(&received_, 1);
     prefetch();
   }
-  /// A packet that will be answered has met a congestion mark: the client's next packet says so.
-  void note_mark() { due_ |= kMarked; }
   /// The peer gets a credit return in this iteration, unless what follows answers it.
   void owe_credit_return(uint64_t now_ns) {
     cr_since_ns_ = now_ns;
     due_ |= kCreditReturn;
   }
-
-  /// The common case: the client's next packet is a new request, whole, without a deadline. Notes it, begins it
-  /// (kRunning) and returns its slot; if it is not answered at once, defer() it. Null: another case; nothing has
-  /// changed.
-  ServerSlot* try_begin(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
-  /// The request that try_begin() began will be answered later.
-  void defer(ServerSlot* slot) { response_mask_ &= ~(uint64_t{1} << index_of(*slot)); }
-  /// Classifies; changes nothing but that slots come to be. `*slot` is null for kMalformed.
-  RequestVerdict classify(const wire::Header& header, uint32_t payload_bytes, ServerSlot** slot);
-  /// A new request takes the slot: kRunning. What the slot still has of the last one (its response buffer) stays, for
-  /// the caller to reuse or to release.
-  void begin(ServerSlot* slot, const wire::Header& header, uint64_t number, uint64_t now_ns) {
-    slot->request_number = header.request_number();
-    slot->phase = ServerSlot::Phase::kRunning;
-    slot->is_failure = false;
-    slot->type = static_cast<uint16_t>(header.request_type());
-    slot->request_bytes = header.message_bytes();
-    slot->deadline_code = (header.flags() & wire::kFirst) != 0 ? header.deadline_code() : wire::kNoDeadline;
-    slot->echo = static_cast<uint32_t>(number);
-    slot->received_ns = now_ns;
-    const uint64_t bit = uint64_t{1} << index_of(*slot);
-    response_mask_ &= ~bit;
-    forget_cancel(bit);  // the client has had its answer, and would take this for the new request's
-  }
-  /// `buffer` holds header.message_bytes() and is the slot's now: kReceiving. False: no memory, nothing changed.
-  bool begin_long(ServerSlot* slot, const wire::Header& header, uint64_t number, uint64_t now_ns,
-                  detail::Buffer* buffer);
-  enum class Placed : uint8_t { kLeaseLost, kMore, kComplete };
-  /// Copies a part to its place and, if that worked, marks it. kComplete: kRunning; take_assembled() and run it.
-  Placed place(ServerSlot* slot, const wire::Header& header, const transport::Payload& payload, uint64_t number,
-               uint64_t now_ns);
-  /// The whole request; the caller's from now on.
-  detail::Buffer* take_assembled(ServerSlot* slot);
-  /// A retransmitted or probing packet of the slot's request: the response leaves (again), or a credit return.
-  void answer_again(ServerSlot* slot, uint64_t number, uint64_t now_ns);
-  /// A probe: the response leaves again if there is one, else a credit return.
-  /// False: the client has an answer to wait for that will never come. Either it knows that the server has acknowledged
-  /// the request, but that is not, or not wholly, here: then the request takes `*slot` (end_slot(), begin()) and fails,
-  /// so that the slot's numbers go on without a gap. Or the request cannot be the slot's next: an answer saying that it
-  /// is lost is on its way, and `*slot` is null.
-  bool on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerSlot** slot);
-  /// The slot still has a request that its client has given up, for it has begun the next one. Honest clients wait for
-  /// an answer or an acknowledged cancel; damaged packets can make it seem so.
-  static bool is_busy(const ServerSlot& slot) { return slot.phase > ServerSlot::Phase::kResponded; }
-  /// Ranges of a response; false: there is no such response (stale) or they contradict it.
-  bool on_rfr(const wire::Header& header, uint64_t number, uint64_t now_ns);
-  /// The request has ended at the client: it will not run any more, and is acknowledged as cancelled. The caller then
-  /// ends what the slot has: call, assembly, response (end_slot()). Null: there is nothing to end; the client gets an
-  /// answer all the same.
-  ServerSlot* on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns);
-  /// Calls `finished(slot)` for each slot whose response the client has; the caller releases it. False: malformed.
-  template <class F>
-  bool on_report(const transport::Payload& payload, F&& finished);
-  /// False: not of full length.
-  bool on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number);
+  /// The session ends: gives back all that its slots have.
+  void end_all(ServerOffers& offers);
+  /// Gives memory back for others' sake: the request that arrives on the slot fails, and may be sent again.
+  void give_up_arriving(ServerSlot* slot, ServerOffers& offers);
+  /// Likewise: who asks for more of the response hears that it is lost.
+  void give_up_response(ServerSlot* slot, ServerOffers& offers);
 
   // -- Answers --
 
   /// The running request is answered: with slot->response (response_bytes set), or with a failure word.
   void respond(ServerSlot* slot) {
-    slot->phase = ServerSlot::Phase::kResponded;
+    move(slot, ServerSlot::Phase::kResponded);
     response_mask_ |= uint64_t{1} << index_of(*slot);
   }
   void fail(ServerSlot* slot, wire::FailureCode code, uint16_t app_code) {
-    slot->is_failure = true;
+    move(slot, ServerSlot::Phase::kFailed);
     slot->response_bytes = static_cast<uint32_t>(code) << 16 | app_code;
-    respond(slot);
+    response_mask_ |= uint64_t{1} << index_of(*slot);
   }
-  /// Takes the slot's memory away; the caller releases it: the assembly's buffer is returned through `assembled`.
-  /// The response buffer stays in slot->response.
-  void end_slot(ServerSlot* slot, detail::Buffer** assembled);
 
   // -- Packets out --
 
@@ -211,7 +198,7 @@ class TERN_API ServerSession {
   };
   /// Offers the next packet, if there is one, to `send`, and counts it as sent if it is taken:
   ///     bool send(const wire::Header&, const std::byte* payload, uint32_t payload_bytes, detail::Buffer* buffer)
-  /// For a path reply `payload` is null: any content of that size. `ticket()` is asked afterwards.
+  /// For a full path reply `payload` is null: any content of that size. `ticket()` is asked afterwards.
   /// Several may go in one turn; their number is added to `packets`. Not kSent: there is no more for now.
   template <class Send, class Ticket>
   Turn transmit(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket, uint32_t& packets);
@@ -238,22 +225,65 @@ class TERN_API ServerSession {
   static constexpr uint32_t kCancels = 16;    ///< cancelled_mask_ is not 0
   static constexpr uint32_t kMarked = 32;     ///< not a packet, but a flag of the next one
 
-  /// Response packets [first, first + count) that an RFR asked for.
-  struct Range {
-    uint32_t request_number;
-    uint32_t first;
-    uint32_t count;
-    uint32_t echo;
-    uint64_t received_ns;
-  };
+  /// Header-only path replies to an address that has not shown that it receives them (clause 7.7.3).
+  static constexpr uint8_t kShortRepliesMax = 3;
 
-  bool is_current(const Range& range) const;
-  bool prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet);
-  void commit(const ServerPacket& packet, uint64_t ticket);
+  /// The one place where a slot's phase changes.
+  void move(ServerSlot* slot, ServerSlot::Phase to) {
+    if constexpr (base::kChecksInvariants) check_transition(slot->phase, to);
+    slot->phase = to;
+  }
+  static void check_transition(ServerSlot::Phase from, ServerSlot::Phase to);
+
+  // Packets in, by kind. `number`: full, and not received before.
+  ServerVerdict on_request(const wire::Header& header, const transport::Payload& payload, uint64_t number,
+                           uint64_t now_ns, ServerOffers& offers);
+  ServerVerdict on_new_request(const wire::Header& header, const transport::Payload& payload, uint64_t number,
+                               uint64_t now_ns, ServerOffers& offers);
+  ServerVerdict on_new_long_request(const wire::Header& header, const transport::Payload& payload, uint64_t number,
+                                    uint64_t now_ns, ServerOffers& offers);
+  ServerVerdict on_known_request(ServerSlot* slot, const wire::Header& header, const transport::Payload& payload,
+                                 uint64_t number, uint64_t now_ns);
+  ServerVerdict on_rfr(const wire::Header& header, const transport::Payload& payload, uint64_t number, uint64_t now_ns);
+  ServerVerdict on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerOffers& offers);
+  ServerVerdict on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerOffers& offers);
+  ServerVerdict on_report(const transport::Payload& payload, ServerOffers& offers);
+  ServerVerdict on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number);
+
+  bool is_short(const wire::Header& header) const { return header.message_bytes() <= payload_bytes_max_; }
+  bool is_well_formed(const wire::Header& request, uint32_t payload_bytes) const;
+  /// The number that the slot has, or has had; also if it has not been made.
+  uint32_t number_of(uint32_t index) const {
+    return slots_[index] != nullptr ? slots_[index]->request_number
+                                    : (first_request_count_ << wire::kSlotBits | index) - wire::kSlotsMax;
+  }
+  /// The packet has proved itself, and its payload is safe.
+  void accept(uint64_t number, bool is_marked) {
+    received_.insert(number);
+    if (is_marked) due_ |= kMarked;
+  }
+  ServerSlot* find_or_make_slot(uint32_t index) { return slots_[index] != nullptr ? slots_[index] : make_slot(index); }
   ServerSlot* make_slot(uint32_t index);
+  bool make_slots();
+  ServerSlot* begin(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerSlot::Phase phase,
+                    ServerOffers& offers);
+  ServerVerdict place(ServerSlot* slot, const wire::Header& header, const transport::Payload& payload, uint64_t number,
+                      uint64_t now_ns);
+  void answer_again(ServerSlot* slot, uint64_t number, uint64_t now_ns);
+  void end_slot(ServerSlot* slot, ServerOffers& offers);
+  void give_back_assembly(ServerSlot* slot, ServerOffers& offers);
+  void give_back_response(ServerSlot* slot, ServerOffers& offers);
+
+  bool prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet);
+  void prepare_range(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet);
+  void commit(const ServerPacket& packet, uint64_t ticket);
   void forget_cancel(uint64_t bit) {
     cancelled_mask_ &= ~bit;
     if (cancelled_mask_ == 0) due_ &= ~kCancels;
+  }
+  void forget_ranges(uint32_t index) {
+    ranges_.forget_slot(index);
+    if (ranges_.empty()) due_ &= ~kRanges;
   }
   uint8_t echo_flag() const { return (due_ & kMarked) != 0 ? wire::kEcnEcho : 0; }
   void owe_lost_answer(const wire::Header& header, uint64_t number) {
@@ -274,7 +304,7 @@ class TERN_API ServerSession {
   // Touched by every request: with heard_epoch and the 16 B that the endpoint keeps before it one cache line ...
   uint64_t response_mask_ = 0;   ///< slots whose packet 0 is to be sent
   uint64_t cancelled_mask_ = 0;  ///< slots whose cancel is to be acknowledged
-  uint64_t next_number_ = 1;
+  uint64_t next_number_;
   ServerSlot** slots_ = nullptr;  ///< the window, filled up with nulls to a power of two, so that ...
   uint32_t slot_mask_ = 0;        ///< ... this leads into it
   uint32_t due_ = 0;
@@ -289,13 +319,18 @@ class TERN_API ServerSession {
   uint32_t lost_request_number_ = 0;
   uint32_t lost_echo_ = 0;
   uint32_t path_echo_ = 0;
+  uint32_t path_reply_bytes_ = 0;  ///< payload of the reply that is due
+  uint32_t path_token_;
+  uint32_t session_token_;
+  uint8_t short_replies_left_ = kShortRepliesMax;
+  bool is_open_ = false;
   uint8_t window_;
   uint64_t heard_long_epoch_ = 0;
 
   // What a session that has one call at a time needs, in one piece with it.
   ServerSlot* first_slots_[kFirstSlots] = {};
   ServerSlot first_slot_;
-  std::vector<Range> ranges_;
+  RangeQueue ranges_;
 };
 
 // ---- The common case, inline ----
@@ -309,53 +344,15 @@ class TERN_API ServerSession {
   // The slot's next request number: so it is that slot which is meant.
   if (header.request_number() - slot->request_number != wire::kSlotsMax || header.shape() != kPlainRequest ||
       header.deadline_code() != wire::kNoDeadline || header.message_bytes() != payload_bytes ||
-      payload_bytes > payload_bytes_max_ || is_busy(*slot) || (due_ & kCancels) != 0) [[unlikely]] {
+      payload_bytes > payload_bytes_max_ || is_busy(*slot) || (due_ & (kCancels | kRanges)) != 0) [[unlikely]] {
     return nullptr;
   }
   received_.insert_next();
   slot->request_number = header.request_number();
-  slot->phase = ServerSlot::Phase::kRunning;
-  slot->is_failure = false;
+  move(slot, ServerSlot::Phase::kRunning);
   slot->echo = static_cast<uint32_t>(number);
   slot->received_ns = now_ns;
   return slot;
-}
-
-inline RequestVerdict ServerSession::classify(const wire::Header& header, uint32_t payload_bytes,
-                                              ServerSlot** slot_out) {
-  const uint32_t slot_index = header.request_number() & (wire::kSlotsMax - 1);
-  const uint64_t message_bytes = header.message_bytes();
-  const bool is_first = (header.flags() & wire::kFirst) != 0;
-  *slot_out = nullptr;
-  if (slot_index >= window_) [[unlikely]]
-    return RequestVerdict::kMalformed;
-  ServerSlot* slot = slots_[slot_index];
-  if (slot == nullptr) [[unlikely]] {
-    slot = make_slot(slot_index);
-    if (slot == nullptr) return RequestVerdict::kMalformed;
-  }
-  const bool is_short = is_first && payload_bytes == message_bytes && message_bytes <= payload_bytes_max_;
-  if (!is_short) [[unlikely]] {
-    const uint64_t offset = uint64_t{header.index()} * payload_bytes_max_;
-    if (message_bytes > wire::kMessageBytesMax || message_bytes <= payload_bytes_max_ || offset >= message_bytes ||
-        is_first != (header.index() == 0) ||
-        payload_bytes != (message_bytes - offset < payload_bytes_max_ ? message_bytes - offset : payload_bytes_max_)) {
-      return RequestVerdict::kMalformed;
-    }
-  }
-  const auto age = static_cast<int32_t>(header.request_number() - slot->request_number);
-  if (age > 0 && age != int32_t{wire::kSlotsMax}) [[unlikely]]
-    return RequestVerdict::kMalformed;
-  *slot_out = slot;
-  if (age > 0) [[likely]]
-    return is_short ? RequestVerdict::kShort : RequestVerdict::kLongFirst;
-  if (age < 0) return RequestVerdict::kStale;
-  if (slot->phase == ServerSlot::Phase::kReceiving && !is_short && message_bytes == slot->request_bytes &&
-      header.request_type() == slot->type && slot->assembly->window.is_within(header.index()) &&
-      !slot->assembly->window.contains(header.index())) {
-    return RequestVerdict::kLongMore;
-  }
-  return RequestVerdict::kAgain;
 }
 
 template <class Send, class Ticket>
@@ -377,7 +374,7 @@ template <class Send, class Ticket>
   uint64_t number = first;
   for (; mask != 0; mask &= mask - 1) {
     ServerSlot* slot = slots[std::countr_zero(mask)];
-    if (slot->is_failure) [[unlikely]]
+    if (slot->phase != ServerSlot::Phase::kResponded) [[unlikely]]
       break;
     const uint8_t hold_code = wire::encode_hold(now_ns - slot->received_ns);
     const uint32_t bytes = slot->response_bytes;
@@ -398,7 +395,8 @@ template <class Send, class Ticket>
 template <class Send, class Ticket>
 ServerSession::Turn ServerSession::transmit(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket,
                                             uint32_t& packets) {
-  const bool has_response = response_mask_ != 0 && !slots_[std::countr_zero(response_mask_)]->is_failure;
+  const bool has_response =
+      response_mask_ != 0 && slots_[std::countr_zero(response_mask_)]->phase == ServerSlot::Phase::kResponded;
   if (has_response && (due_ & kCancels) == 0) {
     const uint8_t flags = wire::kFirst | echo_flag();
     const uint32_t count = send_responses(flags, now_ns, credit_limit, send, ticket);
@@ -421,22 +419,6 @@ ServerSession::Turn ServerSession::transmit_other(uint64_t now_ns, uint8_t credi
   packets++;
   commit(packet, ticket());
   return Turn::kSent;
-}
-
-template <class F>
-bool ServerSession::on_report(const transport::Payload& payload, F&& finished) {
-  if (payload.bytes % 4 != 0 || payload.bytes > 4 * wire::kSlotsMax || payload.lease != nullptr) return false;
-  for (uint32_t i = 0; i < payload.bytes; i += 4) {
-    uint32_t number = 0;
-    for (uint32_t j = 0; j < 4; j++) number |= static_cast<uint32_t>(payload.data[i + j]) << (8 * j);
-    const uint32_t index = number & (wire::kSlotsMax - 1);
-    ServerSlot* slot = index < window_ ? slots_[index] : nullptr;
-    if (slot == nullptr || slot->request_number != number || slot->phase != ServerSlot::Phase::kResponded) continue;
-    slot->phase = ServerSlot::Phase::kIdle;
-    response_mask_ &= ~(uint64_t{1} << index);
-    finished(slot);
-  }
-  return true;
 }
 
 }  // namespace tern::session

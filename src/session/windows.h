@@ -10,11 +10,18 @@
 
 namespace tern::session {
 
+/// Added to the first number of each direction, which is random, so that none before it is negative.
+inline constexpr uint64_t kNumberBase = 1u << 24;
+
 /// The full count whose low 24 bits are `number24`, nearest to `near`.
 inline uint64_t expand_number(uint32_t number24, uint64_t near) {
   const auto difference = static_cast<int32_t>((number24 - static_cast<uint32_t>(near)) << 8) >> 8;
   return near + static_cast<int64_t>(difference);
 }
+
+/// Words of 64 packets in the bitmap of a credit return, at most: 4 MB of packets of 1 kB (clause 4.2.2). This
+/// version's servers send NumberWindow::kWords.
+inline constexpr uint32_t kCreditReturnWordsMax = 64;
 
 /// Response packets that one RFR may ask for (clause 5.4): what the server sends in one burst.
 inline constexpr uint32_t kRfrPacketsMax = 32;
@@ -86,7 +93,9 @@ class NumberWindow {
   static constexpr uint32_t kSpan = 256;
   static constexpr size_t kWords = kSpan / 64;
 
-  /// Full counts start at 1; 0 never travels.
+  /// `first`: the sender's first number, in full.
+  explicit NumberWindow(uint64_t first = 1) : largest_(first - 1), settled_(first - 1) {}
+
   uint64_t largest() const { return largest_; }
   /// No honest sender is further ahead of what has arrived: it would have lost so many packets without an answer.
   static constexpr uint64_t kAheadMax = 65536;
@@ -146,8 +155,8 @@ class NumberWindow {
     for (uint64_t i = 1; i <= steps && i <= kRingWords; i++) bits_[(largest_ / 64 + i) % kRingWords] = 0;
     largest_ = full;
   }
-  uint64_t largest_ = 0;
-  mutable uint64_t settled_ = 0;  ///< all from here, exclusive, to largest_ have arrived; bits_ ends here
+  uint64_t largest_;
+  mutable uint64_t settled_;  ///< all from here, exclusive, to largest_ have arrived; bits_ ends here
   mutable uint64_t bits_[kRingWords] = {};
 };
 

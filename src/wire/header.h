@@ -3,9 +3,9 @@
 //
 // Three little-endian 64-bit words, so that a header is built and read in registers:
 //
-//   word 0   kind 4 | version 4 | flags 8 | length 16 | session 22 | generation 10
+//   word 0   kind 4 | version 4 | flags 8 | length 16 | session key 32
 //   word 1   number 24 | hold 8 (server; 0 from the client) | request number 32
-//   word 2   client: index-or-deadline 21 | request type 12 | message size 31
+//   word 2   client: index-or-deadline 21 | request type 12 | message size or token 31
 //            server: echo 24 | credit limit 8 | message size or index 31 | reserved 1
 //
 // What demultiplexing needs comes first (all of word 0 and the number); the rest may later be
@@ -22,15 +22,12 @@
 namespace tern::wire {
 
 inline constexpr size_t kHeaderBytes = 24;
-inline constexpr uint8_t kVersion = 1;
+inline constexpr uint8_t kVersion = 2;
 inline constexpr size_t kPacketBytesMax = 65535;      ///< `length` has 16 bits
 inline constexpr size_t kMessageBytesMax = 1u << 30;  ///< clause 2.6: 1 GiB
 inline constexpr size_t kPayloadBytesMin = 512;       ///< clause 2.7: of a full packet, so that an index fits 21 bits
 inline constexpr size_t kPayloadBytesMax = 65536;     ///< of a packet that travels by reference
 inline constexpr uint32_t kRequestTypes = 4096;
-inline constexpr uint32_t kSessionIndexBits = 22;
-inline constexpr uint32_t kSessionIndexMask = (1u << kSessionIndexBits) - 1;
-inline constexpr uint32_t kGenerationMask = (1u << 10) - 1;
 inline constexpr uint32_t kNumberMask = (1u << 24) - 1;
 inline constexpr uint32_t kTokenMask = (1u << 31) - 1;  ///< tokens travel in the size field
 inline constexpr uint32_t kIndexMask = (1u << 21) - 1;
@@ -45,11 +42,11 @@ enum class Kind : uint8_t {
   kProbe = 3,       ///< where is my response?
   kCancel = 4,      ///< the request has ended early at the client
   kReport = 5,      ///< which requests are finished: request numbers in the payload
-  kPathProbe = 6,   ///< full-MTU; opens the session
+  kPathProbe = 6,   ///< header only, then full-MTU; opens the session
   kResponse = 8,    ///< data of a response
   kCr = 9,          ///< credit return: acknowledges packet numbers
   kCancelled = 10,  ///< acknowledges kCancel: this request number will never run (again)
-  kPathReply = 11,  ///< full-MTU answer to kPathProbe
+  kPathReply = 11,  ///< answer of the same length to kPathProbe
 };
 inline constexpr bool is_known(uint8_t kind) { return kind < 16 && ((1u << kind) & 0b0000'1111'0111'1110u) != 0; }
 inline constexpr bool is_from_client(Kind kind) { return static_cast<uint8_t>(kind) < 8; }
@@ -86,9 +83,8 @@ struct Header {
   /// Kind, version and flags, for one comparison with shape_of().
   uint16_t shape() const { return static_cast<uint16_t>(w0); }
   uint16_t length() const { return static_cast<uint16_t>(w0 >> 16); }
-  /// Index and generation of the receiver's session, in one comparable word.
+  /// The receiver's name for the session: random.
   uint32_t session_key() const { return static_cast<uint32_t>(w0 >> 32); }
-  uint32_t session_index() const { return session_key() & kSessionIndexMask; }
   uint32_t number() const { return w1 & kNumberMask; }
   uint32_t request_number() const { return static_cast<uint32_t>(w1 >> 32); }
   // client
@@ -96,6 +92,8 @@ struct Header {
   uint32_t deadline_code() const { return w2 & kIndexMask; }
   uint32_t request_type() const { return (w2 >> 21) & (kRequestTypes - 1); }
   uint32_t message_bytes() const { return static_cast<uint32_t>(w2 >> 33); }
+  /// Of probe, cancel, report and path probe: what proves that the client has sent it (clause 3.9).
+  uint32_t token() const { return message_bytes(); }
   // server
   uint8_t hold_code() const { return static_cast<uint8_t>(w1 >> 24); }
   uint32_t echo() const { return w2 & kNumberMask; }
@@ -111,10 +109,6 @@ struct Header {
          static_cast<uint64_t>(extra_flags) << 8;
   }
 };
-
-inline constexpr uint32_t session_key(uint32_t index, uint32_t generation) {
-  return (index & kSessionIndexMask) | generation << kSessionIndexBits;
-}
 
 /// The length stays 0 until the transport, which knows how the payload travels, fills it in.
 inline Header client_header(Kind kind, uint8_t flags, uint32_t session_key, uint32_t number, uint32_t request_number,

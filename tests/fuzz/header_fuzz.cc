@@ -17,7 +17,7 @@ void check_header(const std::byte* bytes, const Header& h) {
   std::byte back[kHeaderBytes];
   store_header(back, h);
   require(std::memcmp(bytes, back, kHeaderBytes) == 0);
-  require(h.session_index() <= kSessionIndexMask && h.number() <= kNumberMask && h.echo() <= kNumberMask);
+  require(h.number() <= kNumberMask && h.echo() <= kNumberMask);
   require(h.index() <= kIndexMask && h.request_type() < kRequestTypes && h.message_bytes() <= 0x7fffffffu);
   require(h.size_or_index() <= 0x7fffffffu);
   const uint64_t left_ns = decode_time_left(h.deadline_code());

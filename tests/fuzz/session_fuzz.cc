@@ -10,6 +10,7 @@
 
 #include "session/client_session.h"
 #include "session/server_session.h"
+#include "unit/session/session_parts.h"
 
 namespace {
 
@@ -20,15 +21,9 @@ constexpr uint32_t kPayloadMax = 32;
 constexpr uint8_t kWindow = 4;
 constexpr uint32_t kFirstCount = 5;
 
-detail::Buffer* make_buffer(uint32_t bytes) {
-  void* memory = nullptr;
-  if (posix_memalign(&memory, alignof(detail::Buffer), sizeof(detail::Buffer) + bytes) != 0) std::abort();
-  auto* buffer = new (memory) detail::Buffer{};
-  std::memset(static_cast<void*>(buffer->data()), 0x33, bytes);
-  buffer->length_bytes = bytes;
-  buffer->capacity_bytes = bytes;
-  return buffer;
-}
+constexpr uint32_t kPathToken = 77, kSessionToken = 99;
+
+detail::Buffer* new_buffer(uint32_t bytes) { return make_buffer(bytes).release(); }
 
 class Input {
  public:
@@ -58,6 +53,9 @@ class Target {
     server_terms.remote_key = 7;
     server_terms.payload_bytes_max = kPayloadMax;
     server_terms.first_request_count = kFirstCount;
+    server_terms.path_token = kPathToken;
+    server_terms.session_token = kSessionToken;
+    offers_.room_bytes = 4096;
     server_ = std::make_unique<ServerSession>(server_terms, server_pools_);
   }
   ~Target() {
@@ -68,9 +66,8 @@ class Target {
     }
     client_.reset();
     if (client_pools_.response_packets_free != 64) std::abort();
-    for (uint32_t i = 0; i < kWindow; i++) {
-      if (server_->slot(i) != nullptr) end(server_->slot(i));
-    }
+    server_->end_all(offers_);
+    if (offers_.arriving_bytes != 0) std::abort();
   }
 
   void step(Input& in) {
@@ -85,10 +82,13 @@ class Target {
         return pump(in);
       case 3:
         if (client_->state() == ClientSession::State::kConnecting)
-          return client_->on_accepted(9, kPayloadMax, kWindow, 1 + op / 8, now_);
-        if (client_->state() == ClientSession::State::kProbing) client_->path_probe(now_);
+          return client_->on_accepted({9, kPayloadMax, kWindow, static_cast<uint8_t>(1 + op / 8), 1, kPathToken}, now_);
+        if (client_->state() == ClientSession::State::kProbing && client_->may_probe_path()) {
+          const auto probe = client_->path_probe(now_);
+          to_server_.push_back({probe.header, std::vector<std::byte>(probe.payload_bytes)});
+        }
         if (client_->state() == ClientSession::State::kOpen && client_->has_free_slot()) {
-          ClientSlot* slot = client_->begin(make_buffer(in.byte()), make_buffer(in.byte()), in.byte());
+          ClientSlot* slot = client_->begin(new_buffer(in.byte()), new_buffer(in.byte()), in.byte());
           slot->deadline_ns = op / 8 % 4 == 0 ? now_ + 1'000'000 : UINT64_MAX;
         }
         return;
@@ -103,7 +103,7 @@ class Target {
           const uint32_t bytes = in.byte() * 4;
           if (bytes > 900) return server_->fail(slot, wire::FailureCode::kApplication, 1);
           std::free(slot->response);
-          slot->response = make_buffer(bytes);
+          slot->response = new_buffer(bytes);
           slot->response_bytes = bytes;
           server_->respond(slot);
         }
@@ -151,8 +151,10 @@ class Target {
       packet.header = wire::server_header(static_cast<wire::Kind>(8 + kind % 4), flags, 7, number, request, in.byte(),
                                           in.byte(), in.byte(), size);
     } else {
+      const uint32_t token = kind % 6 == 5 && kind < 128 ? kPathToken : kSessionToken;
+      const bool has_token = kind % 6 >= 2 && shape % 16 != 1;
       packet.header = wire::client_header(static_cast<wire::Kind>(1 + kind % 6), flags, 9, number, request,
-                                          in.byte() % 32, 3, size);
+                                          in.byte() % 32, 3, has_token ? token : size);
     }
     return packet;
   }
@@ -209,71 +211,10 @@ class Target {
         return server_->owe_credit_return(now_);
       }
     }
-    const uint64_t number = server_->admit(header);
-    if (number == 0) return;
-    if (header.kind() == wire::Kind::kRequest) return request_to_server(header, payload, number);
-    server_->note(number);
-    switch (header.kind()) {
-      case wire::Kind::kRfr:
-        server_->on_rfr(header, number, now_);
-        break;
-      case wire::Kind::kProbe:
-        if (ServerSlot * lost; !server_->on_probe(header, number, now_, &lost) && lost != nullptr) {
-          end(lost);
-          server_->begin(lost, header, number, now_);
-          server_->fail(lost, wire::FailureCode::kLost, 0);
-        }
-        break;
-      case wire::Kind::kCancel:
-        if (ServerSlot* slot = server_->on_cancel(header, number, now_)) end(slot);
-        break;
-      case wire::Kind::kReport:
-        server_->on_report(payload, [](ServerSlot* slot) {
-          std::free(slot->response);
-          slot->response = nullptr;
-        });
-        break;
-      case wire::Kind::kPathProbe:
-        server_->on_path_probe(header, payload.bytes, number);
-        break;
-      default:
-        break;
-    }
-  }
-  void request_to_server(const wire::Header& header, const transport::Payload& payload, uint64_t number) {
-    ServerSlot* slot = nullptr;
-    const RequestVerdict verdict = server_->classify(header, payload.bytes, &slot);
-    const bool is_new = verdict == RequestVerdict::kShort || verdict == RequestVerdict::kLongFirst;
-    if (is_new && ServerSession::is_busy(*slot)) end(slot);
-    switch (verdict) {
-      case RequestVerdict::kMalformed:
-        return;
-      case RequestVerdict::kStale:
-        server_->note(number);
-        return server_->owe_credit_return(now_);
-      case RequestVerdict::kAgain:
-        server_->note(number);
-        return server_->answer_again(slot, number, now_);
-      case RequestVerdict::kShort:
-        server_->begin(slot, header, number, now_);
-        server_->note(number);
-        return server_->owe_credit_return(now_);
-      case RequestVerdict::kLongFirst:
-        if (header.message_bytes() > 4096) {
-          server_->begin(slot, header, number, now_);
-          server_->note(number);
-          return server_->fail(slot, wire::FailureCode::kTooLarge, 0);
-        }
-        if (!server_->begin_long(slot, header, number, now_, make_buffer(header.message_bytes()))) std::abort();
-        break;
-      case RequestVerdict::kLongMore:
-        break;
-    }
-    const auto placed = server_->place(slot, header, payload, number, now_);
-    if (placed == ServerSession::Placed::kLeaseLost) return;
-    server_->note(number);
-    server_->owe_credit_return(now_);
-    if (placed == ServerSession::Placed::kComplete) std::free(server_->take_assembled(slot));
+    const ServerVerdict verdict = server_->on_packet(header, payload, now_, offers_);
+    if (verdict.was_assembled) offers_.arriving_bytes -= verdict.started->request_bytes;
+    BufferDeleter()(verdict.message);
+    if (verdict.started != nullptr) server_->owe_credit_return(now_);
   }
   void pump(Input& in) {
     const auto queue = [](std::deque<Packet>& to) {
@@ -310,16 +251,9 @@ class Target {
     std::free(slot->request);
     std::free(slot->response);
   }
-  void end(ServerSlot* slot) {
-    detail::Buffer* assembled = nullptr;
-    server_->end_slot(slot, &assembled);
-    std::free(assembled);
-    std::free(slot->response);
-    slot->response = nullptr;
-  }
-
   ClientPools client_pools_;
   ServerPools server_pools_;
+  HeapOffers offers_;
   std::unique_ptr<ClientSession> client_;
   std::unique_ptr<ServerSession> server_;
   std::deque<Packet> to_server_, to_client_;

@@ -1,5 +1,8 @@
 // The two ends of a session against each other: every order of events in small worlds, and long random walks in larger
-// ones. TERN_MODEL_LONG=1 explores with larger budgets; TERN_MODEL_SEED=n walks that one seed and prints its steps.
+// ones. A world is explored with more and more surprises (a drop, a timeout, a refused send, ...) until it has taken
+// its budget of states; what was exhausted is printed. TERN_MODEL_STATES=n: that budget for each world (5 million of
+// them are within an hour of CPU time for all together). TERN_MODEL_SEED=n walks that one seed and prints its steps;
+// TERN_MODEL_WALKS=n: so many walks.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -16,18 +19,39 @@
 namespace tern::model {
 namespace {
 
-bool is_long_run() { return std::getenv("TERN_MODEL_LONG") != nullptr; }
+uint64_t option(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
 
 struct Action {
-  enum class Kind : uint8_t { kDeliver, kDeliverHeld, kDeliverTwice, kDeliverTorn, kDrop, kTick, kAnswer, kCancel };
+  enum class Kind : uint8_t {
+    kDeliver,
+    kDeliverHeld,
+    kDeliverRefused,
+    kDeliverTwice,
+    kDeliverTorn,
+    kDrop,
+    kTick,
+    kPause,
+    kAnswer,
+    kCancel
+  };
   Kind kind;
   uint32_t index;
 };
 
 const char* name_of(Action::Kind kind) {
-  static constexpr const char* kNames[] = {
-      "deliver",    "deliver and hold the answer", "deliver a copy of", "deliver torn", "drop", "tick", "answer call",
-      "cancel call"};
+  static constexpr const char* kNames[] = {"deliver",
+                                           "deliver and hold the answer",
+                                           "deliver and refuse the answer",
+                                           "deliver a copy of",
+                                           "deliver torn",
+                                           "drop",
+                                           "tick",
+                                           "pause",
+                                           "answer call",
+                                           "cancel call"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -50,17 +74,21 @@ void on_abort(int) {
 void apply(World& world, const Action& action) {
   switch (action.kind) {
     case Action::Kind::kDeliver:
-      return world.deliver(action.index, false, false, false);
+      return world.deliver(action.index, false, World::Delivery::kWhole);
     case Action::Kind::kDeliverHeld:
-      return world.deliver(action.index, false, false, true);
+      return world.deliver(action.index, false, World::Delivery::kHeld);
+    case Action::Kind::kDeliverRefused:
+      return world.deliver(action.index, false, World::Delivery::kRefused);
     case Action::Kind::kDeliverTwice:
-      return world.deliver(action.index, true, false, false);
+      return world.deliver(action.index, true, World::Delivery::kWhole);
     case Action::Kind::kDeliverTorn:
-      return world.deliver(action.index, false, true, false);
+      return world.deliver(action.index, false, World::Delivery::kTorn);
     case Action::Kind::kDrop:
       return world.drop(action.index);
     case Action::Kind::kTick:
       return world.tick();
+    case Action::Kind::kPause:
+      return world.pause();
     case Action::Kind::kAnswer:
       return world.answer(action.index);
     case Action::Kind::kCancel:
@@ -82,12 +110,13 @@ void print_path(const WorldOptions& options, const std::vector<Action>& path) {
   World world(options);
   for (const Action& action : path) {
     const bool is_call = action.kind == Action::Kind::kAnswer || action.kind == Action::Kind::kCancel;
+    const bool is_time = action.kind == Action::Kind::kTick || action.kind == Action::Kind::kPause;
     std::fprintf(stderr, "  %s %s\n", name_of(action.kind),
-                 is_call                              ? std::to_string(action.index).c_str()
-                 : action.kind == Action::Kind::kTick ? ""
-                                                      : describe(world.in_flight()[action.index]).c_str());
+                 is_call   ? std::to_string(action.index).c_str()
+                 : is_time ? ""
+                           : describe(world.in_flight()[action.index]).c_str());
     apply(world, action);
-    if (action.kind == Action::Kind::kTick) {
+    if (is_time) {
       std::fprintf(stderr, "    now %llu us\n", static_cast<unsigned long long>(world.now_ns() / 1000));
     }
   }
@@ -107,13 +136,21 @@ class Explorer {
   }
 
   /// `surprises`: how many times something may go otherwise than the next packet in any order, or an answer: a drop, a
-  /// duplicate, a lost lease, a delayed answer, a timeout, a cancel.
-  void run(uint32_t surprises) {
+  /// duplicate, a lost lease, a delayed or refused answer, a timeout, a pause, a cancel. False: `states_max` was
+  /// reached before all was seen, or something is wrong.
+  bool run(uint32_t surprises, size_t states_max) {
     g_path.clear();
+    seen_.clear();
+    ends_ = 0;
+    states_max_ = states_max;
     visit(std::make_unique<World>(options_), surprises);
-    std::printf("             %zu states, %llu ends\n", seen_.size(), static_cast<unsigned long long>(ends_));
+    const bool is_exhausted = seen_.size() < states_max_;
+    std::printf("             %u surprises: %zu states, %llu ends, %s\n", surprises, seen_.size(),
+                static_cast<unsigned long long>(ends_), is_exhausted ? "exhausted" : "cut off");
+    return is_exhausted && !has_failed_;
   }
   size_t states() const { return seen_.size(); }
+  bool has_failed() const { return has_failed_; }
 
  private:
   static constexpr uint32_t kHealStepsMax = 400;
@@ -136,6 +173,7 @@ class Explorer {
       }
       add(Action::Kind::kDeliver, i, 0);
       add(Action::Kind::kDeliverHeld, i, 1);
+      add(Action::Kind::kDeliverRefused, i, 1);
       add(Action::Kind::kDeliverTwice, i, 1);
       if (World::can_be_torn(packets[i])) add(Action::Kind::kDeliverTorn, i, 1);
       add(Action::Kind::kDrop, i, 1);
@@ -144,7 +182,10 @@ class Explorer {
       if (world.can_answer(call)) add(Action::Kind::kAnswer, call, 0);
       if (world.can_cancel(call)) add(Action::Kind::kCancel, call, 1);
     }
-    if (!world.is_over()) add(Action::Kind::kTick, 0, 1);
+    if (!world.is_over()) {
+      add(Action::Kind::kTick, 0, 1);
+      add(Action::Kind::kPause, 0, 1);
+    }
     return result;
   }
 
@@ -156,7 +197,7 @@ class Explorer {
       return;
     }
     for (const Choice& choice : all) {
-      if (has_failed_) return;
+      if (has_failed_ || seen_.size() >= states_max_) return;
       if (world == nullptr) {
         world = std::make_unique<World>(options_);
         for (const Action& action : g_path) apply(*world, action);
@@ -181,6 +222,7 @@ class Explorer {
 
   WorldOptions options_;
   std::unordered_set<uint64_t> seen_;
+  size_t states_max_ = 0;
   uint64_t ends_ = 0;
   bool has_failed_ = false;
 };
@@ -188,8 +230,7 @@ class Explorer {
 struct Scenario {
   const char* name;
   WorldOptions options;
-  uint32_t surprises;       ///< in the ordinary run
-  uint32_t surprises_long;  ///< with TERN_MODEL_LONG
+  uint32_t surprises_min;  ///< exhausted by every run, whatever the budget
 };
 
 void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
@@ -203,34 +244,55 @@ WorldOptions world_of(uint8_t window, std::vector<uint8_t> credits, std::vector<
   return options;
 }
 
-// Sizes with 4-byte packets: 4 is one packet, 8 two, 11 three.
+WorldOptions opening(WorldOptions options) {
+  options.opens_in_the_world = true;
+  return options;
+}
+
+// Sizes with 4-byte packets: 4 is one packet, 8 two, 11 three. The cheapest first, in states of their least run.
 const Scenario kScenarios[] = {
-    {"one_short_call", world_of(1, {1}, {{4, 3}}), 3, 4},
-    {"one_slow_call", world_of(1, {1}, {{4, 3, true}}), 2, 3},
-    {"empty_messages", world_of(1, {1}, {{0, 0}, {0, 0}}), 2, 3},
-    {"a_slot_reused", world_of(1, {1}, {{4, 3}, {2, 4}}), 3, 4},
-    {"a_slot_reused_three_times", world_of(1, {1}, {{4, 3, true}, {2, 4, true}, {1, 1}}), 1, 2},
-    {"refused", world_of(1, {1}, {{4, 3, false, true}, {8, 3, true, true}}), 2, 3},
-    {"a_deadline", world_of(1, {1}, {{4, 3, true, false, 12'000'000}, {4, 3}}), 2, 3},
-    {"a_request_of_two_packets", world_of(1, {2}, {{8, 3}}), 1, 2},
-    {"a_request_of_three_packets", world_of(1, {3}, {{11, 3, true}}), 0, 1},
-    {"a_response_of_two_packets", world_of(1, {1}, {{4, 8}}), 3, 4},
-    {"a_response_of_three_packets", world_of(1, {2}, {{4, 11}}), 2, 3},
-    {"three_packets_both_ways_one_credit", world_of(1, {1}, {{11, 11}}), 2, 3},
-    {"two_slots", world_of(2, {2}, {{4, 3}, {2, 4}}), 1, 2},
-    {"two_slots_one_credit", world_of(2, {1}, {{4, 3, true}, {2, 4}, {3, 3}}), 0, 1},
-    {"limits_that_change", world_of(2, {3, 1, 2}, {{8, 3}, {4, 8}}), 0, 1},
-    {"short_and_long_share_credits", world_of(2, {2}, {{8, 8}, {4, 3, true}}), 0, 1},
+    {"one_short_call", world_of(1, {1}, {{4, 3}}), 2},
+    {"one_slow_call", world_of(1, {1}, {{4, 3, true}}), 2},
+    {"opening", opening(world_of(1, {1}, {{4, 3}})), 2},
+    {"opening_a_wide_window", opening(world_of(9, {1}, {{4, 3}})), 1},
+    {"no_room", world_of(1, {1}, {{8, 3, false, false, true}, {4, 3, false, false, true}}), 2},
+    {"empty_messages", world_of(1, {1}, {{0, 0}, {0, 0}}), 2},
+    {"a_slot_reused", world_of(1, {1}, {{4, 3}, {2, 4}}), 2},
+    {"a_response_of_two_packets", world_of(1, {1}, {{4, 8}}), 2},
+    {"refused", world_of(1, {1}, {{4, 3, false, true}, {8, 3, true, true}}), 2},
+    {"a_deadline", world_of(1, {1}, {{4, 3, true, false, false, 12'000'000}, {4, 3}}), 2},
+    {"a_busy_slot_given_up", world_of(1, {1}, {{8, 8, true, false, false, 12'000'000}, {4, 8}}), 1},
+    {"a_slot_reused_three_times", world_of(1, {1}, {{4, 3, true}, {2, 4, true}, {1, 1}}), 1},
+    {"a_request_of_two_packets", world_of(1, {2}, {{8, 3}}), 1},
+    {"a_response_of_three_packets", world_of(1, {2}, {{4, 11}}), 2},
+    {"three_packets_both_ways_one_credit", world_of(1, {1}, {{11, 11}}), 2},
+    {"two_slots_one_credit", world_of(2, {1}, {{4, 3, true}, {2, 4}, {3, 3}}), 0},
+    {"limits_that_change", world_of(2, {3, 1, 2}, {{8, 3}, {4, 8}}), 0},
+    {"short_and_long_share_credits", world_of(2, {2}, {{8, 8}, {4, 3, true}}), 0},
+    {"a_request_of_three_packets", world_of(1, {3}, {{11, 3, true}}), 0},
+    {"two_slots", world_of(2, {2}, {{4, 3}, {2, 4}}), 1},
 };
 
 class SessionModel : public testing::TestWithParam<Scenario> {};
 
 TEST_P(SessionModel, every_order_of_events) {
   std::signal(SIGABRT, on_abort);
+  std::signal(SIGSEGV, on_abort);
+  constexpr uint32_t kSurprisesMax = 12;
+  const uint64_t budget = option("TERN_MODEL_STATES", 20'000);
   Explorer explorer(GetParam().options);
-  explorer.run(is_long_run() ? GetParam().surprises_long : GetParam().surprises);
-  RecordProperty("states", std::to_string(explorer.states()));
-  EXPECT_GT(explorer.states(), 80u);  // the world did not stop early
+  size_t states = 0;
+  for (uint32_t surprises = 0; surprises <= kSurprisesMax && states < budget; surprises++) {
+    const bool must = surprises <= GetParam().surprises_min;
+    const bool is_exhausted = explorer.run(surprises, must ? SIZE_MAX : budget - states);
+    states += explorer.states();
+    ASSERT_FALSE(explorer.has_failed());
+    if (must) {
+      ASSERT_TRUE(is_exhausted);
+    }
+  }
+  RecordProperty("states", std::to_string(states));
+  EXPECT_GT(states, 80u);  // the world did not stop early
 }
 
 INSTANTIATE_TEST_SUITE_P(worlds, SessionModel, testing::ValuesIn(kScenarios),
@@ -254,10 +316,11 @@ class Walk {
     options.downlink_packets = static_cast<uint32_t>(below(2) * (1 + below(32)));
     options.marks_one_in = static_cast<uint32_t>(below(2) * (1 + below(8)));
     options.delivery_ns = below(2) * below(5000);
+    options.opens_in_the_world = below(4) == 0;
     options.first_request_count = below(2) != 0 ? 0x3fffff0 : static_cast<uint32_t>(below(1u << 26));
     for (uint64_t i = 10 + below(40); i > 0; i--) {
       options.calls.push_back({static_cast<uint32_t>(size()), static_cast<uint32_t>(size()), below(3) == 0,
-                               below(8) == 0, below(8) == 0 ? 1 + below(30'000'000) : 0});
+                               below(8) == 0, below(16) == 0, below(8) == 0 ? 1 + below(30'000'000) : 0});
     }
     return options;
   }
@@ -265,7 +328,9 @@ class Walk {
   /// False: a promise was broken, or healing did not help.
   bool run(World& world, bool is_loud) {
     const uint64_t drops = below(2) * below(200), duplicates = below(2) * below(200), torn = below(2) * below(100),
-                   held = below(2) * below(400), reorders = below(2) * below(500), cancels = below(2) * below(10);
+                   held = below(2) * below(400), refused = below(2) * below(200),
+                   pauses = below(4) == 0 ? below(100) : 0, reorders = below(2) * below(500),
+                   cancels = below(2) * below(10);
     for (uint32_t step = 0; step < 4000 && world.error().empty() && !world.is_over(); step++) {
       Action action{Action::Kind::kTick, 0};
       const size_t running = pick_call(world, &World::can_answer), open = pick_call(world, &World::can_cancel);
@@ -280,10 +345,16 @@ class Walk {
                   : below(1000) < duplicates          ? Action::Kind::kDeliverTwice
                   : can_be_torn && below(1000) < torn ? Action::Kind::kDeliverTorn
                   : below(1000) < held                ? Action::Kind::kDeliverHeld
+                  : below(1000) < refused             ? Action::Kind::kDeliverRefused
                                                       : Action::Kind::kDeliver,
                   static_cast<uint32_t>(index)};
       }
-      if (is_loud) std::fprintf(stderr, "%5u %s %u\n", step, name_of(action.kind), action.index);
+      if (action.kind == Action::Kind::kTick && below(1000) < pauses) action.kind = Action::Kind::kPause;
+      if (is_loud) {
+        const bool is_of_packet = action.kind < Action::Kind::kTick;
+        std::fprintf(stderr, "%5u %s %u %s\n", step, name_of(action.kind), action.index,
+                     is_of_packet ? describe(world.in_flight()[action.index]).c_str() : "");
+      }
       apply(world, action);
     }
     return world.heal(20'000) && world.error().empty();
@@ -322,7 +393,7 @@ TEST(SessionModelWalk, random_faults_then_healing) {
   std::signal(SIGABRT, on_walk_abort);
   const char* one = std::getenv("TERN_MODEL_SEED");
   const uint64_t first = one != nullptr ? std::strtoull(one, nullptr, 10) : 1;
-  const uint64_t count = one != nullptr ? 1 : is_long_run() ? 50'000 : 5'000;
+  const uint64_t count = one != nullptr ? 1 : option("TERN_MODEL_WALKS", 5'000);
   uint64_t packets = 0;
   for (uint64_t seed = first; seed < first + count; seed++) {
     g_seed = seed;

@@ -16,23 +16,12 @@
 
 #include "session/client_session.h"
 #include "session/server_session.h"
+#include "unit/session/session_parts.h"
 
 namespace tern::model {
 
-/// A message buffer of malloc's, so that AddressSanitizer guards its exact size.
-struct BufferDeleter {
-  void operator()(detail::Buffer* buffer) const { std::free(buffer); }
-};
-using OwnedBuffer = std::unique_ptr<detail::Buffer, BufferDeleter>;
-
-inline OwnedBuffer make_buffer(uint32_t bytes) {
-  void* memory = nullptr;
-  if (posix_memalign(&memory, alignof(detail::Buffer), sizeof(detail::Buffer) + bytes) != 0) std::abort();
-  auto* buffer = new (memory) detail::Buffer{};
-  buffer->length_bytes = bytes;
-  buffer->capacity_bytes = bytes;
-  return OwnedBuffer(buffer);
-}
+using session::BufferDeleter;
+using session::OwnedBuffer;
 
 inline uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -44,6 +33,7 @@ struct CallPlan {
   uint32_t response_bytes = 0;
   bool answers_later = false;  ///< the handler returns unanswered; World::answer() answers
   bool fails = false;          ///< it answers with Request::fail
+  bool is_refused = false;     ///< the server has no room for it, or no handler
   uint64_t time_left_ns = 0;   ///< until its deadline, from its begin; 0: none
 };
 
@@ -58,6 +48,8 @@ struct WorldOptions {
   uint64_t delivery_ns = 0;                  ///< how far a delivery moves the clock
   uint32_t first_request_count = 0x3fffffe;  ///< request numbers wrap within the run
   uint32_t marks_one_in = 0;                 ///< of the client's packets, about; 0: none meets a congestion mark
+  uint32_t first_number = 0xfffffe;          ///< of both sides: packet numbers wrap within the run
+  bool opens_in_the_world = false;           ///< path probes may be lost, too
   std::vector<CallPlan> calls;
 };
 
@@ -86,25 +78,19 @@ class World {
     pools_.response_packets_free = static_cast<int32_t>(options.response_packets);
     pools_.response_share = session::ResponseShare({options.downlink_packets, 1});
     session::ClientTerms client_terms;
-    client_terms.local_key = 7;
+    client_terms.local_key = kClientKey;
+    client_terms.first_number = options.first_number;
     client_terms.window = options.window;
     client_terms.bulk_packets = options.bulk_packets;
     client_ = std::make_unique<session::ClientSession>(client_terms, pools_);
-    session::ServerTerms server_terms;
-    server_terms.local_key = 9;
-    server_terms.remote_key = 7;
-    server_terms.payload_bytes_max = options.payload_bytes_max;
-    server_terms.window = options.window;
-    server_terms.first_request_count = options.first_request_count;
-    server_ = std::make_unique<session::ServerSession>(server_terms, server_pools_);
     for (const CallPlan& plan : options.calls) calls_.emplace_back().plan = plan;
-    open();
+    shake_hands(options.first_number);
     pump_client();
+    if (options.opens_in_the_world) return;
+    while (client_->state() != session::ClientSession::State::kOpen) deliver(0, false, Delivery::kWhole);
   }
   ~World() {
-    for (uint32_t i = 0; i < options_.window; i++) {
-      if (server_->slot(i) != nullptr) end_server_slot(server_->slot(i));
-    }
+    server_->end_all(offers_);
     client_.reset();
     if (pools_.response_packets_free != static_cast<int32_t>(options_.response_packets)) std::abort();
     if (pools_.response_share.responses() != 0) std::abort();
@@ -112,14 +98,20 @@ class World {
 
   // -- What may happen --
 
-  /// The other side receives a packet in flight; `keep`: a copy stays in flight; `is_torn`: it came by reference and
-  /// its lease was lost; `is_held`: what it causes to be sent waits for the next event of that side.
-  void deliver(size_t index, bool keep, bool is_torn, bool is_held) {
+  enum class Delivery : uint8_t {
+    kWhole,
+    kTorn,     ///< it came by reference and its lease was lost
+    kHeld,     ///< what it causes to be sent waits for the next event of that side
+    kRefused,  ///< what it causes to be sent is refused by the transport
+  };
+  /// The other side receives a packet in flight; `keep`: a copy stays in flight.
+  void deliver(size_t index, bool keep, Delivery how) {
     now_ns_ += options_.delivery_ns;
     const Packet packet = in_flight_[index];
     if (!keep) in_flight_.erase(in_flight_.begin() + static_cast<ptrdiff_t>(index));
     std::vector<std::byte> bytes = packet.payload;
     wire::Header header = packet.header;
+    const bool is_torn = how == Delivery::kTorn;
     if (is_torn) std::fill(bytes.begin(), bytes.end(), std::byte{0xee});
     const std::atomic<uint32_t> lease{2};
     bytes.reserve(1);  // data() is no null
@@ -130,15 +122,17 @@ class World {
       header.set_length_and_flags(0, header.flags() | wire::kByReference);
     }
     uint64_t& history = packet.to_server ? server_history_ : client_history_;
-    history = mix(mix(mix(history, packet.hash), now_ns_), is_torn * 2u + is_held);
+    history = mix(mix(mix(history, packet.hash), now_ns_), static_cast<uint64_t>(how));
+    refuses_sends_ = how == Delivery::kRefused;
     if (packet.to_server) {
       payload.is_marked = options_.marks_one_in != 0 && packet.hash % options_.marks_one_in == 0;
       server_receives(header, payload);
-      if (!is_held) pump_server();
+      if (how != Delivery::kHeld) pump_server();
     } else {
       client_receives(header, payload);
-      if (!is_held) pump_client();
+      if (how != Delivery::kHeld) pump_client();
     }
+    refuses_sends_ = false;
     check();
   }
   static bool can_be_torn(const Packet& packet) {
@@ -147,14 +141,9 @@ class World {
   }
   void drop(size_t index) { in_flight_.erase(in_flight_.begin() + static_cast<ptrdiff_t>(index)); }
   /// Time passes until the client asked to be looked at.
-  void tick() {
-    now_ns_ = next_tick_ns_ == UINT64_MAX ? now_ns_ + 1'000'000 : std::max(now_ns_ + 1, next_tick_ns_);
-    client_history_ = mix(mix(client_history_, 0x71c4), now_ns_);
-    server_history_ = mix(mix(server_history_, 0x71c4), now_ns_);
-    pump_client();
-    pump_server();
-    check();
-  }
+  void tick() { pass(next_tick_ns_ == UINT64_MAX ? now_ns_ + 1'000'000 : std::max(now_ns_ + 1, next_tick_ns_)); }
+  /// Neither side looks for a while, which is longer than a timeout: either has paused.
+  void pause() { pass(now_ns_ + kPauseNs); }
   bool can_answer(size_t call) const { return calls_[call].is_running; }
   void answer(size_t call) {
     server_history_ = mix(mix(server_history_, 0xa05), call * 1000003 + now_ns_);
@@ -177,7 +166,7 @@ class World {
       size_t running = 0;
       while (running < calls_.size() && !can_answer(running)) running++;
       if (!in_flight_.empty()) {
-        deliver(0, false, false, false);
+        deliver(0, false, Delivery::kWhole);
       } else if (running < calls_.size()) {
         answer(running);
       } else if (is_over()) {
@@ -225,25 +214,84 @@ class World {
     }
     return true;
   }
-  void open() {
-    client_->on_accepted(9, options_.payload_bytes_max, options_.window, options_.start_credits, now_ns_);
-    const wire::Header probe = client_->path_probe(now_ns_);
-    server_->note(server_->admit(probe));
-    server_->on_path_probe(probe, options_.payload_bytes_max, probe.number());
-    wire::Header reply;
-    const auto keep = [&](const wire::Header& header, const std::byte*, uint32_t, detail::Buffer*) {
-      reply = header;
-      return true;
-    };
-    uint32_t packets = 0;
-    server_->transmit(
-        now_ns_, options_.start_credits, keep, [&] { return ++ticket_; }, packets);
-    if (!client_->on_path_reply(reply, options_.payload_bytes_max, now_ns_)) std::abort();
+  static constexpr uint32_t kClientKey = 7;
+  static constexpr uint64_t kPauseNs = 40'000'000;
+
+  /// What the endpoint of the server offers.
+  class Offers final : public session::ServerOffers {
+   public:
+    explicit Offers(World& world) : world_(world) {}
+    Room room_for(const wire::Header& request, bool) override {
+      const Call* call = world_.call_of(request.request_number());
+      if (call == nullptr) {
+        world_.fail("memory is wanted for a request that nobody made");
+      } else if (call->plan.is_refused) {
+        return {nullptr, wire::FailureCode::kTooLarge};
+      }
+      return {session::make_buffer(request.message_bytes()).release(), {}};
+    }
+    void take_back_room(detail::Buffer* buffer, uint32_t, bool) override { BufferDeleter()(buffer); }
+    void take_back_response(detail::Buffer* response, uint64_t) override { BufferDeleter()(response); }
+    void abandon(void* call) override { static_cast<Call*>(call)->is_running = false; }
+
+   private:
+    World& world_;
+  };
+
+  void pass(uint64_t until_ns) {
+    now_ns_ = until_ns;
+    client_history_ = mix(mix(client_history_, 0x71c4), now_ns_);
+    server_history_ = mix(mix(server_history_, 0x71c4), now_ns_);
+    wants_path_probe_ = true;
+    pump_client();
+    pump_server();
+    check();
+  }
+  /// The handshake of the Nexuses, the first time and when the data address has not answered.
+  void shake_hands(uint32_t first_client_number) {
+    handshakes_++;
+    server_history_ = mix(server_history_, 0x5a4e);
+    if (server_ != nullptr) server_->end_all(offers_);
+    session::ServerTerms terms;
+    terms.local_key = server_key();
+    terms.remote_key = kClientKey;
+    terms.payload_bytes_max = options_.payload_bytes_max;
+    terms.window = options_.window;
+    terms.first_request_count = options_.first_request_count;
+    terms.first_client_number = first_client_number;
+    terms.first_number = first_number_of(handshakes_);
+    terms.path_token = 100 + handshakes_;
+    terms.session_token = 200 + handshakes_;
+    server_ = std::make_unique<session::ServerSession>(terms, server_pools_);
+    client_->on_accepted({terms.local_key, terms.payload_bytes_max, terms.window, options_.start_credits,
+                          terms.first_number, terms.path_token},
+                         now_ns_);
+    wants_path_probe_ = true;
+  }
+  /// Random in earnest: those of two handshakes are far apart.
+  uint32_t first_number_of(uint32_t handshake) const {
+    return (options_.first_number + (handshake - 1) * 0x300000) & wire::kNumberMask;
+  }
+  uint32_t server_key() const { return 8 + handshakes_; }
+  /// What an endpoint does for a session that is not open.
+  void probe_path() {
+    if (client_->state() != session::ClientSession::State::kProbing || !wants_path_probe_) return;
+    wants_path_probe_ = false;
+    if (!client_->may_probe_path()) {
+      const uint32_t first_number = first_number_of(handshakes_ + 1);
+      client_->start_over(first_number);
+      shake_hands(first_number);
+    }
+    const auto probe = client_->path_probe(now_ns_);
+    const std::vector<std::byte> payload(probe.payload_bytes);
+    if (!refuses_sends_) send(true, probe.header, payload.data(), probe.payload_bytes);
+    next_tick_ns_ = now_ns_ + 1'000'000;
   }
   void send(bool to_server, const wire::Header& header, const std::byte* payload, uint32_t bytes) {
     Packet packet{to_server, header, {payload, payload + bytes}, to_server};
     for (uint64_t word : {header.w0, header.w1, header.w2}) packet.hash = mix(packet.hash, word);
     for (std::byte byte : packet.payload) packet.hash = mix(packet.hash, static_cast<uint64_t>(byte));
+    if (!to_server) newest_server_number_ = header.number();
     in_flight_.push_back(std::move(packet));
     packets_sent_++;
   }
@@ -263,10 +311,11 @@ class World {
   }
   bool begin_calls() {
     bool has_begun = false;
+    if (client_->state() != session::ClientSession::State::kOpen) return false;
     while (next_call_ < calls_.size() && client_->has_free_slot()) {
       Call& call = calls_[next_call_++];
-      call.request = make_buffer(call.plan.request_bytes);
-      call.response = make_buffer(call.plan.response_bytes);
+      call.request = session::make_buffer(call.plan.request_bytes);
+      call.response = session::make_buffer(call.plan.response_bytes);
       ClientSlot* slot = client_->try_begin(call.request.get(), call.response.get(), 5);
       if (slot == nullptr) slot = client_->begin(call.request.get(), call.response.get(), 5);
       if (slot == nullptr) std::abort();
@@ -282,10 +331,13 @@ class World {
   }
   /// Everything that an iteration of the client's loop does after its packets.
   void pump_client() {
+    probe_path();
+    if (client_->state() != session::ClientSession::State::kOpen) return;
     for (uint32_t round = 0;; round++) {
       bool has_moved = begin_calls();
       uint32_t data_packets = 0;
       const auto send_it = [&](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
+        if (refuses_sends_) return false;
         const wire::Kind kind = header.kind();
         const bool needs_credit = kind == wire::Kind::kRequest || kind == wire::Kind::kRfr;
         // One turn may send several; it counts them at its end.
@@ -321,6 +373,10 @@ class World {
         end_call_early(*call_of(slot->request_number), Code::kDeadline);
         has_moved = true;
       }
+      if (refuses_sends_) {
+        next_tick_ns_ = now_ns_ + 1'000;  // it tries again
+        return;
+      }
       if (!has_moved && !client_->wants_to_send()) return;
       if (!has_moved && round > 0) return;  // it wants to, but may not now
       if (round > 100) return fail("the client sends without end at one moment");
@@ -339,13 +395,18 @@ class World {
     call.finishes++;
     call.code = code;
     if (call.finishes > 1) fail("a call finished twice");
-    if (code == Code::kOk && call.plan.fails) fail("a refused call was answered");
+    if (code == Code::kOk && (call.plan.fails || call.plan.is_refused)) fail("a refused call was answered");
     if (code == Code::kOk && call.runs != 1) fail("a call was answered that no handler saw");
     if (code == Code::kOk && call.response->length_bytes != call.plan.response_bytes)
       fail("a response of a wrong size");
     if (code == Code::kOk && !has_content(*call.response, call.request_number, true)) fail("wrong response bytes");
     call.request.reset();
     call.response.reset();
+  }
+  /// Of a session before the handshake that began anew, or overtaken by more packets than a client remembers.
+  bool is_late(const wire::Header& header) const {
+    const uint32_t behind = (newest_server_number_ - header.number()) & wire::kNumberMask;
+    return handshakes_ > 1 || behind >= session::NumberWindow::kSpan;
   }
   void client_receives(const wire::Header& header, const transport::Payload& payload) {
     session::ClientVerdict verdict;
@@ -365,9 +426,15 @@ class World {
       case wire::Kind::kCancelled:
         verdict = client_->on_cancelled(header, now_ns_);
         break;
+      case wire::Kind::kPathReply:
+        wants_path_probe_ =
+            client_->on_path_reply(header, payload.bytes, now_ns_) == session::ClientSession::PathVerdict::kAnswered;
+        break;
       default:
         fail("the server sent what only clients send");
     }
+    if (verdict.drop == session::Drop::kUnproven && !is_late(header))
+      fail("the client takes the server for a stranger");
     if (verdict.drop == session::Drop::kMalformed) fail("the client takes the server's packet for malformed");
     if (verdict.finished != nullptr) {
       Call& call = *call_of(verdict.finished->request_number);
@@ -383,91 +450,58 @@ class World {
   // -- The server's side --
 
   void server_receives(const wire::Header& header, const transport::Payload& payload) {
-    if (header.kind() == wire::Kind::kRequest && !payload.is_marked) {
+    if (header.session_key() != server_key()) return;  // of a session before the handshake that began anew
+    if (header.kind() == wire::Kind::kRequest && !payload.is_marked && payload.lease == nullptr) {
       if (ServerSlot* slot = server_->try_begin(header, payload.bytes, now_ns_)) {
         slot->deadline_code = wire::kNoDeadline;
-        OwnedBuffer copy = make_buffer(payload.bytes);
-        std::memcpy(copy->data(), payload.data, payload.bytes);
-        free_response(slot);
-        run_handler(slot, std::move(copy));
+        run_handler(slot, copy_of(payload));
         if (slot->phase == ServerSlot::Phase::kRunning) server_->defer(slot);
         return;
       }
     }
-    const uint64_t number = server_->admit(header);
-    if (number == 0) return;
-    if (payload.is_marked && header.kind() != wire::Kind::kReport) {
-      server_->note_mark();
-      owes_echo_ = true;
+    const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
+    const ServerSlot* slot = index < options_.window ? server_->slot(index) : nullptr;
+    const bool was_at_rest =
+        slot != nullptr && slot->phase == ServerSlot::Phase::kIdle && slot->request_number == header.request_number();
+    if (header.kind() == wire::Kind::kRequest && slot != nullptr && session::ServerSession::is_busy(*slot) &&
+        header.request_number() == slot->request_number + wire::kSlotsMax) {
+      fail("a slot is taken again before its request has ended");
     }
-    if (header.kind() == wire::Kind::kRequest) return server_receives_request(header, payload, number);
-    server_->note(number);
-    switch (header.kind()) {
-      case wire::Kind::kRfr:
-        server_->on_rfr(header, number, now_ns_);
+    const bool was_received = server_->has_received(header);
+    const session::ServerVerdict verdict = server_->on_packet(header, payload, now_ns_, offers_);
+    const bool is_accepted = !was_received && server_->has_received(header);
+    const bool is_answered = header.kind() != wire::Kind::kReport && header.kind() != wire::Kind::kPathProbe;
+    if (is_accepted && payload.is_marked && is_answered) owes_echo_ = true;
+    switch (verdict.drop) {
+      case session::Drop::kMalformed:
+        // A late probe for a call that has ended meanwhile. That nobody else is told so shows in what becomes of the
+        // calls.
+        if (header.kind() != wire::Kind::kProbe || !was_at_rest)
+          fail("the server takes the client's packet for malformed");
         break;
-      case wire::Kind::kProbe:
-        if (ServerSlot * lost; !server_->on_probe(header, number, now_ns_, &lost)) {
-          // Late: the call has ended meanwhile. That nobody else is told so shows in what becomes of the calls.
-          const bool is_late = lost != nullptr && lost->phase == ServerSlot::Phase::kIdle &&
-                               lost->request_number == header.request_number();
-          if (!is_late) return fail("a request was acknowledged that is not whole");
-          server_->begin(lost, header, number, now_ns_);
-          server_->fail(lost, wire::FailureCode::kLost, 0);
-        }
+      case session::Drop::kUnproven:
+        if (header.kind() != wire::Kind::kRfr) fail("the server takes the client for a stranger");  // one that is late
         break;
-      case wire::Kind::kCancel:
-        if (ServerSlot* slot = server_->on_cancel(header, number, now_ns_)) end_server_slot(slot);
-        break;
-      case wire::Kind::kReport:
-        if (!server_->on_report(payload, [](ServerSlot* slot) { free_response(slot); })) fail("a malformed report");
+      case session::Drop::kNoMemory:
+        fail("the server has no memory");
         break;
       default:
-        fail("the client sent what only servers send");
+        break;
+    }
+    if (verdict.started != nullptr) {
+      run_handler(verdict.started, verdict.message != nullptr ? OwnedBuffer(verdict.message) : copy_of(payload));
     }
   }
-  void server_receives_request(const wire::Header& header, const transport::Payload& payload, uint64_t number) {
-    using session::RequestVerdict;
-    ServerSlot* slot = nullptr;
-    const auto request_verdict = server_->classify(header, payload.bytes, &slot);
-    const bool is_new = request_verdict == RequestVerdict::kShort || request_verdict == RequestVerdict::kLongFirst;
-    if (is_new && session::ServerSession::is_busy(*slot)) fail("a slot was taken again before its request had ended");
-    switch (request_verdict) {
-      case RequestVerdict::kMalformed:
-        return fail("the server takes the client's packet for malformed");
-      case RequestVerdict::kStale:
-        server_->note(number);
-        return server_->owe_credit_return(now_ns_);
-      case RequestVerdict::kAgain:
-        server_->note(number);
-        return server_->answer_again(slot, number, now_ns_);
-      case RequestVerdict::kShort: {
-        OwnedBuffer copy = make_buffer(payload.bytes);
-        if (!payload.copy_to(copy->data())) return;
-        free_response(slot);
-        server_->begin(slot, header, number, now_ns_);
-        server_->note(number);
-        return run_handler(slot, std::move(copy));
-      }
-      case RequestVerdict::kLongFirst: {
-        OwnedBuffer buffer = make_buffer(header.message_bytes());
-        free_response(slot);
-        if (!server_->begin_long(slot, header, number, now_ns_, buffer.get())) std::abort();
-        buffer.release();
-        break;
-      }
-      case RequestVerdict::kLongMore:
-        break;
-    }
-    const auto placed = server_->place(slot, header, payload, number, now_ns_);
-    if (placed == session::ServerSession::Placed::kLeaseLost) return;
-    server_->note(number);
-    if (placed == session::ServerSession::Placed::kMore) return server_->owe_credit_return(now_ns_);
-    run_handler(slot, OwnedBuffer(server_->take_assembled(slot)));
+  static OwnedBuffer copy_of(const transport::Payload& payload) {
+    OwnedBuffer copy = session::make_buffer(payload.bytes);
+    std::memcpy(copy->data(), payload.data, payload.bytes);
+    return copy;
   }
   void run_handler(ServerSlot* slot, OwnedBuffer request) {
     Call* call = call_of(slot->request_number);
     if (call == nullptr) return fail("a handler ran for a request that nobody made");
+    free_response(slot);
+    if (call->plan.is_refused) return server_->fail(slot, wire::FailureCode::kUnknownType, 0);
     if (++call->runs > 1) return fail("a handler ran twice for one request");
     if (call->slot_is_released) return fail("a handler started after the client had been told that it never would");
     if (request->length_bytes != call->plan.request_bytes) fail("a request of a wrong size");
@@ -487,7 +521,7 @@ class World {
     if (slot->call != &call) return fail("a handler answers for a slot that has moved on");
     call.is_running = false;
     if (call.plan.fails) return server_->fail(slot, wire::FailureCode::kApplication, 77);
-    slot->response = make_buffer(call.plan.response_bytes).release();
+    slot->response = session::make_buffer(call.plan.response_bytes).release();
     slot->response_bytes = call.plan.response_bytes;
     for (uint32_t i = 0; i < slot->response_bytes; i++) {
       slot->response->data()[i] = content(call.request_number, true, i);
@@ -498,21 +532,16 @@ class World {
     BufferDeleter()(slot->response);
     slot->response = nullptr;
   }
-  void end_server_slot(ServerSlot* slot) {
-    if (slot->call != nullptr) static_cast<Call*>(slot->call)->is_running = false;
-    detail::Buffer* assembled = nullptr;
-    server_->end_slot(slot, &assembled);
-    BufferDeleter()(assembled);
-    free_response(slot);
-  }
   void pump_server() {
     bool has_echoed = false, has_answered = false;  // in this turn
     const auto send_it = [&](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
+      if (refuses_sends_) return false;
       const bool is_echo = (header.flags() & wire::kEcnEcho) != 0;
       if (is_echo && !owes_echo_) fail("a mark that no packet met is echoed");
       has_echoed |= is_echo;
       has_answered |= header.kind() != wire::Kind::kCancelled;
-      send(false, header, data, bytes);
+      const std::vector<std::byte> any(bytes);
+      send(false, header, data != nullptr ? data : any.data(), bytes);
       return true;
     };
     while (server_->wants_to_send()) {
@@ -530,6 +559,7 @@ class World {
   WorldOptions options_;
   session::ClientPools pools_;
   session::ServerPools server_pools_;
+  Offers offers_{*this};
   std::unique_ptr<session::ClientSession> client_;
   std::unique_ptr<session::ServerSession> server_;
   std::vector<Packet> in_flight_;
@@ -538,7 +568,11 @@ class World {
   uint64_t now_ns_ = 1'000'000'000;
   uint64_t next_tick_ns_ = UINT64_MAX;
   uint64_t ticket_ = 0;
-  bool owes_echo_ = false;  ///< the server has had a mark and not said so
+  uint32_t handshakes_ = 0;
+  uint32_t newest_server_number_ = 0;
+  bool wants_path_probe_ = false;
+  bool refuses_sends_ = false;  ///< during one event
+  bool owes_echo_ = false;      ///< the server has had a mark and not said so
   uint64_t answers_ = 0;
   uint64_t packets_sent_ = 0;
   uint64_t client_history_ = 1;

@@ -13,6 +13,8 @@ using wire::Kind;
 constexpr uint32_t kPayloadMax = 100;
 constexpr uint64_t kMs = 1'000'000;
 constexpr uint32_t kFirstCount = 1000;
+constexpr uint32_t kPathToken = 0x7654321;
+constexpr uint32_t kSessionToken = 0x1234567;
 
 class ClientSessionTest : public testing::Test {
  protected:
@@ -30,10 +32,24 @@ class ClientSessionTest : public testing::Test {
   void open(uint8_t credits = 8, ClientTerms terms = {}) {
     credits_ = credits;
     make(terms);
-    session_->on_accepted(9, kPayloadMax, terms.window, credits, now_);
-    session_->path_probe(now_);
-    ASSERT_TRUE(session_->on_path_reply(
-        server_header(Kind::kPathReply, wire::kNoEcho, kFirstCount << wire::kSlotBits, 0, 0), kPayloadMax, now_));
+    accept(terms.window, credits);
+    prove_path();
+  }
+  void accept(uint8_t window = 8, uint8_t credits = 8) {
+    session_->on_accepted({9, kPayloadMax, window, credits, 1, kPathToken}, now_);
+  }
+  void prove_path() {
+    for (const uint32_t bytes : {0u, kPayloadMax}) {
+      const auto probe = session_->path_probe(now_);
+      EXPECT_EQ(probe.payload_bytes, bytes);
+      EXPECT_EQ(path_reply(probe.header.number(), bytes), bytes == 0 ? PathVerdict::kAnswered : PathVerdict::kOpened);
+    }
+  }
+  using PathVerdict = ClientSession::PathVerdict;
+  PathVerdict path_reply(uint32_t echo, uint32_t payload_bytes, uint8_t flags = 0) {
+    return session_->on_path_reply(
+        server_header(Kind::kPathReply, flags, kFirstCount << wire::kSlotBits, echo, kSessionToken), payload_bytes,
+        now_);
   }
   ClientSlot* begin(uint32_t request_bytes = 10, uint32_t response_bytes = 10, uint64_t deadline_ns = UINT64_MAX) {
     requests_.push_back(make_buffer(request_bytes));
@@ -124,35 +140,80 @@ TEST_F(ClientSessionTest, nothing_is_accepted_before_the_session_is_open) {
   ClientSlot nobody;
   nobody.request_number = kFirstCount << 6;
   for (int phase = 0; phase < 2; phase++) {
-    EXPECT_EQ(respond(&nobody, 1, 4, 4).drop, Drop::kStale);
+    EXPECT_EQ(respond(&nobody, 1, 4, 4).drop, Drop::kUnproven);
     EXPECT_EQ(credit(1).drop, Drop::kMalformed);
     EXPECT_EQ(session_->on_cancelled(server_header(Kind::kCancelled, wire::kNoEcho, 64, 0, 0), now_).drop,
               Drop::kStale);
     EXPECT_FALSE(session_->has_free_slot() && session_->state() == ClientSession::State::kOpen);
     EXPECT_EQ(session_->busy_mask(), 0u);
     EXPECT_FALSE(session_->wants_to_send());
-    session_->on_accepted(9, kPayloadMax, 8, 1, now_);
+    accept(8, 1);
   }
 }
 
 TEST_F(ClientSessionTest, opens_with_a_full_reply_only) {
   make();
-  EXPECT_FALSE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), 0, now_));
-  session_->on_accepted(9, kPayloadMax, 8, 4, now_);
-  const wire::Header probe = session_->path_probe(now_);
-  EXPECT_EQ(probe.kind(), Kind::kPathProbe);
-  EXPECT_EQ(probe.message_bytes(), kPayloadMax);
-  EXPECT_FALSE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), kPayloadMax - 1, now_));
-  EXPECT_TRUE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), kPayloadMax, now_));
-  EXPECT_FALSE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), kPayloadMax, now_));
+  EXPECT_EQ(path_reply(1, 0), PathVerdict::kDropped);
+  accept();
+  const auto first = session_->path_probe(now_);
+  EXPECT_EQ(first.header.kind(), Kind::kPathProbe);
+  EXPECT_EQ(first.header.token(), kPathToken);
+  EXPECT_EQ(first.payload_bytes, 0u);
+  EXPECT_EQ(path_reply(1, kPayloadMax), PathVerdict::kDropped);  // not asked for yet
+  EXPECT_EQ(path_reply(1, 0), PathVerdict::kAnswered);
+  const auto full = session_->path_probe(now_);
+  EXPECT_EQ(full.header.token(), kSessionToken);
+  EXPECT_EQ(full.header.request_number(), kFirstCount << wire::kSlotBits);
+  EXPECT_EQ(full.payload_bytes, kPayloadMax);
+  EXPECT_EQ(path_reply(2, kPayloadMax - 1), PathVerdict::kDropped);
+  EXPECT_EQ(path_reply(2, kPayloadMax), PathVerdict::kOpened);
+  EXPECT_EQ(path_reply(2, kPayloadMax), PathVerdict::kDropped);
   EXPECT_TRUE(session_->has_free_slot());
+}
+
+TEST_F(ClientSessionTest, path_replies_that_echo_no_probe_have_no_effect) {
+  make();
+  accept();
+  session_->path_probe(now_);
+  for (const uint32_t echo : {0u, 2u, 1u << 20, wire::kNumberMask}) {
+    EXPECT_EQ(path_reply(echo, 0), PathVerdict::kDropped);
+  }
+  EXPECT_EQ(path_reply(1, 0, wire::kNoEcho), PathVerdict::kDropped);
+  server_number_ += 1u << 20;
+  EXPECT_EQ(path_reply(1, 0), PathVerdict::kDropped);  // nor is that the server's next number
+  server_number_ = 0;
+  EXPECT_EQ(path_reply(1, 0), PathVerdict::kAnswered);
+}
+
+TEST_F(ClientSessionTest, an_address_gets_three_headers_until_it_answers_and_then_the_handshake_begins_anew) {
+  make();
+  accept();
+  for (uint32_t i = 1; i <= 3; i++) {
+    EXPECT_TRUE(session_->may_probe_path());
+    const auto probe = session_->path_probe(now_);
+    EXPECT_EQ(probe.payload_bytes, 0u);
+    EXPECT_EQ(probe.header.number(), i);
+  }
+  EXPECT_FALSE(session_->may_probe_path());
+  session_->start_over(0xfffffe);
+  EXPECT_EQ(session_->state(), ClientSession::State::kConnecting);
+  EXPECT_EQ(path_reply(3, 0), PathVerdict::kDropped);
+  server_number_ = 0;
+  accept();
+  EXPECT_EQ(session_->path_probe(now_).header.number(), 0xfffffeu);
+  EXPECT_EQ(path_reply(3, 0), PathVerdict::kDropped);  // of the time before
+  server_number_ = 0;
+  EXPECT_EQ(path_reply(0xfffffe, 0), PathVerdict::kAnswered);
+  for (int i = 0; i < 100; i++) EXPECT_TRUE(session_->may_probe_path());
 }
 
 TEST_F(ClientSessionTest, many_path_probes_before_the_answer) {
   make();
-  session_->on_accepted(9, kPayloadMax, 8, 4, now_);
-  for (uint32_t i = 1; i <= 100; i++) EXPECT_EQ(session_->path_probe(now_).number(), i);
-  EXPECT_TRUE(session_->on_path_reply(server_header(Kind::kPathReply, 0, 0, 1, 0), kPayloadMax, now_));
+  accept();
+  session_->path_probe(now_);
+  EXPECT_EQ(path_reply(1, 0), PathVerdict::kAnswered);
+  for (uint32_t i = 2; i <= 100; i++) EXPECT_EQ(session_->path_probe(now_).header.number(), i);
+  EXPECT_EQ(path_reply(50, kPayloadMax), PathVerdict::kOpened);
   begin();
   EXPECT_EQ(sent().at(0).header.number(), 101u);
 }
@@ -213,14 +274,14 @@ TEST_F(ClientSessionTest, response_of_a_past_a_future_and_no_slot_is_stale) {
   ClientSlot other;
   for (uint32_t number : {slot->request_number - 64, slot->request_number + 64, slot->request_number + 1, 63u}) {
     other.request_number = number;
-    EXPECT_EQ(respond(&other, 1, 4, 4).drop, Drop::kStale) << number;
+    EXPECT_EQ(respond(&other, 2, 4, 4).drop, Drop::kStale) << number;  // a late answer to what was sent
   }
   EXPECT_EQ(slot->phase, Phase::kSending);
 }
 
 TEST_F(ClientSessionTest, response_before_the_request_left_is_malformed) {
   open();
-  EXPECT_EQ(respond(begin(), 1, 4, 4).drop, Drop::kMalformed);
+  EXPECT_EQ(respond(begin(), 1, 4, 4).drop, Drop::kUnproven);
 }
 
 TEST_F(ClientSessionTest, duplicate_response_is_stale) {
@@ -369,11 +430,13 @@ TEST_F(ClientSessionTest, malformed_and_stale_credit_returns) {
   begin();
   const uint32_t number = sent()[0].header.number();
   EXPECT_EQ(on_credit(server_header(Kind::kCr, 0, 0, number, 0), bytes_of(7)).drop, Drop::kMalformed);
-  EXPECT_EQ(on_credit(server_header(Kind::kCr, 0, 0, number, 0), bytes_of(40)).drop, Drop::kMalformed);
-  EXPECT_EQ(on_credit(server_header(Kind::kCr, wire::kNoEcho, 0, number, 0), bytes_of(8)).drop, Drop::kMalformed);
+  EXPECT_EQ(on_credit(server_header(Kind::kCr, 0, 0, number, 0), bytes_of(8 * kCreditReturnWordsMax + 8)).drop,
+            Drop::kMalformed);
+  EXPECT_EQ(on_credit(server_header(Kind::kCr, wire::kNoEcho, 0, number, 0), bytes_of(8)).drop, Drop::kUnproven);
   EXPECT_EQ(session_->on_credit_return(server_header(Kind::kCr, 0, 0, number, 0), torn(bytes_of(8)), now_).drop,
             Drop::kMalformed);
-  EXPECT_EQ(credit(number + 300).drop, Drop::kStale);
+  EXPECT_EQ(credit(number + 300).drop, Drop::kUnproven);
+  EXPECT_EQ(credit(number - 10).drop, Drop::kUnproven);
   EXPECT_EQ(credit(number + 1).drop, Drop::kNone);  // never sent: says nothing of ours
   EXPECT_EQ(session_->packets_in_flight(), 1u);
   // A damaged number has put the server's window ahead by one: what it says of our packet counts all the same.

@@ -1,5 +1,7 @@
 #include "session/server_session.h"
 
+#include <functional>
+
 #include <gtest/gtest.h>
 
 #include "unit/session/session_parts.h"
@@ -14,24 +16,38 @@ constexpr uint32_t kPayloadMax = 100;
 constexpr uint32_t kFirst = 1000 << wire::kSlotBits;  ///< request number of slot 0
 constexpr uint8_t kLimit = 5;
 
+constexpr uint32_t kPathToken = 0x7654321;
+constexpr uint32_t kSessionToken = 0x1234567;
+
 class ServerSessionTest : public testing::Test {
  protected:
   ServerSessionTest() {
+    make();
+    prove_path();
+  }
+  ~ServerSessionTest() override {
+    session_->end_all(offers_);
+    session_.reset();
+    EXPECT_EQ(pools_.slots.taken(), 0u);
+    EXPECT_EQ(pools_.assemblies.taken(), 0u);
+    EXPECT_EQ(offers_.arriving_bytes, 0u);
+  }
+
+  void make(uint8_t window = 4) {
     ServerTerms terms;
     terms.local_key = 9;
     terms.remote_key = 7;
     terms.payload_bytes_max = kPayloadMax;
-    terms.window = 4;
+    terms.window = window;
     terms.first_request_count = 1000;
+    terms.path_token = kPathToken;
+    terms.session_token = kSessionToken;
     session_ = std::make_unique<ServerSession>(terms, pools_);
+    client_number_ = server_number_ = 0;
   }
-  ~ServerSessionTest() override {
-    for (uint32_t i = 0; i < session_->window(); i++) {
-      if (session_->slot(i) != nullptr) end(session_->slot(i));
-    }
-    session_.reset();
-    EXPECT_EQ(pools_.slots.taken(), 0u);
-    EXPECT_EQ(pools_.assemblies.taken(), 0u);
+  void prove_path() {
+    receive(path_probe(kSessionToken, kFirst), kPayloadMax);
+    EXPECT_EQ(sent().size(), 1u);
   }
 
   wire::Header client_header(Kind kind, uint32_t request_number, uint32_t index = 0, uint32_t size = 0,
@@ -43,37 +59,38 @@ class ServerSessionTest : public testing::Test {
     return client_header(Kind::kRequest, request_number, index == 0 ? deadline : index, bytes,
                          index == 0 ? wire::kFirst : 0);
   }
-  RequestVerdict classify(const wire::Header& header, uint32_t payload_bytes) {
-    ServerSlot* slot = nullptr;
-    const RequestVerdict verdict = session_->classify(header, payload_bytes, &slot);
-    EXPECT_EQ(slot == nullptr, verdict == RequestVerdict::kMalformed);
+  wire::Header probe(uint32_t request_number, bool is_delivered = false) {
+    return client_header(Kind::kProbe, request_number, is_delivered ? 1 : 0, kSessionToken);
+  }
+  wire::Header path_probe(uint32_t token, uint32_t request_number = 0) {
+    return client_header(Kind::kPathProbe, request_number, 0, token);
+  }
+  ServerVerdict receive(const wire::Header& header, const transport::Payload& payload) {
+    const ServerVerdict verdict = session_->on_packet(header, payload, now_, offers_);
     session_->check_invariants();
     return verdict;
   }
+  ServerVerdict receive(const wire::Header& header, uint32_t payload_bytes = 0) {
+    const auto bytes = bytes_of(payload_bytes);
+    return receive(header, {bytes.data(), payload_bytes, nullptr, 0});
+  }
+  Drop drop_of(const wire::Header& header, uint32_t payload_bytes) { return receive(header, payload_bytes).drop; }
+  /// Nothing but a counter.
+  void expect_no_effect(const wire::Header& header, uint32_t payload_bytes, Drop why) {
+    EXPECT_EQ(drop_of(header, payload_bytes), why);
+    EXPECT_TRUE(sent().empty());
+    client_number_--;  // so it is not remembered either
+  }
   ServerSlot* begin(uint32_t request_number, uint32_t bytes = 10) {
-    const auto header = request(request_number, bytes);
-    ServerSlot* slot = nullptr;
-    EXPECT_EQ(session_->classify(header, bytes, &slot), RequestVerdict::kShort);
-    const uint64_t number = session_->admit(header);
-    EXPECT_NE(number, 0u);
-    session_->begin(slot, header, number, now_);
-    session_->note(number);
-    session_->check_invariants();
-    return slot;
+    const ServerVerdict verdict = receive(request(request_number, bytes), bytes);
+    EXPECT_NE(verdict.started, nullptr);
+    return verdict.started;
   }
   void respond(ServerSlot* slot, uint32_t bytes) {
     BufferDeleter()(slot->response);
     slot->response = make_buffer(bytes).release();
     slot->response_bytes = bytes;
     session_->respond(slot);
-    session_->check_invariants();
-  }
-  void end(ServerSlot* slot) {
-    detail::Buffer* assembled = nullptr;
-    session_->end_slot(slot, &assembled);
-    BufferDeleter()(assembled);
-    BufferDeleter()(slot->response);
-    slot->response = nullptr;
     session_->check_invariants();
   }
   std::vector<TestPacket> sent() {
@@ -93,16 +110,28 @@ class ServerSessionTest : public testing::Test {
     session_->check_invariants();
     return result;
   }
-  ServerSlot* cancel(uint32_t request_number) {
-    const auto header = client_header(Kind::kCancel, request_number);
-    return session_->on_cancel(header, receive(header), now_);
+  wire::Header only_answer() {
+    const auto packets = sent();
+    EXPECT_EQ(packets.size(), 1u);
+    return packets.empty() ? wire::Header{} : packets[0].header;
   }
-  uint64_t receive(const wire::Header& header) {
-    const uint64_t number = session_->admit(header);
-    if (number != 0) session_->note(number);
-    return number;
+  void cancel(uint32_t request_number) { receive(client_header(Kind::kCancel, request_number, 0, kSessionToken)); }
+  ServerVerdict report(const std::vector<std::byte>& numbers) {
+    return receive(client_header(Kind::kReport, 0, 0, kSessionToken),
+                   {numbers.data(), static_cast<uint32_t>(numbers.size()), nullptr, 0});
+  }
+  static std::vector<std::byte> numbers(std::initializer_list<uint32_t> request_numbers) {
+    std::vector<std::byte> bytes;
+    for (uint32_t number : request_numbers) {
+      for (int i = 0; i < 4; i++) bytes.push_back(static_cast<std::byte>(number >> (8 * i)));
+    }
+    return bytes;
+  }
+  bool ask(uint32_t request_number, uint32_t index, uint32_t count) {
+    return receive(client_header(Kind::kRfr, request_number, index, count)).drop == Drop::kNone;
   }
 
+  HeapOffers offers_;
   ServerPools pools_;
   std::unique_ptr<ServerSession> session_;
   uint64_t now_ = 5'000'000;
@@ -133,79 +162,85 @@ TEST_F(ServerSessionTest, short_request_is_answered_with_its_number_echoed_and_t
 }
 
 TEST_F(ServerSessionTest, malformed_requests) {
-  EXPECT_EQ(classify(request(kFirst | 4, 10), 10), RequestVerdict::kMalformed);  // no such slot
-  EXPECT_EQ(classify(request(kFirst, 10), 9), RequestVerdict::kMalformed);
-  EXPECT_EQ(classify(request(kFirst, 10), 11), RequestVerdict::kMalformed);
-  EXPECT_EQ(classify(request(kFirst, 101), 101), RequestVerdict::kMalformed);  // longer than a packet
-  EXPECT_EQ(classify(request(kFirst, 150), 99), RequestVerdict::kMalformed);
-  EXPECT_EQ(classify(request(kFirst, 150, 1), 51), RequestVerdict::kMalformed);
-  EXPECT_EQ(classify(request(kFirst, 150, 2), 100), RequestVerdict::kMalformed);
-  EXPECT_EQ(classify(request(kFirst, 0x7fffffff), 100), RequestVerdict::kMalformed);
-  EXPECT_EQ(classify(client_header(Kind::kRequest, kFirst, 0, 150, 0), 100),
-            RequestVerdict::kMalformed);  // 0 unflagged
-  EXPECT_EQ(classify(request(kFirst, 150, 1), 50), RequestVerdict::kLongFirst);
+  expect_no_effect(request(kFirst | 4, 10), 10, Drop::kUnproven);  // no such slot
+  expect_no_effect(request(kFirst, 10), 9, Drop::kMalformed);
+  expect_no_effect(request(kFirst, 10), 11, Drop::kMalformed);
+  expect_no_effect(request(kFirst, 101), 101, Drop::kMalformed);  // longer than a packet
+  expect_no_effect(request(kFirst, 150), 99, Drop::kMalformed);
+  expect_no_effect(request(kFirst, 150, 1), 51, Drop::kMalformed);
+  expect_no_effect(request(kFirst, 150, 2), 100, Drop::kMalformed);
+  expect_no_effect(request(kFirst, 0x7fffffff), 100, Drop::kMalformed);
+  expect_no_effect(client_header(Kind::kRequest, kFirst, 0, 150, 0), 100, Drop::kMalformed);  // 0 unflagged
+  EXPECT_EQ(session_->slot(0), nullptr);
+  EXPECT_TRUE(receive(request(kFirst, 150, 1), 50).is_part);
 }
 
 TEST_F(ServerSessionTest, request_of_the_past_the_present_and_the_future) {
-  end(begin(kFirst));
+  begin(kFirst);
+  cancel(kFirst);
+  sent();
   ServerSlot* slot = begin(kFirst + 64);
-  EXPECT_EQ(classify(request(kFirst, 10), 10), RequestVerdict::kStale);
-  EXPECT_EQ(classify(request(kFirst + 64, 10), 10), RequestVerdict::kAgain);
+  expect_no_effect(request(kFirst, 10), 10, Drop::kStale);
+  EXPECT_EQ(drop_of(request(kFirst + 64, 10), 10), Drop::kStale);
+  EXPECT_EQ(only_answer().kind(), Kind::kCr);
   // While the last one runs: the client must have given that up.
-  EXPECT_EQ(classify(request(kFirst + 128, 10), 10), RequestVerdict::kShort);
-  EXPECT_TRUE(ServerSession::is_busy(*slot));
+  int call = 0;
+  slot->call = &call;
+  EXPECT_EQ(begin(kFirst + 128), slot);
+  EXPECT_EQ(offers_.abandoned, std::vector<void*>{&call});
   respond(slot, 1);
-  EXPECT_EQ(classify(request(kFirst + 64, 10), 10), RequestVerdict::kAgain);
-  EXPECT_EQ(classify(request(kFirst + 128, 10), 10), RequestVerdict::kShort);
-  end(slot);
-  EXPECT_EQ(classify(request(kFirst + 64, 10), 10), RequestVerdict::kAgain);  // never again
+  EXPECT_EQ(only_answer().request_number(), kFirst + 128);
+  EXPECT_EQ(drop_of(request(kFirst + 128, 10), 10), Drop::kStale);
+  EXPECT_EQ(only_answer().kind(), Kind::kResponse);
+  cancel(kFirst + 128);
+  sent();
+  EXPECT_EQ(drop_of(request(kFirst + 128, 10), 10), Drop::kStale);  // never again
 }
 
 TEST_F(ServerSessionTest, request_numbers_are_taken_without_a_gap) {
   for (const uint32_t number : {kFirst + 64, kFirst + (1u << 30), kFirst + (1u << 31) - 128}) {
-    EXPECT_EQ(classify(request(number, 10), 10), RequestVerdict::kMalformed);
-    EXPECT_EQ(classify(request(number, 500, 1), 100), RequestVerdict::kMalformed);
+    expect_no_effect(request(number, 10), 10, Drop::kUnproven);  // a number that was guessed is worth no answer
+    expect_no_effect(request(number, 500, 1), 100, Drop::kUnproven);
   }
-  EXPECT_TRUE(sent().empty());  // a number that was guessed is worth no answer
-  EXPECT_EQ(classify(request(kFirst, 10), 10), RequestVerdict::kShort);
+  EXPECT_NE(begin(kFirst), nullptr);
 }
 
 TEST_F(ServerSessionTest, duplicates_and_late_packets_are_not_admitted) {
-  const auto header = request(kFirst, 10);
-  EXPECT_EQ(receive(header), 1u);
-  EXPECT_EQ(receive(header), 0u);
+  const auto header = probe(kFirst);
+  EXPECT_EQ(drop_of(header, 0), Drop::kNone);
+  EXPECT_EQ(drop_of(header, 0), Drop::kStale);
   client_number_ = 400;
-  EXPECT_EQ(receive(request(kFirst, 10)), 401u);
+  EXPECT_EQ(drop_of(probe(kFirst), 0), Drop::kNone);
   client_number_ = 401 - 256;
-  EXPECT_EQ(receive(client_header(Kind::kProbe, kFirst)), 146u);
+  EXPECT_EQ(drop_of(probe(kFirst), 0), Drop::kNone);
   client_number_ = 401 - 257;
-  EXPECT_EQ(receive(client_header(Kind::kProbe, kFirst)), 0u);
+  EXPECT_EQ(drop_of(probe(kFirst), 0), Drop::kStale);
 }
 
 TEST_F(ServerSessionTest, retransmission_of_a_running_request_is_acknowledged_of_an_answered_one_answered_again) {
   ServerSlot* slot = begin(kFirst);
   EXPECT_TRUE(sent().empty());
-  session_->answer_again(slot, receive(request(kFirst, 10)), now_);
-  auto packets = sent();
-  ASSERT_EQ(packets.size(), 1u);
-  EXPECT_EQ(packets[0].header.kind(), Kind::kCr);
+  EXPECT_EQ(drop_of(request(kFirst, 10), 10), Drop::kStale);
+  EXPECT_EQ(only_answer().kind(), Kind::kCr);
   respond(slot, 7);
   EXPECT_EQ(sent().size(), 1u);
   now_ += 1000;
-  session_->answer_again(slot, receive(request(kFirst, 10)), now_);
-  packets = sent();
-  ASSERT_EQ(packets.size(), 1u);
-  EXPECT_EQ(packets[0].header.kind(), Kind::kResponse);
-  EXPECT_EQ(packets[0].header.echo(), client_number_);
-  EXPECT_EQ(packets[0].header.hold_code(), 0);
+  EXPECT_EQ(drop_of(request(kFirst, 10), 10), Drop::kStale);
+  const auto again = only_answer();
+  EXPECT_EQ(again.kind(), Kind::kResponse);
+  EXPECT_EQ(again.echo(), client_number_);
+  EXPECT_EQ(again.hold_code(), 0);
 }
 
 TEST_F(ServerSessionTest, new_request_on_the_slot_drops_what_the_old_one_had_to_send) {
   ServerSlot* slot = begin(kFirst);
   respond(slot, 500);
   sent();
-  EXPECT_TRUE(session_->on_rfr(client_header(Kind::kRfr, kFirst, 1, 4), ++client_number_, now_));
-  session_->answer_again(slot, ++client_number_, now_);
+  EXPECT_TRUE(ask(kFirst, 1, 4));
+  receive(probe(kFirst));
+  // The next one takes the general way, which forgets the ranges.
+  EXPECT_EQ(session_->try_begin(request(kFirst + 64, 10), 10, now_), nullptr);
+  client_number_--;
   begin(kFirst + 64);
   EXPECT_TRUE(sent().empty());
 }
@@ -219,7 +254,7 @@ TEST_F(ServerSessionTest, failure_word) {
     EXPECT_EQ(packets[0].header.flags(), wire::kFirst | wire::kFailure);
     EXPECT_EQ(packets[0].header.size_or_index(), 6u << 16 | 0xabcd);
     EXPECT_TRUE(packets[0].payload.empty());
-    session_->answer_again(slot, receive(request(kFirst, 10)), now_);
+    receive(request(kFirst, 10), 10);
   }
 }
 
@@ -227,54 +262,81 @@ TEST_F(ServerSessionTest, failure_word) {
 
 TEST_F(ServerSessionTest, long_request_in_any_order_keeps_the_deadline_of_its_first_packet) {
   const uint32_t left = wire::encode_time_left(10'000'000);
-  ServerSlot* slot = nullptr;
-  ServerSession::Placed placed{};
-  uint64_t step = 0;
+  ServerVerdict verdict;
   for (uint32_t index : {2u, 0u, 1u}) {
-    const auto header = request(kFirst, 250, index, left);
-    const auto verdict = session_->classify(header, index == 2 ? 50 : 100, &slot);
-    ASSERT_EQ(verdict, step == 0 ? RequestVerdict::kLongFirst : RequestVerdict::kLongMore);
-    const uint64_t number = session_->admit(header);
-    if (step++ == 0) {
-      ASSERT_TRUE(session_->begin_long(slot, header, number, now_, make_buffer(250).release()));
-    }
-    std::vector<std::byte> bytes(index == 2 ? 50 : 100, static_cast<std::byte>(index + 1));
-    placed =
-        session_->place(slot, header, {bytes.data(), static_cast<uint32_t>(bytes.size()), nullptr, 0}, number, now_);
-    session_->note(number);
-    if (placed == ServerSession::Placed::kComplete) break;
+    const std::vector<std::byte> bytes(index == 2 ? 50 : 100, static_cast<std::byte>(index + 1));
+    verdict =
+        receive(request(kFirst, 250, index, left), {bytes.data(), static_cast<uint32_t>(bytes.size()), nullptr, 0});
+    EXPECT_TRUE(verdict.is_part);
+    if (index == 1) break;
+    EXPECT_EQ(verdict.started, nullptr);
     now_ += 1'000'000;
-    EXPECT_EQ(classify(request(kFirst, 250, index), index == 2 ? 50 : 100), RequestVerdict::kAgain);
-    EXPECT_EQ(classify(request(kFirst, 251, 1), 100), RequestVerdict::kAgain);  // contradicts the first
+    EXPECT_EQ(drop_of(request(kFirst, 250, index), index == 2 ? 50 : 100), Drop::kStale);
+    EXPECT_EQ(drop_of(request(kFirst, 251, 1), 100), Drop::kStale);  // contradicts the first
+    EXPECT_EQ(offers_.arriving_bytes, 250u);
   }
-  EXPECT_EQ(placed, ServerSession::Placed::kComplete);
+  ServerSlot* slot = verdict.started;
+  ASSERT_NE(slot, nullptr);
+  EXPECT_TRUE(verdict.was_assembled);
   EXPECT_EQ(slot->phase, Phase::kRunning);
   // Packet 0 came at 1 ms with 10 ms left; the last one at 2 ms, which is received_ns.
   EXPECT_EQ(wire::decode_time_left(slot->deadline_code), 9'000'000u);
-  const OwnedBuffer whole(session_->take_assembled(slot));
+  const OwnedBuffer whole(verdict.message);
   for (uint32_t i = 0; i < 250; i++) EXPECT_EQ(whole->data()[i], static_cast<std::byte>(i / 100 + 1));
-  session_->check_invariants();
+  offers_.arriving_bytes -= 250;
 }
 
 TEST_F(ServerSessionTest, part_with_a_lost_lease_is_not_marked) {
-  ServerSlot* slot = nullptr;
   const auto header = request(kFirst, 150, 1);
-  ASSERT_EQ(session_->classify(header, 50, &slot), RequestVerdict::kLongFirst);
-  const uint64_t number = session_->admit(header);
-  ASSERT_TRUE(session_->begin_long(slot, header, number, now_, make_buffer(150).release()));
-  EXPECT_EQ(session_->place(slot, header, torn(bytes_of(50)), number, now_), ServerSession::Placed::kLeaseLost);
-  EXPECT_EQ(classify(request(kFirst, 150, 1), 50), RequestVerdict::kLongMore);  // still missing
-  EXPECT_EQ(session_->admit(header), number);                                   // and not received
+  EXPECT_EQ(receive(header, torn(bytes_of(50))).drop, Drop::kLease);
+  EXPECT_EQ(session_->slot(0)->phase, Phase::kReceiving);
+  EXPECT_TRUE(receive(header, 50).is_part);  // still missing, and its number not received
+}
+
+TEST_F(ServerSessionTest, short_request_with_a_lost_lease_is_not_begun) {
+  begin(kFirst);
+  const auto bytes = bytes_of(50);
+  const auto header = request(kFirst + 64, 50);
+  EXPECT_EQ(receive(header, torn(bytes)).drop, Drop::kLease);
+  EXPECT_EQ(session_->slot(0)->request_number, kFirst);
+  EXPECT_EQ(session_->slot(0)->phase, Phase::kRunning);
+  EXPECT_NE(receive(header, 50).started, nullptr);
+}
+
+TEST_F(ServerSessionTest, requests_without_room_fail_and_take_their_number) {
+  offers_.room_bytes = 100;
+  offers_.refusal = wire::FailureCode::kTooLarge;
+  const auto is_refused = [&](uint32_t number) {
+    const auto answer = only_answer();
+    return answer.request_number() == number &&
+           answer.size_or_index() >> 16 == static_cast<uint32_t>(wire::FailureCode::kTooLarge);
+  };
+  EXPECT_EQ(receive(request(kFirst, 150), 100).started, nullptr);
+  EXPECT_TRUE(is_refused(kFirst));
+  EXPECT_NE(begin(kFirst + 64), nullptr);  // a short one needs none
+  offers_.room_bytes = 10;
+  const auto bytes = bytes_of(50);
+  EXPECT_EQ(receive(request(kFirst + 128, 50), torn(bytes)).started, nullptr);  // by reference
+  EXPECT_TRUE(is_refused(kFirst + 128));
+}
+
+TEST_F(ServerSessionTest, a_request_that_gives_way_fails) {
+  receive(request(kFirst, 250, 1), 100);
+  sent();
+  session_->give_up_arriving(session_->slot(0), offers_);
+  EXPECT_EQ(offers_.arriving_bytes, 0u);
+  EXPECT_EQ(only_answer().size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kNoMemory));
+  EXPECT_EQ(drop_of(request(kFirst, 250, 2), 50), Drop::kStale);
+  EXPECT_EQ(only_answer().flags(), wire::kFirst | wire::kFailure);
 }
 
 // ---- Credit returns ----
 
 TEST_F(ServerSessionTest, credit_return_acknowledges_what_has_arrived) {
-  for (uint32_t n : {1u, 2u, 5u}) {
+  for (uint32_t n : {2u, 5u}) {
     client_number_ = n - 1;
-    receive(request(kFirst, 10));
+    receive(probe(kFirst));
   }
-  session_->owe_credit_return(now_);
   now_ += 160;
   session_->owe_credit_return(now_);  // the hold time is that of the newest packet
   now_ += 16;
@@ -286,96 +348,69 @@ TEST_F(ServerSessionTest, credit_return_acknowledges_what_has_arrived) {
   ASSERT_EQ(packets[0].payload.size(), 32u);
   uint64_t word;
   std::memcpy(&word, packets[0].payload.data(), 8);
-  EXPECT_EQ(word, uint64_t{0b10011} << 59);  // 5, not 4 and 3, 2, 1
+  EXPECT_EQ(word, uint64_t{0b10011} << 59);  // 5, not 4 and 3, 2, 1 (the path probe)
 }
 
 // ---- Probes and ranges ----
 
 TEST_F(ServerSessionTest, probes_of_every_kind) {
-  const auto probe = [&](uint32_t request_number) {
-    const auto header = client_header(Kind::kProbe, request_number);
-    ServerSlot* lost;
-    EXPECT_TRUE(session_->on_probe(header, receive(header), now_, &lost));
-    const auto packets = sent();
-    EXPECT_EQ(packets.size(), 1u);
-    return packets.at(0).header;
+  const auto answer_to = [&](uint32_t request_number) {
+    EXPECT_EQ(drop_of(probe(request_number), 0), Drop::kNone);
+    return only_answer();
   };
-  EXPECT_EQ(probe(kFirst).kind(), Kind::kCr);  // not arrived
+  EXPECT_EQ(answer_to(kFirst).kind(), Kind::kCr);  // not arrived
   ServerSlot* slot = begin(kFirst);
-  EXPECT_EQ(probe(kFirst).kind(), Kind::kCr);  // running
+  EXPECT_EQ(answer_to(kFirst).kind(), Kind::kCr);  // running
   respond(slot, 300);
   sent();
-  const auto again = probe(kFirst);
+  const auto again = answer_to(kFirst);
   EXPECT_EQ(again.kind(), Kind::kResponse);
   EXPECT_EQ(again.echo(), client_number_);
-  EXPECT_EQ(probe(kFirst - 64).kind(), Kind::kCr);  // past
-  EXPECT_EQ(probe(kFirst | 63).kind(), Kind::kCr);  // no such slot
+  EXPECT_EQ(answer_to(kFirst - 64).flags(), wire::kFirst | wire::kFailure);  // past: it will never run
+  EXPECT_EQ(answer_to(kFirst | 63).kind(), Kind::kCr);  // no such slot
 }
 
 // A client that knows its request to be acknowledged hears that it is not there, instead of waiting for ever. The slot
 // has had that request then, or the next one would leave a number out.
 TEST_F(ServerSessionTest, probes_for_an_acknowledged_request_that_is_not_here) {
   const auto is_lost = [&](uint32_t request_number) {
-    auto header = client_header(Kind::kProbe, request_number);
-    header.w2 |= 1;
-    ServerSlot* slot = nullptr;
-    const uint64_t number = receive(header);
-    if (session_->on_probe(header, number, now_, &slot)) return false;
-    if (slot != nullptr) {
-      end(slot);
-      session_->begin(slot, header, number, now_);
-      session_->fail(slot, wire::FailureCode::kLost, 0);
-    }
-    const auto packets = sent();
-    EXPECT_EQ(packets.size(), 1u);
-    EXPECT_EQ(packets.at(0).header.kind(), Kind::kResponse);
-    EXPECT_EQ(packets[0].header.flags(), wire::kFirst | wire::kFailure);
-    EXPECT_EQ(packets[0].header.request_number(), request_number);
-    EXPECT_EQ(packets[0].header.echo(), client_number_);
-    EXPECT_EQ(packets[0].header.size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kLost));
-    return true;
+    receive(probe(request_number, true));
+    const auto answer = only_answer();
+    if (answer.kind() != Kind::kResponse) return false;
+    EXPECT_EQ(answer.flags(), wire::kFirst | wire::kFailure);
+    EXPECT_EQ(answer.request_number(), request_number);
+    EXPECT_EQ(answer.echo(), client_number_);
+    return answer.size_or_index() >> 16 == static_cast<uint32_t>(wire::FailureCode::kLost);
   };
   EXPECT_TRUE(is_lost(kFirst));  // never arrived
-  EXPECT_EQ(classify(request(kFirst, 10), 10), RequestVerdict::kAgain);
+  EXPECT_EQ(drop_of(request(kFirst, 10), 10), Drop::kStale);
+  sent();
   ServerSlot* slot = begin(kFirst + 64);
   EXPECT_FALSE(is_lost(kFirst + 64));  // runs
-  sent();
-  EXPECT_TRUE(is_lost(kFirst + 128));  // never arrived; the one that ran is nobody's any more
+  EXPECT_TRUE(is_lost(kFirst + 128));  // never arrived; nobody waits for the one that ran
   EXPECT_EQ(begin(kFirst + 192), slot);
-  end(slot);  // for a cancel that was meant for another slot
+  cancel(kFirst + 192);
+  sent();
   EXPECT_TRUE(is_lost(kFirst + 192));
   // Past: pushed aside by a damaged packet, whose client would wait for ever; or late, and nobody waits.
-  auto past = client_header(Kind::kProbe, kFirst + 128);
-  past.w2 |= 1;
-  ServerSlot* none = nullptr;
-  EXPECT_TRUE(session_->on_probe(past, receive(past), now_, &none));
-  const auto answer = sent();
-  ASSERT_EQ(answer.size(), 1u);
-  EXPECT_EQ(answer[0].header.request_number(), kFirst + 128);
-  EXPECT_EQ(answer[0].header.size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kLost));
-  EXPECT_TRUE(is_lost(kFirst + 192 + 128));  // cannot be: but whoever asks must not wait for ever
-  EXPECT_EQ(classify(request(kFirst + 192 + 64, 10), 10), RequestVerdict::kShort);
+  EXPECT_TRUE(is_lost(kFirst + 128));
 }
 
-// Not even if it does not know it.
 TEST_F(ServerSessionTest, a_probe_beyond_the_next_request_is_answered_with_a_failure) {
   begin(kFirst);
-  const auto header = client_header(Kind::kProbe, kFirst + 128);
-  ServerSlot* slot = nullptr;
-  EXPECT_FALSE(session_->on_probe(header, receive(header), now_, &slot));
-  EXPECT_EQ(slot, nullptr);
-  const auto packets = sent();
-  ASSERT_EQ(packets.size(), 1u);
-  EXPECT_EQ(packets[0].header.request_number(), kFirst + 128);
-  EXPECT_EQ(packets[0].header.size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kLost));
+  EXPECT_EQ(drop_of(probe(kFirst + 128), 0), Drop::kMalformed);
+  const auto answer = only_answer();
+  EXPECT_EQ(answer.kind(), Kind::kResponse);
+  EXPECT_EQ(answer.flags(), wire::kFirst | wire::kFailure);
+  EXPECT_EQ(answer.request_number(), kFirst + 128);
+  EXPECT_EQ(answer.size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kLost));
 }
 
 TEST_F(ServerSessionTest, ranges_of_a_response) {
   ServerSlot* slot = begin(kFirst);
   respond(slot, 450);
   EXPECT_EQ(sent().at(0).payload.size(), 100u);
-  const auto rfr = client_header(Kind::kRfr, kFirst, 2, 3);
-  EXPECT_TRUE(session_->on_rfr(rfr, receive(rfr), now_));
+  EXPECT_TRUE(ask(kFirst, 2, 3));
   const auto packets = sent();
   ASSERT_EQ(packets.size(), 3u);
   for (uint32_t i = 0; i < 3; i++) {
@@ -389,47 +424,74 @@ TEST_F(ServerSessionTest, ranges_of_a_response) {
 }
 
 TEST_F(ServerSessionTest, ranges_that_contradict_the_response_bring_a_credit_return) {
-  const auto ask = [&](uint32_t request_number, uint32_t index, uint32_t count) {
-    const auto rfr = client_header(Kind::kRfr, request_number, index, count);
-    const bool is_taken = session_->on_rfr(rfr, receive(rfr), now_);
-    const auto packets = sent();
-    EXPECT_EQ(packets.size(), 1u);
-    EXPECT_EQ(packets.at(0).header.kind(), Kind::kCr);
-    return is_taken;
+  const auto brings_credit_return = [&](uint32_t request_number, uint32_t index, uint32_t count) {
+    return !ask(request_number, index, count) && only_answer().kind() == Kind::kCr;
   };
-  EXPECT_FALSE(ask(kFirst, 1, 1));  // no slot yet
   ServerSlot* slot = begin(kFirst);
-  EXPECT_FALSE(ask(kFirst, 1, 1));  // running
+  EXPECT_TRUE(brings_credit_return(kFirst, 1, 1));  // running
   respond(slot, 450);
   sent();
-  EXPECT_FALSE(ask(kFirst, 1, 0));
-  EXPECT_FALSE(ask(kFirst, 4, 2));
-  EXPECT_FALSE(ask(kFirst, wire::kIndexMask, 1));
-  EXPECT_FALSE(ask(kFirst, 1, 0x7fffffff));
-  EXPECT_FALSE(ask(kFirst + 64, 1, 1));
-  EXPECT_FALSE(ask(kFirst - 64, 1, 1));
-  EXPECT_FALSE(ask(kFirst | 60, 1, 1));
+  EXPECT_TRUE(brings_credit_return(kFirst, 1, 0));
+  EXPECT_TRUE(brings_credit_return(kFirst, 4, 2));
+  EXPECT_TRUE(brings_credit_return(kFirst, wire::kIndexMask, 1));
+  EXPECT_TRUE(brings_credit_return(kFirst, 1, 0x7fffffff));
+  for (const uint32_t other : {kFirst + 64, kFirst - 64, kFirst | 1, kFirst | 60}) {
+    expect_no_effect(client_header(Kind::kRfr, other, 1, 1), 0, Drop::kUnproven);
+  }
   begin(kFirst | 1);
   session_->fail(session_->slot(1), wire::FailureCode::kApplication, 0);
   sent();
-  EXPECT_FALSE(ask(kFirst | 1, 0, 1));  // a failure has no packets
+  EXPECT_FALSE(ask(kFirst | 1, 0, 1));  // a failure has no packets: it is said again
+  EXPECT_EQ(only_answer().flags(), wire::kFirst | wire::kFailure);
 }
 
 TEST_F(ServerSessionTest, ranges_are_bounded) {
   respond(begin(kFirst), 450);
   sent();
   uint32_t taken = 0;
-  for (int i = 0; i < 5000; i++) {
-    const auto rfr = client_header(Kind::kRfr, kFirst, 1, 4);
-    if (session_->on_rfr(rfr, receive(rfr), now_)) taken++;
-  }
+  for (int i = 0; i < 5000; i++) taken += ask(kFirst, 1, 4);
   EXPECT_EQ(taken, 256u);
+}
+
+// What crashed servers: the response goes in the same burst in which a range of it was asked for, and the slot fails.
+TEST_F(ServerSessionTest, ranges_end_with_their_response) {
+  const auto cancel_it = [this](uint32_t number) { cancel(number); };
+  const auto report_it = [this](uint32_t number) { report(numbers({number})); };
+  const auto give_it_up = [this](uint32_t) { session_->give_up_response(session_->slot(0), offers_); };
+  uint32_t number = kFirst;
+  for (const std::function<void(uint32_t)>& end :
+       {std::function<void(uint32_t)>(cancel_it), std::function<void(uint32_t)>(report_it),
+        std::function<void(uint32_t)>(give_it_up)}) {
+    respond(begin(number), 450);
+    sent();
+    EXPECT_TRUE(ask(number, 1, 4));
+    end(number);
+    receive(probe(number, true));
+    for (const TestPacket& packet : sent()) EXPECT_TRUE(packet.payload.empty());
+    number += 64;
+  }
+}
+
+TEST_F(ServerSessionTest, a_response_that_gives_way_is_a_failure_for_who_asks_for_more) {
+  respond(begin(kFirst), 450);
+  sent();
+  session_->give_up_response(session_->slot(0), offers_);
+  EXPECT_EQ(offers_.responses_taken_back, 1u);
+  EXPECT_TRUE(sent().empty());  // packet 0 had left
+  EXPECT_FALSE(ask(kFirst, 1, 2));
+  EXPECT_EQ(only_answer().size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kNoMemory));
 }
 
 // ---- Congestion marks ----
 
 TEST_F(ServerSessionTest, a_mark_is_echoed_once_by_the_next_packet_whatever_it_is) {
   const auto flags = [](const TestPacket& packet) { return packet.header.flags() & wire::kEcnEcho; };
+  const auto marked = [&](const wire::Header& header, uint32_t payload_bytes = 0) {
+    const auto bytes = bytes_of(payload_bytes);
+    transport::Payload payload{bytes.data(), payload_bytes, nullptr, 0};
+    payload.is_marked = true;
+    return receive(header, payload);
+  };
   const auto is_echoed_once = [&] {
     const auto packets = sent();
     ASSERT_EQ(packets.size(), 1u);
@@ -438,94 +500,98 @@ TEST_F(ServerSessionTest, a_mark_is_echoed_once_by_the_next_packet_whatever_it_i
     EXPECT_EQ(flags(sent().at(0)), 0);
   };
   ServerSlot* slot = begin(kFirst, 10);
-  session_->note_mark();
-  session_->owe_credit_return(now_);
+  marked(probe(kFirst));
   is_echoed_once();  // credit return
-  session_->note_mark();
-  session_->note_mark();
+  marked(request(kFirst, 10), 10);
+  sent();
   respond(slot, 250);
+  sent();
+  marked(probe(kFirst));
+  marked(probe(kFirst));
   is_echoed_once();  // response
-  session_->note_mark();
-  const auto rfr = client_header(Kind::kRfr, kFirst, 1, 1);
-  EXPECT_TRUE(session_->on_rfr(rfr, receive(rfr), now_));
+  marked(client_header(Kind::kRfr, kFirst, 1, 1));
   is_echoed_once();  // a later packet of it
-  session_->note_mark();
-  session_->fail(begin(kFirst + 64), wire::FailureCode::kApplication, 1);
+  session_->fail(marked(request(kFirst + 64, 10), 10).started, wire::FailureCode::kApplication, 1);
   is_echoed_once();  // failure
-  session_->note_mark();
-  end(cancel(kFirst + 64));
+  marked(client_header(Kind::kCancel, kFirst + 64, 0, kSessionToken));
   session_->owe_credit_return(now_);
   const auto packets = sent();
   ASSERT_EQ(packets.size(), 2u);
   EXPECT_EQ(packets[0].header.kind(), Kind::kCancelled);
   EXPECT_EQ(flags(packets[0]), 0);  // answers no packet
   EXPECT_NE(flags(packets[1]), 0);
+  // One that does not prove itself, or that nothing answers, says nothing.
+  marked(client_header(Kind::kProbe, kFirst, 0, kSessionToken ^ 1));
+  marked(client_header(Kind::kReport, 0, 0, kSessionToken));
+  session_->owe_credit_return(now_);
+  EXPECT_EQ(flags(sent().at(0)), 0);
 }
 
 // ---- Endings ----
 
 TEST_F(ServerSessionTest, cancel_in_every_phase) {
-  for (int phase = 0; phase < 5; phase++) {
+  for (int phase = 0; phase < 6; phase++) {
     const uint32_t number = kFirst + 64 * static_cast<uint32_t>(phase);
-    ServerSlot* slot = nullptr;
-    const auto header = request(number, 150);
-    if (phase == 1) {
-      ASSERT_EQ(session_->classify(header, 100, &slot), RequestVerdict::kLongFirst);
-      ASSERT_TRUE(session_->begin_long(slot, header, receive(header), now_, make_buffer(150).release()));
+    if (phase == 1) receive(request(number, 150), 100);
+    sent();
+    if (phase >= 2) begin(number);
+    if (phase == 3 || phase == 4) respond(session_->slot(0), 300);
+    if (phase == 4) {
+      EXPECT_TRUE(ask(number, 1, 2));
     }
-    if (phase >= 2) slot = begin(number);
-    if (phase >= 3) respond(slot, 300);
-    if (phase == 4) session_->on_rfr(client_header(Kind::kRfr, number, 1, 2), ++client_number_, now_);
+    if (phase == 5) session_->fail(session_->slot(0), wire::FailureCode::kApplication, 0);
     for (int again = 0; again < 2; again++) {
-      ServerSlot* cancelled = cancel(number);
-      ASSERT_NE(cancelled, nullptr);
-      end(cancelled);
-      EXPECT_EQ(cancelled->phase, Phase::kIdle);
-      const auto packets = sent();
-      ASSERT_EQ(packets.size(), 1u);
-      EXPECT_EQ(packets[0].header.kind(), Kind::kCancelled);
-      EXPECT_EQ(packets[0].header.request_number(), number);
-      EXPECT_EQ(packets[0].header.flags(), wire::kNoEcho);
+      cancel(number);
+      EXPECT_EQ(session_->slot(0)->phase, Phase::kIdle);
+      EXPECT_EQ(session_->slot(0)->response, nullptr);
+      const auto answer = only_answer();
+      EXPECT_EQ(answer.kind(), Kind::kCancelled);
+      EXPECT_EQ(answer.request_number(), number);
+      EXPECT_EQ(answer.flags(), wire::kNoEcho);
     }
-    EXPECT_EQ(classify(request(number, 10), 10), RequestVerdict::kAgain) << phase;  // never runs any more
+    EXPECT_EQ(drop_of(request(number, 10), 10), Drop::kStale) << phase;  // never runs any more
+    EXPECT_EQ(only_answer().kind(), Kind::kCr);
   }
 }
 
 // Damaged packets can put the two ends apart: whoever cancels what can never start here must not ask for ever.
 TEST_F(ServerSessionTest, cancel_of_the_past_and_of_the_impossible_is_answered) {
-  end(begin(kFirst));
+  begin(kFirst);
+  cancel(kFirst);
+  sent();
   begin(kFirst + 64);
   for (const uint32_t number : {kFirst, kFirst + 192, kFirst + 64 * 1000}) {
-    EXPECT_EQ(cancel(number), nullptr);
-    const auto packets = sent();
-    ASSERT_EQ(packets.size(), 1u);
-    EXPECT_EQ(packets[0].header.kind(), Kind::kResponse);
-    EXPECT_EQ(packets[0].header.flags(), wire::kFirst | wire::kFailure);
-    EXPECT_EQ(packets[0].header.request_number(), number);
-    EXPECT_EQ(packets[0].header.size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kLost));
+    cancel(number);
+    const auto answer = only_answer();
+    EXPECT_EQ(answer.kind(), Kind::kResponse);
+    EXPECT_EQ(answer.flags(), wire::kFirst | wire::kFailure);
+    EXPECT_EQ(answer.request_number(), number);
+    EXPECT_EQ(answer.size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kLost));
     EXPECT_EQ(session_->slot(0)->phase, Phase::kRunning);
     EXPECT_EQ(session_->slot(0)->request_number, kFirst + 64);
   }
-  EXPECT_EQ(cancel(kFirst | 4), nullptr);  // no slot of the session
-  EXPECT_EQ(sent().at(0).header.kind(), Kind::kCr);
+  cancel(kFirst | 4);  // no slot of the session
+  EXPECT_EQ(only_answer().kind(), Kind::kCr);
 }
 
 // As a request of the next number does (clause 3.8).
 TEST_F(ServerSessionTest, cancel_of_the_next_request_ends_one_that_still_runs) {
-  begin(kFirst);
-  ServerSlot* slot = cancel(kFirst + 64);
-  ASSERT_NE(slot, nullptr);
+  ServerSlot* slot = begin(kFirst);
+  int call = 0;
+  slot->call = &call;
+  cancel(kFirst + 64);
+  EXPECT_EQ(offers_.abandoned, std::vector<void*>{&call});
   EXPECT_EQ(slot->request_number, kFirst + 64);
-  end(slot);
-  EXPECT_EQ(sent().at(0).header.kind(), Kind::kCancelled);
-  EXPECT_EQ(classify(request(kFirst + 64, 10), 10), RequestVerdict::kAgain);
+  EXPECT_EQ(only_answer().kind(), Kind::kCancelled);
+  EXPECT_EQ(drop_of(request(kFirst + 64, 10), 10), Drop::kStale);
+  sent();
   EXPECT_EQ(begin(kFirst + 128), slot);
 }
 
 TEST_F(ServerSessionTest, cancel_acknowledgement_never_names_the_next_request) {
   respond(begin(kFirst), 1);
   sent();
-  end(cancel(kFirst));
+  cancel(kFirst);
   begin(kFirst + 64);  // the client had its answer meanwhile
   EXPECT_TRUE(sent().empty());
 }
@@ -536,49 +602,100 @@ TEST_F(ServerSessionTest, report_frees_answered_slots_only) {
   respond(begin(kFirst | 1), 5);
   begin(kFirst | 2);
   sent();
-  session_->on_rfr(client_header(Kind::kRfr, kFirst, 1, 2), ++client_number_, now_);
-  std::vector<std::byte> report;
-  for (uint32_t number : {kFirst, (kFirst | 1) - 64, kFirst | 2, kFirst | 3, kFirst | 63}) {
-    for (int i = 0; i < 4; i++) report.push_back(static_cast<std::byte>(number >> (8 * i)));
-  }
-  std::vector<ServerSlot*> freed;
-  EXPECT_TRUE(session_->on_report({report.data(), static_cast<uint32_t>(report.size()), nullptr, 0},
-                                  [&](ServerSlot* slot) { freed.push_back(slot); }));
-  EXPECT_EQ(freed, std::vector<ServerSlot*>{answered});
+  EXPECT_TRUE(ask(kFirst, 1, 2));
+  report(numbers({kFirst, (kFirst | 1) - 64, kFirst | 2, kFirst | 3, kFirst | 63}));
+  EXPECT_EQ(offers_.responses_taken_back, 1u);
   EXPECT_EQ(answered->phase, Phase::kIdle);
+  EXPECT_EQ(answered->response, nullptr);
+  EXPECT_EQ(session_->slot(1)->phase, Phase::kResponded);
   EXPECT_TRUE(sent().empty());
 }
 
 TEST_F(ServerSessionTest, malformed_reports) {
-  const auto never = [](ServerSlot*) { ADD_FAILURE(); };
+  const auto is_malformed = [&](const transport::Payload& payload) {
+    return receive(client_header(Kind::kReport, 0, 0, kSessionToken), payload).drop == Drop::kMalformed;
+  };
   const auto bytes = bytes_of(4 * wire::kSlotsMax + 4);
-  EXPECT_FALSE(session_->on_report({bytes.data(), 7, nullptr, 0}, never));
-  EXPECT_FALSE(session_->on_report({bytes.data(), 4 * wire::kSlotsMax + 4, nullptr, 0}, never));
-  EXPECT_FALSE(session_->on_report(torn(bytes_of(4)), never));
-  EXPECT_TRUE(session_->on_report({bytes.data(), 0, nullptr, 0}, never));
+  EXPECT_TRUE(is_malformed({bytes.data(), 7, nullptr, 0}));
+  EXPECT_TRUE(is_malformed({bytes.data(), 4 * wire::kSlotsMax + 4, nullptr, 0}));
+  EXPECT_TRUE(is_malformed(torn(bytes_of(4))));
+  EXPECT_FALSE(is_malformed({bytes.data(), 0, nullptr, 0}));
 }
 
-// ---- Path probes, refusals ----
+// ---- Proofs ----
+
+TEST_F(ServerSessionTest, nothing_happens_without_the_token) {
+  ServerSlot* slot = begin(kFirst);
+  respond(slot, 450);
+  sent();
+  for (const uint32_t token : {0u, kPathToken, kSessionToken ^ 1, kSessionToken | 1u << 30}) {
+    for (const Kind kind : {Kind::kProbe, Kind::kCancel, Kind::kReport}) {
+      for (const uint32_t number : {kFirst, kFirst + 64, kFirst + 128}) {
+        expect_no_effect(client_header(kind, number, 1, token), 0, Drop::kUnproven);
+      }
+    }
+  }
+  const auto answered = numbers({kFirst});
+  EXPECT_EQ(receive(client_header(Kind::kReport, 0, 0, 0), {answered.data(), 4, nullptr, 0}).drop, Drop::kUnproven);
+  EXPECT_EQ(slot->phase, Phase::kResponded);
+}
+
+// ---- The path ----
 
 TEST_F(ServerSessionTest, path_probe_of_full_length_is_answered_in_full) {
-  auto probe = client_header(Kind::kPathProbe, 0, 0, kPayloadMax);
-  EXPECT_FALSE(session_->on_path_probe(probe, kPayloadMax - 1, 1));
-  EXPECT_FALSE(session_->on_path_probe(client_header(Kind::kPathProbe, 0, 0, 50), kPayloadMax, 1));
-  EXPECT_TRUE(sent().empty());
-  EXPECT_TRUE(session_->on_path_probe(probe, kPayloadMax, 1));
+  expect_no_effect(path_probe(kSessionToken, kFirst), kPayloadMax - 1, Drop::kMalformed);
+  receive(path_probe(kSessionToken, kFirst), kPayloadMax);
   const auto packets = sent();
   ASSERT_EQ(packets.size(), 1u);
   EXPECT_EQ(packets[0].header.kind(), Kind::kPathReply);
+  EXPECT_EQ(packets[0].header.echo(), client_number_);
   EXPECT_EQ(packets[0].payload.size(), kPayloadMax);
 }
+
+TEST_F(ServerSessionTest, an_address_gets_three_headers_until_it_has_answered) {
+  make();
+  for (int i = 0; i < 3; i++) {
+    EXPECT_EQ(drop_of(path_probe(kPathToken), 0), Drop::kNone);
+    const auto packets = sent();
+    ASSERT_EQ(packets.size(), 1u);
+    EXPECT_EQ(packets[0].header.kind(), Kind::kPathReply);
+    EXPECT_EQ(packets[0].header.request_number(), kFirst);
+    EXPECT_EQ(packets[0].header.size_or_index(), kSessionToken);
+    EXPECT_TRUE(packets[0].payload.empty());
+  }
+  expect_no_effect(path_probe(kPathToken), 0, Drop::kStale);
+  // Who has not seen a reply cannot ask for more, nor do anything else.
+  expect_no_effect(path_probe(kPathToken, kFirst), kPayloadMax, Drop::kUnproven);
+  expect_no_effect(path_probe(kSessionToken, kFirst + 64), kPayloadMax, Drop::kUnproven);
+  expect_no_effect(request(kFirst, 10), 10, Drop::kUnproven);
+  expect_no_effect(probe(kFirst), 0, Drop::kUnproven);
+  EXPECT_EQ(session_->try_begin(request(kFirst, 10), 10, now_), nullptr);
+  client_number_--;
+  prove_path();
+  EXPECT_TRUE(session_->is_open());
+  EXPECT_NE(begin(kFirst), nullptr);
+}
+
+TEST_F(ServerSessionTest, a_window_above_eight_has_its_slots_once_the_path_is_proved) {
+  make(64);
+  for (const uint32_t index : {0u, 7u, 8u, 63u}) {
+    EXPECT_EQ(session_->try_begin(request(kFirst | index, 10), 10, now_), nullptr);
+    client_number_--;
+    expect_no_effect(request(kFirst | index, 10), 10, Drop::kUnproven);
+  }
+  prove_path();
+  for (const uint32_t index : {0u, 7u, 8u, 63u}) EXPECT_NE(begin(kFirst | index), nullptr);
+}
+
+// ---- Refusals ----
 
 TEST_F(ServerSessionTest, refused_packet_changes_nothing) {
   ServerSlot* slot = begin(kFirst);
   respond(slot, 300);
   sent();
-  session_->on_rfr(client_header(Kind::kRfr, kFirst, 1, 2), ++client_number_, now_);
+  EXPECT_TRUE(ask(kFirst, 1, 2));
+  receive(probe(kFirst));
   session_->owe_credit_return(now_);
-  session_->answer_again(slot, 1, now_);
   respond(begin(kFirst | 1), 3);
   cancel(kFirst | 2);
   const auto refuse = [](const wire::Header&, const std::byte*, uint32_t, detail::Buffer*) { return false; };
@@ -590,6 +707,14 @@ TEST_F(ServerSessionTest, refused_packet_changes_nothing) {
   }
   EXPECT_EQ(sent().size(), 6u);
 }
+
+#ifdef TERN_CHECKS_INVARIANTS
+TEST_F(ServerSessionTest, an_answer_to_a_slot_at_rest_is_found_out) {
+  ServerSlot* slot = begin(kFirst);
+  cancel(kFirst);
+  EXPECT_DEATH(session_->respond(slot), "against");
+}
+#endif
 
 }  // namespace
 }  // namespace tern::session

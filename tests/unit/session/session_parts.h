@@ -26,6 +26,31 @@ inline OwnedBuffer make_buffer(uint32_t bytes) {
   return OwnedBuffer(buffer);
 }
 
+/// What an endpoint offers, from the heap.
+class HeapOffers final : public ServerOffers {
+ public:
+  Room room_for(const wire::Header& request, bool is_long) override {
+    if (request.message_bytes() > room_bytes) return {nullptr, refusal};
+    arriving_bytes += is_long ? request.message_bytes() : 0;
+    return {make_buffer(request.message_bytes()).release(), {}};
+  }
+  void take_back_room(detail::Buffer* buffer, uint32_t request_bytes, bool is_long) override {
+    arriving_bytes -= is_long ? request_bytes : 0;
+    BufferDeleter()(buffer);
+  }
+  void take_back_response(detail::Buffer* response, uint64_t) override {
+    responses_taken_back++;
+    BufferDeleter()(response);
+  }
+  void abandon(void* call) override { abandoned.push_back(call); }
+
+  size_t room_bytes = SIZE_MAX;  ///< larger requests are refused
+  wire::FailureCode refusal = wire::FailureCode::kNoMemory;
+  uint64_t arriving_bytes = 0;
+  uint32_t responses_taken_back = 0;
+  std::vector<void*> abandoned;
+};
+
 /// A packet that left, or the bytes of one that arrives.
 struct TestPacket {
   wire::Header header;

@@ -65,8 +65,10 @@ inline std::vector<Received> receive_some(UdpImpl& transport, size_t enough) {
   return all;
 }
 
+inline constexpr uint32_t kTestKey = 0x00c00007;
+
 inline wire::Header numbered(uint32_t number, uint32_t message_bytes = 0) {
-  return wire::client_header(wire::Kind::kRequest, wire::kFirst, wire::session_key(7, 3), number, 64, wire::kNoDeadline,
+  return wire::client_header(wire::Kind::kRequest, wire::kFirst, kTestKey, number, 64, wire::kNoDeadline,
                              5, message_bytes);
 }
 
@@ -82,7 +84,7 @@ inline detail::Buffer* filled(uint32_t number, size_t len) {
 
 inline void expect_pattern(const Received& packet, uint32_t number, size_t len) {
   EXPECT_EQ(packet.header.number(), number);
-  EXPECT_EQ(packet.header.session_key(), wire::session_key(7, 3));
+  EXPECT_EQ(packet.header.session_key(), kTestKey);
   EXPECT_EQ(packet.header.request_type(), 5u);
   EXPECT_EQ(packet.header.length(), wire::kHeaderBytes + len);
   ASSERT_EQ(packet.payload.size(), len);

@@ -9,7 +9,7 @@ namespace tern::wire {
 namespace {
 
 TEST(Header, client_fields_survive) {
-  const Header h = client_header(Kind::kRfr, kWantsCredits, session_key(0x2abcde, 0x3f1), 0xabcdef, 0x12345678,
+  const Header h = client_header(Kind::kRfr, kWantsCredits, 0xfc6abcde, 0xabcdef, 0x12345678,
                                  0x1fedcb, 0xabc, 0x40000000);
   std::array<std::byte, kHeaderBytes> bytes;
   store_header(bytes.data(), h);
@@ -18,14 +18,14 @@ TEST(Header, client_fields_survive) {
   EXPECT_EQ(back.version(), kVersion);
   EXPECT_EQ(back.flags(), kWantsCredits);
   EXPECT_EQ(back.length(), 0);
-  EXPECT_EQ(back.session_index(), 0x2abcdeu);
-  EXPECT_EQ(back.session_key() >> kSessionIndexBits, 0x3f1u);
+  EXPECT_EQ(back.session_key(), 0xfc6abcdeu);
   EXPECT_EQ(back.number(), 0xabcdefu);
   EXPECT_EQ(back.hold_code(), 0);
   EXPECT_EQ(back.request_number(), 0x12345678u);
   EXPECT_EQ(back.index(), 0x1fedcbu);
   EXPECT_EQ(back.request_type(), 0xabcu);
   EXPECT_EQ(back.message_bytes(), 0x40000000u);
+  EXPECT_EQ(back.token(), 0x40000000u);
   back.set_length_and_flags(1472, kByReference);
   EXPECT_EQ(back.length(), 1472);
   EXPECT_EQ(back.flags(), kWantsCredits | kByReference);
@@ -34,14 +34,14 @@ TEST(Header, client_fields_survive) {
 }
 
 TEST(Header, server_fields_survive) {
-  const Header h = server_header(Kind::kResponse, kFirst | kEcnEcho, session_key(5, 1023), 0x1000001, 0xfedcba98,
+  const Header h = server_header(Kind::kResponse, kFirst | kEcnEcho, 0xffc00005, 0x1000001, 0xfedcba98,
                                  0x2000003, 0xfe, 128, 0x7fffffff);
   std::array<std::byte, kHeaderBytes> bytes;
   store_header(bytes.data(), h);
   const Header back = load_header(bytes.data());
   EXPECT_EQ(back.kind(), Kind::kResponse);
   EXPECT_EQ(back.flags(), kFirst | kEcnEcho);
-  EXPECT_EQ(back.session_key(), session_key(5, 1023));
+  EXPECT_EQ(back.session_key(), 0xffc00005u);
   EXPECT_EQ(back.number(), 1u);  // the low 24 bits
   EXPECT_EQ(back.echo(), 3u);
   EXPECT_EQ(back.hold_code(), 0xfe);
@@ -52,11 +52,11 @@ TEST(Header, server_fields_survive) {
 
 TEST(Header, bytes_on_the_wire) {
   // Little-endian, as docs/protocol.md 2.2 draws it.
-  Header h = client_header(Kind::kRequest, kFirst, session_key(1, 2), 0x030405, 0x0a0b0c0d, 7, 9, 11);
+  Header h = client_header(Kind::kRequest, kFirst, 0x800001, 0x030405, 0x0a0b0c0d, 7, 9, 11);
   h.set_length_and_flags(0x1234, 0);
   std::array<std::byte, kHeaderBytes> bytes;
   store_header(bytes.data(), h);
-  const std::array<uint8_t, 16> expected = {0x11, 0x01, 0x34, 0x12, 0x01, 0x00, 0x80, 0x00,
+  const std::array<uint8_t, 16> expected = {0x21, 0x01, 0x34, 0x12, 0x01, 0x00, 0x80, 0x00,
                                             0x05, 0x04, 0x03, 0x00, 0x0d, 0x0c, 0x0b, 0x0a};
   for (size_t i = 0; i < expected.size(); i++) EXPECT_EQ(static_cast<uint8_t>(bytes[i]), expected[i]) << i;
   const uint64_t last = 7 | 9ull << 21 | 11ull << 33;

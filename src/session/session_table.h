@@ -1,0 +1,126 @@
+// Session keys of one endpoint: random, so that nobody guesses another's, and found by one comparison.
+// Session layer: no I/O; time and random numbers are arguments. Allocates without throwing.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <utility>
+
+namespace tern::session {
+
+/// Key (on the wire) to object. A table of a power of two of places; a key's low bits are its place. A key is drawn
+/// anew until its place is free, so that each has its place to itself; at most half of the places are taken, so that
+/// two draws are enough on average. Who knows all other keys of a table learns one bit of a key.
+///
+/// An ended session's key rests for kRestNs (clause 6.5). A name (64 bits, Session::name) is never used twice: its low
+/// half is the key, its high half counts the sessions.
+template <class T>
+class SessionTable {
+ public:
+  /// Longer than a packet stays in a network.
+  static constexpr uint64_t kRestNs = 5'000'000'000;
+
+  T* find(uint32_t key) const {
+    const Entry& entry = entries_[key & mask_];
+    return static_cast<uint32_t>(entry.live_name) == key ? entry.known() : nullptr;
+  }
+  T* find_name(uint64_t name) const {
+    const Entry& entry = entries_[name & mask_];
+    return entry.live_name == name ? entry.known() : nullptr;
+  }
+  /// A key that is free, drawn by `random()`, which returns 32 bits. False: no memory.
+  template <class Random>
+  bool draw(uint64_t now_ns, Random&& random, uint32_t* key) {
+    if (2 * (size_ + resting_ + 1) > mask_ + 1 && !grow(now_ns)) return false;
+    do *key = random();
+    while (!is_free(entries_[*key & mask_], now_ns));
+    return true;
+  }
+  /// `key` came from the last draw(). Returns its name.
+  uint64_t put(uint32_t key, T* object) {
+    Entry& entry = entries_[key & mask_];
+    if (entry.is_resting()) resting_--;
+    entry = {reinterpret_cast<uintptr_t>(object), ++names_ << 32 | key};
+    size_++;
+    return entry.live_name;
+  }
+  /// The key is no session any more.
+  void retire(uint32_t key, uint64_t now_ns) {
+    Entry& entry = entries_[key & mask_];
+    entry.word = now_ns << 1 | 1;
+    entry.live_name = uint64_t{key} << 32 | stranger_to(key & mask_);
+    size_--;
+    resting_++;
+  }
+  size_t size() const { return size_; }
+  template <class F>
+  void for_each(F&& f) const {
+    for (uint64_t i = 0; i <= mask_; i++) {
+      if (entries_[i].is_live()) f(entries_[i].known());
+    }
+  }
+
+ private:
+  /// A key that leads to the neighbour's place, never to this one.
+  static uint32_t stranger_to(uint32_t place) { return place ^ 1; }
+
+  struct Entry {
+    /// Live: the object. Resting: the time since when, shifted left, and 1. Free: 0.
+    uint64_t word = 0;
+    /// Live: the name. Else the low half is a key that does not lead here; resting: the high half is the key.
+    uint64_t live_name = 0;
+
+    bool is_resting() const { return (word & 1) != 0; }
+    bool is_live() const { return word != 0 && !is_resting(); }
+    T* known() const {
+      auto* object = reinterpret_cast<T*>(static_cast<uintptr_t>(word));
+      if (object == nullptr) __builtin_unreachable();
+      return object;
+    }
+  };
+  static bool has_rested(const Entry& entry, uint64_t now_ns) {
+    return entry.is_resting() && now_ns - (entry.word >> 1) >= kRestNs;
+  }
+  static bool is_free(const Entry& entry, uint64_t now_ns) { return entry.word == 0 || has_rested(entry, now_ns); }
+
+  /// Forgets the keys that have rested, and makes room if that is not enough.
+  bool grow(uint64_t now_ns) {
+    for (uint64_t i = 0; i <= mask_; i++) {
+      if (!has_rested(entries_[i], now_ns)) continue;
+      entries_[i] = {0, stranger_to(static_cast<uint32_t>(i))};
+      resting_--;
+    }
+    const size_t wanted = 4 * (size_ + resting_ + 1);  // so that the next time is far away
+    if (wanted <= mask_ + 1) return true;
+    const size_t places = std::bit_ceil(wanted);
+    std::unique_ptr<Entry[]> larger(new (std::nothrow) Entry[places]);
+    if (larger == nullptr) return 2 * (size_ + resting_ + 1) <= mask_ + 1;
+    const auto mask = static_cast<uint32_t>(places - 1);
+    for (uint32_t i = 0; i <= mask; i++) larger[i].live_name = stranger_to(i);
+    for (uint64_t i = 0; i <= mask_; i++) {
+      const Entry& entry = entries_[i];
+      if (entry.word == 0) continue;
+      const auto key = static_cast<uint32_t>(entry.is_resting() ? entry.live_name >> 32 : entry.live_name);
+      Entry& to = larger[key & mask];
+      to = entry;
+      if (entry.is_resting()) to.live_name = uint64_t{key} << 32 | stranger_to(key & mask);
+    }
+    owned_ = std::move(larger);
+    entries_ = owned_.get();
+    mask_ = mask;
+    return true;
+  }
+
+  Entry first_[2] = {{0, stranger_to(0)}, {0, stranger_to(1)}};
+  Entry* entries_ = first_;
+  uint32_t mask_ = 1;
+  uint64_t names_ = 0;  ///< given so far
+  size_t size_ = 0;
+  size_t resting_ = 0;
+  std::unique_ptr<Entry[]> owned_;
+};
+
+}  // namespace tern::session
