@@ -137,7 +137,7 @@ class Endpoint {
   /// Begins a session with endpoint E of the Nexus at "udp://HOST:PORT/E" ("/E" may be left out: 0). Never waits for
   /// the network (it may for the name service, if HOST is a name); calls wait until the session is open, or end with
   /// the reason why it is not.
-  /// kMisuse: not such a URI, or options out of range. kNoMemory. kQueueFull: 2^22 sessions.
+  /// kMisuse: not such a URI, or options out of range. kNoMemory.
   TERN_API Result<Session> create_session(std::string_view uri, SessionOptions options = {});
   /// Ends it; pending calls get kCancelled in the next iteration. kSessionReset: it is gone already.
   TERN_API Status destroy_session(Session session);
