@@ -236,6 +236,11 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
   if (!peer.ok()) return refuse(peer.status());
   client->peer = *peer;
   client->has_peer = true;
+  if (terms.payload_bytes_max > payload_bytes_max(*peer)) {
+    return refuse({Code::kRefused,
+                   "the server's terms contradict each other: its packets' payload is larger than the datagram size in "
+                   "its data-path address carries"});
+  }
   client->session.on_accepted(terms.session_key, terms.payload_bytes_max, terms.window, terms.credits, now_ns_);
   // The path has its own time: the session may have waited long for its turn to be accepted.
   client->opening->until_ns = now_ns_ + std::min(client->opening->timeout_ns, UINT64_MAX - now_ns_);
@@ -460,7 +465,7 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   session::ServerTerms terms;
   terms.local_key = key;
   terms.remote_key = wish.session_key;
-  terms.payload_bytes_max = std::min(wish.payload_bytes_max, payload_bytes_max());
+  terms.payload_bytes_max = std::min(wish.payload_bytes_max, payload_bytes_max(*peer));
   terms.window = wish.window;
   terms.first_request_count = static_cast<uint32_t>(random >> 32) & ((1u << (32 - wire::kSlotBits)) - 1);
   Server* server = server_pool_.take(terms, server_pools_);

@@ -90,6 +90,10 @@ PeerState ShmImpl::peer_state(PeerId id) const {
 bool ShmImpl::send_slow(Peer& peer, const wire::Header& header, const std::byte* data, size_t len,
                         detail::Buffer* buffer) {
   if (peer.stage != Stage::kReady) return false;
+  if (len > kReferenceBytesMax) {
+    counters_.send_errors++;
+    return true;  // a loss: it would not fit later either
+  }
   bool is_sent;
   if (len <= shm::kInlinePayloadBytes) {
     wire::Header sent = header;
@@ -110,7 +114,6 @@ bool ShmImpl::send_slow(Peer& peer, const wire::Header& header, const std::byte*
 bool ShmImpl::send_reference(Peer& peer, const wire::Header& header, const std::byte* data, size_t len,
                              detail::Buffer* buffer) {
   CHECK(buffer != nullptr, ==, true);
-  CHECK(len, <=, kReferenceBytesMax);
   if (!peer.out.has_room(kCellBytes)) return false;
   const memory::Chunk& chunk = arena_.chunk_of(buffer);
   const auto& announced = peer.link.is_announced;

@@ -53,6 +53,7 @@ class TERN_API ShmImpl {
   PeerState peer_state(PeerId id) const;
   void disconnect(PeerId id);
   uint32_t payload_bytes_max() const { return kReferenceBytesMax; }
+  uint32_t payload_bytes_max(PeerId) const { return kReferenceBytesMax; }
   uint32_t receive_queue_packets() const { return options_.ring_cells; }
   uint64_t link_bytes_per_sec() const { return 25'000'000'000; }
   /// Of the CPUs: a thread that has lost its own waits some milliseconds for its next turn.

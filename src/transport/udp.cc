@@ -250,7 +250,10 @@ bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* 
                         const detail::Buffer* buffer) {
   Peer& peer = peers_[id];
   const size_t bytes = kHeaderBytes + len;
-  CHECK(bytes, <=, peer.datagram_bytes);
+  if (bytes > peer.datagram_bytes) {
+    ++counters_.send_errors;
+    return true;  // a loss: it would not fit later either
+  }
   if (bytes > peer.room_bytes && !open_segment(id)) return false;
   if (len <= kCopyBytesMax) {
     put(peer, header, data, len);

@@ -75,6 +75,9 @@ class TERN_API UdpImpl {
   PeerState peer_state(PeerId peer) const { return peers_[peer].references > 0 ? PeerState::kReady : PeerState::kDead; }
   void disconnect(PeerId peer);
   uint32_t payload_bytes_max() const { return datagram_bytes_ - static_cast<uint32_t>(wire::kHeaderBytes); }
+  uint32_t payload_bytes_max(PeerId peer) const {
+    return peers_[peer].datagram_bytes - static_cast<uint32_t>(kHeaderBytes);
+  }
   uint32_t receive_queue_packets() const { return receive_queue_packets_; }
   /// Nobody knows the links of a path; this is what the kernel moves at its best (ANCHORS.md), an upper limit for
   /// controllers to come down from.

@@ -191,5 +191,32 @@ TEST(UdpHostile, one_receive_is_bounded) {
   }
 }
 
+TEST(UdpHostile, packet_longer_than_the_peers_datagrams_is_a_counted_send_error) {
+  auto server = make_plain();
+  auto client = make_plain();
+  UdpAddress where;
+  ASSERT_TRUE(UdpAddress::decode(server->address().first(server->address().size() - 2), &where));
+  auto peer = client->connect(endpoint_address(where, UdpImpl::kDatagramBytesMin), "127.0.0.1");
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  const size_t most = client->payload_bytes_max(*peer);
+  EXPECT_EQ(most, UdpImpl::kDatagramBytesMin - wire::kHeaderBytes);
+  EXPECT_EQ(client->payload_bytes_max(must_connect(*client, *server)), client->payload_bytes_max());
+  for (const size_t bytes : {most + 1, size_t{client->payload_bytes_max()}}) {
+    detail::Buffer* buffer = filled(7, bytes);
+    const uint64_t errors = client->counters().send_errors;
+    EXPECT_TRUE(client->send(*peer, numbered(7), buffer->data(), bytes, buffer));
+    EXPECT_EQ(client->counters().send_errors, errors + 1);
+    memory::Arena::release(buffer);
+  }
+  detail::Buffer* buffer = filled(8, most);
+  EXPECT_TRUE(client->send(*peer, numbered(8), buffer->data(), most, buffer));
+  client->flush();
+  client->check_invariants();
+  const auto received = receive_some(*server, 1);
+  ASSERT_EQ(received.size(), 1u);
+  expect_pattern(received[0], 8, most);
+  memory::Arena::release(buffer);
+}
+
 }  // namespace
 }  // namespace tern::transport
