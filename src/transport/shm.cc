@@ -96,7 +96,8 @@ PeerState ShmImpl::peer_state(PeerId id) const {
     case Stage::kReady:
       return PeerState::kReady;
     case Stage::kHungUp:
-      return peer.link.is_orderly ? PeerState::kConnecting : PeerState::kReady;
+      if (peer.link.is_orderly) return PeerState::kConnecting;
+      return peer.out.cells != nullptr ? PeerState::kReady : PeerState::kDead;  // an attempt that has failed
     case Stage::kDead:
     case Stage::kFree:
       break;
