@@ -460,7 +460,14 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   }
   auto peer = connect_peer(wish.address, host_of(event.peer.address));
   if (!peer.ok()) {
-    return refuse(peer.status().code() == Code::kNoMemory ? wire::Refusal::kNoMemory : wire::Refusal::kOther);
+    switch (peer.status().code()) {
+      case Code::kNoMemory:
+        return refuse(wire::Refusal::kNoMemory);
+      case Code::kRefused:  // connect() of a transport says so of peers that it may not have
+        return refuse(wire::Refusal::kOtherUser);
+      default:
+        return refuse(wire::Refusal::kOther);
+    }
   }
   session::ServerTerms terms;
   terms.local_key = key;

@@ -110,6 +110,7 @@ class TERN_API ShmImpl {
  private:
   static constexpr uint32_t kReferenceBytesMax = 65536;  ///< DESIGN section 4
   static constexpr uint32_t kCallsPerHousekeeping = 1024;
+  static constexpr uint32_t kCallsPerRetry = 64;   ///< instead, while something waits for a peer to take it
   static constexpr uint32_t kActivePeersMax = 64;  ///< polled at every call
   static constexpr uint32_t kOthersPerCall = 4;    ///< of the rest
   static constexpr size_t kBurstPackets = 64;      ///< a call takes about this many at most ...
@@ -371,7 +372,7 @@ class TERN_API ShmImpl {
   void housekeep_or_rest();
   void close_ended();
   void take_from(std::vector<PeerId>& list, size_t count_max);
-  bool has_parked() const;
+  bool has_to_retry() const;
   void housekeep_soon() {
     calls_until_housekeeping_ = 1;
     is_busy_ = true;
@@ -420,16 +421,17 @@ class TERN_API ShmImpl {
   uint32_t connecting_ = 0;         ///< peers that are kConnecting
   uint32_t connecting_rounds_ = 0;  ///< of housekeeping since the last of them began
   uint32_t last_serial_ = 0;
-  uint32_t messages_left_ = 0;    ///< that this round may still read
-  uint32_t chunks_ = 0;           ///< of all peers, mapped
-  uint64_t chunk_bytes_ = 0;      ///< sum
-  uint64_t accepted_ = 0;         ///< connections, by the system
-  uint64_t backlogs_read_ = 0;    ///< how often none was left
-  bool has_backlog_ = false;      ///< the last look left some
-  bool is_busy_ = false;          ///< the next round of housekeeping is not to wait
-  uint64_t rest_until_ns_ = 0;    ///< of housekeeping, if there is traffic
-  uint64_t packets_at_look_ = 0;  ///< counters_.packets_received at the last look at the clock
-  uint32_t quiet_looks_ = 0;      ///< in a row, without a packet before
+  uint32_t messages_left_ = 0;     ///< that this round may still read
+  uint32_t chunks_ = 0;            ///< of all peers, mapped
+  uint64_t chunk_bytes_ = 0;       ///< sum
+  uint64_t accepted_ = 0;          ///< connections, by the system
+  uint64_t backlogs_read_ = 0;     ///< how often none was left
+  uint64_t next_attempts_ns_ = 0;  ///< not before that
+  bool has_backlog_ = false;       ///< the last look left some
+  bool is_busy_ = false;           ///< the next round of housekeeping is not to wait
+  uint64_t rest_until_ns_ = 0;     ///< of housekeeping, if there is traffic
+  uint64_t packets_at_look_ = 0;   ///< counters_.packets_received at the last look at the clock
+  uint32_t quiet_looks_ = 0;       ///< in a row, without a packet before
 };
 
 class ShmImpl::Sender {

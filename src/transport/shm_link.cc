@@ -257,6 +257,11 @@ Status ShmImpl::try_attempt(Peer& peer) {
   const SendResult sent = shm::send_hello(socket->get(), hello, link.out.fd.get(), doorbell_.fd.get());
   if (sent != SendResult::kSent) {
     unwatch(*socket);
+    if (sent == SendResult::kGone && !shm::is_own_user(process)) {
+      return {Code::kRefused,
+              "shm: the endpoint at this address belongs to another user and has closed the connection: set "
+              "Shm::Options::allow_other_users there, too"};
+    }
     if (sent == SendResult::kGone) return {Code::kPeerUnreachable, "shm: the peer has ended"};
     return {Code::kQueueFull, "shm: the system takes no more messages; try again"};
   }
@@ -454,7 +459,7 @@ void ShmImpl::pump(const timespec* timeout, bool ends_wait) {
 
 /// Wakes a sleeper when something has to be tried again for which there will be no event.
 void ShmImpl::retry_later() {
-  if (attempts_.empty() && unsettled_.empty() && deserted_.empty() && !has_parked()) return;
+  if (closing_.empty() && deserted_.empty() && !has_to_retry()) return;
   itimerspec time = {};
   time.it_value.tv_nsec = kRetryNs;
   ::timerfd_settime(retry_.get(), 0, &time, nullptr);  // cannot fail with these arguments
@@ -538,10 +543,6 @@ void ShmImpl::make_pending_room(const shm::PeerProcess& process) {
   counters_.peers_refused++;
   unwatch(oldest->socket);
   pending_.erase(oldest);
-}
-
-bool ShmImpl::has_parked() const {
-  return std::any_of(pending_.begin(), pending_.end(), [](const Pending& p) { return p.parked_ns != 0; });
 }
 
 void ShmImpl::serve_pending() {
@@ -778,13 +779,14 @@ void ShmImpl::housekeep() {
       peer.is_deserted = false;
     }
   }
-  take_from(attempts_, kAttemptsPerRound);
+  take_from(attempts_, attempts_.empty() || now() < next_attempts_ns_ ? 0 : kAttemptsPerRound);
   for (const PeerId id : taken_) {
     Peer& peer = *peers_[id];
     // Another's failure may have let this one's connection in meanwhile.
     if (peer.stage != Stage::kConnecting || peer.link.socket) continue;
     if (const Status status = start_attempt(peer); !status.ok() && status.code() != Code::kQueueFull) hang_up(peer);
   }
+  if (!taken_.empty()) next_attempts_ns_ = now() + kRetryNs;
   take_from(unsettled_, SIZE_MAX);
   for (const PeerId id : taken_) {
     peers_[id]->is_unsettled = false;
@@ -792,8 +794,14 @@ void ShmImpl::housekeep() {
   }
   if (connecting_ != 0) connecting_rounds_++;
   is_busy_ = (connecting_ != 0 && connecting_rounds_ < kConnectingRoundsMax) || has_backlog_ || !closing_.empty() ||
-             !attempts_.empty() || !deserted_.empty() || !unsettled_.empty() || has_parked();
-  calls_until_housekeeping_ = is_busy_ ? 1 : kCallsPerHousekeeping;
+             !deserted_.empty();
+  calls_until_housekeeping_ = is_busy_ ? 1 : has_to_retry() ? kCallsPerRetry : kCallsPerHousekeeping;
+}
+
+/// Something waits for a peer to take it, and there will be no event when it would.
+bool ShmImpl::has_to_retry() const {
+  return !attempts_.empty() || !unsettled_.empty() ||
+         std::any_of(pending_.begin(), pending_.end(), [](const Pending& p) { return p.parked_ns != 0; });
 }
 
 void ShmImpl::close_ended() {

@@ -116,6 +116,7 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, m
   { ct.address() } -> std::same_as<std::span<const std::byte>>;
   /// Finds or makes the peer with this address(). `host` is the numeric IP address at which the peer's Nexus is
   /// reached, for addresses that name a wildcard. References are counted: one disconnect() per connect(). Never blocks.
+  /// kMisuse: no address of this transport. kRefused: the peer belongs to another user. kNoMemory.
   { t.connect(address, host) } -> std::same_as<Result<PeerId>>;
   { t.peer_state(peer) } -> std::same_as<PeerState>;
   {t.disconnect(peer)};

@@ -719,12 +719,11 @@ TEST_F(ShmHostile, other_user__is_refused_by_name_when_it_connects) {
 
 TEST_F(ShmHostile, other_user__is_refused_by_the_server_though_it_allows_it_itself) {
   SKIP_WITHOUT_ROOT();
-  EXPECT_EQ(as_another_user(victim,
-                            [&] {
-                              ShmEnd stranger({.allow_other_users = true});
-                              return outcome_of_connect(stranger, victim->address());
-                            }),
-            1);
+  const int outcome = as_another_user(victim, [&] {
+    ShmEnd stranger({.allow_other_users = true});
+    return outcome_of_connect(stranger, victim->address());
+  });
+  EXPECT_TRUE(outcome == 1 || outcome == 2) << outcome << ": refused after its hello, or before";
   EXPECT_EQ(victim->counters().peers_refused, 1u);
 }
 
