@@ -63,18 +63,19 @@ void* operator new(size_t bytes, std::align_val_t alignment, const std::nothrow_
 void* operator new[](size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   return allocate(bytes, static_cast<size_t>(alignment));
 }
-void operator delete(void* at) noexcept { std::free(at); }
-void operator delete[](void* at) noexcept { std::free(at); }
-void operator delete(void* at, size_t) noexcept { std::free(at); }
-void operator delete[](void* at, size_t) noexcept { std::free(at); }
-void operator delete(void* at, std::align_val_t) noexcept { std::free(at); }
-void operator delete[](void* at, std::align_val_t) noexcept { std::free(at); }
-void operator delete(void* at, size_t, std::align_val_t) noexcept { std::free(at); }
-void operator delete[](void* at, size_t, std::align_val_t) noexcept { std::free(at); }
-void operator delete(void* at, const std::nothrow_t&) noexcept { std::free(at); }
-void operator delete[](void* at, const std::nothrow_t&) noexcept { std::free(at); }
-void operator delete(void* at, std::align_val_t, const std::nothrow_t&) noexcept { std::free(at); }
-void operator delete[](void* at, std::align_val_t, const std::nothrow_t&) noexcept { std::free(at); }
+// Not inlined: the compiler would see free() of what `new` gave, and warn.
+[[gnu::noinline]] void operator delete(void* at) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete[](void* at) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete(void* at, size_t) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete[](void* at, size_t) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete(void* at, std::align_val_t) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete[](void* at, std::align_val_t) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete(void* at, size_t, std::align_val_t) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete[](void* at, size_t, std::align_val_t) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete(void* at, const std::nothrow_t&) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete[](void* at, const std::nothrow_t&) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete(void* at, std::align_val_t, const std::nothrow_t&) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete[](void* at, std::align_val_t, const std::nothrow_t&) noexcept { std::free(at); }
 
 namespace tern::transport {
 namespace {
