@@ -419,11 +419,12 @@ void ShmImpl::pump(const timespec* timeout, bool ends_wait) {
   has_pumped_ |= ends_wait;
   messages_left_ = kMessagesPerRound;
   bool has_pending = false;
+  bool has_newcomers = has_backlog_;  // the last look may have ended just before it saw that none is left
   for (int i = 0; i < count; i++) {
     const uint64_t data = events[i].data.u64;
     switch (static_cast<Watched>(data >> 61)) {
       case Watched::kListener:
-        accept_some();
+        has_newcomers = true;
         continue;
       case Watched::kWake: {
         uint64_t wakes;
@@ -454,6 +455,7 @@ void ShmImpl::pump(const timespec* timeout, bool ends_wait) {
       hang_up(peer);
     }
   }
+  if (has_newcomers) accept_some();
   if (has_pending) serve_pending();
 }
 
