@@ -458,8 +458,8 @@ bool Management::answer_connect(EndpointName from, uint64_t token, const Status&
     if (!base::try_grow([&] { offer = std::make_shared<const Offer>(Offer{terms.transport, terms.address}); }))
       return false;
   }
-  if (!base::try_grow([&] { sessions_by_key_.emplace(key, index); })) return false;
   endpoint->offer = offer;
+  if (!base::try_grow([&] { sessions_by_key_.emplace(key, index); })) return false;
   leave_keys(session);
   set_state(index, State::kUnconfirmed, now);
   session.offer = std::move(offer);
