@@ -47,6 +47,23 @@ bool is_done_for_now(const Client& client) {
   return client.is_resting && client.session.is_at_rest() && client.queue == nullptr && client.peer_lost_ns == 0;
 }
 
+/// 32 bits at a time, which a stranger cannot guess.
+class RandomNumbers {
+ public:
+  explicit RandomNumbers(Environment& environment) : environment_(environment) {}
+  uint32_t operator()() {
+    const uint64_t value = environment_.random();
+    has_failed_ |= value == 0;
+    return static_cast<uint32_t>(value);
+  }
+  /// The system has refused some: what has been drawn is worth nothing.
+  bool has_failed() const { return has_failed_; }
+
+ private:
+  Environment& environment_;
+  bool has_failed_ = false;
+};
+
 uint64_t to_ns(Duration duration) { return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0)); }
 
 std::string host_of(const std::string& host_and_port) {
@@ -69,7 +86,9 @@ EndpointCore::EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, memory
       arena_(arena),
       received_(received),
       mailbox_(new Mailbox(arena, received, nexus.environment())),
-      port_(options.endpoint_id, std::string(transport), [mailbox = mailbox_] { mailbox->announce_control(); }),
+      port_(
+          options.endpoint_id, std::string(transport), [mailbox = mailbox_] { mailbox->announce_control(); },
+          [this] { owner_.store(nullptr, std::memory_order_relaxed); }),
       options_(options),
       rto_ns_min_(rto_ns_min),
       default_control_(default_control) {}
@@ -90,7 +109,7 @@ void EndpointCore::bind_owner() {
 
 Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<Endpoint::Handler> handler,
                                  const HandlerOptions& options) {
-  if (!is_owner()) return {Code::kWrongThread, "on_request() belongs to the thread that made the endpoint"};
+  if (!is_owner()) return not_owner("on_request() belongs to the thread that made the endpoint");
   if (is_bound_) return {Code::kMisuse, "on_request() only before the first loop iteration"};
   if (type >= wire::kRequestTypes) return {Code::kMisuse, "request types are 0 to 4095"};
   if (spare_record() == nullptr) return {Code::kNoMemory, "no memory for the record of a request"};
@@ -120,7 +139,7 @@ Duration EndpointCore::now() {
 }
 
 Status EndpointCore::add_timer(Duration delay, detail::InlineFunction<> then) {
-  if (!is_owner()) return {Code::kWrongThread, "after() belongs to the thread that runs the event loop: use post()"};
+  if (!is_owner()) return not_owner("after() belongs to the thread that runs the event loop: use post()");
   if (is_closed_) return {Code::kSessionReset, "the endpoint is closed: nothing runs in its loop any more"};
   if (!is_in_loop_) now_ns_ = clock_ns();
   timers_.push_back({now_ns_ + to_ns(delay), timer_sequence_++, std::move(then)});
@@ -145,7 +164,7 @@ void EndpointCore::wait_for_wakers() {
 
 Result<Session> EndpointCore::create_session(std::string_view uri, const SessionOptions& options) {
   if (!is_owner()) {
-    return Status(Code::kWrongThread, "create_session() belongs to the thread that runs the event loop: use post()");
+    return not_owner("create_session() belongs to the thread that runs the event loop: use post()");
   }
   if (is_closing_) return Status(Code::kSessionReset, "the endpoint is closing");
   if (options.window < 1 || options.window > wire::kSlotsMax) {
@@ -156,14 +175,16 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   auto address = nexus_.environment().resolve(parsed->host_and_port);
   if (!address.ok()) return address.status();
   if (!is_in_loop_) now_ns_ = clock_ns();
-  Environment& environment = nexus_.environment();
-  const auto random32 = [&] { return static_cast<uint32_t>(environment.random()); };
-  uint32_t key;
-  if (!clients_.draw(now_ns_, random32, &key)) return Status(Code::kNoMemory, "no memory for another session");
-
+  RandomNumbers random(nexus_.environment());
   session::ClientTerms terms;
+  terms.first_number = random() & wire::kNumberMask;
+  terms.seed = random();
+  uint32_t key;
+  const bool has_key = clients_.draw(now_ns_, random, &key);
+  if (random.has_failed()) return Status(Code::kUnavailable, "the system gives no random numbers for another session");
+  if (!has_key) return Status(Code::kNoMemory, "no memory for another session");
+
   terms.local_key = key;
-  terms.first_number = random32() & wire::kNumberMask;
   terms.window = options.window;
   terms.rto_ns_min = rto_ns_min_;
   terms.liveness_ns = to_ns(nexus_.options().liveness_timeout);
@@ -175,7 +196,6 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   terms.congestion_lasts_ns = kCongestionTargets * delay_target().target_ns;
   terms.link_bytes_per_sec = link_bytes_per_sec();
   terms.may_pace_below_packet = delay_target().is_of_network;
-  terms.seed = random32();
   Client* client = client_pool_.take(terms, client_pools_);
   if (client == nullptr) return Status(Code::kNoMemory, "no memory for another session");
   client->name = clients_.put(key, client);
@@ -195,7 +215,11 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   wish.window = options.window;
   wish.credits = 0;
   wish.first_number = terms.first_number;
-  nexus_.connect(port_, opening.nexus_address, opening.peer_endpoint, wish, opening.timeout_ns);
+  const Status status = nexus_.connect(port_, opening.nexus_address, opening.peer_endpoint, wish, opening.timeout_ns);
+  if (!status.ok()) {
+    end_client(client, status, false);
+    return status;
+  }
   return Session{client->name};
 }
 
@@ -303,14 +327,21 @@ void EndpointCore::begin_handshake_anew(Client* client) {
   client->has_peer = false;
   client->is_accepted = false;
   opening.patience_ns *= 2;
-  opening.wish.first_number = static_cast<uint32_t>(nexus_.environment().random()) & wire::kNumberMask;
+  RandomNumbers random(nexus_.environment());
+  opening.wish.first_number = random() & wire::kNumberMask;
   client->session.start_over(opening.wish.first_number);
-  nexus_.connect(port_, opening.nexus_address, opening.peer_endpoint, opening.wish, opening.until_ns - now_ns_);
+  Status status = random.has_failed()
+                      ? Status(Code::kUnavailable, "the system gives no random numbers for another handshake")
+                      : nexus_.connect(port_, opening.nexus_address, opening.peer_endpoint, opening.wish,
+                                       opening.until_ns - now_ns_);
+  if (status.ok()) return;
+  counters_.sessions_failed++;
+  end_client(client, status, false);
 }
 
 Status EndpointCore::destroy_session(Session session) {
   if (!is_owner()) {
-    return {Code::kWrongThread, "destroy_session() belongs to the thread that runs the event loop: use post()"};
+    return not_owner("destroy_session() belongs to the thread that runs the event loop: use post()");
   }
   Client* client = find_client(session);
   if (client == nullptr || client->is_ending) return {Code::kSessionReset, "this session is gone already"};
@@ -395,7 +426,7 @@ bool EndpointCore::finish_queued(Client* client, Status status, F&& is_over) {
 }
 
 Status EndpointCore::cancel(CallId call) {
-  if (!is_owner()) return {Code::kWrongThread, "cancel() belongs to the thread that runs the event loop: use post()"};
+  if (!is_owner()) return not_owner("cancel() belongs to the thread that runs the event loop: use post()");
   const auto sequence = static_cast<uint32_t>(call.value);
   const Status cancelled(Code::kCancelled, "cancelled by its caller");
   Client* client = clients_.find(static_cast<uint32_t>(call.value >> 32));
@@ -474,7 +505,7 @@ bool EndpointCore::rest(Client* client, uint64_t until_ns) {
 void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   auto refuse = [&](wire::Refusal refusal) {
     counters_.sessions_refused++;
-    nexus_.answer_connect(port_, event.token, nexus::refusal_status(refusal), {});
+    (void)nexus_.answer_connect(port_, event.token, nexus::refusal_status(refusal), {});
   };
   const auto& wish = event.terms;
   if (is_closing_) return refuse(wire::Refusal::kEndpointClosing);
@@ -484,10 +515,16 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   }
   if (wish.window < 1 || wish.window > wire::kSlotsMax) return refuse(wire::Refusal::kOther);
   if (servers_.size() >= options_.server_sessions_max) return refuse(wire::Refusal::kNoCapacity);
-  Environment& environment = nexus_.environment();
-  const auto random32 = [&] { return static_cast<uint32_t>(environment.random()); };
+  RandomNumbers random(nexus_.environment());
+  session::ServerTerms terms;
+  terms.first_request_count = random() >> wire::kSlotBits;
+  terms.first_number = random() & wire::kNumberMask;
+  terms.path_token = random() & wire::kTokenMask;
+  terms.session_token = random() & wire::kTokenMask;
   uint32_t key;
-  if (!servers_.draw(now_ns_, random32, &key)) return refuse(wire::Refusal::kNoMemory);
+  const bool has_key = servers_.draw(now_ns_, random, &key);
+  if (random.has_failed()) return refuse(wire::Refusal::kOther);
+  if (!has_key) return refuse(wire::Refusal::kNoMemory);
   auto peer = connect_peer(wish.address, host_of(event.peer.address));
   if (!peer.ok()) {
     switch (peer.status().code()) {
@@ -499,16 +536,11 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
         return refuse(wire::Refusal::kOther);
     }
   }
-  session::ServerTerms terms;
   terms.local_key = key;
   terms.remote_key = wish.session_key;
   terms.payload_bytes_max = std::min(wish.payload_bytes_max, payload_bytes_max(*peer));
   terms.window = wish.window;
-  terms.first_request_count = random32() >> wire::kSlotBits;
   terms.first_client_number = wish.first_number;
-  terms.first_number = random32() & wire::kNumberMask;
-  terms.path_token = random32() & wire::kTokenMask;
-  terms.session_token = random32() & wire::kTokenMask;
   Server* server = server_pool_.take(terms, server_pools_);
   if (server == nullptr) {
     disconnect_peer(*peer);
@@ -529,7 +561,7 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   answer.credits = credits_.start_limit(servers_.size());
   answer.first_number = terms.first_number;
   answer.path_token = terms.path_token;
-  nexus_.answer_connect(port_, event.token, {}, std::move(answer));
+  if (!nexus_.answer_connect(port_, event.token, {}, answer).ok()) end_server(server, false);
 }
 
 void EndpointCore::end_server(Server* server, bool tell_peer) {
@@ -588,6 +620,9 @@ void EndpointCore::read_control_events() {
       case Kind::kPeerGone:
         on_peer_gone(event);
         break;
+      case Kind::kAskLife:
+        on_ask_life(event);
+        break;
       case Kind::kLiveness: {
         Client* client = clients_.find(event.local_key);
         if (client == nullptr) break;
@@ -615,6 +650,24 @@ void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
   counters_.sessions_failed += clients.size() + servers.size();
   for (Server* server : servers) end_server(server, false);
   for (Client* client : clients) end_client(client, event.status, false);
+}
+
+/// Data is a sign of life, too (clause 7.5.2). A server session notes the credit epoch of its last answer: what is
+/// later than the last question's is news.
+void EndpointCore::on_ask_life(const nexus::ControlEvent& event) {
+  if (credits_.epoch() != life_epoch_) life_epoch_before_ = std::exchange(life_epoch_, credits_.epoch());
+  uint64_t heard_ns = 0;
+  clients_.for_each([&](Client* client) {
+    if (client->is_accepted && client->peer_boot_id == event.peer.boot_id) {
+      heard_ns = std::max(heard_ns, client->session.last_answer_ns());
+    }
+  });
+  servers_.for_each([&](Server* server) {
+    if (server->peer_boot_id == event.peer.boot_id && server->session.heard_epoch > life_epoch_before_) {
+      heard_ns = now_ns_;
+    }
+  });
+  if (heard_ns > event.since_ns) nexus::EndpointPort::note_life(event, heard_ns);
 }
 
 void EndpointCore::run_due() {
