@@ -455,15 +455,20 @@ class World {
   // -- The hostile client --
 
   uint32_t next_number(uint32_t& number, Input& input) {
-    switch (input.below(16)) {
+    switch (input.below(64)) {
       case 0:
-        return number - 1;  // a duplicate
-      case 1:
         return number - input.u16();
-      case 2:
+      case 1:  // should it be believed, all that follows is late
         return number + input.u16();
+      case 2:
       case 3:
-        return number += 1 + input.below(64);
+        return number - 1;  // a duplicate
+      case 4:
+      case 5:
+        return number + input.below(128);
+      case 6:
+      case 7:
+        return number += 1 + input.below(128);
       default:
         return number++;
     }

@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -102,9 +101,10 @@ int main(int argc, char** argv) {
               static_cast<unsigned long long>(progress->packets), cpu_s,
               static_cast<double>(progress->packets) / (cpu_s > 0 ? cpu_s : 1));
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
-  std::printf("ended by the input of seed %llu: --seeds=%llu --bytes=%zu\n",
-              static_cast<unsigned long long>(progress->seed), static_cast<unsigned long long>(progress->seed),
-              arguments.bytes);
+  std::printf("ended by the input of seed %llu, by %s %d: --seeds=%llu --bytes=%zu\n",
+              static_cast<unsigned long long>(progress->seed), WIFSIGNALED(status) ? "signal" : "status",
+              WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status),
+              static_cast<unsigned long long>(progress->seed), arguments.bytes);
   if (arguments.save != nullptr) {
     const std::vector<uint8_t> input = input_of(progress->seed, arguments.bytes);
     std::FILE* file = std::fopen(arguments.save, "wb");
