@@ -40,6 +40,8 @@ inline constexpr uint16_t kEcho = 1, kKeep = 2, kLong = 3, kDrop = 4, kFail = 5,
 inline constexpr uint16_t kTypes = 8;
 inline constexpr uint32_t kPayloadBytes = 512;
 inline constexpr size_t kLongBytes = 20 * kPayloadBytes + 3;
+/// What a MsgBuf for such a response has room for: the arena's blocks are powers of two.
+inline constexpr size_t kRoomBytes = 16'384;
 inline constexpr uint64_t kTurnNs = 20'000;
 inline constexpr uint32_t kServer = 0, kClient = 1;  ///< of the two taps and endpoints
 
@@ -614,8 +616,8 @@ class World {
         }
         case 1:
         case 2:
-          to_client(Kind::kResponse, wire::kFirst, request, echo, kPayloadBytes + input.u16() % 10'000, kPayloadBytes,
-                    input);
+          to_client(Kind::kResponse, wire::kFirst, request, echo, kPayloadBytes + input.u16() % kRoomBytes,
+                    kPayloadBytes, input);
           break;
         case 3:
         case 4:
