@@ -55,9 +55,9 @@ std::vector<uint8_t> input_of(uint64_t seed, size_t bytes) {
   return input;
 }
 
-double cpu_seconds(int who) {
+double cpu_seconds() {
   rusage usage{};
-  getrusage(who, &usage);
+  getrusage(RUSAGE_SELF, &usage);
   const auto seconds = [](const timeval& time) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
@@ -67,7 +67,8 @@ double cpu_seconds(int who) {
 /// What the process that runs the target tells the one that waits for it.
 struct Progress {
   uint64_t seed;
-  uint64_t packets;
+  uint64_t packets;  ///< up to the last input that was over
+  double cpu_s;
 };
 
 }  // namespace
@@ -80,26 +81,25 @@ int main(int argc, char** argv) {
   }
   void* shared = mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) return 2;
-  auto* progress = new (shared) Progress{arguments.first, 0};
+  auto* progress = new (shared) Progress{arguments.first, 0, 0};
 
   const pid_t child = fork();
   if (child == 0) {
-    for (uint64_t seed = arguments.first; seed <= arguments.last && cpu_seconds(RUSAGE_SELF) < arguments.cpu_s;
-         seed++) {
+    for (uint64_t seed = arguments.first; seed <= arguments.last && cpu_seconds() < arguments.cpu_s; seed++) {
       progress->seed = seed;
       const std::vector<uint8_t> input = input_of(seed, arguments.bytes);
       LLVMFuzzerTestOneInput(input.data(), input.size());
       progress->packets = fuzz_packets;
+      progress->cpu_s = cpu_seconds();
     }
     std::exit(0);
   }
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) != child) return 2;
-  const double cpu_s = cpu_seconds(RUSAGE_CHILDREN);
   std::printf("%llu inputs of %zu bytes, %llu packets in %.1f s of CPU time: %.0f a second\n",
               static_cast<unsigned long long>(progress->seed - arguments.first + 1), arguments.bytes,
-              static_cast<unsigned long long>(progress->packets), cpu_s,
-              static_cast<double>(progress->packets) / (cpu_s > 0 ? cpu_s : 1));
+              static_cast<unsigned long long>(progress->packets), progress->cpu_s,
+              static_cast<double>(progress->packets) / (progress->cpu_s > 0 ? progress->cpu_s : 1));
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
   std::printf("ended by the input of seed %llu, by %s %d: --seeds=%llu --bytes=%zu\n",
               static_cast<unsigned long long>(progress->seed), WIFSIGNALED(status) ? "signal" : "status",
