@@ -92,17 +92,16 @@ class World {
       transport.tap = &taps_[side];
       rpcs_[side] = must(Rpc<T>::create(*nexuses_[side], transport, options));
     }
-    handle(kEcho, [this](Request& request) { answer(std::move(request), 0); });
+    handle(kEcho, [](Request& request) { answer(std::move(request), 0); });
     handle(kKeep, [this](Request& request) {
       kept_.push_back(std::move(request));
       if (kept_.size() > kKeptMax) kept_.erase(kept_.begin());
     });
-    handle(kLong, [this](Request& request) { answer(std::move(request), kLongBytes); });
+    handle(kLong, [](Request& request) { answer(std::move(request), kLongBytes); });
     handle(kDrop, [](Request&) {});
     handle(kFail, [](Request& request) { request.fail(1); });
-    CHECK(
-        server().on_request(kWorker, [this](Request request) { answer(std::move(request), 0); }, {.worker = true}).ok(),
-        ==, true);
+    CHECK(server().on_request(kWorker, [](Request request) { answer(std::move(request), 0); }, {.worker = true}).ok(),
+          ==, true);
     victim_ = must_open();
     mixed_ = must_open();
     hostile_ = must_open();

@@ -121,9 +121,7 @@ class TappedImpl : public transport::Layer<Inner> {
   bool send(transport::PeerId peer, const wire::Header& header, const std::byte* data, size_t len,
             detail::Buffer* buffer) {
     // The layers above keep to what the peer's address allows, whatever the peer said besides.
-    if constexpr (requires { this->inner_->payload_bytes_max(peer); }) {
-      CHECK(len, <=, size_t{this->inner_->payload_bytes_max(peer)});
-    }
+    CHECK(len, <=, size_t{this->inner_->payload_bytes_max(peer)});
     if (tap_.refuse_sends || !this->inner_->send(peer, header, data, len, buffer)) return false;
     tap_.sent.add(header, data, len);
     return true;
