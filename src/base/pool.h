@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/slab.h"
+#include "base/try.h"
 
 namespace tern::base {
 
@@ -62,6 +63,7 @@ class Pool {
     constexpr size_t kHugeCount = kHugeSlabBytes / sizeof(Cell);
     const size_t count = std::min(std::max(kFirstSlab, capacity_), kHugeCount);
     const size_t bytes = count == kHugeCount ? kHugeSlabBytes : count * sizeof(Cell);
+    if (!try_reserve(slabs_, slabs_.size() + 1)) return false;
     auto* cells = static_cast<Cell*>(map_slab(bytes));
     if (cells == nullptr) return false;
     slabs_.push_back({cells, bytes});

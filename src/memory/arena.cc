@@ -1,6 +1,7 @@
 #include "memory/arena.h"
 
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/try.h"
 
 namespace tern::memory {
 
@@ -24,7 +26,8 @@ Result<Arena*> Arena::create(const ArenaOptions& options) {
   if (getrandom(&first_lease, sizeof(first_lease), 0) != sizeof(first_lease)) {
     return Status(Code::kUnavailable, "getrandom failed: message memory needs Linux 3.17 or newer");
   }
-  auto* arena = new Arena(options, *node, first_lease);
+  auto* arena = new (std::nothrow) Arena(options, *node, first_lease);
+  if (arena == nullptr) return Status(Code::kNoMemory, "no memory for the account of message memory: free some");
   if (Status status = arena->grow(kRunBytes); !status.ok()) {
     delete arena;
     return status;
@@ -33,7 +36,7 @@ Result<Arena*> Arena::create(const ArenaOptions& options) {
 }
 
 Arena::Arena(const ArenaOptions& options, int numa_node, uint32_t first_lease)
-    : owner_(thread_name()), options_(options), numa_node_(numa_node), next_lease_(first_lease) {}
+    : owner_(thread_name()), options_(options), numa_node_(numa_node), pid_(getpid()), next_lease_(first_lease) {}
 
 Arena::~Arena() {
   for (const Chunk& chunk : chunks_) {
@@ -108,6 +111,7 @@ void Arena::disown() {
 }
 
 void Arena::orphan() {
+  if (getpid() != pid_) return abandon();
   bool is_last = false;
   {
     std::lock_guard lock(mutex_);
@@ -118,6 +122,17 @@ void Arena::orphan() {
     is_last = foreign_out_ == 0;
   }
   if (is_last) delete this;
+}
+
+/// In a forked child, which has none of the chunks: closes their descriptors, so that the parent's memory does not
+/// outlive the parent. Where another thread held the mutex at the fork nothing can be done.
+void Arena::abandon() {
+  if (!mutex_.try_lock()) return;
+  for (const Chunk& chunk : std::exchange(chunks_, {})) {
+    if (chunk.fd >= 0) close(chunk.fd);
+  }
+  mutex_.unlock();
+  delete this;  // without chunks to unmap: at their addresses the child may have put something else
 }
 
 void Arena::init_block(std::byte* at, uint8_t size_class, uint8_t page_in_run, size_t bytes) {
@@ -183,10 +198,27 @@ Status Arena::grow(size_t needed_bytes) {
   // Each step is twice the one before, up to 8 times the first: few chunks for much memory, little for a small
   // endpoint.
   const size_t step_bytes = options_.chunk_bytes << std::min(id, 3u);
+  const Status no_account(Code::kNoMemory, "no memory for the account of message memory: free some");
+  std::vector<Chunk> news;
+  std::vector<std::pair<const std::byte*, size_t>> news_by_base;
+  if (!base::try_reserve(chunks_, chunks_.size() + 1) || !base::try_reserve(news, chunks_.size() + 1) ||
+      !base::try_reserve(news_by_base, chunks_.size() + 1)) {
+    return no_account;
+  }
   auto chunk = map_chunk(options_, numa_node_, id, step_bytes, needed_bytes, options_.limit_bytes - mapped);
   if (!chunk.ok()) return chunk.status();
+  if (!extents_.add(chunk->base, chunk->bytes)) {
+    unmap_chunk(*chunk);
+    return no_account;
+  }
   chunks_.push_back(*chunk);
-  extents_.add(chunk->base, chunk->bytes);
+  for (const Chunk& each : chunks_) {
+    news.push_back(each);
+    news_by_base.emplace_back(each.base, each.id);
+  }
+  std::sort(news_by_base.begin(), news_by_base.end());
+  news_ = std::move(news);
+  news_by_base_ = std::move(news_by_base);
   bytes_mapped_.store(mapped + chunk->bytes, std::memory_order_relaxed);
   chunk_count_.store(chunks_.size(), std::memory_order_release);
   return {};
@@ -215,8 +247,11 @@ bool Arena::dissolve_free_runs() {
       }
     }
     std::unordered_map<std::byte*, size_t> free_blocks;
-    for (const Buffer* buffer = list.first; buffer != nullptr; buffer = buffer->next, ++walked)
-      ++free_blocks[run_of(buffer)];
+    const bool is_counted = base::try_grow([&] {
+      for (const Buffer* buffer = list.first; buffer != nullptr; buffer = buffer->next, ++walked)
+        ++free_blocks[run_of(buffer)];
+    });
+    if (!is_counted) continue;
     const size_t blocks_in_run = kRunBytes / block_bytes(size_class);
     std::erase_if(free_blocks, [=](const auto& run) { return run.second != blocks_in_run; });
     if (free_blocks.empty()) continue;
@@ -240,10 +275,8 @@ bool Arena::dissolve_free_runs() {
 const std::vector<Chunk>& Arena::chunks() const {
   if (owner_chunks_.size() != chunk_count_.load(std::memory_order_acquire)) {
     std::lock_guard lock(mutex_);
-    owner_chunks_ = chunks_;
-    owner_chunks_by_base_.clear();
-    for (const Chunk& chunk : owner_chunks_) owner_chunks_by_base_.emplace_back(chunk.base, chunk.id);
-    std::sort(owner_chunks_by_base_.begin(), owner_chunks_by_base_.end());
+    owner_chunks_ = std::move(news_);
+    owner_chunks_by_base_ = std::move(news_by_base_);
   }
   return owner_chunks_;
 }

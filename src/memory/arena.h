@@ -27,6 +27,8 @@
 #include <utility>
 #include <vector>
 
+#include <sys/types.h>
+
 #include <tern/detail/buffer.h>
 #include <tern/detail/export.h>
 #include <tern/status.h>
@@ -62,7 +64,8 @@ class TERN_API Arena {
   /// by any thread.
   void disown();
   /// The endpoint is gone: from now on every release is foreign, and the last one deletes the arena.
-  /// Deletes it at once if nothing is out. By the owner, or after disown().
+  /// Deletes it at once if nothing is out. By the owner, or after disown(). In a forked child, which has no copy of the
+  /// Buffers and must not touch one, it only closes descriptors.
   void orphan();
 
   bool owns(const detail::Buffer* buffer) const { return buffer->arena == this; }
@@ -132,6 +135,7 @@ class TERN_API Arena {
   Status grow(size_t needed_bytes);
   bool dissolve_free_runs();
   void see_lease(const Buffer* buffer);
+  void abandon();
 
   // Written by the owner only; others may read the atomics.
   alignas(64) std::atomic<const void*> owner_;  ///< thread_name() of the owner; null: an orphan
@@ -147,6 +151,7 @@ class TERN_API Arena {
   std::atomic<size_t> bytes_mapped_{0};
   const ArenaOptions options_;
   const int numa_node_;  ///< -1: the system knows no nodes
+  const pid_t pid_;      ///< a forked child has no chunks
 
   // Guarded by mutex_.
   FreeLists foreign_free_;
@@ -156,6 +161,9 @@ class TERN_API Arena {
   size_t dissolve_rest_ = 0;  ///< failing allocations until the next dissolve_free_runs()
   Extents extents_;
   std::vector<Chunk> chunks_;  ///< by id
+  /// What the owner's copies become at its next look; made when a chunk is, as the look must not need memory.
+  mutable std::vector<Chunk> news_;
+  mutable std::vector<std::pair<const std::byte*, size_t>> news_by_base_;
   size_t large_out_ = 0;
 };
 

@@ -130,11 +130,13 @@ bool map_pages(Draft& draft, bool shared, unsigned page_log2, size_t bytes) {
 
 /// A preference, not a binding: bound memory that runs short on one node is a SIGBUS or an OOM kill.
 void prefer_node(const Draft& draft, int node) {
-  if (node < 0) return;
-  bitmask* nodes = numa_allocate_nodemask();
-  numa_bitmask_setbit(nodes, static_cast<unsigned>(node));
-  mbind(draft.base, draft.bytes, MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0);
-  numa_bitmask_free(nodes);
+  constexpr size_t kNodesMax = 1024;  // the kernel's most (CONFIG_NODES_SHIFT)
+  constexpr size_t kBits = 8 * sizeof(unsigned long);
+  if (node < 0 || static_cast<size_t>(node) >= kNodesMax) return;
+  // Not a mask of libnuma: where there is no memory for one it ends the process.
+  std::array<unsigned long, kNodesMax / kBits> nodes{};
+  nodes[static_cast<size_t>(node) / kBits] = 1ul << (static_cast<size_t>(node) % kBits);
+  mbind(draft.base, draft.bytes, MPOL_PREFERRED, nodes.data(), kNodesMax + 1, 0);
 }
 
 /// Takes the pages now, so that a lack of them is an error here and not a SIGBUS when they are touched.

@@ -1,20 +1,45 @@
 #include "memory/extents.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "base/check.h"
+#include "base/try.h"
 
 namespace tern::memory {
 
-void Extents::add(std::byte* base, size_t bytes) {
+bool Extents::add(std::byte* base, size_t bytes) {
   const size_t pages = bytes / kPageBytes;
   CHECK(pages, >, size_t{0});
   CHECK(pages, <, size_t{kFree});
+  std::vector<uint32_t> tags;
+  const bool has_memory =
+      base::try_reserve(ranges_, ranges_.size() + 1) && base::try_grow([&] { tags.resize(pages); }) && reserve_node();
+  if (!has_memory) return false;
   const auto place = std::lower_bound(ranges_.begin(), ranges_.end(), base,
                                       [](const Range& range, const std::byte* at) { return range.base < at; });
-  Range& range = *ranges_.insert(place, Range{base, pages, std::vector<uint32_t>(pages)});
+  Range& range = *ranges_.insert(place, Range{base, pages, std::move(tags)});
   range.tag(0, pages, kFree);
-  free_runs_.emplace(pages, base);
+  add_free(pages, base, take_node());
+  return true;
+}
+
+/// One more spare node. False: no memory.
+bool Extents::reserve_node() {
+  return base::try_grow([this] { spare_nodes_.emplace_hint(spare_nodes_.end(), ++spare_names_, nullptr); });
+}
+
+void Extents::keep_node(Runs::node_type node) {
+  node.value() = {++spare_names_, nullptr};
+  spare_nodes_.insert(spare_nodes_.end(), std::move(node));
+}
+
+Extents::Runs::node_type Extents::take_node() { return spare_nodes_.extract(std::prev(spare_nodes_.end())); }
+
+void Extents::add_free(size_t pages, std::byte* run, Runs::node_type node) {
+  node.value() = {pages, run};
+  free_runs_.insert(std::move(node));
 }
 
 const Extents::Range& Extents::range_of(const std::byte* at) const {
@@ -28,7 +53,7 @@ const Extents::Range& Extents::range_of(const std::byte* at) const {
 
 std::byte* Extents::take(size_t pages) {
   const auto fit = free_runs_.lower_bound({pages, nullptr});
-  if (fit == free_runs_.end()) return nullptr;
+  if (fit == free_runs_.end() || (spare_nodes_.size() <= runs_out_ && !reserve_node())) return nullptr;
   const auto [found, run] = *fit;
   Range& range = range_of(run);
   const size_t first = range.page_of(run);
@@ -36,9 +61,11 @@ std::byte* Extents::take(size_t pages) {
   range.tag(first, pages, 0);
   if (found != pages) {
     range.tag(first + pages, found - pages, kFree);
-    node.value() = {found - pages, range.at(first + pages)};
-    free_runs_.insert(std::move(node));
+    add_free(found - pages, range.at(first + pages), std::move(node));
+  } else {
+    keep_node(std::move(node));
   }
+  ++runs_out_;
   pages_used_ += pages;
   return run;
 }
@@ -58,17 +85,18 @@ void Extents::give(std::byte* run) {
   pages_used_ -= count;
   if (const size_t next = first + count; next < range.pages && (range.tags[next] & kFree) != 0) {
     const size_t after = range.tags[next] & ~kFree;
-    free_runs_.erase({after, range.at(next)});
+    keep_node(free_runs_.extract({after, range.at(next)}));
     count += after;
   }
   if (first > 0 && (range.tags[first - 1] & kFree) != 0) {
     const size_t before = range.tags[first - 1] & ~kFree;
     first -= before;
-    free_runs_.erase({before, range.at(first)});
+    keep_node(free_runs_.extract({before, range.at(first)}));
     count += before;
   }
   range.tag(first, count, kFree);
-  free_runs_.emplace(count, range.at(first));
+  add_free(count, range.at(first), take_node());
+  --runs_out_;
 }
 
 std::vector<std::pair<std::byte*, size_t>> Extents::used_runs() const {
@@ -83,6 +111,7 @@ std::vector<std::pair<std::byte*, size_t>> Extents::used_runs() const {
 
 void Extents::check_invariants() const {
   size_t free_runs = 0;
+  size_t runs_out = 0;
   size_t used = 0;
   for (const Range& range : ranges_) {
     bool previous_free = false;
@@ -99,6 +128,7 @@ void Extents::check_invariants() const {
         CHECK(free_runs_.count({count, range.at(page)}), ==, size_t{1});
         ++free_runs;
       } else {
+        ++runs_out;
         used += count;
       }
       previous_free = is_free;
@@ -108,6 +138,8 @@ void Extents::check_invariants() const {
   }
   CHECK(free_runs, ==, free_runs_.size());
   CHECK(used, ==, pages_used_);
+  CHECK(runs_out, ==, runs_out_);
+  CHECK(spare_nodes_.size(), >=, runs_out_);
 }
 
 }  // namespace tern::memory

@@ -14,11 +14,13 @@ class Extents {
  public:
   static constexpr size_t kPageBytes = 4096;
 
-  /// Adds a range of whole pages, all free. It does not coalesce with other ranges.
-  void add(std::byte* base, size_t bytes);
-  /// The smallest free run of at least `pages` (the lowest address among equals) loses its first `pages`. Null: none.
+  /// Adds a range of whole pages, all free. It does not coalesce with other ranges. False: no memory to keep account
+  /// of it; nothing has changed.
+  [[nodiscard]] bool add(std::byte* base, size_t bytes);
+  /// The smallest free run of at least `pages` (the lowest address among equals) loses its first `pages`. Null: none,
+  /// or no memory to keep account of it.
   std::byte* take(size_t pages);
-  /// `run` came from take() and has not been given back.
+  /// `run` came from take() and has not been given back. Needs no memory.
   void give(std::byte* run);
   /// `run` came from take() and has not been given back.
   size_t pages_of(const std::byte* run) const;
@@ -45,8 +47,19 @@ class Extents {
   const Range& range_of(const std::byte* at) const;
   Range& range_of(const std::byte* at) { return const_cast<Range&>(std::as_const(*this).range_of(at)); }
 
-  std::vector<Range> ranges_;                          ///< by base
-  std::set<std::pair<size_t, std::byte*>> free_runs_;  ///< pages, start
+  std::vector<Range> ranges_;  ///< by base
+  using Runs = std::set<std::pair<size_t, std::byte*>>;
+  bool reserve_node();
+  void keep_node(Runs::node_type node);
+  Runs::node_type take_node();
+  void add_free(size_t pages, std::byte* run, Runs::node_type node);
+
+  Runs free_runs_;  ///< pages, start
+  /// Nodes for free_runs_, at least one for each run that is out: what gives memory back must not need any. Keys count
+  /// up, to be different.
+  Runs spare_nodes_;
+  size_t spare_names_ = 0;
+  size_t runs_out_ = 0;
   size_t pages_used_ = 0;
 };
 

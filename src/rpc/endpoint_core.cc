@@ -243,6 +243,11 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
   if (!peer.ok()) return refuse(peer.status());
   client->peer = *peer;
   client->has_peer = true;
+  if (terms.payload_bytes_max > payload_bytes_max(*peer)) {
+    return refuse({Code::kRefused,
+                   "the server's terms contradict each other: its packets' payload is larger than the datagram size in "
+                   "its data-path address carries"});
+  }
   client->session.on_accepted(
       {terms.session_key, terms.payload_bytes_max, terms.window, terms.credits, terms.first_number, terms.path_token},
       now_ns_);
@@ -485,12 +490,19 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   if (!servers_.draw(now_ns_, random32, &key)) return refuse(wire::Refusal::kNoMemory);
   auto peer = connect_peer(wish.address, host_of(event.peer.address));
   if (!peer.ok()) {
-    return refuse(peer.status().code() == Code::kNoMemory ? wire::Refusal::kNoMemory : wire::Refusal::kOther);
+    switch (peer.status().code()) {
+      case Code::kNoMemory:
+        return refuse(wire::Refusal::kNoMemory);
+      case Code::kRefused:  // connect() of a transport says so of peers that it may not have
+        return refuse(wire::Refusal::kOtherUser);
+      default:
+        return refuse(wire::Refusal::kOther);
+    }
   }
   session::ServerTerms terms;
   terms.local_key = key;
   terms.remote_key = wish.session_key;
-  terms.payload_bytes_max = std::min(wish.payload_bytes_max, payload_bytes_max());
+  terms.payload_bytes_max = std::min(wish.payload_bytes_max, payload_bytes_max(*peer));
   terms.window = wish.window;
   terms.first_request_count = random32() >> wire::kSlotBits;
   terms.first_client_number = wish.first_number;

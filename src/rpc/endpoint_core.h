@@ -183,6 +183,7 @@ class TERN_API EndpointCore {
   virtual void disconnect_peer(transport::PeerId peer) = 0;
   virtual nexus::AddressBytes local_address() const = 0;
   virtual uint32_t payload_bytes_max() const = 0;
+  virtual uint32_t payload_bytes_max(transport::PeerId peer) const = 0;
   virtual uint32_t receive_queue_packets() const = 0;
   virtual uint64_t downlink_bytes_per_sec() const = 0;  ///< 0: not known
   virtual uint64_t downlink_bytes() const = 0;          ///< 0: likewise

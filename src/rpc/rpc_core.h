@@ -164,6 +164,7 @@ class RpcCore final : public EndpointCore {
     return address;
   }
   uint32_t payload_bytes_max() const override { return transport_->payload_bytes_max(); }
+  uint32_t payload_bytes_max(transport::PeerId peer) const override { return transport_->payload_bytes_max(peer); }
   uint32_t receive_queue_packets() const override { return transport_->receive_queue_packets(); }
   uint64_t downlink_bytes_per_sec() const override {
     if constexpr (requires { transport_->downlink_bytes_per_sec(); }) return transport_->downlink_bytes_per_sec();

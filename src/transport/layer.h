@@ -29,6 +29,7 @@ class Layer {
   PeerState peer_state(PeerId peer) { return inner_->peer_state(peer); }
   void disconnect(PeerId peer) { inner_->disconnect(peer); }
   uint32_t payload_bytes_max() const { return inner_->payload_bytes_max(); }
+  uint32_t payload_bytes_max(PeerId peer) const { return inner_->payload_bytes_max(peer); }
   uint32_t receive_queue_packets() const { return inner_->receive_queue_packets(); }
   uint64_t link_bytes_per_sec() const { return inner_->link_bytes_per_sec(); }
   uint64_t downlink_bytes_per_sec() const requires requires(const Inner& inner) { inner.downlink_bytes_per_sec(); }

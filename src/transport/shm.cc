@@ -2,13 +2,17 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 
 #include "base/check.h"
+#include "base/try.h"
 
 namespace tern::transport {
 
@@ -33,12 +37,16 @@ Result<std::unique_ptr<ShmImpl>> ShmImpl::create(const Options& options, memory:
     return Status(Code::kMisuse, "shm: Options::ring_cells must be a power of two from 256 to 65536");
   }
   if (options.peers_max == 0) return Status(Code::kMisuse, "shm: Options::peers_max must be at least 1");
+  if (options.process_peers_max > options.peers_max) {
+    return Status(Code::kMisuse, "shm: Options::process_peers_max must not be above peers_max");
+  }
   if (arena.chunks().empty() || arena.chunks().front().fd < 0) {
     return Status(Code::kMisuse, "shm: the message arena must be a shared one (ArenaOptions::shared)");
   }
   auto identity = shm::make_identity();
   if (!identity.ok()) return identity.status();
-  std::unique_ptr<ShmImpl> impl(new ShmImpl(options, arena));
+  std::unique_ptr<ShmImpl> impl(new (std::nothrow) ShmImpl(options, arena));
+  if (impl == nullptr) return Status(Code::kNoMemory, "shm: no memory for an endpoint: free some");
   if (Status status = impl->open(*identity); !status.ok()) return status;
   return impl;
 }
@@ -46,6 +54,16 @@ Result<std::unique_ptr<ShmImpl>> ShmImpl::create(const Options& options, memory:
 Status ShmImpl::open(const shm::Identity& identity) {
   identity_ = identity;
   pid_ = ::getpid();
+  if (!base::try_reserve(pending_, kPendingMax)) return {Code::kNoMemory, "shm: no memory for an endpoint: free some"};
+  process_peers_max_ = options_.process_peers_max;
+  if (process_peers_max_ == 0) {
+    constexpr rlim_t kDescriptorsPerPeer = 2, kShare = 4, kLeast = 16;
+    rlimit files{};
+    const bool is_known = ::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY;
+    const rlim_t affordable =
+        is_known ? std::max<rlim_t>(files.rlim_cur / kShare / kDescriptorsPerPeer, kLeast) : UINT32_MAX;
+    process_peers_max_ = static_cast<uint32_t>(std::min<rlim_t>(std::max(options_.peers_max / 4, 1u), affordable));
+  }
   auto doorbell = shm::make_own_memory("tern-doorbell", kDoorbellBytes);
   if (!doorbell.ok()) return doorbell.status();
   doorbell_ = std::move(*doorbell);
@@ -54,21 +72,20 @@ Status ShmImpl::open(const shm::Identity& identity) {
   listener_ = std::move(*listener);
   epoll_ = shm::Descriptor(::epoll_create1(EPOLL_CLOEXEC));
   wake_ = shm::Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  retry_ = shm::Descriptor(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   spare_ = shm::Descriptor(::eventfd(0, EFD_CLOEXEC));
-  if (!epoll_ || !wake_ || !spare_) {
-    return shm::shortage_or(errno, {Code::kUnavailable, "shm: epoll or eventfd is refused here; use udp"});
+  if (!epoll_ || !wake_ || !retry_ || !spare_) {
+    return shm::shortage_or(errno, {Code::kUnavailable, "shm: epoll, eventfd or timerfd is refused here; use udp"});
   }
-  watch(listener_.get(), Watched::kListener, 0, 0);
-  watch(wake_.get(), Watched::kWake, 0, 0);
+  if (!watch(listener_.get(), Watched::kListener, 0, 0) || !watch(wake_.get(), Watched::kWake, 0, 0) ||
+      !watch(retry_.get(), Watched::kRetry, 0, 0)) {
+    return shm::shortage_or(errno, {Code::kUnavailable, "shm: epoll is refused here; use udp"});
+  }
   return {};
 }
 
 ShmImpl::~ShmImpl() {
-  const bool is_ours = ::getpid() == pid_;
-  for (auto& peer : peers_) {
-    if (!is_ours) peer->link.socket = {};  // closed without the shutdown that would end the parent's connection
-    close_link(*peer);
-  }
+  for (auto& peer : peers_) close_link(*peer);
 }
 
 PeerState ShmImpl::peer_state(PeerId id) const {
@@ -79,7 +96,8 @@ PeerState ShmImpl::peer_state(PeerId id) const {
     case Stage::kReady:
       return PeerState::kReady;
     case Stage::kHungUp:
-      return peer.link.is_orderly ? PeerState::kConnecting : PeerState::kReady;
+      if (peer.link.is_orderly) return PeerState::kConnecting;
+      return peer.out.cells != nullptr ? PeerState::kReady : PeerState::kDead;  // an attempt that has failed
     case Stage::kDead:
     case Stage::kFree:
       break;
@@ -90,6 +108,10 @@ PeerState ShmImpl::peer_state(PeerId id) const {
 bool ShmImpl::send_slow(Peer& peer, const wire::Header& header, const std::byte* data, size_t len,
                         detail::Buffer* buffer) {
   if (peer.stage != Stage::kReady) return false;
+  if (len > kReferenceBytesMax) {
+    counters_.send_errors++;
+    return true;  // a loss: it would not fit later either
+  }
   bool is_sent;
   if (len <= shm::kInlinePayloadBytes) {
     wire::Header sent = header;
@@ -110,7 +132,6 @@ bool ShmImpl::send_slow(Peer& peer, const wire::Header& header, const std::byte*
 bool ShmImpl::send_reference(Peer& peer, const wire::Header& header, const std::byte* data, size_t len,
                              detail::Buffer* buffer) {
   CHECK(buffer != nullptr, ==, true);
-  CHECK(len, <=, kReferenceBytesMax);
   if (!peer.out.has_room(kCellBytes)) return false;
   const memory::Chunk& chunk = arena_.chunk_of(buffer);
   const auto& announced = peer.link.is_announced;
@@ -128,8 +149,15 @@ bool ShmImpl::send_reference(Peer& peer, const wire::Header& header, const std::
 
 bool ShmImpl::announce(Peer& peer, const memory::Chunk& chunk) {
   Link& link = peer.link;
+  if (chunk.id >= link.is_announced.size()) {
+    if (!base::try_reserve(link.is_announced, chunk.id + 1)) return false;
+    link.is_announced.resize(chunk.id + 1);
+  }
   if (!link.socket) {
-    if (chunk.id >= link.chunks.size()) link.chunks.resize(chunk.id + 1);
+    if (chunk.id >= link.chunks.size()) {
+      if (!base::try_reserve(link.chunks, chunk.id + 1)) return false;
+      link.chunks.resize(chunk.id + 1);
+    }
     link.chunks[chunk.id].base = chunk.base;
     link.chunks[chunk.id].bytes = chunk.bytes;
   } else {
@@ -139,7 +167,6 @@ bool ShmImpl::announce(Peer& peer, const memory::Chunk& chunk) {
       return false;
     }
   }
-  if (chunk.id >= link.is_announced.size()) link.is_announced.resize(chunk.id + 1);
   link.is_announced[chunk.id] = true;
   return true;
 }
@@ -157,6 +184,7 @@ ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, uint64_t w0, uint64_t position
   if (!wire::is_plausible(header, shm::kRecordBytesMax - shm::kWordBytes) || record > left) {
     counters_.dropped_unparsable++;
     peer.link.is_broken = true;
+    peer.in.stop();
     hang_up(peer);
     return {{}, 0};
   }
@@ -174,6 +202,16 @@ ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, uint64_t w0, uint64_t position
   return {payload, record};
 }
 
+/// Reads the peer's messages for the sake of a chunk that is not known. Once a burst in vain: one who names chunks that
+/// do not exist must not have us ask the system for each of them.
+void ShmImpl::look_for_chunks(Peer& peer) {
+  Link& link = peer.link;
+  if (!link.socket || peer.stage != Stage::kReady || link.looked_at == peer.in.position) return;
+  const uint32_t before = link.chunk_count;
+  read_messages(peer, kMessagesPerLook);
+  if (link.chunk_count == before) link.looked_at = peer.in.position;  // where the burst has begun
+}
+
 /// `descriptor` is private memory unless the peer is trusted. Everything in it is the peer's claim.
 bool ShmImpl::open_reference(Peer& peer, const std::byte* descriptor, Payload& payload) {
   Reference reference;
@@ -182,8 +220,7 @@ bool ShmImpl::open_reference(Peer& peer, const std::byte* descriptor, Payload& p
     return reference.chunk_id < peer.link.chunks.size() && peer.link.chunks[reference.chunk_id].base != nullptr;
   };
   if (!is_known()) {
-    if (!peer.link.socket || peer.stage != Stage::kReady) return false;
-    read_messages(peer);
+    look_for_chunks(peer);
     if (!is_known()) return false;
   }
   const PeerChunk& chunk = peer.link.chunks[reference.chunk_id];
@@ -277,13 +314,14 @@ uint64_t ShmImpl::now() const {
 }
 
 bool ShmImpl::prepare_wait() {
-  if (calls_until_housekeeping_ == 1) housekeep();
+  if (is_busy_) housekeep();
+  retry_later();
   has_pumped_ = false;
   auto& sleep = reinterpret_cast<Doorbell*>(doorbell_.mapping.data())->sleep;
   const uint32_t value = sleep.load(std::memory_order_relaxed);
   sleep.store(value + 1 + (value & 1), std::memory_order_seq_cst);  // odd, and never the last one again
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  bool may_sleep = attempts_.empty();
+  bool may_sleep = true;
   for (auto& peer : peers_) {
     if (peer->in.has_input()) may_sleep = false;
     if (!peer->is_refused || peer->stage != Stage::kReady) continue;

@@ -53,6 +53,7 @@ class TERN_API ShmImpl {
   PeerState peer_state(PeerId id) const;
   void disconnect(PeerId id);
   uint32_t payload_bytes_max() const { return kReferenceBytesMax; }
+  uint32_t payload_bytes_max(PeerId) const { return kReferenceBytesMax; }
   uint32_t receive_queue_packets() const { return options_.ring_cells; }
   uint64_t link_bytes_per_sec() const { return 25'000'000'000; }
   /// Of the CPUs: a thread that has lost its own waits some milliseconds for its next turn.
@@ -82,7 +83,7 @@ class TERN_API ShmImpl {
   template <class Visit>
   size_t receive(Visit&& visit) {
     if (--calls_until_housekeeping_ == 0) [[unlikely]]
-      housekeep();
+      housekeep_or_rest();
     if (others_count_ != 0) [[unlikely]]
       poll_others();
     size_t packets = 0;
@@ -109,6 +110,7 @@ class TERN_API ShmImpl {
  private:
   static constexpr uint32_t kReferenceBytesMax = 65536;  ///< DESIGN section 4
   static constexpr uint32_t kCallsPerHousekeeping = 1024;
+  static constexpr uint32_t kCallsPerRetry = 64;   ///< instead, while something waits for a peer to take it
   static constexpr uint32_t kActivePeersMax = 64;  ///< polled at every call
   static constexpr uint32_t kOthersPerCall = 4;    ///< of the rest
   static constexpr size_t kBurstPackets = 64;      ///< a call takes about this many at most ...
@@ -117,11 +119,40 @@ class TERN_API ShmImpl {
   /// ... and its burst ends whenever it has sent so much by reference: what the visitor copies, 256 kB in 8 us, keeps
   /// the others waiting, and the sender, which has as much again in flight, for an acknowledgement.
   static constexpr uint32_t kBurstReferenceBytes = 4 * kReferenceBytesMax;
+  // What peers can take of this endpoint: one of them, all endpoints of one process, and all together.
   static constexpr uint32_t kPeerChunksMax = 1024;
-  static constexpr uint64_t kPeerChunkBytesMax = uint64_t{64} << 30;  ///< address space that one peer can take
+  static constexpr uint64_t kPeerChunkBytesMax = uint64_t{64} << 30;  ///< of address space
+  static constexpr uint32_t kProcessChunksMax = 4096;
+  static constexpr uint64_t kProcessChunkBytesMax = uint64_t{1} << 40;
+  static constexpr uint32_t kAllChunksMax = 16384;
+  static constexpr uint64_t kAllChunkBytesMax = uint64_t{16} << 40;
   static constexpr size_t kPendingMax = 64;
+  static constexpr size_t kProcessPendingMax = 16;  ///< a process beyond it pushes out its own oldest connection
+
+  // What a round of housekeeping does at most; the rest stays in the kernel's queues for the next one.
+  static constexpr uint32_t kAcceptsPerVisit = 16;
+  static constexpr uint64_t kAcceptNs = 100'000;  ///< no further connection is accepted after this time
+  static constexpr uint32_t kMessagesPerRound = 256;
+  static constexpr uint32_t kMessagesPerPeer = 64;
+  static constexpr uint32_t kMessagesPerLook = 16;  ///< for the sake of an unknown chunk
+  /// Than the queue of a socket holds (277 of the shortest in 212 992 B).
+  static constexpr uint32_t kMessagesMore = 512;
+  static constexpr size_t kAttemptsPerRound = 16;
+  /// An endpoint that has traffic keeps house for a quarter of its time at most: then it rests for so many times as
+  /// long.
+  static constexpr uint64_t kRestShare = 3;
+  static constexpr uint32_t kCallsPerRest = 16;  ///< between two looks at the clock
+  static constexpr uint32_t kQuietLooks = 64;    ///< without a packet, and there is no traffic: some 20 us of polling
   /// How many rounds of housekeeping what a closed peer has left in its ring is still read, before it is dropped.
   static constexpr uint32_t kLastRoundsMax = 4096;
+  /// So many rounds the next one follows at once because a peer is connecting; one that takes longer wakes us by its
+  /// socket.
+  static constexpr uint32_t kConnectingRoundsMax = 4096;
+  static constexpr uint64_t kRetryNs = 1'000'000;            ///< what waits for a peer is tried again
+  static constexpr uint64_t kAttemptNsMax = 10'000'000'000;  ///< for a peer that does not accept; then it is dead
+  static constexpr uint64_t kParkedNsMax = 1'000'000'000;    ///< for a connection that cannot be accepted yet
+  /// A peer that closes orderly while we refer to it has not heard of that yet. An honest one has by the second time.
+  static constexpr uint32_t kReconnectsMax = 8;
 
   /// A page that only this endpoint writes and all its peers see.
   struct Doorbell {
@@ -156,7 +187,9 @@ class TERN_API ShmImpl {
     shm::Mapping in;  ///< the ring that we read
     shm::Mapping doorbell;
     std::vector<PeerChunk> chunks;   ///< by chunk id
+    uint32_t chunk_count = 0;        ///< that are mapped
     uint64_t chunk_bytes = 0;        ///< sum
+    uint64_t looked_at = 0;          ///< burst in which messages were read in vain for the sake of an unknown chunk
     std::vector<bool> is_announced;  ///< by our chunk ids
     uint32_t rounds = 0;             ///< of housekeeping since kHungUp
     bool is_initiator = false;       ///< we have connected; only this side closes an unneeded connection
@@ -181,6 +214,13 @@ class TERN_API ShmImpl {
     uint32_t references = 0;  ///< connect() minus disconnect()
     uint32_t serial = 0;      ///< of the link's descriptors in the epoll set
     shm::Identity identity{};
+    uint32_t process = kNoProcess;  ///< in processes_
+    uint32_t reconnects = 0;        ///< since it was last connected to: the peer has closed orderly all the same
+    uint64_t attempt_since_ns = 0;  ///< of the first attempt that is to be repeated; 0: none
+    bool is_unsettled = false;      ///< on unsettled_
+    bool is_deserted = false;       ///< on deserted_
+    uint64_t deserted_until = 0;    ///< a number of accepted_
+    uint64_t deserted_backlog = 0;  ///< backlogs_read_ at that time
     Link link;
   };
 
@@ -189,12 +229,25 @@ class TERN_API ShmImpl {
     shm::Descriptor socket;
     uint32_t serial = 0;
     shm::PeerProcess process;
+    bool is_readable = false;
     bool has_hello = false;
+    bool is_owner = false;   ///< of the identity in its hello
+    uint64_t parked_ns = 0;  ///< since when it waits for its turn; 0: it does not
+    uint64_t retry_ns = 0;
     shm::Message message;
   };
 
+  /// Another process, and what its endpoints have of this one.
+  struct Process {
+    shm::PeerProcess name;
+    uint32_t peers = 0;  ///< 0: the place is free
+    uint32_t chunks = 0;
+    uint64_t chunk_bytes = 0;
+  };
+  static constexpr uint32_t kNoProcess = UINT32_MAX;
+
   /// What an event of the epoll set is about.
-  enum class Watched : uint8_t { kListener, kWake, kSocket, kProcess, kPending };
+  enum class Watched : uint8_t { kListener, kWake, kSocket, kProcess, kPending, kRetry };
 
   /// A record that is not simply one packet in one cell.
   struct Opened {
@@ -272,6 +325,7 @@ class TERN_API ShmImpl {
   bool announce(Peer& peer, const memory::Chunk& chunk);
   [[gnu::cold]] Opened open_unusual(Peer& peer, uint64_t w0, uint64_t position);
   bool open_reference(Peer& peer, const std::byte* descriptor, Payload& payload);
+  void look_for_chunks(Peer& peer);
   void publish(Peer& peer);
   void wake_peer(Peer& peer, uint32_t sleep);
   void poll_others();
@@ -281,31 +335,49 @@ class TERN_API ShmImpl {
   void poll_no_more(Peer& peer);
 
   // shm_link.cc: what happens between endpoints besides packets
-  Peer* new_peer(const shm::Identity& identity);
+  Result<Peer*> new_peer(const shm::Identity& identity);
+  bool add_peer();
   void free_peer(Peer& peer);
   void set_stage(Peer& peer, Stage stage);
+  void unsettle(Peer& peer);
+  Status charge(Peer& peer, const shm::PeerProcess& process);
+  void discharge(Peer& peer);
+  bool may_map_chunk(const Peer& peer, uint64_t bytes) const;
+  void count_chunks(const Peer& peer, int64_t chunks, int64_t bytes);
   Status prepare_ring(Peer& peer);
   Status start_attempt(Peer& peer);
+  Status try_attempt(Peer& peer);
   Status link_to_self(Peer& peer);
   Status link_up(Peer& peer, shm::Message& hello);
   bool accept_as(Peer& peer, Pending& pending);
   void attach(Peer& peer, const shm::Hello& hello, const std::byte* in, const Doorbell* doorbell);
-  void watch(int fd, Watched what, uint32_t serial, PeerId id);
+  bool watch(int fd, Watched what, uint32_t serial, PeerId id);
   void unwatch(shm::Descriptor& fd);
   void pump(const struct timespec* timeout, bool ends_wait);
-  void accept_all();
+  void accept_some();
   bool accept_one();
+  void make_pending_room(const shm::PeerProcess& process);
   void serve_pending();
   bool is_settled(Pending& pending);
+  bool park(Pending& pending, uint64_t retry_ns);
   bool is_owner_of(const Pending& pending, bool& is_busy) const;
-  void read_messages(Peer& peer);
+  uint32_t read_messages(Peer& peer, uint32_t limit);
   bool handle_message(Peer& peer, shm::Message& message);
   bool map_chunk(Peer& peer, shm::Message& message);
   void hang_up(Peer& peer);
+  void end_connection(Peer& peer);
   void close_link(Peer& peer);
   void settle_references(Peer& peer);
   void housekeep();
-  void housekeep_soon() { calls_until_housekeeping_ = 1; }
+  void housekeep_or_rest();
+  void close_ended();
+  void take_from(std::vector<PeerId>& list, size_t count_max);
+  bool has_to_retry() const;
+  void housekeep_soon() {
+    calls_until_housekeeping_ = 1;
+    is_busy_ = true;
+  }
+  void retry_later();
 
   struct alignas(64) Scratch {
     std::byte bytes[shm::kRecordBytesMax];  ///< the private copy of the record that is being visited
@@ -331,17 +403,35 @@ class TERN_API ShmImpl {
   pid_t pid_ = 0;  ///< a forked child must not speak for its parent
   shm::OwnMemory doorbell_;
   shm::Descriptor epoll_, listener_, wake_;
+  shm::Descriptor retry_;    ///< a timer, for a sleeper who has to try something again
   shm::Descriptor spare_;    ///< given up for a moment to refuse a connection when descriptors have run out
   bool has_pumped_ = false;  ///< since prepare_wait()
 
+  uint32_t process_peers_max_ = 0;
   std::map<shm::Identity, PeerId> by_identity_;  ///< kConnecting, kReady, and kHungUp if orderly
+  // All have room for all peers, since add_peer(): nothing that a peer does needs memory for them.
+  std::vector<Process> processes_;
   std::vector<PeerId> free_ids_;
-  std::vector<Pending> pending_;
-  std::vector<PeerId> attempts_;   ///< kConnecting, and still to be started
-  std::vector<PeerId> closing_;    ///< kHungUp
-  std::vector<PeerId> unsettled_;  ///< references have changed, or what the peer says of its own
-  uint32_t connecting_ = 0;        ///< peers that are kConnecting
+  std::vector<PeerId> attempts_;    ///< kConnecting, and still to be started
+  std::vector<PeerId> deserted_;    ///< kConnecting, and the connection has ended
+  std::vector<PeerId> closing_;     ///< kHungUp
+  std::vector<PeerId> unsettled_;   ///< references have changed, or what the peer says of its own
+  std::vector<PeerId> taken_;       ///< of one of these, to be gone through now
+  std::vector<Pending> pending_;    ///< has room for kPendingMax
+  uint32_t connecting_ = 0;         ///< peers that are kConnecting
+  uint32_t connecting_rounds_ = 0;  ///< of housekeeping since the last of them began
   uint32_t last_serial_ = 0;
+  uint32_t messages_left_ = 0;     ///< that this round may still read
+  uint32_t chunks_ = 0;            ///< of all peers, mapped
+  uint64_t chunk_bytes_ = 0;       ///< sum
+  uint64_t accepted_ = 0;          ///< connections, by the system
+  uint64_t backlogs_read_ = 0;     ///< how often none was left
+  uint64_t next_attempts_ns_ = 0;  ///< not before that
+  bool has_backlog_ = false;       ///< the last look left some
+  bool is_busy_ = false;           ///< the next round of housekeeping is not to wait
+  uint64_t rest_until_ns_ = 0;     ///< of housekeeping, if there is traffic
+  uint64_t packets_at_look_ = 0;   ///< counters_.packets_received at the last look at the clock
+  uint32_t quiet_looks_ = 0;       ///< in a row, without a packet before
 };
 
 class ShmImpl::Sender {

@@ -7,6 +7,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 
 #include "base/file_size.h"
@@ -24,11 +25,30 @@ Descriptor make_memfd(const char* name) {
   return Descriptor(fd);
 }
 
-Mapping map_shared(int fd, size_t bytes, int protection, int extra_flags) {
+constinit std::atomic<size_t> peer_mappings{0};
+constinit std::atomic<size_t> peer_mapped_bytes{0};
+
+void give_back(size_t bytes) {
+  peer_mappings.fetch_sub(1, std::memory_order_relaxed);
+  peer_mapped_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+/// False: peers have had all that they may have.
+bool take(size_t bytes) {
+  const size_t before = peer_mapped_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  const size_t count_before = peer_mappings.fetch_add(1, std::memory_order_relaxed);
+  if (count_before < kPeerMappingsMax && before < kPeerMappedBytesMax && bytes <= kPeerMappedBytesMax - before) {
+    return true;
+  }
+  give_back(bytes);
+  return false;
+}
+
+std::byte* map_shared(int fd, size_t bytes, int protection, int extra_flags) {
   void* data = ::mmap(nullptr, bytes, protection, MAP_SHARED | extra_flags, fd, 0);
-  if (data == MAP_FAILED) return {};
+  if (data == MAP_FAILED) return nullptr;
   ::madvise(data, bytes, MADV_DONTFORK);
-  return {static_cast<std::byte*>(data), bytes};
+  return static_cast<std::byte*>(data);
 }
 
 }  // namespace
@@ -38,7 +58,11 @@ void Descriptor::reset() {
 }
 
 void Mapping::reset() {
-  if (data_ != nullptr) ::munmap(std::exchange(data_, nullptr), std::exchange(bytes_, 0));
+  if (data_ == nullptr) return;
+  if (is_peers_) give_back(bytes_);
+  if (::getpid() == maker_) ::munmap(data_, bytes_);
+  data_ = nullptr;
+  bytes_ = 0;
 }
 
 Status shortage_or(int error, Status otherwise) {
@@ -69,7 +93,7 @@ Result<OwnMemory> make_own_memory(const char* name, size_t bytes) {
   if (!base::set_file_size(memory.fd.get(), bytes)) {
     return shortage_or(errno, {Code::kNoMemory, "shm: a memfd cannot be given its size"});
   }
-  memory.mapping = map_shared(memory.fd.get(), bytes, PROT_READ | PROT_WRITE, MAP_POPULATE);
+  memory.mapping = Mapping(map_shared(memory.fd.get(), bytes, PROT_READ | PROT_WRITE, MAP_POPULATE), bytes, false);
   if (!memory.mapping) return shortage_or(errno, {Code::kUnavailable, "shm: a memfd cannot be mapped"});
   if (::fcntl(memory.fd.get(), F_ADD_SEALS, kSeals) != 0) {
     return Status(Code::kUnavailable, "shm: memfds cannot be sealed (F_SEAL_FUTURE_WRITE needs Linux 5.1); use udp");
@@ -99,9 +123,14 @@ Result<Mapping> map_peer_memory(const Descriptor& fd, size_t bytes, PeerMemoryKi
   if (is_ordinary && static_cast<size_t>(file.st_blocks) * kStatBlockBytes < bytes) {
     return Status(Code::kRefused, "shm: the peer's memory has holes");
   }
-  Mapping mapping = map_shared(fd.get(), bytes, PROT_READ, kind == PeerMemoryKind::kRing ? MAP_POPULATE : 0);
-  if (!mapping) return shortage_or(errno, {Code::kRefused, "shm: the peer's memory cannot be mapped"});
-  return mapping;
+  if (!take(bytes)) return Status(Code::kNoMemory, "shm: peers' memory takes half of this process's address space");
+  std::byte* const data = map_shared(fd.get(), bytes, PROT_READ, kind == PeerMemoryKind::kRing ? MAP_POPULATE : 0);
+  if (data == nullptr) {
+    const int error = errno;
+    give_back(bytes);
+    return shortage_or(error, {Code::kRefused, "shm: the peer's memory cannot be mapped"});
+  }
+  return Mapping(data, bytes, true);
 }
 
 }  // namespace tern::transport::shm

@@ -176,6 +176,12 @@ struct Inbound {
     consumed = own_consumed;
   }
 
+  /// From now on there is no input, whatever the sender writes.
+  void stop() {
+    cells = kNoCell;
+    offset_mask = 0;
+  }
+
   const std::byte* cell_at(uint64_t at) const { return cells + (at & offset_mask); }
   bool has_input() const { return word_at(cell_at(position)).load(std::memory_order_acquire) == position; }
   /// From `at` to the end of the ring.

@@ -14,7 +14,6 @@ namespace tern::transport::shm {
 namespace {
 
 constexpr uint8_t kProtocolVersion = 1;
-constexpr int kListenBacklog = 1024;
 constexpr int kSocketPeerPidfd = 77;  // SO_PEERPIDFD, Linux 6.5; older C libraries do not name it
 constexpr uint8_t kHelloHolds = 1;
 constexpr size_t kMessageBytesMax = 64;
@@ -239,7 +238,7 @@ bool peer_process(int socket, PeerProcess& process) {
   return true;
 }
 
-bool is_acceptable(const PeerProcess& process) { return process.uid == ::geteuid() || process.uid == 0; }
+bool is_own_user(const PeerProcess& process) { return process.uid == ::geteuid(); }
 
 Descriptor watch_process(int socket, const PeerProcess& process, bool& is_dead) {
   is_dead = false;

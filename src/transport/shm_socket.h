@@ -63,6 +63,8 @@ SendResult send_plain(int socket, MessageType type);
 ReceiveResult receive_message(int socket, Message& message);
 
 Result<Identity> make_identity();
+/// Connections that wait to be accepted; beyond them connect_to() says kQueueFull.
+inline constexpr int kListenBacklog = 1024;
 Result<Descriptor> listen_as(const Identity& identity);
 /// Never blocks. Code::kQueueFull: try again later.
 Result<Descriptor> connect_to(const Identity& identity);
@@ -71,10 +73,12 @@ Result<Descriptor> connect_to(const Identity& identity);
 struct PeerProcess {
   pid_t pid = 0;
   uid_t uid = 0;
+
+  friend bool operator==(const PeerProcess&, const PeerProcess&) = default;
 };
 bool peer_process(int socket, PeerProcess& process);
-/// Only our own user and root may hand us memory.
-bool is_acceptable(const PeerProcess& process);
+/// No other user may hand us memory or have ours, root included, unless the endpoint's options allow it.
+bool is_own_user(const PeerProcess& process);
 /// Readable when the process at the other end is gone. Empty with `is_dead` false: it cannot be watched from here.
 Descriptor watch_process(int socket, const PeerProcess& process, bool& is_dead);
 

@@ -116,11 +116,15 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, m
   { ct.address() } -> std::same_as<std::span<const std::byte>>;
   /// Finds or makes the peer with this address(). `host` is the numeric IP address at which the peer's Nexus is
   /// reached, for addresses that name a wildcard. References are counted: one disconnect() per connect(). Never blocks.
+  /// kMisuse: no address of this transport. kRefused: the peer belongs to another user. kNoMemory.
   { t.connect(address, host) } -> std::same_as<Result<PeerId>>;
   { t.peer_state(peer) } -> std::same_as<PeerState>;
   {t.disconnect(peer)};
   /// Largest payload of one packet, the 24 B header not counted; at least wire::kPayloadBytesMin.
   { ct.payload_bytes_max() } -> std::same_as<uint32_t>;
+  /// What of it a packet to this peer can carry, as the address says that connect() was given; at least
+  /// wire::kPayloadBytesMin. send() counts a longer packet as an error, which is an ordinary loss.
+  { ct.payload_bytes_max(peer) } -> std::same_as<uint32_t>;
   /// How many packets the receive queue holds; credits are sized by it.
   { ct.receive_queue_packets() } -> std::same_as<uint32_t>;
   /// What a single flow can get.

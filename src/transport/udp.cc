@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/try.h"
 
 namespace tern::transport {
 
@@ -25,6 +26,7 @@ constexpr Status kBadDatagramBytes(
 constexpr Status kNoDescriptors(Code::kUnavailable, "udp: no file descriptors are left: raise the limit (ulimit -n)");
 constexpr Status kNoMemory(Code::kNoMemory,
                            "udp: no memory for the endpoint's buffers: free some, or use fewer endpoints");
+constexpr Status kNoPeerMemory(Code::kNoMemory, "udp: no memory for another peer: free some, or end sessions");
 constexpr Status kBadPeerAddress(Code::kMisuse,
                                  "udp: the peer's data-path address is not that of a UDP endpoint: both sides must run "
                                  "the same transport, bound to a unicast address");
@@ -73,7 +75,8 @@ UdpImpl::UdpImpl(const Options& options, Fd receive_socket, const UdpAddress& bo
       bound_(bound),
       socket_buffer_bytes_(options.socket_buffer_bytes),
       offloads_(offloads),
-      padding_bytes_max_(datagram_bytes_ / kPaddingShare) {
+      padding_bytes_max_(datagram_bytes_ / kPaddingShare),
+      pid_(getpid()) {
   const UdpAddress::Bytes encoded = bound.encode();
   std::copy_n(encoded.bytes.begin(), encoded.size, address_bytes_.begin());
   address_bytes_[encoded.size] = static_cast<std::byte>(datagram_bytes_ & 0xff);
@@ -103,6 +106,7 @@ Status UdpImpl::prepare(const Options& options) {
   if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY) {
     connected_max_ = static_cast<uint32_t>(std::min<rlim_t>(kConnectedMax, files.rlim_cur / 8));
   }
+  if (!base::try_reserve(connected_, connected_max_)) return kNoMemory;
 
   epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
   event_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -140,9 +144,37 @@ Status UdpImpl::resolve(std::span<const std::byte> address, std::string_view hos
   return {};
 }
 
-std::pair<std::vector<std::byte>, uint32_t> UdpImpl::name_of(const UdpAddress& address, uint32_t datagram_bytes) {
+UdpImpl::PeerName UdpImpl::name_of(const UdpAddress& address, uint32_t datagram_bytes) {
+  PeerName name{};
   const UdpAddress::Bytes encoded = address.encode();
-  return {{encoded.span().begin(), encoded.span().end()}, datagram_bytes};
+  std::copy_n(encoded.bytes.begin(), encoded.size, name.begin());
+  name[UdpAddress::kBytesMax] = static_cast<std::byte>(datagram_bytes & 0xff);
+  name[UdpAddress::kBytesMax + 1] = static_cast<std::byte>(datagram_bytes >> 8);
+  return name;
+}
+
+/// A place for a peer, under its name; as if it had just been made. Room for it in free_ids_, too.
+Result<PeerId> UdpImpl::new_peer(const PeerName& name) {
+  const bool is_more = free_ids_.empty();
+  const size_t count = peers_.size() + (is_more ? 1 : 0);
+  const PeerId id = is_more ? static_cast<PeerId>(peers_.size()) : free_ids_.back();
+  if (!base::try_reserve(peers_, count) || !base::try_reserve(free_ids_, count) ||
+      !base::try_grow([&] { ids_.emplace(name, id); })) {
+    return kNoPeerMemory;
+  }
+  if (is_more) {
+    peers_.emplace_back();
+  } else {
+    free_ids_.pop_back();
+  }
+  peers_[id] = Peer();
+  return id;
+}
+
+void UdpImpl::free_peer(PeerId id) {
+  const Peer& peer = peers_[id];
+  ids_.erase(name_of(peer.address, peer.datagram_bytes));
+  free_ids_.push_back(id);
 }
 
 Result<PeerId> UdpImpl::connect(std::span<const std::byte> address, std::string_view host) {
@@ -153,20 +185,15 @@ Result<PeerId> UdpImpl::connect(std::span<const std::byte> address, std::string_
     return status;
   }
   datagram_bytes = std::min(datagram_bytes, datagram_bytes_);
-  if (const auto known = ids_.find(name_of(target, datagram_bytes)); known != ids_.end()) {
+  const PeerName name = name_of(target, datagram_bytes);
+  if (const auto known = ids_.find(name); known != ids_.end()) {
     ++peers_[known->second].references;
     return known->second;
   }
-  PeerId id;
-  if (free_ids_.empty()) {
-    id = static_cast<PeerId>(peers_.size());
-    peers_.emplace_back();
-  } else {
-    id = free_ids_.back();
-    free_ids_.pop_back();
-  }
+  const auto made = new_peer(name);
+  if (!made.ok()) return made.status();
+  const PeerId id = *made;
   Peer& peer = peers_[id];
-  peer = Peer();
   peer.address = target;
   peer.datagram_bytes = datagram_bytes;
   peer.shared_since = peer.last_flush = flushes_;
@@ -178,12 +205,11 @@ Result<PeerId> UdpImpl::connect(std::span<const std::byte> address, std::string_
     Fd& shared = shared_sockets_[target.family() == AF_INET6 ? 1 : 0];
     if (!unreachable && !shared) shared = open_send_socket(target.family(), bound_, socket_buffer_bytes_);
     if (unreachable || !shared) {
-      free_ids_.push_back(id);
+      free_peer(id);
       return unreachable ? kNoRoute : kNoDescriptors;
     }
   }
   peer.references = 1;
-  ids_.emplace(name_of(target, datagram_bytes), id);
   return id;
 }
 
@@ -192,15 +218,14 @@ void UdpImpl::disconnect(PeerId id) {
   CHECK(peer.references, >, 0u);
   if (--peer.references > 0) return;
   if (peer.first != kNone) {
-    transmit(peer);
+    if (getpid() == pid_) transmit(peer);
     PeerId* const end = dirty_.data() + dirty_count_;
     *std::find(dirty_.data(), end, id) = *(end - 1);
     --dirty_count_;
   }
   if (peer.socket) std::erase(connected_, id);
   peer.socket.reset();
-  ids_.erase(name_of(peer.address, peer.datagram_bytes));
-  free_ids_.push_back(id);
+  free_peer(id);
 }
 
 /// Opens and connects a socket for `peer`. False: errno says why; the peer has none.
@@ -250,7 +275,10 @@ bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* 
                         const detail::Buffer* buffer) {
   Peer& peer = peers_[id];
   const size_t bytes = kHeaderBytes + len;
-  CHECK(bytes, <=, peer.datagram_bytes);
+  if (bytes > peer.datagram_bytes) {
+    ++counters_.send_errors;
+    return true;  // a loss: it would not fit later either
+  }
   if (bytes > peer.room_bytes && !open_segment(id)) return false;
   if (len <= kCopyBytesMax) {
     put(peer, header, data, len);

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/types.h>
 #include <sys/uio.h>
 #include <time.h>
 
@@ -75,6 +76,9 @@ class TERN_API UdpImpl {
   PeerState peer_state(PeerId peer) const { return peers_[peer].references > 0 ? PeerState::kReady : PeerState::kDead; }
   void disconnect(PeerId peer);
   uint32_t payload_bytes_max() const { return datagram_bytes_ - static_cast<uint32_t>(wire::kHeaderBytes); }
+  uint32_t payload_bytes_max(PeerId peer) const {
+    return peers_[peer].datagram_bytes - static_cast<uint32_t>(kHeaderBytes);
+  }
   uint32_t receive_queue_packets() const { return receive_queue_packets_; }
   /// Nobody knows the links of a path; this is what the kernel moves at its best (ANCHORS.md), an upper limit for
   /// controllers to come down from.
@@ -206,7 +210,11 @@ class TERN_API UdpImpl {
   int socket_of(Peer& peer);
   void take_over_socket(Peer& peer);
   bool give_socket(Peer& peer);
-  static std::pair<std::vector<std::byte>, uint32_t> name_of(const UdpAddress& address, uint32_t datagram_bytes);
+  /// By address and datagram size: a stranger who names somebody's address must not change what goes there.
+  using PeerName = std::array<std::byte, UdpAddress::kBytesMax + 2>;
+  static PeerName name_of(const UdpAddress& address, uint32_t datagram_bytes);
+  Result<PeerId> new_peer(const PeerName& name);
+  void free_peer(PeerId id);
   Status resolve(std::span<const std::byte> address, std::string_view host, UdpAddress* target,
                  uint32_t* datagram_bytes) const;
   std::byte* slot(uint32_t segment) const { return staging_.get() + size_t{segment} * slot_bytes_; }
@@ -283,8 +291,8 @@ class TERN_API UdpImpl {
   Fd shared_sockets_[2];                ///< IPv4, IPv6; opened with the first peer that needs one
   std::vector<PeerId> connected_;       ///< peers with a socket of their own
   std::vector<PeerId> free_ids_;
-  /// By address and datagram size: a stranger who names somebody's address must not change what goes there.
-  std::map<std::pair<std::vector<std::byte>, uint32_t>, PeerId> ids_;
+  std::map<PeerName, PeerId> ids_;
+  pid_t pid_;  ///< a forked child must not send what its parent has queued
   Fd epoll_, event_;
   std::atomic<bool> wake_written_{false};  ///< set by wake() before it writes the event, cleared after it was read
 };

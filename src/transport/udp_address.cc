@@ -2,9 +2,10 @@
 
 #include <netdb.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
-#include <string>
 
 namespace tern::transport {
 
@@ -20,12 +21,15 @@ constexpr Status kUnknownHost(Code::kUnavailable,
                               "udp: the host name in Udp::Options::bind has no address: give an IP address of this "
                               "machine (`ip addr` lists them)");
 
-bool look_up(const std::string& host, int flags, UdpAddress* address) {
+bool look_up(std::string_view host, int flags, UdpAddress* address) {
+  std::array<char, NI_MAXHOST> name{};  // zero-terminated, without an allocation
+  if (host.size() >= name.size()) return false;
+  std::copy(host.begin(), host.end(), name.begin());
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   hints.ai_flags = flags;
   addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0 || found == nullptr) return false;
+  if (getaddrinfo(name.data(), nullptr, &hints, &found) != 0 || found == nullptr) return false;
   sockaddr_storage storage{};
   std::memcpy(&storage, found->ai_addr, found->ai_addrlen);
   freeaddrinfo(found);
@@ -71,14 +75,14 @@ Result<UdpAddress> UdpAddress::parse(std::string_view text) {
     const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), port_number);
     if (error != std::errc() || end != port.data() + port.size()) return kBadBind;
   }
-  if (!parse_ip(host, &address) && !look_up(std::string(host), 0, &address)) return kUnknownHost;
+  if (!parse_ip(host, &address) && !look_up(host, 0, &address)) return kUnknownHost;
   address.set_port(port_number);
   return address;
 }
 
 bool UdpAddress::parse_ip(std::string_view ip, UdpAddress* address) {
   if (ip.empty()) return false;
-  return look_up(std::string(ip), AI_NUMERICHOST, address);
+  return look_up(ip, AI_NUMERICHOST, address);
 }
 
 bool UdpAddress::decode(std::span<const std::byte> bytes, UdpAddress* address) {

@@ -167,6 +167,9 @@ const char* refusal_text(Refusal refusal) {
       return "the server refused the session";
     case Refusal::kStaleRun:
       return "the server's Nexus has restarted; connect again";
+    case Refusal::kOtherUser:
+      return "the server's endpoint belongs to another user and takes no peers of others over shared memory: run both "
+             "sides as one user, or set Shm::Options::allow_other_users on both";
   }
   return "";
 }

@@ -22,6 +22,13 @@ struct Shm {
     uint32_t ring_cells = 1024;
     /// Peers beyond this many are refused (each maps its rings into this process).
     uint32_t peers_max = 4096;
+    /// How many of them may be endpoints of one other process, so that no process takes all; of all processes of
+    /// another user, half of peers_max. 0: a quarter of peers_max, and no more than take a quarter of this process's
+    /// descriptors (two each).
+    uint32_t process_peers_max = 0;
+    /// Endpoints of other users are peers, too. Off: connections from and to them are refused, also those of root, as
+    /// each side maps memory that the other can fill and read. Both sides have to allow it.
+    bool allow_other_users = false;
     /// Handlers of single-packet requests read the ring itself instead of a private copy. Only for peers that are
     /// trusted not to change a request while it is being handled.
     bool trust_peers = false;

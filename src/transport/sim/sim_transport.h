@@ -63,6 +63,7 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   PeerState peer_state(PeerId) { return PeerState::kReady; }
   void disconnect(PeerId peer);
   uint32_t payload_bytes_max() const { return payload_bytes_max_; }
+  uint32_t payload_bytes_max(PeerId) const { return payload_bytes_max_; }
   uint32_t receive_queue_packets() const { return options_.receive_queue_packets; }
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   uint64_t downlink_bytes_per_sec() const { return link_bytes_per_sec_; }  ///< one endpoint of a host is assumed

@@ -49,7 +49,7 @@ TEST(Extents, takes_and_gives_like_a_page_map) {
     NaiveExtents naive(400);
     // Added out of order; one page lies between the first two, so that the page map keeps them apart.
     for (const auto& [first, pages] : {std::pair<size_t, size_t>{200, 150}, {10, 100}, {111, 50}}) {
-      extents.add(address(first), pages * kPage);
+      ASSERT_TRUE(extents.add(address(first), pages * kPage));
       naive.add(first, pages);
     }
     std::map<size_t, size_t> out;  // first page, pages
@@ -81,8 +81,8 @@ TEST(Extents, takes_and_gives_like_a_page_map) {
 
 TEST(Extents, adjacent_ranges_do_not_coalesce) {
   Extents extents;
-  extents.add(address(10), 4 * kPage);
-  extents.add(address(14), 4 * kPage);
+  ASSERT_TRUE(extents.add(address(10), 4 * kPage));
+  ASSERT_TRUE(extents.add(address(14), 4 * kPage));
   EXPECT_EQ(extents.take(5), nullptr);
   std::byte* first = extents.take(4);
   std::byte* second = extents.take(4);
@@ -96,7 +96,7 @@ TEST(Extents, adjacent_ranges_do_not_coalesce) {
 
 TEST(ExtentsDeathTest, giving_twice_is_caught) {
   Extents extents;
-  extents.add(address(10), 4 * kPage);
+  ASSERT_TRUE(extents.add(address(10), 4 * kPage));
   std::byte* run = extents.take(2);
   extents.give(run);
   EXPECT_DEATH(extents.give(run), "CHECK failed");

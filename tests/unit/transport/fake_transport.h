@@ -88,6 +88,7 @@ class FakeImpl {
     --peers_[peer].references;
   }
   uint32_t payload_bytes_max() const { return options_.payload_bytes_max; }
+  uint32_t payload_bytes_max(PeerId) const { return options_.payload_bytes_max; }
   uint32_t receive_queue_packets() const { return options_.receive_queue_packets; }
   uint64_t link_bytes_per_sec() const { return 10'000'000'000; }
   DelayTarget delay_target() const { return {20'000, 60'000, true}; }

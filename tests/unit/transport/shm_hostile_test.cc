@@ -6,6 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
 #include "shm_fixture.h"
 #include "transport/shm_memory.h"
 #include "transport/shm_socket.h"
@@ -406,6 +412,374 @@ TEST_F(ShmHostile, out_of_descriptors__is_named_and_does_not_spin) {
   taken.clear();
   knock = shm::connect_to(to);
   connect(other, victim);
+}
+
+shm::Identity identity_of(ShmEnd& end) {
+  shm::Identity identity;
+  std::copy(end->address().begin(), end->address().end(), identity.begin());
+  return identity;
+}
+
+TEST_F(ShmHostile, connections__beyond_a_rounds_share_wait_in_the_backlog) {
+  constexpr size_t kKnocks = 300;
+  run_some({&victim, &good});
+  std::vector<Descriptor> knocks;
+  for (size_t i = 0; i < kKnocks; i++) knocks.push_back(std::move(*shm::connect_to(identity_of(victim))));
+  knocks.clear();  // they have come, and gone: each costs a few calls of the system to find out
+  constexpr uint64_t kCallsPerRoundMax = 100;
+  uint64_t accepted_at = victim->counters().system_calls;
+  uint64_t most = 0;
+  for (uint32_t round = 0; round < 200'000; round++) {
+    victim.receive();
+    most = std::max(most, victim->counters().system_calls - accepted_at);
+    accepted_at = victim->counters().system_calls;
+  }
+  EXPECT_LE(most, kCallsPerRoundMax);
+  // All have been taken out of the backlog: a newcomer is served, and the victim asks the system now and then only.
+  ShmEnd other;
+  connect(other, victim);
+  run_some({&victim, &other});
+  const uint64_t calls = victim->counters().system_calls;
+  for (int i = 0; i < 10 * 1024; i++) victim.receive();
+  EXPECT_LE(victim->counters().system_calls - calls, 20u);
+}
+
+TEST_F(ShmHostile, connections__are_all_served_though_the_endpoint_sleeps) {
+  ShmEnd sleeper;
+  run_some({&sleeper});
+  std::vector<Descriptor> knocks;
+  for (size_t i = 0; i < 500; i++) knocks.push_back(std::move(*shm::connect_to(identity_of(sleeper))));
+  knocks.clear();
+  // Every wait ends at once, because connections are left, and none is left in the end: then it does not.
+  const uint64_t limit = sleeper->now() + 100'000'000'000;
+  uint32_t waits = 0;
+  for (bool is_quiet = false; !is_quiet && sleeper->now() < limit;) {
+    sleeper.receive();
+    if (!sleeper->prepare_wait()) {
+      sleeper->end_wait();
+      continue;
+    }
+    const uint64_t until = sleeper->now() + 20'000'000;
+    sleeper->wait(until);
+    is_quiet = sleeper->now() >= until;
+    sleeper->end_wait();
+    waits++;
+  }
+  EXPECT_LE(waits, 500u);
+  ShmEnd other;
+  connect(other, sleeper);
+}
+
+/// A process that keeps `count` connections to the endpoint open and says nothing on them.
+struct SilentProcess {
+  SilentProcess(const shm::Identity& to, int count) {
+    EXPECT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+    pid = ::fork();
+    if (pid == 0) {
+      std::vector<Descriptor> kept;
+      for (int i = 0; i < count; i++) {
+        auto socket = shm::connect_to(to);
+        if (!socket.ok()) ::_exit(1);
+        kept.push_back(std::move(*socket));
+      }
+      if (::write(ready[1], "x", 1) != 1) ::_exit(1);
+      for (;;) ::pause();
+    }
+    char byte;
+    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+  }
+  ~SilentProcess() {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    ::close(ready[0]);
+    ::close(ready[1]);
+  }
+  int ready[2];
+  pid_t pid = -1;
+};
+
+TEST_F(ShmHostile, silent_connections__push_out_their_own_process_only) {
+  RawPeer slow(victim);  // has connected, and says its hello later
+  run_some({&victim, &good});
+  SilentProcess first(identity_of(victim), 100), second(identity_of(victim), 100), third(identity_of(victim), 100);
+  // Of each process the last 16 are kept, with ours 49.
+  ASSERT_TRUE(run_until({&victim}, [&] { return victim->counters().peers_refused == 3 * (100 - 16); }));
+  SilentProcess fourth(identity_of(victim), 100);
+  ASSERT_TRUE(run_until({&victim}, [&] { return victim->counters().peers_refused >= 4 * 100 - 64 + 1; }));
+  slow.join(victim);
+  slow.put(RawPeer::word(29), "hello");
+  ASSERT_TRUE(run_until({&victim}, [&] { return !victim.got.empty(); }));
+  EXPECT_EQ(victim.got[0], "hello");
+}
+
+/// A process with `count` endpoints, all of which connect to `to`; it tells how many are connected in the end.
+struct ManyEndpoints {
+  ManyEndpoints(std::span<const std::byte> to, int count) {
+    EXPECT_EQ(::pipe2(told, O_CLOEXEC), 0);
+    const std::vector<std::byte> address(to.begin(), to.end());
+    pid = ::fork();
+    if (pid != 0) return;
+    std::vector<std::unique_ptr<ShmEnd>> ends;
+    std::vector<PeerId> peers;
+    for (int i = 0; i < count; i++) {
+      ends.push_back(std::make_unique<ShmEnd>(ShmImpl::Options{.ring_cells = 256}));
+      auto peer = (*ends.back())->connect(address, "");
+      if (!peer.ok()) ::_exit(1);
+      peers.push_back(*peer);
+    }
+    for (bool is_settled = false; !is_settled;) {
+      is_settled = true;
+      for (size_t i = 0; i < ends.size(); i++) {
+        ends[i]->receive();
+        if ((*ends[i])->peer_state(peers[i]) == PeerState::kConnecting) is_settled = false;
+      }
+    }
+    int connected = 0;
+    for (size_t i = 0; i < ends.size(); i++) connected += (*ends[i])->peer_state(peers[i]) == PeerState::kReady;
+    if (::write(told[1], &connected, sizeof connected) != sizeof connected) ::_exit(1);
+    for (;;) ::pause();
+  }
+  /// While `victim` serves it.
+  int connected(ShmEnd& victim) {
+    ::fcntl(told[0], F_SETFL, O_NONBLOCK);
+    int count = -1;
+    run_until({&victim}, [&] { return ::read(told[0], &count, sizeof count) == sizeof count; });
+    return count;
+  }
+  ~ManyEndpoints() {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    ::close(told[0]);
+    ::close(told[1]);
+  }
+  int told[2];
+  pid_t pid = -1;
+};
+
+TEST_F(ShmHostile, peers__of_one_process_have_a_share_of_all) {
+  ShmEnd few({.peers_max = 16});
+  ManyEndpoints greedy(few->address(), 10);
+  EXPECT_EQ(greedy.connected(few), 4) << "a quarter";
+  EXPECT_GE(few->counters().peers_refused, 6u);
+  ManyEndpoints another(few->address(), 3);
+  EXPECT_EQ(another.connected(few), 3);
+  ShmEnd chosen({.peers_max = 16, .process_peers_max = 9});
+  ManyEndpoints allowed(chosen->address(), 10);
+  EXPECT_EQ(allowed.connected(chosen), 9);
+  EXPECT_EQ(ShmImpl::create({.peers_max = 4, .process_peers_max = 5}, *victim.arena).status().code(), Code::kMisuse);
+}
+
+TEST_F(ShmHostile, unknown_chunks__cost_one_look_a_burst) {
+  RawPeer raw(victim);
+  raw.join(victim);
+  run_some({&victim, &good});
+  for (int i = 0; i < 2000; i++) shm::send_plain(raw.socket.get(), shm::MessageType::kWake);  // until the queue is full
+  for (uint32_t i = 0; i < 32; i++) raw.put_reference(7, 0, 0, 0, 100);
+  const uint64_t before = victim->counters().dropped_bad_reference;
+  uint64_t most = 0;
+  while (victim->counters().dropped_bad_reference < before + 32) {
+    const uint64_t calls = victim->counters().system_calls;
+    victim.receive();
+    most = std::max(most, victim->counters().system_calls - calls);
+  }
+  EXPECT_LE(most, 100u);
+}
+
+TEST_F(ShmHostile, messages__without_end_have_a_share_of_a_round) {
+  std::vector<std::unique_ptr<RawPeer>> floods;
+  for (int i = 0; i < 8; i++) {
+    floods.push_back(std::make_unique<RawPeer>(victim));
+    floods.back()->join(victim);
+  }
+  for (auto& raw : floods) {
+    while (shm::send_plain(raw->socket.get(), shm::MessageType::kHold) == shm::SendResult::kSent) {
+    }
+  }
+  uint64_t most = 0;
+  for (uint32_t round = 0; round < 5000; round++) {
+    const uint64_t calls = victim->counters().system_calls;
+    victim.receive();
+    most = std::max(most, victim->counters().system_calls - calls);
+    for (auto& raw : floods) shm::send_plain(raw->socket.get(), shm::MessageType::kRelease);
+  }
+  EXPECT_LE(most, 400u);
+}
+
+TEST_F(ShmHostile, listener__that_never_accepts_does_not_keep_the_victim_awake) {
+  // Its own backlog is full: the victim can neither find out whether the hello is true nor connect to it.
+  RawPeer raw(victim);
+  raw.listener = {};
+  raw.identity = *shm::make_identity();
+  raw.listener = std::move(*shm::listen_as(raw.identity));
+  std::vector<Descriptor> filling;
+  for (auto socket = shm::connect_to(raw.identity); socket.ok(); socket = shm::connect_to(raw.identity)) {
+    filling.push_back(std::move(*socket));
+  }
+  raw.say_hello();
+  run_some({&victim, &good});
+  auto attempt = victim->connect(raw.identity, "");
+  ASSERT_TRUE(attempt.ok());
+  uint32_t waits = 0;
+  const uint64_t until = victim->now() + 200'000'000;
+  while (victim->now() < until) {
+    victim.receive();
+    if (victim->prepare_wait()) victim->wait(until);
+    victim->end_wait();
+    waits++;
+  }
+  EXPECT_LT(waits, 1000u) << "one a millisecond, and some";
+  EXPECT_EQ(victim->peer_state(*attempt), PeerState::kConnecting);
+  EXPECT_TRUE(raw.is_refused(victim)) << "it has waited for a second";
+  filling.clear();
+  victim->disconnect(*attempt);
+}
+
+TEST_F(ShmHostile, peer__that_closes_orderly_again_and_again_is_given_up) {
+  RawPeer raw(victim);
+  auto attempt = victim->connect(raw.identity, "");
+  ASSERT_TRUE(attempt.ok());
+  int welcomes = 0;
+  std::vector<shm::Mapping> ours;
+  ASSERT_TRUE(run_until({&victim}, [&] {
+    Descriptor accepted(::accept4(raw.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (accepted) {
+      shm::send_hello(accepted.get(), raw.hello(), raw.ring.fd.get(), raw.doorbell.fd.get());
+      shm::send_plain(accepted.get(), shm::MessageType::kBye);
+      welcomes++;
+    }
+    return victim->peer_state(*attempt) == PeerState::kDead;
+  }));
+  EXPECT_LE(welcomes, 10);
+  victim->disconnect(*attempt);
+}
+
+TEST_F(ShmHostile, chunks__of_one_process_have_a_share) {
+  // One page each: what they take is places in the table of mappings.
+  const auto page = std::move(*shm::make_own_memory("raw-page", kPage));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::vector<std::unique_ptr<RawPeer>> raws;
+    for (int i = 0; i < 6; i++) {
+      raws.push_back(std::make_unique<RawPeer>(victim));
+      raws.back()->say_hello();
+      shm::Message message;
+      while (shm::receive_message(raws.back()->socket.get(), message) == shm::ReceiveResult::kNothing) {
+      }
+      if (message.type != shm::MessageType::kHello) ::_exit(1);
+      for (uint32_t chunk = 0; chunk < 1024; chunk++) {
+        shm::SendResult sent;
+        while ((sent = shm::send_chunk(raws.back()->socket.get(), chunk, kPage, page.fd.get())) ==
+               shm::SendResult::kBusy) {
+        }
+        if (sent == shm::SendResult::kGone) ::_exit(0);
+      }
+    }
+    ::_exit(3);  // all of 6144
+  }
+  int status = 0;
+  ASSERT_TRUE(run_until({&victim, &good}, [&] { return ::waitpid(child, &status, WNOHANG) == child; }));
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_GE(victim->counters().peers_refused, 1u);
+}
+
+// --- other users ---------------------------------------------------------------------------------------------------
+
+/// Runs `task` in a process of another user; its exit code. -1: there is no other user to become.
+int as_another_user(ShmEnd& served, const std::function<int()>& task) {
+  constexpr uid_t kNobody = 65534;
+  if (::geteuid() != 0) return -1;
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(::setresuid(kNobody, kNobody, kNobody) == 0 ? task() : 99);
+  int status = 0;
+  EXPECT_TRUE(run_until({&served}, [&] { return ::waitpid(child, &status, WNOHANG) == child; }));
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 98;
+}
+
+/// What comes of a connection that `end` makes: 0 ready, 1 dead, 2 refused by name, 3 anything else.
+int outcome_of_connect(ShmEnd& end, std::span<const std::byte> to) {
+  auto peer = end->connect(to, "");
+  if (!peer.ok()) {
+    const bool is_named = peer.status().message().find("allow_other_users") != std::string_view::npos;
+    return peer.status().code() == Code::kRefused && is_named ? 2 : 3;
+  }
+  run_until({&end}, [&] { return end->peer_state(*peer) != PeerState::kConnecting; });
+  return end->peer_state(*peer) == PeerState::kReady ? 0 : 1;
+}
+
+#define SKIP_WITHOUT_ROOT()                                                                      \
+  do {                                                                                           \
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user in a forked child"; \
+  } while (false)
+
+TEST_F(ShmHostile, other_user__is_refused_by_name_when_it_connects) {
+  SKIP_WITHOUT_ROOT();
+  EXPECT_EQ(as_another_user(victim,
+                            [&] {
+                              ShmEnd stranger;
+                              return outcome_of_connect(stranger, victim->address());
+                            }),
+            2);
+}
+
+TEST_F(ShmHostile, other_user__is_refused_by_the_server_though_it_allows_it_itself) {
+  SKIP_WITHOUT_ROOT();
+  const int outcome = as_another_user(victim, [&] {
+    ShmEnd stranger({.allow_other_users = true});
+    return outcome_of_connect(stranger, victim->address());
+  });
+  EXPECT_TRUE(outcome == 1 || outcome == 2) << outcome << ": refused after its hello, or before";
+  EXPECT_EQ(victim->counters().peers_refused, 1u);
+}
+
+TEST_F(ShmHostile, other_user__is_a_peer_where_both_sides_allow_it) {
+  SKIP_WITHOUT_ROOT();
+  ShmEnd open({.allow_other_users = true});
+  EXPECT_EQ(as_another_user(open,
+                            [&] {
+                              ShmEnd stranger({.allow_other_users = true});
+                              return outcome_of_connect(stranger, open->address());
+                            }),
+            0);
+  EXPECT_EQ(open->counters().peers_refused, 0u);
+}
+
+TEST_F(ShmHostile, other_user__is_not_connected_to_either) {
+  SKIP_WITHOUT_ROOT();
+  int told[2];
+  ASSERT_EQ(::pipe2(told, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(1);
+    ShmEnd foreign({.allow_other_users = true});
+    if (::write(told[1], foreign->address().data(), 16) != 16) ::_exit(1);
+    for (;;) foreign.receive();
+  }
+  std::array<std::byte, 16> address;
+  ASSERT_EQ(::read(told[0], address.data(), 16), 16);
+  EXPECT_EQ(outcome_of_connect(victim, address), 2) << "root is a user like any other";
+  ShmEnd open({.allow_other_users = true});
+  EXPECT_EQ(outcome_of_connect(open, address), 0);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::close(told[0]);
+  ::close(told[1]);
+}
+
+TEST_F(ShmHostile, other_users__together_have_half_of_the_peers) {
+  SKIP_WITHOUT_ROOT();
+  ShmEnd open({.peers_max = 4, .process_peers_max = 4, .allow_other_users = true});
+  EXPECT_EQ(
+      as_another_user(open,
+                      [&] {
+                        std::vector<std::unique_ptr<ShmEnd>> strangers;
+                        int outcomes = 0;
+                        for (int i = 0; i < 3; i++) {
+                          strangers.push_back(std::make_unique<ShmEnd>(ShmImpl::Options{.allow_other_users = true}));
+                          outcomes = outcomes * 10 + outcome_of_connect(*strangers.back(), open->address());
+                        }
+                        return outcomes;
+                      }),
+      1);
 }
 
 }  // namespace

@@ -182,7 +182,7 @@ TEST(Shm, connect__to_nobody) {
   ShmEnd a;
   std::array<std::byte, 16> nobody{};
   EXPECT_EQ(a->connect(nobody, "").status().code(), Code::kPeerUnreachable);
-  EXPECT_EQ(a->connect(std::span(nobody).first(5), "").status().code(), Code::kRefused);
+  EXPECT_EQ(a->connect(std::span(nobody).first(5), "").status().code(), Code::kMisuse);
 }
 
 TEST(Shm, connect__to_itself) {

@@ -1,4 +1,6 @@
 // Whatever a stranger sends to the UDP transport's port is counted, dropped, and harms no packet around it.
+#include <poll.h>
+
 #include <random>
 #include <vector>
 
@@ -189,6 +191,147 @@ TEST(UdpHostile, one_receive_is_bounded) {
     server->receive([](const wire::Header&, const Payload&) {});
     EXPECT_LE(server->counters().system_calls - calls, 16u);
   }
+}
+
+TEST(UdpHostile, packet_longer_than_the_peers_datagrams_is_a_counted_send_error) {
+  auto server = make_plain();
+  auto client = make_plain();
+  UdpAddress where;
+  ASSERT_TRUE(UdpAddress::decode(server->address().first(server->address().size() - 2), &where));
+  auto peer = client->connect(endpoint_address(where, UdpImpl::kDatagramBytesMin), "127.0.0.1");
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  const size_t most = client->payload_bytes_max(*peer);
+  EXPECT_EQ(most, UdpImpl::kDatagramBytesMin - wire::kHeaderBytes);
+  EXPECT_EQ(client->payload_bytes_max(must_connect(*client, *server)), client->payload_bytes_max());
+  for (const size_t bytes : {most + 1, size_t{client->payload_bytes_max()}}) {
+    detail::Buffer* buffer = filled(7, bytes);
+    const uint64_t errors = client->counters().send_errors;
+    EXPECT_TRUE(client->send(*peer, numbered(7), buffer->data(), bytes, buffer));
+    EXPECT_EQ(client->counters().send_errors, errors + 1);
+    memory::Arena::release(buffer);
+  }
+  detail::Buffer* buffer = filled(8, most);
+  EXPECT_TRUE(client->send(*peer, numbered(8), buffer->data(), most, buffer));
+  client->flush();
+  client->check_invariants();
+  const auto received = receive_some(*server, 1);
+  ASSERT_EQ(received.size(), 1u);
+  expect_pattern(received[0], 8, most);
+  memory::Arena::release(buffer);
+}
+
+/// What came when the stranger has sent its worst: one good packet after it, again and again, until it has.
+void expect_still_receives(UdpImpl& server, RawSender& stranger) {
+  std::vector<std::byte> good;
+  append_packet(good, 4242, 0);
+  bool has_come = false;
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!has_come && std::chrono::steady_clock::now() < until) {
+    stranger.send(good);
+    server.receive([&](const wire::Header& header, const Payload&) { has_come |= header.number() == 4242; });
+  }
+  EXPECT_TRUE(has_come);
+}
+
+TEST(UdpHostile, empty_datagrams_do_not_stall_receive) {
+  for (const bool offload : {true, false}) {
+    Udp::Options options;
+    options.offload = offload;
+    auto server = make(options);
+    RawSender stranger(*server);
+    std::vector<std::byte> good;
+    append_packet(good, 1, 8);
+    for (int round = 0; round < 50; ++round) {
+      for (int i = 0; i < 100; ++i) stranger.send({});
+      const uint64_t calls = server->counters().system_calls;
+      EXPECT_EQ(server->receive([](const wire::Header&, const Payload&) { ADD_FAILURE(); }), 0u);
+      EXPECT_LE(server->counters().system_calls - calls, 16u);
+      while (server->receive([](const wire::Header&, const Payload&) {}), server->prepare_wait()) {
+        pollfd ready = {server->descriptor(), POLLIN, 0};
+        if (::poll(&ready, 1, 0) == 0) break;  // nothing is left: sleepers sleep
+      }
+      server->end_wait();
+    }
+    // Between others they take nothing.
+    stranger.send({});
+    stranger.send(good);
+    stranger.send({});
+    const auto received = receive_some(*server, 1);
+    ASSERT_EQ(received.size(), 1u);
+    expect_pattern(received[0], 1, 8);
+    EXPECT_EQ(server->counters().dropped_unparsable, 0u);
+  }
+}
+
+TEST(UdpHostile, trains_of_garbage_cost_their_own_packets_only) {
+  auto server = make();  // with GRO, where the kernel has it
+  if (!server->uses_gro()) GTEST_SKIP() << "no GRO here";
+  UdpAddress address;
+  ASSERT_TRUE(UdpAddress::decode(server->address().first(server->address().size() - 2), &address));
+  Fd fd = open_send_socket(address.family(), UdpAddress::loopback(address.family()), 1u << 20);
+  ASSERT_EQ(::connect(fd.get(), address.sockaddr_data(), address.sockaddr_bytes()), 0);
+  RawSender good(*server);
+  std::mt19937 random(13);
+  for (int round = 0; round < 500; ++round) {
+    // Segments of any size, the last one shorter, half of the bytes zeros, some headers that look right.
+    const auto segment_bytes = static_cast<uint16_t>(1 + random() % (round % 2 == 0 ? 1400 : 40));
+    std::vector<std::byte> train(std::min<size_t>(segment_bytes * (1 + random() % 60), 60'000));
+    for (std::byte& byte : train) byte = random() % 2 == 0 ? std::byte{0} : static_cast<std::byte>(random());
+    if (train.size() >= wire::kHeaderBytes && random() % 2 == 0) {
+      wire::Header header = numbered(1);
+      header.set_length_and_flags(random() % 70'000, static_cast<uint8_t>(random() % 16));
+      wire::store_header(train.data(), header);
+    }
+    iovec range = {train.data(), train.size()};
+    msghdr message{};
+    message.msg_iov = &range;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) std::byte control[kSegmentControlBytes] = {};
+    set_segment_bytes(&message, control, segment_bytes);
+    ASSERT_EQ(::sendmsg(fd.get(), &message, 0), static_cast<ssize_t>(train.size()));
+    server->receive([&](const wire::Header& header, const Payload& payload) {
+      EXPECT_EQ(header.length(), payload.bytes + wire::kHeaderBytes);
+      EXPECT_LE(payload.bytes, server->payload_bytes_max());
+    });
+  }
+  expect_still_receives(*server, good);
+}
+
+TEST(UdpHostile, datagrams_of_any_size_full_of_garbage_are_bounded_work) {
+  auto server = make_plain();
+  RawSender stranger(*server);
+  std::vector<std::byte> shortest;  // packets without a payload: as many as a datagram can hold
+  while (shortest.size() + wire::kHeaderBytes <= 65'507) append_packet(shortest, 1, 0);
+  std::vector<std::byte> noise(65'507);
+  std::mt19937 random(14);
+  for (std::byte& byte : noise) byte = static_cast<std::byte>(random());
+  for (int round = 0; round < 100; ++round) {
+    for (const auto& datagram : {shortest, noise, std::vector<std::byte>(65'507)}) stranger.send(datagram);
+    const size_t packets = server->receive([](const wire::Header&, const Payload&) {});
+    EXPECT_LE(packets, 2 * shortest.size() / wire::kHeaderBytes);
+  }
+  expect_still_receives(*server, stranger);
+}
+
+TEST(UdpHostile, icmp_errors_are_losses_on_their_own_path) {
+  auto gone = make_plain();
+  auto server = make_plain();
+  auto client = make_plain();
+  const PeerId to_nobody = must_connect(*client, *gone);
+  const PeerId to_server = must_connect(*client, *server);
+  gone.reset();  // its port answers with "port unreachable" from now on
+  RawSender stranger(*client);
+  for (uint32_t number = 0; number < 300; ++number) {
+    ASSERT_TRUE(client->send(to_nobody, numbered(number), nullptr, 0, nullptr));
+    ASSERT_TRUE(client->send(to_server, numbered(number), nullptr, 0, nullptr));
+    client->flush();
+    const auto received = receive_some(*server, 1);
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(received[0].header.number(), number);
+    EXPECT_EQ(client->receive([](const wire::Header&, const Payload&) {}), 0u);
+  }
+  EXPECT_GT(client->counters().send_errors, 0u);
+  expect_still_receives(*client, stranger);
 }
 
 }  // namespace

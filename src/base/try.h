@@ -1,0 +1,32 @@
+// Containers that grow without throwing: for what a peer can bring about (README, memory).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <new>
+#include <stdexcept>
+
+namespace tern::base {
+
+/// Runs `grow`, which allocates. False: there is no memory; what `grow` promises about its container holds.
+template <class F>
+[[nodiscard]] bool try_grow(F&& grow) noexcept {
+  try {
+    grow();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  } catch (const std::length_error&) {
+    return false;
+  }
+}
+
+/// Room for `count` elements in all, so that as many can be added without an allocation. Grows as push_back() does.
+template <class Vector>
+[[nodiscard]] bool try_reserve(Vector& vector, size_t count) noexcept {
+  if (vector.capacity() >= count) return true;
+  return try_grow([&] { vector.reserve(std::max(count, 2 * vector.capacity())); }) ||
+         try_grow([&] { vector.reserve(count); });
+}
+
+}  // namespace tern::base

@@ -1,0 +1,76 @@
+// Endpoints of another user, over shared memory: refused by name unless both sides allow it.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "rpc_world.h"
+
+namespace tern::rpc_test {
+namespace {
+
+constexpr uid_t kNobody = 65534;
+
+/// What a client of another user hears of one call: its status's text, or "ok". The server runs meanwhile.
+std::string heard_by_another_user(bool server_allows, bool client_allows) {
+  auto nexus = Nexus::create("udp://127.0.0.1:0", {});
+  EXPECT_TRUE(nexus.ok());
+  auto server = Rpc<Shm>::create(**nexus, {.allow_other_users = server_allows}, small_memory());
+  EXPECT_TRUE(server.ok()) << server.status().message();
+  EXPECT_TRUE((*server)->on_request(kEcho, echo).ok());
+  const std::string uri((*nexus)->uri());
+  int told[2];
+  EXPECT_EQ(::pipe2(told, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(1);
+    auto own = Nexus::create("udp://127.0.0.1:0", {});
+    if (!own.ok()) ::_exit(2);
+    auto made = Rpc<Shm>::create(**own, {.allow_other_users = client_allows}, small_memory());
+    if (!made.ok()) ::_exit(3);
+    Rpc<Shm>& client = **made;
+    Outcome outcome;
+    auto session = client.create_session(uri, {});
+    if (!session.ok()) ::_exit(4);
+    auto call =
+        client.enqueue_request(*session, kEcho, message(client, "hello"), client.alloc_msgbuf(256), outcome.then());
+    if (!call.ok()) ::_exit(5);
+    while (outcome.runs == 0) {
+      if (!client.run_event_loop_once().ok()) ::_exit(6);
+    }
+    const std::string_view text = outcome.status.message();
+    ::_exit(::write(told[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 7);
+  }
+  int status = 0;
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (::waitpid(child, &status, WNOHANG) != child && std::chrono::steady_clock::now() < until) {
+    EXPECT_TRUE((*server)->run_event_loop_once().ok());
+  }
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  char text[512] = {};
+  ::fcntl(told[0], F_SETFL, O_NONBLOCK);
+  const ssize_t bytes = ::read(told[0], text, sizeof text);
+  ::close(told[0]);
+  ::close(told[1]);
+  return {text, static_cast<size_t>(std::max<ssize_t>(bytes, 0))};
+}
+
+struct OtherUser : testing::Test {
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user in a forked child";
+  }
+};
+
+TEST_F(OtherUser, refusal_names_the_option_whichever_side_lacks_it) {
+  for (const auto& [server_allows, client_allows] : {std::pair(false, false), {false, true}, {true, false}}) {
+    const std::string heard = heard_by_another_user(server_allows, client_allows);
+    EXPECT_NE(heard.find("allow_other_users"), std::string::npos)
+        << heard << " (server allows: " << server_allows << ", client: " << client_allows << ")";
+  }
+}
+
+TEST_F(OtherUser, call_succeeds_where_both_allow_it) { EXPECT_EQ(heard_by_another_user(true, true), "ok"); }
+
+}  // namespace
+}  // namespace tern::rpc_test

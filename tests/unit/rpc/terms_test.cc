@@ -1,0 +1,109 @@
+// Peers whose terms contradict each other: more payload than the datagram size in their address carries.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+#include "rpc/rpc_impl.h"
+#include "rpc_world.h"
+#include "transport/layer.h"
+#include "transport/udp.h"
+
+namespace tern {
+
+namespace transport {
+
+/// A UDP endpoint whose address says that it takes the smallest datagrams, while its terms offer its own size.
+class LyingUdpImpl : public Layer<UdpImpl> {
+ public:
+  using Options = Udp::Options;
+  static constexpr uint32_t kSaidDatagramBytes = UdpImpl::kDatagramBytesMin;
+
+  static Result<std::unique_ptr<LyingUdpImpl>> create(const Options& options, memory::Arena& arena) {
+    auto inner = UdpImpl::create(options, arena);
+    if (!inner.ok()) return inner.status();
+    return std::unique_ptr<LyingUdpImpl>(new LyingUdpImpl(std::move(*inner)));
+  }
+  std::span<const std::byte> address() const { return std::span(address_).first(inner_->address().size()); }
+  uint32_t payload_bytes_max() const { return inner_->payload_bytes_max(); }
+  uint32_t payload_bytes_max(PeerId) const { return inner_->payload_bytes_max(); }
+
+ private:
+  explicit LyingUdpImpl(std::unique_ptr<UdpImpl> inner) : Layer(std::move(inner)) {
+    const auto truth = inner_->address();
+    std::copy(truth.begin(), truth.end(), address_.begin());
+    address_[truth.size() - 2] = static_cast<std::byte>(kSaidDatagramBytes & 0xff);
+    address_[truth.size() - 1] = static_cast<std::byte>(kSaidDatagramBytes >> 8);
+  }
+  std::array<std::byte, kAddressBytesMax> address_{};
+};
+
+}  // namespace transport
+
+struct LyingUdp {
+  static constexpr std::string_view kName = Udp::kName;
+  using Impl = transport::LyingUdpImpl;
+  using Options = Udp::Options;
+};
+template class Rpc<LyingUdp>;
+
+namespace rpc_test {
+namespace {
+
+struct Ends {
+  Ends() {
+    for (auto* nexus : {&server_nexus, &client_nexus}) {
+      auto made = Nexus::create("udp://127.0.0.1:0", {});
+      EXPECT_TRUE(made.ok()) << made.status().message();
+      *nexus = std::move(*made);
+    }
+  }
+  template <class T>
+  std::unique_ptr<Rpc<T>> make(Nexus& nexus) {
+    auto made = Rpc<T>::create(nexus, {}, small_memory());
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return made.ok() ? std::move(*made) : nullptr;
+  }
+  std::unique_ptr<Nexus> server_nexus, client_nexus;
+};
+
+/// Runs both loops until the call has ended; its status.
+template <class Server, class Client>
+Status status_of_call(Server& server, Client& client, Session session) {
+  Outcome outcome;
+  auto called = client.enqueue_request(session, kEcho, message(client, std::string(4000, 'x')),
+                                       client.alloc_msgbuf(4000), outcome.then());
+  EXPECT_TRUE(called.ok()) << called.status().message();
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (outcome.runs == 0 && std::chrono::steady_clock::now() < until) {
+    EXPECT_TRUE(server.run_event_loop_once().ok());
+    EXPECT_TRUE(client.run_event_loop_once().ok());
+  }
+  EXPECT_EQ(outcome.runs, 1);
+  return outcome.status;
+}
+
+TEST(Terms, server_lowers_a_wish_above_the_datagram_size_of_the_clients_address) {
+  Ends ends;
+  auto server = ends.make<Udp>(*ends.server_nexus);
+  auto client = ends.make<LyingUdp>(*ends.client_nexus);
+  ASSERT_TRUE(server->on_request(kEcho, echo).ok());
+  auto session = client->create_session(ends.server_nexus->uri(), {});
+  ASSERT_TRUE(session.ok()) << session.status().message();
+  EXPECT_TRUE(status_of_call(*server, *client, *session).ok());
+}
+
+TEST(Terms, client_refuses_a_server_whose_terms_exceed_its_address) {
+  Ends ends;
+  auto server = ends.make<LyingUdp>(*ends.server_nexus);
+  auto client = ends.make<Udp>(*ends.client_nexus);
+  auto session = client->create_session(ends.server_nexus->uri(), {});
+  ASSERT_TRUE(session.ok()) << session.status().message();
+  const Status status = status_of_call(*server, *client, *session);
+  EXPECT_EQ(status.code(), Code::kRefused);
+  EXPECT_NE(status.message().find("datagram size"), std::string_view::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace rpc_test
+}  // namespace tern
