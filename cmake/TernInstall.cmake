@@ -38,7 +38,7 @@ endfunction()
 # A static library cannot say what it needs, so its user's command line must. Nobody links both kinds: only one is
 # installed, which is why this is no matter for Libs.private.
 if(NOT BUILD_SHARED_LIBS)
-  set(tern_pc_libs "-lnuma -pthread")
+  set(tern_pc_libs "-lnuma -lsodium -pthread")
 endif()
 tern_install(tern DESCRIPTION ${PROJECT_DESCRIPTION} LIBS "${tern_pc_libs}")
 tern_install(tern_faults COMPONENT faults DESCRIPTION "tern's endpoints over a bad network, for tests"
@@ -55,5 +55,6 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/ternConfigVersion.cmake C
 install(FILES ${PROJECT_BINARY_DIR}/ternConfig.cmake ${PROJECT_BINARY_DIR}/ternConfigVersion.cmake
         DESTINATION ${tern_package_dir})
 if(NOT BUILD_SHARED_LIBS)
-  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindNUMA.cmake DESTINATION ${tern_package_dir})
+  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindNUMA.cmake ${PROJECT_SOURCE_DIR}/cmake/FindSodium.cmake
+          DESTINATION ${tern_package_dir})
 endif()

@@ -36,7 +36,7 @@ function(tern_add_library name type)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
                                      PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  target_link_libraries(${name} PUBLIC Threads::Threads PRIVATE NUMA::NUMA)
+  target_link_libraries(${name} PUBLIC Threads::Threads PRIVATE NUMA::NUMA Sodium::Sodium)
 endfunction()
 
 # tern_add_program(name source...): an executable in the directory of the list file, part of the target `programs`.

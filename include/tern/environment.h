@@ -53,7 +53,7 @@ class Environment {
   virtual ~Environment() = default;
   /// Monotonic; the same time base as the endpoints' transports. Any thread.
   virtual Duration now() = 0;
-  /// 64 bits that a stranger cannot guess. Any thread.
+  /// 64 bits that a stranger cannot guess; 0: there are none to be had, and what needs them fails. Any thread.
   virtual uint64_t random() = 0;
   /// Binds "HOST:PORT" and starts serving; the sink must outlive the channel.
   virtual Result<std::unique_ptr<ManagementChannel>> listen(std::string_view address, ManagementSink& sink) = 0;
@@ -64,7 +64,7 @@ class Environment {
   virtual Result<std::unique_ptr<WorkerPool>> start_workers(size_t threads, size_t queue_limit) = 0;
 };
 
-/// The operating system's clock, getrandom(2), a UDP socket and std::thread.
+/// The operating system's clock, getrandom(2) or /dev/urandom, a UDP socket and std::thread.
 TERN_API Environment& real_environment();
 
 }  // namespace tern

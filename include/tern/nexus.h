@@ -31,15 +31,23 @@ struct NexusOptions {
   size_t worker_threads = 1;
   /// Requests that may wait for a worker; beyond it clients get kQueueFull.
   size_t worker_queue_limit = 4096;
+  /// Nexuses of one IPv4 address, or of one IPv6 /64, that may be this one's clients; more are refused (kQueueFull), so
+  /// that one host cannot take all places. Raise it where thousands of processes share an address.
+  size_t peers_per_address_max = 1024;
+  /// Sessions that clients of one IPv4 address, or of one IPv6 /64, may have with endpoints of this Nexus, those that
+  /// ended in the last 5 s included; more are refused (kQueueFull). Raise it for clients with more sessions.
+  size_t sessions_per_address_max = 65536;
 };
 
 /// One per host; no statics: several may live in one process, on different ports. Owns the management thread
 /// (sessions are made and peers' deaths are noticed there, paper appendix B) and the worker pool.
-/// Thread-safe. Must outlive its endpoints.
+/// Thread-safe. Must outlive its endpoints: calls of one that is left say kMisuse. In a forked child all that may be
+/// done with an inherited one is to destroy it.
 class Nexus {
  public:
   /// Listens for other Nexuses on `listen_uri`: "udp://HOST:PORT"; an IPv6 HOST in brackets; port 0: any free one.
-  /// kMisuse: not such a URI. kUnavailable: the port is taken, the address is not this machine's, ...
+  /// kMisuse: not such a URI. kUnavailable: the port is taken, the address is not this machine's, no randomness is to
+  /// be had, ... kNoMemory.
   TERN_API static Result<std::unique_ptr<Nexus>> create(std::string_view listen_uri, NexusOptions options = {});
   TERN_API ~Nexus();
   Nexus(const Nexus&) = delete;
@@ -51,8 +59,8 @@ class Nexus {
   nexus::NexusCore& core() { return *core_; }  ///< for the library
 
  private:
-  explicit Nexus(std::unique_ptr<nexus::NexusCore> core);
-  std::unique_ptr<nexus::NexusCore> core_;
+  explicit Nexus(std::shared_ptr<nexus::NexusCore> core);
+  std::shared_ptr<nexus::NexusCore> core_;
 };
 
 }  // namespace tern

@@ -2,6 +2,8 @@
 #include "nexus/management.h"
 
 #include <algorithm>
+#include <new>
+#include <utility>
 
 #include "base/check.h"
 
@@ -22,6 +24,8 @@ constexpr Duration kAskIntervalMax = std::chrono::milliseconds(100);
 /// An iteration that lasts this long is a callback: packets alone take microseconds.
 constexpr Duration kSecondLook = std::chrono::milliseconds(1);
 constexpr size_t kDelayedAnswersMax = 4096;
+/// A server's keys turn every few seconds: one that sends a new cookie more often is answered by the timer.
+constexpr uint8_t kCookiesMax = 4;
 /// Longer timeouts are this long: no sum of times overflows.
 constexpr Duration kTimeoutMax = std::chrono::hours(24 * 365);
 
@@ -54,43 +58,57 @@ SessionTerms from_wire(const wire::ManagementTerms& from) {
 Management::Management(const ManagementOptions& options, Hooks hooks)
     : options_(options),
       hooks_(std::move(hooks)),
+      own_secret_{hooks_.random(), hooks_.random()},
       hash_{hooks_.random()},
+      cookies_([this] { return random(); }),
       peers_by_run_(16, hash_),
+      peers_by_address_(16, hash_),
+      sources_(16, hash_),
       sessions_by_key_(16, hash_),
-      sessions_by_request_(16, hash_) {}
+      sessions_by_request_(16, hash_) {
+  if (!of_peers_.try_reserve(options_.requests_waiting_max) ||
+      !of_strangers_.try_reserve(options_.requests_waiting_max))
+    throw std::bad_alloc();
+}
+
+bool Management::make_room() {
+  if (base::try_reserve(notices_, notices_.size() + endpoints_.size() + 1)) return true;
+  counters_.no_memory++;
+  return false;
+}
 
 // Endpoints.
 
-void Management::add_endpoint(EndpointName name, std::string transport) {
+bool Management::add_endpoint(EndpointName name, std::string_view transport) {
   LocalEndpoint endpoint;
   endpoint.registration = name.registration;
-  endpoint.transport = std::move(transport);
-  has_had_endpoint_ = true;
-  const bool is_new = endpoints_.emplace(name.id, std::move(endpoint)).second;
+  endpoint.transport = transport;
+  bool is_new = false;
+  if (!base::try_grow([&] { is_new = endpoints_.emplace(name.id, std::move(endpoint)).second; })) return false;
   CHECK(is_new, ==, true);
+  has_had_endpoint_ = true;
+  return true;
 }
 
 void Management::remove_endpoint(EndpointName name, Duration now) {
-  if (find_endpoint(name) == nullptr) return;
-  for (uint32_t i = 0; i < sessions_.size(); i++) {
-    if (sessions_[i].local_endpoint != name.id) continue;
-    switch (sessions_[i].state) {
+  LocalEndpoint* endpoint = find_endpoint(name);
+  if (endpoint == nullptr) return;
+  while (endpoint->first_session != kNone) {  // each of these takes it from the list
+    const uint32_t index = endpoint->first_session;
+    switch (sessions_[index].state) {
       case State::kConnecting:
-        free_session(i, now);
+        free_session(index, now);
         break;
       case State::kUnconfirmed:
       case State::kOpen:
-        begin_closing(i, now);
+        begin_closing(index, now);
         break;
-      case State::kAsked:
-        sessions_[i].code = refusal_status(Refusal::kEndpointClosing).code();
-        sessions_[i].refusal = Refusal::kEndpointClosing;
-        end_session(i, now);
-        send_reply(i);
-        break;
-      case State::kFree:
-      case State::kClosing:
-      case State::kClosed:
+      default:
+        CHECK((sessions_[index].state == State::kAsked), ==, true);
+        sessions_[index].code = refusal_status(Refusal::kEndpointClosing).code();
+        sessions_[index].refusal = Refusal::kEndpointClosing;
+        end_session(index, now);
+        send_reply(index);
         break;
     }
   }
@@ -102,6 +120,7 @@ Management::LocalEndpoint* Management::find_endpoint(const EndpointName& name) {
   return found != endpoints_.end() && found->second.registration == name.registration ? &found->second : nullptr;
 }
 
+/// make_room() has been called in this step.
 void Management::notify(uint16_t endpoint, ControlEvent event) {
   const auto found = endpoints_.find(endpoint);
   if (found == endpoints_.end()) return;
@@ -137,11 +156,15 @@ bool Management::fill_terms(const SessionTerms& from, wire::ManagementTerms& to)
 
 // Session records.
 
-uint32_t Management::new_session(uint32_t peer_index, State state, bool is_client, Duration now) {
+uint32_t Management::new_session(uint32_t peer_index, uint16_t local_endpoint, State state, bool is_client,
+                                 Duration now) {
   uint32_t index = free_sessions_;
   if (index == kNone) {
     index = static_cast<uint32_t>(sessions_.size());
-    sessions_.emplace_back();
+    if (!has_timer_room() || !base::try_grow([this] { sessions_.emplace_back(); })) {
+      counters_.no_memory++;
+      return kNone;
+    }
   } else {
     free_sessions_ = sessions_[index].next;
   }
@@ -149,6 +172,7 @@ uint32_t Management::new_session(uint32_t peer_index, State state, bool is_clien
   const uint32_t generation = session.generation;
   session = {};
   session.generation = generation;
+  session.local_endpoint = local_endpoint;
   session.peer = peer_index;
   session.is_client = is_client;
   Peer& peer = peers_[peer_index];
@@ -156,6 +180,7 @@ uint32_t Management::new_session(uint32_t peer_index, State state, bool is_clien
   if (session.next != kNone) sessions_[session.next].previous = index;
   peer.first_session = index;
   peer.session_count++;
+  peer.source->sessions += !is_client;
   sessions_live_++;
   set_state(index, state, now);
   return index;
@@ -166,6 +191,18 @@ void Management::set_state(uint32_t index, State state, Duration now) {
   Peer& peer = peers_[session.peer];
   if (session.state == State::kConnecting) stop_counting(index, now);
   if (is_watched(session.state)) peer.watched--;
+  if (is_believed(session.state) != is_believed(state)) {
+    LocalEndpoint& endpoint = endpoints_.find(session.local_endpoint)->second;
+    if (is_believed(state)) {
+      session.previous_of_endpoint = kNone;
+      session.next_of_endpoint = std::exchange(endpoint.first_session, index);
+      if (session.next_of_endpoint != kNone) sessions_[session.next_of_endpoint].previous_of_endpoint = index;
+    } else {
+      const uint32_t previous = session.previous_of_endpoint, next = session.next_of_endpoint;
+      (previous == kNone ? endpoint.first_session : sessions_[previous].next_of_endpoint) = next;
+      if (next != kNone) sessions_[next].previous_of_endpoint = previous;
+    }
+  }
   session.state = state;
   if (!is_watched(state)) return;
   if (peer.watched++ == 0) {
@@ -182,6 +219,7 @@ void Management::leave_keys(const Session& session) {
     const auto endpoint = endpoints_.find(session.local_endpoint);
     CHECK((endpoint != endpoints_.end()), ==, true);
     endpoint->second.asked--;
+    peers_[session.peer].source->asked--;
   }
 }
 
@@ -193,12 +231,13 @@ void Management::free_session(uint32_t index, Duration now) {
   Peer& peer = peers_[session.peer];
   (session.previous == kNone ? peer.first_session : sessions_[session.previous].next) = session.next;
   if (session.next != kNone) sessions_[session.next].previous = session.previous;
+  peer.source->sessions -= !session.is_client;
   if (--peer.session_count == 0) {
     peer.idle_since = now;
     if (peer.nonce == 0) arm_peer(session.peer, now + options_.linger);
   }
   session.generation++;
-  session.timer_at = kNever;
+  arm_session(index, kNever);
   session.request.reset();
   session.offer.reset();
   session.next = free_sessions_;
@@ -327,9 +366,10 @@ uint32_t Management::find_cookie(uint64_t cookie, uint64_t token) const {
 
 // What endpoints ask for.
 
-void Management::connect(EndpointName from, const std::string& address, uint16_t peer_endpoint,
+bool Management::connect(EndpointName from, const AddressText& address, uint16_t peer_endpoint,
                          const SessionTerms& terms, Duration timeout, Duration now) {
-  if (find_endpoint(from) == nullptr) return;
+  if (find_endpoint(from) == nullptr) return true;
+  if (!make_room()) return false;
   const auto fail = [&](Status status) {
     ControlEvent event;
     event.kind = ControlEvent::Kind::kConnectResult;
@@ -338,31 +378,44 @@ void Management::connect(EndpointName from, const std::string& address, uint16_t
     event.status = status;
     event.peer.address = address;
     notify(from.id, std::move(event));
+    return true;
   };
-  auto request = std::make_unique<Request>();
+  constexpr Status kNoMemory{Code::kNoMemory, "no memory for the Nexus's record of another session"};
+  std::unique_ptr<Request> request(new (std::nothrow) Request);
+  if (request == nullptr) return fail(kNoMemory);
   if (!fill_terms(terms, request->terms) || find_local(from, terms.session_key, true) != kNone) {
     return fail({Code::kMisuse, "session terms out of range, or a session key that is in use"});
   }
   request->terms.endpoint_id = from.id;
   request->timeout = std::clamp(timeout, Duration(0), kTimeoutMax);
-  uint32_t peer = sessions_live_ < options_.sessions_max ? first_peer_at(address) : kNone;
-  if (peer == kNone && sessions_live_ < options_.sessions_max) peer = new_peer(address, now);
-  if (peer == kNone) {
+  uint32_t peer = first_peer_at(address);
+  const bool is_full =
+      sessions_live_ >= options_.sessions_max || (peer == kNone && peers_by_run_.size() >= options_.peers_max);
+  if (is_full) {
     return fail({Code::kQueueFull, "this Nexus has no room for another session or peer; destroy some first"});
   }
-  const uint32_t index = new_session(peer, State::kConnecting, true, now);
+  if (peer == kNone) peer = new_peer(address, false, now);
+  if (peer == kNone || !base::try_reserve(peers_[peer].waiting, peers_[peer].waiting.size() + 1))
+    return fail(kNoMemory);
+  const uint64_t key = key_of(from.id, true, terms.session_key);
+  if (!base::try_grow([&] { sessions_by_key_.emplace(key, kNone); })) return fail(kNoMemory);
+  const uint32_t index = new_session(peer, from.id, State::kConnecting, true, now);
+  if (index == kNone) {
+    sessions_by_key_.erase(key);
+    return fail(kNoMemory);
+  }
+  sessions_by_key_.find(key)->second = index;
   Session& session = sessions_[index];
   session.token = random_nonzero();
-  session.local_endpoint = from.id;
   session.remote_endpoint = peer_endpoint;
   session.local_key = terms.session_key;
   session.request = std::move(request);
   session.interval_us = to_us(options_.retry_min);
   session.until = now + session.request->timeout;
-  sessions_by_key_.emplace(key_of(from.id, true, terms.session_key), index);
   peers_[peer].waiting.push_back({index, session.generation});
   start_waiting_requests(peer, now);
   if (!session.request->is_sent) arm_session(index, session.until);
+  return true;
 }
 
 void Management::conclude_connect(uint32_t index, const Status& status, Duration now) {
@@ -372,33 +425,44 @@ void Management::conclude_connect(uint32_t index, const Status& status, Duration
   notify(endpoint, std::move(event));
 }
 
-void Management::answer_connect(EndpointName from, uint64_t token, const Status& status, const SessionTerms& terms,
+bool Management::answer_connect(EndpointName from, uint64_t token, const Status& status, const SessionTerms& terms,
                                 Duration now) {
   const auto index = static_cast<uint32_t>(token);
   LocalEndpoint* endpoint = find_endpoint(from);
-  if (endpoint == nullptr || index >= sessions_.size() || cookie_of(index) != token) return;
+  if (endpoint == nullptr || index >= sessions_.size() || cookie_of(index) != token) return true;
+  if (!make_room()) return false;
   Session& session = sessions_[index];
   // Not asked any more: the client's Nexus has gone, and the endpoint has been told so.
-  if (session.state != State::kAsked || session.local_endpoint != from.id) return;
-  wire::ManagementTerms offered;
-  if (!status.ok()) {
-    session.code = status.code();
-    session.refusal = refusal_of(status);
+  if (session.state != State::kAsked || session.local_endpoint != from.id) return true;
+  const auto refuse = [&](Code code, Refusal refusal) {
+    session.code = code;
+    session.refusal = refusal;
     end_session(index, now);
     counters_.refused++;
-    return send_reply(index);
+    send_reply(index);
+    return true;
+  };
+  if (!status.ok()) return refuse(status.code(), refusal_of(status));
+  wire::ManagementTerms offered;
+  const uint64_t key = key_of(from.id, false, terms.session_key);
+  if (!fill_terms(terms, offered) || offered.credits == 0 || sessions_by_key_.contains(key)) {
+    // Terms that cannot travel, or a key twice: the endpoint's session ends, for its client never hears of it.
+    ControlEvent event = event_of(session, ControlEvent::Kind::kDisconnected, {});
+    event.local_key = terms.session_key;
+    notify(from.id, std::move(event));
+    return refuse(refusal_status(Refusal::kOther).code(), Refusal::kOther);
   }
-  CHECK(fill_terms(terms, offered), ==, true);  // the rpc room's terms
-  CHECK(offered.credits, >=, 1);
-  CHECK(sessions_by_key_.contains(key_of(from.id, false, terms.session_key)), ==, false);
-  const std::shared_ptr<const Offer>& last = endpoint->offer;
-  if (last == nullptr || last->transport != terms.transport || last->address.size != terms.address.size ||
-      last->address.bytes != terms.address.bytes) {
-    endpoint->offer = std::make_shared<const Offer>(Offer{terms.transport, terms.address});
+  std::shared_ptr<const Offer> offer = endpoint->offer;
+  if (offer == nullptr || offer->transport != terms.transport || offer->address.size != terms.address.size ||
+      offer->address.bytes != terms.address.bytes) {
+    if (!base::try_grow([&] { offer = std::make_shared<const Offer>(Offer{terms.transport, terms.address}); }))
+      return false;
   }
+  endpoint->offer = offer;
+  if (!base::try_grow([&] { sessions_by_key_.emplace(key, index); })) return false;
   leave_keys(session);
   set_state(index, State::kUnconfirmed, now);
-  session.offer = endpoint->offer;
+  session.offer = std::move(offer);
   session.local_key = terms.session_key;
   session.payload_bytes_max = terms.payload_bytes_max;
   session.window = terms.window;
@@ -406,10 +470,10 @@ void Management::answer_connect(EndpointName from, uint64_t token, const Status&
   session.first_number = terms.first_number;
   session.path_token = terms.path_token;
   session.credit_unit = terms.credit_unit;
-  sessions_by_key_.emplace(key_of(from.id, false, terms.session_key), index);
   send_reply(index);
   session.interval_us = to_us(kConfirmAfter);
   repeat_later(index, kConfirmIntervalMax, now);
+  return true;
 }
 
 void Management::disconnect(EndpointName from, uint32_t local_key, bool is_client_side, Duration now) {
@@ -439,14 +503,16 @@ void Management::on_datagram(std::string_view from, std::span<const std::byte> b
     counters_.dropped[static_cast<size_t>(drop)]++;
     return;
   }
+  if (!AddressText::fits(from) || !make_room()) return;
   // Whoever names both runs of a relation is its other side, for nobody guesses them: it lives (clause 7.5.2).
   if (const uint32_t peer = peer_of_run(m.receiver_run);
       peer != kNone && peers_[peer].remote_run == m.sender_run && m.sender_run != 0) {
     peers_[peer].heard_at = now;
+    peers_[peer].is_proven = true;
   }
   switch (m.kind) {
     case ManagementKind::kConnectRequest:
-      return on_connect_request(from, m, now);
+      return take_request(from, m, now);
     case ManagementKind::kConnectReply:
       return on_connect_reply(from, m, now);
     case ManagementKind::kConfirm:
@@ -463,34 +529,83 @@ void Management::on_datagram(std::string_view from, std::span<const std::byte> b
       return on_ask(from, m, now);
     case ManagementKind::kAnswer:
       return on_answer(m, now);
+    case ManagementKind::kCookie:
+      return on_cookie(m, now);
   }
 }
 
-/// The relation that a request which names none belongs to, or could begin. An address that speaks under a run that is
-/// new to us has perhaps restarted: the runs that we know there are asked at once (clause 7.5.4). kNone: none yet.
-uint32_t Management::relation_of(std::string_view from, const ManagementMessage& request, Duration now) {
-  uint32_t blank = kNone;
-  const uint32_t first = first_peer_at(from);
-  for (uint32_t at = first; at != kNone; at = peers_[at].next) {
-    if (peers_[at].remote_run == request.sender_run) return at;
-    if (peers_[at].remote_run == 0) blank = at;
+/// Requests wait until all that has arrived with them is done: a flood of them delays no ping (clause 7.3.7).
+void Management::take_request(std::string_view from, const ManagementMessage& m, Duration now) {
+  const uint32_t peer = relation_named(from, m);
+  if (peer != kNone) peers_[peer].heard_at = now;  // who repeats its request lives
+  base::RingQueue<Arrival>& queue = peer != kNone ? of_peers_ : of_strangers_;
+  if (queue.size() >= options_.requests_waiting_max) {
+    counters_.over_limit++;
+    return;
   }
-  for (uint32_t at = first; at != kNone; at = peers_[at].next) probe(at, now);
-  return blank;
+  queue.push({from, m});
 }
 
-/// Until the endpoint is asked, nothing is kept: a stranger cannot fill a table with what is refused here.
-void Management::on_connect_request(std::string_view from, const ManagementMessage& m, Duration now) {
-  uint32_t peer;
-  if (m.receiver_run == 0) {
-    peer = relation_of(from, m, now);
-  } else {
-    // The one that it names: of its run there may be another, which it does not know.
-    peer = peer_of_run(m.receiver_run);
-    if (peer == kNone || peers_[peer].remote_run != m.sender_run) {
-      counters_.stale++;
-      return send_refusal(from, m, Refusal::kStaleRun);  // it believes in an agreement that has ended (clause 7.5.4)
+void Management::on_requests(Duration now) {
+  for (base::RingQueue<Arrival>* queue : {&of_peers_, &of_strangers_}) {
+    for (size_t i = 0; i < options_.requests_per_turn && !queue->empty(); i++) {
+      const Arrival arrival = queue->pop();
+      if (make_room()) on_connect_request(arrival.from, arrival.request, now);
     }
+  }
+}
+
+/// The relation of a request's sender, if it has proved to be its other side: it names our run, or asks from the
+/// relation's address under the run that we know and nobody guesses.
+uint32_t Management::relation_named(std::string_view from, const ManagementMessage& request) const {
+  if (request.receiver_run != 0) {
+    // The one that it names: of its run there may be another, which it does not know.
+    const uint32_t peer = peer_of_run(request.receiver_run);
+    return peer != kNone && peers_[peer].remote_run == request.sender_run ? peer : kNone;
+  }
+  for (uint32_t at = first_peer_at(from); at != kNone; at = peers_[at].next) {
+    if (peers_[at].remote_run == request.sender_run) return at;
+  }
+  return kNone;
+}
+
+/// The relation that a request under a run which is new to us begins: one of ours at this address that does not know
+/// the other side yet, or a new one. The sender has perhaps restarted: the runs that we know there are asked at once
+/// (clause 7.5.4).
+uint32_t Management::relation_begun(std::string_view from, Duration now) {
+  uint32_t blank = kNone, relations = 0;
+  for (uint32_t at = first_peer_at(from); at != kNone; at = peers_[at].next, relations++) {
+    if (peers_[at].remote_run == 0) {
+      blank = at;
+    } else {
+      probe(at, now);
+    }
+  }
+  if (blank != kNone) return blank;
+  if (relations >= options_.peers_per_port_max) {
+    counters_.over_limit++;  // as if lost: dead relations are found out by the probes above
+    return kNone;
+  }
+  return new_peer(AddressText(from), true, now);
+}
+
+Refusal Management::limit_of(uint32_t peer, std::string_view from) const {
+  if (sessions_live_ >= options_.sessions_max) return Refusal::kNexusFull;
+  const auto found = peer == kNone ? sources_.find(source_of(from)) : sources_.end();
+  const Source* source = peer != kNone ? peers_[peer].source : found != sources_.end() ? &found->second : nullptr;
+  if (source != nullptr && source->sessions >= options_.sessions_per_address_max) return Refusal::kSessionsPerAddress;
+  if (peer != kNone) return Refusal::kNone;
+  if (source != nullptr && source->peers >= options_.peers_per_address_max) return Refusal::kPeersPerAddress;
+  return peers_by_run_.size() >= options_.peers_max ? Refusal::kNexusFull : Refusal::kNone;
+}
+
+/// Until the sender has echoed a cookie nothing is kept, no endpoint is asked, and what is sent is less than what was
+/// received (clause 7.3.2). Until the endpoint is asked, a relation at most is kept.
+void Management::on_connect_request(std::string_view from, const ManagementMessage& m, Duration now) {
+  uint32_t peer = relation_named(from, m);
+  if (peer == kNone && m.receiver_run != 0) {
+    counters_.stale++;
+    return send_refusal(from, m, Refusal::kStaleRun);  // it believes in an agreement that has ended (clause 7.5.4)
   }
   if (peer != kNone) {
     if (const auto found = sessions_by_request_.find({m.token, peer}); found != sessions_by_request_.end()) {
@@ -501,49 +616,73 @@ void Management::on_connect_request(std::string_view from, const ManagementMessa
       return;
     }
   }
-  const auto endpoint = endpoints_.find(m.to_endpoint);
-  if (endpoint == endpoints_.end()) {
-    // A process that is still starting: as if lost, the client repeats (clause 7.3.2).
+  const auto found_endpoint = endpoints_.find(m.to_endpoint);
+  if (found_endpoint == endpoints_.end()) {
+    // A process that is still starting: as if lost, the client repeats (clause 7.3.3).
     if (!has_had_endpoint_) return;
     return send_refusal(from, m, Refusal::kNoSuchEndpoint);
   }
+  LocalEndpoint& endpoint = found_endpoint->second;
   if (m.version_min > options_.version_max || m.version_max < options_.version_min) {
     return send_refusal(from, m, Refusal::kNoCommonVersion);
   }
-  if (m.terms.transport_name() != endpoint->second.transport) return send_refusal(from, m, Refusal::kTransportMismatch);
-  if (endpoint->second.asked >= options_.asked_max) {
+  if (endpoint.transport != m.terms.transport_name()) return send_refusal(from, m, Refusal::kTransportMismatch);
+  if (peer == kNone && !cookies_.is_good(m.cookie, from, m.token, m.sender_run, now)) {
+    return send_cookie(from, m, now);
+  }
+  if (const Refusal limit = limit_of(peer, from); limit != Refusal::kNone) {
+    counters_.over_limit++;
+    return send_refusal(from, m, limit);
+  }
+  if (endpoint.asked >= options_.asked_max) {
     counters_.over_limit++;  // as if lost: the client repeats when the endpoint has caught up
     return;
   }
-  if (sessions_live_ >= options_.sessions_max) {
+  if (peer == kNone) peer = relation_begun(from, now);
+  if (peer == kNone) return;
+  if (peers_[peer].source->asked >= options_.asked_per_address_max) {
     counters_.over_limit++;
-    return send_refusal(from, m, Refusal::kNoCapacity);
+    return;
   }
-  if (peer == kNone) {
-    uint32_t relations = 0;
-    for (uint32_t at = first_peer_at(from); at != kNone; at = peers_[at].next) relations++;
-    if (relations >= options_.peers_per_address_max) {
-      counters_.over_limit++;  // as if lost: dead relations are found out by the probes above
-      return;
-    }
-    peer = new_peer(from, now);
-  }
-  if (peer == kNone) return send_refusal(from, m, Refusal::kNoCapacity);
   if (peers_[peer].remote_run == 0) adopt(peer, m.sender_run, now);
 
-  endpoint->second.asked++;
-  const uint32_t index = new_session(peer, State::kAsked, false, now);
+  const RequestName name{m.token, peer};
+  if (!base::try_grow([&] { sessions_by_request_.emplace(name, kNone); })) return;
+  const uint32_t index = new_session(peer, m.to_endpoint, State::kAsked, false, now);
+  if (index == kNone) {
+    sessions_by_request_.erase(name);
+    return;
+  }
+  sessions_by_request_.find(name)->second = index;
+  endpoint.asked++;
+  peers_[peer].source->asked++;
   Session& session = sessions_[index];
   session.token = m.token;
-  session.local_endpoint = m.to_endpoint;
   session.remote_endpoint = m.terms.endpoint_id;
   session.remote_key = m.terms.session_key;
   session.version = std::min(m.version_max, options_.version_max);
-  sessions_by_request_.emplace(RequestName{m.token, peer}, index);
   ControlEvent event = event_of(session, ControlEvent::Kind::kConnectRequest, {});
   event.token = cookie_of(index);
   event.terms = from_wire(m.terms);
   notify(m.to_endpoint, std::move(event));
+}
+
+/// The server answers, and wants to see that we hear it: the request goes again, with the proof.
+void Management::on_cookie(const ManagementMessage& m, Duration now) {
+  const auto found = sessions_by_key_.find(key_of(m.to_endpoint, true, m.to_key));
+  const uint32_t index = found == sessions_by_key_.end() ? kNone : found->second;
+  if (index == kNone || sessions_[index].token != m.token || peers_[sessions_[index].peer].own_run != m.receiver_run ||
+      sessions_[index].state != State::kConnecting) {
+    counters_.stale++;
+    return;
+  }
+  peers_[sessions_[index].peer].answered_at = now;
+  Request& request = *sessions_[index].request;
+  if (request.cookie == m.cookie) return;
+  request.cookie = m.cookie;
+  if (request.cookies_taken >= kCookiesMax) return;
+  request.cookies_taken++;
+  send_request(index);
 }
 
 void Management::on_connect_reply(std::string_view from, const ManagementMessage& m, Duration now) {
@@ -564,6 +703,7 @@ void Management::on_connect_reply(std::string_view from, const ManagementMessage
     return send_about(index, ManagementKind::kConfirm);
   }
   if (m.refusal == Refusal::kStaleRun) return probe(session.peer, now);
+  if (m.refusal == Refusal::kNoCommonVersion) return refuse_version(index, m.version_min, now);
   if (!is_accepted) return conclude_connect(index, {m.code, wire::refusal_text(m.refusal)}, now);
   if (peer.remote_run != 0 && peer.remote_run != m.sender_run) {
     counters_.stale++;
@@ -572,10 +712,11 @@ void Management::on_connect_reply(std::string_view from, const ManagementMessage
   const bool is_version_offered = m.version_min >= options_.version_min && m.version_min <= options_.version_max;
   if (!is_version_offered || m.terms.transport_name() != session.request->terms.transport_name()) {
     send_unwanted(from, m);
-    const Refusal why = is_version_offered ? Refusal::kTransportMismatch : Refusal::kNoCommonVersion;
-    return conclude_connect(index, refusal_status(why), now);
+    if (!is_version_offered) return refuse_version(index, m.version_min, now);
+    return conclude_connect(index, refusal_status(Refusal::kTransportMismatch), now);
   }
   if (peer.remote_run == 0) adopt(session.peer, m.sender_run, now);
+  peer.is_proven = true;
   set_state(index, State::kOpen, now);
   arm_session(index, kNever);
   session.until = kNever;
@@ -586,6 +727,12 @@ void Management::on_connect_reply(std::string_view from, const ManagementMessage
   ControlEvent event = event_of(session, ControlEvent::Kind::kConnectResult, {});
   event.terms = from_wire(m.terms);
   notify(session.local_endpoint, std::move(event));
+}
+
+/// The first generation said 0 where this one says its highest version (clause 7.2.3).
+void Management::refuse_version(uint32_t index, uint8_t server_version, Duration now) {
+  const char* text = wire::version_refusal_text(options_.version_max, std::max<uint8_t>(server_version, 1));
+  conclude_connect(index, {refusal_status(Refusal::kNoCommonVersion).code(), text}, now);
 }
 
 void Management::on_confirm(const ManagementMessage& m, Duration now) {
@@ -644,7 +791,7 @@ void Management::on_ask(std::string_view from, const ManagementMessage& m, Durat
     set_state(index, State::kOpen, now);
     arm_session(index, kNever);
   }
-  LocalEndpoint& endpoint = endpoints_.at(m.to_endpoint);
+  LocalEndpoint& endpoint = endpoints_.find(m.to_endpoint)->second;
   const EndpointName name{m.to_endpoint, endpoint.registration};
   const uint64_t iteration = hooks_.iteration(name);
   if (iteration != endpoint.seen_iteration) {
@@ -653,8 +800,10 @@ void Management::on_ask(std::string_view from, const ManagementMessage& m, Durat
   }
   const bool is_inside = iteration % 2 == 1;
   if (is_inside && now - endpoint.seen_at < kSecondLook) {
-    if (delayed_answers_.size() >= kDelayedAnswersMax) return;  // as if lost: the question is repeated
-    delayed_answers_.push_back({now + kSecondLook, name, std::string(from), answer});
+    // As if lost: the question is repeated.
+    if (delayed_answers_.size() >= kDelayedAnswersMax || !delayed_answers_.try_reserve(delayed_answers_.size() + 1))
+      return;
+    delayed_answers_.push({now + kSecondLook, name, AddressText(from), answer});
     return;
   }
   answer.liveness = static_cast<uint8_t>(is_inside ? PeerLiveness::kInCallback : PeerLiveness::kIdle);
@@ -682,6 +831,7 @@ void Management::on_answer(const ManagementMessage& m, Duration now) {
     ControlEvent event = event_of(session, ControlEvent::Kind::kLiveness, {});
     event.liveness = liveness;
     notify(session.local_endpoint, std::move(event));
+    if (liveness == PeerLiveness::kNoSession) free_session(index, now);  // the endpoint ends it without a word
   }
 }
 
@@ -696,7 +846,12 @@ ManagementMessage Management::message_of(ManagementKind kind, const Peer& peer, 
   return m;
 }
 
+/// Without memory a datagram is lost, as on its way: all that matters is repeated.
 void Management::send(std::string_view to, const ManagementMessage& m) {
+  if (!base::try_reserve(datagrams_, datagrams_.size() + 1)) {
+    counters_.no_memory++;
+    return;
+  }
   datagrams_.emplace_back();
   datagrams_.back().to = to;
   wire::encode_management(m, datagrams_.back().content);
@@ -709,6 +864,7 @@ void Management::send_request(uint32_t index) {
   m.version_max = options_.version_max;
   m.to_endpoint = session.remote_endpoint;
   m.terms = session.request->terms;
+  m.cookie = session.request->cookie;
   send(peers_[session.peer].address, m);
 }
 
@@ -736,7 +892,7 @@ void Management::send_reply(uint32_t index) {
     terms.first_number = session.first_number;
     terms.path_token = session.path_token;
     terms.credit_unit = session.credit_unit;
-    CHECK(fill_terms(terms, m.terms), ==, true);
+    CHECK(fill_terms(terms, m.terms), ==, true);  // answer_connect() has seen that they do
   }
   send(peers_[session.peer].address, m);
 }
@@ -752,6 +908,18 @@ void Management::send_about(uint32_t index, ManagementKind kind) {
   send(peers_[session.peer].address, m);
 }
 
+void Management::send_cookie(std::string_view to, const ManagementMessage& request, Duration now) {
+  counters_.cookies++;
+  ManagementMessage m;
+  m.kind = ManagementKind::kCookie;
+  m.receiver_run = request.sender_run;
+  m.token = request.token;
+  m.to_endpoint = request.terms.endpoint_id;
+  m.to_key = request.terms.session_key;
+  m.cookie = cookies_.make(to, request.token, request.sender_run, now);
+  send(to, m);
+}
+
 void Management::send_refusal(std::string_view to, const ManagementMessage& request, Refusal refusal) {
   counters_.refused++;
   ManagementMessage m;
@@ -762,6 +930,7 @@ void Management::send_refusal(std::string_view to, const ManagementMessage& requ
   m.to_key = request.terms.session_key;
   m.code = refusal_status(refusal).code();
   m.refusal = refusal;
+  m.version_min = options_.version_max;
   send(to, m);
 }
 

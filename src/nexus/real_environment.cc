@@ -1,5 +1,8 @@
 // The real world: CLOCK_MONOTONIC, getrandom(2), a UDP socket with its thread, worker threads.
 // Nexus room. Knows no message of the management protocol.
+//
+// In a forked child threads are gone, and what they waited on or held is as they left it: there, destruction closes
+// descriptors, gives memory back, and waits for nothing.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <net/if.h>
@@ -21,20 +24,22 @@
 #include <cstring>
 #include <ctime>
 #include <deque>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
 
 #include <tern/environment.h>
 
-#include "base/check.h"
+#include "base/try.h"
 
 namespace tern {
 namespace {
 
 constexpr size_t kReceiveBytes = 2048;        ///< more than any message: a longer one is recognised as too long
-constexpr int kReceivesPerTurn = 64;          ///< then timers and commands get their turn
+constexpr int kReceivesPerTurn = 256;         ///< then timers, commands and connect requests get their turn
 constexpr int kReceiveBufferBytes = 4 << 20;  ///< bursts of thousands of connects; the kernel may cap it
 
 /// Closes a descriptor.
@@ -129,6 +134,26 @@ Duration monotonic_now() {
   return std::chrono::seconds(now.tv_sec) + Duration(now.tv_nsec);
 }
 
+/// What must not be destroyed in a forked child.
+template <class T>
+class OfThisProcess {
+ public:
+  OfThisProcess() { std::construct_at(get()); }
+  OfThisProcess(const OfThisProcess&) = delete;
+  OfThisProcess& operator=(const OfThisProcess&) = delete;
+  ~OfThisProcess() {
+    if (is_here()) std::destroy_at(get());
+  }
+  bool is_here() const { return getpid() == pid_; }
+  T* get() { return reinterpret_cast<T*>(memory_); }
+  T& operator*() { return *get(); }
+  T* operator->() { return get(); }
+
+ private:
+  alignas(T) std::byte memory_[sizeof(T)];
+  const pid_t pid_ = getpid();
+};
+
 /// Starts a thread that takes no signals. False: the system has none left.
 template <class F>
 bool start_thread(std::thread& thread, const char* name, F body) {
@@ -140,6 +165,8 @@ bool start_thread(std::thread& thread, const char* name, F body) {
     thread = std::thread(std::move(body));
     pthread_setname_np(thread.native_handle(), name);
   } catch (const std::system_error&) {
+    started = false;
+  } catch (const std::bad_alloc&) {
     started = false;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -155,14 +182,14 @@ class UdpChannel final : public ManagementChannel {
   UdpChannel(Descriptor socket, Descriptor wake, bool is_v6, ManagementSink& sink)
       : socket_(std::move(socket)), wake_(std::move(wake)), is_v6_(is_v6), sink_(sink) {}
   ~UdpChannel() override {
-    if (!thread_.joinable()) return;
+    if (!thread_.is_here() || !thread_->joinable()) return;
     stopping_.store(true, std::memory_order_release);
     UdpChannel::wake();
-    thread_.join();
+    thread_->join();
   }
 
   bool start() {
-    return start_thread(thread_, "tern-nexus", [this] { run(); });
+    return start_thread(*thread_, "tern-nexus", [this] { run(); });
   }
 
   void send(std::string_view to, std::span<const std::byte> bytes) override {
@@ -224,8 +251,9 @@ class UdpChannel final : public ManagementChannel {
       const ssize_t got = recvfrom(socket_.fd(), buffer, sizeof(buffer), MSG_DONTWAIT, from.get(), &from.size);
       if (got < 0) return;  // empty, or an error of an earlier send, which is that datagram's loss
       if (from.size != last_from_.size || std::memcmp(&from.storage, &last_from_.storage, from.size) != 0) {
+        last_from_.size = 0;
+        if (!base::try_grow([&] { last_from_text_ = to_text(from); })) continue;  // as if lost
         last_from_ = from;
-        last_from_text_ = to_text(from);
       }
       sink_.on_datagram(last_from_text_, std::span(buffer).first(static_cast<size_t>(got)));
     }
@@ -237,7 +265,7 @@ class UdpChannel final : public ManagementChannel {
   std::atomic<bool> stopping_{false};
   SocketAddress last_from_;  ///< channel's thread; strangers' datagrams often come in rows
   std::string last_from_text_;
-  std::thread thread_;
+  OfThisProcess<std::thread> thread_;
 };
 
 Status bind_error(int error) {
@@ -259,20 +287,21 @@ class StdWorkerPool final : public WorkerPool {
  public:
   explicit StdWorkerPool(size_t queue_limit) : queue_limit_(queue_limit) {}
   ~StdWorkerPool() override {
+    if (!threads_.is_here()) return;
     {
       std::lock_guard lock(mutex_);
       stopping_ = true;
     }
-    has_work_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    has_work_->notify_all();
+    for (std::thread& thread : *threads_) thread.join();
   }
 
   bool start(size_t threads) {
-    threads_.reserve(threads);
+    if (!base::try_reserve(*threads_, threads)) return false;
     for (size_t i = 0; i < threads; i++) {
       std::thread thread;
       if (!start_thread(thread, "tern-worker", [this] { run(); })) return false;
-      threads_.push_back(std::move(thread));
+      threads_->push_back(std::move(thread));
     }
     return true;
   }
@@ -280,10 +309,10 @@ class StdWorkerPool final : public WorkerPool {
   bool submit(std::function<void()> task) override {
     {
       std::lock_guard lock(mutex_);
-      if (queue_.size() >= queue_limit_) return false;
-      queue_.push_back(std::move(task));
+      if (queue_->size() >= queue_limit_) return false;
+      if (!base::try_grow([&] { queue_->push_back(std::move(task)); })) return false;
     }
-    has_work_.notify_one();
+    has_work_->notify_one();
     return true;
   }
 
@@ -293,10 +322,10 @@ class StdWorkerPool final : public WorkerPool {
       std::function<void()> task;
       {
         std::unique_lock lock(mutex_);
-        has_work_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-        if (queue_.empty()) return;
-        task = std::move(queue_.front());
-        queue_.pop_front();
+        has_work_->wait(lock, [&] { return stopping_ || !queue_->empty(); });
+        if (queue_->empty()) return;
+        task = std::move(queue_->front());
+        queue_->pop_front();
       }
       task();
     }
@@ -304,11 +333,19 @@ class StdWorkerPool final : public WorkerPool {
 
   const size_t queue_limit_;
   std::mutex mutex_;
-  std::condition_variable has_work_;
-  std::deque<std::function<void()>> queue_;
+  OfThisProcess<std::condition_variable> has_work_;
+  OfThisProcess<std::deque<std::function<void()>>> queue_;
   bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  OfThisProcess<std::vector<std::thread>> threads_;
 };
+
+/// For systems whose sandbox refuses getrandom(2).
+uint64_t random_of_device() {
+  const Descriptor device(open("/dev/urandom", O_RDONLY | O_CLOEXEC));
+  uint64_t value = 0;
+  if (!device.is_open() || read(device.fd(), &value, sizeof(value)) != static_cast<ssize_t>(sizeof(value))) return 0;
+  return value;
+}
 
 class RealEnvironment final : public Environment {
  public:
@@ -319,8 +356,7 @@ class RealEnvironment final : public Environment {
     ssize_t got;
     do got = getrandom(&value, sizeof(value), 0);
     while (got < 0 && errno == EINTR);
-    CHECK(got, ==, static_cast<ssize_t>(sizeof(value)));  // this few bytes never fail on a kernel that has the call
-    return value;
+    return got == static_cast<ssize_t>(sizeof(value)) ? value : random_of_device();
   }
 
   Result<std::unique_ptr<ManagementChannel>> listen(std::string_view text, ManagementSink& sink) override {
@@ -346,6 +382,13 @@ class RealEnvironment final : public Environment {
   }
 
   Result<std::string> resolve(std::string_view host_and_port) override {
+    try {
+      return resolve_or_throw(host_and_port);
+    } catch (const std::bad_alloc&) {
+      return Status{Code::kNoMemory, "no memory to resolve the address"};
+    }
+  }
+  static Result<std::string> resolve_or_throw(std::string_view host_and_port) {
     SocketAddress numeric;
     if (parse_numeric(host_and_port, numeric)) return to_text(numeric);
     std::string host;
@@ -377,7 +420,10 @@ class RealEnvironment final : public Environment {
   }
 
   Result<std::unique_ptr<WorkerPool>> start_workers(size_t threads, size_t queue_limit) override {
-    auto pool = std::make_unique<StdWorkerPool>(queue_limit);
+    std::unique_ptr<StdWorkerPool> pool;
+    if (!base::try_grow([&] { pool = std::make_unique<StdWorkerPool>(queue_limit); })) {
+      return Status{Code::kNoMemory, "no memory for worker threads"};
+    }
     if (!pool->start(threads)) return kNoThread;
     return std::unique_ptr<WorkerPool>(std::move(pool));
   }

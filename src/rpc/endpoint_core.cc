@@ -69,7 +69,9 @@ EndpointCore::EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, memory
       arena_(arena),
       received_(received),
       mailbox_(new Mailbox(arena, received, nexus.environment())),
-      port_(options.endpoint_id, std::string(transport), [mailbox = mailbox_] { mailbox->announce_control(); }),
+      port_(
+          options.endpoint_id, std::string(transport), [mailbox = mailbox_] { mailbox->announce_control(); },
+          [this] { owner_.store(nullptr, std::memory_order_relaxed); }),
       options_(options),
       rto_ns_min_(rto_ns_min),
       default_control_(default_control) {}
@@ -90,7 +92,7 @@ void EndpointCore::bind_owner() {
 
 Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<Endpoint::Handler> handler,
                                  const HandlerOptions& options) {
-  if (!is_owner()) return {Code::kWrongThread, "on_request() belongs to the thread that made the endpoint"};
+  if (!is_owner()) return not_owner("on_request() belongs to the thread that made the endpoint");
   if (is_bound_) return {Code::kMisuse, "on_request() only before the first loop iteration"};
   if (type >= wire::kRequestTypes) return {Code::kMisuse, "request types are 0 to 4095"};
   if (spare_record() == nullptr) return {Code::kNoMemory, "no memory for the record of a request"};
@@ -120,7 +122,7 @@ Duration EndpointCore::now() {
 }
 
 Status EndpointCore::add_timer(Duration delay, detail::InlineFunction<> then) {
-  if (!is_owner()) return {Code::kWrongThread, "after() belongs to the thread that runs the event loop: use post()"};
+  if (!is_owner()) return not_owner("after() belongs to the thread that runs the event loop: use post()");
   if (is_closed_) return {Code::kSessionReset, "the endpoint is closed: nothing runs in its loop any more"};
   if (!is_in_loop_) now_ns_ = clock_ns();
   timers_.push_back({now_ns_ + to_ns(delay), timer_sequence_++, std::move(then)});
@@ -145,7 +147,7 @@ void EndpointCore::wait_for_wakers() {
 
 Result<Session> EndpointCore::create_session(std::string_view uri, const SessionOptions& options) {
   if (!is_owner()) {
-    return Status(Code::kWrongThread, "create_session() belongs to the thread that runs the event loop: use post()");
+    return not_owner("create_session() belongs to the thread that runs the event loop: use post()");
   }
   if (is_closing_) return Status(Code::kSessionReset, "the endpoint is closing");
   if (options.window < 1 || options.window > wire::kSlotsMax) {
@@ -195,7 +197,12 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   wish.window = options.window;
   wish.credits = 0;
   wish.first_number = terms.first_number;
-  nexus_.connect(port_, opening.nexus_address, opening.peer_endpoint, wish, opening.timeout_ns);
+  const Status status =
+      nexus_.connect(port_, opening.nexus_address, opening.peer_endpoint, wish, opening.timeout_ns);
+  if (!status.ok()) {
+    end_client(client, status, false);
+    return status;
+  }
   return Session{client->name};
 }
 
@@ -310,7 +317,7 @@ void EndpointCore::begin_handshake_anew(Client* client) {
 
 Status EndpointCore::destroy_session(Session session) {
   if (!is_owner()) {
-    return {Code::kWrongThread, "destroy_session() belongs to the thread that runs the event loop: use post()"};
+    return not_owner("destroy_session() belongs to the thread that runs the event loop: use post()");
   }
   Client* client = find_client(session);
   if (client == nullptr || client->is_ending) return {Code::kSessionReset, "this session is gone already"};
@@ -395,7 +402,7 @@ bool EndpointCore::finish_queued(Client* client, Status status, F&& is_over) {
 }
 
 Status EndpointCore::cancel(CallId call) {
-  if (!is_owner()) return {Code::kWrongThread, "cancel() belongs to the thread that runs the event loop: use post()"};
+  if (!is_owner()) return not_owner("cancel() belongs to the thread that runs the event loop: use post()");
   const auto sequence = static_cast<uint32_t>(call.value);
   const Status cancelled(Code::kCancelled, "cancelled by its caller");
   Client* client = clients_.find(static_cast<uint32_t>(call.value >> 32));
@@ -474,7 +481,7 @@ bool EndpointCore::rest(Client* client, uint64_t until_ns) {
 void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   auto refuse = [&](wire::Refusal refusal) {
     counters_.sessions_refused++;
-    nexus_.answer_connect(port_, event.token, nexus::refusal_status(refusal), {});
+    (void)nexus_.answer_connect(port_, event.token, nexus::refusal_status(refusal), {});
   };
   const auto& wish = event.terms;
   if (is_closing_) return refuse(wire::Refusal::kEndpointClosing);
@@ -529,7 +536,7 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   answer.credits = credits_.start_limit(servers_.size());
   answer.first_number = terms.first_number;
   answer.path_token = terms.path_token;
-  nexus_.answer_connect(port_, event.token, {}, std::move(answer));
+  if (!nexus_.answer_connect(port_, event.token, {}, answer).ok()) end_server(server, false);
 }
 
 void EndpointCore::end_server(Server* server, bool tell_peer) {
@@ -588,6 +595,9 @@ void EndpointCore::read_control_events() {
       case Kind::kPeerGone:
         on_peer_gone(event);
         break;
+      case Kind::kAskLife:
+        on_ask_life(event);
+        break;
       case Kind::kLiveness: {
         Client* client = clients_.find(event.local_key);
         if (client == nullptr) break;
@@ -615,6 +625,24 @@ void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
   counters_.sessions_failed += clients.size() + servers.size();
   for (Server* server : servers) end_server(server, false);
   for (Client* client : clients) end_client(client, event.status, false);
+}
+
+/// Data is a sign of life, too (clause 7.5.2). A server session notes the credit epoch of its last answer: what is
+/// later than the last question's is news.
+void EndpointCore::on_ask_life(const nexus::ControlEvent& event) {
+  if (credits_.epoch() != life_epoch_) life_epoch_before_ = std::exchange(life_epoch_, credits_.epoch());
+  uint64_t heard_ns = 0;
+  clients_.for_each([&](Client* client) {
+    if (client->is_accepted && client->peer_boot_id == event.peer.boot_id) {
+      heard_ns = std::max(heard_ns, client->session.last_answer_ns());
+    }
+  });
+  servers_.for_each([&](Server* server) {
+    if (server->peer_boot_id == event.peer.boot_id && server->session.heard_epoch > life_epoch_before_) {
+      heard_ns = now_ns_;
+    }
+  });
+  if (heard_ns > event.since_ns) nexus::EndpointPort::note_life(event, heard_ns);
 }
 
 void EndpointCore::run_due() {

@@ -133,7 +133,9 @@ class TERN_API EndpointCore {
   Status cancel(CallId call);
   Duration now();
   Status add_timer(Duration delay, detail::InlineFunction<> then);
-  Status add_post(detail::InlineFunction<> then) { return mailbox_->push_post(std::move(then)); }
+  Status add_post(detail::InlineFunction<> then) {
+    return port_.is_orphaned() ? nexus::kNexusGone : mailbox_->push_post(std::move(then));
+  }
   void stop();
   const EndpointCounters& counters() const { return counters_; }
   uint16_t id() const { return options_.endpoint_id; }
@@ -252,6 +254,10 @@ class TERN_API EndpointCore {
   bool has_unfinished_work() const;
 
   bool is_owner() const { return owner_.load(std::memory_order_relaxed) == memory::thread_name(); }
+  /// Why a call is refused that is_owner() says no to.
+  Status not_owner(const char* wrong_thread) const {
+    return port_.is_orphaned() ? nexus::kNexusGone : Status(Code::kWrongThread, wrong_thread);
+  }
   void bind_owner();
   void list_to_send(Client* client) {
     if (!client->is_listed_to_send) {
@@ -276,6 +282,8 @@ class TERN_API EndpointCore {
   uint64_t released_ = 0;  ///< the transport's, as of this iteration
   uint64_t next_due_ns_ = UINT64_MAX;
   session::CreditPolicy credits_;  ///< what replies grant (clause 4.5)
+  /// Credit epochs of the last question about a peer's life, and of the last one before that epoch.
+  uint64_t life_epoch_ = UINT64_MAX, life_epoch_before_ = UINT64_MAX;
   bool is_in_loop_ = false;
   bool is_armed_ = false;  ///< outside of the loop: somebody waits and thinks that there is nothing to do
   bool is_bound_ = false;
@@ -424,6 +432,7 @@ class TERN_API EndpointCore {
   [[gnu::noinline]] void hear(Server* server);
   void on_connect_request(const nexus::ControlEvent& event);
   void on_connect_result(const nexus::ControlEvent& event);
+  void on_ask_life(const nexus::ControlEvent& event);
   void on_peer_gone(const nexus::ControlEvent& event);
   // for tests (endpoint_check.cc)
   void check_clients() const;

@@ -20,8 +20,7 @@ using session::ServerSlot;
 Endpoint::Started EndpointCore::start_call_slow(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
                                                 Duration deadline) {
   if (!is_owner()) {
-    return refuse_call(
-        {Code::kWrongThread, "enqueue_request() belongs to the thread that runs the event loop: use post()"});
+    return refuse_call(not_owner("enqueue_request() belongs to the thread that runs the event loop: use post()"));
   }
   Client* client = find_client(session);
   if (client == nullptr) return refuse_call({Code::kSessionReset, "this session is gone: create a new one"});

@@ -73,6 +73,13 @@ class RpcCore final : public EndpointCore {
   }
   Status close(Duration drain);
   bool is_closed() const { return transport_ == nullptr; }
+  /// In a forked child: message memory is not there, and what the parent's threads were changing is as they left it. So
+  /// descriptors are closed, and the rest is given up.
+  static void abandon(std::unique_ptr<RpcCore> core) {
+    core->transport_.reset();
+    (void)core.release();
+  }
+  bool is_forked() const { return port_.is_forked(); }
   Impl& transport() { return *transport_; }  ///< until it is closed
 
  private:
@@ -108,7 +115,8 @@ class RpcCore final : public EndpointCore {
 
   Status enter() {
     if (!is_owner()) [[unlikely]] {
-      if (is_bound_) return {Code::kWrongThread, "only the thread that first ran the event loop may run it"};
+      if (is_bound_ || port_.is_orphaned())
+        return not_owner("only the thread that first ran the event loop may run it");
       bind_owner();
     }
     if (is_in_loop_) [[unlikely]] {

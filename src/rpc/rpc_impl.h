@@ -16,7 +16,9 @@ template <Transport T>
 Rpc<T>::Rpc(std::unique_ptr<rpc::RpcCore<typename T::Impl>> core) : Endpoint(core.get()), owned_(std::move(core)) {}
 
 template <Transport T>
-Rpc<T>::~Rpc() = default;
+Rpc<T>::~Rpc() {
+  if (owned_ != nullptr && owned_->is_forked()) rpc::RpcCore<typename T::Impl>::abandon(std::move(owned_));
+}
 
 template <Transport T>
 Result<std::unique_ptr<Rpc<T>>> Rpc<T>::create(Nexus& nexus, typename T::Options transport_options,

@@ -160,6 +160,7 @@ class TERN_API ClientSession {
   uint32_t payload_bytes_max() const { return payload_max_; }
   const RttEstimator& rtt() const { return rtt_; }
   /// Slots that the terms asked for, and, once accepted, that the server granted.
+  uint64_t last_answer_ns() const { return last_answer_ns_; }  ///< 0: there was none yet
   uint32_t window() const { return terms_.window; }
   /// The server's limit, or the congestion controller's, if that is less.
   uint32_t credit_limit() const { return credit_limit_; }

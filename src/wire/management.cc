@@ -71,6 +71,9 @@ class Writer {
   size_t at_ = 0;
 };
 
+/// The first version whose terms go on after their first 94 bytes. A request of an older one has padding there.
+constexpr uint8_t kLongTermsVersion = 2;
+
 void read_terms(Reader& in, ManagementTerms& terms) {
   terms.transport_bytes = in.number<uint8_t>();
   in.raw(terms.transport.data(), terms.transport.size());
@@ -113,7 +116,21 @@ bool read_request(Reader& in, ManagementMessage& m) {
   m.version_max = in.number<uint8_t>();
   m.to_endpoint = in.number<uint16_t>();
   read_terms(in, m.terms);
-  return m.version_min <= m.version_max && m.sender_run != 0 && is_valid(m.terms);
+  m.cookie = in.number<uint64_t>();
+  if (m.version_min > m.version_max || m.sender_run == 0) return false;
+  // What the terms of a later version mean is not known here: all that is needed is whom to refuse (clause 7.2.3).
+  if (m.version_min > kTermsVersion) {
+    ManagementTerms sender;
+    sender.endpoint_id = m.terms.endpoint_id;
+    sender.session_key = m.terms.session_key;
+    m.terms = sender;
+    return true;
+  }
+  if (m.version_max < kLongTermsVersion) {
+    m.terms.first_number = m.terms.path_token = 0;
+    m.terms.credit_unit = CreditUnit::kPackets;
+  }
+  return is_valid(m.terms);
 }
 
 bool read_reply(Reader& in, ManagementMessage& m) {
@@ -122,12 +139,20 @@ bool read_reply(Reader& in, ManagementMessage& m) {
   const uint8_t code = in.number<uint8_t>();
   const uint8_t refusal = in.number<uint8_t>();
   m.version_min = in.number<uint8_t>();
-  if (code > static_cast<uint8_t>(Code::kUnavailable) || refusal >= kRefusals) return false;
+  if (code > static_cast<uint8_t>(Code::kUnavailable)) return false;
   m.code = static_cast<Code>(code);
-  m.refusal = static_cast<Refusal>(refusal);
+  // A later server's reason is still a refusal.
+  m.refusal = refusal < kRefusals ? static_cast<Refusal>(refusal) : Refusal::kOther;
   if (m.code != Code::kOk) return m.refusal != Refusal::kNone;
   read_terms(in, m.terms);
   return m.refusal == Refusal::kNone && m.sender_run != 0 && is_valid(m.terms) && m.terms.credits >= 1;
+}
+
+bool read_cookie(Reader& in, ManagementMessage& m) {
+  m.to_endpoint = in.number<uint16_t>();
+  m.to_key = in.number<uint32_t>();
+  m.cookie = in.number<uint64_t>();
+  return m.receiver_run != 0 && m.cookie != 0;
 }
 
 bool read_session_name(Reader& in, ManagementMessage& m) {
@@ -167,11 +192,50 @@ const char* refusal_text(Refusal refusal) {
       return "the server refused the session";
     case Refusal::kStaleRun:
       return "the server's Nexus has restarted; connect again";
+    case Refusal::kPeersPerAddress:
+      return "the server's Nexus has as many peers at this IPv4 address or IPv6 /64 as one may have; raise "
+             "NexusOptions::peers_per_address_max there";
+    case Refusal::kSessionsPerAddress:
+      return "the server's Nexus has as many sessions with this IPv4 address or IPv6 /64 as one may have; raise "
+             "NexusOptions::sessions_per_address_max there";
+    case Refusal::kNexusFull:
+      return "the server's Nexus has 65536 peers or 4194304 sessions, the most of one Nexus; end some, or make another";
     case Refusal::kOtherUser:
       return "the server's endpoint belongs to another user and takes no peers of others over shared memory: run both "
              "sides as one user, or set Shm::Options::allow_other_users on both";
   }
   return "";
+}
+
+namespace {
+
+constexpr size_t kNamedVersions = 10;  ///< so that a number has one digit
+constexpr std::string_view kVersionText =
+    "no common protocol version: this side speaks up to version C, the server up to version S; bring both sides to "
+    "releases that share one";
+
+using VersionText = std::array<char, kVersionText.size() + 1>;
+
+constexpr auto kVersionTexts = [] {
+  std::array<std::array<VersionText, kNamedVersions>, kNamedVersions> texts{};
+  for (size_t client = 0; client < kNamedVersions; client++) {
+    for (size_t server = 0; server < kNamedVersions; server++) {
+      VersionText& text = texts[client][server];
+      for (size_t i = 0; i < kVersionText.size(); i++) text[i] = kVersionText[i];
+      text[kVersionText.find(" C,") + 1] = static_cast<char>('0' + client);
+      text[kVersionText.find(" S;") + 1] = static_cast<char>('0' + server);
+    }
+  }
+  return texts;
+}();
+
+}  // namespace
+
+const char* version_refusal_text(uint8_t client_version_max, uint8_t server_version_max) {
+  if (client_version_max >= kNamedVersions || server_version_max >= kNamedVersions) {
+    return refusal_text(Refusal::kNoCommonVersion);
+  }
+  return kVersionTexts[client_version_max][server_version_max].data();
 }
 
 bool is_valid(const ManagementTerms& terms) {
@@ -201,6 +265,9 @@ ManagementDrop parse_management(std::span<const std::byte> bytes, ManagementMess
       return in_range ? ManagementDrop::kNone : ManagementDrop::kBadField;
     case ManagementKind::kConnectReply:
       in_range = read_reply(in, m);
+      break;
+    case ManagementKind::kCookie:
+      in_range = read_cookie(in, m);
       break;
     case ManagementKind::kPing:
       in_range = m.sender_run != 0 && m.receiver_run != 0;
@@ -238,7 +305,13 @@ void encode_management(const ManagementMessage& m, ManagementBytes& out) {
       to.number(m.version_max);
       to.number(m.to_endpoint);
       write_terms(to, m.terms);
+      to.number(m.cookie);
       to.pad_to(kConnectRequestBytes);
+      break;
+    case ManagementKind::kCookie:
+      to.number(m.to_endpoint);
+      to.number(m.to_key);
+      to.number(m.cookie);
       break;
     case ManagementKind::kConnectReply:
       to.number(m.to_endpoint);

@@ -23,6 +23,7 @@ inline constexpr uint8_t kManagementVersion = 1;
 inline constexpr size_t kManagementHeaderBytes = 24;
 inline constexpr size_t kManagementBytesMax = 512;
 inline constexpr size_t kConnectRequestBytes = 256;  ///< clause 7.1.4: no answer is longer
+inline constexpr uint8_t kTermsVersion = 2;  ///< the highest version of which the terms are known here (clause 7.2.3)
 inline constexpr size_t kTransportNameBytesMax = 16;
 inline constexpr size_t kTransportAddressBytesMax = 64;
 
@@ -36,6 +37,7 @@ enum class ManagementKind : uint8_t {
   kPong = 7,  ///< its sender run is 0 if it does not
   kAsk = 8,   ///< does the session live?
   kAnswer = 9,
+  kCookie = 10,  ///< repeat the request with this cookie: the server keeps nothing for it until then (clause 7.3.2)
 };
 
 /// Why a session was refused. Travels as one byte; both sides know the text.
@@ -51,11 +53,16 @@ enum class Refusal : uint8_t {
   kSessionClosed = 8,
   kOther = 9,
   kStaleRun = 10,  ///< no verdict: the request names a run that the server does not know; ping it, then ask again
-  kOtherUser = 11,
+  kPeersPerAddress = 11,
+  kSessionsPerAddress = 12,
+  kNexusFull = 13,
+  kOtherUser = 14,
 };
-inline constexpr uint8_t kRefusals = 12;
+inline constexpr uint8_t kRefusals = 15;
 /// The rule and the remedy, static. "" for kNone.
 const char* refusal_text(Refusal refusal);
+/// Of kNoCommonVersion, with both sides' highest versions in it, static.
+const char* version_refusal_text(uint8_t client_version_max, uint8_t server_version_max);
 
 /// What one step of a credit limit stands for (clause 4.5). Other values are for later versions.
 enum class CreditUnit : uint8_t { kPackets = 0 };
@@ -90,7 +97,7 @@ struct ManagementMessage {
   uint64_t token = 0;         ///< all kinds; of the connect request, or of the ping
 
   // kConnectRequest, kConnectReply
-  uint8_t version_min = 0;           ///< of the data path; in a reply the chosen one
+  uint8_t version_min = 0;           ///< of the data path; in a reply the chosen one, in a refusal the server's highest
   uint8_t version_max = 0;           ///< request only
   Code code = Code::kOk;             ///< reply only; kOk: accepted, `terms` count
   Refusal refusal = Refusal::kNone;  ///< reply only
@@ -98,11 +105,11 @@ struct ManagementMessage {
 
   // All but ping and pong name the receiver's end of the session by endpoint and key.
   uint16_t to_endpoint = 0;  ///< all but kPing and kPong
-  uint32_t to_key = 0;       ///< kConnectReply and the kinds below
+  uint32_t to_key = 0;       ///< kConnectReply, kCookie and the kinds below
+  uint64_t cookie = 0;       ///< what the receiver gives back. kConnectRequest: of the server, 0 if there is none yet
   // kConfirm, kDisconnect, kDisconnectAck, kAsk, kAnswer
   uint32_t from_key = 0;
   bool from_client = false;  ///< the sender is the client of the session
-  uint64_t cookie = 0;       ///< an acknowledgement or answer gives it back
   uint8_t liveness = 0;      ///< kAnswer: nexus::PeerLiveness, 0..2
 
   friend bool operator==(const ManagementMessage&, const ManagementMessage&) = default;

@@ -1,12 +1,14 @@
 // Strangers' datagrams into the management parser and into a live machine. Input: a row of steps, each
 //   op 8 | length 8 | bytes;  op & 3: 0 raw datagram, 1 datagram behind a valid header (the bytes begin with its kind),
 //   2 time passes, 3 an endpoint acts;  op >> 2 & 3: who sends.
-// The machine's random numbers are 1, 2, 3, ..., so that the fuzzer can guess runs and tokens.
+// The machine's random numbers are 1, 2, 3, ..., so that the fuzzer can guess runs and tokens. Cookies it cannot guess:
+// a request that brings one is sent again with it, unless op & 16.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nexus/management.h"
@@ -34,10 +36,23 @@ class Target {
     machine_.add_endpoint({2, 2}, "udp");
   }
 
-  void datagram(size_t sender, std::span<const std::byte> bytes) {
+  void datagram(size_t sender, std::span<const std::byte> bytes, bool echoes) {
     static const std::string kSenders[] = {"10.0.0.1:1", "10.0.0.2:1", "[::1]:1", "10.0.0.3:1"};
     check_parser(bytes);
+    tern::wire::ManagementMessage m;
+    const bool is_request = tern::wire::parse_management(bytes, m) == tern::wire::ManagementDrop::kNone &&
+                            m.kind == tern::wire::ManagementKind::kConnectRequest;
+    last_cookie_ = 0;
     machine_.on_datagram(kSenders[sender], bytes, now_);
+    settle();
+    machine_.on_time(now_);  // connect requests wait for their turn
+    settle();
+    if (!is_request || !echoes || last_cookie_ == 0) return;
+    m.cookie = last_cookie_;
+    tern::wire::ManagementBytes echo;
+    tern::wire::encode_management(m, echo);
+    machine_.on_datagram(kSenders[sender], echo.view(), now_);
+    machine_.on_time(now_);
     settle();
   }
   void pass(uint8_t amount) {
@@ -83,6 +98,9 @@ class Target {
     o.peers_max = 6;
     o.sessions_max = 32;
     o.asked_max = 4;
+    o.peers_per_address_max = 3;
+    o.sessions_per_address_max = 8;
+    o.asked_per_address_max = 3;
     return o;
   }
   static SessionTerms terms(uint32_t key) {
@@ -95,7 +113,12 @@ class Target {
     return t;
   }
   void settle() {
-    for (const Management::Datagram& datagram : machine_.datagrams()) check_parser(datagram.content.view());
+    for (const Management::Datagram& datagram : machine_.datagrams()) {
+      check_parser(datagram.content.view());
+      tern::wire::ManagementMessage m;
+      if (tern::wire::parse_management(datagram.content.view(), m) != tern::wire::ManagementDrop::kNone) std::abort();
+      if (m.kind == tern::wire::ManagementKind::kCookie) last_cookie_ = m.cookie;
+    }
     machine_.datagrams().clear();
     const auto notices = std::exchange(machine_.notices(), {});
     for (const Management::Notice& notice : notices) {
@@ -108,7 +131,7 @@ class Target {
     if (machine_.peers() > 6 || machine_.sessions() > 32) std::abort();
   }
 
-  uint64_t random_ = 0, iteration_ = 0;
+  uint64_t random_ = 0, iteration_ = 0, last_cookie_ = 0;
   uint32_t next_server_key_ = 0;
   bool refusing_ = false;
   Duration now_ = std::chrono::seconds(1);
@@ -127,7 +150,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     input = input.subspan(2 + length);
     switch (op & 3) {
       case 0:
-        target.datagram(op >> 2 & 3, bytes);
+        target.datagram(op >> 2 & 3, bytes, (op & 16) == 0);
         break;
       case 1: {
         if (bytes.empty()) break;
@@ -138,7 +161,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         if (is_request) whole.resize(tern::wire::kConnectRequestBytes);
         whole[6] = static_cast<std::byte>(whole.size());
         whole[7] = static_cast<std::byte>(whole.size() >> 8);
-        target.datagram(op >> 2 & 3, whole);
+        target.datagram(op >> 2 & 3, whole, (op & 16) == 0);
         break;
       }
       case 2:

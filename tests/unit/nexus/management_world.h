@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -40,6 +41,7 @@ struct ModelEndpoint {
   std::vector<ControlEvent> log;  ///< all that it has handled
   std::set<uint64_t> gone;        ///< boot ids
   size_t requests_seen = 0;
+  bool hears_data = false;  ///< of all peers, all the time
 };
 
 struct Host {
@@ -48,6 +50,17 @@ struct Host {
   std::unique_ptr<Management> machine;
   std::map<uint16_t, ModelEndpoint> endpoints;
   size_t datagrams_sent = 0;
+
+  // Its management thread and its socket, if the thread takes time.
+  Duration datagram_time{0};  ///< of each one that it receives or sends
+  Duration busy_until{0};
+  struct Arrived {
+    std::string from;
+    std::vector<std::byte> bytes;
+  };
+  std::deque<Arrived> socket;
+  static constexpr size_t kSocketDatagrams = 256;  ///< what net.core.rmem_max lets a socket keep by default
+  size_t lost_at_socket = 0;
 };
 
 class World {
@@ -69,6 +82,13 @@ class World {
   Weather weather;
   std::set<std::pair<size_t, size_t>> cut;  ///< from, to
   std::set<wire::ManagementKind> drops;     ///< all of these are lost
+  /// Of injected datagrams, and of what hosts have sent, by address.
+  std::map<std::string, size_t> bytes_from, bytes_to;
+  /// Gets what is sent to addresses of no host.
+  std::function<void(const std::string& to, std::span<const std::byte> bytes)> on_stranger;
+
+  /// Around each call of a machine: for tests that refuse memory to it.
+  std::function<void()> enter, leave;
 
   void boot(size_t i) {
     Host& h = hosts_[i];
@@ -86,11 +106,11 @@ class World {
   void add_endpoint(size_t i, uint16_t id) {
     ModelEndpoint e;
     e.name = {id, ++registrations_};
-    hosts_[i].machine->add_endpoint(e.name, "udp");
+    until_done([&] { return hosts_[i].machine->add_endpoint(e.name, "udp"); });
     hosts_[i].endpoints.emplace(id, std::move(e));
   }
   void remove_endpoint(size_t i, uint16_t id) {
-    hosts_[i].machine->remove_endpoint(endpoint(i, id).name, now_);
+    inside([&] { hosts_[i].machine->remove_endpoint(endpoint(i, id).name, now_); });
     hosts_[i].endpoints.erase(id);
     pump(i);
   }
@@ -110,7 +130,9 @@ class World {
     ModelEndpoint& e = endpoint(i, from);
     const uint32_t key = e.next_key++;
     e.connecting.insert(key);
-    hosts_[i].machine->connect(e.name, hosts_[to].address, peer_endpoint, terms(key), timeout, now_);
+    const SessionTerms wish = terms(key);
+    const AddressText address = hosts_[to].address;
+    until_done([&] { return hosts_[i].machine->connect(e.name, address, peer_endpoint, wish, timeout, now_); });
     pump(i);
     return key;
   }
@@ -118,7 +140,7 @@ class World {
     ModelEndpoint& e = endpoint(i, id);
     e.connecting.erase(is_client ? key : 0);
     (is_client ? e.client : e.server).erase(key);
-    hosts_[i].machine->disconnect(e.name, key, is_client, now_);
+    inside([&] { hosts_[i].machine->disconnect(e.name, key, is_client, now_); });
     pump(i);
   }
 
@@ -127,7 +149,7 @@ class World {
     while (true) {
       Duration at = until;
       size_t actor = SIZE_MAX;
-      uint16_t inbox_of = 0;
+      uint32_t inbox_of = 0;
       bool is_packet = false;
       if (!packets_.empty() && packets_.begin()->first < at) {
         at = packets_.begin()->first;
@@ -135,7 +157,14 @@ class World {
       }
       for (size_t i = 0; i < hosts_.size(); i++) {
         if (!hosts_[i].is_up) continue;
-        if (const Duration deadline = std::max(hosts_[i].machine->next_deadline(), now_); deadline < at) {
+        if (!hosts_[i].socket.empty() && std::max(hosts_[i].busy_until, now_) < at) {
+          at = std::max(hosts_[i].busy_until, now_);
+          actor = i;
+          is_packet = false;
+          inbox_of = kSocket;
+        }
+        const Duration deadline = std::max({hosts_[i].machine->next_deadline(), now_, hosts_[i].busy_until});
+        if (deadline < at) {
           at = deadline;
           actor = i;
           is_packet = false;
@@ -154,10 +183,12 @@ class World {
         deliver();
       } else if (actor == SIZE_MAX) {
         return;
+      } else if (inbox_of == kSocket) {
+        turn(actor);
       } else if (inbox_of != 0) {
-        handle(actor, inbox_of);
+        handle(actor, static_cast<uint16_t>(inbox_of));
       } else {
-        hosts_[actor].machine->on_time(now_);
+        inside([&] { hosts_[actor].machine->on_time(now_); });
         pump(actor);
       }
     }
@@ -166,6 +197,7 @@ class World {
 
   /// Injects a datagram as if `from` had sent it.
   void inject(const std::string& from, size_t to, std::vector<std::byte> bytes) {
+    bytes_from[from] += bytes.size();
     packets_.emplace(now_, Packet{from, to, std::move(bytes)});
   }
   std::vector<std::byte> last_of_kind(wire::ManagementKind kind) const {
@@ -203,6 +235,22 @@ class World {
     std::vector<std::byte> bytes;
   };
 
+  static constexpr uint32_t kSocket = UINT32_MAX;
+
+  template <class F>
+  void inside(F&& call) {
+    if (enter) enter();
+    call();
+    if (leave) leave();
+  }
+  /// As NexusCore: what finds no memory is called again.
+  template <class F>
+  void until_done(F&& call) {
+    bool is_done = false;
+    for (int i = 0; i < 1000 && !is_done; i++) inside([&] { is_done = call(); });
+    ASSERT_TRUE(is_done);
+  }
+
   size_t index_of(const std::string& address) const {
     for (size_t i = 0; i < hosts_.size(); i++) {
       if (hosts_[i].address == address) return i;
@@ -231,7 +279,10 @@ class World {
       const auto kind = static_cast<wire::ManagementKind>(datagram.content.view()[5]);
       last_sent_[kind] = {datagram.content.view().begin(), datagram.content.view().end()};
       sent_[kind]++;
+      bytes_to[datagram.to] += datagram.content.size;
+      h.busy_until = std::max(h.busy_until, now_) + h.datagram_time;
       const size_t to = index_of(datagram.to);
+      if (to == SIZE_MAX && on_stranger) on_stranger(datagram.to, datagram.content.view());
       if (to == SIZE_MAX || cut.contains({i, to}) || drops.contains(kind)) continue;
       const int copies = chance(weather.drop) ? 0 : chance(weather.duplicate) ? 2 : 1;
       for (int copy = 0; copy < copies; copy++) {
@@ -255,9 +306,30 @@ class World {
   void deliver() {
     const Packet packet = std::move(packets_.begin()->second);
     packets_.erase(packets_.begin());
-    if (!hosts_[packet.to].is_up) return;
-    hosts_[packet.to].machine->on_datagram(packet.from, packet.bytes, now_);
+    Host& host = hosts_[packet.to];
+    if (!host.is_up) return;
+    if (host.datagram_time > Duration(0)) {
+      if (host.socket.size() < Host::kSocketDatagrams) {
+        host.socket.push_back({packet.from, packet.bytes});
+      } else {
+        host.lost_at_socket++;
+      }
+      return;
+    }
+    inside([&] { host.machine->on_datagram(packet.from, packet.bytes, now_); });
     pump(packet.to);
+  }
+
+  /// As the channel's thread: takes what has arrived, then timers and what waits behind them have their turn.
+  void turn(size_t i) {
+    Host& h = hosts_[i];
+    for (const Host::Arrived& arrived : std::exchange(h.socket, {})) {
+      h.busy_until = std::max(h.busy_until, now_) + h.datagram_time;
+      h.machine->on_datagram(arrived.from, arrived.bytes, now_);
+      pump(i);
+    }
+    h.machine->on_time(now_);
+    pump(i);
   }
 
   void handle(size_t i, uint16_t id) {
@@ -269,11 +341,15 @@ class World {
       case ControlEvent::Kind::kConnectRequest: {
         e.requests_seen++;
         if (chance(e.refuses)) {
-          hosts_[i].machine->answer_connect(e.name, event.token, refusal_status(wire::Refusal::kNoCapacity), {}, now_);
+          until_done([&] {
+            return hosts_[i].machine->answer_connect(e.name, event.token, refusal_status(wire::Refusal::kNoCapacity),
+                                                     {}, now_);
+          });
         } else {
           const uint32_t key = e.next_key++;
           e.server[key] = {event.terms.session_key, event.peer};
-          hosts_[i].machine->answer_connect(e.name, event.token, {}, terms(key), now_);
+          const SessionTerms offer = terms(key);
+          until_done([&] { return hosts_[i].machine->answer_connect(e.name, event.token, {}, offer, now_); });
         }
         pump(i);
         break;
@@ -290,7 +366,11 @@ class World {
         std::erase_if(e.client, [&](auto& session) { return session.second.peer.boot_id == event.peer.boot_id; });
         std::erase_if(e.server, [&](auto& session) { return session.second.peer.boot_id == event.peer.boot_id; });
         break;
+      case ControlEvent::Kind::kAskLife:
+        if (e.hears_data) EndpointPort::note_life(event, static_cast<uint64_t>(now_.count()));
+        break;
       case ControlEvent::Kind::kLiveness:
+        if (event.liveness == PeerLiveness::kNoSession) e.client.erase(event.local_key);
         break;
     }
   }

@@ -85,11 +85,11 @@ class Pair {
   }
   /// Connects session `key` to server session `key + 1000`.
   ControlEvent connect(uint32_t key) {
-    a->core().connect(client.port, address_of(*b), 1, terms(key), 5'000'000'000);
+    EXPECT_TRUE(a->core().connect(client.port, address_of(*b), 1, terms(key), 5'000'000'000).ok());
     auto request = server.next();
     EXPECT_TRUE(request && request->kind == ControlEvent::Kind::kConnectRequest);
     if (!request) return {};
-    b->core().answer_connect(server.port, request->token, {}, terms(key + 1000));
+    EXPECT_TRUE(b->core().answer_connect(server.port, request->token, {}, terms(key + 1000)).ok());
     auto result = client.next();
     EXPECT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult && result->status.ok());
     return result ? *result : ControlEvent{};
@@ -152,10 +152,10 @@ TEST(NexusCore, the_successor_of_a_peer_at_its_address_works) {
     Endpoint server(b->core(), 1);
     ASSERT_TRUE(b->core().add_endpoint(server.port).ok());
     const auto key = static_cast<uint32_t>(10 + life);
-    a->core().connect(client.port, address, 1, terms(key), 10'000'000'000);
+    EXPECT_TRUE(a->core().connect(client.port, address, 1, terms(key), 10'000'000'000).ok());
     auto request = server.next();
     ASSERT_TRUE(request && request->kind == ControlEvent::Kind::kConnectRequest);
-    b->core().answer_connect(server.port, request->token, {}, terms(100 + key));
+    EXPECT_TRUE(b->core().answer_connect(server.port, request->token, {}, terms(100 + key)).ok());
     bool connected = false;
     while (!connected) {
       auto event = client.next();
@@ -174,14 +174,14 @@ TEST(NexusCore, the_successor_of_a_peer_at_its_address_works) {
 
 TEST(NexusCore, nobody_there_is_unreachable_and_no_endpoint_is_refused) {
   Pair pair("udp://127.0.0.1:0", "udp://127.0.0.1:0");
-  pair.a->core().connect(pair.client.port, address_of(*pair.b), 9, terms(1), 5'000'000'000);
+  EXPECT_TRUE(pair.a->core().connect(pair.client.port, address_of(*pair.b), 9, terms(1), 5'000'000'000).ok());
   auto result = pair.client.next();
   ASSERT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult);
   EXPECT_EQ(result->status.code(), Code::kRefused);
   auto gone = nexus_on("udp://127.0.0.1:0");
   const std::string nowhere = address_of(*gone);
   gone.reset();
-  pair.a->core().connect(pair.client.port, nowhere, 1, terms(2), 50'000'000);
+  EXPECT_TRUE(pair.a->core().connect(pair.client.port, nowhere, 1, terms(2), 50'000'000).ok());
   result = pair.client.next();
   ASSERT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult);
   EXPECT_EQ(result->local_key, 2u);
@@ -219,7 +219,7 @@ TEST(NexusCore, endpoints_come_and_go_while_others_connect) {
     while (!stop) {
       Endpoint other(pair.b->core(), 3);
       if (!pair.b->core().add_endpoint(other.port).ok()) abort();
-      pair.b->core().connect(other.port, address_of(*pair.a), 9, terms(1), 10'000'000'000);
+      if (!pair.b->core().connect(other.port, address_of(*pair.a), 9, terms(1), 10'000'000'000).ok()) abort();
       if (!other.next()) abort();
     }
   });

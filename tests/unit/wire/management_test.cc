@@ -9,10 +9,11 @@
 namespace tern::wire {
 namespace {
 
-constexpr ManagementKind kKinds[] = {
-    ManagementKind::kConnectRequest, ManagementKind::kConnectReply,  ManagementKind::kConfirm,
-    ManagementKind::kDisconnect,     ManagementKind::kDisconnectAck, ManagementKind::kPing,
-    ManagementKind::kPong,           ManagementKind::kAsk,           ManagementKind::kAnswer};
+constexpr ManagementKind kKinds[] = {ManagementKind::kConnectRequest, ManagementKind::kConnectReply,
+                                     ManagementKind::kConfirm,        ManagementKind::kDisconnect,
+                                     ManagementKind::kDisconnectAck,  ManagementKind::kPing,
+                                     ManagementKind::kPong,           ManagementKind::kAsk,
+                                     ManagementKind::kAnswer,         ManagementKind::kCookie};
 
 ManagementTerms terms() {
   ManagementTerms t;
@@ -28,6 +29,8 @@ ManagementTerms terms() {
   t.endpoint_id = 0xfedc;
   t.session_key = 0xdeadbeef;
   t.payload_bytes_max = 1376;
+  t.first_number = 0xabcdef;
+  t.path_token = 0x7fffffff;
   return t;
 }
 
@@ -42,11 +45,16 @@ ManagementMessage message(ManagementKind kind) {
   if (kind == ManagementKind::kConnectRequest || kind == ManagementKind::kConnectReply) {
     m.version_min = 1;
     if (kind == ManagementKind::kConnectRequest) m.version_max = 3;
+    if (kind == ManagementKind::kConnectRequest) m.cookie = 0xfedcba9876543210;
     if (kind == ManagementKind::kConnectReply) m.to_key = 77;
     m.terms = terms();
     return m;
   }
   m.to_key = 77;
+  if (kind == ManagementKind::kCookie) {
+    m.cookie = 0xfedcba9876543210;
+    return m;
+  }
   m.from_key = 78;
   m.from_client = true;
   m.cookie = 0xfffffffffffffffe;
@@ -121,7 +129,7 @@ TEST(Management, parse__names_the_reason) {
   bytes = bytes_of(message(ManagementKind::kPing));
   bytes[4] = std::byte{2};
   EXPECT_EQ(parse_management(bytes, got), ManagementDrop::kOtherVersion);
-  for (const int kind : {0, 10, 255}) {
+  for (const int kind : {0, 11, 255}) {
     bytes = bytes_of(message(ManagementKind::kPing));
     bytes[5] = static_cast<std::byte>(kind);
     EXPECT_EQ(parse_management(bytes, got), ManagementDrop::kUnknownKind);
@@ -155,6 +163,13 @@ TEST(Management, parse__refuses_fields_out_of_range) {
   refuses(ManagementKind::kAsk, [](auto& m) { m.liveness = 1; });
   refuses(ManagementKind::kPing, [](auto& m) { m.sender_run = 0; });
   refuses(ManagementKind::kPong, [](auto& m) { m.receiver_run = 0; });
+  refuses(ManagementKind::kCookie, [](auto& m) { m.receiver_run = 0; });
+  refuses(ManagementKind::kCookie, [](auto& m) { m.cookie = 0; });
+  for (const ManagementKind kind : {ManagementKind::kConnectRequest, ManagementKind::kConnectReply}) {
+    refuses(kind, [](auto& m) { m.terms.first_number = 1u << 24; });
+    refuses(kind, [](auto& m) { m.terms.path_token = 1u << 31; });
+    refuses(kind, [](auto& m) { m.terms.credit_unit = static_cast<CreditUnit>(kCreditUnits); });
+  }
 }
 
 TEST(Management, parse__survives_flipped_bits_and_keeps_what_it_accepts) {
@@ -171,6 +186,46 @@ TEST(Management, parse__survives_flipped_bits_and_keeps_what_it_accepts) {
     ASSERT_EQ(once, twice);
   }
   EXPECT_GT(accepted, 1000u);
+}
+
+/// Generations refuse each other by what has not moved and will not: see also the versions' tests of nexus/management.
+TEST(Management, parse__takes_no_more_of_a_request_than_its_versions_terms) {
+  ManagementMessage old = message(ManagementKind::kConnectRequest);
+  old.version_min = old.version_max = 1;
+  ManagementMessage got;
+  ASSERT_EQ(parse_management(bytes_of(old), got), ManagementDrop::kNone);
+  EXPECT_EQ(got.terms.first_number, 0u);
+  EXPECT_EQ(got.terms.path_token, 0u);
+  auto padded = bytes_of(old);
+  for (size_t i = 130; i < padded.size(); i++) padded[i] = std::byte{0xff};
+  EXPECT_EQ(parse_management(padded, got), ManagementDrop::kNone);
+
+  ManagementMessage later = message(ManagementKind::kConnectRequest);
+  later.version_min = later.version_max = kTermsVersion + 1;
+  auto bytes = bytes_of(later);
+  for (size_t i = 36; i < 118; i++) bytes[i] = std::byte{0xff};  // transport and address
+  for (size_t i = 124; i < bytes.size(); i++) bytes[i] = std::byte{0xff};
+  ASSERT_EQ(parse_management(bytes, got), ManagementDrop::kNone);
+  EXPECT_EQ(got.terms.session_key, later.terms.session_key);
+  EXPECT_EQ(got.terms.endpoint_id, later.terms.endpoint_id);
+  EXPECT_EQ(got.terms.payload_bytes_max, 0u);
+}
+
+TEST(Management, parse__takes_a_later_servers_reason_for_a_refusal) {
+  ManagementMessage refusal = message(ManagementKind::kConnectReply);
+  refusal.code = Code::kQueueFull;
+  refusal.refusal = static_cast<Refusal>(200);
+  ManagementMessage got;
+  ASSERT_EQ(parse_management(bytes_of(refusal), got), ManagementDrop::kNone);
+  EXPECT_EQ(got.code, Code::kQueueFull);
+  EXPECT_EQ(got.refusal, Refusal::kOther);
+}
+
+TEST(Management, version_refusal_text__names_both) {
+  const std::string_view text = version_refusal_text(2, 1);
+  EXPECT_NE(text.find("this side speaks up to version 2"), std::string_view::npos) << text;
+  EXPECT_NE(text.find("the server up to version 1"), std::string_view::npos) << text;
+  EXPECT_STREQ(version_refusal_text(2, 200), refusal_text(Refusal::kNoCommonVersion));
 }
 
 TEST(Management, refusal_text__says_something_of_each_and_no_two_agree) {
