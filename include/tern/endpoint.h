@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -127,17 +128,17 @@ class Endpoint {
   Endpoint& operator=(const Endpoint&) = delete;
 
   /// Registers what runs for requests of `type` (0..4095). Only before the first loop iteration, once per type.
-  /// kMisuse otherwise. `handler` may capture anything and is destroyed with the endpoint.
+  /// kMisuse otherwise. kNoMemory. `handler` may capture anything and is destroyed with the endpoint.
   template <class F>
   requires std::invocable<F&, Request> Status on_request(uint16_t type, F handler, HandlerOptions options = {}) {
-    auto owned = std::make_unique<OwnedHandler<F>>(std::move(handler));
+    auto owned = std::unique_ptr<Handler>(new (std::nothrow) OwnedHandler<F>(std::move(handler)));
     return add_handler(type, std::move(owned), options);
   }
 
   /// Begins a session with endpoint E of the Nexus at "udp://HOST:PORT/E" ("/E" may be left out: 0). Never waits for
   /// the network (it may for the name service, if HOST is a name); calls wait until the session is open, or end with
   /// the reason why it is not.
-  /// kMisuse: not such a URI, or options out of range. kNoMemory. kQueueFull: 2^22 sessions.
+  /// kMisuse: not such a URI, or options out of range. kNoMemory. kUnavailable: the system gives no random numbers.
   TERN_API Result<Session> create_session(std::string_view uri, SessionOptions options = {});
   /// Ends it; pending calls get kCancelled in the next iteration. kSessionReset: it is gone already.
   TERN_API Status destroy_session(Session session);
@@ -178,7 +179,8 @@ class Endpoint {
   requires std::invocable<F&> Status after(Duration delay, F then) {
     return add_timer(delay, detail::InlineFunction<>(std::move(then)));
   }
-  /// Any thread: runs `then()` in the owner's loop soon. kQueueFull: 65536 wait. kSessionReset: the endpoint is closed.
+  /// Any thread: runs `then()` in the owner's loop soon. kQueueFull: 65536 wait. kNoMemory. kSessionReset: the
+  /// endpoint is closed.
   template <Small F>
   requires std::invocable<F&> Status post(F then) { return add_post(detail::InlineFunction<>(std::move(then))); }
   /// Any thread, and signal handlers: run_event_loop() returns after this iteration. Stays in force until it has.

@@ -31,13 +31,15 @@ class SessionTable {
     const Entry& entry = entries_[name & mask_];
     return entry.live_name == name ? entry.known() : nullptr;
   }
-  /// A key that is free, drawn by `random()`, which returns 32 bits. False: no memory.
+  /// A key that is free, drawn by `random()`, which returns 32 bits. False: no memory, or `random` always says the same.
   template <class Random>
   bool draw(uint64_t now_ns, Random&& random, uint32_t* key) {
     if (2 * (size_ + resting_ + 1) > mask_ + 1 && !grow(now_ns)) return false;
-    do *key = random();
-    while (!is_free(entries_[*key & mask_], now_ns));
-    return true;
+    for (int draws = 0; draws < kDrawsMax; draws++) {
+      *key = random();
+      if (is_free(entries_[*key & mask_], now_ns)) return true;
+    }
+    return false;
   }
   /// `key` came from the last draw(). Returns its name.
   uint64_t put(uint32_t key, T* object) {
@@ -64,6 +66,9 @@ class SessionTable {
   }
 
  private:
+  /// Two are enough on average; so many never happen.
+  static constexpr int kDrawsMax = 128;
+
   /// A key that leads to the neighbour's place, never to this one.
   static uint32_t stranger_to(uint32_t place) { return place ^ 1; }
 
