@@ -95,7 +95,8 @@ Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<Endpoint::Handle
   if (!is_owner()) return not_owner("on_request() belongs to the thread that made the endpoint");
   if (is_bound_) return {Code::kMisuse, "on_request() only before the first loop iteration"};
   if (type >= wire::kRequestTypes) return {Code::kMisuse, "request types are 0 to 4095"};
-  if (handler == nullptr || spare_record() == nullptr) return {Code::kNoMemory, "no memory for the record of a request"};
+  if (handler == nullptr || spare_record() == nullptr)
+    return {Code::kNoMemory, "no memory for the record of a request"};
   const Status no_memory(Code::kNoMemory, "no memory for the table of handlers");
   if (type >= handlers_.size() && !base::try_grow([&] { handlers_.resize(type + 1u); })) return no_memory;
   if (handlers_[type].handler != nullptr) return {Code::kMisuse, "this request type has a handler already"};
@@ -548,7 +549,7 @@ bool EndpointCore::rest(Client* client, uint64_t until_ns) {
     at_latest(until_ns);
     return false;
   }
-  if (client->is_resting) return true;  // and will be looked at too early, if anything
+  if (client->is_resting) return true;                         // and will be looked at too early, if anything
   if (!resting_.add(until_ns, client->session.local_key())) {  // no memory
     at_latest(until_ns);
     return false;
@@ -907,7 +908,9 @@ void EndpointCore::close_all() {
   start_closing();
   is_closed_ = true;
   mailbox_->refuse_posts();
-  clients_.for_each([&](Client* client) { retire_client(client, {Code::kCancelled, "its endpoint was closed"}, true); });
+  clients_.for_each([&](Client* client) {
+    retire_client(client, {Code::kCancelled, "its endpoint was closed"}, true);
+  });
   end_calls_of_dead();
   servers_.for_each([&](Server* server) { end_server(server, true); });
   timers_.clear();

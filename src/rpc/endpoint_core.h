@@ -488,7 +488,7 @@ class TERN_API EndpointCore {
   std::vector<Client*> dead_clients_;
   std::vector<Server*> dead_servers_;
   std::vector<detail::InlineFunction<>> posts_;  ///< scratch of read_mail()
-  size_t assembling_bytes_ = 0;  ///< of the receive budget
+  size_t assembling_bytes_ = 0;                  ///< of the receive budget
 };
 
 // ---- The common case, inline: one packet each way, nothing lost, a handler that answers at once ----

@@ -50,7 +50,7 @@ struct alignas(64) Incoming : detail::RequestFront {
   std::atomic<bool> is_stable{false};
   std::atomic<bool> is_cancelled{false};
   uint64_t deadline_ns = UINT64_MAX;
-  Incoming* next_free = nullptr;  ///< of the free ones, or of those that are answered
+  Incoming* next_free = nullptr;       ///< of the free ones, or of those that are answered
   detail::Buffer* response = nullptr;  ///< the answer, where it is not in `room`
   detail::Buffer* copy = nullptr;      ///< holds `data` once it is stable
 

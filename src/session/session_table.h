@@ -31,7 +31,8 @@ class SessionTable {
     const Entry& entry = entries_[name & mask_];
     return entry.live_name == name ? entry.known() : nullptr;
   }
-  /// A key that is free, drawn by `random()`, which returns 32 bits. False: no memory, or `random` always says the same.
+  /// A key that is free, drawn by `random()`, which returns 32 bits. False: no memory, or `random` always says the
+  /// same.
   template <class Random>
   bool draw(uint64_t now_ns, Random&& random, uint32_t* key) {
     if (2 * (size_ + resting_ + 1) > mask_ + 1 && !grow(now_ns)) return false;
