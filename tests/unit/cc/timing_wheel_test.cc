@@ -63,7 +63,9 @@ TEST(TimingWheel, may_be_added_to_while_it_runs) {
   std::vector<uint32_t> names;
   wheel.run(2000, [&](uint32_t name) {
     names.push_back(name);
-    if (name < 10) ASSERT_TRUE(wheel.add(2000, 1000, name + 10));  // due already: at once, or at the next run
+    if (name < 10) {  // due already: at once, or at the next run
+      ASSERT_TRUE(wheel.add(2000, 1000, name + 10));
+    }
   });
   wheel.run(2000 + kSlotNs, [&](uint32_t name) { names.push_back(name); });
   EXPECT_EQ(names, (std::vector<uint32_t>{1, 2, 11, 12}));
