@@ -95,6 +95,8 @@ class Management {
 
   /// May throw std::bad_alloc.
   Management(const ManagementOptions& options, Hooks hooks);
+  /// False: the system gave no random numbers; the machine is not to be used.
+  bool has_secrets() const { return own_secret_[0] != 0 && own_secret_[1] != 0 && hash_.salt != 0; }
   Management(const Management&) = delete;
   Management& operator=(const Management&) = delete;
 

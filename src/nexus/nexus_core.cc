@@ -63,6 +63,8 @@ Result<ParsedUri> parse_uri(std::string_view uri) {
 
 namespace {
 constexpr Status kNoMemory{Code::kNoMemory, "no memory for the Nexus's part of this; free some and try again"};
+constexpr Status kNoRandomness{Code::kUnavailable,
+                               "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox"};
 /// Until what found no memory is tried again.
 constexpr Duration kMemoryRetry = std::chrono::milliseconds(1);
 /// Room for commands beyond those that are reserved for.
@@ -264,10 +266,7 @@ Result<std::shared_ptr<NexusCore>> NexusCore::create(std::string_view listen_uri
   }
   Environment& environment = options.environment != nullptr ? *options.environment : real_environment();
   const uint64_t boot_id = environment.random();
-  if (boot_id == 0) {
-    return Status{Code::kUnavailable,
-                  "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox"};
-  }
+  if (boot_id == 0) return kNoRandomness;
   auto address = environment.resolve(parsed->host_and_port);
   if (!address.ok()) return address.status();
   ManagementOptions management_options;
@@ -275,6 +274,7 @@ Result<std::shared_ptr<NexusCore>> NexusCore::create(std::string_view listen_uri
   management_options.peers_per_address_max = options.peers_per_address_max;
   management_options.sessions_per_address_max = options.sessions_per_address_max;
   auto impl = std::make_unique<Impl>(options, environment, management_options, boot_id);
+  if (!impl->machine.has_secrets()) return kNoRandomness;
   if (!impl->reserve_commands(0)) return kNoMemory;
   auto core = std::shared_ptr<NexusCore>(new NexusCore(std::move(impl)));
   auto channel = environment.listen(*address, *core->impl_);

@@ -32,7 +32,8 @@ TEST(NoMemory, management__agrees_when_every_nth_allocation_has_failed) {
       BadWeather weather(seed);
       weather.world().enter = [&weather] {
         shortage.is_on = true;
-        shortage.count += weather.world().random()() % 2;  // what is tried again is not refused at the same place for ever
+        shortage.count +=
+            weather.world().random()() % 2;  // what is tried again is not refused at the same place for ever
       };
       weather.world().leave = [] { shortage.is_on = false; };
       weather.run();

@@ -2,6 +2,8 @@
 #include "nexus/nexus_core.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -270,6 +272,85 @@ TEST(NexusCore, create__names_the_rule) {
   EXPECT_NE(message_of("udp://192.0.2.1:31850").find("not one of this machine's"), std::string::npos);
   EXPECT_EQ(Nexus::create("udp://127.0.0.1:0", {.liveness_timeout = Duration(0)}).status().code(), Code::kMisuse);
   EXPECT_EQ(Nexus::create("udp://127.0.0.1:0", {.worker_threads = 0}).status().code(), Code::kMisuse);
+}
+
+TEST(NexusCore, an_endpoint_may_be_left_behind) {
+  Pair pair("udp://127.0.0.1:0", "udp://127.0.0.1:0");
+  pair.connect(7);
+  EXPECT_FALSE(pair.client.port.is_orphaned());
+  pair.a->core().remove_endpoint(pair.client.port);
+  EXPECT_TRUE(pair.a->core().add_endpoint(pair.client.port).ok());
+  pair.a.reset();
+  EXPECT_TRUE(pair.client.port.is_orphaned());
+  EXPECT_FALSE(pair.server.port.is_orphaned());
+}
+
+/// The system, but for randomness.
+class NoRandomness final : public Environment {
+ public:
+  explicit NoRandomness(int left) : left_(left) {}
+  Duration now() override { return real_environment().now(); }
+  uint64_t random() override { return left_.fetch_sub(1) > 0 ? real_environment().random() : 0; }
+  Result<std::unique_ptr<ManagementChannel>> listen(std::string_view address, ManagementSink& sink) override {
+    return real_environment().listen(address, sink);
+  }
+  Result<std::string> resolve(std::string_view text) override { return real_environment().resolve(text); }
+  Result<std::unique_ptr<WorkerPool>> start_workers(size_t threads, size_t queue_limit) override {
+    return real_environment().start_workers(threads, queue_limit);
+  }
+
+ private:
+  std::atomic<int> left_;
+};
+
+TEST(NexusCore, create__without_randomness_says_so) {
+  for (int left = 0; left < 4; left++) {
+    NoRandomness environment(left);
+    auto nexus = Nexus::create("udp://127.0.0.1:0", {.environment = &environment});
+    ASSERT_FALSE(nexus.ok()) << left;
+    EXPECT_EQ(nexus.status().code(), Code::kUnavailable);
+    EXPECT_NE(nexus.status().message().find("getrandom"), std::string_view::npos);
+  }
+}
+
+TEST(NexusCore, randomness_that_ends_later_is_made_here) {
+  NoRandomness environment(6);
+  auto b = Nexus::create("udp://127.0.0.1:0", {.environment = &environment});
+  ASSERT_TRUE(b.ok()) << b.status().message();
+  auto a = nexus_on("udp://127.0.0.1:0");
+  Endpoint client(a->core(), 2), server((*b)->core(), 1);
+  ASSERT_TRUE(a->core().add_endpoint(client.port).ok());
+  ASSERT_TRUE((*b)->core().add_endpoint(server.port).ok());
+  for (uint32_t key = 1; key <= 20; key++) {
+    ASSERT_TRUE(a->core().connect(client.port, address_of(**b), 1, terms(key), 5'000'000'000).ok());
+    auto request = server.next();
+    ASSERT_TRUE(request && request->kind == ControlEvent::Kind::kConnectRequest);
+    EXPECT_TRUE((*b)->core().answer_connect(server.port, request->token, {}, terms(100 + key)).ok());
+    auto result = client.next();
+    ASSERT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult && result->status.ok());
+  }
+}
+
+TEST(NexusCore, a_forked_child_only_gives_back_what_it_inherited) {
+  Pair pair("udp://127.0.0.1:0", "udp://127.0.0.1:0");
+  ASSERT_TRUE(pair.a->core().submit_work([] {}));  // with worker threads, which wait
+  pair.connect(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    pair.a->core().disconnect(pair.client.port, 1, true);
+    pair.a.reset();
+    pair.b.reset();
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  pair.connect(2);
+  pair.a->core().disconnect(pair.client.port, 1, true);
+  auto end = pair.server.next();
+  ASSERT_TRUE(end && end->kind == ControlEvent::Kind::kDisconnected);
+  EXPECT_EQ(end->local_key, 1001u) << "what the child did must not be heard";
 }
 
 TEST(ParseUri, takes_hosts_ports_and_endpoints) {
