@@ -279,7 +279,7 @@ TYPED_TEST(Api, session__is_stale_after_its_end) {
   EXPECT_EQ(outcome.runs, 0);
 }
 
-// A generation has 10 bits on the wire, and an index is reused at once: the handle must know more than the wire.
+// A key is used again some seconds after its session has ended: the handle must know more than the wire.
 TYPED_TEST(Api, session__is_never_another_one) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;

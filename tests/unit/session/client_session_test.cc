@@ -279,7 +279,43 @@ TEST_F(ClientSessionTest, response_of_a_past_a_future_and_no_slot_is_stale) {
   EXPECT_EQ(slot->phase, Phase::kSending);
 }
 
-TEST_F(ClientSessionTest, response_before_the_request_left_is_malformed) {
+// What a stranger may try who has guessed a session's key: windows, limits, marks and the time of the last answer stay.
+TEST_F(ClientSessionTest, packets_that_prove_nothing_have_no_effect) {
+  ClientTerms terms;
+  terms.liveness_ns = 80 * kMs;
+  open(8, terms);
+  ClientSlot* slot = begin();
+  const uint32_t number = sent().at(0).header.number();
+  credits_ = 1;
+  const uint32_t server_number = server_number_;
+  ClientSlot other;
+  other.request_number = slot->request_number + 64;
+  bool has_failed = false;
+  for (int i = 0; i < 20 && !has_failed; i++) {
+    // The echo is not of a packet that was sent lately, or the number not one that the server may have reached.
+    for (const uint32_t echo : {number + 5000, number - 5000, number + 300, number - 10}) {
+      EXPECT_EQ(credit(echo).drop, Drop::kUnproven);
+      EXPECT_EQ(respond(&other, echo, 4, 4).drop, Drop::kUnproven);
+    }
+    for (const uint32_t far : {70'000u, 0x800000u, 0xfffe00u}) {
+      server_number_ = server_number + far;
+      EXPECT_EQ(credit(number).drop, Drop::kUnproven);
+      EXPECT_EQ(respond(&other, number, 4, 4).drop, Drop::kUnproven);
+    }
+    server_number_ = server_number;
+    EXPECT_EQ(
+        session_->on_cancelled(server_header(Kind::kCancelled, wire::kNoEcho, slot->request_number, 0, 0), now_).drop,
+        Drop::kStale);
+    server_number_ = server_number;
+    EXPECT_EQ(session_->credit_limit(), 8u);
+    EXPECT_EQ(session_->packets_in_flight(), 1u);
+    has_failed = tick(10 * kMs).has_failed;
+    sent();
+  }
+  EXPECT_TRUE(has_failed);  // it was silence all the time
+}
+
+TEST_F(ClientSessionTest, response_before_the_request_left_is_unproven) {
   open();
   EXPECT_EQ(respond(begin(), 1, 4, 4).drop, Drop::kUnproven);
 }

@@ -367,7 +367,7 @@ TEST_F(ServerSessionTest, probes_of_every_kind) {
   EXPECT_EQ(again.kind(), Kind::kResponse);
   EXPECT_EQ(again.echo(), client_number_);
   EXPECT_EQ(answer_to(kFirst - 64).flags(), wire::kFirst | wire::kFailure);  // past: it will never run
-  EXPECT_EQ(answer_to(kFirst | 63).kind(), Kind::kCr);  // no such slot
+  EXPECT_EQ(answer_to(kFirst | 63).kind(), Kind::kCr);                       // no such slot
 }
 
 // A client that knows its request to be acknowledged hears that it is not there, instead of waiting for ever. The slot
