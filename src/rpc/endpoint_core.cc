@@ -47,6 +47,23 @@ bool is_done_for_now(const Client& client) {
   return client.is_resting && client.session.is_at_rest() && client.queue == nullptr && client.peer_lost_ns == 0;
 }
 
+/// 32 bits at a time, which a stranger cannot guess.
+class RandomNumbers {
+ public:
+  explicit RandomNumbers(Environment& environment) : environment_(environment) {}
+  uint32_t operator()() {
+    const uint64_t value = environment_.random();
+    has_failed_ |= value == 0;
+    return static_cast<uint32_t>(value);
+  }
+  /// The system has refused some: what has been drawn is worth nothing.
+  bool has_failed() const { return has_failed_; }
+
+ private:
+  Environment& environment_;
+  bool has_failed_ = false;
+};
+
 uint64_t to_ns(Duration duration) { return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0)); }
 
 /// A part of `host_and_port`.
@@ -174,19 +191,16 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   const bool is_parsed = opening != nullptr && base::try_grow([&] { status = find_nexus(uri, *opening); });
   if (!is_parsed || !status.ok()) return is_parsed ? status : no_memory;
   if (!is_in_loop_) now_ns_ = clock_ns();
-  bool is_random = true;
-  const auto random32 = [&] {
-    const uint64_t random = nexus_.environment().random();
-    is_random = is_random && random != 0;
-    return static_cast<uint32_t>(random);
-  };
-  uint32_t key;
-  const bool has_key = clients_.draw(now_ns_, random32, &key);
-  if (is_random && !has_key) return no_memory;
-
+  RandomNumbers random(nexus_.environment());
   session::ClientTerms terms;
+  terms.first_number = random() & wire::kNumberMask;
+  terms.seed = random();
+  uint32_t key;
+  const bool has_key = clients_.draw(now_ns_, random, &key);
+  if (random.has_failed()) return Status(Code::kUnavailable, "the system gives no random numbers for another session");
+  if (!has_key) return no_memory;
+
   terms.local_key = key;
-  terms.first_number = random32() & wire::kNumberMask;
   terms.window = options.window;
   terms.rto_ns_min = rto_ns_min_;
   terms.liveness_ns = to_ns(nexus_.options().liveness_timeout);
@@ -198,8 +212,6 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   terms.congestion_lasts_ns = kCongestionTargets * delay_target().target_ns;
   terms.link_bytes_per_sec = link_bytes_per_sec();
   terms.may_pace_below_packet = delay_target().is_of_network;
-  terms.seed = random32();
-  if (!is_random) return Status(Code::kUnavailable, "the system gives no random numbers for another session");
   Client* client = client_pool_.take(terms, client_pools_);
   if (client == nullptr) return no_memory;
   if (!make_room_for(client)) {
@@ -353,19 +365,16 @@ void EndpointCore::begin_handshake_anew(Client* client) {
   client->has_peer = false;
   client->is_accepted = false;
   opening.patience_ns *= 2;
-  const uint64_t random = nexus_.environment().random();
-  if (random != 0) opening.wish.first_number = static_cast<uint32_t>(random) & wire::kNumberMask;
+  RandomNumbers random(nexus_.environment());
+  opening.wish.first_number = random() & wire::kNumberMask;
   client->session.start_over(opening.wish.first_number);
-  ask_for_session(client);
-}
-
-/// For another one, as the first did not open in time.
-void EndpointCore::ask_for_session(Client* client) {
-  Opening& opening = *client->opening;
-  const uint64_t left_ns = opening.until_ns - std::min(opening.until_ns, now_ns_);
-  opening.must_ask =
-      !nexus_.connect(port_, opening.nexus_address.view(), opening.peer_endpoint, opening.wish, left_ns).ok();
-  if (opening.must_ask) at_latest(now_ns_ + kOpenStepNs);
+  Status status = random.has_failed()
+                      ? Status(Code::kUnavailable, "the system gives no random numbers for another handshake")
+                      : nexus_.connect(port_, opening.nexus_address.view(), opening.peer_endpoint, opening.wish,
+                                       opening.until_ns - now_ns_);
+  if (status.ok()) return;
+  counters_.sessions_failed++;
+  end_client(client, status, false);
 }
 
 Status EndpointCore::destroy_session(Session session) {
@@ -574,16 +583,16 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   }
   if (wish.window < 1 || wish.window > wire::kSlotsMax) return refuse(wire::Refusal::kOther);
   if (servers_.size() >= options_.server_sessions_max) return refuse(wire::Refusal::kNoCapacity);
-  bool is_random = true;
-  const auto random32 = [&] {
-    const uint64_t random = nexus_.environment().random();
-    is_random = is_random && random != 0;
-    return static_cast<uint32_t>(random);
-  };
+  RandomNumbers random(nexus_.environment());
+  session::ServerTerms terms;
+  terms.first_request_count = random() >> wire::kSlotBits;
+  terms.first_number = random() & wire::kNumberMask;
+  terms.path_token = random() & wire::kTokenMask;
+  terms.session_token = random() & wire::kTokenMask;
   uint32_t key;
-  if (!servers_.draw(now_ns_, random32, &key)) {
-    return refuse(is_random ? wire::Refusal::kNoMemory : wire::Refusal::kOther);
-  }
+  const bool has_key = servers_.draw(now_ns_, random, &key);
+  if (random.has_failed()) return refuse(wire::Refusal::kOther);
+  if (!has_key) return refuse(wire::Refusal::kNoMemory);
   auto peer = connect_peer(wish.address, host_of(event.peer.address.view()));
   if (!peer.ok()) {
     switch (peer.status().code()) {
@@ -595,24 +604,19 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
         return refuse(wire::Refusal::kOther);
     }
   }
-  session::ServerTerms terms;
   terms.local_key = key;
   terms.remote_key = wish.session_key;
   terms.payload_bytes_max = std::min(wish.payload_bytes_max, payload_bytes_max(*peer));
   terms.window = wish.window;
-  terms.first_request_count = random32() >> wire::kSlotBits;
   terms.first_client_number = wish.first_number;
-  terms.first_number = random32() & wire::kNumberMask;
-  terms.path_token = random32() & wire::kTokenMask;
-  terms.session_token = random32() & wire::kTokenMask;
   Server* server = server_pool_.take(terms, server_pools_);
   const size_t servers = server_pool_.taken();
   const bool has_memory =
       server != nullptr && servers_to_send_.make_room(servers) && base::try_reserve(dead_servers_, servers);
-  if (!has_memory || !is_random) {
+  if (!has_memory) {
     if (server != nullptr) server_pool_.give(server);
     disconnect_peer(*peer);
-    return refuse(has_memory ? wire::Refusal::kOther : wire::Refusal::kNoMemory);
+    return refuse(wire::Refusal::kNoMemory);
   }
   servers_.put(key, server);
   server->peer = *peer;
@@ -808,7 +812,6 @@ void EndpointCore::run_due() {
     Client* client = opening_[i];
     if (!client->is_dead && client->session.state() != ClientSession::State::kOpen) {
       if (client->is_accepted) open_step(client);
-      if (!client->is_dead && client->opening->must_ask) ask_for_session(client);
       i++;
       continue;
     }

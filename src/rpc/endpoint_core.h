@@ -50,7 +50,6 @@ struct Opening {
   nexus::AddressText nexus_address;
   nexus::SessionTerms wish;
   uint16_t peer_endpoint;
-  bool must_ask = false;  ///< there was no memory to begin the handshake anew
 };
 
 /// The client end of a session and what the endpoint keeps with it. What every call touches comes first, here and in
@@ -385,7 +384,6 @@ class TERN_API EndpointCore {
   cc::AnyController make_controller(const SessionOptions& options) const;
   void open_step(Client* client);
   void begin_handshake_anew(Client* client);
-  void ask_for_session(Client* client);
   bool make_room_for(Client* client);
   void free_client(Client* client);
   void end_client(Client* client, Status status, bool tell_peer);

@@ -22,6 +22,8 @@ class SessionTable {
  public:
   /// Longer than a packet stays in a network.
   static constexpr uint64_t kRestNs = 5'000'000'000;
+  /// Each succeeds in at least one of two cases.
+  static constexpr int kDrawsMax = 128;
 
   T* find(uint32_t key) const {
     const Entry& entry = entries_[key & mask_];
@@ -31,12 +33,11 @@ class SessionTable {
     const Entry& entry = entries_[name & mask_];
     return entry.live_name == name ? entry.known() : nullptr;
   }
-  /// A key that is free, drawn by `random()`, which returns 32 bits. False: no memory, or `random` always says the
-  /// same.
+  /// A key that is free, drawn by `random()`, which returns 32 bits. False: no memory, or its numbers are not random.
   template <class Random>
   bool draw(uint64_t now_ns, Random&& random, uint32_t* key) {
     if (2 * (size_ + resting_ + 1) > mask_ + 1 && !grow(now_ns)) return false;
-    for (int draws = 0; draws < kDrawsMax; draws++) {
+    for (int i = 0; i < kDrawsMax; i++) {
       *key = random();
       if (is_free(entries_[*key & mask_], now_ns)) return true;
     }
@@ -67,9 +68,6 @@ class SessionTable {
   }
 
  private:
-  /// Two are enough on average; so many never happen.
-  static constexpr int kDrawsMax = 128;
-
   /// A key that leads to the neighbour's place, never to this one.
   static uint32_t stranger_to(uint32_t place) { return place ^ 1; }
 
