@@ -169,12 +169,12 @@ class Endpoint {
   inline CallAwaitable call(Session session, uint16_t type, MsgBuf&& request, MsgBuf&& response,
                             CallOptions options = {});
   /// Ends a call early: its continuation runs with kCancelled (or what came first), not before its buffers are free.
-  /// kMisuse: no such call, or it has ended.
+  /// kMisuse: no such call, or it has ended. kNoMemory: the call goes on.
   TERN_API Status cancel(CallId call);
 
   /// The time of this loop iteration.
   TERN_API Duration now() const;
-  /// Runs `then()` in the loop, `delay` from now() at the earliest.
+  /// Runs `then()` in the loop, `delay` from now() at the earliest. kNoMemory. kSessionReset: the endpoint is closed.
   template <Small F>
   requires std::invocable<F&> Status after(Duration delay, F then) {
     return add_timer(delay, detail::InlineFunction<>(std::move(then)));

@@ -114,12 +114,15 @@ Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<Endpoint::Handle
   if (type >= wire::kRequestTypes) return {Code::kMisuse, "request types are 0 to 4095"};
   if (handler == nullptr || spare_record() == nullptr)
     return {Code::kNoMemory, "no memory for the record of a request"};
-  const Status no_memory(Code::kNoMemory, "no memory for the table of handlers");
-  if (type >= handlers_.size() && !base::try_grow([&] { handlers_.resize(type + 1u); })) return no_memory;
-  if (handlers_[type].handler != nullptr) return {Code::kMisuse, "this request type has a handler already"};
-  if (handlers_.size() > dispatch_types_) {
-    std::unique_ptr<Dispatch[]> larger(new (std::nothrow) Dispatch[handlers_.size()]);
-    if (larger == nullptr) return no_memory;
+  if (type < handlers_.size() && handlers_[type].handler != nullptr) {
+    return {Code::kMisuse, "this request type has a handler already"};
+  }
+  // Both tables, or none: other code takes them to be of one size.
+  if (type >= handlers_.size()) {
+    std::unique_ptr<Dispatch[]> larger(new (std::nothrow) Dispatch[type + 1u]);
+    if (larger == nullptr || !base::try_grow([&] { handlers_.resize(type + 1u); })) {
+      return {Code::kNoMemory, "no memory for the table of handlers"};
+    }
     std::copy_n(dispatch_.get(), dispatch_types_, larger.get());
     dispatch_ = std::move(larger);
     dispatch_types_ = static_cast<uint32_t>(handlers_.size());
