@@ -20,9 +20,9 @@ namespace {
 /// How often a session that is being opened is looked at.
 constexpr uint64_t kOpenStepNs = 100'000;
 constexpr uint64_t kPathProbeGapNsMax = 20'000'000;
-/// For the first answer of a data address, then twice as long each time: the longest round trip on Earth, and a server
-/// that is in a callback.
-constexpr uint64_t kPathPatienceNs = 400'000'000;
+/// For the first answer of a data address, at least; four times what the handshake took, if that is more. Twice as long
+/// each time.
+constexpr uint64_t kPathPatienceNsMin = 50'000'000;
 /// From the transport's news that a peer is gone to the session's end: management's reason comes sooner, if it comes.
 constexpr uint64_t kPeerLostNs = 50'000'000;
 /// 8 packets of 64 kB in flight keep one copy through shared memory at full speed; more only pushes the data out of
@@ -222,7 +222,8 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
     return no_memory;
   }
   opening->timeout_ns = to_ns(options.connect_timeout);
-  opening->patience_ns = kPathPatienceNs;
+  opening->asked_at_ns = now_ns_;
+  opening->patience_ns = kPathPatienceNsMin;
   nexus::SessionTerms& wish = opening->wish;
   wish.transport = port_.transport;
   wish.address = local_address();
@@ -320,6 +321,7 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
   if (opening.until_ns == 0) opening.until_ns = now_ns_ + std::min(opening.timeout_ns, UINT64_MAX - now_ns_);
   opening.path_probe_gap_ns = rto_ns_min_;
   opening.next_path_probe_ns = now_ns_;
+  opening.patience_ns = std::max(opening.patience_ns, 4 * (now_ns_ - opening.asked_at_ns));
   opening.over_at_ns = now_ns_ + opening.patience_ns;
   if (!client->is_opening) opening_.push_back(client);
   client->is_opening = true;
@@ -368,6 +370,7 @@ void EndpointCore::begin_handshake_anew(Client* client) {
   client->has_peer = false;
   client->is_accepted = false;
   opening.patience_ns *= 2;
+  opening.asked_at_ns = now_ns_;
   RandomNumbers random(nexus_.environment());
   opening.wish.first_number = random() & wire::kNumberMask;
   client->session.start_over(opening.wish.first_number);

@@ -45,6 +45,7 @@ struct Opening {
   uint64_t until_ns = 0;  ///< once the server has said yes
   uint64_t next_path_probe_ns;
   uint64_t path_probe_gap_ns;
+  uint64_t asked_at_ns;  ///< for this session
   uint64_t patience_ns;  ///< for an answer of the data address, then the handshake begins anew
   uint64_t over_at_ns;   ///< the end of that patience
   nexus::AddressText nexus_address;

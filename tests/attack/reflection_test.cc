@@ -1,0 +1,112 @@
+// Servers and clients that somebody makes send to a third party, who has not asked for it.
+// The third party gets no more bytes than the attacker has sent (management), and no more than three header-only
+// packets for each handshake (data).
+#include <tern/transport/udp.h>
+
+#include "attack/honest.h"
+
+namespace attack {
+namespace {
+
+using tern::Udp;
+namespace wire = tern::wire;
+
+constexpr size_t kDataBytesMax = 3 * wire::kHeaderBytes;
+/// How long the third party listens. A longer time could only show more.
+constexpr auto kListening = milliseconds(1500);
+
+/// A request in the name of a third party, which never answers.
+TEST(Reflection, connect_request_with_a_forged_source) {
+  Server<Udp> server;
+  Random random(1);
+  Socket third;  // the server cannot tell who has written the source address
+  third.send(Address::parse(server.uri()), encoded(connect_request(random, third.address())));
+  const auto until = Clock::now() + kListening;
+  while (Clock::now() < until) (void)third.receive(milliseconds(10));
+  EXPECT_LE(third.bytes_received(), third.bytes_sent());
+}
+
+TEST(Reflection, other_management_messages_with_a_forged_source) {
+  Server<Udp> server;
+  Random random(1);
+  Socket third;
+  for (uint8_t kind = 1; kind < 12; kind++) {
+    ManagementMessage message = connect_request(random, third.address());
+    message.kind = static_cast<ManagementKind>(kind);
+    message.receiver_run = random.next() | 1;
+    message.cookie = random.next();
+    if (message.kind == ManagementKind::kConnectReply) message.code = tern::Code::kOk;
+    third.send(Address::parse(server.uri()), encoded(message));
+  }
+  const auto until = Clock::now() + kListening;
+  while (Clock::now() < until) (void)third.receive(milliseconds(10));
+  EXPECT_LE(third.bytes_received(), third.bytes_sent());
+}
+
+/// A client that names a third party's address as its own data path.
+TEST(Reflection, hostile_client_names_a_third_party) {
+  Server<Udp> server;
+  Socket third;
+  Hostile hostile(server.uri(), Address::parse("127.0.0.3").ip);
+  auto session = hostile.connect([&](ManagementMessage& request) { set_address(request.terms, third.address()); });
+  ASSERT_TRUE(session.has_value());
+  // Everything that might be answered, again and again: short and full path probes, probes, requests.
+  for (int round = 0; round < 200; round++) {
+    hostile.send_path_probe(*session, false);
+    hostile.send_path_probe(*session, true);
+    hostile.send_proved(*session, Kind::kProbe, 0, 1);
+    hostile.send_proved(*session, Kind::kCancel, 0, 0);
+    hostile.send(*session, Kind::kRequest, wire::kFirst, 0, wire::kNoDeadline, kEcho, 32, 32);
+    if (round % 20 == 0) hostile.serve_management();
+  }
+  const auto until = Clock::now() + kListening;
+  while (Clock::now() < until) {
+    (void)third.receive(milliseconds(10));
+    hostile.serve_management();
+  }
+  EXPECT_LE(third.bytes_received(), kDataBytesMax);
+}
+
+/// A server that names a third party's address as its own data path.
+TEST(Reflection, hostile_server_names_a_third_party) {
+  Socket management, third;
+  Honest<Udp> client("udp://127.0.0.1:" + std::to_string(management.address().port));
+  Random random(3);
+  const uint64_t run = random.next() | 1;
+  const auto until = Clock::now() + kListening;
+  uint32_t handshakes = 0;
+  uint64_t last_token = 0;
+  while (Clock::now() < until) {
+    (void)third.receive();
+    Address from;
+    ManagementMessage message;
+    const auto bytes = management.receive(milliseconds(5), &from);
+    if (bytes.empty() || wire::parse_management(bytes, message) != wire::ManagementDrop::kNone) continue;
+    if (message.kind == ManagementKind::kPing) {
+      std::swap(message.sender_run, message.receiver_run);
+      message.kind = ManagementKind::kPong;
+      management.send(from, encoded(message));
+    }
+    if (message.kind != ManagementKind::kConnectRequest) continue;
+    handshakes += message.token != last_token;
+    last_token = message.token;
+    ManagementMessage reply;
+    reply.kind = ManagementKind::kConnectReply;
+    reply.sender_run = run;
+    reply.receiver_run = message.sender_run;
+    reply.token = message.token;
+    reply.to_endpoint = message.terms.endpoint_id;
+    reply.to_key = message.terms.session_key;
+    reply.version_min = message.version_max;
+    reply.terms = message.terms;
+    set_address(reply.terms, third.address());
+    reply.terms.credits = 8;
+    management.send(from, encoded(reply));
+  }
+  EXPECT_GT(handshakes, 0u);
+  EXPECT_LE(third.bytes_received(), handshakes * kDataBytesMax);
+  EXPECT_LE(third.bytes_received(), management.bytes_sent());
+}
+
+}  // namespace
+}  // namespace attack
