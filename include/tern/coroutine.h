@@ -84,12 +84,15 @@ inline CallAwaitable Endpoint::call(Session session, uint16_t type, MsgBuf&& req
 
 /// The least that a coroutine can return: it runs at once, up to its first co_await that waits, later goes on inside
 /// the endpoint's loop, and frees its frame at its end; nobody can wait for it. A handler may be one, and code outside
-/// of the loop may start one. An exception that leaves it ends the process, as it does from every callback.
-/// Give it what it needs as parameters, by value: they move into the frame. A lambda's captures stay in the lambda,
-/// which is gone by then unless it is a handler: those live as long as their endpoint. docs/threads.md has the rules.
+/// of the loop may start one. Without memory for its frame it does not begin, and its parameters are destroyed (a
+/// Request among them is dropped: kNoResponse). An exception that leaves it ends the process, as it does from every
+/// callback. Give it what it needs as parameters, by value: they move into the frame. A lambda's captures stay in the
+/// lambda, which is gone by then unless it is a handler: those live as long as their endpoint. docs/threads.md has the
+/// rules.
 struct Detached {
   struct promise_type {  // NOLINT(readability-identifier-naming): the language's name
     Detached get_return_object() noexcept { return {}; }
+    static Detached get_return_object_on_allocation_failure() noexcept { return {}; }
     std::suspend_never initial_suspend() noexcept { return {}; }
     std::suspend_never final_suspend() noexcept { return {}; }
     void return_void() noexcept {}

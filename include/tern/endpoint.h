@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -127,17 +128,17 @@ class Endpoint {
   Endpoint& operator=(const Endpoint&) = delete;
 
   /// Registers what runs for requests of `type` (0..4095). Only before the first loop iteration, once per type.
-  /// kMisuse otherwise. `handler` may capture anything and is destroyed with the endpoint.
+  /// kMisuse otherwise. kNoMemory. `handler` may capture anything and is destroyed with the endpoint.
   template <class F>
   requires std::invocable<F&, Request> Status on_request(uint16_t type, F handler, HandlerOptions options = {}) {
-    auto owned = std::make_unique<OwnedHandler<F>>(std::move(handler));
+    auto owned = std::unique_ptr<Handler>(new (std::nothrow) OwnedHandler<F>(std::move(handler)));
     return add_handler(type, std::move(owned), options);
   }
 
   /// Begins a session with endpoint E of the Nexus at "udp://HOST:PORT/E" ("/E" may be left out: 0). Never waits for
   /// the network (it may for the name service, if HOST is a name); calls wait until the session is open, or end with
   /// the reason why it is not.
-  /// kMisuse: not such a URI, or options out of range. kNoMemory.
+  /// kMisuse: not such a URI, or options out of range. kNoMemory. kUnavailable: the system gives no random numbers.
   TERN_API Result<Session> create_session(std::string_view uri, SessionOptions options = {});
   /// Ends it; pending calls get kCancelled in the next iteration. kSessionReset: it is gone already.
   TERN_API Status destroy_session(Session session);
@@ -168,17 +169,18 @@ class Endpoint {
   inline CallAwaitable call(Session session, uint16_t type, MsgBuf&& request, MsgBuf&& response,
                             CallOptions options = {});
   /// Ends a call early: its continuation runs with kCancelled (or what came first), not before its buffers are free.
-  /// kMisuse: no such call, or it has ended.
+  /// kMisuse: no such call, or it has ended. kNoMemory: the call goes on.
   TERN_API Status cancel(CallId call);
 
   /// The time of this loop iteration.
   TERN_API Duration now() const;
-  /// Runs `then()` in the loop, `delay` from now() at the earliest.
+  /// Runs `then()` in the loop, `delay` from now() at the earliest. kNoMemory. kSessionReset: the endpoint is closed.
   template <Small F>
   requires std::invocable<F&> Status after(Duration delay, F then) {
     return add_timer(delay, detail::InlineFunction<>(std::move(then)));
   }
-  /// Any thread: runs `then()` in the owner's loop soon. kQueueFull: 65536 wait. kSessionReset: the endpoint is closed.
+  /// Any thread: runs `then()` in the owner's loop soon. kQueueFull: 65536 wait. kNoMemory. kSessionReset: the
+  /// endpoint is closed.
   template <Small F>
   requires std::invocable<F&> Status post(F then) { return add_post(detail::InlineFunction<>(std::move(then))); }
   /// Any thread, and signal handlers: run_event_loop() returns after this iteration. Stays in force until it has.

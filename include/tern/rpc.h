@@ -34,7 +34,8 @@ class Rpc final : public Endpoint {
   /// One iteration, never blocks. Result: packets handled.
   Result<size_t> run_event_loop_once();
   /// For a program's own epoll loop: readable when run_event_loop_once() has something to do, timers included. From
-  /// the first call on, each iteration leaves the endpoint armed to make it so.
+  /// the first call on, each iteration leaves the endpoint armed to make it so. kUnavailable: no descriptors are left.
+  /// kNoMemory.
   Result<int> descriptor();
   /// When run_event_loop_once() has something to do next, on the endpoint's clock, unless a packet or mail comes
   /// before: not later than now() if it is to be called at once, Duration::max() if there is nothing to wait for but
@@ -50,6 +51,8 @@ class Rpc final : public Endpoint {
 
  private:
   explicit Rpc(std::unique_ptr<rpc::RpcCore<typename T::Impl>> core);
+  static Result<std::unique_ptr<Rpc>> make(Nexus& nexus, typename T::Options transport_options,
+                                           const RpcOptions& options);
   std::unique_ptr<rpc::RpcCore<typename T::Impl>> owned_;
 };
 

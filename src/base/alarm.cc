@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <utility>
 
 namespace tern::base {
 
@@ -20,6 +22,10 @@ Status Alarm::open(int watched) {
   event.events = EPOLLIN;
   if (epoll_ < 0 || timer_ < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, watched, &event) != 0 ||
       epoll_ctl(epoll_, EPOLL_CTL_ADD, timer_, &event) != 0) {
+    const bool is_of_memory = errno == ENOMEM;
+    if (timer_ >= 0) close(std::exchange(timer_, -1));
+    if (epoll_ >= 0) close(std::exchange(epoll_, -1));
+    if (is_of_memory) return {Code::kNoMemory, "the system has no memory for an epoll set"};
     return {Code::kUnavailable, "no descriptor left for an epoll set: raise RLIMIT_NOFILE"};
   }
   return {};

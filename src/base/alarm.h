@@ -15,7 +15,7 @@ class TERN_API Alarm {
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
-  /// kUnavailable: no descriptors left.
+  /// kUnavailable: no descriptors left. kNoMemory. It is as before then.
   Status open(int watched);
   bool is_open() const { return epoll_ >= 0; }
   /// -1 before open().

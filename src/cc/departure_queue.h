@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/try.h"
+
 namespace tern::cc {
 
 class DepartureQueue {
@@ -14,9 +16,12 @@ class DepartureQueue {
   size_t size() const { return heap_.size(); }
   /// Only when not empty.
   uint64_t next_ns() const { return heap_.front().at_ns; }
-  void add(uint64_t at_ns, uint32_t name) {
+  /// False: no memory, and nothing has changed.
+  [[nodiscard]] bool add(uint64_t at_ns, uint32_t name) {
+    if (!base::try_reserve(heap_, heap_.size() + 1)) return false;
     heap_.push_back({at_ns, name});
     std::push_heap(heap_.begin(), heap_.end(), later);
+    return true;
   }
   /// Calls depart(name) for each whose time has come, earliest first.
   template <class F>

@@ -9,9 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "base/check.h"
+#include "base/try.h"
 
 namespace tern::cc {
 
@@ -27,9 +29,11 @@ class TimingWheel {
   size_t size() const { return size_; }
 
   /// O(1). A name may be in it once only; the caller sees to that. What is due in the past leaves at the next run();
-  /// what is beyond the horizon is looked at again when the last slot comes.
-  void add(uint64_t now_ns, uint64_t at_ns, uint32_t name) {
-    if (slots_ == nullptr) slots_ = std::make_unique<Slot[]>(kSlots);
+  /// what is beyond the horizon is looked at again when the last slot comes. False: no memory, and nothing has changed.
+  [[nodiscard]] bool add(uint64_t now_ns, uint64_t at_ns, uint32_t name) {
+    if (slots_ == nullptr) slots_.reset(new (std::nothrow) Slot[kSlots]);
+    if (slots_ == nullptr) return false;
+    if (spare_ == kNone && !base::try_reserve(entries_, entries_.size() + 1)) return false;
     if (size_ == 0) next_ = std::max(next_, now_ns / kSlotNs);  // nobody has run it meanwhile
     uint32_t index = spare_;
     if (index == kNone) {
@@ -41,6 +45,7 @@ class TimingWheel {
     entries_[index] = {at_ns, name, kNone};
     put(index, std::clamp(slot_of(at_ns), next_, next_ + kSlots - 1));
     size_++;
+    return true;
   }
   /// When the first one leaves. Only when not empty.
   uint64_t next_ns() const { return first_occupied() * kSlotNs; }

@@ -52,10 +52,6 @@ void check_known(const Names<T>& list, const Names<T>& known) {
   }
 }
 
-bool has_call(const ClientSlot* slot) {
-  return slot != nullptr && slot->phase != ClientSlot::Phase::kFree && slot->phase != ClientSlot::Phase::kEnded;
-}
-
 }  // namespace
 
 void EndpointCore::check_invariants() const {
@@ -83,15 +79,23 @@ void EndpointCore::check_clients() const {
   const auto to_send = names_of<Client>(clients_to_send_);
   const auto ticking = names_of<Client>(ticking_);
   const auto opening = names_of<Client>(opening_);
+  const auto ending = names_of<Client>(ending_);
+  const auto path_probes = names_of<Client>(path_probes_);
   check_known(to_send, known);
   check_known(ticking, known);
   check_known(opening, known);
+  check_known(ending, known);
+  check_known(path_probes, known);
 
-  size_t resting = 0, departing = 0;
+  size_t resting = 0, departing = 0, slots = 0, blocked = 0;
   for (const Client* client : known.items()) {
     CHECK(to_send.count(client) == 1, ==, client->is_listed_to_send);
     CHECK(ticking.count(client) == 1, ==, client->is_ticking);
     CHECK(opening.count(client) == 1, ==, client->is_opening);
+    CHECK(ending.count(client) == 1, ==, client->is_ending);
+    CHECK(path_probes.count(client) == 1, ==, client->is_in_path_probes);
+    slots += client->slots;
+    blocked += client->session.blocked_slots();
     if (client->is_dead) continue;
     client->session.check_invariants();
     resting += client->is_resting;
@@ -106,6 +110,12 @@ void EndpointCore::check_clients() const {
       CHECK(client->queue->empty(), ==, false);
       CHECK(client->queue->size(), <=, options_.queue_limit);
     }
+  }
+  CHECK(slots, ==, slots_max_);
+  // Nothing that names a session needs memory for it any more.
+  CHECK(waiting_for_ticket_.capacity(), >=, waiting_for_ticket_.size() + slots - blocked);
+  for (const auto* list : {&ticking_, &opening_, &ending_, &path_probes_, &dead_clients_}) {
+    CHECK(list->capacity(), >=, known.items().size());
   }
   CHECK(resting, <=, resting_.size());
   CHECK(departing, <=, departures_.size());
@@ -169,11 +179,14 @@ void EndpointCore::check_buffers() const {
     add(call.request);
     add(call.response);
   }
-  for (const Release& release : releases_) add(release.buffer);
-  clients_.for_each([&](const Client* client) {
+  for (const Releases* list : {&releases_, &later_releases_}) {
+    for (const detail::Buffer* buffer = list->first; buffer != nullptr; buffer = buffer->next) add(buffer);
+  }
+  if (releases_.first == nullptr) CHECK(later_releases_.first == nullptr, ==, true);
+  const auto add_calls = [&](const Client* client) {
     for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
       const ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));
-      if (!has_call(slot)) continue;
+      if (!has_call(*slot)) continue;
       add(slot->request);
       add(slot->response);
     }
@@ -182,7 +195,9 @@ void EndpointCore::check_buffers() const {
       add(call.request);
       add(call.response);
     }
-  });
+  };
+  clients_.for_each(add_calls);
+  for (const Client* client : dead_clients_) add_calls(client);
   servers_.for_each([&](const Server* server) {
     for (uint32_t i = 0; i < server->session.window(); i++) {
       const ServerSlot* slot = server->session.slot(i);

@@ -66,9 +66,9 @@ class RandomNumbers {
 
 uint64_t to_ns(Duration duration) { return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0)); }
 
-std::string host_of(const std::string& host_and_port) {
-  const size_t colon = host_and_port.rfind(':');
-  std::string host = host_and_port.substr(0, colon);
+/// A part of `host_and_port`.
+std::string_view host_of(std::string_view host_and_port) {
+  std::string_view host = host_and_port.substr(0, host_and_port.rfind(':'));
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   return host;
 }
@@ -87,7 +87,7 @@ EndpointCore::EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, memory
       received_(received),
       mailbox_(new Mailbox(arena, received, nexus.environment())),
       port_(
-          options.endpoint_id, std::string(transport), [mailbox = mailbox_] { mailbox->announce_control(); },
+          options.endpoint_id, transport, [mailbox = mailbox_] { mailbox->announce_control(); },
           [this] { owner_.store(nullptr, std::memory_order_relaxed); }),
       options_(options),
       rto_ns_min_(rto_ns_min),
@@ -112,16 +112,22 @@ Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<Endpoint::Handle
   if (!is_owner()) return not_owner("on_request() belongs to the thread that made the endpoint");
   if (is_bound_) return {Code::kMisuse, "on_request() only before the first loop iteration"};
   if (type >= wire::kRequestTypes) return {Code::kMisuse, "request types are 0 to 4095"};
-  if (spare_record() == nullptr) return {Code::kNoMemory, "no memory for the record of a request"};
-  if (type >= handlers_.size()) handlers_.resize(type + 1u);
-  if (handlers_[type].handler != nullptr) return {Code::kMisuse, "this request type has a handler already"};
-  handlers_[type] = {std::move(handler), options};
-  if (handlers_.size() > dispatch_types_) {
-    auto larger = std::make_unique<Dispatch[]>(handlers_.size());
+  if (handler == nullptr || spare_record() == nullptr)
+    return {Code::kNoMemory, "no memory for the record of a request"};
+  if (type < handlers_.size() && handlers_[type].handler != nullptr) {
+    return {Code::kMisuse, "this request type has a handler already"};
+  }
+  // Both tables, or none: other code takes them to be of one size.
+  if (type >= handlers_.size()) {
+    std::unique_ptr<Dispatch[]> larger(new (std::nothrow) Dispatch[type + 1u]);
+    if (larger == nullptr || !base::try_grow([&] { handlers_.resize(type + 1u); })) {
+      return {Code::kNoMemory, "no memory for the table of handlers"};
+    }
     std::copy_n(dispatch_.get(), dispatch_types_, larger.get());
     dispatch_ = std::move(larger);
     dispatch_types_ = static_cast<uint32_t>(handlers_.size());
   }
+  handlers_[type] = {std::move(handler), options};
   if (!options.worker) {
     dispatch_[type] = {handlers_[type].handler.get(), std::min(options.max_request_bytes, wire::kMessageBytesMax) + 1};
   }
@@ -141,6 +147,7 @@ Duration EndpointCore::now() {
 Status EndpointCore::add_timer(Duration delay, detail::InlineFunction<> then) {
   if (!is_owner()) return not_owner("after() belongs to the thread that runs the event loop: use post()");
   if (is_closed_) return {Code::kSessionReset, "the endpoint is closed: nothing runs in its loop any more"};
+  if (!base::try_reserve(timers_, timers_.size() + 1)) return {Code::kNoMemory, "no memory for a timer"};
   if (!is_in_loop_) now_ns_ = clock_ns();
   timers_.push_back({now_ns_ + to_ns(delay), timer_sequence_++, std::move(then)});
   std::push_heap(timers_.begin(), timers_.end(), kLater);
@@ -162,6 +169,17 @@ void EndpointCore::wait_for_wakers() {
 
 // ---- Client sessions ----
 
+/// What the URI of a session says. May throw std::bad_alloc.
+Status EndpointCore::find_nexus(std::string_view uri, Opening& opening) {
+  auto parsed = nexus::parse_uri(uri);
+  if (!parsed.ok()) return parsed.status();
+  auto address = nexus_.environment().resolve(parsed->host_and_port);
+  if (!address.ok()) return address.status();
+  opening.nexus_address = *address;
+  opening.peer_endpoint = parsed->endpoint_id;
+  return {};
+}
+
 Result<Session> EndpointCore::create_session(std::string_view uri, const SessionOptions& options) {
   if (!is_owner()) {
     return not_owner("create_session() belongs to the thread that runs the event loop: use post()");
@@ -170,10 +188,11 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   if (options.window < 1 || options.window > wire::kSlotsMax) {
     return Status(Code::kMisuse, "SessionOptions::window is 1 to 64");
   }
-  auto parsed = nexus::parse_uri(uri);
-  if (!parsed.ok()) return parsed.status();
-  auto address = nexus_.environment().resolve(parsed->host_and_port);
-  if (!address.ok()) return address.status();
+  const Status no_memory(Code::kNoMemory, "no memory for another session");
+  auto opening = std::unique_ptr<Opening>(new (std::nothrow) Opening);
+  Status status = no_memory;
+  const bool is_parsed = opening != nullptr && base::try_grow([&] { status = find_nexus(uri, *opening); });
+  if (!is_parsed || !status.ok()) return is_parsed ? status : no_memory;
   if (!is_in_loop_) now_ns_ = clock_ns();
   RandomNumbers random(nexus_.environment());
   session::ClientTerms terms;
@@ -182,7 +201,7 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   uint32_t key;
   const bool has_key = clients_.draw(now_ns_, random, &key);
   if (random.has_failed()) return Status(Code::kUnavailable, "the system gives no random numbers for another session");
-  if (!has_key) return Status(Code::kNoMemory, "no memory for another session");
+  if (!has_key) return no_memory;
 
   terms.local_key = key;
   terms.window = options.window;
@@ -197,17 +216,15 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   terms.link_bytes_per_sec = link_bytes_per_sec();
   terms.may_pace_below_packet = delay_target().is_of_network;
   Client* client = client_pool_.take(terms, client_pools_);
-  if (client == nullptr) return Status(Code::kNoMemory, "no memory for another session");
-  client->name = clients_.put(key, client);
-  clients_to_send_.make_room(clients_.size() + dead_clients_.size());
-  client->opening = std::make_unique<Opening>();
-  Opening& opening = *client->opening;
-  opening.timeout_ns = to_ns(options.connect_timeout);
-  opening.asked_at_ns = now_ns_;
-  opening.patience_ns = kPathPatienceNsMin;
-  opening.nexus_address = *address;
-  opening.peer_endpoint = parsed->endpoint_id;
-  nexus::SessionTerms& wish = opening.wish;
+  if (client == nullptr) return no_memory;
+  if (!make_room_for(client)) {
+    client_pool_.give(client);
+    return no_memory;
+  }
+  opening->timeout_ns = to_ns(options.connect_timeout);
+  opening->asked_at_ns = now_ns_;
+  opening->patience_ns = kPathPatienceNsMin;
+  nexus::SessionTerms& wish = opening->wish;
   wish.transport = port_.transport;
   wish.address = local_address();
   wish.session_key = key;
@@ -216,12 +233,35 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   wish.window = options.window;
   wish.credits = 0;
   wish.first_number = terms.first_number;
-  const Status status = nexus_.connect(port_, opening.nexus_address, opening.peer_endpoint, wish, opening.timeout_ns);
+  status = nexus_.connect(port_, opening->nexus_address.view(), opening->peer_endpoint, wish, opening->timeout_ns);
   if (!status.ok()) {
-    end_client(client, status, false);
+    free_client(client);
     return status;
   }
+  client->opening = std::move(opening);
+  client->name = clients_.put(key, client);
   return Session{client->name};
+}
+
+/// A session that has just been made will never need more memory in the lists that it comes to be in. False: no memory.
+bool EndpointCore::make_room_for(Client* client) {
+  const size_t sessions = client_pool_.taken();
+  const size_t slots = client->session.window();
+  for (auto* list : {&ticking_, &opening_, &ending_, &path_probes_, &dead_clients_}) {
+    if (!base::try_reserve(*list, sessions)) return false;
+  }
+  if (!clients_to_send_.make_room(sessions) ||
+      !base::try_reserve(waiting_for_ticket_, waiting_for_ticket_.size() + slots_max_ + slots)) {
+    return false;
+  }
+  client->slots = static_cast<uint8_t>(slots);
+  slots_max_ += slots;
+  return true;
+}
+
+void EndpointCore::free_client(Client* client) {
+  slots_max_ -= client->slots;
+  client_pool_.give(client);
 }
 
 cc::AnyController EndpointCore::make_controller(const SessionOptions& options) const {
@@ -264,7 +304,7 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
       terms.window < 1 || terms.window > client->session.window() || terms.credits < 1) {
     return refuse({Code::kRefused, "the server's terms are outside of what this version asked for"});
   }
-  auto peer = connect_peer(terms.address, host_of(event.peer.address));
+  auto peer = connect_peer(terms.address, host_of(event.peer.address.view()));
   if (!peer.ok()) return refuse(peer.status());
   client->peer = *peer;
   client->has_peer = true;
@@ -314,7 +354,8 @@ void EndpointCore::open_step(Client* client) {
     if (now_ns_ >= opening.over_at_ns) begin_handshake_anew(client);
     return;
   }
-  path_probes_.push_back(client);
+  if (!client->is_in_path_probes) path_probes_.push_back(client);
+  client->is_in_path_probes = true;
   opening.next_path_probe_ns = now_ns_ + opening.path_probe_gap_ns;
   opening.path_probe_gap_ns = std::min(4 * opening.path_probe_gap_ns, kPathProbeGapNsMax);
 }
@@ -335,7 +376,7 @@ void EndpointCore::begin_handshake_anew(Client* client) {
   client->session.start_over(opening.wish.first_number);
   Status status = random.has_failed()
                       ? Status(Code::kUnavailable, "the system gives no random numbers for another handshake")
-                      : nexus_.connect(port_, opening.nexus_address, opening.peer_endpoint, opening.wish,
+                      : nexus_.connect(port_, opening.nexus_address.view(), opening.peer_endpoint, opening.wish,
                                        opening.until_ns - now_ns_);
   if (status.ok()) return;
   counters_.sessions_failed++;
@@ -349,7 +390,7 @@ Status EndpointCore::destroy_session(Session session) {
   Client* client = find_client(session);
   if (client == nullptr || client->is_ending) return {Code::kSessionReset, "this session is gone already"};
   client->is_ending = true;
-  ending_.push_back({client->session.local_key(), {Code::kCancelled, "its session was destroyed"}});
+  ending_.push_back(client);
   disarm();
   return {};
 }
@@ -361,9 +402,16 @@ bool EndpointCore::is_open(Session session) const {
 
 /// The session is over: every call of it ends with `status`, and its key means nothing any more.
 void EndpointCore::end_client(Client* client, Status status, bool tell_peer) {
-  const uint32_t key = client->session.local_key();
   if (client->is_dead) return;
+  retire_client(client, status, tell_peer);
+  end_calls(client);
+}
+
+/// All of it but the ends of its calls: runs nothing of the application's.
+void EndpointCore::retire_client(Client* client, Status status, bool tell_peer) {
+  const uint32_t key = client->session.local_key();
   client->is_dead = true;
+  client->end_status = status;
   clients_.retire(key, now_ns_);
   if (!client->is_accepted) {
     nexus_.forget(port_, key);
@@ -372,35 +420,50 @@ void EndpointCore::end_client(Client* client, Status status, bool tell_peer) {
   }
   if (client->has_peer) disconnect_peer(client->peer);
   dead_clients_.push_back(client);
-  // The continuations may do anything, so the session's calls are taken out first.
-  std::vector<Finished> finished;
+}
+
+/// Of a dead session. Calls whose buffers the transport still has stay in their slots until later (promise 2).
+/// Continuations may do anything, but they do not find the session.
+void EndpointCore::end_calls(Client* client) {
   for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
     ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));
-    if (slot->phase == ClientSlot::Phase::kEnded) continue;
-    finished.push_back({slot->ticket, slot->request, slot->response, status, 0, std::move(slot->continuation)});
+    if (!has_call(*slot) || slot->ticket > released_) continue;
+    detail::Buffer* request = slot->request;
+    detail::Buffer* response = slot->response;
+    session::Continuation continuation = std::move(slot->continuation);
     client->session.release_slot(slot);
+    run_continuation(continuation, request, response, client->end_status, 0);
   }
-  if (client->queue != nullptr) {
-    for (QueuedCall& call : *client->queue) {
-      finished.push_back({0, call.request, call.response, status, 0, std::move(call.continuation)});
-    }
-    client->queue.reset();
-  }
-  for (Finished& call : finished) {
-    finish_or_wait(call.ticket, call.request, call.response, call.status, call.app_code, std::move(call.continuation),
-                   true);
+  while (client->queue != nullptr) {
+    QueuedCall call = std::move(client->queue->front());
+    client->queue->pop_front();
+    if (client->queue->empty()) client->queue.reset();
+    run_continuation(call.continuation, call.request, call.response, client->end_status, 0);
   }
 }
 
-/// Promise 2: not before nothing can read the buffers any more.
-void EndpointCore::finish_or_wait(uint64_t ticket, detail::Buffer* request, detail::Buffer* response, Status status,
-                                  uint16_t app_code, session::Continuation continuation, bool may_run_now) {
-  if (may_run_now && ticket <= released_) {
-    run_continuation(continuation, request, response, status, app_code);
-  } else {
-    waiting_for_ticket_.push_back({ticket, request, response, status, app_code, std::move(continuation)});
-    disarm();
+void EndpointCore::end_calls_of_dead() {
+  for (size_t i = 0; i < dead_clients_.size(); i++) end_calls(dead_clients_[i]);  // there may be more of them meanwhile
+}
+
+bool EndpointCore::has_calls(const Client* client) {
+  if (client->queue != nullptr) return true;
+  for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
+    if (has_call(*client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))))) return true;
   }
+  return false;
+}
+
+/// Calls that are over wait for their buffers.
+bool EndpointCore::has_ended_calls() const {
+  return !waiting_for_ticket_.empty() || std::any_of(dead_clients_.begin(), dead_clients_.end(), has_calls);
+}
+
+/// Promise 2: a call ends not before nothing can read its buffers any more. There is room for it.
+void EndpointCore::wait_for_ticket(uint64_t ticket, detail::Buffer* request, detail::Buffer* response, Status status,
+                                   uint16_t app_code, session::Continuation continuation) {
+  waiting_for_ticket_.push_back({ticket, request, response, status, app_code, std::move(continuation)});
+  disarm();
 }
 
 void EndpointCore::end_call_early(Client* client, ClientSlot* slot, Status status) {
@@ -410,17 +473,17 @@ void EndpointCore::end_call_early(Client* client, ClientSlot* slot, Status statu
   session::Continuation continuation = std::move(slot->continuation);
   client->session.end_early(slot, now_ns_);
   after_input(client);
-  finish_or_wait(ticket, request, response, status, 0, std::move(continuation), false);
+  wait_for_ticket(ticket, request, response, status, 0, std::move(continuation));
 }
 
-/// Ends the waiting calls for which `is_over` says so. True if there was one.
+/// Ends the waiting calls for which `is_over` says so, which has made room for them. True if there was one.
 template <class F>
 bool EndpointCore::finish_queued(Client* client, Status status, F&& is_over) {
   if (client->queue == nullptr) return false;
   const size_t before = client->queue->size();
   std::erase_if(*client->queue, [&](QueuedCall& call) {
     if (!is_over(call)) return false;
-    finish_or_wait(0, call.request, call.response, status, 0, std::move(call.continuation), false);
+    wait_for_ticket(0, call.request, call.response, status, 0, std::move(call.continuation));
     return true;
   });
   const bool has_ended_some = client->queue->size() != before;
@@ -433,10 +496,11 @@ Status EndpointCore::cancel(CallId call) {
   const auto sequence = static_cast<uint32_t>(call.value);
   const Status cancelled(Code::kCancelled, "cancelled by its caller");
   Client* client = clients_.find(static_cast<uint32_t>(call.value >> 32));
+  if (!has_room_to_wait()) return {Code::kNoMemory, "no memory for the end of a call: it goes on"};
   if (client != nullptr) {
     for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
       ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));
-      if (slot->call_sequence != sequence || slot->phase == ClientSlot::Phase::kEnded) continue;
+      if (slot->call_sequence != sequence || !has_call(*slot)) continue;
       end_call_early(client, slot, cancelled);
       return {};
     }
@@ -472,11 +536,15 @@ bool EndpointCore::tick(Client* client) {
   }
   const Status late(Code::kDeadline, "the call's deadline passed before its response was complete");
   for (uint64_t mask = result.expired_mask; mask != 0; mask &= mask - 1) {
+    if (!has_room_to_wait()) {
+      next_ns = std::min(next_ns, now_ns_ + rto_ns_min_);  // they end when there is memory
+      break;
+    }
     end_call_early(client, client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))), late);
   }
   finish_queued(client, late, [&](const QueuedCall& call) {
-    if (call.deadline_ns <= now_ns_) return true;
-    next_ns = std::min(next_ns, call.deadline_ns);
+    if (call.deadline_ns <= now_ns_ && has_room_to_wait()) return true;
+    next_ns = std::min(next_ns, call.deadline_ns > now_ns_ ? call.deadline_ns : now_ns_ + rto_ns_min_);
     return false;
   });
   if (client->queue != nullptr) start_queued(client);
@@ -496,10 +564,13 @@ bool EndpointCore::rest(Client* client, uint64_t until_ns) {
     at_latest(until_ns);
     return false;
   }
-  if (client->is_resting) return true;  // and will be looked at too early, if anything
+  if (client->is_resting) return true;                         // and will be looked at too early, if anything
+  if (!resting_.add(until_ns, client->session.local_key())) {  // no memory
+    at_latest(until_ns);
+    return false;
+  }
   client->is_resting = true;
   client->rest_until_ns = until_ns;
-  resting_.add(until_ns, client->session.local_key());
   return true;
 }
 
@@ -528,7 +599,7 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   const bool has_key = servers_.draw(now_ns_, random, &key);
   if (random.has_failed()) return refuse(wire::Refusal::kOther);
   if (!has_key) return refuse(wire::Refusal::kNoMemory);
-  auto peer = connect_peer(wish.address, host_of(event.peer.address));
+  auto peer = connect_peer(wish.address, host_of(event.peer.address.view()));
   if (!peer.ok()) {
     switch (peer.status().code()) {
       case Code::kNoMemory:
@@ -545,12 +616,15 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   terms.window = wish.window;
   terms.first_client_number = wish.first_number;
   Server* server = server_pool_.take(terms, server_pools_);
-  if (server == nullptr) {
+  const size_t servers = server_pool_.taken();
+  const bool has_memory =
+      server != nullptr && servers_to_send_.make_room(servers) && base::try_reserve(dead_servers_, servers);
+  if (!has_memory) {
+    if (server != nullptr) server_pool_.give(server);
     disconnect_peer(*peer);
     return refuse(wire::Refusal::kNoMemory);
   }
   servers_.put(key, server);
-  servers_to_send_.make_room(servers_.size() + dead_servers_.size());
   server->peer = *peer;
   server->peer_boot_id = event.peer.boot_id;
 
@@ -585,16 +659,48 @@ void EndpointCore::release_after(uint64_t ticket, detail::Buffer* buffer) {
   if (ticket <= released_) {
     detail::release_buffer(buffer);
   } else {
-    releases_.push_back({ticket, buffer});
+    Releases& list = releases_.first == nullptr ? releases_ : later_releases_;
+    buffer->next = std::exchange(list.first, buffer);
+    list.ticket = std::max(list.ticket, ticket);
   }
+}
+
+void EndpointCore::run_releases() {
+  while (releases_.first != nullptr && releases_.ticket <= released_) {
+    while (releases_.first != nullptr) {
+      detail::release_buffer(std::exchange(releases_.first, releases_.first->next));
+    }
+    releases_ = std::exchange(later_releases_, {});
+  }
+}
+
+/// The continuations of calls whose buffers are free. What they add waits for the next time.
+void EndpointCore::run_waiting() {
+  const size_t count = waiting_for_ticket_.size();
+  size_t left = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (waiting_for_ticket_[i].ticket > released_) {
+      if (left != i) waiting_for_ticket_[left] = std::move(waiting_for_ticket_[i]);
+      left++;
+      continue;
+    }
+    Finished call = std::move(waiting_for_ticket_[i]);
+    if (Client* client = clients_.find_name(call.blocked_session); call.blocked_session != 0 && client != nullptr) {
+      client->session.unblock_slot(client->session.slot(call.blocked_slot));
+      start_queued(client);
+    }
+    run_continuation(call.continuation, call.request, call.response, call.status, call.app_code);
+  }
+  const auto begin = waiting_for_ticket_.begin();
+  waiting_for_ticket_.erase(begin + static_cast<ptrdiff_t>(left), begin + static_cast<ptrdiff_t>(count));
 }
 
 // ---- Steps of an iteration ----
 
 void EndpointCore::read_mail() {
-  mailbox_->drain(answered_, posts_);
-  for (Incoming* incoming : answered_) on_answered(incoming);
-  answered_.clear();
+  for (Incoming* incoming = mailbox_->drain(posts_); incoming != nullptr;) {
+    on_answered(std::exchange(incoming, incoming->next_free));
+  }
   for (auto& post : posts_) post.run();
   posts_.clear();
   if (port_.has_events()) read_control_events();
@@ -642,17 +748,19 @@ void EndpointCore::read_control_events() {
 }
 
 void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
-  std::vector<Client*> clients;
-  clients_.for_each([&](Client* client) {
-    if (client->is_accepted && client->peer_boot_id == event.peer.boot_id) clients.push_back(client);
-  });
-  std::vector<Server*> servers;
+  size_t sessions = 0;
   servers_.for_each([&](Server* server) {
-    if (server->peer_boot_id == event.peer.boot_id) servers.push_back(server);
+    if (server->peer_boot_id != event.peer.boot_id) return;
+    sessions++;
+    end_server(server, false);
   });
-  counters_.sessions_failed += clients.size() + servers.size();
-  for (Server* server : servers) end_server(server, false);
-  for (Client* client : clients) end_client(client, event.status, false);
+  clients_.for_each([&](Client* client) {
+    if (!client->is_accepted || client->peer_boot_id != event.peer.boot_id) return;
+    sessions++;
+    retire_client(client, event.status, false);
+  });
+  counters_.sessions_failed += sessions;
+  end_calls_of_dead();
 }
 
 /// Data is a sign of life, too (clause 7.5.2). A server session notes the credit epoch of its last answer: what is
@@ -674,24 +782,17 @@ void EndpointCore::on_ask_life(const nexus::ControlEvent& event) {
 }
 
 void EndpointCore::run_due() {
-  // What the continuations add waits for the next time.
-  for (Finished& call : std::exchange(waiting_for_ticket_, {})) {
-    if (call.ticket > released_) {
-      waiting_for_ticket_.push_back(std::move(call));
-    } else {
-      run_continuation(call.continuation, call.request, call.response, call.status, call.app_code);
-    }
+  if (!waiting_for_ticket_.empty()) run_waiting();
+  run_releases();
+  end_calls_of_dead();
+  // Those that continuations add wait for the next time.
+  const size_t count = ending_.size();
+  for (size_t i = 0; i < count; i++) {
+    Client* client = ending_[i];
+    client->is_ending = false;
+    end_client(client, {Code::kCancelled, "its session was destroyed"}, true);
   }
-  std::erase_if(releases_, [&](const Release& release) {
-    if (release.ticket > released_) return false;
-    detail::release_buffer(release.buffer);
-    return true;
-  });
-  if (!ending_.empty()) {
-    for (const Ending& ending : std::exchange(ending_, {})) {
-      if (Client* client = clients_.find(ending.key); client != nullptr) end_client(client, ending.status, true);
-    }
-  }
+  ending_.erase(ending_.begin(), ending_.begin() + static_cast<ptrdiff_t>(count));
   if (now_ns_ < next_due_ns_) return;
   next_due_ns_ = UINT64_MAX;
 
@@ -746,10 +847,12 @@ void EndpointCore::run_due() {
   if (!resting_.empty()) at_latest(resting_.next_ns());
 }
 
-void EndpointCore::depart_later(Client* client) {
-  if (std::exchange(client->is_departing, true)) return;  // there was a packet that waits for no pace
-  departures_.add(now_ns_, client->session.departure_ns(), client->session.local_key());
+bool EndpointCore::depart_later(Client* client) {
+  if (client->is_departing) return true;  // there was a packet that waits for no pace
+  if (!departures_.add(now_ns_, client->session.departure_ns(), client->session.local_key())) return false;
+  client->is_departing = true;
   at_latest(departures_.next_ns());
+  return true;
 }
 
 void EndpointCore::set_budgets() {
@@ -765,13 +868,14 @@ void EndpointCore::set_budgets() {
 void EndpointCore::free_dead() {
   for (size_t i = 0; i < dead_clients_.size();) {
     Client* client = dead_clients_[i];
-    if (client->is_listed_to_send || client->is_ticking || client->is_opening) {
+    if (client->is_listed_to_send || client->is_ticking || client->is_opening || client->is_ending ||
+        has_calls(client)) {
       next_due_ns_ = now_ns_;  // the lists drop it when they are next walked
       i++;
       continue;
     }
-    std::erase(path_probes_, client);
-    client_pool_.give(client);
+    if (client->is_in_path_probes) std::erase(path_probes_, client);
+    free_client(client);
     dead_clients_[i] = dead_clients_.back();
     dead_clients_.pop_back();
   }
@@ -788,7 +892,7 @@ void EndpointCore::free_dead() {
 }
 
 bool EndpointCore::has_unfinished_work() const {
-  if (!waiting_for_ticket_.empty() || !clients_to_send_.empty() || !servers_to_send_.empty()) return true;
+  if (has_ended_calls() || !clients_to_send_.empty() || !servers_to_send_.empty()) return true;
   bool is_busy = false;
   clients_.for_each([&](Client* client) { is_busy |= client->session.busy_mask() != 0 || client->queue != nullptr; });
   servers_.for_each([&](Server* server) {
@@ -813,20 +917,20 @@ void EndpointCore::close_all() {
   start_closing();
   is_closed_ = true;
   mailbox_->refuse_posts();
-  std::vector<Client*> clients;
-  clients_.for_each([&](Client* client) { clients.push_back(client); });
-  for (Client* client : clients) end_client(client, {Code::kCancelled, "its endpoint was closed"}, true);
-  std::vector<Server*> servers;
-  servers_.for_each([&](Server* server) { servers.push_back(server); });
-  for (Server* server : servers) end_server(server, true);
+  clients_.for_each([&](Client* client) {
+    retire_client(client, {Code::kCancelled, "its endpoint was closed"}, true);
+  });
+  end_calls_of_dead();
+  servers_.for_each([&](Server* server) { end_server(server, true); });
   timers_.clear();
 }
 
 void EndpointCore::finish_all() {
-  while (!waiting_for_ticket_.empty() || !releases_.empty()) run_due();
+  while (has_ended_calls() || releases_.first != nullptr) run_due();
   ticking_.clear();
   opening_.clear();
-  for (Client* client : dead_clients_) client_pool_.give(client);
+  ending_.clear();
+  for (Client* client : dead_clients_) free_client(client);
   for (Server* server : dead_servers_) server_pool_.give(server);
   dead_clients_.clear();
   dead_servers_.clear();

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include <tern/nexus.h>
 
 #include "base/pool.h"
+#include "base/try.h"
 #include "cc/departure_queue.h"
 #include "cc/timing_wheel.h"
 #include "memory/arena.h"
@@ -48,7 +48,7 @@ struct Opening {
   uint64_t asked_at_ns;  ///< for this session
   uint64_t patience_ns;  ///< for an answer of the data address, then the handshake begins anew
   uint64_t over_at_ns;   ///< the end of that patience
-  std::string nexus_address;
+  nexus::AddressText nexus_address;
   nexus::SessionTerms wish;
   uint16_t peer_endpoint;
 };
@@ -67,6 +67,7 @@ struct alignas(64) Client {
   bool is_opening = false;
   bool is_accepted = false;
   bool has_peer = false;
+  bool is_in_path_probes = false;
   session::ClientSession session;
   uint64_t name = 0;                              ///< tern::Session
   std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: empty
@@ -74,7 +75,9 @@ struct alignas(64) Client {
   uint64_t peer_lost_ns = 0;         ///< since when the transport knows the peer to be gone; 0: it does not
   std::unique_ptr<Opening> opening;  ///< null: open
   uint64_t peer_boot_id = 0;         ///< nexus::PeerNexus
+  Status end_status;                 ///< is_dead: of the calls that it had
   bool is_ending = false;            ///< in ending_
+  uint8_t slots = 0;                 ///< that it may have; of slots_max_
 };
 
 /// The server end of a session, laid out likewise: two lines.
@@ -96,8 +99,9 @@ class SendList {
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
   T* operator[](size_t index) const { return items_[index]; }
-  void make_room(size_t sessions) {
-    if (sessions > items_.size()) items_.resize(2 * sessions);
+  /// False: no memory, and nothing has changed.
+  [[nodiscard]] bool make_room(size_t sessions) {
+    return sessions <= items_.size() || base::try_grow([&] { items_.resize(2 * sessions); });
   }
   void add(T* item) { items_[size_++] = item; }
   /// Keeps those for which `keep` says so.
@@ -210,7 +214,7 @@ class TERN_API EndpointCore {
     if (!client->is_ticking) begin_to_tick(client);
   }
   bool has_due() const {
-    return now_ns_ >= next_due_ns_ || !waiting_for_ticket_.empty() || !releases_.empty() || !ending_.empty();
+    return now_ns_ >= next_due_ns_ || !waiting_for_ticket_.empty() || releases_.first != nullptr || !ending_.empty();
   }
   /// The next iteration has something to do, whatever comes from outside.
   bool has_work() const { return !clients_to_send_.empty() || !servers_to_send_.empty() || has_due(); }
@@ -237,8 +241,8 @@ class TERN_API EndpointCore {
   }
   void free_dead();
   bool has_dead() const { return !dead_clients_.empty() || !dead_servers_.empty(); }
-  /// A paced session waits for its departure time.
-  void depart_later(Client* client);
+  /// A paced session waits for its departure time. False: no memory, it stays among those that send.
+  [[nodiscard]] bool depart_later(Client* client);
   bool transport_is_dead(transport::PeerId peer) { return peer_state(peer) == transport::PeerState::kDead; }
   /// From the transport's real sizes.
   void set_budgets();
@@ -324,16 +328,16 @@ class TERN_API EndpointCore {
     Status status;
     uint16_t app_code;
     session::Continuation continuation;
+    uint64_t blocked_session = 0;  ///< name of the session whose slot takes no call meanwhile; 0: none
+    uint32_t blocked_slot = 0;
   };
-  struct Release {
-    uint64_t ticket;
-    detail::Buffer* buffer;
-  };
-  struct Ending {
-    uint32_t key;
-    Status status;
+  /// Buffers, by their `next`, that the transport lets go of with this ticket at the latest.
+  struct Releases {
+    detail::Buffer* first = nullptr;
+    uint64_t ticket = 0;
   };
 
+  Status find_nexus(std::string_view uri, Opening& opening);
   Client* find_client(Session session) const { return clients_.find_name(session.name); }
   // calls
   Endpoint::Started start_call_slow(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
@@ -369,13 +373,26 @@ class TERN_API EndpointCore {
   void end_call_early(Client* client, session::ClientSlot* slot, Status status);
   void run_continuation(session::Continuation& continuation, detail::Buffer* request, detail::Buffer* response,
                         Status status, uint16_t app_code);
-  void finish_or_wait(uint64_t ticket, detail::Buffer* request, detail::Buffer* response, Status status,
-                      uint16_t app_code, session::Continuation continuation, bool may_run_now);
+  /// Room for one more call that waits for its ticket, beside what slots may bring.
+  [[nodiscard]] bool has_room_to_wait() {
+    return base::try_reserve(waiting_for_ticket_, waiting_for_ticket_.size() + slots_max_ + 1);
+  }
+  void wait_for_ticket(uint64_t ticket, detail::Buffer* request, detail::Buffer* response, Status status,
+                       uint16_t app_code, session::Continuation continuation);
+  void run_waiting();
+  void run_releases();
   // client sessions
   cc::AnyController make_controller(const SessionOptions& options) const;
   void open_step(Client* client);
   void begin_handshake_anew(Client* client);
+  bool make_room_for(Client* client);
+  void free_client(Client* client);
   void end_client(Client* client, Status status, bool tell_peer);
+  void retire_client(Client* client, Status status, bool tell_peer);
+  void end_calls(Client* client);
+  void end_calls_of_dead();
+  static bool has_calls(const Client* client);
+  bool has_ended_calls() const;
   [[gnu::noinline]] void begin_to_tick(Client* client);
   bool tick(Client* client);
   bool rest(Client* client, uint64_t until_ns);
@@ -454,20 +471,23 @@ class TERN_API EndpointCore {
   uint32_t call_sequence_ = 0;            ///< of all sessions, so that a CallId does not fit a later user of its key
   std::vector<Timer> timers_;             ///< a heap, earliest first
   uint64_t timer_sequence_ = 0;
+  // What a session may need in a list is reserved when it is made: later nothing may fail.
+  /// With room for a call of each slot; where there is no more, the slot is blocked while its last call waits.
   std::vector<Finished> waiting_for_ticket_;
-  std::vector<Release> releases_;
+  size_t slots_max_ = 0;     ///< of all client sessions
+  Releases releases_;        ///< of responses
+  Releases later_releases_;  ///< those that came since; only if releases_ has some
   /// Sessions with something due within some RTOs: looked at about once an RTO.
   std::vector<Client*> ticking_;
   /// Keys of those whose next business is further away (a report, a probe of a slow handler), each at most once. An
   /// idle session is in neither.
   cc::DepartureQueue resting_;
   std::vector<Client*> opening_;
-  std::vector<Ending> ending_;
+  std::vector<Client*> ending_;  ///< destroyed by the application
   std::vector<Client*> dead_clients_;
   std::vector<Server*> dead_servers_;
-  std::vector<Incoming*> answered_;  ///< scratch of read_mail()
-  std::vector<detail::InlineFunction<>> posts_;
-  size_t assembling_bytes_ = 0;  ///< of the receive budget
+  std::vector<detail::InlineFunction<>> posts_;  ///< scratch of read_mail()
+  size_t assembling_bytes_ = 0;                  ///< of the receive budget
 };
 
 // ---- The common case, inline: one packet each way, nothing lost, a handler that answers at once ----

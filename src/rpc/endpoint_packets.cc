@@ -57,14 +57,25 @@ Endpoint::Started EndpointCore::start_call_slow(Session session, uint16_t type, 
     list_to_send(client);
     return {&slot->continuation, id};
   }
-  if (client->queue == nullptr) client->queue = std::make_unique<std::deque<QueuedCall>>();
-  if (client->queue->size() >= options_.queue_limit) {
-    if (client->queue->empty()) client->queue.reset();
+  const size_t waiting = client->queue != nullptr ? client->queue->size() : 0;
+  if (waiting >= options_.queue_limit) {
     return refuse_call({Code::kQueueFull, "queue_limit calls wait on this session: wait for some to complete"});
   }
+  const bool has_room = base::try_grow([client] {
+    if (client->queue == nullptr) client->queue = std::make_unique<std::deque<QueuedCall>>();
+    client->queue->emplace_back();
+  });
+  if (!has_room) {
+    if (waiting == 0) client->queue.reset();
+    return refuse_call({Code::kNoMemory, "no memory for a call that waits for a slot"});
+  }
   call_sequence_ = sequence;
-  QueuedCall& call =
-      client->queue->emplace_back(QueuedCall{request.take(), response.take(), deadline_ns, sequence, type, {}});
+  QueuedCall& call = client->queue->back();
+  call.request = request.take();
+  call.response = response.take();
+  call.deadline_ns = deadline_ns;
+  call.sequence = sequence;
+  call.type = type;
   return {&call.continuation, id};
 }
 
@@ -410,8 +421,17 @@ void EndpointCore::finish(Client* client, ClientSlot* slot, Status status, uint1
   const uint64_t ticket = slot->ticket;
   session::Continuation continuation = std::move(slot->continuation);
   client->session.release_slot(slot);
+  if (ticket <= released_) {
+    start_queued(client);
+    return run_continuation(continuation, request, response, status, app_code);
+  }
+  wait_for_ticket(ticket, request, response, status, app_code, std::move(continuation));
+  if (!base::try_reserve(waiting_for_ticket_, waiting_for_ticket_.size() + slots_max_)) {
+    client->session.block_slot(slot);
+    waiting_for_ticket_.back().blocked_session = client->name;
+    waiting_for_ticket_.back().blocked_slot = slot->request_number & (wire::kSlotsMax - 1);
+  }
   start_queued(client);
-  finish_or_wait(ticket, request, response, status, app_code, std::move(continuation), true);
 }
 
 }  // namespace tern::rpc

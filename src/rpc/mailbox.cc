@@ -1,6 +1,9 @@
 #include "rpc/mailbox.h"
 
 #include <cstring>
+#include <utility>
+
+#include "base/try.h"
 
 namespace tern::rpc {
 
@@ -27,7 +30,9 @@ void Mailbox::push_answered(Incoming* incoming) {
   {
     std::lock_guard lock(mutex_);
     if (!is_closed_) {
-      answered_.push_back(incoming);
+      incoming->next_free = nullptr;
+      (answered_ == nullptr ? answered_ : last_answered_->next_free) = incoming;
+      last_answered_ = incoming;
       announce();
     } else {
       is_last = give_after_close(incoming) && !keep_alive_;
@@ -50,6 +55,7 @@ Status Mailbox::push_post(detail::InlineFunction<> function) {
   if (posts_.size() >= kPostsMax) {
     return {Code::kQueueFull, "65536 posted functions wait: run the endpoint's event loop, or post less"};
   }
+  if (!base::try_reserve(posts_, posts_.size() + 1)) return {Code::kNoMemory, "no memory for a posted function"};
   posts_.push_back(std::move(function));
   announce();
   return {};
@@ -74,11 +80,11 @@ void Mailbox::make_empty(Incoming* incoming) {
   incoming->is_stable.store(true, std::memory_order_release);
 }
 
-void Mailbox::drain(std::vector<Incoming*>& answered, std::vector<detail::InlineFunction<>>& posts) {
+Incoming* Mailbox::drain(std::vector<detail::InlineFunction<>>& posts) {
   std::lock_guard lock(mutex_);
   has_mail_.store(false, std::memory_order_relaxed);
-  answered.swap(answered_);
   posts.swap(posts_);
+  return std::exchange(answered_, nullptr);
 }
 
 void Mailbox::refuse_posts() {
@@ -118,8 +124,7 @@ void Mailbox::close() {
     owner_.store(nullptr, std::memory_order_relaxed);
     arena.disown();
     if (&received != &arena) received.disown();
-    for (Incoming* incoming : answered_) give_incoming(incoming);
-    answered_.clear();
+    while (answered_ != nullptr) give_incoming(std::exchange(answered_, answered_->next_free));
     // Before anybody else can give one back: the workers that are waited for do.
     out_ = incomings_.taken();
     for (; free_ != nullptr; free_ = free_->next_free) out_--;

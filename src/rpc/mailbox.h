@@ -50,7 +50,7 @@ struct alignas(64) Incoming : detail::RequestFront {
   std::atomic<bool> is_stable{false};
   std::atomic<bool> is_cancelled{false};
   uint64_t deadline_ns = UINT64_MAX;
-  Incoming* next_free = nullptr;
+  Incoming* next_free = nullptr;       ///< of the free ones, or of those that are answered
   detail::Buffer* response = nullptr;  ///< the answer, where it is not in `room`
   detail::Buffer* copy = nullptr;      ///< holds `data` once it is stable
 
@@ -104,7 +104,7 @@ class TERN_API Mailbox {
 
   /// Any thread but the owner: the request is answered. After close(), gives the record back itself.
   void push_answered(Incoming* incoming);
-  /// Any thread.
+  /// Any thread. kNoMemory, kQueueFull, kSessionReset.
   Status push_post(detail::InlineFunction<> function);
   /// The message of a request, for a thread that is not the owner: makes it stable if the handler still runs. False: no
   /// memory for the copy.
@@ -119,7 +119,9 @@ class TERN_API Mailbox {
   }
 
   bool has_mail() const { return has_mail_.load(std::memory_order_seq_cst); }
-  void drain(std::vector<Incoming*>& answered, std::vector<detail::InlineFunction<>>& posts);
+  /// Owner: what has come. `posts` is empty, and keeps its memory. Returns the answered requests, in order, by
+  /// next_free.
+  Incoming* drain(std::vector<detail::InlineFunction<>>& posts);
 
   /// `wake` of the owner's transport; null after close(). Called by any thread.
   void set_wake(std::function<void()> wake);
@@ -162,7 +164,8 @@ class TERN_API Mailbox {
   bool keep_alive_ = false;  ///< close() is not through yet
   size_t workers_ = 0;
   std::function<void()> wake_;
-  std::vector<Incoming*> answered_;
+  Incoming* answered_ = nullptr;  ///< by next_free, the oldest first
+  Incoming* last_answered_ = nullptr;
   std::vector<detail::InlineFunction<>> posts_;
   base::Pool<Incoming> incomings_;
   size_t out_ = 0;  ///< after close(): records that are still to come home

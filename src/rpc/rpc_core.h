@@ -298,8 +298,7 @@ bool RpcCore<Impl>::transmit_rest(Client* client) {
     }
   }
   if (turn != Turn::kLater) return true;
-  depart_later(client);
-  return false;
+  return !depart_later(client);  // without memory for that it is asked again and again
 }
 
 template <class Impl>
@@ -345,6 +344,7 @@ bool RpcCore<Impl>::transmit_rest(Server* server) {
 template <class Impl>
 void RpcCore<Impl>::send_path_probes() {
   for (Client* client : path_probes_) {
+    client->is_in_path_probes = false;
     auto& session = client->session;
     if (client->is_dead || session.state() != session::ClientSession::State::kProbing || !session.may_probe_path()) {
       continue;

@@ -6,6 +6,7 @@
 
 #include <tern/rpc.h>
 
+#include "base/try.h"
 #include "memory/arena.h"
 #include "nexus/nexus_core.h"
 #include "rpc/rpc_core.h"
@@ -23,7 +24,27 @@ Rpc<T>::~Rpc() {
 template <Transport T>
 Result<std::unique_ptr<Rpc<T>>> Rpc<T>::create(Nexus& nexus, typename T::Options transport_options,
                                                RpcOptions options) {
+  Result<std::unique_ptr<Rpc>> made(Status(Code::kNoMemory, "no memory for an endpoint"));
+  (void)base::try_grow([&] { made = make(nexus, std::move(transport_options), options); });
+  return made;
+}
+
+/// May throw std::bad_alloc.
+template <Transport T>
+Result<std::unique_ptr<Rpc<T>>> Rpc<T>::make(Nexus& nexus, typename T::Options transport_options,
+                                             const RpcOptions& options) {
   using Impl = typename T::Impl;
+  // A data path without an address of its own is where the Nexus is.
+  if constexpr (requires { transport_options.bind; }) {
+    if (transport_options.bind.empty()) transport_options.bind = nexus.core().listen_host();
+  } else if constexpr (requires { transport_options.inner.bind; }) {
+    if (transport_options.inner.bind.empty()) transport_options.inner.bind = nexus.core().listen_host();
+  }
+  /// Until an endpoint has it.
+  struct Orphaned {
+    void operator()(memory::Arena* arena) const { arena->orphan(); }
+  };
+  using OwnArena = std::unique_ptr<memory::Arena, Orphaned>;
   memory::ArenaOptions arena_options;
   arena_options.shared = Impl::kShared;
   // Shared chunks are touched when they are made, so that a full system says so instead of killing the process later:
@@ -34,32 +55,22 @@ Result<std::unique_ptr<Rpc<T>>> Rpc<T>::create(Nexus& nexus, typename T::Options
   arena_options.limit_bytes = options.memory_limit_bytes;
   auto arena = memory::Arena::create(arena_options);
   if (!arena.ok()) return arena.status();
+  OwnArena sent(*arena);
   // Requests that have arrived need not be where peers can read them, and elsewhere can have transparent huge pages. A
   // limit is one for all message memory, which is in one place then.
-  memory::Arena* received = *arena;
+  OwnArena received;
   if (Impl::kShared && options.memory_limit_bytes == SIZE_MAX) {
     arena_options.shared = false;
     auto second = memory::Arena::create(arena_options);
-    if (!second.ok()) {
-      (*arena)->orphan();
-      return second.status();
-    }
-    received = *second;
+    if (!second.ok()) return second.status();
+    received.reset(*second);
   }
-  // A data path without an address of its own is where the Nexus is.
-  if constexpr (requires { transport_options.bind; }) {
-    if (transport_options.bind.empty()) transport_options.bind = nexus.core().listen_host();
-  } else if constexpr (requires { transport_options.inner.bind; }) {
-    if (transport_options.inner.bind.empty()) transport_options.inner.bind = nexus.core().listen_host();
-  }
-  auto transport = Impl::create(std::move(transport_options), **arena);
-  if (!transport.ok()) {
-    (*arena)->orphan();
-    if (received != *arena) received->orphan();
-    return transport.status();
-  }
-  auto core = std::unique_ptr<rpc::RpcCore<Impl>>(
-      new rpc::RpcCore<Impl>(nexus.core(), **arena, *received, options, T::kName, std::move(*transport)));
+  auto transport = Impl::create(std::move(transport_options), *sent);
+  if (!transport.ok()) return transport.status();
+  auto core = std::make_unique<rpc::RpcCore<Impl>>(nexus.core(), *sent, received != nullptr ? *received : *sent,
+                                                   options, T::kName, std::move(*transport));
+  (void)sent.release();
+  (void)received.release();
   if (Status status = core->start(); !status.ok()) return status;
   return std::unique_ptr<Rpc>(new Rpc(std::move(core)));
 }

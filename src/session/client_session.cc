@@ -217,6 +217,20 @@ void ClientSession::forget_packets(uint32_t slot_index) {
   advance_oldest();
 }
 
+void ClientSession::block_slot(ClientSlot* slot) {
+  slot->phase = Phase::kBlocked;
+  slot->deadline_ns = UINT64_MAX;
+  free_mask_ &= ~bit(index_of(*slot));
+}
+
+size_t ClientSession::blocked_slots() const {
+  size_t count = 0;
+  for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
+    if (slots_[std::countr_zero(mask)]->phase == Phase::kBlocked) count++;
+  }
+  return count;
+}
+
 void ClientSession::end_early(ClientSlot* slot, uint64_t now_ns) {
   const uint32_t index = index_of(*slot);
   slot->request = nullptr;
@@ -780,7 +794,8 @@ ClientVerdict ClientSession::on_response(const wire::Header& header, const trans
   if ((verdict.finished = try_finish(header, payload, now_ns)) != nullptr) return verdict;
   const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
   ClientSlot* slot = index < window_ ? slots_[index] : nullptr;
-  if (slot == nullptr || slot->request_number != header.request_number() || slot->phase == Phase::kFree) {
+  if (slot == nullptr || slot->request_number != header.request_number() || slot->phase == Phase::kFree ||
+      slot->phase == Phase::kBlocked) {
     // Late: a sign of life, if it is the server's.
     const bool is_proven = state_ == State::kOpen && is_proven_by_echo(header);
     if (is_proven) note_server_packet(header, now_ns);

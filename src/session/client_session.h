@@ -8,6 +8,8 @@
 //     +------------------+------------ response complete ------+-------------------------------------------+
 //     |                  +------------ end_early() ------------+-----> kEnded (asks the server to forget it)
 //     +------------------------------- answered or cancel acknowledged --+
+//
+// kBlocked is kFree, but takes no call: block_slot().
 #pragma once
 
 #include <algorithm>
@@ -54,7 +56,7 @@ struct Transfer {
 
 /// One call in flight. `request` and `response` are the slot's until the caller takes them.
 struct ClientSlot {
-  enum class Phase : uint8_t { kFree, kSending, kWaiting, kReceiving, kEnded };
+  enum class Phase : uint8_t { kFree, kSending, kWaiting, kReceiving, kEnded, kBlocked };
 
   uint32_t request_number = 0;
   // One word, which the common case writes at once:
@@ -76,6 +78,11 @@ struct ClientSlot {
   uint64_t ask_at_ns = UINT64_MAX;  ///< kWaiting: next probe; kEnded: next cancel
 };
 static_assert(sizeof(ClientSlot) == 144);
+
+/// The slot, which is not free, has its call's buffers and continuation.
+inline bool has_call(const ClientSlot& slot) {
+  return slot.phase != ClientSlot::Phase::kEnded && slot.phase != ClientSlot::Phase::kBlocked;
+}
 
 /// A packet to be sent, in the general case. `payload` lies in `buffer`, or is `scratch` when `buffer` is null.
 struct ClientPacket {
@@ -218,6 +225,11 @@ class TERN_API ClientSession {
   ClientSlot* try_begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
   /// Its call is over and its buffers are taken: free for the next one.
   void release_slot(ClientSlot* slot);
+  /// The free slot takes no call until it is unblocked: there is no memory to end one more of it.
+  void block_slot(ClientSlot* slot);
+  void unblock_slot(ClientSlot* slot) { release_slot(slot); }
+  /// For tests.
+  size_t blocked_slots() const;
   /// The call ends before its answer: buffers and continuation have been taken. The slot stays until the server has
   /// answered or acknowledged the cancel; one of which nothing was sent is free at once.
   void end_early(ClientSlot* slot, uint64_t now_ns);

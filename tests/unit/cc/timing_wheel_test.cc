@@ -22,10 +22,10 @@ std::vector<uint32_t> departures(TimingWheel& wheel, uint64_t now_ns) {
 TEST(TimingWheel, departs_in_order_and_not_before_its_time) {
   TimingWheel wheel;
   EXPECT_TRUE(wheel.empty());
-  wheel.add(0, 3000, 3);
-  wheel.add(0, 1000, 1);
-  wheel.add(0, 2000, 2);
-  wheel.add(0, 1001, 11);
+  ASSERT_TRUE(wheel.add(0, 3000, 3));
+  ASSERT_TRUE(wheel.add(0, 1000, 1));
+  ASSERT_TRUE(wheel.add(0, 2000, 2));
+  ASSERT_TRUE(wheel.add(0, 1001, 11));
   wheel.check_invariants();
   EXPECT_EQ(wheel.size(), 4u);
   EXPECT_GE(wheel.next_ns(), 1000u);
@@ -39,14 +39,14 @@ TEST(TimingWheel, departs_in_order_and_not_before_its_time) {
 TEST(TimingWheel, past_times_leave_at_the_next_run) {
   TimingWheel wheel;
   EXPECT_TRUE(departures(wheel, 5'000'000).empty());
-  wheel.add(5'000'000, 10, 1);
+  ASSERT_TRUE(wheel.add(5'000'000, 10, 1));
   EXPECT_EQ(departures(wheel, 5'000'000 + kSlotNs), (std::vector<uint32_t>{1}));
 }
 
 TEST(TimingWheel, beyond_the_horizon_is_looked_at_again) {
   TimingWheel wheel;
   const uint64_t at_ns = 5 * kHorizonNs + 77;
-  wheel.add(0, at_ns, 9);
+  ASSERT_TRUE(wheel.add(0, at_ns, 9));
   uint32_t looks = 0;
   while (wheel.next_ns() < at_ns) {
     EXPECT_TRUE(departures(wheel, wheel.next_ns()).empty());
@@ -58,12 +58,14 @@ TEST(TimingWheel, beyond_the_horizon_is_looked_at_again) {
 
 TEST(TimingWheel, may_be_added_to_while_it_runs) {
   TimingWheel wheel;
-  wheel.add(0, 1000, 1);
-  wheel.add(0, 1000, 2);
+  ASSERT_TRUE(wheel.add(0, 1000, 1));
+  ASSERT_TRUE(wheel.add(0, 1000, 2));
   std::vector<uint32_t> names;
   wheel.run(2000, [&](uint32_t name) {
     names.push_back(name);
-    if (name < 10) wheel.add(2000, 1000, name + 10);  // due already: at once, or at the next run
+    if (name < 10) {  // due already: at once, or at the next run
+      ASSERT_TRUE(wheel.add(2000, 1000, name + 10));
+    }
   });
   wheel.run(2000 + kSlotNs, [&](uint32_t name) { names.push_back(name); });
   EXPECT_EQ(names, (std::vector<uint32_t>{1, 2, 11, 12}));
@@ -89,7 +91,7 @@ TEST(TimingWheel, does_what_a_sorted_list_does) {
         if (random() % 8 == 0) wait_ns = random() % (3 * kHorizonNs);
         if (random() % 64 == 0) wait_ns = 0;
         const Entry entry = {now_ns + wait_ns, next_name++};
-        wheel.add(now_ns, entry.at_ns, entry.name);
+        ASSERT_TRUE(wheel.add(now_ns, entry.at_ns, entry.name));
         list.push_back(entry);
       } else {
         const bool is_late = random() % 16 == 0;
