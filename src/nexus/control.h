@@ -47,6 +47,7 @@ inline Status refusal_status(wire::Refusal refusal) {
       case wire::Refusal::kNoMemory:
         return Code::kNoMemory;
       case wire::Refusal::kNoCapacity:
+      case wire::Refusal::kEndpointShare:
         return Code::kQueueFull;
       case wire::Refusal::kEndpointClosing:
       case wire::Refusal::kSessionClosed:

@@ -72,7 +72,8 @@ EndpointCore::EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, memory
       port_(options.endpoint_id, std::string(transport), [mailbox = mailbox_] { mailbox->announce_control(); }),
       options_(options),
       rto_ns_min_(rto_ns_min),
-      default_control_(default_control) {}
+      default_control_(default_control),
+      peers_(nexus.environment().random()) {}
 
 EndpointCore::~EndpointCore() {
   if (spare_ != nullptr) mailbox_->give_incoming(spare_);
@@ -229,7 +230,6 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
     counters_.sessions_failed++;
     return end_client(client, event.status, false);
   }
-  client->peer_boot_id = event.peer.boot_id;
   client->is_accepted = true;
   auto refuse = [&](Status status) {
     counters_.sessions_failed++;
@@ -239,6 +239,9 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
       terms.window < 1 || terms.window > client->session.window() || terms.credits < 1) {
     return refuse({Code::kRefused, "the server's terms are outside of what this version asked for"});
   }
+  Run* run = peers_.join(event.peer.address, event.peer.boot_id);
+  if (run == nullptr) return refuse({Code::kNoMemory, "no memory for another session"});
+  join_run(client, run);
   auto peer = connect_peer(terms.address, host_of(event.peer.address));
   if (!peer.ok()) return refuse(peer.status());
   client->peer = *peer;
@@ -297,6 +300,7 @@ void EndpointCore::begin_handshake_anew(Client* client) {
   disconnect_peer(client->peer);
   client->has_peer = false;
   client->is_accepted = false;
+  leave_run(client);
   opening.patience_ns *= 2;
   opening.wish.first_number = static_cast<uint32_t>(nexus_.environment().random()) & wire::kNumberMask;
   client->session.start_over(opening.wish.first_number);
@@ -326,6 +330,7 @@ void EndpointCore::end_client(Client* client, Status status, bool tell_peer) {
   if (client->is_dead) return;
   client->is_dead = true;
   clients_.retire(key, now_ns_);
+  if (client->run != nullptr) leave_run(client);
   if (!client->is_accepted) {
     nexus_.forget(port_, key);
   } else if (tell_peer) {
@@ -478,13 +483,16 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
     return refuse(wire::Refusal::kMtuMismatch);
   }
   if (wish.window < 1 || wish.window > wire::kSlotsMax) return refuse(wire::Refusal::kOther);
-  if (servers_.size() >= options_.server_sessions_max) return refuse(wire::Refusal::kNoCapacity);
+  if (const auto refusal = refusal_of_session(event.peer); refusal != wire::Refusal::kNone) return refuse(refusal);
   Environment& environment = nexus_.environment();
   const auto random32 = [&] { return static_cast<uint32_t>(environment.random()); };
   uint32_t key;
   if (!servers_.draw(now_ns_, random32, &key)) return refuse(wire::Refusal::kNoMemory);
+  Run* run = peers_.join(event.peer.address, event.peer.boot_id);
+  if (run == nullptr) return refuse(wire::Refusal::kNoMemory);
   auto peer = connect_peer(wish.address, host_of(event.peer.address));
   if (!peer.ok()) {
+    peers_.leave(run);
     return refuse(peer.status().code() == Code::kNoMemory ? wire::Refusal::kNoMemory : wire::Refusal::kOther);
   }
   session::ServerTerms terms;
@@ -499,13 +507,17 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   terms.session_token = random32() & wire::kTokenMask;
   Server* server = server_pool_.take(terms, server_pools_);
   if (server == nullptr) {
+    peers_.leave(run);
     disconnect_peer(*peer);
     return refuse(wire::Refusal::kNoMemory);
   }
   servers_.put(key, server);
   servers_to_send_.make_room(servers_.size() + dead_servers_.size());
   server->peer = *peer;
-  server->peer_boot_id = event.peer.boot_id;
+  server->run = run;
+  run->servers.add_last(server);
+  run->host->server_sessions++;
+  begin_without_path(server);
 
   nexus::SessionTerms answer;
   answer.transport = port_.transport;
@@ -524,8 +536,13 @@ void EndpointCore::end_server(Server* server, bool tell_peer) {
   if (server->is_dead) return;
   server->is_dead = true;
   servers_.retire(server->session.local_key(), now_ns_);
-  Offers offers(*this);
+  Offers offers(*this, server);
   server->session.end_all(offers);
+  if (server->is_pathless) end_without_path(server);
+  Run* run = std::exchange(server->run, nullptr);
+  run->servers.remove(server);
+  run->host->server_sessions--;
+  peers_.leave(run);
   credits_.set_long_requests(server_pools_.assemblies.taken());
   if (tell_peer) {
     nexus_.disconnect(port_, server->session.local_key(), false);
@@ -592,17 +609,18 @@ void EndpointCore::read_control_events() {
 }
 
 void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
-  std::vector<Client*> clients;
-  clients_.for_each([&](Client* client) {
-    if (client->is_accepted && client->peer_boot_id == event.peer.boot_id) clients.push_back(client);
-  });
-  std::vector<Server*> servers;
-  servers_.for_each([&](Server* server) {
-    if (server->peer_boot_id == event.peer.boot_id) servers.push_back(server);
-  });
-  counters_.sessions_failed += clients.size() + servers.size();
-  for (Server* server : servers) end_server(server, false);
-  for (Client* client : clients) end_client(client, event.status, false);
+  Run* run = peers_.find_run(event.peer.boot_id);
+  if (run == nullptr) return;
+  peers_.join(run);  // it stays until the last of its sessions has ended
+  while (Server* server = run->servers.first()) {
+    counters_.sessions_failed++;
+    end_server(server, false);
+  }
+  while (Client* client = run->clients.first()) {
+    counters_.sessions_failed++;
+    end_client(client, event.status, false);
+  }
+  peers_.leave(run);
 }
 
 void EndpointCore::run_due() {
@@ -626,6 +644,7 @@ void EndpointCore::run_due() {
   }
   if (now_ns_ < next_due_ns_) return;
   next_due_ns_ = UINT64_MAX;
+  end_pathless();
 
   // Those that they add have their turn in the next iteration, or one without delay would keep the loop for ever.
   const uint64_t added_from_here = timer_sequence_;

@@ -167,6 +167,9 @@ const char* refusal_text(Refusal refusal) {
       return "the server refused the session";
     case Refusal::kStaleRun:
       return "the server's Nexus has restarted; connect again";
+    case Refusal::kEndpointShare:
+      return "this host has all the sessions that one address may have with the endpoint; raise "
+             "RpcOptions::server_sessions_per_peer_max there";
   }
   return "";
 }

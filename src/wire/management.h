@@ -51,8 +51,9 @@ enum class Refusal : uint8_t {
   kSessionClosed = 8,
   kOther = 9,
   kStaleRun = 10,  ///< no verdict: the request names a run that the server does not know; ping it, then ask again
+  kEndpointShare = 11,
 };
-inline constexpr uint8_t kRefusals = 11;
+inline constexpr uint8_t kRefusals = 12;
 /// The rule and the remedy, static. "" for kNone.
 const char* refusal_text(Refusal refusal);
 
