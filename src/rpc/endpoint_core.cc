@@ -582,10 +582,7 @@ void EndpointCore::read_control_events() {
         break;
       case Kind::kDisconnected:
         if (event.is_client_side) {
-          if (Client* client = clients_.find(event.local_key); client != nullptr) {
-            counters_.sessions_failed++;
-            end_client(client, {Code::kSessionReset, "the server closed the session: create a new one"}, false);
-          }
+          if (Client* client = clients_.find(event.local_key); client != nullptr) on_server_left(client);
         } else if (Server* server = servers_.find(event.local_key); server != nullptr) {
           end_server(server, false);
         }
@@ -606,6 +603,15 @@ void EndpointCore::read_control_events() {
       }
     }
   }
+}
+
+/// A session whose path is not proved yet had to make room for others (clause 7.8.2): its client may ask for another.
+void EndpointCore::on_server_left(Client* client) {
+  const bool may_try_again = client->is_accepted && client->session.state() != ClientSession::State::kOpen &&
+                             now_ns_ < client->opening->until_ns;
+  if (may_try_again) return begin_handshake_anew(client);
+  counters_.sessions_failed++;
+  end_client(client, {Code::kSessionReset, "the server closed the session: create a new one"}, false);
 }
 
 void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {

@@ -168,6 +168,7 @@ class TERN_API EndpointCore {
     size_t client_sessions = 0, server_sessions = 0;
     size_t requests_open = 0;  ///< with the application, or arriving
     size_t buffers_out = 0;    ///< of message memory, the endpoint's own excepted; the program's are among them
+    size_t arriving_bytes = 0, response_bytes = 0;  ///< of the two budgets
     uint64_t next_due_ns = UINT64_MAX;
   };
   Census census() const;
@@ -464,6 +465,7 @@ class TERN_API EndpointCore {
   [[gnu::noinline]] void hear(Server* server);
   void on_connect_request(const nexus::ControlEvent& event);
   void on_connect_result(const nexus::ControlEvent& event);
+  void on_server_left(Client* client);
   void on_peer_gone(const nexus::ControlEvent& event);
   // for tests (endpoint_check.cc)
   void check_clients() const;
