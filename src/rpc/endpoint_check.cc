@@ -203,6 +203,7 @@ void EndpointCore::check_shares() const {
       servers++;
       uses++;
     }
+    CHECK(run->server_sessions, ==, uses);
     for (const Client* client = run->clients.first(); client != nullptr; client = run->clients.after(client)) {
       CHECK(client->run == run && !client->is_dead, ==, true);
       clients++;

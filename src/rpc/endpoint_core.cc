@@ -516,6 +516,7 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   server->peer = *peer;
   server->run = run;
   run->servers.add_last(server);
+  run->server_sessions++;
   run->host->server_sessions++;
   begin_without_path(server);
 
@@ -541,6 +542,7 @@ void EndpointCore::end_server(Server* server, bool tell_peer) {
   if (server->is_pathless) end_without_path(server);
   Run* run = std::exchange(server->run, nullptr);
   run->servers.remove(server);
+  run->server_sessions--;
   run->host->server_sessions--;
   peers_.leave(run);
   credits_.set_long_requests(server_pools_.assemblies.taken());

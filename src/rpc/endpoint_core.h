@@ -448,7 +448,8 @@ class TERN_API EndpointCore {
   bool give_up_one_response();
   void note_news(Server* server, const wire::Header& header, bool is_part);
   wire::Refusal refusal_of_session(const nexus::PeerNexus& peer);
-  bool give_up_pathless(const Host* host);
+  bool make_room_for_session(const Run* run, const Host* host);
+  void give_up_pathless(Server* server);
   void begin_without_path(Server* server);
   void end_without_path(Server* server) {
     pathless_.remove(server);

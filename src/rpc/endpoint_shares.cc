@@ -14,6 +14,8 @@ namespace {
 /// From the handshake to the proof of the path. It takes some round trips, of which the slowest on Earth is below a
 /// second, and clients try for 2 s if nothing else is said.
 constexpr uint64_t kPathLimitNs = 5'000'000'000;
+/// So old, a session without a path makes room for whoever comes: three round trips on most networks.
+constexpr uint64_t kPathGraceNs = 100'000'000;
 /// An endpoint that looks so much too late was not running: what its clients have sent meanwhile is still to be read.
 constexpr uint64_t kAbsentNs = 1'000'000'000;
 
@@ -105,21 +107,33 @@ wire::Refusal EndpointCore::refusal_of_session(const nexus::PeerNexus& peer) {
   const uint32_t most = options_.server_sessions_max;
   const uint32_t wanted = options_.server_sessions_per_peer_max;
   const uint32_t share = wanted != 0 ? wanted : std::clamp(most / 2, kShareMin, kShareMax);
+  const Run* run = peers_.find_run(peer.boot_id);
   const Host* host = peers_.find_host(peer.address);
-  if (host != nullptr && host->server_sessions >= share && !give_up_pathless(host)) {
+  if (host != nullptr && host->server_sessions >= share && !make_room_for_session(run, host)) {
     return wire::Refusal::kEndpointShare;
   }
-  if (servers_.size() >= most && !give_up_pathless(nullptr)) return wire::Refusal::kNoCapacity;
+  // Looked up again: the run may have ended with its last session.
+  if (servers_.size() >= most && !make_room_for_session(peers_.find_run(peer.boot_id), nullptr)) {
+    return wire::Refusal::kNoCapacity;
+  }
   return wire::Refusal::kNone;
 }
 
-/// Ends the session that has been without a path for longest if it is of `host` (null: of any).
-bool EndpointCore::give_up_pathless(const Host* host) {
-  Server* server = pathless_.first();
-  if (server == nullptr || (host != nullptr && server->run->host != host)) return false;
+/// Of those without a path the oldest one ends if it is of `host` (null: of any), and old enough or of a run that would
+/// still have more sessions than `run` (null: has none yet).
+bool EndpointCore::make_room_for_session(const Run* run, const Host* host) {
+  Server* oldest = pathless_.first();
+  if (oldest == nullptr || (host != nullptr && oldest->run->host != host)) return false;
+  const uint32_t own = run != nullptr ? run->server_sessions : 0;
+  const bool is_old = now_ns_ >= oldest->path_until_ns - kPathLimitNs + kPathGraceNs;
+  if (!is_old && oldest->run->server_sessions <= own + 1) return false;
+  give_up_pathless(oldest);
+  return true;
+}
+
+void EndpointCore::give_up_pathless(Server* server) {
   counters_.sessions_without_path++;
   end_server(server, true);
-  return true;
 }
 
 void EndpointCore::begin_without_path(Server* server) {
@@ -137,7 +151,7 @@ void EndpointCore::end_pathless() {
     }
   }
   while (first != nullptr && now_ns_ >= first->path_until_ns) {
-    give_up_pathless(nullptr);
+    give_up_pathless(first);
     first = pathless_.first();
   }
   if (first != nullptr) at_latest(first->path_until_ns);

@@ -83,6 +83,7 @@ struct Run {
   Run* next_in_bucket = nullptr;
   Host* host = nullptr;
   uint32_t uses = 0;  ///< sessions, and whoever else needs it to stay
+  uint32_t server_sessions = 0;
   base::LinkedList<Client, InRun> clients;
   base::LinkedList<Server, InRun> servers;
   RunAccount accounts[kBudgets];
