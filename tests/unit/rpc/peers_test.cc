@@ -26,8 +26,8 @@ TEST(Peers, host_key_is_an_ipv4_address_or_an_ipv6_prefix) {
 
 TEST(Peers, join_and_leave_keep_a_record_as_long_as_it_is_used) {
   Peers peers(1);
-  Run* first = peers.join("10.0.0.1:1", 7);
-  Run* second = peers.join("10.0.0.1:2", 8);
+  tern::rpc::Run* first = peers.join("10.0.0.1:1", 7);
+  tern::rpc::Run* second = peers.join("10.0.0.1:2", 8);
   EXPECT_EQ(peers.join("10.0.0.1:1", 7), first);
   EXPECT_EQ(first->host, second->host);
   EXPECT_EQ(peers.find_host("10.0.0.1:3"), first->host);
@@ -43,7 +43,7 @@ TEST(Peers, join_and_leave_keep_a_record_as_long_as_it_is_used) {
 
 TEST(Peers, thousands_are_found_again) {
   Peers peers(2);
-  std::vector<Run*> runs;
+  std::vector<tern::rpc::Run*> runs;
   const auto address = [](uint64_t i) {
     return "10.0." + std::to_string(i / 256) + "." + std::to_string(i % 256) + ":1";
   };
@@ -53,21 +53,21 @@ TEST(Peers, thousands_are_found_again) {
     ASSERT_EQ(peers.find_host(address(i)), runs[i]->host);
   }
   peers.check_invariants();
-  for (Run* run : runs) peers.leave(run);
+  for (tern::rpc::Run* run : runs) peers.leave(run);
   for (uint64_t i = 0; i < 5000; i++) ASSERT_EQ(peers.find_run(i), nullptr);
 }
 
 class Claims : public testing::Test {
  protected:
-  Claim* claim(Run* run, size_t bytes, uint64_t now_ns = 0) {
+  Claim* claim(tern::rpc::Run* run, size_t bytes, uint64_t now_ns = 0) {
     return peers_.claim(kBudget, run, nullptr, 0, bytes, now_ns);
   }
   void TearDown() override { peers_.check_invariants(); }
 
   Peers peers_{3};
-  Run* hog_ = peers_.join("10.0.0.1:1", 1);
-  Run* sibling_ = peers_.join("10.0.0.1:2", 2);
-  Run* other_ = peers_.join("10.0.0.2:1", 3);
+  tern::rpc::Run* hog_ = peers_.join("10.0.0.1:1", 1);
+  tern::rpc::Run* sibling_ = peers_.join("10.0.0.1:2", 2);
+  tern::rpc::Run* other_ = peers_.join("10.0.0.2:1", 3);
 };
 
 TEST_F(Claims, first_to_go_is_the_longest_without_news_of_who_has_most) {
@@ -107,7 +107,7 @@ TEST_F(Claims, sums_hold_whatever_is_claimed_and_released) {
   std::vector<Claim*> claims;
   for (int step = 0; step < 5000; step++) {
     if (claims.empty() || random() % 2 == 0) {
-      claims.push_back(claim(std::vector<Run*>{hog_, sibling_, other_}[random() % 3], 1 + random() % 1000));
+      claims.push_back(claim(std::vector<tern::rpc::Run*>{hog_, sibling_, other_}[random() % 3], 1 + random() % 1000));
     } else {
       std::swap(claims[random() % claims.size()], claims.back());
       peers_.release(kBudget, claims.back());
