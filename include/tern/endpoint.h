@@ -59,12 +59,23 @@ enum class Wait : uint8_t {
 struct RpcOptions {
   /// Names the endpoint at its Nexus: the last part of a session URI. One endpoint per id.
   uint16_t endpoint_id = 0;
-  /// Memory for requests of more than one packet while they arrive; beyond it they are refused (kNoMemory).
+  /// Memory for requests of more than one packet while they arrive. Beyond it they are refused (kNoMemory), unless the
+  /// clients of another address (IPv4 address, or IPv6 /64), or another Nexus of the same address, would still have
+  /// more than theirs: then that one's request which has made no progress for longest gives way and fails (kNoMemory).
+  /// So does one without progress for 1 s.
   size_t receive_budget_bytes = 256u << 20;
+  /// Memory for responses of more than 1 KiB that clients have not reported as received. Beyond it the response for
+  /// which its client has not asked for longest gives way, of the address and Nexus that have most; who asks for the
+  /// rest of it gets kNoMemory. A single response may be larger. Raise it where large responses are fetched by many
+  /// clients at a time.
+  size_t response_budget_bytes = 256u << 20;
   /// Calls of one session that may wait for a free slot; beyond it enqueue_request() says kQueueFull.
   uint32_t queue_limit = 4096;
   /// Server sessions that this endpoint accepts; beyond it clients get kQueueFull.
   uint32_t server_sessions_max = 1u << 20;
+  /// Of these, those with clients of one IPv4 address, or of one IPv6 /64; beyond it clients get kQueueFull. 0: half of
+  /// server_sessions_max, but at least 64 and at most 65536. Raise it where more clients share an address.
+  uint32_t server_sessions_per_peer_max = 0;
   /// Packets that one client may have on their way to this endpoint; more wait at the client. 0: as many as the receive
   /// queue takes, and the link by which packets arrive where the transport knows it, divided by the active clients. 1
   /// to 128: always so many, for experiments and where round trips without load are longer than 25 us.

@@ -58,6 +58,7 @@ inline Status refusal_status(wire::Refusal refusal) {
       case wire::Refusal::kPeersPerAddress:
       case wire::Refusal::kSessionsPerAddress:
       case wire::Refusal::kNexusFull:
+      case wire::Refusal::kEndpointShare:
         return Code::kQueueFull;
       case wire::Refusal::kEndpointClosing:
       case wire::Refusal::kSessionClosed:

@@ -58,6 +58,7 @@ void EndpointCore::check_invariants() const {
   check_clients();
   check_servers();
   check_buffers();
+  check_shares();
 }
 
 void EndpointCore::check_clients() const {
@@ -119,7 +120,10 @@ void EndpointCore::check_clients() const {
   }
   CHECK(resting, <=, resting_.size());
   CHECK(departing, <=, departures_.size());
-  if (!ticking_.empty() || !opening_.empty()) CHECK(next_due_ns_, !=, UINT64_MAX);
+  // Whoever waits for the Nexus's answer is not looked at.
+  const auto proves_path = [](const Client* client) { return client->is_accepted; };
+  const bool is_due = !ticking_.empty() || std::any_of(opening_.begin(), opening_.end(), proves_path);
+  if (is_due) CHECK(next_due_ns_, !=, UINT64_MAX);
   const auto check_due = [this](uint64_t at_ns) {
     const uint64_t due_ns = std::max(at_ns, now_ns_);  // what is late is due now
     CHECK(next_due_ns_, <=, due_ns);
@@ -131,7 +135,7 @@ void EndpointCore::check_clients() const {
 
 void EndpointCore::check_servers() const {
   Names<Server> known;
-  size_t live = 0, assembling_bytes = 0;
+  size_t live = 0;
   servers_.for_each([&](const Server* server) {
     known.add(server);
     live++;
@@ -140,7 +144,6 @@ void EndpointCore::check_servers() const {
     for (uint32_t i = 0; i < server->session.window(); i++) {
       const ServerSlot* slot = server->session.slot(i);
       if (slot == nullptr) continue;
-      if (slot->phase == ServerSlot::Phase::kReceiving) assembling_bytes += slot->request_bytes;
       const auto* incoming = static_cast<const Incoming*>(slot->call);
       // A request that runs is with the application, and what the application has is that slot's.
       CHECK(incoming != nullptr, ==, slot->phase == ServerSlot::Phase::kRunning);
@@ -152,8 +155,6 @@ void EndpointCore::check_servers() const {
   });
   CHECK(live, ==, servers_.size());
   CHECK(live, <=, options_.server_sessions_max);
-  CHECK(assembling_bytes, ==, assembling_bytes_);
-  CHECK(assembling_bytes, <=, options_.receive_budget_bytes);
   for (const Server* server : dead_servers_) {
     known.add(server);
     CHECK(server->is_dead, ==, true);
@@ -163,6 +164,66 @@ void EndpointCore::check_servers() const {
   const auto to_send = names_of<Server>(servers_to_send_);
   check_known(to_send, known);
   for (const Server* server : known.items()) CHECK(to_send.count(server) == 1, ==, server->is_listed_to_send);
+}
+
+/// Records of peers against sessions, budgets against what is in the slots.
+void EndpointCore::check_shares() const {
+  peers_.check_invariants();
+  size_t claims[kBudgets] = {};
+  const auto check_claim = [&](Budget budget, const detail::Buffer* buffer, const Server* server, uint32_t slot,
+                               size_t bytes) {
+    const Claim* claim = claim_of(buffer);
+    CHECK(claim != nullptr, ==, true);
+    CHECK(claim->server == server && claim->run == server->run, ==, true);
+    CHECK(claim->slot, ==, slot);
+    CHECK(claim->bytes, ==, bytes);
+    claims[static_cast<size_t>(budget)]++;
+  };
+  size_t pathless = 0;
+  servers_.for_each([&](const Server* server) {
+    CHECK(peers_.find_run(server->run->key) == server->run, ==, true);
+    CHECK(server->is_pathless, ==, !server->session.is_open());
+    pathless += server->is_pathless;
+    for (uint32_t i = 0; i < server->session.window(); i++) {
+      const ServerSlot* slot = server->session.slot(i);
+      if (slot == nullptr) continue;
+      if (slot->assembly != nullptr) {
+        check_claim(Budget::kArriving, slot->assembly->buffer, server, i, slot->request_bytes);
+      }
+      if (slot->response != nullptr && slot->response->capacity_bytes > kUncountedBytes) {
+        check_claim(Budget::kResponses, slot->response, server, i, slot->response->capacity_bytes);
+      }
+    }
+  });
+  CHECK(claims[static_cast<size_t>(Budget::kArriving)], ==, peers_.claims(Budget::kArriving));
+  CHECK(claims[static_cast<size_t>(Budget::kResponses)], ==, peers_.claims(Budget::kResponses));
+  CHECK(peers_.bytes(Budget::kArriving), <=, options_.receive_budget_bytes);
+  for (const Server* server = pathless_.first(); server != nullptr; server = pathless_.after(server)) {
+    CHECK(server->is_pathless, ==, true);
+    CHECK(next_due_ns_, <=, std::max(server->path_until_ns, now_ns_));
+    pathless--;
+  }
+  CHECK(pathless, ==, 0u);
+  clients_.for_each([&](const Client* client) { CHECK(client->run != nullptr, ==, client->is_accepted); });
+  size_t servers = 0, clients = 0;
+  peers_.for_each_run([&](const Run* run) {
+    size_t uses = 0;
+    for (const Server* server = run->servers.first(); server != nullptr; server = run->servers.after(server)) {
+      CHECK(server->run == run && !server->is_dead, ==, true);
+      servers++;
+      uses++;
+    }
+    CHECK(run->server_sessions, ==, uses);
+    for (const Client* client = run->clients.first(); client != nullptr; client = run->clients.after(client)) {
+      CHECK(client->run == run && !client->is_dead, ==, true);
+      clients++;
+      uses++;
+    }
+    CHECK(run->uses, ==, uses);
+    CHECK(run->host->server_sessions, <=, servers_.size());
+  });
+  CHECK(servers, ==, servers_.size());
+  CHECK(clients, <=, clients_.size());
 }
 
 /// Each message buffer that the endpoint has is in use, of its arenas, and in one place only.
@@ -228,6 +289,8 @@ EndpointCore::Census EndpointCore::census() const {
   });
   census.buffers_out = arena_.buffers_out() + (&received_ != &arena_ ? received_.buffers_out() : 0);
   if (path_buffer_ != nullptr) census.buffers_out--;
+  census.arriving_bytes = peers_.bytes(Budget::kArriving);
+  census.response_bytes = peers_.bytes(Budget::kResponses);
   census.next_due_ns = next_due_ns_;
   return census;
 }

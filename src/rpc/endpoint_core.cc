@@ -91,7 +91,8 @@ EndpointCore::EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, memory
           [this] { owner_.store(nullptr, std::memory_order_relaxed); }),
       options_(options),
       rto_ns_min_(rto_ns_min),
-      default_control_(default_control) {}
+      default_control_(default_control),
+      peers_(nexus.environment().random()) {}
 
 EndpointCore::~EndpointCore() {
   if (spare_ != nullptr) mailbox_->give_incoming(spare_);
@@ -294,7 +295,6 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
     counters_.sessions_failed++;
     return end_client(client, event.status, false);
   }
-  client->peer_boot_id = event.peer.boot_id;
   client->is_accepted = true;
   auto refuse = [&](Status status) {
     counters_.sessions_failed++;
@@ -304,6 +304,9 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
       terms.window < 1 || terms.window > client->session.window() || terms.credits < 1) {
     return refuse({Code::kRefused, "the server's terms are outside of what this version asked for"});
   }
+  Run* run = peers_.join(event.peer.address.view(), event.peer.boot_id);
+  if (run == nullptr) return refuse({Code::kNoMemory, "no memory for another session"});
+  join_run(client, run);
   auto peer = connect_peer(terms.address, host_of(event.peer.address.view()));
   if (!peer.ok()) return refuse(peer.status());
   client->peer = *peer;
@@ -369,6 +372,7 @@ void EndpointCore::begin_handshake_anew(Client* client) {
   disconnect_peer(client->peer);
   client->has_peer = false;
   client->is_accepted = false;
+  leave_run(client);
   opening.patience_ns *= 2;
   opening.asked_at_ns = now_ns_;
   RandomNumbers random(nexus_.environment());
@@ -413,6 +417,7 @@ void EndpointCore::retire_client(Client* client, Status status, bool tell_peer) 
   client->is_dead = true;
   client->end_status = status;
   clients_.retire(key, now_ns_);
+  if (client->run != nullptr) leave_run(client);
   if (!client->is_accepted) {
     nexus_.forget(port_, key);
   } else if (tell_peer) {
@@ -588,7 +593,7 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
     return refuse(wire::Refusal::kMtuMismatch);
   }
   if (wish.window < 1 || wish.window > wire::kSlotsMax) return refuse(wire::Refusal::kOther);
-  if (servers_.size() >= options_.server_sessions_max) return refuse(wire::Refusal::kNoCapacity);
+  if (const auto refusal = refusal_of_session(event.peer); refusal != wire::Refusal::kNone) return refuse(refusal);
   RandomNumbers random(nexus_.environment());
   session::ServerTerms terms;
   terms.first_request_count = random() >> wire::kSlotBits;
@@ -598,9 +603,11 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
   uint32_t key;
   const bool has_key = servers_.draw(now_ns_, random, &key);
   if (random.has_failed()) return refuse(wire::Refusal::kOther);
-  if (!has_key) return refuse(wire::Refusal::kNoMemory);
+  Run* run = has_key ? peers_.join(event.peer.address.view(), event.peer.boot_id) : nullptr;
+  if (run == nullptr) return refuse(wire::Refusal::kNoMemory);
   auto peer = connect_peer(wish.address, host_of(event.peer.address.view()));
   if (!peer.ok()) {
+    peers_.leave(run);
     switch (peer.status().code()) {
       case Code::kNoMemory:
         return refuse(wire::Refusal::kNoMemory);
@@ -621,12 +628,17 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
       server != nullptr && servers_to_send_.make_room(servers) && base::try_reserve(dead_servers_, servers);
   if (!has_memory) {
     if (server != nullptr) server_pool_.give(server);
+    peers_.leave(run);
     disconnect_peer(*peer);
     return refuse(wire::Refusal::kNoMemory);
   }
   servers_.put(key, server);
   server->peer = *peer;
-  server->peer_boot_id = event.peer.boot_id;
+  server->run = run;
+  run->servers.add_last(server);
+  run->server_sessions++;
+  run->host->server_sessions++;
+  begin_without_path(server);
 
   nexus::SessionTerms answer;
   answer.transport = port_.transport;
@@ -645,8 +657,14 @@ void EndpointCore::end_server(Server* server, bool tell_peer) {
   if (server->is_dead) return;
   server->is_dead = true;
   servers_.retire(server->session.local_key(), now_ns_);
-  Offers offers(*this);
+  Offers offers(*this, server);
   server->session.end_all(offers);
+  if (server->is_pathless) end_without_path(server);
+  Run* run = std::exchange(server->run, nullptr);
+  run->servers.remove(server);
+  run->server_sessions--;
+  run->host->server_sessions--;
+  peers_.leave(run);
   credits_.set_long_requests(server_pools_.assemblies.taken());
   if (tell_peer) {
     nexus_.disconnect(port_, server->session.local_key(), false);
@@ -718,10 +736,7 @@ void EndpointCore::read_control_events() {
         break;
       case Kind::kDisconnected:
         if (event.is_client_side) {
-          if (Client* client = clients_.find(event.local_key); client != nullptr) {
-            counters_.sessions_failed++;
-            end_client(client, {Code::kSessionReset, "the server closed the session: create a new one"}, false);
-          }
+          if (Client* client = clients_.find(event.local_key); client != nullptr) on_server_left(client);
         } else if (Server* server = servers_.find(event.local_key); server != nullptr) {
           end_server(server, false);
         }
@@ -747,19 +762,28 @@ void EndpointCore::read_control_events() {
   }
 }
 
+/// A session whose path is not proved yet had to make room for others (clause 7.8.2): its client may ask for another.
+void EndpointCore::on_server_left(Client* client) {
+  const bool may_try_again = client->is_accepted && client->session.state() != ClientSession::State::kOpen &&
+                             now_ns_ < client->opening->until_ns;
+  if (may_try_again) return begin_handshake_anew(client);
+  counters_.sessions_failed++;
+  end_client(client, {Code::kSessionReset, "the server closed the session: create a new one"}, false);
+}
+
 void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
-  size_t sessions = 0;
-  servers_.for_each([&](Server* server) {
-    if (server->peer_boot_id != event.peer.boot_id) return;
-    sessions++;
+  Run* run = peers_.find_run(event.peer.boot_id);
+  if (run == nullptr) return;
+  peers_.join(run);  // it stays until the last of its sessions has ended
+  while (Server* server = run->servers.first()) {
+    counters_.sessions_failed++;
     end_server(server, false);
-  });
-  clients_.for_each([&](Client* client) {
-    if (!client->is_accepted || client->peer_boot_id != event.peer.boot_id) return;
-    sessions++;
+  }
+  while (Client* client = run->clients.first()) {
+    counters_.sessions_failed++;
     retire_client(client, event.status, false);
-  });
-  counters_.sessions_failed += sessions;
+  }
+  peers_.leave(run);
   end_calls_of_dead();
 }
 
@@ -767,17 +791,15 @@ void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
 /// later than the last question's is news.
 void EndpointCore::on_ask_life(const nexus::ControlEvent& event) {
   if (credits_.epoch() != life_epoch_) life_epoch_before_ = std::exchange(life_epoch_, credits_.epoch());
+  const Run* run = peers_.find_run(event.peer.boot_id);
+  if (run == nullptr) return;
   uint64_t heard_ns = 0;
-  clients_.for_each([&](Client* client) {
-    if (client->is_accepted && client->peer_boot_id == event.peer.boot_id) {
-      heard_ns = std::max(heard_ns, client->session.last_answer_ns());
-    }
-  });
-  servers_.for_each([&](Server* server) {
-    if (server->peer_boot_id == event.peer.boot_id && server->session.heard_epoch > life_epoch_before_) {
-      heard_ns = now_ns_;
-    }
-  });
+  for (const Client* client = run->clients.first(); client != nullptr; client = run->clients.after(client)) {
+    heard_ns = std::max(heard_ns, client->session.last_answer_ns());
+  }
+  for (const Server* server = run->servers.first(); server != nullptr; server = run->servers.after(server)) {
+    if (server->session.heard_epoch > life_epoch_before_) heard_ns = now_ns_;
+  }
   if (heard_ns > event.since_ns) nexus::EndpointPort::note_life(event, heard_ns);
 }
 
@@ -795,6 +817,7 @@ void EndpointCore::run_due() {
   ending_.erase(ending_.begin(), ending_.begin() + static_cast<ptrdiff_t>(count));
   if (now_ns_ < next_due_ns_) return;
   next_due_ns_ = UINT64_MAX;
+  end_pathless();
 
   // Those that they add have their turn in the next iteration, or one without delay would keep the loop for ever.
   const uint64_t added_from_here = timer_sequence_;

@@ -21,6 +21,7 @@
 #include "nexus/control.h"
 #include "nexus/nexus_core.h"
 #include "rpc/mailbox.h"
+#include "rpc/peers.h"
 #include "session/client_session.h"
 #include "session/credit_policy.h"
 #include "session/server_session.h"
@@ -74,10 +75,11 @@ struct alignas(64) Client {
   uint64_t rest_until_ns = 0;                     ///< is_resting
   uint64_t peer_lost_ns = 0;         ///< since when the transport knows the peer to be gone; 0: it does not
   std::unique_ptr<Opening> opening;  ///< null: open
-  uint64_t peer_boot_id = 0;         ///< nexus::PeerNexus
   Status end_status;                 ///< is_dead: of the calls that it had
-  bool is_ending = false;            ///< in ending_
   uint8_t slots = 0;                 ///< that it may have; of slots_max_
+  Run* run = nullptr;                ///< is_accepted, and not dead
+  base::ListLinks<Client> in_run;
+  bool is_ending = false;  ///< in ending_
 };
 
 /// The server end of a session, laid out likewise: two lines.
@@ -87,9 +89,27 @@ struct alignas(64) Server {
   transport::PeerId peer = 0;
   bool is_listed_to_send = false;
   bool is_dead = false;
-  uint64_t peer_boot_id = 0;  ///< nexus::PeerNexus
+  Run* run = nullptr;  ///< until it is dead
   session::ServerSession session;
+  base::ListLinks<Server> in_run;
+  base::ListLinks<Server> in_pathless;
+  uint64_t path_until_ns = 0;  ///< without a path, it ends then
+  bool is_pathless = false;    ///< in EndpointCore::pathless_
+
+  struct Pathless {
+    static base::ListLinks<Server>& of(Server& server) { return server.in_pathless; }
+    static const base::ListLinks<Server>& of(const Server& server) { return server.in_pathless; }
+  };
 };
+
+/// A response's memory counts against the budget, and has a Claim, where it has more bytes than this: what one packet
+/// has on most networks. What is smaller is limited by the number of sessions.
+inline constexpr uint32_t kUncountedBytes = 1024;
+/// The claim of a buffer that counts against a budget is where its owner may note what he likes.
+inline Claim* claim_of(const detail::Buffer* buffer) { return static_cast<Claim*>(static_cast<void*>(buffer->next)); }
+inline void set_claim(detail::Buffer* buffer, Claim* claim) {
+  buffer->next = static_cast<detail::Buffer*>(static_cast<void*>(claim));
+}
 
 /// Sessions that have something to send, each at most once. Room for all of them is made when they are made, so that
 /// adding one is a store.
@@ -155,6 +175,7 @@ class TERN_API EndpointCore {
     size_t client_sessions = 0, server_sessions = 0;
     size_t requests_open = 0;  ///< with the application, or arriving
     size_t buffers_out = 0;    ///< of message memory, the endpoint's own excepted; the program's are among them
+    size_t arriving_bytes = 0, response_bytes = 0;  ///< of the two budgets
     uint64_t next_due_ns = UINT64_MAX;
   };
   Census census() const;
@@ -403,16 +424,18 @@ class TERN_API EndpointCore {
   /// What a server session gets of the endpoint while it takes a packet.
   class Offers final : public session::ServerOffers {
    public:
-    explicit Offers(EndpointCore& core) : core_(core) {}
+    Offers(EndpointCore& core, Server* server) : core_(core), server_(server) {}
     Room room_for(const wire::Header& request, bool is_long) override;
     void take_back_room(detail::Buffer* buffer, uint32_t request_bytes, bool is_long) override;
     void take_back_response(detail::Buffer* response, uint64_t ticket) override {
+      if (response->capacity_bytes > kUncountedBytes) core_.forget_claim(Budget::kResponses, response);
       core_.release_after(ticket, response);
     }
     void abandon(void* call) override;
 
    private:
     EndpointCore& core_;
+    Server* server_;
   };
   bool try_request(const wire::Header& header, const transport::Payload& payload, std::byte* room);
   bool try_response(const wire::Header& header, const transport::Payload& payload);
@@ -440,8 +463,28 @@ class TERN_API EndpointCore {
   void fail_request(Server* server, session::ServerSlot* slot, wire::FailureCode code, uint16_t app_code);
   void keep(Incoming* incoming);
   [[gnu::noinline]] void keep_if_open(Incoming* incoming);
-  /// A request of so many bytes begins to arrive, or, negative, does so no more.
-  void change_assembling(int64_t bytes) { assembling_bytes_ += static_cast<size_t>(bytes); }
+  // shares (endpoint_shares.cc)
+  void forget_claim(Budget budget, detail::Buffer* buffer);
+  /// The slot's response buffer, which counts no more.
+  detail::Buffer* take_response(session::ServerSlot* slot) {
+    if (slot->response->capacity_bytes > kUncountedBytes) forget_claim(Budget::kResponses, slot->response);
+    return std::exchange(slot->response, nullptr);
+  }
+  bool make_room_for_arriving(const Server* server, size_t bytes);
+  [[gnu::noinline]] void count_response(Server* server, session::ServerSlot* slot);
+  bool give_up_one_response();
+  void note_news(Server* server, const wire::Header& header, bool is_part);
+  wire::Refusal refusal_of_session(const nexus::PeerNexus& peer);
+  bool make_room_for_session(const Run* run, const Host* host);
+  void give_up_pathless(Server* server);
+  void begin_without_path(Server* server);
+  void end_without_path(Server* server) {
+    pathless_.remove(server);
+    server->is_pathless = false;
+  }
+  void end_pathless();
+  void join_run(Client* client, Run* run);
+  void leave_run(Client* client);
   void end_server(Server* server, bool tell_peer);
   void release_after(uint64_t ticket, detail::Buffer* buffer);
   /// What is no answer to a call: the session takes no part in the credits for it.
@@ -451,11 +494,13 @@ class TERN_API EndpointCore {
   void on_connect_request(const nexus::ControlEvent& event);
   void on_connect_result(const nexus::ControlEvent& event);
   void on_ask_life(const nexus::ControlEvent& event);
+  void on_server_left(Client* client);
   void on_peer_gone(const nexus::ControlEvent& event);
   // for tests (endpoint_check.cc)
   void check_clients() const;
   void check_servers() const;
   void check_buffers() const;
+  void check_shares() const;
 
   session::ClientPools client_pools_;
   session::ServerPools server_pools_;
@@ -487,7 +532,8 @@ class TERN_API EndpointCore {
   std::vector<Client*> dead_clients_;
   std::vector<Server*> dead_servers_;
   std::vector<detail::InlineFunction<>> posts_;  ///< scratch of read_mail()
-  size_t assembling_bytes_ = 0;                  ///< of the receive budget
+  Peers peers_;
+  base::LinkedList<Server, Server::Pathless> pathless_;  ///< whose path is not proved, the oldest first
 };
 
 // ---- The common case, inline: one packet each way, nothing lost, a handler that answers at once ----

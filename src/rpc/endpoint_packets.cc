@@ -135,11 +135,13 @@ void EndpointCore::on_client_packet(const wire::Header& header, const transport:
     counters_.dropped_unknown_session++;
     return;
   }
-  Offers offers(*this);
+  Offers offers(*this, server);
   const session::ServerVerdict verdict = server->session.on_packet(header, payload, now_ns_, offers);
   if (verdict.drop != Drop::kNone) [[unlikely]]
     count_drop(verdict.drop);
-  if (verdict.was_assembled) change_assembling(-static_cast<int64_t>(verdict.started->request_bytes));
+  if (verdict.was_assembled) forget_claim(Budget::kArriving, verdict.message);
+  if (verdict.drop == Drop::kNone) note_news(server, header, verdict.is_part);
+  if (server->is_pathless && server->session.is_open()) end_without_path(server);
   if (verdict.is_part) credits_.hear_long(server->session.heard_long_epoch());
   credits_.set_long_requests(server_pools_.assemblies.taken());
   if (verdict.started != nullptr) {
@@ -166,17 +168,21 @@ session::ServerOffers::Room EndpointCore::Offers::room_for(const wire::Header& r
   if (const Refusal why = core_.refusal_of(request.request_type(), bytes); why.counter != nullptr) {
     return refuse(*why.counter, why.code);
   }
-  const size_t budget = core_.options_.receive_budget_bytes;
-  const bool is_beyond = is_long && bytes > budget - std::min(core_.assembling_bytes_, budget);
+  const bool is_beyond = is_long && !core_.make_room_for_arriving(server_, bytes);
   detail::Buffer* buffer = is_beyond ? nullptr : core_.received_.alloc(bytes);
+  if (buffer != nullptr && is_long) {
+    const uint32_t slot = request.request_number() & (wire::kSlotsMax - 1);
+    Claim* claim = core_.peers_.claim(Budget::kArriving, server_->run, server_, slot, bytes, core_.now_ns_);
+    if (claim == nullptr) detail::release_buffer(std::exchange(buffer, nullptr));
+    if (claim != nullptr) set_claim(buffer, claim);
+  }
   if (buffer == nullptr) return refuse(counters.refused_no_memory, wire::FailureCode::kNoMemory);
-  if (is_long) core_.change_assembling(static_cast<int64_t>(bytes));
   return {buffer, {}};
 }
 
-void EndpointCore::Offers::take_back_room(detail::Buffer* buffer, uint32_t request_bytes, bool is_long) {
+void EndpointCore::Offers::take_back_room(detail::Buffer* buffer, uint32_t, bool is_long) {
+  if (is_long) core_.forget_claim(Budget::kArriving, buffer);
   detail::release_buffer(buffer);
-  if (is_long) core_.change_assembling(-static_cast<int64_t>(request_bytes));
 }
 
 void EndpointCore::Offers::abandon(void* call) {
@@ -314,7 +320,7 @@ detail::Buffer* EndpointCore::take_room(Incoming* incoming) {
   if (incoming->server == nullptr || slot->response == nullptr || slot->response_ticket > released_) return nullptr;
   incoming->room = nullptr;
   slot->response->revoke_lease();
-  return std::exchange(slot->response, nullptr);
+  return take_response(slot);
 }
 
 /// Any answer of a request, in the owner's thread.
@@ -322,10 +328,11 @@ void EndpointCore::on_answered(Incoming* incoming) {
   Server* server = incoming->server;
   if (server == nullptr) return mailbox_->give_incoming(incoming);
   ServerSlot* slot = incoming->slot;
-  if (incoming->answer != Incoming::Answer::kResponse) {
+  const bool is_response = incoming->answer == Incoming::Answer::kResponse;
+  if (!is_response) {
     server->session.fail(slot, incoming->failure, incoming->app_code);
   } else {
-    if (slot->response != nullptr) release_after(slot->response_ticket, slot->response);
+    if (slot->response != nullptr) release_after(slot->response_ticket, take_response(slot));
     slot->response = std::exchange(incoming->response, nullptr);
     slot->response_ticket = 0;
     slot->response_bytes = slot->response->length_bytes;
@@ -337,6 +344,8 @@ void EndpointCore::on_answered(Incoming* incoming) {
     unbind(incoming);
   }
   list_to_send(server);
+  if (is_response && slot->response->capacity_bytes > kUncountedBytes) [[unlikely]]
+    count_response(server, slot);
 }
 
 void EndpointCore::list_to_send_quietly(Server* server) {

@@ -42,7 +42,8 @@ Status failure_status(wire::FailureCode code) {
     case wire::FailureCode::kTooLarge:
       return {Code::kTooLarge, "the request is above the handler's max_request_bytes"};
     case wire::FailureCode::kNoMemory:
-      return {Code::kNoMemory, "the server's receive_budget_bytes or memory is used up; try again later"};
+      return {Code::kNoMemory,
+              "the server's receive_budget_bytes, response_budget_bytes or memory is used up; try again later"};
     case wire::FailureCode::kDeadline:
       return {Code::kDeadline, "the deadline had passed before the handler could run"};
     case wire::FailureCode::kOverloaded:

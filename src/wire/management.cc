@@ -203,6 +203,9 @@ const char* refusal_text(Refusal refusal) {
     case Refusal::kOtherUser:
       return "the server's endpoint belongs to another user and takes no peers of others over shared memory: run both "
              "sides as one user, or set Shm::Options::allow_other_users on both";
+    case Refusal::kEndpointShare:
+      return "this host has all the sessions that one address may have with the endpoint; raise "
+             "RpcOptions::server_sessions_per_peer_max there";
   }
   return "";
 }

@@ -57,8 +57,9 @@ enum class Refusal : uint8_t {
   kSessionsPerAddress = 12,
   kNexusFull = 13,
   kOtherUser = 14,
+  kEndpointShare = 15,
 };
-inline constexpr uint8_t kRefusals = 15;
+inline constexpr uint8_t kRefusals = 16;
 /// The rule and the remedy, static. "" for kNone.
 const char* refusal_text(Refusal refusal);
 /// Of kNoCommonVersion, with both sides' highest versions in it, static.

@@ -1,0 +1,215 @@
+// What an endpoint knows of its peers across their sessions: which sessions end with a Nexus that dies, and what each
+// host has of what all share (docs/protocol.md, 5.7). Owner thread only. Does no I/O; time is an argument.
+//
+// A host is an IPv4 address or an IPv6 /64: whoever has one address there has as many as he likes. A run is one run of
+// a Nexus; several processes of a host are several runs. Fairness is between hosts first, then between the runs of a
+// host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "base/linked_list.h"
+#include "base/pool.h"
+
+namespace tern::rpc {
+
+struct Client;
+struct Server;
+struct Run;
+
+/// Part of a budget: one message of a server session.
+struct Claim {
+  Server* server;
+  Run* run;
+  uint32_t slot;  ///< its index
+  size_t bytes;
+  uint64_t news_ns;  ///< the last progress that was noted
+  base::ListLinks<Claim> links = {};
+
+  struct InRun {
+    static base::ListLinks<Claim>& of(Claim& claim) { return claim.links; }
+    static const base::ListLinks<Claim>& of(const Claim& claim) { return claim.links; }
+  };
+};
+
+/// What one host, or one run, has of a budget.
+template <class Owner>
+struct Account {
+  size_t bytes = 0;
+  base::HeapLinks<Owner> links = {};  ///< among the others that have something
+};
+
+/// What a run has of the budgets.
+struct RunAccount : Account<RunAccount> {
+  base::LinkedList<Claim, Claim::InRun> claims;  ///< the longest without news first
+};
+
+template <class T>
+struct BySize {
+  static base::HeapLinks<T>& of(T& account) { return account.links; }
+  static size_t size(const T& account) { return account.bytes; }
+};
+
+struct HostAccount : Account<HostAccount> {
+  base::MaxHeap<RunAccount, BySize<RunAccount>> runs;  ///< those that have something
+};
+
+/// The two budgets of an endpoint.
+enum class Budget : uint8_t {
+  kArriving,   ///< long requests while they arrive: RpcOptions::receive_budget_bytes
+  kResponses,  ///< memory of responses in the slots of sessions: RpcOptions::response_budget_bytes
+};
+inline constexpr size_t kBudgets = 2;
+
+/// Of one address.
+struct Host {
+  uint64_t key;
+  Host* next_in_bucket = nullptr;
+  uint32_t runs = 0;
+  uint32_t server_sessions = 0;
+  HostAccount accounts[kBudgets];
+};
+
+/// Of one Nexus.
+struct Run {
+  /// Both kinds of sessions name their links alike.
+  struct InRun {
+    static auto& of(auto& session) { return session.in_run; }
+  };
+  uint64_t key;  ///< nexus::PeerNexus::boot_id
+  Run* next_in_bucket = nullptr;
+  Host* host = nullptr;
+  uint32_t uses = 0;  ///< sessions, and whoever else needs it to stay
+  uint32_t server_sessions = 0;
+  base::LinkedList<Client, InRun> clients;
+  base::LinkedList<Server, InRun> servers;
+  RunAccount accounts[kBudgets];
+};
+
+/// Hash table of things with a `key` and a `next_in_bucket`, which it does not own. Allocates without throwing: where
+/// it cannot grow, it becomes slower.
+template <class T>
+class Buckets {
+ public:
+  /// `salt`: strangers may choose keys, and must not be able to choose buckets.
+  explicit Buckets(uint64_t salt) : salt_(salt) {}
+  T* find(uint64_t key) const {
+    T* item = *bucket_of(key);
+    while (item != nullptr && item->key != key) item = item->next_in_bucket;
+    return item;
+  }
+  void add(T* item) {
+    if (++size_ > count_) grow();
+    T** bucket = bucket_of(item->key);
+    item->next_in_bucket = *bucket;
+    *bucket = item;
+  }
+  void remove(T* item) {
+    T** at = bucket_of(item->key);
+    while (*at != item) at = &(*at)->next_in_bucket;
+    *at = item->next_in_bucket;
+    size_--;
+  }
+  size_t size() const { return size_; }
+  template <class F>
+  void for_each(F&& f) const {
+    for (size_t i = 0; i < count_; i++) {
+      for (T* item = buckets()[i]; item != nullptr; item = item->next_in_bucket) f(item);
+    }
+  }
+
+ private:
+  T** buckets() const { return owned_ != nullptr ? owned_.get() : &first_; }
+  T** bucket_of(uint64_t key) const {
+    key = (key ^ salt_) * 0x9e3779b97f4a7c15u;
+    key = (key ^ key >> 32) * 0xd6e8feb86659fd93u;
+    return &buckets()[(key ^ key >> 32) & (count_ - 1)];
+  }
+  void grow() {
+    const size_t before = count_;
+    std::unique_ptr<T*[]> larger(new (std::nothrow) T*[2 * before]());
+    if (larger == nullptr) return;
+    std::unique_ptr<T*[]> smaller = std::exchange(owned_, std::move(larger));
+    T* const only = std::exchange(first_, nullptr);
+    count_ = 2 * before;
+    for (size_t i = 0; i < before; i++) {
+      T* item = smaller != nullptr ? smaller[i] : only;
+      while (item != nullptr) {
+        T* next = item->next_in_bucket;
+        T** bucket = bucket_of(item->key);
+        item->next_in_bucket = *bucket;
+        *bucket = item;
+        item = next;
+      }
+    }
+  }
+
+  const uint64_t salt_;
+  mutable T* first_ = nullptr;   ///< the only bucket, until there are more
+  std::unique_ptr<T*[]> owned_;  ///< null: one bucket
+  size_t count_ = 1;             ///< a power of two
+  size_t size_ = 0;
+};
+
+class Peers {
+ public:
+  /// A request without progress for so long gives way to others of its own run, too: longer than honest clients need to
+  /// send a lost packet again.
+  static constexpr uint64_t kStalledNs = 1'000'000'000;
+
+  explicit Peers(uint64_t salt) : hosts_(salt), runs_(salt) {}
+
+  /// The key of the host in "HOST:PORT", numeric: an IPv4 address, the first 64 bits of an IPv6 address, or a hash of
+  /// other text.
+  static uint64_t host_key(std::string_view address);
+
+  /// The record of a run, which stays until it is left as often. Null: no memory.
+  Run* join(std::string_view address, uint64_t boot_id);
+  void join(Run* run) { run->uses++; }
+  void leave(Run* run);
+  Run* find_run(uint64_t boot_id) const { return runs_.find(boot_id); }
+  const Host* find_host(std::string_view address) const { return hosts_.find(host_key(address)); }
+  template <class F>
+  void for_each_run(F&& f) const {
+    runs_.for_each(f);
+  }
+
+  size_t bytes(Budget budget) const { return totals_[index_of(budget)].bytes; }
+  size_t claims(Budget budget) const { return totals_[index_of(budget)].claims; }
+  /// Takes a part of a budget for a message of `run`, as the newest. Null: no memory.
+  Claim* claim(Budget budget, Run* run, Server* server, uint32_t slot, size_t bytes, uint64_t now_ns);
+  void release(Budget budget, Claim* claim);
+  /// It has made progress.
+  static void note_news(Budget budget, Claim* claim, uint64_t now_ns) {
+    claim->news_ns = now_ns;
+    claim->run->accounts[index_of(budget)].claims.move_last(claim);
+  }
+  /// Of the host that has most, of its run that has most, the longest without news. Null: there are no claims.
+  Claim* first_to_go(Budget budget) const;
+  /// The claim that gives way to one of `bytes` for `run`; null: none has to.
+  Claim* first_to_go_for(Budget budget, const Run* run, size_t bytes, uint64_t now_ns) const;
+
+  /// CHECKs totals against parts.
+  void check_invariants() const;
+
+ private:
+  struct Total {
+    size_t bytes = 0;
+    size_t claims = 0;
+    base::MaxHeap<HostAccount, BySize<HostAccount>> hosts;  ///< those that have something
+  };
+  static constexpr size_t index_of(Budget budget) { return static_cast<size_t>(budget); }
+  void change(Budget budget, Run* run, size_t added, size_t removed);
+
+  base::Pool<Host> host_pool_;
+  base::Pool<Run> run_pool_;
+  base::Pool<Claim> claim_pool_;
+  Buckets<Host> hosts_;
+  Buckets<Run> runs_;
+  Total totals_[kBudgets];
+};
+
+}  // namespace tern::rpc

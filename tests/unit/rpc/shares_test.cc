@@ -1,0 +1,364 @@
+// What one client may have of a server beside others: the receive budget, the memory of responses, sessions, credits.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "unit/rpc/virtual_world.h"
+
+namespace tern::rpc_test {
+namespace {
+
+constexpr uint16_t kPut = 1;         ///< answered with nothing
+constexpr uint16_t kFetch = 2;       ///< answered with kLongBytes, in room of the library
+constexpr uint16_t kFetchOwned = 3;  ///< likewise, in a MsgBuf
+constexpr uint16_t kEcho = 4;
+constexpr size_t kLongBytes = 40 * 512;
+constexpr size_t kBudgetBytes = 12 * kLongBytes;
+
+/// Only the first packet of a request leaves.
+bool lets_first_packets_pass(const wire::Header& header, size_t) {
+  return header.kind() != wire::Kind::kRequest || (header.flags() & wire::kFirst) != 0;
+}
+/// Nothing of a response is asked for.
+bool never_reads_on(const wire::Header& header, size_t) {
+  return header.kind() != wire::Kind::kRfr && header.kind() != wire::Kind::kReport;
+}
+bool never_probes_a_path(const wire::Header& header, size_t) { return header.kind() != wire::Kind::kPathProbe; }
+
+class Shares : public VirtualWorld {
+ protected:
+  ~Shares() override { hosts_.clear(); }  // which ends calls
+
+  void make_server(RpcOptions options = {}, Filter filter = {}) {
+    auto& rpc = *add("10.0.0.1:1", options, std::move(filter)).rpc;
+    ASSERT_TRUE(rpc.on_request(kPut, [](Request request) { request.respond(); }).ok());
+    ASSERT_TRUE(rpc.on_request(kFetch,
+                               [](Request request) {
+                                 ASSERT_TRUE(request.response(kLongBytes).ok());
+                                 request.respond();
+                               })
+                    .ok());
+    ASSERT_TRUE(
+        rpc.on_request(kFetchOwned, [&rpc](Request request) { request.respond(rpc.alloc_msgbuf(kLongBytes)); }).ok());
+    ASSERT_TRUE(rpc.on_request(kEcho,
+                               [](Request request) {
+                                 auto room = request.response(request.bytes().size());
+                                 ASSERT_TRUE(room.ok());
+                                 std::copy(request.bytes().begin(), request.bytes().end(), room->begin());
+                                 request.respond();
+                               })
+                    .ok());
+  }
+  void call(VirtualHost& client, Session session, uint16_t type, size_t request_bytes, size_t room_bytes) {
+    auto started = client.rpc->enqueue_request(session, type, client.rpc->alloc_msgbuf(request_bytes),
+                                               client.rpc->alloc_msgbuf(room_bytes), [this](Completion& done) {
+                                                 last_ = done.status;
+                                                 ended_[done.status.code()]++;
+                                               });
+    ASSERT_TRUE(started.ok()) << started.status().message();
+  }
+  /// One after the other; all of them succeed.
+  void expect_calls_succeed(VirtualHost& client, Session session, uint16_t type, size_t request_bytes,
+                            size_t room_bytes, int count = 50) {
+    for (int i = 0; i < count; i++) {
+      Status status;
+      bool has_ended = false;
+      auto started =
+          client.rpc->enqueue_request(session, type, client.rpc->alloc_msgbuf(request_bytes),
+                                      client.rpc->alloc_msgbuf(room_bytes), [&status, &has_ended](Completion& done) {
+                                        status = done.status;
+                                        has_ended = true;
+                                      });
+      ASSERT_TRUE(started.ok()) << started.status().message();
+      ASSERT_TRUE(run_until([&] { return has_ended; }));
+      ASSERT_TRUE(status.ok()) << "call " << i << ": " << status.message();
+    }
+  }
+  /// A hog at `address` has sent the first packets of 32 long requests.
+  VirtualHost& add_hog(const std::string& address) {
+    VirtualHost& hog = add(address, {}, lets_first_packets_pass);
+    const Session session = open(hog, {.window = 32});
+    for (int i = 0; i < 32; i++) call(hog, session, kPut, kLongBytes, 1);
+    run_for(1'000'000);
+    return hog;
+  }
+  const EndpointCounters& counters() { return server().rpc->counters(); }
+  size_t arriving_bytes() { return server().core().census().arriving_bytes; }
+  size_t response_bytes() { return server().core().census().response_bytes; }
+
+  std::map<Code, int> ended_;
+  Status last_;
+};
+
+// ---- Requests that arrive ----
+
+TEST_F(Shares, requests_that_never_go_on_give_way_to_another_address) {
+  make_server({.receive_budget_bytes = kBudgetBytes});
+  VirtualHost& honest = add("10.0.0.2:1");
+  const Session session = open(honest);
+  add_hog("10.0.0.3:1");
+  EXPECT_GT(arriving_bytes(), kBudgetBytes - kLongBytes);
+  expect_calls_succeed(honest, session, kPut, kLongBytes, 1);
+  EXPECT_GT(counters().gave_way_arriving, 0u);
+  EXPECT_GT(ended_[Code::kNoMemory], 0) << "the hog is told";
+}
+
+TEST_F(Shares, requests_that_never_go_on_give_way_to_another_nexus_of_their_address) {
+  make_server({.receive_budget_bytes = kBudgetBytes});
+  VirtualHost& honest = add("10.0.0.3:2");
+  const Session session = open(honest);
+  add_hog("10.0.0.3:1");
+  expect_calls_succeed(honest, session, kPut, kLongBytes, 1);
+  EXPECT_GT(counters().gave_way_arriving, 0u);
+}
+
+TEST_F(Shares, requests_without_progress_for_a_second_give_way_to_their_own_nexus) {
+  make_server({.receive_budget_bytes = kBudgetBytes});
+  bool is_hog = true;
+  VirtualHost& client = add("10.0.0.3:1", {}, [&](const wire::Header& header, size_t bytes) {
+    return !is_hog || lets_first_packets_pass(header, bytes);
+  });
+  const Session stalled = open(client, {.window = 12});
+  for (int i = 0; i < 12; i++) call(client, stalled, kPut, kLongBytes, 1);
+  run_for(1'000'000);
+  EXPECT_EQ(arriving_bytes(), kBudgetBytes);
+  is_hog = false;
+  const Session session = open(client);
+  // What was lost was sent again, so that those requests go on.
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 12; }));
+  is_hog = true;
+  for (int i = 0; i < 12; i++) call(client, stalled, kPut, kLongBytes, 1);
+  run_for(2 * tern::rpc::Peers::kStalledNs, 1'000'000);
+  EXPECT_EQ(counters().gave_way_arriving, 0u);
+  // Of this request only the first packet is needed to see who gives way.
+  call(client, session, kPut, kLongBytes, 1);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kNoMemory] == 1; }));
+  EXPECT_EQ(counters().gave_way_arriving, 1u);
+  EXPECT_EQ(counters().refused_no_memory, 0u);
+}
+
+TEST_F(Shares, one_peer_alone_has_the_whole_receive_budget) {
+  make_server({.receive_budget_bytes = kBudgetBytes});
+  VirtualHost& client = add("10.0.0.2:1");
+  const Session session = open(client, {.window = 12});
+  for (int round = 0; round < 5; round++) {
+    for (int i = 0; i < 12; i++) call(client, session, kPut, kLongBytes, 1);
+    size_t most = 0;
+    ASSERT_TRUE(run_until([&] {
+      most = std::max(most, arriving_bytes());
+      return ended_[Code::kOk] == 12 * (round + 1);
+    }));
+    EXPECT_GT(most, kBudgetBytes / 2);
+  }
+  EXPECT_EQ(counters().gave_way_arriving, 0u);
+  call(client, session, kPut, kBudgetBytes + 1, 1);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kNoMemory] == 1; }));
+}
+
+TEST_F(Shares, equal_peers_do_not_take_from_each_other) {
+  make_server({.receive_budget_bytes = 2 * kLongBytes});
+  const Filter only_first = lets_first_packets_pass;
+  for (const char* address : {"10.0.0.2:1", "10.0.0.3:1"}) {
+    VirtualHost& client = add(address, {}, only_first);
+    call(client, open(client), kPut, kLongBytes, 1);
+  }
+  run_for(1'000'000);
+  VirtualHost& late = add("10.0.0.4:1");
+  const Session session = open(late);
+  call(late, session, kPut, kLongBytes, 1);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kNoMemory] == 1; }));
+  EXPECT_EQ(counters().gave_way_arriving, 0u);
+  EXPECT_EQ(counters().refused_no_memory, 1u);
+}
+
+// ---- Responses that wait ----
+
+class UnreadResponses : public Shares, public testing::WithParamInterface<uint16_t> {};
+INSTANTIATE_TEST_SUITE_P(types, UnreadResponses, testing::Values(kFetch, kFetchOwned));
+
+TEST_P(UnreadResponses, stay_within_the_budget) {
+  make_server({.response_budget_bytes = kBudgetBytes});
+  VirtualHost& honest = add("10.0.0.2:1");
+  const Session session = open(honest);
+  VirtualHost& hog = add("10.0.0.3:1", {}, never_reads_on);
+  for (int i = 0; i < 4; i++) {
+    const Session greedy = open(hog, {.window = 32});
+    for (int j = 0; j < 32; j++) call(hog, greedy, GetParam(), 1, kLongBytes);
+    run_for(1'000'000);
+    EXPECT_LE(response_bytes(), kBudgetBytes);
+    EXPECT_LE(server().core().census().buffers_out, kBudgetBytes / kLongBytes + 2);
+  }
+  EXPECT_GT(response_bytes(), kBudgetBytes / 2);
+  EXPECT_GT(counters().gave_way_response, 0u);
+  expect_calls_succeed(honest, session, GetParam(), 1, kLongBytes);
+  EXPECT_LE(response_bytes(), kBudgetBytes);
+}
+
+TEST_P(UnreadResponses, that_gave_way_are_lost_to_their_client_only) {
+  bool is_deaf = true;
+  make_server({.response_budget_bytes = kBudgetBytes});
+  VirtualHost& client = add("10.0.0.3:1", {}, [&](const wire::Header& header, size_t bytes) {
+    return !is_deaf || never_reads_on(header, bytes);
+  });
+  const Session session = open(client, {.window = 24});
+  for (int j = 0; j < 24; j++) call(client, session, GetParam(), 1, kLongBytes);
+  run_for(1'000'000);
+  is_deaf = false;
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] + ended_[Code::kNoMemory] == 24; }));
+  EXPECT_GE(ended_[Code::kOk], 6);
+  EXPECT_EQ(static_cast<uint64_t>(ended_[Code::kNoMemory]), counters().gave_way_response);
+  run_for(300'000'000, 1'000'000);  // the report
+  EXPECT_EQ(response_bytes(), 0u);
+  expect_calls_succeed(client, session, GetParam(), 1, kLongBytes);
+}
+
+TEST_F(Shares, one_response_may_be_larger_than_the_budget) {
+  make_server({.response_budget_bytes = 1000});
+  VirtualHost& client = add("10.0.0.2:1");
+  expect_calls_succeed(client, open(client), kFetch, 1, kLongBytes, 3);
+}
+
+TEST_F(Shares, memory_kept_for_the_next_response_gives_way) {
+  make_server({.response_budget_bytes = kBudgetBytes});
+  VirtualHost& honest = add("10.0.0.2:1");
+  const Session session = open(honest);
+  bool is_hog = false;
+  VirtualHost& hog = add("10.0.0.3:1", {}, [&](const wire::Header& header, size_t bytes) {
+    return header.kind() != wire::Kind::kReport && (!is_hog || lets_first_packets_pass(header, bytes));
+  });
+  const Session greedy = open(hog, {.window = 12});
+  for (int i = 0; i < 6; i++) call(hog, greedy, kFetch, 1, kLongBytes);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 6; }));
+  is_hog = true;
+  for (int i = 0; i < 6; i++) call(hog, greedy, kPut, kLongBytes, 1);
+  run_for(1'000'000);
+  EXPECT_GT(arriving_bytes(), 0u);
+  EXPECT_GT(response_bytes(), kBudgetBytes / 2) << "else this test measures nothing";
+  for (int i = 0; i < 4; i++) call(honest, session, kFetch, 1, kLongBytes);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 10; }));
+  EXPECT_EQ(counters().gave_way_response, 0u);
+  EXPECT_LE(response_bytes(), kBudgetBytes);
+}
+
+// ---- Sessions ----
+
+TEST_F(Shares, sessions_of_one_address_are_limited_together) {
+  make_server({.server_sessions_per_peer_max = 3});
+  VirtualHost& first = add("10.0.0.2:1");
+  VirtualHost& second = add("10.0.0.2:2");
+  VirtualHost& other = add("10.0.0.3:1");
+  open(first);
+  const Session last = open(first);
+  open(second);
+  call(second, begin_session(second), kPut, 1, 1);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kQueueFull] == 1; }));
+  EXPECT_NE(std::string_view(last_.message()).find("server_sessions_per_peer_max"), std::string_view::npos);
+  open(other);
+  ASSERT_TRUE(first.rpc->destroy_session(last).ok());
+  run_for(1'000'000);
+  open(second);
+}
+
+TEST_F(Shares, sessions_without_a_path_end_in_time) {
+  make_server();
+  VirtualHost& hog = add("10.0.0.3:1", {}, never_probes_a_path);
+  const Session session = begin_session(hog, {.connect_timeout = std::chrono::seconds(60)});
+  // The client begins anew, and waits longer each time, until it is longer than the server does.
+  ASSERT_TRUE(run_until([&] { return counters().sessions_without_path == 1; }, 20'000'000'000, 1'000'000));
+  EXPECT_EQ(server().core().census().server_sessions, 0u);
+  ASSERT_TRUE(run_until([&] { return server().core().census().server_sessions == 1; })) << "its client was told";
+  call(hog, session, kPut, 1, 1);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kPeerUnreachable] == 1; }, 70'000'000'000, 1'000'000));
+}
+
+TEST_F(Shares, sessions_with_a_path_stay) {
+  make_server();
+  VirtualHost& client = add("10.0.0.2:1");
+  const Session session = open(client);
+  run_for(12'000'000'000, 1'000'000);
+  EXPECT_EQ(counters().sessions_without_path, 0u);
+  expect_calls_succeed(client, session, kPut, 1, 1, 1);
+}
+
+TEST_F(Shares, sessions_without_a_path_make_room) {
+  make_server({.server_sessions_max = 100});
+  VirtualHost& honest = add("10.0.0.2:1");
+  std::vector<VirtualHost*> hogs;
+  for (int i = 3; i < 6; i++) {
+    hogs.push_back(&add("10.0.0." + std::to_string(i) + ":1", {}, never_probes_a_path));
+    for (int j = 0; j < 70; j++) begin_session(*hogs.back());
+    run_for(2'000'000);
+  }
+  EXPECT_EQ(server().core().census().server_sessions, 100u);
+  const Session session = open(honest);
+  expect_calls_succeed(honest, session, kPut, 1, 1);
+  EXPECT_GT(counters().sessions_without_path, 0u);
+}
+
+TEST_F(Shares, sessions_get_their_time_again_after_the_server_was_absent) {
+  make_server();
+  VirtualHost& client = add("10.0.0.2:1");
+  const Session session = begin_session(client, {.connect_timeout = std::chrono::seconds(60)});
+  ASSERT_TRUE(run_until([&] { return server().core().census().server_sessions == 1; }));
+  network_.now_ns += 7'000'000'000;  // nobody's loop ran
+  ASSERT_TRUE(run_until([&] { return client.rpc->is_open(session); }));
+  EXPECT_EQ(counters().sessions_without_path, 0u);
+}
+
+// ---- Deaths ----
+
+TEST_F(Shares, death_of_a_peer_ends_its_sessions_only) {
+  make_server();
+  VirtualHost& first = add("10.0.0.2:1");
+  VirtualHost& second = add("10.0.0.2:2");
+  for (int i = 0; i < 5; i++) open(first);
+  const Session other = open(second);
+  EXPECT_EQ(server().core().census().server_sessions, 6u);
+  environment_.cut_off("10.0.0.2:1");
+  ASSERT_TRUE(run_until([&] { return server().core().census().server_sessions == 1; }, 60'000'000'000, 10'000'000));
+  EXPECT_EQ(counters().sessions_failed, 5u);
+  ASSERT_TRUE(run_until([&] { return first.core().census().client_sessions == 0; }, 60'000'000'000, 10'000'000));
+  expect_calls_succeed(second, other, kPut, 1, 1, 1);
+}
+
+// ---- Credits ----
+
+TEST_F(Shares, sessions_that_only_probe_do_not_lower_the_limit_of_others) {
+  struct Known {
+    uint32_t key, number, token, request_number;
+  };
+  std::vector<Known> idle;
+  uint32_t limit_min = UINT32_MAX;
+  make_server({}, [&](const wire::Header& header, size_t) {
+    if (header.kind() == wire::Kind::kResponse) limit_min = std::min<uint32_t>(limit_min, header.credit_limit());
+    return true;
+  });
+  VirtualHost& active = add("10.0.0.2:1");
+  VirtualHost& prober = add("10.0.0.3:1", {}, [&](const wire::Header& header, size_t bytes) {
+    if (header.kind() == wire::Kind::kPathProbe && bytes != 0) {
+      idle.push_back({header.session_key(), header.number(), header.token(), header.request_number()});
+    }
+    return true;
+  });
+  for (int i = 0; i < 60; i++) open(prober);
+  ASSERT_GE(idle.size(), 60u);
+  const Session session = open(active);
+  run_for(50'000'000);  // the epochs in which they opened are over
+  auto* transport = network_.endpoints.begin()->second;
+  limit_min = UINT32_MAX;
+  for (int i = 0; i < 400; i++) {
+    for (Known& known : idle) {
+      transport->inject(wire::client_header(wire::Kind::kProbe, 0, known.key, ++known.number, known.request_number, 0,
+                                            0, known.token),
+                        {});
+    }
+    expect_calls_succeed(active, session, kEcho, 32, 32, 1);
+    for (int j = 0; j < 4; j++) turn();
+  }
+  EXPECT_EQ(limit_min, session::kCreditsMax);
+}
+
+}  // namespace
+}  // namespace tern::rpc_test
