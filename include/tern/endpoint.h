@@ -74,7 +74,7 @@ struct RpcOptions {
   /// Server sessions that this endpoint accepts; beyond it clients get kQueueFull.
   uint32_t server_sessions_max = 1u << 20;
   /// Of these, those with clients of one IPv4 address, or of one IPv6 /64; beyond it clients get kQueueFull. 0: half of
-  /// server_sessions_max, but at least 64 and at most 65536. Raise it where more clients share an address.
+  /// server_sessions_max, and at most 65536. Raise it where more clients share an address.
   uint32_t server_sessions_per_peer_max = 0;
   /// Packets that one client may have on their way to this endpoint; more wait at the client. 0: as many as the receive
   /// queue takes, and the link by which packets arrive where the transport knows it, divided by the active clients. 1

@@ -143,6 +143,7 @@ void EndpointCore::on_client_packet(const wire::Header& header, const transport:
   if (verdict.drop == Drop::kNone) note_news(server, header, verdict.is_part);
   if (server->is_pathless && server->session.is_open()) end_without_path(server);
   if (verdict.is_part) credits_.hear_long(server->session.heard_long_epoch());
+  if (verdict.has_opened) credits_.hear_opening(server->session.heard_epoch);
   credits_.set_long_requests(server_pools_.assemblies.taken());
   if (verdict.started != nullptr) {
     const std::byte* data = verdict.message != nullptr ? verdict.message->data() : payload.data;

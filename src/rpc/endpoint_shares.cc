@@ -20,7 +20,7 @@ constexpr uint64_t kPathGraceNs = 100'000'000;
 constexpr uint64_t kAbsentNs = 1'000'000'000;
 
 /// What server_sessions_per_peer_max is by default.
-constexpr uint32_t kShareMin = 64;
+constexpr uint32_t kShareMin = 1;
 constexpr uint32_t kShareMax = 65'536;
 
 }  // namespace
@@ -106,7 +106,7 @@ void EndpointCore::note_news(Server* server, const wire::Header& header, bool is
 wire::Refusal EndpointCore::refusal_of_session(const nexus::PeerNexus& peer) {
   const uint32_t most = options_.server_sessions_max;
   const uint32_t wanted = options_.server_sessions_per_peer_max;
-  const uint32_t share = wanted != 0 ? wanted : std::clamp(most / 2, kShareMin, kShareMax);
+  const uint32_t share = wanted != 0 ? wanted : std::clamp(most - most / 2, kShareMin, kShareMax);
   const Run* run = peers_.find_run(peer.boot_id);
   const Host* host = peers_.find_host(peer.address.view());
   if (host != nullptr && host->server_sessions >= share && !make_room_for_session(run, host)) {

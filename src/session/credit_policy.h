@@ -139,6 +139,11 @@ class CreditPolicy {
     if (last < queue_began_) queue_heard_++;
     if (all_.hear(last) && all_.has_grown()) update();
   }
+  /// A client has opened a session, and will have calls: counted where the downlink is shared, for one short epoch.
+  /// `last`: as of hear().
+  void hear_opening(uint64_t& last) {
+    if (terms_.downlink.bytes != 0 && all_.hear(last) && all_.has_grown()) update();
+  }
   /// A packet of a long request has come. `last`: another note.
   void hear_long(uint64_t& last) {
     long_packets_++;

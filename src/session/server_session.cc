@@ -141,7 +141,7 @@ ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t 
   due_ |= kPathReply;
   path_echo_ = static_cast<uint32_t>(number);
   path_reply_bytes_ = payload_bytes;
-  return {.is_about_a_call = is_new};  // calls follow
+  return {.has_opened = is_new};
 }
 
 bool ServerSession::is_well_formed(const wire::Header& request, uint32_t payload_bytes) const {

@@ -87,6 +87,7 @@ struct ServerVerdict {
   bool was_assembled = false;         ///< `message` does not count as arriving any more
   bool is_part = false;               ///< of a request of several packets, and was missing
   bool is_about_a_call = false;       ///< the client has a request outstanding (clause 4.5.5)
+  bool has_opened = false;            ///< the client's first proof of its path
   Drop drop = Drop::kNone;
 };
 

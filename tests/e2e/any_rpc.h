@@ -93,6 +93,8 @@ inline tern::RpcOptions rpc_options(const Settings& settings, uint16_t endpoint_
   options.queue_limit = static_cast<uint32_t>(settings.number("queue_limit", options.queue_limit));
   options.receive_budget_bytes = settings.number("receive_budget", options.receive_budget_bytes);
   options.server_sessions_max = static_cast<uint32_t>(settings.number("sessions_max", options.server_sessions_max));
+  options.server_sessions_per_peer_max =
+      static_cast<uint32_t>(settings.number("sessions_per_peer_max", options.server_sessions_per_peer_max));
   const std::string wait = settings.text("wait", "adaptive");
   options.wait = wait == "poll" ? tern::Wait::kPoll : wait == "block" ? tern::Wait::kBlock : tern::Wait::kAdaptive;
   return options;

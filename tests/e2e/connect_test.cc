@@ -43,7 +43,7 @@ TEST_P(Connect, refused_by_an_endpoint_of_another_transport) {
 }
 
 TEST_P(Connect, refused_beyond_the_servers_limit) {
-  Peer server(settings().with("sessions_max", 2));
+  Peer server(settings().with("sessions_max", 2).with("sessions_per_peer_max", 2));
   Caller caller(settings());
   const tern::Session first = caller.open(server.uri());
   caller.open(server.uri());
