@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """Bad use of the benchmarks: one sentence on standard error, nothing on standard output, an exit code that is not zero,
 and all that soon. Every program under microbench/ of the build directory, with every flag that it says it has.
 Usage: bad_use_test.py BUILD_DIR
@@ -31,8 +31,8 @@ def flags_of(program):
     help_text = subprocess.run([program, '--helpxml'], capture_output=True, text=True, timeout=SECONDS_MAX).stdout
     flags = xml.etree.ElementTree.fromstring(help_text).iter('flag')
     return {flag.findtext('name'): flag.findtext('type') for flag in flags
-            if '/microbench/' in flag.findtext('file') or '/apps/' in flag.findtext('file')
-}
+            if '/microbench/' in flag.findtext('file') or '/apps/' in flag.findtext('file')}
+
 
 def programs_with(flag):
     return [program for program in programs() if flag in flags_of(program)]
@@ -142,7 +142,7 @@ class BadUse(unittest.TestCase):
             for limit, value in limits.items():
                 resource.setrlimit(limit, (value, value))
 
-#The leak checker of sanitized builds wants a thread of its own.
+        # The leak checker of sanitized builds wants a thread of its own.
         environment = dict(os.environ, ASAN_OPTIONS=os.environ.get('ASAN_OPTIONS', '') + ':detect_leaks=0')
         for command in commands:
             with self.subTest(program=os.path.basename(command[0]), flags=command[1:]):

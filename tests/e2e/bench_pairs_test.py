@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """What scripts/bench names is there: every program of its pairs runs with its flags and reports the metrics.
 Usage: bench_pairs_test.py BUILD_DIR
 """

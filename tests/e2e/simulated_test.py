@@ -1,37 +1,38 @@
-#!/ usr / bin / env python3
-""
-    "The benchmarks that run in simulated clusters, small ones: what they report adds up, and repeats from a seed.
-    Usage : simulated_test.py BUILD_DIR
-            ""
-            "
-            import json import os import subprocess import sys import unittest
+#!/usr/bin/env python3
+"""The benchmarks that run in simulated clusters, small ones: what they report adds up, and repeats from a seed.
+Usage: simulated_test.py BUILD_DIR
+"""
+import json
+import os
+import subprocess
+import sys
+import unittest
 
-                build_dir = None
+build_dir = None
 
-    SIDE_NOTES = {'wall_seconds', 'memory_bytes', 'bytes_per_endpoint', 'bytes_per_session_end',
-                  'bytes_per_session_end_open'} LINE_GBPS = 25 * (1024 - 42 - 24) /
-                                                            (1024 + 24) #payload of full frames
+SIDE_NOTES = {'wall_seconds', 'memory_bytes', 'bytes_per_endpoint', 'bytes_per_session_end', 'bytes_per_session_end_open'}
+LINE_GBPS = 25 * (1024 - 42 - 24) / (1024 + 24)  # payload of full frames
 
-                                                                def
-                                                                run(program, *flags)
-    : words = [ os.path.join(build_dir, 'microbench', program), '--json', *
-                flags ] done = subprocess
-                                       .run(words, stdin = subprocess.DEVNULL, capture_output = True, text = True,
-                                            timeout = 120, check = False) if done.returncode != 0 or
-                               done.stderr : raise AssertionError(
-                                                 f '{" ".join(words)}: exit code {done.returncode}, {done.stderr}')
-                                                 line =
-                                   json.loads(done.stdout) assert(line['bench'], line['transport']) == (program, 'sim'),
-                done.stdout return line
 
-                def metrics(program, *flags)
-    : return run(program, *flags)['metrics']
+def run(program, *flags):
+    words = [os.path.join(build_dir, 'microbench', program), '--json', *flags]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode != 0 or done.stderr:
+        raise AssertionError(f'{" ".join(words)}: exit code {done.returncode}, {done.stderr}')
+    line = json.loads(done.stdout)
+    assert (line['bench'], line['transport']) == (program, 'sim'), done.stdout
+    return line
 
-      class Simulated(unittest.TestCase)
-    : def assert_repeats(self, program, *flags) : def of(seed) : return {
-name: value for name, value in metrics(program, *flags, f'--seed={seed}').items()
-                    if name not in SIDE_NOTES
-}
+
+def metrics(program, *flags):
+    return run(program, *flags)['metrics']
+
+
+class Simulated(unittest.TestCase):
+    def assert_repeats(self, program, *flags):
+        def of(seed):
+            return {name: value for name, value in metrics(program, *flags, f'--seed={seed}').items()
+                    if name not in SIDE_NOTES}
         first = of(1)
         self.assertEqual(first, of(1))
         self.assertNotEqual(first['trace_hash'], of(2)['trace_hash'])
@@ -39,7 +40,7 @@ name: value for name, value in metrics(program, *flags, f'--seed={seed}').items(
     def test_incast_fills_the_victims_link(self):
         got = metrics('incast', '--cc=none', '--credits=32', '--degree=8', '--hosts=9', '--seconds=0.01')
         self.assertAlmostEqual(got['total_gbps'], LINE_GBPS, delta=0.05)
-#A packet waits for all of the others : 8 flows of 32 packets, one frame's time each.
+        # A packet waits for all of the others: 8 flows of 32 packets, one frame's time each.
         self.assertAlmostEqual(got['p50_rtt_us'], 8 * 32 * 1048 * 8 / 25e3, delta=3)
         self.assertGreater(got['jain_fairness'], 0.99)
         self.assertEqual((got['drops'], got['retransmissions']), (0, 0))
@@ -61,7 +62,7 @@ name: value for name, value in metrics(program, *flags, f'--seed={seed}').items(
         flags = ('--hosts=9', '--background', '--seconds=0.005')
         alone = metrics('incast', '--degree=0', *flags)
         self.assertNotIn('total_gbps', alone)
-# 64 kB there and 64 kB back take 2 x 22 us of a link at least.
+        # 64 kB there and 64 kB back take 2 x 22 us of a link at least.
         self.assertGreater(alone['background_p50_us'], 44)
         self.assertGreater(alone['background_rpcs'], 8 * 10)
         both = metrics('incast', '--degree=8', *flags)
@@ -92,7 +93,7 @@ name: value for name, value in metrics(program, *flags, f'--seed={seed}').items(
         got = metrics('session_scale', '--transport=sim', '--nodes=6', '--threads=2', '--seconds=0.001')
         self.assertEqual((got['sessions_per_node'], got['session_ends']), (2 * 11, 2 * 12 * 11))
         self.assertAlmostEqual(got['rate_mrps_per_node'], got['calls'] / 6 / 1000, delta=0.01)
-# 60 in flight a thread, so that rate and latency belong together.
+        # 60 in flight a thread, so that rate and latency belong together.
         mean_us = 2 * 60 / got['rate_mrps_per_node']
         self.assertLess(got['p50_us'], 2 * mean_us)
         self.assertGreater(got['p9999_us'], mean_us)

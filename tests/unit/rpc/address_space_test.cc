@@ -99,9 +99,6 @@ class AddressSpaceTest : public ::testing::Test {};
 TYPED_TEST_SUITE(AddressSpaceTest, Transports, TransportNames);
 
 TYPED_TEST(AddressSpaceTest, every_limit_ends_in_work_or_in_a_status) {
-#ifdef TERN_IS_SANITIZED
-  GTEST_SKIP() << "a sanitizer's shadow memory is above every limit";
-#endif
   int worked = 0, refused = 0;
   for (const size_t megabytes : {24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256, 384, 512, 768, 1024}) {
     SCOPED_TRACE(std::to_string(megabytes) + " MB");

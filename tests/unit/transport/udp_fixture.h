@@ -68,8 +68,8 @@ inline std::vector<Received> receive_some(UdpImpl& transport, size_t enough) {
 inline constexpr uint32_t kTestKey = 0x00c00007;
 
 inline wire::Header numbered(uint32_t number, uint32_t message_bytes = 0) {
-  return wire::client_header(wire::Kind::kRequest, wire::kFirst, kTestKey, number, 64, wire::kNoDeadline,
-                             5, message_bytes);
+  return wire::client_header(wire::Kind::kRequest, wire::kFirst, kTestKey, number, 64, wire::kNoDeadline, 5,
+                             message_bytes);
 }
 
 inline std::byte pattern(uint32_t number, size_t at) {

@@ -9,8 +9,8 @@ namespace tern::wire {
 namespace {
 
 TEST(Header, client_fields_survive) {
-  const Header h = client_header(Kind::kRfr, kWantsCredits, 0xfc6abcde, 0xabcdef, 0x12345678,
-                                 0x1fedcb, 0xabc, 0x40000000);
+  const Header h =
+      client_header(Kind::kRfr, kWantsCredits, 0xfc6abcde, 0xabcdef, 0x12345678, 0x1fedcb, 0xabc, 0x40000000);
   std::array<std::byte, kHeaderBytes> bytes;
   store_header(bytes.data(), h);
   Header back = load_header(bytes.data());
@@ -34,8 +34,8 @@ TEST(Header, client_fields_survive) {
 }
 
 TEST(Header, server_fields_survive) {
-  const Header h = server_header(Kind::kResponse, kFirst | kEcnEcho, 0xffc00005, 0x1000001, 0xfedcba98,
-                                 0x2000003, 0xfe, 128, 0x7fffffff);
+  const Header h = server_header(Kind::kResponse, kFirst | kEcnEcho, 0xffc00005, 0x1000001, 0xfedcba98, 0x2000003, 0xfe,
+                                 128, 0x7fffffff);
   std::array<std::byte, kHeaderBytes> bytes;
   store_header(bytes.data(), h);
   const Header back = load_header(bytes.data());
