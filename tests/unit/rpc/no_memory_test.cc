@@ -20,6 +20,7 @@
 #include "transport/layer.h"
 #include "transport/shm.h"
 #include "transport/udp.h"
+#include "unit/failing_new.h"
 #include "unit/rpc/rpc_world.h"
 
 namespace {
@@ -39,48 +40,9 @@ struct Shortage {
 };
 constinit thread_local Shortage shortage;
 
-[[gnu::noinline]] void* allocate(size_t bytes, size_t alignment) noexcept {
-  if (shortage.fails()) return nullptr;
-  void* at = nullptr;
-  return ::posix_memalign(&at, std::max(alignment, sizeof(void*)), std::max<size_t>(bytes, 1)) == 0 ? at : nullptr;
-}
-void* allocate_or_throw(size_t bytes, size_t alignment) {
-  if (void* at = allocate(bytes, alignment); at != nullptr) return at;
-  throw std::bad_alloc();
-}
-constexpr size_t kAlignment = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
-
 }  // namespace
 
-void* operator new(size_t bytes) { return allocate_or_throw(bytes, kAlignment); }
-void* operator new[](size_t bytes) { return allocate_or_throw(bytes, kAlignment); }
-void* operator new(size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, static_cast<size_t>(alignment));
-}
-void* operator new[](size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, static_cast<size_t>(alignment));
-}
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, kAlignment); }
-void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, kAlignment); }
-void* operator new(size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return allocate(bytes, static_cast<size_t>(alignment));
-}
-void* operator new[](size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return allocate(bytes, static_cast<size_t>(alignment));
-}
-// Not inlined: the compiler would see free() of what `new` gave, and warn.
-[[gnu::noinline]] void operator delete(void* at) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete[](void* at) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete(void* at, size_t) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete[](void* at, size_t) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete(void* at, std::align_val_t) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete[](void* at, std::align_val_t) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete(void* at, size_t, std::align_val_t) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete[](void* at, size_t, std::align_val_t) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete(void* at, const std::nothrow_t&) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete[](void* at, const std::nothrow_t&) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete(void* at, std::align_val_t, const std::nothrow_t&) noexcept { std::free(at); }
-[[gnu::noinline]] void operator delete[](void* at, std::align_val_t, const std::nothrow_t&) noexcept { std::free(at); }
+bool tern::test::allocation_fails() noexcept { return shortage.fails(); }
 
 namespace tern::transport {
 
