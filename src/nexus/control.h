@@ -83,8 +83,8 @@ enum class PeerLiveness : uint8_t {
   kRestarted,   ///< another run answers at this address. Never in an event: kPeerGone says it for all sessions
 };
 
-/// When a peer was last heard on the data path. Endpoints write it when they are asked (kAskLife), the management
-/// thread looks before it gives the peer up.
+/// When an endpoint last heard a peer on the data path. The endpoint writes it when it is asked (kAskLife), the
+/// management thread looks before it gives the peer up. As long as the question waits, its copy of the pointer lives.
 class PeerLife {
  public:
   /// Any thread. `heard_at_ns`: on the environment's clock.
@@ -107,8 +107,10 @@ struct ControlEvent {
     kDisconnected,    ///< the peer has closed the session `local_key` (`is_client_side`: our side is the client)
     kPeerGone,        ///< the Nexus run peer.boot_id is dead or has restarted: `status`; ends all sessions with it
     kLiveness,        ///< answer to ask_liveness() for session `local_key`
-    kAskLife,         ///< pings to the run peer.boot_id are not answered: EndpointPort::note_life() if sessions with it
-                      ///< have had packets that proved themselves since `since_ns`
+    /// Pings to the run peer.boot_id are not answered: EndpointPort::note_life() if sessions with it have had packets
+    /// that proved themselves since `since_ns`. The event is to be kept until the endpoint has read all that had
+    /// arrived for it, or has tried for long: then its destruction says that there was nothing.
+    kAskLife,
   };
   Kind kind;
   bool is_client_side = false;

@@ -21,6 +21,8 @@ constexpr Duration kCloseAfter = std::chrono::milliseconds(5);
 constexpr Duration kCloseIntervalMax = std::chrono::milliseconds(200);
 constexpr Duration kAskAfter = std::chrono::milliseconds(10);
 constexpr Duration kAskIntervalMax = std::chrono::milliseconds(100);
+/// So many liveness timeouts, because the peer's thread may be starved: its endpoint waits as long for the answer.
+constexpr int kTimeoutsOfAsking = 4;
 /// An iteration that lasts this long is a callback: packets alone take microseconds.
 constexpr Duration kSecondLook = std::chrono::milliseconds(1);
 constexpr size_t kDelayedAnswersMax = 4096;
@@ -91,6 +93,7 @@ bool Management::add_endpoint(EndpointName name, std::string_view transport) {
 }
 
 void Management::remove_endpoint(EndpointName name, Duration now) {
+  see(now);
   LocalEndpoint* endpoint = find_endpoint(name);
   if (endpoint == nullptr) return;
   while (endpoint->first_session != kNone) {  // each of these takes it from the list
@@ -206,7 +209,7 @@ void Management::set_state(uint32_t index, State state, Duration now) {
   session.state = state;
   if (!is_watched(state)) return;
   if (peer.watched++ == 0) {
-    if (peer.nonce == 0) peer.heard_at = now;
+    if (peer.nonce == 0) hear(peer, now);
     arm_peer(session.peer, now + (peer.nonce == 0 ? period() : retry_period()));
   }
 }
@@ -368,6 +371,7 @@ uint32_t Management::find_cookie(uint64_t cookie, uint64_t token) const {
 
 bool Management::connect(EndpointName from, const AddressText& address, uint16_t peer_endpoint,
                          const SessionTerms& terms, Duration timeout, Duration now) {
+  see(now);
   if (find_endpoint(from) == nullptr) return true;
   if (!make_room()) return false;
   const auto fail = [&](Status status) {
@@ -427,6 +431,7 @@ void Management::conclude_connect(uint32_t index, const Status& status, Duration
 
 bool Management::answer_connect(EndpointName from, uint64_t token, const Status& status, const SessionTerms& terms,
                                 Duration now) {
+  see(now);
   const auto index = static_cast<uint32_t>(token);
   LocalEndpoint* endpoint = find_endpoint(from);
   if (endpoint == nullptr || index >= sessions_.size() || cookie_of(index) != token) return true;
@@ -477,6 +482,7 @@ bool Management::answer_connect(EndpointName from, uint64_t token, const Status&
 }
 
 void Management::disconnect(EndpointName from, uint32_t local_key, bool is_client_side, Duration now) {
+  see(now);
   const uint32_t index = find_local(from, local_key, is_client_side);
   if (index == kNone) return;
   // A server that has said yes meanwhile learns from its own question that there is no such session (clause 7.4.4).
@@ -485,11 +491,12 @@ void Management::disconnect(EndpointName from, uint32_t local_key, bool is_clien
 }
 
 void Management::ask_liveness(EndpointName from, uint32_t local_key, Duration now) {
+  see(now);
   const uint32_t index = find_local(from, local_key, true);
   if (index == kNone || sessions_[index].state != State::kOpen || sessions_[index].is_asking) return;
   Session& session = sessions_[index];
   session.is_asking = true;
-  session.until = now + options_.liveness_timeout;
+  session.until = now + kTimeoutsOfAsking * options_.liveness_timeout;
   session.interval_us = to_us(kAskAfter);
   send_about(index, ManagementKind::kAsk);
   repeat_later(index, kAskIntervalMax, now);
@@ -498,6 +505,7 @@ void Management::ask_liveness(EndpointName from, uint32_t local_key, Duration no
 // Messages in.
 
 void Management::on_datagram(std::string_view from, std::span<const std::byte> bytes, Duration now) {
+  see(now);
   ManagementMessage m;
   if (const auto drop = wire::parse_management(bytes, m); drop != wire::ManagementDrop::kNone) {
     counters_.dropped[static_cast<size_t>(drop)]++;
@@ -507,7 +515,7 @@ void Management::on_datagram(std::string_view from, std::span<const std::byte> b
   // Whoever names both runs of a relation is its other side, for nobody guesses them: it lives (clause 7.5.2).
   if (const uint32_t peer = peer_of_run(m.receiver_run);
       peer != kNone && peers_[peer].remote_run == m.sender_run && m.sender_run != 0) {
-    peers_[peer].heard_at = now;
+    hear(peers_[peer], now);
     peers_[peer].is_proven = true;
   }
   switch (m.kind) {
@@ -537,7 +545,7 @@ void Management::on_datagram(std::string_view from, std::span<const std::byte> b
 /// Requests wait until all that has arrived with them is done: a flood of them delays no ping (clause 7.3.7).
 void Management::take_request(std::string_view from, const ManagementMessage& m, Duration now) {
   const uint32_t peer = relation_named(from, m);
-  if (peer != kNone) peers_[peer].heard_at = now;  // who repeats its request lives
+  if (peer != kNone) hear(peers_[peer], now);  // who repeats its request lives
   base::RingQueue<Arrival>& queue = peer != kNone ? of_peers_ : of_strangers_;
   if (queue.size() >= options_.requests_waiting_max) {
     counters_.over_limit++;

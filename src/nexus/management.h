@@ -200,19 +200,25 @@ class Management {
     bool is_v6 = false;
     friend bool operator==(const SourceKey&, const SourceKey&) = default;
   };
+  /// An endpoint that has been asked whether it hears a peer. It owes the answer while the event has a copy of `life`.
+  struct Asked {
+    EndpointName endpoint;
+    std::shared_ptr<PeerLife> life;
+  };
   struct Peer {
     AddressText address;
     uint64_t own_run = 0;
     uint64_t remote_run = 0;  ///< 0: not known
     uint64_t boot_id = 0;     ///< what endpoints know this run of the peer by; new whenever one is adopted
     uint64_t nonce = 0;       ///< of the unanswered ping; 0: none
-    Duration heard_at{};      ///< last message of this relation, or begin of watching
+    Duration heard_at{};      ///< last sign of life, or begin of watching
+    Duration heard_awake{};   ///< when that was on the awake clock
     Duration pinged_at{};
     Duration timer_at = kNever;
-    Duration idle_since{};           ///< while it has no sessions
-    Duration answered_at{};          ///< the last answer to a request
-    Duration life_asked_at{};        ///< the last kAskLife
-    std::shared_ptr<PeerLife> life;  ///< from the first kAskLife on
+    Duration idle_since{};     ///< while it has no sessions
+    Duration answered_at{};    ///< the last answer to a request
+    Duration life_asked_at{};  ///< the last kAskLife
+    std::vector<Asked> asked;  ///< endpoints that were asked for signs of life
     Source* source = nullptr;
     std::vector<SessionName> waiting;  ///< requests that wait for their turn, from `waiting_first` on
     size_t waiting_first = 0;
@@ -296,6 +302,9 @@ class Management {
   void probe(uint32_t index, Duration now);
   void ask_life(uint32_t index, Duration now);
   void look_for_life(uint32_t index, Duration now);
+  void hear(Peer& peer, Duration now) const;
+  static bool owes_answers(const Peer& peer);
+  bool is_dead(const Peer& peer) const;
   void peer_gone(uint32_t index, const Status& status, Duration now);
   void adopt(uint32_t index, uint64_t remote_run, Duration now);
   void arm_peer(uint32_t index, Duration at);
@@ -362,12 +371,20 @@ class Management {
 
   uint64_t random_nonzero();
 
+  /// Every call with a time begins with it. What passes after the time at which this machine wanted to be called is
+  /// its own absence, not the peers' silence.
+  void see(Duration now);
+  /// The awake clock, which stands while this side is absent.
+  Duration awake(Duration now) const { return now - absent_; }
+
   const ManagementOptions options_;
   const Hooks hooks_;
   const std::array<uint64_t, 2> own_secret_;  ///< for random()
   uint64_t own_randoms_ = 0;
   uint64_t told_mark_ = 0;  ///< of the last walk over a peer's sessions that tells each endpoint once
   Duration not_before_{};   ///< there was no memory: timers wait until then
+  Duration seen_at_{};      ///< the time of the last call
+  Duration absent_{};       ///< all absences so far (clause 7.5.2)
   const SaltedHash hash_;
   Cookies cookies_;
   bool has_had_endpoint_ = false;

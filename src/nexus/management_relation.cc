@@ -14,8 +14,11 @@ namespace tern::nexus {
 namespace {
 /// A stranger's mismatching datagrams cause at most one probe in this time.
 constexpr Duration kProbeInterval = std::chrono::milliseconds(1);
-/// A process that was stopped must not take its own silence for the peer's: death needs this many lost pings.
+/// The timer of a peer may fire late by chance: death needs this many lost pings all the same.
 constexpr uint32_t kPingsBeforeDeath = 3;
+/// In so many liveness timeouts an endpoint that does not answer (its thread runs a handler, or does not run its loop)
+/// keeps a silent peer from being given up: its receive queue may be full of the peer's packets.
+constexpr int kTimeoutsOfEndpoints = 4;
 /// Until memory is looked for again.
 constexpr Duration kMemoryRetry = std::chrono::milliseconds(1);
 }  // namespace
@@ -51,6 +54,12 @@ Management::SourceKey Management::source_of(std::string_view address) {
     }
   }
   return {std::hash<std::string_view>{}(host), true};
+}
+
+void Management::see(Duration now) {
+  const Duration wanted_at = std::max(next_deadline(), seen_at_);
+  if (wanted_at != kNever && now > wanted_at + retry_period()) absent_ += now - wanted_at - retry_period();
+  seen_at_ = std::max(seen_at_, now);
 }
 
 uint64_t Management::random() {
@@ -143,7 +152,7 @@ void Management::free_peer(uint32_t index) {
   peer.in_use = false;
   arm_peer(index, kNever);
   peer.generation++;
-  peer.life.reset();
+  peer.asked = {};
   peer.waiting = {};
   peer.next = free_peers_;
   free_peers_ = index;
@@ -155,7 +164,12 @@ void Management::adopt(uint32_t index, uint64_t remote_run, Duration now) {
   CHECK(peer.remote_run, ==, 0u);
   peer.remote_run = remote_run;
   peer.boot_id = random_nonzero();
+  hear(peer, now);
+}
+
+void Management::hear(Peer& peer, Duration now) const {
   peer.heard_at = now;
+  peer.heard_awake = awake(now);
 }
 
 void Management::ping(uint32_t index, Duration now) {
@@ -175,47 +189,71 @@ void Management::ping(uint32_t index, Duration now) {
 void Management::probe(uint32_t index, Duration now) {
   Peer& peer = peers_[index];
   if (peer.remote_run == 0 || (peer.nonce != 0 && now - peer.pinged_at < kProbeInterval)) return;
-  if (peer.watched == 0 && peer.nonce == 0) peer.heard_at = now;
+  if (peer.watched == 0 && peer.nonce == 0) hear(peer, now);
   ping(index, now);
 }
 
-/// Pings are not answered: endpoints may hear the peer all the same (clause 7.5.2).
+/// Pings are not answered: endpoints may hear the peer all the same (clause 7.5.2). An endpoint that still owes an
+/// answer is not asked again.
 void Management::ask_life(uint32_t index, Duration now) {
   Peer& peer = peers_[index];
   peer.life_asked_at = now;
-  if (peer.life == nullptr && !base::try_grow([&] { peer.life = std::make_shared<PeerLife>(); })) return;
   told_mark_++;
   for (uint32_t at = peer.first_session; at != kNone; at = sessions_[at].next) {
     const Session& session = sessions_[at];
     if (session.state != State::kUnconfirmed && session.state != State::kOpen) continue;
     LocalEndpoint& endpoint = endpoints_.find(session.local_endpoint)->second;
     if (std::exchange(endpoint.told_mark, told_mark_) == told_mark_) continue;
+    const EndpointName name{session.local_endpoint, endpoint.registration};
+    auto asked = std::find_if(peer.asked.begin(), peer.asked.end(), [&](const Asked& a) { return a.endpoint == name; });
+    if (asked == peer.asked.end()) {
+      if (!base::try_grow([&] { peer.asked.push_back({name, std::make_shared<PeerLife>()}); })) return;
+      asked = peer.asked.end() - 1;
+    }
+    if (asked->life.use_count() > 1) continue;
     ControlEvent event;
     event.kind = ControlEvent::Kind::kAskLife;
     event.since_ns = static_cast<uint64_t>(std::max(peer.heard_at, Duration(0)).count());
     event.peer = {peer.address, peer.boot_id};
-    event.life = peer.life;
+    event.life = asked->life;
     notify(session.local_endpoint, std::move(event));
   }
 }
 
+bool Management::owes_answers(const Peer& peer) {
+  return std::any_of(peer.asked.begin(), peer.asked.end(),
+                     [](const Asked& asked) { return asked.life.use_count() > 1; });
+}
+
+/// On the awake clock that was at the latest when it would have been if this side had not been absent since it was last
+/// heard before.
 void Management::look_for_life(uint32_t index, Duration now) {
   Peer& peer = peers_[index];
-  if (peer.life == nullptr) return;
-  const Duration heard_at(static_cast<int64_t>(std::min<uint64_t>(peer.life->heard_at_ns(), INT64_MAX)));
-  peer.heard_at = std::max(peer.heard_at, std::min(heard_at, now));
+  for (const Asked& asked : peer.asked) {
+    const Duration heard_at(static_cast<int64_t>(std::min<uint64_t>(asked.life->heard_at_ns(), INT64_MAX)));
+    if (heard_at <= peer.heard_at) continue;
+    peer.heard_awake = std::min(awake(now), peer.heard_awake + (heard_at - peer.heard_at));
+    peer.heard_at = std::min(heard_at, now);
+  }
+}
+
+bool Management::is_dead(const Peer& peer) const {
+  const Duration silence = awake(seen_at_) - peer.heard_awake;
+  if (peer.nonce == 0 || peer.pings_unanswered < kPingsBeforeDeath || silence < options_.liveness_timeout) return false;
+  return silence >= kTimeoutsOfEndpoints * options_.liveness_timeout || !owes_answers(peer);
 }
 
 void Management::on_peer_time(uint32_t index, Duration now) {
   Peer& peer = peers_[index];
+  // In this order: an endpoint that has answered has noted before what it heard.
+  const bool may_be_dead = is_dead(peer);
   look_for_life(index, now);
   if (peer.watched == 0 && peer.nonce == 0) {
     if (peer.session_count > 0) return;  // lingering records: the last to go arms the timer
     if (now - peer.idle_since >= options_.linger) return free_peer(index);
     return arm_peer(index, peer.idle_since + options_.linger);
   }
-  if (peer.nonce != 0 && now - peer.heard_at >= options_.liveness_timeout &&
-      peer.pings_unanswered >= kPingsBeforeDeath) {
+  if (may_be_dead && is_dead(peer)) {
     return peer_gone(index,
                      {Code::kPeerUnreachable,
                       "the peer's Nexus has not answered for NexusOptions::liveness_timeout; create a new session "
@@ -223,7 +261,7 @@ void Management::on_peer_time(uint32_t index, Duration now) {
                      now);
   }
   if (peer.nonce == 0 && now - peer.heard_at < period()) return arm_peer(index, peer.heard_at + period());
-  const bool is_in_doubt = peer.nonce != 0 && now - peer.heard_at >= options_.liveness_timeout / 2;
+  const bool is_in_doubt = peer.nonce != 0 && awake(now) - peer.heard_awake >= options_.liveness_timeout / 2;
   if (is_in_doubt && now - peer.life_asked_at >= period() / 2) ask_life(index, now);
   ping(index, now);
 }
@@ -257,7 +295,7 @@ void Management::on_pong(const wire::ManagementMessage& m, Duration now) {
         index, {Code::kSessionReset, "the peer's Nexus has restarted, or had given this one up; create a new session"},
         now);
   }
-  peer.heard_at = now;
+  hear(peer, now);
   if (peer.watched > 0) {
     arm_peer(index, now + period());
   } else if (peer.session_count == 0) {
@@ -303,7 +341,7 @@ void Management::peer_gone(uint32_t index, const Status& status, Duration now) {
   while (peers_by_run_.contains(peer.own_run));
   node.key() = peer.own_run;
   peers_by_run_.insert(std::move(node));
-  peer.life.reset();  // what is heard of the run that ended says nothing of the next
+  peer.asked.clear();  // what is heard of the run that ended says nothing of the next
   if (peer.session_count != 0) return;
   peer.idle_since =
       was_proven ? now : now - options_.linger;  // one that never said more than its first word goes at once
@@ -379,6 +417,7 @@ void Management::repeat_later(uint32_t index, Duration interval_max, Duration no
 }
 
 void Management::on_time(Duration now) {
+  see(now);
   while (!delayed_answers_.empty() && delayed_answers_.front().due <= now) {
     DelayedAnswer delayed = delayed_answers_.pop();
     const LocalEndpoint* endpoint = find_endpoint(delayed.endpoint);

@@ -37,6 +37,10 @@ constexpr uint64_t kCreditsLastNs = 4 * session::CreditPolicy::kDownlinkEpochNs;
 /// In so many target delays (1 ms in a datacenter) flows come and go.
 constexpr uint64_t kCongestionTargets = 50;
 
+/// A peer that is asked for signs of life may have sent some which lie in the receive queue: so many receives at most
+/// look for them. A socket's buffer has some thousand packets.
+constexpr uint32_t kLifeLooks = 256;
+
 /// A session whose next business is not within so many RTOs is not looked at each RTO.
 constexpr uint64_t kRestRtos = 4;
 /// So many sessions ahead their memory is fetched: a look takes a few ns, and memory a hundred.
@@ -526,7 +530,7 @@ bool EndpointCore::tick(Client* client) {
     }
     at_latest(client->peer_lost_ns + kPeerLostNs);
   }
-  const session::ClientTick result = client->session.tick(now_ns_);
+  const session::ClientTick result = client->session.tick(now_ns_, read_until_ns_);
   uint64_t next_ns = result.next_ns;
   if (result.has_timed_out) counters_.timeouts++;
   if (result.ask_liveness) {
@@ -726,7 +730,7 @@ void EndpointCore::read_mail() {
 
 void EndpointCore::read_control_events() {
   using Kind = nexus::ControlEvent::Kind;
-  for (const nexus::ControlEvent& event : port_.drain()) {
+  for (nexus::ControlEvent& event : port_.drain()) {
     switch (event.kind) {
       case Kind::kConnectRequest:
         on_connect_request(event);
@@ -751,6 +755,7 @@ void EndpointCore::read_control_events() {
         Client* client = clients_.find(event.local_key);
         if (client == nullptr) break;
         if (event.liveness == nexus::PeerLiveness::kInCallback) client->session.on_peer_in_callback();
+        if (event.liveness == nexus::PeerLiveness::kIdle) client->session.on_peer_idle();
         if (event.liveness == nexus::PeerLiveness::kNoSession || event.liveness == nexus::PeerLiveness::kRestarted) {
           counters_.sessions_failed++;
           end_client(client, {Code::kSessionReset, "the server does not know the session any more: create a new one"},
@@ -787,23 +792,57 @@ void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
   end_calls_of_dead();
 }
 
-/// Data is a sign of life, too (clause 7.5.2). A server session notes the credit epoch of its last answer: what is
-/// later than the last question's is news.
-void EndpointCore::on_ask_life(const nexus::ControlEvent& event) {
-  if (credits_.epoch() != life_epoch_) life_epoch_before_ = std::exchange(life_epoch_, credits_.epoch());
-  const Run* run = peers_.find_run(event.peer.boot_id);
+/// Data is a sign of life, too (clause 7.5.2). What was not read yet may be data: a question that finds no news waits
+/// until all has been read.
+void EndpointCore::on_ask_life(nexus::ControlEvent& event) {
+  Run* run = peers_.find_run(event.peer.boot_id);
   if (run == nullptr) return;
+  if (credits_.epoch() != run->life_epoch) run->life_epoch_before = std::exchange(run->life_epoch, credits_.epoch());
+  if (note_life(event) || !base::try_reserve(life_questions_, life_questions_.size() + 1)) return;
+  life_questions_.push_back({std::move(event), kLifeLooks});
+  at_latest(now_ns_);
+}
+
+/// True if there was news of the peer. Of its packets in the common case a server session only notes the credit epoch:
+/// an epoch after that of the last question is news.
+bool EndpointCore::note_life(const nexus::ControlEvent& question) {
+  const Run* run = peers_.find_run(question.peer.boot_id);
+  if (run == nullptr) return false;
   uint64_t heard_ns = 0;
   for (const Client* client = run->clients.first(); client != nullptr; client = run->clients.after(client)) {
     heard_ns = std::max(heard_ns, client->session.last_answer_ns());
   }
   for (const Server* server = run->servers.first(); server != nullptr; server = run->servers.after(server)) {
-    if (server->session.heard_epoch > life_epoch_before_) heard_ns = now_ns_;
+    const bool is_news = server->session.heard_epoch > run->life_epoch_before;
+    heard_ns = std::max(heard_ns, is_news ? now_ns_ : server->heard_ns);
   }
-  if (heard_ns > event.since_ns) nexus::EndpointPort::note_life(event, heard_ns);
+  if (heard_ns <= question.since_ns) return false;
+  nexus::EndpointPort::note_life(question, heard_ns);
+  return true;
 }
 
-void EndpointCore::run_due() {
+/// An iteration that received nothing has read all that came before it. While there is none, an eighth of the time
+/// counts, so that a silent peer is noticed under any load.
+void EndpointCore::note_what_is_read(bool has_read_all) {
+  if (has_read_all) {
+    read_until_ns_ = now_ns_;
+  } else if (idle_iterations_ != idle_iterations_seen_) {
+    read_until_ns_ = due_ran_ns_;
+  } else {
+    read_until_ns_ += (now_ns_ - due_ran_ns_) / 8;
+  }
+  idle_iterations_seen_ = idle_iterations_;
+  due_ran_ns_ = now_ns_;
+}
+
+void EndpointCore::answer_life_questions(bool has_read_all) {
+  std::erase_if(life_questions_, [&](LifeQuestion& question) {
+    return note_life(question.event) || has_read_all || question.looks_left-- == 0;
+  });
+  if (!life_questions_.empty()) at_latest(now_ns_);
+}
+
+void EndpointCore::run_due(bool has_read_all) {
   if (!waiting_for_ticket_.empty()) run_waiting();
   run_releases();
   end_calls_of_dead();
@@ -817,6 +856,8 @@ void EndpointCore::run_due() {
   ending_.erase(ending_.begin(), ending_.begin() + static_cast<ptrdiff_t>(count));
   if (now_ns_ < next_due_ns_) return;
   next_due_ns_ = UINT64_MAX;
+  note_what_is_read(has_read_all);
+  if (!life_questions_.empty()) answer_life_questions(has_read_all);
   end_pathless();
 
   // Those that they add have their turn in the next iteration, or one without delay would keep the loop for ever.
@@ -946,10 +987,11 @@ void EndpointCore::close_all() {
   end_calls_of_dead();
   servers_.for_each([&](Server* server) { end_server(server, true); });
   timers_.clear();
+  life_questions_.clear();
 }
 
 void EndpointCore::finish_all() {
-  while (has_ended_calls() || releases_.first != nullptr) run_due();
+  while (has_ended_calls() || releases_.first != nullptr) run_due(false);
   ticking_.clear();
   opening_.clear();
   ending_.clear();

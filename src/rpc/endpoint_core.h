@@ -94,6 +94,7 @@ struct alignas(64) Server {
   base::ListLinks<Server> in_run;
   base::ListLinks<Server> in_pathless;
   uint64_t path_until_ns = 0;  ///< without a path, it ends then
+  uint64_t heard_ns = 0;       ///< the last proved packet that was not of the common case
   bool is_pathless = false;    ///< in EndpointCore::pathless_
 
   struct Pathless {
@@ -195,6 +196,12 @@ class TERN_API EndpointCore {
     }
   }
 
+  /// For simulated time: the iteration that has just returned takes its time still, until it is told otherwise.
+  void stay_in_callback(bool is_inside) {
+    const uint64_t iteration = port_.iteration.load(std::memory_order_relaxed);
+    if ((iteration % 2 == 1) != is_inside) port_.iteration.store(iteration + 1, std::memory_order_relaxed);
+  }
+
   // -- Requests on their way back (Request forwards to these; owner thread) --
 
   /// The slot's response buffer, once the network has let go of it, becomes the request's. Null: there is none.
@@ -229,7 +236,9 @@ class TERN_API EndpointCore {
 
   void read_mail();
   void read_control_events();
-  void run_due();  ///< timers, ticks, opening sessions, whatever waits for tickets
+  /// Timers, ticks, opening sessions, whatever waits for tickets. `has_read_all`: this iteration has found nothing to
+  /// receive.
+  void run_due(bool has_read_all);
   /// The session has, or will soon have, something that must not be late.
   void start_ticking(Client* client) {
     if (!client->is_ticking) begin_to_tick(client);
@@ -307,9 +316,8 @@ class TERN_API EndpointCore {
   uint64_t now_ns_ = 0;    ///< of this iteration
   uint64_t released_ = 0;  ///< the transport's, as of this iteration
   uint64_t next_due_ns_ = UINT64_MAX;
+  uint32_t idle_iterations_ = 0;   ///< those that found nothing to receive
   session::CreditPolicy credits_;  ///< what replies grant (clause 4.5)
-  /// Credit epochs of the last question about a peer's life, and of the last one before that epoch.
-  uint64_t life_epoch_ = UINT64_MAX, life_epoch_before_ = UINT64_MAX;
   bool is_in_loop_ = false;
   bool is_armed_ = false;  ///< outside of the loop: somebody waits and thinks that there is nothing to do
   bool is_bound_ = false;
@@ -340,6 +348,11 @@ class TERN_API EndpointCore {
     uint64_t at_ns;
     uint64_t sequence;
     detail::InlineFunction<> then;
+  };
+  /// A kAskLife that is answered once all that has arrived is read, or after so many more looks.
+  struct LifeQuestion {
+    nexus::ControlEvent event;
+    uint32_t looks_left;
   };
   /// A continuation that waits until the transport has let go of the call's buffers (promise 2).
   struct Finished {
@@ -493,7 +506,10 @@ class TERN_API EndpointCore {
   [[gnu::noinline]] void hear(Server* server);
   void on_connect_request(const nexus::ControlEvent& event);
   void on_connect_result(const nexus::ControlEvent& event);
-  void on_ask_life(const nexus::ControlEvent& event);
+  void on_ask_life(nexus::ControlEvent& event);
+  bool note_life(const nexus::ControlEvent& question);
+  void answer_life_questions(bool has_read_all);
+  void note_what_is_read(bool has_read_all);
   void on_server_left(Client* client);
   void on_peer_gone(const nexus::ControlEvent& event);
   // for tests (endpoint_check.cc)
@@ -532,6 +548,10 @@ class TERN_API EndpointCore {
   std::vector<Client*> dead_clients_;
   std::vector<Server*> dead_servers_;
   std::vector<detail::InlineFunction<>> posts_;  ///< scratch of read_mail()
+  std::vector<LifeQuestion> life_questions_;
+  // All that arrived before read_until_ns_ has been read: as of the last run_due(), which was at due_ran_ns_.
+  uint64_t read_until_ns_ = 0, due_ran_ns_ = 0;
+  uint32_t idle_iterations_seen_ = 0;
   Peers peers_;
   base::LinkedList<Server, Server::Pathless> pathless_;  ///< whose path is not proved, the oldest first
 };

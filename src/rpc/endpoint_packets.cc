@@ -140,7 +140,10 @@ void EndpointCore::on_client_packet(const wire::Header& header, const transport:
   if (verdict.drop != Drop::kNone) [[unlikely]]
     count_drop(verdict.drop);
   if (verdict.was_assembled) forget_claim(Budget::kArriving, verdict.message);
-  if (verdict.drop == Drop::kNone) note_news(server, header, verdict.is_part);
+  if (verdict.drop == Drop::kNone) {
+    server->heard_ns = now_ns_;
+    note_news(server, header, verdict.is_part);
+  }
   if (server->is_pathless && server->session.is_open()) end_without_path(server);
   if (verdict.is_part) credits_.hear_long(server->session.heard_long_epoch());
   if (verdict.has_opened) credits_.hear_opening(server->session.heard_epoch);

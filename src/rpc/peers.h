@@ -86,6 +86,8 @@ struct Run {
   uint32_t server_sessions = 0;
   base::LinkedList<Client, InRun> clients;
   base::LinkedList<Server, InRun> servers;
+  /// Credit epochs of the last question about its life, and of the last one before that epoch.
+  uint64_t life_epoch = UINT64_MAX, life_epoch_before = UINT64_MAX;
   RunAccount accounts[kBudgets];
 };
 

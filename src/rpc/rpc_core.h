@@ -191,7 +191,6 @@ class RpcCore final : public EndpointCore {
   uint64_t sent_ticket_ = 0;  ///< of the last packet that the transport has taken
   bool is_clock_fresh_ = false;
   base::Alarm alarm_;  ///< open from the first descriptor() on
-  uint32_t idle_iterations_ = 0;
 };
 
 template <class Impl>
@@ -212,7 +211,7 @@ size_t RpcCore<Impl>::iterate() {
   }
   if (has_due()) [[unlikely]] {
     freshen_clock();
-    run_due();
+    run_due(packets == 0);
   }
   if (!clients_to_send_.empty() || !servers_to_send_.empty() || !path_probes_.empty()) {
     // What handlers have taken is told as hold time, or it would pass for the network's.

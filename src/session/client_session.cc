@@ -20,6 +20,9 @@ constexpr uint64_t kRingSizeMax = 4096;
 /// slow or hostile must not keep the honest ones waiting.
 constexpr uint32_t kOwnRoomPackets = 4;
 constexpr uint8_t kBackoffMax = 6;
+/// So many liveness timeouts of silence end a session whose server's management does not say that its endpoint could
+/// answer. It may be starved as well; if it is dead, the relation ends sooner.
+constexpr uint64_t kTimeoutsUnasked = 4;
 
 void store_u32(std::byte* to, uint32_t value) {
   for (int i = 0; i < 4; i++) to[i] = static_cast<std::byte>(value >> (8 * i));
@@ -859,7 +862,7 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
 
 // ---- Time ----
 
-ClientTick ClientSession::tick(uint64_t now_ns) {
+ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
   ClientTick result;
   if (state_ != State::kOpen) return result;
   const uint64_t rto_ns = this->rto_ns();
@@ -894,28 +897,31 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
     // The first tick of a busy time.
     was_busy_ = true;
     silence_ns_ = 0;
-    last_tick_ns_ = now_ns;
+    silent_until_ns_ = now_ns;
     has_asked_ = false;
     report_at_ns_ = UINT64_MAX;
     detours_ &= static_cast<uint8_t>(~kReportDue);
   }
-  // Silence of the data path (clause 6.4). A stretch in which we did not look ourselves counts little.
+  // Silence of the data path (clause 6.4). A stretch in which we did not look ourselves counts little, and only once
+  // what arrived in it has been read.
   // Only what the server owes us counts: a call that waits for its pace or for room to receive is no silence.
   if (last_answer_ns_ != answer_seen_ns_ || !is_outstanding()) {
     answer_seen_ns_ = last_answer_ns_;
     silence_ns_ = 0;
     has_asked_ = false;
     backoff_ = 0;
-  } else {
-    silence_ns_ += std::min(now_ns - last_tick_ns_, terms_.liveness_ns / 8);
+    silent_until_ns_ = now_ns;
+  } else if (const uint64_t until_ns = std::min(now_ns, read_until_ns); until_ns > silent_until_ns_) {
+    silence_ns_ += std::min(until_ns - silent_until_ns_, terms_.liveness_ns / 8);
+    silent_until_ns_ = until_ns;
   }
-  last_tick_ns_ = now_ns;
-  if (silence_ns_ >= terms_.liveness_ns) {
+  if (silence_ns_ >= (is_peer_idle_ ? 1 : kTimeoutsUnasked) * terms_.liveness_ns) {
     result.has_failed = true;
     return result;
   }
   if (silence_ns_ >= terms_.liveness_ns / 2 && !has_asked_) {
     has_asked_ = true;
+    is_peer_idle_ = false;
     result.ask_liveness = true;
   }
   at_latest(now_ns + terms_.liveness_ns / 8);

@@ -112,7 +112,7 @@ struct ClientTick {
   uint64_t next_ns = UINT64_MAX;  ///< call again then, at the latest
   uint64_t expired_mask = 0;      ///< slots whose deadline has passed: end_early() each
   bool ask_liveness = false;
-  bool has_failed = false;  ///< silent for the liveness timeout
+  bool has_failed = false;  ///< silent for the liveness timeout, and could have answered; or silent for four of them
   bool has_timed_out = false;
   bool is_idle = false;  ///< nothing is left to do until the next call
 };
@@ -282,13 +282,16 @@ class TERN_API ClientSession {
 
   // -- Time (clauses 4.4, 6) --
 
-  /// Loss detection, probes, deadlines, silence. Call when the returned time has come, and once after commit().
-  ClientTick tick(uint64_t now_ns);
+  /// Loss detection, probes, deadlines, silence. Call when the returned time has come, and once after commit(). All
+  /// that arrived for the endpoint before `read_until_ns` has been read: what came later may be an answer.
+  ClientTick tick(uint64_t now_ns, uint64_t read_until_ns = UINT64_MAX);
   /// The server's management says that its endpoint is inside an application callback: not dead.
   void on_peer_in_callback() {
     silence_ns_ = 0;
     has_asked_ = false;
   }
+  /// The server's management says that its endpoint could answer.
+  void on_peer_idle() { is_peer_idle_ = has_asked_; }
 
   /// CHECKs credits, masks and counts against each other. For tests.
   void check_invariants() const;
@@ -438,13 +441,14 @@ class TERN_API ClientSession {
   uint64_t rto_base_ns_ = 0;
   uint64_t gap_ask_again_ns_ = 0;  ///< not before does a gap make all waiting calls ask
   uint64_t silence_ns_ = 0;
-  uint64_t last_tick_ns_ = 0;
-  uint64_t first_probe_ns_ = 0;  ///< of the path, of those of its length; 0: none yet
+  uint64_t silent_until_ns_ = 0;  ///< what silence_ns_ counts
+  uint64_t first_probe_ns_ = 0;   ///< of the path, of those of its length; 0: none yet
   uint64_t first_number_;
   uint32_t path_token_ = 0;
   uint32_t session_token_ = 0;  ///< is_path_answered_
   uint8_t short_probes_left_ = kShortProbesMax;
   bool is_path_answered_ = false;
+  bool is_peer_idle_ = false;     ///< the answer to ask_liveness
   uint64_t reported_number_ = 0;  ///< next_number_ after the last report: more have been sent since if it differs
   uint64_t report_at_ns_ = UINT64_MAX;
   uint64_t answer_seen_ns_ = 0;

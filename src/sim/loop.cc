@@ -12,6 +12,11 @@ namespace tern::sim {
 using transport::Picoseconds;
 using transport::SimImpl;
 
+namespace {
+/// A turn of this length has run a callback (docs/protocol.md, 7.6.2).
+constexpr Picoseconds kCallbackTime = 1'000'000 * transport::kPicosecondsPerNs;
+}  // namespace
+
 Loop::Loop(HostCore& host, Rpc<Sim>& rpc, SimImpl& impl)
     : host_(host), rpc_(rpc), impl_(impl), alarm_(host.nic.targets, this) {
   impl_.set_driver(this);
@@ -41,6 +46,7 @@ void Loop::on_event() {
 
   SimImpl* const before = std::exchange(host_.nic.running, nullptr);
   impl_.begin_turn();
+  rpc_.core().stay_in_callback(false);
   const auto packets = rpc_.run_event_loop_once();
   busy_until_ = impl_.end_turn();
   host_.nic.running = before;
@@ -49,6 +55,12 @@ void Loop::on_event() {
   }
   if (!packets.ok()) return;  // closed: nothing will happen any more
 
+  if (busy_until_ >= now + kCallbackTime) {
+    // Its Nexus can tell.
+    rpc_.core().stay_in_callback(true);
+    next_turn_ = busy_until_;
+    return alarm_.set(host_.awake_at(next_turn_));
+  }
   if (impl_.has_input()) {
     next_turn_ = std::max(busy_until_, now + 1);
   } else {

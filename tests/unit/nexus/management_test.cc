@@ -306,6 +306,126 @@ TEST_F(ManagementTest, liveness__an_own_pause_is_not_the_peers_death) {
   EXPECT_TRUE(machine(kA).notices().empty());
 }
 
+// A host that was paused: its Nexuses run again some time after each other.
+TEST_F(ManagementTest, liveness__a_paused_hosts_peers_are_given_up_neither_by_it_nor_by_each_other) {
+  connect_and_settle();
+  for (int i = 0; i < 300; i++) {
+    const Duration pause(static_cast<int64_t>(world.random()() % 5'000'000'000));  // ten liveness timeouts
+    for (const size_t host : {kA, kB}) {
+      const Duration later(static_cast<int64_t>(world.random()() % 300'000'000));
+      world.host(host).away_until = world.now() + pause + later;
+    }
+    world.run_for(pause + milliseconds(300) + Duration(static_cast<int64_t>(world.random()() % 600'000'000)));
+    ASSERT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 0u) << "pause of " << pause / milliseconds(1) << " ms";
+    ASSERT_EQ(count(server(), ControlEvent::Kind::kPeerGone), 0u) << "pause of " << pause / milliseconds(1) << " ms";
+  }
+  world.run_for(std::chrono::seconds(5));
+  world.expect_settled();
+}
+
+TEST_F(ManagementTest, liveness__many_pauses_one_after_the_other_are_no_silence) {
+  connect_and_settle();
+  for (int i = 0; i < 300; i++) {
+    for (const size_t host : {kA, kB}) {
+      if (world.now() < world.host(host).away_until) continue;
+      world.host(host).away_until = world.now() + Duration(static_cast<int64_t>(world.random()() % 400'000'000));
+    }
+    world.run_for(Duration(static_cast<int64_t>(world.random()() % 200'000'000)));
+    ASSERT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 0u) << i;
+    ASSERT_EQ(count(server(), ControlEvent::Kind::kPeerGone), 0u) << i;
+  }
+}
+
+// Only one of the two pauses: the other one rightly gives it up, if it takes too long.
+TEST_F(ManagementTest, liveness__a_paused_side_never_finds_the_other_silent) {
+  for (int i = 0; i < 200; i++) {
+    const uint32_t key = connect_and_settle();
+    const size_t away = i % 2 == 0 ? kA : kB;
+    const Duration pause(static_cast<int64_t>(world.random()() % 5'000'000'000));
+    const size_t gone_before = count(client(), ControlEvent::Kind::kPeerGone);
+    world.host(away).away_until = world.now() + pause;
+    world.run_for(pause + milliseconds(600));
+    ModelEndpoint& paused = away == kA ? client() : server();
+    for (const ControlEvent& event : paused.log) {
+      if (event.kind != ControlEvent::Kind::kPeerGone) continue;
+      ASSERT_EQ(event.status.code(), Code::kSessionReset) << "pause of " << pause / milliseconds(1) << " ms";
+    }
+    if (pause < milliseconds(370)) {
+      ASSERT_EQ(count(client(), ControlEvent::Kind::kPeerGone), gone_before);
+    }
+    if (client().client.contains(key)) world.disconnect(kA, kClient, key, true);
+    world.run_for(milliseconds(200));
+    client().log.clear();
+    server().log.clear();
+    ASSERT_TRUE(client().client.empty());
+  }
+}
+
+// Threads that get 100 us of each 200 ms.
+TEST_F(ManagementTest, liveness__starved_threads_find_each_other_alive) {
+  for (const bool has_data : {false, true}) {
+    connect_and_settle();
+    client().hears_data = server().hears_data = has_data;
+    for (const size_t host : {kA, kB}) {
+      world.host(host).slice_period = milliseconds(200) + std::chrono::microseconds(host * 7);
+      world.host(host).slice = std::chrono::microseconds(100);
+    }
+    // Management alone, and later the data path alone, shows that the peer lives.
+    if (has_data) world.drops = {wire::ManagementKind::kPong};
+    world.run_for(std::chrono::seconds(60));
+    EXPECT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 0u);
+    EXPECT_EQ(count(server(), ControlEvent::Kind::kPeerGone), 0u);
+    for (const size_t host : {kA, kB}) world.host(host).slice_period = Duration(0);
+    world.run_for(milliseconds(500));
+  }
+}
+
+// The bound of clause 7.5.2: the liveness timeout, or 16 turns and one more if they are far apart.
+TEST_F(ManagementTest, liveness__a_starved_thread_finds_a_dead_peer) {
+  for (const int64_t period_ms : {1, 10, 31, 60, 200, 350}) {
+    connect_and_settle();
+    const size_t before = count(client(), ControlEvent::Kind::kPeerGone);
+    world.host(kA).slice_period = milliseconds(period_ms);
+    world.host(kA).slice = std::chrono::microseconds(100);
+    world.run_for(milliseconds(5000));
+    ASSERT_EQ(count(client(), ControlEvent::Kind::kPeerGone), before);
+    world.crash(kB);
+    world.run_for(std::max(milliseconds(500), 16 * milliseconds(period_ms)) + 2 * milliseconds(period_ms) +
+                  milliseconds(32));
+    EXPECT_EQ(count(client(), ControlEvent::Kind::kPeerGone), before + 1) << period_ms << " ms";
+    EXPECT_EQ(client().log.back().status.code(), Code::kPeerUnreachable);
+    world.host(kA).slice_period = Duration(0);
+    world.boot(kB);
+    world.add_endpoint(kB, kServer);
+    world.run_for(milliseconds(50));
+  }
+}
+
+TEST_F(ManagementTest, liveness__an_endpoint_in_a_handler_may_say_later_that_it_hears_the_peer) {
+  connect_and_settle();
+  world.cut = {{kA, kB}, {kB, kA}};
+  client().hears_data = server().hears_data = true;
+  for (int i = 0; i < 10; i++) {
+    client().away_until = server().away_until = world.now() + milliseconds(1500);
+    world.run_for(milliseconds(1550));
+    EXPECT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 0u);
+    EXPECT_EQ(count(server(), ControlEvent::Kind::kPeerGone), 0u);
+  }
+  // One that is away for ever does not keep a dead peer for ever: four timeouts.
+  client().away_until = world.now() + std::chrono::hours(1);
+  world.run_for(milliseconds(4 * 500 + 200));
+  EXPECT_EQ(machine(kA).peers(), 1u);
+  EXPECT_EQ(machine(kA).sessions(), 0u);
+}
+
+TEST_F(ManagementTest, liveness__an_endpoint_that_hears_nothing_does_not_delay_the_death) {
+  connect_and_settle();
+  world.crash(kB);
+  client().lag_max = milliseconds(10);
+  world.run_for(milliseconds(560));
+  EXPECT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 1u);
+}
+
 TEST_F(ManagementTest, restart__is_a_reset_and_new_sessions_work) {
   connect_and_settle();
   world.boot(kB);
@@ -658,8 +778,10 @@ TEST_F(ManyAtOneAddress, limits__a_hundred_processes_connect_and_the_next_is_tol
   EXPECT_EQ(refusal->code, Code::kQueueFull);
   EXPECT_EQ(machine(kB).counters().over_limit, 2u);
 
-  for (int i = 0; i < 200; i++) stranger.pass(milliseconds(5));  // they are gone, and there is room again
-  machine(kB).notices().clear();
+  for (int i = 0; i < 200; i++) {  // they are gone, and there is room again
+    stranger.pass(milliseconds(5));
+    machine(kB).notices().clear();
+  }
   machine(kB).check_invariants();
   EXPECT_EQ(machine(kB).sessions(), 0u);
   EXPECT_FALSE(stranger.knock("10.9.9.9:2000", 2000, 2000));

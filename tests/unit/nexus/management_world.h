@@ -42,6 +42,7 @@ struct ModelEndpoint {
   std::set<uint64_t> gone;        ///< boot ids
   size_t requests_seen = 0;
   bool hears_data = false;  ///< of all peers, all the time
+  Duration away_until{0};   ///< its thread is in a handler, or does not run its loop
 };
 
 struct Host {
@@ -61,6 +62,18 @@ struct Host {
   std::deque<Arrived> socket;
   static constexpr size_t kSocketDatagrams = 256;  ///< what net.core.rmem_max lets a socket keep by default
   size_t lost_at_socket = 0;
+
+  // The thread does not run all the time: not before `away_until`, and of each `slice_period` for `slice` only.
+  Duration away_until{0};
+  Duration slice_period{0}, slice{0};
+  /// The first time from `at` on at which it runs.
+  Duration runs_at(Duration at) const {
+    at = std::max(at, away_until);
+    if (slice_period == Duration(0)) return at;
+    const Duration into = at % slice_period;
+    return into < slice ? at : at - into + slice_period;
+  }
+  bool runs(Duration at) const { return runs_at(at) == at; }
 };
 
 class World {
@@ -157,13 +170,16 @@ class World {
       }
       for (size_t i = 0; i < hosts_.size(); i++) {
         if (!hosts_[i].is_up) continue;
-        if (!hosts_[i].socket.empty() && std::max(hosts_[i].busy_until, now_) < at) {
-          at = std::max(hosts_[i].busy_until, now_);
+        const Duration turn_at = hosts_[i].runs_at(std::max(hosts_[i].busy_until, now_));
+        if (!hosts_[i].socket.empty() && turn_at < at) {
+          at = turn_at;
           actor = i;
           is_packet = false;
           inbox_of = kSocket;
         }
-        const Duration deadline = std::max({hosts_[i].machine->next_deadline(), now_, hosts_[i].busy_until});
+        const Duration wanted_at = hosts_[i].machine->next_deadline();
+        const Duration deadline =
+            wanted_at == Duration::max() ? wanted_at : std::max(turn_at, hosts_[i].runs_at(wanted_at));
         if (deadline < at) {
           at = deadline;
           actor = i;
@@ -171,8 +187,8 @@ class World {
           inbox_of = 0;
         }
         for (auto& [id, e] : hosts_[i].endpoints) {
-          if (e.inbox.empty() || std::max(e.inbox.front().first, now_) >= at) continue;
-          at = std::max(e.inbox.front().first, now_);
+          if (e.inbox.empty() || std::max({e.inbox.front().first, now_, e.away_until}) >= at) continue;
+          at = std::max({e.inbox.front().first, now_, e.away_until});
           actor = i;
           is_packet = false;
           inbox_of = id;
@@ -308,7 +324,7 @@ class World {
     packets_.erase(packets_.begin());
     Host& host = hosts_[packet.to];
     if (!host.is_up) return;
-    if (host.datagram_time > Duration(0)) {
+    if (host.datagram_time > Duration(0) || !host.runs(now_)) {
       if (host.socket.size() < Host::kSocketDatagrams) {
         host.socket.push_back({packet.from, packet.bytes});
       } else {
@@ -320,9 +336,15 @@ class World {
     pump(packet.to);
   }
 
-  /// As the channel's thread: takes what has arrived, then timers and what waits behind them have their turn.
+  /// As the channel's thread: takes what has arrived, then timers and what waits behind them have their turn. A thread
+  /// that was away may have been stopped between the two.
   void turn(size_t i) {
     Host& h = hosts_[i];
+    const bool was_away = h.away_until != Duration(0) || h.slice_period != Duration(0);
+    if (was_away && chance(0.5)) {
+      h.machine->on_time(now_);
+      pump(i);
+    }
     for (const Host::Arrived& arrived : std::exchange(h.socket, {})) {
       h.busy_until = std::max(h.busy_until, now_) + h.datagram_time;
       h.machine->on_datagram(arrived.from, arrived.bytes, now_);
@@ -337,6 +359,7 @@ class World {
     ControlEvent event = std::move(e.inbox.front().second);
     e.inbox.pop_front();
     e.log.push_back(event);
+    e.log.back().life.reset();  // an event that lives is a question that waits
     switch (event.kind) {
       case ControlEvent::Kind::kConnectRequest: {
         e.requests_seen++;

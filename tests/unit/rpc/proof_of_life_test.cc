@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include <tern/environment.h>
 #include <tern/rpc.h>
@@ -15,6 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr uint16_t kWork = 1;
+constexpr uint16_t kHold = 2;  ///< answered 3 s later
+constexpr uint16_t kSlow = 3;  ///< the handler takes 2 s of the loop's time
 
 /// A host's environment whose management channel loses pings and pongs (clause 7.1.2: kinds 6 and 7) once it is told
 /// to.
@@ -60,6 +63,18 @@ struct Program {
     nexus = std::move(*Nexus::create(host.uri(), options));
     rpc = std::move(*Rpc<Sim>::create(*nexus, host.transport_options(), {.huge_pages = false}));
     EXPECT_TRUE(rpc->on_request(kWork, [](Request request) { request.respond(); }).ok());
+    EXPECT_TRUE(rpc->on_request(kHold,
+                                [this](Request request) {
+                                  auto held = std::make_shared<Request>(std::move(request));
+                                  EXPECT_TRUE(rpc->after(3s, [held] { held->respond(); }).ok());
+                                })
+                    .ok());
+    EXPECT_TRUE(rpc->on_request(kSlow,
+                                [&host](Request request) {
+                                  host.spend(2s);
+                                  request.respond();
+                                })
+                    .ok());
     EXPECT_TRUE(host.run(*rpc).ok());
   }
   std::unique_ptr<Environment> environment;
@@ -96,6 +111,124 @@ TEST(ProofOfLife, data_keeps_both_ends_when_pings_are_lost_and_silence_ends_them
   EXPECT_FALSE(client.is_open(session));
   EXPECT_EQ(client.counters().sessions_failed, 1u);
   EXPECT_EQ(server.counters().sessions_failed, 1u);
+}
+
+/// Some clients and a server, the last host.
+class Cluster {
+ public:
+  explicit Cluster(uint32_t clients)
+      : simulation(std::move(*sim::Simulation::create(sim::Topology::star(clients + 1)))) {
+    for (uint32_t i = 0; i <= clients; i++) {
+      EXPECT_TRUE(
+          simulation->host(i).boot([&](sim::Host& host) { return std::make_shared<Program>(host, loses_pings); }).ok());
+    }
+    for (uint32_t i = 0; i < clients; i++) sessions.push_back(*rpc(i).create_session(simulation->host(clients).uri()));
+    simulation->run_for(10ms);
+    for (uint32_t i = 0; i < clients; i++) EXPECT_TRUE(rpc(i).is_open(sessions[i]));
+  }
+  Rpc<Sim>& rpc(uint32_t host) { return *static_cast<Program*>(simulation->host(host).program())->rpc; }
+  Rpc<Sim>& server() { return rpc(simulation->hosts() - 1); }
+  void call(uint32_t client, uint16_t type) {
+    auto call =
+        rpc(client).enqueue_request(sessions[client], type, rpc(client).alloc_msgbuf(8), rpc(client).alloc_msgbuf(8),
+                                    [this](Completion& done) { done.status.ok() ? answers++ : failures++; });
+    EXPECT_TRUE(call.ok()) << call.status().message();
+  }
+  uint64_t sessions_failed() {
+    uint64_t failed = 0;
+    for (uint32_t i = 0; i < simulation->hosts(); i++) failed += rpc(i).counters().sessions_failed;
+    return failed;
+  }
+
+  bool loses_pings = false;
+  int answers = 0, failures = 0;
+  std::unique_ptr<sim::Simulation> simulation;
+  std::vector<Session> sessions;
+};
+
+// All that the server hears of a client that waits are its probes.
+TEST(ProofOfLife, probes_of_a_waiting_client_count) {
+  Cluster cluster(1);
+  cluster.loses_pings = true;
+  cluster.call(0, kHold);
+  cluster.simulation->run_for(3500ms);
+  EXPECT_EQ(cluster.answers, 1);
+  EXPECT_EQ(cluster.sessions_failed(), 0u);
+}
+
+// A starved management thread has them all in doubt at once, and asks for each of them in turn.
+TEST(ProofOfLife, data_of_many_peers_counts_for_each) {
+  Cluster cluster(20);
+  cluster.loses_pings = true;
+  for (int round = 0; round < 40; round++) {  // each client calls every 100 ms
+    for (uint32_t client = 0; client < 20; client++) {
+      cluster.call(client, kWork);
+      cluster.simulation->run_for(5ms);
+    }
+  }
+  EXPECT_EQ(cluster.answers, 800);
+  EXPECT_EQ(cluster.sessions_failed(), 0u);
+}
+
+// The server's endpoint cannot say that it hears its client, the client's packets wait.
+TEST(ProofOfLife, a_handler_of_four_liveness_timeouts_kills_nobody) {
+  Cluster cluster(2);
+  cluster.loses_pings = true;
+  cluster.call(0, kSlow);
+  for (int i = 0; i < 60; i++) {
+    cluster.call(1, kWork);
+    cluster.simulation->run_for(50ms);
+    if (i > 40) cluster.call(0, kWork);  // one without calls nor pings is rightly given up
+  }
+  cluster.simulation->run_for(100ms);
+  EXPECT_EQ(cluster.failures, 0);
+  EXPECT_EQ(cluster.answers, 61 + 19);
+  EXPECT_EQ(cluster.sessions_failed(), 0u);
+}
+
+// A virtual machine that is descheduled, with all that it runs, again and again: each time for less than the others
+// need to give it up, then for longer.
+TEST(ProofOfLife, a_paused_host_takes_nobodys_silence_for_death) {
+  for (const auto pause : {100ms, 250ms, 350ms}) {
+    Cluster cluster(2);
+    for (int i = 0; i < 20; i++) {
+      for (uint32_t host = 0; host < 3; host++) {
+        if (cluster.simulation->random() % 2 == 0) cluster.simulation->host(host).pause(pause);
+      }
+      for (uint32_t client = 0; client < 2; client++) cluster.call(client, kWork);
+      cluster.simulation->run_for(pause + Duration(static_cast<int64_t>(cluster.simulation->random() % 60'000'000)));
+    }
+    cluster.simulation->run_for(2s);
+    EXPECT_EQ(cluster.failures, 0) << pause.count() << " ms";
+    EXPECT_EQ(cluster.answers, 40) << pause.count() << " ms";
+    EXPECT_EQ(cluster.sessions_failed(), 0u) << pause.count() << " ms";
+  }
+}
+
+TEST(ProofOfLife, a_machine_whose_hosts_are_paused_together_loses_no_session) {
+  Cluster cluster(2);
+  for (int i = 1; i <= 20; i++) {
+    for (uint32_t host = 0; host < 3; host++) cluster.simulation->host(host).pause(i * 250ms);  // to ten timeouts
+    for (uint32_t client = 0; client < 2; client++) cluster.call(client, kWork);
+    cluster.simulation->run_for(i * 250ms + Duration(static_cast<int64_t>(cluster.simulation->random() % 400'000'000)));
+  }
+  cluster.simulation->run_for(2s);
+  EXPECT_EQ(cluster.answers, 40);
+  EXPECT_EQ(cluster.sessions_failed(), 0u);
+}
+
+// The bounds of clause 7.5.2: the liveness timeout, or four if no endpoint says what it hears.
+TEST(ProofOfLife, a_dead_peer_is_found_in_time_whatever_the_endpoint_does) {
+  for (const bool is_busy : {false, true}) {
+    Cluster cluster(2);
+    ASSERT_TRUE(cluster.simulation->host(0).crash().ok());
+    if (is_busy) {
+      // One handler after the other: the loop turns every 2 s.
+      for (int i = 0; i < 4; i++) cluster.call(1, kSlow);
+    }
+    cluster.simulation->run_for(is_busy ? 4 * 500ms + 2s + 200ms : 600ms);
+    EXPECT_EQ(cluster.server().counters().sessions_failed, 1u) << is_busy;
+  }
 }
 
 }  // namespace

@@ -309,7 +309,9 @@ TEST_F(ClientSessionTest, packets_that_prove_nothing_have_no_effect) {
     server_number_ = server_number;
     EXPECT_EQ(session_->credit_limit(), 8u);
     EXPECT_EQ(session_->packets_in_flight(), 1u);
-    has_failed = tick(10 * kMs).has_failed;
+    const ClientTick result = tick(10 * kMs);
+    if (result.ask_liveness) session_->on_peer_idle();
+    has_failed = result.has_failed;
     sent();
   }
   EXPECT_TRUE(has_failed);  // it was silence all the time
@@ -1154,10 +1156,45 @@ TEST_F(ClientSessionTest, silence_fails_the_session_within_the_timeout) {
     now_ = result.next_ns;
     result = tick();
     has_asked |= result.ask_liveness;
+    if (result.ask_liveness) session_->on_peer_idle();
     sent();
   }
   EXPECT_TRUE(has_asked);
   EXPECT_GE(now_ - since, terms.liveness_ns);
+}
+
+// Its management may be starved, and cannot say that the endpoint is in a callback.
+TEST_F(ClientSessionTest, silence_of_which_management_says_nothing_fails_the_session_later) {
+  ClientTerms terms;
+  open(8, terms);
+  begin();
+  sent();
+  const uint64_t since = now_;
+  ClientTick result = tick();
+  while (!result.has_failed) {
+    ASSERT_LT(now_, since + 5 * terms.liveness_ns);
+    now_ = result.next_ns;
+    result = tick();
+    sent();
+  }
+  EXPECT_GE(now_ - since, 4 * terms.liveness_ns);
+}
+
+// The answer may lie in the receive queue, behind what makes the loop slow.
+TEST_F(ClientSessionTest, what_has_not_been_read_is_no_silence) {
+  ClientTerms terms;
+  open(8, terms);
+  begin();
+  sent();
+  const uint64_t since = now_;
+  tick();
+  for (int i = 0; i < 200; i++) {
+    now_ += 100 * kMs;
+    const ClientTick result = session_->tick(now_, since);
+    EXPECT_FALSE(result.ask_liveness);
+    EXPECT_FALSE(result.has_failed);
+    sent();
+  }
 }
 
 TEST_F(ClientSessionTest, a_peer_in_a_callback_is_not_dead) {
