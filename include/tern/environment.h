@@ -9,12 +9,22 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tern/detail/export.h>
 #include <tern/duration.h>
 #include <tern/status.h>
 
 namespace tern {
+
+/// Why a datagram did not reach a Nexus, as far as this machine or an ICMP message says. Only a hint: the next one may.
+enum class Unreachable : uint8_t {
+  kSilent,     ///< no reason is known
+  kPort,       ///< ICMP: nothing listens on the port
+  kHost,       ///< the host does not answer on its network
+  kNetwork,    ///< there is no route
+  kForbidden,  ///< a firewall says no
+};
 
 /// Receives what happens on a management channel. Called by the channel's thread only, one call at a time.
 class ManagementSink {
@@ -25,6 +35,9 @@ class ManagementSink {
   /// Called after any event and at the time that it returned last. Returns when it wants to be called next, at the
   /// latest, on the environment's time base; Duration::max(): never.
   virtual Duration on_turn(Duration now) = 0;
+  /// A datagram to `to` was not delivered. Whoever knows the channel's port may have forged that. Never called from
+  /// within another call of the sink.
+  virtual void on_unreachable(std::string_view /*to*/, Unreachable /*why*/) {}
 };
 
 /// Unreliable datagrams between the Nexuses, with the thread that serves them.
@@ -37,6 +50,8 @@ class ManagementChannel {
   virtual void wake() = 0;
   /// The bound address, "HOST:PORT" in numeric form.
   virtual std::string local_address() const = 0;
+  /// Any thread: whether addresses of this one's family ("HOST:PORT", numeric) can be sent to.
+  virtual bool reaches(std::string_view /*address*/) const { return true; }
 };
 
 /// Worker threads for handlers registered with HandlerOptions::worker.
@@ -59,6 +74,12 @@ class Environment {
   virtual Result<std::unique_ptr<ManagementChannel>> listen(std::string_view address, ManagementSink& sink) = 0;
   /// May block in the name service; called by create_session() in the owner's thread. Result: "HOST:PORT", numeric.
   virtual Result<std::string> resolve(std::string_view host_and_port) = 0;
+  /// Likewise, all addresses of the host, in the order in which to try them: one at least, 8 at most.
+  virtual Result<std::vector<std::string>> resolve_all(std::string_view host_and_port) {
+    auto address = resolve(host_and_port);
+    if (!address.ok()) return address.status();
+    return std::vector<std::string>{*address};
+  }
   /// At most `queue_limit` tasks wait. Called by the owner thread of the endpoint that has the first request for a
   /// worker; again if it failed.
   virtual Result<std::unique_ptr<WorkerPool>> start_workers(size_t threads, size_t queue_limit) = 0;

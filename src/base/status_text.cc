@@ -13,7 +13,7 @@ namespace {
 constinit std::array<std::atomic<const char*>, kStatusTextsMax> kept_texts{};
 }  // namespace
 
-Status status_of(Code code, const char* otherwise, std::initializer_list<std::string_view> parts) noexcept {
+Status status_of(Code code, const char* otherwise, std::span<const std::string_view> parts) noexcept {
   size_t size = 0;
   for (const std::string_view part : parts) size += part.size();
   if (size > kStatusTextBytesMax) return {code, otherwise};

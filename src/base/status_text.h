@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <span>
 #include <string_view>
 
 #include <tern/status.h>
@@ -16,6 +17,9 @@ inline constexpr size_t kStatusTextBytesMax = 400;
 /// A Status whose text is `parts` in a row. `otherwise`, which must have static storage duration, is its text when the
 /// row is longer than kStatusTextBytesMax, when kStatusTextsMax others are kept already, or when there is no memory.
 /// Any thread.
-Status status_of(Code code, const char* otherwise, std::initializer_list<std::string_view> parts) noexcept;
+Status status_of(Code code, const char* otherwise, std::span<const std::string_view> parts) noexcept;
+inline Status status_of(Code code, const char* otherwise, std::initializer_list<std::string_view> parts) noexcept {
+  return status_of(code, otherwise, std::span(parts.begin(), parts.size()));
+}
 
 }  // namespace tern::base

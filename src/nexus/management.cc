@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/status_text.h"
 
 namespace tern::nexus {
 
@@ -28,6 +29,13 @@ constexpr Duration kSecondLook = std::chrono::milliseconds(1);
 constexpr size_t kDelayedAnswersMax = 4096;
 /// A server's keys turn every few seconds: one that sends a new cookie more often is answered by the timer.
 constexpr uint8_t kCookiesMax = 4;
+/// Addresses of one server, and what one of them has of the time before the next; twice as much in each round. A round
+/// trip around the world takes less.
+constexpr size_t kTargetsMax = 8;
+constexpr Duration kTurn = std::chrono::milliseconds(250);
+/// Sessions with a peer that may be connecting there: so many are looked at for one hint, whoever sent it.
+constexpr uint32_t kHintedMax = 64;
+constexpr Status kNoMemory{Code::kNoMemory, "no memory for the Nexus's record of another session"};
 /// Longer timeouts are this long: no sum of times overflows.
 constexpr Duration kTimeoutMax = std::chrono::hours(24 * 365);
 
@@ -297,18 +305,25 @@ void Management::on_session_time(uint32_t index, Duration now) {
   }
 }
 
+/// A turn of one address, and the time for all of them.
+void Management::set_until(Session& session, Duration now) const {
+  const Request& request = *session.request;
+  session.until = std::min(now + (request.over_at - awake(now)), request.is_sent ? request.turn_until : kNever);
+}
+
 void Management::on_connecting_time(uint32_t index, Duration now) {
   Session& session = sessions_[index];
   Request& request = *session.request;
   // As long as the peer answers others, one that waits for its turn has not been ignored yet.
-  if (!request.is_sent) session.until = std::max(session.until, peers_[session.peer].answered_at + request.timeout);
-  if (now >= session.until) {
-    return conclude_connect(index,
-                            {Code::kPeerUnreachable,
-                             "no answer from the server's Nexus within SessionOptions::connect_timeout; check "
-                             "address, firewall, and that the server runs"},
-                            now);
+  if (!request.is_sent) {
+    request.over_at = std::max(request.over_at, peers_[session.peer].answered_at + request.timeout);
   }
+  if (awake(now) >= request.over_at) {
+    note_turn(session);
+    return conclude_connect(index, no_answer(request), now);
+  }
+  if (request.is_sent && now >= request.turn_until) return try_next_address(index, now);
+  set_until(session, now);
   if (!request.is_sent) return arm_session(index, session.until);
   send_request(index);
   // An endpoint that does not answer keeps the others of its Nexus waiting no longer.
@@ -316,21 +331,129 @@ void Management::on_connecting_time(uint32_t index, Duration now) {
   repeat_later(index, options_.retry_max, now);
 }
 
+/// What is known of the address whose turn is over.
+void Management::note_turn(const Session& session) const {
+  Request& request = *session.request;
+  const Peer& peer = peers_[session.peer];
+  if (request.is_sent && peer.unreachable_at >= request.sent_at) {
+    request.targets[request.target].why = peer.unreachable;
+  }
+}
+
+/// A new request, of another token: late answers to this one are undone (clause 7.3.6).
+void Management::try_next_address(uint32_t index, Duration now) {
+  Session& session = sessions_[index];
+  note_turn(session);
+  stop_counting(index, now);
+  std::unique_ptr<Request> request = std::move(session.request);
+  request->turns++;
+  request->target = (request->target + 1) % request->targets.size();
+  request->is_sent = false;
+  request->cookie = 0;
+  request->cookies_taken = 0;
+  const uint16_t endpoint = session.local_endpoint, peer_endpoint = session.remote_endpoint;
+  const uint32_t local_key = session.local_key;
+  ControlEvent event = event_of(session, ControlEvent::Kind::kConnectResult, {});
+  free_session(index, now);
+  event.status = begin_request(endpoint, local_key, peer_endpoint, std::move(request), now);
+  if (!event.status.ok()) notify(endpoint, std::move(event));
+}
+
+/// The reason, as far as it is known.
+Status Management::no_answer(const Request& request) const {
+  constexpr const char* kOtherwise =
+      "no answer from the server's Nexus within SessionOptions::connect_timeout; check address, firewall, and that the "
+      "server runs";
+  const auto words = [](Unreachable why) -> std::string_view {
+    switch (why) {
+      case Unreachable::kPort:
+        return "nothing listens there";
+      case Unreachable::kHost:
+        return "no such host on its network";
+      case Unreachable::kNetwork:
+        return "no route";
+      case Unreachable::kForbidden:
+        return "a firewall refuses";
+      case Unreachable::kSilent:
+        break;
+    }
+    return "silence";
+  };
+  const std::string_view address = request.targets.front().address.view();
+  const auto say = [&](std::string_view before, std::string_view after) {
+    return base::status_of(Code::kPeerUnreachable, kOtherwise, {before, address, after});
+  };
+  if (request.targets.size() == 1) {
+    switch (request.targets.front().why) {
+      case Unreachable::kPort:
+        return say("nothing listens at ",
+                   " (ICMP: port unreachable): check the port, and that the server runs and listens on that address");
+      case Unreachable::kHost:
+        return say("no host answers at ", " (host unreachable): it is down, or the address is wrong");
+      case Unreachable::kNetwork:
+        return say("no route to ",
+                   " (network unreachable): check the address, this machine's routes, and that the Nexus does not "
+                   "listen on a loopback address");
+      case Unreachable::kForbidden:
+        return say("a firewall refuses what is sent to ", ": allow UDP to that port");
+      case Unreachable::kSilent:
+        return say("no answer from ",
+                   " within SessionOptions::connect_timeout: a firewall drops what is sent there, the host is down, or "
+                   "the server hangs; check address and firewall");
+    }
+  }
+  std::array<std::string_view, 4 * kTargetsMax + 1> parts;
+  size_t count = 0;
+  parts[count++] = "no address of the server answers: ";
+  for (const Target& target : request.targets) {
+    if (count > 1) parts[count++] = ", ";
+    parts[count++] = target.address.view();
+    parts[count++] = " - ";
+    parts[count++] = words(target.why);
+  }
+  return base::status_of(Code::kPeerUnreachable, kOtherwise, std::span(parts).first(count));
+}
+
+void Management::on_unreachable(std::string_view to, Unreachable why, Duration now) {
+  see(now);
+  if (!make_room()) return;
+  for (uint32_t at = first_peer_at(to); at != kNone; at = peers_[at].next) {
+    Peer& peer = peers_[at];
+    peer.unreachable = why;
+    peer.unreachable_at = now;
+    // The newest requests are at the front. Each takes one hint for each address, later turns last their time.
+    uint32_t looked_at = 0;
+    for (uint32_t index = peer.first_session, next; index != kNone && looked_at < kHintedMax; index = next) {
+      next = sessions_[index].next;
+      looked_at++;
+      const Session& session = sessions_[index];
+      if (session.state != State::kConnecting || !session.request->is_sent) continue;
+      if (session.request->turns + 1 < session.request->targets.size()) try_next_address(index, now);
+    }
+  }
+}
+
 void Management::start_request(uint32_t index, Duration now) {
   Session& session = sessions_[index];
-  session.request->is_sent = true;
-  session.request->is_counted = true;
+  Request& request = *session.request;
+  request.is_sent = true;
+  request.is_counted = true;
+  request.sent_at = now;
   peers_[session.peer].requests_out++;
-  session.until = now + session.request->timeout;
+  if (request.turns == 0) request.over_at = awake(now) + request.timeout;
+  if (request.targets.size() > 1) {
+    request.turn_until = now + kTurn * (1 << std::min<size_t>(request.turns / request.targets.size(), 6));
+  }
+  set_until(session, now);
   send_request(index);
   repeat_later(index, options_.retry_max, now);
 }
 
 void Management::stop_counting(uint32_t index, Duration now) {
-  Request& request = *sessions_[index].request;
-  if (!std::exchange(request.is_counted, false)) return;
-  peers_[sessions_[index].peer].requests_out--;
-  start_waiting_requests(sessions_[index].peer, now);
+  Session& session = sessions_[index];
+  if (session.request == nullptr || !std::exchange(session.request->is_counted, false)) return;
+  peers_[session.peer].requests_out--;
+  start_waiting_requests(session.peer, now);
 }
 
 void Management::start_waiting_requests(uint32_t peer_index, Duration now) {
@@ -369,57 +492,72 @@ uint32_t Management::find_cookie(uint64_t cookie, uint64_t token) const {
 
 // What endpoints ask for.
 
-bool Management::connect(EndpointName from, const AddressText& address, uint16_t peer_endpoint,
+bool Management::connect(EndpointName from, std::span<const AddressText> addresses, uint16_t peer_endpoint,
                          const SessionTerms& terms, Duration timeout, Duration now) {
   see(now);
   if (find_endpoint(from) == nullptr) return true;
   if (!make_room()) return false;
-  const auto fail = [&](Status status) {
-    ControlEvent event;
-    event.kind = ControlEvent::Kind::kConnectResult;
-    event.is_client_side = true;
-    event.local_key = terms.session_key;
-    event.status = status;
-    event.peer.address = address;
-    notify(from.id, std::move(event));
-    return true;
+  const auto begin = [&]() -> Status {
+    std::unique_ptr<Request> request(new (std::nothrow) Request);
+    const size_t count = std::min(addresses.size(), kTargetsMax);
+    if (request == nullptr || !base::try_grow([&] { request->targets.resize(count); })) return kNoMemory;
+    for (size_t i = 0; i < count; i++) request->targets[i].address = addresses[i];
+    if (count == 0 || !fill_terms(terms, request->terms) || find_local(from, terms.session_key, true) != kNone) {
+      return {Code::kMisuse, "session terms out of range, or a session key that is in use"};
+    }
+    // A peer that is known at one of them answers there.
+    for (size_t i = count; i-- > 0;) {
+      const uint32_t peer = first_peer_at(addresses[i]);
+      if (peer != kNone && peers_[peer].remote_run != 0) request->target = i;
+    }
+    request->terms.endpoint_id = from.id;
+    request->timeout = std::clamp(timeout, Duration(0), kTimeoutMax);
+    request->over_at = awake(now) + request->timeout;
+    return begin_request(from.id, terms.session_key, peer_endpoint, std::move(request), now);
   };
-  constexpr Status kNoMemory{Code::kNoMemory, "no memory for the Nexus's record of another session"};
-  std::unique_ptr<Request> request(new (std::nothrow) Request);
-  if (request == nullptr) return fail(kNoMemory);
-  if (!fill_terms(terms, request->terms) || find_local(from, terms.session_key, true) != kNone) {
-    return fail({Code::kMisuse, "session terms out of range, or a session key that is in use"});
-  }
-  request->terms.endpoint_id = from.id;
-  request->timeout = std::clamp(timeout, Duration(0), kTimeoutMax);
+  const Status status = begin();
+  if (status.ok()) return true;
+  ControlEvent event;
+  event.kind = ControlEvent::Kind::kConnectResult;
+  event.is_client_side = true;
+  event.local_key = terms.session_key;
+  event.status = status;
+  if (!addresses.empty()) event.peer.address = addresses.front();
+  notify(from.id, std::move(event));
+  return true;
+}
+
+/// Not ok: nothing has changed.
+Status Management::begin_request(uint16_t endpoint, uint32_t local_key, uint16_t peer_endpoint,
+                                 std::unique_ptr<Request> request, Duration now) {
+  const AddressText& address = request->targets[request->target].address;
   uint32_t peer = first_peer_at(address);
   const bool is_full =
       sessions_live_ >= options_.sessions_max || (peer == kNone && peers_by_run_.size() >= options_.peers_max);
   if (is_full) {
-    return fail({Code::kQueueFull, "this Nexus has no room for another session or peer; destroy some first"});
+    return {Code::kQueueFull, "this Nexus has no room for another session or peer; destroy some first"};
   }
   if (peer == kNone) peer = new_peer(address, false, now);
-  if (peer == kNone || !base::try_reserve(peers_[peer].waiting, peers_[peer].waiting.size() + 1))
-    return fail(kNoMemory);
-  const uint64_t key = key_of(from.id, true, terms.session_key);
-  if (!base::try_grow([&] { sessions_by_key_.emplace(key, kNone); })) return fail(kNoMemory);
-  const uint32_t index = new_session(peer, from.id, State::kConnecting, true, now);
+  if (peer == kNone || !base::try_reserve(peers_[peer].waiting, peers_[peer].waiting.size() + 1)) return kNoMemory;
+  const uint64_t key = key_of(endpoint, true, local_key);
+  if (!base::try_grow([&] { sessions_by_key_.emplace(key, kNone); })) return kNoMemory;
+  const uint32_t index = new_session(peer, endpoint, State::kConnecting, true, now);
   if (index == kNone) {
     sessions_by_key_.erase(key);
-    return fail(kNoMemory);
+    return kNoMemory;
   }
   sessions_by_key_.find(key)->second = index;
   Session& session = sessions_[index];
   session.token = random_nonzero();
   session.remote_endpoint = peer_endpoint;
-  session.local_key = terms.session_key;
+  session.local_key = local_key;
   session.request = std::move(request);
   session.interval_us = to_us(options_.retry_min);
-  session.until = now + session.request->timeout;
+  set_until(session, now);
   peers_[peer].waiting.push_back({index, session.generation});
   start_waiting_requests(peer, now);
   if (!session.request->is_sent) arm_session(index, session.until);
-  return true;
+  return {};
 }
 
 void Management::conclude_connect(uint32_t index, const Status& status, Duration now) {
@@ -684,7 +822,7 @@ void Management::on_cookie(const ManagementMessage& m, Duration now) {
     counters_.stale++;
     return;
   }
-  peers_[sessions_[index].peer].answered_at = now;
+  peers_[sessions_[index].peer].answered_at = awake(now);
   Request& request = *sessions_[index].request;
   if (request.cookie == m.cookie) return;
   request.cookie = m.cookie;
@@ -704,7 +842,7 @@ void Management::on_connect_reply(std::string_view from, const ManagementMessage
   }
   Session& session = sessions_[index];
   Peer& peer = peers_[session.peer];
-  peer.answered_at = now;
+  peer.answered_at = awake(now);
   if (session.state == State::kOpen) {
     if (!is_accepted) return;
     if (session.remote_key != m.terms.session_key || peer.remote_run != m.sender_run) return send_unwanted(from, m);

@@ -104,14 +104,17 @@ class Management {
   // nothing has changed, and it is to be called again.
   bool add_endpoint(EndpointName name, std::string_view transport);
   void remove_endpoint(EndpointName name, Duration now);
-  bool connect(EndpointName from, const AddressText& address, uint16_t peer_endpoint, const SessionTerms& terms,
-               Duration timeout, Duration now);
+  bool connect(EndpointName from, std::span<const AddressText> addresses, uint16_t peer_endpoint,
+               const SessionTerms& terms, Duration timeout, Duration now);
   bool answer_connect(EndpointName from, uint64_t token, const Status& status, const SessionTerms& terms, Duration now);
   void disconnect(EndpointName from, uint32_t local_key, bool is_client_side, Duration now);
   void ask_liveness(EndpointName from, uint32_t local_key, Duration now);
 
   /// A stranger's bytes. Connect requests wait for on_time(), which next_deadline() then wants at once.
   void on_datagram(std::string_view from, std::span<const std::byte> bytes, Duration now);
+  /// A hint that anybody may have forged: it gives the reason of a later failure, and lets a request go on to the next
+  /// address of its server.
+  void on_unreachable(std::string_view to, Unreachable why, Duration now);
   void on_time(Duration now);
   /// When on_time() has something to do; Duration::max(): never.
   Duration next_deadline() const;
@@ -149,10 +152,21 @@ class Management {
     TransportName transport;
     AddressBytes address;
   };
+  /// An address of the server that a client connects to, and what is known of it.
+  struct Target {
+    AddressText address;
+    Unreachable why = Unreachable::kSilent;
+  };
   /// A client's wish while it connects.
   struct Request {
     wire::ManagementTerms terms;
     Duration timeout;
+    Duration over_at{};           ///< on the awake clock
+    std::vector<Target> targets;  ///< which have their turns, from `target` on
+    size_t target = 0;
+    size_t turns = 0;  ///< that are over
+    Duration turn_until = kNever;
+    Duration sent_at{};         ///< of this turn, the first time
     uint64_t cookie = 0;        ///< the server's, to be echoed
     uint8_t cookies_taken = 0;  ///< repetitions that did not wait for the timer
     bool is_sent = false;
@@ -162,7 +176,7 @@ class Management {
   struct Session {
     uint64_t token = 0;  ///< of the client's request
     Duration timer_at = kNever;
-    Duration until = kNever;             ///< kConnecting: gives up then; kOpen: stops asking then
+    Duration until = kNever;             ///< kConnecting: this turn or all is over; kOpen: stops asking then
     std::unique_ptr<Request> request;    ///< kConnecting
     std::shared_ptr<const Offer> offer;  ///< server, kUnconfirmed and kOpen
     uint32_t generation = 1;             ///< of this record; part of its cookie
@@ -215,8 +229,10 @@ class Management {
     Duration heard_awake{};   ///< when that was on the awake clock
     Duration pinged_at{};
     Duration timer_at = kNever;
-    Duration idle_since{};     ///< while it has no sessions
-    Duration answered_at{};    ///< the last answer to a request
+    Duration idle_since{};      ///< while it has no sessions
+    Duration answered_at{};     ///< the last answer to a request, on the awake clock
+    Duration unreachable_at{};  ///< the last hint
+    Unreachable unreachable = Unreachable::kSilent;
     Duration life_asked_at{};  ///< the last kAskLife
     std::vector<Asked> asked;  ///< endpoints that were asked for signs of life
     Source* source = nullptr;
@@ -305,6 +321,7 @@ class Management {
   void hear(Peer& peer, Duration now) const;
   static bool owes_answers(const Peer& peer);
   bool is_dead(const Peer& peer) const;
+  static Status silence_of(const Peer& peer);
   void peer_gone(uint32_t index, const Status& status, Duration now);
   void adopt(uint32_t index, uint64_t remote_run, Duration now);
   void arm_peer(uint32_t index, Duration at);
@@ -321,6 +338,12 @@ class Management {
   void begin_closing(uint32_t index, Duration now);
   void on_session_time(uint32_t index, Duration now);
   void on_connecting_time(uint32_t index, Duration now);
+  Status begin_request(uint16_t endpoint, uint32_t local_key, uint16_t peer_endpoint, std::unique_ptr<Request> request,
+                       Duration now);
+  void try_next_address(uint32_t index, Duration now);
+  void set_until(Session& session, Duration now) const;
+  void note_turn(const Session& session) const;
+  Status no_answer(const Request& request) const;
   void start_request(uint32_t index, Duration now);
   void start_waiting_requests(uint32_t peer, Duration now);
   void stop_counting(uint32_t index, Duration now);

@@ -243,6 +243,16 @@ bool Management::is_dead(const Peer& peer) const {
   return silence >= kTimeoutsOfEndpoints * options_.liveness_timeout || !owes_answers(peer);
 }
 
+Status Management::silence_of(const Peer& peer) {
+  const bool has_ended = peer.unreachable == Unreachable::kPort && peer.unreachable_at > peer.heard_at;
+  const char* otherwise =
+      has_ended ? "the peer's process has ended (ICMP: nothing listens on its Nexus's port any more); create a new "
+                  "session when it is back"
+                : "the peer's Nexus has not answered for NexusOptions::liveness_timeout; create a new session when it "
+                  "is back";
+  return {Code::kPeerUnreachable, otherwise};
+}
+
 void Management::on_peer_time(uint32_t index, Duration now) {
   Peer& peer = peers_[index];
   // In this order: an endpoint that has answered has noted before what it heard.
@@ -254,11 +264,7 @@ void Management::on_peer_time(uint32_t index, Duration now) {
     return arm_peer(index, peer.idle_since + options_.linger);
   }
   if (may_be_dead && is_dead(peer)) {
-    return peer_gone(index,
-                     {Code::kPeerUnreachable,
-                      "the peer's Nexus has not answered for NexusOptions::liveness_timeout; create a new session "
-                      "when it is back"},
-                     now);
+    return peer_gone(index, silence_of(peer), now);
   }
   if (peer.nonce == 0 && now - peer.heard_at < period()) return arm_peer(index, peer.heard_at + period());
   const bool is_in_doubt = peer.nonce != 0 && awake(now) - peer.heard_awake >= options_.liveness_timeout / 2;

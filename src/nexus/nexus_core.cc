@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/ring_queue.h"
+#include "base/status_text.h"
 #include "base/try.h"
 #include "nexus/management.h"
 
@@ -55,8 +56,7 @@ Result<ParsedUri> parse_uri(std::string_view uri) {
   const std::string_view host = uri.substr(0, colon);
   const bool is_bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (host.empty() || (!is_bracketed && host.find_first_of("[]: ") != std::string_view::npos)) return kBadHost;
-  uint16_t port = 0;
-  if (!parse_u16(uri.substr(colon + 1), port)) return kBadPort;
+  if (!parse_u16(uri.substr(colon + 1), parsed.port)) return kBadPort;
   parsed.host_and_port = uri;
   return parsed;
 }
@@ -75,7 +75,7 @@ struct Command {
   enum class Kind : uint8_t { kNone, kAdd, kRemove, kConnect, kAnswer, kDisconnect, kAskLiveness };
   /// Of kAdd, kConnect, and kAnswer that says yes.
   struct Details {
-    AddressText address;
+    std::vector<AddressText> addresses;
     uint16_t peer_endpoint = 0;
     SessionTerms terms;
     Duration timeout{};
@@ -114,6 +114,12 @@ struct NexusCore::Impl final : ManagementSink {
     machine.on_datagram(from, bytes, now);
     flush();
   }
+  void on_unreachable(std::string_view to, Unreachable why) override {
+    const Duration now = environment.now();
+    if (!reserve_commands(machine.sessions() + 1)) return;
+    machine.on_unreachable(to, why, now);
+    flush();
+  }
   Duration on_turn(Duration now) override {
     run_commands(now);
     if (reserve_commands(machine.sessions() + 2 * kSpareCommands)) {
@@ -150,7 +156,7 @@ struct NexusCore::Impl final : ManagementSink {
         machine.remove_endpoint(command.from, now);
         return true;
       case Kind::kConnect:
-        return machine.connect(command.from, command.details->address, command.details->peer_endpoint,
+        return machine.connect(command.from, command.details->addresses, command.details->peer_endpoint,
                                command.details->terms, command.details->timeout, now);
       case Kind::kAnswer:
         return machine.answer_connect(command.from, command.name, command.status,
@@ -192,6 +198,13 @@ struct NexusCore::Impl final : ManagementSink {
 
   // Any thread.
 
+  /// May throw std::bad_alloc.
+  void keep_reached(std::span<const AddressText> from, std::vector<AddressText>& to) {
+    std::lock_guard lock(mailbox_mutex);
+    for (const AddressText& address : from) {
+      if (channel == nullptr || channel->reaches(address)) to.push_back(address);
+    }
+  }
   /// Room for the commands that end as many sessions, for those that wait to run, each of which may begin one, and for
   /// the end of each endpoint.
   bool reserve_commands(size_t sessions) {
@@ -396,11 +409,22 @@ bool NexusCore::is_gone() const {
   return impl_->is_gone;
 }
 
-Status NexusCore::connect(EndpointPort& from, std::string_view peer_address, uint16_t peer_endpoint,
+Status NexusCore::connect(EndpointPort& from, std::span<const AddressText> peer_addresses, uint16_t peer_endpoint,
                           const SessionTerms& terms, uint64_t timeout_ns) {
   auto details = std::unique_ptr<Command::Details>(new (std::nothrow) Command::Details);
-  if (details == nullptr) return kNoMemory;
-  details->address = peer_address;
+  const bool has_memory =
+      details != nullptr && base::try_grow([&] { impl_->keep_reached(peer_addresses, details->addresses); });
+  if (!has_memory) return kNoMemory;
+  if (details->addresses.empty()) {
+    const std::string_view first = peer_addresses.empty() ? std::string_view() : peer_addresses.front().view();
+    return base::status_of(
+        Code::kUnavailable,
+        "the server's address is of another family (IPv4, IPv6) than the one that this Nexus listens on: listen on "
+        "udp://[::]:PORT, which reaches both",
+        {"the server's address ", first, first.starts_with('[') ? " is IPv6" : " is IPv4",
+         ", which this Nexus does not reach from ", impl_->local_address,
+         ": listen on udp://[::]:PORT, which reaches both families, or name the server by another address"});
+  }
   details->peer_endpoint = peer_endpoint;
   details->terms = terms;
   details->timeout = Duration(static_cast<int64_t>(std::min<uint64_t>(timeout_ns, INT64_MAX)));

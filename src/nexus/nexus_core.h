@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,7 @@ namespace tern::nexus {
 /// "udp://HOST:PORT" or "udp://HOST:PORT/ENDPOINT".
 struct ParsedUri {
   std::string host_and_port;
+  uint16_t port = 0;
   uint16_t endpoint_id = 0;
 };
 Result<ParsedUri> parse_uri(std::string_view uri);
@@ -50,11 +52,12 @@ class TERN_API NexusCore : public std::enable_shared_from_this<NexusCore> {
   /// Afterwards no event reaches the port. Peers of its remaining sessions are told by the caller's disconnect().
   void remove_endpoint(EndpointPort& port);
 
-  /// Client side: asks the endpoint `peer_endpoint` of the Nexus at `peer_address` for a session. If ok, exactly one
-  /// kConnectResult follows (repeated by the machine until answered, or kPeerUnreachable after `timeout_ns`),
-  /// unless forget() comes first. kNoMemory: nothing follows.
-  Status connect(EndpointPort& from, std::string_view peer_address, uint16_t peer_endpoint, const SessionTerms& terms,
-                 uint64_t timeout_ns);
+  /// Client side: asks the endpoint `peer_endpoint` of the Nexus at one of `peer_addresses` for a session. If ok,
+  /// exactly one kConnectResult follows (repeated by the machine until answered, or kPeerUnreachable after
+  /// `timeout_ns`), unless forget() comes first. kUnavailable: this Nexus reaches none of them, for they are of another
+  /// family. kNoMemory. In both cases nothing follows.
+  Status connect(EndpointPort& from, std::span<const AddressText> peer_addresses, uint16_t peer_endpoint,
+                 const SessionTerms& terms, uint64_t timeout_ns);
   /// Server side: the answer to a kConnectRequest, as a refusal (status not ok; its code and message travel) or
   /// with our terms. The machine keeps it, and gives it again if the request arrives again.
   /// kNoMemory, of terms only: the client is refused for that reason, and the session is not to be kept.

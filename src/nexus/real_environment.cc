@@ -5,6 +5,7 @@
 // descriptors, gives memory back, and waits for nothing.
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/errqueue.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -33,6 +34,7 @@
 
 #include <tern/environment.h>
 
+#include "base/status_text.h"
 #include "base/try.h"
 
 namespace tern {
@@ -41,6 +43,8 @@ namespace {
 constexpr size_t kReceiveBytes = 2048;        ///< more than any message: a longer one is recognised as too long
 constexpr int kReceivesPerTurn = 256;         ///< then timers, commands and connect requests get their turn
 constexpr int kReceiveBufferBytes = 4 << 20;  ///< bursts of thousands of connects; the kernel may cap it
+constexpr int kErrorsPerTurn = 64;            ///< of the socket's error queue
+constexpr size_t kAddressesMax = 8;           ///< of one host name
 
 /// Closes a descriptor.
 class Descriptor {
@@ -128,6 +132,25 @@ std::string to_text(SocketAddress address) {
   return text + "]:" + std::to_string(ntohs(address.v6().sin6_port));
 }
 
+Unreachable reason_of(int error) {
+  switch (error) {
+    case ECONNREFUSED:
+      return Unreachable::kPort;
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+      return Unreachable::kHost;
+    case ENETUNREACH:
+    case EADDRNOTAVAIL:
+    case EINVAL:  // of a socket that is bound to the loopback address
+      return Unreachable::kNetwork;
+    case EACCES:
+    case EPERM:
+      return Unreachable::kForbidden;
+    default:
+      return Unreachable::kSilent;
+  }
+}
+
 Duration monotonic_now() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -204,8 +227,23 @@ class UdpChannel final : public ManagementChannel {
       mapped.size = sizeof(sockaddr_in6);
       address = mapped;
     }
-    // What the system does not take is a lost datagram.
-    (void)sendto(socket_.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL, address.get(), address.size);
+    // What the system does not take is a lost datagram. The first error may be that of an earlier one.
+    for (int i = 0; i < 2; i++) {
+      const ssize_t sent =
+          sendto(socket_.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL, address.get(), address.size);
+      if (sent >= 0) return;
+    }
+    note_failure(to, reason_of(errno));
+  }
+
+  bool reaches(std::string_view text) const override {
+    SocketAddress address, bound;
+    if (!parse_numeric(text, address)) return false;
+    const bool wants_v6 = address.storage.ss_family == AF_INET6;
+    if (!is_v6_) return !wants_v6;
+    getsockname(socket_.fd(), bound.get(), &bound.size);
+    const in6_addr& local = bound.v6().sin6_addr;
+    return IN6_IS_ADDR_UNSPECIFIED(&local) || wants_v6 != bool{IN6_IS_ADDR_V4MAPPED(&local)};
   }
 
   void wake() override {
@@ -225,23 +263,27 @@ class UdpChannel final : public ManagementChannel {
       const bool is_last = stopping_.load(std::memory_order_acquire);
       const Duration deadline = sink_.on_turn(monotonic_now());
       if (is_last) return;  // what was posted before the end has been sent
-      wait_until(deadline);
+      const bool has_errors = failures_.empty() && wait_until(deadline);
       uint64_t count;
       (void)!read(wake_.fd(), &count, sizeof(count));
       receive();
+      if (has_errors) receive_errors();
+      for (const Failure& failure : std::exchange(failures_, {})) sink_.on_unreachable(failure.to, failure.why);
     }
   }
 
-  void wait_until(Duration deadline) {
+  /// True: the socket's error queue has something.
+  bool wait_until(Duration deadline) {
     pollfd fds[2] = {{socket_.fd(), POLLIN, 0}, {wake_.fd(), POLLIN, 0}};
     if (deadline == Duration::max()) {
       (void)ppoll(fds, 2, nullptr, nullptr);
-      return;
+      return (fds[0].revents & POLLERR) != 0;
     }
     const Duration left = std::max(deadline - monotonic_now(), Duration(0));
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
     const timespec timeout = {seconds.count(), (left - seconds).count()};
     (void)ppoll(fds, 2, &timeout, nullptr);
+    return (fds[0].revents & POLLERR) != 0;
   }
 
   void receive() {
@@ -249,7 +291,8 @@ class UdpChannel final : public ManagementChannel {
     for (int i = 0; i < kReceivesPerTurn; i++) {
       SocketAddress from;
       const ssize_t got = recvfrom(socket_.fd(), buffer, sizeof(buffer), MSG_DONTWAIT, from.get(), &from.size);
-      if (got < 0) return;  // empty, or an error of an earlier send, which is that datagram's loss
+      if (got < 0 && errno != EAGAIN) continue;  // an error of an earlier send, told once
+      if (got < 0) return;
       if (from.size != last_from_.size || std::memcmp(&from.storage, &last_from_.storage, from.size) != 0) {
         last_from_.size = 0;
         if (!base::try_grow([&] { last_from_text_ = to_text(from); })) continue;  // as if lost
@@ -259,11 +302,48 @@ class UdpChannel final : public ManagementChannel {
     }
   }
 
+  /// ICMP messages about datagrams of this socket, and what this machine itself could not deliver.
+  void receive_errors() {
+    for (int i = 0; i < kErrorsPerTurn; i++) {
+      SocketAddress to;
+      alignas(cmsghdr) std::byte control[512];
+      msghdr message{};
+      message.msg_name = to.get();
+      message.msg_namelen = to.size;
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+      if (recvmsg(socket_.fd(), &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) return;
+      for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
+        const bool is_error = (part->cmsg_level == SOL_IP && part->cmsg_type == IP_RECVERR) ||
+                              (part->cmsg_level == SOL_IPV6 && part->cmsg_type == IPV6_RECVERR);
+        if (!is_error || message.msg_namelen == 0) continue;
+        sock_extended_err error;
+        std::memcpy(&error, CMSG_DATA(part), sizeof(error));
+        std::string text;
+        if (base::try_grow([&] { text = to_text(to); }))
+          note_failure(text, reason_of(static_cast<int>(error.ee_errno)));
+      }
+    }
+  }
+
+  /// For on_unreachable(), which must wait until the sink's call has returned.
+  void note_failure(std::string_view to, Unreachable why) {
+    const bool is_known = std::any_of(failures_.begin(), failures_.end(), [&](const Failure& f) { return f.to == to; });
+    if (why == Unreachable::kSilent || is_known || failures_.size() >= kErrorsPerTurn) return;
+    (void)base::try_grow([&] { failures_.push_back({std::string(to), why}); });  // without memory it is not told
+  }
+
+  struct Failure {
+    std::string to;
+    Unreachable why;
+  };
+
   const Descriptor socket_, wake_;
   const bool is_v6_;
   ManagementSink& sink_;
   std::atomic<bool> stopping_{false};
-  SocketAddress last_from_;  ///< channel's thread; strangers' datagrams often come in rows
+  std::vector<Failure> failures_;  ///< channel's thread
+  SocketAddress last_from_;        ///< channel's thread; strangers' datagrams often come in rows
   std::string last_from_text_;
   OfThisProcess<std::thread> thread_;
 };
@@ -374,6 +454,9 @@ class RealEnvironment final : public Environment {
       const int off = 0;
       (void)setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
     }
+    const int on = 1;
+    (void)setsockopt(socket.fd(), IPPROTO_IP, IP_RECVERR, &on, sizeof(on));
+    if (is_v6) (void)setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_RECVERR, &on, sizeof(on));
     (void)setsockopt(socket.fd(), SOL_SOCKET, SO_RCVBUF, &kReceiveBufferBytes, sizeof(kReceiveBufferBytes));
     if (bind(socket.fd(), address.get(), address.size) != 0) return bind_error(errno);
     auto channel = std::make_unique<UdpChannel>(std::move(socket), std::move(wake), is_v6, sink);
@@ -382,15 +465,20 @@ class RealEnvironment final : public Environment {
   }
 
   Result<std::string> resolve(std::string_view host_and_port) override {
+    auto addresses = resolve_all(host_and_port);
+    if (!addresses.ok()) return addresses.status();
+    return std::move(addresses->front());
+  }
+  Result<std::vector<std::string>> resolve_all(std::string_view host_and_port) override {
     try {
       return resolve_or_throw(host_and_port);
     } catch (const std::bad_alloc&) {
       return Status{Code::kNoMemory, "no memory to resolve the address"};
     }
   }
-  static Result<std::string> resolve_or_throw(std::string_view host_and_port) {
+  static Result<std::vector<std::string>> resolve_or_throw(std::string_view host_and_port) {
     SocketAddress numeric;
-    if (parse_numeric(host_and_port, numeric)) return to_text(numeric);
+    if (parse_numeric(host_and_port, numeric)) return std::vector<std::string>{to_text(numeric)};
     std::string host;
     uint16_t port = 0;
     if (!split(host_and_port, host, port))
@@ -399,24 +487,28 @@ class RealEnvironment final : public Environment {
     hints.ai_socktype = SOCK_DGRAM;
     addrinfo* found = nullptr;
     const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, &freeaddrinfo);
     if (error != 0 || found == nullptr) {
       if (error == EAI_AGAIN)
         return Status{Code::kUnavailable, "the name service does not answer; try again, or use a numeric address"};
-      return Status{Code::kUnavailable, "the host name is unknown here; check it, or use a numeric address"};
+      return base::status_of(Code::kUnavailable, "the host name is unknown here; check it, or use a numeric address",
+                             {"the host name ", host, " is unknown here; check it, or use a numeric address"});
     }
     // IPv4 first: a Nexus on 0.0.0.0 cannot reach IPv6 peers, one on [::] reaches both.
-    const addrinfo* chosen = found;
-    for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-      if (at->ai_family == AF_INET) {
-        chosen = at;
-        break;
+    std::vector<std::string> addresses;
+    for (const int family : {AF_INET, AF_INET6}) {
+      for (const addrinfo* at = found; at != nullptr && addresses.size() < kAddressesMax; at = at->ai_next) {
+        if (at->ai_family != family) continue;
+        SocketAddress address;
+        address.size = std::min<socklen_t>(at->ai_addrlen, sizeof(address.storage));
+        std::memcpy(&address.storage, at->ai_addr, address.size);
+        std::string text = to_text(address);
+        if (std::find(addresses.begin(), addresses.end(), text) == addresses.end())
+          addresses.push_back(std::move(text));
       }
     }
-    SocketAddress address;
-    address.size = std::min<socklen_t>(chosen->ai_addrlen, sizeof(address.storage));
-    std::memcpy(&address.storage, chosen->ai_addr, address.size);
-    freeaddrinfo(found);
-    return to_text(address);
+    if (addresses.empty()) return Status{Code::kUnavailable, "the host has no IPv4 or IPv6 address"};
+    return addresses;
   }
 
   Result<std::unique_ptr<WorkerPool>> start_workers(size_t threads, size_t queue_limit) override {

@@ -178,9 +178,12 @@ void EndpointCore::wait_for_wakers() {
 Status EndpointCore::find_nexus(std::string_view uri, Opening& opening) {
   auto parsed = nexus::parse_uri(uri);
   if (!parsed.ok()) return parsed.status();
-  auto address = nexus_.environment().resolve(parsed->host_and_port);
-  if (!address.ok()) return address.status();
-  opening.nexus_address = *address;
+  if (parsed->port == 0) {
+    return {Code::kMisuse, "port 0 names no server: use the port that the server's Nexus::uri() shows"};
+  }
+  auto addresses = nexus_.environment().resolve_all(parsed->host_and_port);
+  if (!addresses.ok()) return addresses.status();
+  opening.nexus_addresses.assign(addresses->begin(), addresses->end());
   opening.peer_endpoint = parsed->endpoint_id;
   return {};
 }
@@ -238,7 +241,7 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   wish.window = options.window;
   wish.credits = 0;
   wish.first_number = terms.first_number;
-  status = nexus_.connect(port_, opening->nexus_address.view(), opening->peer_endpoint, wish, opening->timeout_ns);
+  status = nexus_.connect(port_, opening->nexus_addresses, opening->peer_endpoint, wish, opening->timeout_ns);
   if (!status.ok()) {
     free_client(client);
     return status;
@@ -384,7 +387,7 @@ void EndpointCore::begin_handshake_anew(Client* client) {
   client->session.start_over(opening.wish.first_number);
   Status status = random.has_failed()
                       ? Status(Code::kUnavailable, "the system gives no random numbers for another handshake")
-                      : nexus_.connect(port_, opening.nexus_address.view(), opening.peer_endpoint, opening.wish,
+                      : nexus_.connect(port_, opening.nexus_addresses, opening.peer_endpoint, opening.wish,
                                        opening.until_ns - now_ns_);
   if (status.ok()) return;
   counters_.sessions_failed++;

@@ -49,7 +49,7 @@ struct Opening {
   uint64_t asked_at_ns;  ///< for this session
   uint64_t patience_ns;  ///< for an answer of the data address, then the handshake begins anew
   uint64_t over_at_ns;   ///< the end of that patience
-  nexus::AddressText nexus_address;
+  std::vector<nexus::AddressText> nexus_addresses;  ///< of the server's host name
   nexus::SessionTerms wish;
   uint16_t peer_endpoint;
 };

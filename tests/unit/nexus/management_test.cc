@@ -207,7 +207,7 @@ TEST_F(ManagementTest, connect__refusals_name_the_reason) {
 
   SessionTerms other = world.terms(client().next_key++);
   other.transport = "shm";
-  machine(kA).connect(client().name, world.host(kB).address, kServer, other, std::chrono::seconds(1), world.now());
+  machine(kA).connect(client().name, at(world.host(kB).address), kServer, other, std::chrono::seconds(1), world.now());
   client().connecting.insert(other.session_key);
   world.run_for(milliseconds(20));
   ASSERT_EQ(client().log.size(), 3u);
@@ -215,7 +215,7 @@ TEST_F(ManagementTest, connect__refusals_name_the_reason) {
 
   other.window = 65;
   client().connecting.insert(other.session_key);
-  machine(kA).connect(client().name, world.host(kB).address, kServer, other, std::chrono::seconds(1), world.now());
+  machine(kA).connect(client().name, at(world.host(kB).address), kServer, other, std::chrono::seconds(1), world.now());
   ASSERT_EQ(machine(kA).notices().size(), 1u);
   EXPECT_EQ(machine(kA).notices()[0].event.status.code(), Code::kMisuse);
 }

@@ -18,6 +18,9 @@ namespace tern::nexus::test {
 
 using std::chrono::milliseconds;
 
+/// One address of a server.
+inline std::array<AddressText, 1> at(std::string_view address) { return {AddressText(address)}; }
+
 /// What the network does to a datagram.
 struct Weather {
   double drop = 0, duplicate = 0;
@@ -144,10 +147,24 @@ class World {
     const uint32_t key = e.next_key++;
     e.connecting.insert(key);
     const SessionTerms wish = terms(key);
-    const AddressText address = hosts_[to].address;
+    const auto address = at(hosts_[to].address);
     until_done([&] { return hosts_[i].machine->connect(e.name, address, peer_endpoint, wish, timeout, now_); });
     pump(i);
     return key;
+  }
+  /// To whichever of these addresses answers.
+  uint32_t connect(size_t i, uint16_t from, std::vector<AddressText> addresses, uint16_t peer_endpoint,
+                   Duration timeout = std::chrono::seconds(2)) {
+    ModelEndpoint& e = endpoint(i, from);
+    const uint32_t key = e.next_key++;
+    e.connecting.insert(key);
+    EXPECT_TRUE(hosts_[i].machine->connect(e.name, addresses, peer_endpoint, terms(key), timeout, now_));
+    pump(i);
+    return key;
+  }
+  void hint(size_t i, const std::string& to, Unreachable why) {
+    inside([&] { hosts_[i].machine->on_unreachable(to, why, now_); });
+    pump(i);
   }
   void disconnect(size_t i, uint16_t id, uint32_t key, bool is_client) {
     ModelEndpoint& e = endpoint(i, id);

@@ -19,6 +19,8 @@ using std::chrono::milliseconds;
 constexpr auto kPatience = std::chrono::seconds(20);
 
 /// An endpoint whose thread is the test's.
+std::array<AddressText, 1> at(std::string_view address) { return {AddressText(address)}; }
+
 class Endpoint {
  public:
   explicit Endpoint(NexusCore& nexus, uint16_t id)
@@ -87,7 +89,7 @@ class Pair {
   }
   /// Connects session `key` to server session `key + 1000`.
   ControlEvent connect(uint32_t key) {
-    EXPECT_TRUE(a->core().connect(client.port, address_of(*b), 1, terms(key), 5'000'000'000).ok());
+    EXPECT_TRUE(a->core().connect(client.port, at(address_of(*b)), 1, terms(key), 5'000'000'000).ok());
     auto request = server.next();
     EXPECT_TRUE(request && request->kind == ControlEvent::Kind::kConnectRequest);
     if (!request) return {};
@@ -154,7 +156,7 @@ TEST(NexusCore, the_successor_of_a_peer_at_its_address_works) {
     Endpoint server(b->core(), 1);
     ASSERT_TRUE(b->core().add_endpoint(server.port).ok());
     const auto key = static_cast<uint32_t>(10 + life);
-    EXPECT_TRUE(a->core().connect(client.port, address, 1, terms(key), 10'000'000'000).ok());
+    EXPECT_TRUE(a->core().connect(client.port, at(address), 1, terms(key), 10'000'000'000).ok());
     auto request = server.next();
     ASSERT_TRUE(request && request->kind == ControlEvent::Kind::kConnectRequest);
     EXPECT_TRUE(b->core().answer_connect(server.port, request->token, {}, terms(100 + key)).ok());
@@ -176,14 +178,14 @@ TEST(NexusCore, the_successor_of_a_peer_at_its_address_works) {
 
 TEST(NexusCore, nobody_there_is_unreachable_and_no_endpoint_is_refused) {
   Pair pair("udp://127.0.0.1:0", "udp://127.0.0.1:0");
-  EXPECT_TRUE(pair.a->core().connect(pair.client.port, address_of(*pair.b), 9, terms(1), 5'000'000'000).ok());
+  EXPECT_TRUE(pair.a->core().connect(pair.client.port, at(address_of(*pair.b)), 9, terms(1), 5'000'000'000).ok());
   auto result = pair.client.next();
   ASSERT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult);
   EXPECT_EQ(result->status.code(), Code::kRefused);
   auto gone = nexus_on("udp://127.0.0.1:0");
   const std::string nowhere = address_of(*gone);
   gone.reset();
-  EXPECT_TRUE(pair.a->core().connect(pair.client.port, nowhere, 1, terms(2), 50'000'000).ok());
+  EXPECT_TRUE(pair.a->core().connect(pair.client.port, at(nowhere), 1, terms(2), 50'000'000).ok());
   result = pair.client.next();
   ASSERT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult);
   EXPECT_EQ(result->local_key, 2u);
@@ -221,7 +223,7 @@ TEST(NexusCore, endpoints_come_and_go_while_others_connect) {
     while (!stop) {
       Endpoint other(pair.b->core(), 3);
       if (!pair.b->core().add_endpoint(other.port).ok()) abort();
-      if (!pair.b->core().connect(other.port, address_of(*pair.a), 9, terms(1), 10'000'000'000).ok()) abort();
+      if (!pair.b->core().connect(other.port, at(address_of(*pair.a)), 9, terms(1), 10'000'000'000).ok()) abort();
       if (!other.next()) abort();
     }
   });
@@ -322,7 +324,7 @@ TEST(NexusCore, randomness_that_ends_later_is_made_here) {
   ASSERT_TRUE(a->core().add_endpoint(client.port).ok());
   ASSERT_TRUE((*b)->core().add_endpoint(server.port).ok());
   for (uint32_t key = 1; key <= 20; key++) {
-    ASSERT_TRUE(a->core().connect(client.port, address_of(**b), 1, terms(key), 5'000'000'000).ok());
+    ASSERT_TRUE(a->core().connect(client.port, at(address_of(**b)), 1, terms(key), 5'000'000'000).ok());
     auto request = server.next();
     ASSERT_TRUE(request && request->kind == ControlEvent::Kind::kConnectRequest);
     EXPECT_TRUE((*b)->core().answer_connect(server.port, request->token, {}, terms(100 + key)).ok());
