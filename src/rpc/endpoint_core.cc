@@ -620,6 +620,10 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
         return refuse(wire::Refusal::kNoMemory);
       case Code::kRefused:  // connect() of a transport says so of peers that it may not have
         return refuse(wire::Refusal::kOtherUser);
+      case Code::kPeerUnreachable:  // of what only processes of one host share
+        return refuse(wire::Refusal::kOtherHost);
+      case Code::kUnavailable:
+        return refuse(wire::Refusal::kNoWayBack);
       default:
         return refuse(wire::Refusal::kOther);
     }

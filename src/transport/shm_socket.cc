@@ -225,7 +225,8 @@ Result<Descriptor> connect_to(const Identity& identity) {
     }
     return shortage_or(
         errno, {Code::kPeerUnreachable,
-                "shm: no such endpoint in this host's network namespace: it has ended, or runs elsewhere (use udp)"});
+                "shm: no such endpoint in this process's network namespace: it has ended, or runs on another host or in "
+                "another container; let containers share the network namespace, or use udp"});
   }
   return socket;
 }

@@ -206,6 +206,12 @@ const char* refusal_text(Refusal refusal) {
     case Refusal::kEndpointShare:
       return "this host has all the sessions that one address may have with the endpoint; raise "
              "RpcOptions::server_sessions_per_peer_max there";
+    case Refusal::kOtherHost:
+      return "the server does not find the client's endpoint in its own network namespace: shared memory is for "
+             "processes of one host (and one container, or containers that share the network namespace); use udp";
+    case Refusal::kNoWayBack:
+      return "the server's endpoint cannot send to the client's data-path address: no route or another address family "
+             "(check Udp::Options::bind on both sides), or its limit of peers or descriptors (Shm::Options::peers_max)";
   }
   return "";
 }

@@ -58,8 +58,10 @@ enum class Refusal : uint8_t {
   kNexusFull = 13,
   kOtherUser = 14,
   kEndpointShare = 15,
+  kOtherHost = 16,
+  kNoWayBack = 17,
 };
-inline constexpr uint8_t kRefusals = 16;
+inline constexpr uint8_t kRefusals = 18;
 /// The rule and the remedy, static. "" for kNone.
 const char* refusal_text(Refusal refusal);
 /// Of kNoCommonVersion, with both sides' highest versions in it, static.

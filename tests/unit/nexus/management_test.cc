@@ -129,6 +129,106 @@ TEST_F(ManagementTest, connect__silence_is_unreachable_once_at_the_timeout) {
   EXPECT_EQ(machine(kA).peers(), 0u);
 }
 
+// What is told is a hint: it ends nothing, and the last one before the end is the reason.
+TEST_F(ManagementTest, connect__a_hint_is_the_reason_of_the_timeout_only) {
+  const std::pair<Unreachable, const char*> reasons[] = {
+      {Unreachable::kSilent, "no answer from 10.0.0.2:31850 within"},
+      {Unreachable::kPort, "nothing listens at 10.0.0.2"},
+      {Unreachable::kHost, "no host answers at 10.0.0.2"},
+      {Unreachable::kNetwork, "no route to 10.0.0.2"},
+      {Unreachable::kForbidden, "a firewall refuses what is sent to 10.0.0.2"}};
+  for (const auto& [why, text] : reasons) {
+    client().log.clear();
+    world.cut = {{kA, kB}};
+    world.connect(kA, kClient, kB, kServer, milliseconds(700));
+    for (int i = 0; i < 6; i++) {
+      world.run_for(milliseconds(100));
+      if (why != Unreachable::kSilent) world.hint(kA, world.host(kB).address, why);
+    }
+    EXPECT_TRUE(client().log.empty()) << text;
+    world.run_for(milliseconds(110));
+    ASSERT_EQ(client().log.size(), 1u) << text;
+    EXPECT_EQ(client().log.back().status.code(), Code::kPeerUnreachable);
+    EXPECT_TRUE(client().log.back().status.message().starts_with(text)) << client().log.back().status.message();
+  }
+  // One whose server starts meanwhile is connected.
+  world.connect(kA, kClient, kB, kServer);
+  world.hint(kA, world.host(kB).address, Unreachable::kPort);
+  world.run_for(milliseconds(300));
+  world.cut.clear();
+  world.run_for(milliseconds(200));
+  EXPECT_EQ(client().client.size(), 1u);
+  world.expect_settled();
+}
+
+TEST_F(ManagementTest, connect__every_address_has_its_turn) {
+  const AddressText dead("10.9.9.9:1"), other("10.9.9.8:1"), right(world.host(kB).address);
+  world.connect(kA, kClient, {dead, other, right}, kServer);
+  world.run_for(milliseconds(400));
+  EXPECT_TRUE(client().client.empty());
+  world.run_for(milliseconds(200));  // after two turns of 250 ms
+  EXPECT_EQ(client().client.size(), 1u);
+  EXPECT_EQ(client().client.begin()->second.peer.address, right.view());
+  // The address that is known to answer is the first.
+  const size_t sent = world.bytes_to[std::string(dead)];
+  world.connect(kA, kClient, {dead, other, right}, kServer);
+  world.run_for(milliseconds(5));
+  EXPECT_EQ(client().client.size(), 2u);
+  EXPECT_EQ(world.bytes_to[std::string(dead)], sent);
+  world.expect_settled();
+}
+
+TEST_F(ManagementTest, connect__a_hint_begins_the_next_addresss_turn_once) {
+  const AddressText dead("10.9.9.9:1"), other("10.9.9.8:1");
+  world.cut = {{kA, kB}};
+  const AddressText right(world.host(kB).address);
+  world.connect(kA, kClient, {dead, right, other}, kServer, milliseconds(3000));
+  world.hint(kA, dead, Unreachable::kPort);
+  world.hint(kA, right, Unreachable::kHost);
+  const size_t sent = world.host(kA).datagrams_sent;
+  for (int i = 0; i < 1000; i++) {  // a flood of them moves nothing
+    for (const AddressText& address : {dead, right, other}) world.hint(kA, std::string(address), Unreachable::kPort);
+  }
+  EXPECT_EQ(world.host(kA).datagrams_sent, sent);
+  world.run_for(milliseconds(400));
+  world.cut.clear();  // the second round
+  world.run_for(milliseconds(1500));
+  EXPECT_EQ(client().client.size(), 1u);
+  world.expect_settled();
+}
+
+TEST_F(ManagementTest, connect__late_answers_of_an_earlier_turn_are_undone) {
+  world.add_endpoint(kB, 7);
+  world.endpoint(kB, 7).away_until = world.now() + milliseconds(300);  // answers when the next has its turn
+  const AddressText other("10.9.9.8:1"), right(world.host(kB).address);
+  world.connect(kA, kClient, {right, other}, 7);
+  world.run_for(milliseconds(1500));
+  EXPECT_EQ(client().client.size(), 1u);
+  world.expect_settled();
+}
+
+TEST_F(ManagementTest, connect__names_what_is_known_of_each_address) {
+  world.connect(kA, kClient, {AddressText("10.9.9.9:1"), AddressText("[fd77::9]:1")}, kServer, milliseconds(800));
+  world.hint(kA, "10.9.9.9:1", Unreachable::kPort);
+  world.run_for(milliseconds(100));
+  world.hint(kA, "[fd77::9]:1", Unreachable::kNetwork);
+  world.run_for(milliseconds(800));
+  ASSERT_EQ(client().log.size(), 1u);
+  EXPECT_EQ(client().log.back().status.message(),
+            "no address of the server answers: 10.9.9.9:1 - nothing listens there, [fd77::9]:1 - no route");
+}
+
+TEST_F(ManagementTest, connect__an_own_pause_takes_nothing_of_its_time) {
+  world.host(kA).away_until = world.now() + std::chrono::seconds(3);
+  world.cut = {{kA, kB}};
+  world.connect(kA, kClient, kB, kServer, std::chrono::seconds(1));
+  world.run_for(milliseconds(3300));
+  EXPECT_TRUE(client().log.empty());
+  world.cut.clear();
+  world.run_for(milliseconds(200));
+  EXPECT_EQ(client().client.size(), 1u);
+}
+
 TEST_F(ManagementTest, connect__thousands_take_turns) {
   const uint32_t at_once = ManagementOptions{}.requests_at_once;
   constexpr size_t kSessions = 3000;

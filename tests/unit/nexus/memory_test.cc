@@ -158,7 +158,8 @@ class TwoCores {
   bool connect() {
     const uint32_t key = next_key_++;
     Status status;
-    Bench::under([&] { status = a_->core().connect(client_port_, test::at("10.0.0.2:1"), 1, terms(key), 300'000'000); });
+    Bench::under(
+        [&] { status = a_->core().connect(client_port_, test::at("10.0.0.2:1"), 1, terms(key), 300'000'000); });
     if (status.ok()) {
       connecting_.push_back(key);
     } else {

@@ -2,6 +2,9 @@
 #include "nexus/nexus_core.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,9 +21,9 @@ using std::chrono::milliseconds;
 /// Only a hanging test waits this long.
 constexpr auto kPatience = std::chrono::seconds(20);
 
-/// An endpoint whose thread is the test's.
 std::array<AddressText, 1> at(std::string_view address) { return {AddressText(address)}; }
 
+/// An endpoint whose thread is the test's.
 class Endpoint {
  public:
   explicit Endpoint(NexusCore& nexus, uint16_t id)
@@ -190,6 +193,98 @@ TEST(NexusCore, nobody_there_is_unreachable_and_no_endpoint_is_refused) {
   ASSERT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult);
   EXPECT_EQ(result->local_key, 2u);
   EXPECT_EQ(result->status.code(), Code::kPeerUnreachable);
+}
+
+/// What a client of `listen` hears that connects to these addresses.
+Status heard_of(std::string_view listen, const std::vector<AddressText>& addresses) {
+  auto nexus = nexus_on(listen);
+  Endpoint client(nexus->core(), 2);
+  EXPECT_TRUE(nexus->core().add_endpoint(client.port).ok());
+  if (Status status = nexus->core().connect(client.port, addresses, 1, terms(1), 300'000'000); !status.ok()) {
+    return status;
+  }
+  auto result = client.next();
+  EXPECT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult);
+  return result ? result->status : Status();
+}
+
+TEST(NexusCore, connect__names_a_wrong_port) {
+  for (const char* listen : {"udp://127.0.0.1:0", "udp://0.0.0.0:0", "udp://[::]:0"}) {
+    std::string nowhere = address_of(*nexus_on("udp://127.0.0.1:0"));
+    const Status status = heard_of(listen, {AddressText(nowhere)});
+    EXPECT_EQ(status.code(), Code::kPeerUnreachable);
+    EXPECT_TRUE(status.message().starts_with("nothing listens at " + nowhere + " (ICMP")) << status.message();
+  }
+  const std::string nowhere = address_of(*nexus_on("udp://[::1]:0"));
+  const Status status = heard_of("udp://[::]:0", {AddressText(nowhere)});
+  EXPECT_TRUE(status.message().starts_with("nothing listens at [::1]:")) << status.message();
+}
+
+TEST(NexusCore, connect__names_a_missing_route) {
+  // A socket that is bound to the loopback address has none to the world.
+  const Status status = heard_of("udp://127.0.0.1:0", {AddressText("192.0.2.1:31850")});
+  EXPECT_EQ(status.code(), Code::kPeerUnreachable);
+  EXPECT_TRUE(status.message().starts_with("no route to 192.0.2.1:31850")) << status.message();
+}
+
+TEST(NexusCore, connect__names_another_address_family) {
+  const Status v6 = heard_of("udp://127.0.0.1:0", {AddressText("[::1]:31850")});
+  EXPECT_EQ(v6.code(), Code::kUnavailable);
+  EXPECT_TRUE(v6.message().starts_with("the server's address [::1]:31850 is IPv6,")) << v6.message();
+  EXPECT_NE(v6.message().find("udp://[::]:PORT"), std::string_view::npos) << v6.message();
+  const Status v4 = heard_of("udp://[::1]:0", {AddressText("127.0.0.1:31850")});
+  EXPECT_EQ(v4.code(), Code::kUnavailable);
+  EXPECT_TRUE(v4.message().starts_with("the server's address 127.0.0.1:31850 is IPv4,")) << v4.message();
+}
+
+TEST(NexusCore, connect__tries_all_addresses) {
+  auto a = nexus_on("udp://0.0.0.0:0");
+  auto b = nexus_on("udp://127.0.0.1:0");
+  Endpoint client(a->core(), 2), server(b->core(), 1);
+  ASSERT_TRUE(a->core().add_endpoint(client.port).ok());
+  ASSERT_TRUE(b->core().add_endpoint(server.port).ok());
+  const std::string right = address_of(*b);
+  const std::string nowhere = address_of(*nexus_on("udp://127.0.0.1:0"));
+  const std::vector<AddressText> addresses{AddressText("[::1]:1"), AddressText(nowhere), AddressText(right)};
+  ASSERT_TRUE(a->core().connect(client.port, addresses, 1, terms(3), 10'000'000'000).ok());
+  auto request = server.next();
+  ASSERT_TRUE(request && request->kind == ControlEvent::Kind::kConnectRequest);
+  EXPECT_TRUE(b->core().answer_connect(server.port, request->token, {}, terms(1003)).ok());
+  auto result = client.next();
+  ASSERT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult);
+  EXPECT_TRUE(result->status.ok()) << result->status.message();
+  EXPECT_EQ(result->peer.address, right);
+
+  const Status none = heard_of("udp://0.0.0.0:0", {AddressText(nowhere), AddressText("127.0.0.1:1")});
+  EXPECT_EQ(none.message(), "no address of the server answers: " + nowhere +
+                                " - nothing listens there, 127.0.0.1:1 - nothing listens there");
+}
+
+TEST(RealEnvironment, resolve_all__gives_the_addresses_of_a_name_ipv4_first) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a process its own /etc/hosts";
+  char path[] = "/tmp/tern-hosts-XXXXXX";
+  const int file = mkstemp(path);
+  const std::string hosts = "fd77::5 many.test\n10.77.0.5 many.test\n10.77.0.6 many.test\nfd77::6 six.test\n";
+  ASSERT_EQ(write(file, hosts.data(), hosts.size()), static_cast<ssize_t>(hosts.size()));
+  close(file);
+  ASSERT_EQ(chmod(path, 0644), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_set = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                        mount(path, "/etc/hosts", nullptr, MS_BIND, nullptr) == 0;
+    if (!is_set) _exit(77);
+    auto many = real_environment().resolve_all("many.test:31850");
+    auto six = real_environment().resolve_all("six.test:31850");
+    if (!many.ok() || !six.ok()) _exit(1);
+    const std::vector<std::string> wanted{"10.77.0.5:31850", "10.77.0.6:31850", "[fd77::5]:31850"};
+    _exit(*many == wanted && *six == std::vector<std::string>{"[fd77::6]:31850"} ? 0 : 2);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  unlink(path);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no mount namespaces here";
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(NexusCore, one_port_has_one_nexus) {
