@@ -66,6 +66,7 @@ TEST_P(Connect, nobody_there) {
   const auto begin = std::chrono::steady_clock::now();
   Call* call = call_over_new_session(caller, uri, {.connect_timeout = std::chrono::milliseconds(300)});
   EXPECT_EQ(call->code(), Code::kPeerUnreachable);
+  EXPECT_THAT(std::string(call->status.message()), HasSubstr("nothing listens at 127.0.0.1:"));
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(290));
 }
 
@@ -94,6 +95,11 @@ TEST_P(Connect, what_is_no_uri) {
     EXPECT_FALSE(session.ok()) << uri;
     EXPECT_EQ(session.status().code(), Code::kMisuse) << uri;
     EXPECT_THAT(std::string(session.status().message()), HasSubstr("udp://HOST:PORT")) << uri;
+  }
+  for (const char* uri : {"udp://127.0.0.1:0", "udp://127.0.0.1:0/0", "udp://localhost:000/1"}) {
+    auto session = caller.endpoint().create_session(uri);
+    EXPECT_EQ(session.status().code(), Code::kMisuse) << uri;
+    EXPECT_THAT(std::string(session.status().message()), HasSubstr("port 0 names no server")) << uri;
   }
   for (int window : {0, 65, 255}) {
     auto session = caller.endpoint().create_session("udp://127.0.0.1:1", {.window = static_cast<uint8_t>(window)});

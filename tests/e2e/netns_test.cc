@@ -251,3 +251,52 @@ TEST_F(Namespaces, a_cut_cable) {
   ASSERT_TRUE(cable_->in(2, "ip link set " + cable_->interface(2) + " up"));
   expect_traffic_passes(caller, caller.open(server.uri()));
 }
+
+/// What a call says whose session cannot be opened.
+class Unreachable : public Namespaces {
+ protected:
+  static std::string heard(Caller& caller, const std::string& uri,
+                           std::chrono::milliseconds timeout = std::chrono::milliseconds(400)) {
+    auto session = caller.endpoint().create_session(uri, {.connect_timeout = timeout});
+    if (!session.ok()) return std::string(session.status().message());
+    Call* call = caller.send_order(*session, kWork, {1, 10, 0});
+    (void)caller.end_of(call);
+    return std::string(call->status.message());
+  }
+};
+
+TEST_F(Unreachable, each_reason_has_its_own_message) {
+  LAY_CABLE();
+  Caller caller(caller_settings("0.0.0.0"));
+  EXPECT_THAT(heard(caller, "udp://10.77.0.2:31850/0"), HasSubstr("nothing listens at 10.77.0.2:31850"));
+  EXPECT_THAT(heard(caller, "udp://192.0.2.1:31850/0"), HasSubstr("no route to 192.0.2.1:31850"));
+  // The kernel looks for a host for three seconds.
+  EXPECT_THAT(heard(caller, "udp://10.77.0.9:31850/0", std::chrono::seconds(6)),
+              HasSubstr("no host answers at 10.77.0.9:31850"));
+  ASSERT_TRUE(cable_->in(1, "ip route add unreachable 198.51.100.0/24"));
+  EXPECT_THAT(heard(caller, "udp://198.51.100.1:31850/0"), HasSubstr("no host answers at 198.51.100.1:31850"));
+  ASSERT_TRUE(cable_->in(1, "ip route add prohibit 203.0.113.0/24"));
+  EXPECT_THAT(heard(caller, "udp://203.0.113.1:31850/0"), HasSubstr("a firewall refuses what is sent to 203.0.113.1"));
+  EXPECT_THAT(heard(caller, "udp://[fd77::2]:31850/0"), HasSubstr("the server's address [fd77::2]:31850 is IPv6"));
+  if (!cable_->has_ipv6()) return;
+  Caller any(caller_settings("[::]"));
+  ASSERT_TRUE(cable_->in(1, "ip -6 route add unreachable 2001:db8::/32"));
+  EXPECT_THAT(heard(any, "udp://[2001:db8::1]:31850/0"), HasSubstr("[2001:db8::1]:31850"));
+  EXPECT_THAT(heard(any, "udp://[2001:db8::1]:31850/0"), Not(HasSubstr("no answer from")));
+}
+
+TEST_F(Unreachable, a_host_that_drops_everything_is_silent) {
+  LAY_CABLE();
+  Caller caller(caller_settings("0.0.0.0"));
+  const std::string neighbour = "ip neighbour replace 10.77.0.8 lladdr 02:00:00:00:00:88 dev " + cable_->interface(1);
+  ASSERT_TRUE(cable_->in(1, neighbour));
+  EXPECT_THAT(heard(caller, "udp://10.77.0.8:31850/0"), HasSubstr("no answer from 10.77.0.8:31850 within"));
+}
+
+/// As in containers, which have namespaces of their own.
+TEST_F(Unreachable, shared_memory_across_network_namespaces_names_the_namespace) {
+  LAY_CABLE();
+  Peer server(peer_settings().with("transport", "shm"));
+  Caller caller(caller_settings().with("transport", "shm"));
+  EXPECT_THAT(heard(caller, server.uri(), std::chrono::seconds(5)), HasSubstr("network namespace"));
+}
