@@ -101,7 +101,8 @@ struct SessionOptions {
   /// Requests in flight; more wait. 1 to 64.
   uint8_t window = 8;
   /// How long the server may be silent before pending calls end with kPeerUnreachable: to the request, which among
-  /// thousands may first have to wait for its turn, and then on the data path.
+  /// thousands may first have to wait for its turn, and then on the data path. The status names the reason as far as
+  /// it is known; of a dead host on the same network the kernel says so after 3 s only.
   Duration connect_timeout = std::chrono::seconds(2);
   /// Packets leave no faster than this (a fixed-rate congestion controller). 0: no limit.
   uint64_t rate_bytes_per_sec = 0;
@@ -147,9 +148,10 @@ class Endpoint {
   }
 
   /// Begins a session with endpoint E of the Nexus at "udp://HOST:PORT/E" ("/E" may be left out: 0). Never waits for
-  /// the network (it may for the name service, if HOST is a name); calls wait until the session is open, or end with
-  /// the reason why it is not.
-  /// kMisuse: not such a URI, or options out of range. kNoMemory. kUnavailable: the system gives no random numbers.
+  /// the network (it may for the name service, if HOST is a name, of which all addresses are tried); calls wait until
+  /// the session is open, or end with the reason why it is not.
+  /// kMisuse: not such a URI, port 0, or options out of range. kNoMemory. kUnavailable: the name is unknown, the Nexus
+  /// does not reach the host's address family (IPv4, IPv6), or the system gives no random numbers.
   TERN_API Result<Session> create_session(std::string_view uri, SessionOptions options = {});
   /// Ends it; pending calls get kCancelled in the next iteration. kSessionReset: it is gone already.
   TERN_API Status destroy_session(Session session);

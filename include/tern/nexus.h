@@ -25,7 +25,9 @@ struct NexusOptions {
   /// Where time, randomness, the management channel and threads come from; null: the operating system.
   /// Must outlive the Nexus.
   Environment* environment = nullptr;
-  /// A peer that has not answered for this long is dead: pending calls end with kPeerUnreachable.
+  /// A peer that has not answered for this long is dead: pending calls end with kPeerUnreachable. Time in which this
+  /// side's own threads did not run (a paused machine, a busy one) does not count; a peer of endpoints that do not run
+  /// their loops may be given up later, after four times as long.
   Duration liveness_timeout = std::chrono::milliseconds(500);
   /// Threads for worker handlers, started with the first worker handler.
   size_t worker_threads = 1;
