@@ -829,14 +829,16 @@ bool EndpointCore::note_life(const nexus::ControlEvent& question) {
 }
 
 /// An iteration that received nothing has read all that came before it. While there is none, an eighth of the time
-/// counts, so that a silent peer is noticed under any load.
+/// counts, and all that is older than eight liveness timeouts, so that a silent peer is noticed under any load.
 void EndpointCore::note_what_is_read(bool has_read_all) {
   if (has_read_all) {
     read_until_ns_ = now_ns_;
   } else if (idle_iterations_ != idle_iterations_seen_) {
     read_until_ns_ = due_ran_ns_;
   } else {
+    const uint64_t oldest_ns = 8 * to_ns(nexus_.options().liveness_timeout);
     read_until_ns_ += (now_ns_ - due_ran_ns_) / 8;
+    read_until_ns_ = std::max(read_until_ns_, now_ns_ - std::min(now_ns_, oldest_ns));
   }
   idle_iterations_seen_ = idle_iterations_;
   due_ran_ns_ = now_ns_;
