@@ -354,7 +354,7 @@ bool RpcCore<Impl>::transmit_rest(Server* server) {
         now_ns_, credits_.limit(), send, [this] { return transport_->ticket(); }, packets);
   } while (turn == Turn::kSent && packets < kPacketsPerTurn);
   if (session.owes_pair_reply()) {  // a loss, if it is refused
-    const wire::Header reply = session.pair_reply(server->pair_token, credits_.limit());
+    const wire::Header reply = session.pair_reply(credits_.limit());
     packets += transport_->send(server->pair_peer, reply, nullptr, 0, nullptr) ? 1 : 0;
   }
   counters_.packets_sent += packets;

@@ -167,14 +167,18 @@ ServerVerdict ServerSession::on_short_path_probe(const wire::Header& header, uin
   return {};
 }
 
-wire::Header ServerSession::pair_reply(uint32_t token, uint8_t credit_limit) {
-  due_ &= ~kPairReply;
+void ServerSession::owe_pair_reply(uint32_t token) {
   if (!has_pair_token_ || token != pair_token_) pair_replies_ = 0;
   pair_replies_++;
   pair_token_ = token;
   has_pair_token_ = true;
+  due_ |= kPairReply;
+}
+
+wire::Header ServerSession::pair_reply(uint8_t credit_limit) {
+  due_ &= ~kPairReply;
   return header_of(wire::Kind::kPathReply, wire::kPaired, next_number_++, first_request_count_ << wire::kSlotBits,
-                   pair_echo_, 0, credit_limit, token);
+                   pair_echo_, 0, credit_limit, pair_token_);
 }
 
 bool ServerSession::is_well_formed(const wire::Header& request, uint32_t payload_bytes) const {

@@ -153,13 +153,13 @@ class TERN_API ServerSession {
   /// (kRunning) and returns its slot; if it is not answered at once, defer() it. Null: another case; nothing has
   /// changed.
   ServerSlot* try_begin(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
-  /// After ServerVerdict::wants_pair: its answer is to be sent to where the packet came from, behind what transmit()
-  /// has.
-  void owe_pair_reply() { due_ |= kPairReply; }
+  /// After ServerVerdict::wants_pair, at once: its answer will be sent to where the packet came from, behind what
+  /// transmit() has. `token`: 31 random bits, new ones for each address, which nobody learns but who receives there.
+  /// That of another address is worth nothing from now on.
+  void owe_pair_reply(uint32_t token);
   bool owes_pair_reply() const { return (due_ & kPairReply) != 0; }
-  /// The header of that answer. `token`: 31 random bits, new ones for each address, which nobody learns but who
-  /// receives there.
-  wire::Header pair_reply(uint32_t token, uint8_t credit_limit);
+  /// The header of that answer.
+  wire::Header pair_reply(uint8_t credit_limit);
   /// The request that try_begin() began will be answered later.
   void defer(ServerSlot* slot) { response_mask_ &= ~(uint64_t{1} << index_of(*slot)); }
   /// A packet has come: asks for the cache lines that are found last.
