@@ -9,6 +9,7 @@
 //     (*simulation)->run_for(std::chrono::milliseconds(100));
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -162,6 +163,12 @@ class Simulation {
   TERN_API Status set_link_up(Node a, Node b, bool up);
   /// Nothing from the one host reaches the other any more; the other direction is not touched.
   TERN_API void set_partition(uint32_t from_host, uint32_t to_host, bool is_cut);
+  /// The host is behind a NAT of its own from now on, for good: packets of its endpoints arrive from other ports than
+  /// theirs, and packets to its endpoints reach them only as answers, until `timeout` after the last packet of a flow.
+  /// Packets of Nexuses pass as ever.
+  TERN_API void set_nat(uint32_t host, Duration timeout = std::chrono::seconds(30));
+  /// The host's NAT forgets all flows, as after a restart: the next packets arrive from other ports again.
+  TERN_API void forget_flows(uint32_t host);
   /// Ends all faults, partitions, pauses (within 1 ms), slowness and drift, and brings all links up. Hosts that are
   /// down stay down.
   TERN_API void heal();

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "base/status_text.h"
 
 namespace tern::rpc {
 
@@ -23,6 +26,11 @@ constexpr uint64_t kPathProbeGapNsMax = 20'000'000;
 /// For the first answer of a data address, at least; four times what the handshake took, if that is more. Twice as long
 /// each time.
 constexpr uint64_t kPathPatienceNsMin = 50'000'000;
+/// Without an answer for so many handshakes, of two round trips each, or so many RTOs, another way is tried. One short
+/// path probe is kept for it.
+constexpr uint64_t kPairHandshakes = 3;
+constexpr uint64_t kPairRtos = 4;
+constexpr uint8_t kPairedProbes = 1;
 /// From the transport's news that a peer is gone to the session's end: management's reason comes sooner, if it comes.
 constexpr uint64_t kPeerLostNs = 50'000'000;
 /// 8 packets of 64 kB in flight keep one copy through shared memory at full speed; more only pushes the data out of
@@ -70,18 +78,17 @@ class RandomNumbers {
 
 uint64_t to_ns(Duration duration) { return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0)); }
 
-/// A part of `host_and_port`.
-std::string_view host_of(std::string_view host_and_port) {
-  std::string_view host = host_and_port.substr(0, host_and_port.rfind(':'));
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return host;
-}
-
 constexpr auto kLater = [](const auto& a, const auto& b) {
   return a.at_ns != b.at_ns ? a.at_ns > b.at_ns : a.sequence > b.sequence;
 };
 
 }  // namespace
+
+std::string_view EndpointCore::host_of(std::string_view host_and_port) {
+  std::string_view host = host_and_port.substr(0, host_and_port.rfind(':'));
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  return host;
+}
 
 EndpointCore::EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, memory::Arena& received,
                            const RpcOptions& options, std::string_view transport, uint64_t rto_ns_min,
@@ -333,6 +340,10 @@ void EndpointCore::on_connect_result(const nexus::ControlEvent& event) {
   opening.next_path_probe_ns = now_ns_;
   opening.patience_ns = std::max(opening.patience_ns, 4 * (now_ns_ - opening.asked_at_ns));
   opening.over_at_ns = now_ns_ + opening.patience_ns;
+  opening.pair_at_ns = now_ns_ + std::max(kPairHandshakes * (now_ns_ - opening.asked_at_ns), kPairRtos * rto_ns_min_);
+  opening.nexus_address = event.peer.address;
+  opening.data_address = terms.address;
+  opening.has_paired = false;
   if (!client->is_opening) opening_.push_back(client);
   client->is_opening = true;
   open_step(client);
@@ -343,11 +354,8 @@ void EndpointCore::open_step(Client* client) {
   Opening& opening = *client->opening;
   if (now_ns_ >= opening.until_ns) {
     counters_.sessions_failed++;
-    return end_client(client,
-                      {Code::kPeerUnreachable,
-                       "no full-MTU packet was answered on the data path: a firewall, or an MTU smaller than the "
-                       "transport's datagram size"},
-                      true);
+    note_path_error(client);
+    return end_client(client, why_no_path(client), true);
   }
   at_latest(now_ns_ + kOpenStepNs);
   switch (peer_state(client->peer)) {
@@ -359,15 +367,83 @@ void EndpointCore::open_step(Client* client) {
     case transport::PeerState::kReady:
       break;
   }
-  if (now_ns_ < opening.next_path_probe_ns) return;
-  if (!client->session.may_probe_path()) {
+  const auto may_pair = [&] {
+    return can_pair() && !client->session.is_paired() && !client->session.is_path_answered();
+  };
+  if (may_pair() && now_ns_ >= opening.pair_at_ns) {
+    pair_path(client);
+  } else if (now_ns_ < opening.next_path_probe_ns) {
+    return;
+  }
+  const bool is_last_kept = may_pair() && client->session.short_probes_left() <= kPairedProbes;
+  if (is_last_kept || !client->session.may_probe_path()) {
     if (now_ns_ >= opening.over_at_ns) begin_handshake_anew(client);
     return;
   }
-  if (!client->is_in_path_probes) path_probes_.push_back(client);
-  client->is_in_path_probes = true;
+  list_path_probe(client);
   opening.next_path_probe_ns = now_ns_ + opening.path_probe_gap_ns;
   opening.path_probe_gap_ns = std::min(4 * opening.path_probe_gap_ns, kPathProbeGapNsMax);
+}
+
+void EndpointCore::list_path_probe(Client* client) {
+  if (!std::exchange(client->is_in_path_probes, true)) path_probes_.push_back(client);
+}
+
+/// No answer has come: filters or a NAT may be in the way that pass answers only to where a packet came from (clause
+/// 7.7.4). Where there is no such peer, all stays as it was.
+void EndpointCore::pair_path(Client* client) {
+  Opening& opening = *client->opening;
+  opening.pair_at_ns = UINT64_MAX;
+  auto peer = connect_paired(opening.data_address, host_of(opening.nexus_address.view()));
+  if (!peer.ok()) return;
+  note_path_error(client);
+  disconnect_peer(std::exchange(client->peer, *peer));
+  client->session.pair();
+  opening.has_paired = true;
+}
+
+void EndpointCore::note_path_error(Client* client) {
+  if (!client->has_peer) return;
+  const transport::PathError error = take_path_error(client->peer);
+  if (error != transport::PathError::kNone) client->opening->path_error = error;
+}
+
+/// Of a session that did not open in time though the server has said yes.
+Status EndpointCore::why_no_path(const Client* client) const {
+  const std::string port = client->has_peer ? std::to_string(port_of(client->peer)) : "?";
+  const transport::PathError error = client->opening->path_error;
+  const auto unreachable = [](const char* otherwise, std::initializer_list<std::string_view> text) {
+    return base::status_of(Code::kPeerUnreachable, otherwise, text);
+  };
+  if (client->session.is_path_answered() || error == transport::PathError::kTooLong) {
+    const std::string bytes = std::to_string(client->session.payload_bytes_max() + wire::kHeaderBytes);
+    return unreachable(
+        "full packets do not pass the data path: its MTU is too small; lower Udp::Options::datagram_bytes",
+        {"short packets pass the data path, but datagrams of ", bytes,
+         " bytes do not: its MTU is too small; lower Udp::Options::datagram_bytes on either side"});
+  }
+  switch (error) {
+    case transport::PathError::kForbidden:
+      return unreachable("a firewall of this host takes packets to the server's data port",
+                         {"a firewall of this host takes packets to the server's data port: let packets to UDP port ",
+                          port, " leave"});
+    case transport::PathError::kRefused:
+      return unreachable("packets to the server's data port are rejected",
+                         {"packets to the server's data port are rejected: its firewall must let packets to UDP port ",
+                          port, " in (Udp::Options::bind of the server fixes the port)"});
+    case transport::PathError::kUnreachable:
+      return unreachable("no route leads to the server's data address",
+                         {"no route leads to the server's data address (UDP port ", port,
+                          "), though one leads to its Nexus: check Udp::Options::bind of the server"});
+    case transport::PathError::kNone:
+    case transport::PathError::kTooLong:
+      break;
+  }
+  if (!can_pair()) return {Code::kPeerUnreachable, "nothing was answered on the data path"};
+  return unreachable("nothing was answered on the data path: a firewall filters the server's data port",
+                     {"nothing was answered on the data path: packets to UDP port ", port,
+                      " of the server, or its answers from there, are filtered (Udp::Options::bind of the server fixes "
+                      "the port; docs/network.md has rules for firewalls)"});
 }
 
 /// The data address has had the few headers that an address gets before it answers, and they or their answers were
@@ -376,6 +452,7 @@ void EndpointCore::begin_handshake_anew(Client* client) {
   Opening& opening = *client->opening;
   const uint32_t key = client->session.local_key();
   nexus_.disconnect(port_, key, true);
+  note_path_error(client);
   disconnect_peer(client->peer);
   client->has_peer = false;
   client->is_accepted = false;
@@ -536,6 +613,10 @@ bool EndpointCore::tick(Client* client) {
   const session::ClientTick result = client->session.tick(now_ns_, read_until_ns_);
   uint64_t next_ns = result.next_ns;
   if (result.has_timed_out) counters_.timeouts++;
+  if (result.wants_pair_probe) {
+    client->is_pair_probe_due = true;
+    list_path_probe(client);
+  }
   if (result.ask_liveness) {
     nexus_.ask_liveness(port_, client->session.local_key());
   }
@@ -681,6 +762,7 @@ void EndpointCore::end_server(Server* server, bool tell_peer) {
     nexus_.disconnect(port_, server->session.local_key(), false);
   }
   disconnect_peer(server->peer);
+  if (std::exchange(server->has_pair_peer, false)) disconnect_peer(server->pair_peer);
   dead_servers_.push_back(server);
 }
 
@@ -829,16 +911,14 @@ bool EndpointCore::note_life(const nexus::ControlEvent& question) {
 }
 
 /// An iteration that received nothing has read all that came before it. While there is none, an eighth of the time
-/// counts, and all that is older than eight liveness timeouts, so that a silent peer is noticed under any load.
+/// counts, so that a silent peer is noticed under any load.
 void EndpointCore::note_what_is_read(bool has_read_all) {
   if (has_read_all) {
     read_until_ns_ = now_ns_;
   } else if (idle_iterations_ != idle_iterations_seen_) {
     read_until_ns_ = due_ran_ns_;
   } else {
-    const uint64_t oldest_ns = 8 * to_ns(nexus_.options().liveness_timeout);
     read_until_ns_ += (now_ns_ - due_ran_ns_) / 8;
-    read_until_ns_ = std::max(read_until_ns_, now_ns_ - std::min(now_ns_, oldest_ns));
   }
   idle_iterations_seen_ = idle_iterations_;
   due_ran_ns_ = now_ns_;

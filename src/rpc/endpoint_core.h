@@ -50,6 +50,11 @@ struct Opening {
   uint64_t patience_ns;  ///< for an answer of the data address, then the handshake begins anew
   uint64_t over_at_ns;   ///< the end of that patience
   std::vector<nexus::AddressText> nexus_addresses;  ///< of the server's host name
+  uint64_t pair_at_ns;   ///< without an answer until then, one address and port pair is tried
+  bool has_paired = false;  ///< it was tried
+  transport::PathError path_error = transport::PathError::kNone;  ///< the last one of its packets
+  nexus::AddressBytes data_address;                               ///< of the server
+  nexus::AddressText nexus_address;                               ///< the one that has answered
   nexus::SessionTerms wish;
   uint16_t peer_endpoint;
 };
@@ -69,6 +74,7 @@ struct alignas(64) Client {
   bool is_accepted = false;
   bool has_peer = false;
   bool is_in_path_probes = false;
+  bool is_pair_probe_due = false;  ///< of an open session, in path_probes_
   session::ClientSession session;
   uint64_t name = 0;                              ///< tern::Session
   std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: empty
@@ -96,6 +102,9 @@ struct alignas(64) Server {
   uint64_t path_until_ns = 0;  ///< without a path, it ends then
   uint64_t heard_ns = 0;       ///< the last proved packet that was not of the common case
   bool is_pathless = false;    ///< in EndpointCore::pathless_
+  bool has_pair_peer = false;
+  transport::PeerId pair_peer = 0;  ///< where the client may be, which has not proved it yet (clause 7.7.4)
+  uint32_t pair_token = 0;          ///< that only `pair_peer` has been told
 
   struct Pathless {
     static base::ListLinks<Server>& of(Server& server) { return server.in_pathless; }
@@ -212,8 +221,14 @@ class TERN_API EndpointCore {
   EndpointCore(nexus::NexusCore& nexus, memory::Arena& arena, memory::Arena& received, const RpcOptions& options,
                std::string_view transport, uint64_t rto_ns_min, CongestionControl default_control);
 
-  // The transport, for control only: no packet goes this way.
+  // The transport, for control only: no packet of a call goes this way.
   virtual Result<transport::PeerId> connect_peer(const nexus::AddressBytes& address, std::string_view host) = 0;
+  /// transport::TransportImpl: the optional part. kUnavailable: this transport has it not.
+  virtual bool can_pair() const = 0;
+  virtual Result<transport::PeerId> connect_paired(const nexus::AddressBytes& address, std::string_view host) = 0;
+  virtual Result<transport::PeerId> connect_back(transport::PeerId like) = 0;
+  virtual transport::PathError take_path_error(transport::PeerId peer) = 0;
+  virtual uint16_t port_of(transport::PeerId peer) const = 0;
   virtual transport::PeerState peer_state(transport::PeerId peer) = 0;
   virtual void disconnect_peer(transport::PeerId peer) = 0;
   virtual nexus::AddressBytes local_address() const = 0;
@@ -419,6 +434,12 @@ class TERN_API EndpointCore {
   cc::AnyController make_controller(const SessionOptions& options) const;
   void open_step(Client* client);
   void begin_handshake_anew(Client* client);
+  /// A part of `host_and_port`.
+  static std::string_view host_of(std::string_view host_and_port);
+  void pair_path(Client* client);
+  void list_path_probe(Client* client);
+  void note_path_error(Client* client);
+  Status why_no_path(const Client* client) const;
   bool make_room_for(Client* client);
   void free_client(Client* client);
   void end_client(Client* client, Status status, bool tell_peer);
@@ -499,6 +520,8 @@ class TERN_API EndpointCore {
   void join_run(Client* client, Run* run);
   void leave_run(Client* client);
   void end_server(Server* server, bool tell_peer);
+  void answer_pair_probe(Server* server);
+  void follow(Server* server);
   void release_after(uint64_t ticket, detail::Buffer* buffer);
   /// What is no answer to a call: the session takes no part in the credits for it.
   void list_to_send_quietly(Server* server);

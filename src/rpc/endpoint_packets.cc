@@ -145,6 +145,8 @@ void EndpointCore::on_client_packet(const wire::Header& header, const transport:
     note_news(server, header, verdict.is_part);
   }
   if (server->is_pathless && server->session.is_open()) end_without_path(server);
+  if (verdict.wants_pair) return answer_pair_probe(server);
+  if (verdict.has_paired) follow(server);
   if (verdict.is_part) credits_.hear_long(server->session.heard_long_epoch());
   if (verdict.has_opened) credits_.hear_opening(server->session.heard_epoch);
   credits_.set_long_requests(server_pools_.assemblies.taken());
@@ -380,6 +382,34 @@ void EndpointCore::start_credit_epoch() {
   client_pools_.response_share.start_epoch(was_silent);
 }
 
+// ---- Clients that are reached where their packets come from (clause 7.7.4) ----
+
+/// The address that a short paired path probe has come from gets a token of its own. While it has not come back, the
+/// session's peer stays; there is one such address at a time.
+void EndpointCore::answer_pair_probe(Server* server) {
+  const auto peer = connect_back(server->peer);
+  if (!peer.ok()) return;
+  if (server->has_pair_peer && server->pair_peer == *peer) {
+    disconnect_peer(*peer);  // a reference is enough
+  } else {
+    const uint64_t random = nexus_.environment().random();
+    if (random == 0) return disconnect_peer(*peer);  // the system refuses some
+    if (server->has_pair_peer) disconnect_peer(server->pair_peer);
+    server->has_pair_peer = true;
+    server->pair_peer = *peer;
+    server->pair_token = static_cast<uint32_t>(random) & wire::kTokenMask;
+  }
+  server->session.owe_pair_reply();
+  list_to_send_quietly(server);
+}
+
+/// The client receives where the last token went: from now on all goes there.
+void EndpointCore::follow(Server* server) {
+  if (!std::exchange(server->has_pair_peer, false)) return;  // that was long ago
+  if (server->pair_peer != server->peer) counters_.paths_followed++;
+  disconnect_peer(std::exchange(server->peer, server->pair_peer));
+}
+
 // ---- Packets to a client ----
 
 void EndpointCore::on_server_packet(const wire::Header& header, const transport::Payload& payload) {
@@ -402,10 +432,26 @@ void EndpointCore::on_server_packet(const wire::Header& header, const transport:
 }
 
 void EndpointCore::on_path_verdict(Client* client, ClientSession::PathVerdict verdict) {
-  if (verdict == ClientSession::PathVerdict::kOpened) return start_queued(client);
-  if (verdict == ClientSession::PathVerdict::kDropped) {
-    counters_.dropped_stale++;
-    return;
+  switch (verdict) {
+    case ClientSession::PathVerdict::kOpened:
+      if (client->session.is_paired()) counters_.sessions_paired++;
+      return start_queued(client);
+    case ClientSession::PathVerdict::kDropped:
+      counters_.dropped_stale++;
+      return;
+    case ClientSession::PathVerdict::kFound:
+      if (client->session.state() != ClientSession::State::kOpen) return;  // the next probe makes use of it
+      client->is_pair_probe_due = true;
+      return list_path_probe(client);
+    case ClientSession::PathVerdict::kFollowed:
+      return after_input(client);
+    case ClientSession::PathVerdict::kAnswered:
+      break;
+  }
+  if (client->opening->has_paired && !client->session.is_paired()) {
+    // The answer to an earlier probe was late, but has come.
+    auto peer = connect_peer(client->opening->data_address, host_of(client->opening->nexus_address.view()));
+    if (peer.ok()) disconnect_peer(std::exchange(client->peer, *peer));
   }
   client->opening->next_path_probe_ns = now_ns_;
   client->opening->path_probe_gap_ns = rto_ns_min_;

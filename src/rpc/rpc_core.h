@@ -162,6 +162,25 @@ class RpcCore final : public EndpointCore {
   Result<transport::PeerId> connect_peer(const nexus::AddressBytes& address, std::string_view host) override {
     return transport_->connect(std::span(address.bytes).first(address.size), host);
   }
+  static constexpr bool kCanPair = requires(Impl& impl) { impl.connect_back(transport::PeerId()); };
+  static constexpr Status kNoPairs{Code::kUnavailable, "this transport needs no address and port pairs"};
+  bool can_pair() const override { return kCanPair; }
+  Result<transport::PeerId> connect_paired(const nexus::AddressBytes& address, std::string_view host) override {
+    if constexpr (kCanPair) return transport_->connect_paired(std::span(address.bytes).first(address.size), host);
+    return kNoPairs;
+  }
+  Result<transport::PeerId> connect_back(transport::PeerId like) override {
+    if constexpr (kCanPair) return transport_->connect_back(like);
+    return kNoPairs;
+  }
+  transport::PathError take_path_error(transport::PeerId peer) override {
+    if constexpr (kCanPair) return transport_->take_path_error(peer);
+    return transport::PathError::kNone;
+  }
+  uint16_t port_of(transport::PeerId peer) const override {
+    if constexpr (kCanPair) return transport_->port_of(peer);
+    return 0;
+  }
   transport::PeerState peer_state(transport::PeerId peer) override { return transport_->peer_state(peer); }
   void disconnect_peer(transport::PeerId peer) override { transport_->disconnect(peer); }
   nexus::AddressBytes local_address() const override {
@@ -333,6 +352,10 @@ bool RpcCore<Impl>::transmit_rest(Server* server) {
     turn = session.transmit(
         now_ns_, credits_.limit(), send, [this] { return transport_->ticket(); }, packets);
   } while (turn == Turn::kSent && packets < kPacketsPerTurn);
+  if (session.owes_pair_reply()) {  // a loss, if it is refused
+    const wire::Header reply = session.pair_reply(server->pair_token, credits_.limit());
+    packets += transport_->send(server->pair_peer, reply, nullptr, 0, nullptr) ? 1 : 0;
+  }
   counters_.packets_sent += packets;
   if (turn == Turn::kNothing) return false;
   if (turn == Turn::kSent) return session.wants_to_send();
@@ -345,10 +368,10 @@ void RpcCore<Impl>::send_path_probes() {
   for (Client* client : path_probes_) {
     client->is_in_path_probes = false;
     auto& session = client->session;
-    if (client->is_dead || session.state() != session::ClientSession::State::kProbing || !session.may_probe_path()) {
-      continue;
-    }
-    const auto probe = session.path_probe(now_ns_);
+    const bool is_pair_probe = std::exchange(client->is_pair_probe_due, false);
+    const bool is_probing = session.state() == session::ClientSession::State::kProbing && session.may_probe_path();
+    if (client->is_dead || !(is_probing || is_pair_probe)) continue;
+    const auto probe = is_probing ? session.path_probe(now_ns_) : session.pair_probe();
     if (transport_->send(client->peer, probe.header, path_buffer_->data(), probe.payload_bytes, path_buffer_)) {
       counters_.packets_sent++;
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "base/check.h"
 
@@ -94,6 +95,8 @@ void ClientSession::start_over(uint32_t first_number) {
   state_ = State::kConnecting;
   short_probes_left_ = kShortProbesMax;
   is_path_answered_ = false;
+  is_paired_ = false;
+  has_pair_token_ = is_pair_asked_ = false;
   first_probe_ns_ = 0;
 }
 
@@ -109,13 +112,23 @@ void ClientSession::on_accepted(const AcceptedTerms& terms, uint64_t now_ns) {
   state_ = State::kProbing;
 }
 
-ClientSession::PathProbe ClientSession::path_probe(uint64_t now_ns) {
-  if (first_probe_ns_ == 0) first_probe_ns_ = now_ns;
+uint32_t ClientSession::number_of_path_probe() {
   if (next_number_ - oldest_ == ring_size_) grow_ring();
   sent(next_number_) = {};
   const auto number = static_cast<uint32_t>(next_number_);
   next_number_++;
   advance_oldest();
+  return number;
+}
+
+ClientSession::PathProbe ClientSession::path_probe(uint64_t now_ns) {
+  if (first_probe_ns_ == 0) first_probe_ns_ = now_ns;
+  if (is_paired_) {
+    if (!is_path_answered_) short_probes_left_--;
+    if (has_pair_token_ && full_pair_probes_++ == kFullPairProbesMax) has_pair_token_ = false;
+    return pair_probe();
+  }
+  const uint32_t number = number_of_path_probe();
   if (!is_path_answered_) {
     short_probes_left_--;
     return {wire::client_header(wire::Kind::kPathProbe, 0, remote_key_, number, 0, 0, 0, path_token_), 0};
@@ -125,21 +138,44 @@ ClientSession::PathProbe ClientSession::path_probe(uint64_t now_ns) {
           payload_max_};
 }
 
+/// Header only, or, where such a one has been answered, of full length and with what only its receiver can know.
+ClientSession::PathProbe ClientSession::pair_probe() {
+  const uint32_t number = number_of_path_probe();
+  if (!has_pair_token_) {
+    is_pair_asked_ = true;
+    full_pair_probes_ = 0;
+    return {wire::client_header(wire::Kind::kPathProbe, wire::kPaired, remote_key_, number, 0, 0, 0, path_token_), 0};
+  }
+  return {wire::client_header(wire::Kind::kPathProbe, wire::kPaired, remote_key_, number,
+                              first_request_count_ << wire::kSlotBits, 0, 0, pair_token_),
+          payload_max_};
+}
+
 /// Its echo is the number of a path probe: nothing else was sent before the session is open.
 ClientSession::PathVerdict ClientSession::on_path_reply(const wire::Header& header, uint32_t payload_bytes,
                                                         uint64_t now_ns) {
+  const bool is_paired = (header.flags() & wire::kPaired) != 0;
+  if (state_ == State::kOpen && is_paired) return on_pair_reply(header, payload_bytes, now_ns);
   const bool is_of_probe = expand_number(header.echo(), next_number_) < next_number_;
   if (state_ != State::kProbing || !is_of_probe || !is_proven_by_echo(header)) return PathVerdict::kDropped;
+  if (is_paired && !is_paired_) return PathVerdict::kDropped;
+  if (payload_bytes == 0 && is_path_answered_ && is_paired) {
+    return take_pair_token(header) ? PathVerdict::kFound : PathVerdict::kDropped;
+  }
   if (payload_bytes == 0 && !is_path_answered_) {
+    if (is_paired && !take_pair_token(header)) return PathVerdict::kDropped;
     note_server_packet(header, now_ns);
     first_request_count_ = header.request_number() >> wire::kSlotBits;
-    session_token_ = header.size_or_index();
+    if (!is_paired) session_token_ = header.size_or_index();
+    is_paired_ = is_paired;  // the answer to an earlier probe may be late, and will do
     is_path_answered_ = true;
     first_probe_ns_ = 0;
     return PathVerdict::kAnswered;
   }
-  if (payload_bytes != payload_max_ || !is_path_answered_) return PathVerdict::kDropped;
+  if (payload_bytes != payload_max_ || !is_path_answered_ || is_paired != is_paired_) return PathVerdict::kDropped;
   note_server_packet(header, now_ns);
+  if (is_paired) session_token_ = header.size_or_index();
+  has_pair_token_ = false;
   if (terms_.credits_last_ns != UINT64_MAX) fall_back_to_start_credits();
   // A session mostly begins without load: this is the best round trip that some ever see.
   if (first_probe_ns_ != 0) rtt_.at_most(now_ns - first_probe_ns_);
@@ -151,6 +187,46 @@ ClientSession::PathVerdict ClientSession::on_path_reply(const wire::Header& head
   state_ = State::kOpen;
   reported_number_ = next_number_;
   return PathVerdict::kOpened;
+}
+
+/// The session is open, and our address may have changed. Only the echo proves the reply, as with a CR: a wrong token
+/// is worth no more than a lost one.
+ClientSession::PathVerdict ClientSession::on_pair_reply(const wire::Header& header, uint32_t payload_bytes,
+                                                        uint64_t now_ns) {
+  const bool is_short = payload_bytes == 0;
+  if (!is_paired_ || !is_proven_by_echo(header) || (!is_short && payload_bytes != payload_max_)) {
+    return PathVerdict::kDropped;
+  }
+  if (is_short && !take_pair_token(header)) return PathVerdict::kDropped;
+  note_server_packet(header, now_ns);
+  if (is_short) return PathVerdict::kFound;
+  has_pair_token_ = false;
+  return PathVerdict::kFollowed;
+}
+
+/// Each short probe brings one full probe at most, however many replies a hostile server makes of it.
+bool ClientSession::take_pair_token(const wire::Header& header) {
+  if (!std::exchange(is_pair_asked_, false)) return false;
+  pair_token_ = header.size_or_index();
+  has_pair_token_ = true;
+  return true;
+}
+
+/// Nothing has come for a while though there is something to answer (clause 7.7.5): after a sixteenth, a quarter and
+/// half of the liveness timeout, for a server answers an address that it does not know three times; then once in each.
+bool ClientSession::is_to_probe_pair(uint64_t now_ns) {
+  const uint64_t unit_ns = terms_.liveness_ns / 16;
+  if (pair_probe_at_ns_ == 0 || pair_answer_ns_ != last_answer_ns_ || !is_outstanding()) {
+    pair_answer_ns_ = last_answer_ns_;
+    pair_probe_at_ns_ = now_ns + unit_ns;
+    pair_probe_gap_ns_ = 3 * unit_ns;
+    return false;
+  }
+  if (now_ns < pair_probe_at_ns_) return false;
+  pair_probe_at_ns_ = now_ns + pair_probe_gap_ns_;
+  pair_probe_gap_ns_ = pair_probe_gap_ns_ == 3 * unit_ns ? 4 * unit_ns : terms_.liveness_ns;
+  has_pair_token_ = false;
+  return true;
 }
 
 /// Whoever does not see our packets guesses one of the last 4096 in 2^24, and a number within the server's window.
@@ -899,6 +975,7 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
     silence_ns_ = 0;
     silent_until_ns_ = now_ns;
     has_asked_ = false;
+    pair_probe_at_ns_ = 0;
     report_at_ns_ = UINT64_MAX;
     detours_ &= static_cast<uint8_t>(~kReportDue);
   }
@@ -925,6 +1002,10 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
     result.ask_liveness = true;
   }
   at_latest(now_ns + terms_.liveness_ns / 8);
+  if (is_paired_) {
+    result.wants_pair_probe = is_to_probe_pair(now_ns);
+    at_latest(pair_probe_at_ns_);
+  }
 
   if (oldest_ <= largest_answered_ && in_flight_ != 0) {
     detect_losses(now_ns);

@@ -114,7 +114,8 @@ struct ClientTick {
   bool ask_liveness = false;
   bool has_failed = false;  ///< silent for the liveness timeout, and could have answered; or silent for four of them
   bool has_timed_out = false;
-  bool is_idle = false;  ///< nothing is left to do until the next call
+  bool wants_pair_probe = false;  ///< the session is paired and silent: send a pair_probe()
+  bool is_idle = false;           ///< nothing is left to do until the next call
 };
 
 struct ClientTerms {
@@ -187,12 +188,27 @@ class TERN_API ClientSession {
     uint32_t payload_bytes;
   };
   PathProbe path_probe(uint64_t now_ns);
+  /// Header-only path probes that its address may still get.
+  uint8_t short_probes_left() const { return short_probes_left_; }
+  /// The data address has answered; probes of full length may follow, and are what is not answered yet.
+  bool is_path_answered() const { return is_path_answered_; }
+  /// From now on short path probes ask for answers to where they come from (clause 7.7.4). kProbing only.
+  void pair() {
+    is_paired_ = true;
+    first_probe_ns_ = 0;
+  }
+  /// One address and port pair serves both directions.
+  bool is_paired() const { return is_paired_; }
+  /// Of an open session that is paired: asks the server to follow, should our address be another one by now.
+  PathProbe pair_probe();
   /// Before the session is open: the handshake begins anew, with another first number.
   void start_over(uint32_t first_number);
   enum class PathVerdict : uint8_t {
     kDropped,
     kAnswered,  ///< the data address answers: full probes may follow
     kOpened,    ///< the session is open
+    kFound,     ///< the server has answered a short paired probe anew: of an open session, pair_probe() is due
+    kFollowed,  ///< the server sends to where our packets come from
   };
   PathVerdict on_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
 
@@ -322,6 +338,8 @@ class TERN_API ClientSession {
   /// The session's own part, the pointers, the ring, and what a call needs of the first slot.
   static constexpr size_t kFirstCallLines = 3 + 1 + 1 + 2;
 
+  /// So many full paired probes without an answer, and our address may be another one by now.
+  static constexpr uint8_t kFullPairProbesMax = 4;
   /// Header-only path probes to an address that has not answered one (clause 7.7.3).
   static constexpr uint8_t kShortProbesMax = 3;
   /// An echo proves a packet if it names one of so many that were sent last (clause 3.9): as many as the ring can hold.
@@ -345,6 +363,10 @@ class TERN_API ClientSession {
   }
 
   void set_first_number(uint32_t first_number);
+  uint32_t number_of_path_probe();
+  PathVerdict on_pair_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
+  bool take_pair_token(const wire::Header& header);
+  bool is_to_probe_pair(uint64_t now_ns);
   ClientSlot* make_slot(uint32_t index);
   bool begin_long(ClientSlot* slot, uint32_t request_bytes);
   void take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type, uint64_t& to_send);
@@ -443,12 +465,22 @@ class TERN_API ClientSession {
   uint64_t silence_ns_ = 0;
   uint64_t silent_until_ns_ = 0;  ///< what silence_ns_ counts
   uint64_t first_probe_ns_ = 0;   ///< of the path, of those of its length; 0: none yet
+  // Of a paired session:
+  uint64_t pair_answer_ns_ = 0;     ///< last_answer_ns_ when the silence began
+  uint64_t pair_probe_at_ns_ = 0;   ///< 0: the session was at rest
+  uint64_t pair_probe_gap_ns_ = 0;  ///< to the one after that
+  uint64_t first_probe_ns_ = 0;  ///< of the path, of those of its length; 0: none yet
   uint64_t first_number_;
   uint32_t path_token_ = 0;
   uint32_t session_token_ = 0;  ///< is_path_answered_
+  uint32_t pair_token_ = 0;     ///< has_pair_token_
   uint8_t short_probes_left_ = kShortProbesMax;
   bool is_path_answered_ = false;
   bool is_peer_idle_ = false;     ///< the answer to ask_liveness
+  bool is_paired_ = false;
+  bool has_pair_token_ = false;   ///< of a short reply, for the full probe that follows
+  bool is_pair_asked_ = false;    ///< a short paired probe has not been answered
+  uint8_t full_pair_probes_ = 0;  ///< since the last short one, before the session is open
   uint64_t reported_number_ = 0;  ///< next_number_ after the last report: more have been sent since if it differs
   uint64_t report_at_ns_ = UINT64_MAX;
   uint64_t answer_seen_ns_ = 0;

@@ -96,7 +96,7 @@ ServerVerdict ServerSession::on_packet(const wire::Header& header, const transpo
                                        ServerOffers& offers) {
   const uint64_t number = received_.admit(header.number());
   if (number == 0) return dropped(Drop::kStale);
-  if (header.kind() == wire::Kind::kPathProbe) return on_path_probe(header, payload.bytes, number);
+  if (header.kind() == wire::Kind::kPathProbe) return on_path_probe(header, payload.bytes, number, now_ns);
   if (!is_open_) return dropped(Drop::kUnproven);
   switch (header.kind()) {
     case wire::Kind::kRequest:
@@ -123,25 +123,58 @@ ServerVerdict ServerSession::on_packet(const wire::Header& header, const transpo
 }
 
 /// Header only until the client has shown that it receives what is sent to its address, then of full length.
-ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number) {
-  bool is_new = false;
-  if (payload_bytes == 0) {
-    if (header.token() != path_token_) return dropped(Drop::kUnproven);
-    if (is_open_ || short_replies_left_ == 0) return dropped(Drop::kStale);
-    short_replies_left_--;
-  } else {
-    if (header.token() != session_token_ || header.request_number() != first_request_count_ << wire::kSlotBits) {
-      return dropped(Drop::kUnproven);
-    }
-    if (payload_bytes != payload_bytes_max_) return dropped(Drop::kMalformed);
-    if (!is_open_ && !make_slots()) return dropped(Drop::kNoMemory);
-    is_new = !std::exchange(is_open_, true);
+ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number,
+                                           uint64_t now_ns) {
+  if (payload_bytes == 0) return on_short_path_probe(header, number, now_ns);
+  const bool is_paired = (header.flags() & wire::kPaired) != 0;
+  const bool is_proven =
+      is_paired ? has_pair_token_ && header.token() == pair_token_ : header.token() == session_token_;
+  if (!is_proven || header.request_number() != first_request_count_ << wire::kSlotBits) {
+    return dropped(Drop::kUnproven);
   }
+  if (payload_bytes != payload_bytes_max_) return dropped(Drop::kMalformed);
+  if (!is_open_ && !make_slots()) return dropped(Drop::kNoMemory);
+  const bool is_new = !std::exchange(is_open_, true);
+  // What has brought the token was sent to no stranger.
+  if (is_paired) short_replies_left_ += std::exchange(pair_replies_, uint8_t{0});
   accept(number, false);
   due_ |= kPathReply;
   path_echo_ = static_cast<uint32_t>(number);
   path_reply_bytes_ = payload_bytes;
-  return {.has_opened = is_new};
+  is_path_reply_paired_ = is_paired;
+  return {.has_opened = is_new, .has_paired = is_paired};
+}
+
+/// Once the session is open, only a client that is paired has reason to ask: its address may have changed.
+ServerVerdict ServerSession::on_short_path_probe(const wire::Header& header, uint64_t number, uint64_t now_ns) {
+  const bool is_paired = (header.flags() & wire::kPaired) != 0;
+  if (header.token() != path_token_) return dropped(Drop::kUnproven);
+  if (is_open_ && now_ns - std::min(now_ns, short_replies_since_ns_) >= kShortRepliesNs) {
+    short_replies_left_ = kShortRepliesMax;
+    pair_replies_ = 0;
+  }
+  if ((is_open_ && !is_paired) || short_replies_left_ == 0) return dropped(Drop::kStale);
+  if (short_replies_left_-- == kShortRepliesMax) short_replies_since_ns_ = now_ns;
+  accept(number, false);
+  if (is_paired) {
+    pair_echo_ = static_cast<uint32_t>(number);
+    return {.wants_pair = true};
+  }
+  due_ |= kPathReply;
+  path_echo_ = static_cast<uint32_t>(number);
+  path_reply_bytes_ = 0;
+  is_path_reply_paired_ = false;
+  return {};
+}
+
+wire::Header ServerSession::pair_reply(uint32_t token, uint8_t credit_limit) {
+  due_ &= ~kPairReply;
+  if (!has_pair_token_ || token != pair_token_) pair_replies_ = 0;
+  pair_replies_++;
+  pair_token_ = token;
+  has_pair_token_ = true;
+  return header_of(wire::Kind::kPathReply, wire::kPaired, next_number_++, first_request_count_ << wire::kSlotBits,
+                   pair_echo_, 0, credit_limit, token);
 }
 
 bool ServerSession::is_well_formed(const wire::Header& request, uint32_t payload_bytes) const {
@@ -482,7 +515,8 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
   if ((due_ & kPathReply) != 0) {
     packet.payload = nullptr;
     packet.payload_bytes = path_reply_bytes_;
-    packet.header = header_of(wire::Kind::kPathReply, echo_flag, next_number_, first_request_count_ << wire::kSlotBits,
+    const uint8_t flags = echo_flag | (is_path_reply_paired_ ? wire::kPaired : 0);
+    packet.header = header_of(wire::Kind::kPathReply, flags, next_number_, first_request_count_ << wire::kSlotBits,
                               path_echo_, 0, credit_limit, session_token_);
     return true;
   }

@@ -88,6 +88,8 @@ struct ServerVerdict {
   bool is_part = false;               ///< of a request of several packets, and was missing
   bool is_about_a_call = false;       ///< the client has a request outstanding (clause 4.5.5)
   bool has_opened = false;            ///< the client's first proof of its path
+  bool wants_pair = false;            ///< pair_reply() is wanted at the address from which the packet came
+  bool has_paired = false;            ///< where the last pair_reply() went, there the client is
   Drop drop = Drop::kNone;
 };
 
@@ -151,6 +153,13 @@ class TERN_API ServerSession {
   /// (kRunning) and returns its slot; if it is not answered at once, defer() it. Null: another case; nothing has
   /// changed.
   ServerSlot* try_begin(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
+  /// After ServerVerdict::wants_pair: its answer is to be sent to where the packet came from, behind what transmit()
+  /// has.
+  void owe_pair_reply() { due_ |= kPairReply; }
+  bool owes_pair_reply() const { return (due_ & kPairReply) != 0; }
+  /// The header of that answer. `token`: 31 random bits, new ones for each address, which nobody learns but who
+  /// receives there.
+  wire::Header pair_reply(uint32_t token, uint8_t credit_limit);
   /// The request that try_begin() began will be answered later.
   void defer(ServerSlot* slot) { response_mask_ &= ~(uint64_t{1} << index_of(*slot)); }
   /// A packet has come: asks for the cache lines that are found last.
@@ -225,9 +234,12 @@ class TERN_API ServerSession {
   static constexpr uint32_t kRanges = 8;      ///< ranges_ is not empty
   static constexpr uint32_t kCancels = 16;    ///< cancelled_mask_ is not 0
   static constexpr uint32_t kMarked = 32;     ///< not a packet, but a flag of the next one
+  static constexpr uint32_t kPairReply = 64;  ///< sent by its own function
 
-  /// Header-only path replies to an address that has not shown that it receives them (clause 7.7.3).
+  /// Header-only path replies to addresses that have not shown that they receive them (clause 7.7.3), all together; of
+  /// an open session in so much time.
   static constexpr uint8_t kShortRepliesMax = 3;
+  static constexpr uint64_t kShortRepliesNs = 5'000'000'000;
 
   /// The one place where a slot's phase changes.
   void move(ServerSlot* slot, ServerSlot::Phase to) {
@@ -249,7 +261,8 @@ class TERN_API ServerSession {
   ServerVerdict on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerOffers& offers);
   ServerVerdict on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerOffers& offers);
   ServerVerdict on_report(const transport::Payload& payload, ServerOffers& offers);
-  ServerVerdict on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number);
+  ServerVerdict on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number, uint64_t now_ns);
+  ServerVerdict on_short_path_probe(const wire::Header& header, uint64_t number, uint64_t now_ns);
 
   bool is_short(const wire::Header& header) const { return header.message_bytes() <= payload_bytes_max_; }
   bool is_well_formed(const wire::Header& request, uint32_t payload_bytes) const;
@@ -323,10 +336,16 @@ class TERN_API ServerSession {
   uint32_t path_reply_bytes_ = 0;  ///< payload of the reply that is due
   uint32_t path_token_;
   uint32_t session_token_;
+  uint32_t pair_token_ = 0;  ///< of the last pair_reply(); has_pair_token_
+  uint32_t pair_echo_ = 0;   ///< number of the probe that it answers
   uint8_t short_replies_left_ = kShortRepliesMax;
+  uint8_t pair_replies_ = 0;  ///< those with pair_token_, which has not come back
+  bool has_pair_token_ = false;
+  bool is_path_reply_paired_ = false;  ///< the one that is due
   bool is_open_ = false;
   uint8_t window_;
   uint64_t heard_long_epoch_ = 0;
+  uint64_t short_replies_since_ns_ = 0;
 
   // What a session that has one call at a time needs, in one piece with it.
   ServerSlot* first_slots_[kFirstSlots] = {};

@@ -259,6 +259,16 @@ void Simulation::set_partition(uint32_t from_host, uint32_t to_host, bool is_cut
   impl_->network.set_partition(from_host, to_host, is_cut);
 }
 
+void Simulation::set_nat(uint32_t host, Duration timeout) {
+  CHECK(host, <, hosts());
+  impl_->network.set_nat(host, to_ps(timeout));
+}
+
+void Simulation::forget_flows(uint32_t host) {
+  CHECK(host, <, hosts());
+  impl_->network.forget_flows(host);
+}
+
 void Simulation::heal() {
   impl_->network.heal();
   for (const auto& host : impl_->hosts) {

@@ -33,10 +33,15 @@ class HeldImpl : public Layer<Inner> {
   }
 
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host) {
-    auto peer = this->inner_->connect(address, host);
-    if (peer.ok()) ++references_[*peer];
-    return peer;
+    return counted(this->inner_->connect(address, host));
   }
+  Result<PeerId> connect_paired(std::span<const std::byte> address, std::string_view host) requires
+      requires(Inner& inner) {
+    inner.connect_paired(address, host);
+  }
+  { return counted(this->inner_->connect_paired(address, host)); }
+  Result<PeerId> connect_back(PeerId like) requires requires(Inner& inner) { inner.connect_back(like); }
+  { return counted(this->inner_->connect_back(like)); }
   /// The last one drops what is held for the peer: the inner transport may give its id to another.
   void disconnect(PeerId peer) {
     const auto reference = references_.find(peer);
@@ -97,6 +102,10 @@ class HeldImpl : public Layer<Inner> {
   uint64_t packets_given_up() const { return given_up_; }
 
  private:
+  Result<PeerId> counted(Result<PeerId> peer) {
+    if (peer.ok()) ++references_[*peer];
+    return peer;
+  }
   static constexpr size_t kHeldMax = 4096;
   /// A packet that the inner transport refuses so often is an ordinary loss: its ticket must not wait for ever.
   static constexpr uint32_t kRefusalsMax = 64;

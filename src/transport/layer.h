@@ -26,6 +26,17 @@ class Layer {
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host) {
     return inner_->connect(address, host);
   }
+  Result<PeerId> connect_paired(std::span<const std::byte> address, std::string_view host) requires
+      requires(Inner& inner) {
+    inner.connect_paired(address, host);
+  }
+  { return inner_->connect_paired(address, host); }
+  Result<PeerId> connect_back(PeerId like) requires requires(Inner& inner) { inner.connect_back(like); }
+  { return inner_->connect_back(like); }
+  PathError take_path_error(PeerId peer) requires requires(Inner& inner) { inner.take_path_error(peer); }
+  { return inner_->take_path_error(peer); }
+  uint16_t port_of(PeerId peer) const requires requires(const Inner& inner) { inner.port_of(peer); }
+  { return inner_->port_of(peer); }
   PeerState peer_state(PeerId peer) { return inner_->peer_state(peer); }
   void disconnect(PeerId peer) { inner_->disconnect(peer); }
   uint32_t payload_bytes_max() const { return inner_->payload_bytes_max(); }

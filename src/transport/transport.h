@@ -32,6 +32,15 @@ enum class PeerState : uint8_t {
   kDead,  ///< will never work again: disconnect() it
 };
 
+/// Why packets to a peer went nowhere, as far as this host's kernel has been told.
+enum class PathError : uint8_t {
+  kNone,
+  kForbidden,    ///< a filter of this host took them
+  kRefused,      ///< nobody receives at the port, or a firewall on the way rejects what goes there
+  kUnreachable,  ///< a router, or this host, knows no way
+  kTooLong,      ///< longer than a link of this host takes
+};
+
 /// Transport addresses travel in the handshake as opaque bytes.
 inline constexpr size_t kAddressBytesMax = 64;
 
@@ -120,6 +129,12 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, m
   { t.connect(address, host) } -> std::same_as<Result<PeerId>>;
   { t.peer_state(peer) } -> std::same_as<PeerState>;
   {t.disconnect(peer)};
+  /// Optional, where the way back from a peer may be filtered but for answers (clause 7.7.4):
+  /// `Result<PeerId> connect_paired(address, host)` is connect(), but packets to that peer leave from the very address
+  /// at which this endpoint receives; it is another peer than the one of connect(). `Result<PeerId>
+  /// connect_back(like)`, within a visitor's call only, connects in the same way to where the datagram of the packet
+  /// being visited came from, for packets as long as those to `like`; anybody may have forged that. `PathError
+  /// take_path_error(peer)` is the last error of packets to the peer, and forgets it; `uint16_t port_of(peer)` its port.
   /// Largest payload of one packet, the 24 B header not counted; at least wire::kPayloadBytesMin.
   { ct.payload_bytes_max() } -> std::same_as<uint32_t>;
   /// What of it a packet to this peer can carry, as the address says that connect() was given; at least

@@ -144,12 +144,13 @@ Status UdpImpl::resolve(std::span<const std::byte> address, std::string_view hos
   return {};
 }
 
-UdpImpl::PeerName UdpImpl::name_of(const UdpAddress& address, uint32_t datagram_bytes) {
+UdpImpl::PeerName UdpImpl::name_of(const UdpAddress& address, uint32_t datagram_bytes, bool is_paired) {
   PeerName name{};
   const UdpAddress::Bytes encoded = address.encode();
   std::copy_n(encoded.bytes.begin(), encoded.size, name.begin());
   name[UdpAddress::kBytesMax] = static_cast<std::byte>(datagram_bytes & 0xff);
   name[UdpAddress::kBytesMax + 1] = static_cast<std::byte>(datagram_bytes >> 8);
+  name[UdpAddress::kBytesMax + 2] = static_cast<std::byte>(is_paired);
   return name;
 }
 
@@ -173,7 +174,7 @@ Result<PeerId> UdpImpl::new_peer(const PeerName& name) {
 
 void UdpImpl::free_peer(PeerId id) {
   const Peer& peer = peers_[id];
-  ids_.erase(name_of(peer.address, peer.datagram_bytes));
+  ids_.erase(name_of(peer.address, peer.datagram_bytes, peer.is_paired));
   free_ids_.push_back(id);
 }
 
@@ -184,8 +185,35 @@ Result<PeerId> UdpImpl::connect(std::span<const std::byte> address, std::string_
     ++counters_.peers_refused;
     return status;
   }
-  datagram_bytes = std::min(datagram_bytes, datagram_bytes_);
-  const PeerName name = name_of(target, datagram_bytes);
+  return find_or_make(target, std::min(datagram_bytes, datagram_bytes_), false);
+}
+
+Result<PeerId> UdpImpl::connect_paired(std::span<const std::byte> address, std::string_view host) {
+  UdpAddress target;
+  uint32_t datagram_bytes = 0;
+  if (Status status = resolve(address, host, &target, &datagram_bytes); !status.ok()) {
+    ++counters_.peers_refused;
+    return status;
+  }
+  return pair_with(target, std::min(datagram_bytes, datagram_bytes_));
+}
+
+Result<PeerId> UdpImpl::connect_back(PeerId like) {
+  const UdpAddress source = UdpAddress::from_sockaddr(source_);
+  if (source.port() == 0 || source.is_wildcard() || source.is_group()) return kBadPeerAddress;
+  return pair_with(source, peers_[like].datagram_bytes);
+}
+
+/// The receive socket takes the family that it was bound to, and as a wildcard [::] IPv4 as well.
+Result<PeerId> UdpImpl::pair_with(const UdpAddress& target, uint32_t datagram_bytes) {
+  if (target.family() == bound_.family()) return find_or_make(target, datagram_bytes, true);
+  if (bound_.family() != AF_INET6 || !bound_.is_wildcard()) return kNoRoute;
+  return find_or_make(target.mapped(), datagram_bytes, true);
+}
+
+/// Each result is a reference more.
+Result<PeerId> UdpImpl::find_or_make(const UdpAddress& target, uint32_t datagram_bytes, bool is_paired) {
+  const PeerName name = name_of(target, datagram_bytes, is_paired);
   if (const auto known = ids_.find(name); known != ids_.end()) {
     ++peers_[known->second].references;
     return known->second;
@@ -196,8 +224,9 @@ Result<PeerId> UdpImpl::connect(std::span<const std::byte> address, std::string_
   Peer& peer = peers_[id];
   peer.address = target;
   peer.datagram_bytes = datagram_bytes;
+  peer.is_paired = is_paired;
   peer.shared_since = peer.last_flush = flushes_;
-  const bool has_socket = connected_.size() < connected_max_ && give_socket(peer);
+  const bool has_socket = is_paired || (connected_.size() < connected_max_ && give_socket(peer));
   if (!has_socket) {
     const int error = connected_.size() < connected_max_ ? errno : 0;
     const bool unreachable = error == ENETUNREACH || error == EHOSTUNREACH || error == EINVAL || error == EACCES ||
@@ -226,6 +255,29 @@ void UdpImpl::disconnect(PeerId id) {
   if (peer.socket) std::erase(connected_, id);
   peer.socket.reset();
   free_peer(id);
+}
+
+PathError UdpImpl::take_path_error(PeerId id) {
+  Peer& peer = peers_[id];
+  int error = 0;
+  socklen_t error_bytes = sizeof(error);
+  // What ICMP has told since the last packet.
+  if (peer.socket) (void)getsockopt(peer.socket.get(), SOL_SOCKET, SO_ERROR, &error, &error_bytes);
+  if (error == 0) error = peer.error;
+  peer.error = 0;
+  switch (error) {
+    case 0:
+      return PathError::kNone;
+    case EPERM:
+    case EACCES:
+      return PathError::kForbidden;
+    case ECONNREFUSED:
+      return PathError::kRefused;
+    case EMSGSIZE:
+      return PathError::kTooLong;
+    default:
+      return PathError::kUnreachable;
+  }
 }
 
 /// Opens and connects a socket for `peer`. False: errno says why; the peer has none.
@@ -263,6 +315,7 @@ void UdpImpl::take_over_socket(Peer& peer) {
 
 int UdpImpl::socket_of(Peer& peer) {
   if (!peer.socket) [[unlikely]] {
+    if (peer.is_paired) return receive_socket_.get();
     if (++peer.shared_trains >= kTrainsPerTakeover) take_over_socket(peer);
     if (!peer.socket) return shared_sockets_[peer.address.family() == AF_INET6 ? 1 : 0].get();
   }
@@ -425,6 +478,7 @@ uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count) {
       return messages_[i].first_segment;
     }
     const bool is_full = error == EAGAIN || error == ENOBUFS || error == ENOMEM;
+    if (!is_full) peer.error = error;
     if (is_connected && !is_full && !tried_again) {
       tried_again = true;  // a connected socket reports an earlier packet's fate (ECONNREFUSED) once
       continue;

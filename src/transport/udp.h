@@ -2,11 +2,12 @@
 // Transport room; owned by the endpoint's thread, wake() excepted. Does not know what a header means beyond its
 // length.
 //
-// Receiving: one unconnected socket, read by plain recv(): packets say their own length, so neither the sender's
-// address nor the borders of datagrams matter, and GRO hands over whole trains. Sending: a connected socket per peer,
-// from a port of its own (on the receiver's port it would steal the receives); the kernel then looks up no route per
-// call, and a dead peer's ECONNREFUSED is an ordinary loss. Peers beyond the limit share a socket; busy ones among them
-// take over the sockets of silent ones.
+// Receiving: one unconnected socket: packets say their own length, so the borders of datagrams do not matter, and GRO
+// hands over whole trains. Sending: a connected socket per peer, from a port of its own (on the receiver's port it would
+// steal the receives); the kernel then looks up no route per call, and a dead peer's ECONNREFUSED is an ordinary loss.
+// Peers beyond the limit share a socket; busy ones among them take over the sockets of silent ones. To a paired peer
+// (connect_paired(), connect_back()) packets leave from the receive socket: filters and NATs that pass only answers then
+// see one pair of addresses and ports.
 //
 // A packet goes into the open segment (datagram) of its peer; flush() makes one call for each peer. Segments of
 // (nearly) equal size are padded with zeros to be one GSO train; order never changes.
@@ -73,6 +74,13 @@ class TERN_API UdpImpl {
   /// kMisuse: the bytes are no UDP address, or one of a group. kUnavailable: no route, the other family, no
   /// descriptors.
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host);
+  /// The peer of connect() and this one are two, for one session may be paired and the next not. kUnavailable, too:
+  /// the socket that receives is not of the peer's family.
+  Result<PeerId> connect_paired(std::span<const std::byte> address, std::string_view host);
+  /// All sessions that come from one address and port share the peer.
+  Result<PeerId> connect_back(PeerId like);
+  PathError take_path_error(PeerId peer);
+  uint16_t port_of(PeerId peer) const { return peers_[peer].address.port(); }
   PeerState peer_state(PeerId peer) const { return peers_[peer].references > 0 ? PeerState::kReady : PeerState::kDead; }
   void disconnect(PeerId peer);
   uint32_t payload_bytes_max() const { return datagram_bytes_ - static_cast<uint32_t>(wire::kHeaderBytes); }
@@ -174,6 +182,8 @@ class TERN_API UdpImpl {
     uint32_t last = kNone;
     Fd socket;        ///< connected; empty: the shared one is used
     bool gso = true;  ///< off once this path has refused a train
+    bool is_paired = false;  ///< the receive socket sends, too
+    int error = 0;           ///< errno of the last packet that the kernel refused for other reasons than full queues
     uint32_t references = 0;
     uint32_t shared_trains = 0;  ///< sent over the shared socket since `shared_since`
     uint64_t shared_since = 0;   ///< a flush number
@@ -210,9 +220,12 @@ class TERN_API UdpImpl {
   int socket_of(Peer& peer);
   void take_over_socket(Peer& peer);
   bool give_socket(Peer& peer);
-  /// By address and datagram size: a stranger who names somebody's address must not change what goes there.
-  using PeerName = std::array<std::byte, UdpAddress::kBytesMax + 2>;
-  static PeerName name_of(const UdpAddress& address, uint32_t datagram_bytes);
+  /// By address, datagram size, and whether it is paired: a stranger who names somebody's address must not change what
+  /// goes there.
+  using PeerName = std::array<std::byte, UdpAddress::kBytesMax + 3>;
+  static PeerName name_of(const UdpAddress& address, uint32_t datagram_bytes, bool is_paired);
+  Result<PeerId> find_or_make(const UdpAddress& target, uint32_t datagram_bytes, bool is_paired);
+  Result<PeerId> pair_with(const UdpAddress& target, uint32_t datagram_bytes);
   Result<PeerId> new_peer(const PeerName& name);
   void free_peer(PeerId id);
   Status resolve(std::span<const std::byte> address, std::string_view host, UdpAddress* target,
@@ -221,7 +234,9 @@ class TERN_API UdpImpl {
 
   ssize_t receive_once() {
     ++counters_.system_calls;
-    return recv(receive_socket_.get(), receive_buffer_, kReceiveBufferBytes, MSG_DONTWAIT);
+    source_bytes_ = sizeof(source_);
+    return recvfrom(receive_socket_.get(), receive_buffer_, kReceiveBufferBytes, MSG_DONTWAIT,
+                    reinterpret_cast<sockaddr*>(&source_), &source_bytes_);
   }
   /// Visits the packets in the first `bytes` of the receive buffer.
   template <class Visit>
@@ -256,6 +271,7 @@ class TERN_API UdpImpl {
   uint32_t datagram_bytes_;
   uint32_t receive_calls_max_ = 1;  ///< of the next receive(): doubles while all calls bring something
   std::byte* receive_buffer_;       ///< in receive_memory_
+  socklen_t source_bytes_ = 0;      ///< of `source_`
   uint64_t flushes_ = 0;
   uint32_t dirty_count_ = 0;    ///< peers with segments in this burst
   uint32_t segment_count_ = 0;  ///< of this burst
@@ -276,6 +292,8 @@ class TERN_API UdpImpl {
   std::array<Message, kSegmentsMax> messages_;
   std::array<iovec, 3 * kSegmentsMax> ranges_;  ///< staged bytes, data, padding
   uint32_t range_count_ = 0;
+
+  sockaddr_storage source_{};  ///< where the datagram in the receive buffer came from
 
   // Birth, death and sleep.
   UdpAddress bound_;

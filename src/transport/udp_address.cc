@@ -140,6 +140,17 @@ bool UdpAddress::is_group() const {
   return IN_MULTICAST(ip) || ip == INADDR_BROADCAST;
 }
 
+UdpAddress UdpAddress::mapped() const {
+  if (family() != AF_INET) return *this;
+  UdpAddress address;
+  address.v6_ = {};
+  address.v6_.sin6_family = AF_INET6;
+  address.v6_.sin6_port = v4_.sin_port;
+  address.v6_.sin6_addr.s6_addr[10] = address.v6_.sin6_addr.s6_addr[11] = 0xff;
+  std::memcpy(&address.v6_.sin6_addr.s6_addr[12], &v4_.sin_addr, 4);
+  return address;
+}
+
 void UdpAddress::unmap() {
   if (!IN6_IS_ADDR_V4MAPPED(&v6_.sin6_addr)) return;
   sockaddr_in v4{};

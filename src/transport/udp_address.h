@@ -37,6 +37,8 @@ class UdpAddress {
   static bool decode(std::span<const std::byte> bytes, UdpAddress* address);
   static UdpAddress from_sockaddr(const sockaddr_storage& storage);
   Bytes encode() const;
+  /// As a socket of the other family's wildcard names it: IPv4 becomes IPv4-mapped IPv6.
+  UdpAddress mapped() const;
 
   sa_family_t family() const { return base_.sa_family; }
   uint16_t port() const { return ntohs(family() == AF_INET6 ? v6_.sin6_port : v4_.sin_port); }

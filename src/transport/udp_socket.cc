@@ -58,6 +58,13 @@ void set_buffer(int fd, int name, size_t bytes) {
   set_option(fd, SOL_SOCKET, name, static_cast<int>(std::min<size_t>(bytes, INT_MAX / 2)));
 }
 
+/// PROBE, not DO: both set "don't fragment", but DO also obeys the path MTU learnt from ICMP, which anybody can forge,
+/// and sizes are fixed for a session's life anyway: its full-size probe has found out whether the path takes them.
+bool forbid_fragments(int fd, sa_family_t family) {
+  return family == AF_INET6 ? set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE)
+                            : set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
+}
+
 Fd open_socket(sa_family_t family) { return Fd(socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
 
 }  // namespace
@@ -73,6 +80,12 @@ Result<Fd> open_receive_socket(const UdpAddress& bind_to, size_t buffer_bytes, b
   if (bind_to.family() == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, bind_to.is_wildcard() ? 0 : 1);
   set_buffer(fd.get(), SO_RCVBUF, buffer_bytes);
   if (gro) set_option(fd.get(), IPPROTO_UDP, UDP_GRO, 1);
+  // Paired peers are sent to from here. A wildcard [::] sends to IPv4, too.
+  set_buffer(fd.get(), SO_SNDBUF, buffer_bytes);
+  const bool takes_ipv4 = bind_to.family() == AF_INET6 && bind_to.is_wildcard();
+  if (!forbid_fragments(fd.get(), bind_to.family()) || (takes_ipv4 && !forbid_fragments(fd.get(), AF_INET))) {
+    return socket_error(errno);
+  }
   if (bind(fd.get(), bind_to.sockaddr_data(), bind_to.sockaddr_bytes()) != 0) return bind_error(errno);
   sockaddr_storage storage{};
   socklen_t storage_bytes = sizeof(storage);
@@ -86,12 +99,7 @@ Fd open_send_socket(sa_family_t family, const UdpAddress& local, size_t buffer_b
   if (!fd) return fd;
   set_buffer(fd.get(), SO_SNDBUF, buffer_bytes);
   set_buffer(fd.get(), SO_RCVBUF, 0);  // nothing is read here: the least that the kernel allows
-  // PROBE, not DO: both set "don't fragment", but DO also obeys the path MTU learnt from ICMP, which anybody can forge,
-  // and sizes are fixed for a session's life anyway: its full-size probe has found out whether the path takes them.
-  const bool never_fragments = family == AF_INET6
-                                   ? set_option(fd.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE)
-                                   : set_option(fd.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
-  if (!never_fragments) return Fd();
+  if (!forbid_fragments(fd.get(), family)) return Fd();
   if (!local.is_wildcard() && local.family() == family) {
     UdpAddress from = local;
     from.set_port(0);

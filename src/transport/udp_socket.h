@@ -34,7 +34,8 @@ class Fd {
   int fd_ = -1;
 };
 
-/// Bound, non-blocking, unconnected. `bound` receives the address with the real port.
+/// Bound, non-blocking, unconnected; never fragments what leaves from it. `bound` receives the address with the real
+/// port.
 Result<Fd> open_receive_socket(const UdpAddress& bind_to, size_t buffer_bytes, bool gro, UdpAddress* bound);
 
 /// Non-blocking, never fragments. Leaves from the IP of `local` if that is no wildcard and of the family, and from a

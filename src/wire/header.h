@@ -58,6 +58,7 @@ enum Flag : uint8_t {
   kFailure = 8,       ///< response without data: the size field carries FailureCode and the application's code
   kEcnEcho = 16,      ///< server: the answered packet arrived with a congestion mark
   kNoEcho = 32,       ///< server: the echo field answers no packet
+  kPaired = 64,       ///< path probe and reply: of one address and port pair for both directions (clause 7.7.4)
 };
 
 /// In the size field of a kFailure response: code << 16 | app_code.

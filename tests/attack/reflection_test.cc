@@ -67,6 +67,81 @@ TEST(Reflection, hostile_client_names_a_third_party) {
   EXPECT_LE(third.bytes_received(), kDataBytesMax);
 }
 
+/// A client whose session follows its packets (clause 7.7.4) lets some seem to come from a third party. In between it
+/// proves its own address again and again, and asks for responses.
+void point_at(Server<Udp>& server, Hostile& hostile, HostileSession& session, Socket& third) {
+  const uint32_t path_token = session.reply.terms.path_token;
+  const uint32_t bytes = session.reply.terms.payload_bytes_max;
+  std::vector<uint32_t> tokens = {path_token, session.token};
+  uint64_t responses = 0, proofs = 0;
+  const auto began = Clock::now();
+  const auto listen = [&] {
+    hostile.receive(milliseconds(2), [&](const Header& header, std::span<const std::byte> payload) {
+      responses += header.kind() == Kind::kResponse;
+      if (header.kind() != Kind::kPathReply || (header.flags() & wire::kPaired) == 0) return;
+      session.first_request = header.request_number();
+      if (payload.empty()) {
+        tokens.push_back(header.size_or_index());
+      } else {
+        session.token = header.size_or_index();
+        proofs++;
+      }
+    });
+    hostile.serve_management();
+    (void)third.receive();
+  };
+  const auto probe = [&](uint32_t token, bool is_full) {
+    return wire::client_header(Kind::kPathProbe, wire::kPaired, session.server_key(), session.client_number++,
+                               is_full ? session.first_request : 0, 0, 0, token);
+  };
+  uint32_t calls = 0;
+  for (int round = 0; round < 100; round++) {
+    // Its own address, with all tokens that it has ever been told.
+    hostile.send_header(session.server_data, probe(path_token, false));
+    listen();
+    for (const uint32_t token : tokens) hostile.send_header(session.server_data, probe(token, true), bytes);
+    listen();
+    // The third party's, who knows none.
+    std::array<std::byte, wire::kHeaderBytes> packet;
+    Header forged = probe(path_token, false);
+    forged.set_length_and_flags(packet.size(), 0);
+    wire::store_header(packet.data(), forged);
+    third.send(session.server_data, packet);
+    for (const uint32_t token : tokens) hostile.send_header(session.server_data, probe(token, true), bytes);
+    if (proofs != 0) {
+      hostile.send(session, Kind::kRequest, wire::kFirst, session.first_request + (calls++ << wire::kSlotBits),
+                   wire::kNoDeadline, kEcho, 32, 32);
+    }
+    listen();
+  }
+  const auto until = Clock::now() + kListening;
+  while (Clock::now() < until) listen();
+  EXPECT_GT(proofs, 0u);
+  EXPECT_GT(responses, 50u);
+  EXPECT_EQ(responses, server.handled());
+  // Three in five seconds, of which this takes a part where the machine is not busy.
+  EXPECT_LE(third.bytes_received(),
+            kDataBytesMax * static_cast<size_t>(1 + (Clock::now() - began) / std::chrono::seconds(5)));
+}
+
+TEST(Reflection, client_with_a_session_points_it_at_a_third_party) {
+  Server<Udp> server;
+  Socket third;
+  Hostile hostile(server.uri(), Address::parse("127.0.0.3").ip);
+  HostileSession session = hostile.open();
+  point_at(server, hostile, session, third);
+}
+
+TEST(Reflection, client_names_a_third_party_and_points_its_session_there) {
+  Server<Udp> server;
+  Socket third;
+  Hostile hostile(server.uri(), Address::parse("127.0.0.3").ip);
+  auto session = hostile.connect([&](ManagementMessage& request) { set_address(request.terms, third.address()); });
+  ASSERT_TRUE(session.has_value());
+  hostile.send_path_probe(*session, false);
+  point_at(server, hostile, *session, third);
+}
+
 /// A server that names a third party's address as its own data path.
 TEST(Reflection, hostile_server_names_a_third_party) {
   Socket management, third;

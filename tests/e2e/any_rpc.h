@@ -82,6 +82,7 @@ typename T::Options transport_options(const Settings& settings) {
   if constexpr (requires { options.datagram_bytes; }) {
     options.datagram_bytes = settings.number("datagram_bytes", options.datagram_bytes);
     options.offload = settings.number("offload", 1) != 0;
+    options.bind = settings.text("data");
   }
   if constexpr (requires { options.trust_peers; }) options.trust_peers = settings.number("trust") != 0;
   return options;

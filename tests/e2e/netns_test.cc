@@ -2,11 +2,10 @@
 
 #include <gmock/gmock.h>
 
-#include <csignal>
-#include <filesystem>
 #include <optional>
 
 #include "e2e/caller.h"
+#include "e2e/namespaces.h"
 #include "e2e/peer.h"
 #include "e2e/peer_process.h"
 
@@ -16,36 +15,23 @@ using testing::HasSubstr;
 
 namespace {
 
-bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
-
-const std::string kPrefix = "tern-e2e-";
-
 /// Two namespaces of this process, joined. Addresses 10.77.0.1, fd77::1 and 10.77.0.2, fd77::2.
 class Cable {
  public:
   /// Empty: `why` says what this machine lacks.
   static std::unique_ptr<Cable> create(std::string* why, unsigned mtu = 1500) {
-    if (geteuid() != 0) {
-      *why = "network namespaces need root";
-      return nullptr;
-    }
-    if (!run("ip -V")) {
-      *why = "no ip command: install iproute2";
-      return nullptr;
-    }
-    remove_stale();
+    *why = Namespace::missing();
+    if (!why->empty()) return nullptr;
     auto cable = std::unique_ptr<Cable>(new Cable());
     const std::string wire = "t" + std::to_string(getpid() % 1000000);
-    bool is_made = true;
-    for (int side : {1, 2}) is_made &= run("ip netns add " + cable->name(side));
-    is_made =
-        is_made && run("ip link add " + wire + "a netns " + cable->name(1) + " mtu " + std::to_string(mtu) +
-                       " type veth peer name " + wire + "b netns " + cable->name(2) + " mtu " + std::to_string(mtu));
+    const bool has_both = cable->sides_[0].is_made() && cable->sides_[1].is_made();
+    bool is_made =
+        has_both && run("ip link add " + wire + "a netns " + cable->name(1) + " mtu " + std::to_string(mtu) +
+                        " type veth peer name " + wire + "b netns " + cable->name(2) + " mtu " + std::to_string(mtu));
     for (int side : {1, 2}) {
       const std::string digit = std::to_string(side);
       const std::string interface = wire + (side == 1 ? "a" : "b");
-      is_made = is_made && cable->in(side, "ip link set lo up") &&
-                cable->in(side, "ip address add 10.77.0." + digit + "/24 dev " + interface) &&
+      is_made = is_made && cable->in(side, "ip address add 10.77.0." + digit + "/24 dev " + interface) &&
                 cable->in(side, "ip link set " + interface + " up");
       cable->interface_[side - 1] = interface;
       cable->has_ipv6_ =
@@ -55,48 +41,16 @@ class Cable {
     *why = "this machine allows no network namespaces or no veth";
     return nullptr;
   }
-  ~Cable() {
-    for (int side : {1, 2}) run("ip netns del " + name(side));
-  }
-
-  std::string name(int side) const { return kPrefix + std::to_string(getpid()) + "-" + std::to_string(side); }
-  bool in(int side, const std::string& command) const { return run("ip netns exec " + name(side) + " " + command); }
+  const std::string& name(int side) const { return sides_[side - 1].name(); }
+  bool in(int side, const std::string& command) const { return sides_[side - 1].in(command); }
   const std::string& interface(int side) const { return interface_[side - 1]; }
   bool has_ipv6() const { return has_ipv6_; }
 
  private:
   Cable() = default;
-  static void remove_stale() {
-    if (!std::filesystem::exists("/run/netns")) return;
-    for (const auto& entry : std::filesystem::directory_iterator("/run/netns")) {
-      const std::string file = entry.path().filename();
-      if (!file.starts_with(kPrefix)) continue;
-      const pid_t pid = std::atoi(file.c_str() + kPrefix.size());
-      if (pid > 0 && pid != getpid() && ::kill(pid, 0) != 0) run("ip netns del " + file);
-    }
-  }
-
+  Namespace sides_[2] = {Namespace("1"), Namespace("2")};
   std::string interface_[2];
   bool has_ipv6_ = true;
-};
-
-/// This thread, and those that it starts, live in a namespace.
-class Inside {
- public:
-  explicit Inside(const std::string& name) : before_(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {
-    const int inside = open(("/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
-    EXPECT_EQ(setns(inside, CLONE_NEWNET), 0);
-    close(inside);
-  }
-  ~Inside() {
-    EXPECT_EQ(setns(before_, CLONE_NEWNET), 0);
-    close(before_);
-  }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-
- private:
-  const int before_;
 };
 
 class Namespaces : public testing::Test {

@@ -34,6 +34,7 @@ struct Action {
     kDrop,
     kTick,
     kPause,
+    kRemap,
     kAnswer,
     kCancel
   };
@@ -50,6 +51,7 @@ const char* name_of(Action::Kind kind) {
                                            "drop",
                                            "tick",
                                            "pause",
+                                           "the NAT forgets",
                                            "answer call",
                                            "cancel call"};
   return kNames[static_cast<size_t>(kind)];
@@ -89,6 +91,8 @@ void apply(World& world, const Action& action) {
       return world.tick();
     case Action::Kind::kPause:
       return world.pause();
+    case Action::Kind::kRemap:
+      return world.remap();
     case Action::Kind::kAnswer:
       return world.answer(action.index);
     case Action::Kind::kCancel:
@@ -110,7 +114,7 @@ void print_path(const WorldOptions& options, const std::vector<Action>& path) {
   World world(options);
   for (const Action& action : path) {
     const bool is_call = action.kind == Action::Kind::kAnswer || action.kind == Action::Kind::kCancel;
-    const bool is_time = action.kind == Action::Kind::kTick || action.kind == Action::Kind::kPause;
+    const bool is_time = action.kind >= Action::Kind::kTick && !is_call;
     std::fprintf(stderr, "  %s %s\n", name_of(action.kind),
                  is_call   ? std::to_string(action.index).c_str()
                  : is_time ? ""
@@ -153,7 +157,7 @@ class Explorer {
   bool has_failed() const { return has_failed_; }
 
  private:
-  static constexpr uint32_t kHealStepsMax = 400;
+  static constexpr uint32_t kHealStepsMax = 2000;
 
   struct Choice {
     Action action;
@@ -185,6 +189,7 @@ class Explorer {
     if (!world.is_over()) {
       add(Action::Kind::kTick, 0, 1);
       add(Action::Kind::kPause, 0, 1);
+      if (world.can_remap()) add(Action::Kind::kRemap, 0, 1);
     }
     return result;
   }
@@ -244,6 +249,11 @@ WorldOptions world_of(uint8_t window, std::vector<uint8_t> credits, std::vector<
   return options;
 }
 
+WorldOptions behind_a_nat(WorldOptions options) {
+  options.has_nat = true;
+  return options;
+}
+
 WorldOptions opening(WorldOptions options) {
   options.opens_in_the_world = true;
   return options;
@@ -255,6 +265,8 @@ const Scenario kScenarios[] = {
     {"one_slow_call", world_of(1, {1}, {{4, 3, true}}), 2},
     {"opening", opening(world_of(1, {1}, {{4, 3}})), 2},
     {"opening_a_wide_window", opening(world_of(9, {1}, {{4, 3}})), 1},
+    {"opening_behind_a_nat", behind_a_nat(opening(world_of(1, {1}, {{4, 3}}))), 1},
+    {"behind_a_nat", behind_a_nat(world_of(1, {1}, {{4, 3, true}})), 0},
     {"no_room", world_of(1, {1}, {{8, 3, false, false, true}, {4, 3, false, false, true}}), 2},
     {"empty_messages", world_of(1, {1}, {{0, 0}, {0, 0}}), 2},
     {"a_slot_reused", world_of(1, {1}, {{4, 3}, {2, 4}}), 2},
@@ -317,6 +329,7 @@ class Walk {
     options.marks_one_in = static_cast<uint32_t>(below(2) * (1 + below(8)));
     options.delivery_ns = below(2) * below(5000);
     options.opens_in_the_world = below(4) == 0;
+    options.has_nat = below(4) == 0;
     options.first_request_count = below(2) != 0 ? 0x3fffff0 : static_cast<uint32_t>(below(1u << 26));
     for (uint64_t i = 10 + below(40); i > 0; i--) {
       options.calls.push_back({static_cast<uint32_t>(size()), static_cast<uint32_t>(size()), below(3) == 0,
@@ -330,7 +343,7 @@ class Walk {
     const uint64_t drops = below(2) * below(200), duplicates = below(2) * below(200), torn = below(2) * below(100),
                    held = below(2) * below(400), refused = below(2) * below(200),
                    pauses = below(4) == 0 ? below(100) : 0, reorders = below(2) * below(500),
-                   cancels = below(2) * below(10);
+                   cancels = below(2) * below(10), remaps = below(2) * below(30);
     for (uint32_t step = 0; step < 4000 && world.error().empty() && !world.is_over(); step++) {
       Action action{Action::Kind::kTick, 0};
       const size_t running = pick_call(world, &World::can_answer), open = pick_call(world, &World::can_cancel);
@@ -338,6 +351,8 @@ class Walk {
         action = {Action::Kind::kAnswer, static_cast<uint32_t>(running)};
       } else if (open < world.calls().size() && below(1000) < cancels) {
         action = {Action::Kind::kCancel, static_cast<uint32_t>(open)};
+      } else if (world.can_remap() && below(1000) < remaps) {
+        action = {Action::Kind::kRemap, 0};
       } else if (!world.in_flight().empty() && below(30) != 0) {
         const uint64_t index = below(1000) < reorders ? below(world.in_flight().size()) : 0;
         const bool can_be_torn = World::can_be_torn(world.in_flight()[index]);

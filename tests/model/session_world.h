@@ -50,6 +50,9 @@ struct WorldOptions {
   uint32_t marks_one_in = 0;                 ///< of the client's packets, about; 0: none meets a congestion mark
   uint32_t first_number = 0xfffffe;          ///< of both sides: packet numbers wrap within the run
   bool opens_in_the_world = false;           ///< path probes may be lost, too
+  /// The client reaches the server through a NAT: what the server sends arrives where it answers a packet that came
+  /// under the client's present address, which remap() changes. One short path probe is kept for that way.
+  bool has_nat = false;
   std::vector<CallPlan> calls;
 };
 
@@ -60,6 +63,7 @@ class World {
     wire::Header header;
     std::vector<std::byte> payload;
     uint64_t hash;
+    uint32_t address;  ///< of the client, behind the NAT: source or destination; 0: the one that it has itself
     bool operator==(const Packet& other) const { return hash == other.hash; }
   };
   struct Call {
@@ -87,7 +91,13 @@ class World {
     shake_hands(options.first_number);
     pump_client();
     if (options.opens_in_the_world) return;
-    while (client_->state() != session::ClientSession::State::kOpen) deliver(0, false, Delivery::kWhole);
+    while (client_->state() != session::ClientSession::State::kOpen) {
+      if (in_flight_.empty()) {
+        tick();
+      } else {
+        deliver(0, false, Delivery::kWhole);
+      }
+    }
   }
   ~World() {
     server_->end_all(offers_);
@@ -124,7 +134,10 @@ class World {
     uint64_t& history = packet.to_server ? server_history_ : client_history_;
     history = mix(mix(mix(history, packet.hash), now_ns_), static_cast<uint64_t>(how));
     refuses_sends_ = how == Delivery::kRefused;
-    if (packet.to_server) {
+    if (options_.has_nat && !packet.to_server && packet.address != address_) {
+      // The NAT knows no such flow.
+    } else if (packet.to_server) {
+      packet_address_ = packet.address;
       payload.is_marked = options_.marks_one_in != 0 && packet.hash % options_.marks_one_in == 0;
       server_receives(header, payload);
       if (how != Delivery::kHeld) pump_server();
@@ -144,6 +157,12 @@ class World {
   void tick() { pass(next_tick_ns_ == UINT64_MAX ? now_ns_ + 1'000'000 : std::max(now_ns_ + 1, next_tick_ns_)); }
   /// Neither side looks for a while, which is longer than a timeout: either has paused.
   void pause() { pass(now_ns_ + kPauseNs); }
+  /// The NAT forgets the flow, and gives the next packet another address.
+  bool can_remap() const { return options_.has_nat; }
+  void remap() {
+    address_++;
+    client_history_ = mix(client_history_, 0x4e41);
+  }
   bool can_answer(size_t call) const { return calls_[call].is_running; }
   void answer(size_t call) {
     server_history_ = mix(mix(server_history_, 0xa05), call * 1000003 + now_ns_);
@@ -263,6 +282,7 @@ class World {
     terms.path_token = 100 + handshakes_;
     terms.session_token = 200 + handshakes_;
     server_ = std::make_unique<session::ServerSession>(terms, server_pools_);
+    server_sends_to_ = pair_address_ = 0;
     client_->on_accepted({terms.local_key, terms.payload_bytes_max, terms.window, options_.start_credits,
                           terms.first_number, terms.path_token},
                          now_ns_);
@@ -277,6 +297,8 @@ class World {
   void probe_path() {
     if (client_->state() != session::ClientSession::State::kProbing || !wants_path_probe_) return;
     wants_path_probe_ = false;
+    const bool is_first_way = options_.has_nat && !client_->is_paired() && !client_->is_path_answered();
+    if (is_first_way && client_->short_probes_left() == 1) client_->pair();
     if (!client_->may_probe_path()) {
       const uint32_t first_number = first_number_of(handshakes_ + 1);
       client_->start_over(first_number);
@@ -287,10 +309,22 @@ class World {
     if (!refuses_sends_) send(true, probe.header, payload.data(), probe.payload_bytes);
     next_tick_ns_ = now_ns_ + 1'000'000;
   }
+  /// What an endpoint does for an open session that may have to be followed.
+  void probe_pair() {
+    const auto probe = client_->pair_probe();
+    const std::vector<std::byte> payload(probe.payload_bytes);
+    if (!refuses_sends_) send(true, probe.header, payload.data(), probe.payload_bytes);
+  }
+  /// And what the server's endpoint does.
+  void answer_pair_probe() {
+    if (std::exchange(pair_address_, packet_address_) != packet_address_) pair_token_++;
+    server_->owe_pair_reply();
+  }
   void send(bool to_server, const wire::Header& header, const std::byte* payload, uint32_t bytes) {
-    Packet packet{to_server, header, {payload, payload + bytes}, to_server};
+    Packet packet{to_server, header, {payload, payload + bytes}, to_server, to_server ? address_ : server_sends_to_};
     for (uint64_t word : {header.w0, header.w1, header.w2}) packet.hash = mix(packet.hash, word);
     for (std::byte byte : packet.payload) packet.hash = mix(packet.hash, static_cast<uint64_t>(byte));
+    if (options_.has_nat) packet.hash = mix(packet.hash, packet.address);
     if (!to_server) newest_server_number_ = header.number();
     in_flight_.push_back(std::move(packet));
     packets_sent_++;
@@ -366,6 +400,7 @@ class World {
       const session::ClientTick tick = client_->tick(now_ns_);
       next_tick_ns_ = tick.next_ns;
       is_idle_ = tick.is_idle;
+      if (tick.wants_pair_probe) probe_pair();
       if (tick.ask_liveness) client_->on_peer_in_callback();  // a hundred drops in a row are no death
       if (tick.has_failed) fail("the client believes that the server is dead");
       for (uint64_t mask = tick.expired_mask; mask != 0; mask &= mask - 1) {
@@ -426,10 +461,12 @@ class World {
       case wire::Kind::kCancelled:
         verdict = client_->on_cancelled(header, now_ns_);
         break;
-      case wire::Kind::kPathReply:
-        wants_path_probe_ =
-            client_->on_path_reply(header, payload.bytes, now_ns_) == session::ClientSession::PathVerdict::kAnswered;
+      case wire::Kind::kPathReply: {
+        const auto path_verdict = client_->on_path_reply(header, payload.bytes, now_ns_);
+        wants_path_probe_ = path_verdict == session::ClientSession::PathVerdict::kAnswered;
+        if (path_verdict == session::ClientSession::PathVerdict::kFound) probe_pair();
         break;
+      }
       default:
         fail("the server sent what only clients send");
     }
@@ -480,7 +517,9 @@ class World {
           fail("the server takes the client's packet for malformed");
         break;
       case session::Drop::kUnproven:
-        if (header.kind() != wire::Kind::kRfr) fail("the server takes the client for a stranger");  // one that is late
+        // One that is late, or has a token that another address has been given meanwhile.
+        if (header.kind() != wire::Kind::kRfr && (header.flags() & wire::kPaired) == 0)
+          fail("the server takes the client for a stranger");
         break;
       case session::Drop::kNoMemory:
         fail("the server has no memory");
@@ -488,6 +527,8 @@ class World {
       default:
         break;
     }
+    if (verdict.wants_pair) answer_pair_probe();
+    if (verdict.has_paired) server_sends_to_ = pair_address_;
     if (verdict.started != nullptr) {
       run_handler(verdict.started, verdict.message != nullptr ? OwnedBuffer(verdict.message) : copy_of(payload));
     }
@@ -545,6 +586,13 @@ class World {
       return true;
     };
     while (server_->wants_to_send()) {
+      if (server_->owes_pair_reply()) {
+        const wire::Header reply = server_->pair_reply(300 + pair_token_, options_.credit_limits[0]);
+        const uint32_t usual = std::exchange(server_sends_to_, pair_address_);
+        if (!refuses_sends_) send(false, reply, nullptr, 0);
+        server_sends_to_ = usual;
+        continue;
+      }
       const uint8_t limit = options_.credit_limits[answers_++ % options_.credit_limits.size()];
       uint32_t packets = 0;
       const auto turn = server_->transmit(
@@ -557,6 +605,9 @@ class World {
   }
 
   WorldOptions options_;
+  uint32_t address_ = 1;         ///< of the client behind its NAT
+  uint32_t packet_address_ = 0;  ///< source of the packet that the server takes
+  uint32_t server_sends_to_ = 0, pair_address_ = 0, pair_token_ = 0;
   session::ClientPools pools_;
   session::ServerPools server_pools_;
   Offers offers_{*this};

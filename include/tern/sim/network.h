@@ -119,6 +119,7 @@ struct NetworkCounters {
   uint64_t dropped_receive_full = 0;  ///< an endpoint's receive queue was full
   uint64_t dropped_no_receiver = 0;   ///< the host is down, or the endpoint is gone
   uint64_t dropped_fault = 0;         ///< by Faults, links that are down and partitions
+  uint64_t dropped_nat = 0;           ///< answers to nothing that a NAT knows
   uint64_t queue_bytes_max = 0;       ///< the longest output queue of a switch so far
 };
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <random>
 #include <set>
 #include <span>
@@ -13,6 +14,7 @@
 
 #include "base/check.h"
 #include "transport/sim/cable_faults.h"
+#include "transport/sim/nat.h"
 #include "transport/sim/output.h"
 #include "transport/sim/packet_pool.h"
 #include "transport/sim/routes.h"
@@ -246,6 +248,7 @@ struct Network::Impl {
     sim::NetworkCounters& counters = network.counters;
     const bool is_cut = !network.partitions.empty() && network.partitions.contains(hosts_of(*packet));
     if (packet->epoch != in.epoch || is_cut) return network.drop(packet, counters.dropped_fault);
+    if (!network.nats.empty() && !network.pass_nats(*packet)) return network.drop(packet, counters.dropped_nat);
     SimPort* const port = network.hosts[packet->to_host].is_up ? network.find_port(packet->to_host, packet->to_port)  //
                                                                : nullptr;
     if (port == nullptr) return network.drop(packet, counters.dropped_no_receiver);
@@ -254,6 +257,17 @@ struct Network::Impl {
     if (network.tap) [[unlikely]]
       network.tap(*packet, true);
     port->on_arrival(packet);
+  }
+
+  /// Ports of endpoints only. False: a NAT knows no such flow.
+  bool pass_nats(SimPacket& packet) {
+    const auto from = nats.find(packet.from_host), to = nats.find(packet.to_host);
+    if (from != nats.end() && packet.from_port >= kNamedPorts) {
+      packet.from_port = from->second.outside(packet.from_port, packet.to_host, packet.to_port, events.now());
+    }
+    if (to == nats.end() || packet.to_port < kNamedPorts) return true;
+    packet.to_port = to->second.inside(packet.to_port, packet.from_host, packet.from_port, events.now());
+    return packet.to_port != 0;
   }
 
   void drop(SimPacket* packet, uint64_t& counter) {
@@ -379,7 +393,8 @@ struct Network::Impl {
   std::vector<Cable> cables;  ///< by output
   Routes routes;
   Picoseconds longest_round_trip = 0;
-  std::set<uint64_t> partitions;  ///< hosts_of() their packets
+  std::set<uint64_t> partitions;    ///< hosts_of() their packets
+  std::map<uint32_t, SimNat> nats;  ///< by host
   uint64_t hash = 0;
   std::function<void(const SimPacket&, bool)> tap;
   sim::NetworkCounters counters;
@@ -474,6 +489,12 @@ void Network::set_partition(uint32_t from_host, uint32_t to_host, bool is_cut) {
   } else {
     impl_->partitions.erase(pair);
   }
+}
+
+void Network::set_nat(uint32_t host, Picoseconds timeout) { impl_->nats.insert_or_assign(host, SimNat(timeout)); }
+
+void Network::forget_flows(uint32_t host) {
+  if (const auto nat = impl_->nats.find(host); nat != impl_->nats.end()) nat->second.forget();
 }
 
 void Network::heal() {

@@ -100,7 +100,12 @@ class TERN_API Network {
   /// switch keeps the output that it was to take there.
   bool set_link_up(sim::Node a, sim::Node b, bool up);
   void set_partition(uint32_t from_host, uint32_t to_host, bool is_cut);
-  /// No faults, no partitions, all links up.
+  /// The host is behind a NAT (SimNat) from now on. Ports of endpoints only; what passes has the NAT's ports when it
+  /// arrives.
+  void set_nat(uint32_t host, Picoseconds timeout);
+  /// Its NAT, if there is one, forgets all flows.
+  void forget_flows(uint32_t host);
+  /// No faults, no partitions, all links up. NATs stay.
   void heal();
 
   /// Called as `tap(packet, false)` when a host's interface begins to transmit, and `tap(packet, true)` before

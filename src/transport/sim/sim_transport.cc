@@ -71,7 +71,11 @@ Result<PeerId> SimImpl::connect(std::span<const std::byte> address, std::string_
   if (address.size() != kAddressBytes || load_u32(address.data()) >= nic_.network.hosts()) {
     return Status(Code::kRefused, "the peer's address is none of this simulation");
   }
-  const std::pair<uint32_t, uint32_t> key(load_u32(address.data()), load_u32(address.data() + 4));
+  return connect_port(load_u32(address.data()), load_u32(address.data() + 4));
+}
+
+Result<PeerId> SimImpl::connect_port(uint32_t host, uint32_t port) {
+  const std::pair<uint32_t, uint32_t> key(host, port);
   if (const auto known = peer_ids_.find(key); known != peer_ids_.end()) {
     peers_[known->second].references++;
     return known->second;

@@ -60,6 +60,13 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
 
   std::span<const std::byte> address() const { return address_; }
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host);
+  /// Packets leave from where they are received anyway.
+  Result<PeerId> connect_paired(std::span<const std::byte> address, std::string_view host) {
+    return connect(address, host);
+  }
+  Result<PeerId> connect_back(PeerId) { return connect_port(visited_->from_host, visited_->from_port); }
+  PathError take_path_error(PeerId) { return PathError::kNone; }
+  uint16_t port_of(PeerId peer) const { return static_cast<uint16_t>(peers_[peer].port); }
   PeerState peer_state(PeerId) { return PeerState::kReady; }
   void disconnect(PeerId peer);
   uint32_t payload_bytes_max() const { return payload_bytes_max_; }
@@ -144,6 +151,7 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   void work(Picoseconds cost) { thread_time_ += nic_.slowed(cost); }
   bool is_driven() const { return nic_.running == this; }
   void poll_in_vain();
+  Result<PeerId> connect_port(uint32_t host, uint32_t port);
 
   void on_departure(SimPacket& packet) override {
     if (packet.source != nullptr) {
@@ -165,6 +173,7 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   Picoseconds thread_time_ = 0;
   bool is_woken_ = false;
   PacketList received_;
+  const SimPacket* visited_ = nullptr;  ///< while its visitor runs
   uint32_t received_count_ = 0;
   uint64_t received_bytes_ = 0;  ///< of the cable
   PacketList burst_;             ///< of this iteration
@@ -195,6 +204,7 @@ size_t SimImpl::receive(Visit&& visit) {
   while (!received_.empty() && packets < kBurstPackets) {
     SimPacket* packet = received_.take();
     received_count_--;
+    visited_ = packet;
     if (!received_.empty()) __builtin_prefetch(received_.first()->content);
     packets++;
     received_bytes_ += wire_bytes(packet->frame_bytes);

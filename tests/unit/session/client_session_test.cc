@@ -15,6 +15,7 @@ constexpr uint64_t kMs = 1'000'000;
 constexpr uint32_t kFirstCount = 1000;
 constexpr uint32_t kPathToken = 0x7654321;
 constexpr uint32_t kSessionToken = 0x1234567;
+constexpr uint32_t kPairToken = 0x2345678;
 
 class ClientSessionTest : public testing::Test {
  protected:
@@ -45,7 +46,27 @@ class ClientSessionTest : public testing::Test {
       EXPECT_EQ(path_reply(probe.header.number(), bytes), bytes == 0 ? PathVerdict::kAnswered : PathVerdict::kOpened);
     }
   }
+  /// On one address and port pair.
+  void open_paired(ClientTerms terms = {}) {
+    make(terms);
+    accept(terms.window);
+    session_->path_probe(now_);
+    session_->pair();
+    for (const uint32_t bytes : {0u, kPayloadMax}) {
+      const auto probe = session_->path_probe(now_);
+      EXPECT_EQ(probe.header.flags(), wire::kPaired);
+      EXPECT_EQ(probe.header.token(), bytes == 0 ? kPathToken : kPairToken);
+      EXPECT_EQ(probe.payload_bytes, bytes);
+      EXPECT_EQ(pair_reply(probe.header.number(), bytes, bytes == 0 ? kPairToken : kSessionToken),
+                bytes == 0 ? PathVerdict::kAnswered : PathVerdict::kOpened);
+    }
+  }
   using PathVerdict = ClientSession::PathVerdict;
+  PathVerdict pair_reply(uint32_t echo, uint32_t payload_bytes, uint32_t token) {
+    return session_->on_path_reply(
+        server_header(Kind::kPathReply, wire::kPaired, kFirstCount << wire::kSlotBits, echo, token), payload_bytes,
+        now_);
+  }
   PathVerdict path_reply(uint32_t echo, uint32_t payload_bytes, uint8_t flags = 0) {
     return session_->on_path_reply(
         server_header(Kind::kPathReply, flags, kFirstCount << wire::kSlotBits, echo, kSessionToken), payload_bytes,
@@ -216,6 +237,105 @@ TEST_F(ClientSessionTest, many_path_probes_before_the_answer) {
   EXPECT_EQ(path_reply(50, kPayloadMax), PathVerdict::kOpened);
   begin();
   EXPECT_EQ(sent().at(0).header.number(), 101u);
+}
+
+TEST_F(ClientSessionTest, opens_on_one_address_and_port_pair) {
+  open_paired();
+  EXPECT_TRUE(session_->is_paired());
+  // The session token has come with the last reply.
+  ClientSlot* slot = begin();
+  sent();
+  session_->end_early(slot, now_);
+  EXPECT_EQ(sent().at(0).header.token(), kSessionToken);
+}
+
+TEST_F(ClientSessionTest, all_short_probes_of_a_handshake_count_together) {
+  make();
+  accept();
+  EXPECT_EQ(session_->short_probes_left(), 3);
+  for (int i = 0; i < 2; i++) EXPECT_EQ(session_->path_probe(now_).header.flags(), 0);
+  session_->pair();
+  EXPECT_EQ(session_->path_probe(now_).header.flags(), wire::kPaired);
+  EXPECT_FALSE(session_->may_probe_path());
+  session_->start_over(5);
+  EXPECT_FALSE(session_->is_paired());
+}
+
+TEST_F(ClientSessionTest, an_answer_to_the_first_way_that_is_late_will_do) {
+  make();
+  accept();
+  const auto first = session_->path_probe(now_);
+  EXPECT_EQ(pair_reply(first.header.number(), 0, kPairToken), PathVerdict::kDropped);  // never asked for
+  session_->pair();
+  session_->path_probe(now_);
+  EXPECT_EQ(path_reply(first.header.number(), 0), PathVerdict::kAnswered);
+  EXPECT_FALSE(session_->is_paired());
+  const auto full = session_->path_probe(now_);
+  EXPECT_EQ(full.header.flags(), 0);
+  EXPECT_EQ(full.header.token(), kSessionToken);
+  EXPECT_EQ(pair_reply(full.header.number(), kPayloadMax, kSessionToken), PathVerdict::kDropped);
+  EXPECT_EQ(path_reply(full.header.number(), kPayloadMax), PathVerdict::kOpened);
+}
+
+TEST_F(ClientSessionTest, a_paired_session_that_hears_nothing_asks_to_be_followed) {
+  ClientTerms terms;
+  open_paired(terms);
+  begin();
+  sent();
+  uint64_t asked = 0;
+  const uint64_t began = now_;
+  for (ClientTick result = tick(); !result.has_failed; result = tick(result.next_ns - now_)) {
+    ASSERT_NE(result.next_ns, UINT64_MAX);
+    sent();
+    if (!result.wants_pair_probe) continue;
+    if (asked++ == 0) {
+      EXPECT_LE(now_ - began, terms.liveness_ns / 8);
+    }
+    const auto probe = session_->pair_probe();
+    EXPECT_EQ(probe.header.flags(), wire::kPaired);
+    EXPECT_EQ(probe.header.token(), kPathToken);
+    EXPECT_EQ(probe.payload_bytes, 0u);
+  }
+  EXPECT_EQ(asked, 3u);  // as often as a server answers a stranger
+}
+
+TEST_F(ClientSessionTest, a_paired_session_that_is_followed_goes_on) {
+  open_paired();
+  ClientSlot* slot = begin();
+  sent();
+  ClientTick result = tick();
+  while (!result.wants_pair_probe) {
+    ASSERT_FALSE(result.has_failed);
+    result = tick(result.next_ns - now_);
+    sent();
+  }
+  const auto probe = session_->pair_probe();
+  EXPECT_EQ(pair_reply(probe.header.number(), 0, kPairToken + 1), PathVerdict::kFound);
+  const auto full = session_->pair_probe();
+  EXPECT_EQ(full.payload_bytes, kPayloadMax);
+  EXPECT_EQ(full.header.token(), kPairToken + 1);
+  EXPECT_EQ(full.header.request_number(), kFirstCount << wire::kSlotBits);
+  EXPECT_EQ(pair_reply(full.header.number(), kPayloadMax, kSessionToken), PathVerdict::kFollowed);
+  // The call is asked for again.
+  uint64_t probes = 0;
+  for (int i = 0; i < 100 && probes == 0; i++) {
+    result = tick(result.next_ns - now_);
+    EXPECT_FALSE(result.wants_pair_probe);
+    for (const TestPacket& packet : sent()) probes += packet.header.kind() == Kind::kProbe;
+  }
+  EXPECT_EQ(probes, 1u);
+  finish(respond(slot, full.header.number() + 1, 4, 4));
+}
+
+TEST_F(ClientSessionTest, a_session_on_two_ports_never_asks_to_be_followed) {
+  open();
+  begin();
+  sent();
+  for (ClientTick result = tick(); !result.has_failed; result = tick(result.next_ns - now_)) {
+    EXPECT_FALSE(result.wants_pair_probe);
+    sent();
+  }
+  EXPECT_EQ(pair_reply(1, 0, kPairToken), PathVerdict::kDropped);
 }
 
 TEST_F(ClientSessionTest, an_idle_session_rests) {

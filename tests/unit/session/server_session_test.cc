@@ -65,6 +65,18 @@ class ServerSessionTest : public testing::Test {
   wire::Header path_probe(uint32_t token, uint32_t request_number = 0) {
     return client_header(Kind::kPathProbe, request_number, 0, token);
   }
+  wire::Header paired_probe(uint32_t token, uint32_t request_number = 0) {
+    return client_header(Kind::kPathProbe, request_number, 0, token, wire::kPaired);
+  }
+  /// What an endpoint does that has found the address.
+  wire::Header pair_reply(uint32_t token) {
+    session_->owe_pair_reply();
+    EXPECT_TRUE(session_->wants_to_send());
+    const wire::Header reply = session_->pair_reply(token, kLimit);
+    EXPECT_EQ(reply.number(), ++server_number_);
+    EXPECT_TRUE(sent().empty());
+    return reply;
+  }
   ServerVerdict receive(const wire::Header& header, const transport::Payload& payload) {
     const ServerVerdict verdict = session_->on_packet(header, payload, now_, offers_);
     session_->check_invariants();
@@ -685,6 +697,81 @@ TEST_F(ServerSessionTest, a_window_above_eight_has_its_slots_once_the_path_is_pr
   }
   prove_path();
   for (const uint32_t index : {0u, 7u, 8u, 63u}) EXPECT_NE(begin(kFirst | index), nullptr);
+}
+
+// ---- One address and port pair ----
+
+TEST_F(ServerSessionTest, a_paired_path_is_proved_by_the_token_that_was_sent_to_it) {
+  make();
+  EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
+  const wire::Header reply = pair_reply(111);
+  EXPECT_EQ(reply.kind(), Kind::kPathReply);
+  EXPECT_EQ(reply.flags(), wire::kPaired);
+  EXPECT_EQ(reply.echo(), client_number_);
+  EXPECT_EQ(reply.size_or_index(), 111u);
+  EXPECT_EQ(reply.request_number(), kFirst);
+  // Neither token of the other way will do.
+  for (const uint32_t token : {kPathToken, kSessionToken, 110u}) {
+    expect_no_effect(paired_probe(token, kFirst), kPayloadMax, Drop::kUnproven);
+  }
+  expect_no_effect(paired_probe(111, kFirst + 64), kPayloadMax, Drop::kUnproven);
+  const ServerVerdict verdict = receive(paired_probe(111, kFirst), kPayloadMax);
+  EXPECT_TRUE(verdict.has_paired && verdict.has_opened);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(packets[0].header.flags(), wire::kPaired);
+  EXPECT_EQ(packets[0].header.size_or_index(), kSessionToken);
+  EXPECT_EQ(packets[0].payload.size(), kPayloadMax);
+  EXPECT_NE(begin(kFirst), nullptr);
+}
+
+TEST_F(ServerSessionTest, a_new_address_makes_the_token_of_the_one_before_worthless) {
+  EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
+  pair_reply(111);
+  EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
+  pair_reply(222);
+  expect_no_effect(paired_probe(111, kFirst), kPayloadMax, Drop::kUnproven);
+  EXPECT_TRUE(receive(paired_probe(222, kFirst), kPayloadMax).has_paired);
+  sent();
+  // The answer may be lost: it is asked for again.
+  EXPECT_TRUE(receive(paired_probe(222, kFirst), kPayloadMax).has_paired);
+  EXPECT_EQ(sent().size(), 1u);
+}
+
+TEST_F(ServerSessionTest, addresses_get_three_headers_together_until_one_has_answered) {
+  make();
+  EXPECT_EQ(drop_of(path_probe(kPathToken), 0), Drop::kNone);
+  EXPECT_EQ(sent().size(), 1u);
+  for (const uint32_t token : {111u, 222u}) {
+    EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
+    pair_reply(token);
+  }
+  expect_no_effect(path_probe(kPathToken), 0, Drop::kStale);
+  expect_no_effect(paired_probe(kPathToken), 0, Drop::kStale);
+  // One has: what it got counts no more, but what the others got does.
+  EXPECT_TRUE(receive(paired_probe(222, kFirst), kPayloadMax).has_paired);
+  sent();
+  for (int i = 0; i < 10; i++) {
+    EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
+    pair_reply(333 + i);
+    EXPECT_TRUE(receive(paired_probe(333 + i, kFirst), kPayloadMax).has_paired);
+    sent();
+  }
+  EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
+  pair_reply(444);
+  expect_no_effect(paired_probe(kPathToken), 0, Drop::kStale);
+  // Some seconds later an open session may follow its client again.
+  now_ += 5'000'000'000;
+  for (int i = 0; i < 3; i++) {
+    EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
+    pair_reply(555 + i);
+  }
+  expect_no_effect(paired_probe(kPathToken), 0, Drop::kStale);
+}
+
+TEST_F(ServerSessionTest, an_open_session_answers_no_short_probe_of_the_other_way) {
+  expect_no_effect(path_probe(kPathToken), 0, Drop::kStale);
+  expect_no_effect(paired_probe(kSessionToken), 0, Drop::kUnproven);
 }
 
 // ---- Refusals ----

@@ -20,6 +20,10 @@ class RawSender {
     fd_ = open_send_socket(address.family(), UdpAddress::loopback(address.family()), 1u << 20);
     EXPECT_EQ(::connect(fd_.get(), address.sockaddr_data(), address.sockaddr_bytes()), 0);
   }
+  bool has_input() const {
+    pollfd readable{fd_.get(), POLLIN, 0};
+    return poll(&readable, 1, 0) > 0;
+  }
   void send(const std::vector<std::byte>& bytes) {
     ASSERT_EQ(::send(fd_.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   }
@@ -311,6 +315,38 @@ TEST(UdpHostile, datagrams_of_any_size_full_of_garbage_are_bounded_work) {
     EXPECT_LE(packets, 2 * shortest.size() / wire::kHeaderBytes);
   }
   expect_still_receives(*server, stranger);
+}
+
+/// Anybody can write any source address: connect_back() by itself sends nothing.
+TEST(UdpHostile, answers_go_back_to_where_a_packet_came_from_and_nothing_leaves_unasked) {
+  auto server = make();
+  auto like = must_connect(*server, *make());
+  RawSender stranger(*server), other(*server);
+  std::vector<std::byte> packet;
+  append_packet(packet, 1, 0);
+  stranger.send(packet);
+  other.send(packet);
+  std::vector<PeerId> peers;
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (peers.size() < 2 && std::chrono::steady_clock::now() < until) {
+    server->receive([&](const wire::Header&, const Payload&) {
+      const auto peer = server->connect_back(like);
+      ASSERT_TRUE(peer.ok()) << peer.status().message();
+      peers.push_back(*peer);
+    });
+  }
+  ASSERT_EQ(peers.size(), 2u);
+  EXPECT_NE(peers[0], peers[1]);
+  server->flush();
+  EXPECT_FALSE(stranger.has_input());
+  // What is sent to one leaves for that one.
+  EXPECT_TRUE(server->send(peers[0], numbered(7), nullptr, 0, nullptr));
+  server->flush();
+  EXPECT_TRUE(stranger.has_input());
+  EXPECT_FALSE(other.has_input());
+  for (const PeerId peer : peers) server->disconnect(peer);
+  server->disconnect(like);
+  server->check_invariants();
 }
 
 TEST(UdpHostile, icmp_errors_are_losses_on_their_own_path) {

@@ -311,6 +311,73 @@ TEST(UdpPeers, peers_that_take_turns_keep_their_sockets) {
   }
 }
 
+/// Both directions between the two receive sockets, in all combinations of families and sizes of bursts.
+TEST(UdpPairs, both_directions_use_one_address_and_port_pair) {
+  for (const auto& [own, other] : {std::pair("127.0.0.1", "127.0.0.1"), std::pair("[::1]", "[::]"),
+                                   std::pair("127.0.0.1", "[::]"), std::pair("[::]", "127.0.0.1")}) {
+    Udp::Options options;
+    options.bind = own;
+    auto client = make(options);
+    options.bind = other;
+    auto server = make(options);
+    const char* host = std::string_view(own) == "[::1]" ? "::1" : "127.0.0.1";
+    const PeerId handshake = must_connect(*server, *client, host);  // what the client's address says
+    auto paired = client->connect_paired(server->address(), host);
+    ASSERT_TRUE(paired.ok()) << paired.status().message();
+    EXPECT_NE(*paired, must_connect(*client, *server, host));  // another one, for sessions that are not paired
+    ASSERT_TRUE(client->send(*paired, numbered(1), nullptr, 0, nullptr));
+    client->flush();
+    Result<PeerId> back = Status(Code::kUnavailable, "nothing has come");
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (!back.ok() && std::chrono::steady_clock::now() < until) {
+      server->receive([&](const wire::Header&, const Payload&) { back = server->connect_back(handshake); });
+    }
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    EXPECT_EQ(server->payload_bytes_max(*back), server->payload_bytes_max(handshake));
+    const auto port = client->address().subspan(1, 2);
+    EXPECT_EQ(server->port_of(*back), std::to_integer<int>(port[0]) | std::to_integer<int>(port[1]) << 8);
+    std::vector<detail::Buffer*> buffers;
+    for (uint32_t number = 0; number < 100; ++number) {
+      const size_t len = number % 2 == 0 ? 50 : 1200;
+      buffers.push_back(filled(number, len));
+      ASSERT_TRUE(server->send(*back, numbered(number, static_cast<uint32_t>(len)), buffers.back()->data(), len,
+                               buffers.back()));
+    }
+    server->flush();
+    const auto received = receive_some(*client, 100);
+    ASSERT_EQ(received.size(), 100u);
+    for (uint32_t number = 0; number < 100; ++number)
+      expect_pattern(received[number], number, number % 2 == 0 ? 50 : 1200);
+    for (detail::Buffer* buffer : buffers) detail::release_buffer(buffer);
+    server->disconnect(*back);
+    server->check_invariants();
+    client->check_invariants();
+  }
+}
+
+TEST(UdpPairs, another_family_is_refused) {
+  Udp::Options options;
+  options.bind = "[::1]";
+  auto client = make(options);
+  auto server = make();
+  EXPECT_EQ(client->connect_paired(server->address(), "127.0.0.1").status().code(), Code::kUnavailable);
+  client->check_invariants();
+}
+
+TEST(UdpPairs, an_error_of_the_path_is_told_once) {
+  auto client = make();
+  PeerId peer = 0;
+  {
+    auto server = make();
+    peer = must_connect(*client, *server);
+    EXPECT_EQ(client->take_path_error(peer), PathError::kNone);
+  }
+  ASSERT_TRUE(client->send(peer, numbered(1), nullptr, 0, nullptr));
+  client->flush();
+  EXPECT_EQ(client->take_path_error(peer), PathError::kRefused);
+  EXPECT_EQ(client->take_path_error(peer), PathError::kNone);
+}
+
 TEST(UdpPeers, an_address_that_is_none_is_refused) {
   auto client = make();
   const auto bytes = [](std::initializer_list<int> values) {

@@ -1,0 +1,126 @@
+// Clients behind simulated NATs: sessions open on one address and port pair, and are followed when it changes.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+
+#include <tern/rpc.h>
+#include <tern/sim.h>
+
+namespace tern::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr uint16_t kEcho = 1;
+
+/// A Nexus and an endpoint that echoes, and calls others.
+struct Program {
+  explicit Program(Host& host) {
+    auto made = Nexus::create(host.uri(), host.nexus_options());
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    nexus = std::move(*made);
+    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), {.huge_pages = false});
+    EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
+    rpc = std::move(*endpoint);
+    const auto echo = [this](Request request) {
+      handled++;
+      const auto in = request.bytes();
+      auto out = request.response(in.size());
+      std::memcpy(out->data(), in.data(), in.size());
+      request.respond();
+    };
+    EXPECT_TRUE(rpc->on_request(kEcho, echo).ok());
+    EXPECT_TRUE(host.run(*rpc).ok());
+  }
+  void call(Session session, size_t bytes) {
+    calls++;
+    const auto accepted = rpc->enqueue_request(session, kEcho, rpc->alloc_msgbuf(bytes), rpc->alloc_msgbuf(bytes),
+                                               [this](Completion& end) {
+                                                 EXPECT_TRUE(end.status.ok()) << end.status.message();
+                                                 ended++;
+                                               });
+    EXPECT_TRUE(accepted.ok()) << accepted.status().message();
+  }
+
+  std::unique_ptr<Nexus> nexus;
+  std::unique_ptr<Rpc<Sim>> rpc;
+  uint64_t handled = 0, calls = 0, ended = 0;
+};
+
+/// Host 0 serves, the others are its clients.
+class SimNat : public testing::Test {
+ protected:
+  void make(uint32_t hosts, uint64_t seed = 1) {
+    auto made = Simulation::create(Topology::star(hosts), {.seed = seed});
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    simulation_ = std::move(*made);
+    for (uint32_t i = 0; i < hosts; i++) {
+      EXPECT_TRUE(simulation_->host(i).boot([](Host& host) { return std::make_shared<Program>(host); }).ok());
+    }
+  }
+  Program& program(uint32_t host) { return *static_cast<Program*>(simulation_->host(host).program()); }
+  Session open(uint32_t client) {
+    auto session = program(client).rpc->create_session(simulation_->host(0).uri() + "/0");
+    EXPECT_TRUE(session.ok()) << session.status().message();
+    return *session;
+  }
+  bool finish(uint32_t client) {
+    Program& its = program(client);
+    return simulation_->run_until([&] { return its.ended == its.calls; }, 20s);
+  }
+
+  std::unique_ptr<Simulation> simulation_;
+};
+
+TEST_F(SimNat, a_session_opens_on_one_address_and_port_pair_only_where_it_must) {
+  make(3);
+  simulation_->set_nat(1);
+  for (const uint32_t client : {1u, 2u}) {
+    const Session session = open(client);
+    for (const size_t bytes : {32, 5000, 100'000}) program(client).call(session, bytes);
+    EXPECT_TRUE(finish(client));
+    EXPECT_EQ(program(client).rpc->counters().sessions_paired, client == 1 ? 1u : 0u);
+  }
+  EXPECT_GT(simulation_->counters().dropped_nat, 0u);
+}
+
+TEST_F(SimNat, a_flow_that_was_idle_too_long_is_followed) {
+  make(2);
+  simulation_->set_nat(1, 10ms);
+  const Session session = open(1);
+  for (int i = 0; i < 10; i++) {
+    program(1).call(session, 1000);
+    ASSERT_TRUE(finish(1));
+    simulation_->run_for(200ms);
+  }
+  EXPECT_GT(program(0).rpc->counters().paths_followed, 5u);
+  EXPECT_EQ(program(0).handled, 10u);
+}
+
+/// Under faults, and with calls in flight: each runs once, and ends.
+TEST_F(SimNat, flows_that_are_forgotten_under_load_cost_no_call) {
+  uint64_t followed = 0;
+  for (uint64_t seed = 1; seed <= 30; seed++) {
+    make(2, seed);
+    simulation_->set_nat(1);
+    simulation_->set_faults({.drop = 0.01, .duplicate = 0.01, .reorder = 0.05});
+    const Session session = open(1);
+    for (int round = 0; round < 3; round++) {
+      simulation_->run_for(6s);  // a server answers strange addresses three times in five seconds
+      for (int i = 0; i < 40; i++) program(1).call(session, 1 + simulation_->random() % 20'000);
+      const uint64_t after = program(1).ended + simulation_->random() % 40;
+      EXPECT_TRUE(simulation_->run_until([&] { return program(1).ended >= after; }, 20s)) << seed;
+      simulation_->forget_flows(1);
+      ASSERT_TRUE(finish(1)) << seed;
+    }
+    EXPECT_EQ(program(0).handled, program(1).calls) << seed;
+    followed += program(0).rpc->counters().paths_followed;
+    simulation_.reset();
+  }
+  EXPECT_GT(followed, 60u);
+}
+
+}  // namespace
+}  // namespace tern::sim
