@@ -26,11 +26,11 @@ enum class Code : uint8_t {
   kUnavailable,      ///< this machine lacks something that is needed; the message names it
 };
 
-/// A code and a static text that names the rule and the remedy.
+/// A code and a text that names the rule and the remedy, where it helps with address, port or size.
 class [[nodiscard]] Status {
  public:
   constexpr Status() = default;
-  /// `message` must have static storage duration.
+  /// `message` must stay for ever.
   constexpr Status(Code code, const char* message) : message_(message), code_(code) {}
 
   constexpr bool ok() const { return code_ == Code::kOk; }  ///< it worked
