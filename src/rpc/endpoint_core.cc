@@ -3,11 +3,13 @@
 #include "rpc/endpoint_core.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "base/status_text.h"
 
 namespace tern::rpc {
 
@@ -71,6 +73,20 @@ std::string_view host_of(std::string_view host_and_port) {
   std::string_view host = host_and_port.substr(0, host_and_port.rfind(':'));
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   return host;
+}
+
+/// Why a session ended whose packets of full length do not pass any more.
+Status narrow_path(const ClientSession& session) {
+  char text[16];
+  const uint32_t bytes = session.payload_bytes_max() + static_cast<uint32_t>(wire::kHeaderBytes);
+  const char* end = std::to_chars(text, text + sizeof(text), bytes).ptr;
+  return base::status_of(
+      Code::kPeerUnreachable,
+      "full packets do not pass between the peers any more, short ones do: a route with a smaller "
+      "MTU, or a policer; lower the transport's datagram size on either side",
+      {"packets of ", std::string_view(text, static_cast<size_t>(end - text)),
+       " bytes do not pass between the peers any more, short ones do: a route with a smaller MTU, or "
+       "a policer; lower the transport's datagram size on either side"});
 }
 
 constexpr auto kLater = [](const auto& a, const auto& b) {
@@ -526,6 +542,8 @@ bool EndpointCore::tick(Client* client) {
     }
     at_latest(client->peer_lost_ns + kPeerLostNs);
   }
+  const Status silent(Code::kPeerUnreachable,
+                      "the peer has not answered for the liveness timeout: create a new session");
   const session::ClientTick result = client->session.tick(now_ns_);
   uint64_t next_ns = result.next_ns;
   if (result.has_timed_out) counters_.timeouts++;
@@ -534,10 +552,17 @@ bool EndpointCore::tick(Client* client) {
   }
   if (result.has_failed) {
     counters_.sessions_failed++;
-    end_client(client,
-               {Code::kPeerUnreachable, "the peer has not answered for the liveness timeout: create a new session"},
-               true);
+    end_client(client, result.is_path_narrow ? narrow_path(client->session) : silent, true);
     return false;
+  }
+  const Status fruitless(Code::kNoResponse,
+                         "the server has not sent the rest of the response though its packets could have passed");
+  for (uint64_t mask = result.fruitless_mask; mask != 0; mask &= mask - 1) {
+    if (!has_room_to_wait()) {
+      next_ns = std::min(next_ns, now_ns_ + rto_ns_min_);
+      break;
+    }
+    end_call_early(client, client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))), fruitless);
   }
   const Status late(Code::kDeadline, "the call's deadline passed before its response was complete");
   for (uint64_t mask = result.expired_mask; mask != 0; mask &= mask - 1) {

@@ -400,6 +400,7 @@ void EndpointCore::on_server_packet(const wire::Header& header, const transport:
 
 void EndpointCore::on_path_verdict(Client* client, ClientSession::PathVerdict verdict) {
   if (verdict == ClientSession::PathVerdict::kOpened) return start_queued(client);
+  if (verdict == ClientSession::PathVerdict::kConfirmed) return after_input(client);
   if (verdict == ClientSession::PathVerdict::kDropped) {
     counters_.dropped_stale++;
     return;

@@ -249,7 +249,7 @@ class TERN_API ServerSession {
   ServerVerdict on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerOffers& offers);
   ServerVerdict on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerOffers& offers);
   ServerVerdict on_report(const transport::Payload& payload, ServerOffers& offers);
-  ServerVerdict on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number);
+  ServerVerdict on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number, uint64_t now_ns);
 
   bool is_short(const wire::Header& header) const { return header.message_bytes() <= payload_bytes_max_; }
   bool is_well_formed(const wire::Header& request, uint32_t payload_bytes) const;
@@ -359,7 +359,7 @@ class TERN_API ServerSession {
 template <class Send, class Ticket>
 [[gnu::always_inline]] inline uint32_t ServerSession::transmit_first(uint64_t now_ns, uint8_t credit_limit, Send&& send,
                                                                      Ticket&& ticket) {
-  if ((due_ & (kCancels | kMarked)) != 0) [[unlikely]]
+  if ((due_ & (kCancels | kMarked | kCreditReturn)) != 0) [[unlikely]]
     return 0;
   return send_responses(wire::kFirst, now_ns, credit_limit, send, ticket);
 }
@@ -398,7 +398,7 @@ ServerSession::Turn ServerSession::transmit(uint64_t now_ns, uint8_t credit_limi
                                             uint32_t& packets) {
   const bool has_response =
       response_mask_ != 0 && slots_[std::countr_zero(response_mask_)]->phase == ServerSlot::Phase::kResponded;
-  if (has_response && (due_ & kCancels) == 0) {
+  if (has_response && (due_ & (kCancels | kCreditReturn)) == 0) {
     const uint8_t flags = wire::kFirst | echo_flag();
     const uint32_t count = send_responses(flags, now_ns, credit_limit, send, ticket);
     if (count == 0) return Turn::kRefused;
