@@ -521,7 +521,6 @@ void ClientSession::apply_allowance() {
 }
 
 void ClientSession::set_stalled(bool is_stalled) {
-  if (is_stalled_ == is_stalled) return;
   is_stalled_ = is_stalled;
   apply_allowance();
 }
@@ -898,7 +897,7 @@ ClientVerdict ClientSession::on_response(const wire::Header& header, const trans
 /// measured by the time that the newest answer took, the server's included, because what left together is answered
 /// together; and not before the reordering time has passed since that answer came, because a burst may come in pieces.
 void ClientSession::detect_losses(uint64_t now_ns) {
-  if (rack_at_ns_ == 0 || now_ns < rack_at_ns_) return;
+  if (now_ns < rack_at_ns_) return;
   uint64_t next_ns = UINT64_MAX;
   for (uint64_t n = oldest_; n <= judged_number_ && n < next_number_; n++) {
     const Sent& entry = sent(n);
@@ -990,8 +989,8 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
   if (busy_mask() == 0) {
     // Tell the server once that its responses have arrived (clause 5.5), then rest.
     was_busy_ = false;
-    end_path_check();
-    set_stalled(false);
+    if (is_checking_path_) end_path_check();
+    if (is_stalled_) set_stalled(false);
     forget_old_credits(now_ns);
     if (report_at_ns_ == UINT64_MAX && !is_report_due()) {
       if (reported_number_ == next_number_) {
@@ -1040,7 +1039,7 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
   if (last_progress_ns_ != progress_seen_ns_ || (in_flight_ | fresh_mask_ | send_mask_) == 0) {
     progress_seen_ns_ = last_progress_ns_;
     backoff_ = 0;
-    set_stalled(false);
+    if (is_stalled_) set_stalled(false);
   }
   if (last_sample_ns_ != sample_seen_ns_) {
     sample_seen_ns_ = last_sample_ns_;
@@ -1056,8 +1055,10 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
   }
   at_latest(now_ns + terms_.liveness_ns / 8);
 
-  detect_losses(now_ns);
-  if (rack_at_ns_ != 0) at_latest(rack_at_ns_);
+  if (rack_at_ns_ != 0) {
+    detect_losses(now_ns);
+    if (rack_at_ns_ != 0) at_latest(rack_at_ns_);
+  }
   // Nothing that was sent later has been answered either: ask, header only, no credit (tail probe; clause 4.4). The
   // answer, or its absence on the packets before, tells what is lost.
   advance_oldest();
@@ -1065,14 +1066,15 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
     forget_old_credits(now_ns);
   } else {
     const uint64_t since_ns = std::max({sent(oldest_).time_ns, rto_base_ns_, last_progress_ns_});
-    const uint64_t due_ns = since_ns + std::max(rto_ns << backoff_, patience_ns());
+    const uint64_t wait_ns = std::max(rto_ns << backoff_, std::min(2 * response_ns_, terms_.liveness_ns / 4));
+    const uint64_t due_ns = since_ns + wait_ns;
     if (now_ns >= due_ns) {
       result.has_timed_out = true;
       rto_base_ns_ = now_ns;
       if (backoff_ != 0) tell_controller([&](auto& controller) { controller.on_silence(now_ns); });
       if ((rto_ns << (backoff_ + 1)) < terms_.liveness_ns / 4) backoff_++;
       control_mask_ |= bit(sent(oldest_).slot);
-      at_latest(now_ns + std::max(rto_ns << backoff_, patience_ns()));
+      at_latest(now_ns + std::max(rto_ns << backoff_, wait_ns));
     } else {
       at_latest(due_ns);
     }
@@ -1086,6 +1088,7 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
       continue;
     }
     at_latest(slot->deadline_ns);
+    if (slot->phase == Phase::kSending && !slot->has_fruitless_rounds()) continue;
     if (is_without_progress(*slot, now_ns)) {
       // The path was found good at a time when the response should have come by it.
       const bool is_fruitless =
@@ -1101,7 +1104,7 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
     }
     at_latest(slot->ask_at_ns);
   }
-  check_path(now_ns, wants_path_check, result);
+  if (wants_path_check || is_checking_path_) check_path(now_ns, wants_path_check, result);
   return result;
 }
 
@@ -1124,10 +1127,10 @@ bool ClientSession::is_without_progress(const ClientSlot& slot, uint64_t now_ns)
   }
 }
 
-/// Probes of full length, until one is answered or has shown by the answers to others that it is not.
+/// Only if it is wanted or goes on. Probes of full length, until one is answered or has shown by the answers to others
+/// that it is not.
 void ClientSession::check_path(uint64_t now_ns, bool is_wanted, ClientTick& result) {
   const bool is_first = !is_checking_path_;
-  if (is_first && !is_wanted) return;
   if (is_first) {
     is_checking_path_ = true;
     narrow_rounds_ = 0;
