@@ -1,8 +1,12 @@
 // A path that loses nothing: what is sent again there was sent in vain. Several long requests at once, between two
-// endpoints whose loops one thread runs in turn.
+// endpoints whose loops one thread runs in turn, or a thread each.
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "unit/rpc/rpc_world.h"
@@ -51,6 +55,22 @@ class LossFreeTest : public ::testing::Test {
         << counters.retransmissions << " of " << counters.packets_sent << " packets";
   }
 
+  /// The server's loop has a thread of its own.
+  void call_between_threads(uint16_t type, uint32_t session_count) {
+    std::unique_ptr<Rpc<T>> server = std::move(world_.server);
+    std::atomic<bool> is_over = false;
+    std::thread thread([&] {
+      while (!is_over.load(std::memory_order_relaxed)) {
+        const auto packets = server->run_event_loop_once();
+        if (!packets.ok() || *packets == 0) std::this_thread::yield();
+      }
+      server.reset();
+    });
+    call(type, session_count);
+    is_over = true;
+    thread.join();
+  }
+
   World<T> world_;
 };
 TYPED_TEST_SUITE(LossFreeTest, Transports, TransportNames);
@@ -59,6 +79,10 @@ TYPED_TEST(LossFreeTest, long_requests_at_once_are_sent_once) { this->call(kTake
 TYPED_TEST(LossFreeTest, long_requests_of_several_sessions_are_sent_once) { this->call(kTake, 4); }
 TYPED_TEST(LossFreeTest, long_requests_and_responses_are_sent_once) { this->call(kEcho, 1); }
 TYPED_TEST(LossFreeTest, long_requests_and_responses_of_several_sessions_are_sent_once) { this->call(kEcho, 4); }
+TYPED_TEST(LossFreeTest, long_requests_between_threads_are_sent_once) { this->call_between_threads(kTake, 1); }
+TYPED_TEST(LossFreeTest, long_requests_and_responses_between_threads_are_sent_once) {
+  this->call_between_threads(kEcho, 4);
+}
 
 }  // namespace
 }  // namespace tern::rpc_test
