@@ -169,6 +169,13 @@ ClientSession::PathVerdict ClientSession::on_open_path_reply(const wire::Header&
   note_server_packet(header, now_ns);
   path_good_ns_ = watched_ns_;
   end_path_check();
+  // Whatever was in the way is over: what is missing is sent, or asked for, as if it were lost for the first time.
+  backoff_ = 0;
+  set_stalled(false);
+  for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
+    ClientSlot* slot = slots_[std::countr_zero(mask)];
+    if (slot->has_fruitless_rounds()) slot->rounds = 2;
+  }
   return PathVerdict::kConfirmed;
 }
 
@@ -1090,7 +1097,7 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
     at_latest(slot->deadline_ns);
     if (slot->phase == Phase::kSending && !slot->has_fruitless_rounds()) continue;
     if (is_without_progress(*slot, now_ns)) {
-      // The path was found good at a time when the response should have come by it.
+      // The path was found good when it was looked at for this slot's sake, and that is long ago.
       const bool is_fruitless =
           slot->phase == Phase::kReceiving && path_good_ns_ >= slot->waiting_since_ns + terms_.liveness_ns;
       if (is_fruitless) result.fruitless_mask |= bit(index);
@@ -1118,10 +1125,9 @@ bool ClientSession::is_without_progress(const ClientSlot& slot, uint64_t now_ns)
              watched_ns_ - path_good_ns_ >= std::max(terms_.liveness_ns, waited_ns / 4);
     }
     case Phase::kSending:
+    case Phase::kReceiving:
       return slot.has_fruitless_rounds() &&
              watched_ns_ - std::max(slot.waiting_since_ns, path_good_ns_) >= terms_.liveness_ns;
-    case Phase::kReceiving:
-      return slot.has_fruitless_rounds() && watched_ns_ - slot.waiting_since_ns >= terms_.liveness_ns;
     default:
       return false;
   }
