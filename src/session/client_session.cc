@@ -1090,12 +1090,14 @@ ClientTick ClientSession::tick(uint64_t now_ns) {
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));
     ClientSlot* slot = slots_[index];
+    const bool is_in_order = slot->phase == Phase::kSending && !slot->has_fruitless_rounds();
+    if (is_in_order && slot->deadline_ns == UINT64_MAX) [[likely]]
+      continue;
     if (slot->deadline_ns <= now_ns) {
       result.expired_mask |= bit(index);
       continue;
     }
     at_latest(slot->deadline_ns);
-    if (slot->phase == Phase::kSending && !slot->has_fruitless_rounds()) continue;
     if (is_without_progress(*slot, now_ns)) {
       // The path was found good when it was looked at for this slot's sake, and that is long ago.
       const bool is_fruitless =
