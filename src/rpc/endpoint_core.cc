@@ -3,6 +3,7 @@
 #include "rpc/endpoint_core.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <initializer_list>
 #include <string>
@@ -77,6 +78,20 @@ class RandomNumbers {
 };
 
 uint64_t to_ns(Duration duration) { return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0)); }
+
+/// Why a session ended whose packets of full length do not pass any more.
+Status narrow_path(const ClientSession& session) {
+  char text[16];
+  const uint32_t bytes = session.payload_bytes_max() + static_cast<uint32_t>(wire::kHeaderBytes);
+  const char* end = std::to_chars(text, text + sizeof(text), bytes).ptr;
+  return base::status_of(
+      Code::kPeerUnreachable,
+      "full packets do not pass between the peers any more, short ones do: a route with a smaller "
+      "MTU, or a policer; lower the transport's datagram size on either side",
+      {"packets of ", std::string_view(text, static_cast<size_t>(end - text)),
+       " bytes do not pass between the peers any more, short ones do: a route with a smaller MTU, or "
+       "a policer; lower the transport's datagram size on either side"});
+}
 
 constexpr auto kLater = [](const auto& a, const auto& b) {
   return a.at_ns != b.at_ns ? a.at_ns > b.at_ns : a.sequence > b.sequence;
@@ -611,6 +626,8 @@ bool EndpointCore::tick(Client* client) {
     at_latest(client->peer_lost_ns + kPeerLostNs);
   }
   const session::ClientTick result = client->session.tick(now_ns_, read_until_ns_);
+  const Status silent(Code::kPeerUnreachable,
+                      "the peer has not answered for the liveness timeout: create a new session");
   uint64_t next_ns = result.next_ns;
   if (result.has_timed_out) counters_.timeouts++;
   if (result.wants_pair_probe) {
@@ -622,10 +639,17 @@ bool EndpointCore::tick(Client* client) {
   }
   if (result.has_failed) {
     counters_.sessions_failed++;
-    end_client(client,
-               {Code::kPeerUnreachable, "the peer has not answered for the liveness timeout: create a new session"},
-               true);
+    end_client(client, result.is_path_narrow ? narrow_path(client->session) : silent, true);
     return false;
+  }
+  const Status fruitless(Code::kNoResponse,
+                         "the server has not sent the rest of the response though its packets could have passed");
+  for (uint64_t mask = result.fruitless_mask; mask != 0; mask &= mask - 1) {
+    if (!has_room_to_wait()) {
+      next_ns = std::min(next_ns, now_ns_ + rto_ns_min_);
+      break;
+    }
+    end_call_early(client, client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))), fruitless);
   }
   const Status late(Code::kDeadline, "the call's deadline passed before its response was complete");
   for (uint64_t mask = result.expired_mask; mask != 0; mask &= mask - 1) {
@@ -911,14 +935,16 @@ bool EndpointCore::note_life(const nexus::ControlEvent& question) {
 }
 
 /// An iteration that received nothing has read all that came before it. While there is none, an eighth of the time
-/// counts, so that a silent peer is noticed under any load.
+/// counts, and all that is older than eight liveness timeouts, so that a silent peer is noticed under any load.
 void EndpointCore::note_what_is_read(bool has_read_all) {
   if (has_read_all) {
     read_until_ns_ = now_ns_;
   } else if (idle_iterations_ != idle_iterations_seen_) {
     read_until_ns_ = due_ran_ns_;
   } else {
+    const uint64_t oldest_ns = 8 * to_ns(nexus_.options().liveness_timeout);
     read_until_ns_ += (now_ns_ - due_ran_ns_) / 8;
+    read_until_ns_ = std::max(read_until_ns_, now_ns_ - std::min(now_ns_, oldest_ns));
   }
   idle_iterations_seen_ = idle_iterations_;
   due_ran_ns_ = now_ns_;

@@ -444,6 +444,7 @@ void EndpointCore::on_path_verdict(Client* client, ClientSession::PathVerdict ve
       client->is_pair_probe_due = true;
       return list_path_probe(client);
     case ClientSession::PathVerdict::kFollowed:
+    case ClientSession::PathVerdict::kConfirmed:
       return after_input(client);
     case ClientSession::PathVerdict::kAnswered:
       break;

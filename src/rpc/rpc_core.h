@@ -294,6 +294,10 @@ bool RpcCore<Impl>::transmit_rest(Client* client) {
   using Turn = session::ClientSession::Turn;
   const auto send = [this, client](const wire::Header& header, const std::byte* payload, uint32_t bytes,
                                    detail::Buffer* buffer) {
+    if (payload == nullptr && bytes != 0) {
+      payload = path_buffer_->data();
+      buffer = path_buffer_;
+    }
     return transport_->send(client->peer, header, payload, bytes, buffer);
   };
   Turn turn;

@@ -20,10 +20,17 @@ constexpr uint64_t kRingSizeMax = 4096;
 /// Response packets that a session may ask for whatever the others of the endpoint have asked for: a server that is
 /// slow or hostile must not keep the honest ones waiting.
 constexpr uint32_t kOwnRoomPackets = 4;
-constexpr uint8_t kBackoffMax = 6;
 /// So many liveness timeouts of silence end a session whose server's management does not say that its endpoint could
 /// answer. It may be starved as well; if it is dead, the relation ends sooner.
 constexpr uint64_t kTimeoutsUnasked = 4;
+/// The first packet of a response may contradict an earlier one so often, which was damaged then, or this one is.
+constexpr uint32_t kRestartsMax = 4;
+/// Rounds of losses of one slot, while no slot makes progress, after which one packet at a time is enough to find out
+/// when packets pass again.
+constexpr uint8_t kStalledRounds = 4;
+/// Path probes without an answer, while others are answered, after which packets of full length count as not passing:
+/// if a third of both directions' packets is lost, this happens by chance once in 10^4 checks.
+constexpr uint8_t kNarrowRounds = 16;
 
 void store_u32(std::byte* to, uint32_t value) {
   for (int i = 0; i < 4; i++) to[i] = static_cast<std::byte>(value >> (8 * i));
@@ -108,7 +115,7 @@ void ClientSession::on_accepted(const AcceptedTerms& terms, uint64_t now_ns) {
   set_server_credits(start_credits_);
   server_number_ = kNumberBase + terms.first_server_number - 1;
   path_token_ = terms.path_token;
-  last_answer_ns_ = now_ns;
+  last_progress_ns_ = now_ns;
   state_ = State::kProbing;
 }
 
@@ -155,7 +162,9 @@ ClientSession::PathProbe ClientSession::pair_probe() {
 ClientSession::PathVerdict ClientSession::on_path_reply(const wire::Header& header, uint32_t payload_bytes,
                                                         uint64_t now_ns) {
   const bool is_paired = (header.flags() & wire::kPaired) != 0;
-  if (state_ == State::kOpen && is_paired) return on_pair_reply(header, payload_bytes, now_ns);
+  if (state_ == State::kOpen) {
+    return is_paired ? on_pair_reply(header, payload_bytes, now_ns) : on_open_path_reply(header, payload_bytes, now_ns);
+  }
   const bool is_of_probe = expand_number(header.echo(), next_number_) < next_number_;
   if (state_ != State::kProbing || !is_of_probe || !is_proven_by_echo(header)) return PathVerdict::kDropped;
   if (is_paired && !is_paired_) return PathVerdict::kDropped;
@@ -216,8 +225,8 @@ bool ClientSession::take_pair_token(const wire::Header& header) {
 /// half of the liveness timeout, for a server answers an address that it does not know three times; then once in each.
 bool ClientSession::is_to_probe_pair(uint64_t now_ns) {
   const uint64_t unit_ns = terms_.liveness_ns / 16;
-  if (pair_probe_at_ns_ == 0 || pair_answer_ns_ != last_answer_ns_ || !is_outstanding()) {
-    pair_answer_ns_ = last_answer_ns_;
+  if (pair_probe_at_ns_ == 0 || pair_answer_ns_ != last_answer_ns() || !is_outstanding()) {
+    pair_answer_ns_ = last_answer_ns();
     pair_probe_at_ns_ = now_ns + unit_ns;
     pair_probe_gap_ns_ = 3 * unit_ns;
     return false;
@@ -227,6 +236,27 @@ bool ClientSession::is_to_probe_pair(uint64_t now_ns) {
   pair_probe_gap_ns_ = pair_probe_gap_ns_ == 3 * unit_ns ? 4 * unit_ns : terms_.liveness_ns;
   has_pair_token_ = false;
   return true;
+}
+
+ClientSession::PathVerdict ClientSession::on_open_path_reply(const wire::Header& header, uint32_t payload_bytes,
+                                                             uint64_t now_ns) {
+  const uint64_t echo = expand_number(header.echo(), next_number_);
+  const bool is_of_probe = is_checking_path_ && echo >= first_check_number_ && echo < next_number_;
+  if (!is_of_probe || payload_bytes != payload_max_ || header.size_or_index() != session_token_ ||
+      !is_proven_by_echo(header)) {
+    return PathVerdict::kDropped;
+  }
+  note_server_packet(header, now_ns);
+  path_good_ns_ = watched_ns_;
+  end_path_check();
+  // Whatever was in the way is over: what is missing is sent, or asked for, as if it were lost for the first time.
+  backoff_ = 0;
+  set_stalled(false);
+  for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
+    ClientSlot* slot = slots_[std::countr_zero(mask)];
+    if (slot->has_fruitless_rounds()) slot->rounds = 2;
+  }
+  return PathVerdict::kConfirmed;
 }
 
 /// Whoever does not see our packets guesses one of the last 4096 in 2^24, and a number within the server's window.
@@ -315,7 +345,7 @@ void ClientSession::end_early(ClientSlot* slot, uint64_t now_ns) {
   const uint32_t index = index_of(*slot);
   slot->request = nullptr;
   slot->response = nullptr;
-  if (!slot->was_sent) {
+  if (!slot->was_sent()) {
     release_slot(slot);
     slot->request_number -= wire::kSlotsMax;  // the server expects them without a gap (clause 3.6)
     return;
@@ -342,6 +372,10 @@ bool ClientSession::prepare(uint64_t now_ns, ClientPacket& packet) {
   }
   if (is_report_due()) {
     prepare_report(packet);
+    return true;
+  }
+  if ((detours_ & (kFullProbeDue | kShortProbeDue)) != 0) {
+    prepare_path_probe(packet);
     return true;
   }
   const uint64_t to_send = fresh_mask_ | send_mask_;
@@ -373,7 +407,7 @@ void ClientSession::fill_request(uint64_t now_ns, ClientSlot* slot, uint32_t slo
   packet.index = index;
   packet.count = 1;
   packet.buffer = slot->request;
-  packet.is_retransmission = slot->was_sent;
+  packet.is_retransmission = slot->was_sent();
   packet.payload = slot->request->data();
   packet.payload_bytes = slot->request->length_bytes;
   const uint32_t deadline_code =
@@ -398,6 +432,18 @@ void ClientSession::prepare_control(ClientPacket& packet) {
   const uint32_t is_delivered = slot->phase == Phase::kWaiting || slot->phase == Phase::kReceiving ? 1 : 0;
   packet.header = wire::client_header(kind, 0, remote_key_, static_cast<uint32_t>(next_number_), slot->request_number,
                                       is_delivered, 0, session_token_);
+}
+
+/// Of the open session: one of full length is answered by one of full length, a header by a credit return.
+void ClientSession::prepare_path_probe(ClientPacket& packet) {
+  packet.slot = nullptr;
+  packet.buffer = nullptr;
+  packet.payload = nullptr;
+  packet.payload_bytes = (detours_ & kFullProbeDue) != 0 ? payload_max_ : 0;
+  packet.is_retransmission = false;
+  packet.is_control = true;
+  packet.header = wire::client_header(wire::Kind::kPathProbe, 0, remote_key_, static_cast<uint32_t>(next_number_),
+                                      first_request_count_ << wire::kSlotBits, 0, 0, session_token_);
 }
 
 void ClientSession::prepare_report(ClientPacket& packet) {
@@ -473,7 +519,7 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
     next_number_++;
     in_flight_++;
     slot->packets_in_flight++;
-    slot->was_sent = true;
+    slot->rounds = std::max<uint8_t>(slot->rounds, 1);
     slot->ticket = ticket;
     fresh_mask_ &= ~bit(packet.slot_index);
     send_mask_ &= ~bit(packet.slot_index);
@@ -489,7 +535,7 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
       entry = {now_ns, packet.index, 1, 0, static_cast<uint8_t>(packet.slot_index), Sent::Kind::kPart};
       in_flight_++;
       slot->packets_in_flight++;
-      slot->was_sent = true;
+      slot->rounds = std::max<uint8_t>(slot->rounds, 1);
       slot->ticket = ticket;
       transfer.lost.erase(packet.index);
       if (packet.index == transfer.next) transfer.next++;
@@ -521,6 +567,9 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
       advance_oldest();
       if (oldest_ == next_number_) drop_ring();
       break;
+    case wire::Kind::kPathProbe:
+      detours_ &= static_cast<uint8_t>(~(packet.payload_bytes != 0 ? kFullProbeDue : kShortProbeDue));
+      break;
     default:  // probe or cancel
       control_mask_ &= ~bit(packet.slot_index);
       break;
@@ -544,18 +593,23 @@ void ClientSession::apply_allowance() {
   const bool is_calm = allowance.window_packets >= server_credits_ && allowance.bytes_per_sec == cc::kUnlimited;
   const bool is_controlled =
       !std::holds_alternative<cc::None>(terms_.controller) && !std::holds_alternative<cc::FixedRate>(terms_.controller);
-  credit_limit_ = std::min<uint32_t>(server_credits_, allowance.window_packets);
+  credit_limit_ = is_stalled_ ? 1 : std::min<uint32_t>(server_credits_, allowance.window_packets);
   is_dithered_ = allowance.is_dithered;
   bytes_per_sec_ = allowance.bytes_per_sec;
   if (!terms_.may_pace_below_packet && is_controlled && rtt_.has_sample()) {
     const uint64_t packet_bytes = payload_max_ + wire::kHeaderBytes;
-    bytes_per_sec_ = std::max(bytes_per_sec_, packet_bytes * 1'000'000'000 / rtt_.latest_ns());
+    bytes_per_sec_ = std::max(bytes_per_sec_, packet_bytes * 1'000'000'000 / rtt_.srtt_ns());
   }
   if (!cc::kBypasses.pacing && is_controlled) bytes_per_sec_ = std::min(bytes_per_sec_, terms_.link_bytes_per_sec);
   calm_below_ns_ = is_calm ? std::visit([](const auto& c) { return c.calm_below_ns(); }, terms_.controller) : 0;
   if (!cc::kBypasses.update && is_controlled) calm_below_ns_ = 0;
   is_paced_ = bytes_per_sec_ != cc::kUnlimited;
   detours_ = static_cast<uint8_t>(is_paced_ ? detours_ | kPaced : detours_ & ~kPaced);
+}
+
+void ClientSession::set_stalled(bool is_stalled) {
+  is_stalled_ = is_stalled;
+  apply_allowance();
 }
 
 void ClientSession::start_anew() {
@@ -615,6 +669,7 @@ ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Head
   if (slot->phase == Phase::kEnded) {
     // An answer to a call that has ended: as good as an acknowledged cancel.
     note_server_packet(header, now_ns);
+    note_progress(slot, now_ns);
     on_echo(header, index_of(*slot), now_ns);
     release_slot(slot);
     return verdict;
@@ -622,6 +677,7 @@ ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Head
   if ((header.flags() & wire::kFailure) != 0) {
     const uint32_t word = header.size_or_index();
     note_server_packet(header, now_ns);
+    note_progress(slot, now_ns);
     on_echo(header, index_of(*slot), now_ns);
     verdict.finished = slot;
     verdict.status = failure_status(static_cast<wire::FailureCode>(word >> 16));
@@ -645,6 +701,7 @@ ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Head
   }
   if (bytes > slot->response->capacity_bytes) {
     note_server_packet(header, now_ns);
+    note_progress(slot, now_ns);
     on_echo(header, index_of(*slot), now_ns);
     verdict.finished = slot;
     verdict.status = {Code::kTooLarge, "the response is larger than the response MsgBuf: allocate a larger one"};
@@ -657,9 +714,23 @@ ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Head
   note_server_packet(header, now_ns);
   on_echo(header, index_of(*slot), now_ns);
   if (!is_long) {
+    note_progress(slot, now_ns);
     slot->response->length_bytes = bytes;
     verdict.finished = slot;
     return verdict;
+  }
+  uint32_t restarts = 0;
+  if (slot->phase == Phase::kReceiving) {
+    // Another size than before is no progress: a damaged or hostile answer would keep the call for ever.
+    restarts = slot->transfer->restarts + 1;
+    if (restarts > kRestartsMax) {
+      verdict.finished = slot;
+      verdict.status = {Code::kNoResponse, "the server's answers contradict each other in the size of the response"};
+      return verdict;
+    }
+  } else {
+    note_progress(slot, now_ns);
+    slot->ask_at_ns = UINT64_MAX;
   }
   forget_packets(index_of(*slot));  // an answer to the request says that all of it has arrived
   if (slot->transfer != nullptr) drop_transfer(slot);
@@ -671,12 +742,12 @@ ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Head
   }
   slot->transfer->packets = packets_of(bytes);
   slot->transfer->next = 1;
+  slot->transfer->restarts = restarts;
   slot->transfer->window.insert(0);
   slot->response_bytes = bytes;
   slot->phase = Phase::kReceiving;
   pools_.response_share.begin();
   pools_.response_share.hear(heard_epoch_);
-  slot->ask_at_ns = UINT64_MAX;
   control_mask_ &= ~bit(index_of(*slot));
   send_mask_ |= bit(index_of(*slot));
   return verdict;
@@ -707,32 +778,33 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
   if (is_new) {
     transfer.window.insert(index);
     transfer.lost.erase(index);
+    note_progress(slot, now_ns);
   } else {
     verdict.drop = Drop::kStale;
   }
-  if ((header.flags() & wire::kNoEcho) == 0) {
-    const uint64_t number = expand_number(header.echo(), next_number_);
-    if (number >= oldest_ && number < next_number_) {
-      largest_answered_ = std::max(largest_answered_, number);
-      Sent& entry = sent(number);
-      if (is_new && entry.is_rfr() && slots_[entry.slot] == slot && index - entry.index < entry.count &&
-          entry.missing > 0) {
-        if (entry.missing == entry.count)
-          take_rtt_sample(header.hold_code(), (header.flags() & wire::kEcnEcho) != 0, entry.time_ns, now_ns);
-        entry.time_ns = now_ns;
-        entry.missing--;
-        give_back_room(1);
-        if (index == entry.index + entry.count - 1u) entry.kind = Sent::Kind::kRfrOvertaken;
-        if (entry.missing == 0) {
-          entry.kind = Sent::Kind::kNone;
-          in_flight_--;
-          slot->packets_in_flight--;
-        }
-      }
-      advance_oldest();
-      detect_losses(now_ns);
+  const uint64_t echo = (header.flags() & wire::kNoEcho) != 0 ? 0 : expand_number(header.echo(), next_number_);
+  if (echo >= oldest_ && echo < next_number_) {
+    largest_answered_ = std::max(largest_answered_, echo);
+    largest_part_ = std::max(largest_part_, echo);
+  }
+  if (const uint64_t number = is_new ? number_of_rfr(index_of(*slot), echo, index) : next_number_;
+      number != next_number_) {
+    Sent& entry = sent(number);
+    if (number == echo) {
+      if (entry.missing == entry.count)
+        take_rtt_sample(header.hold_code(), (header.flags() & wire::kEcnEcho) != 0, entry.time_ns, now_ns);
+      entry.time_ns = now_ns;
+      if (index == entry.index + entry.count - 1u) entry.kind = Sent::Kind::kRfrOvertaken;
+    }
+    give_back_room(1);
+    if (--entry.missing == 0) {
+      entry.kind = Sent::Kind::kNone;
+      in_flight_--;
+      slot->packets_in_flight--;
     }
   }
+  advance_oldest();
+  suspect_losses(now_ns);
   if (transfer.window.base() == transfer.packets) {
     slot->response->length_bytes = slot->response_bytes;
     verdict.finished = slot;
@@ -741,6 +813,19 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
   // The window has moved: more may be asked for.
   if (transfer.next < transfer.packets) send_mask_ |= bit(index_of(*slot));
   return verdict;
+}
+
+/// The RFR in flight that asks for this packet: mostly the one that it echoes, else one that was sent when that one
+/// counted as lost. next_number_: none.
+uint64_t ClientSession::number_of_rfr(uint32_t slot_index, uint64_t echo, uint32_t index) const {
+  const auto asks = [&](uint64_t number) {
+    const Sent& entry = sent(number);
+    return entry.is_rfr() && entry.slot == slot_index && index - entry.index < entry.count;
+  };
+  if (echo >= oldest_ && echo < next_number_ && asks(echo)) return echo;
+  uint64_t number = oldest_;
+  while (number < next_number_ && !asks(number)) number++;
+  return number;
 }
 
 /// Everything of the request has arrived; the answer may take its time.
@@ -764,7 +849,8 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
     verdict.drop = Drop::kUnproven;
     return verdict;
   }
-  note_server_packet(header, now_ns);
+  // What has arrived has arrived, however late the word of it comes; all else that a late one says is of the past.
+  const bool is_news = note_server_packet(header, now_ns);
   const uint64_t newest = expand_number(header.echo(), next_number_);
   uint64_t touched = 0;
   for (uint32_t i = 0; i < payload.bytes / 8; i++) {
@@ -777,7 +863,7 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
       largest_answered_ = std::max(largest_answered_, number);
       if (!sent(number).is_request()) continue;
       touched |= bit(sent(number).slot);
-      acknowledge(number, now_ns, back == 0 ? &header : nullptr);
+      acknowledge(number, now_ns, back == 0 && is_news ? &header : nullptr);
     }
   }
   for (; touched != 0; touched &= touched - 1) {
@@ -791,7 +877,7 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
     }
   }
   advance_oldest();
-  if (oldest_ < largest_answered_) detect_losses(now_ns);
+  suspect_losses(now_ns);
   return verdict;
 }
 
@@ -804,20 +890,22 @@ ClientVerdict ClientSession::on_cancelled(const wire::Header& header, uint64_t n
     return verdict;
   }
   note_server_packet(header, now_ns);
+  note_progress(slot, now_ns);
   on_echo(header, index_of(*slot), now_ns);
   release_slot(slot);
   return verdict;
 }
 
-void ClientSession::note_server_packet(const wire::Header& header, uint64_t now_ns) {
-  last_answer_ns_ = now_ns;
+bool ClientSession::note_server_packet(const wire::Header& header, uint64_t now_ns) {
   const uint32_t ahead = (header.number() - static_cast<uint32_t>(server_number_)) & wire::kNumberMask;
   // Late, a duplicate, or further ahead than can be true (clause 3.4.2).
-  if (ahead == 0 || ahead > NumberWindow::kAheadMax) return;
+  if (ahead == 0 || ahead > NumberWindow::kAheadMax) return false;
+  last_heard_ns_ = now_ns;
   if (ahead != 1) on_gap(now_ns);
   server_number_ += ahead;
   // The newest word counts, up or down, at once (clause 4.5). 0 is no limit that a server may set.
   if (header.credit_limit() != 0 && header.credit_limit() != server_credits_) set_server_credits(header.credit_limit());
+  return true;
 }
 
 /// One sample a burst says as much as one a packet.
@@ -827,7 +915,7 @@ void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t 
   const uint64_t elapsed_ns = now_ns - sent_ns;
   last_sample_ns_ = now_ns;
   const uint64_t rtt_ns = elapsed_ns > hold_ns ? elapsed_ns - hold_ns : 1;
-  rtt_.add(rtt_ns);
+  rtt_.add(rtt_ns, elapsed_ns);
   if (rtt_ns >= calm_below_ns_ || is_marked) [[unlikely]]
     tell_sample(now_ns, rtt_ns, is_marked);
 }
@@ -847,6 +935,7 @@ void ClientSession::acknowledge(uint64_t number, uint64_t now_ns, const wire::He
   entry.kind = Sent::Kind::kNone;
   in_flight_--;
   slot->packets_in_flight--;
+  note_progress(slot, now_ns);
   if (slot->transfer != nullptr && slot->phase == Phase::kSending) {
     slot->transfer->window.insert(entry.index);
     slot->transfer->lost.erase(entry.index);
@@ -865,7 +954,7 @@ void ClientSession::on_echo(const wire::Header& header, uint32_t slot_index, uin
   const ClientSlot* slot = slots_[slot_index];
   if (slot->phase == Phase::kSending && slot->packets_in_flight != 0) forget_packets(slot_index);
   advance_oldest();
-  if (oldest_ < largest_answered_) detect_losses(now_ns);
+  suspect_losses(now_ns);
 }
 
 ClientVerdict ClientSession::on_response(const wire::Header& header, const transport::Payload& payload,
@@ -882,7 +971,7 @@ ClientVerdict ClientSession::on_response(const wire::Header& header, const trans
     verdict.drop = is_proven ? Drop::kStale : Drop::kUnproven;
     return verdict;
   }
-  if (!slot->was_sent) {
+  if (!slot->was_sent()) {
     verdict.drop = Drop::kUnproven;
     return verdict;
   }
@@ -891,27 +980,65 @@ ClientVerdict ClientSession::on_response(const wire::Header& header, const trans
 
 // ---- Loss (clause 4.3) ----
 
-/// A packet is lost when one sent after it has been answered and the reordering time is over (RACK, RFC 8985).
+/// A packet is lost when one sent after it has been answered and the reordering time is over (RACK, RFC 8985). Both are
+/// measured by the time that the newest answer took, the server's included, because what left together is answered
+/// together; and not before the reordering time has passed since that answer came, because a burst may come in pieces.
 void ClientSession::detect_losses(uint64_t now_ns) {
   if (now_ns < rack_at_ns_) return;
-  const uint64_t patience_ns = rtt_.latest_ns() + rtt_.reorder_ns();
   uint64_t next_ns = UINT64_MAX;
-  for (uint64_t n = oldest_; n <= largest_answered_ && n < next_number_; n++) {
+  for (uint64_t n = oldest_; n <= judged_number_ && n < next_number_; n++) {
     const Sent& entry = sent(n);
     if (entry.kind == Sent::Kind::kNone) continue;
     // The packet that was answered itself is an RFR of which some are missing: overtaken only by its own last one.
     if (n == largest_answered_ && entry.kind != Sent::Kind::kRfrOvertaken) continue;
-    // An RFR's clock starts anew with each packet that arrives for it.
-    const bool has_begun = entry.is_rfr() && entry.missing != entry.count;
-    const uint64_t lost_at_ns = entry.time_ns + (has_begun ? rtt_.reorder_ns() : patience_ns);
-    if (lost_at_ns <= now_ns) {
-      lose(n, now_ns);
-    } else {
-      next_ns = std::min(next_ns, lost_at_ns);
+    if (const uint64_t at_ns = lost_at_ns(n); at_ns > now_ns) {
+      next_ns = std::min(next_ns, at_ns);
+      continue;
     }
+    ClientSlot* slot = slots_[entry.slot];
+    if (!slot->has_fruitless_rounds() || entry.time_ns >= slot->ask_at_ns) begin_round(slot, now_ns);
+    lose(n, now_ns);
   }
   advance_oldest();
   rack_at_ns_ = next_ns == UINT64_MAX ? 0 : next_ns;
+  if (largest_answered_ > judged_number_) suspect_losses(now_ns);
+}
+
+/// Of a packet that was overtaken.
+uint64_t ClientSession::lost_at_ns(uint64_t number) const {
+  const Sent& entry = sent(number);
+  const ClientSlot& slot = *slots_[entry.slot];
+  uint64_t wait_ns = rtt_.latest_ns() + rtt_.reorder_ns();
+  if (entry.is_rfr()) {
+    // Ranges leave the server in turn, but after all else that it has to say: only another range tells at once. An
+    // RFR's clock starts anew with each packet that arrives for it.
+    const bool is_overtaken = entry.kind == Sent::Kind::kRfrOvertaken || number < largest_part_;
+    const bool has_begun = entry.missing != entry.count;
+    if (!is_overtaken) {
+      wait_ns = patience_ns();
+    } else if (has_begun) {
+      wait_ns = rtt_.reorder_ns();
+    }
+  }
+  const uint64_t at_ns = entry.time_ns + wait_ns;
+  const bool is_repeated = slot.has_fruitless_rounds() && entry.time_ns >= slot.ask_at_ns;
+  return is_repeated ? std::max(at_ns, slot.ask_at_ns + round_gap_ns(slot)) : at_ns;
+}
+
+uint64_t ClientSession::round_gap_ns(const ClientSlot& slot) const {
+  const uint32_t doublings = std::min<uint32_t>(slot.rounds - 2, 30);
+  return std::min(rto_ns() << doublings, terms_.liveness_ns / 4);
+}
+
+/// Packets of the slot are lost: for the first time, or again though they were sent after the last round.
+void ClientSession::begin_round(ClientSlot* slot, uint64_t now_ns) {
+  if (!slot->has_fruitless_rounds()) {
+    slot->waiting_since_ns = watched_ns_;
+  } else if (slot->rounds >= kStalledRounds && last_progress_ns_ <= slot->ask_at_ns) {
+    set_stalled(true);
+  }
+  if (slot->rounds != UINT8_MAX) slot->rounds++;
+  slot->ask_at_ns = now_ns;
 }
 
 void ClientSession::lose(uint64_t number, uint64_t now_ns) {
@@ -931,6 +1058,8 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
       if (slot->transfer->window.is_within(i) && !slot->transfer->window.contains(i)) slot->transfer->lost.insert(i);
     }
     if (!slot->transfer->lost.empty()) send_mask_ |= bit(entry.slot);
+    // It was asked for in vain: packet 0 comes again, and says how much there is to be asked for.
+    if (slot->rounds > 2) control_mask_ |= bit(entry.slot);
   }
   entry.kind = Sent::Kind::kNone;
   tell_controller([&](auto& controller) { controller.on_loss(now_ns); });
@@ -947,6 +1076,8 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
   if (busy_mask() == 0) {
     // Tell the server once that its responses have arrived (clause 5.5), then rest.
     was_busy_ = false;
+    if (is_checking_path_) end_path_check();
+    if (is_stalled_) set_stalled(false);
     forget_old_credits(now_ns);
     if (report_at_ns_ == UINT64_MAX && !is_report_due()) {
       if (reported_number_ == next_number_) {
@@ -957,7 +1088,7 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
     }
     if (now_ns >= report_at_ns_) {
       // There were calls since, so short that no tick has seen them.
-      const uint64_t quiet_ns = now_ns - std::min(now_ns, last_answer_ns_);
+      const uint64_t quiet_ns = now_ns - std::min(now_ns, last_answer_ns());
       if (quiet_ns < terms_.report_delay_ns) report_at_ns_ = now_ns + terms_.report_delay_ns - quiet_ns;
     }
     if (now_ns >= report_at_ns_) {
@@ -973,24 +1104,37 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
     // The first tick of a busy time.
     was_busy_ = true;
     silence_ns_ = 0;
-    silent_until_ns_ = now_ns;
+    silent_until_ns_ = last_tick_ns_ = now_ns;
     has_asked_ = false;
     pair_probe_at_ns_ = 0;
     report_at_ns_ = UINT64_MAX;
     detours_ &= static_cast<uint8_t>(~kReportDue);
   }
+  // A stretch in which we did not look ourselves counts little.
+  const uint64_t passed_ns = std::min(now_ns - last_tick_ns_, terms_.liveness_ns / 8);
+  last_tick_ns_ = now_ns;
+  watched_ns_ += passed_ns;
   // Silence of the data path (clause 6.4). A stretch in which we did not look ourselves counts little, and only once
   // what arrived in it has been read.
   // Only what the server owes us counts: a call that waits for its pace or for room to receive is no silence.
-  if (last_answer_ns_ != answer_seen_ns_ || !is_outstanding()) {
-    answer_seen_ns_ = last_answer_ns_;
+  if (last_answer_ns() != answer_seen_ns_ || !is_outstanding()) {
+    answer_seen_ns_ = last_answer_ns();
     silence_ns_ = 0;
     has_asked_ = false;
-    backoff_ = 0;
     silent_until_ns_ = now_ns;
   } else if (const uint64_t until_ns = std::min(now_ns, read_until_ns); until_ns > silent_until_ns_) {
     silence_ns_ += std::min(until_ns - silent_until_ns_, terms_.liveness_ns / 8);
     silent_until_ns_ = until_ns;
+  }
+  // Progress is more than a sign of life: what is in flight has its own clock (clause 4.4.1).
+  if (last_progress_ns_ != progress_seen_ns_ || (in_flight_ | fresh_mask_ | send_mask_) == 0) {
+    progress_seen_ns_ = last_progress_ns_;
+    backoff_ = 0;
+    if (is_stalled_) set_stalled(false);
+  }
+  if (last_sample_ns_ != sample_seen_ns_) {
+    sample_seen_ns_ = last_sample_ns_;
+    response_ns_ = std::max(rtt_.latest_ns(), response_ns_ - response_ns_ / 16);
   }
   if (silence_ns_ >= (is_peer_idle_ ? 1 : kTimeoutsUnasked) * terms_.liveness_ns) {
     result.has_failed = true;
@@ -1007,7 +1151,7 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
     at_latest(pair_probe_at_ns_);
   }
 
-  if (oldest_ <= largest_answered_ && in_flight_ != 0) {
+  if (rack_at_ns_ != 0) {
     detect_losses(now_ns);
     if (rack_at_ns_ != 0) at_latest(rack_at_ns_);
   }
@@ -1017,27 +1161,39 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
   if (in_flight_ == 0) {
     forget_old_credits(now_ns);
   } else {
-    const uint64_t since_ns = std::max({sent(oldest_).time_ns, rto_base_ns_, last_answer_ns_});
-    const uint64_t due_ns = since_ns + (rto_ns << backoff_);
+    const uint64_t since_ns = std::max({sent(oldest_).time_ns, rto_base_ns_, last_progress_ns_});
+    const uint64_t wait_ns = std::max(rto_ns << backoff_, std::min(2 * response_ns_, terms_.liveness_ns / 4));
+    const uint64_t due_ns = since_ns + wait_ns;
     if (now_ns >= due_ns) {
       result.has_timed_out = true;
       rto_base_ns_ = now_ns;
       if (backoff_ != 0) tell_controller([&](auto& controller) { controller.on_silence(now_ns); });
-      if (backoff_ < kBackoffMax && (rto_ns << (backoff_ + 1)) < terms_.liveness_ns / 4) backoff_++;
+      if ((rto_ns << (backoff_ + 1)) < terms_.liveness_ns / 4) backoff_++;
       control_mask_ |= bit(sent(oldest_).slot);
-      at_latest(now_ns + (rto_ns << backoff_));
+      at_latest(now_ns + std::max(rto_ns << backoff_, wait_ns));
     } else {
       at_latest(due_ns);
     }
   }
+  bool wants_path_check = silence_ns_ >= terms_.liveness_ns / 2;
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));
     ClientSlot* slot = slots_[index];
+    const bool is_in_order = slot->phase == Phase::kSending && !slot->has_fruitless_rounds();
+    if (is_in_order && slot->deadline_ns == UINT64_MAX) [[likely]]
+      continue;
     if (slot->deadline_ns <= now_ns) {
       result.expired_mask |= bit(index);
       continue;
     }
     at_latest(slot->deadline_ns);
+    if (is_without_progress(*slot, now_ns)) {
+      // The path was found good when it was looked at for this slot's sake, and that is long ago.
+      const bool is_fruitless =
+          slot->phase == Phase::kReceiving && path_good_ns_ >= slot->waiting_since_ns + terms_.liveness_ns;
+      if (is_fruitless) result.fruitless_mask |= bit(index);
+      wants_path_check |= !is_fruitless;
+    }
     if (slot->phase != Phase::kWaiting && slot->phase != Phase::kEnded) continue;
     if (slot->ask_at_ns <= now_ns) {
       control_mask_ |= bit(index);
@@ -1046,7 +1202,53 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
     }
     at_latest(slot->ask_at_ns);
   }
+  if (wants_path_check || is_checking_path_) check_path(now_ns, wants_path_check, result);
   return result;
+}
+
+/// For so long that it matters whether packets of full length pass (clause 6.4.2).
+bool ClientSession::is_without_progress(const ClientSlot& slot, uint64_t now_ns) const {
+  switch (slot.phase) {
+    case Phase::kWaiting: {
+      // Its handler may run, or each of its responses is lost.
+      const uint64_t waited_ns = now_ns - slot.waiting_since_ns;
+      return waited_ns >= terms_.liveness_ns &&
+             watched_ns_ - path_good_ns_ >= std::max(terms_.liveness_ns, waited_ns / 4);
+    }
+    case Phase::kSending:
+    case Phase::kReceiving:
+      return slot.has_fruitless_rounds() &&
+             watched_ns_ - std::max(slot.waiting_since_ns, path_good_ns_) >= terms_.liveness_ns;
+    default:
+      return false;
+  }
+}
+
+/// Only if it is wanted or goes on. Probes of full length, until one is answered or has shown by the answers to others
+/// that it is not.
+void ClientSession::check_path(uint64_t now_ns, bool is_wanted, ClientTick& result) {
+  const bool is_first = !is_checking_path_;
+  if (is_first) {
+    is_checking_path_ = true;
+    narrow_rounds_ = 0;
+    first_check_number_ = next_number_;
+    check_began_ns_ = check_again_ns_ = now_ns;
+  } else if (!is_wanted && (last_progress_ns_ > check_began_ns_ || !is_outstanding())) {
+    return end_path_check();
+  }
+  if (now_ns >= check_again_ns_) {
+    const bool was_heard = is_first ? silence_ns_ < terms_.liveness_ns / 2 : last_answer_ns() > check_sent_ns_;
+    if (!was_heard) {
+      detours_ |= kShortProbeDue;  // is it alive at all?
+    } else if (!is_first && ++narrow_rounds_ == kNarrowRounds) {
+      result.has_failed = result.is_path_narrow = true;
+      return;
+    }
+    detours_ |= kFullProbeDue;
+    check_sent_ns_ = now_ns;
+    check_again_ns_ = now_ns + std::max(terms_.liveness_ns / kNarrowRounds, rto_ns());
+  }
+  result.next_ns = std::min(result.next_ns, check_again_ns_);
 }
 
 void ClientSession::check_invariants() const {

@@ -51,7 +51,8 @@ struct Transfer {
   IndexWindow window;  ///< out: acknowledged; in: received
   IndexSet lost;       ///< to be sent (out) or asked for (in) again
   uint32_t packets = 0;
-  uint32_t next = 0;  ///< the lowest index never sent or asked for
+  uint32_t next = 0;      ///< the lowest index never sent or asked for
+  uint32_t restarts = 0;  ///< in: packets 0 that contradicted the one before (clause 5.3.1)
 };
 
 /// One call in flight. `request` and `response` are the slot's until the caller takes them.
@@ -62,7 +63,8 @@ struct ClientSlot {
   // One word, which the common case writes at once:
   uint16_t packets_in_flight = 0;  ///< entries of the sent ring that name this slot
   Phase phase = Phase::kFree;
-  bool was_sent = false;
+  /// 0: nothing was sent; else 1 and the rounds of losses since the last progress (clause 4.3.3), at most 255.
+  uint8_t rounds = 0;
   uint16_t type = 0;
   uint32_t call_sequence = 0;   ///< for cancel()
   uint32_t response_bytes = 0;  ///< kReceiving
@@ -74,8 +76,15 @@ struct ClientSlot {
   // The next cache line.
   Continuation continuation;
   // Beyond the common case.
-  uint64_t waiting_since_ns = 0;    ///< kWaiting, kEnded: the base of the intervals below
-  uint64_t ask_at_ns = UINT64_MAX;  ///< kWaiting: next probe; kEnded: next cancel
+  /// kWaiting, kEnded: the base of the intervals below. kSending and kReceiving with losses in `rounds`: when the first
+  /// of them was found, on the session's watched clock.
+  uint64_t waiting_since_ns = 0;
+  /// kWaiting: next probe; kEnded: next cancel. kSending and kReceiving with losses in `rounds`: when the last of them
+  /// was found.
+  uint64_t ask_at_ns = UINT64_MAX;
+
+  bool was_sent() const { return rounds != 0; }
+  bool has_fruitless_rounds() const { return rounds > 1; }
 };
 static_assert(sizeof(ClientSlot) == 144);
 
@@ -95,7 +104,7 @@ struct ClientPacket {
   uint32_t index;    ///< of the request packet; first index of an RFR
   uint32_t count;    ///< of an RFR's range
   bool is_retransmission;
-  bool is_control;  ///< a probe or a cancel
+  bool is_control;  ///< a probe, a cancel or a path probe
   std::byte scratch[wire::kSlotsMax * 4];
 };
 
@@ -111,8 +120,11 @@ struct ClientVerdict {
 struct ClientTick {
   uint64_t next_ns = UINT64_MAX;  ///< call again then, at the latest
   uint64_t expired_mask = 0;      ///< slots whose deadline has passed: end_early() each
+  uint64_t fruitless_mask = 0;    ///< slots whose response does not come though its packets could: end_early() each
   bool ask_liveness = false;
-  bool has_failed = false;  ///< silent for the liveness timeout, and could have answered; or silent for four of them
+  /// Silent for the liveness timeout, and could have answered; or silent for four of them; or `is_path_narrow`.
+  bool has_failed = false;
+  bool is_path_narrow = false;  ///< packets of full length do not pass any more, short ones do (clause 6.4.2)
   bool has_timed_out = false;
   bool wants_pair_probe = false;  ///< the session is paired and silent: send a pair_probe()
   bool is_idle = false;           ///< nothing is left to do until the next call
@@ -168,7 +180,7 @@ class TERN_API ClientSession {
   uint32_t payload_bytes_max() const { return payload_max_; }
   const RttEstimator& rtt() const { return rtt_; }
   /// Slots that the terms asked for, and, once accepted, that the server granted.
-  uint64_t last_answer_ns() const { return last_answer_ns_; }  ///< 0: there was none yet
+  uint64_t last_answer_ns() const { return std::max(last_progress_ns_, last_heard_ns_); }  ///< 0: there was none yet
   uint32_t window() const { return terms_.window; }
   /// The server's limit, or the congestion controller's, if that is less.
   uint32_t credit_limit() const { return credit_limit_; }
@@ -205,10 +217,11 @@ class TERN_API ClientSession {
   void start_over(uint32_t first_number);
   enum class PathVerdict : uint8_t {
     kDropped,
-    kAnswered,  ///< the data address answers: full probes may follow
-    kOpened,    ///< the session is open
-    kFound,     ///< the server has answered a short paired probe anew: of an open session, pair_probe() is due
-    kFollowed,  ///< the server sends to where our packets come from
+    kAnswered,   ///< the data address answers: full probes may follow
+    kOpened,     ///< the session is open
+    kFound,      ///< the server has answered a short paired probe anew: of an open session, pair_probe() is due
+    kFollowed,   ///< the server sends to where our packets come from
+    kConfirmed,  ///< of the open session: packets of full length still pass
   };
   PathVerdict on_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
 
@@ -220,11 +233,11 @@ class TERN_API ClientSession {
   bool is_at_rest() const { return state_ == State::kOpen && free_mask_ == window_mask_ && !is_report_due(); }
   /// A limit that was granted long ago is for others by now (clause 4.5.1).
   void forget_old_credits(uint64_t now_ns) {
-    if (now_ns - std::min(now_ns, last_answer_ns_) >= terms_.credits_last_ns) fall_back_to_start_credits();
+    if (now_ns - std::min(now_ns, last_answer_ns()) >= terms_.credits_last_ns) fall_back_to_start_credits();
   }
   /// A call begins after a pause: the congestion of long ago is another one's by now.
   void forget_old_congestion(uint64_t now_ns) {
-    if (!is_uncongested() && now_ns - std::min(now_ns, last_answer_ns_) >= terms_.congestion_lasts_ns) start_anew();
+    if (!is_uncongested() && now_ns - std::min(now_ns, last_answer_ns()) >= terms_.congestion_lasts_ns) start_anew();
   }
   /// A call begins, or a packet has come: asks for the cache lines that it will touch if the call is the only one.
   [[gnu::always_inline]] void prefetch() const {
@@ -256,8 +269,7 @@ class TERN_API ClientSession {
   bool wants_to_send() const {
     if ((fresh_mask_ | send_mask_ | control_mask_ | detours_) == 0) [[likely]]
       return false;
-    return state_ == State::kOpen &&
-           (control_mask_ != 0 || is_report_due() || ((fresh_mask_ | send_mask_) != 0 && has_credit()));
+    return state_ == State::kOpen && (has_unpaced() || ((fresh_mask_ | send_mask_) != 0 && has_credit()));
   }
   enum class Turn : uint8_t {
     kNothing,  ///< there is no packet to send now
@@ -265,11 +277,12 @@ class TERN_API ClientSession {
     kLater,    ///< not before departure_ns()
     kSent,
     kSentAgain,  ///< what was lost
-    kAsked,      ///< a probe or a cancel
+    kAsked,      ///< a probe, a cancel or a path probe
   };
   /// Offers the next packet, if there is one, to `send`, and counts it as sent if it is taken:
   ///     bool send(const wire::Header&, const std::byte* payload, uint32_t payload_bytes, detail::Buffer* buffer)
-  /// `buffer` is null for payloads that are not a message's. `ticket()` is asked afterwards: it brings memory back.
+  /// `buffer` is null for payloads that are not a message's; for a full path probe `payload` is null, too: any content
+  /// of that size. `ticket()` is asked afterwards: it brings memory back.
   /// Several may go in one turn; their number is added to `packets`. Below kSent: there is no more for now.
   template <class Send, class Ticket>
   Turn transmit(uint64_t now_ns, Send&& send, Ticket&& ticket, uint32_t& packets);
@@ -279,8 +292,8 @@ class TERN_API ClientSession {
   uint32_t transmit_short(uint64_t now_ns, Send&& send, Ticket&& ticket);
   /// When the next packet may leave, if the session is paced.
   uint64_t departure_ns() const { return pacer_.departure_ns(); }
-  /// A probe, a cancel or a report is to be sent: they wait for no pace.
-  bool has_unpaced() const { return control_mask_ != 0 || is_report_due(); }
+  /// A probe, a cancel, a report or a path probe is to be sent: they wait for no pace.
+  bool has_unpaced() const { return control_mask_ != 0 || (detours_ & ~kPaced) != 0; }
   /// When tick() has a loss to look for; UINT64_MAX: none is suspected.
   uint64_t loss_check_at_ns() const { return rack_at_ns_ == 0 ? UINT64_MAX : rack_at_ns_; }
 
@@ -348,6 +361,8 @@ class TERN_API ClientSession {
   // Bits of detours_:
   static constexpr uint8_t kReportDue = 1;
   static constexpr uint8_t kPaced = 2;
+  static constexpr uint8_t kFullProbeDue = 4;   ///< of the path (clause 6.4.2)
+  static constexpr uint8_t kShortProbeDue = 8;  ///< likewise
   bool is_report_due() const { return (detours_ & kReportDue) != 0; }
 
   void fall_back_to_start_credits() { set_server_credits(std::min(server_credits_, start_credits_)); }
@@ -372,6 +387,7 @@ class TERN_API ClientSession {
   void take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type, uint64_t& to_send);
   bool prepare(uint64_t now_ns, ClientPacket& packet);
   void prepare_control(ClientPacket& packet);
+  void prepare_path_probe(ClientPacket& packet);
   void give_back_room(uint32_t packets) {
     pools_.response_packets_free += static_cast<int32_t>(packets);
     awaited_packets_ -= packets;
@@ -392,7 +408,13 @@ class TERN_API ClientSession {
 
   /// The packet echoes one that was sent lately, and its own number is one that the server may have reached.
   bool is_proven_by_echo(const wire::Header& header) const;
-  void note_server_packet(const wire::Header& header, uint64_t now_ns);
+  /// False: its number says that it is late or a duplicate, so that it says nothing of the present (clause 3.4.1).
+  bool note_server_packet(const wire::Header& header, uint64_t now_ns);
+  /// The server has done what a packet of the slot has asked for.
+  void note_progress(ClientSlot* slot, uint64_t now_ns) {
+    slot->rounds = 1;
+    last_progress_ns_ = now_ns;
+  }
   void on_gap(uint64_t now_ns);
   void on_echo(const wire::Header& header, uint32_t slot_index, uint64_t now_ns);
   void acknowledge(uint64_t number, uint64_t now_ns, const wire::Header* sample_header);
@@ -400,8 +422,31 @@ class TERN_API ClientSession {
   void advance_oldest() {
     while (oldest_ < next_number_ && sent(oldest_).kind == Sent::Kind::kNone) oldest_++;
   }
+  /// A packet was answered: older ones may be lost. They are judged when all that has come with it has been looked at.
+  void suspect_losses(uint64_t now_ns) {
+    if (oldest_ > largest_answered_ || in_flight_ == 0) return;
+    const uint64_t at_ns = now_ns + RttEstimator::kReorderNsMin;
+    if (rack_at_ns_ != 0 && rack_at_ns_ <= at_ns) return;
+    rack_at_ns_ = at_ns;
+    judged_number_ = largest_answered_;
+  }
   void detect_losses(uint64_t now_ns);
+  uint64_t lost_at_ns(uint64_t number) const;
+  void begin_round(ClientSlot* slot, uint64_t now_ns);
   void lose(uint64_t number, uint64_t now_ns);
+  /// Between two rounds of losses of one slot without progress (clause 4.3.3).
+  uint64_t round_gap_ns(const ClientSlot& slot) const;
+  /// How long an answer may take: the measured timeout, or more if the server has lately held its answers for longer.
+  uint64_t patience_ns() const { return std::clamp(2 * response_ns_, rto_ns(), terms_.liveness_ns / 4); }
+  uint64_t number_of_rfr(uint32_t slot_index, uint64_t echo, uint32_t index) const;
+  void set_stalled(bool is_stalled);
+  bool is_without_progress(const ClientSlot& slot, uint64_t now_ns) const;
+  void check_path(uint64_t now_ns, bool is_wanted, ClientTick& result);
+  void end_path_check() {
+    is_checking_path_ = false;
+    detours_ &= static_cast<uint8_t>(~(kFullProbeDue | kShortProbeDue));
+  }
+  PathVerdict on_open_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
   void forget_packets(uint32_t slot_index);
   void drop_transfer(ClientSlot* slot);
   void take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns);
@@ -438,9 +483,9 @@ class TERN_API ClientSession {
   bool has_asked_ = false;
   bool was_busy_ = false;  ///< at the last tick
   uint8_t backoff_ = 0;
-  uint8_t server_credits_ = 1;  ///< the server's newest word
-  uint64_t server_number_ = 0;  ///< the largest that has arrived; one before the first, at first
-  uint64_t last_answer_ns_ = 0;
+  uint8_t server_credits_ = 1;     ///< the server's newest word
+  uint64_t server_number_ = 0;     ///< the largest that has arrived; one before the first, at first
+  uint64_t last_progress_ns_ = 0;  ///< what a packet in flight had asked for has come, or the session was accepted
   uint64_t last_sample_ns_ = 0;
   uint64_t largest_answered_;
   uint64_t calm_below_ns_ = UINT64_MAX;  ///< round trips below it are no news for the controller
@@ -459,12 +504,25 @@ class TERN_API ClientSession {
   uint32_t first_request_count_ = 0;  ///< the server's word
   uint32_t awaited_packets_ = 0;      ///< response packets asked for and not here
   uint64_t heard_epoch_ = 0;          ///< for pools_.response_share
-  uint64_t rack_at_ns_ = 0;
+  uint64_t rack_at_ns_ = 0;           ///< when packets up to judged_number_ are judged; 0: none is suspected
+  uint64_t judged_number_ = 0;        ///< of those suspected
+  uint64_t largest_part_ = 0;         ///< the largest number of an RFR of which a packet has come
+  uint64_t last_heard_ns_ = 0;        ///< a packet of the server that was no progress
   uint64_t rto_base_ns_ = 0;
+  uint64_t response_ns_ = 0;       ///< what answers have lately taken, hold time included: a maximum that decays
   uint64_t gap_ask_again_ns_ = 0;  ///< not before does a gap make all waiting calls ask
   uint64_t silence_ns_ = 0;
   uint64_t silent_until_ns_ = 0;  ///< what silence_ns_ counts
-  uint64_t first_probe_ns_ = 0;   ///< of the path, of those of its length; 0: none yet
+  uint64_t last_tick_ns_ = 0;
+  uint64_t watched_ns_ = 0;      ///< a clock of the busy times that ticks have seen
+  uint64_t path_good_ns_ = 0;    ///< on it: when packets of full length passed last
+  uint64_t check_began_ns_ = 0;  ///< is_checking_path_
+  uint64_t check_sent_ns_ = 0;   ///< likewise: when the last probe was due
+  uint64_t check_again_ns_ = 0;  ///< likewise: when the next probe is due
+  uint64_t first_check_number_ = 0;
+  bool is_checking_path_ = false;  ///< clause 6.4.2
+  bool is_stalled_ = false;        ///< without progress of any slot: one packet at a time (clause 4.3.3)
+  uint8_t narrow_rounds_ = 0;      ///< path probes without an answer while others were answered
   // Of a paired session:
   uint64_t pair_answer_ns_ = 0;     ///< last_answer_ns_ when the silence began
   uint64_t pair_probe_at_ns_ = 0;   ///< 0: the session was at rest
@@ -484,6 +542,8 @@ class TERN_API ClientSession {
   uint64_t reported_number_ = 0;  ///< next_number_ after the last report: more have been sent since if it differs
   uint64_t report_at_ns_ = UINT64_MAX;
   uint64_t answer_seen_ns_ = 0;
+  uint64_t progress_seen_ns_ = 0;
+  uint64_t sample_seen_ns_ = 0;
   cc::Pacer pacer_;
   uint64_t bytes_per_sec_ = cc::kUnlimited;  ///< of the pacer
   ClientPools& pools_;
@@ -507,7 +567,7 @@ inline void ClientSession::take_slot(ClientSlot* slot, detail::Buffer* request, 
                                      uint64_t& to_send) {
   slot->request_number += wire::kSlotsMax;
   slot->phase = ClientSlot::Phase::kSending;
-  slot->was_sent = false;
+  slot->rounds = 0;
   slot->type = type;
   slot->request = request;
   slot->response = response;
@@ -560,7 +620,7 @@ template <class Send, class Ticket>
     entry.kind = Sent::Kind::kShort;
     slot->packets_in_flight = 1;
     slot->phase = ClientSlot::Phase::kSending;
-    slot->was_sent = true;
+    slot->rounds = 1;
     slot->ticket = ticket();
     number++;
   }
@@ -619,9 +679,9 @@ ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, T
   free_mask_ |= bit(header.request_number() & (wire::kSlotsMax - 1));
   slot->packets_in_flight = 0;
   slot->phase = ClientSlot::Phase::kFree;
-  slot->was_sent = false;
-  if (!cc::kBypasses.batched_timestamps || now_ns != last_answer_ns_) [[unlikely]] {
-    last_answer_ns_ = now_ns;
+  slot->rounds = 0;
+  if (!cc::kBypasses.batched_timestamps || now_ns != last_progress_ns_) [[unlikely]] {
+    last_progress_ns_ = now_ns;
     take_rtt_sample(header.hold_code(), false, entry.time_ns, now_ns);
   }
   response->length_bytes = bytes;

@@ -17,13 +17,16 @@ class RttEstimator {
   bool has_sample() const { return srtt_ns_ != 0; }
   uint64_t srtt_ns() const { return srtt_ns_; }
   uint64_t min_ns() const { return min_ns_; }
+  /// The newest, with the time for which the server has held the packet.
   uint64_t latest_ns() const { return latest_ns_; }
 
   /// An upper bound of the smallest round trip; no sample.
   void at_most(uint64_t rtt_ns) { min_ns_ = std::min(min_ns_, std::max<uint64_t>(rtt_ns, 1)); }
-  void add(uint64_t rtt_ns) {
+  void add(uint64_t rtt_ns) { add(rtt_ns, rtt_ns); }
+  /// `elapsed_ns`: the same round trip with the time for which the server has held the packet.
+  void add(uint64_t rtt_ns, uint64_t elapsed_ns) {
     rtt_ns = std::max<uint64_t>(rtt_ns, 1);
-    latest_ns_ = rtt_ns;
+    latest_ns_ = elapsed_ns;
     min_ns_ = std::min(min_ns_, rtt_ns);
     if (srtt_ns_ == 0) {
       srtt_ns_ = rtt_ns;

@@ -122,16 +122,22 @@ ServerVerdict ServerSession::on_packet(const wire::Header& header, const transpo
   }
 }
 
-/// Header only until the client has shown that it receives what is sent to its address, then of full length.
+/// Header only until the client has shown that it receives what is sent to its address, then of full length. In an open
+/// session, too, it is answered by a packet of its own length, or by a credit return, which is short.
 ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number,
                                            uint64_t now_ns) {
-  if (payload_bytes == 0) return on_short_path_probe(header, number, now_ns);
   const bool is_paired = (header.flags() & wire::kPaired) != 0;
+  const bool is_of_first_request = header.request_number() == first_request_count_ << wire::kSlotBits;
+  if (payload_bytes == 0) {
+    const bool is_check = is_open_ && !is_paired && header.token() == session_token_ && is_of_first_request;
+    if (!is_check) return on_short_path_probe(header, number, now_ns);
+    accept(number, false);
+    owe_credit_return(now_ns);
+    return {};
+  }
   const bool is_proven =
       is_paired ? has_pair_token_ && header.token() == pair_token_ : header.token() == session_token_;
-  if (!is_proven || header.request_number() != first_request_count_ << wire::kSlotBits) {
-    return dropped(Drop::kUnproven);
-  }
+  if (!is_proven || !is_of_first_request) return dropped(Drop::kUnproven);
   if (payload_bytes != payload_bytes_max_) return dropped(Drop::kMalformed);
   if (!is_open_ && !make_slots()) return dropped(Drop::kNoMemory);
   const bool is_new = !std::exchange(is_open_, true);
@@ -360,7 +366,8 @@ ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t numbe
   return {};
 }
 
-/// Packets of a response that are to leave. A range of what is not there brings a credit return.
+/// Packets of a response that are to leave. A range beyond the response's end brings packet 0, which says where that
+/// is; any other that cannot be had brings a credit return.
 ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport::Payload& payload, uint64_t number,
                                     uint64_t now_ns) {
   const uint32_t index = slot_index_of(header.request_number());
@@ -376,9 +383,13 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
                                : 0;
   const uint64_t first = header.index();
   const uint64_t count = header.message_bytes();
-  const bool is_there = count != 0 && count <= kRfrPacketsMax && first + count <= packets;
-  if (!is_there || !ranges_.push({header.request_number(), static_cast<uint32_t>(first), static_cast<uint32_t>(count),
-                                  static_cast<uint32_t>(number), now_ns})) {
+  const bool may_be_there = packets != 0 && count != 0 && count <= kRfrPacketsMax;
+  if (may_be_there && first + count > packets) {
+    answer_again(slot, number, now_ns);
+    return dropped(Drop::kStale);
+  }
+  if (!may_be_there || !ranges_.push({header.request_number(), static_cast<uint32_t>(first),
+                                      static_cast<uint32_t>(count), static_cast<uint32_t>(number), now_ns})) {
     owe_credit_return(now_ns);
     return dropped(Drop::kStale);
   }
@@ -488,6 +499,17 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
                               credit_limit, 0);
     return true;
   }
+  // Before all answers of the same burst: a client that has one of those takes what was sent before it, and is not
+  // acknowledged, for overtaken.
+  if ((due_ & kCreditReturn) != 0) {
+    uint64_t words[NumberWindow::kWords];
+    received_.bitmap(words);
+    for (size_t i = 0; i < NumberWindow::kWords; i++) store_u64(packet.scratch + 8 * i, words[i]);
+    packet.payload_bytes = sizeof(words);
+    packet.header = header_of(wire::Kind::kCr, echo_flag, next_number_, 0, static_cast<uint32_t>(received_.largest()),
+                              now_ns - cr_since_ns_, credit_limit, 0);
+    return true;
+  }
   if (response_mask_ != 0) {  // a failure
     const auto index = static_cast<uint32_t>(std::countr_zero(response_mask_));
     packet.slot = slots_[index];
@@ -501,15 +523,6 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
     packet.header =
         header_of(wire::Kind::kResponse, wire::kFirst | wire::kFailure | echo_flag, next_number_, lost_request_number_,
                   lost_echo_, 0, credit_limit, static_cast<uint32_t>(wire::FailureCode::kLost) << 16);
-    return true;
-  }
-  if ((due_ & kCreditReturn) != 0) {
-    uint64_t words[NumberWindow::kWords];
-    received_.bitmap(words);
-    for (size_t i = 0; i < NumberWindow::kWords; i++) store_u64(packet.scratch + 8 * i, words[i]);
-    packet.payload_bytes = sizeof(words);
-    packet.header = header_of(wire::Kind::kCr, echo_flag, next_number_, 0, static_cast<uint32_t>(received_.largest()),
-                              now_ns - cr_since_ns_, credit_limit, 0);
     return true;
   }
   if ((due_ & kPathReply) != 0) {

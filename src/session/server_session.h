@@ -378,7 +378,7 @@ class TERN_API ServerSession {
 template <class Send, class Ticket>
 [[gnu::always_inline]] inline uint32_t ServerSession::transmit_first(uint64_t now_ns, uint8_t credit_limit, Send&& send,
                                                                      Ticket&& ticket) {
-  if ((due_ & (kCancels | kMarked)) != 0) [[unlikely]]
+  if ((due_ & (kCancels | kMarked | kCreditReturn)) != 0) [[unlikely]]
     return 0;
   return send_responses(wire::kFirst, now_ns, credit_limit, send, ticket);
 }
@@ -417,7 +417,7 @@ ServerSession::Turn ServerSession::transmit(uint64_t now_ns, uint8_t credit_limi
                                             uint32_t& packets) {
   const bool has_response =
       response_mask_ != 0 && slots_[std::countr_zero(response_mask_)]->phase == ServerSlot::Phase::kResponded;
-  if (has_response && (due_ & kCancels) == 0) {
+  if (has_response && (due_ & (kCancels | kCreditReturn)) == 0) {
     const uint8_t flags = wire::kFirst | echo_flag();
     const uint32_t count = send_responses(flags, now_ns, credit_limit, send, ticket);
     if (count == 0) return Turn::kRefused;

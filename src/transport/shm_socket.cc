@@ -224,9 +224,10 @@ Result<Descriptor> connect_to(const Identity& identity) {
                     "shm: the system forbids to connect to the peer's abstract Unix socket; use udp");
     }
     return shortage_or(
-        errno, {Code::kPeerUnreachable,
-                "shm: no such endpoint in this process's network namespace: it has ended, or runs on another host or in "
-                "another container; let containers share the network namespace, or use udp"});
+        errno,
+        {Code::kPeerUnreachable,
+         "shm: no such endpoint in this process's network namespace: it has ended, or runs on another host or in "
+         "another container; let containers share the network namespace, or use udp"});
   }
   return socket;
 }

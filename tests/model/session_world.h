@@ -386,7 +386,8 @@ class World {
         if (kind == wire::Kind::kRfr && header.message_bytes() > pools_.response_share.packets()) {
           fail("an RFR beyond the downlink");
         }
-        send(true, header, data, bytes);
+        const std::vector<std::byte> any(bytes);
+        send(true, header, data != nullptr ? data : any.data(), bytes);
         has_moved = true;
         return true;
       };

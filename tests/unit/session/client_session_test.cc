@@ -1,5 +1,9 @@
 #include "session/client_session.h"
 
+#include <bit>
+#include <functional>
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include "unit/session/session_parts.h"
@@ -83,7 +87,7 @@ class ClientSessionTest : public testing::Test {
   std::vector<TestPacket> sent() {
     std::vector<TestPacket> result;
     const auto send = [&](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
-      result.push_back({header, {data, data + bytes}});
+      result.push_back({header, data != nullptr ? std::vector<std::byte>(data, data + bytes) : bytes_of(bytes)});
       return true;
     };
     ClientSession::Turn turn;
@@ -763,7 +767,7 @@ TEST_F(ClientSessionTest, tail_is_found_by_a_probe_with_backoff_and_keeps_its_cr
   }
   EXPECT_EQ(sent_again_, 0u);  // to ask is no retransmission
   credit(probe);               // the server has the probe, not the request
-  tick();
+  tick(RttEstimator::kReorderNsMin);
   const auto again = sent();
   EXPECT_EQ(sent_again_, 1u);
   ASSERT_EQ(again.size(), 1u);
@@ -1075,7 +1079,7 @@ TEST_F(ClientSessionTest, lost_lease_of_a_response_part_is_asked_for_again) {
   EXPECT_TRUE(tick(2 * kMs).has_timed_out);
   const uint32_t probe = sent().at(0).header.number();
   respond(slot, probe, 200, 100);  // the server answers a probe with packet 0
-  tick();
+  tick(RttEstimator::kReorderNsMin);
   const auto again = sent();
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].header.kind(), Kind::kRfr);
@@ -1178,9 +1182,9 @@ TEST_F(ClientSessionTest, retransmission_carries_what_is_left_of_the_deadline) {
   warm_up();
   ClientSlot* slot = begin(10, 10, now_ + 50 * kMs);
   EXPECT_EQ(wire::decode_time_left(sent()[0].header.deadline_code()), 50 * kMs);
-  tick(20 * kMs);
+  tick(20 * kMs - RttEstimator::kReorderNsMin);
   credit(sent().at(0).header.number());
-  tick();
+  tick(RttEstimator::kReorderNsMin);
   const auto again = sent();
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(wire::decode_time_left(again[0].header.deadline_code()), 30 * kMs);
@@ -1259,6 +1263,436 @@ TEST_F(ClientSessionTest, next_call_makes_the_report_needless) {
   const auto packets = sent();
   for (const auto& packet : packets) EXPECT_NE(packet.header.kind(), Kind::kReport);
   EXPECT_EQ(slot->phase, Phase::kSending);
+}
+
+// ---- Losses that are none ----
+
+// The answers of one burst of the server may come to us in several pieces, those to later packets first.
+TEST_F(ClientSessionTest, answers_of_one_burst_in_any_order_are_no_loss) {
+  open();
+  warm_up();
+  ClientSlot* first = begin();
+  const uint32_t first_number = sent().at(0).header.number();
+  now_ += 100'000;  // longer than the reordering time
+  ClientSlot* second = begin();
+  const uint32_t second_number = sent().at(0).header.number();
+  now_ += 10'000;
+  finish(respond(second, second_number, 4, 4));
+  tick();
+  EXPECT_TRUE(sent().empty());
+  now_ += RttEstimator::kReorderNsMin - 1;  // the next iteration has the rest
+  finish(respond(first, first_number, 4, 4));
+  tick();
+  EXPECT_TRUE(sent().empty());
+  EXPECT_EQ(sent_again_, 0u);
+}
+
+// The echoed packet and those that were sent with it waited for the same handlers.
+TEST_F(ClientSessionTest, the_time_that_the_server_held_a_packet_is_no_loss_of_another) {
+  open();
+  warm_up();
+  begin();
+  ClientSlot* second = begin();
+  const auto packets = sent();
+  now_ += 510'000;
+  auto header = server_header(Kind::kResponse, wire::kFirst, second->request_number, packets[1].header.number(), 4);
+  header = wire::server_header(Kind::kResponse, wire::kFirst, 7, server_number_, second->request_number,
+                               packets[1].header.number(), wire::encode_hold(500'000), credits_, 4);
+  finish(on_response(header, bytes_of(4)));
+  tick(RttEstimator::kReorderNsMin - 1);
+  EXPECT_TRUE(sent().empty());
+  tick(RttEstimator::kReorderNsMin);
+  EXPECT_EQ(sent().size(), 1u);
+}
+
+// Ranges leave the server after all else that it has to say.
+TEST_F(ClientSessionTest, a_range_that_other_answers_overtake_is_not_lost_within_a_timeout) {
+  open(8);
+  warm_up();
+  ClientSlot* slot = begin(10, 1000);
+  respond(slot, sent()[0].header.number(), 1000, 100);
+  ASSERT_EQ(sent().size(), 1u);
+  ClientSlot* brief = begin();
+  const uint32_t number = sent().at(0).header.number();
+  now_ += 10'000;
+  finish(respond(brief, number, 4, 4));
+  tick(100'000);
+  EXPECT_TRUE(sent().empty());
+  EXPECT_EQ(sent_again_, 0u);
+}
+
+TEST_F(ClientSessionTest, a_late_part_gives_back_the_credit_of_the_range_that_asks_for_it_again) {
+  open(8);
+  warm_up();
+  ClientSlot* slot = begin(10, 1000);
+  respond(slot, sent()[0].header.number(), 1000, 100);
+  const uint32_t echo = sent()[0].header.number();
+  now_ += 10'000;
+  for (uint32_t i : {1u, 2u, 4u, 5u, 6u, 7u, 9u}) respond(slot, echo, i, 100, 0);
+  tick(20'000);
+  const auto again = sent();
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(session_->packets_in_flight(), 2u);
+  respond(slot, echo, 3, 100, 0);  // late, not lost
+  EXPECT_EQ(session_->packets_in_flight(), 1u);
+  EXPECT_EQ(respond(slot, again[0].header.number(), 3, 100, 0).drop, Drop::kStale);
+  EXPECT_EQ(session_->packets_in_flight(), 1u);
+  finish(respond(slot, again[1].header.number(), 8, 100, 0));
+}
+
+// A late or duplicate credit return says truly what has arrived, and nothing else.
+TEST_F(ClientSessionTest, an_old_credit_return_acknowledges_and_says_nothing_else) {
+  open(8);
+  warm_up();
+  begin();
+  begin();
+  const auto packets = sent();
+  const uint32_t first = packets[0].header.number();
+  const uint64_t srtt_ns = session_->rtt().srtt_ns();
+  now_ += 10'000;
+  auto old = server_header(Kind::kCr, 0, 0, first, 0);
+  old = wire::server_header(Kind::kCr, 0, 7, server_number_, 0, first, 0, 3, 0);
+  const auto newer = server_header(Kind::kCr, 0, 0, first - 1, 0);
+  std::vector<std::byte> none(8), one(8);
+  const uint64_t word = wire::to_little_endian(uint64_t{1} << 63);
+  std::memcpy(one.data(), &word, 8);
+  EXPECT_EQ(on_credit(newer, none).drop, Drop::kNone);
+  const uint64_t heard_ns = session_->last_answer_ns();
+  now_ += kMs;
+  EXPECT_EQ(on_credit(old, none).drop, Drop::kNone);
+  EXPECT_EQ(session_->last_answer_ns(), heard_ns) << "no sign of life";
+  EXPECT_EQ(on_credit(old, one).drop, Drop::kNone);
+  EXPECT_EQ(session_->packets_in_flight(), 1u);
+  EXPECT_EQ(session_->credit_limit(), 8u);
+  EXPECT_EQ(session_->rtt().srtt_ns(), srtt_ns);
+}
+
+// A server that works for 1 ms on a burst answers when it is done.
+TEST_F(ClientSessionTest, a_server_that_takes_long_for_bursts_is_not_probed) {
+  open(8);
+  credits_ = 8;
+  uint32_t probes = 0;
+  for (int i = 0; i < 100; i++) {
+    std::vector<ClientSlot*> slots;
+    for (int k = 0; k < 8; k++) slots.push_back(begin());
+    const auto packets = sent();
+    const uint64_t burst_ns = (i % 3 + 1) * kMs / 2;
+    const uint64_t until_ns = now_ + burst_ns + 20'000;
+    while (now_ < until_ns) {
+      const ClientTick result = tick();
+      for (const auto& packet : sent()) probes += i > 3 && packet.header.kind() == Kind::kProbe ? 1 : 0;
+      now_ = std::min(until_ns, std::max(now_ + 1, result.next_ns));
+    }
+    for (int k = 0; k < 8; k++) {
+      const auto header =
+          wire::server_header(Kind::kResponse, wire::kFirst, 7, ++server_number_, slots[k]->request_number,
+                              packets[k].header.number(), wire::encode_hold(burst_ns), credits_, 4);
+      finish(on_response(header, bytes_of(4)));
+    }
+  }
+  EXPECT_EQ(probes, 0u);
+}
+
+// ---- Packets of full length that do not pass any more (clauses 4.3.3, 6.4.2) ----
+
+/// The session's peer and a path that takes `kOneWayNs`, loses packets above a size in either direction, and never
+/// loses others. The server answers requests at once, that of slot 0 with `response_bytes_`; a probe for an answered
+/// request with packet 0, everything else with a credit return.
+class NarrowPathTest : public ClientSessionTest {
+ protected:
+  static constexpr uint64_t kOneWayNs = 10'000;
+  static constexpr uint32_t kShort = 60;
+
+  void run(uint64_t ns) {
+    const uint64_t until_ns = now_ + ns;
+    while (now_ < until_ns && !result_.has_failed) {
+      // Everything that has arrived, and then the client's turn.
+      for (size_t i = 0; i < answers_.size() && answers_[i].first <= now_;) {
+        const TestPacket answer = answers_[i].second;
+        answers_.erase(answers_.begin());
+        take(answer);
+      }
+      result_ = session_->tick(now_);
+      session_->check_invariants();
+      for (uint64_t mask = result_.fruitless_mask; mask != 0; mask &= mask - 1) {
+        fruitless_++;
+        session_->end_early(session_->slot(static_cast<uint32_t>(std::countr_zero(mask))), now_);
+      }
+      const auto packets = sent();
+      if (!packets.empty()) packets_ += packets.size();
+      answer(packets);
+      uint64_t next_ns = std::min(result_.next_ns, until_ns);
+      if (!answers_.empty()) next_ns = std::min(next_ns, answers_.front().first);
+      if (on_idle_) on_idle_();
+      now_ = std::max(now_ + 1, next_ns);
+    }
+  }
+  void send_back(const wire::Header& header, const std::vector<std::byte>& payload) {
+    if (payload.size() > from_server_max_) return;
+    answers_.push_back({now_ + 2 * kOneWayNs, {header, payload}});
+  }
+  virtual void answer(const std::vector<TestPacket>& packets) {
+    bool owes_credit_return = false;
+    for (const TestPacket& packet : packets) {
+      if (packet.payload.size() > to_server_max_) continue;
+      const wire::Header& header = packet.header;
+      arrived_.push_back(header.number());
+      const uint32_t slot = header.request_number() & 63;
+      switch (header.kind()) {
+        case Kind::kRequest:
+          if (header.message_bytes() <= kPayloadMax) answered_[slot] = header.request_number();
+          owes_credit_return |= header.message_bytes() > kPayloadMax;
+          if (header.message_bytes() <= kPayloadMax) respond_to(header);
+          break;
+        case Kind::kProbe:
+          if (answered_[slot] == header.request_number()) {
+            respond_to(header);
+          } else {
+            owes_credit_return = true;
+          }
+          break;
+        case Kind::kPathProbe:
+          if (packet.payload.empty()) {
+            owes_credit_return = true;
+          } else {
+            send_back(
+                server_header(Kind::kPathReply, 0, kFirstCount << wire::kSlotBits, header.number(), kSessionToken),
+                bytes_of(kPayloadMax));
+          }
+          break;
+        case Kind::kCancel:
+          send_back(server_header(Kind::kCancelled, wire::kNoEcho, header.request_number(), 0, 0), {});
+          break;
+        case Kind::kRfr:
+          asked_++;
+          on_rfr(header);
+          break;
+        default:
+          break;
+      }
+    }
+    if (!owes_credit_return) return;
+    uint64_t words[NumberWindow::kWords] = {};
+    const uint32_t newest = arrived_.back();
+    for (const uint32_t number : arrived_) {
+      if (newest - number < 256) words[(newest - number) / 64] |= uint64_t{1} << (63 - (newest - number) % 64);
+    }
+    std::vector<std::byte> payload(sizeof(words));
+    std::memcpy(payload.data(), words, sizeof(words));
+    send_back(server_header(Kind::kCr, 0, 0, newest, 0), payload);
+  }
+  virtual void respond_to(const wire::Header& header) {
+    const uint32_t bytes = (header.request_number() & 63) == 0 ? response_bytes_ : 10;
+    send_back(server_header(Kind::kResponse, wire::kFirst, header.request_number(), header.number(), bytes),
+              bytes_of(std::min(bytes, kPayloadMax)));
+  }
+  virtual void on_rfr(const wire::Header&) {}
+  void take(const TestPacket& packet) {
+    ClientVerdict verdict;
+    switch (packet.header.kind()) {
+      case Kind::kResponse:
+        verdict = session_->on_response(packet.header, packet.view(), now_);
+        break;
+      case Kind::kCr:
+        verdict = session_->on_credit_return(packet.header, packet.view(), now_);
+        break;
+      case Kind::kCancelled:
+        verdict = session_->on_cancelled(packet.header, now_);
+        break;
+      default:
+        confirmed_ += session_->on_path_reply(packet.header, static_cast<uint32_t>(packet.payload.size()), now_) ==
+                      PathVerdict::kConfirmed;
+        break;
+    }
+    if (verdict.finished == nullptr) return;
+    finished_++;
+    last_code_ = verdict.status.code();
+    session_->release_slot(verdict.finished);
+  }
+
+  size_t to_server_max_ = kPayloadMax, from_server_max_ = kPayloadMax;
+  uint32_t response_bytes_ = 10;
+  std::vector<std::pair<uint64_t, TestPacket>> answers_;
+  std::vector<uint32_t> arrived_;
+  uint32_t answered_[64] = {};
+  std::function<void()> on_idle_;
+  ClientTick result_;
+  uint64_t packets_ = 0, finished_ = 0, fruitless_ = 0, confirmed_ = 0, asked_ = 0;
+  Code last_code_ = Code::kOk;
+};
+
+TEST_F(NarrowPathTest, full_requests_that_do_not_pass_end_the_session_with_the_reason) {
+  for (const int calls : {1, 8}) {
+    ClientTerms terms;
+    open(8, terms);
+    server_number_ = 2;
+    warm_up();
+    to_server_max_ = kShort;
+    for (int i = 0; i < calls; i++) begin(20 * kPayloadMax);
+    const uint64_t since = now_;
+    run(1000 * kMs);
+    EXPECT_LT(packets_, 300u) << calls << " calls, in the first second";
+    packets_ = 0;
+    run(1000 * kMs);
+    EXPECT_LT(packets_, 100u);
+    EXPECT_TRUE(result_.has_failed);
+    EXPECT_TRUE(result_.is_path_narrow);
+    EXPECT_GE(now_ - since, terms.liveness_ns);
+    session_.reset();
+    server_number_ = 0;
+    packets_ = 0;
+    arrived_.clear();
+    answers_.clear();
+    result_ = {};
+    to_server_max_ = kPayloadMax;
+  }
+}
+
+// Only the length of the packets has changed: short calls go on.
+TEST_F(NarrowPathTest, a_stuck_call_among_short_ones_is_not_sent_again_at_their_rate) {
+  open(8);
+  warm_up();
+  to_server_max_ = kShort;
+  begin(kPayloadMax);
+  uint64_t others = 0;
+  on_idle_ = [&] {
+    if (session_->has_free_slot() && session_->busy_mask() == 1) {
+      begin(10);
+      others++;
+    }
+  };
+  run(300 * kMs);
+  EXPECT_GT(others, 1000u);
+  EXPECT_LT(sent_again_, 50u);
+  run(2000 * kMs);
+  EXPECT_TRUE(result_.is_path_narrow);
+  EXPECT_LT(sent_again_, 100u);
+}
+
+// The server has answered, in a packet that does not come; what it sends to probes does not either.
+TEST_F(NarrowPathTest, full_responses_that_do_not_pass_end_the_session_with_the_reason) {
+  for (const bool has_others : {false, true}) {
+    open(8);
+    warm_up();
+    response_bytes_ = kPayloadMax;
+    from_server_max_ = kShort;
+    begin(10, kPayloadMax);
+    if (has_others) {
+      on_idle_ = [&] {
+        if (session_->busy_mask() == 1) begin(10);
+      };
+    }
+    run(3000 * kMs);
+    EXPECT_TRUE(result_.has_failed);
+    EXPECT_TRUE(result_.is_path_narrow);
+    EXPECT_LT(sent_again_, 100u);
+    session_.reset();
+    server_number_ = 0;
+    arrived_.clear();
+    answers_.clear();
+    result_ = {};
+    from_server_max_ = kPayloadMax;
+    response_bytes_ = 10;
+  }
+}
+
+// Its handler runs: that full packets pass is looked at now and then, and the call waits.
+TEST_F(NarrowPathTest, a_call_that_waits_for_its_handler_waits_on_while_the_path_is_good) {
+  open(8);
+  warm_up();
+  ClientSlot* slot = begin(10);
+  credit(sent().at(0).header.number());
+  run(10'000 * kMs);
+  EXPECT_EQ(slot->phase, Phase::kWaiting);
+  EXPECT_FALSE(result_.has_failed);
+  EXPECT_GE(confirmed_, 2u);
+  EXPECT_LE(confirmed_, 20u);
+  EXPECT_EQ(sent_again_, 0u);
+}
+
+TEST_F(NarrowPathTest, progress_after_a_stall_is_at_full_speed) {
+  open(8);
+  warm_up();
+  to_server_max_ = kShort;
+  ClientSlot* slot = begin(20 * kPayloadMax);
+  run(400 * kMs);
+  EXPECT_EQ(session_->credit_limit(), 1u) << "one packet finds out as well";
+  to_server_max_ = kPayloadMax;
+  run(200 * kMs);
+  EXPECT_EQ(session_->credit_limit(), 8u);
+  EXPECT_EQ(slot->phase, Phase::kWaiting);
+}
+
+/// A server whose packet 0 says another size than it has.
+class WrongSizeTest : public NarrowPathTest {
+ protected:
+  void respond_to(const wire::Header& header) override {
+    said_++;
+    const uint32_t size = says_(said_);
+    send_back(server_header(Kind::kResponse, wire::kFirst, header.request_number(), header.number(), size),
+              bytes_of(kPayloadMax));
+  }
+  /// It has `kTrueBytes`.
+  void on_rfr(const wire::Header& header) override {
+    if ((header.index() + header.message_bytes()) * kPayloadMax > kTrueBytes) return respond_to(header);
+    for (uint32_t i = 0; i < header.message_bytes(); i++) {
+      send_back(server_header(Kind::kResponse, 0, header.request_number(), header.number(), header.index() + i),
+                bytes_of(kPayloadMax));
+    }
+  }
+  static constexpr uint32_t kTrueBytes = 10 * kPayloadMax;
+  std::function<uint32_t(uint32_t)> says_;
+  uint32_t said_ = 0;
+};
+
+TEST_F(WrongSizeTest, an_honest_server_puts_a_damaged_size_right_at_once) {
+  for (const uint32_t wrong : {kTrueBytes + 1, 50 * kPayloadMax, 5 * kPayloadMax - 1}) {
+    said_ = 0;
+    asked_ = 0;
+    says_ = [&](uint32_t i) { return i == 1 ? wrong : kTrueBytes; };
+    open(8);
+    begin(10, 50 * kPayloadMax);
+    run(100 * kMs);
+    EXPECT_EQ(finished_, 1u);
+    EXPECT_EQ(last_code_, Code::kOk);
+    EXPECT_EQ(responses_.back()->length_bytes, kTrueBytes);
+    EXPECT_LT(asked_, 20u);
+    session_.reset();
+    finished_ = 0;
+    server_number_ = 0;
+    arrived_.clear();
+    answers_.clear();
+    result_ = {};
+  }
+}
+
+TEST_F(WrongSizeTest, a_size_that_stays_wrong_ends_the_call_and_not_the_session) {
+  for (const uint32_t wrong : {kTrueBytes + 1, 50 * kPayloadMax, 5 * kPayloadMax - 1}) {
+    says_ = [&](uint32_t) { return wrong; };
+    open(8);
+    warm_up();
+    begin(10, 50 * kPayloadMax);
+    run(2000 * kMs);
+    EXPECT_FALSE(result_.has_failed);
+    EXPECT_EQ(fruitless_, 1u);
+    EXPECT_EQ(session_->busy_mask(), 0u) << "the cancel was acknowledged";
+    EXPECT_LT(packets_, 200u);
+    session_.reset();
+    fruitless_ = packets_ = 0;
+    server_number_ = 0;
+    arrived_.clear();
+    answers_.clear();
+    result_ = {};
+  }
+}
+
+TEST_F(WrongSizeTest, sizes_that_change_without_end_end_the_call) {
+  says_ = [](uint32_t i) { return kTrueBytes + 100 * (i % 7) + 1; };
+  open(8);
+  begin(10, 50 * kPayloadMax);
+  run(2000 * kMs);
+  EXPECT_EQ(finished_ + fruitless_, 1u);
+  EXPECT_LT(packets_, 200u);
 }
 
 // ---- Silence ----
@@ -1559,7 +1993,7 @@ TEST_F(ClientSessionTest, probes_and_cancels_wait_for_no_pace) {
   const auto cancels = sent();
   ASSERT_EQ(cancels.size(), 1u);
   EXPECT_EQ(cancels[0].header.kind(), Kind::kCancel);
-  EXPECT_FALSE(slot->was_sent);
+  EXPECT_FALSE(slot->was_sent());
 }
 
 // ---- Refusals by the transport ----

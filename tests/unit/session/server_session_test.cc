@@ -444,8 +444,7 @@ TEST_F(ServerSessionTest, ranges_that_contradict_the_response_bring_a_credit_ret
   respond(slot, 450);
   sent();
   EXPECT_TRUE(brings_credit_return(kFirst, 1, 0));
-  EXPECT_TRUE(brings_credit_return(kFirst, 4, 2));
-  EXPECT_TRUE(brings_credit_return(kFirst, wire::kIndexMask, 1));
+  EXPECT_TRUE(brings_credit_return(kFirst, 1, kRfrPacketsMax + 1));
   EXPECT_TRUE(brings_credit_return(kFirst, 1, 0x7fffffff));
   for (const uint32_t other : {kFirst + 64, kFirst - 64, kFirst | 1, kFirst | 60}) {
     expect_no_effect(client_header(Kind::kRfr, other, 1, 1), 0, Drop::kUnproven);
@@ -455,6 +454,40 @@ TEST_F(ServerSessionTest, ranges_that_contradict_the_response_bring_a_credit_ret
   sent();
   EXPECT_FALSE(ask(kFirst | 1, 0, 1));  // a failure has no packets: it is said again
   EXPECT_EQ(only_answer().flags(), wire::kFirst | wire::kFailure);
+}
+
+// The client has taken a damaged packet 0 for the truth: it would ask for ever for what is not there.
+TEST_F(ServerSessionTest, a_range_beyond_the_response_brings_packet_0_which_says_its_size) {
+  ServerSlot* slot = begin(kFirst);
+  respond(slot, 450);
+  sent();
+  for (const uint32_t first : {4u, 5u, uint32_t{wire::kIndexMask}}) {
+    EXPECT_FALSE(ask(kFirst, first, 2));
+    const wire::Header answer = only_answer();
+    EXPECT_EQ(answer.kind(), Kind::kResponse);
+    EXPECT_EQ(answer.flags(), wire::kFirst);
+    EXPECT_EQ(answer.size_or_index(), 450u);
+    EXPECT_EQ(answer.echo(), client_number_);
+  }
+}
+
+// A client that has an answer takes what it sent before, and is not acknowledged, for overtaken.
+TEST_F(ServerSessionTest, the_credit_return_leaves_before_the_responses_of_the_same_burst) {
+  receive(request(kFirst, 450), 100);  // the first of five parts
+  respond(begin(kFirst | 1), 10);
+  begin(kFirst | 2);
+  session_->fail(session_->slot(2), wire::FailureCode::kApplication, 0);
+  std::vector<Kind> kinds;
+  const auto send = [&](const wire::Header& header, const std::byte*, uint32_t, detail::Buffer*) {
+    kinds.push_back(header.kind());
+    return true;
+  };
+  const auto ticket = [] { return 1u; };
+  EXPECT_EQ(session_->transmit_first(now_, kLimit, send, ticket), 0u);
+  uint32_t packets = 0;
+  while (session_->transmit(now_, kLimit, send, ticket, packets) == ServerSession::Turn::kSent) {
+  }
+  EXPECT_EQ(kinds, (std::vector<Kind>{Kind::kCr, Kind::kResponse, Kind::kResponse}));
 }
 
 TEST_F(ServerSessionTest, ranges_are_bounded) {
@@ -662,6 +695,26 @@ TEST_F(ServerSessionTest, path_probe_of_full_length_is_answered_in_full) {
   EXPECT_EQ(packets[0].header.kind(), Kind::kPathReply);
   EXPECT_EQ(packets[0].header.echo(), client_number_);
   EXPECT_EQ(packets[0].payload.size(), kPayloadMax);
+}
+
+// Of an open session: the client sees which lengths still pass (clause 6.4.2). One answer for each probe, no larger.
+TEST_F(ServerSessionTest, path_probes_of_an_open_session_are_answered_in_their_own_length) {
+  for (int i = 0; i < 100; i++) {
+    EXPECT_EQ(receive(path_probe(kSessionToken, kFirst), kPayloadMax).drop, Drop::kNone);
+    const auto full = sent();
+    ASSERT_EQ(full.size(), 1u);
+    EXPECT_EQ(full[0].header.kind(), Kind::kPathReply);
+    EXPECT_EQ(full[0].header.echo(), client_number_);
+    EXPECT_EQ(full[0].payload.size(), kPayloadMax);
+    EXPECT_EQ(receive(path_probe(kSessionToken, kFirst)).drop, Drop::kNone);
+    EXPECT_EQ(only_answer().kind(), Kind::kCr);
+  }
+  // A burst of both is answered by both.
+  receive(path_probe(kSessionToken, kFirst), kPayloadMax);
+  receive(path_probe(kSessionToken, kFirst));
+  EXPECT_EQ(sent().size(), 2u);
+  expect_no_effect(path_probe(kSessionToken + 1, kFirst), kPayloadMax, Drop::kUnproven);
+  expect_no_effect(path_probe(kSessionToken + 1, kFirst), 0, Drop::kUnproven);
 }
 
 TEST_F(ServerSessionTest, an_address_gets_three_headers_until_it_has_answered) {

@@ -1,0 +1,88 @@
+// A path that loses nothing: what is sent again there was sent in vain. Several long requests at once, between two
+// endpoints whose loops one thread runs in turn, or a thread each.
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "unit/rpc/rpc_world.h"
+
+namespace tern::rpc_test {
+namespace {
+
+constexpr uint16_t kTake = 2;
+constexpr size_t kBytes = 100'000;
+constexpr uint32_t kAtOnce = 4;
+#ifdef TERN_IS_SANITIZED
+constexpr uint32_t kCalls = 200;
+#else
+constexpr uint32_t kCalls = 3000;
+#endif
+
+template <class T>
+class LossFreeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(world_.make());
+    ASSERT_TRUE(world_.server->on_request(kTake, [](Request request) { reply(std::move(request), "taken"); }).ok());
+  }
+
+  /// kCalls calls of `type`, kAtOnce of which are on their way at a time, over as many sessions in turn.
+  void call(uint16_t type, uint32_t session_count, size_t bytes = kBytes) {
+    std::vector<Session> sessions;
+    for (uint32_t i = 0; i < session_count; i++) sessions.push_back(world_.open());
+    ASSERT_FALSE(this->HasFatalFailure());
+    uint32_t begun = 0, answered = 0;
+    std::function<void()> begin_one = [&] {
+      if (begun == kCalls) return;
+      const Session session = sessions[begun++ % sessions.size()];
+      auto id = world_.client->enqueue_request(session, type, world_.client->alloc_msgbuf(bytes),
+                                               world_.client->alloc_msgbuf(bytes), [&](Completion& done) {
+                                                 EXPECT_TRUE(done.status.ok()) << done.status.message();
+                                                 answered++;
+                                                 begin_one();
+                                               });
+      ASSERT_TRUE(id.ok()) << id.status().message();
+    };
+    for (uint32_t i = 0; i < kAtOnce; i++) begin_one();
+    ASSERT_TRUE(world_.run_until([&] { return answered == kCalls; }));
+    const auto counters = world_.client->counters();
+    EXPECT_LE(counters.retransmissions * 1'000'000, 20 * counters.packets_sent)
+        << counters.retransmissions << " of " << counters.packets_sent << " packets";
+  }
+
+  /// The server's loop has a thread of its own.
+  void call_between_threads(uint16_t type, uint32_t session_count) {
+    std::unique_ptr<Rpc<T>> server = std::move(world_.server);
+    std::atomic<bool> is_over = false;
+    std::thread thread([&] {
+      while (!is_over.load(std::memory_order_relaxed)) {
+        const auto packets = server->run_event_loop_once();
+        if (!packets.ok() || *packets == 0) std::this_thread::yield();
+      }
+      server.reset();
+    });
+    call(type, session_count);
+    is_over = true;
+    thread.join();
+  }
+
+  World<T> world_;
+};
+TYPED_TEST_SUITE(LossFreeTest, Transports, TransportNames);
+
+TYPED_TEST(LossFreeTest, long_requests_at_once_are_sent_once) { this->call(kTake, 1); }
+TYPED_TEST(LossFreeTest, long_requests_of_several_sessions_are_sent_once) { this->call(kTake, 4); }
+TYPED_TEST(LossFreeTest, long_requests_and_responses_are_sent_once) { this->call(kEcho, 1); }
+TYPED_TEST(LossFreeTest, long_requests_and_responses_of_several_sessions_are_sent_once) { this->call(kEcho, 4); }
+TYPED_TEST(LossFreeTest, long_requests_between_threads_are_sent_once) { this->call_between_threads(kTake, 1); }
+TYPED_TEST(LossFreeTest, long_requests_and_responses_between_threads_are_sent_once) {
+  this->call_between_threads(kEcho, 4);
+}
+
+}  // namespace
+}  // namespace tern::rpc_test

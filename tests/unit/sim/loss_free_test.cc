@@ -1,0 +1,105 @@
+// A network that loses, reorders and delays nothing: nothing is sent again there, and a server that works is not asked
+// whether it does.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <tern/rpc.h>
+#include <tern/sim.h>
+
+namespace tern::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr uint16_t kEcho = 1;
+constexpr uint16_t kTake = 2;
+
+/// Echoes, or answers with nothing, and takes its time for it.
+struct Party {
+  explicit Party(Host& host) {
+    auto made = Nexus::create(host.uri(), host.nexus_options());
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    nexus = std::move(*made);
+    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), {.huge_pages = false});
+    EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
+    rpc = std::move(*endpoint);
+    const auto answer = [&host, this](Request& request, size_t bytes) {
+      host.spend(handler_time);
+      auto out = request.response(bytes);
+      ASSERT_TRUE(out.ok()) << out.status().message();
+      std::memcpy(out->data(), request.bytes().data(), bytes);
+      request.respond();
+    };
+    EXPECT_TRUE(rpc->on_request(kEcho, [answer](Request request) { answer(request, request.bytes().size()); }).ok());
+    EXPECT_TRUE(rpc->on_request(kTake, [answer](Request request) { answer(request, 0); }).ok());
+    EXPECT_TRUE(host.run(*rpc).ok());
+  }
+  /// `left` calls, the next of them when one is answered.
+  void call_on(Session session, uint16_t type, size_t bytes, uint32_t& left) {
+    if (left == 0) return;
+    left--;
+    const auto id = rpc->enqueue_request(session, type, rpc->alloc_msgbuf(bytes), rpc->alloc_msgbuf(bytes),
+                                         [this, session, type, bytes, &left](Completion& done) {
+                                           EXPECT_TRUE(done.status.ok()) << done.status.message();
+                                           answered++;
+                                           call_on(session, type, bytes, left);
+                                         });
+    ASSERT_TRUE(id.ok()) << id.status().message();
+  }
+
+  std::unique_ptr<Nexus> nexus;
+  std::unique_ptr<Rpc<Sim>> rpc;
+  Duration handler_time{0};
+  uint32_t answered = 0;
+};
+
+class LossFreeNetwork : public ::testing::Test {
+ protected:
+  LossFreeNetwork() {
+    auto made = Simulation::create(Topology::star(2), {.seed = 1});
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    simulation_ = std::move(*made);
+    for (uint32_t i = 0; i < 2; i++) {
+      EXPECT_TRUE(simulation_->host(i).boot([](Host& host) { return std::make_shared<Party>(host); }).ok());
+    }
+  }
+  Party& party(uint32_t host) { return *static_cast<Party*>(simulation_->host(host).program()); }
+  /// Calls from host 1 to host 0 over `session_count` sessions, `at_once` of each at a time.
+  void call(uint32_t calls, uint32_t session_count, uint32_t at_once, uint16_t type, size_t bytes) {
+    Party& client = party(1);
+    std::vector<Session> sessions;
+    for (uint32_t i = 0; i < session_count; i++) {
+      sessions.push_back(*client.rpc->create_session(simulation_->host(0).uri(), {.window = 16}));
+    }
+    uint32_t left = calls;
+    for (const Session session : sessions) {
+      for (uint32_t i = 0; i < at_once; i++) client.call_on(session, type, bytes, left);
+    }
+    ASSERT_TRUE(simulation_->run_until([&] { return client.answered == calls; }, 60s)) << client.answered;
+    EXPECT_EQ(client.rpc->counters().retransmissions, 0u);
+  }
+
+  std::unique_ptr<Simulation> simulation_;
+};
+
+TEST_F(LossFreeNetwork, long_requests_are_sent_once) { call(1000, 1, 4, kTake, 100'000); }
+TEST_F(LossFreeNetwork, long_requests_and_responses_are_sent_once) { call(1000, 1, 4, kEcho, 100'000); }
+TEST_F(LossFreeNetwork, long_and_short_of_many_sessions_are_sent_once) { call(2000, 16, 4, kEcho, 10'000); }
+
+TEST_F(LossFreeNetwork, a_server_that_works_for_a_millisecond_on_a_burst_is_not_probed) {
+  party(0).handler_time = 10us;
+  const auto probes = [&] { return party(1).rpc->counters().probes; };
+  call(1000, 8, 12, kEcho, 32);  // the first ones do not know it yet
+  const uint64_t before = probes();
+  party(1).answered = 0;
+  call(20'000, 8, 12, kEcho, 32);
+  EXPECT_LE(probes() - before, 20u);
+}
+
+}  // namespace
+}  // namespace tern::sim
