@@ -128,7 +128,8 @@ Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<Endpoint::Handle
     dispatch_ = std::move(larger);
     dispatch_types_ = static_cast<uint32_t>(handlers_.size());
   }
-  handlers_[type] = {std::move(handler), options};
+  handlers_[type].handler = std::move(handler);
+  handlers_[type].options = options;
   if (!options.worker) {
     dispatch_[type] = {handlers_[type].handler.get(), std::min(options.max_request_bytes, wire::kMessageBytesMax) + 1};
   }
@@ -539,17 +540,17 @@ bool EndpointCore::tick(Client* client) {
                true);
     return false;
   }
-  const Status late(Code::kDeadline, "the call's deadline passed before its response was complete");
   for (uint64_t mask = result.expired_mask; mask != 0; mask &= mask - 1) {
     if (!has_room_to_wait()) {
       next_ns = std::min(next_ns, now_ns_ + rto_ns_min_);  // they end when there is memory
       break;
     }
-    end_call_early(client, client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))), late);
+    end_call_early(client, client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))), kLateCall);
   }
-  finish_queued(client, late, [&](const QueuedCall& call) {
-    if (call.deadline_ns <= now_ns_ && has_room_to_wait()) return true;
-    next_ns = std::min(next_ns, call.deadline_ns > now_ns_ ? call.deadline_ns : now_ns_ + rto_ns_min_);
+  finish_queued(client, kLateCall, [&](const QueuedCall& call) {
+    const bool is_late = is_too_late(client, call);
+    if (is_late && has_room_to_wait()) return true;
+    next_ns = std::min(next_ns, is_late ? now_ns_ + rto_ns_min_ : call.deadline_ns - least_ns(client));
     return false;
   });
   if (client->queue != nullptr) start_queued(client);

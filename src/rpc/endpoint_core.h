@@ -140,6 +140,9 @@ class SendList {
   size_t size_ = 0;
 };
 
+/// How a call ends whose deadline comes first.
+inline const Status kLateCall(Code::kDeadline, "the call's deadline passed before its response was complete");
+
 class TERN_API EndpointCore {
  public:
   virtual ~EndpointCore();
@@ -260,6 +263,14 @@ class TERN_API EndpointCore {
     is_armed_ = false;
     wake_transport();
   }
+  /// Requests with deadlines wait for handlers that take long, one of which runs in an iteration.
+  bool has_waiting_requests() const { return !waiting_requests_.empty(); }
+  void run_waiting_request();
+  /// The packets that are received now have come since, at the earliest: the last time that somebody looked.
+  uint64_t arrived_ns() const {
+    const bool has_rested = rested_ns_ >= polled_ns_ && now_ns_ - rested_ns_ > kNapNs;
+    return polled_ns_ == 0 || has_rested ? now_ns_ : polled_ns_;
+  }
   void free_dead();
   bool has_dead() const { return !dead_clients_.empty() || !dead_servers_.empty(); }
   /// A paced session waits for its departure time. False: no memory, it stays among those that send.
@@ -304,8 +315,10 @@ class TERN_API EndpointCore {
   nexus::EndpointPort port_;
   RpcOptions options_;
   EndpointCounters counters_;
-  uint64_t now_ns_ = 0;    ///< of this iteration
-  uint64_t released_ = 0;  ///< the transport's, as of this iteration
+  uint64_t now_ns_ = 0;     ///< of this iteration
+  uint64_t released_ = 0;   ///< the transport's, as of this iteration
+  uint64_t polled_ns_ = 0;  ///< when the last iteration looked for packets; 0: it found none
+  uint64_t rested_ns_ = 0;  ///< when the loop was last left to somebody who may wait
   uint64_t next_due_ns_ = UINT64_MAX;
   session::CreditPolicy credits_;  ///< what replies grant (clause 4.5)
   /// Credit epochs of the last question about a peer's life, and of the last one before that epoch.
@@ -330,12 +343,15 @@ class TERN_API EndpointCore {
   struct HandlerEntry {
     std::unique_ptr<Endpoint::Handler> handler;
     HandlerOptions options;
+    HandlerTime time = {};
   };
   /// What the common case needs of a handler.
   struct Dispatch {
     Endpoint::Handler* handler = nullptr;
     size_t limit_bytes = 0;  ///< requests below it run in the loop; 0: none does
   };
+  /// Whoever left the loop for less has not waited.
+  static constexpr uint64_t kNapNs = 20'000;
   struct Timer {
     uint64_t at_ns;
     uint64_t sequence;
@@ -389,6 +405,14 @@ class TERN_API EndpointCore {
     }
   }
   void finish(Client* client, session::ClientSlot* slot, Status status, uint16_t app_code);
+  /// Of a waiting call's time: a round trip takes as much, at the least.
+  static uint64_t least_ns(const Client* client) {
+    const uint64_t rtt_ns = client->session.rtt().min_ns();
+    return rtt_ns == UINT64_MAX ? 0 : rtt_ns;
+  }
+  bool is_too_late(const Client* client, const QueuedCall& call) const {
+    return call.deadline_ns <= now_ns_ + least_ns(client);
+  }
   template <class F>
   bool finish_queued(Client* client, Status status, F&& is_over);
   void end_call_early(Client* client, session::ClientSlot* slot, Status status);
@@ -454,6 +478,9 @@ class TERN_API EndpointCore {
   void bind(Incoming* incoming);
   void unbind(Incoming* incoming);
   void run_in_worker(HandlerEntry& entry, Incoming* incoming);
+  bool submit(HandlerEntry& entry, Incoming* incoming);
+  void let_wait(Incoming* incoming);
+  void refuse_late(Incoming* incoming);
   /// Why a request is refused, and where that is counted; no counter: it is not.
   struct Refusal {
     uint64_t* counter = nullptr;
@@ -510,6 +537,7 @@ class TERN_API EndpointCore {
   session::SessionTable<Server> servers_;
   Incoming* spare_ = nullptr;             ///< record of the request that is handled now, or next; see spare_record()
   std::vector<HandlerEntry> handlers_;    ///< by request type
+  WaitingRequests waiting_requests_;      ///< for a handler that runs in the loop
   std::unique_ptr<Dispatch[]> dispatch_;  ///< likewise
   uint32_t dispatch_types_ = 0;           ///< how many dispatch_ has; 0 once the endpoint is closing
   Status refusal_;                        ///< why start_call() refused
