@@ -33,14 +33,17 @@ class HandlerTime {
   void add(uint64_t begin_ns, uint64_t end_ns) {
     const uint64_t sample_ns = end_ns - std::min(begin_ns, end_ns);
     const uint64_t recent_ns = expected_ns(end_ns);
-    recent_ns_.store(recent_ns == 0 ? sample_ns : recent_ns - recent_ns / kWeight + sample_ns / kWeight,
+    const uint64_t counted_ns = std::min(sample_ns, kJumpTimes * recent_ns);
+    recent_ns_.store(recent_ns == 0 ? sample_ns : recent_ns - recent_ns / kWeight + counted_ns / kWeight,
                      std::memory_order_relaxed);
     measured_ns_.store(end_ns, std::memory_order_relaxed);
   }
 
  private:
-  /// Of the mean: one run that the system has interrupted must not refuse the next requests.
+  /// Of the mean. One run that the system has interrupted, be it for a second, must not refuse the next requests: it
+  /// counts as so many times the mean.
   static constexpr uint64_t kWeight = 8;
+  static constexpr uint64_t kJumpTimes = 4;
   /// Where every request is refused there are no new measurements. Then one runs after this time, which is also this
   /// many times what it takes: a sixteenth of the CPU at most.
   static constexpr uint64_t kLastsNs = 100'000'000;
