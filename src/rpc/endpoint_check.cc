@@ -222,7 +222,8 @@ void EndpointCore::check_shares() const {
       clients++;
       uses++;
     }
-    CHECK(run->uses, ==, uses);
+    CHECK(run->uses, ==, uses + run->abandoned);
+    CHECK(run->abandoned, <=, run->host->abandoned);
     CHECK(run->host->server_sessions, <=, servers_.size());
   });
   CHECK(servers, ==, servers_.size());

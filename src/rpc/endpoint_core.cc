@@ -633,7 +633,7 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
     disconnect_peer(*peer);
     return refuse(wire::Refusal::kNoMemory);
   }
-  servers_.put(key, server);
+  server->name = servers_.put(key, server);
   server->peer = *peer;
   server->run = run;
   run->servers.add_last(server);
@@ -660,7 +660,8 @@ void EndpointCore::end_server(Server* server, bool tell_peer) {
   servers_.retire(server->session.local_key(), now_ns_);
   Offers offers(*this, server);
   server->session.end_all(offers);
-  if (server->is_pathless) end_without_path(server);
+  (server->is_pathless ? pathless_ : proved_).remove(server);
+  if (proved_.first() == nullptr) sweep_at_ns_ = UINT64_MAX;
   Run* run = std::exchange(server->run, nullptr);
   run->servers.remove(server);
   run->server_sessions--;
@@ -819,6 +820,7 @@ void EndpointCore::run_due() {
   if (now_ns_ < next_due_ns_) return;
   next_due_ns_ = UINT64_MAX;
   end_pathless();
+  if (sweep_at_ns_ != UINT64_MAX) sweep();
 
   // Those that they add have their turn in the next iteration, or one without delay would keep the loop for ever.
   const uint64_t added_from_here = timer_sequence_;
@@ -917,15 +919,20 @@ void EndpointCore::free_dead() {
 
 bool EndpointCore::has_unfinished_work() const {
   if (has_ended_calls() || !clients_to_send_.empty() || !servers_to_send_.empty()) return true;
+  // Three times what lies between two questions of a client: some may be lost.
+  const uint64_t quiet_ns = to_ns(nexus_.options().liveness_timeout) * 3 / 4;
   bool is_busy = false;
   clients_.for_each([&](Client* client) { is_busy |= client->session.busy_mask() != 0 || client->queue != nullptr; });
   servers_.for_each([&](Server* server) {
     for (uint32_t i = 0; i < server->session.window(); i++) {
       const ServerSlot* slot = server->session.slot(i);
       if (slot == nullptr) continue;
-      // Until its client has reported it, a response may have packets that are not sent, lost, or being copied. A
-      // failure may as well become that of the closed session.
-      const bool is_on_its_way = slot->phase == ServerSlot::Phase::kResponded;
+      // Until its client has reported it, or has not asked for it for some time, a response may have packets that are
+      // not sent, lost, or being copied. A failure may as well become that of the closed session.
+      const uint64_t asked_ns = std::max(slot->received_ns, std::min(closing_since_ns_, now_ns_));
+      const bool is_wanted = server->session.is_to_leave(*slot) || slot->response_ticket > released_ ||
+                             now_ns_ - std::min(asked_ns, now_ns_) < quiet_ns;
+      const bool is_on_its_way = slot->phase == ServerSlot::Phase::kResponded && is_wanted;
       is_busy |= slot->call != nullptr || is_on_its_way;
     }
   });
@@ -933,6 +940,7 @@ bool EndpointCore::has_unfinished_work() const {
 }
 
 void EndpointCore::start_closing() {
+  if (!is_closing_) closing_since_ns_ = clock_ns();
   is_closing_ = true;
   dispatch_types_ = 0;
 }

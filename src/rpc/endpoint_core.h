@@ -92,13 +92,16 @@ struct alignas(64) Server {
   Run* run = nullptr;  ///< until it is dead
   session::ServerSession session;
   base::ListLinks<Server> in_run;
-  base::ListLinks<Server> in_pathless;
+  base::ListLinks<Server> in_path_list;
   uint64_t path_until_ns = 0;  ///< without a path, it ends then
-  bool is_pathless = false;    ///< in EndpointCore::pathless_
+  bool is_pathless = false;    ///< in EndpointCore::pathless_; else in proved_, until it is dead
+  uint64_t name = 0;           ///< in the table of sessions
+  uint32_t abandoned = 0;      ///< requests that the application has and the client has given up
 
-  struct Pathless {
-    static base::ListLinks<Server>& of(Server& server) { return server.in_pathless; }
-    static const base::ListLinks<Server>& of(const Server& server) { return server.in_pathless; }
+  /// Of one list or the other.
+  struct InPathList {
+    static base::ListLinks<Server>& of(Server& server) { return server.in_path_list; }
+    static const base::ListLinks<Server>& of(const Server& server) { return server.in_path_list; }
   };
 };
 
@@ -456,6 +459,7 @@ class TERN_API EndpointCore {
       core_.release_after(ticket, response);
     }
     void abandon(void* call) override;
+    bool may_abandon(void* call) override;
 
    private:
     EndpointCore& core_;
@@ -505,11 +509,16 @@ class TERN_API EndpointCore {
   bool make_room_for_session(const Run* run, const Host* host);
   void give_up_pathless(Server* server);
   void begin_without_path(Server* server);
-  void end_without_path(Server* server) {
+  void on_path_proved(Server* server) {
     pathless_.remove(server);
     server->is_pathless = false;
+    proved_.add_last(server);
   }
   void end_pathless();
+  void count_abandoned(Incoming* incoming, Server* server);
+  void on_abandoned_answered(Incoming* incoming);
+  void begin_sweep();
+  void sweep();
   void join_run(Client* client, Run* run);
   void leave_run(Client* client);
   void end_server(Server* server, bool tell_peer);
@@ -561,7 +570,14 @@ class TERN_API EndpointCore {
   std::vector<Server*> dead_servers_;
   std::vector<detail::InlineFunction<>> posts_;  ///< scratch of read_mail()
   Peers peers_;
-  base::LinkedList<Server, Server::Pathless> pathless_;  ///< whose path is not proved, the oldest first
+  base::LinkedList<Server, Server::InPathList> pathless_;  ///< whose path is not proved, the oldest first
+  base::LinkedList<Server, Server::InPathList> proved_;    ///< all others; a sweep looks at the first, and moves it
+  // A round of looks at what sessions keep; rounds go on until one finds nothing.
+  uint64_t sweep_at_ns_ = UINT64_MAX;  ///< the next look; UINT64_MAX: there is none to come
+  uint64_t sweep_since_ns_ = 0;        ///< not before was anybody there to be asked
+  size_t sweep_left_ = 0;              ///< sessions, in this round
+  bool sweep_keeps_some_ = false;      ///< a session of this round has something that will be too old
+  uint64_t closing_since_ns_ = UINT64_MAX;
 };
 
 // ---- The common case, inline: one packet each way, nothing lost, a handler that answers at once ----

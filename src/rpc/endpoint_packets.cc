@@ -19,6 +19,8 @@ namespace {
 /// Handlers that take longer run one at a time, as far as their requests have deadlines: in a burst of 16 packets, the
 /// answer of the first would wait for the others' handlers, and take a round trip on the slowest of local networks.
 constexpr uint64_t kLongHandlerNs = 50'000;
+/// The hold time of an answer beyond it is said to be too long (clause 2.9).
+constexpr uint64_t kLongHoldNs = 10'000'000;
 /// Late requests that are refused in one turn: a bound for what other work waits for.
 constexpr uint32_t kRefusedInTurn = 64;
 
@@ -158,7 +160,7 @@ void EndpointCore::on_client_packet(const wire::Header& header, const transport:
     count_drop(verdict.drop);
   if (verdict.was_assembled) forget_claim(Budget::kArriving, verdict.message);
   if (verdict.drop == Drop::kNone) note_news(server, header, verdict.is_part);
-  if (server->is_pathless && server->session.is_open()) end_without_path(server);
+  if (server->is_pathless && server->session.is_open()) on_path_proved(server);
   if (verdict.is_part) credits_.hear_long(server->session.heard_long_epoch());
   if (verdict.has_opened) credits_.hear_opening(server->session.heard_epoch);
   credits_.set_long_requests(server_pools_.assemblies.taken());
@@ -213,6 +215,7 @@ void EndpointCore::Offers::abandon(void* call) {
     return core_.mailbox_->give_incoming(incoming);
   }
   if (core_.mailbox_->remove_waiting(incoming)) return core_.mailbox_->give_incoming(incoming);
+  core_.count_abandoned(incoming, server_);
   incoming->is_cancelled.store(true, std::memory_order_relaxed);
 }
 
@@ -372,10 +375,10 @@ void EndpointCore::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
 }
 
 bool EndpointCore::submit(HandlerEntry& entry, Incoming* incoming) {
-  Mailbox* mailbox = mailbox_;
   if (incoming->deadline_ns == UINT64_MAX) {
     Endpoint::Handler* handler = entry.handler.get();
-    return nexus_.submit_work([handler, incoming, mailbox] {
+    return nexus_.submit_work([handler, incoming] {  // two words: they fit into the task without an allocation
+      Mailbox* mailbox = incoming->mailbox;
       // After close() the handler may be gone; the Request then just goes home.
       if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
       if (incoming->is_cancelled.load(std::memory_order_relaxed)) {
@@ -386,6 +389,7 @@ bool EndpointCore::submit(HandlerEntry& entry, Incoming* incoming) {
       mailbox->leave_worker();
     });
   }
+  Mailbox* mailbox = mailbox_;
   if (!mailbox->add_waiting(incoming)) return true;
   const bool is_submitted = nexus_.submit_work([mailbox] {
     if (!mailbox->begin_task()) return;
@@ -412,7 +416,10 @@ detail::Buffer* EndpointCore::take_room(Incoming* incoming) {
 /// Any answer of a request, in the owner's thread.
 void EndpointCore::on_answered(Incoming* incoming) {
   Server* server = incoming->server;
-  if (server == nullptr) return mailbox_->give_incoming(incoming);
+  if (server == nullptr) {
+    on_abandoned_answered(incoming);
+    return mailbox_->give_incoming(incoming);
+  }
   ServerSlot* slot = incoming->slot;
   const bool is_response = incoming->answer == Incoming::Answer::kResponse;
   if (!is_response) {
@@ -428,6 +435,8 @@ void EndpointCore::on_answered(Incoming* incoming) {
     slot->response_bytes = slot->response->length_bytes;
     server->session.respond(slot);
   }
+  // What was held for so long is no sample of the round trip, however long: from here on nobody has asked.
+  slot->received_ns = std::max(slot->received_ns, now_ns_ - std::min(now_ns_, kLongHoldNs));
   if (incoming == spare_) {
     Mailbox::rest(incoming);  // its handler runs
   } else {
@@ -464,6 +473,7 @@ void EndpointCore::hear(Server* server) {
 void EndpointCore::start_credit_epoch() {
   const bool was_silent = credits_.start_epoch(now_ns_, {counters_.packets_received, downlink_bytes()});
   client_pools_.response_share.start_epoch(was_silent);
+  if (sweep_at_ns_ == UINT64_MAX) begin_sweep();
 }
 
 // ---- Packets to a client ----

@@ -27,6 +27,7 @@ namespace tern::rpc {
 
 class EndpointCore;
 class Mailbox;
+struct Run;
 struct Server;
 
 /// What a Request points to; its front is the Request's own business while the handler runs. The endpoint has one
@@ -60,6 +61,9 @@ struct alignas(64) Incoming : detail::RequestFront {
   base::ListLinks<Incoming> in_waiting;
   bool waits_in_loop = false;     ///< in EndpointCore's list; owner thread only
   bool waits_for_worker = false;  ///< in the mailbox's list; under its mutex
+  // Of one that the application still has, and that its client has given up.
+  Run* abandoned_by = nullptr;
+  uint64_t abandoned_session = 0;  ///< its name
 
   /// Owner thread only: the request is with the application.
   bool is_open() const { return progress == Progress::kOpen; }
@@ -148,6 +152,11 @@ class TERN_API Mailbox {
   bool add_waiting(Incoming* incoming);
   /// Owner: the task was not submitted, so the request must not wait.
   void take_back_waiting(Incoming* incoming);
+  /// Owner: no worker has the request yet.
+  bool is_waiting(const Incoming* incoming) {
+    std::lock_guard lock(mutex_);
+    return incoming->waits_for_worker;
+  }
   /// Owner: the request has ended. False: a worker has it.
   bool remove_waiting(Incoming* incoming);
   /// Worker, at the beginning of a task. False: the endpoint is closed, and the mailbox may be gone.

@@ -66,6 +66,9 @@ struct ClientSlot {
   uint16_t type = 0;
   uint32_t call_sequence = 0;   ///< for cancel()
   uint32_t response_bytes = 0;  ///< kReceiving
+  /// kFree: its request number if it was free at the last look; all bits inverted if the server knows that its last
+  /// response has arrived (clause 5.5).
+  uint32_t rested_number = 0;
   detail::Buffer* request = nullptr;
   uint64_t ticket = 0;  ///< of the last packet that refers to `request`
   detail::Buffer* response = nullptr;
@@ -352,6 +355,8 @@ class TERN_API ClientSession {
     awaited_packets_ -= packets;
   }
   void prepare_report(ClientPacket& packet);
+  void look_at_free_slots(uint64_t now_ns);
+  void on_report_acknowledged(uint64_t now_ns);
   bool prepare_transfer(uint64_t now_ns, uint32_t slot_index, ClientPacket& packet);
   template <class Send, class Ticket>
   Turn transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets);
@@ -445,8 +450,10 @@ class TERN_API ClientSession {
   uint32_t session_token_ = 0;  ///< is_path_answered_
   uint8_t short_probes_left_ = kShortProbesMax;
   bool is_path_answered_ = false;
-  uint64_t reported_number_ = 0;  ///< next_number_ after the last report: more have been sent since if it differs
-  uint64_t report_at_ns_ = UINT64_MAX;
+  uint64_t reported_number_ = 0;        ///< next_number_ after the last report: more have been sent since if it differs
+  uint64_t report_at_ns_ = UINT64_MAX;  ///< the next look at what is to be reported
+  uint64_t report_number_ = 0;          ///< packet number of a report that is not acknowledged; 0: there is none
+  uint8_t report_tries_ = 0;            ///< since the last one was acknowledged, or given up
   uint64_t answer_seen_ns_ = 0;
   cc::Pacer pacer_;
   uint64_t bytes_per_sec_ = cc::kUnlimited;  ///< of the pacer
