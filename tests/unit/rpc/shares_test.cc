@@ -279,50 +279,49 @@ TEST_F(Shares, responses_go_while_their_session_never_rests) {
 
 // ---- Requests that the application keeps ----
 
-TEST_F(Shares, requests_that_are_kept_after_cancels_are_bounded) {
-  for (const bool is_hostile : {false, true}) {
-    ended_.clear();
-    hosts_.clear();
-    make_server();
-    std::vector<Request> kept;
-    ASSERT_TRUE(server().rpc->on_request(kKeep, [&](Request request) { kept.push_back(std::move(request)); }).ok());
-    VirtualHost& client = add("10.0.0.2:1");
-    VirtualHost& honest = add("10.0.0.3:1");
-    const Session session = open(client, {.window = 4});
-    const Session other = open(honest, {.window = 4});
-    const auto call_and_give_up = [&] {
-      std::vector<CallId> calls;
-      for (int i = 0; i < 4; i++) {
-        auto started = client.rpc->enqueue_request(session, kKeep, client.rpc->alloc_msgbuf(1),
-                                                   client.rpc->alloc_msgbuf(1), [](Completion&) {});
-        ASSERT_TRUE(started.ok());
-        calls.push_back(*started);
+class KeptAfterCancels : public Shares, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(KeptAfterCancels, are_bounded) {
+  const bool is_hostile = GetParam();
+  std::vector<Request> kept;
+  make_server();
+  ASSERT_TRUE(server().rpc->on_request(kKeep, [&](Request request) { kept.push_back(std::move(request)); }).ok());
+  VirtualHost& client = add("10.0.0.2:1");
+  VirtualHost& honest = add("10.0.0.3:1");
+  const Session session = open(client, {.window = 4});
+  const Session other = open(honest, {.window = 4});
+  for (int round = 0; round < 50; round++) {
+    std::vector<CallId> calls;
+    for (int i = 0; i < 4; i++) {
+      auto started = client.rpc->enqueue_request(session, kKeep, client.rpc->alloc_msgbuf(1),
+                                                 client.rpc->alloc_msgbuf(1), [](Completion&) {});
+      ASSERT_TRUE(started.ok());
+      calls.push_back(*started);
+    }
+    run_for(1'000'000);
+    for (const CallId call : calls) ASSERT_TRUE(client.rpc->cancel(call).ok() || is_hostile);
+    run_for(1'000'000);
+    if (!is_hostile) continue;
+    // Its slots go on as if the cancels had been acknowledged.
+    client.core().for_each_client_session([](const session::ClientSession& its) {
+      auto& mine = const_cast<session::ClientSession&>(its);
+      for (uint32_t i = 0; i < mine.window(); i++) {
+        if (mine.slot(i)->phase == session::ClientSlot::Phase::kEnded) mine.release_slot(mine.slot(i));
       }
-      run_for(1'000'000);
-      for (const CallId call : calls) ASSERT_TRUE(client.rpc->cancel(call).ok());
-      run_for(1'000'000);
-      if (is_hostile) {
-        // Its slots go on as if the cancels had been acknowledged.
-        client.core().for_each_client_session([](const session::ClientSession& its) {
-          auto& mine = const_cast<session::ClientSession&>(its);
-          for (uint32_t i = 0; i < mine.window(); i++) {
-            if (mine.slot(i) != nullptr && mine.slot(i)->phase == session::ClientSlot::Phase::kEnded)
-              mine.release_slot(mine.slot(i));
-          }
-        });
-      }
-    };
-    for (int i = 0; i < 50; i++) call_and_give_up();
-    EXPECT_EQ(kept.size(), 5u * 4u) << "four that were given up, and one that runs, a slot";
-    call(honest, other, kPut, 1, 1);
-    ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 1; }));
-    // What the application gives back makes room.
-    kept.clear();
-    run_for(2'000'000'000, 100'000);
-    if (!is_hostile) expect_calls_succeed(client, session, kPut, 1, 1, 10);
-    EXPECT_EQ(server().core().census().requests_open, 0u);
+    });
   }
+  EXPECT_EQ(kept.size(), 5u * 4u) << "four that were given up, and one that runs, a slot";
+  call(honest, other, kPut, 1, 1);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 1; }));
+  // What the application gives back makes room.
+  kept.clear();
+  run_for(2'000'000'000, 100'000);
+  if (!is_hostile) expect_calls_succeed(client, session, kPut, 1, 1, 10);
+  EXPECT_EQ(server().core().census().requests_open, 0u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Clients, KeptAfterCancels, ::testing::Bool(),
+                         [](const auto& which) { return which.param ? "hostile" : "honest"; });
 
 TEST_F(Shares, requests_kept_beyond_the_end_of_their_session_find_home) {
   make_server();
