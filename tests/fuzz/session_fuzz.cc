@@ -236,6 +236,7 @@ class Target {
     } while (turn >= ClientSession::Turn::kSent);
     while (server_->transmit(now_, limit, queue(to_client_), ticket, packets) == ServerSession::Turn::kSent) {
     }
+    if (limit % 16 == 15) server_->forget_old(now_ + ServerSession::kKeepNs, 0, offers_);
     const ClientTick tick = client_->tick(now_);
     for (uint64_t mask = tick.expired_mask; mask != 0; mask &= mask - 1) {
       end_early(client_->slot(static_cast<uint32_t>(std::countr_zero(mask))));
