@@ -269,10 +269,16 @@ class TERN_API EndpointCore {
   /// Requests with deadlines wait for handlers that take long, one of which runs in an iteration.
   bool has_waiting_requests() const { return !waiting_requests_.empty(); }
   void run_waiting_request();
-  /// The packets that are received now have come since, at the earliest: the last time that somebody looked.
+  /// A handler that takes long runs next, or has run since: what the next iteration receives has come after `ns`.
+  void note_poll(uint64_t ns) {
+    polled_ns_ = ns;
+    polled_iteration_ = port_.iteration.load(std::memory_order_relaxed);
+  }
+  /// When the packets that are received now have come, at the earliest.
   uint64_t arrived_ns() const {
+    const bool is_recent = port_.iteration.load(std::memory_order_relaxed) - polled_iteration_ <= 2;
     const bool has_rested = rested_ns_ >= polled_ns_ && now_ns_ - rested_ns_ > kNapNs;
-    return polled_ns_ == 0 || has_rested ? now_ns_ : polled_ns_;
+    return polled_ns_ == 0 || !is_recent || has_rested ? now_ns_ : polled_ns_;
   }
   void free_dead();
   bool has_dead() const { return !dead_clients_.empty() || !dead_servers_.empty(); }
@@ -318,10 +324,11 @@ class TERN_API EndpointCore {
   nexus::EndpointPort port_;
   RpcOptions options_;
   EndpointCounters counters_;
-  uint64_t now_ns_ = 0;     ///< of this iteration
-  uint64_t released_ = 0;   ///< the transport's, as of this iteration
-  uint64_t polled_ns_ = 0;  ///< when the last iteration looked for packets; 0: it found none
-  uint64_t rested_ns_ = 0;  ///< when the loop was last left to somebody who may wait
+  uint64_t now_ns_ = 0;            ///< of this iteration
+  uint64_t released_ = 0;          ///< the transport's, as of this iteration
+  uint64_t polled_ns_ = 0;         ///< when the loop looked for packets before a handler that took long; 0: never
+  uint64_t polled_iteration_ = 0;  ///< EndpointPort::iteration then
+  uint64_t rested_ns_ = 0;         ///< when the loop was last left to somebody who may wait
   uint64_t next_due_ns_ = UINT64_MAX;
   session::CreditPolicy credits_;  ///< what replies grant (clause 4.5)
   /// Credit epochs of the last question about a peer's life, and of the last one before that epoch.

@@ -269,7 +269,11 @@ void EndpointCore::run_handler(Server* server, ServerSlot* slot, const std::byte
   counters_.requests_handled++;
   if (entry.options.worker) return run_in_worker(entry, incoming);
   (*entry.handler)(incoming);
-  if (begin_ns != 0) entry.time.add(begin_ns, clock_ns());
+  if (begin_ns != 0) {
+    const uint64_t end_ns = clock_ns();
+    entry.time.add(begin_ns, end_ns);
+    if (end_ns - begin_ns >= kLongHandlerNs) note_poll(now_ns_);
+  }
   if (incoming->progress == Incoming::Progress::kAnswered) {
     Mailbox::rest(incoming);
     send_answer(incoming);

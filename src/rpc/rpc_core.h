@@ -67,7 +67,7 @@ class RpcCore final : public EndpointCore {
     // What a real transport has kept back leaves in an iteration, for which nothing else may give a reason. A virtual
     // one has its own events.
     const bool has_kept_back = !kIsVirtual && transport_ != nullptr && sent_ticket_ > transport_->released();
-    rested_ns_ = transport_ != nullptr ? transport_->now() : 0;
+    if (polled_ns_ != 0 && transport_ != nullptr) rested_ns_ = transport_->now();
     const bool is_now = has_kept_back || has_work() || mailbox_->has_mail();
     const uint64_t due_ns = is_now ? now_ns_ : next_due_ns();
     return due_ns > INT64_MAX ? Duration::max() : Duration(due_ns);
@@ -209,7 +209,6 @@ size_t RpcCore<Impl>::iterate() {
 
   const size_t packets = transport_->receive(Visitor{*this});
   counters_.packets_received += packets;
-  polled_ns_ = packets != 0 ? now_ns_ : 0;
   if (packets == 0 && ++idle_iterations_ % kIdleClockReads == 0) freshen_clock();
   if (mailbox_->has_mail()) [[unlikely]] {
     freshen_clock();
@@ -247,7 +246,7 @@ void RpcCore<Impl>::serve_waiting() {
   }
   is_clock_fresh_ = false;
   freshen_clock();
-  polled_ns_ = now_ns_;
+  note_poll(now_ns_);
   if (!clients_to_send_.empty() || !servers_to_send_.empty() || !path_probes_.empty()) transmit();
   run_waiting_request();
   is_clock_fresh_ = false;
@@ -417,7 +416,7 @@ void RpcCore<Impl>::sleep(uint64_t until_ns) {
 /// Leaves the descriptor such that it becomes readable when there is something to do.
 template <class Impl>
 void RpcCore<Impl>::arm() {
-  rested_ns_ = transport_->now();
+  if (polled_ns_ != 0) rested_ns_ = transport_->now();
   transport_->end_wait();
   const bool may_wait = !has_work() && !mailbox_->has_mail() && transport_->prepare_wait() && !mailbox_->has_mail();
   alarm_.set(may_wait ? next_due_ns() : 0);
