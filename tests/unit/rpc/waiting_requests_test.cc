@@ -76,17 +76,19 @@ TEST(HandlerTime, follows_what_runs_take) {
   EXPECT_EQ(time.expected_ns(0), 0u);
   time.add(10 * kMs, 12 * kMs);
   EXPECT_EQ(time.expected_ns(12 * kMs), 2 * kMs);
-  time.add(12 * kMs, 1012 * kMs);
-  EXPECT_EQ(time.expected_ns(1012 * kMs), 2 * kMs) << "the last run before is too long ago";
+  time.add(12 * kMs, 16 * kMs);
+  EXPECT_EQ(time.expected_ns(16 * kMs), 2 * kMs + kMs / 4);
+  time.add(1000 * kMs, 1007 * kMs);
+  EXPECT_EQ(time.expected_ns(1007 * kMs), 7 * kMs) << "the last run before is too long ago";
 }
 
 TEST(HandlerTime, one_interrupted_run_changes_little) {
   HandlerTime time;
   time.add(0, 2 * kMs);
-  time.add(2 * kMs, 90 * kMs);
-  EXPECT_LT(time.expected_ns(90 * kMs), 3 * kMs);
-  for (uint64_t ns = 90 * kMs; ns < 1000 * kMs; ns += 20 * kMs) time.add(ns, ns + 20 * kMs);
-  EXPECT_GT(time.expected_ns(1000 * kMs), 18 * kMs) << "but what is so from now on counts";
+  time.add(2 * kMs, 990 * kMs);
+  EXPECT_LT(time.expected_ns(990 * kMs), 3 * kMs);
+  for (uint64_t ns = 990 * kMs; ns < 2000 * kMs; ns += 20 * kMs) time.add(ns, ns + 20 * kMs);
+  EXPECT_GT(time.expected_ns(2000 * kMs), 18 * kMs) << "but what is so from now on counts";
 }
 
 TEST(HandlerTime, is_forgotten_so_that_it_is_measured_again) {
