@@ -417,8 +417,8 @@ class TERN_API EndpointCore {
   void finish(Client* client, session::ClientSlot* slot, Status status, uint16_t app_code);
   /// Of a waiting call's time: a round trip takes as much, at the least.
   static uint64_t least_ns(const Client* client) {
-    const uint64_t rtt_ns = client->session.rtt().min_ns();
-    return rtt_ns == UINT64_MAX ? 0 : rtt_ns;
+    const session::RttEstimator& rtt = client->session.rtt();
+    return rtt.has_sample() ? rtt.min_ns() : 0;
   }
   bool is_too_late(const Client* client, const QueuedCall& call) const {
     return call.deadline_ns <= now_ns_ + least_ns(client);
