@@ -44,8 +44,8 @@ struct CallOptions {
 ///
 /// A request with a deadline that has less time left than the handler took lately is refused (kDeadline); while some
 /// are, the newest goes first. A handler that keeps a Request looks at is_cancelled() now and then: of those that a
-/// session's client has given up and the application still has, there are at most four for each slot of its window. Then
-/// the slots of further ones stay taken until they are answered.
+/// session's client has given up and the application still has, there are at most four for each slot of its window.
+/// Then the slots of further ones stay taken until they are answered.
 struct HandlerOptions {
   /// Run on a worker thread of the Nexus instead of in the event loop. For handlers above a microsecond or so.
   bool worker = false;
