@@ -41,6 +41,11 @@ struct CallOptions {
 };
 
 /// Of one request type: Endpoint::on_request().
+///
+/// A request with a deadline that has less time left than the handler took lately is refused (kDeadline); while some
+/// are, the newest goes first. A handler that keeps a Request looks at is_cancelled() now and then: of those that a
+/// session's client has given up and the application still has, there are at most four for each slot of its window.
+/// Then the slots of further ones stay taken until they are answered.
 struct HandlerOptions {
   /// Run on a worker thread of the Nexus instead of in the event loop. For handlers above a microsecond or so.
   bool worker = false;
@@ -86,7 +91,8 @@ struct RpcOptions {
   Duration spin = std::chrono::microseconds(50);
   /// Of its client sessions that do not say otherwise.
   CongestionControl congestion_control = CongestionControl::kDefault;
-  /// A client reports finished requests after this long without new ones, so that the server can free responses.
+  /// A client reports finished requests after this long without new ones, so that the server can free responses. A
+  /// server that hears nothing of a response frees it after 25 s.
   Duration report_delay = std::chrono::milliseconds(100);
   /// Message memory is of 2 MB pages where they are present, else of normal ones.
   bool huge_pages = true;

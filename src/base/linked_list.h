@@ -17,6 +17,7 @@ class LinkedList {
  public:
   bool empty() const { return first_ == nullptr; }
   T* first() const { return first_; }
+  T* last() const { return last_; }
   static T* after(const T* item) { return Member::of(*item).next; }
   void add_last(T* item) {
     Member::of(*item) = {nullptr, last_};

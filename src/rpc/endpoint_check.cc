@@ -135,7 +135,7 @@ void EndpointCore::check_clients() const {
 
 void EndpointCore::check_servers() const {
   Names<Server> known;
-  size_t live = 0;
+  size_t live = 0, waiting = 0;
   servers_.for_each([&](const Server* server) {
     known.add(server);
     live++;
@@ -151,10 +151,13 @@ void EndpointCore::check_servers() const {
       CHECK(incoming->server == server && incoming->slot == slot, ==, true);
       CHECK(incoming->mailbox == mailbox_ && incoming != spare_, ==, true);
       CHECK(incoming->is_cancelled.load(std::memory_order_relaxed), ==, false);
+      waiting += incoming->waits_in_loop;
     }
   });
   CHECK(live, ==, servers_.size());
   CHECK(live, <=, options_.server_sessions_max);
+  waiting_requests_.check_invariants();
+  CHECK(waiting, ==, waiting_requests_.size());
   for (const Server* server : dead_servers_) {
     known.add(server);
     CHECK(server->is_dead, ==, true);
@@ -219,7 +222,8 @@ void EndpointCore::check_shares() const {
       clients++;
       uses++;
     }
-    CHECK(run->uses, ==, uses);
+    CHECK(run->uses, ==, uses + run->abandoned);
+    CHECK(run->abandoned, <=, run->host->abandoned);
     CHECK(run->host->server_sessions, <=, servers_.size());
   });
   CHECK(servers, ==, servers_.size());

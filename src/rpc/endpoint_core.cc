@@ -154,7 +154,8 @@ Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<Endpoint::Handle
     dispatch_ = std::move(larger);
     dispatch_types_ = static_cast<uint32_t>(handlers_.size());
   }
-  handlers_[type] = {std::move(handler), options};
+  handlers_[type].handler = std::move(handler);
+  handlers_[type].options = options;
   if (!options.worker) {
     dispatch_[type] = {handlers_[type].handler.get(), std::min(options.max_request_bytes, wire::kMessageBytesMax) + 1};
   }
@@ -651,17 +652,17 @@ bool EndpointCore::tick(Client* client) {
     }
     end_call_early(client, client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))), fruitless);
   }
-  const Status late(Code::kDeadline, "the call's deadline passed before its response was complete");
   for (uint64_t mask = result.expired_mask; mask != 0; mask &= mask - 1) {
     if (!has_room_to_wait()) {
       next_ns = std::min(next_ns, now_ns_ + rto_ns_min_);  // they end when there is memory
       break;
     }
-    end_call_early(client, client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))), late);
+    end_call_early(client, client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))), kLateCall);
   }
-  finish_queued(client, late, [&](const QueuedCall& call) {
-    if (call.deadline_ns <= now_ns_ && has_room_to_wait()) return true;
-    next_ns = std::min(next_ns, call.deadline_ns > now_ns_ ? call.deadline_ns : now_ns_ + rto_ns_min_);
+  finish_queued(client, kLateCall, [&](const QueuedCall& call) {
+    const bool is_late = is_too_late(client, call);
+    if (is_late && has_room_to_wait()) return true;
+    next_ns = std::min(next_ns, is_late ? now_ns_ + rto_ns_min_ : call.deadline_ns - least_ns(client));
     return false;
   });
   if (client->queue != nullptr) start_queued(client);
@@ -748,7 +749,7 @@ void EndpointCore::on_connect_request(const nexus::ControlEvent& event) {
     disconnect_peer(*peer);
     return refuse(wire::Refusal::kNoMemory);
   }
-  servers_.put(key, server);
+  server->name = servers_.put(key, server);
   server->peer = *peer;
   server->run = run;
   run->servers.add_last(server);
@@ -775,7 +776,8 @@ void EndpointCore::end_server(Server* server, bool tell_peer) {
   servers_.retire(server->session.local_key(), now_ns_);
   Offers offers(*this, server);
   server->session.end_all(offers);
-  if (server->is_pathless) end_without_path(server);
+  (server->is_pathless ? pathless_ : proved_).remove(server);
+  if (proved_.first() == nullptr) sweep_at_ns_ = UINT64_MAX;
   Run* run = std::exchange(server->run, nullptr);
   run->servers.remove(server);
   run->server_sessions--;
@@ -974,6 +976,7 @@ void EndpointCore::run_due(bool has_read_all) {
   note_what_is_read(has_read_all);
   if (!life_questions_.empty()) answer_life_questions(has_read_all);
   end_pathless();
+  if (sweep_at_ns_ != UINT64_MAX) sweep();
 
   // Those that they add have their turn in the next iteration, or one without delay would keep the loop for ever.
   const uint64_t added_from_here = timer_sequence_;
@@ -1072,15 +1075,20 @@ void EndpointCore::free_dead() {
 
 bool EndpointCore::has_unfinished_work() const {
   if (has_ended_calls() || !clients_to_send_.empty() || !servers_to_send_.empty()) return true;
+  // Three times what lies between two questions of a client: some may be lost.
+  const uint64_t quiet_ns = to_ns(nexus_.options().liveness_timeout) * 3 / 4;
   bool is_busy = false;
   clients_.for_each([&](Client* client) { is_busy |= client->session.busy_mask() != 0 || client->queue != nullptr; });
   servers_.for_each([&](Server* server) {
     for (uint32_t i = 0; i < server->session.window(); i++) {
       const ServerSlot* slot = server->session.slot(i);
       if (slot == nullptr) continue;
-      // Until its client has reported it, a response may have packets that are not sent, lost, or being copied. A
-      // failure may as well become that of the closed session.
-      const bool is_on_its_way = slot->phase == ServerSlot::Phase::kResponded;
+      // Until its client has reported it, or has not asked for it for some time, a response may have packets that are
+      // not sent, lost, or being copied. A failure may as well become that of the closed session.
+      const uint64_t asked_ns = std::max(slot->received_ns, std::min(closing_since_ns_, now_ns_));
+      const bool is_wanted = server->session.is_to_leave(*slot) || slot->response_ticket > released_ ||
+                             now_ns_ - std::min(asked_ns, now_ns_) < quiet_ns;
+      const bool is_on_its_way = slot->phase == ServerSlot::Phase::kResponded && is_wanted;
       is_busy |= slot->call != nullptr || is_on_its_way;
     }
   });
@@ -1088,6 +1096,7 @@ bool EndpointCore::has_unfinished_work() const {
 }
 
 void EndpointCore::start_closing() {
+  if (!is_closing_) closing_since_ns_ = clock_ns();
   is_closing_ = true;
   dispatch_types_ = 0;
 }

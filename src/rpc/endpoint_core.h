@@ -46,11 +46,11 @@ struct Opening {
   uint64_t until_ns = 0;  ///< once the server has said yes
   uint64_t next_path_probe_ns;
   uint64_t path_probe_gap_ns;
-  uint64_t asked_at_ns;  ///< for this session
-  uint64_t patience_ns;  ///< for an answer of the data address, then the handshake begins anew
-  uint64_t over_at_ns;   ///< the end of that patience
+  uint64_t asked_at_ns;                             ///< for this session
+  uint64_t patience_ns;                             ///< for an answer of the data address, then all begins anew
+  uint64_t over_at_ns;                              ///< the end of that patience
   std::vector<nexus::AddressText> nexus_addresses;  ///< of the server's host name
-  uint64_t pair_at_ns;   ///< without an answer until then, one address and port pair is tried
+  uint64_t pair_at_ns;      ///< without an answer until then, one address and port pair is tried
   bool has_paired = false;  ///< it was tried
   transport::PathError path_error = transport::PathError::kNone;  ///< the last one of its packets
   nexus::AddressBytes data_address;                               ///< of the server
@@ -98,17 +98,20 @@ struct alignas(64) Server {
   Run* run = nullptr;  ///< until it is dead
   session::ServerSession session;
   base::ListLinks<Server> in_run;
-  base::ListLinks<Server> in_pathless;
+  base::ListLinks<Server> in_path_list;
   uint64_t path_until_ns = 0;  ///< without a path, it ends then
   uint64_t heard_ns = 0;       ///< the last proved packet that was not of the common case
-  bool is_pathless = false;    ///< in EndpointCore::pathless_
   bool has_pair_peer = false;
   transport::PeerId pair_peer = 0;  ///< where the client may be, which has not proved it yet (clause 7.7.4)
   uint32_t pair_token = 0;          ///< that only `pair_peer` has been told
+  bool is_pathless = false;         ///< in EndpointCore::pathless_; else in proved_, until it is dead
+  uint64_t name = 0;                ///< in the table of sessions
+  uint32_t abandoned = 0;           ///< requests that the application has and the client has given up
 
-  struct Pathless {
-    static base::ListLinks<Server>& of(Server& server) { return server.in_pathless; }
-    static const base::ListLinks<Server>& of(const Server& server) { return server.in_pathless; }
+  /// Of one list or the other.
+  struct InPathList {
+    static base::ListLinks<Server>& of(Server& server) { return server.in_path_list; }
+    static const base::ListLinks<Server>& of(const Server& server) { return server.in_path_list; }
   };
 };
 
@@ -149,6 +152,9 @@ class SendList {
   std::vector<T*> items_;
   size_t size_ = 0;
 };
+
+/// How a call ends whose deadline comes first.
+inline const Status kLateCall(Code::kDeadline, "the call's deadline passed before its response was complete");
 
 class TERN_API EndpointCore {
  public:
@@ -284,6 +290,20 @@ class TERN_API EndpointCore {
     is_armed_ = false;
     wake_transport();
   }
+  /// Requests with deadlines wait for handlers that take long, one of which runs in an iteration.
+  bool has_waiting_requests() const { return !waiting_requests_.empty(); }
+  void run_waiting_request();
+  /// A handler that takes long runs next, or has run since: what the next iteration receives has come after `ns`.
+  void note_poll(uint64_t ns) {
+    polled_ns_ = ns;
+    polled_iteration_ = port_.iteration.load(std::memory_order_relaxed);
+  }
+  /// When the packets that are received now have come, at the earliest.
+  uint64_t arrived_ns() const {
+    const bool is_recent = port_.iteration.load(std::memory_order_relaxed) - polled_iteration_ <= 2;
+    const bool has_rested = rested_ns_ >= polled_ns_ && now_ns_ - rested_ns_ > kNapNs;
+    return polled_ns_ == 0 || !is_recent || has_rested ? now_ns_ : polled_ns_;
+  }
   void free_dead();
   bool has_dead() const { return !dead_clients_.empty() || !dead_servers_.empty(); }
   /// A paced session waits for its departure time. False: no memory, it stays among those that send.
@@ -328,8 +348,11 @@ class TERN_API EndpointCore {
   nexus::EndpointPort port_;
   RpcOptions options_;
   EndpointCounters counters_;
-  uint64_t now_ns_ = 0;    ///< of this iteration
-  uint64_t released_ = 0;  ///< the transport's, as of this iteration
+  uint64_t now_ns_ = 0;            ///< of this iteration
+  uint64_t released_ = 0;          ///< the transport's, as of this iteration
+  uint64_t polled_ns_ = 0;         ///< when the loop looked for packets before a handler that took long; 0: never
+  uint64_t polled_iteration_ = 0;  ///< EndpointPort::iteration then
+  uint64_t rested_ns_ = 0;         ///< when the loop was last left to somebody who may wait
   uint64_t next_due_ns_ = UINT64_MAX;
   uint32_t idle_iterations_ = 0;   ///< those that found nothing to receive
   session::CreditPolicy credits_;  ///< what replies grant (clause 4.5)
@@ -353,12 +376,15 @@ class TERN_API EndpointCore {
   struct HandlerEntry {
     std::unique_ptr<Endpoint::Handler> handler;
     HandlerOptions options;
+    HandlerTime time = {};
   };
   /// What the common case needs of a handler.
   struct Dispatch {
     Endpoint::Handler* handler = nullptr;
     size_t limit_bytes = 0;  ///< requests below it run in the loop; 0: none does
   };
+  /// Whoever left the loop for less has not waited.
+  static constexpr uint64_t kNapNs = 20'000;
   struct Timer {
     uint64_t at_ns;
     uint64_t sequence;
@@ -417,6 +443,14 @@ class TERN_API EndpointCore {
     }
   }
   void finish(Client* client, session::ClientSlot* slot, Status status, uint16_t app_code);
+  /// Of a waiting call's time: a round trip takes as much, at the least.
+  static uint64_t least_ns(const Client* client) {
+    const session::RttEstimator& rtt = client->session.rtt();
+    return rtt.has_sample() ? rtt.min_ns() : 0;
+  }
+  bool is_too_late(const Client* client, const QueuedCall& call) const {
+    return call.deadline_ns <= now_ns_ + least_ns(client);
+  }
   template <class F>
   bool finish_queued(Client* client, Status status, F&& is_over);
   void end_call_early(Client* client, session::ClientSlot* slot, Status status);
@@ -466,6 +500,7 @@ class TERN_API EndpointCore {
       core_.release_after(ticket, response);
     }
     void abandon(void* call) override;
+    bool may_abandon(void* call) override;
 
    private:
     EndpointCore& core_;
@@ -488,6 +523,9 @@ class TERN_API EndpointCore {
   void bind(Incoming* incoming);
   void unbind(Incoming* incoming);
   void run_in_worker(HandlerEntry& entry, Incoming* incoming);
+  bool submit(HandlerEntry& entry, Incoming* incoming);
+  void let_wait(Incoming* incoming);
+  void refuse_late(Incoming* incoming);
   /// Why a request is refused, and where that is counted; no counter: it is not.
   struct Refusal {
     uint64_t* counter = nullptr;
@@ -512,11 +550,16 @@ class TERN_API EndpointCore {
   bool make_room_for_session(const Run* run, const Host* host);
   void give_up_pathless(Server* server);
   void begin_without_path(Server* server);
-  void end_without_path(Server* server) {
+  void on_path_proved(Server* server) {
     pathless_.remove(server);
     server->is_pathless = false;
+    proved_.add_last(server);
   }
   void end_pathless();
+  void count_abandoned(Incoming* incoming, Server* server);
+  void on_abandoned_answered(Incoming* incoming);
+  void begin_sweep();
+  void sweep();
   void join_run(Client* client, Run* run);
   void leave_run(Client* client);
   void end_server(Server* server, bool tell_peer);
@@ -549,6 +592,7 @@ class TERN_API EndpointCore {
   session::SessionTable<Server> servers_;
   Incoming* spare_ = nullptr;             ///< record of the request that is handled now, or next; see spare_record()
   std::vector<HandlerEntry> handlers_;    ///< by request type
+  WaitingRequests waiting_requests_;      ///< for a handler that runs in the loop
   std::unique_ptr<Dispatch[]> dispatch_;  ///< likewise
   uint32_t dispatch_types_ = 0;           ///< how many dispatch_ has; 0 once the endpoint is closing
   Status refusal_;                        ///< why start_call() refused
@@ -576,7 +620,14 @@ class TERN_API EndpointCore {
   uint64_t read_until_ns_ = 0, due_ran_ns_ = 0;
   uint32_t idle_iterations_seen_ = 0;
   Peers peers_;
-  base::LinkedList<Server, Server::Pathless> pathless_;  ///< whose path is not proved, the oldest first
+  base::LinkedList<Server, Server::InPathList> pathless_;  ///< whose path is not proved, the oldest first
+  base::LinkedList<Server, Server::InPathList> proved_;    ///< all others; a sweep looks at the first, and moves it
+  // A round of looks at what sessions keep; rounds go on until one finds nothing.
+  uint64_t sweep_at_ns_ = UINT64_MAX;  ///< the next look; UINT64_MAX: there is none to come
+  uint64_t sweep_since_ns_ = 0;        ///< not before was anybody there to be asked
+  size_t sweep_left_ = 0;              ///< sessions, in this round
+  bool sweep_keeps_some_ = false;      ///< a session of this round has something that will be too old
+  uint64_t closing_since_ns_ = UINT64_MAX;
 };
 
 // ---- The common case, inline: one packet each way, nothing lost, a handler that answers at once ----

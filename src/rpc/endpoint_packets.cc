@@ -14,6 +14,18 @@ using session::ClientSlot;
 using session::Drop;
 using session::ServerSlot;
 
+namespace {
+
+/// Handlers that take longer run one at a time, as far as their requests have deadlines: in a burst of 16 packets, the
+/// answer of the first would wait for the others' handlers, and take a round trip on the slowest of local networks.
+constexpr uint64_t kLongHandlerNs = 50'000;
+/// The hold time of an answer beyond it is said to be too long (clause 2.9).
+constexpr uint64_t kLongHoldNs = 10'000'000;
+/// Late requests that are refused in one turn: a bound for what other work waits for.
+constexpr uint32_t kRefusedInTurn = 64;
+
+}  // namespace
+
 // ---- Calls ----
 
 /// Whatever is not the common case, and everything that is wrong.
@@ -97,10 +109,17 @@ void EndpointCore::begin_to_tick(Client* client) {
   at_latest(now_ns_ + rto_ns_min_);
 }
 
-/// Slots have become free, or the session has opened: calls that waited take them, in order.
+/// Slots have become free, or the session has opened: calls that waited take them, in order. One that would end before
+/// any answer could be here ends now.
 void EndpointCore::start_queued(Client* client) {
   while (client->queue != nullptr && client->session.has_free_slot()) {
     QueuedCall& call = client->queue->front();
+    if (is_too_late(client, call) && has_room_to_wait()) {
+      wait_for_ticket(0, call.request, call.response, kLateCall, 0, std::move(call.continuation));
+      client->queue->pop_front();
+      if (client->queue->empty()) client->queue.reset();
+      continue;
+    }
     ClientSlot* slot = client->session.begin(call.request, call.response, call.type);
     start_ticking(client);
     if (slot == nullptr) return;  // no memory now: the next tick tries again
@@ -144,7 +163,7 @@ void EndpointCore::on_client_packet(const wire::Header& header, const transport:
     server->heard_ns = now_ns_;
     note_news(server, header, verdict.is_part);
   }
-  if (server->is_pathless && server->session.is_open()) end_without_path(server);
+  if (server->is_pathless && server->session.is_open()) on_path_proved(server);
   if (verdict.wants_pair) return answer_pair_probe(server);
   if (verdict.has_paired) follow(server);
   if (verdict.is_part) credits_.hear_long(server->session.heard_long_epoch());
@@ -193,9 +212,16 @@ void EndpointCore::Offers::take_back_room(detail::Buffer* buffer, uint32_t, bool
 
 void EndpointCore::Offers::abandon(void* call) {
   auto* incoming = static_cast<Incoming*>(call);
-  incoming->is_cancelled.store(true, std::memory_order_relaxed);
   incoming->server = nullptr;
   incoming->slot = nullptr;
+  if (incoming->waits_in_loop) {
+    core_.waiting_requests_.remove(incoming, core_.now_ns_);
+    incoming->waits_in_loop = false;
+    return core_.mailbox_->give_incoming(incoming);
+  }
+  if (core_.mailbox_->remove_waiting(incoming)) return core_.mailbox_->give_incoming(incoming);
+  core_.count_abandoned(incoming, server_);
+  incoming->is_cancelled.store(true, std::memory_order_relaxed);
 }
 
 /// By its type and size alone.
@@ -226,9 +252,13 @@ void EndpointCore::run_handler(Server* server, ServerSlot* slot, const std::byte
   HandlerEntry& entry = handlers_[slot->type];
   if (is_closing_) return refuse(counters_.refused_closing, wire::FailureCode::kClosing);
   uint64_t deadline_ns = UINT64_MAX;
+  uint64_t begin_ns = 0;
   if (slot->deadline_code != wire::kNoDeadline) {
-    if (slot->deadline_code == 0) return refuse(counters_.refused_deadline, wire::FailureCode::kDeadline);
-    deadline_ns = now_ns_ + wire::decode_time_left(slot->deadline_code);
+    begin_ns = clock_ns();
+    deadline_ns = arrived_ns() + wire::decode_time_left(slot->deadline_code);
+    if (deadline_ns <= begin_ns + entry.time.expected_ns(begin_ns)) {
+      return refuse(counters_.refused_deadline, wire::FailureCode::kDeadline);
+    }
   }
   Incoming* incoming = spare_record();
   if (incoming == nullptr) return refuse(counters_.refused_no_memory, wire::FailureCode::kNoMemory);
@@ -236,15 +266,61 @@ void EndpointCore::run_handler(Server* server, ServerSlot* slot, const std::byte
   incoming->is_stable.store(owned != nullptr, std::memory_order_relaxed);
   incoming->deadline_ns = deadline_ns;
   incoming->copy = owned;
+  incoming->handler = &entry;
+  incoming->time = &entry.time;
+  if (!entry.options.worker && deadline_ns != UINT64_MAX && entry.time.expected_ns(begin_ns) >= kLongHandlerNs) {
+    return let_wait(incoming);
+  }
   counters_.requests_handled++;
   if (entry.options.worker) return run_in_worker(entry, incoming);
   (*entry.handler)(incoming);
+  if (begin_ns != 0) {
+    const uint64_t end_ns = clock_ns();
+    entry.time.add(begin_ns, end_ns);
+    if (end_ns - begin_ns >= kLongHandlerNs) note_poll(now_ns_);
+  }
   if (incoming->progress == Incoming::Progress::kAnswered) {
     Mailbox::rest(incoming);
     send_answer(incoming);
   } else if (incoming->is_open()) {
     keep(incoming);
   }
+}
+
+/// Cancels, and what else has come, are looked at before its handler runs, and the answers of others leave.
+void EndpointCore::let_wait(Incoming* incoming) {
+  keep(incoming);
+  if (incoming->server == nullptr) return on_answered(incoming);  // no memory: failed already
+  incoming->room = nullptr;                                       // the loop's own
+  incoming->waits_in_loop = true;
+  waiting_requests_.add(incoming);
+  at_latest(now_ns_);
+}
+
+void EndpointCore::refuse_late(Incoming* incoming) {
+  incoming->answer = Incoming::Answer::kFailure;
+  incoming->failure = wire::FailureCode::kDeadline;
+  on_answered(incoming);
+}
+
+/// Those that can no longer finish in time are refused on the way.
+void EndpointCore::run_waiting_request() {
+  const uint64_t begin_ns = clock_ns();
+  for (uint32_t i = 0; i < kRefusedInTurn; i++) {
+    const auto [incoming, is_late] = waiting_requests_.take(begin_ns);
+    if (incoming == nullptr) break;
+    incoming->waits_in_loop = false;
+    counters_.requests_handled++;
+    if (is_late) {
+      refuse_late(incoming);
+      continue;
+    }
+    auto& entry = *static_cast<HandlerEntry*>(incoming->handler);
+    (*entry.handler)(incoming);
+    entry.time.add(begin_ns, clock_ns());
+    break;
+  }
+  if (has_waiting_requests()) at_latest(now_ns_);
 }
 
 Incoming* EndpointCore::spare_record() {
@@ -299,26 +375,43 @@ void EndpointCore::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
     return on_answered(incoming);
   }
   incoming->room = nullptr;  // the loop's own
-  Endpoint::Handler* handler = entry.handler.get();
-  const bool is_submitted = nexus_.submit_work([handler, incoming] {
-    Mailbox* mailbox = incoming->mailbox;
-    // After close() the handler may be gone; the Request then just goes home.
-    if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
-    if (mailbox->is_late(*incoming)) {  // it has waited for a worker too long
-      incoming->answer = Incoming::Answer::kFailure;
-      incoming->failure = wire::FailureCode::kDeadline;
-      mailbox->push_answered(incoming);
-      return mailbox->leave_worker();
-    }
-    (*handler)(incoming);
-    mailbox->leave_worker();
-  });
-  if (!is_submitted) {
+  if (!submit(entry, incoming)) {
     counters_.refused_worker_queue++;
     counters_.requests_handled--;
     unbind(incoming);
     fail_request(server, slot, wire::FailureCode::kOverloaded, 0);
   }
+}
+
+bool EndpointCore::submit(HandlerEntry& entry, Incoming* incoming) {
+  if (incoming->deadline_ns == UINT64_MAX) {
+    Endpoint::Handler* handler = entry.handler.get();
+    return nexus_.submit_work([handler, incoming] {  // two words: they fit into the task without an allocation
+      Mailbox* mailbox = incoming->mailbox;
+      // After close() the handler may be gone; the Request then just goes home.
+      if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
+      if (incoming->is_cancelled.load(std::memory_order_relaxed)) {
+        mailbox->push_answered(incoming);
+      } else {
+        (*handler)(incoming);
+      }
+      mailbox->leave_worker();
+    });
+  }
+  Mailbox* mailbox = mailbox_;
+  if (!mailbox->add_waiting(incoming)) return true;
+  const bool is_submitted = nexus_.submit_work([mailbox] {
+    if (!mailbox->begin_task()) return;
+    if (Incoming* next = mailbox->take_waiting(); next != nullptr) {
+      auto& its = *static_cast<HandlerEntry*>(next->handler);
+      const uint64_t begin_ns = mailbox->now_ns();
+      (*its.handler)(next);
+      its.time.add(begin_ns, mailbox->now_ns());
+    }
+    mailbox->leave_worker();
+  });
+  if (!is_submitted) mailbox->take_back_waiting(incoming);
+  return is_submitted;
 }
 
 detail::Buffer* EndpointCore::take_room(Incoming* incoming) {
@@ -332,10 +425,17 @@ detail::Buffer* EndpointCore::take_room(Incoming* incoming) {
 /// Any answer of a request, in the owner's thread.
 void EndpointCore::on_answered(Incoming* incoming) {
   Server* server = incoming->server;
-  if (server == nullptr) return mailbox_->give_incoming(incoming);
+  if (server == nullptr) {
+    on_abandoned_answered(incoming);
+    return mailbox_->give_incoming(incoming);
+  }
   ServerSlot* slot = incoming->slot;
   const bool is_response = incoming->answer == Incoming::Answer::kResponse;
   if (!is_response) {
+    if (incoming->failure == wire::FailureCode::kDeadline) {
+      counters_.refused_deadline++;
+      counters_.requests_handled--;
+    }
     server->session.fail(slot, incoming->failure, incoming->app_code);
   } else {
     if (slot->response != nullptr) release_after(slot->response_ticket, take_response(slot));
@@ -344,6 +444,8 @@ void EndpointCore::on_answered(Incoming* incoming) {
     slot->response_bytes = slot->response->length_bytes;
     server->session.respond(slot);
   }
+  // What was held for so long is no sample of the round trip, however long: from here on nobody has asked.
+  slot->received_ns = std::max(slot->received_ns, now_ns_ - std::min(now_ns_, kLongHoldNs));
   if (incoming == spare_) {
     Mailbox::rest(incoming);  // its handler runs
   } else {
@@ -380,6 +482,7 @@ void EndpointCore::hear(Server* server) {
 void EndpointCore::start_credit_epoch() {
   const bool was_silent = credits_.start_epoch(now_ns_, {counters_.packets_received, downlink_bytes()});
   client_pools_.response_share.start_epoch(was_silent);
+  if (sweep_at_ns_ == UINT64_MAX) begin_sweep();
 }
 
 // ---- Clients that are reached where their packets come from (clause 7.7.4) ----

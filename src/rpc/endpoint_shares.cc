@@ -19,6 +19,15 @@ constexpr uint64_t kPathGraceNs = 100'000'000;
 /// An endpoint that looks so much too late was not running: what its clients have sent meanwhile is still to be read.
 constexpr uint64_t kAbsentNs = 1'000'000'000;
 
+/// Between two looks at what a session keeps: a quarter of the time after which it is too old.
+constexpr uint64_t kSweepNs = session::ServerSession::kKeepNs / 4;
+/// Sessions of one look, some us of work.
+constexpr size_t kSweepSessions = 256;
+/// Requests that the application still has and the client has given up: for each slot of a session as many.
+constexpr uint32_t kAbandonedPerSlot = 4;
+/// And for each host, whose sessions may have ended.
+constexpr uint32_t kAbandonedPerHost = 16'384;
+
 /// What server_sessions_per_peer_max is by default.
 constexpr uint32_t kShareMin = 1;
 constexpr uint32_t kShareMax = 65'536;
@@ -109,6 +118,7 @@ wire::Refusal EndpointCore::refusal_of_session(const nexus::PeerNexus& peer) {
   const uint32_t share = wanted != 0 ? wanted : std::clamp(most - most / 2, kShareMin, kShareMax);
   const Run* run = peers_.find_run(peer.boot_id);
   const Host* host = peers_.find_host(peer.address.view());
+  if (host != nullptr && host->abandoned >= kAbandonedPerHost) return wire::Refusal::kEndpointShare;
   if (host != nullptr && host->server_sessions >= share && !make_room_for_session(run, host)) {
     return wire::Refusal::kEndpointShare;
   }
@@ -155,6 +165,67 @@ void EndpointCore::end_pathless() {
     first = pathless_.first();
   }
   if (first != nullptr) at_latest(first->path_until_ns);
+}
+
+// ---- What nobody asks for ----
+
+/// After a round that has found nothing to keep, the next packets begin another.
+void EndpointCore::begin_sweep() {
+  if (proved_.first() == nullptr) return;
+  sweep_left_ = servers_.size();
+  sweep_keeps_some_ = false;
+  sweep_at_ns_ = now_ns_ + kSweepNs;
+  at_latest(sweep_at_ns_);
+}
+
+/// Responses that no client asks for, and that none has reported, go (clause 5.5.2).
+void EndpointCore::sweep() {
+  if (now_ns_ < sweep_at_ns_) return at_latest(sweep_at_ns_);
+  if (now_ns_ - sweep_at_ns_ >= kAbsentNs) sweep_since_ns_ = now_ns_;  // questions are still to be read
+  for (size_t i = 0; i < kSweepSessions && sweep_left_ != 0; i++, sweep_left_--) {
+    Server* server = proved_.first();
+    if (server == nullptr) break;
+    Offers offers(*this, server);
+    sweep_keeps_some_ |= server->session.forget_old(now_ns_, sweep_since_ns_, offers);
+    proved_.move_last(server);
+  }
+  const bool is_over = sweep_left_ == 0 || proved_.first() == nullptr;
+  if (is_over && !sweep_keeps_some_) {
+    sweep_at_ns_ = UINT64_MAX;
+    return;
+  }
+  if (is_over) return begin_sweep();
+  const size_t looks = servers_.size() / kSweepSessions + 1;
+  sweep_at_ns_ = now_ns_ + kSweepNs / looks;
+  at_latest(sweep_at_ns_);
+}
+
+// ---- Requests that nobody waits for ----
+
+/// Those that no handler has had yet just end.
+bool EndpointCore::Offers::may_abandon(void* call) {
+  const auto* incoming = static_cast<const Incoming*>(call);
+  return server_->abandoned < kAbandonedPerSlot * server_->session.window() || incoming->waits_in_loop ||
+         core_.mailbox_->is_waiting(incoming);
+}
+
+void EndpointCore::count_abandoned(Incoming* incoming, Server* server) {
+  Run* run = server->run;
+  peers_.join(run);
+  run->abandoned++;
+  run->host->abandoned++;
+  server->abandoned++;
+  incoming->abandoned_by = run;
+  incoming->abandoned_session = server->name;
+}
+
+void EndpointCore::on_abandoned_answered(Incoming* incoming) {
+  Run* run = std::exchange(incoming->abandoned_by, nullptr);
+  if (run == nullptr) return;
+  if (Server* server = servers_.find_name(incoming->abandoned_session); server != nullptr) server->abandoned--;
+  run->host->abandoned--;
+  run->abandoned--;
+  peers_.leave(run);
 }
 
 // ---- Runs ----

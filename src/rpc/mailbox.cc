@@ -20,9 +20,9 @@ void Mailbox::release_buffers(Incoming* incoming) {
   if (incoming->response != nullptr) detail::release_buffer(std::exchange(incoming->response, nullptr));
 }
 
-bool Mailbox::give_after_close(Incoming* incoming) {
+void Mailbox::give_after_close(Incoming* incoming) {
   release_buffers(incoming);
-  return --out_ == 0;
+  out_--;
 }
 
 void Mailbox::push_answered(Incoming* incoming) {
@@ -35,7 +35,8 @@ void Mailbox::push_answered(Incoming* incoming) {
       last_answered_ = incoming;
       announce();
     } else {
-      is_last = give_after_close(incoming) && !keep_alive_;
+      give_after_close(incoming);
+      is_last = is_over();
     }
   }
   if (is_last) end();
@@ -102,6 +103,60 @@ void Mailbox::announce() {
   if (wake_ && may_sleep.load(std::memory_order_seq_cst)) wake_();
 }
 
+bool Mailbox::add_waiting(Incoming* incoming) {
+  std::lock_guard lock(mutex_);
+  waiting_.add(incoming);
+  incoming->waits_for_worker = true;
+  if (tasks_ >= waiting_.size()) return false;  // those of requests that have ended meanwhile
+  tasks_++;
+  return true;
+}
+
+void Mailbox::take_back_waiting(Incoming* incoming) {
+  std::lock_guard lock(mutex_);
+  tasks_--;
+  waiting_.remove(incoming, now_ns());
+  incoming->waits_for_worker = false;
+}
+
+bool Mailbox::remove_waiting(Incoming* incoming) {
+  std::lock_guard lock(mutex_);
+  if (!incoming->waits_for_worker) return false;
+  waiting_.remove(incoming, now_ns());
+  incoming->waits_for_worker = false;
+  return true;
+}
+
+bool Mailbox::begin_task() {
+  bool is_last;
+  {
+    std::lock_guard lock(mutex_);
+    tasks_--;
+    if (!is_closed_) {
+      workers_++;
+      return true;
+    }
+    is_last = is_over();
+  }
+  if (is_last) end();
+  return false;
+}
+
+Incoming* Mailbox::take_waiting() {
+  while (true) {
+    WaitingRequests::Next next;
+    {
+      std::lock_guard lock(mutex_);
+      next = waiting_.take(now_ns());
+      if (next.request != nullptr) next.request->waits_for_worker = false;
+    }
+    if (!next.is_late) return next.request;
+    next.request->answer = Incoming::Answer::kFailure;
+    next.request->failure = wire::FailureCode::kDeadline;
+    push_answered(next.request);
+  }
+}
+
 bool Mailbox::enter_worker() {
   std::lock_guard lock(mutex_);
   if (is_closed_) return false;
@@ -136,7 +191,7 @@ void Mailbox::close() {
   {
     std::lock_guard lock(mutex_);
     keep_alive_ = false;
-    is_last = out_ == 0;
+    is_last = is_over();
   }
   if (is_last) end();
 }

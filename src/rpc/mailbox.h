@@ -19,6 +19,7 @@
 
 #include "base/pool.h"
 #include "memory/arena.h"
+#include "rpc/waiting_requests.h"
 #include "session/server_session.h"
 #include "wire/header.h"
 
@@ -26,6 +27,7 @@ namespace tern::rpc {
 
 class EndpointCore;
 class Mailbox;
+struct Run;
 struct Server;
 
 /// What a Request points to; its front is the Request's own business while the handler runs. The endpoint has one
@@ -53,9 +55,22 @@ struct alignas(64) Incoming : detail::RequestFront {
   Incoming* next_free = nullptr;       ///< of the free ones, or of those that are answered
   detail::Buffer* response = nullptr;  ///< the answer, where it is not in `room`
   detail::Buffer* copy = nullptr;      ///< holds `data` once it is stable
+  // Of one that waits for its handler.
+  void* handler = nullptr;      ///< EndpointCore's record of it
+  HandlerTime* time = nullptr;  ///< of that handler
+  base::ListLinks<Incoming> in_waiting;
+  bool waits_in_loop = false;     ///< in EndpointCore's list; owner thread only
+  bool waits_for_worker = false;  ///< in the mailbox's list; under its mutex
+  // Of one that the application still has, and that its client has given up.
+  Run* abandoned_by = nullptr;
+  uint64_t abandoned_session = 0;  ///< its name
 
   /// Owner thread only: the request is with the application.
   bool is_open() const { return progress == Progress::kOpen; }
+  /// It has a deadline, and less time left than its handler takes. Only with `time`.
+  bool is_hopeless(uint64_t now_ns) const {
+    return deadline_ns != UINT64_MAX && deadline_ns <= now_ns + time->expected_ns(now_ns);
+  }
 };
 
 class TERN_API Mailbox {
@@ -128,11 +143,26 @@ class TERN_API Mailbox {
   /// True from before the owner looks into its mailbox for the last time until it is awake again.
   std::atomic<bool> may_sleep{false};
 
-  /// Any thread: the client's deadline has passed.
-  bool is_late(const Incoming& incoming) const {
-    return incoming.deadline_ns != UINT64_MAX &&
-           static_cast<uint64_t>(environment.now().count()) >= incoming.deadline_ns;
+  /// Any thread, on the time base of deadlines.
+  uint64_t now_ns() const { return static_cast<uint64_t>(environment.now().count()); }
+
+  // -- Requests with deadlines that wait for a worker. A task of the workers takes whichever is next. --
+
+  /// Owner. True: there are fewer tasks than requests that wait, submit one more.
+  bool add_waiting(Incoming* incoming);
+  /// Owner: the task was not submitted, so the request must not wait.
+  void take_back_waiting(Incoming* incoming);
+  /// Owner: no worker has the request yet.
+  bool is_waiting(const Incoming* incoming) {
+    std::lock_guard lock(mutex_);
+    return incoming->waits_for_worker;
   }
+  /// Owner: the request has ended. False: a worker has it.
+  bool remove_waiting(Incoming* incoming);
+  /// Worker, at the beginning of a task. False: the endpoint is closed, and the mailbox may be gone.
+  bool begin_task();
+  /// Worker. Those that are late it answers itself. Null: none waits.
+  Incoming* take_waiting();
 
   /// A worker is about to run a handler of this endpoint. False: the endpoint is closed, do not.
   bool enter_worker();
@@ -151,8 +181,10 @@ class TERN_API Mailbox {
   static void release_buffers(Incoming* incoming);
   /// The last one has come home.
   void end();
-  /// With mutex_ held, after close(). True: it was the last one.
-  bool give_after_close(Incoming* incoming);
+  /// With mutex_ held, after close().
+  void give_after_close(Incoming* incoming);
+  /// With mutex_ held: nobody will come any more.
+  bool is_over() const { return is_closed_ && !keep_alive_ && out_ == 0 && tasks_ == 0; }
 
   Incoming* free_ = nullptr;  ///< owner only
   std::atomic<const void*> owner_{nullptr};
@@ -169,6 +201,8 @@ class TERN_API Mailbox {
   std::vector<detail::InlineFunction<>> posts_;
   base::Pool<Incoming> incomings_;
   size_t out_ = 0;  ///< after close(): records that are still to come home
+  WaitingRequests waiting_;
+  size_t tasks_ = 0;  ///< submitted for them, and not begun
 };
 
 }  // namespace tern::rpc

@@ -70,6 +70,7 @@ struct Host {
   Host* next_in_bucket = nullptr;
   uint32_t runs = 0;
   uint32_t server_sessions = 0;
+  uint32_t abandoned = 0;  ///< requests that the application has and nobody waits for
   HostAccount accounts[kBudgets];
 };
 
@@ -84,6 +85,7 @@ struct Run {
   Host* host = nullptr;
   uint32_t uses = 0;  ///< sessions, and whoever else needs it to stay
   uint32_t server_sessions = 0;
+  uint32_t abandoned = 0;  ///< of its host's; each keeps the run
   base::LinkedList<Client, InRun> clients;
   base::LinkedList<Server, InRun> servers;
   /// Credit epochs of the last question about its life, and of the last one before that epoch.

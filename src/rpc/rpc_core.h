@@ -67,6 +67,7 @@ class RpcCore final : public EndpointCore {
     // What a real transport has kept back leaves in an iteration, for which nothing else may give a reason. A virtual
     // one has its own events.
     const bool has_kept_back = !kIsVirtual && transport_ != nullptr && sent_ticket_ > transport_->released();
+    if (polled_ns_ != 0 && transport_ != nullptr) rested_ns_ = transport_->now();
     const bool is_now = has_kept_back || has_work() || mailbox_->has_mail();
     const uint64_t due_ns = is_now ? now_ns_ : next_due_ns();
     return due_ns > INT64_MAX ? Duration::max() : Duration(due_ns);
@@ -85,6 +86,8 @@ class RpcCore final : public EndpointCore {
  private:
   /// Packets of one session in one iteration, so that the others get their turn.
   static constexpr uint32_t kPacketsPerTurn = 128;
+  /// Of receive(), before a handler that takes long: more than what all sessions of a busy server have in flight.
+  static constexpr uint32_t kDrainCalls = 16;
   static constexpr bool kIsVirtual = requires { Impl::kIsVirtual; };
   /// An idle iteration costs a poll; the clock is read in every n-th of them only, if that costs anything.
   static constexpr uint32_t kIdleClockReads = kIsVirtual ? 1 : 8;
@@ -140,6 +143,7 @@ class RpcCore final : public EndpointCore {
   void stamp_packet() {
     if constexpr (!cc::kBypasses.batched_timestamps) now_ns_ = transport_->now();
   }
+  void serve_waiting();
   void transmit();
   /// Sends to one peer, several times: what the transport has for that, or its send().
   auto sender_to(transport::PeerId peer) {
@@ -162,7 +166,7 @@ class RpcCore final : public EndpointCore {
   Result<transport::PeerId> connect_peer(const nexus::AddressBytes& address, std::string_view host) override {
     return transport_->connect(std::span(address.bytes).first(address.size), host);
   }
-  static constexpr bool kCanPair = requires(Impl& impl) { impl.connect_back(transport::PeerId()); };
+  static constexpr bool kCanPair = requires(Impl & impl) { impl.connect_back(transport::PeerId()); };
   static constexpr Status kNoPairs{Code::kUnavailable, "this transport needs no address and port pairs"};
   bool can_pair() const override { return kCanPair; }
   Result<transport::PeerId> connect_paired(const nexus::AddressBytes& address, std::string_view host) override {
@@ -231,6 +235,8 @@ size_t RpcCore<Impl>::iterate() {
   if (has_due()) [[unlikely]] {
     freshen_clock();
     run_due(packets == 0);
+    if (has_waiting_requests()) [[unlikely]]
+      serve_waiting();
   }
   if (!clients_to_send_.empty() || !servers_to_send_.empty() || !path_probes_.empty()) {
     // What handlers have taken is told as hold time, or it would pass for the network's.
@@ -245,6 +251,23 @@ size_t RpcCore<Impl>::iterate() {
   port_.iteration.store(iteration + 2, std::memory_order_relaxed);
   is_in_loop_ = false;
   return packets;
+}
+
+/// Before a handler that takes long: whatever has come is looked at, cancels above all, and what is to leave leaves.
+template <class Impl>
+void RpcCore<Impl>::serve_waiting() {
+  for (uint32_t i = 0; i < kDrainCalls; i++) {
+    is_clock_fresh_ = false;
+    const size_t packets = transport_->receive(Visitor{*this});
+    counters_.packets_received += packets;
+    if (packets == 0) break;
+  }
+  is_clock_fresh_ = false;
+  freshen_clock();
+  note_poll(now_ns_);
+  if (!clients_to_send_.empty() || !servers_to_send_.empty() || !path_probes_.empty()) transmit();
+  run_waiting_request();
+  is_clock_fresh_ = false;
 }
 
 template <class Impl>
@@ -419,6 +442,7 @@ void RpcCore<Impl>::sleep(uint64_t until_ns) {
 /// Leaves the descriptor such that it becomes readable when there is something to do.
 template <class Impl>
 void RpcCore<Impl>::arm() {
+  if (polled_ns_ != 0) rested_ns_ = transport_->now();
   transport_->end_wait();
   const bool may_wait = !has_work() && !mailbox_->has_mail() && transport_->prepare_wait() && !mailbox_->has_mail();
   alarm_.set(may_wait ? next_due_ns() : 0);

@@ -31,6 +31,13 @@ constexpr uint8_t kStalledRounds = 4;
 /// Path probes without an answer, while others are answered, after which packets of full length count as not passing:
 /// if a third of both directions' packets is lost, this happens by chance once in 10^4 checks.
 constexpr uint8_t kNarrowRounds = 16;
+/// Without an acknowledgement, from an eighth of the report delay on, twice as long each time: for 3 s by default. The
+/// server forgets by itself what is then still not reported.
+constexpr uint8_t kReportsMax = 8;
+constexpr uint64_t kReportDelayParts = 8;
+/// A call that waits for its answer is asked for so often at least, however long the liveness timeout is: a server
+/// keeps no response for which nobody asks (clause 5.5.2).
+constexpr uint64_t kAskNsMax = 5'000'000'000;
 
 void store_u32(std::byte* to, uint32_t value) {
   for (int i = 0; i < 4; i++) to[i] = static_cast<std::byte>(value >> (8 * i));
@@ -277,6 +284,7 @@ ClientSlot* ClientSession::make_slot(uint32_t index) {
   ClientSlot* slot = index == 0 ? &first_slot_ : pools_.slots.take();
   if (slot == nullptr) return nullptr;
   slot->request_number = (first_request_count_ << wire::kSlotBits | index) - wire::kSlotsMax;
+  slot->rested_number = ~slot->request_number;
   slots_[index] = slot;
   return slot;
 }
@@ -448,9 +456,13 @@ void ClientSession::prepare_path_probe(ClientPacket& packet) {
 
 void ClientSession::prepare_report(ClientPacket& packet) {
   uint32_t count = 0;
+  const bool is_at_rest = busy_mask() == 0;
   for (uint32_t i = 0; i < window_; i++) {
-    if (slots_[i] != nullptr && slots_[i]->phase == Phase::kFree)
-      store_u32(packet.scratch + 4 * count++, slots_[i]->request_number);
+    ClientSlot* slot = slots_[i];
+    if (slot == nullptr || slot->phase != Phase::kFree || slot->rested_number == ~slot->request_number) continue;
+    if (!is_at_rest && slot->rested_number != slot->request_number) continue;
+    slot->rested_number = slot->request_number;
+    store_u32(packet.scratch + 4 * count++, slot->request_number);
   }
   packet.slot = nullptr;
   packet.buffer = nullptr;
@@ -563,7 +575,12 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
     }
     case wire::Kind::kReport:
       detours_ &= static_cast<uint8_t>(~kReportDue);
-      reported_number_ = next_number_;
+      // What is in flight will have to be reported, too.
+      reported_number_ = busy_mask() == 0 ? next_number_ : 0;
+      report_number_ = next_number_ - 1;
+      report_at_ns_ = now_ns + (std::max(rto_ns(), terms_.report_delay_ns / kReportDelayParts)
+                                << std::min(report_tries_, kReportsMax));
+      report_tries_++;
       advance_oldest();
       if (oldest_ == next_number_) drop_ring();
       break;
@@ -852,6 +869,10 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
   // What has arrived has arrived, however late the word of it comes; all else that a late one says is of the past.
   const bool is_news = note_server_packet(header, now_ns);
   const uint64_t newest = expand_number(header.echo(), next_number_);
+  if (report_number_ != 0 && report_number_ <= newest && newest - report_number_ < uint64_t{8} * payload.bytes) {
+    const uint64_t back = newest - report_number_;
+    if ((load_u64(payload.data + back / 64 * 8) >> (63 - back % 64) & 1) != 0) on_report_acknowledged(now_ns);
+  }
   uint64_t touched = 0;
   for (uint32_t i = 0; i < payload.bytes / 8; i++) {
     uint64_t word = load_u64(payload.data + 8 * i);
@@ -1067,6 +1088,37 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
 
 // ---- Time ----
 
+/// Slots that were free at the last look are reported, if they have not been; those that are free now come next time. A
+/// session at rest reports all at once.
+void ClientSession::look_at_free_slots(uint64_t now_ns) {
+  const bool is_at_rest = busy_mask() == 0;
+  const bool gives_up = report_tries_ == kReportsMax;
+  bool is_due = false;
+  for (uint32_t i = 0; i < window_; i++) {
+    ClientSlot* slot = slots_[i];
+    if (slot == nullptr || slot->phase != Phase::kFree || slot->rested_number == ~slot->request_number) continue;
+    const bool has_rested = is_at_rest || slot->rested_number == slot->request_number;
+    slot->rested_number = has_rested && gives_up ? ~slot->request_number : slot->request_number;
+    is_due |= has_rested && !gives_up;
+  }
+  report_number_ = 0;
+  if (gives_up) report_tries_ = 0;
+  if (is_due) detours_ |= kReportDue;
+  report_at_ns_ = is_due || is_at_rest ? UINT64_MAX : now_ns + terms_.report_delay_ns;
+}
+
+void ClientSession::on_report_acknowledged(uint64_t now_ns) {
+  for (uint32_t i = 0; i < window_; i++) {
+    ClientSlot* slot = slots_[i];
+    const bool was_named =
+        slot != nullptr && slot->phase == Phase::kFree && slot->rested_number == slot->request_number;
+    if (was_named) slot->rested_number = ~slot->request_number;
+  }
+  report_number_ = 0;
+  report_tries_ = 0;
+  report_at_ns_ = busy_mask() == 0 ? UINT64_MAX : now_ns + terms_.report_delay_ns;
+}
+
 ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
   ClientTick result;
   if (state_ != State::kOpen) return result;
@@ -1074,7 +1126,7 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
   const auto at_latest = [&result](uint64_t ns) { result.next_ns = std::min(result.next_ns, ns); };
 
   if (busy_mask() == 0) {
-    // Tell the server once that its responses have arrived (clause 5.5), then rest.
+    // Tell the server that its responses have arrived (clause 5.5), then rest.
     was_busy_ = false;
     if (is_checking_path_) end_path_check();
     if (is_stalled_) set_stalled(false);
@@ -1086,14 +1138,13 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
       }
       report_at_ns_ = now_ns + terms_.report_delay_ns;
     }
-    if (now_ns >= report_at_ns_) {
+    if (now_ns >= report_at_ns_ && report_tries_ == 0) {
       // There were calls since, so short that no tick has seen them.
       const uint64_t quiet_ns = now_ns - std::min(now_ns, last_answer_ns());
       if (quiet_ns < terms_.report_delay_ns) report_at_ns_ = now_ns + terms_.report_delay_ns - quiet_ns;
     }
     if (now_ns >= report_at_ns_) {
-      detours_ |= kReportDue;
-      report_at_ns_ = UINT64_MAX;
+      look_at_free_slots(now_ns);
       fall_back_to_start_credits();
     }
     at_latest(report_at_ns_);
@@ -1107,9 +1158,12 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
     silent_until_ns_ = last_tick_ns_ = now_ns;
     has_asked_ = false;
     pair_probe_at_ns_ = 0;
-    report_at_ns_ = UINT64_MAX;
+    report_at_ns_ = now_ns + terms_.report_delay_ns;
+    report_tries_ = 0;
     detours_ &= static_cast<uint8_t>(~kReportDue);
   }
+  if (now_ns >= report_at_ns_) look_at_free_slots(now_ns);
+  at_latest(report_at_ns_);
   // A stretch in which we did not look ourselves counts little.
   const uint64_t passed_ns = std::min(now_ns - last_tick_ns_, terms_.liveness_ns / 8);
   last_tick_ns_ = now_ns;
@@ -1198,7 +1252,8 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
     if (slot->ask_at_ns <= now_ns) {
       control_mask_ |= bit(index);
       const uint64_t waited_ns = now_ns - slot->waiting_since_ns;
-      slot->ask_at_ns = now_ns + std::clamp(waited_ns / 4, rto_ns, terms_.liveness_ns / 4);
+      slot->ask_at_ns =
+          now_ns + std::clamp(waited_ns / 4, rto_ns, std::max(rto_ns, std::min(terms_.liveness_ns / 4, kAskNsMax)));
     }
     at_latest(slot->ask_at_ns);
   }

@@ -68,6 +68,9 @@ struct ClientSlot {
   uint16_t type = 0;
   uint32_t call_sequence = 0;   ///< for cancel()
   uint32_t response_bytes = 0;  ///< kReceiving
+  /// kFree: its request number if it was free at the last look; all bits inverted if the server knows that its last
+  /// response has arrived (clause 5.5).
+  uint32_t rested_number = 0;
   detail::Buffer* request = nullptr;
   uint64_t ticket = 0;  ///< of the last packet that refers to `request`
   detail::Buffer* response = nullptr;
@@ -393,6 +396,8 @@ class TERN_API ClientSession {
     awaited_packets_ -= packets;
   }
   void prepare_report(ClientPacket& packet);
+  void look_at_free_slots(uint64_t now_ns);
+  void on_report_acknowledged(uint64_t now_ns);
   bool prepare_transfer(uint64_t now_ns, uint32_t slot_index, ClientPacket& packet);
   template <class Send, class Ticket>
   Turn transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets);
@@ -527,20 +532,22 @@ class TERN_API ClientSession {
   uint64_t pair_answer_ns_ = 0;     ///< last_answer_ns_ when the silence began
   uint64_t pair_probe_at_ns_ = 0;   ///< 0: the session was at rest
   uint64_t pair_probe_gap_ns_ = 0;  ///< to the one after that
-  uint64_t first_probe_ns_ = 0;  ///< of the path, of those of its length; 0: none yet
+  uint64_t first_probe_ns_ = 0;     ///< of the path, of those of its length; 0: none yet
   uint64_t first_number_;
   uint32_t path_token_ = 0;
   uint32_t session_token_ = 0;  ///< is_path_answered_
   uint32_t pair_token_ = 0;     ///< has_pair_token_
   uint8_t short_probes_left_ = kShortProbesMax;
   bool is_path_answered_ = false;
-  bool is_peer_idle_ = false;     ///< the answer to ask_liveness
+  bool is_peer_idle_ = false;  ///< the answer to ask_liveness
   bool is_paired_ = false;
-  bool has_pair_token_ = false;   ///< of a short reply, for the full probe that follows
-  bool is_pair_asked_ = false;    ///< a short paired probe has not been answered
-  uint8_t full_pair_probes_ = 0;  ///< since the last short one, before the session is open
-  uint64_t reported_number_ = 0;  ///< next_number_ after the last report: more have been sent since if it differs
-  uint64_t report_at_ns_ = UINT64_MAX;
+  bool has_pair_token_ = false;         ///< of a short reply, for the full probe that follows
+  bool is_pair_asked_ = false;          ///< a short paired probe has not been answered
+  uint8_t full_pair_probes_ = 0;        ///< since the last short one, before the session is open
+  uint64_t reported_number_ = 0;        ///< next_number_ after the last report: more have been sent since if it differs
+  uint64_t report_at_ns_ = UINT64_MAX;  ///< the next look at what is to be reported
+  uint64_t report_number_ = 0;          ///< packet number of a report that is not acknowledged; 0: there is none
+  uint8_t report_tries_ = 0;            ///< since the last one was acknowledged, or given up
   uint64_t answer_seen_ns_ = 0;
   uint64_t progress_seen_ns_ = 0;
   uint64_t sample_seen_ns_ = 0;

@@ -116,7 +116,7 @@ ServerVerdict ServerSession::on_packet(const wire::Header& header, const transpo
       return on_cancel(header, number, now_ns, offers);
     case wire::Kind::kReport:
       accept(number, false);
-      return on_report(payload, offers);
+      return on_report(payload, now_ns, offers);
     default:
       return dropped(Drop::kMalformed);
   }
@@ -201,6 +201,11 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
   if (age != 0 && age != int32_t{wire::kSlotsMax}) return dropped(Drop::kUnproven);
   if (!is_well_formed(header, payload.bytes)) return dropped(Drop::kMalformed);
   if (age != 0) {
+    if (!may_end(slots_[index], offers)) {  // no honest client begins here (clause 3.8), and this one waits
+      accept(number, payload.is_marked);
+      owe_credit_return(now_ns);
+      return dropped(Drop::kStale);
+    }
     return is_short(header) ? on_new_request(header, payload, number, now_ns, offers)
                             : on_new_long_request(header, payload, number, now_ns, offers);
   }
@@ -350,7 +355,7 @@ ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t numbe
   }
   ServerSlot* slot = is_slot ? slots_[index] : nullptr;
   const bool is_here = age == 0 && slot != nullptr && slot->phase != Phase::kIdle && slot->phase != Phase::kReceiving;
-  if (age >= 0 && is_delivered && !is_here) {
+  if (age >= 0 && is_delivered && !is_here && may_end(slot, offers)) {
     if (slot != nullptr) end_slot(slot, offers);
     wire::Header lost = header;
     lost.w2 = 0;  // of a probe it says nothing about the request
@@ -394,6 +399,8 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
     return dropped(Drop::kStale);
   }
   due_ |= kRanges;
+  const bool is_to_leave = (response_mask_ >> index & 1) != 0;
+  if (!is_to_leave) slot->received_ns = now_ns;  // of packet 0 it is the echo's
   return {.is_about_a_call = true};
 }
 
@@ -413,6 +420,10 @@ ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t numb
     owe_lost_answer(header, number);
     return {};
   }
+  if (!may_end(slot, offers)) {  // the client asks again, and has the answer by then
+    owe_credit_return(now_ns);
+    return {};
+  }
   end_slot(slot, offers);
   // Also if the request has not come yet: when it does, it is one that the slot has had (at most once).
   slot->request_number = header.request_number();
@@ -422,7 +433,7 @@ ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t numb
 }
 
 /// The client has these responses.
-ServerVerdict ServerSession::on_report(const transport::Payload& payload, ServerOffers& offers) {
+ServerVerdict ServerSession::on_report(const transport::Payload& payload, uint64_t now_ns, ServerOffers& offers) {
   if (payload.bytes % 4 != 0 || payload.bytes > 4 * wire::kSlotsMax || payload.lease != nullptr) {
     return dropped(Drop::kMalformed);
   }
@@ -433,6 +444,7 @@ ServerVerdict ServerSession::on_report(const transport::Payload& payload, Server
     const bool is_answered = slot != nullptr && (slot->phase == Phase::kResponded || slot->phase == Phase::kFailed);
     if (is_answered && slot->request_number == number) end_slot(slot, offers);
   }
+  owe_credit_return(now_ns);
   return {};
 }
 
@@ -465,6 +477,19 @@ void ServerSession::end_all(ServerOffers& offers) {
   for (uint32_t i = 0; is_open_ && i < window_; i++) {
     if (slots_[i] != nullptr) end_slot(slots_[i], offers);
   }
+}
+
+bool ServerSession::forget_old(uint64_t now_ns, uint64_t since_ns, ServerOffers& offers) {
+  bool keeps_some = false;
+  for (uint32_t i = 0; is_open_ && i < window_; i++) {
+    ServerSlot* slot = slots_[i];
+    if (slot == nullptr || is_busy(*slot) || slot->response == nullptr) continue;
+    const uint64_t asked_ns = std::max(slot->received_ns, since_ns);
+    const bool is_old = now_ns >= asked_ns && now_ns - asked_ns >= kKeepNs && !is_to_leave(*slot);
+    if (is_old) end_slot(slot, offers);
+    keeps_some |= !is_old;
+  }
+  return keeps_some;
 }
 
 void ServerSession::give_up_arriving(ServerSlot* slot, ServerOffers& offers) {

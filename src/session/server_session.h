@@ -75,6 +75,9 @@ class ServerOffers {
   virtual void take_back_response(detail::Buffer* response, uint64_t ticket) = 0;
   /// Nobody waits for the answer of this running request any more.
   virtual void abandon(void* call) = 0;
+  /// False: the application holds too many requests already that their client has given up. The slot keeps this one
+  /// until it is answered.
+  virtual bool may_abandon(void*) { return true; }
 
  protected:
   ~ServerOffers() = default;
@@ -185,6 +188,17 @@ class TERN_API ServerSession {
   /// Likewise: who asks for more of the response hears that it is lost.
   void give_up_response(ServerSlot* slot, ServerOffers& offers);
 
+  /// So long a response is kept without a question for it (clause 5.5.2): four times what lies between two questions of
+  /// a client, at the most.
+  static constexpr uint64_t kKeepNs = 20'000'000'000;
+  /// Responses for which nobody has asked for kKeepNs go. Not before `since_ns` did anybody look for packets. True:
+  /// some are kept still.
+  bool forget_old(uint64_t now_ns, uint64_t since_ns, ServerOffers& offers);
+  /// The response will leave, or some of it.
+  bool is_to_leave(const ServerSlot& slot) const {
+    return (response_mask_ >> index_of(slot) & 1) != 0 || (due_ & kRanges) != 0;
+  }
+
   // -- Answers --
 
   /// The running request is answered: with slot->response (response_bytes set), or with a failure word.
@@ -260,7 +274,7 @@ class TERN_API ServerSession {
   ServerVerdict on_rfr(const wire::Header& header, const transport::Payload& payload, uint64_t number, uint64_t now_ns);
   ServerVerdict on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerOffers& offers);
   ServerVerdict on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns, ServerOffers& offers);
-  ServerVerdict on_report(const transport::Payload& payload, ServerOffers& offers);
+  ServerVerdict on_report(const transport::Payload& payload, uint64_t now_ns, ServerOffers& offers);
   ServerVerdict on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number, uint64_t now_ns);
   ServerVerdict on_short_path_probe(const wire::Header& header, uint64_t number, uint64_t now_ns);
 
@@ -285,6 +299,9 @@ class TERN_API ServerSession {
                       uint64_t now_ns);
   void answer_again(ServerSlot* slot, uint64_t number, uint64_t now_ns);
   void end_slot(ServerSlot* slot, ServerOffers& offers);
+  static bool may_end(const ServerSlot* slot, ServerOffers& offers) {
+    return slot == nullptr || slot->call == nullptr || offers.may_abandon(slot->call);
+  }
   void give_back_assembly(ServerSlot* slot, ServerOffers& offers);
   void give_back_response(ServerSlot* slot, ServerOffers& offers);
 

@@ -134,8 +134,8 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, m
   /// at which this endpoint receives; it is another peer than the one of connect(). `Result<PeerId>
   /// connect_back(like)`, within a visitor's call only, connects in the same way to where the datagram of the packet
   /// being visited came from, for packets as long as those to `like`; anybody may have forged that. `PathError
-  /// take_path_error(peer)` is the last error of packets to the peer, and forgets it; `uint16_t port_of(peer)` its port.
-  /// Largest payload of one packet, the 24 B header not counted; at least wire::kPayloadBytesMin.
+  /// take_path_error(peer)` is the last error of packets to the peer, and forgets it; `uint16_t port_of(peer)` its
+  /// port. Largest payload of one packet, the 24 B header not counted; at least wire::kPayloadBytesMin.
   { ct.payload_bytes_max() } -> std::same_as<uint32_t>;
   /// What of it a packet to this peer can carry, as the address says that connect() was given; at least
   /// wire::kPayloadBytesMin. send() counts a longer packet as an error, which is an ordinary loss.

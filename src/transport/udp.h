@@ -3,11 +3,11 @@
 // length.
 //
 // Receiving: one unconnected socket: packets say their own length, so the borders of datagrams do not matter, and GRO
-// hands over whole trains. Sending: a connected socket per peer, from a port of its own (on the receiver's port it would
-// steal the receives); the kernel then looks up no route per call, and a dead peer's ECONNREFUSED is an ordinary loss.
-// Peers beyond the limit share a socket; busy ones among them take over the sockets of silent ones. To a paired peer
-// (connect_paired(), connect_back()) packets leave from the receive socket: filters and NATs that pass only answers then
-// see one pair of addresses and ports.
+// hands over whole trains. Sending: a connected socket per peer, from a port of its own (on the receiver's port it
+// would steal the receives); the kernel then looks up no route per call, and a dead peer's ECONNREFUSED is an ordinary
+// loss. Peers beyond the limit share a socket; busy ones among them take over the sockets of silent ones. To a paired
+// peer (connect_paired(), connect_back()) packets leave from the receive socket: filters and NATs that pass only
+// answers then see one pair of addresses and ports.
 //
 // A packet goes into the open segment (datagram) of its peer; flush() makes one call for each peer. Segments of
 // (nearly) equal size are padded with zeros to be one GSO train; order never changes.
@@ -180,8 +180,8 @@ class TERN_API UdpImpl {
     uint32_t packets = 0;         ///< in the open segment
     uint32_t first = kNone;       ///< segments of this burst; kNone: none
     uint32_t last = kNone;
-    Fd socket;        ///< connected; empty: the shared one is used
-    bool gso = true;  ///< off once this path has refused a train
+    Fd socket;               ///< connected; empty: the shared one is used
+    bool gso = true;         ///< off once this path has refused a train
     bool is_paired = false;  ///< the receive socket sends, too
     int error = 0;           ///< errno of the last packet that the kernel refused for other reasons than full queues
     uint32_t references = 0;

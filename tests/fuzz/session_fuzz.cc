@@ -22,6 +22,7 @@ constexpr uint8_t kWindow = 4;
 constexpr uint32_t kFirstCount = 5;
 
 constexpr uint32_t kPathToken = 77, kSessionToken = 99;
+constexpr uint32_t kPairToken = 0x3456780;
 
 detail::Buffer* new_buffer(uint32_t bytes) { return make_buffer(bytes).release(); }
 
@@ -84,7 +85,12 @@ class Target {
         if (client_->state() == ClientSession::State::kConnecting)
           return client_->on_accepted({9, kPayloadMax, kWindow, static_cast<uint8_t>(1 + op / 8), 1, kPathToken}, now_);
         if (client_->state() == ClientSession::State::kProbing && client_->may_probe_path()) {
+          if (op >= 240) client_->pair();
           const auto probe = client_->path_probe(now_);
+          to_server_.push_back({probe.header, std::vector<std::byte>(probe.payload_bytes)});
+        }
+        if (op >= 240 && client_->state() == ClientSession::State::kOpen && client_->is_paired()) {
+          const auto probe = client_->pair_probe();
           to_server_.push_back({probe.header, std::vector<std::byte>(probe.payload_bytes)});
         }
         if (client_->state() == ClientSession::State::kOpen && client_->has_free_slot()) {
@@ -215,6 +221,7 @@ class Target {
     if (verdict.was_assembled) offers_.arriving_bytes -= verdict.started->request_bytes;
     BufferDeleter()(verdict.message);
     if (verdict.started != nullptr) server_->owe_credit_return(now_);
+    if (verdict.wants_pair) server_->owe_pair_reply();
   }
   void pump(Input& in) {
     const auto queue = [](std::deque<Packet>& to) {
@@ -236,6 +243,8 @@ class Target {
     } while (turn >= ClientSession::Turn::kSent);
     while (server_->transmit(now_, limit, queue(to_client_), ticket, packets) == ServerSession::Turn::kSent) {
     }
+    if (server_->owes_pair_reply()) to_client_.push_back({server_->pair_reply(kPairToken + limit % 2, limit), {}});
+    if (limit % 16 == 15) server_->forget_old(now_ + ServerSession::kKeepNs, 0, offers_);
     const ClientTick tick = client_->tick(now_);
     for (uint64_t mask = tick.expired_mask; mask != 0; mask &= mask - 1) {
       end_early(client_->slot(static_cast<uint32_t>(std::countr_zero(mask))));

@@ -14,6 +14,7 @@ constexpr uint16_t kPut = 1;         ///< answered with nothing
 constexpr uint16_t kFetch = 2;       ///< answered with kLongBytes, in room of the library
 constexpr uint16_t kFetchOwned = 3;  ///< likewise, in a MsgBuf
 constexpr uint16_t kEcho = 4;
+constexpr uint16_t kKeep = 5;  ///< of a test's own
 constexpr size_t kLongBytes = 40 * 512;
 constexpr size_t kBudgetBytes = 12 * kLongBytes;
 
@@ -240,6 +241,103 @@ TEST_F(Shares, memory_kept_for_the_next_response_gives_way) {
   ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 10; }));
   EXPECT_EQ(counters().gave_way_response, 0u);
   EXPECT_LE(response_bytes(), kBudgetBytes);
+}
+
+TEST_F(Shares, responses_that_are_never_reported_go_in_time) {
+  make_server();
+  bool is_cut_off = false;
+  VirtualHost& client = add("10.0.0.2:1", {}, [&](const wire::Header& header, size_t) {
+    return header.kind() != wire::Kind::kReport && !is_cut_off;
+  });
+  const Session session = open(client, {.window = 4});
+  for (int i = 0; i < 4; i++) call(client, session, kFetch, 1, kLongBytes);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 4; }));
+  EXPECT_GE(response_bytes(), 4 * kLongBytes);
+  run_for(10'000'000'000, 1'000'000);
+  EXPECT_GE(response_bytes(), 4 * kLongBytes) << "else this test measures nothing";
+  run_for(20'000'000'000, 1'000'000);
+  EXPECT_EQ(response_bytes(), 0u);
+  EXPECT_TRUE(client.rpc->is_open(session));
+  expect_calls_succeed(client, session, kFetch, 1, kLongBytes, 4);
+}
+
+TEST_F(Shares, responses_go_while_their_session_never_rests) {
+  make_server();
+  std::vector<Request> kept;
+  ASSERT_TRUE(server().rpc->on_request(kKeep, [&](Request request) { kept.push_back(std::move(request)); }).ok());
+  VirtualHost& client = add("10.0.0.2:1");
+  const Session session = open(client);
+  call(client, session, kKeep, 1, 1);
+  for (int i = 0; i < 4; i++) call(client, session, kFetch, 1, kLongBytes);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 4; }));
+  EXPECT_GE(response_bytes(), 4 * kLongBytes);
+  run_for(300'000'000, 100'000);
+  EXPECT_EQ(response_bytes(), 0u) << "its other slot is busy still";
+  EXPECT_EQ(kept.size(), 1u);
+  kept.clear();
+}
+
+// ---- Requests that the application keeps ----
+
+class KeptAfterCancels : public Shares, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(KeptAfterCancels, are_bounded) {
+  const bool is_hostile = GetParam();
+  std::vector<Request> kept;
+  make_server();
+  ASSERT_TRUE(server().rpc->on_request(kKeep, [&](Request request) { kept.push_back(std::move(request)); }).ok());
+  VirtualHost& client = add("10.0.0.2:1");
+  VirtualHost& honest = add("10.0.0.3:1");
+  const Session session = open(client, {.window = 4});
+  const Session other = open(honest, {.window = 4});
+  for (int round = 0; round < 50; round++) {
+    std::vector<CallId> calls;
+    for (int i = 0; i < 4; i++) {
+      auto started = client.rpc->enqueue_request(session, kKeep, client.rpc->alloc_msgbuf(1),
+                                                 client.rpc->alloc_msgbuf(1), [](Completion&) {});
+      ASSERT_TRUE(started.ok());
+      calls.push_back(*started);
+    }
+    run_for(1'000'000);
+    for (const CallId call : calls) ASSERT_TRUE(client.rpc->cancel(call).ok() || is_hostile);
+    run_for(1'000'000);
+    if (!is_hostile) continue;
+    // Its slots go on as if the cancels had been acknowledged.
+    client.core().for_each_client_session([](const session::ClientSession& its) {
+      auto& mine = const_cast<session::ClientSession&>(its);
+      for (uint32_t i = 0; i < mine.window(); i++) {
+        if (mine.slot(i)->phase == session::ClientSlot::Phase::kEnded) mine.release_slot(mine.slot(i));
+      }
+    });
+  }
+  EXPECT_EQ(kept.size(), 5u * 4u) << "four that were given up, and one that runs, a slot";
+  call(honest, other, kPut, 1, 1);
+  ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 1; }));
+  // What the application gives back makes room.
+  kept.clear();
+  run_for(2'000'000'000, 100'000);
+  if (!is_hostile) expect_calls_succeed(client, session, kPut, 1, 1, 10);
+  EXPECT_EQ(server().core().census().requests_open, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Clients, KeptAfterCancels, ::testing::Bool(),
+                         [](const auto& which) { return which.param ? "hostile" : "honest"; });
+
+TEST_F(Shares, requests_kept_beyond_the_end_of_their_session_find_home) {
+  make_server();
+  std::vector<Request> kept;
+  ASSERT_TRUE(server().rpc->on_request(kKeep, [&](Request request) { kept.push_back(std::move(request)); }).ok());
+  VirtualHost& client = add("10.0.0.2:1");
+  const Session session = open(client);
+  for (int i = 0; i < 8; i++) call(client, session, kKeep, 1, 1);
+  run_for(1'000'000);
+  EXPECT_EQ(kept.size(), 8u);
+  ASSERT_TRUE(client.rpc->destroy_session(session).ok());
+  run_for(10'000'000);
+  EXPECT_EQ(server().core().census().server_sessions, 0u);
+  kept.clear();
+  run_for(1'000'000);
+  expect_calls_succeed(client, open(client), kPut, 1, 1, 1);
 }
 
 // ---- Sessions ----

@@ -300,7 +300,7 @@ TEST_F(ClientSessionTest, a_paired_session_that_hears_nothing_asks_to_be_followe
     EXPECT_EQ(probe.header.token(), kPathToken);
     EXPECT_EQ(probe.payload_bytes, 0u);
   }
-  EXPECT_EQ(asked, 3u);  // as often as a server answers a stranger
+  EXPECT_EQ(asked, 6u);  // three in the first timeout, as often as a server answers a stranger, then one in each
 }
 
 TEST_F(ClientSessionTest, a_paired_session_that_is_followed_goes_on) {
@@ -1211,9 +1211,112 @@ TEST_F(ClientSessionTest, one_report_for_all_slots_after_an_idle_delay) {
     std::memcpy(&number, reports[0].payload.data() + 4 * i, 4);
     EXPECT_EQ(number, slots[i]->request_number);
   }
+  credit(reports[0].header.number());
   EXPECT_TRUE(tick().is_idle);
   EXPECT_TRUE(tick(1000 * kMs).is_idle);
   EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(ClientSessionTest, lost_report_is_sent_again_until_it_is_acknowledged) {
+  ClientTerms terms;
+  open(8, terms);
+  ClientSlot* slot = begin();
+  finish(respond(slot, sent().at(0).header.number(), 4, 4));
+  tick();
+  std::vector<wire::Header> reports;
+  ClientTick result = tick(terms.report_delay_ns);
+  for (int i = 0; i < 3; i++) {
+    const auto packets = sent();
+    ASSERT_EQ(packets.size(), 1u) << i;
+    EXPECT_EQ(packets[0].header.kind(), Kind::kReport);
+    EXPECT_EQ(packets[0].payload.size(), 4u);
+    reports.push_back(packets[0].header);
+    result = tick();
+    ASSERT_FALSE(result.is_idle);
+    const uint64_t gap_ns = result.next_ns - now_;
+    EXPECT_EQ(gap_ns, terms.report_delay_ns / 8 << i) << "twice as long each time";
+    result = tick(gap_ns);
+  }
+  sent();
+  credit(reports[2].number(), {reports[0].number()});  // an older one does not count, and nobody needs it to
+  tick();
+  credit(reports[2].number() + 1);
+  EXPECT_TRUE(tick().is_idle);
+  EXPECT_TRUE(tick(10'000 * kMs).is_idle);
+  EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(ClientSessionTest, reports_without_an_acknowledgement_end) {
+  open();
+  ClientSlot* slot = begin();
+  finish(respond(slot, sent().at(0).header.number(), 4, 4));
+  int reports = 0;
+  ClientTick result = tick();
+  for (int i = 0; i < 100 && !result.is_idle; i++) {
+    reports += static_cast<int>(sent().size());
+    result = tick(result.next_ns == UINT64_MAX ? kMs : result.next_ns - std::min(result.next_ns, now_));
+  }
+  EXPECT_TRUE(result.is_idle);
+  EXPECT_EQ(reports, 8);
+  EXPECT_FALSE(tick(10'000 * kMs).has_failed);
+}
+
+TEST_F(ClientSessionTest, slots_that_rest_are_reported_while_others_are_busy) {
+  ClientTerms terms;
+  open(8, terms);
+  ClientSlot* busy = begin();
+  ClientSlot* resting = begin();
+  const auto packets = sent();
+  credit(packets[0].header.number());  // it waits for its answer
+  finish(respond(resting, packets[1].header.number(), 4, 4));
+  std::vector<TestPacket> reports;
+  for (int i = 0; i < 30; i++) {
+    for (TestPacket& packet : sent()) {
+      if (packet.header.kind() == Kind::kReport) {
+        credit(packet.header.number());
+        reports.push_back(std::move(packet));
+      } else {
+        credit(packet.header.number());
+      }
+    }
+    tick(10 * kMs);
+  }
+  ASSERT_EQ(reports.size(), 1u) << "once, for it was acknowledged";
+  ASSERT_EQ(reports[0].payload.size(), 4u);
+  uint32_t number;
+  std::memcpy(&number, reports[0].payload.data(), 4);
+  EXPECT_EQ(number, resting->request_number);
+  EXPECT_EQ(busy->phase, Phase::kWaiting);
+  finish(respond(busy, packets[0].header.number(), 4, 4));
+  tick();
+  tick(terms.report_delay_ns);
+  const auto last = sent();
+  ASSERT_EQ(last.size(), 1u);
+  ASSERT_EQ(last[0].payload.size(), 4u) << "what the server knows is not said again";
+  std::memcpy(&number, last[0].payload.data(), 4);
+  EXPECT_EQ(number, busy->request_number);
+}
+
+TEST_F(ClientSessionTest, a_slot_that_is_used_again_meanwhile_is_not_reported_by_an_old_acknowledgement) {
+  ClientTerms terms;
+  open(8, terms);
+  ClientSlot* slot = begin();
+  finish(respond(slot, sent().at(0).header.number(), 4, 4));
+  tick();
+  tick(terms.report_delay_ns);
+  const auto report = sent();
+  ASSERT_EQ(report.size(), 1u);
+  EXPECT_EQ(begin(), slot);
+  finish(respond(slot, sent().at(0).header.number(), 4, 4));
+  credit(report[0].header.number() + 1, {report[0].header.number()});
+  EXPECT_FALSE(tick().is_idle) << "its last call is still to be reported";
+  tick(terms.report_delay_ns);
+  const auto again = sent();
+  ASSERT_EQ(again.size(), 1u);
+  ASSERT_EQ(again[0].payload.size(), 4u);
+  uint32_t number;
+  std::memcpy(&number, again[0].payload.data(), 4);
+  EXPECT_EQ(number, slot->request_number);
 }
 
 TEST_F(ClientSessionTest, report_waits_for_silence_after_calls_that_no_tick_has_seen) {

@@ -512,7 +512,9 @@ TEST_F(ServerSessionTest, ranges_end_with_their_response) {
     EXPECT_TRUE(ask(number, 1, 4));
     end(number);
     receive(probe(number, true));
-    for (const TestPacket& packet : sent()) EXPECT_TRUE(packet.payload.empty());
+    for (const TestPacket& packet : sent()) {
+      EXPECT_TRUE(packet.header.kind() != Kind::kResponse || packet.payload.empty());
+    }
     number += 64;
   }
 }
@@ -565,7 +567,7 @@ TEST_F(ServerSessionTest, a_mark_is_echoed_once_by_the_next_packet_whatever_it_i
   EXPECT_EQ(packets[0].header.kind(), Kind::kCancelled);
   EXPECT_EQ(flags(packets[0]), 0);  // answers no packet
   EXPECT_NE(flags(packets[1]), 0);
-  // One that does not prove itself, or that nothing answers, says nothing.
+  // One that does not prove itself, or that reports, says nothing.
   marked(client_header(Kind::kProbe, kFirst, 0, kSessionToken ^ 1));
   marked(client_header(Kind::kReport, 0, 0, kSessionToken));
   session_->owe_credit_return(now_);
@@ -653,7 +655,75 @@ TEST_F(ServerSessionTest, report_frees_answered_slots_only) {
   EXPECT_EQ(answered->phase, Phase::kIdle);
   EXPECT_EQ(answered->response, nullptr);
   EXPECT_EQ(session_->slot(1)->phase, Phase::kResponded);
-  EXPECT_TRUE(sent().empty());
+  const wire::Header answer = only_answer();
+  EXPECT_EQ(answer.kind(), Kind::kCr) << "the client need not say it again";
+  EXPECT_EQ(answer.echo(), client_number_);
+}
+
+TEST_F(ServerSessionTest, responses_that_nobody_asks_for_are_given_up_in_time) {
+  constexpr uint64_t kKeepNs = ServerSession::kKeepNs;
+  ServerSlot* slot = begin(kFirst);
+  respond(slot, 300);
+  now_ += kKeepNs;
+  EXPECT_TRUE(session_->forget_old(now_, 0, offers_)) << "it has not left";
+  sent();
+  EXPECT_TRUE(ask(kFirst, 1, 2));
+  EXPECT_TRUE(session_->forget_old(now_ + kKeepNs, 0, offers_)) << "some of it is to leave";
+  sent();
+  EXPECT_TRUE(session_->forget_old(now_ + kKeepNs - 1, 0, offers_)) << "the client has asked for a range";
+  now_ += kKeepNs - 1;
+  receive(probe(kFirst, true));
+  sent();
+  EXPECT_TRUE(session_->forget_old(now_ + kKeepNs - 1, 0, offers_)) << "the client has probed";
+  EXPECT_TRUE(session_->forget_old(now_ + kKeepNs, now_ + 1, offers_)) << "nobody looked for questions";
+  EXPECT_EQ(offers_.responses_taken_back, 0u);
+  EXPECT_FALSE(session_->forget_old(now_ + kKeepNs, now_, offers_));
+  EXPECT_EQ(offers_.responses_taken_back, 1u);
+  EXPECT_EQ(slot->phase, Phase::kIdle);
+}
+
+TEST_F(ServerSessionTest, a_request_whose_response_was_given_up_does_not_run_again) {
+  const wire::Header first = request(kFirst, 10);
+  receive(first, 10);
+  respond(session_->slot(0), 5);
+  sent();
+  EXPECT_FALSE(session_->forget_old(now_ + ServerSession::kKeepNs, 0, offers_));
+  const ServerVerdict again = receive(request(kFirst, 10), 10);
+  EXPECT_EQ(again.started, nullptr);
+  EXPECT_EQ(only_answer().kind(), Kind::kCr);
+  receive(probe(kFirst, true));
+  const wire::Header answer = only_answer();
+  EXPECT_EQ(answer.kind(), Kind::kResponse);
+  EXPECT_NE(answer.flags() & wire::kFailure, 0) << "and the call ends";
+}
+
+TEST_F(ServerSessionTest, requests_beyond_the_limit_of_those_given_up_keep_their_slots) {
+  int calls[2];
+  begin(kFirst)->call = &calls[0];
+  begin(kFirst | 1)->call = &calls[1];
+  offers_.abandoned_max = 1;
+  cancel(kFirst);
+  EXPECT_EQ(only_answer().kind(), Kind::kCancelled);
+  ServerSlot* slot = session_->slot(1);
+  // By a cancel, by one of the next request, by the next request, by a probe for it: the client hears that we live.
+  cancel(kFirst | 1);
+  EXPECT_EQ(only_answer().kind(), Kind::kCr);
+  cancel((kFirst | 1) + 64);
+  EXPECT_EQ(only_answer().kind(), Kind::kCr);
+  EXPECT_EQ(receive(request((kFirst | 1) + 64, 10), 10).started, nullptr);
+  EXPECT_EQ(only_answer().kind(), Kind::kCr);
+  EXPECT_EQ(receive(request((kFirst | 1) + 64, 300), kPayloadMax).started, nullptr);
+  EXPECT_EQ(only_answer().kind(), Kind::kCr);
+  receive(probe((kFirst | 1) + 64, true));
+  EXPECT_EQ(only_answer().kind(), Kind::kCr);
+  EXPECT_EQ(slot->phase, Phase::kRunning);
+  EXPECT_EQ(slot->request_number, kFirst | 1);
+  EXPECT_EQ(offers_.abandoned.size(), 1u);
+  // Its answer frees the slot at the client; a session that ends waits for nothing.
+  slot->call = nullptr;
+  respond(slot, 5);
+  EXPECT_EQ(only_answer().kind(), Kind::kResponse);
+  begin((kFirst | 1) + 64);
 }
 
 TEST_F(ServerSessionTest, malformed_reports) {

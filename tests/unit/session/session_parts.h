@@ -43,7 +43,9 @@ class HeapOffers final : public ServerOffers {
     BufferDeleter()(response);
   }
   void abandon(void* call) override { abandoned.push_back(call); }
+  bool may_abandon(void*) override { return abandoned.size() < abandoned_max; }
 
+  size_t abandoned_max = SIZE_MAX;
   size_t room_bytes = SIZE_MAX;  ///< larger requests are refused
   wire::FailureCode refusal = wire::FailureCode::kNoMemory;
   uint64_t arriving_bytes = 0;

@@ -1,0 +1,154 @@
+// overload: clients that call at a fixed rate, whatever becomes of their calls, more than a server's handler can do.
+// The handler takes --handler_us of its CPU; calls have a deadline. Prints how many succeed, of those that it could
+// serve. Main thread directs; server and clients are side threads, or processes with --processes.
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/run.h"
+
+DEFINE_uint64(clients, 4, "clients, each with an endpoint and a thread");
+DEFINE_uint64(rate, 1000, "calls a second of each client");
+DEFINE_uint64(handler_us, 2000, "what the handler takes");
+DEFINE_uint64(deadline_ms, 50, "of each call");
+DEFINE_bool(sleep, false, "the handler sleeps, as one that waits for a disk, instead of computing");
+DEFINE_bool(worker, false, "the handler runs on one worker thread instead of in the event loop");
+
+namespace {
+
+using programs::Clock;
+using programs::Report;
+using programs::Run;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr uint16_t kWork = 1;
+constexpr size_t kBytes = 32;
+
+tern::Status add_handlers(tern::Endpoint& server) {
+  const auto work = [](tern::Request request) {
+    const auto end = Clock::now() + microseconds(FLAGS_handler_us);
+    if (FLAGS_sleep) std::this_thread::sleep_until(end);
+    while (Clock::now() < end) {
+    }
+    request.respond();
+  };
+  return server.on_request(kWork, work, {.worker = FLAGS_worker});
+}
+
+/// Client side thread; `progress` is read by the main thread.
+class Client {
+ public:
+  Client(Run& run, std::string server, programs::Progression& progress)
+      : run_(run), server_(std::move(server)), progress_(progress) {}
+
+  template <tern::Transport T>
+  void run(tern::Nexus& nexus, uint16_t endpoint_id) {
+    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(endpoint_id));
+    if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
+    endpoint_ = rpc->get();
+    auto session = endpoint_->create_session(server_);
+    if (!session.ok()) return run_.fail("no session with " + server_, session.status());
+    session_ = *session;
+    if (!run_.enter(*endpoint_)) return;
+    next_ = endpoint_->now();
+    call_regularly();
+    const tern::Status status = (*rpc)->run_event_loop();
+    if (!status.ok()) run_.fail("the client's event loop", status);
+    run_.leave();
+  }
+
+ private:
+  /// A loop that was late makes up for it: the load does not depend on the server.
+  void call_regularly() {
+    const tern::Duration interval = std::chrono::nanoseconds(1'000'000'000 / FLAGS_rate);
+    for (; next_ <= endpoint_->now(); next_ += interval) call();
+    const tern::Status status = endpoint_->after(next_ - endpoint_->now(), [this] { call_regularly(); });
+    if (!status.ok()) run_.fail("the client's timer", status);
+  }
+  void call() {
+    if (!endpoint_->is_open(session_)) return;
+    auto call =
+        endpoint_->enqueue_request(session_, kWork, endpoint_->alloc_msgbuf(kBytes), endpoint_->alloc_msgbuf(kBytes),
+                                   [this](tern::Completion& done) {
+                                     if (done.status.ok()) return progress_.count_completed();
+                                     progress_.count_failed();
+                                   },
+                                   {.deadline = milliseconds(FLAGS_deadline_ms)});
+    if (!call.ok()) run_.fail("a call to " + server_ + " was refused", call.status());
+  }
+
+  Run& run_;
+  const std::string server_;
+  programs::Progression& progress_;
+  tern::Endpoint* endpoint_ = nullptr;
+  tern::Session session_;
+  tern::Duration next_{};
+};
+
+template <tern::Transport T>
+int run(int argc, char** argv, const std::vector<int>& cpus) {
+  const int server_cpu = cpus[0];
+  const int client_cpu = cpus[1 % cpus.size()];
+  const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
+    run.add_side(server_cpu, [&] { programs::serve<T>(run, nexus, add_handlers); });
+    return 1;
+  };
+  const auto run_clients = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
+    std::vector<programs::Progression> progress(FLAGS_clients);
+    std::list<Client> clients;
+    for (size_t i = 0; i < FLAGS_clients; i++) {
+      Client& client = clients.emplace_back(run, server, progress[i]);
+      run.add_side(client_cpu, [&, i] { client.run<T>(nexus, static_cast<uint16_t>(i)); });
+    }
+    const auto totals = [&] {
+      programs::Totals sum;
+      for (const programs::Progression& each : progress) {
+        const programs::Totals of = each.totals();
+        sum = {sum.completed + of.completed, sum.failed + of.failed, 0, of.seconds};
+      }
+      return std::optional(sum);
+    };
+    const auto measured = programs::measure(run, totals);
+    run.end();
+    if (!measured) return std::nullopt;
+    Report report;
+    report.bench = "overload";
+    report.params = programs::common_params();
+    report.params.update({{"clients", FLAGS_clients},
+                          {"rate", FLAGS_rate},
+                          {"handler_us", FLAGS_handler_us},
+                          {"deadline_ms", FLAGS_deadline_ms},
+                          {"worker", FLAGS_worker},
+                          {"sleep", FLAGS_sleep},
+                          {"seconds", FLAGS_seconds}});
+    const double rate_rps = static_cast<double>(measured->completed) / measured->seconds;
+    report.metrics["rate_rps"] = rate_rps;
+    report.metrics["share_of_what_can_be_served"] = rate_rps * static_cast<double>(FLAGS_handler_us) / 1e6;
+    report.metrics["failed_rps"] = static_cast<double>(measured->failed) / measured->seconds;
+    return report;
+  };
+  return programs::play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_clients);
+}
+
+/// Checks this program's own flags. False: the sentence has been printed.
+bool check_flags() {
+  const bool is_ok = FLAGS_clients >= 1 && FLAGS_clients <= 64 && FLAGS_rate >= 1 && FLAGS_rate <= 1'000'000 &&
+                     FLAGS_handler_us >= 1 && FLAGS_deadline_ms >= 1;
+  if (!is_ok) programs::fail("--clients is 1 to 64, --rate 1 to 1000000, --handler_us and --deadline_ms at least 1");
+  return is_ok;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return programs::run_main(
+      argc, argv, "More calls than a server can do. Example: overload --transport=udp --worker --json", check_flags,
+      []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); });
+}

@@ -1,0 +1,84 @@
+// Requests with deadlines that wait for their handler, and what a handler is expected to take.
+// Rpc room. No I/O, no clock: time is an argument.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/linked_list.h"
+
+namespace tern::rpc {
+
+struct Incoming;
+
+/// How long the handler of one request type took lately, of requests with deadlines only. Any thread; what threads add
+/// at the same time may be lost, which changes little.
+class HandlerTime {
+ public:
+  HandlerTime() = default;
+  HandlerTime(HandlerTime&& other) noexcept
+      : recent_ns_(other.recent_ns_.load(std::memory_order_relaxed)),
+        measured_ns_(other.measured_ns_.load(std::memory_order_relaxed)) {}
+  HandlerTime& operator=(HandlerTime&&) = delete;
+
+  /// 0: nothing is known, or it is too old to refuse requests by.
+  uint64_t expected_ns(uint64_t now_ns) const {
+    const uint64_t recent_ns = recent_ns_.load(std::memory_order_relaxed);
+    const uint64_t measured_ns = measured_ns_.load(std::memory_order_relaxed);
+    const bool is_old = now_ns > measured_ns && now_ns - measured_ns > std::max(kLastsNs, kLastsTimes * recent_ns);
+    return is_old ? 0 : recent_ns;
+  }
+  void add(uint64_t begin_ns, uint64_t end_ns) {
+    const uint64_t sample_ns = end_ns - std::min(begin_ns, end_ns);
+    const uint64_t recent_ns = expected_ns(begin_ns);
+    const uint64_t counted_ns = std::min(sample_ns, kJumpTimes * recent_ns);
+    recent_ns_.store(recent_ns == 0 ? sample_ns : recent_ns - recent_ns / kWeight + counted_ns / kWeight,
+                     std::memory_order_relaxed);
+    measured_ns_.store(end_ns, std::memory_order_relaxed);
+  }
+
+ private:
+  /// Of the mean. One run that the system has interrupted, be it for a second, must not refuse the next requests: it
+  /// counts as so many times the mean.
+  static constexpr uint64_t kWeight = 8;
+  static constexpr uint64_t kJumpTimes = 4;
+  /// Where every request is refused there are no new measurements. Then one runs after this time, which is also this
+  /// many times what it takes: a sixteenth of the CPU at most.
+  static constexpr uint64_t kLastsNs = 100'000'000;
+  static constexpr uint64_t kLastsTimes = 16;
+
+  std::atomic<uint64_t> recent_ns_{0};
+  std::atomic<uint64_t> measured_ns_{0};  ///< when the last run ended
+};
+
+/// In order of arrival as long as all are in time. Once one has waited too long, the newest goes first until none
+/// waits: in order, each would be served when its time is nearly over, and its answer would come too late.
+class WaitingRequests {
+ public:
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  void add(Incoming* request);
+  /// It has ended while it waited.
+  void remove(Incoming* request, uint64_t now_ns);
+  struct Next {
+    Incoming* request = nullptr;  ///< null: none waits
+    bool is_late = false;         ///< it can no longer finish in time: refuse it
+  };
+  Next take(uint64_t now_ns);
+  void check_invariants() const;
+
+ private:
+  struct InWaiting {
+    static base::ListLinks<Incoming>& of(Incoming& request);
+    static const base::ListLinks<Incoming>& of(const Incoming& request);
+  };
+  void unlink(Incoming* request);
+
+  base::LinkedList<Incoming, InWaiting> list_;
+  size_t size_ = 0;
+  bool is_behind_ = false;
+};
+
+}  // namespace tern::rpc
