@@ -456,7 +456,7 @@ void ClientSession::pace(uint64_t now_ns, const ClientPacket& packet) {
   // An RFR is paid for with what it asks the server to send: the client paces both directions.
   const uint64_t bytes = kind == wire::Kind::kRfr ? uint64_t{packet.count} * (payload_max_ + wire::kHeaderBytes)
                                                   : packet.payload_bytes + wire::kHeaderBytes;
-  pacer_.on_sent(now_ns, bytes, bytes_per_sec_, is_dithered_);
+  pacer_.on_sent(now_ns, bytes, packet.count, pace_);
 }
 
 /// What the controller now says becomes what the common case looks at.
@@ -466,16 +466,17 @@ void ClientSession::apply_allowance() {
   const bool is_controlled =
       !std::holds_alternative<cc::None>(terms_.controller) && !std::holds_alternative<cc::FixedRate>(terms_.controller);
   credit_limit_ = std::min<uint32_t>(server_credits_, allowance.window_packets);
-  is_dithered_ = allowance.is_dithered;
-  bytes_per_sec_ = allowance.bytes_per_sec;
+  pace_ = allowance;
   if (!terms_.may_pace_below_packet && is_controlled && rtt_.has_sample()) {
     const uint64_t packet_bytes = payload_max_ + wire::kHeaderBytes;
-    bytes_per_sec_ = std::max(bytes_per_sec_, packet_bytes * 1'000'000'000 / rtt_.latest_ns());
+    pace_.bytes_per_sec = std::max(pace_.bytes_per_sec, packet_bytes * 1'000'000'000 / rtt_.latest_ns());
   }
-  if (!cc::kBypasses.pacing && is_controlled) bytes_per_sec_ = std::min(bytes_per_sec_, terms_.link_bytes_per_sec);
+  if (!cc::kBypasses.pacing && is_controlled) {
+    pace_.bytes_per_sec = std::min(pace_.bytes_per_sec, terms_.link_bytes_per_sec);
+  }
   calm_below_ns_ = is_calm ? std::visit([](const auto& c) { return c.calm_below_ns(); }, terms_.controller) : 0;
   if (!cc::kBypasses.update && is_controlled) calm_below_ns_ = 0;
-  is_paced_ = bytes_per_sec_ != cc::kUnlimited;
+  is_paced_ = pace_.bytes_per_sec != cc::kUnlimited;
   detours_ = static_cast<uint8_t>(is_paced_ ? detours_ | kPaced : detours_ & ~kPaced);
 }
 
