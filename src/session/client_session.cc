@@ -139,7 +139,7 @@ ClientSession::PathVerdict ClientSession::on_path_reply(const wire::Header& head
   note_server_packet(header, now_ns);
   if (terms_.credits_last_ns != UINT64_MAX) fall_back_to_start_credits();
   // A session mostly begins without load: this is the best round trip that some ever see.
-  if (first_probe_ns_ != 0) rtt_.at_most(now_ns - first_probe_ns_);
+  if (first_probe_ns_ != 0) rtt_.at_most(now_ns - first_probe_ns_, now_ns);
   slots_ = terms_.window <= kFirstSlots ? first_slots_ : new (std::nothrow) ClientSlot*[terms_.window]();
   if (slots_ == nullptr) return PathVerdict::kDropped;
   window_ = terms_.window;
@@ -747,9 +747,11 @@ void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t 
   if ((cc::kBypasses.batched_timestamps && now_ns == last_sample_ns_) || hold_code == wire::kHoldTooLong) return;
   const uint64_t hold_ns = hold_code == 0 ? 0 : wire::decode_hold(hold_code);
   const uint64_t elapsed_ns = now_ns - sent_ns;
+  if (elapsed_ns <= hold_ns) [[unlikely]]
+    return;  // no path takes nothing: one of the two ends read its clock too early or too late
   last_sample_ns_ = now_ns;
-  const uint64_t rtt_ns = elapsed_ns > hold_ns ? elapsed_ns - hold_ns : 1;
-  rtt_.add(rtt_ns);
+  const uint64_t rtt_ns = elapsed_ns - hold_ns;
+  rtt_.add(rtt_ns, now_ns);
   if (rtt_ns >= calm_below_ns_ || is_marked) [[unlikely]]
     tell_sample(now_ns, rtt_ns, is_marked);
 }

@@ -379,7 +379,7 @@ class TERN_API ClientSession {
   void lose(uint64_t number, uint64_t now_ns);
   void forget_packets(uint32_t slot_index);
   void drop_transfer(ClientSlot* slot);
-  void take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns);
+  [[gnu::noinline]] void take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns);
   [[gnu::noinline]] void tell_sample(uint64_t now_ns, uint64_t rtt_ns, bool is_marked);
   template <class Tell>
   void tell_controller(Tell&& tell) {
