@@ -18,6 +18,7 @@
 #include "common/run.h"
 
 DEFINE_uint64(size, 8 << 20, "bytes of a request");
+DEFINE_uint64(rate, 0, "bytes a second that the session may send, headers included; 0: no limit");
 DEFINE_bool(rewrite, false, "the client writes all of a request before it sends it; this time does not count");
 
 namespace {
@@ -85,7 +86,7 @@ class Sender {
     auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
     if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
     endpoint_ = rpc->get();
-    auto session = endpoint_->create_session(server_);
+    auto session = endpoint_->create_session(server_, {.rate_bytes_per_sec = FLAGS_rate});
     if (!session.ok()) return run_.fail("no session with " + server_, session.status());
     session_ = *session;
     request_ = endpoint_->alloc_msgbuf(FLAGS_size);
@@ -189,6 +190,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     report.bench = "large_rpc_bandwidth";
     report.params = programs::common_params();
     report.params["size"] = FLAGS_size;
+    report.params["rate"] = FLAGS_rate;
     report.params["rewrite"] = FLAGS_rewrite;
     report.params["seconds"] = FLAGS_seconds;
     const double rate_rps = static_cast<double>(measured->completed) / measured->seconds;

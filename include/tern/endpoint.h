@@ -110,7 +110,9 @@ struct SessionOptions {
   /// thousands may first have to wait for its turn, and then on the data path. The status names the reason as far as
   /// it is known; of a dead host on the same network the kernel says so after 3 s only.
   Duration connect_timeout = std::chrono::seconds(2);
-  /// Packets leave no faster than this (a fixed-rate congestion controller). 0: no limit.
+  /// Packets leave no faster than this, headers included (a fixed-rate congestion controller). What a loop that comes
+  /// late, or a pause, has left unused is made up for in bursts of at most 100 us' worth, or of 4 packets after a late
+  /// turn. 0: no limit.
   uint64_t rate_bytes_per_sec = 0;
   /// How it finds its rate. Of no effect with rate_bytes_per_sec.
   CongestionControl congestion_control = CongestionControl::kDefault;

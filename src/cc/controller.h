@@ -40,6 +40,9 @@ struct Allowance {
   /// Departures are spread at random around the rate: flows that pass the same queue less than once a round trip would
   /// otherwise find it in the same state again and again, some full, others empty.
   bool is_dithered = false;
+  /// The rate is a budget: what idle time has left of it may be used behind it, up to 100 us' worth. A controller's
+  /// rate is none, for it is there to keep queues short.
+  bool is_budget = false;
 };
 
 template <class C>
@@ -76,7 +79,7 @@ class FixedRate {
   void on_loss(uint64_t) {}
   void on_silence(uint64_t) {}
   void on_rest() {}
-  Allowance allowance() const { return {.bytes_per_sec = bytes_per_sec_}; }
+  Allowance allowance() const { return {.bytes_per_sec = bytes_per_sec_, .is_budget = true}; }
   uint64_t calm_below_ns() const { return UINT64_MAX; }
 
  private:

@@ -89,6 +89,7 @@ class RpcCore final : public EndpointCore {
   /// Of receive(), before a handler that takes long: more than what all sessions of a busy server have in flight.
   static constexpr uint32_t kDrainCalls = 16;
   static constexpr bool kIsVirtual = requires { Impl::kIsVirtual; };
+  static constexpr bool kTellsRoom = requires { requires Impl::kTellsRoom; };
   /// An idle iteration costs a poll; the clock is read in every n-th of them only, if that costs anything.
   static constexpr uint32_t kIdleClockReads = kIsVirtual ? 1 : 8;
 
@@ -108,7 +109,11 @@ class RpcCore final : public EndpointCore {
       core.stamp_packet();
       core.on_packet(header, payload, nullptr);
     }
-    void begin_burst() const { core.freshen_clock(); }
+    /// What handlers of the burst before have taken must not count as time in which this one's packets were here.
+    void begin_burst() const {
+      if constexpr (Impl::kTimesHandlers) core.is_clock_fresh_ = false;
+      core.freshen_clock();
+    }
     [[gnu::always_inline]] void in_burst(const wire::Header& header, const transport::Payload& payload,
                                          std::byte* room) const {
       core.stamp_packet();
@@ -132,6 +137,11 @@ class RpcCore final : public EndpointCore {
     return {};
   }
   size_t iterate();
+  /// As has_work(), but for what waits until the transport has room again and says so.
+  bool must_iterate() const {
+    if (!kTellsRoom) return has_work();
+    return clients_to_send_.size() + servers_to_send_.size() != refused_ || has_due();
+  }
   void freshen_clock() {
     if (is_clock_fresh_) return;
     now_ns_ = transport_->now();
@@ -214,6 +224,8 @@ class RpcCore final : public EndpointCore {
   uint64_t sent_ticket_ = 0;  ///< of the last packet that the transport has taken
   bool is_clock_fresh_ = false;
   base::Alarm alarm_;  ///< open from the first descriptor() on
+  /// Sessions whose last packet the transport has refused: they are still among those that send.
+  size_t refused_ = 0;
 };
 
 template <class Impl>
@@ -274,6 +286,7 @@ template <class Impl>
 void RpcCore<Impl>::transmit() {
   if (!path_probes_.empty()) [[unlikely]]
     send_path_probes();
+  refused_ = 0;
   servers_to_send_.filter([this](Server * server) __attribute__((always_inline)) {
     if (!server->is_dead && transmit_server(server)) [[unlikely]]
       return true;
@@ -341,6 +354,7 @@ bool RpcCore<Impl>::transmit_rest(Client* client) {
       on_peer_lost(client);
       return false;
     }
+    refused_++;
   }
   if (turn != Turn::kLater) return true;
   return !depart_later(client);  // without memory for that it is asked again and again
@@ -387,7 +401,9 @@ bool RpcCore<Impl>::transmit_rest(Server* server) {
   if (turn == Turn::kNothing) return false;
   if (turn == Turn::kSent) return session.wants_to_send();
   counters_.transport_full++;
-  return !transport_is_dead(server->peer);
+  if (transport_is_dead(server->peer)) return false;
+  refused_++;
+  return true;
 }
 
 template <class Impl>
@@ -430,12 +446,13 @@ Status RpcCore<Impl>::run(Duration duration) {
 /// Blocks until there is something to do, `until_ns` at the latest.
 template <class Impl>
 void RpcCore<Impl>::sleep(uint64_t until_ns) {
-  if (has_work()) return;
+  if (must_iterate()) return;
   mailbox_->may_sleep.store(true, std::memory_order_seq_cst);
   if (transport_->prepare_wait() && !mailbox_->has_mail() && !stop_.load(std::memory_order_seq_cst)) {
     transport_->wait(std::min(until_ns, next_due_ns()));
   }
   transport_->end_wait();
+  idle_iterations_ = kIdleClockReads - 1;  // the next iteration reads the clock, for its time may have come
   if (!alarm_.is_open()) mailbox_->may_sleep.store(false, std::memory_order_relaxed);
 }
 
@@ -444,7 +461,7 @@ template <class Impl>
 void RpcCore<Impl>::arm() {
   if (polled_ns_ != 0) rested_ns_ = transport_->now();
   transport_->end_wait();
-  const bool may_wait = !has_work() && !mailbox_->has_mail() && transport_->prepare_wait() && !mailbox_->has_mail();
+  const bool may_wait = !must_iterate() && !mailbox_->has_mail() && transport_->prepare_wait() && !mailbox_->has_mail();
   alarm_.set(may_wait ? next_due_ns() : 0);
   is_armed_ = true;
 }

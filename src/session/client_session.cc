@@ -194,7 +194,7 @@ ClientSession::PathVerdict ClientSession::on_path_reply(const wire::Header& head
   has_pair_token_ = false;
   if (terms_.credits_last_ns != UINT64_MAX) fall_back_to_start_credits();
   // A session mostly begins without load: this is the best round trip that some ever see.
-  if (first_probe_ns_ != 0) rtt_.at_most(now_ns - first_probe_ns_);
+  if (first_probe_ns_ != 0) rtt_.at_most(now_ns - first_probe_ns_, now_ns);
   slots_ = terms_.window <= kFirstSlots ? first_slots_ : new (std::nothrow) ClientSlot*[terms_.window]();
   if (slots_ == nullptr) return PathVerdict::kDropped;
   window_ = terms_.window;
@@ -601,7 +601,7 @@ void ClientSession::pace(uint64_t now_ns, const ClientPacket& packet) {
   // An RFR is paid for with what it asks the server to send: the client paces both directions.
   const uint64_t bytes = kind == wire::Kind::kRfr ? uint64_t{packet.count} * (payload_max_ + wire::kHeaderBytes)
                                                   : packet.payload_bytes + wire::kHeaderBytes;
-  pacer_.on_sent(now_ns, bytes, bytes_per_sec_, is_dithered_);
+  pacer_.on_sent(now_ns, bytes, packet.count, pace_);
 }
 
 /// What the controller now says becomes what the common case looks at.
@@ -611,16 +611,17 @@ void ClientSession::apply_allowance() {
   const bool is_controlled =
       !std::holds_alternative<cc::None>(terms_.controller) && !std::holds_alternative<cc::FixedRate>(terms_.controller);
   credit_limit_ = is_stalled_ ? 1 : std::min<uint32_t>(server_credits_, allowance.window_packets);
-  is_dithered_ = allowance.is_dithered;
-  bytes_per_sec_ = allowance.bytes_per_sec;
+  pace_ = allowance;
   if (!terms_.may_pace_below_packet && is_controlled && rtt_.has_sample()) {
     const uint64_t packet_bytes = payload_max_ + wire::kHeaderBytes;
-    bytes_per_sec_ = std::max(bytes_per_sec_, packet_bytes * 1'000'000'000 / rtt_.srtt_ns());
+    pace_.bytes_per_sec = std::max(pace_.bytes_per_sec, packet_bytes * 1'000'000'000 / rtt_.latest_ns());
   }
-  if (!cc::kBypasses.pacing && is_controlled) bytes_per_sec_ = std::min(bytes_per_sec_, terms_.link_bytes_per_sec);
+  if (!cc::kBypasses.pacing && is_controlled) {
+    pace_.bytes_per_sec = std::min(pace_.bytes_per_sec, terms_.link_bytes_per_sec);
+  }
   calm_below_ns_ = is_calm ? std::visit([](const auto& c) { return c.calm_below_ns(); }, terms_.controller) : 0;
   if (!cc::kBypasses.update && is_controlled) calm_below_ns_ = 0;
-  is_paced_ = bytes_per_sec_ != cc::kUnlimited;
+  is_paced_ = pace_.bytes_per_sec != cc::kUnlimited;
   detours_ = static_cast<uint8_t>(is_paced_ ? detours_ | kPaced : detours_ & ~kPaced);
 }
 
@@ -934,9 +935,11 @@ void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t 
   if ((cc::kBypasses.batched_timestamps && now_ns == last_sample_ns_) || hold_code == wire::kHoldTooLong) return;
   const uint64_t hold_ns = hold_code == 0 ? 0 : wire::decode_hold(hold_code);
   const uint64_t elapsed_ns = now_ns - sent_ns;
+  if (elapsed_ns <= hold_ns) [[unlikely]]
+    return;  // no path takes nothing: one of the two ends read its clock too early or too late
   last_sample_ns_ = now_ns;
-  const uint64_t rtt_ns = elapsed_ns > hold_ns ? elapsed_ns - hold_ns : 1;
-  rtt_.add(rtt_ns, elapsed_ns);
+  const uint64_t rtt_ns = elapsed_ns - hold_ns;
+  rtt_.add(rtt_ns, elapsed_ns, now_ns);
   if (rtt_ns >= calm_below_ns_ || is_marked) [[unlikely]]
     tell_sample(now_ns, rtt_ns, is_marked);
 }
@@ -1029,7 +1032,7 @@ void ClientSession::detect_losses(uint64_t now_ns) {
 uint64_t ClientSession::lost_at_ns(uint64_t number) const {
   const Sent& entry = sent(number);
   const ClientSlot& slot = *slots_[entry.slot];
-  uint64_t wait_ns = rtt_.latest_ns() + rtt_.reorder_ns();
+  uint64_t wait_ns = rtt_.latest_elapsed_ns() + rtt_.reorder_ns();
   if (entry.is_rfr()) {
     // Ranges leave the server in turn, but after all else that it has to say: only another range tells at once. An
     // RFR's clock starts anew with each packet that arrives for it.
@@ -1188,7 +1191,7 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
   }
   if (last_sample_ns_ != sample_seen_ns_) {
     sample_seen_ns_ = last_sample_ns_;
-    response_ns_ = std::max(rtt_.latest_ns(), response_ns_ - response_ns_ / 16);
+    response_ns_ = std::max(rtt_.latest_elapsed_ns(), response_ns_ - response_ns_ / 16);
   }
   if (silence_ns_ >= (is_peer_idle_ ? 1 : kTimeoutsUnasked) * terms_.liveness_ns) {
     result.has_failed = true;

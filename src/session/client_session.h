@@ -454,7 +454,7 @@ class TERN_API ClientSession {
   PathVerdict on_open_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
   void forget_packets(uint32_t slot_index);
   void drop_transfer(ClientSlot* slot);
-  void take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns);
+  [[gnu::noinline]] void take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns);
   [[gnu::noinline]] void tell_sample(uint64_t now_ns, uint64_t rtt_ns, bool is_marked);
   template <class Tell>
   void tell_controller(Tell&& tell) {
@@ -505,7 +505,6 @@ class TERN_API ClientSession {
   uint64_t window_mask_ = 0;          ///< all slots; none before the session is open
   uint8_t transfer_cursor_ = 0;       ///< long messages take turns
   uint8_t start_credits_ = 1;         ///< of the handshake
-  bool is_dithered_ = false;          ///< cc::Allowance
   uint32_t first_request_count_ = 0;  ///< the server's word
   uint32_t awaited_packets_ = 0;      ///< response packets asked for and not here
   uint64_t heard_epoch_ = 0;          ///< for pools_.response_share
@@ -552,7 +551,7 @@ class TERN_API ClientSession {
   uint64_t progress_seen_ns_ = 0;
   uint64_t sample_seen_ns_ = 0;
   cc::Pacer pacer_;
-  uint64_t bytes_per_sec_ = cc::kUnlimited;  ///< of the pacer
+  cc::Allowance pace_;  ///< of the pacer: not its window
   ClientPools& pools_;
   ClientTerms terms_;
 };
@@ -649,7 +648,10 @@ ClientSession::Turn ClientSession::transmit(uint64_t now_ns, Send&& send, Ticket
 /// One packet of any other kind.
 template <class Send, class Ticket>
 ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets) {
-  if (is_paced_ && pacer_.departure_ns() > now_ns && !has_unpaced()) return Turn::kLater;
+  if (is_paced_ && pacer_.departure_ns() > now_ns && !has_unpaced()) {
+    pacer_.wait();
+    return Turn::kLater;
+  }
   ClientPacket packet;
   if (!prepare(now_ns, packet)) return Turn::kNothing;
   if (!send(packet.header, packet.payload, packet.payload_bytes, packet.buffer)) return Turn::kRefused;

@@ -14,34 +14,48 @@ class RttEstimator {
   /// Answers of one burst may come in another order than their requests left, and a burst takes some microseconds.
   static constexpr uint64_t kReorderNsMin = 10'000;
 
+  /// The smallest round trip is that of the last 5 to 10 s: a path may become longer, and a wrong sample must not count
+  /// for ever. (BBR's window, which is there for the same reasons, is 10 s.)
+  static constexpr uint64_t kMinWindowNs = 5'000'000'000;
+
+  /// Longer round trips count as this one, of 4.3 s.
+  static constexpr uint64_t kLongestNs = UINT32_MAX - 1;
+
   bool has_sample() const { return srtt_ns_ != 0; }
   uint64_t srtt_ns() const { return srtt_ns_; }
-  uint64_t min_ns() const { return min_ns_; }
-  /// The newest, with the time for which the server has held the packet.
+  /// UINT64_MAX: not known.
+  uint64_t min_ns() const { return min_ns_ == kUnknown ? UINT64_MAX : min_ns_; }
   uint64_t latest_ns() const { return latest_ns_; }
+  /// The newest, with the time for which the server has held the packet.
+  uint64_t latest_elapsed_ns() const { return latest_elapsed_ns_; }
 
-  /// An upper bound of the smallest round trip; no sample.
-  void at_most(uint64_t rtt_ns) { min_ns_ = std::min(min_ns_, std::max<uint64_t>(rtt_ns, 1)); }
-  void add(uint64_t rtt_ns) { add(rtt_ns, rtt_ns); }
-  /// `elapsed_ns`: the same round trip with the time for which the server has held the packet.
-  void add(uint64_t rtt_ns, uint64_t elapsed_ns) {
-    rtt_ns = std::max<uint64_t>(rtt_ns, 1);
-    latest_ns_ = elapsed_ns;
-    min_ns_ = std::min(min_ns_, rtt_ns);
+  /// An upper bound of the smallest round trip; no sample. 0 says nothing: no path takes that.
+  void at_most(uint64_t rtt_ns, uint64_t now_ns) {
+    if (rtt_ns != 0) note_min(static_cast<uint32_t>(std::min(rtt_ns, kLongestNs)), now_ns);
+  }
+  /// `elapsed_ns`: the same round trip with the time for which the server has held the packet. `now_ns` never goes
+  /// back.
+  void add(uint64_t sample_ns, uint64_t elapsed_ns, uint64_t now_ns) {
+    const auto rtt_ns = static_cast<uint32_t>(std::clamp<uint64_t>(sample_ns, 1, kLongestNs));
+    latest_ns_ = rtt_ns;
+    latest_elapsed_ns_ = static_cast<uint32_t>(std::min(elapsed_ns, kLongestNs));
+    note_min(rtt_ns, now_ns);
     if (srtt_ns_ == 0) {
       srtt_ns_ = rtt_ns;
       rttvar_ns_ = rtt_ns / 2;
       return;
     }
-    const uint64_t error = srtt_ns_ > rtt_ns ? srtt_ns_ - rtt_ns : rtt_ns - srtt_ns_;
-    rttvar_ns_ = (3 * rttvar_ns_ + error) / 4;
-    srtt_ns_ = (7 * srtt_ns_ + rtt_ns) / 8;
+    const uint64_t srtt_ns = srtt_ns_;
+    const uint64_t error = srtt_ns > rtt_ns ? srtt_ns - rtt_ns : rtt_ns - srtt_ns;
+    rttvar_ns_ = static_cast<uint32_t>((uint64_t{3} * rttvar_ns_ + error) / 4);
+    srtt_ns_ = static_cast<uint32_t>((7 * srtt_ns + rtt_ns) / 8);
   }
   /// SRTT + 4 RTTVAR, at least `floor_ns`, and half as much again as SRTT: where round trips are all alike (a saturated
   /// link) nothing is left of the variance, and one that is a little longer is no loss.
   uint64_t rto_ns(uint64_t floor_ns) const {
     if (srtt_ns_ == 0) return std::max(kFirstRtoNs, floor_ns);
-    return std::max(srtt_ns_ + std::max(4 * rttvar_ns_, srtt_ns_ / 2), floor_ns);
+    const uint64_t srtt_ns = srtt_ns_;
+    return std::max(srtt_ns + std::max(uint64_t{4} * rttvar_ns_, srtt_ns / 2), floor_ns);
   }
   /// How much later than a packet sent after it an answer may come before the packet counts as lost (RACK, RFC 8985:
   /// a quarter of the smallest round trip, but not less than kReorderNsMin).
@@ -50,10 +64,31 @@ class RttEstimator {
   }
 
  private:
-  uint64_t srtt_ns_ = 0;
-  uint64_t rttvar_ns_ = 0;
-  uint64_t latest_ns_ = 0;
-  uint64_t min_ns_ = UINT64_MAX;
+  static constexpr uint32_t kUnknown = UINT32_MAX;
+
+  /// Two windows, the present one and the one before. The smaller of their minima is kept: mostly this is a compare.
+  void note_min(uint32_t rtt_ns, uint64_t now_ns) {
+    if (now_ns >= window_end_ns_) [[unlikely]]
+      begin_window(now_ns);
+    window_min_ns_ = std::min(window_min_ns_, rtt_ns);
+    min_ns_ = std::min(min_ns_, rtt_ns);
+  }
+  void begin_window(uint64_t now_ns) {
+    const bool is_next = now_ns - window_end_ns_ < kMinWindowNs;
+    min_ns_ = is_next ? window_min_ns_ : kUnknown;
+    window_min_ns_ = kUnknown;
+    window_end_ns_ = now_ns + kMinWindowNs;
+  }
+
+  // 32 B: every call of a session touches them.
+  uint64_t window_end_ns_ = 0;
+  uint32_t window_min_ns_ = kUnknown;  ///< of the present window
+  uint32_t min_ns_ = kUnknown;         ///< of that and the one before
+  uint32_t srtt_ns_ = 0;
+  uint32_t rttvar_ns_ = 0;
+  uint32_t latest_ns_ = 0;
+  uint32_t latest_elapsed_ns_ = 0;
 };
+static_assert(sizeof(RttEstimator) == 32);
 
 }  // namespace tern::session

@@ -161,9 +161,12 @@ bool ShmImpl::announce(Peer& peer, const memory::Chunk& chunk) {
     link.chunks[chunk.id].base = chunk.base;
     link.chunks[chunk.id].bytes = chunk.bytes;
   } else {
+    if (peer.is_unannounced) return false;  // it is not time yet
     counters_.system_calls++;
-    if (shm::send_chunk(link.socket.get(), chunk.id, chunk.bytes, chunk.fd) != shm::SendResult::kSent) {
-      counters_.send_errors++;
+    const shm::SendResult sent = shm::send_chunk(link.socket.get(), chunk.id, chunk.bytes, chunk.fd);
+    if (sent != shm::SendResult::kSent) {
+      peer.is_unannounced = sent != shm::SendResult::kGone;
+      if (peer.is_unannounced) tell_later(peer);
       return false;
     }
   }
@@ -234,18 +237,35 @@ bool ShmImpl::open_reference(Peer& peer, const std::byte* descriptor, Payload& p
   return true;
 }
 
-/// The peer may have found our ring full, and sleep until there is room: the next flush() looks.
+/// The peer may have found our ring full, and sleep until there is room. It is looked at now, as nothing may be sent
+/// in this iteration, and flush() not be called; an eighth of a ring is read in between.
 void ShmImpl::publish(Peer& peer) {
   peer.in.publish();
-  touch(peer);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake_if_asleep(peer);
 }
 
 void ShmImpl::wake_peer(Peer& peer, uint32_t sleep) {
   if (peer.woken_sleep == sleep || !peer.link.socket) return;
   counters_.system_calls++;
-  // A full queue is a readable one: the peer does not sleep.
-  if (shm::send_plain(peer.link.socket.get(), shm::MessageType::kWake) != shm::SendResult::kGone)
-    peer.woken_sleep = sleep;
+  switch (shm::send_plain(peer.link.socket.get(), shm::MessageType::kWake)) {
+    case shm::SendResult::kSent:
+    case shm::SendResult::kFull:  // a full queue is a readable one: the peer does not sleep
+      peer.woken_sleep = sleep;
+      break;
+    case shm::SendResult::kShort:
+      tell_later(peer);
+      break;
+    case shm::SendResult::kGone:
+      break;
+  }
+}
+
+/// Housekeeping tries again, after kCallsPerRetry calls or, if we sleep, kRetryNs.
+void ShmImpl::tell_later(Peer& peer) {
+  if (!peer.is_unheard) unheard_.push_back(peer.id);
+  peer.is_unheard = true;
+  calls_until_housekeeping_ = std::min(calls_until_housekeeping_, kCallsPerRetry);
 }
 
 /// Looks at a few of those that are not polled at every call; who has sent something is, from now on.
@@ -324,7 +344,7 @@ bool ShmImpl::prepare_wait() {
   bool may_sleep = true;
   for (auto& peer : peers_) {
     if (peer->in.has_input()) may_sleep = false;
-    if (!peer->is_refused || peer->stage != Stage::kReady) continue;
+    if (!peer->is_refused || peer->stage != Stage::kReady || peer->is_unannounced) continue;
     if (peer->out.has_room(2 * shm::kRecordBytesMax)) {
       peer->is_refused = false;
       may_sleep = false;

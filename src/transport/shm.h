@@ -38,6 +38,7 @@ class TERN_API ShmImpl {
   using Options = Shm::Options;
   static constexpr bool kShared = true;
   static constexpr bool kTimesHandlers = false;
+  static constexpr bool kTellsRoom = true;
   /// Nothing is lost here but by a peer's fault; what is late is a peer that sleeps (waking a halted CPU takes 40 to
   /// 90 us) or has lost its CPU.
   static constexpr uint64_t kRtoNsMin = 1'000'000;
@@ -74,9 +75,7 @@ class TERN_API ShmImpl {
     do {
       Peer& peer = *touched_[--left];
       peer.is_touched = false;
-      const uint32_t sleep = peer.doorbell->load(std::memory_order_relaxed);
-      if ((sleep & 1) != 0) [[unlikely]]
-        wake_peer(peer, sleep);
+      wake_if_asleep(peer);
     } while (left != 0);
   }
 
@@ -205,6 +204,8 @@ class TERN_API ShmImpl {
     uint32_t woken_sleep = 0;                         ///< its sleep that we have ended: one message suffices
     bool is_touched = false;                          ///< on touched_
     bool is_refused = false;                          ///< a send found the ring full; prepare_wait() looks for room
+    bool is_unannounced = false;                      ///< a send waits until the peer can be told of a chunk
+    bool is_unheard = false;                          ///< on unheard_
     bool is_active = false;                           ///< on active_, else on others_ (when kReady or kHungUp)
     bool is_recent = false;                           ///< has sent since the clock's hand last passed
     shm::Inbound in;
@@ -257,6 +258,12 @@ class TERN_API ShmImpl {
 
   ShmImpl(const Options& options, memory::Arena& arena) : options_(options), arena_(arena) {}
 
+  /// After a full fence behind whatever the peer is to find.
+  void wake_if_asleep(Peer& peer) {
+    const uint32_t sleep = peer.doorbell->load(std::memory_order_relaxed);
+    if ((sleep & 1) != 0) [[unlikely]]
+      wake_peer(peer, sleep);
+  }
   void touch(Peer& peer) {
     if (peer.is_touched) return;
     peer.is_touched = true;
@@ -328,6 +335,7 @@ class TERN_API ShmImpl {
   void look_for_chunks(Peer& peer);
   void publish(Peer& peer);
   void wake_peer(Peer& peer, uint32_t sleep);
+  void tell_later(Peer& peer);
   void poll_others();
   void promote(uint32_t other);
   void start_after(uint32_t active);
@@ -416,6 +424,7 @@ class TERN_API ShmImpl {
   std::vector<PeerId> deserted_;    ///< kConnecting, and the connection has ended
   std::vector<PeerId> closing_;     ///< kHungUp
   std::vector<PeerId> unsettled_;   ///< references have changed, or what the peer says of its own
+  std::vector<PeerId> unheard_;     ///< the system was short of what a message to them takes
   std::vector<PeerId> taken_;       ///< of one of these, to be gone through now
   std::vector<Pending> pending_;    ///< has room for kPendingMax
   uint32_t connecting_ = 0;         ///< peers that are kConnecting

@@ -1,4 +1,5 @@
 // Between endpoints, besides packets: finding each other, handing over memory, ends of peers. See shm.h.
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -97,7 +98,7 @@ Result<ShmImpl::Peer*> ShmImpl::new_peer(const shm::Identity& identity) {
 /// One more place for a peer, and for it in every list. False: no memory.
 bool ShmImpl::add_peer() {
   const size_t count = peers_.size() + 1;
-  for (std::vector<PeerId>* list : {&free_ids_, &attempts_, &deserted_, &closing_, &unsettled_, &taken_}) {
+  for (std::vector<PeerId>* list : {&free_ids_, &attempts_, &deserted_, &closing_, &unsettled_, &unheard_, &taken_}) {
     if (!base::try_reserve(*list, count)) return false;
   }
   if (!base::try_reserve(peers_, count) || !base::try_reserve(touched_, count) || !base::try_reserve(others_, count) ||
@@ -311,6 +312,7 @@ void ShmImpl::attach(Peer& peer, const shm::Hello& hello, const std::byte* in, c
   peer.doorbell = &doorbell->sleep;
   peer.woken_sleep = 0;
   peer.is_refused = false;
+  peer.is_unannounced = false;
   link.peer_holds = hello.holds;
   set_stage(peer, Stage::kReady);
   poll_from_now_on(peer);
@@ -410,11 +412,10 @@ void ShmImpl::pump(const timespec* timeout, bool ends_wait) {
   epoll_event events[64];
   counters_.system_calls++;
   int count = ::epoll_pwait2(epoll_.get(), events, 64, timeout, nullptr);
-  if (count < 0 &&
-      (errno == ENOSYS || errno == EPERM)) {  // before Linux 5.11, or in an old sandbox: whole milliseconds, rounded up
-    const int64_t ms =
-        timeout == nullptr ? -1 : timeout->tv_sec * int64_t{1000} + (timeout->tv_nsec + 999'999) / 1'000'000;
-    count = ::epoll_wait(epoll_.get(), events, 64, static_cast<int>(std::min<int64_t>(ms, 1'000'000'000)));
+  if (count < 0 && (errno == ENOSYS || errno == EPERM)) {  // before Linux 5.11, or in an old sandbox
+    pollfd readable = {epoll_.get(), POLLIN, 0};
+    ::ppoll(&readable, 1, timeout, nullptr);
+    count = ::epoll_wait(epoll_.get(), events, 64, 0);
   }
   has_pumped_ |= ends_wait;
   messages_left_ = kMessagesPerRound;
@@ -731,12 +732,13 @@ void ShmImpl::settle_references(Peer& peer) {
   if (holds != link.told_hold) {
     const auto sent = shm::send_plain(link.socket.get(), holds ? MessageType::kHold : MessageType::kRelease);
     counters_.system_calls++;
-    if (sent == SendResult::kBusy) unsettle(peer);
-    if (sent != SendResult::kSent) return;
+    if (sent == SendResult::kGone) return;
+    if (sent != SendResult::kSent) return unsettle(peer);
     link.told_hold = holds;
   }
   if (holds || link.peer_holds || !link.is_initiator) return;
-  if (shm::send_plain(link.socket.get(), MessageType::kBye) == SendResult::kBusy) return unsettle(peer);
+  const SendResult sent = shm::send_plain(link.socket.get(), MessageType::kBye);
+  if (sent == SendResult::kFull || sent == SendResult::kShort) return unsettle(peer);
   link.is_orderly = true;
   hang_up(peer);
 }
@@ -794,6 +796,14 @@ void ShmImpl::housekeep() {
     peers_[id]->is_unsettled = false;
     settle_references(*peers_[id]);
   }
+  take_from(unheard_, SIZE_MAX);
+  for (const PeerId id : taken_) {
+    Peer& peer = *peers_[id];
+    peer.is_unheard = false;
+    if (peer.stage != Stage::kReady) continue;
+    peer.is_unannounced = false;
+    wake_if_asleep(peer);
+  }
   if (connecting_ != 0) connecting_rounds_++;
   is_busy_ = (connecting_ != 0 && connecting_rounds_ < kConnectingRoundsMax) || has_backlog_ || !closing_.empty() ||
              !deserted_.empty();
@@ -802,7 +812,7 @@ void ShmImpl::housekeep() {
 
 /// Something waits for a peer to take it, and there will be no event when it would.
 bool ShmImpl::has_to_retry() const {
-  return !attempts_.empty() || !unsettled_.empty() ||
+  return !attempts_.empty() || !unsettled_.empty() || !unheard_.empty() ||
          std::any_of(pending_.begin(), pending_.end(), [](const Pending& p) { return p.parked_ns != 0; });
 }
 

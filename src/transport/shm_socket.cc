@@ -67,7 +67,8 @@ SendResult send_fields(int socket, Fields& fields, std::span<const int> descript
     if (::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return SendResult::kSent;
     if (errno == EINTR) continue;
     const bool is_gone = errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN || errno == ECONNREFUSED;
-    return is_gone ? SendResult::kGone : SendResult::kBusy;
+    if (is_gone) return SendResult::kGone;
+    return errno == EAGAIN || errno == EWOULDBLOCK ? SendResult::kFull : SendResult::kShort;
   }
 }
 

@@ -48,7 +48,12 @@ struct Message {
   Descriptor descriptors[2];  ///< as many as the type demands
 };
 
-enum class SendResult { kSent, kBusy, kGone };
+enum class SendResult {
+  kSent,
+  kFull,   ///< the receiver has not read what it was sent before: its socket is readable
+  kShort,  ///< the system is short of something, of memory mostly: to be tried again
+  kGone,
+};
 enum class ReceiveResult {
   kMessage,
   kNothing,    ///< nothing there now

@@ -94,7 +94,7 @@ struct TransportCounters {
   uint64_t dropped_unparsable = 0;     ///< header not plausible: the rest of the buffer is lost
   uint64_t dropped_bad_reference = 0;  ///< descriptor outside of the peer's memory, or of an unknown chunk
   uint64_t dropped_oversize = 0;       ///< longer than the MTU allows
-  uint64_t send_errors = 0;            ///< the system refused a packet; an ordinary loss
+  uint64_t send_errors = 0;            ///< the system refused a packet for good; an ordinary loss
   uint64_t peers_refused = 0;          ///< a connection that broke the rules (seals, sizes, version)
 };
 
@@ -113,7 +113,8 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, m
                                  const std::byte* data, size_t len, detail::Buffer* buffer, uint64_t ns) {
   /// True: message arenas are memfds (ArenaOptions::shared) and payloads may travel by reference.
   { T::kShared } -> std::convertible_to<bool>;
-  /// The clock is read again before answers leave: where that is nothing beside a packet.
+  /// The clock is read again for each received burst (BurstVisitor) and before answers leave: where that is nothing
+  /// beside a packet.
   { T::kTimesHandlers } -> std::convertible_to<bool>;
   /// Smallest retransmission timeout that makes sense on this transport, ns.
   { T::kRtoNsMin } -> std::convertible_to<uint64_t>;
@@ -154,6 +155,8 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, m
   /// len <= 512). `data` in a Buffer must stay as it is until released() >= the value of ticket() right after
   /// this call; by-reference memory also until buffer->revoke_lease(). False: the queue to this peer is full or the
   /// peer is not ready; nothing was queued, try again in a later iteration.
+  /// Optional: `static constexpr bool kTellsRoom = true`: once send() was refused, prepare_wait() is false, or wait()
+  /// ends, as soon as it may be worth another try. Without it an endpoint does not sleep until the packet is taken.
   { t.send(peer, header, data, len, buffer) } -> std::same_as<bool>;
   /// The ticket of everything queued so far; grows with every flush().
   { ct.ticket() } -> std::same_as<uint64_t>;

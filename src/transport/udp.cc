@@ -1,13 +1,16 @@
 #include "transport/udp.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <bit>
 #include <cerrno>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -87,7 +90,8 @@ UdpImpl::UdpImpl(const Options& options, Fd receive_socket, const UdpAddress& bo
 UdpImpl::~UdpImpl() = default;
 
 Status UdpImpl::prepare(const Options& options) {
-  staging_.reset(new (std::nothrow) std::byte[kSegmentsMax * slot_bytes_]);
+  staging_.reset(new (std::nothrow) std::byte[kSlots * slot_bytes_]);
+  std::iota(order_.begin(), order_.end(), uint16_t{0});
   receive_memory_.reset(new (std::nothrow) std::byte[kReceiveBufferBytes + 2 * kCacheLine]);
   zeros_.reset(new (std::nothrow) std::byte[padding_bytes_max_]());
   if (staging_ == nullptr || receive_memory_ == nullptr || zeros_ == nullptr) return kNoMemory;
@@ -110,8 +114,9 @@ Status UdpImpl::prepare(const Options& options) {
 
   epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
   event_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!epoll_ || !event_) return kNoDescriptors;
-  for (const int fd : {receive_socket_.get(), event_.get()}) {
+  retry_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!epoll_ || !event_ || !retry_) return kNoDescriptors;
+  for (const int fd : {receive_socket_.get(), event_.get(), retry_.get()}) {
     epoll_event interest{};
     interest.events = EPOLLIN;
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &interest) != 0) return kNoMemory;
@@ -246,12 +251,13 @@ void UdpImpl::disconnect(PeerId id) {
   Peer& peer = peers_[id];
   CHECK(peer.references, >, 0u);
   if (--peer.references > 0) return;
-  if (peer.first != kNone) {
+  if (peer.first != kNone && !peer.is_blocked) {
     if (getpid() == pid_) transmit(peer);
     PeerId* const end = dirty_.data() + dirty_count_;
     *std::find(dirty_.data(), end, id) = *(end - 1);
     --dirty_count_;
   }
+  if (peer.is_blocked) lose_kept(id);
   if (peer.socket) std::erase(connected_, id);
   peer.socket.reset();
   free_peer(id);
@@ -300,7 +306,7 @@ void UdpImpl::take_over_socket(Peer& peer) {
     Peer& victim = peers_[*silent];
     Fd& shared = shared_sockets_[victim.address.family() == AF_INET6 ? 1 : 0];
     if (!shared) shared = open_send_socket(victim.address.family(), bound_, socket_buffer_bytes_);
-    if (shared && victim.last_flush < peer.shared_since) {
+    if (shared && !victim.is_blocked && victim.last_flush < peer.shared_since) {
       victim.socket.reset();
       victim.shared_trains = 0;
       victim.shared_since = flushes_;
@@ -346,11 +352,16 @@ bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* 
   return true;
 }
 
-/// Closes the peer's segment, if one is open, and opens the next. False: the burst is full or the peer is gone.
+/// Closes the peer's segment, if one is open, and opens the next. False: the burst is full, or the peer is blocked or
+/// gone.
 bool UdpImpl::open_segment(PeerId id) {
   Peer& peer = peers_[id];
-  if (segment_count_ == kSegmentsMax || peer.references == 0) return false;
-  const uint32_t index = segment_count_++;
+  if (peer.references == 0 || peer.is_blocked) return false;
+  if (segment_count_ == kept_count_ + kSegmentsMax) {
+    is_burst_full_ = true;
+    return false;
+  }
+  const uint32_t index = order_[segment_count_++];
   segments_[index] = {0, 0, nullptr, 0, kNone};
   if (peer.first == kNone) {
     peer.first = index;
@@ -378,9 +389,11 @@ void UdpImpl::flush_peers() {
   for (uint32_t i = 0; i < dirty_count_; ++i) transmit(peers_[dirty_[i]]);
   dirty_count_ = 0;
   segment_count_ = 0;
+  if (blocked_count_ != 0) [[unlikely]]
+    arrange_segments();
 }
 
-/// Hands the peer's segments to the kernel; afterwards it has none.
+/// Hands the peer's segments to the kernel; afterwards it has none, or is blocked.
 void UdpImpl::transmit(Peer& peer) {
   close_segment(peer);
   uint32_t segment = std::exchange(peer.first, kNone);
@@ -442,7 +455,7 @@ uint32_t UdpImpl::add_train(uint32_t first, bool gso, uint32_t message) {
   return index;
 }
 
-/// Result: kNone when all messages are sent or lost, else the segment from which on trains must not be used.
+/// Result: kNone when all messages are sent, lost or kept, else the segment from which on trains must not be used.
 uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count) {
   const int fd = socket_of(peer);
   const bool is_connected = static_cast<bool>(peer.socket);
@@ -477,17 +490,93 @@ uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count) {
       peer.gso = false;  // this path's device has no checksum offload, or encrypts
       return messages_[i].first_segment;
     }
-    const bool is_full = error == EAGAIN || error == ENOBUFS || error == ENOMEM;
-    if (!is_full) peer.error = error;
-    if (is_connected && !is_full && !tried_again) {
+    if (error == EAGAIN || error == ENOBUFS || error == ENOMEM) {
+      keep(peer, messages_[i].first_segment, error != EAGAIN);
+      return kNone;
+    }
+    peer.error = error;
+    if (is_connected && !tried_again) {
       tried_again = true;  // a connected socket reports an earlier packet's fate (ECONNREFUSED) once
       continue;
     }
     tried_again = false;
-    const uint32_t lost_until = is_full ? count : i + 1;
-    for (; i < lost_until; ++i) counters_.send_errors += messages_[i].packets;
+    counters_.send_errors += messages_[i++].packets;
   }
   return kNone;
+}
+
+/// The kernel takes nothing more for this peer now: its segments from this one on stay. They refer to no message memory
+/// any more, so that nobody's tickets wait for this peer.
+void UdpImpl::keep(Peer& peer, uint32_t segment, bool is_short) {
+  uint32_t* link = &peer.first;
+  uint32_t next = segment;
+  for (; next != kNone && kept_count_ < kSegmentsMax; next = segments_[next].next) {
+    Segment& kept = segments_[next];
+    if (kept.data != nullptr) std::memcpy(slot(next) + kept.staged_bytes, kept.data, kept.data_bytes);
+    kept.staged_bytes = kept.bytes();
+    kept.data = nullptr;
+    kept.data_bytes = 0;
+    *link = peer.last = next;
+    link = &kept.next;
+    ++kept_count_;
+  }
+  for (uint32_t lost = next; lost != kNone; lost = segments_[lost].next)
+    counters_.send_errors += segments_[lost].packets;
+  *link = kNone;
+  if (peer.first == kNone) return;
+  peer.is_blocked = true;
+  peer.is_short = is_short;
+  blocked_[blocked_count_++] = static_cast<PeerId>(&peer - peers_.data());
+}
+
+/// Tries all blocked peers.
+void UdpImpl::send_again() {
+  if (is_watching_) unwatch_blocked();
+  kept_count_ = 0;
+  const uint32_t count = std::exchange(blocked_count_, 0);
+  for (uint32_t i = 0; i < count; ++i) {
+    Peer& peer = peers_[blocked_[i]];
+    peer.is_blocked = false;
+    transmit(peer);
+  }
+  arrange_segments();
+}
+
+/// Nobody refers to the blocked peer any more.
+void UdpImpl::lose_kept(PeerId id) {
+  Peer& peer = peers_[id];
+  if (is_watching_ && peer.socket) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.socket.get(), nullptr);
+  for (uint32_t index = peer.first; index != kNone; index = segments_[index].next) {
+    counters_.send_errors += segments_[index].packets;
+    --kept_count_;
+  }
+  peer.first = peer.last = kNone;
+  peer.is_blocked = false;
+  PeerId* const end = blocked_.data() + blocked_count_;
+  *std::find(blocked_.data(), end, id) = *(end - 1);
+  --blocked_count_;
+  arrange_segments();
+}
+
+/// Puts order_ in order after segments in the middle of it have become free.
+void UdpImpl::arrange_segments() {
+  std::array<bool, kSlots> is_used{};
+  uint32_t place = 0;
+  const auto put_all = [&](const PeerId* ids, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      for (uint32_t index = peers_[ids[i]].first; index != kNone; index = segments_[index].next) {
+        order_[place++] = static_cast<uint16_t>(index);
+        is_used[index] = true;
+      }
+    }
+  };
+  put_all(blocked_.data(), blocked_count_);
+  CHECK(place, ==, kept_count_);
+  put_all(dirty_.data(), dirty_count_);
+  segment_count_ = place;
+  for (uint32_t index = 0; index < kSlots; ++index) {
+    if (!is_used[index]) order_[place++] = static_cast<uint16_t>(index);
+  }
 }
 
 // --- Receiving ------------------------------------------------------------------------------------------------------
@@ -519,7 +608,7 @@ uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count) {
 // --- Sleeping -------------------------------------------------------------------------------------------------------
 
 void UdpImpl::wait(uint64_t deadline_ns) {
-  constexpr uint64_t kNsPerSec = 1'000'000'000, kNsPerMs = 1'000'000;
+  constexpr uint64_t kNsPerSec = 1'000'000'000;
   constexpr uint64_t kNsMax = 3600 * kNsPerSec;  // wakes once an hour: no overflow to think about
   const uint64_t time = now();
   const uint64_t left_ns =
@@ -528,8 +617,43 @@ void UdpImpl::wait(uint64_t deadline_ns) {
   epoll_event event;
   // ENOSYS: an older kernel; EPERM: a container's filter that does not know the call.
   if (epoll_pwait2(epoll_.get(), &event, 1, &timeout, nullptr) < 0 && (errno == ENOSYS || errno == EPERM)) {
-    epoll_wait(epoll_.get(), &event, 1, static_cast<int>((left_ns + kNsPerMs - 1) / kNsPerMs));
+    pollfd readable{epoll_.get(), POLLIN, 0};
+    ppoll(&readable, 1, &timeout, nullptr);
   }
+}
+
+/// A sleeper is to wake up when one of the blocked peers' sockets takes more, or, where that is the receive socket,
+/// which is watched for what arrives, to try again in time.
+void UdpImpl::watch_blocked() {
+  is_watching_ = true;
+  bool needs_time = false;
+  for (uint32_t i = 0; i < blocked_count_; ++i) {
+    const Peer& peer = peers_[blocked_[i]];
+    epoll_event interest{};
+    interest.events = EPOLLOUT;
+    const bool is_watched =
+        !peer.is_short && !peer.is_paired &&
+        (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, present_socket_of(peer), &interest) == 0 || errno == EEXIST);
+    needs_time |= !is_watched;
+  }
+  if (!needs_time) return;
+  itimerspec time{};
+  time.it_value.tv_nsec = kRetryNs;
+  timerfd_settime(retry_.get(), 0, &time, nullptr);  // cannot fail with these arguments
+}
+
+void UdpImpl::unwatch_blocked() {
+  is_watching_ = false;
+  for (uint32_t i = 0; i < blocked_count_; ++i) {
+    const Peer& peer = peers_[blocked_[i]];
+    if (!peer.is_paired) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, present_socket_of(peer), nullptr);
+  }
+  // Of a blocked peer that is gone.
+  for (const Fd& shared : shared_sockets_) {
+    if (shared) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, shared.get(), nullptr);
+  }
+  const itimerspec never{};
+  timerfd_settime(retry_.get(), 0, &never, nullptr);
 }
 
 void UdpImpl::wake() {
@@ -541,6 +665,7 @@ void UdpImpl::wake() {
 }
 
 void UdpImpl::end_wait() {
+  if (is_watching_) unwatch_blocked();
   if (!wake_written_.load(std::memory_order_acquire)) return;
   // A waker that has set the flag but not written yet leaves it set: its event then ends the next wait.
   uint64_t count;
@@ -560,7 +685,15 @@ void UdpImpl::check_invariants() const {
       ++segments;
     }
   }
-  CHECK(segments, <=, segment_count_);
+  CHECK(segments, <=, segment_count_ - kept_count_);
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < blocked_count_; ++i) {
+    const Peer& peer = peers_[blocked_[i]];
+    CHECK(peer.is_blocked && peer.room_bytes == 0, ==, true);
+    CHECK(peer.first, !=, kNone);
+    for (uint32_t index = peer.first; index != kNone; index = segments_[index].next) ++kept;
+  }
+  CHECK(kept, ==, kept_count_);
   for (const PeerId id : connected_) CHECK(static_cast<bool>(peers_[id].socket), ==, true);
 }
 

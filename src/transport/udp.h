@@ -11,6 +11,10 @@
 //
 // A packet goes into the open segment (datagram) of its peer; flush() makes one call for each peer. Segments of
 // (nearly) equal size are padded with zeros to be one GSO train; order never changes.
+//
+// A socket that takes no more (its send buffer is full, or the kernel is short of memory) blocks its peer: what has not
+// left stays in the staging memory, and send() refuses more until receive() has handed it over. A sleeper is woken when
+// the socket is writable, or after kRetryNs where no event would say so.
 #pragma once
 
 #include <sys/socket.h>
@@ -48,6 +52,7 @@ class TERN_API UdpImpl {
   using Options = Udp::Options;
   static constexpr bool kShared = false;
   static constexpr bool kTimesHandlers = true;
+  static constexpr bool kTellsRoom = true;
   /// A scheduler's time slice on a busy machine is some milliseconds, the kernel's part of a round trip some
   /// microseconds. 1 ms keeps a lost tail cheap; an early retransmission after a preemption costs one packet.
   static constexpr uint64_t kRtoNsMin = 1'000'000;
@@ -112,6 +117,8 @@ class TERN_API UdpImpl {
 
   template <class Visit>
   size_t receive(Visit&& visit) {
+    if (blocked_count_ != 0) [[unlikely]]
+      send_again();
     size_t packets = 0, bytes = 0;
     uint32_t calls = 0;
     while (calls < receive_calls_max_ && bytes < kReceiveBufferBytes) {
@@ -123,6 +130,7 @@ class TERN_API UdpImpl {
       }
       ++calls;
       bytes += static_cast<size_t>(got);
+      if constexpr (BurstVisitor<Visit>) visit.begin_burst();
       packets += parse(static_cast<size_t>(got), visit);
     }
     if (calls == receive_calls_max_) receive_calls_max_ = std::min(2 * calls, kReceiveCallsMax);
@@ -136,7 +144,10 @@ class TERN_API UdpImpl {
     return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
   }
   /// The descriptor itself says whether there is input: nothing has to be looked at first.
-  bool prepare_wait() { return true; }
+  bool prepare_wait() {
+    if (blocked_count_ != 0) watch_blocked();
+    return !std::exchange(is_burst_full_, false);
+  }
   void wait(uint64_t deadline_ns);
   void end_wait();
   int descriptor() const { return epoll_.get(); }
@@ -149,6 +160,7 @@ class TERN_API UdpImpl {
   bool uses_gro() const { return offloads_.gro; }
   uint32_t connected_sockets() const { return static_cast<uint32_t>(connected_.size()); }
   bool has_own_socket(PeerId peer) const { return static_cast<bool>(peers_[peer].socket); }
+  uint32_t blocked_peers() const { return blocked_count_; }
   void check_invariants() const;
 
  private:
@@ -162,8 +174,12 @@ class TERN_API UdpImpl {
   static constexpr uint32_t kTrainBytesMax = 65000;
   /// A peer without a socket tries to take a silent one's over after this many trains.
   static constexpr uint32_t kTrainsPerTakeover = 64;
+  /// Of all blocked peers together as many segments as of one burst are kept; more are lost.
+  static constexpr uint32_t kSlots = 2 * kSegmentsMax;
+  /// Until a sleeper tries again what the kernel had no memory for.
+  static constexpr uint64_t kRetryNs = 1'000'000;
 
-  /// One datagram of the burst: bytes in its slot of the staging memory and, at its end, at most one range elsewhere.
+  /// One datagram: bytes in its slot of the staging memory and, at its end, at most one range elsewhere.
   struct Segment {
     uint32_t staged_bytes;
     uint32_t data_bytes;
@@ -180,10 +196,12 @@ class TERN_API UdpImpl {
     uint32_t packets = 0;         ///< in the open segment
     uint32_t first = kNone;       ///< segments of this burst; kNone: none
     uint32_t last = kNone;
-    Fd socket;               ///< connected; empty: the shared one is used
-    bool gso = true;         ///< off once this path has refused a train
-    bool is_paired = false;  ///< the receive socket sends, too
-    int error = 0;           ///< errno of the last packet that the kernel refused for other reasons than full queues
+    Fd socket;                ///< connected; empty: the shared one is used
+    bool gso = true;          ///< off once this path has refused a train
+    bool is_paired = false;   ///< the receive socket sends, too
+    bool is_blocked = false;  ///< its segments are kept, and wait for its socket; on blocked_
+    bool is_short = false;    ///< is_blocked by want of memory: the socket will not tell when it is over
+    int error = 0;            ///< errno of the last packet that the kernel refused for other reasons than full queues
     uint32_t references = 0;
     uint32_t shared_trains = 0;  ///< sent over the shared socket since `shared_since`
     uint64_t shared_since = 0;   ///< a flush number
@@ -217,6 +235,15 @@ class TERN_API UdpImpl {
   uint32_t transmit_from(Peer& peer, uint32_t segment);
   uint32_t add_train(uint32_t first, bool gso, uint32_t message);
   uint32_t send_messages(Peer& peer, uint32_t count);
+  void keep(Peer& peer, uint32_t segment, bool is_short);
+  void send_again();
+  void lose_kept(PeerId id);
+  void arrange_segments();
+  void watch_blocked();
+  void unwatch_blocked();
+  int present_socket_of(const Peer& peer) const {
+    return peer.socket ? peer.socket.get() : shared_sockets_[peer.address.family() == AF_INET6 ? 1 : 0].get();
+  }
   int socket_of(Peer& peer);
   void take_over_socket(Peer& peer);
   bool give_socket(Peer& peer);
@@ -256,7 +283,11 @@ class TERN_API UdpImpl {
       payload.bytes = header.length() - static_cast<uint32_t>(kHeaderBytes);
       at += header.length();
       ++packets;
-      visit(header, payload);
+      if constexpr (BurstVisitor<Visit>) {
+        visit.in_burst(header, payload, nullptr);
+      } else {
+        visit(header, payload);
+      }
     }
     if (at != end) [[unlikely]]
       skip_tail(at, end);
@@ -274,14 +305,20 @@ class TERN_API UdpImpl {
   socklen_t source_bytes_ = 0;      ///< of `source_`
   uint64_t flushes_ = 0;
   uint32_t dirty_count_ = 0;    ///< peers with segments in this burst
-  uint32_t segment_count_ = 0;  ///< of this burst
+  uint32_t blocked_count_ = 0;  ///< peers with segments of earlier bursts
+  uint32_t segment_count_ = 0;  ///< kept, and of this burst
   TransportCounters counters_;
 
   // The burst.
   size_t slot_bytes_;
-  std::unique_ptr<std::byte[]> staging_;  ///< kSegmentsMax slots; pages are touched when used
+  std::unique_ptr<std::byte[]> staging_;  ///< kSlots slots; pages are touched when used
   std::array<PeerId, kSegmentsMax> dirty_;
-  std::array<Segment, kSegmentsMax> segments_;
+  std::array<Segment, kSlots> segments_;
+  std::array<uint16_t, kSlots> order_;  ///< of the segments: kept ones, those of this burst, free ones
+  std::array<PeerId, kSegmentsMax> blocked_;
+  uint32_t kept_count_ = 0;     ///< segments of blocked peers
+  bool is_burst_full_ = false;  ///< and somebody was refused for it
+  bool is_watching_ = false;    ///< blocked peers' sockets are in the epoll set
   struct Message {
     uint32_t first_segment;
     uint32_t packets;
@@ -312,6 +349,7 @@ class TERN_API UdpImpl {
   std::map<PeerName, PeerId> ids_;
   pid_t pid_;  ///< a forked child must not send what its parent has queued
   Fd epoll_, event_;
+  Fd retry_;                               ///< a timer, for a sleeper who has to try something again
   std::atomic<bool> wake_written_{false};  ///< set by wake() before it writes the event, cleared after it was read
 };
 

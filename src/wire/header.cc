@@ -32,11 +32,4 @@ uint8_t encode_hold_slow(uint64_t hold_ns) {
   return code == kHoldTooLong ? static_cast<uint8_t>(kHoldTooLong - 1) : code;
 }
 
-uint64_t decode_hold(uint8_t code) {
-  const uint32_t exponent = code >> 4;
-  const uint64_t mantissa = code & 15;
-  const uint64_t units = exponent == 0 ? mantissa : (16 + mantissa) << (exponent - 1);
-  return units * 16;
-}
-
 }  // namespace tern::wire

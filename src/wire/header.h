@@ -169,6 +169,12 @@ uint64_t decode_time_left(uint32_t code);  ///< ns; UINT64_MAX for kNoDeadline
 inline constexpr uint8_t kHoldTooLong = 255;
 TERN_API uint8_t encode_hold_slow(uint64_t hold_ns);
 inline uint8_t encode_hold(uint64_t hold_ns) { return hold_ns < 16 ? 0 : encode_hold_slow(hold_ns); }
-uint64_t decode_hold(uint8_t code);  ///< ns
+/// ns. Inline, or each round-trip sample would save registers for the call.
+inline uint64_t decode_hold(uint8_t code) {
+  const uint32_t exponent = code >> 4;
+  const uint64_t mantissa = code & 15;
+  const uint64_t units = exponent == 0 ? mantissa : (16 + mantissa) << (exponent - 1);
+  return units * 16;
+}
 
 }  // namespace tern::wire

@@ -143,11 +143,12 @@ class BottleneckModel {
       const bool is_paced = allowance.bytes_per_sec != kUnlimited;
       if (is_paced && flow.pacer.departure_ns() > now_ns()) {
         flow.is_waiting = true;
+        flow.pacer.wait();
         events_.push({flow.pacer.departure_ns() * 1000, sequence_++, index, Kind::kDeparture, 0, false});
         return;
       }
       if (is_paced) {
-        flow.pacer.on_sent(now_ns(), bottleneck_.packet_bytes, allowance.bytes_per_sec, allowance.is_dithered);
+        flow.pacer.on_sent(now_ns(), bottleneck_.packet_bytes, 1, allowance);
       }
       flow.in_flight++;
       // Through the flow's own interface, which is as fast, then the queue.

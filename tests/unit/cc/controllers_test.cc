@@ -291,7 +291,7 @@ TEST(Pacer, keeps_the_rate_with_and_without_dither) {
     uint64_t now_ns = kMs;
     uint64_t least_ns = UINT64_MAX, most_ns = 0;
     for (int i = 0; i < 10000; i++) {
-      pacer.on_sent(now_ns, 1000, 100'000'000, is_dithered);  // 10 us each
+      pacer.on_sent(now_ns, 1000, 1, {.bytes_per_sec = 100'000'000, .is_dithered = is_dithered});  // 10 us each
       least_ns = std::min(least_ns, pacer.departure_ns() - now_ns);
       most_ns = std::max(most_ns, pacer.departure_ns() - now_ns);
       now_ns = pacer.departure_ns();
@@ -305,12 +305,80 @@ TEST(Pacer, keeps_the_rate_with_and_without_dither) {
 
 TEST(Pacer, a_little_late_is_made_up_for_and_idle_time_is_not) {
   Pacer pacer;
-  pacer.on_sent(kMs, 1000, 1'000'000'000, false);
+  pacer.on_sent(kMs, 1000, 1, {.bytes_per_sec = 1'000'000'000});
   EXPECT_EQ(pacer.departure_ns(), kMs + 1000);
-  pacer.on_sent(kMs + 1500, 1000, 1'000'000'000, false);
+  pacer.on_sent(kMs + 1500, 1000, 1, {.bytes_per_sec = 1'000'000'000});
   EXPECT_EQ(pacer.departure_ns(), kMs + 2000);
-  pacer.on_sent(5 * kMs, 1000, 1'000'000'000, false);
+  pacer.on_sent(5 * kMs, 1000, 1, {.bytes_per_sec = 1'000'000'000});
   EXPECT_EQ(pacer.departure_ns(), 5 * kMs + 1000);
+}
+
+/// A loop that has always something to send, and looks once in so long: packets of 1.2 kB that leave in 100 ms.
+uint64_t packets_in_100_ms(uint64_t bytes_per_sec, uint64_t turn_ns, bool is_dithered) {
+  Pacer pacer(3);
+  uint64_t packets = 0;
+  for (uint64_t now_ns = kMs; now_ns < 101 * kMs; now_ns += turn_ns) {
+    for (; pacer.departure_ns() <= now_ns; packets++) {
+      pacer.on_sent(now_ns, 1200, 1, {.bytes_per_sec = bytes_per_sec, .is_dithered = is_dithered});
+    }
+    pacer.wait();
+  }
+  return packets;
+}
+
+TEST(Pacer, a_slow_loop_reaches_the_rate) {
+  for (const uint64_t rate : {50'000'000, 500'000'000}) {
+    for (const uint64_t turn_ns : {3'000, 50'000, 100'000}) {
+      for (const bool is_dithered : {false, true}) {
+        const auto expected = static_cast<double>(rate) / 10 / 1200;
+        EXPECT_NEAR(static_cast<double>(packets_in_100_ms(rate, turn_ns, is_dithered)), expected, expected / 20)
+            << rate << " B/s, a turn in " << turn_ns << " ns" << (is_dithered ? ", dithered" : "");
+      }
+    }
+  }
+}
+
+/// How many leave at once after the loop was away for a second.
+uint64_t packets_after_an_absence(const Allowance& pace, bool has_waited) {
+  Pacer pacer;
+  pacer.on_sent(kMs, 1200, 1, pace);
+  if (has_waited) pacer.wait();
+  uint64_t packets = 0;
+  for (; pacer.departure_ns() <= 1000 * kMs; packets++) {
+    pacer.on_sent(1000 * kMs, 1200, 1, pace);
+  }
+  return packets;
+}
+
+TEST(Pacer, a_long_absence_earns_100_us_or_4_packets) {
+  for (const bool is_budget : {false, true}) {
+    const Allowance fast = {.bytes_per_sec = 500'000'000, .is_budget = is_budget};
+    const Allowance slow = {.bytes_per_sec = 10'000, .is_budget = is_budget};
+    EXPECT_EQ(packets_after_an_absence(fast, true), 42u);  // 100 us are 41.7 packets
+    EXPECT_EQ(packets_after_an_absence(slow, true), 4u);
+    // Nothing waited: the sender was idle.
+    EXPECT_EQ(packets_after_an_absence(fast, false), is_budget ? 41u : 1u);
+    EXPECT_EQ(packets_after_an_absence(slow, false), 1u);
+  }
+}
+
+TEST(Pacer, a_departure_in_time_earns_nothing) {
+  Pacer pacer;
+  uint64_t now_ns = kMs;
+  for (int i = 0; i < 10; i++) {
+    pacer.on_sent(now_ns, 1000, 1, {.bytes_per_sec = 10'000, .is_budget = true});  // 100 ms each
+    EXPECT_EQ(pacer.departure_ns(), now_ns + 100 * kMs);
+    pacer.wait();
+    now_ns = pacer.departure_ns();
+  }
+}
+
+TEST(Pacer, what_is_asked_for_in_one_piece_counts_as_packets) {
+  Pacer pacer;
+  pacer.on_sent(kMs, 32 * 1000, 32, {.bytes_per_sec = 1'000'000});  // 32 ms
+  pacer.wait();
+  pacer.on_sent(kMs + 50 * kMs, 32 * 1000, 32, {.bytes_per_sec = 1'000'000});  // 18 ms late
+  EXPECT_EQ(pacer.departure_ns(), kMs + 50 * kMs + 29 * kMs) << "4 packets: three more than this one's time";
 }
 
 }  // namespace

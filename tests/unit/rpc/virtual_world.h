@@ -149,6 +149,7 @@ class VirtualWorld : public ::testing::Test {
     Filtered::Options transport;
     transport.fake.network = &network_;
     transport.fake.payload_bytes_max = kPayloadBytes;
+    transport.fake.receive_burst = receive_burst_;
     transport.filter = std::move(filter);
     auto endpoint = Rpc<Filtered>::create(**nexus, transport, options);
     EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
@@ -196,6 +197,7 @@ class VirtualWorld : public ::testing::Test {
     return session;
   }
 
+  uint32_t receive_burst_ = Fake::Options{}.receive_burst;  ///< of the endpoints that are added from now on
   transport::FakeNetwork network_;
   VirtualEnvironment environment_{network_.now_ns};
   std::vector<std::unique_ptr<VirtualHost>> hosts_;

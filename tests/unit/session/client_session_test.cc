@@ -101,7 +101,8 @@ class ClientSessionTest : public testing::Test {
     return result;
   }
   wire::Header server_header(Kind kind, uint8_t flags, uint32_t request_number, uint32_t echo, uint32_t size) {
-    return wire::server_header(kind, flags, 7, ++server_number_, request_number, echo, 0, credits_, size);
+    return wire::server_header(kind, flags, 7, ++server_number_, request_number, echo, wire::encode_hold(hold_ns_),
+                               credits_, size);
   }
   ClientVerdict respond(const ClientSlot* slot, uint32_t echo, uint32_t bytes, uint32_t payload_bytes,
                         uint8_t flags = wire::kFirst) {
@@ -153,6 +154,7 @@ class ClientSessionTest : public testing::Test {
   std::unique_ptr<ClientSession> session_;
   std::vector<OwnedBuffer> requests_, responses_;
   uint64_t now_ = 1000 * kMs;
+  uint64_t hold_ns_ = 0;  ///< that the server says
   uint64_t ticket_ = 0;
   uint32_t server_number_ = 0;
   uint8_t credits_ = 8;
@@ -936,7 +938,9 @@ TEST_F(ClientSessionTest, long_response_by_ranges) {
 TEST_F(ClientSessionTest, a_response_whose_size_changes_begins_anew) {
   open(8);
   ClientSlot* slot = begin(10, 1000);
-  respond(slot, sent()[0].header.number(), 252, 100);
+  const uint32_t request = sent()[0].header.number();
+  now_ += 10'000;
+  respond(slot, request, 252, 100);
   const auto rfrs = sent();
   ASSERT_EQ(rfrs.size(), 1u);
   EXPECT_EQ(respond(slot, rfrs[0].header.number(), 1, 100, 0).drop, Drop::kNone);
@@ -959,7 +963,9 @@ TEST_F(ClientSessionTest, a_response_whose_size_changes_begins_anew) {
 TEST_F(ClientSessionTest, a_probe_for_a_response_says_that_its_request_was_delivered) {
   open(8);
   ClientSlot* slot = begin(10, 1000);
-  respond(slot, sent()[0].header.number(), 250, 100);
+  const uint32_t request = sent()[0].header.number();
+  now_ += 10'000;
+  respond(slot, request, 250, 100);
   ASSERT_EQ(sent().size(), 1u);
   EXPECT_TRUE(tick(2 * kMs).has_timed_out);
   const auto probes = sent();
@@ -2053,6 +2059,27 @@ TEST_F(CongestedSessionTest, an_answer_frees_the_buffers_though_a_retransmission
   EXPECT_FALSE(session_->wants_to_send());
   now_ += kMs;
   EXPECT_TRUE(sent().empty());
+}
+
+// One of the two ends has read its clock too early or too late: a round trip of 1 ns would be the smallest ever.
+TEST_F(ClientSessionTest, an_answer_that_took_no_longer_than_it_was_held_is_no_sample) {
+  open(8);
+  warm_up();
+  const uint64_t min_ns = session_->rtt().min_ns(), latest_ns = session_->rtt().latest_ns();
+  now_ += kMs;
+  ClientSlot* slot = begin(50, 10);
+  const uint32_t number = sent().at(0).header.number();
+  now_ += 10'000;
+  hold_ns_ = 20'000;
+  finish(respond(slot, number, 4, 4));
+  EXPECT_EQ(session_->rtt().min_ns(), min_ns);
+  EXPECT_EQ(session_->rtt().latest_ns(), latest_ns);
+  now_ += kMs;
+  slot = begin(50, 10);
+  const uint32_t next = sent().at(0).header.number();
+  now_ += 21'000;
+  finish(respond(slot, next, 4, 4));
+  EXPECT_NEAR(static_cast<double>(session_->rtt().latest_ns()), 1000, 700) << "hold times are rounded down";
 }
 
 TEST_F(ClientSessionTest, fixed_rate_spaces_departures) {

@@ -111,6 +111,7 @@ class FakeImpl {
     if (!hold_tickets) held_ticket_ = ticket_;
     ++ticket_;
   }
+  /// Each packet is a burst of its own (BurstVisitor), as if each had taken a system call.
   template <class Visit>
   size_t receive(Visit&& visit) {
     size_t visited = 0;
@@ -124,7 +125,12 @@ class FakeImpl {
       Payload payload = packet.reference;
       if (payload.lease == nullptr)
         payload = {packet.data.data(), static_cast<uint32_t>(packet.data.size()), nullptr, 0};
-      visit(packet.header, payload);
+      if constexpr (BurstVisitor<Visit>) {
+        visit.begin_burst();
+        visit.in_burst(packet.header, payload, nullptr);
+      } else {
+        visit(packet.header, payload);
+      }
       ++counters_.packets_received;
       ++visited;
     }

@@ -669,7 +669,7 @@ TEST_F(ShmHostile, chunks__of_one_process_have_a_share) {
       for (uint32_t chunk = 0; chunk < 1024; chunk++) {
         shm::SendResult sent;
         while ((sent = shm::send_chunk(raws.back()->socket.get(), chunk, kPage, page.fd.get())) ==
-               shm::SendResult::kBusy) {
+               shm::SendResult::kFull) {
         }
         if (sent == shm::SendResult::kGone) ::_exit(0);
       }
