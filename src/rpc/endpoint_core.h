@@ -184,6 +184,16 @@ class TERN_API EndpointCore {
     clients_.for_each([&](const Client* client) { f(client->session); });
   }
 
+  template <class F>
+  void for_each_server_session(F&& f) const {
+    servers_.for_each([&](const Server* server) { f(server->session); });
+  }
+  /// Null: there is none.
+  const session::ClientSession* client_session(Session session) const {
+    const Client* client = find_client(session);
+    return client == nullptr ? nullptr : &client->session;
+  }
+
   /// A packet, which may be anything, waits to be received: asks for the cache lines of its session. Between two
   /// packets of one of many endpoints in a simulation, others have had the cache. Inline to the end: for the compiler,
   /// a function that only prefetches is one without effect, to which it drops the calls.
