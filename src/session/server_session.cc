@@ -475,8 +475,10 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
     received_.bitmap(words);
     for (size_t i = 0; i < NumberWindow::kWords; i++) store_u64(packet.scratch + 8 * i, words[i]);
     packet.payload_bytes = sizeof(words);
+    // The packet with that number may be another one, which came later and has its own answer.
+    const uint64_t hold_ns = cr_echo_ == received_.largest() ? now_ns - cr_since_ns_ : UINT64_MAX;
     packet.header = header_of(wire::Kind::kCr, echo_flag, next_number_, 0, static_cast<uint32_t>(received_.largest()),
-                              now_ns - cr_since_ns_, credit_limit, 0);
+                              hold_ns, credit_limit, 0);
     return true;
   }
   if ((due_ & kPathReply) != 0) {

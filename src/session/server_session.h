@@ -167,6 +167,7 @@ class TERN_API ServerSession {
   /// The peer gets a credit return in this iteration, unless what follows answers it.
   void owe_credit_return(uint64_t now_ns) {
     cr_since_ns_ = now_ns;
+    cr_echo_ = received_.largest();
     due_ |= kCreditReturn;
   }
   /// The session ends: gives back all that its slots have.
@@ -313,7 +314,8 @@ class TERN_API ServerSession {
   uint32_t payload_bytes_max_;
   NumberWindow received_;  ///< ... and the beginning of this
 
-  uint64_t cr_since_ns_ = 0;  ///< when the newest packet that it acknowledges came
+  uint64_t cr_since_ns_ = 0;  ///< when the last packet came that a credit return is owed for
+  uint64_t cr_echo_ = 0;      ///< the largest number that had arrived then
   ServerPools& pools_;
   uint32_t local_key_;
   uint32_t first_request_count_;

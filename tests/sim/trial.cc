@@ -257,6 +257,10 @@ void Scene::frame_limit() {
 void Scene::pauses() {
   const size_t idle = open(), waiting = open();
   const Duration pause = timeout() * 48 / 100;
+  if (!world_.plan.checks(Rule::kDeaths)) {
+    world_.troubles.on_host(client_->place().host, world_.simulation->now() + 4 * timeout());
+    world_.troubles.on_host(server_.host, world_.simulation->now() + 4 * timeout());
+  }
   Call* const held = call(waiting, 32, 32, 3 * timeout());
   wait(timeout() * random_.between(10, 100) / 100);
   client_host().pause(pause);

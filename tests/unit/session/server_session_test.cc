@@ -351,6 +351,23 @@ TEST_F(ServerSessionTest, credit_return_acknowledges_what_has_arrived) {
   EXPECT_EQ(word, uint64_t{0b10011} << 59);  // 5, not 4 and 3, 2, 1 (the path probe)
 }
 
+// A turn in which handlers take time reads the clock more than once. Its credit return echoes the largest number, which
+// may be that of a later packet, with an answer of its own: the hold time of the earlier one would make its round trip
+// too short.
+TEST_F(ServerSessionTest, credit_return_with_the_number_of_a_later_packet_tells_no_hold_time) {
+  begin(kFirst);
+  session_->owe_credit_return(now_);
+  now_ += 100'000;
+  respond(begin(kFirst + 1), 10);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 2u);
+  for (const TestPacket& packet : packets) {
+    EXPECT_EQ(packet.header.echo(), client_number_);
+    const bool is_cr = packet.header.kind() == Kind::kCr;
+    EXPECT_EQ(packet.header.hold_code(), is_cr ? wire::kHoldTooLong : 0);
+  }
+}
+
 // ---- Probes and ranges ----
 
 TEST_F(ServerSessionTest, probes_of_every_kind) {
