@@ -302,7 +302,7 @@ void Ledger::check_deadline(const Call& call, Duration now) const {
   if (call.deadline == Duration::max()) oracle_.broken(call, "it ended with kDeadline and has none");
   const Duration elapsed = now - call.started;
   // A server whose clock is fast, by a tenth at the most, refuses early.
-  const Duration earliest = plan_.has_drift ? call.deadline * 8 / 10 : call.deadline;
+  const Duration earliest = plan_.has_drift() ? call.deadline * 8 / 10 : call.deadline;
   if (elapsed < earliest) oracle_.broken(call, "kDeadline after %.6f ms", ms(elapsed));
 }
 

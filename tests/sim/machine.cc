@@ -133,7 +133,6 @@ Agent::~Agent() {
   while (!kept_.empty() && random_.chance(500)) kept_.pop_back();
   for (uint64_t name : calls_) world_.ledger.find(name)->may_be_cancelled = true;
   world_.packets_sent += endpoint_->counters().packets_sent;
-  world_.retransmissions += endpoint_->counters().retransmissions;
   rpc_.reset();
   if (!calls_.empty()) world_.oracle.broken(*world_.ledger.find(calls_.front()), "its endpoint has ended without it");
 }
@@ -231,7 +230,7 @@ void Agent::check_round_trips(const Link& link) const {
 }
 
 void Agent::check_round_trips() const {
-  if (world_.plan.is_corrupt() || world_.plan.has_drift) return;
+  if (world_.plan.is_corrupt() || world_.plan.has_drifting_clocks) return;
   for (const Link& link : links_) {
     if (!link.is_gone) check_round_trips(link);
   }

@@ -55,8 +55,7 @@ struct World {
   Phase phase = Phase::kWork;
 
   uint32_t sessions_begun = 0;
-  uint64_t packets_sent = 0;     ///< by endpoints that are gone
-  uint64_t retransmissions = 0;  ///< likewise
+  uint64_t packets_sent = 0;  ///< by endpoints that are gone
   std::unique_ptr<RoundTrips> round_trips;
 
   /// Requests that somebody outside of all hosts has, beyond the lives of their endpoints.

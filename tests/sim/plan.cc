@@ -213,7 +213,7 @@ void draw_faults(Random& random, Plan& plan) {
     plan.slices.is_random = random.chance(500);
     if (random.chance(300)) plan.slices.what = tern::sim::TimeSlices::What::kManagement;
   }
-  plan.has_drift = plan.kind == Class::kRough && random.chance(500);
+  plan.has_drifting_clocks = plan.kind == Class::kRough && random.chance(500);
   if (plan.kind == Class::kRough) plan.fault_gap = random.duration(plan.fault_time / 20, plan.fault_time / 2);
 }
 

@@ -94,7 +94,7 @@ struct Plan {
   tern::Duration pause_max{};         ///< of them: less than any session dies of
   uint32_t sliced_host = UINT32_MAX;  ///< it runs only in time slices
   tern::sim::TimeSlices slices;       ///< likewise shorter than what a session dies of
-  bool has_drift = false;             ///< clocks may run at other rates than true time
+  bool has_drifting_clocks = false;   ///< clocks may run at other rates than true time
   Trial trial = Trial::kNone;
   bool is_off[kRules] = {};
   bool has_limited_memory = false;   ///< of an endpoint: calls may end with kNoMemory
@@ -105,6 +105,7 @@ struct Plan {
 
   bool is_strict() const { return kind == Class::kClean || kind == Class::kGentle; }
   bool is_corrupt() const { return kind == Class::kCorrupt; }
+  bool has_drift() const { return kind == Class::kRough; }
   bool checks(Rule rule) const { return !is_off[static_cast<size_t>(rule)]; }
   /// No packet is lost or late, but by queues that are too short.
   bool is_lossless() const {
