@@ -61,6 +61,19 @@ struct TappedPacket {
   std::span<const std::byte> bytes;  ///< above UDP (docs/protocol.md, 2), during the call only
 };
 
+/// The scheduler of a busy machine: a host's threads run for a while, then others do. Host::set_time_slices().
+struct TimeSlices {
+  /// Whose time it is.
+  enum class What : uint8_t {
+    kAll,         ///< the host's: endpoints, workers and management stop together
+    kManagement,  ///< the management's only, which polling endpoints leave no CPU to
+  };
+  Duration run{};          ///< they run for so long, 1 us at least,
+  Duration wait{};         ///< and then not for so long, and so on. 0: they always run
+  bool is_random = false;  ///< each stretch of time is drawn, from 1 us to twice that
+  What what = What::kAll;  ///< whose
+};
+
 class HostCore;
 class Simulation;
 
@@ -114,6 +127,9 @@ class Host {
   TERN_API void set_clock_drift(int32_t ppm);
   /// No endpoint, worker or Nexus of the host runs for so long: a virtual machine that was descheduled.
   TERN_API void pause(Duration duration);
+  /// From now on, which is the beginning of a stretch in which they run. An iteration of an endpoint's loop that has
+  /// begun stops between two of its looks for packets only. Simulation::heal() ends it, within 1 ms.
+  TERN_API void set_time_slices(const TimeSlices& slices);
 
  private:
   friend class Simulation;
@@ -159,6 +175,10 @@ class Simulation {
   TERN_API void set_faults(const Faults& faults);
   /// Of the cables from `from` to `to`, in this direction only. kMisuse: there is none.
   TERN_API Status set_faults(Node from, Node to, const Faults& faults);
+  /// Frames of more than `frame_bytes_max` bytes (Ethernet, IP and UDP headers included) are lost from now on, in this
+  /// direction only, without a word: a path whose MTU has become smaller. SIZE_MAX: none are. kMisuse: there is no such
+  /// cable.
+  TERN_API Status set_frame_limit(Node from, Node to, size_t frame_bytes_max);
   /// Both directions. What is on the wire or arrives at a link that is down is lost. kMisuse: there is none.
   TERN_API Status set_link_up(Node a, Node b, bool up);
   /// Nothing from the one host reaches the other any more; the other direction is not touched.
@@ -169,8 +189,8 @@ class Simulation {
   TERN_API void set_nat(uint32_t host, Duration timeout = std::chrono::seconds(30));
   /// The host's NAT forgets all flows, as after a restart: the next packets arrive from other ports again.
   TERN_API void forget_flows(uint32_t host);
-  /// Ends all faults, partitions, pauses (within 1 ms), slowness and drift, and brings all links up. Hosts that are
-  /// down stay down.
+  /// Ends all faults, limits for frames, partitions, pauses and time slices (within 1 ms), slowness and drift, and
+  /// brings all links up. Hosts that are down stay down.
   TERN_API void heal();
 
   /// Of all that the network has carried and lost: from where to where, how much, when, in which order. Two runs that

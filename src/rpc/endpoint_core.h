@@ -200,6 +200,16 @@ class TERN_API EndpointCore {
     clients_.for_each([&](const Client* client) { f(client->session); });
   }
 
+  template <class F>
+  void for_each_server_session(F&& f) const {
+    servers_.for_each([&](const Server* server) { f(server->session); });
+  }
+  /// Null: there is none.
+  const session::ClientSession* client_session(Session session) const {
+    const Client* client = find_client(session);
+    return client == nullptr ? nullptr : &client->session;
+  }
+
   /// A packet, which may be anything, waits to be received: asks for the cache lines of its session. Between two
   /// packets of one of many endpoints in a simulation, others have had the cache. Inline to the end: for the compiler,
   /// a function that only prefetches is one without effect, to which it drops the calls.
@@ -214,7 +224,9 @@ class TERN_API EndpointCore {
   /// For simulated time: the iteration that has just returned takes its time still, until it is told otherwise.
   void stay_in_callback(bool is_inside) {
     const uint64_t iteration = port_.iteration.load(std::memory_order_relaxed);
-    if ((iteration % 2 == 1) != is_inside) port_.iteration.store(iteration + 1, std::memory_order_relaxed);
+    if ((iteration % 2 == 1) == is_inside) return;
+    // The next iteration follows the last one, whatever was between them.
+    port_.iteration.store(is_inside ? iteration + 1 : iteration - 1, std::memory_order_relaxed);
   }
 
   // -- Requests on their way back (Request forwards to these; owner thread) --

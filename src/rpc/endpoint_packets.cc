@@ -502,7 +502,7 @@ void EndpointCore::answer_pair_probe(Server* server) {
     server->pair_peer = *peer;
     server->pair_token = static_cast<uint32_t>(random) & wire::kTokenMask;
   }
-  server->session.owe_pair_reply();
+  server->session.owe_pair_reply(server->pair_token);
   list_to_send_quietly(server);
 }
 

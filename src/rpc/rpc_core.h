@@ -72,6 +72,28 @@ class RpcCore final : public EndpointCore {
     const uint64_t due_ns = is_now ? now_ns_ : next_due_ns();
     return due_ns > INT64_MAX ? Duration::max() : Duration(due_ns);
   }
+  /// An iteration in pieces, for a driver of virtual time: begin_turn(), then receive() as long as time has passed in
+  /// it and packets may have come meanwhile, then end_turn(). Fails as run_once() does.
+  Status begin_turn() {
+    if (Status status = enter(); !status.ok()) [[unlikely]]
+      return status;
+    begin_iteration();
+    turn_packets_ = 0;
+    is_in_turn_ = true;
+    is_in_loop_ = false;
+    return {};
+  }
+  bool is_in_turn() const { return is_in_turn_; }
+  void receive() {
+    is_in_loop_ = true;
+    turn_packets_ += transport_->receive(Visitor{*this});
+    is_in_loop_ = false;
+  }
+  void end_turn() {
+    is_in_loop_ = true;
+    is_in_turn_ = false;
+    (void)end_iteration(turn_packets_);
+  }
   Status close(Duration drain);
   bool is_closed() const { return transport_ == nullptr; }
   /// In a forked child: message memory is not there, and what the parent's threads were changing is as they left it. So
@@ -132,11 +154,19 @@ class RpcCore final : public EndpointCore {
     }
     if (is_closed_) [[unlikely]]
       return {Code::kSessionReset, "the endpoint is closed"};
+    if constexpr (kIsVirtual) {
+      if (is_in_turn_) end_turn();  // its owner does not wait for the driver
+    }
     is_bound_ = true;
     is_armed_ = false;
     return {};
   }
-  size_t iterate();
+  size_t iterate() {
+    begin_iteration();
+    return end_iteration(transport_->receive(Visitor{*this}));
+  }
+  void begin_iteration();
+  size_t end_iteration(size_t packets);
   /// As has_work(), but for what waits until the transport has room again and says so.
   bool must_iterate() const {
     if (!kTellsRoom) return has_work();
@@ -226,18 +256,22 @@ class RpcCore final : public EndpointCore {
   base::Alarm alarm_;  ///< open from the first descriptor() on
   /// Sessions whose last packet the transport has refused: they are still among those that send.
   size_t refused_ = 0;
+  bool is_in_turn_ = false;  ///< between begin_turn() and end_turn()
+  size_t turn_packets_ = 0;  ///< received in it
 };
 
 template <class Impl>
-size_t RpcCore<Impl>::iterate() {
+[[gnu::always_inline]] inline void RpcCore<Impl>::begin_iteration() {
   is_in_loop_ = true;
   is_clock_fresh_ = false;
   // Odd while inside: the peers' question whether this endpoint hangs in a callback is answered by it.
-  const uint64_t iteration = port_.iteration.load(std::memory_order_relaxed);
-  port_.iteration.store(iteration + 1, std::memory_order_relaxed);
+  port_.iteration.store(port_.iteration.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   released_ = transport_->released();
+}
 
-  const size_t packets = transport_->receive(Visitor{*this});
+/// All but receiving. `packets`: so many have been received.
+template <class Impl>
+[[gnu::always_inline]] inline size_t RpcCore<Impl>::end_iteration(size_t packets) {
   counters_.packets_received += packets;
   if (packets == 0 && ++idle_iterations_ % kIdleClockReads == 0) freshen_clock();
   if (mailbox_->has_mail()) [[unlikely]] {
@@ -260,7 +294,7 @@ size_t RpcCore<Impl>::iterate() {
   }
   if (has_dead()) [[unlikely]]
     free_dead();
-  port_.iteration.store(iteration + 2, std::memory_order_relaxed);
+  port_.iteration.store(port_.iteration.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   is_in_loop_ = false;
   return packets;
 }
@@ -394,7 +428,7 @@ bool RpcCore<Impl>::transmit_rest(Server* server) {
         now_ns_, credits_.limit(), send, [this] { return transport_->ticket(); }, packets);
   } while (turn == Turn::kSent && packets < kPacketsPerTurn);
   if (session.owes_pair_reply()) {  // a loss, if it is refused
-    const wire::Header reply = session.pair_reply(server->pair_token, credits_.limit());
+    const wire::Header reply = session.pair_reply(credits_.limit());
     packets += transport_->send(server->pair_peer, reply, nullptr, 0, nullptr) ? 1 : 0;
   }
   counters_.packets_sent += packets;

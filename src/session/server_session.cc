@@ -173,14 +173,18 @@ ServerVerdict ServerSession::on_short_path_probe(const wire::Header& header, uin
   return {};
 }
 
-wire::Header ServerSession::pair_reply(uint32_t token, uint8_t credit_limit) {
-  due_ &= ~kPairReply;
+void ServerSession::owe_pair_reply(uint32_t token) {
   if (!has_pair_token_ || token != pair_token_) pair_replies_ = 0;
   pair_replies_++;
   pair_token_ = token;
   has_pair_token_ = true;
+  due_ |= kPairReply;
+}
+
+wire::Header ServerSession::pair_reply(uint8_t credit_limit) {
+  due_ &= ~kPairReply;
   return header_of(wire::Kind::kPathReply, wire::kPaired, next_number_++, first_request_count_ << wire::kSlotBits,
-                   pair_echo_, 0, credit_limit, token);
+                   pair_echo_, 0, credit_limit, pair_token_);
 }
 
 bool ServerSession::is_well_formed(const wire::Header& request, uint32_t payload_bytes) const {
@@ -531,8 +535,10 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
     received_.bitmap(words);
     for (size_t i = 0; i < NumberWindow::kWords; i++) store_u64(packet.scratch + 8 * i, words[i]);
     packet.payload_bytes = sizeof(words);
+    // The packet with that number may be another one, which came later and has its own answer.
+    const uint64_t hold_ns = cr_echo_ == received_.largest() ? now_ns - cr_since_ns_ : UINT64_MAX;
     packet.header = header_of(wire::Kind::kCr, echo_flag, next_number_, 0, static_cast<uint32_t>(received_.largest()),
-                              now_ns - cr_since_ns_, credit_limit, 0);
+                              hold_ns, credit_limit, 0);
     return true;
   }
   if (response_mask_ != 0) {  // a failure

@@ -156,13 +156,13 @@ class TERN_API ServerSession {
   /// (kRunning) and returns its slot; if it is not answered at once, defer() it. Null: another case; nothing has
   /// changed.
   ServerSlot* try_begin(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
-  /// After ServerVerdict::wants_pair: its answer is to be sent to where the packet came from, behind what transmit()
-  /// has.
-  void owe_pair_reply() { due_ |= kPairReply; }
+  /// After ServerVerdict::wants_pair, at once: its answer will be sent to where the packet came from, behind what
+  /// transmit() has. `token`: 31 random bits, new ones for each address, which nobody learns but who receives there.
+  /// That of another address is worth nothing from now on.
+  void owe_pair_reply(uint32_t token);
   bool owes_pair_reply() const { return (due_ & kPairReply) != 0; }
-  /// The header of that answer. `token`: 31 random bits, new ones for each address, which nobody learns but who
-  /// receives there.
-  wire::Header pair_reply(uint32_t token, uint8_t credit_limit);
+  /// The header of that answer.
+  wire::Header pair_reply(uint8_t credit_limit);
   /// The request that try_begin() began will be answered later.
   void defer(ServerSlot* slot) { response_mask_ &= ~(uint64_t{1} << index_of(*slot)); }
   /// A packet has come: asks for the cache lines that are found last.
@@ -179,6 +179,7 @@ class TERN_API ServerSession {
   /// The peer gets a credit return in this iteration, unless what follows answers it.
   void owe_credit_return(uint64_t now_ns) {
     cr_since_ns_ = now_ns;
+    cr_echo_ = received_.largest();
     due_ |= kCreditReturn;
   }
   /// The session ends: gives back all that its slots have.
@@ -343,7 +344,8 @@ class TERN_API ServerSession {
   uint32_t payload_bytes_max_;
   NumberWindow received_;  ///< ... and the beginning of this
 
-  uint64_t cr_since_ns_ = 0;  ///< when the newest packet that it acknowledges came
+  uint64_t cr_since_ns_ = 0;  ///< when the last packet came that a credit return is owed for
+  uint64_t cr_echo_ = 0;      ///< the largest number that had arrived then
   ServerPools& pools_;
   uint32_t local_key_;
   uint32_t first_request_count_;

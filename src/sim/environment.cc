@@ -80,7 +80,7 @@ class SimChannel final : public ManagementChannel, private transport::SimPort, p
     std::copy(bytes.begin(), bytes.end(), packet->content);
     network.send(packet);
   }
-  void wake() override { alarm_.set(host_.awake_at(host_.now() + kWakeUp)); }
+  void wake() override { alarm_.set(host_.management_awake_at(host_.now() + kWakeUp)); }
   std::string local_address() const override { return address_of(host_.nic.host) + ":" + std::to_string(port_); }
 
  private:
@@ -92,7 +92,8 @@ class SimChannel final : public ManagementChannel, private transport::SimPort, p
   void on_event() override {
     alarm_.on_event();
     const Picoseconds now = host_.now();
-    if (host_.is_paused()) return alarm_.set(host_.awake_at(now));
+    const Picoseconds awake = host_.management_awake_at(now);
+    if (awake > now) return alarm_.set(awake);
     for (transport::SimPacket* packet : std::exchange(received_, {})) {
       if (from_.first != packet->from_host || from_.second != packet->from_port) {
         from_ = {packet->from_host, packet->from_port};
@@ -149,7 +150,8 @@ class SimWorkerPool final : public WorkerPool, private transport::EventTarget {
   void on_event() override {
     alarm_.on_event();
     const Picoseconds now = host_.now();
-    if (host_.is_paused()) return alarm_.set(host_.awake_at(now));
+    const Picoseconds awake = host_.awake_at(now);
+    if (awake > now) return alarm_.set(awake);
     // In the order in which they end; those that end together in the order in which they came.
     std::vector<Task> over;
     std::erase_if(tasks_, [&](Task& task) {

@@ -13,6 +13,7 @@
 
 #include "sim/environment.h"
 #include "sim/loop.h"
+#include "sim/slices.h"
 #include "transport/sim/event_target.h"
 #include "transport/sim/sim_nic.h"
 
@@ -25,19 +26,21 @@ class HostCore {
       : nic(network, targets, index, 1'000'000'000'000 + seed % 1'000'000'000'000), environment(*this), random(seed) {}
 
   transport::Picoseconds now() const { return nic.network.events().now(); }
-  /// Not before this does any thread of the host run. While it is paused it is asked again now and then: the pause may
-  /// end early.
-  transport::Picoseconds awake_at(transport::Picoseconds at) const {
-    if (at >= paused_until) return at;
-    return std::max(at, std::min(paused_until, now() + kPauseCheck));
+  /// Not before this does an endpoint or a worker of the host run. To be asked again then: a pause may end early, and
+  /// another one may have begun.
+  transport::Picoseconds awake_at(transport::Picoseconds at) {
+    return are_slices_of_management ? unpaused_at(at) : awake_at(at, slices);
   }
-  bool is_paused() const { return paused_until > now(); }
+  /// The same of its management.
+  transport::Picoseconds management_awake_at(transport::Picoseconds at) { return awake_at(at, slices); }
 
   transport::SimNic nic;
   HostEnvironment environment;
   std::mt19937_64 random;
   transport::Picoseconds paused_until = 0;
-  uint32_t callbacks = 0;  ///< of its program that are running, but for those in its endpoints' loops
+  Slices slices;
+  bool are_slices_of_management = false;  ///< only
+  uint32_t callbacks = 0;                 ///< of its program that are running, but for those in its endpoints' loops
   std::function<Duration()> worker_time;
   std::vector<std::unique_ptr<Loop>> loops;
   std::shared_ptr<void> program;
@@ -45,6 +48,16 @@ class HostCore {
 
  private:
   static constexpr transport::Picoseconds kPauseCheck = 1'000'000 * transport::kPicosecondsPerNs;
+
+  transport::Picoseconds unpaused_at(transport::Picoseconds at) const {
+    if (at >= paused_until) return at;
+    return std::max(at, std::min(paused_until, now() + kPauseCheck));
+  }
+  transport::Picoseconds awake_at(transport::Picoseconds at, Slices& its_slices) const {
+    at = unpaused_at(at);
+    if (at > now()) return at;
+    return std::max(at, std::min(its_slices.awake_at(now()), now() + kPauseCheck));
+  }
 };
 
 }  // namespace tern::sim

@@ -44,16 +44,21 @@ void Loop::on_event() {
   if (start > now) return alarm_.set(start);
   if (host_.nic.running == &impl_) return alarm_.set(now + SimImpl::kPollTime);  // its callback lets time pass
 
-  SimImpl* const before = std::exchange(host_.nic.running, nullptr);
-  impl_.begin_turn();
-  rpc_.core().stay_in_callback(false);
-  const auto packets = rpc_.run_event_loop_once();
-  busy_until_ = impl_.end_turn();
-  host_.nic.running = before;
-  if (packets.status().code() == Code::kMisuse) {  // its owner runs the loop, and lets time pass in it
-    return alarm_.set(now + SimImpl::kPollTime);
+  if (!rpc_.core().is_in_turn()) {
+    rpc_.core().stay_in_callback(false);
+    const Status status = rpc_.core().begin_turn();
+    if (status.code() == Code::kMisuse) return alarm_.set(now + SimImpl::kPollTime);  // its owner runs the loop
+    if (!status.ok()) return;  // closed: nothing will happen any more
+    impl_.begin_turn();
   }
-  if (!packets.ok()) return;  // closed: nothing will happen any more
+  SimImpl* const before = std::exchange(host_.nic.running, nullptr);
+  impl_.enter();
+  rpc_.core().receive();
+  const bool may_receive_more = impl_.may_receive_more();
+  if (!may_receive_more && rpc_.core().is_in_turn()) rpc_.core().end_turn();
+  busy_until_ = impl_.leave();
+  host_.nic.running = before;
+  if (may_receive_more) return alarm_.set(host_.awake_at(busy_until_));
 
   if (busy_until_ >= now + kCallbackTime) {
     // Its Nexus can tell.

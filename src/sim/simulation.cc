@@ -127,6 +127,11 @@ void Host::pause(Duration duration) {
   core_->paused_until = std::max(core_->paused_until, core_->now() + to_ps(duration));
 }
 
+void Host::set_time_slices(const TimeSlices& slices) {
+  core_->slices = Slices(to_ps(slices.run), to_ps(slices.wait), slices.is_random, core_->random(), core_->now());
+  core_->are_slices_of_management = slices.what == TimeSlices::What::kManagement;
+}
+
 // ---- Simulation ----
 
 struct Simulation::Impl final {
@@ -250,6 +255,10 @@ Status Simulation::set_faults(Node from, Node to, const Faults& faults) {
   return impl_->network.set_faults(from, to, faults) ? Status() : kNoCable;
 }
 
+Status Simulation::set_frame_limit(Node from, Node to, size_t frame_bytes_max) {
+  return impl_->network.set_frame_limit(from, to, frame_bytes_max) ? Status() : kNoCable;
+}
+
 Status Simulation::set_link_up(Node a, Node b, bool up) {
   return impl_->network.set_link_up(a, b, up) ? Status() : kNoCable;
 }
@@ -275,6 +284,7 @@ void Simulation::heal() {
     host->set_slowness(1);
     host->set_clock_drift(0);
     host->core_->paused_until = 0;
+    host->core_->slices = Slices();
   }
 }
 

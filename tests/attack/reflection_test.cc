@@ -94,6 +94,13 @@ void point_at(Server<Udp>& server, Hostile& hostile, HostileSession& session, So
     return wire::client_header(Kind::kPathProbe, wire::kPaired, session.server_key(), session.client_number++,
                                is_full ? session.first_request : 0, 0, 0, token);
   };
+  const auto until_open = Clock::now() + kPatience;
+  hostile.send_header(session.server_data, probe(path_token, false));
+  while (tokens.size() < 3 && Clock::now() < until_open) listen();
+  while (proofs == 0 && Clock::now() < until_open) {
+    hostile.send_header(session.server_data, probe(tokens.back(), true), bytes);
+    listen();
+  }
   uint32_t calls = 0;
   for (int round = 0; round < 100; round++) {
     // Its own address, with all tokens that it has ever been told.
@@ -108,10 +115,8 @@ void point_at(Server<Udp>& server, Hostile& hostile, HostileSession& session, So
     wire::store_header(packet.data(), forged);
     third.send(session.server_data, packet);
     for (const uint32_t token : tokens) hostile.send_header(session.server_data, probe(token, true), bytes);
-    if (proofs != 0) {
-      hostile.send(session, Kind::kRequest, wire::kFirst, session.first_request + (calls++ << wire::kSlotBits),
-                   wire::kNoDeadline, kEcho, 32, 32);
-    }
+    hostile.send(session, Kind::kRequest, wire::kFirst, session.first_request + (calls++ << wire::kSlotBits),
+                 wire::kNoDeadline, kEcho, 32, 32);
     listen();
   }
   const auto until = Clock::now() + kListening;

@@ -17,7 +17,6 @@ using testing::HasSubstr;
 
 namespace {
 
-constexpr const char* kServer = "10.78.2.2";
 constexpr const char* kServerNexus = "udp://10.78.2.2:31850";
 constexpr const char* kServerData = "10.78.2.2:31851";
 /// Long: a busy machine is no silent one.

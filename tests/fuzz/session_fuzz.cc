@@ -221,7 +221,7 @@ class Target {
     if (verdict.was_assembled) offers_.arriving_bytes -= verdict.started->request_bytes;
     BufferDeleter()(verdict.message);
     if (verdict.started != nullptr) server_->owe_credit_return(now_);
-    if (verdict.wants_pair) server_->owe_pair_reply();
+    if (verdict.wants_pair) server_->owe_pair_reply(kPairToken + op % 2);
   }
   void pump(Input& in) {
     const auto queue = [](std::deque<Packet>& to) {
@@ -243,7 +243,7 @@ class Target {
     } while (turn >= ClientSession::Turn::kSent);
     while (server_->transmit(now_, limit, queue(to_client_), ticket, packets) == ServerSession::Turn::kSent) {
     }
-    if (server_->owes_pair_reply()) to_client_.push_back({server_->pair_reply(kPairToken + limit % 2, limit), {}});
+    if (server_->owes_pair_reply()) to_client_.push_back({server_->pair_reply(limit), {}});
     if (limit % 16 == 15) server_->forget_old(now_ + ServerSession::kKeepNs, 0, offers_);
     const ClientTick tick = client_->tick(now_);
     for (uint64_t mask = tick.expired_mask; mask != 0; mask &= mask - 1) {

@@ -318,7 +318,7 @@ class World {
   /// And what the server's endpoint does.
   void answer_pair_probe() {
     if (std::exchange(pair_address_, packet_address_) != packet_address_) pair_token_++;
-    server_->owe_pair_reply();
+    server_->owe_pair_reply(300 + pair_token_);
   }
   void send(bool to_server, const wire::Header& header, const std::byte* payload, uint32_t bytes) {
     Packet packet{to_server, header, {payload, payload + bytes}, to_server, to_server ? address_ : server_sends_to_};
@@ -588,7 +588,7 @@ class World {
     };
     while (server_->wants_to_send()) {
       if (server_->owes_pair_reply()) {
-        const wire::Header reply = server_->pair_reply(300 + pair_token_, options_.credit_limits[0]);
+        const wire::Header reply = server_->pair_reply(options_.credit_limits[0]);
         const uint32_t usual = std::exchange(server_sends_to_, pair_address_);
         if (!refuses_sends_) send(false, reply, nullptr, 0);
         server_sends_to_ = usual;

@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "e2e/traffic.h"
+#include "transport/sim/sim_transport.h"
+#include "wire/header.h"
 
 namespace sim_test {
 
+namespace wire = tern::wire;
 using tern::Code;
 using tern::Duration;
 
@@ -18,6 +22,12 @@ namespace {
 
 constexpr const char* kActions[] = {
     "answer", "answer with a MsgBuf", "answer twice", "later", "post", "nested", "attic", "fail", "drop", "hold"};
+
+/// So often each needed packet may go where packets are lost, doubled, late or overtaken.
+constexpr double kTimesMax = 3;
+
+/// So many packets each probe may bring again, on average.
+constexpr double kBroughtMax = 8;
 
 double ms(Duration duration) { return static_cast<double>(duration.count()) / 1e6; }
 
@@ -58,6 +68,17 @@ void Oracle::broken(const Call& call, const char* format, ...) const {
   end(what, &call);
 }
 
+void Oracle::broken(Rule rule, const char* format, ...) const {
+  if (!plan_.checks(rule)) return;
+  char what[300];
+  const int length = std::snprintf(what, sizeof(what), "rule %s: ", name_of(rule));
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(what + length, sizeof(what) - static_cast<size_t>(length), format, arguments);
+  va_end(arguments);
+  end(what, nullptr);
+}
+
 void Oracle::end(const char* what, const Call* call) const {
   std::fflush(stdout);
   std::fprintf(stderr, "BROKEN after %.6f ms: %s\n", simulation_ != nullptr ? ms(simulation_->now()) : 0.0, what);
@@ -79,25 +100,80 @@ void Oracle::end(const char* what, const Call* call) const {
 
 // ---- Troubles ----
 
+namespace {
+
+/// A sign of life may be so old when a silence begins, and come so late after its end: that of the management is due
+/// every quarter of the liveness timeout (clause 7.5.2).
+constexpr int64_t kSignsPerTimeout = 4;
+/// What is shorter is no silence: it delays an answer, or costs one of several pings.
+constexpr int64_t kSilencesPerTimeout = 16;
+
+}  // namespace
+
 Troubles::Troubles(const Plan& plan)
-    : until_(plan.hosts.size(), Duration(-1)), aftermath_(4 * plan.liveness_max + 2 * plan.connect_timeout) {}
+    : plan_(plan),
+      until_(plan.hosts.size(), Duration(-1)),
+      aftermath_(4 * plan.liveness_max + 2 * plan.connect_timeout) {}
 
 void Troubles::on_host(uint32_t host, Duration until) { until_[host] = std::max(until_[host], until); }
 
 void Troubles::on_all(Duration until) { all_until_ = std::max(all_until_, until); }
 
+void Troubles::on_silence(uint32_t host, Duration from, Duration until) {
+  plan_.checks(Rule::kDeaths) ? add({host, kAny, from, until}) : on_host(host, until);
+}
+
+void Troubles::on_silence(uint32_t a, uint32_t b, Duration from, Duration until) {
+  if (plan_.checks(Rule::kDeaths)) return add({std::min(a, b), std::max(a, b), from, until});
+  on_host(a, until);
+  on_host(b, until);
+}
+
+void Troubles::on_silence(Duration from, Duration until) {
+  plan_.checks(Rule::kDeaths) ? add({kAny, kAny, from, until}) : on_all(until);
+}
+
+void Troubles::add(const Silence& silence) { silences_.push_back(silence); }
+
 void Troubles::end_all(Duration now) {
   for (Duration& until : until_) until = std::min(until, now);
   all_until_ = std::min(all_until_, now);
+  for (Silence& silence : silences_) silence.until = std::min(silence.until, now);
 }
 
-bool Troubles::explain(uint32_t a, uint32_t b, Duration session_began) const {
+bool Troubles::explain(uint32_t a, uint32_t b, Duration session_began, bool was_open) const {
   const Duration until = std::max({until_[a], until_[b], all_until_});
-  return until >= Duration(0) && session_began <= until + aftermath_;
+  if (until >= Duration(0) && session_began <= until + aftermath_) return true;
+  return is_silence_explained(a, b, session_began, was_open);
+}
+
+/// Silences that follow each other so closely that no sign of life need have come between them are one.
+bool Troubles::is_silence_explained(uint32_t a, uint32_t b, Duration session_began, bool was_open) const {
+  const Duration timeout = std::min(plan_.hosts[a].liveness_timeout, plan_.hosts[b].liveness_timeout);
+  // With the age of the last sign of life, and of the one that comes after it, half of the timeout is all of it.
+  const Duration enough = was_open ? timeout / 2 : std::min(timeout / 2, plan_.connect_timeout / 4);
+  const Duration between = timeout / kSignsPerTimeout + std::chrono::milliseconds(2);
+  Duration from{}, until(-1);
+  for (const Silence& silence : silences_) {
+    const bool is_pair = silence.b != kAny && (silence.a == std::min(a, b) && silence.b == std::max(a, b));
+    const bool is_host = silence.b == kAny && (silence.a == kAny || silence.a == a || silence.a == b);
+    if (!is_pair && !is_host) continue;
+    if (silence.until - silence.from < std::min(timeout / kSilencesPerTimeout, enough)) continue;
+    if (until < Duration(0) || silence.from > until + between) {
+      from = silence.from;
+      until = silence.until;
+    } else {
+      until = std::max(until, silence.until);
+    }
+    if (until - from >= enough && session_began <= until + aftermath_) return true;
+  }
+  return false;
 }
 
 Duration Troubles::over() const {
-  return std::max(all_until_, *std::max_element(until_.begin(), until_.end())) + aftermath_ + Duration(1);
+  Duration until = std::max(all_until_, *std::max_element(until_.begin(), until_.end()));
+  for (const Silence& silence : silences_) until = std::max(until, silence.until);
+  return until + aftermath_ + Duration(1);
 }
 
 // ---- Ledger ----
@@ -132,6 +208,7 @@ void Ledger::on_ended(Call& call, const tern::Completion& done, Duration now) {
   if (plan_.is_strict() && call.deadline != Duration::max() && now - call.started > call.deadline + plan_.lateness) {
     oracle_.broken(call, "it ended %.6f ms after its deadline", ms(now - call.started - call.deadline));
   }
+  packets_allowed_ += packets_of(call, now);
   call.has_ended = true;
   call.status = done.status.code();
   open_--;
@@ -199,6 +276,25 @@ void Ledger::check_status(const Call& call, const tern::Completion& done, Durati
     default:
       impossible("no call ends with that");
   }
+}
+
+/// What the call may cost in packets, on both sides: each of its packets and an answer to it, or the question for it; a
+/// cancel and its answer; a probe and its answer at intervals that grow to a quarter of the time waited, and then of
+/// the liveness timeout (clauses 4.4.1 and 4.4.2). Where packets are lost or late, each of those may bring
+/// retransmissions of what is in flight, and each packet may go several times.
+double Ledger::packets_of(const Call& call, Duration now) const {
+  const size_t room = plan_.simulation.frame_bytes - tern::transport::SimImpl::kFrameHeaderBytes - wire::kHeaderBytes;
+  const auto packets = [&](size_t bytes) {
+    return static_cast<double>(std::max<size_t>(1, (bytes + room - 1) / room));
+  };
+  const double needed = 2 * packets(call.request_bytes) + 2 * packets(call.response_bytes) + 2;
+  const double waited_ns = static_cast<double>((now - call.started).count());
+  constexpr auto kRtoNs = static_cast<double>(tern::transport::SimImpl::kRtoNsMin);
+  const auto liveness_ns = static_cast<double>(plan_.hosts[call.client.host].liveness_timeout.count());
+  const double probes =
+      waited_ns <= kRtoNs ? 0 : 1 + std::log(waited_ns / kRtoNs) / std::log(1.25) + 4 * waited_ns / liveness_ns;
+  if (plan_.is_lossless()) return needed + 2 * probes;
+  return kTimesMax * needed + 2 * probes * std::min(needed, kBroughtMax);
 }
 
 /// Not before its time, but for what its handler and a round trip take: a server refuses what can no longer finish in

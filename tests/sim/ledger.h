@@ -67,6 +67,7 @@ struct Call {
 
   // What has happened.
   bool is_accepted = false;
+  bool was_open = false;          ///< a call on its session has been answered
   bool may_be_cancelled = false;  ///< somebody has cancelled it, or ended its session or its endpoint
   bool has_ended = false;
   uint32_t runs = 0;  ///< of its handler
@@ -81,6 +82,8 @@ class Oracle {
   void set_simulation(const tern::sim::Simulation* simulation) { simulation_ = simulation; }
   [[noreturn, gnu::format(printf, 2, 3)]] void broken(const char* format, ...) const;
   [[noreturn, gnu::format(printf, 3, 4)]] void broken(const Call& call, const char* format, ...) const;
+  /// Of a rule that is switched off: returns.
+  [[gnu::format(printf, 3, 4)]] void broken(Rule rule, const char* format, ...) const;
 
  private:
   [[noreturn]] void end(const char* what, const Call* call) const;
@@ -89,24 +92,45 @@ class Oracle {
   const tern::sim::Simulation* simulation_ = nullptr;
 };
 
-/// What explains that a session between two hosts has ended: until when something was wrong with them or the network.
+/// What explains that a session between two hosts has ended without their programs' doing. A host that crashes or is
+/// slow explains it by itself. A pause, a partition or a link that is down does if it may have lasted long enough for
+/// the peer's liveness timeout: shorter ones are no reason, and a pause of one's own is none at all beyond the silence
+/// that the peer hears (rule kDeaths). Rule switched off: whatever was wrong explains it.
 class Troubles {
  public:
   explicit Troubles(const Plan& plan);
   void on_host(uint32_t host, tern::Duration until);
   void on_all(tern::Duration until);
+  /// The host is not heard.
+  void on_silence(uint32_t host, tern::Duration from, tern::Duration until);
+  /// These two do not hear each other.
+  void on_silence(uint32_t a, uint32_t b, tern::Duration from, tern::Duration until);
+  /// None hears another one.
+  void on_silence(tern::Duration from, tern::Duration until);
   /// Whatever was to last longer ends now.
   void end_all(tern::Duration now);
-  /// May a session of that time, between these two, have ended without their programs' doing?
-  bool explain(const Call& call) const { return explain(call.client.host, call.server.host, call.session_began); }
-  bool explain(uint32_t a, uint32_t b, tern::Duration session_began) const;
+  /// May a session of that time, between these two, have ended? `was_open`: a call on it has been answered.
+  bool explain(const Call& call) const {
+    return explain(call.client.host, call.server.host, call.session_began, call.was_open);
+  }
+  bool explain(uint32_t a, uint32_t b, tern::Duration session_began, bool was_open) const;
   /// From then on nothing is explained any more.
   tern::Duration over() const;
 
  private:
+  static constexpr uint32_t kAny = UINT32_MAX;
+  struct Silence {
+    uint32_t a, b;
+    tern::Duration from, until;
+  };
+  bool is_silence_explained(uint32_t a, uint32_t b, tern::Duration session_began, bool was_open) const;
+  void add(const Silence& silence);
+
+  const Plan& plan_;
   std::vector<tern::Duration> until_;
   tern::Duration all_until_{-1};
-  tern::Duration aftermath_;  ///< so long later peers may still find out that they have given each other up
+  tern::Duration aftermath_;       ///< so long later peers may still find out that they have given each other up
+  std::vector<Silence> silences_;  ///< by beginning
 };
 
 class Ledger {
@@ -134,10 +158,13 @@ class Ledger {
   /// Of how every call ended and when.
   uint64_t hash() const { return hash_; }
   const std::vector<uint64_t>& statuses() const { return statuses_; }
+  /// So many packets the calls that have ended may have cost (rule kPackets).
+  double packets_allowed() const { return packets_allowed_; }
 
  private:
   void check_status(const Call& call, const tern::Completion& done, tern::Duration now);
   void check_deadline(const Call& call, tern::Duration now) const;
+  double packets_of(const Call& call, tern::Duration now) const;
   void check_answer(const Call& call, const tern::Completion& done);
   void mix(uint64_t word);
 
@@ -151,6 +178,7 @@ class Ledger {
   uint64_t tiny_calls_[kNameBytes] = {}, tiny_runs_[kNameBytes] = {}, tiny_answers_[kNameBytes] = {};
   std::vector<uint64_t> statuses_ = std::vector<uint64_t>(16);
   uint64_t hash_ = 0;
+  double packets_allowed_ = 0;
 };
 
 /// Request of a call: its name, and a pattern of it. Shorter than a name: a pattern of the length.

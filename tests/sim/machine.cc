@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "e2e/traffic.h"
+#include "rpc/endpoint_core.h"
 
 namespace sim_test {
 
@@ -22,6 +23,47 @@ constexpr size_t kTinyTypes = kNameBytes;
 constexpr Duration kLookGap = std::chrono::milliseconds(1);
 
 }  // namespace
+
+// ---- RoundTrips ----
+
+RoundTrips::RoundTrips(const tern::sim::Topology& topology)
+    : to_switch_ns_(topology.hosts()), switch_of_(topology.hosts()) {
+  constexpr int64_t kFar = INT64_MAX / 4;
+  const size_t switches = topology.switches().size();
+  between_ns_.assign(switches, std::vector<int64_t>(switches, kFar));
+  for (size_t i = 0; i < switches; i++) {
+    between_ns_[i][i] = 0;
+    latency_ns_.push_back(topology.switches()[i].latency.count());
+  }
+  for (const auto& link : topology.links()) {
+    const int64_t delay_ns = link.options.delay.count();
+    if (link.a.kind == link.b.kind) {
+      auto& there = between_ns_[link.a.index][link.b.index];
+      auto& back = between_ns_[link.b.index][link.a.index];
+      there = std::min(there, delay_ns + latency_ns_[link.b.index]);
+      back = std::min(back, delay_ns + latency_ns_[link.a.index]);
+    } else {
+      const bool is_a_host = link.a.kind == tern::sim::Node::Kind::kHost;
+      const uint32_t host = is_a_host ? link.a.index : link.b.index;
+      to_switch_ns_[host] = delay_ns;
+      switch_of_[host] = is_a_host ? link.b.index : link.a.index;
+    }
+  }
+  for (size_t by = 0; by < switches; by++) {
+    for (size_t from = 0; from < switches; from++) {
+      for (size_t to = 0; to < switches; to++) {
+        between_ns_[from][to] = std::min(between_ns_[from][to], between_ns_[from][by] + between_ns_[by][to]);
+      }
+    }
+  }
+}
+
+uint64_t RoundTrips::ns(uint32_t a, uint32_t b) const {
+  const uint32_t at = switch_of_[a], to = switch_of_[b];
+  const int64_t ends_ns = to_switch_ns_[a] + to_switch_ns_[b];
+  return static_cast<uint64_t>(2 * ends_ns + latency_ns_[at] + between_ns_[at][to] + latency_ns_[to] +
+                               between_ns_[to][at]);
+}
 
 // ---- Machine ----
 
@@ -90,6 +132,7 @@ Agent::~Agent() {
   for (const Kept& kept : kept_) world_.ledger.on_outcome(*world_.ledger.find(kept.name), Call::Outcome::kDropped);
   while (!kept_.empty() && random_.chance(500)) kept_.pop_back();
   for (uint64_t name : calls_) world_.ledger.find(name)->may_be_cancelled = true;
+  world_.packets_sent += endpoint_->counters().packets_sent;
   rpc_.reset();
   if (!calls_.empty()) world_.oracle.broken(*world_.ledger.find(calls_.front()), "its endpoint has ended without it");
 }
@@ -112,6 +155,7 @@ void Agent::step() {
     add_session({});
   } else if (draw < 9) {
     const size_t link = any_session();
+    check_round_trips();
     const Status status = endpoint_->destroy_session(links_[link].session);
     if (status.ok() && links_[link].is_gone) world_.oracle.broken("destroy_session() of a session that is gone is ok");
     if (!status.ok() && !may_have_ended(links_[link])) {
@@ -143,13 +187,53 @@ size_t Agent::add_session(const Place& server) {
   }
   if (random_.chance(world_.plan.controlled_permille))
     options.congestion_control = draw_congestion_control(random_, world_.plan);
-  const auto session =
-      endpoint_->create_session(world_.simulation->host(to.host).uri() + "/" + std::to_string(to.endpoint), options);
+  return open(to, options);
+}
+
+size_t Agent::open(const Place& server, const tern::SessionOptions& options) {
+  const std::string uri = world_.simulation->host(server.host).uri() + "/" + std::to_string(server.endpoint);
+  const auto session = endpoint_->create_session(uri, options);
   if (!session.ok()) {
     world_.oracle.broken("create_session(): %s", std::string(session.status().message()).c_str());
   }
-  links_.push_back({*session, to, world_.simulation->now()});
+  links_.push_back({*session, server, world_.simulation->now()});
+  world_.sessions_begun++;
   return links_.size() - 1;
+}
+
+Call* Agent::call(size_t link, size_t request_bytes, size_t response_bytes, Duration handler_time) {
+  Call& call = world_.ledger.add();
+  call.type = kDispatch;
+  call.action = handler_time == Duration(0) ? Action::kAnswer : Action::kLater;
+  call.handler_time = handler_time;
+  call.request_bytes = std::max(request_bytes, kNameBytes);
+  call.response_bytes = call.room_bytes = response_bytes;
+  return make_call(call, link) ? &call : nullptr;
+}
+
+const tern::session::ClientSession* Agent::session_of(size_t link) const {
+  return tern::rpc::EndpointCore::of(*endpoint_).client_session(links_[link].session);
+}
+
+/// Of the clock's granularity at both ends a round trip may lose so much.
+void Agent::check_round_trips(const Link& link) const {
+  constexpr uint64_t kGranularityNs = 2;
+  const auto* session = tern::rpc::EndpointCore::of(*endpoint_).client_session(link.session);
+  if (session == nullptr || !session->rtt().has_sample()) return;
+  const uint64_t least_ns = world_.round_trips->ns(place_.host, link.server.host);
+  const uint64_t seen_ns = session->rtt().min_ns();
+  if (seen_ns + kGranularityNs >= least_ns) return;
+  world_.oracle.broken(Rule::kRoundTrips,
+                       "host %u/%u has seen a round trip to host %u of %llu ns, and the cable alone takes %llu ns",
+                       place_.host, place_.endpoint, link.server.host, static_cast<unsigned long long>(seen_ns),
+                       static_cast<unsigned long long>(least_ns));
+}
+
+void Agent::check_round_trips() const {
+  if (world_.plan.is_corrupt() || world_.plan.has_drifting_clocks) return;
+  for (const Link& link : links_) {
+    if (!link.is_gone) check_round_trips(link);
+  }
 }
 
 /// Mostly one that is there.
@@ -313,6 +397,7 @@ bool Agent::make_call(Call& call, size_t link, uint64_t outer, MsgBuf request, M
   call.server = links_[link].server;
   call.session = link;
   call.session_began = links_[link].began;
+  call.was_open = links_[link].was_open;
   call.room_bytes = response.capacity();
   call.started = endpoint_->now();
   call.request_at = std::as_const(request).bytes().data();
@@ -345,7 +430,7 @@ bool Agent::make_call(Call& call, size_t link, uint64_t outer, MsgBuf request, M
 bool Agent::may_have_ended(const Link& link) const {
   const bool may_be_refused = world_.plan.has_limited_sessions || world_.plan.has_limited_memory;
   return is_ending_ || link.is_gone || may_be_refused || world_.plan.is_corrupt() ||
-         world_.troubles.explain(place_.host, link.server.host, link.began);
+         world_.troubles.explain(place_.host, link.server.host, link.began, link.was_open);
 }
 
 void Agent::check_refusal(const Call& call, const Link& link, Status status) const {
@@ -368,7 +453,9 @@ void Agent::check_refusal(const Call& call, const Link& link, Status status) con
 void Agent::on_done(uint64_t name, uint64_t outer, Completion& done) {
   Call& call = *world_.ledger.find(name);
   if (is_ending_) call.may_be_cancelled = true;
+  call.was_open = links_[call.session].was_open;
   world_.ledger.on_ended(call, done, endpoint_->now());
+  if (done.status.ok()) links_[call.session].was_open = true;
   leave(call);
   if (outer != 0) answer_kept(outer);
   // What somebody still reads or writes is seen: both buffers become something else at once.

@@ -13,9 +13,27 @@
 #include "sim/plan.h"
 #include "sim/random.h"
 
+namespace tern::session {
+class ClientSession;
+}
+
 namespace sim_test {
 
 class Machine;
+
+/// What a round trip between two hosts takes at the least.
+class RoundTrips {
+ public:
+  explicit RoundTrips(const tern::sim::Topology& topology);
+  uint64_t ns(uint32_t a, uint32_t b) const;
+
+ private:
+  /// One way between the switches of the two, and to a host's own.
+  std::vector<std::vector<int64_t>> between_ns_;
+  std::vector<int64_t> to_switch_ns_;
+  std::vector<uint32_t> switch_of_;
+  std::vector<int64_t> latency_ns_;
+};
 
 /// What all machines of a run share.
 struct World {
@@ -35,6 +53,10 @@ struct World {
     kFinish,  ///< the network is healed, and whoever keeps a request answers it
   };
   Phase phase = Phase::kWork;
+
+  uint32_t sessions_begun = 0;
+  uint64_t packets_sent = 0;  ///< by endpoints that are gone
+  std::unique_ptr<RoundTrips> round_trips;
 
   /// Requests that somebody outside of all hosts has, beyond the lives of their endpoints.
   struct Kept {
@@ -60,6 +82,18 @@ class Agent {
   size_t call_afresh(const Place& server);
   size_t requests_kept() const { return kept_.size(); }
 
+  // -- For trials --
+
+  /// A session with these options; its index.
+  size_t open(const Place& server, const tern::SessionOptions& options);
+  /// A call on it without a deadline, which the handler answers after `handler_time`. Null: it was refused.
+  Call* call(size_t link, size_t request_bytes, size_t response_bytes, tern::Duration handler_time);
+  /// Null: it is gone.
+  const tern::session::ClientSession* session_of(size_t link) const;
+  const EndpointPlan& plan() const { return plan_; }
+  /// No session has seen a round trip that is shorter than the cable (rule kRoundTrips).
+  void check_round_trips() const;
+
  private:
   struct Link {
     tern::Session session;
@@ -67,6 +101,7 @@ class Agent {
     tern::Duration began;
     uint32_t queued = 0;  ///< calls that have not ended
     bool is_gone = false;
+    bool was_open = false;  ///< a call has been answered
   };
   struct Resting {
     tern::MsgBuf buffer;
@@ -84,6 +119,7 @@ class Agent {
   void forget_session(size_t link);
   size_t any_session();
   bool may_have_ended(const Link& link) const;
+  void check_round_trips(const Link& link) const;
   void cancel_something();
   void cancel_soon(uint64_t name);
   void misuse();

@@ -14,6 +14,9 @@ using std::chrono::nanoseconds;
 using std::chrono::seconds;
 using tern::Duration;
 
+/// A pause is short if it is so small a part of every liveness timeout.
+constexpr int64_t kShortPauses = 16;
+
 Class draw_class(Random& random) {
   const uint64_t draw = random.below(100);
   if (draw < 15) return Class::kClean;
@@ -161,6 +164,13 @@ void draw_workload(Random& random, Plan& plan) {
   plan.connect_timeout = random.duration(plan.is_strict() ? milliseconds(400) : milliseconds(20), seconds(2));
 }
 
+/// The shortest liveness timeout of all hosts.
+Duration shortest_liveness(const Plan& plan) {
+  Duration shortest = Duration::max();
+  for (const HostPlan& host : plan.hosts) shortest = std::min(shortest, host.liveness_timeout);
+  return shortest;
+}
+
 /// A call that has passed its deadline ends when its endpoint's loop has seen it, and the wire has its packets.
 Duration lateness_of(const Plan& plan) {
   uint64_t packets = 0;
@@ -170,7 +180,8 @@ Duration lateness_of(const Plan& plan) {
     packets = std::max(packets, of_host);
   }
   const uint64_t bits = 8 * packets * plan.simulation.frame_bytes;
-  return milliseconds(10) + nanoseconds(bits * 1'000'000'000 / plan.slowest_link_bits_per_sec);
+  return milliseconds(10) + 2 * plan.pause_max + 2 * plan.slices.wait +
+         nanoseconds(bits * 1'000'000'000 / plan.slowest_link_bits_per_sec);
 }
 
 void draw_faults(Random& random, Plan& plan) {
@@ -183,6 +194,26 @@ void draw_faults(Random& random, Plan& plan) {
     plan.faults.delay_max = random.duration(microseconds(1), milliseconds(random.chance(200) ? 5 : 1));
   }
   if (plan.kind == Class::kCorrupt) plan.faults.corrupt = share(100) + 0.001;
+  // Short pauses together with all that they may be mistaken for: packets overtaken, deadlines, long messages.
+  const bool has_pauses = plan.kind == Class::kGentle || plan.kind == Class::kRough;
+  if (has_pauses && random.chance(400)) {
+    const Duration shortest = shortest_liveness(plan);
+    plan.pause_gap = random.duration(plan.fault_time / 50 + Duration(1), plan.fault_time / 4 + Duration(2));
+    plan.pause_max = random.duration(microseconds(20), shortest / kShortPauses);
+    if (plan.kind == Class::kGentle) plan.faults.reorder = std::max(plan.faults.reorder, 0.01);
+    plan.early_permille = std::max(plan.early_permille, 50u);
+    plan.bulk_permille = std::max(plan.bulk_permille, 20u);
+  }
+  if (has_pauses && random.chance(150)) {
+    plan.sliced_host = static_cast<uint32_t>(random.below(plan.hosts.size()));
+    plan.slices.run = random.duration(microseconds(10), milliseconds(5));
+    plan.slices.wait = random.duration(microseconds(10), shortest_liveness(plan) / (2 * kShortPauses));
+    // A thread that has a tenth of its CPU's time does not keep up with a workload that was made for all of it.
+    plan.slices.run = std::max(plan.slices.run, plan.slices.wait / 4);
+    plan.slices.is_random = random.chance(500);
+    if (random.chance(300)) plan.slices.what = tern::sim::TimeSlices::What::kManagement;
+  }
+  plan.has_drifting_clocks = plan.kind == Class::kRough && random.chance(500);
   if (plan.kind == Class::kRough) plan.fault_gap = random.duration(plan.fault_time / 20, plan.fault_time / 2);
 }
 
@@ -197,6 +228,9 @@ Plan draw_plan(uint64_t seed) {
   draw_hosts(random, plan);
   draw_workload(random, plan);
   draw_faults(random, plan);
+  if (random.chance(700) && !plan.is_corrupt()) {
+    plan.trial = static_cast<Trial>(random.between(1, kTrials - 1));
+  }
   plan.lateness = lateness_of(plan);
   return plan;
 }
@@ -206,17 +240,29 @@ const char* name_of(Class kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+const char* name_of(Rule rule) {
+  static constexpr const char* kNames[kRules] = {"retransmissions", "packets", "round-trips", "pace", "held", "deaths"};
+  return kNames[static_cast<size_t>(rule)];
+}
+
+const char* name_of(Trial trial) {
+  static constexpr const char* kNames[kTrials] = {"no trial",      "paced session", "frame limit", "pauses",
+                                                  "no management", "lost report",   "busy slot"};
+  return kNames[static_cast<size_t>(trial)];
+}
+
 std::string Plan::text() const {
   size_t endpoints = 0;
   for (const HostPlan& host : hosts) endpoints += host.endpoints.size();
-  char line[400];
+  char line[500];
   std::snprintf(line, sizeof(line),
                 "seed %" PRIu64
                 ": %s, %s, %zu endpoints, frames of %zu B, %u calls in %.3f ms, bulk %u/1000 to %zu B, "
-                "windows to %u, liveness %.0f ms",
+                "windows to %u, liveness %.0f ms, %s%s%s",
                 seed, name_of(kind), network.c_str(), endpoints, simulation.frame_bytes, calls,
                 static_cast<double>(fault_time.count()) / 1e6, bulk_permille, bulk_bytes_max, window_max,
-                static_cast<double>(liveness_max.count()) / 1e6);
+                static_cast<double>(liveness_max.count()) / 1e6, name_of(trial),
+                pause_gap == Duration(0) ? "" : ", short pauses", sliced_host == UINT32_MAX ? "" : ", time slices");
   return line;
 }
 

@@ -21,6 +21,32 @@ enum class Class : uint8_t {
   kCorrupt,  ///< damaged packets, and what kGentle has: only promise 3 is checked (DESIGN section 5)
 };
 
+/// What is checked beyond the promises: whether the library's traffic and its judgements are in proportion. Each can be
+/// switched off (sim_check --without=NAME), and is named by what it finds.
+enum class Rule : uint8_t {
+  kRetransmissions,  ///< none where nothing is lost, overtaken, delayed, damaged or paused
+  kPackets,          ///< no more than a stated multiple of what is needed
+  kRoundTrips,       ///< none is shorter than the cable
+  kPace,             ///< a paced rate is reached
+  kHeld,             ///< nothing is held longer than the protocol says while sessions live
+  kDeaths,           ///< no session ends while both processes live and the network passes packets
+};
+inline constexpr size_t kRules = 6;
+const char* name_of(Rule rule);
+
+/// A scene after the random part, in a healthy network without load, for what random runs rarely bring about.
+enum class Trial : uint8_t {
+  kNone,
+  kPace,        ///< a paced session from a host whose turns take up to 100 us
+  kFrameLimit,  ///< full packets stop passing on an open session
+  kPauses,      ///< a client's host pauses, and right after it the server's
+  kStarved,     ///< a host's management gets no CPU, while its endpoints answer
+  kLostReport,  ///< the report of a finished call is lost
+  kBusySlot,    ///< one slot of a session is never at rest
+};
+inline constexpr size_t kTrials = 7;
+const char* name_of(Trial trial);
+
 struct EndpointPlan {
   tern::RpcOptions rpc;
   uint32_t receive_queue_packets = 4096;
@@ -62,8 +88,15 @@ struct Plan {
   uint64_t slowest_link_bits_per_sec = 0;
   bool has_long_paths = false;  ///< milliseconds
 
-  tern::sim::Faults faults;          ///< on all cables throughout; kGentle, kCorrupt
-  tern::Duration fault_gap{};        ///< kRough: between scheduled faults, on average
+  tern::sim::Faults faults;           ///< on all cables throughout; kGentle, kCorrupt
+  tern::Duration fault_gap{};         ///< kRough: between scheduled faults, on average
+  tern::Duration pause_gap{};         ///< between short pauses, on average; 0: there are none
+  tern::Duration pause_max{};         ///< of them: less than any session dies of
+  uint32_t sliced_host = UINT32_MAX;  ///< it runs only in time slices
+  tern::sim::TimeSlices slices;       ///< likewise shorter than what a session dies of
+  bool has_drifting_clocks = false;   ///< clocks may run at other rates than true time
+  Trial trial = Trial::kNone;
+  bool is_off[kRules] = {};
   bool has_limited_memory = false;   ///< of an endpoint: calls may end with kNoMemory
   bool has_limited_workers = false;  ///< or with kQueueFull
   bool has_limited_sessions = false;
@@ -73,6 +106,12 @@ struct Plan {
   bool is_strict() const { return kind == Class::kClean || kind == Class::kGentle; }
   bool is_corrupt() const { return kind == Class::kCorrupt; }
   bool has_drift() const { return kind == Class::kRough; }
+  bool checks(Rule rule) const { return !is_off[static_cast<size_t>(rule)]; }
+  /// No packet is lost or late, but by queues that are too short.
+  bool is_lossless() const {
+    return is_strict() && faults.drop == 0 && faults.reorder == 0 && faults.delay == 0 &&
+           pause_gap == pause_gap.zero() && sliced_host == UINT32_MAX;
+  }
   std::string text() const;
 };
 

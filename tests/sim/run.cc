@@ -7,6 +7,7 @@
 
 #include "rpc/endpoint_core.h"
 #include "sim/machine.h"
+#include "sim/trial.h"
 
 namespace sim_test {
 
@@ -27,6 +28,11 @@ constexpr int kLooksMax = 100;
 /// ms each.
 constexpr Duration kWorkersLate = seconds(20);
 
+/// Longer than any message of the management (clause 7.1.2), and than packets without a payload.
+constexpr size_t kFrameLimitMin = 330;
+/// Of its opening on both sides, and of its reports.
+constexpr double kPacketsPerSession = 40;
+
 class Run {
  public:
   Run(const Plan& plan, const std::string& repeat)
@@ -45,12 +51,15 @@ class Run {
   void demand_completion(const char* what);
   void demand_fresh_calls();
   void demand_quiet();
+  void check_held(Agent& agent);
+  void demand_proportion();
   void demand_nothing_left();
   Duration patience() const;
 
   // Faults and others outside of all hosts.
   void boot(uint32_t host);
   void fault_later();
+  void pause_later();
   void cause_fault();
   void cause_network_fault(Duration lasting);
   void crash(uint32_t host, Duration lasting);
@@ -84,7 +93,9 @@ Outcome Run::operator()() {
   heal();
   demand_completion("a call has not ended long after the network was healed");
   demand_fresh_calls();
+  run_trial(world_, random_);
   demand_quiet();
+  demand_proportion();
   demand_nothing_left();
   Outcome outcome;
   outcome.steps = steps_;
@@ -107,12 +118,15 @@ void Run::start() {
   world_.simulation = simulation_.get();
   world_.oracle.set_simulation(simulation_.get());
   world_.machines.resize(simulation_->hosts());
+  world_.round_trips = std::make_unique<RoundTrips>(plan_.topology);
   simulation_->set_faults(plan_.faults);
   if (plan_.kind == Class::kTight || plan_.kind == Class::kCorrupt) world_.troubles.on_all(Duration::max() / 2);
   for (uint32_t i = 0; i < simulation_->hosts(); i++) boot(i);
   simulation_->set_observer([this] { observe(); });
   simulation_->after(plan_.fault_time / 50, [this] { visit_attic(); });
   if (plan_.kind == Class::kRough) fault_later();
+  if (plan_.pause_gap != Duration(0)) pause_later();
+  if (plan_.sliced_host != UINT32_MAX) simulation_->host(plan_.sliced_host).set_time_slices(plan_.slices);
 }
 
 void Run::boot(uint32_t host) {
@@ -205,7 +219,60 @@ void Run::demand_quiet() {
       world_.oracle.broken("host %u/%u still has %zu requests, and all calls have ended", place.host, place.endpoint,
                            census.requests_open);
     }
+    check_held(agent);
   });
+}
+
+/// All calls have ended, and every session has had the time to say so.
+void Run::check_held(Agent& agent) {
+  if (plan_.is_corrupt()) return;
+  const Place place = agent.place();
+  const EndpointCore& core = EndpointCore::of(agent.rpc());
+  size_t responses = 0;
+  core.for_each_server_session([&](const tern::session::ServerSession& session) {
+    for (uint32_t i = 0; i < session.window(); i++) {
+      const auto* slot = session.slot(i);
+      responses += slot != nullptr && slot->phase == tern::session::ServerSlot::Phase::kResponded;
+    }
+  });
+  if (responses != 0) {
+    world_.oracle.broken(Rule::kHeld, "host %u/%u still has %zu responses, and all calls have ended", place.host,
+                         place.endpoint, responses);
+  }
+  const auto census = core.census();
+  if (census.arriving_bytes != 0) {
+    world_.oracle.broken(Rule::kHeld,
+                         "host %u/%u still has %zu bytes of requests that arrive, and all calls have ended", place.host,
+                         place.endpoint, census.arriving_bytes);
+  }
+  core.for_each_client_session([&](const tern::session::ClientSession& session) {
+    if (session.packets_in_flight() == 0) return;
+    world_.oracle.broken(Rule::kHeld, "host %u/%u has %u packets in flight in a session, and all calls have ended",
+                         place.host, place.endpoint, session.packets_in_flight());
+  });
+}
+
+/// What was sent is in proportion to what was to be done.
+void Run::demand_proportion() {
+  if (plan_.is_corrupt()) return;
+  uint64_t sent = world_.packets_sent, again = 0, put_off = 0;
+  for_each_agent([&](Agent& agent) {
+    sent += agent.rpc().counters().packets_sent;
+    again += agent.rpc().counters().retransmissions;
+    put_off += agent.rpc().counters().transport_full;
+    agent.check_round_trips();
+  });
+  const tern::sim::NetworkCounters& counters = simulation_->counters();
+  const uint64_t lost = counters.dropped_buffer_full + counters.dropped_receive_full + counters.dropped_no_receiver +
+                        counters.dropped_too_long + counters.dropped_fault;
+  // No endpoint of a run without faults has ended before.
+  if (plan_.is_lossless() && lost == 0 && put_off == 0 && again != 0) {
+    world_.oracle.broken(Rule::kRetransmissions, "%" PRIu64 " retransmissions, and nothing was lost or late", again);
+  }
+  const double allowed = world_.ledger.packets_allowed() + world_.sessions_begun * kPacketsPerSession;
+  if (static_cast<double>(sent) > allowed) {
+    world_.oracle.broken(Rule::kPackets, "%" PRIu64 " packets, of at most %.0f", sent, allowed);
+  }
 }
 
 /// No session without its client, no buffer without its owner.
@@ -265,6 +332,15 @@ void Run::fault_later() {
   });
 }
 
+void Run::pause_later() {
+  simulation_->after(random_.duration(plan_.pause_gap / 4 + Duration(1), 2 * plan_.pause_gap + Duration(2)), [this] {
+    if (world_.phase != World::Phase::kWork) return;
+    const auto host = static_cast<uint32_t>(random_.below(simulation_->hosts()));
+    simulation_->host(host).pause(random_.duration(microseconds(10), plan_.pause_max));
+    pause_later();
+  });
+}
+
 void Run::cause_fault() {
   const Duration now = simulation_->now();
   const Duration lasting = random_.duration(microseconds(10), 3 * plan_.liveness_max);
@@ -272,19 +348,31 @@ void Run::cause_fault() {
   tern::sim::Host& victim = simulation_->host(host);
   const uint64_t draw = random_.below(100);
   if (draw < 45) return cause_network_fault(lasting);
-  world_.troubles.on_host(host, now + lasting);
   if (draw < 65) {
+    world_.troubles.on_host(host, now + lasting);
     crash(host, lasting);
   } else if (draw < 72) {
+    world_.troubles.on_host(host, now + lasting);
     if (Machine* machine = world_.machines[host]; machine != nullptr) {
       machine->restart_agent(static_cast<size_t>(random_.below(machine->agents().size())));
     }
-  } else if (draw < 80) {
+  } else if (draw < 82) {
+    world_.troubles.on_silence(host, now, now + lasting);
     victim.pause(lasting);
-  } else if (draw < 90) {
+  } else if (draw < 88) {
+    world_.troubles.on_host(host, now + lasting);
     victim.set_slowness(static_cast<double>(random_.magnitude(2, 1000)));
     simulation_->after(lasting, [&victim] { victim.set_slowness(1); });
-  } else {
+  } else if (draw < 94) {
+    world_.troubles.on_host(host, now + lasting);
+    tern::sim::TimeSlices slices;
+    slices.run = random_.duration(microseconds(1), milliseconds(10));
+    slices.wait = random_.duration(microseconds(1), plan_.liveness_max);
+    slices.is_random = random_.chance(500);
+    if (random_.chance(500)) slices.what = tern::sim::TimeSlices::What::kManagement;
+    victim.set_time_slices(slices);
+    simulation_->after(lasting, [&victim] { victim.set_time_slices({}); });
+  } else if (plan_.has_drifting_clocks) {
     const auto ppm = static_cast<int32_t>(random_.magnitude(1, 100'000));
     victim.set_clock_drift(random_.chance(500) ? ppm : -ppm);
     simulation_->after(lasting, [&victim] { victim.set_clock_drift(0); });
@@ -292,7 +380,7 @@ void Run::cause_fault() {
 }
 
 void Run::cause_network_fault(Duration lasting) {
-  const Duration until = simulation_->now() + lasting;
+  const Duration now = simulation_->now(), until = now + lasting;
   const auto a = static_cast<uint32_t>(random_.below(simulation_->hosts()));
   const auto b = static_cast<uint32_t>(random_.below(simulation_->hosts()));
   const auto& links = plan_.topology.links();
@@ -302,18 +390,30 @@ void Run::cause_network_fault(Duration lasting) {
   };
   const uint64_t draw = random_.below(100);
   if (draw < 25 && a != b) {
-    world_.troubles.on_host(a, until);
-    world_.troubles.on_host(b, until);
+    world_.troubles.on_silence(a, b, now, until);
     simulation_->set_partition(a, b, true);
     simulation_->after(lasting, [this, a, b] { simulation_->set_partition(a, b, false); });
     return;
   }
-  world_.troubles.on_all(until);
-  if (draw < 50) {
+  if (draw < 45) {
+    world_.troubles.on_silence(now, until);
     check(simulation_->set_link_up(link.a, link.b, false));
     simulation_->after(lasting, [this, check, &link] { check(simulation_->set_link_up(link.a, link.b, true)); });
     return;
   }
+  if (draw < 55) {  // full packets are lost, in one direction or both; the headers of the library pass
+    world_.troubles.on_silence(now, until);
+    const size_t limit = random_.between(kFrameLimitMin, plan_.simulation.frame_bytes);
+    const uint64_t ways = random_.between(1, 3);
+    const auto set = [this, check, &link, ways](size_t bytes) {
+      if ((ways & 1) != 0) check(simulation_->set_frame_limit(link.a, link.b, bytes));
+      if ((ways & 2) != 0) check(simulation_->set_frame_limit(link.b, link.a, bytes));
+    };
+    set(limit);
+    simulation_->after(lasting, [set] { set(SIZE_MAX); });
+    return;
+  }
+  world_.troubles.on_all(until);
   tern::sim::Faults faults;
   const auto share = [this] { return static_cast<double>(random_.magnitude(0, 400)) / 1000; };
   if (random_.chance(600)) faults.drop = share();

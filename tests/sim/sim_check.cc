@@ -1,6 +1,7 @@
 // sim_check: random workloads, options and faults in the simulator, under an oracle that looks after every step whether
 // each promise of the library is kept. One seed decides everything; scripts/sim runs many of them.
 #include <unistd.h>
+#include <algorithm>
 #include <cinttypes>
 #include <csignal>
 #include <cstdio>
@@ -18,16 +19,22 @@ struct Options {
   uint64_t first = 1, last = 1;
   uint64_t seconds = 0;  ///< of virtual time, in which there are faults; 0: as the seed says
   bool is_verbose = false;
+  bool is_off[sim_test::kRules] = {};
+  std::string repeat;  ///< what of this a repetition needs
 };
 
 const char* program_name = "sim_check";
 char repeat_line[512];  ///< for whatever ends the process
 
 [[noreturn]] void usage() {
-  std::fprintf(stderr,
-               "usage: sim_check [--seed=N | --seeds=FROM-TO] [--seconds=S] [--verbose]\n"
-               "  --seconds   of workload and faults in virtual time, instead of what the seed says\n"
-               "  --verbose   what each run does and how its calls ended\n");
+  std::fprintf(
+      stderr,
+      "usage: sim_check [--seed=N | --seeds=FROM-TO] [--seconds=S] [--without=RULES] [--only=RULES] [--verbose]\n"
+      "  --seconds   of workload and faults in virtual time, instead of what the seed says\n"
+      "  --without   rules that are not checked, with commas between them: retransmissions, packets, round-trips,\n"
+      "              pace, held, deaths\n"
+      "  --only      rules that are checked; none: \"\"\n"
+      "  --verbose   what each run does and how its calls ended\n");
   std::exit(2);
 }
 
@@ -39,6 +46,22 @@ uint64_t number(std::string_view text) {
     value = 10 * value + static_cast<uint64_t>(c - '0');
   }
   return value;
+}
+
+/// Switches the rules of that list off, or all others.
+void switch_off(std::string_view list, bool others, Options& options) {
+  bool is_named[sim_test::kRules] = {};
+  while (!list.empty()) {
+    const std::string_view name = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(name.size() + 1, list.size()));
+    bool is_known = false;
+    for (size_t i = 0; i < sim_test::kRules; i++) {
+      if (name != sim_test::name_of(static_cast<sim_test::Rule>(i))) continue;
+      is_named[i] = is_known = true;
+    }
+    if (!is_known) usage();
+  }
+  for (size_t i = 0; i < sim_test::kRules; i++) options.is_off[i] = options.is_off[i] || is_named[i] != others;
 }
 
 Options parse(int argc, char** argv) {
@@ -57,6 +80,10 @@ Options parse(int argc, char** argv) {
       options.last = number(value.substr(dash + 1));
     } else if (name == "--seconds") {
       options.seconds = number(value);
+      options.repeat += " " + std::string(argument);
+    } else if (name == "--without" || name == "--only") {
+      switch_off(value, name == "--only", options);
+      options.repeat += " " + std::string(argument);
     } else if (argument == "--verbose") {
       options.is_verbose = true;
     } else {
@@ -77,6 +104,7 @@ extern "C" void on_crash(int signal) {
 
 sim_test::Plan plan_of(uint64_t seed, const Options& options) {
   sim_test::Plan plan = sim_test::draw_plan(seed);
+  std::copy(std::begin(options.is_off), std::end(options.is_off), plan.is_off);
   if (options.seconds != 0) {
     const auto time = std::chrono::seconds(options.seconds);
     const auto factor = time / plan.fault_time + 1;
@@ -109,7 +137,7 @@ int main(int argc, char** argv) {
   uint64_t runs = 0, calls = 0, packets = 0, failed_calls = 0;
   for (uint64_t seed = options.first; seed <= options.last; seed++) {
     std::string repeat = std::string(program_name) + " --seed=" + std::to_string(seed);
-    if (options.seconds != 0) repeat += " --seconds=" + std::to_string(options.seconds);
+    repeat += options.repeat;
     std::snprintf(repeat_line, sizeof(repeat_line), "repeat with: %s\n", repeat.c_str());
     const sim_test::Plan plan = plan_of(seed, options);
     if (options.is_verbose) {

@@ -15,10 +15,22 @@
 
 namespace tern::sim {
 
-/// Of a cable: both directions alike.
+/// In which direction a cable has a limit for the length of frames.
+enum class FrameLimitWay : uint8_t {
+  kBoth,   ///< in both
+  kThere,  ///< from connect()'s first node to its second one: up, where the first one is a host
+  kBack,   ///< from the second one to the first one
+};
+
+/// Of a cable: both directions alike, but for the limit of frames.
 struct LinkOptions {
   uint64_t bits_per_sec = 25'000'000'000;          ///< 1 Mbit/s to 1.6 Tbit/s
   Duration delay = std::chrono::nanoseconds(500);  ///< from the first bit's departure to its arrival, to 1 s
+  /// Longer frames (Ethernet, IP and UDP headers included) are lost, and nobody says so: a route whose MTU is smaller
+  /// than the hosts think. SIZE_MAX: none are. Simulation::set_frame_limit() changes it.
+  size_t frame_bytes_max = SIZE_MAX;
+  Duration frame_limit_from{};                           ///< since the beginning of the simulation; 0 or more, to 1 day
+  FrameLimitWay frame_limit_way = FrameLimitWay::kBoth;  ///< where it holds
 };
 
 /// Of a switch: output queues that share one buffer. Cut-through: a frame leaves as soon as its beginning is known and
@@ -86,9 +98,11 @@ class TERN_API Topology {
   /// The text form: one item a line, '#' begins a comment.
   ///
   ///     switch NAME [buffer=12MiB] [alpha=8] [ecn=65kB|never] [latency=300ns]
-  ///     hosts COUNT SWITCH [rate=25G] [delay=500ns]
-  ///     link SWITCH SWITCH [rate=25G] [delay=500ns] [count=1]
+  ///     hosts COUNT SWITCH [rate=25G] [delay=500ns] [LIMIT]
+  ///     link SWITCH SWITCH [rate=25G] [delay=500ns] [count=1] [LIMIT]
   ///
+  /// LIMIT is longest=1400B [longest-from=20ms] [longest-way=both|there|back], of frames: LinkOptions::frame_bytes_max;
+  /// `there` is from a host to its switch, or from the first switch to the second one.
   /// Bytes in B, kB, MB, GB (powers of 1000), KiB, MiB, GiB; rates in M, G, T bit/s; times in ns, us, ms, s. What is
   /// not said is as in SwitchOptions and LinkOptions. kMisuse: names the line and what is wrong with it, or is
   /// check()'s of the whole.
@@ -118,6 +132,7 @@ struct NetworkCounters {
   uint64_t dropped_buffer_full = 0;   ///< by switches
   uint64_t dropped_receive_full = 0;  ///< an endpoint's receive queue was full
   uint64_t dropped_no_receiver = 0;   ///< the host is down, or the endpoint is gone
+  uint64_t dropped_too_long = 0;      ///< by the limits of cables for frames
   uint64_t dropped_fault = 0;         ///< by Faults, links that are down and partitions
   uint64_t dropped_nat = 0;           ///< answers to nothing that a NAT knows
   uint64_t queue_bytes_max = 0;       ///< the longest output queue of a switch so far

@@ -1,5 +1,5 @@
-// What goes wrong on one direction of a cable: sim::Faults, ready to be drawn for each frame.
-// Transport room. One thread; knows nothing of queues and events.
+// What goes wrong on one direction of a cable: sim::Faults, ready to be drawn for each frame, and the longest frame
+// that passes. Transport room. One thread; knows nothing of queues and events.
 #pragma once
 
 #include <algorithm>
@@ -40,14 +40,16 @@ struct CableFaults {
         delay_max(static_cast<Picoseconds>(std::clamp<int64_t>(faults.delay_max.count(), 0, kDelayNsMax)) *
                   kPicosecondsPerNs) {}
   bool is_nothing() const {
-    return drop.is_never() && duplicate.is_never() && reorder.is_never() && delay.is_never() && corrupt.is_never();
+    return drop.is_never() && duplicate.is_never() && reorder.is_never() && delay.is_never() && corrupt.is_never() &&
+           frame_bytes_max == UINT32_MAX;
   }
   /// 1 to delay_max, or 0 if that is.
   Picoseconds draw_delay(std::mt19937_64& random) const { return delay_max == 0 ? 0 : 1 + random() % delay_max; }
 
   Chance drop, duplicate, reorder, delay, corrupt;
   Picoseconds delay_max;
-  Picoseconds held_until = 0;  ///< by a spike: what is not reordered arrives then or later
+  uint32_t frame_bytes_max = UINT32_MAX;  ///< longer frames are lost
+  Picoseconds held_until = 0;             ///< by a spike: what is not reordered arrives then or later
 };
 
 }  // namespace tern::transport

@@ -65,7 +65,10 @@ struct Network::Impl {
     sim::Node from, to;
     uint64_t bits_per_sec = 0;
     bool is_up = true;
-    std::unique_ptr<CableFaults> faults;
+    uint32_t frame_bytes_max = UINT32_MAX;        ///< longer frames are lost
+    uint32_t frame_bytes_max_later = UINT32_MAX;  ///< from the time on that the topology says
+    sim::Faults faults;
+    std::unique_ptr<CableFaults> drawn_faults;  ///< of `faults` and the limit; null: nothing goes wrong
   };
 
   Impl(const sim::Topology& topology, uint64_t seed, size_t frame_bytes_max)
@@ -74,7 +77,9 @@ struct Network::Impl {
     outputs.reserve(2 * topology.links().size());
     for (const sim::Topology::Link& link : topology.links()) {
       add_cable(link.a, link.b, link.options);
+      if (link.options.frame_limit_way != sim::FrameLimitWay::kBack) limit_later(link.options);
       add_cable(link.b, link.a, link.options);
+      if (link.options.frame_limit_way != sim::FrameLimitWay::kThere) limit_later(link.options);
     }
     compute_routes();
     longest_round_trip = compute_longest_round_trip();
@@ -133,7 +138,16 @@ struct Network::Impl {
     } else {
       hosts[to.index].downlink = index;
     }
-    cables.push_back({from, to, options.bits_per_sec, true, nullptr});
+    Cable& cable = cables.emplace_back();
+    cable.from = from;
+    cable.to = to;
+    cable.bits_per_sec = options.bits_per_sec;
+  }
+  /// The cable that was added last.
+  void limit_later(const sim::LinkOptions& options) {
+    if (options.frame_bytes_max > UINT32_MAX - 1) return;
+    cables.back().frame_bytes_max_later = static_cast<uint32_t>(options.frame_bytes_max);
+    events.add(picoseconds(options.frame_limit_from), &Impl::on_frame_limit, this, cables.size() - 1);
   }
 
   // The way of a frame: send, join a queue or depart, arrive at a switch, and so on, arrive at a host.
@@ -308,6 +322,7 @@ struct Network::Impl {
   void launch_into_faults(SimOutput& out, SimPacket* packet, Picoseconds at, EventQueue::Run run) {
     CableFaults& faults = *out.faults;
     const auto argument = reinterpret_cast<uint64_t>(&out);
+    if (packet->frame_bytes > faults.frame_bytes_max) return drop(packet, counters.dropped_too_long);
     if (faults.drop.happens(random)) return drop(packet, counters.dropped_fault);
     if (packet->content_bytes != 0 && faults.corrupt.happens(random)) {
       note(kCorrupt, *packet, &out);
@@ -347,10 +362,23 @@ struct Network::Impl {
   }
 
   void set_faults(size_t output, const sim::Faults& faults) {
+    Cable& cable = cables[output];
+    cable.faults = faults;
     auto cable_faults = std::make_unique<CableFaults>(faults);
+    cable_faults->frame_bytes_max = cable.frame_bytes_max;
     if (cable_faults->is_nothing()) cable_faults.reset();
     outputs[output].faults = cable_faults.get();
-    cables[output].faults = std::move(cable_faults);
+    cable.drawn_faults = std::move(cable_faults);
+  }
+
+  void set_frame_limit(size_t output, size_t frame_bytes_max) {
+    cables[output].frame_bytes_max = static_cast<uint32_t>(std::min<size_t>(frame_bytes_max, UINT32_MAX));
+    set_faults(output, cables[output].faults);
+  }
+  /// Of a topology: the argument is the output.
+  static void on_frame_limit(void* context, uint64_t output) {
+    Impl& network = *static_cast<Impl*>(context);
+    if (!network.is_healed) network.set_frame_limit(output, network.cables[output].frame_bytes_max_later);
   }
 
   void set_up(size_t output, bool up) {
@@ -393,6 +421,7 @@ struct Network::Impl {
   std::vector<Cable> cables;  ///< by output
   Routes routes;
   Picoseconds longest_round_trip = 0;
+  bool is_healed = false;           ///< what the topology says of later does not happen any more
   std::set<uint64_t> partitions;    ///< hosts_of() their packets
   std::map<uint32_t, SimNat> nats;  ///< by host
   uint64_t hash = 0;
@@ -470,6 +499,16 @@ bool Network::set_faults(sim::Node from, sim::Node to, const sim::Faults& faults
   return is_there;
 }
 
+bool Network::set_frame_limit(sim::Node from, sim::Node to, size_t frame_bytes_max) {
+  bool is_there = false;
+  for (size_t i = 0; i < impl_->cables.size(); i++) {
+    if (impl_->cables[i].from != from || impl_->cables[i].to != to) continue;
+    impl_->set_frame_limit(i, frame_bytes_max);
+    is_there = true;
+  }
+  return is_there;
+}
+
 bool Network::set_link_up(sim::Node a, sim::Node b, bool up) {
   bool is_there = false;
   for (size_t i = 0; i < impl_->cables.size(); i++) {
@@ -499,8 +538,10 @@ void Network::forget_flows(uint32_t host) {
 
 void Network::heal() {
   impl_->partitions.clear();
+  impl_->is_healed = true;
   for (size_t i = 0; i < impl_->cables.size(); i++) {
     impl_->set_faults(i, {});
+    impl_->set_frame_limit(i, SIZE_MAX);
     impl_->set_up(i, true);
   }
   impl_->compute_routes();

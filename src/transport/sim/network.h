@@ -96,6 +96,8 @@ class TERN_API Network {
   void set_faults(const sim::Faults& faults);
   /// Of this direction only. False, here and below: there is no such cable.
   bool set_faults(sim::Node from, sim::Node to, const sim::Faults& faults);
+  /// Likewise: frames of more than `frame_bytes_max` bytes are lost there from now on. SIZE_MAX: none are.
+  bool set_frame_limit(sim::Node from, sim::Node to, size_t frame_bytes_max);
   /// All cables between the two. Routes over links that are up are computed at once; a frame that is on its way to a
   /// switch keeps the output that it was to take there.
   bool set_link_up(sim::Node a, sim::Node b, bool up);
@@ -105,7 +107,7 @@ class TERN_API Network {
   void set_nat(uint32_t host, Picoseconds timeout);
   /// Its NAT, if there is one, forgets all flows.
   void forget_flows(uint32_t host);
-  /// No faults, no partitions, all links up. NATs stay.
+  /// No faults, no limits, no partitions, all links up. NATs stay.
   void heal();
 
   /// Called as `tap(packet, false)` when a host's interface begins to transmit, and `tap(packet, true)` before

@@ -105,19 +105,32 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   bool has_input() const { return !received_.empty(); }
   /// An iteration begins.
   void begin_turn() {
-    nic_.running = this;
+    looks_left_ = kLooksMax;
+    turn_packets_ = 0;
     is_woken_ = false;
   }
-  /// It is over; the time at which its work is done.
-  Picoseconds end_turn() {
+  /// The endpoint works from now on, until leave().
+  void enter() { nic_.running = this; }
+  /// The time at which its work so far is done.
+  Picoseconds leave() {
     nic_.running = nullptr;
     return thread_time();
+  }
+  /// Handlers took time since packets were last received: what comes until then belongs to the same iteration.
+  bool may_receive_more() const {
+    return looks_left_ != 0 && turn_packets_ < kBurstPackets &&
+           thread_time_ >= nic_.network.events().now() + kUnseenTime;
   }
   /// The running callback takes so much time.
   void spend(Picoseconds time) { thread_time_ = thread_time() + nic_.slowed(time); }
 
  private:
-  static constexpr size_t kBurstPackets = 64;  ///< of a receive()
+  static constexpr size_t kBurstPackets = 64;  ///< of a receive(), and of an iteration
+  /// Looks for packets in one iteration, as a socket is read until it is empty, but not for ever.
+  static constexpr uint32_t kLooksMax = 16;
+  /// Packets that come while a host works for less than this wait for the next iteration: an event for every few
+  /// packets would cost more than it shows.
+  static constexpr Picoseconds kUnseenTime = 1000 * kPicosecondsPerNs;
 
   /// First in, first out, through SimPacket::next.
   class PacketList {
@@ -172,6 +185,8 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   SimDriver* driver_ = nullptr;
   Picoseconds thread_time_ = 0;
   bool is_woken_ = false;
+  uint32_t looks_left_ = 0;  ///< for packets in this iteration; the last one that finds none takes all
+  size_t turn_packets_ = 0;  ///< received in this iteration
   PacketList received_;
   const SimPacket* visited_ = nullptr;  ///< while its visitor runs
   uint32_t received_count_ = 0;
@@ -199,9 +214,15 @@ size_t SimImpl::receive(Visit&& visit) {
     nic_.polling = this;
   }
   thread_time_ = thread_time();
-  work(nic_.cost.iteration);
+  size_t packets_max = kBurstPackets;
+  if (!is_driven() || looks_left_ == kLooksMax) work(nic_.cost.iteration);
+  if (is_driven()) {
+    packets_max -= turn_packets_;
+    looks_left_ = received_.empty() ? 0 : looks_left_ - 1;
+  }
+  if constexpr (BurstVisitor<Visit>) visit.begin_burst();
   size_t packets = 0;
-  while (!received_.empty() && packets < kBurstPackets) {
+  while (!received_.empty() && packets < packets_max) {
     SimPacket* packet = received_.take();
     received_count_--;
     visited_ = packet;
@@ -219,10 +240,15 @@ size_t SimImpl::receive(Visit&& visit) {
       payload.data = packet->content + wire::kHeaderBytes;
       payload.bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
       payload.is_marked = packet->is_marked;
-      visit(header, payload);
+      if constexpr (BurstVisitor<Visit>) {
+        visit.in_burst(header, payload, nullptr);
+      } else {
+        visit(header, payload);
+      }
     }
     nic_.network.give_packet(packet);
   }
+  turn_packets_ += packets;
   counters_.packets_received += packets;
   return packets;
 }

@@ -40,6 +40,9 @@ Status check_range(const LinkOptions& options) {
   if (options.delay < 0s || options.delay > 1s) {
     return Status(Code::kMisuse, "a link's delay is out of range: 0 to 1 s");
   }
+  if (options.frame_limit_from < 0s || options.frame_limit_from > 24h) {
+    return Status(Code::kMisuse, "a link's frame_limit_from is out of range: 0 to 1 day");
+  }
   return {};
 }
 

@@ -1,9 +1,10 @@
 // The text form of a topology: one item a line, '#' begins a comment.
 //
 //     switch NAME [buffer=12MiB] [alpha=8] [ecn=65kB|never] [latency=300ns]
-//     hosts COUNT SWITCH [rate=25G] [delay=500ns]
-//     link SWITCH SWITCH [rate=25G] [delay=500ns] [count=1]
+//     hosts COUNT SWITCH [rate=25G] [delay=500ns] [LIMIT]
+//     link SWITCH SWITCH [rate=25G] [delay=500ns] [count=1] [LIMIT]
 //
+// LIMIT is longest=1400B [longest-from=20ms] [longest-way=both|there|back].
 // Hosts are numbered in the order of the lines. Transport room; any thread.
 
 #include <tern/sim/network.h>
@@ -89,6 +90,8 @@ class Line {
     options_.erase(option);
     return true;
   }
+  bool has(std::string_view name) const { return options_.contains(name); }
+  std::string_view text_of(std::string_view name) const { return options_.at(name); }
   double number(std::string_view name, std::string_view text, std::span<const Unit> units) {
     double value = 0;
     const char* const end = text.data() + text.size();
@@ -140,11 +143,23 @@ class Parser {
   static Duration take_time(Line& line, std::string_view name, Duration otherwise) {
     return Duration(std::llround(line.take(name, kTimes, static_cast<double>(otherwise.count()))));
   }
+  static FrameLimitWay take_way(Line& line) {
+    if (line.take_if("longest-way", "there")) return FrameLimitWay::kThere;
+    if (line.take_if("longest-way", "back")) return FrameLimitWay::kBack;
+    if (!line.take_if("longest-way", "both") && line.has("longest-way")) {
+      line.fail("longest-way: " + quoted(line.text_of("longest-way")) + " is none of both, there, back");
+    }
+    return FrameLimitWay::kBoth;
+  }
   static LinkOptions take_link_options(Line& line) {
     LinkOptions options;
     const double bits_per_sec = line.take("rate", kRates, static_cast<double>(options.bits_per_sec));
     options.bits_per_sec = static_cast<uint64_t>(std::llround(bits_per_sec));
     options.delay = take_time(line, "delay", options.delay);
+    const double bytes_max = line.take("longest", kBytes, -1);
+    if (bytes_max >= 0) options.frame_bytes_max = static_cast<size_t>(std::llround(bytes_max));
+    options.frame_limit_from = take_time(line, "longest-from", options.frame_limit_from);
+    options.frame_limit_way = take_way(line);
     line.require(check_range(options));
     return options;
   }

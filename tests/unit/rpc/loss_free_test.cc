@@ -1,12 +1,9 @@
 // A path that loses nothing: what is sent again there was sent in vain. Several long requests at once, between two
-// endpoints whose loops one thread runs in turn, or a thread each.
-#include <atomic>
+// endpoints whose loops one thread runs in turn.
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "unit/rpc/rpc_world.h"
@@ -17,10 +14,13 @@ namespace {
 constexpr uint16_t kTake = 2;
 constexpr size_t kBytes = 100'000;
 constexpr uint32_t kAtOnce = 4;
+/// Of packets sent again: a host that is paused between two turns finds its packets late, and some of them lost.
 #ifdef TERN_IS_SANITIZED
 constexpr uint32_t kCalls = 200;
+constexpr uint64_t kMillionthsMax = 1000;
 #else
 constexpr uint32_t kCalls = 3000;
+constexpr uint64_t kMillionthsMax = 20;
 #endif
 
 template <class T>
@@ -51,24 +51,8 @@ class LossFreeTest : public ::testing::Test {
     for (uint32_t i = 0; i < kAtOnce; i++) begin_one();
     ASSERT_TRUE(world_.run_until([&] { return answered == kCalls; }));
     const auto counters = world_.client->counters();
-    EXPECT_LE(counters.retransmissions * 1'000'000, 20 * counters.packets_sent)
+    EXPECT_LE(counters.retransmissions * 1'000'000, kMillionthsMax * counters.packets_sent)
         << counters.retransmissions << " of " << counters.packets_sent << " packets";
-  }
-
-  /// The server's loop has a thread of its own.
-  void call_between_threads(uint16_t type, uint32_t session_count) {
-    std::unique_ptr<Rpc<T>> server = std::move(world_.server);
-    std::atomic<bool> is_over = false;
-    std::thread thread([&] {
-      while (!is_over.load(std::memory_order_relaxed)) {
-        const auto packets = server->run_event_loop_once();
-        if (!packets.ok() || *packets == 0) std::this_thread::yield();
-      }
-      server.reset();
-    });
-    call(type, session_count);
-    is_over = true;
-    thread.join();
   }
 
   World<T> world_;
@@ -79,10 +63,6 @@ TYPED_TEST(LossFreeTest, long_requests_at_once_are_sent_once) { this->call(kTake
 TYPED_TEST(LossFreeTest, long_requests_of_several_sessions_are_sent_once) { this->call(kTake, 4); }
 TYPED_TEST(LossFreeTest, long_requests_and_responses_are_sent_once) { this->call(kEcho, 1); }
 TYPED_TEST(LossFreeTest, long_requests_and_responses_of_several_sessions_are_sent_once) { this->call(kEcho, 4); }
-TYPED_TEST(LossFreeTest, long_requests_between_threads_are_sent_once) { this->call_between_threads(kTake, 1); }
-TYPED_TEST(LossFreeTest, long_requests_and_responses_between_threads_are_sent_once) {
-  this->call_between_threads(kEcho, 4);
-}
 
 }  // namespace
 }  // namespace tern::rpc_test

@@ -70,9 +70,9 @@ class ServerSessionTest : public testing::Test {
   }
   /// What an endpoint does that has found the address.
   wire::Header pair_reply(uint32_t token) {
-    session_->owe_pair_reply();
+    session_->owe_pair_reply(token);
     EXPECT_TRUE(session_->wants_to_send());
-    const wire::Header reply = session_->pair_reply(token, kLimit);
+    const wire::Header reply = session_->pair_reply(kLimit);
     EXPECT_EQ(reply.number(), ++server_number_);
     EXPECT_TRUE(sent().empty());
     return reply;
@@ -361,6 +361,23 @@ TEST_F(ServerSessionTest, credit_return_acknowledges_what_has_arrived) {
   uint64_t word;
   std::memcpy(&word, packets[0].payload.data(), 8);
   EXPECT_EQ(word, uint64_t{0b10011} << 59);  // 5, not 4 and 3, 2, 1 (the path probe)
+}
+
+// A turn in which handlers take time reads the clock more than once. Its credit return echoes the largest number, which
+// may be that of a later packet, with an answer of its own: the hold time of the earlier one would make its round trip
+// too short.
+TEST_F(ServerSessionTest, credit_return_with_the_number_of_a_later_packet_tells_no_hold_time) {
+  begin(kFirst);
+  session_->owe_credit_return(now_);
+  now_ += 100'000;
+  respond(begin(kFirst + 1), 10);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 2u);
+  for (const TestPacket& packet : packets) {
+    EXPECT_EQ(packet.header.echo(), client_number_);
+    const bool is_cr = packet.header.kind() == Kind::kCr;
+    EXPECT_EQ(packet.header.hold_code(), is_cr ? wire::kHoldTooLong : 0);
+  }
 }
 
 // ---- Probes and ranges ----
@@ -852,8 +869,11 @@ TEST_F(ServerSessionTest, a_new_address_makes_the_token_of_the_one_before_worthl
   EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
   pair_reply(111);
   EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
-  pair_reply(222);
-  expect_no_effect(paired_probe(111, kFirst), kPayloadMax, Drop::kUnproven);
+  // In the same burst, too: the answer has not left yet.
+  session_->owe_pair_reply(222);
+  EXPECT_EQ(drop_of(paired_probe(111, kFirst), kPayloadMax), Drop::kUnproven);
+  client_number_--;
+  EXPECT_EQ(session_->pair_reply(kLimit).number(), ++server_number_);
   EXPECT_TRUE(receive(paired_probe(222, kFirst), kPayloadMax).has_paired);
   sent();
   // The answer may be lost: it is asked for again.

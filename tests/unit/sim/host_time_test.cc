@@ -1,6 +1,7 @@
 // Time on a simulated host: its clock and its drift, what slowness slows down, and workers with declared times.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -200,13 +201,92 @@ TEST(HostTime, workers_of_a_paused_host_go_on_afterwards) {
   two.expect_ends(ends, {5050us});
 }
 
-TEST(HostTime, what_a_turn_takes_delays_what_it_sends) {
+TEST(HostTime, packets_that_come_while_a_handler_runs_are_received_in_the_same_turn) {
   Two two;
   std::vector<std::pair<Duration, Status>> ends;
   for (int i = 0; i < 4; i++) two.call(kSpend, ends);
-  // The first one is in a turn of its own; the others come meanwhile, and share the next one.
+  // The others come while the first one's handler runs. All answers leave at the end of the turn.
   two.simulation->run_for(10ms);
-  two.expect_ends(ends, {100us, 400us, 400us, 400us});
+  two.expect_ends(ends, {400us, 400us, 400us, 400us});
+}
+
+TEST(HostTime, a_turn_ends_when_no_packet_came_while_its_handlers_ran) {
+  Two two;
+  std::vector<std::pair<Duration, Status>> ends;
+  two.call(kSpend, ends);
+  two.simulation->run_for(50us);
+  two.call(kSpend, ends);  // in the middle of the first one
+  two.simulation->run_for(120us);
+  two.call(kSpend, ends);  // in the middle of the second one
+  two.simulation->run_for(200us);
+  two.call(kSpend, ends);
+  two.simulation->run_for(10ms);
+  // The first turn has the first three calls: each came while the one before ran.
+  two.expect_ends(ends, {300us, 250us, 130us, 100us});
+}
+
+TEST(HostTime, an_endpoint_in_a_turn_can_be_destroyed) {
+  Two two;
+  std::vector<std::pair<Duration, Status>> ends;
+  two.call(kSpend, ends);
+  two.simulation->run_for(50us);
+  EXPECT_TRUE(two.server_host().crash().ok());
+  two.simulation->run_for(10ms);
+  EXPECT_TRUE(ends.empty());
+  two.call(kSpend, ends);
+  two.simulation->run_for(10s);
+  EXPECT_EQ(ends.size(), 2u);
+}
+
+/// When calls of one microsecond end that begin every 100 us, after so long: the longest wait.
+Duration longest_wait(Two& two, Duration time) {
+  std::vector<std::pair<Duration, Status>> ends;
+  const auto calls = static_cast<size_t>(time / 100us);
+  for (size_t i = 0; i < calls; i++) {
+    two.call(kWork, ends);
+    two.simulation->run_for(100us);
+  }
+  two.simulation->run_for(100ms);
+  EXPECT_EQ(ends.size(), calls);
+  Duration longest{};
+  for (const auto& [end, status] : ends) {
+    EXPECT_TRUE(status.ok()) << status.message();
+    longest = std::max(longest, end);
+  }
+  return longest;
+}
+
+TEST(HostTime, time_slices_stop_endpoints_and_workers) {
+  Two two;
+  EXPECT_LT(longest_wait(two, 20ms), 20us);
+  two.server_host().set_time_slices({.run = 1ms, .wait = 3ms});
+  const Duration longest = longest_wait(two, 20ms);
+  EXPECT_GE(longest, 2900us);
+  EXPECT_LT(longest, 3030us);
+  two.simulation->heal();
+  two.simulation->run_for(1ms);
+  EXPECT_LT(longest_wait(two, 20ms), 20us);
+}
+
+TEST(HostTime, random_time_slices_last_twice_as_long_at_most) {
+  Two two;
+  two.server_host().set_time_slices({.run = 1ms, .wait = 3ms, .is_random = true});
+  const Duration longest = longest_wait(two, 200ms);
+  EXPECT_GE(longest, 4ms);
+  EXPECT_LT(longest, 6030us);
+}
+
+TEST(HostTime, time_slices_of_the_management_leave_endpoints_alone) {
+  Two two;
+  two.server_host().set_time_slices({.run = 1ms, .wait = 10ms, .what = TimeSlices::What::kManagement});
+  EXPECT_LT(longest_wait(two, 20ms), 20us);
+  // A new session waits for the server's management.
+  two.simulation->run_for(2ms);
+  const Session session = *two.client->rpc->create_session(two.server_host().uri());
+  const Duration begin = two.simulation->now();
+  EXPECT_TRUE(two.simulation->run_until([&] { return two.client->rpc->is_open(session); }, 1s));
+  EXPECT_GE(two.simulation->now() - begin, 4ms);
+  EXPECT_LE(two.simulation->now() - begin, 30ms);
 }
 
 }  // namespace

@@ -121,6 +121,51 @@ TEST_F(FaultsTest, drop__in_one_direction_only) {
   EXPECT_EQ(port(0).arrivals().size(), 10u);
 }
 
+TEST_F(FaultsTest, frame_limit__loses_longer_frames_in_one_direction) {
+  make(Topology::star(2, {10'000'000'000, 500ns}), 3);
+  ASSERT_TRUE(network().set_frame_limit(switch_at(0), host(1), 100));
+  EXPECT_FALSE(network().set_frame_limit(host(0), host(1), 100)) << "no such cable";
+  const auto send_all = [&] {
+    for (const uint32_t bytes : {60u, 100u, 101u, 1514u}) {
+      port(0).send(port(1), bytes);
+      port(1).send(port(0), bytes);
+    }
+    run();
+  };
+  send_all();
+  EXPECT_THAT(tickets(1), ElementsAre(0, 1));
+  EXPECT_EQ(tickets(0).size(), 4u);
+  EXPECT_EQ(counters().dropped_too_long, 2u);
+  // Other faults of the cable come and go.
+  network().set_faults({.drop = 1});
+  network().set_faults({});
+  send_all();
+  EXPECT_EQ(counters().dropped_too_long, 4u);
+  network().set_frame_limit(switch_at(0), host(1), SIZE_MAX);
+  send_all();
+  EXPECT_EQ(counters().dropped_too_long, 4u);
+  network().set_frame_limit(switch_at(0), host(1), 100);
+  network().heal();
+  send_all();
+  EXPECT_EQ(counters().dropped_too_long, 4u);
+  EXPECT_EQ(tickets(1).size(), 2u + 2 + 4 + 4);
+}
+
+TEST_F(FaultsTest, frame_limit__of_a_topology_holds_from_its_time_on) {
+  for (const sim::FrameLimitWay way :
+       {sim::FrameLimitWay::kBoth, sim::FrameLimitWay::kThere, sim::FrameLimitWay::kBack}) {
+    make(Topology::star(2, {.frame_bytes_max = 100, .frame_limit_from = 1us, .frame_limit_way = way}));
+    port(0).send(port(1), 1514);
+    run_until(10'000 * kNs);
+    EXPECT_EQ(port(1).arrivals().size(), 1u);
+    port(0).send(port(1), 1514);
+    port(0).send(port(1), 100);
+    run();
+    EXPECT_EQ(port(1).arrivals().size(), 2u) << "on the way up, or down";
+    EXPECT_EQ(counters().dropped_too_long, 1u);
+  }
+}
+
 TEST_F(FaultsTest, duplicate) {
   send_through({.duplicate = 0.1, .delay_max = 10us});
   const uint64_t duplicates = port(1).arrivals().size() - kPackets;

@@ -107,9 +107,9 @@ class NetworkTest : public testing::Test {
   }
   /// Every packet that was sent has arrived or is counted as dropped; duplicates come in addition.
   void expect_all_counted(uint64_t duplicates = 0) {
-    EXPECT_EQ(counters().packets_sent + duplicates, counters().packets_delivered + counters().dropped_buffer_full +
-                                                        counters().dropped_receive_full +
-                                                        counters().dropped_no_receiver + counters().dropped_fault);
+    EXPECT_EQ(counters().packets_sent + duplicates,
+              counters().packets_delivered + counters().dropped_buffer_full + counters().dropped_receive_full +
+                  counters().dropped_no_receiver + counters().dropped_fault + counters().dropped_too_long);
   }
 
   static constexpr size_t kFrameBytesMax = 1514;

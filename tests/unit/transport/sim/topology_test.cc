@@ -106,6 +106,9 @@ TEST(Topology, check__knows_the_range_of_each_option) {
   EXPECT_EQ(with_link({1'000'000, -1ns}), delay);
   EXPECT_EQ(with_link({1'000'000, 1s + 1ns}), delay);
 
+  EXPECT_EQ(with_link({.frame_limit_from = 24h}), "ok");
+  EXPECT_EQ(with_link({.frame_limit_from = -1ns}), "a link's frame_limit_from is out of range: 0 to 1 day");
+
   const auto with_switch = [](SwitchOptions options) { return error_of(Topology::star(2, {}, options)); };
   EXPECT_EQ(with_switch({.buffer_bytes = 0, .alpha = 1024, .latency = 1s}), "ok");
   EXPECT_EQ(with_switch({.buffer_bytes = (size_t{4} << 30) + 1}),
@@ -132,6 +135,9 @@ void expect_equal(const Topology& a, const Topology& b) {
     EXPECT_EQ(a.links()[i].b, b.links()[i].b);
     EXPECT_EQ(a.links()[i].options.bits_per_sec, b.links()[i].options.bits_per_sec);
     EXPECT_EQ(a.links()[i].options.delay, b.links()[i].options.delay);
+    EXPECT_EQ(a.links()[i].options.frame_bytes_max, b.links()[i].options.frame_bytes_max);
+    EXPECT_EQ(a.links()[i].options.frame_limit_from, b.links()[i].options.frame_limit_from);
+    EXPECT_EQ(a.links()[i].options.frame_limit_way, b.links()[i].options.frame_limit_way);
   }
 }
 
@@ -143,7 +149,9 @@ TEST(TopologyText, parse__says_what_code_says) {
       "switch\ttor1   ecn=never   # as it is anyway\n"
       "hosts 3 tor0 rate=25G delay=0.65us\n"
       "hosts 1 tor1\n"
-      "link tor0 tor1 rate=1.6T delay=150ns count=2");
+      "hosts 1 tor1 longest=1400B longest-from=20ms longest-way=back\n"
+      "link tor0 tor1 rate=1.6T delay=150ns count=2 longest=2kB longest-way=there\n"
+      "link tor0 tor1 longest-way=both longest=9kB");
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
 
   Topology built;
@@ -151,7 +159,12 @@ TEST(TopologyText, parse__says_what_code_says) {
   const Node tor1 = built.add_switch();
   for (int i = 0; i < 3; i++) built.connect(built.add_host(), tor0, {25'000'000'000, 650ns});
   built.connect(built.add_host(), tor1);
-  for (int i = 0; i < 2; i++) built.connect(tor0, tor1, {1'600'000'000'000, 150ns});
+  built.connect(built.add_host(), tor1,
+                {.frame_bytes_max = 1400, .frame_limit_from = 20ms, .frame_limit_way = FrameLimitWay::kBack});
+  for (int i = 0; i < 2; i++) {
+    built.connect(tor0, tor1, {1'600'000'000'000, 150ns, 2000, {}, FrameLimitWay::kThere});
+  }
+  built.connect(tor0, tor1, {.frame_bytes_max = 9000});
   expect_equal(*parsed, built);
 }
 
@@ -207,6 +220,9 @@ TEST(TopologyText, parse__names_the_line_and_what_is_wrong) {
   EXPECT_EQ(error("switch a\nhosts 1 a rate=25"), "line 2: rate: '25' is not a number with M, G, T");
   EXPECT_EQ(error("switch a\nhosts none a"), "line 2: COUNT: 'none' is not a number");
   EXPECT_EQ(error("switch a\nhosts 1 a rate=2T"), "line 2: a link's rate is out of range: 1 Mbit/s to 1.6 Tbit/s");
+  EXPECT_EQ(error("switch a\nhosts 1 a longest=1kb").substr(0, 17), "line 2: longest: ");
+  EXPECT_EQ(error("switch a\nhosts 1 a longest=1kB longest-way=up"),
+            "line 2: longest-way: 'up' is none of both, there, back");
   EXPECT_EQ(error("switch a latency=2s"), "line 1: a switch's latency is out of range: 0 to 1 s");
   for (const std::string count : {"0", "1.5", "1048577"}) {
     EXPECT_EQ(error("switch a\nhosts " + count + " a"), "line 2: COUNT is not from 1 to 1048576");
