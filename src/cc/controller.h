@@ -22,6 +22,8 @@ struct Path {
   uint32_t target_ns = 0;
   /// If even the fastest round trip takes more, the path is long; else that was a queue which others keep full.
   uint32_t far_ns = 0;
+  /// Losses may make the target shorter: delays below it are those of the network, not of CPUs.
+  bool may_limit_target = true;
 };
 
 struct Sample {
@@ -48,8 +50,8 @@ struct Allowance {
 template <class C>
 concept Controller = requires(C c, const C cc, const Sample& sample, uint64_t now_ns) {
   { c.on_rtt(sample) } -> std::same_as<void>;
-  /// A packet was lost.
-  { c.on_loss(now_ns) } -> std::same_as<void>;
+  /// A packet was lost. The sample has the last round trip before that, 0 if there was none; its mark says nothing.
+  { c.on_loss(sample) } -> std::same_as<void>;
   /// Nothing was answered for several timeouts.
   { c.on_silence(now_ns) } -> std::same_as<void>;
   /// The sender had nothing to send for so long that what was learnt is about another time: it starts anew.
@@ -64,7 +66,7 @@ concept Controller = requires(C c, const C cc, const Sample& sample, uint64_t no
 class None {
  public:
   void on_rtt(const Sample&) {}
-  void on_loss(uint64_t) {}
+  void on_loss(const Sample&) {}
   void on_silence(uint64_t) {}
   void on_rest() {}
   Allowance allowance() const { return {}; }
@@ -76,7 +78,7 @@ class FixedRate {
  public:
   explicit FixedRate(uint64_t bytes_per_sec) : bytes_per_sec_(std::max<uint64_t>(bytes_per_sec, 1)) {}
   void on_rtt(const Sample&) {}
-  void on_loss(uint64_t) {}
+  void on_loss(const Sample&) {}
   void on_silence(uint64_t) {}
   void on_rest() {}
   Allowance allowance() const { return {.bytes_per_sec = bytes_per_sec_, .is_budget = true}; }

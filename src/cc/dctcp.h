@@ -39,8 +39,8 @@ class Dctcp {
     round_ends_ns_ = sample.now_ns + rtt_ns_;
   }
   /// A queue that is long enough to lose packets has marked some of them.
-  void on_loss(uint64_t now_ns) {
-    if (marked_ != 0) halve(now_ns);
+  void on_loss(const Sample& sample) {
+    if (marked_ != 0) halve(sample.now_ns);
   }
   void on_silence(uint64_t now_ns) { halve(now_ns); }
   void on_rest() {

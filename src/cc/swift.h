@@ -17,8 +17,13 @@ class Swift {
   explicit Swift(const Path& path) : path_(path) {}
 
   void on_rtt(const Sample& sample) {
-    rtt_ns_ = static_cast<uint32_t>(std::clamp<uint64_t>(sample.rtt_ns, 1, kRttNsMax));
-    min_rtt_ns_ = static_cast<uint32_t>(std::min<uint64_t>(sample.min_rtt_ns, kRttNsMax));
+    note(sample);
+    peak_ns_ -= (peak_ns_ - rtt_ns_) / kPeakParts;
+    if (depth_ns_ != 0 && sample.now_ns - depth_since_ns_ >= kDepthLastsNs) {
+      depth_since_ns_ = sample.now_ns;
+      depth_ns_ += depth_ns_ / 4;
+      if (depth_ns_ > uint64_t{path_.target_ns} * kForgottenTargets) depth_ns_ = 0;
+    }
     const uint64_t target_ns = this->target_ns();
     if (rtt_ns_ < target_ns) {
       late_since_ns_ = 0;
@@ -28,14 +33,19 @@ class Swift {
     }
     updated_ns_ = sample.now_ns;
   }
-  /// A loss says nothing new while packets are late, and is not of congestion while they are not.
-  void on_loss(uint64_t now_ns) {
-    if (rtt_ns_ >= target_ns()) cut(now_ns, kOne / 2);
+  /// A loss while there is a queue, but a shorter one than the target allows, tells the depth of a switch's buffer. A
+  /// loss while packets are late cuts the window. Any other loss is not one of congestion.
+  void on_loss(const Sample& sample) {
+    if (sample.rtt_ns == 0) return;
+    note(sample);
+    learn_depth(sample.now_ns);
+    if (rtt_ns_ >= target_ns()) cut(sample.now_ns, kOne / 2);
   }
   void on_silence(uint64_t now_ns) { cut(now_ns, kOne / 2); }
   void on_rest() {
     window_ = kFull;
     rtt_ns_ = 0;
+    peak_ns_ = 0;
     late_since_ns_ = 0;
     easy_samples_ = 0;
   }
@@ -46,8 +56,9 @@ class Swift {
     const uint64_t bytes = uint64_t{window_} * path_.packet_bytes / kOne;
     return {(window_ + kOne - 1) / kOne, std::max<uint64_t>(bytes * 1'000'000'000 / pace_ns(), 1), true};
   }
-  /// While a late burst may be a pause, the next low sample is news: it says that the burst was one.
-  uint64_t calm_below_ns() const { return late_since_ns_ != 0 ? 0 : base_target_ns(); }
+  /// While a late burst may be a pause, the next low sample is news: it says that the burst was one. While a buffer's
+  /// depth limits the target, every sample says how long ago it was learnt.
+  uint64_t calm_below_ns() const { return late_since_ns_ != 0 || depth_ns_ != 0 ? 0 : base_target_ns(); }
 
  private:
   static constexpr uint32_t kOne = 1 << 16;  ///< packet
@@ -63,10 +74,24 @@ class Swift {
   /// After so many answers, over so many moments, that have met hardly a queue, the window doubles once a moment.
   static constexpr uint32_t kEagerSamples = 5;
   static constexpr uint64_t kEagerMoments = 6;
+  /// The longest round trip that is remembered falls by a 32nd of the difference with each sample: a loss is noticed
+  /// some round trips after its packet met the full queue.
+  static constexpr uint32_t kPeakParts = 32;
+  /// A loss with less queueing than an eighth of the target is one at random.
+  static constexpr uint32_t kQueueParts = 8;
+  /// A window of four packets may fill a buffer of known depth, larger ones a part of it in inverse proportion: flows
+  /// that have measured other depths still have similar windows.
+  static constexpr uint64_t kDepthPackets = 4;
+  static constexpr uint32_t kDepthPacketsMin = 3;
+  static constexpr uint32_t kDepthPacketsMax = 16;
+  /// A depth that was measured so long ago is taken to be a quarter more; above so many targets it is no limit.
+  static constexpr uint64_t kDepthLastsNs = 20'000'000;
+  static constexpr uint64_t kForgottenTargets = 32;
 
   /// Long paths have a target of their own. That of short ones is the same for all flows, or those that come late, and
   /// take a queue for the path, would have more than the others.
-  uint64_t base_target_ns() const { return is_far() ? uint64_t{min_rtt_ns_} * 5 / 4 : path_.target_ns; }
+  uint64_t base_target_ns() const { return std::min(path_target_ns(), depth_target_ns()); }
+  uint64_t path_target_ns() const { return is_far() ? uint64_t{min_rtt_ns_} * 5 / 4 : path_.target_ns; }
   /// Some round trips without a queue: the target, but for transports whose target is far above that.
   uint64_t moment_ns() const {
     return std::min<uint64_t>(base_target_ns(), std::max<uint64_t>(5 * uint64_t{min_rtt_ns_}, 1));
@@ -74,11 +99,18 @@ class Swift {
   bool is_far() const { return min_rtt_ns_ > path_.far_ns; }
   /// Flow scaling: n flows in one queue have windows of 1/n, and their bursts add up to a queue that grows with
   /// sqrt(n).
-  uint64_t target_ns() const {
+  uint64_t scaled_target_ns() const {
     const auto root = static_cast<uint32_t>(std::sqrt(static_cast<double>(window_)));  // in 256ths
     const uint64_t extra_ns = uint64_t{path_.target_ns} * 256 / std::max<uint32_t>(root, 1);
-    return base_target_ns() + std::min<uint64_t>(extra_ns, uint64_t{path_.target_ns} * 5 / 2);
+    return path_target_ns() + std::min<uint64_t>(extra_ns, uint64_t{path_.target_ns} * 5 / 2);
   }
+  /// What a buffer that is shallower than that allows.
+  uint64_t depth_target_ns() const {
+    if (depth_ns_ == 0) return UINT64_MAX;
+    return min_rtt_ns_ +
+           depth_ns_ * kDepthPackets * kOne / std::clamp(window_, kDepthPacketsMin * kOne, kDepthPacketsMax * kOne);
+  }
+  uint64_t target_ns() const { return std::min(scaled_target_ns(), depth_target_ns()); }
   /// What a window's worth of packets is spread over. A window clocked by its answers gives way to a queue by itself,
   /// for they come later; one below a packet hears of the queue too rarely: if the rate followed the last sample, all
   /// flows would fill the queue and empty it again in turns. So the smaller the window, the less it follows.
@@ -89,6 +121,24 @@ class Swift {
   }
   /// Likewise, what a sample does to a window below one packet is in proportion to it.
   uint64_t gain(uint64_t amount) const { return amount * std::min(window_, kOne) / kOne; }
+
+  void note(const Sample& sample) {
+    rtt_ns_ = static_cast<uint32_t>(std::clamp<uint64_t>(sample.rtt_ns, 1, kRttNsMax));
+    min_rtt_ns_ = static_cast<uint32_t>(std::min<uint64_t>(sample.min_rtt_ns, kRttNsMax));
+    // What was not told of the time since the last sample was low.
+    if (sample.now_ns - updated_ns_ > 4 * uint64_t{rtt_ns_}) peak_ns_ = 0;
+    peak_ns_ = std::max(peak_ns_, rtt_ns_);
+  }
+
+  /// At most once a round trip, from what came shortly before the loss.
+  void learn_depth(uint64_t now_ns) {
+    const uint64_t queue_ns = peak_ns_ - std::min(peak_ns_, min_rtt_ns_);
+    const bool is_deep = peak_ns_ >= std::max(scaled_target_ns(), path_target_ns() + path_.target_ns / 2);
+    if (!path_.may_limit_target || is_deep || queue_ns < path_.target_ns / kQueueParts) return;
+    if (depth_ns_ != 0 && now_ns - depth_since_ns_ < rtt_ns_) return;
+    depth_ns_ = depth_ns_ == 0 ? queue_ns : (depth_ns_ + queue_ns) / 2;
+    depth_since_ns_ = now_ns;
+  }
 
   void increase(uint64_t now_ns, uint64_t target_ns) {
     // A window of some packets grows the faster the shorter the queue is: who was in a queue for a moment must be back
@@ -136,9 +186,12 @@ class Swift {
   uint32_t window_ = kFull;
   uint32_t rtt_ns_ = 0;  ///< the last one; 0: none yet
   uint32_t min_rtt_ns_ = 0;
-  uint32_t easy_samples_ = 0;   ///< so many in turn have met hardly a queue, or more than that
-  uint64_t easy_since_ns_ = 0;  ///< the first of them
-  uint64_t late_since_ns_ = 0;  ///< with an open window; 0: not late
+  uint32_t peak_ns_ = 0;         ///< the longest lately
+  uint64_t depth_ns_ = 0;        ///< queueing delay at which packets are lost, as measured; 0: not known
+  uint64_t depth_since_ns_ = 0;  ///< when it was measured, or raised
+  uint32_t easy_samples_ = 0;    ///< so many in turn have met hardly a queue, or more than that
+  uint64_t easy_since_ns_ = 0;   ///< the first of them
+  uint64_t late_since_ns_ = 0;   ///< with an open window; 0: not late
   uint64_t updated_ns_ = 0;
   uint64_t cut_ns_ = 0;
 };

@@ -54,8 +54,8 @@ class Timely {
       follow(share);
     }
   }
-  void on_loss(uint64_t now_ns) {
-    if (last_rtt_ns_ >= low_ns_) halve(now_ns);
+  void on_loss(const Sample& sample) {
+    if (last_rtt_ns_ >= low_ns_) halve(sample.now_ns);
   }
   void on_silence(uint64_t now_ns) { halve(now_ns); }
   void on_rest() {

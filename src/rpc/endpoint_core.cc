@@ -299,7 +299,7 @@ cc::AnyController EndpointCore::make_controller(const SessionOptions& options) c
   if (options.rate_bytes_per_sec != 0) return cc::FixedRate(options.rate_bytes_per_sec);
   const transport::DelayTarget delay = delay_target();
   const cc::Path path = {link_bytes_per_sec(), payload_bytes_max() + static_cast<uint32_t>(wire::kHeaderBytes),
-                         delay.target_ns, delay.far_ns};
+                         delay.target_ns, delay.far_ns, delay.is_of_network};
   CongestionControl which = options.congestion_control;
   if (which == CongestionControl::kDefault) which = options_.congestion_control;
   if (which == CongestionControl::kDefault) which = default_control_;

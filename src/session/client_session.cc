@@ -1086,7 +1086,8 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
     if (slot->rounds > 2) control_mask_ |= bit(entry.slot);
   }
   entry.kind = Sent::Kind::kNone;
-  tell_controller([&](auto& controller) { controller.on_loss(now_ns); });
+  const cc::Sample sample{now_ns, rtt_.latest_ns(), rtt_.min_ns(), false, server_credits_};
+  tell_controller([&](auto& controller) { controller.on_loss(sample); });
 }
 
 // ---- Time ----

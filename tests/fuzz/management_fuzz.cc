@@ -64,10 +64,10 @@ class Target {
     const uint32_t key = what >> 4;
     switch (what & 7) {
       case 0:
-        machine_.connect({2, 2}, "10.0.0.1:1", 1, terms(key), std::chrono::seconds(1), now_);
+        machine_.connect({2, 2}, std::array{AddressText("10.0.0.1:1")}, 1, terms(key), std::chrono::seconds(1), now_);
         break;
       case 1:
-        machine_.connect({2, 2}, "10.0.0.2:1", 1, terms(key), std::chrono::seconds(1), now_);
+        machine_.connect({2, 2}, std::array{AddressText("10.0.0.2:1"), AddressText("10.0.0.1:1")}, 1, terms(key), std::chrono::seconds(1), now_);
         break;
       case 2:
         machine_.disconnect({2, 2}, key, true, now_);

@@ -132,6 +132,7 @@ class BottleneckModel {
     uint64_t nic_free_ps = 0;
     uint64_t paused_until_ps = 0;
     uint64_t sampled_ns = 0;
+    uint64_t latest_rtt_ns = 0;
     uint64_t min_rtt_ns = UINT64_MAX;
   };
 
@@ -178,6 +179,7 @@ class BottleneckModel {
     flow.answered++;
     const uint64_t rtt_ns = now_ns() - event.sent_ns;
     rtts_ns_.push_back(rtt_ns);
+    flow.latest_rtt_ns = rtt_ns;
     flow.min_rtt_ns = std::min(flow.min_rtt_ns, rtt_ns);
     if (now_ns() == flow.sampled_ns) return;
     flow.sampled_ns = now_ns();
@@ -188,8 +190,9 @@ class BottleneckModel {
     flow.controller.on_rtt({now_ns(), rtt_ns, flow.min_rtt_ns, event.is_marked, bottleneck_.credits});
   }
   void on_loss(const Event& event) {
-    flows_[event.flow].in_flight--;
-    flows_[event.flow].controller.on_loss(now_ns());
+    Flow& flow = flows_[event.flow];
+    flow.in_flight--;
+    flow.controller.on_loss({now_ns(), flow.latest_rtt_ns, flow.min_rtt_ns, false, bottleneck_.credits});
   }
   uint32_t next_random() {
     random_ ^= random_ << 13;

@@ -64,7 +64,7 @@ template <class C>
 void expect_a_packet_after_long_silence(C controller) {
   for (uint64_t n = 1; n <= 100; n++) {
     controller.on_silence(n * kMs);
-    controller.on_loss(n * kMs);
+    controller.on_loss({n * kMs, n * kUs, kUs});
     const Allowance allowance = controller.allowance();
     ASSERT_GE(allowance.window_packets, 1u) << n;
     ASSERT_GE(allowance.bytes_per_sec, 1u) << n;
@@ -197,7 +197,7 @@ void expect_sane_after_anything(C controller, uint64_t link_bytes_per_sec) {
     min_rtt_ns = std::min(min_rtt_ns, rtt_ns);
     switch (random() % 16) {
       case 0:
-        controller.on_loss(now_ns);
+        controller.on_loss({now_ns, rtt_ns, min_rtt_ns});
         break;
       case 1:
         controller.on_silence(now_ns);
@@ -271,6 +271,51 @@ TEST(Swift, long_paths_have_a_target_of_their_own) {
   model.set_all_active(true);
   model.run_for(200 * kMs);
   EXPECT_GE(model.controller(0).allowance().window_packets, 128u);
+}
+
+/// Round trips of 12 us on a path of 5 us, all below the target; one packet of each is lost.
+template <class C>
+void lose_behind_queue(C& controller, uint64_t& now_ns, uint64_t rtt_ns = 12 * kUs) {
+  for (int i = 0; i < 200; i++) {
+    tell(controller, {now_ns += rtt_ns, rtt_ns, 5 * kUs, false, 32});
+    controller.on_loss({now_ns, rtt_ns, 5 * kUs, false, 32});
+  }
+}
+
+TEST(Swift, losses_behind_a_queue_below_the_target_shrink_the_window) {
+  Swift controller(Bottleneck().path());
+  uint64_t now_ns = kMs;
+  lose_behind_queue(controller, now_ns);
+  EXPECT_LT(controller.allowance().window_packets, 8u);
+  EXPECT_EQ(controller.calm_below_ns(), 0u);  // every sample counts
+}
+
+TEST(Swift, losses_without_a_queue_change_nothing) {
+  Swift controller(Bottleneck().path());
+  uint64_t now_ns = kMs;
+  lose_behind_queue(controller, now_ns, 7 * kUs);
+  EXPECT_EQ(controller.allowance().window_packets, kWindowMax);
+  EXPECT_EQ(controller.calm_below_ns(), 30 * kUs);
+}
+
+TEST(Swift, delays_of_cpus_tell_no_depth) {
+  Path path = Bottleneck().path();
+  path.may_limit_target = false;
+  Swift controller(path);
+  uint64_t now_ns = kMs;
+  lose_behind_queue(controller, now_ns);
+  EXPECT_EQ(controller.allowance().window_packets, kWindowMax);
+  EXPECT_EQ(controller.calm_below_ns(), 30 * kUs);
+}
+
+TEST(Swift, a_depth_is_forgotten_within_a_second) {
+  Swift controller(Bottleneck().path());
+  uint64_t now_ns = kMs;
+  lose_behind_queue(controller, now_ns);
+  const uint64_t end_ns = now_ns + 1000 * kMs;
+  while (now_ns < end_ns) tell(controller, {now_ns += 12 * kUs, 12 * kUs, 5 * kUs, false, 32});
+  EXPECT_GE(controller.allowance().window_packets, 32u);
+  EXPECT_EQ(controller.calm_below_ns(), 30 * kUs);
 }
 
 TEST(Swift, silence_cuts_until_there_are_answers) {

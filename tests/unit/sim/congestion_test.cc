@@ -2,6 +2,7 @@
 // they do in the model of one queue (unit/cc/controllers_test.cc).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -181,6 +182,71 @@ TEST_F(CongestionTest, a_queue_between_switches_is_found_by_controllers_alone) {
       EXPECT_LT(marked, 0.15);
     }
   }
+}
+
+/// As above, and the switches buffer less than what Swift's target lets stand in the queue. After the first 5 ms.
+class Trunk : public CongestionTest, public testing::WithParamInterface<size_t> {
+ protected:
+  static constexpr uint32_t kPairs = 8;
+  static constexpr size_t kBytes = 1 << 20;
+
+  void put(uint32_t pair) {
+    auto call = rpc(pair).enqueue_request(sessions_[pair], kPut, rpc(pair).alloc_msgbuf(kBytes),
+                                          rpc(pair).alloc_msgbuf(1), [this, pair](tern::Completion& done) {
+                                            if (is_over_) return;
+                                            EXPECT_TRUE(done.status.ok()) << done.status.message();
+                                            put(pair);
+                                          });
+    EXPECT_TRUE(call.ok()) << call.status().message();
+  }
+  uint64_t retransmissions() {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < kPairs; i++) sum += rpc(i).counters().retransmissions;
+    return sum;
+  }
+
+  bool is_over_ = false;
+};
+INSTANTIATE_TEST_SUITE_P(Buffers, Trunk, testing::Values(30'000, 50'000, 100'000, 200'000));
+
+TEST_P(Trunk, is_full_and_loses_little_whatever_its_switches_buffer) {
+  const size_t buffer_bytes = GetParam();
+  Topology topology = Topology::star(kPairs, {}, {.buffer_bytes = buffer_bytes});
+  const Node other = topology.add_switch({.buffer_bytes = buffer_bytes});
+  topology.connect({Node::Kind::kSwitch, 0}, other);
+  for (uint32_t i = 0; i < kPairs; i++) topology.connect(topology.add_host(), other);
+  make(topology, {}, {}, 0);  // all have a session with host 0: not used here
+  sessions_.clear();
+  for (uint32_t i = 0; i < kPairs; i++) {
+    auto session = rpc(i).create_session(simulation_->host(kPairs + i).uri(), {.window = 1});
+    ASSERT_TRUE(session.ok());
+    sessions_.push_back(*session);
+  }
+  simulation_->run_for(2ms);
+  uint64_t sent = 0, arrived = 0;
+  std::vector<double> arrived_at(kPairs);
+  simulation_->set_tap([&](const TappedPacket& packet) {
+    if (packet.has_arrived && packet.to_host >= kPairs && packet.bytes.size() > 900) {
+      arrived++;
+      arrived_at[packet.to_host - kPairs]++;
+    }
+    if (!packet.has_arrived && packet.from_host < kPairs) sent++;
+  });
+  for (uint32_t i = 0; i < kPairs; i++) put(i);
+  simulation_->run_for(5ms);
+  sent = arrived = 0;
+  arrived_at.assign(kPairs, 0);
+  const uint64_t dropped_before = simulation_->counters().dropped_buffer_full;
+  const uint64_t again_before = retransmissions();
+  simulation_->run_for(20ms);
+  const uint64_t again = retransmissions() - again_before;
+  const auto dropped = static_cast<double>(simulation_->counters().dropped_buffer_full - dropped_before);
+  const bool is_deep = buffer_bytes >= 100'000;
+  EXPECT_GE(share_of_line((arrived - again) * 958, 20ms), is_deep ? 0.93 : 0.9);
+  EXPECT_LE(dropped / static_cast<double>(sent), is_deep ? 0.01 : 0.02);
+  EXPECT_GE(*std::min_element(arrived_at.begin(), arrived_at.end()), static_cast<double>(arrived) / kPairs / 4);
+  is_over_ = true;
+  simulation_->set_tap(nullptr);
 }
 
 /// What a path takes without load is no queue, whether that is 4 us, 40 us, or 4 ms.

@@ -1,0 +1,293 @@
+// trunk: --pairs clients at one switch send large requests, each one at a time and to a server of its own at a second
+// switch, over the one cable between the switches. The first switch buffers --buffer_bytes. No server's credits limit
+// the cable: only the congestion controllers do. One thread, virtual time.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/cluster.h"
+#include "common/flow_meter.h"
+
+DEFINE_uint64(pairs, 8, "clients, and servers");
+DEFINE_uint64(buffer_bytes, 50'000, "of each of the two switches");
+DEFINE_uint64(delay_ns, 500, "of each cable");
+DEFINE_double(gbps, 25, "of each cable");
+DEFINE_uint64(size, 8 << 20, "bytes of a request");
+
+namespace {
+
+using programs::Cluster;
+using programs::FlowMeter;
+using programs::Report;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using tern::Duration;
+using tern::microbench::Percentiles;
+
+constexpr uint16_t kPut = 1;
+constexpr Duration kWarmUp = milliseconds(5);
+/// Flows begin so close together, at random: hosts that all begin at one moment stay in step for ever.
+constexpr Duration kStartSpread = microseconds(20);
+
+/// A flow: one session, one request at a time, the next one at once.
+class Sender {
+ public:
+  Sender(Cluster& cluster, tern::Endpoint& endpoint) : cluster_(cluster), endpoint_(endpoint) {}
+
+  tern::Status open(const std::string& server) {
+    auto session = endpoint_.create_session(server, {.window = 1});
+    if (!session.ok()) return session.status();
+    session_ = *session;
+    response_ = endpoint_.alloc_msgbuf(1);
+    return response_ ? set_size(FLAGS_size) : no_memory();
+  }
+  bool is_open() const { return endpoint_.is_open(session_); }
+  bool is_idle() const { return is_idle_; }
+  /// One request of so many bytes.
+  tern::Status put_once(size_t bytes) {
+    if (tern::Status status = set_size(bytes); !status.ok()) return status;
+    is_idle_ = false;
+    return endpoint_.post([this] { send(); });
+  }
+  /// Requests of --size, from now on.
+  tern::Status start() {
+    if (tern::Status status = set_size(FLAGS_size); !status.ok()) return status;
+    is_idle_ = false;
+    has_started_ = true;
+    return endpoint_.post([this] { send(); });
+  }
+
+ private:
+  static tern::Status no_memory() {
+    return {tern::Code::kNoMemory, "there is no memory for messages; try a smaller --size"};
+  }
+  tern::Status set_size(size_t bytes) {
+    request_ = endpoint_.alloc_msgbuf(bytes);
+    return request_ ? tern::Status() : no_memory();
+  }
+  void send() {
+    auto call = endpoint_.enqueue_request(session_, kPut, std::move(request_), std::move(response_),
+                                          [this](tern::Completion& done) { on_done(done); });
+    if (!call.ok()) cluster_.fail("a request was refused", call.status());
+  }
+  void on_done(tern::Completion& done) {
+    is_idle_ = !has_started_;
+    if (!done.status.ok()) return cluster_.fail("a request", done.status);
+    request_ = std::move(done.request);
+    response_ = std::move(done.response);
+    if (has_started_) send();
+  }
+
+  Cluster& cluster_;
+  tern::Endpoint& endpoint_;
+  tern::Session session_;
+  tern::MsgBuf request_, response_;
+  bool is_idle_ = true;
+  bool has_started_ = false;
+};
+
+uint32_t pairs() { return static_cast<uint32_t>(FLAGS_pairs); }
+
+/// Clients are the hosts from 0 on, servers those from --pairs on.
+tern::sim::Topology topology() {
+  const tern::sim::SwitchOptions at{.buffer_bytes = FLAGS_buffer_bytes};
+  const tern::sim::LinkOptions cable{static_cast<uint64_t>(FLAGS_gbps * 1e9),
+                                     Duration(static_cast<int64_t>(FLAGS_delay_ns))};
+  tern::sim::Topology made;
+  const tern::sim::Node left = made.add_switch(at);
+  const tern::sim::Node right = made.add_switch(at);
+  made.connect(left, right, cable);
+  for (const tern::sim::Node end : {left, right}) {
+    for (uint32_t i = 0; i < pairs(); ++i) made.connect(made.add_host(), end, cable);
+  }
+  return made;
+}
+
+class Trunk {
+ public:
+  explicit Trunk(Cluster& cluster) : cluster_(cluster) {
+    for (uint32_t i = 0; i < pairs(); ++i) meters_.emplace_back(pairs() + i, kPut, cluster.simulation().hosts());
+  }
+
+  tern::Status prepare() {
+    for (uint32_t i = 0; i < pairs(); ++i) {
+      tern::RpcOptions options = options_of();
+      options.receive_budget_bytes += 2 * FLAGS_size;
+      auto server = cluster_.add_endpoint(pairs() + i, options);
+      if (!server.ok()) return server.status();
+      const auto take = [](tern::Request request) {
+        if (request.response(1).ok()) request.respond();
+      };
+      if (auto status = (*server)->on_request(kPut, take, {.max_request_bytes = FLAGS_size}); !status.ok()) {
+        return status;
+      }
+      auto client = cluster_.add_endpoint(i, options_of());
+      if (!client.ok()) return client.status();
+      senders_.push_back(std::make_unique<Sender>(cluster_, **client));
+      if (auto status = senders_.back()->open(cluster_.uri(pairs() + i, 0)); !status.ok()) return status;
+    }
+    return {};
+  }
+
+  /// False: failed or interrupted.
+  [[nodiscard]] bool run() {
+    const auto all = [this](bool (Sender::*holds)() const) {
+      return std::all_of(senders_.begin(), senders_.end(), [&](const auto& sender) { return (*sender.*holds)(); });
+    };
+    const auto are_open = [&] { return all(&Sender::is_open); };
+    if (!cluster_.run_until(are_open, std::chrono::seconds(10), "opening the sessions")) return false;
+
+    cluster_.simulation().set_tap([this](const tern::sim::TappedPacket& packet) {
+      if (!packet.has_arrived && packet.from_host < pairs()) ++client_frames_;
+      const Duration now = cluster_.simulation().now() - began_;
+      for (FlowMeter& meter : meters_) meter.on_packet(now, packet);
+    });
+    // One full packet alone.
+    began_ = cluster_.simulation().now();
+    meters_[0].set_recording(true);
+    note(senders_[0]->put_once(payload_bytes()));
+    if (!cluster_.run_until([this] { return senders_[0]->is_idle(); }, milliseconds(100), "the first request")) {
+      return false;
+    }
+    meters_[0].set_recording(false);
+    base_rtt_ns_ = meters_[0].rtt_ns().at(0);
+
+    std::vector<FlowMeter> fresh;
+    for (uint32_t i = 0; i < pairs(); ++i) fresh.emplace_back(pairs() + i, kPut, cluster_.simulation().hosts());
+    meters_ = std::move(fresh);
+    began_ = cluster_.simulation().now();
+    for (const auto& sender : senders_) {
+      const auto spread_ns = static_cast<uint64_t>(kStartSpread.count());
+      cluster_.simulation().after(Duration(static_cast<int64_t>(cluster_.simulation().random() % spread_ns)),
+                                  [this, &sender] { note(sender->start()); });
+    }
+    cluster_.set_phase("warming up");
+    if (!cluster_.run_for(kWarmUp)) return false;
+
+    cluster_.set_phase("measuring");
+    for (FlowMeter& meter : meters_) meter.set_recording(true);
+    const uint64_t dropped_before = cluster_.simulation().counters().dropped_buffer_full;
+    const uint64_t frames_before = client_frames_;
+    const Duration length = std::max<int64_t>(programs::virtual_seconds() / FlowMeter::kSlot, 1) * FlowMeter::kSlot;
+    measured_to_ = kWarmUp + length;
+    if (!cluster_.run_for(length)) return false;
+    dropped_ = cluster_.simulation().counters().dropped_buffer_full - dropped_before;
+    client_frames_ -= frames_before;
+    return true;
+  }
+
+  void add_params(nlohmann::ordered_json& params) const {
+    params["pairs"] = FLAGS_pairs;
+    params["buffer_bytes"] = FLAGS_buffer_bytes;
+    params["delay_ns"] = FLAGS_delay_ns;
+    params["gbps"] = FLAGS_gbps;
+    params["size"] = FLAGS_size;
+  }
+
+  void add_metrics(nlohmann::ordered_json& metrics) const {
+    Percentiles rtt_ns;
+    std::vector<double> bytes;
+    uint64_t all_bytes = 0;
+    for (const FlowMeter& meter : meters_) {
+      rtt_ns.merge(meter.rtt_ns());
+      all_bytes += meter.bytes(kWarmUp, measured_to_);
+      bytes.push_back(static_cast<double>(meter.bytes(kWarmUp, measured_to_)));
+    }
+    const double total_gbps =
+        static_cast<double>(all_bytes) * 8 / static_cast<double>((measured_to_ - kWarmUp).count());
+    metrics["base_rtt_us"] = base_rtt_ns_ / 1e3;
+    metrics["total_gbps"] = total_gbps;
+    metrics["share_of_line"] = total_gbps / line_gbps();
+    metrics["loss"] = client_frames_ == 0 ? 0 : static_cast<double>(dropped_) / static_cast<double>(client_frames_);
+    metrics["jain_fairness"] = programs::jain_fairness(bytes);
+    metrics["p50_rtt_us"] = rtt_ns.at(0.5) / 1e3;
+    metrics["p99_rtt_us"] = rtt_ns.at(0.99) / 1e3;
+  }
+
+ private:
+  static constexpr size_t kFrameHeaders = 42;   ///< Ethernet's, IP's and UDP's
+  static constexpr size_t kBetweenFrames = 24;  ///< preamble, checksum and gap
+
+  static tern::RpcOptions options_of() {
+    tern::RpcOptions options = programs::rpc_options(0);
+    options.huge_pages = false;
+    return options;
+  }
+  static size_t payload_bytes() { return FLAGS_frame_bytes - kFrameHeaders - tern::wire::kHeaderBytes; }
+  /// Payload that the cable carries at most.
+  static double line_gbps() {
+    return FLAGS_gbps * static_cast<double>(payload_bytes()) / static_cast<double>(FLAGS_frame_bytes + kBetweenFrames);
+  }
+  void note(tern::Status status) {
+    if (!status.ok()) cluster_.fail("a flow could not be started", status);
+  }
+
+  Cluster& cluster_;
+  std::vector<std::unique_ptr<Sender>> senders_;
+  std::vector<FlowMeter> meters_;  ///< of each server
+  double base_rtt_ns_ = 0;
+  Duration began_{0};           ///< of the flows
+  Duration measured_to_{0};     ///< since then
+  uint64_t client_frames_ = 0;  ///< at last those of the measurement
+  uint64_t dropped_ = 0;        ///< by switches, during the measurement
+};
+
+/// Checks this program's own flags. False: the sentence has been printed.
+bool check_flags() {
+  const char* problem = nullptr;
+  if (FLAGS_transport != "sim") {
+    problem = "the network of this benchmark is simulated: --transport=sim";
+  } else if (FLAGS_pairs < 1 || FLAGS_pairs > 500) {
+    problem = "--pairs is between 1 and 500";
+  } else if (FLAGS_buffer_bytes > UINT32_MAX) {
+    problem = "--buffer_bytes is at most 4294967295";
+  } else if (FLAGS_delay_ns > 1'000'000'000) {
+    problem = "--delay_ns is at most 1000000000";
+  } else if (!(FLAGS_gbps >= 0.001 && FLAGS_gbps <= 1600)) {
+    problem = "--gbps is between 0.001 and 1600";
+  } else if (FLAGS_size < 1 || FLAGS_size > (1u << 30)) {
+    problem = "--size is between 1 and 1073741824";
+  } else if (FLAGS_drop != 0) {
+    problem = "--drop is for microbench/loss; here queues decide what is lost";
+  }
+  if (problem != nullptr) programs::fail("%s", problem);
+  return problem == nullptr;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  programs::set_simulated_defaults("0.05");
+  const bool is_usable =
+      programs::parse_flags(argc, argv,
+                            "Flows that share one cable between two switches with little buffer. Example: trunk "
+                            "--buffer_bytes=30000 --json\n"
+                            "total_gbps is payload that came for the first time, share_of_line its share of what the "
+                            "cable carries in frames of\n--frame_bytes; loss is frames that the switches dropped, of "
+                            "those that clients sent. All cover --seconds of virtual time\nafter the first 5 ms; "
+                            "drops and retransmissions everything",
+                            true) &&
+      programs::check_simulated_flags() && check_flags();
+  if (!is_usable) return 1;
+  programs::catch_interrupts();
+
+  auto cluster = Cluster::create(topology());
+  if (!cluster.ok()) return programs::fail_with("no cluster", cluster.status());
+  Trunk trunk(**cluster);
+  const std::unique_ptr<Cluster> first_to_go = std::move(*cluster);  // its callbacks refer to `trunk`
+  if (tern::Status status = trunk.prepare(); !status.ok()) return programs::fail_with("no trunk", status);
+  if (!trunk.run()) return first_to_go->explain_failure();
+
+  Report report;
+  report.bench = "trunk";
+  report.params = first_to_go->params();
+  trunk.add_params(report.params);
+  trunk.add_metrics(report.metrics);
+  first_to_go->add_metrics(report.metrics);
+  programs::print(report);
+  return 0;
+}
