@@ -25,6 +25,11 @@ class Calls : public ::testing::Test {
   void expect_alive(Session session) { EXPECT_EQ(world.ask(session, kEcho, "alive").response, "alive"); }
 
   std::vector<Request> kept;
+
+  /// A server that keeps more than some cancelled requests of a session takes no new ones of it.
+  void drop_cancelled() {
+    std::erase_if(kept, [](const Request& request) { return request.is_cancelled(); });
+  }
   World<T> world;
 };
 TYPED_TEST_SUITE(Calls, Transports, TransportNames);
@@ -255,13 +260,11 @@ TYPED_TEST(Calls, cancel__started_queued_and_sent) {
     }
     this->expect_alive(session);
     for (auto& outcome : outcomes) EXPECT_EQ(outcome.runs, 1);
+    this->world.run_until([&] {
+      this->drop_cancelled();
+      return this->kept.empty();
+    });
   }
-  this->world.run_until([&] {
-    for (const Request& request : this->kept) {
-      if (!request.is_cancelled()) return false;
-    }
-    return true;
-  });
 }
 
 TYPED_TEST(Calls, cancel__long_messages_at_every_stage) {
@@ -320,6 +323,7 @@ TYPED_TEST(Calls, cancel__slots_come_back_many_times) {
     const Status status = this->world.client->cancel(*id);
     ASSERT_TRUE(status.ok() || outcome.runs == 1);
     this->world.run_until([&] { return outcome.runs == 1; });
+    this->drop_cancelled();
   }
   this->expect_alive(session);
 }
