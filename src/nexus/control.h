@@ -84,9 +84,17 @@ enum class PeerLiveness : uint8_t {
 };
 
 /// When an endpoint last heard a peer on the data path. The endpoint writes it when it is asked (kAskLife), the
-/// management thread looks before it gives the peer up. As long as the question waits, its copy of the pointer lives.
+/// management thread looks before it gives the peer up.
 class PeerLife {
  public:
+  /// Management thread, while no question waits. The question ends with the last copy of the pointer, in any thread.
+  /// Throws bad_alloc: no question waits.
+  static std::shared_ptr<PeerLife> ask(const std::shared_ptr<PeerLife>& life) {
+    life->is_asked_.store(true, std::memory_order_relaxed);
+    return {life.get(), [life](PeerLife* asked) { asked->is_asked_.store(false, std::memory_order_release); }};
+  }
+  /// Management thread: a question waits. False: what was noted in answer to it is seen from now on.
+  bool is_asked() const { return is_asked_.load(std::memory_order_acquire); }
   /// Any thread. `heard_at_ns`: on the environment's clock.
   void note(uint64_t heard_at_ns) {
     if (heard_at_ns > heard_at_ns_.load(std::memory_order_relaxed)) {
@@ -97,6 +105,7 @@ class PeerLife {
 
  private:
   std::atomic<uint64_t> heard_at_ns_{0};
+  std::atomic<bool> is_asked_{false};
 };
 
 /// From the Nexus to an endpoint; handled by the endpoint's owner thread in its loop.

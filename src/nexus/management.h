@@ -214,7 +214,7 @@ class Management {
     bool is_v6 = false;
     friend bool operator==(const SourceKey&, const SourceKey&) = default;
   };
-  /// An endpoint that has been asked whether it hears a peer. It owes the answer while the event has a copy of `life`.
+  /// An endpoint that has been asked whether it hears a peer. It owes the answer while `life` is asked.
   struct Asked {
     EndpointName endpoint;
     std::shared_ptr<PeerLife> life;

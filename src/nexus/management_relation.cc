@@ -210,19 +210,18 @@ void Management::ask_life(uint32_t index, Duration now) {
       if (!base::try_grow([&] { peer.asked.push_back({name, std::make_shared<PeerLife>()}); })) return;
       asked = peer.asked.end() - 1;
     }
-    if (asked->life.use_count() > 1) continue;
+    if (asked->life->is_asked()) continue;
     ControlEvent event;
+    if (!base::try_grow([&] { event.life = PeerLife::ask(asked->life); })) return;
     event.kind = ControlEvent::Kind::kAskLife;
     event.since_ns = static_cast<uint64_t>(std::max(peer.heard_at, Duration(0)).count());
     event.peer = {peer.address, peer.boot_id};
-    event.life = asked->life;
     notify(session.local_endpoint, std::move(event));
   }
 }
 
 bool Management::owes_answers(const Peer& peer) {
-  return std::any_of(peer.asked.begin(), peer.asked.end(),
-                     [](const Asked& asked) { return asked.life.use_count() > 1; });
+  return std::any_of(peer.asked.begin(), peer.asked.end(), [](const Asked& asked) { return asked.life->is_asked(); });
 }
 
 /// On the awake clock that was at the latest when it would have been if this side had not been absent since it was last

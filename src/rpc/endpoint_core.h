@@ -535,7 +535,7 @@ class TERN_API EndpointCore {
   void bind(Incoming* incoming);
   void unbind(Incoming* incoming);
   void run_in_worker(HandlerEntry& entry, Incoming* incoming);
-  bool submit(HandlerEntry& entry, Incoming* incoming);
+  Incoming* submit(HandlerEntry& entry, Incoming* incoming);
   void let_wait(Incoming* incoming);
   void refuse_late(Incoming* incoming);
   /// Why a request is refused, and where that is counted; no counter: it is not.

@@ -367,39 +367,42 @@ void EndpointCore::keep_if_open(Incoming* incoming) {
 }
 
 void EndpointCore::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
-  Server* server = incoming->server;
-  ServerSlot* slot = incoming->slot;
   keep(incoming);
   if (incoming->server == nullptr) {  // no memory: failed already
     counters_.requests_handled--;
     return on_answered(incoming);
   }
   incoming->room = nullptr;  // the loop's own
-  if (!submit(entry, incoming)) {
+  if (Incoming* refused = submit(entry, incoming); refused != nullptr) {
+    Server* server = refused->server;
+    ServerSlot* slot = refused->slot;
     counters_.refused_worker_queue++;
     counters_.requests_handled--;
-    unbind(incoming);
+    unbind(refused);
     fail_request(server, slot, wire::FailureCode::kOverloaded, 0);
   }
 }
 
-bool EndpointCore::submit(HandlerEntry& entry, Incoming* incoming) {
+/// Returns the request that no worker will take; null: each has one.
+Incoming* EndpointCore::submit(HandlerEntry& entry, Incoming* incoming) {
   if (incoming->deadline_ns == UINT64_MAX) {
     Endpoint::Handler* handler = entry.handler.get();
-    return nexus_.submit_work([handler, incoming] {  // two words: they fit into the task without an allocation
-      Mailbox* mailbox = incoming->mailbox;
-      // After close() the handler may be gone; the Request then just goes home.
-      if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
-      if (incoming->is_cancelled.load(std::memory_order_relaxed)) {
-        mailbox->push_answered(incoming);
-      } else {
-        (*handler)(incoming);
-      }
-      mailbox->leave_worker();
-    });
+    const bool is_submitted =
+        nexus_.submit_work([handler, incoming] {  // two words: they fit into the task without an allocation
+          Mailbox* mailbox = incoming->mailbox;
+          // After close() the handler may be gone; the Request then just goes home.
+          if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
+          if (incoming->is_cancelled.load(std::memory_order_relaxed)) {
+            mailbox->push_answered(incoming);
+          } else {
+            (*handler)(incoming);
+          }
+          mailbox->leave_worker();
+        });
+    return is_submitted ? nullptr : incoming;
   }
   Mailbox* mailbox = mailbox_;
-  if (!mailbox->add_waiting(incoming)) return true;
+  if (!mailbox->add_waiting(incoming)) return nullptr;
   const bool is_submitted = nexus_.submit_work([mailbox] {
     if (!mailbox->begin_task()) return;
     if (Incoming* next = mailbox->take_waiting(); next != nullptr) {
@@ -410,8 +413,7 @@ bool EndpointCore::submit(HandlerEntry& entry, Incoming* incoming) {
     }
     mailbox->leave_worker();
   });
-  if (!is_submitted) mailbox->take_back_waiting(incoming);
-  return is_submitted;
+  return is_submitted ? nullptr : mailbox->take_back_waiting(incoming);
 }
 
 detail::Buffer* EndpointCore::take_room(Incoming* incoming) {

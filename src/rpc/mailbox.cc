@@ -112,11 +112,14 @@ bool Mailbox::add_waiting(Incoming* incoming) {
   return true;
 }
 
-void Mailbox::take_back_waiting(Incoming* incoming) {
+Incoming* Mailbox::take_back_waiting(Incoming* incoming) {
   std::lock_guard lock(mutex_);
   tasks_--;
-  waiting_.remove(incoming, now_ns());
-  incoming->waits_for_worker = false;
+  if (tasks_ >= waiting_.size()) return nullptr;
+  Incoming* refused = incoming->waits_for_worker ? incoming : waiting_.newest();
+  waiting_.remove(refused, now_ns());
+  refused->waits_for_worker = false;
+  return refused;
 }
 
 bool Mailbox::remove_waiting(Incoming* incoming) {
@@ -131,11 +134,11 @@ bool Mailbox::begin_task() {
   bool is_last;
   {
     std::lock_guard lock(mutex_);
-    tasks_--;
     if (!is_closed_) {
       workers_++;
       return true;
     }
+    tasks_--;
     is_last = is_over();
   }
   if (is_last) end();
@@ -143,17 +146,17 @@ bool Mailbox::begin_task() {
 }
 
 Incoming* Mailbox::take_waiting() {
+  std::unique_lock lock(mutex_);
+  tasks_--;
   while (true) {
-    WaitingRequests::Next next;
-    {
-      std::lock_guard lock(mutex_);
-      next = waiting_.take(now_ns());
-      if (next.request != nullptr) next.request->waits_for_worker = false;
-    }
+    const WaitingRequests::Next next = waiting_.take(now_ns());
+    if (next.request != nullptr) next.request->waits_for_worker = false;
     if (!next.is_late) return next.request;
+    lock.unlock();
     next.request->answer = Incoming::Answer::kFailure;
     next.request->failure = wire::FailureCode::kDeadline;
     push_answered(next.request);
+    lock.lock();
   }
 }
 

@@ -150,8 +150,9 @@ class TERN_API Mailbox {
 
   /// Owner. True: there are fewer tasks than requests that wait, submit one more.
   bool add_waiting(Incoming* incoming);
-  /// Owner: the task was not submitted, so the request must not wait.
-  void take_back_waiting(Incoming* incoming);
+  /// Owner: the task for `incoming` was not submitted. Returns the request that has no task now and no longer waits:
+  /// `incoming`, or the newest one if another task has taken it meanwhile. Null: there are as many tasks as requests.
+  Incoming* take_back_waiting(Incoming* incoming);
   /// Owner: no worker has the request yet.
   bool is_waiting(const Incoming* incoming) {
     std::lock_guard lock(mutex_);
@@ -161,7 +162,7 @@ class TERN_API Mailbox {
   bool remove_waiting(Incoming* incoming);
   /// Worker, at the beginning of a task. False: the endpoint is closed, and the mailbox may be gone.
   bool begin_task();
-  /// Worker. Those that are late it answers itself. Null: none waits.
+  /// Worker, once a task that has begun. Those that are late it answers itself. Null: none waits.
   Incoming* take_waiting();
 
   /// A worker is about to run a handler of this endpoint. False: the endpoint is closed, do not.
@@ -202,7 +203,7 @@ class TERN_API Mailbox {
   base::Pool<Incoming> incomings_;
   size_t out_ = 0;  ///< after close(): records that are still to come home
   WaitingRequests waiting_;
-  size_t tasks_ = 0;  ///< submitted for them, and not begun
+  size_t tasks_ = 0;  ///< submitted for them, and yet to take one: as many as wait at least
 };
 
 }  // namespace tern::rpc

@@ -59,6 +59,7 @@ class WaitingRequests {
  public:
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
+  Incoming* newest() const { return list_.last(); }  ///< null: none waits
   void add(Incoming* request);
   /// It has ended while it waited.
   void remove(Incoming* request, uint64_t now_ns);

@@ -67,7 +67,8 @@ class Target {
         machine_.connect({2, 2}, std::array{AddressText("10.0.0.1:1")}, 1, terms(key), std::chrono::seconds(1), now_);
         break;
       case 1:
-        machine_.connect({2, 2}, std::array{AddressText("10.0.0.2:1"), AddressText("10.0.0.1:1")}, 1, terms(key), std::chrono::seconds(1), now_);
+        machine_.connect({2, 2}, std::array{AddressText("10.0.0.2:1"), AddressText("10.0.0.1:1")}, 1, terms(key),
+                         std::chrono::seconds(1), now_);
         break;
       case 2:
         machine_.disconnect({2, 2}, key, true, now_);

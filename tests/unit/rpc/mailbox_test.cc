@@ -1,0 +1,114 @@
+// Requests with deadlines that wait for a worker: which task has which.
+#include "rpc/mailbox.h"
+
+#include <cstdlib>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tern/environment.h>
+
+namespace tern::rpc {
+namespace {
+
+constexpr uint64_t kInTimeNs = UINT64_MAX - 1;
+
+class MailboxTest : public testing::Test {
+ protected:
+  MailboxTest() {
+    auto made = memory::Arena::create({.huge_pages = false, .chunk_bytes = 1u << 20});
+    if (!made.ok()) std::abort();
+    mailbox_ = new Mailbox(**made, **made, real_environment());
+  }
+  /// All requests have come home, and so the mailbox and its arena go.
+  ~MailboxTest() override {
+    answered();
+    for (Incoming* request : requests_) mailbox_->give_incoming(request);
+    mailbox_->close();
+  }
+  Incoming* make(uint64_t deadline_ns) {
+    Incoming* request = mailbox_->take_incoming(nullptr);
+    request->deadline_ns = deadline_ns;
+    request->time = &time_;
+    requests_.push_back(request);
+    return request;
+  }
+  Incoming* make_late() { return make(1); }
+  Incoming* make_in_time() { return make(kInTimeNs); }
+  /// A worker runs one task.
+  Incoming* run_task() {
+    if (!mailbox_->begin_task()) std::abort();
+    Incoming* request = mailbox_->take_waiting();
+    mailbox_->leave_worker();
+    return request;
+  }
+  std::vector<Incoming*> answered() {
+    std::vector<detail::InlineFunction<>> posts;
+    std::vector<Incoming*> all;
+    for (Incoming* at = mailbox_->drain(posts); at != nullptr; at = at->next_free) all.push_back(at);
+    return all;
+  }
+
+  Mailbox* mailbox_;
+  HandlerTime time_;
+  std::vector<Incoming*> requests_;
+};
+
+TEST_F(MailboxTest, request_without_a_task_does_not_wait) {
+  Incoming* request = make_in_time();
+  ASSERT_TRUE(mailbox_->add_waiting(request));
+  EXPECT_EQ(mailbox_->take_back_waiting(request), request);
+  EXPECT_FALSE(mailbox_->is_waiting(request));
+  EXPECT_FALSE(mailbox_->remove_waiting(request));
+}
+
+TEST_F(MailboxTest, request_that_another_task_has_taken_is_not_taken_back) {
+  Incoming* late = make_late();
+  Incoming* next = make_in_time();
+  ASSERT_TRUE(mailbox_->add_waiting(late));
+  ASSERT_TRUE(mailbox_->add_waiting(next));
+  // Before the owner learns that the queue of the workers was full.
+  EXPECT_EQ(run_task(), next);
+  EXPECT_EQ(mailbox_->take_back_waiting(next), nullptr);
+  EXPECT_EQ(answered(), std::vector<Incoming*>{late});
+}
+
+TEST_F(MailboxTest, task_of_a_late_request_serves_the_one_without_a_task) {
+  Incoming* late = make_late();
+  Incoming* in_time = make_in_time();
+  Incoming* without_task = make_in_time();
+  for (Incoming* request : {late, in_time, without_task}) ASSERT_TRUE(mailbox_->add_waiting(request));
+  EXPECT_EQ(run_task(), without_task) << "the newest, because one was late";
+  EXPECT_EQ(mailbox_->take_back_waiting(without_task), nullptr);
+  EXPECT_EQ(run_task(), in_time);
+}
+
+TEST_F(MailboxTest, newest_is_refused_if_its_task_has_taken_the_one_without) {
+  Incoming* late = make_late();
+  Incoming* oldest = make_in_time();
+  Incoming* second = make_in_time();
+  for (Incoming* request : {late, oldest, second}) ASSERT_TRUE(mailbox_->add_waiting(request));
+  EXPECT_EQ(run_task(), second);
+  Incoming* third = make_in_time();
+  EXPECT_FALSE(mailbox_->add_waiting(third)) << "the late one's task is left";
+  EXPECT_EQ(run_task(), third);
+  Incoming* without_task = make_in_time();
+  ASSERT_TRUE(mailbox_->add_waiting(without_task));
+  EXPECT_EQ(run_task(), without_task);
+  EXPECT_EQ(mailbox_->take_back_waiting(without_task), oldest) << "or it would wait for ever";
+  EXPECT_FALSE(mailbox_->is_waiting(oldest));
+}
+
+TEST_F(MailboxTest, task_that_has_begun_counts_until_it_takes_a_request) {
+  Incoming* first = make_in_time();
+  ASSERT_TRUE(mailbox_->add_waiting(first));
+  ASSERT_TRUE(mailbox_->begin_task());
+  Incoming* second = make_in_time();
+  EXPECT_TRUE(mailbox_->add_waiting(second));
+  EXPECT_EQ(mailbox_->take_back_waiting(second), second) << "the task that has begun is the first one's";
+  EXPECT_EQ(mailbox_->take_waiting(), first);
+  mailbox_->leave_worker();
+}
+
+}  // namespace
+}  // namespace tern::rpc
