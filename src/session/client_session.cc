@@ -809,7 +809,7 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
       number != next_number_) {
     Sent& entry = sent(number);
     if (number == echo) {
-      if (entry.missing == entry.count)
+      if (entry.missing == entry.count && entry.kind == Sent::Kind::kRfr)
         take_rtt_sample(header.hold_code(), (header.flags() & wire::kEcnEcho) != 0, entry.time_ns, now_ns);
       entry.time_ns = now_ns;
       if (index == entry.index + entry.count - 1u) entry.kind = Sent::Kind::kRfrOvertaken;
@@ -883,7 +883,14 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
       const uint64_t number = newest - back;
       if (number >= next_number_) continue;
       largest_answered_ = std::max(largest_answered_, number);
-      if (!sent(number).is_request()) continue;
+      if (!sent(number).is_request()) {
+        // Its packets leave after all else that the server has to say: they have their time from now on.
+        if (sent(number).kind == Sent::Kind::kRfr) {
+          sent(number).kind = Sent::Kind::kRfrArrived;
+          sent(number).time_ns = now_ns;
+        }
+        continue;
+      }
       touched |= bit(sent(number).slot);
       acknowledge(number, now_ns, back == 0 && is_news ? &header : nullptr);
     }

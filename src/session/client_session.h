@@ -336,6 +336,7 @@ class TERN_API ClientSession {
       kShort,  ///< a request of one packet
       kPart,   ///< a packet of a longer request
       kRfr,
+      kRfrArrived,    ///< the server has said that it has it: its time is that of the word
       kRfrOvertaken,  ///< the last of the range is here, so what is missing was overtaken
     };
     uint64_t time_ns = 0;

@@ -1430,6 +1430,31 @@ TEST_F(ClientSessionTest, a_range_that_other_answers_overtake_is_not_lost_within
   EXPECT_EQ(sent_again_, 0u);
 }
 
+// Ranges leave a server last. One that is known to have arrived has its time from then on.
+TEST_F(ClientSessionTest, a_range_that_the_server_has_is_waited_for) {
+  open(8);
+  warm_up();
+  ClientSlot* slot = begin(10, 1000);
+  respond(slot, sent()[0].header.number(), 1000, 100);
+  const uint32_t range = sent().at(0).header.number();
+  ClientSlot* brief = begin();
+  const uint32_t number = sent().at(0).header.number();
+  const uint64_t patience_ns = ClientTerms().rto_ns_min;
+  now_ += patience_ns - 20'000;
+  credit(number, {range});
+  finish(respond(brief, number, 4, 4));
+  tick(100'000);
+  EXPECT_EQ(sent_again_, 0u);
+  credit(number, {range});  // again, which says nothing new
+  now_ += patience_ns - 110'000;
+  tick(0);
+  EXPECT_EQ(sent_again_, 0u);
+  for (const auto& packet : sent()) EXPECT_NE(packet.header.kind(), Kind::kRfr);
+  tick(2 * patience_ns);
+  sent();
+  EXPECT_EQ(sent_again_, 1u);
+}
+
 TEST_F(ClientSessionTest, a_late_part_gives_back_the_credit_of_the_range_that_asks_for_it_again) {
   open(8);
   warm_up();
