@@ -217,6 +217,8 @@ ClientSession::PathVerdict ClientSession::on_pair_reply(const wire::Header& head
   note_server_packet(header, now_ns);
   if (is_short) return PathVerdict::kFound;
   has_pair_token_ = false;
+  // The one that we have may have been damaged: then nothing that needs it was answered.
+  session_token_ = header.size_or_index();
   return PathVerdict::kFollowed;
 }
 

@@ -305,6 +305,29 @@ TEST_F(ClientSessionTest, a_paired_session_that_hears_nothing_asks_to_be_followe
   EXPECT_EQ(asked, 6u);  // three in the first timeout, as often as a server answers a stranger, then one in each
 }
 
+// The token of the reply that opened the session was damaged: the server answers no probe, and pair replies are signs
+// of life.
+TEST_F(ClientSessionTest, a_paired_session_learns_its_token_again) {
+  open_paired();
+  begin();
+  sent();
+  ClientTick result = tick();
+  while (!result.wants_pair_probe) {
+    result = tick(result.next_ns - now_);
+    sent();
+  }
+  pair_reply(session_->pair_probe().header.number(), 0, kPairToken);
+  EXPECT_EQ(pair_reply(session_->pair_probe().header.number(), kPayloadMax, kSessionToken + 1), PathVerdict::kFollowed);
+  std::vector<TestPacket> probes;
+  for (int i = 0; i < 100 && probes.empty(); i++) {
+    result = tick(result.next_ns - now_);
+    probes = sent();
+  }
+  ASSERT_FALSE(probes.empty());
+  EXPECT_EQ(probes[0].header.kind(), Kind::kProbe);
+  EXPECT_EQ(probes[0].header.token(), kSessionToken + 1);
+}
+
 TEST_F(ClientSessionTest, a_paired_session_that_is_followed_goes_on) {
   open_paired();
   ClientSlot* slot = begin();
