@@ -31,8 +31,9 @@ constexpr uint8_t kStalledRounds = 4;
 /// Path probes without an answer, while others are answered, after which packets of full length count as not passing:
 /// if a third of both directions' packets is lost, this happens by chance once in 10^4 checks.
 constexpr uint8_t kNarrowRounds = 16;
-/// Without an acknowledgement, from an eighth of the report delay on, twice as long each time: for 3 s by default. The
-/// server forgets by itself what is then still not reported.
+/// Without an acknowledgement, from an eighth of the report delay on, twice as long each time: for 3 s by default, and
+/// for the liveness timeout at least, because a silence that is shorter ends no session. The server forgets by itself
+/// what is then still not reported.
 constexpr uint8_t kReportsMax = 8;
 constexpr uint64_t kReportDelayParts = 8;
 /// A call that waits for its answer is asked for so often at least, however long the liveness timeout is: a server
@@ -580,8 +581,10 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
       // What is in flight will have to be reported, too.
       reported_number_ = busy_mask() == 0 ? next_number_ : 0;
       report_number_ = next_number_ - 1;
-      report_at_ns_ = now_ns + (std::max(rto_ns(), terms_.report_delay_ns / kReportDelayParts)
-                                << std::min(report_tries_, kReportsMax));
+      report_at_ns_ =
+          now_ns +
+          (std::max({rto_ns(), terms_.report_delay_ns / kReportDelayParts, terms_.liveness_ns >> (kReportsMax - 1)})
+           << std::min(report_tries_, kReportsMax));
       report_tries_++;
       advance_oldest();
       if (oldest_ == next_number_) drop_ring();

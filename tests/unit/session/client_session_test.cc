@@ -1302,6 +1302,23 @@ TEST_F(ClientSessionTest, lost_report_is_sent_again_until_it_is_acknowledged) {
   EXPECT_TRUE(sent().empty());
 }
 
+TEST_F(ClientSessionTest, reports_outlast_a_silence_that_ends_no_session) {
+  ClientTerms terms;
+  terms.report_delay_ns = 1 * kMs;
+  open(8, terms);
+  warm_up();
+  const uint64_t begin_ns = now_;
+  uint64_t last_ns = 0;
+  ClientTick result = tick();
+  for (int i = 0; i < 100 && !result.is_idle; i++) {
+    if (!sent().empty()) last_ns = now_ - begin_ns;
+    result = tick(result.next_ns == UINT64_MAX ? kMs : result.next_ns - std::min(result.next_ns, now_));
+  }
+  EXPECT_TRUE(result.is_idle);
+  EXPECT_GE(last_ns, 490 * kMs);
+  EXPECT_LE(last_ns, 1000 * kMs);
+}
+
 TEST_F(ClientSessionTest, reports_without_an_acknowledgement_end) {
   open();
   ClientSlot* slot = begin();
