@@ -24,9 +24,11 @@ namespace {
 /// How often a session that is being opened is looked at.
 constexpr uint64_t kOpenStepNs = 100'000;
 constexpr uint64_t kPathProbeGapNsMax = 20'000'000;
-/// For the first answer of a data address, at least; four times what the handshake took, if that is more. Twice as long
-/// each time.
+/// For the first answer of a data address, at least, or a part of the connect timeout, if that is less: a short trouble
+/// of the network that takes all probes of a handshake must not cost the session. Four times what the handshake took, if
+/// that is more. Twice as long each time.
 constexpr uint64_t kPathPatienceNsMin = 50'000'000;
+constexpr uint64_t kPathPatienceParts = 8;
 /// Without an answer for so many handshakes, of two round trips each, or so many RTOs, another way is tried. One short
 /// path probe is kept for it.
 constexpr uint64_t kPairHandshakes = 3;
@@ -254,7 +256,7 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
   }
   opening->timeout_ns = to_ns(options.connect_timeout);
   opening->asked_at_ns = now_ns_;
-  opening->patience_ns = kPathPatienceNsMin;
+  opening->patience_ns = std::min(kPathPatienceNsMin, opening->timeout_ns / kPathPatienceParts);
   nexus::SessionTerms& wish = opening->wish;
   wish.transport = port_.transport;
   wish.address = local_address();

@@ -31,8 +31,9 @@ constexpr uint8_t kStalledRounds = 4;
 /// Path probes without an answer, while others are answered, after which packets of full length count as not passing:
 /// if a third of both directions' packets is lost, this happens by chance once in 10^4 checks.
 constexpr uint8_t kNarrowRounds = 16;
-/// Without an acknowledgement, from an eighth of the report delay on, twice as long each time: for 3 s by default. The
-/// server forgets by itself what is then still not reported.
+/// Without an acknowledgement, from an eighth of the report delay on, twice as long each time: for 3 s by default, and
+/// for the liveness timeout at least, because a silence that is shorter ends no session. The server forgets by itself
+/// what is then still not reported.
 constexpr uint8_t kReportsMax = 8;
 constexpr uint64_t kReportDelayParts = 8;
 /// A call that waits for its answer is asked for so often at least, however long the liveness timeout is: a server
@@ -217,6 +218,8 @@ ClientSession::PathVerdict ClientSession::on_pair_reply(const wire::Header& head
   note_server_packet(header, now_ns);
   if (is_short) return PathVerdict::kFound;
   has_pair_token_ = false;
+  // The one that we have may have been damaged: then nothing that needs it was answered.
+  session_token_ = header.size_or_index();
   return PathVerdict::kFollowed;
 }
 
@@ -578,8 +581,10 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
       // What is in flight will have to be reported, too.
       reported_number_ = busy_mask() == 0 ? next_number_ : 0;
       report_number_ = next_number_ - 1;
-      report_at_ns_ = now_ns + (std::max(rto_ns(), terms_.report_delay_ns / kReportDelayParts)
-                                << std::min(report_tries_, kReportsMax));
+      report_at_ns_ =
+          now_ns +
+          (std::max({rto_ns(), terms_.report_delay_ns / kReportDelayParts, terms_.liveness_ns >> (kReportsMax - 1)})
+           << std::min(report_tries_, kReportsMax));
       report_tries_++;
       advance_oldest();
       if (oldest_ == next_number_) drop_ring();
@@ -670,14 +675,20 @@ void ClientSession::drop_ring() {
 
 // ---- Packets in ----
 
-/// Some packets of the server are missing: one may be the response that a waiting call wants (clause 4.4). Once a round
-/// trip: where packets overtake each other every answer is a gap, and would cause more questions than there were.
+/// Some packets of the server are missing: one may be the response that a waiting call wants (clause 4.4.3). Once a
+/// round trip, and of each call at times that double: where packets overtake each other every answer is a gap, that to
+/// a probe included, and would cause questions without end.
 void ClientSession::on_gap(uint64_t now_ns) {
   if (now_ns < gap_ask_again_ns_) return;
   gap_ask_again_ns_ = now_ns + rtt_.latest_ns();
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));
-    if (slots_[index]->phase == Phase::kWaiting) control_mask_ |= bit(index);
+    ClientSlot* slot = slots_[index];
+    if (slot->phase != Phase::kWaiting) continue;
+    const uint32_t doublings = std::min<uint32_t>(slot->rounds - 1, 30);
+    if (now_ns - slot->waiting_since_ns < rtt_.latest_ns() * ((uint64_t{1} << doublings) - 1)) continue;
+    if (slot->rounds != UINT8_MAX) slot->rounds++;
+    control_mask_ |= bit(index);
   }
 }
 
@@ -809,7 +820,7 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
       number != next_number_) {
     Sent& entry = sent(number);
     if (number == echo) {
-      if (entry.missing == entry.count)
+      if (entry.missing == entry.count && entry.kind == Sent::Kind::kRfr)
         take_rtt_sample(header.hold_code(), (header.flags() & wire::kEcnEcho) != 0, entry.time_ns, now_ns);
       entry.time_ns = now_ns;
       if (index == entry.index + entry.count - 1u) entry.kind = Sent::Kind::kRfrOvertaken;
@@ -883,7 +894,14 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
       const uint64_t number = newest - back;
       if (number >= next_number_) continue;
       largest_answered_ = std::max(largest_answered_, number);
-      if (!sent(number).is_request()) continue;
+      if (!sent(number).is_request()) {
+        // Its packets leave after all else that the server has to say: they have their time from now on.
+        if (sent(number).kind == Sent::Kind::kRfr) {
+          sent(number).kind = Sent::Kind::kRfrArrived;
+          sent(number).time_ns = now_ns;
+        }
+        continue;
+      }
       touched |= bit(sent(number).slot);
       acknowledge(number, now_ns, back == 0 && is_news ? &header : nullptr);
     }

@@ -63,7 +63,8 @@ struct ClientSlot {
   // One word, which the common case writes at once:
   uint16_t packets_in_flight = 0;  ///< entries of the sent ring that name this slot
   Phase phase = Phase::kFree;
-  /// 0: nothing was sent; else 1 and the rounds of losses since the last progress (clause 4.3.3), at most 255.
+  /// 0: nothing was sent; else 1 and the rounds of losses since the last progress (clause 4.3.3), at most 255. kWaiting:
+  /// 1 and the probes that gaps have brought (clause 4.4.3).
   uint8_t rounds = 0;
   uint16_t type = 0;
   uint32_t call_sequence = 0;   ///< for cancel()
@@ -336,6 +337,7 @@ class TERN_API ClientSession {
       kShort,  ///< a request of one packet
       kPart,   ///< a packet of a longer request
       kRfr,
+      kRfrArrived,    ///< the server has said that it has it: its time is that of the word
       kRfrOvertaken,  ///< the last of the range is here, so what is missing was overtaken
     };
     uint64_t time_ns = 0;

@@ -29,6 +29,11 @@ constexpr double kTimesMax = 3;
 /// So many packets each probe may bring again, on average.
 constexpr double kBroughtMax = 8;
 
+/// Of a packet for its payload.
+size_t room_bytes(const Plan& plan) {
+  return plan.simulation.frame_bytes - tern::transport::SimImpl::kFrameHeaderBytes - wire::kHeaderBytes;
+}
+
 double ms(Duration duration) { return static_cast<double>(duration.count()) / 1e6; }
 
 }  // namespace
@@ -258,6 +263,12 @@ void Ledger::check_status(const Call& call, const tern::Completion& done, Durati
       }
       return;
     case Code::kNoResponse:
+      // Where a session may die of losses, so may a call whose ranges were all lost for two liveness timeouts, while a
+      // probe of the path has passed between them (clause 5.3.2).
+      if (call.outcome == Call::Outcome::kAnswered && call.response_bytes > room_bytes(plan_) &&
+          troubles_.explain(call)) {
+        return;
+      }
       if (call.outcome != Call::Outcome::kDropped) impossible("its handler has not dropped it");
       return;
     case Code::kQueueFull:
@@ -283,7 +294,7 @@ void Ledger::check_status(const Call& call, const tern::Completion& done, Durati
 /// the liveness timeout (clauses 4.4.1 and 4.4.2). Where packets are lost or late, each of those may bring
 /// retransmissions of what is in flight, and each packet may go several times.
 double Ledger::packets_of(const Call& call, Duration now) const {
-  const size_t room = plan_.simulation.frame_bytes - tern::transport::SimImpl::kFrameHeaderBytes - wire::kHeaderBytes;
+  const size_t room = room_bytes(plan_);
   const auto packets = [&](size_t bytes) {
     return static_cast<double>(std::max<size_t>(1, (bytes + room - 1) / room));
   };

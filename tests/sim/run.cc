@@ -30,6 +30,9 @@ constexpr Duration kWorkersLate = seconds(20);
 
 /// Longer than any message of the management (clause 7.1.2), and than packets without a payload.
 constexpr size_t kFrameLimitMin = 330;
+/// A report that nobody acknowledges is given up after 255 eighths of the report delay, or 255 128ths of the liveness
+/// timeout, or 255 RTOs, which are less than a quarter of that.
+constexpr int kReportDelays = 32, kReportTimeouts = 64;
 /// Of its opening on both sides, and of its reports.
 constexpr double kPacketsPerSession = 40;
 
@@ -195,6 +198,9 @@ void Run::demand_quiet() {
     for (const EndpointPlan& endpoint : host.endpoints) delay = std::max(delay, endpoint.rpc.report_delay);
   }
   simulation_->run_for(3 * delay + plan_.liveness_max + milliseconds(50));
+  // A damaged disconnect has ended a session at its server only: nobody acknowledges its reports, and the last of them
+  // comes long after the first (clause 5.5.1).
+  if (plan_.is_corrupt()) simulation_->run_for(kReportDelays * delay + kReportTimeouts * plan_.liveness_max);
   std::vector<uint64_t> sent;
   for_each_agent([&](Agent& agent) { sent.push_back(agent.rpc().counters().packets_sent); });
   simulation_->run_for(2 * delay + plan_.liveness_max);
@@ -265,8 +271,10 @@ void Run::demand_proportion() {
   const tern::sim::NetworkCounters& counters = simulation_->counters();
   const uint64_t lost = counters.dropped_buffer_full + counters.dropped_receive_full + counters.dropped_no_receiver +
                         counters.dropped_too_long + counters.dropped_fault;
-  // No endpoint of a run without faults has ended before.
-  if (plan_.is_lossless() && lost == 0 && put_off == 0 && again != 0) {
+  // No endpoint of a run without faults has ended before. A full send queue cuts a burst of answers in two: what is put
+  // off comes later than the answer to a packet that was sent later, and its request may count as lost, once for each
+  // time that a queue was full.
+  if (plan_.is_lossless() && lost == 0 && again > put_off) {
     world_.oracle.broken(Rule::kRetransmissions, "%" PRIu64 " retransmissions, and nothing was lost or late", again);
   }
   const double allowed = world_.ledger.packets_allowed() + world_.sessions_begun * kPacketsPerSession;

@@ -74,6 +74,18 @@ class NarrowPath : public VirtualWorld {
   Status status_;
 };
 
+// All short probes of the first handshake are lost, with an eighth of the connect timeout; then the network is well.
+TEST_F(NarrowPath, a_short_silence_does_not_cost_a_session_that_opens) {
+  const Duration timeout = std::chrono::milliseconds(40);
+  bool is_silent = true;
+  VirtualHost& host = add("10.0.0.3:1", {}, [&](const wire::Header&, size_t) { return !is_silent; });
+  const Session session = begin_session(host, {.connect_timeout = timeout});
+  run_for(5 * kMs);
+  is_silent = false;
+  run_for(35 * kMs);
+  EXPECT_TRUE(host.rpc->is_open(session));
+}
+
 TEST_F(NarrowPath, a_long_request_ends_with_the_reason_and_few_packets) {
   is_narrow_to_server_ = true;
   from_client_ = 0;

@@ -305,6 +305,29 @@ TEST_F(ClientSessionTest, a_paired_session_that_hears_nothing_asks_to_be_followe
   EXPECT_EQ(asked, 6u);  // three in the first timeout, as often as a server answers a stranger, then one in each
 }
 
+// The token of the reply that opened the session was damaged: the server answers no probe, and pair replies are signs
+// of life.
+TEST_F(ClientSessionTest, a_paired_session_learns_its_token_again) {
+  open_paired();
+  begin();
+  sent();
+  ClientTick result = tick();
+  while (!result.wants_pair_probe) {
+    result = tick(result.next_ns - now_);
+    sent();
+  }
+  pair_reply(session_->pair_probe().header.number(), 0, kPairToken);
+  EXPECT_EQ(pair_reply(session_->pair_probe().header.number(), kPayloadMax, kSessionToken + 1), PathVerdict::kFollowed);
+  std::vector<TestPacket> probes;
+  for (int i = 0; i < 100 && probes.empty(); i++) {
+    result = tick(result.next_ns - now_);
+    probes = sent();
+  }
+  ASSERT_FALSE(probes.empty());
+  EXPECT_EQ(probes[0].header.kind(), Kind::kProbe);
+  EXPECT_EQ(probes[0].header.token(), kSessionToken + 1);
+}
+
 TEST_F(ClientSessionTest, a_paired_session_that_is_followed_goes_on) {
   open_paired();
   ClientSlot* slot = begin();
@@ -706,6 +729,33 @@ TEST_F(ClientSessionTest, gaps_make_waiting_calls_ask_once_a_round_trip) {
   now_ += 100'000;
   server_number_++;
   credit(number);
+  EXPECT_EQ(sent().size(), 1u);
+}
+
+TEST_F(ClientSessionTest, gaps_make_a_call_ask_at_times_that_double) {
+  open();
+  warm_up();
+  ClientSlot* slot = begin();
+  const uint32_t number = sent()[0].header.number();
+  now_ += 10'000;
+  credit(number);
+  size_t probes = 0;
+  for (int i = 0; i < 1000; i++) {  // 11 ms
+    now_ += 11'000;
+    server_number_++;  // overtaken
+    credit(number);
+    probes += sent().size();
+  }
+  EXPECT_GE(probes, 8u);
+  EXPECT_LE(probes, 12u);
+  finish(respond(slot, number, 4, 4));
+  // The next call on the slot asks at once.
+  begin();
+  const uint32_t next = sent()[0].header.number();
+  now_ += 10'000;
+  credit(next);
+  server_number_++;
+  credit(next);
   EXPECT_EQ(sent().size(), 1u);
 }
 
@@ -1252,6 +1302,23 @@ TEST_F(ClientSessionTest, lost_report_is_sent_again_until_it_is_acknowledged) {
   EXPECT_TRUE(sent().empty());
 }
 
+TEST_F(ClientSessionTest, reports_outlast_a_silence_that_ends_no_session) {
+  ClientTerms terms;
+  terms.report_delay_ns = 1 * kMs;
+  open(8, terms);
+  warm_up();
+  const uint64_t begin_ns = now_;
+  uint64_t last_ns = 0;
+  ClientTick result = tick();
+  for (int i = 0; i < 100 && !result.is_idle; i++) {
+    if (!sent().empty()) last_ns = now_ - begin_ns;
+    result = tick(result.next_ns == UINT64_MAX ? kMs : result.next_ns - std::min(result.next_ns, now_));
+  }
+  EXPECT_TRUE(result.is_idle);
+  EXPECT_GE(last_ns, 490 * kMs);
+  EXPECT_LE(last_ns, 1000 * kMs);
+}
+
 TEST_F(ClientSessionTest, reports_without_an_acknowledgement_end) {
   open();
   ClientSlot* slot = begin();
@@ -1428,6 +1495,31 @@ TEST_F(ClientSessionTest, a_range_that_other_answers_overtake_is_not_lost_within
   tick(100'000);
   EXPECT_TRUE(sent().empty());
   EXPECT_EQ(sent_again_, 0u);
+}
+
+// Ranges leave a server last. One that is known to have arrived has its time from then on.
+TEST_F(ClientSessionTest, a_range_that_the_server_has_is_waited_for) {
+  open(8);
+  warm_up();
+  ClientSlot* slot = begin(10, 1000);
+  respond(slot, sent()[0].header.number(), 1000, 100);
+  const uint32_t range = sent().at(0).header.number();
+  ClientSlot* brief = begin();
+  const uint32_t number = sent().at(0).header.number();
+  const uint64_t patience_ns = ClientTerms().rto_ns_min;
+  now_ += patience_ns - 20'000;
+  credit(number, {range});
+  finish(respond(brief, number, 4, 4));
+  tick(100'000);
+  EXPECT_EQ(sent_again_, 0u);
+  credit(number, {range});  // again, which says nothing new
+  now_ += patience_ns - 110'000;
+  tick(0);
+  EXPECT_EQ(sent_again_, 0u);
+  for (const auto& packet : sent()) EXPECT_NE(packet.header.kind(), Kind::kRfr);
+  tick(2 * patience_ns);
+  sent();
+  EXPECT_EQ(sent_again_, 1u);
 }
 
 TEST_F(ClientSessionTest, a_late_part_gives_back_the_credit_of_the_range_that_asks_for_it_again) {
