@@ -264,7 +264,7 @@ void Run::demand_proportion() {
   });
   const tern::sim::NetworkCounters& counters = simulation_->counters();
   const uint64_t lost = counters.dropped_buffer_full + counters.dropped_receive_full + counters.dropped_no_receiver +
-                        counters.dropped_too_long + counters.dropped_fault;
+                        counters.dropped_too_long + counters.dropped_fault + counters.dropped_nat;
   // No endpoint of a run without faults has ended before.
   if (plan_.is_lossless() && lost == 0 && put_off == 0 && again != 0) {
     world_.oracle.broken(Rule::kRetransmissions, "%" PRIu64 " retransmissions, and nothing was lost or late", again);
