@@ -1126,6 +1126,7 @@ void ClientSession::look_at_free_slots(uint64_t now_ns) {
   report_number_ = 0;
   if (gives_up) report_tries_ = 0;
   if (is_due) detours_ |= kReportDue;
+  if (is_at_rest && !is_due) reported_number_ = next_number_;  // the server knows all, or has not answered to it
   report_at_ns_ = is_due || is_at_rest ? UINT64_MAX : now_ns + terms_.report_delay_ns;
 }
 

@@ -17,6 +17,9 @@ using tern::Duration;
 /// A pause is short if it is so small a part of every liveness timeout.
 constexpr int64_t kShortPauses = 16;
 
+/// Of the others each is as likely.
+constexpr size_t kTrialsBeforeNat = static_cast<size_t>(Trial::kNat) - 1;
+
 Class draw_class(Random& random) {
   const uint64_t draw = random.below(100);
   if (draw < 15) return Class::kClean;
@@ -229,7 +232,9 @@ Plan draw_plan(uint64_t seed) {
   draw_workload(random, plan);
   draw_faults(random, plan);
   if (random.chance(700) && !plan.is_corrupt()) {
-    plan.trial = static_cast<Trial>(random.between(1, kTrials - 1));
+    plan.trial = static_cast<Trial>(random.between(1, kTrialsBeforeNat));
+  } else if (random.chance(400) && !plan.is_corrupt()) {
+    plan.trial = Trial::kNat;
   }
   plan.lateness = lateness_of(plan);
   return plan;
@@ -247,7 +252,7 @@ const char* name_of(Rule rule) {
 
 const char* name_of(Trial trial) {
   static constexpr const char* kNames[kTrials] = {"no trial",      "paced session", "frame limit", "pauses",
-                                                  "no management", "lost report",   "busy slot"};
+                                                  "no management", "lost report",   "busy slot",   "NAT"};
   return kNames[static_cast<size_t>(trial)];
 }
 

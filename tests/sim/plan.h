@@ -43,8 +43,9 @@ enum class Trial : uint8_t {
   kStarved,     ///< a host's management gets no CPU, while its endpoints answer
   kLostReport,  ///< the report of a finished call is lost
   kBusySlot,    ///< one slot of a session is never at rest
+  kNat,         ///< a client behind a NAT that forgets its flows
 };
-inline constexpr size_t kTrials = 7;
+inline constexpr size_t kTrials = 8;
 const char* name_of(Trial trial);
 
 struct EndpointPlan {

@@ -270,7 +270,7 @@ void Run::demand_proportion() {
   });
   const tern::sim::NetworkCounters& counters = simulation_->counters();
   const uint64_t lost = counters.dropped_buffer_full + counters.dropped_receive_full + counters.dropped_no_receiver +
-                        counters.dropped_too_long + counters.dropped_fault;
+                        counters.dropped_too_long + counters.dropped_fault + counters.dropped_nat;
   // No endpoint of a run without faults has ended before. A full send queue cuts a burst of answers in two: what is put
   // off comes later than the answer to a packet that was sent later, and its request may count as lost, once for each
   // time that a queue was full.

@@ -40,6 +40,7 @@ class Scene {
   void starved();
   void lost_report();
   void busy_slot();
+  void nat();
 
   size_t open(const tern::SessionOptions& options = {.window = 8});
   Call* call(size_t link, size_t request_bytes, size_t response_bytes, Duration handler_time = {});
@@ -96,6 +97,8 @@ void Scene::run() {
       return lost_report();
     case Trial::kBusySlot:
       return busy_slot();
+    case Trial::kNat:
+      return nat();
   }
 }
 
@@ -340,6 +343,30 @@ void Scene::busy_slot() {
                          server_.host, server_.endpoint, kept);
   }
   (void)end_of(busy, seconds(60));
+}
+
+/// A client behind a NAT: sessions open, calls are answered, and a flow that is forgotten, while calls wait for their
+/// answers or when all is quiet, ends no session.
+void Scene::nat() {
+  wait(seconds(1));  // those who are its clients say that they have its responses: from now on they cannot
+  world_.simulation->set_nat(client_->place().host);
+  const size_t link = open();
+  if (!answers(link)) return;
+  const Duration bound = 8 * timeout() + seconds(2);
+  for (int i = 0; i < 4; i++) {
+    Call* const bulk = call(link, random_.magnitude(32, 64 << 10), random_.magnitude(32, 64 << 10));
+    Call* const slow = call(link, 32, 32, random_.duration(microseconds(10), timeout()));
+    wait(random_.duration(microseconds(1), timeout() / 4));
+    world_.simulation->forget_flows(client_->place().host);
+    if (random_.chance(300)) wait(2 * timeout());
+    Call* const next = call(link, 32, 32);
+    for (Call* each : {bulk, slow, next}) {
+      if (end_of(each, bound) == Code::kOk) continue;
+      world_.oracle.broken(Rule::kDeaths, "the NAT of host %u has forgotten its flows, and a call was not answered",
+                           client_->place().host);
+      return;
+    }
+  }
 }
 
 }  // namespace

@@ -1370,6 +1370,35 @@ TEST_F(ClientSessionTest, slots_that_rest_are_reported_while_others_are_busy) {
   EXPECT_EQ(number, busy->request_number);
 }
 
+TEST_F(ClientSessionTest, a_session_whose_slots_were_all_reported_while_it_was_busy_is_idle) {
+  ClientTerms terms;
+  open(2, terms);
+  const auto acknowledge_report = [&] {
+    tick();
+    tick(terms.report_delay_ns);
+    tick(terms.report_delay_ns);
+    const auto report = sent();
+    ASSERT_EQ(report.size(), 1u);
+    ASSERT_EQ(report[0].header.kind(), Kind::kReport);
+    credit(report[0].header.number());
+  };
+  ClientSlot* first = begin();
+  ClientSlot* second = begin();
+  const auto packets = sent();
+  finish(respond(first, packets[0].header.number(), 4, 4));
+  finish(respond(second, packets[1].header.number(), 4, 4));
+  acknowledge_report();
+  ASSERT_EQ(begin(), first);
+  session_->block_slot(second);
+  finish(respond(first, sent().at(0).header.number(), 4, 4));
+  acknowledge_report();
+  session_->unblock_slot(second);
+  tick();
+  tick(terms.report_delay_ns);
+  EXPECT_TRUE(sent().empty());
+  EXPECT_TRUE(tick().is_idle);
+}
+
 TEST_F(ClientSessionTest, a_slot_that_is_used_again_meanwhile_is_not_reported_by_an_old_acknowledgement) {
   ClientTerms terms;
   open(8, terms);
