@@ -204,6 +204,7 @@ class Trunk {
     metrics["share_of_line"] = total_gbps / line_gbps();
     metrics["loss"] = client_frames_ == 0 ? 0 : static_cast<double>(dropped_) / static_cast<double>(client_frames_);
     metrics["jain_fairness"] = programs::jain_fairness(bytes);
+    metrics["smallest_share_20ms"] = smallest_share(milliseconds(20));
     metrics["p50_rtt_us"] = rtt_ns.at(0.5) / 1e3;
     metrics["p99_rtt_us"] = rtt_ns.at(0.99) / 1e3;
   }
@@ -221,6 +222,24 @@ class Trunk {
   /// Payload that the cable carries at most.
   static double line_gbps() {
     return FLAGS_gbps * static_cast<double>(payload_bytes()) / static_cast<double>(FLAGS_frame_bytes + kBetweenFrames);
+  }
+  /// Of what it would be if all were equal, of any flow in any window as long as that, of those that follow one another
+  /// by a quarter.
+  double smallest_share(Duration window) const {
+    double smallest = 1;
+    for (Duration from = kWarmUp; from + window <= measured_to_; from += window / 4) {
+      uint64_t all = 0, least = UINT64_MAX;
+      for (const FlowMeter& meter : meters_) {
+        const uint64_t bytes = meter.bytes(from, from + window);
+        all += bytes;
+        least = std::min(least, bytes);
+      }
+      if (all != 0) {
+        smallest =
+            std::min(smallest, static_cast<double>(least) * static_cast<double>(pairs()) / static_cast<double>(all));
+      }
+    }
+    return smallest;
   }
   void note(tern::Status status) {
     if (!status.ok()) cluster_.fail("a flow could not be started", status);

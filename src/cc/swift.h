@@ -79,10 +79,11 @@ class Swift {
   static constexpr uint32_t kPeakParts = 32;
   /// A loss with less queueing than an eighth of the target is one at random.
   static constexpr uint32_t kQueueParts = 8;
-  /// A window of four packets may fill a buffer of known depth, larger ones a part of it in inverse proportion: flows
-  /// that have measured other depths still have similar windows.
-  static constexpr uint64_t kDepthPackets = 4;
-  static constexpr uint32_t kDepthPacketsMin = 3;
+  /// A window of two and a half packets may fill a buffer of known depth, larger ones a part of it in inverse
+  /// proportion: flows that have measured other depths still have similar windows. Some room stays free, or who comes
+  /// to a full buffer would lose one probe after the other.
+  static constexpr uint64_t kDepthWindow = 5 * kOne / 2;
+  static constexpr uint32_t kDepthPacketsMin = 2;
   static constexpr uint32_t kDepthPacketsMax = 16;
   /// A depth that was measured so long ago is taken to be a quarter more; above so many targets it is no limit.
   static constexpr uint64_t kDepthLastsNs = 20'000'000;
@@ -108,7 +109,7 @@ class Swift {
   uint64_t depth_target_ns() const {
     if (depth_ns_ == 0) return UINT64_MAX;
     return min_rtt_ns_ +
-           depth_ns_ * kDepthPackets * kOne / std::clamp(window_, kDepthPacketsMin * kOne, kDepthPacketsMax * kOne);
+           depth_ns_ * kDepthWindow / std::clamp(window_, kDepthPacketsMin * kOne, kDepthPacketsMax * kOne);
   }
   uint64_t target_ns() const { return std::min(scaled_target_ns(), depth_target_ns()); }
   /// What a window's worth of packets is spread over. A window clocked by its answers gives way to a queue by itself,

@@ -10,6 +10,9 @@ class RttEstimator {
  public:
   /// Before the first sample: what a timeout is, RFC 6298 says 1 s; a datacenter needs less.
   static constexpr uint64_t kFirstRtoNs = 10'000'000;
+  /// With an upper bound of the round trip, from the path probe, it is so many times that: what RFC 6298 says after the
+  /// first sample.
+  static constexpr uint64_t kFirstRtoBounds = 3;
 
   /// Answers of one burst may come in another order than their requests left, and a burst takes some microseconds.
   static constexpr uint64_t kReorderNsMin = 10'000;
@@ -53,7 +56,10 @@ class RttEstimator {
   /// SRTT + 4 RTTVAR, at least `floor_ns`, and half as much again as SRTT: where round trips are all alike (a saturated
   /// link) nothing is left of the variance, and one that is a little longer is no loss.
   uint64_t rto_ns(uint64_t floor_ns) const {
-    if (srtt_ns_ == 0) return std::max(kFirstRtoNs, floor_ns);
+    if (srtt_ns_ == 0) {
+      const bool is_bounded = min_ns_ != kUnknown;
+      return std::max(is_bounded ? std::min(kFirstRtoNs, kFirstRtoBounds * min_ns_) : kFirstRtoNs, floor_ns);
+    }
     const uint64_t srtt_ns = srtt_ns_;
     return std::max(srtt_ns + std::max(uint64_t{4} * rttvar_ns_, srtt_ns / 2), floor_ns);
   }

@@ -5,6 +5,17 @@
 namespace tern::session {
 namespace {
 
+TEST(RttEstimator, the_path_probe_bounds_the_first_timeout) {
+  RttEstimator rtt;
+  rtt.at_most(50'000, 1);
+  EXPECT_FALSE(rtt.has_sample());
+  EXPECT_EQ(rtt.rto_ns(1000), RttEstimator::kFirstRtoBounds * 50'000);
+  EXPECT_EQ(rtt.rto_ns(1'000'000), 1'000'000U);
+  RttEstimator far;
+  far.at_most(20'000'000, 1);
+  EXPECT_EQ(far.rto_ns(1000), RttEstimator::kFirstRtoNs);
+}
+
 TEST(RttEstimator, before_the_first_sample) {
   const RttEstimator rtt;
   EXPECT_FALSE(rtt.has_sample());
