@@ -10,8 +10,9 @@ class RttEstimator {
  public:
   /// Before the first sample: what a timeout is, RFC 6298 says 1 s; a datacenter needs less.
   static constexpr uint64_t kFirstRtoNs = 10'000'000;
-  /// With an upper bound of the round trip, from the path probe, it is so many times that: what RFC 6298 says after the
-  /// first sample.
+  /// Where the path probe has told an upper bound of the round trip, it is three of these (RFC 6298 after the first
+  /// sample), but not less than this: servers may work for a while.
+  static constexpr uint64_t kFirstRtoNsMin = kFirstRtoNs / 4;
   static constexpr uint64_t kFirstRtoBounds = 3;
 
   /// Answers of one burst may come in another order than their requests left, and a burst takes some microseconds.
@@ -58,7 +59,9 @@ class RttEstimator {
   uint64_t rto_ns(uint64_t floor_ns) const {
     if (srtt_ns_ == 0) {
       const bool is_bounded = min_ns_ != kUnknown;
-      return std::max(is_bounded ? std::min(kFirstRtoNs, kFirstRtoBounds * min_ns_) : kFirstRtoNs, floor_ns);
+      const uint64_t first_ns =
+          is_bounded ? std::clamp(kFirstRtoBounds * min_ns_, kFirstRtoNsMin, kFirstRtoNs) : kFirstRtoNs;
+      return std::max(first_ns, floor_ns);
     }
     const uint64_t srtt_ns = srtt_ns_;
     return std::max(srtt_ns + std::max(uint64_t{4} * rttvar_ns_, srtt_ns / 2), floor_ns);

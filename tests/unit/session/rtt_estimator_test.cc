@@ -9,8 +9,11 @@ TEST(RttEstimator, the_path_probe_bounds_the_first_timeout) {
   RttEstimator rtt;
   rtt.at_most(50'000, 1);
   EXPECT_FALSE(rtt.has_sample());
-  EXPECT_EQ(rtt.rto_ns(1000), RttEstimator::kFirstRtoBounds * 50'000);
-  EXPECT_EQ(rtt.rto_ns(1'000'000), 1'000'000U);
+  EXPECT_EQ(rtt.rto_ns(1000), RttEstimator::kFirstRtoNsMin);
+  EXPECT_EQ(rtt.rto_ns(3'000'000), 3'000'000U);
+  RttEstimator middle;
+  middle.at_most(1'500'000, 1);
+  EXPECT_EQ(middle.rto_ns(1000), 4'500'000U);
   RttEstimator far;
   far.at_most(20'000'000, 1);
   EXPECT_EQ(far.rto_ns(1000), RttEstimator::kFirstRtoNs);
