@@ -675,20 +675,14 @@ void ClientSession::drop_ring() {
 
 // ---- Packets in ----
 
-/// Some packets of the server are missing: one may be the response that a waiting call wants (clause 4.4.3). Once a
-/// round trip, and of each call at times that double: where packets overtake each other every answer is a gap, that to
-/// a probe included, and would cause questions without end.
+/// Some packets of the server are missing: one may be the response that a waiting call wants (clause 4.4). Once a round
+/// trip: where packets overtake each other every answer is a gap, and would cause more questions than there were.
 void ClientSession::on_gap(uint64_t now_ns) {
   if (now_ns < gap_ask_again_ns_) return;
   gap_ask_again_ns_ = now_ns + rtt_.latest_ns();
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));
-    ClientSlot* slot = slots_[index];
-    if (slot->phase != Phase::kWaiting) continue;
-    const uint32_t doublings = std::min<uint32_t>(slot->rounds - 1, 30);
-    if (now_ns - slot->waiting_since_ns < rtt_.latest_ns() * ((uint64_t{1} << doublings) - 1)) continue;
-    if (slot->rounds != UINT8_MAX) slot->rounds++;
-    control_mask_ |= bit(index);
+    if (slots_[index]->phase == Phase::kWaiting) control_mask_ |= bit(index);
   }
 }
 

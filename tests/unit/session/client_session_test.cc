@@ -732,33 +732,6 @@ TEST_F(ClientSessionTest, gaps_make_waiting_calls_ask_once_a_round_trip) {
   EXPECT_EQ(sent().size(), 1u);
 }
 
-TEST_F(ClientSessionTest, gaps_make_a_call_ask_at_times_that_double) {
-  open();
-  warm_up();
-  ClientSlot* slot = begin();
-  const uint32_t number = sent()[0].header.number();
-  now_ += 10'000;
-  credit(number);
-  size_t probes = 0;
-  for (int i = 0; i < 1000; i++) {  // 11 ms
-    now_ += 11'000;
-    server_number_++;  // overtaken
-    credit(number);
-    probes += sent().size();
-  }
-  EXPECT_GE(probes, 8u);
-  EXPECT_LE(probes, 12u);
-  finish(respond(slot, number, 4, 4));
-  // The next call on the slot asks at once.
-  begin();
-  const uint32_t next = sent()[0].header.number();
-  now_ += 10'000;
-  credit(next);
-  server_number_++;
-  credit(next);
-  EXPECT_EQ(sent().size(), 1u);
-}
-
 // ---- Loss ----
 
 TEST_F(ClientSessionTest, overtaken_packet_is_lost_after_the_reordering_time) {
