@@ -25,8 +25,8 @@ namespace {
 constexpr uint64_t kOpenStepNs = 100'000;
 constexpr uint64_t kPathProbeGapNsMax = 20'000'000;
 /// For the first answer of a data address, at least, or a part of the connect timeout, if that is less: a short trouble
-/// of the network that takes all probes of a handshake must not cost the session. Four times what the handshake took, if
-/// that is more. Twice as long each time.
+/// of the network that takes all probes of a handshake must not cost the session. Four times what the handshake took,
+/// if that is more. Twice as long each time.
 constexpr uint64_t kPathPatienceNsMin = 50'000'000;
 constexpr uint64_t kPathPatienceParts = 8;
 /// Without an answer for so many handshakes, of two round trips each, or so many RTOs, another way is tried. One short

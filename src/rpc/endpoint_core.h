@@ -124,6 +124,13 @@ inline void set_claim(detail::Buffer* buffer, Claim* claim) {
   buffer->next = static_cast<detail::Buffer*>(static_cast<void*>(claim));
 }
 
+/// What came of a session's turn to send.
+enum class SendTurn : uint8_t {
+  kDone,     ///< nothing is left, or it waits for what will list the session again
+  kMore,     ///< there is more, but not now
+  kRefused,  ///< likewise, for the transport has no room
+};
+
 /// Sessions that have something to send, each at most once. Room for all of them is made when they are made, so that
 /// adding one is a store.
 template <class T>
@@ -132,25 +139,54 @@ class SendList {
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
   T* operator[](size_t index) const { return items_[index]; }
+  /// Since the last one was added or has sent something the transport has refused a packet of each.
+  bool wait_for_room() const { return refused_in_a_row_ >= size_; }
   /// False: no memory, and nothing has changed.
   [[nodiscard]] bool make_room(size_t sessions) {
     return sessions <= items_.size() || base::try_grow([&] { items_.resize(2 * sessions); });
   }
-  void add(T* item) { items_[size_++] = item; }
-  /// Keeps those for which `keep` says so.
+  void add(T* item) {
+    items_[size_++] = item;
+    refused_in_a_row_ = 0;
+  }
+  /// Gives each its turn, and keeps those that are not done. After kRefusedMax refusals the others have theirs first
+  /// the next time: thousands of sessions with a full queue must not be looked at in each iteration.
   template <class F>
-  [[gnu::always_inline]] void filter(F&& keep) {
+  [[gnu::always_inline]] void take_turns(F&& send) {
     const size_t size = std::exchange(size_, 0);
-    for (size_t i = 0; i < size; i++) {
-      if (keep(items_[i])) [[unlikely]]
-        items_[size_++] = items_[i];
+    size_t refused = 0;
+    size_t i = 0;
+    for (; i < size; i++) {
+      const SendTurn turn = send(items_[i]);
+      if (turn == SendTurn::kDone) [[likely]]
+        continue;
+      items_[size_++] = items_[i];
+      if (turn == SendTurn::kRefused && ++refused == kRefusedMax) {
+        i++;
+        break;
+      }
     }
+    if (size_ != 0) [[unlikely]]
+      put_refused_last(i, size, refused);
   }
   void clear() { size_ = 0; }
 
  private:
+  static constexpr size_t kRefusedMax = 64;
+
+  /// The first `tried` of `size` have had their turn, and size_ of them are kept.
+  [[gnu::noinline]] void put_refused_last(size_t tried, size_t size, size_t refused) {
+    const auto begin = items_.begin();
+    const auto end = std::move(begin + static_cast<ptrdiff_t>(tried), begin + static_cast<ptrdiff_t>(size),
+                               begin + static_cast<ptrdiff_t>(size_));
+    std::rotate(begin, begin + static_cast<ptrdiff_t>(size_), end);
+    size_ += size - tried;
+    refused_in_a_row_ = refused == tried ? refused_in_a_row_ + refused : 0;
+  }
+
   std::vector<T*> items_;
   size_t size_ = 0;
+  size_t refused_in_a_row_ = 0;
 };
 
 /// How a call ends whose deadline comes first.

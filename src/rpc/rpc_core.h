@@ -170,7 +170,7 @@ class RpcCore final : public EndpointCore {
   /// As has_work(), but for what waits until the transport has room again and says so.
   bool must_iterate() const {
     if (!kTellsRoom) return has_work();
-    return clients_to_send_.size() + servers_to_send_.size() != refused_ || has_due();
+    return !clients_to_send_.wait_for_room() || !servers_to_send_.wait_for_room() || has_due();
   }
   void freshen_clock() {
     if (is_clock_fresh_) return;
@@ -193,11 +193,11 @@ class RpcCore final : public EndpointCore {
       return PlainSender{*transport_, peer};
     }
   }
-  [[gnu::always_inline]] bool transmit_client(Client* client);
-  [[gnu::always_inline]] bool transmit_server(Server* server);
+  [[gnu::always_inline]] SendTurn transmit_client(Client* client);
+  [[gnu::always_inline]] SendTurn transmit_server(Server* server);
   // What the common case, which these two are, leaves over.
-  [[gnu::noinline]] bool transmit_rest(Client* client);
-  [[gnu::noinline]] bool transmit_rest(Server* server);
+  [[gnu::noinline]] SendTurn transmit_rest(Client* client);
+  [[gnu::noinline]] SendTurn transmit_rest(Server* server);
   void send_path_probes();
   void sleep(uint64_t until_ns);
   void arm();
@@ -253,9 +253,7 @@ class RpcCore final : public EndpointCore {
   std::unique_ptr<Impl> transport_;
   uint64_t sent_ticket_ = 0;  ///< of the last packet that the transport has taken
   bool is_clock_fresh_ = false;
-  base::Alarm alarm_;  ///< open from the first descriptor() on
-  /// Sessions whose last packet the transport has refused: they are still among those that send.
-  size_t refused_ = 0;
+  base::Alarm alarm_;        ///< open from the first descriptor() on
   bool is_in_turn_ = false;  ///< between begin_turn() and end_turn()
   size_t turn_packets_ = 0;  ///< received in it
 };
@@ -320,19 +318,18 @@ template <class Impl>
 void RpcCore<Impl>::transmit() {
   if (!path_probes_.empty()) [[unlikely]]
     send_path_probes();
-  refused_ = 0;
-  servers_to_send_.filter([this](Server * server) __attribute__((always_inline)) {
-    if (!server->is_dead && transmit_server(server)) [[unlikely]]
-      return true;
-    server->is_listed_to_send = false;
-    return false;
+  servers_to_send_.take_turns([this](Server * server) __attribute__((always_inline)) {
+    const SendTurn turn = server->is_dead ? SendTurn::kDone : transmit_server(server);
+    if (turn == SendTurn::kDone) [[likely]]
+      server->is_listed_to_send = false;
+    return turn;
   });
   if (!clients_to_send_.empty()) {
-    clients_to_send_.filter([this](Client * client) __attribute__((always_inline)) {
-      if (!client->is_dead && transmit_client(client)) [[unlikely]]
-        return true;
-      client->is_listed_to_send = false;
-      return false;
+    clients_to_send_.take_turns([this](Client * client) __attribute__((always_inline)) {
+      const SendTurn turn = client->is_dead ? SendTurn::kDone : transmit_client(client);
+      if (turn == SendTurn::kDone) [[likely]]
+        client->is_listed_to_send = false;
+      return turn;
     });
     // What was sent now may want a look when its answer is late.
     at_latest(now_ns_ + rto_ns_min_);
@@ -341,9 +338,8 @@ void RpcCore<Impl>::transmit() {
   transport_->flush();
 }
 
-/// True: there is more, but not now.
 template <class Impl>
-inline bool RpcCore<Impl>::transmit_client(Client* client) {
+inline SendTurn RpcCore<Impl>::transmit_client(Client* client) {
   stamp_packet();
   {
     auto sender = sender_to(client->peer);
@@ -354,12 +350,12 @@ inline bool RpcCore<Impl>::transmit_client(Client* client) {
         [this]() __attribute__((always_inline)) { return transport_->ticket(); });
   }
   if (!client->session.wants_to_send()) [[likely]]
-    return false;
+    return SendTurn::kDone;
   return transmit_rest(client);
 }
 
 template <class Impl>
-bool RpcCore<Impl>::transmit_rest(Client* client) {
+SendTurn RpcCore<Impl>::transmit_rest(Client* client) {
   auto& session = client->session;
   using Turn = session::ClientSession::Turn;
   const auto send = [this, client](const wire::Header& header, const std::byte* payload, uint32_t bytes,
@@ -381,21 +377,19 @@ bool RpcCore<Impl>::transmit_rest(Client* client) {
   counters_.packets_sent += packets;
   if (session.packets_in_flight() != 0) start_ticking(client);
   // What is left waits for an acknowledgement or for room to receive; either puts the session on the list again.
-  if (turn == Turn::kNothing) return false;
+  if (turn == Turn::kNothing) return SendTurn::kDone;
   if (turn == Turn::kRefused) {
     counters_.transport_full++;
-    if (transport_is_dead(client->peer)) {
-      on_peer_lost(client);
-      return false;
-    }
-    refused_++;
+    if (!transport_is_dead(client->peer)) return SendTurn::kRefused;
+    on_peer_lost(client);
+    return SendTurn::kDone;
   }
-  if (turn != Turn::kLater) return true;
-  return !depart_later(client);  // without memory for that it is asked again and again
+  // Without memory to depart later it is asked again and again.
+  return turn == Turn::kLater && depart_later(client) ? SendTurn::kDone : SendTurn::kMore;
 }
 
 template <class Impl>
-inline bool RpcCore<Impl>::transmit_server(Server* server) {
+inline SendTurn RpcCore<Impl>::transmit_server(Server* server) {
   {
     auto sender = sender_to(server->peer);
     counters_.packets_sent += server->session.transmit_first(
@@ -405,12 +399,12 @@ inline bool RpcCore<Impl>::transmit_server(Server* server) {
         [this]() __attribute__((always_inline)) { return transport_->ticket(); });
   }
   if (!server->session.wants_to_send()) [[likely]]
-    return false;
+    return SendTurn::kDone;
   return transmit_rest(server);
 }
 
 template <class Impl>
-bool RpcCore<Impl>::transmit_rest(Server* server) {
+SendTurn RpcCore<Impl>::transmit_rest(Server* server) {
   auto& session = server->session;
   using Turn = session::ServerSession::Turn;
   const auto send = [this, server](const wire::Header& header, const std::byte* payload, uint32_t bytes,
@@ -432,12 +426,10 @@ bool RpcCore<Impl>::transmit_rest(Server* server) {
     packets += transport_->send(server->pair_peer, reply, nullptr, 0, nullptr) ? 1 : 0;
   }
   counters_.packets_sent += packets;
-  if (turn == Turn::kNothing) return false;
-  if (turn == Turn::kSent) return session.wants_to_send();
+  if (turn == Turn::kNothing) return SendTurn::kDone;
+  if (turn == Turn::kSent) return session.wants_to_send() ? SendTurn::kMore : SendTurn::kDone;
   counters_.transport_full++;
-  if (transport_is_dead(server->peer)) return false;
-  refused_++;
-  return true;
+  return transport_is_dead(server->peer) ? SendTurn::kDone : SendTurn::kRefused;
 }
 
 template <class Impl>
