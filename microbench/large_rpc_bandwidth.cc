@@ -30,6 +30,7 @@ using tern::microbench::Ticks;
 
 constexpr uint16_t kPut = 1;
 constexpr uint16_t kTornMessage = 1;  ///< app_code
+constexpr uint64_t kRateMax = 1'000'000'000'000;
 constexpr size_t kSizeMin = 64;
 constexpr size_t kSizeMax = size_t{1} << 30;
 using Stamp = uint64_t;  ///< number of the request
@@ -206,9 +207,15 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
 
 /// Checks this program's own flags. False: the sentence has been printed.
 bool check_flags() {
-  if (FLAGS_size >= kSizeMin && FLAGS_size <= kSizeMax) return true;
-  programs::fail("--size=%lu is not between %zu and the largest message, 1 GiB", FLAGS_size, kSizeMin);
-  return false;
+  if (FLAGS_size < kSizeMin || FLAGS_size > kSizeMax) {
+    programs::fail("--size=%lu is not between %zu and the largest message, 1 GiB", FLAGS_size, kSizeMin);
+    return false;
+  }
+  if (FLAGS_rate > kRateMax) {
+    programs::fail("--rate=%lu is more than a terabyte a second", FLAGS_rate);
+    return false;
+  }
+  return true;
 }
 
 }  // namespace

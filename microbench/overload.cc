@@ -57,14 +57,24 @@ class Client {
     if (!session.ok()) return run_.fail("no session with " + server_, session.status());
     session_ = *session;
     if (!run_.enter(*endpoint_)) return;
-    next_ = endpoint_->now();
-    call_regularly();
+    open();
     const tern::Status status = (*rpc)->run_event_loop();
     if (!status.ok()) run_.fail("the client's event loop", status);
     run_.leave();
   }
 
  private:
+  /// The first call has no deadline: it opens the session, or says why there is none.
+  void open() {
+    const auto begin = [this](tern::Completion& done) {
+      if (!done.status.ok()) return run_.fail("no session with " + server_, done.status);
+      next_ = endpoint_->now();
+      call_regularly();
+    };
+    auto call = endpoint_->enqueue_request(session_, kWork, endpoint_->alloc_msgbuf(kBytes),
+                                           endpoint_->alloc_msgbuf(kBytes), begin);
+    if (!call.ok()) run_.fail("a call to " + server_ + " was refused", call.status());
+  }
   /// A loop that was late makes up for it: the load does not depend on the server.
   void call_regularly() {
     const tern::Duration interval = std::chrono::nanoseconds(1'000'000'000 / FLAGS_rate);
@@ -73,7 +83,6 @@ class Client {
     if (!status.ok()) run_.fail("the client's timer", status);
   }
   void call() {
-    if (!endpoint_->is_open(session_)) return;
     auto call =
         endpoint_->enqueue_request(session_, kWork, endpoint_->alloc_msgbuf(kBytes), endpoint_->alloc_msgbuf(kBytes),
                                    [this](tern::Completion& done) {
@@ -140,8 +149,12 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
 /// Checks this program's own flags. False: the sentence has been printed.
 bool check_flags() {
   const bool is_ok = FLAGS_clients >= 1 && FLAGS_clients <= 64 && FLAGS_rate >= 1 && FLAGS_rate <= 1'000'000 &&
-                     FLAGS_handler_us >= 1 && FLAGS_deadline_ms >= 1;
-  if (!is_ok) programs::fail("--clients is 1 to 64, --rate 1 to 1000000, --handler_us and --deadline_ms at least 1");
+                     FLAGS_handler_us >= 1 && FLAGS_handler_us <= 1'000'000 && FLAGS_deadline_ms >= 1 &&
+                     FLAGS_deadline_ms <= 60'000;
+  if (!is_ok) {
+    programs::fail(
+        "--clients is 1 to 64, --rate and --handler_us are 1 to 1000000, and --deadline_ms is 1 to 60000: a minute");
+  }
   return is_ok;
 }
 

@@ -63,8 +63,8 @@ struct ClientSlot {
   // One word, which the common case writes at once:
   uint16_t packets_in_flight = 0;  ///< entries of the sent ring that name this slot
   Phase phase = Phase::kFree;
-  /// 0: nothing was sent; else 1 and the rounds of losses since the last progress (clause 4.3.3), at most 255. kWaiting:
-  /// 1 and the probes that gaps have brought (clause 4.4.3).
+  /// 0: nothing was sent; else 1 and the rounds of losses since the last progress (clause 4.3.3), at most 255.
+  /// kWaiting: 1 and the probes that gaps have brought (clause 4.4.3).
   uint8_t rounds = 0;
   uint16_t type = 0;
   uint32_t call_sequence = 0;   ///< for cancel()
