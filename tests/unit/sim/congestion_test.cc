@@ -191,12 +191,13 @@ class Trunk : public CongestionTest, public testing::WithParamInterface<size_t> 
   static constexpr size_t kBytes = 1 << 20;
 
   void put(uint32_t pair) {
-    auto call = rpc(pair).enqueue_request(sessions_[pair], kPut, rpc(pair).alloc_msgbuf(kBytes),
-                                          rpc(pair).alloc_msgbuf(1), [this, pair](tern::Completion& done) {
-                                            if (is_over_) return;
-                                            EXPECT_TRUE(done.status.ok()) << done.status.message();
-                                            put(pair);
-                                          });
+    auto call =
+        rpc(pair).enqueue_request(sessions_[pair], kPut, rpc(pair).alloc_msgbuf(kBytes), rpc(pair).alloc_msgbuf(1),
+                                  [this, pair, is_over = is_over_](tern::Completion& done) {
+                                    if (*is_over) return;
+                                    EXPECT_TRUE(done.status.ok()) << done.status.message();
+                                    put(pair);
+                                  });
     EXPECT_TRUE(call.ok()) << call.status().message();
   }
   uint64_t retransmissions() {
@@ -205,7 +206,8 @@ class Trunk : public CongestionTest, public testing::WithParamInterface<size_t> 
     return sum;
   }
 
-  bool is_over_ = false;
+  /// The last calls end when the endpoints go, after this class has.
+  std::shared_ptr<bool> is_over_ = std::make_shared<bool>(false);
 };
 INSTANTIATE_TEST_SUITE_P(Buffers, Trunk, testing::Values(30'000, 50'000, 100'000, 200'000));
 
@@ -245,7 +247,7 @@ TEST_P(Trunk, is_full_and_loses_little_whatever_its_switches_buffer) {
   EXPECT_GE(share_of_line((arrived - again) * 958, 20ms), is_deep ? 0.93 : 0.9);
   EXPECT_LE(dropped / static_cast<double>(sent), is_deep ? 0.01 : 0.02);
   EXPECT_GE(*std::min_element(arrived_at.begin(), arrived_at.end()), static_cast<double>(arrived) / kPairs / 4);
-  is_over_ = true;
+  *is_over_ = true;
   simulation_->set_tap(nullptr);
 }
 
