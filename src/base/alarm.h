@@ -1,4 +1,5 @@
-// One descriptor for a program's own epoll loop: readable when another descriptor is, or when a time has come.
+// One descriptor for a program's own epoll loop: readable when another descriptor is, or when a time has come. Base
+// layer; one thread.
 #pragma once
 
 #include <cstdint>
@@ -6,26 +7,24 @@
 #include <tern/detail/export.h>
 #include <tern/status.h>
 
+#include "base/wait.h"
+
 namespace tern::base {
 
 class TERN_API Alarm {
  public:
-  Alarm() = default;
-  ~Alarm();
-  Alarm(const Alarm&) = delete;
-  Alarm& operator=(const Alarm&) = delete;
-
-  /// kUnavailable: no descriptors left. kNoMemory. It is as before then.
+  /// Watches the descriptor `watched`. kUnavailable: there are no descriptors left. kNoMemory. After an error the
+  /// object is not open.
   Status open(int watched);
-  bool is_open() const { return epoll_ >= 0; }
+  bool is_open() const { return set_.is_open(); }
   /// -1 before open().
-  int descriptor() const { return epoll_; }
-  /// Readable from `at_ns` (CLOCK_MONOTONIC) on, until the next call; UINT64_MAX: never; the past: now.
-  void set(uint64_t at_ns);
+  int descriptor() const { return set_.descriptor(); }
+  /// Readable from `at_ns` (monotonic_ns()) on, until the next call; UINT64_MAX: never; the past: now.
+  void set(uint64_t at_ns) { timer_.set_at(at_ns); }
 
  private:
-  int epoll_ = -1;
-  int timer_ = -1;
+  WaitSet set_;
+  Timer timer_;
 };
 
 }  // namespace tern::base

@@ -1,4 +1,9 @@
-// CHECK: our own bugs, always on. Never for bytes from outside and never for the caller's mistakes.
+// CHECK reports a bug of tern's own, in every build. It is not for bytes from outside nor for a caller's mistakes.
+//
+//   CHECK(a, op, b)   prints both values and aborts unless `a op b` holds
+//   CHECK(condition)  aborts unless `condition` is true; for conditions that are no comparison of two printable values
+//
+// Each operand is evaluated once. An operand with a comma outside of parentheses needs parentheses of its own.
 #pragma once
 
 #include <sstream>
@@ -8,7 +13,7 @@
 
 namespace tern::base {
 
-/// Prints and aborts.
+/// Prints "FILE:LINE: CHECK failed: EXPRESSION (VALUES)" and aborts.
 [[noreturn]] TERN_API void check_failed(const char* file, int line, const char* expression, const std::string& values);
 
 template <class A, class B>
@@ -19,10 +24,18 @@ template <class A, class B>
   check_failed(file, line, expression, values.str());
 }
 
+[[noreturn, gnu::noinline, gnu::cold]] inline void check_failed_condition(const char* file, int line,
+                                                                          const char* expression) {
+  check_failed(file, line, expression, "false");
+}
+
 }  // namespace tern::base
 
-/// CHECK(a, ==, b): aborts with both values unless the comparison holds. Operands are evaluated once.
-#define CHECK(a, op, b)                                                                             \
+#define CHECK(...) \
+  TERN_CHECK_FORM(__VA_ARGS__, TERN_CHECK_COMPARISON, TERN_CHECK_TAKES_1_OR_3, TERN_CHECK_CONDITION)(__VA_ARGS__)
+#define TERN_CHECK_FORM(first, second, third, form, ...) form
+
+#define TERN_CHECK_COMPARISON(a, op, b)                                                             \
   do {                                                                                              \
     const auto& check_a_ = (a);                                                                     \
     const auto& check_b_ = (b);                                                                     \
@@ -30,8 +43,14 @@ template <class A, class B>
       ::tern::base::check_failed_values(__FILE__, __LINE__, #a " " #op " " #b, check_a_, check_b_); \
   } while (false)
 
+#define TERN_CHECK_CONDITION(condition)                                     \
+  do {                                                                      \
+    if (!(condition)) [[unlikely]]                                          \
+      ::tern::base::check_failed_condition(__FILE__, __LINE__, #condition); \
+  } while (false)
+
 namespace tern::base {
-/// Debug builds, which those with sanitizers and fuzzers are, check what is too dear for each packet.
+/// Debug builds, and with them those of sanitizers and fuzzers, run checks that cost too much for each packet.
 #ifdef TERN_CHECKS_INVARIANTS
 inline constexpr bool kChecksInvariants = true;
 #else

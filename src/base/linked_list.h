@@ -1,4 +1,4 @@
-// Lists and heaps through their members: nothing is allocated, and what is in one leaves it in constant time.
+// Intrusive lists and heaps. They allocate nothing, and an element leaves them in constant time.
 #pragma once
 
 #include <utility>

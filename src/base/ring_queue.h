@@ -1,4 +1,5 @@
-// A queue in one array that grows only when it is told to: what was reserved for can always be pushed.
+// A queue in one array that grows only in try_reserve(). Elements for which it has reserved memory can always be
+// pushed.
 #pragma once
 
 #include <bit>

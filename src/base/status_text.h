@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include <tern/detail/export.h>
 #include <tern/status.h>
 
 namespace tern::base {
@@ -17,7 +18,7 @@ inline constexpr size_t kStatusTextBytesMax = 400;
 /// A Status whose text is `parts` in a row. `otherwise`, which must have static storage duration, is its text when the
 /// row is longer than kStatusTextBytesMax, when kStatusTextsMax others are kept already, or when there is no memory.
 /// Any thread.
-Status status_of(Code code, const char* otherwise, std::span<const std::string_view> parts) noexcept;
+TERN_API Status status_of(Code code, const char* otherwise, std::span<const std::string_view> parts) noexcept;
 inline Status status_of(Code code, const char* otherwise, std::initializer_list<std::string_view> parts) noexcept {
   return status_of(code, otherwise, std::span(parts.begin(), parts.size()));
 }

@@ -1,4 +1,4 @@
-// Containers that grow without throwing: for what a peer can bring about (README, memory).
+// Containers that grow without throwing, for growth that a peer can cause (README, memory). Base layer.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,8 @@ template <class F>
   }
 }
 
-/// Room for `count` elements in all, so that as many can be added without an allocation. Grows as push_back() does.
+/// Makes the capacity at least `count` elements, so that as many fit without an allocation. Grows as push_back() does.
+/// False: there is no memory.
 template <class Vector>
 [[nodiscard]] bool try_reserve(Vector& vector, size_t count) noexcept {
   if (vector.capacity() >= count) return true;

@@ -1,0 +1,18 @@
+// The process's clock. Base layer; any thread, no state.
+#pragma once
+
+#include <time.h>
+
+#include <cstdint>
+
+namespace tern::base {
+
+/// Nanoseconds of CLOCK_MONOTONIC: the time base of all endpoints on real transports, of the real Environment and of
+/// Timer. Stands still while the machine is suspended. Costs a vDSO call, and no system call.
+inline uint64_t monotonic_ns() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+}  // namespace tern::base
