@@ -28,6 +28,7 @@ Result<Arena*> Arena::create(const ArenaOptions& options) {
   }
   auto* arena = new (std::nothrow) Arena(options, *node, first_lease);
   if (arena == nullptr) return Status(Code::kNoMemory, "no memory for the account of message memory: free some");
+  arena->mutex_.assert_held();  // no other thread has the arena yet
   if (Status status = arena->grow(kRunBytes); !status.ok()) {
     delete arena;
     return status;
@@ -41,14 +42,40 @@ Arena::Arena(const ArenaOptions& options, int numa_node, uint32_t first_lease)
 Arena::~Arena() {
   for (const Chunk& chunk : chunks_) {
     unpoison(chunk.base, chunk.bytes);
-    unmap_chunk(chunk);
+    give_to_system(chunk);
   }
+}
+
+void Arena::give_to_system(const Chunk& chunk) {
+  if (observer_ != nullptr) observer_->on_chunk_gone(chunk);
+  unmap_chunk(chunk);
+}
+
+Status Arena::observe(ChunkObserver& observer) {
+  base::MutexLock lock(mutex_);
+  CHECK(observer_ == nullptr);
+  for (size_t i = 0; i < chunks_.size(); ++i) {
+    if (Status status = observer.on_chunk_made(chunks_[i]); !status.ok()) {
+      while (i-- > 0) observer.on_chunk_gone(chunks_[i]);
+      return status;
+    }
+  }
+  observer_ = &observer;
+  return {};
+}
+
+void Arena::unobserve() {
+  if (getpid() != pid_) return;
+  base::MutexLock lock(mutex_);
+  if (observer_ == nullptr) return;
+  for (const Chunk& chunk : chunks_) observer_->on_chunk_gone(chunk);
+  observer_ = nullptr;
 }
 
 Buffer* Arena::alloc_slow(size_t len_bytes) {
   if (len_bytes > kMessageBytesMax) return nullptr;
   const bool by_owner = is_owner();
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   if (orphaned_) return nullptr;
   Buffer* buffer = nullptr;
   if (len_bytes <= kSmallBytesMax) {
@@ -78,7 +105,7 @@ void Arena::release_slow(Buffer* buffer) {
   Arena* arena = buffer->arena;
   bool is_last = false;
   {
-    std::lock_guard lock(arena->mutex_);
+    base::MutexLock lock(arena->mutex_);
     CHECK(buffer->in_use, ==, 1);
     buffer->revoke_lease();
     buffer->in_use = 0;
@@ -99,13 +126,13 @@ void Arena::release_slow(Buffer* buffer) {
 }
 
 void Arena::bind_owner() {
-  std::lock_guard lock(mutex_);
-  CHECK(orphaned_, ==, false);
+  base::MutexLock lock(mutex_);
+  CHECK(!orphaned_);
   owner_.store(thread_name(), std::memory_order_relaxed);
 }
 
 void Arena::disown() {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   owner_.store(nullptr, std::memory_order_relaxed);
   foreign_out_ += owner_out_.exchange(0, std::memory_order_relaxed);
 }
@@ -114,8 +141,8 @@ void Arena::orphan() {
   if (getpid() != pid_) return abandon();
   bool is_last = false;
   {
-    std::lock_guard lock(mutex_);
-    CHECK(orphaned_, ==, false);
+    base::MutexLock lock(mutex_);
+    CHECK(!orphaned_);
     orphaned_ = true;
     owner_.store(nullptr, std::memory_order_relaxed);
     foreign_out_ += owner_out_.exchange(0, std::memory_order_relaxed);
@@ -124,15 +151,15 @@ void Arena::orphan() {
   if (is_last) delete this;
 }
 
-/// In a forked child, which has none of the chunks: closes their descriptors, so that the parent's memory does not
-/// outlive the parent. Where another thread held the mutex at the fork nothing can be done.
+/// For a forked child, which does not have the chunks' memory: closes their descriptors, so that the parent's memory
+/// does not outlive the parent. Does nothing if another thread held the mutex at the fork.
 void Arena::abandon() {
   if (!mutex_.try_lock()) return;
   for (const Chunk& chunk : std::exchange(chunks_, {})) {
     if (chunk.fd >= 0) close(chunk.fd);
   }
   mutex_.unlock();
-  delete this;  // without chunks to unmap: at their addresses the child may have put something else
+  delete this;  // no chunks are unmapped, because the child may have mapped other memory at their addresses
 }
 
 void Arena::init_block(std::byte* at, uint8_t size_class, uint8_t page_in_run, size_t bytes) {
@@ -179,7 +206,7 @@ void Arena::give_large(Buffer* buffer) {
   extents_.give(reinterpret_cast<std::byte*>(buffer));
 }
 
-/// The block is about to dissolve: a later one at its place must begin above its lease (compared modulo 2^32).
+/// For a block that is dissolved: the lease of a later block at its place must be above its lease (modulo 2^32).
 void Arena::see_lease(const Buffer* buffer) {
   const uint32_t lease = buffer->lease.load(std::memory_order_relaxed);
   if (static_cast<int32_t>(lease - next_lease_) > 0) next_lease_ = lease;
@@ -195,8 +222,8 @@ std::byte* Arena::take_pages(size_t pages) {
 Status Arena::grow(size_t needed_bytes) {
   const size_t mapped = bytes_mapped();
   const auto id = static_cast<uint32_t>(chunks_.size());
-  // Each step is twice the one before, up to 8 times the first: few chunks for much memory, little for a small
-  // endpoint.
+  // Each chunk is twice the one before, up to 8 times the first: much memory is in few chunks, and a small endpoint has
+  // little.
   const size_t step_bytes = options_.chunk_bytes << std::min(id, 3u);
   const Status no_account(Code::kNoMemory, "no memory for the account of message memory: free some");
   std::vector<Chunk> news;
@@ -207,8 +234,14 @@ Status Arena::grow(size_t needed_bytes) {
   }
   auto chunk = map_chunk(options_, numa_node_, id, step_bytes, needed_bytes, options_.limit_bytes - mapped);
   if (!chunk.ok()) return chunk.status();
+  if (observer_ != nullptr) {
+    if (Status status = observer_->on_chunk_made(*chunk); !status.ok()) {
+      unmap_chunk(*chunk);
+      return status;
+    }
+  }
   if (!extents_.add(chunk->base, chunk->bytes)) {
-    unmap_chunk(*chunk);
+    give_to_system(*chunk);
     return no_account;
   }
   chunks_.push_back(*chunk);
@@ -224,8 +257,8 @@ Status Arena::grow(size_t needed_bytes) {
   return {};
 }
 
-/// Memory has run out: gives runs of blocks that are all free back to the pages. Another thread than the owner sees
-/// only the foreign lists. Costs a walk over the free lists, so after a fruitless one it rests for a while.
+/// Called when memory has run out: turns runs whose blocks are all free into free pages. Threads other than the owner
+/// use only the foreign lists. After a walk over the lists that found none, the next calls do nothing for a while.
 bool Arena::dissolve_free_runs() {
   if (dissolve_rest_ > 0) {
     --dissolve_rest_;
@@ -267,14 +300,14 @@ bool Arena::dissolve_free_runs() {
     }
     for (const auto& [run, blocks] : free_blocks) extents_.give(run);
   }
-  // Few steps of walking per failing allocation, on average; but what is freed meanwhile is found soon.
+  // A failing allocation costs few steps on average, and blocks that are freed meanwhile are found soon.
   if (!found) dissolve_rest_ = std::min<size_t>(walked / 16, 16);
   return found;
 }
 
 const std::vector<Chunk>& Arena::chunks() const {
   if (owner_chunks_.size() != chunk_count_.load(std::memory_order_acquire)) {
-    std::lock_guard lock(mutex_);
+    base::MutexLock lock(mutex_);
     owner_chunks_ = std::move(news_);
     owner_chunks_by_base_ = std::move(news_by_base_);
   }
@@ -291,17 +324,17 @@ const Chunk& Arena::chunk_of(const Buffer* buffer) {
                                       [](const std::byte* a, const auto& entry) { return a < entry.first; });
   CHECK(above - owner_chunks_by_base_.begin(), >, 0);
   last_chunk_ = std::prev(above)->second;
-  CHECK(holds(all[last_chunk_]), ==, true);
+  CHECK(holds(all[last_chunk_]));
   return all[last_chunk_];
 }
 
 size_t Arena::buffers_out() const {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   return static_cast<size_t>(owner_out_.load(std::memory_order_relaxed) + foreign_out_);
 }
 
 void Arena::check_invariants() {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   extents_.check_invariants();
   size_t chunk_bytes = 0;
   for (size_t i = 0; i < chunks_.size(); ++i) {
@@ -315,7 +348,7 @@ void Arena::check_invariants() {
   for (const FreeLists* lists : {&owner_free_, &foreign_free_}) {
     for (size_t size_class = 0; size_class < kClasses; ++size_class) {
       for (const Buffer* buffer = (*lists)[size_class].first; buffer != nullptr; buffer = buffer->next) {
-        CHECK(listed.insert(buffer).second, ==, true);
+        CHECK(listed.insert(buffer).second);
         CHECK(buffer->size_class, ==, size_class);
       }
     }
@@ -332,7 +365,7 @@ void Arena::check_invariants() {
     const size_t step = is_large ? pages * Extents::kPageBytes : block_bytes(first->size_class);
     for (size_t offset = 0; offset < pages * Extents::kPageBytes; offset += step) {
       const auto* buffer = reinterpret_cast<const Buffer*>(run + offset);
-      CHECK(buffer->arena == this, ==, true);
+      CHECK(buffer->arena == this);
       CHECK(buffer->size_class, ==, first->size_class);
       CHECK(buffer->page_in_run, ==, offset / Extents::kPageBytes);
       CHECK(buffer->capacity_bytes, ==, capacity_of(step));
@@ -341,7 +374,7 @@ void Arena::check_invariants() {
         CHECK(buffer->length_bytes, <=, buffer->capacity_bytes);
         ++out;
       } else {
-        CHECK(buffer->exposed, ==, false);
+        CHECK(!buffer->exposed);
         ++free_blocks;
       }
     }

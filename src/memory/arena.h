@@ -1,21 +1,22 @@
 // Message memory of one endpoint: chunks of huge or normal pages on its NUMA node, cut into Buffers.
-// Memory room: does not know who sends or what a protocol is.
+// Memory layer: independent of transports and protocols.
 //
-// One owner thread allocates and frees without a lock; every other thread goes through a mutex.
-// The arena outlives its endpoint until the last Buffer has come home (docs/threads.md).
+// One owner thread allocates and frees without a lock. Every other thread takes a mutex.
+// The arena outlives its endpoint until the last Buffer has been released (docs/threads.md).
 //
-// Messages up to 65472 B lie in blocks of a power of two (128 B to 64 KiB, control line included), which are cut
-// from runs of 64 KiB and wait in one free list per size and side: the owner's own, and the foreign threads', which
-// the owner takes over when its own is empty. Larger messages are runs of 4 KiB pages.
+// Messages up to 65472 B lie in blocks of a power of two (128 B to 64 KiB, control line included). Blocks are cut from
+// runs of 64 KiB. Free blocks are in two free lists a size: that of the owner, and that of the other threads, which the
+// owner takes over when its own list is empty. Larger messages are runs of 4 KiB pages.
 //
-// What a peer with an outdated descriptor can see: it compares the word where the lease was. Such a word only ever
-// grows while it is a lease, across reuse too, even if its block has been dissolved and another one begins at the same
-// place (`next_lease_`), so it never matches again. Blocks of 64 KiB runs are dissolved only when memory runs out;
-// elsewhere, above all with large messages, the word may have become message data. Data that was not made for it
-// matches with probability 2^-32, since leases start at a random value. A peer that can read the arena and choose what
-// the application stores there could make it match, for another peer that has not yet read a descriptor of a call
-// that ended early; that peer would take wrong bytes for our message. A transport that cannot live with this must
-// take unread descriptors back when their call ends.
+// A peer with an outdated descriptor compares the word at the place of the lease with the descriptor's lease. A lease
+// only grows, also when its block is used again. It grows even if its block has been dissolved and another block begins
+// at the same place (`next_lease_`). Therefore an outdated lease never matches a later one.
+// The word may also have become message data. This is common with large messages; blocks of 64 KiB runs are dissolved
+// only when memory runs out. Arbitrary data matches with probability 2^-32, because leases start at a random value.
+// An attack remains. A peer that can read the arena, and can choose data that the application stores there, could make
+// the word match. The victim is another peer that has not yet read a descriptor of a call that ended early: it would
+// take wrong bytes for the message. A transport for which this is too much must take unread descriptors back when their
+// call ends.
 #pragma once
 
 #include <array>
@@ -23,7 +24,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -33,6 +33,7 @@
 #include <tern/detail/export.h>
 #include <tern/status.h>
 
+#include "base/thread_safety.h"
 #include "memory/chunk.h"
 #include "memory/extents.h"
 #include "memory/poison.h"
@@ -44,39 +45,63 @@ namespace tern::memory {
 TERN_API inline constinit thread_local char thread_name_storage __attribute__((tls_model("initial-exec"))) = 0;
 inline const void* thread_name() { return &thread_name_storage; }
 
+/// Learns of an arena's chunks before a packet leaves from them. A transport registers them with its NIC here.
+class ChunkObserver {
+ public:
+  /// Called for a new chunk, before the first Buffer is cut from it. On an error the arena unmaps the chunk, and the
+  /// allocation that made it fails. Called by any thread that allocates, with the arena's mutex held: calls do not
+  /// overlap, and the observer must not call the arena.
+  virtual Status on_chunk_made(const Chunk& chunk) = 0;
+  /// Called once for each chunk of which on_chunk_made() succeeded, before the arena unmaps it or the observation ends.
+  /// No packet may leave from the chunk any more.
+  virtual void on_chunk_gone(const Chunk& chunk) = 0;
+
+ protected:
+  ~ChunkObserver() = default;
+};
+
 class TERN_API Arena {
  public:
   static constexpr size_t kMessageBytesMax = 1u << 30;
 
-  /// The calling thread is the owner. The first chunk is made at once, so that "no memory" is known at birth.
+  /// The calling thread becomes the owner. Makes the first chunk, so that a lack of memory is an error of create().
   static Result<Arena*> create(const ArenaOptions& options);
 
-  /// A block with at least `len_bytes` of capacity, its length set to `len_bytes`, lease unexposed.
-  /// Null when the limit or the system's memory is reached, len_bytes > kMessageBytesMax, or the arena is an orphan.
+  /// A block with a capacity of at least `len_bytes`. Its length is `len_bytes`, and its lease is not exposed.
+  /// Null: there is no memory, the limit is reached, len_bytes > kMessageBytesMax, or the arena is an orphan.
   /// Any thread, as long as the arena lives.
   detail::Buffer* alloc(size_t len_bytes);
-  /// Any thread. Revokes the lease if a peer may be reading, then gives the block back. CHECKs a double release.
+  /// Frees the block. If a peer may be reading it, revokes the lease first. CHECKs against a double release. Any
+  /// thread.
   static void release(detail::Buffer* buffer);
 
-  /// From now on the calling thread is the owner. What the previous one did must happen before.
+  /// Makes the calling thread the owner. All calls of the previous owner must happen before.
   void bind_owner();
-  /// By the owner: there is none any more, everything goes through the mutex from now on. orphan() may then be called
-  /// by any thread.
+  /// Leaves the arena without an owner: from now on every thread takes the mutex, and any thread may call orphan().
+  /// Owner only.
   void disown();
-  /// The endpoint is gone: from now on every release is foreign, and the last one deletes the arena.
-  /// Deletes it at once if nothing is out. By the owner, or after disown(). In a forked child, which has no copy of the
-  /// Buffers and must not touch one, it only closes descriptors.
+  /// The end of the endpoint: the release of the last Buffer deletes the arena, or this call if no Buffer is out. Owner
+  /// only, or any thread after disown(). In a forked child it only closes descriptors, because the child has no copy of
+  /// the Buffers.
   void orphan();
 
+  /// Calls `observer` for all present chunks, and from now on for each new one. There may be one observer. The first
+  /// error is returned; the observation then ends as by unobserve(). Any thread.
+  Status observe(ChunkObserver& observer);
+  /// Ends the observation with on_chunk_gone() for each chunk. Must be called before the observer is destroyed. Does
+  /// nothing in a forked child, because that has no chunks. Any thread.
+  void unobserve();
+
   bool owns(const detail::Buffer* buffer) const { return buffer->arena == this; }
-  /// Owner only; a chunk stays at its index. The transport looks up the chunk of a Buffer to send by reference.
-  /// References last until the next call of chunks() or chunk_of().
+  /// All chunks; each stays at its index. Owner only. References are valid until the next call of chunks() or
+  /// chunk_of().
   const std::vector<Chunk>& chunks() const;
-  /// The chunk that `buffer` lies in. Owner only, O(log chunks), last hit cached.
+  /// The chunk that `buffer` lies in, for a payload that is sent by reference. Owner only. O(log chunks); the last
+  /// result is cached.
   const Chunk& chunk_of(const detail::Buffer* buffer);
 
   size_t bytes_mapped() const { return bytes_mapped_.load(std::memory_order_relaxed); }
-  /// Buffers that are out. Exact when no other thread is in a call.
+  /// Buffers that have not been released. Exact when no other thread is in a call.
   size_t buffers_out() const;
   /// Walks all free lists and extents; CHECKs that nothing overlaps and that the sums agree. For tests.
   /// Owner only, while no other thread is in a call.
@@ -98,7 +123,7 @@ class TERN_API Arena {
   }
   static constexpr size_t block_bytes(size_t size_class) { return kBlockBytesMin << size_class; }
 
-  /// What a block offers; 1 GiB at most, although a run of pages may have a little more.
+  /// The capacity of a block. At most 1 GiB, although a run of pages may have a little more.
   static constexpr size_t capacity_of(size_t block_bytes) {
     const size_t capacity = block_bytes - sizeof(Buffer);
     return capacity < kMessageBytesMax ? capacity : kMessageBytesMax;
@@ -126,15 +151,15 @@ class TERN_API Arena {
   }
   Buffer* alloc_slow(size_t len_bytes);
   static void release_slow(Buffer* buffer);
-  // With mutex_ held:
-  void init_block(std::byte* at, uint8_t size_class, uint8_t page_in_run, size_t block_bytes);
-  bool carve(size_t size_class, FreeList& list);
-  Buffer* take_large(size_t len_bytes);
-  void give_large(Buffer* buffer);
-  std::byte* take_pages(size_t pages);
-  Status grow(size_t needed_bytes);
-  bool dissolve_free_runs();
-  void see_lease(const Buffer* buffer);
+  void init_block(std::byte* at, uint8_t size_class, uint8_t page_in_run, size_t block_bytes) REQUIRES(mutex_);
+  bool carve(size_t size_class, FreeList& list) REQUIRES(mutex_);
+  Buffer* take_large(size_t len_bytes) REQUIRES(mutex_);
+  void give_large(Buffer* buffer) REQUIRES(mutex_);
+  std::byte* take_pages(size_t pages) REQUIRES(mutex_);
+  void give_to_system(const Chunk& chunk) REQUIRES(mutex_);
+  Status grow(size_t needed_bytes) REQUIRES(mutex_);
+  bool dissolve_free_runs() REQUIRES(mutex_);
+  void see_lease(const Buffer* buffer) REQUIRES(mutex_);
   void abandon();
 
   // Written by the owner only; others may read the atomics.
@@ -143,28 +168,28 @@ class TERN_API Arena {
   FreeLists owner_free_;
   mutable std::vector<Chunk> owner_chunks_;  ///< the owner's copy of chunks_
   mutable std::vector<std::pair<const std::byte*, size_t>> owner_chunks_by_base_;
-  size_t last_chunk_ = 0;  ///< index of the chunk_of() answer before
+  size_t last_chunk_ = 0;  ///< index of the last result of chunk_of()
 
   // Any thread.
-  alignas(64) mutable std::mutex mutex_;
+  alignas(64) mutable base::Mutex mutex_;
   std::atomic<size_t> chunk_count_{0};  ///< chunks_.size()
   std::atomic<size_t> bytes_mapped_{0};
   const ArenaOptions options_;
   const int numa_node_;  ///< -1: the system knows no nodes
   const pid_t pid_;      ///< a forked child has no chunks
 
-  // Guarded by mutex_.
-  FreeLists foreign_free_;
-  int64_t foreign_out_ = 0;  ///< allocations minus releases of other threads; may be negative
-  bool orphaned_ = false;
-  uint32_t next_lease_;       ///< above the last lease of every block that was dissolved
-  size_t dissolve_rest_ = 0;  ///< failing allocations until the next dissolve_free_runs()
-  Extents extents_;
-  std::vector<Chunk> chunks_;  ///< by id
-  /// What the owner's copies become at its next look; made when a chunk is, as the look must not need memory.
-  mutable std::vector<Chunk> news_;
-  mutable std::vector<std::pair<const std::byte*, size_t>> news_by_base_;
-  size_t large_out_ = 0;
+  ChunkObserver* observer_ GUARDED_BY(mutex_) = nullptr;
+  FreeLists foreign_free_ GUARDED_BY(mutex_);
+  int64_t foreign_out_ GUARDED_BY(mutex_) = 0;  ///< allocations minus releases of other threads; may be negative
+  bool orphaned_ GUARDED_BY(mutex_) = false;
+  uint32_t next_lease_ GUARDED_BY(mutex_);       ///< above the last lease of every block that was dissolved
+  size_t dissolve_rest_ GUARDED_BY(mutex_) = 0;  ///< failing allocations until the next dissolve_free_runs()
+  Extents extents_ GUARDED_BY(mutex_);
+  std::vector<Chunk> chunks_ GUARDED_BY(mutex_);  ///< by id
+  /// The owner's next copies of chunks_. They are made with the chunk, because chunks() must not need memory.
+  mutable std::vector<Chunk> news_ GUARDED_BY(mutex_);
+  mutable std::vector<std::pair<const std::byte*, size_t>> news_by_base_ GUARDED_BY(mutex_);
+  size_t large_out_ GUARDED_BY(mutex_) = 0;
 };
 
 inline detail::Buffer* Arena::alloc(size_t len_bytes) {

@@ -29,11 +29,11 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kGiantPageBytes = 1u << 30;
-constexpr unsigned kHugeShift = 26;  // where mmap(2) and memfd_create(2) take the logarithm of the page size
+constexpr unsigned kHugeShift = 26;  // position of the page size's logarithm in the flags of mmap(2), memfd_create(2)
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/// Whether the choice in brackets, as in "always [madvise] never", is not `word`. False, too, if it cannot be read.
+/// True if the choice in brackets, as in "always [madvise] never", is not `word`. False if it cannot be read.
 bool is_set_to_other_than(const char* path, const char* word) {
   std::array<char, 128> text{};
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -74,7 +74,7 @@ int create_memfd(unsigned huge_log2) {
   return fd;
 }
 
-/// An address range of `bytes` at a multiple of kHugePageBytes that nobody else will get; nullptr: none left.
+/// Reserves an address range of `bytes` at a multiple of kHugePageBytes. Null: there is none left.
 std::byte* reserve_aligned(size_t bytes) {
   const size_t padded = bytes + kHugePageBytes;
   void* raw = mmap(nullptr, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -86,7 +86,7 @@ std::byte* reserve_aligned(size_t bytes) {
   return begin + skip;
 }
 
-/// A chunk under construction: undone unless it is finished.
+/// A chunk under construction. The destructor unmaps it unless finish() was called.
 struct Draft {
   std::byte* base = nullptr;
   size_t bytes = 0;
@@ -128,12 +128,12 @@ bool map_pages(Draft& draft, bool shared, unsigned page_log2, size_t bytes) {
   return madvise(mapped, bytes, MADV_DONTFORK) == 0;
 }
 
-/// A preference, not a binding: bound memory that runs short on one node is a SIGBUS or an OOM kill.
+/// Prefers the node, and does not bind to it: if bound memory runs short, the kernel sends SIGBUS or kills the process.
 void prefer_node(const Draft& draft, int node) {
   constexpr size_t kNodesMax = 1024;  // the kernel's most (CONFIG_NODES_SHIFT)
   constexpr size_t kBits = 8 * sizeof(unsigned long);
   if (node < 0 || static_cast<size_t>(node) >= kNodesMax) return;
-  // Not a mask of libnuma: where there is no memory for one it ends the process.
+  // Not a mask of libnuma, because libnuma ends the process when it has no memory for one.
   std::array<unsigned long, kNodesMax / kBits> nodes{};
   nodes[static_cast<size_t>(node) / kBits] = 1ul << (static_cast<size_t>(node) % kBits);
   mbind(draft.base, draft.bytes, MPOL_PREFERRED, nodes.data(), kNodesMax + 1, 0);
@@ -147,7 +147,7 @@ bool populate(const Draft& draft, bool is_huge) {
   return is_huge || fallocate(draft.fd, 0, 0, static_cast<off_t>(draft.bytes)) == 0;
 }
 
-/// After the owner's writable mapping, which FUTURE_WRITE leaves alone and denies to everyone else.
+/// Must follow the owner's writable mapping: FUTURE_WRITE keeps that, and forbids all later ones.
 bool seal(int fd) {
   return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
 }
@@ -165,7 +165,7 @@ Result<Chunk> map_huge(bool shared, int numa_node, uint32_t id, unsigned page_lo
 }
 
 Result<Chunk> map_normal(bool shared, bool transparent, int numa_node, uint32_t id, size_t bytes) {
-  // populate() beyond what there is would call the OOM killer before it fails. (That of a control group it still can.)
+  // Populating more memory than is available would start the OOM killer. (That of a control group may still start.)
   if (shared && bytes > available_bytes()) return kNoChunk;
   Draft draft;
   if (!map_pages(draft, shared, 0, bytes)) {
@@ -200,7 +200,7 @@ Result<int> choose_numa_node(int wanted) {
   }
   if (!has_numa) return -1;
   if (wanted >= 0) return wanted;
-  // Not numa_node_of_cpu(): its cache is filled without a lock, and a second thread's copy leaks.
+  // Not numa_node_of_cpu(), because it fills its cache without a lock, and a second thread's copy leaks.
   unsigned cpu, node;
   return getcpu(&cpu, &node) == 0 ? static_cast<int>(node) : 0;
 }

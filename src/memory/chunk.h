@@ -1,27 +1,26 @@
-// Chunks: the memory of an arena as the operating system gives it. Explicit huge pages where they are present,
-// else normal pages that may become transparent huge ones; private, or a sealed memfd that peers can map.
-// Memory room: knows the operating system; does not know what is cut out of a chunk.
+// Chunks: the memory of an arena, from the operating system. They have explicit huge pages if there are any, otherwise
+// normal pages that may become transparent huge ones. A chunk is private, or a sealed memfd that peers can map.
+// Memory layer: independent of the arena's use of a chunk.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include <tern/detail/export.h>
 #include <tern/status.h>
 
 namespace tern::memory {
 
 struct ArenaOptions {
-  bool shared = false;       ///< chunks are sealed memfds that peers can map (read-only for them)
-  bool huge_pages = true;    ///< try explicit 2 MB pages first; else transparent ones where allowed
-  bool giant_pages = false;  ///< try 1 GB pages before that
-  int numa_node = -1;        ///< -1: where the creating thread runs
-  size_t chunk_bytes =
-      32u << 20;  ///< the first step of growth, or one message if that is larger; the next ones double it
-  size_t limit_bytes = SIZE_MAX;  ///< of all chunks together; beyond it allocation fails
+  bool shared = false;             ///< chunks are sealed memfds that peers can map (read-only for them)
+  bool huge_pages = true;          ///< try explicit 2 MB pages first; else transparent ones where allowed
+  bool giant_pages = false;        ///< try 1 GB pages before that
+  int numa_node = -1;              ///< -1: that of the creating thread
+  size_t chunk_bytes = 32u << 20;  ///< of the first chunk, or one message if that is larger; later chunks double it
+  size_t limit_bytes = SIZE_MAX;   ///< of all chunks together; allocations beyond it fail
 };
 
-/// One mapped piece of an arena. Ids count from 0 and are never reused; chunks are never unmapped
-/// before the arena dies.
+/// One mapped piece of an arena. Ids count from 0 and are not reused. A chunk stays mapped until the arena is deleted.
 struct Chunk {
   std::byte* base;
   size_t bytes;
@@ -30,19 +29,19 @@ struct Chunk {
   const char* pages;  ///< "1GB", "2MB", "transparent" or "normal"
 };
 
-/// Bases are aligned to this, sizes too where the limit lets them: one transparent or explicit huge page.
+/// The alignment of a chunk's base: one huge page. Sizes are multiples of it if the limit allows that.
 inline constexpr size_t kHugePageBytes = 2u << 20;
 
 /// `wanted`, or the NUMA node of the calling thread; -1 if the system knows no nodes. kMisuse: `wanted` is no node of
 /// this machine.
-Result<int> choose_numa_node(int wanted);
+TERN_API Result<int> choose_numa_node(int wanted);
 
-/// Maps a chunk of about `wanted_bytes`, at least `needed_bytes` and at most `limit_bytes`, with the page kinds that
-/// `options` allow, the largest first; prefers (but does not insist on) memory of `numa_node`. Touching it cannot
-/// raise SIGBUS: memfd and huge pages are populated here, and kNoMemory is returned if there are not enough.
-/// Children of fork() do not have it. The caller owns the result.
-Result<Chunk> map_chunk(const ArenaOptions& options, int numa_node, uint32_t id, size_t wanted_bytes,
-                        size_t needed_bytes, size_t limit_bytes);
-void unmap_chunk(const Chunk& chunk);
+/// Maps a chunk of about `wanted_bytes`, at least `needed_bytes` and at most `limit_bytes`. Tries the page sizes that
+/// `options` allow, the largest first. Prefers memory of `numa_node`, but takes that of other nodes.
+/// Pages of memfds and huge pages are populated, so that a lack of them is kNoMemory here and not a SIGBUS later.
+/// Children of fork() do not have the chunk. The caller owns the result.
+TERN_API Result<Chunk> map_chunk(const ArenaOptions& options, int numa_node, uint32_t id, size_t wanted_bytes,
+                                 size_t needed_bytes, size_t limit_bytes);
+TERN_API void unmap_chunk(const Chunk& chunk);
 
 }  // namespace tern::memory

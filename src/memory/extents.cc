@@ -25,7 +25,7 @@ bool Extents::add(std::byte* base, size_t bytes) {
   return true;
 }
 
-/// One more spare node. False: no memory.
+/// Adds a spare node. False: no memory.
 bool Extents::reserve_node() {
   return base::try_grow([this] { spare_nodes_.emplace_hint(spare_nodes_.end(), ++spare_names_, nullptr); });
 }
@@ -66,15 +66,7 @@ std::byte* Extents::take(size_t pages) {
     keep_node(std::move(node));
   }
   ++runs_out_;
-  pages_used_ += pages;
   return run;
-}
-
-size_t Extents::pages_of(const std::byte* run) const {
-  const Range& range = range_of(run);
-  const uint32_t tag = range.tags[range.page_of(run)];
-  CHECK(tag & kFree, ==, 0u);
-  return tag;
 }
 
 void Extents::give(std::byte* run) {
@@ -82,7 +74,6 @@ void Extents::give(std::byte* run) {
   size_t first = range.page_of(run);
   size_t count = range.tags[first];
   CHECK(count & kFree, ==, 0u);
-  pages_used_ -= count;
   if (const size_t next = first + count; next < range.pages && (range.tags[next] & kFree) != 0) {
     const size_t after = range.tags[next] & ~kFree;
     keep_node(free_runs_.extract({after, range.at(next)}));
@@ -112,7 +103,6 @@ std::vector<std::pair<std::byte*, size_t>> Extents::used_runs() const {
 void Extents::check_invariants() const {
   size_t free_runs = 0;
   size_t runs_out = 0;
-  size_t used = 0;
   for (const Range& range : ranges_) {
     bool previous_free = false;
     size_t page = 0;
@@ -124,12 +114,11 @@ void Extents::check_invariants() const {
       CHECK(page + count, <=, range.pages);
       CHECK(range.tags[page + count - 1], ==, tag);
       if (is_free) {
-        CHECK(previous_free, ==, false);
+        CHECK(!previous_free);
         CHECK(free_runs_.count({count, range.at(page)}), ==, size_t{1});
         ++free_runs;
       } else {
         ++runs_out;
-        used += count;
       }
       previous_free = is_free;
       page += count;
@@ -137,7 +126,6 @@ void Extents::check_invariants() const {
     CHECK(page, ==, range.pages);
   }
   CHECK(free_runs, ==, free_runs_.size());
-  CHECK(used, ==, pages_used_);
   CHECK(runs_out, ==, runs_out_);
   CHECK(spare_nodes_.size(), >=, runs_out_);
 }

@@ -1,5 +1,5 @@
 // Runs of 4 KiB pages in the chunks of an arena: best fit, split and coalesced.
-// Memory room. Not thread-safe: the arena's mutex guards it. Never touches the memory that it hands out.
+// Memory layer. Not thread-safe: the arena's mutex guards it. Does not access the memory of the runs.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,15 @@ class Extents {
  public:
   static constexpr size_t kPageBytes = 4096;
 
-  /// Adds a range of whole pages, all free. It does not coalesce with other ranges. False: no memory to keep account
-  /// of it; nothing has changed.
+  /// Adds a range of whole pages, all free. Ranges do not coalesce. False: there is no memory for the tables, and
+  /// nothing has changed.
   [[nodiscard]] bool add(std::byte* base, size_t bytes);
-  /// The smallest free run of at least `pages` (the lowest address among equals) loses its first `pages`. Null: none,
-  /// or no memory to keep account of it.
+  /// Takes the first `pages` of the smallest free run that is long enough; of equal runs, that with the lowest address.
+  /// Null: there is no such run, or no memory for the tables.
   std::byte* take(size_t pages);
-  /// `run` came from take() and has not been given back. Needs no memory.
+  /// Frees a run. `run` is from take(), and must not be freed twice. Needs no memory.
   void give(std::byte* run);
-  /// `run` came from take() and has not been given back.
-  size_t pages_of(const std::byte* run) const;
 
-  size_t pages_used() const { return pages_used_; }
   /// The start and the pages of every run that is out.
   std::vector<std::pair<std::byte*, size_t>> used_runs() const;
   void check_invariants() const;
@@ -36,7 +33,7 @@ class Extents {
   struct Range {
     std::byte* base;
     size_t pages;
-    std::vector<uint32_t> tags;  ///< of the first and the last page of each run: its pages, with kFree if it is free
+    std::vector<uint32_t> tags;  ///< at a run's first and last page: its length in pages, with kFree if it is free
 
     size_t page_of(const std::byte* at) const { return static_cast<size_t>(at - base) / kPageBytes; }
     std::byte* at(size_t page) const { return base + page * kPageBytes; }
@@ -55,12 +52,11 @@ class Extents {
   void add_free(size_t pages, std::byte* run, Runs::node_type node);
 
   Runs free_runs_;  ///< pages, start
-  /// Nodes for free_runs_, at least one for each run that is out: what gives memory back must not need any. Keys count
-  /// up, to be different.
+  /// Nodes for free_runs_, at least one for each run that is out, because give() must not need memory. The keys count
+  /// up, so that they differ.
   Runs spare_nodes_;
   size_t spare_names_ = 0;
   size_t runs_out_ = 0;
-  size_t pages_used_ = 0;
 };
 
 }  // namespace tern::memory

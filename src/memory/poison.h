@@ -1,5 +1,5 @@
-// Tells AddressSanitizer which message memory is free, so that a use after release is reported. Nothing otherwise.
-// Memory room.
+// Marks free message memory for AddressSanitizer, which then reports a use after release. Without it, does nothing.
+// Memory layer.
 #pragma once
 
 #include <cstddef>

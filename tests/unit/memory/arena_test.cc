@@ -379,7 +379,8 @@ class MoreHugePages {
  public:
   explicit MoreHugePages(size_t more) : before_(read("nr_hugepages")) { write(before_ + more); }
   ~MoreHugePages() { write(before_); }
-  static size_t free() { return read("free_hugepages"); }
+  /// Pages that nobody has, not even reserved.
+  static size_t free() { return read("free_hugepages") - read("resv_hugepages"); }
 
  private:
   static std::string path(const char* name) { return std::string("/sys/kernel/mm/hugepages/hugepages-2048kB/") + name; }
@@ -390,6 +391,27 @@ class MoreHugePages {
   }
   static void write(size_t value) { std::ofstream(path("nr_hugepages")) << value; }
   const size_t before_;
+};
+
+/// Reserves explicit 2 MB pages as long as it lives, so that at most `left` are free. Takes no memory of them.
+class ReservedHugePages {
+ public:
+  explicit ReservedHugePages(size_t left) {
+    size_t free = 0;
+    while (base_ == MAP_FAILED && (free = MoreHugePages::free()) > left) {  // others may take some meanwhile
+      bytes_ = (free - left) * kHugePageBytes;
+      base_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+    }
+  }
+  ~ReservedHugePages() {
+    if (base_ != MAP_FAILED) munmap(base_, bytes_);
+  }
+  ReservedHugePages(const ReservedHugePages&) = delete;
+  ReservedHugePages& operator=(const ReservedHugePages&) = delete;
+
+ private:
+  void* base_ = MAP_FAILED;
+  size_t bytes_ = 0;
 };
 
 void expect_usable(Arena* arena, bool shared) {
@@ -436,6 +458,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEA
 TEST(Arena, explicit_huge_pages) {
   MoreHugePages some(16);
   if (MoreHugePages::free() < 16) GTEST_SKIP() << "no explicit 2 MB pages: needs root and free memory";
+  const ReservedHugePages others(200);  // a machine may have more of them than the largest message
   for (const bool shared : {false, true}) {
     SCOPED_TRACE(shared);
     ArenaOptions options = small_options();
@@ -449,8 +472,9 @@ TEST(Arena, explicit_huge_pages) {
       EXPECT_EQ(seals_of(arena->chunks()[0].fd) & kSeals, kSeals);
       EXPECT_EQ(mmap(nullptr, 2u << 20, PROT_READ | PROT_WRITE, MAP_SHARED, arena->chunks()[0].fd, 0), MAP_FAILED);
     }
-    // More than there is: the next chunk falls back to other pages; nothing is killed when they are touched.
-    Buffer* large = arena->alloc((MoreHugePages::free() + 1) * kHugePageBytes);
+    // More than there is, even if other tests give some back meanwhile: the next chunk falls back to other pages;
+    // nothing is killed when they are touched.
+    Buffer* large = arena->alloc((MoreHugePages::free() + 32) * kHugePageBytes);
     ASSERT_NE(large, nullptr);
     EXPECT_STRNE(arena->chunk_of(large).pages, "2MB");
     std::memset(large->data(), 1, large->capacity_bytes);
@@ -657,6 +681,86 @@ TEST(Arena, foreign_releases_while_it_becomes_an_orphan) {
     for (std::thread& thread : threads) thread.join();
     EXPECT_FALSE(is_open(fd));
   }
+}
+
+// ---- observers of chunks
+
+/// Registers chunks as the driver of a NIC does, and refuses one of them.
+struct Registrar final : ChunkObserver {
+  Status on_chunk_made(const Chunk& chunk) override {
+    if (chunk.id == refused_id) return {Code::kNoMemory, "the NIC takes no more memory"};
+    EXPECT_TRUE(known.emplace(chunk.id, chunk.base).second);
+    return {};
+  }
+  void on_chunk_gone(const Chunk& chunk) override {
+    EXPECT_TRUE(is_mapped(chunk.base)) << "the memory must outlive its registration";
+    EXPECT_EQ(known.erase(chunk.id), 1u);
+  }
+  bool knows(Arena& arena, const Buffer* buffer) { return known.contains(arena.chunk_of(buffer).id); }
+
+  uint32_t refused_id = UINT32_MAX;
+  std::map<uint32_t, const std::byte*> known;
+};
+
+TEST(ArenaObserver, knows_every_chunk_before_a_buffer_of_it_is_handed_out) {
+  Arena* arena = make(small_options());
+  Buffer* early = arena->alloc(100);
+  Registrar registrar;
+  ASSERT_TRUE(arena->observe(registrar).ok());
+  EXPECT_TRUE(registrar.knows(*arena, early));
+  std::vector<Buffer*> buffers{early};
+  for (int i = 0; i < 20; ++i) {
+    buffers.push_back(arena->alloc(1u << 20));
+    ASSERT_NE(buffers.back(), nullptr);
+    EXPECT_TRUE(registrar.knows(*arena, buffers.back()));
+  }
+  Buffer* foreign = nullptr;  // the chunk that another thread's allocation makes, too
+  std::thread([&] { foreign = arena->alloc(60u << 20); }).join();
+  ASSERT_NE(foreign, nullptr);
+  EXPECT_TRUE(registrar.knows(*arena, foreign));
+  EXPECT_EQ(registrar.known.size(), arena->chunks().size());
+  EXPECT_GT(registrar.known.size(), 2u);
+  arena->unobserve();
+  EXPECT_TRUE(registrar.known.empty());
+  Buffer* late = arena->alloc(100u << 20);  // nobody is told any more
+  EXPECT_TRUE(registrar.known.empty());
+  buffers.insert(buffers.end(), {foreign, late});
+  for (Buffer* buffer : buffers) Arena::release(buffer);
+  arena->orphan();
+}
+
+TEST(ArenaObserver, refused_chunk_fails_the_allocation_and_leaves_the_arena_whole) {
+  Arena* arena = make(small_options());
+  Registrar registrar;
+  ASSERT_TRUE(arena->observe(registrar).ok());
+  registrar.refused_id = 1;
+  const size_t mapped = arena->bytes_mapped();
+  EXPECT_EQ(arena->alloc(8u << 20), nullptr);
+  EXPECT_EQ(arena->bytes_mapped(), mapped);
+  EXPECT_EQ(registrar.known.size(), 1u);
+  arena->check_invariants();
+  registrar.refused_id = UINT32_MAX;
+  Buffer* buffer = arena->alloc(8u << 20);
+  ASSERT_NE(buffer, nullptr);
+  EXPECT_TRUE(registrar.knows(*arena, buffer));
+  Arena::release(buffer);
+  arena->check_invariants();
+  arena->orphan();  // which ends the observation
+  EXPECT_TRUE(registrar.known.empty());
+}
+
+TEST(ArenaObserver, refused_chunk_at_the_beginning_is_an_error_and_undoes_the_others) {
+  Arena* arena = make(small_options());
+  Buffer* large = arena->alloc(8u << 20);  // a second chunk
+  Registrar registrar;
+  registrar.refused_id = 1;
+  EXPECT_EQ(arena->observe(registrar).code(), Code::kNoMemory);
+  EXPECT_TRUE(registrar.known.empty());
+  registrar.refused_id = UINT32_MAX;
+  EXPECT_TRUE(arena->observe(registrar).ok()) << "the failed attempt left no observer";
+  arena->unobserve();
+  Arena::release(large);
+  arena->orphan();
 }
 
 // ---- misuse
