@@ -1,6 +1,6 @@
-// What an uncongested session saves (the paper's section 5.2.2). The one configuration of them: nothing switches at run
-// time. Benchmarks that measure what each is worth compile the library once more with other values
-// (microbench/CMakeLists.txt); nobody else defines these macros.
+// The steps that an uncongested session leaves out (the paper's section 5.2.2). They are configured at compile time
+// only. Benchmarks measure the worth of each step with the library compiled once more with other values
+// (microbench/CMakeLists.txt). No other program defines these macros.
 #pragma once
 
 #ifndef TERN_BYPASS_UPDATE

@@ -1,6 +1,6 @@
 // DCTCP-like: a window that follows the share of marked packets, in fractions of a packet.
-// Alizadeh et al., "Data Center TCP (DCTCP)", SIGCOMM'10, section 3. Needs a network that marks (ECN): without marks
-// nothing slows it but silence. Congestion control room; integers only.
+// Alizadeh et al., "Data Center TCP (DCTCP)", SIGCOMM'10, section 3. The network must mark packets (ECN): without marks
+// only silence lowers the window. Congestion control layer; integers only.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ class Dctcp {
     marked_ = 0;
     round_ends_ns_ = sample.now_ns + rtt_ns_;
   }
-  /// A queue that is long enough to lose packets has marked some of them.
+  /// A loss without a mark in the same round trip is random, because a queue marks packets before it loses some.
   void on_loss(const Sample& sample) {
     if (marked_ != 0) halve(sample.now_ns);
   }
@@ -53,10 +53,10 @@ class Dctcp {
   }
 
   Allowance allowance() const {
-    // Without a round trip there is no pace; without a packet there would never be one.
+    // Without a round trip there is no rate. One packet must leave to get a round trip.
     if (window_ >= kPacedBelow || rtt_ns_ == 0) return {.window_packets = std::max<uint32_t>(window_ / kOne, 1)};
     const uint64_t bytes = uint64_t{window_} * path_.packet_bytes / kOne;
-    // Below a packet not what the last sample says, or all flows would fill the queue and empty it in turns.
+    // Below a packet the rate does not follow the last sample: all flows would fill and empty the queue in turns.
     const uint64_t round_ns = window_ < kOne ? path_.target_ns * 2 / 3 : rtt_ns_;
     return {(window_ + kOne - 1) / kOne, std::max<uint64_t>(bytes * 1'000'000'000 / round_ns, 1), true};
   }
@@ -69,9 +69,9 @@ class Dctcp {
   static constexpr uint32_t kPacedBelow = 8 * kOne;  ///< larger windows are clocked by their answers
   static constexpr uint32_t kRttNsMax = 1'000'000'000;
   static constexpr int32_t kGainParts = 16;  ///< the paper's g is 1/16
-  /// The paper's is a packet, which would be too much for a hundred flows in one queue.
+  /// The paper has a packet, which is too much for a hundred flows in one queue.
   static constexpr uint32_t kStep = kOne / 8;
-  /// After so many round trips without a mark, over so many target delays, each is worth half a window.
+  /// After this many round trips without a mark, over this many target delays, each adds half a window.
   static constexpr uint32_t kEagerRounds = 5;
   static constexpr uint64_t kEagerTargets = 13;
 
@@ -87,7 +87,7 @@ class Dctcp {
   uint32_t rtt_ns_ = 0;   ///< the last one; 0: none yet
   int32_t share_ = kOne;  ///< alpha, in 65536ths
   uint32_t samples_ = 0;  ///< in this round trip
-  uint32_t marked_ = 0;   ///< of these
+  uint32_t marked_ = 0;   ///< marked samples among them
   uint32_t easy_rounds_ = 0;
   uint64_t easy_since_ns_ = 0;
   uint64_t round_ends_ns_ = 0;

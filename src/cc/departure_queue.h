@@ -1,5 +1,5 @@
-// Names that wait for their departure time. Knows times and opaque names; what a name stands for is looked up when it
-// departs, so nothing here refers to message memory.
+// Names that wait for their departure time. A name is an opaque number, and the caller looks up its meaning when it
+// departs. Therefore the queue refers to no message memory.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class DepartureQueue {
  public:
   bool empty() const { return heap_.empty(); }
   size_t size() const { return heap_.size(); }
-  /// Only when not empty.
+  /// The time of the first departure. Must not be called when the queue is empty.
   uint64_t next_ns() const { return heap_.front().at_ns; }
   /// False: no memory, and nothing has changed.
   [[nodiscard]] bool add(uint64_t at_ns, uint32_t name) {
@@ -23,7 +23,7 @@ class DepartureQueue {
     std::push_heap(heap_.begin(), heap_.end(), later);
     return true;
   }
-  /// Calls depart(name) for each whose time has come, earliest first.
+  /// Calls depart(name) for each name whose time has come, earliest first.
   template <class F>
   void run(uint64_t now_ns, F&& depart) {
     while (!heap_.empty() && heap_.front().at_ns <= now_ns) {

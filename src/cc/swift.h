@@ -1,7 +1,7 @@
-// Swift-like: a delay target, more of it for flows whose window is small, and a window in fractions of a packet.
+// Swift-like: a delay target, which is higher for flows with a small window, and a window in fractions of a packet.
 // Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the Datacenter", SIGCOMM'20, section 3.
-// Congestion control room; integers, and one square root, which is exact everywhere. docs/congestion.md says how the
-// constants were found.
+// Congestion control layer; integers, and one square root, which has the same result on every machine.
+// docs/congestion.md says how the constants were found.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,9 @@ class Swift {
     }
     updated_ns_ = sample.now_ns;
   }
-  /// A loss while there is a queue, but a shorter one than the target allows, tells the depth of a switch's buffer. A
-  /// loss while packets are late cuts the window. Any other loss is not one of congestion.
+  /// A loss with a queue that is shorter than the target allows gives the depth of a switch's buffer. A loss while
+  /// round trips are above the target cuts the window. Any other loss has no effect, because congestion did not cause
+  /// it.
   void on_loss(const Sample& sample) {
     if (sample.rtt_ns == 0) return;
     note(sample);
@@ -51,13 +52,13 @@ class Swift {
   }
 
   Allowance allowance() const {
-    // Without a round trip there is no pace; without a packet there would never be one.
+    // Without a round trip there is no rate. One packet must leave to get a round trip.
     if (window_ >= kPacedBelow || rtt_ns_ == 0) return {.window_packets = std::max<uint32_t>(window_ / kOne, 1)};
     const uint64_t bytes = uint64_t{window_} * path_.packet_bytes / kOne;
     return {(window_ + kOne - 1) / kOne, std::max<uint64_t>(bytes * 1'000'000'000 / pace_ns(), 1), true};
   }
-  /// While a late burst may be a pause, the next low sample is news: it says that the burst was one. While a buffer's
-  /// depth limits the target, every sample says how long ago it was learnt.
+  /// While a late burst may be a pause of a machine, the next low sample counts: it ends the burst. While a buffer's
+  /// depth limits the target, every sample counts, because the depth ages with them.
   uint64_t calm_below_ns() const { return late_since_ns_ != 0 || depth_ns_ != 0 ? 0 : base_target_ns(); }
 
  private:
@@ -66,72 +67,73 @@ class Swift {
   static constexpr uint32_t kSmallest = kOne / 128;
   static constexpr uint32_t kPacedBelow = 4 * kOne;  ///< larger windows are clocked by their answers
   static constexpr uint32_t kRttNsMax = 1'000'000'000;
-  /// How hard lateness is punished: the paper's.
+  /// The paper's beta, the share of lateness by which the window falls.
   static constexpr uint64_t kBetaTenths = 8;
-  /// Added a round trip.
+  /// Increase in a round trip.
   static constexpr uint32_t kStep = kOne / 32;
   static constexpr uint32_t kSteadyUpTo = 2 * kOne;
-  /// After so many answers, over so many moments, that have met hardly a queue, the window doubles once a moment.
+  /// After this many samples in turn with hardly a queue, over this many moments (moment_ns()), the window doubles once
+  /// a moment.
   static constexpr uint32_t kEagerSamples = 5;
   static constexpr uint64_t kEagerMoments = 6;
-  /// The longest round trip that is remembered falls by a 32nd of the difference with each sample: a loss is noticed
-  /// some round trips after its packet met the full queue.
+  /// The remembered peak falls by a 32nd of its distance from each sample. It must outlast some round trips, because a
+  /// loss is noticed that long after its packet met the full queue.
   static constexpr uint32_t kPeakParts = 32;
-  /// A loss with less queueing than an eighth of the target is one at random.
+  /// A loss with less queueing delay than an eighth of the target is taken for a random one.
   static constexpr uint32_t kQueueParts = 8;
-  /// A window of two and a half packets may fill a buffer of known depth, larger ones a part of it in inverse
-  /// proportion: flows that have measured other depths still have similar windows. Some room stays free, or who comes
-  /// to a full buffer would lose one probe after the other.
+  /// A window of two and a half packets may fill a buffer of known depth. Larger windows may fill a part of it in
+  /// inverse proportion, so that flows that have measured other depths have similar windows. Some of the buffer stays
+  /// free, because a flow that begins at a full buffer would lose one probe after the other.
   static constexpr uint64_t kDepthWindow = 5 * kOne / 2;
   static constexpr uint32_t kDepthPacketsMin = 2;
   static constexpr uint32_t kDepthPacketsMax = 16;
-  /// A depth that was measured so long ago is taken to be a quarter more; above so many targets it is no limit.
+  /// After this time without a new measurement the depth is raised by a quarter. Above this many targets it is
+  /// forgotten.
   static constexpr uint64_t kDepthLastsNs = 20'000'000;
   static constexpr uint64_t kForgottenTargets = 32;
 
-  /// Long paths have a target of their own. That of short ones is the same for all flows, or those that come late, and
-  /// take a queue for the path, would have more than the others.
+  /// The target without flow scaling. A long path has its own. All short paths have the same, because a flow that
+  /// begins late takes a queue for a part of its path, and would otherwise get more than the others.
   uint64_t base_target_ns() const { return std::min(path_target_ns(), depth_target_ns()); }
   uint64_t path_target_ns() const { return is_far() ? uint64_t{min_rtt_ns_} * 5 / 4 : path_.target_ns; }
-  /// Some round trips without a queue: the target, but for transports whose target is far above that.
+  /// The time of some round trips without a queue: the target, or 5 round trips if the target is far above that.
   uint64_t moment_ns() const {
     return std::min<uint64_t>(base_target_ns(), std::max<uint64_t>(5 * uint64_t{min_rtt_ns_}, 1));
   }
   bool is_far() const { return min_rtt_ns_ > path_.far_ns; }
-  /// Flow scaling: n flows in one queue have windows of 1/n, and their bursts add up to a queue that grows with
-  /// sqrt(n).
+  /// Flow scaling: n flows in one queue have windows of 1/n, and their bursts make a queue that grows with sqrt(n).
   uint64_t scaled_target_ns() const {
     const auto root = static_cast<uint32_t>(std::sqrt(static_cast<double>(window_)));  // in 256ths
     const uint64_t extra_ns = uint64_t{path_.target_ns} * 256 / std::max<uint32_t>(root, 1);
     return path_target_ns() + std::min<uint64_t>(extra_ns, uint64_t{path_.target_ns} * 5 / 2);
   }
-  /// What a buffer that is shallower than that allows.
+  /// The target that the measured depth of the buffer allows.
   uint64_t depth_target_ns() const {
     if (depth_ns_ == 0) return UINT64_MAX;
     return min_rtt_ns_ +
            depth_ns_ * kDepthWindow / std::clamp(window_, kDepthPacketsMin * kOne, kDepthPacketsMax * kOne);
   }
   uint64_t target_ns() const { return std::min(scaled_target_ns(), depth_target_ns()); }
-  /// What a window's worth of packets is spread over. A window clocked by its answers gives way to a queue by itself,
-  /// for they come later; one below a packet hears of the queue too rarely: if the rate followed the last sample, all
-  /// flows would fill the queue and empty it again in turns. So the smaller the window, the less it follows.
+  /// The time over which a window's packets are spread, between the target (a window near 0) and the last round trip
+  /// (from two packets on). A large window slows down by itself when a queue delays its answers. A window below a
+  /// packet has too few samples: if the rate followed the last one, all flows would fill and empty the queue in turns.
   uint64_t pace_ns() const {
     const auto target_ns = static_cast<int64_t>(this->target_ns());
     const int64_t weight = std::min(window_, 2 * kOne) / 2;
     return static_cast<uint64_t>(target_ns + (int64_t{rtt_ns_} - target_ns) * weight / kOne);
   }
-  /// Likewise, what a sample does to a window below one packet is in proportion to it.
+  /// The change of the window by a sample. Below one packet it is in proportion to the window.
   uint64_t gain(uint64_t amount) const { return amount * std::min(window_, kOne) / kOne; }
 
   void note(const Sample& sample) {
     rtt_ns_ = static_cast<uint32_t>(std::clamp<uint64_t>(sample.rtt_ns, 1, kRttNsMax));
     min_rtt_ns_ = static_cast<uint32_t>(std::min<uint64_t>(sample.min_rtt_ns, kRttNsMax));
-    // What was not told of the time since the last sample was low.
+    // Round trips that were left out since the last sample (calm_below_ns()) were low.
     if (sample.now_ns - updated_ns_ > 4 * uint64_t{rtt_ns_}) peak_ns_ = 0;
     peak_ns_ = std::max(peak_ns_, rtt_ns_);
   }
 
-  /// At most once a round trip, from what came shortly before the loss.
+  /// Measures the depth at most once a round trip, from the samples shortly before the loss.
   void learn_depth(uint64_t now_ns) {
     const uint64_t queue_ns = peak_ns_ - std::min(peak_ns_, min_rtt_ns_);
     const bool is_deep = peak_ns_ >= std::max(scaled_target_ns(), path_target_ns() + path_.target_ns / 2);
@@ -142,8 +144,8 @@ class Swift {
   }
 
   void increase(uint64_t now_ns, uint64_t target_ns) {
-    // A window of some packets grows the faster the shorter the queue is: who was in a queue for a moment must be back
-    // before its message ends.
+    // A window of some packets grows faster the shorter the queue is, because a flow that met a queue for a moment must
+    // recover before its message ends.
     const uint32_t above = window_ - std::min(window_, kSteadyUpTo);
     uint64_t step = gain(kStep + above * (target_ns - rtt_ns_) / target_ns / 2);
     uint64_t round_ns = rtt_ns_;
@@ -152,13 +154,13 @@ class Swift {
     } else {
       if (easy_samples_ == 0) easy_since_ns_ = now_ns;
       if (easy_samples_ < kEagerSamples) easy_samples_++;
-      // The others are gone. Not just a gap between them: that does not last.
+      // The other flows have ended: a mere gap between them is shorter.
       if (easy_samples_ == kEagerSamples && now_ns - easy_since_ns_ >= kEagerMoments * moment_ns()) {
         step = window_;
         round_ns = std::max(round_ns, moment_ns());
       }
     }
-    // In proportion to the time that this sample stands for.
+    // In proportion to the time since the last sample, at most a round.
     const uint64_t elapsed_ns = std::min(now_ns - updated_ns_, round_ns);
     window_ = static_cast<uint32_t>(std::min<uint64_t>(window_ + step * elapsed_ns / round_ns, kFull));
   }
@@ -167,7 +169,7 @@ class Swift {
     easy_samples_ = 0;
     const uint32_t limit = sample.packets_limit * kOne;
     if (window_ >= limit) {
-      // A pause of a whole machine looks like one burst of late answers. Congestion lasts.
+      // A pause of a whole machine looks like a burst of late answers. Congestion lasts longer.
       if (late_since_ns_ == 0) late_since_ns_ = sample.now_ns;
       if (sample.now_ns - late_since_ns_ < path_.target_ns) return;
       window_ = limit;
@@ -176,7 +178,7 @@ class Swift {
     cut(sample.now_ns, static_cast<uint32_t>(gain(std::min<uint64_t>(lateness * kBetaTenths / 10, kOne / 2))));
   }
 
-  /// At most once a round trip: what comes sooner was sent before the last cut could help.
+  /// At most once a round trip, because earlier samples are of packets that were sent before the last cut.
   void cut(uint64_t now_ns, uint32_t share) {
     if (now_ns - cut_ns_ < rtt_ns_) return;
     cut_ns_ = now_ns;
@@ -187,12 +189,12 @@ class Swift {
   uint32_t window_ = kFull;
   uint32_t rtt_ns_ = 0;  ///< the last one; 0: none yet
   uint32_t min_rtt_ns_ = 0;
-  uint32_t peak_ns_ = 0;         ///< the longest lately
+  uint32_t peak_ns_ = 0;         ///< the longest round trip lately
   uint64_t depth_ns_ = 0;        ///< queueing delay at which packets are lost, as measured; 0: not known
   uint64_t depth_since_ns_ = 0;  ///< when it was measured, or raised
-  uint32_t easy_samples_ = 0;    ///< so many in turn have met hardly a queue, or more than that
-  uint64_t easy_since_ns_ = 0;   ///< the first of them
-  uint64_t late_since_ns_ = 0;   ///< with an open window; 0: not late
+  uint32_t easy_samples_ = 0;    ///< samples in turn with hardly a queue, at most kEagerSamples
+  uint64_t easy_since_ns_ = 0;   ///< time of the first of these samples
+  uint64_t late_since_ns_ = 0;   ///< first late sample with an open window; 0: not late
   uint64_t updated_ns_ = 0;
   uint64_t cut_ns_ = 0;
 };

@@ -1,8 +1,8 @@
 // Timely: a rate that follows the gradient of the round-trip time.
 // Mittal et al., "TIMELY: RTT-based Congestion Control for the Datacenter", SIGCOMM'15, algorithm 1, with the constants
 // of eRPC (NSDI'19); patched: Zhu et al., "ECN or Delay: Lessons Learnt from Analysis of DCQCN and TIMELY", CoNEXT'16,
-// algorithm 2. Unlike both, the step is relative to the link's rate, so that a flow leaves the floor equally fast on
-// any link, and it grows while there is no queue at all. Congestion control room; integers only.
+// algorithm 2. Two things differ from both papers. The step is a share of the link's rate, so that a flow leaves the
+// floor equally fast on any link. The step grows while there is no queue. Congestion control layer; integers only.
 #pragma once
 
 #include <algorithm>
@@ -31,11 +31,11 @@ class Timely {
     if (rtt_ns < low_ns_) {
       late_since_ns_ = 0;
     } else if (rate_ == link_bytes_per_sec_) {
-      // A pause of a whole machine looks like one burst of late answers. Congestion lasts.
+      // A pause of a whole machine looks like a burst of late answers. Congestion lasts longer.
       if (late_since_ns_ == 0) late_since_ns_ = sample.now_ns;
       if (sample.now_ns - late_since_ns_ < low_ns_) return;
     }
-    // As eRPC does: a sample is worth the time since the last one, in smallest round trips, up to one.
+    // As in eRPC, a sample's weight is the time since the last one, in smallest round trips, at most 1.
     const uint64_t elapsed_ns = sample.now_ns - updated_ns_;
     const uint64_t share = std::min(elapsed_ns, min_rtt_ns_) * kOne / min_rtt_ns_;
     updated_ns_ = sample.now_ns;
@@ -71,22 +71,22 @@ class Timely {
     if (rate_ == link_bytes_per_sec_) return {};
     return {kWindowMax, rate_, true};
   }
-  /// While a late burst may be a pause, the next low sample is news: it says that the burst was one.
+  /// While a late burst may be a pause of a machine, the next low sample counts: it ends the burst.
   uint64_t calm_below_ns() const { return late_since_ns_ != 0 ? 0 : low_ns_; }
 
  private:
   static constexpr uint64_t kOne = 1 << 16;
-  /// eRPC's, for a target of 30 us: T_low 50 us, T_high 1000 us, alpha 0.46, beta 0.26.
+  /// The constants of eRPC for a target of 30 us: T_low 50 us, T_high 1000 us, alpha 0.46, beta 0.26.
   static constexpr uint64_t kHighLows = 20;
   static constexpr int64_t kAlphaPercent = 46;
   static constexpr uint64_t kBetaPercent = 26;
-  /// eRPC's 5 MB/s at 25 Gbit/s.
+  /// A step is the link's rate over this: eRPC's 5 MB/s at 25 Gbit/s.
   static constexpr uint64_t kStepParts = 625;
-  /// eRPC's is 15 MB/s: 250 flows at that would be more than 25 Gbit/s.
+  /// The smallest rate is the link's over this. eRPC has 15 MB/s, of which 250 flows would exceed 25 Gbit/s.
   static constexpr uint64_t kFloorParts = 4096;
-  static constexpr uint64_t kMinRttNs = 2'000;  ///< eRPC's: what a slope is measured in
+  static constexpr uint64_t kMinRttNs = 2'000;  ///< the smallest unit of a slope, as in eRPC
   static constexpr uint64_t kRttNsMax = 1'000'000'000;
-  static constexpr uint32_t kFlat = 5;  ///< the paper's N: so many falling samples before steps are larger
+  static constexpr uint32_t kFlat = 5;  ///< the paper's N: falling samples in turn before steps are larger
   static constexpr uint64_t kEagerMax = 16;
 
   void raise(uint64_t share, uint64_t steps) {
@@ -114,7 +114,8 @@ class Timely {
       lower(share, static_cast<uint64_t>(gradient));
     }
   }
-  /// Between a gradient of -1/4 and of 1/4, from all increase to all decrease; how much, the delay itself says.
+  /// From a gradient of -1/4 to one of 1/4 the weight moves from increase to decrease. The delay gives the amount of
+  /// the decrease.
   void follow_patched(uint64_t share, uint64_t rtt_ns) {
     const int64_t one = kOne;
     const auto weight = static_cast<uint64_t>(std::clamp<int64_t>(2 * gradient() + one / 2, 0, one));
@@ -132,7 +133,7 @@ class Timely {
   uint64_t updated_ns_ = 0;
   uint64_t halved_ns_ = 0;
   uint64_t late_since_ns_ = 0;  ///< at full rate; 0: not late
-  uint64_t easy_ns_ = 0;        ///< for how long all samples have been low
+  uint64_t easy_ns_ = 0;        ///< time for which all samples have been low
   uint32_t flat_ = 0;
   bool is_patched_;
 };

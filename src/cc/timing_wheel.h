@@ -1,7 +1,7 @@
 // Carousel's timing wheel (Saeed et al., SIGCOMM'17): names that wait for their departure time, one wheel an endpoint.
-// Knows times and opaque names; what a name stands for is looked up when it departs, so nothing here refers to message
-// memory, and what has ended meanwhile costs nothing but its name.
-// Congestion control room; owned by one thread, time is an argument.
+// A name is an opaque number, and the caller looks up its meaning when it departs. Therefore the wheel refers to no
+// message memory, and a flow that has ended meanwhile costs only its name.
+// Congestion control layer; owned by one thread, time is an argument.
 #pragma once
 
 #include <algorithm>
@@ -21,20 +21,21 @@ class TimingWheel {
  public:
   /// A packet of 1 kB at 25 Gbit/s takes 335 ns.
   static constexpr uint64_t kSlotNs = 256;
-  /// 1 ms: longer waits are those of flows that share a link with thousands.
+  /// The wheel spans 1 ms. Only flows that share a link with thousands wait longer.
   static constexpr size_t kSlots = 4096;
   static constexpr uint64_t kHorizonNs = kSlotNs * kSlots;
 
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
 
-  /// O(1). A name may be in it once only; the caller sees to that. What is due in the past leaves at the next run();
-  /// what is beyond the horizon is looked at again when the last slot comes. False: no memory, and nothing has changed.
+  /// Adds a name, which must not be in the wheel. O(1). A name with a time in the past departs at the next run(). A
+  /// name beyond the horizon is put into the last slot, and again when that slot is due. False: no memory, and nothing
+  /// has changed.
   [[nodiscard]] bool add(uint64_t now_ns, uint64_t at_ns, uint32_t name) {
     if (slots_ == nullptr) slots_.reset(new (std::nothrow) Slot[kSlots]);
     if (slots_ == nullptr) return false;
     if (spare_ == kNone && !base::try_reserve(entries_, entries_.size() + 1)) return false;
-    if (size_ == 0) next_ = std::max(next_, now_ns / kSlotNs);  // nobody has run it meanwhile
+    if (size_ == 0) next_ = std::max(next_, now_ns / kSlotNs);  // run() may not have been called for long
     uint32_t index = spare_;
     if (index == kNone) {
       index = static_cast<uint32_t>(entries_.size());
@@ -47,10 +48,10 @@ class TimingWheel {
     size_++;
     return true;
   }
-  /// When the first one leaves. Only when not empty.
+  /// The time of the first departure. Must not be called when the wheel is empty.
   uint64_t next_ns() const { return first_occupied() * kSlotNs; }
-  /// Calls depart(name) for each whose slot has come, those of a slot in the order in which they were added. depart()
-  /// may add.
+  /// Calls depart(name) for each name whose slot is due, in the order of slots; names of one slot in the order of
+  /// add(). depart() may call add().
   template <class F>
   void run(uint64_t now_ns, F&& depart) {
     const uint64_t now = now_ns / kSlotNs;
@@ -108,7 +109,7 @@ class TimingWheel {
     uint32_t last = kNone;
   };
 
-  /// Not before its time: the slot that begins then, or the next one to begin.
+  /// The first slot that does not begin before `at_ns`, so that no name departs early.
   static uint64_t slot_of(uint64_t at_ns) { return at_ns / kSlotNs + (at_ns % kSlotNs != 0 ? 1 : 0); }
   void put(uint32_t index, uint64_t number) {
     Slot& slot = slots_[number % kSlots];

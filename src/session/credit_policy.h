@@ -1,12 +1,14 @@
-// How many packets each client may have on their way to this endpoint, and each server that answers it: as many as the
-// receive queue and the downlink take, divided by those who take part (docs/protocol.md, 4.5 and 5.4).
-// Session room: pure values, integers, time is an argument.
+// Limits of the packets in flight to this endpoint: those of requests, by client (docs/protocol.md, 4.5), and those of
+// responses, by server (5.4). The capacity of the receive queue and of the downlink is divided by the active sessions.
+// Session layer: pure values, integers, time is an argument.
 //
-// Little's law makes the downlink's part simple: where all packets on their way are together what the downlink carries
-// in kDownlinkNs, no round trip takes longer than that, and the link is busy if the bare round trip is shorter. Who
-// takes part is counted in epochs of twice that time. Were they as long as kDownlinkNs, too high limits could last: who
-// has many packets in the queue, one behind the other, keeps the others from being heard, and fewer seem to take part.
-// In twice the time at least twice as many are heard as the limits allow for, so that the sum halves each time.
+// Little's law gives the downlink's capacity. If the packets in flight are together what the downlink carries in
+// kDownlinkNs, no round trip takes longer than kDownlinkNs. The link is busy if the bare round trip is shorter.
+//
+// Active sessions are counted in epochs of 2 * kDownlinkNs. Epochs of kDownlinkNs could keep limits too high for ever,
+// because a client with many packets in the queue delays the packets of other clients beyond the epoch, and too few
+// sessions are counted. In twice the time at least twice as many sessions are counted as the limits allow for.
+// Therefore the sum of the limits halves with each epoch.
 #pragma once
 
 #include <algorithm>
@@ -18,16 +20,16 @@ namespace tern::session {
 /// Largest limit that a packet can carry (clause 4.5).
 inline constexpr uint32_t kCreditsMax = 128;
 
-/// What of the downlink's time the packets on their way take: a bare round trip and a small standing queue. Longer than
-/// a bare round trip in a datacenter (5 to 20 us), or a single client would not fill the link.
+/// The packets in flight are what the downlink carries in this time: a bare round trip and a small standing queue. It
+/// is longer than a bare round trip in a datacenter (5 to 20 us), because otherwise one client would not fill the link.
 inline constexpr uint64_t kDownlinkNs = 25'000;
-/// Slow links need some packets to be busy at all.
+/// A slow link needs a few packets in flight to be busy.
 inline constexpr uint32_t kDownlinkPacketsMin = 8;
 
 /// The link by which packets arrive.
 struct Downlink {
-  uint32_t bytes = 0;         ///< that it carries in kDownlinkNs; 0: nothing is known of it
-  uint32_t packet_bytes = 1;  ///< what a full packet takes of it
+  uint32_t bytes = 0;         ///< carried in kDownlinkNs; 0: unknown
+  uint32_t packet_bytes = 1;  ///< of a full packet on the link
 
   static Downlink of(uint64_t bytes_per_sec, uint32_t packet_bytes) {
     if (bytes_per_sec == 0) return {};
@@ -38,22 +40,23 @@ struct Downlink {
   uint32_t packets() const { return bytes / packet_bytes; }
 };
 
-/// The sessions that were heard, each once an epoch.
+/// Counts the active sessions of an epoch: those of which a packet has arrived.
 class Heard {
  public:
-  /// From 1 on: 0 is what a session that was never heard has noted.
+  /// The number of the present epoch, from 1 on. 0 is the initial note of a session.
   uint64_t epoch() const { return epoch_; }
-  /// `last`: the session's note of the last epoch in which it was heard. True: not in this one before.
+  /// Counts a session. `last` is the session's note of the epoch in which it was counted last. True: it has not been
+  /// counted before in this epoch.
   bool hear(uint64_t& last) {
     if (last == epoch_) return false;
     last = epoch_;
     now_++;
     return true;
   }
-  /// In this epoch so far, or in the last one, if these were more; at least 1.
+  /// The larger of the counts of this epoch so far and of the last epoch; at least 1.
   uint32_t count() const { return std::max({before_, now_, 1u}); }
   bool has_grown() const { return now_ > before_; }
-  /// `was_silent`: there was time for a whole epoch since the last one.
+  /// `was_silent`: a whole epoch has passed since the end of the last one.
   void start_epoch(bool was_silent) {
     before_ = was_silent ? 0 : now_;
     now_ = 0;
@@ -66,20 +69,21 @@ class Heard {
   uint32_t before_ = 0;
 };
 
-/// The limit that the server sessions of one endpoint grant. The receive queue is divided by all that were heard in
-/// 10 ms, the downlink by those that were heard lately. But while long requests (of several packets) arrive, the rest
-/// counts for no more than the bytes that come from it, for mostly it wants one packet at a time.
+/// The credit limit that the server sessions of one endpoint grant. The receive queue is divided by the sessions that
+/// were active in 10 ms. The downlink is divided by the sessions of the present and the last epoch. While long requests
+/// (of several packets) arrive, the other sessions together have no larger share than the bytes that they send, because
+/// most of them send one packet at a time.
 class CreditPolicy {
  public:
   struct Terms {
-    uint32_t queue_packets = 0;  ///< of the receive queue
+    uint32_t queue_packets = 0;  ///< capacity of the receive queue
     Downlink downlink = {};
-    uint32_t fixed_limit = 0;  ///< 1 to kCreditsMax: always this. 0: what follows from the others
+    uint32_t fixed_limit = 0;  ///< 1 to kCreditsMax: the limit. 0: the limit is calculated
   };
-  /// What has arrived at the endpoint, of whatever kind, since its beginning.
+  /// All that has arrived at the endpoint since its beginning.
   struct Arrivals {
     uint64_t packets = 0;
-    uint64_t bytes = 0;  ///< of the downlink
+    uint64_t bytes = 0;  ///< on the downlink
   };
   static constexpr uint64_t kQueueEpochNs = 10'000'000;
   static constexpr uint64_t kDownlinkEpochNs = 2 * kDownlinkNs;
@@ -96,17 +100,18 @@ class CreditPolicy {
   }
 
   uint8_t limit() const { return limit_; }
-  /// Of a session that begins, or begins anew after a rest: all of `sessions` may do so at once.
+  /// The limit of a session that begins, or begins again after a rest. It is a share of half of the receive queue,
+  /// because all of `sessions` may begin at once.
   uint8_t start_limit(size_t sessions) const {
     if (terms_.fixed_limit != 0 || terms_.downlink.bytes == 0) return limit_;
     const size_t share = terms_.queue_packets / 2 / std::max<size_t>(sessions, 1);
     return static_cast<uint8_t>(std::clamp<size_t>(share, 1, kStartMax));
   }
 
-  /// For hear().
+  /// The epoch that hear() notes.
   uint64_t epoch() const { return all_.epoch(); }
   uint64_t epoch_end_ns() const { return epoch_end_ns_; }
-  /// At epoch_end_ns() or later. True: there was time for another epoch since that time.
+  /// Starts an epoch. Must be called at epoch_end_ns() or later. True: a whole epoch has passed since that time.
   bool start_epoch(uint64_t now_ns, const Arrivals& arrivals) {
     const bool was_silent = now_ns - epoch_end_ns_ >= epoch_ns_;
     const uint64_t packets = arrivals.packets - arrivals_.packets;
@@ -133,23 +138,22 @@ class CreditPolicy {
     update();
     return was_silent;
   }
-  /// A client gets an answer; the first one of this epoch() is enough. `last`: its session's note, 0 at first. A
-  /// function of its own, for inline it would make every answer save its registers.
+  /// Counts a session whose request is answered. One call an epoch() is enough. `last`: the session's note, 0 at first.
+  /// Not inlined, because every answer would save the registers that it needs.
   [[gnu::noinline]] void hear(uint64_t& last) {
     if (last < queue_began_) queue_heard_++;
     if (all_.hear(last) && all_.has_grown()) update();
   }
-  /// A client has opened a session, and will have calls: counted where the downlink is shared, for one short epoch.
-  /// `last`: as of hear().
+  /// Counts a session that has just opened, for one epoch, if the downlink's rate is known. `last`: as in hear().
   void hear_opening(uint64_t& last) {
     if (terms_.downlink.bytes != 0 && all_.hear(last) && all_.has_grown()) update();
   }
-  /// A packet of a long request has come. `last`: another note.
+  /// Counts a packet of a long request. `last`: the session's note for long requests.
   void hear_long(uint64_t& last) {
     long_packets_++;
     if (long_.hear(last) && long_.has_grown()) update();
   }
-  /// So many long requests are being received now.
+  /// `count`: long requests of which some packets are missing.
   void set_long_requests(size_t count) {
     if (count == long_requests_) return;
     long_requests_ = static_cast<uint32_t>(count);
@@ -165,7 +169,7 @@ class CreditPolicy {
       if (long_requests_ == 0) {
         share = std::min(share, downlink.bytes / mean_bytes_ / all_.count());
       } else {
-        // Those that have ended are known at once, those that have stalled after an epoch.
+        // long_requests_ leaves out ended requests at once; long_.count() leaves out stalled ones after an epoch.
         const uint32_t rest = (downlink.bytes - other_bytes_) / downlink.packet_bytes;
         const uint32_t equal = downlink.packets() / all_.count();
         share = std::min(share, std::max(equal, rest / std::min(long_.count(), long_requests_)));
@@ -180,20 +184,21 @@ class CreditPolicy {
   uint64_t began_ns_ = 0;
   uint64_t epoch_end_ns_ = 0;
   uint64_t queue_end_ns_ = 0;
-  uint64_t queue_began_ = 1;         ///< the first epoch of these 10 ms
-  uint32_t queue_heard_ = 0;         ///< sessions, in these 10 ms
-  uint32_t queue_heard_before_ = 0;  ///< in the last
-  Heard all_;                        ///< whatever they send
-  Heard long_;                       ///< those of which packets of long requests came
+  uint64_t queue_began_ = 1;         ///< the first epoch of the present 10 ms
+  uint32_t queue_heard_ = 0;         ///< sessions counted in the present 10 ms
+  uint32_t queue_heard_before_ = 0;  ///< sessions counted in the last 10 ms
+  Heard all_;                        ///< all sessions
+  Heard long_;                       ///< sessions that send long requests
   uint32_t long_requests_ = 0;
-  uint32_t long_packets_ = 0;  ///< of long requests, in this epoch
-  Arrivals arrivals_;          ///< before this epoch
-  uint32_t other_bytes_ = 0;   ///< of the others on their way in the last epoch, about
-  uint32_t mean_bytes_ = 1;    ///< of a packet in the last epoch
+  uint32_t long_packets_ = 0;  ///< packets of long requests in this epoch
+  Arrivals arrivals_;          ///< at the start of this epoch
+  uint32_t other_bytes_ = 0;   ///< in flight in the last epoch that were not of long requests, about
+  uint32_t mean_bytes_ = 1;    ///< mean length of a packet in the last epoch
   uint8_t limit_ = 1;
 };
 
-/// How many response packets each session of an endpoint may await of its server: the downlink's, divided likewise.
+/// The response packets that each client session of an endpoint may have in flight: the downlink's capacity, divided by
+/// the sessions that receive responses of several packets.
 class ResponseShare {
  public:
   ResponseShare() = default;
@@ -202,7 +207,7 @@ class ResponseShare {
   void begin() { responses_++; }
   void end() { responses_--; }
   uint32_t responses() const { return responses_; }
-  /// A part of one has come for the session with this note.
+  /// Counts a session that has received a part of such a response. `last_epoch`: the session's note.
   void hear(uint64_t& last_epoch) { heard_.hear(last_epoch); }
   void start_epoch(bool was_silent) { heard_.start_epoch(was_silent); }
   uint32_t packets() const {

@@ -1,4 +1,4 @@
-// Session keys of one endpoint: random, so that nobody guesses another's, and found by one comparison.
+// Session keys of one endpoint. They are random, so that no stranger guesses one, and are found by one comparison.
 // Session layer: no I/O; time and random numbers are arguments. Allocates without throwing.
 #pragma once
 
@@ -11,18 +11,18 @@
 
 namespace tern::session {
 
-/// Key (on the wire) to object. A table of a power of two of places; a key's low bits are its place. A key is drawn
-/// anew until its place is free, so that each has its place to itself; at most half of the places are taken, so that
-/// two draws are enough on average. Who knows all other keys of a table learns one bit of a key.
+/// Maps a key (on the wire) to an object. The table has a power of two of places, and a key's low bits are its place.
+/// Keys are drawn until one has a free place. At most half of the places are taken, so that two draws are enough on
+/// average. Therefore all other keys of a table give away one bit of a key.
 ///
-/// An ended session's key rests for kRestNs (clause 6.5). A name (64 bits, Session::name) is never used twice: its low
-/// half is the key, its high half counts the sessions.
+/// The key of an ended session rests for kRestNs (clause 6.5). A name (64 bits, Session::name) is never used twice: its
+/// low half is the key, and its high half counts the sessions.
 template <class T>
 class SessionTable {
  public:
-  /// Longer than a packet stays in a network.
+  /// A packet stays in a network for less time.
   static constexpr uint64_t kRestNs = 5'000'000'000;
-  /// Each succeeds in at least one of two cases.
+  /// A draw succeeds with a probability of at least one half.
   static constexpr int kDrawsMax = 128;
 
   T* find(uint32_t key) const {
@@ -33,7 +33,7 @@ class SessionTable {
     const Entry& entry = entries_[name & mask_];
     return entry.live_name == name ? entry.known() : nullptr;
   }
-  /// A key that is free, drawn by `random()`, which returns 32 bits. False: no memory, or its numbers are not random.
+  /// Draws a free key with `random()`, which returns 32 bits. False: no memory, or the numbers are not random.
   template <class Random>
   bool draw(uint64_t now_ns, Random&& random, uint32_t* key) {
     if (2 * (size_ + resting_ + 1) > mask_ + 1 && !grow(now_ns)) return false;
@@ -43,7 +43,7 @@ class SessionTable {
     }
     return false;
   }
-  /// `key` came from the last draw(). Returns its name.
+  /// Adds an object. `key` must be that of the last draw(). Returns the session's name.
   uint64_t put(uint32_t key, T* object) {
     Entry& entry = entries_[key & mask_];
     if (entry.is_resting()) resting_--;
@@ -51,7 +51,7 @@ class SessionTable {
     size_++;
     return entry.live_name;
   }
-  /// The key is no session any more.
+  /// Removes a session: its key rests.
   void retire(uint32_t key, uint64_t now_ns) {
     Entry& entry = entries_[key & mask_];
     entry.word = now_ns << 1 | 1;
@@ -90,14 +90,14 @@ class SessionTable {
   }
   static bool is_free(const Entry& entry, uint64_t now_ns) { return entry.word == 0 || has_rested(entry, now_ns); }
 
-  /// Forgets the keys that have rested, and makes room if that is not enough.
+  /// Frees the places of keys that have rested, and grows the table if these are not enough.
   bool grow(uint64_t now_ns) {
     for (uint64_t i = 0; i <= mask_; i++) {
       if (!has_rested(entries_[i], now_ns)) continue;
       entries_[i] = {0, stranger_to(static_cast<uint32_t>(i))};
       resting_--;
     }
-    const size_t wanted = 4 * (size_ + resting_ + 1);  // so that the next time is far away
+    const size_t wanted = 4 * (size_ + resting_ + 1);  // so that the table seldom grows
     if (wanted <= mask_ + 1) return true;
     const size_t places = std::bit_ceil(wanted);
     std::unique_ptr<Entry[]> larger(new (std::nothrow) Entry[places]);
@@ -121,7 +121,7 @@ class SessionTable {
   Entry first_[2] = {{0, stranger_to(0)}, {0, stranger_to(1)}};
   Entry* entries_ = first_;
   uint32_t mask_ = 1;
-  uint64_t names_ = 0;  ///< given so far
+  uint64_t names_ = 0;  ///< number of names used so far
   size_t size_ = 0;
   size_t resting_ = 0;
   std::unique_ptr<Entry[]> owned_;

@@ -1,10 +1,11 @@
 // Small sets of numbers that slide: packet indices of a message, packet numbers of a direction.
-// Session room: pure values, time is nobody's business here.
+// Session layer: pure values, without time.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "wire/header.h"
 
@@ -13,7 +14,7 @@ namespace tern::session {
 /// Added to the first number of each direction, which is random, so that none before it is negative.
 inline constexpr uint64_t kNumberBase = 1u << 24;
 
-/// The full count whose low 24 bits are `number24`, nearest to `near`.
+/// Of the full counts with the low 24 bits `number24`, the one nearest to `near`.
 inline uint64_t expand_number(uint32_t number24, uint64_t near) {
   const auto difference = static_cast<int32_t>((number24 - static_cast<uint32_t>(near)) << 8) >> 8;
   return near + static_cast<int64_t>(difference);
@@ -36,7 +37,7 @@ class IndexWindow {
   bool contains(uint32_t index) const {
     return index < base_ || (is_within(index) && (bits_[word(index)] & bit(index)) != 0);
   }
-  /// False if it was there already or lies beyond the span.
+  /// Adds an index. False if the set has it already, or it lies beyond the span.
   bool insert(uint32_t index) {
     if (!is_within(index) || (bits_[word(index)] & bit(index)) != 0) return false;
     bits_[word(index)] |= bit(index);
@@ -58,7 +59,6 @@ class IndexWindow {
 class IndexSet {
  public:
   bool empty() const { return size_ == 0; }
-  uint32_t size() const { return size_; }
   bool contains(uint32_t index) const { return (bits_[word(index)] & bit(index)) != 0; }
   void insert(uint32_t index) {
     if (contains(index)) return;
@@ -70,7 +70,7 @@ class IndexSet {
     bits_[word(index)] &= ~bit(index);
     size_--;
   }
-  /// The lowest member, of a set whose members are all in [from, from + kSpan). Only when not empty.
+  /// The lowest member. All members must be in [from, from + kSpan). Must not be called when the set is empty.
   uint32_t lowest(uint32_t from) const {
     uint32_t index = from;
     for (;;) {
@@ -87,7 +87,7 @@ class IndexSet {
   uint64_t bits_[IndexWindow::kSpan / 64] = {};
 };
 
-/// Which packet numbers of the other side have arrived: the largest and the 255 before it (clause 3.4).
+/// The packet numbers of the other side that have arrived: the largest, and the 255 before it (clause 3.4).
 class NumberWindow {
  public:
   static constexpr uint32_t kSpan = 256;
@@ -97,10 +97,11 @@ class NumberWindow {
   explicit NumberWindow(uint64_t first = 1) : largest_(first - 1), settled_(first - 1) {}
 
   uint64_t largest() const { return largest_; }
-  /// No honest sender is further ahead of what has arrived: it would have lost so many packets without an answer.
+  /// The most by which a number may be ahead of the largest. An honest sender does not send as many packets without an
+  /// answer.
   static constexpr uint64_t kAheadMax = 65536;
 
-  /// The full count of a received number, or 0 if it is a duplicate, too old to tell, or too far ahead to be true.
+  /// The full count of a received number. 0: it is a duplicate, too old to tell, or too far ahead to be true.
   uint64_t admit(uint32_t number24) const {
     const uint64_t full = expand_number(number24, largest_);
     if (static_cast<int64_t>(full - largest_) > 0) [[likely]]
@@ -110,7 +111,7 @@ class NumberWindow {
     settle();
     return (bits_[word(full)] & bit(full)) != 0 ? 0 : full;
   }
-  /// `full` came from admit(), with no insert() since.
+  /// Adds a number. `full` must be the result of admit(), without an insert() since.
   void insert(uint64_t full) {
     if (full == largest_ + 1) [[likely]]
       return insert_next();
@@ -121,7 +122,7 @@ class NumberWindow {
     }
     bits_[word(full)] |= bit(full);
   }
-  /// The same for largest() + 1.
+  /// insert() for largest() + 1.
   void insert_next() { largest_++; }
   /// The acknowledgement bitmap: bit 63 - j of word i says that largest() - 64 i - j has arrived.
   void bitmap(uint64_t (&words)[kWords]) const {
@@ -139,7 +140,7 @@ class NumberWindow {
   static constexpr size_t kRingWords = 8;
   static size_t word(uint64_t full) { return full / 64 % kRingWords; }
   static uint64_t bit(uint64_t full) { return uint64_t{1} << (full % 64); }
-  /// Numbers mostly arrive in order, and nobody asks: their bits are set when somebody does.
+  /// Most numbers arrive in order, and most bits are not read. Therefore bits are set only when they are read.
   void settle() const {
     if (settled_ == largest_) return;
     uint64_t next = settled_ + 1;
@@ -156,8 +157,31 @@ class NumberWindow {
     largest_ = full;
   }
   uint64_t largest_;
-  mutable uint64_t settled_;  ///< all from here, exclusive, to largest_ have arrived; bits_ ends here
+  mutable uint64_t settled_;  ///< all numbers after this one, up to largest_, have arrived; bits_ ends here
   mutable uint64_t bits_[kRingWords] = {};
+};
+
+/// A received credit return: the packet numbers that have arrived, counted back from the newest (clause 4.2).
+class ArrivedBitmap {
+ public:
+  /// `words`: 8 B each, little-endian. They outlive this object.
+  ArrivedBitmap(const std::byte* words, uint32_t count) : words_(words), count_(count) {}
+
+  uint32_t words() const { return count_; }
+  /// Bit 63 - j says that newest - 64 i - j has arrived.
+  uint64_t word(uint32_t i) const {
+    uint64_t value;
+    std::memcpy(&value, words_ + 8 * i, sizeof(value));
+    return wire::to_little_endian(value);
+  }
+  /// True if the packet `back` before the newest has arrived.
+  bool contains(uint64_t back) const {
+    return back < uint64_t{64} * count_ && (word(static_cast<uint32_t>(back / 64)) >> (63 - back % 64) & 1) != 0;
+  }
+
+ private:
+  const std::byte* words_;
+  uint32_t count_;
 };
 
 }  // namespace tern::session

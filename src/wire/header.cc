@@ -21,15 +21,4 @@ uint64_t decode_time_left(uint32_t code) {
   return (mantissa << exponent) * 1000;  // at most 2^47 us: 2^57 ns
 }
 
-uint8_t encode_hold_slow(uint64_t hold_ns) {
-  uint64_t units = hold_ns / 16;
-  if (units < 16) return static_cast<uint8_t>(units);
-  // Normalised: value = (16 + mantissa) << (exponent - 1), exponent from 1.
-  const int exponent = 60 - __builtin_clzll(units);
-  if (exponent > 15) return kHoldTooLong;
-  const uint64_t mantissa = (units >> (exponent - 1)) & 15;
-  const auto code = static_cast<uint8_t>(exponent << 4 | mantissa);
-  return code == kHoldTooLong ? static_cast<uint8_t>(kHoldTooLong - 1) : code;
-}
-
 }  // namespace tern::wire

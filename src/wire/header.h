@@ -1,5 +1,5 @@
 // Bytes in, checked views out: the fixed header of every data-path packet (docs/protocol.md, 2).
-// Wire room: knows no sessions, sockets or time.
+// Wire layer: knows no sessions, sockets or time.
 //
 // Three little-endian 64-bit words, so that a header is built and read in registers:
 //
@@ -167,8 +167,16 @@ uint64_t decode_time_left(uint32_t code);  ///< ns; UINT64_MAX for kNoDeadline
 /// Hold time (how long the server kept the answered packet) in 8 bits: 4-bit mantissa and 4-bit
 /// exponent in units of 16 ns, rounded down; kHoldTooLong means: take no RTT sample.
 inline constexpr uint8_t kHoldTooLong = 255;
-TERN_API uint8_t encode_hold_slow(uint64_t hold_ns);
-inline uint8_t encode_hold(uint64_t hold_ns) { return hold_ns < 16 ? 0 : encode_hold_slow(hold_ns); }
+inline uint8_t encode_hold(uint64_t hold_ns) {
+  if (hold_ns < 16) return 0;
+  const uint64_t units = hold_ns / 16;
+  // Below 16 a code is the units; from there on it has 5 bits of them, the first of which adds 1 to the exponent.
+  const auto shift = static_cast<uint32_t>(std::bit_width(units | 16)) - 5;
+  const uint64_t code = (shift << 4) + (units >> shift);
+  if (code < kHoldTooLong) [[likely]]
+    return static_cast<uint8_t>(code);
+  return code == kHoldTooLong ? kHoldTooLong - 1 : kHoldTooLong;
+}
 /// ns. Inline, or each round-trip sample would save registers for the call.
 inline uint64_t decode_hold(uint8_t code) {
   const uint32_t exponent = code >> 4;

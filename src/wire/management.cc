@@ -5,76 +5,16 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "wire/fields.h"
 #include "wire/header.h"
 
 namespace tern::wire {
 namespace {
 
-/// Reads little-endian fields; past the end it reads zeros and remembers.
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  template <class T>
-  T number() {
-    uint64_t value = 0;
-    if (!has(sizeof(T))) return 0;
-    for (size_t i = 0; i < sizeof(T); i++) value |= static_cast<uint64_t>(bytes_[at_ + i]) << (8 * i);
-    at_ += sizeof(T);
-    return static_cast<T>(value);
-  }
-  void raw(void* to, size_t size) {
-    if (!has(size)) return;
-    std::memcpy(to, bytes_.data() + at_, size);
-    at_ += size;
-  }
-  bool is_exact() const { return !failed_ && at_ == bytes_.size(); }
-  bool failed() const { return failed_; }
-
- private:
-  bool has(size_t size) {
-    if (bytes_.size() - at_ < size) failed_ = true;
-    return !failed_;
-  }
-  std::span<const std::byte> bytes_;
-  size_t at_ = 0;
-  bool failed_ = false;
-};
-
-/// Writes little-endian fields into memory that is large enough by construction.
-class Writer {
- public:
-  explicit Writer(std::span<std::byte> bytes) : bytes_(bytes) {}
-
-  template <class T>
-  void number(T value) {
-    CHECK(at_ + sizeof(T), <=, bytes_.size());
-    for (size_t i = 0; i < sizeof(T); i++)
-      bytes_[at_ + i] = static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i));
-    at_ += sizeof(T);
-  }
-  void raw(const void* from, size_t size) {
-    CHECK(at_ + size, <=, bytes_.size());
-    std::memcpy(bytes_.data() + at_, from, size);
-    at_ += size;
-  }
-  void pad_to(size_t size) {
-    CHECK(at_, <=, size);
-    std::fill(bytes_.begin() + static_cast<ptrdiff_t>(at_), bytes_.begin() + static_cast<ptrdiff_t>(size),
-              std::byte{0});
-    at_ = size;
-  }
-  size_t size() const { return at_; }
-
- private:
-  std::span<std::byte> bytes_;
-  size_t at_ = 0;
-};
-
 /// The first version whose terms go on after their first 94 bytes. A request of an older one has padding there.
 constexpr uint8_t kLongTermsVersion = 2;
 
-void read_terms(Reader& in, ManagementTerms& terms) {
+void read_terms(FieldReader& in, ManagementTerms& terms) {
   terms.transport_bytes = in.number<uint8_t>();
   in.raw(terms.transport.data(), terms.transport.size());
   terms.address_bytes = in.number<uint8_t>();
@@ -89,7 +29,7 @@ void read_terms(Reader& in, ManagementTerms& terms) {
   terms.credit_unit = static_cast<CreditUnit>(in.number<uint8_t>());
 }
 
-void write_terms(Writer& out, const ManagementTerms& terms) {
+void write_terms(FieldWriter& out, const ManagementTerms& terms) {
   out.number(terms.transport_bytes);
   out.raw(terms.transport.data(), terms.transport.size());
   out.number(terms.address_bytes);
@@ -104,14 +44,14 @@ void write_terms(Writer& out, const ManagementTerms& terms) {
   out.number(static_cast<uint8_t>(terms.credit_unit));
 }
 
-bool read_flag(Reader& in, bool& flag) {
+bool read_flag(FieldReader& in, bool& flag) {
   const uint8_t value = in.number<uint8_t>();
   flag = value == 1;
   return value <= 1;
 }
 
 /// The request's body; true if its fields are in range. Padding may hold anything (clause 7.1.4).
-bool read_request(Reader& in, ManagementMessage& m) {
+bool read_request(FieldReader& in, ManagementMessage& m) {
   m.version_min = in.number<uint8_t>();
   m.version_max = in.number<uint8_t>();
   m.to_endpoint = in.number<uint16_t>();
@@ -133,7 +73,7 @@ bool read_request(Reader& in, ManagementMessage& m) {
   return is_valid(m.terms);
 }
 
-bool read_reply(Reader& in, ManagementMessage& m) {
+bool read_reply(FieldReader& in, ManagementMessage& m) {
   m.to_endpoint = in.number<uint16_t>();
   m.to_key = in.number<uint32_t>();
   const uint8_t code = in.number<uint8_t>();
@@ -148,14 +88,14 @@ bool read_reply(Reader& in, ManagementMessage& m) {
   return m.refusal == Refusal::kNone && m.sender_run != 0 && is_valid(m.terms) && m.terms.credits >= 1;
 }
 
-bool read_cookie(Reader& in, ManagementMessage& m) {
+bool read_cookie(FieldReader& in, ManagementMessage& m) {
   m.to_endpoint = in.number<uint16_t>();
   m.to_key = in.number<uint32_t>();
   m.cookie = in.number<uint64_t>();
   return m.receiver_run != 0 && m.cookie != 0;
 }
 
-bool read_session_name(Reader& in, ManagementMessage& m) {
+bool read_session_name(FieldReader& in, ManagementMessage& m) {
   m.to_endpoint = in.number<uint16_t>();
   m.to_key = in.number<uint32_t>();
   m.from_key = in.number<uint32_t>();
@@ -201,17 +141,20 @@ const char* refusal_text(Refusal refusal) {
     case Refusal::kNexusFull:
       return "the server's Nexus has 65536 peers or 4194304 sessions, the most of one Nexus; end some, or make another";
     case Refusal::kOtherUser:
-      return "the server's endpoint belongs to another user and takes no peers of others over shared memory: run both "
-             "sides as one user, or set Shm::Options::allow_other_users on both";
+      return "the server's endpoint belongs to another user and takes no peers of others";
     case Refusal::kEndpointShare:
       return "this host has all the sessions that one address may have with the endpoint; raise "
              "RpcOptions::server_sessions_per_peer_max there";
     case Refusal::kOtherHost:
-      return "the server does not find the client's endpoint in its own network namespace: shared memory is for "
-             "processes of one host (and one container, or containers that share the network namespace); use udp";
+      return "the server does not find the client's endpoint in its own network namespace";
     case Refusal::kNoWayBack:
-      return "the server's endpoint cannot send to the client's data-path address: no route or another address family "
-             "(check Udp::Options::bind on both sides), or its limit of peers or descriptors (Shm::Options::peers_max)";
+      return "the server's endpoint cannot send to the client's data-path address";
+    case Refusal::kOtherFabric:
+      return "the server's endpoint is on another fabric (InfiniBand, RoCE v1 and RoCE v2 are three)";
+    case Refusal::kOtherPartition:
+      return "the server's endpoint is in another partition, or neither side is a full member of the partition";
+    case Refusal::kOtherSubnet:
+      return "the server's endpoint is in another InfiniBand subnet, to which no path is looked up";
   }
   return "";
 }
@@ -258,7 +201,7 @@ bool is_valid(const ManagementTerms& terms) {
 ManagementDrop parse_management(std::span<const std::byte> bytes, ManagementMessage& m) {
   if (bytes.size() < kManagementHeaderBytes) return ManagementDrop::kShort;
   m = {};
-  Reader in(bytes);
+  FieldReader in(bytes);
   if (in.number<uint32_t>() != kManagementMagic) return ManagementDrop::kForeign;
   if (in.number<uint8_t>() != kManagementVersion) return ManagementDrop::kOtherVersion;
   m.kind = static_cast<ManagementKind>(in.number<uint8_t>());
@@ -300,7 +243,7 @@ ManagementDrop parse_management(std::span<const std::byte> bytes, ManagementMess
 }
 
 void encode_management(const ManagementMessage& m, ManagementBytes& out) {
-  Writer to(out.bytes);
+  FieldWriter to(out.bytes);
   to.number(kManagementMagic);
   to.number(kManagementVersion);
   to.number(static_cast<uint8_t>(m.kind));
@@ -347,7 +290,7 @@ void encode_management(const ManagementMessage& m, ManagementBytes& out) {
       break;
   }
   out.size = static_cast<uint16_t>(to.size());
-  Writer length(std::span(out.bytes).subspan(6, 2));
+  FieldWriter length(std::span(out.bytes).subspan(6, 2));
   length.number(out.size);
 }
 

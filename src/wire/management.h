@@ -1,5 +1,5 @@
-// Bytes in, checked values out: the messages between Nexuses (docs/protocol.md, chapter 7, 7).
-// Wire room: knows no sessions, sockets or time. Thread-compatible, allocates nothing.
+// The messages between Nexuses: bytes in, checked values out (docs/protocol.md, chapter 7).
+// Wire layer: no sessions, sockets or time. Thread-compatible, allocates nothing.
 //
 // Every message is one datagram, little-endian, and begins with the same 24 bytes:
 //
@@ -40,7 +40,7 @@ enum class ManagementKind : uint8_t {
   kCookie = 10,  ///< repeat the request with this cookie: the server keeps nothing for it until then (clause 7.3.2)
 };
 
-/// Why a session was refused. Travels as one byte; both sides know the text.
+/// Why a session was refused. It travels as one byte; the client's side makes the text.
 enum class Refusal : uint8_t {
   kNone = 0,
   kNoSuchEndpoint = 1,
@@ -60,9 +60,13 @@ enum class Refusal : uint8_t {
   kEndpointShare = 15,
   kOtherHost = 16,
   kNoWayBack = 17,
+  // What the two transport addresses tell; else kNoWayBack.
+  kOtherFabric = 18,
+  kOtherPartition = 19,
+  kOtherSubnet = 20,
 };
-inline constexpr uint8_t kRefusals = 18;
-/// The rule and the remedy, static. "" for kNone.
+inline constexpr uint8_t kRefusals = 21;
+/// The rule and, unless it depends on the transport, the remedy; static. "" for kNone.
 const char* refusal_text(Refusal refusal);
 /// Of kNoCommonVersion, with both sides' highest versions in it, static.
 const char* version_refusal_text(uint8_t client_version_max, uint8_t server_version_max);

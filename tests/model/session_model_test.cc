@@ -235,7 +235,7 @@ class Explorer {
 struct Scenario {
   const char* name;
   WorldOptions options;
-  uint32_t surprises_min;  ///< exhausted by every run, whatever the budget
+  uint32_t surprises_min;  ///< exhausted whatever the budget; not under a sanitizer
 };
 
 void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
@@ -291,11 +291,16 @@ TEST_P(SessionModel, every_order_of_events) {
   std::signal(SIGABRT, on_abort);
   std::signal(SIGSEGV, on_abort);
   constexpr uint32_t kSurprisesMax = 12;
+#ifdef TERN_IS_SANITIZED
+  constexpr bool kExhausts = false;  // the budget of states reaches each line of code, and other builds exhaust
+#else
+  constexpr bool kExhausts = true;
+#endif
   const uint64_t budget = option("TERN_MODEL_STATES", 20'000);
   Explorer explorer(GetParam().options);
   size_t states = 0;
   for (uint32_t surprises = 0; surprises <= kSurprisesMax && states < budget; surprises++) {
-    const bool must = surprises <= GetParam().surprises_min;
+    const bool must = kExhausts && surprises <= GetParam().surprises_min;
     const bool is_exhausted = explorer.run(surprises, must ? SIZE_MAX : budget - states);
     states += explorer.states();
     ASSERT_FALSE(explorer.has_failed());

@@ -240,7 +240,7 @@ class World {
   class Offers final : public session::ServerOffers {
    public:
     explicit Offers(World& world) : world_(world) {}
-    Room room_for(const wire::Header& request, bool) override {
+    RequestBuffer buffer_for(const wire::Header& request, bool) override {
       const Call* call = world_.call_of(request.request_number());
       if (call == nullptr) {
         world_.fail("memory is wanted for a request that nobody made");
@@ -249,7 +249,7 @@ class World {
       }
       return {session::make_buffer(request.message_bytes()).release(), {}};
     }
-    void take_back_room(detail::Buffer* buffer, uint32_t, bool) override { BufferDeleter()(buffer); }
+    void take_back_buffer(detail::Buffer* buffer, uint32_t, bool) override { BufferDeleter()(buffer); }
     void take_back_response(detail::Buffer* response, uint64_t) override { BufferDeleter()(response); }
     void abandon(void* call) override { static_cast<Call*>(call)->is_running = false; }
 
@@ -311,7 +311,7 @@ class World {
   }
   /// What an endpoint does for an open session that may have to be followed.
   void probe_pair() {
-    const auto probe = client_->pair_probe();
+    const auto probe = client_->pair_probe(now_ns_);
     const std::vector<std::byte> payload(probe.payload_bytes);
     if (!refuses_sends_) send(true, probe.header, payload.data(), probe.payload_bytes);
   }

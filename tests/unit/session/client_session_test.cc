@@ -50,7 +50,7 @@ class ClientSessionTest : public testing::Test {
       EXPECT_EQ(path_reply(probe.header.number(), bytes), bytes == 0 ? PathVerdict::kAnswered : PathVerdict::kOpened);
     }
   }
-  /// On one address and port pair.
+  /// A session on one address and port pair.
   void open_paired(ClientTerms terms = {}) {
     make(terms);
     accept(terms.window);
@@ -83,7 +83,7 @@ class ClientSessionTest : public testing::Test {
     slot->deadline_ns = deadline_ns;
     return slot;
   }
-  /// What leaves now.
+  /// The packets that leave now.
   std::vector<TestPacket> sent() {
     std::vector<TestPacket> result;
     const auto send = [&](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
@@ -140,7 +140,7 @@ class ClientSessionTest : public testing::Test {
     session_->release_slot(verdict.finished);
     session_->check_invariants();
   }
-  /// One call with a round trip of 10 us, so that the estimator knows it.
+  /// Makes one call with a round trip of 10 us, the estimator's first sample.
   void warm_up() {
     ClientSlot* slot = begin();
     const uint32_t number = sent().at(0).header.number();
@@ -207,7 +207,7 @@ TEST_F(ClientSessionTest, path_replies_that_echo_no_probe_have_no_effect) {
   }
   EXPECT_EQ(path_reply(1, 0, wire::kNoEcho), PathVerdict::kDropped);
   server_number_ += 1u << 20;
-  EXPECT_EQ(path_reply(1, 0), PathVerdict::kDropped);  // nor is that the server's next number
+  EXPECT_EQ(path_reply(1, 0), PathVerdict::kDropped);  // this is not the server's next number either
   server_number_ = 0;
   EXPECT_EQ(path_reply(1, 0), PathVerdict::kAnswered);
 }
@@ -228,7 +228,7 @@ TEST_F(ClientSessionTest, an_address_gets_three_headers_until_it_answers_and_the
   server_number_ = 0;
   accept();
   EXPECT_EQ(session_->path_probe(now_).header.number(), 0xfffffeu);
-  EXPECT_EQ(path_reply(3, 0), PathVerdict::kDropped);  // of the time before
+  EXPECT_EQ(path_reply(3, 0), PathVerdict::kDropped);  // an answer to an earlier path probe
   server_number_ = 0;
   EXPECT_EQ(path_reply(0xfffffe, 0), PathVerdict::kAnswered);
   for (int i = 0; i < 100; i++) EXPECT_TRUE(session_->may_probe_path());
@@ -248,7 +248,7 @@ TEST_F(ClientSessionTest, many_path_probes_before_the_answer) {
 TEST_F(ClientSessionTest, opens_on_one_address_and_port_pair) {
   open_paired();
   EXPECT_TRUE(session_->is_paired());
-  // The session token has come with the last reply.
+  // The session token has arrived with the last reply.
   ClientSlot* slot = begin();
   sent();
   session_->end_early(slot, now_);
@@ -297,16 +297,16 @@ TEST_F(ClientSessionTest, a_paired_session_that_hears_nothing_asks_to_be_followe
     if (asked++ == 0) {
       EXPECT_LE(now_ - began, terms.liveness_ns / 8);
     }
-    const auto probe = session_->pair_probe();
+    const auto probe = session_->pair_probe(now_);
     EXPECT_EQ(probe.header.flags(), wire::kPaired);
     EXPECT_EQ(probe.header.token(), kPathToken);
     EXPECT_EQ(probe.payload_bytes, 0u);
   }
-  EXPECT_EQ(asked, 6u);  // three in the first timeout, as often as a server answers a stranger, then one in each
+  EXPECT_EQ(asked, 6u);  // three in the first timeout (a server answers a stranger as often), then one in each
 }
 
-// The token of the reply that opened the session was damaged: the server answers no probe, and pair replies are signs
-// of life.
+// The token in the reply that opened the session was damaged. The server answers no probe, but pair replies show that
+// it is alive.
 TEST_F(ClientSessionTest, a_paired_session_learns_its_token_again) {
   open_paired();
   begin();
@@ -316,8 +316,9 @@ TEST_F(ClientSessionTest, a_paired_session_learns_its_token_again) {
     result = tick(result.next_ns - now_);
     sent();
   }
-  pair_reply(session_->pair_probe().header.number(), 0, kPairToken);
-  EXPECT_EQ(pair_reply(session_->pair_probe().header.number(), kPayloadMax, kSessionToken + 1), PathVerdict::kFollowed);
+  pair_reply(session_->pair_probe(now_).header.number(), 0, kPairToken);
+  EXPECT_EQ(pair_reply(session_->pair_probe(now_).header.number(), kPayloadMax, kSessionToken + 1),
+            PathVerdict::kFollowed);
   std::vector<TestPacket> probes;
   for (int i = 0; i < 100 && probes.empty(); i++) {
     result = tick(result.next_ns - now_);
@@ -338,14 +339,14 @@ TEST_F(ClientSessionTest, a_paired_session_that_is_followed_goes_on) {
     result = tick(result.next_ns - now_);
     sent();
   }
-  const auto probe = session_->pair_probe();
+  const auto probe = session_->pair_probe(now_);
   EXPECT_EQ(pair_reply(probe.header.number(), 0, kPairToken + 1), PathVerdict::kFound);
-  const auto full = session_->pair_probe();
+  const auto full = session_->pair_probe(now_);
   EXPECT_EQ(full.payload_bytes, kPayloadMax);
   EXPECT_EQ(full.header.token(), kPairToken + 1);
   EXPECT_EQ(full.header.request_number(), kFirstCount << wire::kSlotBits);
   EXPECT_EQ(pair_reply(full.header.number(), kPayloadMax, kSessionToken), PathVerdict::kFollowed);
-  // The call is asked for again.
+  // The client asks for the call's answer again.
   uint64_t probes = 0;
   for (int i = 0; i < 100 && probes == 0; i++) {
     result = tick(result.next_ns - now_);
@@ -387,7 +388,7 @@ TEST_F(ClientSessionTest, a_paced_session_rests_too) {
     now_ = tick().next_ns;
     tick();
   } while (session_->is_at_rest() && now_ < 1000 * kMs);
-  EXPECT_EQ(sent().at(0).header.kind(), Kind::kReport);  // what it has to say keeps it awake
+  EXPECT_EQ(sent().at(0).header.kind(), Kind::kReport);  // the due report keeps the session active
 }
 
 // ---- Short calls ----
@@ -423,12 +424,12 @@ TEST_F(ClientSessionTest, response_of_a_past_a_future_and_no_slot_is_stale) {
   ClientSlot other;
   for (uint32_t number : {slot->request_number - 64, slot->request_number + 64, slot->request_number + 1, 63u}) {
     other.request_number = number;
-    EXPECT_EQ(respond(&other, 2, 4, 4).drop, Drop::kStale) << number;  // a late answer to what was sent
+    EXPECT_EQ(respond(&other, 2, 4, 4).drop, Drop::kStale) << number;  // a late answer to an earlier packet
   }
   EXPECT_EQ(slot->phase, Phase::kSending);
 }
 
-// What a stranger may try who has guessed a session's key: windows, limits, marks and the time of the last answer stay.
+// Packets of a stranger who has guessed the session's key change no window, limit, mark or time of the last answer.
 TEST_F(ClientSessionTest, packets_that_prove_nothing_have_no_effect) {
   ClientTerms terms;
   terms.liveness_ns = 80 * kMs;
@@ -441,7 +442,7 @@ TEST_F(ClientSessionTest, packets_that_prove_nothing_have_no_effect) {
   other.request_number = slot->request_number + 64;
   bool has_failed = false;
   for (int i = 0; i < 20 && !has_failed; i++) {
-    // The echo is not of a packet that was sent lately, or the number not one that the server may have reached.
+    // Either the echo names no recent packet, or the number is beyond the server's window.
     for (const uint32_t echo : {number + 5000, number - 5000, number + 300, number - 10}) {
       EXPECT_EQ(credit(echo).drop, Drop::kUnproven);
       EXPECT_EQ(respond(&other, echo, 4, 4).drop, Drop::kUnproven);
@@ -463,7 +464,7 @@ TEST_F(ClientSessionTest, packets_that_prove_nothing_have_no_effect) {
     has_failed = result.has_failed;
     sent();
   }
-  EXPECT_TRUE(has_failed);  // it was silence all the time
+  EXPECT_TRUE(has_failed);  // the server was silent all the time
 }
 
 TEST_F(ClientSessionTest, response_before_the_request_left_is_unproven) {
@@ -548,6 +549,15 @@ TEST_F(ClientSessionTest, no_more_in_flight_than_the_limit) {
   EXPECT_EQ(session_->packets_in_flight(), 3u);
 }
 
+TEST_F(ClientSessionTest, packet_that_takes_the_last_credit_is_flagged) {
+  open(2);
+  begin(1000, 10);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 2u);
+  EXPECT_EQ(packets[0].header.flags() & wire::kWantsCredits, 0);
+  EXPECT_NE(packets[1].header.flags() & wire::kWantsCredits, 0);
+}
+
 TEST_F(ClientSessionTest, newest_limit_counts_at_once_and_old_packets_set_none) {
   open(4);
   begin();
@@ -603,7 +613,7 @@ TEST_F(ClientSessionTest, falls_back_to_the_start_limit_when_the_last_answer_is_
   EXPECT_EQ(session_->credit_limit(), 20u);
   session_->forget_old_credits(now_ + 200'000);
   EXPECT_EQ(session_->credit_limit(), 2u);
-  // Likewise while a slow handler is all that is waited for.
+  // The same holds while the client waits only for a slow handler.
   warm_up();
   begin();
   credit(sent().at(0).header.number());
@@ -624,9 +634,9 @@ TEST_F(ClientSessionTest, malformed_and_stale_credit_returns) {
             Drop::kMalformed);
   EXPECT_EQ(credit(number + 300).drop, Drop::kUnproven);
   EXPECT_EQ(credit(number - 10).drop, Drop::kUnproven);
-  EXPECT_EQ(credit(number + 1).drop, Drop::kNone);  // never sent: says nothing of ours
+  EXPECT_EQ(credit(number + 1).drop, Drop::kNone);  // never sent, and therefore without effect on our packets
   EXPECT_EQ(session_->packets_in_flight(), 1u);
-  // A damaged number has put the server's window ahead by one: what it says of our packet counts all the same.
+  // A damaged number has moved the server's window ahead by one. The acknowledgement of our packet is valid.
   const uint64_t word = wire::to_little_endian(uint64_t{0b11} << 62);
   std::vector<std::byte> ahead(8);
   std::memcpy(ahead.data(), &word, 8);
@@ -708,8 +718,8 @@ TEST_F(ClientSessionTest, gap_in_the_servers_numbers_makes_waiting_calls_ask) {
   EXPECT_EQ(probes[0].header.kind(), Kind::kProbe);
 }
 
-// Where the network reorders, each answer may be a gap: the answers to the questions must not cause new ones without
-// end.
+// In a network that reorders packets, each answer may look like a gap. The answers to probes must not cause new probes
+// without end.
 TEST_F(ClientSessionTest, gaps_make_waiting_calls_ask_once_a_round_trip) {
   open();
   warm_up();
@@ -749,7 +759,7 @@ TEST_F(ClientSessionTest, gaps_make_a_call_ask_at_times_that_double) {
   EXPECT_GE(probes, 8u);
   EXPECT_LE(probes, 12u);
   finish(respond(slot, number, 4, 4));
-  // The next call on the slot asks at once.
+  // The next call on the slot sends a probe at once.
   begin();
   const uint32_t next = sent()[0].header.number();
   now_ += 10'000;
@@ -797,6 +807,21 @@ TEST_F(ClientSessionTest, reordering_within_the_time_is_no_loss) {
   EXPECT_TRUE(sent().empty());
 }
 
+TEST_F(ClientSessionTest, answers_of_many_slots_may_leave_a_slow_link_in_another_order) {
+  ClientTerms terms;
+  terms.link_bytes_per_sec = 10'000'000;  // a packet of 124 B takes 12.4 us
+  open(8, terms);
+  warm_up();
+  std::vector<ClientSlot*> slots;
+  for (int i = 0; i < 6; i++) slots.push_back(begin());
+  const auto packets = sent();
+  for (int i = 5; i >= 0; i--) {
+    tick(12'400);
+    EXPECT_TRUE(sent().empty()) << "retransmission before the answer to packet " << i;
+    finish(respond(slots[i], packets[i].header.number(), 4, 4));
+  }
+}
+
 TEST_F(ClientSessionTest, tail_is_found_by_a_probe_with_backoff_and_keeps_its_credit) {
   open(1);
   warm_up();
@@ -817,7 +842,7 @@ TEST_F(ClientSessionTest, tail_is_found_by_a_probe_with_backoff_and_keeps_its_cr
     EXPECT_EQ(session_->packets_in_flight(), 1u);  // not reclaimed by a timeout
     probe = probes[0].header.number();
   }
-  EXPECT_EQ(sent_again_, 0u);  // to ask is no retransmission
+  EXPECT_EQ(sent_again_, 0u);  // a probe is no retransmission
   credit(probe);               // the server has the probe, not the request
   tick(RttEstimator::kReorderNsMin);
   const auto again = sent();
@@ -878,15 +903,15 @@ TEST_F(ClientSessionTest, answer_acknowledges_all_of_a_long_request) {
   const auto packets = sent();
   ASSERT_EQ(packets.size(), 5u);
   now_ += 10'000;
-  // The server had all of them in one burst, and its answer overtakes its credit return.
+  // The server has received all packets in one burst, and its answer overtakes its credit return.
   const auto verdict = respond(slot, packets[4].header.number(), 4, 4);
   EXPECT_EQ(session_->packets_in_flight(), 0u);
   EXPECT_EQ(session_->loss_check_at_ns(), UINT64_MAX) << "nothing is suspected";
   finish(verdict);
 }
 
-/// A server that takes 4 us for a packet and acknowledges every four of them, or what there is. Drops the first copy of
-/// packets as `is_lost` says. Result: the virtual time that a request of 300 packets takes.
+/// A server that takes 4 us for a packet, and acknowledges four packets at a time, or fewer if no more are there. The
+/// first copy of a packet is dropped if `is_lost` is true for it. Returns the virtual time of a request of 300 packets.
 TEST_F(ClientSessionTest, losses_within_a_long_request_cost_no_timeout) {
   constexpr uint64_t kPacketNs = 4'000, kOneWayNs = 300;
   constexpr uint32_t kPackets = 300;
@@ -900,7 +925,7 @@ TEST_F(ClientSessionTest, losses_within_a_long_request_cost_no_timeout) {
     const uint64_t begin_ns = now_;
     ClientSlot* slot = begin(kPackets * kPayloadMax);
     std::vector<bool> was_sent(kPackets);
-    std::vector<uint32_t> queue, recent;  // numbers on their way to the server; that it has received
+    std::vector<uint32_t> queue, recent;  // numbers in flight to the server; numbers that it has received
     uint32_t left = kPackets, timeouts = 0;
     while (left != 0) {
       for (const TestPacket& packet : sent()) {
@@ -912,7 +937,7 @@ TEST_F(ClientSessionTest, losses_within_a_long_request_cost_no_timeout) {
         left--;
       }
       if (queue.empty()) {
-        now_ = std::max(now_ + 1, tick().next_ns);  // what is missing shows by the time
+        now_ = std::max(now_ + 1, tick().next_ns);  // a loss is detected by time
         timeouts += tick().has_timed_out ? 1 : 0;
         continue;
       }
@@ -930,7 +955,7 @@ TEST_F(ClientSessionTest, losses_within_a_long_request_cost_no_timeout) {
   };
   const uint64_t lossless_ns = run([](uint32_t) { return false; });
   const uint64_t one_in_fifty_ns = run([](uint32_t index) { return index % 50 == 25; });
-  // Each of the six costs a packet's time, and no more than its share of the window until it shows.
+  // Each of the six losses costs a packet's time, and a packet of the window until it is detected.
   EXPECT_LT(one_in_fifty_ns, lossless_ns + lossless_ns / 5);
   const uint64_t pairs_ns = run([](uint32_t index) { return index % 50 == 25 || index % 50 == 26; });
   EXPECT_LT(pairs_ns, lossless_ns + lossless_ns / 3);
@@ -943,9 +968,26 @@ TEST_F(ClientSessionTest, long_request_stays_within_credits_and_its_share) {
   begin(1000, 10);
   EXPECT_EQ(sent().size(), 3u);
   ClientSlot* brief = begin();
-  const auto packets = sent();  // a short one does not queue behind it
+  const auto packets = sent();  // a short request does not queue behind the long one
   ASSERT_EQ(packets.size(), 1u);
   EXPECT_EQ(packets[0].header.request_number(), brief->request_number);
+}
+
+TEST_F(ClientSessionTest, cancels_leave_before_short_requests_and_these_before_long_ones) {
+  open(8);
+  ClientSlot* ended = begin();
+  EXPECT_EQ(sent().size(), 1u);
+  const ClientSlot* lengthy = begin(300, 10);
+  const ClientSlot* brief = begin();
+  session_->end_early(ended, now_);
+  tick();
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 5u);
+  EXPECT_EQ(packets[0].header.kind(), Kind::kCancel);
+  EXPECT_EQ(packets[1].header.request_number(), brief->request_number);
+  for (size_t i = 2; i < packets.size(); i++) {
+    EXPECT_EQ(packets[i].header.request_number(), lengthy->request_number);
+  }
 }
 
 TEST_F(ClientSessionTest, echo_of_another_slots_packet_acknowledges_nothing) {
@@ -959,6 +1001,25 @@ TEST_F(ClientSessionTest, echo_of_another_slots_packet_acknowledges_nothing) {
 }
 
 // ---- Long responses ----
+
+/// Its requests for the rest wait for their pace. The server gives up what nobody asks for in 20 s.
+TEST_F(ClientSessionTest, a_response_whose_rest_cannot_be_asked_for_is_probed_for) {
+  open();
+  ClientSlot* slot = begin(10, 10 * kPayloadMax);
+  const uint32_t number = sent().at(0).header.number();
+  respond(slot, number, 10 * kPayloadMax, kPayloadMax);
+  EXPECT_EQ(slot->phase, Phase::kReceiving);
+  tick();
+  tick(4999 * kMs);
+  EXPECT_FALSE(session_->has_unpaced());
+  tick(1 * kMs);
+  EXPECT_TRUE(session_->has_unpaced());
+  const auto packets = sent();
+  ASSERT_FALSE(packets.empty());
+  EXPECT_EQ(packets[0].header.kind(), Kind::kProbe);
+  EXPECT_EQ(packets[0].header.request_number(), slot->request_number);
+  EXPECT_EQ(packets[0].header.index(), 1u) << "its request was delivered";
+}
 
 TEST_F(ClientSessionTest, long_response_by_ranges) {
   open(8);
@@ -984,7 +1045,7 @@ TEST_F(ClientSessionTest, long_response_by_ranges) {
   EXPECT_EQ(pools_.response_packets_free, response_packets_);
 }
 
-// One of the two was damaged above the link's checksum. If it was the first, its parts would never fit.
+// One of two packets was damaged above the link's checksum. If it was the first one, its parts would never fit.
 TEST_F(ClientSessionTest, a_response_whose_size_changes_begins_anew) {
   open(8);
   ClientSlot* slot = begin(10, 1000);
@@ -1009,7 +1070,7 @@ TEST_F(ClientSessionTest, a_response_whose_size_changes_begins_anew) {
   EXPECT_EQ(pools_.response_packets_free, response_packets_);
 }
 
-// A server whose slot a damaged packet has moved on answers it as lost; else it would be asked for ever.
+// A damaged packet has moved the server's slot on. The server answers the request as lost, so that probes end.
 TEST_F(ClientSessionTest, a_probe_for_a_response_says_that_its_request_was_delivered) {
   open(8);
   ClientSlot* slot = begin(10, 1000);
@@ -1039,8 +1100,8 @@ TEST_F(ClientSessionTest, ranges_are_bounded_by_the_endpoints_queue) {
   EXPECT_EQ(more[0].header.message_bytes(), 1u);
 }
 
-// What other sessions have asked for cannot keep this one from receiving (clause 5.4).
-TEST_F(ClientSessionTest, an_empty_pool_leaves_each_session_its_own_room) {
+// Responses of other sessions in flight do not stop this session from receiving (clause 5.4).
+TEST_F(ClientSessionTest, an_empty_pool_leaves_each_session_packets_of_its_own) {
   pools_.response_packets_free = response_packets_ = 0;
   open(8);
   ClientSlot* slot = begin(10, 1000);
@@ -1055,7 +1116,7 @@ TEST_F(ClientSessionTest, an_empty_pool_leaves_each_session_its_own_room) {
   EXPECT_EQ(more[0].header.message_bytes(), 1u);
 }
 
-// Clause 5.4, where the downlink is known: what comes is divided by the sessions that it comes for.
+// Clause 5.4 with a known downlink: its capacity is divided by the sessions that receive responses.
 TEST_F(ClientSessionTest, responses_share_the_downlink) {
   pools_.response_packets_free = 10'000;
   pools_.response_share = ResponseShare({20 * 1000, 1000});
@@ -1078,7 +1139,7 @@ TEST_F(ClientSessionTest, responses_share_the_downlink) {
   for (size_t i = 0; i < 3; i++) pools_.response_share.hear(others[i]);
   for (uint32_t i = 1; i <= 15; i++) {
     respond(slot, echo, i, 100, 0);
-    EXPECT_EQ(asked(), 0u);  // 20 - i are on their way, and 5 may be
+    EXPECT_EQ(asked(), 0u);  // 20 - i are in flight, and the limit is 5
   }
   respond(slot, echo, 16, 100, 0);
   EXPECT_EQ(asked(), 1u);
@@ -1091,7 +1152,7 @@ TEST_F(ClientSessionTest, responses_share_the_downlink) {
   pools_.response_share.start_epoch(false);
   EXPECT_EQ(pools_.response_share.packets(), 1u);
   pools_.response_share.start_epoch(false);
-  EXPECT_EQ(asked(), 19u);  // nobody else is left
+  EXPECT_EQ(asked(), 19u);  // the other sessions have ended
 }
 
 TEST_F(ClientSessionTest, part_that_was_never_asked_for_is_malformed) {
@@ -1294,7 +1355,7 @@ TEST_F(ClientSessionTest, lost_report_is_sent_again_until_it_is_acknowledged) {
     result = tick(gap_ns);
   }
   sent();
-  credit(reports[2].number(), {reports[0].number()});  // an older one does not count, and nobody needs it to
+  credit(reports[2].number(), {reports[0].number()});  // an older number changes nothing
   tick();
   credit(reports[2].number() + 1);
   EXPECT_TRUE(tick().is_idle);
@@ -1421,6 +1482,66 @@ TEST_F(ClientSessionTest, a_slot_that_is_used_again_meanwhile_is_not_reported_by
   EXPECT_EQ(number, slot->request_number);
 }
 
+/// Three slots have had a call. The first is busy again, and has the only credit. The next call of the second has just
+/// ended without being sent. A report in flight names only the third.
+class ReportWithoutASlot : public ClientSessionTest {
+ protected:
+  void SetUp() override {
+    open(1, terms_);
+    slots_ = {begin(), begin(), begin()};
+    for (ClientSlot* slot : slots_) finish(respond(slot, sent().at(0).header.number(), 4, 4));
+    ASSERT_EQ(begin(), slots_[0]);
+    const auto packets = sent();
+    ASSERT_EQ(packets.size(), 1u);
+    busy_number_ = packets[0].header.number();
+    for (int i = 0; i < 3; i++) tick(terms_.report_delay_ns);
+    ASSERT_EQ(begin(), slots_[1]);
+    ASSERT_EQ(reported(), std::vector<uint32_t>{slots_[2]->request_number});
+    session_->end_early(slots_[1], now_);
+  }
+  /// Slots that the next report names.
+  std::vector<uint32_t> reported() {
+    std::vector<uint32_t> numbers;
+    for (const TestPacket& packet : sent()) {
+      if (packet.header.kind() != Kind::kReport) continue;
+      report_number_ = packet.header.number();
+      numbers.resize(packet.payload.size() / 4);
+      std::memcpy(numbers.data(), packet.payload.data(), packet.payload.size());
+    }
+    return numbers;
+  }
+  std::vector<uint32_t> reported_later() {
+    std::vector<uint32_t> numbers;
+    for (int i = 0; i < 3 && numbers.empty(); i++) {
+      tick(terms_.report_delay_ns);
+      numbers = reported();
+    }
+    return numbers;
+  }
+
+  ClientTerms terms_;
+  std::vector<ClientSlot*> slots_;
+  uint32_t busy_number_ = 0, report_number_ = 0;
+};
+
+TEST_F(ReportWithoutASlot, leaves_the_slot_unreported) {
+  credit(report_number_);
+  EXPECT_EQ(reported_later(), std::vector<uint32_t>{slots_[1]->request_number});
+}
+
+TEST_F(ReportWithoutASlot, leaves_the_next_call_of_the_slot_unreported) {
+  finish(respond(slots_[0], busy_number_, 4, 4));
+  ASSERT_EQ(begin(), slots_[0]);
+  finish(respond(slots_[0], sent().at(0).header.number(), 4, 4));
+  session_->block_slot(slots_[0]);
+  ASSERT_EQ(begin(), slots_[1]);
+  finish(respond(slots_[1], sent().at(0).header.number(), 4, 4));
+  session_->unblock_slot(slots_[0]);
+  credit(report_number_);
+  const std::vector<uint32_t> both = {slots_[0]->request_number, slots_[1]->request_number};
+  EXPECT_EQ(reported_later(), both);
+}
+
 TEST_F(ClientSessionTest, report_waits_for_silence_after_calls_that_no_tick_has_seen) {
   ClientTerms terms;
   open(8, terms);
@@ -1472,7 +1593,7 @@ TEST_F(ClientSessionTest, next_call_makes_the_report_needless) {
 
 // ---- Losses that are none ----
 
-// The answers of one burst of the server may come to us in several pieces, those to later packets first.
+// The answers of one burst of the server may arrive in several parts, the answers to later packets first.
 TEST_F(ClientSessionTest, answers_of_one_burst_in_any_order_are_no_loss) {
   open();
   warm_up();
@@ -1485,14 +1606,14 @@ TEST_F(ClientSessionTest, answers_of_one_burst_in_any_order_are_no_loss) {
   finish(respond(second, second_number, 4, 4));
   tick();
   EXPECT_TRUE(sent().empty());
-  now_ += RttEstimator::kReorderNsMin - 1;  // the next iteration has the rest
+  now_ += RttEstimator::kReorderNsMin - 1;  // the next iteration receives the rest
   finish(respond(first, first_number, 4, 4));
   tick();
   EXPECT_TRUE(sent().empty());
   EXPECT_EQ(sent_again_, 0u);
 }
 
-// The echoed packet and those that were sent with it waited for the same handlers.
+// The echoed packet and the packets sent with it waited for the same handlers.
 TEST_F(ClientSessionTest, the_time_that_the_server_held_a_packet_is_no_loss_of_another) {
   open();
   warm_up();
@@ -1510,7 +1631,7 @@ TEST_F(ClientSessionTest, the_time_that_the_server_held_a_packet_is_no_loss_of_a
   EXPECT_EQ(sent().size(), 1u);
 }
 
-// Ranges leave the server after all else that it has to say.
+// A server sends ranges after all other packets.
 TEST_F(ClientSessionTest, a_range_that_other_answers_overtake_is_not_lost_within_a_timeout) {
   open(8);
   warm_up();
@@ -1526,7 +1647,7 @@ TEST_F(ClientSessionTest, a_range_that_other_answers_overtake_is_not_lost_within
   EXPECT_EQ(sent_again_, 0u);
 }
 
-// Ranges leave a server last. One that is known to have arrived has its time from then on.
+// A server sends ranges last. The time of a range begins when its packets are known to have arrived.
 TEST_F(ClientSessionTest, a_range_that_the_server_has_is_waited_for) {
   open(8);
   warm_up();
@@ -1541,7 +1662,7 @@ TEST_F(ClientSessionTest, a_range_that_the_server_has_is_waited_for) {
   finish(respond(brief, number, 4, 4));
   tick(100'000);
   EXPECT_EQ(sent_again_, 0u);
-  credit(number, {range});  // again, which says nothing new
+  credit(number, {range});  // a repetition without news
   now_ += patience_ns - 110'000;
   tick(0);
   EXPECT_EQ(sent_again_, 0u);
@@ -1570,7 +1691,7 @@ TEST_F(ClientSessionTest, a_late_part_gives_back_the_credit_of_the_range_that_as
   finish(respond(slot, again[1].header.number(), 8, 100, 0));
 }
 
-// A late or duplicate credit return says truly what has arrived, and nothing else.
+// A late or duplicate credit return is a true acknowledgement, and changes nothing else.
 TEST_F(ClientSessionTest, an_old_credit_return_acknowledges_and_says_nothing_else) {
   open(8);
   warm_up();
@@ -1597,7 +1718,7 @@ TEST_F(ClientSessionTest, an_old_credit_return_acknowledges_and_says_nothing_els
   EXPECT_EQ(session_->rtt().srtt_ns(), srtt_ns);
 }
 
-// A server that works for 1 ms on a burst answers when it is done.
+// A server that works for 1 ms on a burst answers at the end.
 TEST_F(ClientSessionTest, a_server_that_takes_long_for_bursts_is_not_probed) {
   open(8);
   credits_ = 8;
@@ -1623,11 +1744,11 @@ TEST_F(ClientSessionTest, a_server_that_takes_long_for_bursts_is_not_probed) {
   EXPECT_EQ(probes, 0u);
 }
 
-// ---- Packets of full length that do not pass any more (clauses 4.3.3, 6.4.2) ----
+// ---- A path that has begun to drop full packets (clauses 4.3.3, 6.4.2) ----
 
-/// The session's peer and a path that takes `kOneWayNs`, loses packets above a size in either direction, and never
-/// loses others. The server answers requests at once, that of slot 0 with `response_bytes_`; a probe for an answered
-/// request with packet 0, everything else with a credit return.
+/// The session's peer, and a path with a delay of `kOneWayNs` that loses all packets above a size in either direction,
+/// and no others. The server answers a request at once, that of slot 0 with `response_bytes_`. It answers a probe for
+/// an answered request with packet 0, and everything else with a credit return.
 class NarrowPathTest : public ClientSessionTest {
  protected:
   static constexpr uint64_t kOneWayNs = 10'000;
@@ -1636,7 +1757,7 @@ class NarrowPathTest : public ClientSessionTest {
   void run(uint64_t ns) {
     const uint64_t until_ns = now_ + ns;
     while (now_ < until_ns && !result_.has_failed) {
-      // Everything that has arrived, and then the client's turn.
+      // All packets that have arrived, and then the client's turn.
       for (size_t i = 0; i < answers_.size() && answers_[i].first <= now_;) {
         const TestPacket answer = answers_[i].second;
         answers_.erase(answers_.begin());
@@ -1778,7 +1899,7 @@ TEST_F(NarrowPathTest, full_requests_that_do_not_pass_end_the_session_with_the_r
   }
 }
 
-// Only the length of the packets has changed: short calls go on.
+// The path drops only long packets: short calls go on.
 TEST_F(NarrowPathTest, a_stuck_call_among_short_ones_is_not_sent_again_at_their_rate) {
   open(8);
   warm_up();
@@ -1799,7 +1920,7 @@ TEST_F(NarrowPathTest, a_stuck_call_among_short_ones_is_not_sent_again_at_their_
   EXPECT_LT(sent_again_, 100u);
 }
 
-// The server has answered, in a packet that does not come; what it sends to probes does not either.
+// The server has answered in a packet that is lost. Its answers to probes are lost, too.
 TEST_F(NarrowPathTest, full_responses_that_do_not_pass_end_the_session_with_the_reason) {
   for (const bool has_others : {false, true}) {
     open(8);
@@ -1826,7 +1947,7 @@ TEST_F(NarrowPathTest, full_responses_that_do_not_pass_end_the_session_with_the_
   }
 }
 
-// Its handler runs: that full packets pass is looked at now and then, and the call waits.
+// The handler runs. The client checks from time to time that full packets pass, and the call waits.
 TEST_F(NarrowPathTest, a_call_that_waits_for_its_handler_waits_on_while_the_path_is_good) {
   open(8);
   warm_up();
@@ -1853,7 +1974,7 @@ TEST_F(NarrowPathTest, progress_after_a_stall_is_at_full_speed) {
   EXPECT_EQ(slot->phase, Phase::kWaiting);
 }
 
-/// A server whose packet 0 says another size than it has.
+/// A server whose packet 0 gives a wrong size of the response.
 class WrongSizeTest : public NarrowPathTest {
  protected:
   void respond_to(const wire::Header& header) override {
@@ -1862,7 +1983,7 @@ class WrongSizeTest : public NarrowPathTest {
     send_back(server_header(Kind::kResponse, wire::kFirst, header.request_number(), header.number(), size),
               bytes_of(kPayloadMax));
   }
-  /// It has `kTrueBytes`.
+  /// The response has `kTrueBytes`.
   void on_rfr(const wire::Header& header) override {
     if ((header.index() + header.message_bytes()) * kPayloadMax > kTrueBytes) return respond_to(header);
     for (uint32_t i = 0; i < header.message_bytes(); i++) {
@@ -1916,6 +2037,23 @@ TEST_F(WrongSizeTest, a_size_that_stays_wrong_ends_the_call_and_not_the_session)
   }
 }
 
+TEST_F(WrongSizeTest, a_transfer_that_waits_for_its_pace_after_a_loss_goes_on) {
+  ClientTerms terms;
+  terms.controller = cc::FixedRate(300);  // the next RFR may leave after four liveness timeouts
+  open(8, terms);
+  says_ = [](uint32_t) { return kTrueBytes; };
+  ClientSlot* slot = begin(10, 50 * kPayloadMax);
+  on_idle_ = [&] {
+    const bool is_first_rfr_next = asked_ == 0 && slot->phase == Phase::kReceiving;
+    from_server_max_ = is_first_rfr_next ? kShort : kPayloadMax;
+  };
+  run(20'000 * kMs);
+  EXPECT_EQ(fruitless_, 0u);
+  EXPECT_EQ(finished_, 1u);
+  EXPECT_EQ(last_code_, Code::kOk);
+  EXPECT_GE(asked_, 2u);
+}
+
 TEST_F(WrongSizeTest, sizes_that_change_without_end_end_the_call) {
   says_ = [](uint32_t i) { return kTrueBytes + 100 * (i % 7) + 1; };
   open(8);
@@ -1947,7 +2085,7 @@ TEST_F(ClientSessionTest, silence_fails_the_session_within_the_timeout) {
   EXPECT_GE(now_ - since, terms.liveness_ns);
 }
 
-// Its management may be starved, and cannot say that the endpoint is in a callback.
+// The server's management may have no CPU, and cannot report that the endpoint is in a callback.
 TEST_F(ClientSessionTest, silence_of_which_management_says_nothing_fails_the_session_later) {
   ClientTerms terms;
   open(8, terms);
@@ -1964,7 +2102,7 @@ TEST_F(ClientSessionTest, silence_of_which_management_says_nothing_fails_the_ses
   EXPECT_GE(now_ - since, 4 * terms.liveness_ns);
 }
 
-// The answer may lie in the receive queue, behind what makes the loop slow.
+// The answer may be in the receive queue, behind the packets that make the loop slow.
 TEST_F(ClientSessionTest, what_has_not_been_read_is_no_silence) {
   ClientTerms terms;
   open(8, terms);
@@ -2018,8 +2156,8 @@ TEST_F(ClientSessionTest, idle_sessions_never_fail) {
 
 // ---- Congestion control ----
 
-/// Everything in flight is acknowledged after this round trip, then as much as may leave is sent: `rounds` times.
-/// Requests of 100 packets, one after the other, on a session of window 1.
+/// Requests of 100 packets, one after the other, on a session of window 1. In each of `rounds` round trips all packets
+/// in flight are acknowledged, and then all packets that may leave are sent.
 class CongestedSessionTest : public ClientSessionTest {
  protected:
   static constexpr uint64_t kUs = 1'000;
@@ -2032,7 +2170,7 @@ class CongestedSessionTest : public ClientSessionTest {
     open(credits, terms);
     begin(100'000 * kPayloadMax, 10);
   }
-  /// Sends what may leave now. Those that are answered later are in `in_flight_`.
+  /// Sends the packets that may leave now. `in_flight_` has those that are answered later.
   uint32_t send_all() {
     const auto packets = sent();
     for (const TestPacket& packet : packets) in_flight_.push_back(packet.header.number());
@@ -2075,7 +2213,7 @@ TEST_F(CongestedSessionTest, lasting_delay_narrows_the_window_and_then_paces) {
   EXPECT_LT(session_->credit_limit(), 32u);
   for (int i = 0; i < 100; i++) round(200 * kUs);
   EXPECT_EQ(session_->credit_limit(), 1u);
-  // Below one packet a round trip: what could leave by the window waits for its departure.
+  // Below one packet a round trip, a packet that the window allows waits for its departure.
   EXPECT_EQ(round(200 * kUs), 0u);
   EXPECT_TRUE(session_->wants_to_send());
   EXPECT_GT(session_->departure_ns(), now_);
@@ -2085,7 +2223,7 @@ TEST_F(CongestedSessionTest, lasting_delay_narrows_the_window_and_then_paces) {
   EXPECT_EQ(turn, ClientSession::Turn::kLater);
   now_ = session_->departure_ns();
   EXPECT_EQ(send_all(), 1u);
-  // And back, once the queue is gone.
+  // The window grows again when the queue is gone.
   for (int i = 0; i < 300 && !session_->is_uncongested(); i++) {
     round(8 * kUs);
   }
@@ -2096,7 +2234,7 @@ TEST_F(CongestedSessionTest, lasting_delay_narrows_the_window_and_then_paces) {
 TEST_F(CongestedSessionTest, the_limit_is_the_lesser_of_both_words) {
   open_swift(32);
   send_all();
-  credits_ = 4;  // the server's next words
+  credits_ = 4;  // the limit in the server's next packets
   round(10 * kUs);
   EXPECT_EQ(session_->credit_limit(), 4u);
   EXPECT_TRUE(session_->is_uncongested());
@@ -2142,6 +2280,27 @@ TEST_F(CongestedSessionTest, isolated_losses_without_delay_change_nothing) {
   EXPECT_TRUE(session_->is_uncongested());
 }
 
+TEST_F(CongestedSessionTest, loss_in_a_full_ring_is_told_at_the_present_time) {
+  ClientTerms terms;
+  terms.controller = cc::Swift({3'125'000'000, kPayloadMax + 24, kTargetNs, 3 * kTargetNs});
+  open_paired(terms);
+  warm_up();
+  begin();
+  sent();  // never answered
+  for (int i = 0; i < 100 && session_->credit_limit() == 8; i++) {
+    const ClientSlot* slot = begin();
+    const uint32_t number = sent().at(0).header.number();
+    now_ += 10 * kTargetNs;
+    finish(respond(slot, number, 4, 4));
+  }
+  const uint32_t limit = session_->credit_limit();
+  ASSERT_LT(limit, 8u);
+  EXPECT_EQ(session_->packets_in_flight(), 1u);
+  for (uint64_t i = 0; i < SentPackets::kSizeMax; i++) session_->pair_probe(now_);
+  EXPECT_EQ(session_->packets_in_flight(), 0u);
+  EXPECT_EQ(session_->credit_limit(), limit) << "the window is cut once a round trip";
+}
+
 TEST_F(CongestedSessionTest, silence_narrows_the_window) {
   open_swift(32);
   send_all();
@@ -2153,7 +2312,7 @@ TEST_F(CongestedSessionTest, silence_narrows_the_window) {
   EXPECT_LT(session_->credit_limit(), 32u);
 }
 
-/// Better than appendix C of the paper: what waits for its departure is a name, so an answer that arrives meanwhile
+/// Better than appendix C of the paper: only a name waits for its departure, so that an answer that arrives meanwhile
 /// frees the buffers at once.
 TEST_F(CongestedSessionTest, an_answer_frees_the_buffers_though_a_retransmission_waits_for_its_departure) {
   ClientTerms terms;
@@ -2169,20 +2328,20 @@ TEST_F(CongestedSessionTest, an_answer_frees_the_buffers_though_a_retransmission
   const uint64_t ticket = ticket_;
   now_ += 20 * kUs;
   finish(respond(second, number, 4, 4));
-  tick(30 * kUs);  // the first is lost: it was overtaken
+  tick(30 * kUs);  // the first is taken for lost, because later ones were acknowledged
   ASSERT_TRUE(session_->wants_to_send());
   ASSERT_TRUE(sent().empty()) << "its retransmission waits";
   EXPECT_LE(first->ticket, ticket) << "nothing but the first transmission refers to the request";
   const auto verdict = respond(first, lost, 4, 4);
   ASSERT_EQ(verdict.finished, first);
   finish(verdict);
-  requests_[requests_.size() - 2].reset();  // the application frees it; asan watches
+  requests_[requests_.size() - 2].reset();  // the application frees it; ASan would report a later use
   EXPECT_FALSE(session_->wants_to_send());
   now_ += kMs;
   EXPECT_TRUE(sent().empty());
 }
 
-// One of the two ends has read its clock too early or too late: a round trip of 1 ns would be the smallest ever.
+// One end has read its clock too early or too late. A round trip of 1 ns would be the smallest for ever.
 TEST_F(ClientSessionTest, an_answer_that_took_no_longer_than_it_was_held_is_no_sample) {
   open(8);
   warm_up();
@@ -2223,11 +2382,11 @@ TEST_F(ClientSessionTest, fixed_rate_spaces_departures) {
   EXPECT_EQ(session_->departure_ns(), now_ + 100'000);  // no credit for the past
   respond(slot, number, 1000, 100);
   now_ += 100'000;
-  EXPECT_EQ(sent().size(), 1u);  // an RFR for nine packets pays for what it brings
+  EXPECT_EQ(sent().size(), 1u);  // an RFR for nine packets counts as nine packets
   EXPECT_EQ(session_->departure_ns(), now_ + 9 * 124'000);
 }
 
-// Else a session whose rate is low would take its own patience for the server's silence.
+// A session with a low rate must not take its own waiting for silence of the server.
 TEST_F(ClientSessionTest, probes_and_cancels_wait_for_no_pace) {
   ClientTerms terms;
   terms.controller = cc::FixedRate(1000);  // the next packet may leave in 100 ms

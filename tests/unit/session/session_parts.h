@@ -29,12 +29,12 @@ inline OwnedBuffer make_buffer(uint32_t bytes) {
 /// What an endpoint offers, from the heap.
 class HeapOffers final : public ServerOffers {
  public:
-  Room room_for(const wire::Header& request, bool is_long) override {
-    if (request.message_bytes() > room_bytes) return {nullptr, refusal};
+  RequestBuffer buffer_for(const wire::Header& request, bool is_long) override {
+    if (request.message_bytes() > buffer_bytes_max) return {nullptr, refusal};
     arriving_bytes += is_long ? request.message_bytes() : 0;
     return {make_buffer(request.message_bytes()).release(), {}};
   }
-  void take_back_room(detail::Buffer* buffer, uint32_t request_bytes, bool is_long) override {
+  void take_back_buffer(detail::Buffer* buffer, uint32_t request_bytes, bool is_long) override {
     arriving_bytes -= is_long ? request_bytes : 0;
     BufferDeleter()(buffer);
   }
@@ -46,7 +46,7 @@ class HeapOffers final : public ServerOffers {
   bool may_abandon(void*) override { return abandoned.size() < abandoned_max; }
 
   size_t abandoned_max = SIZE_MAX;
-  size_t room_bytes = SIZE_MAX;  ///< larger requests are refused
+  size_t buffer_bytes_max = SIZE_MAX;  ///< larger requests are refused
   wire::FailureCode refusal = wire::FailureCode::kNoMemory;
   uint64_t arriving_bytes = 0;
   uint32_t responses_taken_back = 0;

@@ -1,0 +1,150 @@
+// The common case of a client session, inline: a call of one packet begins, leaves, and is answered in order.
+// Session layer. client_session.h includes this file.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "base/copy.h"
+
+namespace tern::session {
+
+/// What a response of one packet looks like.
+inline constexpr uint16_t kPlainResponse = wire::shape_of(wire::Kind::kResponse, wire::kFirst);
+
+inline ClientSlot* ClientSession::try_begin(detail::Buffer* request, detail::Buffer* response, uint16_t type) {
+  const uint64_t free = free_mask_;
+  if (free == 0) [[unlikely]]
+    return nullptr;
+  ClientSlot* slot = slots_[std::countr_zero(free)];
+  if (slot == nullptr || request->length_bytes > payload_max_) [[unlikely]]
+    return nullptr;
+  take_slot(slot, request, response, type, fresh_mask_);
+  return slot;
+}
+
+inline void ClientSession::take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type,
+                                     uint64_t& to_send) {
+  slot->request_number += wire::kSlotsMax;
+  slot->phase = ClientSlot::Phase::kSending;
+  slot->rounds = 0;
+  slot->type = type;
+  slot->request = request;
+  slot->response = response;
+  const uint64_t lowest = free_mask_ & -free_mask_;
+  free_mask_ ^= lowest;
+  to_send |= lowest;
+}
+
+inline void ClientSession::release_slot(ClientSlot* slot) {
+  const uint32_t index = index_of(*slot);
+  if (slot->packets_in_flight != 0) [[unlikely]]
+    forget_packets(index);
+  if (slot->transfer != nullptr) [[unlikely]]
+    drop_transfer(slot);
+  slot->phase = ClientSlot::Phase::kFree;
+  fresh_mask_ &= ~bit(index);
+  send_mask_ &= ~bit(index);
+  control_mask_ &= ~bit(index);
+  free_mask_ |= bit(index);
+}
+
+template <class Send, class Ticket>
+[[gnu::always_inline]] inline uint32_t ClientSession::transmit_short(uint64_t now_ns, Send&& send, Ticket&& ticket) {
+  if (((control_mask_ | detours_) != 0) | (fresh_mask_ == 0)) [[unlikely]]
+    return 0;
+  // The ring grows in the general case only.
+  uint64_t mask = fresh_mask_;
+  const SentPackets::Burst burst = sent_.burst();
+  ClientSlot* const* const slots = slots_;
+  const uint32_t remote_key = remote_key_;
+  const uint64_t first = sent_.next_number();
+  const uint64_t last = sent_.burst_end();
+  uint64_t number = first;
+  for (; mask != 0 && number != last; mask &= mask - 1) {
+    ClientSlot* slot = slots[std::countr_zero(mask)];
+    if (slot->deadline_ns != UINT64_MAX) [[unlikely]]
+      break;
+    detail::Buffer* request = slot->request;
+    if (!send(wire::client_header(wire::Kind::kRequest, wire::kFirst, remote_key, static_cast<uint32_t>(number),
+                                  slot->request_number, wire::kNoDeadline, slot->type, request->length_bytes),
+              request->data(), request->length_bytes, request)) [[unlikely]] {
+      break;
+    }
+    SentPacket& entry = burst[number];
+    entry.time_ns = now_ns;
+    entry.index = slot->request_number;
+    entry.slot = static_cast<uint8_t>(index_of(*slot));
+    entry.kind = SentPacket::Kind::kShort;
+    slot->packets_in_flight = 1;
+    slot->phase = ClientSlot::Phase::kSending;
+    slot->rounds = 1;
+    slot->ticket = ticket();
+    number++;
+  }
+  fresh_mask_ = mask;
+  sent_.on_burst(number);
+  return static_cast<uint32_t>(number - first);
+}
+
+template <class Send, class Ticket>
+ClientSession::Turn ClientSession::transmit(uint64_t now_ns, Send&& send, Ticket&& ticket, uint32_t& packets) {
+  const uint32_t count = transmit_short(now_ns, send, ticket);
+  packets += count;
+  if (count != 0) return Turn::kSent;
+  return wants_to_send() ? transmit_other(now_ns, send, ticket, packets) : Turn::kNothing;
+}
+
+/// One packet of any other kind.
+template <class Send, class Ticket>
+ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets) {
+  if (is_paced_ && pacer_.departure_ns() > now_ns && !has_unpaced()) {
+    pacer_.wait();
+    return Turn::kLater;
+  }
+  ClientPacket packet;
+  if (!prepare(now_ns, packet)) return Turn::kNothing;
+  if (!send(packet.header, packet.payload, packet.payload_bytes, packet.buffer)) return Turn::kRefused;
+  commit(now_ns, packet, ticket());
+  packets++;
+  if (packet.is_control) return Turn::kAsked;
+  return packet.is_retransmission ? Turn::kSentAgain : Turn::kSent;
+}
+
+[[gnu::always_inline]] inline ClientSlot* ClientSession::try_finish(const wire::Header& header,
+                                                                    const transport::Payload& payload,
+                                                                    uint64_t now_ns) {
+  // In order in both directions: the server's next packet answers our oldest one, which is the call's only one, and not
+  // yet acknowledged: its slot is kSending, and its number is that of a slot that exists.
+  const uint64_t oldest = sent_.oldest();
+  SentPacket& entry = sent_[oldest];
+  if ((((header.w2 ^ oldest) | ((header.w1 - 1) ^ server_number_)) & wire::kNumberMask) != 0) [[unlikely]]
+    return nullptr;
+  if (entry.kind != SentPacket::Kind::kShort || entry.index != header.request_number()) [[unlikely]]
+    return nullptr;
+  const uint32_t bytes = payload.bytes;
+  if (header.shape() != kPlainResponse || header.size_or_index() != bytes || payload.lease != nullptr ||
+      control_mask_ != 0) [[unlikely]] {
+    return nullptr;
+  }
+  ClientSlot* slot = slots_[header.request_number() & (wire::kSlotsMax - 1)];
+  detail::Buffer* response = slot->response;
+  if (bytes > response->capacity_bytes || header.credit_limit() != server_credits_) [[unlikely]]
+    return nullptr;
+  sent_.remove_oldest(entry);
+  server_number_++;
+  free_mask_ |= bit(header.request_number() & (wire::kSlotsMax - 1));
+  slot->packets_in_flight = 0;
+  slot->phase = ClientSlot::Phase::kFree;
+  slot->rounds = 0;
+  if (!cc::kBypasses.batched_timestamps || now_ns != last_progress_ns_) [[unlikely]] {
+    last_progress_ns_ = now_ns;
+    take_rtt_sample(header.hold_code(), false, entry.time_ns, now_ns);
+  }
+  response->length_bytes = bytes;
+  base::copy_bytes(response->data(), payload.data, bytes);
+  return slot;
+}
+
+}  // namespace tern::session

@@ -1,0 +1,107 @@
+// Client session: path probes and pairing (clause 7.7), and the check of an open session's path (clause 6.4.2).
+#include "session/client_session.h"
+
+#include <algorithm>
+#include <new>
+
+namespace tern::session {
+
+ClientSession::PathProbe ClientSession::path_probe(uint64_t now_ns) {
+  return make_path_probe(proof_.next(now_ns), now_ns);
+}
+
+ClientSession::PathProbe ClientSession::pair_probe(uint64_t now_ns) {
+  return make_path_probe(proof_.next_paired(), now_ns);
+}
+
+ClientSession::PathProbe ClientSession::make_path_probe(const PathProof::Probe& probe, uint64_t now_ns) {
+  reserve_number(now_ns);
+  const uint32_t number = next_number();
+  sent_.add({});
+  sent_.advance_oldest();
+  const uint32_t request_number = probe.is_full ? first_request_count_ << wire::kSlotBits : 0;
+  return {
+      wire::client_header(wire::Kind::kPathProbe, probe.flags, remote_key_, number, request_number, 0, 0, probe.token),
+      probe.is_full ? payload_max_ : 0};
+}
+
+PathVerdict ClientSession::on_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns) {
+  const PathProof::Reply reply{(header.flags() & wire::kPaired) != 0, payload_bytes == 0, header.size_or_index()};
+  if (state_ == State::kOpen && !reply.is_paired) return on_open_path_reply(header, payload_bytes, now_ns);
+  if (state_ == State::kConnecting || !is_proven_by_echo(header)) return PathVerdict::kDropped;
+  if (!reply.is_short && payload_bytes != payload_max_) return PathVerdict::kDropped;
+  if (state_ == State::kOpen) {
+    const PathVerdict verdict = proof_.on_pair_reply(reply);
+    if (verdict != PathVerdict::kDropped) note_server_packet(header, now_ns);
+    return verdict;
+  }
+  // The echo is the number of a path probe: nothing else was sent before the session is open.
+  if (expand_number(header.echo(), sent_.next_number()) >= sent_.next_number()) return PathVerdict::kDropped;
+  const PathVerdict verdict = proof_.on_reply(reply);
+  if (verdict != PathVerdict::kAnswered && verdict != PathVerdict::kOpened) return verdict;
+  note_server_packet(header, now_ns);
+  if (verdict == PathVerdict::kAnswered) {
+    first_request_count_ = header.request_number() >> wire::kSlotBits;
+    return verdict;
+  }
+  if (terms_.credits_last_ns != UINT64_MAX) fall_back_to_start_credits();
+  // A session mostly begins without load: this is the best round trip that some ever see.
+  if (proof_.first_probe_ns() != 0) rtt_.at_most(now_ns - proof_.first_probe_ns(), now_ns);
+  return open_slots() ? PathVerdict::kOpened : PathVerdict::kDropped;
+}
+
+/// The path is proven. False: no memory.
+bool ClientSession::open_slots() {
+  slots_ = terms_.window <= kFirstSlots ? first_slots_ : new (std::nothrow) ClientSlot*[terms_.window]();
+  if (slots_ == nullptr) return false;
+  window_ = terms_.window;
+  window_mask_ = terms_.window == 64 ? UINT64_MAX : (uint64_t{1} << terms_.window) - 1;
+  free_mask_ = window_mask_;
+  state_ = State::kOpen;
+  reports_.start(sent_.next_number());
+  return true;
+}
+
+/// The answer to a probe of the path check.
+PathVerdict ClientSession::on_open_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns) {
+  const uint64_t echo = expand_number(header.echo(), sent_.next_number());
+  const bool is_of_probe = path_check_.is_of_check(echo) && echo < sent_.next_number();
+  if (!is_of_probe || payload_bytes != payload_max_ || header.size_or_index() != proof_.session_token() ||
+      !is_proven_by_echo(header)) {
+    return PathVerdict::kDropped;
+  }
+  note_server_packet(header, now_ns);
+  path_check_.confirm(silence_.watched_ns());
+  clear_path_probes();
+  // The path is good again: missing packets are sent, or asked for, as if they were lost for the first time.
+  probe_timer_.end_back_off();
+  set_stalled(false);
+  for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
+    ClientSlot* slot = slots_[std::countr_zero(mask)];
+    if (slot->has_fruitless_rounds()) slot->rounds = 2;
+  }
+  return PathVerdict::kConfirmed;
+}
+
+/// Begins a check if `is_wanted`, or continues one: probes of full length, until one is answered or the answers to
+/// other packets have shown that it is not.
+void ClientSession::check_path(uint64_t now_ns, bool is_wanted, ClientTick& result) {
+  const uint64_t gap_ns = std::max(terms_.liveness_ns / PathCheck::kNarrowRounds, rto_ns());
+  PathCheck::Round round;
+  if (!path_check_.is_running()) {
+    round = path_check_.begin(now_ns, gap_ns, sent_.next_number(), silence_.is_long());
+  } else if (!is_wanted && (last_progress_ns_ > path_check_.began_ns() || !is_outstanding())) {
+    return end_path_check();
+  } else {
+    round = path_check_.look(now_ns, gap_ns, last_answer_ns());
+  }
+  if (round == PathCheck::Round::kPathIsNarrow) {
+    result.has_failed = result.is_path_narrow = true;
+    return;
+  }
+  if (round == PathCheck::Round::kBothProbes) detours_ |= kShortProbeDue;  // is the server alive at all?
+  if (round != PathCheck::Round::kNone) detours_ |= kFullProbeDue;
+  result.at_latest(path_check_.next_ns());
+}
+
+}  // namespace tern::session

@@ -1,0 +1,416 @@
+// Client session: received packets: responses, credit returns, acknowledged cancels (clauses 4 and 5).
+#include "session/client_session.h"
+
+#include <algorithm>
+
+namespace tern::session {
+
+namespace {
+
+using Phase = ClientSlot::Phase;
+
+/// The first packet of a response may contradict an earlier one this often: one of the two was damaged.
+constexpr uint32_t kRestartsMax = 4;
+/// An echo proves a packet if it names one of the packets that were sent last (clause 3.9), as many as the ring can
+/// hold.
+constexpr uint64_t kEchoSpan = SentPackets::kSizeMax;
+
+Status failure_status(wire::FailureCode code) {
+  switch (code) {
+    case wire::FailureCode::kApplication:
+      return {Code::kRefused, "the handler refused the request; app_code has its reason"};
+    case wire::FailureCode::kNoResponse:
+      return {Code::kNoResponse, "the handler dropped the request without answering it"};
+    case wire::FailureCode::kUnknownType:
+      return {Code::kRefused, "the server has no handler for this request type: register it with on_request()"};
+    case wire::FailureCode::kTooLarge:
+      return {Code::kTooLarge, "the request is above the handler's max_request_bytes"};
+    case wire::FailureCode::kNoMemory:
+      return {Code::kNoMemory,
+              "the server's receive_budget_bytes, response_budget_bytes or memory is used up; try again later"};
+    case wire::FailureCode::kDeadline:
+      return {Code::kDeadline, "the deadline had passed before the handler could run"};
+    case wire::FailureCode::kOverloaded:
+      return {Code::kQueueFull, "the server's worker queue is full; try again later"};
+    case wire::FailureCode::kLost:
+      return {Code::kNoResponse,
+              "the server has lost the request or its response: nothing that asks for it has arrived for 20 s, or a "
+              "damaged packet got past the link's checksum"};
+    case wire::FailureCode::kClosing:
+      return {Code::kSessionReset, "the server's endpoint is closing"};
+  }
+  return {Code::kRefused, "the server refused the request for a reason that this version does not know"};
+}
+
+/// The call is over with this status.
+ClientVerdict finished(ClientSlot* slot, const Status& status) {
+  ClientVerdict verdict;
+  verdict.finished = slot;
+  verdict.status = status;
+  return verdict;
+}
+
+/// The packet has no effect.
+ClientVerdict dropped(Drop reason) {
+  ClientVerdict verdict;
+  verdict.drop = reason;
+  return verdict;
+}
+
+}  // namespace
+
+// ---- Any packet ----
+
+/// The packet echoes one that was sent lately, and its own number is one that the server may have reached: somebody who
+/// does not see our packets guesses one of the last 4096 in 2^24, and a number within the server's window.
+bool ClientSession::is_proven_by_echo(const wire::Header& header) const {
+  if ((header.flags() & wire::kNoEcho) != 0) return false;
+  const uint64_t next = sent_.next_number();
+  const uint64_t echo = expand_number(header.echo(), next);
+  // One damaged number can put the server's window ahead of ours; what it says of our own numbers still counts.
+  const bool was_sent =
+      echo >= kNumberBase + terms_.first_number && echo < next + NumberWindow::kSpan && echo + kEchoSpan >= next;
+  const uint64_t number = expand_number(header.number(), server_number_);
+  return was_sent && number + NumberWindow::kSpan > server_number_ &&
+         number <= server_number_ + NumberWindow::kAheadMax;
+}
+
+/// False: its number says that it is late or a duplicate, so that it says nothing of the present (clause 3.4.1).
+bool ClientSession::note_server_packet(const wire::Header& header, uint64_t now_ns) {
+  const uint32_t ahead = (header.number() - static_cast<uint32_t>(server_number_)) & wire::kNumberMask;
+  // Late, a duplicate, or further ahead than can be true (clause 3.4.2).
+  if (ahead == 0 || ahead > NumberWindow::kAheadMax) return false;
+  last_heard_ns_ = now_ns;
+  if (ahead != 1) on_gap(now_ns);
+  server_number_ += ahead;
+  // The newest limit counts, up or down, at once (clause 4.5). 0 is no limit that a server may set.
+  if (header.credit_limit() != 0 && header.credit_limit() != server_credits_) set_server_credits(header.credit_limit());
+  return true;
+}
+
+/// Some packets of the server are missing: one may be the response that a waiting call wants (clause 4.4.3). Waiting
+/// calls ask once a round trip, and each call at times that double: where packets overtake each other every answer is a
+/// gap, that to a probe included, and would cause probes without end.
+void ClientSession::on_gap(uint64_t now_ns) {
+  if (now_ns < gap_ask_again_ns_) return;
+  gap_ask_again_ns_ = now_ns + rtt_.latest_ns();
+  for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
+    const auto index = static_cast<uint32_t>(std::countr_zero(mask));
+    ClientSlot* slot = slots_[index];
+    if (slot->phase != Phase::kWaiting) continue;
+    const uint32_t doublings = std::min<uint32_t>(slot->rounds - 1, 30);
+    if (now_ns - slot->waiting_since_ns < rtt_.latest_ns() * ((uint64_t{1} << doublings) - 1)) continue;
+    if (slot->rounds != UINT8_MAX) slot->rounds++;
+    control_mask_ |= bit(index);
+  }
+}
+
+/// One sample a burst says as much as one a packet.
+void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns) {
+  if ((cc::kBypasses.batched_timestamps && now_ns == last_sample_ns_) || hold_code == wire::kHoldTooLong) return;
+  const uint64_t hold_ns = hold_code == 0 ? 0 : wire::decode_hold(hold_code);
+  const uint64_t elapsed_ns = now_ns - sent_ns;
+  if (elapsed_ns <= hold_ns) [[unlikely]]
+    return;  // no path takes no time: one of the two ends read its clock too early or too late
+  last_sample_ns_ = now_ns;
+  const uint64_t rtt_ns = elapsed_ns - hold_ns;
+  rtt_.add(rtt_ns, elapsed_ns, now_ns);
+  if (rtt_ns >= calm_below_ns_ || is_marked) [[unlikely]]
+    tell_sample(now_ns, rtt_ns, is_marked);
+}
+
+/// A function of its own, so that take_rtt_sample() calls nothing that it would have to return from.
+void ClientSession::tell_sample(uint64_t now_ns, uint64_t rtt_ns, bool is_marked) {
+  const cc::Sample sample{now_ns, rtt_ns, rtt_.min_ns(), is_marked, server_credits_};
+  tell_controller([&](auto& controller) { controller.on_rtt(sample); });
+}
+
+// ---- Responses ----
+
+ClientVerdict ClientSession::on_response(const wire::Header& header, const transport::Payload& payload,
+                                         uint64_t now_ns) {
+  ClientVerdict verdict;
+  if ((verdict.finished = try_finish(header, payload, now_ns)) != nullptr) return verdict;
+  const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
+  ClientSlot* slot = index < window_ ? slots_[index] : nullptr;
+  if (slot == nullptr || slot->request_number != header.request_number() || slot->phase == Phase::kFree ||
+      slot->phase == Phase::kBlocked) {
+    // Late: a sign of life, if it is the server's.
+    const bool is_proven = state_ == State::kOpen && is_proven_by_echo(header);
+    if (is_proven) note_server_packet(header, now_ns);
+    return dropped(is_proven ? Drop::kStale : Drop::kUnproven);
+  }
+  if (!slot->was_sent()) return dropped(Drop::kUnproven);
+  return on_response_slow(slot, header, payload, now_ns);
+}
+
+/// Of a call whose request was sent.
+ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Header& header,
+                                              const transport::Payload& payload, uint64_t now_ns) {
+  if (slot->phase == Phase::kEnded) {
+    // An answer to a call that has ended: as good as an acknowledged cancel.
+    note_answer(slot, header, now_ns);
+    release_slot(slot);
+    return {};
+  }
+  if ((header.flags() & wire::kFailure) != 0) {
+    const uint32_t word = header.size_or_index();
+    note_answer(slot, header, now_ns);
+    ClientVerdict verdict = finished(slot, failure_status(static_cast<wire::FailureCode>(word >> 16)));
+    verdict.app_code = static_cast<uint16_t>(word);
+    return verdict;
+  }
+  return (header.flags() & wire::kFirst) != 0 ? on_response_start(slot, header, payload, now_ns)
+                                              : on_response_part(slot, header, payload, now_ns);
+}
+
+/// The packet is the answer that its slot waits for.
+void ClientSession::note_answer(ClientSlot* slot, const wire::Header& header, uint64_t now_ns) {
+  note_server_packet(header, now_ns);
+  note_progress(slot, now_ns);
+  on_echo(header, index_of(*slot), now_ns);
+}
+
+/// Packet 0 of a response: all of it, or its size and first part (clause 5.3).
+ClientVerdict ClientSession::on_response_start(ClientSlot* slot, const wire::Header& header,
+                                               const transport::Payload& payload, uint64_t now_ns) {
+  const uint32_t bytes = header.size_or_index();
+  const bool is_long = bytes > payload_max_;
+  if (bytes > wire::kMessageBytesMax || payload.bytes != (is_long ? payload_max_ : bytes)) {
+    return dropped(Drop::kMalformed);
+  }
+  if (slot->phase == Phase::kReceiving && bytes == slot->response_bytes) {
+    // Sent again for a probe: it answers the probe, the data is here already.
+    note_server_packet(header, now_ns);
+    on_echo(header, index_of(*slot), now_ns);
+    return {};
+  }
+  if (bytes > slot->response->capacity_bytes) {
+    note_answer(slot, header, now_ns);
+    return finished(slot, {Code::kTooLarge, "the response is larger than the response MsgBuf: allocate a larger one"});
+  }
+  if (!payload.copy_to(slot->response->data())) return dropped(Drop::kLease);
+  note_server_packet(header, now_ns);
+  on_echo(header, index_of(*slot), now_ns);
+  if (is_long) return begin_receiving(slot, bytes, now_ns);
+  note_progress(slot, now_ns);
+  slot->response->length_bytes = bytes;
+  return finished(slot, {});
+}
+
+/// The first packet of a longer response is here: the others are asked for next (clause 5.4).
+ClientVerdict ClientSession::begin_receiving(ClientSlot* slot, uint32_t bytes, uint64_t now_ns) {
+  uint32_t restarts = 0;
+  if (slot->phase == Phase::kReceiving) {
+    // Another size than before is no progress: a damaged or hostile answer would keep the call for ever.
+    restarts = slot->transfer->restarts + 1;
+    if (restarts > kRestartsMax) {
+      return finished(slot,
+                      {Code::kNoResponse, "the server's answers contradict each other in the size of the response"});
+    }
+  } else {
+    note_progress(slot, now_ns);
+    slot->ask_at_ns = UINT64_MAX;
+  }
+  forget_packets(index_of(*slot));  // an answer to the request says that all of it has arrived
+  if (slot->transfer != nullptr) drop_transfer(slot);
+  slot->transfer = pools_.transfers.take();
+  if (slot->transfer == nullptr) {
+    return finished(slot, {Code::kNoMemory, "no memory to receive a response of several packets"});
+  }
+  slot->transfer->packets = packets_of(bytes);
+  slot->transfer->next = 1;
+  slot->transfer->restarts = restarts;
+  slot->transfer->window.insert(0);
+  slot->response_bytes = bytes;
+  slot->phase = Phase::kReceiving;
+  pools_.response_share.begin();
+  pools_.response_share.hear(heard_epoch_);
+  control_mask_ &= ~bit(index_of(*slot));
+  send_mask_ |= bit(index_of(*slot));
+  return {};
+}
+
+/// A later packet of a response: the answer to an RFR (clause 5.4).
+ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Header& header,
+                                              const transport::Payload& payload, uint64_t now_ns) {
+  if (slot->phase != Phase::kReceiving) return dropped(Drop::kStale);
+  Transfer& transfer = *slot->transfer;
+  const uint32_t index = header.size_or_index();
+  const uint64_t offset = uint64_t{index} * payload_max_;
+  // A packet that was never asked for would leave the bounds of the range that is asked for next.
+  if (index >= transfer.next || payload.bytes != std::min<uint64_t>(payload_max_, slot->response_bytes - offset)) {
+    return dropped(Drop::kMalformed);
+  }
+  const bool is_new = transfer.window.is_within(index) && !transfer.window.contains(index);
+  if (is_new && !payload.copy_to(slot->response->data() + offset)) return dropped(Drop::kLease);
+  note_server_packet(header, now_ns);
+  pools_.response_share.hear(heard_epoch_);
+  if (is_new) {
+    transfer.window.insert(index);
+    transfer.lost.erase(index);
+    note_progress(slot, now_ns);
+  }
+  on_rfr_answered(slot, header, is_new, now_ns);
+  if (transfer.window.base() == transfer.packets) {
+    slot->response->length_bytes = slot->response_bytes;
+    ClientVerdict verdict = finished(slot, {});
+    if (!is_new) verdict.drop = Drop::kStale;
+    return verdict;
+  }
+  // The window has moved: more may be asked for.
+  if (transfer.next < transfer.packets) send_mask_ |= bit(index_of(*slot));
+  return is_new ? ClientVerdict{} : dropped(Drop::kStale);
+}
+
+/// A packet has come for an RFR. If it is new, the RFR misses one packet less.
+void ClientSession::on_rfr_answered(ClientSlot* slot, const wire::Header& header, bool is_new, uint64_t now_ns) {
+  const uint32_t index = header.size_or_index();
+  const uint64_t echo = (header.flags() & wire::kNoEcho) != 0 ? 0 : expand_number(header.echo(), sent_.next_number());
+  if (sent_.contains(echo)) {
+    sent_.note_answered(echo);
+    largest_part_ = std::max(largest_part_, echo);
+  }
+  const uint64_t number = is_new ? number_of_rfr(index_of(*slot), echo, index) : sent_.next_number();
+  if (number != sent_.next_number()) {
+    SentPacket& rfr = sent_[number];
+    if (number == echo) {
+      if (rfr.missing == rfr.count && rfr.kind == SentPacket::Kind::kRfr) {
+        take_rtt_sample(header.hold_code(), (header.flags() & wire::kEcnEcho) != 0, rfr.time_ns, now_ns);
+      }
+      rfr.time_ns = now_ns;
+      if (index == rfr.index + rfr.count - 1u) rfr.kind = SentPacket::Kind::kRfrOvertaken;
+    }
+    end_wait_for(1);
+    if (--rfr.missing == 0) {
+      sent_.remove(rfr);
+      slot->packets_in_flight--;
+    }
+  }
+  sent_.advance_oldest();
+  suspect_losses(now_ns);
+}
+
+/// The RFR in flight that asks for this packet: mostly the one that it echoes, else one that was sent when that one
+/// counted as lost. The next number if there is none.
+uint64_t ClientSession::number_of_rfr(uint32_t slot_index, uint64_t echo, uint32_t index) const {
+  if (sent_.contains(echo) && sent_[echo].asks_for(slot_index, index)) return echo;
+  uint64_t number = sent_.oldest();
+  while (sent_.contains(number) && !sent_[number].asks_for(slot_index, index)) number++;
+  return number;
+}
+
+// ---- Acknowledgements ----
+
+ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const transport::Payload& payload,
+                                              uint64_t now_ns) {
+  if (state_ != State::kOpen || payload.bytes > 8 * kCreditReturnWordsMax || payload.bytes % 8 != 0 ||
+      payload.lease != nullptr) {
+    return dropped(Drop::kMalformed);
+  }
+  if (!is_proven_by_echo(header)) return dropped(Drop::kUnproven);
+  // However late an acknowledgement comes, it counts; everything else that a late packet says is of the past.
+  const bool is_news = note_server_packet(header, now_ns);
+  const ArrivedBitmap arrived(payload.data, payload.bytes / 8);
+  const uint64_t newest = expand_number(header.echo(), sent_.next_number());
+  if (reports_.number() != 0 && reports_.number() <= newest && arrived.contains(newest - reports_.number())) {
+    reports_.on_acknowledged(used_slots(), busy_mask() == 0 ? UINT64_MAX : now_ns + terms_.report_delay_ns);
+  }
+  for (uint64_t slots = acknowledge_packets(header, arrived, is_news, now_ns); slots != 0; slots &= slots - 1) {
+    ClientSlot* slot = slots_[std::countr_zero(slots)];
+    if (slot->phase != Phase::kSending) continue;
+    const bool is_whole = slot->transfer == nullptr || slot->transfer->window.base() == slot->transfer->packets;
+    if (is_whole) {
+      on_delivered(slot, now_ns);
+    } else if (slot->transfer->next < slot->transfer->packets) {
+      send_mask_ |= bit(index_of(*slot));
+    }
+  }
+  sent_.advance_oldest();
+  suspect_losses(now_ns);
+  return {};
+}
+
+/// Acknowledges the packets that have arrived. Returns the slots of the requests among them.
+uint64_t ClientSession::acknowledge_packets(const wire::Header& header, const ArrivedBitmap& arrived, bool is_news,
+                                            uint64_t now_ns) {
+  const uint64_t newest = expand_number(header.echo(), sent_.next_number());
+  uint64_t slots = 0;
+  for (uint32_t i = 0; i < arrived.words(); i++) {
+    uint64_t word = arrived.word(i);
+    for (; word != 0; word &= ~(uint64_t{1} << (63 - std::countl_zero(word)))) {
+      const uint64_t back = 64 * i + static_cast<uint64_t>(std::countl_zero(word));
+      if (back > newest || newest - back < sent_.oldest()) break;
+      const uint64_t number = newest - back;
+      if (number >= sent_.next_number()) continue;
+      sent_.note_answered(number);
+      SentPacket& entry = sent_[number];
+      if (entry.is_request()) {
+        slots |= bit(entry.slot);
+        acknowledge_request(number, now_ns, back == 0 && is_news ? &header : nullptr);
+      } else if (entry.kind == SentPacket::Kind::kRfr) {
+        acknowledge_rfr(entry, now_ns);
+      }
+    }
+  }
+  return slots;
+}
+
+/// The packet of a request has arrived. `sample_header`: of the packet that says so, if it gives an RTT sample.
+void ClientSession::acknowledge_request(uint64_t number, uint64_t now_ns, const wire::Header* sample_header) {
+  SentPacket& entry = sent_[number];
+  if (!entry.is_request()) return;
+  if (sample_header != nullptr)
+    take_rtt_sample(sample_header->hold_code(), (sample_header->flags() & wire::kEcnEcho) != 0, entry.time_ns, now_ns);
+  ClientSlot* slot = slots_[entry.slot];
+  sent_.remove(entry);
+  slot->packets_in_flight--;
+  note_progress(slot, now_ns);
+  if (slot->transfer != nullptr && slot->phase == Phase::kSending) {
+    slot->transfer->window.insert(entry.index);
+    slot->transfer->lost.erase(entry.index);
+  }
+}
+
+/// The server has the RFR. It sends its packets after everything else: their time begins now.
+void ClientSession::acknowledge_rfr(SentPacket& rfr, uint64_t now_ns) {
+  rfr.kind = SentPacket::Kind::kRfrArrived;
+  rfr.time_ns = now_ns;
+}
+
+/// Everything of the request has arrived; the answer may take its time.
+void ClientSession::on_delivered(ClientSlot* slot, uint64_t now_ns) {
+  if (slot->transfer != nullptr) drop_transfer(slot);
+  slot->phase = Phase::kWaiting;
+  slot->waiting_since_ns = now_ns;
+  slot->ask_at_ns = now_ns + rto_ns();
+  send_mask_ &= ~bit(index_of(*slot));
+}
+
+/// The packet of the same slot that the server answers with this one.
+void ClientSession::on_echo(const wire::Header& header, uint32_t slot_index, uint64_t now_ns) {
+  if ((header.flags() & wire::kNoEcho) != 0) return;
+  const uint64_t number = expand_number(header.echo(), sent_.next_number());
+  // Older ones are resolved, newer ones were never sent.
+  if (!sent_.contains(number)) return;
+  sent_.note_answered(number);
+  if (sent_[number].slot == slot_index) acknowledge_request(number, now_ns, &header);
+  // Every answer comes after all of the request has arrived: packets not acknowledged yet are not lost.
+  const ClientSlot* slot = slots_[slot_index];
+  if (slot->phase == Phase::kSending && slot->packets_in_flight != 0) forget_packets(slot_index);
+  sent_.advance_oldest();
+  suspect_losses(now_ns);
+}
+
+ClientVerdict ClientSession::on_cancelled(const wire::Header& header, uint64_t now_ns) {
+  const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
+  ClientSlot* slot = state_ == State::kOpen && index < window_ ? slots_[index] : nullptr;
+  if (slot == nullptr || slot->request_number != header.request_number() || slot->phase != Phase::kEnded) {
+    return dropped(Drop::kStale);
+  }
+  note_answer(slot, header, now_ns);
+  release_slot(slot);
+  return {};
+}
+
+}  // namespace tern::session

@@ -1,0 +1,261 @@
+// Client session: which packet leaves next, and what changes when it has left (clauses 3.1, 4.1).
+#include "session/client_session.h"
+
+#include <algorithm>
+
+namespace tern::session {
+
+namespace {
+
+using Phase = ClientSlot::Phase;
+
+/// Response packets that a session may ask for whatever the other sessions of the endpoint have asked for: a server
+/// that is slow or hostile must not keep the honest ones waiting.
+constexpr uint32_t kOwnResponsePackets = 4;
+
+uint32_t deadline_code_of(uint64_t deadline_ns, uint64_t now_ns) {
+  if (deadline_ns == UINT64_MAX) return wire::kNoDeadline;
+  return deadline_ns <= now_ns ? 0 : wire::encode_time_left(deadline_ns - now_ns);
+}
+
+/// A packet without a payload, and without a slot unless that is set afterwards.
+void fill_header_only(ClientPacket& packet, const wire::Header& header) {
+  packet.header = header;
+  packet.slot = nullptr;
+  packet.buffer = nullptr;
+  packet.payload = nullptr;
+  packet.payload_bytes = 0;
+  packet.is_retransmission = false;
+}
+
+}  // namespace
+
+// ---- What leaves next ----
+
+bool ClientSession::prepare(uint64_t now_ns, ClientPacket& packet) {
+  if (state_ != State::kOpen) return false;
+  packet.is_control = control_mask_ != 0;
+  if (packet.is_control) {
+    prepare_control(packet);
+    return true;
+  }
+  if (is_report_due()) {
+    prepare_report(packet);
+    return true;
+  }
+  if ((detours_ & (kFullProbeDue | kShortProbeDue)) != 0) {
+    prepare_path_probe(packet);
+    return true;
+  }
+  const uint64_t to_send = fresh_mask_ | send_mask_;
+  if (to_send == 0 || !sent_.has_credit()) return false;
+  // Short messages first, then the long ones in turn.
+  for (uint64_t mask = to_send; mask != 0; mask &= mask - 1) {
+    const auto index = static_cast<uint32_t>(std::countr_zero(mask));
+    if (slots_[index]->transfer != nullptr) continue;
+    prepare_request(now_ns, index, 0, packet);
+    return true;
+  }
+  const uint64_t later = to_send & (UINT64_MAX << transfer_cursor_);
+  for (uint64_t mask : {later, to_send & ~later}) {
+    for (; mask != 0; mask &= mask - 1) {
+      if (prepare_transfer(now_ns, static_cast<uint32_t>(std::countr_zero(mask)), packet)) return true;
+    }
+  }
+  return false;
+}
+
+/// A probe, or a cancel: header only, no credit (clauses 4.4, 6.2).
+void ClientSession::prepare_control(ClientPacket& packet) {
+  const auto index = static_cast<uint32_t>(std::countr_zero(control_mask_));
+  ClientSlot* slot = slots_[index];
+  const wire::Kind kind = slot->phase == Phase::kEnded ? wire::Kind::kCancel : wire::Kind::kProbe;
+  // Whether the server has acknowledged all of the request: if it then does not have it, it was lost (clause 4.4).
+  const uint32_t is_delivered = slot->phase == Phase::kWaiting || slot->phase == Phase::kReceiving ? 1 : 0;
+  fill_header_only(packet, wire::client_header(kind, 0, remote_key_, next_number(), slot->request_number, is_delivered,
+                                               0, proof_.session_token()));
+  packet.slot = slot;
+  packet.slot_index = index;
+}
+
+void ClientSession::prepare_report(ClientPacket& packet) {
+  fill_header_only(
+      packet, wire::client_header(wire::Kind::kReport, 0, remote_key_, next_number(), 0, 0, 0, proof_.session_token()));
+  packet.payload = packet.scratch;
+  packet.payload_bytes = reports_.fill(used_slots(), busy_mask() == 0, packet.scratch);
+}
+
+/// Of the open session: the server answers one of full length by one of full length, a header by a credit return.
+void ClientSession::prepare_path_probe(ClientPacket& packet) {
+  fill_header_only(packet, wire::client_header(wire::Kind::kPathProbe, 0, remote_key_, next_number(),
+                                               first_request_count_ << wire::kSlotBits, 0, 0, proof_.session_token()));
+  packet.payload_bytes = (detours_ & kFullProbeDue) != 0 ? payload_max_ : 0;
+  packet.is_control = true;
+}
+
+/// Packet `index` of the slot's request, with all of the request as its payload.
+void ClientSession::prepare_request(uint64_t now_ns, uint32_t slot_index, uint32_t index, ClientPacket& packet) const {
+  ClientSlot* slot = slots_[slot_index];
+  packet.slot = slot;
+  packet.slot_index = slot_index;
+  packet.index = index;
+  packet.count = 1;
+  packet.buffer = slot->request;
+  packet.is_retransmission = slot->was_sent();
+  packet.payload = slot->request->data();
+  packet.payload_bytes = slot->request->length_bytes;
+  const uint8_t first = index == 0 ? wire::kFirst : 0;
+  const uint8_t wants_credits = sent_.in_flight() + 1 >= server_credits_ ? wire::kWantsCredits : 0;
+  const uint32_t deadline_or_index = index == 0 ? deadline_code_of(slot->deadline_ns, now_ns) : index;
+  packet.header = wire::client_header(wire::Kind::kRequest, first | wants_credits, remote_key_, next_number(),
+                                      slot->request_number, deadline_or_index, slot->type, slot->request->length_bytes);
+}
+
+/// The next packet of a long request, or the next RFR of a long response: lost ones first. False: there is none now.
+bool ClientSession::prepare_transfer(uint64_t now_ns, uint32_t slot_index, ClientPacket& packet) {
+  const Transfer& transfer = *slots_[slot_index]->transfer;
+  const bool is_again = !transfer.lost.empty();
+  const uint32_t index = is_again ? transfer.lost.lowest(transfer.window.base()) : transfer.next;
+  if (!is_again && (index == transfer.packets || !transfer.window.is_within(index))) return false;
+  if (slots_[slot_index]->phase != Phase::kSending) return prepare_rfr(slot_index, index, packet);
+  return prepare_part(now_ns, slot_index, index, packet);
+}
+
+bool ClientSession::prepare_part(uint64_t now_ns, uint32_t slot_index, uint32_t index, ClientPacket& packet) const {
+  const ClientSlot* slot = slots_[slot_index];
+  if (slot->packets_in_flight >= terms_.bulk_packets) return false;
+  const uint32_t offset = index * payload_max_;
+  prepare_request(now_ns, slot_index, index, packet);
+  packet.is_retransmission = !slot->transfer->lost.empty();
+  packet.payload += offset;
+  packet.payload_bytes = std::min(payload_max_, packet.payload_bytes - offset);
+  return true;
+}
+
+/// Asks for a run of response packets from `index` on.
+bool ClientSession::prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacket& packet) const {
+  ClientSlot* slot = slots_[slot_index];
+  const Transfer& transfer = *slot->transfer;
+  const bool is_again = !transfer.lost.empty();
+  const uint32_t limit = rfr_packets_max();
+  uint32_t count = 0;
+  while (count < limit && index + count < transfer.packets && transfer.window.is_within(index + count) &&
+         (!is_again || transfer.lost.contains(index + count))) {
+    count++;
+  }
+  if (count == 0) return false;
+  fill_header_only(packet, wire::client_header(wire::Kind::kRfr, 0, remote_key_, next_number(), slot->request_number,
+                                               index, slot->type, count));
+  packet.slot = slot;
+  packet.slot_index = slot_index;
+  packet.index = index;
+  packet.count = count;
+  packet.is_retransmission = is_again;
+  return true;
+}
+
+/// How many packets the next RFR may ask for: no more than the endpoint's receive queue takes, and of its downlink no
+/// more than the session's share (clause 5.4).
+uint32_t ClientSession::rfr_packets_max() const {
+  const uint32_t share = pools_.response_share.packets();
+  if (awaited_packets_ >= share) return 0;
+  const uint32_t queue = pools_.response_packets_free > 0 ? static_cast<uint32_t>(pools_.response_packets_free) : 0;
+  const uint32_t own = kOwnResponsePackets - std::min(awaited_packets_, kOwnResponsePackets);
+  return std::min({kRfrPacketsMax, std::max(queue, own), share - awaited_packets_});
+}
+
+// ---- It has left ----
+
+void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket) {
+  reserve_number(now_ns);
+  switch (packet.header.kind()) {
+    case wire::Kind::kRequest:
+      commit_request(now_ns, packet, ticket);
+      break;
+    case wire::Kind::kRfr:
+      commit_rfr(now_ns, packet);
+      break;
+    case wire::Kind::kReport:
+      commit_report(now_ns);
+      break;
+    case wire::Kind::kPathProbe:
+      sent_.add({.time_ns = now_ns});
+      sent_.advance_oldest();
+      detours_ &= static_cast<uint8_t>(~(packet.payload_bytes != 0 ? kFullProbeDue : kShortProbeDue));
+      break;
+    default:  // probe or cancel
+      sent_.add({.time_ns = now_ns});
+      sent_.advance_oldest();
+      control_mask_ &= ~bit(packet.slot_index);
+      break;
+  }
+  if (is_paced_) pace(now_ns, packet);
+}
+
+void ClientSession::commit_request(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket) {
+  ClientSlot* slot = packet.slot;
+  const bool is_short = slot->transfer == nullptr;
+  sent_.add({.time_ns = now_ns,
+             .index = is_short ? slot->request_number : packet.index,
+             .slot = static_cast<uint8_t>(packet.slot_index),
+             .kind = is_short ? SentPacket::Kind::kShort : SentPacket::Kind::kPart});
+  slot->packets_in_flight++;
+  slot->rounds = std::max<uint8_t>(slot->rounds, 1);
+  slot->ticket = ticket;
+  if (is_short) {
+    fresh_mask_ &= ~bit(packet.slot_index);
+    send_mask_ &= ~bit(packet.slot_index);
+    return;
+  }
+  Transfer& transfer = *slot->transfer;
+  transfer.lost.erase(packet.index);
+  if (packet.index == transfer.next) transfer.next++;
+  end_turn(packet);
+}
+
+void ClientSession::commit_rfr(uint64_t now_ns, const ClientPacket& packet) {
+  const auto count = static_cast<uint8_t>(packet.count);
+  sent_.add({now_ns, packet.index, count, count, static_cast<uint8_t>(packet.slot_index), SentPacket::Kind::kRfr});
+  packet.slot->packets_in_flight++;
+  pools_.response_packets_free -= static_cast<int32_t>(packet.count);
+  awaited_packets_ += packet.count;
+  Transfer& transfer = *packet.slot->transfer;
+  for (uint32_t i = 0; i < packet.count; i++) transfer.lost.erase(packet.index + i);
+  transfer.next = std::max(transfer.next, packet.index + packet.count);
+  end_turn(packet);
+}
+
+/// The next long message has its turn.
+void ClientSession::end_turn(const ClientPacket& packet) {
+  const Transfer& transfer = *packet.slot->transfer;
+  if (transfer.next == transfer.packets && transfer.lost.empty()) send_mask_ &= ~bit(packet.slot_index);
+  transfer_cursor_ = static_cast<uint8_t>((packet.slot_index + 1) % wire::kSlotsMax);
+  sent_.advance_oldest();
+}
+
+void ClientSession::commit_report(uint64_t now_ns) {
+  const uint64_t number = sent_.next_number();
+  sent_.add({.time_ns = now_ns});
+  detours_ &= static_cast<uint8_t>(~kReportDue);
+  reports_.on_sent(number, busy_mask() == 0, now_ns, rto_ns(), terms_.report_delay_ns, terms_.liveness_ns);
+  sent_.advance_oldest();
+  if (sent_.is_empty()) sent_.shrink(first_sent_);
+}
+
+/// Makes space for the record of one more packet. Where the ring cannot grow, the oldest packet counts as lost.
+void ClientSession::reserve_number(uint64_t now_ns) {
+  if (!sent_.is_full() || sent_.grow()) return;
+  lose(sent_.oldest(), now_ns);
+  sent_.advance_oldest();
+}
+
+void ClientSession::pace(uint64_t now_ns, const ClientPacket& packet) {
+  const wire::Kind kind = packet.header.kind();
+  if (kind != wire::Kind::kRequest && kind != wire::Kind::kRfr) return;  // a packet that is not paced delays none
+  // An RFR is paid for with the packets that it asks the server to send: the client paces both directions.
+  const uint64_t bytes = kind == wire::Kind::kRfr ? uint64_t{packet.count} * (payload_max_ + wire::kHeaderBytes)
+                                                  : packet.payload_bytes + wire::kHeaderBytes;
+  pacer_.on_sent(now_ns, bytes, packet.count, pace_);
+}
+
+}  // namespace tern::session

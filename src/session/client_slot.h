@@ -1,0 +1,100 @@
+// A call of a client session: its slot, and what a message of several packets needs beside it.
+// Session layer: plain values.
+//
+// The life of a slot:
+//
+//   kFree --begin--> kSending --last packet acknowledged--> kWaiting --packet 0 of a longer response--> kReceiving
+//     ^                  |                                     |                                           |
+//     +------------------+------------ response complete ------+-------------------------------------------+
+//     |                  +------------ end_early() ------------+-----> kEnded (asks the server to forget it)
+//     +------------------------------- answered or cancel acknowledged --+
+//
+// kBlocked is kFree, but takes no call: block_slot().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tern/detail/buffer.h>
+#include <tern/detail/inline_function.h>
+
+#include "base/pool.h"
+#include "session/credit_policy.h"
+#include "session/windows.h"
+#include "wire/header.h"
+
+namespace tern {
+struct Completion;
+}
+
+namespace tern::session {
+
+using Continuation = detail::InlineFunction<Completion&>;
+
+/// A message of more than one packet, on its way to the server or from it.
+struct Transfer {
+  IndexWindow window;  ///< request: acknowledged packets; response: received ones
+  IndexSet lost;       ///< packets to be sent (request) or asked for (response) again
+  uint32_t packets = 0;
+  uint32_t next = 0;      ///< the lowest index never sent or asked for
+  uint32_t restarts = 0;  ///< response: packets 0 that contradicted the one before (clause 5.3.1)
+};
+
+/// One call in flight. The slot has `request` and `response` until the caller takes them.
+struct ClientSlot {
+  enum class Phase : uint8_t { kFree, kSending, kWaiting, kReceiving, kEnded, kBlocked };
+
+  uint32_t request_number = 0;
+  // One word, which the common case writes at once:
+  uint16_t packets_in_flight = 0;  ///< records of sent packets that name this slot
+  Phase phase = Phase::kFree;
+  /// 0: nothing was sent; else 1 and the rounds of losses since the last progress (clause 4.3.3), at most 255.
+  /// kWaiting: 1 and the probes that gaps have brought (clause 4.4.3).
+  uint8_t rounds = 0;
+  uint16_t type = 0;
+  uint32_t call_sequence = 0;   ///< for cancel()
+  uint32_t response_bytes = 0;  ///< kReceiving
+  /// kFree: its request number if it was free at the last look; all bits inverted if the server knows that its last
+  /// response has arrived (clause 5.5).
+  uint32_t rested_number = 0;
+  detail::Buffer* request = nullptr;
+  uint64_t ticket = 0;  ///< of the last packet that refers to `request`
+  detail::Buffer* response = nullptr;
+  uint64_t deadline_ns = UINT64_MAX;
+  Transfer* transfer = nullptr;  ///< kSending or kReceiving of more than one packet
+  // The next cache line.
+  Continuation continuation;
+  // Beyond the common case.
+  /// kWaiting, kEnded: when the phase began. kSending and kReceiving with losses in `rounds`: when the first of them
+  /// was found, on the session's watched clock.
+  uint64_t waiting_since_ns = 0;
+  /// kWaiting: the next probe; kEnded: the next cancel. kSending and kReceiving with losses in `rounds`: when the last
+  /// of them was found.
+  uint64_t ask_at_ns = UINT64_MAX;
+
+  /// kFree: the server knows that the last response has arrived.
+  bool is_reported() const { return rested_number == ~request_number; }
+  void set_reported() { rested_number = ~request_number; }
+  /// kFree: no report on its way names the slot. Notes a number that does not come again.
+  void set_unreported() { rested_number = request_number - wire::kSlotsMax; }
+  /// kFree: it was free at the last look, too, and is not reported.
+  bool has_rested() const { return rested_number == request_number; }
+  bool was_sent() const { return rounds != 0; }
+  bool has_fruitless_rounds() const { return rounds > 1; }
+};
+static_assert(sizeof(ClientSlot) == 144);
+
+/// The slot, which is not free, has the buffers and the continuation of its call.
+inline bool has_call(const ClientSlot& slot) {
+  return slot.phase != ClientSlot::Phase::kEnded && slot.phase != ClientSlot::Phase::kBlocked;
+}
+
+/// What the client sessions of one endpoint share.
+struct ClientPools {
+  base::Pool<ClientSlot> slots;
+  base::Pool<Transfer, 8> transfers;
+  int32_t response_packets_free = 64;  ///< how many more response packets the endpoint may ask for (clause 5.4)
+  ResponseShare response_share;        ///< how many response packets one session may await (clause 5.4)
+};
+
+}  // namespace tern::session

@@ -1,0 +1,38 @@
+// The terms of a client session: the caller's, and what the server has said in the handshake.
+// Session layer: plain values.
+#pragma once
+
+#include <cstdint>
+
+#include "cc/any_controller.h"
+
+namespace tern::session {
+
+/// Its window becomes the server's, if that is smaller, and its first number that of the newest handshake.
+struct ClientTerms {
+  uint32_t local_key = 0;
+  uint32_t first_number = 1;          ///< random, 24 bits
+  uint32_t seed = 1;                  ///< of the pacer
+  uint32_t bulk_packets = 32;         ///< of one message in flight, whatever the credits
+  uint8_t window = 8;                 ///< slots, 1 to 64
+  bool may_pace_below_packet = true;  ///< a controller may allow less than one packet in a round trip
+  uint64_t rto_ns_min = 1'000'000;
+  uint64_t liveness_ns = 500'000'000;
+  uint64_t report_delay_ns = 100'000'000;
+  uint64_t credits_last_ns = UINT64_MAX;  ///< after so long without an answer the handshake's credit limit holds again
+  uint64_t congestion_lasts_ns = UINT64_MAX;  ///< after so long without an answer the controller starts anew
+  uint64_t link_bytes_per_sec = cc::kUnlimited;
+  cc::AnyController controller;
+};
+
+/// What the server has said in the handshake.
+struct AcceptedTerms {
+  uint32_t remote_key = 0;
+  uint32_t payload_bytes_max = 0;
+  uint8_t window = 8;  ///< at most what the client's terms asked for
+  uint8_t credits = 1;
+  uint32_t first_server_number = 1;
+  uint32_t path_token = 0;
+};
+
+}  // namespace tern::session

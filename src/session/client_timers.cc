@@ -1,0 +1,264 @@
+// Client session: what the passing of time brings: losses (clause 4.3), probes (4.4), reports (5.5), deadlines (6.3)
+// and silence (6.4).
+#include "session/client_session.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace tern::session {
+
+namespace {
+
+using Phase = ClientSlot::Phase;
+
+/// Rounds of losses of one slot, while no slot makes progress, after which one packet at a time is enough to find out
+/// when packets pass again.
+constexpr uint8_t kStalledRounds = 4;
+/// So often the server has been asked for the rest of a response when the call is given up. Back-off makes more rounds
+/// in a liveness timeout, whatever the RTO is.
+constexpr uint8_t kFruitlessRounds = 4;
+/// A call that waits for its answer is asked for at least this often, however long the liveness timeout is: a server
+/// keeps no response that no client asks for (clause 5.5.2).
+constexpr uint64_t kAskNsMax = 5'000'000'000;
+
+}  // namespace
+
+ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
+  if (state_ != State::kOpen) return {};
+  if (busy_mask() == 0) return tick_at_rest(now_ns);
+  ClientTick result;
+  if (!silence_.is_running()) begin_busy_time(now_ns);
+  if (now_ns >= reports_.look_at_ns()) look_at_reports(now_ns);
+  result.at_latest(reports_.look_at_ns());
+  // A call that waits for its pace or for memory to receive is no silence: the server owes nothing.
+  silence_.look(now_ns, read_until_ns, last_answer_ns(), is_outstanding());
+  look_at_progress();
+  look_at_silence(now_ns, result);
+  if (result.has_failed) return result;
+  recover_losses(now_ns);
+  result.at_latest(loss_timer_.at_ns());
+  look_at_oldest_packet(now_ns, result);
+  const bool wants_path_check = look_at_calls(now_ns, result);
+  if (wants_path_check || path_check_.is_running()) check_path(now_ns, wants_path_check, result);
+  return result;
+}
+
+// ---- Loss (clause 4.3) ----
+
+/// A packet was answered: older ones may be lost. They are judged when everything that has come with it has been read.
+void ClientSession::suspect_losses(uint64_t now_ns) {
+  if (sent_.oldest() > sent_.largest_answered() || sent_.in_flight() == 0) return;
+  loss_timer_.suspect(now_ns + RttEstimator::kReorderNsMin, sent_.largest_answered());
+}
+
+/// Judges the packets that were overtaken, and marks the lost ones to be sent or asked for again.
+void ClientSession::recover_losses(uint64_t now_ns) {
+  if (now_ns < loss_timer_.at_ns()) return;
+  const uint64_t response_bytes = std::popcount(busy_mask()) * (payload_max_ + uint64_t{wire::kHeaderBytes});
+  const LossEvidence evidence{.largest_answered = sent_.largest_answered(),
+                              .largest_part = largest_part_,
+                              .elapsed_ns = rtt_.latest_elapsed_ns(),
+                              .reorder_ns = rtt_.reorder_ns(),
+                              .responses_ns = response_bytes * 1'000'000'000 / terms_.link_bytes_per_sec,
+                              .patience_ns = probe_timer_.patience_ns(timeouts())};
+  const uint64_t next_ns = detect_losses(
+      sent_, loss_timer_.judged(), evidence, now_ns,
+      [&](uint32_t slot_index) { return loss_rounds(*slots_[slot_index]); },
+      [&](uint64_t number) {
+        ClientSlot* slot = slots_[sent_[number].slot];
+        const LossRounds rounds = loss_rounds(*slot);
+        if (!rounds.has_any || rounds.is_repeated_by(sent_[number])) begin_round(slot, now_ns);
+        lose(number, now_ns);
+      });
+  sent_.advance_oldest();
+  loss_timer_.set(next_ns);
+  if (sent_.largest_answered() > loss_timer_.judged()) suspect_losses(now_ns);
+}
+
+LossRounds ClientSession::loss_rounds(const ClientSlot& slot) const {
+  if (!slot.has_fruitless_rounds()) return {};
+  return {true, slot.ask_at_ns, round_gap_ns(slot)};
+}
+
+/// Between two rounds of losses of one slot without progress (clause 4.3.3).
+uint64_t ClientSession::round_gap_ns(const ClientSlot& slot) const {
+  const uint32_t doublings = std::min<uint32_t>(slot.rounds - 2, 30);
+  return std::min(rto_ns() << doublings, terms_.liveness_ns / 4);
+}
+
+/// Packets of the slot are lost: for the first time, or again though they were sent after the last round.
+void ClientSession::begin_round(ClientSlot* slot, uint64_t now_ns) {
+  if (!slot->has_fruitless_rounds()) {
+    slot->waiting_since_ns = silence_.watched_ns();
+  } else if (slot->rounds >= kStalledRounds && last_progress_ns_ <= slot->ask_at_ns) {
+    set_stalled(true);
+  }
+  if (slot->rounds != UINT8_MAX) slot->rounds++;
+  slot->ask_at_ns = now_ns;
+}
+
+/// The packet counts as lost, if it is not answered: its slot sends, or asks for, what was in it.
+void ClientSession::lose(uint64_t number, uint64_t now_ns) {
+  SentPacket& entry = sent_[number];
+  if (!entry.holds_credit()) return;
+  ClientSlot* slot = slots_[entry.slot];
+  slot->packets_in_flight--;
+  if (entry.is_request()) {
+    if (slot->transfer != nullptr && !slot->transfer->window.contains(entry.index)) {
+      slot->transfer->lost.insert(entry.index);
+    }
+    if (slot->phase == Phase::kSending) send_mask_ |= bit(entry.slot);
+  } else {
+    end_wait_for(entry.missing);
+    for (uint32_t i = entry.index; i < entry.index + entry.count; i++) {
+      if (slot->transfer->window.is_within(i) && !slot->transfer->window.contains(i)) slot->transfer->lost.insert(i);
+    }
+    if (!slot->transfer->lost.empty()) send_mask_ |= bit(entry.slot);
+    // It was asked for in vain: a probe brings packet 0 again, which says how many packets there are.
+    if (slot->rounds > 2) control_mask_ |= bit(entry.slot);
+  }
+  sent_.remove(entry);
+  const cc::Sample sample{now_ns, rtt_.latest_ns(), rtt_.min_ns(), false, server_credits_};
+  tell_controller([&](auto& controller) { controller.on_loss(sample); });
+}
+
+// ---- Reports (clause 5.5) ----
+
+void ClientSession::look_at_reports(uint64_t now_ns) {
+  const bool is_due =
+      reports_.look(used_slots(), busy_mask() == 0, now_ns, terms_.report_delay_ns, sent_.next_number());
+  if (is_due) detours_ |= kReportDue;
+}
+
+/// No call is left: tells the server that its responses have arrived, then rests.
+ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
+  ClientTick result;
+  silence_.stop();
+  if (path_check_.is_running()) end_path_check();
+  if (is_stalled_) set_stalled(false);
+  forget_old_credits(now_ns);
+  if (!is_report_due()) {
+    if (reports_.is_over(sent_.next_number())) {
+      result.is_idle = true;
+      return result;
+    }
+    reports_.on_rest(now_ns + terms_.report_delay_ns);
+  }
+  const uint64_t quiet_ns = now_ns - std::min(now_ns, last_answer_ns());
+  if (reports_.is_due_at_rest(now_ns, quiet_ns, terms_.report_delay_ns)) {
+    look_at_reports(now_ns);
+    fall_back_to_start_credits();
+  }
+  result.at_latest(reports_.look_at_ns());
+  return result;
+}
+
+// ---- A busy session (clauses 4.4, 6.3, 6.4) ----
+
+void ClientSession::begin_busy_time(uint64_t now_ns) {
+  silence_.start(now_ns);
+  receiving_ask_at_ns_ = now_ns + kAskNsMax;
+  follow_timer_.stop();
+  reports_.on_busy(now_ns + terms_.report_delay_ns);
+  detours_ &= static_cast<uint8_t>(~kReportDue);
+}
+
+/// Progress is more than a sign of life: the packets in flight have a clock of their own (clause 4.4.1).
+void ClientSession::look_at_progress() {
+  const bool is_idle = (sent_.in_flight() | fresh_mask_ | send_mask_) == 0;
+  if (probe_timer_.look_at_progress(last_progress_ns_, is_idle) && is_stalled_) set_stalled(false);
+  probe_timer_.look_at_sample(last_sample_ns_, rtt_.latest_elapsed_ns());
+}
+
+void ClientSession::look_at_silence(uint64_t now_ns, ClientTick& result) {
+  if (silence_.is_over()) {
+    result.has_failed = true;
+    return;
+  }
+  result.ask_liveness = silence_.take_question();
+  result.at_latest(now_ns + silence_.step_ns_max());
+  if (!is_paired()) return;
+  result.wants_pair_probe = follow_timer_.look(now_ns, last_answer_ns(), is_outstanding(), terms_.liveness_ns);
+  if (result.wants_pair_probe) proof_.forget_pair_token();
+  result.at_latest(follow_timer_.next_ns());
+}
+
+/// No packet that was sent later has been answered either: asks, header only, no credit (tail probe; clause 4.4). The
+/// answer, or its absence on the packets before, tells what is lost.
+void ClientSession::look_at_oldest_packet(uint64_t now_ns, ClientTick& result) {
+  sent_.advance_oldest();
+  if (sent_.in_flight() == 0) return forget_old_credits(now_ns);
+  const SentPacket& oldest = sent_[sent_.oldest()];
+  const uint64_t due_ns = probe_timer_.due_ns(std::max(oldest.time_ns, last_progress_ns_), timeouts());
+  if (now_ns < due_ns) return result.at_latest(due_ns);
+  result.has_timed_out = true;
+  if (probe_timer_.has_backed_off()) tell_controller([&](auto& controller) { controller.on_silence(now_ns); });
+  result.at_latest(probe_timer_.on_probe(now_ns, timeouts()));
+  control_mask_ |= bit(oldest.slot);
+}
+
+/// True: the path is to be checked, because of a call without progress or because of the silence.
+bool ClientSession::look_at_calls(uint64_t now_ns, ClientTick& result) {
+  bool wants_path_check = silence_.is_long();
+  // Requests for the rest of a response wait for credits and their pace; a probe does not.
+  const bool is_ask_due = now_ns >= receiving_ask_at_ns_;
+  if (is_ask_due) receiving_ask_at_ns_ = now_ns + kAskNsMax;
+  for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
+    const auto index = static_cast<uint32_t>(std::countr_zero(mask));
+    const ClientSlot* slot = slots_[index];
+    const bool is_in_order = slot->phase == Phase::kSending && !slot->has_fruitless_rounds();
+    if (is_in_order && slot->deadline_ns == UINT64_MAX) [[likely]]
+      continue;
+    if (slot->deadline_ns <= now_ns) {
+      result.expired_mask |= bit(index);
+      continue;
+    }
+    result.at_latest(slot->deadline_ns);
+    if (slot->phase == Phase::kReceiving) {
+      if (is_ask_due) control_mask_ |= bit(index);
+      result.at_latest(receiving_ask_at_ns_);
+    }
+    if (is_without_progress(*slot, now_ns)) {
+      // The path was checked for this slot's sake, and found good, and that is long ago. A call that waits for its pace
+      // has asked in vain less often.
+      const bool is_fruitless = slot->phase == Phase::kReceiving && slot->rounds >= kFruitlessRounds &&
+                                path_check_.good_ns() >= slot->waiting_since_ns + terms_.liveness_ns;
+      if (is_fruitless) result.fruitless_mask |= bit(index);
+      wants_path_check |= !is_fruitless;
+    }
+    if (slot->phase == Phase::kWaiting || slot->phase == Phase::kEnded) look_at_waiting_call(index, now_ns, result);
+  }
+  return wants_path_check;
+}
+
+/// The call waits for its answer, or for the acknowledgement of its cancel: asks again at intervals that grow.
+void ClientSession::look_at_waiting_call(uint32_t index, uint64_t now_ns, ClientTick& result) {
+  ClientSlot* slot = slots_[index];
+  if (slot->ask_at_ns <= now_ns) {
+    control_mask_ |= bit(index);
+    const uint64_t waited_ns = now_ns - slot->waiting_since_ns;
+    const uint64_t gap_ns_max = std::max(rto_ns(), std::min(terms_.liveness_ns / 4, kAskNsMax));
+    slot->ask_at_ns = now_ns + std::clamp(waited_ns / 4, rto_ns(), gap_ns_max);
+  }
+  result.at_latest(slot->ask_at_ns);
+}
+
+/// For so long that it matters whether packets of full length pass (clause 6.4.2).
+bool ClientSession::is_without_progress(const ClientSlot& slot, uint64_t now_ns) const {
+  const uint64_t watched_ns = silence_.watched_ns();
+  const uint64_t good_ns = path_check_.good_ns();
+  switch (slot.phase) {
+    case Phase::kWaiting: {
+      // Its handler may run, or each of its responses is lost.
+      const uint64_t waited_ns = now_ns - slot.waiting_since_ns;
+      return waited_ns >= terms_.liveness_ns && watched_ns - good_ns >= std::max(terms_.liveness_ns, waited_ns / 4);
+    }
+    case Phase::kSending:
+    case Phase::kReceiving:
+      return slot.has_fruitless_rounds() && watched_ns - std::max(slot.waiting_since_ns, good_ns) >= terms_.liveness_ns;
+    default:
+      return false;
+  }
+}
+
+}  // namespace tern::session

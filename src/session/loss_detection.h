@@ -1,0 +1,103 @@
+// Which packets of a client count as lost (clause 4.3).
+// Session layer: pure functions; the ring of sent packets, the newest answer and the time go in, losses come out.
+//
+// The rule is RACK's (RFC 8985): a packet is lost when one that was sent after it has been answered and the reordering
+// time has passed. Both times are measured from the newest answer, the server's hold time included, because packets
+// that leave together are answered together.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "session/sent_packets.h"
+
+namespace tern::session {
+
+/// What the newest answers say, at the time of the judgement.
+struct LossEvidence {
+  uint64_t largest_answered = 0;  ///< number of the newest packet that was answered
+  uint64_t largest_part = 0;      ///< number of the newest RFR of which a packet has arrived; 0: none
+  uint64_t elapsed_ns = 0;        ///< what the newest answer took, the server's hold time included
+  uint64_t reorder_ns = 0;        ///< how much later than that an answer may come
+  uint64_t responses_ns = 0;      ///< what a full packet of each call takes on the link
+  uint64_t patience_ns = 0;       ///< how long an answer may take if nothing says that it was overtaken
+};
+
+/// The rounds of losses that a slot has had without progress (clause 4.3.3).
+struct LossRounds {
+  bool has_any = false;
+  uint64_t newest_ns = 0;  ///< when the newest round began
+  uint64_t gap_ns = 0;     ///< the shortest time from that to the next round
+
+  /// The packet was sent after the newest round: its loss begins another one.
+  bool is_repeated_by(const SentPacket& packet) const { return has_any && packet.time_ns >= newest_ns; }
+};
+
+/// When an overtaken packet counts as lost. `number` is the packet's.
+inline uint64_t lost_at_ns(const SentPacket& packet, uint64_t number, const LossRounds& rounds,
+                           const LossEvidence& evidence) {
+  uint64_t wait_ns = evidence.elapsed_ns + evidence.reorder_ns;
+  if (!packet.is_rfr()) {
+    wait_ns += evidence.responses_ns;  // the server sends responses that are ready at the same time in any order
+  } else {
+    // The server sends ranges in turn, but after everything else: only a packet of a later range overtakes. An RFR's
+    // clock starts anew with each packet that arrives for it.
+    const bool is_overtaken = packet.kind == SentPacket::Kind::kRfrOvertaken || number < evidence.largest_part;
+    const bool has_begun = packet.missing != packet.count;
+    if (!is_overtaken) {
+      wait_ns = evidence.patience_ns;
+    } else if (has_begun) {
+      wait_ns = evidence.reorder_ns;
+    }
+  }
+  const uint64_t at_ns = packet.time_ns + wait_ns;
+  return rounds.is_repeated_by(packet) ? std::max(at_ns, rounds.newest_ns + rounds.gap_ns) : at_ns;
+}
+
+/// Judges the packets up to number `judged` that are not answered, the oldest first. Calls `on_lost(number)` for each
+/// that is lost; it may remove the packet and begin a round of its slot. `rounds_of(slot index)` is asked before each
+/// judgement. Returns when the next packet will be lost, UINT64_MAX if none is left.
+template <class RoundsOf, class OnLost>
+uint64_t detect_losses(const SentPackets& sent, uint64_t judged, const LossEvidence& evidence, uint64_t now_ns,
+                       RoundsOf&& rounds_of, OnLost&& on_lost) {
+  uint64_t next_ns = UINT64_MAX;
+  for (uint64_t n = sent.oldest(); n <= judged && n < sent.next_number(); n++) {
+    const SentPacket& packet = sent[n];
+    if (!packet.holds_credit()) continue;
+    // The answered packet itself is an RFR with missing packets: only its own last packet overtakes them.
+    if (n == evidence.largest_answered && packet.kind != SentPacket::Kind::kRfrOvertaken) continue;
+    const uint64_t at_ns = lost_at_ns(packet, n, rounds_of(packet.slot), evidence);
+    if (at_ns > now_ns) {
+      next_ns = std::min(next_ns, at_ns);
+    } else {
+      on_lost(n);
+    }
+  }
+  return next_ns;
+}
+
+/// When the overtaken packets are judged. Not at once: the answers of a burst may come in another order than their
+/// requests left, and in pieces.
+class LossTimer {
+ public:
+  bool is_set() const { return at_ns_ != 0; }
+  /// UINT64_MAX: no loss is suspected.
+  uint64_t at_ns() const { return is_set() ? at_ns_ : UINT64_MAX; }
+  /// Packets up to this number are judged.
+  uint64_t judged() const { return judged_; }
+  /// Packet `largest_answered` was answered, and older ones were not: they are judged at `at_ns`, or earlier if a
+  /// judgement is due earlier.
+  void suspect(uint64_t at_ns, uint64_t largest_answered) {
+    if (is_set() && at_ns_ <= at_ns) return;
+    at_ns_ = at_ns;
+    judged_ = largest_answered;
+  }
+  /// After a judgement: the next one, UINT64_MAX for none.
+  void set(uint64_t at_ns) { at_ns_ = at_ns == UINT64_MAX ? 0 : at_ns; }
+
+ private:
+  uint64_t at_ns_ = 0;  ///< 0: not set
+  uint64_t judged_ = 0;
+};
+
+}  // namespace tern::session

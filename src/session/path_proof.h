@@ -1,0 +1,159 @@
+// The proof that packets pass between a client and its server's data address, and the tokens that go with it
+// (clause 7.7).
+// Session layer: pure values; time is an argument.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "wire/header.h"
+
+namespace tern::session {
+
+enum class PathVerdict : uint8_t {
+  kDropped,
+  kAnswered,   ///< the data address answers: full probes may follow
+  kOpened,     ///< the session is open
+  kFound,      ///< the server has answered a short paired probe anew: of an open session, pair_probe() is due
+  kFollowed,   ///< the server sends to the address that our packets come from
+  kConfirmed,  ///< of the open session: packets of full length still pass
+};
+
+/// First header-only probes with the path token, then, once the address has answered one, probes of full length with
+/// the token of that answer. On a paired session, whose packets of both directions use one address and port pair, the
+/// answer to a short probe has a pair token, and the answer to the full probe the session token.
+class PathProof {
+ public:
+  /// Header-only path probes to an address that has not answered one (clause 7.7.3).
+  static constexpr uint8_t kShortProbesMax = 3;
+  /// After so many full paired probes without an answer, our address may be another one by now.
+  static constexpr uint8_t kFullPairProbesMax = 4;
+
+  struct Probe {
+    uint8_t flags = 0;
+    bool is_full = false;  ///< of the largest payload; else a header only
+    uint32_t token = 0;
+  };
+  struct Reply {
+    bool is_paired = false;
+    bool is_short = false;  ///< a header only; else of the largest payload
+    uint32_t token = 0;
+  };
+
+  /// The server has accepted the session, and expects this token in short probes.
+  void accept(uint32_t path_token) { path_token_ = path_token; }
+  /// From now on probes are paired ones.
+  void pair() {
+    is_paired_ = true;
+    first_probe_ns_ = 0;
+  }
+
+  bool is_paired() const { return is_paired_; }
+  /// The data address has answered a short probe.
+  bool is_answered() const { return is_answered_; }
+  uint8_t short_probes_left() const { return short_probes_left_; }
+  bool may_probe() const { return is_answered_ || short_probes_left_ != 0; }
+  /// What packets of the open session prove themselves with.
+  uint32_t session_token() const { return session_token_; }
+  /// When the first probe of the present length was sent; 0: none was.
+  uint64_t first_probe_ns() const { return first_probe_ns_; }
+
+  /// The next probe of a session that is not open. Only when may_probe().
+  Probe next(uint64_t now_ns) {
+    if (first_probe_ns_ == 0) first_probe_ns_ = now_ns;
+    if (!is_answered_) short_probes_left_--;
+    if (!is_paired_) return {0, is_answered_, is_answered_ ? session_token_ : path_token_};
+    if (has_pair_token_ && full_pair_probes_++ == kFullPairProbesMax) has_pair_token_ = false;
+    return next_paired();
+  }
+  /// The next paired probe: a short one asks for a pair token, a full one has it.
+  Probe next_paired() {
+    if (!has_pair_token_) {
+      is_pair_asked_ = true;
+      full_pair_probes_ = 0;
+    }
+    return {wire::kPaired, has_pair_token_, has_pair_token_ ? pair_token_ : path_token_};
+  }
+  void forget_pair_token() { has_pair_token_ = false; }
+
+  /// A reply to a probe of a session that is not open. kOpened: the path is proven.
+  PathVerdict on_reply(const Reply& reply) {
+    if (reply.is_paired && !is_paired_) return PathVerdict::kDropped;
+    if (!reply.is_short) return on_full_reply(reply);
+    if (is_answered_ && !reply.is_paired) return PathVerdict::kDropped;
+    if (reply.is_paired && !take_pair_token(reply.token)) return PathVerdict::kDropped;
+    if (is_answered_) return PathVerdict::kFound;
+    if (!reply.is_paired) session_token_ = reply.token;
+    is_paired_ = reply.is_paired;  // a late answer to an earlier probe is as good
+    is_answered_ = true;
+    first_probe_ns_ = 0;
+    return PathVerdict::kAnswered;
+  }
+  /// A paired reply to a probe of the open session. Only its echo proves it: a wrong token is worth no more than a lost
+  /// one.
+  PathVerdict on_pair_reply(const Reply& reply) {
+    if (!is_paired_) return PathVerdict::kDropped;
+    if (reply.is_short) return take_pair_token(reply.token) ? PathVerdict::kFound : PathVerdict::kDropped;
+    has_pair_token_ = false;
+    // The token that we have may have been damaged: then the server has answered nothing that needs it.
+    session_token_ = reply.token;
+    return PathVerdict::kFollowed;
+  }
+
+ private:
+  PathVerdict on_full_reply(const Reply& reply) {
+    if (!is_answered_ || reply.is_paired != is_paired_) return PathVerdict::kDropped;
+    if (reply.is_paired) session_token_ = reply.token;
+    has_pair_token_ = false;
+    return PathVerdict::kOpened;
+  }
+  /// Each short probe brings one full probe at most, however many replies a hostile server sends.
+  bool take_pair_token(uint32_t token) {
+    if (!std::exchange(is_pair_asked_, false)) return false;
+    pair_token_ = token;
+    has_pair_token_ = true;
+    return true;
+  }
+
+  uint64_t first_probe_ns_ = 0;
+  uint32_t path_token_ = 0;
+  uint32_t session_token_ = 0;  ///< valid when is_answered_
+  uint32_t pair_token_ = 0;     ///< valid when has_pair_token_: of a short reply, for the full probe that follows
+  uint8_t short_probes_left_ = kShortProbesMax;
+  uint8_t full_pair_probes_ = 0;  ///< since the last short one
+  bool is_answered_ = false;
+  bool is_paired_ = false;
+  bool has_pair_token_ = false;
+  bool is_pair_asked_ = false;  ///< a short paired probe has not been answered
+};
+
+/// When a silent paired session asks the server to follow it, because its address may have changed (clause 7.7.5):
+/// after a sixteenth, a quarter and half of the liveness timeout, because a server answers an unknown address three
+/// times; then once in each timeout.
+class FollowTimer {
+ public:
+  void stop() { next_ns_ = 0; }
+  /// When the next question is due. Only after a look.
+  uint64_t next_ns() const { return next_ns_; }
+  /// One look. `answered_ns` is when the newest packet of the server came. True: ask now.
+  bool look(uint64_t now_ns, uint64_t answered_ns, bool is_answer_owed, uint64_t liveness_ns) {
+    const uint64_t unit_ns = liveness_ns / 16;
+    if (next_ns_ == 0 || answered_ns_ != answered_ns || !is_answer_owed) {
+      answered_ns_ = answered_ns;
+      next_ns_ = now_ns + unit_ns;
+      gap_ns_ = 3 * unit_ns;
+      return false;
+    }
+    if (now_ns < next_ns_) return false;
+    next_ns_ = now_ns + gap_ns_;
+    gap_ns_ = gap_ns_ == 3 * unit_ns ? 4 * unit_ns : liveness_ns;
+    return true;
+  }
+
+ private:
+  uint64_t answered_ns_ = 0;  ///< the newest packet of the server when the silence began
+  uint64_t next_ns_ = 0;      ///< 0: stopped
+  uint64_t gap_ns_ = 0;       ///< to the question after the next
+};
+
+}  // namespace tern::session

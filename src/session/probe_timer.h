@@ -1,0 +1,65 @@
+// When a client probes for its oldest unanswered packet (clause 4.4.1).
+// Session layer: pure values; time is an argument.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tern::session {
+
+/// The wait before a probe, which doubles from probe to probe until there is progress.
+class ProbeTimer {
+ public:
+  /// The timeouts of the session at the time of the call.
+  struct Timeouts {
+    uint64_t rto_ns = 0;       ///< the measured one (RttEstimator)
+    uint64_t liveness_ns = 0;  ///< the longest wait is a quarter of it, as far as doubling goes
+  };
+
+  /// One look at `progress_ns`, the time of the newest progress. True: there was progress since the last look, or
+  /// nothing is left to be sent or answered, and the back-off is over.
+  bool look_at_progress(uint64_t progress_ns, bool is_idle) {
+    if (progress_ns == progress_ns_ && !is_idle) return false;
+    progress_ns_ = progress_ns;
+    end_back_off();
+    return true;
+  }
+  /// One look at the newest RTT sample, which came at `sample_ns` and took `elapsed_ns`, the server's hold time
+  /// included.
+  void look_at_sample(uint64_t sample_ns, uint64_t elapsed_ns) {
+    if (sample_ns == sample_ns_) return;
+    sample_ns_ = sample_ns;
+    response_ns_ = std::max(elapsed_ns, response_ns_ - response_ns_ / 16);
+  }
+  void end_back_off() { doublings_ = 0; }
+  bool has_backed_off() const { return doublings_ != 0; }
+
+  /// How long an answer may take: the measured timeout, or more if the server has lately held its answers for longer.
+  uint64_t patience_ns(const Timeouts& timeouts) const {
+    return std::max(timeouts.rto_ns, std::min(2 * response_ns_, timeouts.liveness_ns / 4));
+  }
+  /// When the probe is due for a packet that has waited since `since_ns`.
+  uint64_t due_ns(uint64_t since_ns, const Timeouts& timeouts) const {
+    return std::max(since_ns, probed_ns_) + wait_ns(timeouts);
+  }
+  /// The probe is sent. Returns when the next look is due.
+  uint64_t on_probe(uint64_t now_ns, const Timeouts& timeouts) {
+    const uint64_t wait_before_ns = wait_ns(timeouts);
+    probed_ns_ = now_ns;
+    if ((timeouts.rto_ns << (doublings_ + 1)) < timeouts.liveness_ns / 4) doublings_++;
+    return now_ns + std::max(timeouts.rto_ns << doublings_, wait_before_ns);
+  }
+
+ private:
+  uint64_t wait_ns(const Timeouts& timeouts) const {
+    return std::max(timeouts.rto_ns << doublings_, patience_ns(timeouts));
+  }
+
+  uint64_t probed_ns_ = 0;
+  uint64_t response_ns_ = 0;  ///< what answers have lately taken, hold time included: a maximum that decays
+  uint64_t progress_ns_ = 0;  ///< at the last look
+  uint64_t sample_ns_ = 0;    ///< at the last look
+  uint8_t doublings_ = 0;
+};
+
+}  // namespace tern::session

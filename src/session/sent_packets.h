@@ -1,0 +1,153 @@
+// The packets that a client has sent and that are not answered yet, and the credits that they hold (clauses 3.4, 4.1).
+// Session layer: a data structure without I/O or a clock.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <tern/detail/export.h>
+
+namespace tern::session {
+
+/// The record of one packet that was sent.
+struct SentPacket {
+  enum class Kind : uint8_t {
+    kNone,   ///< the packet was answered, counts as lost, or takes no credit
+    kShort,  ///< a request of one packet
+    kPart,   ///< a packet of a longer request
+    kRfr,
+    kRfrArrived,    ///< an RFR that the server has acknowledged; `time_ns` is the time of the acknowledgement
+    kRfrOvertaken,  ///< an RFR whose last packet has arrived, so that the missing ones were overtaken
+  };
+  uint64_t time_ns = 0;  ///< when the packet was sent; of an RFR, when the newest answer to it came
+  uint32_t index = 0;   ///< of the packet in its message; kShort: the request number; RFR: the first index of the range
+  uint8_t count = 0;    ///< RFR: packets asked for
+  uint8_t missing = 0;  ///< RFR: packets asked for that have not arrived
+  uint8_t slot = 0;
+  Kind kind = Kind::kNone;
+
+  bool holds_credit() const { return kind != Kind::kNone; }
+  bool is_request() const { return kind == Kind::kShort || kind == Kind::kPart; }
+  bool is_rfr() const { return kind >= Kind::kRfr; }
+  /// True if the RFR's range has the response packet with this index.
+  bool asks_for(uint32_t slot_index, uint32_t packet_index) const {
+    return is_rfr() && slot == slot_index && packet_index - index < count;
+  }
+};
+static_assert(sizeof(SentPacket) == 16);
+
+/// A ring of records by packet number. It has the numbers from oldest() to next_number() - 1, those without a credit
+/// included. The first kEmbedded records lie in the owner's memory; a longer ring is allocated.
+class TERN_API SentPackets {
+ public:
+  static constexpr size_t kEmbedded = 4;
+  using Embedded = SentPacket[kEmbedded];
+  /// The largest ring: numbers from the oldest unanswered packet to the next one. It is several times 128 credits and
+  /// as many packets that were answered meanwhile.
+  static constexpr uint64_t kSizeMax = 4096;
+
+  /// `embedded` must outlive this object. start() must be called before all other members.
+  explicit SentPackets(Embedded& embedded) : entries_(embedded) {}
+  ~SentPackets() { release(); }
+  SentPackets(const SentPackets&) = delete;
+  SentPackets& operator=(const SentPackets&) = delete;
+
+  /// Removes all records. The next number is `first`.
+  void start(uint64_t first) {
+    next_number_ = oldest_ = first;
+    largest_answered_ = first - 1;
+    in_flight_ = 0;
+  }
+  /// Frees the allocated ring. Must be called without records, and before start().
+  void shrink(Embedded& embedded) {
+    release();
+    entries_ = embedded;
+    size_ = kEmbedded;
+    mask_ = kEmbedded - 1;
+  }
+  /// Enlarges the ring. False: it has its largest size, or there is no memory.
+  bool grow();
+
+  uint64_t next_number() const { return next_number_; }
+  /// Every packet before it is answered or counts as lost.
+  uint64_t oldest() const { return oldest_; }
+  bool contains(uint64_t number) const { return number >= oldest_ && number < next_number_; }
+  bool is_empty() const { return oldest_ == next_number_; }
+  bool is_full() const { return next_number_ - oldest_ == size_; }
+  uint64_t size() const { return size_; }
+  /// The record of a number. contains(number) must be true.
+  SentPacket& operator[](uint64_t number) { return entries_[number & mask_]; }
+  const SentPacket& operator[](uint64_t number) const { return entries_[number & mask_]; }
+
+  /// Records the next packet. is_full() must be false.
+  void add(const SentPacket& packet) {
+    entries_[next_number_ & mask_] = packet;
+    next_number_++;
+    in_flight_ += packet.holds_credit() ? 1 : 0;
+  }
+  /// Removes a packet that was answered or counts as lost: its credit is free.
+  void remove(SentPacket& packet) {
+    packet.kind = SentPacket::Kind::kNone;
+    in_flight_--;
+  }
+  void advance_oldest() {
+    while (oldest_ < next_number_ && !entries_[oldest_ & mask_].holds_credit()) oldest_++;
+  }
+
+  /// For a burst of packets that each hold a credit: the caller writes the records [next_number(), burst_end()) itself,
+  /// with entries in a variable of its own, and says with on_burst() up to which number it has.
+  class Burst {
+   public:
+    SentPacket& operator[](uint64_t number) const { return entries_[number & mask_]; }
+
+   private:
+    friend class SentPackets;
+    Burst(SentPacket* entries, uint64_t mask) : entries_(entries), mask_(mask) {}
+    SentPacket* const entries_;
+    const uint64_t mask_;
+  };
+  Burst burst() { return {entries_, mask_}; }
+  /// The end of the numbers for which there are credits and space.
+  uint64_t burst_end() const {
+    return std::min(next_number_ + (credit_limit_ > in_flight_ ? credit_limit_ - in_flight_ : 0), oldest_ + size_);
+  }
+  void on_burst(uint64_t end) {
+    in_flight_ += static_cast<uint32_t>(end - next_number_);
+    next_number_ = end;
+  }
+  /// Removes the oldest packet, which must hold a credit.
+  void remove_oldest(SentPacket& packet) {
+    packet.kind = SentPacket::Kind::kNone;
+    oldest_++;
+    in_flight_--;
+  }
+
+  /// The largest number of a packet that was answered.
+  uint64_t largest_answered() const { return largest_answered_; }
+  void note_answered(uint64_t number) { largest_answered_ = std::max(largest_answered_, number); }
+
+  /// Packets that hold a credit.
+  uint32_t in_flight() const { return in_flight_; }
+  /// The smaller of the server's limit and the congestion controller's, in packets.
+  uint32_t credit_limit() const { return credit_limit_; }
+  void set_credit_limit(uint32_t packets) { credit_limit_ = packets; }
+  bool has_credit() const { return in_flight_ < credit_limit_; }
+
+ private:
+  void release() {
+    if (size_ != kEmbedded) delete[] entries_;
+  }
+
+  SentPacket* entries_;
+  uint64_t mask_ = kEmbedded - 1;
+  uint64_t size_ = kEmbedded;
+  uint64_t next_number_ = 1;
+  uint64_t oldest_ = 1;
+  uint64_t largest_answered_ = 0;
+  uint32_t in_flight_ = 0;
+  uint32_t credit_limit_ = 1;
+};
+static_assert(sizeof(SentPackets) == 56, "a part of the session's first cache lines");
+
+}  // namespace tern::session

@@ -1,0 +1,141 @@
+// What a session does with header-only packets about its calls: RFRs (clause 5.4), probes (4.4), cancels (6.2); and
+// with finished-request reports (5.5).
+#include "session/server_session.h"
+
+namespace tern::session {
+
+namespace {
+
+using Phase = ServerSlot::Phase;
+
+uint32_t load_u32(const std::byte* from) {
+  uint32_t value = 0;
+  for (uint32_t i = 0; i < 4; i++) value |= std::to_integer<uint32_t>(from[i]) << (8 * i);
+  return value;
+}
+
+}  // namespace
+
+/// A retransmitted request packet or a probe of the slot's request brings the response (again), or else a credit
+/// return.
+void ServerSession::answer_again(ServerSlot* slot, uint64_t number, uint64_t now_ns) {
+  if (slot->phase == Phase::kResponded || slot->phase == Phase::kFailed) {
+    slot->echo = static_cast<uint32_t>(number);
+    slot->received_ns = now_ns;
+    response_mask_ |= bit_of(slot);
+  } else {
+    owe_credit_return(now_ns);
+  }
+}
+
+/// The response is sent again if there is one, else a credit return. There are two exceptions. A client that knows its
+/// request to be acknowledged, while the request is not or not wholly here, would wait for ever: the request takes the
+/// slot and fails, so that the slot's numbers go on without a gap. A request that cannot be the slot's next one is
+/// lost.
+ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns,
+                                      ServerOffers& offers) {
+  const uint32_t index = slot_index_of(header.request_number());
+  const bool is_delivered = header.index() != 0;
+  const bool is_slot = index < window_;
+  const int32_t age = is_slot ? static_cast<int32_t>(header.request_number() - number_of(index)) : -1;
+  const bool is_beyond = age > int32_t{wire::kSlotsMax};
+  if (is_beyond || (is_slot && age < 0)) {
+    // A damaged packet has pushed an older request aside; or the probe is late, and its answer is stale.
+    owe_lost_answer(header, number);
+    return is_beyond ? dropped(Drop::kMalformed) : ServerVerdict{};
+  }
+  ServerSlot* slot = is_slot ? slots_[index] : nullptr;
+  const bool is_here = age == 0 && slot != nullptr && slot->phase != Phase::kIdle && slot->phase != Phase::kReceiving;
+  if (age >= 0 && is_delivered && !is_here && may_end(slot, offers)) {
+    if (slot != nullptr) end_slot(slot, offers);
+    wire::Header lost = header;
+    lost.w2 = 0;  // a probe's word 2 does not describe the request
+    if (slot = begin(lost, number, now_ns, Phase::kRunning, offers); slot == nullptr) return dropped(Drop::kNoMemory);
+    fail(slot, wire::FailureCode::kLost, 0);
+    return dropped(Drop::kMalformed);
+  }
+  if (age == 0 && slot != nullptr) {
+    answer_again(slot, number, now_ns);
+  } else {
+    owe_credit_return(now_ns);
+  }
+  return {};
+}
+
+/// Queues the packets of a response that the client asks for. A range beyond the response's end brings packet 0, which
+/// says the size; any other range that is not available brings a credit return.
+ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport::Payload& payload, uint64_t number,
+                                    uint64_t now_ns) {
+  const uint32_t index = slot_index_of(header.request_number());
+  ServerSlot* slot = index < window_ ? slots_[index] : nullptr;
+  if (slot == nullptr || slot->request_number != header.request_number()) return dropped(Drop::kUnproven);
+  accept(number, payload.is_marked);
+  if (slot->phase == Phase::kFailed) {  // the response was given up meanwhile
+    answer_again(slot, number, now_ns);
+    return dropped(Drop::kStale);
+  }
+  const uint64_t packets = slot->phase == Phase::kResponded ? packets_of(slot->response_bytes) : 0;
+  const uint64_t first = header.index();
+  const uint64_t count = header.message_bytes();
+  const bool may_be_there = packets != 0 && count != 0 && count <= kRfrPacketsMax;
+  if (may_be_there && first + count > packets) {
+    answer_again(slot, number, now_ns);
+    return dropped(Drop::kStale);
+  }
+  if (!may_be_there || !ranges_.push({header.request_number(), static_cast<uint32_t>(first),
+                                      static_cast<uint32_t>(count), static_cast<uint32_t>(number), now_ns})) {
+    owe_credit_return(now_ns);
+    return dropped(Drop::kStale);
+  }
+  due_ |= kRanges;
+  // While packet 0 waits, received_ns is the arrival of the packet that it answers.
+  const bool is_first_waiting = (response_mask_ & bit_of(slot)) != 0;
+  if (!is_first_waiting) slot->received_ns = now_ns;
+  return {.is_about_a_call = true};
+}
+
+/// The call has ended at the client: its request does not start any more, and is acknowledged as cancelled.
+ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns,
+                                       ServerOffers& offers) {
+  const uint32_t index = slot_index_of(header.request_number());
+  ServerSlot* slot = index < window_ ? find_or_make_slot(index) : nullptr;
+  if (slot == nullptr) {
+    owe_credit_return(now_ns);
+    return {};
+  }
+  const auto age = static_cast<int32_t>(header.request_number() - slot->request_number);
+  if (age < 0 || age > int32_t{wire::kSlotsMax}) {
+    // A late duplicate, whose answer is stale; or damaged packets have put the two ends apart, and the request that the
+    // client gave up will never start here.
+    owe_lost_answer(header, number);
+    return {};
+  }
+  if (!may_end(slot, offers)) {  // the client repeats its cancel until the request is answered
+    owe_credit_return(now_ns);
+    return {};
+  }
+  end_slot(slot, offers);
+  // Also if the request has not come yet: the slot has had it then, so that it does not start (at most once).
+  slot->request_number = header.request_number();
+  cancelled_mask_ |= uint64_t{1} << index;
+  due_ |= kCancels;
+  return {};
+}
+
+/// The client has the responses to these requests.
+ServerVerdict ServerSession::on_report(const transport::Payload& payload, uint64_t now_ns, ServerOffers& offers) {
+  if (payload.bytes % 4 != 0 || payload.bytes > 4 * wire::kSlotsMax || payload.lease != nullptr) {
+    return dropped(Drop::kMalformed);
+  }
+  for (uint32_t i = 0; i < payload.bytes; i += 4) {
+    const uint32_t number = load_u32(payload.data + i);
+    const uint32_t index = slot_index_of(number);
+    ServerSlot* slot = index < window_ ? slots_[index] : nullptr;
+    const bool is_answered = slot != nullptr && (slot->phase == Phase::kResponded || slot->phase == Phase::kFailed);
+    if (is_answered && slot->request_number == number) end_slot(slot, offers);
+  }
+  owe_credit_return(now_ns);
+  return {};
+}
+
+}  // namespace tern::session

@@ -1,0 +1,155 @@
+// What a session does with request packets: clauses 3.6 to 3.8, 5.1, 5.2 and 6.3.
+#include <algorithm>
+#include <utility>
+
+#include "session/server_session.h"
+
+namespace tern::session {
+
+using Phase = ServerSlot::Phase;
+
+/// Clause 5.2.
+bool ServerSession::is_well_formed(const wire::Header& request, uint32_t payload_bytes) const {
+  const uint64_t message_bytes = request.message_bytes();
+  const bool is_first = (request.flags() & wire::kFirst) != 0;
+  if (is_short(request)) return is_first && payload_bytes == message_bytes;
+  const uint64_t offset = uint64_t{request.index()} * payload_bytes_max_;
+  return message_bytes <= wire::kMessageBytesMax && offset < message_bytes && is_first == (request.index() == 0) &&
+         payload_bytes == std::min<uint64_t>(message_bytes - offset, payload_bytes_max_);
+}
+
+ServerVerdict ServerSession::on_request(const wire::Header& header, const transport::Payload& payload, uint64_t number,
+                                        uint64_t now_ns, ServerOffers& offers) {
+  const uint32_t index = slot_index_of(header.request_number());
+  if (index >= window_) return dropped(Drop::kUnproven);
+  const auto age = static_cast<int32_t>(header.request_number() - number_of(index));
+  if (age < 0) return dropped(Drop::kStale);
+  if (age != 0 && age != int32_t{wire::kSlotsMax}) return dropped(Drop::kUnproven);
+  if (!is_well_formed(header, payload.bytes)) return dropped(Drop::kMalformed);
+  if (age != 0) {
+    if (!may_end(slots_[index], offers)) {  // no honest client begins here (clause 3.8)
+      accept(number, payload.is_marked);
+      owe_credit_return(now_ns);
+      return dropped(Drop::kStale);
+    }
+    return is_short(header) ? on_new_request(header, payload, number, now_ns, offers)
+                            : on_new_long_request(header, payload, number, now_ns, offers);
+  }
+  if (slots_[index] == nullptr) return dropped(Drop::kStale);
+  return on_known_request(slots_[index], header, payload, number, now_ns);
+}
+
+/// A new request takes its slot. What the slot still has of the last request ends, except for the memory of its
+/// response, which the next response may use. Null: there is no memory for a slot.
+ServerSlot* ServerSession::begin(const wire::Header& header, uint64_t number, uint64_t now_ns, Phase phase,
+                                 ServerOffers& offers) {
+  const uint32_t index = slot_index_of(header.request_number());
+  ServerSlot* slot = find_or_make_slot(index);
+  if (slot == nullptr) return nullptr;
+  if (is_busy(*slot)) end_slot(slot, offers);
+  forget_ranges(index);
+  const uint64_t bit = uint64_t{1} << index;
+  response_mask_ &= ~bit;
+  forget_cancel(bit);  // the client has had its answer, and would take this for an answer to the new request
+  slot->request_number = header.request_number();
+  slot->type = static_cast<uint16_t>(header.request_type());
+  slot->request_bytes = header.message_bytes();
+  slot->deadline_code = (header.flags() & wire::kFirst) != 0 ? header.deadline_code() : wire::kNoDeadline;
+  slot->echo = static_cast<uint32_t>(number);
+  slot->received_ns = now_ns;
+  move(slot, phase);
+  return slot;
+}
+
+/// A new request of one packet. A payload in the peer's memory is copied, unless the request is refused.
+ServerVerdict ServerSession::on_new_request(const wire::Header& header, const transport::Payload& payload,
+                                            uint64_t number, uint64_t now_ns, ServerOffers& offers) {
+  ServerOffers::RequestBuffer copy;
+  if (payload.lease != nullptr) {
+    copy = offers.buffer_for(header, false);
+    if (copy.buffer != nullptr && !payload.copy_to(copy.buffer->data())) {
+      offers.take_back_buffer(copy.buffer, payload.bytes, false);
+      return dropped(Drop::kLease);
+    }
+  }
+  ServerSlot* slot = begin(header, number, now_ns, Phase::kRunning, offers);
+  if (slot == nullptr) {
+    if (copy.buffer != nullptr) offers.take_back_buffer(copy.buffer, payload.bytes, false);
+    return dropped(Drop::kNoMemory);
+  }
+  accept(number, payload.is_marked);
+  if (payload.lease != nullptr && copy.buffer == nullptr) {
+    fail(slot, copy.refusal, 0);
+    return {.is_about_a_call = true};
+  }
+  return {.started = slot, .message = copy.buffer, .is_about_a_call = true};
+}
+
+/// The first packet to arrive of a new request of several packets.
+ServerVerdict ServerSession::on_new_long_request(const wire::Header& header, const transport::Payload& payload,
+                                                 uint64_t number, uint64_t now_ns, ServerOffers& offers) {
+  ServerOffers::RequestBuffer whole = offers.buffer_for(header, true);
+  Assembly* assembly = whole.buffer != nullptr ? pools_.assemblies.take() : nullptr;
+  if (assembly == nullptr && whole.buffer != nullptr) {
+    offers.take_back_buffer(std::exchange(whole.buffer, nullptr), header.message_bytes(), true);
+    whole.refusal = wire::FailureCode::kNoMemory;
+  }
+  const Phase phase = assembly != nullptr ? Phase::kReceiving : Phase::kRunning;
+  ServerSlot* slot = begin(header, number, now_ns, phase, offers);
+  if (slot == nullptr) {
+    if (assembly != nullptr) pools_.assemblies.give(assembly);
+    if (whole.buffer != nullptr) offers.take_back_buffer(whole.buffer, header.message_bytes(), true);
+    return dropped(Drop::kNoMemory);
+  }
+  if (assembly == nullptr) {
+    accept(number, payload.is_marked);
+    fail(slot, whole.refusal, 0);
+    return {.is_about_a_call = true};
+  }
+  assembly->packets = packets_of(slot->request_bytes);
+  assembly->buffer = whole.buffer;
+  slot->assembly = assembly;
+  return place(slot, header, payload, number, now_ns);
+}
+
+/// A packet of the slot's present or last request.
+ServerVerdict ServerSession::on_known_request(ServerSlot* slot, const wire::Header& header,
+                                              const transport::Payload& payload, uint64_t number, uint64_t now_ns) {
+  const bool is_missing = slot->phase == Phase::kReceiving && !is_short(header) &&
+                          header.message_bytes() == slot->request_bytes && header.request_type() == slot->type &&
+                          slot->assembly->window.is_within(header.index()) &&
+                          !slot->assembly->window.contains(header.index());
+  if (is_missing) return place(slot, header, payload, number, now_ns);
+  accept(number, payload.is_marked);
+  answer_again(slot, number, now_ns);
+  return {.is_about_a_call = is_busy(*slot), .drop = Drop::kStale};
+}
+
+/// Copies a part of a long request to its place, and marks it as received only if the copy is good (clause 8.3).
+ServerVerdict ServerSession::place(ServerSlot* slot, const wire::Header& header, const transport::Payload& payload,
+                                   uint64_t number, uint64_t now_ns) {
+  Assembly& assembly = *slot->assembly;
+  if (!payload.copy_to(assembly.buffer->data() + uint64_t{header.index()} * payload_bytes_max_)) {
+    return dropped(Drop::kLease);
+  }
+  accept(number, payload.is_marked);
+  assembly.window.insert(header.index());
+  if ((header.flags() & wire::kFirst) != 0 && header.deadline_code() != wire::kNoDeadline) {
+    assembly.deadline_ns = now_ns + wire::decode_time_left(header.deadline_code());
+  }
+  slot->echo = static_cast<uint32_t>(number);
+  slot->received_ns = now_ns;
+  if (assembly.window.base() != assembly.packets) {
+    owe_credit_return(now_ns);
+    return {.is_part = true, .is_about_a_call = true};
+  }
+  slot->deadline_code = assembly.deadline_ns == UINT64_MAX
+                            ? wire::kNoDeadline
+                            : wire::encode_time_left(assembly.deadline_ns - std::min(assembly.deadline_ns, now_ns));
+  detail::Buffer* message = assembly.buffer;
+  pools_.assemblies.give(std::exchange(slot->assembly, nullptr));
+  move(slot, Phase::kRunning);
+  return {.started = slot, .message = message, .was_assembled = true, .is_part = true, .is_about_a_call = true};
+}
+
+}  // namespace tern::session

@@ -1,0 +1,129 @@
+// The packets that a session sends, but for the common case: that is inline in the header.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "session/server_session.h"
+
+namespace tern::session {
+
+namespace {
+
+using Phase = ServerSlot::Phase;
+
+void store_u64(std::byte* to, uint64_t value) {
+  value = wire::to_little_endian(value);
+  std::memcpy(to, &value, sizeof(value));
+}
+
+}  // namespace
+
+/// The next packet, in the order of clause 4.2.5. False: there is none. commit() follows when it was sent.
+bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const {
+  packet.slot = nullptr;
+  packet.buffer = nullptr;
+  packet.payload = packet.scratch;
+  packet.payload_bytes = 0;
+  packet.is_range = false;
+  if (cancelled_mask_ != 0) {
+    prepare_cancelled(credit_limit, packet);
+  } else if ((due_ & kCreditReturn) != 0) {
+    // Before all answers of the same burst: a client that has one of those would take the packets before it, which are
+    // not acknowledged yet, for overtaken.
+    prepare_credit_return(now_ns, credit_limit, packet);
+  } else if (response_mask_ != 0) {
+    prepare_failure(now_ns, credit_limit, packet);
+  } else if ((due_ & kLostAnswer) != 0) {
+    packet.header =
+        next_header(wire::Kind::kResponse, wire::kFirst | wire::kFailure | echo_flag(), lost_request_number_,
+                    lost_echo_, 0, credit_limit, static_cast<uint32_t>(wire::FailureCode::kLost) << 16);
+  } else if ((due_ & kPathReply) != 0) {
+    packet.payload = nullptr;
+    packet.payload_bytes = path_.reply_payload_bytes();
+    packet.header = path_.reply(echo_flag(), remote_key_, next_number_, credit_limit);
+  } else if (!ranges_.empty()) {
+    prepare_range(now_ns, credit_limit, packet);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void ServerSession::prepare_cancelled(uint8_t credit_limit, ServerPacket& packet) const {
+  packet.slot_index = static_cast<uint32_t>(std::countr_zero(cancelled_mask_));
+  packet.header = next_header(wire::Kind::kCancelled, wire::kNoEcho, slots_[packet.slot_index]->request_number, 0, 0,
+                              credit_limit, 0);
+}
+
+void ServerSession::prepare_credit_return(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const {
+  uint64_t words[NumberWindow::kWords];
+  received_.bitmap(words);
+  for (size_t i = 0; i < NumberWindow::kWords; i++) store_u64(packet.scratch + 8 * i, words[i]);
+  packet.payload_bytes = sizeof(words);
+  // The packet with the largest number may be another one, which came later and has its own answer.
+  const uint64_t hold_ns = cr_echo_ == received_.largest() ? now_ns - cr_since_ns_ : UINT64_MAX;
+  packet.header = next_header(wire::Kind::kCr, echo_flag(), 0, static_cast<uint32_t>(received_.largest()), hold_ns,
+                              credit_limit, 0);
+}
+
+void ServerSession::prepare_failure(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const {
+  packet.slot_index = static_cast<uint32_t>(std::countr_zero(response_mask_));
+  ServerSlot* slot = slots_[packet.slot_index];
+  packet.slot = slot;
+  packet.header = next_header(wire::Kind::kResponse, wire::kFirst | wire::kFailure | echo_flag(), slot->request_number,
+                              slot->echo, now_ns - slot->received_ns, credit_limit, slot->response_bytes);
+}
+
+/// The next packet that an RFR asked for.
+void ServerSession::prepare_range(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const {
+  const Range& range = ranges_[0];
+  ServerSlot* slot = slots_[slot_index_of(range.request_number)];
+  CHECK(slot->phase == Phase::kResponded);
+  CHECK(slot->request_number, ==, range.request_number);
+  const bool is_first = range.first == 0;
+  const uint32_t offset = range.first * payload_bytes_max_;
+  packet.slot = slot;
+  packet.slot_index = index_of(*slot);
+  packet.buffer = slot->response;
+  packet.payload = slot->response->data() + offset;
+  packet.payload_bytes = std::min(payload_bytes_max_, slot->response_bytes - offset);
+  packet.is_range = true;
+  packet.header =
+      next_header(wire::Kind::kResponse, (is_first ? wire::kFirst : 0) | echo_flag(), slot->request_number, range.echo,
+                  now_ns - range.received_ns, credit_limit, is_first ? slot->response_bytes : range.first);
+}
+
+/// The prepared packet was sent under `ticket`.
+void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
+  if ((packet.header.flags() & wire::kEcnEcho) != 0) due_ &= ~kMarked;
+  switch (packet.header.kind()) {
+    case wire::Kind::kCancelled:
+      return forget_cancel(uint64_t{1} << packet.slot_index);
+    case wire::Kind::kCr:
+      due_ &= ~kCreditReturn;
+      return;
+    case wire::Kind::kPathReply:
+      due_ &= ~kPathReply;
+      return;
+    default:
+      break;
+  }
+  if (packet.slot == nullptr) {
+    due_ &= ~kLostAnswer;
+  } else if (packet.is_range) {
+    commit_range(packet.slot, ticket);
+  } else {
+    response_mask_ &= ~(uint64_t{1} << packet.slot_index);
+  }
+}
+
+void ServerSession::commit_range(ServerSlot* slot, uint64_t ticket) {
+  slot->response_ticket = ticket;
+  Range& range = ranges_.front();
+  range.first++;
+  if (--range.count == 0) ranges_.pop();
+  if (ranges_.empty()) due_ &= ~kRanges;
+}
+
+}  // namespace tern::session

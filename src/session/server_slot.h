@@ -1,0 +1,55 @@
+// The slots of the server end of a session, and the pools that they come from. docs/protocol.md, chapters 3 to 6.
+//
+// The life of a slot, whose request number only grows:
+//
+//   kIdle --first packet of a long request--> kReceiving --last--> kRunning --respond()--> kResponded
+//     |  \------------- short request --------------------------------^ |                     |
+//     ^                              |                                  \-----fail()-----> kFailed
+//     |                              \-----------------------------------------------------^  |
+//     +---- cancel (from anywhere), finished-request report, or the next request on the slot --+
+#pragma once
+
+#include <cstdint>
+
+#include <tern/detail/buffer.h>
+
+#include "base/pool.h"
+#include "session/windows.h"
+#include "wire/header.h"
+
+namespace tern::session {
+
+/// A request of several packets while it arrives.
+struct Assembly {
+  IndexWindow window;                 ///< the packets that have arrived
+  uint32_t packets = 0;               ///< of the whole request
+  uint64_t deadline_ns = UINT64_MAX;  ///< as packet 0 said; UINT64_MAX: none, or packet 0 has not arrived
+  detail::Buffer* buffer = nullptr;   ///< of the whole message
+};
+
+/// Written by the ServerSession that has it, but for `call` and the response, which the endpoint sets.
+struct ServerSlot {
+  /// A slot in one of the first three phases may take a new request.
+  enum class Phase : uint8_t { kIdle, kResponded, kFailed, kReceiving, kRunning };
+
+  uint32_t request_number = 0;
+  Phase phase = Phase::kIdle;  ///< written by ServerSession::move() only
+  uint16_t type = 0;
+  uint32_t request_bytes = 0;
+  uint32_t response_bytes = 0;                 ///< kFailed: the failure word instead (clause 5.6)
+  uint32_t echo = 0;                           ///< number of the packet that the next packet 0 of the response answers
+  uint32_t deadline_code = wire::kNoDeadline;  ///< time left at received_ns, as on the wire
+  uint64_t received_ns = 0;                    ///< when the packet of `echo` arrived
+  detail::Buffer* response = nullptr;          ///< owned; kept for the slot's next response, where that fits
+  uint64_t response_ticket = 0;                ///< of the last packet that refers to `response`
+  Assembly* assembly = nullptr;                ///< not null in kReceiving only
+  void* call = nullptr;                        ///< the endpoint's record of the running request
+};
+
+/// Memory that the server sessions of one endpoint share.
+struct ServerPools {
+  base::Pool<ServerSlot> slots;
+  base::Pool<Assembly, 8> assemblies;
+};
+
+}  // namespace tern::session
