@@ -1,5 +1,5 @@
-// The coroutine face of an Endpoint: co_await endpoint.call(...). A header of its own, so that programs without
-// coroutines do not pay for it. Owner thread only, as all of Endpoint. Standard library only.
+// Coroutines for an Endpoint: co_await endpoint.call(...). It is a separate header, so that programs without coroutines
+// need not compile it. Owner thread only, as all of Endpoint. Standard library only.
 #pragma once
 
 #include <coroutine>
@@ -12,8 +12,8 @@
 
 namespace tern {
 
-/// What Endpoint::call() returns: the call, which begins with co_await and lives in the coroutine's frame. Nothing is
-/// allocated for it. Works in any coroutine type.
+/// The result of Endpoint::call(): a call that begins with co_await. It is part of the coroutine's frame, without an
+/// allocation of its own. Works in any coroutine type.
 class [[nodiscard]] CallAwaitable {
  public:
   /// For Endpoint::call().
@@ -27,14 +27,14 @@ class [[nodiscard]] CallAwaitable {
         type_(type) {}
   CallAwaitable(const CallAwaitable&) = delete;
   CallAwaitable& operator=(const CallAwaitable&) = delete;
-  /// The frame of a coroutine must not be destroyed while it waits here: the answer is on its way to it. Let the call
-  /// end first (cancel() brings that about). Breaking this rule ends the process.
+  /// The frame of a coroutine must not be destroyed while it waits here, because the answer will be written to it. End
+  /// the call first, for example with cancel(). Breaking this rule ends the process.
   ~CallAwaitable() {
     if (waiting_) [[unlikely]]
       destroyed_in_flight();
   }
 
-  /// For cancel() by somebody else, while the coroutine waits: keep the awaitable as a variable and co_await that.
+  /// For cancel() while the coroutine waits: keep the awaitable in a variable, and co_await that.
   CallId id() const { return id_; }
 
   bool await_ready() const noexcept { return false; }
@@ -82,13 +82,13 @@ inline CallAwaitable Endpoint::call(Session session, uint16_t type, MsgBuf&& req
   return CallAwaitable(*this, session, type, std::move(request), std::move(response), options);
 }
 
-/// The least that a coroutine can return: it runs at once, up to its first co_await that waits, later goes on inside
-/// the endpoint's loop, and frees its frame at its end; nobody can wait for it. A handler may be one, and code outside
-/// of the loop may start one. Without memory for its frame it does not begin, and its parameters are destroyed (a
-/// Request among them is dropped: kNoResponse). An exception that leaves it ends the process, as it does from every
-/// callback. Give it what it needs as parameters, by value: they move into the frame. A lambda's captures stay in the
-/// lambda, which is gone by then unless it is a handler: those live as long as their endpoint. docs/threads.md has the
-/// rules.
+/// The simplest return type of a coroutine. The coroutine runs at once up to its first co_await that suspends it. It is
+/// resumed in the endpoint's loop, and frees its frame at its end. No code can wait for it. A handler may be such a
+/// coroutine, and code outside of the loop may start one. If there is no memory for its frame it does not begin, and
+/// its parameters are destroyed (a Request among them is dropped: kNoResponse). An exception that leaves it ends the
+/// process, as from every callback. Pass all that it needs as parameters by value, which move into the frame. Captures
+/// of a lambda are no part of the frame: they are destroyed with the lambda. Handlers may use them, because a handler
+/// lives as long as its endpoint. docs/threads.md has the rules.
 struct Detached {
   struct promise_type {  // NOLINT(readability-identifier-naming): the language's name
     Detached get_return_object() noexcept { return {}; }

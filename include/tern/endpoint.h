@@ -1,4 +1,4 @@
-// Endpoint: what application code holds. Touches no packet, so it is no template.
+// Endpoint: the interface for application code. It is independent of the transport, and therefore no template.
 #pragma once
 
 #include <chrono>
@@ -23,104 +23,106 @@ namespace tern {
 
 namespace rpc {
 class EndpointCore;
-}
+struct EndpointInternals;
+}  // namespace rpc
 class CallAwaitable;
 
-/// What a continuation gets. Both buffers come home: move them out to keep them; what is left is released.
+/// The argument of a continuation. Both buffers are returned: move them out to keep them; the others are released.
 struct Completion {
   Status status;          ///< kOk, or why there is no response
-  uint16_t app_code = 0;  ///< with kRefused: what the handler gave to Request::fail; 0 if the library refused
+  uint16_t app_code = 0;  ///< with kRefused: the code of Request::fail(); 0: the library refused
   MsgBuf request;         ///< as it was sent
   MsgBuf response;        ///< with kOk, its length is that of the response
 };
 
-/// Of one call: Endpoint::enqueue_request().
+/// For one call: Endpoint::enqueue_request().
 struct CallOptions {
-  /// The call ends with kDeadline this long from now(), if it has not ended before; the server sees it too.
+  /// The call ends with kDeadline this long after now(), unless it ends before. The server receives the deadline.
   Duration deadline = Duration::max();
 };
 
-/// Of one request type: Endpoint::on_request().
+/// For one request type: Endpoint::on_request().
 ///
-/// A request with a deadline that has less time left than the handler took lately is refused (kDeadline); while some
-/// are, the newest goes first. A handler that keeps a Request looks at is_cancelled() now and then: of those that a
-/// session's client has given up and the application still has, there are at most four for each slot of its window.
-/// Then the slots of further ones stay taken until they are answered.
+/// A request is refused (kDeadline) if less time is left to its deadline than the handler took lately. While requests
+/// are refused for that reason, the newest request runs first.
+/// A handler that keeps a Request should call is_cancelled() from time to time. The application may keep four cancelled
+/// requests for each slot of a session's window. The slots of further ones stay taken until the application answers.
 struct HandlerOptions {
   /// Run on a worker thread of the Nexus instead of in the event loop. For handlers above a microsecond or so.
   bool worker = false;
-  /// Larger requests are refused (kTooLarge) before anything is allocated for them.
+  /// Larger requests are refused (kTooLarge) before memory is allocated for them.
   size_t max_request_bytes = 8u << 20;
 };
 
-/// How run_event_loop() waits when there is nothing to do.
+/// How run_event_loop() waits for work.
 enum class Wait : uint8_t {
   kPoll,      ///< never blocks: lowest latency, a whole CPU
   kAdaptive,  ///< spins for RpcOptions::spin, then blocks
   kBlock,     ///< blocks at once
 };
 
-/// Of an endpoint: Rpc::create(). Every limit is refused with a status that names it.
+/// For an endpoint: Rpc::create(). A refusal at a limit has a status that names the limit.
 struct RpcOptions {
-  /// Names the endpoint at its Nexus: the last part of a session URI. One endpoint per id.
+  /// The endpoint's name at its Nexus: E in "tern://HOST:PORT/E". Ids are unique in a Nexus.
   uint16_t endpoint_id = 0;
-  /// Memory for requests of more than one packet while they arrive. Beyond it they are refused (kNoMemory), unless the
-  /// clients of another address (IPv4 address, or IPv6 /64), or another Nexus of the same address, would still have
-  /// more than theirs: then that one's request which has made no progress for longest gives way and fails (kNoMemory).
-  /// So does one without progress for 1 s.
+  /// Memory for requests of more than one packet while they arrive. When it is used up, a new request fails
+  /// (kNoMemory), or an older one fails in its place. The older one is of an address (IPv4 address, or IPv6 /64), or of
+  /// a Nexus of the same address, that would still use more than the new request's. It is the one that has made no
+  /// progress for longest. A request without progress for 1 s fails, too.
   size_t receive_budget_bytes = 256u << 20;
-  /// Memory for responses of more than 1 KiB that clients have not reported as received. Beyond it the response for
-  /// which its client has not asked for longest gives way, of the address and Nexus that have most; who asks for the
-  /// rest of it gets kNoMemory. A single response may be larger. Raise it where large responses are fetched by many
-  /// clients at a time.
+  /// Memory for responses of more than 1 KiB that clients have not reported as received. When it is used up, a response
+  /// of the address and Nexus that use most is freed: the one that its client has not asked for longest. A client that
+  /// asks for the rest of it gets kNoMemory. A single response may be larger than this. Raise it if many clients fetch
+  /// large responses at a time.
   size_t response_budget_bytes = 256u << 20;
-  /// Calls of one session that may wait for a free slot; beyond it enqueue_request() says kQueueFull.
+  /// Calls of one session that may wait for a free slot. enqueue_request() refuses further ones (kQueueFull).
   uint32_t queue_limit = 4096;
-  /// Server sessions that this endpoint accepts; beyond it clients get kQueueFull.
+  /// Server sessions that this endpoint accepts. Further clients get kQueueFull.
   uint32_t server_sessions_max = 1u << 20;
-  /// Of these, those with clients of one IPv4 address, or of one IPv6 /64; beyond it clients get kQueueFull. 0: half of
-  /// server_sessions_max, and at most 65536. Raise it where more clients share an address.
+  /// Server sessions with clients of one IPv4 address, or of one IPv6 /64. Further clients get kQueueFull. 0: half of
+  /// server_sessions_max, at most 65536. Raise it if more clients share an address.
   uint32_t server_sessions_per_peer_max = 0;
-  /// Packets that one client may have on their way to this endpoint; more wait at the client. 0: as many as the receive
-  /// queue takes, and the link by which packets arrive where the transport knows it, divided by the active clients. 1
-  /// to 128: always so many, for experiments and where round trips without load are longer than 25 us.
+  /// Packets that one client may have in flight to this endpoint (its credits). 0: the capacity of the receive queue,
+  /// and of the incoming link if the transport knows it, divided by the active clients. 1 to 128: this number, for
+  /// experiments and for round trips without load of more than 25 us.
   uint32_t credit_limit = 0;
-  /// What the loop does between packets. Set kPoll where a CPU may be spent on it, kBlock where it must not.
+  /// How the loop waits for packets. Use kPoll if a CPU may be spent on it, kBlock if not.
   Wait wait = Wait::kAdaptive;
   /// kAdaptive: how long to spin after the last work. 50 us covers a round trip on most networks.
   Duration spin = std::chrono::microseconds(50);
-  /// Of its client sessions that do not say otherwise.
+  /// For client sessions whose SessionOptions name none.
   CongestionControl congestion_control = CongestionControl::kDefault;
-  /// A client reports finished requests after this long without new ones, so that the server can free responses. A
-  /// server that hears nothing of a response frees it after 25 s.
+  /// A client reports finished requests after this long without new ones, so that the server can free responses. The
+  /// server frees a response after 25 s without a packet about it.
   Duration report_delay = std::chrono::milliseconds(100);
-  /// Message memory is of 2 MB pages where they are present, else of normal ones.
+  /// Use 2 MB pages for message memory if the system has some, otherwise normal pages.
   bool huge_pages = true;
-  /// Of 1 GB pages where they are present. For message memory of many gigabytes.
+  /// Use 1 GB pages if the system has some. For message memory of many gigabytes.
   bool giant_pages = false;
-  /// All message memory of this endpoint.
+  /// Limit of all message memory of this endpoint.
   size_t memory_limit_bytes = SIZE_MAX;
 };
 
-/// Of a session, at its client: Endpoint::create_session().
+/// For a client's session: Endpoint::create_session().
 struct SessionOptions {
-  /// Requests in flight; more wait. 1 to 64.
+  /// Requests in flight, 1 to 64. Further ones wait.
   uint8_t window = 8;
-  /// How long the server may be silent before pending calls end with kPeerUnreachable: to the request, which among
-  /// thousands may first have to wait for its turn, and then on the data path. The status names the reason as far as
-  /// it is known; of a dead host on the same network the kernel says so after 3 s only.
+  /// Limit for opening the session; then pending calls end with kPeerUnreachable. It holds for the answer to the
+  /// connect request, which may have to wait behind thousands of others, and again for the first answer on the data
+  /// path. The status names the reason if it is known; the kernel reports a dead host on the same network only after
+  /// 3 s.
   Duration connect_timeout = std::chrono::seconds(2);
-  /// Packets leave no faster than this, headers included (a fixed-rate congestion controller). What a loop that comes
-  /// late, or a pause, has left unused is made up for in bursts of at most 100 us' worth, or of 4 packets after a late
-  /// turn. 0: no limit.
+  /// The rate limit of this session, headers included (a fixed-rate congestion controller). After a pause or a late
+  /// turn of the loop, packets may leave in a burst of at most 100 us' worth, or of 4 packets after a late turn. 0: no
+  /// limit.
   uint64_t rate_bytes_per_sec = 0;
-  /// How it finds its rate. Of no effect with rate_bytes_per_sec.
+  /// The congestion controller. Ignored with rate_bytes_per_sec.
   CongestionControl congestion_control = CongestionControl::kDefault;
 };
 
-/// A session: a value; one that is gone is an error, never another session.
+/// A name of a session. The name of a session that has ended is an error, and never becomes the name of another one.
 struct Session {
-  uint64_t name = UINT64_MAX;                                        ///< index, and which of the sessions that had it
+  uint64_t name = UINT64_MAX;  ///< an index, and a count of the sessions that had it
   friend bool operator==(const Session&, const Session&) = default;  ///< the same session of the same endpoint
 };
 
@@ -129,52 +131,53 @@ struct CallId {
   uint64_t value = 0;  ///< no call has 0
 };
 
-/// Counters of an endpoint; read in its thread. docs/counters.md says what each means and what to do about it.
+/// Counters of an endpoint. Owner thread only. docs/counters.md says what each one means and what to do about it.
 struct EndpointCounters {
 #define TERN_COUNTER(name, what) uint64_t name = 0;
 #include <tern/detail/counters.inc>
 #undef TERN_COUNTER
 };
 
-/// What application code holds of an endpoint, whatever its transport.
+/// An endpoint, whatever its transport is.
 ///
-/// Owner thread only, unless a member says "any thread": the thread that first runs the event loop, until then the
-/// one that made the endpoint. From another thread: kWrongThread (an empty MsgBuf from alloc_msgbuf).
-/// Handlers, continuations, timers and posted functions run in the owner's event loop; they may call everything here,
-/// but not run the loop. An exception that leaves one of them ends the process.
+/// Owner thread only, unless a member says "any thread". The owner is the thread that first runs the event loop; until
+/// then it is the thread that made the endpoint. Calls from other threads return kWrongThread (alloc_msgbuf(): an empty
+/// MsgBuf). Handlers, continuations, timers and posted functions run in the owner's event loop. They may call all
+/// members, but must not run the loop. An exception that leaves one of them ends the process.
 class Endpoint {
  public:
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  /// Registers what runs for requests of `type` (0..4095). Only before the first loop iteration, once per type.
-  /// kMisuse otherwise. kNoMemory. `handler` may capture anything and is destroyed with the endpoint.
+  /// Registers the handler for requests of `type` (0..4095), once a type and before the first loop iteration; otherwise
+  /// kMisuse. kNoMemory. `handler` may capture anything, and is destroyed with the endpoint.
   template <class F>
   requires std::invocable<F&, Request> Status on_request(uint16_t type, F handler, HandlerOptions options = {}) {
     auto owned = std::unique_ptr<Handler>(new (std::nothrow) OwnedHandler<F>(std::move(handler)));
     return add_handler(type, std::move(owned), options);
   }
 
-  /// Begins a session with endpoint E of the Nexus at "udp://HOST:PORT/E" ("/E" may be left out: 0). Never waits for
-  /// the network (it may for the name service, if HOST is a name, of which all addresses are tried); calls wait until
-  /// the session is open, or end with the reason why it is not.
+  /// Begins a session with endpoint E of the Nexus at "tern://HOST:PORT/E" ("/E" may be left out for endpoint 0;
+  /// "udp://" means the same as "tern://"). Does not wait for the network. If HOST is a name it may wait for the name
+  /// service, and all addresses of the name are tried. Calls wait until the session is open. If it does not open, they
+  /// end with the reason.
   /// kMisuse: not such a URI, port 0, or options out of range. kNoMemory. kUnavailable: the name is unknown, the Nexus
-  /// does not reach the host's address family (IPv4, IPv6), or the system gives no random numbers.
+  /// cannot send to the host's address family (IPv4, IPv6), or the system gives no random numbers.
   TERN_API Result<Session> create_session(std::string_view uri, SessionOptions options = {});
-  /// Ends it; pending calls get kCancelled in the next iteration. kSessionReset: it is gone already.
+  /// Ends a session. Pending calls end with kCancelled in the next iteration. kSessionReset: it has ended already.
   TERN_API Status destroy_session(Session session);
-  /// True once calls on it travel. False: still connecting, or gone.
+  /// True if the session is open. False: it is still connecting, or it has ended.
   TERN_API bool is_open(Session session) const;
 
-  /// A buffer of this endpoint's arena: length `len_bytes` (up to 1 GiB), capacity as much or more, aligned to 64
-  /// bytes, with any content. Empty: no memory, too large, or the wrong thread.
+  /// A buffer of this endpoint's arena. Its length is `len_bytes` (up to 1 GiB), its capacity that or more, its
+  /// alignment 64 bytes, and its content undefined. Empty: no memory, too large, or the wrong thread.
   TERN_API MsgBuf alloc_msgbuf(size_t len_bytes);
 
-  /// Sends `request` to the handler of `type`; `response` is room for the answer: its capacity, whatever its length (so
-  /// a buffer that has come back serves again as it is). A longer answer is kTooLarge. `then(Completion&)` runs exactly
-  /// once, in the event loop, close() or ~Rpc, and gets both buffers back. If the call is refused, the buffers stay
-  /// with the caller and `then` never runs: kSessionReset (stale session), kMisuse (empty MsgBuf, or of another
-  /// endpoint), kNoMemory, kQueueFull, kWrongThread.
+  /// Sends `request` to the handler of `type`. The response is written to `response`, up to its capacity; its length
+  /// does not matter, so that a buffer can be used again as it is. A longer response ends the call with kTooLarge.
+  /// `then(Completion&)` runs exactly once, in the event loop, close() or ~Rpc, and gets both buffers back. If the call
+  /// is refused, `then` never runs, and the caller keeps the buffers: kSessionReset (the session has ended), kMisuse
+  /// (empty MsgBuf, or of another endpoint), kNoMemory, kQueueFull, kWrongThread.
   template <Small F>
   requires std::invocable<F&, Completion&> Result<CallId> enqueue_request(Session session, uint16_t type,
                                                                           MsgBuf&& request, MsgBuf&& response, F then,
@@ -185,29 +188,30 @@ class Endpoint {
     new (started.continuation) Continuation(std::move(then));  // it is empty so far
     return CallId{started.id};
   }
-  /// The same for coroutines: `Completion done = co_await endpoint.call(...)`. Defined in <tern/coroutine.h>. A refused
-  /// call does not wait: its status and both buffers are in the Completion at once.
+  /// enqueue_request() for coroutines: `Completion done = co_await endpoint.call(...)`. Defined in <tern/coroutine.h>.
+  /// A refused call does not suspend: its status and both buffers are in the Completion at once.
   inline CallAwaitable call(Session session, uint16_t type, MsgBuf&& request, MsgBuf&& response,
                             CallOptions options = {});
-  /// Ends a call early: its continuation runs with kCancelled (or what came first), not before its buffers are free.
-  /// kMisuse: no such call, or it has ended. kNoMemory: the call goes on.
+  /// Ends a call early. Its continuation runs as soon as its buffers are free, with kCancelled or with an outcome that
+  /// came before. kMisuse: no such call, or it has ended. kNoMemory: the call goes on.
   TERN_API Status cancel(CallId call);
 
   /// The time of this loop iteration.
   TERN_API Duration now() const;
-  /// Runs `then()` in the loop, `delay` from now() at the earliest. kNoMemory. kSessionReset: the endpoint is closed.
+  /// Runs `then()` in the loop, at now() + `delay` or later. kNoMemory. kSessionReset: the endpoint is closed.
   template <Small F>
   requires std::invocable<F&> Status after(Duration delay, F then) {
     return add_timer(delay, detail::InlineFunction<>(std::move(then)));
   }
-  /// Any thread: runs `then()` in the owner's loop soon. kQueueFull: 65536 wait. kNoMemory. kSessionReset: the
-  /// endpoint is closed.
+  /// Runs `then()` in the owner's loop soon. Any thread. kQueueFull: 65536 functions wait. kNoMemory. kSessionReset:
+  /// the endpoint is closed.
   template <Small F>
   requires std::invocable<F&> Status post(F then) { return add_post(detail::InlineFunction<>(std::move(then))); }
-  /// Any thread, and signal handlers: run_event_loop() returns after this iteration. Stays in force until it has.
+  /// Makes run_event_loop() return after its present iteration, or the next call after its first one. Any thread, and
+  /// signal handlers.
   TERN_API void stop();
 
-  /// Live; the reference lasts as long as the endpoint.
+  /// The present values. The reference is valid as long as the endpoint.
   TERN_API const EndpointCounters& counters() const;
   /// Any thread. RpcOptions::endpoint_id.
   TERN_API uint16_t id() const;
@@ -217,7 +221,7 @@ class Endpoint {
   ~Endpoint() = default;
 
  private:
-  friend class rpc::EndpointCore;
+  friend struct rpc::EndpointInternals;
   using Continuation = detail::InlineFunction<Completion&>;
   struct Handler {
     virtual ~Handler() = default;
@@ -231,7 +235,7 @@ class Endpoint {
   };
 
   TERN_API Status add_handler(uint16_t type, std::unique_ptr<Handler> handler, HandlerOptions options);
-  /// An accepted call wants its continuation put into its place; null: refused, refusal() says why.
+  /// Where the caller constructs the continuation of an accepted call. Null: refused, for the reason of refusal().
   struct Started {
     Continuation* continuation;
     uint64_t id;

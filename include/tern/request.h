@@ -1,4 +1,4 @@
-// Request: what a handler gets, and how it answers.
+// Request: the argument of a handler, with which it answers.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,17 @@
 
 namespace tern {
 
-/// A request that waits for its answer. Move-only; may be kept after the handler has returned, and answered later
-/// from any thread: every member, the destructor included, may be called by any one thread at a time. Destroyed
-/// unanswered, its client gets kNoResponse. After its endpoint is gone, or its client has cancelled, answering does
-/// nothing.
+/// A request that waits for its answer. Move-only. It may be kept after the handler has returned, and answered later by
+/// any thread: all members, the destructor included, may be called by one thread at a time. If it is destroyed without
+/// an answer, its client gets kNoResponse. An answer does nothing if the endpoint is gone or the client has cancelled.
 class Request {
  public:
-  /// For the library: what a handler is called with. Until it is moved it is its handler's alone, and does without the
-  /// questions that come up once another thread may have it.
+  /// For the library: the argument of a handler. Until it is moved, only the handler's thread has it, and its members
+  /// need no synchronization.
   explicit Request(detail::RequestFront* front) : front_(front), place_(Place::kInHandler) {}
-  /// `other` is as an answered one afterwards: what is called on it does nothing.
+  /// `other` is like an answered one afterwards: its members do nothing.
   Request(Request&& other) noexcept : front_(other.leave_handler()) {}
-  /// Drops what this one had (kNoResponse); `other` is as an answered one afterwards.
+  /// Drops the request that this one had (kNoResponse). `other` is like an answered one afterwards.
   Request& operator=(Request&& other) noexcept {
     if (this != &other) {
       if (front_ != nullptr) drop(end());
@@ -38,30 +37,31 @@ class Request {
       drop(front_);
   }
 
-  /// The request message, at any alignment. In a dispatch-mode handler it may be the transport's receive buffer: a span
-  /// taken there ends when the handler returns. If the request is kept, the library copies the message then; bytes()
-  /// afterwards names the copy, which lives as long as the Request.
+  /// The request message, without alignment. In a handler that runs in the event loop it may lie in the transport's
+  /// receive buffer: the span is valid until the handler returns. If the handler keeps the Request, the library copies
+  /// the message then, and bytes() returns the copy, which is valid as long as the Request.
   std::span<const std::byte> bytes() const {
     if (place_ == Place::kElsewhere) [[unlikely]]
       return bytes(front_);
     return {front_->data, front_->bytes};
   }
-  /// Memory for an answer of `len_bytes`: preallocated where it fits, else from the arena. A second call replaces the
-  /// first. kTooLarge: above 1 GiB. kNoMemory. kMisuse: already answered or moved from.
+  /// Memory for a response of `len_bytes`: the preallocated buffer if that is large enough, otherwise one from the
+  /// arena. A second call replaces the first. kTooLarge: above 1 GiB. kNoMemory. kMisuse: already answered, or moved
+  /// from.
   Result<std::span<std::byte>> response(size_t len_bytes) {
-    detail::Buffer* room = place_ != Place::kElsewhere ? front_->room : nullptr;
-    if (room != nullptr && len_bytes <= room->capacity_bytes) [[likely]] {
+    detail::Buffer* buffer = place_ != Place::kElsewhere ? front_->space : nullptr;
+    if (buffer != nullptr && len_bytes <= buffer->capacity_bytes) [[likely]] {
       place_ = Place::kHasAnswer;
-      room->revoke_lease();
-      room->length_bytes = static_cast<uint32_t>(len_bytes);
+      buffer->revoke_lease();
+      buffer->length_bytes = static_cast<uint32_t>(len_bytes);
     } else {
       if (place_ == Place::kHasAnswer) place_ = Place::kInHandler;
-      room = find_room(front_, len_bytes);
-      if (room == nullptr) return no_room(front_, len_bytes);
+      buffer = find_buffer(front_, len_bytes);
+      if (buffer == nullptr) return no_buffer(front_, len_bytes);
     }
-    return std::span(room->data(), len_bytes);
+    return std::span(buffer->data(), len_bytes);
   }
-  /// Sends what response() gave; an empty answer if it was never called. Ends the Request.
+  /// Sends the memory of response() as the response; an empty response if it was not called. Ends the Request.
   void respond() {
     if (place_ == Place::kHasAnswer) [[likely]] {
       end()->progress = detail::RequestFront::Progress::kAnswered;
@@ -70,43 +70,43 @@ class Request {
     }
   }
   /// Sends `reply`, which moves to the library. A MsgBuf of another endpoint is copied. An empty MsgBuf drops the
-  /// request (kNoResponse), for there is nothing to send. Ends the Request.
+  /// request (kNoResponse). Ends the Request.
   void respond(MsgBuf&& reply) {
     if (front_ != nullptr) respond(end(), std::move(reply));
   }
-  /// The client's continuation gets kRefused and `app_code`: not 0, so that it can tell this from a refusal of the
-  /// library. Ends the Request.
+  /// Ends the Request: the client's continuation gets kRefused and `app_code`. Use another code than 0, which refusals
+  /// of the library have.
   void fail(uint16_t app_code) { fail(end(), app_code); }
-  /// Until the client's deadline; Duration::max() if it has none, zero or less once it has passed.
+  /// The time until the client's deadline; zero or less after it; Duration::max() if there is none.
   Duration time_left() const { return time_left(front_); }
-  /// The client has cancelled, its deadline has passed there, or its session is gone: nobody waits for the answer.
+  /// True if no client waits for the answer: it has cancelled, its deadline has passed there, or its session has ended.
   bool is_cancelled() const { return is_cancelled(front_); }
 
  private:
   enum class Place : uint8_t {
-    kElsewhere,  ///< moved: any thread may have it, and its handler may have returned. Or ended
-    kInHandler,  ///< what its handler was called with
-    kHasAnswer,  ///< likewise, and response() has given out `room`
+    kElsewhere,  ///< moved (any thread may have it, and its handler may have returned), or ended
+    kInHandler,  ///< the argument of its handler
+    kHasAnswer,  ///< as kInHandler, and response() has handed out the preallocated buffer
   };
-  // The members proper, by value: a Request that never leaves its handler stays in registers.
+  // The implementations of the members. They take the front by value, so that a Request stays in registers.
   TERN_API static std::span<const std::byte> bytes(detail::RequestFront* front);
-  TERN_API static detail::Buffer* find_room(detail::RequestFront* front, size_t len_bytes);
-  TERN_API static Status no_room(detail::RequestFront* front, size_t len_bytes);
+  TERN_API static detail::Buffer* find_buffer(detail::RequestFront* front, size_t len_bytes);
+  TERN_API static Status no_buffer(detail::RequestFront* front, size_t len_bytes);
   TERN_API static void respond(detail::RequestFront* front);
   TERN_API static void respond(detail::RequestFront* front, MsgBuf&& reply);
   TERN_API static void fail(detail::RequestFront* front, uint16_t app_code);
   TERN_API static Duration time_left(const detail::RequestFront* front);
   TERN_API static bool is_cancelled(const detail::RequestFront* front);
   TERN_API static void drop(detail::RequestFront* front);
-  /// The answer that it has, if any, goes with it: the handler's room will be somebody else's.
-  TERN_API static void take_room(detail::RequestFront* front);
+  /// Takes the preallocated buffer, which has the response, out of the slot, so that the next request does not use it.
+  TERN_API static void take_buffer(detail::RequestFront* front);
 
   detail::RequestFront* end() {
     place_ = Place::kElsewhere;
     return std::exchange(front_, nullptr);
   }
   detail::RequestFront* leave_handler() {
-    if (place_ == Place::kHasAnswer) take_room(front_);
+    if (place_ == Place::kHasAnswer) take_buffer(front_);
     return end();
   }
 

@@ -16,35 +16,35 @@ template <class Impl>
 class RpcCore;
 }
 
-/// One endpoint over one transport, run by one thread. Its members are in the library for the library's own
-/// transports; a program's file sees declarations only.
+/// One endpoint over one transport, run by one thread. The library has the members for its own transports, so that
+/// programs compile declarations only.
 template <Transport T>
 class Rpc final : public Endpoint {
  public:
-  /// kUnavailable: the transport does not run here, the message says what it needs. kNoMemory. kMisuse: an endpoint id
-  /// that is taken, or a transport's option out of range. `nexus` must outlive the Rpc.
+  /// `nexus` must outlive the Rpc. kUnavailable: the transport does not run here; the message says what it needs.
+  /// kNoMemory. kMisuse: the endpoint id is taken, or an option of the transport is out of range.
   static Result<std::unique_ptr<Rpc>> create(Nexus& nexus, typename T::Options transport_options = {},
                                              RpcOptions options = {});
-  /// close(0). Continuations of what was pending run in here, with kCancelled.
+  /// Calls close(0): continuations of pending calls run here, with kCancelled.
   ~Rpc();
 
   /// Runs until stop(), or for `duration`. The first loop call binds the owner thread.
-  /// kMisuse: called from a handler, continuation, timer or posted function. kWrongThread.
+  /// kMisuse: called from a handler, continuation, timer or posted function. kWrongThread. kUnavailable: the transport
+  /// has failed for good, such as a device that was removed; the message says why. All sessions have ended then, and
+  /// new ones fail, for that reason.
   Status run_event_loop(Duration duration = Duration::max());
-  /// One iteration, never blocks. Result: packets handled.
+  /// Runs one iteration, without blocking. Returns the number of packets handled. Errors as of run_event_loop().
   Result<size_t> run_event_loop_once();
-  /// For a program's own epoll loop: readable when run_event_loop_once() has something to do, timers included. From
-  /// the first call on, each iteration leaves the endpoint armed to make it so. kUnavailable: no descriptors are left.
-  /// kNoMemory.
+  /// A descriptor for a program's own epoll loop. It is readable when run_event_loop_once() has something to do, timers
+  /// included. After the first call, each iteration arms it again. kUnavailable: no descriptors are left. kNoMemory.
   Result<int> descriptor();
-  /// When run_event_loop_once() has something to do next, on the endpoint's clock, unless a packet or mail comes
-  /// before: not later than now() if it is to be called at once, Duration::max() if there is nothing to wait for but
-  /// these. For a program that polls many endpoints, or lives in a simulated host. In the thread that runs the loop
-  /// only.
+  /// The time at which run_event_loop_once() has something to do, on the endpoint's clock. A packet, or a function of
+  /// another thread, may come before. now() or less: call it at once. Duration::max(): it waits only for these. For a
+  /// program that polls many endpoints, or runs in a simulated host. Only in the thread that runs the loop.
   Duration next_due();
-  /// Refuses clients' new requests and new sessions (calls of its own are still taken: handlers that must be answered
-  /// may need them), runs the loop until what is in flight has ended, `drain` at the longest, then cancels the rest and
-  /// closes every session. Afterwards only destruction is left.
+  /// Closes the endpoint. From now on new requests and sessions of clients are refused; calls of this endpoint are
+  /// still accepted, because handlers may need them for their answers. Runs the loop until all calls and requests have
+  /// ended, for `drain` at most, cancels the others, and ends all sessions. The closed endpoint can only be destroyed.
   Status close(Duration drain);
 
   rpc::RpcCore<typename T::Impl>& core() { return *owned_; }  ///< for the library
@@ -55,8 +55,5 @@ class Rpc final : public Endpoint {
                                            const RpcOptions& options);
   std::unique_ptr<rpc::RpcCore<typename T::Impl>> owned_;
 };
-
-struct Shm;
-struct Udp;
 
 }  // namespace tern

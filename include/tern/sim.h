@@ -1,5 +1,5 @@
 // A datacenter in one thread: hosts with their own clocks, a network with queues and faults, virtual time, one seed.
-// The endpoints, sessions, handlers and workers that run in it are the ones that run everywhere else.
+// Endpoints, sessions, handlers and workers are those of the library, unchanged.
 // docs/simulation.md shows how to test a program in it. Standard library only.
 //
 //     auto simulation = tern::sim::Simulation::create(tern::sim::Topology::cx4(100), {.seed = 7});
@@ -28,107 +28,108 @@
 
 namespace tern::sim {
 
-/// What a host's CPU takes for the work of an endpoint's loop, callbacks of echoing's size included. The default is
-/// what small_rpc_rate measures over shm (docs/simulation.md has the figures); handlers that do more say so with
-/// Host::spend(), and what workers take, Host::set_worker_time() says.
+/// CPU time of an endpoint's loop, including callbacks as short as those of an echo. The defaults are measured with
+/// small_rpc_rate over shm (docs/simulation.md has the figures). A handler that takes longer calls Host::spend().
+/// Host::set_worker_time() gives the time of worker handlers.
 struct HostCost {
-  Duration iteration = std::chrono::nanoseconds(20);        ///< of the event loop, whatever it does
-  Duration packet_received = std::chrono::nanoseconds(42);  ///< each
-  Duration packet_sent = std::chrono::nanoseconds(15);      ///< each
-  /// CPUs of infinite speed but for the smallest step of time: for experiments with the network alone.
+  Duration iteration = std::chrono::nanoseconds(20);        ///< of each iteration of the event loop
+  Duration packet_received = std::chrono::nanoseconds(42);  ///< of each packet received
+  Duration packet_sent = std::chrono::nanoseconds(15);      ///< of each packet sent
+  /// CPUs that take no time, except the smallest step of the clock. For experiments with the network alone.
   static HostCost none() { return {Duration(0), Duration(0), Duration(0)}; }
 };
 
-/// Of a Simulation.
+/// For Simulation::create().
 struct SimulationOptions {
-  /// Of everything random: the same seed, the same trace.
+  /// Seed of all random numbers. Runs with the same seed have the same trace.
   uint64_t seed = 1;
-  /// Largest frame, Ethernet, IP and UDP headers included (42 bytes): what limits a packet. 578 to 9018.
+  /// Length of the longest frame, including Ethernet, IP and UDP headers (42 bytes). It limits a packet. 578 to 9018.
   size_t frame_bytes = 1024;
-  /// Of every host, unless Host::set_cost() says otherwise.
+  /// For all hosts without Host::set_cost().
   HostCost cost = {};
 };
 
-/// A packet as a tap sees it: Simulation::set_tap().
+/// The argument of a tap: Simulation::set_tap().
 struct TappedPacket {
-  bool has_arrived = false;          ///< it is being delivered; else the sender's interface begins to transmit it
-  bool is_marked = false;            ///< ECN, by a switch on its way
+  bool has_arrived = false;          ///< at its receiver; false: the sender's interface begins to transmit it
+  bool is_marked = false;            ///< a switch has marked it (ECN)
   uint32_t from_host = 0;            ///< Host::index() of its sender
-  uint32_t from_port = 0;            ///< of a Nexus, as in Host::uri(), if below 65536; else of an endpoint
+  uint32_t from_port = 0;            ///< below 65536: of a Nexus, as in Host::uri(); otherwise of an endpoint
   uint32_t to_host = 0;              ///< of its receiver
-  uint32_t to_port = 0;              ///< likewise
+  uint32_t to_port = 0;              ///< as from_port
   uint32_t frame_bytes = 0;          ///< Ethernet, IP and UDP headers included
-  std::span<const std::byte> bytes;  ///< above UDP (docs/protocol.md, 2), during the call only
+  std::span<const std::byte> bytes;  ///< the UDP payload (docs/protocol.md, 2); valid during the call
 };
 
-/// The scheduler of a busy machine: a host's threads run for a while, then others do. Host::set_time_slices().
+/// The scheduler of a busy machine, on which a host's threads run only a part of the time. Host::set_time_slices().
 struct TimeSlices {
-  /// Whose time it is.
+  /// The threads that are scheduled.
   enum class What : uint8_t {
-    kAll,         ///< the host's: endpoints, workers and management stop together
-    kManagement,  ///< the management's only, which polling endpoints leave no CPU to
+    kAll,         ///< endpoints, workers and management stop together
+    kManagement,  ///< only the management stops, because polling endpoints take all CPUs
   };
-  Duration run{};          ///< they run for so long, 1 us at least,
-  Duration wait{};         ///< and then not for so long, and so on. 0: they always run
-  bool is_random = false;  ///< each stretch of time is drawn, from 1 us to twice that
-  What what = What::kAll;  ///< whose
+  Duration run{};          ///< time in which they run, at least 1 us
+  Duration wait{};         ///< time in which they do not run, after `run`. 0: they always run
+  bool is_random = false;  ///< each time is random, from 1 us to twice the value
+  What what = What::kAll;  ///< the threads
 };
 
 class HostCore;
 class Simulation;
 
-/// One machine of the simulation: what its programs take from the world. Values of it are owned by the Simulation.
+/// One machine of the simulation. The Simulation owns it.
 class Host {
  public:
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
-  /// As in Simulation::host() and Topology::add_host().
+  /// The index in Simulation::host() and Topology::add_host().
   TERN_API uint32_t index() const;
-  /// "10.X.Y.Z": of the host's one interface.
+  /// The address of the host's one interface, "10.X.Y.Z".
   TERN_API std::string address() const;
-  /// "udp://10.X.Y.Z:PORT": to listen on, and for others to connect to ("/E" for endpoint E).
+  /// "tern://10.X.Y.Z:PORT", to listen on and to connect to (with "/E" for endpoint E).
   TERN_API std::string uri(uint16_t port = 31850) const;
   /// For Nexus::create(): options with this host's Environment in them.
   TERN_API NexusOptions nexus_options();
   /// For Rpc<Sim>::create(): options with this host's network interface in them.
   TERN_API Sim::Options transport_options();
-  /// From now on the simulation runs the endpoint's loop whenever there is something to do, until the endpoint is
-  /// destroyed. Each endpoint is a thread with a CPU of its own. Endpoint::stop() means nothing to it. kMisuse: not of
-  /// this host, run already, or closed. An endpoint that is not run so has an owner who runs its loop, in which time
-  /// passes.
+  /// Lets the simulation run the endpoint's loop, whenever it has something to do, until the endpoint is destroyed.
+  /// Each endpoint is a thread with a CPU of its own. Endpoint::stop() has no effect. kMisuse: the endpoint is of
+  /// another host, is run already, or is closed. Without this call the program runs the endpoint's loop, in which
+  /// virtual time passes.
   TERN_API Status run(Rpc<Sim>& rpc);
 
-  /// What runs on the host: made by `program` now, destroyed at the crash or with the simulation. Typically an object
-  /// that owns a Nexus, endpoints and what they serve, and that nobody else holds. What must survive a crash, as a disk
-  /// does, lives elsewhere, and longer than the simulation. kMisuse: it is up already.
+  /// Starts the host. `program` returns an object that the host destroys at a crash or with the simulation: typically
+  /// one that owns a Nexus, endpoints and their data, and of which there is no other reference. Data that must survive
+  /// a crash, as on a disk, must lie elsewhere and outlive the simulation. kMisuse: the host is up already.
   TERN_API Status boot(const std::function<std::shared_ptr<void>(Host&)>& program);
-  /// The host is gone from the network at once; then its program is destroyed (continuations of its calls end with
-  /// kCancelled, as in any endpoint that is destroyed, but nobody hears from it). boot() again: another boot identity.
-  /// kMisuse: from within one of the host's own callbacks; Simulation::after() is outside of them.
+  /// Takes the host off the network at once, and then destroys its program. Continuations of its calls run with
+  /// kCancelled, as in any endpoint that is destroyed, but no packet leaves. After another boot() the host has another
+  /// boot identity. kMisuse: called from one of the host's own callbacks; use Simulation::after().
   TERN_API Status crash();
-  /// Between boot() and crash(). A host that was never booted is not up, but on the network.
+  /// True between boot() and crash(). A host that was never booted is not up, but is on the network.
   TERN_API bool is_up() const;
-  /// What `program` has made; null while the host is down.
+  /// The object that `program` has returned; null while the host is down.
   TERN_API void* program() const;
 
-  /// The host's clock: that of its endpoints and its Nexus. Differs from Simulation::now() by drift.
+  /// The host's clock, which its endpoints and its Nexus use. It differs from Simulation::now() by its drift.
   TERN_API Duration now() const;
-  /// Within a handler, continuation, timer or posted function: it takes this much of its thread's time. Elsewhere it is
-  /// nobody's: what worker handlers take, set_worker_time() says.
+  /// Called in a handler, continuation, timer or posted function: this takes `duration` of its thread's time. Elsewhere
+  /// it has no effect. set_worker_time() gives the time of worker handlers.
   TERN_API void spend(Duration duration);
-  /// What a worker handler takes, asked for each: it runs when that time is over. Default: 1 us. Negative: 0.
+  /// `time` is called for each request of a worker handler, and returns its time; the handler runs at the end of it.
+  /// The default is 1 us. A negative time is 0.
   TERN_API void set_worker_time(std::function<Duration()> time);
-  /// Instead of SimulationOptions::cost.
+  /// Replaces SimulationOptions::cost for this host.
   TERN_API void set_cost(const HostCost& cost);
-  /// Everything that the host's CPUs do from now on takes `factor` times as long. 1: healthy.
+  /// From now on all CPU time of the host is multiplied by `factor`. 1: healthy.
   TERN_API void set_slowness(double factor);
-  /// From now on the host's clock runs so much faster (slower: negative), in parts per million, to 100 000.
+  /// From now on the host's clock is faster by `ppm` parts per million (slower if negative), at most 100 000.
   TERN_API void set_clock_drift(int32_t ppm);
-  /// No endpoint, worker or Nexus of the host runs for so long: a virtual machine that was descheduled.
+  /// Stops all endpoints, workers and the Nexus of the host for `duration`, as in a virtual machine without a CPU.
   TERN_API void pause(Duration duration);
-  /// From now on, which is the beginning of a stretch in which they run. An iteration of an endpoint's loop that has
-  /// begun stops between two of its looks for packets only. Simulation::heal() ends it, within 1 ms.
+  /// Schedules the host's threads by `slices` from now on, beginning with a time in which they run. A running iteration
+  /// of an endpoint's loop stops only between two polls for packets. Simulation::heal() ends the slices within 1 ms.
   TERN_API void set_time_slices(const TimeSlices& slices);
 
  private:
@@ -138,9 +139,8 @@ class Host {
   std::unique_ptr<HostCore> core_;
 };
 
-/// The datacenter. Everything of it, its endpoints and Nexuses included, belongs to the thread that made it. It
-/// outlives these: what boot() makes it destroys itself; if others are left, its destructor says so and ends the
-/// process.
+/// The datacenter. It and all its endpoints and Nexuses belong to the thread that made it. It must outlive them. It
+/// destroys the objects of boot() itself; if its destructor finds others, it names the rule and ends the process.
 class Simulation {
  public:
   /// kMisuse: Topology::check(), or options out of range.
@@ -150,55 +150,57 @@ class Simulation {
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
 
-  /// Their number, the topology's.
+  /// The number of hosts.
   TERN_API uint32_t hosts() const;
-  /// `index` is below hosts().
+  /// The host with this index, which must be below hosts().
   TERN_API Host& host(uint32_t index);
 
-  /// Virtual time, since the beginning.
+  /// Virtual time since the beginning.
   TERN_API Duration now() const;
-  /// Lets so much virtual time pass. Not from within the simulation's own callbacks.
+  /// Runs the simulation for `duration` of virtual time. Must not be called from the simulation's callbacks.
   TERN_API void run_for(Duration duration);
-  /// Until `done()`, asked after every event, says so. False: `limit` has passed before.
+  /// Runs the simulation until `done()`, which is called after each event, returns true. False: `limit` has passed
+  /// before.
   TERN_API bool run_until(const std::function<bool()>& done, Duration limit);
-  /// Runs `then()` so much later, outside of all hosts: for schedules of faults, and for measuring.
+  /// Calls `then()` after `delay`, outside of all hosts. For schedules of faults, and for measurements.
   TERN_API void after(Duration delay, std::function<void()> then);
-  /// Runs after every step of an endpoint, of a Nexus and of the network that run_for() and run_until() make: for tests
-  /// that look at everything. Null: none.
+  /// Calls `observer` after every step of an endpoint, of a Nexus and of the network in run_for() and run_until(). For
+  /// tests that check invariants. Null: none.
   TERN_API void set_observer(std::function<void()> observer);
 
-  /// Sees every packet that leaves a host, and every one that is delivered to an endpoint or a Nexus: for measuring
-  /// what the network does. Calls nothing of the simulation but now(). Null: none.
+  /// Calls `tap` for each packet that leaves a host, and for each one that is delivered to an endpoint or a Nexus. For
+  /// measurements of the network. The tap may call now(), and no other member. Null: none.
   TERN_API void set_tap(std::function<void(const TappedPacket&)> tap);
 
-  /// Of every cable.
+  /// Sets the faults of all cables.
   TERN_API void set_faults(const Faults& faults);
-  /// Of the cables from `from` to `to`, in this direction only. kMisuse: there is none.
+  /// Sets the faults of the cables from `from` to `to`, in this direction only. kMisuse: there is no such cable.
   TERN_API Status set_faults(Node from, Node to, const Faults& faults);
-  /// Frames of more than `frame_bytes_max` bytes (Ethernet, IP and UDP headers included) are lost from now on, in this
-  /// direction only, without a word: a path whose MTU has become smaller. SIZE_MAX: none are. kMisuse: there is no such
-  /// cable.
+  /// From now on frames of more than `frame_bytes_max` bytes (with Ethernet, IP and UDP headers) are lost in this
+  /// direction, without a message, as on a path whose MTU has become smaller. SIZE_MAX: no limit. kMisuse: there is no
+  /// such cable.
   TERN_API Status set_frame_limit(Node from, Node to, size_t frame_bytes_max);
-  /// Both directions. What is on the wire or arrives at a link that is down is lost. kMisuse: there is none.
+  /// Takes a link down or up, in both directions. Frames on a link that goes down, and frames for it, are lost.
+  /// kMisuse: there is no such link.
   TERN_API Status set_link_up(Node a, Node b, bool up);
-  /// Nothing from the one host reaches the other any more; the other direction is not touched.
+  /// Drops all packets from `from_host` to `to_host` if `is_cut`. The other direction stays as it is.
   TERN_API void set_partition(uint32_t from_host, uint32_t to_host, bool is_cut);
-  /// The host is behind a NAT of its own from now on, for good: packets of its endpoints arrive from other ports than
-  /// theirs, and packets to its endpoints reach them only as answers, until `timeout` after the last packet of a flow.
-  /// Packets of Nexuses pass as ever.
+  /// Puts the host behind a NAT of its own, for the rest of the simulation. Packets of its endpoints arrive from other
+  /// ports. Packets to its endpoints reach them only as answers, until `timeout` after the last packet of a flow.
+  /// Packets of Nexuses are not affected.
   TERN_API void set_nat(uint32_t host, Duration timeout = std::chrono::seconds(30));
-  /// The host's NAT forgets all flows, as after a restart: the next packets arrive from other ports again.
+  /// Makes the host's NAT forget all flows, as after a restart. Its next packets arrive from other ports.
   TERN_API void forget_flows(uint32_t host);
   /// Ends all faults, limits for frames, partitions, pauses and time slices (within 1 ms), slowness and drift, and
   /// brings all links up. Hosts that are down stay down.
   TERN_API void heal();
 
-  /// Of all that the network has carried and lost: from where to where, how much, when, in which order. Two runs that
-  /// differ differ here, unless they differ in nothing but what messages say.
+  /// A hash of all packets that the network has carried or lost: sender, receiver, length, time and order. Runs that
+  /// differ have other hashes, unless they differ only in the content of messages.
   TERN_API uint64_t trace_hash() const;
-  /// Live; the reference lasts as long as the simulation.
+  /// The present values. The reference is valid as long as the simulation.
   TERN_API const NetworkCounters& counters() const;
-  /// 64 bits of the seed's sequence, for workloads: the simulation's own are another sequence.
+  /// 64 random bits for workloads. The sequence depends on the seed, and is not that of the simulation itself.
   TERN_API uint64_t random();
 
  private:

@@ -1,4 +1,4 @@
-// What a call that can fail returns. Standard library only; never allocates, never throws.
+// The results of calls that can fail. Standard library only; never allocates, never throws.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace tern {
 
-/// Why something did not work. A continuation's status uses the same codes as a refused call.
+/// The reason of a failure. The status of a continuation has the same codes as that of a refused call.
 enum class Code : uint8_t {
   kOk,
   kPeerUnreachable,  ///< the peer does not answer within the liveness timeout
   kSessionReset,     ///< the peer restarted, closed the session, or the session was never open
   kDeadline,         ///< the call's deadline passed before its response was complete
   kCancelled,        ///< cancelled by its owner: cancel(), destroy_session(), close()
-  kRefused,          ///< the other side said no; `app_code` has the application's reason, if it gave one
+  kRefused,          ///< refused by the other side; `app_code` has the application's reason, if there is one
   kTooLarge,         ///< larger than a protocol or option limit
   kQueueFull,        ///< a limit on waiting work or on sessions is reached, here or at the server: try again later
   kNoMemory,         ///< the system has no memory left for it
@@ -26,16 +26,16 @@ enum class Code : uint8_t {
   kUnavailable,      ///< this machine lacks something that is needed; the message names it
 };
 
-/// A code and a text that names the rule and the remedy, where it helps with address, port or size.
+/// A code, and a text that names the rule and the remedy, with an address, port or size if that helps.
 class [[nodiscard]] Status {
  public:
   constexpr Status() = default;
-  /// `message` must stay for ever.
+  /// `message` must have static storage duration.
   constexpr Status(Code code, const char* message) : message_(message), code_(code) {}
 
-  constexpr bool ok() const { return code_ == Code::kOk; }  ///< it worked
+  constexpr bool ok() const { return code_ == Code::kOk; }  ///< success
   constexpr Code code() const { return code_; }             ///< for programs
-  /// For people: one sentence, zero-terminated, alive for ever.
+  /// For people: one sentence, zero-terminated, with static storage duration.
   constexpr std::string_view message() const { return message_ != nullptr ? message_ : "ok"; }
 
  private:
@@ -43,11 +43,11 @@ class [[nodiscard]] Status {
   Code code_ = Code::kOk;
 };
 
-/// A T, or the Status that says why there is none.
+/// A T, or a Status with the reason why there is none.
 template <class T>
 class [[nodiscard]] Result {
  public:
-  /// There is one.
+  /// Holds `value`.
   Result(T value) : ok_(true) { new (&value_) T(std::move(value)); }  // NOLINT(google-explicit-constructor)
   /// `status` must not be ok.
   Result(Status status) : status_(status), ok_(false) {}  // NOLINT(google-explicit-constructor)
@@ -74,7 +74,7 @@ class [[nodiscard]] Result {
   }
 
   bool ok() const { return ok_; }  ///< there is a T
-  /// Why there is none; an ok Status if there is one.
+  /// The reason why there is no T; ok() if there is one.
   Status status() const { return ok_ ? Status() : status_; }
   T& operator*() { return value_; }              ///< only when ok()
   const T& operator*() const { return value_; }  ///< only when ok()

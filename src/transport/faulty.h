@@ -1,9 +1,9 @@
 // A layer that drops, duplicates, reorders, delays and corrupts what an inner transport receives.
-// Transport room; in programs and tests only. Owned by the endpoint's owner thread.
+// Transport layer; for programs and tests only. Owned by the endpoint's owner thread.
 //
-// Faults happen on the receive side: whatever the inner transport does to send (zero copy, references, trains) stays as
-// it is. A packet is copied only if it is kept or changed. Which faults happen follows from the seed and the order of
-// the packets; how long a packet is kept also from the clock.
+// Faults happen on the receive side, so that the inner transport sends as it always does (zero copy, references,
+// trains). A packet is copied only if it is kept or changed. The seed and the order of the packets decide which faults
+// happen; the clock also decides how long a packet is kept.
 #pragma once
 
 #include <algorithm>
@@ -35,16 +35,17 @@ template <class Inner>
 class FaultyImpl : public Layer<Inner> {
  public:
   using Options = FaultyOptions<typename Inner::Options>;
+  using Sender = PlainSender<FaultyImpl>;
 
-  /// kMisuse: a probability that is none, a negative delay; what Inner::create() says.
-  static Result<std::unique_ptr<FaultyImpl>> create(const Options& options, memory::Arena& arena) {
+  /// kMisuse: a probability outside of 0 to 1, a negative delay. All errors of Inner::create().
+  static Result<std::unique_ptr<FaultyImpl>> create(Options options, const Context& context) {
     for (const double p : {options.drop, options.duplicate, options.reorder, options.delay, options.corrupt}) {
       if (!(p >= 0 && p <= 1)) return Status(Code::kMisuse, "a fault's probability is not between 0 and 1");
     }
     if (options.delay_max.count() < 0) return Status(Code::kMisuse, "FaultyOptions::delay_max is negative");
-    auto inner = Inner::create(options.inner, arena);
+    auto inner = Inner::create(std::move(options.inner), context);
     if (!inner.ok()) return inner.status();
-    return std::unique_ptr<FaultyImpl>(new FaultyImpl(std::move(*inner), options));
+    return std::unique_ptr<FaultyImpl>(new FaultyImpl(std::move(*inner), std::move(options)));
   }
 
   template <class Visit>
@@ -57,7 +58,7 @@ class FaultyImpl : public Layer<Inner> {
     return visited + deliver_due(visit);
   }
 
-  /// Nobody blocks while packets are kept back: the inner descriptor knows nothing of them.
+  /// False while packets are kept back, because the inner descriptor knows nothing of them.
   bool prepare_wait() {
     const bool is_idle = this->inner_->prepare_wait();
     return is_idle && kept_.empty();
@@ -74,17 +75,17 @@ class FaultyImpl : public Layer<Inner> {
     wire::Header header;
     std::vector<std::byte> data;
     uint64_t due_ns = UINT64_MAX;       ///< deliver at this time at the latest,
-    uint64_t due_arrived = UINT64_MAX;  ///< or when so many packets have arrived
+    uint64_t due_arrived = UINT64_MAX;  ///< or when `arrived_` has this value
 
-    /// Not null either when it is empty: whoever copies it must not have to ask.
+    /// `data` is never null, so that a payload of no bytes can be copied as any other.
     Payload payload() const {
       static constexpr std::byte kNothing{};
       return {data.empty() ? &kNothing : data.data(), static_cast<uint32_t>(data.size()), nullptr, 0};
     }
   };
 
-  FaultyImpl(std::unique_ptr<Inner> inner, const Options& options)
-      : Layer<Inner>(std::move(inner)), options_(options), random_(options.seed) {}
+  FaultyImpl(std::unique_ptr<Inner> inner, Options options)
+      : Layer<Inner>(std::move(inner)), options_(std::move(options)), random_(options_.seed) {}
 
   /// splitmix64: the same on every machine.
   uint64_t random() {
@@ -138,7 +139,7 @@ class FaultyImpl : public Layer<Inner> {
     return 1;
   }
 
-  /// Half of the flips hit the header, although it is the smaller part: it is the more interesting one.
+  /// Half of the flips hit the header, although it is the smaller part, because more checks depend on it.
   bool corrupt(Packet& packet) {
     const uint16_t length = packet.header.length();
     const uint64_t flips = 1 + random() % 4;
@@ -167,7 +168,7 @@ class FaultyImpl : public Layer<Inner> {
     return true;
   }
 
-  /// Delivers what was kept long enough, in the order of arrival.
+  /// Delivers the packets that were kept long enough, in the order of their arrival.
   template <class Visit>
   size_t deliver_due(Visit& visit) {
     if (kept_.empty()) [[likely]]

@@ -1,5 +1,5 @@
-// What a layer over another transport passes through unchanged.
-// Transport room; owned by the endpoint's owner thread, wake() excepted.
+// The part of a transport's contract that a layer over another transport passes on unchanged.
+// Transport layer; owned by the endpoint's owner thread, except wake().
 #pragma once
 
 #include <memory>
@@ -11,43 +11,41 @@
 
 namespace tern::transport {
 
-/// A layer derives from it, names its own Options and create(), and hides the members that it changes.
+/// A layer derives from it, names its own Options, Sender and create(), and hides the members that it changes. Every
+/// member of the contract is mandatory and traits and context are one structure each, so that a trait added to the
+/// contract passes through, and a call that is added and is missing here fails to compile: RpcCore asserts
+/// TransportImpl of the whole. There is no Sender here, because the one of the inner transport would bypass a layer's
+/// send().
 template <class Inner>
 class Layer {
   static_assert(TransportImpl<Inner>);
 
  public:
-  static constexpr bool kShared = Inner::kShared;
-  static constexpr bool kTimesHandlers = Inner::kTimesHandlers;
-  static constexpr uint64_t kRtoNsMin = Inner::kRtoNsMin;
-  static constexpr CongestionControl kCongestionControl = Inner::kCongestionControl;
+  static constexpr Traits kTraits = Inner::kTraits;
 
   std::span<const std::byte> address() const { return inner_->address(); }
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host) {
     return inner_->connect(address, host);
   }
-  Result<PeerId> connect_paired(std::span<const std::byte> address, std::string_view host) requires
-      requires(Inner& inner) {
-    inner.connect_paired(address, host);
-  }
-  { return inner_->connect_paired(address, host); }
-  Result<PeerId> connect_back(PeerId like) requires requires(Inner& inner) { inner.connect_back(like); }
-  { return inner_->connect_back(like); }
-  PathError take_path_error(PeerId peer) requires requires(Inner& inner) { inner.take_path_error(peer); }
-  { return inner_->take_path_error(peer); }
-  uint16_t port_of(PeerId peer) const requires requires(const Inner& inner) { inner.port_of(peer); }
-  { return inner_->port_of(peer); }
+  wire::Refusal refusal_of(std::span<const std::byte> address) const { return inner_->refusal_of(address); }
   PeerState peer_state(PeerId peer) { return inner_->peer_state(peer); }
+  Status peer_failure(PeerId peer) const { return inner_->peer_failure(peer); }
   void disconnect(PeerId peer) { inner_->disconnect(peer); }
+  Result<PeerId> connect_paired(std::span<const std::byte> address, std::string_view host) {
+    return inner_->connect_paired(address, host);
+  }
+  Result<PeerId> connect_back(PeerId like) { return inner_->connect_back(like); }
+  PathError take_path_error(PeerId peer) { return inner_->take_path_error(peer); }
+  uint16_t port_of(PeerId peer) const { return inner_->port_of(peer); }
+  Status failure() const { return inner_->failure(); }
+
   uint32_t payload_bytes_max() const { return inner_->payload_bytes_max(); }
   uint32_t payload_bytes_max(PeerId peer) const { return inner_->payload_bytes_max(peer); }
   uint32_t receive_queue_packets() const { return inner_->receive_queue_packets(); }
   uint64_t link_bytes_per_sec() const { return inner_->link_bytes_per_sec(); }
-  uint64_t downlink_bytes_per_sec() const requires requires(const Inner& inner) { inner.downlink_bytes_per_sec(); }
-  { return inner_->downlink_bytes_per_sec(); }
-  uint64_t downlink_bytes() const requires requires(const Inner& inner) { inner.downlink_bytes(); }
-  { return inner_->downlink_bytes(); }
   DelayTarget delay_target() const { return inner_->delay_target(); }
+  uint64_t downlink_bytes_per_sec() const { return inner_->downlink_bytes_per_sec(); }
+  uint64_t downlink_bytes() const { return inner_->downlink_bytes(); }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
     return inner_->send(peer, header, data, len, buffer);

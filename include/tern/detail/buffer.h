@@ -1,5 +1,5 @@
 // The layout of a message buffer in its arena: one cache line of control, then the data.
-// Memory room. In shared memory peers can read this line but never write it.
+// Memory layer. In shared memory peers can read this line but never write it.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,10 @@ class Arena;
 
 namespace tern::detail {
 
-/// A block of an arena. `data()` is 64-byte aligned; the 32 bytes before it have room for one
+/// A block of an arena. `data()` is 64-byte aligned; the 32 bytes before it are for one
 /// packet header, so that the first packet of a message is one contiguous range (paper section 4.2.1).
 struct alignas(64) Buffer {
-  static constexpr size_t kHeaderRoomBytes = 32;
+  static constexpr size_t kHeaderSpaceBytes = 32;
 
   std::atomic<uint32_t> lease;  ///< generation; peers that read the data by reference compare it afterwards
   uint8_t size_class;           ///< of the arena
@@ -28,7 +28,7 @@ struct alignas(64) Buffer {
   uint32_t capacity_bytes;
   memory::Arena* arena;
   Buffer* next;  ///< in a free list; for the owner's use otherwise
-  std::byte header_room[kHeaderRoomBytes];
+  std::byte header_space[kHeaderSpaceBytes];
 
   std::byte* data() { return reinterpret_cast<std::byte*>(this) + sizeof(Buffer); }
   const std::byte* data() const { return reinterpret_cast<const std::byte*>(this) + sizeof(Buffer); }

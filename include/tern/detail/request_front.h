@@ -1,5 +1,5 @@
 // The part of a request's record that a handler's own Request uses without a call into the library.
-// Rpc room (rpc/mailbox.h has the whole record).
+// Rpc layer; rpc/mailbox.h has the whole record.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@ struct RequestFront {
   enum class Progress : uint8_t {
     kNone,      ///< no request, or it has been answered
     kOpen,      ///< with the application
-    kAnswered,  ///< likewise answered: by its handler, in `room`, and the loop has still to see it
+    kAnswered,  ///< its handler has written the answer to `space`, which the loop has not seen yet
   };
 
   const std::byte* data = nullptr;  ///< the request message
   uint32_t bytes = 0;
   Progress progress = Progress::kNone;
-  /// While the handler runs: the preallocated room for the answer. Null: the library has to find some.
-  Buffer* room = nullptr;
+  /// While the handler runs: the preallocated buffer for the answer. Null: the library has to find one.
+  Buffer* space = nullptr;
 };
 
 }  // namespace tern::detail

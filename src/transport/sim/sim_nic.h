@@ -1,14 +1,18 @@
 // A simulated host as its endpoints' transports see it: its clock, what its CPUs cost, its place in the network.
-// Transport room. One thread.
+// Transport layer. One thread.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "transport/sim/event_target.h"
-#include "transport/sim/network.h"
+#include "sim/network/event_target.h"
+#include "sim/network/network.h"
 
 namespace tern::transport {
+
+using sim::kPicosecondsPerNs;
+using sim::Picoseconds;
+using sim::SimPacket;
 
 class SimImpl;
 
@@ -52,14 +56,14 @@ struct SimCost {
   Picoseconds packet_sent = 0;
 };
 
-/// The host's part that lives below the endpoints. Owned by the driver; outlives the endpoints.
+/// The part of a host below its endpoints. Owned by the driver; outlives the endpoints.
 class SimNic {
  public:
-  SimNic(Network& its_network, EventTargets& its_targets, uint32_t index, uint64_t clock_begin_ns)
+  SimNic(sim::Network& its_network, sim::EventTargets& its_targets, uint32_t index, uint64_t clock_begin_ns)
       : network(its_network), targets(its_targets), host(index), clock(clock_begin_ns) {}
 
-  Network& network;
-  EventTargets& targets;
+  sim::Network& network;
+  sim::EventTargets& targets;
   const uint32_t host;
   SimClock clock;
   SimCost cost;

@@ -1,5 +1,7 @@
 #include "transport/sim/sim_transport.h"
 
+#include "transport/options.h"
+
 namespace tern::transport {
 
 namespace {
@@ -26,16 +28,11 @@ DelayTarget target_of(uint64_t round_trip_ns) {
 
 }  // namespace
 
-Result<std::unique_ptr<SimImpl>> SimImpl::create(const Options& options, memory::Arena&) {
+Result<std::unique_ptr<SimImpl>> SimImpl::create(const Options& options, const Context&) {
   if (options.nic == nullptr) {
     return Status(Code::kMisuse, "Sim::Options::nic: take the options from sim::Host::transport_options()");
   }
-  if (options.receive_queue_packets < 1 || options.receive_queue_packets > 1u << 20) {
-    return Status(Code::kMisuse, "Sim::Options::receive_queue_packets is 1 to 1048576");
-  }
-  if (options.send_queue_packets < 1 || options.send_queue_packets > 1u << 16) {
-    return Status(Code::kMisuse, "Sim::Options::send_queue_packets is 1 to 65536");
-  }
+  if (Status status = check_ranges<Sim>(options); !status.ok()) return status;
   return std::unique_ptr<SimImpl>(new SimImpl(options));
 }
 
@@ -100,6 +97,10 @@ void SimImpl::disconnect(PeerId peer) {
 
 bool SimImpl::send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
   if (queued_ - departed_ >= options_.send_queue_packets) return false;
+  if (len > payload_bytes_max_) [[unlikely]] {
+    counters_.send_errors++;
+    return true;  // a loss: it would not fit later either
+  }
   SimPacket* packet = nic_.network.take_packet();
   const auto content_bytes = static_cast<uint32_t>(wire::kHeaderBytes + len);
   wire::Header with_length = header;
@@ -161,13 +162,13 @@ void SimImpl::on_arrival(SimPacket* packet) {
 
 /// Nobody but this endpoint's owner lets time pass now, and it polls.
 void SimImpl::poll_in_vain() {
-  EventQueue& events = nic_.network.events();
+  sim::EventQueue& events = nic_.network.events();
   thread_time_ = thread_time() + kPollTime;
   while (events.now() < thread_time_ && received_.empty()) events.step(thread_time_);
 }
 
 void SimImpl::wait(uint64_t ns) {
-  EventQueue& events = nic_.network.events();
+  sim::EventQueue& events = nic_.network.events();
   const Picoseconds until = ns == UINT64_MAX ? UINT64_MAX : nic_.clock.when(ns);
   while (received_.empty() && !is_woken_ && events.now() < until && (until != UINT64_MAX || !events.empty())) {
     events.step(until);

@@ -1,6 +1,5 @@
-// Endpoints in the simulated network. Each has a CPU of its own, whose time goes on while its loop works: what it sends
-// in an iteration leaves when the iteration's work is done.
-// Transport room; one thread for everything.
+// Endpoints in the simulated network. Each has a CPU of its own, whose time goes on while its loop works: the packets
+// of an iteration leave when the iteration's work is done. Transport layer; one thread for everything.
 //
 // Message memory is read when the host's interface begins to transmit a packet, as by a NIC's DMA: until then its
 // ticket is out.
@@ -18,18 +17,18 @@
 
 #include <tern/transport/sim.h>
 
-#include "transport/sim/output.h"
+#include "sim/network/output.h"
 #include "transport/sim/sim_nic.h"
 #include "transport/transport.h"
 
 namespace tern::transport {
 
-/// Whoever runs the endpoint's loop. Null: the endpoint's owner does, and waits in virtual time.
+/// Runs the endpoint's loop. An endpoint without one is run by its owner, and waits in virtual time.
 class SimDriver {
  public:
-  /// There is something to do for the loop: input, or mail.
+  /// The loop has something to do: input, or mail.
   virtual void on_ready() = 0;
-  /// A packet has come, of which this is the header; it may be anything. on_ready() follows.
+  /// A packet with this header has come; the header may be anything. on_ready() follows.
   virtual void expect(const wire::Header& header) = 0;
   /// The endpoint is being destroyed.
   virtual void on_gone() = 0;
@@ -38,22 +37,19 @@ class SimDriver {
   ~SimDriver() = default;
 };
 
-class TERN_API SimImpl final : private SimPort, private EventTarget {
+class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
  public:
   using Options = Sim::Options;
-  static constexpr bool kShared = false;
-  static constexpr bool kTimesHandlers = true;
-  /// For EndpointCore: the clock costs nothing, so it is read in every iteration.
-  static constexpr bool kIsVirtual = true;
-  /// A round trip in a datacenter and some queueing; above it the measured round trips decide.
-  static constexpr uint64_t kRtoNsMin = 100'000;
-  static constexpr CongestionControl kCongestionControl = CongestionControl::kSwift;
+  using Sender = PlainSender<SimImpl>;
+  /// rto_ns_min: a round trip in a datacenter and some queueing; above it the measured round trips decide.
+  static constexpr Traits kTraits{
+      .is_virtual = true, .has_pairs = true, .rto_ns_min = 100'000, .congestion_control = CongestionControl::kSwift};
   /// A loop that polls and finds nothing comes back so soon.
   static constexpr Picoseconds kPollTime = 200 * kPicosecondsPerNs;
   /// Ethernet, IPv4 and UDP.
   static constexpr uint32_t kFrameHeaderBytes = 14 + 20 + 8;
 
-  static Result<std::unique_ptr<SimImpl>> create(const Options& options, memory::Arena& arena);
+  static Result<std::unique_ptr<SimImpl>> create(const Options& options, const Context& context);
   ~SimImpl();
   SimImpl(const SimImpl&) = delete;
   SimImpl& operator=(const SimImpl&) = delete;
@@ -67,7 +63,10 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   Result<PeerId> connect_back(PeerId) { return connect_port(visited_->from_host, visited_->from_port); }
   PathError take_path_error(PeerId) { return PathError::kNone; }
   uint16_t port_of(PeerId peer) const { return static_cast<uint16_t>(peers_[peer].port); }
+  Status failure() const { return {}; }  // a simulated NIC lives as long as its simulation
+  wire::Refusal refusal_of(std::span<const std::byte>) const { return wire::Refusal::kNone; }
   PeerState peer_state(PeerId) { return PeerState::kReady; }
+  Status peer_failure(PeerId) const { return {}; }
   void disconnect(PeerId peer);
   uint32_t payload_bytes_max() const { return payload_bytes_max_; }
   uint32_t payload_bytes_max(PeerId) const { return payload_bytes_max_; }
@@ -90,7 +89,7 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   bool prepare_wait() { return received_.empty() && !is_woken_; }
   void wait(uint64_t ns);
   void end_wait() { is_woken_ = false; }
-  int descriptor() const { return -1; }  ///< there is nothing that a real kernel could wait for
+  int descriptor() const { return -1; }  ///< a real kernel cannot wait for virtual time
   void wake() {
     is_woken_ = true;
     if (driver_ != nullptr) driver_->on_ready();
@@ -116,20 +115,21 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
     nic_.running = nullptr;
     return thread_time();
   }
-  /// Handlers took time since packets were last received: what comes until then belongs to the same iteration.
+  /// True: handlers took time since packets were last received. Packets that come in that time belong to the same
+  /// iteration.
   bool may_receive_more() const {
     return looks_left_ != 0 && turn_packets_ < kBurstPackets &&
            thread_time_ >= nic_.network.events().now() + kUnseenTime;
   }
-  /// The running callback takes so much time.
+  /// Adds `time` to that of the running callback.
   void spend(Picoseconds time) { thread_time_ = thread_time() + nic_.slowed(time); }
 
  private:
   static constexpr size_t kBurstPackets = 64;  ///< of a receive(), and of an iteration
   /// Looks for packets in one iteration, as a socket is read until it is empty, but not for ever.
   static constexpr uint32_t kLooksMax = 16;
-  /// Packets that come while a host works for less than this wait for the next iteration: an event for every few
-  /// packets would cost more than it shows.
+  /// Packets that come while a host works for less than this wait for the next iteration, because an event for every
+  /// few packets would slow the simulation down.
   static constexpr Picoseconds kUnseenTime = 1000 * kPicosecondsPerNs;
 
   /// First in, first out, through SimPacket::next.
@@ -200,7 +200,7 @@ class TERN_API SimImpl final : private SimPort, private EventTarget {
   std::vector<Doorbell> doorbells_;  ///< of on_hold_, in order
   uint64_t queued_ = 0;              ///< packets taken by send(): the ticket
   uint64_t departed_ = 0;
-  uint64_t name_;  ///< as an EventTarget
+  uint64_t name_;  ///< as a sim::EventTarget
   std::vector<Peer> peers_;
   std::vector<PeerId> free_peers_;
   std::map<std::pair<uint32_t, uint32_t>, PeerId> peer_ids_;  ///< by host and port
@@ -228,7 +228,7 @@ size_t SimImpl::receive(Visit&& visit) {
     visited_ = packet;
     if (!received_.empty()) __builtin_prefetch(received_.first()->content);
     packets++;
-    received_bytes_ += wire_bytes(packet->frame_bytes);
+    received_bytes_ += sim::wire_bytes(packet->frame_bytes);
     work(nic_.cost.packet_received);
     const wire::Header header = wire::load_header(packet->content);
     // One frame, one packet; what the length does not cover is Ethernet's padding.

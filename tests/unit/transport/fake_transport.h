@@ -51,15 +51,13 @@ struct Fake {
 
 namespace tern::transport {
 
-class FakeImpl {
+class FakeImpl : public DefaultMembers {
  public:
   using Options = Fake::Options;
-  static constexpr bool kShared = false;
-  static constexpr bool kTimesHandlers = true;
-  static constexpr uint64_t kRtoNsMin = 10'000;
-  static constexpr CongestionControl kCongestionControl = CongestionControl::kNone;
+  using Sender = PlainSender<FakeImpl>;
+  static constexpr Traits kTraits{.rto_ns_min = 10'000, .congestion_control = CongestionControl::kNone};
 
-  static Result<std::unique_ptr<FakeImpl>> create(const Options& options, memory::Arena&) {
+  static Result<std::unique_ptr<FakeImpl>> create(const Options& options, const Context&) {
     if (options.network == nullptr) return Status(Code::kMisuse, "Fake::Options::network is not set");
     return std::unique_ptr<FakeImpl>(new FakeImpl(options));
   }
@@ -139,19 +137,19 @@ class FakeImpl {
 
   uint64_t now() { return network_.now_ns; }
   bool prepare_wait() {
-    CHECK(waiting_, ==, false);
+    CHECK(!waiting_);
     waiting_ = true;
     return incoming_.empty() && !woken_;
   }
   /// Time passes instead of a thread sleeping. Waiting for ever would be a deadlock.
   void wait(uint64_t ns) {
-    CHECK(waiting_, ==, true);
+    CHECK(waiting_);
     if (!incoming_.empty() || std::exchange(woken_, false)) return;
     CHECK(ns, !=, UINT64_MAX);
     if (ns > network_.now_ns) network_.now_ns = ns;
   }
   void end_wait() {
-    CHECK(waiting_, ==, true);
+    CHECK(waiting_);
     waiting_ = false;
   }
   int descriptor() const { return -1; }

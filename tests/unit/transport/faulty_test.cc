@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "fake_transport.h"
-#include "transport/held.h"
+#include "held.h"
 
 namespace tern::transport {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "shm_fixture.h"
-#include "udp_fixture.h"
+#include "shm/shm_fixture.h"
+#include "udp/udp_fixture.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000

@@ -1,5 +1,5 @@
 // Late transmission: when packets leave, what they contain then, and when their tickets come back.
-#include "transport/held.h"
+#include "held.h"
 
 #include <gtest/gtest.h>
 #include <tern/transport.h>

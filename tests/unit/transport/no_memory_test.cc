@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "memory/arena.h"
-#include "transport/shm.h"
-#include "transport/udp.h"
-#include "udp_fixture.h"
+#include "transport/shm/shm.h"
+#include "transport/udp/udp.h"
+#include "udp/udp_fixture.h"
 #include "unit/failing_new.h"
 
 namespace {
@@ -63,7 +63,7 @@ template <class Impl>
 struct End {
   End(size_t chunk_bytes, Status& status) {
     memory::ArenaOptions arena_options;
-    arena_options.shared = Impl::kShared;
+    arena_options.shared = Impl::kTraits.has_shared_memory;
     arena_options.huge_pages = false;
     arena_options.chunk_bytes = chunk_bytes;
     auto made = memory::Arena::create(arena_options);

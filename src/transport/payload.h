@@ -1,0 +1,45 @@
+// The payload of a received packet, where the transport has it.
+// Transport layer; what the layers above see of a received packet beside its header.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/copy.h"
+
+namespace tern::transport {
+
+/// The payload of a received packet. Valid inside the visitor's call only.
+struct Payload {
+  const std::byte* data = nullptr;
+  uint32_t bytes = 0;
+  /// By reference: the sender's generation word, and the value under which `data` may be read. Null otherwise.
+  const std::atomic<uint32_t>* lease = nullptr;
+  uint32_t lease_value = 0;
+  /// The packet met a congestion mark (ECN CE). A transport that has no marks leaves it alone.
+  bool is_marked = false;
+
+  /// Copies to the final place. False: the sender has taken the memory back meanwhile; treat the packet as lost
+  /// and what was written as garbage. `data` may change under us only when `lease` is set.
+  bool copy_to(std::byte* to) const {
+    if (lease == nullptr) [[likely]] {
+      base::copy_bytes(to, data, bytes);
+      return true;
+    }
+    base::copy_large(to, data, bytes);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return lease->load(std::memory_order_relaxed) == lease_value;
+  }
+};
+
+/// The payload of a packet where no peer can write it: copied to `space` (BurstVisitor), or where it lies if `space` is
+/// null.
+inline const std::byte* private_copy(const Payload& payload, std::byte* space) {
+  if (space == nullptr) return payload.data;
+  base::copy_bytes(space, payload.data, payload.bytes);
+  asm volatile("" : "+r"(space) : : "memory");  // the compiler must not read the original again after this
+  return space;
+}
+
+}  // namespace tern::transport

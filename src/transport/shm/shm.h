@@ -1,0 +1,471 @@
+// Shared memory between the endpoints of one host: a ring per direction and pair, payloads by reference under a lease.
+// Transport layer: does not know what an RPC header means. Owned by the endpoint's thread, wake() excepted.
+//
+//   this file             the hot path: send(), flush(), receive()
+//   shm.cc                creation, unusual records, chunks by reference, polling, waiting
+//   shm_ring.h            rings and their records
+//   shm_peers.cc          peers, references, shares of processes and users
+//   shm_link.cc, .h       connecting, handing over memory, the end of a connection
+//   shm_accept.cc         connections that others make
+//   shm_housekeeping.cc   events of descriptors, regular work
+//   shm_socket.*          messages and sockets; shm_memory.*: sealed memory
+//
+// receive() calls housekeeping every kCallsPerHousekeeping calls, or each time while a connection changes. Functions
+// that a visitor calls (connect, disconnect, send) never unmap anything: links are closed in housekeeping only.
+//
+// Sleeping: a sender writes its record and looks at the peer's doorbell; a sleeper writes its doorbell and looks at its
+// rings. A full fence between each one's write and look makes sure that one of them sees the other. The sender's fence,
+// once a burst, showed no consistent difference against asymmetric fences by membarrier(2), near or far.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <sys/types.h>
+
+#include <tern/detail/export.h>
+#include <tern/transport/shm.h>
+
+#include "base/wait.h"
+#include "transport/shm/shm_link.h"
+#include "transport/shm/shm_memory.h"
+#include "transport/shm/shm_ring.h"
+#include "transport/shm/shm_socket.h"
+#include "transport/transport.h"
+
+namespace tern::transport {
+
+class TERN_API ShmImpl : public DefaultMembers {
+  struct Peer;
+
+ public:
+  using Options = Shm::Options;
+  /// rto_ns_min: nothing is lost here but by a peer's fault; a late peer sleeps (waking a halted CPU takes 40 to 90 us)
+  /// or has lost its CPU.
+  static constexpr Traits kTraits{.has_shared_memory = true,
+                                  .reads_clock_per_burst = false,
+                                  .reports_space = true,
+                                  .rto_ns_min = 1'000'000,
+                                  .congestion_control = CongestionControl::kNone,
+                                  .remedies = {.other_user = ": run both sides as one user, or set "
+                                                             "Shm::Options::allow_other_users on both",
+                                               .other_host = ": shared memory is for processes of one host (and one "
+                                                             "container, or containers that share the network "
+                                                             "namespace); use udp",
+                                               .no_way_back = ": its limit of peers or descriptors is reached: raise "
+                                                              "Shm::Options::peers_max or ulimit -n there"}};
+
+  static Result<std::unique_ptr<ShmImpl>> create(const Options& options, const Context& context);
+  ~ShmImpl();
+  ShmImpl(const ShmImpl&) = delete;
+  ShmImpl& operator=(const ShmImpl&) = delete;
+
+  std::span<const std::byte> address() const { return identity_; }
+  Result<PeerId> connect(std::span<const std::byte> address, std::string_view host);
+  PeerState peer_state(PeerId id) const;
+  void disconnect(PeerId id);
+  uint32_t payload_bytes_max() const { return kReferenceBytesMax; }
+  uint32_t payload_bytes_max(PeerId) const { return kReferenceBytesMax; }
+  uint32_t receive_queue_packets() const { return options_.ring_cells; }
+  uint64_t link_bytes_per_sec() const { return 25'000'000'000; }
+  /// The time of the CPUs: a thread that has lost its CPU waits some milliseconds for its next turn.
+  DelayTarget delay_target() const { return {10'000'000, 10'000'000, false}; }
+
+  bool send(PeerId id, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
+
+  /// Sends to one peer several times, with the ring's position in a register. No other function may be called
+  /// meanwhile.
+  class Sender;
+  /// Payloads are copied, or under a lease, so that no ticket has to be waited for.
+  uint64_t ticket() const { return 0; }
+  uint64_t released() const { return UINT64_MAX; }
+  void flush() {
+    uint32_t left = touched_count_;
+    if (left == 0) return;
+    touched_count_ = 0;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    do {
+      Peer& peer = *touched_[--left];
+      peer.is_touched = false;
+      wake_if_asleep(peer);
+    } while (left != 0);
+  }
+
+  template <class Visit>
+  size_t receive(Visit&& visit) {
+    if (--calls_until_housekeeping_ == 0) [[unlikely]]
+      housekeep_or_rest();
+    if (others_count_ != 0) [[unlikely]]
+      poll_others();
+    size_t packets = 0;
+    for (uint32_t i = 0; i < active_count_; i++) {
+      Peer& peer = *active_[i];
+      if (!peer.in.has_input()) continue;
+      packets += drain(peer, visit);
+      if (packets >= kBurstPackets) [[unlikely]] {
+        start_after(i);
+        break;
+      }
+    }
+    return packets;
+  }
+
+  uint64_t now() const;
+  bool prepare_wait();
+  void wait(uint64_t until_ns);
+  void end_wait();
+  int descriptor() const { return waits_.descriptor(); }
+  void wake() { wake_.wake(); }
+  const TransportCounters& counters() const { return counters_; }
+
+ private:
+  static constexpr uint32_t kReferenceBytesMax = 65536;  ///< DESIGN section 4
+  static constexpr uint32_t kCallsPerHousekeeping = 1024;
+  static constexpr uint32_t kCallsPerRetry = 64;   ///< while something waits for a peer to take it
+  static constexpr uint32_t kActivePeersMax = 64;  ///< polled at every call
+  static constexpr uint32_t kOthersPerCall = 4;    ///< of the rest
+  static constexpr size_t kBurstPackets = 64;      ///< a call takes about this many at most ...
+  static constexpr size_t kPeerBurstPackets =
+      32;  ///< ... and at most this many from one peer: at least two have their turn
+  /// ... and its burst ends whenever it has sent this much by reference. The visitor copies 256 kB in 8 us, in which
+  /// other peers wait, and so does this one, which has as much again in flight, for an acknowledgement.
+  static constexpr uint32_t kBurstReferenceBytes = 4 * kReferenceBytesMax;
+  // Limits of the chunks that this endpoint maps: of one peer, of all endpoints of one process, and of all peers.
+  static constexpr uint32_t kPeerChunksMax = 1024;
+  static constexpr uint64_t kPeerChunkBytesMax = uint64_t{64} << 30;  ///< of address space
+  static constexpr uint32_t kProcessChunksMax = 4096;
+  static constexpr uint64_t kProcessChunkBytesMax = uint64_t{1} << 40;
+  static constexpr uint32_t kAllChunksMax = 16384;
+  static constexpr uint64_t kAllChunkBytesMax = uint64_t{16} << 40;
+  static constexpr size_t kPendingMax = 64;
+  static constexpr size_t kProcessPendingMax = 16;  ///< beyond it a process loses its oldest connection
+
+  // Limits of one round of housekeeping. The rest stays in the kernel's queues for the next round.
+  static constexpr uint32_t kAcceptsPerVisit = 16;
+  static constexpr uint64_t kAcceptNs = 100'000;  ///< no further connection is accepted after this time
+  static constexpr uint32_t kMessagesPerRound = 256;
+  static constexpr uint32_t kMessagesPerPeer = 64;
+  static constexpr uint32_t kMessagesPerLook = 16;  ///< because of an unknown chunk
+  /// More than the queue of a socket holds (277 of the shortest in 212 992 B).
+  static constexpr uint32_t kMessagesMore = 512;
+  static constexpr size_t kAttemptsPerRound = 16;
+  /// An endpoint with traffic spends at most a quarter of its time on housekeeping: after a round it waits this many
+  /// times as long as the round took.
+  static constexpr uint64_t kRestShare = 3;
+  static constexpr uint32_t kCallsPerRest = 16;  ///< between two looks at the clock
+  static constexpr uint32_t kQuietLooks =
+      64;  ///< without a packet mean that there is no traffic: some 20 us of polling
+  /// For this many rounds of housekeeping the ring of a closed peer is still read; then the rest of it is dropped.
+  static constexpr uint32_t kLastRoundsMax = 4096;
+  /// While a peer connects, this many rounds follow one another at once. A peer that takes longer wakes this endpoint
+  /// by its socket.
+  static constexpr uint32_t kConnectingRoundsMax = 4096;
+  static constexpr uint64_t kRetryNs = 1'000'000;            ///< until something is tried again that waits for a peer
+  static constexpr uint64_t kAttemptNsMax = 10'000'000'000;  ///< for a peer that does not accept; then it is dead
+  static constexpr uint64_t kParkedNsMax = 1'000'000'000;    ///< for a connection that cannot be accepted yet
+  /// A peer that closes orderly while this endpoint refers to it has not yet read that it does. An honest peer has read
+  /// it by the second time.
+  static constexpr uint32_t kReconnectsMax = 8;
+
+  using Doorbell = shm::Doorbell;
+  using Link = shm::Link;
+  using PeerChunk = shm::PeerChunk;
+  using Pending = shm::Pending;
+  using Process = shm::Process;
+  static constexpr uint32_t kNoProcess = shm::kNoProcess;
+
+  /// kFree -> kConnecting -> kReady -> kHungUp -> kDead -> kFree. Besides:
+  /// kConnecting -> kHungUp or kFree: the attempt failed.
+  /// kHungUp -> kConnecting: the peer closed an unneeded connection just when a reference came.
+  /// kHungUp -> kFree: there are no references.
+  enum class Stage : uint8_t {
+    kFree,
+    kConnecting,  ///< no hello from the peer yet
+    kReady,
+    kHungUp,  ///< the peer is gone; the rest of its ring is still read
+    kDead,    ///< nothing is mapped any more; waits for disconnect()
+  };
+
+  struct alignas(64) Peer {
+    shm::Outbound out;
+    const std::atomic<uint32_t>* doorbell = nullptr;  ///< the peer's; never null
+    uint32_t woken_sleep = 0;                         ///< the sleep that was ended from here: one message suffices
+    bool is_touched = false;                          ///< on touched_
+    bool is_refused = false;                          ///< a send found the ring full; prepare_wait() looks for space
+    bool is_unannounced = false;                      ///< a send waits until the peer can be told of a chunk
+    bool is_unheard = false;                          ///< on unheard_
+    bool is_active = false;                           ///< on active_, else on others_ (when kReady or kHungUp)
+    bool is_recent = false;                           ///< has sent since the clock's hand last passed
+    shm::Inbound in;
+    uint32_t reference_bytes = 0;  ///< visited since it last ended a burst
+    Stage stage = Stage::kFree;
+    PeerId id = 0;
+    uint32_t references = 0;  ///< connect() minus disconnect()
+    uint32_t serial = 0;      ///< of the link's descriptors in the epoll set
+    shm::Identity identity{};
+    uint32_t process = kNoProcess;  ///< in processes_
+    uint32_t reconnects = 0;        ///< since connect(): how often the peer has closed orderly nevertheless
+    uint64_t attempt_since_ns = 0;  ///< time of the first attempt that has to be repeated; 0: there is none
+    bool is_unsettled = false;      ///< on unsettled_
+    bool is_deserted = false;       ///< on deserted_
+    uint64_t deserted_until = 0;    ///< a number of accepted_
+    uint64_t deserted_backlog = 0;  ///< backlogs_read_ at that time
+    Link link;
+  };
+
+  /// What an event of the epoll set is about.
+  enum class Watched : uint8_t { kListener, kWake, kSocket, kProcess, kPending, kRetry };
+
+  /// A record that is not simply one packet in one cell.
+  struct Opened {
+    Payload payload;        ///< without data: there is no packet to visit
+    uint64_t record_bytes;  ///< 0: the ring cannot be read on
+  };
+
+  ShmImpl(const Options& options, memory::Arena& arena) : options_(options), arena_(arena) {}
+
+  /// Must follow a full fence behind the writes that the peer must see.
+  void wake_if_asleep(Peer& peer) {
+    const uint32_t sleep = peer.doorbell->load(std::memory_order_relaxed);
+    if ((sleep & 1) != 0) [[unlikely]]
+      wake_peer(peer, sleep);
+  }
+  void touch(Peer& peer) {
+    if (peer.is_touched) return;
+    peer.is_touched = true;
+    touched_[touched_count_++] = &peer;
+  }
+
+  /// Reads about kPeerBurstPackets cells. There must be at least one record.
+  template <class Visit>
+  [[gnu::always_inline]] size_t drain(Peer& peer, Visit visit) {
+    shm::Inbound& in = peer.in;
+    uint64_t position = in.position;
+    const uint64_t until = position + kPeerBurstPackets * shm::kCellBytes;
+    const std::byte* cell = in.cell_at(position);
+    std::byte* const copy = options_.trust_peers ? nullptr : scratch_.bytes + shm::kPayloadOffset;
+    if constexpr (BurstVisitor<Visit>) visit.begin_burst();
+    uint64_t more_cells = 0;  // beyond one a record
+    do {
+      const wire::Header header = shm::take_header(cell);
+      const uint32_t bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
+      if (bytes <= shm::kCellPayloadBytes && shm::is_plain(header.w0)) [[likely]] {
+        const Payload payload = {cell + shm::kPayloadOffset, bytes, nullptr, 0};
+        position += shm::kCellBytes;
+        if constexpr (BurstVisitor<Visit>) {
+          visit.in_burst(header, payload, copy);
+        } else {
+          visit(header, Payload{private_copy(payload, copy), bytes, nullptr, 0});
+        }
+      } else {
+        const uint64_t record = visit_unusual(peer, header.w0, header.w1, header.w2, position, visit);
+        if (record == 0) break;
+        position += record;
+        more_cells += record / shm::kCellBytes - 1;
+        if (peer.reference_bytes >= kBurstReferenceBytes) {
+          peer.reference_bytes = 0;
+          break;
+        }
+      }
+      cell = in.cell_at(position);
+    } while (position < until && shm::word_at(cell).load(std::memory_order_acquire) == position);
+    const size_t records = (position - in.position) / shm::kCellBytes - more_cells;
+    in.position = position;
+    peer.is_recent = true;
+    counters_.packets_received += records;
+    if (in.is_publication_due()) [[unlikely]]
+      publish(peer);
+    return records;
+  }
+
+  /// Visits a record that is not simply one packet in one cell. Returns its length; 0: the ring cannot be read on.
+  template <class Visit>
+  [[gnu::noinline]] uint64_t visit_unusual(Peer& peer, uint64_t w0, uint64_t w1, uint64_t w2, uint64_t position,
+                                           Visit visit) {
+    const Opened opened = open_unusual(peer, w0, position);
+    // The visitor may take microseconds, in which the next record can come into the cache.
+    __builtin_prefetch(peer.in.cell_at(position + opened.record_bytes));
+    if (opened.payload.data != nullptr) visit(wire::Header{w0, w1, w2}, opened.payload);
+    if (opened.payload.lease != nullptr) peer.reference_bytes += opened.payload.bytes;
+    return opened.record_bytes;
+  }
+
+  // shm.cc
+  Status open(const shm::Identity& identity);
+  bool send_slow(Peer& peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
+  bool send_reference(Peer& peer, const wire::Header& header, const std::byte* data, size_t len,
+                      detail::Buffer* buffer);
+  bool announce(Peer& peer, const memory::Chunk& chunk);
+  [[gnu::cold]] Opened open_unusual(Peer& peer, uint64_t w0, uint64_t position);
+  bool open_reference(Peer& peer, const std::byte* descriptor, Payload& payload);
+  void look_for_chunks(Peer& peer);
+  void publish(Peer& peer);
+  void wake_peer(Peer& peer, uint32_t sleep);
+  void tell_later(Peer& peer);
+  void poll_others();
+  void promote(uint32_t other);
+  void start_after(uint32_t active);
+  void poll_from_now_on(Peer& peer);
+  void poll_no_more(Peer& peer);
+
+  // shm_peers.cc
+  Result<Peer*> new_peer(const shm::Identity& identity);
+  bool add_peer();
+  void free_peer(Peer& peer);
+  void set_stage(Peer& peer, Stage stage);
+  void unsettle(Peer& peer);
+  void settle_references(Peer& peer);
+  Status charge(Peer& peer, const shm::PeerProcess& process);
+  void discharge(Peer& peer);
+  bool may_map_chunk(const Peer& peer, uint64_t bytes) const;
+  void count_chunks(const Peer& peer, int64_t chunks, int64_t bytes);
+
+  // shm_link.cc
+  Status prepare_ring(Peer& peer);
+  Status start_attempt(Peer& peer);
+  Status try_attempt(Peer& peer);
+  Status link_to_self(Peer& peer);
+  Status link_up(Peer& peer, shm::Message& hello);
+  bool accept_as(Peer& peer, Pending& pending);
+  void attach(Peer& peer, const shm::Hello& hello, const std::byte* in, const Doorbell* doorbell);
+  void end_connection(Peer& peer);
+  void close_link(Peer& peer);
+  void hang_up(Peer& peer);
+  uint32_t read_messages(Peer& peer, uint32_t limit);
+  bool handle_message(Peer& peer, shm::Message& message);
+  bool map_chunk(Peer& peer, shm::Message& message);
+
+  // shm_accept.cc
+  void accept_some();
+  bool accept_one();
+  void evict_pending_for(const shm::PeerProcess& process);
+  void serve_pending();
+  bool park(Pending& pending, uint64_t retry_ns);
+  bool is_settled(Pending& pending);
+  bool is_owner_of(const Pending& pending, bool& is_busy) const;
+
+  // shm_housekeeping.cc
+  bool watch(int fd, Watched what, uint32_t serial, PeerId id);
+  void unwatch(shm::Descriptor& fd);
+  void pump(uint64_t deadline_ns, bool ends_wait);
+  void retry_later();
+  void housekeep();
+  void housekeep_or_rest();
+  void close_ended();
+  void take_from(std::vector<PeerId>& list, size_t count_max);
+  bool has_to_retry() const;
+  void housekeep_soon() {
+    calls_until_housekeeping_ = 1;
+    is_busy_ = true;
+  }
+
+  struct alignas(64) Scratch {
+    std::byte bytes[shm::kRecordBytesMax];  ///< the private copy of the record that is being visited
+  };
+
+  // Fields that every packet touches come first.
+  const Options options_;
+  uint32_t calls_until_housekeeping_ = kCallsPerHousekeeping;
+  uint32_t active_count_ = 0;
+  uint32_t others_count_ = 0;
+  uint32_t touched_count_ = 0;
+  std::vector<std::unique_ptr<Peer>> peers_;  ///< by PeerId; objects are reused, never freed
+  std::vector<Peer*> touched_;                ///< as long as peers_; sent to in this burst
+  std::vector<Peer*> others_;                 ///< others_count_ of them
+  uint32_t others_cursor_ = 0;
+  uint32_t clock_hand_ = 0;
+  TransportCounters counters_;
+  Peer* active_[kActivePeersMax] = {};
+  Scratch scratch_ = {};
+
+  memory::Arena& arena_;
+  shm::Identity identity_{};
+  pid_t pid_ = 0;  ///< a forked child must not speak for its parent
+  shm::OwnMemory doorbell_;
+  base::WaitSet waits_;
+  base::WakeEvent wake_;
+  base::Timer retry_;  ///< ends a sleep when something has to be tried again for which there is no event
+  shm::Descriptor listener_;
+  shm::Descriptor spare_;    ///< closed for a moment to refuse a connection when descriptors have run out
+  bool has_pumped_ = false;  ///< since prepare_wait()
+
+  uint32_t process_peers_max_ = 0;
+  std::map<shm::Identity, PeerId> by_identity_;  ///< kConnecting, kReady, and kHungUp if orderly
+  // add_peer() reserves an element for each peer in all of these, so that no act of a peer needs memory for them.
+  std::vector<Process> processes_;
+  std::vector<PeerId> free_ids_;
+  std::vector<PeerId> attempts_;    ///< kConnecting, and still to be started
+  std::vector<PeerId> deserted_;    ///< kConnecting, and the connection has ended
+  std::vector<PeerId> closing_;     ///< kHungUp
+  std::vector<PeerId> unsettled_;   ///< references here have changed, or the peer has told of its own
+  std::vector<PeerId> unheard_;     ///< the system was short of memory for a message to them
+  std::vector<PeerId> taken_;       ///< elements of one of these that are gone through now
+  std::vector<Pending> pending_;    ///< kPendingMax are reserved
+  uint32_t connecting_ = 0;         ///< peers that are kConnecting
+  uint32_t connecting_rounds_ = 0;  ///< of housekeeping since the last of them began
+  uint32_t last_serial_ = 0;
+  uint32_t messages_left_ = 0;     ///< left for this round of housekeeping
+  uint32_t chunks_ = 0;            ///< of all peers, mapped
+  uint64_t chunk_bytes_ = 0;       ///< sum
+  uint64_t accepted_ = 0;          ///< connections that the system has handed over
+  uint64_t backlogs_read_ = 0;     ///< how often the backlog was found empty
+  uint64_t next_attempts_ns_ = 0;  ///< attempts do not begin before this time
+  bool has_backlog_ = false;       ///< the last look left connections there
+  bool is_busy_ = false;           ///< the next round of housekeeping follows at once
+  uint64_t rest_until_ns_ = 0;     ///< no housekeeping before this time if there is traffic
+  uint64_t packets_at_look_ = 0;   ///< counters_.packets_received at the last look at the clock
+  uint32_t quiet_looks_ = 0;       ///< in a row, without a packet before
+};
+
+class ShmImpl::Sender {
+ public:
+  Sender(ShmImpl& transport, PeerId id)
+      : transport_(transport), peer_(*transport.peers_[id]), position_(peer_.out.position), limit_(peer_.out.limit) {}
+  [[gnu::always_inline]] ~Sender() { settle(); }  // in cold code as well: otherwise the object has an address
+  Sender(const Sender&) = delete;
+  Sender& operator=(const Sender&) = delete;
+
+  [[gnu::always_inline]] bool send(const wire::Header& header, const std::byte* data, size_t len,
+                                   detail::Buffer* buffer) {
+    if (len > shm::kCellPayloadBytes || position_ == limit_) [[unlikely]] {
+      settle();
+      // The copy is made here, because an object with an address lives in memory, and the common case in registers.
+      const wire::Header copy = {header.w0, header.w1, header.w2};
+      const bool is_sent = transport_.send_slow(peer_, copy, data, len, buffer);
+      position_ = peer_.out.position;
+      limit_ = peer_.out.limit;
+      return is_sent;
+    }
+    wire::Header sent = header;
+    sent.add_length(wire::kHeaderBytes + len);
+    peer_.out.put_cell(position_, sent, data, len);
+    position_ += shm::kCellBytes;
+    return true;
+  }
+
+ private:
+  /// Tells the ring and the counters of the packets of one cell each.
+  [[gnu::always_inline]] void settle() {
+    if (position_ == peer_.out.position) return;
+    transport_.touch(peer_);
+    transport_.counters_.packets_sent += (position_ - peer_.out.position) / shm::kCellBytes;
+    peer_.out.position = position_;
+  }
+  ShmImpl& transport_;
+  Peer& peer_;
+  uint64_t position_;
+  uint64_t limit_;
+};
+
+inline bool ShmImpl::send(PeerId id, const wire::Header& header, const std::byte* data, size_t len,
+                          detail::Buffer* buffer) {
+  return Sender(*this, id).send(header, data, len, buffer);
+}
+
+}  // namespace tern::transport

@@ -1,0 +1,169 @@
+// The events of the endpoint's descriptors, and what is done regularly besides packets. See shm.h.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "transport/shm/shm.h"
+
+namespace tern::transport {
+
+/// False: the system is short of memory or of user watches.
+bool ShmImpl::watch(int fd, Watched what, uint32_t serial, PeerId id) {
+  counters_.system_calls++;
+  // A socket that was a pending connection is watched already, and takes the new name.
+  return waits_.add(fd, EPOLLIN, static_cast<uint64_t>(what) << 61 | uint64_t{serial & 0x1fffffff} << 32 | id);
+}
+
+/// Closes `fd`. A forked child leaves the epoll set, which it shares with its parent, as it is.
+void ShmImpl::unwatch(base::Descriptor& fd) {
+  if (!fd) return;
+  if (::getpid() == pid_) waits_.remove(fd.get());
+  fd.reset();
+}
+
+/// Handles the events of the epoll set, after waiting for the first until `deadline_ns`. `ends_wait`: wake-ups up to
+/// now have been seen.
+void ShmImpl::pump(uint64_t deadline_ns, bool ends_wait) {
+  epoll_event events[64];
+  counters_.system_calls++;
+  const size_t count = waits_.wait(events, deadline_ns);
+  has_pumped_ |= ends_wait;
+  messages_left_ = kMessagesPerRound;
+  bool has_pending = false;
+  bool has_newcomers = has_backlog_;  // the last look may have ended just before it found none left
+  for (size_t i = 0; i < count; i++) {
+    const uint64_t data = events[i].data.u64;
+    switch (static_cast<Watched>(data >> 61)) {
+      case Watched::kListener:
+        has_newcomers = true;
+        continue;
+      case Watched::kWake:
+        if (ends_wait) wake_.clear();
+        continue;
+      case Watched::kRetry:
+        if (retry_.take()) housekeep_soon();
+        continue;
+      case Watched::kPending:
+        for (Pending& pending : pending_) {
+          if ((pending.serial & 0x1fffffff) == ((data >> 32) & 0x1fffffff)) pending.is_readable = true;
+        }
+        has_pending = true;
+        continue;
+      case Watched::kSocket:
+      case Watched::kProcess:
+        break;
+    }
+    Peer& peer = *peers_[static_cast<PeerId>(data)];
+    if ((peer.serial & 0x1fffffff) != ((data >> 32) & 0x1fffffff)) continue;  // of a link that has just been closed
+    if (static_cast<Watched>(data >> 61) == Watched::kSocket) {
+      const uint32_t limit = std::min(messages_left_, kMessagesPerPeer);
+      messages_left_ -= read_messages(peer, limit);
+    } else {
+      hang_up(peer);
+    }
+  }
+  if (has_newcomers) accept_some();
+  if (has_pending) serve_pending();
+}
+
+/// Wakes a sleeper later if something has to be tried again for which there is no event.
+void ShmImpl::retry_later() {
+  if (!closing_.empty() || !deserted_.empty() || has_to_retry()) retry_.set_at(now() + kRetryNs);
+}
+
+/// Calls housekeep() from a loop that polls, so seldom that most of the time is left to packets.
+void ShmImpl::housekeep_or_rest() {
+  const uint64_t start_ns = now();
+  quiet_looks_ = counters_.packets_received == packets_at_look_ ? quiet_looks_ + 1 : 0;
+  packets_at_look_ = counters_.packets_received;
+  if (start_ns < rest_until_ns_ && quiet_looks_ < kQuietLooks) {
+    calls_until_housekeeping_ = kCallsPerRest;
+    return;
+  }
+  housekeep();
+  const uint64_t end_ns = now();
+  rest_until_ns_ = end_ns + kRestShare * (end_ns - start_ns);
+}
+
+/// Moves up to `count_max` of the oldest to taken_. A peer in taken_ may be listed again while that is gone through.
+void ShmImpl::take_from(std::vector<PeerId>& list, size_t count_max) {
+  const auto end = list.begin() + static_cast<ptrdiff_t>(std::min(count_max, list.size()));
+  taken_.assign(list.begin(), end);
+  list.erase(list.begin(), end);
+}
+
+/// The only place where links are closed, because no visitor runs here.
+void ShmImpl::housekeep() {
+  pump(0, false);
+  close_ended();
+  serve_pending();
+  if (!deserted_.empty()) {
+    accept_some();
+    take_from(deserted_, SIZE_MAX);
+    for (const PeerId id : taken_) {
+      Peer& peer = *peers_[id];
+      if (backlogs_read_ == peer.deserted_backlog && accepted_ < peer.deserted_until) {
+        deserted_.push_back(id);
+        continue;
+      }
+      hang_up(peer);
+      peer.is_deserted = false;
+    }
+  }
+  take_from(attempts_, attempts_.empty() || now() < next_attempts_ns_ ? 0 : kAttemptsPerRound);
+  for (const PeerId id : taken_) {
+    Peer& peer = *peers_[id];
+    // The failure of another attempt may have let this peer's connection in meanwhile.
+    if (peer.stage != Stage::kConnecting || peer.link.socket) continue;
+    if (const Status status = start_attempt(peer); !status.ok() && status.code() != Code::kQueueFull) hang_up(peer);
+  }
+  if (!taken_.empty()) next_attempts_ns_ = now() + kRetryNs;
+  take_from(unsettled_, SIZE_MAX);
+  for (const PeerId id : taken_) {
+    peers_[id]->is_unsettled = false;
+    settle_references(*peers_[id]);
+  }
+  take_from(unheard_, SIZE_MAX);
+  for (const PeerId id : taken_) {
+    Peer& peer = *peers_[id];
+    peer.is_unheard = false;
+    if (peer.stage != Stage::kReady) continue;
+    peer.is_unannounced = false;
+    wake_if_asleep(peer);
+  }
+  if (connecting_ != 0) connecting_rounds_++;
+  is_busy_ = (connecting_ != 0 && connecting_rounds_ < kConnectingRoundsMax) || has_backlog_ || !closing_.empty() ||
+             !deserted_.empty();
+  calls_until_housekeeping_ = is_busy_ ? 1 : has_to_retry() ? kCallsPerRetry : kCallsPerHousekeeping;
+}
+
+/// True: something has to be tried again, and no event will say when.
+bool ShmImpl::has_to_retry() const {
+  return !attempts_.empty() || !unsettled_.empty() || !unheard_.empty() ||
+         std::any_of(pending_.begin(), pending_.end(), [](const Pending& p) { return p.parked_ns != 0; });
+}
+
+void ShmImpl::close_ended() {
+  take_from(closing_, SIZE_MAX);
+  for (const PeerId id : taken_) {
+    Peer& peer = *peers_[id];
+    if (!peer.link.is_broken && peer.in.has_input() && peer.link.rounds++ < kLastRoundsMax) {
+      closing_.push_back(id);
+      continue;
+    }
+    const bool is_orderly = peer.link.is_orderly;
+    close_link(peer);
+    if (peer.references == 0) {
+      free_peer(peer);
+    } else if (is_orderly && peer.reconnects < kReconnectsMax) {
+      peer.reconnects++;
+      set_stage(peer, Stage::kConnecting);
+      attempts_.push_back(id);
+    } else {
+      if (is_orderly) by_identity_.erase(peer.identity);
+      set_stage(peer, Stage::kDead);
+    }
+  }
+}
+
+}  // namespace tern::transport

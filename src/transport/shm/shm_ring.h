@@ -1,0 +1,196 @@
+// One direction of a pair: cells of one cache line in memory that the sender writes and the receiver reads.
+// Transport layer; each end belongs to its endpoint's owner thread. Knows of a packet's header only its length.
+//
+// A record is one or more whole cells that follow each other in memory:
+//
+//   word 8 | packet header 24 | payload ...          a 32 B payload makes exactly one line
+//
+// The word is the record's position, a count of bytes that starts at a secret random number. It is written last
+// (release), and the receiver polls nothing else (acquire). Bytes of an old payload that lie where the receiver polls
+// next look like the expected word with probability 2^-63. A record does not wrap: a padding record (first header
+// word 0) fills the rest of the ring.
+//
+// The receiver publishes its position in its own memory, in the control line of the ring that leads back. The sender
+// looks there only when the space that it knows of is used up.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "wire/header.h"
+
+namespace tern::transport::shm {
+
+inline constexpr size_t kCellBytes = 64;
+inline constexpr size_t kWordBytes = 8;
+inline constexpr size_t kPayloadOffset = kWordBytes + wire::kHeaderBytes;
+inline constexpr size_t kCellPayloadBytes = kCellBytes - kPayloadOffset;
+/// Payloads up to this length travel in cells, and a handler runs on them without an allocation. A larger payload
+/// travels by reference, with one copy instead of three. Sixteen cells: 60 such packets, the window of the paper's
+/// benchmark, fit into the default ring.
+inline constexpr size_t kRecordBytesMax = 16 * kCellBytes;
+inline constexpr size_t kInlinePayloadBytes = kRecordBytesMax - kPayloadOffset;
+inline constexpr uint32_t kRingCellsMin = 256;
+inline constexpr uint32_t kRingCellsMax = 65536;
+
+/// The page before the cells.
+struct RingControl {
+  alignas(kCellBytes)
+      std::atomic<uint64_t> consumed;  ///< position up to which the owner has read the ring that leads to it
+};
+inline constexpr size_t kControlBytes = 4096;
+static_assert(sizeof(RingControl) <= kControlBytes);
+
+inline constexpr size_t region_bytes(uint32_t cells) { return kControlBytes + size_t{cells} * kCellBytes; }
+inline constexpr bool is_valid_cell_count(uint32_t cells) {
+  return cells >= kRingCellsMin && cells <= kRingCellsMax && (cells & (cells - 1)) == 0;
+}
+
+inline const std::atomic<uint64_t>& word_at(const std::byte* cell) {
+  return *reinterpret_cast<const std::atomic<uint64_t>*>(cell);
+}
+inline std::atomic<uint64_t>& word_at(std::byte* cell) { return *reinterpret_cast<std::atomic<uint64_t>*>(cell); }
+
+/// Stores word by word. A copy of the whole header, which was just put together in registers, would store it, load it
+/// as a vector before the store buffer can forward it, and store it again.
+inline void put_header(std::byte* cell, const wire::Header& header) {
+  auto* words = reinterpret_cast<std::atomic<uint64_t>*>(cell + kWordBytes);
+  words[0].store(wire::to_little_endian(header.w0), std::memory_order_relaxed);
+  words[1].store(wire::to_little_endian(header.w1), std::memory_order_relaxed);
+  words[2].store(wire::to_little_endian(header.w2), std::memory_order_relaxed);
+}
+/// Reads each word once, so that later checks see what was read.
+inline wire::Header take_header(const std::byte* cell) {
+  const auto* words = reinterpret_cast<const std::atomic<uint64_t>*>(cell + kWordBytes);
+  return {wire::to_little_endian(words[0].load(std::memory_order_relaxed)),
+          wire::to_little_endian(words[1].load(std::memory_order_relaxed)),
+          wire::to_little_endian(words[2].load(std::memory_order_relaxed))};
+}
+
+/// True: the version is ours and the payload is in the cell. The visitor checks the kind.
+inline bool is_plain(uint64_t w0) { return (w0 & (0xf0 | wire::kByReference << 8)) == wire::kVersion << 4; }
+
+/// Copies up to kCellPayloadBytes without reading beyond either end.
+inline void copy_small(std::byte* to, const std::byte* from, size_t len) {
+  if (len >= 16) [[likely]] {
+    std::byte head[16], tail[16];
+    std::memcpy(head, from, 16);
+    std::memcpy(tail, from + len - 16, 16);
+    std::memcpy(to, head, 16);
+    std::memcpy(to + len - 16, tail, 16);
+  } else if (len >= 8) {
+    uint64_t head, tail;
+    std::memcpy(&head, from, 8);
+    std::memcpy(&tail, from + len - 8, 8);
+    std::memcpy(to, &head, 8);
+    std::memcpy(to + len - 8, &tail, 8);
+  } else {
+    for (; len != 0; --len) to[len - 1] = from[len - 1];
+  }
+}
+
+/// The sender's end. Invariant: limit - capacity <= position <= limit, all three equal modulo kCellBytes.
+struct Outbound {
+  uint64_t position = 0;  ///< of the next record
+  uint64_t limit = 0;     ///< cells below it may be written; equal to `position`: the ring is full, or not attached
+  std::byte* cells = nullptr;
+  uint64_t offset_mask = 0;                         ///< position & offset_mask: where in `cells`
+  const std::atomic<uint64_t>* consumed = nullptr;  ///< in the peer's memory, where any value may stand
+
+  uint64_t capacity_bytes() const { return offset_mask + kCellBytes; }
+
+  /// `start` is secret between the two ends, and below 2^63, so that it never overflows.
+  void attach(std::byte* region, uint32_t ring_cells, uint64_t start, const std::atomic<uint64_t>* peer_consumed) {
+    position = start;
+    cells = region + kControlBytes;
+    offset_mask = (uint64_t{ring_cells} - 1) * kCellBytes;
+    limit = start + capacity_bytes();
+    consumed = peer_consumed;
+  }
+
+  /// Writes a record of one cell at `at`, which is `position` now or later: len <= kCellPayloadBytes, at != limit. The
+  /// length in `header` is set.
+  void put_cell(uint64_t at, const wire::Header& header, const std::byte* data, size_t len) const {
+    std::byte* cell = cells + (at & offset_mask);
+    put_header(cell, header);
+    copy_small(cell + kPayloadOffset, data, len);
+    word_at(cell).store(at, std::memory_order_release);
+  }
+
+  /// Writes a record with a payload of up to kInlinePayloadBytes. False: there is no space for it now.
+  bool try_put(const wire::Header& header, const std::byte* data, size_t len) {
+    const uint64_t record = (kPayloadOffset + len + kCellBytes - 1) & ~(kCellBytes - 1);
+    const uint64_t left = capacity_bytes() - (position & offset_mask);
+    const uint64_t padding = record > left ? left : 0;
+    if (!has_space(padding + record)) return false;
+    if (padding != 0) {
+      std::byte* cell = cells + (position & offset_mask);
+      std::memset(cell + kWordBytes, 0, sizeof(uint64_t));
+      word_at(cell).store(position, std::memory_order_release);
+      position += padding;
+    }
+    std::byte* cell = cells + (position & offset_mask);
+    put_header(cell, header);
+    if (len != 0) std::memcpy(cell + kPayloadOffset, data, len);
+    word_at(cell).store(position, std::memory_order_release);
+    position += record;
+    return true;
+  }
+
+  /// Looks into the peer's memory if the known space does not suffice.
+  bool has_space(uint64_t bytes) {
+    if (limit - position >= bytes) return true;
+    refresh();
+    return limit - position >= bytes;
+  }
+
+  /// Takes over the peer's position if it is plausible: not before the last one, not beyond the written records, and on
+  /// a cell's border. Another value is ignored, so that a hostile peer can only keep its own ring full.
+  void refresh() {
+    const uint64_t last = limit - capacity_bytes();
+    const uint64_t seen = consumed->load(std::memory_order_acquire);
+    if (seen - last > position - last || ((seen - last) & (kCellBytes - 1)) != 0) return;
+    limit = seen + capacity_bytes();
+  }
+};
+
+/// The cell that an end without a ring polls. Its word never equals the position 1.
+alignas(kCellBytes) inline constexpr std::byte kNoCell[kCellBytes] = {};
+
+/// The receiver's end.
+struct Inbound {
+  uint64_t position = 1;  ///< of the next record
+  const std::byte* cells = kNoCell;
+  uint64_t offset_mask = 0;
+  uint64_t published = 1;               ///< the `position` that the sender can see
+  uint64_t publish_bytes = UINT64_MAX;  ///< `position` is published when it is ahead by this: an eighth of the ring
+  std::atomic<uint64_t>* consumed = nullptr;  ///< in our own memory
+
+  void attach(const std::byte* region, uint32_t ring_cells, uint64_t start, std::atomic<uint64_t>* own_consumed) {
+    position = published = start;
+    cells = region + kControlBytes;
+    offset_mask = (uint64_t{ring_cells} - 1) * kCellBytes;
+    publish_bytes = uint64_t{ring_cells} * kCellBytes / 8;
+    consumed = own_consumed;
+  }
+
+  /// There is no input from now on, whatever the sender writes.
+  void stop() {
+    cells = kNoCell;
+    offset_mask = 0;
+  }
+
+  const std::byte* cell_at(uint64_t at) const { return cells + (at & offset_mask); }
+  bool has_input() const { return word_at(cell_at(position)).load(std::memory_order_acquire) == position; }
+  /// The length from `at` to the end of the ring.
+  uint64_t bytes_to_end(uint64_t at) const { return offset_mask + kCellBytes - (at & offset_mask); }
+  bool is_publication_due() const { return position - published >= publish_bytes; }
+  void publish() {
+    published = position;
+    consumed->store(position, std::memory_order_release);
+  }
+};
+
+}  // namespace tern::transport::shm

@@ -1,0 +1,38 @@
+// A simulated network in virtual time: <tern/sim.h> makes it and runs it. Standard library only.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <tuple>
+
+#include <tern/transport.h>
+
+namespace tern {
+namespace transport {
+class SimImpl;
+class SimNic;
+}  // namespace transport
+
+/// The network interface of a simulated host.
+struct Sim {
+  static constexpr std::string_view kName = "sim";  ///< the peers' endpoints must have the same
+  using Impl = transport::SimImpl;                  ///< for the library
+
+  /// For Rpc::create(): sim::Host::transport_options(). Out of range: kMisuse.
+  struct Options {
+    /// The interface of the endpoint's host.
+    transport::SimNic* nic = nullptr;
+    /// Packets that wait for the endpoint; more are dropped. 1 to 1048576.
+    uint32_t receive_queue_packets = 4096;
+    /// Packets of the endpoint that wait for the wire; further ones wait in its sessions. 1 to 65536.
+    uint32_t send_queue_packets = 1024;
+
+    /// The options that a command line can set.
+    static constexpr auto fields() {
+      return std::tuple(OptionField{"receive_queue_packets", &Options::receive_queue_packets, 1, 1u << 20},
+                        OptionField{"send_queue_packets", &Options::send_queue_packets, 1, 1u << 16});
+    }
+  };
+};
+
+}  // namespace tern

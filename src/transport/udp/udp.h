@@ -1,0 +1,369 @@
+// Kernel UDP: small packets share a datagram, and one system call moves a train of datagrams.
+// Transport layer; owned by the endpoint's thread, wake() excepted. Knows of a packet's header only its length.
+//
+//   this file        the hot path: send() into a segment, receive(), parsing
+//   udp.cc           creation, waiting, datagrams that are not simply packets
+//   udp_peers.cc     peers and their sockets
+//   udp_send.cc      segments, trains, system calls that send
+//   udp_blocked.cc   peers whose sockets take no more
+//
+// Receiving: one unconnected socket. Packets say their own length, so the borders of datagrams do not matter, and GRO
+// hands over whole trains.
+//
+// Sending: a connected socket per peer, from a port of its own, because a socket on the receiver's port would steal the
+// receives. The kernel then looks up no route per call, and a dead peer's ECONNREFUSED is an ordinary loss. Peers
+// beyond the limit share a socket; busy ones among them take over the sockets of silent ones. Packets to a paired peer
+// (connect_paired(), connect_back()) leave from the receive socket: filters and NATs that pass only answers then see
+// one pair of addresses and ports.
+//
+// A packet goes into the open segment (datagram) of its peer; flush() makes one call for each peer. Segments of
+// (nearly) equal size are padded with zeros to be one GSO train; the order of packets never changes.
+//
+// A socket that takes no more (its send buffer is full, or the kernel is short of memory) blocks its peer: segments
+// that have not left stay in the staging memory, and send() refuses more until receive() has handed them over. A
+// sleeper is woken when the socket is writable, or after kRetryNs where no event would say so.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tern/detail/export.h>
+#include <tern/status.h>
+#include <tern/transport/udp.h>
+
+#include "base/clock.h"
+#include "base/copy.h"
+#include "base/wait.h"
+#include "memory/arena.h"
+#include "transport/transport.h"
+#include "transport/udp/udp_address.h"
+#include "transport/udp/udp_socket.h"
+#include "wire/header.h"
+
+namespace tern::transport {
+
+class TERN_API UdpImpl : public DefaultMembers {
+ public:
+  using Options = Udp::Options;
+  using Sender = PlainSender<UdpImpl>;
+  /// rto_ns_min: a scheduler's time slice on a busy machine is some milliseconds, the kernel's part of a round trip
+  /// some microseconds. 1 ms keeps a lost tail cheap; an early retransmission after a preemption costs one packet.
+  static constexpr Traits kTraits{.reports_space = true,
+                                  .has_pairs = true,
+                                  .rto_ns_min = 1'000'000,
+                                  .congestion_control = CongestionControl::kSwift,
+                                  .remedies = {.packet_bytes = " (Udp::Options::datagram_bytes on either side)",
+                                               .address = " (the server's Udp::Options::bind has its address and port)",
+                                               .no_way_back = ": both need addresses of one family and a route between "
+                                                              "them, which Udp::Options::bind chooses"}};
+  /// Data up to this length is copied into the segment, where other packets can follow it. Longer data ends its segment
+  /// as a range of its own. Measured per packet, copy against range: 0.63-0.76 at 200-480 B, 0.95-0.98 at 1000 B, 1.00
+  /// at 1376 B.
+  static constexpr size_t kCopyBytesMax = 1024;
+  /// Datagrams of one burst to all peers together: twice the packets that a session may have in flight.
+  static constexpr uint32_t kSegmentsMax = 256;
+  /// Peers that have a socket of their own; fewer where the process may open few files (an eighth of the limit).
+  static constexpr uint32_t kConnectedMax = 256;
+
+  /// kMisuse: datagram_bytes out of range, or `bind` malformed. kUnavailable: port taken, no such address, no
+  /// descriptors.
+  static Result<std::unique_ptr<UdpImpl>> create(Options options, const Context& context);
+  ~UdpImpl();
+  UdpImpl(const UdpImpl&) = delete;
+  UdpImpl& operator=(const UdpImpl&) = delete;
+
+  std::span<const std::byte> address() const { return std::span(address_bytes_).first(address_size_); }
+  /// kMisuse: the bytes are no UDP address, or one of a group. kUnavailable: no route, the other family, no
+  /// descriptors.
+  Result<PeerId> connect(std::span<const std::byte> address, std::string_view host) {
+    return connect_to(address, host, false);
+  }
+  /// As connect(), but the peer is another one than that of connect(), because one session may be paired and the next
+  /// not. Also kUnavailable: the receive socket does not send to the peer's family.
+  Result<PeerId> connect_paired(std::span<const std::byte> address, std::string_view host) {
+    return connect_to(address, host, true);
+  }
+  /// Sessions that come from one address and port share the peer.
+  Result<PeerId> connect_back(PeerId like);
+  PathError take_path_error(PeerId peer);
+  uint16_t port_of(PeerId peer) const { return peers_[peer].address.port(); }
+  PeerState peer_state(PeerId peer) const { return peers_[peer].references > 0 ? PeerState::kReady : PeerState::kDead; }
+  void disconnect(PeerId peer);
+  uint32_t payload_bytes_max() const { return datagram_bytes_ - static_cast<uint32_t>(wire::kHeaderBytes); }
+  uint32_t payload_bytes_max(PeerId peer) const {
+    return peers_[peer].datagram_bytes - static_cast<uint32_t>(kHeaderBytes);
+  }
+  uint32_t receive_queue_packets() const { return receive_queue_packets_; }
+  /// The links of a path are unknown. This is the most that the kernel moves (ANCHORS.md), an upper limit from which
+  /// controllers come down.
+  uint64_t link_bytes_per_sec() const { return 6'250'000'000; }
+  /// The time of the CPUs: a thread that has lost its CPU waits some milliseconds for its next turn.
+  DelayTarget delay_target() const { return {10'000'000, 10'000'000, false}; }
+
+  bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
+    Peer& to = peers_[peer];
+    if (kHeaderBytes + len > to.space_bytes || len > kCopyBytesMax) [[unlikely]] {
+      return send_slow(peer, header, data, len, buffer);
+    }
+    put(to, header, data, len);
+    return true;
+  }
+  uint64_t ticket() const { return flushes_ + 1; }
+  /// The kernel copies within the call: all that was flushed is released.
+  uint64_t released() const { return flushes_; }
+  void flush() {
+    if (dirty_count_ > 0) flush_peers();
+    ++flushes_;
+  }
+
+  template <class Visit>
+  size_t receive(Visit&& visit) {
+    if (blocked_count_ != 0) [[unlikely]]
+      send_again();
+    size_t packets = 0, bytes = 0;
+    uint32_t calls = 0;
+    while (calls < receive_calls_max_ && bytes < kReceiveBufferBytes) {
+      const ssize_t got = receive_once();
+      if (got < 0) {
+        receive_calls_max_ = std::max(calls, 1u);
+        counters_.packets_received += packets;
+        return packets;
+      }
+      ++calls;
+      bytes += static_cast<size_t>(got);
+      if constexpr (BurstVisitor<Visit>) visit.begin_burst();
+      packets += parse(static_cast<size_t>(got), visit);
+    }
+    if (calls == receive_calls_max_) receive_calls_max_ = std::min(2 * calls, kReceiveCallsMax);
+    counters_.packets_received += packets;
+    return packets;
+  }
+
+  uint64_t now() const { return base::monotonic_ns(); }
+  /// The descriptor itself says whether there is input, so that no queue has to be looked at first.
+  bool prepare_wait() {
+    if (blocked_count_ != 0) watch_blocked();
+    return !std::exchange(is_burst_full_, false);
+  }
+  void wait(uint64_t deadline_ns);
+  void end_wait();
+  int descriptor() const { return waits_.descriptor(); }
+  /// Async-signal-safe. Only the first call since the last end_wait() is a system call.
+  void wake() { wake_.wake(); }
+  const TransportCounters& counters() const { return counters_; }
+
+  // For tests.
+  struct Census {
+    UdpOffloads offloads;           ///< of the kernel, as far as the options allow them
+    uint32_t blocked_peers;         ///< peers with segments of earlier bursts
+    std::vector<PeerId> connected;  ///< peers that have a socket of their own
+  };
+  Census census() const { return {offloads_, blocked_count_, connected_}; }
+  void check_invariants() const;
+
+ private:
+  static constexpr size_t kHeaderBytes = wire::kHeaderBytes;
+  static constexpr uint32_t kNone = UINT32_MAX;
+  /// Above the largest datagram or train that the kernel delivers.
+  static constexpr size_t kReceiveBufferBytes = 1u << 16;
+  static constexpr uint32_t kReceiveCallsMax = 16;
+  /// The kernel's limits for one GSO call (64 segments before Linux 6.9; 65 507 bytes on IPv4, rounded down).
+  static constexpr uint32_t kTrainSegmentsMax = 64;
+  static constexpr uint32_t kTrainBytesMax = 65000;
+  /// A peer without a socket tries to take over that of a silent peer after this many trains.
+  static constexpr uint32_t kTrainsPerTakeover = 64;
+  /// All blocked peers together keep as many segments as one burst has; more are lost.
+  static constexpr uint32_t kSlots = 2 * kSegmentsMax;
+  /// After this time a sleeper tries again what the kernel had no memory for.
+  static constexpr uint64_t kRetryNs = 1'000'000;
+
+  /// One datagram: bytes in its slot of the staging memory and, at its end, at most one range elsewhere.
+  struct Segment {
+    uint32_t staged_bytes;
+    uint32_t data_bytes;
+    const std::byte* data;
+    uint32_t packets;
+    uint32_t next;  ///< of the same peer, or kNone
+    uint32_t bytes() const { return staged_bytes + data_bytes; }
+  };
+
+  struct Peer {
+    std::byte* write = nullptr;   ///< where the next packet goes in the open segment
+    uint32_t space_bytes = 0;     ///< left in the open segment; 0: no segment is open
+    uint32_t datagram_bytes = 0;  ///< the smaller of both endpoints' limits; the path was probed with it
+    uint32_t packets = 0;         ///< in the open segment
+    uint32_t first = kNone;       ///< segment of this burst; kNone: it has no segments
+    uint32_t last = kNone;
+    Descriptor socket;        ///< connected; empty: the shared one is used
+    bool gso = true;          ///< off once this path has refused a train
+    bool is_paired = false;   ///< the receive socket sends to it
+    bool is_blocked = false;  ///< its segments are kept until its socket takes them; on blocked_
+    bool is_short = false;    ///< blocked by want of memory: no event says when that is over
+    int error = 0;            ///< errno of the last packet that the kernel refused for other reasons than full queues
+    uint32_t references = 0;
+    uint32_t shared_trains = 0;  ///< sent over the shared socket since `shared_since`
+    uint64_t shared_since = 0;   ///< a flush number
+    uint64_t last_flush = 0;     ///< flush number of the last train; the most silent peer loses its socket first
+    SocketAddress address;
+  };
+
+  UdpImpl(const Options& options, Descriptor receive_socket, const SocketAddress& bound, UdpOffloads offloads);
+  Status prepare(const Options& options);
+
+  /// `bytes`: the length of the whole packet.
+  void put_header(Peer& to, wire::Header header, size_t bytes) {
+    header.set_length_and_flags(bytes, 0);
+    wire::store_header(to.write, header);
+    to.write += kHeaderBytes;
+    to.space_bytes -= static_cast<uint32_t>(bytes);
+    ++to.packets;
+  }
+  void put(Peer& to, const wire::Header& header, const std::byte* data, size_t len) {
+    put_header(to, header, kHeaderBytes + len);
+    base::copy_bytes(to.write, data, len);
+    to.write += len;
+  }
+  bool send_slow(PeerId peer, const wire::Header& header, const std::byte* data, size_t len,
+                 const detail::Buffer* buffer);
+  bool open_segment(PeerId peer);
+  void close_segment(Peer& peer);
+
+  void flush_peers();
+  void transmit(Peer& peer);
+  uint32_t transmit_from(Peer& peer, uint32_t segment);
+  uint32_t add_train(uint32_t first, bool gso, uint32_t message);
+  uint32_t send_messages(Peer& peer, uint32_t count);
+  void keep(Peer& peer, uint32_t segment, bool is_short);
+  void send_again();
+  void lose_kept(PeerId id);
+  void arrange_segments();
+  void watch_blocked();
+  void unwatch_blocked();
+  int present_socket_of(const Peer& peer) const {
+    return peer.socket ? peer.socket.get() : shared_sockets_[peer.address.family() == AF_INET6 ? 1 : 0].get();
+  }
+  int socket_of(Peer& peer);
+  void take_over_socket(Peer& peer);
+  bool give_socket(Peer& peer);
+  /// Address, datagram size, and whether the peer is paired. A stranger who names another's address thereby does not
+  /// change how packets go there.
+  using PeerName = std::array<std::byte, UdpAddressBytes::kBytesMax + 3>;
+  static PeerName name_of(const SocketAddress& address, uint32_t datagram_bytes, bool is_paired);
+  Result<PeerId> connect_to(std::span<const std::byte> address, std::string_view host, bool is_paired);
+  Result<PeerId> find_or_make(const SocketAddress& target, uint32_t datagram_bytes, bool is_paired);
+  Result<PeerId> pair_with(const SocketAddress& target, uint32_t datagram_bytes);
+  Result<PeerId> new_peer(const PeerName& name);
+  void free_peer(PeerId id);
+  Status resolve(std::span<const std::byte> address, std::string_view host, SocketAddress* target,
+                 uint32_t* datagram_bytes) const;
+  std::byte* slot(uint32_t segment) const { return staging_.get() + size_t{segment} * slot_bytes_; }
+
+  ssize_t receive_once() {
+    ++counters_.system_calls;
+    source_bytes_ = sizeof(source_);
+    return recvfrom(receive_socket_.get(), receive_buffer_, kReceiveBufferBytes, MSG_DONTWAIT,
+                    reinterpret_cast<sockaddr*>(&source_), &source_bytes_);
+  }
+  /// Visits the packets in the first `bytes` of the receive buffer.
+  template <class Visit>
+  size_t parse(size_t bytes, Visit& visit) {
+    size_t packets = 0;
+    const std::byte* at = receive_buffer_;
+    const std::byte* const end = at + bytes;
+    while (static_cast<size_t>(end - at) >= kHeaderBytes) {
+      const wire::Header header = wire::load_header(at);
+      const size_t acceptable = std::min<size_t>(static_cast<size_t>(end - at), datagram_bytes_);
+      if (!wire::is_plausible(header, acceptable) || (header.flags() & wire::kByReference) != 0) [[unlikely]] {
+        at = skip(at, end);
+        continue;
+      }
+      Payload payload;
+      payload.data = at + kHeaderBytes;
+      payload.bytes = header.length() - static_cast<uint32_t>(kHeaderBytes);
+      at += header.length();
+      ++packets;
+      if constexpr (BurstVisitor<Visit>) {
+        visit.in_burst(header, payload, nullptr);
+      } else {
+        visit(header, payload);
+      }
+    }
+    if (at != end) [[unlikely]]
+      skip_tail(at, end);
+    return packets;
+  }
+  const std::byte* skip(const std::byte* at, const std::byte* end);
+  void skip_tail(const std::byte* at, const std::byte* end);
+
+  // Read by every send and receive.
+  std::vector<Peer> peers_;
+  Descriptor receive_socket_;
+  uint32_t datagram_bytes_;
+  uint32_t receive_calls_max_ = 1;  ///< limit of the next receive(); doubles while all calls bring data
+  std::byte* receive_buffer_;       ///< in receive_memory_
+  socklen_t source_bytes_ = 0;      ///< of `source_`
+  uint64_t flushes_ = 0;
+  uint32_t dirty_count_ = 0;    ///< peers with segments in this burst
+  uint32_t blocked_count_ = 0;  ///< peers with segments of earlier bursts
+  uint32_t segment_count_ = 0;  ///< kept, and of this burst
+  TransportCounters counters_;
+
+  // The burst.
+  size_t slot_bytes_;
+  std::unique_ptr<std::byte[]> staging_;  ///< kSlots slots; pages are touched when used
+  std::array<PeerId, kSegmentsMax> dirty_;
+  std::array<Segment, kSlots> segments_;
+  std::array<uint16_t, kSlots> order_;  ///< of the segments: kept ones, those of this burst, free ones
+  std::array<PeerId, kSegmentsMax> blocked_;
+  uint32_t kept_count_ = 0;     ///< segments of blocked peers
+  bool is_burst_full_ = false;  ///< and a send() was refused for that reason
+  bool is_watching_ = false;    ///< blocked peers' sockets are in the epoll set
+  struct Message {
+    uint32_t first_segment;
+    uint32_t packets;
+    bool is_train;
+    alignas(cmsghdr) std::byte control[kSegmentControlBytes];
+  };
+  std::array<mmsghdr, kSegmentsMax> headers_;
+  std::array<Message, kSegmentsMax> messages_;
+  std::array<iovec, 3 * kSegmentsMax> ranges_;  ///< staged bytes, data, padding
+  uint32_t range_count_ = 0;
+
+  sockaddr_storage source_{};  ///< where the datagram in the receive buffer came from
+
+  // Creation, peers and waiting.
+  SocketAddress bound_;
+  std::array<std::byte, UdpAddressBytes::kBytesMax + 2>
+      address_bytes_{};  ///< of the receive socket, and datagram_bytes_
+  size_t address_size_ = 0;
+  size_t socket_buffer_bytes_;
+  UdpOffloads offloads_;
+  uint32_t receive_queue_packets_ = 1;
+  uint32_t padding_bytes_max_;
+  uint32_t connected_max_ = kConnectedMax;
+  std::unique_ptr<std::byte[]> receive_memory_;
+  std::unique_ptr<std::byte[]> zeros_;  ///< padding behind data that is not in a slot
+  Descriptor shared_sockets_[2];        ///< IPv4, IPv6; opened with the first peer that needs one
+  std::vector<PeerId> connected_;       ///< peers with a socket of their own
+  std::vector<PeerId> free_ids_;
+  std::map<PeerName, PeerId> ids_;
+  pid_t pid_;  ///< a forked child must not send what its parent has queued
+  base::WaitSet waits_;
+  base::WakeEvent wake_;
+  base::Timer retry_;  ///< ends a sleep when something has to be tried again for which there is no event
+};
+
+}  // namespace tern::transport

@@ -1,0 +1,110 @@
+// Peers whose sockets take no more: what they keep, and how a sleeper learns that it can leave. See udp.h.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "transport/udp/udp.h"
+
+namespace tern::transport {
+
+/// The kernel takes nothing more for this peer now: its segments from `segment` on stay. Their data is copied, so that
+/// no ticket waits for this peer.
+void UdpImpl::keep(Peer& peer, uint32_t segment, bool is_short) {
+  uint32_t* link = &peer.first;
+  uint32_t next = segment;
+  for (; next != kNone && kept_count_ < kSegmentsMax; next = segments_[next].next) {
+    Segment& kept = segments_[next];
+    if (kept.data != nullptr) std::memcpy(slot(next) + kept.staged_bytes, kept.data, kept.data_bytes);
+    kept.staged_bytes = kept.bytes();
+    kept.data = nullptr;
+    kept.data_bytes = 0;
+    *link = peer.last = next;
+    link = &kept.next;
+    ++kept_count_;
+  }
+  for (uint32_t lost = next; lost != kNone; lost = segments_[lost].next)
+    counters_.send_errors += segments_[lost].packets;
+  *link = kNone;
+  if (peer.first == kNone) return;
+  peer.is_blocked = true;
+  peer.is_short = is_short;
+  blocked_[blocked_count_++] = static_cast<PeerId>(&peer - peers_.data());
+}
+
+/// Tries to send what all blocked peers have kept.
+void UdpImpl::send_again() {
+  if (is_watching_) unwatch_blocked();
+  kept_count_ = 0;
+  const uint32_t count = std::exchange(blocked_count_, 0);
+  for (uint32_t i = 0; i < count; ++i) {
+    Peer& peer = peers_[blocked_[i]];
+    peer.is_blocked = false;
+    transmit(peer);
+  }
+  arrange_segments();
+}
+
+/// Gives up what a blocked peer has kept, because it has no references any more.
+void UdpImpl::lose_kept(PeerId id) {
+  Peer& peer = peers_[id];
+  if (is_watching_ && peer.socket) waits_.remove(peer.socket.get());
+  for (uint32_t index = peer.first; index != kNone; index = segments_[index].next) {
+    counters_.send_errors += segments_[index].packets;
+    --kept_count_;
+  }
+  peer.first = peer.last = kNone;
+  peer.is_blocked = false;
+  PeerId* const end = blocked_.data() + blocked_count_;
+  *std::find(blocked_.data(), end, id) = *(end - 1);
+  --blocked_count_;
+  arrange_segments();
+}
+
+/// Sorts order_ again after segments in the middle of it have become free.
+void UdpImpl::arrange_segments() {
+  std::array<bool, kSlots> is_used{};
+  uint32_t place = 0;
+  const auto put_all = [&](const PeerId* ids, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      for (uint32_t index = peers_[ids[i]].first; index != kNone; index = segments_[index].next) {
+        order_[place++] = static_cast<uint16_t>(index);
+        is_used[index] = true;
+      }
+    }
+  };
+  put_all(blocked_.data(), blocked_count_);
+  CHECK(place, ==, kept_count_);
+  put_all(dirty_.data(), dirty_count_);
+  segment_count_ = place;
+  for (uint32_t index = 0; index < kSlots; ++index) {
+    if (!is_used[index]) order_[place++] = static_cast<uint16_t>(index);
+  }
+}
+
+/// Makes a sleeper wake up when the socket of a blocked peer takes more. A timer ends the sleep instead where no event
+/// would: for want of memory, and for the receive socket, which is watched for input only.
+void UdpImpl::watch_blocked() {
+  is_watching_ = true;
+  bool needs_time = false;
+  for (uint32_t i = 0; i < blocked_count_; ++i) {
+    const Peer& peer = peers_[blocked_[i]];
+    needs_time |= peer.is_short || peer.is_paired || !waits_.add(present_socket_of(peer), EPOLLOUT, 0);
+  }
+  if (needs_time) retry_.set_at(now() + kRetryNs);
+}
+
+void UdpImpl::unwatch_blocked() {
+  is_watching_ = false;
+  for (uint32_t i = 0; i < blocked_count_; ++i) {
+    const Peer& peer = peers_[blocked_[i]];
+    if (!peer.is_paired) waits_.remove(present_socket_of(peer));
+  }
+  // The shared sockets also of blocked peers that are gone.
+  for (const Descriptor& shared : shared_sockets_) {
+    if (shared) waits_.remove(shared.get());
+  }
+  retry_.stop();
+}
+
+}  // namespace tern::transport

@@ -1,0 +1,187 @@
+// How packets become segments, segments become trains, and trains leave. See udp.h.
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+#include "transport/udp/udp.h"
+
+namespace tern::transport {
+
+bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* data, size_t len,
+                        const detail::Buffer* buffer) {
+  Peer& peer = peers_[id];
+  const size_t bytes = kHeaderBytes + len;
+  if (bytes > peer.datagram_bytes) {
+    ++counters_.send_errors;
+    return true;  // counts as lost, because it would not fit later either
+  }
+  if (bytes > peer.space_bytes && !open_segment(id)) return false;
+  if (len <= kCopyBytesMax) {
+    put(peer, header, data, len);
+    return true;
+  }
+  CHECK(buffer != nullptr);
+  put_header(peer, header, bytes);
+  Segment& segment = segments_[peer.last];
+  segment.data = data;
+  segment.data_bytes = static_cast<uint32_t>(len);
+  close_segment(peer);
+  return true;
+}
+
+/// Closes the peer's segment, if one is open, and opens the next one. False: the burst is full, or the peer is blocked
+/// or gone.
+bool UdpImpl::open_segment(PeerId id) {
+  Peer& peer = peers_[id];
+  if (peer.references == 0 || peer.is_blocked) return false;
+  if (segment_count_ == kept_count_ + kSegmentsMax) {
+    is_burst_full_ = true;
+    return false;
+  }
+  const uint32_t index = order_[segment_count_++];
+  segments_[index] = {0, 0, nullptr, 0, kNone};
+  if (peer.first == kNone) {
+    peer.first = index;
+    dirty_[dirty_count_++] = id;
+  } else {
+    close_segment(peer);
+    segments_[peer.last].next = index;
+  }
+  peer.last = index;
+  peer.write = slot(index);
+  peer.space_bytes = peer.datagram_bytes;
+  return true;
+}
+
+void UdpImpl::close_segment(Peer& peer) {
+  if (peer.packets == 0) return;
+  Segment& segment = segments_[peer.last];
+  segment.staged_bytes = static_cast<uint32_t>(peer.write - slot(peer.last));
+  segment.packets = peer.packets;
+  peer.packets = 0;
+  peer.space_bytes = 0;
+}
+
+void UdpImpl::flush_peers() {
+  for (uint32_t i = 0; i < dirty_count_; ++i) transmit(peers_[dirty_[i]]);
+  dirty_count_ = 0;
+  segment_count_ = 0;
+  if (blocked_count_ != 0) [[unlikely]]
+    arrange_segments();
+}
+
+/// Hands the peer's segments to the kernel. Afterwards the peer has none, or is blocked.
+void UdpImpl::transmit(Peer& peer) {
+  close_segment(peer);
+  uint32_t segment = std::exchange(peer.first, kNone);
+  peer.last = kNone;
+  peer.last_flush = flushes_;
+  while (segment != kNone) segment = transmit_from(peer, segment);
+}
+
+/// Sends the segments from `segment` on. Returns kNone, or the segment to go on with after the peer's trains have been
+/// switched off.
+uint32_t UdpImpl::transmit_from(Peer& peer, uint32_t segment) {
+  const bool gso = offloads_.gso && peer.gso;
+  uint32_t messages = 0;
+  range_count_ = 0;
+  while (segment != kNone) segment = add_train(segment, gso, messages++);
+  return send_messages(peer, messages);
+}
+
+/// Makes message number `message` of as many segments from `first` on as fit into one call. Returns the next segment.
+uint32_t UdpImpl::add_train(uint32_t first, bool gso, uint32_t message) {
+  // Find the end of the train. All its segments but the last become as long as the longest.
+  uint32_t longest = segments_[first].bytes(), shortest = longest, count = 1;
+  uint32_t last = first;
+  while (gso && segments_[last].next != kNone && count < kTrainSegmentsMax) {
+    const Segment& candidate = segments_[segments_[last].next];
+    const uint32_t longer = std::max(longest, candidate.bytes()), shorter = std::min(shortest, candidate.bytes());
+    if (uint64_t{longer} * (count + 1) > kTrainBytesMax) break;
+    const bool is_short_end = candidate.bytes() <= longest;
+    if (longer - shorter > padding_bytes_max_ && !is_short_end) break;
+    last = segments_[last].next;
+    ++count;
+    longest = longer;
+    if (longer - shorter > padding_bytes_max_) break;
+    shortest = shorter;
+  }
+
+  Message& of = messages_[message];
+  of.first_segment = first;
+  of.packets = 0;
+  of.is_train = count > 1;
+  msghdr& header = headers_[message].msg_hdr;
+  header = {};
+  header.msg_iov = &ranges_[range_count_];
+  uint32_t index = first;
+  for (uint32_t i = 0; i < count; ++i, index = segments_[index].next) {
+    const Segment& segment = segments_[index];
+    of.packets += segment.packets;
+    const uint32_t padding = i + 1 < count ? longest - segment.bytes() : 0;
+    if (segment.data == nullptr) {
+      std::memset(slot(index) + segment.staged_bytes, 0, padding);
+      ranges_[range_count_++] = {slot(index), segment.staged_bytes + padding};
+      continue;
+    }
+    ranges_[range_count_++] = {slot(index), segment.staged_bytes};
+    ranges_[range_count_++] = {const_cast<std::byte*>(segment.data), segment.data_bytes};
+    if (padding > 0) ranges_[range_count_++] = {zeros_.get(), padding};
+  }
+  header.msg_iovlen = static_cast<size_t>(&ranges_[range_count_] - header.msg_iov);
+  if (of.is_train) set_segment_bytes(&header, of.control, static_cast<uint16_t>(longest));
+  return index;
+}
+
+/// Returns kNone when all messages are sent, lost or kept, else the segment from which on trains must not be used.
+uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count) {
+  const int fd = socket_of(peer);
+  const bool is_connected = static_cast<bool>(peer.socket);
+  if (!is_connected) {
+    for (uint32_t i = 0; i < count; ++i) {
+      headers_[i].msg_hdr.msg_name = const_cast<sockaddr*>(peer.address.sockaddr_data());
+      headers_[i].msg_hdr.msg_namelen = peer.address.sockaddr_bytes();
+    }
+  }
+  bool tried_again = false;
+  for (uint32_t i = 0; i < count;) {
+    ++counters_.system_calls;
+    const msghdr& message = headers_[i].msg_hdr;
+    int sent;
+    if (count - i > 1) {
+      sent = sendmmsg(fd, &headers_[i], count - i, MSG_DONTWAIT);
+    } else if (message.msg_iovlen == 1 && is_connected) {
+      sent = ::send(fd, message.msg_iov->iov_base, message.msg_iov->iov_len, MSG_DONTWAIT) < 0 ? -1 : 1;
+    } else {
+      sent = sendmsg(fd, &message, MSG_DONTWAIT) < 0 ? -1 : 1;
+    }
+    if (sent > 0) {
+      counters_.send_errors += tried_again ? 1 : 0;
+      tried_again = false;
+      for (const uint32_t end = i + static_cast<uint32_t>(sent); i < end; ++i) {
+        counters_.packets_sent += messages_[i].packets;
+      }
+      continue;
+    }
+    const int error = errno;
+    if (error == EIO && messages_[i].is_train) {
+      peer.gso = false;  // the device of this path has no checksum offload, or encrypts
+      return messages_[i].first_segment;
+    }
+    if (error == EAGAIN || error == ENOBUFS || error == ENOMEM) {
+      keep(peer, messages_[i].first_segment, error != EAGAIN);
+      return kNone;
+    }
+    peer.error = error;
+    if (is_connected && !tried_again) {
+      tried_again = true;  // a connected socket reports an earlier packet's fate (ECONNREFUSED) once
+      continue;
+    }
+    tried_again = false;
+    counters_.send_errors += messages_[i++].packets;
+  }
+  return kNone;
+}
+
+}  // namespace tern::transport

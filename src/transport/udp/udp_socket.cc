@@ -1,0 +1,156 @@
+#include "transport/udp/udp_socket.h"
+
+#include <fcntl.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+namespace tern::transport {
+
+namespace {
+
+Status bind_error(int error) {
+  switch (error) {
+    case EADDRINUSE:
+      return {
+          Code::kUnavailable,
+          "udp: the port in Udp::Options::bind is taken (or no port is free): choose another, or leave the port out "
+          "for any free one"};
+    case EADDRNOTAVAIL:
+    case ENODEV:
+    case EINVAL:
+      return {Code::kUnavailable,
+              "udp: the address in Udp::Options::bind is not one of this machine's: use one that `ip addr` lists, or a "
+              "wildcard"};
+    case EACCES:
+      return {Code::kUnavailable, "udp: ports below 1024 need root: choose a higher port in Udp::Options::bind"};
+    default:
+      return {Code::kUnavailable,
+              "udp: the kernel refused to bind the socket: check the address in Udp::Options::bind"};
+  }
+}
+
+Status socket_error(int error) {
+  switch (error) {
+    case EMFILE:
+    case ENFILE:
+      return kNoDescriptors;
+    case EAFNOSUPPORT:
+      return {Code::kUnavailable, "udp: this kernel has no IPv6 (or no IPv4): bind an address of the other family"};
+    default:
+      return {Code::kUnavailable, "udp: the kernel refused a socket: check memory and permissions"};
+  }
+}
+
+bool set_option(int fd, int level, int name, int value) {
+  return setsockopt(fd, level, name, &value, sizeof(value)) == 0;
+}
+
+/// The kernel limits `bytes` silently to net.core.[rw]mem_max.
+void set_buffer(int fd, int name, size_t bytes) {
+  set_option(fd, SOL_SOCKET, name, static_cast<int>(std::min<size_t>(bytes, INT_MAX / 2)));
+}
+
+/// PROBE, not DO: both set "don't fragment", but DO also obeys the path MTU learnt from ICMP, which anybody can forge.
+/// Sizes are fixed for a session's life, whose full-size probe has found out whether the path takes them.
+bool forbid_fragments(int fd, sa_family_t family) {
+  return family == AF_INET6 ? set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE)
+                            : set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
+}
+
+Descriptor open_socket(sa_family_t family) {
+  return Descriptor(socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+}  // namespace
+
+Result<Descriptor> open_receive_socket(const SocketAddress& bind_to, size_t buffer_bytes, bool gro,
+                                       SocketAddress* bound) {
+  Descriptor fd = open_socket(bind_to.family());
+  if (!fd) return socket_error(errno);
+  // A wildcard [::] also takes IPv4: peers use whichever address they found the Nexus at.
+  if (bind_to.family() == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, bind_to.is_wildcard() ? 0 : 1);
+  set_buffer(fd.get(), SO_RCVBUF, buffer_bytes);
+  if (gro) set_option(fd.get(), IPPROTO_UDP, UDP_GRO, 1);
+  // Packets to paired peers leave from this socket. A wildcard [::] sends to IPv4, too.
+  set_buffer(fd.get(), SO_SNDBUF, buffer_bytes);
+  const bool takes_ipv4 = bind_to.family() == AF_INET6 && bind_to.is_wildcard();
+  if (!forbid_fragments(fd.get(), bind_to.family()) || (takes_ipv4 && !forbid_fragments(fd.get(), AF_INET))) {
+    return socket_error(errno);
+  }
+  if (bind(fd.get(), bind_to.sockaddr_data(), bind_to.sockaddr_bytes()) != 0) return bind_error(errno);
+  sockaddr_storage storage{};
+  socklen_t storage_bytes = sizeof(storage);
+  if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&storage), &storage_bytes) != 0) return socket_error(errno);
+  *bound = SocketAddress::from_sockaddr(storage);
+  return fd;
+}
+
+Descriptor open_send_socket(sa_family_t family, const SocketAddress& local, size_t buffer_bytes) {
+  Descriptor fd = open_socket(family);
+  if (!fd) return fd;
+  set_buffer(fd.get(), SO_SNDBUF, buffer_bytes);
+  set_buffer(fd.get(), SO_RCVBUF, 0);  // nobody reads from this socket: the least that the kernel allows
+  if (!forbid_fragments(fd.get(), family)) return Descriptor();
+  if (!local.is_wildcard() && local.family() == family) {
+    SocketAddress from = local;
+    from.set_port(0);
+    if (bind(fd.get(), from.sockaddr_data(), from.sockaddr_bytes()) != 0) return Descriptor();
+  }
+  return fd;
+}
+
+void set_segment_bytes(msghdr* message, void* control, uint16_t segment_bytes) {
+  message->msg_control = control;
+  message->msg_controllen = kSegmentControlBytes;
+  cmsghdr* header = CMSG_FIRSTHDR(message);
+  header->cmsg_level = IPPROTO_UDP;
+  header->cmsg_type = UDP_SEGMENT;
+  header->cmsg_len = CMSG_LEN(sizeof(segment_bytes));
+  std::memcpy(CMSG_DATA(header), &segment_bytes, sizeof(segment_bytes));
+}
+
+UdpOffloads test_offloads(sa_family_t family) {
+  constexpr uint16_t kSegmentBytes = 100;
+  constexpr size_t kTrainBytes = 2 * kSegmentBytes + 60;  // a shorter last segment, as in real trains
+  constexpr int kTimeoutMs = 200;                         // loopback delivers within the call, or not at all
+  SocketAddress to;
+  Result<Descriptor> receiver = open_receive_socket(SocketAddress::loopback(family), 1u << 16, true, &to);
+  if (!receiver.ok()) return {};
+  Descriptor sender = open_send_socket(family, SocketAddress::loopback(family), 1u << 16);
+  if (!sender || connect(sender.get(), to.sockaddr_data(), to.sockaddr_bytes()) != 0) return {};
+
+  std::array<char, kTrainBytes> train;
+  for (size_t i = 0; i < train.size(); ++i) train[i] = static_cast<char>(i);
+  iovec range{train.data(), train.size()};
+  msghdr message{};
+  message.msg_iov = &range;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[kSegmentControlBytes] = {};
+  set_segment_bytes(&message, control, kSegmentBytes);
+  if (sendmsg(sender.get(), &message, 0) != static_cast<ssize_t>(kTrainBytes)) return {};
+
+  UdpOffloads works;
+  std::array<char, kTrainBytes + 1> received;
+  size_t total = 0;
+  while (total < kTrainBytes) {
+    pollfd readable{receiver->get(), POLLIN, 0};
+    if (poll(&readable, 1, kTimeoutMs) <= 0) return {};
+    const ssize_t got = recv(receiver->get(), received.data() + total, received.size() - total, 0);
+    if (got <= 0) return {};
+    works.gro = static_cast<size_t>(got) == kTrainBytes;
+    total += static_cast<size_t>(got);
+  }
+  works.gso = total == kTrainBytes && std::memcmp(train.data(), received.data(), kTrainBytes) == 0;
+  works.gro = works.gro && works.gso;
+  return works;
+}
+
+}  // namespace tern::transport

@@ -1,0 +1,117 @@
+// Shared memory when something is short: a kernel without memory for a message.
+#include <poll.h>
+
+#include <cerrno>
+#include <string>
+
+#include "shm_fixture.h"
+#include "unit/transport/failing_sends.h"
+
+namespace tern::transport {
+namespace {
+
+using failing_sends::Scope;
+
+bool is_readable(ShmEnd& end, int timeout_ms = 0) {
+  pollfd ready = {end->descriptor(), POLLIN, 0};
+  return ::poll(&ready, 1, timeout_ms) == 1;
+}
+
+TEST(ShmBackPressure, a_wake_up_that_fails_is_tried_again_by_one_that_polls) {
+  ShmEnd a, b;
+  const PeerId ab = connect(a, b);
+  run_some({&a, &b});
+  ASSERT_TRUE(b->prepare_wait());
+  {
+    const Scope fail(ENOBUFS);
+    ASSERT_TRUE(a.send(ab, "x"));
+    a->flush();
+    EXPECT_EQ(failing_sends::failed, 1u);
+    EXPECT_FALSE(is_readable(b));
+    for (int i = 0; i < 300; i++) a.receive();
+    EXPECT_GT(failing_sends::failed, 1u);
+    EXPECT_LT(failing_sends::failed, 20u) << "not at every call";
+  }
+  EXPECT_FALSE(is_readable(b));
+  for (int i = 0; i < 300 && !is_readable(b); i++) a.receive();
+  EXPECT_TRUE(is_readable(b));
+  b->end_wait();
+  b.receive();
+  EXPECT_EQ(b.got.size(), 1u);
+}
+
+TEST(ShmBackPressure, a_wake_up_that_fails_is_tried_again_by_one_that_sleeps) {
+  ShmEnd a, b;
+  const PeerId ab = connect(a, b);
+  run_some({&a, &b});
+  ASSERT_TRUE(b->prepare_wait());
+  {
+    const Scope fail(ENOMEM);
+    ASSERT_TRUE(a.send(ab, "x"));
+    a->flush();
+    EXPECT_EQ(failing_sends::failed, 1u);
+  }
+  for (int i = 0; i < 100 && !is_readable(b); i++) {
+    if (a->prepare_wait()) a->wait(UINT64_MAX);  // a time has come
+    a->end_wait();
+    a.receive();
+  }
+  EXPECT_TRUE(is_readable(b));
+  // After that nothing is to be tried any more.
+  ASSERT_TRUE(a->prepare_wait());
+  EXPECT_FALSE(is_readable(a, 3));
+  a->end_wait();
+  b->end_wait();
+}
+
+TEST(ShmBackPressure, a_sleeper_that_woke_by_itself_meanwhile_is_left_alone) {
+  ShmEnd a, b;
+  const PeerId ab = connect(a, b);
+  run_some({&a, &b});
+  ASSERT_TRUE(b->prepare_wait());
+  {
+    const Scope fail(ENOBUFS);
+    ASSERT_TRUE(a.send(ab, "x"));
+    a->flush();
+  }
+  b->end_wait();
+  const Scope count(ENOBUFS);
+  for (int i = 0; i < 300; i++) a.receive();
+  EXPECT_EQ(failing_sends::failed, 0u);
+}
+
+TEST(ShmBackPressure, a_chunk_that_cannot_be_announced_keeps_nobody_awake) {
+  ShmEnd a, b;
+  const PeerId ab = connect(a, b);
+  run_some({&a, &b});
+  constexpr size_t kBytes = 20'000;  // by reference
+  detail::Buffer* buffer = a.arena->alloc(kBytes);
+  {
+    const Scope fail(ENOMEM);
+    for (int i = 0; i < 10; i++) EXPECT_FALSE(a.send(ab, buffer, 0, kBytes));
+    EXPECT_EQ(failing_sends::failed, 1u) << "it is not asked again at once";
+    ASSERT_TRUE(a->prepare_wait()) << "there is nothing to do until a time has come";
+    a->wait(UINT64_MAX);
+    a->end_wait();
+    a.receive();
+    EXPECT_FALSE(a.send(ab, buffer, 0, kBytes));
+    EXPECT_EQ(failing_sends::failed, 2u);
+  }
+  bool is_sent = false;
+  for (int i = 0; i < 100 && !is_sent; i++) {
+    if (a->prepare_wait()) a->wait(UINT64_MAX);
+    a->end_wait();
+    a.receive();
+    is_sent = a.send(ab, buffer, 0, kBytes);
+  }
+  EXPECT_TRUE(is_sent);
+  a->flush();
+  b.receive();
+  ASSERT_EQ(b.got.size(), 1u);
+  EXPECT_TRUE(b.was_reference && b.intact);
+  EXPECT_EQ(a->counters().send_errors, 0u);
+  memory::Arena::release(buffer);
+}
+
+}  // namespace
+}  // namespace tern::transport

@@ -1,0 +1,166 @@
+// The ring alone, both ends over plain memory, against a naive queue.
+#include "transport/shm/shm_ring.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <random>
+#include <string>
+
+namespace tern::transport::shm {
+namespace {
+
+struct RingTest : testing::Test {
+  static constexpr uint32_t kCells = 256;
+  struct alignas(kCellBytes) Region {
+    std::byte bytes[region_bytes(kCells)] = {};
+  };
+
+  void attach(uint64_t start) {
+    outbound.attach(forward->bytes, kCells, start, &control()->consumed);
+    inbound.attach(forward->bytes, kCells, start, &control()->consumed);
+    inbound.publish();
+  }
+  RingControl* control() { return reinterpret_cast<RingControl*>(backward->bytes); }
+  bool put(const std::string& payload) {
+    wire::Header header = wire::client_header(wire::Kind::kRequest, 0, 1, 2, 3, 0, 1, 0);
+    header.set_length_and_flags(wire::kHeaderBytes + payload.size(), 0);
+    return outbound.try_put(header, reinterpret_cast<const std::byte*>(payload.data()), payload.size());
+  }
+  /// Takes one packet, padding skipped.
+  bool take(std::string& payload) {
+    while (inbound.has_input()) {
+      const std::byte* cell = inbound.cell_at(inbound.position);
+      const wire::Header header = take_header(cell);
+      if (header.w0 == 0) {
+        inbound.position += inbound.bytes_to_end(inbound.position);
+        continue;
+      }
+      const size_t record = (kWordBytes + header.length() + kCellBytes - 1) / kCellBytes * kCellBytes;
+      EXPECT_LE(record, inbound.bytes_to_end(inbound.position));
+      payload.assign(reinterpret_cast<const char*>(cell + kPayloadOffset), header.length() - wire::kHeaderBytes);
+      inbound.position += record;
+      if (inbound.is_publication_due()) inbound.publish();
+      return true;
+    }
+    return false;
+  }
+
+  std::unique_ptr<Region> forward = std::make_unique<Region>();
+  std::unique_ptr<Region> backward = std::make_unique<Region>();
+  Outbound outbound;
+  Inbound inbound;
+};
+
+TEST_F(RingTest, random_sizes__equal_a_queue) {
+  std::mt19937_64 random(11);
+  attach(random() >> 1);
+  std::deque<std::string> queue;
+  int refused = 0;
+  for (int step = 0; step < 200'000; step++) {
+    if (random() % 2 == 0) {
+      const size_t size = random() % 4 == 0 ? random() % (kInlinePayloadBytes + 1) : random() % (kCellPayloadBytes + 1);
+      std::string payload(size, static_cast<char>(random()));
+      if (put(payload)) {
+        queue.push_back(payload);
+      } else {
+        refused++;
+        ASSERT_FALSE(queue.empty()) << "an empty ring is never full";
+      }
+    } else {
+      // Bursts, so that the ring is now full and now empty.
+      for (uint64_t n = random() % (step / 1000 % 2 == 0 ? 2 : 6); n != 0; --n) {
+        std::string payload;
+        ASSERT_EQ(take(payload), !queue.empty());
+        if (queue.empty()) break;
+        ASSERT_EQ(payload, queue.front());
+        queue.pop_front();
+      }
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
+
+TEST_F(RingTest, one_cell__takes_all_lengths) {
+  attach(12345);
+  for (size_t len = 0; len <= kCellPayloadBytes; len++) {
+    std::string payload(len, 0), got;
+    for (size_t i = 0; i < len; i++) payload[i] = static_cast<char>(i + 1);
+    wire::Header header = wire::client_header(wire::Kind::kRequest, 0, 1, 2, 3, 0, 1, 0);
+    header.set_length_and_flags(wire::kHeaderBytes + len, 0);
+    outbound.put_cell(outbound.position, header, reinterpret_cast<const std::byte*>(payload.data()), len);
+    outbound.position += kCellBytes;
+    ASSERT_TRUE(take(got));
+    EXPECT_EQ(got, payload);
+  }
+}
+
+TEST_F(RingTest, full__refuses_until_an_eighth_is_read) {
+  attach(1);
+  for (uint32_t i = 0; i < kCells; i++) ASSERT_TRUE(put("x"));
+  EXPECT_FALSE(put("x"));
+  EXPECT_EQ(outbound.position, outbound.limit);
+  std::string payload;
+  for (uint32_t i = 0; i < kCells / 8 - 1; i++) ASSERT_TRUE(take(payload));
+  EXPECT_FALSE(put("x"));
+  ASSERT_TRUE(take(payload));
+  EXPECT_TRUE(put("x"));
+}
+
+TEST_F(RingTest, record__does_not_wrap) {
+  attach(uint64_t{kCells - 3} * kCellBytes);  // three cells before the end
+  const std::string large(kInlinePayloadBytes, 'l');
+  ASSERT_TRUE(put(large));
+  EXPECT_EQ(inbound.bytes_to_end(inbound.position), 3 * kCellBytes);
+  std::string payload;
+  ASSERT_TRUE(take(payload));
+  EXPECT_EQ(payload, large);
+  EXPECT_EQ(inbound.position % (kCells * kCellBytes), kRecordBytesMax);
+}
+
+TEST_F(RingTest, old_payload__is_no_word) {
+  // A payload full of what a ring without a secret would take for the next words.
+  attach(0x1234567890abcdef);
+  std::string payload;
+  for (uint64_t i = 0; i < kInlinePayloadBytes / 8; i++) {
+    const uint64_t word = i * kCellBytes;
+    payload.append(reinterpret_cast<const char*>(&word), 8);
+  }
+  std::string got;
+  for (int i = 0; i < 1000; i++) {
+    ASSERT_TRUE(put(i % 3 == 0 ? "small" : payload));
+    ASSERT_TRUE(take(got));
+    ASSERT_FALSE(inbound.has_input());
+  }
+}
+
+TEST_F(RingTest, hostile_consumed__is_ignored) {
+  const uint64_t start = 1'000'000 * kCellBytes;
+  attach(start);
+  for (uint32_t i = 0; i < kCells; i++) ASSERT_TRUE(put("x"));
+  const uint64_t limit = outbound.limit;
+  for (const uint64_t claim :
+       {uint64_t{0}, start - kCellBytes, outbound.position + kCellBytes, start + 1, UINT64_MAX, start + 63}) {
+    control()->consumed.store(claim);
+    EXPECT_FALSE(put("x")) << claim;
+    EXPECT_EQ(outbound.limit, limit) << claim;
+  }
+  control()->consumed.store(start + kCellBytes);
+  EXPECT_TRUE(put("x"));
+  control()->consumed.store(start);  // backwards
+  EXPECT_FALSE(put("x"));
+  EXPECT_EQ(outbound.limit, limit + kCellBytes);
+}
+
+TEST_F(RingTest, is_plain__agrees_with_is_plausible_but_for_the_kind) {
+  for (uint64_t low = 0; low < 65536; low++) {
+    const uint64_t w0 = low | uint64_t{32} << 16 | 0xabcdef01ull << 32;
+    const wire::Header header = {w0, 0, 0};
+    if (!wire::is_known(low & 15)) continue;
+    EXPECT_EQ(is_plain(w0), wire::is_plausible(header, 56) && (header.flags() & wire::kByReference) == 0) << low;
+    EXPECT_EQ(is_plain(w0 & ~uint64_t{15}), is_plain(w0)) << low;
+  }
+}
+
+}  // namespace
+}  // namespace tern::transport::shm

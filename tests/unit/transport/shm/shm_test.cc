@@ -1,0 +1,465 @@
+// Endpoints of shm among friends: references, many peers, ends. tests/conformance has what every transport does.
+#include "transport/shm/shm.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "shm_fixture.h"
+
+namespace tern::transport {
+namespace {
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for (int fd = 0; fd < 4096; fd++) count += ::fcntl(fd, F_GETFD) >= 0;
+  return count;
+}
+
+TEST(Shm, create__needs_a_shared_arena) {
+  auto arena = memory::Arena::create({.shared = false, .huge_pages = false, .chunk_bytes = 1 << 20});
+  ASSERT_TRUE(arena.ok());
+  EXPECT_EQ(ShmImpl::create({}, **arena).status().code(), Code::kMisuse);
+  (*arena)->orphan();
+}
+
+TEST(Shm, packets__arrive_in_order_with_their_bytes) {
+  for (const bool trust : {false, true}) {
+    ShmImpl::Options options;
+    options.ring_cells = 256;
+    options.trust_peers = trust;
+    ShmEnd a(options), b(options);
+    const PeerId peer = connect(a, b);
+    std::mt19937 random(3);
+    std::vector<std::string> sent;
+    size_t refused = 0;
+    while (sent.size() < 5000) {
+      std::string bytes = pattern(random() % 3 == 0 ? random() % 993 : random() % 33, random());
+      if (a.send(peer, bytes, static_cast<uint32_t>(sent.size()))) {
+        sent.push_back(std::move(bytes));
+      } else {
+        refused++;
+        a->flush();
+        b.receive();
+      }
+    }
+    a->flush();
+    EXPECT_GT(refused, 10u);
+    ASSERT_TRUE(run_until({&b}, [&] { return b.got.size() >= sent.size(); }));
+    ASSERT_EQ(b.got, sent);
+    for (size_t i = 0; i < sent.size(); i++) {
+      ASSERT_EQ(b.headers[i].number(), i);
+      ASSERT_EQ(b.headers[i].length(), wire::kHeaderBytes + sent[i].size());
+    }
+    EXPECT_EQ(b->counters().packets_received, sent.size());
+    EXPECT_EQ(a->counters().packets_sent, sent.size());
+    EXPECT_GE(a->released(), a->ticket());
+  }
+}
+
+TEST(Shm, connect__serves_both_directions_and_counts_references) {
+  ShmEnd a, b;
+  const PeerId ab = connect(a, b);
+  const PeerId ba = connect(b, a);  // finds the connection that is there
+  EXPECT_TRUE(a.send(ab, "ping"));
+  EXPECT_TRUE(b.send(ba, "pong"));
+  ASSERT_TRUE(run_until({&a, &b}, [&] { return a.got.size() == 1 && b.got.size() == 1; }));
+  EXPECT_EQ(*a->connect(b->address(), ""), ab);
+  a->disconnect(ab);
+  run_some({&a, &b});
+  EXPECT_EQ(a->peer_state(ab), PeerState::kReady);
+  a->disconnect(ab);
+  run_some({&a, &b});
+  EXPECT_EQ(b->peer_state(ba), PeerState::kReady) << "the other side still refers to it";
+  EXPECT_TRUE(b.send(ba, "again"));
+  ASSERT_TRUE(run_until({&a, &b}, [&] { return a.got.size() == 2; }));
+}
+
+TEST(Shm, disconnect__by_both_leaks_nothing_and_reconnects) {
+  ShmEnd a, b;
+  run_some({&a, &b});
+  const size_t before = open_descriptors();
+  for (int round = 0; round < 20; round++) {
+    const PeerId ab = connect(a, b);
+    const PeerId ba = connect(b, a);
+    ASSERT_TRUE(a.send(ab, "x"));
+    ASSERT_TRUE(b.send(ba, "y"));
+    ASSERT_TRUE(
+        run_until({&a, &b}, [&] { return a.got.size() == size_t(round) + 1 && b.got.size() == size_t(round) + 1; }));
+    ShmEnd& first = round % 2 == 0 ? a : b;
+    ShmEnd& second = round % 2 == 0 ? b : a;
+    first->disconnect(round % 2 == 0 ? ab : ba);
+    if (round % 3 == 0) run_some({&a, &b});
+    second->disconnect(round % 2 == 0 ? ba : ab);
+    if (round % 5 != 0) {
+      run_some({&a, &b});
+      ASSERT_EQ(open_descriptors(), before) << round;
+    }
+  }
+}
+
+TEST(Shm, disconnect__then_the_other_side_wants_it_again) {
+  // The initiator closes at the very moment in which the other side comes to need the connection.
+  ShmEnd a, b;
+  for (int round = 0; round < 20; round++) {
+    const PeerId ab = connect(a, b);
+    a->disconnect(ab);
+    for (int i = 0; i < round; i++) a.receive();
+    auto ba = b->connect(a->address(), "");
+    ASSERT_TRUE(ba.ok());
+    a.receive();
+    a.receive();
+    ASSERT_TRUE(run_until({&a, &b}, [&] { return b->peer_state(*ba) == PeerState::kReady && b.send(*ba, "here"); }));
+    const size_t before = a.got.size();
+    ASSERT_TRUE(run_until({&a, &b}, [&] {
+      if (b->peer_state(*ba) == PeerState::kReady) b.send(*ba, "here");
+      return a.got.size() > before;
+    }));
+    b->disconnect(*ba);
+    run_some({&a, &b});
+  }
+}
+
+TEST(Shm, connect__simultaneously) {
+  for (int round = 0; round < 20; round++) {
+    ShmEnd a, b;
+    auto ab = a->connect(b->address(), "");
+    auto ba = b->connect(a->address(), "");
+    ASSERT_TRUE(ab.ok() && ba.ok());
+    ASSERT_TRUE(run_until(
+        {&a, &b}, [&] { return a->peer_state(*ab) == PeerState::kReady && b->peer_state(*ba) == PeerState::kReady; }));
+    run_some({&a, &b});
+    EXPECT_EQ(a->peer_state(*ab), PeerState::kReady);
+    EXPECT_EQ(b->peer_state(*ba), PeerState::kReady);
+    ASSERT_TRUE(a.send(*ab, "ping"));
+    ASSERT_TRUE(b.send(*ba, "pong"));
+    ASSERT_TRUE(run_until({&a, &b}, [&] { return a.got.size() == 1 && b.got.size() == 1; }));
+  }
+}
+
+TEST(Shm, connect__simultaneously_in_threads) {
+  for (int round = 0; round < 20; round++) {
+    ShmEnd a, b;
+    std::atomic<int> ready{0}, finished{0};
+    const auto run = [&](ShmEnd& self, ShmEnd& other) {
+      ready++;
+      while (ready != 2) std::this_thread::yield();
+      auto peer = self->connect(other->address(), "");
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(100);
+      bool is_sent = false, is_finished = false;
+      for (uint32_t turn = 0; finished != 2 && std::chrono::steady_clock::now() < limit; turn++) {
+        self.receive();
+        if (!is_sent) is_sent = self->peer_state(*peer) == PeerState::kReady && self.send(*peer, "hello");
+        self->flush();
+        yield_sometimes(turn);
+        if (is_sent && !self.got.empty() && !is_finished) {
+          is_finished = true;
+          finished++;
+        }
+      }
+    };
+    std::thread other([&] { run(b, a); });
+    run(a, b);
+    other.join();
+    ASSERT_EQ(finished, 2) << round;
+  }
+}
+
+TEST(Shm, connect__to_nobody) {
+  ShmEnd a;
+  std::array<std::byte, 16> nobody{};
+  EXPECT_EQ(a->connect(nobody, "").status().code(), Code::kPeerUnreachable);
+  EXPECT_EQ(a->connect(std::span(nobody).first(5), "").status().code(), Code::kMisuse);
+}
+
+TEST(Shm, connect__to_itself) {
+  ShmEnd a;
+  const PeerId self = connect(a, a);
+  ASSERT_TRUE(a.send(self, "me"));
+  auto* buffer = a.arena->alloc(5000);
+  std::memset(buffer->data(), 'b', 5000);
+  ASSERT_TRUE(a.send(self, buffer, 0, 5000));
+  ASSERT_TRUE(run_until({&a}, [&] { return a.got.size() == 2; }));
+  EXPECT_EQ(a.got[0], "me");
+  EXPECT_EQ(a.got[1], std::string(5000, 'b'));
+  a->disconnect(self);
+  run_some({&a});
+  connect(a, a);
+  memory::Arena::release(buffer);
+}
+
+TEST(Shm, peers_max__is_an_error_with_a_remedy) {
+  ShmEnd a({.peers_max = 1}), b, c;
+  connect(a, b);
+  auto second = a->connect(c->address(), "");
+  EXPECT_EQ(second.status().code(), Code::kUnavailable);
+  EXPECT_NE(second.status().message().find("peers_max"), std::string_view::npos);
+  auto third = c->connect(a->address(), "");
+  ASSERT_TRUE(third.ok());
+  ASSERT_TRUE(run_until({&a, &c}, [&] { return c->peer_state(*third) == PeerState::kDead; }));
+  EXPECT_EQ(a->counters().peers_refused, 1u);
+}
+
+TEST(Shm, reference__is_one_packet_of_any_part_of_a_buffer) {
+  ShmEnd a, b;
+  const PeerId peer = connect(a, b);
+  auto* buffer = a.arena->alloc(200'000);
+  const std::string bytes = pattern(200'000, 5);
+  std::memcpy(buffer->data(), bytes.data(), bytes.size());
+  for (const auto& [offset, len] :
+       {std::pair<size_t, size_t>{0, 993}, {0, 65536}, {65536, 65536}, {131072, 68928 - 3400}, {17, 4001}}) {
+    b.got.clear();
+    ASSERT_TRUE(a.send(peer, buffer, offset, len));
+    ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 1; }));
+    EXPECT_TRUE(b.was_reference);
+    EXPECT_TRUE(b.intact);
+    EXPECT_TRUE(b.got[0] == bytes.substr(offset, len)) << offset;
+    EXPECT_NE(b.headers.back().flags() & wire::kByReference, 0);
+  }
+  EXPECT_TRUE(buffer->exposed);
+  // Small parts travel in cells.
+  b.got.clear();
+  ASSERT_TRUE(a.send(peer, buffer, 100, 992));
+  ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 1; }));
+  EXPECT_FALSE(b.was_reference);
+  EXPECT_EQ(b.got[0], bytes.substr(100, 992));
+  memory::Arena::release(buffer);
+}
+
+TEST(Shm, reference__is_refused_after_the_lease) {
+  ShmEnd a, b;
+  const PeerId peer = connect(a, b);
+  auto* buffer = a.arena->alloc(50'000);
+  ASSERT_TRUE(a.send(peer, buffer, 0, 50'000));
+  buffer->revoke_lease();
+  ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 1; }));
+  EXPECT_FALSE(b.intact);
+  ASSERT_TRUE(a.send(peer, buffer, 0, 50'000));  // under the next one
+  ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 2; }));
+  EXPECT_TRUE(b.intact);
+  memory::Arena::release(buffer);
+}
+
+TEST(Shm, arena_growth__announces_the_new_chunk) {
+  ShmEnd a({}, 1 << 20), b;
+  const PeerId peer = connect(a, b);
+  std::vector<detail::Buffer*> buffers;
+  for (int i = 0; i < 12; i++) {
+    auto* buffer = a.arena->alloc(600'000);
+    ASSERT_NE(buffer, nullptr);
+    buffers.push_back(buffer);
+    const std::string bytes = pattern(60'000, static_cast<uint32_t>(i));
+    std::memcpy(buffer->data() + 500'000, bytes.data(), bytes.size());
+    ASSERT_TRUE(a.send(peer, buffer, 500'000, bytes.size()));
+    ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == buffers.size(); }));
+    EXPECT_TRUE(b.got.back() == bytes);
+  }
+  EXPECT_GT(a.arena->chunks().size(), 2u);
+  EXPECT_EQ(b->counters().dropped_bad_reference, 0u);
+  for (auto* buffer : buffers) memory::Arena::release(buffer);
+}
+
+TEST(Shm, many_peers__are_all_served) {
+  constexpr int kPeers = 100;  // within the usual limit of 1024 descriptors
+  ShmEnd hub({.ring_cells = 256});
+  std::vector<std::unique_ptr<ShmEnd>> spokes;
+  std::vector<PeerId> to_hub;
+  for (int i = 0; i < kPeers; i++) {
+    spokes.push_back(std::make_unique<ShmEnd>(ShmImpl::Options{.ring_cells = 256}, 1 << 16));
+    to_hub.push_back(connect(*spokes.back(), hub));
+  }
+  for (int round = 0; round < 3; round++) {
+    hub.got.clear();
+    for (int i = 0; i < kPeers; i++) ASSERT_TRUE(spokes[i]->send(to_hub[i], std::to_string(i)));
+    // Each call looks at the active ones and at four of the rest.
+    for (int call = 0; call < (kPeers - 64) / 4 + 2 + kPeers; call++) hub.receive();
+    std::vector<bool> seen(kPeers);
+    for (const auto& bytes : hub.got) seen[std::stoul(bytes)] = true;
+    EXPECT_EQ(hub.got.size(), size_t{kPeers});
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), true), kPeers);
+  }
+  // One that never stops does not keep the others waiting, and no call is longer than its bound.
+  for (int call = 0; call < 200; call++) {
+    for (int i = 0; i < 100; i++) spokes[0]->send(to_hub[0], "flood");
+    if (call == 100) {
+      ASSERT_TRUE(spokes[99]->send(to_hub[99], "me too"));
+    }
+    hub.got.clear();
+    hub.receive();
+    EXPECT_LE(hub.got.size(), 96u);
+    if (call >= 100 && std::find(hub.got.begin(), hub.got.end(), "me too") != hub.got.end()) return;
+  }
+  FAIL() << "the quiet peer was not heard";
+}
+
+TEST(Shm, many_peers__end_and_leave_nothing) {
+  ShmEnd hub({.ring_cells = 256});
+  run_some({&hub});
+  const size_t before = open_descriptors();
+  {
+    std::vector<std::unique_ptr<ShmEnd>> spokes;
+    for (int i = 0; i < 80; i++) {
+      spokes.push_back(std::make_unique<ShmEnd>(ShmImpl::Options{.ring_cells = 256}, 1 << 16));
+      connect(*spokes.back(), hub);
+    }
+  }
+  ASSERT_TRUE(run_until({&hub}, [&] { return open_descriptors() == before; }));
+}
+
+TEST(Shm, last_words__are_read_before_death_is_told) {
+  ShmEnd a;
+  PeerId ab = 0;
+  {
+    ShmEnd b;
+    ab = connect(a, b);
+    const PeerId ba = connect(b, a);
+    for (int i = 0; i < 100; i++) ASSERT_TRUE(b.send(ba, "farewell"));
+  }
+  ASSERT_TRUE(run_until({&a}, [&] { return a->peer_state(ab) == PeerState::kDead; }));
+  EXPECT_EQ(a.got.size(), 100u);
+  EXPECT_FALSE(a.send(ab, "too late"));
+  a->disconnect(ab);
+  run_some({&a});
+}
+
+TEST(Shm, sleep__one_message_ends_one_sleep) {
+  ShmEnd a, b;
+  const PeerId ab = connect(a, b);
+  run_some({&a, &b});
+  ASSERT_TRUE(b->prepare_wait());
+  const uint64_t calls = a->counters().system_calls;
+  for (int i = 0; i < 5; i++) {
+    ASSERT_TRUE(a.send(ab, "z"));
+    a->flush();
+  }
+  EXPECT_EQ(a->counters().system_calls, calls + 1);
+  b->wait(UINT64_MAX);
+  b->end_wait();
+}
+
+/// A process that serves one endpoint until it is killed: echoes, and forks a child at the packet "fork".
+struct ServerProcess {
+  ServerProcess() {
+    EXPECT_EQ(::pipe2(pipe_ends, O_CLOEXEC), 0);
+    pid = ::fork();
+    if (pid == 0) serve();
+    address.resize(16);
+    EXPECT_EQ(::read(pipe_ends[0], address.data(), 16), 16);
+  }
+  ~ServerProcess() {
+    ::kill(pid, SIGKILL);
+    if (!is_reaped) ::waitpid(pid, nullptr, 0);
+    if (grandchild > 0) ::kill(grandchild, SIGKILL);
+    ::close(pipe_ends[0]);
+    ::close(pipe_ends[1]);
+  }
+  [[noreturn]] void serve() {
+    ShmEnd end;
+    if (::write(pipe_ends[1], end->address().data(), 16) != 16) ::_exit(1);
+    for (uint32_t round = 0;; round++) {
+      end->receive([&](const wire::Header& header, const Payload& payload) {
+        std::string bytes(payload.bytes, 0);
+        payload.copy_to(reinterpret_cast<std::byte*>(bytes.data()));
+        if (bytes == "fork") {
+          const pid_t child = ::fork();
+          if (child == 0) {
+            for (;;) ::pause();
+          }
+          if (::write(pipe_ends[1], &child, sizeof child) != sizeof child) ::_exit(1);
+          return;
+        }
+        end.send(0, bytes.substr(0, 992), header.number());
+      });
+      end->flush();
+      if (::getppid() == 1) ::_exit(0);
+      yield_sometimes(round);
+    }
+  }
+  std::vector<std::byte> address;
+  int pipe_ends[2];
+  pid_t pid = -1;
+  pid_t grandchild = -1;
+  bool is_reaped = false;
+};
+
+TEST(ShmProcesses, echo__and_references) {
+  ServerProcess server;
+  ShmEnd a;
+  const PeerId peer = *a->connect(server.address, "");
+  ASSERT_TRUE(run_until({&a}, [&] { return a->peer_state(peer) == PeerState::kReady; }));
+  auto* buffer = a.arena->alloc(60'000);
+  const std::string large = pattern(60'000, 9);
+  std::memcpy(buffer->data(), large.data(), large.size());
+  for (int i = 0; i < 500; i++) {
+    ASSERT_TRUE(i % 2 == 0 ? a.send(peer, pattern(32, static_cast<uint32_t>(i)))
+                           : a.send(peer, buffer, 0, large.size()));
+    a->flush();
+    ASSERT_TRUE(run_until({&a}, [&] { return a.got.size() == size_t(i) + 1; }));
+    EXPECT_EQ(a.got.back(), i % 2 == 0 ? pattern(32, static_cast<uint32_t>(i)) : large.substr(0, 992));
+  }
+  memory::Arena::release(buffer);
+}
+
+TEST(ShmProcesses, kill__is_seen_though_a_grandchild_keeps_the_sockets) {
+  ServerProcess server;
+  ShmEnd a;
+  const PeerId peer = *a->connect(server.address, "");
+  ASSERT_TRUE(run_until({&a}, [&] { return a->peer_state(peer) == PeerState::kReady; }));
+  run_some({&a});
+  ASSERT_TRUE(a.send(peer, "fork"));
+  a->flush();
+  ASSERT_EQ(::read(server.pipe_ends[0], &server.grandchild, sizeof(pid_t)), ssize_t{sizeof(pid_t)});
+  ::kill(server.pid, SIGKILL);
+  ::waitpid(server.pid, nullptr, 0);
+  server.is_reaped = true;
+  ASSERT_EQ(::kill(server.grandchild, 0), 0);
+  ASSERT_TRUE(run_until({&a}, [&] { return a->peer_state(peer) == PeerState::kDead; }));
+  EXPECT_FALSE(a.send(peer, "anybody?"));
+  EXPECT_EQ(a->released(), UINT64_MAX);
+  // The grandchild keeps the listening socket, too; a new attempt is refused, or dies of the same cause.
+  a->disconnect(peer);
+  run_some({&a});
+  auto again = a->connect(server.address, "");
+  if (again.ok()) {
+    EXPECT_TRUE(run_until({&a}, [&] { return a->peer_state(*again) == PeerState::kDead; }));
+  }
+}
+
+TEST(ShmProcesses, kill__ends_a_sleep) {
+  ServerProcess server;
+  ShmEnd a;
+  const PeerId peer = *a->connect(server.address, "");
+  ASSERT_TRUE(run_until({&a}, [&] { return a->peer_state(peer) == PeerState::kReady; }));
+  run_some({&a});
+  ASSERT_TRUE(a->prepare_wait());
+  ::kill(server.pid, SIGKILL);
+  a->wait(UINT64_MAX);
+  a->end_wait();
+  EXPECT_TRUE(run_until({&a}, [&] { return a->peer_state(peer) == PeerState::kDead; }));
+}
+
+TEST(ShmProcesses, fork__child_does_not_end_its_parents_connections) {
+  ShmEnd a;
+  auto b = std::make_unique<ShmEnd>();
+  const PeerId peer = connect(a, *b);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    b->shm.reset();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  run_some({&a, b.get()});
+  EXPECT_EQ(a->peer_state(peer), PeerState::kReady);
+  ASSERT_TRUE(a.send(peer, "still here"));
+  EXPECT_TRUE(run_until({&a, b.get()}, [&] { return b->got.size() == 1; }));
+}
+
+}  // namespace
+}  // namespace tern::transport

@@ -1,0 +1,105 @@
+// What the UDP transport's tests share: endpoints on loopback, numbered packets with contents that can be checked.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "transport/udp/udp.h"
+
+namespace tern::transport::udp_test {
+
+inline constexpr auto kPatience = std::chrono::seconds(20);  // a bound for what must happen, never waited for in full
+
+struct ArenaOwner {
+  ArenaOwner() {
+    auto made = memory::Arena::create({.huge_pages = false, .chunk_bytes = 1u << 20});
+    if (!made.ok()) std::abort();
+    arena = *made;
+  }
+  ~ArenaOwner() { arena->orphan(); }
+  memory::Arena* arena;
+};
+inline memory::Arena& test_arena() {
+  static ArenaOwner owner;
+  return *owner.arena;
+}
+
+/// What UdpImpl::address() would be of an endpoint that receives at `where`.
+inline std::vector<std::byte> endpoint_address(const SocketAddress& where, uint32_t datagram_bytes) {
+  const UdpAddressBytes encoded = encode_address(where);
+  std::vector<std::byte> address(encoded.span().begin(), encoded.span().end());
+  address.push_back(static_cast<std::byte>(datagram_bytes & 0xff));
+  address.push_back(static_cast<std::byte>(datagram_bytes >> 8));
+  return address;
+}
+
+inline std::unique_ptr<UdpImpl> make(Udp::Options options = {}) {
+  if (options.bind.empty()) options.bind = "127.0.0.1";
+  auto made = UdpImpl::create(options, test_arena());
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  return made.ok() ? std::move(*made) : nullptr;
+}
+
+struct Received {
+  wire::Header header;
+  std::vector<std::byte> payload;
+};
+
+/// Receives until `enough` packets are there, or patience ends.
+inline std::vector<Received> receive_some(UdpImpl& transport, size_t enough) {
+  std::vector<Received> all;
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (all.size() < enough && std::chrono::steady_clock::now() < until) {
+    const size_t before = all.size();
+    const size_t reported = transport.receive([&](const wire::Header& header, const Payload& payload) {
+      EXPECT_EQ(payload.lease, nullptr);
+      all.push_back({header, {payload.data, payload.data + payload.bytes}});
+    });
+    EXPECT_EQ(reported, all.size() - before);
+  }
+  return all;
+}
+
+inline constexpr uint32_t kTestKey = 0x00c00007;
+
+inline wire::Header numbered(uint32_t number, uint32_t message_bytes = 0) {
+  return wire::client_header(wire::Kind::kRequest, wire::kFirst, kTestKey, number, 64, wire::kNoDeadline, 5,
+                             message_bytes);
+}
+
+inline std::byte pattern(uint32_t number, size_t at) {
+  return static_cast<std::byte>(number * 131 + at * 7 + (at >> 8));
+}
+
+inline detail::Buffer* filled(uint32_t number, size_t len) {
+  detail::Buffer* buffer = test_arena().alloc(len);
+  for (size_t i = 0; i < len; ++i) buffer->data()[i] = pattern(number, i);
+  return buffer;
+}
+
+inline void expect_pattern(const Received& packet, uint32_t number, size_t len) {
+  EXPECT_EQ(packet.header.number(), number);
+  EXPECT_EQ(packet.header.session_key(), kTestKey);
+  EXPECT_EQ(packet.header.request_type(), 5u);
+  EXPECT_EQ(packet.header.length(), wire::kHeaderBytes + len);
+  ASSERT_EQ(packet.payload.size(), len);
+  for (size_t i = 0; i < len; ++i)
+    ASSERT_EQ(packet.payload[i], pattern(number, i)) << "byte " << i << " of packet " << number;
+}
+
+inline PeerId must_connect(UdpImpl& from, const UdpImpl& to, std::string_view host = "127.0.0.1") {
+  auto peer = from.connect(to.address(), host);
+  EXPECT_TRUE(peer.ok()) << peer.status().message();
+  return peer.ok() ? *peer : 0;
+}
+
+inline bool has_own_socket(const UdpImpl& udp, PeerId peer) {
+  return std::ranges::count(udp.census().connected, peer) == 1;
+}
+
+}  // namespace tern::transport::udp_test

@@ -1,0 +1,507 @@
+// The kernel UDP transport over real sockets: what only it does. tests/conformance has what every transport does.
+#include "transport/udp/udp.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "udp_fixture.h"
+
+namespace tern::transport {
+namespace {
+
+using namespace udp_test;  // NOLINT(google-build-using-namespace)
+
+// --- what is sent arrives -------------------------------------------------------------------------------------------
+
+struct Setting {
+  bool offload;
+  const char* bind;
+  size_t datagram_bytes;
+};
+class UdpRoundTrip : public testing::TestWithParam<Setting> {
+ protected:
+  Udp::Options options() const {
+    Udp::Options made;
+    made.bind = GetParam().bind;
+    made.offload = GetParam().offload;
+    made.datagram_bytes = GetParam().datagram_bytes;
+    return made;
+  }
+};
+
+TEST_P(UdpRoundTrip, mixed_sizes_arrive_whole_and_in_order) {
+  auto client = make(options()), server = make(options());
+  ASSERT_TRUE(client && server);
+  const PeerId peer = must_connect(*client, *server);
+  std::mt19937 random(GetParam().offload ? 1 : 2);
+  uint32_t number = 0;
+  for (int burst = 0; burst < 60; ++burst) {
+    std::vector<size_t> lengths;
+    std::vector<detail::Buffer*> buffers;
+    const uint32_t first = number;
+    size_t total = 0;
+    while (total < 60'000 && lengths.size() < 80) {
+      const size_t most = burst % 3 == 0 ? 64 : client->payload_bytes_max();
+      const size_t len = burst % 3 == 1 && random() % 2 == 0 ? most : random() % (most + 1);
+      detail::Buffer* buffer = filled(number, len);
+      const bool outside = len <= 512 && random() % 2 == 0;
+      ASSERT_TRUE(client->send(peer, numbered(number), buffer->data(), len, outside ? nullptr : buffer));
+      if (outside) std::memset(buffer->data(), 0xee, len);  // was copied at once
+      lengths.push_back(len);
+      buffers.push_back(buffer);
+      total += len + wire::kHeaderBytes;
+      ++number;
+      client->check_invariants();
+    }
+    const uint64_t ticket = client->ticket();
+    EXPECT_LT(client->released(), ticket);
+    client->flush();
+    EXPECT_GE(client->released(), ticket);
+    for (detail::Buffer* buffer : buffers) {  // released: nobody reads it any more
+      std::memset(buffer->data(), 0xdd, buffer->length_bytes);
+      memory::Arena::release(buffer);
+    }
+    const std::vector<Received> received = receive_some(*server, lengths.size());
+    ASSERT_EQ(received.size(), lengths.size());
+    for (size_t i = 0; i < lengths.size(); ++i)
+      expect_pattern(received[i], first + static_cast<uint32_t>(i), lengths[i]);
+  }
+  EXPECT_EQ(client->counters().packets_sent, number);
+  EXPECT_EQ(client->counters().send_errors, 0u);
+  EXPECT_EQ(server->counters().packets_received, number);
+  EXPECT_EQ(server->counters().dropped_unparsable, 0u);
+}
+
+TEST_P(UdpRoundTrip, full_packets_of_a_message_fill_their_datagrams) {
+  auto client = make(options()), server = make(options());
+  ASSERT_TRUE(client && server);
+  const PeerId peer = must_connect(*client, *server);
+  const size_t full = client->payload_bytes_max();
+  EXPECT_EQ(full, GetParam().datagram_bytes - wire::kHeaderBytes);
+  const size_t packets = std::min<size_t>(40, 200'000 / full);
+  detail::Buffer* buffer = filled(0, packets * full);
+  for (size_t i = 0; i < packets; ++i) {
+    ASSERT_TRUE(client->send(peer, numbered(static_cast<uint32_t>(i)), buffer->data() + i * full, full, buffer));
+  }
+  const uint64_t calls = client->counters().system_calls;
+  client->flush();
+  if (client->census().offloads.gso) {
+    EXPECT_EQ(client->counters().system_calls, calls + 1);
+  }
+  const std::vector<Received> received = receive_some(*server, packets);
+  ASSERT_EQ(received.size(), packets);
+  for (size_t i = 0; i < packets; ++i) {
+    EXPECT_EQ(received[i].header.number(), i);
+    ASSERT_EQ(received[i].payload.size(), full);
+    EXPECT_EQ(std::memcmp(received[i].payload.data(), buffer->data() + i * full, full), 0);
+  }
+  memory::Arena::release(buffer);
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, UdpRoundTrip,
+                         testing::Values(Setting{true, "127.0.0.1", 1400}, Setting{false, "127.0.0.1", 1400},
+                                         Setting{true, "[::1]", 1400}, Setting{false, "[::1]", 1400},
+                                         Setting{true, "127.0.0.1", 576}, Setting{true, "127.0.0.1", 8900},
+                                         Setting{true, "127.0.0.1", 65000}, Setting{false, "[::1]", 65000},
+                                         Setting{true, "0.0.0.0", 1400}, Setting{true, "[::]", 1400}),
+                         [](const auto& setting) {
+                           std::string name = (setting.param.offload ? "offload_" : "plain_") +
+                                              std::string(setting.param.bind) + "_" +
+                                              std::to_string(setting.param.datagram_bytes);
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+                           return name;
+                         });
+
+TEST(UdpSend, small_packets_of_a_burst_share_datagrams_and_one_call) {
+  for (const bool offload : {true, false}) {
+    Udp::Options options;
+    options.offload = offload;
+    auto client = make(options), server = make();
+    const PeerId peer = must_connect(*client, *server);
+    const std::vector<std::byte> data(32, std::byte{1});
+    for (uint32_t i = 0; i < 60; ++i) ASSERT_TRUE(client->send(peer, numbered(i), data.data(), data.size(), nullptr));
+    const uint64_t calls = client->counters().system_calls;
+    client->flush();
+    EXPECT_EQ(client->counters().system_calls, calls + 1);
+    EXPECT_EQ(receive_some(*server, 60).size(), 60u);
+  }
+}
+
+TEST(UdpSend, segments_that_differ_little_are_padded_and_others_are_not) {
+  Udp::Options options;
+  options.datagram_bytes = 1400;
+  auto client = make(options);
+  SocketAddress where;
+  Result<Descriptor> receiver = open_receive_socket(SocketAddress::loopback(AF_INET), 1u << 20, false, &where);
+  ASSERT_TRUE(receiver.ok());
+  const auto peer = client->connect(endpoint_address(where, 1400), "");
+  ASSERT_TRUE(peer.ok());
+  detail::Buffer* buffer = filled(0, client->payload_bytes_max());
+  const auto sizes_of = [&](const std::vector<size_t>& packets) {
+    for (const size_t bytes : packets) {
+      EXPECT_TRUE(client->send(*peer, numbered(0), buffer->data(), bytes - wire::kHeaderBytes, buffer));
+    }
+    client->flush();
+    std::vector<size_t> sizes;
+    std::array<std::byte, 2000> datagram;
+    for (ssize_t got; (got = recv(receiver->get(), datagram.data(), datagram.size(), 0)) > 0;) {
+      sizes.push_back(static_cast<size_t>(got));
+    }
+    return sizes;
+  };
+  using Sizes = std::vector<size_t>;
+  const size_t padded = client->census().offloads.gso ? 1400 : 1380;
+  EXPECT_EQ(sizes_of({1380, 1400, 1390}), (Sizes{padded, 1400, 1390}));
+  EXPECT_EQ(sizes_of({1400, 56, 1400}), (Sizes{1400, 56, 1400}));
+  EXPECT_EQ(sizes_of({56, 1400, 1400, 700, 400, 400}), (Sizes{56, 1400, 1400, 1100, 400}));
+  EXPECT_EQ(sizes_of(Sizes(26, 56)), (Sizes{1400, 56}));
+  EXPECT_EQ(sizes_of({700, 701, 700}), (client->census().offloads.gso ? Sizes{701, 701, 700} : Sizes{700, 701, 700}));
+  EXPECT_EQ(sizes_of(Sizes(100, 1400)), Sizes(100, 1400));
+  memory::Arena::release(buffer);
+}
+
+TEST(UdpSend, a_full_burst_says_so_and_a_flush_makes_room) {
+  auto client = make(), server = make();
+  const PeerId peer = must_connect(*client, *server);
+  const size_t full = client->payload_bytes_max();
+  detail::Buffer* buffer = filled(0, full);
+  uint32_t sent = 0;
+  while (client->send(peer, numbered(sent), buffer->data(), full, buffer)) ASSERT_LE(++sent, UdpImpl::kSegmentsMax);
+  EXPECT_EQ(sent, UdpImpl::kSegmentsMax);
+  EXPECT_FALSE(client->send(peer, numbered(sent), buffer->data(), 1, nullptr));
+  client->flush();
+  EXPECT_TRUE(client->send(peer, numbered(sent), buffer->data(), 1, nullptr));
+  client->flush();
+  EXPECT_EQ(client->counters().packets_sent + client->counters().send_errors, sent + 1);
+  memory::Arena::release(buffer);
+}
+
+TEST(UdpSend, the_last_packet_before_disconnect_leaves) {
+  auto client = make(), server = make();
+  const PeerId peer = must_connect(*client, *server), other = must_connect(*client, *make());
+  EXPECT_TRUE(client->send(other, numbered(1), nullptr, 0, nullptr));
+  EXPECT_TRUE(client->send(peer, numbered(2), nullptr, 0, nullptr));
+  client->disconnect(peer);
+  client->check_invariants();
+  EXPECT_FALSE(client->send(peer, numbered(3), nullptr, 0, nullptr));
+  client->flush();
+  const auto received = receive_some(*server, 1);
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].header.number(), 2u);
+}
+
+TEST(UdpSend, a_dead_peer_is_a_counted_loss_and_its_successor_is_reached) {
+  auto client = make(), server = make();
+  const UdpAddressBytes where = [&] {
+    SocketAddress address;
+    EXPECT_TRUE(decode_address(server->address().first(server->address().size() - 2), &address));
+    return encode_address(address);
+  }();
+  SocketAddress address;
+  ASSERT_TRUE(decode_address(where.span(), &address));
+  const PeerId peer = must_connect(*client, *server);
+  server.reset();
+  for (uint32_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(client->send(peer, numbered(i), nullptr, 0, nullptr));
+    client->flush();
+    EXPECT_EQ(client->released() + 1, client->ticket());
+  }
+  EXPECT_EQ(client->counters().send_errors, 3u);  // each call learns of the packet before
+  Udp::Options again;
+  again.bind = "127.0.0.1:" + std::to_string(address.port());
+  server = make(again);
+  ASSERT_TRUE(server);
+  ASSERT_TRUE(client->send(peer, numbered(9), nullptr, 0, nullptr));
+  client->flush();
+  const auto received = receive_some(*server, 1);
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].header.number(), 9u);
+}
+
+// --- peers ----------------------------------------------------------------------------------------------------------
+
+/// Made while the process may have so many descriptors, by which it sizes its sockets.
+std::unique_ptr<UdpImpl> make_with_descriptors(rlim_t count) {
+  rlimit files{};
+  EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit few{std::min<rlim_t>(count, files.rlim_max), files.rlim_max};
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  auto made = make();
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  return made;
+}
+std::unique_ptr<UdpImpl> make_anywhere() {
+  Udp::Options anywhere;
+  anywhere.bind = "0.0.0.0";
+  return make(anywhere);
+}
+
+TEST(UdpPeers, beyond_the_sockets_all_are_reached_and_the_busy_ones_take_over) {
+  auto client = make_with_descriptors(128);
+  auto server = make_anywhere();
+  ASSERT_TRUE(client && server);
+
+  constexpr uint32_t kPeers = 50, kSockets = 16;
+  std::vector<PeerId> peers;
+  for (uint32_t i = 0; i < kPeers; ++i) {  // all of 127/8 is this host: one server has many addresses
+    peers.push_back(must_connect(*client, *server, "127.0.1." + std::to_string(i + 1)));
+  }
+  EXPECT_EQ(client->census().connected.size(), kSockets);
+  uint32_t number = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (const PeerId peer : peers) ASSERT_TRUE(client->send(peer, numbered(number++), nullptr, 0, nullptr));
+    client->flush();
+  }
+  EXPECT_EQ(receive_some(*server, number).size(), number);
+
+  // Taking turns robs nobody; one peer alone soon has a socket.
+  const uint64_t calls = client->counters().system_calls;
+  client->check_invariants();
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(client->send(peers.back(), numbered(number), nullptr, 0, nullptr));
+    client->flush();
+    ASSERT_EQ(receive_some(*server, 1).size(), 1u);
+  }
+  EXPECT_EQ(client->counters().system_calls, calls + 200);
+  EXPECT_EQ(client->census().connected.size(), kSockets);
+  EXPECT_TRUE(has_own_socket(*client, peers.back()));
+  EXPECT_FALSE(has_own_socket(*client, peers.front()));
+  client->check_invariants();
+  for (const PeerId peer : peers) ASSERT_TRUE(client->send(peer, numbered(0), nullptr, 0, nullptr));
+  client->flush();
+  EXPECT_EQ(receive_some(*server, kPeers).size(), kPeers);
+  for (const PeerId peer : peers) client->disconnect(peer);
+  EXPECT_EQ(client->census().connected.size(), 0u);
+  EXPECT_EQ(client->counters().send_errors, 0u);
+}
+
+TEST(UdpPeers, peers_that_take_turns_keep_their_sockets) {
+  auto client = make_with_descriptors(64);
+  auto server = make_anywhere();
+  std::vector<PeerId> peers;
+  for (uint32_t i = 0; i < 10; ++i) peers.push_back(must_connect(*client, *server, "127.0.1." + std::to_string(i + 1)));
+  ASSERT_EQ(client->census().connected.size(), 8u);
+  for (int round = 0; round < 300; ++round) {
+    for (const PeerId peer : peers) ASSERT_TRUE(client->send(peer, numbered(0), nullptr, 0, nullptr));
+    client->flush();
+    ASSERT_EQ(receive_some(*server, peers.size()).size(), peers.size());
+    for (size_t i = 0; i < peers.size(); ++i) ASSERT_EQ(has_own_socket(*client, peers[i]), i < 8) << round;
+  }
+}
+
+/// Both directions between the two receive sockets, in all combinations of families and sizes of bursts.
+TEST(UdpPairs, both_directions_use_one_address_and_port_pair) {
+  for (const auto& [own, other] : {std::pair("127.0.0.1", "127.0.0.1"), std::pair("[::1]", "[::]"),
+                                   std::pair("127.0.0.1", "[::]"), std::pair("[::]", "127.0.0.1")}) {
+    Udp::Options options;
+    options.bind = own;
+    auto client = make(options);
+    options.bind = other;
+    auto server = make(options);
+    const char* host = std::string_view(own) == "[::1]" ? "::1" : "127.0.0.1";
+    const PeerId handshake = must_connect(*server, *client, host);  // what the client's address says
+    auto paired = client->connect_paired(server->address(), host);
+    ASSERT_TRUE(paired.ok()) << paired.status().message();
+    EXPECT_NE(*paired, must_connect(*client, *server, host));  // another one, for sessions that are not paired
+    ASSERT_TRUE(client->send(*paired, numbered(1), nullptr, 0, nullptr));
+    client->flush();
+    Result<PeerId> back = Status(Code::kUnavailable, "nothing has come");
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (!back.ok() && std::chrono::steady_clock::now() < until) {
+      server->receive([&](const wire::Header&, const Payload&) { back = server->connect_back(handshake); });
+    }
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    EXPECT_EQ(server->payload_bytes_max(*back), server->payload_bytes_max(handshake));
+    const auto port = client->address().subspan(1, 2);
+    EXPECT_EQ(server->port_of(*back), std::to_integer<int>(port[0]) | std::to_integer<int>(port[1]) << 8);
+    std::vector<detail::Buffer*> buffers;
+    for (uint32_t number = 0; number < 100; ++number) {
+      const size_t len = number % 2 == 0 ? 50 : 1200;
+      buffers.push_back(filled(number, len));
+      ASSERT_TRUE(server->send(*back, numbered(number, static_cast<uint32_t>(len)), buffers.back()->data(), len,
+                               buffers.back()));
+    }
+    server->flush();
+    const auto received = receive_some(*client, 100);
+    ASSERT_EQ(received.size(), 100u);
+    for (uint32_t number = 0; number < 100; ++number)
+      expect_pattern(received[number], number, number % 2 == 0 ? 50 : 1200);
+    for (detail::Buffer* buffer : buffers) detail::release_buffer(buffer);
+    server->disconnect(*back);
+    server->check_invariants();
+    client->check_invariants();
+  }
+}
+
+TEST(UdpPairs, another_family_is_refused) {
+  Udp::Options options;
+  options.bind = "[::1]";
+  auto client = make(options);
+  auto server = make();
+  EXPECT_EQ(client->connect_paired(server->address(), "127.0.0.1").status().code(), Code::kUnavailable);
+  client->check_invariants();
+}
+
+TEST(UdpPairs, an_error_of_the_path_is_told_once) {
+  auto client = make();
+  PeerId peer = 0;
+  {
+    auto server = make();
+    peer = must_connect(*client, *server);
+    EXPECT_EQ(client->take_path_error(peer), PathError::kNone);
+  }
+  ASSERT_TRUE(client->send(peer, numbered(1), nullptr, 0, nullptr));
+  client->flush();
+  EXPECT_EQ(client->take_path_error(peer), PathError::kRefused);
+  EXPECT_EQ(client->take_path_error(peer), PathError::kNone);
+}
+
+TEST(UdpPeers, an_address_that_is_none_is_refused) {
+  auto client = make();
+  const auto bytes = [](std::initializer_list<int> values) {
+    std::vector<std::byte> made;
+    for (const int value : values) made.push_back(static_cast<std::byte>(value));
+    if (!made.empty()) made.insert(made.end(), {std::byte{0xd0}, std::byte{0x04}});  // datagrams of 1232 bytes
+    return made;
+  };
+  const std::vector<std::byte> port_zero = bytes({4, 0, 0, 127, 0, 0, 1}), short_one = bytes({4, 1, 1, 127, 0, 0}),
+                               long_one = bytes({4, 1, 1, 127, 0, 0, 1, 0}), family = bytes({5, 1, 1, 127, 0, 0, 1}),
+                               multicast = bytes({4, 1, 1, 224, 0, 0, 1}),
+                               broadcast = bytes({4, 1, 1, 255, 255, 255, 255}),
+                               wildcard = bytes({4, 1, 1, 0, 0, 0, 0});
+  for (const auto& address : {bytes({}), port_zero, short_one, long_one, family, multicast, broadcast}) {
+    const auto refused = client->connect(address, "127.0.0.1");
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code(), Code::kMisuse);
+  }
+  for (const char* host : {"", "0.0.0.0", "nonsense", "224.0.0.1"})
+    EXPECT_FALSE(client->connect(wildcard, host).ok()) << host;
+  EXPECT_EQ(client->connect(wildcard, "::1").status().code(), Code::kUnavailable);
+  EXPECT_TRUE(client->connect(wildcard, "127.0.0.1").ok());
+  EXPECT_EQ(client->counters().peers_refused, 12u);
+  const std::vector<std::byte> elsewhere = bytes({4, 1, 1, 192, 0, 2, 1});  // from 127.0.0.1 there is no way
+  EXPECT_EQ(client->connect(elsewhere, "").status().code(), Code::kUnavailable);
+  client->check_invariants();
+}
+
+TEST(UdpPeers, a_dual_stack_wildcard_is_reached_by_either_family) {
+  Udp::Options both;
+  both.bind = "[::]";
+  auto server = make(both);
+  ASSERT_TRUE(server);
+  auto client = make(both);
+  for (const char* host : {"127.0.0.1", "::1", "::ffff:127.0.0.1"}) {
+    const PeerId peer = must_connect(*client, *server, host);
+    ASSERT_TRUE(client->send(peer, numbered(4), nullptr, 0, nullptr));
+    client->flush();
+    EXPECT_EQ(receive_some(*server, 1).size(), 1u) << host;
+  }
+}
+
+// --- birth ----------------------------------------------------------------------------------------------------------
+
+TEST(UdpCreate, options_out_of_range_name_the_rule) {
+  const auto create = [](const char* bind, size_t datagram_bytes) {
+    Udp::Options options;
+    options.bind = bind;
+    options.datagram_bytes = datagram_bytes;
+    auto made = UdpImpl::create(options, test_arena());
+    return made.ok() ? Status() : made.status();
+  };
+  for (const size_t bytes : {0, 575, 65001, 1 << 20}) {
+    EXPECT_EQ(create("127.0.0.1", bytes).code(), Code::kMisuse);
+    EXPECT_NE(create("127.0.0.1", bytes).message().find("576 to 65000"), std::string_view::npos);
+  }
+  for (const char* bind :
+       {":1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "[::1", "[::1]x", "[::1]:", "[]", "127.0.0.1:-1"}) {
+    EXPECT_EQ(create(bind, 1400).code(), Code::kMisuse) << bind;
+  }
+  EXPECT_EQ(create("192.0.2.1", 1400).code(), Code::kUnavailable);  // TEST-NET-1: nobody's
+  EXPECT_NE(create("192.0.2.1", 1400).message().find("not one of this machine's"), std::string_view::npos);
+  EXPECT_TRUE(create("127.0.0.1", 576).ok());
+  EXPECT_TRUE(create("::1", 65000).ok());
+  EXPECT_TRUE(create("", 1400).ok());
+}
+
+TEST(UdpCreate, a_taken_port_is_an_error_with_a_remedy) {
+  auto first = make();
+  SocketAddress address;
+  ASSERT_TRUE(decode_address(first->address().first(first->address().size() - 2), &address));
+  Udp::Options same;
+  same.bind = "127.0.0.1:" + std::to_string(address.port());
+  const auto second = UdpImpl::create(same, test_arena());
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code(), Code::kUnavailable);
+  EXPECT_NE(second.status().message().find("taken"), std::string_view::npos);
+}
+
+TEST(UdpCreate, the_receive_queue_holds_what_is_promised) {
+  for (const size_t datagram_bytes : {576, 1400, 8900}) {
+    Udp::Options options;
+    options.datagram_bytes = datagram_bytes;
+    options.socket_buffer_bytes = 200'000;
+    options.offload = false;  // single datagrams need the most room
+    auto client = make(options), server = make(options);
+    const uint32_t promised = server->receive_queue_packets();
+    ASSERT_GE(promised, 1u);
+    ASSERT_LE(promised, UdpImpl::kSegmentsMax * 8);
+    const PeerId peer = must_connect(*client, *server);
+    const size_t full = client->payload_bytes_max();
+    detail::Buffer* buffer = filled(0, full);
+    for (uint32_t i = 0; i < promised; ++i) {
+      ASSERT_TRUE(client->send(peer, numbered(i), buffer->data(), full, buffer));
+      client->flush();
+    }
+    EXPECT_EQ(receive_some(*server, promised).size(), promised) << datagram_bytes;
+    memory::Arena::release(buffer);
+  }
+}
+
+// --- receiving ------------------------------------------------------------------------------------------------------
+
+TEST(UdpReceive, an_empty_poll_is_one_call_and_so_is_a_single_packet) {
+  auto client = make(), server = make();
+  const PeerId peer = must_connect(*client, *server);
+  const auto calls_of_receive = [&] {
+    const uint64_t before = server->counters().system_calls;
+    server->receive([](const wire::Header&, const Payload&) {});
+    return server->counters().system_calls - before;
+  };
+  EXPECT_EQ(calls_of_receive(), 1u);
+  for (int i = 0; i < 3; ++i) {  // ping-pong: packets one by one, with empty polls in between
+    ASSERT_TRUE(client->send(peer, numbered(0), nullptr, 0, nullptr));
+    client->flush();
+    EXPECT_EQ(calls_of_receive(), 1u);
+    EXPECT_EQ(calls_of_receive(), 1u);
+  }
+  EXPECT_EQ(server->counters().packets_received, 3u);
+}
+
+TEST(UdpReceive, nothing_stays_behind_when_work_is_found_again_and_again) {
+  Udp::Options options;
+  options.offload = false;
+  auto client = make(options), server = make(options);
+  const PeerId peer = must_connect(*client, *server);
+  detail::Buffer* buffer = filled(0, client->payload_bytes_max());
+  for (uint32_t i = 0; i < 60; ++i) {
+    ASSERT_TRUE(client->send(peer, numbered(i), buffer->data(), buffer->length_bytes, buffer));
+    client->flush();
+  }
+  const uint64_t before = server->counters().system_calls;
+  size_t receives = 0;
+  for (size_t packets = 0; packets < 60; ++receives)
+    packets += server->receive([](const wire::Header&, const Payload&) {});
+  EXPECT_LE(receives, 8u);                                   // 1 + 2 + 4 + 8 + 16 + 16 + 13 datagrams
+  EXPECT_LE(server->counters().system_calls - before, 61u);  // one found the queue empty
+  memory::Arena::release(buffer);
+}
+
+}  // namespace
+}  // namespace tern::transport
