@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "rpc/endpoint_core.h"
+#include "rpc/fast_path.h"
 
 namespace tern {
 

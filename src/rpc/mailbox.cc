@@ -4,14 +4,19 @@
 #include <utility>
 
 #include "base/try.h"
+#include "rpc/handlers.h"
 
 namespace tern::rpc {
 
-Incoming* Mailbox::make_incoming(EndpointCore* core) {
+bool Incoming::is_hopeless(uint64_t now_ns) const {
+  return deadline_ns != UINT64_MAX && deadline_ns <= now_ns + handler->time.expected_ns(now_ns);
+}
+
+Incoming* Mailbox::make_incoming(Handlers* handlers) {
   Incoming* incoming = incomings_.take();
   if (incoming == nullptr) return nullptr;
   incoming->mailbox = this;
-  incoming->core = core;
+  incoming->handlers = handlers;
   return incoming;
 }
 
@@ -28,7 +33,7 @@ void Mailbox::give_after_close(Incoming* incoming) {
 void Mailbox::push_answered(Incoming* incoming) {
   bool is_last = false;
   {
-    std::lock_guard lock(mutex_);
+    base::MutexLock lock(mutex_);
     if (!is_closed_) {
       incoming->next_free = nullptr;
       (answered_ == nullptr ? answered_ : last_answered_->next_free) = incoming;
@@ -51,7 +56,7 @@ void Mailbox::end() {
 }
 
 Status Mailbox::push_post(detail::InlineFunction<> function) {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   if (refuses_posts_) return {Code::kSessionReset, "the endpoint is closed: nothing runs in its loop any more"};
   if (posts_.size() >= kPostsMax) {
     return {Code::kQueueFull, "65536 posted functions wait: run the endpoint's event loop, or post less"};
@@ -63,7 +68,7 @@ Status Mailbox::push_post(detail::InlineFunction<> function) {
 }
 
 bool Mailbox::make_stable(Incoming* incoming) {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   if (incoming->is_stable.load(std::memory_order_relaxed)) return true;
   detail::Buffer* copy = received.alloc(incoming->bytes);
   if (copy == nullptr) return false;
@@ -75,26 +80,26 @@ bool Mailbox::make_stable(Incoming* incoming) {
 }
 
 void Mailbox::make_empty(Incoming* incoming) {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   incoming->data = nullptr;
   incoming->bytes = 0;
   incoming->is_stable.store(true, std::memory_order_release);
 }
 
 Incoming* Mailbox::drain(std::vector<detail::InlineFunction<>>& posts) {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   has_mail_.store(false, std::memory_order_relaxed);
   posts.swap(posts_);
   return std::exchange(answered_, nullptr);
 }
 
 void Mailbox::refuse_posts() {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   refuses_posts_ = true;
 }
 
 void Mailbox::set_wake(std::function<void()> wake) {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   wake_ = std::move(wake);
 }
 
@@ -104,7 +109,7 @@ void Mailbox::announce() {
 }
 
 bool Mailbox::add_waiting(Incoming* incoming) {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   waiting_.add(incoming);
   incoming->waits_for_worker = true;
   if (tasks_ >= waiting_.size()) return false;  // those of requests that have ended meanwhile
@@ -113,7 +118,7 @@ bool Mailbox::add_waiting(Incoming* incoming) {
 }
 
 Incoming* Mailbox::take_back_waiting(Incoming* incoming) {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   tasks_--;
   if (tasks_ >= waiting_.size()) return nullptr;
   Incoming* refused = incoming->waits_for_worker ? incoming : waiting_.newest();
@@ -123,7 +128,7 @@ Incoming* Mailbox::take_back_waiting(Incoming* incoming) {
 }
 
 bool Mailbox::remove_waiting(Incoming* incoming) {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   if (!incoming->waits_for_worker) return false;
   waiting_.remove(incoming, now_ns());
   incoming->waits_for_worker = false;
@@ -133,7 +138,7 @@ bool Mailbox::remove_waiting(Incoming* incoming) {
 bool Mailbox::begin_task() {
   bool is_last;
   {
-    std::lock_guard lock(mutex_);
+    base::MutexLock lock(mutex_);
     if (!is_closed_) {
       workers_++;
       return true;
@@ -146,36 +151,35 @@ bool Mailbox::begin_task() {
 }
 
 Incoming* Mailbox::take_waiting() {
-  std::unique_lock lock(mutex_);
+  base::MutexLock lock(mutex_);
   tasks_--;
   while (true) {
     const WaitingRequests::Next next = waiting_.take(now_ns());
     if (next.request != nullptr) next.request->waits_for_worker = false;
     if (!next.is_late) return next.request;
     lock.unlock();
-    next.request->answer = Incoming::Answer::kFailure;
-    next.request->failure = wire::FailureCode::kDeadline;
+    next.request->set_failed(wire::FailureCode::kDeadline);
     push_answered(next.request);
     lock.lock();
   }
 }
 
 bool Mailbox::enter_worker() {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   if (is_closed_) return false;
   workers_++;
   return true;
 }
 
 void Mailbox::leave_worker() {
-  std::lock_guard lock(mutex_);
+  base::MutexLock lock(mutex_);
   if (--workers_ == 0) no_workers_.notify_all();
 }
 
 void Mailbox::close() {
   std::vector<detail::InlineFunction<>> dropped;  // destroyed outside of the lock: they may hold Requests
   {
-    std::unique_lock lock(mutex_);
+    base::MutexLock lock(mutex_);
     is_closed_ = true;
     keep_alive_ = true;
     wake_ = nullptr;
@@ -186,13 +190,13 @@ void Mailbox::close() {
     // Before anybody else can give one back: the workers that are waited for do.
     out_ = incomings_.taken();
     for (; free_ != nullptr; free_ = free_->next_free) out_--;
-    no_workers_.wait(lock, [&] { return workers_ == 0; });
+    while (workers_ != 0) no_workers_.wait(mutex_);
     dropped.swap(posts_);
   }
   dropped.clear();
   bool is_last;
   {
-    std::lock_guard lock(mutex_);
+    base::MutexLock lock(mutex_);
     keep_alive_ = false;
     is_last = is_over();
   }

@@ -1,13 +1,11 @@
-// What other threads may touch of an endpoint: posted functions, answers of requests, and the records of those
-// requests. Outlives the endpoint until the last Request has come home.
+// The part of an endpoint that other threads use: posted functions, answers to requests, and the records of these
+// requests. It outlives the endpoint until the last Request has ended.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <vector>
 
 #include <tern/detail/buffer.h>
@@ -18,6 +16,7 @@
 #include <tern/environment.h>
 
 #include "base/pool.h"
+#include "base/thread_safety.h"
 #include "memory/arena.h"
 #include "rpc/waiting_requests.h"
 #include "session/server_session.h"
@@ -25,60 +24,75 @@
 
 namespace tern::rpc {
 
-class EndpointCore;
+class Handlers;
 class Mailbox;
+struct HandlerEntry;
 struct Run;
 struct Server;
 
-/// What a Request points to; its front is the Request's own business while the handler runs. The endpoint has one
-/// record for all requests that are answered in their handlers; that of a request which is kept is its slot's until the
-/// answer. When such a request ends before (cancel, the session's end) the record stays with the Request and goes home
-/// with it. Made and given back by the owner thread while the endpoint lives, under the mailbox's mutex afterwards. At
-/// rest: not open, not stable, not cancelled, no deadline, no application code, no buffers.
+/// The record that a Request points to. Only the Request uses its front while the handler runs.
+/// The endpoint has one record for all requests that are answered in their handlers. A request that is kept has a
+/// record of its own, which belongs to its slot until the answer. If such a request ends before (cancel, end of the
+/// session), the record stays with the Request, and is given back with it. The owner thread makes records and gives
+/// them back while the endpoint exists; later they are given back under the mailbox's mutex. A record at rest is not
+/// open, not stable and not cancelled; it has no deadline, application code or buffers.
 struct alignas(64) Incoming : detail::RequestFront {
   enum class Answer : uint8_t { kDropped, kResponse, kFailure };
 
-  // With the front, in one cache line: what an answer in place touches.
-  Server* server = nullptr;             ///< owner thread only; null: nobody waits for the answer any more
+  // The fields that an answer within the handler touches. They share a cache line with the front.
+  Server* server = nullptr;             ///< owner thread only; null: no client waits for the answer any more
   session::ServerSlot* slot = nullptr;  ///< owner thread only, with `server`
   Mailbox* mailbox = nullptr;           ///< as long as the record exists
-  EndpointCore* core = nullptr;         ///< likewise; owner thread only
+  Handlers* handlers = nullptr;         ///< the endpoint's, as long as the endpoint exists; owner thread only
 
   wire::FailureCode failure = wire::FailureCode::kNoResponse;
   Answer answer = Answer::kDropped;
   uint16_t app_code = 0;
-  /// False while `data` is the transport's: the handler has not returned. Written under the mutex, or before anybody
-  /// else can know the record.
+  /// False while `data` lies in the transport's memory, until the handler returns. Written under the mutex, or before
+  /// another thread has the record.
   std::atomic<bool> is_stable{false};
   std::atomic<bool> is_cancelled{false};
   uint64_t deadline_ns = UINT64_MAX;
   Incoming* next_free = nullptr;       ///< of the free ones, or of those that are answered
-  detail::Buffer* response = nullptr;  ///< the answer, where it is not in `room`
+  detail::Buffer* response = nullptr;  ///< the answer, if it is not in `space`
   detail::Buffer* copy = nullptr;      ///< holds `data` once it is stable
-  // Of one that waits for its handler.
-  void* handler = nullptr;      ///< EndpointCore's record of it
-  HandlerTime* time = nullptr;  ///< of that handler
+  // For a request that waits for its handler.
+  HandlerEntry* handler = nullptr;
   base::ListLinks<Incoming> in_waiting;
-  bool waits_in_loop = false;     ///< in EndpointCore's list; owner thread only
+  bool waits_in_loop = false;     ///< in the list of Handlers; owner thread only
   bool waits_for_worker = false;  ///< in the mailbox's list; under its mutex
-  // Of one that the application still has, and that its client has given up.
+  // For a request that its client has given up, and that the application still has.
   Run* abandoned_by = nullptr;
   uint64_t abandoned_session = 0;  ///< its name
 
-  /// Owner thread only: the request is with the application.
+  /// True if the application has the request. Owner thread only.
   bool is_open() const { return progress == Progress::kOpen; }
-  /// It has a deadline, and less time left than its handler takes. Only with `time`.
-  bool is_hopeless(uint64_t now_ns) const {
-    return deadline_ns != UINT64_MAX && deadline_ns <= now_ns + time->expected_ns(now_ns);
+  /// True if the request has a deadline, and less time left than `handler` takes.
+  bool is_hopeless(uint64_t now_ns) const;
+  /// A request of `its_slot` goes to its handler. The slot's last response becomes the buffer for the answer, if the
+  /// transport has released it.
+  void open(Server* its_server, session::ServerSlot* its_slot, const std::byte* its_data, uint32_t its_bytes,
+            uint64_t released) {
+    server = its_server;
+    slot = its_slot;
+    data = its_data;
+    bytes = its_bytes;
+    progress = Progress::kOpen;
+    space = its_slot->response_ticket <= released ? its_slot->response : nullptr;
+  }
+  /// The answer is a failure.
+  void set_failed(wire::FailureCode code) {
+    answer = Answer::kFailure;
+    failure = code;
   }
 };
 
 class TERN_API Mailbox {
  public:
-  /// Functions that may wait for the owner; beyond it post() is refused.
+  /// Functions that may wait for the owner. post() refuses further ones.
   static constexpr size_t kPostsMax = 65536;
 
-  /// Takes over both, which may be one.
+  /// Takes over both arenas, which may be the same one.
   Mailbox(memory::Arena& its_arena, memory::Arena& received_arena, Environment& its_environment)
       : arena(its_arena), received(received_arena), environment(its_environment) {
     owner_.store(memory::thread_name(), std::memory_order_relaxed);
@@ -87,17 +101,17 @@ class TERN_API Mailbox {
   Mailbox& operator=(const Mailbox&) = delete;
 
   memory::Arena& arena;      ///< alive as long as the mailbox
-  memory::Arena& received;   ///< likewise; for copies of requests
+  memory::Arena& received;   ///< alive as long as the mailbox; for copies of requests
   Environment& environment;  ///< for Request::time_left()
 
   bool is_owner() const { return owner_.load(std::memory_order_relaxed) == memory::thread_name(); }
   void bind_owner() { owner_.store(memory::thread_name(), std::memory_order_relaxed); }
 
-  /// Owner only. A record without buffers, not cancelled; null: no memory.
-  Incoming* take_incoming(EndpointCore* core) {
+  /// A record at rest. Null: no memory. Owner only.
+  Incoming* take_incoming(Handlers* handlers) {
     Incoming* incoming = free_;
     if (incoming == nullptr) [[unlikely]]
-      return make_incoming(core);
+      return make_incoming(handlers);
     free_ = incoming->next_free;
     return incoming;
   }
@@ -127,23 +141,23 @@ class TERN_API Mailbox {
   /// Owner: there is no memory to keep the message; bytes() is empty from now on.
   void make_empty(Incoming* incoming);
 
-  /// Any thread: the Nexus has something for the endpoint.
+  /// Tells the endpoint that the Nexus has an event for it. Any thread.
   void announce_control() {
-    std::lock_guard lock(mutex_);
+    base::MutexLock lock(mutex_);
     announce();
   }
 
   bool has_mail() const { return has_mail_.load(std::memory_order_seq_cst); }
-  /// Owner: what has come. `posts` is empty, and keeps its memory. Returns the answered requests, in order, by
-  /// next_free.
+  /// Takes the mail. `posts` must be empty; it gets the posted functions, and keeps its memory. Returns the answered
+  /// requests in order, linked by next_free. Owner only.
   Incoming* drain(std::vector<detail::InlineFunction<>>& posts);
 
   /// `wake` of the owner's transport; null after close(). Called by any thread.
   void set_wake(std::function<void()> wake);
-  /// True from before the owner looks into its mailbox for the last time until it is awake again.
+  /// True while the owner sleeps. It is set before the owner's last look into the mailbox.
   std::atomic<bool> may_sleep{false};
 
-  /// Any thread, on the time base of deadlines.
+  /// The time on the clock of deadlines. Any thread.
   uint64_t now_ns() const { return static_cast<uint64_t>(environment.now().count()); }
 
   // -- Requests with deadlines that wait for a worker. A task of the workers takes whichever is next. --
@@ -155,55 +169,56 @@ class TERN_API Mailbox {
   Incoming* take_back_waiting(Incoming* incoming);
   /// Owner: no worker has the request yet.
   bool is_waiting(const Incoming* incoming) {
-    std::lock_guard lock(mutex_);
+    base::MutexLock lock(mutex_);
     return incoming->waits_for_worker;
   }
   /// Owner: the request has ended. False: a worker has it.
   bool remove_waiting(Incoming* incoming);
-  /// Worker, at the beginning of a task. False: the endpoint is closed, and the mailbox may be gone.
+  /// Called by a worker at the beginning of a task. False: the endpoint is closed, and the mailbox may be gone.
   bool begin_task();
   /// Worker, once a task that has begun. Those that are late it answers itself. Null: none waits.
   Incoming* take_waiting();
 
-  /// A worker is about to run a handler of this endpoint. False: the endpoint is closed, do not.
+  /// Called by a worker before a handler of this endpoint. False: the endpoint is closed, and the handler must not run.
   bool enter_worker();
   void leave_worker();
 
-  /// No function that is posted from now on would run: push_post() refuses.
+  /// Makes push_post() refuse from now on, because no further function would run.
   void refuse_posts();
-  /// The endpoint goes away: waits for running worker handlers, drops what was posted, and dies with the last record.
+  /// The end of the endpoint: waits for running worker handlers, and drops posted functions. The mailbox deletes itself
+  /// with the last record.
   void close();
 
  private:
   ~Mailbox() = default;
-  /// With mutex_ held, for the mailbox may be gone once it is released: there is mail.
-  void announce();
-  Incoming* make_incoming(EndpointCore* core);
+  /// Wakes the owner for new mail. The mutex stays held, because the mailbox may be gone after its release.
+  void announce() REQUIRES(mutex_);
+  Incoming* make_incoming(Handlers* handlers);
   static void release_buffers(Incoming* incoming);
-  /// The last one has come home.
+  /// True if the last record has been given back.
   void end();
-  /// With mutex_ held, after close().
-  void give_after_close(Incoming* incoming);
-  /// With mutex_ held: nobody will come any more.
-  bool is_over() const { return is_closed_ && !keep_alive_ && out_ == 0 && tasks_ == 0; }
+  /// After close().
+  void give_after_close(Incoming* incoming) REQUIRES(mutex_);
+  /// No thread will use the mailbox any more.
+  bool is_over() const REQUIRES(mutex_) { return is_closed_ && !keep_alive_ && out_ == 0 && tasks_ == 0; }
 
   Incoming* free_ = nullptr;  ///< owner only
   std::atomic<const void*> owner_{nullptr};
   std::atomic<bool> has_mail_{false};
-  std::mutex mutex_;
-  std::condition_variable no_workers_;
-  bool is_closed_ = false;
-  bool refuses_posts_ = false;
-  bool keep_alive_ = false;  ///< close() is not through yet
-  size_t workers_ = 0;
-  std::function<void()> wake_;
-  Incoming* answered_ = nullptr;  ///< by next_free, the oldest first
-  Incoming* last_answered_ = nullptr;
-  std::vector<detail::InlineFunction<>> posts_;
-  base::Pool<Incoming> incomings_;
-  size_t out_ = 0;  ///< after close(): records that are still to come home
-  WaitingRequests waiting_;
-  size_t tasks_ = 0;  ///< submitted for them, and yet to take one: as many as wait at least
+  base::Mutex mutex_;
+  base::Condition no_workers_;
+  bool is_closed_ GUARDED_BY(mutex_) = false;
+  bool refuses_posts_ GUARDED_BY(mutex_) = false;
+  bool keep_alive_ GUARDED_BY(mutex_) = false;  ///< close() has not returned yet
+  size_t workers_ GUARDED_BY(mutex_) = 0;
+  std::function<void()> wake_ GUARDED_BY(mutex_);
+  Incoming* answered_ GUARDED_BY(mutex_) = nullptr;  ///< by next_free, the oldest first
+  Incoming* last_answered_ GUARDED_BY(mutex_) = nullptr;
+  std::vector<detail::InlineFunction<>> posts_ GUARDED_BY(mutex_);
+  base::Pool<Incoming> incomings_;     ///< owner only
+  size_t out_ GUARDED_BY(mutex_) = 0;  ///< after close(): records that have not been given back
+  WaitingRequests waiting_ GUARDED_BY(mutex_);
+  size_t tasks_ GUARDED_BY(mutex_) = 0;  ///< submitted for them, and yet to take one: as many as wait at least
 };
 
 }  // namespace tern::rpc

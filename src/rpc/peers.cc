@@ -1,27 +1,22 @@
 #include "rpc/peers.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <functional>
 
+#include "base/address.h"
 #include "base/check.h"
 
 namespace tern::rpc {
 
 uint64_t Peers::host_key(std::string_view address) {
-  std::string_view host = address.substr(0, address.rfind(':'));
-  const bool is_v6 = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (is_v6) host = host.substr(1, host.size() - 2);
-  host = host.substr(0, host.find('%'));
-  char text[INET6_ADDRSTRLEN] = "";
-  unsigned char bytes[16];
-  const bool is_numeric = host.size() < sizeof(text) && (host.copy(text, host.size()), true) &&
-                          inet_pton(is_v6 ? AF_INET6 : AF_INET, text, bytes) == 1;
-  // 255 at the top begins no IPv6 address that anybody sends from (multicast).
-  if (!is_numeric) return std::hash<std::string_view>{}(host) | uint64_t{255} << 56;
+  std::string_view host = base::host_of(address);
+  host = host.substr(0, host.find('%'));  // the scope is not the host's
+  const auto numeric = base::SocketAddress::parse_ip(host);
+  // 255 at the top begins no IPv6 address of one host (multicast).
+  if (!numeric) return std::hash<std::string_view>{}(host) | uint64_t{255} << 56;
   uint64_t key = 0;  // of IPv4 at most 32 bits, which no IPv6 prefix has
-  for (size_t i = 0; i < (is_v6 ? 8 : 4); i++) key = key << 8 | bytes[i];
+  const std::span<const std::byte> ip = numeric->ip();
+  for (size_t i = 0; i < std::min<size_t>(ip.size(), 8); i++) key = key << 8 | std::to_integer<uint64_t>(ip[i]);
   return key;
 }
 
@@ -113,12 +108,12 @@ void Peers::check_invariants() const {
   runs_.for_each([&](const Run* run) {
     runs++;
     CHECK(run->uses, >, 0u);
-    CHECK(hosts_.find(run->host->key) == run->host, ==, true);
+    CHECK(hosts_.find(run->host->key) == run->host);
     for (size_t i = 0; i < kBudgets; i++) {
       size_t run_bytes = 0;
       const auto& list = run->accounts[i].claims;
       for (const Claim* claim = list.first(); claim != nullptr; claim = list.after(claim)) {
-        CHECK(claim->run == run, ==, true);
+        CHECK(claim->run == run);
         run_bytes += claim->bytes;
         claims[i]++;
       }

@@ -1,9 +1,9 @@
-// What an endpoint knows of its peers across their sessions: which sessions end with a Nexus that dies, and what each
-// host has of what all share (docs/protocol.md, 5.7). Owner thread only. Does no I/O; time is an argument.
+// An endpoint's record of its peers across their sessions: the sessions that end with a Nexus, and the share of each
+// host in the endpoint's budgets (docs/protocol.md, 5.7). Owner thread only. Does no I/O; time is an argument.
 //
-// A host is an IPv4 address or an IPv6 /64: whoever has one address there has as many as he likes. A run is one run of
-// a Nexus; several processes of a host are several runs. Fairness is between hosts first, then between the runs of a
-// host.
+// A host is an IPv4 address or an IPv6 /64, because a machine with one address in a /64 can use all of them. A run is
+// one run of a Nexus; several processes of a host are several runs. Budgets are shared fairly between hosts first, and
+// then between the runs of a host.
 #pragma once
 
 #include <cstddef>
@@ -70,7 +70,7 @@ struct Host {
   Host* next_in_bucket = nullptr;
   uint32_t runs = 0;
   uint32_t server_sessions = 0;
-  uint32_t abandoned = 0;  ///< requests that the application has and nobody waits for
+  uint32_t abandoned = 0;  ///< requests that the application still has, and that no client waits for
   HostAccount accounts[kBudgets];
 };
 
@@ -160,8 +160,8 @@ class Buckets {
 
 class Peers {
  public:
-  /// A request without progress for so long gives way to others of its own run, too: longer than honest clients need to
-  /// send a lost packet again.
+  /// After this time without progress a request may be failed in favour of others of its own run. An honest client
+  /// sends a lost packet again in less time.
   static constexpr uint64_t kStalledNs = 1'000'000'000;
 
   explicit Peers(uint64_t salt) : hosts_(salt), runs_(salt) {}
@@ -170,7 +170,7 @@ class Peers {
   /// other text.
   static uint64_t host_key(std::string_view address);
 
-  /// The record of a run, which stays until it is left as often. Null: no memory.
+  /// The record of a run. It stays until leave() has been called as often as join(). Null: no memory.
   Run* join(std::string_view address, uint64_t boot_id);
   void join(Run* run) { run->uses++; }
   void leave(Run* run);

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "rpc/endpoint_core.h"
+#include "rpc/handlers.h"
 #include "rpc/mailbox.h"
 
 namespace tern {
@@ -19,15 +19,14 @@ const Incoming* record_of(const detail::RequestFront* front) { return static_cas
 /// The record goes home: at once in the owner's thread, through the mailbox from others.
 void go_home(Incoming* incoming) {
   if (incoming->mailbox->is_owner()) [[likely]] {
-    incoming->core->on_answered(incoming);
+    incoming->handlers->on_answered(incoming);
   } else {
     incoming->mailbox->push_answered(incoming);
   }
 }
 
 void fail_with(Incoming* incoming, wire::FailureCode code, uint16_t app_code) {
-  incoming->answer = Incoming::Answer::kFailure;
-  incoming->failure = code;
+  incoming->set_failed(code);
   incoming->app_code = app_code;
   go_home(incoming);
 }
@@ -44,16 +43,16 @@ std::span<const std::byte> Request::bytes(detail::RequestFront* front) {
   return {incoming->data, incoming->bytes};
 }
 
-void Request::take_room(detail::RequestFront* front) {
+void Request::take_buffer(detail::RequestFront* front) {
   Incoming* incoming = record_of(front);
-  incoming->response = incoming->core->take_room(incoming);
+  incoming->response = incoming->handlers->take_response_buffer(incoming);
 }
 
-detail::Buffer* Request::find_room(detail::RequestFront* front, size_t len_bytes) {
+detail::Buffer* Request::find_buffer(detail::RequestFront* front, size_t len_bytes) {
   Incoming* incoming = record_of(front);
   if (incoming == nullptr || len_bytes > memory::Arena::kMessageBytesMax) return nullptr;
   detail::Buffer* buffer = std::exchange(incoming->response, nullptr);
-  if (buffer == nullptr && incoming->mailbox->is_owner()) buffer = incoming->core->take_room(incoming);
+  if (buffer == nullptr && incoming->mailbox->is_owner()) buffer = incoming->handlers->take_response_buffer(incoming);
   if (buffer != nullptr && buffer->capacity_bytes < len_bytes) detail::release_buffer(std::exchange(buffer, nullptr));
   if (buffer == nullptr) buffer = incoming->mailbox->arena.alloc(len_bytes);
   if (buffer == nullptr) return nullptr;
@@ -61,7 +60,7 @@ detail::Buffer* Request::find_room(detail::RequestFront* front, size_t len_bytes
   return incoming->response = buffer;
 }
 
-Status Request::no_room(detail::RequestFront* front, size_t len_bytes) {
+Status Request::no_buffer(detail::RequestFront* front, size_t len_bytes) {
   if (front == nullptr) return {Code::kMisuse, "this Request was answered or moved from"};
   if (len_bytes > memory::Arena::kMessageBytesMax) return {Code::kTooLarge, "a message has at most 1 GiB"};
   return {Code::kNoMemory, "no memory for the response: see memory_limit_bytes"};
@@ -70,7 +69,7 @@ Status Request::no_room(detail::RequestFront* front, size_t len_bytes) {
 void Request::respond(detail::RequestFront* front) {
   Incoming* incoming = record_of(front);
   if (incoming == nullptr) return;
-  if (incoming->response == nullptr && find_room(incoming, 0) == nullptr) {
+  if (incoming->response == nullptr && find_buffer(incoming, 0) == nullptr) {
     return fail_with(incoming, wire::FailureCode::kNoMemory, 0);
   }
   incoming->answer = Incoming::Answer::kResponse;
@@ -85,9 +84,9 @@ void Request::respond(detail::RequestFront* front, MsgBuf&& reply) {
     incoming->response = reply.take();
   } else {
     const auto bytes = std::as_const(reply).bytes();
-    detail::Buffer* room = find_room(incoming, bytes.size());
-    if (room == nullptr) return fail_with(incoming, wire::FailureCode::kNoMemory, 0);
-    std::memcpy(room->data(), bytes.data(), bytes.size());
+    detail::Buffer* buffer = find_buffer(incoming, bytes.size());
+    if (buffer == nullptr) return fail_with(incoming, wire::FailureCode::kNoMemory, 0);
+    std::memcpy(buffer->data(), bytes.data(), bytes.size());
   }
   respond(incoming);
 }

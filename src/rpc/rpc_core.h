@@ -1,4 +1,5 @@
 // An endpoint over one transport: the event loop. One iteration is: receive, mail, what is due, transmit.
+// Packets go between the transport and the sessions by static calls. Owner thread only.
 #pragma once
 
 #include <algorithm>
@@ -11,37 +12,36 @@
 #include "base/check.h"
 #include "cc/bypass.h"
 #include "rpc/endpoint_core.h"
+#include "rpc/fast_path.h"
+#include "rpc/transport_adapter.h"
 
 namespace tern::rpc {
 
 template <class Impl>
-class RpcCore final : public EndpointCore {
+class RpcCore final {
  public:
   static_assert(transport::TransportImpl<Impl>);
+  static constexpr const transport::Traits& kTraits = Impl::kTraits;
 
-  /// Takes over `arena` and `received`, which may be one.
+  /// Takes over `arena` and `received`, which may be one. start() comes next.
   RpcCore(nexus::NexusCore& nexus, memory::Arena& arena, memory::Arena& received, const RpcOptions& options,
           std::string_view name, std::unique_ptr<Impl> transport)
-      : EndpointCore(nexus, arena, received, options, name, Impl::kRtoNsMin, Impl::kCongestionControl),
-        transport_(std::move(transport)) {}
-  /// Not from within its own loop: what runs there is on the endpoint's back.
-  ~RpcCore() override {
-    CHECK(is_in_loop_, ==, false);
+      : transport_(std::move(transport)),
+        adapter_(*transport_),
+        core_(adapter_, nexus, arena, received, options, name, kTraits.rto_ns_min, kTraits.congestion_control) {}
+  RpcCore(const RpcCore&) = delete;
+  RpcCore& operator=(const RpcCore&) = delete;
+  /// Must not run inside a callback of this endpoint's loop.
+  ~RpcCore() {
+    CHECK(!context().is_in_loop);
     shut_down();
   }
 
-  /// What can fail of the construction.
-  Status start() {
-    if (options_.credit_limit > session::kCreditsMax) return {Code::kMisuse, "RpcOptions::credit_limit is 0 to 128"};
-    path_buffer_ = arena_.alloc(transport_->payload_bytes_max());
-    if (path_buffer_ == nullptr) return {Code::kNoMemory, "no memory for one packet of message memory"};
-    std::memset(path_buffer_->data(), 0, path_buffer_->length_bytes);
-    now_ns_ = transport_->now();
-    set_budgets();
-    mailbox_->set_wake([transport = transport_.get()] { transport->wake(); });
-    return nexus_.add_endpoint(port_);
-  }
+  EndpointCore& endpoint() { return core_; }
+  Impl& transport() { return *transport_; }  ///< until it is closed
 
+  /// What can fail of the construction.
+  Status start() { return core_.start(); }
   Status run(Duration duration);
   Result<size_t> run_once() {
     if (Status status = enter(); !status.ok()) [[unlikely]]
@@ -49,79 +49,75 @@ class RpcCore final : public EndpointCore {
     const size_t packets = iterate();
     if (alarm_.is_open()) [[unlikely]]
       arm();
+    if (has_failed()) [[unlikely]]
+      return core_.failure();
     return packets;
   }
   Result<int> descriptor() {
     if (Status status = enter(); !status.ok()) return status;
     if (!alarm_.is_open()) {
       if (Status status = alarm_.open(transport_->descriptor()); !status.ok()) return status;
-      mailbox_->may_sleep.store(true, std::memory_order_seq_cst);
+      context().mailbox->may_sleep.store(true, std::memory_order_seq_cst);
       arm();
     }
     return alarm_.descriptor();
   }
-  /// Whoever asks may be about to wait: until the next iteration, what changes the answer wakes the transport.
+  /// The caller may be about to wait: until the next iteration, whatever changes the answer wakes the transport.
   Duration next_due() {
-    mailbox_->may_sleep.store(true, std::memory_order_seq_cst);
-    is_armed_ = true;
-    // What a real transport has kept back leaves in an iteration, for which nothing else may give a reason. A virtual
-    // one has its own events.
-    const bool has_kept_back = !kIsVirtual && transport_ != nullptr && sent_ticket_ > transport_->released();
-    if (polled_ns_ != 0 && transport_ != nullptr) rested_ns_ = transport_->now();
-    const bool is_now = has_kept_back || has_work() || mailbox_->has_mail();
-    const uint64_t due_ns = is_now ? now_ns_ : next_due_ns();
-    return due_ns > INT64_MAX ? Duration::max() : Duration(due_ns);
+    // Packets that a real transport has kept back leave in an iteration, for which nothing else may give a reason. A
+    // virtual transport has its own events.
+    const bool has_kept_back = !kTraits.is_virtual && !is_closed() && sent_ticket_ > transport_->released();
+    note_rest();
+    return core_.announce_wait(has_kept_back);
   }
-  /// An iteration in pieces, for a driver of virtual time: begin_turn(), then receive() as long as time has passed in
-  /// it and packets may have come meanwhile, then end_turn(). Fails as run_once() does.
+  Status close(Duration drain);
+  bool is_closed() const { return transport_ == nullptr; }
+
+  // -- For a driver of virtual time: an iteration in pieces --
+
+  /// Then receive() as long as time has passed in it and packets may have come meanwhile, then end_turn(). Fails as
+  /// run_once() does.
   Status begin_turn() {
     if (Status status = enter(); !status.ok()) [[unlikely]]
       return status;
     begin_iteration();
     turn_packets_ = 0;
     is_in_turn_ = true;
-    is_in_loop_ = false;
+    context().is_in_loop = false;
     return {};
   }
   bool is_in_turn() const { return is_in_turn_; }
   void receive() {
-    is_in_loop_ = true;
+    context().is_in_loop = true;
     turn_packets_ += transport_->receive(Visitor{*this});
-    is_in_loop_ = false;
+    context().is_in_loop = false;
   }
   void end_turn() {
-    is_in_loop_ = true;
+    context().is_in_loop = true;
     is_in_turn_ = false;
     (void)end_iteration(turn_packets_);
   }
-  Status close(Duration drain);
-  bool is_closed() const { return transport_ == nullptr; }
+  void stay_in_callback(bool is_inside) { core_.stay_in_callback(is_inside); }
+  [[gnu::always_inline]] void prefetch(const wire::Header& header) const { core_.prefetch(header); }
+
+  // -- After a fork() --
+
   /// In a forked child: message memory is not there, and what the parent's threads were changing is as they left it. So
   /// descriptors are closed, and the rest is given up.
   static void abandon(std::unique_ptr<RpcCore> core) {
     core->transport_.reset();
     (void)core.release();
   }
-  bool is_forked() const { return port_.is_forked(); }
-  Impl& transport() { return *transport_; }  ///< until it is closed
+  bool is_forked() const { return core_.is_forked(); }
 
  private:
   /// Packets of one session in one iteration, so that the others get their turn.
   static constexpr uint32_t kPacketsPerTurn = 128;
-  /// Of receive(), before a handler that takes long: more than what all sessions of a busy server have in flight.
+  /// Calls of receive() before a handler that takes long: more packets than all sessions of a busy server have in
+  /// flight.
   static constexpr uint32_t kDrainCalls = 16;
-  static constexpr bool kIsVirtual = requires { Impl::kIsVirtual; };
-  static constexpr bool kTellsRoom = requires { requires Impl::kTellsRoom; };
-  /// An idle iteration costs a poll; the clock is read in every n-th of them only, if that costs anything.
-  static constexpr uint32_t kIdleClockReads = kIsVirtual ? 1 : 8;
-
-  struct PlainSender {
-    Impl& transport;
-    transport::PeerId peer;
-    bool send(const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
-      return transport.send(peer, header, data, len, buffer);
-    }
-  };
+  /// An idle iteration costs a poll. The clock is read in every n-th of them only, if that costs anything.
+  static constexpr uint32_t kIdleClockReads = kTraits.is_virtual ? 1 : 8;
 
   /// For packets as they come, or burst by burst (transport::BurstVisitor).
   struct Visitor {
@@ -133,65 +129,75 @@ class RpcCore final : public EndpointCore {
     }
     /// What handlers of the burst before have taken must not count as time in which this one's packets were here.
     void begin_burst() const {
-      if constexpr (Impl::kTimesHandlers) core.is_clock_fresh_ = false;
+      if constexpr (kTraits.reads_clock_per_burst) core.is_clock_fresh_ = false;
       core.freshen_clock();
     }
     [[gnu::always_inline]] void in_burst(const wire::Header& header, const transport::Payload& payload,
-                                         std::byte* room) const {
+                                         std::byte* copy_to) const {
       core.stamp_packet();
-      core.on_packet(header, payload, room);
+      core.on_packet(header, payload, copy_to);
     }
   };
 
+  [[gnu::always_inline]] void on_packet(const wire::Header& header, const transport::Payload& payload,
+                                        std::byte* copy_to) {
+    if (core_.try_packet(header, payload, copy_to)) [[likely]]
+      return;
+    // Copies, made here and nowhere else: a variable whose address is taken lives in memory, and the common case lives
+    // in registers.
+    on_any_packet(header.w0, header.w1, header.w2,
+                  {payload.data, payload.bytes, payload.lease, payload.lease_value, payload.is_marked}, copy_to);
+  }
+  [[gnu::noinline]] void on_any_packet(uint64_t w0, uint64_t w1, uint64_t w2, transport::Payload payload,
+                                       std::byte* copy_to) {
+    core_.on_packet({w0, w1, w2}, payload, copy_to);
+  }
   Status enter() {
-    if (!is_owner()) [[unlikely]] {
-      if (is_bound_ || port_.is_orphaned())
-        return not_owner("only the thread that first ran the event loop may run it");
-      bind_owner();
+    if (!core_.may_enter()) [[unlikely]] {
+      if (Status status = core_.check_entry(); !status.ok()) return status;
     }
-    if (is_in_loop_) [[unlikely]] {
-      return {Code::kMisuse, "the event loop runs already: handlers and continuations must not run it again"};
-    }
-    if (is_closed_) [[unlikely]]
-      return {Code::kSessionReset, "the endpoint is closed"};
-    if constexpr (kIsVirtual) {
+    if constexpr (kTraits.is_virtual) {
       if (is_in_turn_) end_turn();  // its owner does not wait for the driver
     }
-    is_bound_ = true;
-    is_armed_ = false;
+    core_.enter();
     return {};
   }
   size_t iterate() {
     begin_iteration();
     return end_iteration(transport_->receive(Visitor{*this}));
   }
-  void begin_iteration();
-  size_t end_iteration(size_t packets);
-  /// As has_work(), but for what waits until the transport has room again and says so.
-  bool must_iterate() const {
-    if (!kTellsRoom) return has_work();
-    return !clients_to_send_.wait_for_room() || !servers_to_send_.wait_for_room() || has_due();
+  EndpointContext& context() { return core_.context(); }
+  void begin_iteration() {
+    is_clock_fresh_ = false;
+    core_.begin_iteration(transport_->released());
   }
+  size_t end_iteration(size_t packets);
+  /// As EndpointCore::has_work(), but for packets that wait until the transport says that its queue has space again.
+  bool must_iterate() const { return kTraits.reports_space ? core_.has_work_but_for_refused() : core_.has_work(); }
   void freshen_clock() {
     if (is_clock_fresh_) return;
-    now_ns_ = transport_->now();
+    context().now_ns = transport_->now();
     is_clock_fresh_ = true;
-    if (now_ns_ >= credits_.epoch_end_ns()) [[unlikely]]
-      start_credit_epoch();
+    if (context().now_ns >= core_.server_sessions().credit_epoch_end_ns()) [[unlikely]]
+      core_.start_credit_epoch();
   }
+  /// The transport has failed for good, and the sessions have ended for that reason.
+  bool has_failed() const { return kTraits.can_fail && !core_.failure().ok(); }
+  void note_failure();
   /// For benchmarks of what batched timestamps are worth: a clock read for this packet.
   void stamp_packet() {
-    if constexpr (!cc::kBypasses.batched_timestamps) now_ns_ = transport_->now();
+    if constexpr (!cc::kBypasses.batched_timestamps) context().now_ns = transport_->now();
   }
   void serve_waiting();
   void transmit();
-  /// Sends to one peer, several times: what the transport has for that, or its send().
-  auto sender_to(transport::PeerId peer) {
-    if constexpr (requires { typename Impl::Sender; }) {
-      return typename Impl::Sender(*transport_, peer);
-    } else {
-      return PlainSender{*transport_, peer};
+  /// Sends a packet of the general case. A path probe or reply of full length has no payload of its own.
+  bool send_any(transport::PeerId peer, const wire::Header& header, const std::byte* payload, uint32_t bytes,
+                detail::Buffer* buffer) {
+    if (payload == nullptr && bytes != 0) {
+      buffer = core_.path_buffer();
+      payload = buffer->data();
     }
+    return transport_->send(peer, header, payload, bytes, buffer);
   }
   [[gnu::always_inline]] SendTurn transmit_client(Client* client);
   [[gnu::always_inline]] SendTurn transmit_server(Server* server);
@@ -201,56 +207,15 @@ class RpcCore final : public EndpointCore {
   void send_path_probes();
   void sleep(uint64_t until_ns);
   void arm();
+  /// The loop is left to a program that may wait.
+  void note_rest() {
+    if (core_.handlers().has_polled() && !is_closed()) core_.handlers().note_rest(transport_->now());
+  }
   void shut_down();
 
-  Result<transport::PeerId> connect_peer(const nexus::AddressBytes& address, std::string_view host) override {
-    return transport_->connect(std::span(address.bytes).first(address.size), host);
-  }
-  static constexpr bool kCanPair = requires(Impl & impl) { impl.connect_back(transport::PeerId()); };
-  static constexpr Status kNoPairs{Code::kUnavailable, "this transport needs no address and port pairs"};
-  bool can_pair() const override { return kCanPair; }
-  Result<transport::PeerId> connect_paired(const nexus::AddressBytes& address, std::string_view host) override {
-    if constexpr (kCanPair) return transport_->connect_paired(std::span(address.bytes).first(address.size), host);
-    return kNoPairs;
-  }
-  Result<transport::PeerId> connect_back(transport::PeerId like) override {
-    if constexpr (kCanPair) return transport_->connect_back(like);
-    return kNoPairs;
-  }
-  transport::PathError take_path_error(transport::PeerId peer) override {
-    if constexpr (kCanPair) return transport_->take_path_error(peer);
-    return transport::PathError::kNone;
-  }
-  uint16_t port_of(transport::PeerId peer) const override {
-    if constexpr (kCanPair) return transport_->port_of(peer);
-    return 0;
-  }
-  transport::PeerState peer_state(transport::PeerId peer) override { return transport_->peer_state(peer); }
-  void disconnect_peer(transport::PeerId peer) override { transport_->disconnect(peer); }
-  nexus::AddressBytes local_address() const override {
-    nexus::AddressBytes address;
-    const auto bytes = transport_->address();
-    std::copy(bytes.begin(), bytes.end(), address.bytes.begin());
-    address.size = static_cast<uint8_t>(bytes.size());
-    return address;
-  }
-  uint32_t payload_bytes_max() const override { return transport_->payload_bytes_max(); }
-  uint32_t payload_bytes_max(transport::PeerId peer) const override { return transport_->payload_bytes_max(peer); }
-  uint32_t receive_queue_packets() const override { return transport_->receive_queue_packets(); }
-  uint64_t downlink_bytes_per_sec() const override {
-    if constexpr (requires { transport_->downlink_bytes_per_sec(); }) return transport_->downlink_bytes_per_sec();
-    return 0;
-  }
-  uint64_t downlink_bytes() const override {
-    if constexpr (requires { transport_->downlink_bytes(); }) return transport_->downlink_bytes();
-    return 0;
-  }
-  uint64_t link_bytes_per_sec() const override { return transport_->link_bytes_per_sec(); }
-  transport::DelayTarget delay_target() const override { return transport_->delay_target(); }
-  uint64_t clock_ns() override { return transport_->now(); }
-  void wake_transport() override { transport_->wake(); }
-
-  std::unique_ptr<Impl> transport_;
+  std::unique_ptr<Impl> transport_;  ///< null: closed
+  TransportAdapter<Impl> adapter_;
+  EndpointCore core_;
   uint64_t sent_ticket_ = 0;  ///< of the last packet that the transport has taken
   bool is_clock_fresh_ = false;
   base::Alarm alarm_;        ///< open from the first descriptor() on
@@ -258,81 +223,78 @@ class RpcCore final : public EndpointCore {
   size_t turn_packets_ = 0;  ///< received in it
 };
 
-template <class Impl>
-[[gnu::always_inline]] inline void RpcCore<Impl>::begin_iteration() {
-  is_in_loop_ = true;
-  is_clock_fresh_ = false;
-  // Odd while inside: the peers' question whether this endpoint hangs in a callback is answered by it.
-  port_.iteration.store(port_.iteration.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  released_ = transport_->released();
-}
+// ---- The loop ----
 
-/// All but receiving. `packets`: so many have been received.
+/// All but receiving. `packets`: the number that has been received.
 template <class Impl>
 [[gnu::always_inline]] inline size_t RpcCore<Impl>::end_iteration(size_t packets) {
-  counters_.packets_received += packets;
-  if (packets == 0 && ++idle_iterations_ % kIdleClockReads == 0) freshen_clock();
-  if (mailbox_->has_mail()) [[unlikely]] {
+  context().counters.packets_received += packets;
+  if (packets == 0 && core_.count_idle_iteration() % kIdleClockReads == 0) {
     freshen_clock();
-    read_mail();
+    if constexpr (kTraits.can_fail) note_failure();
   }
-  if (has_due()) [[unlikely]] {
+  if (context().mailbox->has_mail()) [[unlikely]] {
     freshen_clock();
-    run_due(packets == 0);
-    if (has_waiting_requests()) [[unlikely]]
+    core_.read_mail();
+  }
+  if (core_.has_due()) [[unlikely]] {
+    freshen_clock();
+    core_.run_due(packets == 0);
+    if (core_.handlers().has_waiting()) [[unlikely]]
       serve_waiting();
   }
-  if (!clients_to_send_.empty() || !servers_to_send_.empty() || !path_probes_.empty()) {
+  if (core_.has_packets_to_send()) {
     // What handlers have taken is told as hold time, or it would pass for the network's.
-    if (Impl::kTimesHandlers && packets != 0) is_clock_fresh_ = false;
+    if (kTraits.reads_clock_per_burst && packets != 0) is_clock_fresh_ = false;
     freshen_clock();
     transmit();
-  } else if (sent_ticket_ > released_) [[unlikely]] {
-    transport_->flush();  // what it has kept back may leave now
+  } else if (sent_ticket_ > context().released) [[unlikely]] {
+    transport_->flush();  // packets that it has kept back may leave now
   }
-  if (has_dead()) [[unlikely]]
-    free_dead();
-  port_.iteration.store(port_.iteration.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  is_in_loop_ = false;
+  if (core_.has_dead()) [[unlikely]]
+    core_.free_dead();
+  core_.end_iteration();
   return packets;
 }
 
-/// Before a handler that takes long: whatever has come is looked at, cancels above all, and what is to leave leaves.
+template <class Impl>
+void RpcCore<Impl>::note_failure() {
+  const Status why = transport_->failure();
+  if (why.ok() || has_failed()) return;
+  context().released = transport_->released();
+  core_.fail(why);
+}
+
+/// Before a handler that takes long: reads whatever has come, cancels above all, and sends what is to leave.
 template <class Impl>
 void RpcCore<Impl>::serve_waiting() {
   for (uint32_t i = 0; i < kDrainCalls; i++) {
     is_clock_fresh_ = false;
     const size_t packets = transport_->receive(Visitor{*this});
-    counters_.packets_received += packets;
+    context().counters.packets_received += packets;
     if (packets == 0) break;
   }
   is_clock_fresh_ = false;
   freshen_clock();
-  note_poll(now_ns_);
-  if (!clients_to_send_.empty() || !servers_to_send_.empty() || !path_probes_.empty()) transmit();
-  run_waiting_request();
+  core_.handlers().note_poll(context().now_ns);
+  if (core_.has_packets_to_send()) transmit();
+  core_.handlers().run_waiting();
   is_clock_fresh_ = false;
 }
 
+// ---- Sending ----
+
 template <class Impl>
 void RpcCore<Impl>::transmit() {
-  if (!path_probes_.empty()) [[unlikely]]
+  if (core_.client_sessions().has_path_probes()) [[unlikely]]
     send_path_probes();
-  servers_to_send_.take_turns([this](Server * server) __attribute__((always_inline)) {
-    const SendTurn turn = server->is_dead ? SendTurn::kDone : transmit_server(server);
-    if (turn == SendTurn::kDone) [[likely]]
-      server->is_listed_to_send = false;
-    return turn;
-  });
-  if (!clients_to_send_.empty()) {
-    clients_to_send_.take_turns([this](Client * client) __attribute__((always_inline)) {
-      const SendTurn turn = client->is_dead ? SendTurn::kDone : transmit_client(client);
-      if (turn == SendTurn::kDone) [[likely]]
-        client->is_listed_to_send = false;
-      return turn;
-    });
+  core_.server_sessions().take_turns([this](Server * server)
+                                         __attribute__((always_inline)) { return transmit_server(server); });
+  if (core_.client_sessions().has_to_send()) {
+    core_.client_sessions().take_turns([this](Client * client)
+                                           __attribute__((always_inline)) { return transmit_client(client); });
     // What was sent now may want a look when its answer is late.
-    at_latest(now_ns_ + rto_ns_min_);
+    context().agenda.at_latest(context().now_ns + context().rto_ns_min);
   }
   sent_ticket_ = transport_->ticket();
   transport_->flush();
@@ -342,9 +304,9 @@ template <class Impl>
 inline SendTurn RpcCore<Impl>::transmit_client(Client* client) {
   stamp_packet();
   {
-    auto sender = sender_to(client->peer);
-    counters_.packets_sent += client->session.transmit_short(
-        now_ns_,
+    typename Impl::Sender sender(*transport_, client->peer);
+    context().counters.packets_sent += client->session.transmit_short(
+        context().now_ns,
         [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
             __attribute__((always_inline)) { return sender.send(header, payload, bytes, buffer); },
         [this]() __attribute__((always_inline)) { return transport_->ticket(); });
@@ -360,40 +322,36 @@ SendTurn RpcCore<Impl>::transmit_rest(Client* client) {
   using Turn = session::ClientSession::Turn;
   const auto send = [this, client](const wire::Header& header, const std::byte* payload, uint32_t bytes,
                                    detail::Buffer* buffer) {
-    if (payload == nullptr && bytes != 0) {
-      payload = path_buffer_->data();
-      buffer = path_buffer_;
-    }
-    return transport_->send(client->peer, header, payload, bytes, buffer);
+    return send_any(client->peer, header, payload, bytes, buffer);
   };
   Turn turn;
   uint32_t packets = 0;
   do {
     turn = session.transmit(
-        now_ns_, send, [this] { return transport_->ticket(); }, packets);
-    counters_.retransmissions += turn == Turn::kSentAgain;
-    counters_.probes += turn == Turn::kAsked;
+        context().now_ns, send, [this] { return transport_->ticket(); }, packets);
+    context().counters.retransmissions += turn == Turn::kSentAgain;
+    context().counters.probes += turn == Turn::kAsked;
   } while (turn >= Turn::kSent && packets < kPacketsPerTurn);
-  counters_.packets_sent += packets;
-  if (session.packets_in_flight() != 0) start_ticking(client);
-  // What is left waits for an acknowledgement or for room to receive; either puts the session on the list again.
+  context().counters.packets_sent += packets;
+  if (session.packets_in_flight() != 0) core_.client_sessions().start_ticking(client);
+  // The rest waits for an acknowledgement or for space to receive; either puts the session on the list again.
   if (turn == Turn::kNothing) return SendTurn::kDone;
   if (turn == Turn::kRefused) {
-    counters_.transport_full++;
-    if (!transport_is_dead(client->peer)) return SendTurn::kRefused;
-    on_peer_lost(client);
+    context().counters.transport_full++;
+    if (!adapter_.is_dead(client->peer)) return SendTurn::kRefused;
+    core_.client_sessions().on_peer_lost(client);
     return SendTurn::kDone;
   }
   // Without memory to depart later it is asked again and again.
-  return turn == Turn::kLater && depart_later(client) ? SendTurn::kDone : SendTurn::kMore;
+  return turn == Turn::kLater && core_.client_sessions().depart_later(client) ? SendTurn::kDone : SendTurn::kMore;
 }
 
 template <class Impl>
 inline SendTurn RpcCore<Impl>::transmit_server(Server* server) {
   {
-    auto sender = sender_to(server->peer);
-    counters_.packets_sent += server->session.transmit_first(
-        now_ns_, credits_.limit(),
+    typename Impl::Sender sender(*transport_, server->peer);
+    context().counters.packets_sent += server->session.transmit_first(
+        context().now_ns, core_.server_sessions().credit_limit(),
         [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
             __attribute__((always_inline)) { return sender.send(header, payload, bytes, buffer); },
         [this]() __attribute__((always_inline)) { return transport_->ticket(); });
@@ -409,63 +367,53 @@ SendTurn RpcCore<Impl>::transmit_rest(Server* server) {
   using Turn = session::ServerSession::Turn;
   const auto send = [this, server](const wire::Header& header, const std::byte* payload, uint32_t bytes,
                                    detail::Buffer* buffer) {
-    if (payload == nullptr && bytes != 0) {
-      payload = path_buffer_->data();
-      buffer = path_buffer_;
-    }
-    return transport_->send(server->peer, header, payload, bytes, buffer);
+    return send_any(server->peer, header, payload, bytes, buffer);
   };
   Turn turn;
   uint32_t packets = 0;
   do {
     turn = session.transmit(
-        now_ns_, credits_.limit(), send, [this] { return transport_->ticket(); }, packets);
+        context().now_ns, core_.server_sessions().credit_limit(), send, [this] { return transport_->ticket(); },
+        packets);
   } while (turn == Turn::kSent && packets < kPacketsPerTurn);
   if (session.owes_pair_reply()) {  // a loss, if it is refused
-    const wire::Header reply = session.pair_reply(credits_.limit());
+    const wire::Header reply = session.pair_reply(core_.server_sessions().credit_limit());
     packets += transport_->send(server->pair_peer, reply, nullptr, 0, nullptr) ? 1 : 0;
   }
-  counters_.packets_sent += packets;
+  context().counters.packets_sent += packets;
   if (turn == Turn::kNothing) return SendTurn::kDone;
   if (turn == Turn::kSent) return session.wants_to_send() ? SendTurn::kMore : SendTurn::kDone;
-  counters_.transport_full++;
-  return transport_is_dead(server->peer) ? SendTurn::kDone : SendTurn::kRefused;
+  context().counters.transport_full++;
+  return adapter_.is_dead(server->peer) ? SendTurn::kDone : SendTurn::kRefused;
 }
 
 template <class Impl>
 void RpcCore<Impl>::send_path_probes() {
-  for (Client* client : path_probes_) {
-    client->is_in_path_probes = false;
-    auto& session = client->session;
-    const bool is_pair_probe = std::exchange(client->is_pair_probe_due, false);
-    const bool is_probing = session.state() == session::ClientSession::State::kProbing && session.may_probe_path();
-    if (client->is_dead || !(is_probing || is_pair_probe)) continue;
-    const auto probe = is_probing ? session.path_probe(now_ns_) : session.pair_probe();
-    if (transport_->send(client->peer, probe.header, path_buffer_->data(), probe.payload_bytes, path_buffer_)) {
-      counters_.packets_sent++;
-    }
-  }
-  path_probes_.clear();
+  core_.client_sessions().send_path_probes([this](Client* client, const wire::Header& header, uint32_t bytes) {
+    context().counters.packets_sent += send_any(client->peer, header, nullptr, bytes, nullptr);
+  });
 }
+
+// ---- Running and waiting ----
 
 template <class Impl>
 Status RpcCore<Impl>::run(Duration duration) {
   if (Status status = enter(); !status.ok()) return status;
   const uint64_t start_ns = transport_->now();
-  const uint64_t until_ns = duration == Duration::max()
-                                ? UINT64_MAX
-                                : start_ns + static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0));
-  const auto spin_ns = static_cast<uint64_t>(std::max<int64_t>(options_.spin.count(), 0));
+  const uint64_t until_ns = duration == Duration::max() ? UINT64_MAX : start_ns + to_ns(duration);
+  const uint64_t spin_ns = to_ns(context().options.spin);
   uint64_t worked_ns = start_ns;
-  while (!stop_.load(std::memory_order_relaxed)) {
+  while (!core_.is_stopped_lately()) {
     const size_t packets = iterate();
-    if (packets != 0) worked_ns = now_ns_;
+    if (packets != 0) worked_ns = context().now_ns;
     if (!is_clock_fresh_) continue;
-    if (now_ns_ >= until_ns) break;
-    if (options_.wait == Wait::kPoll || packets != 0) continue;
-    if (options_.wait == Wait::kBlock || now_ns_ - worked_ns >= spin_ns) sleep(until_ns);
+    if (has_failed()) [[unlikely]]
+      return core_.failure();
+    if (context().now_ns >= until_ns) break;
+    if (context().options.wait == Wait::kPoll || packets != 0) continue;
+    if (context().options.wait == Wait::kBlock || context().now_ns - worked_ns >= spin_ns) sleep(until_ns);
   }
-  stop_.store(false, std::memory_order_relaxed);
+  core_.forget_stop();
   return {};
 }
 
@@ -473,53 +421,43 @@ Status RpcCore<Impl>::run(Duration duration) {
 template <class Impl>
 void RpcCore<Impl>::sleep(uint64_t until_ns) {
   if (must_iterate()) return;
-  mailbox_->may_sleep.store(true, std::memory_order_seq_cst);
-  if (transport_->prepare_wait() && !mailbox_->has_mail() && !stop_.load(std::memory_order_seq_cst)) {
-    transport_->wait(std::min(until_ns, next_due_ns()));
+  context().mailbox->may_sleep.store(true, std::memory_order_seq_cst);
+  if (transport_->prepare_wait() && !context().mailbox->has_mail() && !core_.is_stopped()) {
+    transport_->wait(std::min(until_ns, context().agenda.next_ns()));
   }
   transport_->end_wait();
-  idle_iterations_ = kIdleClockReads - 1;  // the next iteration reads the clock, for its time may have come
-  if (!alarm_.is_open()) mailbox_->may_sleep.store(false, std::memory_order_relaxed);
+  core_.set_idle_iterations(kIdleClockReads - 1);  // the next iteration reads the clock: its time may have come
+  if (!alarm_.is_open()) context().mailbox->may_sleep.store(false, std::memory_order_relaxed);
 }
 
 /// Leaves the descriptor such that it becomes readable when there is something to do.
 template <class Impl>
 void RpcCore<Impl>::arm() {
-  if (polled_ns_ != 0) rested_ns_ = transport_->now();
+  note_rest();
   transport_->end_wait();
-  const bool may_wait = !must_iterate() && !mailbox_->has_mail() && transport_->prepare_wait() && !mailbox_->has_mail();
-  alarm_.set(may_wait ? next_due_ns() : 0);
-  is_armed_ = true;
+  const bool may_wait =
+      !must_iterate() && !context().mailbox->has_mail() && transport_->prepare_wait() && !context().mailbox->has_mail();
+  alarm_.set(may_wait ? context().agenda.next_ns() : 0);
+  context().agenda.arm();
 }
 
 template <class Impl>
 Status RpcCore<Impl>::close(Duration drain) {
   if (Status status = enter(); !status.ok()) return status;
-  start_closing();
-  const uint64_t until_ns = transport_->now() + static_cast<uint64_t>(std::max<int64_t>(drain.count(), 0));
-  while (has_unfinished_work() && transport_->now() < until_ns) iterate();
+  core_.start_closing();
+  const uint64_t until_ns = transport_->now() + to_ns(drain);
+  while (core_.has_unfinished_work() && transport_->now() < until_ns) iterate();
   shut_down();
   return {};
 }
 
-/// Ends what is left. The transport lets go of all message memory when it dies; then the last continuations run.
+/// Ends what is left. The transport releases all message memory when it dies; then the last continuations run.
 template <class Impl>
 void RpcCore<Impl>::shut_down() {
-  if (transport_ == nullptr) return;
-  is_in_loop_ = true;
-  is_armed_ = false;  // nobody waits for it any more
-  close_all();
-  nexus_.remove_endpoint(port_);
-  clients_to_send_.clear();
-  servers_to_send_.clear();
-  path_probes_.clear();
-  mailbox_->set_wake(nullptr);
-  wait_for_wakers();
+  if (is_closed()) return;
+  core_.close_all();
   transport_.reset();
-  released_ = UINT64_MAX;
-  finish_all();
-  if (path_buffer_ != nullptr) detail::release_buffer(std::exchange(path_buffer_, nullptr));
-  is_in_loop_ = false;
+  core_.finish_all();
 }
 
 }  // namespace tern::rpc

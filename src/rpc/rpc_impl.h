@@ -2,6 +2,7 @@
 #pragma once
 
 #include <new>
+#include <string>
 #include <utility>
 
 #include <tern/rpc.h>
@@ -14,7 +15,8 @@
 namespace tern {
 
 template <Transport T>
-Rpc<T>::Rpc(std::unique_ptr<rpc::RpcCore<typename T::Impl>> core) : Endpoint(core.get()), owned_(std::move(core)) {}
+Rpc<T>::Rpc(std::unique_ptr<rpc::RpcCore<typename T::Impl>> core)
+    : Endpoint(&core->endpoint()), owned_(std::move(core)) {}
 
 template <Transport T>
 Rpc<T>::~Rpc() {
@@ -34,22 +36,16 @@ template <Transport T>
 Result<std::unique_ptr<Rpc<T>>> Rpc<T>::make(Nexus& nexus, typename T::Options transport_options,
                                              const RpcOptions& options) {
   using Impl = typename T::Impl;
-  // A data path without an address of its own is where the Nexus is.
-  if constexpr (requires { transport_options.bind; }) {
-    if (transport_options.bind.empty()) transport_options.bind = nexus.core().listen_host();
-  } else if constexpr (requires { transport_options.inner.bind; }) {
-    if (transport_options.inner.bind.empty()) transport_options.inner.bind = nexus.core().listen_host();
-  }
   /// Until an endpoint has it.
   struct Orphaned {
     void operator()(memory::Arena* arena) const { arena->orphan(); }
   };
   using OwnArena = std::unique_ptr<memory::Arena, Orphaned>;
   memory::ArenaOptions arena_options;
-  arena_options.shared = Impl::kShared;
+  arena_options.shared = Impl::kTraits.has_shared_memory;
   // Shared chunks are touched when they are made, so that a full system says so instead of killing the process later:
   // 0.6 ms a megabyte. A small first step keeps create() short.
-  if (Impl::kShared) arena_options.chunk_bytes = 4u << 20;
+  if (Impl::kTraits.has_shared_memory) arena_options.chunk_bytes = 4u << 20;
   arena_options.huge_pages = options.huge_pages;
   arena_options.giant_pages = options.giant_pages;
   arena_options.limit_bytes = options.memory_limit_bytes;
@@ -59,13 +55,14 @@ Result<std::unique_ptr<Rpc<T>>> Rpc<T>::make(Nexus& nexus, typename T::Options t
   // Requests that have arrived need not be where peers can read them, and elsewhere can have transparent huge pages. A
   // limit is one for all message memory, which is in one place then.
   OwnArena received;
-  if (Impl::kShared && options.memory_limit_bytes == SIZE_MAX) {
+  if (Impl::kTraits.has_shared_memory && options.memory_limit_bytes == SIZE_MAX) {
     arena_options.shared = false;
     auto second = memory::Arena::create(arena_options);
     if (!second.ok()) return second.status();
     received.reset(*second);
   }
-  auto transport = Impl::create(std::move(transport_options), *sent);
+  const std::string listen_host = nexus.core().listen_host();
+  auto transport = Impl::create(std::move(transport_options), transport::Context(*sent, listen_host));
   if (!transport.ok()) return transport.status();
   auto core = std::make_unique<rpc::RpcCore<Impl>>(nexus.core(), *sent, received != nullptr ? *received : *sent,
                                                    options, T::kName, std::move(*transport));

@@ -1,5 +1,5 @@
 // Requests with deadlines that wait for their handler, and what a handler is expected to take.
-// Rpc room. No I/O, no clock: time is an argument.
+// Rpc layer. No I/O, no clock: time is an argument.
 #pragma once
 
 #include <algorithm>

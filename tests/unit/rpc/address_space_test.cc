@@ -27,18 +27,18 @@ Ending ending_of(const char* step, const Status& status) {
 template <class T>
 Ending live() {
   constexpr size_t kLongBytes = 1u << 20;
-  auto server_nexus = Nexus::create("udp://127.0.0.1:0");
+  auto server_nexus = Nexus::create("tern://127.0.0.1:0");
   if (!server_nexus.ok()) return ending_of("Nexus::create", server_nexus.status());
-  auto client_nexus = Nexus::create("udp://127.0.0.1:0");
+  auto client_nexus = Nexus::create("tern://127.0.0.1:0");
   if (!client_nexus.ok()) return ending_of("Nexus::create", client_nexus.status());
-  auto server = Rpc<T>::create(**server_nexus, {}, small_memory());
+  auto server = Rpc<T>::create(**server_nexus, at_end<typename T::Options>(0), small_memory());
   if (!server.ok()) return ending_of("Rpc::create", server.status());
-  auto client = Rpc<T>::create(**client_nexus, {}, small_memory());
+  auto client = Rpc<T>::create(**client_nexus, at_end<typename T::Options>(1), small_memory());
   if (!client.ok()) return ending_of("Rpc::create", client.status());
   const Status handler = (*server)->on_request(kEcho, [](Request request) {
-    auto room = request.response(request.bytes().size());
-    if (!room.ok()) return request.fail(1);
-    std::memcpy(room->data(), request.bytes().data(), room->size());
+    auto response = request.response(request.bytes().size());
+    if (!response.ok()) return request.fail(1);
+    std::memcpy(response->data(), request.bytes().data(), response->size());
     request.respond();
   });
   if (!handler.ok()) return ending_of("on_request", handler);
@@ -72,8 +72,9 @@ Ending live() {
       }
       if (ended.ok()) continue;
       has_failed = true;
-      // A worker thread that cannot be started is a full queue, and the handler has said that there was no room.
-      const bool is_told = app_code == 1 || ended.code() == Code::kQueueFull;
+      // A worker thread that cannot be started is a full queue, the handler has said that there was no memory, and a
+      // Nexus without memory for a session does not answer.
+      const bool is_told = app_code == 1 || ended.code() == Code::kQueueFull || ended.code() == Code::kPeerUnreachable;
       if (!is_told && ending_of("call", ended) == kSaidSomethingElse) return kSaidSomethingElse;
     }
   }

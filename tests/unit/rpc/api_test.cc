@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -28,8 +30,8 @@ void in_another_thread(F f) {
 // ---- Birth ----
 
 TYPED_TEST(Api, nexus_create__a_uri_that_is_none) {
-  for (const char* uri : {"", "tcp://127.0.0.1:1", "udp://127.0.0.1", "udp://:1", "udp://127.0.0.1:x",
-                          "udp://127.0.0.1:70000", "udp://127.0.0.1:0/3", "127.0.0.1:0"}) {
+  for (const char* uri : {"", "tcp://127.0.0.1:1", "tern://127.0.0.1", "tern://:1", "tern://127.0.0.1:x",
+                          "tern://127.0.0.1:70000", "tern://127.0.0.1:0/3", "127.0.0.1:0"}) {
     auto nexus = Nexus::create(uri);
     EXPECT_FALSE(nexus.ok()) << uri;
     EXPECT_EQ(nexus.status().code(), Code::kMisuse) << uri;
@@ -37,7 +39,7 @@ TYPED_TEST(Api, nexus_create__a_uri_that_is_none) {
 }
 
 TYPED_TEST(Api, nexus_create__a_port_that_is_taken) {
-  auto first = Nexus::create("udp://127.0.0.1:0");
+  auto first = Nexus::create("tern://127.0.0.1:0");
   ASSERT_TRUE(first.ok());
   auto second = Nexus::create((*first)->uri());
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
@@ -45,41 +47,58 @@ TYPED_TEST(Api, nexus_create__a_port_that_is_taken) {
 
 TYPED_TEST(Api, create__an_endpoint_id_twice) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
-  auto again = Rpc<TypeParam>::create(*this->world.server_nexus, {}, small_memory());
+  auto again =
+      Rpc<TypeParam>::create(*this->world.server_nexus, at_end<typename TypeParam::Options>(0), small_memory());
   EXPECT_EQ(again.status().code(), Code::kMisuse);
-  auto other = Rpc<TypeParam>::create(*this->world.server_nexus, {}, small_memory({.endpoint_id = 1}));
+  auto other = Rpc<TypeParam>::create(*this->world.server_nexus, at_end<typename TypeParam::Options>(0),
+                                      small_memory({.endpoint_id = 1}));
   ASSERT_TRUE(other.ok()) << other.status().message();
   EXPECT_EQ((*other)->id(), 1);
   // The failed attempt has not harmed the one that has the id, and its end gives the id free.
   const Session session = this->world.open();
   EXPECT_EQ(this->world.ask(session, kEcho, "x").response, "x");
   this->world.server.reset();
-  auto heir = Rpc<TypeParam>::create(*this->world.server_nexus, {}, small_memory());
+  auto heir = Rpc<TypeParam>::create(*this->world.server_nexus, at_end<typename TypeParam::Options>(0), small_memory());
   EXPECT_TRUE(heir.ok()) << heir.status().message();
 }
 
 TYPED_TEST(Api, create__options_out_of_range) {
-  auto nexus = Nexus::create("udp://127.0.0.1:0");
+  auto nexus = Nexus::create("tern://127.0.0.1:0");
   ASSERT_TRUE(nexus.ok());
-  auto no_memory = Rpc<TypeParam>::create(**nexus, {}, small_memory({.memory_limit_bytes = 1000}));
+  auto no_memory = Rpc<TypeParam>::create(**nexus, at_end<typename TypeParam::Options>(0),
+                                          small_memory({.memory_limit_bytes = 1000}));
   EXPECT_EQ(no_memory.status().code(), Code::kMisuse);
-  typename TypeParam::Options bad;
-  if constexpr (std::is_same_v<TypeParam, Shm>) {
+  using Options = typename TypeParam::Options;
+  // The ranges by name are those that create() checks.
+  const auto expect_misuse = [&]<class Value>(const OptionField<Options, Value>& field) {
+    if constexpr (std::is_integral_v<Value>) {
+      std::vector<uint64_t> outside;
+      if (field.min > 0) outside.push_back(field.min - 1);
+      if (field.max < std::numeric_limits<Value>::max()) outside.push_back(field.max + 1);
+      for (const uint64_t value : outside) {
+        auto bad = at_end<Options>(0);
+        bad.*field.member = static_cast<Value>(value);
+        EXPECT_EQ(Rpc<TypeParam>::create(**nexus, bad, small_memory()).status().code(), Code::kMisuse)
+            << field.name << " = " << value;
+      }
+    }
+  };
+  std::apply([&](const auto&... field) { (expect_misuse(field), ...); }, Options::fields());
+  if constexpr (requires { Options::ring_cells; }) {
+    auto bad = at_end<Options>(0);
     bad.ring_cells = 1000;  // no power of two
-  } else {
-    bad.datagram_bytes = 100;
+    EXPECT_EQ(Rpc<TypeParam>::create(**nexus, bad, small_memory()).status().code(), Code::kMisuse);
   }
-  auto bad_transport = Rpc<TypeParam>::create(**nexus, bad, small_memory());
-  EXPECT_EQ(bad_transport.status().code(), Code::kMisuse);
-  if constexpr (std::is_same_v<TypeParam, Udp>) {
-    bad = {};
+  if constexpr (requires { Options::bind; }) {
+    auto bad = at_end<Options>(0);
     bad.bind = "127.0.0.1:99999";
     EXPECT_EQ(Rpc<TypeParam>::create(**nexus, bad, small_memory()).status().code(), Code::kMisuse);
     bad.bind = "192.0.2.1:0";  // of nobody (RFC 5737)
-    EXPECT_EQ(Rpc<TypeParam>::create(**nexus, bad, small_memory()).status().code(), Code::kUnavailable);
+    const Code code = Rpc<TypeParam>::create(**nexus, bad, small_memory()).status().code();
+    EXPECT_EQ(code, TypeParam::kName == "dpdk" ? Code::kMisuse : Code::kUnavailable);  // its option says the address
   }
   // And the id is still free.
-  EXPECT_TRUE(Rpc<TypeParam>::create(**nexus, {}, small_memory()).ok());
+  EXPECT_TRUE(Rpc<TypeParam>::create(**nexus, at_end<typename TypeParam::Options>(0), small_memory()).ok());
 }
 
 // ---- Registration ----
@@ -108,7 +127,7 @@ TYPED_TEST(Api, owner__every_member_from_another_thread) {
   MsgBuf request = message(client, "x"), room = client.alloc_msgbuf(8);
   in_another_thread([&] {
     EXPECT_FALSE(client.alloc_msgbuf(8));
-    EXPECT_EQ(client.create_session("udp://127.0.0.1:1").status().code(), Code::kWrongThread);
+    EXPECT_EQ(client.create_session("tern://127.0.0.1:1").status().code(), Code::kWrongThread);
     EXPECT_EQ(client.destroy_session(session).code(), Code::kWrongThread);
     EXPECT_FALSE(client.is_open(session));
     auto id = client.enqueue_request(session, kEcho, std::move(request), std::move(room), outcome.then());
@@ -176,13 +195,22 @@ TYPED_TEST(Api, create_session__what_is_refused_at_once) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;
   for (const char* uri :
-       {"", "udp://", "shm://127.0.0.1:1", "udp://127.0.0.1:1/65536", "udp://127.0.0.1:1/x", "udp://127.0.0.1"}) {
+       {"", "tern://", "shm://127.0.0.1:1", "tern://127.0.0.1:1/65536", "tern://127.0.0.1:1/x", "tern://127.0.0.1"}) {
     EXPECT_EQ(client.create_session(uri).status().code(), Code::kMisuse) << uri;
   }
   for (const int window : {0, 65, 255}) {
     auto session = client.create_session(this->world.server_nexus->uri(), {.window = static_cast<uint8_t>(window)});
     EXPECT_EQ(session.status().code(), Code::kMisuse) << window;
   }
+}
+
+TYPED_TEST(Api, create_session__takes_the_old_scheme_of_uris) {
+  ASSERT_NO_FATAL_FAILURE(this->world.make());
+  const std::string uri = this->world.server_nexus->uri();
+  ASSERT_TRUE(uri.starts_with("tern://"));
+  auto session = this->world.client->create_session("udp" + uri.substr(uri.find(':')));
+  ASSERT_TRUE(session.ok()) << session.status().message();
+  EXPECT_TRUE(this->world.run_until([&] { return this->world.client->is_open(*session); }));
 }
 
 TYPED_TEST(Api, create_session__to_nobody) {
@@ -193,7 +221,7 @@ TYPED_TEST(Api, create_session__to_nobody) {
     Code code;
   };
   const std::string free_port = [] {
-    auto nexus = Nexus::create("udp://127.0.0.1:0");
+    auto nexus = Nexus::create("tern://127.0.0.1:0");
     return (*nexus)->uri();
   }();
   for (const Case& expected :
@@ -211,7 +239,7 @@ TYPED_TEST(Api, create_session__to_nobody) {
 }
 
 TYPED_TEST(Api, create_session__to_another_transport) {
-  using Other = std::conditional_t<std::is_same_v<TypeParam, Shm>, Udp, Shm>;
+  using Other = OtherTransport<TypeParam>;
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto other = Rpc<Other>::create(*this->world.server_nexus, {}, small_memory({.endpoint_id = 9}));
   ASSERT_TRUE(other.ok());
@@ -283,12 +311,12 @@ TYPED_TEST(Api, session__is_stale_after_its_end) {
 TYPED_TEST(Api, session__is_never_another_one) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;
-  auto first = client.create_session("udp://127.0.0.1:9");
+  auto first = client.create_session("tern://127.0.0.1:9");
   ASSERT_TRUE(first.ok());
   ASSERT_TRUE(client.destroy_session(*first).ok());
   ASSERT_TRUE(client.run_event_loop_once().ok());
   for (int i = 0; i < 3000; i++) {
-    auto next = client.create_session("udp://127.0.0.1:9");
+    auto next = client.create_session("tern://127.0.0.1:9");
     ASSERT_TRUE(next.ok());
     ASSERT_FALSE(*next == *first) << i;
     ASSERT_EQ(client.destroy_session(*first).code(), Code::kSessionReset) << i;

@@ -241,7 +241,7 @@ Detached go_on_after_the_end(Endpoint& endpoint, Session session, std::shared_pt
   seen.codes.push_back(done.status.code());
   seen.codes.push_back(endpoint.after(milliseconds(0), [] {}).code());
   seen.codes.push_back(endpoint.post([] {}).code());
-  seen.codes.push_back(endpoint.create_session("udp://127.0.0.1:1").status().code());
+  seen.codes.push_back(endpoint.create_session("tern://127.0.0.1:1").status().code());
   seen.has_ended = true;
 }
 

@@ -225,7 +225,7 @@ TYPED_TEST(Loop, worker__handlers_run_elsewhere_and_may_answer_there) {
                                 if (std::this_thread::get_id() == owner) wrong++;
                                 if (server.alloc_msgbuf(8)) wrong++;
                                 if (server.after(seconds(0), [] {}).code() != Code::kWrongThread) wrong++;
-                                if (server.create_session("udp://127.0.0.1:1").status().code() != Code::kWrongThread)
+                                if (server.create_session("tern://127.0.0.1:1").status().code() != Code::kWrongThread)
                                   wrong++;
                                 const std::string text(text_of(request.bytes()));
                                 if (text == "drop") return;
@@ -352,7 +352,7 @@ TYPED_TEST(Loop, threads__server_and_clients_in_threads_of_their_own) {
   for (int c = 0; c < 3; c++) {
     clients.emplace_back([&, c] {
       const Wait wait = c == 0 ? Wait::kBlock : c == 1 ? Wait::kAdaptive : Wait::kPoll;
-      auto rpc = Rpc<TypeParam>::create(*this->world.client_nexus, {},
+      auto rpc = Rpc<TypeParam>::create(*this->world.client_nexus, at_end<typename TypeParam::Options>(1),
                                         small_memory({.endpoint_id = static_cast<uint16_t>(10 + c), .wait = wait}));
       ASSERT_TRUE(rpc.ok());
       auto session = (*rpc)->create_session(this->world.server_nexus->uri());
@@ -360,12 +360,14 @@ TYPED_TEST(Loop, threads__server_and_clients_in_threads_of_their_own) {
       int completed = 0;
       std::function<void(MsgBuf, MsgBuf)> next = [&](MsgBuf request, MsgBuf room) {
         auto id = (*rpc)->enqueue_request(*session, kEcho, std::move(request), std::move(room), [&](Completion& done) {
-          EXPECT_EQ(done.status.code(), Code::kOk);
+          EXPECT_TRUE(done.status.ok()) << done.status.message();
           EXPECT_EQ(text_of(done.response.bytes()), "ping");
-          if (++completed == 300) return (*rpc)->stop();
+          if (!done.status.ok() || ++completed == 300) return (*rpc)->stop();
           next(std::move(done.request), std::move(done.response));
         });
-        ASSERT_TRUE(id.ok());
+        if (id.ok()) return;
+        ADD_FAILURE() << id.status().message();
+        (*rpc)->stop();
       };
       next(message(**rpc, "ping"), (*rpc)->alloc_msgbuf(16));
       EXPECT_TRUE((*rpc)->run_event_loop().ok());
@@ -458,7 +460,7 @@ TYPED_TEST(Loop, descriptor__says_when_there_is_something_to_do) {
   ASSERT_TRUE(client.cancel(*id).ok());
   loop.run_until([&] { return cancelled.runs == 1; });
   Outcome late;
-  auto other = client.create_session("udp://127.0.0.1:9", {.connect_timeout = seconds(100)});
+  auto other = client.create_session("tern://127.0.0.1:9", {.connect_timeout = seconds(100)});
   ASSERT_TRUE(other.ok());
   ASSERT_TRUE(this->world.call(*other, kEcho, "x", late, 8, {.deadline = milliseconds(5)}).ok());
   loop.run_until([&] { return late.runs == 1; });

@@ -8,6 +8,8 @@
 
 #include <tern/environment.h>
 
+#include "rpc/handlers.h"
+
 namespace tern::rpc {
 namespace {
 
@@ -29,7 +31,7 @@ class MailboxTest : public testing::Test {
   Incoming* make(uint64_t deadline_ns) {
     Incoming* request = mailbox_->take_incoming(nullptr);
     request->deadline_ns = deadline_ns;
-    request->time = &time_;
+    request->handler = &handler_;
     requests_.push_back(request);
     return request;
   }
@@ -50,7 +52,7 @@ class MailboxTest : public testing::Test {
   }
 
   Mailbox* mailbox_;
-  HandlerTime time_;
+  HandlerEntry handler_;
   std::vector<Incoming*> requests_;
 };
 

@@ -45,7 +45,7 @@ class ManySessionsTest : public ::testing::Test {
     std::vector<Session> sessions;
     size_t answered = 0;
     for (size_t i = 0; i < kSessions; i++) {
-      auto session = world_.client->create_session(world_.server_nexus->uri());
+      auto session = world_.client->create_session(world_.server_nexus->uri(), {.connect_timeout = kPatience});
       EXPECT_TRUE(session.ok()) << session.status().message();
       if (!session.ok()) return {};
       sessions.push_back(*session);

@@ -86,6 +86,24 @@ TEST_F(NarrowPath, a_short_silence_does_not_cost_a_session_that_opens) {
   EXPECT_TRUE(host.rpc->is_open(session));
 }
 
+// Full packets are lost while the session opens. The path is to blame only if short ones have been answered much faster
+// than the connect timeout: else the machines are slow, and one more answer would have taken too long.
+TEST_F(NarrowPath, a_slow_machine_is_not_called_a_narrow_path) {
+  VirtualHost& host =
+      add("10.0.0.3:1", {}, [](const wire::Header&, size_t payload_bytes) { return payload_bytes == 0; });
+  for (const auto& [turn_ns, reason] : {std::pair(kTurnNs, "536 bytes do not: its MTU"),
+                                        std::pair(400 * kMs, "raise SessionOptions::connect_timeout")}) {
+    const Session session = begin_session(host, {.connect_timeout = std::chrono::seconds(2)});
+    Status why;
+    auto call = host.rpc->enqueue_request(session, kTake, host.rpc->alloc_msgbuf(1), host.rpc->alloc_msgbuf(1),
+                                          [&](Completion& done) { why = done.status; });
+    ASSERT_TRUE(call.ok());
+    run_until([&] { return !why.ok(); }, 10'000 * kMs, turn_ns);
+    EXPECT_EQ(why.code(), Code::kPeerUnreachable);
+    EXPECT_NE(why.message().find(reason), std::string_view::npos) << why.message();
+  }
+}
+
 TEST_F(NarrowPath, a_long_request_ends_with_the_reason_and_few_packets) {
   is_narrow_to_server_ = true;
   from_client_ = 0;

@@ -14,7 +14,7 @@ constexpr uid_t kNobody = 65534;
 
 /// What a client of another user hears of one call: its status's text, or "ok". The server runs meanwhile.
 std::string heard_by_another_user(bool server_allows, bool client_allows) {
-  auto nexus = Nexus::create("udp://127.0.0.1:0", {});
+  auto nexus = Nexus::create("tern://127.0.0.1:0", {});
   EXPECT_TRUE(nexus.ok());
   auto server = Rpc<Shm>::create(**nexus, {.allow_other_users = server_allows}, small_memory());
   EXPECT_TRUE(server.ok()) << server.status().message();
@@ -25,7 +25,7 @@ std::string heard_by_another_user(bool server_allows, bool client_allows) {
   const pid_t child = ::fork();
   if (child == 0) {
     if (::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(1);
-    auto own = Nexus::create("udp://127.0.0.1:0", {});
+    auto own = Nexus::create("tern://127.0.0.1:0", {});
     if (!own.ok()) ::_exit(2);
     auto made = Rpc<Shm>::create(**own, {.allow_other_users = client_allows}, small_memory());
     if (!made.ok()) ::_exit(3);

@@ -16,9 +16,15 @@
 #include <vector>
 
 #include <tern/transport/faulty.h>
-#include <tern/transport/held.h>
 
+#include "software_verbs/control.h"
 #include "unit/rpc/rpc_world.h"
+#include "unit/transport/held.h"
+
+namespace tern {
+struct Mlx5;  // these are in transports::Real if they are built
+struct Verbs;
+}  // namespace tern
 
 namespace tern::rpc_test {
 namespace {
@@ -50,18 +56,20 @@ template <class T>
 struct Setting {
   using Transport = T;
   static constexpr bool kIsFaulty = false;
+  /// What is below both ends, for as long as a test runs.
+  struct Device {
+    static bool is_here() { return true; }
+  };
 };
 
-struct HeldShm : Setting<Held<Shm>> {
-  static constexpr std::string_view kName = "held_shm";
-  static Transport::Options options(uint64_t) { return {.inner = {}, .hold_flushes = 7, .hold_time = {}}; }
-};
-struct HeldUdp : Setting<Held<Udp>> {
-  static constexpr std::string_view kName = "held_udp";
-  static Transport::Options options(uint64_t) { return {.inner = {}, .hold_flushes = 7, .hold_time = {}}; }
+template <class Inner>
+struct HeldOver : Setting<Held<Inner>> {
+  static std::string name() { return "held_" + std::string(Inner::kName); }
+  static typename Held<Inner>::Options options(uint64_t) { return {.inner = {}, .hold_flushes = 7, .hold_time = {}}; }
 };
 template <class Inner>
 struct HeldFaulty : Setting<Held<Faulty<Inner>>> {
+  static std::string name() { return "held_faulty_" + std::string(Inner::kName); }
   static constexpr bool kIsFaulty = true;
   using Options = typename Held<Faulty<Inner>>::Options;
   static Options options(uint64_t seed) {
@@ -77,17 +85,57 @@ struct HeldFaulty : Setting<Held<Faulty<Inner>>> {
     return options;
   }
 };
-struct HeldFaultyShm : HeldFaulty<Shm> {
-  static constexpr std::string_view kName = "held_faulty_shm";
-};
-struct HeldFaultyUdp : HeldFaulty<Udp> {
-  static constexpr std::string_view kName = "held_faulty_udp";
+
+/// The NIC holds sends or their completions, some more than a retransmission timeout, and now and then loses a packet:
+/// so requests are answered, and end, while they wait in its queue once more. eRPC flushes the queue there (4.2.2).
+template <class Nic, software_verbs::Hold kHold>
+struct HeldByNic : Setting<Nic> {
+  static constexpr bool kIsFaulty = true;
+  static std::string name() {
+    return std::string(Nic::kName) + "_nic_holds_" + (kHold == software_verbs::Hold::kSends ? "sends" : "completions");
+  }
+  static typename Nic::Options options(uint64_t) { return {}; }
+
+  /// Releases some sends of each queue pair, again and again.
+  class Device {
+   public:
+    Device() : control_(*software_verbs::control()) {
+      control_.reset();
+      control_.hold(kHold);
+      control_.drop_packets(29);
+      thread_ = std::thread([this] { run(); });
+    }
+    ~Device() {
+      is_over_ = true;
+      thread_.join();
+      software_verbs::Counters counters;
+      control_.read_counters(&counters);
+      control_.reset();
+      EXPECT_GT(counters.sends, 0u);
+      EXPECT_EQ(counters.modified_sends, 0u) << "memory of a send that had not completed";
+      EXPECT_EQ(counters.address_handles_gone, 0u);
+    }
+    static bool is_here() { return software_verbs::control() != nullptr; }
+
+   private:
+    void run() {
+      std::mt19937 random(7);
+      while (!is_over_) {
+        std::this_thread::sleep_for(microseconds(random() % 8 == 0 ? 3'000 : random() % 300));
+        control_.release(0, 1 + random() % 64);
+      }
+    }
+
+    const software_verbs::Control& control_;
+    std::atomic<bool> is_over_{false};
+    std::thread thread_;
+  };
 };
 
 struct SettingNames {
   template <class S>
   static std::string GetName(int) {
-    return std::string(S::kName);
+    return S::name();
   }
 };
 
@@ -103,6 +151,8 @@ class Ownership : public ::testing::Test {
   };
 
   void SetUp() override {
+    if (!S::Device::is_here()) GTEST_SKIP() << "not over the software verbs provider";
+    device.emplace();
     NexusOptions nexus;
     nexus.liveness_timeout = seconds(5);
     ASSERT_NO_FATAL_FAILURE(world.make(nexus, {}, {}, S::options(1), S::options(2)));
@@ -314,12 +364,29 @@ class Ownership : public ::testing::Test {
   std::vector<MsgBuf> reused;
   std::vector<std::pair<Request, uint64_t>> kept, silent;
   std::mt19937 random{42};
+  std::optional<typename S::Device> device;
   World<T> world;
   Session session;
   std::optional<Session> onward;  ///< of the server, to the client's endpoint
 };
 
-using Settings = ::testing::Types<HeldShm, HeldUdp, HeldFaultyShm, HeldFaultyUdp>;
+/// Over a NIC the provider may hold sends back, too.
+template <class T>
+auto settings_of() {
+  if constexpr (std::is_same_v<T, Verbs> || std::is_same_v<T, Mlx5>) {
+    return ::testing::Types<HeldOver<T>, HeldFaulty<T>, HeldByNic<T, software_verbs::Hold::kSends>,
+                            HeldByNic<T, software_verbs::Hold::kCompletions>>();
+  } else {
+    return ::testing::Types<HeldOver<T>, HeldFaulty<T>>();
+  }
+}
+template <class... A, class... B>
+::testing::Types<A..., B...> operator+(::testing::Types<A...>, ::testing::Types<B...>);
+template <class... T>
+struct All {
+  using Types = decltype((settings_of<T>() + ...));
+};
+using Settings = transports::Real::As<All>::Types;
 TYPED_TEST_SUITE(Ownership, Settings, SettingNames);
 
 constexpr int kCalls = 150;
@@ -341,7 +408,9 @@ TYPED_TEST(Ownership, ok__after_retransmissions_where_there_are_faults) {
 /// A server has no timers: only what its transport holds is a reason to run its loop, and nobody else's packet is.
 template <class T>
 class HeldForIterations : public Ownership<T> {};
-using HeldSettings = ::testing::Types<HeldShm, HeldUdp>;
+template <class... T>
+using OnlyHeld = ::testing::Types<HeldOver<T>...>;
+using HeldSettings = transports::Real::As<OnlyHeld>;
 TYPED_TEST_SUITE(HeldForIterations, HeldSettings, SettingNames);
 
 TYPED_TEST(HeldForIterations, next_due__is_now_while_packets_are_held) {

@@ -20,7 +20,7 @@ TEST(Peers, host_key_is_an_ipv4_address_or_an_ipv6_prefix) {
   EXPECT_EQ(key("[fe80::1%eth0]:1"), key("[fe80::2%eth1]:2"));
   EXPECT_EQ(key("name:1"), key("name:2"));
   EXPECT_NE(key("name:1"), key("other:1"));
-  EXPECT_NE(key("[1.2.3.4]:1"), key("1.2.3.4:1"));
+  EXPECT_EQ(key("[::ffff:1.2.3.4]:1"), key("1.2.3.4:1"));
   EXPECT_NE(key(""), key("0.0.0.0:1"));
 }
 

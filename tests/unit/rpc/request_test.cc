@@ -216,7 +216,8 @@ TYPED_TEST(RequestLife, respond__with_a_msgbuf) {
 
 TYPED_TEST(RequestLife, nested__a_handler_asks_another_server_and_answers_in_the_continuation) {
   auto& server = *this->world.server;
-  auto backend = Rpc<TypeParam>::create(*this->world.client_nexus, {}, small_memory({.endpoint_id = 5}));
+  auto backend = Rpc<TypeParam>::create(*this->world.client_nexus, at_end<typename TypeParam::Options>(1),
+                                        small_memory({.endpoint_id = 5}));
   ASSERT_TRUE(backend.ok());
   ASSERT_TRUE((*backend)->on_request(kEcho, echo).ok());
   std::optional<Session> session_there;
@@ -472,7 +473,7 @@ TYPED_TEST(RequestLife, outlives_its_endpoint__in_what_dies_with_it) {
   this->world.run_until([&] { return server.counters().requests_handled == 4; });
   ASSERT_TRUE(server.after(seconds(100), [request = std::move(this->kept[0])] { FAIL(); }).ok());
   ASSERT_TRUE(server.post([request = std::move(this->kept[1])] { FAIL(); }).ok());
-  auto self = server.create_session("udp://127.0.0.1:9");
+  auto self = server.create_session("tern://127.0.0.1:9");
   ASSERT_TRUE(self.ok());
   bool has_run = false;
   ASSERT_TRUE(server

@@ -11,11 +11,18 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include <tern/rpc.h>
 #include <tern/transport/shm.h>
 #include <tern/transport/udp.h>
+
+#if __has_include(<tern/transport/dpdk.h>)  // it is built
+#define TERN_TEST_HAS_DPDK
+#include "memif_ports.h"
+#endif
+#include "transport_list.h"
 
 namespace tern::rpc_test {
 
@@ -82,24 +89,54 @@ struct Outcome {
   Code code() const { return status.code(); }
 };
 
+/// Congestion control that takes no notice of a loop that has lost its CPU for some milliseconds.
+template <class Options>
+Options patient(Options options = {}) {
+  if constexpr (requires { options.delay_target_us; }) options.delay_target_us = 10'000;
+  return options;
+}
+
+template <class Options>
+void set_end([[maybe_unused]] Options& options, [[maybe_unused]] uint32_t end) {
+#ifdef TERN_TEST_HAS_DPDK
+  if constexpr (std::is_same_v<Options, Dpdk::Options>) {
+    const Dpdk::Options port = test::memif_options(end);
+    options.device = port.device;
+    options.eal = port.eal;
+    options.address = port.address;
+  }
+#endif
+  if constexpr (requires { options.inner; }) set_end(options.inner, end);
+}
+/// Adds what an endpoint needs beyond the defaults: over DPDK a port, one of the two ends of a cable. End 0, the
+/// server's, is opened first.
+template <class Options>
+Options at_end(uint32_t end, Options options = {}) {
+  set_end(options, end);
+  return options;
+}
+
 template <class T>
 struct World {
+  using Options = typename T::Options;
+
   std::unique_ptr<Nexus> server_nexus, client_nexus;  ///< outlive the endpoints
   std::unique_ptr<Rpc<T>> server, client;
 
   /// ASSERT_NO_FATAL_FAILURE around it.
   void make(NexusOptions nexus = {}, RpcOptions server_options = {}, RpcOptions client_options = {},
-            typename T::Options server_transport = {}, typename T::Options client_transport = {}) {
-    auto a = Nexus::create("udp://127.0.0.1:0", nexus);
+            const Options& server_transport = patient<Options>(),
+            const Options& client_transport = patient<Options>()) {
+    auto a = Nexus::create("tern://127.0.0.1:0", nexus);
     ASSERT_TRUE(a.ok()) << a.status().message();
     server_nexus = std::move(*a);
-    auto b = Nexus::create("udp://127.0.0.1:0", nexus);
+    auto b = Nexus::create("tern://127.0.0.1:0", nexus);
     ASSERT_TRUE(b.ok()) << b.status().message();
     client_nexus = std::move(*b);
-    auto s = Rpc<T>::create(*server_nexus, server_transport, small_memory(server_options));
+    auto s = Rpc<T>::create(*server_nexus, at_end(0, server_transport), small_memory(server_options));
     ASSERT_TRUE(s.ok()) << s.status().message();
     server = std::move(*s);
-    auto c = Rpc<T>::create(*client_nexus, client_transport, small_memory(client_options));
+    auto c = Rpc<T>::create(*client_nexus, at_end(1, client_transport), small_memory(client_options));
     ASSERT_TRUE(c.ok()) << c.status().message();
     client = std::move(*c);
     ASSERT_TRUE(server->on_request(kEcho, echo).ok());
@@ -133,6 +170,7 @@ struct World {
 
   /// An open session of the client with the server.
   Session open(SessionOptions options = {}) {
+    options.connect_timeout = kPatience;
     auto session = client->create_session(server_nexus->uri(), options);
     EXPECT_TRUE(session.ok()) << session.status().message();
     if (!session.ok()) return {};
@@ -155,7 +193,14 @@ struct World {
   }
 };
 
-using Transports = ::testing::Types<Shm, Udp>;
+/// Every transport of this build that needs no simulation.
+using Transports = transports::Real::As<::testing::Types>;
+
+template <class T, class First, class Second, class... Rest>
+std::conditional_t<std::is_same_v<T, First>, Second, First> other_than(transports::List<First, Second, Rest...>);
+/// A transport of this build that is not T.
+template <class T>
+using OtherTransport = decltype(other_than<T>(transports::Real()));
 
 struct TransportNames {
   template <class T>

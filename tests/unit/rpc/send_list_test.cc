@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "rpc/endpoint_core.h"
+#include "rpc/send_list.h"
 
 namespace tern::rpc {
 namespace {
@@ -12,7 +12,7 @@ constexpr int kItems = 200;
 class SendListTest : public ::testing::Test {
  protected:
   SendListTest() : items_(kItems) {
-    EXPECT_TRUE(list_.make_room(kItems));
+    EXPECT_TRUE(list_.reserve(kItems));
     for (int i = 0; i < kItems; i++) {
       items_[i] = i;
       list_.add(&items_[i]);
@@ -36,7 +36,7 @@ class SendListTest : public ::testing::Test {
 TEST_F(SendListTest, who_is_done_leaves_and_who_has_more_stays_in_order) {
   EXPECT_EQ(take_turns([](int i) { return i % 2 == 0 ? SendTurn::kMore : SendTurn::kDone; }).size(), 200u);
   EXPECT_EQ(list_.size(), 100u);
-  EXPECT_FALSE(list_.wait_for_room());
+  EXPECT_FALSE(list_.are_all_refused());
   const auto seen = take_turns([](int) { return SendTurn::kDone; });
   for (size_t i = 0; i < seen.size(); i++) EXPECT_EQ(seen[i], 2 * static_cast<int>(i));
   EXPECT_TRUE(list_.empty());
@@ -45,7 +45,7 @@ TEST_F(SendListTest, who_is_done_leaves_and_who_has_more_stays_in_order) {
 TEST_F(SendListTest, a_full_queue_ends_the_turns_and_the_others_are_next) {
   std::vector<int> times(kItems);
   size_t turns = 0, iterations = 0;
-  for (; !list_.wait_for_room(); iterations++) {
+  for (; !list_.are_all_refused(); iterations++) {
     ASSERT_LT(iterations, 10u);
     const auto seen = take_turns([&](int) { return SendTurn::kRefused; });
     EXPECT_LE(seen.size(), 64u);
@@ -58,12 +58,12 @@ TEST_F(SendListTest, a_full_queue_ends_the_turns_and_the_others_are_next) {
 }
 
 TEST_F(SendListTest, who_comes_while_all_wait_has_a_turn) {
-  while (!list_.wait_for_room()) take_turns([](int) { return SendTurn::kRefused; });
+  while (!list_.are_all_refused()) take_turns([](int) { return SendTurn::kRefused; });
   int late = 1000;
-  ASSERT_TRUE(list_.make_room(kItems + 1));
+  ASSERT_TRUE(list_.reserve(kItems + 1));
   list_.add(&late);
   bool was_seen = false;
-  while (!list_.wait_for_room()) {
+  while (!list_.are_all_refused()) {
     take_turns([&](int i) {
       was_seen |= i == late;
       return i == late ? SendTurn::kDone : SendTurn::kRefused;
@@ -74,10 +74,10 @@ TEST_F(SendListTest, who_comes_while_all_wait_has_a_turn) {
 }
 
 TEST_F(SendListTest, room_for_one_makes_all_try_again) {
-  while (!list_.wait_for_room()) take_turns([](int) { return SendTurn::kRefused; });
+  while (!list_.are_all_refused()) take_turns([](int) { return SendTurn::kRefused; });
   bool is_first = true;
   take_turns([&](int) { return std::exchange(is_first, false) ? SendTurn::kDone : SendTurn::kRefused; });
-  EXPECT_FALSE(list_.wait_for_room());
+  EXPECT_FALSE(list_.are_all_refused());
 }
 
 }  // namespace

@@ -395,6 +395,26 @@ TEST_F(Shares, sessions_without_a_path_make_room) {
   EXPECT_GT(counters().sessions_without_path, 0u);
 }
 
+TEST_F(Shares, a_session_that_made_room_before_its_client_had_the_answer_is_asked_for_anew) {
+  make_server({.server_sessions_max = 1});
+  VirtualHost& late = add("10.0.0.2:1");
+  VirtualHost& other = add("10.0.0.3:1");
+  environment_.lose("10.0.0.2:1", [](const wire::ManagementMessage& message) {
+    return message.kind == wire::ManagementKind::kConnectReply || message.kind == wire::ManagementKind::kDisconnect;
+  });
+  const Session session = begin_session(late, {.connect_timeout = std::chrono::seconds(20)});
+  ASSERT_TRUE(run_until([&] { return server().core().census().server_sessions == 1; }));
+  run_for(200'000'000, 1'000'000);  // old enough to make room
+  const Session short_one = open(other);
+  ASSERT_TRUE(other.rpc->is_open(short_one));
+  EXPECT_EQ(counters().sessions_without_path, 1u);
+  ASSERT_TRUE(other.rpc->destroy_session(short_one).ok());
+  ASSERT_TRUE(run_until([&] { return server().core().census().server_sessions == 0; }));
+  environment_.lose("", {});
+  EXPECT_TRUE(run_until([&] { return late.rpc->is_open(session); }));
+  expect_calls_succeed(late, session, kPut, 1, 1);
+}
+
 TEST_F(Shares, sessions_get_their_time_again_after_the_server_was_absent) {
   make_server();
   VirtualHost& client = add("10.0.0.2:1");

@@ -7,7 +7,7 @@
 #include "rpc/rpc_impl.h"
 #include "rpc_world.h"
 #include "transport/layer.h"
-#include "transport/udp.h"
+#include "transport/udp/udp.h"
 
 namespace tern {
 
@@ -17,10 +17,11 @@ namespace transport {
 class LyingUdpImpl : public Layer<UdpImpl> {
  public:
   using Options = Udp::Options;
-  static constexpr uint32_t kSaidDatagramBytes = UdpImpl::kDatagramBytesMin;
+  static constexpr uint32_t kSaidDatagramBytes = Udp::Options::kDatagramBytesMin;
 
-  static Result<std::unique_ptr<LyingUdpImpl>> create(const Options& options, memory::Arena& arena) {
-    auto inner = UdpImpl::create(options, arena);
+  using Sender = PlainSender<LyingUdpImpl>;
+  static Result<std::unique_ptr<LyingUdpImpl>> create(const Options& options, const Context& context) {
+    auto inner = UdpImpl::create(options, context);
     if (!inner.ok()) return inner.status();
     return std::unique_ptr<LyingUdpImpl>(new LyingUdpImpl(std::move(*inner)));
   }
@@ -53,7 +54,7 @@ namespace {
 struct Ends {
   Ends() {
     for (auto* nexus : {&server_nexus, &client_nexus}) {
-      auto made = Nexus::create("udp://127.0.0.1:0", {});
+      auto made = Nexus::create("tern://127.0.0.1:0", {});
       EXPECT_TRUE(made.ok()) << made.status().message();
       *nexus = std::move(*made);
     }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "rpc/rpc_impl.h"
 #include "transport/layer.h"
 #include "unit/transport/fake_transport.h"
+#include "wire/management.h"
 
 namespace tern::rpc_test {
 
@@ -33,8 +35,9 @@ class FilteredImpl : public transport::Layer<transport::FakeImpl> {
     Fake::Options fake;
     Filter filter;
   };
-  static Result<std::unique_ptr<FilteredImpl>> create(const Options& options, memory::Arena& arena) {
-    auto inner = transport::FakeImpl::create(options.fake, arena);
+  using Sender = transport::PlainSender<FilteredImpl>;
+  static Result<std::unique_ptr<FilteredImpl>> create(const Options& options, const transport::Context& context) {
+    auto inner = transport::FakeImpl::create(options.fake, context);
     if (!inner.ok()) return inner.status();
     return std::unique_ptr<FilteredImpl>(new FilteredImpl(std::move(*inner), options.filter));
   }
@@ -76,6 +79,12 @@ class VirtualEnvironment final : public Environment {
   }
   /// Whatever is sent to or from this address is lost from now on.
   void cut_off(std::string_view address) { cut_off_ = address; }
+  /// Of what is sent there, this is lost from now on.
+  using Lost = std::function<bool(const wire::ManagementMessage&)>;
+  void lose(std::string_view to, Lost lost) {
+    lost_to_ = to;
+    lost_ = std::move(lost);
+  }
   /// Everything that is due now.
   void run() {
     for (bool has_more = true; has_more;) {
@@ -85,6 +94,11 @@ class VirtualEnvironment final : public Environment {
   }
 
  private:
+  bool is_lost(std::string_view to, std::span<const std::byte> bytes) const {
+    wire::ManagementMessage message;
+    return to == lost_to_ && lost_ && wire::parse_management(bytes, message) == wire::ManagementDrop::kNone &&
+           lost_(message);
+  }
   struct Datagram {
     std::string from;
     std::vector<std::byte> bytes;
@@ -97,7 +111,7 @@ class VirtualEnvironment final : public Environment {
     }
     ~Channel() override { std::erase(world_.channels_, this); }
     void send(std::string_view to, std::span<const std::byte> bytes) override {
-      if (to == world_.cut_off_ || address_ == world_.cut_off_) return;
+      if (to == world_.cut_off_ || address_ == world_.cut_off_ || world_.is_lost(to, bytes)) return;
       for (Channel* channel : world_.channels_) {
         if (channel->address_ == to) channel->queue_.push_back({address_, {bytes.begin(), bytes.end()}});
       }
@@ -123,7 +137,8 @@ class VirtualEnvironment final : public Environment {
 
   uint64_t& now_ns_;
   uint64_t random_ = 1;
-  std::string cut_off_;
+  std::string cut_off_, lost_to_;
+  Lost lost_;
   std::vector<Channel*> channels_;
 };
 
@@ -143,7 +158,7 @@ class VirtualWorld : public ::testing::Test {
   VirtualHost& add(const std::string& address, RpcOptions options = {}, Filter filter = {}) {
     NexusOptions nexus_options;
     nexus_options.environment = &environment_;
-    auto nexus = Nexus::create("udp://" + address, nexus_options);
+    auto nexus = Nexus::create("tern://" + address, nexus_options);
     EXPECT_TRUE(nexus.ok()) << nexus.status().message();
     options.huge_pages = false;
     Filtered::Options transport;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "rpc/handlers.h"
 #include "rpc/mailbox.h"
 
 namespace tern::rpc {
@@ -13,7 +14,7 @@ class WaitingRequestsTest : public testing::Test {
  protected:
   WaitingRequestsTest() {
     for (size_t i = 0; i < 4; i++) {
-      requests_[i].time = &time_;
+      requests_[i].handler = &handler_;
       requests_[i].deadline_ns = (100 + 10 * i) * kMs;
     }
   }
@@ -31,7 +32,7 @@ class WaitingRequestsTest : public testing::Test {
     waiting_.check_invariants();
   }
 
-  HandlerTime time_;
+  HandlerEntry handler_;
   Incoming requests_[4];
   WaitingRequests waiting_;
 };
@@ -64,7 +65,7 @@ TEST_F(WaitingRequestsTest, a_late_one_that_ends_while_it_waits_counts) {
 }
 
 TEST_F(WaitingRequestsTest, late_is_what_has_less_time_left_than_the_handler_takes) {
-  time_.add(0, 5 * kMs);
+  handler_.time.add(0, 5 * kMs);
   EXPECT_FALSE(requests_[0].is_hopeless(94 * kMs));
   EXPECT_TRUE(requests_[0].is_hopeless(95 * kMs));
   requests_[0].deadline_ns = UINT64_MAX;

@@ -1,0 +1,94 @@
+// The client end of a session, with what the endpoint keeps beside the protocol's state.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include <tern/detail/buffer.h>
+#include <tern/status.h>
+
+#include "base/linked_list.h"
+#include "nexus/control.h"
+#include "session/client_session.h"
+#include "transport/transport.h"
+
+namespace tern::rpc {
+
+struct Run;
+
+/// A call that waits for a slot, or for its session to open.
+struct QueuedCall {
+  detail::Buffer* request;
+  detail::Buffer* response;
+  uint64_t deadline_ns;
+  uint32_t sequence;
+  uint16_t type;
+  session::Continuation continuation;
+};
+
+/// The handshake and the path proof of a session that is being opened. Times are ns on the endpoint's clock.
+struct Opening {
+  uint64_t timeout_ns;    ///< SessionOptions::connect_timeout
+  uint64_t until_ns = 0;  ///< the path must be proved until then; 0: the server has not accepted a session yet
+  uint64_t next_path_probe_ns;
+  uint64_t path_probe_gap_ns;
+  uint64_t asked_at_ns;           ///< time of the connect request
+  uint64_t patience_ns;           ///< limit for the data address's answer; then the handshake begins again
+  uint64_t over_at_ns;            ///< the end of that patience
+  uint64_t proof_began_ns = 0;    ///< time of the first path probe of this handshake
+  uint64_t path_answered_ns = 0;  ///< when the data address answered a short one
+  std::vector<nexus::AddressText> nexus_addresses;  ///< of the server's host name
+  uint64_t pair_at_ns;                              ///< without an answer until then, one pair is tried (clause 7.7.4)
+  bool has_paired = false;                          ///< the pair was tried
+  transport::PathError path_error = transport::PathError::kNone;  ///< the last error of the session's packets
+  nexus::AddressBytes data_address;                               ///< of the server
+  nexus::AddressText nexus_address;                               ///< the address that has answered
+  nexus::SessionTerms wish;                                       ///< the terms of the connect request
+  uint16_t peer_endpoint;
+
+  /// The first answer of the server begins the time for the path: the session may have waited long for its turn.
+  void limit(uint64_t now_ns) {
+    if (until_ns == 0) until_ns = now_ns + std::min(timeout_ns, UINT64_MAX - now_ns);
+  }
+  bool is_in_time(uint64_t now_ns) const { return until_ns == 0 || now_ns < until_ns; }
+};
+
+/// The fields that every call touches come first, here and in the session. They fill three cache lines, which the
+/// session's own slots and packets follow.
+struct alignas(64) Client {
+  Client(const session::ClientTerms& terms, session::ClientPools& pools) : session(terms, pools) {}
+
+  transport::PeerId peer = 0;
+  bool is_listed_to_send = false;
+  bool is_ticking = false;    ///< in ClientSessions::ticking_
+  bool is_resting = false;    ///< in ClientSessions::resting_
+  bool is_departing = false;  ///< paced: in the timing wheel, and listed to send when its time comes
+  bool is_dead = false;       ///< its key is retired; freed when no list names it
+  bool is_opening = false;    ///< in ClientSessions::opening_
+  bool is_accepted = false;   ///< the server has accepted the session
+  bool has_peer = false;      ///< `peer` is connected
+  bool is_in_path_probes = false;
+  bool is_pair_probe_due = false;  ///< of an open session, in ClientSessions::path_probes_
+  session::ClientSession session;
+  uint64_t name = 0;                              ///< tern::Session
+  std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: no call waits
+  uint64_t rest_until_ns = 0;                     ///< is_resting
+  uint64_t peer_lost_ns = 0;                      ///< when the transport has lost the peer; 0: it has not
+  std::unique_ptr<Opening> opening;               ///< null: the session is open
+  Status end_status;                              ///< is_dead: what its calls end with
+  uint8_t slots = 0;                              ///< its part of Completions' slots
+  Run* run = nullptr;                             ///< of the server's Nexus; null unless is_accepted, and once is_dead
+  base::ListLinks<Client> in_run;
+  bool is_ending = false;  ///< in ClientSessions::ending_
+
+  /// The first call of the queue waits no more.
+  void pop_queued() {
+    queue->pop_front();
+    if (queue->empty()) queue.reset();
+  }
+};
+
+}  // namespace tern::rpc

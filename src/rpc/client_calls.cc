@@ -1,0 +1,172 @@
+// ClientSessions: calls, from their start to their end, and the packets from servers. What rpc/fast_path.h leaves over.
+
+#include <bit>
+#include <utility>
+
+#include "base/try.h"
+#include "rpc/client_sessions.h"
+#include "rpc/count_drop.h"
+
+namespace tern::rpc {
+
+using session::ClientSlot;
+using session::Drop;
+
+// ---- The beginning of a call ----
+
+StartedCall ClientSessions::start_call(Client* client, uint16_t type, MsgBuf& request, MsgBuf& response,
+                                       uint64_t deadline_ns) {
+  start_ticking(client);
+  const uint32_t sequence = call_sequence_ + 1;
+  if (client->session.has_free_slot() && client->queue == nullptr) {
+    ClientSlot* slot = client->session.begin(request.buffer(), response.buffer(), type);
+    if (slot == nullptr) return refuse_call({Code::kNoMemory, "no memory for the state of a call"});
+    request.take();
+    response.take();
+    slot->deadline_ns = deadline_ns;
+    slot->call_sequence = call_sequence_ = sequence;
+    list_to_send(client);
+    return {&slot->continuation, call_id(client, sequence)};
+  }
+  const size_t waiting = client->queue != nullptr ? client->queue->size() : 0;
+  if (waiting >= context_.options.queue_limit) {
+    return refuse_call({Code::kQueueFull, "queue_limit calls wait on this session: wait for some to complete"});
+  }
+  const bool has_memory = base::try_grow([client] {
+    if (client->queue == nullptr) client->queue = std::make_unique<std::deque<QueuedCall>>();
+    client->queue->emplace_back();
+  });
+  if (!has_memory) {
+    if (waiting == 0) client->queue.reset();
+    return refuse_call({Code::kNoMemory, "no memory for a call that waits for a slot"});
+  }
+  call_sequence_ = sequence;
+  QueuedCall& call = client->queue->back();
+  call.request = request.take();
+  call.response = response.take();
+  call.deadline_ns = deadline_ns;
+  call.sequence = sequence;
+  call.type = type;
+  return {&call.continuation, call_id(client, sequence)};
+}
+
+/// Slots have become free, or the session has opened: waiting calls take the slots, in order. A call that would end
+/// before any answer could be here ends now.
+void ClientSessions::start_queued(Client* client) {
+  while (client->queue != nullptr && client->session.has_free_slot()) {
+    QueuedCall& call = client->queue->front();
+    if (is_too_late(client, call) && completions_.reserve_one()) {
+      completions_.wait(0, call.request, call.response, kLateCall, 0, std::move(call.continuation));
+      client->pop_queued();
+      continue;
+    }
+    ClientSlot* slot = client->session.begin(call.request, call.response, call.type);
+    start_ticking(client);
+    if (slot == nullptr) return;  // no memory now: the next tick tries again
+    slot->continuation = std::move(call.continuation);
+    slot->deadline_ns = call.deadline_ns;
+    slot->call_sequence = call.sequence;
+    client->pop_queued();
+    list_to_send(client);
+  }
+}
+
+// ---- The end of a call ----
+
+void ClientSessions::finish(Client* client, ClientSlot* slot, Status status, uint16_t app_code) {
+  detail::Buffer* request = slot->request;
+  detail::Buffer* response = slot->response;
+  const uint64_t ticket = slot->ticket;
+  session::Continuation continuation = std::move(slot->continuation);
+  client->session.release_slot(slot);
+  if (ticket <= context_.released) {
+    start_queued(client);
+    return Completions::run(context_.counters, continuation, request, response, status, app_code);
+  }
+  completions_.wait(ticket, request, response, status, app_code, std::move(continuation));
+  if (!completions_.reserve_for_slots()) {
+    client->session.block_slot(slot);
+    completions_.block_slot(client->name, slot->request_number & (wire::kSlotsMax - 1));
+  }
+  start_queued(client);
+}
+
+void ClientSessions::run_waiting() {
+  completions_.run_waiting([this](uint64_t session_name, uint32_t slot) {
+    Client* client = table_.find_name(session_name);
+    if (client == nullptr) return;
+    client->session.unblock_slot(client->session.slot(slot));
+    start_queued(client);
+  });
+}
+
+void ClientSessions::end_call_early(Client* client, ClientSlot* slot, Status status) {
+  const uint64_t ticket = slot->ticket;
+  detail::Buffer* request = slot->request;
+  detail::Buffer* response = slot->response;
+  session::Continuation continuation = std::move(slot->continuation);
+  client->session.end_early(slot, context_.now_ns);
+  after_input(client);
+  completions_.wait(ticket, request, response, status, 0, std::move(continuation));
+}
+
+Status ClientSessions::cancel(CallId call) {
+  const auto sequence = static_cast<uint32_t>(call.value);
+  const Status cancelled(Code::kCancelled, "cancelled by its caller");
+  Client* client = table_.find(static_cast<uint32_t>(call.value >> 32));
+  if (!completions_.reserve_one()) return {Code::kNoMemory, "no memory for the end of a call: it goes on"};
+  if (client != nullptr) {
+    for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
+      ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));
+      if (slot->call_sequence != sequence || !has_call(*slot)) continue;
+      end_call_early(client, slot, cancelled);
+      return {};
+    }
+    const bool is_queued =
+        finish_queued(client, cancelled, [&](const QueuedCall& queued) { return queued.sequence == sequence; });
+    if (is_queued) return {};
+  }
+  return {Code::kMisuse, "no such call: it has ended already"};
+}
+
+// ---- Packets ----
+
+void ClientSessions::on_packet(const wire::Header& header, const transport::Payload& payload) {
+  Client* client = table_.find(header.session_key());
+  if (client == nullptr) {
+    context_.counters.dropped_unknown_session++;
+    return;
+  }
+  auto& session = client->session;
+  switch (header.kind()) {
+    case wire::Kind::kResponse:
+      return finish_verdict(client, session.on_response(header, payload, context_.now_ns));
+    case wire::Kind::kCr:
+      return finish_verdict(client, session.on_credit_return(header, payload, context_.now_ns));
+    case wire::Kind::kCancelled:
+      return finish_verdict(client, session.on_cancelled(header, context_.now_ns));
+    default:
+      return on_path_verdict(client, session.on_path_reply(header, payload.bytes, context_.now_ns));
+  }
+}
+
+void ClientSessions::finish_verdict(Client* client, const session::ClientVerdict& verdict) {
+  if (verdict.drop != Drop::kNone) [[unlikely]]
+    count_drop(context_.counters, verdict.drop);
+  if (verdict.finished != nullptr) [[likely]]
+    finish(client, verdict.finished, verdict.status, verdict.app_code);
+  after_input(client);
+}
+
+void ClientSessions::after_input(Client* client) {
+  if (client->queue != nullptr) [[unlikely]]
+    start_queued(client);
+  if (!client->is_listed_to_send && client->session.wants_to_send() && !waits_for_pace(client)) [[unlikely]]
+    send_waiting(client);
+  if (client->session.loss_check_at_ns() != UINT64_MAX) {
+    start_ticking(client);
+    context_.agenda.at_latest(client->session.loss_check_at_ns());
+  }
+}
+
+}  // namespace tern::rpc

@@ -1,0 +1,317 @@
+// ClientSessions: from the answer of the server's Nexus to a proved path (docs/protocol.md, 7.7).
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/address.h"
+#include "base/status_text.h"
+#include "rpc/client_sessions.h"
+#include "rpc/handshake.h"
+
+namespace tern::rpc {
+
+using session::ClientSession;
+
+namespace {
+
+/// Between two looks at a session that is being opened.
+constexpr uint64_t kOpenStepNs = 100'000;
+constexpr uint64_t kPathProbeGapNsMax = 20'000'000;
+/// The data address may take this many times the handshake to answer.
+constexpr uint64_t kPatienceHandshakes = 4;
+/// Without an answer for this many handshakes, of two round trips each, or this many RTOs, a pair is tried. One short
+/// path probe is kept for it.
+constexpr uint64_t kPairHandshakes = 3;
+constexpr uint64_t kPairRtos = 4;
+constexpr uint8_t kPairedProbes = 1;
+/// Full packets that are not answered in so many times the time of a short one do not pass.
+constexpr uint64_t kFullProbeTimes = 8;
+
+constexpr Status kPeerGone(Code::kPeerUnreachable,
+                           "no way leads to the peer's data-path address, or its endpoint went away while connecting");
+
+/// What the transport says of a refusal that its peer has sent. Empty: nothing.
+std::string_view remedy_of(const transport::Remedies& remedies, wire::Refusal refusal) {
+  switch (refusal) {
+    case wire::Refusal::kOtherUser:
+      return remedies.other_user;
+    case wire::Refusal::kOtherHost:
+      return remedies.other_host;
+    case wire::Refusal::kNoWayBack:
+      return remedies.no_way_back;
+    case wire::Refusal::kOtherFabric:
+      return remedies.other_fabric;
+    case wire::Refusal::kOtherPartition:
+      return remedies.other_partition;
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+// ---- The handshake ----
+
+void ClientSessions::on_connect_result(const nexus::ControlEvent& event) {
+  Client* client = table_.find(event.local_key);
+  if (client == nullptr || client->is_accepted) return;
+  const auto& terms = event.terms;
+  if (!event.status.ok()) {
+    // The server has accepted the session, and has given it up before its answer came. The patience doubles each time,
+    // so a server that always does this is asked a few times only.
+    const Opening& opening = *client->opening;
+    const bool is_given_up = event.status.code() == Code::kSessionReset && opening.patience_ns < opening.timeout_ns;
+    if (is_given_up && opening.is_in_time(context_.now_ns)) return begin_handshake_anew(client);
+    const char* text = wire::refusal_text(event.refusal);
+    const std::string_view remedy = remedy_of(context_.transport.remedies(), event.refusal);
+    if (remedy.empty()) return fail(client, event.status, false);
+    return fail(client, base::status_of(event.status.code(), text, {text, remedy}), false);
+  }
+  client->is_accepted = true;
+  if (Status status = refusal_of_terms(client, terms); !status.ok()) return fail(client, status, true);
+  Run* run = peers_.join(event.peer.address.view(), event.peer.boot_id);
+  if (run == nullptr) return fail(client, kNoMemory, true);
+  join_run(client, run);
+  auto peer = context_.transport.connect(terms.address, base::host_of(event.peer.address.view()));
+  if (!peer.ok()) return fail(client, peer.status(), true);
+  client->peer = *peer;
+  client->has_peer = true;
+  if (terms.payload_bytes_max > context_.transport.payload_bytes_max(*peer)) {
+    const Status contradiction(
+        Code::kRefused,
+        "the server's terms contradict each other: its packets' payload is larger than the datagram size in its "
+        "data-path address carries");
+    return fail(client, contradiction, true);
+  }
+  client->session.on_accepted(
+      {terms.session_key, terms.payload_bytes_max, terms.window, terms.credits, terms.first_number, terms.path_token},
+      context_.now_ns);
+  begin_path_proof(client, event);
+}
+
+/// OK: the server's terms are within the client's wish.
+Status ClientSessions::refusal_of_terms(const Client* client, const nexus::SessionTerms& terms) const {
+  if (terms.payload_bytes_max < wire::kPayloadBytesMin ||
+      terms.payload_bytes_max > context_.transport.payload_bytes_max() || terms.window < 1 ||
+      terms.window > client->session.window() || terms.credits < 1) {
+    return {Code::kRefused, "the server's terms are outside of what this version asked for"};
+  }
+  return {};
+}
+
+/// The data address has had the few headers that an address gets before it answers, and they or their answers were
+/// lost, or it takes long, or the server needed the session's place: the server is asked for another session.
+void ClientSessions::begin_handshake_anew(Client* client) {
+  Opening& opening = *client->opening;
+  opening.limit(context_.now_ns);
+  const uint32_t key = client->session.local_key();
+  if (client->is_accepted) context_.nexus.disconnect(context_.port, key, true);
+  note_path_error(client);
+  if (std::exchange(client->has_peer, false)) context_.transport.disconnect(client->peer);
+  client->is_accepted = false;
+  if (client->run != nullptr) leave_run(client);
+  opening.patience_ns *= 2;
+  opening.asked_at_ns = context_.now_ns;
+  RandomNumbers random(context_.nexus.environment());
+  opening.wish.first_number = random() & wire::kNumberMask;
+  client->session.start_over(opening.wish.first_number);
+  Status status = random.has_failed()
+                      ? Status(Code::kUnavailable, "the system gives no random numbers for another handshake")
+                      : context_.nexus.connect(context_.port, opening.nexus_addresses, opening.peer_endpoint,
+                                               opening.wish, opening.until_ns - context_.now_ns);
+  if (!status.ok()) fail(client, status, false);
+}
+
+// ---- The proof of the path ----
+
+void ClientSessions::begin_path_proof(Client* client, const nexus::ControlEvent& event) {
+  const uint64_t now_ns = context_.now_ns;
+  const uint64_t rto_ns = context_.rto_ns_min;
+  Opening& opening = *client->opening;
+  const uint64_t handshake_ns = now_ns - opening.asked_at_ns;
+  opening.limit(now_ns);
+  // Longer than a round trip takes, about: the server answers few short probes, and losses come in bursts.
+  opening.path_probe_gap_ns = std::max(rto_ns, std::min(handshake_ns, kPathProbeGapNsMax));
+  opening.next_path_probe_ns = now_ns;
+  opening.patience_ns = std::max(opening.patience_ns, kPatienceHandshakes * handshake_ns);
+  opening.over_at_ns = now_ns + opening.patience_ns;
+  opening.proof_began_ns = now_ns;
+  opening.pair_at_ns = now_ns + std::max(kPairHandshakes * handshake_ns, kPairRtos * rto_ns);
+  opening.nexus_address = event.peer.address;
+  opening.data_address = event.terms.address;
+  opening.has_paired = false;
+  if (!client->is_opening) opening_.push_back(client);
+  client->is_opening = true;
+  step_opening(client);
+}
+
+void ClientSessions::run_opening() {
+  for (size_t i = 0; i < opening_.size();) {
+    Client* client = opening_[i];
+    if (!client->is_dead && client->session.state() != ClientSession::State::kOpen) {
+      if (client->is_accepted) step_opening(client);
+      i++;
+      continue;
+    }
+    client->is_opening = false;
+    client->opening.reset();
+    opening_[i] = opening_.back();
+    opening_.pop_back();
+  }
+}
+
+/// A session is open once a full packet has been answered by a full packet (clause 7.7).
+void ClientSessions::step_opening(Client* client) {
+  const uint64_t now_ns = context_.now_ns;
+  Opening& opening = *client->opening;
+  if (now_ns >= opening.until_ns) {
+    note_path_error(client);
+    return fail(client, why_no_path(client), true);
+  }
+  context_.agenda.at_latest(now_ns + kOpenStepNs);
+  switch (context_.transport.peer_state(client->peer)) {
+    case transport::PeerState::kConnecting:
+      return;
+    case transport::PeerState::kDead:
+      return fail(client, why_dead(client), true);
+    case transport::PeerState::kReady:
+      break;
+  }
+  const auto may_pair = [&] {
+    return context_.transport.can_pair() && !client->session.is_paired() && !client->session.is_path_answered();
+  };
+  if (may_pair() && now_ns >= opening.pair_at_ns) {
+    pair_path(client);
+  } else if (now_ns < opening.next_path_probe_ns) {
+    return;
+  }
+  const bool is_last_kept = may_pair() && client->session.short_probes_left() <= kPairedProbes;
+  if (is_last_kept || !client->session.may_probe_path()) {
+    if (now_ns >= opening.over_at_ns) begin_handshake_anew(client);
+    return;
+  }
+  list_path_probe(client);
+  opening.next_path_probe_ns = now_ns + opening.path_probe_gap_ns;
+  opening.path_probe_gap_ns = std::min(4 * opening.path_probe_gap_ns, kPathProbeGapNsMax);
+}
+
+void ClientSessions::list_path_probe(Client* client) {
+  if (!std::exchange(client->is_in_path_probes, true)) path_probes_.push_back(client);
+}
+
+/// No answer has come: filters or a NAT may be in the way that pass answers only to where a packet came from (clause
+/// 7.7.4). Where the transport has no such peer, all stays as it was.
+void ClientSessions::pair_path(Client* client) {
+  Opening& opening = *client->opening;
+  opening.pair_at_ns = UINT64_MAX;
+  auto peer = context_.transport.connect_paired(opening.data_address, base::host_of(opening.nexus_address.view()));
+  if (!peer.ok()) return;
+  note_path_error(client);
+  context_.transport.disconnect(std::exchange(client->peer, *peer));
+  client->session.pair();
+  opening.has_paired = true;
+}
+
+void ClientSessions::on_path_verdict(Client* client, ClientSession::PathVerdict verdict) {
+  switch (verdict) {
+    case ClientSession::PathVerdict::kOpened:
+      if (client->session.is_paired()) context_.counters.sessions_paired++;
+      return start_queued(client);
+    case ClientSession::PathVerdict::kDropped:
+      context_.counters.dropped_stale++;
+      return;
+    case ClientSession::PathVerdict::kFound:
+      if (client->session.state() != ClientSession::State::kOpen) return;  // the next probe makes use of it
+      client->is_pair_probe_due = true;
+      return list_path_probe(client);
+    case ClientSession::PathVerdict::kFollowed:
+    case ClientSession::PathVerdict::kConfirmed:
+      return after_input(client);
+    case ClientSession::PathVerdict::kAnswered:
+      return on_path_answered(client);
+  }
+}
+
+/// The data address has answered a short probe: the next probes may be of full length.
+void ClientSessions::on_path_answered(Client* client) {
+  Opening& opening = *client->opening;
+  if (opening.has_paired && !client->session.is_paired()) {
+    // The answer to an earlier probe was late, but has come.
+    auto peer = context_.transport.connect(opening.data_address, base::host_of(opening.nexus_address.view()));
+    if (peer.ok()) context_.transport.disconnect(std::exchange(client->peer, *peer));
+  }
+  opening.path_answered_ns = context_.now_ns;
+  opening.next_path_probe_ns = context_.now_ns;
+  opening.path_probe_gap_ns = context_.rto_ns_min;
+  step_opening(client);
+}
+
+// ---- Why a session did not open ----
+
+void ClientSessions::note_path_error(Client* client) {
+  if (!client->has_peer) return;
+  const transport::PathError error = context_.transport.take_path_error(client->peer);
+  if (error != transport::PathError::kNone) client->opening->path_error = error;
+}
+
+/// Of a session whose peer has died before it opened.
+Status ClientSessions::why_dead(const Client* client) const {
+  const Status why = context_.transport.peer_failure(client->peer);
+  if (why.ok()) return kPeerGone;
+  return base::status_of(Code::kPeerUnreachable, "no way leads to the peer's data-path address",
+                         {"no way leads to the peer's data-path address: ", why.message()});
+}
+
+/// Of a session that did not open in time though the server has said yes.
+Status ClientSessions::why_no_path(const Client* client) const {
+  const std::string port = client->has_peer ? std::to_string(context_.transport.port_of(client->peer)) : "?";
+  const transport::PathError error = client->opening->path_error;
+  const transport::Remedies& remedies = context_.transport.remedies();
+  const auto unreachable = [](const char* otherwise, std::initializer_list<std::string_view> text) {
+    return base::status_of(Code::kPeerUnreachable, otherwise, text);
+  };
+  const Opening& opening = *client->opening;
+  const uint64_t short_ns = opening.path_answered_ns - opening.proof_began_ns;
+  const bool is_answered = client->session.is_path_answered();
+  if (is_answered && context_.now_ns - opening.path_answered_ns < kFullProbeTimes * short_ns) {
+    const std::string ms = std::to_string(short_ns / 1'000'000);
+    return unreachable("the data path is too slow for the connect timeout: raise SessionOptions::connect_timeout",
+                       {"the data path is too slow for the connect timeout: an answer took ", ms,
+                        " ms; raise SessionOptions::connect_timeout"});
+  }
+  if (is_answered || error == transport::PathError::kTooLong) {
+    const std::string bytes = std::to_string(client->session.payload_bytes_max() + wire::kHeaderBytes);
+    return unreachable("full packets do not pass the data path: its MTU is too small for them",
+                       {"short packets pass the data path, but packets of ", bytes,
+                        " bytes do not: its MTU is too small; raise it, or make the transport's packets shorter",
+                        remedies.packet_bytes});
+  }
+  switch (error) {
+    case transport::PathError::kForbidden:
+      return unreachable("a firewall of this host takes packets to the server's data port",
+                         {"a firewall of this host takes packets to the server's data port: let packets to UDP port ",
+                          port, " leave"});
+    case transport::PathError::kRefused:
+      return unreachable("packets to the server's data port are rejected",
+                         {"packets to the server's data port are rejected: its firewall must let packets to UDP port ",
+                          port, " in", remedies.address});
+    case transport::PathError::kUnreachable:
+      return unreachable("no route leads to the server's data address",
+                         {"no route leads to the server's data address (UDP port ", port,
+                          "), though one leads to its Nexus", remedies.address});
+    case transport::PathError::kNone:
+    case transport::PathError::kTooLong:
+      break;
+  }
+  if (!context_.transport.can_pair()) return {Code::kPeerUnreachable, "nothing was answered on the data path"};
+  return unreachable(
+      "nothing was answered on the data path: a firewall filters the server's data port",
+      {"nothing was answered on the data path: packets to UDP port ", port,
+       " of the server, or its answers from there, are filtered; docs/network.md has rules for firewalls",
+       remedies.address});
+}
+
+}  // namespace tern::rpc

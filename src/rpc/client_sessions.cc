@@ -1,0 +1,403 @@
+#include "rpc/client_sessions.h"
+
+#include <bit>
+#include <new>
+
+#include "base/check.h"
+#include "base/try.h"
+#include "rpc/handshake.h"
+#include "rpc/names.h"
+
+namespace tern::rpc {
+
+using session::ClientSession;
+using session::ClientSlot;
+
+namespace {
+
+/// The first patience for an answer of a data address, or kPathPatienceParts of the connect timeout, if that is less. A
+/// short trouble of the network that takes all probes of a handshake must not cost the session.
+constexpr uint64_t kPathPatienceNsMin = 50'000'000;
+constexpr uint64_t kPathPatienceParts = 8;
+/// 8 packets of 64 kB in flight keep one copy through shared memory at full speed; more only pushes the data out of
+/// the cache (measured, ANCHORS: 8 in rotation 95-100 % of a bare copy, 32 in rotation 33-51 %).
+constexpr uint32_t kBulkBytes = 512u << 10;
+constexpr uint32_t kBulkPacketsMin = 8;
+/// Without an answer for this time a client does not count on its credit limit where that is sized by the downlink.
+constexpr uint64_t kCreditsLastNs = 4 * session::CreditPolicy::kDownlinkEpochNs;
+/// Flows come and go in this many target delays (1 ms in a datacenter).
+constexpr uint64_t kCongestionTargets = 50;
+
+bool has_calls(const Client* client) {
+  if (client->queue != nullptr) return true;
+  for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
+    if (has_call(*client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// ---- The beginning ----
+
+/// Reads the URI of a session. May throw std::bad_alloc.
+Status ClientSessions::find_nexus(std::string_view uri, Opening& opening) {
+  auto parsed = nexus::parse_uri(uri);
+  if (!parsed.ok()) return parsed.status();
+  if (parsed->port == 0) {
+    return {Code::kMisuse, "port 0 names no server: use the port that the server's Nexus::uri() shows"};
+  }
+  auto addresses = context_.nexus.environment().resolve_all(parsed->host_and_port);
+  if (!addresses.ok()) return addresses.status();
+  opening.nexus_addresses.assign(addresses->begin(), addresses->end());
+  opening.peer_endpoint = parsed->endpoint_id;
+  return {};
+}
+
+Result<Session> ClientSessions::create(std::string_view uri, const SessionOptions& options) {
+  if (context_.is_closing) return Status(Code::kSessionReset, "the endpoint is closing");
+  if (options.window < 1 || options.window > wire::kSlotsMax) {
+    return Status(Code::kMisuse, "SessionOptions::window is 1 to 64");
+  }
+  auto opening = std::unique_ptr<Opening>(new (std::nothrow) Opening);
+  Status status = kNoMemory;
+  const bool is_parsed = opening != nullptr && base::try_grow([&] { status = find_nexus(uri, *opening); });
+  if (!is_parsed || !status.ok()) return is_parsed ? status : kNoMemory;
+  context_.read_clock_outside_loop();
+  RandomNumbers random(context_.nexus.environment());
+  session::ClientTerms terms = terms_of(options);
+  terms.first_number = random() & wire::kNumberMask;
+  terms.seed = random();
+  const bool has_key = table_.draw(context_.now_ns, random, &terms.local_key);
+  if (random.has_failed()) return Status(Code::kUnavailable, "the system gives no random numbers for another session");
+  Client* client = has_key ? make(terms) : nullptr;
+  if (client == nullptr) return kNoMemory;
+  opening->timeout_ns = to_ns(options.connect_timeout);
+  opening->asked_at_ns = context_.now_ns;
+  opening->patience_ns = std::min(kPathPatienceNsMin, opening->timeout_ns / kPathPatienceParts);
+  opening->wish = wish_of(terms);
+  status = context_.nexus.connect(context_.port, opening->nexus_addresses, opening->peer_endpoint, opening->wish,
+                                  opening->timeout_ns);
+  if (!status.ok()) {
+    free(client);
+    return status;
+  }
+  client->opening = std::move(opening);
+  client->name = table_.put(terms.local_key, client);
+  return Session{client->name};
+}
+
+/// All terms but the random ones.
+session::ClientTerms ClientSessions::terms_of(const SessionOptions& options) const {
+  const TransportPort& transport = context_.transport;
+  session::ClientTerms terms;
+  terms.window = options.window;
+  terms.rto_ns_min = context_.rto_ns_min;
+  terms.liveness_ns = to_ns(context_.nexus.options().liveness_timeout);
+  terms.report_delay_ns = to_ns(context_.options.report_delay);
+  if (transport.downlink_bytes_per_sec() != 0) terms.credits_last_ns = kCreditsLastNs;
+  const uint32_t bulk = std::max(kBulkPacketsMin, kBulkBytes / transport.payload_bytes_max());
+  terms.bulk_packets = std::min(bulk, std::max(kBulkPacketsMin, transport.receive_queue_packets() * 3 / 4));
+  terms.controller = make_controller(options);
+  terms.congestion_lasts_ns = kCongestionTargets * transport.delay_target().target_ns;
+  terms.link_bytes_per_sec = transport.link_bytes_per_sec();
+  terms.may_pace_below_packet = transport.delay_target().is_of_network;
+  return terms;
+}
+
+/// What the server is asked for.
+nexus::SessionTerms ClientSessions::wish_of(const session::ClientTerms& terms) const {
+  nexus::SessionTerms wish;
+  wish.transport = context_.port.transport;
+  wish.address = context_.transport.address();
+  wish.session_key = terms.local_key;
+  wish.endpoint_id = context_.options.endpoint_id;
+  wish.payload_bytes_max = context_.transport.payload_bytes_max();
+  wish.window = terms.window;
+  wish.credits = 0;
+  wish.first_number = terms.first_number;
+  return wish;
+}
+
+cc::AnyController ClientSessions::make_controller(const SessionOptions& options) const {
+  if (options.rate_bytes_per_sec != 0) return cc::FixedRate(options.rate_bytes_per_sec);
+  const TransportPort& transport = context_.transport;
+  const transport::DelayTarget delay = transport.delay_target();
+  const cc::Path path = {transport.link_bytes_per_sec(),
+                         transport.payload_bytes_max() + static_cast<uint32_t>(wire::kHeaderBytes), delay.target_ns,
+                         delay.far_ns, delay.is_of_network};
+  CongestionControl which = options.congestion_control;
+  if (which == CongestionControl::kDefault) which = context_.options.congestion_control;
+  if (which == CongestionControl::kDefault) which = default_control_;
+  switch (which) {
+    case CongestionControl::kTimely:
+      return cc::Timely(path, false);
+    case CongestionControl::kPatchedTimely:
+      return cc::Timely(path, true);
+    case CongestionControl::kSwift:
+      return cc::Swift(path);
+    case CongestionControl::kDctcp:
+      return cc::Dctcp(path);
+    default:
+      return cc::None();
+  }
+}
+
+/// A session with memory for every list that it may come to be in. Null: there is no memory.
+Client* ClientSessions::make(const session::ClientTerms& terms) {
+  Client* client = pool_.take(terms, pools_);
+  if (client == nullptr) return nullptr;
+  if (!reserve_lists(client)) {
+    pool_.give(client);
+    return nullptr;
+  }
+  return client;
+}
+
+bool ClientSessions::reserve_lists(Client* client) {
+  const size_t sessions = pool_.taken();
+  const size_t slots = client->session.window();
+  for (auto* list : {&ticking_, &opening_, &ending_, &path_probes_, &dead_}) {
+    if (!base::try_reserve(*list, sessions)) return false;
+  }
+  if (!to_send_.reserve(sessions) || !completions_.add_slots(slots)) return false;
+  client->slots = static_cast<uint8_t>(slots);
+  return true;
+}
+
+void ClientSessions::free(Client* client) {
+  completions_.remove_slots(client->slots);
+  pool_.give(client);
+}
+
+void ClientSessions::set_budgets(uint32_t receive_queue_packets, const session::ResponseShare& share) {
+  pools_.response_packets_free = static_cast<int32_t>(std::max(kBulkPacketsMin, receive_queue_packets * 3 / 4));
+  pools_.response_share = share;
+}
+
+void ClientSessions::join_run(Client* client, Run* run) {
+  client->run = run;
+  run->clients.add_last(client);
+}
+
+void ClientSessions::leave_run(Client* client) {
+  Run* run = std::exchange(client->run, nullptr);
+  run->clients.remove(client);
+  peers_.leave(run);
+}
+
+// ---- The end ----
+
+Status ClientSessions::destroy(Session session) {
+  Client* client = find(session);
+  if (client == nullptr || client->is_ending) return {Code::kSessionReset, "this session is gone already"};
+  client->is_ending = true;
+  ending_.push_back(client);
+  context_.agenda.disarm();
+  return {};
+}
+
+void ClientSessions::end_destroyed() {
+  // Sessions that continuations destroy wait for the next time.
+  const size_t count = ending_.size();
+  for (size_t i = 0; i < count; i++) {
+    Client* client = ending_[i];
+    client->is_ending = false;
+    end(client, {Code::kCancelled, "its session was destroyed"}, true);
+  }
+  ending_.erase(ending_.begin(), ending_.begin() + static_cast<ptrdiff_t>(count));
+}
+
+/// A session whose path is not proved yet had to make way for others (clause 7.8.2): its client may ask for another.
+void ClientSessions::on_disconnected(uint32_t key) {
+  Client* client = table_.find(key);
+  if (client == nullptr) return;
+  const bool may_try_again = client->is_accepted && client->session.state() != ClientSession::State::kOpen &&
+                             client->opening->is_in_time(context_.now_ns);
+  if (may_try_again) return begin_handshake_anew(client);
+  fail(client, {Code::kSessionReset, "the server closed the session: create a new one"}, false);
+}
+
+void ClientSessions::on_liveness(const nexus::ControlEvent& event) {
+  Client* client = table_.find(event.local_key);
+  if (client == nullptr) return;
+  switch (event.liveness) {
+    case nexus::PeerLiveness::kInCallback:
+      return client->session.on_peer_in_callback();
+    case nexus::PeerLiveness::kIdle:
+      return client->session.on_peer_idle();
+    case nexus::PeerLiveness::kNoSession:
+    case nexus::PeerLiveness::kRestarted:
+      return fail(client, {Code::kSessionReset, "the server does not know the session any more: create a new one"},
+                  false);
+  }
+}
+
+void ClientSessions::end_run(Run* run, Status status) {
+  while (Client* client = run->clients.first()) {
+    context_.counters.sessions_failed++;
+    retire(client, status, false);
+  }
+}
+
+void ClientSessions::end_all(Status status) {
+  table_.for_each([&](Client* client) { retire(client, status, true); });
+  end_calls_of_dead();
+}
+
+/// The session is over, and counts as failed.
+void ClientSessions::fail(Client* client, Status status, bool tell_peer) {
+  context_.counters.sessions_failed++;
+  end(client, status, tell_peer);
+}
+
+/// The session is over: every call of it ends with `status`, and its key means nothing any more.
+void ClientSessions::end(Client* client, Status status, bool tell_peer) {
+  if (client->is_dead) return;
+  retire(client, status, tell_peer);
+  end_calls(client);
+}
+
+/// All of the end but the ends of the calls: runs nothing of the application's.
+void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
+  const uint32_t key = client->session.local_key();
+  client->is_dead = true;
+  client->end_status = status;
+  table_.retire(key, context_.now_ns);
+  if (client->run != nullptr) leave_run(client);
+  if (!client->is_accepted) {
+    context_.nexus.forget(context_.port, key);
+  } else if (tell_peer) {
+    context_.nexus.disconnect(context_.port, key, true);
+  }
+  if (client->has_peer) context_.transport.disconnect(client->peer);
+  dead_.push_back(client);
+}
+
+/// The calls of a dead session. Calls whose buffers the transport still has stay in their slots until later (promise
+/// 2). Continuations may do anything, but they do not find the session.
+void ClientSessions::end_calls(Client* client) {
+  for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
+    ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));
+    if (!has_call(*slot) || slot->ticket > context_.released) continue;
+    detail::Buffer* request = slot->request;
+    detail::Buffer* response = slot->response;
+    session::Continuation continuation = std::move(slot->continuation);
+    client->session.release_slot(slot);
+    Completions::run(context_.counters, continuation, request, response, client->end_status, 0);
+  }
+  while (client->queue != nullptr) {
+    QueuedCall call = std::move(client->queue->front());
+    client->pop_queued();
+    Completions::run(context_.counters, call.continuation, call.request, call.response, client->end_status, 0);
+  }
+}
+
+void ClientSessions::end_calls_of_dead() {
+  for (size_t i = 0; i < dead_.size(); i++) end_calls(dead_[i]);  // continuations may add to the list
+}
+
+bool ClientSessions::has_dead_calls() const { return std::any_of(dead_.begin(), dead_.end(), has_calls); }
+
+void ClientSessions::free_dead() {
+  std::erase_if(dead_, [this](Client* client) {
+    if (client->is_listed_to_send || client->is_ticking || client->is_opening || client->is_ending ||
+        has_calls(client)) {
+      context_.agenda.at_latest(context_.now_ns);  // the lists drop it when they are next walked
+      return false;
+    }
+    if (client->is_in_path_probes) std::erase(path_probes_, client);
+    free(client);
+    return true;
+  });
+}
+
+void ClientSessions::finish_all() {
+  ticking_.clear();
+  opening_.clear();
+  ending_.clear();
+  for (Client* client : dead_) free(client);
+  dead_.clear();
+}
+
+bool ClientSessions::is_busy() const {
+  bool is_busy = false;
+  table_.for_each([&](Client* client) { is_busy |= client->session.busy_mask() != 0 || client->queue != nullptr; });
+  return is_busy;
+}
+
+// ---- For tests ----
+
+void ClientSessions::check_invariants() const {
+  Names<Client> known;
+  size_t live = 0;
+  table_.for_each([&](const Client* client) {
+    known.add(client);
+    CHECK(!client->is_dead);
+    CHECK(table_.find(client->session.local_key()) == client);
+    CHECK(client->run != nullptr, ==, client->is_accepted);
+    live++;
+  });
+  CHECK(live, ==, table_.size());
+  for (const Client* client : dead_) {
+    known.add(client);
+    CHECK(client->is_dead);
+  }
+  known.sort();
+  CHECK(known.items().size(), ==, pool_.taken());
+  const auto to_send = names_of<Client>(to_send_);
+  const auto ticking = names_of<Client>(ticking_);
+  const auto opening = names_of<Client>(opening_);
+  const auto ending = names_of<Client>(ending_);
+  const auto path_probes = names_of<Client>(path_probes_);
+  for (const auto* list : {&to_send, &ticking, &opening, &ending, &path_probes}) check_known(*list, known);
+
+  size_t resting = 0, departing = 0, slots = 0, blocked = 0;
+  for (const Client* client : known.items()) {
+    CHECK(to_send.count(client) == 1, ==, client->is_listed_to_send);
+    CHECK(ticking.count(client) == 1, ==, client->is_ticking);
+    CHECK(opening.count(client) == 1, ==, client->is_opening);
+    CHECK(ending.count(client) == 1, ==, client->is_ending);
+    CHECK(path_probes.count(client) == 1, ==, client->is_in_path_probes);
+    slots += client->slots;
+    blocked += client->session.blocked_slots();
+    if (client->is_dead) continue;
+    check_lists(client);
+    resting += client->is_resting;
+    departing += client->is_departing;
+  }
+  completions_.check_invariants(slots, blocked);
+  // Nothing that names a session needs memory for it any more.
+  for (const auto* list : {&ticking_, &opening_, &ending_, &path_probes_, &dead_}) {
+    CHECK(list->capacity(), >=, known.items().size());
+  }
+  CHECK(resting, <=, resting_.size());
+  CHECK(departing, <=, departures_.size());
+  // A session that waits for the Nexus's answer is not looked at.
+  const auto proves_path = [](const Client* client) { return client->is_accepted; };
+  const bool is_due = !ticking_.empty() || std::any_of(opening_.begin(), opening_.end(), proves_path);
+  if (is_due) CHECK(context_.agenda.next_ns(), !=, UINT64_MAX);
+  const auto check_due = [this](uint64_t at_ns) {
+    const uint64_t due_ns = std::max(at_ns, context_.now_ns);  // what is late is due now
+    CHECK(context_.agenda.next_ns(), <=, due_ns);
+  };
+  if (!departures_.empty()) check_due(departures_.next_ns());
+  if (!resting_.empty()) check_due(resting_.next_ns());
+}
+
+/// Of one session that is alive.
+void ClientSessions::check_lists(const Client* client) const {
+  client->session.check_invariants();
+  if (client->session.state() == ClientSession::State::kOpen) {
+    // A session that waits for an answer is looked at again.
+    if (client->session.busy_mask() != 0) CHECK(client->is_ticking || client->is_resting);
+  } else {
+    CHECK(client->opening != nullptr);
+  }
+  if (client->queue != nullptr) {
+    CHECK(!client->queue->empty());
+    CHECK(client->queue->size(), <=, context_.options.queue_limit);
+  }
+}
+
+}  // namespace tern::rpc

@@ -1,0 +1,299 @@
+// The client ends of an endpoint's sessions: opening them, their calls, their packets, their timeouts, their ends.
+// Owner thread only. client_sessions.cc has the sessions' lives, client_opening.cc their handshakes and path proofs,
+// client_calls.cc the calls and the packets from servers, client_ticks.cc the timeouts.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tern/detail/export.h>
+#include <tern/endpoint.h>
+
+#include "base/pool.h"
+#include "cc/departure_queue.h"
+#include "cc/timing_wheel.h"
+#include "rpc/client.h"
+#include "rpc/completions.h"
+#include "rpc/endpoint_context.h"
+#include "rpc/endpoint_internals.h"
+#include "rpc/peers.h"
+#include "rpc/send_list.h"
+#include "session/client_session.h"
+#include "session/session_table.h"
+
+namespace tern::rpc {
+
+/// The status of a call that its deadline has ended.
+inline const Status kLateCall(Code::kDeadline, "the call's deadline passed before its response was complete");
+
+class TERN_API ClientSessions {
+ public:
+  /// `default_control`: the transport's controller, for endpoints and sessions whose options name none.
+  ClientSessions(EndpointContext& context, Peers& peers, Completions& completions, CongestionControl default_control)
+      : context_(context), peers_(peers), completions_(completions), default_control_(default_control) {}
+
+  // -- Sessions (client_sessions.cc) --
+
+  Result<Session> create(std::string_view uri, const SessionOptions& options);
+  /// Ends a session. Its calls end in the next iteration.
+  Status destroy(Session session);
+  Client* find(uint32_t key) const { return table_.find(key); }
+  Client* find(Session session) const { return table_.find_name(session.name); }
+  /// Those that are alive.
+  size_t size() const { return table_.size(); }
+  template <class F>
+  void for_each(F&& f) const {
+    table_.for_each(std::forward<F>(f));
+  }
+  /// Sets the limits of responses in flight, for the transport's real sizes. Called once, before the first session.
+  void set_budgets(uint32_t receive_queue_packets, const session::ResponseShare& share);
+  void start_credit_epoch(bool was_silent) { pools_.response_share.start_epoch(was_silent); }
+  /// The server has closed the session.
+  void on_disconnected(uint32_t key);
+  /// Answer of the Nexus to ask_liveness().
+  void on_liveness(const nexus::ControlEvent& event);
+  /// Ends all sessions of a Nexus that is gone. end_calls_of_dead() must follow.
+  void end_run(Run* run, Status status);
+  void end_all(Status status);
+  void end_calls_of_dead();
+  /// Ends the sessions of destroy().
+  void end_destroyed();
+  bool has_destroyed() const { return !ending_.empty(); }
+  /// Frees the sessions that have ended and are in no list.
+  void free_dead();
+  bool has_dead() const { return !dead_.empty(); }
+  /// Calls of dead sessions wait for their buffers.
+  bool has_dead_calls() const;
+  /// Frees all sessions, after the transport was destroyed and every call has ended.
+  void finish_all();
+  /// A call is in a slot, or waits for one.
+  bool is_busy() const;
+
+  // -- Opening (client_opening.cc; clause 7.7) --
+
+  /// The server's Nexus has answered.
+  void on_connect_result(const nexus::ControlEvent& event);
+  /// Looks at the sessions whose path is being proved.
+  void run_opening();
+
+  // -- Calls (client_calls.cc) --
+
+  /// Begins a call that is not of the common case (rpc/fast_path.h). Its arguments have been checked. `deadline_ns`:
+  /// UINT64_MAX for none.
+  StartedCall start_call(Client* client, uint16_t type, MsgBuf& request, MsgBuf& response, uint64_t deadline_ns);
+  StartedCall refuse_call(Status status) {
+    refusal_ = status;
+    return {nullptr, 0};
+  }
+  /// The reason for which the last call was refused.
+  Status refusal() const { return refusal_; }
+  /// A number for the next call. It counts the calls of all sessions, so that a CallId does not match a call of a later
+  /// session with the same key.
+  uint32_t next_call_sequence() { return ++call_sequence_; }
+  static uint64_t call_id(const Client* client, uint32_t sequence) {
+    return uint64_t{client->session.local_key()} << 32 | sequence;
+  }
+  Status cancel(CallId call);
+  /// The slot's call has its response, or its failure.
+  void finish(Client* client, session::ClientSlot* slot, Status status, uint16_t app_code);
+  /// Ends calls whose buffers are released.
+  void run_waiting();
+
+  // -- Packets (client_calls.cc) --
+
+  /// Any packet of a server: responses, CRs, acknowledged cancels, path replies.
+  void on_packet(const wire::Header& header, const transport::Payload& payload);
+
+  // -- Sending --
+
+  void list_to_send(Client* client) {
+    if (!client->is_listed_to_send) {
+      client->is_listed_to_send = true;
+      to_send_.add(client);
+      context_.agenda.disarm();
+    }
+  }
+  /// A credit has come back for which calls waited.
+  void send_waiting(Client* client) {
+    start_ticking(client);
+    list_to_send(client);
+  }
+  bool has_to_send() const { return !to_send_.empty(); }
+  bool are_all_refused() const { return to_send_.are_all_refused(); }
+  /// `send(client)` is a SendTurn.
+  template <class F>
+  [[gnu::always_inline]] void take_turns(F&& send) {
+    to_send_.take_turns([&send](Client * client) __attribute__((always_inline)) {
+      const SendTurn turn = client->is_dead ? SendTurn::kDone : send(client);
+      if (turn == SendTurn::kDone) [[likely]]
+        client->is_listed_to_send = false;
+      return turn;
+    });
+  }
+  bool has_path_probes() const { return !path_probes_.empty(); }
+  /// Calls `send(client, header, payload_bytes)` for each session with a due path probe.
+  template <class F>
+  void send_path_probes(F&& send);
+  void forget_to_send() {
+    to_send_.clear();
+    path_probes_.clear();
+  }
+  /// Lets a paced session wait for its departure time. False: there is no memory, and the session stays listed to send.
+  [[nodiscard]] bool depart_later(Client* client);
+  /// Lists the paced sessions whose departure time has come.
+  void run_departures();
+
+  // -- Timeouts (client_ticks.cc) --
+
+  /// Puts the session under ticks, because it has a timeout, or soon will.
+  void start_ticking(Client* client) {
+    if (!client->is_ticking) begin_to_tick(client);
+  }
+  [[gnu::noinline]] void begin_to_tick(Client* client);
+  /// Ticks the sessions that are due. All packets that arrived before `read_until_ns` have been read.
+  void run_ticks(uint64_t read_until_ns);
+  /// The transport has lost the peer for ever. The session ends soon; until then the management may report the reason.
+  /// Meanwhile only ticks try to send.
+  void on_peer_lost(Client* client) {
+    if (client->peer_lost_ns == 0) client->peer_lost_ns = context_.now_ns;
+    start_ticking(client);
+  }
+
+  // -- For tests --
+
+  void check_invariants() const;
+  size_t count() const { return table_.size() + dead_.size(); }
+  template <class F>
+  void for_each_buffer(F&& f) const;
+
+ private:
+  static constexpr Status kNoMemory{Code::kNoMemory, "no memory for another session"};
+
+  // client_sessions.cc
+  Status find_nexus(std::string_view uri, Opening& opening);
+  session::ClientTerms terms_of(const SessionOptions& options) const;
+  nexus::SessionTerms wish_of(const session::ClientTerms& terms) const;
+  cc::AnyController make_controller(const SessionOptions& options) const;
+  Client* make(const session::ClientTerms& terms);
+  [[nodiscard]] bool reserve_lists(Client* client);
+  void free(Client* client);
+  void end(Client* client, Status status, bool tell_peer);
+  void fail(Client* client, Status status, bool tell_peer);
+  void retire(Client* client, Status status, bool tell_peer);
+  void end_calls(Client* client);
+  void join_run(Client* client, Run* run);
+  void leave_run(Client* client);
+  void check_lists(const Client* client) const;
+  // client_opening.cc
+  Status refusal_of_terms(const Client* client, const nexus::SessionTerms& terms) const;
+  void begin_path_proof(Client* client, const nexus::ControlEvent& event);
+  void step_opening(Client* client);
+  void begin_handshake_anew(Client* client);
+  void pair_path(Client* client);
+  void list_path_probe(Client* client);
+  void note_path_error(Client* client);
+  Status why_dead(const Client* client) const;
+  Status why_no_path(const Client* client) const;
+  void on_path_verdict(Client* client, session::ClientSession::PathVerdict verdict);
+  void on_path_answered(Client* client);
+  // client_calls.cc
+  void start_queued(Client* client);
+  void finish_verdict(Client* client, const session::ClientVerdict& verdict);
+  void after_input(Client* client);
+  void end_call_early(Client* client, session::ClientSlot* slot, Status status);
+  template <class F>
+  bool finish_queued(Client* client, Status status, F&& is_over);
+  bool is_too_late(const Client* client, const QueuedCall& call) const {
+    return call.deadline_ns <= context_.now_ns + least_ns(client);
+  }
+  /// The least that a call takes: a round trip.
+  static uint64_t least_ns(const Client* client) {
+    const session::RttEstimator& rtt = client->session.rtt();
+    return rtt.has_sample() ? rtt.min_ns() : 0;
+  }
+  // client_ticks.cc
+  bool tick(Client* client, uint64_t read_until_ns);
+  bool end_if_lost(Client* client);
+  bool rest(Client* client, uint64_t until_ns);
+  /// The session is in the timing wheel, and has nothing that may leave before.
+  static bool waits_for_pace(const Client* client) { return client->is_departing && !client->session.has_unpaced(); }
+
+  EndpointContext& context_;
+  Peers& peers_;
+  Completions& completions_;
+  const CongestionControl default_control_;
+
+  session::ClientPools pools_;
+  base::Pool<Client> pool_;
+  session::SessionTable<Client> table_;
+  // What a session may need in a list is reserved when it is made, so that nothing may fail later.
+  SendList<Client> to_send_;
+  uint32_t call_sequence_ = 0;  ///< next_call_sequence()
+  Status refusal_;
+  std::vector<Client*> path_probes_;  ///< sessions that want a path probe sent now
+  cc::TimingWheel departures_;        ///< keys of paced sessions that wait for their turn, each at most once
+  std::vector<Client*> ticking_;      ///< sessions with something due within some RTOs: looked at about once an RTO
+  /// Keys of sessions whose next business is further away (a report, a probe of a slow handler), each at most once. An
+  /// idle session is in neither.
+  cc::DepartureQueue resting_;
+  std::vector<Client*> opening_;  ///< whose path is being proved
+  std::vector<Client*> ending_;   ///< destroyed by the application
+  std::vector<Client*> dead_;
+};
+
+// ---- Templates ----
+
+template <class F>
+void ClientSessions::send_path_probes(F&& send) {
+  for (Client* client : path_probes_) {
+    client->is_in_path_probes = false;
+    auto& session = client->session;
+    const bool is_pair_probe = std::exchange(client->is_pair_probe_due, false);
+    const bool is_probing = session.state() == session::ClientSession::State::kProbing && session.may_probe_path();
+    if (client->is_dead || !(is_probing || is_pair_probe)) continue;
+    const auto probe = is_probing ? session.path_probe(context_.now_ns) : session.pair_probe(context_.now_ns);
+    send(client, probe.header, probe.payload_bytes);
+  }
+  path_probes_.clear();
+}
+
+/// Ends the waiting calls for which `is_over` returns true; it must reserve memory for their ends. True if there was
+/// one.
+template <class F>
+bool ClientSessions::finish_queued(Client* client, Status status, F&& is_over) {
+  if (client->queue == nullptr) return false;
+  const size_t before = client->queue->size();
+  std::erase_if(*client->queue, [&](QueuedCall& call) {
+    if (!is_over(call)) return false;
+    completions_.wait(0, call.request, call.response, status, 0, std::move(call.continuation));
+    return true;
+  });
+  const bool has_ended_some = client->queue->size() != before;
+  if (client->queue->empty()) client->queue.reset();
+  return has_ended_some;
+}
+
+template <class F>
+void ClientSessions::for_each_buffer(F&& f) const {
+  const auto add_calls = [&f](const Client* client) {
+    for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
+      const session::ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));
+      if (!has_call(*slot)) continue;
+      f(slot->request);
+      f(slot->response);
+    }
+    if (client->queue == nullptr) return;
+    for (const QueuedCall& call : *client->queue) {
+      f(call.request);
+      f(call.response);
+    }
+  };
+  table_.for_each(add_calls);
+  for (const Client* client : dead_) add_calls(client);
+}
+
+}  // namespace tern::rpc

@@ -1,0 +1,171 @@
+// ClientSessions: what is due though no packet has come (docs/protocol.md, 4.3, 4.4, 5.5, 6.4).
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+#include "base/status_text.h"
+#include "rpc/client_sessions.h"
+
+namespace tern::rpc {
+
+using session::ClientSession;
+
+namespace {
+
+/// From the transport's news that a peer is gone to the session's end. Management's reason comes sooner, if it comes.
+constexpr uint64_t kPeerLostNs = 50'000'000;
+/// A session whose next business is not within this many RTOs is not looked at each RTO.
+constexpr uint64_t kRestRtos = 4;
+/// The memory of sessions is fetched so many sessions ahead: a look takes a few ns, and memory a hundred.
+constexpr size_t kTicksAhead = 8;
+
+constexpr Status kSilent(Code::kPeerUnreachable,
+                         "the peer has not answered for the liveness timeout: create a new session");
+constexpr Status kFruitless(Code::kNoResponse,
+                            "the server has not sent the rest of the response though its packets could have passed");
+
+/// The session's calls have ended since the last look. It will be looked at when its report is due.
+bool is_done_for_now(const Client& client) {
+  return client.is_resting && client.session.is_at_rest() && client.queue == nullptr && client.peer_lost_ns == 0;
+}
+
+/// Why a session ended whose packets of full length do not pass any more.
+Status narrow_path(const ClientSession& session) {
+  const std::string bytes = std::to_string(session.payload_bytes_max() + wire::kHeaderBytes);
+  return base::status_of(Code::kPeerUnreachable,
+                         "full packets do not pass between the peers any more, short ones do: a route with a smaller "
+                         "MTU, or a policer; lower the transport's datagram size on either side",
+                         {"packets of ", bytes,
+                          " bytes do not pass between the peers any more, short ones do: a route with a smaller MTU, "
+                          "or a policer; lower the transport's datagram size on either side"});
+}
+
+}  // namespace
+
+// ---- Paced sessions ----
+
+bool ClientSessions::depart_later(Client* client) {
+  if (client->is_departing) return true;  // there was a packet that waits for no pace
+  if (!departures_.add(context_.now_ns, client->session.departure_ns(), client->session.local_key())) return false;
+  client->is_departing = true;
+  context_.agenda.at_latest(departures_.next_ns());
+  return true;
+}
+
+void ClientSessions::run_departures() {
+  departures_.run(context_.now_ns, [this](uint32_t key) {
+    if (Client* client = table_.find(key); client != nullptr) {
+      client->is_departing = false;
+      list_to_send(client);
+    }
+  });
+  if (!departures_.empty()) context_.agenda.at_latest(departures_.next_ns());
+}
+
+// ---- Timeouts ----
+
+/// The caller is about to use a session that was not used for a while: its cache lines are on their way at once.
+void ClientSessions::begin_to_tick(Client* client) {
+  client->session.prefetch();
+  client->session.forget_old_credits(context_.now_ns);
+  client->session.forget_old_congestion(context_.now_ns);
+  client->is_ticking = true;
+  ticking_.push_back(client);
+  context_.agenda.at_latest(context_.now_ns + context_.rto_ns_min);
+}
+
+void ClientSessions::run_ticks(uint64_t read_until_ns) {
+  resting_.run(context_.now_ns, [this](uint32_t key) {
+    if (Client* client = table_.find(key); client != nullptr) {
+      client->is_resting = false;
+      start_ticking(client);
+    }
+  });
+  for (size_t i = 0; i < ticking_.size();) {
+    if (i + kTicksAhead < ticking_.size()) __builtin_prefetch(ticking_[i + kTicksAhead]);
+    Client* client = ticking_[i];
+    if (!client->is_dead && !is_done_for_now(*client) && tick(client, read_until_ns)) {
+      i++;
+      continue;
+    }
+    client->is_ticking = false;
+    ticking_[i] = ticking_.back();
+    ticking_.pop_back();
+  }
+  if (!resting_.empty()) context_.agenda.at_latest(resting_.next_ns());
+}
+
+/// True: the transport has lost the peer for so long that the session has ended.
+bool ClientSessions::end_if_lost(Client* client) {
+  if (client->peer_lost_ns == 0) return false;
+  if (context_.now_ns - client->peer_lost_ns >= kPeerLostNs) {
+    fail(client, {Code::kPeerUnreachable, "the transport to the peer is gone: create a new session"}, true);
+    return true;
+  }
+  context_.agenda.at_latest(client->peer_lost_ns + kPeerLostNs);
+  return false;
+}
+
+/// False: there is nothing to do for the session until its next call.
+bool ClientSessions::tick(Client* client, uint64_t read_until_ns) {
+  if (end_if_lost(client)) return false;
+  const session::ClientTick result = client->session.tick(context_.now_ns, read_until_ns);
+  const uint64_t soon_ns = context_.now_ns + context_.rto_ns_min;
+  uint64_t next_ns = result.next_ns;
+  if (result.has_timed_out) context_.counters.timeouts++;
+  if (result.wants_pair_probe) {
+    client->is_pair_probe_due = true;
+    list_path_probe(client);
+  }
+  if (result.ask_liveness) context_.nexus.ask_liveness(context_.port, client->session.local_key());
+  if (result.has_failed) {
+    fail(client, result.is_path_narrow ? narrow_path(client->session) : kSilent, true);
+    return false;
+  }
+  const auto end_calls_of = [&](uint64_t mask, Status status) {
+    for (; mask != 0; mask &= mask - 1) {
+      if (!completions_.reserve_one()) {
+        next_ns = std::min(next_ns, soon_ns);  // they end when there is memory
+        return;
+      }
+      end_call_early(client, client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))), status);
+    }
+  };
+  end_calls_of(result.fruitless_mask, kFruitless);
+  end_calls_of(result.expired_mask, kLateCall);
+  finish_queued(client, kLateCall, [&](const QueuedCall& call) {
+    const bool is_late = is_too_late(client, call);
+    if (is_late && completions_.reserve_one()) return true;
+    next_ns = std::min(next_ns, is_late ? soon_ns : call.deadline_ns - least_ns(client));
+    return false;
+  });
+  if (client->queue != nullptr) start_queued(client);
+  bool must_stay = client->peer_lost_ns != 0 || (client->queue != nullptr && client->session.has_free_slot());
+  if (client->session.wants_to_send()) {
+    if (!waits_for_pace(client)) list_to_send(client);
+    must_stay = true;
+  }
+  if (must_stay) next_ns = std::min(next_ns, soon_ns);
+  return next_ns != UINT64_MAX && !rest(client, next_ns);
+}
+
+/// False: that is too soon, and the session goes on ticking.
+bool ClientSessions::rest(Client* client, uint64_t until_ns) {
+  const uint64_t now_ns = context_.now_ns;
+  const bool is_soon = until_ns - now_ns < kRestRtos * context_.rto_ns_min || until_ns <= now_ns;
+  if (is_soon || (client->is_resting && until_ns < client->rest_until_ns)) {
+    context_.agenda.at_latest(until_ns);
+    return false;
+  }
+  if (client->is_resting) return true;                         // it will be looked at too early, if anything
+  if (!resting_.add(until_ns, client->session.local_key())) {  // no memory
+    context_.agenda.at_latest(until_ns);
+    return false;
+  }
+  client->is_resting = true;
+  client->rest_until_ns = until_ns;
+  return true;
+}
+
+}  // namespace tern::rpc

@@ -1,0 +1,66 @@
+// What all parts of an endpoint share: its surroundings, the time of this iteration, the counters.
+// Owner thread only, but for `mailbox` and `port`, which have locks of their own.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include <tern/endpoint.h>
+
+#include "memory/arena.h"
+#include "nexus/control.h"
+#include "nexus/nexus_core.h"
+#include "rpc/agenda.h"
+#include "rpc/mailbox.h"
+#include "rpc/transport_port.h"
+
+namespace tern::rpc {
+
+/// `duration` in ns; 0 if it is negative.
+inline uint64_t to_ns(Duration duration) { return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0)); }
+
+struct EndpointContext {
+  /// Takes over `its_arena` and `its_received`, which may be one arena. `orphan` runs when the Nexus dies first.
+  EndpointContext(nexus::NexusCore& its_nexus, memory::Arena& its_arena, memory::Arena& its_received,
+                  const RpcOptions& its_options, std::string_view transport_name, TransportPort& its_transport,
+                  uint64_t its_rto_ns_min, std::function<void()> orphan)
+      : nexus(its_nexus),
+        arena(its_arena),
+        received(its_received),
+        transport(its_transport),
+        options(its_options),
+        rto_ns_min(its_rto_ns_min),
+        mailbox(new Mailbox(its_arena, its_received, its_nexus.environment())),
+        port(
+            its_options.endpoint_id, transport_name, [box = mailbox] { box->announce_control(); }, std::move(orphan)),
+        agenda(its_transport) {}
+  EndpointContext(const EndpointContext&) = delete;
+  EndpointContext& operator=(const EndpointContext&) = delete;
+
+  /// The clock of an endpoint whose loop runs stands still during an iteration. Outside of the loop it is read here.
+  void read_clock_outside_loop() {
+    if (!is_in_loop) now_ns = transport.now();
+  }
+
+  nexus::NexusCore& nexus;
+  memory::Arena& arena;     ///< of messages that leave
+  memory::Arena& received;  ///< of requests that have arrived; may be `arena`
+  TransportPort& transport;
+  const RpcOptions options;
+  const uint64_t rto_ns_min;  ///< the transport's
+  Mailbox* const mailbox;     ///< closed by ~EndpointCore, and dies with the last record of a request
+  nexus::EndpointPort port;   ///< how the Nexus sees the endpoint
+
+  uint64_t now_ns = 0;    ///< of this iteration; written by the loop
+  uint64_t released = 0;  ///< the transport's released() as of this iteration; written by the loop
+  EndpointCounters counters;
+  Agenda agenda;
+  bool is_in_loop = false;  ///< an iteration runs
+  bool is_closing = false;  ///< new requests and new sessions are refused
+};
+
+}  // namespace tern::rpc

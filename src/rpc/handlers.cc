@@ -1,0 +1,332 @@
+#include "rpc/handlers.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/check.h"
+#include "base/try.h"
+#include "rpc/server_sessions.h"
+
+namespace tern::rpc {
+
+using session::ServerSlot;
+
+namespace {
+
+/// Handlers that take longer run one at a time if their requests have deadlines. In a burst of 16 packets the answer of
+/// the first one would otherwise wait for 15 handlers, a round trip on the slowest of local networks.
+constexpr uint64_t kLongHandlerNs = 50'000;
+/// A hold time beyond it is said to be too long (clause 2.9).
+constexpr uint64_t kLongHoldNs = 10'000'000;
+/// Late requests that are refused in one turn. It bounds how long other work waits.
+constexpr uint32_t kRefusedInTurn = 64;
+
+}  // namespace
+
+// ---- Registration ----
+
+Status Handlers::add(uint16_t type, std::unique_ptr<RequestHandler> handler, const HandlerOptions& options) {
+  if (type >= wire::kRequestTypes) return {Code::kMisuse, "request types are 0 to 4095"};
+  if (handler == nullptr || find_record() == nullptr) return {Code::kNoMemory, "no memory for the record of a request"};
+  if (type < entries_.size() && entries_[type].handler != nullptr) {
+    return {Code::kMisuse, "this request type has a handler already"};
+  }
+  if (type >= entries_.size()) {
+    std::unique_ptr<Dispatch[]> larger(new (std::nothrow) Dispatch[type + 1u]);
+    if (larger == nullptr || !base::try_grow([&] { entries_.resize(type + 1u); })) {
+      return {Code::kNoMemory, "no memory for the table of handlers"};
+    }
+    std::copy_n(dispatch_.get(), dispatch_types_, larger.get());
+    dispatch_ = std::move(larger);
+    dispatch_types_ = static_cast<uint32_t>(entries_.size());
+  }
+  entries_[type].handler = std::move(handler);
+  entries_[type].options = options;
+  if (!options.worker) {
+    dispatch_[type] = {entries_[type].handler.get(), std::min(options.max_request_bytes, wire::kMessageBytesMax) + 1};
+  }
+  return {};
+}
+
+void Handlers::close() {
+  if (spare_ != nullptr) context_.mailbox->give_incoming(std::exchange(spare_, nullptr));
+}
+
+RequestRefusal Handlers::refusal_of(uint32_t type, size_t bytes) {
+  EndpointCounters& counters = context_.counters;
+  if (type >= entries_.size() || entries_[type].handler == nullptr) {
+    return {&counters.refused_no_handler, wire::FailureCode::kUnknownType};
+  }
+  if (bytes > entries_[type].options.max_request_bytes) {
+    return {&counters.refused_too_large, wire::FailureCode::kTooLarge};
+  }
+  return {};
+}
+
+// ---- Records ----
+
+/// The record for the next request. The endpoint keeps one, so that the short way need not ask. Null: there is no
+/// memory; requests then go the general way, which tries again.
+Incoming* Handlers::find_record() {
+  if (spare_ != nullptr) return spare_;
+  spare_ = context_.mailbox->take_incoming(this);
+  const bool may_dispatch = spare_ != nullptr && !context_.is_closing;
+  dispatch_types_ = may_dispatch ? static_cast<uint32_t>(entries_.size()) : 0;
+  return spare_;
+}
+
+/// The request outlives its handler, or goes to a worker: the record is the slot's until the answer.
+void Handlers::bind(Incoming* incoming) {
+  incoming->slot->call = incoming;
+  spare_ = nullptr;
+  find_record();
+}
+
+void Handlers::unbind(Incoming* incoming) {
+  incoming->slot->call = nullptr;
+  context_.mailbox->give_incoming(incoming);
+}
+
+/// The handler has returned without an answer, so the message must outlive the receive buffer. The client learns that
+/// its request has arrived. Another thread may have the Request already.
+void Handlers::keep(Incoming* incoming) {
+  bind(incoming);
+  incoming->server->session.owe_credit_return(context_.now_ns);
+  sessions_.list_to_send(incoming->server);
+  // Acquire: another thread may have made the copy, and read the receive buffer for it until just now.
+  if (incoming->is_stable.load(std::memory_order_acquire) || context_.mailbox->make_stable(incoming)) return;
+  context_.counters.refused_no_memory++;
+  incoming->slot->call = nullptr;
+  fail(incoming->server, incoming->slot, wire::FailureCode::kNoMemory);
+  incoming->server = nullptr;
+  incoming->is_cancelled.store(true, std::memory_order_relaxed);
+  context_.mailbox->make_empty(incoming);
+}
+
+void Handlers::keep_if_open(Incoming* incoming) {
+  if (!incoming->is_open()) return;
+  incoming->server->session.defer(incoming->slot);
+  keep(incoming);
+}
+
+// ---- Requests ----
+
+void Handlers::fail(Server* server, ServerSlot* slot, wire::FailureCode code) {
+  server->session.fail(slot, code, 0);
+  sessions_.list_to_send(server);
+}
+
+void Handlers::run(Server* server, ServerSlot* slot, const std::byte* data, uint32_t bytes, detail::Buffer* owned) {
+  EndpointCounters& counters = context_.counters;
+  auto refuse = [&](uint64_t& counter, wire::FailureCode code) {
+    counter++;
+    if (owned != nullptr) detail::release_buffer(owned);
+    fail(server, slot, code);
+  };
+  if (const RequestRefusal why = refusal_of(slot->type, bytes); why.counter != nullptr) {
+    return refuse(*why.counter, why.code);
+  }
+  HandlerEntry& entry = entries_[slot->type];
+  if (context_.is_closing) return refuse(counters.refused_closing, wire::FailureCode::kClosing);
+  uint64_t deadline_ns = UINT64_MAX;
+  uint64_t begin_ns = 0;  // of a request with a deadline
+  if (slot->deadline_code != wire::kNoDeadline) {
+    begin_ns = context_.transport.now();
+    deadline_ns = arrived_ns() + wire::decode_time_left(slot->deadline_code);
+    if (deadline_ns <= begin_ns + entry.time.expected_ns(begin_ns)) {
+      return refuse(counters.refused_deadline, wire::FailureCode::kDeadline);
+    }
+  }
+  Incoming* incoming = find_record();
+  if (incoming == nullptr) return refuse(counters.refused_no_memory, wire::FailureCode::kNoMemory);
+  incoming->open(server, slot, data, bytes, context_.released);
+  incoming->is_stable.store(owned != nullptr, std::memory_order_relaxed);
+  incoming->deadline_ns = deadline_ns;
+  incoming->copy = owned;
+  incoming->handler = &entry;
+  if (!entry.options.worker && deadline_ns != UINT64_MAX && entry.time.expected_ns(begin_ns) >= kLongHandlerNs) {
+    return let_wait(incoming);
+  }
+  counters.requests_handled++;
+  if (entry.options.worker) return run_in_worker(entry, incoming);
+  run_here(entry, incoming, begin_ns);
+}
+
+/// `begin_ns`: 0 if the request has no deadline.
+void Handlers::run_here(HandlerEntry& entry, Incoming* incoming, uint64_t begin_ns) {
+  (*entry.handler)(incoming);
+  if (begin_ns != 0) {
+    const uint64_t end_ns = context_.transport.now();
+    entry.time.add(begin_ns, end_ns);
+    if (end_ns - begin_ns >= kLongHandlerNs) note_poll(context_.now_ns);
+  }
+  if (incoming->progress == Incoming::Progress::kAnswered) {
+    Mailbox::rest(incoming);
+    sessions_.send_answer(incoming);
+  } else if (incoming->is_open()) {
+    keep(incoming);
+  }
+}
+
+/// The loop looks at cancels and at other packets before the handler runs, and sends the answers of others.
+void Handlers::let_wait(Incoming* incoming) {
+  keep(incoming);
+  if (incoming->server == nullptr) return on_answered(incoming);  // no memory: failed already
+  incoming->space = nullptr;                                      // it is the loop's own
+  incoming->waits_in_loop = true;
+  waiting_.add(incoming);
+  context_.agenda.at_latest(context_.now_ns);
+}
+
+/// Requests that can no longer finish in time are refused on the way.
+void Handlers::run_waiting() {
+  const uint64_t begin_ns = context_.transport.now();
+  for (uint32_t i = 0; i < kRefusedInTurn; i++) {
+    const auto [incoming, is_late] = waiting_.take(begin_ns);
+    if (incoming == nullptr) break;
+    incoming->waits_in_loop = false;
+    context_.counters.requests_handled++;
+    if (is_late) {
+      incoming->set_failed(wire::FailureCode::kDeadline);
+      on_answered(incoming);
+      continue;
+    }
+    HandlerEntry& entry = *incoming->handler;
+    (*entry.handler)(incoming);
+    entry.time.add(begin_ns, context_.transport.now());
+    break;
+  }
+  if (has_waiting()) context_.agenda.at_latest(context_.now_ns);
+}
+
+void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
+  keep(incoming);
+  if (incoming->server == nullptr) {  // no memory: failed already
+    context_.counters.requests_handled--;
+    return on_answered(incoming);
+  }
+  incoming->space = nullptr;  // it is the loop's own
+  if (Incoming* refused = submit(entry, incoming); refused != nullptr) {
+    Server* server = refused->server;
+    ServerSlot* slot = refused->slot;
+    context_.counters.refused_worker_queue++;
+    context_.counters.requests_handled--;
+    unbind(refused);
+    fail(server, slot, wire::FailureCode::kOverloaded);
+  }
+}
+
+/// Returns the request that no worker will take; null: each has a worker.
+Incoming* Handlers::submit(HandlerEntry& entry, Incoming* incoming) {
+  if (incoming->deadline_ns == UINT64_MAX) {
+    RequestHandler* handler = entry.handler.get();
+    const bool is_submitted =
+        context_.nexus.submit_work([handler, incoming] {  // two words: they fit into the task without an allocation
+          Mailbox* mailbox = incoming->mailbox;
+          // After close() the handler may be gone; the Request then just goes home.
+          if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
+          if (incoming->is_cancelled.load(std::memory_order_relaxed)) {
+            mailbox->push_answered(incoming);
+          } else {
+            (*handler)(incoming);
+          }
+          mailbox->leave_worker();
+        });
+    return is_submitted ? nullptr : incoming;
+  }
+  Mailbox* mailbox = context_.mailbox;
+  if (!mailbox->add_waiting(incoming)) return nullptr;
+  const bool is_submitted = context_.nexus.submit_work([mailbox] {
+    if (!mailbox->begin_task()) return;
+    if (Incoming* next = mailbox->take_waiting(); next != nullptr) {
+      HandlerEntry& its = *next->handler;
+      const uint64_t begin_ns = mailbox->now_ns();
+      (*its.handler)(next);
+      its.time.add(begin_ns, mailbox->now_ns());
+    }
+    mailbox->leave_worker();
+  });
+  return is_submitted ? nullptr : mailbox->take_back_waiting(incoming);
+}
+
+// ---- Answers ----
+
+detail::Buffer* Handlers::take_response_buffer(Incoming* incoming) {
+  ServerSlot* slot = incoming->slot;
+  if (incoming->server == nullptr || slot->response == nullptr || slot->response_ticket > context_.released) {
+    return nullptr;
+  }
+  incoming->space = nullptr;
+  slot->response->revoke_lease();
+  return sessions_.take_response(slot);
+}
+
+void Handlers::on_answered(Incoming* incoming) {
+  Server* server = incoming->server;
+  if (server == nullptr) {
+    sessions_.on_abandoned_answered(incoming);
+    return context_.mailbox->give_incoming(incoming);
+  }
+  ServerSlot* slot = incoming->slot;
+  const bool is_response = incoming->answer == Incoming::Answer::kResponse;
+  if (!is_response) {
+    if (incoming->failure == wire::FailureCode::kDeadline) {
+      context_.counters.refused_deadline++;
+      context_.counters.requests_handled--;
+    }
+    server->session.fail(slot, incoming->failure, incoming->app_code);
+  } else {
+    sessions_.set_response(server, slot, std::exchange(incoming->response, nullptr));
+  }
+  // What was held for so long is no sample of the round trip, however long: from here on nobody has asked.
+  slot->received_ns = std::max(slot->received_ns, context_.now_ns - std::min(context_.now_ns, kLongHoldNs));
+  if (incoming == spare_) {
+    Mailbox::rest(incoming);  // its handler runs
+  } else {
+    unbind(incoming);
+  }
+  sessions_.list_to_send(server);
+  if (is_response && slot->response->capacity_bytes > kUncountedBytes) [[unlikely]]
+    sessions_.count_response(server, slot);
+}
+
+void Handlers::abandon(Incoming* incoming, Server* server) {
+  incoming->server = nullptr;
+  incoming->slot = nullptr;
+  if (incoming->waits_in_loop) {
+    waiting_.remove(incoming, context_.now_ns);
+    incoming->waits_in_loop = false;
+    return context_.mailbox->give_incoming(incoming);
+  }
+  if (context_.mailbox->remove_waiting(incoming)) return context_.mailbox->give_incoming(incoming);
+  sessions_.count_abandoned(incoming, server);
+  incoming->is_cancelled.store(true, std::memory_order_relaxed);
+}
+
+bool Handlers::is_in_handler(const ServerSlot* slot) const {
+  return spare_ != nullptr && spare_->slot == slot && slot->phase == ServerSlot::Phase::kRunning &&
+         spare_->progress != Incoming::Progress::kNone;
+}
+
+// ---- When packets have come ----
+
+void Handlers::note_poll(uint64_t ns) {
+  polled_ns_ = ns;
+  polled_iteration_ = context_.port.iteration.load(std::memory_order_relaxed);
+}
+
+/// When the packets that are received now have come, at the earliest.
+uint64_t Handlers::arrived_ns() const {
+  const bool is_recent = context_.port.iteration.load(std::memory_order_relaxed) - polled_iteration_ <= 2;
+  const bool has_rested = rested_ns_ >= polled_ns_ && context_.now_ns - rested_ns_ > kNapNs;
+  return polled_ns_ == 0 || !is_recent || has_rested ? context_.now_ns : polled_ns_;
+}
+
+void Handlers::check_invariants(size_t waiting) const {
+  waiting_.check_invariants();
+  CHECK(waiting, ==, waiting_.size());
+  CHECK(dispatch_types_, <=, entries_.size());
+}
+
+}  // namespace tern::rpc

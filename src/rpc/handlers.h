@@ -1,0 +1,133 @@
+// The handlers of an endpoint, and the requests that they have: from a whole request to its answer.
+// Owner thread only; worker threads touch a request through its Mailbox.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <tern/detail/buffer.h>
+#include <tern/detail/export.h>
+#include <tern/endpoint.h>
+
+#include "rpc/endpoint_context.h"
+#include "rpc/endpoint_internals.h"
+#include "rpc/mailbox.h"
+#include "rpc/server.h"
+#include "rpc/waiting_requests.h"
+
+namespace tern::rpc {
+
+class ServerSessions;
+
+/// A handler, and its measured time.
+struct HandlerEntry {
+  std::unique_ptr<RequestHandler> handler;  ///< null: the request type has none
+  HandlerOptions options;
+  HandlerTime time = {};
+};
+
+/// The reason of a refusal, and its counter. No counter: the request is not refused.
+struct RequestRefusal {
+  uint64_t* counter = nullptr;
+  wire::FailureCode code = {};
+};
+
+class TERN_API Handlers {
+ public:
+  Handlers(EndpointContext& context, ServerSessions& sessions) : context_(context), sessions_(sessions) {}
+
+  /// Registers a handler; before the first loop iteration. kMisuse, kNoMemory.
+  Status add(uint16_t type, std::unique_ptr<RequestHandler> handler, const HandlerOptions& options);
+  /// From now on no request takes the fast path: run() gets all requests, and refuses them.
+  void start_closing() { dispatch_types_ = 0; }
+  /// Gives back the endpoint's record. The mailbox closes next.
+  void close();
+
+  // -- The fast path (rpc/fast_path.h): a request of one packet, whose handler runs in the loop --
+
+  /// True if a request of this type and size may take the fast path.
+  bool may_dispatch(uint32_t type, uint32_t bytes) const {
+    return type < dispatch_types_ && bytes < dispatch_[type].limit_bytes;
+  }
+  /// The record of the request that is handled now, or next. Not null after may_dispatch().
+  Incoming* record() const { return spare_; }
+  void dispatch(uint32_t type) { (*dispatch_[type].handler)(spare_); }
+  /// The handler has returned without an answer in the slot's buffer.
+  [[gnu::noinline]] void keep_if_open(Incoming* incoming);
+
+  // -- The general path --
+
+  /// By the request's type and size alone.
+  RequestRefusal refusal_of(uint32_t type, size_t bytes);
+  /// Takes a complete request: runs its handler, submits it to a worker, lets it wait, or refuses it. `data` lies in
+  /// `owned`, which this takes over. If `owned` is null, `data` is memory of the transport until this returns.
+  void run(Server* server, session::ServerSlot* slot, const std::byte* data, uint32_t bytes, detail::Buffer* owned);
+  /// Runs one of the requests with deadlines that wait for a handler that takes long.
+  bool has_waiting() const { return !waiting_.empty(); }
+  void run_waiting();
+
+  // -- Answers (Request calls these) --
+
+  /// The request is answered or dropped.
+  void on_answered(Incoming* incoming);
+  /// The slot's response buffer becomes the request's. Null: there is none that the transport has released.
+  detail::Buffer* take_response_buffer(Incoming* incoming);
+
+  // -- Requests whose client has given up --
+
+  /// Ends a request that no handler has had yet.
+  bool has_not_begun(const Incoming* incoming) const {
+    return incoming->waits_in_loop || context_.mailbox->is_waiting(incoming);
+  }
+  /// The request's slot is taken from it.
+  void abandon(Incoming* incoming, Server* server);
+  /// The slot's request is in a handler of this thread, which may write to the slot's response.
+  bool is_in_handler(const session::ServerSlot* slot) const;
+
+  // -- When packets have come --
+
+  /// Called before and after a handler that takes long: packets of the next iteration have arrived after `ns`.
+  void note_poll(uint64_t ns);
+  bool has_polled() const { return polled_ns_ != 0; }
+  /// The loop returns to a program that may wait.
+  void note_rest(uint64_t ns) { rested_ns_ = ns; }
+
+  /// CHECKs the tables. `waiting`: requests of the sessions' slots that wait in the loop.
+  void check_invariants(size_t waiting) const;
+
+ private:
+  /// The data of a handler that the fast path needs.
+  struct Dispatch {
+    RequestHandler* handler = nullptr;
+    size_t limit_bytes = 0;  ///< smaller requests run in the loop; 0: no request does
+  };
+  /// A program that leaves the loop for less time is taken not to have waited.
+  static constexpr uint64_t kNapNs = 20'000;
+
+  Incoming* find_record();
+  void bind(Incoming* incoming);
+  void unbind(Incoming* incoming);
+  void keep(Incoming* incoming);
+  void fail(Server* server, session::ServerSlot* slot, wire::FailureCode code);
+  void run_here(HandlerEntry& entry, Incoming* incoming, uint64_t begin_ns);
+  void run_in_worker(HandlerEntry& entry, Incoming* incoming);
+  Incoming* submit(HandlerEntry& entry, Incoming* incoming);
+  void let_wait(Incoming* incoming);
+  uint64_t arrived_ns() const;
+
+  EndpointContext& context_;
+  ServerSessions& sessions_;
+  Incoming* spare_ = nullptr;  ///< see find_record(); null: there was no memory for it
+  // Both tables are of one size, and indexed by the request type.
+  std::vector<HandlerEntry> entries_;
+  std::unique_ptr<Dispatch[]> dispatch_;
+  uint32_t dispatch_types_ = 0;    ///< size of dispatch_; 0: no request takes the fast path
+  WaitingRequests waiting_;        ///< for handlers that run in the loop
+  uint64_t polled_ns_ = 0;         ///< when the loop last polled before a handler that took long; 0: never
+  uint64_t polled_iteration_ = 0;  ///< EndpointPort::iteration then
+  uint64_t rested_ns_ = 0;         ///< note_rest()
+};
+
+}  // namespace tern::rpc

@@ -1,0 +1,74 @@
+#include "rpc/life_signs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/try.h"
+#include "rpc/client.h"
+#include "rpc/server.h"
+
+namespace tern::rpc {
+
+namespace {
+
+/// The receives that look for signs of life in the receive queue, at most. A socket's buffer has some thousand packets.
+constexpr uint32_t kLooks = 256;
+/// While the endpoint never reads all, this part of the time counts as read ...
+constexpr uint64_t kReadParts = 8;
+/// ... and all that is older than this many liveness timeouts, so that a silent peer is noticed under any load.
+constexpr uint64_t kReadTimeouts = 8;
+
+}  // namespace
+
+void LifeSigns::on_question(nexus::ControlEvent& event, uint64_t credit_epoch) {
+  Run* run = peers_.find_run(event.peer.boot_id);
+  if (run == nullptr) return;
+  if (credit_epoch != run->life_epoch) run->life_epoch_before = std::exchange(run->life_epoch, credit_epoch);
+  if (note_sign(event) || !base::try_reserve(questions_, questions_.size() + 1)) return;
+  questions_.push_back({std::move(event), kLooks});
+  context_.agenda.at_latest(context_.now_ns);
+}
+
+/// True: there was a sign of the peer's life. Of its packets in the common case a server session only notes the credit
+/// epoch: an epoch after that of the last question is a sign.
+bool LifeSigns::note_sign(const nexus::ControlEvent& question) {
+  const Run* run = peers_.find_run(question.peer.boot_id);
+  if (run == nullptr) return false;
+  uint64_t heard_ns = 0;
+  for (const Client* client = run->clients.first(); client != nullptr; client = run->clients.after(client)) {
+    heard_ns = std::max(heard_ns, client->session.last_answer_ns());
+  }
+  for (const Server* server = run->servers.first(); server != nullptr; server = run->servers.after(server)) {
+    const bool is_news = server->session.heard_epoch > run->life_epoch_before;
+    heard_ns = std::max(heard_ns, is_news ? context_.now_ns : server->heard_ns);
+  }
+  if (heard_ns <= question.since_ns) return false;
+  nexus::EndpointPort::note_life(question, heard_ns);
+  return true;
+}
+
+void LifeSigns::answer(bool has_read_all) {
+  if (questions_.empty()) return;
+  std::erase_if(questions_, [&](Question& question) {
+    return note_sign(question.event) || has_read_all || question.looks_left-- == 0;
+  });
+  if (!questions_.empty()) context_.agenda.at_latest(context_.now_ns);
+}
+
+/// An iteration that received nothing has read all that came before it.
+void LifeSigns::note_what_is_read(bool has_read_all, uint32_t idle_iterations) {
+  const uint64_t now_ns = context_.now_ns;
+  if (has_read_all) {
+    read_until_ns_ = now_ns;
+  } else if (idle_iterations != idle_iterations_) {
+    read_until_ns_ = noted_ns_;
+  } else {
+    const uint64_t oldest_ns = kReadTimeouts * to_ns(context_.nexus.options().liveness_timeout);
+    read_until_ns_ += (now_ns - noted_ns_) / kReadParts;
+    read_until_ns_ = std::max(read_until_ns_, now_ns - std::min(now_ns, oldest_ns));
+  }
+  idle_iterations_ = idle_iterations;
+  noted_ns_ = now_ns;
+}
+
+}  // namespace tern::rpc

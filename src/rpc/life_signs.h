@@ -1,0 +1,47 @@
+// What the endpoint can say of its peers' lives: data is a sign of life, too (docs/protocol.md, 7.5.2).
+// Owner thread only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <tern/detail/export.h>
+
+#include "rpc/endpoint_context.h"
+#include "rpc/peers.h"
+
+namespace tern::rpc {
+
+/// Answers the Nexus's questions whether packets of a peer have come. A packet that has arrived may still be unread: a
+/// question that finds no sign of life waits until all has been read.
+class TERN_API LifeSigns {
+ public:
+  LifeSigns(EndpointContext& context, Peers& peers) : context_(context), peers_(peers) {}
+
+  /// A question of the Nexus (ControlEvent::Kind::kAskLife). `credit_epoch`: of the server sessions.
+  void on_question(nexus::ControlEvent& event, uint64_t credit_epoch);
+  /// Tries to answer the questions that wait. `has_read_all`: this iteration has found nothing to receive.
+  void answer(bool has_read_all);
+  /// In each run_due() that looks at everything. `idle_iterations`: so far, that found nothing to receive.
+  void note_what_is_read(bool has_read_all, uint32_t idle_iterations);
+  /// All packets that arrived before have been read. ns.
+  uint64_t read_until_ns() const { return read_until_ns_; }
+  void clear() { questions_.clear(); }
+
+ private:
+  /// A question that is answered once all that has arrived is read, or after this many more looks.
+  struct Question {
+    nexus::ControlEvent event;
+    uint32_t looks_left;
+  };
+  bool note_sign(const nexus::ControlEvent& question);
+
+  EndpointContext& context_;
+  Peers& peers_;
+  std::vector<Question> questions_;
+  uint64_t read_until_ns_ = 0;
+  uint64_t noted_ns_ = 0;         ///< the last note_what_is_read()
+  uint32_t idle_iterations_ = 0;  ///< as of then
+};
+
+}  // namespace tern::rpc

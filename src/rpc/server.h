@@ -1,0 +1,51 @@
+// The server end of a session, with what the endpoint keeps beside the protocol's state.
+#pragma once
+
+#include <cstdint>
+
+#include <tern/detail/buffer.h>
+
+#include "base/linked_list.h"
+#include "rpc/peers.h"
+#include "session/server_session.h"
+#include "transport/transport.h"
+
+namespace tern::rpc {
+
+/// The fields that every request touches come first, as in Client. They fill two cache lines.
+struct alignas(64) Server {
+  Server(const session::ServerTerms& terms, session::ServerPools& pools) : session(terms, pools) {}
+
+  transport::PeerId peer = 0;
+  bool is_listed_to_send = false;
+  bool is_dead = false;  ///< its key is retired; freed when no list names it
+  Run* run = nullptr;    ///< of the client's Nexus; null once is_dead
+  session::ServerSession session;
+  base::ListLinks<Server> in_run;
+  base::ListLinks<Server> in_path_list;
+  uint64_t path_until_ns = 0;  ///< a session whose path is not proved ends then
+  uint64_t heard_ns = 0;       ///< when the last proved packet came that was not of the common case
+  bool has_pair_peer = false;
+  transport::PeerId pair_peer = 0;  ///< where the client may be, which has not proved it yet (clause 7.7.4)
+  bool is_pathless = false;         ///< in ServerSessions::pathless_; otherwise in proved_, until it is dead
+  uint64_t name = 0;                ///< in the table of sessions
+  uint32_t abandoned = 0;           ///< requests that the application has and the client has given up
+
+  /// For the lists pathless_ and proved_, of which each session is in one.
+  struct InPathList {
+    static base::ListLinks<Server>& of(Server& server) { return server.in_path_list; }
+    static const base::ListLinks<Server>& of(const Server& server) { return server.in_path_list; }
+  };
+};
+
+/// A response with more bytes of memory than this counts against the budget, and has a Claim. One packet of most
+/// networks carries as much. The number of sessions limits the smaller responses.
+inline constexpr uint32_t kUncountedBytes = 1024;
+
+/// The claim of a buffer that counts against a budget. It is kept in `next`, where a buffer's owner may note anything.
+inline Claim* claim_of(const detail::Buffer* buffer) { return static_cast<Claim*>(static_cast<void*>(buffer->next)); }
+inline void set_claim(detail::Buffer* buffer, Claim* claim) {
+  buffer->next = static_cast<detail::Buffer*>(static_cast<void*>(claim));
+}
+
+}  // namespace tern::rpc

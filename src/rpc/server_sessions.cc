@@ -1,0 +1,383 @@
+#include "rpc/server_sessions.h"
+
+#include <algorithm>
+
+#include "base/address.h"
+#include "base/check.h"
+#include "base/try.h"
+#include "rpc/count_drop.h"
+#include "rpc/handshake.h"
+#include "rpc/names.h"
+
+namespace tern::rpc {
+
+using session::Drop;
+using session::ServerSlot;
+
+// ---- Accepting a session (clause 7.7) ----
+
+/// kNone: the endpoint can serve what the client wishes.
+wire::Refusal ServerSessions::refusal_of_wish(const nexus::SessionTerms& wish) const {
+  if (context_.is_closing) return wire::Refusal::kEndpointClosing;
+  if (wish.transport != context_.port.transport) return wire::Refusal::kTransportMismatch;
+  if (wish.payload_bytes_max < wire::kPayloadBytesMin || wish.payload_bytes_max > wire::kPayloadBytesMax) {
+    return wire::Refusal::kMtuMismatch;
+  }
+  if (wish.window < 1 || wish.window > wire::kSlotsMax) return wire::Refusal::kOther;
+  return wire::Refusal::kNone;
+}
+
+/// Why a session is refused to whose peer the transport cannot connect.
+wire::Refusal ServerSessions::refusal_of_connect(Code code, const nexus::AddressBytes& address) const {
+  switch (code) {
+    case Code::kNoMemory:
+      return wire::Refusal::kNoMemory;
+    case Code::kRefused:  // the transport may not have this peer
+      return wire::Refusal::kOtherUser;
+    case Code::kPeerUnreachable:  // only processes of one host share the transport
+      return wire::Refusal::kOtherHost;
+    case Code::kUnavailable: {
+      const wire::Refusal known = context_.transport.refusal_of(address);
+      return known == wire::Refusal::kNone ? wire::Refusal::kNoWayBack : known;
+    }
+    default:
+      return wire::Refusal::kOther;
+  }
+}
+
+void ServerSessions::on_connect_request(const nexus::ControlEvent& event) {
+  auto refuse = [&](wire::Refusal refusal) {
+    context_.counters.sessions_refused++;
+    (void)context_.nexus.answer_connect(context_.port, event.token, refusal, {});
+  };
+  const auto& wish = event.terms;
+  if (const auto refusal = refusal_of_wish(wish); refusal != wire::Refusal::kNone) return refuse(refusal);
+  if (const auto refusal = refusal_of_peer(event.peer); refusal != wire::Refusal::kNone) return refuse(refusal);
+  RandomNumbers random(context_.nexus.environment());
+  session::ServerTerms terms;
+  terms.first_request_count = random() >> wire::kSlotBits;
+  terms.first_number = random() & wire::kNumberMask;
+  terms.path_token = random() & wire::kTokenMask;
+  terms.session_token = random() & wire::kTokenMask;
+  const bool has_key = table_.draw(context_.now_ns, random, &terms.local_key);
+  if (random.has_failed()) return refuse(wire::Refusal::kOther);
+  Run* run = has_key ? peers_.join(event.peer.address.view(), event.peer.boot_id) : nullptr;
+  if (run == nullptr) return refuse(wire::Refusal::kNoMemory);
+  auto peer = context_.transport.connect(wish.address, base::host_of(event.peer.address.view()));
+  if (!peer.ok()) {
+    peers_.leave(run);
+    return refuse(refusal_of_connect(peer.status().code(), wish.address));
+  }
+  terms.remote_key = wish.session_key;
+  terms.payload_bytes_max = std::min(wish.payload_bytes_max, context_.transport.payload_bytes_max(*peer));
+  terms.window = wish.window;
+  terms.first_client_number = wish.first_number;
+  Server* server = make(terms);
+  if (server == nullptr) {
+    peers_.leave(run);
+    context_.transport.disconnect(*peer);
+    return refuse(wire::Refusal::kNoMemory);
+  }
+  server->peer = *peer;
+  server->run = run;
+  run->servers.add_last(server);
+  run->server_sessions++;
+  run->host->server_sessions++;
+  begin_without_path(server);
+  answer(event, server, terms);
+}
+
+/// A session with memory for every list that it may come to be in. Null: there is no memory.
+Server* ServerSessions::make(const session::ServerTerms& terms) {
+  Server* server = pool_.take(terms, pools_);
+  if (server == nullptr) return nullptr;
+  const size_t servers = pool_.taken();
+  if (!to_send_.reserve(servers) || !base::try_reserve(dead_, servers)) {
+    pool_.give(server);
+    return nullptr;
+  }
+  server->name = table_.put(terms.local_key, server);
+  return server;
+}
+
+void ServerSessions::answer(const nexus::ControlEvent& event, Server* server, const session::ServerTerms& terms) {
+  nexus::SessionTerms answer;
+  answer.transport = context_.port.transport;
+  answer.address = context_.transport.address();
+  answer.session_key = terms.local_key;
+  answer.endpoint_id = context_.options.endpoint_id;
+  answer.payload_bytes_max = terms.payload_bytes_max;
+  answer.window = terms.window;
+  answer.credits = credits_.start_limit(table_.size());
+  answer.first_number = terms.first_number;
+  answer.path_token = terms.path_token;
+  if (!context_.nexus.answer_connect(context_.port, event.token, {}, answer).ok()) end(server, false);
+}
+
+// ---- The end of a session ----
+
+void ServerSessions::on_disconnected(uint32_t key) {
+  if (Server* server = table_.find(key); server != nullptr) end(server, false);
+}
+
+void ServerSessions::end_run(Run* run) {
+  while (Server* server = run->servers.first()) {
+    context_.counters.sessions_failed++;
+    end(server, false);
+  }
+}
+
+void ServerSessions::end_all() {
+  table_.for_each([&](Server* server) { end(server, true); });
+}
+
+void ServerSessions::end(Server* server, bool tell_peer) {
+  if (server->is_dead) return;
+  server->is_dead = true;
+  table_.retire(server->session.local_key(), context_.now_ns);
+  Offers offers(*this, server);
+  server->session.end_all(offers);
+  (server->is_pathless ? pathless_ : proved_).remove(server);
+  if (proved_.first() == nullptr) sweep_at_ns_ = UINT64_MAX;
+  Run* run = std::exchange(server->run, nullptr);
+  run->servers.remove(server);
+  run->server_sessions--;
+  run->host->server_sessions--;
+  peers_.leave(run);
+  credits_.set_long_requests(pools_.assemblies.taken());
+  if (tell_peer) context_.nexus.disconnect(context_.port, server->session.local_key(), false);
+  context_.transport.disconnect(server->peer);
+  if (std::exchange(server->has_pair_peer, false)) context_.transport.disconnect(server->pair_peer);
+  dead_.push_back(server);
+}
+
+void ServerSessions::free_dead() {
+  std::erase_if(dead_, [this](Server* server) {
+    if (server->is_listed_to_send) return false;
+    pool_.give(server);
+    return true;
+  });
+}
+
+void ServerSessions::finish_all() {
+  for (Server* server : dead_) pool_.give(server);
+  dead_.clear();
+}
+
+bool ServerSessions::is_busy(uint64_t closing_since_ns) const {
+  // A client asks at least every quarter of the liveness timeout. Two of its questions may be lost.
+  const uint64_t quiet_ns = to_ns(context_.nexus.options().liveness_timeout) * 3 / 4;
+  const uint64_t now_ns = context_.now_ns;
+  bool is_busy = false;
+  table_.for_each([&](Server* server) {
+    for (uint32_t i = 0; i < server->session.window(); i++) {
+      const ServerSlot* slot = server->session.slot(i);
+      if (slot == nullptr) continue;
+      // Until its client has reported it, or has not asked for it for some time, a response may have packets that are
+      // not sent, lost, or being copied. A failure may as well become that of the closed session.
+      const uint64_t asked_ns = std::max(slot->received_ns, std::min(closing_since_ns, now_ns));
+      const bool is_wanted = server->session.is_to_leave(*slot) || slot->response_ticket > context_.released ||
+                             now_ns - std::min(asked_ns, now_ns) < quiet_ns;
+      const bool is_on_its_way = slot->phase == ServerSlot::Phase::kResponded && is_wanted;
+      is_busy |= slot->call != nullptr || is_on_its_way;
+    }
+  });
+  return is_busy;
+}
+
+// ---- Packets ----
+
+void ServerSessions::on_packet(const wire::Header& header, const transport::Payload& payload) {
+  Server* server = table_.find(header.session_key());
+  if (server == nullptr) {
+    context_.counters.dropped_unknown_session++;
+    return;
+  }
+  Offers offers(*this, server);
+  const session::ServerVerdict verdict = server->session.on_packet(header, payload, context_.now_ns, offers);
+  if (verdict.drop != Drop::kNone) [[unlikely]]
+    count_drop(context_.counters, verdict.drop);
+  if (verdict.was_assembled) forget_claim(Budget::kArriving, verdict.message);
+  if (verdict.drop == Drop::kNone) {
+    server->heard_ns = context_.now_ns;
+    note_news(server, header, verdict.is_part);
+  }
+  if (server->is_pathless && server->session.is_open()) on_path_proved(server);
+  if (verdict.wants_pair) return answer_pair_probe(server);
+  if (verdict.has_paired) follow(server);
+  if (verdict.is_part) credits_.hear_long(server->session.heard_long_epoch());
+  if (verdict.has_opened) credits_.hear_opening(server->session.heard_epoch);
+  credits_.set_long_requests(pools_.assemblies.taken());
+  if (verdict.started != nullptr) {
+    const std::byte* data = verdict.message != nullptr ? verdict.message->data() : payload.data;
+    return handlers_.run(server, verdict.started, data, verdict.started->request_bytes, verdict.message);
+  }
+  if (!server->session.wants_to_send()) return;
+  if (verdict.is_about_a_call) {
+    list_to_send(server);
+  } else {
+    list_to_send_quietly(server);
+  }
+}
+
+/// A request beyond what the endpoint takes is refused before anything is allocated for it.
+session::ServerOffers::RequestBuffer ServerSessions::Offers::buffer_for(const wire::Header& request, bool is_long) {
+  const size_t bytes = request.message_bytes();
+  const auto refuse = [](uint64_t& counter, wire::FailureCode code) -> RequestBuffer {
+    counter++;
+    return {nullptr, code};
+  };
+  EndpointContext& context = sessions_.context_;
+  EndpointCounters& counters = context.counters;
+  if (context.is_closing) return refuse(counters.refused_closing, wire::FailureCode::kClosing);
+  const RequestRefusal why = sessions_.handlers_.refusal_of(request.request_type(), bytes);
+  if (why.counter != nullptr) return refuse(*why.counter, why.code);
+  const bool is_beyond = is_long && !sessions_.make_way_for_arriving(server_, bytes);
+  detail::Buffer* buffer = is_beyond ? nullptr : context.received.alloc(bytes);
+  if (buffer != nullptr && is_long) {
+    const uint32_t slot = request.request_number() & (wire::kSlotsMax - 1);
+    Claim* claim = sessions_.peers_.claim(Budget::kArriving, server_->run, server_, slot, bytes, context.now_ns);
+    if (claim == nullptr) detail::release_buffer(std::exchange(buffer, nullptr));
+    if (claim != nullptr) set_claim(buffer, claim);
+  }
+  if (buffer == nullptr) return refuse(counters.refused_no_memory, wire::FailureCode::kNoMemory);
+  return {buffer, {}};
+}
+
+void ServerSessions::Offers::take_back_buffer(detail::Buffer* buffer, uint32_t, bool is_long) {
+  if (is_long) sessions_.forget_claim(Budget::kArriving, buffer);
+  detail::release_buffer(buffer);
+}
+
+void ServerSessions::Offers::take_back_response(detail::Buffer* response, uint64_t ticket) {
+  if (response->capacity_bytes > kUncountedBytes) sessions_.forget_claim(Budget::kResponses, response);
+  sessions_.completions_.release_after(ticket, response);
+}
+
+void ServerSessions::Offers::abandon(void* call) { sessions_.handlers_.abandon(static_cast<Incoming*>(call), server_); }
+
+bool ServerSessions::Offers::may_abandon(void* call) {
+  return sessions_.may_abandon(static_cast<const Incoming*>(call), server_);
+}
+
+// ---- Answers, and the list of sessions that send ----
+
+void ServerSessions::set_response(Server* server, ServerSlot* slot, detail::Buffer* buffer) {
+  if (slot->response != nullptr) completions_.release_after(slot->response_ticket, take_response(slot));
+  slot->response = buffer;
+  slot->response_ticket = 0;
+  slot->response_bytes = buffer->length_bytes;
+  server->session.respond(slot);
+}
+
+/// For packets that answer no call: the session takes no part in the credits for them.
+void ServerSessions::list_to_send_quietly(Server* server) {
+  if (server->is_listed_to_send) return;
+  server->is_listed_to_send = true;
+  to_send_.add(server);
+  context_.agenda.disarm();
+}
+
+/// Its first answer of this iteration.
+void ServerSessions::add_to_send(Server* server) {
+  server->is_listed_to_send = true;
+  to_send_.add(server);
+  if (server->session.heard_epoch != credits_.epoch()) [[unlikely]]
+    return hear(server);
+  context_.agenda.disarm();
+}
+
+/// Its first answer of this credit epoch. A function of its own, so that add_to_send() ends with a call and saves no
+/// registers for it.
+void ServerSessions::hear(Server* server) {
+  credits_.hear(server->session.heard_epoch);
+  if (sweep_at_ns_ == UINT64_MAX) begin_sweep();
+  context_.agenda.disarm();
+}
+
+bool ServerSessions::start_credit_epoch() {
+  return credits_.start_epoch(context_.now_ns,
+                              {context_.counters.packets_received, context_.transport.downlink_bytes()});
+}
+
+// ---- Clients that are reached where their packets come from (clause 7.7.4) ----
+
+/// The address that a short paired path probe has come from gets a token of its own. The session's peer stays until the
+/// token comes back. There is one such address at a time.
+void ServerSessions::answer_pair_probe(Server* server) {
+  TransportPort& transport = context_.transport;
+  const auto peer = transport.connect_back(server->peer);
+  if (!peer.ok()) return;
+  uint32_t token = server->session.pair_token();
+  if (server->has_pair_peer && server->pair_peer == *peer) {
+    transport.disconnect(*peer);  // one reference is enough
+  } else {
+    const uint64_t random = context_.nexus.environment().random();
+    if (random == 0) return transport.disconnect(*peer);  // the system refuses random numbers
+    if (server->has_pair_peer) transport.disconnect(server->pair_peer);
+    server->has_pair_peer = true;
+    server->pair_peer = *peer;
+    token = static_cast<uint32_t>(random) & wire::kTokenMask;
+  }
+  server->session.owe_pair_reply(token);
+  list_to_send_quietly(server);
+}
+
+/// The client receives where the last token went: from now on all packets go there.
+void ServerSessions::follow(Server* server) {
+  if (!std::exchange(server->has_pair_peer, false)) return;  // that was long ago
+  if (server->pair_peer != server->peer) context_.counters.paths_followed++;
+  context_.transport.disconnect(std::exchange(server->peer, server->pair_peer));
+}
+
+// ---- For tests ----
+
+size_t ServerSessions::requests_open() const {
+  size_t count = 0;
+  table_.for_each([&](const Server* server) {
+    for (uint32_t i = 0; i < server->session.window(); i++) {
+      const ServerSlot* slot = server->session.slot(i);
+      count += slot != nullptr && session::ServerSession::is_busy(*slot);
+    }
+  });
+  return count;
+}
+
+void ServerSessions::check_invariants() const {
+  Names<Server> known;
+  size_t live = 0, waiting = 0;
+  table_.for_each([&](const Server* server) {
+    known.add(server);
+    live++;
+    CHECK(!server->is_dead);
+    server->session.check_invariants();
+    for (uint32_t i = 0; i < server->session.window(); i++) {
+      const ServerSlot* slot = server->session.slot(i);
+      if (slot == nullptr) continue;
+      const auto* incoming = static_cast<const Incoming*>(slot->call);
+      // A request that runs is with the application, and what the application has is that slot's.
+      CHECK(incoming != nullptr, ==, slot->phase == ServerSlot::Phase::kRunning);
+      if (incoming == nullptr) continue;
+      CHECK(incoming->server == server && incoming->slot == slot);
+      CHECK(incoming->mailbox == context_.mailbox && incoming != handlers_.record());
+      CHECK(!incoming->is_cancelled.load(std::memory_order_relaxed));
+      waiting += incoming->waits_in_loop;
+    }
+  });
+  CHECK(live, ==, table_.size());
+  CHECK(live, <=, context_.options.server_sessions_max);
+  handlers_.check_invariants(waiting);
+  for (const Server* server : dead_) {
+    known.add(server);
+    CHECK(server->is_dead);
+  }
+  known.sort();
+  CHECK(known.items().size(), ==, pool_.taken());
+  const auto to_send = names_of<Server>(to_send_);
+  check_known(to_send, known);
+  for (const Server* server : known.items()) CHECK(to_send.count(server) == 1, ==, server->is_listed_to_send);
+  check_claims();
+  check_paths();
+}
+
+}  // namespace tern::rpc

@@ -1,0 +1,211 @@
+// The server ends of an endpoint's sessions: accepting them, their packets, the shares of peers, their ends.
+// Owner thread only. server_sessions.cc has sessions and packets, server_shares.cc the shares of peers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <tern/detail/export.h>
+
+#include "base/linked_list.h"
+#include "base/pool.h"
+#include "rpc/completions.h"
+#include "rpc/endpoint_context.h"
+#include "rpc/handlers.h"
+#include "rpc/peers.h"
+#include "rpc/send_list.h"
+#include "rpc/server.h"
+#include "session/credit_policy.h"
+#include "session/server_session.h"
+#include "session/session_table.h"
+
+namespace tern::rpc {
+
+class TERN_API ServerSessions {
+ public:
+  ServerSessions(EndpointContext& context, Peers& peers, Completions& completions, Handlers& handlers)
+      : context_(context), peers_(peers), completions_(completions), handlers_(handlers) {}
+
+  // -- Sessions --
+
+  Server* find(uint32_t key) const { return table_.find(key); }
+  /// Those that are alive.
+  template <class F>
+  void for_each(F&& f) const {
+    table_.for_each(std::forward<F>(f));
+  }
+  /// Sets the credit policy, for the transport's real sizes. Called once, before the first session.
+  void set_budgets(const session::CreditPolicy& credits) { credits_ = credits; }
+  /// A client asks for a session (clause 7.7).
+  void on_connect_request(const nexus::ControlEvent& event);
+  /// The client has closed the session.
+  void on_disconnected(uint32_t key);
+  /// Ends all sessions of a Nexus that is gone.
+  void end_run(Run* run);
+  void end_all();
+  /// Frees the sessions that have ended and are in no list.
+  void free_dead();
+  bool has_dead() const { return !dead_.empty(); }
+  /// Frees all sessions, after the transport was destroyed.
+  void finish_all();
+  /// True if the application has a request, or a response is in flight. `closing_since_ns`: the time from which
+  /// requests are refused.
+  bool is_busy(uint64_t closing_since_ns) const;
+
+  // -- Packets --
+
+  /// Any packet of a client: requests, RFRs, probes, cancels, reports, path probes. ServerSession::on_packet() tells
+  /// them apart.
+  void on_packet(const wire::Header& header, const transport::Payload& payload);
+
+  // -- Answers --
+
+  /// The handler has answered in the slot's response buffer.
+  void send_answer(Incoming* incoming) {
+    session::ServerSlot* slot = incoming->slot;
+    slot->response_bytes = incoming->space->length_bytes;
+    incoming->server->session.respond(slot);
+    list_to_send(incoming->server);
+  }
+  /// The slot's answer is in `buffer`, which becomes the slot's.
+  void set_response(Server* server, session::ServerSlot* slot, detail::Buffer* buffer);
+  /// Takes the slot's response buffer, and subtracts it from the budget.
+  detail::Buffer* take_response(session::ServerSlot* slot) {
+    if (slot->response->capacity_bytes > kUncountedBytes) forget_claim(Budget::kResponses, slot->response);
+    return std::exchange(slot->response, nullptr);
+  }
+  /// Adds the slot's new response to the budget. If the budget is used up, frees other responses, or this one.
+  [[gnu::noinline]] void count_response(Server* server, session::ServerSlot* slot);
+
+  // -- Sending --
+
+  /// The session has an answer to a call: lists it to send, and counts it for the credits.
+  void list_to_send(Server* server) {
+    if (!server->is_listed_to_send) add_to_send(server);
+  }
+  bool has_to_send() const { return !to_send_.empty(); }
+  bool are_all_refused() const { return to_send_.are_all_refused(); }
+  /// `send(server)` is a SendTurn.
+  template <class F>
+  [[gnu::always_inline]] void take_turns(F&& send) {
+    to_send_.take_turns([&send](Server * server) __attribute__((always_inline)) {
+      const SendTurn turn = server->is_dead ? SendTurn::kDone : send(server);
+      if (turn == SendTurn::kDone) [[likely]]
+        server->is_listed_to_send = false;
+      return turn;
+    });
+  }
+  void forget_to_send() { to_send_.clear(); }
+
+  // -- Credits (clause 4.5) --
+
+  uint8_t credit_limit() const { return credits_.limit(); }
+  uint64_t credit_epoch() const { return credits_.epoch(); }
+  uint64_t credit_epoch_end_ns() const { return credits_.epoch_end_ns(); }
+  /// Returns the result of CreditPolicy::start_epoch(): true if a whole epoch was silent.
+  bool start_credit_epoch();
+
+  // -- What is due --
+
+  /// Ends the sessions whose path was not proved in time (clause 7.7).
+  void end_pathless();
+  /// Frees the responses that no client asks for any more (clause 5.5.2).
+  void run_sweep();
+
+  // -- Requests whose client has given up, and that the application still has --
+
+  void count_abandoned(Incoming* incoming, Server* server);
+  void on_abandoned_answered(Incoming* incoming);
+
+  // -- For tests --
+
+  void check_invariants() const;
+  size_t count() const { return table_.size() + dead_.size(); }
+  size_t requests_open() const;
+  template <class F>
+  void for_each_buffer(F&& f) const;
+
+ private:
+  /// The services of the endpoint to a session that takes a packet.
+  class Offers final : public session::ServerOffers {
+   public:
+    Offers(ServerSessions& sessions, Server* server) : sessions_(sessions), server_(server) {}
+    RequestBuffer buffer_for(const wire::Header& request, bool is_long) override;
+    void take_back_buffer(detail::Buffer* buffer, uint32_t request_bytes, bool is_long) override;
+    void take_back_response(detail::Buffer* response, uint64_t ticket) override;
+    void abandon(void* call) override;
+    bool may_abandon(void* call) override;
+
+   private:
+    ServerSessions& sessions_;
+    Server* server_;
+  };
+
+  wire::Refusal refusal_of_wish(const nexus::SessionTerms& wish) const;
+  wire::Refusal refusal_of_connect(Code code, const nexus::AddressBytes& address) const;
+  Server* make(const session::ServerTerms& terms);
+  void answer(const nexus::ControlEvent& event, Server* server, const session::ServerTerms& terms);
+  void end(Server* server, bool tell_peer);
+  void answer_pair_probe(Server* server);
+  void follow(Server* server);
+  void list_to_send_quietly(Server* server);
+  [[gnu::noinline]] void add_to_send(Server* server);
+  [[gnu::noinline]] void hear(Server* server);
+  // server_shares.cc
+  void forget_claim(Budget budget, detail::Buffer* buffer);
+  bool make_way_for_arriving(const Server* server, size_t bytes);
+  bool give_up_one_response();
+  void note_news(Server* server, const wire::Header& header, bool is_part);
+  wire::Refusal refusal_of_peer(const nexus::PeerNexus& peer);
+  bool make_way_for_session(const Run* run, const Host* host);
+  void give_up_pathless(Server* server);
+  void begin_without_path(Server* server);
+  void on_path_proved(Server* server);
+  void begin_sweep();
+  bool may_abandon(const Incoming* incoming, const Server* server) const;
+  void check_claims() const;
+  void check_paths() const;
+
+  EndpointContext& context_;
+  Peers& peers_;
+  Completions& completions_;
+  Handlers& handlers_;
+
+  session::ServerPools pools_;
+  base::Pool<Server> pool_;
+  session::SessionTable<Server> table_;
+  // Making a session reserves its places in all lists, so that no later step needs memory for them.
+  SendList<Server> to_send_;
+  std::vector<Server*> dead_;
+  session::CreditPolicy credits_;
+  base::LinkedList<Server, Server::InPathList> pathless_;  ///< sessions without a proof of their path, the oldest first
+  base::LinkedList<Server, Server::InPathList>
+      proved_;  ///< all others; a sweep checks the first, and moves it to the end
+  // A sweep checks the responses of all sessions. Sweeps follow each other until one finds no response.
+  uint64_t sweep_at_ns_ = UINT64_MAX;  ///< the next check; UINT64_MAX: none is planned
+  uint64_t sweep_since_ns_ = 0;        ///< clients could not ask for their responses before
+  size_t sweep_left_ = 0;              ///< sessions that this sweep has not checked yet
+  bool sweep_keeps_some_ = false;      ///< a session of this sweep has a response that will be too old
+};
+
+// ---- Templates ----
+
+template <class F>
+void ServerSessions::for_each_buffer(F&& f) const {
+  table_.for_each([&](const Server* server) {
+    for (uint32_t i = 0; i < server->session.window(); i++) {
+      const session::ServerSlot* slot = server->session.slot(i);
+      if (slot == nullptr) continue;
+      f(slot->response);
+      if (slot->assembly != nullptr) f(slot->assembly->buffer);
+      if (const auto* incoming = static_cast<const Incoming*>(slot->call); incoming != nullptr) {
+        f(incoming->response);
+        f(incoming->copy);
+      }
+    }
+  });
+}
+
+}  // namespace tern::rpc

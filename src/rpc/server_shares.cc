@@ -1,0 +1,294 @@
+// ServerSessions: what each peer may have of an endpoint, and who gives way when a budget is used up
+// (docs/protocol.md, 5.7 and 7.8).
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "rpc/server_sessions.h"
+
+namespace tern::rpc {
+
+using session::ServerSlot;
+
+namespace {
+
+/// From the handshake to the proof of the path, which takes some round trips. The slowest round trip on Earth is below
+/// a second, and clients try for 2 s by default.
+constexpr uint64_t kPathLimitNs = 5'000'000'000;
+/// A session without a path that is older makes way for any other session: three round trips on most networks.
+constexpr uint64_t kPathGraceNs = 100'000'000;
+/// An endpoint that looks later than this was not running, and has not read yet what its clients have sent meanwhile.
+constexpr uint64_t kAbsentNs = 1'000'000'000;
+
+/// Between two looks at what a session keeps: a quarter of the time after which that is too old.
+constexpr uint64_t kSweepNs = session::ServerSession::kKeepNs / 4;
+/// Sessions of one look, which takes some us.
+constexpr size_t kSweepSessions = 256;
+/// Requests that the application still has and the client has given up, for each slot of a session.
+constexpr uint32_t kAbandonedPerSlot = 4;
+/// The same for each host, whose sessions may have ended.
+constexpr uint32_t kAbandonedPerHost = 16'384;
+
+/// The smallest and the largest default of server_sessions_per_peer_max.
+constexpr uint32_t kShareMin = 1;
+constexpr uint32_t kShareMax = 65'536;
+
+}  // namespace
+
+// ---- Budgets ----
+
+void ServerSessions::forget_claim(Budget budget, detail::Buffer* buffer) {
+  if (Claim* claim = claim_of(buffer); claim != nullptr) peers_.release(budget, claim);
+  set_claim(buffer, nullptr);
+}
+
+/// Other requests give way for these bytes of the peer's. False: none has to, and the budget is used up.
+bool ServerSessions::make_way_for_arriving(const Server* server, size_t bytes) {
+  const size_t budget = context_.options.receive_budget_bytes;
+  if (bytes > budget) return false;
+  while (peers_.bytes(Budget::kArriving) > budget - bytes) {
+    const Claim* claim = peers_.first_to_go_for(Budget::kArriving, server->run, bytes, context_.now_ns);
+    if (claim == nullptr) return false;
+    Server* loser = claim->server;
+    Offers offers(*this, loser);
+    loser->session.give_up_arriving(loser->session.slot(claim->slot), offers);  // and with it the claim
+    context_.counters.gave_way_arriving++;
+    list_to_send_quietly(loser);
+  }
+  return true;
+}
+
+void ServerSessions::count_response(Server* server, ServerSlot* slot) {
+  const uint32_t index = session::ServerSession::index_of(*slot);
+  Claim* claim =
+      peers_.claim(Budget::kResponses, server->run, server, index, slot->response->capacity_bytes, context_.now_ns);
+  set_claim(slot->response, claim);
+  if (claim == nullptr) {
+    context_.counters.refused_no_memory++;
+    Offers offers(*this, server);
+    return server->session.give_up_response(slot, offers);
+  }
+  while (peers_.bytes(Budget::kResponses) > context_.options.response_budget_bytes &&
+         peers_.claims(Budget::kResponses) > 1 && give_up_one_response()) {
+  }
+}
+
+/// False: no response can be given up now.
+bool ServerSessions::give_up_one_response() {
+  Claim* claim = peers_.first_to_go(Budget::kResponses);
+  Server* server = claim->server;
+  ServerSlot* slot = server->session.slot(claim->slot);
+  if (slot->received_ns > claim->news_ns) {  // a request came, and was answered in the same memory
+    Peers::note_news(Budget::kResponses, claim, slot->received_ns);
+    return true;
+  }
+  if (slot->phase == ServerSlot::Phase::kResponded) {
+    Offers offers(*this, server);
+    server->session.give_up_response(slot, offers);  // and with it the claim
+    context_.counters.gave_way_response++;
+    return true;
+  }
+  if (handlers_.is_in_handler(slot)) {  // it may write to that memory
+    Peers::note_news(Budget::kResponses, claim, context_.now_ns);
+    return peers_.first_to_go(Budget::kResponses) != claim;
+  }
+  completions_.release_after(slot->response_ticket, take_response(slot));  // only kept for the next response
+  return true;
+}
+
+/// A part of a request has come, or its client asks for the response.
+void ServerSessions::note_news(Server* server, const wire::Header& header, bool is_part) {
+  const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
+  const ServerSlot* slot = index < server->session.window() ? server->session.slot(index) : nullptr;
+  if (slot == nullptr) return;
+  if (slot->assembly != nullptr) {
+    if (is_part) Peers::note_news(Budget::kArriving, claim_of(slot->assembly->buffer), context_.now_ns);
+  } else if (slot->phase == ServerSlot::Phase::kResponded && slot->response->capacity_bytes > kUncountedBytes) {
+    Peers::note_news(Budget::kResponses, claim_of(slot->response), context_.now_ns);
+  }
+}
+
+// ---- Sessions ----
+
+/// Why the peer may not have another session; kNone: it may. Sessions that have not proved their path make way.
+wire::Refusal ServerSessions::refusal_of_peer(const nexus::PeerNexus& peer) {
+  const uint32_t most = context_.options.server_sessions_max;
+  const uint32_t wanted = context_.options.server_sessions_per_peer_max;
+  const uint32_t share = wanted != 0 ? wanted : std::clamp(most - most / 2, kShareMin, kShareMax);
+  const Run* run = peers_.find_run(peer.boot_id);
+  const Host* host = peers_.find_host(peer.address.view());
+  if (host != nullptr && host->abandoned >= kAbandonedPerHost) return wire::Refusal::kEndpointShare;
+  if (host != nullptr && host->server_sessions >= share && !make_way_for_session(run, host)) {
+    return wire::Refusal::kEndpointShare;
+  }
+  // Looked up again: the run may have ended with its last session.
+  if (table_.size() >= most && !make_way_for_session(peers_.find_run(peer.boot_id), nullptr)) {
+    return wire::Refusal::kNoCapacity;
+  }
+  return wire::Refusal::kNone;
+}
+
+/// Ends the oldest session without a path if it is of `host` (null: of any host), and if it is old enough, or its run
+/// would still have more sessions than `run` (null: a run without sessions). False: it goes on.
+bool ServerSessions::make_way_for_session(const Run* run, const Host* host) {
+  Server* oldest = pathless_.first();
+  if (oldest == nullptr || (host != nullptr && oldest->run->host != host)) return false;
+  const uint32_t own = run != nullptr ? run->server_sessions : 0;
+  const bool is_old = context_.now_ns >= oldest->path_until_ns - kPathLimitNs + kPathGraceNs;
+  if (!is_old && oldest->run->server_sessions <= own + 1) return false;
+  give_up_pathless(oldest);
+  return true;
+}
+
+void ServerSessions::give_up_pathless(Server* server) {
+  context_.counters.sessions_without_path++;
+  end(server, true);
+}
+
+void ServerSessions::begin_without_path(Server* server) {
+  server->is_pathless = true;
+  server->path_until_ns = context_.now_ns + kPathLimitNs;
+  pathless_.add_last(server);
+  context_.agenda.at_latest(server->path_until_ns);
+}
+
+void ServerSessions::end_pathless() {
+  Server* first = pathless_.first();
+  if (first != nullptr && context_.now_ns >= first->path_until_ns + kAbsentNs) {
+    for (Server* server = first; server != nullptr; server = pathless_.after(server)) {
+      server->path_until_ns = context_.now_ns + kPathLimitNs;
+    }
+  }
+  while (first != nullptr && context_.now_ns >= first->path_until_ns) {
+    give_up_pathless(first);
+    first = pathless_.first();
+  }
+  if (first != nullptr) context_.agenda.at_latest(first->path_until_ns);
+}
+
+// ---- Responses that no client asks for ----
+
+void ServerSessions::on_path_proved(Server* server) {
+  pathless_.remove(server);
+  server->is_pathless = false;
+  proved_.add_last(server);
+}
+
+/// After a round that has found nothing to keep, the next packet of a client begins another round.
+void ServerSessions::begin_sweep() {
+  if (proved_.first() == nullptr) return;
+  sweep_left_ = table_.size();
+  sweep_keeps_some_ = false;
+  sweep_at_ns_ = context_.now_ns + kSweepNs;
+  context_.agenda.at_latest(sweep_at_ns_);
+}
+
+void ServerSessions::run_sweep() {
+  if (sweep_at_ns_ == UINT64_MAX) return;
+  if (context_.now_ns < sweep_at_ns_) return context_.agenda.at_latest(sweep_at_ns_);
+  if (context_.now_ns - sweep_at_ns_ >= kAbsentNs) sweep_since_ns_ = context_.now_ns;  // questions are unread
+  for (size_t i = 0; i < kSweepSessions && sweep_left_ != 0; i++, sweep_left_--) {
+    Server* server = proved_.first();
+    if (server == nullptr) break;
+    Offers offers(*this, server);
+    sweep_keeps_some_ |= server->session.forget_old(context_.now_ns, sweep_since_ns_, offers);
+    proved_.move_last(server);
+  }
+  const bool is_over = sweep_left_ == 0 || proved_.first() == nullptr;
+  if (is_over && !sweep_keeps_some_) {
+    sweep_at_ns_ = UINT64_MAX;
+    return;
+  }
+  if (is_over) return begin_sweep();
+  const size_t looks = table_.size() / kSweepSessions + 1;
+  sweep_at_ns_ = context_.now_ns + kSweepNs / looks;
+  context_.agenda.at_latest(sweep_at_ns_);
+}
+
+// ---- Requests whose client has given up ----
+
+/// A request that no handler has had yet just ends.
+bool ServerSessions::may_abandon(const Incoming* incoming, const Server* server) const {
+  return server->abandoned < kAbandonedPerSlot * server->session.window() || handlers_.has_not_begun(incoming);
+}
+
+void ServerSessions::count_abandoned(Incoming* incoming, Server* server) {
+  Run* run = server->run;
+  peers_.join(run);
+  run->abandoned++;
+  run->host->abandoned++;
+  server->abandoned++;
+  incoming->abandoned_by = run;
+  incoming->abandoned_session = server->name;
+}
+
+void ServerSessions::on_abandoned_answered(Incoming* incoming) {
+  Run* run = std::exchange(incoming->abandoned_by, nullptr);
+  if (run == nullptr) return;
+  if (Server* server = table_.find_name(incoming->abandoned_session); server != nullptr) server->abandoned--;
+  run->host->abandoned--;
+  run->abandoned--;
+  peers_.leave(run);
+}
+
+// ---- For tests ----
+
+/// Each message that counts against a budget has its claim, and each claim has its message.
+void ServerSessions::check_claims() const {
+  size_t claims[kBudgets] = {};
+  const auto check_claim = [&](Budget budget, const detail::Buffer* buffer, const Server* server, uint32_t slot,
+                               size_t bytes) {
+    const Claim* claim = claim_of(buffer);
+    CHECK(claim != nullptr);
+    CHECK(claim->server == server && claim->run == server->run);
+    CHECK(claim->slot, ==, slot);
+    CHECK(claim->bytes, ==, bytes);
+    claims[static_cast<size_t>(budget)]++;
+  };
+  table_.for_each([&](const Server* server) {
+    for (uint32_t i = 0; i < server->session.window(); i++) {
+      const ServerSlot* slot = server->session.slot(i);
+      if (slot == nullptr) continue;
+      if (slot->assembly != nullptr) {
+        check_claim(Budget::kArriving, slot->assembly->buffer, server, i, slot->request_bytes);
+      }
+      if (slot->response != nullptr && slot->response->capacity_bytes > kUncountedBytes) {
+        check_claim(Budget::kResponses, slot->response, server, i, slot->response->capacity_bytes);
+      }
+    }
+  });
+  CHECK(claims[static_cast<size_t>(Budget::kArriving)], ==, peers_.claims(Budget::kArriving));
+  CHECK(claims[static_cast<size_t>(Budget::kResponses)], ==, peers_.claims(Budget::kResponses));
+  CHECK(peers_.bytes(Budget::kArriving), <=, context_.options.receive_budget_bytes);
+}
+
+/// Each session is of a run, and of the list that fits its path. Each run has its sessions.
+void ServerSessions::check_paths() const {
+  size_t pathless = 0;
+  table_.for_each([&](const Server* server) {
+    CHECK(peers_.find_run(server->run->key) == server->run);
+    CHECK(server->is_pathless, ==, !server->session.is_open());
+    pathless += server->is_pathless;
+  });
+  for (const Server* server = pathless_.first(); server != nullptr; server = pathless_.after(server)) {
+    CHECK(server->is_pathless);
+    CHECK(context_.agenda.next_ns(), <=, std::max(server->path_until_ns, context_.now_ns));
+    pathless--;
+  }
+  CHECK(pathless, ==, 0u);
+  size_t servers = 0;
+  peers_.for_each_run([&](const Run* run) {
+    size_t its_servers = 0;
+    for (const Server* server = run->servers.first(); server != nullptr; server = run->servers.after(server)) {
+      CHECK(server->run == run && !server->is_dead);
+      its_servers++;
+    }
+    CHECK(run->server_sessions, ==, its_servers);
+    CHECK(run->host->server_sessions, <=, table_.size());
+    servers += its_servers;
+  });
+  CHECK(servers, ==, table_.size());
+}
+
+}  // namespace tern::rpc

@@ -1,0 +1,58 @@
+// The transport as an endpoint's parts see it: connections, sizes, rates and the clock.
+// Control only: no packet of a call passes here, RpcCore hands those to the transport itself. Owner thread only, wake()
+// excepted.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include <tern/status.h>
+
+#include "nexus/control.h"
+#include "transport/transport.h"
+
+namespace tern::rpc {
+
+/// TransportAdapter<Impl> implements it over any transport. transport/transport.h has the contract of each function; an
+/// optional function that a transport lacks returns what its comment here says.
+class TransportPort {
+ public:
+  virtual Result<transport::PeerId> connect(const nexus::AddressBytes& address, std::string_view host) = 0;
+  virtual wire::Refusal refusal_of(const nexus::AddressBytes& address) const = 0;
+  virtual const transport::Remedies& remedies() const = 0;
+  /// The transport has connect_paired(), connect_back(), take_path_error() and port_of() (clause 7.7.4).
+  virtual bool can_pair() const = 0;
+  /// kUnavailable without can_pair(), as connect_back().
+  virtual Result<transport::PeerId> connect_paired(const nexus::AddressBytes& address, std::string_view host) = 0;
+  virtual Result<transport::PeerId> connect_back(transport::PeerId like) = 0;
+  /// kNone without can_pair().
+  virtual transport::PathError take_path_error(transport::PeerId peer) = 0;
+  /// 0 without can_pair().
+  virtual uint16_t port_of(transport::PeerId peer) const = 0;
+  virtual transport::PeerState peer_state(transport::PeerId peer) = 0;
+  virtual Status peer_failure(transport::PeerId peer) const = 0;
+  virtual void disconnect(transport::PeerId peer) = 0;
+  /// The endpoint's own address on this transport.
+  virtual nexus::AddressBytes address() const = 0;
+  virtual uint32_t payload_bytes_max() const = 0;
+  virtual uint32_t payload_bytes_max(transport::PeerId peer) const = 0;
+  virtual uint32_t receive_queue_packets() const = 0;
+  virtual uint64_t link_bytes_per_sec() const = 0;
+  /// 0: the transport does not know.
+  virtual uint64_t downlink_bytes_per_sec() const = 0;
+  /// 0: the transport does not know.
+  virtual uint64_t downlink_bytes() const = 0;
+  virtual transport::DelayTarget delay_target() const = 0;
+  /// ns on the transport's clock.
+  virtual uint64_t now() = 0;
+  /// Any thread.
+  virtual void wake() = 0;
+
+  /// The transport will never reach the peer again.
+  bool is_dead(transport::PeerId peer) { return peer_state(peer) == transport::PeerState::kDead; }
+
+ protected:
+  ~TransportPort() = default;
+};
+
+}  // namespace tern::rpc
