@@ -1,5 +1,5 @@
-// Cookies: the proof that a client receives at the address from which it asks, without a word kept about it
-// (docs/protocol.md, 7.3.2). Nexus room. Time and randomness are arguments.
+// Cookies prove that a client receives at the address from which it asks. The server keeps nothing for them
+// (docs/protocol.md, 7.3.2). Nexus layer. Time and randomness are arguments.
 #pragma once
 
 #include <array>
@@ -11,12 +11,12 @@
 
 namespace tern::nexus {
 
-/// A keyed hash of 64 bits that nobody can guess who does not have the key (SipHash-2-4). Never fails.
+/// SipHash-2-4: a hash of 64 bits that cannot be guessed without the key. Never fails.
 uint64_t keyed_hash(const std::array<uint64_t, 2>& key, std::string_view text, uint64_t a, uint64_t b);
 
 class Cookies {
  public:
-  /// A cookie is good for one to two of these: longer than any client waits for its answer to come and go.
+  /// A cookie is valid for one to two key lives, which is longer than a client waits for a round trip.
   static constexpr Duration kKeyLife = std::chrono::seconds(4);
 
   explicit Cookies(std::function<uint64_t()> random) : random_(std::move(random)) {}

@@ -110,7 +110,7 @@ TEST_F(Flood, of_forged_addresses_costs_one_small_answer_each) {
   // One for each, and what honest peers get meanwhile.
   EXPECT_LE(world.host(kVictim).datagrams_sent - before, sent_ + 1000);
   EXPECT_EQ(server().server.size(), kHonest);
-  EXPECT_EQ(world.host(kVictim).machine->peers(), kHonest);
+  EXPECT_EQ(world.host(kVictim).machine->census().peers, kHonest);
   for (const auto& [address, bytes] : world.bytes_to) {
     if (!world.bytes_from.contains(address)) continue;
     EXPECT_LE(bytes, world.bytes_from[address]) << address;
@@ -132,7 +132,7 @@ TEST_F(Flood, of_one_address_that_confirms_takes_its_share_only) {
   run([](size_t i) { return "10.200.0.1:" + std::to_string(1 + i % 60000); });
   EXPECT_GT(accepted_, 500u);
   expect_honest_peers_unharmed();
-  EXPECT_LE(world.host(kVictim).machine->peers(), kHonest + ManagementOptions{}.peers_per_address_max);
+  EXPECT_LE(world.host(kVictim).machine->census().peers, kHonest + ManagementOptions{}.peers_per_address_max);
   EXPECT_GT(world.host(kVictim).machine->counters().refused, 1000u);
 }
 

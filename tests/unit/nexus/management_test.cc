@@ -126,7 +126,7 @@ TEST_F(ManagementTest, connect__silence_is_unreachable_once_at_the_timeout) {
   EXPECT_EQ(client().log[0].kind, ControlEvent::Kind::kConnectResult);
   world.run_for(std::chrono::seconds(10));
   EXPECT_EQ(client().log.size(), 1u);
-  EXPECT_EQ(machine(kA).peers(), 0u);
+  EXPECT_EQ(machine(kA).census().peers, 0u);
 }
 
 // What is told is a hint: it ends nothing, and the last one before the end is the reason.
@@ -296,7 +296,7 @@ TEST_F(ManagementTest, connect__refusals_name_the_reason) {
   ASSERT_EQ(client().log.size(), 1u);
   EXPECT_EQ(client().log[0].status.code(), Code::kRefused);
   EXPECT_EQ(client().log[0].status.message(), wire::refusal_text(wire::Refusal::kNoSuchEndpoint));
-  EXPECT_EQ(machine(kB).peers(), 0u);  // nothing is kept for it
+  EXPECT_EQ(machine(kB).census().peers, 0u);  // nothing is kept for it
 
   server().refuses = 1;
   world.connect(kA, kClient, kB, kServer);
@@ -320,6 +320,39 @@ TEST_F(ManagementTest, connect__refusals_name_the_reason) {
   EXPECT_EQ(machine(kA).notices()[0].event.status.code(), Code::kMisuse);
 }
 
+TEST(ManagementStart, connect__before_the_server_has_an_endpoint_is_answered_when_it_has_one) {
+  World world(7, 2);
+  world.add_endpoint(kA, kClient);
+  const uint32_t key = world.connect(kA, kClient, kB, kServer);
+  world.run_for(milliseconds(100));
+  EXPECT_TRUE(world.endpoint(kA, kClient).log.empty());
+  EXPECT_EQ(world.host(kB).datagrams_sent, 0u);
+  world.add_endpoint(kB, kServer);
+  world.run_for(milliseconds(300));
+  EXPECT_TRUE(world.endpoint(kA, kClient).client.contains(key));
+  world.expect_settled();
+}
+
+TEST_F(ManagementTest, answer_connect__each_refusal_reaches_the_client_by_its_number) {
+  server().refuses = 1;
+  for (uint8_t number = 1; number < wire::kRefusals; number++) {
+    const auto refusal = static_cast<wire::Refusal>(number);
+    // These two are the Nexus's own words, which a client answers with a ping and with a text of both versions.
+    if (refusal == wire::Refusal::kStaleRun || refusal == wire::Refusal::kNoCommonVersion) continue;
+    server().refusal = refusal;
+    client().log.clear();
+    world.connect(kA, kClient, kB, kServer);
+    world.run_for(milliseconds(5));
+    ASSERT_EQ(client().log.size(), 1u) << int{number};
+    const Status& status = client().log[0].status;
+    EXPECT_NE(status.code(), Code::kOk) << int{number};
+    EXPECT_EQ(status.code(), refusal_code(refusal)) << int{number};
+    EXPECT_STREQ(status.message().data(), wire::refusal_text(refusal)) << int{number};
+  }
+  EXPECT_TRUE(client().client.empty());
+  EXPECT_TRUE(server().server.empty());
+}
+
 TEST_F(ManagementTest, disconnect__either_side_ends_both_even_through_loss) {
   world.weather.drop = 0.5;
   for (const bool by_client : {true, false}) {
@@ -338,6 +371,36 @@ TEST_F(ManagementTest, disconnect__either_side_ends_both_even_through_loss) {
   }
   EXPECT_EQ(count(client(), ControlEvent::Kind::kDisconnected), 1u);
   EXPECT_EQ(count(server(), ControlEvent::Kind::kDisconnected), 1u);
+}
+
+TEST_F(ManagementTest, disconnect__is_acknowledged_whether_the_session_is_known_or_not) {
+  const uint32_t key = connect_and_settle();
+  world.disconnect(kA, kClient, key, true);
+  world.run_for(milliseconds(5));
+  EXPECT_EQ(world.sent_of_kind(wire::ManagementKind::kDisconnectAck), 1u);
+  const auto disconnect = world.last_of_kind(wire::ManagementKind::kDisconnect);
+  world.run_for(std::chrono::seconds(20));
+  EXPECT_EQ(machine(kB).sessions(), 0u);
+  world.inject(world.host(kA).address, kB, disconnect);
+  world.run_for(milliseconds(5));
+  EXPECT_EQ(world.sent_of_kind(wire::ManagementKind::kDisconnectAck), 2u);
+  world.expect_settled();
+}
+
+TEST_F(ManagementTest, relation__without_sessions_is_forgotten_after_five_seconds) {
+  const uint32_t key = connect_and_settle();
+  world.run_for(std::chrono::seconds(20));
+  EXPECT_EQ(machine(kA).census().peers, 1u);  // it has a session
+  EXPECT_EQ(machine(kB).census().peers, 1u);
+  world.disconnect(kA, kClient, key, true);
+  world.run_for(milliseconds(4900));
+  EXPECT_EQ(machine(kA).census().peers, 1u);
+  EXPECT_EQ(machine(kB).census().peers, 1u);
+  world.run_for(milliseconds(200));
+  EXPECT_EQ(machine(kA).census().peers, 0u);
+  world.run_for(std::chrono::seconds(5));  // the server remembers the session for as long, too
+  EXPECT_EQ(machine(kB).census().peers, 0u);
+  world.expect_settled();
 }
 
 TEST_F(ManagementTest, endpoint__removal_tells_peers_and_refuses_who_waits) {
@@ -514,7 +577,7 @@ TEST_F(ManagementTest, liveness__an_endpoint_in_a_handler_may_say_later_that_it_
   // One that is away for ever does not keep a dead peer for ever: four timeouts.
   client().away_until = world.now() + std::chrono::hours(1);
   world.run_for(milliseconds(4 * 500 + 200));
-  EXPECT_EQ(machine(kA).peers(), 1u);
+  EXPECT_EQ(machine(kA).census().peers, 1u);
   EXPECT_EQ(machine(kA).sessions(), 0u);
 }
 
@@ -641,6 +704,25 @@ TEST_F(ManagementTest, ask_liveness__no_session_when_the_servers_end_is_gone) {
   EXPECT_TRUE(told);
 }
 
+TEST_F(ManagementTest, ask_liveness__repeats_at_growing_intervals_for_four_liveness_timeouts) {
+  const uint32_t key = connect_and_settle();
+  world.drops = {wire::ManagementKind::kAnswer};
+  const Duration begin = world.now();
+  machine(kA).ask_liveness(client().name, key, begin);
+  const auto asked_after = [&](Duration time) {
+    world.run_for(begin + time - world.now());
+    return world.sent_of_kind(wire::ManagementKind::kAsk);
+  };
+  EXPECT_EQ(asked_after(milliseconds(12)), 2u);
+  EXPECT_EQ(asked_after(milliseconds(29)), 2u);
+  EXPECT_EQ(asked_after(milliseconds(35)), 3u);
+  const size_t in_a_second = asked_after(milliseconds(1000));
+  EXPECT_NEAR(static_cast<double>(in_a_second), 13, 1);  // each 100 ms in the end
+  EXPECT_NEAR(static_cast<double>(asked_after(milliseconds(2000))), static_cast<double>(in_a_second) + 10, 1);
+  const size_t in_all = asked_after(milliseconds(2200));
+  EXPECT_EQ(asked_after(milliseconds(5000)), in_all);
+}
+
 TEST_F(ManagementTest, strangers__leave_nothing_behind) {
   std::mt19937_64 random(3);
   std::vector<std::byte> junk(300);
@@ -653,7 +735,7 @@ TEST_F(ManagementTest, strangers__leave_nothing_behind) {
                 dropped[static_cast<size_t>(wire::ManagementDrop::kForeign)],
             1000u);
   EXPECT_TRUE(machine(kB).datagrams().empty());
-  EXPECT_EQ(machine(kB).peers(), 0u);
+  EXPECT_EQ(machine(kB).census().peers, 0u);
 }
 
 /// Someone who speaks to one machine by hand.
@@ -737,7 +819,7 @@ TEST_F(ManagementTest, cookie__before_its_echo_nothing_is_kept_and_no_endpoint_i
     EXPECT_EQ(answer->token, i);
   }
   EXPECT_EQ(machine(kB).counters().cookies, 1000u);
-  EXPECT_EQ(machine(kB).peers(), 0u);
+  EXPECT_EQ(machine(kB).census().peers, 0u);
   EXPECT_EQ(machine(kB).sessions(), 0u);
   EXPECT_TRUE(machine(kB).notices().empty());
   EXPECT_EQ(machine(kB).next_deadline(), Duration::max());
@@ -751,7 +833,7 @@ TEST_F(ManagementTest, cookie__is_bound_to_address_token_and_run_and_expires) {
   request.cookie = stranger.say(here, request)->cookie;
   const auto is_refused = [&](const std::string& from, wire::ManagementMessage m) {
     const auto answer = stranger.say(from, m);
-    return answer && answer->kind == wire::ManagementKind::kCookie && machine(kB).peers() == 0;
+    return answer && answer->kind == wire::ManagementKind::kCookie && machine(kB).census().peers == 0;
   };
   EXPECT_TRUE(is_refused("10.9.9.9:2", request));
   EXPECT_TRUE(is_refused("10.9.9.8:1", request));
@@ -936,7 +1018,7 @@ TEST_F(ManagementTest, limits__a_port_begins_few_relations) {
     machine(kB).on_time(world.now());
     machine(kB).datagrams().clear();
   }
-  EXPECT_EQ(machine(kB).peers(), at_a_port);
+  EXPECT_EQ(machine(kB).census().peers, at_a_port);
   machine(kB).check_invariants();
 }
 
@@ -991,7 +1073,7 @@ TEST_F(Versions, connect__version_1_is_refused_in_its_own_layout_with_our_versio
   EXPECT_EQ(at(38), static_cast<int>(Code::kRefused));
   EXPECT_EQ(at(39), 3);  // no common version
   EXPECT_EQ(at(40), 2);  // our highest
-  EXPECT_EQ(machine(kB).peers(), 0u);
+  EXPECT_EQ(machine(kB).census().peers, 0u);
 }
 
 TEST_F(Versions, connect__a_server_of_version_1_is_named_with_both_numbers) {
@@ -1035,7 +1117,7 @@ TEST_F(Versions, connect__later_versions_are_refused_whatever_their_terms_mean) 
   EXPECT_EQ(reply.refusal, wire::Refusal::kNoCommonVersion);
   EXPECT_EQ(reply.version_min, 2);
   EXPECT_EQ(reply.to_key, 77u);
-  EXPECT_EQ(machine(kB).peers(), 0u);
+  EXPECT_EQ(machine(kB).census().peers, 0u);
 }
 
 TEST_F(ManagementTest, liveness__data_counts_when_management_is_silent) {
@@ -1102,7 +1184,7 @@ TEST_F(FewAllowed, strangers__with_cookies_cannot_fill_the_tables) {
       machine(kB).datagrams().clear();
     }
   }
-  EXPECT_LE(machine(kB).peers(), 20u);
+  EXPECT_LE(machine(kB).census().peers, 20u);
   EXPECT_LE(machine(kB).sessions(), 15u);
   EXPECT_EQ(machine(kB).counters().over_limit, 1000 - machine(kB).sessions());
   EXPECT_EQ(refused, 0u) << "the endpoint's limit was hit first";

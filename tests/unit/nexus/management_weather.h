@@ -40,7 +40,7 @@ class BadWeather {
       const uint32_t key = world_.connect((i + 1) % hosts_, kClient, i, kServer);
       world_.run_for(milliseconds(150));  // endpoints take up to 40 ms per event
       EXPECT_TRUE(world_.endpoint((i + 1) % hosts_, kClient).client.contains(key));
-      established_ += world_.host(i).machine->sessions_established();
+      established_ += world_.host(i).machine->census().sessions_established;
     }
     world_.expect_settled();
     // An idle relation is forgotten.
@@ -52,7 +52,7 @@ class BadWeather {
     for (size_t i = 0; i < hosts_; i++) {
       world_.host(i).machine->check_invariants();
       EXPECT_EQ(world_.host(i).machine->sessions(), 0u);
-      EXPECT_EQ(world_.host(i).machine->peers(), 0u);
+      EXPECT_EQ(world_.host(i).machine->census().peers, 0u);
     }
   }
   size_t established() const { return established_; }

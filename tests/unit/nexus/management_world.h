@@ -35,8 +35,9 @@ struct ModelEndpoint {
   };
   EndpointName name;
   uint64_t iteration = 0;
-  Duration lag_max{0};  ///< until it handles a notice
-  double refuses = 0;   ///< share of connect requests
+  Duration lag_max{0};                                 ///< until it handles a notice
+  double refuses = 0;                                  ///< share of connect requests
+  wire::Refusal refusal = wire::Refusal::kNoCapacity;  ///< the answer to those
   std::deque<std::pair<Duration, ControlEvent>> inbox;
   uint32_t next_key = 1;
   std::set<uint32_t> connecting;
@@ -257,7 +258,7 @@ class World {
         for (auto& [key, session] : e.server)
           EXPECT_TRUE(has_end(i, key, session, false)) << "host " << i << " server " << key;
       }
-      EXPECT_EQ(held, hosts_[i].machine->sessions_established()) << "host " << i;
+      EXPECT_EQ(held, hosts_[i].machine->census().sessions_established) << "host " << i;
     }
   }
 
@@ -381,10 +382,7 @@ class World {
       case ControlEvent::Kind::kConnectRequest: {
         e.requests_seen++;
         if (chance(e.refuses)) {
-          until_done([&] {
-            return hosts_[i].machine->answer_connect(e.name, event.token, refusal_status(wire::Refusal::kNoCapacity),
-                                                     {}, now_);
-          });
+          until_done([&] { return hosts_[i].machine->answer_connect(e.name, event.token, e.refusal, {}, now_); });
         } else {
           const uint32_t key = e.next_key++;
           e.server[key] = {event.terms.session_key, event.peer};

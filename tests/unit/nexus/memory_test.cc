@@ -170,7 +170,7 @@ class TwoCores {
 
  private:
   std::unique_ptr<Nexus> make(const std::string& address) {
-    const std::string uri = "udp://" + address;
+    const std::string uri = "tern://" + address;
     for (int i = 0; i < 1000; i++) {
       shortage.is_on = true;
       auto nexus = Nexus::create(uri, {.environment = &bench_});
@@ -267,7 +267,7 @@ TEST(NoMemory, create__of_the_real_world_says_so) {
     shortage = {};
     shortage.once = n;
     shortage.is_on = true;
-    auto nexus = Nexus::create("udp://127.0.0.1:0");
+    auto nexus = Nexus::create("tern://127.0.0.1:0");
     shortage.is_on = false;
     if (shortage.failed == 0) {
       EXPECT_TRUE(nexus.ok());

@@ -129,15 +129,15 @@ TEST_P(NexusCoreOver, connects_asks_and_disconnects) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Loopback, NexusCoreOver,
-                         ::testing::Values(std::pair("udp://127.0.0.1:0", "udp://127.0.0.1:0"),
-                                           std::pair("udp://0.0.0.0:0", "udp://0.0.0.0:0"),
-                                           std::pair("udp://[::1]:0", "udp://[::1]:0"),
-                                           std::pair("udp://[::]:0", "udp://[::]:0"),
-                                           std::pair("udp://[::]:0", "udp://127.0.0.1:0"),
-                                           std::pair("udp://localhost:0", "udp://127.0.0.1:0")));
+                         ::testing::Values(std::pair("tern://127.0.0.1:0", "tern://127.0.0.1:0"),
+                                           std::pair("tern://0.0.0.0:0", "tern://0.0.0.0:0"),
+                                           std::pair("tern://[::1]:0", "tern://[::1]:0"),
+                                           std::pair("tern://[::]:0", "tern://[::]:0"),
+                                           std::pair("tern://[::]:0", "tern://127.0.0.1:0"),
+                                           std::pair("tern://localhost:0", "tern://127.0.0.1:0")));
 
 TEST(NexusCore, an_endpoint_that_goes_ends_its_sessions) {
-  Pair pair("udp://127.0.0.1:0", "udp://127.0.0.1:0");
+  Pair pair("tern://127.0.0.1:0", "tern://127.0.0.1:0");
   const ControlEvent result = pair.connect(7);
   const std::string address = address_of(*pair.b);
   pair.b->core().remove_endpoint(pair.server.port);  // says goodbye: tells the client
@@ -148,12 +148,12 @@ TEST(NexusCore, an_endpoint_that_goes_ends_its_sessions) {
 }
 
 TEST(NexusCore, the_successor_of_a_peer_at_its_address_works) {
-  auto a = nexus_on("udp://127.0.0.1:0");
+  auto a = nexus_on("tern://127.0.0.1:0");
   Endpoint client(a->core(), 2);
   ASSERT_TRUE(a->core().add_endpoint(client.port).ok());
   std::string address;
   for (int life = 0; life < 3; life++) {
-    auto b = nexus_on(life == 0 ? "udp://127.0.0.1:0" : "udp://" + address);
+    auto b = nexus_on(life == 0 ? "tern://127.0.0.1:0" : "tern://" + address);
     ASSERT_NE(b, nullptr);
     address = address_of(*b);
     Endpoint server(b->core(), 1);
@@ -180,12 +180,12 @@ TEST(NexusCore, the_successor_of_a_peer_at_its_address_works) {
 }
 
 TEST(NexusCore, nobody_there_is_unreachable_and_no_endpoint_is_refused) {
-  Pair pair("udp://127.0.0.1:0", "udp://127.0.0.1:0");
+  Pair pair("tern://127.0.0.1:0", "tern://127.0.0.1:0");
   EXPECT_TRUE(pair.a->core().connect(pair.client.port, at(address_of(*pair.b)), 9, terms(1), 5'000'000'000).ok());
   auto result = pair.client.next();
   ASSERT_TRUE(result && result->kind == ControlEvent::Kind::kConnectResult);
   EXPECT_EQ(result->status.code(), Code::kRefused);
-  auto gone = nexus_on("udp://127.0.0.1:0");
+  auto gone = nexus_on("tern://127.0.0.1:0");
   const std::string nowhere = address_of(*gone);
   gone.reset();
   EXPECT_TRUE(pair.a->core().connect(pair.client.port, at(nowhere), 1, terms(2), 50'000'000).ok());
@@ -209,42 +209,42 @@ Status heard_of(std::string_view listen, const std::vector<AddressText>& address
 }
 
 TEST(NexusCore, connect__names_a_wrong_port) {
-  for (const char* listen : {"udp://127.0.0.1:0", "udp://0.0.0.0:0", "udp://[::]:0"}) {
-    std::string nowhere = address_of(*nexus_on("udp://127.0.0.1:0"));
+  for (const char* listen : {"tern://127.0.0.1:0", "tern://0.0.0.0:0", "tern://[::]:0"}) {
+    std::string nowhere = address_of(*nexus_on("tern://127.0.0.1:0"));
     const Status status = heard_of(listen, {AddressText(nowhere)});
     EXPECT_EQ(status.code(), Code::kPeerUnreachable);
     EXPECT_TRUE(status.message().starts_with("nothing listens at " + nowhere + " (ICMP")) << status.message();
   }
-  const std::string nowhere = address_of(*nexus_on("udp://[::1]:0"));
-  const Status status = heard_of("udp://[::]:0", {AddressText(nowhere)});
+  const std::string nowhere = address_of(*nexus_on("tern://[::1]:0"));
+  const Status status = heard_of("tern://[::]:0", {AddressText(nowhere)});
   EXPECT_TRUE(status.message().starts_with("nothing listens at [::1]:")) << status.message();
 }
 
 TEST(NexusCore, connect__names_a_missing_route) {
   // A socket that is bound to the loopback address has none to the world.
-  const Status status = heard_of("udp://127.0.0.1:0", {AddressText("192.0.2.1:31850")});
+  const Status status = heard_of("tern://127.0.0.1:0", {AddressText("192.0.2.1:31850")});
   EXPECT_EQ(status.code(), Code::kPeerUnreachable);
   EXPECT_TRUE(status.message().starts_with("no route to 192.0.2.1:31850")) << status.message();
 }
 
 TEST(NexusCore, connect__names_another_address_family) {
-  const Status v6 = heard_of("udp://127.0.0.1:0", {AddressText("[::1]:31850")});
+  const Status v6 = heard_of("tern://127.0.0.1:0", {AddressText("[::1]:31850")});
   EXPECT_EQ(v6.code(), Code::kUnavailable);
   EXPECT_TRUE(v6.message().starts_with("the server's address [::1]:31850 is IPv6,")) << v6.message();
-  EXPECT_NE(v6.message().find("udp://[::]:PORT"), std::string_view::npos) << v6.message();
-  const Status v4 = heard_of("udp://[::1]:0", {AddressText("127.0.0.1:31850")});
+  EXPECT_NE(v6.message().find("tern://[::]:PORT"), std::string_view::npos) << v6.message();
+  const Status v4 = heard_of("tern://[::1]:0", {AddressText("127.0.0.1:31850")});
   EXPECT_EQ(v4.code(), Code::kUnavailable);
   EXPECT_TRUE(v4.message().starts_with("the server's address 127.0.0.1:31850 is IPv4,")) << v4.message();
 }
 
 TEST(NexusCore, connect__tries_all_addresses) {
-  auto a = nexus_on("udp://0.0.0.0:0");
-  auto b = nexus_on("udp://127.0.0.1:0");
+  auto a = nexus_on("tern://0.0.0.0:0");
+  auto b = nexus_on("tern://127.0.0.1:0");
   Endpoint client(a->core(), 2), server(b->core(), 1);
   ASSERT_TRUE(a->core().add_endpoint(client.port).ok());
   ASSERT_TRUE(b->core().add_endpoint(server.port).ok());
   const std::string right = address_of(*b);
-  const std::string nowhere = address_of(*nexus_on("udp://127.0.0.1:0"));
+  const std::string nowhere = address_of(*nexus_on("tern://127.0.0.1:0"));
   const std::vector<AddressText> addresses{AddressText("[::1]:1"), AddressText(nowhere), AddressText(right)};
   ASSERT_TRUE(a->core().connect(client.port, addresses, 1, terms(3), 10'000'000'000).ok());
   auto request = server.next();
@@ -255,7 +255,7 @@ TEST(NexusCore, connect__tries_all_addresses) {
   EXPECT_TRUE(result->status.ok()) << result->status.message();
   EXPECT_EQ(result->peer.address, right);
 
-  const Status none = heard_of("udp://0.0.0.0:0", {AddressText(nowhere), AddressText("127.0.0.1:1")});
+  const Status none = heard_of("tern://0.0.0.0:0", {AddressText(nowhere), AddressText("127.0.0.1:1")});
   EXPECT_EQ(none.message(), "no address of the server answers: " + nowhere +
                                 " - nothing listens there, 127.0.0.1:1 - nothing listens there");
 }
@@ -288,20 +288,20 @@ TEST(RealEnvironment, resolve_all__gives_the_addresses_of_a_name_ipv4_first) {
 }
 
 TEST(NexusCore, one_port_has_one_nexus) {
-  auto first = nexus_on("udp://127.0.0.1:0");
+  auto first = nexus_on("tern://127.0.0.1:0");
   auto second = Nexus::create(first->uri());
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
   EXPECT_NE(second.status().message().find("port is taken"), std::string_view::npos);
   const std::string address = address_of(*first);
-  const std::string any = "udp://0.0.0.0" + address.substr(address.rfind(':'));
+  const std::string any = "tern://0.0.0.0" + address.substr(address.rfind(':'));
   EXPECT_FALSE(Nexus::create(any).ok());
   first.reset();
   EXPECT_TRUE(Nexus::create(any).ok());
 }
 
 TEST(NexusCore, add_endpoint__one_per_id) {
-  auto nexus = nexus_on("udp://127.0.0.1:0");
+  auto nexus = nexus_on("tern://127.0.0.1:0");
   Endpoint one(nexus->core(), 5), two(nexus->core(), 5);
   EXPECT_TRUE(nexus->core().add_endpoint(one.port).ok());
   EXPECT_EQ(nexus->core().add_endpoint(two.port).code(), Code::kMisuse);
@@ -312,7 +312,7 @@ TEST(NexusCore, add_endpoint__one_per_id) {
 }
 
 TEST(NexusCore, endpoints_come_and_go_while_others_connect) {
-  Pair pair("udp://127.0.0.1:0", "udp://127.0.0.1:0");
+  Pair pair("tern://127.0.0.1:0", "tern://127.0.0.1:0");
   std::atomic<bool> stop{false};
   std::thread churn([&] {
     while (!stop) {
@@ -330,7 +330,7 @@ TEST(NexusCore, endpoints_come_and_go_while_others_connect) {
 TEST(NexusCore, submit_work__runs_everything_before_the_end) {
   std::atomic<int> ran{0};
   {
-    auto nexus = Nexus::create("udp://127.0.0.1:0", {.worker_threads = 3});
+    auto nexus = Nexus::create("tern://127.0.0.1:0", {.worker_threads = 3});
     ASSERT_TRUE(nexus.ok());
     for (int i = 0; i < 1000; i++) ASSERT_TRUE((*nexus)->core().submit_work([&] { ran++; }));
   }
@@ -338,7 +338,7 @@ TEST(NexusCore, submit_work__runs_everything_before_the_end) {
 }
 
 TEST(NexusCore, submit_work__refuses_beyond_its_limit) {
-  auto nexus = Nexus::create("udp://127.0.0.1:0", {.worker_threads = 1, .worker_queue_limit = 2});
+  auto nexus = Nexus::create("tern://127.0.0.1:0", {.worker_threads = 1, .worker_queue_limit = 2});
   ASSERT_TRUE(nexus.ok());
   std::mutex gate;
   std::atomic<bool> inside{false};
@@ -362,17 +362,17 @@ TEST(NexusCore, create__names_the_rule) {
     return std::string(nexus.status().message());
   };
   for (const char* uri :
-       {"127.0.0.1:1", "tcp://127.0.0.1:1", "", "udp://", "udp://127.0.0.1", "udp://:1", "udp://127.0.0.1:65536",
-        "udp://127.0.0.1:x", "udp://::1:5", "udp://[::1]", "udp://[]:5", "udp://127.0.0.1:1/1"}) {
-    EXPECT_NE(message_of(uri).find("udp://HOST:PORT"), std::string::npos) << uri;
+       {"127.0.0.1:1", "tcp://127.0.0.1:1", "", "tern://", "tern://127.0.0.1", "tern://:1", "tern://127.0.0.1:65536",
+        "tern://127.0.0.1:x", "tern://::1:5", "tern://[::1]", "tern://[]:5", "tern://127.0.0.1:1/1"}) {
+    EXPECT_NE(message_of(uri).find("tern://HOST:PORT"), std::string::npos) << uri;
   }
-  EXPECT_NE(message_of("udp://192.0.2.1:31850").find("not one of this machine's"), std::string::npos);
-  EXPECT_EQ(Nexus::create("udp://127.0.0.1:0", {.liveness_timeout = Duration(0)}).status().code(), Code::kMisuse);
-  EXPECT_EQ(Nexus::create("udp://127.0.0.1:0", {.worker_threads = 0}).status().code(), Code::kMisuse);
+  EXPECT_NE(message_of("tern://192.0.2.1:31850").find("not one of this machine's"), std::string::npos);
+  EXPECT_EQ(Nexus::create("tern://127.0.0.1:0", {.liveness_timeout = Duration(0)}).status().code(), Code::kMisuse);
+  EXPECT_EQ(Nexus::create("tern://127.0.0.1:0", {.worker_threads = 0}).status().code(), Code::kMisuse);
 }
 
 TEST(NexusCore, an_endpoint_may_be_left_behind) {
-  Pair pair("udp://127.0.0.1:0", "udp://127.0.0.1:0");
+  Pair pair("tern://127.0.0.1:0", "tern://127.0.0.1:0");
   pair.connect(7);
   EXPECT_FALSE(pair.client.port.is_orphaned());
   pair.a->core().remove_endpoint(pair.client.port);
@@ -403,7 +403,7 @@ class NoRandomness final : public Environment {
 TEST(NexusCore, create__without_randomness_says_so) {
   for (int left = 0; left < 4; left++) {
     NoRandomness environment(left);
-    auto nexus = Nexus::create("udp://127.0.0.1:0", {.environment = &environment});
+    auto nexus = Nexus::create("tern://127.0.0.1:0", {.environment = &environment});
     ASSERT_FALSE(nexus.ok()) << left;
     EXPECT_EQ(nexus.status().code(), Code::kUnavailable);
     EXPECT_NE(nexus.status().message().find("getrandom"), std::string_view::npos);
@@ -412,9 +412,9 @@ TEST(NexusCore, create__without_randomness_says_so) {
 
 TEST(NexusCore, randomness_that_ends_later_is_made_here) {
   NoRandomness environment(6);
-  auto b = Nexus::create("udp://127.0.0.1:0", {.environment = &environment});
+  auto b = Nexus::create("tern://127.0.0.1:0", {.environment = &environment});
   ASSERT_TRUE(b.ok()) << b.status().message();
-  auto a = nexus_on("udp://127.0.0.1:0");
+  auto a = nexus_on("tern://127.0.0.1:0");
   Endpoint client(a->core(), 2), server((*b)->core(), 1);
   ASSERT_TRUE(a->core().add_endpoint(client.port).ok());
   ASSERT_TRUE((*b)->core().add_endpoint(server.port).ok());
@@ -429,7 +429,7 @@ TEST(NexusCore, randomness_that_ends_later_is_made_here) {
 }
 
 TEST(NexusCore, a_forked_child_only_gives_back_what_it_inherited) {
-  Pair pair("udp://127.0.0.1:0", "udp://127.0.0.1:0");
+  Pair pair("tern://127.0.0.1:0", "tern://127.0.0.1:0");
   ASSERT_TRUE(pair.a->core().submit_work([] {}));  // with worker threads, which wait
   pair.connect(1);
   const pid_t child = fork();
@@ -450,24 +450,25 @@ TEST(NexusCore, a_forked_child_only_gives_back_what_it_inherited) {
   EXPECT_EQ(end->local_key, 1001u) << "what the child did must not be heard";
 }
 
-TEST(ParseUri, takes_hosts_ports_and_endpoints) {
-  EXPECT_EQ(parse_uri("udp://server:31850")->host_and_port, "server:31850");
-  EXPECT_EQ(parse_uri("udp://server:31850")->endpoint_id, 0);
-  EXPECT_EQ(parse_uri("udp://10.0.0.1:1/65535")->endpoint_id, 65535);
-  EXPECT_EQ(parse_uri("udp://[fe80::1%eth0]:7/3")->host_and_port, "[fe80::1%eth0]:7");
-  for (const char* uri : {"udp://h:1/", "udp://h:1/65536", "udp://h:1/-1", "udp://h:1/2/3", "udp://h:1/x"}) {
-    auto parsed = parse_uri(uri);
-    ASSERT_FALSE(parsed.ok()) << uri;
-    EXPECT_EQ(parsed.status().code(), Code::kMisuse);
-    EXPECT_NE(parsed.status().message().find("ENDPOINT"), std::string_view::npos);
+TEST(NexusCore, create__takes_the_old_scheme_and_gives_the_new_one) {
+  EXPECT_TRUE(nexus_on("udp://127.0.0.1:0")->uri().starts_with("tern://127.0.0.1:"));
+  EXPECT_TRUE(nexus_on("udp://[::1]:0")->uri().starts_with("tern://[::1]:"));
+}
+
+TEST(NexusCore, create__refuses_an_endpoint_in_the_listen_uri) {
+  for (const char* uri : {"tern://127.0.0.1:0/1", "tern://127.0.0.1:0/0", "udp://127.0.0.1:0/0"}) {
+    const auto nexus = Nexus::create(uri);
+    ASSERT_FALSE(nexus.ok()) << uri;
+    EXPECT_EQ(nexus.status().code(), Code::kMisuse);
+    EXPECT_NE(nexus.status().message().find("RpcOptions::endpoint_id"), std::string_view::npos);
   }
 }
 
 TEST(NexusCore, uri__of_a_wildcard_can_be_used_on_this_host) {
-  EXPECT_TRUE(nexus_on("udp://0.0.0.0:0")->uri().starts_with("udp://127.0.0.1:"));
-  EXPECT_TRUE(nexus_on("udp://[::]:0")->uri().starts_with("udp://[::1]:"));
-  EXPECT_EQ(nexus_on("udp://0.0.0.0:0")->core().listen_host(), "0.0.0.0");
-  EXPECT_EQ(nexus_on("udp://[::1]:0")->core().listen_host(), "::1");
+  EXPECT_TRUE(nexus_on("tern://0.0.0.0:0")->uri().starts_with("tern://127.0.0.1:"));
+  EXPECT_TRUE(nexus_on("tern://[::]:0")->uri().starts_with("tern://[::1]:"));
+  EXPECT_EQ(nexus_on("tern://0.0.0.0:0")->core().listen_host(), "0.0.0.0");
+  EXPECT_EQ(nexus_on("tern://[::1]:0")->core().listen_host(), "::1");
 }
 
 }  // namespace

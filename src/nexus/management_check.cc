@@ -1,0 +1,106 @@
+// Management's census(), and its tables checked against each other. For tests.
+#include "base/check.h"
+#include "nexus/management.h"
+
+namespace tern::nexus {
+
+void Management::check_invariants() const {
+  check_sessions();
+  check_timers();
+  check_peers();
+  check_shares();
+}
+
+Management::Census Management::census() const {
+  Census census{.peers = peers_by_run_.size(), .sessions_established = 0};
+  for (const Session& session : sessions_)
+    census.sessions_established += session.state == State::kOpen || session.state == State::kUnconfirmed;
+  return census;
+}
+
+void Management::check_sessions() const {
+  size_t live = 0, keyed = 0, requested = 0;
+  for (const Session& session : sessions_) {
+    if (session.state == State::kFree) continue;
+    live++;
+    CHECK(peers_[session.peer].in_use);
+    const bool is_keyed =
+        session.state == State::kConnecting || session.state == State::kUnconfirmed || session.state == State::kOpen;
+    keyed += is_keyed;
+    requested += !session.is_client;
+    const bool needs_timer = session.state == State::kConnecting || session.state == State::kUnconfirmed ||
+                             session.state == State::kClosing || session.state == State::kClosed ||
+                             (session.state == State::kOpen && session.is_asking);
+    CHECK((session.timer_at != kNever), ==, needs_timer);
+    if (is_watched(session.state)) CHECK(peers_[session.peer].remote_run, !=, 0u);
+  }
+  CHECK(live, ==, sessions_live_);
+  CHECK(keyed, ==, sessions_by_key_.size());
+  CHECK(requested, ==, sessions_by_request_.size());
+}
+
+void Management::check_timers() const {
+  for (uint32_t i = 0; i < timers_.size(); i++) {
+    const Timer& timer = timers_[i];
+    if (i > 0) CHECK(!(timer < timers_[(i - 1) / 2]));
+    CHECK((timer.is_peer ? peers_[timer.index].timer_place : sessions_[timer.index].timer_place), ==, i);
+    CHECK((timer.is_peer ? peers_[timer.index].timer_at : sessions_[timer.index].timer_at).count(), ==,
+          timer.at.count());
+  }
+}
+
+void Management::check_peers() const {
+  size_t chained = 0;
+  for (const auto& [address, head] : peers_by_address_) {
+    for (uint32_t at = head; at != kNone; at = peers_[at].next) {
+      chained++;
+      CHECK(peers_[at].address == address);
+    }
+  }
+  CHECK(chained, ==, peers_by_run_.size());
+  size_t listed = 0;
+  for (const Peer& peer : peers_) {
+    if (!peer.in_use) continue;
+    uint32_t count = 0, watched = 0;
+    for (uint32_t at = peer.first_session; at != kNone; at = sessions_[at].next) {
+      count++;
+      watched += is_watched(sessions_[at].state);
+    }
+    CHECK(count, ==, peer.session_count);
+    CHECK(watched, ==, peer.watched);
+    CHECK(&sources_.at(source_of(peer.address)) == peer.source);
+    if (watched > 0 || count == 0) CHECK(peer.timer_at != kNever);
+    listed += count;
+  }
+  CHECK(listed, ==, sessions_live_);
+}
+
+/// What the sources and the endpoints have been charged for.
+void Management::check_shares() const {
+  Source total;
+  for (const auto& [key, source] : sources_) {
+    CHECK(source.relations, >, 0u);
+    total.relations += source.relations;
+    total.sessions += source.sessions;
+    total.asked += source.asked;
+  }
+  CHECK(total.relations, ==, peers_by_run_.size());
+  CHECK(total.sessions, ==, sessions_by_request_.size());
+  size_t asked = 0, waiting = 0, believed = 0, believed_by = 0;
+  for (const auto& [id, endpoint] : endpoints_) {
+    asked += endpoint.asked;
+    for (uint32_t at = endpoint.first_session; at != kNone; at = sessions_[at].next_of_endpoint) {
+      CHECK(sessions_[at].local_endpoint, ==, id);
+      believed_by++;
+    }
+  }
+  for (const Session& session : sessions_) {
+    waiting += session.state == State::kAsked;
+    believed += is_believed(session.state);
+  }
+  CHECK(total.asked, ==, asked);
+  CHECK(believed, ==, believed_by);
+  CHECK(asked, ==, waiting);
+}
+
+}  // namespace tern::nexus

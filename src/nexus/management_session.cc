@@ -1,0 +1,318 @@
+// Records of sessions, from their beginning to their end, and the messages about a session that exists
+// (docs/protocol.md, 7.4 and 7.6).
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/try.h"
+#include "nexus/management.h"
+
+namespace tern::nexus {
+
+namespace {
+using wire::ManagementKind;
+using wire::ManagementMessage;
+using wire::Refusal;
+
+constexpr Duration kCloseAfter = std::chrono::milliseconds(5);
+constexpr Duration kCloseIntervalMax = std::chrono::milliseconds(200);
+constexpr Duration kAskAfter = std::chrono::milliseconds(10);
+constexpr Duration kAskIntervalMax = std::chrono::milliseconds(100);
+/// A question about a session ends after this many liveness timeouts: the peer's thread may get no CPU, and its
+/// endpoint waits as long for the answer.
+constexpr int kTimeoutsOfAsking = 4;
+/// An iteration that lasts this long is a callback: packets alone take microseconds.
+constexpr Duration kSecondLook = std::chrono::milliseconds(1);
+constexpr size_t kDelayedAnswersMax = 4096;
+
+/// Names the session of `m` as its other side does.
+ManagementMessage reply_to(const ManagementMessage& m, ManagementKind kind) {
+  ManagementMessage reply;
+  reply.kind = kind;
+  reply.sender_run = m.receiver_run;
+  reply.receiver_run = m.sender_run;
+  reply.token = m.token;
+  reply.to_key = m.from_key;
+  reply.from_key = m.to_key;
+  reply.from_client = !m.from_client;
+  reply.cookie = m.cookie;
+  return reply;
+}
+}  // namespace
+
+bool Management::is_watched(State state) {
+  return state == State::kAsked || state == State::kUnconfirmed || state == State::kOpen || state == State::kClosing;
+}
+
+bool Management::is_believed(State state) {
+  return state == State::kConnecting || state == State::kAsked || state == State::kUnconfirmed || state == State::kOpen;
+}
+
+uint32_t Management::new_session(uint32_t peer_index, uint16_t local_endpoint, State state, bool is_client,
+                                 Duration now) {
+  uint32_t index = free_sessions_;
+  if (index == kNone) {
+    index = static_cast<uint32_t>(sessions_.size());
+    if (!reserve_timer() || !base::try_grow([this] { sessions_.emplace_back(); })) {
+      counters_.no_memory++;
+      return kNone;
+    }
+  } else {
+    free_sessions_ = sessions_[index].next;
+  }
+  Session& session = sessions_[index];
+  const uint32_t generation = session.generation;
+  session = {};
+  session.generation = generation;
+  session.local_endpoint = local_endpoint;
+  session.peer = peer_index;
+  session.is_client = is_client;
+  Peer& peer = peers_[peer_index];
+  session.next = peer.first_session;
+  if (session.next != kNone) sessions_[session.next].previous = index;
+  peer.first_session = index;
+  peer.session_count++;
+  peer.source->sessions += !is_client;
+  sessions_live_++;
+  set_state(index, state, now);
+  return index;
+}
+
+void Management::set_state(uint32_t index, State state, Duration now) {
+  Session& session = sessions_[index];
+  Peer& peer = peers_[session.peer];
+  if (session.state == State::kConnecting) stop_counting(index, now);
+  if (is_watched(session.state)) peer.watched--;
+  if (is_believed(session.state) != is_believed(state)) {
+    LocalEndpoint& endpoint = endpoints_.find(session.local_endpoint)->second;
+    if (is_believed(state)) {
+      session.previous_of_endpoint = kNone;
+      session.next_of_endpoint = std::exchange(endpoint.first_session, index);
+      if (session.next_of_endpoint != kNone) sessions_[session.next_of_endpoint].previous_of_endpoint = index;
+    } else {
+      const uint32_t previous = session.previous_of_endpoint, next = session.next_of_endpoint;
+      (previous == kNone ? endpoint.first_session : sessions_[previous].next_of_endpoint) = next;
+      if (next != kNone) sessions_[next].previous_of_endpoint = previous;
+    }
+  }
+  session.state = state;
+  if (!is_watched(state)) return;
+  if (peer.watched++ == 0) {
+    if (peer.nonce == 0) hear(peer, now);
+    arm_peer(session.peer, now + (peer.nonce == 0 ? period() : retry_period()));
+  }
+}
+
+void Management::leave_keys(const Session& session) {
+  if (session.state == State::kConnecting || session.state == State::kUnconfirmed || session.state == State::kOpen) {
+    sessions_by_key_.erase(key_of(session.local_endpoint, session.is_client, session.local_key));
+  }
+  if (session.state == State::kAsked) {
+    const auto endpoint = endpoints_.find(session.local_endpoint);
+    CHECK(endpoint != endpoints_.end());
+    endpoint->second.asked--;
+    peers_[session.peer].source->asked--;
+  }
+}
+
+void Management::free_session(uint32_t index, Duration now) {
+  Session& session = sessions_[index];
+  leave_keys(session);
+  if (!session.is_client) sessions_by_request_.erase({session.token, session.peer});
+  set_state(index, State::kFree, now);
+  Peer& peer = peers_[session.peer];
+  (session.previous == kNone ? peer.first_session : sessions_[session.previous].next) = session.next;
+  if (session.next != kNone) sessions_[session.next].previous = session.previous;
+  peer.source->sessions -= !session.is_client;
+  if (--peer.session_count == 0) {
+    peer.idle_since = now;
+    if (peer.nonce == 0) arm_peer(session.peer, now + options_.linger);
+  }
+  session.generation++;
+  arm_session(index, kNever);
+  session.request.reset();
+  session.offer.reset();
+  session.next = free_sessions_;
+  free_sessions_ = index;
+  sessions_live_--;
+}
+
+void Management::end_session(uint32_t index, Duration now) {
+  Session& session = sessions_[index];
+  if (session.is_client) return free_session(index, now);
+  leave_keys(session);
+  set_state(index, State::kClosed, now);
+  session.offer.reset();
+  if (session.refusal == Refusal::kNone) session.refusal = Refusal::kSessionClosed;
+  arm_session(index, now + options_.linger);
+}
+
+void Management::begin_closing(uint32_t index, Duration now) {
+  Session& session = sessions_[index];
+  leave_keys(session);
+  set_state(index, State::kClosing, now);
+  session.until = kNever;
+  session.interval_us = to_us(kCloseAfter);
+  send_about(index, ManagementKind::kDisconnect);
+  repeat_later(index, kCloseIntervalMax, now);
+}
+
+void Management::on_session_time(uint32_t index, Duration now) {
+  Session& session = sessions_[index];
+  switch (session.state) {
+    case State::kConnecting:
+      return on_connecting_time(index, now);
+    case State::kUnconfirmed:
+      send_about(index, ManagementKind::kAsk);
+      return repeat_later(index, kConfirmIntervalMax, now);
+    case State::kOpen:
+      if (now >= session.until) {
+        session.is_asking = false;
+        return;
+      }
+      send_about(index, ManagementKind::kAsk);
+      return repeat_later(index, kAskIntervalMax, now);
+    case State::kClosing:
+      send_about(index, ManagementKind::kDisconnect);
+      return repeat_later(index, kCloseIntervalMax, now);
+    case State::kClosed:
+      return free_session(index, now);
+    case State::kFree:
+    case State::kAsked:
+      return;
+  }
+}
+
+// ---- Names ----
+
+uint32_t Management::find_local(const EndpointName& from, uint32_t local_key, bool is_client) {
+  if (find_endpoint(from) == nullptr) return kNone;
+  const auto found = sessions_by_key_.find(key_of(from.id, is_client, local_key));
+  return found == sessions_by_key_.end() ? kNone : found->second;
+}
+
+/// The session that a peer's message names; kNone unless the message has the session's token.
+uint32_t Management::find_named(const ManagementMessage& m) const {
+  const auto found = sessions_by_key_.find(key_of(m.to_endpoint, !m.from_client, m.to_key));
+  if (found == sessions_by_key_.end()) return kNone;
+  const Session& session = sessions_[found->second];
+  if (session.token != m.token) return kNone;
+  const bool is_same = session.state == State::kConnecting || session.remote_key == m.from_key;
+  return is_same ? found->second : kNone;
+}
+
+uint32_t Management::find_cookie(uint64_t cookie, uint64_t token) const {
+  const auto index = static_cast<uint32_t>(cookie);
+  if (index >= sessions_.size() || cookie_of(index) != cookie) return kNone;
+  return sessions_[index].token == token && sessions_[index].state != State::kFree ? index : kNone;
+}
+
+// ---- What endpoints ask for ----
+
+void Management::disconnect(EndpointName from, uint32_t local_key, bool is_client_side, Duration now) {
+  see(now);
+  const uint32_t index = find_local(from, local_key, is_client_side);
+  if (index == kNone) return;
+  // A server that has accepted meanwhile asks about the session, and learns that there is none (clause 7.4.4).
+  if (sessions_[index].state == State::kConnecting) return free_session(index, now);
+  begin_closing(index, now);
+}
+
+void Management::ask_liveness(EndpointName from, uint32_t local_key, Duration now) {
+  see(now);
+  const uint32_t index = find_local(from, local_key, true);
+  if (index == kNone || sessions_[index].state != State::kOpen || sessions_[index].is_asking) return;
+  Session& session = sessions_[index];
+  session.is_asking = true;
+  session.until = now + kTimeoutsOfAsking * options_.liveness_timeout;
+  session.interval_us = to_us(kAskAfter);
+  send_about(index, ManagementKind::kAsk);
+  repeat_later(index, kAskIntervalMax, now);
+}
+
+// ---- What peers say ----
+
+void Management::on_confirm(const ManagementMessage& m, Duration now) {
+  const uint32_t index = m.from_client ? find_named(m) : kNone;
+  if (index == kNone) {
+    counters_.stale++;
+    return;
+  }
+  if (sessions_[index].state != State::kUnconfirmed) return;
+  set_state(index, State::kOpen, now);
+  arm_session(index, kNever);
+}
+
+void Management::on_disconnect(std::string_view from, const ManagementMessage& m, Duration now) {
+  send(from, reply_to(m, ManagementKind::kDisconnectAck));
+  const uint32_t index = find_named(m);
+  if (index == kNone) return;
+  Session& session = sessions_[index];
+  // The disconnect has overtaken the reply. A reply that comes later is unexpected, and is undone.
+  if (session.state == State::kConnecting) return conclude_connect(index, refusal_status(Refusal::kSessionClosed), now);
+  notify(session.local_endpoint, event_of(session, ControlEvent::Kind::kDisconnected, {}));
+  end_session(index, now);
+}
+
+void Management::on_disconnect_ack(const ManagementMessage& m, Duration now) {
+  const uint32_t index = find_cookie(m.cookie, m.token);
+  if (index == kNone || sessions_[index].state != State::kClosing) return;
+  end_session(index, now);
+}
+
+void Management::on_ask(std::string_view from, const ManagementMessage& m, Duration now) {
+  const uint32_t index = find_named(m);
+  // The server's reply is on its way or lost. The request is repeated, and then the question has an answer.
+  if (index != kNone && sessions_[index].state == State::kConnecting) return;
+  ManagementMessage answer = reply_to(m, ManagementKind::kAnswer);
+  answer.liveness = static_cast<uint8_t>(PeerLiveness::kNoSession);
+  if (index == kNone) return send(from, answer);
+  if (sessions_[index].state == State::kUnconfirmed) {  // the client asks only about a session that it holds
+    set_state(index, State::kOpen, now);
+    arm_session(index, kNever);
+  }
+  LocalEndpoint& endpoint = endpoints_.find(m.to_endpoint)->second;
+  const EndpointName name{m.to_endpoint, endpoint.registration};
+  const uint64_t iteration = hooks_.iteration(name);
+  if (iteration != endpoint.seen_iteration) {
+    endpoint.seen_iteration = iteration;
+    endpoint.seen_at = now;
+  }
+  const bool is_inside = iteration % 2 == 1;
+  if (is_inside && now - endpoint.seen_at < kSecondLook) {
+    // Without space the question is lost, and the peer repeats it.
+    if (delayed_answers_.size() >= kDelayedAnswersMax || !delayed_answers_.try_reserve(delayed_answers_.size() + 1))
+      return;
+    delayed_answers_.push({now + kSecondLook, name, AddressText(from), answer});
+    return;
+  }
+  answer.liveness = static_cast<uint8_t>(is_inside ? PeerLiveness::kInCallback : PeerLiveness::kIdle);
+  send(from, answer);
+}
+
+void Management::on_answer(const ManagementMessage& m, Duration now) {
+  const uint32_t index = find_cookie(m.cookie, m.token);
+  if (index == kNone) {
+    counters_.stale++;
+    return;
+  }
+  Session& session = sessions_[index];
+  const auto liveness = static_cast<PeerLiveness>(m.liveness);
+  if (session.state == State::kUnconfirmed) {
+    if (liveness == PeerLiveness::kNoSession) {
+      notify(session.local_endpoint, event_of(session, ControlEvent::Kind::kDisconnected, {}));
+      return end_session(index, now);
+    }
+    set_state(index, State::kOpen, now);
+    arm_session(index, kNever);
+  } else if (session.state == State::kOpen && session.is_asking) {
+    session.is_asking = false;
+    arm_session(index, kNever);
+    ControlEvent event = event_of(session, ControlEvent::Kind::kLiveness, {});
+    event.liveness = liveness;
+    notify(session.local_endpoint, std::move(event));
+    if (liveness == PeerLiveness::kNoSession) free_session(index, now);  // the endpoint ends it without a disconnect
+  }
+}
+
+}  // namespace tern::nexus

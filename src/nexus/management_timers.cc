@@ -1,0 +1,77 @@
+// The timers of peers and sessions: a binary heap with at most one timer for each record. Space for a record's timer is
+// reserved when the record is made, so that arming cannot fail.
+#include <algorithm>
+
+#include "base/try.h"
+#include "nexus/management.h"
+
+namespace tern::nexus {
+
+bool Management::reserve_timer() { return base::try_reserve(timers_, peers_.size() + sessions_.size() + 1); }
+
+void Management::arm_peer(uint32_t index, Duration at) {
+  arm(peers_[index].timer_at, peers_[index].timer_place, {at, index, true});
+}
+
+void Management::arm_session(uint32_t index, Duration at) {
+  arm(sessions_[index].timer_at, sessions_[index].timer_place, {at, index, false});
+}
+
+void Management::arm(Duration& timer_at, uint32_t& place, Timer timer) {
+  if (timer_at == timer.at) return;
+  timer_at = timer.at;
+  if (timer.at == kNever) return remove_timer(place);
+  if (place == kNone) {
+    place = static_cast<uint32_t>(timers_.size());
+    timers_.push_back(timer);
+  } else {
+    timers_[place] = timer;
+  }
+  move_timer(place);
+}
+
+void Management::put_timer(size_t place, const Timer& timer) {
+  timers_[place] = timer;
+  (timer.is_peer ? peers_[timer.index].timer_place : sessions_[timer.index].timer_place) = static_cast<uint32_t>(place);
+}
+
+/// Restores the heap's order around a timer that has changed.
+void Management::move_timer(size_t place) {
+  const Timer timer = timers_[place];
+  while (place > 0 && timer < timers_[(place - 1) / 2]) {
+    put_timer(place, timers_[(place - 1) / 2]);
+    place = (place - 1) / 2;
+  }
+  while (true) {
+    size_t child = 2 * place + 1;
+    if (child >= timers_.size()) break;
+    if (child + 1 < timers_.size() && timers_[child + 1] < timers_[child]) child++;
+    if (!(timers_[child] < timer)) break;
+    put_timer(place, timers_[child]);
+    place = child;
+  }
+  put_timer(place, timer);
+}
+
+void Management::remove_timer(uint32_t place) {
+  const Timer removed = timers_[place];
+  (removed.is_peer ? peers_[removed.index].timer_place : sessions_[removed.index].timer_place) = kNone;
+  const Timer last = timers_.back();
+  timers_.pop_back();
+  if (place == timers_.size()) return;
+  timers_[place] = last;
+  move_timer(place);
+}
+
+/// Arms the timer for the next repetition, then doubles the interval. A jitter of a quarter keeps many sessions from
+/// repeating in step.
+void Management::repeat_later(uint32_t index, Duration interval_max, Duration now) {
+  Session& session = sessions_[index];
+  const Duration interval = std::chrono::microseconds(session.interval_us);
+  const uint64_t spread = static_cast<uint64_t>(interval.count()) / 2 + 1;
+  const Duration jittered = interval * 3 / 4 + Duration(static_cast<int64_t>(random() % spread));
+  session.interval_us = to_us(std::min(2 * interval, interval_max));
+  arm_session(index, std::min(now + jittered, session.until));
+}
+
+}  // namespace tern::nexus
