@@ -1,16 +1,15 @@
 #include "sim/environment.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 #include <vector>
 
+#include "base/address.h"
 #include "sim/host.h"
 #include "transport/sim/sim_transport.h"
 
 namespace tern::sim {
 
-using transport::Picoseconds;
 using transport::SimImpl;
 
 std::string address_of(uint32_t host) {
@@ -20,28 +19,23 @@ std::string address_of(uint32_t host) {
 }
 
 bool parse_address(std::string_view text, uint32_t& host, uint32_t& port) {
-  uint32_t parts[5];
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  for (int i = 0; i < 5; i++) {
-    const auto [next, error] = std::from_chars(at, end, parts[i]);
-    if (error != std::errc() || parts[i] > (i < 4 ? 255u : 65535u)) return false;
-    if (i < 4 ? next == end || *next != (i < 3 ? '.' : ':') : next != end) return false;
-    at = next + 1;
-  }
-  const uint32_t number = parts[1] << 16 | parts[2] << 8 | parts[3];
+  const auto address = base::SocketAddress::parse(text);
+  if (!address || address->family() != AF_INET) return false;
+  uint32_t ip = 0;
+  for (const std::byte part : address->ip()) ip = ip << 8 | std::to_integer<uint32_t>(part);
+  const uint32_t number = ip & 0xff'ffff;
   host = number - 1;
-  port = parts[4];
-  return parts[0] == 10 && number != 0;
+  port = address->port();
+  return ip >> 24 == 10 && number != 0;
 }
 
 namespace {
 
 /// From a wake-up to the first instruction of the woken thread.
-constexpr Picoseconds kWakeUp = 1000 * transport::kPicosecondsPerNs;
+constexpr Picoseconds kWakeUp = 1000 * kPicosecondsPerNs;
 
 /// The management channel of a Nexus and the thread that serves it.
-class SimChannel final : public ManagementChannel, private transport::SimPort, private transport::EventTarget {
+class SimChannel final : public ManagementChannel, private SimPort, private EventTarget {
  public:
   SimChannel(HostCore& host, ManagementSink& sink) : host_(host), sink_(sink), alarm_(host.nic.targets, this) {}
   ~SimChannel() override {
@@ -49,12 +43,12 @@ class SimChannel final : public ManagementChannel, private transport::SimPort, p
     host_.nic.users--;
     sink_.on_turn(host_.environment.now());  // what was posted before the end is sent
     host_.nic.network.close_port(host_.nic.host, port_);
-    for (transport::SimPacket* packet : received_) host_.nic.network.give_packet(packet);
+    for (SimPacket* packet : received_) host_.nic.network.give_packet(packet);
   }
 
   /// False: the port is taken.
   bool open(uint32_t port) {
-    // Any: from where systems take theirs.
+    // Any port: as systems do, from 49152 on.
     for (uint32_t next = port != 0 ? port : 49152; port_ == 0 && next <= (port != 0 ? port : 65535u); next++) {
       port_ = host_.nic.network.open_port(host_.nic.host, this, next);
     }
@@ -66,9 +60,9 @@ class SimChannel final : public ManagementChannel, private transport::SimPort, p
 
   void send(std::string_view to, std::span<const std::byte> bytes) override {
     uint32_t host, port;
-    transport::Network& network = host_.nic.network;
+    Network& network = host_.nic.network;
     if (!parse_address(to, host, port) || host >= network.hosts()) return;
-    transport::SimPacket* packet = network.take_packet();
+    SimPacket* packet = network.take_packet();
     packet->from_host = host_.nic.host;
     packet->from_port = port_;
     packet->to_host = host;
@@ -84,8 +78,8 @@ class SimChannel final : public ManagementChannel, private transport::SimPort, p
   std::string local_address() const override { return address_of(host_.nic.host) + ":" + std::to_string(port_); }
 
  private:
-  void on_departure(transport::SimPacket&) override {}
-  void on_arrival(transport::SimPacket* packet) override {
+  void on_departure(SimPacket&) override {}
+  void on_arrival(SimPacket* packet) override {
     received_.push_back(packet);
     wake();
   }
@@ -94,7 +88,7 @@ class SimChannel final : public ManagementChannel, private transport::SimPort, p
     const Picoseconds now = host_.now();
     const Picoseconds awake = host_.management_awake_at(now);
     if (awake > now) return alarm_.set(awake);
-    for (transport::SimPacket* packet : std::exchange(received_, {})) {
+    for (SimPacket* packet : std::exchange(received_, {})) {
       if (from_.first != packet->from_host || from_.second != packet->from_port) {
         from_ = {packet->from_host, packet->from_port};
         from_text_ = address_of(packet->from_host) + ":" + std::to_string(packet->from_port);
@@ -110,15 +104,15 @@ class SimChannel final : public ManagementChannel, private transport::SimPort, p
 
   HostCore& host_;
   ManagementSink& sink_;
-  transport::Alarm alarm_;
+  Alarm alarm_;
   uint32_t port_ = 0;
-  std::vector<transport::SimPacket*> received_;
+  std::vector<SimPacket*> received_;
   std::pair<uint32_t, uint32_t> from_{UINT32_MAX, 0};
   std::string from_text_;
 };
 
 /// Threads whose work takes declared times: a task runs when its time is over.
-class SimWorkerPool final : public WorkerPool, private transport::EventTarget {
+class SimWorkerPool final : public WorkerPool, private EventTarget {
  public:
   SimWorkerPool(HostCore& host, size_t threads, size_t queue_limit)
       : host_(host), alarm_(host.nic.targets, this), free_at_(threads, 0), queue_limit_(queue_limit) {}
@@ -134,8 +128,7 @@ class SimWorkerPool final : public WorkerPool, private transport::EventTarget {
     Picoseconds& thread = *std::min_element(free_at_.begin(), free_at_.end());
     const Duration time = host_.worker_time ? host_.worker_time() : std::chrono::microseconds(1);
     const Picoseconds begin = std::max(thread, now);
-    thread = begin + host_.nic.slowed(static_cast<Picoseconds>(std::max<int64_t>(time.count(), 0)) *
-                                      transport::kPicosecondsPerNs);
+    thread = begin + host_.nic.slowed(static_cast<Picoseconds>(std::max<int64_t>(time.count(), 0)) * kPicosecondsPerNs);
     tasks_.push_back({begin, thread, std::move(task)});
     alarm_.set(host_.awake_at(thread));
     return true;
@@ -167,7 +160,7 @@ class SimWorkerPool final : public WorkerPool, private transport::EventTarget {
   }
 
   HostCore& host_;
-  transport::Alarm alarm_;
+  Alarm alarm_;
   std::vector<Picoseconds> free_at_;
   const size_t queue_limit_;
   std::vector<Task> tasks_;

@@ -1,5 +1,5 @@
 // What a Nexus on a simulated host takes from the world: the host's clock, its own random sequence, a management
-// channel through the simulated network, workers whose work takes declared times. Sim room. One thread for everything.
+// channel through the simulated network, workers whose work takes declared times. Sim layer. One thread for everything.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // A simulated host from the inside.
-// Sim room. One thread for everything.
+// Sim layer. One thread for everything.
 #pragma once
 
 #include <algorithm>
@@ -13,31 +13,29 @@
 
 #include "sim/environment.h"
 #include "sim/loop.h"
+#include "sim/network/event_target.h"
 #include "sim/slices.h"
-#include "transport/sim/event_target.h"
 #include "transport/sim/sim_nic.h"
 
 namespace tern::sim {
 
 class HostCore {
  public:
-  HostCore(transport::Network& network, transport::EventTargets& targets, uint32_t index, uint64_t seed)
+  HostCore(Network& network, EventTargets& targets, uint32_t index, uint64_t seed)
       // Hosts' clocks begin at different times, none near 0: whoever compares two of them is found out.
       : nic(network, targets, index, 1'000'000'000'000 + seed % 1'000'000'000'000), environment(*this), random(seed) {}
 
-  transport::Picoseconds now() const { return nic.network.events().now(); }
+  Picoseconds now() const { return nic.network.events().now(); }
   /// Not before this does an endpoint or a worker of the host run. To be asked again then: a pause may end early, and
   /// another one may have begun.
-  transport::Picoseconds awake_at(transport::Picoseconds at) {
-    return are_slices_of_management ? unpaused_at(at) : awake_at(at, slices);
-  }
+  Picoseconds awake_at(Picoseconds at) { return are_slices_of_management ? unpaused_at(at) : awake_at(at, slices); }
   /// The same of its management.
-  transport::Picoseconds management_awake_at(transport::Picoseconds at) { return awake_at(at, slices); }
+  Picoseconds management_awake_at(Picoseconds at) { return awake_at(at, slices); }
 
   transport::SimNic nic;
   HostEnvironment environment;
   std::mt19937_64 random;
-  transport::Picoseconds paused_until = 0;
+  Picoseconds paused_until = 0;
   Slices slices;
   bool are_slices_of_management = false;  ///< only
   uint32_t callbacks = 0;                 ///< of its program that are running, but for those in its endpoints' loops
@@ -47,13 +45,13 @@ class HostCore {
   bool is_up = false;
 
  private:
-  static constexpr transport::Picoseconds kPauseCheck = 1'000'000 * transport::kPicosecondsPerNs;
+  static constexpr Picoseconds kPauseCheck = 1'000'000 * kPicosecondsPerNs;
 
-  transport::Picoseconds unpaused_at(transport::Picoseconds at) const {
+  Picoseconds unpaused_at(Picoseconds at) const {
     if (at >= paused_until) return at;
     return std::max(at, std::min(paused_until, now() + kPauseCheck));
   }
-  transport::Picoseconds awake_at(transport::Picoseconds at, Slices& its_slices) const {
+  Picoseconds awake_at(Picoseconds at, Slices& its_slices) const {
     at = unpaused_at(at);
     if (at > now()) return at;
     return std::max(at, std::min(its_slices.awake_at(now()), now() + kPauseCheck));

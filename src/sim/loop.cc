@@ -9,12 +9,11 @@
 
 namespace tern::sim {
 
-using transport::Picoseconds;
 using transport::SimImpl;
 
 namespace {
 /// A turn of this length has run a callback (docs/protocol.md, 7.6.2).
-constexpr Picoseconds kCallbackTime = 1'000'000 * transport::kPicosecondsPerNs;
+constexpr Picoseconds kCallbackTime = 1'000'000 * kPicosecondsPerNs;
 }  // namespace
 
 Loop::Loop(HostCore& host, Rpc<Sim>& rpc, SimImpl& impl)

@@ -1,18 +1,18 @@
 // The thread of one simulated endpoint: runs its event loop when there is something to do and its CPU is free.
-// Sim room. One thread for everything.
+// Sim layer. One thread for everything.
 #pragma once
 
 #include <tern/rpc.h>
 #include <tern/transport/sim.h>
 
-#include "transport/sim/event_target.h"
+#include "sim/network/event_target.h"
 #include "transport/sim/sim_transport.h"
 
 namespace tern::sim {
 
 class HostCore;
 
-class Loop final : private transport::SimDriver, private transport::EventTarget {
+class Loop final : private transport::SimDriver, private EventTarget {
  public:
   Loop(HostCore& host, Rpc<Sim>& rpc, transport::SimImpl& impl);
   Loop(const Loop&) = delete;
@@ -28,9 +28,9 @@ class Loop final : private transport::SimDriver, private transport::EventTarget 
   HostCore& host_;
   Rpc<Sim>& rpc_;
   transport::SimImpl& impl_;
-  transport::Alarm alarm_;
-  transport::Picoseconds busy_until_ = 0;
-  transport::Picoseconds next_turn_ = 0;  ///< not before this is there anything to do; 0: now
+  Alarm alarm_;
+  Picoseconds busy_until_ = 0;
+  Picoseconds next_turn_ = 0;  ///< not before this is there anything to do; 0: now
 };
 
 }  // namespace tern::sim

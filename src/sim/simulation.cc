@@ -10,14 +10,12 @@
 #include "base/check.h"
 #include "rpc/rpc_core.h"
 #include "sim/host.h"
-#include "transport/sim/event_target.h"
-#include "transport/sim/network.h"
+#include "sim/network/event_target.h"
+#include "sim/network/network.h"
 #include "transport/sim/sim_transport.h"
 
 namespace tern::sim {
 
-using transport::kPicosecondsPerNs;
-using transport::Picoseconds;
 using transport::SimImpl;
 
 namespace {
@@ -54,7 +52,7 @@ Host::~Host() = default;
 
 uint32_t Host::index() const { return core_->nic.host; }
 std::string Host::address() const { return address_of(core_->nic.host); }
-std::string Host::uri(uint16_t port) const { return "udp://" + address() + ":" + std::to_string(port); }
+std::string Host::uri(uint16_t port) const { return "tern://" + address() + ":" + std::to_string(port); }
 
 NexusOptions Host::nexus_options() {
   NexusOptions options;
@@ -155,8 +153,8 @@ struct Simulation::Impl final {
   }
 
   const SimulationOptions options;
-  transport::Network network;
-  transport::EventTargets targets;
+  Network network;
+  EventTargets targets;
   std::mt19937_64 random;
   std::vector<std::unique_ptr<Host, void (*)(Host*)>> hosts;
   std::unordered_map<uint64_t, std::function<void()>> later;  ///< looked up only
@@ -233,7 +231,7 @@ void Simulation::set_observer(std::function<void()> observer) { impl_->observer 
 
 void Simulation::set_tap(std::function<void(const TappedPacket&)> tap) {
   if (!tap) return impl_->network.set_tap(nullptr);
-  impl_->network.set_tap([tap = std::move(tap)](const transport::SimPacket& packet, bool has_arrived) {
+  impl_->network.set_tap([tap = std::move(tap)](const SimPacket& packet, bool has_arrived) {
     tap({.has_arrived = has_arrived,
          .is_marked = packet.is_marked,
          .from_host = packet.from_host,

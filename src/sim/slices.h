@@ -1,11 +1,11 @@
 // Stretches of virtual time in which threads run, and in which they wait: a busy machine's scheduler.
-// Sim room. One thread.
+// Sim layer. One thread.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "transport/sim/event_queue.h"
+#include "sim/network/event_queue.h"
 
 namespace tern::sim {
 
@@ -14,23 +14,22 @@ class Slices {
   /// Threads always run.
   Slices() = default;
   /// From `now` on they run for `run`, wait for `wait`, and so on; random: for up to twice as long.
-  Slices(transport::Picoseconds run, transport::Picoseconds wait, bool is_random, uint64_t seed,
-         transport::Picoseconds now)
+  Slices(Picoseconds run, Picoseconds wait, bool is_random, uint64_t seed, Picoseconds now)
       : run_(std::max(run, kShortest)), wait_(wait), is_random_(is_random), state_(seed), end_(now) {
     if (wait_ != 0) begin_next();
   }
 
   /// The end of the stretch in which threads wait at `now`, or `now`, if they run. `now` never goes back.
-  transport::Picoseconds awake_at(transport::Picoseconds now) {
+  Picoseconds awake_at(Picoseconds now) {
     if (wait_ == 0) return now;
-    const transport::Picoseconds period = run_ + wait_;
+    const Picoseconds period = run_ + wait_;
     if (!is_random_ && now > end_ + period) end_ += (now - end_) / period * period;
     while (end_ <= now) begin_next();
     return do_run_ ? now : end_;
   }
 
  private:
-  static constexpr transport::Picoseconds kShortest = 1000 * transport::kPicosecondsPerNs;
+  static constexpr Picoseconds kShortest = 1000 * kPicosecondsPerNs;
 
   /// splitmix64: a generator of one word.
   uint64_t draw() {
@@ -41,16 +40,16 @@ class Slices {
   }
   void begin_next() {
     do_run_ = !do_run_;
-    const transport::Picoseconds length = do_run_ ? run_ : wait_;
+    const Picoseconds length = do_run_ ? run_ : wait_;
     end_ += !is_random_ ? length : kShortest + draw() % (2 * length);
   }
 
-  transport::Picoseconds run_ = 0;
-  transport::Picoseconds wait_ = 0;
+  Picoseconds run_ = 0;
+  Picoseconds wait_ = 0;
   bool is_random_ = false;
   bool do_run_ = false;
-  uint64_t state_ = 0;              ///< of draw()
-  transport::Picoseconds end_ = 0;  ///< of the present stretch
+  uint64_t state_ = 0;   ///< of draw()
+  Picoseconds end_ = 0;  ///< of the present stretch
 };
 
 }  // namespace tern::sim

@@ -300,7 +300,7 @@ double Ledger::packets_of(const Call& call, Duration now) const {
   };
   const double needed = 2 * packets(call.request_bytes) + 2 * packets(call.response_bytes) + 2;
   const double waited_ns = static_cast<double>((now - call.started).count());
-  constexpr auto kRtoNs = static_cast<double>(tern::transport::SimImpl::kRtoNsMin);
+  constexpr auto kRtoNs = static_cast<double>(tern::transport::SimImpl::kTraits.rto_ns_min);
   const auto liveness_ns = static_cast<double>(plan_.hosts[call.client.host].liveness_timeout.count());
   const double probes =
       waited_ns <= kRtoNs ? 0 : 1 + std::log(waited_ns / kRtoNs) / std::log(1.25) + 4 * waited_ns / liveness_ns;

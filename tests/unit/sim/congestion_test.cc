@@ -8,8 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include <tern/rpc.h>
-#include <tern/sim.h>
+#include "unit/sim/sim_program.h"
 
 namespace tern::sim {
 namespace {
@@ -18,20 +17,10 @@ using namespace std::chrono_literals;
 
 constexpr uint16_t kPut = 1;
 
-struct Peer {
-  Peer(Host& host, RpcOptions options) {
-    auto made = Nexus::create(host.uri(), host.nexus_options());
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    nexus = std::move(*made);
-    options.huge_pages = false;
-    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), options);
-    EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
-    rpc = std::move(*endpoint);
+struct Peer : SimProgram {
+  Peer(Host& host, RpcOptions options) : SimProgram(host, options) {
     EXPECT_TRUE(rpc->on_request(kPut, [](Request request) { request.respond(); }).ok());
-    EXPECT_TRUE(host.run(*rpc).ok());
   }
-  std::unique_ptr<Nexus> nexus;
-  std::unique_ptr<Rpc<Sim>> rpc;
 };
 
 class CongestionTest : public testing::Test {

@@ -4,13 +4,11 @@
 
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include <tern/rpc.h>
-#include <tern/sim.h>
+#include "unit/sim/sim_program.h"
 
 namespace tern::sim {
 namespace {
@@ -22,22 +20,9 @@ constexpr uint32_t kWindow = 60, kBatch = 3, kSessions = 8;
 constexpr size_t kBytes = 32;
 
 /// Client and server at once: a window of calls to the other host, a batch again once all of it is answered.
-struct Thread {
-  Thread(Simulation& its_simulation, Host& host) : simulation(its_simulation) {
-    auto made_nexus = Nexus::create(host.uri(), host.nexus_options());
-    EXPECT_TRUE(made_nexus.ok()) << made_nexus.status().message();
-    nexus = std::move(*made_nexus);
-    auto made = Rpc<Sim>::create(*nexus, host.transport_options(), {.huge_pages = false});
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    rpc = std::move(*made);
-    const auto echo = [](Request request) {
-      const auto in = request.bytes();
-      auto out = request.response(in.size());
-      std::memcpy(out->data(), in.data(), in.size());
-      request.respond();
-    };
-    EXPECT_TRUE(rpc->on_request(kEcho, echo).ok());
-    EXPECT_TRUE(host.run(*rpc).ok());
+struct Thread : SimProgram {
+  Thread(Simulation& its_simulation, Host& host) : SimProgram(host), simulation(its_simulation) {
+    EXPECT_TRUE(rpc->on_request(kEcho, [](Request request) { echo(request); }).ok());
   }
   void begin(const std::string& uri) {
     for (Session& session : sessions) session = *rpc->create_session(uri, {.window = 16});
@@ -59,8 +44,6 @@ struct Thread {
   }
 
   Simulation& simulation;
-  std::unique_ptr<Nexus> nexus;
-  std::unique_ptr<Rpc<Sim>> rpc;
   std::array<Session, kSessions> sessions;
   std::array<uint32_t, kWindow / kBatch> open{};
   uint64_t completed = 0;

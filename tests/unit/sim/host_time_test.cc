@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <tern/rpc.h>
-#include <tern/sim.h>
+#include "unit/sim/sim_program.h"
 
 namespace tern::sim {
 namespace {
@@ -20,14 +19,8 @@ using namespace std::chrono_literals;
 constexpr uint16_t kWork = 1;
 constexpr uint16_t kSpend = 2;
 
-struct Machine {
-  Machine(Host& host, NexusOptions options) {
-    auto made_nexus = Nexus::create(host.uri(), options);
-    EXPECT_TRUE(made_nexus.ok()) << made_nexus.status().message();
-    nexus = std::move(*made_nexus);
-    auto made = Rpc<Sim>::create(*nexus, host.transport_options(), {.huge_pages = false});
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    rpc = std::move(*made);
+struct Machine : SimProgram {
+  Machine(Host& host, NexusOptions options) : SimProgram(host, options) {
     EXPECT_TRUE(rpc->on_request(kWork, [](Request request) { request.respond(); }, {.worker = true}).ok());
     EXPECT_TRUE(rpc->on_request(kSpend,
                                 [&host](Request request) {
@@ -35,10 +28,7 @@ struct Machine {
                                   request.respond();
                                 })
                     .ok());
-    EXPECT_TRUE(host.run(*rpc).ok());
   }
-  std::unique_ptr<Nexus> nexus;
-  std::unique_ptr<Rpc<Sim>> rpc;
 };
 
 /// Host 0 calls, host 1 serves.

@@ -3,13 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <vector>
 
-#include <tern/rpc.h>
-#include <tern/sim.h>
+#include "unit/sim/sim_program.h"
 
 namespace tern::sim {
 namespace {
@@ -20,24 +18,14 @@ constexpr uint16_t kEcho = 1;
 constexpr uint16_t kTake = 2;
 
 /// Echoes, or answers with nothing, and takes its time for it.
-struct Party {
-  explicit Party(Host& host) {
-    auto made = Nexus::create(host.uri(), host.nexus_options());
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    nexus = std::move(*made);
-    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), {.huge_pages = false});
-    EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
-    rpc = std::move(*endpoint);
+struct Party : SimProgram {
+  explicit Party(Host& host) : SimProgram(host) {
     const auto answer = [&host, this](Request& request, size_t bytes) {
       host.spend(handler_time);
-      auto out = request.response(bytes);
-      ASSERT_TRUE(out.ok()) << out.status().message();
-      std::memcpy(out->data(), request.bytes().data(), bytes);
-      request.respond();
+      echo(request, bytes);
     };
     EXPECT_TRUE(rpc->on_request(kEcho, [answer](Request request) { answer(request, request.bytes().size()); }).ok());
     EXPECT_TRUE(rpc->on_request(kTake, [answer](Request request) { answer(request, 0); }).ok());
-    EXPECT_TRUE(host.run(*rpc).ok());
   }
   /// `left` calls, the next of them when one is answered.
   void call_on(Session session, uint16_t type, size_t bytes, uint32_t& left) {
@@ -52,23 +40,13 @@ struct Party {
     ASSERT_TRUE(id.ok()) << id.status().message();
   }
 
-  std::unique_ptr<Nexus> nexus;
-  std::unique_ptr<Rpc<Sim>> rpc;
   Duration handler_time{0};
   uint32_t answered = 0;
 };
 
 class LossFreeNetwork : public ::testing::Test {
  protected:
-  LossFreeNetwork() {
-    auto made = Simulation::create(Topology::star(2), {.seed = 1});
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    simulation_ = std::move(*made);
-    for (uint32_t i = 0; i < 2; i++) {
-      EXPECT_TRUE(simulation_->host(i).boot([](Host& host) { return std::make_shared<Party>(host); }).ok());
-    }
-  }
-  Party& party(uint32_t host) { return *static_cast<Party*>(simulation_->host(host).program()); }
+  Party& party(uint32_t host) { return program_of<Party>(*simulation_, host); }
   /// Calls from host 1 to host 0 over `session_count` sessions, `at_once` of each at a time.
   void call(uint32_t calls, uint32_t session_count, uint32_t at_once, uint16_t type, size_t bytes) {
     Party& client = party(1);
@@ -84,7 +62,7 @@ class LossFreeNetwork : public ::testing::Test {
     EXPECT_EQ(client.rpc->counters().retransmissions, 0u);
   }
 
-  std::unique_ptr<Simulation> simulation_;
+  std::unique_ptr<Simulation> simulation_ = simulate<Party>(Topology::star(2), {.seed = 1});
 };
 
 TEST_F(LossFreeNetwork, long_requests_are_sent_once) { call(1000, 1, 4, kTake, 100'000); }

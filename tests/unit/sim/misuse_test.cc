@@ -273,7 +273,7 @@ TEST(SimulationMisuse, wrong_options_are_named) {
   EXPECT_EQ(elsewhere.status().code(), Code::kUnavailable);
   const auto twice = Nexus::create(simulation->host(0).uri(), simulation->host(0).nexus_options());
   EXPECT_EQ(twice.status().code(), Code::kUnavailable);
-  EXPECT_EQ(pair.rpc->create_session("udp://10.0.1.1:31850").status().code(), Code::kUnavailable) << "no such host";
+  EXPECT_EQ(pair.rpc->create_session("tern://10.0.1.1:31850").status().code(), Code::kUnavailable) << "no such host";
   simulation->host(0).set_slowness(std::numeric_limits<double>::quiet_NaN());
   simulation->host(0).spend(1ms);  // outside of all callbacks: nobody's time
   simulation->run_for(1ms);

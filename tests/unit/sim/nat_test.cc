@@ -2,11 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstring>
 #include <memory>
 
-#include <tern/rpc.h>
-#include <tern/sim.h>
+#include "unit/sim/sim_program.h"
 
 namespace tern::sim {
 namespace {
@@ -16,23 +14,13 @@ using namespace std::chrono_literals;
 constexpr uint16_t kEcho = 1;
 
 /// A Nexus and an endpoint that echoes, and calls others.
-struct Program {
-  explicit Program(Host& host) {
-    auto made = Nexus::create(host.uri(), host.nexus_options());
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    nexus = std::move(*made);
-    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), {.huge_pages = false});
-    EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
-    rpc = std::move(*endpoint);
-    const auto echo = [this](Request request) {
+struct Program : SimProgram {
+  explicit Program(Host& host) : SimProgram(host) {
+    const auto answer = [this](Request request) {
       handled++;
-      const auto in = request.bytes();
-      auto out = request.response(in.size());
-      std::memcpy(out->data(), in.data(), in.size());
-      request.respond();
+      echo(request);
     };
-    EXPECT_TRUE(rpc->on_request(kEcho, echo).ok());
-    EXPECT_TRUE(host.run(*rpc).ok());
+    EXPECT_TRUE(rpc->on_request(kEcho, answer).ok());
   }
   void call(Session session, size_t bytes) {
     calls++;
@@ -44,8 +32,6 @@ struct Program {
     EXPECT_TRUE(accepted.ok()) << accepted.status().message();
   }
 
-  std::unique_ptr<Nexus> nexus;
-  std::unique_ptr<Rpc<Sim>> rpc;
   uint64_t handled = 0, calls = 0, ended = 0;
 };
 
@@ -53,14 +39,9 @@ struct Program {
 class SimNat : public testing::Test {
  protected:
   void make(uint32_t hosts, uint64_t seed = 1) {
-    auto made = Simulation::create(Topology::star(hosts), {.seed = seed});
-    ASSERT_TRUE(made.ok()) << made.status().message();
-    simulation_ = std::move(*made);
-    for (uint32_t i = 0; i < hosts; i++) {
-      EXPECT_TRUE(simulation_->host(i).boot([](Host& host) { return std::make_shared<Program>(host); }).ok());
-    }
+    simulation_ = simulate<Program>(Topology::star(hosts), {.seed = seed});
   }
-  Program& program(uint32_t host) { return *static_cast<Program*>(simulation_->host(host).program()); }
+  Program& program(uint32_t host) { return program_of<Program>(*simulation_, host); }
   Session open(uint32_t client) {
     auto session = program(client).rpc->create_session(simulation_->host(0).uri() + "/0");
     EXPECT_TRUE(session.ok()) << session.status().message();

@@ -6,8 +6,7 @@
 #include <string>
 #include <utility>
 
-#include <tern/rpc.h>
-#include <tern/sim.h>
+#include "unit/sim/sim_program.h"
 
 namespace tern::sim {
 namespace {
@@ -18,16 +17,9 @@ constexpr uint16_t kPut = 1;
 constexpr size_t kBytes = 50'000;
 
 /// A server, or a client with four calls at a time, which end together: there are pauses of a round trip.
-struct Peer {
-  explicit Peer(Host& host) {
-    auto made = Nexus::create(host.uri(), host.nexus_options());
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    nexus = std::move(*made);
-    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), {.credit_limit = 128, .huge_pages = false});
-    EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
-    rpc = std::move(*endpoint);
+struct Peer : SimProgram {
+  explicit Peer(Host& host) : SimProgram(host, {.credit_limit = 128}) {
     EXPECT_TRUE(rpc->on_request(kPut, [](Request request) { request.respond(); }).ok());
-    EXPECT_TRUE(host.run(*rpc).ok());
   }
   void begin(const std::string& server, uint64_t bytes_per_sec) {
     session = *rpc->create_session(server, {.rate_bytes_per_sec = bytes_per_sec});
@@ -43,8 +35,6 @@ struct Peer {
         });
     EXPECT_TRUE(call.ok()) << call.status().message();
   }
-  std::unique_ptr<Nexus> nexus;
-  std::unique_ptr<Rpc<Sim>> rpc;
   Session session;
   uint64_t bytes = 0;  ///< of calls that have ended
 };

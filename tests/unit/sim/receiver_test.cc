@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <tern/rpc.h>
-#include <tern/sim.h>
+#include "unit/sim/sim_program.h"
 
 namespace tern::sim {
 namespace {
@@ -21,15 +20,8 @@ constexpr uint16_t kFetch = 1;                             ///< answered with as
 constexpr uint16_t kPut = 2;                               ///< answered with nothing
 constexpr double kPayloadBytesPerNs = 3.125 * 958 / 1048;  ///< 25 Gbit/s, frames of 1024 B
 
-struct Peer {
-  Peer(Host& host, RpcOptions options) {
-    auto made = Nexus::create(host.uri(), host.nexus_options());
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    nexus = std::move(*made);
-    options.huge_pages = false;
-    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), options);
-    EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
-    rpc = std::move(*endpoint);
+struct Peer : SimProgram {
+  Peer(Host& host, RpcOptions options) : SimProgram(host, options) {
     EXPECT_TRUE(rpc->on_request(kFetch,
                                 [](Request request) {
                                   uint64_t bytes = 0;
@@ -39,10 +31,7 @@ struct Peer {
                                 })
                     .ok());
     EXPECT_TRUE(rpc->on_request(kPut, [](Request request) { request.respond(); }).ok());
-    EXPECT_TRUE(host.run(*rpc).ok());
   }
-  std::unique_ptr<Nexus> nexus;
-  std::unique_ptr<Rpc<Sim>> rpc;
 };
 
 class ReceiverTest : public testing::Test {
@@ -50,13 +39,7 @@ class ReceiverTest : public testing::Test {
   void make(uint32_t hosts, RpcOptions options = {}) { make(Topology::star(hosts), options); }
   void make(const Topology& topology, RpcOptions options) {
     simulation_.reset();
-    auto made = Simulation::create(topology, {.seed = 3});
-    ASSERT_TRUE(made.ok()) << made.status().message();
-    simulation_ = std::move(*made);
-    for (uint32_t i = 0; i < topology.hosts(); i++) {
-      const auto program = [options](Host& host) { return std::make_shared<Peer>(host, options); };
-      ASSERT_TRUE(simulation_->host(i).boot(program).ok());
-    }
+    simulation_ = simulate<Peer>(topology, {.seed = 3}, options);
   }
   Rpc<Sim>& rpc(uint32_t host) { return *static_cast<Peer*>(simulation_->host(host).program())->rpc; }
   /// Sessions from `host` to all others, or from all others to it.

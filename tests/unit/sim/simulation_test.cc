@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <tern/rpc.h>
-#include <tern/sim.h>
+#include "unit/sim/sim_program.h"
 
 namespace tern::sim {
 namespace {
@@ -19,20 +18,11 @@ constexpr uint16_t kLate = 2;
 constexpr uint16_t kWork = 3;
 
 /// A Nexus and an endpoint that echoes, at once or later.
-struct Node0 {
-  explicit Node0(Host& host) {
-    auto made = Nexus::create(host.uri(), host.nexus_options());
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    nexus = std::move(*made);
-    auto endpoint = Rpc<Sim>::create(*nexus, host.transport_options(), {.huge_pages = false});
-    EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
-    rpc = std::move(*endpoint);
+struct Node0 : SimProgram {
+  explicit Node0(Host& host) : SimProgram(host) {
     const auto answer = [this](Request& request) {
       handled++;
-      const auto in = request.bytes();
-      auto out = request.response(in.size());
-      std::memcpy(out->data(), in.data(), in.size());
-      request.respond();
+      echo(request);
     };
     EXPECT_TRUE(rpc->on_request(kEcho,
                                 [&host, answer, this](Request request) {
@@ -47,7 +37,6 @@ struct Node0 {
                                 })
                     .ok());
     EXPECT_TRUE(rpc->on_request(kWork, [answer](Request request) { answer(request); }, {.worker = true}).ok());
-    EXPECT_TRUE(host.run(*rpc).ok());
   }
 
   /// Calls `type` with `bytes` bytes; `done` gets the status.
@@ -67,22 +56,15 @@ struct Node0 {
     EXPECT_TRUE(accepted.ok()) << accepted.status().message();
   }
 
-  std::unique_ptr<Nexus> nexus;
-  std::unique_ptr<Rpc<Sim>> rpc;
   int handled = 0;
   Duration handler_time{0};
 };
 
 std::unique_ptr<Simulation> make(uint32_t hosts, uint64_t seed = 1) {
-  auto simulation = Simulation::create(Topology::star(hosts), {.seed = seed});
-  EXPECT_TRUE(simulation.ok()) << simulation.status().message();
-  for (uint32_t i = 0; i < hosts; i++) {
-    EXPECT_TRUE((*simulation)->host(i).boot([](Host& host) { return std::make_shared<Node0>(host); }).ok());
-  }
-  return std::move(*simulation);
+  return simulate<Node0>(Topology::star(hosts), {.seed = seed});
 }
 
-Node0& node(Simulation& simulation, uint32_t host) { return *static_cast<Node0*>(simulation.host(host).program()); }
+Node0& node(Simulation& simulation, uint32_t host) { return program_of<Node0>(simulation, host); }
 
 Session connect(Simulation& simulation, uint32_t from, uint32_t to) {
   auto session = node(simulation, from).rpc->create_session(simulation.host(to).uri());
@@ -237,12 +219,8 @@ TEST(Simulation, a_crash_ends_calls_and_a_restart_serves_new_sessions) {
 // Its loop has asked to be run again at once, an answer waits for the wire, a paced request for its time: what ends all
 // that wakes nobody.
 TEST(Simulation, a_crash_between_two_turns_of_a_busy_endpoint) {
-  auto made = Simulation::create(Topology::star(2, {.bits_per_sec = 1'000'000}));
-  ASSERT_TRUE(made.ok());
-  Simulation& simulation = **made;
-  for (uint32_t i = 0; i < 2; i++) {
-    ASSERT_TRUE(simulation.host(i).boot([](Host& host) { return std::make_shared<Node0>(host); }).ok());
-  }
+  const auto slow_network = simulate<Node0>(Topology::star(2, {.bits_per_sec = 1'000'000}), {});
+  Simulation& simulation = *slow_network;
   const Session to = connect(simulation, 0, 1);
   SessionOptions slow;
   slow.rate_bytes_per_sec = 1000;
