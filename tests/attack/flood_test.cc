@@ -41,7 +41,7 @@ TEST_F(Flood, connect_requests_of_one_process) {
     request.sender_run = run;
     stranger.send(management_, encoded(request));
     if (round % 16 == 0) stranger.drain();
-    if (round == kFloodDatagrams / 2) newcomer = std::make_unique<Honest<Udp>>(server_.uri(), "udp://127.0.0.4:0");
+    if (round == kFloodDatagrams / 2) newcomer = std::make_unique<Honest<Udp>>(server_.uri(), "tern://127.0.0.4:0");
   });
   EXPECT_TRUE(newcomer->ask(kEcho, 32).status.ok());
 }
@@ -53,7 +53,7 @@ TEST_F(Flood, connect_requests_of_one_address) {
   at_rate(kFloodDatagrams, kFloodPerSecond, [&](uint64_t round) {
     stranger.send(management_, encoded(connect_request(random_, stranger.address())));
     if (round % 16 == 0) stranger.drain();
-    if (round == kFloodDatagrams / 2) newcomer = std::make_unique<Honest<Udp>>(server_.uri(), "udp://127.0.0.4:0");
+    if (round == kFloodDatagrams / 2) newcomer = std::make_unique<Honest<Udp>>(server_.uri(), "tern://127.0.0.4:0");
   });
   EXPECT_TRUE(newcomer->ask(kEcho, 32).status.ok());
 }
@@ -64,7 +64,7 @@ TEST_F(Flood, connect_requests_of_forged_addresses) {
   at_rate(kFloodDatagrams, kFloodPerSecond, [&](uint64_t round) {
     const uint32_t source = 0x7f000000 | (0x10000 + random_.below(0xe00000));
     stranger.send_as(source, management_, encoded(connect_request(random_, {source, 9})));
-    if (round == kFloodDatagrams / 2) newcomer = std::make_unique<Honest<Udp>>(server_.uri(), "udp://127.0.0.4:0");
+    if (round == kFloodDatagrams / 2) newcomer = std::make_unique<Honest<Udp>>(server_.uri(), "tern://127.0.0.4:0");
   });
   EXPECT_TRUE(newcomer->ask(kEcho, 32).status.ok());
 }
@@ -87,7 +87,7 @@ TEST_F(Flood, connect_requests_with_cookies) {
     }
     stranger.send(management_, encoded(requests[round % kAtOnce]));
   });
-  Honest<Udp> newcomer(server_.uri(), "udp://127.0.0.4:0");
+  Honest<Udp> newcomer(server_.uri(), "tern://127.0.0.4:0");
   EXPECT_TRUE(newcomer.ask(kEcho, 32).status.ok());
 }
 

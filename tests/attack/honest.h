@@ -77,7 +77,7 @@ template <class T>
 class Server : public LiveEndpoint<T> {
  public:
   explicit Server(tern::RpcOptions options = {}, tern::NexusOptions nexus = {},
-                  const std::string& listen = "udp://127.0.0.1:0")
+                  const std::string& listen = "tern://127.0.0.1:0")
       : LiveEndpoint<T>(listen, nexus, options) {
     auto& rpc = this->rpc();
     const auto answer = [this](tern::Request request, size_t bytes) {
@@ -136,7 +136,7 @@ class Honest : public LiveEndpoint<T> {
   };
 
   /// `listen` names the address of this client: limits count per address.
-  explicit Honest(const std::string& server_uri, const std::string& listen = "udp://127.0.0.2:0")
+  explicit Honest(const std::string& server_uri, const std::string& listen = "tern://127.0.0.2:0")
       : LiveEndpoint<T>(listen, {}, {}), server_uri_(server_uri) {
     begin_session();
     this->run();

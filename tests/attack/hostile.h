@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/udp_address.h"
+#include "transport/udp/udp_address.h"
 #include "wire/header.h"
 #include "wire/management.h"
 
@@ -58,9 +58,9 @@ struct Address {
   uint32_t ip = INADDR_LOOPBACK;
   uint16_t port = 0;
 
-  /// "127.0.0.1", or "udp://127.0.0.1:1234" and so on.
+  /// "127.0.0.1", or "tern://127.0.0.1:1234" and so on.
   static Address parse(std::string text) {
-    if (text.starts_with("udp://")) text.erase(0, 6);
+    if (const size_t scheme = text.find("://"); scheme != std::string::npos) text.erase(0, scheme + 3);
     const size_t slash = text.find('/');
     if (slash != std::string::npos) text.erase(slash);
     Address address;

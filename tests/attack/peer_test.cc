@@ -113,7 +113,7 @@ TEST_F(PeerAttack, client_that_offers_more_payload_than_its_datagrams_take) {
 
 TEST_F(PeerAttack, server_that_offers_more_payload_than_its_datagrams_take) {
   Socket management, data;
-  Honest<Udp> client("udp://127.0.0.1:" + std::to_string(management.address().port), "udp://127.0.0.4:0");
+  Honest<Udp> client("tern://127.0.0.1:" + std::to_string(management.address().port), "tern://127.0.0.4:0");
   bool has_answered = false;
   Random random(7);
   const uint64_t run = random.next() | 1;

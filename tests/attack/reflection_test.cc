@@ -150,7 +150,7 @@ TEST(Reflection, client_names_a_third_party_and_points_its_session_there) {
 /// A server that names a third party's address as its own data path.
 TEST(Reflection, hostile_server_names_a_third_party) {
   Socket management, third;
-  Honest<Udp> client("udp://127.0.0.1:" + std::to_string(management.address().port));
+  Honest<Udp> client("tern://127.0.0.1:" + std::to_string(management.address().port));
   Random random(3);
   const uint64_t run = random.next() | 1;
   const auto until = Clock::now() + kListening;

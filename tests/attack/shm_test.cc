@@ -9,9 +9,9 @@
 
 #include "attack/honest.h"
 #include "rpc/rpc_core.h"
-#include "transport/shm.h"
-#include "transport/shm_memory.h"
-#include "transport/shm_socket.h"
+#include "transport/shm/shm.h"
+#include "transport/shm/shm_memory.h"
+#include "transport/shm/shm_socket.h"
 
 namespace attack {
 namespace {
@@ -74,7 +74,7 @@ class RawPeer {
   bool wait_for_room() {
     const auto until = Clock::now() + std::chrono::seconds(1);
     while (Clock::now() < until) {
-      if (out_.has_room(4 * shm::kCellBytes)) return true;
+      if (out_.has_space(4 * shm::kCellBytes)) return true;
       std::this_thread::yield();
     }
     return false;
@@ -105,7 +105,7 @@ class ShmAttack : public testing::Test {
     ASSERT_TRUE(honest_.reaches(honest_.ok() + 200));
     const auto losses = honest_.stop_calls();
     EXPECT_EQ(losses.failed, 0u) << losses.first.message();
-    Honest<Shm> newcomer(server_.uri(), "udp://127.0.0.4:0");
+    Honest<Shm> newcomer(server_.uri(), "tern://127.0.0.4:0");
     EXPECT_TRUE(newcomer.ask(kEcho, 32).status.ok());
   }
   Server<Shm> server_;
@@ -117,7 +117,7 @@ class ShmAttack : public testing::Test {
 TEST_F(ShmAttack, connections_that_never_say_hello) {
   std::vector<shm::Descriptor> connections;
   for (int i = 0; i < 200; i++) connections.push_back(std::move(*RawPeer::connected(identity_)));
-  Honest<Shm> newcomer(server_.uri(), "udp://127.0.0.4:0");
+  Honest<Shm> newcomer(server_.uri(), "tern://127.0.0.4:0");
   EXPECT_TRUE(newcomer.ask(kEcho, 32).status.ok());
 }
 

@@ -8,7 +8,7 @@
 
 #include "attack/honest.h"
 #include "rpc/rpc_core.h"
-#include "transport/udp.h"
+#include "transport/udp/udp.h"
 
 namespace attack {
 namespace {

@@ -1,0 +1,150 @@
+// The completion queue of a strided receive queue, far smaller than it: the NIC overwrites entries on purpose, and the
+// reader learns from their positions what has arrived (eRPC, appendix A). RDMA layer; owner thread only. Reads and
+// writes memory, and calls nothing of the device.
+//
+// A packet's position counts the packets of all time, modulo 2^25: completions have 16 bits of their descriptor's count
+// and the stride's index in it. Entry i has the positions i, i + n, i + 2n ... one after the other, where n is the
+// number of entries. So the entry of position p tells one of three things: it has p (the packet is there, and what the
+// NIC knows of it), p - n (nothing has come), or p + kn (the packet is there, and its completion is lost).
+//
+// The NIC writes an entry's last word after the rest, and entries in order. So the word of the entry before tells
+// whether the NIC may have begun to overwrite an entry that was just read.
+#pragma once
+
+#include <endian.h>
+#include <infiniband/mlx5dv.h>
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/check.h"
+
+namespace tern::rdma {
+
+class OverflowedQueue {
+ public:
+  /// Of a receive descriptor: the number from eRPC.
+  static constexpr uint32_t kStridesPerDescriptorLog = 9;
+  static constexpr uint32_t kStridesPerDescriptor = 1u << kStridesPerDescriptorLog;
+  /// Positions are modulo this.
+  static constexpr uint32_t kCycle = 1u << (16 + kStridesPerDescriptorLog);
+
+  enum class Seen : uint8_t {
+    kNothing,      ///< the packet has not arrived
+    kCompleted,    ///< it has, with its completion
+    kOverwritten,  ///< it has, and its completion is lost
+    kFailed,       ///< the NIC has told an error, or writes what this reader does not understand
+  };
+  struct Completion {
+    uint32_t bytes;    ///< of the frame
+    bool is_ip_good;   ///< the NIC has found the IPv4 header's checksum right
+    bool is_udp_good;  ///< the NIC has found the UDP checksum right
+  };
+
+  /// Takes over the entries of a new queue, before the NIC writes one: `count`, a power of two from 2, each of
+  /// `entry_bytes`, 64 or 128. The NIC is never `reach` packets or more ahead of the reader.
+  void create(std::byte* entries, uint32_t count, uint32_t entry_bytes, uint32_t reach) {
+    CHECK(std::has_single_bit(count) && count >= 2 && count <= kStridesPerDescriptor, ==, true);
+    CHECK(entry_bytes == kEntryBytes || entry_bytes == 2 * kEntryBytes, ==, true);
+    base_ = entries + (entry_bytes - kEntryBytes);  // of a long entry the second half is written
+    count_ = count;
+    entry_bytes_ = entry_bytes;
+    reach_ = reach;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t before = (i - count) % kCycle;
+      mlx5_cqe64& entry = *reinterpret_cast<mlx5_cqe64*>(const_cast<std::byte*>(at(i)));
+      entry = {};
+      entry.wqe_id = htobe16(static_cast<uint16_t>(before >> kStridesPerDescriptorLog));
+      entry.wqe_counter = htobe16(before % kStridesPerDescriptor);
+      entry.op_own = MLX5_CQE_RESP_SEND << 4;
+    }
+  }
+
+  /// Whether the packet of a position has arrived; the packets before it must have. With kCompleted, and only then,
+  /// fills in `completion`.
+  [[gnu::always_inline]] Seen look(uint32_t position, Completion* completion) const {
+    const std::byte* const entry = at(position);
+    const Place place = place_of(entry);
+    if (place == place_of(position)) [[likely]] {
+      const uint32_t bytes = be32toh(word<offsetof(mlx5_cqe64, byte_cnt)>(entry));
+      const uint8_t checks = byte<offsetof(mlx5_cqe64, hds_ip_ext)>(entry);
+      if (place_of(at(position - 1)) != place_of(position - 1)) [[unlikely]]
+        return Seen::kOverwritten;
+      if (bytes >> kStridesAt > 1) [[unlikely]]
+        return Seen::kFailed;
+      *completion = {bytes & kLengthMask, (checks & MLX5_CQE_L3_OK) != 0, (checks & MLX5_CQE_L4_OK) != 0};
+      return Seen::kCompleted;
+    }
+    if (place == place_of(position - count_)) [[likely]]
+      return Seen::kNothing;
+    return look_again(position);
+  }
+
+ private:
+  static constexpr uint32_t kEntryBytes = sizeof(mlx5_cqe64);
+  /// byte_cnt of a strided queue: the frame's length, and above it the number of its strides.
+  static constexpr uint32_t kStridesAt = 16, kLengthMask = 0xffff;
+
+  /// A position as an entry has it, in the order of the wire: the last word with the signature's byte cleared, and the
+  /// descriptor's count. An entry of another opcode than a packet's is equal to no position's.
+  struct Place {
+    uint32_t last;
+    uint16_t descriptor;
+    bool operator==(const Place&) const = default;
+  };
+  /// wqe_counter, a signature and op_own make the last word, of which the owner bits are of no meaning here.
+  static constexpr uint32_t kLastAt = offsetof(mlx5_cqe64, wqe_counter);
+  static constexpr uint32_t kLastMask = 0xffff00f0;
+  static_assert(kLastAt == 60 && offsetof(mlx5_cqe64, op_own) == 63);
+
+  const std::byte* at(uint32_t position) const { return base_ + size_t{position & (count_ - 1)} * entry_bytes_; }
+  // Loads with acquire semantics are made in order.
+  template <size_t kOffset>
+  static uint32_t word(const std::byte* entry) {
+    return __atomic_load_n(reinterpret_cast<const uint32_t*>(entry + kOffset), __ATOMIC_ACQUIRE);
+  }
+  template <size_t kOffset>
+  static uint8_t byte(const std::byte* entry) {
+    return __atomic_load_n(reinterpret_cast<const uint8_t*>(entry + kOffset), __ATOMIC_ACQUIRE);
+  }
+  static Place place_of(const std::byte* entry) {
+    const uint32_t last = be32toh(word<kLastAt>(entry)) & kLastMask;
+    const auto descriptor =
+        __atomic_load_n(reinterpret_cast<const uint16_t*>(entry + offsetof(mlx5_cqe64, wqe_id)), __ATOMIC_ACQUIRE);
+    return {last, be16toh(descriptor)};
+  }
+  static Place place_of(uint32_t position) {
+    return {(position % kStridesPerDescriptor) << 16 | MLX5_CQE_RESP_SEND << 4,
+            static_cast<uint16_t>(position >> kStridesPerDescriptorLog)};
+  }
+
+  /// The entry while the NIC writes this position over the one before, of another descriptor. It looks as if the NIC
+  /// was far ahead, but then the entry before would be overwritten, too.
+  Place half_written(uint32_t position) const {
+    return {place_of(position - count_).last, place_of(position).descriptor};
+  }
+  /// The entry has neither the position nor the one before: the NIC is ahead, is writing the entry, or has failed.
+  [[gnu::noinline]] Seen look_again(uint32_t position) const {
+    constexpr int kTries = 1000;  // writing takes the NIC some tens of nanoseconds
+    for (int i = 0; i < kTries; ++i) {
+      const bool is_newest_before = place_of(at(position - 1)) == place_of(position - 1);
+      const Place place = place_of(at(position));
+      if (place != place_of(at(position))) continue;
+      if ((place.last & 0xff) != MLX5_CQE_RESP_SEND << 4) return Seen::kFailed;
+      if (is_newest_before && place == half_written(position)) return Seen::kNothing;
+      const uint32_t seen = uint32_t{place.descriptor} << kStridesPerDescriptorLog | place.last >> 16;
+      const uint32_t ahead = (seen - position) % kCycle;
+      if (ahead == kCycle - count_) return Seen::kNothing;
+      if (ahead % count_ == 0 && ahead < reach_ && place.last >> 16 < kStridesPerDescriptor) return Seen::kOverwritten;
+    }
+    return Seen::kFailed;
+  }
+
+  std::byte* base_ = nullptr;
+  uint32_t count_ = 2;
+  uint32_t entry_bytes_ = kEntryBytes;
+  uint32_t reach_ = 0;
+};
+
+}  // namespace tern::rdma

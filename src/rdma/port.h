@@ -1,0 +1,68 @@
+// Finding and opening a port of an RDMA device. RDMA layer; when endpoints are made, in any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <tern/status.h>
+
+#include "rdma/handles.h"
+
+namespace tern::rdma {
+
+/// InfiniBand addresses by LID; RoCE by GID, whose version the two peers must share.
+enum class Fabric : uint8_t { kInfiniband = 1, kRoce1 = 2, kRoce2 = 3 };
+std::string_view name_of(Fabric fabric);
+
+using Gid = std::array<std::byte, 16>;
+
+/// Of a P_Key: a full member of the partition, who may send to limited ones.
+inline constexpr uint16_t kFullMember = 0x8000;
+
+/// What is true of an active port, and how this process sends from it.
+struct Port {
+  uint8_t number;  ///< from 1
+  Fabric fabric;
+  uint16_t lid;  ///< InfiniBand
+  uint16_t gid_index;
+  Gid gid;
+  uint16_t partition_index;
+  uint16_t partition;       ///< P_Key
+  uint32_t mtu_bytes;       ///< the active MTU, 256 to 4096
+  uint64_t bytes_per_sec;   ///< of the link
+  bool needs_global_route;  ///< InfiniBand: every packet has a GRH
+};
+
+/// Which port an endpoint wants.
+struct PortChoice {
+  static constexpr uint32_t kAny = 65535;
+
+  std::string device;               ///< empty: any that has unreliable datagrams and an active port
+  uint32_t port = 0;                ///< 0: the first active one
+  uint32_t gid_index = kAny;        ///< kAny: that of `host`; else RoCE v2 before v1, routable before link-local
+  uint32_t partition_index = kAny;  ///< kAny: the first P_Key with full membership
+  std::string_view host;            ///< a numeric IP address, or empty: a port that has it comes first
+};
+
+/// The context's asynchronous events are read without blocking.
+struct OpenedPort {
+  Context context;
+  ProtectionDomain domain;
+  Port port;
+};
+
+/// `transport` begins the texts of errors. kUnavailable: there is no such device, port, GID or P_Key, or it is not
+/// active, or this user may not open it; the text says which. kNoMemory.
+Result<OpenedPort> open_port(std::string_view transport, const PortChoice& choice);
+
+/// The speed of an active port's link.
+uint64_t bytes_per_sec_of(const ibv_port_attr& attributes);
+
+/// Whether the active port has another address than that by which peers were told to reach it. An address that is gone
+/// may come back: false.
+bool has_other_address(ibv_context* context, const Port& port);
+
+}  // namespace tern::rdma
