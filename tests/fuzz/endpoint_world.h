@@ -86,7 +86,7 @@ class World {
     options.server_sessions_max = 16;
     for (const uint32_t side : {kServer, kClient}) {
       taps_[side].now_ns = &now_ns_;
-      nexuses_[side] = must(Nexus::create(side == kServer ? "udp://10.0.0.1:1" : "udp://10.0.0.2:1", nexus));
+      nexuses_[side] = must(Nexus::create(side == kServer ? "tern://10.0.0.1:1" : "tern://10.0.0.2:1", nexus));
       Options transport;
       transport.inner = make_options(side);
       transport.tap = &taps_[side];
@@ -100,8 +100,7 @@ class World {
     handle(kLong, [](Request& request) { answer(std::move(request), kLongBytes); });
     handle(kDrop, [](Request&) {});
     handle(kFail, [](Request& request) { request.fail(1); });
-    CHECK(server().on_request(kWorker, [](Request request) { answer(std::move(request), 0); }, {.worker = true}).ok(),
-          ==, true);
+    CHECK(server().on_request(kWorker, [](Request request) { answer(std::move(request), 0); }, {.worker = true}).ok());
     victim_ = must_open();
     mixed_ = must_open();
     hostile_ = must_open();
@@ -188,12 +187,11 @@ class World {
     const uint64_t before = calls_ok_;
     for (const Known* session : {&hostile_, &mixed_, &victim_}) {
       for (const uint16_t type : {kEcho, kLong, kEcho})
-        CHECK(begin_call(*session, type, 3 * kPayloadBytes, Duration::max(), true), ==, true);
+        CHECK(begin_call(*session, type, 3 * kPayloadBytes, Duration::max(), true));
     }
     end_calls(honest_calls_, 10'000);
     CHECK(calls_ok_ - before, ==, 9u);
-    for (Known* session : {&hostile_, &mixed_, &victim_})
-      CHECK(client().destroy_session(session->session).ok(), ==, true);
+    for (Known* session : {&hostile_, &mixed_, &victim_}) CHECK(client().destroy_session(session->session).ok());
     // Sessions whose handshake was tampered with end when the one side learns that the other has none.
     for (int i = 0;; i++) {
       turns(1);
@@ -214,7 +212,7 @@ class World {
 
   template <class V>
   static V must(Result<V> result) {
-    CHECK(result.ok(), ==, true);
+    CHECK(result.ok());
     return std::move(*result);
   }
   Rpc<T>& server() { return *rpcs_[kServer]; }
@@ -232,11 +230,11 @@ class World {
     auto handler = [this, f](Request request) {
       // Promise 1: at most once for a request number of a session.
       const Header* header = taps_[kServer].visiting;
-      CHECK(header != nullptr, ==, true);
-      CHECK(handled_.insert(uint64_t{header->session_key()} << 32 | header->request_number()).second, ==, true);
+      CHECK(header != nullptr);
+      CHECK(handled_.insert(uint64_t{header->session_key()} << 32 | header->request_number()).second);
       f(request);
     };
-    CHECK(server().on_request(type, std::move(handler), {.max_request_bytes = 300'000}).ok(), ==, true);
+    CHECK(server().on_request(type, std::move(handler), {.max_request_bytes = 300'000}).ok());
   }
   /// Echoes the message, or as much as there is of it and then zeros.
   static void answer(Request request, size_t bytes) {
@@ -248,7 +246,7 @@ class World {
     request.respond();
   }
   void turn_of(uint32_t side) {
-    CHECK(rpcs_[side]->run_event_loop_once().ok(), ==, true);
+    CHECK(rpcs_[side]->run_event_loop_once().ok());
     if (side == kServer) environment_.run_workers();
   }
   void turns(uint32_t count) {
@@ -283,7 +281,7 @@ class World {
                                        [this, must_work](Completion& done) {
                                          (must_work ? honest_calls_ : calls_).ended++;
                                          calls_ok_ += done.status.ok();
-                                         CHECK(done.request && done.response, ==, true);
+                                         CHECK(done.request && done.response);
                                          if (must_work) expect_success(done);
                                          std::memset(done.request.bytes().data(), 0xee, done.request.bytes().size());
                                          std::memset(done.response.bytes().data(), 0xdd, done.response.bytes().size());
@@ -411,7 +409,7 @@ class World {
   }
   Known must_open() {
     const Known known = begin_session({});
-    CHECK(client().is_open(known.session), ==, true);
+    CHECK(client().is_open(known.session));
     return known;
   }
   void reconnect(Input& input) {

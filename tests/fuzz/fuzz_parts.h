@@ -113,8 +113,9 @@ class TappedImpl : public transport::Layer<Inner> {
     typename Inner::Options inner;
     Tap* tap = nullptr;
   };
-  static Result<std::unique_ptr<TappedImpl>> create(const Options& options, memory::Arena& arena) {
-    auto inner = Inner::create(options.inner, arena);
+  using Sender = transport::PlainSender<TappedImpl>;
+  static Result<std::unique_ptr<TappedImpl>> create(const Options& options, const transport::Context& context) {
+    auto inner = Inner::create(options.inner, context);
     if (!inner.ok()) return inner.status();
     return std::unique_ptr<TappedImpl>(new TappedImpl(std::move(*inner), *options.tap));
   }

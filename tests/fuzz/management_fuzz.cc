@@ -124,12 +124,12 @@ class Target {
     const auto notices = std::exchange(machine_.notices(), {});
     for (const Management::Notice& notice : notices) {
       if (notice.event.kind != ControlEvent::Kind::kConnectRequest) continue;
-      const tern::Status status = refusing_ ? refusal_status(tern::wire::Refusal::kNoCapacity) : tern::Status();
-      machine_.answer_connect(notice.to, notice.event.token, status, terms(next_server_key_++), now_);
+      const auto refusal = refusing_ ? tern::wire::Refusal::kNoCapacity : tern::wire::Refusal::kNone;
+      machine_.answer_connect(notice.to, notice.event.token, refusal, terms(next_server_key_++), now_);
     }
     machine_.datagrams().clear();
     machine_.check_invariants();
-    if (machine_.peers() > 6 || machine_.sessions() > 32) std::abort();
+    if (machine_.census().peers > 6 || machine_.sessions() > 32) std::abort();
   }
 
   uint64_t random_ = 0, iteration_ = 0, last_cookie_ = 0;

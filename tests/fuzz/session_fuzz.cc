@@ -56,7 +56,7 @@ class Target {
     server_terms.first_request_count = kFirstCount;
     server_terms.path_token = kPathToken;
     server_terms.session_token = kSessionToken;
-    offers_.room_bytes = 4096;
+    offers_.buffer_bytes_max = 4096;
     server_ = std::make_unique<ServerSession>(server_terms, server_pools_);
   }
   ~Target() {
@@ -90,7 +90,7 @@ class Target {
           to_server_.push_back({probe.header, std::vector<std::byte>(probe.payload_bytes)});
         }
         if (op >= 240 && client_->state() == ClientSession::State::kOpen && client_->is_paired()) {
-          const auto probe = client_->pair_probe();
+          const auto probe = client_->pair_probe(now_);
           to_server_.push_back({probe.header, std::vector<std::byte>(probe.payload_bytes)});
         }
         if (client_->state() == ClientSession::State::kOpen && client_->has_free_slot()) {

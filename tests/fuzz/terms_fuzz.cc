@@ -7,7 +7,7 @@
 #include <tern/transport/udp.h>
 
 #include "fuzz/endpoint_world.h"
-#include "transport/udp.h"
+#include "transport/udp/udp.h"
 
 namespace tern {
 

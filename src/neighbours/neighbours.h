@@ -1,0 +1,69 @@
+// How an endpoint that bypasses the kernel reaches IP addresses: the kernel's routes and neighbours, asked for and kept
+// current by netlink. Neighbours layer; one thread, and no call waits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <tern/status.h>
+
+#include "base/address.h"
+#include "base/descriptor.h"
+#include "frames/mac_address.h"
+#include "neighbours/interface.h"
+#include "neighbours/netlink.h"
+#include "neighbours/resolver.h"
+#include "neighbours/table.h"
+
+namespace tern::neighbours {
+
+/// The kernel's tables decide: its route to a destination names the next hop, and its neighbour entry has the next
+/// hop's MAC address. A neighbour that the kernel does not know is asked for by an empty datagram to the discard port
+/// (RFC 863) of the destination, which needs no privilege.
+class Neighbours : public Resolver {
+ public:
+  /// In the calling thread's network namespace. `source`, unless it is a wildcard, is the interface's address that
+  /// packets leave from, for routing rules that go by it. kUnavailable: there is no such interface, it has no Ethernet
+  /// address or not that source, or the kernel gives no socket or is older than Linux 5.0; the text says which.
+  /// kNoMemory.
+  static Result<std::unique_ptr<Neighbours>> create(uint32_t interface_index, const base::SocketAddress& source = {});
+
+  Result<Id> find(const base::SocketAddress& destination, uint64_t now_ns) override;
+  void release(Id id) override { table_.release(id); }
+  State state(Id id) const override { return table_.state(id); }
+  const frames::MacAddress& mac(Id id) const override { return table_.mac(id); }
+  Status failure(Id id) const override;
+  Changes update(uint64_t now_ns) override;
+  int descriptor() const override { return events_.descriptor(); }
+  uint64_t next_update_ns() const override;
+  const Interface& interface() const override { return interface_; }
+  Status own_failure() const override;
+
+ private:
+  Neighbours(Interface interface, const base::SocketAddress& source, uint64_t salt);
+
+  Status open();
+  void read_events();
+  void on_event(const nlmsghdr& message);
+  void refresh_interface();
+  bool has_lost_source() const;
+  Status gone() const;
+  Status lost_source() const;
+  void ask(uint64_t now_ns);
+  void ask_for_route(const Table::Action& action, uint64_t now_ns);
+  void ask_for_neighbour(const Table::Action& action, uint64_t now_ns);
+  bool solicit(base::SocketAddress destination);
+
+  const uint32_t index_;
+  const base::SocketAddress source_;
+  Interface interface_;
+  Table table_;
+  Netlink events_;  ///< of the multicast groups
+  Netlink requests_;
+  base::Descriptor solicitors_[2];     ///< UDP sockets of IPv4 and IPv6 that send by the interface
+  bool are_reports_lost_ = false;      ///< the lost ones are newer than those that are still to be read
+  bool is_interface_due_ = false;      ///< to be asked for again
+  bool is_interface_changed_ = false;  ///< not yet reported
+};
+
+}  // namespace tern::neighbours

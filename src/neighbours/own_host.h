@@ -1,0 +1,120 @@
+// A host of the link that the kernel does not know: an IP address of the process, on an interface that the process
+// drives by itself. Neighbours layer; any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tern/status.h>
+
+#include "base/address.h"
+#include "base/thread_safety.h"
+#include "base/wait.h"
+#include "frames/mac_address.h"
+#include "frames/neighbour_frame.h"
+#include "neighbours/address_claim.h"
+#include "neighbours/budget.h"
+#include "neighbours/host.h"
+#include "neighbours/messages.h"
+#include "neighbours/neighbour_cache.h"
+#include "neighbours/own_address.h"
+
+namespace tern::neighbours {
+
+/// Has one address. The first host on the link that has it keeps it: this one sends AddressClaim::kProbes probes, and
+/// only then answers, asks and announces itself. So it takes kProbes * probe_interval_ns until the host is settled;
+/// resolvers find nobody before.
+class OwnHost : public Host {
+ public:
+  struct Options {
+    std::string name;  ///< of the port, for texts
+    frames::MacAddress mac;
+    OwnAddress address;
+    uint32_t mtu_bytes = 1500;
+    uint16_t vlan = 0;  ///< of all frames, 1 to frames::kVlanMax; 0: no tag
+    /// RFC 5227 waits one to two seconds, for hosts and switches that are slow. Linux answers within a millisecond.
+    uint64_t probe_interval_ns = 100'000'000;
+  };
+  /// To strangers. All hosts of a large network that start at one time get an answer within three seconds.
+  static constexpr uint32_t kAnswersPerSecondMax = 10'000;
+  /// What neighbours say unasked about their addresses. More is not taken, so that a flood of it leaves endpoints
+  /// alone.
+  static constexpr uint32_t kNewsPerSecondMax = 100;
+
+  /// Sends the first probe. kUnavailable: the kernel has no randomness. kNoMemory.
+  static Result<std::unique_ptr<OwnHost>> create(const Options& options, Send send, uint64_t now_ns);
+
+  Result<std::unique_ptr<Resolver>> resolver(const base::SocketAddress& source) override;
+  bool wants(std::span<const std::byte> frame) const override;
+  void on_frame(std::span<const std::byte> frame, uint64_t now_ns) override;
+  void tick(uint64_t now_ns) override;
+  uint64_t next_tick_ns() const override;
+  void on_link(bool is_up, uint64_t now_ns) override;
+  std::vector<frames::MacAddress> groups() const override;
+
+  /// Probing is over: the address is in use, or failure() is not ok.
+  bool is_settled() const;
+  /// kUnavailable: another host has the address; the text names both. For good.
+  Status failure() const;
+
+  // ---- For OwnNeighbours
+
+  const Options& options() const { return options_; }
+
+  /// What has happened since a resolver looked the last time. The resolver owns it.
+  struct Listener {
+    static constexpr size_t kChangesMax = 64;
+    struct News {
+      std::array<base::SocketAddress, kChangesMax> changed;  ///< neighbours, in front
+      size_t changes = 0;
+      bool is_overrun = false;  ///< more neighbours have changed
+      bool is_own = false;      ///< the link or failure() has changed
+    };
+    base::WakeEvent event;
+    News news;  ///< guarded by the host's mutex
+  };
+  /// The event is open. kNoMemory.
+  Status add(Listener* listener);
+  void remove(Listener* listener);
+  /// Clears the event, and takes the news.
+  Listener::News take_news(Listener* listener);
+  bool is_link_up() const;
+  /// The entry of a neighbour; nothing: there is none.
+  std::optional<NeighbourMessage> neighbour(const base::SocketAddress& ip) const;
+  /// Asks for a neighbour, or confirms one that is stale. False: too many are asked for at this time.
+  bool ask(const base::SocketAddress& ip, uint64_t now_ns);
+
+  /// For tests.
+  size_t neighbours() const;
+  void check_invariants() const;
+
+ private:
+  using Frame = frames::NeighbourFrame;
+
+  OwnHost(const Options& options, Send send, uint64_t salt, uint64_t now_ns);
+
+  void flush(uint64_t now_ns) EXCLUDES(mutex_);
+  std::optional<Frame> next_frame(uint64_t now_ns) REQUIRES(mutex_);
+  std::optional<Frame> handle(const Frame& frame, uint64_t now_ns) REQUIRES(mutex_);
+  void learn(const Frame& frame, uint64_t now_ns) REQUIRES(mutex_);
+  void report() REQUIRES(mutex_);
+  void report_own() REQUIRES(mutex_);
+
+  const Options options_;
+  const Send send_;
+  mutable base::Mutex mutex_;
+  AddressClaim claim_ GUARDED_BY(mutex_);
+  NeighbourCache cache_ GUARDED_BY(mutex_);
+  Budget answers_ GUARDED_BY(mutex_){kAnswersPerSecondMax};
+  Budget news_ GUARDED_BY(mutex_){kNewsPerSecondMax};
+  bool is_link_up_ GUARDED_BY(mutex_) = true;
+  std::vector<Listener*> listeners_ GUARDED_BY(mutex_);
+};
+
+}  // namespace tern::neighbours
