@@ -1,0 +1,26 @@
+// Where an endpoint over raw Ethernet is reached: its bytes in the handshake. Ethernet layer; any thread, no state.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/address.h"
+
+namespace tern::ethernet {
+
+struct EndpointAddress {
+  static constexpr size_t kBytes = 22;
+  using Bytes = std::array<std::byte, kBytes>;
+
+  base::SocketAddress end;      ///< IP and port of its datagrams, without a scope
+  uint16_t datagram_bytes = 0;  ///< the longest UDP payload that it takes
+};
+
+EndpointAddress::Bytes encode_address(const EndpointAddress& address);
+/// Reads a stranger's bytes. False: they are no address of one endpoint. Whether it can be reached, and how long its
+/// datagrams are, is not looked at.
+bool decode_address(std::span<const std::byte> bytes, EndpointAddress* address);
+
+}  // namespace tern::ethernet

@@ -1,0 +1,46 @@
+// Finding and opening an mlx5 device, with the network interface and the address that an endpoint has. Transport layer;
+// when endpoints are made, in any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <tern/status.h>
+#include <tern/transport/mlx5.h>
+
+#include "base/address.h"
+#include "ethernet/names.h"
+#include "neighbours/interface.h"
+#include "rdma/handles.h"
+
+namespace tern::transport {
+
+inline constexpr ethernet::Names kMlx5Names{Mlx5::kName, "Mlx5"};
+
+/// Which device an endpoint wants.
+struct Mlx5Choice {
+  std::string device;            ///< empty: any
+  base::SocketAddress bind;      ///< a wildcard: the listen host if the interface has it, else a global address
+  std::string_view listen_host;  ///< a numeric IP address, or empty
+  uint16_t vlan = 0;             ///< 0: no tag
+};
+
+/// The context's asynchronous events are read without blocking.
+struct Mlx5Device {
+  rdma::Context context;
+  rdma::ProtectionDomain domain;
+  uint8_t port = 0;                 ///< from 1
+  neighbours::Interface interface;  ///< with a VLAN, that over the device's own
+  base::SocketAddress address;      ///< of the interface; its port is that of the choice
+  uint64_t bytes_per_sec = 0;       ///< of the link
+  bool has_checksums = false;       ///< makes and checks those of IP and UDP
+  uint32_t stride_bytes_min = 0;
+  uint32_t stride_bytes_max = 0;
+};
+
+/// kUnavailable: there is no such device or address, the device is no mlx5 device or cannot do what the transport
+/// needs, the interface is down, or this user may not open the device; the text says which. kNoMemory.
+Result<Mlx5Device> open_mlx5_device(const Mlx5Choice& choice);
+
+}  // namespace tern::transport
