@@ -1,0 +1,47 @@
+#include "transport/dpdk/dpdk_burst.h"
+
+#include <rte_mbuf.h>
+
+#include "transport/dpdk/eal.h"
+
+namespace tern::transport {
+
+namespace {
+
+/// Initial-exec, so that no call is needed to see it.
+constinit thread_local bool is_registered __attribute__((tls_model("initial-exec"))) = false;
+
+}  // namespace
+
+uint32_t DpdkBurst::receive() {
+  if (!is_registered) [[unlikely]] {
+    is_registered = true;
+    register_eal_thread();  // drivers use its cache of mbufs
+  }
+  count_ = lane_->receive(mbufs_.data(), DpdkLane::kBurstMax);
+  for (uint32_t i = 0; i < count_; ++i) {
+    rte_mbuf* const mbuf = mbufs_[i];
+    Frame& frame = frames_[i];
+    // Set in both flags of "good", and of "not made, but the bytes are right", as between virtual machines.
+    frame.checks = {(mbuf->ol_flags & RTE_MBUF_F_RX_IP_CKSUM_GOOD) != 0,
+                    (mbuf->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_GOOD) != 0};
+    frame.data = rte_pktmbuf_mtod(mbuf, const std::byte*);
+    frame.bytes = mbuf->data_len;
+    if (mbuf->nb_segs == 1) [[likely]]
+      continue;
+    const bool is_whole = rte_pktmbuf_linearize(mbuf) == 0;
+    frame.data = is_whole ? rte_pktmbuf_mtod(mbuf, const std::byte*) : nullptr;
+    frame.bytes = is_whole ? mbuf->data_len : 0;
+  }
+  return count_;
+}
+
+bool DpdkBurst::pass_on(uint32_t i) {
+  if (!lane_->pass_on(mbufs_[i])) return false;
+  mbufs_[i] = nullptr;
+  return true;
+}
+
+void DpdkBurst::free() { rte_pktmbuf_free_bulk(mbufs_.data(), count_); }
+
+}  // namespace tern::transport

@@ -1,0 +1,163 @@
+#include "transport/dpdk/dpdk_port.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/status_text.h"
+#include "base/thread_safety.h"
+#include "neighbours/own_address.h"
+#include "transport/dpdk/lane_internals.h"
+#include "transport/dpdk/port_core.h"
+
+namespace tern::transport {
+
+struct DpdkPort::Internals {
+  DeviceText text;
+  DpdkChoice choice;
+  std::unique_ptr<PortCore> core;
+};
+
+/// The ports that are open in this process. Never destroyed, because an endpoint may outlive static objects.
+class DpdkPort::Registry {
+ public:
+  static Registry& get() {
+    static Registry& registry = *new Registry;
+    return registry;
+  }
+
+  Result<std::shared_ptr<DpdkPort>> open(const DpdkChoice& choice, const DeviceText& text,
+                                         const std::optional<neighbours::OwnAddress>& own) {
+    const base::MutexLock lock(mutex_);
+    if (pid_ == 0) pid_ = getpid();
+    if (pid_ != getpid()) {
+      return Status(
+          Code::kUnavailable,
+          "dpdk: this process was forked from one that has ports of DPDK, which a child cannot use: open them "
+          "after the fork");
+    }
+    for (const auto& entry : entries_) {
+      const Internals& open = *entry->port->internals_;
+      if (open.text.name != text.name) continue;
+      if (Status status = compare(open, choice, text); !status.ok()) return status;
+      return share(*entry);
+    }
+    auto core = PortCore::open(choice, text, own);
+    if (!core.ok()) return core.status();
+    std::unique_ptr<Internals> internals(new Internals{text, choice, std::move(*core)});
+    auto entry = std::make_unique<Entry>();
+    entry->port.reset(new DpdkPort(std::move(internals)));
+    entries_.push_back(std::move(entry));
+    return share(*entries_.back());
+  }
+
+  std::shared_ptr<DpdkPort> share_again(DpdkPort* port) {
+    const base::MutexLock lock(mutex_);
+    const auto entry =
+        std::find_if(entries_.begin(), entries_.end(), [&](auto& one) { return one->port.get() == port; });
+    return share(**entry);
+  }
+
+ private:
+  struct Entry {
+    std::unique_ptr<DpdkPort> port;
+    uint32_t users = 0;
+  };
+
+  static Status compare(const Internals& open, const DpdkChoice& choice, const DeviceText& text) {
+    const DpdkChoice& other = open.choice;
+    const char* differs = nullptr;
+    if (!text.arguments.empty() && text.arguments != open.text.arguments) differs = "device (its arguments)";
+    if (!choice.eal.empty() && choice.eal != other.eal) differs = "eal";
+    if (choice.address != other.address) differs = "address";
+    if (choice.gateway != other.gateway) differs = "gateway";
+    if (choice.queues != other.queues) differs = "queues";
+    if (choice.mtu_bytes != other.mtu_bytes) differs = "mtu";
+    if (choice.receive_buffers != other.receive_buffers) differs = "receive_buffers";
+    if (choice.vlan != other.vlan) differs = "vlan";
+    if (differs == nullptr) return {};
+    return base::status_of(Code::kMisuse, "dpdk: endpoints of one device have equal options of the device",
+                           {"dpdk: another endpoint of this process has ", open.text.name, " with another ", differs,
+                            ": endpoints of one device give Dpdk::Options the same device, eal, address, gateway, ",
+                            "queues, mtu, receive_buffers and vlan"});
+  }
+
+  /// Each user has a pointer of its own, so that the last one closes the port under the mutex: whoever opens the device
+  /// next finds it closed.
+  std::shared_ptr<DpdkPort> share(Entry& entry) REQUIRES(mutex_) {
+    ++entry.users;
+    return {entry.port.get(), [](DpdkPort* port) { get().release(port); }};
+  }
+  void release(DpdkPort* port) {
+    if (pid_ != getpid()) return;
+    const base::MutexLock lock(mutex_);
+    const auto entry =
+        std::find_if(entries_.begin(), entries_.end(), [&](auto& one) { return one->port.get() == port; });
+    if (--(*entry)->users == 0) entries_.erase(entry);
+  }
+
+  base::Mutex mutex_;
+  std::atomic<pid_t> pid_{0};
+  std::vector<std::unique_ptr<Entry>> entries_ GUARDED_BY(mutex_);
+};
+
+DpdkPort::DpdkPort(std::unique_ptr<Internals> internals) : internals_(std::move(internals)) {}
+DpdkPort::~DpdkPort() = default;
+
+Result<std::shared_ptr<DpdkPort>> DpdkPort::open(const DpdkChoice& choice) {
+  std::optional<neighbours::OwnAddress> own;
+  if (!choice.address.empty()) {
+    auto parsed = neighbours::OwnAddress::parse(choice.address, choice.gateway);
+    if (!parsed.ok()) return parsed.status();
+    own = *parsed;
+  } else if (!choice.gateway.empty()) {
+    return Status(Code::kMisuse,
+                  "dpdk: Dpdk::Options::gateway goes with Dpdk::Options::address; without, the kernel's routes hold");
+  }
+  try {
+    return Registry::get().open(choice, DeviceText::parse(choice.device), own);
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kNoMemory, "dpdk: no memory for a port: free some");
+  }
+}
+
+const DpdkFacts& DpdkPort::facts() const { return internals_->core->facts(); }
+neighbours::Host& DpdkPort::host() { return internals_->core->host(); }
+bool DpdkPort::is_own_mode() const { return internals_->core->own().has_value(); }
+base::SocketAddress DpdkPort::own_address() const {
+  return is_own_mode() ? internals_->core->own()->ip : base::SocketAddress();
+}
+uint16_t DpdkPort::id() const { return internals_->core->id(); }
+Status DpdkPort::failure() const { return internals_->core->failure(); }
+uint64_t DpdkPort::events() const { return internals_->core->events(); }
+bool DpdkPort::is_link_up() const { return internals_->core->is_link_up(); }
+
+Result<std::unique_ptr<DpdkLane>> DpdkPort::attach(base::SocketAddress* own) {
+  PortCore& core = *internals_->core;
+  auto taken = core.attach(own);
+  if (!taken.ok()) return taken.status();
+  LaneSlot& slot = **taken;
+  const uint16_t number = slot.queue.load(std::memory_order_relaxed);
+  std::unique_ptr<DpdkLane::Internals> made(new (std::nothrow) DpdkLane::Internals{
+      .core = core,
+      .slot = slot,
+      .queue = core.queue(number),
+      .port_id = core.id(),
+      .queue_id = number,
+      .has_interrupts = core.facts().has_interrupts,
+      .port = nullptr,
+  });
+  if (made == nullptr) {
+    core.detach(slot);
+    return Status(Code::kNoMemory, "dpdk: no memory for an endpoint: free some");
+  }
+  made->port = Registry::get().share_again(this);
+  return std::unique_ptr<DpdkLane>(new DpdkLane(std::move(made)));
+}
+
+}  // namespace tern::transport

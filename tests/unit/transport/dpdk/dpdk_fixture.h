@@ -1,0 +1,232 @@
+// What the tests of the DPDK transport share: endpoints at the two ends of a memif cable in this process, and a lane
+// that sends and receives raw frames at either end.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "frames/frame_template.h"
+#include "frames/parse.h"
+#include "memif_ports.h"
+#include "patience.h"
+#include "transport/dpdk/dpdk.h"
+
+namespace tern::transport::dpdk_test {
+
+/// A bound for what must happen, never waited for in full.
+inline const auto kPatience = std::chrono::seconds(20) * patience();
+inline constexpr uint32_t kTestKey = 0x00c00007;
+
+inline wire::Header header_of(uint32_t number, size_t payload_bytes) {
+  return wire::client_header(wire::Kind::kRequest, wire::kFirst, kTestKey, number, 64, wire::kNoDeadline, 5,
+                             static_cast<uint32_t>(payload_bytes));
+}
+/// A packet as it travels.
+inline std::vector<std::byte> packet_of(uint32_t number, size_t payload_bytes, std::byte value) {
+  std::vector<std::byte> bytes(wire::kHeaderBytes + payload_bytes, value);
+  wire::Header header = header_of(number, payload_bytes);
+  header.add_length(bytes.size());
+  wire::store_header(bytes.data(), header);
+  return bytes;
+}
+
+/// The options of port 0 or 1, with IPv4 or IPv6 addresses. The rings are short, so that they can be filled.
+inline Dpdk::Options options_of(uint32_t port, sa_family_t family = AF_INET, uint16_t vlan = 0) {
+  Dpdk::Options options = test::memif_options(port);
+  options.device = test::memif_device(port, 8);
+  if (family == AF_INET6) options.address = port == 0 ? "fd78::1/64" : "fd78::2/64";
+  options.vlan = vlan;
+  return options;
+}
+
+/// An endpoint, and what it has received.
+struct End {
+  struct Received {
+    uint32_t number;
+    std::vector<std::byte> payload;
+  };
+
+  explicit End(uint32_t port) : End(options_of(port)) {}
+  explicit End(const Dpdk::Options& options, std::string_view host = "") {
+    auto made = memory::Arena::create({.huge_pages = false, .chunk_bytes = 1u << 20});
+    if (!made.ok()) std::abort();
+    arena = *made;
+    auto created = DpdkImpl::create(options, Context(*arena, host));
+    status = created.status();
+    if (created.ok()) dpdk = std::move(*created);
+  }
+  ~End() {
+    dpdk.reset();
+    for (detail::Buffer* buffer : buffers) memory::Arena::release(buffer);
+    if (arena != nullptr) arena->orphan();
+  }
+  End(const End&) = delete;
+  End& operator=(const End&) = delete;
+  DpdkImpl* operator->() const { return dpdk.get(); }
+
+  /// One iteration of an event loop.
+  size_t turn() {
+    const size_t packets = dpdk->receive([this](const wire::Header& header, const Payload& payload) {
+      got.push_back({header.number(), {payload.data, payload.data + payload.bytes}});
+    });
+    dpdk->flush();
+    return packets;
+  }
+  bool send(PeerId peer, uint32_t number, const std::byte* data = nullptr, size_t bytes = 0,
+            detail::Buffer* buffer = nullptr) {
+    return dpdk->send(peer, header_of(number, bytes), data, bytes, buffer);
+  }
+  bool send(PeerId peer, uint32_t number, detail::Buffer* buffer, size_t bytes) {
+    return send(peer, number, buffer->data(), bytes, buffer);
+  }
+  /// Released with the endpoint.
+  detail::Buffer* filled(size_t bytes, std::byte value) {
+    detail::Buffer* buffer = arena->alloc(bytes);
+    std::fill_n(buffer->data(), bytes, value);
+    return buffers.emplace_back(buffer);
+  }
+  /// IP and port.
+  base::SocketAddress where() const {
+    ethernet::EndpointAddress address;
+    EXPECT_TRUE(ethernet::decode_address(dpdk->address(), &address));
+    return address.end;
+  }
+  frames::MacAddress mac() const { return dpdk->port().facts().mac; }
+  uint64_t dropped(frames::Drop drop) const { return dpdk->counters().dropped_frames[static_cast<size_t>(drop)]; }
+
+  memory::Arena* arena = nullptr;
+  std::unique_ptr<DpdkImpl> dpdk;
+  Status status;
+  std::vector<Received> got;
+  std::vector<detail::Buffer*> buffers;
+};
+
+/// False: it has not come true after kPatience.
+inline bool run_until(const std::vector<End*>& ends, const std::function<bool()>& is_true) {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!is_true()) {
+    for (End* end : ends) end->turn();
+    if (std::chrono::steady_clock::now() > until) return false;
+  }
+  return true;
+}
+
+/// A new peer of `from` that is ready.
+inline PeerId connect(End& from, const base::SocketAddress& to, uint16_t datagram_bytes = 1472) {
+  auto peer = from->connect(ethernet::encode_address({to, datagram_bytes}), "");
+  EXPECT_TRUE(peer.ok()) << peer.status().message();
+  if (!peer.ok()) return 0;
+  EXPECT_TRUE(run_until({&from}, [&] { return from->peer_state(*peer) == PeerState::kReady; }));
+  return *peer;
+}
+inline PeerId connect(End& from, const End& to) {
+  return connect(from, to.where(), static_cast<uint16_t>(to->payload_bytes_max() + wire::kHeaderBytes));
+}
+
+/// A stranger at a port: sends any bytes as a frame, and sees the frames to its UDP port.
+class RawEnd {
+ public:
+  explicit RawEnd(uint32_t port, uint16_t udp_port = 4001, sa_family_t family = AF_INET, uint16_t vlan = 0) {
+    const Dpdk::Options options = options_of(port, family, vlan);
+    auto opened = DpdkPort::open({.device = options.device,
+                                  .eal = options.eal,
+                                  .address = options.address,
+                                  .gateway = "",
+                                  .queues = 0,
+                                  .mtu_bytes = 0,
+                                  .receive_buffers = options.receive_buffers,
+                                  .vlan = vlan});
+    EXPECT_TRUE(opened.ok()) << opened.status().message();
+    port_ = *opened;
+    own_ = port_->own_address();
+    own_.set_port(udp_port);
+    auto lane = port_->attach(&own_);
+    EXPECT_TRUE(lane.ok()) << lane.status().message();
+    lane_ = std::move(*lane);
+    burst_.start(*lane_);
+    // Headers of no length: a frame's bytes are the test's own.
+    DpdkSends::Form form;
+    form.datagram_bytes = 9100;
+    EXPECT_TRUE(sends_.create(*lane_, *arena(), memory_, form).ok());
+  }
+  ~RawEnd() { sends_.stop(); }
+
+  const base::SocketAddress& where() const { return own_; }
+  frames::MacAddress mac() const { return port_->facts().mac; }
+
+  void send(std::span<const std::byte> frame) {
+    DpdkSends::Slot* const slot = sends_.next();
+    ASSERT_NE(slot, nullptr);
+    std::byte* const to = sends_.open(*slot);
+    frames::FrameTemplate headers;
+    headers.set_destination_mac(frames::MacAddress::broadcast());
+    sends_.close(*slot, headers, frame.size());
+    std::memcpy(to, frame.data(), frame.size());
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (!sends_.transmit()) ASSERT_LT(std::chrono::steady_clock::now(), until);
+  }
+  /// A frame with a datagram to `to`, complete with its checksums.
+  std::vector<std::byte> frame_to(const End& to, std::span<const std::byte> payload, uint16_t vlan = 0) const {
+    const frames::FrameTemplate headers(
+        {.source_mac = mac(), .destination_mac = to.mac(), .source = own_, .destination = to.where(), .vlan = vlan});
+    std::vector<std::byte> frame(headers.header_bytes() + payload.size());
+    headers.write(frame.data(), payload.size());
+    std::copy(payload.begin(), payload.end(), frame.begin() + static_cast<ptrdiff_t>(headers.header_bytes()));
+    headers.complete_udp_checksum(frame.data(), payload);
+    return frame;
+  }
+  /// The frames that have come since the last call, and those of others passed on.
+  std::vector<std::vector<std::byte>> receive() {
+    std::vector<std::vector<std::byte>> frames;
+    const uint32_t count = burst_.receive();
+    for (uint32_t i = 0; i < count; ++i) {
+      const std::span<const std::byte> frame = burst_[i].span();
+      const auto datagram = frames::FrameParser({mac(), own_, vlan_}).parse(frame, {});
+      if (datagram.payload != nullptr) {
+        frames.emplace_back(frame.begin(), frame.end());
+      } else {
+        (void)burst_.pass_on(i);
+      }
+    }
+    if (count != 0) burst_.free();
+    return frames;
+  }
+  /// The payloads of the next frames; runs `ends` meanwhile.
+  std::vector<std::vector<std::byte>> payloads(const std::vector<End*>& ends, size_t count) {
+    std::vector<std::vector<std::byte>> got;
+    EXPECT_TRUE(run_until(ends, [&] {
+      for (const auto& frame : receive()) {
+        const auto datagram = frames::FrameParser({mac(), own_, vlan_}).parse(frame, {});
+        got.emplace_back(datagram.payload, datagram.payload + datagram.payload_bytes);
+      }
+      return got.size() >= count;
+    })) << got.size();
+    return got;
+  }
+  void set_vlan(uint16_t vlan) { vlan_ = vlan; }
+
+ private:
+  static memory::Arena* arena() {
+    static memory::Arena* const made = *memory::Arena::create({.huge_pages = false, .chunk_bytes = 1u << 20});
+    return made;
+  }
+
+  std::shared_ptr<DpdkPort> port_;
+  std::unique_ptr<DpdkLane> lane_;
+  base::SocketAddress own_;
+  uint16_t vlan_ = 0;
+  DpdkMemory memory_{nullptr};  // nothing is gathered
+  DpdkBurst burst_;
+  DpdkSends sends_;
+};
+
+}  // namespace tern::transport::dpdk_test
