@@ -15,7 +15,7 @@ int call(std::string_view label, typename T::Options transport_options = {}) {
     std::fprintf(stderr, "%s: %s\n", label.data(), status.message().data());
     return 1;
   };
-  auto nexus = tern::Nexus::create("udp://127.0.0.1:0");
+  auto nexus = tern::Nexus::create("tern://127.0.0.1:0");
   if (!nexus.ok()) return fail(nexus.status());
   tern::RpcOptions options;
   options.endpoint_id = 1;

@@ -1,0 +1,217 @@
+# libtern, the component libraries beside it, and what `cmake --install` puts where: headers, libraries, and what
+# find_package(tern) and pkg-config need. A component has its own targets file and its own pkg-config file, so that it can
+# be packaged apart; find_package knows by them that it is there.
+include(CMakePackageConfigHelpers)
+set(tern_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tern)
+
+# Relocatable: pkg-config starts from where it finds the file.
+if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
+  set(tern_pc_prefix ${CMAKE_INSTALL_PREFIX})
+  set(tern_pc_libdir ${CMAKE_INSTALL_LIBDIR})
+else()
+  file(RELATIVE_PATH tern_pc_up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  string(REGEX REPLACE "/$" "" tern_pc_prefix "\${pcfiledir}/${tern_pc_up}")
+  set(tern_pc_libdir "\${prefix}/${CMAKE_INSTALL_LIBDIR}")
+endif()
+if(IS_ABSOLUTE ${CMAKE_INSTALL_INCLUDEDIR})
+  set(tern_pc_includedir ${CMAKE_INSTALL_INCLUDEDIR})
+else()
+  set(tern_pc_includedir "\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}")
+endif()
+
+# Our programs and tests link tern_program_base: all libraries that there are, and the list of transports. They use
+# symbols that a shared library hides, and so link static twins of shared libraries.
+add_library(tern_program_base INTERFACE)
+target_include_directories(tern_program_base INTERFACE ${PROJECT_BINARY_DIR}/generated)
+
+# tern_add_core(source...): libtern, tern::tern.
+function(tern_add_core)
+  tern_add_library_and_twin(tern ${ARGN})
+  add_library(tern::tern ALIAS tern)
+  if(TERN_INSTALL)
+    # A static library cannot say what it needs, so its user's command line must. A prefix has a static or a shared
+    # libtern, not both, which is why this is no matter for Libs.private.
+    if(NOT BUILD_SHARED_LIBS)
+      set(libs "-lnuma -lsodium -pthread")
+    endif()
+    tern_install_library(tern tern)
+    tern_install_pc(tern DESCRIPTION ${PROJECT_DESCRIPTION} LIBS "-L\${libdir} -ltern ${libs}")
+  endif()
+endfunction()
+
+# tern_add_component(NAME DESCRIPTION text [PACKAGES module...] [PARTS folder...] [SOURCES source...]): the library
+# tern::NAME over libtern, which also needs these pkg-config modules (found by tern_find_packages(TERN_NAME ...)), and has
+# code of these folders of src/ in common with others.
+function(tern_add_component name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DESCRIPTION" "PACKAGES;PARTS;SOURCES")
+  tern_add_library_and_twin(tern_${name} ${arg_SOURCES})
+  add_library(tern::${name} ALIAS tern_${name})
+  tern_link_parts(${name} ${arg_PARTS})
+  target_link_libraries(tern_${name} PUBLIC tern)
+  if(TARGET tern_${name}_internal)
+    target_link_libraries(tern_${name}_internal PUBLIC tern_internal)
+    set(internal _internal)
+  endif()
+  target_link_libraries(tern_program_base INTERFACE tern_${name}${internal})
+  if(arg_PACKAGES)
+    foreach(target IN ITEMS tern_${name} tern_${name}_internal)
+      if(TARGET ${target})
+        target_link_libraries(${target} PRIVATE PkgConfig::TERN_${name})
+      endif()
+    endforeach()
+  endif()
+  if(NOT TERN_INSTALL)
+    if(NOT TERN_IS_TOP_LEVEL)
+      set_target_properties(tern_${name} PROPERTIES EXCLUDE_FROM_ALL ON)  # built for those who link it
+    endif()
+    return()
+  endif()
+  set_target_properties(tern_${name} PROPERTIES EXPORT_NAME ${name} INSTALL_RPATH "$ORIGIN")
+  tern_install_library(tern_${name} tern-${name})
+  set(requires "tern = ${PROJECT_VERSION}")
+  if(NOT BUILD_SHARED_LIBS)
+    list(TRANSFORM arg_PARTS PREPEND " -ltern_" OUTPUT_VARIABLE part_libs)
+    list(JOIN part_libs "" part_libs)
+  endif()
+  if(NOT BUILD_SHARED_LIBS AND arg_PACKAGES)
+    # A module's compiler flags (-include, -march of libdpdk) are for the component's own sources: `Requires` would give
+    # them to all users.
+    if(TERN_${name}_CFLAGS_OTHER)
+      list(JOIN TERN_${name}_LDFLAGS " " packages)
+      string(APPEND part_libs " ${packages}")
+    else()
+      list(JOIN arg_PACKAGES ", " packages)
+      string(APPEND requires ", ${packages}")
+    endif()
+    # Its targets file names PkgConfig::TERN_NAME: the package configuration makes that target.
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/tern-${name}-packages.cmake
+         CONTENT "set(tern_packages @arg_PACKAGES@)\n" @ONLY)
+    install(FILES ${PROJECT_BINARY_DIR}/tern-${name}-packages.cmake DESTINATION ${tern_package_dir})
+  endif()
+  tern_install_pc(tern-${name} DESCRIPTION ${arg_DESCRIPTION} REQUIRES "${requires}"
+                  LIBS "-L\${libdir} -ltern_${name}${part_libs}")
+endfunction()
+
+# tern_add_sources(LIBRARY source...)
+function(tern_add_sources library)
+  foreach(target IN ITEMS ${library} ${library}_internal)
+    if(TARGET ${target})
+      target_sources(${target} PRIVATE ${ARGN})
+    endif()
+  endforeach()
+endfunction()
+
+# tern_add_public_headers(LIBRARY directory): <tern/...> is in this directory, too.
+function(tern_add_public_headers library directory)
+  foreach(target IN ITEMS ${library} ${library}_internal)
+    if(TARGET ${target})
+      target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${directory}>)
+    endif()
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY TERN_PUBLIC_HEADERS ${directory})
+  if(TERN_INSTALL)
+    install(DIRECTORY ${directory}/tern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+  endif()
+endfunction()
+
+# tern_add_alias(NAME description): the component NAME is a part of libtern.
+function(tern_add_alias name description)
+  add_library(tern::${name} ALIAS tern)
+  set_property(GLOBAL APPEND PROPERTY TERN_BUILT_IN ${name})
+  if(TERN_INSTALL)
+    tern_install_pc(tern-${name} DESCRIPTION ${description} REQUIRES "tern = ${PROJECT_VERSION}")
+  endif()
+endfunction()
+
+# --- steps of the above ------------------------------------------------------------------------------------------------
+
+# The library, and if it is shared, NAME_internal with the same sources, which hides nothing.
+function(tern_add_library_and_twin name)
+  tern_add_library(${name} "" ${ARGN})
+  # While the major version is 0, a minor version may break what was.
+  set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION}
+                                           SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  set_property(GLOBAL APPEND PROPERTY TERN_LIBRARIES ${name})
+  if(BUILD_SHARED_LIBS)
+    tern_add_library(${name}_internal STATIC ${ARGN})
+    set_target_properties(${name}_internal PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+endfunction()
+
+# tern_link_parts(NAME folder...): makes the static library of each of these folders, unless another component has made it,
+# and links tern_NAME and its twin with all. A program that links several components thereby has one copy. In a shared
+# library a part is inside, and hidden.
+function(tern_link_parts name)
+  foreach(part IN LISTS ARGN)
+    file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${part}/*.cc)
+    foreach(twin IN ITEMS "" _internal)
+      if(NOT TARGET tern_${name}${twin})
+        continue()
+      endif()
+      set(library tern_${part}${twin})
+      if(NOT TARGET ${library})
+        tern_add_library(${library} STATIC ${sources})
+        set_target_properties(${library} PROPERTIES EXCLUDE_FROM_ALL ON EXPORT_NAME ${part} POSITION_INDEPENDENT_CODE ON)
+        target_include_directories(${library} PRIVATE ${TERN_${name}_INCLUDE_DIRS})
+        target_link_libraries(${library} PUBLIC tern${twin})
+        if(TERN_INSTALL AND NOT BUILD_SHARED_LIBS)
+          set_target_properties(${library} PROPERTIES EXCLUDE_FROM_ALL OFF)
+          tern_install_library(${library} ternpart-${part})
+        endif()
+      endif()
+      target_link_libraries(tern_${name}${twin} PRIVATE ${library})
+    endforeach()
+  endforeach()
+endfunction()
+
+function(tern_install_library target name)
+  install(TARGETS ${target} EXPORT ${name} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+                                           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT ${name} FILE ${name}-targets.cmake NAMESPACE tern:: DESTINATION ${tern_package_dir})
+endfunction()
+
+# tern_install_pc(name DESCRIPTION text [REQUIRES modules] [LIBS flags])
+function(tern_install_pc pc_name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DESCRIPTION;REQUIRES;LIBS" "")
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/tern.pc.in ${PROJECT_BINARY_DIR}/${pc_name}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${pc_name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endfunction()
+
+# tern_find_packages(PREFIX module...): PREFIX_FOUND, and the target PkgConfig::PREFIX for all of the modules together.
+# Without modules PREFIX_FOUND is ON.
+function(tern_find_packages prefix)
+  set(${prefix}_FOUND ON)
+  if(ARGN)
+    set(${prefix}_FOUND OFF)
+    find_package(PkgConfig QUIET)
+    if(PkgConfig_FOUND)
+      pkg_check_modules(${prefix} QUIET IMPORTED_TARGET GLOBAL ${ARGN})
+    endif()
+  endif()
+  set(${prefix}_FOUND ${${prefix}_FOUND} PARENT_SCOPE)
+endfunction()
+
+# tern_install_package(): what belongs to no library. After all components and transports.
+function(tern_install_package)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+          FILES_MATCHING PATTERN "*.h" PATTERN "*.inc")
+  get_property(tern_built_in GLOBAL PROPERTY TERN_BUILT_IN)
+  get_property(transports GLOBAL PROPERTY TERN_TRANSPORTS)
+  set(tern_left_out "")
+  foreach(name IN LISTS transports)
+    get_property(missing GLOBAL PROPERTY TERN_TRANSPORT_${name}_MISSING)
+    if(missing)
+      string(APPEND tern_left_out "set(tern_needs_${name} \"${missing}\")\n")
+    endif()
+  endforeach()
+  configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ternConfig.cmake.in ${PROJECT_BINARY_DIR}/ternConfig.cmake
+                                INSTALL_DESTINATION ${tern_package_dir} NO_SET_AND_CHECK_MACRO)
+  # While the major version is 0, a minor version may break what was.
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/ternConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES ${PROJECT_BINARY_DIR}/ternConfig.cmake ${PROJECT_BINARY_DIR}/ternConfigVersion.cmake
+          DESTINATION ${tern_package_dir})
+  if(NOT BUILD_SHARED_LIBS)
+    install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindNUMA.cmake ${PROJECT_SOURCE_DIR}/cmake/FindSodium.cmake
+            DESTINATION ${tern_package_dir})
+  endif()
+endfunction()
