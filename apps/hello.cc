@@ -166,9 +166,11 @@ int main(int argc, char** argv) {
   std::vector<char*> words(argv, argv + argc);  // as they were given, for a server process
   gflags::SetCommandLineOptionWithMode("wait", "adaptive", gflags::SET_FLAGS_DEFAULT);
   if (!programs::parse_flags(argc, argv, "The smallest server and its client; --seconds means nothing here")) return 1;
-  if (programs::has_faults()) return programs::fail("hello has no fault layer; latency and small_rpc_rate have");
+  if (programs::has_faults() || !FLAGS_transport_options.empty() || !FLAGS_server_transport_options.empty()) {
+    return programs::fail("hello has no fault layer and no --transport_options; latency and small_rpc_rate have");
+  }
   const std::vector<int> cpus = programs::side_cpus();
   if (cpus.empty()) return 1;
   return programs::with_transport(
-      FLAGS_transport, [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus); });
+      [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus); });
 }

@@ -60,7 +60,7 @@ void add_store(tern::Endpoint& store, std::map<std::string, std::string, std::le
 
 int main() {
   std::map<std::string, std::string, std::less<>> values = {{"a", "42"}};
-  auto nexus = must(tern::Nexus::create("udp://127.0.0.1:0"));
+  auto nexus = must(tern::Nexus::create("tern://127.0.0.1:0"));
   auto store = must(tern::Rpc<tern::Shm>::create(*nexus, {}, {.endpoint_id = 0}));
   auto front = must(tern::Rpc<tern::Shm>::create(*nexus, {}, {.endpoint_id = 1}));
   auto client = must(tern::Rpc<tern::Shm>::create(*nexus, {}, {.endpoint_id = 2}));

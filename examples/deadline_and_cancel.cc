@@ -35,7 +35,7 @@ struct Work {
 };
 
 int main() {
-  auto nexus = must(tern::Nexus::create("udp://127.0.0.1:0"));
+  auto nexus = must(tern::Nexus::create("tern://127.0.0.1:0"));
   auto server = must(tern::Rpc<tern::Shm>::create(*nexus, {}, {.endpoint_id = 0}));
   Work work{*server};
   must(server->on_request(kWork, [&](tern::Request request) {

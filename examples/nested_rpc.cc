@@ -40,7 +40,7 @@ void add_back(tern::Endpoint& back) {
 }
 
 int main() {
-  auto nexus = must(tern::Nexus::create("udp://127.0.0.1:0"));
+  auto nexus = must(tern::Nexus::create("tern://127.0.0.1:0"));
   auto back = must(tern::Rpc<tern::Shm>::create(*nexus, {}, {.endpoint_id = 0}));
   auto front = must(tern::Rpc<tern::Shm>::create(*nexus, {}, {.endpoint_id = 1}));
   auto client = must(tern::Rpc<tern::Shm>::create(*nexus, {}, {.endpoint_id = 2}));

@@ -34,7 +34,7 @@ void watch(int epoll, int descriptor) {
 }
 
 int main() {
-  auto nexus = must(tern::Nexus::create("udp://127.0.0.1:0"));
+  auto nexus = must(tern::Nexus::create("tern://127.0.0.1:0"));
   auto server = must(tern::Rpc<tern::Udp>::create(*nexus, {}, {.endpoint_id = 0}));
   must(server->on_request(kTick, [](tern::Request request) {
     const std::string tick(text_of(request.bytes()));

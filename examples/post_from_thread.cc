@@ -41,7 +41,7 @@ std::future<std::string> ask_through(tern::Endpoint& endpoint, tern::Session ses
 }
 
 int main() {
-  auto nexus = must(tern::Nexus::create("udp://127.0.0.1:0"));
+  auto nexus = must(tern::Nexus::create("tern://127.0.0.1:0"));
   auto server = must(tern::Rpc<tern::Shm>::create(*nexus, {}, {.endpoint_id = 0}));
   must(server->on_request(kUpper, [](tern::Request request) {
     std::string text(text_of(request.bytes()));

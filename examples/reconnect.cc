@@ -98,8 +98,8 @@ struct Client {
 
 int main() {
   ServerProcess first("first"), second("second");
-  const std::string uri = first.start("udp://127.0.0.1:0");
-  auto nexus = must(tern::Nexus::create("udp://127.0.0.1:0"));
+  const std::string uri = first.start("tern://127.0.0.1:0");
+  auto nexus = must(tern::Nexus::create("tern://127.0.0.1:0"));
   auto rpc = must(tern::Rpc<tern::Udp>::create(*nexus));
 
   int first_answers = 0, second_answers = 0, failures = 0;

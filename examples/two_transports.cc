@@ -32,7 +32,7 @@ bool count_over(tern::Nexus& nexus, tern::RpcOptions options, const std::string&
 }
 
 int main() {
-  auto nexus = must(tern::Nexus::create("udp://127.0.0.1:0"));
+  auto nexus = must(tern::Nexus::create("tern://127.0.0.1:0"));
   auto near = must(tern::Rpc<tern::Shm>::create(*nexus, {}, {.endpoint_id = 0}));
   auto far = must(tern::Rpc<tern::Udp>::create(*nexus, {}, {.endpoint_id = 1}));
   int count = 0;  // one thread runs both loops, so it needs no lock

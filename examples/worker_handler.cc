@@ -17,7 +17,7 @@ constexpr uint16_t kScan = 1, kPing = 2;
 
 int main() {
   std::latch ping_is_back(1);
-  auto nexus = must(tern::Nexus::create("udp://127.0.0.1:0", {.worker_threads = 2}));
+  auto nexus = must(tern::Nexus::create("tern://127.0.0.1:0", {.worker_threads = 2}));
   auto server = must(tern::Rpc<tern::Shm>::create(*nexus, {}, {.endpoint_id = 0}));
   std::atomic<std::thread::id> loop;  // of the server
   must(server->on_request(

@@ -1,11 +1,10 @@
-// incast: --degree clients send large requests to one victim, each one at a time, in a simulated cluster (paper section
-// 6.5, Table 5). With --background, every other host also exchanges medium-sized RPCs with random peers. With
+// incast: --degree flows of large requests to one victim, each one at a time, in a simulated cluster (paper
+// section 6.5, Table 5). With --background, every other host also exchanges medium-sized RPCs with random peers. With
 // --scenario=join one more flow starts during the incast; with leave all flows but one stop.
-// One thread, virtual time.
+// One thread, virtual time. Over another --transport: between programs (common/incast_hosts.h).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -14,20 +13,21 @@
 
 #include "common/cluster.h"
 #include "common/flow_meter.h"
+#include "common/incast_hosts.h"
 
-DEFINE_uint64(degree, 100, "flows towards the victim; 0: the background alone");
-DEFINE_string(scenario, "steady", "steady; join: one more flow starts; leave: all but one stop. Both after --seconds");
-DEFINE_bool(background, false, "all hosts but the victim exchange --background_size RPCs with random peers");
-DEFINE_uint64(hosts, 0, "of the cluster, at most 200; 0: as many as it takes, but at least 101");
+DEFINE_uint64(degree, 100, "flows towards the victim, between programs 8 by default; 0 (sim): the background alone");
+DEFINE_string(scenario, "steady",
+              "sim: steady; join: one more flow starts; leave: all but one stop. Both after --seconds");
+DEFINE_bool(background, false, "sim: all hosts but the victim exchange --background_size RPCs with random peers");
+DEFINE_uint64(hosts, 0, "sim: hosts of the cluster, at most 200; 0: as many as it takes, but at least 101");
 DEFINE_uint64(size, 8 << 20, "bytes of a request of a flow");
-DEFINE_uint64(background_size, 64 << 10, "bytes of a request and of its response in the background");
+DEFINE_uint64(background_size, 64 << 10, "sim: bytes of a request and of its response in the background");
 DEFINE_uint64(credits, 0, "packets of a flow on their way at most, 1 to 128; 0: as the victim's endpoint decides");
 
 namespace {
 
 using programs::Cluster;
 using programs::FlowMeter;
-using programs::Report;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using tern::Duration;
@@ -40,7 +40,6 @@ constexpr uint16_t kVictimEndpoint = 0;
 constexpr uint16_t kTalkerEndpoint = 1;
 constexpr uint16_t kFirstSenderEndpoint = 2;
 enum RequestType : uint16_t { kPut = 1, kExchange };
-constexpr uint16_t kTornMessage = 1;  ///< app_code
 
 constexpr Duration kWarmUp = milliseconds(10);
 /// Flows begin so close together, at random: hosts that all begin at one moment stay in step for ever.
@@ -81,9 +80,7 @@ class Sender {
  private:
   /// The rest of the message is as it came from the system: zeros.
   void send() {
-    ++number_;
-    std::memcpy(request_.bytes().data(), &number_, sizeof(number_));
-    std::memcpy(request_.bytes().data() + FLAGS_size - sizeof(number_), &number_, sizeof(number_));
+    programs::number_message(request_.bytes(), ++number_);
     auto call = endpoint_.enqueue_request(session_, kPut, std::move(request_), std::move(response_),
                                           [this](tern::Completion& done) { on_done(done); });
     if (!call.ok()) return cluster_.fail("a request to the victim was refused", call.status());
@@ -159,20 +156,7 @@ class Talker {
   Percentiles* latencies_ns_ = nullptr;
 };
 
-/// Answers with the number of a message that is whole.
-void take(tern::Request request) {
-  const std::span<const std::byte> message = request.bytes();
-  uint64_t first = 0, last = 0;
-  if (message.size() == FLAGS_size) {
-    std::memcpy(&first, message.data(), sizeof(first));
-    std::memcpy(&last, message.data() + message.size() - sizeof(last), sizeof(last));
-  }
-  if (first == 0 || first != last) return request.fail(kTornMessage);
-  auto out = request.response(sizeof(first));
-  if (!out.ok()) return;  // dropped: the client gets kNoResponse
-  std::memcpy(out->data(), &first, sizeof(first));
-  request.respond();
-}
+void take(tern::Request request) { (void)programs::take_message(std::move(request), FLAGS_size); }
 void exchange(tern::Request request) {
   if (request.response(FLAGS_background_size).ok()) request.respond();
 }
@@ -402,11 +386,27 @@ class Incast {
   Percentiles background_ns_;
 };
 
+bool is_default(const char* flag) { return gflags::GetCommandLineFlagInfoOrDie(flag).is_default; }
+/// A server and its clients have to hold the messages of all flows, and time is real.
+void set_defaults_between_programs() {
+  if (is_default("degree")) FLAGS_degree = 8;
+  if (is_default("seconds")) FLAGS_seconds = 2;
+}
+
 /// Checks this program's own flags. False: the sentence has been printed.
 bool check_flags() {
+  if (!programs::check_simulated_flags({"scenario", "background", "background_size", "hosts"})) return false;
+  const bool is_simulated = programs::is_simulated();
+  if (!is_simulated) set_defaults_between_programs();
   const char* problem = nullptr;
-  if (FLAGS_transport != "sim") {
-    problem = "an incast of hundreds of hosts is simulated: --transport=sim";
+  if (!is_simulated && FLAGS_degree == 0) {
+    problem = "--degree=0 goes with --transport=sim only, where there is a background";
+  } else if (!is_simulated && FLAGS_flows != 0 && FLAGS_role != "client") {
+    problem = "--flows goes with --role=client only: the server takes the --degree flows of all clients";
+  } else if (!is_simulated && FLAGS_flows > FLAGS_degree) {
+    problem = "--flows is at most --degree, the flows of all clients";
+  } else if (is_simulated && !is_default("flows")) {
+    problem = "--flows means nothing in a simulation, where --degree says how many there are";
   } else if (FLAGS_degree > 1000) {
     problem = "--degree is at most 1000";
   } else if (FLAGS_scenario != "steady" && FLAGS_scenario != "join" && FLAGS_scenario != "leave") {
@@ -423,7 +423,7 @@ bool check_flags() {
     problem = "--background_size is at most 8388608";
   } else if (FLAGS_credits > 128) {
     problem = "--credits is at most 128";
-  } else if (FLAGS_drop != 0) {
+  } else if (is_simulated && FLAGS_drop != 0) {
     problem = "--drop is for microbench/loss; here queues decide what is lost";
   }
   if (problem != nullptr) programs::fail("%s", problem);
@@ -434,30 +434,20 @@ bool check_flags() {
 
 int main(int argc, char** argv) {
   programs::set_simulated_defaults("0.1");
-  const bool is_usable = programs::parse_flags(argc, argv,
-                                               "An incast in a simulated cluster. Example: incast --degree=50 --json\n"
-                                               "total_gbps is request payload; round trips are per packet, from the "
-                                               "client's interface and back to it;\nlatencies cover --seconds of "
-                                               "virtual time after a warm-up of 10 ms, drops and retransmissions "
-                                               "everything",
-                                               true) &&
-                         programs::check_simulated_flags() && check_flags();
-  if (!is_usable) return 1;
-  programs::catch_interrupts();
-
-  auto cluster = Cluster::create(tern::sim::Topology::cx4(hosts_wanted()));
-  if (!cluster.ok()) return programs::fail_with("no cluster", cluster.status());
-  Incast incast(**cluster);
-  const std::unique_ptr<Cluster> first_to_go = std::move(*cluster);  // its callbacks refer to `incast`
-  if (tern::Status status = incast.prepare(); !status.ok()) return programs::fail_with("no incast", status);
-  if (!incast.run()) return first_to_go->explain_failure();
-
-  Report report;
-  report.bench = "incast";
-  report.params = first_to_go->params();
-  incast.add_params(report.params);
-  incast.add_metrics(report.metrics);
-  first_to_go->add_metrics(report.metrics);
-  programs::print(report);
-  return 0;
+  return programs::run_main(
+      argc, argv,
+      "An incast in a simulated cluster. Example: incast --degree=50 --json\n"
+      "total_gbps is request payload; round trips are per packet, from the client's interface and back to it;\n"
+      "latencies cover --seconds of virtual time after a warm-up of 10 ms, drops and retransmissions everything.\n"
+      "Between programs: incast --transport=udp --role=server --server=HOST:PORT --degree=8, and clients with\n"
+      "--role=client and --flows=N, which wait for each other. total_gbps is what arrives from all of them,\n"
+      "client_gbps what one sends; latencies are of whole calls. Both sides need the same --degree and --size",
+      check_flags,
+      []<class T>(int words, char** line, const std::vector<int>& cpus) {
+        return programs::run_incast_between_programs<T>(words, line, cpus);
+      },
+      [] {
+        programs::catch_interrupts();
+        return programs::print_experiment<Incast>("incast", tern::sim::Topology::cx4(hosts_wanted()));
+      });
 }

@@ -89,10 +89,11 @@ class Driver {
   };
 
   tern::Status create() {
-    auto nexus = tern::Nexus::create("udp://127.0.0.1:0", {.liveness_timeout = kPatience});
+    auto nexus = tern::Nexus::create("tern://127.0.0.1:0", {.liveness_timeout = kPatience});
     if (!nexus.ok()) return nexus.status();
     nexus_ = std::move(*nexus);
-    auto server = tern::Rpc<T>::create(*nexus_, programs::transport_options<T>(), programs::rpc_options(0));
+    auto server = tern::Rpc<T>::create(*nexus_, programs::transport_options<T>(programs::Role::kServer),
+                                       programs::rpc_options(0));
     if (!server.ok()) return server.status();
     server_ = std::move(*server);
     auto client = tern::Rpc<T>::create(*nexus_, programs::transport_options<T>(), programs::rpc_options(1));
@@ -226,5 +227,5 @@ int main(int argc, char** argv) {
   if (!programs::parse_flags(argc, argv, "RPCs for callgrind to count; see scripts/instructions_per_rpc")) return 1;
   if (!check_flags()) return 1;
   programs::catch_interrupts();
-  return programs::with_transport(FLAGS_transport, []<class T>() { return Driver<T>().run(); });
+  return programs::with_transport([]<class T>() { return Driver<T>().run(); });
 }

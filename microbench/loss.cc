@@ -16,7 +16,6 @@ DEFINE_uint64(size, 8 << 20, "bytes of a request");
 namespace {
 
 using programs::Cluster;
-using programs::Report;
 using tern::Duration;
 using tern::microbench::Percentiles;
 
@@ -131,79 +130,64 @@ tern::Status set_loss(Cluster& cluster, double drop) {
   return {};
 }
 
-/// What one cluster has given.
-struct Measured {
-  double bandwidth_gbps = 0;
-  Report report;
-};
+/// One client and one server over a network with a fixed probability of loss.
+class Loss {
+ public:
+  Loss(Cluster& cluster, double drop, Duration length) : cluster_(cluster), drop_(drop), length_(length) {}
 
-/// Nothing: the sentence has been printed, `exit_code` is set.
-std::optional<Measured> measure(double drop, Duration length, int& exit_code) {
-  auto made = Cluster::create(tern::sim::Topology::cx5_pair());
-  if (!made.ok()) {
-    exit_code = programs::fail_with("no cluster", made.status());
-    return std::nullopt;
-  }
-  std::optional<Sender> sender;
-  const std::unique_ptr<Cluster> first_to_go = std::move(*made);  // its callbacks refer to `sender`
-  Cluster& cluster = *first_to_go;
-
-  const auto prepare = [&]() -> tern::Status {
+  tern::Status prepare() {
     tern::RpcOptions options = programs::rpc_options(0);
     options.receive_budget_bytes += 2 * FLAGS_size;
-    auto server = cluster.add_endpoint(kServer, options);
+    auto server = cluster_.add_endpoint(kServer, options);
     if (!server.ok()) return server.status();
     if (auto status = (*server)->on_request(kPut, take, {.max_request_bytes = FLAGS_size}); !status.ok()) return status;
-    auto client = cluster.add_endpoint(kClient, programs::rpc_options(0));
+    auto client = cluster_.add_endpoint(kClient, programs::rpc_options(0));
     if (!client.ok()) return client.status();
-    sender.emplace(cluster, **client);
-    return sender->open(cluster.uri(kServer, 0));
-  };
-  if (tern::Status status = prepare(); !status.ok()) {
-    exit_code = programs::fail_with("no pair of hosts", status);
-    return std::nullopt;
-  }
-  const auto run = [&] {
-    if (!cluster.run_until([&] { return sender->is_open(); }, std::chrono::seconds(10), "opening the session")) {
-      return false;
-    }
-    tern::Status status = set_loss(cluster, drop);
-    if (status.ok()) status = sender->start();
-    if (!status.ok()) cluster.fail("the requests could not be started", status);
-    cluster.set_phase(drop > 0 ? "with loss" : "without loss");
-    if (!cluster.run_for(kWarmUp)) return false;
-    sender->begin();
-    return cluster.run_for(length);
-  };
-  if (!run()) {
-    exit_code = cluster.explain_failure();
-    return std::nullopt;
-  }
-  if (sender->ended() < 2) {
-    exit_code = programs::fail("fewer than two requests ended during --seconds: there is nothing to report");
-    return std::nullopt;
+    sender_.emplace(cluster_, **client);
+    return sender_->open(cluster_.uri(kServer, 0));
   }
 
-  Measured measured;
-  measured.bandwidth_gbps = sender->bandwidth_gbps();
-  measured.report.bench = "loss";
-  measured.report.params = cluster.params();
-  measured.report.params.update({{"drop", drop}, {"size", FLAGS_size}});
-  nlohmann::ordered_json& metrics = measured.report.metrics;
-  metrics["bandwidth_gbps"] = measured.bandwidth_gbps;
-  metrics["requests"] = sender->ended();
-  metrics["p50_us"] = sender->calls_ns().at(0.5) / 1e3;
-  metrics["p99_us"] = sender->calls_ns().at(0.99) / 1e3;
-  cluster.add_metrics(metrics);
-  return measured;
-}
+  /// False: failed or interrupted.
+  [[nodiscard]] bool run() {
+    if (!cluster_.run_until([&] { return sender_->is_open(); }, std::chrono::seconds(10), "opening the session")) {
+      return false;
+    }
+    tern::Status status = set_loss(cluster_, drop_);
+    if (status.ok()) status = sender_->start();
+    if (!status.ok()) cluster_.fail("the requests could not be started", status);
+    cluster_.set_phase(drop_ > 0 ? "with loss" : "without loss");
+    if (!cluster_.run_for(kWarmUp)) return false;
+    sender_->begin();
+    if (!cluster_.run_for(length_)) return false;
+    if (sender_->ended() < 2) {
+      cluster_.fail("fewer than two requests ended during --seconds",
+                    {tern::Code::kUnavailable, "there is nothing to report"});
+    }
+    return cluster_.is_well();
+  }
+
+  void add_params(nlohmann::ordered_json& params) const { params.update({{"drop", drop_}, {"size", FLAGS_size}}); }
+
+  void add_metrics(nlohmann::ordered_json& metrics) const {
+    metrics[kBandwidth] = sender_->bandwidth_gbps();
+    metrics["requests"] = sender_->ended();
+    metrics["p50_us"] = sender_->calls_ns().at(0.5) / 1e3;
+    metrics["p99_us"] = sender_->calls_ns().at(0.99) / 1e3;
+  }
+
+  static constexpr const char* kBandwidth = "bandwidth_gbps";
+
+ private:
+  Cluster& cluster_;
+  const double drop_;
+  const Duration length_;
+  std::optional<Sender> sender_;
+};
 
 /// Checks this program's own flags. False: the sentence has been printed.
 bool check_flags() {
   const char* problem = nullptr;
-  if (FLAGS_transport != "sim") {
-    problem = "the network of this benchmark is simulated: --transport=sim; other ones take large_rpc_bandwidth --drop";
-  } else if (FLAGS_size < 2 * sizeof(uint64_t) || FLAGS_size > (1u << 30)) {
+  if (FLAGS_size < 2 * sizeof(uint64_t) || FLAGS_size > (1u << 30)) {
     problem = "--size is between 16 and 1073741824";
   }
   if (problem != nullptr) programs::fail("%s", problem);
@@ -218,23 +202,25 @@ int main(int argc, char** argv) {
       programs::parse_flags(argc, argv,
                             "Large requests over a network that loses packets. Example: loss --drop=1e-3 --json\n"
                             "bandwidth_gbps is request payload; share is that of the same without loss",
-                            true) &&
+                            programs::Scope::kSimulated) &&
       programs::check_simulated_flags() && check_flags();
   if (!is_usable) return 1;
   programs::catch_interrupts();
 
   int exit_code = 1;
+  const tern::sim::Topology topology = tern::sim::Topology::cx5_pair();
   const Duration length = programs::virtual_seconds();
   const bool has_loss = FLAGS_drop > 0;
-  auto measured = measure(0, has_loss ? std::min(length, kLosslessMax) : length, exit_code);
-  if (!measured) return exit_code;
+  auto report = programs::run_experiment<Loss>("loss", topology, exit_code, 0.0,
+                                               has_loss ? std::min(length, kLosslessMax) : length);
+  if (!report) return exit_code;
   if (has_loss) {
-    const double lossless_gbps = measured->bandwidth_gbps;
-    measured = measure(FLAGS_drop, length, exit_code);
-    if (!measured) return exit_code;
-    measured->report.metrics["lossless_gbps"] = lossless_gbps;
-    measured->report.metrics["share"] = measured->bandwidth_gbps / lossless_gbps;
+    const auto lossless_gbps = report->metrics[Loss::kBandwidth].get<double>();
+    report = programs::run_experiment<Loss>("loss", topology, exit_code, FLAGS_drop, length);
+    if (!report) return exit_code;
+    report->metrics["lossless_gbps"] = lossless_gbps;
+    report->metrics["share"] = report->metrics[Loss::kBandwidth].get<double>() / lossless_gbps;
   }
-  programs::print(measured->report);
+  programs::print(*report);
   return 0;
 }

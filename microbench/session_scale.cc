@@ -1,34 +1,36 @@
-// session_scale: what many sessions cost (paper section 6.3). One client endpoint opens --sessions sessions to one
-// server endpoint, each with its own credits, round-trip times and congestion state, as if it led to another machine;
-// every one of them must answer a call. Then the rate over random sessions of all of them, against that over 20.
-// Main thread waits; server and client are side threads, or processes with --processes.
+// session_scale: what many sessions cost (paper section 6.3). The client's --threads endpoints open --sessions sessions
+// to as many endpoints of the server, each with its own credits, round-trip times and congestion state, as if it led to
+// another machine; every one of them must answer a call. Then the rate over random sessions of all of them, against
+// that over 20 of each thread. Main thread waits; servers and clients are side threads, or processes with --processes.
 //
 // With --transport=sim it is the paper's own experiment: a simulated cluster of --nodes with --threads each, and a
 // session from every thread to every other one (common/mesh.h).
-#include <fcntl.h>
-#include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <list>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/cluster.h"
+#include "common/memory.h"
 #include "common/mesh.h"
 #include "common/run.h"
 
 DEFINE_uint64(nodes, 100, "sim: hosts of the cluster, at most 200");
-DEFINE_uint64(threads, 1, "sim: endpoints of a host, each with a session to every other one of the cluster");
-DEFINE_uint64(sessions, 20000, "sessions from the client endpoint to the server endpoint");
-DEFINE_uint64(window, 60, "requests in flight; a multiple of --batch");
+DEFINE_uint64(threads, 1,
+              "endpoints of each side, each with a thread; sim: endpoints of a host, each with a session to every "
+              "other one of the cluster");
+DEFINE_uint64(sessions, 20000, "sessions from the client's endpoints to the server's, in all");
+DEFINE_uint64(window, 60, "requests in flight of an endpoint; a multiple of --batch");
 DEFINE_uint64(batch, 3, "requests that are issued together, and again once all of them are answered");
 DEFINE_uint64(session_window, 8, "slots of a session, 1 to 64");
 DEFINE_uint64(size, 32, "bytes of a request and of its response");
@@ -36,80 +38,78 @@ DEFINE_uint64(size, 32, "bytes of a request and of its response");
 namespace {
 
 using programs::Clock;
+using programs::memory_bytes;
 using programs::Report;
 using programs::Run;
 
 enum RequestType : uint16_t {
   kEcho = 1,
-  kMemory,  ///< answered by the server process's memory_bytes(), 8 bytes
+  kMemory,  ///< to endpoint 0 of the server: the client's name, 8 bytes; answered by MemoryReply
 };
-constexpr uint64_t kFewSessions = 20;  ///< what the rate is compared with: the paper's figure, and fits any cache
+struct MemoryReply {
+  uint64_t threads;           ///< of the server
+  uint64_t bytes;             ///< memory_bytes() of the server process
+  uint64_t changes_of_asker;  ///< of the client that asks: it is the only one as long as this stays the same
+};
+/// Of a thread. What the rate is compared with: the paper's figure, and fits any cache.
+constexpr uint64_t kFewSessions = 20;
 constexpr size_t kSizeMax = size_t{1} << 20;
 constexpr double kVirtualSeconds = 0.01;  ///< 123 000 calls of each node at the paper's rate
-
-/// What this process occupies: its proportional set size, in which a page that is mapped n times counts 1/n each time.
-/// So the sum over the processes of both sides counts each page of shared memory once, as often as it exists, and no
-/// page of anybody's is left out: message memory, rings, tables of the transport and of the Nexus, page-size rounding.
-/// What malloc has kept of memory that was freed belongs to nobody, and is given back first. 0: the system says
-/// nothing.
-uint64_t memory_bytes() {
-  malloc_trim(0);
-  const int fd = open("/proc/self/smaps_rollup", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  char text[4096];
-  const ssize_t got = read(fd, text, sizeof(text));
-  close(fd);
-  const std::string_view all(text, got > 0 ? static_cast<size_t>(got) : 0);
-  size_t at = all.find("\nPss:");
-  if (at == std::string_view::npos) return 0;
-  at = all.find_first_of("0123456789", at);
-  uint64_t kilobytes = 0;
-  if (at != std::string_view::npos) std::from_chars(all.data() + at, all.data() + all.size(), kilobytes);
-  return kilobytes * 1024;
-}
 
 tern::Status add_handlers(tern::Endpoint& server) {
   const tern::Status status = server.on_request(kEcho, programs::echo, {.max_request_bytes = kSizeMax});
   if (!status.ok()) return status;
-  return server.on_request(kMemory, [](tern::Request request) {
-    const uint64_t bytes = memory_bytes();
-    auto out = request.response(sizeof(bytes));
+  return server.on_request(kMemory, [asker = uint64_t{0}, changes = uint64_t{0}](tern::Request request) mutable {
+    uint64_t name = 0;
+    if (request.bytes().size() == sizeof(name)) std::memcpy(&name, request.bytes().data(), sizeof(name));
+    if (std::exchange(asker, name) != name) ++changes;
+    const MemoryReply reply = {FLAGS_threads, memory_bytes(), changes};
+    auto out = request.response(sizeof(reply));
     if (!out.ok()) return;
-    std::memcpy(out->data(), &bytes, sizeof(bytes));
+    std::memcpy(out->data(), &reply, sizeof(reply));
     request.respond();
   });
 }
 
-/// What was measured. Written by the client's thread, read by the main thread after the run.
+/// What was measured of one thread; memory is the first thread's to measure. Written by the client's thread, read by
+/// the main thread after the run.
 struct Measured {
   double connect_seconds = 0;
-  uint64_t bytes_before = 0;   ///< both sides, with one session
-  uint64_t bytes_in_use = 0;   ///< with all of them, right after the load
-  uint64_t bytes_at_rest = 0;  ///< and after they have been idle
-  uint64_t completed = 0;      ///< over all sessions
-  uint64_t completed_few = 0;  ///< over kFewSessions
-  double seconds = 0;          ///< of each of the two
+  uint64_t bytes_before = 0;    ///< both sides, with one session of each thread
+  uint64_t bytes_in_use = 0;    ///< with all of them, right after the load
+  uint64_t bytes_at_rest = 0;   ///< and after they have been idle
+  bool is_only_client = false;  ///< no other client process asked the server meanwhile
+  uint64_t completed = 0;       ///< over all sessions
+  uint64_t completed_few = 0;   ///< over kFewSessions
   uint64_t retransmissions = 0;
 };
 
-/// The client. Side thread.
+/// One of the client's endpoints. Side thread.
 class Client {
  public:
-  Client(Run& run, std::string server, Measured& measured)
-      : run_(run), server_(std::move(server)), measured_(measured), calls_(FLAGS_window) {
+  /// `meetings` is common to all threads: how often one has come to a meeting.
+  Client(Run& run, std::string server, size_t index, std::atomic<uint64_t>& meetings)
+      : run_(run), server_(std::move(server)), index_(index), meetings_(meetings), calls_(FLAGS_window) {
+    random_ += index;
     batches_.resize(FLAGS_window / FLAGS_batch);
-    sessions_.resize(FLAGS_sessions);  // touched before memory is first measured: they are this program's own
+    // Touched before memory is first measured: they are this program's own.
+    sessions_.resize(FLAGS_sessions / FLAGS_threads + (index < FLAGS_sessions % FLAGS_threads ? 1 : 0));
   }
+  const Measured& measured() const { return measured_; }
 
   template <tern::Transport T>
-  void run(tern::Nexus& nexus, std::atomic<bool>& is_done) {
-    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
+  void run(tern::Nexus& nexus, std::atomic<size_t>& done) {
+    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(),
+                                    programs::rpc_options(static_cast<uint16_t>(index_)));
     if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
     endpoint_ = rpc->get();
     if (!run_.enter(*endpoint_)) return;
     const tern::Status status = play([&](tern::Duration duration) { return (*rpc)->run_event_loop(duration); });
-    if (!status.ok()) run_.fail("measuring sessions with " + server_, status);
-    is_done.store(status.ok(), std::memory_order_release);
+    if (status.ok()) {
+      done.fetch_add(1, std::memory_order_release);
+    } else {
+      run_.fail("measuring sessions with " + server_, status);
+    }
     run_.leave();
   }
 
@@ -142,45 +142,55 @@ class Client {
       const Clock::time_point end = Clock::now() + duration;
       return until([end] { return Clock::now() >= end; });
     };
+    // All threads come to it, and none goes on before the others have.
+    const auto meet = [&]() -> tern::Status {
+      meetings_.fetch_add(1, std::memory_order_acq_rel);
+      return until([this, wanted = ++meetings_wanted_ * FLAGS_threads] {
+        return meetings_.load(std::memory_order_acquire) >= wanted;
+      });
+    };
     const auto measure_memory = [&](uint64_t& bytes) -> tern::Status {
-      bytes = 0;
+      if (auto status = meet(); !status.ok() || index_ != 0) return status.ok() ? meet() : status;
       if (auto status = ask_memory(); !status.ok()) return status;
-      if (auto status = until([&] { return server_bytes_ != kUnknown; }); !status.ok()) return status;
+      if (auto status = until([&] { return memory_.bytes != kUnknown; }); !status.ok()) return status;
+      if (memory_.threads != FLAGS_threads) {
+        return {tern::Code::kMisuse, "the server has another number of endpoints; give both sides the same --threads"};
+      }
       bytes = memory_bytes();
-      if (bytes == 0 || server_bytes_ == 0) {
+      if (bytes == 0 || memory_.bytes == 0) {
         return {tern::Code::kUnavailable, "/proc/self/smaps_rollup is missing: it needs Linux 4.14"};
       }
       const bool is_one_process = FLAGS_role == "both" && !FLAGS_processes;
-      if (!is_one_process) bytes += server_bytes_;
-      return {};
+      if (!is_one_process) bytes += memory_.bytes;
+      return meet();
     };
 
     if (auto status = prepare(); !status.ok()) return status;
     if (auto status = measure_memory(measured_.bytes_before); !status.ok()) return status;
+    const uint64_t changes_of_asker = memory_.changes_of_asker;
 
     const Clock::time_point begin = Clock::now();
-    if (auto status = create_sessions(); !status.ok()) return status;
-    if (auto status = until([this] { return are_all_open(); }); !status.ok()) return status;
-    measured_.connect_seconds = seconds_since(begin);
-
-    // One answered call on each.
-    source_ = Source::kEachOnce;
+    // One answered call on each. The call waits for the session to open, and ends with the reason if it does not.
+    source_ = Source::kNew;
     begin_calls();
     if (auto status = until([this] { return in_flight_ == 0; }); !status.ok()) return status;
+    measured_.connect_seconds = seconds_since(begin);
     if (answered_ != sessions_.size()) {
       return {tern::Code::kNoResponse, "not every session has answered a call"};
     }
 
     for (int turn = 0; turn < kTurns; ++turn) {
+      if (auto status = meet(); !status.ok()) return status;
       if (auto status = measure_rate(kFewSessions, measured_.completed_few, loop, until, wait); !status.ok())
         return status;
+      if (auto status = meet(); !status.ok()) return status;
       if (auto status = measure_rate(sessions_.size(), measured_.completed, loop, until, wait); !status.ok())
         return status;
     }
-    measured_.seconds = FLAGS_seconds;
     if (auto status = measure_memory(measured_.bytes_in_use); !status.ok()) return status;
     if (auto status = wait(kRest); !status.ok()) return status;
     if (auto status = measure_memory(measured_.bytes_at_rest); !status.ok()) return status;
+    measured_.is_only_client = memory_.changes_of_asker == changes_of_asker;
     measured_.retransmissions = endpoint_->counters().retransmissions;
     if (endpoint_->counters().sessions_failed != 0) {
       return {tern::Code::kPeerUnreachable, "a session has failed meanwhile"};
@@ -207,7 +217,7 @@ class Client {
 
   /// A session of its own for questions, and the buffers: they are not what is measured.
   tern::Status prepare() {
-    auto control = endpoint_->create_session(server_);
+    auto control = endpoint_->create_session(server_ + "/0");
     if (!control.ok()) return control.status();
     control_ = *control;
     for (size_t i = 0; i < calls_.size(); ++i) {
@@ -224,35 +234,36 @@ class Client {
   }
 
   tern::Status ask_memory() {
-    server_bytes_ = kUnknown;
-    auto call =
-        endpoint_->enqueue_request(control_, kMemory, endpoint_->alloc_msgbuf(0),
-                                   endpoint_->alloc_msgbuf(sizeof(uint64_t)), [this](tern::Completion& done) {
-                                     if (!done.status.ok()) {
-                                       failure_ = done.status;
-                                     } else if (done.response.bytes().size() == sizeof(server_bytes_)) {
-                                       std::memcpy(&server_bytes_, done.response.bytes().data(), sizeof(server_bytes_));
-                                     }
-                                   });
+    memory_.bytes = kUnknown;
+    tern::MsgBuf request = endpoint_->alloc_msgbuf(sizeof(name_));
+    if (!request) return {tern::Code::kNoMemory, "there is no memory for a message buffer"};
+    std::memcpy(request.bytes().data(), &name_, sizeof(name_));
+    auto call = endpoint_->enqueue_request(control_, kMemory, std::move(request),
+                                           endpoint_->alloc_msgbuf(sizeof(memory_)), [this](tern::Completion& done) {
+                                             const auto reply = done.response.bytes();
+                                             if (!done.status.ok()) {
+                                               failure_ = done.status;
+                                             } else if (reply.size() != sizeof(memory_)) {
+                                               failure_ = kOtherVersion;
+                                             } else {
+                                               std::memcpy(&memory_, reply.data(), sizeof(memory_));
+                                             }
+                                           });
     return call.status();
   }
 
-  tern::Status create_sessions() {
-    const tern::SessionOptions options = {.window = static_cast<uint8_t>(FLAGS_session_window)};
-    for (tern::Session& one : sessions_) {
-      auto session = endpoint_->create_session(server_, options);
-      if (!session.ok()) return session.status();
-      one = *session;
+  /// Null: failure_ says why not.
+  const tern::Session* create_next_session() {
+    const std::string uri = server_ + "/" + std::to_string((index_ + created_) % FLAGS_threads);
+    tern::SessionOptions options = {.window = static_cast<uint8_t>(FLAGS_session_window)};
+    options.connect_timeout = std::chrono::seconds(30);  // the server is there, and busy with others
+    auto session = endpoint_->create_session(uri, options);
+    if (!session.ok()) {
+      failure_ = session.status();
+      return nullptr;
     }
-    return {};
-  }
-
-  bool are_all_open() {
-    while (open_ < sessions_.size() && endpoint_->is_open(sessions_[open_])) ++open_;
-    if (endpoint_->counters().sessions_failed != 0) {
-      failure_ = {tern::Code::kPeerUnreachable, "a session could not be opened"};
-    }
-    return open_ == sessions_.size();
+    sessions_[created_] = *session;
+    return &sessions_[created_++];
   }
 
   void begin_calls() {
@@ -297,8 +308,8 @@ class Client {
     switch (source_) {
       case Source::kNone:
         return nullptr;
-      case Source::kEachOnce:
-        return each_ < sessions_.size() ? &sessions_[each_++] : nullptr;
+      case Source::kNew:
+        return created_ < sessions_.size() ? create_next_session() : nullptr;
       case Source::kRandom:
         break;
     }
@@ -312,18 +323,22 @@ class Client {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
-  enum class Source : uint8_t { kNone, kEachOnce, kRandom };  ///< of the sessions of calls
+  enum class Source : uint8_t { kNone, kNew, kRandom };  ///< of the sessions of calls
   static constexpr uint64_t kUnknown = UINT64_MAX;
+  static constexpr tern::Status kOtherVersion{tern::Code::kMisuse, "the server is another version of this program"};
 
   Run& run_;
   const std::string server_;
-  Measured& measured_;
+  const size_t index_;
+  std::atomic<uint64_t>& meetings_;
+  uint64_t meetings_wanted_ = 0;
+  Measured measured_;
+  const uint64_t name_ = std::random_device()() | uint64_t{std::random_device()()} << 32;
   tern::Endpoint* endpoint_ = nullptr;
   tern::Session control_;
   std::vector<tern::Session> sessions_;
-  size_t open_ = 0;  ///< all before are
-  size_t each_ = 0;  ///< the next of kEachOnce
-  uint64_t server_bytes_ = kUnknown;
+  size_t created_ = 0;  ///< of sessions_
+  MemoryReply memory_ = {0, kUnknown, 0};
   tern::Status failure_;
   Source source_ = Source::kNone;
   uint64_t random_sessions_ = 0;
@@ -336,24 +351,37 @@ class Client {
 
 template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus) {
-  const int server_cpu = cpus[0];
-  const int client_cpu = cpus[1 % cpus.size()];
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
-    run.add_side(server_cpu, [&] { programs::serve<T>(run, nexus, add_handlers); });
-    return 1;
+    for (size_t i = 0; i < FLAGS_threads; ++i) {
+      run.add_side(cpus[i % cpus.size()], [&run, &nexus, i] {
+        programs::serve<T>(run, nexus, add_handlers, programs::rpc_options(static_cast<uint16_t>(i)));
+      });
+    }
+    return FLAGS_threads;
   };
   const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
-    Measured measured;
-    std::atomic<bool> is_done{false};
-    Client client(run, server, measured);
-    run.add_side(client_cpu, [&] { client.run<T>(nexus, is_done); });
-    const auto has_ended = [&] { return is_done.load(std::memory_order_acquire); };
+    std::atomic<uint64_t> meetings{0};
+    std::atomic<size_t> done{0};
+    std::list<Client> clients;
+    for (size_t i = 0; i < FLAGS_threads; ++i) {
+      Client& client = clients.emplace_back(run, server, i, meetings);
+      run.add_side(cpus[(FLAGS_threads + i) % cpus.size()], [&] { client.run<T>(nexus, done); });
+    }
+    const auto has_ended = [&] { return done.load(std::memory_order_acquire) == FLAGS_threads; };
     while (!has_ended()) {
       if (!run.wait_for(1, has_ended)) break;
     }
     run.end();
     if (!has_ended()) return std::nullopt;
 
+    Measured measured = clients.front().measured();
+    for (auto client = std::next(clients.begin()); client != clients.end(); ++client) {
+      const Measured& of = client->measured();
+      measured.connect_seconds = std::max(measured.connect_seconds, of.connect_seconds);
+      measured.completed += of.completed;
+      measured.completed_few += of.completed_few;
+      measured.retransmissions += of.retransmissions;
+    }
     const auto sessions = static_cast<double>(FLAGS_sessions);
     const auto growth_per_session = [&](uint64_t bytes) {
       return (static_cast<double>(bytes) - static_cast<double>(measured.bytes_before)) / sessions;
@@ -362,20 +390,23 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     report.bench = "session_scale";
     report.params = programs::common_params();
     report.params.update({{"sessions", FLAGS_sessions},
+                          {"threads", FLAGS_threads},
                           {"batch", FLAGS_batch},
                           {"window", FLAGS_window},
                           {"session_window", FLAGS_session_window},
                           {"size", FLAGS_size},
                           {"seconds", FLAGS_seconds}});
-    report.metrics["bytes_per_session"] = growth_per_session(measured.bytes_at_rest);
-    report.metrics["bytes_per_session_in_use"] = growth_per_session(measured.bytes_in_use);
-    report.metrics["rate_mrps"] = static_cast<double>(measured.completed) / measured.seconds / 1e6;
-    report.metrics["rate_mrps_20_sessions"] = static_cast<double>(measured.completed_few) / measured.seconds / 1e6;
+    if (measured.is_only_client) {
+      report.metrics["bytes_per_session"] = growth_per_session(measured.bytes_at_rest);
+      report.metrics["bytes_per_session_in_use"] = growth_per_session(measured.bytes_in_use);
+    }
+    report.metrics["rate_mrps"] = static_cast<double>(measured.completed) / FLAGS_seconds / 1e6;
+    report.metrics["rate_mrps_20_sessions"] = static_cast<double>(measured.completed_few) / FLAGS_seconds / 1e6;
     report.metrics["connect_us_per_session"] = measured.connect_seconds / sessions * 1e6;
     report.metrics["retransmissions"] = measured.retransmissions;
     return report;
   };
-  return programs::play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);
+  return programs::play_roles(argc, argv, {cpus[0], cpus[FLAGS_threads % cpus.size()]}, start_server, run_client);
 }
 
 /// The mesh in virtual time.
@@ -410,12 +441,14 @@ int run_simulated() {
 
 /// Checks this program's own flags. False: the sentence has been printed.
 bool check_flags() {
-  if (!programs::check_simulated_flags({"nodes", "threads"})) return false;
-  const bool is_simulated = FLAGS_transport == "sim";
+  if (!programs::check_simulated_flags({"nodes"})) return false;
+  const bool is_simulated = programs::is_simulated();
   if (is_simulated && gflags::GetCommandLineFlagInfoOrDie("seconds").is_default) FLAGS_seconds = kVirtualSeconds;
   const char* problem = nullptr;
-  if (FLAGS_sessions < kFewSessions || FLAGS_sessions > 1000000) {
-    problem = "--sessions is between 20 and 1000000";
+  if (FLAGS_threads < 1 || FLAGS_threads > 64) {
+    problem = "--threads is between 1 and 64";
+  } else if (FLAGS_sessions < kFewSessions * FLAGS_threads || FLAGS_sessions > 1000000) {
+    problem = "--sessions is at least 20 for each of --threads, and at most 1000000";
   } else if (FLAGS_batch < 1 || FLAGS_window < FLAGS_batch || FLAGS_window > 4096 || FLAGS_window % FLAGS_batch != 0) {
     problem = "--window is at most 4096 and a multiple of --batch";
   } else if (FLAGS_session_window < 1 || FLAGS_session_window > 64) {
@@ -424,8 +457,6 @@ bool check_flags() {
     problem = "--size is at most 1 MiB: this benchmark is about small requests";
   } else if (is_simulated && (FLAGS_nodes < 2 || FLAGS_nodes > 200)) {
     problem = "--nodes is between 2 and 200";
-  } else if (is_simulated && (FLAGS_threads < 1 || FLAGS_threads > 64)) {
-    problem = "--threads is between 1 and 64";
   } else if (is_simulated && !gflags::GetCommandLineFlagInfoOrDie("sessions").is_default) {
     problem = "--sessions does not go with --transport=sim, where --nodes and --threads say how many there are";
   } else if (is_simulated && FLAGS_drop != 0) {
@@ -441,8 +472,10 @@ int main(int argc, char** argv) {
   return programs::run_main(
       argc, argv,
       "What many sessions cost. Example: session_scale --transport=shm --sessions=20000 --json\n"
-      "bytes_per_session is what both ends together occupy, with each session used and idle again;\n"
-      "rate_mrps is over random sessions of all, rate_mrps_20_sessions over 20 of them, each for --seconds.\n"
+      "bytes_per_session is what both ends together occupy, with each session used and idle again, if the server has "
+      "no other client meanwhile;\n"
+      "rate_mrps is over random sessions of all, rate_mrps_20_sessions over 20 of each thread, each for --seconds.\n"
+      "Both sides need the same --threads.\n"
       "With --transport=sim: a mesh of --nodes times --threads endpoints; --seconds is virtual time, by default 0.01",
       check_flags,
       []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); },

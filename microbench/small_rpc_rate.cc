@@ -2,8 +2,13 @@
 // symmetric: every thread is client and server at once, with an endpoint of its own and sessions to every other thread.
 // client_server: one client thread and one server thread.
 // Main thread directs; the sides are threads, or processes with --processes, each with half of the endpoints.
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -11,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,10 +54,46 @@ struct TotalsReply {
   uint64_t retransmissions;
 };
 constexpr size_t kUriBytesMax = 256;
+constexpr uint16_t kHasClient = 1;  ///< app_code of a refused kJoin
 /// Of so many calls one is timed: the clock costs as much as a tenth of an RPC.
 constexpr uint32_t kCallsPerSample = 64;
 
 bool is_symmetric() { return FLAGS_pattern == "symmetric"; }
+
+/// The numeric address of this host that packets to HOST:PORT leave from, an IPv6 one in brackets. Empty: it is
+/// unknown.
+std::string own_address_towards(const std::string& host_and_port) {
+  const size_t colon = host_and_port.rfind(':');
+  std::string host = host_and_port.substr(0, colon);
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), host_and_port.c_str() + colon + 1, &hints, &found) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> target(found, &freeaddrinfo);
+
+  const int fd = socket(target->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_storage own = {};
+  socklen_t own_bytes = sizeof(own);
+  const bool is_found = connect(fd, target->ai_addr, target->ai_addrlen) == 0 &&  // sends nothing
+                        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_bytes) == 0;
+  close(fd);
+  char text[NI_MAXHOST];
+  if (!is_found ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&own), own_bytes, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return {};
+  }
+  return own.ss_family == AF_INET6 ? "[" + std::string(text) + "]" : text;
+}
+
+/// The URI by which the server calls this client back. A Nexus that listens at every address gives a loopback one.
+std::string uri_for(const std::string& server, const tern::Nexus& nexus) {
+  constexpr size_t kScheme = std::string_view("tern://").size();
+  const std::string uri = nexus.uri();
+  const bool is_loopback = uri.starts_with("tern://127.") || uri.starts_with("tern://[::1]");
+  const std::string own = is_loopback ? own_address_towards(server.substr(kScheme)) : "";
+  return own.empty() ? uri : "tern://" + own + uri.substr(uri.rfind(':'));
+}
 
 /// What the threads of one side share.
 class Side {
@@ -121,7 +163,8 @@ class Worker {
   template <tern::Transport T>
   void run(tern::Nexus& nexus) {
     Run& run = side_.run;
-    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(),
+    const auto role = side_.is_server ? programs::Role::kServer : programs::Role::kClient;
+    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(role),
                                     programs::rpc_options(static_cast<uint16_t>(index_)));
     if (!rpc.ok()) return run.fail("no endpoint", rpc.status());
     endpoint_ = rpc->get();
@@ -173,7 +216,7 @@ class Worker {
         kJoin,
         [this](tern::Request request) {
           const auto bytes = request.bytes();
-          if (side_.has_peer()) return request.fail(0);
+          if (side_.has_peer()) return request.fail(kHasClient);
           side_.set_peer_uri(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
           request.respond();
         },
@@ -191,7 +234,8 @@ class Worker {
 
   /// Opens the sessions, tells the server of us, fills the window.
   tern::Status begin_calls() {
-    const tern::SessionOptions options = {.window = static_cast<uint8_t>(FLAGS_session_window)};
+    tern::SessionOptions options = {.window = static_cast<uint8_t>(FLAGS_session_window)};
+    options.connect_timeout = std::chrono::seconds(30);  // the server is there, and busy with others
     const auto open = [&](const std::string& uri, size_t endpoint) -> tern::Status {
       for (uint64_t i = 0; i < FLAGS_sessions; ++i) {
         auto session = endpoint_->create_session(uri + "/" + std::to_string(endpoint), options);
@@ -229,11 +273,16 @@ class Worker {
     if (!request || !response) return {tern::Code::kNoMemory, "there is no memory for the message buffers"};
     std::memcpy(request.bytes().data(), side_.own_uri.data(), side_.own_uri.size());
     auto call = endpoint_->enqueue_request(sessions_[0], kJoin, std::move(request), std::move(response),
-                                           [this](tern::Completion& done) {
-                                             if (!done.status.ok() && !programs::may_fail(done.status))
-                                               on_failure(done.status);
-                                           });
+                                           [this](tern::Completion& done) { on_joined(done); });
     return call.status();
+  }
+
+  void on_joined(const tern::Completion& done) {
+    if (done.status.ok() || programs::may_fail(done.status)) return;
+    if (done.status.code() != tern::Code::kRefused) return on_failure(done.status);
+    on_failure({tern::Code::kRefused, done.app_code == kHasClient
+                                          ? "the server has a client already; start one server for each client"
+                                          : "the server was started with another --pattern; give both the same"});
   }
 
   void issue_batch(uint32_t batch) {
@@ -362,7 +411,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     return server_side->threads;
   };
   const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
-    Side side(run, nexus.uri(), false);
+    Side side(run, uri_for(server, nexus), false);
     side.set_peer_uri(server);
     const auto workers = add_workers<T>(side, nexus, cpus);
     const auto measured = programs::measure(run, [&] { return all_totals(side, *workers[0]); });

@@ -22,7 +22,6 @@ namespace {
 
 using programs::Cluster;
 using programs::FlowMeter;
-using programs::Report;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using tern::Duration;
@@ -109,9 +108,7 @@ tern::sim::Topology topology() {
 
 class Trunk {
  public:
-  explicit Trunk(Cluster& cluster) : cluster_(cluster) {
-    for (uint32_t i = 0; i < pairs(); ++i) meters_.emplace_back(pairs() + i, kPut, cluster.simulation().hosts());
-  }
+  explicit Trunk(Cluster& cluster) : cluster_(cluster), meters_(new_meters()) {}
 
   tern::Status prepare() {
     for (uint32_t i = 0; i < pairs(); ++i) {
@@ -156,9 +153,7 @@ class Trunk {
     meters_[0].set_recording(false);
     base_rtt_ns_ = meters_[0].rtt_ns().at(0);
 
-    std::vector<FlowMeter> fresh;
-    for (uint32_t i = 0; i < pairs(); ++i) fresh.emplace_back(pairs() + i, kPut, cluster_.simulation().hosts());
-    meters_ = std::move(fresh);
+    meters_ = new_meters();
     began_ = cluster_.simulation().now();
     for (const auto& sender : senders_) {
       const auto spread_ns = static_cast<uint64_t>(kStartSpread.count());
@@ -213,6 +208,12 @@ class Trunk {
   static constexpr size_t kFrameHeaders = 42;   ///< Ethernet's, IP's and UDP's
   static constexpr size_t kBetweenFrames = 24;  ///< preamble, checksum and gap
 
+  /// One for each server.
+  std::vector<FlowMeter> new_meters() const {
+    std::vector<FlowMeter> meters;
+    for (uint32_t i = 0; i < pairs(); ++i) meters.emplace_back(pairs() + i, kPut, cluster_.simulation().hosts());
+    return meters;
+  }
   static tern::RpcOptions options_of() {
     tern::RpcOptions options = programs::rpc_options(0);
     options.huge_pages = false;
@@ -258,9 +259,7 @@ class Trunk {
 /// Checks this program's own flags. False: the sentence has been printed.
 bool check_flags() {
   const char* problem = nullptr;
-  if (FLAGS_transport != "sim") {
-    problem = "the network of this benchmark is simulated: --transport=sim";
-  } else if (FLAGS_pairs < 1 || FLAGS_pairs > 500) {
+  if (FLAGS_pairs < 1 || FLAGS_pairs > 500) {
     problem = "--pairs is between 1 and 500";
   } else if (FLAGS_buffer_bytes > UINT32_MAX) {
     problem = "--buffer_bytes is at most 4294967295";
@@ -289,24 +288,9 @@ int main(int argc, char** argv) {
                             "cable carries in frames of\n--frame_bytes; loss is frames that the switches dropped, of "
                             "those that clients sent. All cover --seconds of virtual time\nafter the first 5 ms; "
                             "drops and retransmissions everything",
-                            true) &&
+                            programs::Scope::kSimulated) &&
       programs::check_simulated_flags() && check_flags();
   if (!is_usable) return 1;
   programs::catch_interrupts();
-
-  auto cluster = Cluster::create(topology());
-  if (!cluster.ok()) return programs::fail_with("no cluster", cluster.status());
-  Trunk trunk(**cluster);
-  const std::unique_ptr<Cluster> first_to_go = std::move(*cluster);  // its callbacks refer to `trunk`
-  if (tern::Status status = trunk.prepare(); !status.ok()) return programs::fail_with("no trunk", status);
-  if (!trunk.run()) return first_to_go->explain_failure();
-
-  Report report;
-  report.bench = "trunk";
-  report.params = first_to_go->params();
-  trunk.add_params(report.params);
-  trunk.add_metrics(report.metrics);
-  first_to_go->add_metrics(report.metrics);
-  programs::print(report);
-  return 0;
+  return programs::print_experiment<Trunk>("trunk", topology());
 }

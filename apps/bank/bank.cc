@@ -45,7 +45,7 @@ std::vector<std::string> branch_uris() {
   const auto run = static_cast<uint32_t>(getpid());
   std::vector<std::string> uris;
   for (uint64_t i = 0; i < FLAGS_branches; i++) {
-    uris.push_back("udp://127." + std::to_string(run >> 16 & 255) + "." + std::to_string(run >> 8 & 255) + "." +
+    uris.push_back("tern://127." + std::to_string(run >> 16 & 255) + "." + std::to_string(run >> 8 & 255) + "." +
                    std::to_string(run & 255) + ":" + std::to_string(31850 + i));
   }
   return uris;
@@ -199,8 +199,11 @@ int main(int argc, char** argv) {
     return 1;
   if (FLAGS_branches < 2 || FLAGS_branches > 64) return programs::fail("--branches is between 2 and 64");
   if (!(FLAGS_kill_seconds >= 0)) return programs::fail("--kill_seconds is at least 0");
-  if (FLAGS_role != "both" || FLAGS_processes || !FLAGS_server.empty() || !FLAGS_listen.empty()) {
-    return programs::fail("bank makes its processes itself: it has no --role, --processes, --server and --listen");
+  if (FLAGS_role != "both" || FLAGS_processes || !FLAGS_server.empty() || !FLAGS_listen.empty() ||
+      !FLAGS_server_transport_options.empty()) {
+    return programs::fail(
+        "bank makes its processes itself: it has no --role, --processes, --server, --listen and "
+        "--server_transport_options");
   }
-  return programs::with_transport(FLAGS_transport, []<class T>() { return run<T>(); });
+  return programs::with_transport([]<class T>() { return run<T>(); });
 }

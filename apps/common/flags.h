@@ -1,38 +1,42 @@
-// The flags that every program has, what is wrong with them, and what they become: a transport type and options.
-// Defines flags: include it in a program's one source file only. Knows tern's public headers, not its library.
+// The flags that every program has, their checks, and what they become: a transport type and options. Defines flags:
+// only a program's one source file includes it. Uses tern's public headers and the generated list of transports.
 #pragma once
 
 #include <gflags/gflags.h>
 
 #include <tern/endpoint.h>
+#include <tern/nexus.h>
 #include <tern/rpc.h>
 #include <tern/transport/faulty.h>
-#include <tern/transport/shm.h>
-#include <tern/transport/udp.h>
+#include <tern/transport_options.h>
 
 #include <chrono>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 
-DEFINE_string(transport, "shm", "shm: shared memory of this host; udp: kernel UDP");
+#include "transport_list.h"
+
+DEFINE_string(transport, tern::transports::kEntries[0].name,
+              "what packets travel over; --list_transports has the names");
+DEFINE_string(transport_options, "",
+              "options of the transport, as in datagram_bytes=8900,offload=false; --list_transports has those of each");
+DEFINE_string(server_transport_options, "",
+              "options of the server's endpoints that differ from --transport_options, as in address=10.0.0.1/24");
+DEFINE_bool(list_transports, false, "print the transports of this program, one a line, and their options");
 DEFINE_string(role, "both", "both: the two sides in this program; server; client");
 DEFINE_bool(processes, false, "with --role=both: the two sides as two processes instead of two threads");
 DEFINE_string(
     server, "",
     "HOST:PORT at which a server listens and a client finds it; default 127.0.0.1:31850, with --role=both any "
     "free port of 127.0.0.1");
-DEFINE_string(
-    listen, "",
-    "HOST:PORT of a client's own Nexus; default: any free port, of 127.0.0.1 if the server is there. Where the "
-    "server must find it (small_rpc_rate --pattern=symmetric between hosts), give an address of this host");
-DEFINE_uint64(datagram_bytes, tern::Udp::Options().datagram_bytes,
-              "udp: payload of a datagram; the default passes every path, where a path is known more may be faster "
-              "(1452 on plain Ethernet, 8900 with jumbo frames or on loopback)");
+DEFINE_string(listen, "",
+              "HOST:PORT of a client's own Nexus; default: any free port, of 127.0.0.1 if the server is there");
 DEFINE_double(seconds, 2, "length of the measurement, after a warm-up");
 DEFINE_string(cc, "default",
               "congestion controller: default (the transport's), none, timely, patched_timely, swift, dctcp");
@@ -78,9 +82,97 @@ inline std::optional<tern::CongestionControl> congestion_control(std::string_vie
   return std::nullopt;
 }
 
+/// The transports that a program runs over.
+enum class Scope {
+  kReal,       ///< those between programs
+  kSimulated,  ///< those of a simulation, which the program runs
+  kBoth,
+};
+
+inline bool is_in(Scope scope, const tern::transports::Entry& entry) {
+  using tern::transports::Kind;
+  return (entry.kind == Kind::kReal && scope != Scope::kSimulated) ||
+         (entry.kind == Kind::kSimulated && scope != Scope::kReal);
+}
+
+/// Over a transport of a simulation.
+inline bool is_simulated() {
+  for (const auto& entry : tern::transports::kEntries) {
+    if (FLAGS_transport == entry.name) return entry.kind == tern::transports::Kind::kSimulated;
+  }
+  return false;
+}
+
+/// Why no endpoint over T can be made on this machine; ok: one can.
+template <class T>
+tern::Status runs_here() {
+  auto nexus = tern::Nexus::create("tern://127.0.0.1:0");
+  if (!nexus.ok()) return nexus.status();
+  const auto rpc = tern::Rpc<T>::create(**nexus, {}, {.huge_pages = false});
+  return rpc.ok() ? tern::Status() : rpc.status();
+}
+
+/// Prints "NAME<tab>WHAT (OPTIONS with their defaults)" on standard output for each transport of the program that runs
+/// here, and a sentence on standard error for each other one.
+inline void list_transports(Scope scope) {
+  for (const auto& entry : tern::transports::kEntries) {
+    if (!is_in(scope, entry)) continue;
+    if (!entry.is_built()) {
+      std::fprintf(stderr, "%s is not built: it needs %s\n", entry.name, entry.missing);
+      continue;
+    }
+    if (entry.kind == tern::transports::Kind::kReal) {
+      const auto status = tern::transports::with_transport(tern::transports::Real(), entry.name,
+                                                           []<class T>() { return runs_here<T>(); });
+      if (!status->ok()) {
+        std::fprintf(stderr, "%s does not run here: %s\n", entry.name, std::string(status->message()).c_str());
+        continue;
+      }
+    }
+    const auto options = tern::transports::with_transport(
+        tern::transports::All(), entry.name, []<class T>() { return tern::options_text(typename T::Options()); });
+    std::printf("%s\t%s (%s)\n", entry.name, entry.what, options->c_str());
+  }
+}
+
+/// Checks --transport, --transport_options and --server_transport_options. False: the sentence has been printed.
+inline bool check_transport(Scope scope) {
+  std::string names;
+  for (const auto& entry : tern::transports::kEntries) {
+    if (!is_in(scope, entry)) continue;
+    if (entry.is_built()) {
+      names.append(names.empty() ? "" : ", ").append(entry.name);
+    } else if (FLAGS_transport == entry.name) {
+      fail("--transport=%s is not built: it needs %s; install that (scripts/setup %s), then run cmake and build again",
+           entry.name, entry.missing, entry.name);
+      return false;
+    }
+  }
+  const auto check_options = []<class T>() {
+    typename T::Options options;
+    std::string problem = tern::set_options(options, FLAGS_transport_options);
+    if (!problem.empty()) return "--transport_options: " + problem;
+    problem = tern::set_options(options, FLAGS_server_transport_options);
+    return problem.empty() ? problem : "--server_transport_options: " + problem;
+  };
+  std::optional<std::string> problem;
+  if (scope != Scope::kSimulated) {
+    problem = tern::transports::with_transport(tern::transports::Real(), FLAGS_transport, check_options);
+  }
+  if (scope != Scope::kReal && !problem) {
+    problem = tern::transports::with_transport(tern::transports::Simulated(), FLAGS_transport, check_options);
+  }
+  if (!problem) {
+    fail("--transport=%s is unknown; choose from: %s", FLAGS_transport.c_str(), names.c_str());
+  } else if (!problem->empty()) {
+    fail("%s", problem->c_str());
+  }
+  return problem && problem->empty();
+}
+
 /// Parses the command line and checks the flags of this file. False: the sentence has been printed, exit with 1.
-/// `simulated`: the program also runs over sim, or over nothing else, if that is its default.
-inline bool parse_flags(int& argc, char**& argv, const char* usage, bool simulated = false) {
+/// With --list_transports it prints the list and ends the program.
+inline bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope = Scope::kReal) {
   gflags::SetUsageMessage(usage);
   gflags::ParseCommandLineFlags(&argc, &argv, true);
   const auto refuse = [](const char* flag, const std::string& value, const char* choices) {
@@ -91,16 +183,13 @@ inline bool parse_flags(int& argc, char**& argv, const char* usage, bool simulat
     fail("'%s' is not a flag; --help lists them", argv[1]);
     return false;
   }
-  const bool is_simulated = simulated && FLAGS_transport == "sim";
-  if (!is_simulated && FLAGS_transport != "shm" && FLAGS_transport != "udp") {
-    return refuse("transport", FLAGS_transport, simulated ? "shm, udp, sim" : "shm, udp");
+  if (FLAGS_list_transports) {
+    list_transports(scope);
+    std::exit(0);
   }
+  if (!check_transport(scope)) return false;
   if (FLAGS_role != "both" && FLAGS_role != "server" && FLAGS_role != "client") {
     return refuse("role", FLAGS_role, "both, server, client");
-  }
-  if (FLAGS_datagram_bytes < 576 || FLAGS_datagram_bytes > 65000) {
-    fail("--datagram_bytes=%s is not between 576 and 65000", std::to_string(FLAGS_datagram_bytes).c_str());
-    return false;
   }
   if (!congestion_control(FLAGS_cc)) {
     return refuse("cc", FLAGS_cc, "default, none, timely, patched_timely, swift, dctcp");
@@ -133,33 +222,42 @@ inline bool has_faults() {
   return FLAGS_drop > 0 || FLAGS_dup > 0 || FLAGS_reorder > 0 || FLAGS_corrupt > 0 || FLAGS_delay > 0;
 }
 
-/// Calls run.operator()<T>() with the transport of this name, under the fault layer if any of its flags is set.
+/// Calls run.operator()<T>() for --transport, which is one between programs; T has the fault layer if a flag of that
+/// is set.
 template <class Run>
-int with_transport(std::string_view name, Run&& run) {
-  if (name == tern::Shm::kName) {
-    return has_faults() ? run.template operator()<tern::Faulty<tern::Shm>>() : run.template operator()<tern::Shm>();
-  }
-  if (name == tern::Udp::kName) {
-    return has_faults() ? run.template operator()<tern::Faulty<tern::Udp>>() : run.template operator()<tern::Udp>();
-  }
-  return fail("--transport=%.*s is unknown; choose from: shm, udp", static_cast<int>(name.size()), name.data());
+int with_transport(Run&& run) {
+  return *tern::transports::with_transport(tern::transports::Real(), FLAGS_transport, [&]<class T>() {
+    return has_faults() ? run.template operator()<tern::Faulty<T>>() : run.template operator()<T>();
+  });
+}
+
+/// Whose endpoint options are for.
+enum class Role { kClient, kServer };
+
+/// Applies --transport_options, for a server then --server_transport_options, and the flags of the fault layer to the
+/// options of a transport. parse_flags() has checked them.
+template <class Options>
+void apply_transport_flags(Options& options, Role role = Role::kClient) {
+  (void)tern::set_options(options, FLAGS_transport_options);
+  if (role == Role::kServer) (void)tern::set_options(options, FLAGS_server_transport_options);
+}
+template <class Inner>
+void apply_transport_flags(tern::FaultyOptions<Inner>& options, Role role = Role::kClient) {
+  apply_transport_flags(options.inner, role);
+  options.drop = FLAGS_drop;
+  options.duplicate = FLAGS_dup;
+  options.reorder = FLAGS_reorder;
+  options.corrupt = FLAGS_corrupt;
+  options.delay = FLAGS_delay;
+  options.delay_max = std::chrono::nanoseconds(static_cast<int64_t>(FLAGS_delay_us_max * 1000));
+  options.seed = FLAGS_seed;
 }
 
 /// What the flags say about transport T.
 template <class T>
-typename T::Options transport_options() {
+typename T::Options transport_options(Role role = Role::kClient) {
   typename T::Options options;
-  if constexpr (requires { options.datagram_bytes; }) options.datagram_bytes = FLAGS_datagram_bytes;
-  if constexpr (requires { options.inner.datagram_bytes; }) options.inner.datagram_bytes = FLAGS_datagram_bytes;
-  if constexpr (requires { options.inner; }) {
-    options.drop = FLAGS_drop;
-    options.duplicate = FLAGS_dup;
-    options.reorder = FLAGS_reorder;
-    options.corrupt = FLAGS_corrupt;
-    options.delay = FLAGS_delay;
-    options.delay_max = std::chrono::nanoseconds(static_cast<int64_t>(FLAGS_delay_us_max * 1000));
-    options.seed = FLAGS_seed;
-  }
+  apply_transport_flags(options, role);
   return options;
 }
 
@@ -176,15 +274,15 @@ inline tern::RpcOptions rpc_options(uint16_t endpoint_id) {
 
 /// Where this program's server listens, as a URI.
 inline std::string server_uri() {
-  if (!FLAGS_server.empty()) return "udp://" + FLAGS_server;
-  return FLAGS_role == "both" ? "udp://127.0.0.1:0" : "udp://127.0.0.1:31850";
+  if (!FLAGS_server.empty()) return "tern://" + FLAGS_server;
+  return FLAGS_role == "both" ? "tern://127.0.0.1:0" : "tern://127.0.0.1:31850";
 }
 
 /// Where the Nexus of a client of the server at `server` listens.
 inline std::string client_listen_uri(std::string_view server) {
-  if (!FLAGS_listen.empty()) return "udp://" + FLAGS_listen;
-  if (server.starts_with("udp://127.")) return "udp://127.0.0.1:0";
-  return server.starts_with("udp://[") ? "udp://[::]:0" : "udp://0.0.0.0:0";
+  if (!FLAGS_listen.empty()) return "tern://" + FLAGS_listen;
+  if (server.starts_with("tern://127.")) return "tern://127.0.0.1:0";
+  return server.starts_with("tern://[") ? "tern://[::]:0" : "tern://0.0.0.0:0";
 }
 
 }  // namespace programs

@@ -19,7 +19,8 @@ struct Report {
   nlohmann::ordered_json params = nlohmann::ordered_json::object();
   nlohmann::ordered_json metrics = nlohmann::ordered_json::object();  ///< names end in their unit
   /// Cache-line round trip between the two sides' CPUs, ns: the smaller and the larger of the two taken before and
-  /// after the measurement; absent if one side is not ours or both share a CPU.
+  /// after the measurement. Absent from the output if the sides are started separately (--role=client), or share a
+  /// CPU.
   std::optional<std::pair<double, double>> placement_ns;
 };
 
@@ -27,7 +28,8 @@ struct Report {
 inline nlohmann::ordered_json common_params() {
   nlohmann::ordered_json params = {
       {"role", FLAGS_role}, {"processes", FLAGS_processes}, {"cc", FLAGS_cc}, {"wait", FLAGS_wait}};
-  if (FLAGS_transport == tern::Udp::kName) params["datagram_bytes"] = FLAGS_datagram_bytes;
+  if (!FLAGS_transport_options.empty()) params["transport_options"] = FLAGS_transport_options;
+  if (!FLAGS_server_transport_options.empty()) params["server_transport_options"] = FLAGS_server_transport_options;
   if (has_faults()) {
     params.update({{"drop", FLAGS_drop},
                    {"dup", FLAGS_dup},
@@ -42,9 +44,10 @@ inline nlohmann::ordered_json common_params() {
 
 inline void print(const Report& report) {
   if (FLAGS_json) {
-    nlohmann::ordered_json line = {{"bench", report.bench},   {"transport", FLAGS_transport},
-                                   {"params", report.params}, {"metrics", report.metrics},
-                                   {"placement_ns", nullptr}, {"placement_ns_min", nullptr}};
+    nlohmann::ordered_json line = {{"bench", report.bench},
+                                   {"transport", FLAGS_transport},
+                                   {"params", report.params},
+                                   {"metrics", report.metrics}};
     if (report.placement_ns) {
       line["placement_ns"] = report.placement_ns->second;
       line["placement_ns_min"] = report.placement_ns->first;

@@ -114,7 +114,7 @@ class ServerProcess {
     std::vector<std::string> words(argv, argv + argc);
     words.push_back("--role=server");
     words.push_back("--processes=false");
-    words.push_back("--server=" + server_uri().substr(std::strlen("udp://")));
+    words.push_back("--server=" + server_uri().substr(std::strlen("tern://")));
     words.push_back("--ready_fd=" + std::to_string(ready[1]));
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());

@@ -246,8 +246,8 @@ int run(int argc, char** argv, const std::vector<int>& cpus, kv::LoadOptions loa
     auto nexus = tern::Nexus::create(load_options.server);
     if (!nexus.ok()) return programs::fail_with("no Nexus at " + load_options.server, nexus.status());
     server_nexus = std::move(*nexus);
-    const std::string problem =
-        server.start<T>(*server_nexus, cpus, programs::transport_options<T>(), programs::rpc_options(0));
+    const std::string problem = server.start<T>(
+        *server_nexus, cpus, programs::transport_options<T>(programs::Role::kServer), programs::rpc_options(0));
     if (!problem.empty()) return programs::fail("%s", problem.c_str());
     load_options.server = server_nexus->uri();
   }
@@ -286,5 +286,5 @@ int main(int argc, char** argv) {
   const auto options = load_options();
   if (!options) return 1;
   return programs::with_transport(
-      FLAGS_transport, [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus, *options); });
+      [&]<class T>() { return run<T>(static_cast<int>(words.size()), words.data(), cpus, *options); });
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +30,7 @@ namespace programs {
 
 /// For main(), before the flags are parsed: what another program has as its defaults.
 inline void set_simulated_defaults(const char* seconds) {
-  gflags::SetCommandLineOptionWithMode("transport", "sim", gflags::SET_FLAGS_DEFAULT);
+  gflags::SetCommandLineOptionWithMode("transport", std::string(tern::Sim::kName).c_str(), gflags::SET_FLAGS_DEFAULT);
   gflags::SetCommandLineOptionWithMode("seconds", seconds, gflags::SET_FLAGS_DEFAULT);
 }
 
@@ -37,7 +38,7 @@ inline void set_simulated_defaults(const char* seconds) {
 /// of this program that go with sim only. False: the sentence has been printed.
 inline bool check_simulated_flags(std::initializer_list<const char*> own = {}) {
   const auto is_given = [](const char* name) { return !gflags::GetCommandLineFlagInfoOrDie(name).is_default; };
-  if (FLAGS_transport != "sim") {
+  if (!is_simulated()) {
     std::vector<const char*> names = {"frame_bytes", "alpha", "ecn_bytes", "host_cost"};
     names.insert(names.end(), own.begin(), own.end());
     for (const char* name : names) {
@@ -47,8 +48,8 @@ inline bool check_simulated_flags(std::initializer_list<const char*> own = {}) {
     }
     return true;
   }
-  for (const char* name : {"role", "processes", "server", "listen", "datagram_bytes", "wait", "cpus", "dup", "reorder",
-                           "corrupt", "delay", "delay_us_max", "ready_fd"}) {
+  for (const char* name : {"role", "processes", "server", "server_transport_options", "listen", "wait", "cpus", "dup",
+                           "reorder", "corrupt", "delay", "delay_us_max", "ready_fd"}) {
     if (!is_given(name)) continue;
     fail("--%s means nothing in a simulation, which is one thread and has a network of its own", name);
     return false;
@@ -106,7 +107,9 @@ class Cluster {
   /// The simulation runs it from now on, until the end of the cluster.
   tern::Result<tern::Endpoint*> add_endpoint(uint32_t host, const tern::RpcOptions& options) {
     Machine& machine = *machines_[host];
-    auto rpc = tern::Rpc<tern::Sim>::create(*machine.nexus, simulation_->host(host).transport_options(), options);
+    tern::Sim::Options transport_options = simulation_->host(host).transport_options();
+    apply_transport_flags(transport_options);
+    auto rpc = tern::Rpc<tern::Sim>::create(*machine.nexus, transport_options, options);
     if (!rpc.ok()) return rpc.status();
     if (tern::Status status = simulation_->host(host).run(**rpc); !status.ok()) return status;
     machine.endpoints.push_back(std::move(*rpc));
@@ -167,6 +170,7 @@ class Cluster {
         {"alpha", one.alpha}, {"ecn_bytes", nullptr},       {"host_cost", FLAGS_host_cost},
         {"seed", FLAGS_seed}, {"seconds", FLAGS_seconds}};
     if (one.ecn_threshold_bytes != SIZE_MAX) params["ecn_bytes"] = one.ecn_threshold_bytes;
+    if (!FLAGS_transport_options.empty()) params["transport_options"] = FLAGS_transport_options;
     return params;
   }
   /// Drops and retransmissions count from the first packet on.
@@ -234,5 +238,49 @@ class Cluster {
   Progress progress_;
   std::unique_ptr<tern::sim::Simulation> simulation_;  ///< the first to go: callbacks still use the rest
 };
+
+/// Runs an Experiment in a cluster of its own and returns its report. Nothing: a sentence has been printed, and
+/// `exit_code` is set. Experiment has
+///   Experiment(Cluster&, arguments...);
+///   tern::Status prepare();     endpoints, before virtual time passes
+///   bool run();                 false: Cluster::fail() was called, or the program was interrupted
+///   void add_params(nlohmann::ordered_json&) const;
+///   void add_metrics(nlohmann::ordered_json&) const;
+template <class Experiment, class... Arguments>
+std::optional<Report> run_experiment(const char* bench, tern::sim::Topology topology, int& exit_code,
+                                     const Arguments&... arguments) {
+  auto made = Cluster::create(std::move(topology));
+  if (!made.ok()) {
+    exit_code = fail_with("no cluster", made.status());
+    return std::nullopt;
+  }
+  Experiment experiment(**made, arguments...);
+  const std::unique_ptr<Cluster> cluster = std::move(*made);  // destroyed first: its callbacks refer to `experiment`
+  if (tern::Status status = experiment.prepare(); !status.ok()) {
+    exit_code = fail_with(std::string("no ") + bench, status);
+    return std::nullopt;
+  }
+  if (!experiment.run()) {
+    exit_code = cluster->explain_failure();
+    return std::nullopt;
+  }
+  Report report;
+  report.bench = bench;
+  report.params = cluster->params();
+  experiment.add_params(report.params);
+  experiment.add_metrics(report.metrics);
+  cluster->add_metrics(report.metrics);
+  return report;
+}
+
+/// The rest of main() where one experiment is the whole benchmark: runs it and prints its report. Returns the exit
+/// code.
+template <class Experiment>
+int print_experiment(const char* bench, tern::sim::Topology topology) {
+  int exit_code = 0;
+  const auto report = run_experiment<Experiment>(bench, std::move(topology), exit_code);
+  if (report) print(*report);
+  return exit_code;
+}
 
 }  // namespace programs

@@ -187,10 +187,11 @@ inline void echo(tern::Request request) {
   request.respond();
 }
 
-/// Server side thread: endpoint 0, whose handlers `add_handlers(endpoint)` registers, until the end of the run.
+/// Server side thread: an endpoint, whose handlers `add_handlers(endpoint)` registers, until the end of the run.
 template <tern::Transport T, class AddHandlers>
-void serve(Run& run, tern::Nexus& nexus, const AddHandlers& add_handlers) {
-  auto rpc = tern::Rpc<T>::create(nexus, transport_options<T>(), rpc_options(0));
+void serve(Run& run, tern::Nexus& nexus, const AddHandlers& add_handlers,
+           const tern::RpcOptions& options = rpc_options(0)) {
+  auto rpc = tern::Rpc<T>::create(nexus, transport_options<T>(Role::kServer), options);
   if (!rpc.ok()) return run.fail("no server endpoint", rpc.status());
   tern::Status status = add_handlers(**rpc);
   if (!status.ok()) return run.fail("no handler", status);
@@ -298,21 +299,20 @@ int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServe
 
 /// main() of a benchmark: flags, then its own checks (`check_flags()`, false once it has said what is wrong), then
 /// `run.operator()<T>(argc, argv, cpus)` with the command line as it was given, for a server process. With
-/// `run_simulated()` it also runs over sim.
+/// `run_simulated()` it also runs over a transport of a simulation.
 template <class CheckFlags, class RunOver, class RunSimulated = std::nullptr_t>
 int run_main(int argc, char** argv, const char* usage, const CheckFlags& check_flags, const RunOver& run,
              const RunSimulated& run_simulated = nullptr) {
   std::vector<char*> words(argv, argv + argc);
   constexpr bool kIsSimulated = !std::is_null_pointer_v<RunSimulated>;
-  if (!parse_flags(argc, argv, usage, kIsSimulated) || !check_flags()) return 1;
+  if (!parse_flags(argc, argv, usage, kIsSimulated ? Scope::kBoth : Scope::kReal) || !check_flags()) return 1;
   if constexpr (kIsSimulated) {
-    if (FLAGS_transport == "sim") return run_simulated();
+    if (is_simulated()) return run_simulated();
   }
   const std::vector<int> cpus = side_cpus();
   if (cpus.empty()) return 1;
-  return with_transport(FLAGS_transport, [&]<class T>() {
-    return run.template operator()<T>(static_cast<int>(words.size()), words.data(), cpus);
-  });
+  return with_transport(
+      [&]<class T>() { return run.template operator()<T>(static_cast<int>(words.size()), words.data(), cpus); });
 }
 
 }  // namespace programs

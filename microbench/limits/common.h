@@ -44,6 +44,15 @@ inline std::optional<std::pair<int, int>> two_cpus() {
   return std::pair(server, client);
 }
 
+/// Whether threads of this process may run on these CPUs.
+inline bool can_pin(std::pair<int, int> cpus) {
+  bool is_pinned = false;
+  std::thread([&] {
+    is_pinned = tern::microbench::pin_to_cpu(cpus.first) && tern::microbench::pin_to_cpu(cpus.second);
+  }).join();
+  return is_pinned;
+}
+
 /// Parses the command line and checks the flags of this file. False: the sentence has been printed, exit with 1.
 inline bool parse_flags(int& argc, char**& argv, const char* usage) {
   gflags::SetUsageMessage(usage);
@@ -54,6 +63,8 @@ inline bool parse_flags(int& argc, char**& argv, const char* usage) {
     fail("--seconds=%g is not between 0 and 1000000", FLAGS_seconds);
   } else if (!two_cpus()) {
     fail("--cpus=%s is not two different CPUs, as in 0,1", FLAGS_cpus.c_str());
+  } else if (!can_pin(*two_cpus())) {
+    fail("cannot pin to the CPUs --cpus=%s; choose two that this process may use (taskset -p $$)", FLAGS_cpus.c_str());
   } else {
     return true;
   }
@@ -67,7 +78,7 @@ struct Placement {
 };
 
 /// After parse_flags(). Runs both sides at once, each in a thread pinned to its CPU, until both return. Nothing: they
-/// cannot be pinned; the sentence has been printed.
+/// can no longer be pinned; the sentence has been printed.
 template <class Server, class Client>
 std::optional<Placement> run_pinned(const Server& server, const Client& client) {
   const auto [server_cpu, client_cpu] = *two_cpus();
@@ -86,7 +97,7 @@ std::optional<Placement> run_pinned(const Server& server, const Client& client) 
     after_ns = tern::microbench::placement_ns(server_cpu, client_cpu);
   }
   if (after_ns < 0) {
-    fail("cannot pin to the CPUs --cpus=%s; choose two that this process may use (taskset -p $$)", FLAGS_cpus.c_str());
+    fail("the CPUs --cpus=%s were taken from this process", FLAGS_cpus.c_str());
     return std::nullopt;
   }
   return Placement{std::min(before_ns, after_ns), std::max(before_ns, after_ns)};

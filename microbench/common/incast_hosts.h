@@ -1,0 +1,310 @@
+// The incast between programs: a server, which is the victim, and clients, which have --flows of its --degree flows
+// each. Every client asks the server for what has arrived there from all of them. Defines flags: include it in a
+// program's one source file only. Main thread directs; the server and each client are a side thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "run.h"
+
+DEFINE_uint64(flows, 0, "--role=client: flows of this client, of the --degree in all; 0: all of them");
+DECLARE_uint64(degree);
+DECLARE_uint64(size);
+DECLARE_uint64(credits);
+
+namespace programs {
+
+/// Answers with the number of a message that is whole. False: it is not.
+[[nodiscard]] inline bool take_message(tern::Request request, uint64_t size_bytes) {
+  constexpr uint16_t kTornMessage = 1;  // app_code
+  const std::span<const std::byte> message = request.bytes();
+  uint64_t first = 0, last = 0;
+  if (message.size() == size_bytes) {
+    std::memcpy(&first, message.data(), sizeof(first));
+    std::memcpy(&last, message.data() + message.size() - sizeof(last), sizeof(last));
+  }
+  if (first == 0 || first != last) {
+    request.fail(kTornMessage);
+    return false;
+  }
+  auto out = request.response(sizeof(first));
+  if (!out.ok()) return false;  // dropped: the client gets kNoResponse
+  std::memcpy(out->data(), &first, sizeof(first));
+  request.respond();
+  return true;
+}
+/// A message with its number at both ends.
+inline void number_message(std::span<std::byte> message, uint64_t number) {
+  std::memcpy(message.data(), &number, sizeof(number));
+  std::memcpy(message.data() + message.size() - sizeof(number), &number, sizeof(number));
+}
+
+enum IncastRequest : uint16_t {
+  kIncastPut = 1,
+  kIncastTotals,  ///< IncastPresence, answered by IncastTotals
+};
+/// A client tells the server that it is there, again and again.
+struct IncastPresence {
+  uint64_t client;  ///< a random number
+  uint64_t flows;   ///< 0: it has finished
+};
+struct IncastTotals {
+  uint64_t flows;           ///< of the clients that are there
+  uint64_t received_bytes;  ///< payload of whole requests, of all clients, since the server began
+  int64_t at_ns;            ///< the server's clock
+};
+
+/// The server's handlers. The server's thread.
+class IncastVictim {
+ public:
+  static tern::RpcOptions rpc_options() {
+    tern::RpcOptions options = programs::rpc_options(0);
+    options.receive_budget_bytes += 2 * FLAGS_degree * FLAGS_size;
+    options.credit_limit = static_cast<uint32_t>(FLAGS_credits);
+    return options;
+  }
+
+  tern::Status add_handlers(tern::Endpoint& server) {
+    const auto put = [this](tern::Request request) {
+      if (take_message(std::move(request), FLAGS_size)) received_bytes_ += FLAGS_size;
+    };
+    if (auto status = server.on_request(kIncastPut, put, {.max_request_bytes = FLAGS_size}); !status.ok())
+      return status;
+    return server.on_request(kIncastTotals, [this](tern::Request request) {
+      IncastPresence presence = {};
+      if (request.bytes().size() == sizeof(presence)) std::memcpy(&presence, request.bytes().data(), sizeof(presence));
+      const IncastTotals totals = totals_for(presence);
+      auto out = request.response(sizeof(totals));
+      if (!out.ok()) return;
+      std::memcpy(out->data(), &totals, sizeof(totals));
+      request.respond();
+    });
+  }
+
+ private:
+  /// A client that was killed counts until it has been silent this long; each client asks every 10 ms.
+  static constexpr auto kSilenceMax = std::chrono::seconds(3);
+  struct Client {
+    uint64_t flows;
+    Clock::time_point heard;
+  };
+
+  IncastTotals totals_for(const IncastPresence& presence) {
+    const Clock::time_point now = Clock::now();
+    clients_[presence.client] = {presence.flows, now};
+    std::erase_if(clients_,
+                  [now](const auto& each) { return each.second.flows == 0 || now - each.second.heard > kSilenceMax; });
+    IncastTotals totals = {0, received_bytes_, std::chrono::nanoseconds(now.time_since_epoch()).count()};
+    for (const auto& [name, client] : clients_) totals.flows += client.flows;
+    return totals;
+  }
+
+  uint64_t received_bytes_ = 0;
+  std::map<uint64_t, Client> clients_;  ///< by IncastPresence::client
+};
+
+/// A client: one endpoint with a session for each flow. It sends once the flows of all clients are there. Client side
+/// thread, but for what says otherwise.
+class IncastClient {
+ public:
+  IncastClient(Run& run, std::string server, uint64_t flows) : run_(run), server_(std::move(server)), flows_(flows) {}
+
+  template <tern::Transport T>
+  void run(tern::Nexus& nexus) {
+    auto rpc = tern::Rpc<T>::create(nexus, transport_options<T>(), programs::rpc_options(0));
+    if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
+    endpoint_ = rpc->get();
+    if (const tern::Status status = open(); !status.ok()) return run_.fail("no session with " + server_, status);
+    if (!run_.enter(*endpoint_)) return;
+    ask_totals();
+    if (const tern::Status status = (*rpc)->run_event_loop(); !status.ok()) {
+      run_.fail("the client's event loop", status);
+    }
+    run_.leave();
+  }
+
+  /// Main thread. What this client has done.
+  Totals totals() const { return progress_.totals(); }
+  uint64_t flows_present() const { return flows_present_.load(std::memory_order_acquire); }
+  /// Main thread: tells the server that this client's flows end.
+  void take_leave() {
+    (void)endpoint_->post([this] { is_leaving_ = true; });
+  }
+  bool has_left() const { return has_left_.load(std::memory_order_acquire); }
+  /// Main thread, after the run: Gbit/s of all clients, by the server's clock.
+  double total_gbps() const {
+    const auto bytes = static_cast<double>(last_.received_bytes - first_.received_bytes);
+    return last_.at_ns > first_.at_ns ? bytes * 8 / static_cast<double>(last_.at_ns - first_.at_ns) : 0;
+  }
+  const tern::microbench::Percentiles& calls_ticks() const { return calls_ticks_; }
+
+ private:
+  using Ticks = tern::microbench::Ticks;
+  static constexpr tern::Duration kAskAgain = std::chrono::milliseconds(10);
+
+  struct Flow {
+    tern::Session session;
+    tern::MsgBuf request, response;
+    uint64_t number = 0;
+    uint64_t started_ticks = 0;
+  };
+
+  tern::Status open() {
+    auto control = endpoint_->create_session(server_);
+    if (!control.ok()) return control.status();
+    control_ = *control;
+    for (Flow& flow : flows_) {
+      auto session = endpoint_->create_session(server_, {.window = 1});
+      if (!session.ok()) return session.status();
+      flow.session = *session;
+      flow.request = endpoint_->alloc_msgbuf(FLAGS_size);
+      flow.response = endpoint_->alloc_msgbuf(sizeof(uint64_t));
+      if (!flow.request || !flow.response) {
+        return {tern::Code::kNoMemory, "there is no memory for messages; try a smaller --size or fewer --flows"};
+      }
+      std::memset(flow.request.bytes().data(), 0x5a, FLAGS_size);
+    }
+    return {};
+  }
+
+  void send(Flow& flow) {
+    number_message(flow.request.bytes(), ++flow.number);
+    flow.started_ticks = Ticks::now();
+    auto call = endpoint_->enqueue_request(flow.session, kIncastPut, std::move(flow.request), std::move(flow.response),
+                                           [this, &flow](tern::Completion& done) { on_done(flow, done); });
+    if (!call.ok()) run_.fail("a request to " + server_ + " was refused", call.status());
+  }
+  void on_done(Flow& flow, tern::Completion& done) {
+    if (done.status.ok()) {
+      if (run_.is_recording()) calls_ticks_.add(Ticks::now() - flow.started_ticks);
+      progress_.count_completed();
+    } else if (may_fail(done.status)) {
+      progress_.count_failed();
+    } else {
+      return fail("a request to " + server_, done);
+    }
+    progress_.retransmissions.store(endpoint_->counters().retransmissions, std::memory_order_relaxed);
+    flow.request = std::move(done.request);
+    flow.response = std::move(done.response);
+    send(flow);
+  }
+
+  void ask_totals() {
+    const IncastPresence presence = {name_, is_leaving_ ? 0 : flows_.size()};
+    tern::MsgBuf request = endpoint_->alloc_msgbuf(sizeof(presence));
+    if (request) std::memcpy(request.bytes().data(), &presence, sizeof(presence));
+    auto call = endpoint_->enqueue_request(control_, kIncastTotals, std::move(request),
+                                           endpoint_->alloc_msgbuf(sizeof(IncastTotals)),
+                                           [this](tern::Completion& done) { on_totals(done); });
+    if (!call.ok()) run_.fail("a question to " + server_ + " was refused", call.status());
+  }
+  void on_totals(const tern::Completion& done) {
+    if (is_leaving_) return has_left_.store(true, std::memory_order_release);
+    IncastTotals totals;
+    if (done.status.ok() && done.response.bytes().size() == sizeof(totals)) {
+      std::memcpy(&totals, done.response.bytes().data(), sizeof(totals));
+      if (run_.is_recording()) {
+        last_ = totals;
+      } else if (last_.at_ns == 0) {
+        first_ = totals;
+      }
+      flows_present_.store(totals.flows, std::memory_order_release);
+      if (!has_begun_ && totals.flows >= FLAGS_degree) {
+        has_begun_ = true;
+        for (Flow& flow : flows_) send(flow);
+      }
+    } else if (!may_fail(done.status)) {
+      return fail("a question to " + server_, done);
+    }
+    const tern::Status status = endpoint_->after(kAskAgain, [this] { ask_totals(); });
+    if (!status.ok()) run_.fail("the client's timer", status);
+  }
+  void fail(const std::string& what, const tern::Completion& done) {
+    constexpr tern::Status kOtherFlags(tern::Code::kRefused,
+                                       "the server refused it; give both sides the same --size and --degree");
+    const bool is_refused = done.status.code() == tern::Code::kRefused || done.status.code() == tern::Code::kTooLarge;
+    run_.fail(what, is_refused ? kOtherFlags : done.status);
+  }
+
+  Run& run_;
+  const std::string server_;
+  const uint64_t name_ = std::random_device()() | uint64_t{std::random_device()()} << 32;
+  tern::Endpoint* endpoint_ = nullptr;
+  tern::Session control_;
+  std::vector<Flow> flows_;
+  Progression progress_;
+  tern::microbench::Percentiles calls_ticks_;
+  IncastTotals first_{}, last_{};  ///< at the begin and at the end of the measurement
+  bool has_begun_ = false;         ///< not before all --degree flows are there
+  bool is_leaving_ = false;
+  std::atomic<uint64_t> flows_present_{0};
+  std::atomic<bool> has_left_{false};
+};
+
+/// Of main(), where --transport is one between programs.
+template <tern::Transport T>
+int run_incast_between_programs(int argc, char** argv, const std::vector<int>& cpus) {
+  const int server_cpu = cpus[0];
+  const int client_cpu = cpus[1 % cpus.size()];
+  IncastVictim victim;
+  const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
+    run.add_side(server_cpu, [&] {
+      serve<T>(
+          run, nexus, [&](tern::Endpoint& server) { return victim.add_handlers(server); }, IncastVictim::rpc_options());
+    });
+    return 1;
+  };
+  const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
+    const uint64_t flows = FLAGS_flows == 0 ? FLAGS_degree : FLAGS_flows;
+    IncastClient client(run, server, flows);
+    run.add_side(client_cpu, [&] { client.run<T>(nexus); });
+    const Clock::time_point begin = Clock::now();
+    bool has_told = false;
+    const auto totals = [&] {
+      const uint64_t present = client.flows_present();
+      if (!has_told && present > 0 && present < FLAGS_degree && Clock::now() - begin > std::chrono::seconds(1)) {
+        std::fprintf(stderr, "%s: %lu of --degree=%lu flows are there; waiting for the other clients\n",
+                     gflags::ProgramInvocationShortName(), present, FLAGS_degree);
+        has_told = true;
+      }
+      return std::optional(client.totals());
+    };
+    const auto measured = measure(run, totals);
+    // The other clients began to measure within some ms of this one; it sends until they have ended, too.
+    const bool is_done = measured && run.wait_for(0.2);
+    if (is_done) client.take_leave();
+    const bool has_left = is_done && run.wait_for(1, [&] { return client.has_left(); });
+    run.end();  // the client has written its last
+    if (!has_left) return std::nullopt;
+
+    Report report;
+    report.bench = "incast";
+    report.params = common_params();
+    report.params.update({{"degree", FLAGS_degree},
+                          {"flows", flows},
+                          {"credits", FLAGS_credits},
+                          {"size", FLAGS_size},
+                          {"seconds", FLAGS_seconds}});
+    report.metrics["total_gbps"] = client.total_gbps();
+    report.metrics["client_gbps"] =
+        static_cast<double>(measured->completed) * static_cast<double>(FLAGS_size) * 8 / measured->seconds / 1e9;
+    add_percentiles(report.metrics, client.calls_ticks());
+    report.metrics["retransmissions"] = measured->retransmissions;
+    if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = measured->failed;
+    return report;
+  };
+  return play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);
+}
+
+}  // namespace programs
