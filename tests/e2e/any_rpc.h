@@ -1,25 +1,42 @@
-// An endpoint over a transport that is chosen by name, and the settings by which processes tell each other which.
-// Test code; used by one thread at a time, as an endpoint is.
+// An endpoint over a transport that a name chooses, and the settings that processes give each other. Test code; one
+// thread at a time uses an endpoint.
 #pragma once
 
 #include <tern/rpc.h>
 #include <tern/transport/faulty.h>
-#include <tern/transport/shm.h>
-#include <tern/transport/udp.h>
+#include <tern/transport_options.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
+#include <vector>
+
+#include "transport_list.h"
 
 namespace e2e {
 
-/// Every case runs over each of these. A new transport is a name here and a line in create_rpc().
-inline constexpr const char* kTransports[] = {"shm", "udp"};
+/// The names of all transports of this build between processes: every case runs over each of them.
+inline std::vector<const char*> transports() {
+  std::vector<const char*> names;
+  for (const auto& entry : tern::transports::kEntries) {
+    if (entry.is_built() && entry.kind == tern::transports::Kind::kReal) names.push_back(entry.name);
+  }
+  return names;
+}
+
+/// Those of them over which any processes of a host reach each other: each process over DPDK needs a device.
+inline std::vector<const char*> transports_of_one_host() {
+  std::vector<const char*> names = transports();
+  std::erase_if(names, [](std::string_view name) { return name == "dpdk"; });
+  return names;
+}
 
 /// "key=value" pairs: options of an endpoint, of a process, or both.
 class Settings {
@@ -45,6 +62,17 @@ class Settings {
   }
   double probability(const std::string& key) const { return std::strtod(text(key, "0").c_str(), nullptr); }
   const std::map<std::string, std::string>& values() const { return values_; }
+  /// Adds the "key=value" words of an environment variable for keys that have no value yet.
+  Settings with_defaults_of(const char* variable) const {
+    Settings all = *this;
+    const char* text = std::getenv(variable);
+    std::istringstream words(text != nullptr ? text : "");
+    for (std::string word; words >> word;) {
+      const size_t equals = word.find('=');
+      all.values_.emplace(word.substr(0, equals), word.substr(equals + 1));
+    }
+    return all;
+  }
 
  private:
   std::map<std::string, std::string> values_;
@@ -75,16 +103,21 @@ class RpcOver final : public AnyRpc {
   std::unique_ptr<tern::Rpc<T>> rpc_;
 };
 
-/// What the settings say about transport T's options.
+/// The options of transport T, each with the value of the setting that has its name.
 template <class T>
-typename T::Options transport_options(const Settings& settings) {
+tern::Result<typename T::Options> transport_options(const Settings& settings) {
   typename T::Options options;
-  if constexpr (requires { options.datagram_bytes; }) {
-    options.datagram_bytes = settings.number("datagram_bytes", options.datagram_bytes);
-    options.offload = settings.number("offload", 1) != 0;
-    options.bind = settings.text("data");
+  // Both ends and other tests share a few CPUs: a round trip shows who waits for one, as over the kernel's transports.
+  if constexpr (requires { options.delay_target_us; }) options.delay_target_us = 10'000;
+  std::string problem;
+  const auto set_if_given = [&](std::string_view field) {
+    const std::string name(field);
+    if (settings.has(name)) problem += tern::set_options(options, name + "=" + settings.text(name));
+  };
+  if constexpr (requires { T::Options::fields(); }) {
+    std::apply([&](const auto&... field) { (set_if_given(field.name), ...); }, T::Options::fields());
   }
-  if constexpr (requires { options.trust_peers; }) options.trust_peers = settings.number("trust") != 0;
+  if (!problem.empty()) return tern::Status(tern::Code::kMisuse, "a transport's option has a wrong value");
   return options;
 }
 
@@ -108,9 +141,11 @@ tern::Result<std::unique_ptr<AnyRpc>> create_over(tern::Nexus& nexus, const Sett
     if (!rpc.ok()) return rpc.status();
     return std::unique_ptr<AnyRpc>(std::make_unique<RpcOver<U>>(std::move(*rpc)));
   };
-  if (!settings.has("faults")) return make.template operator()<T>(transport_options<T>(settings));
+  auto inner = transport_options<T>(settings);
+  if (!inner.ok()) return inner.status();
+  if (!settings.has("faults")) return make.template operator()<T>(std::move(*inner));
   tern::FaultyOptions<typename T::Options> options;
-  options.inner = transport_options<T>(settings);
+  options.inner = std::move(*inner);
   options.drop = settings.probability("drop");
   options.duplicate = settings.probability("dup");
   options.reorder = settings.probability("reorder");
@@ -124,10 +159,10 @@ tern::Result<std::unique_ptr<AnyRpc>> create_over(tern::Nexus& nexus, const Sett
 /// The endpoint that the settings describe: "transport" is its name, "faults" puts the fault layer over it.
 inline tern::Result<std::unique_ptr<AnyRpc>> create_rpc(tern::Nexus& nexus, const Settings& settings,
                                                         uint16_t endpoint_id = 0) {
-  const std::string name = settings.text("transport");
-  if (name == tern::Shm::kName) return create_over<tern::Shm>(nexus, settings, endpoint_id);
-  if (name == tern::Udp::kName) return create_over<tern::Udp>(nexus, settings, endpoint_id);
-  return tern::Status(tern::Code::kMisuse, "no transport of this name in tests/e2e/any_rpc.h");
+  auto made = tern::transports::with_transport(tern::transports::Real(), settings.text("transport"),
+                                               [&]<class T>() { return create_over<T>(nexus, settings, endpoint_id); });
+  if (!made) return tern::Status(tern::Code::kMisuse, "the setting transport names none of this build");
+  return std::move(*made);
 }
 
 }  // namespace e2e

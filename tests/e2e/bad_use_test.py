@@ -5,6 +5,7 @@ Usage: bad_use_test.py BUILD_DIR
 """
 import concurrent.futures
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -32,6 +33,18 @@ def flags_of(program):
     flags = xml.etree.ElementTree.fromstring(help_text).iter('flag')
     return {flag.findtext('name'): flag.findtext('type') for flag in flags
             if '/microbench/' in flag.findtext('file') or '/apps/' in flag.findtext('file')}
+
+
+def transports_of(program):
+    """Names of the transports that the program runs over."""
+    done = subprocess.run([program, '--list_transports'], capture_output=True, text=True, timeout=SECONDS_MAX, check=True)
+    return [line.split('\t')[0] for line in done.stdout.splitlines()]
+
+
+def between_processes():
+    """Names of the transports that need no simulation."""
+    with open(os.path.join(build_dir, 'generated', 'transports'), encoding='utf-8') as file:
+        return [line.split()[0] for line in file if line.split()[-1] == 'real']
 
 
 def programs_with(flag):
@@ -66,11 +79,13 @@ WRONG_OF_NAME = {
     'seconds': ['0', '1e9'],
     'segments': ['0', '1000'],
     'server': ['nowhere', '127.0.0.1', ':', '127.0.0.1:99999', '127.0.0.1:x', '203.0.113.1:0', 'a b:1'],
+    'server_transport_options': ['no_such=1', '='],
     'session_window': ['0', '65'],
     'sessions': ['0'],
     'size': ['1073741825'],
-    'threads': ['0', '1', '3'],
+    'threads': ['0', '1000'],
     'transport': ['pigeon', '', 'SHM'],
+    'transport_options': ['no_such=1', '=', ',', 'no_such'],
     'wait': ['long'],
     'window': ['0', '1000000'],
 }
@@ -113,15 +128,52 @@ class BadUse(unittest.TestCase):
                             for value in WRONG_OF_TYPE.get(kind, []) + WRONG_OF_NAME.get(name, [])
                             if (name, value) not in ANY_VALUE)
 
+    def test_flags_that_do_not_go_together(self):
+        self.assert_refused([os.path.join(build_dir, 'microbench', program), *flags] for program, *flags in (
+            ('small_rpc_rate', '--threads=1'), ('small_rpc_rate', '--threads=3'),
+            ('session_scale', '--threads=3', '--sessions=59'), ('session_scale', '--threads=65'),
+            ('incast', '--transport=udp', '--degree=0'), ('incast', '--transport=udp', '--degree=0', '--background'),
+            ('incast', '--transport=udp', '--scenario=join'), ('incast', '--transport=udp', '--hosts=9'),
+            ('incast', '--transport=udp', '--flows=2'), ('incast', '--transport=udp', '--role=server', '--flows=2'),
+            ('incast', '--transport=udp', '--role=client', '--degree=2', '--flows=3'), ('incast', '--flows=2'),
+            ('incast', '--role=server'), ('incast', '--transport=shm', '--frame_bytes=2000'),
+            ('incast', '--transport=udp', '--role=client', '--processes')))
+
     def test_transports_that_are_not_there(self):
         self.assert_refused([program, '--transport=rdma', *more] for program in programs_with('transport')
                             for more in ([], ['--processes']))
+
+    def test_every_program_lists_its_transports(self):
+        for program in programs_with('transport') + programs_and_apps():
+            with self.subTest(program=os.path.basename(program)):
+                names = transports_of(program)
+                self.assertEqual(len(set(names)), len(names))
+                self.assertTrue(names)
+
+    def test_options_that_the_transport_does_not_take(self):
+        def wrong_options(text):
+            yield 'no_such=1'
+            for option in re.search(r'\((.*)\)$', text).group(1).split(','):
+                name, value = option.split('=', 1)
+                yield name  # without a value
+                if value in ('true', 'false'):
+                    yield f'{name}=1'
+                elif value.isdigit():
+                    yield from (f'{name}=many', f'{name}=-1', f'{name}=18446744073709551616')
+
+        def commands():
+            for program in programs_with('transport_options'):
+                done = subprocess.run([program, '--list_transports'], capture_output=True, text=True, check=True)
+                for line in done.stdout.splitlines():
+                    for option in wrong_options(line):
+                        yield [program, f'--transport={line.split()[0]}', f'--transport_options={option}']
+        self.assert_refused(commands())
 
     def test_peers_that_do_not_answer(self):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
             silent.bind(('127.0.0.1', 0))
             self.assert_refused([program, f'--transport={transport}', '--role=client', f'--server=127.0.0.1:{port}']
-                                for program in programs_with('server') for transport in ('shm', 'udp')
+                                for program in programs_with('server') for transport in transports_of(program)
                                 for port in (1, silent.getsockname()[1]))
 
     def test_a_server_whose_address_is_taken(self):
@@ -157,7 +209,7 @@ class BadUse(unittest.TestCase):
     def test_no_threads(self):
         self.assert_refused_with({resource.RLIMIT_NPROC: 0},
                                  ([program, f'--transport={transport}'] for program in programs_and_apps()
-                                  for transport in ('shm', 'udp')))
+                                  for transport in transports_of(program) if transport in between_processes()))
 
     def test_no_large_files(self):
         self.assert_refused_with({resource.RLIMIT_FSIZE: 4096},

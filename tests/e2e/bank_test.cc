@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <string>
 
+#include "e2e/any_rpc.h"
+
 namespace {
 
 using testing::HasSubstr;
@@ -31,14 +33,16 @@ Outcome run(const std::string& command) {
 
 }  // namespace
 
-TEST(Bank, settles_over_real_transports_while_its_branches_are_killed) {
-  for (const char* transport : {"shm", "udp"}) {
-    const Outcome outcome = run("bank --seconds=1 --kill_seconds=0.1 --json --transport=" + std::string(transport));
-    EXPECT_EQ(outcome.code, 0) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("\"settled\":"));
-    EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"settled\":0"))) << "nothing was transferred";
-    EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"kills\":0"))) << "nobody was killed";
-  }
+class BankOver : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Over, BankOver, testing::ValuesIn(e2e::transports_of_one_host()),
+                         [](const auto& with) { return std::string(with.param); });
+
+TEST_P(BankOver, settles_while_its_branches_are_killed) {
+  const Outcome outcome = run("bank --seconds=1 --kill_seconds=0.1 --json --transport=" + std::string(GetParam()));
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("\"settled\":"));
+  EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"settled\":0"))) << "nothing was transferred";
+  EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"kills\":0"))) << "nobody was killed";
 }
 
 TEST(Bank, settles_although_packets_are_lost) {

@@ -17,10 +17,14 @@
 
 namespace e2e {
 
-inline std::unique_ptr<tern::Nexus> create_nexus(const Settings& settings = {}) {
+/// Where the tests' own endpoints live, if they do not say it: "listen=tern://10.77.0.1:0 device=rxe0".
+inline constexpr const char* kCallerDefaults = "TERN_E2E_CALLER";
+
+inline std::unique_ptr<tern::Nexus> create_nexus(const Settings& given = {}) {
+  const Settings settings = given.with_defaults_of(kCallerDefaults);
   tern::NexusOptions options;
   options.liveness_timeout = std::chrono::milliseconds(settings.number("liveness_ms", 500));
-  auto nexus = tern::Nexus::create(settings.text("listen", "udp://127.0.0.1:0"), options);
+  auto nexus = tern::Nexus::create(settings.text("listen", "tern://127.0.0.1:0"), options);
   EXPECT_TRUE(nexus.ok()) << nexus.status().message();
   return nexus.ok() ? std::move(*nexus) : nullptr;
 }
@@ -164,7 +168,7 @@ class Caller {
 
  private:
   void begin(tern::Nexus& its_nexus, const Settings& settings, uint16_t endpoint_id) {
-    auto rpc = create_rpc(its_nexus, settings, endpoint_id);
+    auto rpc = create_rpc(its_nexus, settings.with_defaults_of(kCallerDefaults), endpoint_id);
     EXPECT_TRUE(rpc.ok()) << rpc.status().message();
     if (rpc.ok()) rpc_ = std::move(*rpc);
   }
@@ -190,11 +194,17 @@ class OverTransports : public testing::TestWithParam<const char*> {
  protected:
   /// Of a caller or a peer of this case.
   Settings settings() const { return {{"transport", GetParam()}}; }
-  bool is_udp() const { return std::string_view(GetParam()) == "udp"; }
+  /// No packet crosses the kernel.
+  bool is_shm() const { return std::string_view(GetParam()) == "shm"; }
+  /// Another transport's name.
+  std::string other_transport() const {
+    const auto names = transports();
+    return names[0] == std::string_view(GetParam()) ? names[1] : names[0];
+  }
 };
 
 }  // namespace e2e
 
-#define E2E_OVER_TRANSPORTS(suite)                                           \
-  INSTANTIATE_TEST_SUITE_P(Over, suite, testing::ValuesIn(e2e::kTransports), \
+#define E2E_OVER_TRANSPORTS(suite)                                            \
+  INSTANTIATE_TEST_SUITE_P(Over, suite, testing::ValuesIn(e2e::transports()), \
                            [](const auto& with) { return std::string(with.param); })

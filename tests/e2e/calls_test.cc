@@ -64,7 +64,7 @@ TEST_P(Calls, the_largest_message_in_both_directions) {
 #else
   constexpr bool kIsSlow = false;
 #endif
-  const bool is_whole = (!is_udp() && !kIsSlow) || std::getenv("TERN_E2E_LARGE") != nullptr;
+  const bool is_whole = (is_shm() && !kIsSlow) || std::getenv("TERN_E2E_LARGE") != nullptr;
   const size_t bytes = is_whole ? size_t{1} << 30 : size_t{64} << 20;
   Peer server(settings().with("receive_budget", size_t{1} << 30));
   Caller caller(settings());

@@ -22,7 +22,11 @@ Call* call_over_new_session(Caller& caller, const std::string& uri, tern::Sessio
 
 }  // namespace
 
-class Connect : public OverTransports {};
+class Connect : public OverTransports {
+ protected:
+  /// Where a server can listen, and none does: one had this port a moment ago.
+  std::string free_uri() const { return Peer(settings()).listen_uri(); }
+};
 E2E_OVER_TRANSPORTS(Connect);
 
 TEST_P(Connect, refused_without_such_an_endpoint) {
@@ -35,7 +39,7 @@ TEST_P(Connect, refused_without_such_an_endpoint) {
 }
 
 TEST_P(Connect, refused_by_an_endpoint_of_another_transport) {
-  Peer server({{"transport", is_udp() ? "shm" : "udp"}});
+  Peer server({{"transport", other_transport()}});
   Caller caller(settings());
   Call* call = call_over_new_session(caller, server.uri());
   EXPECT_EQ(call->code(), Code::kRefused);
@@ -56,26 +60,18 @@ TEST_P(Connect, refused_beyond_the_servers_limit) {
 }
 
 TEST_P(Connect, nobody_there) {
-  // A port that was somebody's a moment ago.
-  std::string uri;
-  {
-    auto nexus = create_nexus();
-    uri = nexus->uri();
-  }
+  const std::string uri = free_uri();
   Caller caller(settings());
   const auto begin = std::chrono::steady_clock::now();
   Call* call = call_over_new_session(caller, uri, {.connect_timeout = std::chrono::milliseconds(300)});
   EXPECT_EQ(call->code(), Code::kPeerUnreachable);
-  EXPECT_THAT(std::string(call->status.message()), HasSubstr("nothing listens at 127.0.0.1:"));
+  EXPECT_THAT(std::string(call->status.message()),
+              HasSubstr("nothing listens at " + uri.substr(std::strlen("tern://"))));
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(290));
 }
 
 TEST_P(Connect, a_server_that_starts_after_its_client) {
-  std::string listen;
-  {
-    auto nexus = create_nexus();
-    listen = nexus->uri();
-  }
+  const std::string listen = free_uri();
   Caller caller(settings());
   const tern::Session session = caller.connect(listen + "/0", {.connect_timeout = kBound});
   for (uint64_t id = 0; id < 20; id++) caller.send_order(session, kWork, {id, 3000, 0}, 3000);
@@ -89,20 +85,21 @@ TEST_P(Connect, a_server_that_starts_after_its_client) {
 
 TEST_P(Connect, what_is_no_uri) {
   Caller caller(settings());
-  for (const char* uri : {"", "udp://", "127.0.0.1:1", "tcp://127.0.0.1:1/0", "udp://127.0.0.1/0",
-                          "udp://127.0.0.1:x/0", "udp://127.0.0.1:1/65536", "udp://127.0.0.1:70000/0", "udp://:1/0"}) {
+  for (const char* uri :
+       {"", "tern://", "127.0.0.1:1", "tcp://127.0.0.1:1/0", "tern://127.0.0.1/0", "tern://127.0.0.1:x/0",
+        "tern://127.0.0.1:1/65536", "tern://127.0.0.1:70000/0", "tern://:1/0"}) {
     auto session = caller.endpoint().create_session(uri);
     EXPECT_FALSE(session.ok()) << uri;
     EXPECT_EQ(session.status().code(), Code::kMisuse) << uri;
-    EXPECT_THAT(std::string(session.status().message()), HasSubstr("udp://HOST:PORT")) << uri;
+    EXPECT_THAT(std::string(session.status().message()), HasSubstr("tern://HOST:PORT")) << uri;
   }
-  for (const char* uri : {"udp://127.0.0.1:0", "udp://127.0.0.1:0/0", "udp://localhost:000/1"}) {
+  for (const char* uri : {"tern://127.0.0.1:0", "tern://127.0.0.1:0/0", "tern://localhost:000/1"}) {
     auto session = caller.endpoint().create_session(uri);
     EXPECT_EQ(session.status().code(), Code::kMisuse) << uri;
     EXPECT_THAT(std::string(session.status().message()), HasSubstr("port 0 names no server")) << uri;
   }
   for (int window : {0, 65, 255}) {
-    auto session = caller.endpoint().create_session("udp://127.0.0.1:1", {.window = static_cast<uint8_t>(window)});
+    auto session = caller.endpoint().create_session("tern://127.0.0.1:1", {.window = static_cast<uint8_t>(window)});
     EXPECT_EQ(session.status().code(), Code::kMisuse) << window;
   }
 }
@@ -123,29 +120,33 @@ TEST_P(Connect, two_nexuses_on_one_port) {
 TEST_P(Connect, one_endpoint_per_id) {
   auto nexus = create_nexus();
   Caller first(*nexus, settings(), 3);
-  auto second = create_rpc(*nexus, settings(), 3);
+  auto second = create_rpc(*nexus, settings().with_defaults_of(kCallerDefaults), 3);
   EXPECT_EQ(second.status().code(), Code::kMisuse);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("endpoint"));
 }
 
-TEST_P(Connect, over_ipv6) {
-  Peer server(settings().with("listen", "udp://[::1]:0"));
+class ConnectOnOneHost : public Connect {};
+INSTANTIATE_TEST_SUITE_P(Over, ConnectOnOneHost, testing::ValuesIn(transports_of_one_host()),
+                         [](const auto& with) { return std::string(with.param); });
+
+TEST_P(ConnectOnOneHost, over_ipv6) {
+  Peer server(settings().with("listen", "tern://[::1]:0"));
   if (server.board().state != Board::kReady) GTEST_SKIP() << "no IPv6 here: " << server.board().refused_text;
-  Caller caller(settings().with("listen", "udp://[::1]:0"));
+  Caller caller(settings().with("listen", "tern://[::1]:0"));
   const tern::Session session = caller.open(server.uri());
   for (uint64_t id = 0; id < 50; id++) caller.send_order(session, kWork, {id, 5000, 0}, 5000);
   ASSERT_TRUE(caller.finish());
   for (const auto& call : caller.calls()) EXPECT_TRUE(Caller::is_right(*call)) << call->status.message();
 }
 
-TEST_P(Connect, by_name_and_through_a_wildcard) {
-  Peer server(settings().with("listen", "udp://0.0.0.0:0"));
+TEST_P(ConnectOnOneHost, by_name_and_through_a_wildcard) {
+  Peer server(settings().with("listen", "tern://0.0.0.0:0"));
   ASSERT_TRUE(server.is_ready()) << server.board().refused_text;
   const std::string listen = server.listen_uri();
   const std::string port = listen.substr(listen.rfind(':'));
   for (const char* host : {"127.0.0.1", "localhost"}) {
-    Caller caller(settings().with("listen", "udp://0.0.0.0:0"));
-    Call* call = call_over_new_session(caller, std::string("udp://") + host + port + "/0");
+    Caller caller(settings().with("listen", "tern://0.0.0.0:0"));
+    Call* call = call_over_new_session(caller, std::string("tern://") + host + port + "/0");
     EXPECT_EQ(call->code(), Code::kOk) << call->status.message();
   }
 }

@@ -40,7 +40,7 @@ class Faults : public testing::TestWithParam<std::tuple<const char*, size_t>> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Over, Faults,
-                         testing::Combine(testing::ValuesIn(kTransports),
+                         testing::Combine(testing::ValuesIn(transports()),
                                           testing::Range(size_t{0}, std::size(kFaults))),
                          [](const auto& with) {
                            return std::string(std::get<0>(with.param)) + "_" + kFaults[std::get<1>(with.param)].name;

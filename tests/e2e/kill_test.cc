@@ -79,7 +79,7 @@ TEST_P(Kill, a_server_with_a_hundred_calls) {
 TEST_P(Kill, a_server_in_the_middle_of_large_messages) {
   const auto files = files_in_dev_shm();
   constexpr uint32_t kBytes = 64 << 20;
-  Caller caller(settings().with("liveness_ms", 200));
+  Caller caller(settings().with("liveness_ms", 200 * tern::patience()));
   int died = 0;
   for (uint64_t round = 0; round < 6; round++) {
     const bool is_upload = round % 2 == 0;
@@ -111,9 +111,9 @@ TEST_P(Kill, a_server_in_the_middle_of_large_messages) {
 }
 
 TEST_P(Kill, clients_in_the_middle_of_messages_leave_nothing_behind) {
-  const int rounds = is_udp() ? 6 : 20;
+  const int rounds = is_shm() ? 20 : 6;
   const auto files = files_in_dev_shm();
-  Peer server(settings().with("liveness_ms", 200));
+  Peer server(settings().with("liveness_ms", 200 * tern::patience()));
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
   size_t descriptors = 0, mappings = 0;
@@ -145,7 +145,7 @@ TEST_P(Kill, clients_in_the_middle_of_messages_leave_nothing_behind) {
 }
 
 TEST_P(Kill, dead_servers_leave_nothing_behind_in_their_client) {
-  Caller caller(settings().with("liveness_ms", 100));
+  Caller caller(settings().with("liveness_ms", 100 * tern::patience()));
   size_t descriptors = 0, mappings = 0;
   for (int round = 0; round < 10; round++) {
     Peer server(settings());

@@ -86,7 +86,7 @@ class Kv {
 
   /// HOST:PORT of a server, once it can be reached.
   std::string address() {
-    const std::string mark = "udp://";
+    const std::string mark = "tern://";
     EXPECT_TRUE(wait_for([&] { return error().ends_with('\n') || !is_running(); }));
     const std::string line = error();
     const size_t begin = line.find(mark);
@@ -120,7 +120,7 @@ class Kv {
 class ByHand {
  public:
   ByHand(const Settings& settings, const std::string& address)
-      : caller_(settings), uri_("udp://" + address), session_(caller_.open(uri_ + "/0")) {}
+      : caller_(settings), uri_("tern://" + address), session_(caller_.open(uri_ + "/0")) {}
 
   void reconnect() { session_ = caller_.open(uri_ + "/0"); }
   /// Has ended; forget() it, for its Caller keeps it with its buffers.
@@ -173,7 +173,8 @@ class KvProgram : public OverTransports {
   }
   Directory directory_;
 };
-E2E_OVER_TRANSPORTS(KvProgram);
+INSTANTIATE_TEST_SUITE_P(Over, KvProgram, testing::ValuesIn(transports_of_one_host()),
+                         [](const auto& with) { return std::string(with.param); });
 
 const std::string kAnyPort = "127.0.0.1:0";
 
@@ -239,8 +240,8 @@ TEST_P(KvProgram, a_killed_client_harms_no_other) {
   const auto words = [&](const char* which, const char* seconds) {
     return client(address, {"--clients=2", "--keys=64", "--get_share=0.2", which, seconds});
   };
-  ByHand watcher(settings(), address);
-  Kv survivor(directory_, words("--client=0", "--seconds=5"));
+  ByHand watcher(settings().with("liveness_ms", 10'000), address);  // nobody kills its server
+  Kv survivor(directory_, words("--client=0", "--seconds=3"));
   int killed = 0;
   while (killed < 3) {
     Kv victim(directory_, words("--client=1", "--seconds=60"));
@@ -263,7 +264,7 @@ TEST_P(KvProgram, a_killed_server_and_its_successor_lose_no_acknowledged_write) 
   auto server_run = std::make_unique<Kv>(directory_, server(kAnyPort, store));
   const std::string address = server_run->address();
   const auto words = [&](const char* which) {
-    return client(address, {"--clients=2", "--client_threads=2", "--keys=64", "--get_share=0.5", "--seconds=10",
+    return client(address, {"--clients=2", "--client_threads=2", "--keys=64", "--get_share=0.5", "--seconds=5",
                             "--reconnect_seconds=60", which});
   };
   Kv one(directory_, words("--client=0"));
@@ -320,7 +321,7 @@ TEST_P(KvProgram, a_value_that_was_damaged_in_the_store_is_found_out) {
 
 TEST_P(KvProgram, a_server_that_does_not_come_back) {
   Kv nobody(directory_, client("127.0.0.1:9"));
-  nobody.expect_one_sentence("no kv server at udp://127.0.0.1:9");
+  nobody.expect_one_sentence("no kv server at tern://127.0.0.1:9");
 
   auto server_run = std::make_unique<Kv>(directory_, server(kAnyPort));
   const std::string address = server_run->address();

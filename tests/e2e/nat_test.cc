@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 namespace {
 
-constexpr const char* kServerNexus = "udp://10.78.2.2:31850";
+constexpr const char* kServerNexus = "tern://10.78.2.2:31850";
 constexpr const char* kServerData = "10.78.2.2:31851";
 /// Long: a busy machine is no silent one.
 constexpr uint64_t kLivenessMs = 8000;
@@ -84,12 +84,12 @@ class Nat : public testing::Test {
   }
 
   static Settings server_settings(const Namespace& where) {
-    return Settings{{"transport", "udp"}, {"listen", kServerNexus}, {"data", kServerData}}
+    return Settings{{"transport", "udp"}, {"listen", kServerNexus}, {"bind", kServerData}}
         .set("netns", where.name())
         .set("liveness_ms", kLivenessMs);
   }
   static Settings client_settings() {
-    return Settings{{"transport", "udp"}, {"listen", "udp://10.78.1.2:0"}}.set("liveness_ms", kLivenessMs);
+    return Settings{{"transport", "udp"}, {"listen", "tern://10.78.1.2:0"}}.set("liveness_ms", kLivenessMs);
   }
   static void expect_traffic_passes(Caller& caller, tern::Session session) {
     const size_t before = caller.calls().size();
@@ -155,9 +155,9 @@ TEST_F(Nat, behind_a_nat) {
 
 TEST_F(Nat, behind_a_nat_through_wildcard_addresses) {
   hide_client();
-  Peer server(server_settings(*server_).with("listen", "udp://[::]:31850").with("data", "[::]:31851"));
+  Peer server(server_settings(*server_).with("listen", "tern://[::]:31850").with("bind", "[::]:31851"));
   ASSERT_TRUE(server.is_ready()) << server.board().refused_text;
-  Caller caller(client_settings().with("listen", "udp://[::]:0"));
+  Caller caller(client_settings().with("listen", "tern://[::]:0"));
   expect_traffic_passes(caller, caller.open(std::string(kServerNexus) + "/0"));
   EXPECT_EQ(caller.counters().sessions_paired, 1u);
 }
@@ -238,7 +238,7 @@ TEST_F(Nat, the_rules_of_the_document) {
     EXPECT_EQ(caller.counters().sessions_paired, 1u);
   }
   // They do filter: another data port is closed.
-  Peer other(server_settings(*server_).with("data", "10.78.2.2:31852"));
+  Peer other(server_settings(*server_).with("bind", "10.78.2.2:31852"));
   Caller caller(client_settings());
   EXPECT_THAT(why_not(caller, other.uri()), HasSubstr("31852"));
 }
@@ -275,5 +275,5 @@ TEST_F(Nat, a_narrow_link_on_the_way_is_named) {
   Peer server(server_settings(*server_).with("datagram_bytes", 1400));
   Caller caller(client_settings().with("datagram_bytes", 1400));
   ASSERT_TRUE(router_->in("ip link set " + towards_server_ + " mtu 1300"));
-  EXPECT_THAT(why_not(caller, server.uri()), HasSubstr("datagrams of 1400 bytes do not"));
+  EXPECT_THAT(why_not(caller, server.uri()), HasSubstr("packets of 1400 bytes do not"));
 }

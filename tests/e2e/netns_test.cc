@@ -66,10 +66,10 @@ class Namespaces : public testing::Test {
     cable_.reset();
   }
   Settings caller_settings(const std::string& host = "10.77.0.1") const {
-    return {{"transport", "udp"}, {"listen", "udp://" + host + ":0"}};
+    return {{"transport", "udp"}, {"listen", "tern://" + host + ":0"}};
   }
   Settings peer_settings(const std::string& host = "10.77.0.2") const {
-    return Settings{{"transport", "udp"}, {"listen", "udp://" + host + ":0"}}.set("netns", cable_->name(2));
+    return Settings{{"transport", "udp"}, {"listen", "tern://" + host + ":0"}}.set("netns", cable_->name(2));
   }
   static void expect_traffic_passes(Caller& caller, tern::Session session) {
     const size_t before = caller.calls().size();
@@ -117,13 +117,13 @@ TEST_F(Namespaces, through_wildcard_addresses) {
     ASSERT_TRUE(server.is_ready()) << server.board().refused_text;
     Caller caller(caller_settings(any));
     const std::string listen = server.listen_uri();
-    expect_traffic_passes(caller, caller.open("udp://" + std::string(host) + listen.substr(listen.rfind(':')) + "/0"));
+    expect_traffic_passes(caller, caller.open("tern://" + std::string(host) + listen.substr(listen.rfind(':')) + "/0"));
   }
 }
 
 TEST_F(Namespaces, without_offload) {
   LAY_CABLE();
-  Peer server(peer_settings().with("offload", "0"));
+  Peer server(peer_settings().with("offload", "false"));
   Caller caller(caller_settings());
   expect_traffic_passes(caller, caller.open(server.uri()));
 }
@@ -222,21 +222,21 @@ class Unreachable : public Namespaces {
 TEST_F(Unreachable, each_reason_has_its_own_message) {
   LAY_CABLE();
   Caller caller(caller_settings("0.0.0.0"));
-  EXPECT_THAT(heard(caller, "udp://10.77.0.2:31850/0"), HasSubstr("nothing listens at 10.77.0.2:31850"));
-  EXPECT_THAT(heard(caller, "udp://192.0.2.1:31850/0"), HasSubstr("no route to 192.0.2.1:31850"));
+  EXPECT_THAT(heard(caller, "tern://10.77.0.2:31850/0"), HasSubstr("nothing listens at 10.77.0.2:31850"));
+  EXPECT_THAT(heard(caller, "tern://192.0.2.1:31850/0"), HasSubstr("no route to 192.0.2.1:31850"));
   // The kernel looks for a host for three seconds.
-  EXPECT_THAT(heard(caller, "udp://10.77.0.9:31850/0", std::chrono::seconds(6)),
+  EXPECT_THAT(heard(caller, "tern://10.77.0.9:31850/0", std::chrono::seconds(6)),
               HasSubstr("no host answers at 10.77.0.9:31850"));
   ASSERT_TRUE(cable_->in(1, "ip route add unreachable 198.51.100.0/24"));
-  EXPECT_THAT(heard(caller, "udp://198.51.100.1:31850/0"), HasSubstr("no host answers at 198.51.100.1:31850"));
+  EXPECT_THAT(heard(caller, "tern://198.51.100.1:31850/0"), HasSubstr("no host answers at 198.51.100.1:31850"));
   ASSERT_TRUE(cable_->in(1, "ip route add prohibit 203.0.113.0/24"));
-  EXPECT_THAT(heard(caller, "udp://203.0.113.1:31850/0"), HasSubstr("a firewall refuses what is sent to 203.0.113.1"));
-  EXPECT_THAT(heard(caller, "udp://[fd77::2]:31850/0"), HasSubstr("the server's address [fd77::2]:31850 is IPv6"));
+  EXPECT_THAT(heard(caller, "tern://203.0.113.1:31850/0"), HasSubstr("a firewall refuses what is sent to 203.0.113.1"));
+  EXPECT_THAT(heard(caller, "tern://[fd77::2]:31850/0"), HasSubstr("the server's address [fd77::2]:31850 is IPv6"));
   if (!cable_->has_ipv6()) return;
   Caller any(caller_settings("[::]"));
   ASSERT_TRUE(cable_->in(1, "ip -6 route add unreachable 2001:db8::/32"));
-  EXPECT_THAT(heard(any, "udp://[2001:db8::1]:31850/0"), HasSubstr("[2001:db8::1]:31850"));
-  EXPECT_THAT(heard(any, "udp://[2001:db8::1]:31850/0"), Not(HasSubstr("no answer from")));
+  EXPECT_THAT(heard(any, "tern://[2001:db8::1]:31850/0"), HasSubstr("[2001:db8::1]:31850"));
+  EXPECT_THAT(heard(any, "tern://[2001:db8::1]:31850/0"), Not(HasSubstr("no answer from")));
 }
 
 TEST_F(Unreachable, a_host_that_drops_everything_is_silent) {
@@ -244,7 +244,7 @@ TEST_F(Unreachable, a_host_that_drops_everything_is_silent) {
   Caller caller(caller_settings("0.0.0.0"));
   const std::string neighbour = "ip neighbour replace 10.77.0.8 lladdr 02:00:00:00:00:88 dev " + cable_->interface(1);
   ASSERT_TRUE(cable_->in(1, neighbour));
-  EXPECT_THAT(heard(caller, "udp://10.77.0.8:31850/0"), HasSubstr("no answer from 10.77.0.8:31850 within"));
+  EXPECT_THAT(heard(caller, "tern://10.77.0.8:31850/0"), HasSubstr("no answer from 10.77.0.8:31850 within"));
 }
 
 /// As in containers, which have namespaces of their own.

@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -23,6 +25,7 @@
 #include <vector>
 
 #include "e2e/any_rpc.h"
+#include "patience.h"
 
 namespace e2e {
 
@@ -57,8 +60,9 @@ struct Board {
 #undef TERN_COUNTER
 };
 
-/// How long a test waits for what must happen. Long, because it is no statement about speed.
-inline constexpr auto kBound = std::chrono::seconds(60);
+/// How long a test waits for what must happen. Long, because it is no statement about speed; TERN_TEST_PATIENCE makes
+/// it that many times longer, for emulated machines.
+inline const auto kBound = std::chrono::seconds(60) * tern::patience();
 
 /// Waits until `is_true()`, which other processes or threads make true. False after kBound.
 template <class F>
@@ -79,7 +83,9 @@ bool wait_for(F&& is_true) {
 ///   server=URI        makes it a client too, which keeps `outstanding` kWork requests of `request_bytes` under way
 ///                     there that ask for `reply_bytes`
 ///   tick_ms=N         how often it looks at the board and writes its counters; 2 by default
-///   netns=NAME        the network namespace that it lives in
+///   netns=NAME        the network namespace that it lives in, of `ip netns` or a path
+/// The words of TERN_E2E_PEER are the settings of every peer that has no others. "%" in them is the number of a host,
+/// one of tests/cable: the one that the peer's listen address names, else the smallest from 2 on that has no peer.
 class Peer {
  public:
   /// Starts the process and waits until it can be reached, or has been refused an endpoint: board().state says which.
@@ -90,7 +96,12 @@ class Peer {
     if (board_ == MAP_FAILED) std::abort();
     std::vector<std::string> words = {"/proc/self/exe", "--peer", "board=" + std::to_string(fd),
                                       "parent=" + std::to_string(getpid())};
-    for (const auto& [key, value] : settings.values()) words.push_back(key + "=" + value);
+    const Settings all = settings.with_defaults_of("TERN_E2E_PEER");
+    if (all.text("netns").ends_with('%')) choose_host(settings.text("listen"));
+    for (const auto& [key, value] : all.values()) {
+      words.push_back(key + "=" + value);
+      if (host_ != 0) std::replace(words.back().begin(), words.back().end(), '%', static_cast<char>('0' + host_));
+    }
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -107,6 +118,7 @@ class Peer {
   ~Peer() {
     if (pid_ > 0) close();
     munmap(board_, sizeof(Board));
+    if (host_ != 0) peers_of_hosts()[host_]--;
   }
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
@@ -144,6 +156,20 @@ class Peer {
   }
 
  private:
+  static std::array<int, 10>& peers_of_hosts() {
+    static std::array<int, 10> peers{};
+    return peers;
+  }
+  void choose_host(const std::string& listen) {
+    constexpr std::string_view kHosts = "tern://10.77.0.";
+    host_ = 2;
+    if (listen.starts_with(kHosts)) {
+      host_ = static_cast<size_t>(listen[kHosts.size()] - '0');
+    } else {
+      while (peers_of_hosts().at(host_) != 0) host_++;
+    }
+    peers_of_hosts().at(host_)++;
+  }
   bool has_ended() {
     if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = -1;
     return pid_ < 0;
@@ -151,6 +177,7 @@ class Peer {
 
   pid_t pid_ = -1;
   int status_ = 0;
+  size_t host_ = 0;  ///< 0: all peers live where the test does
   Board* board_ = nullptr;
 };
 

@@ -242,7 +242,8 @@ inline int run_peer(int argc, char** argv) {
   ::close(fd);
   Board& board = *static_cast<Board*>(memory);
   if (settings.has("netns")) {
-    const int netns = open(("/run/netns/" + settings.text("netns")).c_str(), O_RDONLY | O_CLOEXEC);
+    const std::string name = settings.text("netns");
+    const int netns = open((name[0] == '/' ? name : "/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
     if (netns < 0 || setns(netns, CLONE_NEWNET) != 0) return 1;
     ::close(netns);
   }
@@ -251,7 +252,7 @@ inline int run_peer(int argc, char** argv) {
   options.liveness_timeout = std::chrono::milliseconds(settings.number("liveness_ms", 500));
   options.worker_threads = settings.number("workers", 2);
   options.worker_queue_limit = settings.number("worker_queue", options.worker_queue_limit);
-  auto nexus = tern::Nexus::create(settings.text("listen", "udp://127.0.0.1:0"), options);
+  auto nexus = tern::Nexus::create(settings.text("listen", "tern://127.0.0.1:0"), options);
   if (!nexus.ok()) return refuse(board, nexus.status());
   std::vector<std::unique_ptr<AnyRpc>> rpcs;
   for (uint16_t id = 0; id < settings.number("endpoints", 1); id++) {

@@ -105,7 +105,7 @@ class Simulated(unittest.TestCase):
         self.assert_repeats('session_scale', '--transport=sim', '--nodes=5', '--threads=2', '--seconds=0.0005')
 
     def test_flags_that_mean_nothing_here(self):
-        for program, flags in (('incast', ['--role=server']), ('incast', ['--transport=shm']), ('loss', ['--delay=0.1']),
+        for program, flags in (('incast', ['--role=server']), ('loss', ['--delay=0.1']),
                                ('incast', ['--degree=0']), ('incast', ['--degree=1', '--scenario=join']),
                                ('session_scale', ['--transport=sim', '--sessions=30']), ('session_scale', ['--nodes=4']),
                                ('session_scale', ['--transport=sim', '--nodes=1']), ('loss', ['--frame_bytes=577'])):

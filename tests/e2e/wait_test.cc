@@ -34,18 +34,17 @@ double cpu_seconds(pid_t pid) {
 }
 
 constexpr auto kIdle = std::chrono::milliseconds(1500);
-/// The issue asks for 1 %; the bound leaves room for a busy machine. A loop that spins uses 100 %.
-constexpr double kIdleShareMax = 0.05;
+/// The issue asks for 1 %; the bound allows for a busy machine, and 50 % for an emulated one. A loop that spins uses
+/// 100 %.
+const double kIdleShareMax = 0.05 * tern::patience();
 
 class Waiting : public testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   Settings settings() const { return {{"transport", std::get<0>(GetParam())}, {"wait", std::get<1>(GetParam())}}; }
 };
-INSTANTIATE_TEST_SUITE_P(Over, Waiting,
-                         testing::Combine(testing::ValuesIn(kTransports), testing::Values("poll", "adaptive", "block")),
-                         [](const auto& with) {
-                           return std::string(std::get<0>(with.param)) + "_" + std::get<1>(with.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Over, Waiting, testing::Combine(testing::ValuesIn(transports()), testing::Values("poll", "adaptive", "block")),
+    [](const auto& with) { return std::string(std::get<0>(with.param)) + "_" + std::get<1>(with.param); });
 
 }  // namespace
 
@@ -53,15 +52,17 @@ TEST_P(Waiting, everything_completes) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
+  // Fewer where both sides poll: on two CPUs each call waits for the time slices of threads that others spin through.
+  const uint64_t count = settings().text("wait") == "poll" ? 50 : 200;
   // One at a time, with pauses long enough for both sides to fall asleep in between.
-  for (uint64_t id = 0; id < 200; id++) {
+  for (uint64_t id = 0; id < count; id++) {
     Call* call = caller.send_order(session, id % 4 == 0 ? kWorker : kWork,
                                    {id, static_cast<uint32_t>(id * 100), id % 3 == 0 ? 300u : 0u}, 24 + id * 77);
     ASSERT_EQ(caller.end_of(call), Code::kOk) << call->status.message();
     ASSERT_TRUE(Caller::is_right(*call));
     if (id % 10 == 0) caller.run_for(std::chrono::milliseconds(2));
   }
-  for (uint64_t id = 200; id < 1200; id++) caller.send_order(session, kWork, {id, 1000, 0}, 24 + id);
+  for (uint64_t id = count; id < 6 * count; id++) caller.send_order(session, kWork, {id, 1000, 0}, 24 + id);
   ASSERT_TRUE(caller.finish());
   for (const auto& call : caller.calls()) ASSERT_TRUE(Caller::is_right(*call)) << call->status.message();
 }

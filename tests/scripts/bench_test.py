@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import random
+import shlex
 import statistics
 import sys
 import tempfile
@@ -74,6 +75,38 @@ class Statistics(unittest.TestCase):
         self.assertEqual(words['shm.latency'], ('faster', 'slower'))
         self.assertEqual(words['shm.rate'], ('slower', 'faster'))
         self.assertEqual(words['shm.sessions.bytes'], ('smaller', 'larger'))
+
+
+class Pairs(unittest.TestCase):
+    def test_a_transport_without_limits_has_rows_of_its_own(self):
+        with tempfile.TemporaryDirectory() as build_dir:
+            self.assertEqual(bench.pairs_of(build_dir), bench.PAIRS)
+            os.mkdir(os.path.join(build_dir, 'generated'))
+            with open(os.path.join(build_dir, 'generated', 'transports'), 'w', encoding='utf-8') as file:
+                file.write('shm tern::Shm h real\npigeon tern::Pigeon h real\ncart tern::Cart h real\n'
+                           'sim tern::Sim h simulated\n')
+            # A program that says which of them have a device here.
+            os.mkdir(os.path.join(build_dir, 'microbench'))
+            program = os.path.join(build_dir, 'microbench', 'latency')
+            with open(program, 'w', encoding='utf-8') as file:
+                file.write('#!/bin/sh\nprintf "shm\\tmemory ()\\npigeon\\tbirds ()\\n"\n')
+            os.chmod(program, 0o700)
+            names = [pair.name for pair in bench.pairs_of(build_dir)]
+        self.assertEqual(len(set(names)), len(names))
+        self.assertEqual({name.split('.')[0] for name in names}, {'shm', 'udp', 'pigeon'})
+        self.assertLessEqual({'pigeon.latency', 'pigeon.rate', 'pigeon.bandwidth'}, set(names))
+
+    def test_dpdk_has_a_cable_within_the_program(self):
+        with tempfile.TemporaryDirectory() as build_dir:
+            os.mkdir(os.path.join(build_dir, 'generated'))
+            with open(os.path.join(build_dir, 'generated', 'transports'), 'w', encoding='utf-8') as file:
+                file.write('shm tern::Shm h real\ndpdk tern::Dpdk h real\n')
+            pairs = bench.pairs_of(build_dir)
+        self.assertEqual(pairs, bench.PAIRS + bench.PAIRS_DPDK)
+        for pair in bench.PAIRS_DPDK:
+            words = shlex.split(pair.bench)
+            roles = [option for word in words for option in word.split(';') if option.startswith('role=')]
+            self.assertEqual(roles, ['role=client', 'role=server'])
 
 
 class Placement(unittest.TestCase):

@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""The benchmarks that run between hosts: a server and its clients, each started by itself with --role and --server, as
+two processes of one host and in two network namespaces. Usage: roles_test.py BUILD_DIR
+"""
+import concurrent.futures
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import unittest
+
+SECONDS_MAX = 60
+
+build_dir = None
+
+# Program, flags of both sides, metrics that are above zero
+PROGRAMS = [
+    ('latency', [], ['rate_mrps', 'p50_us', 'p99_us', 'p999_us']),
+    ('small_rpc_rate', ['--threads=2', '--sessions=2'], ['rate_mrps', 'p50_us', 'p99_us']),
+    ('small_rpc_rate', ['--threads=4', '--sessions=2'], ['rate_mrps', 'p50_us', 'p99_us']),
+    ('small_rpc_rate', ['--pattern=client_server'], ['rate_mrps', 'p50_us', 'p99_us']),
+    ('large_rpc_bandwidth', ['--size=100000'], ['bandwidth_gbps', 'rate_rps', 'p50_us']),
+    ('session_scale', ['--sessions=200'], ['rate_mrps', 'rate_mrps_20_sessions', 'connect_us_per_session']),
+    ('session_scale', ['--sessions=200', '--threads=2'], ['rate_mrps', 'rate_mrps_20_sessions', 'connect_us_per_session']),
+    ('incast', ['--degree=4', '--size=100000'], ['total_gbps', 'client_gbps', 'p50_us', 'p99_us']),
+]
+# Sides of one host share its CPUs with each other and with other tests: none of them spins for long.
+COMMON = ['--seconds=0.3', '--wait=adaptive']
+
+
+def path_of(program):
+    return os.path.join(build_dir, 'microbench', program)
+
+
+def transports():
+    """Those between processes that this machine has the devices for. Each process over dpdk needs one of its own."""
+    with open(os.path.join(build_dir, 'generated', 'transports'), encoding='utf-8') as file:
+        names = [line.split()[0] for line in file if line.split()[-1] == 'real' and line.split()[0] != 'dpdk']
+    listed = subprocess.run([path_of('latency'), '--list_transports'], capture_output=True, text=True,
+                            timeout=SECONDS_MAX, check=True).stdout
+    built = [line.split('\t')[0] for line in listed.splitlines()]
+
+    def has_device(name):
+        done = subprocess.run([path_of('latency'), *COMMON, f'--transport={name}'], capture_output=True, text=True,
+                              timeout=SECONDS_MAX, check=False)
+        return 'this machine has no RDMA device' not in done.stderr
+    return [name for name in names if name in built and has_device(name)]
+
+
+def ended(process):
+    try:
+        return process.communicate(timeout=SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise AssertionError(f'{" ".join(process.args)} did not end in {SECONDS_MAX} s') from None
+
+
+class Idle(AssertionError):
+    """The machine was so busy that no call was answered while a client measured."""
+
+
+class Sides(unittest.TestCase):
+    """What starts the two sides, and looks at what they say."""
+
+    @contextlib.contextmanager
+    def server(self, program, *flags, address, inside=()):
+        """Yields its process and the HOST:PORT at which it listens. It serves until it is interrupted."""
+        words = [*inside, path_of(program), *COMMON, *flags, '--role=server', f'--server={address}:0']
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True)
+        try:
+            said = process.stderr.readline()
+            found = re.search(r'serving over \w+ at tern://(\S+)$', said)
+            self.assertTrue(found, said)
+            yield process, found.group(1)
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            out, err = ended(process)
+            self.assertEqual((process.returncode, out, err), (0, '', ''))
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    def client(self, program, *flags, server, inside=()):
+        """Its JSON line."""
+        words = [*inside, path_of(program), *COMMON, *flags, '--json', '--role=client', f'--server={server}']
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True)
+        out, err = ended(process)
+        if 'no call was answered' in err:
+            raise Idle(err)
+        self.assertEqual(process.returncode, 0, err)
+        lines = out.splitlines()
+        self.assertEqual(len(lines), 1, out)
+        return json.loads(lines[0])
+
+    def line_of_client(self, program, *flags, address, server_inside=(), client_inside=()):
+        """The JSON line of a client of a server of its own. Where both were given no time, they measure once more, for
+        longer."""
+        def measure(*flags):
+            with self.server(program, *flags, address=address, inside=server_inside) as (_, server):
+                return self.client(program, *flags, server=server, inside=client_inside)
+        try:
+            return measure(*flags)
+        except Idle:
+            return measure(*flags, '--seconds=5')
+
+    def assert_is_line_of_client(self, line, program, metrics):
+        self.assertEqual((line['bench'], line['params']['role']), (program, 'client'))
+        for metric in metrics:
+            self.assertGreater(line['metrics'][metric], 0, metric)
+        # Nothing is known of the way between the CPUs of two hosts.
+        self.assertEqual(set(line), {'bench', 'transport', 'params', 'metrics'})
+
+
+class Roles(Sides):
+    def test_two_processes(self):
+        found = transports()
+        self.assertLessEqual({'shm', 'udp'}, set(found))
+        for transport in found:
+            for program, flags, metrics in PROGRAMS:
+                with self.subTest(transport=transport, program=program, flags=flags):
+                    flags = [*flags, f'--transport={transport}']
+                    line = self.line_of_client(program, *flags, address='127.0.0.1')
+                    self.assert_is_line_of_client(line, program, metrics)
+
+    def test_one_server_serves_clients_one_after_the_other(self):
+        for program, flags in (('latency', []), ('large_rpc_bandwidth', ['--size=100000']),
+                               ('session_scale', ['--sessions=40']), ('incast', ['--degree=2', '--size=100000'])):
+            with self.subTest(program=program), self.server(program, *flags, '--transport=udp',
+                                                            address='127.0.0.1') as (process, server):
+                for _ in range(2):
+                    line = self.client(program, *flags, '--transport=udp', server=server)
+                    self.assertIsNone(process.poll())
+                    # Nobody else used the server: its memory is known.
+                    self.assertEqual('bytes_per_session' in line['metrics'], program == 'session_scale')
+
+    def test_a_symmetric_server_ends_with_its_client(self):
+        flags = ['--transport=udp', '--sessions=2']
+        with self.server('small_rpc_rate', *flags, address='127.0.0.1') as (process, server):
+            self.client('small_rpc_rate', *flags, server=server)
+            process.wait(SECONDS_MAX)
+
+    def test_clients_of_an_incast_wait_for_each_other(self):
+        flags = ['--transport=udp', '--degree=3', '--size=100000']
+        with self.server('incast', *flags, address='127.0.0.1') as (_, server), \
+             concurrent.futures.ThreadPoolExecutor(2) as pool:
+            lines = list(pool.map(lambda flows: self.client('incast', *flags, f'--flows={flows}', server=server), (1, 2)))
+            for line in lines:
+                # What arrives is the sum of both, whose measurements are not quite at the same time.
+                self.assertGreater(line['metrics']['total_gbps'], line['metrics']['client_gbps'])
+
+    def test_memory_is_not_reported_if_clients_share_the_server(self):
+        flags = ['--transport=udp', '--sessions=40']
+        with self.server('session_scale', *flags, address='127.0.0.1') as (_, server), \
+             concurrent.futures.ThreadPoolExecutor(2) as pool:
+            lines = list(pool.map(lambda seconds: self.client('session_scale', *flags, f'--seconds={seconds}',
+                                                              server=server), (3, 3)))
+            for line in lines:
+                self.assertGreater(line['metrics']['rate_mrps'], 0)
+                self.assertNotIn('bytes_per_session', line['metrics'])
+
+    def assert_refused(self, words, sentence):
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS_MAX)
+        self.assertEqual((done.returncode, done.stdout), (1, ''))
+        self.assertRegex(done.stderr, r'\A[^\n]+\n\Z')
+        self.assertIn(sentence, done.stderr)
+
+    def test_sides_that_do_not_fit_together(self):
+        for program, of_server, of_client, sentence in (
+                ('small_rpc_rate', ['--pattern=client_server'], [], 'another --pattern'),
+                ('incast', ['--degree=2', '--size=1000'], ['--degree=2', '--size=2000'], 'the same --size'),
+                ('session_scale', [], ['--threads=2', '--sessions=40'], 'the same --threads')):
+            with self.subTest(program=program), self.server(program, '--transport=udp', *of_server,
+                                                            address='127.0.0.1') as (_, server):
+                self.assert_refused([path_of(program), '--transport=udp', *of_client, '--role=client',
+                                     f'--server={server}'], sentence)
+
+
+class Namespaces:
+    """Two of them with a cable, 10.66.0.1 and 10.66.0.2. The names carry the pid, so that what a killed test has left
+    is known for it.
+    """
+    PREFIX = 'tern-e2e-'  # as in namespaces.h
+
+    def __enter__(self):
+        os.makedirs('/run/netns', exist_ok=True)
+        for name in os.listdir('/run/netns'):
+            pid = re.match(self.PREFIX + r'(\d+)-', name)
+            if pid and not os.path.exists(f'/proc/{pid.group(1)}'):
+                subprocess.run(['ip', 'netns', 'del', name], check=False, capture_output=True)
+        self.names = [f'{self.PREFIX}{os.getpid()}-{side}' for side in 'ab']
+        a, b = self.names
+        for name in self.names:
+            self.ip('netns', 'add', name)
+        self.ip('-n', a, 'link', 'add', 'cable', 'type', 'veth', 'peer', 'name', 'cable', 'netns', b)
+        for number, name in enumerate(self.names, 1):
+            self.ip('-n', name, 'address', 'add', f'10.66.0.{number}/24', 'dev', 'cable')
+            for device in ('lo', 'cable'):
+                self.ip('-n', name, 'link', 'set', device, 'up')
+        return self
+
+    def __exit__(self, *_):
+        for name in self.names:
+            subprocess.run(['ip', 'netns', 'del', name], check=False, capture_output=True)
+
+    @staticmethod
+    def ip(*words):
+        subprocess.run(['ip', *words], check=True, capture_output=True)
+
+    def inside(self, which):
+        return ['ip', 'netns', 'exec', self.names[which]]
+
+
+class BetweenHosts(Sides):
+    """The server in a namespace of its own: nothing but the cable joins the two."""
+
+    def setUp(self):
+        if os.geteuid() != 0:
+            self.skipTest('network namespaces need root')
+
+    def test_two_namespaces(self):
+        with Namespaces() as namespaces:
+            for program, flags, metrics in PROGRAMS:
+                with self.subTest(program=program, flags=flags):
+                    flags = [*flags, '--transport=udp']
+                    line = self.line_of_client(program, *flags, address='10.66.0.1',
+                                               server_inside=namespaces.inside(0), client_inside=namespaces.inside(1))
+                    self.assert_is_line_of_client(line, program, metrics)
+
+
+if __name__ == '__main__':
+    build_dir = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
