@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""scripts/test: what it counts, and which cases it runs once more. cmake and ctest are stand-ins here: they do nothing but
+write the report that a case of this file asks for."""
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+# Writes the next report of $REPORTS, and says how it was called. Fails if a case of it has failed.
+CTEST = '''#!/usr/bin/env bash
+echo "$*" >>"$REPORTS/calls"
+run=$(wc -l <"$REPORTS/calls")
+while [ "$1" != --output-junit ]; do shift; done
+[ -f "$REPORTS/$run" ] || exit 8
+cp "$REPORTS/$run" "$2"
+! grep -q '<failure' "$REPORTS/$run"
+'''
+
+
+def case(name, status='run', inside='', output=''):
+    return (f'\t<testcase name="{name}" classname="{name}" time="0.1" status="{status}">\n{inside}'
+            f'\t\t<system-out>{output}</system-out>\n\t</testcase>\n')
+
+
+def passed(name):
+    return case(name)
+
+
+def failed(name, output=''):
+    return case(name, 'fail', '\t\t<failure message=""/>\n', output)
+
+
+def skipped(name):
+    return case(name, 'notrun', '\t\t<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>\n')
+
+
+class Counts(unittest.TestCase):
+    def run_with(self, *reports, ci=False):
+        """The exit code and the output of a run whose ctest writes these reports, and how ctest was called."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ('scripts', 'bin', 'reports'):
+                os.mkdir(os.path.join(folder, name))
+            shutil.copy(os.path.join(ROOT, 'scripts', 'test'), os.path.join(folder, 'scripts'))
+            for name, text in (('cmake', '#!/bin/sh\n'), ('ctest', CTEST)):
+                path = os.path.join(folder, 'bin', name)
+                with open(path, 'w', encoding='utf-8') as file:
+                    file.write(text)
+                os.chmod(path, stat.S_IRWXU)
+            for number, report in enumerate(reports, 1):
+                with open(os.path.join(folder, 'reports', str(number)), 'w', encoding='utf-8') as file:
+                    file.write('<testsuite>\n' + ''.join(report) + '</testsuite>\n')
+            environment = {**os.environ, 'PATH': os.path.join(folder, 'bin') + ':' + os.environ['PATH'],
+                           'REPORTS': os.path.join(folder, 'reports'), 'CI': 'true' if ci else ''}
+            done = subprocess.run([os.path.join(folder, 'scripts', 'test'), '--no-setup', '--stage', 'release'],
+                                  env=environment, capture_output=True, text=True, check=False)
+            with open(os.path.join(folder, 'reports', 'calls'), encoding='utf-8') as file:
+                return done.returncode, done.stdout, file.read().splitlines()
+
+    def test_all_passed(self):
+        code, output, calls = self.run_with([passed('a.b'), passed('c')])
+        self.assertEqual((code, output.splitlines()[-1], len(calls)), (0, '3 passed, 0 failed, 0 skipped', 1))  # and a build
+
+    def test_skipped_fails_in_ci_only(self):
+        for ci in (False, True):
+            code, output, _ = self.run_with([passed('a'), skipped('b')], ci=ci)
+            self.assertEqual((code, output.splitlines()[-1]), (int(ci), '2 passed, 0 failed, 1 skipped'))
+
+    def test_one_that_passes_alone_is_named(self):
+        code, output, calls = self.run_with([passed('a'), failed('b.C.d/shm')], [passed('b.C.d/shm')])
+        self.assertEqual((code, output.splitlines()[-1]), (0, '3 passed, 0 failed, 0 skipped'))
+        self.assertIn('unsteady: release: b.C.d/shm ', output)
+        self.assertIn('-j 1 ', calls[1])
+        self.assertTrue(calls[1].endswith(r' -R ^(b\.C\.d/shm)$'), calls[1])
+
+    def test_names_of_typed_cases(self):
+        name = 'a.Typed/shm.x&lt;Typed/shm.  # TypeParam = A&lt;int&amp;&gt;&gt;'
+        code, output, calls = self.run_with([failed(name)], [passed(name)])
+        self.assertEqual((code, output.splitlines()[-1]), (0, '2 passed, 0 failed, 0 skipped'))
+        self.assertIn('unsteady: release: a.Typed/shm.x<Typed/shm.  # TypeParam = A<int&>> (', output)
+        self.assertTrue(calls[1].endswith(r' -R ^(a\.Typed/shm\.x<Typed/shm\.  # TypeParam = A<int&>>)$'), calls[1])
+
+    def test_one_that_fails_twice_has_failed(self):
+        code, output, _ = self.run_with([failed('a'), failed('b')], [failed('a'), passed('b')])
+        self.assertEqual((code, output.splitlines()[-1]), (1, '2 passed, 1 failed, 0 skipped'))
+        self.assertIn('failed: release: a\n', output)
+        self.assertIn('unsteady: release: b ', output)
+
+    def test_what_a_sanitizer_has_found_is_not_run_again(self):
+        for text in ('WARNING: ThreadSanitizer: data race', 'ERROR: AddressSanitizer: heap-use-after-free',
+                     'ERROR: LeakSanitizer: detected', 'file.cc:1:2: runtime error: shift'):
+            code, output, calls = self.run_with([passed('a'), failed('b', text)])
+            self.assertEqual((code, output.splitlines()[-1], len(calls)), (1, '2 passed, 1 failed, 0 skipped', 1))
+
+    def test_what_is_found_in_the_second_run_is_a_failure(self):
+        code, output, _ = self.run_with([failed('a')], [failed('a', 'WARNING: ThreadSanitizer: data race')])
+        self.assertEqual((code, output.splitlines()[-1]), (1, '1 passed, 1 failed, 0 skipped'))
+
+    def test_many_failures_are_not_chance(self):
+        names = [f'case{number}' for number in range(11)]
+        code, output, calls = self.run_with([failed(name) for name in names])
+        self.assertEqual((code, output.splitlines()[-1], len(calls)), (1, '1 passed, 11 failed, 0 skipped', 1))
+
+    def test_ctest_that_ends_without_a_report(self):
+        code, output, _ = self.run_with()
+        self.assertEqual((code, output.splitlines()[-1]), (1, '1 passed, 1 failed, 0 skipped'))
+
+
+if __name__ == '__main__':
+    unittest.main()
