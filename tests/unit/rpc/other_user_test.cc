@@ -12,47 +12,58 @@ namespace {
 
 constexpr uid_t kNobody = 65534;
 
+/// The child: one call to the server whose URI `uri` gives. It tells the call's status, or "ok", to `told`.
+int call_as_another_user(int uri, int told, bool client_allows) {
+  char server[256];
+  const ssize_t bytes = ::read(uri, server, sizeof server);  // the server's, once it is there
+  if (bytes <= 0 || ::setresuid(kNobody, kNobody, kNobody) != 0) return 1;
+  auto own = Nexus::create("tern://127.0.0.1:0", {});
+  if (!own.ok()) return 2;
+  auto made = Rpc<Shm>::create(**own, {.allow_other_users = client_allows}, small_memory());
+  if (!made.ok()) return 3;
+  Rpc<Shm>& client = **made;
+  Outcome outcome;
+  auto session = client.create_session({server, static_cast<size_t>(bytes)}, {});
+  if (!session.ok()) return 4;
+  auto call =
+      client.enqueue_request(*session, kEcho, message(client, "hello"), client.alloc_msgbuf(256), outcome.then());
+  if (!call.ok()) return 5;
+  while (outcome.runs == 0) {
+    if (!client.run_event_loop_once().ok()) return 6;
+  }
+  const std::string_view text = outcome.status.message();
+  return ::write(told, text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 7;
+}
+
 /// What a client of another user hears of one call: its status's text, or "ok". The server runs meanwhile.
 std::string heard_by_another_user(bool server_allows, bool client_allows) {
-  auto nexus = Nexus::create("tern://127.0.0.1:0", {});
-  EXPECT_TRUE(nexus.ok());
-  auto server = Rpc<Shm>::create(**nexus, {.allow_other_users = server_allows}, small_memory());
-  EXPECT_TRUE(server.ok()) << server.status().message();
-  EXPECT_TRUE((*server)->on_request(kEcho, echo).ok());
-  const std::string uri((*nexus)->uri());
+  int uri[2];
   int told[2];
-  EXPECT_EQ(::pipe2(told, O_CLOEXEC), 0);
-  const pid_t child = ::fork();
+  EXPECT_EQ(::pipe2(uri, O_CLOEXEC), 0);
+  EXPECT_EQ(::pipe2(told, O_CLOEXEC | O_NONBLOCK), 0);
+  const pid_t child = ::fork();  // before there are threads, one of which may hold the lock of a sanitizer's allocator
   if (child == 0) {
-    if (::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(1);
-    auto own = Nexus::create("tern://127.0.0.1:0", {});
-    if (!own.ok()) ::_exit(2);
-    auto made = Rpc<Shm>::create(**own, {.allow_other_users = client_allows}, small_memory());
-    if (!made.ok()) ::_exit(3);
-    Rpc<Shm>& client = **made;
-    Outcome outcome;
-    auto session = client.create_session(uri, {});
-    if (!session.ok()) ::_exit(4);
-    auto call =
-        client.enqueue_request(*session, kEcho, message(client, "hello"), client.alloc_msgbuf(256), outcome.then());
-    if (!call.ok()) ::_exit(5);
-    while (outcome.runs == 0) {
-      if (!client.run_event_loop_once().ok()) ::_exit(6);
+    ::close(uri[1]);
+    ::_exit(call_as_another_user(uri[0], told[1], client_allows));
+  }
+  {
+    auto nexus = Nexus::create("tern://127.0.0.1:0", {});
+    EXPECT_TRUE(nexus.ok());
+    auto server = Rpc<Shm>::create(**nexus, {.allow_other_users = server_allows}, small_memory());
+    EXPECT_TRUE(server.ok()) << server.status().message();
+    EXPECT_TRUE((*server)->on_request(kEcho, echo).ok());
+    const std::string text = (*nexus)->uri();
+    EXPECT_EQ(::write(uri[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    int status = 0;
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (::waitpid(child, &status, WNOHANG) != child && std::chrono::steady_clock::now() < until) {
+      EXPECT_TRUE((*server)->run_event_loop_once().ok());
     }
-    const std::string_view text = outcome.status.message();
-    ::_exit(::write(told[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 7);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   }
-  int status = 0;
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  while (::waitpid(child, &status, WNOHANG) != child && std::chrono::steady_clock::now() < until) {
-    EXPECT_TRUE((*server)->run_event_loop_once().ok());
-  }
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   char text[512] = {};
-  ::fcntl(told[0], F_SETFL, O_NONBLOCK);
   const ssize_t bytes = ::read(told[0], text, sizeof text);
-  ::close(told[0]);
-  ::close(told[1]);
+  for (const int descriptor : {uri[0], uri[1], told[0], told[1]}) ::close(descriptor);
   return {text, static_cast<size_t>(std::max<ssize_t>(bytes, 0))};
 }
 
