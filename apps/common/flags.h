@@ -1,5 +1,5 @@
-// The flags that every program has, their checks, and what they become: a transport type and options. Defines flags:
-// only a program's one source file includes it. Uses tern's public headers and the generated list of transports.
+// The flags that every program has, their checks, and what they become: a transport type and options. Uses tern's
+// public headers and the generated list of transports.
 #pragma once
 
 #include <gflags/gflags.h>
@@ -11,76 +11,45 @@
 #include <tern/transport_options.h>
 
 #include <chrono>
-#include <cstdarg>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
 #include "transport_list.h"
 
-DEFINE_string(transport, tern::transports::kEntries[0].name,
-              "what packets travel over; --list_transports has the names");
-DEFINE_string(transport_options, "",
-              "options of the transport, as in datagram_bytes=8900,offload=false; --list_transports has those of each");
-DEFINE_string(server_transport_options, "",
-              "options of the server's endpoints that differ from --transport_options, as in address=10.0.0.1/24");
-DEFINE_bool(list_transports, false, "print the transports of this program, one a line, and their options");
-DEFINE_string(role, "both", "both: the two sides in this program; server; client");
-DEFINE_bool(processes, false, "with --role=both: the two sides as two processes instead of two threads");
-DEFINE_string(
-    server, "",
-    "HOST:PORT at which a server listens and a client finds it; default 127.0.0.1:31850, with --role=both any "
-    "free port of 127.0.0.1");
-DEFINE_string(listen, "",
-              "HOST:PORT of a client's own Nexus; default: any free port, of 127.0.0.1 if the server is there");
-DEFINE_double(seconds, 2, "length of the measurement, after a warm-up");
-DEFINE_string(cc, "default",
-              "congestion controller: default (the transport's), none, timely, patched_timely, swift, dctcp");
-DEFINE_string(wait, "poll", "what a side without work does: poll (spin), adaptive (spin, then block), block");
-DEFINE_bool(json, false, "one JSON object per line on standard output instead of a table");
-DEFINE_string(cpus, "", "CPUs to pin the sides to, as in 0,2: the server's first; default: the allowed ones in turn");
-DEFINE_double(drop, 0, "fault layer: probability that a packet is lost (on shm: per 4 KiB of a large payload)");
-DEFINE_double(dup, 0, "fault layer: probability that a packet arrives twice");
-DEFINE_double(reorder, 0, "fault layer: probability that a packet is overtaken");
-DEFINE_double(corrupt, 0, "fault layer: probability that bits of a packet flip, above every checksum");
-DEFINE_double(delay, 0, "fault layer: probability that a packet is held back, for up to --delay_us_max");
-DEFINE_double(delay_us_max, 100, "fault layer: the longest delay, us");
-DEFINE_uint64(seed, 1, "seed of the fault layer");
-DEFINE_int32(ready_fd, -1, "for --processes: where the server writes its address once it can be reached");
+DECLARE_string(transport);
+DECLARE_string(transport_options);
+DECLARE_string(server_transport_options);
+DECLARE_bool(list_transports);
+DECLARE_string(role);
+DECLARE_bool(processes);
+DECLARE_string(server);
+DECLARE_string(listen);
+DECLARE_double(seconds);
+DECLARE_string(cc);
+DECLARE_string(wait);
+DECLARE_bool(json);
+DECLARE_string(cpus);
+DECLARE_double(drop);
+DECLARE_double(dup);
+DECLARE_double(reorder);
+DECLARE_double(corrupt);
+DECLARE_double(delay);
+DECLARE_double(delay_us_max);
+DECLARE_uint64(seed);
+DECLARE_int32(ready_fd);
 
 namespace programs {
 
 /// One sentence on standard error; the program's exit code.
-[[gnu::format(printf, 1, 2)]] inline int fail(const char* format, ...) {
-  std::fprintf(stderr, "%s: ", gflags::ProgramInvocationShortName());
-  va_list arguments;
-  va_start(arguments, format);
-  std::vfprintf(stderr, format, arguments);
-  va_end(arguments);
-  std::fputc('\n', stderr);
-  return 1;
-}
+[[gnu::format(printf, 1, 2)]] int fail(const char* format, ...);
 
 /// The same, for what the library said about `what`.
-inline int fail_with(const std::string& what, tern::Status status) {
-  return fail("%s: %.*s", what.c_str(), static_cast<int>(status.message().size()), status.message().data());
-}
+int fail_with(const std::string& what, tern::Status status);
 
 /// What a value of --cc means; nothing, if it is none.
-inline std::optional<tern::CongestionControl> congestion_control(std::string_view name) {
-  using tern::CongestionControl;
-  if (name == "default") return CongestionControl::kDefault;
-  if (name == "none") return CongestionControl::kNone;
-  if (name == "timely") return CongestionControl::kTimely;
-  if (name == "patched_timely") return CongestionControl::kPatchedTimely;
-  if (name == "swift") return CongestionControl::kSwift;
-  if (name == "dctcp") return CongestionControl::kDctcp;
-  return std::nullopt;
-}
+std::optional<tern::CongestionControl> congestion_control(std::string_view name);
 
 /// The transports that a program runs over.
 enum class Scope {
@@ -89,138 +58,14 @@ enum class Scope {
   kBoth,
 };
 
-inline bool is_in(Scope scope, const tern::transports::Entry& entry) {
-  using tern::transports::Kind;
-  return (entry.kind == Kind::kReal && scope != Scope::kSimulated) ||
-         (entry.kind == Kind::kSimulated && scope != Scope::kReal);
-}
-
 /// Over a transport of a simulation.
-inline bool is_simulated() {
-  for (const auto& entry : tern::transports::kEntries) {
-    if (FLAGS_transport == entry.name) return entry.kind == tern::transports::Kind::kSimulated;
-  }
-  return false;
-}
-
-/// Why no endpoint over T can be made on this machine; ok: one can.
-template <class T>
-tern::Status runs_here() {
-  auto nexus = tern::Nexus::create("tern://127.0.0.1:0");
-  if (!nexus.ok()) return nexus.status();
-  const auto rpc = tern::Rpc<T>::create(**nexus, {}, {.huge_pages = false});
-  return rpc.ok() ? tern::Status() : rpc.status();
-}
-
-/// Prints "NAME<tab>WHAT (OPTIONS with their defaults)" on standard output for each transport of the program that runs
-/// here, and a sentence on standard error for each other one.
-inline void list_transports(Scope scope) {
-  for (const auto& entry : tern::transports::kEntries) {
-    if (!is_in(scope, entry)) continue;
-    if (!entry.is_built()) {
-      std::fprintf(stderr, "%s is not built: it needs %s\n", entry.name, entry.missing);
-      continue;
-    }
-    if (entry.kind == tern::transports::Kind::kReal) {
-      const auto status = tern::transports::with_transport(tern::transports::Real(), entry.name,
-                                                           []<class T>() { return runs_here<T>(); });
-      if (!status->ok()) {
-        std::fprintf(stderr, "%s does not run here: %s\n", entry.name, std::string(status->message()).c_str());
-        continue;
-      }
-    }
-    const auto options = tern::transports::with_transport(
-        tern::transports::All(), entry.name, []<class T>() { return tern::options_text(typename T::Options()); });
-    std::printf("%s\t%s (%s)\n", entry.name, entry.what, options->c_str());
-  }
-}
-
-/// Checks --transport, --transport_options and --server_transport_options. False: the sentence has been printed.
-inline bool check_transport(Scope scope) {
-  std::string names;
-  for (const auto& entry : tern::transports::kEntries) {
-    if (!is_in(scope, entry)) continue;
-    if (entry.is_built()) {
-      names.append(names.empty() ? "" : ", ").append(entry.name);
-    } else if (FLAGS_transport == entry.name) {
-      fail("--transport=%s is not built: it needs %s; install that (scripts/setup %s), then run cmake and build again",
-           entry.name, entry.missing, entry.name);
-      return false;
-    }
-  }
-  const auto check_options = []<class T>() {
-    typename T::Options options;
-    std::string problem = tern::set_options(options, FLAGS_transport_options);
-    if (!problem.empty()) return "--transport_options: " + problem;
-    problem = tern::set_options(options, FLAGS_server_transport_options);
-    return problem.empty() ? problem : "--server_transport_options: " + problem;
-  };
-  std::optional<std::string> problem;
-  if (scope != Scope::kSimulated) {
-    problem = tern::transports::with_transport(tern::transports::Real(), FLAGS_transport, check_options);
-  }
-  if (scope != Scope::kReal && !problem) {
-    problem = tern::transports::with_transport(tern::transports::Simulated(), FLAGS_transport, check_options);
-  }
-  if (!problem) {
-    fail("--transport=%s is unknown; choose from: %s", FLAGS_transport.c_str(), names.c_str());
-  } else if (!problem->empty()) {
-    fail("%s", problem->c_str());
-  }
-  return problem && problem->empty();
-}
+bool is_simulated();
 
 /// Parses the command line and checks the flags of this file. False: the sentence has been printed, exit with 1.
 /// With --list_transports it prints the list and ends the program.
-inline bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope = Scope::kReal) {
-  gflags::SetUsageMessage(usage);
-  gflags::ParseCommandLineFlags(&argc, &argv, true);
-  const auto refuse = [](const char* flag, const std::string& value, const char* choices) {
-    fail("--%s=%s is unknown; choose from: %s", flag, value.c_str(), choices);
-    return false;
-  };
-  if (argc > 1) {
-    fail("'%s' is not a flag; --help lists them", argv[1]);
-    return false;
-  }
-  if (FLAGS_list_transports) {
-    list_transports(scope);
-    std::exit(0);
-  }
-  if (!check_transport(scope)) return false;
-  if (FLAGS_role != "both" && FLAGS_role != "server" && FLAGS_role != "client") {
-    return refuse("role", FLAGS_role, "both, server, client");
-  }
-  if (!congestion_control(FLAGS_cc)) {
-    return refuse("cc", FLAGS_cc, "default, none, timely, patched_timely, swift, dctcp");
-  }
-  if (FLAGS_wait != "poll" && FLAGS_wait != "adaptive" && FLAGS_wait != "block") {
-    return refuse("wait", FLAGS_wait, "poll, adaptive, block");
-  }
-  if (FLAGS_processes && FLAGS_role != "both") {
-    fail("--processes goes with --role=both only; start the server and the client by hand instead");
-    return false;
-  }
-  if (!(FLAGS_seconds > 0 && FLAGS_seconds <= 1e6)) {
-    fail("--seconds=%g is not between 0 and 1000000", FLAGS_seconds);
-    return false;
-  }
-  for (const double probability : {FLAGS_drop, FLAGS_dup, FLAGS_reorder, FLAGS_corrupt, FLAGS_delay}) {
-    if (probability >= 0 && probability < 1) continue;
-    fail("%g is no probability for --drop, --dup, --reorder, --corrupt or --delay: at least 0, less than 1",
-         probability);
-    return false;
-  }
-  if (!(FLAGS_delay_us_max >= 0 && FLAGS_delay_us_max <= 1e6)) {
-    fail("--delay_us_max=%g is not between 0 and 1000000", FLAGS_delay_us_max);
-    return false;
-  }
-  return true;
-}
+bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope = Scope::kReal);
 
-inline bool has_faults() {
-  return FLAGS_drop > 0 || FLAGS_dup > 0 || FLAGS_reorder > 0 || FLAGS_corrupt > 0 || FLAGS_delay > 0;
-}
+bool has_faults();
 
 /// Calls run.operator()<T>() for --transport, which is one between programs; T has the fault layer if a flag of that
 /// is set.
@@ -262,27 +107,12 @@ typename T::Options transport_options(Role role = Role::kClient) {
 }
 
 /// What the flags say about an endpoint.
-inline tern::RpcOptions rpc_options(uint16_t endpoint_id) {
-  tern::RpcOptions options;
-  options.endpoint_id = endpoint_id;
-  options.congestion_control = *congestion_control(FLAGS_cc);
-  options.wait = FLAGS_wait == "poll"       ? tern::Wait::kPoll
-                 : FLAGS_wait == "adaptive" ? tern::Wait::kAdaptive
-                                            : tern::Wait::kBlock;
-  return options;
-}
+tern::RpcOptions rpc_options(uint16_t endpoint_id);
 
 /// Where this program's server listens, as a URI.
-inline std::string server_uri() {
-  if (!FLAGS_server.empty()) return "tern://" + FLAGS_server;
-  return FLAGS_role == "both" ? "tern://127.0.0.1:0" : "tern://127.0.0.1:31850";
-}
+std::string server_uri();
 
 /// Where the Nexus of a client of the server at `server` listens.
-inline std::string client_listen_uri(std::string_view server) {
-  if (!FLAGS_listen.empty()) return "tern://" + FLAGS_listen;
-  if (server.starts_with("tern://127.")) return "tern://127.0.0.1:0";
-  return server.starts_with("tern://[") ? "tern://[::]:0" : "tern://0.0.0.0:0";
-}
+std::string client_listen_uri(std::string_view server);
 
 }  // namespace programs

@@ -3,14 +3,11 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
-
-#include "flags.h"
 
 namespace programs {
 
@@ -25,52 +22,10 @@ struct Report {
 };
 
 /// The flags of every program that change what is measured.
-inline nlohmann::ordered_json common_params() {
-  nlohmann::ordered_json params = {
-      {"role", FLAGS_role}, {"processes", FLAGS_processes}, {"cc", FLAGS_cc}, {"wait", FLAGS_wait}};
-  if (!FLAGS_transport_options.empty()) params["transport_options"] = FLAGS_transport_options;
-  if (!FLAGS_server_transport_options.empty()) params["server_transport_options"] = FLAGS_server_transport_options;
-  if (has_faults()) {
-    params.update({{"drop", FLAGS_drop},
-                   {"dup", FLAGS_dup},
-                   {"reorder", FLAGS_reorder},
-                   {"corrupt", FLAGS_corrupt},
-                   {"delay", FLAGS_delay},
-                   {"delay_us_max", FLAGS_delay_us_max},
-                   {"seed", FLAGS_seed}});
-  }
-  return params;
-}
+nlohmann::ordered_json common_params();
 
-inline void print(const Report& report) {
-  if (FLAGS_json) {
-    nlohmann::ordered_json line = {{"bench", report.bench},
-                                   {"transport", FLAGS_transport},
-                                   {"params", report.params},
-                                   {"metrics", report.metrics}};
-    if (report.placement_ns) {
-      line["placement_ns"] = report.placement_ns->second;
-      line["placement_ns_min"] = report.placement_ns->first;
-    }
-    std::printf("%s\n", line.dump().c_str());
-  } else {
-    std::printf("%s over %s\n", report.bench.c_str(), FLAGS_transport.c_str());
-    for (const auto& [name, value] : report.params.items()) {
-      std::printf("  %-18s %s\n", name.c_str(),
-                  value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());
-    }
-    std::printf("  %s\n", std::string(34, '-').c_str());
-    for (const auto& [name, value] : report.metrics.items()) {
-      if (value.is_number_float()) {
-        std::printf("  %-18s %15.3f\n", name.c_str(), value.get<double>());
-      } else {
-        std::printf("  %-18s %15s\n", name.c_str(), value.dump().c_str());
-      }
-    }
-    if (report.placement_ns) std::printf("  %-18s %15.0f\n", "placement_ns", report.placement_ns->second);
-  }
-  std::fflush(stdout);
-}
+/// Prints it, and flushes.
+void print(const Report& report);
 
 /// One line on standard error that is overwritten, on a terminal only.
 class Progress {

@@ -1,0 +1,148 @@
+#include "sides.h"
+
+#include <fcntl.h>
+#include <gflags/gflags.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "flags.h"
+
+namespace programs {
+
+void catch_interrupts() {
+  static_assert(std::atomic<bool>::is_always_lock_free);
+  struct sigaction action = {};
+  action.sa_handler = [](int) { interrupted.store(true, std::memory_order_relaxed); };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+std::vector<int> side_cpus() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
+    fail("the CPUs that this process may use are not known: %s", std::strerror(errno));
+    return cpus;
+  }
+  if (FLAGS_cpus.empty()) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
+    }
+    return cpus;
+  }
+  const char* next = FLAGS_cpus.c_str();
+  while (true) {
+    char* end = nullptr;
+    const long cpu = std::strtol(next, &end, 10);
+    const bool is_cpu = end != next && cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(static_cast<int>(cpu), &allowed);
+    if (!is_cpu || (*end != ',' && *end != '\0')) {
+      fail("--cpus=%s is not a list, as in 0,2, of CPUs that this process may use", FLAGS_cpus.c_str());
+      return {};
+    }
+    cpus.push_back(static_cast<int>(cpu));
+    if (*end == '\0') return cpus;
+    next = end + 1;
+  }
+}
+
+void pin_to(int cpu) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  sched_setaffinity(0, sizeof(one), &one);
+}
+
+bool ServerProcess::start(int argc, char** argv) {
+  int ready[2];
+  if (pipe2(ready, O_CLOEXEC) != 0) {
+    fail("no pipe to the server process: %s", std::strerror(errno));
+    return false;
+  }
+  // Flags given twice take the last value, so that ours can follow the user's.
+  std::vector<std::string> words(argv, argv + argc);
+  words.push_back("--role=server");
+  words.push_back("--processes=false");
+  words.push_back("--server=" + server_uri().substr(std::strlen("tern://")));
+  words.push_back("--ready_fd=" + std::to_string(ready[1]));
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+
+  const pid_t parent = getpid();
+  pid_ = fork();
+  if (pid_ == 0) {  // only async-signal-safe calls from here to exec
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    fcntl(ready[1], F_SETFD, 0);
+    execv("/proc/self/exe", arguments.data());
+    _exit(1);
+  }
+  close(ready[1]);
+  if (pid_ < 0) fail("no server process: %s", std::strerror(errno));
+  const bool is_ready = pid_ > 0 && read_uri(ready[0]);
+  close(ready[0]);
+  return is_ready;
+}
+
+bool ServerProcess::is_running() {
+  if (pid_ < 0) return false;
+  if (waitpid(pid_, nullptr, WNOHANG) == 0) return true;
+  pid_ = -1;
+  return false;
+}
+
+void ServerProcess::stop() {
+  if (pid_ < 0) return;
+  kill(pid_, SIGTERM);
+  for (int tries = 0; tries < 200; ++tries) {
+    if (!is_running()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+bool ServerProcess::read_uri(int fd) {
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!interrupted && std::chrono::steady_clock::now() < give_up) {
+    pollfd readable = {fd, POLLIN, 0};
+    if (poll(&readable, 1, 100) <= 0) continue;
+    char bytes[256];
+    const ssize_t got = read(fd, bytes, sizeof(bytes));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;  // it has said why
+    uri_.append(bytes, static_cast<size_t>(got));
+    if (!uri_.ends_with('\n')) continue;
+    uri_.pop_back();
+    return true;
+  }
+  fail(interrupted ? "interrupted while the server process started" : "the server process was not ready in 20 s");
+  return false;
+}
+
+void announce_server(const std::string& uri) {
+  if (FLAGS_ready_fd < 0) {
+    std::fprintf(stderr, "%s: serving over %s at %s\n", gflags::ProgramInvocationShortName(), FLAGS_transport.c_str(),
+                 uri.c_str());
+    return;
+  }
+  const std::string line = uri + "\n";
+  if (write(FLAGS_ready_fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    fail("nobody reads the address of this server: %s", std::strerror(errno));
+  }
+  close(FLAGS_ready_fd);
+}
+
+}  // namespace programs
