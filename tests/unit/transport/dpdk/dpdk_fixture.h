@@ -17,27 +17,15 @@
 #include "frames/frame_template.h"
 #include "frames/parse.h"
 #include "memif_ports.h"
-#include "patience.h"
 #include "transport/dpdk/dpdk.h"
+#include "unit/transport/end.h"
 
 namespace tern::transport::dpdk_test {
 
-/// A bound for what must happen, never waited for in full.
-inline const auto kPatience = std::chrono::seconds(20) * patience();
-inline constexpr uint32_t kTestKey = 0x00c00007;
-
-inline wire::Header header_of(uint32_t number, size_t payload_bytes) {
-  return wire::client_header(wire::Kind::kRequest, wire::kFirst, kTestKey, number, 64, wire::kNoDeadline, 5,
-                             static_cast<uint32_t>(payload_bytes));
-}
-/// A packet as it travels.
-inline std::vector<std::byte> packet_of(uint32_t number, size_t payload_bytes, std::byte value) {
-  std::vector<std::byte> bytes(wire::kHeaderBytes + payload_bytes, value);
-  wire::Header header = header_of(number, payload_bytes);
-  header.add_length(bytes.size());
-  wire::store_header(bytes.data(), header);
-  return bytes;
-}
+using test::header_of;
+using test::kPatience;
+using test::kTestKey;
+using test::packet_of;
 
 /// The options of port 0 or 1, with IPv4 or IPv6 addresses. The rings are short, so that they can be filled.
 inline Dpdk::Options options_of(uint32_t port, sa_family_t family = AF_INET, uint16_t vlan = 0) {
@@ -49,84 +37,27 @@ inline Dpdk::Options options_of(uint32_t port, sa_family_t family = AF_INET, uin
 }
 
 /// An endpoint, and what it has received.
-struct End {
-  struct Received {
-    uint32_t number;
-    std::vector<std::byte> payload;
-  };
-
+struct End : test::End<DpdkImpl> {
   explicit End(uint32_t port) : End(options_of(port)) {}
-  explicit End(const Dpdk::Options& options, std::string_view host = "") {
-    auto made = memory::Arena::create({.huge_pages = false, .chunk_bytes = 1u << 20});
-    if (!made.ok()) std::abort();
-    arena = *made;
-    auto created = DpdkImpl::create(options, Context(*arena, host));
-    status = created.status();
-    if (created.ok()) dpdk = std::move(*created);
-  }
-  ~End() {
-    dpdk.reset();
-    for (detail::Buffer* buffer : buffers) memory::Arena::release(buffer);
-    if (arena != nullptr) arena->orphan();
-  }
-  End(const End&) = delete;
-  End& operator=(const End&) = delete;
-  DpdkImpl* operator->() const { return dpdk.get(); }
+  explicit End(const Dpdk::Options& options, std::string_view host = "") : test::End<DpdkImpl>(options, host) {}
 
-  /// One iteration of an event loop.
-  size_t turn() {
-    const size_t packets = dpdk->receive([this](const wire::Header& header, const Payload& payload) {
-      got.push_back({header.number(), {payload.data, payload.data + payload.bytes}});
-    });
-    dpdk->flush();
-    return packets;
-  }
-  bool send(PeerId peer, uint32_t number, const std::byte* data = nullptr, size_t bytes = 0,
-            detail::Buffer* buffer = nullptr) {
-    return dpdk->send(peer, header_of(number, bytes), data, bytes, buffer);
-  }
-  bool send(PeerId peer, uint32_t number, detail::Buffer* buffer, size_t bytes) {
-    return send(peer, number, buffer->data(), bytes, buffer);
-  }
-  /// Released with the endpoint.
-  detail::Buffer* filled(size_t bytes, std::byte value) {
-    detail::Buffer* buffer = arena->alloc(bytes);
-    std::fill_n(buffer->data(), bytes, value);
-    return buffers.emplace_back(buffer);
-  }
   /// IP and port.
   base::SocketAddress where() const {
     ethernet::EndpointAddress address;
-    EXPECT_TRUE(ethernet::decode_address(dpdk->address(), &address));
+    EXPECT_TRUE(ethernet::decode_address(impl->address(), &address));
     return address.end;
   }
-  frames::MacAddress mac() const { return dpdk->port().facts().mac; }
-  uint64_t dropped(frames::Drop drop) const { return dpdk->counters().dropped_frames[static_cast<size_t>(drop)]; }
-
-  memory::Arena* arena = nullptr;
-  std::unique_ptr<DpdkImpl> dpdk;
-  Status status;
-  std::vector<Received> got;
-  std::vector<detail::Buffer*> buffers;
+  frames::MacAddress mac() const { return impl->port().facts().mac; }
+  uint64_t dropped(frames::Drop drop) const { return impl->counters().dropped_frames[static_cast<size_t>(drop)]; }
 };
 
-/// False: it has not come true after kPatience.
 inline bool run_until(const std::vector<End*>& ends, const std::function<bool()>& is_true) {
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  while (!is_true()) {
-    for (End* end : ends) end->turn();
-    if (std::chrono::steady_clock::now() > until) return false;
-  }
-  return true;
+  return test::run_ends_until(ends, is_true);
 }
 
 /// A new peer of `from` that is ready.
 inline PeerId connect(End& from, const base::SocketAddress& to, uint16_t datagram_bytes = 1472) {
-  auto peer = from->connect(ethernet::encode_address({to, datagram_bytes}), "");
-  EXPECT_TRUE(peer.ok()) << peer.status().message();
-  if (!peer.ok()) return 0;
-  EXPECT_TRUE(run_until({&from}, [&] { return from->peer_state(*peer) == PeerState::kReady; }));
-  return *peer;
+  return test::connect_ends(from, ethernet::encode_address({to, datagram_bytes}));
 }
 inline PeerId connect(End& from, const End& to) {
   return connect(from, to.where(), static_cast<uint16_t>(to->payload_bytes_max() + wire::kHeaderBytes));

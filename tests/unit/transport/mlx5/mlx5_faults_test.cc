@@ -318,7 +318,7 @@ TEST_F(Mlx5Test, forked_child__leaves_the_parents_queues_alone) {
   ASSERT_TRUE(end.send(peer, 1));
   const pid_t child = fork();
   if (child == 0) {
-    end.mlx5.reset();
+    end.impl.reset();
     _exit(0);
   }
   int status = -1;

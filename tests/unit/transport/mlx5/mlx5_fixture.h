@@ -4,11 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,11 +13,10 @@
 #include "cable/far.h"
 #include "software_verbs/control.h"
 #include "transport/mlx5/mlx5.h"
+#include "unit/transport/end.h"
 
 namespace tern::transport::mlx5_test {
 
-inline constexpr auto kPatience = std::chrono::seconds(30);  // a bound for what must happen, never waited for in full
-inline constexpr uint32_t kTestKey = 0x00c00007;
 inline constexpr int kDevice = 2;  // mlx5_0, for the provider
 inline constexpr const char *kNear4 = "10.77.0.1", *kFar4 = "10.77.0.2", *kNear6 = "fd77::1", *kFar6 = "fd77::2";
 
@@ -33,22 +29,13 @@ inline software_verbs::Counters counters() {
 
 using test::Far;
 using test::FarSocket;
+using test::header_of;
+using test::kPatience;
+using test::kTestKey;
+using test::packet_of;
 using test::RawSocket;
 
 inline bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
-
-inline wire::Header header_of(uint32_t number, size_t payload_bytes) {
-  return wire::client_header(wire::Kind::kRequest, wire::kFirst, kTestKey, number, 64, wire::kNoDeadline, 5,
-                             static_cast<uint32_t>(payload_bytes));
-}
-/// A packet as it travels.
-inline std::vector<std::byte> packet_of(uint32_t number, size_t payload_bytes, std::byte value) {
-  std::vector<std::byte> bytes(wire::kHeaderBytes + payload_bytes, value);
-  wire::Header header = header_of(number, payload_bytes);
-  header.add_length(bytes.size());
-  wire::store_header(bytes.data(), header);
-  return bytes;
-}
 
 /// Options with one that is not the default.
 template <class Field, class Value>
@@ -59,81 +46,24 @@ Mlx5::Options with(Field Mlx5::Options::*field, const Value& value) {
 }
 
 /// An endpoint, and what it has received.
-struct End {
-  struct Received {
-    uint32_t number;
-    std::vector<std::byte> payload;
-  };
+struct End : test::End<Mlx5Impl> {
+  explicit End(const Mlx5::Options& options = {}, std::string_view host = "") : test::End<Mlx5Impl>(options, host) {}
 
-  explicit End(const Mlx5::Options& options = {}, std::string_view host = "") {
-    auto made = memory::Arena::create({.huge_pages = false, .chunk_bytes = 1u << 20});
-    if (!made.ok()) std::abort();
-    arena = *made;
-    auto created = Mlx5Impl::create(options, Context(*arena, host));
-    status = created.status();
-    if (created.ok()) mlx5 = std::move(*created);
-  }
-  ~End() {
-    mlx5.reset();
-    for (detail::Buffer* buffer : buffers) memory::Arena::release(buffer);
-    if (arena != nullptr) arena->orphan();
-  }
-  End(const End&) = delete;
-  End& operator=(const End&) = delete;
-  Mlx5Impl* operator->() const { return mlx5.get(); }
-
-  /// One iteration of an event loop.
-  size_t turn() {
-    const size_t packets = mlx5->receive([this](const wire::Header& header, const Payload& payload) {
-      got.push_back({header.number(), {payload.data, payload.data + payload.bytes}});
-    });
-    mlx5->flush();
-    return packets;
-  }
-  bool send(PeerId peer, uint32_t number, const std::byte* data = nullptr, size_t bytes = 0,
-            detail::Buffer* buffer = nullptr) {
-    return mlx5->send(peer, header_of(number, bytes), data, bytes, buffer);
-  }
-  bool send(PeerId peer, uint32_t number, detail::Buffer* buffer, size_t bytes) {
-    return send(peer, number, buffer->data(), bytes, buffer);
-  }
-  /// Released with the endpoint.
-  detail::Buffer* filled(size_t bytes, std::byte value) {
-    detail::Buffer* buffer = arena->alloc(bytes);
-    std::fill_n(buffer->data(), bytes, value);
-    return buffers.emplace_back(buffer);
-  }
   /// IP and port.
   base::SocketAddress where() const {
     ethernet::EndpointAddress address;
-    EXPECT_TRUE(decode_address(mlx5->address(), &address));
+    EXPECT_TRUE(decode_address(impl->address(), &address));
     return address.end;
   }
-
-  memory::Arena* arena = nullptr;
-  std::unique_ptr<Mlx5Impl> mlx5;
-  Status status;
-  std::vector<Received> got;
-  std::vector<detail::Buffer*> buffers;
 };
 
-/// False: it has not come true after kPatience.
 inline bool run_until(const std::vector<End*>& ends, const std::function<bool()>& is_true) {
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  while (!is_true()) {
-    for (End* end : ends) end->turn();
-    if (std::chrono::steady_clock::now() > until) return false;
-  }
-  return true;
+  return test::run_ends_until(ends, is_true);
 }
 
 /// A new peer of `from` that is ready.
 inline PeerId connect(End& from, const base::SocketAddress& to, uint16_t datagram_bytes = 1472) {
-  auto peer = from->connect(encode_address(ethernet::EndpointAddress{to, datagram_bytes}), "");
-  EXPECT_TRUE(peer.ok()) << peer.status().message();
-  if (!peer.ok()) return 0;
-  EXPECT_TRUE(run_until({&from}, [&] { return from->peer_state(*peer) == PeerState::kReady; }));
-  return *peer;
+  return test::connect_ends(from, encode_address(ethernet::EndpointAddress{to, datagram_bytes}));
 }
 inline PeerId connect(End& from, const End& to) { return connect(from, to.where()); }
 

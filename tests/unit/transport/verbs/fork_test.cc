@@ -29,7 +29,7 @@ TEST_F(VerbsFork, child_destroys_the_endpoints_and_the_parent_goes_on) {
   auto a = std::make_unique<End>();
   auto b = std::make_unique<End>();
   const PeerId peer = connect(*a, *b);
-  detail::Buffer* buffer = a->filled(3000, std::byte{3});
+  detail::Buffer* buffer = a->alloc_filled(3000, std::byte{3});
   provider().block_address_handles(true);
   End silent;
   ASSERT_TRUE((*a)->connect(silent->address(), "").ok());

@@ -26,7 +26,7 @@ class VerbsHostile : public verbs_test::VerbsTest {
  protected:
   static VerbsAddress address_of(const End& end) {
     VerbsAddress address;
-    EXPECT_TRUE(decode_address(end.verbs->address(), &address));
+    EXPECT_TRUE(decode_address(end.impl->address(), &address));
     return address;
   }
   static std::vector<std::byte> packet(const wire::Header& header, size_t payload_bytes, size_t said_bytes) {
@@ -41,7 +41,7 @@ class VerbsHostile : public verbs_test::VerbsTest {
                                5, 0);
   }
   static uint64_t dropped(const End& end) {
-    const TransportCounters& all = end.verbs->counters();
+    const TransportCounters& all = end.impl->counters();
     return all.dropped_unparsable + all.dropped_bad_reference + all.dropped_oversize;
   }
 };

@@ -24,7 +24,7 @@ class VerbsTransport : public verbs_test::VerbsTest {};
 
 uint32_t pair_of(const End& end) {
   VerbsAddress address;
-  EXPECT_TRUE(decode_address(end.verbs->address(), &address));
+  EXPECT_TRUE(decode_address(end.impl->address(), &address));
   return address.queue_pair;
 }
 
@@ -52,7 +52,7 @@ TEST_F(VerbsTransport, one_doorbell_a_flush__and_one_completion_for_many) {
   EXPECT_EQ(counters().inline_sends, 16u);
   EXPECT_EQ(counters().signalled_sends, 0u);
   EXPECT_EQ(a->released(), a->ticket()) << "they were copied";
-  detail::Buffer* buffer = a.filled(3000, std::byte{7});
+  detail::Buffer* buffer = a.alloc_filled(3000, std::byte{7});
   for (uint32_t i = 0; i < 16; i++) ASSERT_TRUE(a.send(peer, i, buffer, 3000));
   a->flush();
   EXPECT_EQ(counters().send_calls, 2u);
@@ -66,7 +66,7 @@ TEST_F(VerbsTransport, tickets__are_released_by_completions__in_order) {
   End a, b;
   const PeerId peer = connect(a, b);
   provider().hold(Hold::kSends);
-  detail::Buffer* buffer = a.filled(2000, std::byte{1});
+  detail::Buffer* buffer = a.alloc_filled(2000, std::byte{1});
   std::vector<uint64_t> tickets;
   for (uint32_t i = 0; i < 8; i++) {
     ASSERT_TRUE(a.send(peer, i, buffer, 2000));
@@ -107,7 +107,7 @@ TEST_F(VerbsTransport, peer_that_ends__keeps_its_handle_until_its_packets_have_l
   End a, b, c;
   const PeerId first = connect(a, b), second = connect(a, c);
   provider().hold(Hold::kCompletions);
-  detail::Buffer* buffer = a.filled(1000, std::byte{1});
+  detail::Buffer* buffer = a.alloc_filled(1000, std::byte{1});
   ASSERT_TRUE(a.send(first, 1, buffer, 1000));
   a->disconnect(first);
   for (int i = 0; i < 10; i++) a.turn();
@@ -128,7 +128,7 @@ TEST_F(VerbsTransport, packet_above_the_peers_length__is_a_counted_loss) {
   EXPECT_EQ(a->payload_bytes_max(), 4096u - 24);
   EXPECT_EQ(a->payload_bytes_max(there), 1000u);
   EXPECT_EQ(b->payload_bytes_max(back), 1000u);
-  detail::Buffer* buffer = a.filled(1001, std::byte{1});
+  detail::Buffer* buffer = a.alloc_filled(1001, std::byte{1});
   EXPECT_TRUE(a.send(there, 1, buffer, 1001));
   EXPECT_EQ(a->counters().send_errors, 1u);
   EXPECT_TRUE(a.send(there, 2, buffer, 1000));
@@ -145,7 +145,7 @@ TEST_F(VerbsTransport, queue_pair_in_error__releases_all_tickets_in_bounded_time
     End a, b;
     const PeerId peer = connect(a, b), back = connect(b, a);
     provider().hold(Hold::kSends);
-    detail::Buffer* buffer = a.filled(2000, std::byte{1});
+    detail::Buffer* buffer = a.alloc_filled(2000, std::byte{1});
     for (uint32_t i = 0; i < 100; i++) ASSERT_TRUE(a.send(peer, i, buffer, 2000));
     a->flush();
     ASSERT_TRUE(a.send(peer, 100, buffer, 2000));  // not with the NIC yet
@@ -176,7 +176,7 @@ TEST_F(VerbsTransport, queue_pair_in_error__is_found_by_events_alone) {
     a->wait(UINT64_MAX);
     a->end_wait();
     expect_delivery(b, back, a, 1);
-    detail::Buffer* buffer = a.filled(1000, std::byte{1});
+    detail::Buffer* buffer = a.alloc_filled(1000, std::byte{1});
     ASSERT_TRUE(a.send(peer, 2, buffer, 1000));
     ASSERT_TRUE(run_until({&a, &b}, [&] { return a->released() == a->ticket(); }));
     memory::Arena::release(buffer);
@@ -192,7 +192,7 @@ void expect_failed(End& end, PeerId peer, const char* part) {
   EXPECT_NE(std::string(end->failure().message()).find(part), std::string::npos) << end->failure().message();
   EXPECT_EQ(end->released(), end->ticket());
   EXPECT_EQ(end->peer_state(peer), PeerState::kDead);
-  detail::Buffer* buffer = end.filled(1000, std::byte{1});
+  detail::Buffer* buffer = end.alloc_filled(1000, std::byte{1});
   for (uint32_t i = 0; i < 300; i++) {
     EXPECT_FALSE(end.send(peer, i, buffer, 1000));
     end.turn();
@@ -220,7 +220,7 @@ TEST_F(VerbsTransport, device_that_is_gone__ends_the_endpoint) {
   End a, b;
   const PeerId peer = connect(a, b);
   provider().hold(Hold::kSends);
-  detail::Buffer* buffer = a.filled(1000, std::byte{1});
+  detail::Buffer* buffer = a.alloc_filled(1000, std::byte{1});
   ASSERT_TRUE(a.send(peer, 1, buffer, 1000));
   a->flush();
   provider().raise_event(0, IBV_EVENT_DEVICE_FATAL);
@@ -303,7 +303,7 @@ TEST_F(VerbsTransport, verbs_of_the_data_path_that_fail__are_survived) {
     provider().reset();
     End a, b;
     const PeerId peer = connect(a, b), back = connect(b, a);
-    detail::Buffer* buffer = a.filled(1000, std::byte{1});
+    detail::Buffer* buffer = a.alloc_filled(1000, std::byte{1});
     for (uint32_t round = 0; round < 3; round++) {
       ASSERT_TRUE(provider().fail_calls(verb, 1, 1, ENOMEM));
       for (uint32_t i = 0; i < 100; i++) {
@@ -328,7 +328,7 @@ TEST_F(VerbsTransport, verbs_of_the_data_path_that_always_fail__end_the_endpoint
     provider().reset();
     End a, b;
     const PeerId peer = connect(a, b), back = connect(b, a);
-    detail::Buffer* buffer = a.filled(1000, std::byte{1});
+    detail::Buffer* buffer = a.alloc_filled(1000, std::byte{1});
     ASSERT_TRUE(provider().fail_calls(verb, 0, UINT64_MAX, EIO));
     ASSERT_TRUE(run_until({&a, &b}, [&] {
       (void)a.send(peer, 1, buffer, 1000);
@@ -391,7 +391,7 @@ TEST_F(VerbsTransport, device_that_has_less_inline_space__is_taken) {
     ASSERT_TRUE(a.status.ok()) << a.status.message();
     const PeerId peer = connect(a, b);
     expect_delivery(a, peer, b, 1);
-    detail::Buffer* buffer = a.filled(200, std::byte{3});
+    detail::Buffer* buffer = a.alloc_filled(200, std::byte{3});
     ASSERT_TRUE(a.send(peer, 2, buffer, 200));
     EXPECT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 2; }));
     memory::Arena::release(buffer);
@@ -404,7 +404,7 @@ TEST_F(VerbsTransport, send_error__is_survived__whatever_state_it_leaves) {
     End a, b;
     const PeerId peer = connect(a, b);
     End stranger;  // whose memory this endpoint's key does not open
-    detail::Buffer* buffer = a.filled(1000, std::byte{1});
+    detail::Buffer* buffer = a.alloc_filled(1000, std::byte{1});
     provider().hold(Hold::kSends);
     ASSERT_TRUE(a.send(peer, 1, buffer, 1000));
     a->flush();
