@@ -210,6 +210,11 @@ Device& device(int index) {
   return all[index];
 }
 
+Settings settings_of(const ibv_device& device) {
+  const std::lock_guard lock(contexts_mutex);
+  return static_cast<const Device&>(device).settings;
+}
+
 ibv_port_state Context::port_state() const {
   const int raised = device->port_state.load();
   if (raised < 0 && port != nullptr) return is_interface_up(*port) ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
@@ -308,17 +313,13 @@ SOFTWARE_VERBS_EXPORT const char* ibv_get_device_name(ibv_device* base) { return
 SOFTWARE_VERBS_EXPORT int ibv_get_device_index(ibv_device* base) { return static_cast<Device*>(base)->index; }
 
 SOFTWARE_VERBS_EXPORT __be64 ibv_get_device_guid(ibv_device* base) {
-  return htobe64(guid(static_cast<Device*>(base)->settings.address));
+  return htobe64(guid(settings_of(*base).address));
 }
 
 SOFTWARE_VERBS_EXPORT ibv_context* ibv_open_device(ibv_device* base) {
   if (const int error = injected_error(Verb::kOpenDevice)) return fail(error);
   auto* opened = static_cast<Device*>(base);
-  Settings settings;
-  {
-    const std::lock_guard lock(contexts_mutex);  // another thread may be listing the devices
-    settings = opened->settings;
-  }
+  Settings settings = settings_of(*base);
   if (settings.open_error != 0) return fail(settings.open_error);
   auto* context = new Context{};  // libibverbs asks which operations are there
   context->device = opened;

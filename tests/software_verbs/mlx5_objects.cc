@@ -253,7 +253,7 @@ using namespace software_verbs;
 // What libmlx5's functions do.
 SOFTWARE_VERBS_EXPORT bool software_mlx5_is_supported(ibv_device* base) {
   const auto* device = static_cast<const Device*>(base);
-  return device->index >= kDevices && device->settings.has_direct_verbs;
+  return device->index >= kDevices && settings_of(*device).has_direct_verbs;
 }
 
 SOFTWARE_VERBS_EXPORT int software_mlx5_query_device(ibv_context* base, mlx5dv_context* attr) {

@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "mlx5_endpoint.h"
 
@@ -41,6 +42,26 @@ TEST_F(Mlx5, device__attributes_and_addresses) {
   direct.comp_mask = MLX5DV_CONTEXT_MASK_STRIDING_RQ;
   ASSERT_EQ(mlx5dv_query_device(endpoint.context, &direct), 0);
   EXPECT_EQ(direct.striding_rq_caps.max_single_stride_log_num_of_bytes, 13u);
+}
+
+TEST_F(Mlx5, device__threads_look_for_one_and_open_it_at_once) {  // ThreadSanitizer watches
+  const auto look = [] {
+    for (int round = 0; round < 20; round++) {
+      int count = 0;
+      ibv_device** const devices = ibv_get_device_list(&count);
+      for (int i = 0; i < count; i++) {
+        (void)ibv_get_device_guid(devices[i]);
+        if (!mlx5dv_is_supported(devices[i])) continue;
+        ibv_context* const context = ibv_open_device(devices[i]);
+        EXPECT_NE(context, nullptr);
+        if (context != nullptr) ibv_close_device(context);
+      }
+      ibv_free_device_list(devices);
+    }
+  };
+  std::thread other(look);
+  look();
+  other.join();
 }
 
 TEST_F(Mlx5, receive__datagram_of_the_kernel_has_its_checksum_made) {

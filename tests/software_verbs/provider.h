@@ -82,12 +82,14 @@ Settings read_settings(int device);
 
 struct Device : ibv_device {
   int index = 0;
-  Settings settings;                     ///< as of the last ibv_get_device_list()
+  Settings settings;                     ///< as of the last ibv_get_device_list(); read by settings_of()
   std::atomic<int> port_state{-1};       ///< raised by a test; -1: as in the settings
   std::atomic<uint16_t> lid_change{0};   ///< added to the LID
   std::atomic<uint32_t> gid_address{0};  ///< in the GIDs since a GID_CHANGE, network order; 0: as in the settings
 };
 Device& device(int index);
+/// A copy: another thread may be listing the devices.
+Settings settings_of(const ibv_device& device);
 
 struct QueuePair;
 struct CompletionQueue;
