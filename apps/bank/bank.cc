@@ -182,7 +182,7 @@ int run() {
   report.bench = "bank";
   report.params = programs::common_params();
   report.params.update({{"branches", branches}, {"kill_seconds", FLAGS_kill_seconds}, {"seconds", FLAGS_seconds}});
-  report.metrics = {{"settled", audit.settled}, {"kills", kills}};
+  report.metrics.update({{"settled", audit.settled}, {"kills", kills}});
   programs::print(report);
   return 0;
 }
