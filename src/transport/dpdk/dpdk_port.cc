@@ -12,6 +12,7 @@
 #include "base/status_text.h"
 #include "base/thread_safety.h"
 #include "neighbours/own_address.h"
+#include "transport/dpdk/device_descriptors.h"
 #include "transport/dpdk/lane_internals.h"
 #include "transport/dpdk/port_core.h"
 
@@ -47,6 +48,7 @@ class DpdkPort::Registry {
       if (Status status = compare(open, choice, text); !status.ok()) return status;
       return share(*entry);
     }
+    const DeviceDescriptors descriptors;
     auto core = PortCore::open(choice, text, own);
     if (!core.ok()) return core.status();
     std::unique_ptr<Internals> internals(new Internals{text, choice, std::move(*core)});
