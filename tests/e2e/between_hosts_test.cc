@@ -103,7 +103,8 @@ class BetweenHosts : public testing::TestWithParam<Kind> {
 std::string name_of(const testing::TestParamInfo<Kind>& with) { return with.param.name; }
 INSTANTIATE_TEST_SUITE_P(Over, BetweenHosts, testing::ValuesIn(built({kMlx5, kPacket, kXdp})), name_of);
 
-/// Whose devices can be opened again after a process was killed: af_xdp leaves its program at the interface.
+/// Whose devices can be opened by one process after another. The driver of af_xdp refuses the second ("Failed to create
+/// xsk socket").
 class Restarted : public BetweenHosts {};
 INSTANTIATE_TEST_SUITE_P(Over, Restarted, testing::ValuesIn(built({kMlx5, kPacket})), name_of);
 
@@ -166,6 +167,7 @@ TEST_P(Restarted, either_side_is_killed_amid_messages_and_restarted) {
   const std::string own_namespace = "/proc/" + std::to_string(getpid()) + "/ns/net";
   for (int round = 0; round < 2; round++) {
     Peer client(caller_settings().with("netns", own_namespace).with("server", uri).with("request_bytes", 1'000'000));
+    ASSERT_TRUE(client.is_ready()) << client.board().refused_text;
     ASSERT_TRUE(wait_for([&] { return client.board().completed >= 2; }));
     client.kill();
   }
