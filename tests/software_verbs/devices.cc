@@ -312,9 +312,7 @@ SOFTWARE_VERBS_EXPORT const char* ibv_get_device_name(ibv_device* base) { return
 
 SOFTWARE_VERBS_EXPORT int ibv_get_device_index(ibv_device* base) { return static_cast<Device*>(base)->index; }
 
-SOFTWARE_VERBS_EXPORT __be64 ibv_get_device_guid(ibv_device* base) {
-  return htobe64(guid(settings_of(*base).address));
-}
+SOFTWARE_VERBS_EXPORT __be64 ibv_get_device_guid(ibv_device* base) { return htobe64(guid(settings_of(*base).address)); }
 
 SOFTWARE_VERBS_EXPORT ibv_context* ibv_open_device(ibv_device* base) {
   if (const int error = injected_error(Verb::kOpenDevice)) return fail(error);
