@@ -6,7 +6,9 @@
 #include <gflags/gflags.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdarg>
+#include <cstdint>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -101,6 +103,67 @@ std::optional<Placement> run_pinned(const Server& server, const Client& client) 
     return std::nullopt;
   }
   return Placement{std::min(before_ns, after_ns), std::max(before_ns, after_ns)};
+}
+
+/// What was counted in so many seconds.
+struct Counted {
+  uint64_t count = 0;
+  double seconds = 0;
+};
+
+/// Runs rounds for --seconds after a warm-up, and adds what each returns. The clock is read once in kRoundsPerClock.
+template <uint64_t kRoundsPerClock, class Round>
+Counted count_rounds(Round&& round) {
+  using Clock = std::chrono::steady_clock;
+  constexpr double kWarmUpSeconds = 0.1;
+  uint64_t count = 0, count_before = 0;
+  bool is_warm = false;
+  Clock::time_point start = Clock::now();
+  for (uint64_t number = 1;; ++number) {
+    count += round();
+    if (number % kRoundsPerClock != 0) continue;
+    const Clock::time_point time = Clock::now();
+    const double seconds = std::chrono::duration<double>(time - start).count();
+    if (!is_warm && seconds > kWarmUpSeconds) {
+      is_warm = true;
+      count_before = count;
+      start = time;
+    } else if (is_warm && seconds > FLAGS_seconds) {
+      return {count - count_before, seconds};
+    }
+  }
+}
+
+/// Round trips and how long all of them took.
+struct Timed {
+  tern::microbench::Percentiles ticks;
+  double seconds = 0;
+};
+
+/// Times round trips, one after the other, for --seconds after kWarmUp of them. The clock is read once in
+/// kRoundsPerClock; between two readings a round trip begins when the one before has ended.
+template <uint64_t kWarmUp, uint64_t kRoundsPerClock, class RoundTrip>
+Timed time_round_trips(RoundTrip&& round_trip) {
+  using tern::microbench::Ticks;
+  Timed timed;
+  auto start = std::chrono::steady_clock::now();
+  uint64_t before = Ticks::now();
+  for (uint64_t round = 0;; ++round) {
+    round_trip();
+    const uint64_t after = Ticks::now();
+    timed.ticks.add(after - before);
+    before = after;
+    if (round % kRoundsPerClock != 0) continue;
+    const auto time = std::chrono::steady_clock::now();
+    if (round <= kWarmUp) {
+      timed.ticks.clear();
+      start = time;
+    } else if (time - start > std::chrono::duration<double>(FLAGS_seconds)) {
+      timed.seconds = std::chrono::duration<double>(time - start).count();
+      return timed;
+    }
+    before = Ticks::now();
+  }
 }
 
 /// Metrics of a ping-pong, as a benchmark of the library has them.

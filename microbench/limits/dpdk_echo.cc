@@ -12,7 +12,6 @@
 #include <rte_pause.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 
 #include "memif.h"
@@ -26,8 +25,7 @@ constexpr uint16_t kOutstanding = 60;
 struct World {
   limits::MemifPair ports;
   std::atomic<bool> stop{false};
-  uint64_t answered = 0;  ///< within `seconds`
-  double seconds = 0;
+  limits::Counted answered;
 };
 
 /// After a burst of few frames: more come in one go.
@@ -49,36 +47,18 @@ void echo(World& world) {
 }
 
 void ask(World& world) {
-  using Clock = std::chrono::steady_clock;
-  constexpr double kWarmUpSeconds = 0.1;
-  constexpr uint64_t kRoundsPerClock = 4096;
   limits::use_pool_caches();
   rte_mbuf* frames[limits::kBurst];
   for (uint16_t sent = 0; sent < kOutstanding; ++sent) {
     frames[0] = world.ports.client.new_frame(kDatagramBytes);
     world.ports.client.transmit_all(frames, 1);
   }
-  uint64_t answered = 0, answered_before = 0;
-  bool is_warm = false;
-  Clock::time_point start = Clock::now();
-  for (uint64_t round = 1;; ++round) {
+  world.answered = limits::count_rounds<4096>([&] {
     const uint16_t count = world.ports.client.receive(frames);
     world.ports.client.transmit_all(frames, count);
     pause_after(count);
-    answered += count;
-    if (round % kRoundsPerClock != 0) continue;
-    const Clock::time_point time = Clock::now();
-    const double seconds = std::chrono::duration<double>(time - start).count();
-    if (!is_warm && seconds > kWarmUpSeconds) {
-      is_warm = true;
-      answered_before = answered;
-      start = time;
-    } else if (is_warm && seconds > FLAGS_seconds) {
-      world.answered = answered - answered_before;
-      world.seconds = seconds;
-      break;
-    }
-  }
+    return count;
+  });
   world.stop = true;
 }
 
@@ -93,11 +73,11 @@ int main(int argc, char** argv) {
   if (!limits::open_memif_pair(world.ports, 10)) return 1;
   const auto placement = limits::run_pinned([&] { echo(world); }, [&] { ask(world); });
   if (!placement) return 1;
-  if (world.answered == 0) return limits::fail("nothing was answered: the two ports have lost each other");
+  if (world.answered.count == 0) return limits::fail("nothing was answered: the two ports have lost each other");
   limits::print("dpdk_echo", "dpdk",
                 {{"size", kDatagramBytes},
                  {"window", kOutstanding},
                  {"zero_copy", FLAGS_zero_copy},
                  {"huge_pages", world.ports.has_huge_pages}},
-                {{"rate_mrps", static_cast<double>(world.answered) / world.seconds / 1e6}}, *placement);
+                {{"rate_mrps", static_cast<double>(world.answered.count) / world.answered.seconds / 1e6}}, *placement);
 }

@@ -9,7 +9,6 @@
 // that could be told. --zero_copy about 150, by another device.
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 
 #include "memif.h"
@@ -22,36 +21,17 @@ constexpr uint16_t kDatagramBytes = 1514 - limits::kHeaderBytes;
 struct World {
   limits::MemifPair ports;
   std::atomic<bool> stop{false};
-  uint64_t received_bytes = 0;  ///< within `seconds`
-  double seconds = 0;
+  limits::Counted bytes;  ///< received
 };
 
 void receive(World& world) {
-  using Clock = std::chrono::steady_clock;
-  constexpr double kWarmUpSeconds = 0.1;
-  constexpr uint64_t kRoundsPerClock = 4096;
   limits::use_pool_caches();
   rte_mbuf* frames[limits::kBurst];
-  uint64_t received = 0, received_before = 0;
-  bool is_warm = false;
-  Clock::time_point start = Clock::now();
-  for (uint64_t round = 1;; ++round) {
+  world.bytes = limits::count_rounds<4096>([&] {
     const uint16_t count = world.ports.server.receive(frames);
     rte_pktmbuf_free_bulk(frames, count);
-    received += count;
-    if (round % kRoundsPerClock != 0) continue;
-    const Clock::time_point time = Clock::now();
-    const double seconds = std::chrono::duration<double>(time - start).count();
-    if (!is_warm && seconds > kWarmUpSeconds) {
-      is_warm = true;
-      received_before = received;
-      start = time;
-    } else if (is_warm && seconds > FLAGS_seconds) {
-      world.received_bytes = (received - received_before) * kDatagramBytes;
-      world.seconds = seconds;
-      break;
-    }
-  }
+    return uint64_t{count} * kDatagramBytes;
+  });
   world.stop = true;
 }
 
@@ -81,8 +61,9 @@ int main(int argc, char** argv) {
   if (!limits::open_memif_pair(world.ports, 8)) return 1;
   const auto placement = limits::run_pinned([&] { receive(world); }, [&] { transmit(world); });
   if (!placement) return 1;
-  if (world.received_bytes == 0) return limits::fail("nothing arrived: the two ports have lost each other");
+  if (world.bytes.count == 0) return limits::fail("nothing arrived: the two ports have lost each other");
   limits::print("dpdk_one_way", "dpdk",
                 {{"size", kDatagramBytes}, {"zero_copy", FLAGS_zero_copy}, {"huge_pages", world.ports.has_huge_pages}},
-                {{"bandwidth_gbps", static_cast<double>(world.received_bytes) * 8 / world.seconds / 1e9}}, *placement);
+                {{"bandwidth_gbps", static_cast<double>(world.bytes.count) * 8 / world.bytes.seconds / 1e9}},
+                *placement);
 }

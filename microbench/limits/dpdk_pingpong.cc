@@ -7,23 +7,18 @@
 // 256 B, pools without caches, the ports' roles exchanged 0.97 to 1.02. --zero_copy is 0.69, by another device.
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 
 #include "memif.h"
 
 namespace {
 
-using tern::microbench::Percentiles;
-using tern::microbench::Ticks;
-
 constexpr uint16_t kMessageBytes = 32;
 
 struct World {
   limits::MemifPair ports;
   std::atomic<bool> stop{false};
-  double seconds = 0;
-  Percentiles ticks;
+  limits::Timed round_trips;
 };
 
 void echo(World& world) {
@@ -36,29 +31,13 @@ void echo(World& world) {
 }
 
 void ping(World& world) {
-  constexpr uint64_t kWarmUp = 20'000, kRoundsPerClock = 1024;
   limits::use_pool_caches();
   rte_mbuf* frames[limits::kBurst] = {world.ports.client.new_frame(kMessageBytes)};
-  auto start = std::chrono::steady_clock::now();
-  uint64_t before = Ticks::now();
-  for (uint64_t round = 0;; ++round) {
+  world.round_trips = limits::time_round_trips<20'000, 1024>([&] {
     world.ports.client.transmit_all(frames, 1);
     while (world.ports.client.receive(frames) == 0) {
     }
-    const uint64_t after = Ticks::now();
-    world.ticks.add(after - before);
-    before = after;
-    if (round % kRoundsPerClock != 0) continue;
-    const auto time = std::chrono::steady_clock::now();
-    if (round <= kWarmUp) {
-      world.ticks.clear();
-      start = time;
-    } else if (time - start > std::chrono::duration<double>(FLAGS_seconds)) {
-      world.seconds = std::chrono::duration<double>(time - start).count();
-      break;
-    }
-    before = Ticks::now();
-  }
+  });
   world.stop = true;
 }
 
@@ -72,5 +51,5 @@ int main(int argc, char** argv) {
   if (!placement) return 1;
   limits::print("dpdk_pingpong", "dpdk",
                 {{"size", kMessageBytes}, {"zero_copy", FLAGS_zero_copy}, {"huge_pages", world.ports.has_huge_pages}},
-                limits::latency_metrics(world.ticks, world.seconds), *placement);
+                limits::latency_metrics(world.round_trips.ticks, world.round_trips.seconds), *placement);
 }

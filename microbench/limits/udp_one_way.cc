@@ -9,9 +9,9 @@
 // / 5.8; receive buffers of 256 kB and 4 MB 5.8 and 5.95; no GRO 2.2; out of and into 8 MB instead of the same 64 kB
 // again 5.6.
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -29,8 +29,7 @@ constexpr size_t kSegments = limits::kCallBytesMax / kDatagramBytes;
 struct World {
   limits::UdpSocket client, server;
   std::atomic<bool> stop{false};
-  uint64_t received_bytes = 0;  ///< within `seconds`
-  double seconds = 0;
+  limits::Counted bytes;  ///< received
 
   bool open() {
     return client.open() && server.open() && client.connect_to(server) && server.connect_to(client) &&
@@ -39,29 +38,11 @@ struct World {
 };
 
 void receive(World& world) {
-  using Clock = std::chrono::steady_clock;
-  constexpr double kWarmUpSeconds = 0.1;
-  constexpr uint64_t kRoundsPerClock = 64;
   std::vector<std::byte> train(limits::kReceiveBytes);
-  uint64_t bytes = 0, bytes_before = 0;
-  bool is_warm = false;
-  Clock::time_point start = Clock::now();
-  for (uint64_t round = 1;; ++round) {
+  world.bytes = limits::count_rounds<64>([&] {
     const ssize_t got = recv(world.server.fd, train.data(), train.size(), 0);
-    if (got > 0) bytes += static_cast<uint64_t>(got);
-    if (round % kRoundsPerClock != 0) continue;
-    const Clock::time_point time = Clock::now();
-    const double seconds = std::chrono::duration<double>(time - start).count();
-    if (!is_warm && seconds > kWarmUpSeconds) {
-      is_warm = true;
-      bytes_before = bytes;
-      start = time;
-    } else if (is_warm && seconds > FLAGS_seconds) {
-      world.received_bytes = bytes - bytes_before;
-      world.seconds = seconds;
-      break;
-    }
-  }
+    return static_cast<uint64_t>(std::max<ssize_t>(got, 0));
+  });
   world.stop = true;
 }
 
@@ -81,7 +62,8 @@ int main(int argc, char** argv) {
   if (!world.open()) return limits::fail("no UDP sockets with GSO and GRO on 127.0.0.1: %s", std::strerror(errno));
   const auto placement = limits::run_pinned([&] { receive(world); }, [&] { transmit(world); });
   if (!placement) return 1;
-  if (world.received_bytes == 0) return limits::fail("nothing arrived: does a firewall drop UDP on 127.0.0.1?");
+  if (world.bytes.count == 0) return limits::fail("nothing arrived: does a firewall drop UDP on 127.0.0.1?");
   limits::print("udp_one_way", "udp", {{"size", kDatagramBytes}, {"segments", kSegments}},
-                {{"bandwidth_gbps", static_cast<double>(world.received_bytes) * 8 / world.seconds / 1e9}}, *placement);
+                {{"bandwidth_gbps", static_cast<double>(world.bytes.count) * 8 / world.bytes.seconds / 1e9}},
+                *placement);
 }

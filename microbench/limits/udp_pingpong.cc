@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -17,17 +16,13 @@ DEFINE_bool(connected, false, "connected sockets instead of addresses in each ca
 
 namespace {
 
-using tern::microbench::Percentiles;
-using tern::microbench::Ticks;
-
 constexpr size_t kMessageBytes = 32;
 
 struct World {
   limits::UdpSocket client, server;
   std::atomic<bool> stop{false};
-  double seconds = 0;
   uint64_t lost = 0;
-  Percentiles ticks;
+  limits::Timed round_trips;
 };
 
 /// False: nothing there. `from` is the sender, where sockets are unconnected.
@@ -58,31 +53,16 @@ void echo(World& world) {
 
 template <bool kConnected>
 void ping(World& world) {
-  constexpr uint64_t kWarmUp = 2'000, kRoundsPerClock = 256, kTriesMax = 10'000'000;  // some seconds: then it is lost
+  constexpr uint64_t kTriesMax = 10'000'000;  // some seconds: then it is lost
   std::byte message[kMessageBytes] = {};
   sockaddr_in from{};
-  auto start = std::chrono::steady_clock::now();
-  uint64_t before = Ticks::now();
-  for (uint64_t round = 0;; ++round) {
+  world.round_trips = limits::time_round_trips<2'000, 256>([&] {
     transmit<kConnected>(world.client.fd, message, world.server.address);
     uint64_t tries = 0;
     while (!try_receive<kConnected>(world.client.fd, message, &from) && ++tries < kTriesMax) {
     }
     if (tries == kTriesMax) ++world.lost;
-    const uint64_t after = Ticks::now();
-    world.ticks.add(after - before);
-    before = after;
-    if (round % kRoundsPerClock != 0) continue;
-    const auto time = std::chrono::steady_clock::now();
-    if (round <= kWarmUp) {
-      world.ticks.clear();
-      start = time;
-    } else if (time - start > std::chrono::duration<double>(FLAGS_seconds)) {
-      world.seconds = std::chrono::duration<double>(time - start).count();
-      break;
-    }
-    before = Ticks::now();
-  }
+  });
   world.stop = true;
 }
 
@@ -98,7 +78,7 @@ int main(int argc, char** argv) {
   const auto placement = FLAGS_connected ? limits::run_pinned([&] { echo<true>(world); }, [&] { ping<true>(world); })
                                          : limits::run_pinned([&] { echo<false>(world); }, [&] { ping<false>(world); });
   if (!placement) return 1;
-  limits::Json metrics = limits::latency_metrics(world.ticks, world.seconds);
+  limits::Json metrics = limits::latency_metrics(world.round_trips.ticks, world.round_trips.seconds);
   metrics["lost_packets"] = world.lost;
   limits::print("udp_pingpong", "udp", {{"size", kMessageBytes}, {"connected", FLAGS_connected}}, metrics, *placement);
 }

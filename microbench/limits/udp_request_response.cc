@@ -11,7 +11,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -31,9 +30,8 @@ constexpr uint64_t kOutstanding = 60;
 struct World {
   limits::UdpSocket client, server;
   std::atomic<bool> stop{false};
-  uint64_t answered = 0;  ///< within `seconds`
+  limits::Counted answered;
   uint64_t lost = 0;
-  double seconds = 0;
 
   bool open() {
     return client.open() && server.open() && client.connect_to(server) && server.connect_to(client) &&
@@ -51,42 +49,28 @@ void echo(World& world) {
 }
 
 void ask(World& world) {
-  using Clock = std::chrono::steady_clock;
-  constexpr double kWarmUpSeconds = 0.1;
-  constexpr uint64_t kRoundsPerClock = 256, kTriesMax = 10'000'000;  // some seconds: then they are lost
+  constexpr uint64_t kTriesMax = 10'000'000;  // some seconds: then they are lost
   const std::vector<std::byte> requests(FLAGS_segments * kDatagramBytes);
   std::vector<std::byte> responses(limits::kReceiveBytes);
   const int fd = world.client.fd;
-  uint64_t outstanding = 0, answered = 0, answered_before = 0, tries = 0;
-  bool is_warm = false;
-  Clock::time_point start = Clock::now();
-  for (uint64_t round = 1;; ++round) {
+  uint64_t outstanding = 0, tries = 0;
+  world.answered = limits::count_rounds<256>([&]() -> uint64_t {
     for (; outstanding + FLAGS_segments <= kOutstanding; outstanding += FLAGS_segments) {
       send(fd, requests.data(), requests.size(), 0);
     }
     const ssize_t got = recv(fd, responses.data(), responses.size(), 0);
     if (got > 0) {
       const uint64_t count = static_cast<uint64_t>(got) / kDatagramBytes;
-      answered += count;
       outstanding -= count;
       tries = 0;
-    } else if (++tries == kTriesMax) {
+      return count;
+    }
+    if (++tries == kTriesMax) {
       world.lost += outstanding;
       outstanding = tries = 0;
     }
-    if (round % kRoundsPerClock != 0) continue;
-    const Clock::time_point time = Clock::now();
-    const double seconds = std::chrono::duration<double>(time - start).count();
-    if (!is_warm && seconds > kWarmUpSeconds) {
-      is_warm = true;
-      answered_before = answered;
-      start = time;
-    } else if (is_warm && seconds > FLAGS_seconds) {
-      world.answered = answered - answered_before;
-      world.seconds = seconds;
-      break;
-    }
-  }
+    return 0;
+  });
   world.stop = true;
 }
 
@@ -102,9 +86,10 @@ int main(int argc, char** argv) {
   if (!world.open()) return limits::fail("no UDP sockets with GSO and GRO on 127.0.0.1: %s", std::strerror(errno));
   const auto placement = limits::run_pinned([&] { echo(world); }, [&] { ask(world); });
   if (!placement) return 1;
-  if (world.answered == 0) return limits::fail("nothing was answered: does a firewall drop UDP on 127.0.0.1?");
-  limits::print(
-      "udp_request_response", "udp", {{"size", kDatagramBytes}, {"segments", FLAGS_segments}, {"window", kOutstanding}},
-      {{"rate_mrps", static_cast<double>(world.answered) / world.seconds / 1e6}, {"lost_packets", world.lost}},
-      *placement);
+  if (world.answered.count == 0) return limits::fail("nothing was answered: does a firewall drop UDP on 127.0.0.1?");
+  limits::print("udp_request_response", "udp",
+                {{"size", kDatagramBytes}, {"segments", FLAGS_segments}, {"window", kOutstanding}},
+                {{"rate_mrps", static_cast<double>(world.answered.count) / world.answered.seconds / 1e6},
+                 {"lost_packets", world.lost}},
+                *placement);
 }
