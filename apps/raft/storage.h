@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-namespace replicated {
+#include "bytes.h"
 
-using Bytes = std::span<const std::byte>;
+namespace replicated {
 
 /// An entry of the log as the replica hands it over. The bytes are valid during the call.
 struct Entry {

@@ -1,0 +1,104 @@
+// A client of the replicated store: finds the leader, and asks again until it has an answer, with the number of the
+// command, so that it is executed once (commands.h). One command at a time; whoever wants more has more clients.
+// Owned by its endpoint's thread. Does not know its transport, nor whether the world around it is real.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tern/endpoint.h>
+#include <tern/environment.h>
+
+#include "commands.h"
+
+namespace replicated {
+
+struct ClientOptions {
+  uint64_t cluster = 0;
+  std::vector<std::string> replicas;  ///< URIs; one at least. More are learned from the replicas' answers
+  tern::Duration attempt = std::chrono::milliseconds(500);  ///< after which another replica is asked
+  tern::Duration patience = std::chrono::seconds(10);       ///< for a command, after which it fails
+  tern::Duration pause = std::chrono::milliseconds(1);      ///< before a replica is asked again; doubles up to 64 times
+  /// How often replicas may name another one as the leader before a command fails. An election in the midst of a
+  /// command takes a few.
+  uint32_t redirects_max = 64;
+  bool has_lease_reads = false;  ///< kGet is answered by the leader's lease if it has one
+};
+
+/// How a command has ended.
+struct Reply {
+  /// Empty: it was executed once, and `outcome` and `value` are its answer. Otherwise a sentence: it is not known
+  /// whether it was, or will be, executed; but never twice.
+  std::string problem;
+  Outcome outcome = Outcome::kDone;
+  std::string_view value;  ///< valid during the call
+};
+
+class Client {
+ public:
+  using Then = std::function<void(const Reply&)>;
+
+  /// All arguments outlive the endpoint, and the client outlives it too.
+  Client(tern::Endpoint& endpoint, tern::Environment& environment, ClientOptions options);
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  /// Executes one command. `then` is called once in the endpoint's loop, and may execute the next one. Must not be
+  /// called while a command is under way. kMalformed at once, within the call, if it is longer than the limits of
+  /// commands.h.
+  void execute(Operation operation, std::string_view key, std::string_view value, Then then,
+               std::string_view expected = {});
+  void get(std::string_view key, Then then) { execute(Operation::kGet, key, {}, std::move(then)); }
+  void put(std::string_view key, std::string_view value, Then then) {
+    execute(Operation::kPut, key, value, std::move(then));
+  }
+  bool is_busy() const { return then_ != nullptr; }
+  uint64_t redirects() const { return redirects_total_; }
+  uint64_t attempts() const { return attempts_total_; }
+
+ private:
+  struct Target {
+    std::string uri;
+    tern::Session session;
+    bool has_session = false;
+  };
+
+  void begin_attempt();
+  void on_attempt(tern::Completion& done);
+  void on_answer(const Answer& answer);
+  void on_registered(const Answer& answer);
+  void redirect(std::string_view to);
+  /// Asks the next replica, or the same one, after a pause, unless patience has ended.
+  void try_later(bool is_other);
+  void finish(Outcome outcome, std::string_view value);
+  void fail(std::string problem);
+  size_t target_of(std::string_view uri);
+  tern::Duration pause();
+
+  tern::Endpoint& endpoint_;
+  tern::Environment& environment_;
+  const ClientOptions options_;
+  std::vector<Target> targets_;
+  size_t target_ = 0;  ///< the leader, as far as is known
+  uint64_t client_ = 0;
+  uint64_t sequence_ = 0;
+
+  // The command under way.
+  std::string command_;  ///< encoded; empty: the client registers
+  Operation operation_ = Operation::kGet;
+  Then then_;
+  tern::Duration begun_{};
+  uint32_t attempts_ = 0, redirects_ = 0;
+  std::string last_failure_;
+  bool is_registering_ = false;
+  tern::MsgBuf request_, response_;
+  size_t response_bytes_ = 512;
+
+  uint64_t redirects_total_ = 0, attempts_total_ = 0;
+};
+
+}  // namespace replicated

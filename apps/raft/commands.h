@@ -1,0 +1,118 @@
+// What clients ask of the replicated store, and what they hear. A command travels in a request, lies in the log, and is
+// carried out by each replica's state machine (machine.h). Standard library only; no state.
+//
+//   request of a client   cluster:u64 flags:u8 command
+//   command               operation:u8 client:u64 sequence:u64 key:u16+text expected:u32+text value (the rest)
+//   answer                outcome:u8 value (the rest)
+//   value of kRegister    client:u64
+//   value of kNotLeader   leader:u64 URI of the leader (the rest); 0 and nothing: it is not known
+//
+// A client registers first, and gets its number. It then numbers its commands, one after the other: the state machine
+// keeps the last outcome of each client, so that a command that comes twice is executed once, and answered twice (Raft
+// thesis, 6.3). A kGet changes nothing, and may be executed twice. The table of clients is bounded: at kClientsMax, a
+// new client takes the place of the one whose last command is the longest ago. Whoever lost its place hears kExpired,
+// and then does not know whether the last command was executed; it is not executed from then on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "bytes.h"
+
+namespace replicated {
+
+enum class Operation : uint8_t {
+  kRegister = 1,  ///< a new client; key, expected and value are empty
+  kGet,
+  kPut,
+  kErase,
+  kSwap,     ///< stores `value` if what is there is `expected`
+  kReserve,  ///< `sequence` is a new replica's number; of replicas themselves
+};
+
+enum class Outcome : uint8_t {
+  kDone = 1,   ///< kGet: the value; kSwap: it was `expected`
+  kNotFound,   ///< no such key; nothing was changed
+  kDifferent,  ///< kSwap: another value is there; nothing was changed. kReserve: the number was used before
+  kExpired,    ///< the client has lost its place in the table, or never had one
+  kStale,      ///< a later command of this client was executed
+  kMalformed,  ///< not a command, or longer than the limits below
+  kFull,       ///< nothing was done: a snapshot would be larger than a message can be
+  kNotLeader,  ///< nothing is known; ask the leader
+  kBusy,       ///< nothing was done: too many commands wait here
+  kWrongCluster,
+};
+
+constexpr size_t kKeyBytesMax = 1024;
+constexpr size_t kValueBytesMax = 1u << 20;
+constexpr size_t kClientsMax = 65536;
+/// Keys and values together, with kRecordBytes for each of them and each client. A snapshot is one message, of 1 GiB at
+/// most.
+constexpr size_t kStateBytesMax = 960u << 20;
+constexpr size_t kRecordBytes = 16;
+
+constexpr uint8_t kLeaseRead = 1;  ///< flag: a kGet may be answered by the leader's lease, without the log
+
+struct Command {
+  Operation operation = Operation::kGet;
+  uint64_t client = 0;
+  uint64_t sequence = 0;
+  std::string_view key;
+  std::string_view expected;
+  std::string_view value;
+};
+
+struct Answer {
+  Outcome outcome = Outcome::kMalformed;
+  std::string_view value;
+};
+
+constexpr size_t kCommandHeadBytes = 1 + 8 + 8 + 2 + 4;
+constexpr size_t kRequestHeadBytes = 8 + 1;
+constexpr size_t kRequestBytesMax = kRequestHeadBytes + kCommandHeadBytes + kKeyBytesMax + 2 * kValueBytesMax;
+constexpr size_t kAnswerBytesMax = 1 + kValueBytesMax;
+
+inline size_t encoded_bytes(const Command& command) {
+  return kCommandHeadBytes + command.key.size() + command.expected.size() + command.value.size();
+}
+inline void encode(const Command& command, std::span<std::byte> to) {
+  Writer(to)
+      .write(command.operation)
+      .write(command.client)
+      .write(command.sequence)
+      .write_text<uint16_t>(command.key)
+      .write_text<uint32_t>(command.expected)
+      .write(command.value.data(), command.value.size());
+}
+
+/// The command refers to `bytes`. Nothing: it is malformed.
+inline std::optional<Command> parse_command(Bytes bytes) {
+  Command command;
+  Reader reader(bytes);
+  if (!reader.read(command.operation) || !reader.read(command.client) || !reader.read(command.sequence) ||
+      !reader.read_text<uint16_t>(command.key) || !reader.read_text<uint32_t>(command.expected)) {
+    return std::nullopt;
+  }
+  command.value = as_text(reader.rest());
+  if (command.operation < Operation::kRegister || command.operation > Operation::kReserve) return std::nullopt;
+  if (command.key.size() > kKeyBytesMax || command.expected.size() > kValueBytesMax ||
+      command.value.size() > kValueBytesMax) {
+    return std::nullopt;
+  }
+  return command;
+}
+
+/// The answer refers to `bytes`. Nothing: it is malformed.
+inline std::optional<Answer> parse_answer(Bytes bytes) {
+  Answer answer;
+  Reader reader(bytes);
+  if (!reader.read(answer.outcome)) return std::nullopt;
+  answer.value = as_text(reader.rest());
+  if (answer.outcome < Outcome::kDone || answer.outcome > Outcome::kWrongCluster) return std::nullopt;
+  return answer;
+}
+
+}  // namespace replicated

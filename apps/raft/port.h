@@ -1,0 +1,217 @@
+// libraft's I/O interface (struct raft_io) over tern: messages between replicas as RPCs, storage, time and randomness.
+// Owned by the endpoint's thread. Does not know what is replicated.
+//
+// How libraft's messages become RPCs. It sends requests and results as messages of one kind; here a result is the
+// response of its request's RPC. One append is under way to each replica at a time: the RPCs of one session may
+// overtake each other, for which libraft is not made, and what gathers meanwhile goes in the next one. A request for
+// which there is no place is refused (RAFT_NOCONNECTION), and libraft sends it again. Each call has a deadline, and a
+// session that has failed is opened again with the next message.
+//
+// libraft must not be entered from within itself. Its callbacks run in settle(), which follows each call of it.
+//
+// Time. libraft counts in whatever unit raft_io::time() has, and calls it a millisecond. Here it is a microsecond.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tern/endpoint.h>
+#include <tern/environment.h>
+
+#include "lease.h"
+#include "libraft.h"
+#include "message.h"
+#include "storage.h"
+
+namespace replicated {
+
+struct PortOptions {
+  uint64_t cluster = 0;
+  uint64_t id = 0;
+  std::string address;  ///< URI at which other replicas reach this one
+  tern::Duration election_timeout = std::chrono::seconds(1);
+  tern::Duration heartbeat = std::chrono::milliseconds(100);
+  tern::Duration snapshot_timeout = std::chrono::seconds(30);  ///< for a snapshot to arrive and be stored
+  double clock_drift_max = 0.01;                               ///< Lease
+  /// Is told, once each, why another replica refuses us although we go on. Null: nobody is.
+  std::function<void(const std::string&)> complain;
+};
+
+/// What a port has counted. Owner's thread only.
+struct PortCounters {
+  uint64_t malformed = 0;  ///< messages that were dropped: they could not be parsed
+  uint64_t refused = 0;    ///< messages of other clusters, replicas or lives
+  uint64_t appends_sent = 0;
+  uint64_t appends_received = 0;
+  uint64_t snapshots_sent = 0;
+  uint64_t snapshots_received = 0;
+  uint64_t votes_withheld = 0;  ///< requests for votes that came too early after the start
+  uint64_t rollbacks = 0;       ///< of configurations that were never committed
+};
+
+class Port {
+ public:
+  /// All arguments outlive the port. `settled` is called whenever libraft has been called by this port: it calls
+  /// settle(), and whatever the new state asks for.
+  Port(tern::Endpoint& endpoint, tern::Environment& environment, Storage& storage, PortOptions options,
+       std::function<void()> settled);
+  ~Port();
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+
+  raft_io* io() { return &io_; }
+  /// Loads what is stored. Once, before raft_init(). A sentence if it cannot.
+  [[nodiscard]] std::string open();
+  /// Nothing is stored: this replica has never been in a cluster.
+  bool is_pristine() const { return is_pristine_; }
+  tern::Status add_handlers();
+  /// After raft_start(): what libraft does not restore itself.
+  void on_started(raft* instance);
+
+  /// Runs libraft's callbacks until none is left. A storage whose sync() takes time is synced later, once for all that
+  /// comes until then, unless `now`.
+  void settle(bool now = false);
+  /// From now on no function of another thread reaches the endpoint, which may go. Before the endpoint's destructor.
+  void detach();
+
+  /// Asks the other replicas, until each has answered, whether they know another life of our id, then calls `done`.
+  /// Only for a replica that is pristine and begins a new cluster (replica.h).
+  void meet(const std::vector<std::pair<uint64_t, std::string>>& others, std::function<void()> done);
+
+  Lease& lease() { return lease_; }
+  /// By the host's clock, at this moment.
+  tern::Duration now() { return environment_.now(); }
+  /// Why this replica cannot go on: the storage's sentence, or that of a replica that has refused it. Empty: it can.
+  const std::string& problem() const { return problem_; }
+  const PortCounters& counters() const { return counters_; }
+
+ private:
+  struct Peer {
+    std::string address;
+    tern::Session session;
+    bool has_session = false;
+    bool has_append = false;                ///< under way
+    bool has_snapshot = false;              ///< likewise
+    uint32_t votes = 0;                     ///< likewise: requests for votes
+    bool is_met = true;                     ///< false: meet() waits for it
+    bool has_complained = false;            ///< on_failure()
+    tern::Duration retry_at{};              ///< no session is opened before
+    uint64_t life = 0;                      ///< of the one that has this id; 0: not known
+    uint64_t sent_until = 0;                ///< the append under way is cut short before this index; 0: it is whole
+    std::optional<tern::Request> append;    ///< of its, while it is being stored here
+    std::optional<tern::Request> snapshot;  ///< likewise
+  };
+  struct Put {  ///< the snapshot that is being stored
+    raft_io_snapshot_put* request = nullptr;
+    raft_io_snapshot_put_cb callback = nullptr;
+    uint64_t index = 0;
+    unsigned trailing = 0;  ///< 0: it takes the place of the whole log
+    std::shared_ptr<const Snapshot> snapshot;
+    std::optional<std::string> problem;  ///< it has ended
+  };
+  struct Gate;  ///< through which another thread reaches the endpoint
+
+  // ---- libraft's calls ----
+  static Port& of(raft_io* io) { return *static_cast<Port*>(io->impl); }
+  int load(raft_term* term, raft_id* vote, raft_snapshot** snapshot, raft_index* first, raft_entry** entries,
+           size_t* count);
+  int bootstrap(const raft_configuration* configuration);
+  int send(raft_io_send* request, const raft_message* message, raft_io_send_cb callback);
+  int append(raft_io_append* request, const raft_entry* entries, unsigned count, raft_io_append_cb callback);
+  int put_snapshot(unsigned trailing, raft_io_snapshot_put* request, const raft_snapshot* snapshot,
+                   raft_io_snapshot_put_cb callback);
+  int get_snapshot(raft_io_snapshot_get* request, raft_io_snapshot_get_cb callback);
+  int check(std::string problem);  ///< RAFT_IOERR if there is one
+  void close();
+
+  // ---- calls to others ----
+  Peer& peer(uint64_t id, std::string_view address);
+  bool open_session(Peer& peer);
+  int call(uint64_t id, Peer& peer, const raft_message& message, std::string_view configuration);
+  void on_called(uint64_t id, uint16_t kind, uint64_t term, tern::Duration sent, tern::Completion& done);
+  void on_answer(uint64_t id, uint16_t kind, uint64_t term, tern::Duration sent, Bytes answer);
+  void on_failure(uint64_t id, Peer& peer, const tern::Completion& done);
+  void say_hello(uint64_t id);
+  void on_hello(uint64_t id, tern::Completion& done);
+  Head head_to(uint64_t id) const;
+
+  // ---- calls of others ----
+  void receive(tern::Request request);
+  void receive_hello(tern::Request request);
+  /// Why this sender is refused, if it is.
+  std::optional<Refusal> check_head(const Head& head);
+  /// False: libraft must not see it.
+  bool is_deliverable(const raft_message& message);
+  bool prepare_append(const raft_append_entries& append);
+  void roll_back_configuration();
+  void answer(const raft_message& message);
+
+  void tick();
+  void sync_later();
+  void finish_put();
+  void fix_progress();
+  bool is_installing() const { return put_.request != nullptr && put_.trailing == 0; }
+  uint64_t term_at(uint64_t index) const;
+  uint64_t last_index() const;
+
+  tern::Endpoint& endpoint_;
+  tern::Environment& environment_;
+  Storage& storage_;
+  const PortOptions options_;
+  const std::function<void()> settled_;
+  raft_io io_ = {};
+  raft* raft_ = nullptr;
+  raft_io_tick_cb on_tick_ = nullptr;
+  raft_io_recv_cb on_message_ = nullptr;
+  uint64_t life_ = 0;
+  bool is_pristine_ = true;
+  bool is_closed_ = false;
+  Saved saved_;  ///< between open() and load()
+  std::shared_ptr<const Snapshot> snapshot_;
+  tern::Duration votes_from_{};  ///< no vote is granted before
+  std::map<uint64_t, Peer> peers_;
+  std::function<void()> met_;
+
+  struct Sent {
+    raft_io_send* request;
+    raft_io_send_cb callback;
+  };
+  struct Appended {
+    raft_io_append* request;
+    raft_io_append_cb callback;
+  };
+  struct Got {
+    raft_io_snapshot_get* request;
+    raft_io_snapshot_get_cb callback;
+  };
+  std::vector<Sent> sent_;          ///< callbacks that are due, as those below
+  std::vector<Appended> appended_;  ///< after the next sync
+  std::vector<Got> got_;
+  Put put_;
+  bool is_settling_ = false;
+  bool has_cut_append_ = false;  ///< a Peer has sent_until
+  bool has_sync_posted_ = false;
+  std::shared_ptr<Gate> gate_;
+
+  /// The request that is being delivered, which a result answers.
+  struct {
+    uint64_t from = 0;
+    tern::Request* request = nullptr;
+  } delivering_;
+  bool is_ending_snapshot_ = false;  ///< finish_put() runs: a result answers the snapshot's request
+
+  Lease lease_;
+  PortCounters counters_;
+  std::string problem_;
+};
+
+}  // namespace replicated

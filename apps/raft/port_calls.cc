@@ -1,0 +1,359 @@
+// The port's RPCs, in both directions.
+#include <algorithm>
+#include <utility>
+
+#include "port.h"
+
+namespace replicated {
+
+namespace {
+
+constexpr size_t kAnswerBytes = 64;  ///< holds every result
+constexpr uint32_t kVoteCallsMax = 2;
+constexpr size_t kHelloAnswerBytes = 8 + 1;
+
+}  // namespace
+
+// ---- calls to others ----
+
+Port::Peer& Port::peer(uint64_t id, std::string_view address) {
+  Peer& peer = peers_[id];
+  if (peer.address != address) {
+    if (peer.has_session) (void)endpoint_.destroy_session(peer.session);
+    peer.has_session = false;
+    peer.address = address;
+  }
+  return peer;
+}
+
+Head Port::head_to(uint64_t id) const {
+  return {options_.cluster, options_.id, id, life_, !is_pristine_, options_.address};
+}
+
+bool Port::open_session(Peer& peer) {
+  if (peer.has_session) return true;
+  if (is_closed_ || now() < peer.retry_at) return false;
+  peer.retry_at = now() + options_.heartbeat;
+  auto session = endpoint_.create_session(peer.address, {.connect_timeout = options_.election_timeout});
+  if (!session.ok()) return false;
+  peer.session = *session;
+  return peer.has_session = true;
+}
+
+int Port::send(raft_io_send* request, const raft_message* message, raft_io_send_cb callback) {
+  int error = 0;
+  switch (message->type) {
+    case RAFT_IO_REQUEST_VOTE_RESULT:
+    case RAFT_IO_APPEND_ENTRIES_RESULT:
+      answer(*message);
+      break;
+    case RAFT_IO_REQUEST_VOTE:
+    case RAFT_IO_APPEND_ENTRIES:
+      error = call(message->server_id, peer(message->server_id, message->server_address), *message, {});
+      break;
+    case RAFT_IO_INSTALL_SNAPSHOT:
+      error = call(message->server_id, peer(message->server_id, message->server_address), *message,
+                   encode_configuration(message->install_snapshot.conf));
+      break;
+    default:
+      error = RAFT_NOCONNECTION;  // a leadership transfer: nobody asks for one
+  }
+  if (error == 0 && callback != nullptr) sent_.push_back({request, callback});
+  return error;
+}
+
+int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string_view configuration) {
+  const bool is_append = message.type == RAFT_IO_APPEND_ENTRIES;
+  const bool is_snapshot = message.type == RAFT_IO_INSTALL_SNAPSHOT;
+  const bool is_busy = is_append ? peer.has_append : is_snapshot ? peer.has_snapshot : peer.votes >= kVoteCallsMax;
+  if (is_busy || !open_session(peer)) return RAFT_NOCONNECTION;
+
+  raft_message part = message;
+  uint64_t term = 0;
+  if (is_append) {
+    part.append_entries.n_entries = entries_that_fit(message.append_entries);
+    term = message.append_entries.term;
+  }
+  const Head head = head_to(id);
+  const size_t message_bytes = encoded_bytes(part, configuration);
+  tern::MsgBuf request = endpoint_.alloc_msgbuf(encoded_bytes(head) + message_bytes);
+  tern::MsgBuf response = endpoint_.alloc_msgbuf(kAnswerBytes);
+  if (!request || !response) return RAFT_NOCONNECTION;  // libraft tries again
+  Writer writer(request.bytes());
+  encode(head, writer);
+  encode(part, request.bytes().subspan(encoded_bytes(head)), configuration);
+
+  const tern::Duration sent = now();
+  const tern::Duration deadline = is_snapshot ? options_.snapshot_timeout : options_.election_timeout;
+  const auto kind = static_cast<uint16_t>(message.type);
+  const auto accepted = endpoint_.enqueue_request(
+      peer.session, is_snapshot ? kSnapshot : kMessage, std::move(request), std::move(response),
+      [this, id, kind, term, sent](tern::Completion& done) { on_called(id, kind, term, sent, done); },
+      {.deadline = deadline});
+  if (!accepted.ok()) {
+    if (accepted.status().code() == tern::Code::kSessionReset) peer.has_session = false;
+    return RAFT_NOCONNECTION;
+  }
+  if (is_append) {
+    peer.has_append = true;
+    counters_.appends_sent++;
+    if (part.append_entries.n_entries < message.append_entries.n_entries) {
+      peer.sent_until = message.append_entries.prev_log_index + part.append_entries.n_entries + 1;
+      has_cut_append_ = true;
+    }
+  } else if (is_snapshot) {
+    peer.has_snapshot = true;
+    counters_.snapshots_sent++;
+  } else {
+    peer.votes++;
+  }
+  return 0;
+}
+
+void Port::on_called(uint64_t id, uint16_t kind, uint64_t term, tern::Duration sent, tern::Completion& done) {
+  Peer& peer = peers_[id];
+  if (kind == RAFT_IO_APPEND_ENTRIES) {
+    peer.has_append = false;
+  } else if (kind == RAFT_IO_INSTALL_SNAPSHOT) {
+    peer.has_snapshot = false;
+  } else {
+    peer.votes--;
+  }
+  if (is_closed_ || raft_ == nullptr) return;
+  if (done.status.ok()) {
+    on_answer(id, kind, term, sent, std::as_const(done.response).bytes());
+  } else {
+    on_failure(id, peer, done);
+  }
+  settled_();
+}
+
+void Port::on_answer(uint64_t id, uint16_t kind, uint64_t term, tern::Duration sent, Bytes answer) {
+  if (answer.empty() || !problem_.empty()) return;
+  raft_message message;
+  const uint16_t expected = kind == RAFT_IO_REQUEST_VOTE ? RAFT_IO_REQUEST_VOTE_RESULT : RAFT_IO_APPEND_ENTRIES_RESULT;
+  if (!decode(answer, id, message)) {
+    counters_.malformed++;
+    return;
+  }
+  if (message.type != expected) {
+    counters_.malformed++;
+    release(message);
+    return;
+  }
+  const std::string address = peers_[id].address;
+  message.server_id = id;
+  message.server_address = address.c_str();
+  if (kind == RAFT_IO_APPEND_ENTRIES && raft_state(raft_) == RAFT_LEADER && raft_->current_term == term &&
+      message.append_entries_result.term == term) {
+    lease_.promise(id, sent);
+  }
+  on_message_(&io_, &message);
+}
+
+void Port::on_failure(uint64_t id, Peer& peer, const tern::Completion& done) {
+  using tern::Code;
+  switch (done.status.code()) {
+    case Code::kCancelled:
+    case Code::kDeadline:
+    case Code::kNoResponse:
+    case Code::kQueueFull:
+    case Code::kNoMemory:
+    case Code::kTooLarge:
+      return;
+    case Code::kRefused:
+      break;
+    default:  // the session has failed, and is opened again with the next message
+      if (peer.has_session) (void)endpoint_.destroy_session(peer.session);
+      peer.has_session = false;
+      return;
+  }
+  const auto refusal = static_cast<Refusal>(done.app_code);
+  if (done.app_code == 0) return;  // the library's: there is no handler yet
+  const std::string sentence =
+      "replica " + std::to_string(id) + " at " + peer.address + " refuses us: " + explain(refusal);
+  if ((refusal == kSameId || refusal == kLostMemory || !peer.is_met) && refusal != kStopped) {
+    (void)check(sentence);
+  } else if (!std::exchange(peer.has_complained, true) && options_.complain) {
+    options_.complain(sentence);
+  }
+}
+
+// ---- meeting ----
+
+void Port::meet(const std::vector<std::pair<uint64_t, std::string>>& others, std::function<void()> done) {
+  met_ = std::move(done);
+  for (const auto& [id, address] : others) peer(id, address).is_met = false;
+  for (const auto& [id, address] : others) say_hello(id);
+  if (others.empty()) std::exchange(met_, nullptr)();
+}
+
+void Port::say_hello(uint64_t id) {
+  Peer& peer = peers_[id];
+  if (is_closed_ || peer.is_met || !problem_.empty()) return;
+  const auto later = [this, id] { (void)endpoint_.after(options_.heartbeat, [this, id] { say_hello(id); }); };
+  if (!open_session(peer)) return later();
+  const Head head = head_to(id);
+  tern::MsgBuf request = endpoint_.alloc_msgbuf(encoded_bytes(head));
+  tern::MsgBuf response = endpoint_.alloc_msgbuf(kHelloAnswerBytes);
+  if (!request || !response) return later();
+  Writer writer(request.bytes());
+  encode(head, writer);
+  const auto accepted = endpoint_.enqueue_request(peer.session, kHello, std::move(request), std::move(response),
+                                                  [this, id](tern::Completion& answer) { on_hello(id, answer); },
+                                                  {.deadline = options_.election_timeout});
+  if (accepted.ok()) return;
+  peer.has_session = false;
+  later();
+}
+
+void Port::on_hello(uint64_t id, tern::Completion& done) {
+  Peer& peer = peers_[id];
+  if (is_closed_ || peer.is_met) return;
+  Reader reader(std::as_const(done.response).bytes());
+  uint64_t life = 0;
+  uint8_t has_memory = 0;
+  if (done.status.ok() && reader.read(life) && reader.read(has_memory) && life != 0) {
+    peer.is_met = true;
+    peer.life = life;
+    const bool are_all_met = std::all_of(peers_.begin(), peers_.end(), [](const auto& p) { return p.second.is_met; });
+    if (are_all_met && met_) std::exchange(met_, nullptr)();
+  } else {
+    if (!done.status.ok()) on_failure(id, peer, done);
+    (void)endpoint_.after(options_.heartbeat, [this, id] { say_hello(id); });
+  }
+  settled_();
+}
+
+void Port::receive_hello(tern::Request request) {
+  Reader reader(request.bytes());
+  Head head;
+  if (!read_head(reader, head) || !reader.rest().empty()) {
+    counters_.malformed++;
+    return request.fail(kMalformedMessage);
+  }
+  auto refusal = check_head(head);
+  // We remember an earlier life, in which we have met all others; and this one, who says that it has none, we have not.
+  if (!refusal && !head.has_memory && !is_pristine_ && peers_[head.from].life == 0) refusal = kLostMemory;
+  if (refusal) {
+    counters_.refused++;
+    return request.fail(*refusal);
+  }
+  peers_[head.from].life = head.life;
+  const auto answer = request.response(kHelloAnswerBytes);
+  if (!answer.ok()) return;
+  Writer(*answer).write(life_).write(static_cast<uint8_t>(!is_pristine_));
+  request.respond();
+}
+
+// ---- calls of others ----
+
+std::optional<Refusal> Port::check_head(const Head& head) {
+  if (head.cluster != options_.cluster) return kOtherCluster;
+  if (head.to != 0 && head.to != options_.id) return kOtherReplica;
+  if (head.from == options_.id) return kSameId;
+  if (!problem_.empty()) return kStopped;
+  for (unsigned i = 0; raft_ != nullptr && i < raft_->configuration.n; i++) {
+    const raft_server& server = raft_->configuration.servers[i];
+    if (server.id == head.from && head.address != server.address) return kSameId;
+  }
+  const auto known = peers_.find(head.from);
+  if (known != peers_.end() && known->second.life != 0 && known->second.life != head.life && !head.has_memory) {
+    return kLostMemory;
+  }
+  return std::nullopt;
+}
+
+void Port::receive(tern::Request request) {
+  Reader reader(request.bytes());
+  Head head;
+  raft_message message;
+  if (!read_head(reader, head)) {
+    counters_.malformed++;
+    return request.fail(kMalformedMessage);
+  }
+  if (const auto refusal = check_head(head)) {
+    counters_.refused++;
+    return request.fail(*refusal);
+  }
+  if (!decode(reader.rest(), head.from, message)) {
+    counters_.malformed++;
+    return request.fail(kMalformedMessage);
+  }
+  const bool is_append = message.type == RAFT_IO_APPEND_ENTRIES;
+  const bool is_snapshot = message.type == RAFT_IO_INSTALL_SNAPSHOT;
+  if (!is_append && !is_snapshot && message.type != RAFT_IO_REQUEST_VOTE) {
+    counters_.malformed++;
+    return request.fail(kMalformedMessage);
+  }
+  Peer& from = peers_[head.from];
+  from.life = head.life;
+  if (from.address != head.address) {
+    if (from.has_session) (void)endpoint_.destroy_session(from.session);
+    from.has_session = false;
+    from.address = head.address;
+  }
+  if (raft_ == nullptr || is_closed_ || !is_deliverable(message)) {
+    release(message);
+    return request.respond();  // nothing to say; it will ask again
+  }
+  (is_append ? counters_.appends_received : counters_.snapshots_received) += is_append || is_snapshot ? 1 : 0;
+  // What was appended before is settled first: a snapshot takes the place of the log.
+  if (is_snapshot) settle(true);
+  std::optional<tern::Request>& waiting = is_snapshot ? from.snapshot : from.append;
+  if (waiting && (is_append || is_snapshot)) {
+    waiting->respond();  // its sender has given it up
+    waiting.reset();
+  }
+  message.server_id = head.from;
+  message.server_address = from.address.c_str();
+  delivering_ = {head.from, &request};
+  on_message_(&io_, &message);
+  settled_();
+  const bool is_answered = delivering_.request == nullptr;
+  delivering_ = {};
+  if (is_answered) return;
+  if ((is_append && !appended_.empty()) || (is_snapshot && is_installing())) {
+    waiting = std::move(request);  // the result comes when it is stored
+  } else {
+    request.respond();
+  }
+}
+
+bool Port::is_deliverable(const raft_message& message) {
+  switch (message.type) {
+    case RAFT_IO_REQUEST_VOTE:
+      if (is_installing()) return false;
+      if (now() >= votes_from_) return true;
+      counters_.votes_withheld++;
+      return false;
+    case RAFT_IO_APPEND_ENTRIES:
+      return prepare_append(message.append_entries);
+    default:
+      return message.install_snapshot.term != raft_->current_term || raft_state(raft_) != RAFT_LEADER;
+  }
+}
+
+void Port::answer(const raft_message& message) {
+  const auto respond = [&message](tern::Request& request) {
+    const auto space = request.response(encoded_bytes(message));
+    if (!space.ok()) return;
+    encode(message, *space);
+    request.respond();
+  };
+  const auto found = peers_.find(message.server_id);
+  if (found == peers_.end()) return;
+  Peer& peer = found->second;
+  if (is_ending_snapshot_) {
+    if (!peer.snapshot) return;
+    respond(*peer.snapshot);
+    peer.snapshot.reset();
+  } else if (delivering_.request != nullptr && delivering_.from == message.server_id) {
+    respond(*std::exchange(delivering_.request, nullptr));
+  } else if (peer.append) {
+    respond(*peer.append);
+    peer.append.reset();
+  }
+}
+
+}  // namespace replicated

@@ -1,0 +1,454 @@
+#include "replica.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <utility>
+
+namespace replicated {
+
+namespace {
+
+/// Commands of a batch together, or one that is longer.
+constexpr size_t kBatchBytesMax = 1u << 20;
+
+unsigned to_units(tern::Duration time) {
+  return static_cast<unsigned>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
+}
+
+Bytes bytes_of(const raft_buffer& buffer) { return {static_cast<const std::byte*>(buffer.base), buffer.len}; }
+
+}  // namespace
+
+Replica::Replica(tern::Endpoint& endpoint, tern::Environment& environment, Storage& storage, ReplicaOptions options)
+    : endpoint_(endpoint),
+      options_(std::move(options)),
+      port_(endpoint, environment, storage, options_.port, [this] { after(); }) {
+  fsm_.version = 1;
+  fsm_.data = this;
+  fsm_.apply = [](raft_fsm* fsm, const raft_buffer* command, void** result) {
+    *result = nullptr;
+    static_cast<Replica*>(fsm->data)->apply(*command);
+    return 0;
+  };
+  fsm_.snapshot = [](raft_fsm* fsm, raft_buffer** buffers, unsigned* count) {
+    const Replica& self = *static_cast<Replica*>(fsm->data);
+    // libraft would put the configuration into the snapshot although it may be rolled back (takeSnapshot()).
+    if (self.raft_.configuration_uncommitted_index != 0) return RAFT_BUSY;
+    const size_t bytes = self.machine_.snapshot_bytes();
+    auto* buffer = static_cast<raft_buffer*>(raft_malloc(sizeof(raft_buffer)));
+    auto* data = static_cast<std::byte*>(raft_malloc(bytes));
+    if (buffer == nullptr || data == nullptr) {
+      raft_free(buffer);
+      raft_free(data);
+      return RAFT_BUSY;  // it is tried again
+    }
+    self.machine_.write_snapshot({data, bytes});
+    *buffer = {data, bytes};
+    *buffers = buffer;
+    *count = 1;
+    return 0;
+  };
+  fsm_.restore = [](raft_fsm* fsm, raft_buffer* snapshot) {
+    if (!static_cast<Replica*>(fsm->data)->machine_.restore(bytes_of(*snapshot))) return RAFT_MALFORMED;
+    raft_free(snapshot->base);
+    return 0;
+  };
+}
+
+Replica::~Replica() {
+  detach();
+  fail_pending();
+  for (Waiting& waiting : queue_) raft_free(waiting.command.base);
+  changing_.reset();
+  if (is_initialized_) raft_close(&raft_, nullptr);
+}
+
+std::string Replica::open() {
+  if (std::string problem = port_.open(); !problem.empty()) return problem;
+  if (raft_init(&raft_, port_.io(), &fsm_, options_.port.id, options_.port.address.c_str()) != 0) {
+    return "libraft does not start: " + std::string(raft_errmsg(&raft_));
+  }
+  is_initialized_ = true;
+  raft_set_election_timeout(&raft_, to_units(options_.port.election_timeout));
+  raft_set_heartbeat_timeout(&raft_, to_units(options_.port.heartbeat));
+  raft_set_install_snapshot_timeout(&raft_, to_units(options_.port.snapshot_timeout));
+  raft_set_max_catch_up_round_duration(&raft_, to_units(options_.port.snapshot_timeout));
+  raft_set_snapshot_threshold(&raft_, options_.snapshot_entries);
+  raft_set_snapshot_trailing(&raft_, std::max(options_.trailing_entries, 1u));
+  raft_set_pre_vote(&raft_, true);
+
+  auto status = port_.add_handlers();
+  if (status.ok()) {
+    status = endpoint_.on_request(kExecute, [this](tern::Request request) { execute(std::move(request)); },
+                                  {.max_request_bytes = kRequestBytesMax});
+  }
+  if (status.ok()) {
+    status = endpoint_.on_request(kChange, [this](tern::Request request) { change(std::move(request)); },
+                                  {.max_request_bytes = kChangeHeadBytes + kAddressBytesMax});
+  }
+  if (status.ok()) {
+    status = endpoint_.on_request(kAbout, [this](tern::Request request) { tell(std::move(request)); },
+                                  {.max_request_bytes = 64});
+  }
+  if (!status.ok()) return "no handlers: " + std::string(status.message());
+
+  if (!port_.is_pristine() || options_.replicas.empty()) {
+    start();
+    return problem();
+  }
+  std::vector<std::pair<uint64_t, std::string>> others;
+  for (const auto& replica : options_.replicas) {
+    if (replica.first != options_.port.id) others.push_back(replica);
+  }
+  port_.meet(others, [this] {
+    if (std::string problem = begin_cluster(); !problem.empty()) return stop(std::move(problem));
+    start();
+  });
+  return problem();
+}
+
+std::string Replica::begin_cluster() {
+  raft_configuration configuration;
+  raft_configuration_init(&configuration);
+  int error = 0;
+  for (const auto& [id, address] : options_.replicas) {
+    if (error == 0) error = raft_configuration_add(&configuration, id, address.c_str(), RAFT_VOTER);
+  }
+  if (error == 0) error = raft_bootstrap(&raft_, &configuration);
+  raft_configuration_close(&configuration);
+  if (error == 0) return {};
+  return port_.problem().empty() ? "no cluster of these replicas: " + std::string(raft_strerror(error))
+                                 : port_.problem();
+}
+
+void Replica::start() {
+  if (const int error = raft_start(&raft_); error != 0) {
+    return stop("what is stored cannot be used: " + std::string(raft_strerror(error)));
+  }
+  is_started_ = true;
+  port_.on_started(&raft_);
+  after();
+}
+
+void Replica::stop(std::string problem) {
+  if (problem_.empty()) problem_ = std::move(problem);
+}
+
+/// Follows every call of libraft.
+void Replica::after() {
+  if (is_in_after_ || !is_started_) return;
+  is_in_after_ = true;
+  port_.settle();
+  if (raft_.state == RAFT_UNAVAILABLE && problem().empty()) {
+    const std::string why = raft_errmsg(&raft_);
+    stop("libraft has stopped: " + (why.empty() ? "its log contradicts the leader's" : why));
+  }
+  if (is_leader() && raft_.current_term != leading_term_) lead();
+  if (!is_leader() && (!pending_.empty() || !queue_.empty())) fail_pending();
+  submit();
+  is_in_after_ = false;
+}
+
+void Replica::lead() {
+  fail_pending();
+  leading_term_ = raft_.current_term;
+  is_ready_ = false;
+  port_.lease().clear();
+  barrier_.data = this;
+  const int error = raft_barrier(&raft_, &barrier_, [](struct raft_barrier* barrier, int status) {
+    auto& self = *static_cast<Replica*>(barrier->data);
+    self.is_ready_ = status == 0;
+  });
+  if (error != 0) return stop("a new leader cannot write to its log: " + std::string(raft_strerror(error)));
+  port_.settle(true);  // the barrier is our last stored entry before any result is heard
+}
+
+bool Replica::has_lease() {
+  return is_ready() && problem().empty() && port_.now() < port_.lease().end(raft_.configuration, raft_.id);
+}
+
+// ---- commands ----
+
+void Replica::answer(tern::Request request, std::string_view bytes) {
+  auto space = request.response(bytes.size());
+  if (!space.ok()) return;  // the client tries again
+  std::memcpy(space->data(), bytes.data(), bytes.size());
+  request.respond();
+}
+
+void Replica::refuse(tern::Request request) {
+  raft_id leader = 0;
+  const char* address = nullptr;
+  if (is_started_) raft_leader(&raft_, &leader, &address);
+  if (leader == raft_.id) leader = 0;  // which cannot serve now
+  const std::string_view uri = leader != 0 && address != nullptr ? address : "";
+  const auto space = request.response(1 + 8 + uri.size());
+  if (!space.ok()) return;
+  Writer(*space).write(Outcome::kNotLeader).write(uint64_t{leader}).write(uri.data(), uri.size());
+  request.respond();
+}
+
+void Replica::execute(tern::Request request) {
+  const auto say = [&request](Outcome outcome) {
+    const char byte = static_cast<char>(outcome);
+    answer(std::move(request), {&byte, 1});
+  };
+  Reader reader(request.bytes());
+  uint64_t cluster;
+  uint8_t flags;
+  if (!reader.read(cluster) || !reader.read(flags)) return say(Outcome::kMalformed);
+  if (cluster != options_.port.cluster) return say(Outcome::kWrongCluster);
+  const auto command = parse_command(reader.rest());
+  if (!command || command->operation == Operation::kReserve) return say(Outcome::kMalformed);
+  if (!is_leader() || !problem().empty()) return refuse(std::move(request));
+  if (command->operation == Operation::kGet && (flags & kLeaseRead) != 0 && has_lease()) {
+    return answer(std::move(request), machine_.read(command->key));
+  }
+  if (const auto outcome = machine_.last_outcome(command->client, command->sequence)) return say(*outcome);
+  if (queue_.size() >= options_.queue_max) return say(Outcome::kBusy);
+  const Bytes bytes = reader.rest();
+  raft_buffer buffer = {raft_malloc(bytes.size()), bytes.size()};
+  if (buffer.base == nullptr) return say(Outcome::kBusy);
+  std::memcpy(buffer.base, bytes.data(), bytes.size());
+  const tern::Duration arrived = options_.served ? port_.now() : tern::Duration::zero();
+  enqueue({std::move(request), nullptr, buffer, 0, arrived});
+}
+
+void Replica::enqueue(Waiting waiting) {
+  queue_.push_back(std::move(waiting));
+  after();
+}
+
+void Replica::submit() {
+  while (is_ready() && pending_.empty() && !queue_.empty() && problem().empty()) {
+    buffers_.clear();
+    size_t bytes = 0;
+    uint64_t index = raft_last_index(&raft_);
+    while (!queue_.empty() && buffers_.size() < options_.batch_max) {
+      bytes += queue_.front().command.len;
+      if (bytes > kBatchBytesMax && !buffers_.empty()) break;
+      buffers_.push_back(queue_.front().command);
+      pending_.push_back(std::move(queue_.front()));
+      pending_.back().index = ++index;
+      queue_.pop_front();
+    }
+    apply_.data = this;
+    const int error = raft_apply(&raft_, &apply_, buffers_.data(), static_cast<unsigned>(buffers_.size()),
+                                 [](struct raft_apply* apply, int status, void*) {
+                                   if (status != 0) static_cast<Replica*>(apply->data)->fail_pending();
+                                 });
+    if (error != 0) {
+      for (const raft_buffer& buffer : buffers_) raft_free(buffer.base);
+      if (error != RAFT_NOTLEADER) stop("the log takes no more entries: " + std::string(raft_strerror(error)));
+      return fail_pending();
+    }
+    port_.settle();
+  }
+}
+
+void Replica::apply(const raft_buffer& command) {
+  const uint64_t index = raft_.last_applied + 1;
+  const std::string_view said = machine_.apply(index, bytes_of(command));
+  if (pending_.empty() || pending_.front().index != index || !is_leader()) return;
+  Waiting waiting = std::move(pending_.front());
+  pending_.pop_front();
+  if (!waiting.request) return waiting.then(static_cast<Outcome>(said[0]));
+  answer(std::move(*waiting.request), said);
+  if (options_.served) options_.served(port_.now() - waiting.arrived);
+}
+
+/// This replica is not the leader any more: what is in the log may still be committed by another one, and what is not
+/// will not. Clients ask that one, with the same number.
+void Replica::fail_pending() {
+  const auto fail = [this](std::deque<Waiting> all, bool is_in_log) {
+    for (Waiting& waiting : all) {
+      if (!is_in_log) raft_free(waiting.command.base);
+      if (waiting.request) {
+        refuse(std::move(*waiting.request));
+      } else {
+        waiting.then(Outcome::kNotLeader);
+      }
+    }
+  };
+  fail(std::exchange(pending_, {}), true);
+  if (!is_leader()) fail(std::exchange(queue_, {}), false);
+}
+
+// ---- configuration ----
+
+const raft_server* Replica::member(uint64_t id) const {
+  const std::span servers(raft_.configuration.servers, raft_.configuration.n);
+  const auto found = std::find_if(servers.begin(), servers.end(), [&](const raft_server& s) { return s.id == id; });
+  return found != servers.end() ? &*found : nullptr;
+}
+
+void Replica::end_change(ChangeOutcome outcome, std::string_view text) {
+  if (!changing_) return;
+  tern::Request request = std::move(changing_->request);
+  changing_.reset();
+  std::string bytes(1, static_cast<char>(outcome));
+  if (outcome == ChangeOutcome::kOtherLeader) {
+    raft_id leader = 0;
+    const char* address = nullptr;
+    raft_leader(&raft_, &leader, &address);
+    if (leader == raft_.id) leader = 0;
+    char id[8];
+    const uint64_t number = leader;
+    std::memcpy(id, &number, sizeof(id));
+    bytes.append(id, sizeof(id)).append(leader != 0 && address != nullptr ? address : "");
+  } else {
+    bytes.append(text);
+  }
+  answer(std::move(request), bytes);
+}
+
+void Replica::change(tern::Request request) {
+  const auto parsed = parse_change(request.bytes());
+  if (!parsed) return request.fail(kMalformedMessage);
+  if (changing_) {
+    const char later = static_cast<char>(ChangeOutcome::kLater);
+    return answer(std::move(request), {&later, 1});
+  }
+  // Its address lies in the request from now on.
+  changing_.emplace(Changing{std::move(request), {}});
+  changing_->change = *parse_change(changing_->request.bytes());
+  if (changing_->change.cluster != options_.port.cluster) {
+    return end_change(ChangeOutcome::kRefused, "this replica is of another cluster: give the --cluster of this one");
+  }
+  if (!is_ready() || !problem().empty()) return end_change(ChangeOutcome::kOtherLeader, {});
+  if (raft_.configuration_uncommitted_index != 0 || raft_.leader_state.promotee_id != 0) {
+    return end_change(ChangeOutcome::kLater, {});
+  }
+  change_.data = this;
+  changing_->change.action == Action::kAdd ? add() : remove();
+}
+
+void Replica::add() {
+  const Change& change = changing_->change;
+  if (const raft_server* server = member(change.id); server != nullptr) {
+    if (change.address != server->address) {
+      return end_change(ChangeOutcome::kRefused, "this id is another replica's: give the new one a higher id");
+    }
+    if (server->role == RAFT_VOTER) return end_change(ChangeOutcome::kDone, {});
+    return promote();
+  }
+  const std::span servers(raft_.configuration.servers, raft_.configuration.n);
+  uint64_t highest = machine_.highest_replica();
+  for (const raft_server& server : servers) {
+    highest = std::max<uint64_t>(highest, server.id);
+    if (change.address == server.address) {
+      return end_change(ChangeOutcome::kRefused,
+                        "replica " + std::to_string(server.id) + " is at this address: remove it first");
+    }
+  }
+  if (servers.size() >= kReplicasMax) {
+    return end_change(ChangeOutcome::kRefused, "a cluster has at most 7 replicas: remove one first");
+  }
+  if (change.id <= highest) {
+    return end_change(ChangeOutcome::kRefused,
+                      "ids up to " + std::to_string(highest) + " have been used: give the new replica a higher one");
+  }
+  Command command;
+  command.operation = Operation::kReserve;
+  command.sequence = change.id;
+  raft_buffer buffer = {raft_malloc(encoded_bytes(command)), encoded_bytes(command)};
+  if (buffer.base == nullptr) return end_change(ChangeOutcome::kLater, {});
+  encode(command, {static_cast<std::byte*>(buffer.base), buffer.len});
+  enqueue({std::nullopt,
+           [this](Outcome outcome) {
+             if (outcome == Outcome::kNotLeader) return end_change(ChangeOutcome::kOtherLeader, {});
+             if (outcome != Outcome::kDone) return end_change(ChangeOutcome::kLater, {});
+             // libraft is applying entries now.
+             if (!endpoint_
+                      .post([this] {
+                        if (!changing_) return;
+                        if (!is_ready()) return end_change(ChangeOutcome::kOtherLeader, {});
+                        const std::string address(changing_->change.address);
+                        const int error = raft_add(&raft_, &change_, changing_->change.id, address.c_str(),
+                                                   [](raft_change* changed, int status) {
+                                                     static_cast<Replica*>(changed->data)->on_changed(status);
+                                                   });
+                        if (error != 0) return end_change(ChangeOutcome::kRefused, raft_strerror(error));
+                        after();
+                      })
+                      .ok()) {
+               end_change(ChangeOutcome::kLater, {});
+             }
+           },
+           buffer,
+           0,
+           {}});
+}
+
+void Replica::promote() {
+  const int error =
+      raft_assign(&raft_, &change_, changing_->change.id, RAFT_VOTER,
+                  [](raft_change* changed, int status) { static_cast<Replica*>(changed->data)->on_changed(status); });
+  if (error != 0) return end_change(ChangeOutcome::kLater, {});
+  after();
+}
+
+void Replica::remove() {
+  if (member(changing_->change.id) == nullptr) return end_change(ChangeOutcome::kDone, {});
+  if (raft_.configuration.n == 1) return end_change(ChangeOutcome::kRefused, "the last replica stays");
+  const int error = raft_remove(&raft_, &change_, changing_->change.id, [](raft_change* changed, int status) {
+    static_cast<Replica*>(changed->data)->on_changed(status);
+  });
+  if (error != 0) return end_change(ChangeOutcome::kLater, {});
+  after();
+}
+
+/// A step of the change is committed, or will not be. libraft is in the middle of something.
+void Replica::on_changed(int status) {
+  if (!changing_) return;
+  if (status == RAFT_LEADERSHIPLOST || status == RAFT_NOTLEADER) return end_change(ChangeOutcome::kOtherLeader, {});
+  if (status == RAFT_NOCONNECTION) {
+    return end_change(ChangeOutcome::kRefused,
+                      "the new replica does not follow the log: look whether it runs, then add it again");
+  }
+  if (status != 0) return end_change(ChangeOutcome::kRefused, raft_strerror(status));
+  if (changing_->change.action == Action::kRemove) return end_change(ChangeOutcome::kDone, {});
+  (void)endpoint_.post([this] {
+    if (!changing_) return;
+    if (!is_ready()) return end_change(ChangeOutcome::kOtherLeader, {});
+    add();  // the next step, or the end
+  });
+}
+
+void Replica::tell(tern::Request request) {
+  static constexpr const char* kStates[] = {"stopped", "follower", "candidate", "leader"};
+  raft_id leader = 0;
+  const char* address = nullptr;
+  if (is_started_) raft_leader(&raft_, &leader, &address);
+  std::string text =
+      "{\"id\":" + std::to_string(raft_.id) + ",\"state\":\"" + (is_started_ ? kStates[raft_.state] : "waiting") + "\"";
+  const auto add_number = [&text](const char* name, uint64_t value) {
+    text.append(",\"").append(name).append("\":").append(std::to_string(value));
+  };
+  add_number("term", raft_.current_term);
+  add_number("leader", leader);
+  add_number("last_index", is_started_ ? raft_last_index(&raft_) : 0);
+  add_number("commit_index", raft_.commit_index);
+  add_number("applied_index", raft_.last_applied);
+  add_number("snapshot_index", raft_.log.snapshot.last_index);
+  add_number("keys", machine_.keys());
+  add_number("clients", machine_.clients());
+  const PortCounters& counters = port_.counters();
+  add_number("malformed", counters.malformed);
+  add_number("refused", counters.refused);
+  add_number("snapshots_sent", counters.snapshots_sent);
+  add_number("snapshots_received", counters.snapshots_received);
+  text += ",\"replicas\":[";
+  static constexpr const char* kRoles[] = {"standby", "voter", "spare"};
+  for (unsigned i = 0; i < raft_.configuration.n; i++) {
+    const raft_server& server = raft_.configuration.servers[i];
+    text.append(i > 0 ? "," : "").append("{\"id\":").append(std::to_string(server.id));
+    text.append(",\"role\":\"").append(kRoles[server.role]).append("\"}");
+  }
+  text += "]}";
+  answer(std::move(request), text);
+}
+
+}  // namespace replicated
