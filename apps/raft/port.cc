@@ -276,7 +276,7 @@ void Port::settle(bool now) {
   if (has_cut_append_) fix_progress();
   while (problem_.empty()) {
     if (!sent_.empty()) {
-      for (const Sent& sent : std::exchange(sent_, {})) sent.callback(sent.request, 0);
+      for (const Sent& sent : std::exchange(sent_, {})) sent.callback(sent.request, sent.status);
     } else if (put_.problem) {
       finish_put();
     } else if (!got_.empty()) {
@@ -310,6 +310,12 @@ void Port::close() {
   is_closed_ = true;
   is_settling_ = true;  // nobody else settles any more
   for (const Sent& sent : std::exchange(sent_, {})) sent.callback(sent.request, RAFT_CANCELED);
+  for (auto& [id, peer] : peers_) {
+    for (Sent* sent : {&peer.append_sent, &peer.snapshot_sent}) {
+      if (sent->request != nullptr) sent->callback(sent->request, RAFT_CANCELED);
+      *sent = {};
+    }
+  }
   for (const Got& got : std::exchange(got_, {})) got.callback(got.request, nullptr, RAFT_CANCELED);
   for (const Appended& appended : std::exchange(appended_, {})) appended.callback(appended.request, RAFT_CANCELED);
   if (const Put put = std::exchange(put_, {}); put.request != nullptr) put.callback(put.request, RAFT_CANCELED);

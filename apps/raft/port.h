@@ -95,12 +95,17 @@ class Port {
   const PortCounters& counters() const { return counters_; }
 
  private:
+  struct Sent {
+    raft_io_send* request = nullptr;
+    raft_io_send_cb callback = nullptr;
+    int status = 0;
+  };
   struct Peer {
     std::string address;
     tern::Session session;
     bool has_session = false;
-    bool has_append = false;                ///< under way
-    bool has_snapshot = false;              ///< likewise
+    Sent append_sent;                       ///< libraft's callback for it; null: none is under way
+    Sent snapshot_sent;                     ///< likewise
     uint32_t votes = 0;                     ///< likewise: requests for votes
     bool is_met = true;                     ///< false: meet() waits for it
     bool has_complained = false;            ///< on_failure()
@@ -136,7 +141,7 @@ class Port {
   // ---- calls to others ----
   Peer& peer(uint64_t id, std::string_view address);
   bool open_session(Peer& peer);
-  int call(uint64_t id, Peer& peer, const raft_message& message, std::string_view configuration);
+  int call(uint64_t id, Peer& peer, const raft_message& message, std::string_view configuration, const Sent& sent);
   void on_called(uint64_t id, uint16_t kind, uint64_t term, tern::Duration sent, tern::Completion& done);
   void on_answer(uint64_t id, uint16_t kind, uint64_t term, tern::Duration sent, Bytes answer);
   void on_failure(uint64_t id, Peer& peer, const tern::Completion& done);
@@ -181,10 +186,6 @@ class Port {
   std::map<uint64_t, Peer> peers_;
   std::function<void()> met_;
 
-  struct Sent {
-    raft_io_send* request;
-    raft_io_send_cb callback;
-  };
   struct Appended {
     raft_io_append* request;
     raft_io_append_cb callback;
@@ -205,6 +206,7 @@ class Port {
   /// The request that is being delivered, which a result answers.
   struct {
     uint64_t from = 0;
+    bool is_snapshot = false;
     tern::Request* request = nullptr;
   } delivering_;
   bool is_ending_snapshot_ = false;  ///< finish_put() runs: a result answers the snapshot's request

@@ -41,31 +41,30 @@ bool Port::open_session(Peer& peer) {
 }
 
 int Port::send(raft_io_send* request, const raft_message* message, raft_io_send_cb callback) {
-  int error = 0;
+  const Sent sent = {request, callback, 0};
   switch (message->type) {
     case RAFT_IO_REQUEST_VOTE_RESULT:
     case RAFT_IO_APPEND_ENTRIES_RESULT:
       answer(*message);
-      break;
+      sent_.push_back(sent);
+      return 0;
     case RAFT_IO_REQUEST_VOTE:
     case RAFT_IO_APPEND_ENTRIES:
-      error = call(message->server_id, peer(message->server_id, message->server_address), *message, {});
-      break;
+      return call(message->server_id, peer(message->server_id, message->server_address), *message, {}, sent);
     case RAFT_IO_INSTALL_SNAPSHOT:
-      error = call(message->server_id, peer(message->server_id, message->server_address), *message,
-                   encode_configuration(message->install_snapshot.conf));
-      break;
+      return call(message->server_id, peer(message->server_id, message->server_address), *message,
+                  encode_configuration(message->install_snapshot.conf), sent);
     default:
-      error = RAFT_NOCONNECTION;  // a leadership transfer: nobody asks for one
+      return RAFT_NOCONNECTION;  // a leadership transfer: nobody asks for one
   }
-  if (error == 0 && callback != nullptr) sent_.push_back({request, callback});
-  return error;
 }
 
-int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string_view configuration) {
+int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string_view configuration, const Sent& sent) {
   const bool is_append = message.type == RAFT_IO_APPEND_ENTRIES;
   const bool is_snapshot = message.type == RAFT_IO_INSTALL_SNAPSHOT;
-  const bool is_busy = is_append ? peer.has_append : is_snapshot ? peer.has_snapshot : peer.votes >= kVoteCallsMax;
+  const bool is_busy = is_append     ? peer.append_sent.request != nullptr
+                       : is_snapshot ? peer.snapshot_sent.request != nullptr
+                                     : peer.votes >= kVoteCallsMax;
   if (is_busy || !open_session(peer)) return RAFT_NOCONNECTION;
 
   raft_message part = message;
@@ -83,43 +82,43 @@ int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string
   encode(head, writer);
   encode(part, request.bytes().subspan(encoded_bytes(head)), configuration);
 
-  const tern::Duration sent = now();
+  const tern::Duration at = now();
   const tern::Duration deadline = is_snapshot ? options_.snapshot_timeout : options_.election_timeout;
   const auto kind = static_cast<uint16_t>(message.type);
   const auto accepted = endpoint_.enqueue_request(
       peer.session, is_snapshot ? kSnapshot : kMessage, std::move(request), std::move(response),
-      [this, id, kind, term, sent](tern::Completion& done) { on_called(id, kind, term, sent, done); },
+      [this, id, kind, term, at](tern::Completion& done) { on_called(id, kind, term, at, done); },
       {.deadline = deadline});
   if (!accepted.ok()) {
     if (accepted.status().code() == tern::Code::kSessionReset) peer.has_session = false;
     return RAFT_NOCONNECTION;
   }
   if (is_append) {
-    peer.has_append = true;
+    peer.append_sent = sent;
     counters_.appends_sent++;
     if (part.append_entries.n_entries < message.append_entries.n_entries) {
       peer.sent_until = message.append_entries.prev_log_index + part.append_entries.n_entries + 1;
       has_cut_append_ = true;
     }
   } else if (is_snapshot) {
-    peer.has_snapshot = true;
+    peer.snapshot_sent = sent;
     counters_.snapshots_sent++;
   } else {
     peer.votes++;
+    sent_.push_back(sent);
   }
   return 0;
 }
 
 void Port::on_called(uint64_t id, uint16_t kind, uint64_t term, tern::Duration sent, tern::Completion& done) {
   Peer& peer = peers_[id];
-  if (kind == RAFT_IO_APPEND_ENTRIES) {
-    peer.has_append = false;
-  } else if (kind == RAFT_IO_INSTALL_SNAPSHOT) {
-    peer.has_snapshot = false;
-  } else {
-    peer.votes--;
-  }
+  if (kind == RAFT_IO_REQUEST_VOTE) peer.votes--;
   if (is_closed_ || raft_ == nullptr) return;
+  if (kind != RAFT_IO_REQUEST_VOTE) {
+    Sent& under_way = kind == RAFT_IO_APPEND_ENTRIES ? peer.append_sent : peer.snapshot_sent;
+    under_way.status = done.status.ok() ? 0 : RAFT_NOCONNECTION;
+    sent_.push_back(std::exchange(under_way, {}));
+  }
   if (done.status.ok()) {
     on_answer(id, kind, term, sent, std::as_const(done.response).bytes());
   } else {
@@ -258,6 +257,7 @@ std::optional<Refusal> Port::check_head(const Head& head) {
     if (server.id == head.from && head.address != server.address) return kSameId;
   }
   const auto known = peers_.find(head.from);
+  if (raft_ == nullptr && known != peers_.end() && known->second.address != head.address) return kSameId;
   if (known != peers_.end() && known->second.life != 0 && known->second.life != head.life && !head.has_memory) {
     return kLostMemory;
   }
@@ -307,7 +307,7 @@ void Port::receive(tern::Request request) {
   }
   message.server_id = head.from;
   message.server_address = from.address.c_str();
-  delivering_ = {head.from, &request};
+  delivering_ = {head.from, is_snapshot, &request};
   on_message_(&io_, &message);
   settled_();
   const bool is_answered = delivering_.request == nullptr;
@@ -344,12 +344,15 @@ void Port::answer(const raft_message& message) {
   const auto found = peers_.find(message.server_id);
   if (found == peers_.end()) return;
   Peer& peer = found->second;
-  if (is_ending_snapshot_) {
+  const bool is_delivered = delivering_.request != nullptr && delivering_.from == message.server_id;
+  if (is_delivered && delivering_.is_snapshot == is_ending_snapshot_) {
+    respond(*std::exchange(delivering_.request, nullptr));
+  } else if (is_delivered && delivering_.is_snapshot && !peer.append) {
+    respond(*std::exchange(delivering_.request, nullptr));  // refused at once
+  } else if (is_ending_snapshot_) {
     if (!peer.snapshot) return;
     respond(*peer.snapshot);
     peer.snapshot.reset();
-  } else if (delivering_.request != nullptr && delivering_.from == message.server_id) {
-    respond(*std::exchange(delivering_.request, nullptr));
   } else if (peer.append) {
     respond(*peer.append);
     peer.append.reset();

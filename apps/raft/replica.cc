@@ -311,9 +311,7 @@ void Replica::change(tern::Request request) {
     const char later = static_cast<char>(ChangeOutcome::kLater);
     return answer(std::move(request), {&later, 1});
   }
-  // Its address lies in the request from now on.
-  changing_.emplace(Changing{std::move(request), {}});
-  changing_->change = *parse_change(changing_->request.bytes());
+  changing_.emplace(Changing{std::move(request), *parsed, std::string(parsed->address)});
   if (changing_->change.cluster != options_.port.cluster) {
     return end_change(ChangeOutcome::kRefused, "this replica is of another cluster: give the --cluster of this one");
   }
@@ -328,7 +326,7 @@ void Replica::change(tern::Request request) {
 void Replica::add() {
   const Change& change = changing_->change;
   if (const raft_server* server = member(change.id); server != nullptr) {
-    if (change.address != server->address) {
+    if (changing_->address != server->address) {
       return end_change(ChangeOutcome::kRefused, "this id is another replica's: give the new one a higher id");
     }
     if (server->role == RAFT_VOTER) return end_change(ChangeOutcome::kDone, {});
@@ -338,7 +336,7 @@ void Replica::add() {
   uint64_t highest = machine_.highest_replica();
   for (const raft_server& server : servers) {
     highest = std::max<uint64_t>(highest, server.id);
-    if (change.address == server.address) {
+    if (changing_->address == server.address) {
       return end_change(ChangeOutcome::kRefused,
                         "replica " + std::to_string(server.id) + " is at this address: remove it first");
     }
@@ -365,8 +363,7 @@ void Replica::add() {
                       .post([this] {
                         if (!changing_) return;
                         if (!is_ready()) return end_change(ChangeOutcome::kOtherLeader, {});
-                        const std::string address(changing_->change.address);
-                        const int error = raft_add(&raft_, &change_, changing_->change.id, address.c_str(),
+                        const int error = raft_add(&raft_, &change_, changing_->change.id, changing_->address.c_str(),
                                                    [](raft_change* changed, int status) {
                                                      static_cast<Replica*>(changed->data)->on_changed(status);
                                                    });

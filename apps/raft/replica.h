@@ -83,7 +83,8 @@ class Replica {
   };
   struct Changing {
     tern::Request request;
-    Change change;
+    Change change;  ///< without its address
+    std::string address;
   };
 
   void start();

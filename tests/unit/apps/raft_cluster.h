@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "../apps/raft/administrator.h"
 #include "../apps/raft/client.h"
 #include "../apps/raft/memory_storage.h"
 #include "../apps/raft/replica.h"
@@ -32,17 +33,27 @@ class Cluster {
   struct ClientProgram {
     std::unique_ptr<tern::Nexus> nexus;
     std::vector<std::unique_ptr<replicated::Client>> clients;
+    std::unique_ptr<replicated::Administrator> administrator;
     std::unique_ptr<tern::Rpc<tern::Sim>> rpc;
   };
 
-  /// `begin`: those that found the cluster; the others wait until they are added.
-  explicit Cluster(uint32_t begin, uint32_t spares = 0, uint64_t seed = 1, size_t clients = 1)
-      : begin_(begin), storages_(begin + spares), problems_(begin + spares) {
-    simulation_ =
-        std::move(*tern::sim::Simulation::create(tern::sim::Topology::star(begin + spares + 1), {.seed = seed}));
-    for (auto& storage : storages_) storage = std::make_unique<replicated::MemoryStorage>();
-    for (uint32_t i = 0; i < begin + spares; i++) boot(i);
-    boot_clients(clients);
+  struct Setup {
+    uint32_t begin = 3;   ///< replicas that begin the cluster
+    uint32_t spares = 0;  ///< replicas that wait until they are added
+    uint64_t seed = 1;
+    size_t clients = 1;
+    std::function<void(uint32_t, replicated::ReplicaOptions&)> tune = {};  ///< of replica `first + 1`
+    std::function<void(replicated::ClientOptions&)> tune_client = {};
+  };
+
+  Cluster() : Cluster(Setup()) {}
+  explicit Cluster(Setup setup)
+      : setup_(std::move(setup)), storages_(setup_.begin + setup_.spares), problems_(storages_.size()) {
+    const auto topology = tern::sim::Topology::star(replicas() + 1);
+    simulation_ = std::move(*tern::sim::Simulation::create(topology, {.seed = setup_.seed}));
+    for (uint32_t i = 0; i < replicas(); i++) forget(i);
+    for (uint32_t i = 0; i < replicas(); i++) boot(i);
+    boot_clients();
   }
 
   tern::sim::Simulation& simulation() { return *simulation_; }
@@ -57,8 +68,8 @@ class Cluster {
     options.port.election_timeout = kElection;
     options.port.heartbeat = kElection / 10;
     options.port.snapshot_timeout = 1s;
-    for (uint32_t j = 0; j < begin_ && i < begin_; j++) options.replicas.emplace_back(j + 1, uri(j));
-    if (tune) tune(i, options);
+    for (uint32_t j = 0; j < setup_.begin && i < setup_.begin; j++) options.replicas.emplace_back(j + 1, uri(j));
+    if (setup_.tune) setup_.tune(i, options);
     return options;
   }
   void boot(uint32_t i) {
@@ -101,28 +112,30 @@ class Cluster {
   replicated::ClientOptions client_options() {
     replicated::ClientOptions options;
     options.cluster = kCluster;
-    for (uint32_t i = 0; i < begin_; i++) options.replicas.push_back(uri(i));
+    for (uint32_t i = 0; i < setup_.begin; i++) options.replicas.push_back(uri(i));
     options.attempt = 20ms;
     options.patience = 2s;
     options.pause = 100us;
-    if (tune_client) tune_client(options);
+    if (setup_.tune_client) setup_.tune_client(options);
     return options;
   }
-  void boot_clients(size_t count) {
+  void boot_clients() {
     const uint32_t last = replicas();
     if (simulation_->host(last).is_up()) crash(last);
     ASSERT_TRUE(simulation_->host(last)
-                    .boot([this, count](Host& host) {
+                    .boot([this](Host& host) {
                       auto program = std::make_shared<ClientProgram>();
                       auto nexus_options = host.nexus_options();
                       nexus_options.liveness_timeout = 50ms;
                       program->nexus = std::move(*tern::Nexus::create(host.uri(), nexus_options));
                       program->rpc = std::move(*tern::Rpc<tern::Sim>::create(*program->nexus, host.transport_options(),
                                                                              {.huge_pages = false}));
-                      for (size_t i = 0; i < count; i++) {
+                      for (size_t i = 0; i < setup_.clients; i++) {
                         program->clients.push_back(std::make_unique<replicated::Client>(
                             *program->rpc, *nexus_options.environment, client_options()));
                       }
+                      program->administrator = std::make_unique<replicated::Administrator>(
+                          *program->rpc, *nexus_options.environment, client_options());
                       EXPECT_TRUE(host.run(*program->rpc).ok());
                       clients_ = program.get();
                       return program;
@@ -160,11 +173,23 @@ class Cluster {
   Result put(const std::string& key, const std::string& value) { return run(replicated::Operation::kPut, key, value); }
   Result get(const std::string& key) { return run(replicated::Operation::kGet, key); }
 
-  std::function<void(uint32_t, replicated::ReplicaOptions&)> tune;
-  std::function<void(replicated::ClientOptions&)> tune_client;
+  /// Asks the leader, as raft_client does: "done", or why not.
+  std::string change(replicated::Action action, uint64_t id, const std::string& address = {}) {
+    auto answer = std::make_shared<std::string>();
+    replicated::Administrator& administrator = *clients_->administrator;
+    EXPECT_TRUE(clients_->rpc
+                    ->post([&administrator, answer, action, id, a = std::make_unique<std::string>(address)] {
+                      administrator.change(action, id, *a, [answer](std::string problem) {
+                        *answer = problem.empty() ? "done" : problem;
+                      });
+                    })
+                    .ok());
+    simulation_->run_until([&] { return !answer->empty(); }, 10s);
+    return *answer;
+  }
 
  private:
-  const uint32_t begin_;
+  const Setup setup_;
   std::vector<std::unique_ptr<replicated::MemoryStorage>> storages_;
   std::vector<std::string> problems_;
   ClientProgram* clients_ = nullptr;

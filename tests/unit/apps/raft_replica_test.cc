@@ -7,20 +7,193 @@ using namespace replicated_test;
 using replicated::Operation;
 
 TEST(RaftReplica, three_replicas_elect_a_leader_and_store_what_clients_put) {
-  Cluster cluster(3);
+  Cluster cluster;
   ASSERT_TRUE(cluster.wait_for_leader());
   for (int i = 0; i < 100; i++) {
     const auto result = cluster.put("key" + std::to_string(i % 10), std::to_string(i));
-    ASSERT_TRUE(result.has_ended);
     ASSERT_EQ(result.problem, "");
     ASSERT_EQ(result.outcome, Outcome::kDone);
   }
-  const auto result = cluster.get("key3");
-  EXPECT_EQ(result.problem, "");
-  EXPECT_EQ(result.value, "93");
+  EXPECT_EQ(cluster.get("key3").value, "93");
   EXPECT_EQ(cluster.get("nothing").outcome, Outcome::kNotFound);
   cluster.simulation().run_for(50ms);
   for (uint32_t i = 0; i < 3; i++) EXPECT_EQ(cluster.replica(i)->machine().keys(), 10u) << i;
+}
+
+TEST(RaftReplica, seven_replicas_go_on_without_three) {
+  Cluster cluster({.begin = 7});
+  ASSERT_TRUE(cluster.wait_for_leader());
+  EXPECT_EQ(cluster.put("key", "before").outcome, Outcome::kDone);
+  for (int i = 0; i < 3; i++) {
+    cluster.crash(cluster.leader());
+    ASSERT_TRUE(cluster.wait_for_leader());
+    EXPECT_EQ(cluster.get("key").value, "before");
+  }
+  EXPECT_EQ(cluster.put("key", "after").outcome, Outcome::kDone);
+}
+
+TEST(RaftReplica, replica_comes_back_from_its_storage) {
+  Cluster cluster;
+  ASSERT_TRUE(cluster.wait_for_leader());
+  for (int i = 0; i < 20; i++) {
+    const uint32_t victim = cluster.leader();
+    cluster.crash(victim);
+    const auto result = cluster.put("key", std::to_string(i));
+    ASSERT_EQ(result.problem, "");
+    cluster.boot(victim);
+    cluster.simulation().run_for(100ms);
+    ASSERT_EQ(cluster.replica(victim)->problem(), "");
+    const auto log_end = cluster.replica(cluster.leader())->state().commit_index;
+    EXPECT_EQ(cluster.replica(victim)->state().commit_index, log_end) << "it has not caught up";
+  }
+  EXPECT_EQ(cluster.get("key").value, "19");
+}
+
+TEST(RaftReplica, all_come_back_from_their_storages) {
+  Cluster cluster;
+  ASSERT_TRUE(cluster.wait_for_leader());
+  EXPECT_EQ(cluster.put("key", "value").outcome, Outcome::kDone);
+  for (uint32_t i = 0; i < 3; i++) cluster.crash(i);
+  for (uint32_t i = 0; i < 3; i++) cluster.boot(i);
+  ASSERT_TRUE(cluster.wait_for_leader());
+  EXPECT_EQ(cluster.get("key").value, "value");
+}
+
+TEST(RaftReplica, replica_that_has_lost_its_memory_is_refused_under_its_old_id) {
+  Cluster cluster;
+  ASSERT_TRUE(cluster.wait_for_leader());
+  const uint32_t victim = (cluster.leader() + 1) % 3;
+  cluster.crash(victim);
+  cluster.forget(victim);
+  cluster.boot(victim);
+  ASSERT_TRUE(cluster.simulation().run_until([&] { return !cluster.replica(victim)->problem().empty(); }, 1s));
+  EXPECT_NE(cluster.replica(victim)->problem().find("start this replica with a new id"), std::string::npos)
+      << cluster.replica(victim)->problem();
+  EXPECT_EQ(cluster.put("key", "value").outcome, Outcome::kDone) << "the others go on";
+}
+
+TEST(RaftReplica, new_replica_is_added_and_old_one_removed) {
+  Cluster cluster({.begin = 3, .spares = 1});
+  ASSERT_TRUE(cluster.wait_for_leader());
+  EXPECT_EQ(cluster.put("key", "value").outcome, Outcome::kDone);
+  EXPECT_EQ(cluster.change(replicated::Action::kAdd, 4, cluster.uri(3)), "done");
+  EXPECT_EQ(cluster.change(replicated::Action::kRemove, 1), "done");
+  EXPECT_EQ(cluster.change(replicated::Action::kRemove, 1), "done") << "asked twice";
+  cluster.crash(0);
+  ASSERT_TRUE(cluster.wait_for_leader());
+  EXPECT_EQ(cluster.get("key").value, "value");
+  EXPECT_EQ(cluster.replica(3)->state().configuration.n, 3u);
+  EXPECT_NE(cluster.change(replicated::Action::kAdd, 1, cluster.uri(0)).find("ids up to 4 have been used"),
+            std::string::npos);
+  // Two of the three that are left: one may die.
+  cluster.crash(cluster.leader());
+  ASSERT_TRUE(cluster.wait_for_leader());
+  EXPECT_EQ(cluster.put("key", "later").outcome, Outcome::kDone);
+}
+
+TEST(RaftReplica, replica_far_behind_gets_a_snapshot) {
+  Cluster cluster({.tune = [](uint32_t, replicated::ReplicaOptions& options) {
+    options.snapshot_entries = 50;
+    options.trailing_entries = 5;
+  }});
+  ASSERT_TRUE(cluster.wait_for_leader());
+  const uint32_t victim = (cluster.leader() + 1) % 3;
+  cluster.crash(victim);
+  for (int i = 0; i < 200; i++) ASSERT_EQ(cluster.put("key" + std::to_string(i), std::string(1000, 'x')).problem, "");
+  cluster.boot(victim);
+  cluster.simulation().run_for(200ms);
+  EXPECT_EQ(cluster.replica(victim)->machine().keys(), 200u);
+  EXPECT_GE(cluster.replica(victim)->counters().snapshots_received, 1u);
+  // It comes back from a snapshot, too.
+  cluster.crash(victim);
+  cluster.boot(victim);
+  cluster.simulation().run_for(100ms);
+  EXPECT_EQ(cluster.replica(victim)->machine().keys(), 200u);
+  EXPECT_EQ(cluster.replica(victim)->problem(), "");
+}
+
+TEST(RaftReplica, swap_is_executed_once_although_its_answer_is_lost) {
+  Cluster cluster;
+  ASSERT_TRUE(cluster.wait_for_leader());
+  EXPECT_EQ(cluster.put("key", "0").outcome, Outcome::kDone);
+  cluster.simulation().set_faults({.drop = 0.1, .duplicate = 0.05, .reorder = 0.05});
+  for (int i = 0; i < 50; i++) {
+    if (i % 5 == 0) {
+      const uint32_t leader = cluster.leader();
+      if (leader < 3) {
+        cluster.simulation().after(100us, [&cluster, leader] { cluster.crash(leader); });
+        cluster.simulation().after(5ms, [&cluster, leader] { cluster.boot(leader); });
+      }
+    }
+    const auto result = cluster.run(Operation::kSwap, "key", std::to_string(i + 1), std::to_string(i));
+    ASSERT_EQ(result.problem, "");
+    ASSERT_EQ(result.outcome, Outcome::kDone) << i;
+  }
+}
+
+TEST(RaftReplica, leader_reads_by_its_lease_and_loses_it_with_its_majority) {
+  Cluster cluster({.tune_client = [](replicated::ClientOptions& options) { options.has_lease_reads = true; }});
+  ASSERT_TRUE(cluster.wait_for_leader());
+  EXPECT_EQ(cluster.put("key", "value").outcome, Outcome::kDone);
+  cluster.simulation().run_for(5ms);
+  const uint32_t leader = cluster.leader();
+  EXPECT_TRUE(cluster.replica(leader)->has_lease());
+  const auto before = cluster.replica(leader)->state().commit_index;
+  EXPECT_EQ(cluster.get("key").value, "value");
+  EXPECT_EQ(cluster.replica(leader)->state().commit_index, before) << "the read went through the log";
+  for (uint32_t i = 0; i < 3; i++) {
+    if (i != leader) cluster.simulation().set_partition(i, leader, true);
+  }
+  cluster.simulation().run_for(kElection);
+  EXPECT_FALSE(cluster.replica(leader)->has_lease());
+}
+
+TEST(RaftReplica, replica_of_another_cluster_is_refused) {
+  std::vector<std::string> complaints;
+  Cluster cluster({.tune = [&](uint32_t i, replicated::ReplicaOptions& options) {
+    if (i == 2) options.port.cluster = 8;
+    options.port.complain = [&](const std::string& sentence) { complaints.push_back(sentence); };
+  }});
+  ASSERT_TRUE(cluster.simulation().run_until([&] { return !cluster.replica(2)->problem().empty(); }, 1s));
+  EXPECT_NE(cluster.replica(2)->problem().find("it is of another cluster"), std::string::npos)
+      << cluster.replica(2)->problem();
+  EXPECT_FALSE(cluster.wait_for_leader(100ms)) << "a cluster begins with all that are listed";
+}
+
+TEST(RaftReplica, second_replica_with_an_id_is_refused) {
+  Cluster cluster(
+      {.begin = 3, .spares = 1, .tune = [](uint32_t i, replicated::ReplicaOptions& options) {
+         if (i != 3) return;
+         options.port.id = 2;  // as another one has, and it believes that it was in the cluster from the beginning
+         for (uint64_t j = 0; j < 3; j++) {
+           options.replicas.emplace_back(j + 1, "tern://10.0.0." + std::to_string(j == 1 ? 4 : j + 1) + ":31850");
+         }
+       }});
+  ASSERT_TRUE(cluster.wait_for_leader());
+  ASSERT_TRUE(cluster.simulation().run_until([&] { return !cluster.replica(3)->problem().empty(); }, 1s));
+  EXPECT_NE(cluster.replica(3)->problem().find("another replica has our id"), std::string::npos)
+      << cluster.replica(3)->problem();
+}
+
+TEST(RaftClient, gives_up_when_replicas_send_it_in_circles) {
+  Cluster cluster({.tune_client = [](replicated::ClientOptions& options) { options.redirects_max = 5; }});
+  ASSERT_TRUE(cluster.wait_for_leader());
+  // The leader is cut off from the client, and the others name it until its session has failed; then it is asked again.
+  const uint32_t leader = cluster.leader();
+  cluster.simulation().set_partition(3, leader, true);
+  const auto result = cluster.put("key", "value");
+  EXPECT_NE(result.problem.find("from one to the other 5 times"), std::string::npos) << result.problem;
+}
+
+TEST(RaftClient, gives_up_when_nobody_answers) {
+  Cluster cluster;
+  for (uint32_t i = 0; i < 3; i++) cluster.crash(i);
+  EXPECT_NE(cluster.put("key", "value").problem.find("no leader has answered within 2000 ms"), std::string::npos);
+}
+
+TEST(RaftClient, of_another_cluster_is_refused) {
+  Cluster cluster({.tune_client = [](replicated::ClientOptions& options) { options.cluster = 8; }});
+  EXPECT_NE(cluster.put("key", "value").problem.find("of another cluster"), std::string::npos);
 }
 
 }  // namespace
