@@ -2,7 +2,8 @@
 //
 //   kChange   cluster:u64 action:u8 id:u64 address:u16+text    answer: outcome:u8 sentence (the rest); of kOtherLeader:
 //                                                              leader:u64 URI
-//   kAbout    nothing                                          answer: a JSON object
+//   kAbout    nothing, or anything: the measurement of         answer: a JSON object
+//             served commands begins again
 //
 // A replica's id is used once in the life of a cluster: whoever comes back without its memory comes back under a new
 // one, so that nobody votes twice in a term. The leader takes ids that are higher than all before, and writes them down

@@ -69,12 +69,13 @@ void Administrator::later(std::string why) {
 
 void Administrator::end(std::string problem) { std::exchange(then_, nullptr)(std::move(problem)); }
 
-void Administrator::about(const std::string& uri, std::function<void(std::string, std::string)> then) {
+void Administrator::about(const std::string& uri, std::function<void(std::string, std::string)> then, bool begins) {
   const auto session = endpoint_.create_session(uri, {.connect_timeout = options_.attempt});
   if (!session.ok()) return then({}, std::string(session.status().message()));
-  tern::MsgBuf request = endpoint_.alloc_msgbuf(0);
+  tern::MsgBuf request = endpoint_.alloc_msgbuf(begins ? 1 : 0);
   tern::MsgBuf response = endpoint_.alloc_msgbuf(kAboutBytesMax);
   if (!request || !response) return then({}, "there is no memory for the messages");
+  for (std::byte& byte : request.bytes()) byte = std::byte{1};
   const auto shared = std::make_shared<std::function<void(std::string, std::string)>>(std::move(then));
   const auto accepted =
       endpoint_.enqueue_request(*session, kAbout, std::move(request), std::move(response),

@@ -27,8 +27,9 @@ class Administrator {
   /// Adds a replica that runs and waits, or removes one. `then` gets an empty text when that is committed, or a
   /// sentence. A change that was interrupted by the leader's end can be asked for again.
   void change(Action action, uint64_t id, std::string_view address, std::function<void(std::string)> then);
-  /// The JSON object of the replica at `uri`; or empty, and why.
-  void about(const std::string& uri, std::function<void(std::string json, std::string problem)> then);
+  /// The JSON object of the replica at `uri`; or empty, and why. `begins`: its measurement begins again.
+  void about(const std::string& uri, std::function<void(std::string json, std::string problem)> then,
+             bool begins = false);
 
  private:
   void ask();

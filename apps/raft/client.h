@@ -57,6 +57,8 @@ class Client {
     execute(Operation::kPut, key, value, std::move(then));
   }
   bool is_busy() const { return then_ != nullptr; }
+  /// The replica that is asked next: the leader, as far as is known.
+  const std::string& leader() const { return targets_[target_].uri; }
   uint64_t redirects() const { return redirects_total_; }
   uint64_t attempts() const { return attempts_total_; }
 

@@ -11,7 +11,7 @@ const char* explain(Refusal refusal) {
     case kMalformedMessage:
       return "it takes the message for malformed: both must be the same version of this program";
     case kOtherCluster:
-      return "it is of another cluster: give both the same --cluster and --election_ms, or another address";
+      return "it is of another cluster: give both the same --cluster, or this one the addresses of its own cluster";
     case kOtherReplica:
       return "another replica is at its address: the lists of replicas differ";
     case kSameId:
@@ -22,19 +22,21 @@ const char* explain(Refusal refusal) {
              "let raft_client --add it";
     case kStopped:
       return "it has stopped; its own output says why";
+    case kOtherTimes:
+      return "its election timeout is another one: give both the same --election_ms";
   }
   return "of a reason that this version does not know";
 }
 
 void encode(const Head& head, Writer& writer) {
   writer.write(head.cluster).write(head.from).write(head.to).write(head.life);
-  writer.write(static_cast<uint8_t>(head.has_memory)).write_text<uint16_t>(head.address);
+  writer.write(head.election_us).write(static_cast<uint8_t>(head.has_memory)).write_text<uint16_t>(head.address);
 }
 
 bool read_head(Reader& reader, Head& head) {
   uint8_t has_memory;
   if (!reader.read(head.cluster) || !reader.read(head.from) || !reader.read(head.to) || !reader.read(head.life) ||
-      !reader.read(has_memory) || !reader.read_text<uint16_t>(head.address)) {
+      !reader.read(head.election_us) || !reader.read(has_memory) || !reader.read_text<uint16_t>(head.address)) {
     return false;
   }
   head.has_memory = has_memory != 0;

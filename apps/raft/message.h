@@ -2,7 +2,8 @@
 // they are. No state, no network. Whatever is decoded may be from anybody: a decoder returns false for what libraft,
 // which trusts its messages, could not survive.
 //
-//   head              cluster:u64 from:u64 to:u64 life:u64 has_memory:u8 address:u16+text    then a message, or nothing
+//   head              cluster:u64 from:u64 to:u64 life:u64 election_us:u32 has_memory:u8 address:u16+text
+//                     and then a message, or nothing
 //   answer            a message, or nothing
 //   request for votes kind:u8 term:u64 last_index:u64 last_term:u64 flags:u8 (1: pre-vote)
 //   vote              kind:u8 term:u64 granted:u8 pre_vote:u8
@@ -32,6 +33,7 @@ enum RequestType : uint16_t {
   kExecute,    ///< of clients: commands.h
   kChange,     ///< of clients: admin.h
   kAbout,      ///< of anybody: admin.h
+  kEcho,       ///< of clients that measure: anything; the answer is one byte, as that of a PUT
 };
 
 /// Application codes of Request::fail(), between replicas.
@@ -42,6 +44,7 @@ enum Refusal : uint16_t {
   kSameId,        ///< another address has the sender's id
   kLostMemory,    ///< the sender's id belonged to another life, which it does not remember
   kStopped,       ///< this replica has stopped
+  kOtherTimes,    ///< our election timeout is another one, with which no lease would be safe
 };
 /// What a replica that was refused prints: the rule and the remedy.
 const char* explain(Refusal refusal);
@@ -58,11 +61,12 @@ struct Head {
   uint64_t from = 0;              ///< id of the sending replica, above 0
   uint64_t to = 0;                ///< id of the one that is meant; 0: whoever is there (kHello)
   uint64_t life = 0;              ///< random, of the sending program: from its start to its end
+  uint32_t election_us = 0;       ///< its election timeout
   bool has_memory = false;        ///< it has found what an earlier life of this id has stored
   std::string_view address = {};  ///< URI of the sending replica
 };
 
-constexpr size_t kHeadBytes = 4 * 8 + 1 + 2;
+constexpr size_t kHeadBytes = 4 * 8 + 4 + 1 + 2;
 inline size_t encoded_bytes(const Head& head) { return kHeadBytes + head.address.size(); }
 void encode(const Head& head, Writer& writer);
 /// The address refers to what is read.

@@ -27,7 +27,9 @@ Port::Peer& Port::peer(uint64_t id, std::string_view address) {
 }
 
 Head Port::head_to(uint64_t id) const {
-  return {options_.cluster, options_.id, id, life_, !is_pristine_, options_.address};
+  const auto election_us = std::chrono::duration_cast<std::chrono::microseconds>(options_.election_timeout).count();
+  return {options_.cluster, options_.id,     id, life_, static_cast<uint32_t>(election_us),
+          !is_pristine_,    options_.address};
 }
 
 bool Port::open_session(Peer& peer) {
@@ -251,6 +253,7 @@ std::optional<Refusal> Port::check_head(const Head& head) {
   if (head.cluster != options_.cluster) return kOtherCluster;
   if (head.to != 0 && head.to != options_.id) return kOtherReplica;
   if (head.from == options_.id) return kSameId;
+  if (std::chrono::microseconds(head.election_us) != options_.election_timeout) return kOtherTimes;
   if (!problem_.empty()) return kStopped;
   for (unsigned i = 0; raft_ != nullptr && i < raft_->configuration.n; i++) {
     const raft_server& server = raft_->configuration.servers[i];

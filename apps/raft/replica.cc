@@ -92,6 +92,10 @@ std::string Replica::open() {
     status = endpoint_.on_request(kAbout, [this](tern::Request request) { tell(std::move(request)); },
                                   {.max_request_bytes = 64});
   }
+  if (status.ok()) {
+    status = endpoint_.on_request(kEcho, [](tern::Request request) { answer(std::move(request), "."); },
+                                  {.max_request_bytes = kRequestBytesMax});
+  }
   if (!status.ok()) return "no handlers: " + std::string(status.message());
 
   if (!port_.is_pristine() || options_.replicas.empty()) {
@@ -212,7 +216,7 @@ void Replica::execute(tern::Request request) {
   raft_buffer buffer = {raft_malloc(bytes.size()), bytes.size()};
   if (buffer.base == nullptr) return say(Outcome::kBusy);
   std::memcpy(buffer.base, bytes.data(), bytes.size());
-  const tern::Duration arrived = options_.served ? port_.now() : tern::Duration::zero();
+  const tern::Duration arrived = options_.is_measured ? port_.now() : tern::Duration::zero();
   enqueue({std::move(request), nullptr, buffer, 0, arrived});
 }
 
@@ -256,7 +260,7 @@ void Replica::apply(const raft_buffer& command) {
   pending_.pop_front();
   if (!waiting.request) return waiting.then(static_cast<Outcome>(said[0]));
   answer(std::move(*waiting.request), said);
-  if (options_.served) options_.served(port_.now() - waiting.arrived);
+  if (options_.is_measured) served_.add(port_.now() - waiting.arrived);
 }
 
 /// This replica is not the leader any more: what is in the log may still be committed by another one, and what is not
@@ -437,6 +441,12 @@ void Replica::tell(tern::Request request) {
   add_number("refused", counters.refused);
   add_number("snapshots_sent", counters.snapshots_sent);
   add_number("snapshots_received", counters.snapshots_received);
+  if (options_.is_measured) {
+    add_number("served", served_.count());
+    add_number("served_p50_ns", served_.quantile_ns(0.5));
+    add_number("served_p99_ns", served_.quantile_ns(0.99));
+    if (!request.bytes().empty()) served_.clear();
+  }
   text += ",\"replicas\":[";
   static constexpr const char* kRoles[] = {"standby", "voter", "spare"};
   for (unsigned i = 0; i < raft_.configuration.n; i++) {

@@ -28,6 +28,7 @@
 
 #include "admin.h"
 #include "commands.h"
+#include "latencies.h"
 #include "libraft.h"
 #include "machine.h"
 #include "port.h"
@@ -45,8 +46,7 @@ struct ReplicaOptions {
   unsigned trailing_entries = 10'000;   ///< stay in the log after it, for replicas that are behind; 1 at least
   unsigned batch_max = 64;              ///< commands of a batch, 1 to 1024
   size_t queue_max = 65536;             ///< commands that may wait; beyond it clients hear kBusy
-  /// Is told, at the leader, how long each command took from its arrival to its answer. Null: nobody is.
-  std::function<void(tern::Duration)> served;
+  bool is_measured = false;             ///< kAbout says how long commands took here, from arrival to answer
 };
 
 class Replica {
@@ -79,7 +79,7 @@ class Replica {
     std::function<void(Outcome)> then;  ///< in place of a request
     raft_buffer command = {};
     uint64_t index = 0;        ///< in the log, once it is there
-    tern::Duration arrived{};  ///< with ReplicaOptions::served
+    tern::Duration arrived{};  ///< with ReplicaOptions::is_measured
   };
   struct Changing {
     tern::Request request;
@@ -129,6 +129,7 @@ class Replica {
 
   raft_change change_ = {};
   std::optional<Changing> changing_;
+  Latencies served_;  ///< with ReplicaOptions::is_measured
   std::string problem_;
 };
 
