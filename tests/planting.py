@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -85,7 +86,7 @@ class Planted:
         output.parent.mkdir(parents=True, exist_ok=True)
         arguments = []
         for argument in self.build.commands[name]:
-            for folder in ("include", "src", "tests"):
+            for folder in ("apps", "include", "src", "tests"):
                 argument = re.sub(rf"^(-I)?{re.escape(str(ROOT / folder))}(?=/|$)", rf"\1{self.tree / folder}", argument)
             arguments.append(argument)
         arguments[arguments.index("-o") + 1] = str(output)
@@ -129,3 +130,26 @@ def check(planted, search):
                 print(f"{bug.name}: FAILED: {failure}", flush=True)
     print(f"{len(planted) - missed} of {len(planted)} planted bugs found")
     return missed
+
+
+def check_by_seeds(here, program, targets, folders):
+    """The main function of HERE/check BUILD_DIR SEEDS [PATCH...]: each bug is found by a seed from 1 to SEEDS."""
+    if len(sys.argv) < 3:
+        sys.exit(f"usage: {sys.argv[0]} BUILD_DIR SEEDS [PATCH...]")
+    build, seeds = Build(sys.argv[1], program, targets, folders), int(sys.argv[2])
+    patches = sorted(here.glob("*.patch"))
+    if sys.argv[3:]:
+        patches = [here / f"{name.removesuffix('.patch')}.patch" for name in sys.argv[3:]]
+
+    def search(_, planted):
+        done = subprocess.run([str(planted), f"--seeds=1-{seeds}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, errors="replace")
+        if done.returncode == 0:
+            raise Failed(f"not found by seeds 1 to {seeds}")
+        seed = re.search(r"--seed=(\d+)", done.stderr)
+        finding = re.search(r"^(BROKEN.*|.*CHECK failed.*|.*ERROR: .*|.*runtime error.*)$", done.stderr, re.MULTILINE)
+        if seed is None or finding is None:
+            raise Failed(f"ended with {done.returncode}, and not by an oracle's finding:\n{done.stderr}")
+        return f"found by seed {seed.group(1)}: {finding.group(1)}"
+
+    sys.exit(1 if check([Planted(build, patch) for patch in patches], search) else 0)

@@ -60,17 +60,30 @@ class Search {
   Search(const std::vector<Operation>& history, Limits limits) : history_(history), limits_(limits) { make_list(); }
 
   Result run() {
+    // Operations that never returned come after all others that are possible: they need not be a part of the order.
     size_t at = next_[kHead];
+    bool is_last_resort = false;
     while (unreturned_ > 0) {
       if (result_.steps++ == limits_.steps_max) return end(Verdict::kUnknown);
       if (at != kHead && events_[at].is_call) {
-        at = try_operation(events_[at].operation) ? next_[kHead] : next_[at];
-        continue;
+        const size_t operation = events_[at].operation;
+        if (has_returned(operation) != is_last_resort && try_operation(operation)) {
+          at = next_[kHead];
+          is_last_resort = false;
+        } else {
+          at = next_[at];
+        }
+      } else if (!is_last_resort && last_resorts_ > 0) {
+        at = next_[kHead];
+        is_last_resort = true;
+      } else {
+        // A return: the operation should have taken effect before. What took effect last was not the right one.
+        if (order_.size() >= result_.longest.size()) note_longest(at);
+        if (order_.empty()) return end(Verdict::kNotLinearizable);
+        const size_t operation = undo();
+        is_last_resort = !has_returned(operation);
+        at = next_[call_[operation]];
       }
-      // A return: the operation should have taken effect before. What took effect last was not the right one.
-      if (order_.size() >= result_.longest.size()) note_longest(at);
-      if (order_.empty()) return end(Verdict::kNotLinearizable);
-      at = next_[undo()];
     }
     return end(Verdict::kLinearizable);
   }
@@ -101,7 +114,10 @@ class Search {
     events_.push_back({});
     for (size_t i = 0; i < history_.size(); i++) {
       events_.push_back({history_[i].called, i, true});
-      if (history_[i].returned == kNever) continue;
+      if (history_[i].returned == kNever) {
+        last_resorts_++;
+        continue;
+      }
       events_.push_back({history_[i].returned, i, false});
       unreturned_++;
     }
@@ -129,27 +145,32 @@ class Search {
     }
     order_.emplace_back(operation, std::exchange(state_, std::move(after)));
     unlink(call_[operation]);
-    if (return_[operation] != kHead) {
+    if (has_returned(operation)) {
       unlink(return_[operation]);
       unreturned_--;
+    } else {
+      last_resorts_--;
     }
     return true;
   }
 
-  /// Takes the last one back; its call.
+  /// Takes the last one back.
   size_t undo() {
     const size_t operation = order_.back().first;
     state_ = std::move(order_.back().second);
     order_.pop_back();
     flip(operation);
-    if (return_[operation] != kHead) {
+    if (has_returned(operation)) {
       link(return_[operation]);
       unreturned_++;
+    } else {
+      last_resorts_++;
     }
     link(call_[operation]);
-    return call_[operation];
+    return operation;
   }
 
+  bool has_returned(size_t operation) const { return return_[operation] != kHead; }
   void flip(size_t operation) { done_[operation / 64] ^= uint64_t{1} << operation % 64; }
   void unlink(size_t event) {
     next_[previous_[event]] = next_[event];
@@ -172,6 +193,7 @@ class Search {
   std::vector<Event> events_;            ///< by time, after the head
   std::vector<size_t> next_, previous_;  ///< of an event in the list; as they were when it was lifted
   std::vector<size_t> call_, return_;    ///< of an operation: its events; kHead: it has none
+  size_t last_resorts_ = 0;              ///< calls in the list without a return
   size_t unreturned_ = 0;                ///< returns in the list
   State state_{};
   std::vector<uint64_t> done_;                   ///< a bit for each operation
