@@ -114,6 +114,7 @@ class Port {
     tern::Duration retry_at{};                        ///< no session is opened before
     uint64_t life = 0;                                ///< of the one that has this id; 0: not known
     uint64_t sent_until = 0;                ///< the append under way is cut short before this index; 0: it is whole
+    uint64_t append_until = 0;              ///< the last index of its last append
     std::optional<tern::Request> append;    ///< of its, while it is being stored here
     std::optional<tern::Request> snapshot;  ///< likewise
   };
@@ -160,7 +161,7 @@ class Port {
   bool is_deliverable(const raft_message& message);
   bool prepare_append(const raft_append_entries& append);
   void roll_back_configuration();
-  void answer(const raft_message& message);
+  void answer(raft_message message);
 
   void cancel_late();
   void tick();

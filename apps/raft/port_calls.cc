@@ -323,6 +323,7 @@ void Port::receive(tern::Request request) {
     waiting->respond();  // its sender has given it up
     waiting.reset();
   }
+  if (is_append) from.append_until = message.append_entries.prev_log_index + message.append_entries.n_entries;
   message.server_id = head.from;
   message.server_address = from.address.c_str();
   delivering_ = {head.from, is_snapshot, &request};
@@ -352,7 +353,7 @@ bool Port::is_deliverable(const raft_message& message) {
   }
 }
 
-void Port::answer(const raft_message& message) {
+void Port::answer(raft_message message) {
   const auto respond = [&message](tern::Request& request) {
     const auto space = request.response(encoded_bytes(message));
     if (!space.ok()) return;
@@ -362,6 +363,13 @@ void Port::answer(const raft_message& message) {
   const auto found = peers_.find(message.server_id);
   if (found == peers_.end()) return;
   Peer& peer = found->second;
+  // libraft says how long its log is, also behind what it has compared with the leader's; and a leader that is no
+  // further takes what lies there for its own entries (recvAppendEntries(), replicationUpdate()).
+  if (message.type == RAFT_IO_APPEND_ENTRIES_RESULT && message.append_entries_result.rejected == 0 &&
+      !is_ending_snapshot_) {
+    auto& last_index = message.append_entries_result.last_log_index;
+    last_index = std::min<raft_index>(last_index, peer.append_until);
+  }
   const bool is_delivered = delivering_.request != nullptr && delivering_.from == message.server_id;
   if (is_delivered && delivering_.is_snapshot == is_ending_snapshot_) {
     respond(*std::exchange(delivering_.request, nullptr));

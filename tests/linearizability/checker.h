@@ -1,0 +1,188 @@
+// A linearizability checker: may the operations of a history have taken effect one at a time, each at a moment between
+// its call and its return, with the results that they had? The algorithm of Wing and Gong ("Testing and verifying
+// concurrent objects", 1993), with the cache of Lowe ("Testing for linearizability", 2017) in the form that porcupine
+// gave it: a list of calls and returns, from which an operation is lifted when it takes effect and to which it goes
+// back when that led nowhere. It knows no key, no value and no network: the model says what an operation does. Test
+// code.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace linearizability {
+
+/// The return of an operation whose client gave up: it may take effect at any time after its call, or never.
+inline constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+
+enum class Verdict : uint8_t {
+  kLinearizable,
+  kNotLinearizable,
+  kUnknown,  ///< the search was given up at its limit; for a test that is a failure
+};
+
+/// The bound of a search, of its time and its memory: a step takes one look at one event, and a configuration that is
+/// kept is the outcome of a step. A configuration takes about 100 bytes, its state and one bit for each operation: the
+/// default keeps a history of 1000 operations with states of 100 bytes below 1.3 GB and a minute. Histories of the
+/// tests take less than a thousandth of it.
+struct Limits {
+  uint64_t steps_max = 4'000'000;
+};
+
+struct Result {
+  Verdict verdict = Verdict::kLinearizable;
+  uint64_t steps = 0;
+  /// If the verdict is not kLinearizable: the operations of the longest order that was found, by their index in the
+  /// history, and the one whose return no order gets past.
+  std::vector<size_t> longest;
+  size_t stuck = SIZE_MAX;
+};
+
+/// The search. A Model has
+///   struct Operation { uint64_t called, returned; ... }   times of any clock that is the history's only one; kNever
+///   struct State                                          with ==, what a value-initialised one has is the beginning
+///   static size_t hash(const State&)
+///   static bool step(const Operation&, State&)            changes the state; false: the results say otherwise. An
+///                                                         operation that never returned has no results, and is never
+///                                                         refused
+/// Operations with one time at both ends overlap: a call at the time of a return counts as before it.
+template <class Model>
+class Search {
+ public:
+  using Operation = typename Model::Operation;
+  using State = typename Model::State;
+
+  Search(const std::vector<Operation>& history, Limits limits) : history_(history), limits_(limits) { make_list(); }
+
+  Result run() {
+    size_t at = next_[kHead];
+    while (unreturned_ > 0) {
+      if (result_.steps++ == limits_.steps_max) return end(Verdict::kUnknown);
+      if (at != kHead && events_[at].is_call) {
+        at = try_operation(events_[at].operation) ? next_[kHead] : next_[at];
+        continue;
+      }
+      // A return: the operation should have taken effect before. What took effect last was not the right one.
+      if (order_.size() >= result_.longest.size()) note_longest(at);
+      if (order_.empty()) return end(Verdict::kNotLinearizable);
+      at = next_[undo()];
+    }
+    return end(Verdict::kLinearizable);
+  }
+
+ private:
+  static constexpr size_t kHead = 0;  ///< of the list, which is a ring
+
+  struct Event {
+    uint64_t time = 0;
+    size_t operation = 0;
+    bool is_call = false;
+  };
+  /// Which operations have taken effect, and what they led to: from here on the search is the same.
+  struct Configuration {
+    std::vector<uint64_t> done;
+    State state;
+    bool operator==(const Configuration&) const = default;
+  };
+  struct Hash {
+    size_t operator()(const Configuration& configuration) const {
+      size_t hash = Model::hash(configuration.state);
+      for (const uint64_t word : configuration.done) hash = (hash ^ word) * 0x9e3779b97f4a7c15 + (hash >> 29);
+      return hash;
+    }
+  };
+
+  void make_list() {
+    events_.push_back({});
+    for (size_t i = 0; i < history_.size(); i++) {
+      events_.push_back({history_[i].called, i, true});
+      if (history_[i].returned == kNever) continue;
+      events_.push_back({history_[i].returned, i, false});
+      unreturned_++;
+    }
+    std::sort(events_.begin() + 1, events_.end(), [](const Event& a, const Event& b) {
+      return std::pair(a.time, !a.is_call) < std::pair(b.time, !b.is_call);
+    });
+    call_.resize(history_.size());
+    return_.resize(history_.size(), kHead);
+    for (size_t i = 0; i < events_.size(); i++) {
+      next_.push_back((i + 1) % events_.size());
+      previous_.push_back((i + events_.size() - 1) % events_.size());
+      if (i != kHead) (events_[i].is_call ? call_ : return_)[events_[i].operation] = i;
+    }
+    done_.resize((history_.size() + 63) / 64);
+  }
+
+  /// Lets it take effect now. False: it cannot, or that has led nowhere before.
+  bool try_operation(size_t operation) {
+    State after = state_;
+    if (!Model::step(history_[operation], after)) return false;
+    flip(operation);
+    if (!seen_.insert({done_, after}).second) {
+      flip(operation);
+      return false;
+    }
+    order_.emplace_back(operation, std::exchange(state_, std::move(after)));
+    unlink(call_[operation]);
+    if (return_[operation] != kHead) {
+      unlink(return_[operation]);
+      unreturned_--;
+    }
+    return true;
+  }
+
+  /// Takes the last one back; its call.
+  size_t undo() {
+    const size_t operation = order_.back().first;
+    state_ = std::move(order_.back().second);
+    order_.pop_back();
+    flip(operation);
+    if (return_[operation] != kHead) {
+      link(return_[operation]);
+      unreturned_++;
+    }
+    link(call_[operation]);
+    return call_[operation];
+  }
+
+  void flip(size_t operation) { done_[operation / 64] ^= uint64_t{1} << operation % 64; }
+  void unlink(size_t event) {
+    next_[previous_[event]] = next_[event];
+    previous_[next_[event]] = previous_[event];
+  }
+  void link(size_t event) { next_[previous_[event]] = previous_[next_[event]] = event; }
+
+  void note_longest(size_t at) {
+    result_.longest.clear();
+    for (const auto& step : order_) result_.longest.push_back(step.first);
+    if (at != kHead) result_.stuck = events_[at].operation;
+  }
+  Result end(Verdict verdict) {
+    result_.verdict = verdict;
+    return std::move(result_);
+  }
+
+  const std::vector<Operation>& history_;
+  const Limits limits_;
+  std::vector<Event> events_;            ///< by time, after the head
+  std::vector<size_t> next_, previous_;  ///< of an event in the list; as they were when it was lifted
+  std::vector<size_t> call_, return_;    ///< of an operation: its events; kHead: it has none
+  size_t unreturned_ = 0;                ///< returns in the list
+  State state_{};
+  std::vector<uint64_t> done_;                   ///< a bit for each operation
+  std::vector<std::pair<size_t, State>> order_;  ///< what has taken effect, and the state before it
+  std::unordered_set<Configuration, Hash> seen_;
+  Result result_;
+};
+
+template <class Model>
+Result check(const std::vector<typename Model::Operation>& history, Limits limits = {}) {
+  return Search<Model>(history, limits).run();
+}
+
+}  // namespace linearizability
