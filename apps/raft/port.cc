@@ -327,6 +327,7 @@ void Port::tick() {
   if (is_closed_ || !problem_.empty()) return;
   (void)endpoint_.after(options_.heartbeat / 4, [this] { tick(); });
   if (raft_ == nullptr) return;
+  cancel_late();
   // A replica whose log is being replaced cannot vouch for it: it waits until the snapshot is stored.
   if (!is_installing()) on_tick_(&io_);
   settled_();

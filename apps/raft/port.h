@@ -104,13 +104,15 @@ class Port {
     std::string address;
     tern::Session session;
     bool has_session = false;
-    Sent append_sent;                       ///< libraft's callback for it; null: none is under way
-    Sent snapshot_sent;                     ///< likewise
-    uint32_t votes = 0;                     ///< likewise: requests for votes
-    bool is_met = true;                     ///< false: meet() waits for it
-    bool has_complained = false;            ///< on_failure()
-    tern::Duration retry_at{};              ///< no session is opened before
-    uint64_t life = 0;                      ///< of the one that has this id; 0: not known
+    Sent append_sent;    ///< libraft's callback for it; null: none is under way
+    Sent snapshot_sent;  ///< likewise
+    tern::CallId append_call, snapshot_call;
+    tern::Duration append_until{}, snapshot_until{};  ///< then they are cancelled
+    uint32_t votes = 0;                               ///< likewise: requests for votes
+    bool is_met = true;                               ///< false: meet() waits for it
+    bool has_complained = false;                      ///< on_failure()
+    tern::Duration retry_at{};                        ///< no session is opened before
+    uint64_t life = 0;                                ///< of the one that has this id; 0: not known
     uint64_t sent_until = 0;                ///< the append under way is cut short before this index; 0: it is whole
     uint64_t append_until = 0;              ///< the last index of its last append
     std::optional<tern::Request> append;    ///< of its, while it is being stored here
@@ -161,6 +163,7 @@ class Port {
   void roll_back_configuration();
   void answer(raft_message message);
 
+  void cancel_late();
   void tick();
   void sync_later();
   void finish_put();

@@ -85,7 +85,10 @@ int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string
   encode(part, request.bytes().subspan(encoded_bytes(head)), configuration);
 
   const tern::Duration at = now();
-  const tern::Duration deadline = is_snapshot ? options_.snapshot_timeout : options_.election_timeout;
+  // A deadline would have appends refused for a while where one of them had taken long, with a snapshot (Endpoint,
+  // HandlerOptions). Those under way too long are cancelled here (tick()).
+  const tern::Duration deadline =
+      message.type == RAFT_IO_REQUEST_VOTE ? options_.election_timeout : tern::Duration::max();
   const auto kind = static_cast<uint16_t>(message.type);
   const auto accepted = endpoint_.enqueue_request(
       peer.session, is_snapshot ? kSnapshot : kMessage, std::move(request), std::move(response),
@@ -97,6 +100,8 @@ int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string
   }
   if (is_append) {
     peer.append_sent = sent;
+    peer.append_call = *accepted;
+    peer.append_until = at + options_.election_timeout;
     counters_.appends_sent++;
     if (part.append_entries.n_entries < message.append_entries.n_entries) {
       peer.sent_until = message.append_entries.prev_log_index + part.append_entries.n_entries + 1;
@@ -104,6 +109,8 @@ int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string
     }
   } else if (is_snapshot) {
     peer.snapshot_sent = sent;
+    peer.snapshot_call = *accepted;
+    peer.snapshot_until = at + options_.snapshot_timeout;
     counters_.snapshots_sent++;
   } else {
     peer.votes++;
@@ -127,6 +134,14 @@ void Port::on_called(uint64_t id, uint16_t kind, uint64_t term, tern::Duration s
     on_failure(id, peer, done);
   }
   settled_();
+}
+
+void Port::cancel_late() {
+  for (auto& [id, peer] : peers_) {
+    if (peer.append_sent.request != nullptr && now() > peer.append_until) (void)endpoint_.cancel(peer.append_call);
+    if (peer.snapshot_sent.request != nullptr && now() > peer.snapshot_until)
+      (void)endpoint_.cancel(peer.snapshot_call);
+  }
 }
 
 void Port::on_answer(uint64_t id, uint16_t kind, uint64_t term, tern::Duration sent, Bytes answer) {
