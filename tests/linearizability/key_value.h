@@ -88,26 +88,6 @@ struct Register {
   }
 };
 
-/// Whether somebody may have seen what this operation has written, if it has.
-inline bool is_seen(const Register::Operation& operation, const std::vector<Register::Operation>& history) {
-  if (operation.kind == Register::Kind::kErase) return true;
-  return std::any_of(history.begin(), history.end(), [&](const Register::Operation& other) {
-    const bool is_swap = other.kind == Register::Kind::kSwap && other.answer == Register::Answer::kDone;
-    return other.found == operation.value || (is_swap && other.expected == operation.value);
-  });
-}
-
-/// The verdict on the operations of one key. Those that never returned make the search long, and most of them have left
-/// no trace. An order without them explains the history, too; only if there is none they are all looked at.
-inline Result check_key(const std::vector<Register::Operation>& history, Limits limits) {
-  std::vector<Register::Operation> seen;
-  for (const auto& operation : history) {
-    if (operation.returned != kNever || is_seen(operation, history)) seen.push_back(operation);
-  }
-  if (check<Register>(seen, limits).verdict == Verdict::kLinearizable) return {};
-  return check<Register>(history, limits);
-}
-
 /// The verdict for people: the end of the longest order, and what has no place in it.
 inline std::string explain(uint64_t key, const std::vector<Register::Operation>& history, const Result& result) {
   constexpr size_t kLines = 12;
@@ -143,7 +123,7 @@ inline std::string check_keys(const std::vector<Register::Operation>& history, L
     keys[operation.key].push_back(operation);
   }
   for (const auto& [key, operations] : keys) {
-    const Result result = check_key(operations, limits);
+    const Result result = check<Register>(operations, limits);
     if (result.verdict != Verdict::kLinearizable) return explain(key, operations, result);
   }
   return "";

@@ -15,7 +15,7 @@ replicated::ClientOptions Workload::options(bool has_lease_reads) const {
   options.replicas = replicas;
   options.attempt = plan.attempt;
   options.patience = seconds(5);
-  options.pause = microseconds(100);
+  options.pause = plan.pause;
   options.redirects_max = 10'000;
   options.has_lease_reads = has_lease_reads;
   return options;

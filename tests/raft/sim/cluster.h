@@ -32,6 +32,9 @@ class Cluster {
   void renew(uint32_t place) { places_[place].id = ++last_id_; }
   /// So many operations work until the disk is full, until the next boot().
   void fill_disk(uint32_t place, uint64_t operations);
+  void empty_disk(uint32_t place) {
+    if (places_[place].disk != nullptr) places_[place].disk->work_again();
+  }
   /// It has been removed, or has lost its memory: that it says why it stops is right.
   void expect_stop(uint32_t place) { places_[place].may_stop = true; }
 

@@ -90,7 +90,8 @@ Plan draw_plan(uint64_t seed, Class kind) {
       plan.clients_a_host = 2;
       plan.lease_readers_permille = 700;
       plan.think = microseconds(100);
-      plan.attempt = milliseconds(3);
+      plan.attempt = microseconds(300);  // so that writers soon find the new leader
+      plan.pause = microseconds(5);
       break;
   }
   return plan;

@@ -35,9 +35,9 @@ struct Plan {
 
   uint32_t client_hosts = 1, clients_a_host = 1;  ///< which follow the replicas' hosts
   uint32_t keys = 1;
-  uint32_t lease_readers_permille = 0;  ///< clients that read by lease
-  tern::Duration think{};               ///< between two commands of a client, at most
-  tern::Duration attempt{};
+  uint32_t lease_readers_permille = 0;                               ///< clients that read by lease
+  tern::Duration think{};                                            ///< between two commands of a client, at most
+  tern::Duration attempt{}, pause = std::chrono::microseconds(100);  ///< ClientOptions
 
   tern::Duration fault_time{};  ///< then all is healed
   tern::Duration fault_gap{};   ///< between two faults, on average

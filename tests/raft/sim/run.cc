@@ -255,6 +255,7 @@ void Run::end() {
   simulation_->heal();
   simulation_->set_faults({});
   for (uint32_t i = 0; i < cluster_->size(); i++) {
+    cluster_->empty_disk(i);
     if (rejoining_ == i) continue;
     if (cluster_->is_up(i) && cluster_->has_stopped(i)) cluster_->crash(i, Loss::kNothing);
     if (!cluster_->is_up(i)) cluster_->boot(i);
