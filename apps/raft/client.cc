@@ -49,7 +49,9 @@ void Client::begin_attempt() {
   if (response_.capacity() < response_bytes_) response_ = endpoint_.alloc_msgbuf(response_bytes_);
   if (!request_.resize(bytes) || !response_) return fail("there is no memory for the messages of this client");
   Writer writer(request_.bytes());
-  writer.write(options_.cluster).write(static_cast<uint8_t>(options_.has_lease_reads ? kLeaseRead : 0));
+  writer.write(options_.cluster)
+      .write(configuration_)
+      .write(static_cast<uint8_t>(options_.has_lease_reads ? kLeaseRead : 0));
   if (is_registering_) {
     encode(registration, request_.bytes().subspan(kRequestHeadBytes));
   } else {
@@ -73,6 +75,7 @@ void Client::on_attempt(tern::Completion& done) {
     case Code::kOk: {
       const auto answer = parse_answer(std::as_const(response_).bytes());
       if (!answer) return fail(targets_[target_].uri + " does not answer as a replica of this version");
+      if (answer->configuration != 0) learn(*answer);
       return is_registering_ ? on_registered(*answer) : on_answer(*answer);
     }
     case Code::kCancelled:
@@ -95,6 +98,27 @@ void Client::on_attempt(tern::Completion& done) {
   }
   last_failure_ = std::string(done.status.message());
   try_later(true);
+}
+
+/// The targets are those that were given, and those of this configuration.
+void Client::learn(const Answer& answer) {
+  configuration_ = answer.configuration;
+  std::string_view rest = answer.replicas;
+  std::vector<std::string_view> uris;
+  while (!rest.empty() && uris.size() < 2 * kReplicasMax) {
+    uris.push_back(rest.substr(0, rest.find('\n')));
+    rest.remove_prefix(std::min(rest.size(), uris.back().size() + 1));
+  }
+  const std::string now = targets_[target_].uri;
+  std::erase_if(targets_, [&](const Target& target) {
+    const bool stays =
+        target.uri == now || std::find(uris.begin(), uris.end(), target.uri) != uris.end() ||
+        std::find(options_.replicas.begin(), options_.replicas.end(), target.uri) != options_.replicas.end();
+    if (!stays && target.has_session) (void)endpoint_.destroy_session(target.session);
+    return !stays;
+  });
+  for (const std::string_view uri : uris) (void)target_of(uri);
+  target_ = target_of(now);
 }
 
 void Client::on_registered(const Answer& answer) {
@@ -151,11 +175,6 @@ void Client::redirect(std::string_view to) {
 size_t Client::target_of(std::string_view uri) {
   const auto found = std::find_if(targets_.begin(), targets_.end(), [&](const Target& t) { return t.uri == uri; });
   if (found != targets_.end()) return static_cast<size_t>(found - targets_.begin());
-  if (targets_.size() >= 2 * kReplicasMax) {  // the configuration has changed often: the oldest that was learned goes
-    const size_t given = std::min(options_.replicas.size(), targets_.size() - 1);
-    if (targets_[given].has_session) (void)endpoint_.destroy_session(targets_[given].session);
-    targets_.erase(targets_.begin() + static_cast<ptrdiff_t>(given));
-  }
   targets_.push_back({std::string(uri), {}, false});
   return targets_.size() - 1;
 }

@@ -19,7 +19,7 @@ namespace replicated {
 
 struct ClientOptions {
   uint64_t cluster = 0;
-  std::vector<std::string> replicas;  ///< URIs; one at least. More are learned from the replicas' answers
+  std::vector<std::string> replicas;                        ///< URIs; one at least. Others are learned from answers
   tern::Duration attempt = std::chrono::milliseconds(500);  ///< after which another replica is asked
   tern::Duration patience = std::chrono::seconds(10);       ///< for a command, after which it fails
   tern::Duration pause = std::chrono::milliseconds(1);      ///< before a replica is asked again; doubles up to 64 times
@@ -73,6 +73,7 @@ class Client {
   void on_attempt(tern::Completion& done);
   void on_answer(const Answer& answer);
   void on_registered(const Answer& answer);
+  void learn(const Answer& answer);
   void redirect(std::string_view to);
   /// Asks the next replica, or the same one, after a pause, unless patience has ended.
   void try_later(bool is_other);
@@ -85,7 +86,8 @@ class Client {
   tern::Environment& environment_;
   const ClientOptions options_;
   std::vector<Target> targets_;
-  size_t target_ = 0;  ///< the leader, as far as is known
+  size_t target_ = 0;           ///< the leader, as far as is known
+  uint64_t configuration_ = 0;  ///< index of the one that targets_ has
   uint64_t client_ = 0;
   uint64_t sequence_ = 0;
 

@@ -1,9 +1,11 @@
 // What clients ask of the replicated store, and what they hear. A command travels in a request, lies in the log, and is
 // carried out by each replica's state machine (machine.h). Standard library only; no state.
 //
-//   request of a client   cluster:u64 flags:u8 command
+//   request of a client   cluster:u64 configuration:u64 flags:u8 command
 //   command               operation:u8 client:u64 sequence:u64 key:u16+text expected:u32+text value (the rest)
-//   answer                outcome:u8 value (the rest)
+//   answer                outcome:u8 value (the rest); or, if the client knows another configuration than the replica:
+//                         outcome:u8 (with kHasReplicas) configuration:u64 replicas:u16+text value (the rest)
+//   replicas              their URIs, one a line
 //   value of kRegister    client:u64
 //   value of kNotLeader   leader:u64 URI of the leader (the rest); 0 and nothing: it is not known
 //
@@ -68,12 +70,17 @@ struct Command {
 struct Answer {
   Outcome outcome = Outcome::kMalformed;
   std::string_view value;
+  uint64_t configuration = 0;  ///< index in the log of what `replicas` has; 0: the client has them
+  std::string_view replicas;
 };
+/// Bit of an answer's outcome.
+constexpr uint8_t kHasReplicas = 0x80;
 
 constexpr size_t kCommandHeadBytes = 1 + 8 + 8 + 2 + 4;
-constexpr size_t kRequestHeadBytes = 8 + 1;
+constexpr size_t kRequestHeadBytes = 8 + 8 + 1;
+constexpr size_t kReplicasBytesMax = 4096;
 constexpr size_t kRequestBytesMax = kRequestHeadBytes + kCommandHeadBytes + kKeyBytesMax + 2 * kValueBytesMax;
-constexpr size_t kAnswerBytesMax = 1 + kValueBytesMax;
+constexpr size_t kAnswerBytesMax = 1 + 8 + 2 + kReplicasBytesMax + kValueBytesMax;
 
 inline size_t encoded_bytes(const Command& command) {
   return kCommandHeadBytes + command.key.size() + command.expected.size() + command.value.size();
@@ -109,7 +116,13 @@ inline std::optional<Command> parse_command(Bytes bytes) {
 inline std::optional<Answer> parse_answer(Bytes bytes) {
   Answer answer;
   Reader reader(bytes);
-  if (!reader.read(answer.outcome)) return std::nullopt;
+  uint8_t outcome;
+  if (!reader.read(outcome)) return std::nullopt;
+  if ((outcome & kHasReplicas) != 0 &&
+      (!reader.read(answer.configuration) || !reader.read_text<uint16_t>(answer.replicas))) {
+    return std::nullopt;
+  }
+  answer.outcome = static_cast<Outcome>(outcome & ~kHasReplicas);
   answer.value = as_text(reader.rest());
   if (answer.outcome < Outcome::kDone || answer.outcome > Outcome::kWrongCluster) return std::nullopt;
   return answer;

@@ -50,6 +50,8 @@ Load::Load(tern::Endpoint& endpoint, tern::Environment& environment, LoadOptions
 
 Load::~Load() = default;
 
+const std::string& Load::leader() const { return workers_.front()->client.leader(); }
+
 uint64_t Load::own_keys(const Worker& worker) const {
   return options_.keys / options_.clients + (worker.place < options_.keys % options_.clients ? 1 : 0);
 }

@@ -53,6 +53,9 @@ class Load {
   /// No more operations begin but those that read back.
   void stop() { is_stopped_ = true; }
   bool is_running() const { return running_ > 0; }
+  uint64_t acknowledged() const { return report_.acknowledged; }
+  /// The URI of the leader, as far as the first client knows.
+  const std::string& leader() const;
   /// What is wrong: something acknowledged was lost, or nothing can be done. Empty: nothing.
   const std::string& problem() const { return problem_; }
   LoadReport report() const;

@@ -107,12 +107,12 @@ class Port {
     Sent append_sent;    ///< libraft's callback for it; null: none is under way
     Sent snapshot_sent;  ///< likewise
     tern::CallId append_call, snapshot_call;
-    tern::Duration append_until{}, snapshot_until{};  ///< then they are cancelled
-    uint32_t votes = 0;                               ///< likewise: requests for votes
-    bool is_met = true;                               ///< false: meet() waits for it
-    bool has_complained = false;                      ///< on_failure()
-    tern::Duration retry_at{};                        ///< no session is opened before
-    uint64_t life = 0;                                ///< of the one that has this id; 0: not known
+    tern::Duration append_expires{}, snapshot_expires{};  ///< then they are cancelled
+    uint32_t votes = 0;                                   ///< likewise: requests for votes
+    bool is_met = true;                                   ///< false: meet() waits for it
+    bool has_complained = false;                          ///< on_failure()
+    tern::Duration retry_at{};                            ///< no session is opened before
+    uint64_t life = 0;                                    ///< of the one that has this id; 0: not known
     uint64_t sent_until = 0;                ///< the append under way is cut short before this index; 0: it is whole
     uint64_t append_until = 0;              ///< the last index of its last append
     std::optional<tern::Request> append;    ///< of its, while it is being stored here

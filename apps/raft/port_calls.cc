@@ -101,7 +101,7 @@ int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string
   if (is_append) {
     peer.append_sent = sent;
     peer.append_call = *accepted;
-    peer.append_until = at + options_.election_timeout;
+    peer.append_expires = at + options_.election_timeout;
     counters_.appends_sent++;
     if (part.append_entries.n_entries < message.append_entries.n_entries) {
       peer.sent_until = message.append_entries.prev_log_index + part.append_entries.n_entries + 1;
@@ -110,7 +110,7 @@ int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string
   } else if (is_snapshot) {
     peer.snapshot_sent = sent;
     peer.snapshot_call = *accepted;
-    peer.snapshot_until = at + options_.snapshot_timeout;
+    peer.snapshot_expires = at + options_.snapshot_timeout;
     counters_.snapshots_sent++;
   } else {
     peer.votes++;
@@ -138,8 +138,8 @@ void Port::on_called(uint64_t id, uint16_t kind, uint64_t term, tern::Duration s
 
 void Port::cancel_late() {
   for (auto& [id, peer] : peers_) {
-    if (peer.append_sent.request != nullptr && now() > peer.append_until) (void)endpoint_.cancel(peer.append_call);
-    if (peer.snapshot_sent.request != nullptr && now() > peer.snapshot_until)
+    if (peer.append_sent.request != nullptr && now() > peer.append_expires) (void)endpoint_.cancel(peer.append_call);
+    if (peer.snapshot_sent.request != nullptr && now() > peer.snapshot_expires)
       (void)endpoint_.cancel(peer.snapshot_call);
   }
 }

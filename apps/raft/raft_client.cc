@@ -143,7 +143,8 @@ int run(const replicated::Members& members) {
   programs::Report report;
   report.bench = "raft";
   report.params = programs::common_params();
-  report.params.update({{"clients", FLAGS_clients}, {"replicas", members.size()}});
+  report.params["replicas"] = members.size();
+  replicated::add_parameters(report.params);
   replicated::add_metrics(load->report(), report.metrics);
   programs::print(report);
   return 0;

@@ -182,33 +182,58 @@ void Replica::answer(tern::Request request, std::string_view bytes) {
   request.respond();
 }
 
-void Replica::refuse(tern::Request request) {
+void Replica::reply(tern::Request request, uint64_t configuration, std::string_view said) {
+  // One that is not committed may be rolled back.
+  const bool is_known = configuration == raft_.configuration_index || raft_.configuration_index == 0 ||
+                        raft_.configuration_uncommitted_index != 0;
+  if (is_known) [[likely]]
+    return answer(std::move(request), said);
+  std::string replicas;
+  for (unsigned i = 0; i < raft_.configuration.n; i++) {
+    replicas.append(replicas.empty() ? "" : "\n").append(raft_.configuration.servers[i].address);
+  }
+  auto space = request.response(1 + 8 + 2 + replicas.size() + said.size() - 1);
+  if (!space.ok()) return;
+  Writer(*space)
+      .write(static_cast<uint8_t>(static_cast<uint8_t>(said[0]) | kHasReplicas))
+      .write(uint64_t{raft_.configuration_index})
+      .write_text<uint16_t>(replicas)
+      .write(said.data() + 1, said.size() - 1);
+  request.respond();
+}
+
+void Replica::refuse(tern::Request request, uint64_t configuration) {
   raft_id leader = 0;
   const char* address = nullptr;
   if (is_started_) raft_leader(&raft_, &leader, &address);
   if (leader == raft_.id) leader = 0;  // which cannot serve now
   const std::string_view uri = leader != 0 && address != nullptr ? address : "";
-  const auto space = request.response(1 + 8 + uri.size());
-  if (!space.ok()) return;
-  Writer(*space).write(Outcome::kNotLeader).write(uint64_t{leader}).write(uri.data(), uri.size());
-  request.respond();
+  std::string said(1 + 8 + uri.size(), '\0');
+  Writer(std::as_writable_bytes(std::span(said)))
+      .write(Outcome::kNotLeader)
+      .write(uint64_t{leader})
+      .write(uri.data(), uri.size());
+  reply(std::move(request), configuration, said);
 }
 
 void Replica::execute(tern::Request request) {
-  const auto say = [&request](Outcome outcome) {
+  uint64_t cluster = 0, configuration = 0;
+  uint8_t flags = 0;
+  const auto say = [&](Outcome outcome) {
     const char byte = static_cast<char>(outcome);
-    answer(std::move(request), {&byte, 1});
+    reply(std::move(request), configuration, {&byte, 1});
   };
   Reader reader(request.bytes());
-  uint64_t cluster;
-  uint8_t flags;
-  if (!reader.read(cluster) || !reader.read(flags)) return say(Outcome::kMalformed);
+  if (!reader.read(cluster) || !reader.read(configuration) || !reader.read(flags)) {
+    const char malformed = static_cast<char>(Outcome::kMalformed);
+    return answer(std::move(request), {&malformed, 1});
+  }
   if (cluster != options_.port.cluster) return say(Outcome::kWrongCluster);
   const auto command = parse_command(reader.rest());
   if (!command || command->operation == Operation::kReserve) return say(Outcome::kMalformed);
-  if (!is_leader() || !problem().empty()) return refuse(std::move(request));
+  if (!is_leader() || !problem().empty()) return refuse(std::move(request), configuration);
   if (command->operation == Operation::kGet && (flags & kLeaseRead) != 0 && has_lease()) {
-    return answer(std::move(request), machine_.read(command->key));
+    return reply(std::move(request), configuration, machine_.read(command->key));
   }
   if (const auto outcome = machine_.last_outcome(command->client, command->sequence)) return say(*outcome);
   if (queue_.size() >= options_.queue_max) return say(Outcome::kBusy);
@@ -217,7 +242,7 @@ void Replica::execute(tern::Request request) {
   if (buffer.base == nullptr) return say(Outcome::kBusy);
   std::memcpy(buffer.base, bytes.data(), bytes.size());
   const tern::Duration arrived = options_.is_measured ? port_.now() : tern::Duration::zero();
-  enqueue({std::move(request), nullptr, buffer, 0, arrived});
+  enqueue({std::move(request), configuration, nullptr, buffer, 0, arrived});
 }
 
 void Replica::enqueue(Waiting waiting) {
@@ -259,7 +284,7 @@ void Replica::apply(const raft_buffer& command) {
   Waiting waiting = std::move(pending_.front());
   pending_.pop_front();
   if (!waiting.request) return waiting.then(static_cast<Outcome>(said[0]));
-  answer(std::move(*waiting.request), said);
+  reply(std::move(*waiting.request), waiting.configuration, said);
   if (options_.is_measured) served_.add(port_.now() - waiting.arrived);
 }
 
@@ -270,7 +295,7 @@ void Replica::fail_pending() {
     for (Waiting& waiting : all) {
       if (!is_in_log) raft_free(waiting.command.base);
       if (waiting.request) {
-        refuse(std::move(*waiting.request));
+        refuse(std::move(*waiting.request), waiting.configuration);
       } else {
         waiting.then(Outcome::kNotLeader);
       }
@@ -359,6 +384,7 @@ void Replica::add() {
   if (buffer.base == nullptr) return end_change(ChangeOutcome::kLater, {});
   encode(command, {static_cast<std::byte*>(buffer.base), buffer.len});
   enqueue({std::nullopt,
+           0,
            [this](Outcome outcome) {
              if (outcome == Outcome::kNotLeader) return end_change(ChangeOutcome::kOtherLeader, {});
              if (outcome != Outcome::kDone) return end_change(ChangeOutcome::kLater, {});

@@ -76,6 +76,7 @@ class Replica {
  private:
   struct Waiting {
     std::optional<tern::Request> request;
+    uint64_t configuration = 0;         ///< that its client knows
     std::function<void(Outcome)> then;  ///< in place of a request
     raft_buffer command = {};
     uint64_t index = 0;        ///< in the log, once it is there
@@ -98,7 +99,9 @@ class Replica {
   void submit();
   void apply(const raft_buffer& command);
   void fail_pending();
-  void refuse(tern::Request request);
+  void refuse(tern::Request request, uint64_t configuration);
+  /// Answers a command. The client hears of the replicas if it knows another configuration.
+  void reply(tern::Request request, uint64_t configuration, std::string_view said);
   static void answer(tern::Request request, std::string_view bytes);
   // ---- configuration ----
   void change(tern::Request request);

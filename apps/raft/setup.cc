@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstring>
 
+#include "directory.h"
+#include "disk_storage.h"
 #include "memory_storage.h"
 
 DEFINE_string(cluster, "raft", "name of the cluster; replicas and clients of another one are refused");
@@ -17,6 +20,9 @@ DEFINE_double(drift_max, 0.01, "replica: by which share a clock may be wrong, fo
 DEFINE_uint64(snapshot_entries, 100'000, "replica: entries of the log after which there is a snapshot");
 DEFINE_uint64(trailing_entries, 10'000, "replica: entries that stay in the log after it, for those that are behind");
 DEFINE_uint64(batch_max, 64, "replica: commands that the leader writes to its log at a time");
+DEFINE_string(fsync, "data",
+              "replica with a --storage: never (a killed process loses nothing, a machine without power does), data "
+              "(fdatasync), write (O_DSYNC)");
 DEFINE_double(snapshot_seconds, 60, "replica: after so long a snapshot that has not arrived is sent again");
 DEFINE_uint64(clients, 1, "load: clients, each with one operation at a time");
 DEFINE_uint64(keys, 1'000'000, "load: keys, each put by one client only");
@@ -82,6 +88,8 @@ bool check_replica_flags() {
          is_kept(FLAGS_drift_max >= 0 && FLAGS_drift_max <= 0.5, "--drift_max is between 0 and 0.5") &&
          is_kept(is_between(FLAGS_snapshot_entries, 1, 1u << 30) && is_between(FLAGS_trailing_entries, 1, 1u << 30),
                  "--snapshot_entries and --trailing_entries are between 1 and 1073741824") &&
+         is_kept(FLAGS_fsync == "never" || FLAGS_fsync == "data" || FLAGS_fsync == "write",
+                 "--fsync is never, data or write") &&
          is_kept(is_between(FLAGS_batch_max, 1, 1024), "--batch_max is between 1 and 1024") &&
          is_kept(FLAGS_snapshot_seconds >= 0.1 && FLAGS_snapshot_seconds <= 2000,
                  "--snapshot_seconds is between 0.1 and 2000");
@@ -113,7 +121,47 @@ ClientOptions client_options(const Members& members) {
   return options;
 }
 
-std::unique_ptr<Storage> open_storage(const std::string&) { return std::make_unique<MemoryStorage>(); }
+namespace {
+
+/// Whose directory this is, which it remembers. The sentence why not; empty: it is this replica's.
+std::string claim(Directory& directory, const std::string& owner) {
+  constexpr const char* kName = "replica";
+  const auto failed = [&](int error) {
+    return "cannot use " + directory.path(kName) + ": " + std::strerror(error) +
+           "; make room, or check the permissions";
+  };
+  std::vector<std::string> names;
+  if (const int error = directory.list(names); error != 0) return failed(error);
+  if (std::find(names.begin(), names.end(), kName) != names.end()) {
+    std::string found;
+    if (const int error = directory.read(kName, found); error != 0) return failed(error);
+    if (found == owner) return {};
+    return directory.path(kName) + " says that this is the directory of " + found + ", not of " + owner +
+           ": give each replica one of its own";
+  }
+  if (!names.empty()) return directory.path(kName) + " is not there, and the directory is not empty: give another one";
+  std::unique_ptr<File> file;
+  const std::string new_name = std::string(kName) + ".new";
+  int error = directory.create(new_name, file);
+  if (error == 0) error = file->append(owner);
+  if (error == 0) error = file->sync();
+  if (error == 0) error = directory.rename(new_name, kName);
+  if (error == 0) error = directory.sync();
+  return error == 0 ? std::string() : failed(error);
+}
+
+}  // namespace
+
+std::unique_ptr<Storage> open_storage(const std::string& directory, uint64_t id) {
+  if (directory.empty()) return std::make_unique<MemoryStorage>();
+  const Sync sync = FLAGS_fsync == "never" ? Sync::kNever : FLAGS_fsync == "write" ? Sync::kWrite : Sync::kData;
+  std::string problem;
+  auto opened = open_directory(directory, sync, problem);
+  if (opened != nullptr) problem = claim(*opened, "replica " + std::to_string(id) + " of " + FLAGS_cluster);
+  if (problem.empty()) return std::make_unique<DiskStorage>(std::move(opened), DiskOptions());
+  programs::fail("%s", problem.c_str());
+  return nullptr;
+}
 
 bool check_load_flags() {
   return is_kept(is_between(FLAGS_clients, 1, 1024), "--clients is between 1 and 1024") &&
@@ -140,6 +188,17 @@ LoadOptions load_options(const ClientOptions& client) {
   options.has_echoes = FLAGS_echoes;
   options.read_back_max = FLAGS_read_back;
   return options;
+}
+
+void add_parameters(nlohmann::ordered_json& params) {
+  params.update({{"clients", FLAGS_clients},
+                 {"keys", FLAGS_keys},
+                 {"key_bytes", FLAGS_key_bytes},
+                 {"value_bytes", FLAGS_value_bytes},
+                 {"get_share", FLAGS_get_share},
+                 {"lease_reads", FLAGS_lease_reads},
+                 {"batch_max", FLAGS_batch_max},
+                 {"election_ms", FLAGS_election_ms}});
 }
 
 void add_metrics(const LoadReport& load, nlohmann::ordered_json& metrics) {

@@ -24,7 +24,6 @@ DECLARE_string(cluster);
 DECLARE_string(replicas);
 DECLARE_double(patience_seconds);
 DECLARE_bool(lease_reads);
-DECLARE_uint64(clients);
 
 namespace replicated {
 
@@ -43,8 +42,8 @@ ReplicaOptions replica_options(uint64_t id, const std::string& address);
 /// What the flags say about a client.
 ClientOptions client_options(const Members& members);
 
-/// The storage that the flags name, in `directory`; in memory if that is empty. Null: the sentence has been printed.
-std::unique_ptr<Storage> open_storage(const std::string& directory);
+/// The storage of replica `id` in `directory`; in memory if that is empty. Null: the sentence has been printed.
+std::unique_ptr<Storage> open_storage(const std::string& directory, uint64_t id);
 
 /// What the flags say about a load.
 LoadOptions load_options(const ClientOptions& client);
@@ -54,7 +53,7 @@ bool check_load_flags();
 /// A replica's program, until it is interrupted or cannot go on. Its exit code. `ready` is called once it listens.
 template <tern::Transport T>
 int serve(const ReplicaOptions& options, const std::string& directory, const std::function<void()>& ready) {
-  const auto storage = open_storage(directory);
+  const auto storage = open_storage(directory, options.port.id);
   if (storage == nullptr) return 1;
   Node<T> node;
   tern::RpcOptions rpc_options = programs::rpc_options(0);
@@ -73,6 +72,8 @@ int serve(const ReplicaOptions& options, const std::string& directory, const std
                         node.replica->problem().c_str());
 }
 
+/// The flags of replicas and loads that change what is measured.
+void add_parameters(nlohmann::ordered_json& params);
 /// The figures of a load.
 void add_metrics(const LoadReport& load, nlohmann::ordered_json& metrics);
 
