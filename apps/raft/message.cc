@@ -274,7 +274,7 @@ void release(raft_message& message) {
 }
 
 // libraft's own form (src/configuration.c there): version:u8 (1) count:u64, for each replica id:u64 address (text with
-// a zero behind it) role:u8; then zeros up to a multiple of eight bytes.
+// a zero behind it) role:u8; then anything up to a multiple of eight bytes.
 bool decode_configuration(Bytes bytes, raft_configuration& configuration) {
   raft_configuration_init(&configuration);
   const auto read_all = [&] {
@@ -311,6 +311,10 @@ std::string encode_configuration(const raft_configuration& configuration) {
   if (raft_configuration_encode(&configuration, &buffer) != 0) return {};
   std::string bytes(static_cast<const char*>(buffer.base), buffer.len);
   raft_free(buffer.base);
+  size_t used = 1 + 8;
+  for (unsigned i = 0; i < configuration.n; i++) used += 8 + std::strlen(configuration.servers[i].address) + 1 + 1;
+  std::fill(bytes.begin() + static_cast<ptrdiff_t>(std::min(used, bytes.size())), bytes.end(),
+            '\0');  // libraft does not
   return bytes;
 }
 

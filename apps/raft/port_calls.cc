@@ -188,7 +188,8 @@ void Port::on_failure(uint64_t id, Peer& peer, const tern::Completion& done) {
   if (done.app_code == 0) return;  // the library's: there is no handler yet
   const std::string sentence =
       "replica " + std::to_string(id) + " at " + peer.address + " refuses us: " + explain(refusal);
-  if ((refusal == kSameId || refusal == kLostMemory || !peer.is_met) && refusal != kStopped) {
+  // These two are ours to stop for. In all others either of us may be the one that is wrong.
+  if (refusal == kSameId || refusal == kLostMemory) {
     (void)check(sentence);
   } else if (!std::exchange(peer.has_complained, true) && options_.complain) {
     options_.complain(sentence);

@@ -1,0 +1,233 @@
+// The programs of apps/raft as their users run them: raft_cluster's load checks itself that nothing acknowledged is
+// lost.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "e2e/any_rpc.h"
+
+namespace {
+
+using testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string output;  ///< both streams
+};
+
+Outcome run(const std::string& command) {
+  Outcome outcome;
+  FILE* pipe = popen(("timeout -k 5 120 " TERN_BUILD_DIR "/apps/" + command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 512> bytes;
+  while (const size_t got = std::fread(bytes.data(), 1, bytes.size(), pipe)) outcome.output.append(bytes.data(), got);
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
+  return outcome;
+}
+
+/// How often a leader is killed: TERN_RAFT_KILLS, for long runs.
+std::string kills() {
+  const char* wanted = std::getenv("TERN_RAFT_KILLS");
+  return std::string("--kills=") + (wanted != nullptr ? wanted : "2");
+}
+
+/// A directory that ends with this object.
+struct Directory {
+  Directory() { EXPECT_NE(mkdtemp(path.data()), nullptr); }
+  ~Directory() { std::filesystem::remove_all(path); }
+  std::string path = std::filesystem::temp_directory_path() / "raft_test.XXXXXX";
+};
+
+/// raft_servers that run until this object ends.
+class Servers {
+ public:
+  ~Servers() {
+    for (size_t i = 0; i < pids_.size(); i++) kill(i);
+  }
+  size_t start(const std::string& flags) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      const std::string command = "exec " TERN_BUILD_DIR "/apps/raft_server --wait=block --election_ms=500 " + flags;
+      execl("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr));
+      _exit(1);
+    }
+    pids_.push_back(pid);
+    return pids_.size() - 1;
+  }
+  void kill(size_t i) {
+    if (pids_[i] <= 0) return;
+    ::kill(pids_[i], SIGKILL);
+    waitpid(pids_[i], nullptr, 0);
+    pids_[i] = -1;
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+};
+
+/// Of this machine and this test only.
+std::string address(int replica) {
+  const int run = getpid();
+  return "127." + std::to_string(run >> 16 & 255) + "." + std::to_string(run >> 8 & 255) + "." +
+         std::to_string(run & 255) + ":" + std::to_string(31949 + replica);
+}
+std::string members(std::initializer_list<int> replicas) {
+  std::string list;
+  for (const int replica : replicas) {
+    list += (list.empty() ? "" : ",") + std::to_string(replica) + "=" + address(replica);
+  }
+  return list;
+}
+
+}  // namespace
+
+class RaftOver : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Over, RaftOver, testing::ValuesIn(e2e::transports_of_one_host()),
+                         [](const auto& with) { return std::string(with.param); });
+
+TEST_P(RaftOver, nothing_is_lost_when_leaders_are_killed_that_come_back_from_disk) {
+  const Directory directory;
+  const Outcome outcome =
+      run("raft_cluster --json --clients=4 --election_ms=500 --transport=" + std::string(GetParam()) +
+          " --storage=" + directory.path + "/replicas " + kills());
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("\"kills\":"));
+  EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"read_back\":0")));
+}
+
+TEST_P(RaftOver, nothing_is_lost_when_leaders_are_killed_that_come_back_without_memory) {
+  const Outcome outcome =
+      run("raft_cluster --json --clients=4 --election_ms=500 --transport=" + std::string(GetParam()) + " " + kills());
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("\"kills\":"));
+}
+
+TEST_P(RaftOver, replica_without_memory_gets_a_snapshot_of_100_megabytes) {
+  const std::string transport = " --transport=" + std::string(GetParam());
+  if (std::string(GetParam()) != "shm" && std::string(GetParam()) != "udp") {
+    GTEST_SKIP() << "the software devices take minutes for 100 MB";
+  }
+#ifdef TERN_IS_SANITIZED
+  GTEST_SKIP() << "replicas under sanitizers take minutes for 100 MB; the release build has it";
+#endif
+  Servers servers;
+  const std::string list = members({1, 2, 3}),
+                    flags = transport + " --election_ms=3000 --snapshot_entries=60 --trailing_entries=5";
+  std::vector<size_t> places;
+  for (int i = 1; i <= 3; i++) {
+    places.push_back(servers.start("--id=" + std::to_string(i) + " --replicas=" + list + flags));
+  }
+  const std::string client = "raft_client --patience_seconds=60 --replicas=" + list + transport;
+  // 110 values of 1 MB, each of another key.
+  const Outcome load =
+      run(client + " --load --keys=110 --load_all --value_bytes=1000000 --seconds=0.001 --read_back=3");
+  ASSERT_EQ(load.code, 0) << load.output;
+  servers.kill(places[2]);
+  servers.start("--id=4 --join=" + address(4) + flags);
+  Outcome outcome = run(client + " --remove=3");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  outcome = run(client + " --add=4=" + address(4));
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  outcome = run("raft_client --about --replicas=" + members({4}) + transport);
+  EXPECT_THAT(outcome.output, HasSubstr("\"snapshots_received\":1")) << outcome.output;
+}
+
+TEST(Raft, one_command_after_the_other) {
+  Servers servers;
+  const std::string list = members({1, 2, 3});
+  for (int i = 1; i <= 3; i++) servers.start("--transport=udp --id=" + std::to_string(i) + " --replicas=" + list);
+  const std::string client = "raft_client --transport=udp --replicas=" + list;
+  EXPECT_EQ(run(client + " --put=colour=blue").code, 0);
+  EXPECT_EQ(run(client + " --get=colour").output, "blue\n");
+  EXPECT_EQ(run(client + " --swap=colour=blue=green").code, 0);
+  EXPECT_THAT(run(client + " --swap=colour=blue=red").output, HasSubstr("another value is there"));
+  EXPECT_EQ(run(client + " --get=colour --lease_reads").output, "green\n");
+  EXPECT_EQ(run(client + " --erase=colour").code, 0);
+  EXPECT_THAT(run(client + " --get=colour").output, HasSubstr("there is no such key"));
+  EXPECT_THAT(run(client + " --about").output, HasSubstr("\"state\":\"leader\""));
+  EXPECT_THAT(run(client + " --get=colour --cluster=other").output, HasSubstr("is of another cluster"));
+}
+
+TEST(RaftBadUse, replica_of_another_cluster_is_refused_with_a_sentence) {
+  Servers servers;
+  const std::string list = members({1, 2, 3});
+  for (int i = 1; i <= 2; i++) servers.start("--transport=udp --id=" + std::to_string(i) + " --replicas=" + list);
+  const Directory directory;
+  const std::string log = directory.path + "/log";
+  servers.start("--transport=udp --cluster=other --id=3 --replicas=" + list + " 2>" + log);
+  std::string said;
+  for (int tries = 0; tries < 2000 && said.find("refuses us") == said.npos; tries++) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::ifstream file(log);
+    said.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  EXPECT_THAT(said, HasSubstr("it is of another cluster: give both the same --cluster"));
+}
+
+TEST(RaftBadUse, replica_with_an_id_of_another_one_stops_with_a_sentence) {
+  Servers servers;
+  const std::string list = members({1, 2, 3});
+  for (int i = 1; i <= 3; i++) servers.start("--transport=udp --id=" + std::to_string(i) + " --replicas=" + list);
+  ASSERT_EQ(run("raft_client --transport=udp --put=key=value --replicas=" + list).code, 0);
+  const Outcome outcome =
+      run("raft_server --transport=udp --wait=block --election_ms=500 --id=2 --replicas=1=" + address(1) +
+          ",2=" + address(9) + ",3=" + address(3));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("another replica has our id: start this one with an id of its own"));
+}
+
+TEST(RaftBadUse, replica_without_its_memory_stops_with_a_sentence) {
+  Servers servers;
+  const std::string list = members({1, 2, 3});
+  std::vector<size_t> places;
+  for (int i = 1; i <= 3; i++) {
+    places.push_back(servers.start("--transport=udp --id=" + std::to_string(i) + " --replicas=" + list));
+  }
+  ASSERT_EQ(run("raft_client --transport=udp --put=key=value --replicas=" + list).code, 0);
+  servers.kill(places[0]);
+  const Outcome outcome = run("raft_server --transport=udp --wait=block --election_ms=500 --id=1 --replicas=" + list);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("start this replica with a new id and --join"));
+}
+
+TEST(RaftBadUse, directory_of_another_replica_is_refused) {
+  const Directory directory;
+  const std::string replicas = "--transport=udp --wait=block --replicas=" + members({1, 2, 3});
+  Servers servers;
+  servers.start("--transport=udp --id=1 --replicas=" + members({1, 2, 3}) + " --storage=" + directory.path + "/r");
+  while (!std::filesystem::exists(directory.path + "/r/replica"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  Outcome outcome = run("raft_server --id=2 --storage=" + directory.path + "/r " + replicas);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("another replica is running in it"));
+  servers.kill(0);
+  outcome = run("raft_server --id=2 --storage=" + directory.path + "/r " + replicas);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("this is the directory of replica 1 of raft, not of replica 2 of raft"));
+}
+
+TEST(RaftBadUse, flags_that_make_no_sense_are_refused) {
+  const std::string list = members({1, 2, 3});
+  EXPECT_THAT(run("raft_server --id=1").output, HasSubstr("give either --replicas"));
+  EXPECT_THAT(run("raft_server --id=4 --replicas=" + list).output, HasSubstr("--id=4 is not one of --replicas"));
+  EXPECT_THAT(run("raft_server --id=1 --replicas=" + members({1, 2})).output, HasSubstr("three to seven replicas"));
+  EXPECT_THAT(run("raft_server --id=1 --replicas=one").output, HasSubstr("'one' is no replica"));
+  EXPECT_THAT(run("raft_server --id=1 --replicas=1=a:1,1=b:1,3=c:1").output, HasSubstr("comes twice"));
+  EXPECT_THAT(run("raft_client --get=key").output, HasSubstr("--replicas is missing"));
+  EXPECT_THAT(run("raft_cluster --size=2").output, HasSubstr("--size is between 3 and 7"));
+}
