@@ -95,6 +95,15 @@ Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<RequestHandler> 
   return handlers_.add(type, std::move(handler), options);
 }
 
+Status EndpointCore::add_listener(std::unique_ptr<SessionListener> listener) {
+  if (!is_owner()) return not_owner("on_session_event() belongs to the thread that made the endpoint");
+  if (is_bound_) return {Code::kMisuse, "on_session_event() only before the first loop iteration"};
+  if (listener == nullptr) return {Code::kNoMemory, "no memory for the listener"};
+  if (context_.listener != nullptr) return {Code::kMisuse, "the endpoint has a listener for session events already"};
+  context_.listener = std::move(listener);
+  return {};
+}
+
 Result<Session> EndpointCore::create_session(std::string_view uri, const SessionOptions& options) {
   if (!is_owner()) {
     return not_owner("create_session() belongs to the thread that runs the event loop: use post()");
@@ -107,12 +116,15 @@ Status EndpointCore::destroy_session(Session session) {
   if (!is_owner()) {
     return not_owner("destroy_session() belongs to the thread that runs the event loop: use post()");
   }
+  if (is_of_server(session)) {
+    return {Code::kMisuse, "a session that a client has opened ends with the client: refuse its requests instead"};
+  }
   return client_sessions_.destroy(session);
 }
 
-bool EndpointCore::is_open(Session session) const {
-  const Client* client = is_owner() ? client_sessions_.find(session) : nullptr;
-  return client != nullptr && client->session.state() == session::ClientSession::State::kOpen;
+SessionInfo EndpointCore::session_info(Session session) const {
+  if (!is_owner()) return {};
+  return is_of_server(session) ? server_sessions_.info(session) : client_sessions_.info(session);
 }
 
 MsgBuf EndpointCore::alloc_msgbuf(size_t len_bytes) {
@@ -128,6 +140,9 @@ StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, MsgBuf
     return refuse(not_owner("enqueue_request() belongs to the thread that runs the event loop: use post()"));
   }
   Client* client = client_sessions_.find(session);
+  if (is_of_server(session)) {
+    return refuse({Code::kMisuse, "a session that a client has opened takes no requests: use create_session()"});
+  }
   if (client == nullptr) return refuse({Code::kSessionReset, "this session is gone: create a new one"});
   if (!request || !response) {
     return refuse(
@@ -254,7 +269,7 @@ void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
   Run* run = peers_.find_run(event.peer.boot_id);
   if (run == nullptr) return;
   peers_.join(run);  // it stays until the last of its sessions has ended
-  server_sessions_.end_run(run);
+  server_sessions_.end_run(run, event.status);
   client_sessions_.end_run(run, event.status);
   peers_.leave(run);
   client_sessions_.end_calls_of_dead();
@@ -310,7 +325,7 @@ bool EndpointCore::has_unfinished_work() const {
 
 void EndpointCore::end_sessions(Status why) {
   client_sessions_.end_all(why);
-  server_sessions_.end_all();
+  server_sessions_.end_all(why);
 }
 
 void EndpointCore::close_all() {

@@ -50,9 +50,10 @@ class TERN_API EndpointCore {
   // -- The public interface (Endpoint calls these) --
 
   Status add_handler(uint16_t type, std::unique_ptr<RequestHandler> handler, const HandlerOptions& options);
+  Status add_listener(std::unique_ptr<SessionListener> listener);
   Result<Session> create_session(std::string_view uri, const SessionOptions& options);
   Status destroy_session(Session session);
-  bool is_open(Session session) const;
+  SessionInfo session_info(Session session) const;
   MsgBuf alloc_msgbuf(size_t len_bytes);
   StartedCall start_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response, Duration deadline);
   Status refusal() const { return client_sessions_.refusal(); }
