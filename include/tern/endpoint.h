@@ -136,8 +136,8 @@ struct EndpointCounters {
 /// An endpoint, whatever its transport is.
 ///
 /// Owner thread only, unless a member says "any thread". The owner is the thread that first runs the event loop; until
-/// then it is the thread that made the endpoint. Calls from other threads return kWrongThread (alloc_msgbuf(): an empty
-/// MsgBuf; session_info(): kEnded). Handlers, continuations, timers, posted functions and the listener for session
+/// then it is the thread that made the endpoint. Calls from other threads return kWrongThread
+/// (session_info(): kEnded). Handlers, continuations, timers, posted functions and the listener for session
 /// events run in the owner's event loop. They may call all members, but must not run the loop. An exception that leaves
 /// one of them ends the process.
 class Endpoint {
@@ -181,7 +181,7 @@ class Endpoint {
   bool is_open(Session session) const { return session_info(session).state == SessionState::kOpen; }
 
   /// A buffer of this endpoint's arena. Its length is `len_bytes` (up to 1 GiB), its capacity that or more, its
-  /// alignment 64 bytes, and its content undefined. Empty: no memory, too large, or the wrong thread.
+  /// alignment 64 bytes, and its content undefined. Empty: no memory, or too large. Any thread; the owner is faster.
   TERN_API MsgBuf alloc_msgbuf(size_t len_bytes);
 
   /// Sends `request` to the handler of `type`. The response is written to `response`, up to its capacity; its length
@@ -224,6 +224,8 @@ class Endpoint {
 
   /// The present values. The reference is valid as long as the endpoint.
   TERN_API const EndpointCounters& counters() const;
+  /// The speed of the link below, as the transport knows or assumes it. Any thread.
+  TERN_API uint64_t link_bytes_per_sec() const;
   /// Any thread. RpcOptions::endpoint_id.
   TERN_API uint16_t id() const;
 

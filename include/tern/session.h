@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include <tern/duration.h>
 #include <tern/status.h>
 
 namespace tern {
@@ -34,6 +35,10 @@ struct SessionInfo {
   SessionState state = SessionState::kEnded;  ///< the present one
   bool is_client = false;                     ///< as in SessionEvent
   uint64_t retransmissions = 0;  ///< of a client: request packets, and requests for response packets, sent again
+  Duration round_trip{0};        ///< of a client's packets, smoothed, without what handlers take; 0: not known yet
+  /// Of a client: what its congestion controller, or SessionOptions::rate_bytes_per_sec, allows it now, headers
+  /// included. UINT64_MAX: no limit.
+  uint64_t rate_bytes_per_sec = UINT64_MAX;
   /// "HOST:PORT" of the peer's Nexus, numeric. Empty: it has not answered yet, or the session has ended. Valid until
   /// the loop runs again.
   std::string_view peer;

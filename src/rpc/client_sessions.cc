@@ -204,6 +204,8 @@ SessionInfo ClientSessions::info(Session session) const {
   info.state = client->session.state() == ClientSession::State::kOpen ? SessionState::kOpen : SessionState::kConnecting;
   info.is_client = true;
   info.retransmissions = client->retransmissions;
+  info.round_trip = Duration(client->session.rtt().srtt_ns());
+  info.rate_bytes_per_sec = client->session.rate_bytes_per_sec();
   if (client->run != nullptr) info.peer = client->run->address.view();
   return info;
 }

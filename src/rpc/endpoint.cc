@@ -20,6 +20,7 @@ Status Endpoint::cancel(CallId call) { return core_->cancel(call); }
 Duration Endpoint::now() const { return core_->now(); }
 void Endpoint::stop() { core_->stop(); }
 const EndpointCounters& Endpoint::counters() const { return core_->counters(); }
+uint64_t Endpoint::link_bytes_per_sec() const { return core_->link_bytes_per_sec(); }
 uint16_t Endpoint::id() const { return core_->id(); }
 
 Status Endpoint::add_handler(uint16_t type, std::unique_ptr<Handler> handler, HandlerOptions options) {

@@ -41,6 +41,7 @@ Status EndpointCore::start() {
   if (path_buffer_ == nullptr) return {Code::kNoMemory, "no memory for one packet of message memory"};
   std::memset(path_buffer_->data(), 0, path_buffer_->length_bytes);
   context_.now_ns = context_.transport.now();
+  link_bytes_per_sec_ = context_.transport.link_bytes_per_sec();
   set_budgets();
   context_.mailbox->set_wake([transport = &context_.transport] { transport->wake(); });
   return context_.nexus.add_endpoint(context_.port);
@@ -127,11 +128,6 @@ SessionInfo EndpointCore::session_info(Session session) const {
   return is_of_server(session) ? server_sessions_.info(session) : client_sessions_.info(session);
 }
 
-MsgBuf EndpointCore::alloc_msgbuf(size_t len_bytes) {
-  if (!is_owner()) return MsgBuf();
-  return MsgBuf(context_.arena.alloc(len_bytes));
-}
-
 /// Whatever is not the common case, and everything that is wrong.
 StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
                                           Duration deadline) {
@@ -147,8 +143,7 @@ StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, MsgBuf
   if (!request || !response) {
     return refuse(
         {Code::kMisuse,
-         "a MsgBuf is empty: it was moved from, or alloc_msgbuf() could not (no memory, more than 1 GiB, or called "
-         "from a thread that does not own the endpoint)"});
+         "a MsgBuf is empty: it was moved from, or alloc_msgbuf() could not (no memory, or more than 1 GiB)"});
   }
   if (request.buffer() == response.buffer()) {
     return refuse({Code::kMisuse, "the request and the response need a MsgBuf each"});

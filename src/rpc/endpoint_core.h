@@ -54,7 +54,8 @@ class TERN_API EndpointCore {
   Result<Session> create_session(std::string_view uri, const SessionOptions& options);
   Status destroy_session(Session session);
   SessionInfo session_info(Session session) const;
-  MsgBuf alloc_msgbuf(size_t len_bytes);
+  /// Any thread.
+  MsgBuf alloc_msgbuf(size_t len_bytes) { return MsgBuf(context_.arena.alloc(len_bytes)); }
   StartedCall start_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response, Duration deadline);
   Status refusal() const { return client_sessions_.refusal(); }
   Status cancel(CallId call);
@@ -65,6 +66,7 @@ class TERN_API EndpointCore {
   /// Any thread, and signal handlers.
   void stop();
   const EndpointCounters& counters() const { return context_.counters; }
+  uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   uint16_t id() const { return context_.options.endpoint_id; }
 
   // -- The loop of RpcCore --
@@ -244,6 +246,7 @@ class TERN_API EndpointCore {
   bool is_bound_ = false;         ///< the loop has run: the owner stays
   bool is_closed_ = false;
   Status failure_;  ///< of the transport, for good
+  uint64_t link_bytes_per_sec_ = 0;
   uint64_t closing_since_ns_ = UINT64_MAX;
   detail::Buffer* path_buffer_ = nullptr;
   std::atomic<bool> stop_{false};
