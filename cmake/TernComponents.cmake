@@ -28,8 +28,9 @@ target_include_directories(tern_program_base INTERFACE ${PROJECT_BINARY_DIR}/gen
 function(tern_add_core)
   tern_add_library_and_twin(tern ${ARGN})
   if(TERN_PRECOMPILE)
-    target_precompile_headers(tern PRIVATE <algorithm> <array> <atomic> <bit> <chrono> <cstring> <functional> <map> <memory>
-                                           <optional> <span> <string> <string_view> <thread> <unordered_map> <vector>)
+    target_precompile_headers(tern PRIVATE <algorithm> <array> <atomic> <bit> <chrono> <cstring> <functional> <map>
+                                           <memory> <optional> <span> <string> <string_view> <thread> <unordered_map>
+                                           <vector>)
   endif()
   add_library(tern::tern ALIAS tern)
   if(TERN_INSTALL)
