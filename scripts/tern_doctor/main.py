@@ -5,7 +5,7 @@ mends it; then tries each with a second of RPCs.
   tern-doctor --to HOST[:PORT]      the way to a tern server: ports, MTU, loss, round trip. There:
                                     tern-latency --role=server --transport=udp --server=0.0.0.0:31850
 
-It changes nothing, needs neither root nor a build tree, and says what it could not see.
+It changes no setting, needs neither root nor a build tree, and says what it could not see.
 Exit code: 0 something runs; with --to: the server there answers or, where tern's programs are missing, nothing
 stands in the way; 1 nothing does; 2 wrong usage.
 """

@@ -35,8 +35,12 @@ def show(found, as_json):
         for what in found['unseen']:
             say(what, '  - ')
     print()
-    print('Something runs.' if found['runs'] else 'Nothing runs.') if not found['path'] else \
-        print('The way is free.' if found['runs'] else 'The way is not free.')
+    if not found['path']:
+        print('Something runs.' if found['runs'] else 'Nothing runs.')
+    elif not found['runs']:
+        print('The way is not free.')
+    else:
+        print('The way is free.' if found['path']['exchanges'] else 'Nothing was found in the way.')
 
 
 def say(text, indent, **more):

@@ -6,13 +6,13 @@ from .transports import TRANSPORTS
 DEBIAN_KERNEL = 'apt-get install linux-image-$(dpkg --print-architecture)'
 DPDK_DRIVERS = ('vfio-pci', 'uio_pci_generic', 'igb_uio')  # as src/transport/dpdk/dpdk_device.cc has them
 SHARING_DRIVERS = ('mlx5_core', 'mlx4_core', 'mana')
-XDP_NATIVE_MTU_MAX = 3506  # a frame must fit into a page beside what the kernel puts there
+XDP_NATIVE_MTU_MAX = 3498  # of most drivers: a frame is in a page, beside what the kernel keeps there
 MLX5_MTU_MAX = 8170  # a stride
 UDP_FRAME_BYTES = 1232 + 28  # Udp::Options::datagram_bytes and the headers of UDP and IPv4
 LIFT_LIMIT = ('printf \'* soft memlock unlimited\\n* hard memlock unlimited\\n\' > /etc/security/limits.d/tern.conf  '
               '# then log in again')
-# What an endpoint locks, about, as docs/transports.md says for verbs and mlx5; for xdp the frames of one queue.
-LOCKED_BYTES = {'verbs': 64 << 20, 'mlx5': 16 << 20, 'xdp': 16 << 20}
+# What an endpoint locks, about, as docs/transports.md says for verbs and mlx5; for xdp a queue with an MTU of 1500.
+LOCKED_BYTES = {'verbs': 64 << 20, 'mlx5': 16 << 20, 'xdp': 9 << 20}
 
 
 def is_root(facts):
@@ -132,6 +132,13 @@ def xdp_kernel(facts):
 
 
 @rule('xdp')
+def xdp_kernel_version(facts):
+    if facts['kernel']['version'] and facts['kernel']['version'] < [5, 9]:
+        yield HINT, (f'The kernel {facts["kernel"]["release"]} is older than 5.9, and leaves XDP programs behind at '
+                     'interfaces.'), DEBIAN_KERNEL
+
+
+@rule('xdp')
 def xdp_permission(facts):
     missing = [name for name in ('CAP_NET_ADMIN', 'CAP_NET_RAW') if not may(facts, name)]
     if not may(facts, 'CAP_BPF') and not may(facts, 'CAP_SYS_ADMIN'):
@@ -150,7 +157,7 @@ def xdp_interfaces(facts):
     for one in usable:
         if one['mtu'] is not None and one['mtu'] > XDP_NATIVE_MTU_MAX:
             yield HINT, (f'The MTU of {one["name"]} is {one["mtu"]}, and XDP in the driver takes '
-                         f'{XDP_NATIVE_MTU_MAX} at most.'), f'ip link set {one["name"]} mtu 1500'
+                         f'{XDP_NATIVE_MTU_MAX} at most.'), f'ip link set {one["name"]} mtu {XDP_NATIVE_MTU_MAX}'
         if one['receive_queues'] == 1:
             yield HINT, f'{one["name"]} has one receive queue, which one process can own.', \
                 f'ethtool -L {one["name"]} combined 4  # if the NIC has more'

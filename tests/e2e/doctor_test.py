@@ -87,12 +87,27 @@ class Here(unittest.TestCase):
         self.assertRegex(done.stdout, r'\Ashm +runs: [\d.]+ us there and back \(p99 [\d.]+\), \d+ RPCs/s one at a time')
         self.assertTrue(done.stdout.endswith('\nSomething runs.\n'))
 
-    def test_dpdk_is_proven_over_its_cable_in_memory(self):
+    def is_built(self, name):
+        """If it is not, the doctor has to say so."""
         with open(os.path.join(build_dir, 'generated', 'transports'), encoding='utf-8') as file:
-            if not any(line.startswith('dpdk ') for line in file):
-                self.assertEqual(transport(doctor('--transport=dpdk', '--no-trials')[1], 'dpdk')['verdict'],
-                                 'not built')
-                return
+            if any(line.split()[0] == name for line in file):
+                return True
+        _, found = doctor(f'--transport={name}', '--no-trials')
+        self.assertEqual(transport(found, name)['verdict'], 'not built')
+        return False
+
+    def test_xdp_is_proven_over_a_cable_of_its_own(self):
+        if not self.is_built('xdp'):
+            return
+        if os.geteuid() != 0:
+            self.skipTest('network namespaces need root')
+        code, found = doctor('--transport=xdp')
+        self.assertEqual((code, transport(found, 'xdp')['verdict']), (0, 'runs'), transport(found, 'xdp'))
+        self.assertIn('a veth pair', transport(found, 'xdp')['trial']['over'])
+
+    def test_dpdk_is_proven_over_its_cable_in_memory(self):
+        if not self.is_built('dpdk'):
+            return
         # Drivers of DPDK want the real libibverbs.
         code, found = doctor('--transport=dpdk', inside=['env', '-u', 'LD_LIBRARY_PATH'])
         self.assertEqual((code, transport(found, 'dpdk')['verdict']), (0, 'runs'), transport(found, 'dpdk'))
@@ -188,11 +203,11 @@ class Between(unittest.TestCase):
                                    *rules, '}', '}', '')))
 
     @contextlib.contextmanager
-    def server(self):
+    def server(self, address='10.66.0.1'):
         """tern's server, whose data is at port 31851."""
         words = [*self.namespaces.inside(0), os.path.join(build_dir, 'microbench', 'latency'), '--transport=udp',
                  '--wait=adaptive',
-                 '--role=server', '--server=10.66.0.1:31850', '--transport_options=bind=10.66.0.1:31851']
+                 '--role=server', f'--server={address}:31850', f'--transport_options=bind={address}:31851']
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             try:
                 self.assertIn('serving over udp', process.stderr.readline())
@@ -220,7 +235,7 @@ class Between(unittest.TestCase):
     def test_the_way_is_free(self):
         with self.server():
             code, path = self.way()
-        self.assertEqual((code, path['findings']), (0, []))
+        self.assertEqual((code, path['findings']), (0, []), path)
         self.assertEqual((path['echo']['lost'], path['echo']['mtu']), (0, 1500))
         self.assertEqual((path['route']['device'], path['route']['source']), ('cable', '10.66.0.2'))
         self.assertGreater(path['exchanges']['udp']['p50_us'], 0)
@@ -287,6 +302,23 @@ class Between(unittest.TestCase):
         self.assertEqual(code, 0, path)
         self.assertTrue(any('only at the port that requests leave from' in text
                             for text in texts(path['findings'], 'hint')), path)
+
+    def test_packets_are_lost(self):
+        """Every second echo, and every tenth datagram to the server's data port."""
+        self.filter(0, 'input', 'icmp type echo-request numgen inc mod 2 < 1 drop',
+                    'udp dport 31851 numgen inc mod 10 < 1 drop')
+        with self.server():
+            code, path = self.way('--seconds=1')
+        self.assertEqual((code, path['echo']['lost']), (0, 10), path)
+        found = texts(path['findings'], 'hint')
+        self.assertEqual(found[0], '10 of 20 ICMP echoes to 10.66.0.1 were lost.')
+        self.assertRegex(found[1], r'^\d+ of \d+ requests to 10\.66\.0\.1 were sent again\.$')
+
+    def test_ipv6(self):
+        with self.server('[::1]'):
+            done = doctor('--to=::1', '--transport=udp', inside=self.namespaces.inside(0))
+        self.assertEqual((done[0], done[1]['path']['findings']), (0, []))
+        self.assertEqual(done[1]['path']['echo']['lost'], 0)
 
     def test_the_way_has_a_small_mtu(self):
         """The far end of the cable takes packets of 1000 bytes, as a switch could, and no ICMP tells of it."""
