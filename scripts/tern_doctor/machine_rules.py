@@ -1,6 +1,6 @@
 """Rules about the machine, whatever the transport: programs, memory, firewall, CPUs."""
 from . import firewall
-from .rules import HINT, rule, usable_interfaces
+from .rules import HINT, in_bytes, may, rule, usable_interfaces
 
 
 @rule('machine')
@@ -123,3 +123,26 @@ def stolen_time(facts):
     if share is not None and share > STEAL_SHARE_MAX:
         yield HINT, f'The hypervisor gave {share:.0%} of the CPUs\' time to others while this ran.', \
             'virsh vcpupin DOMAIN VCPU CPU  # on the host'
+
+
+# --- In one line -----------------------------------------------------------------------------------------------------
+
+def describe(facts):
+    """What was found of the machine, whether it is good or not."""
+    cpus, user, kernel = facts['cpus'], facts['user'], facts['kernel']
+    isolated = f'{len(cpus["isolated"])} isolated' if cpus['isolated'] else 'none isolated'
+    governors = sorted(set(cpus['governors'].values()))
+    trips = facts.get('placements_ns')
+    pages = ', '.join(f'{"" if len(facts["hugepages"]) == 1 else f"node {node}: "}{free} of {reserved} free'
+                      for node, (reserved, free) in ((node, sizes.get('2048', (0, 0)))
+                                                     for node, sizes in sorted(facts['hugepages'].items())))
+    has_no_limit = user['memlock_bytes'] is None or may(facts, 'CAP_IPC_LOCK')
+    memlock = 'no limit' if has_no_limit else in_bytes(user['memlock_bytes'])
+    words = [f'Linux {kernel["release"]}' if kernel['release'] else '',
+             f'{len(cpus["allowed"])} of {len(cpus["online"])} CPUs' + (', virtual' if cpus['is_virtual'] else '') +
+             f', {isolated}' + (f', governor {", ".join(governors)}' if governors else ''),
+             f'{min(trips):.0f} to {max(trips):.0f} ns for a cache line there and back' if trips else '',
+             f'{facts["steal_share"]:.1%} of CPU time stolen' if facts.get('steal_share') is not None else '',
+             f'hugepages of 2 MB: {pages}', f'locked memory: {memlock}',
+             'user: root' if user['uid'] == 0 else f'user: {user["uid"]}']
+    return '; '.join(word for word in words if word)

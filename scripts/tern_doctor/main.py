@@ -10,11 +10,12 @@ Exit code: 0 something runs; with --to: the server there answers or, where tern'
 stands in the way; 1 nothing does; 2 wrong usage.
 """
 import argparse
+import os
 import sys
 import types
 
-from . import firewall, machine, machine_rules, network, path, path_rules, proof, report, rules  # noqa: F401
-from . import transport_rules, transports  # machine_rules, too, fills the table of rules
+from . import firewall, machine, machine_rules, network, path, path_rules, proof, report, rules
+from . import transport_rules, transports
 from .look import Look
 
 RUNS, MAY_RUN, STOPPED, NOT_BUILT = 'runs', 'may run', 'does not run', 'not built'
@@ -50,6 +51,8 @@ def parse_arguments(arguments):
         parser.error(str(error))
     if not 0 < options.seconds <= 3600:
         parser.error('--seconds wants more than 0 and at most 3600')
+    if options.build_dir and not os.path.isdir(options.build_dir):
+        parser.error(f'--build-dir={options.build_dir} is no directory')
     if not 0 < options.port < 65536:
         parser.error('--port wants 1 to 65535')
     options.transport = [name for name in options.transport.split(',') if name]
@@ -143,6 +146,7 @@ def main(arguments, here):
         runs = any(result['verdict'] == MAY_RUN for result in results)
     report.show_progress('')
     report.show({'runs': runs, 'transports': results,
+                 'machine_in_words': machine_rules.describe(facts),
                  'machine': [one._asdict() for one in findings if one.about == 'machine'],
                  'path': way and {**way, 'findings': [one._asdict() for one in path_findings]},
                  'unseen': look.unseen, 'facts': facts}, options.json)

@@ -25,9 +25,9 @@ def show(found, as_json):
         elif result['trial'] and result['trial'].get('is_untried'):
             say('not tried: ' + result['trial']['why'], '  ')
         show_findings(result['findings'])
-    if found['machine']:
-        print('\nthe machine')
-        show_findings(found['machine'])
+    print('\nthe machine')
+    say(found['machine_in_words'], '  ')
+    show_findings(found['machine'])
     if found['path']:
         show_path(found['path'])
     if found['unseen']:

@@ -286,11 +286,16 @@ def locked_memory(facts):
 
 # --- Devices ---------------------------------------------------------------------------------------------------------
 
+def cpus_in_words(cpus):
+    return f'{len(cpus)} CPUs' if len(cpus) > 4 else ('CPU ' if len(cpus) == 1 else 'CPUs ') + ', '.join(map(str, cpus))
+
+
 def describe(one):
     words = [one['driver'] or '', f'MTU {one["mtu"]}' if one['mtu'] else '',
              f'{one["receive_queues"]} receive queues' if (one['receive_queues'] or 0) > 1 else
              '1 receive queue' if one['receive_queues'] else '',
-             f'NUMA node {one["numa_node"]}' if one['numa_node'] is not None else '']
+             f'NUMA node {one["numa_node"]}' if one['numa_node'] is not None else '',
+             f'interrupts on {cpus_in_words(one["interrupt_cpus"])}' if one['interrupt_cpus'] else '']
     return f'{one["name"]} ({", ".join(word for word in words if word)})'
 
 

@@ -169,6 +169,7 @@ class Here(unittest.TestCase):
                                 (['--to=:31850'], 'is no HOST or HOST:PORT'),
                                 (['--to=1.2.3.4:'], 'is no HOST'), (['--to=1.2.3.4:70000'], 'is no HOST'),
                                 (['--transport=pigeon'], 'choose from: shm, udp, xdp, dpdk, verbs, mlx5'),
+                                (['--build-dir=/no/such'], 'is no directory'),
                                 (['--seconds=0'], '--seconds wants'), (['--port=0'], '--port wants'),
                                 (['--transport_options=a=b'], 'a single --transport'),
                                 (['--no-such'], 'unrecognized arguments'),
