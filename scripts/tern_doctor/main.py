@@ -51,6 +51,8 @@ def parse_arguments(arguments):
         parser.error(str(error))
     if not 0 < options.seconds <= 3600:
         parser.error('--seconds wants more than 0 and at most 3600')
+    if options.to and os.path.realpath(options.root) != '/':
+        parser.error('--to goes with this machine only, not with --root')
     if options.build_dir and not os.path.isdir(options.build_dir):
         parser.error(f'--build-dir={options.build_dir} is no directory')
     if not 0 < options.port < 65536:
@@ -96,11 +98,14 @@ def verdict_of(name, facts, findings, trial):
         return NOT_BUILT, [one for one in mine if one.level == rules.STOP]
     if trial and trial['is_proven']:
         return RUNS, [one._replace(level=rules.HINT) for one in mine]
-    if any(one.level == rules.STOP for one in mine):
-        return STOPPED, mine
-    if trial and not trial.get('is_untried'):
-        return STOPPED, [rules.Finding(name, rules.STOP, f'The trial failed: {trial["why"]}.', trial['command']), *mine]
-    return MAY_RUN, mine
+    is_stopped = any(one.level == rules.STOP for one in mine)
+    if was_tried(trial) and not (is_stopped and name in facts['build']['refused']):  # which says the same
+        return STOPPED, [*mine, rules.Finding(name, rules.STOP, f'The trial failed: {trial["why"]}.', trial['command'])]
+    return STOPPED if is_stopped else MAY_RUN, mine
+
+
+def was_tried(trial):
+    return bool(trial) and not trial.get('is_untried')
 
 
 def main(arguments, here):
@@ -140,7 +145,7 @@ def main(arguments, here):
                             'trial': trials.get(one.name), 'findings': [finding._asdict() for finding in mine]})
     if way:
         runs = not any(one.level == rules.STOP for one in path_findings)
-    elif trials:
+    elif any(was_tried(trial) for trial in trials.values()):
         runs = any(result['verdict'] == RUNS for result in results)
     else:
         runs = any(result['verdict'] == MAY_RUN for result in results)

@@ -170,6 +170,7 @@ class Here(unittest.TestCase):
                                 (['--to=1.2.3.4:'], 'is no HOST'), (['--to=1.2.3.4:70000'], 'is no HOST'),
                                 (['--transport=pigeon'], 'choose from: shm, udp, xdp, dpdk, verbs, mlx5'),
                                 (['--build-dir=/no/such'], 'is no directory'),
+                                (['--to=a', '--root=/tmp'], 'not with --root'),
                                 (['--seconds=0'], '--seconds wants'), (['--port=0'], '--port wants'),
                                 (['--transport_options=a=b'], 'a single --transport'),
                                 (['--no-such'], 'unrecognized arguments'),

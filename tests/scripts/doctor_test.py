@@ -181,8 +181,8 @@ class Rules(unittest.TestCase):
 
     def test_the_machine_in_words(self):
         self.assertEqual(machine_rules.describe(self.facts), (
-            'Linux 6.1.0-18-amd64; 4 of 4 CPUs, virtual, 2 isolated, governor powersave; hugepages of 2 MB: node 0: 0 of '
-            '16 free, node 1: 0 of 0 free; locked memory: 64 kB; user: 1000'))
+            'Linux 6.1.0-18-amd64; 4 of 4 CPUs, virtual, 2 isolated, governor powersave; hugepages of 2 MB: node 0: '
+            '0 of 16 free, node 1: 0 of 0 free; locked memory: 64 kB; user: 1000'))
         self.assertEqual(transport_rules.describe(self.facts['interfaces'][0]),
                          'ens3 (ice, MTU 9000, 2 receive queues, NUMA node 1, interrupts on CPU 2)')
         machine_rules.describe(facts_of({})[0])
