@@ -204,6 +204,10 @@ endfunction()
 function(tern_install_package)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           FILES_MATCHING PATTERN "*.h" PATTERN "*.inc")
+  install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/doctor DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME tern-doctor
+          COMPONENT programs)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/scripts/tern_doctor DESTINATION ${CMAKE_INSTALL_DATADIR}/tern COMPONENT programs
+          FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
   get_property(tern_built_in GLOBAL PROPERTY TERN_BUILT_IN)
   get_property(transports GLOBAL PROPERTY TERN_TRANSPORTS)
   set(tern_left_out "")
