@@ -159,6 +159,8 @@ def check_by_seeds(here, program, targets, folders):
         finding = re.search(r"^(BROKEN.*|.*CHECK failed.*|.*ERROR: .*|.*runtime error.*)$", done.stderr, re.MULTILINE)
         if seed is None or finding is None:
             raise Failed(f"ended with {done.returncode}, and not by an oracle's finding:\n{done.stderr}")
+        if "was not decided" in finding.group(1):
+            raise Failed(f"the checker gave up at seed {seed.group(1)}, which says nothing")
         return f"found by seed {seed.group(1)}: {finding.group(1)}"
 
     sys.exit(1 if check([Planted(build, patch) for patch in patches], search) else 0)
