@@ -262,7 +262,11 @@ void Port::finish_put() {
       problem = storage_.drop_before(put.index - put.trailing + 1);
     }
   }
-  if (check(std::move(problem)) != 0) return;
+  if (check(std::move(problem)) != 0) {
+    put_ = put;  // libraft's memory of it, which close() gives back
+    put_.problem.reset();
+    return;
+  }
   is_ending_snapshot_ = put.trailing == 0;
   put.callback(put.request, 0);
   is_ending_snapshot_ = false;
