@@ -1,7 +1,8 @@
 """Plants bugs in copies of the tree and makes a program that has them.
 
 Whatever in a build of the program depends on a file that a patch changes is compiled anew, as it was compiled there, and
-linked with everything else as it is.
+linked with everything else as it is. Where a patch changes a header, its text may name the sources that use what it changes,
+in a line "Compiles: SOURCE...": then only those of the dependent sources are compiled anew, and the others keep what they have.
 """
 
 import concurrent.futures
@@ -12,6 +13,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -55,13 +57,20 @@ class Build:
         if self.link.count(self.output) != 1:
             raise Failed(f"no link command of {program}: {self.link}")
 
-    def objects_of(self, changed):
+    def objects_of(self, changed, sources):
+        """Those that depend on files that were changed; and only those of these sources, if there are any."""
         names = set()
         for path in changed:
             if path not in self.dependents:
                 raise Failed(f"nothing in {self.program} depends on {path}")
             names |= self.dependents[path]
-        return sorted(names)
+        if not sources:
+            return sorted(names)
+        found = {source: [name for name in names if name.endswith(f"/{source}.o")] for source in sources}
+        for source, of_source in found.items():
+            if len(of_source) != 1:
+                raise Failed(f"{source} is not a source of {self.program} that depends on {' or '.join(changed)}")
+        return sorted(name for of_source in found.values() for name in of_source)
 
 
 class Planted:
@@ -85,7 +94,7 @@ class Planted:
         output.parent.mkdir(parents=True, exist_ok=True)
         arguments = []
         for argument in self.build.commands[name]:
-            for folder in ("include", "src", "tests"):
+            for folder in ("apps", "include", "src", "tests"):
                 argument = re.sub(rf"^(-I)?{re.escape(str(ROOT / folder))}(?=/|$)", rf"\1{self.tree / folder}", argument)
             arguments.append(argument)
         arguments[arguments.index("-o") + 1] = str(output)
@@ -94,7 +103,8 @@ class Planted:
 
     def make(self):
         link, extra = self.build.link, []
-        for name in self.build.objects_of(self.copy()):
+        sources = re.search(r"^Compiles: (.*)$", self.patch.read_text(), re.MULTILINE)
+        for name in self.build.objects_of(self.copy(), sources.group(1).split() if sources else []):
             output = str(self.compile(name))
             if f" {name} " in link:
                 link = link.replace(f" {name} ", f" {output} ")
@@ -129,3 +139,28 @@ def check(planted, search):
                 print(f"{bug.name}: FAILED: {failure}", flush=True)
     print(f"{len(planted) - missed} of {len(planted)} planted bugs found")
     return missed
+
+
+def check_by_seeds(here, program, targets, folders):
+    """The main function of HERE/check BUILD_DIR SEEDS [PATCH...]: each bug is found by a seed from 1 to SEEDS."""
+    if len(sys.argv) < 3:
+        sys.exit(f"usage: {sys.argv[0]} BUILD_DIR SEEDS [PATCH...]")
+    build, seeds = Build(sys.argv[1], program, targets, folders), int(sys.argv[2])
+    patches = sorted(here.glob("*.patch"))
+    if sys.argv[3:]:
+        patches = [here / f"{name.removesuffix('.patch')}.patch" for name in sys.argv[3:]]
+
+    def search(_, planted):
+        done = subprocess.run([str(planted), f"--seeds=1-{seeds}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, errors="replace")
+        if done.returncode == 0:
+            raise Failed(f"not found by seeds 1 to {seeds}")
+        seed = re.search(r"--seed=(\d+)", done.stderr)
+        finding = re.search(r"^(BROKEN.*|.*CHECK failed.*|.*ERROR: .*|.*runtime error.*)$", done.stderr, re.MULTILINE)
+        if seed is None or finding is None:
+            raise Failed(f"ended with {done.returncode}, and not by an oracle's finding:\n{done.stderr}")
+        if "was not decided" in finding.group(1):
+            raise Failed(f"the checker gave up at seed {seed.group(1)}, which says nothing")
+        return f"found by seed {seed.group(1)}: {finding.group(1)}"
+
+    sys.exit(1 if check([Planted(build, patch) for patch in patches], search) else 0)

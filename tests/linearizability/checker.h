@@ -57,26 +57,48 @@ class Search {
   using Operation = typename Model::Operation;
   using State = typename Model::State;
 
-  Search(const std::vector<Operation>& history, Limits limits) : history_(history), limits_(limits) { make_list(); }
+  /// `is_short`: an operation that never returned takes effect only if that explains the next return at once. That is
+  /// enough for most histories, and the search is short; but only a search that is not can say kNotLinearizable.
+  Search(const std::vector<Operation>& history, Limits limits, bool is_short)
+      : history_(history), limits_(limits), is_short_(is_short) {
+    make_list();
+  }
 
   Result run() {
     size_t at = next_[kHead];
     while (unreturned_ > 0) {
       if (result_.steps++ == limits_.steps_max) return end(Verdict::kUnknown);
-      if (at != kHead && events_[at].is_call) {
-        at = try_operation(events_[at].operation) ? next_[kHead] : next_[at];
+      if (events_[at].is_call) {
+        at = turn_ != Turn::kNext && try_operation(events_[at].operation) ? next_[kHead] : next_[at];
         continue;
       }
-      // A return: the operation should have taken effect before. What took effect last was not the right one.
-      if (order_.size() >= result_.longest.size()) note_longest(at);
-      if (order_.empty()) return end(Verdict::kNotLinearizable);
-      at = next_[undo()];
+      // The next return: its operation must take effect now, or after others.
+      blocked_ = events_[at].operation;
+      if (turn_ == Turn::kNext) {
+        if (!try_operation(blocked_)) turn_ = Turn::kExplaining;
+        at = next_[kHead];
+      } else if (turn_ == Turn::kExplaining || (turn_ == Turn::kReturned && !is_short_ && last_resorts_ > 0)) {
+        turn_ = turn_ == Turn::kExplaining ? Turn::kReturned : Turn::kAny;
+        at = next_[kHead];
+      } else {  // what took effect last was not the right one
+        if (order_.size() >= result_.longest.size()) note_longest();
+        if (order_.empty()) return end(Verdict::kNotLinearizable);
+        at = undo();
+      }
     }
     return end(Verdict::kLinearizable);
   }
 
  private:
   static constexpr size_t kHead = 0;  ///< of the list, which is a ring
+
+  /// What is tried next, in this order. An operation that takes effect no earlier than it must leaves most ways open.
+  enum class Turn : uint8_t {
+    kNext,        ///< the operation of the next return
+    kExplaining,  ///< one after which that one could take effect
+    kReturned,    ///< any one that has returned
+    kAny,         ///< any one that has not
+  };
 
   struct Event {
     uint64_t time = 0;
@@ -97,11 +119,22 @@ class Search {
     }
   };
 
+  /// An operation that has taken effect, and how it was before.
+  struct Step {
+    size_t operation = 0;
+    State state;
+    Turn turn = Turn::kNext;
+    size_t blocked = 0;
+  };
+
   void make_list() {
     events_.push_back({});
     for (size_t i = 0; i < history_.size(); i++) {
       events_.push_back({history_[i].called, i, true});
-      if (history_[i].returned == kNever) continue;
+      if (history_[i].returned == kNever) {
+        last_resorts_++;
+        continue;
+      }
       events_.push_back({history_[i].returned, i, false});
       unreturned_++;
     }
@@ -118,38 +151,55 @@ class Search {
     done_.resize((history_.size() + 63) / 64);
   }
 
-  /// Lets it take effect now. False: it cannot, or that has led nowhere before.
+  /// Lets it take effect now. False: it cannot, or not in this turn, or that has led nowhere before.
   bool try_operation(size_t operation) {
+    if (turn_ >= Turn::kReturned && has_returned(operation) != (turn_ == Turn::kReturned)) return false;
     State after = state_;
     if (!Model::step(history_[operation], after)) return false;
+    if (!has_returned(operation) && after == state_) return false;  // as if it never took effect
+    if (turn_ == Turn::kExplaining) {
+      State explained = after;
+      if (!Model::step(history_[blocked_], explained)) return false;
+    }
     flip(operation);
     if (!seen_.insert({done_, after}).second) {
       flip(operation);
       return false;
     }
-    order_.emplace_back(operation, std::exchange(state_, std::move(after)));
+    order_.push_back({operation, std::exchange(state_, std::move(after)), turn_, blocked_});
+    turn_ = Turn::kNext;
     unlink(call_[operation]);
-    if (return_[operation] != kHead) {
+    if (has_returned(operation)) {
       unlink(return_[operation]);
       unreturned_--;
+    } else {
+      last_resorts_--;
     }
     return true;
   }
 
-  /// Takes the last one back; its call.
+  /// Takes the last one back; the event from which the search goes on.
   size_t undo() {
-    const size_t operation = order_.back().first;
-    state_ = std::move(order_.back().second);
+    Step& step = order_.back();
+    const size_t operation = step.operation;
+    state_ = std::move(step.state);
+    turn_ = step.turn;
+    blocked_ = step.blocked;
     order_.pop_back();
     flip(operation);
-    if (return_[operation] != kHead) {
+    if (has_returned(operation)) {
       link(return_[operation]);
       unreturned_++;
+    } else {
+      last_resorts_++;
     }
     link(call_[operation]);
-    return call_[operation];
+    if (turn_ != Turn::kNext) return next_[call_[operation]];
+    turn_ = Turn::kExplaining;
+    return next_[kHead];
   }
 
+  bool has_returned(size_t operation) const { return return_[operation] != kHead; }
   void flip(size_t operation) { done_[operation / 64] ^= uint64_t{1} << operation % 64; }
   void unlink(size_t event) {
     next_[previous_[event]] = next_[event];
@@ -157,10 +207,10 @@ class Search {
   }
   void link(size_t event) { next_[previous_[event]] = previous_[next_[event]] = event; }
 
-  void note_longest(size_t at) {
+  void note_longest() {
     result_.longest.clear();
-    for (const auto& step : order_) result_.longest.push_back(step.first);
-    if (at != kHead) result_.stuck = events_[at].operation;
+    for (const Step& step : order_) result_.longest.push_back(step.operation);
+    result_.stuck = blocked_;
   }
   Result end(Verdict verdict) {
     result_.verdict = verdict;
@@ -169,20 +219,26 @@ class Search {
 
   const std::vector<Operation>& history_;
   const Limits limits_;
+  const bool is_short_;
   std::vector<Event> events_;            ///< by time, after the head
   std::vector<size_t> next_, previous_;  ///< of an event in the list; as they were when it was lifted
   std::vector<size_t> call_, return_;    ///< of an operation: its events; kHead: it has none
+  size_t last_resorts_ = 0;              ///< calls in the list without a return
   size_t unreturned_ = 0;                ///< returns in the list
   State state_{};
-  std::vector<uint64_t> done_;                   ///< a bit for each operation
-  std::vector<std::pair<size_t, State>> order_;  ///< what has taken effect, and the state before it
+  Turn turn_ = Turn::kNext;
+  size_t blocked_ = 0;          ///< the operation of the next return
+  std::vector<uint64_t> done_;  ///< a bit for each operation
+  std::vector<Step> order_;
   std::unordered_set<Configuration, Hash> seen_;
   Result result_;
 };
 
 template <class Model>
 Result check(const std::vector<typename Model::Operation>& history, Limits limits = {}) {
-  return Search<Model>(history, limits).run();
+  Result result = Search<Model>(history, limits, true).run();
+  if (result.verdict == Verdict::kLinearizable) return result;
+  return Search<Model>(history, limits, false).run();
 }
 
 }  // namespace linearizability

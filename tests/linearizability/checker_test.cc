@@ -205,7 +205,21 @@ TEST(Checker, thousand_operations_of_ten_clients_take_few_steps) {
   }
   const Result result = check<Register>(history);
   EXPECT_EQ(result.verdict, Verdict::kLinearizable);
-  EXPECT_LT(result.steps, 100'000u);
+  EXPECT_LT(result.steps, 1'000'000u);
+}
+
+/// Twenty clients have died, and nothing shows that any of their writes was executed.
+TEST(Checker, writes_without_return_and_trace_take_few_steps) {
+  History history = {put(1, 2, "a")};
+  for (uint64_t i = 0; i < 20; i++) history.push_back(put(10 + i, kNever, ("lost " + std::to_string(i)).c_str()));
+  for (uint64_t i = 0; i < 100; i++) history.push_back(get(100 + 2 * i, 101 + 2 * i, "a"));
+  EXPECT_EQ(check_keys(history, {.steps_max = 10'000}), "");
+  // One of them shows late, and another one only by what is not there.
+  history.push_back(get(1001, 1002, "lost 7"));
+  history.push_back(swap(1003, 1004, "lost 7", "b", Answer::kDifferent));
+  EXPECT_EQ(check_keys(history), "");
+  history.push_back(get(1005, 1006, "a"));
+  EXPECT_NE(check_keys(history, {.steps_max = 10'000}), "");
 }
 
 /// All histories of `count` operations out of `kinds`: every order of their calls and returns, with every set of them
@@ -244,6 +258,7 @@ class AllHistories {
     if (place == history.size()) {
       const bool expected = is_linearizable_by_force(history);
       ASSERT_EQ(is_linearizable(history), expected) << text(history);
+      ASSERT_EQ(check_keys(history) == "", expected) << text(history);
       (expected ? linearizable : others)++;
       return;
     }

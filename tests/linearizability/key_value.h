@@ -3,9 +3,8 @@
 // code.
 #pragma once
 
-#include <cinttypes>
+#include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <optional>
@@ -89,8 +88,33 @@ struct Register {
   }
 };
 
-/// Empty: every key's history is linearizable. Otherwise a text for people: the verdict, and the operations of the
-/// first key for which it is another one, with the longest order that was found.
+/// The verdict for people: the end of the longest order, and what has no place in it.
+inline std::string explain(uint64_t key, const std::vector<Register::Operation>& history, const Result& result) {
+  constexpr size_t kLines = 12;
+  std::string text = "the history of key " + std::to_string(key);
+  text += result.verdict == Verdict::kUnknown
+              ? " was not decided in " + std::to_string(result.steps) + " steps\n"
+              : " is not linearizable: no order of its operations explains all answers\n";
+  text += "the longest order that was found, of " + std::to_string(result.longest.size()) + " out of " +
+          std::to_string(history.size()) + " operations, ends with\n";
+  std::vector<bool> is_done(history.size());
+  for (size_t i = 0; i < result.longest.size(); i++) {
+    is_done[result.longest[i]] = true;
+    if (i + kLines >= result.longest.size()) text += "  " + Register::text(history[result.longest[i]]) + "\n";
+  }
+  if (result.stuck == SIZE_MAX) return text;
+  const Register::Operation& stuck = history[result.stuck];
+  text += "then there is no place for\n  " + Register::text(stuck) + "\nand these overlap it\n";
+  size_t lines = 0;
+  for (size_t i = 0; i < history.size(); i++) {
+    if (is_done[i] || i == result.stuck || history[i].called > stuck.returned || lines++ == kLines) continue;
+    text += "  " + Register::text(history[i]) + "\n";
+  }
+  return text;
+}
+
+/// Empty: every key's history is linearizable. Otherwise a text for people about the first key for which that is not
+/// so.
 inline std::string check_keys(const std::vector<Register::Operation>& history, Limits limits = {}) {
   std::map<uint64_t, std::vector<Register::Operation>> keys;
   for (const auto& operation : history) {
@@ -100,17 +124,7 @@ inline std::string check_keys(const std::vector<Register::Operation>& history, L
   }
   for (const auto& [key, operations] : keys) {
     const Result result = check<Register>(operations, limits);
-    if (result.verdict == Verdict::kLinearizable) continue;
-    std::string text = "the history of key " + std::to_string(key);
-    text += result.verdict == Verdict::kUnknown
-                ? " was not decided in " + std::to_string(result.steps) + " steps\n"
-                : " is not linearizable: no order of its operations explains all answers\n";
-    for (const auto& operation : operations) text += "  " + Register::text(operation) + "\n";
-    text += "the longest order that was found:\n";
-    for (const size_t index : result.longest) text += "  " + Register::text(operations[index]) + "\n";
-    if (result.stuck != SIZE_MAX)
-      text += "then there is no place for\n  " + Register::text(operations[result.stuck]) + "\n";
-    return text;
+    if (result.verdict != Verdict::kLinearizable) return explain(key, operations, result);
   }
   return "";
 }

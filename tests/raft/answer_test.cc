@@ -1,0 +1,151 @@
+// What a replica answers to a leader's append, when its own log goes on with entries that the leader does not have.
+#include <gtest/gtest.h>
+#include <tern/sim.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../apps/raft/memory_storage.h"
+#include "../apps/raft/replica.h"
+
+namespace raft_test {
+namespace {
+
+using namespace std::chrono_literals;
+using replicated::Entry;
+
+constexpr tern::Duration kElection = 1s;
+
+struct Answer {
+  bool has_come = false;
+  uint64_t rejected = 0, last_index = 0;
+};
+
+/// The replica on host 0 and its two others, which are not there: the test speaks for replica 2, from host 1.
+class Follower {
+ public:
+  Follower() : simulation_(std::move(*tern::sim::Simulation::create(tern::sim::Topology::star(2)))) {
+    storage_ = std::make_unique<replicated::MemoryStorage>();
+    fill_log();
+    boot_replica();
+    boot_leader();
+    simulation_->run_for(25ms);  // libraft's clock begins at the first tick
+  }
+
+  Answer append(uint64_t term, uint64_t previous_index, uint64_t previous_term) {
+    raft_message message = {};
+    message.type = RAFT_IO_APPEND_ENTRIES;
+    message.append_entries.term = term;
+    message.append_entries.prev_log_index = previous_index;
+    message.append_entries.prev_log_term = previous_term;
+    const std::string address = uri(1);
+    const auto election_us = std::chrono::duration_cast<std::chrono::microseconds>(kElection).count();
+    const replicated::Head head = {.cluster = 1,
+                                   .from = 2,
+                                   .to = 1,
+                                   .life = 77,
+                                   .election_us = static_cast<uint32_t>(election_us),
+                                   .has_memory = true,
+                                   .address = address};
+    auto request = rpc_->alloc_msgbuf(replicated::encoded_bytes(head) + replicated::encoded_bytes(message));
+    replicated::Writer writer(request.bytes());
+    replicated::encode(head, writer);
+    replicated::encode(message, request.bytes().subspan(replicated::encoded_bytes(head)));
+    Answer answer;
+    const auto on_end = [&answer](tern::Completion& done) {
+      EXPECT_TRUE(done.status.ok()) << done.status.message() << " " << done.app_code;
+      raft_message result;
+      if (!replicated::decode(std::as_const(done.response).bytes(), 1, result)) return;
+      answer = {true, result.append_entries_result.rejected, result.append_entries_result.last_log_index};
+    };
+    const auto session = rpc_->create_session(uri(0));
+    EXPECT_TRUE(session.ok());
+    EXPECT_TRUE(
+        rpc_->enqueue_request(*session, replicated::kMessage, std::move(request), rpc_->alloc_msgbuf(256), on_end)
+            .ok());
+    simulation_->run_until([&] { return answer.has_come; }, 5ms);
+    return answer;
+  }
+
+ private:
+  std::string uri(uint32_t host) { return simulation_->host(host).uri(); }
+
+  /// Entries 1 to 3, and 4 and 5 of a leader of term 3 that has committed neither.
+  void fill_log() {
+    raft_configuration configuration;
+    raft_configuration_init(&configuration);
+    for (uint64_t id = 1; id <= 3; id++) {
+      ASSERT_EQ(raft_configuration_add(&configuration, id, uri(id == 1 ? 0 : 1).append(id == 3 ? "/3" : "").c_str(),
+                                       RAFT_VOTER),
+                0);
+    }
+    const std::string bytes = replicated::encode_configuration(configuration);
+    raft_configuration_close(&configuration);
+    const std::vector<Entry> entries = {{1, RAFT_CHANGE, replicated::as_bytes(bytes)},
+                                        {2, RAFT_BARRIER, {}},
+                                        {2, RAFT_BARRIER, {}},
+                                        {3, RAFT_BARRIER, {}},
+                                        {3, RAFT_BARRIER, {}}};
+    ASSERT_EQ(storage_->set_term(3), "");
+    ASSERT_EQ(storage_->append(entries), "");
+  }
+  void boot_replica() {
+    const auto status = simulation_->host(0).boot([this](tern::sim::Host& host) {
+      auto node = std::make_shared<replicated::Node<tern::Sim>>();
+      replicated::ReplicaOptions options;
+      options.port.cluster = 1;
+      options.port.id = 1;
+      options.port.address = host.uri();
+      options.port.election_timeout = kElection;
+      EXPECT_EQ(node->open(host.uri(), host.nexus_options(), host.transport_options(), {.huge_pages = false}, *storage_,
+                           options),
+                "");
+      EXPECT_TRUE(host.run(*node->rpc).ok());
+      return node;
+    });
+    ASSERT_TRUE(status.ok());
+  }
+  void boot_leader() {
+    struct Program {
+      std::unique_ptr<tern::Nexus> nexus;
+      std::unique_ptr<tern::Rpc<tern::Sim>> rpc;
+    };
+    const auto status = simulation_->host(1).boot([this](tern::sim::Host& host) {
+      auto program = std::make_shared<Program>();
+      program->nexus = std::move(*tern::Nexus::create(host.uri(), host.nexus_options()));
+      program->rpc =
+          std::move(*tern::Rpc<tern::Sim>::create(*program->nexus, host.transport_options(), {.huge_pages = false}));
+      EXPECT_TRUE(host.run(*program->rpc).ok());
+      rpc_ = program->rpc.get();
+      return program;
+    });
+    ASSERT_TRUE(status.ok());
+  }
+
+  std::unique_ptr<replicated::MemoryStorage> storage_;
+  tern::Rpc<tern::Sim>* rpc_ = nullptr;
+  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< goes first
+};
+
+/// libraft itself says 5, and a leader whose log ends at 4 takes the entry 4 of another leader for its own.
+TEST(Answer, heartbeat_is_answered_with_what_it_has_compared) {
+  Follower follower;
+  const Answer answer = follower.append(5, 3, 2);
+  ASSERT_TRUE(answer.has_come);
+  EXPECT_EQ(answer.rejected, 0u);
+  EXPECT_EQ(answer.last_index, 3u);
+}
+
+TEST(Answer, refused_append_is_answered_with_the_length_of_the_log) {
+  Follower follower;
+  const Answer answer = follower.append(5, 5, 4);
+  ASSERT_TRUE(answer.has_come);
+  EXPECT_EQ(answer.rejected, 5u);
+  EXPECT_EQ(answer.last_index, 5u);
+}
+
+}  // namespace
+}  // namespace raft_test
