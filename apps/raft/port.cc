@@ -280,7 +280,9 @@ void Port::settle(bool now) {
   if (has_cut_append_) fix_progress();
   while (problem_.empty()) {
     if (!sent_.empty()) {
-      for (const Sent& sent : std::exchange(sent_, {})) sent.callback(sent.request, sent.status);
+      running_sent_.swap(sent_);
+      for (const Sent& sent : running_sent_) sent.callback(sent.request, sent.status);
+      running_sent_.clear();
     } else if (put_.problem) {
       finish_put();
     } else if (!got_.empty()) {
@@ -290,7 +292,9 @@ void Port::settle(bool now) {
       }
     } else if (!appended_.empty() && (now || storage_.is_sync_free())) {
       if (check(storage_.sync()) != 0) break;
-      for (const Appended& appended : std::exchange(appended_, {})) appended.callback(appended.request, 0);
+      running_appended_.swap(appended_);
+      for (const Appended& appended : running_appended_) appended.callback(appended.request, 0);
+      running_appended_.clear();
     } else {
       break;
     }

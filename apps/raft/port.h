@@ -34,6 +34,13 @@
 
 namespace replicated {
 
+/// What the thread of a replica does for a command: PortOptions::on_step.
+enum class Step : uint8_t {
+  kExecute,  ///< a client's request, at the leader
+  kReceive,  ///< a message of another replica, with its answer
+  kAnswer,   ///< the answer to one, with what comes of it
+};
+
 struct PortOptions {
   uint64_t cluster = 0;
   uint64_t id = 0;
@@ -42,8 +49,27 @@ struct PortOptions {
   tern::Duration heartbeat = std::chrono::milliseconds(100);
   tern::Duration snapshot_timeout = std::chrono::seconds(30);  ///< for a snapshot to arrive and be stored
   double clock_drift_max = 0.01;                               ///< Lease
+  /// Called before and after each step, to measure it or, in the simulator, to charge for it. Null: nobody is.
+  std::function<void(Step, bool begins)> on_step;
   /// Is told, once each, why another replica refuses us although we go on. Null: nobody is.
   std::function<void(const std::string&)> complain;
+};
+
+/// Calls PortOptions::on_step.
+class StepScope {
+ public:
+  StepScope(const std::function<void(Step, bool)>& call, Step step) : call_(call), step_(step) {
+    if (call_) call_(step_, true);
+  }
+  ~StepScope() {
+    if (call_) call_(step_, false);
+  }
+  StepScope(const StepScope&) = delete;
+  StepScope& operator=(const StepScope&) = delete;
+
+ private:
+  const std::function<void(Step, bool)>& call_;
+  const Step step_;
 };
 
 /// What a port has counted. Owner's thread only.
@@ -201,6 +227,8 @@ class Port {
   std::vector<Sent> sent_;          ///< callbacks that are due, as those below
   std::vector<Appended> appended_;  ///< after the next sync
   std::vector<Got> got_;
+  std::vector<Sent> running_sent_;  ///< callbacks that run; kept for their memory
+  std::vector<Appended> running_appended_;
   Put put_;
   bool is_settling_ = false;
   bool has_cut_append_ = false;  ///< a Peer has sent_until

@@ -120,6 +120,7 @@ int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string
 }
 
 void Port::on_called(uint64_t id, uint16_t kind, uint64_t term, tern::Duration sent, tern::Completion& done) {
+  const StepScope scope(options_.on_step, Step::kAnswer);
   Peer& peer = peers_[id];
   if (kind == RAFT_IO_REQUEST_VOTE) peer.votes--;
   if (is_closed_ || raft_ == nullptr) return;
@@ -284,6 +285,7 @@ std::optional<Refusal> Port::check_head(const Head& head) {
 }
 
 void Port::receive(tern::Request request) {
+  const StepScope scope(options_.on_step, Step::kReceive);
   Reader reader(request.bytes());
   Head head;
   raft_message message;

@@ -217,6 +217,7 @@ void Replica::refuse(tern::Request request, uint64_t configuration) {
 }
 
 void Replica::execute(tern::Request request) {
+  const StepScope scope(options_.port.on_step, Step::kExecute);
   uint64_t cluster = 0, configuration = 0;
   uint8_t flags = 0;
   const auto say = [&](Outcome outcome) {

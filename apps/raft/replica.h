@@ -72,6 +72,8 @@ class Replica {
   const raft& state() const { return raft_; }
   const Machine& machine() const { return machine_; }
   const PortCounters& counters() const { return port_.counters(); }
+  /// With ReplicaOptions::is_measured.
+  const Latencies& served() const { return served_; }
 
  private:
   struct Waiting {

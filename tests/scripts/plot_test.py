@@ -22,7 +22,7 @@ sys.dont_write_bytecode = True
 loader = importlib.machinery.SourceFileLoader('plot', PLOT)
 plot = importlib.util.module_from_spec(importlib.util.spec_from_loader('plot', loader))
 loader.exec_module(plot)
-SUBJECTS = {'latency', 'sizes', 'windows', 'sessions', 'ratios'}
+SUBJECTS = {'latency', 'sizes', 'windows', 'sessions', 'raft', 'ratios'}
 
 
 def run_of(transport, us=1.0, **params):
@@ -78,7 +78,7 @@ class Plot(unittest.TestCase):
         done = self.plot(SAMPLE)
         self.assertEqual((done.returncode, done.stderr), (0, ''))
         self.assertEqual(done.stdout.splitlines(), [os.path.join(self.out, f'{name}.png') for name in
-                                                    ('latency', 'sizes', 'windows', 'sessions', 'ratios')])
+                                                    ('latency', 'sizes', 'windows', 'sessions', 'raft', 'ratios')])
         for path in done.stdout.splitlines():
             with open(path, 'rb') as file:
                 self.assertEqual(file.read(8), b'\x89PNG\r\n\x1a\n')

@@ -1,0 +1,207 @@
+// raft_sim: the latency of PUTs in a simulated CX5 cluster (100 Gbit/s, one switch), beside that of an RPC without
+// replication between the same two hosts. The replicas are those of raft_server. One thread.
+//
+// The simulator charges for packets (HostCost). What a replica's own steps and libraft take is measured first, on this
+// machine, in a run in which they take no virtual time; a second run charges the medians. So the figures differ a
+// little from machine to machine, and not at all if the times are given.
+#include <gflags/gflags.h>
+
+#include <tern/sim.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../common/flags.h"
+#include "../common/report.h"
+#include "load.h"
+#include "memory_storage.h"
+#include "replica.h"
+
+DEFINE_uint64(replicas, 3, "replicas, three to seven");
+DEFINE_uint64(clients, 1, "clients, each with one operation at a time");
+DEFINE_uint64(batch_max, 64, "commands that the leader writes to its log at a time");
+DEFINE_uint64(operations, 20'000, "PUTs");
+DEFINE_string(
+    step_ns, "",
+    "what a client's request at the leader, a message received and an answer take, as in 900,500,600; default: "
+    "measured");
+
+namespace {
+
+using std::chrono::milliseconds;
+using tern::sim::Host;
+using Node = replicated::Node<tern::Sim>;
+using StepTimes = std::array<std::chrono::nanoseconds, 3>;
+
+struct ClientProgram {
+  std::unique_ptr<tern::Nexus> nexus;
+  std::unique_ptr<replicated::Load> load;
+  std::unique_ptr<tern::Rpc<tern::Sim>> rpc;
+};
+
+class Run {
+ public:
+  /// Null: the steps are measured, and take no virtual time.
+  explicit Run(const StepTimes* charged) : charged_(charged) {
+    const auto hosts = static_cast<uint32_t>(FLAGS_replicas) + 1;
+    // Links and switch of Topology::cx5_pair().
+    const auto pair = tern::sim::Topology::cx5_pair();
+    const auto topology = tern::sim::Topology::star(hosts, pair.links().front().options, pair.switches().front());
+    simulation_ = std::move(*tern::sim::Simulation::create(topology, {.seed = FLAGS_seed}));
+    storages_.resize(FLAGS_replicas);
+    for (uint32_t i = 0; i < FLAGS_replicas; i++) boot(i);
+    boot_client();
+  }
+  /// False: the sentence has been printed.
+  bool run() {
+    const bool is_done = simulation_->run_until([this] { return client_->load->is_done(); }, std::chrono::seconds(60));
+    const std::string problem = client_->load->problem();
+    if (is_done && problem.empty()) return true;
+    programs::fail("%s", problem.empty() ? "the load does not end" : problem.c_str());
+    return false;
+  }
+  replicated::LoadReport report() const { return client_->load->report(); }
+  StepTimes medians() {
+    StepTimes times;
+    for (size_t i = 0; i < times.size(); i++) {
+      auto& all = measured_[i];
+      std::nth_element(all.begin(), all.begin() + static_cast<ptrdiff_t>(all.size() / 2), all.end());
+      times[i] = all.empty() ? std::chrono::nanoseconds(0) : all[all.size() / 2];
+    }
+    return times;
+  }
+  const replicated::Latencies* leader_latencies() {
+    for (uint32_t i = 0; i < FLAGS_replicas; i++) {
+      auto* node = static_cast<Node*>(simulation_->host(i).program());
+      if (node != nullptr && node->replica->is_ready()) return &node->replica->served();
+    }
+    return nullptr;
+  }
+
+ private:
+  void boot(uint32_t i) {
+    (void)simulation_->host(i).boot([this, i](Host& host) {
+      replicated::ReplicaOptions options;
+      options.port.cluster = 1;
+      options.port.id = i + 1;
+      options.port.address = host.uri();
+      options.port.election_timeout = milliseconds(10);
+      options.port.heartbeat = milliseconds(1);
+      options.batch_max = static_cast<unsigned>(FLAGS_batch_max);
+      options.is_measured = true;
+      options.snapshot_entries = 1u << 30;  // the paper's logs are not shortened
+      options.port.on_step = [this, &host](replicated::Step step, bool begins) { on_step(host, step, begins); };
+      for (uint32_t j = 0; j < FLAGS_replicas; j++) options.replicas.emplace_back(j + 1, simulation_->host(j).uri());
+      storages_[i] = std::make_unique<replicated::MemoryStorage>();
+      auto node = std::make_shared<Node>();
+      const std::string problem = node->open(host.uri(), host.nexus_options(), host.transport_options(),
+                                             {.huge_pages = false}, *storages_[i], options);
+      if (!problem.empty()) programs::fail("%s", problem.c_str());
+      (void)host.run(*node->rpc);
+      return node;
+    });
+  }
+  void boot_client() {
+    (void)simulation_->host(static_cast<uint32_t>(FLAGS_replicas)).boot([this](Host& host) {
+      auto program = std::make_shared<ClientProgram>();
+      program->nexus = std::move(*tern::Nexus::create(host.uri(), host.nexus_options()));
+      program->rpc =
+          std::move(*tern::Rpc<tern::Sim>::create(*program->nexus, host.transport_options(), {.huge_pages = false}));
+      replicated::LoadOptions options;
+      options.client.cluster = 1;
+      for (uint32_t i = 0; i < FLAGS_replicas; i++) options.client.replicas.push_back(simulation_->host(i).uri());
+      options.clients = FLAGS_clients;
+      options.operations = FLAGS_operations;
+      options.has_echoes = FLAGS_clients == 1;
+      options.length = std::chrono::seconds(50);
+      program->load = std::make_unique<replicated::Load>(*program->rpc, *host.nexus_options().environment, options);
+      (void)host.run(*program->rpc);
+      client_ = program.get();
+      (void)program->rpc->after(milliseconds(100), [load = program->load.get()] { load->begin(); });
+      return program;
+    });
+  }
+  void on_step(Host& host, replicated::Step step, bool begins) {
+    const auto kind = static_cast<size_t>(step);
+    if (charged_ != nullptr) {
+      if (begins) host.spend((*charged_)[kind]);
+    } else if (begins) {
+      begun_ = std::chrono::steady_clock::now();
+    } else if (client_ != nullptr && client_->load->is_running()) {
+      measured_[kind].push_back(std::chrono::steady_clock::now() - begun_);
+    }
+  }
+
+  const StepTimes* charged_;
+  std::chrono::steady_clock::time_point begun_;
+  std::array<std::vector<std::chrono::nanoseconds>, 3> measured_;
+  std::vector<std::unique_ptr<replicated::MemoryStorage>> storages_;
+  ClientProgram* client_ = nullptr;
+  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< goes first: its programs use the rest
+};
+
+/// "900,500,600". False: it is something else.
+bool parse_times(const std::string& text, StepTimes& times) {
+  unsigned long long ns[3];
+  char rest;
+  if (std::sscanf(text.c_str(), "%llu,%llu,%llu%c", &ns[0], &ns[1], &ns[2], &rest) != 3) return false;
+  for (size_t i = 0; i < 3; i++) times[i] = std::chrono::nanoseconds(ns[i]);
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  gflags::SetCommandLineOptionWithMode("transport", "sim", gflags::SET_FLAGS_DEFAULT);
+  if (!programs::parse_flags(
+          argc, argv,
+          "Latency of PUTs of 16 B keys and 64 B values in a simulated CX5 cluster. Example: raft_sim "
+          "--json --step_ns=900,500,600",
+          programs::Scope::kSimulated))
+    return 1;
+  if (FLAGS_replicas < 3 || FLAGS_replicas > replicated::kReplicasMax || FLAGS_clients < 1 || FLAGS_clients > 1024) {
+    return programs::fail("--replicas is between 3 and 7, --clients between 1 and 1024");
+  }
+  StepTimes times;
+  if (FLAGS_step_ns.empty()) {
+    Run measuring(nullptr);
+    if (!measuring.run()) return 1;
+    times = measuring.medians();
+  } else if (!parse_times(FLAGS_step_ns, times)) {
+    return programs::fail("--step_ns is three times in nanoseconds, as in 900,500,600");
+  }
+  Run run(&times);
+  if (!run.run()) return 1;
+  const auto load = run.report();
+  const replicated::Latencies* leader = run.leader_latencies();
+  programs::Report report;
+  report.bench = "raft_sim";
+  report.params = {{"replicas", FLAGS_replicas},
+                   {"clients", FLAGS_clients},
+                   {"batch_max", FLAGS_batch_max},
+                   {"execute_ns", times[0].count()},
+                   {"receive_ns", times[1].count()},
+                   {"answer_ns", times[2].count()},
+                   {"seed", FLAGS_seed}};
+  const auto us = [](uint64_t ns) { return static_cast<double>(ns) / 1e3; };
+  report.metrics["put_krps"] = static_cast<double>(load.puts.count()) / load.seconds / 1e3;
+  report.metrics["put_p50_us"] = us(load.puts.quantile_ns(0.5));
+  report.metrics["put_p99_us"] = us(load.puts.quantile_ns(0.99));
+  if (leader != nullptr) {
+    report.metrics["leader_p50_us"] = us(leader->quantile_ns(0.5));
+    report.metrics["leader_p99_us"] = us(leader->quantile_ns(0.99));
+  }
+  if (load.echoes.count() > 0) {
+    report.metrics["echo_p50_us"] = us(load.echoes.quantile_ns(0.5));
+    report.metrics["echo_p99_us"] = us(load.echoes.quantile_ns(0.99));
+    report.metrics["put_per_echo_p50"] =
+        static_cast<double>(load.puts.quantile_ns(0.5)) / static_cast<double>(load.echoes.quantile_ns(0.5));
+  }
+  programs::print(report);
+  return 0;
+}
