@@ -60,9 +60,9 @@ void DpdkLane::loop_back(rte_mbuf* frame) {
   LaneSlot* const slot = internals_->core.find(
       lane_key_of_frame({rte_pktmbuf_mtod(frame, const std::byte*), rte_pktmbuf_data_len(frame)}));
   if (slot == nullptr) {
-    rte_pktmbuf_free(frame);
+    internals_->core.drop(frame, frames::Drop::kOtherPort);
   } else {
-    PortCore::hand_over(frame, *slot);
+    internals_->core.hand_over(frame, *slot);
   }
 }
 
@@ -145,7 +145,7 @@ bool DpdkLane::Internals::fetch() {
   const uint32_t count = rte_eth_rx_burst(port_id, queue_id, frames.data(), kBurstMax);
   queue.receive_gate.leave(slot.receiver);
   for (rte_mbuf* frame : std::span(frames).first(count)) {
-    if (!core.pass_on(frame, nullptr)) PortCore::hand_over(frame, slot);
+    if (!core.pass_on(frame, nullptr)) core.hand_over(frame, slot);
   }
   return !slot.inbox.is_empty();
 }

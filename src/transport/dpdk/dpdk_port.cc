@@ -138,6 +138,7 @@ uint16_t DpdkPort::id() const { return internals_->core->id(); }
 Status DpdkPort::failure() const { return internals_->core->failure(); }
 uint64_t DpdkPort::events() const { return internals_->core->events(); }
 bool DpdkPort::is_link_up() const { return internals_->core->is_link_up(); }
+DpdkDrops DpdkPort::take_drops() { return internals_->core->take_drops(); }
 
 Result<std::unique_ptr<DpdkLane>> DpdkPort::attach(base::SocketAddress* own) {
   PortCore& core = *internals_->core;
