@@ -51,6 +51,7 @@ class DpdkBadUse(unittest.TestCase):
             ('device=net_nothing0', ['net_nothing0']),
             ('device=0000:ff:1f.7', ['0000:ff:1f.7']),
             ('device=eth;0', ['eth']),
+            ('device=tern0', ['tern0', 'interface of the kernel', 'net_af_packet0;iface=tern0']),
             ('device=net_af_packet0;iface=tern7', ['net_af_packet0', 'Dpdk::Options::device']),
             ('device=net_af_packet0', ['net_af_packet0']),
             ('device=net_vhost0;iface=/nowhere/socket,address=10.9.0.1/24', ['net_vhost0'])])
@@ -99,7 +100,8 @@ class DpdkBadUse(unittest.TestCase):
         self.assertIn('net_af_packet0', done.stderr)
 
     def test_good_use_prints_its_result_only(self):
-        for options in (AT_TERN0, f'{AT_TERN0},{NO_HUGE}', 'device=net_null0,address=10.9.0.1/24'):
+        at_tern0_by_xdp = 'device=net_af_xdp0;iface=tern0'  # whose library prints when the device is opened and closed
+        for options in (AT_TERN0, f'{AT_TERN0},{NO_HUGE}', at_tern0_by_xdp, 'device=net_null0,address=10.9.0.1/24'):
             with self.subTest(options=options):
                 done = run(options)
                 self.assertEqual((done.returncode, done.stderr), (0, ''))
