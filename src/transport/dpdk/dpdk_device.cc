@@ -14,9 +14,11 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "base/status_text.h"
+#include "base/try.h"
 #include "transport/dpdk/driver_faults.h"
 #include "transport/dpdk/eal.h"
 
@@ -225,7 +227,8 @@ DeviceHandle::~DeviceHandle() {
   if (is_owner) (void)rte_eth_dev_owner_unset(port_id_, owner_.id);
   if (!is_plugged_ || facts_.info.device == nullptr) return;
   if (faults_of(facts_.info.driver_name).is_kept_plugged) {
-    kept_devices().push_back({facts_.name, facts_.arguments});
+    // Without memory the port is found again as one that EAL has.
+    (void)base::try_grow([&] { kept_devices().push_back({std::move(facts_.name), std::move(facts_.arguments)}); });
   } else {
     run_in_eal_thread([&] { (void)rte_dev_remove(facts_.info.device); });
   }
