@@ -145,19 +145,22 @@ uint64_t read_number(const std::string& path) {
   return number;
 }
 
+struct FolderEnd {
+  void operator()(DIR* folder) const { closedir(folder); }
+};
+
 uint64_t free_hugepage_bytes() {
   const std::string folder = "/sys/kernel/mm/hugepages";
   uint64_t bytes = 0;
-  DIR* const sizes = opendir(folder.c_str());
+  const std::unique_ptr<DIR, FolderEnd> sizes(opendir(folder.c_str()));
   if (sizes == nullptr) return 0;
-  while (const dirent* entry = readdir(sizes)) {
+  while (const dirent* entry = readdir(sizes.get())) {
     uint64_t kilobytes = 0;
     if (sscanf(entry->d_name, "hugepages-%" SCNu64 "kB", &kilobytes) != 1) continue;
     const uint64_t free_pages = read_number(folder + "/" + entry->d_name + "/free_hugepages");
     const uint64_t reserved = read_number(folder + "/" + entry->d_name + "/resv_hugepages");
     bytes += (free_pages - std::min(free_pages, reserved)) * kilobytes * 1024;
   }
-  closedir(sizes);
   return bytes;
 }
 
