@@ -138,13 +138,16 @@ TEST(Dpdk, frames_that_the_driver_does_not_take__stay_queued__and_leave_later) {
   }
   ASSERT_LT(sent, 100'000u) << "memory for queued frames is bounded";
   EXPECT_LT(a->released(), a->ticket());
-  // The port's thread loses some if it takes them in place of `raw`.
+  // The port's thread loses some if it takes them in place of `raw`, which may have no CPU; so the last is sent again.
   std::vector<uint32_t> numbers;
   ASSERT_TRUE(run_until({}, [&] {
     for (const auto& frame : raw.receive()) numbers.push_back(wire::load_header(frame.data() + 42).number());
     a->flush();
-    return !numbers.empty() && numbers.back() == sent - 1;
+    if (a->released() >= a->ticket()) (void)a.send(peer, sent, buffer, 1400);
+    return !numbers.empty() && numbers.back() == sent;
   })) << numbers.size();
+  a->flush();
+  ASSERT_TRUE(run_until({&a}, [&] { return a->released() >= a->ticket(); }));
   EXPECT_TRUE(std::is_sorted(numbers.begin(), numbers.end()));
   EXPECT_GE(numbers.size(), DpdkSends::kSlots);
   EXPECT_GE(a->released(), a->ticket());
