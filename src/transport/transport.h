@@ -141,7 +141,7 @@ struct TransportCounters {
   uint64_t device_events = 0;          ///< what the driver of a NIC told: ports that went down or came back, errors
   uint64_t device_resets = 0;          ///< of a NIC's queue after an error; its packets are ordinary losses
   /// By frames::Drop: received frames that were no datagrams for this endpoint. All 0 without raw Ethernet. Their names
-  /// are frames::name_of()'s. Endpoints that share a device share what is dropped in place of all: one of them counts it.
+  /// are frames::name_of()'s. What a device drops in place of endpoints that share it, one of them counts.
   std::array<uint64_t, frames::kDropReasons> dropped_frames{};
 };
 
