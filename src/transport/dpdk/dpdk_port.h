@@ -148,6 +148,8 @@ class DpdkLane {
 
  private:
   friend class DpdkPort;
+  friend class DpdkBurst;
+  friend class DpdkSends;
   struct Internals;
   explicit DpdkLane(std::unique_ptr<Internals> internals);
 
