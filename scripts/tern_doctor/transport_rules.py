@@ -59,7 +59,7 @@ def is_built(facts):
             'git pull && cmake --preset release && cmake --build --preset release'
         return
     if needs and needs.startswith('the CMake option'):
-        why = f'{transport.option} is OFF, which is its default or was set'
+        why = f'{transport.option} is OFF'
     elif missing:
         why = f'{"the Debian packages" if len(missing) > 1 else "the Debian package"} {" and ".join(missing)} ' \
               f'{"are" if len(missing) > 1 else "is"} missing'

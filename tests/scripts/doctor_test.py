@@ -267,7 +267,7 @@ class Rules(unittest.TestCase):
         self.assertEqual(found['mlx5'].command,
                          'apt-get install libmnl-dev && cmake --preset release -DTERN_MLX5=ON && '
                                                 'cmake --build --preset release')
-        self.assertEqual(found['dpdk'].text, 'dpdk is not built: TERN_DPDK is OFF, which is its default or was set.')
+        self.assertEqual(found['dpdk'].text, 'dpdk is not built: TERN_DPDK is OFF.')
         self.assertEqual(found['verbs'].text,
                          'verbs is not built: CMake has not found libibverbs (Debian: libibverbs-dev).')
         self.assertIn('xdp is unknown to this version of tern.', texts(self.facts, 'xdp', rules.STOP))
