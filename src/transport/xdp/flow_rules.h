@@ -8,11 +8,12 @@
 #include <linux/ethtool.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/address.h"
-#include "base/descriptor.h"
 
 namespace tern::transport::xdp {
 
@@ -24,7 +25,11 @@ bool is_same_flow(const ethtool_rx_flow_spec& one, const ethtool_rx_flow_spec& o
 /// The rules of an interface, in the network namespace of the thread that makes this object.
 class FlowRules {
  public:
+  /// Gives one of ethtool's commands to a device. Returns 0 or an error number.
+  using Ask = std::function<int(void* command)>;
+
   explicit FlowRules(const std::string& interface);
+  explicit FlowRules(Ask ask) : ask_(std::move(ask)) {}
 
   /// The rule's location; nothing: the device takes no rules, or not this one. An equal rule that was left behind is
   /// replaced.
@@ -32,12 +37,9 @@ class FlowRules {
   void remove(uint32_t location);
 
  private:
-  /// Returns 0 or an error number.
-  int ask(void* command) const;
   std::optional<uint32_t> place_for(const ethtool_rx_flow_spec& rule);
 
-  std::string interface_;
-  base::Descriptor socket_;
+  Ask ask_;
 };
 
 /// Receive queues that the interface uses now, at least 1.

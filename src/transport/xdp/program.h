@@ -35,8 +35,8 @@ struct PortKey {
 static_assert(sizeof(PortKey) == 20, "no padding, because the kernel compares all bytes");
 
 PortKey key_of(const base::SocketAddress& address);
-/// `key` may be another process's: any bytes.
-base::SocketAddress address_of(const PortKey& key);
+/// A key that says that the owner is there, and that no frame has: its EtherType is 0.
+PortKey key_of_owner(uint64_t owner);
 
 /// Value of the map of ports. The program reads the owner only.
 struct PortEntry {
@@ -68,9 +68,8 @@ std::vector<bpf_insn> instructions(const std::array<int, kMaps>& maps);
 /// The program and its maps, by descriptors of this process.
 class Program {
  public:
-  /// A new program with empty maps, attached to nothing. Returns 0 or an error number. `step` is what failed: "map" or
-  /// "program".
-  int load(std::string* step);
+  /// A new program with empty maps, attached to nothing. Returns 0 or an error number.
+  int load();
   /// A program that another process has loaded. Returns 0 or an error number: ENOENT, it has gone meanwhile; EPERM;
   /// EINVAL, its maps are not those of tern's program.
   int open(uint32_t id);

@@ -1,10 +1,9 @@
-// Which frames of a network interface this process gets: the XDP program of tern on it, and its maps. Transport layer;
-// control events only. Calls of one object must not overlap.
+// Which frames of a network interface this process gets: its ports and queues in the maps of tern's XDP program.
+// Transport layer; control events only. Calls of one object must not overlap.
 //
-// All processes that use an interface share one program (program.h). The first process attaches it by a BPF link; the
-// others find that link and hold it, too. The kernel detaches the program when no process holds the link any more,
-// whether the processes ended or were killed. What a dead process left in the maps has no effect, and the next process
-// that opens the interface removes it.
+// All processes that use an interface share one program (program.h). The first process attaches it, the others join it
+// (attachment.h). What a dead process leaves in the maps has no effect, because no queue with a socket has the same
+// owner; the next process that opens the interface removes it.
 #pragma once
 
 #include <cstdint>
@@ -16,77 +15,67 @@
 
 #include "base/address.h"
 #include "neighbours/interface.h"
+#include "transport/xdp/attachment.h"
 #include "transport/xdp/flow_rules.h"
 #include "transport/xdp/owner.h"
 #include "transport/xdp/program.h"
 
 namespace tern::transport::xdp {
 
-/// Where the program runs: in the driver, or in the kernel's general receive path, which takes any interface and MTU
-/// but costs an skb for each frame.
-enum class Mode : uint8_t { kAny, kNative, kGeneric };
-
 class Steering {
  public:
-  /// How the program is attached, if no process has attached it yet.
-  struct Options {
-    Mode mode = Mode::kAny;  ///< kAny: native where the driver can do it with the interface's MTU, else generic
-    bool has_links = true;   ///< false: by netlink, as on kernels before 5.9, which have no links for XDP. For tests.
-  };
-
   /// `interface` is in the calling thread's network namespace. kUnavailable: no such interface, no permission, another
   /// program's XDP on the interface, native mode is wanted and the driver refuses it (the MTU is too large, or other
-  /// reasons), or tern's program is attached in the other mode. kNoMemory: too little (locked) memory. The text is a
-  /// sentence that says what to do.
-  static Result<std::unique_ptr<Steering>> open(const neighbours::Interface& interface, const Options& options);
-  /// Removes the ports and queues of this object, and lets go of the link.
+  /// reasons), or tern's program is attached in the other mode. kNoMemory: too little memory, or locked memory. The
+  /// text is a sentence that says what to do. May wait up to 2 s for a process that is ending.
+  static Result<std::unique_ptr<Steering>> open(const neighbours::Interface& interface, const AttachOptions& options);
+  /// Removes the ports and queues of this object, and lets go of the program.
   ~Steering();
   Steering(const Steering&) = delete;
   Steering& operator=(const Steering&) = delete;
 
   /// kNative or kGeneric.
-  Mode mode() const { return mode_; }
-  /// Why kAny became kGeneric; empty: it did not, or another process chose.
-  const std::string& why_generic() const { return why_generic_; }
-  /// False for good: the interface has gone.
-  bool is_attached() const;
+  Mode mode() const { return attachment_.mode; }
+  /// For the log: why Mode::kAny became kGeneric. Empty: it did not, or another process chose.
+  const std::string& why_generic() const { return attachment_.why_generic; }
+  /// False for good: the interface has gone, or the program was detached by force.
+  bool is_attached() const { return xdp::is_attached(attachment_, index_); }
 
   /// Frames to ports of this process that arrive at `queue` go to the AF_XDP socket from now on. The socket has a
-  /// receive ring, and is bound to this queue by the caller; it stays the caller's. kUnavailable: a socket of another
-  /// process has the queue.
+  /// receive ring, and the caller has bound it to this queue; it stays the caller's. kUnavailable: a socket of another
+  /// process has the queue, or its number is above kQueuesMax - 1.
   Status add_socket(uint32_t queue, int socket);
-  /// Before the socket is closed. A socket that the kernel closes leaves by itself.
+  /// Before the socket is closed, so that its frames go to the kernel. A socket that the kernel closes leaves by
+  /// itself.
   void remove_socket(uint32_t queue);
 
-  /// UDP datagrams to this IP and port are this process's. They go to the socket of the queue where they arrive, if
-  /// this process has that queue, else to the kernel. The device is asked to bring them to `queue`. The caller holds a
-  /// kernel UDP socket with this address. kUnavailable: another process has the port, or the map is full.
+  /// UDP datagrams to this IP and port are this process's. They go to the socket of the queue where they arrive if this
+  /// process has that queue, else to the kernel. The device is asked to bring them to `queue`. The caller has bound a
+  /// kernel UDP socket to the address, which keeps other processes from it and gets what goes to the kernel.
+  /// kUnavailable: a living process has the port, or the map is full.
   Status add_port(const base::SocketAddress& address, uint32_t queue);
   void remove_port(const base::SocketAddress& address);
-  /// Ports of this process that the device brings to their queue by a rule.
+  /// Ports of this process that the device brings to their queue by a rule. 0: it takes none.
   size_t ruled_ports() const;
 
   /// Frames of all processes at this interface since the program was attached.
-  Counts counts() const;
+  Counts counts() const { return attachment_.program.counts(); }
 
  private:
   struct Port {
-    base::SocketAddress address;
+    PortKey key;
     uint32_t rule;  ///< kNoRule: none
   };
 
-  Steering(const neighbours::Interface& interface, Owner owner, Program program);
-  Status attach(const Options& options);
-  Status join(uint32_t program_id, const Options& options, bool* again);
+  Steering(const neighbours::Interface& interface, Owner owner, Attachment attachment);
+  const Program& program() const { return attachment_.program; }
   void sweep();
+  void remove(const PortKey& key, uint32_t rule);
 
-  const std::string name_;  ///< of the interface
   const uint32_t index_;    ///< of the interface
+  const std::string name_;  ///< of the interface
   Owner owner_;
-  Program program_;
-  base::Descriptor link_;
-  Mode mode_ = Mode::kAny;
-  std::string why_generic_;
+  Attachment attachment_;
   FlowRules rules_;
   std::vector<Port> ports_;
   std::vector<uint32_t> queues_;
