@@ -16,6 +16,7 @@
 #include <new>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/status_text.h"
 #include "base/try.h"
 #include "transport/xdp/names.h"
@@ -28,6 +29,9 @@ using ethernet::status_of;
 
 constexpr Status kNoMemory{Code::kNoMemory, "xdp: no memory for an endpoint: free some"};
 constexpr Status kNoDescriptors{Code::kUnavailable, "xdp: no file descriptors are left: raise the limit (ulimit -n)"};
+
+/// The kernel frees the queue of a socket some time after that was closed: so a taken one is tried again for this time.
+constexpr uint64_t kLateNs = 1'000'000'000;
 
 /// Asks the driver of an interface. False: it does not tell.
 bool ask_driver(const std::string& interface, void* command) {
@@ -143,14 +147,20 @@ Status Port::start() {
   frame_bytes_ = interface.mtu_bytes + kLinkBytes + Queue::kHeadroomBytes <= 2048 ? 2048 : 4096;
   device_queues_ = count_queues(interface.name);
   link_bytes_per_sec_ = link_megabits(interface.name) * 1'000'000 / 8;
-  Steering::Options options;
+  AttachOptions options;
   if (choice_.wish != Wish::kBest) options.mode = choice_.wish == Wish::kGeneric ? Mode::kGeneric : Mode::kNative;
   auto steering = Steering::open(interface, options);
   if (!steering.ok()) return steering.status();
   steering_ = std::move(*steering);
+  const uint64_t until_ns = base::monotonic_ns() + kLateNs;
   for (uint32_t i = 0; i < std::max(choice_.queues, 1u); ++i) {
     bool is_none_left = false;
-    const Status status = add_queue(&is_none_left);
+    Status status = add_queue(&is_none_left);
+    while (is_none_left && base::monotonic_ns() < until_ns) {
+      usleep(1000);
+      is_none_left = false;
+      status = add_queue(&is_none_left);
+    }
     if (is_none_left && i > 0) {
       return status_of(kNames, Code::kUnavailable, "the network interface has not enough free receive queues",
                        {interface.name, " has only ", std::to_string(i), " free receive queues and Xdp::Options::queues "

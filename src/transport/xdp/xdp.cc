@@ -1,7 +1,10 @@
 #include "transport/xdp/xdp.h"
 
-#include <array>
+#include <net/if.h>
+
+#include <algorithm>
 #include <bit>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -38,6 +41,24 @@ std::optional<xdp::Wish> parse_mode(std::string_view text) {
   return std::nullopt;
 }
 
+/// The one Ethernet interface that is up and has an address, if there are no others.
+std::optional<Interface> find_only_interface() {
+  struct Destroyer {
+    void operator()(struct if_nameindex* list) const { if_freenameindex(list); }
+  };
+  const std::unique_ptr<struct if_nameindex, Destroyer> all(if_nameindex());
+  std::optional<Interface> only;
+  for (const struct if_nameindex* one = all.get(); one != nullptr && one->if_index != 0; ++one) {
+    auto found = neighbours::interface_by_index(one->if_index);
+    if (!found.ok() || found->is_loopback || found->mac.is_zero() || !found->is_up) continue;
+    const auto is_global = [](const base::SocketAddress& address) { return !address.is_link_local(); };
+    if (std::none_of(found->addresses.begin(), found->addresses.end(), is_global)) continue;
+    if (only) return std::nullopt;
+    only = std::move(*found);
+  }
+  return only;
+}
+
 }  // namespace
 
 // ---- Creation ----
@@ -61,7 +82,7 @@ XdpImpl::XdpImpl(Options options, const Context&)
 Status XdpImpl::open(std::string_view listen_host) {
   const auto bind = ethernet::parse_bind(kNames, options_.bind);
   if (!bind.ok()) return bind.status();
-  const auto interface = find_interface(*bind, listen_host);
+  auto interface = find_interface(*bind, listen_host);
   if (!interface.ok()) return interface.status();
   if (interface->is_loopback || interface->mac.is_zero()) {
     return status_of(kNames, Code::kUnavailable, "the network interface has no Ethernet",
@@ -70,7 +91,7 @@ Status XdpImpl::open(std::string_view listen_host) {
   }
   const Status up = ethernet::check_is_up(kNames, "this host", *interface, true);
   if (!up.ok()) return up;
-  const auto own = ethernet::choose_address(kNames, "this host", *interface, *bind, listen_host);
+  auto own = ethernet::choose_address(kNames, "this host", *interface, *bind, listen_host);
   return own.ok() ? start(*interface, own->address) : own.status();
 }
 
@@ -88,6 +109,7 @@ Result<Interface> XdpImpl::find_interface(const base::SocketAddress& bind, std::
     auto found = neighbours::interface_by_address(address);
     if (found.ok() && !found->is_loopback) return found;
   }
+  if (auto only = find_only_interface()) return std::move(*only);
   return Status(Code::kUnavailable,
                 "xdp: no network interface is chosen: name one in Xdp::Options::interface, or its address in "
                 "Xdp::Options::bind or for the Nexus to listen at (ip addr lists both)");

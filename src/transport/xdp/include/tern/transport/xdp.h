@@ -32,7 +32,7 @@ struct Xdp {
     static constexpr uint32_t kDatagramBytesMax = 3774;  ///< of datagram_bytes: what a page holds beside the headers
 
     /// A network interface, as `ip link` names it. Empty: that which has the address of `bind`, or the Nexus's listen
-    /// address.
+    /// address; else the only Ethernet interface that is up and has an address.
     std::string interface;
     /// Address of the data path: "HOST" or "HOST:PORT", IPv6 in brackets, an address of the interface. Default: the
     /// Nexus's listen address if the interface has it, else the first global address of the interface; any free port.
