@@ -37,7 +37,7 @@
 #include "transport/dpdk/dpdk_plan.h"
 #include "transport/dpdk/dpdk_port.h"
 #include "transport/dpdk/dpdk_steering.h"
-#include "transport/dpdk/lane_key.h"
+#include "ethernet/lane_key.h"
 #include "transport/dpdk/queue_gate.h"
 
 namespace tern::transport {

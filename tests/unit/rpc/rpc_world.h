@@ -18,6 +18,7 @@
 #include <tern/transport/shm.h>
 #include <tern/transport/udp.h>
 
+#include "cable/place.h"
 #if __has_include(<tern/transport/dpdk.h>)  // it is built
 #define TERN_TEST_HAS_DPDK
 #include "memif_ports.h"
@@ -98,6 +99,7 @@ Options patient(Options options = {}) {
 
 template <class Options>
 void set_end([[maybe_unused]] Options& options, [[maybe_unused]] uint32_t end) {
+  test::set_interface(options, end);
 #ifdef TERN_TEST_HAS_DPDK
   if constexpr (std::is_same_v<Options, Dpdk::Options>) {
     const Dpdk::Options port = test::memif_options(end);
@@ -108,8 +110,8 @@ void set_end([[maybe_unused]] Options& options, [[maybe_unused]] uint32_t end) {
 #endif
   if constexpr (requires { options.inner; }) set_end(options.inner, end);
 }
-/// Adds what an endpoint needs beyond the defaults: over DPDK a port, one of the two ends of a cable. End 0, the
-/// server's, is opened first.
+/// Adds what an endpoint needs beyond the defaults: over DPDK a port, one of the two ends of a cable, and over AF_XDP an
+/// interface. End 0, the server's, is opened first.
 template <class Options>
 Options at_end(uint32_t end, Options options = {}) {
   set_end(options, end);
@@ -136,7 +138,9 @@ struct World {
     auto s = Rpc<T>::create(*server_nexus, at_end(0, server_transport), small_memory(server_options));
     ASSERT_TRUE(s.ok()) << s.status().message();
     server = std::move(*s);
-    auto c = Rpc<T>::create(*client_nexus, at_end(1, client_transport), small_memory(client_options));
+    const Options client_end = at_end(1, client_transport);
+    const test::Place place(client_end);
+    auto c = Rpc<T>::create(*client_nexus, client_end, small_memory(client_options));
     ASSERT_TRUE(c.ok()) << c.status().message();
     client = std::move(*c);
     ASSERT_TRUE(server->on_request(kEcho, echo).ok());

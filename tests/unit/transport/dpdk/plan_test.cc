@@ -21,7 +21,7 @@
 #include "transport/dpdk/dpdk_plan.h"
 #include "transport/dpdk/dpdk_steering.h"
 #include "transport/dpdk/eal.h"
-#include "transport/dpdk/lane_key.h"
+#include "ethernet/lane_key.h"
 
 namespace tern::transport {
 namespace {
