@@ -60,7 +60,6 @@ class End {
     auto made_arena = memory::Arena::create(arena_options);
     EXPECT_TRUE(made_arena.ok()) << made_arena.status().message();
     arena = *made_arena;
-    const test::Place place(options);
     auto made = Impl::create(std::move(options), transport::Context(*arena, "127.0.0.1"));
     status = made.status();
     if (made.ok()) impl_ = std::move(*made);

@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "cable/place.h"
+#include "cable/xdp_ends.h"
 #include "package/outside/unix_device.h"
 #include "transport/faulty.h"
 #include "transport_impls.h"
@@ -61,7 +61,7 @@ inline void provide(Device::Options& options, World&) { options.device = UnixDev
 inline void provide(Dpdk::Options& options, World& world) { options = test::memif_options(world.next_port()); }
 #endif
 #ifdef TERN_TEST_HAS_XDP
-inline void provide(Xdp::Options& options, World& world) { test::set_interface(options, world.next_port()); }
+inline void provide(Xdp::Options& options, World& world) { options = test::xdp_options(world.next_port()); }
 #endif
 template <class Inner>
 void provide(FaultyOptions<Inner>& options, World& world) {

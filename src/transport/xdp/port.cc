@@ -69,21 +69,22 @@ __attribute__((format(printf, 2, 0))) int write_log(libxdp_print_level level, co
 
 }  // namespace
 
-/// The ports that are open in this process. Never destroyed, because an endpoint may outlive static objects.
+/// The ports that are open in this process. Never destroyed, because an endpoint may outlive static objects. A forked
+/// child begins with another one, and leaves the ports of its parent alone.
 class Port::Registry {
  public:
   static Registry& get() {
-    static Registry& registry = *new Registry;
-    return registry;
+    static std::atomic<Registry*> current{nullptr};
+    Registry* known = current.load(std::memory_order_acquire);
+    if (known != nullptr && known->pid_ == getpid()) return *known;
+    auto* const fresh = new Registry;
+    if (current.compare_exchange_strong(known, fresh)) return *fresh;
+    delete fresh;  // another thread was faster
+    return *known;
   }
 
   Result<std::shared_ptr<Port>> open(const PortChoice& choice) {
     const base::MutexLock lock(mutex_);
-    if (pid_ != getpid()) {
-      return Status(Code::kUnavailable,
-                    "xdp: this process was forked from one that had endpoints over xdp, and cannot have its own: fork "
-                    "before the first one, or exec");
-    }
     const ino_t network = network_namespace();
     for (Entry& entry : entries_) {
       const PortChoice& open = entry.port->choice_;

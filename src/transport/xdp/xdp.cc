@@ -1,15 +1,21 @@
 #include "transport/xdp/xdp.h"
 
+#include <fcntl.h>
 #include <net/if.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "base/check.h"
+#include "base/descriptor.h"
 #include "ethernet/setup.h"
 #include "neighbours/neighbours.h"
 #include "transport/options.h"
@@ -41,6 +47,32 @@ std::optional<xdp::Wish> parse_mode(std::string_view text) {
   return std::nullopt;
 }
 
+/// The calling thread is in another network namespace as long as the object lives.
+class Visit {
+ public:
+  Visit() = default;
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+  ~Visit() {
+    if (own_) CHECK(setns(own_.get(), CLONE_NEWNET), ==, 0);
+  }
+
+  Status enter(const std::string& path) {
+    const base::Descriptor other(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    base::Descriptor own(::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+    if (other && own && setns(other.get(), CLONE_NEWNET) == 0) {
+      own_ = std::move(own);
+      return {};
+    }
+    return status_of(kNames, Code::kUnavailable, "the network namespace of the option netns cannot be entered",
+                     {"the network namespace ", path, " of Xdp::Options::netns cannot be entered (",
+                      std::strerror(errno), "): see ip netns; it takes CAP_SYS_ADMIN"});
+  }
+
+ private:
+  base::Descriptor own_;
+};
+
 /// The one Ethernet interface that is up and has an address, if there are no others.
 std::optional<Interface> find_only_interface() {
   struct Destroyer {
@@ -70,6 +102,10 @@ Result<std::unique_ptr<XdpImpl>> XdpImpl::create(Options options, const Context&
   if (!parse_mode(options.mode)) return kBadMode;
   std::unique_ptr<XdpImpl> made(new (std::nothrow) XdpImpl(std::move(options), context));
   if (made == nullptr) return kNoMemory;
+  Visit visit;
+  if (!made->options_.netns.empty()) {
+    if (Status status = visit.enter(made->options_.netns); !status.ok()) return status;
+  }
   if (Status status = made->open(context.listen_host); !status.ok()) return status;
   return made;
 }

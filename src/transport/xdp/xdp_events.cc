@@ -34,7 +34,7 @@ constexpr uint64_t kForeignNs = 10'000'000;
 
 void XdpImpl::kick() {
   const xdp::Queue::Kicked kicked = objects_->sends.kick(counters_.system_calls);
-  if (kicked == xdp::Queue::Kicked::kAll && !has_trouble_) [[likely]]
+  if (kicked == xdp::Queue::Kicked::kAll && !has_trouble_ && !is_down_) [[likely]]
     return;
   is_down_ = kicked == xdp::Queue::Kicked::kDown;
   has_trouble_ = kicked == xdp::Queue::Kicked::kSome || !failure_.ok() || !interface_failure_.ok();

@@ -18,7 +18,7 @@
 #include <tern/transport/shm.h>
 #include <tern/transport/udp.h>
 
-#include "cable/place.h"
+#include "cable/xdp_ends.h"
 #if __has_include(<tern/transport/dpdk.h>)  // it is built
 #define TERN_TEST_HAS_DPDK
 #include "memif_ports.h"
@@ -99,7 +99,13 @@ Options patient(Options options = {}) {
 
 template <class Options>
 void set_end([[maybe_unused]] Options& options, [[maybe_unused]] uint32_t end) {
-  test::set_interface(options, end);
+#ifdef TERN_TEST_HAS_XDP
+  if constexpr (std::is_same_v<Options, Xdp::Options>) {
+    const Xdp::Options interface = test::xdp_options(end);
+    options.interface = interface.interface;
+    options.netns = interface.netns;
+  }
+#endif
 #ifdef TERN_TEST_HAS_DPDK
   if constexpr (std::is_same_v<Options, Dpdk::Options>) {
     const Dpdk::Options port = test::memif_options(end);
@@ -138,9 +144,7 @@ struct World {
     auto s = Rpc<T>::create(*server_nexus, at_end(0, server_transport), small_memory(server_options));
     ASSERT_TRUE(s.ok()) << s.status().message();
     server = std::move(*s);
-    const Options client_end = at_end(1, client_transport);
-    const test::Place place(client_end);
-    auto c = Rpc<T>::create(*client_nexus, client_end, small_memory(client_options));
+    auto c = Rpc<T>::create(*client_nexus, at_end(1, client_transport), small_memory(client_options));
     ASSERT_TRUE(c.ok()) << c.status().message();
     client = std::move(*c);
     ASSERT_TRUE(server->on_request(kEcho, echo).ok());

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cable/far.h"
-#include "cable/place.h"
+#include "cable/xdp_ends.h"
 #include "ethernet/endpoint_address.h"
 #include "transport/xdp/xdp.h"
 #include "unit/transport/end.h"
@@ -26,18 +26,17 @@ using test::RawSocket;
 
 inline bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
 
-inline Xdp::Options at(const char* interface) {
-  Xdp::Options options;
+/// Options of an endpoint at an interface; "tern1" is the far end of the cable.
+inline Xdp::Options at(std::string_view interface) {
+  Xdp::Options options = test::xdp_options(interface == "tern1" ? 1 : 0);
   options.interface = interface;
   return options;
 }
 
-/// An endpoint, and what it has received. That at tern1 is made in the namespace of the far end.
-struct End : private test::Place, test::End<XdpImpl> {
+/// An endpoint, and what it has received.
+struct End : test::End<XdpImpl> {
   explicit End(const Xdp::Options& options = at("tern0"), std::string_view host = "")
-      : test::Place(options), test::End<XdpImpl>(options, host) {
-    leave();
-  }
+      : test::End<XdpImpl>(options, host) {}
 
   /// IP and port.
   base::SocketAddress where() const {

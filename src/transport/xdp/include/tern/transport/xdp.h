@@ -34,6 +34,9 @@ struct Xdp {
     /// A network interface, as `ip link` names it. Empty: that which has the address of `bind`, or the Nexus's listen
     /// address; else the only Ethernet interface that is up and has an address.
     std::string interface;
+    /// The network namespace that has the interface, a path such as /run/netns/NAME; entering it takes CAP_SYS_ADMIN.
+    /// Empty: that of the thread that makes the endpoint. The Nexus has its own.
+    std::string netns;
     /// Address of the data path: "HOST" or "HOST:PORT", IPv6 in brackets, an address of the interface. Default: the
     /// Nexus's listen address if the interface has it, else the first global address of the interface; any free port.
     /// A wildcard stands for the default.
@@ -59,8 +62,9 @@ struct Xdp {
 
     /// The options that a command line can set.
     static constexpr auto fields() {
-      return std::tuple(OptionField{"interface", &Options::interface}, OptionField{"bind", &Options::bind},
-                        OptionField{"mode", &Options::mode}, OptionField{"queues", &Options::queues, 0, 64},
+      return std::tuple(OptionField{"interface", &Options::interface}, OptionField{"netns", &Options::netns},
+                        OptionField{"bind", &Options::bind}, OptionField{"mode", &Options::mode},
+                        OptionField{"queues", &Options::queues, 0, 64},
                         OptionField{"datagram_bytes", &Options::datagram_bytes, 0, kDatagramBytesMax},
                         OptionField{"receive_buffers", &Options::receive_buffers, 512, 32768},
                         OptionField{"delay_target_us", &Options::delay_target_us, 1, 100'000},
