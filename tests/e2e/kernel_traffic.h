@@ -29,8 +29,10 @@ namespace e2e {
 /// way that the receiver checks.
 class KernelTraffic {
  public:
-  /// `server` is an address in the namespace `server_namespace`.
-  KernelTraffic(const std::string& client_namespace, const std::string& server_namespace, const std::string& server) {
+  /// `server` is an address in the namespace `server_namespace`. A datagram without an answer in `patience` is lost.
+  KernelTraffic(const std::string& client_namespace, const std::string& server_namespace, const std::string& server,
+                std::chrono::milliseconds patience)
+      : patience_(patience) {
     const auto at_server = [&](int type) {
       const Inside inside(server_namespace);
       return bound_socket(type, server);
@@ -63,13 +65,12 @@ class KernelTraffic {
     const uint64_t answers = answers_, bytes = bytes_;
     return wait_for([&] { return answers_ > answers + 10 && bytes_ > bytes + 1'000'000; });
   }
-  /// Datagrams without an answer. A late answer counts as lost.
+  /// Datagrams without an answer, or with one that came too late.
   uint64_t lost() const { return lost_; }
   /// Bytes of the stream that are not those that were sent.
   uint64_t damaged() const { return damaged_; }
 
  private:
-  static constexpr int kLostAfterMs = 5000;
   static constexpr int kLookMs = 50;  ///< how often threads look whether they are to end
 
   static tern::base::Descriptor bound_socket(int type, const std::string& host) {
@@ -106,7 +107,7 @@ class KernelTraffic {
       const size_t bytes = 8 + number % 1400;
       fill(std::span(datagram).first(bytes), number);
       (void)send(ask_.get(), datagram.data(), bytes, 0);
-      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kLostAfterMs);
+      const auto end = std::chrono::steady_clock::now() + patience_;
       bool is_answered = false;
       while (!is_answered && !is_ending_ && std::chrono::steady_clock::now() < end) {
         if (!is_ready(ask_, POLLIN)) continue;
@@ -150,6 +151,7 @@ class KernelTraffic {
   }
 
   static constexpr size_t kBlockBytes = 1 << 16;
+  const std::chrono::milliseconds patience_;
   tern::base::Descriptor echo_, ask_, from_, to_;
   std::atomic<bool> is_ending_{false};
   std::atomic<uint64_t> answers_{0}, lost_{0}, bytes_{0}, damaged_{0};

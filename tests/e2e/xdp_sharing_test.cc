@@ -52,11 +52,12 @@ class XdpSharing : public testing::TestWithParam<unsigned> {
   static Settings caller_settings() { return {{"transport", "xdp"}, {"listen", "tern://10.77.0.1:0"}}; }
   /// Of a process with one queue, whose liveness time is long because CPUs are few.
   Settings peer_settings(const std::string& listen = "tern://10.77.0.2:0") const {
-    return Settings{{"transport", "xdp"}, {"listen", listen}, {"queues", "1"}}.set("netns", sides_[1].name());
+    return Settings{{"transport", "xdp"}, {"listen", listen}, {"queues", "1"}}.set("netns",
+                                                                                   "/run/netns/" + sides_[1].name());
   }
   bool in_peers_namespace(const std::string& command) const { return sides_[1].in(command); }
-  std::unique_ptr<KernelTraffic> start_kernel_traffic() const {
-    return std::make_unique<KernelTraffic>(sides_[0].name(), sides_[1].name(), "10.77.0.2");
+  std::unique_ptr<KernelTraffic> start_kernel_traffic(std::chrono::milliseconds patience) const {
+    return std::make_unique<KernelTraffic>(sides_[0].name(), sides_[1].name(), "10.77.0.2", patience);
   }
 
   /// The XDP program of the peers' interface; 0: none.
@@ -138,7 +139,7 @@ TEST_P(XdpSharing, three_processes_get_all_datagrams_whichever_queue_these_arriv
 }
 
 TEST_P(XdpSharing, process_that_attached_the_program_is_killed_and_others_go_on) {
-  const auto traffic = start_kernel_traffic();
+  const auto traffic = start_kernel_traffic(std::chrono::seconds(10) * tern::patience());
   EXPECT_TRUE(traffic->goes_on());
   std::vector<std::unique_ptr<Peer>> peers;
   for (int i = 0; i < 3; i++) {
@@ -192,7 +193,7 @@ TEST_P(XdpSharing, process_that_attached_the_program_is_killed_and_others_go_on)
 }
 
 TEST_P(XdpSharing, calls_and_kernel_traffic_survive_an_interface_that_goes_down_and_up) {
-  const auto traffic = start_kernel_traffic();
+  const auto traffic = start_kernel_traffic(std::chrono::milliseconds(500));
   std::vector<std::unique_ptr<Peer>> peers;
   for (int i = 0; i < 2; i++) {
     peers.push_back(std::make_unique<Peer>(peer_settings().set("liveness_ms", 10'000)));

@@ -23,6 +23,8 @@ class Owner {
   /// Whether the owner with this number lives in the same network namespace. Any other program can make a dead owner
   /// look alive.
   bool is_alive(uint64_t number) const;
+  /// The owner is the parent's alone. A child that does not call this keeps it alive.
+  void close_in_child() { socket_.reset(); }
 
  private:
   Owner(uint64_t number, base::Descriptor socket) : number_(number), socket_(std::move(socket)) {}

@@ -54,6 +54,11 @@ Steering::~Steering() {
   leave(attachment_, index_, owner_);
 }
 
+void Steering::close_in_child() {
+  attachment_ = {};
+  owner_.close_in_child();
+}
+
 void Steering::sweep() {
   program().for_each_port([&](const PortKey& key, const PortEntry& entry) {
     if (!owner_.is_alive(entry.owner)) remove(key, entry.rule);

@@ -31,6 +31,9 @@ class Steering {
   static Result<std::unique_ptr<Steering>> open(const neighbours::Interface& interface, const AttachOptions& options);
   /// Removes the ports and queues of this object, and lets go of the program.
   ~Steering();
+  /// In a forked child, where the object is not destroyed: lets go of the program, and changes nothing of the parent's.
+  /// Nothing else may be called then.
+  void close_in_child();
   Steering(const Steering&) = delete;
   Steering& operator=(const Steering&) = delete;
 

@@ -157,6 +157,20 @@ TEST_F(XdpSteering, program_that_the_process_starts_does_not_keep_it) {
   EXPECT_TRUE(run("kill $(cat " + file + "); rm " + file));
 }
 
+TEST_F(XdpSteering, forked_child_that_lets_go_does_not_keep_it) {
+  auto steering = open();
+  EXPECT_TRUE(steering->add_port(kAddress, 0).ok());
+  Child child([&] {
+    steering->close_in_child();
+    (void)steering.release();
+    return std::pair(0, std::string("let go"));
+  });
+  EXPECT_EQ(ports(), 1u);
+  EXPECT_TRUE(steering->is_attached());
+  steering.reset();
+  EXPECT_TRUE(becomes_detached());
+}
+
 /// Numbers of links are those of the machine, and indices of interfaces those of a namespace.
 TEST_F(XdpSteering, interface_of_same_index_in_another_namespace_is_another) {
   auto own = open();
