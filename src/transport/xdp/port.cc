@@ -190,7 +190,11 @@ Port::~Port() {
   for (const auto& queue : owned_queues_) steering_->remove_socket(queue->number());
 }
 
-void Port::close_in_child() const {
+void Port::close_in_child() {
+  mutex_.assert_held();  // the child has one thread, and the mutex as it was in the parent
+  if (is_closed_in_child_) return;
+  is_closed_in_child_ = true;
+  steering_->close_in_child();
   const uint32_t count = queue_count();
   for (uint32_t i = 0; i < count; ++i) queue(i).close_in_child();
 }
