@@ -180,9 +180,10 @@ Port::~Port() {
   for (const auto& queue : owned_queues_) steering_->remove_socket(queue->number());
 }
 
-void Port::close_in_child() const {
+void Port::close_in_child() {
   const uint32_t count = queue_count();
   for (uint32_t i = 0; i < count; ++i) queue(i).close_in_child();
+  if (steering_ != nullptr) steering_->close_in_child();
 }
 
 std::string_view Port::mode() const {

@@ -68,8 +68,9 @@ class TERN_API Port {
   /// "zero_copy", "native" or "generic".
   std::string_view mode() const;
   uint32_t queue_count() const { return queue_count_.load(std::memory_order_acquire); }
-  /// In a forked child: closes the sockets of queues.
-  void close_in_child() const;
+  /// In a forked child, of each of its endpoints: closes the sockets of queues, and lets go of the program. The child has
+  /// no other thread, and the parent's may have had the lock.
+  void close_in_child() NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   friend class Lane;
