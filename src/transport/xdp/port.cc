@@ -191,7 +191,7 @@ Port::~Port() {
 }
 
 void Port::close_in_child() {
-  mutex_.assert_held();  // the child has one thread, and the mutex as it was in the parent
+  mutex_.assert_held();  // the child has one thread, and the mutex is as it was in the parent
   if (is_closed_in_child_) return;
   is_closed_in_child_ = true;
   steering_->close_in_child();

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/status_text.h"
 
@@ -145,7 +146,9 @@ Queue::~Queue() {
   if (memory_ != nullptr) munmap(memory_, memory_bytes_);
 }
 
-void Queue::close_in_child() const { close(descriptor_); }
+void Queue::close_in_child() {
+  if (descriptor_ >= 0) close(std::exchange(descriptor_, -1));
+}
 
 // ---- Receiving
 

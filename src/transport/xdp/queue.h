@@ -57,7 +57,7 @@ class TERN_API Queue {
   int descriptor() const { return descriptor_; }
   bool is_zero_copy() const { return is_zero_copy_; }
   /// In a forked child, which must not touch anything else: the parent's end frees the queue only if no child has it.
-  void close_in_child() const;
+  void close_in_child();
 
   // ---- Receiving
 

@@ -1,4 +1,5 @@
 // Endpoints over AF_XDP on a cable: how frames go out and come in, which way they take, and what is refused.
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -6,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "ethernet/setup.h"
 #include "frames/frame_template.h"
 #include "neighbours/interface.h"
+#include "patience.h"
 #include "unit/transport/xdp/xdp_fixture.h"
 
 namespace tern::transport::xdp_test {
@@ -305,6 +309,35 @@ TEST_F(XdpTest, kernel_sockets_of_the_host__get_their_datagrams) {
   EXPECT_EQ(near.receive(), packet_of(2, 8, std::byte{1}));
   end.turn();
   EXPECT_TRUE(end.got.empty());
+}
+
+/// Two endpoints have the same port.
+TEST_F(XdpTest, forked_child__lets_go_of_queue_and_program_once) {
+  std::array ends = {std::make_unique<End>(at("tern0")), std::make_unique<End>(at("tern0"))};
+  int pipes[2];
+  ASSERT_EQ(pipe(pipes), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    ends[0]->impl.reset();
+    int opened[16];  // with the numbers of what was closed
+    for (int& fd : opened) fd = dup(pipes[1]);
+    ends[1]->impl.reset();
+    const bool are_open = std::ranges::all_of(opened, [](int fd) { return fcntl(fd, F_GETFD) >= 0; });
+    const char is_ok = are_open ? 'y' : 'n';
+    (void)!write(pipes[1], &is_ok, 1);
+    pause();
+  }
+  char is_ok = 0;
+  ASSERT_EQ(read(pipes[0], &is_ok, 1), 1);
+  EXPECT_EQ(is_ok, 'y') << "the child has closed what it had not opened";
+  for (auto& end : ends) end.reset();
+  const auto is_detached = [] { return !run("ip link show tern0 | grep prog/xdp"); };
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20) * patience();
+  while (!is_detached() && std::chrono::steady_clock::now() < until) {
+  }
+  EXPECT_TRUE(is_detached()) << "the child has the program";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 TEST_F(XdpTest, forked_child__leaves_the_parents_queues_alone) {
