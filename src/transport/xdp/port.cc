@@ -129,7 +129,8 @@ class Port::Registry {
   }
   void release(Port* port) {
     const base::MutexLock lock(mutex_);
-    const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](auto& one) { return one.port.get() == port; });
+    const auto entry =
+        std::find_if(entries_.begin(), entries_.end(), [&](auto& one) { return one.port.get() == port; });
     if (--entry->users == 0) entries_.erase(entry);
   }
 
@@ -174,8 +175,10 @@ Status Port::start() {
     }
     if (is_none_left && i > 0) {
       return status_of(kNames, Code::kUnavailable, "the network interface has not enough free receive queues",
-                       {interface.name, " has only ", std::to_string(i), " free receive queues and Xdp::Options::queues "
-                        "wants ", std::to_string(choice_.queues), ": lower that, or give the interface more (ethtool -L ",
+                       {interface.name, " has only ", std::to_string(i),
+                        " free receive queues and Xdp::Options::queues "
+                        "wants ",
+                        std::to_string(choice_.queues), ": lower that, or give the interface more (ethtool -L ",
                         interface.name, ")"});
     }
     if (!status.ok()) return status;
@@ -192,8 +195,6 @@ Port::~Port() {
 
 void Port::close_in_child() {
   mutex_.assert_held();  // the child has one thread, and the mutex is as it was in the parent
-  if (is_closed_in_child_) return;
-  is_closed_in_child_ = true;
   steering_->close_in_child();
   const uint32_t count = queue_count();
   for (uint32_t i = 0; i < count; ++i) queue(i).close_in_child();
@@ -283,8 +284,7 @@ Result<Port::Slot*> Port::take_slot() {
   }
   const auto count = static_cast<uint32_t>(owned_slots_.size());
   if (count == kLanesMax) {
-    return Status(Code::kUnavailable,
-                  "xdp: an interface has at most 256 endpoints in a process: use fewer endpoints");
+    return Status(Code::kUnavailable, "xdp: an interface has at most 256 endpoints in a process: use fewer endpoints");
   }
   std::unique_ptr<Slot> slot(new (std::nothrow) Slot);
   if (slot == nullptr || !base::try_reserve(owned_slots_, count + 1)) return kNoMemory;

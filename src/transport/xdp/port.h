@@ -104,7 +104,6 @@ class TERN_API Port {
   uint64_t link_bytes_per_sec_ = 1;
   bool has_zero_copy_ = false;
   bool is_native_ = false;
-  bool is_closed_in_child_ = false;
 
   base::Mutex mutex_;
   std::unique_ptr<Steering> steering_ GUARDED_BY(mutex_);
@@ -134,8 +133,8 @@ class TERN_API Lane {
   /// The kernel may still read frames of the endpoint's place, which stays unused.
   void leave_place() { is_place_free_ = false; }
 
-  /// Frames for this endpoint, or such that pass_on() wants to see: those that others have put into the inbox, else those
-  /// of a queue. The caller gives them back.
+  /// Frames for this endpoint, or such that pass_on() wants to see: those that others have put into the inbox, else
+  /// those of a queue. The caller gives them back.
   uint32_t receive(std::span<Frame, kBurstMax> frames);
   void give_back(std::span<const Frame> frames);
   /// Takes a frame that is not for this endpoint, if another one has its destination. False: nobody does, or has space;
@@ -154,7 +153,8 @@ class TERN_API Lane {
 
  private:
   friend class Port;
-  Lane(std::shared_ptr<Port> port, Port::Slot& slot) : port_(std::move(port)), slot_(slot), home_(port_->queue(slot.queue)) {}
+  Lane(std::shared_ptr<Port> port, Port::Slot& slot)
+      : port_(std::move(port)), slot_(slot), home_(port_->queue(slot.queue)) {}
   bool refresh();
 
   const std::shared_ptr<Port> port_;

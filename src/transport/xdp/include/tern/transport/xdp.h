@@ -18,8 +18,9 @@ class XdpImpl;
 /// else goes its usual way. Endpoints of a process at one interface share its queues and memory.
 ///
 /// Needs the permission to load XDP programs (CAP_NET_ADMIN and CAP_BPF) and to open the sockets (CAP_NET_RAW), and
-/// Linux 5.9; with an older kernel a program stays behind at the interface, until another process finds it. The peer may
-/// be a plain UDP socket as far as the frames are concerned, if its NIC or `ethtool -K` makes its checksums complete.
+/// Linux 5.9; with an older kernel a program stays behind at the interface, until another process finds it. The peer
+/// may be a plain UDP socket as far as the frames are concerned, if its NIC or `ethtool -K` makes its checksums
+/// complete.
 struct Xdp {
   static constexpr std::string_view kName = "xdp";  ///< the peers' endpoints must have the same
   using Impl = transport::XdpImpl;                  ///< for the library
