@@ -155,7 +155,6 @@ Status Port::start() {
   const base::MutexLock lock(mutex_);
   (void)libxdp_set_print(write_log);
   const neighbours::Interface& interface = choice_.interface;
-  constexpr uint32_t kLinkBytes = 18;  // Ethernet's header and a VLAN tag
   frame_bytes_ = interface.mtu_bytes + kLinkBytes + Queue::kHeadroomBytes <= 2048 ? 2048 : 4096;
   device_queues_ = count_queues(interface.name);
   link_bytes_per_sec_ = link_megabits(interface.name) * 1'000'000 / 8;

@@ -50,6 +50,7 @@ class TERN_API Port {
  public:
   static constexpr uint32_t kLanesMax = 256;
   static constexpr uint32_t kQueuesMax = 64;
+  static constexpr uint32_t kLinkBytes = 18;  ///< Ethernet's header, and a VLAN tag
 
   /// kMisuse: another endpoint of this process has the interface with other settings. kUnavailable: see
   /// Steering::open() and Queue::open(); also, no queue is free. kNoMemory.
@@ -61,8 +62,8 @@ class TERN_API Port {
   /// A lane for datagrams to `own`, whose kernel socket the caller has. kUnavailable: no queue or place is left, or
   /// another process has the port. kNoMemory.
   Result<std::unique_ptr<Lane>> attach(const std::shared_ptr<Port>& self, const base::SocketAddress& own);
-  /// Bytes of the longest frame that a queue receives.
-  uint32_t frame_bytes_max() const { return frame_bytes_ - Queue::kHeadroomBytes; }
+  /// Bytes of the longest IP packet that a frame of the queues holds.
+  uint32_t mtu_bytes_max() const { return frame_bytes_ - Queue::kHeadroomBytes - kLinkBytes; }
   /// Of the link, as the driver tells; otherwise 10 Gbit/s.
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   /// "zero_copy", "native" or "generic".
