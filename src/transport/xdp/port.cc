@@ -173,12 +173,10 @@ Status Port::start() {
       status = add_queue(&is_none_left);
     }
     if (is_none_left && i > 0) {
+      const std::string free = std::to_string(i), wanted = std::to_string(choice_.queues);
       return status_of(kNames, Code::kUnavailable, "the network interface has not enough free receive queues",
-                       {interface.name, " has only ", std::to_string(i),
-                        " free receive queues and Xdp::Options::queues "
-                        "wants ",
-                        std::to_string(choice_.queues), ": lower that, or give the interface more (ethtool -L ",
-                        interface.name, ")"});
+                       {interface.name, " has only ", free, " free receive queues, and Xdp::Options::queues wants ",
+                        wanted, ": lower that, or give the interface more (ethtool -L ", interface.name, ")"});
     }
     if (!status.ok()) return status;
   }

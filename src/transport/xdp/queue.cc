@@ -35,7 +35,7 @@ Status refused(const Queue::Choice& choice, int error, size_t memory_bytes) {
     case ENOBUFS:
       return base::status_of(Code::kUnavailable, "xdp: too little memory may be locked for a queue: raise ulimit -l",
                              {"xdp: a queue of ", choice.interface, " locks ", megabytes,
-                              " MB of memory, which is more than this process may: raise the limit (ulimit -l), or "
+                              " MB of memory, which is more than this process may: raise the limit (ulimit -l), or ",
                               "lower Xdp::Options::receive_buffers"});
     case EAFNOSUPPORT:
       return {Code::kUnavailable, "xdp: this kernel has no AF_XDP sockets: use one with CONFIG_XDP_SOCKETS"};
