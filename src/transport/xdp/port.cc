@@ -250,15 +250,17 @@ uint32_t Port::lanes_at(uint32_t queue) const {
   return static_cast<uint32_t>(std::count_if(owned_slots_.begin(), owned_slots_.end(), is_here));
 }
 
-/// Index of the queue with the fewest endpoints, or of a new one.
+/// Index of the queue with the fewest endpoints.
+uint32_t Port::find_emptiest() const {
+  uint32_t best = 0;
+  for (uint32_t i = 1; i < owned_queues_.size(); ++i) {
+    if (lanes_at(i) < lanes_at(best)) best = i;
+  }
+  return best;
+}
+
+/// The queue of the next endpoint: a new one, if there is to be and is one.
 Result<uint32_t> Port::choose_queue() {
-  const auto find_emptiest = [this] {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < owned_queues_.size(); ++i) {
-      if (lanes_at(i) < lanes_at(best)) best = i;
-    }
-    return best;
-  };
   uint32_t best = find_emptiest();
   if (choice_.queues == 0 && lanes_at(best) != 0) {
     bool is_none_left = false;

@@ -93,6 +93,7 @@ class TERN_API Port {
   Result<uint32_t> choose_queue() REQUIRES(mutex_);
   Result<Slot*> take_slot() REQUIRES(mutex_);
   uint32_t lanes_at(uint32_t queue) const REQUIRES(mutex_);
+  uint32_t find_emptiest() const REQUIRES(mutex_);
   void detach(Slot& slot, bool is_place_free);
   void detach_locked(Slot& slot, bool is_place_free) REQUIRES(mutex_);
   Slot* find(ethernet::LaneKey key) const;

@@ -94,7 +94,7 @@ class TERN_API XdpImpl : public DefaultMembers {
   uint32_t payload_bytes_max(PeerId id) const { return objects_->peers.route(id).datagram_bytes - kHeaderBytes; }
   /// Of a queue that endpoints share, each has all: whoever of them polls moves the frames of the others out of it, and
   /// their clients rarely all send at once. A frame that finds it full is an ordinary loss.
-  uint32_t receive_queue_packets() const { return options_.receive_buffers; }
+  uint32_t receive_queue_packets() const { return options_.receive_buffers - kBorrowed; }
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   /// A round trip that is longer without a queue is that of a long path.
   DelayTarget delay_target() const { return {delay_target_ns_, delay_target_ns_, true}; }
@@ -147,6 +147,8 @@ class TERN_API XdpImpl : public DefaultMembers {
   /// sleep.
   static constexpr uint32_t kEventLooks = 32;
   static constexpr uint32_t kKernelBurst = 32;
+  /// Frames of a queue that are not in its rings: the burst that is visited, and the kernel's next ones.
+  static constexpr uint32_t kBorrowed = 2 * xdp::Lane::kBurstMax;
 
   /// What a forked child must leave alone, as it is the parent's. The last goes first.
   struct Objects {
