@@ -84,13 +84,14 @@ class Port::Registry {
   }
 
   Result<std::shared_ptr<Port>> open(const PortChoice& choice) {
+    const auto user = std::make_shared<User>();
     const base::MutexLock lock(mutex_);
     const ino_t network = network_namespace();
     for (Entry& entry : entries_) {
       const PortChoice& open = entry.port->choice_;
       if (entry.network != network || open.interface.index != choice.interface.index) continue;
       if (open.wish == choice.wish && open.receive_buffers == choice.receive_buffers && open.queues == choice.queues) {
-        return share(entry);
+        return share(entry, user);
       }
       return status_of(kNames, Code::kMisuse, "endpoints of one interface have equal options of the interface",
                        {"another endpoint of this process has ", choice.interface.name,
@@ -101,7 +102,7 @@ class Port::Registry {
     if (port == nullptr || !base::try_reserve(entries_, entries_.size() + 1)) return kNoMemory;
     if (Status status = port->start(); !status.ok()) return status;
     entries_.push_back({std::move(port), network, 0});
-    return share(entries_.back());
+    return share(entries_.back(), user);
   }
 
  private:
@@ -111,11 +112,20 @@ class Port::Registry {
     uint32_t users;
   };
 
+  /// What the last pointer of one user ends. Made before the port is taken, because that takes memory.
+  struct User {
+    ~User() {
+      if (port != nullptr) get().release(port);
+    }
+    Port* port = nullptr;
+  };
+
   /// Each user has a pointer of its own, so that the last one closes the port under the mutex: whoever opens the
   /// interface next finds its queues free.
-  std::shared_ptr<Port> share(Entry& entry) REQUIRES(mutex_) {
+  static std::shared_ptr<Port> share(Entry& entry, const std::shared_ptr<User>& user) {
     ++entry.users;
-    return {entry.port.get(), [](Port* port) { get().release(port); }};
+    user->port = entry.port.get();
+    return {user, user->port};
   }
   void release(Port* port) {
     const base::MutexLock lock(mutex_);
@@ -181,9 +191,12 @@ Port::~Port() {
 }
 
 void Port::close_in_child() {
+  mutex_.assert_held();  // the child has one thread, and the mutex as it was in the parent
+  if (is_closed_in_child_) return;
+  is_closed_in_child_ = true;
+  steering_->close_in_child();
   const uint32_t count = queue_count();
   for (uint32_t i = 0; i < count; ++i) queue(i).close_in_child();
-  if (steering_ != nullptr) steering_->close_in_child();
 }
 
 std::string_view Port::mode() const {
@@ -300,7 +313,12 @@ Result<std::unique_ptr<Lane>> Port::attach(const std::shared_ptr<Port>& self, co
   places[slot.place] = true;
   slot.key.store(ethernet::lane_key_of(own), std::memory_order_release);
   version_.fetch_add(1, std::memory_order_release);
-  if (Status status = steering_->add_port(own, owned_queues_[*queue]->number()); !status.ok()) {
+  Status status = kNoMemory;
+  (void)base::try_grow([&] {
+    mutex_.assert_held();
+    status = steering_->add_port(own, owned_queues_[*queue]->number());
+  });
+  if (!status.ok()) {
     detach_locked(slot, true);
     lane->is_attached_ = false;
     return status;

@@ -68,9 +68,8 @@ class TERN_API Port {
   /// "zero_copy", "native" or "generic".
   std::string_view mode() const;
   uint32_t queue_count() const { return queue_count_.load(std::memory_order_acquire); }
-  /// In a forked child, of each of its endpoints: closes the sockets of queues, and lets go of the program. The child has
-  /// no other thread, and the parent's may have had the lock.
-  void close_in_child() NO_THREAD_SAFETY_ANALYSIS;
+  /// In a forked child, which must not do anything else: closes its descriptors of the parent's. May be called again.
+  void close_in_child();
 
  private:
   friend class Lane;
@@ -105,6 +104,7 @@ class TERN_API Port {
   uint64_t link_bytes_per_sec_ = 1;
   bool has_zero_copy_ = false;
   bool is_native_ = false;
+  bool is_closed_in_child_ = false;
 
   base::Mutex mutex_;
   std::unique_ptr<Steering> steering_ GUARDED_BY(mutex_);

@@ -78,11 +78,11 @@ class TERN_API Queue {
     uint32_t index;
     uint32_t bytes;
   };
-  /// Hands complete frames to the kernel's ring, which always has space. Other threads' completions are noted, too.
+  /// Hands complete frames to the kernel's ring, which always has space.
   void submit(std::span<const Send> frames);
   /// False: the kernel may still read the frame.
   bool is_done(uint32_t index) const { return !is_busy_[index].load(std::memory_order_acquire); }
-  /// Notes what the kernel is done with.
+  /// Notes which frames the kernel is done with, of all endpoints.
   void reap();
 
   enum class Kicked : uint8_t {
@@ -105,7 +105,6 @@ class TERN_API Queue {
   int open_memory();
   int open_socket(bool has_zero_copy);
   void fill_all();
-  void reap_locked() REQUIRES(sending_);
   void wake_driver() const;
   bool has_unsent() const {
     return __atomic_load_n(sent_.producer, __ATOMIC_RELAXED) != __atomic_load_n(sent_.consumer, __ATOMIC_ACQUIRE);

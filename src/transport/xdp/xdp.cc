@@ -207,6 +207,7 @@ XdpImpl::~XdpImpl() {
     return;
   }
   open_frames_.forget();
+  if (kept_ != 0) give_back();
   if (!objects_->sends.stop()) objects_->lane->leave_place();
   if (objects_->lane != nullptr) objects_->lane->stop_waiting();  // its descriptors outlive waits_'s end
 }

@@ -114,8 +114,8 @@ class TERN_API XdpImpl : public DefaultMembers {
     if (has_trouble_) [[unlikely]] {
       if (!recover()) return 0;
     }
-    std::array<xdp::Frame, xdp::Lane::kBurstMax>& burst = objects_->burst;
-    const uint32_t count = objects_->lane->receive(burst);
+    if (kept_ != 0) give_back();
+    const uint32_t count = objects_->lane->receive(objects_->burst);
     if (--until_kernel_ == 0) [[unlikely]]
       return receive_by_kernel(visit) + receive_burst(visit, count);
     return count == 0 ? 0 : receive_burst(visit, count);
@@ -170,6 +170,11 @@ class TERN_API XdpImpl : public DefaultMembers {
   template <class Visit>
   [[gnu::noinline]] size_t receive_by_kernel(Visit& visit);
   bool pass_on(const xdp::Frame& frame, frames::Drop drop);
+  /// Of the last burst; in the next receive(), so that responses have left before.
+  void give_back() {
+    objects_->lane->give_back(std::span(objects_->burst).first(kept_));
+    kept_ = 0;
+  }
 
   void transmit();
   void kick();
@@ -182,6 +187,7 @@ class TERN_API XdpImpl : public DefaultMembers {
   base::OfThisProcess<Objects> objects_;
   OpenFrames open_frames_;
   frames::FrameParser parser_;
+  uint32_t kept_ = 0;  ///< frames at the front of the burst that are still this endpoint's
   uint32_t until_kernel_ = 1;
   bool has_trouble_ = false;  ///< the kernel does not take frames, or the transport has failed
   TransportCounters counters_;
@@ -209,7 +215,6 @@ size_t XdpImpl::receive_burst(Visit& visit, uint32_t count) {
   if (count == 0) return 0;
   if constexpr (BurstVisitor<Visit>) visit.begin_burst();
   size_t packets = 0;
-  uint32_t kept = 0;  // frames that are still this endpoint's
   for (uint32_t i = 0; i < count; ++i) {
     const xdp::Frame frame = burst[i];
     const frames::FrameParser::Datagram datagram = parser_.parse(frame.span(), {});
@@ -220,10 +225,9 @@ size_t XdpImpl::receive_burst(Visit& visit, uint32_t count) {
     } else {
       packets += visit_packets(datagram.payload, datagram.payload_bytes, visit, counters_);
     }
-    burst[kept++] = frame;
+    burst[kept_++] = frame;
   }
   counters_.packets_received += packets;
-  if (kept != 0) objects_->lane->give_back(std::span(burst).first(kept));
   return packets;
 }
 

@@ -93,6 +93,7 @@ void XdpImpl::fail(Status why) {
 
 bool XdpImpl::prepare_wait() {
   is_armed_ = true;
+  if (kept_ != 0) give_back();
   if (objects_->peers.resolver().next_update_ns() <= now()) read_events();
   if (!failure_.ok()) return true;  // until wake()
   if (has_trouble_) return false;
