@@ -1,7 +1,7 @@
 // Runs a command on a network of its own, for cases over transports that need network interfaces.
 //
-// Words of the command that name mlx5 or xdp: a cable. This namespace has `lo` and `tern0`, whose other end `tern1` is in
-// a second namespace. For mlx5, the device mlx5_0 of the software provider is on tern0, mlx5_1 on tern1.
+// Words of the command that name mlx5 or xdp: a cable. This namespace has `lo` and `tern0`, whose other end `tern1` is
+// in a second namespace. For mlx5, the device mlx5_0 of the software provider is on tern0, mlx5_1 on tern1.
 //
 // With --hosts, words that name dpdk or xdp: a switch with three hosts. tern0 is in this namespace; each of two further
 // namespaces has a `tern1`. Each process of a test is a host, because a port of DPDK takes a whole interface, and so

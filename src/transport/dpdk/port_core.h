@@ -31,13 +31,13 @@
 #include "base/descriptor.h"
 #include "base/thread_safety.h"
 #include "base/wait.h"
+#include "ethernet/lane_key.h"
 #include "neighbours/host.h"
 #include "neighbours/own_address.h"
 #include "transport/dpdk/dpdk_device.h"
 #include "transport/dpdk/dpdk_plan.h"
 #include "transport/dpdk/dpdk_port.h"
 #include "transport/dpdk/dpdk_steering.h"
-#include "ethernet/lane_key.h"
 #include "transport/dpdk/queue_gate.h"
 
 namespace tern::transport {

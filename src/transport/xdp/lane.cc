@@ -85,7 +85,8 @@ Status Lane::add_to(base::WaitSet& waits, uint64_t name) {
   waits_ = &waits;
   name_ = name;
   bool is_added = waits.add(slot_.inbox.descriptor(), EPOLLIN, name);
-  if (!base::try_grow([&] { is_added = refresh() && is_added; })) return {Code::kNoMemory, "xdp: no memory for an endpoint: free some"};
+  if (!base::try_grow([&] { is_added = refresh() && is_added; }))
+    return {Code::kNoMemory, "xdp: no memory for an endpoint: free some"};
   return is_added ? Status() : kNoDescriptors;
 }
 

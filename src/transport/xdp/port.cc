@@ -129,7 +129,8 @@ class Port::Registry {
   }
   void release(Port* port) {
     const base::MutexLock lock(mutex_);
-    const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](auto& one) { return one.port.get() == port; });
+    const auto entry =
+        std::find_if(entries_.begin(), entries_.end(), [&](auto& one) { return one.port.get() == port; });
     if (--entry->users == 0) entries_.erase(entry);
   }
 
@@ -154,7 +155,6 @@ Status Port::start() {
   const base::MutexLock lock(mutex_);
   (void)libxdp_set_print(write_log);
   const neighbours::Interface& interface = choice_.interface;
-  constexpr uint32_t kLinkBytes = 18;  // Ethernet's header and a VLAN tag
   frame_bytes_ = interface.mtu_bytes + kLinkBytes + Queue::kHeadroomBytes <= 2048 ? 2048 : 4096;
   device_queues_ = count_queues(interface.name);
   link_bytes_per_sec_ = link_megabits(interface.name) * 1'000'000 / 8;
@@ -173,10 +173,10 @@ Status Port::start() {
       status = add_queue(&is_none_left);
     }
     if (is_none_left && i > 0) {
+      const std::string free = std::to_string(i), wanted = std::to_string(choice_.queues);
       return status_of(kNames, Code::kUnavailable, "the network interface has not enough free receive queues",
-                       {interface.name, " has only ", std::to_string(i), " free receive queues and Xdp::Options::queues "
-                        "wants ", std::to_string(choice_.queues), ": lower that, or give the interface more (ethtool -L ",
-                        interface.name, ")"});
+                       {interface.name, " has only ", free, " free receive queues, and Xdp::Options::queues wants ",
+                        wanted, ": lower that, or give the interface more (ethtool -L ", interface.name, ")"});
     }
     if (!status.ok()) return status;
   }
@@ -191,9 +191,7 @@ Port::~Port() {
 }
 
 void Port::close_in_child() {
-  mutex_.assert_held();  // the child has one thread, and the mutex as it was in the parent
-  if (is_closed_in_child_) return;
-  is_closed_in_child_ = true;
+  mutex_.assert_held();  // the child has one thread, and the mutex is as it was in the parent
   steering_->close_in_child();
   const uint32_t count = queue_count();
   for (uint32_t i = 0; i < count; ++i) queue(i).close_in_child();
@@ -283,8 +281,7 @@ Result<Port::Slot*> Port::take_slot() {
   }
   const auto count = static_cast<uint32_t>(owned_slots_.size());
   if (count == kLanesMax) {
-    return Status(Code::kUnavailable,
-                  "xdp: an interface has at most 256 endpoints in a process: use fewer endpoints");
+    return Status(Code::kUnavailable, "xdp: an interface has at most 256 endpoints in a process: use fewer endpoints");
   }
   std::unique_ptr<Slot> slot(new (std::nothrow) Slot);
   if (slot == nullptr || !base::try_reserve(owned_slots_, count + 1)) return kNoMemory;

@@ -50,6 +50,7 @@ class TERN_API Port {
  public:
   static constexpr uint32_t kLanesMax = 256;
   static constexpr uint32_t kQueuesMax = 64;
+  static constexpr uint32_t kLinkBytes = 18;  ///< Ethernet's header, and a VLAN tag
 
   /// kMisuse: another endpoint of this process has the interface with other settings. kUnavailable: see
   /// Steering::open() and Queue::open(); also, no queue is free. kNoMemory.
@@ -61,8 +62,8 @@ class TERN_API Port {
   /// A lane for datagrams to `own`, whose kernel socket the caller has. kUnavailable: no queue or place is left, or
   /// another process has the port. kNoMemory.
   Result<std::unique_ptr<Lane>> attach(const std::shared_ptr<Port>& self, const base::SocketAddress& own);
-  /// Bytes of the longest frame that a queue receives.
-  uint32_t frame_bytes_max() const { return frame_bytes_ - Queue::kHeadroomBytes; }
+  /// Bytes of the longest IP packet that a frame of the queues holds.
+  uint32_t mtu_bytes_max() const { return frame_bytes_ - Queue::kHeadroomBytes - kLinkBytes; }
   /// Of the link, as the driver tells; otherwise 10 Gbit/s.
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   /// "zero_copy", "native" or "generic".
@@ -104,7 +105,6 @@ class TERN_API Port {
   uint64_t link_bytes_per_sec_ = 1;
   bool has_zero_copy_ = false;
   bool is_native_ = false;
-  bool is_closed_in_child_ = false;
 
   base::Mutex mutex_;
   std::unique_ptr<Steering> steering_ GUARDED_BY(mutex_);
@@ -134,8 +134,8 @@ class TERN_API Lane {
   /// The kernel may still read frames of the endpoint's place, which stays unused.
   void leave_place() { is_place_free_ = false; }
 
-  /// Frames for this endpoint, or such that pass_on() wants to see: those that others have put into the inbox, else those
-  /// of a queue. The caller gives them back.
+  /// Frames for this endpoint, or such that pass_on() wants to see: those that others have put into the inbox, else
+  /// those of a queue. The caller gives them back.
   uint32_t receive(std::span<Frame, kBurstMax> frames);
   void give_back(std::span<const Frame> frames);
   /// Takes a frame that is not for this endpoint, if another one has its destination. False: nobody does, or has space;
@@ -154,7 +154,8 @@ class TERN_API Lane {
 
  private:
   friend class Port;
-  Lane(std::shared_ptr<Port> port, Port::Slot& slot) : port_(std::move(port)), slot_(slot), home_(port_->queue(slot.queue)) {}
+  Lane(std::shared_ptr<Port> port, Port::Slot& slot)
+      : port_(std::move(port)), slot_(slot), home_(port_->queue(slot.queue)) {}
   bool refresh();
 
   const std::shared_ptr<Port> port_;

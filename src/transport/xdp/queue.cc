@@ -19,7 +19,8 @@ namespace tern::transport::xdp {
 
 namespace {
 
-constexpr Status kNoMemory(Code::kNoMemory, "xdp: no memory for a queue: free some, or lower Xdp::Options::receive_buffers");
+constexpr Status kNoMemory(Code::kNoMemory,
+                           "xdp: no memory for a queue: free some, or lower Xdp::Options::receive_buffers");
 /// For sends that the kernel has not yet freed; more than all frames of a queue, so that their number is the bound.
 constexpr int kSendBufferBytes = 32 << 20;
 
@@ -34,7 +35,7 @@ Status refused(const Queue::Choice& choice, int error, size_t memory_bytes) {
     case ENOBUFS:
       return base::status_of(Code::kUnavailable, "xdp: too little memory may be locked for a queue: raise ulimit -l",
                              {"xdp: a queue of ", choice.interface, " locks ", megabytes,
-                              " MB of memory, which is more than this process may: raise the limit (ulimit -l), or "
+                              " MB of memory, which is more than this process may: raise the limit (ulimit -l), or ",
                               "lower Xdp::Options::receive_buffers"});
     case EAFNOSUPPORT:
       return {Code::kUnavailable, "xdp: this kernel has no AF_XDP sockets: use one with CONFIG_XDP_SOCKETS"};
@@ -47,9 +48,9 @@ Status refused(const Queue::Choice& choice, int error, size_t memory_bytes) {
       return base::status_of(Code::kUnavailable, "xdp: the network interface has gone",
                              {"xdp: the network interface ", choice.interface, " has gone: see ip link"});
     case ENETDOWN:
-      return base::status_of(Code::kUnavailable, "xdp: the network interface is down",
-                             {"xdp: the network interface ", choice.interface, " is down: ip link set ",
-                              choice.interface, " up"});
+      return base::status_of(
+          Code::kUnavailable, "xdp: the network interface is down",
+          {"xdp: the network interface ", choice.interface, " is down: ip link set ", choice.interface, " up"});
     case EOPNOTSUPP:
     case EINVAL:
       if (!choice.may_copy) {

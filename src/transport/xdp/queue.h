@@ -41,8 +41,8 @@ class TERN_API Queue {
   struct Choice {
     std::string interface;  ///< name in the calling thread's network namespace
     uint32_t number = 0;
-    uint32_t frame_bytes = 2048;      ///< 2048 or 4096; a received frame has kHeadroomBytes less
-    uint32_t receive_frames = 2048;   ///< a power of two
+    uint32_t frame_bytes = 2048;     ///< 2048 or 4096; a received frame has kHeadroomBytes less
+    uint32_t receive_frames = 2048;  ///< a power of two
     bool may_copy = true, may_zero_copy = true;
   };
   /// kAlreadyExists is not a Code: `is_taken` says that another socket has the queue. kUnavailable: no permission, too
@@ -63,7 +63,8 @@ class TERN_API Queue {
 
   /// A glance without a lock.
   bool has_received() const {
-    return __atomic_load_n(received_.producer, __ATOMIC_ACQUIRE) != __atomic_load_n(received_.consumer, __ATOMIC_RELAXED);
+    return __atomic_load_n(received_.producer, __ATOMIC_ACQUIRE) !=
+           __atomic_load_n(received_.consumer, __ATOMIC_RELAXED);
   }
   /// The next frames, which the caller gives back. 0: there are none, or another thread takes them just now.
   uint32_t take(std::span<Frame> frames);
@@ -86,9 +87,9 @@ class TERN_API Queue {
   void reap();
 
   enum class Kicked : uint8_t {
-    kAll,    ///< the kernel has taken all frames, or will without another call
-    kSome,   ///< the kernel is short of memory, or busy: kick() again
-    kDown,   ///< the interface is down; the ring keeps the frames until it is up
+    kAll,   ///< the kernel has taken all frames, or will without another call
+    kSome,  ///< the kernel is short of memory, or busy: kick() again
+    kDown,  ///< the interface is down; the ring keeps the frames until it is up
   };
   /// Makes the kernel send what is in the ring. Counts system calls.
   Kicked kick(uint64_t& system_calls);

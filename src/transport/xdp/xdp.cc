@@ -161,9 +161,11 @@ Status XdpImpl::start(const Interface& interface, base::SocketAddress own) {
   if (!port.ok()) return port.status();
   objects.port = std::move(*port);
   link_bytes_per_sec_ = objects.port->link_bytes_per_sec();
-  const auto datagram_bytes = ethernet::choose_datagram_bytes(
-      kNames, interface.name, interface.mtu_bytes, own.family(), options_.datagram_bytes,
-      {Options::kDatagramBytesMin, Options::kDatagramBytesMax});
+  // The interface may have got a larger MTU since its queues were made.
+  const uint32_t mtu_bytes = std::min(interface.mtu_bytes, objects.port->mtu_bytes_max());
+  const auto datagram_bytes =
+      ethernet::choose_datagram_bytes(kNames, interface.name, mtu_bytes, own.family(), options_.datagram_bytes,
+                                      {Options::kDatagramBytesMin, Options::kDatagramBytesMax});
   if (!datagram_bytes.ok()) return datagram_bytes.status();
   auto lane = objects.port->attach(objects.port, own);
   if (!lane.ok()) return lane.status();

@@ -13,12 +13,12 @@
 //   src/neighbours   routes and MAC addresses, the kernel's
 //
 // A packet's way out: send() copies it behind others to the same peer into that peer's open frame, in memory that the
-// kernel sends from. flush() writes the headers of the open frames, prebuilt but for lengths, and checksums, and puts all
-// frames into the queue's ring with one system call for 32 of them.
+// kernel sends from. flush() writes the headers of the open frames, prebuilt but for lengths, and checksums, and puts
+// all frames into the queue's ring with one system call for 32 of them.
 //
-// A packet's way in: the XDP program redirects the frame to the socket of the queue where it has arrived, and the kernel
-// puts it into the queue's memory. A frame is checked to be a datagram for this endpoint, and its packets are visited
-// where they lie. A frame for another endpoint of the process goes to its inbox.
+// A packet's way in: the XDP program redirects the frame to the socket of the queue where it has arrived, and the
+// kernel puts it into the queue's memory. A frame is checked to be a datagram for this endpoint, and its packets are
+// visited where they lie. A frame for another endpoint of the process goes to its inbox.
 //
 // Beside that, the kernel's socket gets what arrives at a queue that is not this process's. It is asked after each
 // so many looks at the queue, and always again while it has something.
@@ -131,7 +131,7 @@ class TERN_API XdpImpl : public DefaultMembers {
 
   /// "zero_copy", "native" or "generic".
   std::string_view mode() const { return objects_->port->mode(); }
-  xdp::Port& port() { return *objects_->port; }         ///< for tests
+  xdp::Port& port() { return *objects_->port; }           ///< for tests
   xdp::Queue& queue() { return objects_->lane->home(); }  ///< for tests
 
  private:

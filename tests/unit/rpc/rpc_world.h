@@ -116,8 +116,8 @@ void set_end([[maybe_unused]] Options& options, [[maybe_unused]] uint32_t end) {
 #endif
   if constexpr (requires { options.inner; }) set_end(options.inner, end);
 }
-/// Adds what an endpoint needs beyond the defaults: over DPDK a port, one of the two ends of a cable, and over AF_XDP an
-/// interface. End 0, the server's, is opened first.
+/// Adds what an endpoint needs beyond the defaults: over DPDK a port, one of the two ends of a cable, and over AF_XDP
+/// an interface. End 0, the server's, is opened first.
 template <class Options>
 Options at_end(uint32_t end, Options options = {}) {
   set_end(options, end);

@@ -23,8 +23,10 @@ class XdpQueues : public XdpTest {
     XdpTest::SetUp();
     if (IsSkipped()) return;
     const std::string far = Far::path();
-    ASSERT_TRUE(run("ip link add wide0 numrxqueues 4 numtxqueues 4 type veth peer name wide1 numrxqueues 4 "
-                    "numtxqueues 4 netns " + far));
+    ASSERT_TRUE(
+        run("ip link add wide0 numrxqueues 4 numtxqueues 4 type veth peer name wide1 numrxqueues 4 "
+            "numtxqueues 4 netns " +
+            far));
     ASSERT_TRUE(run("ip addr add 10.80.0.1/24 dev wide0 && ip link set wide0 up"));
     ASSERT_TRUE(run("nsenter --net=" + far + " ip addr add 10.80.0.2/24 dev wide1"));
     ASSERT_TRUE(run("nsenter --net=" + far + " ip link set wide1 up"));

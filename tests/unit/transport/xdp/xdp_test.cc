@@ -116,6 +116,18 @@ TEST_F(XdpTest, mtu__of_native_mode__and_above) {
   set_mtu("1500");
 }
 
+TEST_F(XdpTest, mtu_that_grows__leaves_frames_as_long_as_the_queue_has_them) {
+  End first;
+  ASSERT_TRUE(run("ip link set tern0 mtu 3498"));
+  End second, far(at("tern1"));
+  ASSERT_TRUE(second.status.ok()) << second.status.message();
+  EXPECT_EQ(second->payload_bytes_max(), 1774u - 28 - 24);
+  expect_passes(second, far);
+  expect_passes(far, second);
+  expect_refused(with(&Xdp::Options::datagram_bytes, 2000u), Code::kUnavailable, "datagrams of 2000 bytes do not fit");
+  ASSERT_TRUE(run("ip link set tern0 mtu 1500"));
+}
+
 TEST_F(XdpTest, endpoints_of_one_host__reach_each_other_by_the_kernel) {
   End a(at("tern0")), b(at("tern0"));
   ASSERT_TRUE(a.status.ok() && b.status.ok()) << a.status.message() << b.status.message();

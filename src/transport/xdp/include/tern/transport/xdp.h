@@ -17,9 +17,10 @@ class XdpImpl;
 /// interface stays the kernel's: an XDP program gives this process the datagrams to its own UDP ports, and everything
 /// else goes its usual way. Endpoints of a process at one interface share its queues and memory.
 ///
-/// Needs the permission to load XDP programs (CAP_NET_ADMIN and CAP_BPF) and to open the sockets (CAP_NET_RAW), and
-/// Linux 5.9; with an older kernel a program stays behind at the interface, until another process finds it. The peer may
-/// be a plain UDP socket as far as the frames are concerned, if its NIC or `ethtool -K` makes its checksums complete.
+/// Needs the permission to open the sockets (CAP_NET_RAW), to attach an XDP program (CAP_NET_ADMIN, CAP_BPF), and to
+/// join the program that another process has attached (CAP_SYS_ADMIN); and Linux 5.9: with an older kernel a program
+/// stays behind at the interface, until another process finds it. The peer may be a plain UDP socket as far as the
+/// frames are concerned, if its NIC or `ethtool -K` makes its checksums complete.
 struct Xdp {
   static constexpr std::string_view kName = "xdp";  ///< the peers' endpoints must have the same
   using Impl = transport::XdpImpl;                  ///< for the library
