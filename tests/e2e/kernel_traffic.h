@@ -63,7 +63,7 @@ class KernelTraffic {
   /// Both have gone on since the call.
   bool goes_on() const {
     const uint64_t answers = answers_, bytes = bytes_;
-    return wait_for([&] { return answers_ > answers + 10 && bytes_ > bytes + 1'000'000; });
+    return wait_for([&] { return answers_ > answers + 5 && bytes_ > bytes + 300'000; });
   }
   /// Datagrams without an answer, or with one that came too late.
   uint64_t lost() const { return lost_; }

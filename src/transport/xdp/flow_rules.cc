@@ -54,8 +54,8 @@ ethtool_rx_flow_spec rule_for(const base::SocketAddress& address, uint32_t queue
 }
 
 bool is_same_flow(const ethtool_rx_flow_spec& one, const ethtool_rx_flow_spec& other) {
-  return one.flow_type == other.flow_type && std::memcmp(&one.h_u, &other.h_u, sizeof(one.h_u)) == 0 &&
-         std::memcmp(&one.m_u, &other.m_u, sizeof(one.m_u)) == 0;
+  return one.flow_type == other.flow_type && std::ranges::equal(one.h_u.hdata, other.h_u.hdata) &&
+         std::ranges::equal(one.m_u.hdata, other.m_u.hdata);
 }
 
 FlowRules::FlowRules(const std::string& interface)

@@ -28,7 +28,8 @@ struct Line {
   Label at = Label::kNone;  ///< the name of this line
 };
 
-enum Register : uint8_t { r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10 };
+/// In comments r0 to r10, as the kernel calls them.
+enum Register : uint8_t { kR0, kR1, kR2, kR3, kR4, kR5, kR6, kR7, kR8, kR9, kR10 };
 
 constexpr bpf_insn make(int code, uint8_t to, uint8_t from, size_t offset, int64_t value) {
   bpf_insn instruction{};
@@ -86,89 +87,90 @@ static_assert(kKey + int{sizeof(PortKey)} == kNumber);
 /// r6: the context; r7: the port's owner; r8: the receive queue.
 constexpr Line kLines[] = {
     // The frame's bounds, and its type.
-    move(r6, r1),                                     // keep the context, because calls take r1
-    load(BPF_W, r2, r6, offsetof(xdp_md, data)),      // r2: first byte of the frame
-    load(BPF_W, r3, r6, offsetof(xdp_md, data_end)),  // r3: behind its last byte
-    move(r4, r2),                                     //
-    add(r4, kEnd4),                                   // r4: behind the headers over IPv4, the shortest
-    jump_if(r4, BPF_JGT, r3, Label::kPass),           // a shorter frame is no UDP datagram
-    load(BPF_H, r5, r2, frames::ethernet::kType),     // r5: the EtherType, kept for the key
-    jump_if(r5, BPF_JEQ, network_order(frames::kEtherTypeIpv6), Label::kIpv6),
-    jump_if(r5, BPF_JNE, network_order(frames::kEtherTypeIpv4), Label::kPass),  // ARP, a VLAN tag, anything else
+    move(kR6, kR1),                                     // keep the context, because calls take r1
+    load(BPF_W, kR2, kR6, offsetof(xdp_md, data)),      // r2: first byte of the frame
+    load(BPF_W, kR3, kR6, offsetof(xdp_md, data_end)),  // r3: behind its last byte
+    move(kR4, kR2),                                     // r4: the first byte
+    add(kR4, kEnd4),                                    // r4: behind the headers over IPv4, the shortest
+    jump_if(kR4, BPF_JGT, kR3, Label::kPass),           // a shorter frame is no UDP datagram
+    load(BPF_H, kR5, kR2, frames::ethernet::kType),     // r5: the EtherType, kept for the key
+    jump_if(kR5, BPF_JEQ, network_order(frames::kEtherTypeIpv6), Label::kIpv6),  // IPv6
+    jump_if(kR5, BPF_JNE, network_order(frames::kEtherTypeIpv4), Label::kPass),  // ARP, a VLAN tag, anything else
 
     // IPv4.
-    load(BPF_B, r0, r2, kIp + frames::ipv4::kVersion),           // version and header length
-    jump_if(r0, BPF_JNE, 0x45, Label::kPass),                    // options, or not IPv4
-    load(BPF_H, r0, r2, kIp + frames::ipv4::kFragment),          // fragment bits and offset
-    mask(r0, network_order(frames::kFragmentBits)),              // without "don't fragment"
-    jump_if(r0, BPF_JNE, 0, Label::kPass),                       // the kernel puts fragments together
-    load(BPF_B, r0, r2, kIp + frames::ipv4::kProtocol),          //
-    jump_if(r0, BPF_JNE, frames::kProtocolUdp, Label::kPass),    // TCP, ICMP
-    load(BPF_W, r0, r2, kIp + frames::ipv4::kDestination),       // the upper half of r0 is 0 now
-    store(BPF_DW, r10, kKey, r0),                                // key.ip: the address and 4 zeros
-    set(r0, 0),                                                  //
-    store(BPF_DW, r10, kKey + 8, r0),                            // key.ip: 8 zeros
-    load(BPF_H, r0, r2, kUdp4 + frames::udp::kDestinationPort),  // r0: the port
-    jump(Label::kLookUp),                                        //
+    load(BPF_B, kR0, kR2, kIp + frames::ipv4::kVersion),           // version and header length
+    jump_if(kR0, BPF_JNE, 0x45, Label::kPass),                     // options, or not IPv4
+    load(BPF_H, kR0, kR2, kIp + frames::ipv4::kFragment),          // fragment bits and offset
+    mask(kR0, network_order(frames::kFragmentBits)),               // without "don't fragment"
+    jump_if(kR0, BPF_JNE, 0, Label::kPass),                        // the kernel puts fragments together
+    load(BPF_B, kR0, kR2, kIp + frames::ipv4::kProtocol),          // r0: what is behind the header
+    jump_if(kR0, BPF_JNE, frames::kProtocolUdp, Label::kPass),     // TCP, ICMP
+    load(BPF_W, kR0, kR2, kIp + frames::ipv4::kDestination),       // r0: the address
+    store(BPF_W, kR10, kKey, kR0),                                 // key.ip: the address
+    set(kR0, 0),                                                   // r0: zeros
+    store(BPF_W, kR10, kKey + 4, kR0),                             // key.ip: 4 zeros
+    store(BPF_DW, kR10, kKey + 8, kR0),                            // key.ip: 8 zeros
+    load(BPF_H, kR0, kR2, kUdp4 + frames::udp::kDestinationPort),  // r0: the port
+    jump(Label::kLookUp),                                          // on as for IPv6
 
     // IPv6.
-    at(Label::kIpv6, add(r4, kEnd6 - kEnd4)),                    // r4: behind the headers over IPv6
-    jump_if(r4, BPF_JGT, r3, Label::kPass),                      // a shorter frame is no UDP datagram
-    load(BPF_B, r0, r2, kIp + frames::ipv6::kVersion),           // version and half of the traffic class
-    mask(r0, 0xf0),                                              //
-    jump_if(r0, BPF_JNE, 0x60, Label::kPass),                    // not IPv6
-    load(BPF_B, r0, r2, kIp + frames::ipv6::kNextHeader),        //
-    jump_if(r0, BPF_JNE, frames::kProtocolUdp, Label::kPass),    // an extension header, a fragment, TCP
-    load(BPF_DW, r0, r2, kIp + frames::ipv6::kDestination),      //
-    store(BPF_DW, r10, kKey, r0),                                // key.ip: the first half of the address
-    load(BPF_DW, r0, r2, kIp + frames::ipv6::kDestination + 8),  //
-    store(BPF_DW, r10, kKey + 8, r0),                            // key.ip: its second half
-    load(BPF_H, r0, r2, kUdp6 + frames::udp::kDestinationPort),  // r0: the port
+    at(Label::kIpv6, add(kR4, kEnd6 - kEnd4)),                     // r4: behind the headers over IPv6
+    jump_if(kR4, BPF_JGT, kR3, Label::kPass),                      // a shorter frame is no UDP datagram
+    load(BPF_B, kR0, kR2, kIp + frames::ipv6::kVersion),           // version and half of the traffic class
+    mask(kR0, 0xf0),                                               // r0: the version
+    jump_if(kR0, BPF_JNE, 0x60, Label::kPass),                     // not IPv6
+    load(BPF_B, kR0, kR2, kIp + frames::ipv6::kNextHeader),        // r0: what is behind the header
+    jump_if(kR0, BPF_JNE, frames::kProtocolUdp, Label::kPass),     // an extension header, a fragment, TCP
+    load(BPF_DW, kR0, kR2, kIp + frames::ipv6::kDestination),      // r0: the first half of the address
+    store(BPF_DW, kR10, kKey, kR0),                                // key.ip: the first half of the address
+    load(BPF_DW, kR0, kR2, kIp + frames::ipv6::kDestination + 8),  // r0: its second half
+    store(BPF_DW, kR10, kKey + 8, kR0),                            // key.ip: its second half
+    load(BPF_H, kR0, kR2, kUdp6 + frames::udp::kDestinationPort),  // r0: the port
 
     // The port's owner.
-    at(Label::kLookUp, store(BPF_H, r10, kKeyPort, r0)),  // key.port
-    store(BPF_H, r10, kKeyType, r5),                      // key.ether_type: the key is complete
-    load_map(r1, Map::kPorts), kSecondHalf,               // first argument: the map
-    move(r2, r10),                                        //
-    add(r2, kKey),                                        // second argument: the key
-    call(BPF_FUNC_map_lookup_elem),                       // r0: the entry, or null
-    jump_if(r0, BPF_JEQ, 0, Label::kPass),                // nobody of tern has this port
-    load(BPF_DW, r7, r0, offsetof(PortEntry, owner)),     // r7: its owner
+    at(Label::kLookUp, store(BPF_H, kR10, kKeyPort, kR0)),  // key.port
+    store(BPF_H, kR10, kKeyType, kR5),                      // key.ether_type: the key is complete
+    load_map(kR1, Map::kPorts), kSecondHalf,                // first argument: the map
+    move(kR2, kR10),                                        // r2: the end of the stack
+    add(kR2, kKey),                                         // second argument: the key
+    call(BPF_FUNC_map_lookup_elem),                         // r0: the entry, or null
+    jump_if(kR0, BPF_JEQ, 0, Label::kPass),                 // nobody of tern has this port
+    load(BPF_DW, kR7, kR0, offsetof(PortEntry, owner)),     // r7: its owner
 
     // The queue's owner.
-    load(BPF_W, r8, r6, offsetof(xdp_md, rx_queue_index)),  // r8: the queue
-    store(BPF_W, r10, kNumber, r8),                         //
-    load_map(r1, Map::kQueues), kSecondHalf,                // first argument: the map
-    move(r2, r10),                                          //
-    add(r2, kNumber),                                       // second argument: the queue
-    call(BPF_FUNC_map_lookup_elem),                         // r0: its owner's place, or null
-    jump_if(r0, BPF_JEQ, 0, Label::kForeign),               // a queue beyond the map
-    load(BPF_DW, r1, r0, 0),                                // r1: its owner, 0 for none
-    jump_if(r1, BPF_JNE, r7, Label::kForeign),              // the port is another process's
+    load(BPF_W, kR8, kR6, offsetof(xdp_md, rx_queue_index)),  // r8: the queue
+    store(BPF_W, kR10, kNumber, kR8),                         // the key: the queue
+    load_map(kR1, Map::kQueues), kSecondHalf,                 // first argument: the map
+    move(kR2, kR10),                                          // r2: the end of the stack
+    add(kR2, kNumber),                                        // second argument: the queue
+    call(BPF_FUNC_map_lookup_elem),                           // r0: its owner's place, or null
+    jump_if(kR0, BPF_JEQ, 0, Label::kForeign),                // a queue beyond the map
+    load(BPF_DW, kR1, kR0, 0),                                // r1: its owner, 0 for none
+    jump_if(kR1, BPF_JNE, kR7, Label::kForeign),              // the port is another process's
 
     // To the socket.
-    load_map(r1, Map::kSockets), kSecondHalf,          // first argument: the map
-    move(r2, r8),                                      // second argument: the queue
-    set(r3, XDP_PASS),                                 // third argument: the result without a socket
-    call(BPF_FUNC_redirect_map),                       // r0: XDP_REDIRECT, or that
-    jump_if(r0, BPF_JEQ, XDP_REDIRECT, Label::kExit),  // the frame goes to the socket
-    set(r1, static_cast<int>(offsetof(Counts, no_socket) / sizeof(uint64_t))),
-    jump(Label::kCount),  //
+    load_map(kR1, Map::kSockets), kSecondHalf,          // first argument: the map
+    move(kR2, kR8),                                     // second argument: the queue
+    set(kR3, XDP_PASS),                                 // third argument: the result without a socket
+    call(BPF_FUNC_redirect_map),                        // r0: XDP_REDIRECT, or that
+    jump_if(kR0, BPF_JEQ, XDP_REDIRECT, Label::kExit),  // the frame goes to the socket
+    set(kR1, static_cast<int>(offsetof(Counts, no_socket) / sizeof(uint64_t))),  // r1: the counter
+    jump(Label::kCount),                                                         // count it
 
     // To the kernel, though the port has an owner.
-    at(Label::kForeign, set(r1, static_cast<int>(offsetof(Counts, foreign_queue) / sizeof(uint64_t)))),
-    at(Label::kCount, store(BPF_W, r10, kNumber, r1)),  // the counter
-    load_map(r1, Map::kCounts), kSecondHalf,            // first argument: the map
-    move(r2, r10),                                      //
-    add(r2, kNumber),                                   // second argument: the counter
-    call(BPF_FUNC_map_lookup_elem),                     // r0: this CPU's value; never null
-    jump_if(r0, BPF_JEQ, 0, Label::kPass),              // the verifier wants this
-    load(BPF_DW, r1, r0, 0),                            //
-    add(r1, 1),                                         // no other program runs on this CPU meanwhile
-    store(BPF_DW, r0, 0, r1),                           //
+    at(Label::kForeign, set(kR1, static_cast<int>(offsetof(Counts, foreign_queue) / sizeof(uint64_t)))),
+    at(Label::kCount, store(BPF_W, kR10, kNumber, kR1)),  // the counter
+    load_map(kR1, Map::kCounts), kSecondHalf,             // first argument: the map
+    move(kR2, kR10),                                      // r2: the end of the stack
+    add(kR2, kNumber),                                    // second argument: the counter
+    call(BPF_FUNC_map_lookup_elem),                       // r0: this CPU's value; never null
+    jump_if(kR0, BPF_JEQ, 0, Label::kPass),               // the verifier wants this
+    load(BPF_DW, kR1, kR0, 0),                            // r1: the count
+    add(kR1, 1),                                          // no other program runs on this CPU meanwhile
+    store(BPF_DW, kR0, 0, kR1),                           // the new count
 
-    at(Label::kPass, set(r0, XDP_PASS)),  // to the kernel
-    at(Label::kExit, leave()),            // the result is in r0
+    at(Label::kPass, set(kR0, XDP_PASS)),  // to the kernel
+    at(Label::kExit, leave()),             // the result is in r0
 };
 
 constexpr size_t kInstructions = std::size(kLines);

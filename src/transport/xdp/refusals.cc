@@ -29,19 +29,18 @@ bool names_mtu(const std::string& words) {
 Status no_permission(std::string_view what, int error) {
   return refuse("xdp: no permission to use XDP",
                 {"xdp: no permission to ", what, " (", std::strerror(error),
-                 "): run as root, or with the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN, not in a "
+                 "): run as root, or with the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN, not in a ",
                  "container without them"});
 }
 
 Status no_native_mode(int error, const Facts& facts) {
   const std::string reason = facts.kernel_words.empty() ? std::strerror(error) : facts.kernel_words;
   if (error == ERANGE || names_mtu(facts.kernel_words)) {
-    return refuse("xdp: the interface's MTU is above what its driver takes in native mode",
-                  {"xdp: the MTU of ", facts.interface, ", ", std::to_string(facts.mtu_bytes),
-                   ", is above what its driver takes in native mode (", reason,
-                   "): lower it at both ends, as by ip link "
-                   "set ",
-                   facts.interface, " mtu 3498, or choose mode=generic"});
+    return refuse(
+        "xdp: the interface's MTU is above what its driver takes in native mode",
+        {"xdp: the MTU of ", facts.interface, ", ", std::to_string(facts.mtu_bytes),
+         ", is above what its driver takes in native mode (", reason, "): lower it at both ends, as by ip link set ",
+         facts.interface, " mtu 3498, or choose mode=generic"});
   }
   return refuse(
       "xdp: the interface's driver refuses XDP in native mode",
@@ -97,9 +96,7 @@ Status refusal_by_program(std::string_view interface, std::string_view program, 
   return refuse("xdp: another XDP program is attached to the interface",
                 {"xdp: another XDP program, ", program.empty() ? "without a name" : program, " (id ",
                  std::to_string(id), "), is attached to ", interface,
-                 ": end its process, or detach it with ip link set "
-                 "dev ",
-                 interface, " xdp off"});
+                 ": end its process, or detach it with ip link set dev ", interface, " xdp off"});
 }
 
 Status refusal_by_version(std::string_view interface) {

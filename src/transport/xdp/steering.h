@@ -44,6 +44,8 @@ class Steering {
   /// False for good: the interface has gone, or the program was detached by force.
   bool is_attached() const { return xdp::is_attached(attachment_, index_); }
 
+  // add_socket() and add_port() are called in the network namespace of the interface, as open() is.
+
   /// Frames to ports of this process that arrive at `queue` go to the AF_XDP socket from now on. The socket has a
   /// receive ring, and the caller has bound it to this queue; it stays the caller's. kUnavailable: a socket of another
   /// process has the queue, or its number is above kQueuesMax - 1.
