@@ -27,6 +27,11 @@ target_include_directories(tern_program_base INTERFACE ${PROJECT_BINARY_DIR}/gen
 # tern_add_core(source...): libtern, tern::tern.
 function(tern_add_core)
   tern_add_library_and_twin(tern ${ARGN})
+  if(TERN_PRECOMPILE)
+    target_precompile_headers(tern PRIVATE <algorithm> <array> <atomic> <bit> <chrono> <cstring> <functional> <map>
+                                           <memory> <optional> <span> <string> <string_view> <thread> <unordered_map>
+                                           <vector>)
+  endif()
   add_library(tern::tern ALIAS tern)
   if(TERN_INSTALL)
     # A static library cannot say what it needs, so its user's command line must. A prefix has a static or a shared
@@ -48,6 +53,10 @@ function(tern_add_component name)
   add_library(tern::${name} ALIAS tern_${name})
   tern_link_parts(${name} ${arg_PARTS})
   target_link_libraries(tern_${name} PUBLIC tern)
+  # Only with the same flags: position-independent code and the flags of some packages are others.
+  if(TERN_PRECOMPILE AND NOT BUILD_SHARED_LIBS AND NOT TERN_${name}_CFLAGS_OTHER)
+    target_precompile_headers(tern_${name} REUSE_FROM tern)
+  endif()
   if(TARGET tern_${name}_internal)
     target_link_libraries(tern_${name}_internal PUBLIC tern_internal)
     set(internal _internal)
@@ -195,6 +204,10 @@ endfunction()
 function(tern_install_package)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           FILES_MATCHING PATTERN "*.h" PATTERN "*.inc")
+  install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/doctor DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME tern-doctor
+          COMPONENT programs)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/scripts/tern_doctor DESTINATION ${CMAKE_INSTALL_DATADIR}/tern COMPONENT programs
+          FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
   get_property(tern_built_in GLOBAL PROPERTY TERN_BUILT_IN)
   get_property(transports GLOBAL PROPERTY TERN_TRANSPORTS)
   set(tern_left_out "")

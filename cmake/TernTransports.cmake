@@ -4,18 +4,17 @@ set(tern_generated_dir ${PROJECT_BINARY_DIR}/generated)
 
 # tern_add_transport(NAME TYPE tern::Name HEADER <public header> IMPL <header of TYPE::Impl, from src/> WHAT "a phrase"
 #                    SOURCES pattern... [SIMULATED | PROVIDED]
-#                    [OPTIONAL [EXPERIMENTAL] [PACKAGES module...] [DEBIAN package...] [PARTS folder...]])
+#                    [OPTIONAL [PACKAGES module...] [DEBIAN package...] [PARTS folder...]])
 #   NAME       the folder's name, TYPE::kName, and the component of find_package and pkg-config (tern-NAME)
 #   HEADER     in the folder's include/, which is installed with include/ of the top level
 #   SIMULATED  runs in a tern::sim::Simulation only: a part of the library tern::sim
 #   PROVIDED   its options hold what only a program can provide, so that our programs do not offer it by name
 #   OPTIONAL   a library of its own, tern::NAME, which is built if pkg-config knows all PACKAGES. DEBIAN names the packages
 #              that scripts/setup NAME installs for it. The option TERN_NAME is AUTO; OFF leaves it out, ON insists on it.
-#   EXPERIMENTAL  TERN_NAME is OFF unless it is set: the transport is not finished
 #   PARTS      folders of src/ that it shares with other optional transports; one that includes another comes first
 # Other transports are parts of libtern. Rpc<TYPE> and Rpc<Faulty<TYPE>> are instantiated in generated files.
 function(tern_add_transport name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SIMULATED;PROVIDED;OPTIONAL;EXPERIMENTAL" "TYPE;HEADER;IMPL;WHAT" "SOURCES;PACKAGES;DEBIAN;PARTS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SIMULATED;PROVIDED;OPTIONAL" "TYPE;HEADER;IMPL;WHAT" "SOURCES;PACKAGES;DEBIAN;PARTS")
   foreach(key IN ITEMS TYPE HEADER IMPL WHAT SOURCES)
     if(NOT arg_${key})
       message(FATAL_ERROR "tern_add_transport(${name}) has no ${key}")
@@ -28,11 +27,7 @@ function(tern_add_transport name)
   set(wanted ON)
   if(arg_OPTIONAL)
     string(TOUPPER TERN_${name} option)
-    set(default AUTO)
-    if(arg_EXPERIMENTAL)
-      set(default OFF)
-    endif()
-    set(${option} ${default} CACHE STRING "The transport ${name}: ON, OFF, or AUTO, if what it needs is installed")
+    set(${option} AUTO CACHE STRING "The transport ${name}: ON, OFF, or AUTO, if what it needs is installed")
     set(wanted ${${option}})
   endif()
   tern_find_packages(TERN_${name} ${arg_PACKAGES})

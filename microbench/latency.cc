@@ -55,8 +55,12 @@ class Pinger {
       const tern::Status status = (*rpc)->run_event_loop();
       if (!status.ok()) run_.fail("the client's event loop", status);
     }
+    sessions_paired_ = endpoint_->counters().sessions_paired;
     run_.leave();
   }
+
+  /// Sessions of the run whose answers come to the port that requests leave from. Main thread, after Run::end().
+  uint64_t sessions_paired() const { return sessions_paired_; }
 
  private:
   void send() {
@@ -95,6 +99,7 @@ class Pinger {
   tern::MsgBuf request_;
   tern::MsgBuf response_;
   uint64_t started_ticks_ = 0;
+  uint64_t sessions_paired_ = 0;
 };
 
 template <tern::Transport T>
@@ -122,6 +127,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     report.metrics["rate_mrps"] = static_cast<double>(measured->completed) / measured->seconds / 1e6;
     programs::add_percentiles(report.metrics, round_trips_ticks);
     report.metrics["retransmissions"] = measured->retransmissions;
+    report.metrics["sessions_paired"] = pinger.sessions_paired();
     if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = measured->failed;
     return report;
   };

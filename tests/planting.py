@@ -1,7 +1,8 @@
 """Plants bugs in copies of the tree and makes a program that has them.
 
 Whatever in a build of the program depends on a file that a patch changes is compiled anew, as it was compiled there, and
-linked with everything else as it is.
+linked with everything else as it is. Where a patch changes a header, its text may name the sources that use what it changes,
+in a line "Compiles: SOURCE...": then only those of the dependent sources are compiled anew, and the others keep what they have.
 """
 
 import concurrent.futures
@@ -55,13 +56,20 @@ class Build:
         if self.link.count(self.output) != 1:
             raise Failed(f"no link command of {program}: {self.link}")
 
-    def objects_of(self, changed):
+    def objects_of(self, changed, sources):
+        """Those that depend on files that were changed; and only those of these sources, if there are any."""
         names = set()
         for path in changed:
             if path not in self.dependents:
                 raise Failed(f"nothing in {self.program} depends on {path}")
             names |= self.dependents[path]
-        return sorted(names)
+        if not sources:
+            return sorted(names)
+        found = {source: [name for name in names if name.endswith(f"/{source}.o")] for source in sources}
+        for source, of_source in found.items():
+            if len(of_source) != 1:
+                raise Failed(f"{source} is not a source of {self.program} that depends on {' or '.join(changed)}")
+        return sorted(name for of_source in found.values() for name in of_source)
 
 
 class Planted:
@@ -94,7 +102,8 @@ class Planted:
 
     def make(self):
         link, extra = self.build.link, []
-        for name in self.build.objects_of(self.copy()):
+        sources = re.search(r"^Compiles: (.*)$", self.patch.read_text(), re.MULTILINE)
+        for name in self.build.objects_of(self.copy(), sources.group(1).split() if sources else []):
             output = str(self.compile(name))
             if f" {name} " in link:
                 link = link.replace(f" {name} ", f" {output} ")

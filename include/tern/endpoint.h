@@ -17,6 +17,7 @@
 #include <tern/duration.h>
 #include <tern/msgbuf.h>
 #include <tern/request.h>
+#include <tern/session.h>
 #include <tern/status.h>
 
 namespace tern {
@@ -120,12 +121,6 @@ struct SessionOptions {
   CongestionControl congestion_control = CongestionControl::kDefault;
 };
 
-/// A name of a session. The name of a session that has ended is an error, and never becomes the name of another one.
-struct Session {
-  uint64_t name = UINT64_MAX;  ///< an index, and a count of the sessions that had it
-  friend bool operator==(const Session&, const Session&) = default;  ///< the same session of the same endpoint
-};
-
 /// An accepted call, for cancel().
 struct CallId {
   uint64_t value = 0;  ///< no call has 0
@@ -141,9 +136,10 @@ struct EndpointCounters {
 /// An endpoint, whatever its transport is.
 ///
 /// Owner thread only, unless a member says "any thread". The owner is the thread that first runs the event loop; until
-/// then it is the thread that made the endpoint. Calls from other threads return kWrongThread (alloc_msgbuf(): an empty
-/// MsgBuf). Handlers, continuations, timers and posted functions run in the owner's event loop. They may call all
-/// members, but must not run the loop. An exception that leaves one of them ends the process.
+/// then it is the thread that made the endpoint. Calls from other threads return kWrongThread
+/// (session_info(): kEnded). Handlers, continuations, timers, posted functions and the listener for session
+/// events run in the owner's event loop. They may call all members, but must not run the loop. An exception that leaves
+/// one of them ends the process.
 class Endpoint {
  public:
   Endpoint(const Endpoint&) = delete;
@@ -157,6 +153,18 @@ class Endpoint {
     return add_handler(type, std::move(owned), options);
   }
 
+  /// Registers the function that hears of all sessions of this endpoint, once and before the first loop iteration;
+  /// otherwise kMisuse. kNoMemory. It runs in the owner's loop, close() or ~Rpc, and is destroyed with the endpoint.
+  ///
+  /// A session of create_session(): kOpen when it is open, if it ever is. kEnded exactly once, after the continuations
+  /// of all its calls: it is the last that is heard of the session.
+  /// A session of a client: kOpen when the client has proved its path, and then kEnded exactly once. Handlers may still
+  /// have requests of it, which are cancelled.
+  template <class F>
+  requires std::invocable<F&, const SessionEvent&> Status on_session_event(F listener) {
+    return add_listener(std::unique_ptr<Listener>(new (std::nothrow) OwnedListener<F>(std::move(listener))));
+  }
+
   /// Begins a session with endpoint E of the Nexus at "tern://HOST:PORT/E" ("/E" may be left out for endpoint 0;
   /// "udp://" means the same as "tern://"). Does not wait for the network. If HOST is a name it may wait for the name
   /// service, and all addresses of the name are tried. Calls wait until the session is open. If it does not open, they
@@ -165,12 +173,15 @@ class Endpoint {
   /// cannot send to the host's address family (IPv4, IPv6), or the system gives no random numbers.
   TERN_API Result<Session> create_session(std::string_view uri, SessionOptions options = {});
   /// Ends a session. Pending calls end with kCancelled in the next iteration. kSessionReset: it has ended already.
+  /// kMisuse: a client's session, which this endpoint serves.
   TERN_API Status destroy_session(Session session);
+  /// The session's state, peer and counters. Also of a client's session that this endpoint serves (Request::session()).
+  TERN_API SessionInfo session_info(Session session) const;
   /// True if the session is open. False: it is still connecting, or it has ended.
-  TERN_API bool is_open(Session session) const;
+  bool is_open(Session session) const { return session_info(session).state == SessionState::kOpen; }
 
   /// A buffer of this endpoint's arena. Its length is `len_bytes` (up to 1 GiB), its capacity that or more, its
-  /// alignment 64 bytes, and its content undefined. Empty: no memory, too large, or the wrong thread.
+  /// alignment 64 bytes, and its content undefined. Empty: no memory, or too large. Any thread; the owner is faster.
   TERN_API MsgBuf alloc_msgbuf(size_t len_bytes);
 
   /// Sends `request` to the handler of `type`. The response is written to `response`, up to its capacity; its length
@@ -213,6 +224,8 @@ class Endpoint {
 
   /// The present values. The reference is valid as long as the endpoint.
   TERN_API const EndpointCounters& counters() const;
+  /// The speed of the link below, as the transport knows or assumes it. Any thread.
+  TERN_API uint64_t link_bytes_per_sec() const;
   /// Any thread. RpcOptions::endpoint_id.
   TERN_API uint16_t id() const;
 
@@ -234,7 +247,19 @@ class Endpoint {
     F function;
   };
 
+  struct Listener {
+    virtual ~Listener() = default;
+    virtual void operator()(const SessionEvent& event) noexcept = 0;  // what is thrown ends the process
+  };
+  template <class F>
+  struct OwnedListener final : Listener {
+    explicit OwnedListener(F f) : function(std::move(f)) {}
+    void operator()(const SessionEvent& event) noexcept override { function(event); }
+    F function;
+  };
+
   TERN_API Status add_handler(uint16_t type, std::unique_ptr<Handler> handler, HandlerOptions options);
+  TERN_API Status add_listener(std::unique_ptr<Listener> listener);
   /// Where the caller constructs the continuation of an accepted call. Null: refused, for the reason of refusal().
   struct Started {
     Continuation* continuation;

@@ -10,6 +10,7 @@
 #include <tern/detail/request_front.h>
 #include <tern/duration.h>
 #include <tern/msgbuf.h>
+#include <tern/session.h>
 #include <tern/status.h>
 
 namespace tern {
@@ -81,6 +82,9 @@ class Request {
   Duration time_left() const { return time_left(front_); }
   /// True if no client waits for the answer: it has cancelled, its deadline has passed there, or its session has ended.
   bool is_cancelled() const { return is_cancelled(front_); }
+  /// The client's session. Endpoint::session_info() tells, in the endpoint's thread, who the client is. Of an answered
+  /// Request it names no session.
+  Session session() const { return session(front_); }
 
  private:
   enum class Place : uint8_t {
@@ -97,16 +101,18 @@ class Request {
   TERN_API static void fail(detail::RequestFront* front, uint16_t app_code);
   TERN_API static Duration time_left(const detail::RequestFront* front);
   TERN_API static bool is_cancelled(const detail::RequestFront* front);
+  TERN_API static Session session(const detail::RequestFront* front);
   TERN_API static void drop(detail::RequestFront* front);
-  /// Takes the preallocated buffer, which has the response, out of the slot, so that the next request does not use it.
-  TERN_API static void take_buffer(detail::RequestFront* front);
+  /// The handler moves its Request, perhaps to another thread. `has_answer`: the preallocated buffer has the response,
+  /// and leaves the slot, so that the next request does not use it.
+  TERN_API static void leave_handler(detail::RequestFront* front, bool has_answer);
 
   detail::RequestFront* end() {
     place_ = Place::kElsewhere;
     return std::exchange(front_, nullptr);
   }
   detail::RequestFront* leave_handler() {
-    if (place_ == Place::kHasAnswer) take_buffer(front_);
+    if (place_ != Place::kElsewhere) leave_handler(front_, place_ == Place::kHasAnswer);
     return end();
   }
 

@@ -1,9 +1,13 @@
 // The Internet checksum (RFC 1071) of IPv4 headers and UDP datagrams. Frames layer: pure.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
+
+#include "frames/layout.h"
 
 namespace tern::frames {
 
@@ -13,20 +17,52 @@ constexpr uint16_t add_sums(uint16_t a, uint16_t b) {
   return static_cast<uint16_t>(sum + (sum >> 16));
 }
 
+/// Words of 64 bits hold four 16-bit ones. One's complement sums take a carry back at the lower end: 2^16 is 1 there,
+/// and so is 2^64.
+constexpr uint64_t add_words(uint64_t a, uint64_t b) {
+  const uint64_t sum = a + b;
+  return sum + (sum < b ? 1 : 0);
+}
+/// Of bytes of any number and alignment, as if a zero followed an odd one.
+uint64_t sum_of_words(const std::byte* bytes, size_t count);
+
 /// The one's complement sum of bytes in ranges of any alignment and length. Its value has its bytes in memory as they
 /// belong in a frame (RFC 1071, 2B: the byte order of the machine does not matter).
 class ChecksumSum {
  public:
   /// Adds bytes that follow those of the calls before in what is summed; a range before may have ended at an odd
   /// offset.
-  void add(std::span<const std::byte> bytes);
+  void add(std::span<const std::byte> bytes) {
+    const uint64_t sum = sum_of_words(bytes.data(), bytes.size());
+    words_ = add_words(words_, is_odd_ ? std::rotl(sum, 8) : sum);  // 256 times the sum has the bytes exchanged
+    is_odd_ ^= bytes.size() % 2 != 0;
+  }
+  /// Adds kBytes at an even offset, a few and without a call.
+  template <size_t kBytes>
+  void add_few(const std::byte* bytes) {
+    static_assert(kBytes % 4 == 0);
+    for (size_t at = 0; at + 8 <= kBytes; at += 8) add_word<uint64_t>(bytes + at);
+    if constexpr (kBytes % 8 != 0) add_word<uint32_t>(bytes + kBytes - 4);
+  }
   /// Adds the 16-bit number `value` at an even offset.
-  void add_number(uint16_t value);
+  void add_number(uint16_t value) { words_ = add_words(words_, network_order(value)); }
   /// 0 to 0xffff.
-  uint16_t value() const { return sum_; }
+  uint16_t value() const {
+    uint64_t sum = (words_ & 0xffffffff) + (words_ >> 32);
+    sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    sum = (sum & 0xffff) + (sum >> 16);
+    return static_cast<uint16_t>(sum + (sum >> 16));
+  }
 
  private:
-  uint16_t sum_ = 0;
+  template <class Word>
+  void add_word(const std::byte* from) {
+    Word word;
+    std::memcpy(&word, from, sizeof(word));
+    words_ = add_words(words_, word);
+  }
+
+  uint64_t words_ = 0;
   bool is_odd_ = false;  ///< an odd number of bytes was added
 };
 

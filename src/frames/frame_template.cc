@@ -82,9 +82,11 @@ void FrameTemplate::complete_udp_checksum(std::byte* headers, std::span<const st
                                           std::span<const std::byte> second) const {
   std::byte* const udp_header = headers + header_bytes_ - kUdpBytes;
   ChecksumSum sum;
-  sum.add({udp_header, kUdpBytes});  // with the sum of the pseudo header, where the checksum will be
-  sum.add(first);
-  sum.add(second);
+  // With the sum of the pseudo header, where the checksum will be. Mostly the payload follows in memory.
+  const bool follows = first.data() == udp_header + kUdpBytes;
+  sum.add({udp_header, kUdpBytes + (follows ? first.size() : 0)});
+  if (!follows) sum.add(first);
+  if (!second.empty()) sum.add(second);
   store_raw16(udp_header + udp::kChecksum, udp_checksum(sum.value()));
 }
 

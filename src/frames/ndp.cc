@@ -17,16 +17,6 @@ constexpr size_t kIpBytes = 16;
 
 uint8_t byte_at(Bytes bytes, size_t at) { return static_cast<uint8_t>(bytes[at]); }
 
-/// Over the pseudo header (RFC 8200 8.1) and the message.
-uint16_t checksum_sum(Bytes addresses, Bytes message) {
-  ChecksumSum sum;
-  sum.add(addresses);
-  sum.add_number(static_cast<uint16_t>(message.size()));
-  sum.add_number(kProtocolIcmpv6);
-  sum.add(message);
-  return sum.value();
-}
-
 /// False: an option is not whole, or of length 0. `mac` is that of the last option `type`, if there is one.
 bool read_options(Bytes options, uint8_t type, std::optional<MacAddress>* mac) {
   while (!options.empty()) {
@@ -56,6 +46,15 @@ bool has_valid_addresses(const NeighbourFrame& message) {
 
 }  // namespace
 
+uint16_t icmpv6_sum(Bytes addresses, Bytes message) {
+  ChecksumSum sum;
+  sum.add(addresses);
+  sum.add_number(static_cast<uint16_t>(message.size()));
+  sum.add_number(kProtocolIcmpv6);
+  sum.add(message);
+  return sum.value();
+}
+
 bool is_ndp(Bytes packet) {
   if (packet.size() < kIpv6Bytes + kNdpBytes || byte_at(packet, ipv6::kVersion) >> 4 != 6 ||
       byte_at(packet, ipv6::kNextHeader) != kProtocolIcmpv6) {
@@ -71,7 +70,7 @@ bool parse_ndp(Bytes packet, NeighbourFrame* message) {
   if (payload_bytes < kNdpBytes || payload_bytes > packet.size() - kIpv6Bytes) return false;
   const Bytes body = packet.subspan(kIpv6Bytes, payload_bytes);
   if (byte_at(body, ndp::kCode) != 0) return false;
-  if (checksum_sum(packet.subspan(ipv6::kSource, 2 * kIpBytes), body) != 0xffff) return false;
+  if (icmpv6_sum(packet.subspan(ipv6::kSource, 2 * kIpBytes), body) != 0xffff) return false;
   const bool is_solicitation = byte_at(body, ndp::kType) == ndp::kSolicitation;
   message->kind = is_solicitation ? Kind::kSolicitation : Kind::kAdvertisement;
   message->source = SocketAddress::from_ip(packet.subspan(ipv6::kSource, kIpBytes));
@@ -106,7 +105,7 @@ size_t write_ndp(const NeighbourFrame& message, std::span<std::byte, kNdpPacketB
     option[1] = std::byte{1};  // in units of 8 bytes
     std::ranges::copy(message.mac->bytes(), &option[2]);
   }
-  const uint16_t sum = checksum_sum(packet.subspan(ipv6::kSource, 2 * kIpBytes), body);
+  const uint16_t sum = icmpv6_sum(packet.subspan(ipv6::kSource, 2 * kIpBytes), body);
   store_raw16(&body[ndp::kChecksum], static_cast<uint16_t>(~sum));
   return kIpv6Bytes + body_bytes;
 }

@@ -3,12 +3,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "frames/layout.h"
 #include "frames/neighbour_frame.h"
 
 namespace tern::frames {
+
+/// Of an ICMPv6 message with its pseudo header (RFC 8200 8.1), whose `addresses` are source and destination as they lie
+/// in the IPv6 header; 0xffff if its checksum is in it and right.
+uint16_t icmpv6_sum(std::span<const std::byte> addresses, std::span<const std::byte> message);
 
 /// Of an IPv6 packet.
 inline constexpr size_t kNdpPacketBytesMax = kIpv6Bytes + kNdpBytes + kNdpOptionBytes;

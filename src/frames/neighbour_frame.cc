@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "frames/arp.h"
+#include "frames/ethernet_header.h"
 #include "frames/ndp.h"
 
 namespace tern::frames {
@@ -11,24 +11,6 @@ namespace tern::frames {
 namespace {
 
 using Bytes = std::span<const std::byte>;
-
-constexpr uint16_t kVlanBits = 0x0fff;  ///< of a tag; the others are its priority
-
-struct Ethernet {
-  uint16_t type = 0;
-  Bytes payload;
-};
-
-/// Nothing: the frame is shorter than its headers, or of another VLAN.
-std::optional<Ethernet> read_ethernet(Bytes frame, uint16_t vlan) {
-  const size_t header_bytes = kEthernetBytes + (vlan != 0 ? kVlanTagBytes : 0);
-  if (frame.size() < header_bytes) return std::nullopt;
-  if (vlan != 0) {
-    if (load16(&frame[ethernet::kType]) != kEtherTypeVlan) return std::nullopt;
-    if ((load16(&frame[ethernet::kType + 2]) & kVlanBits) != vlan) return std::nullopt;
-  }
-  return Ethernet{load16(&frame[header_bytes - 2]), frame.subspan(header_bytes)};
-}
 
 base::SocketAddress wildcard(sa_family_t family) {
   constexpr std::array<std::byte, 16> kZeros{};
@@ -85,18 +67,9 @@ NeighbourFrame NeighbourFrame::answer_to(const NeighbourFrame& solicitation, con
 }
 
 NeighbourFrameBytes::NeighbourFrameBytes(const NeighbourFrame& message, uint16_t vlan) {
-  CHECK(vlan, <=, kVlanMax);
   const bool is_ipv4 = message.target.family() == AF_INET;
-  std::ranges::copy(message.destination_mac.bytes(), &bytes_[ethernet::kDestination]);
-  std::ranges::copy(message.source_mac.bytes(), &bytes_[ethernet::kSource]);
-  size_t at = ethernet::kType;
-  if (vlan != 0) {
-    store16(&bytes_[at], kEtherTypeVlan);
-    store16(&bytes_[at + 2], vlan);
-    at += kVlanTagBytes;
-  }
-  store16(&bytes_[at], is_ipv4 ? kEtherTypeArp : kEtherTypeIpv6);
-  at += 2;
+  size_t at = write_ethernet(bytes_, message.destination_mac, message.source_mac, vlan,
+                             is_ipv4 ? kEtherTypeArp : kEtherTypeIpv6);
   const std::span<std::byte> payload = std::span(bytes_).subspan(at);
   at += is_ipv4 ? write_arp(message, payload.first<kArpBytes>())
                 : write_ndp(message, payload.first<kNdpPacketBytesMax>());

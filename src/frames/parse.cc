@@ -61,7 +61,7 @@ FrameParser::Datagram dropped(Drop drop) { return {nullptr, 0, drop}; }
 
 bool is_right_ipv4_checksum(Bytes header) {
   ChecksumSum sum;
-  sum.add(header);
+  sum.add_few<kIpv4Bytes>(header.data());
   return sum.value() == 0xffff;
 }
 
@@ -112,13 +112,16 @@ base::SocketAddress FrameParser::source_of(Bytes frame) const {
 }
 
 FrameParser::Datagram FrameParser::check_sums(Bytes frame, DeviceChecks checks, uint32_t payload_bytes) const {
-  const Bytes ip = frame.subspan(header_bytes_ - kUdpBytes - ip_header_bytes(own_.address.family()));
-  if (is_ipv4_ && !checks.ip_header && !is_right_ipv4_checksum(ip.first(kIpv4Bytes))) return dropped(Drop::kIpChecksum);
+  if (is_ipv4_ && !checks.ip_header &&
+      !is_right_ipv4_checksum(frame.subspan(header_bytes_ - kUdpBytes - kIpv4Bytes, kIpv4Bytes))) {
+    return dropped(Drop::kIpChecksum);
+  }
   if (!checks.udp_checksum) {
-    const size_t udp_bytes = kUdpBytes + payload_bytes;
+    // The addresses of the pseudo header are the last of the IP header: one range has them and the datagram.
     ChecksumSum sum;
-    add_pseudo_header(sum, frame.subspan(source_at_, 2 * own_.address.ip().size()), static_cast<uint16_t>(udp_bytes));
-    sum.add(frame.subspan(header_bytes_ - kUdpBytes, udp_bytes));
+    sum.add(frame.subspan(source_at_, header_bytes_ - source_at_ + payload_bytes));
+    sum.add_number(kProtocolUdp);
+    sum.add_number(static_cast<uint16_t>(kUdpBytes + payload_bytes));
     if (sum.value() != 0xffff) return dropped(Drop::kUdpChecksum);
   }
   return {frame.data() + header_bytes_, payload_bytes, Drop::kNone};

@@ -26,7 +26,7 @@ class Host {
   /// Called in each thread that calls a function of the host or of one of its resolvers, with no lock of the host held.
   /// Must not call the host.
   using Send = std::function<void(std::span<const std::byte> frame)>;
-  static constexpr size_t kFrameBytesMax = 90;  ///< a tagged neighbour advertisement
+  static constexpr size_t kFrameBytesMax = 94;  ///< a tagged report of a group
 
   virtual ~Host() = default;
 
@@ -34,8 +34,8 @@ class Host {
   /// the resolver. kUnavailable, kNoMemory.
   virtual Result<std::unique_ptr<Resolver>> resolver(const base::SocketAddress& source) = 0;
 
-  /// The frame is ARP or a neighbour solicitation or advertisement of this VLAN, so that on_frame() may need it. Reads
-  /// the types only. The frame may be of any length.
+  /// The frame is ARP, a neighbour solicitation or advertisement, or a question about groups, of this VLAN, so that
+  /// on_frame() may need it. Reads the types only. The frame may be of any length.
   virtual bool wants(std::span<const std::byte> frame) const = 0;
   /// A received frame, of any bytes, which stay the caller's. Work, answers and memory are bounded whatever comes.
   virtual void on_frame(std::span<const std::byte> frame, uint64_t now_ns) = 0;

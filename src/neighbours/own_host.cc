@@ -9,6 +9,7 @@
 
 #include "base/status_text.h"
 #include "base/try.h"
+#include "frames/mld.h"
 #include "neighbours/own_neighbours.h"
 #include "neighbours/texts.h"
 
@@ -35,7 +36,13 @@ Result<std::unique_ptr<OwnHost>> OwnHost::create(const Options& options, Send se
 }
 
 OwnHost::OwnHost(const Options& options, Send send, uint64_t salt, uint64_t now_ns)
-    : options_(options), send_(std::move(send)), claim_(options.probe_interval_ns, now_ns), cache_(salt) {}
+    : options_(options),
+      send_(std::move(send)),
+      claim_(options.probe_interval_ns, now_ns),
+      reports_(options.address.ip.family() == AF_INET6
+                   ? GroupReports(frames::solicited_node(options.address.ip), salt, now_ns)
+                   : GroupReports()),
+      cache_(salt) {}
 
 Result<std::unique_ptr<Resolver>> OwnHost::resolver(const SocketAddress&) {
   auto made = OwnNeighbours::create(this);
@@ -43,11 +50,14 @@ Result<std::unique_ptr<Resolver>> OwnHost::resolver(const SocketAddress&) {
   return std::unique_ptr<Resolver>(std::move(*made));
 }
 
-bool OwnHost::wants(std::span<const std::byte> frame) const { return frames::is_neighbour_frame(frame, options_.vlan); }
+bool OwnHost::wants(std::span<const std::byte> frame) const {
+  return frames::is_neighbour_frame(frame, options_.vlan) || frames::is_mld_query(frame, options_.vlan);
+}
 
 void OwnHost::on_frame(std::span<const std::byte> bytes, uint64_t now_ns) {
   const auto frame = frames::parse_neighbour_frame(bytes, options_.vlan);
-  if (!frame || frame->target.family() != options_.address.ip.family()) return;
+  if (!frame) return on_query(bytes, now_ns);
+  if (frame->target.family() != options_.address.ip.family()) return;
   // A switch or a driver may bring this host's own frames back.
   if (frame->source_mac == options_.mac || frame->mac == options_.mac) return;
   std::optional<Frame> answer;
@@ -57,6 +67,17 @@ void OwnHost::on_frame(std::span<const std::byte> bytes, uint64_t now_ns) {
     report();
   }
   if (answer) send_(frames::NeighbourFrameBytes(*answer, options_.vlan).bytes());
+  flush(now_ns);
+}
+
+/// Who asks for groups, if the frame is from one.
+void OwnHost::on_query(std::span<const std::byte> bytes, uint64_t now_ns) {
+  const auto query = frames::parse_mld_query(bytes, options_.vlan);
+  if (!query) return;
+  {
+    const MutexLock lock(mutex_);
+    if (answers_.take(now_ns)) reports_.on_query(*query, now_ns);
+  }
   flush(now_ns);
 }
 
@@ -122,8 +143,10 @@ void OwnHost::report_own() {
 
 void OwnHost::tick(uint64_t now_ns) { flush(now_ns); }
 
-/// Sends what is due, without the lock.
+/// Sends what is due, without the lock. The group is reported before somebody is asked, because the answer may come by
+/// it (RFC 4862 5.4.2).
 void OwnHost::flush(uint64_t now_ns) {
+  send_reports(now_ns);
   for (int i = 0; i < kFramesMax; i++) {
     std::optional<Frame> frame;
     {
@@ -133,6 +156,19 @@ void OwnHost::flush(uint64_t now_ns) {
     }
     if (!frame) return;
     send_(frames::NeighbourFrameBytes(*frame, options_.vlan).bytes());
+  }
+}
+
+void OwnHost::send_reports(uint64_t now_ns) {
+  while (true) {
+    std::optional<GroupReports::Report> report;
+    {
+      const MutexLock lock(mutex_);
+      if (claim_.state() != AddressClaim::State::kLost) report = reports_.next(now_ns);
+    }
+    if (!report) return;
+    const SocketAddress group = frames::solicited_node(options_.address.ip);
+    send_(frames::MldReportBytes(report->version, group, report->is_change, options_.mac, options_.vlan).bytes());
   }
 }
 
@@ -153,8 +189,9 @@ std::optional<OwnHost::Frame> OwnHost::next_frame(uint64_t now_ns) {
 
 uint64_t OwnHost::next_tick_ns() const {
   const MutexLock lock(mutex_);
-  if (claim_.state() != AddressClaim::State::kClaimed) return claim_.next_message_ns();
-  return std::min(claim_.next_message_ns(), cache_.next_question_ns());
+  if (claim_.state() == AddressClaim::State::kLost) return UINT64_MAX;
+  const uint64_t due_ns = std::min(claim_.next_message_ns(), reports_.next_ns());
+  return claim_.state() == AddressClaim::State::kClaimed ? std::min(due_ns, cache_.next_question_ns()) : due_ns;
 }
 
 // ---- State
@@ -164,6 +201,7 @@ void OwnHost::on_link(bool is_up, uint64_t now_ns) {
     const MutexLock lock(mutex_);
     is_link_up_ = is_up;
     if (is_up) claim_.on_link_up(now_ns);
+    if (is_up) reports_.on_link_up(now_ns);
     report_own();
   }
   flush(now_ns);

@@ -20,6 +20,7 @@
 #include "frames/neighbour_frame.h"
 #include "neighbours/address_claim.h"
 #include "neighbours/budget.h"
+#include "neighbours/group_reports.h"
 #include "neighbours/host.h"
 #include "neighbours/messages.h"
 #include "neighbours/neighbour_cache.h"
@@ -29,7 +30,8 @@ namespace tern::neighbours {
 
 /// Has one address. The first host on the link that has it keeps it: this one sends AddressClaim::kProbes probes, and
 /// only then answers, asks and announces itself. So it takes kProbes * probe_interval_ns until the host is settled;
-/// resolvers find nobody before.
+/// resolvers find nobody before. With IPv6 it reports the group that questions for its address go to, and answers those
+/// who ask for groups.
 class OwnHost : public Host {
  public:
   struct Options {
@@ -100,6 +102,8 @@ class OwnHost : public Host {
   OwnHost(const Options& options, Send send, uint64_t salt, uint64_t now_ns);
 
   void flush(uint64_t now_ns) EXCLUDES(mutex_);
+  void on_query(std::span<const std::byte> bytes, uint64_t now_ns) EXCLUDES(mutex_);
+  void send_reports(uint64_t now_ns) EXCLUDES(mutex_);
   std::optional<Frame> next_frame(uint64_t now_ns) REQUIRES(mutex_);
   std::optional<Frame> handle(const Frame& frame, uint64_t now_ns) REQUIRES(mutex_);
   void learn(const Frame& frame, uint64_t now_ns) REQUIRES(mutex_);
@@ -110,6 +114,7 @@ class OwnHost : public Host {
   const Send send_;
   mutable base::Mutex mutex_;
   AddressClaim claim_ GUARDED_BY(mutex_);
+  GroupReports reports_ GUARDED_BY(mutex_);
   NeighbourCache cache_ GUARDED_BY(mutex_);
   Budget answers_ GUARDED_BY(mutex_){kAnswersPerSecondMax};
   Budget news_ GUARDED_BY(mutex_){kNewsPerSecondMax};

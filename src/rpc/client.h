@@ -82,7 +82,9 @@ struct alignas(64) Client {
   uint8_t slots = 0;                              ///< its part of Completions' slots
   Run* run = nullptr;                             ///< of the server's Nexus; null unless is_accepted, and once is_dead
   base::ListLinks<Client> in_run;
-  bool is_ending = false;  ///< in ClientSessions::ending_
+  bool is_ending = false;         ///< in ClientSessions::ending_
+  bool is_end_announced = false;  ///< is_dead: the program has heard of it
+  uint32_t retransmissions = 0;   ///< packets sent again
 
   /// The first call of the queue waits no more.
   void pop_queued() {

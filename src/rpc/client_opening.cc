@@ -219,6 +219,7 @@ void ClientSessions::on_path_verdict(Client* client, ClientSession::PathVerdict 
   switch (verdict) {
     case ClientSession::PathVerdict::kOpened:
       if (client->session.is_paired()) context_.counters.sessions_paired++;
+      context_.announce({Session{client->name}, true, SessionState::kOpen, {}});
       return start_queued(client);
     case ClientSession::PathVerdict::kDropped:
       context_.counters.dropped_stale++;

@@ -197,6 +197,19 @@ Status ClientSessions::destroy(Session session) {
   return {};
 }
 
+SessionInfo ClientSessions::info(Session session) const {
+  const Client* client = find(session);
+  if (client == nullptr) return {};
+  SessionInfo info;
+  info.state = client->session.state() == ClientSession::State::kOpen ? SessionState::kOpen : SessionState::kConnecting;
+  info.is_client = true;
+  info.retransmissions = client->retransmissions;
+  info.round_trip = Duration(client->session.rtt().srtt_ns());
+  info.rate_bytes_per_sec = client->session.rate_bytes_per_sec();
+  if (client->run != nullptr) info.peer = client->run->address.view();
+  return info;
+}
+
 void ClientSessions::end_destroyed() {
   // Sessions that continuations destroy wait for the next time.
   const size_t count = ending_.size();
@@ -299,10 +312,21 @@ void ClientSessions::end_calls_of_dead() {
 
 bool ClientSessions::has_dead_calls() const { return std::any_of(dead_.begin(), dead_.end(), has_calls); }
 
+/// The program's function may end further sessions.
+void ClientSessions::announce_ends() {
+  for (size_t i = 0; i < dead_.size(); i++) {
+    Client* client = dead_[i];
+    if (client->is_end_announced || has_calls(client)) continue;
+    client->is_end_announced = true;
+    context_.announce({Session{client->name}, true, SessionState::kEnded, client->end_status});
+  }
+}
+
 void ClientSessions::free_dead() {
+  announce_ends();
   std::erase_if(dead_, [this](Client* client) {
     if (client->is_listed_to_send || client->is_ticking || client->is_opening || client->is_ending ||
-        has_calls(client)) {
+        !client->is_end_announced) {
       context_.agenda.at_latest(context_.now_ns);  // the lists drop it when they are next walked
       return false;
     }
@@ -313,6 +337,7 @@ void ClientSessions::free_dead() {
 }
 
 void ClientSessions::finish_all() {
+  announce_ends();
   ticking_.clear();
   opening_.clear();
   ending_.clear();

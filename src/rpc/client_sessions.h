@@ -41,6 +41,8 @@ class TERN_API ClientSessions {
   Result<Session> create(std::string_view uri, const SessionOptions& options);
   /// Ends a session. Its calls end in the next iteration.
   Status destroy(Session session);
+  /// What the program may know of a session. One that has ended, or never was, is kEnded.
+  SessionInfo info(Session session) const;
   Client* find(uint32_t key) const { return table_.find(key); }
   Client* find(Session session) const { return table_.find_name(session.name); }
   /// Those that are alive.
@@ -63,7 +65,7 @@ class TERN_API ClientSessions {
   /// Ends the sessions of destroy().
   void end_destroyed();
   bool has_destroyed() const { return !ending_.empty(); }
-  /// Frees the sessions that have ended and are in no list.
+  /// Announces the sessions that have ended with all their calls, and frees those that are in no list.
   void free_dead();
   bool has_dead() const { return !dead_.empty(); }
   /// Calls of dead sessions wait for their buffers.
@@ -185,6 +187,7 @@ class TERN_API ClientSessions {
   void fail(Client* client, Status status, bool tell_peer);
   void retire(Client* client, Status status, bool tell_peer);
   void end_calls(Client* client);
+  void announce_ends();
   void join_run(Client* client, Run* run);
   void leave_run(Client* client);
   void check_lists(const Client* client) const;

@@ -14,17 +14,19 @@ Result<Session> Endpoint::create_session(std::string_view uri, SessionOptions op
   return core_->create_session(uri, options);
 }
 Status Endpoint::destroy_session(Session session) { return core_->destroy_session(session); }
-bool Endpoint::is_open(Session session) const { return core_->is_open(session); }
+SessionInfo Endpoint::session_info(Session session) const { return core_->session_info(session); }
 MsgBuf Endpoint::alloc_msgbuf(size_t len_bytes) { return core_->alloc_msgbuf(len_bytes); }
 Status Endpoint::cancel(CallId call) { return core_->cancel(call); }
 Duration Endpoint::now() const { return core_->now(); }
 void Endpoint::stop() { core_->stop(); }
 const EndpointCounters& Endpoint::counters() const { return core_->counters(); }
+uint64_t Endpoint::link_bytes_per_sec() const { return core_->link_bytes_per_sec(); }
 uint16_t Endpoint::id() const { return core_->id(); }
 
 Status Endpoint::add_handler(uint16_t type, std::unique_ptr<Handler> handler, HandlerOptions options) {
   return core_->add_handler(type, std::move(handler), options);
 }
+Status Endpoint::add_listener(std::unique_ptr<Listener> listener) { return core_->add_listener(std::move(listener)); }
 Endpoint::Started Endpoint::start_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
                                        Duration deadline) {
   return core_->start_call(session, type, request, response, deadline);

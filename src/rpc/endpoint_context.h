@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "nexus/control.h"
 #include "nexus/nexus_core.h"
 #include "rpc/agenda.h"
+#include "rpc/endpoint_internals.h"
 #include "rpc/mailbox.h"
 #include "rpc/transport_port.h"
 
@@ -46,6 +48,11 @@ struct EndpointContext {
     if (!is_in_loop) now_ns = transport.now();
   }
 
+  /// Runs the program's function, if there is one.
+  void announce(const SessionEvent& event) const {
+    if (listener != nullptr) (*listener)(event);
+  }
+
   nexus::NexusCore& nexus;
   memory::Arena& arena;     ///< of messages that leave
   memory::Arena& received;  ///< of requests that have arrived; may be `arena`
@@ -58,6 +65,7 @@ struct EndpointContext {
   uint64_t now_ns = 0;    ///< of this iteration; written by the loop
   uint64_t released = 0;  ///< the transport's released() as of this iteration; written by the loop
   EndpointCounters counters;
+  std::unique_ptr<SessionListener> listener;  ///< null: the program has none
   Agenda agenda;
   bool is_in_loop = false;  ///< an iteration runs
   bool is_closing = false;  ///< new requests and new sessions are refused

@@ -41,6 +41,7 @@ Status EndpointCore::start() {
   if (path_buffer_ == nullptr) return {Code::kNoMemory, "no memory for one packet of message memory"};
   std::memset(path_buffer_->data(), 0, path_buffer_->length_bytes);
   context_.now_ns = context_.transport.now();
+  link_bytes_per_sec_ = context_.transport.link_bytes_per_sec();
   set_budgets();
   context_.mailbox->set_wake([transport = &context_.transport] { transport->wake(); });
   return context_.nexus.add_endpoint(context_.port);
@@ -95,6 +96,15 @@ Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<RequestHandler> 
   return handlers_.add(type, std::move(handler), options);
 }
 
+Status EndpointCore::add_listener(std::unique_ptr<SessionListener> listener) {
+  if (!is_owner()) return not_owner("on_session_event() belongs to the thread that made the endpoint");
+  if (is_bound_) return {Code::kMisuse, "on_session_event() only before the first loop iteration"};
+  if (listener == nullptr) return {Code::kNoMemory, "no memory for the listener"};
+  if (context_.listener != nullptr) return {Code::kMisuse, "the endpoint has a listener for session events already"};
+  context_.listener = std::move(listener);
+  return {};
+}
+
 Result<Session> EndpointCore::create_session(std::string_view uri, const SessionOptions& options) {
   if (!is_owner()) {
     return not_owner("create_session() belongs to the thread that runs the event loop: use post()");
@@ -107,17 +117,15 @@ Status EndpointCore::destroy_session(Session session) {
   if (!is_owner()) {
     return not_owner("destroy_session() belongs to the thread that runs the event loop: use post()");
   }
+  if (is_of_server(session)) {
+    return {Code::kMisuse, "a session that a client has opened ends with the client: refuse its requests instead"};
+  }
   return client_sessions_.destroy(session);
 }
 
-bool EndpointCore::is_open(Session session) const {
-  const Client* client = is_owner() ? client_sessions_.find(session) : nullptr;
-  return client != nullptr && client->session.state() == session::ClientSession::State::kOpen;
-}
-
-MsgBuf EndpointCore::alloc_msgbuf(size_t len_bytes) {
-  if (!is_owner()) return MsgBuf();
-  return MsgBuf(context_.arena.alloc(len_bytes));
+SessionInfo EndpointCore::session_info(Session session) const {
+  if (!is_owner()) return {};
+  return is_of_server(session) ? server_sessions_.info(session) : client_sessions_.info(session);
 }
 
 /// Whatever is not the common case, and everything that is wrong.
@@ -128,12 +136,14 @@ StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, MsgBuf
     return refuse(not_owner("enqueue_request() belongs to the thread that runs the event loop: use post()"));
   }
   Client* client = client_sessions_.find(session);
+  if (is_of_server(session)) {
+    return refuse({Code::kMisuse, "a session that a client has opened takes no requests: use create_session()"});
+  }
   if (client == nullptr) return refuse({Code::kSessionReset, "this session is gone: create a new one"});
   if (!request || !response) {
     return refuse(
         {Code::kMisuse,
-         "a MsgBuf is empty: it was moved from, or alloc_msgbuf() could not (no memory, more than 1 GiB, or called "
-         "from a thread that does not own the endpoint)"});
+         "a MsgBuf is empty: it was moved from, or alloc_msgbuf() could not (no memory, or more than 1 GiB)"});
   }
   if (request.buffer() == response.buffer()) {
     return refuse({Code::kMisuse, "the request and the response need a MsgBuf each"});
@@ -254,7 +264,7 @@ void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
   Run* run = peers_.find_run(event.peer.boot_id);
   if (run == nullptr) return;
   peers_.join(run);  // it stays until the last of its sessions has ended
-  server_sessions_.end_run(run);
+  server_sessions_.end_run(run, event.status);
   client_sessions_.end_run(run, event.status);
   peers_.leave(run);
   client_sessions_.end_calls_of_dead();
@@ -310,7 +320,7 @@ bool EndpointCore::has_unfinished_work() const {
 
 void EndpointCore::end_sessions(Status why) {
   client_sessions_.end_all(why);
-  server_sessions_.end_all();
+  server_sessions_.end_all(why);
 }
 
 void EndpointCore::close_all() {

@@ -50,10 +50,12 @@ class TERN_API EndpointCore {
   // -- The public interface (Endpoint calls these) --
 
   Status add_handler(uint16_t type, std::unique_ptr<RequestHandler> handler, const HandlerOptions& options);
+  Status add_listener(std::unique_ptr<SessionListener> listener);
   Result<Session> create_session(std::string_view uri, const SessionOptions& options);
   Status destroy_session(Session session);
-  bool is_open(Session session) const;
-  MsgBuf alloc_msgbuf(size_t len_bytes);
+  SessionInfo session_info(Session session) const;
+  /// Any thread.
+  MsgBuf alloc_msgbuf(size_t len_bytes) { return MsgBuf(context_.arena.alloc(len_bytes)); }
   StartedCall start_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response, Duration deadline);
   Status refusal() const { return client_sessions_.refusal(); }
   Status cancel(CallId call);
@@ -64,6 +66,7 @@ class TERN_API EndpointCore {
   /// Any thread, and signal handlers.
   void stop();
   const EndpointCounters& counters() const { return context_.counters; }
+  uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   uint16_t id() const { return context_.options.endpoint_id; }
 
   // -- The loop of RpcCore --
@@ -243,6 +246,7 @@ class TERN_API EndpointCore {
   bool is_bound_ = false;         ///< the loop has run: the owner stays
   bool is_closed_ = false;
   Status failure_;  ///< of the transport, for good
+  uint64_t link_bytes_per_sec_ = 0;
   uint64_t closing_since_ns_ = UINT64_MAX;
   detail::Buffer* path_buffer_ = nullptr;
   std::atomic<bool> stop_{false};

@@ -8,12 +8,15 @@ namespace tern::rpc {
 /// The one friend of tern::Endpoint.
 struct EndpointInternals {
   using Handler = Endpoint::Handler;
+  using Listener = Endpoint::Listener;
   using Started = Endpoint::Started;
   static EndpointCore& core_of(Endpoint& endpoint) { return *endpoint.core_; }
 };
 
 /// A program's function for one request type.
 using RequestHandler = EndpointInternals::Handler;
+/// A program's function for session events.
+using SessionListener = EndpointInternals::Listener;
 /// Where the continuation of an accepted call goes, and the call's id. No continuation: the call was refused.
 using StartedCall = EndpointInternals::Started;
 

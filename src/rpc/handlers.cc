@@ -92,6 +92,7 @@ void Handlers::unbind(Incoming* incoming) {
 /// its request has arrived. Another thread may have the Request already.
 void Handlers::keep(Incoming* incoming) {
   bind(incoming);
+  incoming->note_session();
   incoming->server->session.owe_credit_return(context_.now_ns);
   sessions_.list_to_send(incoming->server);
   // Acquire: another thread may have made the copy, and read the receive buffer for it until just now.

@@ -12,6 +12,12 @@ bool Incoming::is_hopeless(uint64_t now_ns) const {
   return deadline_ns != UINT64_MAX && deadline_ns <= now_ns + handler->time.expected_ns(now_ns);
 }
 
+void Incoming::note_session() {
+  if (noted_session == 0) noted_session = server->name;
+}
+
+uint64_t Incoming::session_name() const { return noted_session != 0 ? noted_session : server->name; }
+
 Incoming* Mailbox::make_incoming(Handlers* handlers) {
   Incoming* incoming = incomings_.take();
   if (incoming == nullptr) return nullptr;

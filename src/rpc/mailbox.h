@@ -63,7 +63,8 @@ struct alignas(64) Incoming : detail::RequestFront {
   bool waits_for_worker = false;  ///< in the mailbox's list; under its mutex
   // For a request that its client has given up, and that the application still has.
   Run* abandoned_by = nullptr;
-  uint64_t abandoned_session = 0;  ///< its name
+  /// The session's name, once the request may be in other threads. 0: it is with its handler, in the owner thread.
+  uint64_t noted_session = 0;
 
   /// True if the application has the request. Owner thread only.
   bool is_open() const { return progress == Progress::kOpen; }
@@ -80,6 +81,10 @@ struct alignas(64) Incoming : detail::RequestFront {
     progress = Progress::kOpen;
     space = its_slot->response_ticket <= released ? its_slot->response : nullptr;
   }
+  /// Owner thread, before another thread has the request, or later.
+  void note_session();
+  /// Any thread that has the request.
+  uint64_t session_name() const;
   /// The answer is a failure.
   void set_failed(wire::FailureCode code) {
     answer = Answer::kFailure;
@@ -123,6 +128,7 @@ class TERN_API Mailbox {
     incoming->is_cancelled.store(false, std::memory_order_relaxed);
     incoming->deadline_ns = UINT64_MAX;
     incoming->app_code = 0;
+    incoming->noted_session = 0;
   }
   /// Owner only, endpoint open: it belongs to no slot any more.
   void give_incoming(Incoming* incoming) {

@@ -27,7 +27,9 @@ Run* Peers::join(std::string_view address, uint64_t boot_id) {
     Host* host = hosts_.find(key);
     const bool is_new = host == nullptr;
     if (is_new) host = host_pool_.take(Host{.key = key, .accounts = {}});
-    run = host != nullptr ? run_pool_.take(Run{.key = boot_id, .clients = {}, .servers = {}, .accounts = {}}) : nullptr;
+    run = host != nullptr
+              ? run_pool_.take(Run{.key = boot_id, .address = address, .clients = {}, .servers = {}, .accounts = {}})
+              : nullptr;
     if (run == nullptr) {
       if (is_new && host != nullptr) host_pool_.give(host);
       return nullptr;

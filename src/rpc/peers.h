@@ -13,6 +13,7 @@
 
 #include "base/linked_list.h"
 #include "base/pool.h"
+#include "nexus/control.h"
 
 namespace tern::rpc {
 
@@ -80,7 +81,8 @@ struct Run {
   struct InRun {
     static auto& of(auto& session) { return session.in_run; }
   };
-  uint64_t key;  ///< nexus::PeerNexus::boot_id
+  uint64_t key;                     ///< nexus::PeerNexus::boot_id
+  nexus::AddressText address = {};  ///< "HOST:PORT", where it was first met
   Run* next_in_bucket = nullptr;
   Host* host = nullptr;
   uint32_t uses = 0;  ///< sessions, and whoever else needs it to stay

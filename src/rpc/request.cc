@@ -43,9 +43,10 @@ std::span<const std::byte> Request::bytes(detail::RequestFront* front) {
   return {incoming->data, incoming->bytes};
 }
 
-void Request::take_buffer(detail::RequestFront* front) {
+void Request::leave_handler(detail::RequestFront* front, bool has_answer) {
   Incoming* incoming = record_of(front);
-  incoming->response = incoming->handlers->take_response_buffer(incoming);
+  incoming->note_session();
+  if (has_answer) incoming->response = incoming->handlers->take_response_buffer(incoming);
 }
 
 detail::Buffer* Request::find_buffer(detail::RequestFront* front, size_t len_bytes) {
@@ -103,6 +104,10 @@ Duration Request::time_left(const detail::RequestFront* front) {
 
 bool Request::is_cancelled(const detail::RequestFront* front) {
   return front == nullptr || record_of(front)->is_cancelled.load(std::memory_order_relaxed);
+}
+
+Session Request::session(const detail::RequestFront* front) {
+  return front == nullptr ? Session{} : Session{record_of(front)->session_name()};
 }
 
 void Request::drop(detail::RequestFront* front) {

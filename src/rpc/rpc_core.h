@@ -330,6 +330,7 @@ SendTurn RpcCore<Impl>::transmit_rest(Client* client) {
     turn = session.transmit(
         context().now_ns, send, [this] { return transport_->ticket(); }, packets);
     context().counters.retransmissions += turn == Turn::kSentAgain;
+    client->retransmissions += turn == Turn::kSentAgain;
     context().counters.probes += turn == Turn::kAsked;
   } while (turn >= Turn::kSent && packets < kPacketsPerTurn);
   context().counters.packets_sent += packets;

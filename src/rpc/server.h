@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include <tern/detail/buffer.h>
+#include <tern/session.h>
 
 #include "base/linked_list.h"
 #include "rpc/peers.h"
@@ -37,6 +38,11 @@ struct alignas(64) Server {
     static const base::ListLinks<Server>& of(const Server& server) { return server.in_path_list; }
   };
 };
+
+/// Names of server sessions have this bit, so that they differ from those of the endpoint's client sessions: a table
+/// counts its names in the high half.
+inline constexpr uint64_t kServerName = uint64_t{1} << 63;
+inline bool is_of_server(Session session) { return (session.name & kServerName) != 0 && session != Session{}; }
 
 /// A response with more bytes of memory than this counts against the budget, and has a Claim. One packet of most
 /// networks carries as much. The number of sessions limits the smaller responses.

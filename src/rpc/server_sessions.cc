@@ -111,27 +111,30 @@ void ServerSessions::answer(const nexus::ControlEvent& event, Server* server, co
   answer.credits = credits_.start_limit(table_.size());
   answer.first_number = terms.first_number;
   answer.path_token = terms.path_token;
-  if (!context_.nexus.answer_connect(context_.port, event.token, {}, answer).ok()) end(server, false);
+  if (!context_.nexus.answer_connect(context_.port, event.token, {}, answer).ok()) end(server, {}, false);
 }
 
 // ---- The end of a session ----
 
 void ServerSessions::on_disconnected(uint32_t key) {
-  if (Server* server = table_.find(key); server != nullptr) end(server, false);
-}
-
-void ServerSessions::end_run(Run* run) {
-  while (Server* server = run->servers.first()) {
-    context_.counters.sessions_failed++;
-    end(server, false);
+  if (Server* server = table_.find(key); server != nullptr) {
+    end(server, {Code::kSessionReset, "the client has closed the session"}, false);
   }
 }
 
-void ServerSessions::end_all() {
-  table_.for_each([&](Server* server) { end(server, true); });
+void ServerSessions::end_run(Run* run, Status status) {
+  while (Server* server = run->servers.first()) {
+    context_.counters.sessions_failed++;
+    end(server, status, false);
+  }
 }
 
-void ServerSessions::end(Server* server, bool tell_peer) {
+void ServerSessions::end_all(Status status) {
+  table_.for_each([&](Server* server) { end(server, status, true); });
+}
+
+/// The program hears of it at once, as it has heard of the session's beginning.
+void ServerSessions::end(Server* server, Status status, bool tell_peer) {
   if (server->is_dead) return;
   server->is_dead = true;
   table_.retire(server->session.local_key(), context_.now_ns);
@@ -149,6 +152,16 @@ void ServerSessions::end(Server* server, bool tell_peer) {
   context_.transport.disconnect(server->peer);
   if (std::exchange(server->has_pair_peer, false)) context_.transport.disconnect(server->pair_peer);
   dead_.push_back(server);
+  if (!server->is_pathless) context_.announce({Session{server->name}, false, SessionState::kEnded, status});
+}
+
+SessionInfo ServerSessions::info(Session session) const {
+  const Server* server = table_.find_name(session.name);
+  if (server == nullptr) return {};
+  SessionInfo info;
+  info.state = server->is_pathless ? SessionState::kConnecting : SessionState::kOpen;
+  info.peer = server->run->address.view();
+  return info;
 }
 
 void ServerSessions::free_dead() {

@@ -36,6 +36,8 @@ class TERN_API ServerSessions {
   void for_each(F&& f) const {
     table_.for_each(std::forward<F>(f));
   }
+  /// What the program may know of a session. One that has ended, or never was, is kEnded.
+  SessionInfo info(Session session) const;
   /// Sets the credit policy, for the transport's real sizes. Called once, before the first session.
   void set_budgets(const session::CreditPolicy& credits) { credits_ = credits; }
   /// A client asks for a session (clause 7.7).
@@ -43,8 +45,8 @@ class TERN_API ServerSessions {
   /// The client has closed the session.
   void on_disconnected(uint32_t key);
   /// Ends all sessions of a Nexus that is gone.
-  void end_run(Run* run);
-  void end_all();
+  void end_run(Run* run, Status status);
+  void end_all(Status status);
   /// Frees the sessions that have ended and are in no list.
   void free_dead();
   bool has_dead() const { return !dead_.empty(); }
@@ -147,7 +149,7 @@ class TERN_API ServerSessions {
   wire::Refusal refusal_of_connect(Code code, const nexus::AddressBytes& address) const;
   Server* make(const session::ServerTerms& terms);
   void answer(const nexus::ControlEvent& event, Server* server, const session::ServerTerms& terms);
-  void end(Server* server, bool tell_peer);
+  void end(Server* server, Status status, bool tell_peer);
   void answer_pair_probe(Server* server);
   void follow(Server* server);
   void list_to_send_quietly(Server* server);
@@ -175,7 +177,7 @@ class TERN_API ServerSessions {
 
   session::ServerPools pools_;
   base::Pool<Server> pool_;
-  session::SessionTable<Server> table_;
+  session::SessionTable<Server> table_{kServerName};
   // Making a session reserves its places in all lists, so that no later step needs memory for them.
   SendList<Server> to_send_;
   std::vector<Server*> dead_;

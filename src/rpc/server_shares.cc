@@ -143,7 +143,7 @@ bool ServerSessions::make_way_for_session(const Run* run, const Host* host) {
 
 void ServerSessions::give_up_pathless(Server* server) {
   context_.counters.sessions_without_path++;
-  end(server, true);
+  end(server, {}, true);
 }
 
 void ServerSessions::begin_without_path(Server* server) {
@@ -173,6 +173,7 @@ void ServerSessions::on_path_proved(Server* server) {
   pathless_.remove(server);
   server->is_pathless = false;
   proved_.add_last(server);
+  context_.announce({Session{server->name}, false, SessionState::kOpen, {}});
 }
 
 /// After a round that has found nothing to keep, the next packet of a client begins another round.
@@ -220,13 +221,12 @@ void ServerSessions::count_abandoned(Incoming* incoming, Server* server) {
   run->host->abandoned++;
   server->abandoned++;
   incoming->abandoned_by = run;
-  incoming->abandoned_session = server->name;
 }
 
 void ServerSessions::on_abandoned_answered(Incoming* incoming) {
   Run* run = std::exchange(incoming->abandoned_by, nullptr);
   if (run == nullptr) return;
-  if (Server* server = table_.find_name(incoming->abandoned_session); server != nullptr) server->abandoned--;
+  if (Server* server = table_.find_name(incoming->noted_session); server != nullptr) server->abandoned--;
   run->host->abandoned--;
   run->abandoned--;
   peers_.leave(run);

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <variant>
 
 #include <tern/detail/buffer.h>
 #include <tern/detail/export.h>
@@ -102,6 +103,10 @@ class TERN_API ClientSession {
   uint32_t window() const { return terms_.window; }
   /// The lesser of the server's limit and the congestion controller's, in packets.
   uint32_t credit_limit() const { return sent_.credit_limit(); }
+  /// What the congestion controller allows now; cc::kUnlimited: it sets no rate.
+  uint64_t rate_bytes_per_sec() const {
+    return std::visit([](const auto& controller) { return controller.allowance().bytes_per_sec; }, terms_.controller);
+  }
   /// The congestion controller asks for nothing less than what credits allow.
   bool is_uncongested() const { return calm_below_ns_ != 0; }
   uint32_t packets_in_flight() const { return sent_.in_flight(); }

@@ -20,6 +20,10 @@ namespace tern::session {
 template <class T>
 class SessionTable {
  public:
+  SessionTable() = default;
+  /// Names count from `first_name`, of which the low half is 0.
+  explicit SessionTable(uint64_t first_name) : names_(first_name >> 32) {}
+
   /// A packet stays in a network for less time.
   static constexpr uint64_t kRestNs = 5'000'000'000;
   /// A draw succeeds with a probability of at least one half.

@@ -135,13 +135,14 @@ struct TransportCounters {
   uint64_t dropped_unparsable = 0;     ///< header not plausible: the rest of the buffer is lost
   uint64_t dropped_bad_reference = 0;  ///< descriptor outside of the peer's memory, or of an unknown chunk
   uint64_t dropped_oversize = 0;       ///< longer than the MTU allows
+  uint64_t dropped_no_space = 0;       ///< too many waited in this process for another thread; ordinary losses
   uint64_t send_errors = 0;            ///< the system refused a packet for good; an ordinary loss
   uint64_t peers_refused = 0;          ///< a connection that broke the rules (seals, sizes, version)
   uint64_t device_events = 0;          ///< what the driver of a NIC told: ports that went down or came back, errors
   uint64_t device_resets = 0;          ///< of a NIC's queue after an error; its packets are ordinary losses
   uint64_t packets_by_kernel = 0;      ///< of those received, over AF_XDP: by the kernel, not by the endpoint's queue
   /// By frames::Drop: received frames that were no datagrams for this endpoint. All 0 without raw Ethernet. Their names
-  /// are frames::name_of()'s.
+  /// are frames::name_of()'s. What a device drops in place of endpoints that share it, one of them counts.
   std::array<uint64_t, frames::kDropReasons> dropped_frames{};
 };
 

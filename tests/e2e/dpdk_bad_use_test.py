@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 SECONDS_MAX = 60
@@ -51,6 +52,7 @@ class DpdkBadUse(unittest.TestCase):
             ('device=net_nothing0', ['net_nothing0']),
             ('device=0000:ff:1f.7', ['0000:ff:1f.7']),
             ('device=eth;0', ['eth']),
+            ('device=tern0', ['tern0', 'interface of the kernel', 'net_af_packet0;iface=tern0']),
             ('device=net_af_packet0;iface=tern7', ['net_af_packet0', 'Dpdk::Options::device']),
             ('device=net_af_packet0', ['net_af_packet0']),
             ('device=net_vhost0;iface=/nowhere/socket,address=10.9.0.1/24', ['net_vhost0'])])
@@ -99,9 +101,15 @@ class DpdkBadUse(unittest.TestCase):
         self.assertIn('net_af_packet0', done.stderr)
 
     def test_good_use_prints_its_result_only(self):
-        for options in (AT_TERN0, f'{AT_TERN0},{NO_HUGE}', 'device=net_null0,address=10.9.0.1/24'):
+        at_tern0_by_xdp = 'device=net_af_xdp0;iface=tern0'  # whose library prints when the device is opened and closed
+        for options in (AT_TERN0, f'{AT_TERN0},{NO_HUGE}', at_tern0_by_xdp, 'device=net_null0,address=10.9.0.1/24'):
             with self.subTest(options=options):
-                done = run(options)
+                # libxdp 1.3 loses 80 bytes of each interface that it has opened, which AddressSanitizer tells.
+                with tempfile.NamedTemporaryFile('w', suffix='.lsan') as known:
+                    known.write('leak:xsk_umem__create\n')
+                    known.flush()
+                    lsan = f'suppressions={known.name}:print_suppressions=0'
+                    done = run(options, env=dict(os.environ, LSAN_OPTIONS=lsan))
                 self.assertEqual((done.returncode, done.stderr), (0, ''))
                 self.assertEqual(json.loads(done.stdout)['transport'], 'dpdk')
 

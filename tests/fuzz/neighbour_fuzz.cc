@@ -14,6 +14,7 @@
 
 #include "frames/neighbour_frame.h"
 #include "fuzz/fuzz_parts.h"
+#include "mld_query.h"
 #include "neighbours/own_host.h"
 #include "neighbours/own_neighbours.h"
 
@@ -77,6 +78,9 @@ class World {
       case 4:
         resolver_->update(now_ns_);
         break;
+      case 6:
+        give_query(input);
+        break;
       case 5:
         host_->on_link(input.once_in(2), now_ns_);
         break;
@@ -121,6 +125,14 @@ class World {
     if ((shape & 128) != 0) bytes.resize(input.u8() % (bytes.size() + 1));
     give(bytes);
   }
+  void give_query(Input& input) {
+    const auto version = input.once_in(2) ? tern::frames::MldVersion::k1 : tern::frames::MldVersion::k2;
+    std::vector<std::byte> bytes =
+        tern::test::mld_query(version, input.once_in(2) ? "::" : "ff02::1:ff00:1", input.u8(), vlan_);
+    if (input.once_in(4)) bytes[input.u8() % bytes.size()] ^= std::byte{input.u8()};
+    if (input.once_in(4)) bytes.resize(input.u8() % (bytes.size() + 1));
+    give(bytes);
+  }
   void give(std::span<const std::byte> bytes) {
     const std::unique_ptr<std::byte[]> exact(new std::byte[bytes.size()]);
     std::ranges::copy(bytes, exact.get());
@@ -151,6 +163,7 @@ class World {
   void on_sent(std::span<const std::byte> bytes) {
     sent_++;
     require(bytes.size() >= 60 && bytes.size() <= Host::kFrameBytesMax);
+    if (is_report(bytes)) return require(!is_lost_);
     const auto frame = tern::frames::parse_neighbour_frame(bytes, vlan_);
     require(frame.has_value() && frame->source_mac == own_mac() && (!frame->mac || frame->mac == own_mac()));
     const bool is_probe = frame->source.is_wildcard() && frame->target == ip(kOwn);
@@ -163,10 +176,23 @@ class World {
     require(!is_lost_ && host_->failure().ok());
     require(is_probe || host_->is_settled());
   }
+  /// Of the own group.
+  bool is_report(std::span<const std::byte> bytes) const {
+    using tern::frames::MldVersion;
+    if (ip(kOwn).family() != AF_INET6) return false;
+    for (const MldVersion version : {MldVersion::k1, MldVersion::k2}) {
+      for (const bool is_change : {false, true}) {
+        const auto group = tern::frames::solicited_node(ip(kOwn));
+        const tern::frames::MldReportBytes report(version, group, is_change, own_mac(), vlan_);
+        if (std::ranges::equal(report.bytes(), bytes)) return true;
+      }
+    }
+    return false;
+  }
   void check() {
     host_->check_invariants();
     require(host_->neighbours() <= kHopsMax);
-    require(sent_ <= 2 + kHopsMax);  // an answer, an announcement or a probe, and questions
+    require(sent_ <= 4 + kHopsMax);  // an answer, an announcement or a probe, two reports of the group, and questions
     require(!is_lost_ || !host_->failure().ok());
     is_lost_ = !host_->failure().ok();
     require(!is_lost_ || host_->is_settled());

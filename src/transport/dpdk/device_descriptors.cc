@@ -7,24 +7,28 @@
 
 #include <algorithm>
 #include <charconv>
+#include <memory>
 #include <string_view>
 
 namespace tern::transport {
 
 namespace {
 
+struct FolderEnd {
+  void operator()(DIR* folder) const { closedir(folder); }
+};
+
 /// visit(descriptor, folder with a link to each, name of its link)
 template <class Visit>
 void for_each_descriptor(Visit&& visit) {
-  DIR* const folder = opendir("/proc/self/fd");
+  const std::unique_ptr<DIR, FolderEnd> folder(opendir("/proc/self/fd"));
   if (folder == nullptr) return;
-  while (const dirent* entry = readdir(folder)) {
+  while (const dirent* entry = readdir(folder.get())) {
     const std::string_view name = entry->d_name;
     int fd = -1;
     const bool is_number = std::from_chars(name.begin(), name.end(), fd).ec == std::errc();
-    if (is_number && fd != dirfd(folder)) visit(fd, dirfd(folder), entry->d_name);
+    if (is_number && fd != dirfd(folder.get())) visit(fd, dirfd(folder.get()), entry->d_name);
   }
-  closedir(folder);
 }
 
 bool is_of_device(int fd, int folder, const char* name) {

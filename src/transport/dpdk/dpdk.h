@@ -187,6 +187,7 @@ class TERN_API DpdkImpl : public DefaultMembers {
   bool recover();
   void pass_on(uint32_t i, frames::Drop drop);
   void read_events();
+  void count_drops();
   void update_neighbours();
   void fail(Status why);
 

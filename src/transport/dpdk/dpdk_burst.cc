@@ -1,8 +1,11 @@
 #include "transport/dpdk/dpdk_burst.h"
 
+#include <rte_lcore.h>
 #include <rte_mbuf.h>
+#include <rte_mempool.h>
 
 #include "transport/dpdk/eal.h"
+#include "transport/dpdk/lane_internals.h"
 
 namespace tern::transport {
 
@@ -18,7 +21,7 @@ uint32_t DpdkBurst::receive() {
     is_registered = true;
     register_eal_thread();  // drivers use its cache of mbufs
   }
-  count_ = lane_->receive(mbufs_.data(), DpdkLane::kBurstMax);
+  count_ = lane_->internals_->receive(mbufs_.data(), DpdkLane::kBurstMax);
   for (uint32_t i = 0; i < count_; ++i) {
     rte_mbuf* const mbuf = mbufs_[i];
     Frame& frame = frames_[i];
@@ -42,6 +45,24 @@ bool DpdkBurst::pass_on(uint32_t i) {
   return true;
 }
 
-void DpdkBurst::free() { rte_pktmbuf_free_bulk(mbufs_.data(), count_); }
+/// As rte_pktmbuf_free_bulk(), which takes three times the instructions for frames of one mbuf and one pool.
+void DpdkBurst::free() {
+  rte_mempool* pool = nullptr;
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < count_; ++i) {
+    rte_mbuf* const mbuf = mbufs_[i];
+    if (mbuf == nullptr) [[unlikely]]
+      continue;
+    if (count == 0) pool = mbuf->pool;
+    if (mbuf->pool != pool || mbuf->next != nullptr) [[unlikely]] {
+      rte_pktmbuf_free(mbuf);
+    } else if (rte_pktmbuf_prefree_seg(mbuf) != nullptr) [[likely]] {
+      mbufs_[count++] = mbuf;
+    }
+  }
+  if (count == 0) return;
+  void* const* const objects = reinterpret_cast<void* const*>(mbufs_.data());
+  rte_mempool_generic_put(pool, objects, count, rte_mempool_default_cache(pool, rte_lcore_id()));
+}
 
 }  // namespace tern::transport

@@ -14,9 +14,12 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "base/status_text.h"
+#include "base/try.h"
+#include "transport/dpdk/driver_faults.h"
 #include "transport/dpdk/eal.h"
 
 namespace tern::transport {
@@ -27,8 +30,6 @@ using base::status_of;
 
 /// Drivers of the kernel that give a device to user space.
 constexpr std::array<std::string_view, 3> kUserDrivers = {"vfio-pci", "uio_pci_generic", "igb_uio"};
-/// Drivers of the kernel that share a device with DPDK.
-constexpr std::array<std::string_view, 3> kSharingDrivers = {"mlx5_core", "mlx4_core", "mana"};
 
 /// "0000:03:00.0" or "03:00.0".
 bool read_pci(std::string_view text, std::array<unsigned, 4>* parts) {
@@ -54,11 +55,6 @@ std::vector<DeviceText>& kept_devices() {
 std::vector<DeviceText>::iterator find_kept(std::string_view name) {
   std::vector<DeviceText>& kept = kept_devices();
   return std::find_if(kept.begin(), kept.end(), [&](const DeviceText& device) { return device.name == name; });
-}
-
-template <size_t kCount>
-bool has(const std::array<std::string_view, kCount>& all, std::string_view one) {
-  return std::find(all.begin(), all.end(), one) != all.end();
 }
 
 }  // namespace
@@ -99,7 +95,9 @@ Status check_pci_device(const std::string& sysfs, const std::string& address) {
   }
   std::string_view driver(link, static_cast<size_t>(bytes));
   driver.remove_prefix(std::min(driver.rfind('/') + 1, driver.size()));
-  if (has(kUserDrivers, driver) || has(kSharingDrivers, driver)) return {};
+  if (std::find(kUserDrivers.begin(), kUserDrivers.end(), driver) != kUserDrivers.end()) return {};
+  // DPDK's drivers of RDMA devices leave the device to the kernel's driver, and share it.
+  if (access((folder + "/infiniband").c_str(), F_OK) == 0) return {};
   return status_of(Code::kUnavailable, "dpdk: the kernel's driver has the PCI device",
                    {"dpdk: the kernel's driver ", driver, " has the PCI device ", address,
                     ": dpdk-devbind.py --bind=vfio-pci ", address, ", after which the kernel has no such interface"});
@@ -228,8 +226,9 @@ DeviceHandle::~DeviceHandle() {
   stop();
   if (is_owner) (void)rte_eth_dev_owner_unset(port_id_, owner_.id);
   if (!is_plugged_ || facts_.info.device == nullptr) return;
-  if (std::strcmp(facts_.info.driver_name, "net_memif") == 0) {
-    kept_devices().push_back({facts_.name, facts_.arguments});
+  if (faults_of(facts_.info.driver_name).is_kept_plugged) {
+    // Without memory the port is found again as one that EAL has.
+    (void)base::try_grow([&] { kept_devices().push_back({std::move(facts_.name), std::move(facts_.arguments)}); });
   } else {
     run_in_eal_thread([&] { (void)rte_dev_remove(facts_.info.device); });
   }

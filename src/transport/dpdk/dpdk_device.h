@@ -28,8 +28,8 @@ struct DeviceText {
 Status check_pci_device(const std::string& sysfs, const std::string& address);
 
 /// A port that this object owns (rte_eth_dev_owner). Its end stops the port, and unplugs the device if such an object
-/// has plugged it in. A memif stays plugged in until it is opened with other arguments, because its driver would leave
-/// the socket open, and read freed memory when a peer connects. EAL must run. One thread at a time, in the process.
+/// has plugged it in. Some stay plugged in until they are opened with other arguments (DriverFaults::is_kept_plugged).
+/// EAL must run. One thread at a time, in the process.
 class DeviceHandle {
  public:
   /// kUnavailable: there is no such device, the kernel has it, its driver refuses, or another part of the program owns

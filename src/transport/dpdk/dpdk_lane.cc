@@ -28,27 +28,9 @@ DpdkLane::~DpdkLane() {
   internals_->core.detach(internals_->slot);
 }
 
-uint32_t DpdkLane::receive(rte_mbuf** frames, uint32_t max) {
-  Internals& in = *internals_;
-  LaneSlot& slot = in.slot;
-  slot.polls.store(slot.polls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (!slot.inbox.is_empty()) [[unlikely]]
-    return slot.inbox.pop({frames, max});
-  if (!in.queue.receive_gate.try_enter(slot.receiver)) [[unlikely]]
-    return 0;
-  const uint32_t count = rte_eth_rx_burst(in.port_id, in.queue_id, frames, static_cast<uint16_t>(max));
-  in.queue.receive_gate.leave(slot.receiver);
-  return count;
-}
+uint32_t DpdkLane::receive(rte_mbuf** frames, uint32_t max) { return internals_->receive(frames, max); }
 
-uint32_t DpdkLane::transmit(rte_mbuf** frames, uint32_t count) {
-  Internals& in = *internals_;
-  if (!in.queue.send_gate.enter(in.slot.sender)) [[unlikely]]
-    return 0;
-  const uint32_t taken = rte_eth_tx_burst(in.port_id, in.queue_id, frames, static_cast<uint16_t>(count));
-  in.queue.send_gate.leave(in.slot.sender);
-  return taken;
-}
+uint32_t DpdkLane::transmit(rte_mbuf** frames, uint32_t count) { return internals_->transmit(frames, count); }
 
 bool DpdkLane::pass_on(rte_mbuf* frame) { return internals_->core.pass_on(frame, &internals_->slot); }
 
@@ -60,9 +42,9 @@ void DpdkLane::loop_back(rte_mbuf* frame) {
   LaneSlot* const slot = internals_->core.find(
       lane_key_of_frame({rte_pktmbuf_mtod(frame, const std::byte*), rte_pktmbuf_data_len(frame)}));
   if (slot == nullptr) {
-    rte_pktmbuf_free(frame);
+    internals_->core.drop(frame, frames::Drop::kOtherPort);
   } else {
-    PortCore::hand_over(frame, *slot);
+    internals_->core.hand_over(frame, *slot);
   }
 }
 
@@ -145,7 +127,7 @@ bool DpdkLane::Internals::fetch() {
   const uint32_t count = rte_eth_rx_burst(port_id, queue_id, frames.data(), kBurstMax);
   queue.receive_gate.leave(slot.receiver);
   for (rte_mbuf* frame : std::span(frames).first(count)) {
-    if (!core.pass_on(frame, nullptr)) PortCore::hand_over(frame, slot);
+    if (!core.pass_on(frame, nullptr)) core.hand_over(frame, slot);
   }
   return !slot.inbox.is_empty();
 }

@@ -8,6 +8,7 @@
 #include "base/address.h"
 #include "base/status_text.h"
 #include "transport/dpdk/dpdk_steering.h"
+#include "transport/dpdk/driver_faults.h"
 
 namespace tern::transport {
 
@@ -23,15 +24,10 @@ constexpr uint32_t kLinkBytes = RTE_ETHER_HDR_LEN + 2 * RTE_VLAN_HLEN;
 
 bool has_all(uint64_t offloads, uint64_t wanted) { return (offloads & wanted) == wanted; }
 
-std::string_view driver_of(const DpdkDevice& device) {
-  return device.info.driver_name == nullptr ? std::string_view() : device.info.driver_name;
-}
-
-/// Queues of both kinds that the device has. net_tap says 16, but writes the descriptors of more than 4 past an array
-/// of 8 on its stack (tap_mp_req_on_rxtx() of DPDK 22.11).
+/// Queues of both kinds that the device has.
 uint32_t queues_of(const DpdkDevice& device) {
   const uint32_t most = std::min(device.info.max_rx_queues, device.info.max_tx_queues);
-  return driver_of(device) == "net_tap" ? std::min(most, 4u) : most;
+  return std::min(most, faults_of(device.info.driver_name).queues_max);
 }
 
 /// As rte_eth_dev_configure() will see it.
@@ -51,32 +47,31 @@ uint16_t descriptors(uint32_t wanted, const rte_eth_desc_lim& limits) {
   return static_cast<uint16_t>(std::min((count + align - 1) / align * align, most / align * align));
 }
 
-/// A ring of memif is as long as its argument says (10: the driver's default), whatever a queue is set up with.
+/// A ring's length, where that is not what a queue is set up with.
 uint32_t ring_frames_of(const DpdkDevice& device) {
-  constexpr std::string_view kArgument = "rsize=";
-  if (driver_of(device) != "net_memif") return UINT16_MAX;
-  const size_t at = device.arguments.find(kArgument);
-  if (at == std::string::npos) return 1u << 10;
-  const std::string_view value = std::string_view(device.arguments).substr(at + kArgument.size());
-  return 1u << std::min<uint32_t>(base::parse_u16(value.substr(0, value.find(','))).value_or(10), 14);
+  constexpr uint32_t kLogMax = 14;
+  const DriverFaults& faults = faults_of(device.info.driver_name);
+  if (faults.ring_log_argument.empty()) return UINT16_MAX;
+  const size_t at = device.arguments.find(faults.ring_log_argument);
+  if (at == std::string::npos) return 1u << faults.ring_log_default;
+  const std::string_view value = std::string_view(device.arguments).substr(at + faults.ring_log_argument.size());
+  const uint32_t log = base::parse_u16(value.substr(0, value.find(','))).value_or(faults.ring_log_default);
+  return 1u << std::min(log, kLogMax);
 }
 
-/// The backend of a virtio-user device is another process, which cannot reach message memory; nor can the peer of a
-/// memif that shares its mbufs.
+/// With zero-copy=yes the peer of a memif has the sender's mbufs, and cannot reach other memory.
 bool reaches_message_memory(const DpdkDevice& device) {
-  if (driver_of(device) == "net_virtio_user" || device.arguments.find("zero-copy=yes") != std::string::npos)
-    return false;
+  if (faults_of(device.info.driver_name).has_far_buffers) return false;
+  if (device.arguments.find("zero-copy=yes") != std::string::npos) return false;
   return !device.has_dma || device.has_iova_va;
 }
 
-/// The kernel drops what an AF_XDP socket sends and receives in a buffer that crosses pages which do not follow each
-/// other in physical memory. Two buffers a page were tried, too: nothing arrives in them with --no-huge.
 void fit_pages(const DpdkDevice& device, DpdkPlan* plan) {
   constexpr uint32_t kPageBytes = 4096;
   constexpr uint32_t kHeadBytes = sizeof(rte_mbuf) + RTE_CACHE_LINE_SIZE;  // the latter is the pool's, of an object
   constexpr uint32_t kDataBytes = kPageBytes - kHeadBytes;
-  const std::string_view driver = device.info.driver_name == nullptr ? "" : device.info.driver_name;
-  if (driver != "net_af_xdp" || plan->mtu_bytes + kLinkBytes + RTE_PKTMBUF_HEADROOM > kDataBytes) return;
+  const bool has_need = faults_of(device.info.driver_name).has_buffers_of_page;
+  if (!has_need || plan->mtu_bytes + kLinkBytes + RTE_PKTMBUF_HEADROOM > kDataBytes) return;
   plan->mbuf_bytes = static_cast<uint16_t>(kDataBytes);
   plan->fits_pages = true;
 }

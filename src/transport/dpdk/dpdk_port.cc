@@ -34,6 +34,7 @@ class DpdkPort::Registry {
 
   Result<std::shared_ptr<DpdkPort>> open(const DpdkChoice& choice, const DeviceText& text,
                                          const std::optional<neighbours::OwnAddress>& own) {
+    auto user = std::make_shared<User>();
     const base::MutexLock lock(mutex_);
     if (pid_ == 0) pid_ = getpid();
     if (pid_ != getpid()) {
@@ -46,8 +47,9 @@ class DpdkPort::Registry {
       const Internals& open = *entry->port->internals_;
       if (open.text.name != text.name) continue;
       if (Status status = compare(open, choice, text); !status.ok()) return status;
-      return share(*entry);
+      return share(*entry, std::move(user));
     }
+    entries_.reserve(entries_.size() + 1);
     const DeviceDescriptors descriptors;
     auto core = PortCore::open(choice, text, own);
     if (!core.ok()) return core.status();
@@ -55,17 +57,29 @@ class DpdkPort::Registry {
     auto entry = std::make_unique<Entry>();
     entry->port.reset(new DpdkPort(std::move(internals)));
     entries_.push_back(std::move(entry));
-    return share(*entries_.back());
+    return share(*entries_.back(), std::move(user));
   }
 
+  /// May throw std::bad_alloc.
   std::shared_ptr<DpdkPort> share_again(DpdkPort* port) {
+    auto user = std::make_shared<User>();
     const base::MutexLock lock(mutex_);
     const auto entry =
         std::find_if(entries_.begin(), entries_.end(), [&](auto& one) { return one->port.get() == port; });
-    return share(**entry);
+    return share(**entry, std::move(user));
   }
 
  private:
+  /// Has no port while it is made, so that it may go under the mutex then.
+  struct User {
+    User() = default;
+    ~User() {
+      if (port != nullptr) get().release(port);
+    }
+    User(const User&) = delete;
+    User& operator=(const User&) = delete;
+    DpdkPort* port = nullptr;
+  };
   struct Entry {
     std::unique_ptr<DpdkPort> port;
     uint32_t users = 0;
@@ -91,9 +105,10 @@ class DpdkPort::Registry {
 
   /// Each user has a pointer of its own, so that the last one closes the port under the mutex: whoever opens the device
   /// next finds it closed.
-  std::shared_ptr<DpdkPort> share(Entry& entry) REQUIRES(mutex_) {
+  std::shared_ptr<DpdkPort> share(Entry& entry, std::shared_ptr<User> user) REQUIRES(mutex_) {
     ++entry.users;
-    return {entry.port.get(), [](DpdkPort* port) { get().release(port); }};
+    user->port = entry.port.get();
+    return {std::move(user), entry.port.get()};
   }
   void release(DpdkPort* port) {
     if (pid_ != getpid()) return;
@@ -138,9 +153,11 @@ uint16_t DpdkPort::id() const { return internals_->core->id(); }
 Status DpdkPort::failure() const { return internals_->core->failure(); }
 uint64_t DpdkPort::events() const { return internals_->core->events(); }
 bool DpdkPort::is_link_up() const { return internals_->core->is_link_up(); }
+DpdkDrops DpdkPort::take_drops() { return internals_->core->take_drops(); }
 
 Result<std::unique_ptr<DpdkLane>> DpdkPort::attach(base::SocketAddress* own) {
   PortCore& core = *internals_->core;
+  std::shared_ptr<DpdkPort> self = Registry::get().share_again(this);
   auto taken = core.attach(own);
   if (!taken.ok()) return taken.status();
   LaneSlot& slot = **taken;
@@ -152,13 +169,12 @@ Result<std::unique_ptr<DpdkLane>> DpdkPort::attach(base::SocketAddress* own) {
       .port_id = core.id(),
       .queue_id = number,
       .has_interrupts = core.facts().has_interrupts,
-      .port = nullptr,
+      .port = std::move(self),
   });
   if (made == nullptr) {
     core.detach(slot);
     return Status(Code::kNoMemory, "dpdk: no memory for an endpoint: free some");
   }
-  made->port = Registry::get().share_again(this);
   return std::unique_ptr<DpdkLane>(new DpdkLane(std::move(made)));
 }
 

@@ -2,6 +2,7 @@
 // Includes nothing of DPDK, so that those who include it need none of its compiler flags.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "base/address.h"
 #include "base/wait.h"
+#include "frames/drop.h"
 #include "frames/mac_address.h"
 
 struct rte_mbuf;
@@ -50,6 +52,12 @@ struct DpdkFacts {
   uint16_t send_descriptors = 0;     ///< of a queue
 };
 
+/// Received frames that a port has dropped in place of its endpoints.
+struct DpdkDrops {
+  std::array<uint64_t, frames::kDropReasons> frames{};  ///< nobody wants them; by frames::Drop
+  uint64_t no_space = 0;                                ///< too many waited for an endpoint or for the host
+};
+
 class DpdkLane;
 
 /// Shared by the endpoints of the process that have chosen the same device. The last one closes it. Any thread.
@@ -85,6 +93,8 @@ class DpdkPort {
   uint64_t events() const;
   /// Whether the device has a link.
   bool is_link_up() const;
+  /// What was dropped since the last call of any endpoint: each frame is counted once. Cheap if that is nothing.
+  DpdkDrops take_drops();
 
  private:
   class Registry;
@@ -138,6 +148,8 @@ class DpdkLane {
 
  private:
   friend class DpdkPort;
+  friend class DpdkBurst;
+  friend class DpdkSends;
   struct Internals;
   explicit DpdkLane(std::unique_ptr<Internals> internals);
 

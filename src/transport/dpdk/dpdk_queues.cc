@@ -87,11 +87,19 @@ void DpdkImpl::on_stall(bool has_moved) {
   const uint64_t events = objects_->port->events();
   counters_.device_events += events - events_;
   events_ = events;
+  count_drops();
   if (const Status failure = objects_->port->failure(); !failure.ok()) {
     fail(failure);
     objects_->sends.abandon();
   }
   if (failure_.ok()) update_neighbours();
+}
+
+/// Of frames that the port has dropped, by its thread above all, which looks at the queue while no endpoint does.
+void DpdkImpl::count_drops() {
+  const DpdkDrops drops = objects_->port->take_drops();
+  for (size_t i = 0; i < drops.frames.size(); ++i) counters_.dropped_frames[i] += drops.frames[i];
+  counters_.dropped_no_space += drops.no_space;
 }
 
 /// Takes what is new of routes, MAC addresses and the interface.
@@ -144,6 +152,7 @@ void DpdkImpl::end_wait() {
   if (is_armed_) {
     is_armed_ = false;
     objects_->lane->disarm();
+    count_drops();
     std::array<epoll_event, 8> events;
     const size_t count = waits_.wait(events, 0);
     bool has_news = false;

@@ -93,18 +93,22 @@ ssize_t write_log(void* /*cookie*/, const char* text, size_t bytes) {
   return static_cast<ssize_t>(bytes);
 }
 
-std::atomic<pid_t> silent_thread{0};
+std::atomic<bool> has_silence{false};
+/// This thread has a SilentOutput, or runs in EAL's thread for one that has.
+constinit thread_local bool is_silent = false;
 FILE* real_stdout = nullptr;
 FILE* real_stderr = nullptr;
 
 /// In place of stdout or stderr, which `cookie` points to. Other threads' output passes.
 ssize_t write_unless_silent(void* cookie, const char* text, size_t bytes) {
-  if (gettid() != silent_thread.load(std::memory_order_relaxed)) {
+  if (!is_silent) {
     FILE* const real = *static_cast<FILE**>(cookie);
     const size_t written = fwrite(text, 1, bytes, real);
     return static_cast<ssize_t>(written);
   }
-  if (cookie == &real_stderr) Log::get().add({text, bytes}, true);
+  const bool is_error = cookie == &real_stderr;
+  syslog(is_error ? LOG_ERR : LOG_INFO, "%.*s", static_cast<int>(bytes), text);
+  if (is_error) Log::get().add({text, bytes}, true);
   return static_cast<ssize_t>(bytes);
 }
 
@@ -141,19 +145,22 @@ uint64_t read_number(const std::string& path) {
   return number;
 }
 
+struct FolderEnd {
+  void operator()(DIR* folder) const { closedir(folder); }
+};
+
 uint64_t free_hugepage_bytes() {
   const std::string folder = "/sys/kernel/mm/hugepages";
   uint64_t bytes = 0;
-  DIR* const sizes = opendir(folder.c_str());
+  const std::unique_ptr<DIR, FolderEnd> sizes(opendir(folder.c_str()));
   if (sizes == nullptr) return 0;
-  while (const dirent* entry = readdir(sizes)) {
+  while (const dirent* entry = readdir(sizes.get())) {
     uint64_t kilobytes = 0;
     if (sscanf(entry->d_name, "hugepages-%" SCNu64 "kB", &kilobytes) != 1) continue;
     const uint64_t free_pages = read_number(folder + "/" + entry->d_name + "/free_hugepages");
     const uint64_t reserved = read_number(folder + "/" + entry->d_name + "/resv_hugepages");
     bytes += (free_pages - std::min(free_pages, reserved)) * kilobytes * 1024;
   }
-  closedir(sizes);
   return bytes;
 }
 
@@ -227,10 +234,11 @@ SilentOutput::SilentOutput() {
   // Made once and kept, because another thread may be about to write to one that it has read from `stdout`.
   static FILE* const out = open_stream(write_unless_silent, &real_stdout);
   static FILE* const err = open_stream(write_unless_silent, &real_stderr);
-  is_inner_ = silent_thread.load() == gettid();
+  is_inner_ = is_silent;
   if (is_inner_) return;
-  const pid_t before = silent_thread.exchange(gettid());
-  CHECK(before, ==, 0);
+  const bool has_other = has_silence.exchange(true);
+  CHECK(has_other, ==, false);
+  is_silent = true;
   if (out == nullptr || err == nullptr) return;
   fflush(stdout);
   real_stdout = stdout;
@@ -245,7 +253,8 @@ SilentOutput::~SilentOutput() {
     stdout = real_stdout;
     stderr = real_stderr;
   }
-  silent_thread.store(0);
+  is_silent = false;
+  has_silence.store(false);
 }
 
 void clear_eal_log() { Log::get().clear(); }
@@ -345,11 +354,14 @@ bool is_eal_running() {
 void run_in_eal_thread(const std::function<void()>& body) {
   struct Call {
     const std::function<void()>& body;
+    bool is_silent;
     std::binary_semaphore done{0};
-  } call{body};
+  } call{body, is_silent};
   const auto run = [](void* argument) {
     Call& due = *static_cast<Call*>(argument);
+    is_silent = due.is_silent;
     due.body();
+    is_silent = false;
     due.done.release();
   };
   if (rte_eal_alarm_set(1, run, &call) != 0) return body();  // no memory for an alarm

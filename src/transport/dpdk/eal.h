@@ -54,13 +54,13 @@ void settle_eal();
 void register_eal_thread();
 
 /// Runs `body` in EAL's interrupt thread and waits for it. Drivers handle there what their peers do: memif frees a
-/// port's rings when the peer disconnects, and frees them twice if another thread stops the port meanwhile. Must not be
-/// called by `body`.
+/// port's rings when the peer disconnects, and frees them twice if another thread stops the port meanwhile. `body` is
+/// as silent as the caller (SilentOutput). Must not be called by `body`.
 void run_in_eal_thread(const std::function<void()>& body);
 
-/// Keeps from appearing what the calling thread writes to stdout and stderr through C streams, because EAL and some
-/// drivers print there. What other threads write is not touched. One thread at a time in the process,
-/// which may have several, one inside the other.
+/// Keeps from appearing what the calling thread writes to stdout and stderr through C streams, because EAL, some
+/// drivers and their libraries print there; it goes to syslog(3) instead. What other threads write is not touched. One
+/// thread at a time in the process, which may have several, one inside the other.
 class SilentOutput {
  public:
   SilentOutput();

@@ -38,9 +38,12 @@
 #include "transport/dpdk/dpdk_plan.h"
 #include "transport/dpdk/dpdk_port.h"
 #include "transport/dpdk/dpdk_steering.h"
+#include "transport/dpdk/drop_counts.h"
 #include "transport/dpdk/queue_gate.h"
 
 namespace tern::transport {
+
+using ethernet::lane_key_of, ethernet::lane_key_of_frame, ethernet::LaneKey;
 
 struct PoolDeleter {
   void operator()(rte_mempool* pool) const { rte_mempool_free(pool); }
@@ -127,8 +130,11 @@ class PortCore {
   /// and it is still the caller's. A frame for which there is no space any more is freed.
   bool pass_on(rte_mbuf* frame, const LaneSlot* from);
   /// Puts the frame into the slot's inbox, or frees it.
-  static void hand_over(rte_mbuf* frame, LaneSlot& slot);
+  void hand_over(rte_mbuf* frame, LaneSlot& slot);
   LaneSlot* find(LaneKey key) const;
+  /// Frees a frame that nobody wants, and counts it.
+  void drop(rte_mbuf* frame, frames::Drop why);
+  DpdkDrops take_drops() { return drops_.take(); }
 
   /// Of an endpoint that sleeps, at a device without interrupts: the thread looks at its queue often. Any thread.
   void begin_nap() {
@@ -169,6 +175,7 @@ class PortCore {
   void claim(uint16_t number);
   void unclaim(uint16_t number);
   void distribute(std::span<rte_mbuf*> frames);
+  frames::Drop why_unwanted(std::span<const std::byte> frame) EXCLUDES(mutex_);
   bool send_for_host();
   void queue_for_host(std::span<const std::byte> frame);
   void look_at_link(uint64_t now_ns);
@@ -194,6 +201,7 @@ class PortCore {
   std::atomic<uint32_t> slot_count_{0};
   std::vector<std::unique_ptr<LaneSlot>> owned_slots_ GUARDED_BY(mutex_);
 
+  DropCounts drops_;
   FrameRing host_inbox_;
   FrameRing host_outbox_;
   std::unique_ptr<neighbours::Host> host_;

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/threads.h"
+#include "frames/parse.h"
 #include "transport/dpdk/port_core.h"
 
 namespace tern::transport {
@@ -41,6 +42,7 @@ LaneSlot* PortCore::find(LaneKey key) const {
 void PortCore::hand_over(rte_mbuf* frame, LaneSlot& slot) {
   if (!slot.inbox.push(frame)) {
     rte_pktmbuf_free(frame);
+    drops_.add_no_space();
     return;
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);  // with the one of DpdkLane::arm()
@@ -56,8 +58,16 @@ bool PortCore::pass_on(rte_mbuf* frame, const LaneSlot* from) {
     return true;
   }
   if (!host_->wants(bytes)) return false;
-  if (!host_inbox_.push(frame)) rte_pktmbuf_free(frame);
+  if (!host_inbox_.push(frame)) {
+    rte_pktmbuf_free(frame);
+    drops_.add_no_space();
+  }
   return true;
+}
+
+void PortCore::drop(rte_mbuf* frame, frames::Drop why) {
+  rte_pktmbuf_free(frame);
+  drops_.add(why);
 }
 
 // ---- The port's thread
@@ -168,8 +178,21 @@ void PortCore::unclaim(uint16_t number) {
 
 void PortCore::distribute(std::span<rte_mbuf*> frames) {
   for (rte_mbuf* frame : frames) {
-    if (!pass_on(frame, nullptr)) rte_pktmbuf_free(frame);
+    if (!pass_on(frame, nullptr)) drop(frame, why_unwanted(bytes_of(frame)));
   }
+}
+
+/// As an endpoint would say that looks at the queue.
+frames::Drop PortCore::why_unwanted(std::span<const std::byte> frame) {
+  base::SocketAddress own = own_ ? own_->ip : base::SocketAddress();
+  if (!own_) {
+    const base::MutexLock lock(mutex_);
+    const auto one = std::find_if(owned_slots_.begin(), owned_slots_.end(), [](auto& slot) { return slot->is_used; });
+    if (one != owned_slots_.end()) own = (*one)->own;
+  }
+  const frames::FrameParser parser({facts_.mac, own, choice_.vlan});
+  const frames::Drop why = parser.parse(frame, {}).drop;
+  return why == frames::Drop::kNone ? frames::Drop::kOtherPort : why;  // an endpoint that has just ended had it
 }
 
 // ---- Frames of the host

@@ -96,6 +96,41 @@ TEST(Checksum, longest_datagram_of_ones_loses_no_carry) {
   }
 }
 
+/// From 256 bytes on the sum is made by vectors where the processor has them.
+TEST(Checksum, every_length_of_a_few_vectors_equals_the_reference) {
+  std::mt19937 random(5);
+  const Bytes bytes = random_bytes(random, 800);
+  for (size_t from = 0; from < 3; from++) {
+    for (size_t to = 200; to <= bytes.size(); to++) {
+      ChecksumSum sum;
+      sum.add(part(bytes, from, to));
+      const Bytes copy(bytes.begin() + static_cast<ptrdiff_t>(from), bytes.begin() + static_cast<ptrdiff_t>(to));
+      ASSERT_EQ(number_of(sum), reference::sum_of(copy)) << from << " to " << to;
+    }
+  }
+}
+
+TEST(Checksum, ranges_longer_than_a_datagram_overflow_nothing) {
+  std::mt19937 random(6);
+  for (const size_t size : {65536, 65537, 200'000}) {
+    for (const Bytes& bytes : {random_bytes(random, size), Bytes(size, 0xff), Bytes(size, 0), Bytes(size, 0x80)}) {
+      ChecksumSum sum;
+      sum.add(part(bytes, 0, bytes.size()));
+      EXPECT_EQ(number_of(sum), reference::sum_of(bytes)) << size << " bytes of " << int{bytes.front()};
+    }
+  }
+}
+
+TEST(Checksum, a_few_bytes_equal_the_reference) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 100; round++) {
+    const Bytes bytes = random_bytes(random, 20);
+    ChecksumSum sum;
+    sum.add_few<20>(part(bytes, 0, 20).data());
+    ASSERT_EQ(number_of(sum), reference::sum_of(bytes));
+  }
+}
+
 TEST(Checksum, pseudo_headers_of_both_families) {
   for (const size_t address_bytes : {4, 16}) {
     std::mt19937 random(4);

@@ -222,6 +222,46 @@ TEST_P(HostsOnVethTest, address_that_the_kernel_takes_later_is_a_conflict) {
   EXPECT_THAT(std::string(own_->failure().message()), HasSubstr(std::string(Network::kPeerMac)));
 }
 
+/// The peer's end is a port of a switch that passes the frames of a group to those only that have reported it.
+class SnoopingSwitchTest : public HostsOnVethTest {
+ protected:
+  void SetUp() override {
+    HostsOnVethTest::SetUp();
+    if (IsSkipped()) return;
+    network_->at_peer([] {
+      ASSERT_TRUE(
+          run("ip link add br0 type bridge mcast_snooping 1 mcast_querier 1 mcast_mld_version 2 "
+              "mcast_query_response_interval 20 mcast_query_interval 100 mcast_startup_query_interval 100 "
+              "mcast_membership_interval 300"));
+      ASSERT_TRUE(
+          run("ip address flush dev eth1 && ip link set eth1 master br0 && ip link set br0 up && "
+              "ip address add fd00::2/64 dev br0 nodad && ip address add fe80::2/64 dev br0 nodad"));
+    });
+  }
+  bool switch_has_group() {
+    bool has = false;
+    network_->at_peer([&] { has = run("bridge mdb show dev br0 | grep -i 'port eth1 grp ff02::1:ff00:7 '"); });
+    return has;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Families, SnoopingSwitchTest, testing::Values(true), [](const auto&) { return "IPv6"; });
+
+TEST_P(SnoopingSwitchTest, own_host_reports_its_group_and_goes_on_as_it_is_asked) {
+  make_own(7);
+  ASSERT_TRUE(run_until([&] { return switch_has_group(); }));
+  // The switch forgets after three seconds whom it does not hear, and asks each second.
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(run_until([&] { return std::chrono::steady_clock::now() - begin > std::chrono::seconds(6); }));
+  EXPECT_TRUE(switch_has_group());
+  // The kernel there asks by the group, which comes through.
+  network_->at_peer([&] { make_kernel_ask(7); });
+  EXPECT_TRUE(run_until([&] {
+    bool is_known = false;
+    network_->at_peer([&] { is_known = kernel_knows(7, "br0", kMac); });
+    return is_known;
+  }));
+}
+
 /// The kernel of eth0 sees neither ARP nor neighbour discovery, as if a driver took them.
 class KernelHostTest : public HostsOnVethTest {
  protected:

@@ -4,6 +4,7 @@
 #include <rte_lcore.h>
 #include <sched.h>
 #include <sys/wait.h>
+#include <syslog.h>
 #include <unistd.h>
 
 #include <array>
@@ -136,6 +137,33 @@ TEST(Eal, starts_once__in_whatever_thread__and_changes_none) {
   });
   EXPECT_EQ(child.result, 0) << child.output;
   EXPECT_EQ(child.output, "");
+}
+
+/// libxdp prints when a device is closed, in EAL's thread.
+TEST(Eal, what_drivers_print__goes_to_the_log__from_either_thread) {
+  const auto body = [](int log_options) {
+    return run([log_options] {
+      if (start("--no-huge --no-shconf -m 64") != "ok") return 1;
+      openlog("drivers", log_options, LOG_USER);  // EAL has called it, too
+      {
+        const SilentOutput silence;
+        fprintf(stderr, "here\n");
+        run_in_eal_thread([] {
+          fprintf(stderr, "there\n");
+          printf("and there\n");
+        });
+      }
+      run_in_eal_thread([] { fprintf(stderr, "a program's\n"); });
+      return 0;
+    });
+  };
+  const Child silent = body(0);
+  EXPECT_EQ(silent.result, 0);
+  EXPECT_EQ(silent.output, "a program's\n");
+  const std::string logged = body(LOG_PERROR).output;  // what goes to the log is printed, too
+  for (const char* const line : {"drivers: here\n", "drivers: there\n", "drivers: and there\n"}) {
+    EXPECT_NE(logged.find(line), std::string::npos) << logged;
+  }
 }
 
 TEST(Eal, that_the_program_has_started__is_used_as_it_is) {

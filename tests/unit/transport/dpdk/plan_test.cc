@@ -26,6 +26,8 @@
 namespace tern::transport {
 namespace {
 
+using ethernet::lane_key_of, ethernet::lane_key_of_frame;
+
 using testing::ElementsAre;
 
 /// A NIC like many.
@@ -296,6 +298,9 @@ TEST(PciDevice, driver_of_the_kernel__is_named_with_the_remedy) {
             "dpdk: the kernel's driver ixgbe has the PCI device 0000:02:00.0: dpdk-devbind.py --bind=vfio-pci "
             "0000:02:00.0, after which the kernel has no such interface");
   EXPECT_EQ(why("0000:03:00.0"), "ok");
+  // mlx5, mlx4, mana: the RDMA device tells that the kernel's driver shares the NIC.
+  EXPECT_THAT(why("0000:04:00.0"), testing::HasSubstr("the kernel's driver mlx5_core has the PCI device"));
+  fs::create_directories(folder / "0000:04:00.0/infiniband/mlx5_0");
   EXPECT_EQ(why("0000:04:00.0"), "ok");
   fs::remove_all(folder);
 }

@@ -1,0 +1,150 @@
+"""Tries what the rules say: a second of RPCs over a transport, between two processes of this host."""
+import contextlib
+import json
+import os
+import re
+import select
+import shlex
+import shutil
+import subprocess
+import time
+
+START_SECONDS_MAX = 30  # sessions that do not open say so after 5 s
+NAMESPACES = 'tern-doctor-'  # and the pid, so that what a killed run has left is known for it
+CABLE = 'tern-cable'
+
+
+def figures_of(output):
+    """What the program's line of JSON says, in our words; None: it is no such line."""
+    try:
+        line = json.loads(output)
+        metrics = line['metrics']
+        figures = {'p50_us': float(metrics['p50_us']), 'p99_us': float(metrics['p99_us']),
+                   'rpcs_per_second': float(metrics['rate_mrps']) * 1e6,
+                   'retransmissions': int(metrics['retransmissions']),
+                   'sessions_paired': int(metrics.get('sessions_paired', 0))}
+        return {**figures, 'placements_ns': [line[key] for key in ('placement_ns_min', 'placement_ns') if key in line]}
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+# What a program says of a silent peer. On a machine that is very busy this may be chance.
+SILENCE = re.compile('no answer from|nothing was answered|no call was answered|do not: its MTU')
+
+
+def run(words, seconds):
+    """As run_once(). Silence counts if it comes twice."""
+    result = run_once(words, seconds)
+    return run_once(words, seconds) if SILENCE.search(result.get('why', '')) else result
+
+
+def run_once(words, seconds):
+    """{'is_proven': True, figures...}, or {'is_proven': False, 'why': a sentence}; and 'command', to do it again."""
+    result = {'is_proven': False, 'command': shlex.join(words)}
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors='replace',
+                              timeout=seconds + START_SECONDS_MAX, check=False)
+    except subprocess.TimeoutExpired:
+        return {**result, 'why': f'it did not end within {seconds + START_SECONDS_MAX:g} s'}
+    except OSError as error:
+        return {**result, 'why': f'it cannot be run: {error.strerror}'}
+    figures = figures_of(done.stdout) if done.returncode == 0 else None
+    if figures is None:
+        said = done.stderr.strip().splitlines() or [f'it ended with {done.returncode} and said nothing']
+        return {**result, 'why': re.sub(r'^\S*latency: ', '', said[-1])}
+    return {**result, 'is_proven': True, 'seconds': seconds, **figures}
+
+
+def common_words(program, name, seconds, options, server_options):
+    """Both sides spin for a while and then block, so that one CPU is enough."""
+    words = [program, f'--transport={name}', f'--seconds={seconds:g}', '--wait=adaptive', '--json']
+    return words + [f'--{flag}={value}' for flag, value in (('transport_options', options),
+                                                            ('server_transport_options', server_options)) if value]
+
+
+def prove(program, name, seconds, options='', server_options=''):
+    """Between two processes, with what differs by transport: dpdk has no default device, and its software cable has
+    both ends in one process; frames of xdp to this host do not come back, so that it gets a cable of its own."""
+    if name == 'dpdk' and not options:
+        socket = f'tern-doctor-{os.getpid()}'
+        words = common_words(program, name, seconds,
+                             f'device=net_memif1;role=client;socket={socket},address=10.91.0.2/24',
+                             f'device=net_memif0;role=server;socket={socket},address=10.91.0.1/24')
+        if len(os.sched_getaffinity(0)) > 1:
+            words.append('--wait=poll')  # without interrupts of the driver a side that waits naps for 100 us
+        return {**run(words, seconds), 'over': 'a cable in memory (net_memif); a NIC is named by --transport_options'}
+    if name == 'xdp' and not options:
+        return prove_on_cable(program, name, seconds, f'interface={CABLE}')
+    return {**run([*common_words(program, name, seconds, options, server_options), '--processes'], seconds),
+            'over': 'this host'}
+
+
+# --- Between two namespaces ------------------------------------------------------------------------------------------
+
+def prove_on_cable(program, name, seconds, options):
+    """As between two hosts with a veth pair between them. It needs root."""
+    over = 'a veth pair that was made for it; the NIC is tried by --to HOST'
+    if os.geteuid() != 0 or shutil.which('ip') is None:
+        return {'is_proven': False, 'is_untried': True, 'over': over, 'command': f'sudo tern-doctor --transport={name}',
+                'why': 'two network namespaces with a cable need root, and ip of the package iproute2'}
+    with two_namespaces() as (server_namespace, client_namespace):
+        words = common_words(program, name, seconds, options, '')
+        with server(['ip', 'netns', 'exec', server_namespace, *words, '--role=server',
+                     '--server=10.92.0.1:0']) as (address, why):
+            if address is None:
+                return {'is_proven': False, 'over': over, 'why': why, 'command': shlex.join(words)}
+            client = ['ip', 'netns', 'exec', client_namespace, *words, '--role=client', f'--server={address}']
+            return {**run(client, seconds), 'over': over}
+
+
+@contextlib.contextmanager
+def two_namespaces():
+    def ip(*words):
+        subprocess.run(['ip', *words], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+
+    def remove(name):
+        subprocess.run(['ip', 'netns', 'del', name], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+    with contextlib.suppress(OSError):
+        for name in os.listdir('/run/netns'):
+            pid = re.match(NAMESPACES + r'(\d+)-', name)
+            if pid and not os.path.exists(f'/proc/{pid.group(1)}'):
+                remove(name)
+    names = [f'{NAMESPACES}{os.getpid()}-{side}' for side in 'ab']
+    try:
+        for name in names:
+            ip('netns', 'add', name)
+        ip('-n', names[0], 'link', 'add', CABLE, 'type', 'veth', 'peer', 'name', CABLE, 'netns', names[1])
+        for number, name in enumerate(names, 1):
+            ip('-n', name, 'address', 'add', f'10.92.0.{number}/24', 'dev', CABLE)
+            for device in ('lo', CABLE):
+                ip('-n', name, 'link', 'set', device, 'up')
+        yield names
+    finally:
+        for name in names:
+            remove(name)
+
+
+@contextlib.contextmanager
+def server(words):
+    """Yields (HOST:PORT at which it serves, ''), or (None, why not)."""
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                          errors='replace') as process:
+        try:
+            said, end = '', time.monotonic() + START_SECONDS_MAX
+            while time.monotonic() < end and select.select([process.stderr], [], [], end - time.monotonic())[0]:
+                line = process.stderr.readline()
+                found = re.search(r'serving over \w+ at tern://(\S+)$', line.strip())
+                if found:
+                    yield found.group(1), ''
+                    return
+                if not line:
+                    break
+                said = line
+            yield None, re.sub(r'^\S*latency: ', '', said.strip()) or 'the server has ended and said nothing'
+        finally:
+            process.terminate()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()

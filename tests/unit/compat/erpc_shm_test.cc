@@ -1,0 +1,3 @@
+#define TERN_ERPC_TRANSPORT tern::Shm
+#define TERN_ERPC_TRANSPORT_HEADER <tern/transport/shm.h>
+#include "erpc_cases.h"

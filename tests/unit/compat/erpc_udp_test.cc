@@ -1,0 +1,1 @@
+#include "erpc_cases.h"
