@@ -109,12 +109,16 @@ Result<OwnAddress> choose_address(const Names& names, std::string_view device, c
                  " has no global address: ip addr add ... dev ", interface.name});
 }
 
-Result<base::Descriptor> reserve_port(const Names& names, SocketAddress* own) {
+namespace {
+
+Result<base::Descriptor> open_port(const Names& names, SocketAddress* own, bool receives) {
   base::Descriptor descriptor(socket(own->family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!descriptor) return no_descriptors(names);
-  sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
-  const sock_fprog program{1, &nothing};
-  (void)setsockopt(descriptor.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
+  if (!receives) {
+    sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+    const sock_fprog program{1, &nothing};
+    (void)setsockopt(descriptor.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
+  }
   if (bind(descriptor.get(), own->sockaddr_data(), own->sockaddr_bytes()) != 0) {
     const std::string text = own->to_text();
     if (errno == EADDRINUSE) {
@@ -132,6 +136,11 @@ Result<base::Descriptor> reserve_port(const Names& names, SocketAddress* own) {
   own->set_port(SocketAddress::from_sockaddr(storage).port());
   return descriptor;
 }
+
+}  // namespace
+
+Result<base::Descriptor> bind_port(const Names& names, SocketAddress* own) { return open_port(names, own, true); }
+Result<base::Descriptor> reserve_port(const Names& names, SocketAddress* own) { return open_port(names, own, false); }
 
 Result<uint32_t> choose_datagram_bytes(const Names& names, std::string_view interface, uint32_t mtu_bytes,
                                        sa_family_t family, uint32_t wished, const DatagramLimits& limits) {

@@ -35,9 +35,11 @@ struct OwnAddress {
 Result<OwnAddress> choose_address(const Names& names, std::string_view device, const neighbours::Interface& interface,
                                   const base::SocketAddress& bind, std::string_view listen_host);
 
-/// Has the UDP port of `own` at the kernel as long as the descriptor is open, and receives nothing: nobody else takes
-/// the port, and the kernel answers no datagram that it gets by ICMP. With port 0 the kernel chooses one, and `own`
-/// gets it. kUnavailable: the port is taken, the address is not of this machine, no descriptors.
+/// A UDP socket that has the port of `own` at the kernel, so that nobody else takes the port, and the kernel answers no
+/// datagram that it gets by ICMP. With port 0 the kernel chooses one, and `own` gets it. kUnavailable: the port is
+/// taken, the address is not of this machine, no descriptors.
+Result<base::Descriptor> bind_port(const Names& names, base::SocketAddress* own);
+/// The same, but the socket receives nothing.
 Result<base::Descriptor> reserve_port(const Names& names, base::SocketAddress* own);
 
 /// Limits of Options::datagram_bytes.

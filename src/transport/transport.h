@@ -140,6 +140,7 @@ struct TransportCounters {
   uint64_t peers_refused = 0;          ///< a connection that broke the rules (seals, sizes, version)
   uint64_t device_events = 0;          ///< what the driver of a NIC told: ports that went down or came back, errors
   uint64_t device_resets = 0;          ///< of a NIC's queue after an error; its packets are ordinary losses
+  uint64_t packets_by_kernel = 0;      ///< of those received, over AF_XDP: by the kernel, not by the endpoint's queue
   /// By frames::Drop: received frames that were no datagrams for this endpoint. All 0 without raw Ethernet. Their names
   /// are frames::name_of()'s. What a device drops in place of endpoints that share it, one of them counts.
   std::array<uint64_t, frames::kDropReasons> dropped_frames{};

@@ -60,7 +60,7 @@ class Cable : public ::testing::TestWithParam<const char*> {
   std::string peer_path_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Of, Cable, ::testing::Values("mlx5", "dpdk"),
+INSTANTIATE_TEST_SUITE_P(Of, Cable, ::testing::Values("mlx5", "xdp", "dpdk"),
                          [](const auto& with) { return std::string(with.param); });
 
 template <class Address>

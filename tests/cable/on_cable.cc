@@ -1,12 +1,12 @@
 // Runs a command on a network of its own, for cases over transports that need network interfaces.
 //
-// Words of the command that name mlx5: a cable. This namespace has `lo` and `tern0`, whose other end `tern1` is in a
-// second namespace. The device mlx5_0 of the software provider is on tern0, mlx5_1 on tern1.
+// Words of the command that name mlx5 or xdp: a cable. This namespace has `lo` and `tern0`, whose other end `tern1` is
+// in a second namespace. For mlx5, the device mlx5_0 of the software provider is on tern0, mlx5_1 on tern1.
 //
-// With --hosts, words that name dpdk: a switch with three hosts. tern0 is in this namespace; each of two further
-// namespaces has a `tern1`. A port of DPDK takes a whole interface, so each process of a test is a host:
-// TERN_E2E_CALLER puts the test's own endpoints at tern0, and TERN_E2E_PEER each peer at a tern1, by af_packet
-// (tests/e2e/peer.h).
+// With --hosts, words that name dpdk or xdp: a switch with three hosts. tern0 is in this namespace; each of two further
+// namespaces has a `tern1`. Each process of a test is a host, because a port of DPDK takes a whole interface, and so
+// that all frames over AF_XDP cross the switch: TERN_E2E_CALLER puts the test's own endpoints at tern0, and
+// TERN_E2E_PEER each peer at a tern1 (tests/e2e/peer.h). DPDK has af_packet there.
 //
 //   tern0 10.77.0.1/24 fd77::1/64    tern1 10.77.0.2/24 fd77::2/64    tern1 of the third host 10.77.0.3/24 fd77::3/64
 //
@@ -145,7 +145,7 @@ void end_bridge_firewall() {
 }
 
 /// A bridge, in a namespace of its own.
-bool make_switch() {
+bool make_switch(bool is_dpdk) {
   constexpr int kHosts = 3, kFirstDescriptor = 100;  // of host 1
   std::string lines = "link add switch type bridge forward_delay 0 mcast_snooping 0\nlink set switch up\n";
   const int middle = enter_namespace();
@@ -167,9 +167,12 @@ bool make_switch() {
   }
   close(kFirstDescriptor + 1);
   setenv("TERN_PEER_NETNS", path_of(kFirstDescriptor + 2).c_str(), 1);
-  setenv("TERN_E2E_CALLER", "listen=tern://10.77.0.1:0 device=net_af_packet0;iface=tern0", 1);
   const std::string netns = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(kFirstDescriptor / 10) + "%";
-  setenv("TERN_E2E_PEER", ("listen=tern://10.77.0.%:0 device=net_af_packet0;iface=tern1 netns=" + netns).c_str(), 1);
+  const auto device = [is_dpdk](const char* interface) {
+    return is_dpdk ? std::string(" device=net_af_packet0;iface=") + interface : std::string();
+  };
+  setenv("TERN_E2E_CALLER", ("listen=tern://10.77.0.1:0" + device("tern0")).c_str(), 1);
+  setenv("TERN_E2E_PEER", ("listen=tern://10.77.0.%:0" + device("tern1") + " netns=" + netns).c_str(), 1);
   return true;
 }
 
@@ -197,11 +200,12 @@ void drop_software_nics() {
   setenv("LD_LIBRARY_PATH", kept.c_str(), 1);
 }
 
-/// Whether a word of the command has `name`, in small letters, in any letters.
+/// Whether a word of the command has `name`, in small letters, in any letters. The program's folder does not count.
 bool has_name(char** command, std::string_view name) {
   const auto is_same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
   for (char** at = command; *at != nullptr; at++) {
-    const std::string_view word = *at;
+    std::string_view word = *at;
+    if (at == command) word.remove_prefix(word.rfind('/') + 1);  // npos + 1 is 0
     if (std::search(word.begin(), word.end(), name.begin(), name.end(), is_same) != word.end()) return true;
   }
   return false;
@@ -220,18 +224,20 @@ int main(int argc, char** argv) {
   const bool is_list = has_name(command, "--gtest_list_tests");
   if (!is_always && has_name(command, "dpdk")) drop_software_nics();
   const bool is_dpdk = has_hosts && !is_list && has_name(command, "dpdk");
-  if (is_dpdk || is_always || (!is_list && has_name(command, "mlx5"))) {
+  const bool is_xdp = !is_dpdk && !is_list && has_name(command, "xdp");
+  if (is_dpdk || is_xdp || is_always || (!is_list && has_name(command, "mlx5"))) {
     if (geteuid() != 0) {
       problem = "network namespaces need root";
-    } else if (is_dpdk) {
-      make_switch();
-    } else if (make_cable()) {
+    } else if (is_dpdk || (is_xdp && has_hosts)) {
+      make_switch(is_dpdk);
+    } else if (make_cable() && !is_xdp) {
       add_software_nics();
     }
     if (!problem.empty() && is_always) {
       std::fprintf(stderr, "on_cable: without mlx5: %s\n", problem.c_str());
     } else if (!problem.empty()) {
-      std::printf("[  SKIPPED ] %s: %s\n", is_dpdk ? "dpdk" : "mlx5", problem.c_str());  // what ctest looks for
+      const char* const name = is_dpdk ? "dpdk" : is_xdp ? "xdp" : "mlx5";
+      std::printf("[  SKIPPED ] %s: %s\n", name, problem.c_str());  // what ctest looks for
       return 0;
     }
   }

@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "cable/xdp_ends.h"
 #include "package/outside/unix_device.h"
 #include "transport/faulty.h"
 #include "transport_impls.h"
@@ -58,6 +59,9 @@ inline void provide(Sim::Options& options, World& world) { options = world.next_
 inline void provide(Device::Options& options, World&) { options.device = UnixDevice::create(); }
 #ifdef TERN_TEST_HAS_DPDK
 inline void provide(Dpdk::Options& options, World& world) { options = test::memif_options(world.next_port()); }
+#endif
+#ifdef TERN_TEST_HAS_XDP
+inline void provide(Xdp::Options& options, World& world) { options = test::xdp_options(world.next_port()); }
 #endif
 template <class Inner>
 void provide(FaultyOptions<Inner>& options, World& world) {
@@ -114,6 +118,18 @@ inline Breakers<Dpdk::Options> breakers(const Dpdk::Options*) {
           [](Dpdk::Options& options) { options.address = "10.78.0.1"; },
           [](Dpdk::Options& options) { options.address = "10.78.0.1/33"; },
           [](Dpdk::Options& options) { options.gateway = "10.79.0.1"; }};
+}
+#endif
+#ifdef TERN_TEST_HAS_XDP
+inline Breakers<Xdp::Options> breakers(const Xdp::Options*) {
+  return {[](Xdp::Options& options) { options.receive_buffers = 1000; },
+          [](Xdp::Options& options) { options.receive_buffers = 65536; },
+          [](Xdp::Options& options) { options.datagram_bytes = 535; },
+          [](Xdp::Options& options) { options.datagram_bytes = 3775; },
+          [](Xdp::Options& options) { options.queues = 65; },
+          [](Xdp::Options& options) { options.mode = "fast"; },
+          [](Xdp::Options& options) { options.bind = "host"; },
+          [](Xdp::Options& options) { options.bind = "[fe80::1]:1"; }};
 }
 #endif
 inline Breakers<Sim::Options> breakers(const Sim::Options*) {

@@ -31,10 +31,11 @@ inline std::vector<const char*> transports() {
   return names;
 }
 
-/// Those of them over which any processes of a host reach each other: each process over DPDK needs a device.
+/// Those of them over which any processes of a host reach each other: each process over DPDK needs a device, and over
+/// AF_XDP a queue of an interface.
 inline std::vector<const char*> transports_of_one_host() {
   std::vector<const char*> names = transports();
-  std::erase_if(names, [](std::string_view name) { return name == "dpdk"; });
+  std::erase_if(names, [](std::string_view name) { return name == "dpdk" || name == "xdp"; });
   return names;
 }
 

@@ -1,5 +1,5 @@
 // Transports over raw Ethernet frames between two hosts: the caller at tern0, the peer in the namespace of tern1
-// (tests/cable). mlx5 has a cable, and DPDK's devices are hosts at a switch.
+// (tests/cable). mlx5 has a cable; those over AF_XDP and DPDK's devices are hosts at a switch.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -32,6 +32,7 @@ struct Kind {
   friend std::ostream& operator<<(std::ostream& to, const Kind& kind) { return to << kind.name; }
 };
 constexpr Kind kMlx5 = {"mlx5", "mlx5", "", false};
+constexpr Kind kSockets = {"xdp", "xdp", "", false};
 constexpr Kind kPacket = {"af_packet_dpdk", "dpdk", "net_af_packet0;iface=tern", false};
 constexpr Kind kXdp = {"af_xdp_dpdk", "dpdk", "net_af_xdp0;iface=tern", true};
 
@@ -101,14 +102,14 @@ class BetweenHosts : public testing::TestWithParam<Kind> {
   std::string peer_namespace_;
 };
 std::string name_of(const testing::TestParamInfo<Kind>& with) { return with.param.name; }
-INSTANTIATE_TEST_SUITE_P(Over, BetweenHosts, testing::ValuesIn(built({kMlx5, kPacket, kXdp})), name_of);
+INSTANTIATE_TEST_SUITE_P(Over, BetweenHosts, testing::ValuesIn(built({kMlx5, kSockets, kPacket, kXdp})), name_of);
 
 /// Whose devices can be opened again by the same process. The driver of af_xdp keeps its socket, and with it the queue,
 /// until the process ends.
 class Reopened : public BetweenHosts {};
-INSTANTIATE_TEST_SUITE_P(Over, Reopened, testing::ValuesIn(built({kMlx5, kPacket})), name_of);
+INSTANTIATE_TEST_SUITE_P(Over, Reopened, testing::ValuesIn(built({kMlx5, kSockets, kPacket})), name_of);
 
-/// Whose frames the queue of an interface loses. af_packet of DPDK waits for a queue, and af_xdp passes none.
+/// Whose frames the queue of an interface loses. af_packet of DPDK waits for a queue, and AF_XDP passes none.
 class BetweenQueues : public BetweenHosts {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(BetweenQueues);
 INSTANTIATE_TEST_SUITE_P(Over, BetweenQueues, testing::ValuesIn(built({kMlx5})), name_of);

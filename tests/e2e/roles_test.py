@@ -36,10 +36,16 @@ def path_of(program):
     return os.path.join(build_dir, 'microbench', program)
 
 
-def transports():
-    """Those between processes that this machine has the devices for. Each process over dpdk needs one of its own."""
+def names_of_transports():
+    """Those between processes that are built."""
     with open(os.path.join(build_dir, 'generated', 'transports'), encoding='utf-8') as file:
-        names = [line.split()[0] for line in file if line.split()[-1] == 'real']
+        return [line.split()[0] for line in file if line.split()[-1] == 'real']
+
+
+def transports():
+    """Those between processes that this machine has the devices for. Each process over dpdk needs one of its own, and over
+    xdp a queue of an interface."""
+    names = names_of_transports()
     listed = subprocess.run([path_of('latency'), '--list_transports'], capture_output=True, text=True,
                             timeout=SECONDS_MAX, check=True).stdout
     built = [line.split('\t')[0] for line in listed.splitlines()]
@@ -225,11 +231,19 @@ class BetweenHosts(Sides):
         if os.geteuid() != 0:
             self.skipTest('network namespaces need root')
 
-    def test_two_namespaces(self):
+    def test_two_namespaces_over_udp(self):
+        self.run_programs('udp')
+
+    def test_two_namespaces_over_xdp(self):
+        if 'xdp' not in names_of_transports():
+            self.skipTest('the transport xdp is not built')
+        self.run_programs('xdp')
+
+    def run_programs(self, transport):
         with Namespaces() as namespaces:
             for program, flags, metrics in PROGRAMS:
                 with self.subTest(program=program, flags=flags):
-                    flags = [*flags, '--transport=udp']
+                    flags = [*flags, f'--transport={transport}']
                     line = self.line_of_client(program, *flags, address='10.66.0.1',
                                                server_inside=namespaces.inside(0), client_inside=namespaces.inside(1))
                     self.assert_is_line_of_client(line, program, metrics)
@@ -237,5 +251,5 @@ class BetweenHosts(Sides):
 
 if __name__ == '__main__':
     build_dir = os.path.abspath(sys.argv[1])
-    left_out = ['dpdk', *sys.argv[2:]]
+    left_out = ['dpdk', 'xdp', *sys.argv[2:]]
     unittest.main(argv=sys.argv[:1])

@@ -31,6 +31,7 @@
 #include "base/descriptor.h"
 #include "base/thread_safety.h"
 #include "base/wait.h"
+#include "ethernet/lane_key.h"
 #include "neighbours/host.h"
 #include "neighbours/own_address.h"
 #include "transport/dpdk/dpdk_device.h"
@@ -38,10 +39,11 @@
 #include "transport/dpdk/dpdk_port.h"
 #include "transport/dpdk/dpdk_steering.h"
 #include "transport/dpdk/drop_counts.h"
-#include "transport/dpdk/lane_key.h"
 #include "transport/dpdk/queue_gate.h"
 
 namespace tern::transport {
+
+using ethernet::lane_key_of, ethernet::lane_key_of_frame, ethernet::LaneKey;
 
 struct PoolDeleter {
   void operator()(rte_mempool* pool) const { rte_mempool_free(pool); }

@@ -18,6 +18,7 @@
 #include <tern/transport/shm.h>
 #include <tern/transport/udp.h>
 
+#include "cable/xdp_ends.h"
 #if __has_include(<tern/transport/dpdk.h>)  // it is built
 #define TERN_TEST_HAS_DPDK
 #include "memif_ports.h"
@@ -98,6 +99,13 @@ Options patient(Options options = {}) {
 
 template <class Options>
 void set_end([[maybe_unused]] Options& options, [[maybe_unused]] uint32_t end) {
+#ifdef TERN_TEST_HAS_XDP
+  if constexpr (std::is_same_v<Options, Xdp::Options>) {
+    const Xdp::Options interface = test::xdp_options(end);
+    options.interface = interface.interface;
+    options.netns = interface.netns;
+  }
+#endif
 #ifdef TERN_TEST_HAS_DPDK
   if constexpr (std::is_same_v<Options, Dpdk::Options>) {
     const Dpdk::Options port = test::memif_options(end);
@@ -108,8 +116,8 @@ void set_end([[maybe_unused]] Options& options, [[maybe_unused]] uint32_t end) {
 #endif
   if constexpr (requires { options.inner; }) set_end(options.inner, end);
 }
-/// Adds what an endpoint needs beyond the defaults: over DPDK a port, one of the two ends of a cable. End 0, the
-/// server's, is opened first.
+/// Adds what an endpoint needs beyond the defaults: over DPDK a port, one of the two ends of a cable, and over AF_XDP
+/// an interface. End 0, the server's, is opened first.
 template <class Options>
 Options at_end(uint32_t end, Options options = {}) {
   set_end(options, end);

@@ -16,15 +16,17 @@
 #include <string>
 #include <vector>
 
+#include "ethernet/lane_key.h"
 #include "frames/frame_template.h"
 #include "transport/dpdk/dpdk_device.h"
 #include "transport/dpdk/dpdk_plan.h"
 #include "transport/dpdk/dpdk_steering.h"
 #include "transport/dpdk/eal.h"
-#include "transport/dpdk/lane_key.h"
 
 namespace tern::transport {
 namespace {
+
+using ethernet::lane_key_of, ethernet::lane_key_of_frame;
 
 using testing::ElementsAre;
 

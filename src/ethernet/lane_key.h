@@ -1,5 +1,5 @@
-// The name of an endpoint among those of a port: made of its address, and of a frame's destination. Transport layer:
-// pure.
+// The name of an endpoint among those that share a device: made of its address, and of a frame's destination. Ethernet
+// layer: pure.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 #include "base/address.h"
 #include "frames/layout.h"
 
-namespace tern::transport {
+namespace tern::ethernet {
 
 /// Of an IP address and a UDP port. Two IPv6 addresses may have the same, at odds of 2^-47; the endpoint's parser then
 /// drops the frame. 0: nobody's.
@@ -68,4 +68,4 @@ inline LaneKey lane_key_of_frame(std::span<const std::byte> frame) {
   return 0;
 }
 
-}  // namespace tern::transport
+}  // namespace tern::ethernet

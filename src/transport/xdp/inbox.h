@@ -1,0 +1,82 @@
+// Frames for an endpoint that others have taken from a queue. Transport layer; any thread puts them in, and the
+// endpoint's takes them out.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "base/thread_safety.h"
+#include "base/wait.h"
+#include "transport/xdp/frame.h"
+
+namespace tern::transport::xdp {
+
+class Inbox {
+ public:
+  static constexpr uint32_t kFramesMax = 512;
+
+  /// False: no descriptors are left.
+  [[nodiscard]] bool open() { return wake_.open(); }
+  /// Readable when a frame has come, from arm() until disarm().
+  int descriptor() const { return wake_.descriptor(); }
+
+  /// False: it is full or shut, and the frame is still the caller's.
+  bool push(const Frame& frame) {
+    {
+      const base::MutexLock lock(mutex_);
+      if (is_shut_ || count_ == kFramesMax) return false;
+      frames_[(first_ + count_) % kFramesMax] = frame;
+      ++count_;
+      has_some_.store(true, std::memory_order_seq_cst);
+    }
+    if (is_armed_.load(std::memory_order_seq_cst)) wake_.wake();
+    return true;
+  }
+
+  // The endpoint's thread.
+
+  bool is_empty() const { return !has_some_.load(std::memory_order_relaxed); }
+  uint32_t pop(std::span<Frame> frames) {
+    const base::MutexLock lock(mutex_);
+    uint32_t taken = 0;
+    for (; taken < frames.size() && count_ != 0; ++taken, --count_) {
+      frames[taken] = frames_[first_];
+      first_ = (first_ + 1) % kFramesMax;
+    }
+    has_some_.store(count_ != 0, std::memory_order_relaxed);
+    return taken;
+  }
+  /// Before sleeping. False: frames are there.
+  bool arm() {
+    is_armed_.store(true, std::memory_order_seq_cst);
+    return !has_some_.load(std::memory_order_seq_cst);
+  }
+  void disarm() {
+    is_armed_.store(false, std::memory_order_relaxed);
+    wake_.clear();
+  }
+  /// Takes frames from now on.
+  void begin() {
+    const base::MutexLock lock(mutex_);
+    is_shut_ = false;
+  }
+  /// Takes none any more.
+  void shut() {
+    const base::MutexLock lock(mutex_);
+    is_shut_ = true;
+  }
+
+ private:
+  base::Mutex mutex_;
+  std::array<Frame, kFramesMax> frames_ GUARDED_BY(mutex_);
+  uint32_t first_ GUARDED_BY(mutex_) = 0;
+  uint32_t count_ GUARDED_BY(mutex_) = 0;
+  bool is_shut_ GUARDED_BY(mutex_) = true;
+  std::atomic<bool> has_some_{false};
+  std::atomic<bool> is_armed_{false};
+  base::WakeEvent wake_;
+};
+
+}  // namespace tern::transport::xdp

@@ -1,0 +1,110 @@
+#include <algorithm>
+
+#include "base/try.h"
+#include "transport/xdp/port.h"
+
+namespace tern::transport::xdp {
+
+namespace {
+
+/// Looks at queues that other endpoints have, in empty looks at the own ones. Other processors write there.
+constexpr uint32_t kForeignLooks = 256;
+
+constexpr Status kNoDescriptors{Code::kUnavailable,
+                                "xdp: no descriptors are left for an endpoint's wait: raise ulimit -n"};
+
+}  // namespace
+
+Lane::~Lane() {
+  stop_waiting();
+  if (is_attached_) port_->detach(slot_, is_place_free_);
+}
+
+/// The queues may have other endpoints now. False: their descriptors cannot be waited for. Throws std::bad_alloc, and
+/// has changed nothing then.
+bool Lane::refresh() {
+  const base::MutexLock lock(port_->mutex_);
+  std::vector<Port::Slot*> used;
+  for (const auto& slot : port_->owned_slots_) {
+    if (slot->is_used) used.push_back(slot.get());
+  }
+  std::vector<Queue*> own = {&home_}, foreign;
+  for (uint32_t i = 0; i < port_->owned_queues_.size(); ++i) {
+    Queue* const queue = port_->owned_queues_[i].get();
+    if (queue == &home_) continue;
+    const bool is_own = port_->lanes_at(i) == 0 && used[i % used.size()] == &slot_;
+    (is_own ? own : foreign).push_back(queue);
+  }
+  own.swap(own_);
+  foreign_.swap(foreign);
+  version_ = port_->version_.load(std::memory_order_relaxed);
+  turn_ = 0;
+  if (waits_ == nullptr) return true;
+  bool is_added = true;
+  for (Queue* queue : own) {
+    if (std::find(own_.begin(), own_.end(), queue) == own_.end()) waits_->remove(queue->descriptor());
+  }
+  for (Queue* queue : own_) is_added = waits_->add(queue->descriptor(), EPOLLIN, name_) && is_added;
+  return is_added;
+}
+
+uint32_t Lane::receive(std::span<Frame, kBurstMax> frames) {
+  if (version_ != port_->version_.load(std::memory_order_acquire)) [[unlikely]]
+    (void)base::try_grow([this] { (void)refresh(); });
+  if (!slot_.inbox.is_empty()) [[unlikely]]
+    return slot_.inbox.pop(frames);
+  Queue* const queue = own_[turn_];
+  if (queue->has_received()) {
+    if (const uint32_t count = queue->take(frames); count != 0) return count;
+  }
+  if (own_.size() > 1) turn_ = (turn_ + 1) % static_cast<uint32_t>(own_.size());
+  if (foreign_.empty() || ++empties_ % kForeignLooks != 0) [[likely]]
+    return 0;
+  Queue* const foreign = foreign_[empties_ / kForeignLooks % foreign_.size()];
+  return foreign->has_received() ? foreign->take(frames) : 0;
+}
+
+/// Frames of the inbox may be of several queues.
+void Lane::give_back(std::span<const Frame> frames) {
+  while (!frames.empty()) {
+    const auto is_other = [&](const Frame& frame) { return frame.queue != frames.front().queue; };
+    const auto count = static_cast<size_t>(std::find_if(frames.begin(), frames.end(), is_other) - frames.begin());
+    frames.front().queue->give_back(frames.first(count));
+    frames = frames.subspan(count);
+  }
+}
+
+bool Lane::pass_on(const Frame& frame) {
+  Port::Slot* const slot = port_->find(ethernet::lane_key_of_frame(frame.span()));
+  return slot != nullptr && slot != &slot_ && slot->inbox.push(frame);
+}
+
+// ---- Sleeping
+
+Status Lane::add_to(base::WaitSet& waits, uint64_t name) {
+  waits_ = &waits;
+  name_ = name;
+  bool is_added = waits.add(slot_.inbox.descriptor(), EPOLLIN, name);
+  if (!base::try_grow([&] { is_added = refresh() && is_added; }))
+    return {Code::kNoMemory, "xdp: no memory for an endpoint: free some"};
+  return is_added ? Status() : kNoDescriptors;
+}
+
+void Lane::stop_waiting() {
+  if (waits_ == nullptr) return;
+  waits_->remove(slot_.inbox.descriptor());
+  for (Queue* queue : own_) waits_->remove(queue->descriptor());
+  waits_ = nullptr;
+}
+
+bool Lane::arm() {
+  const auto has_received = [](const Queue* queue) { return queue->has_received(); };
+  if (version_ == port_->version_.load(std::memory_order_acquire) && slot_.inbox.arm() &&
+      std::none_of(own_.begin(), own_.end(), has_received)) {
+    return true;
+  }
+  disarm();
+  return false;
+}
+
+}  // namespace tern::transport::xdp

@@ -1,0 +1,132 @@
+// A receive queue of a network interface, with the send queue of the same number: an AF_XDP socket, its memory (UMEM)
+// and its four rings. Transport layer; the endpoints of a process share it, in any threads.
+//
+// The memory is a row of frames of one size. The first ones are for sending: each endpoint has a place, which is
+// kSlots of them, and fills those without a lock. The others are for receiving, and go round: the kernel takes an empty
+// one from the fill ring and puts it with a frame into the receive ring; an endpoint looks at the frame and gives it
+// back to the fill ring, which has space for all of them.
+//
+//   lock        guards
+//   receiving_  the receive ring and the fill ring
+//   sending_    the send ring and the completion ring
+//
+// The kernel has other copies of neither: so both locks are held for some hundred nanoseconds, and no system call.
+#pragma once
+
+#include <xdp/xsk.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <tern/detail/export.h>
+#include <tern/status.h>
+
+#include "base/thread_safety.h"
+#include "transport/xdp/frame.h"
+
+namespace tern::transport::xdp {
+
+class TERN_API Queue {
+ public:
+  static constexpr uint32_t kSlots = 128;  ///< frames that an endpoint can have under way: four bursts of the kernel
+  static constexpr uint32_t kPlaces = 16;  ///< endpoints at a queue
+  static constexpr uint32_t kSendFrames = kSlots * kPlaces;
+  static constexpr uint32_t kHeadroomBytes = 256;  ///< XDP's own, in front of each received frame
+
+  struct Choice {
+    std::string interface;  ///< name in the calling thread's network namespace
+    uint32_t number = 0;
+    uint32_t frame_bytes = 2048;     ///< 2048 or 4096; a received frame has kHeadroomBytes less
+    uint32_t receive_frames = 2048;  ///< a power of two
+    bool may_copy = true, may_zero_copy = true;
+  };
+  /// kAlreadyExists is not a Code: `is_taken` says that another socket has the queue. kUnavailable: no permission, too
+  /// little locked memory, the driver refuses, no such queue. kNoMemory.
+  static Result<std::unique_ptr<Queue>> open(const Choice& choice, bool* is_taken);
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  uint32_t number() const { return choice_.number; }
+  /// Readable when frames have arrived, for poll() and epoll.
+  int descriptor() const { return descriptor_; }
+  bool is_zero_copy() const { return is_zero_copy_; }
+  /// In a forked child, which must not touch anything else: the parent's end frees the queue only if no child has it.
+  void close_in_child();
+
+  // ---- Receiving
+
+  /// A glance without a lock.
+  bool has_received() const {
+    return __atomic_load_n(received_.producer, __ATOMIC_ACQUIRE) !=
+           __atomic_load_n(received_.consumer, __ATOMIC_RELAXED);
+  }
+  /// The next frames, which the caller gives back. 0: there are none, or another thread takes them just now.
+  uint32_t take(std::span<Frame> frames);
+  /// All are of this queue.
+  void give_back(std::span<const Frame> frames);
+
+  // ---- Sending
+
+  /// Of the frames for sending.
+  std::byte* send_frame(uint32_t index) const { return memory_ + size_t{index} * choice_.frame_bytes; }
+  struct Send {
+    uint32_t index;
+    uint32_t bytes;
+  };
+  /// Hands complete frames to the kernel's ring, which always has space.
+  void submit(std::span<const Send> frames);
+  /// False: the kernel may still read the frame.
+  bool is_done(uint32_t index) const { return !is_busy_[index].load(std::memory_order_acquire); }
+  /// Notes which frames the kernel is done with, of all endpoints.
+  void reap();
+
+  enum class Kicked : uint8_t {
+    kAll,   ///< the kernel has taken all frames, or will without another call
+    kSome,  ///< the kernel is short of memory, or busy: kick() again
+    kDown,  ///< the interface is down; the ring keeps the frames until it is up
+  };
+  /// Makes the kernel send what is in the ring. Counts system calls.
+  Kicked kick(uint64_t& system_calls);
+
+ private:
+  struct SocketDeleter {
+    void operator()(xsk_socket* socket) const { xsk_socket__delete(socket); }
+  };
+  struct UmemDeleter {
+    void operator()(xsk_umem* umem) const { (void)xsk_umem__delete(umem); }
+  };
+
+  explicit Queue(const Choice& choice) : choice_(choice) {}
+  int open_memory();
+  int open_socket(bool has_zero_copy);
+  void fill_all();
+  void wake_driver() const;
+  bool has_unsent() const {
+    return __atomic_load_n(sent_.producer, __ATOMIC_RELAXED) != __atomic_load_n(sent_.consumer, __ATOMIC_ACQUIRE);
+  }
+
+  const Choice choice_;
+  int descriptor_ = -1;
+  bool is_zero_copy_ = false;
+  std::byte* memory_ = nullptr;
+  size_t memory_bytes_ = 0;
+  // What libxdp fills in; the kernel's rings lie elsewhere.
+  xsk_ring_cons received_{};
+  xsk_ring_prod sent_{};
+  xsk_ring_prod fill_{};
+  xsk_ring_cons completed_{};
+  base::Mutex receiving_;
+  base::Mutex sending_;
+  std::array<std::atomic<bool>, kSendFrames> is_busy_{};
+  // The last goes first.
+  std::unique_ptr<xsk_umem, UmemDeleter> umem_;
+  std::unique_ptr<xsk_socket, SocketDeleter> socket_;
+};
+
+}  // namespace tern::transport::xdp

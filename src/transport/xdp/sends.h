@@ -1,0 +1,93 @@
+// An endpoint's frames on their way out: slots of the queue's memory in which frames are written and from which the
+// kernel sends them. Transport layer; the endpoint's thread.
+//
+//   position   done_ .......... sent_ .......... queued_
+//              the kernel may    the endpoint     next()
+//              read them         writes them
+//
+// All packets are copied into slots, also long ones: see docs/decisions.md.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <tern/detail/buffer.h>
+#include <tern/detail/export.h>
+
+#include "frames/frame_template.h"
+#include "frames/mac_address.h"
+#include "transport/xdp/kernel_socket.h"
+#include "transport/xdp/queue.h"
+#include "wire/header.h"
+
+namespace tern::transport::xdp {
+
+/// An ethernet::FrameQueue.
+class TERN_API Sends {
+ public:
+  static constexpr uint32_t kSlots = Queue::kSlots;
+  struct Slot {
+    uint32_t bytes = 0;     ///< of the frame
+    bool is_local = false;  ///< to this host
+  };
+
+  /// `place` is the endpoint's at the queue. Both objects outlive this one.
+  void start(Queue& queue, uint32_t place, KernelSocket& kernel, uint32_t frame_bytes_max);
+  void set_own_mac(const frames::MacAddress& mac) { own_mac_ = mac; }
+
+  // ---- Queueing: see ethernet::FrameQueue
+
+  Slot* next() {
+    if (queued_ - done_ >= kSlots && !make_space()) [[unlikely]]
+      return nullptr;
+    return &slots_[queued_ % kSlots];
+  }
+  size_t copied_bytes_max() const { return SIZE_MAX; }
+  uint32_t frame_bytes_max() const { return frame_bytes_max_; }
+  std::byte* open(Slot& slot) {
+    ++queued_;
+    return frame_of(slot);
+  }
+  void close(Slot& slot, const frames::FrameTemplate& headers, size_t bytes);
+  /// Never called, as copied_bytes_max() says.
+  void add(Slot& slot, const frames::FrameTemplate& headers, const wire::Header& header, const std::byte* data,
+           size_t len, const detail::Buffer* buffer);
+
+  // ---- Transmission
+
+  bool has_queued() const { return queued_ != sent_; }
+  /// Gives the complete frames to the kernel. Returns how many were lost.
+  uint32_t submit();
+  /// next() has refused a slot; until make_space() has found one.
+  bool has_refused() const { return is_refused_; }
+  /// False: the kernel still has all slots.
+  bool make_space();
+  /// Frames that the kernel does not have are lost. Returns how many there were.
+  uint64_t drop_queued();
+  Queue::Kicked kick(uint64_t& system_calls) { return queue_->kick(system_calls); }
+  /// The end: until the kernel reads this endpoint's slots no more, in bounded time. False: it still may, and the place
+  /// must stay unused.
+  bool stop();
+
+ private:
+  uint32_t index_of(uint64_t position) const { return first_ + static_cast<uint32_t>(position % kSlots); }
+  std::byte* frame_of(const Slot& slot) const {
+    return queue_->send_frame(first_ + static_cast<uint32_t>(&slot - slots_.data()));
+  }
+  void find_done();
+
+  uint64_t queued_ = 0;
+  uint64_t sent_ = 0;
+  uint64_t done_ = 0;
+  bool is_refused_ = false;
+  uint32_t first_ = 0;  ///< of the queue's frames for sending
+  uint32_t frame_bytes_max_ = 0;
+  uint32_t header_bytes_ = 0;
+  frames::MacAddress own_mac_;
+  Queue* queue_ = nullptr;
+  KernelSocket* kernel_ = nullptr;
+  std::array<Slot, kSlots> slots_{};
+};
+
+}  // namespace tern::transport::xdp

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Bad use of the transport xdp through a program: one sentence on standard error that says what to do, and nothing on
+standard output, where libbpf and libxdp must not print. Good use says nothing but its result.
+Usage: on_cable xdp_bad_use_test.py BUILD_DIR
+"""
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import unittest
+
+SECONDS_MAX = 60
+XDP_PROGRAM = 6             # BPF_PROG_TYPE_XDP
+PASS_ALL = b'\xb7\x00\x00\x00\x02\x00\x00\x00' b'\x95\x00\x00\x00\x00\x00\x00\x00'  # r0 = XDP_PASS; exit
+SKB_MODE, DRV_MODE = 2, 4   # XDP_FLAGS_*_MODE
+
+build_dir = None
+
+
+def words_of(options, *flags):
+    return [os.path.join(build_dir, 'microbench', 'latency'), '--seconds=0.1', '--json', '--wait=adaptive', '--transport=xdp',
+            f'--transport_options={options}', *flags]
+
+
+def run(options, *, before=(), **more):
+    words = [*before, *words_of(options)]
+    try:
+        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS_MAX, **more)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(words, 0, '', f'it did not end in {SECONDS_MAX} s')
+
+
+def ip(*words):
+    subprocess.run(['ip', *words], check=True)
+
+
+@contextlib.contextmanager
+def pair_with_mtu(mtu):
+    """Interfaces xdp0, 10.9.0.1, and xdp1."""
+    ip('link', 'add', 'xdp0', 'mtu', str(mtu), 'type', 'veth', 'peer', 'name', 'xdp1', 'mtu', str(mtu))
+    try:
+        ip('address', 'add', '10.9.0.1/24', 'dev', 'xdp0')
+        for interface in ('xdp0', 'xdp1'):
+            ip('link', 'set', interface, 'up')
+        yield
+    finally:
+        ip('link', 'del', 'xdp0')
+
+
+@contextlib.contextmanager
+def strangers_program(interface, mode):
+    """Somebody's program that passes all frames, attached by netlink."""
+    libbpf = ctypes.CDLL('libbpf.so.1', use_errno=True)
+    program = libbpf.bpf_prog_load(XDP_PROGRAM, b'somebodys', b'GPL', PASS_ALL, ctypes.c_size_t(len(PASS_ALL) // 8), None)
+    index = socket.if_nametoindex(interface)
+    if program < 0 or libbpf.bpf_xdp_attach(index, program, mode, None) != 0:
+        raise OSError(ctypes.get_errno(), 'the program cannot be attached')
+    try:
+        yield
+    finally:
+        libbpf.bpf_xdp_detach(index, mode, None)
+        os.close(program)
+
+
+class XdpBadUse(unittest.TestCase):
+    def assert_says(self, done, words):
+        self.assertGreater(done.returncode, 0, f'{done.stdout}{done.stderr}')
+        self.assertEqual(done.stdout, '')
+        self.assertRegex(done.stderr, r'\A[^\n]+\n\Z')
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def test_options(self):
+        for options, words in (
+                ('interface=tern7', ['tern7', 'ip link']),
+                ('interface=tern0,bind=192.0.2.1', ['192.0.2.1', 'tern0']),
+                ('interface=lo', ['lo', 'Ethernet']),
+                ('interface=tern0,mode=fast', ['mode', 'generic']),
+                ('interface=tern0,bind=nonsense', ['bind'])):
+            with self.subTest(options=options):
+                self.assert_says(run(options), words)
+
+    def test_no_permission(self):
+        def become_nobody():
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+        try:
+            done = run('interface=tern0', preexec_fn=become_nobody)
+        except PermissionError:
+            self.skipTest('nobody may not run what was built here')
+        self.assert_says(done, ['no permission', 'CAP_NET_ADMIN'])
+
+    def test_permission_to_load_but_not_to_open_sockets(self):
+        done = run('interface=tern0', before=['setpriv', '--bounding-set=-net_raw', '--inh-caps=-net_raw'])
+        self.assert_says(done, ['CAP_NET_RAW'])
+
+    def test_program_of_somebody_else(self):
+        for mode in (SKB_MODE, DRV_MODE):
+            with self.subTest(mode=mode), strangers_program('tern0', mode):
+                self.assert_says(run('interface=tern0'), ['tern0', 'somebodys', 'xdp off'])
+
+    def test_mtu_above_native_mode(self):
+        with pair_with_mtu(9000):
+            self.assert_says(run('interface=xdp0,mode=native'), ['xdp0', '9000', 'MTU', 'mode=generic'])
+
+    def test_driver_without_native_mode_or_zero_copy(self):
+        ip('link', 'add', 'bridge0', 'type', 'bridge')
+        try:
+            ip('address', 'add', '10.9.1.1/24', 'dev', 'bridge0')
+            ip('link', 'set', 'bridge0', 'up')
+            self.assert_says(run('interface=bridge0,mode=native'), ['bridge0', 'mode=generic'])
+        finally:
+            ip('link', 'del', 'bridge0')
+        self.assert_says(run('interface=tern0,mode=zero_copy'), ['tern0', 'zero'])
+
+    def test_too_little_locked_memory(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
+        done = run('interface=tern0', before=['setpriv', '--bounding-set=-ipc_lock', '--inh-caps=-ipc_lock'],
+                   preexec_fn=limit)
+        self.assert_says(done, ['tern0', 'locks', 'memory', 'ulimit -l'])
+
+    def test_no_free_queue(self):
+        """tern0 has one queue."""
+        server = subprocess.Popen(words_of('interface=tern0', '--role=server', '--seconds=1000', '--listen=tern://10.77.0.1:0'),
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            self.assertTrue(server.stdout.readline())
+            self.assert_says(run('interface=tern0'), ['queue', 'tern0', 'ethtool -L'])
+        finally:
+            server.kill()
+            server.wait()
+            server.stdout.close()
+
+    def test_good_use_prints_its_result_only(self):
+        for options in ('interface=tern0', 'interface=tern0,mode=native', 'interface=tern0,mode=generic'):
+            with self.subTest(options=options):
+                done = run(options)
+                self.assertEqual((done.returncode, done.stderr), (0, ''))
+                self.assertEqual(json.loads(done.stdout)['transport'], 'xdp')
+
+
+if __name__ == '__main__':
+    build_dir = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

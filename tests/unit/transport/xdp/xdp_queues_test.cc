@@ -1,0 +1,211 @@
+// Endpoints over AF_XDP at an interface with several queues: who has which, and how packets find an endpoint whose
+// queue is another one. The cable is of this file's own, with four queues at either end.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "unit/transport/xdp/xdp_fixture.h"
+
+namespace tern::transport::xdp_test {
+namespace {
+
+class XdpQueues : public XdpTest {
+ protected:
+  void SetUp() override {
+    XdpTest::SetUp();
+    if (IsSkipped()) return;
+    const std::string far = Far::path();
+    ASSERT_TRUE(
+        run("ip link add wide0 numrxqueues 4 numtxqueues 4 type veth peer name wide1 numrxqueues 4 "
+            "numtxqueues 4 netns " +
+            far));
+    ASSERT_TRUE(run("ip addr add 10.80.0.1/24 dev wide0 && ip link set wide0 up"));
+    ASSERT_TRUE(run("nsenter --net=" + far + " ip addr add 10.80.0.2/24 dev wide1"));
+    ASSERT_TRUE(run("nsenter --net=" + far + " ip link set wide1 up"));
+    ASSERT_TRUE(run_until({}, [] { return run("ip link show wide0 | grep -q LOWER_UP"); }));
+  }
+  void TearDown() override { (void)run("ip link del wide0"); }
+
+  static Xdp::Options near(uint32_t queues = 0) {
+    Xdp::Options options;
+    options.interface = "wide0";
+    options.queues = queues;
+    return options;
+  }
+  static Xdp::Options far(uint32_t queues = 0) {
+    Xdp::Options options = near(queues);
+    options.interface = "wide1";
+    options.netns = Far::path();
+    return options;
+  }
+};
+
+/// Sends `count` packets and waits until they are there; only `ends` run meanwhile.
+void expect_passes(End& from, End& to, const std::vector<End*>& ends, uint32_t count = 100) {
+  const PeerId peer = connect(from, to);
+  const size_t before = to.got.size();
+  for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(run_until(ends, [&] { return from.send(peer, i); }));
+  from->flush();
+  ASSERT_TRUE(run_until(ends, [&] { return to.got.size() == before + count; })) << to.got.size() - before;
+  for (uint32_t i = 0; i < count; ++i) EXPECT_EQ(to.got[before + i].number, i);
+  from->disconnect(peer);
+}
+
+TEST_F(XdpQueues, each_endpoint_has_a_queue_until_there_are_no_more) {
+  std::vector<std::unique_ptr<End>> ends;
+  for (uint32_t i = 0; i < 6; ++i) {
+    ends.push_back(std::make_unique<End>(near()));
+    ASSERT_TRUE(ends[i]->status.ok()) << ends[i]->status.message();
+    EXPECT_EQ((*ends[i])->queue().number(), i % 4);
+  }
+  EXPECT_EQ((*ends[0])->port().queue_count(), 4u);
+}
+
+/// The kernel lets a frame arrive at the queue that has the number of the sender's.
+TEST_F(XdpQueues, packets_at_the_queue_of_another_endpoint__are_passed_on) {
+  End a(far()), first(near()), second(near());
+  ASSERT_TRUE(second.status.ok()) << second.status.message();
+  ASSERT_EQ(a->queue().number(), 0u);
+  ASSERT_EQ(second->queue().number(), 1u);
+  expect_passes(a, second, {&a, &first, &second});
+  EXPECT_EQ(second->counters().packets_by_kernel, 0u);
+  // Its owner does not look at its queue: the others find them there.
+  expect_passes(a, second, {&a, &second});
+  EXPECT_EQ(second->counters().packets_by_kernel, 0u);
+  expect_passes(a, first, {&a, &first, &second});
+}
+
+TEST_F(XdpQueues, sleeper_wakes_for_packets_at_the_queue_of_an_endpoint_that_does_not_run) {
+  End a(far()), busy(near()), sleeper(near());
+  const PeerId peer = connect(a, sleeper);
+  for (uint32_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(a.send(peer, i));
+    a->flush();
+    ASSERT_TRUE(run_until({}, [&] {
+      if (sleeper->prepare_wait()) sleeper->wait(UINT64_MAX);
+      sleeper->end_wait();
+      for (int look = 0; look < 300; ++look) sleeper.turn();
+      return sleeper.got.size() == i + 1;
+    }));
+  }
+}
+
+TEST_F(XdpQueues, one_endpoint_receives_at_all_queues_of_the_process) {
+  End one(near(4));
+  ASSERT_TRUE(one.status.ok()) << one.status.message();
+  EXPECT_EQ(one->port().queue_count(), 4u);
+  std::vector<std::unique_ptr<End>> others;
+  for (uint32_t i = 0; i < 4; ++i) {
+    others.push_back(std::make_unique<End>(far()));
+    EXPECT_EQ((*others[i])->queue().number(), i);
+    expect_passes(*others[i], one, {others[i].get(), &one});
+  }
+  EXPECT_EQ(one->counters().packets_by_kernel, 0u);
+  // Each of them ends a sleep.
+  for (uint32_t i = 0; i < 4; ++i) {
+    const PeerId peer = connect(*others[i], one);
+    ASSERT_TRUE(run_until({&one}, [&] {
+      const bool sleeps = one->prepare_wait();
+      if (!sleeps) one->end_wait();
+      return sleeps;
+    }));
+    const size_t before = one.got.size();
+    ASSERT_TRUE(others[i]->send(peer, i));
+    (*others[i])->flush();
+    one->wait(UINT64_MAX);
+    one->end_wait();
+    ASSERT_TRUE(run_until({&one}, [&] { return one.got.size() == before + 1; }));
+  }
+}
+
+TEST_F(XdpQueues, packets_at_the_queue_of_another_process__come_by_the_kernel__and_are_counted) {
+  auto first = std::make_unique<End>(near());  // queue 0
+  End& own = *first;
+  int pipes[2];
+  ASSERT_EQ(pipe(pipes), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const End other(near());
+    const uint32_t number = other.status.ok() ? other->queue().number() : 99;
+    (void)!write(pipes[1], &number, sizeof(number));
+    pause();
+  }
+  uint32_t number = 0;
+  ASSERT_EQ(read(pipes[0], &number, sizeof(number)), static_cast<ssize_t>(sizeof(number)));
+  EXPECT_EQ(number, 1u);
+  End at_zero(far()), at_one(far());
+  expect_passes(at_zero, own, {&at_zero, &at_one, &own});
+  EXPECT_EQ(own->counters().packets_by_kernel, 0u);
+  expect_passes(at_one, own, {&at_zero, &at_one, &own});
+  EXPECT_EQ(own->counters().packets_by_kernel, 100u);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  // A queue that nobody has is the kernel's, too, until another endpoint takes it.
+  expect_passes(at_one, own, {&at_zero, &at_one, &own});
+  EXPECT_EQ(own->counters().packets_by_kernel, 200u);
+  first.reset();
+  EXPECT_TRUE(run_until({}, [] { return End(near(4)).status.ok(); })) << "the queue stays taken";
+}
+
+TEST_F(XdpQueues, too_few_free_queues__are_told) {
+  const End end(near(5));
+  EXPECT_EQ(end.status.code(), Code::kUnavailable);
+  EXPECT_NE(std::string_view(end.status.message()).find("only 4 free receive queues"), std::string_view::npos)
+      << end.status.message();
+}
+
+/// Eight threads, four at either end, at one queue, two or four: each sends to all of the other end, again and again
+/// until all have got everything, because the cable loses packets where they come too fast.
+TEST_F(XdpQueues, endpoints_of_many_threads__share_queues) {
+  constexpr uint32_t kThreads = 4, kPackets = 300;
+  for (const uint32_t queues : {1u, 2u, 4u}) {
+    std::vector<std::unique_ptr<End>> ends;
+    for (uint32_t i = 0; i < 2 * kThreads; ++i) {
+      ends.push_back(std::make_unique<End>(i % 2 == 0 ? near(queues) : far(queues)));
+      ASSERT_TRUE(ends[i]->status.ok()) << ends[i]->status.message();
+    }
+    std::vector<PeerId> peers;  // of each end, those at the other end of the cable
+    for (uint32_t i = 0; i < 2 * kThreads; ++i) {
+      for (uint32_t k = 0; k < kThreads; ++k) peers.push_back(connect(*ends[i], *ends[2 * k + 1 - i % 2]));
+    }
+    std::atomic<uint32_t> complete{0};
+    std::vector<std::thread> threads;
+    for (uint32_t i = 0; i < 2 * kThreads; ++i) {
+      threads.emplace_back([&, i] {
+        End& end = *ends[i];
+        std::set<uint32_t> numbers;  // of those that have come: sender and packet
+        uint32_t sent = 0;
+        const auto until = std::chrono::steady_clock::now() + test::kPatience;
+        while (complete != 2 * kThreads && std::chrono::steady_clock::now() < until) {
+          for (uint32_t burst = 0; burst < 8; ++burst) {
+            const uint32_t packet = sent / kThreads % kPackets;
+            if (!end.send(peers[i * kThreads + sent % kThreads], i * kPackets + packet)) break;
+            ++sent;
+          }
+          end.turn();
+          const size_t before = numbers.size();
+          for (const auto& packet : end.got) numbers.insert(packet.number);
+          end.got.clear();
+          if (numbers.size() == kThreads * kPackets && before != numbers.size()) ++complete;
+          if (end->prepare_wait()) end->wait(end->now() + 1'000'000);
+          end->end_wait();
+        }
+        EXPECT_EQ(numbers.size(), kThreads * kPackets);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(complete, 2 * kThreads) << queues;
+    for (const auto& end : ends) EXPECT_EQ((*end)->counters().packets_by_kernel, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace tern::transport::xdp_test
