@@ -170,19 +170,23 @@ uint32_t Queue::take(std::span<Frame> frames) {
 }
 
 void Queue::give_back(std::span<const Frame> frames) {
-  const auto count = static_cast<uint32_t>(frames.size());
   {
     const base::MutexLock lock(receiving_);
-    uint32_t at = 0;
-    (void)xsk_ring_prod__reserve(&fill_, count, &at);  // there is space for all frames that there are
-    for (uint32_t i = 0; i < count; ++i) {
-      const auto offset = static_cast<uint64_t>(frames[i].data - memory_);
-      *xsk_ring_prod__fill_addr(&fill_, at + i) = offset & ~uint64_t{choice_.frame_bytes - 1};
-    }
-    xsk_ring_prod__submit(&fill_, count);
+    add_to_fill_ring(frames);
   }
   if (xsk_ring_prod__needs_wakeup(&fill_) != 0) [[unlikely]]
     wake_driver();
+}
+
+void Queue::add_to_fill_ring(std::span<const Frame> frames) {
+  const auto count = static_cast<uint32_t>(frames.size());
+  uint32_t at = 0;
+  (void)xsk_ring_prod__reserve(&fill_, count, &at);  // there is space for all frames that there are
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto offset = static_cast<uint64_t>(frames[i].data - memory_);
+    *xsk_ring_prod__fill_addr(&fill_, at + i) = offset & ~uint64_t{choice_.frame_bytes - 1};
+  }
+  xsk_ring_prod__submit(&fill_, count);
 }
 
 /// It has run out of frames to fill. poll() does what recvfrom() does, but on kernels before 5.11, too.
@@ -195,6 +199,10 @@ void Queue::give_back(std::span<const Frame> frames) {
 
 void Queue::submit(std::span<const Send> frames) {
   const base::MutexLock lock(sending_);
+  add_to_send_ring(frames);
+}
+
+void Queue::add_to_send_ring(std::span<const Send> frames) {
   const auto count = static_cast<uint32_t>(frames.size());
   uint32_t at = 0;
   (void)xsk_ring_prod__reserve(&sent_, count, &at);  // there is space for all frames that there are
@@ -207,6 +215,10 @@ void Queue::submit(std::span<const Send> frames) {
 
 void Queue::reap() {
   const base::MutexLock lock(sending_);
+  empty_completion_ring();
+}
+
+void Queue::empty_completion_ring() {
   uint32_t at = 0;
   const uint32_t count = xsk_ring_cons__peek(&completed_, kSendFrames, &at);
   if (count == 0) return;

@@ -106,6 +106,9 @@ class TERN_API Queue {
   int open_memory();
   int open_socket(bool has_zero_copy);
   void fill_all();
+  void add_to_fill_ring(std::span<const Frame> frames) REQUIRES(receiving_);
+  void add_to_send_ring(std::span<const Send> frames) REQUIRES(sending_);
+  void empty_completion_ring() REQUIRES(sending_);
   void wake_driver() const;
   bool has_unsent() const {
     return __atomic_load_n(sent_.producer, __ATOMIC_RELAXED) != __atomic_load_n(sent_.consumer, __ATOMIC_ACQUIRE);
