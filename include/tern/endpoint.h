@@ -181,7 +181,7 @@ class Endpoint {
   bool is_open(Session session) const { return session_info(session).state == SessionState::kOpen; }
 
   /// A buffer of this endpoint's arena. Its length is `len_bytes` (up to 1 GiB), its capacity that or more, its
-  /// alignment 64 bytes, and its content undefined. Empty: no memory, or too large. Any thread; the owner is faster.
+  /// alignment 64 bytes, its content undefined. Empty: no memory, too large, no Nexus. Any thread; the owner is faster.
   TERN_API MsgBuf alloc_msgbuf(size_t len_bytes);
 
   /// Sends `request` to the handler of `type`. The response is written to `response`, up to its capacity; its length

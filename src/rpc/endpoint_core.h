@@ -55,7 +55,9 @@ class TERN_API EndpointCore {
   Status destroy_session(Session session);
   SessionInfo session_info(Session session) const;
   /// Any thread.
-  MsgBuf alloc_msgbuf(size_t len_bytes) { return MsgBuf(context_.arena.alloc(len_bytes)); }
+  MsgBuf alloc_msgbuf(size_t len_bytes) {
+    return MsgBuf(context_.port.is_orphaned() ? nullptr : context_.arena.alloc(len_bytes));
+  }
   StartedCall start_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response, Duration deadline);
   Status refusal() const { return client_sessions_.refusal(); }
   Status cancel(CallId call);

@@ -223,7 +223,7 @@ TYPED_TEST(Loop, worker__handlers_run_elsewhere_and_may_answer_there) {
                   .on_request(kWorker,
                               [&](Request request) {
                                 if (std::this_thread::get_id() == owner) wrong++;
-                                if (server.alloc_msgbuf(8)) wrong++;
+                                if (!server.alloc_msgbuf(8)) wrong++;
                                 if (server.after(seconds(0), [] {}).code() != Code::kWrongThread) wrong++;
                                 if (server.create_session("tern://127.0.0.1:1").status().code() != Code::kWrongThread)
                                   wrong++;
