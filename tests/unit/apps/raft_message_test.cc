@@ -155,10 +155,8 @@ TEST(RaftMessage, commands_and_answers_of_strangers_are_bounded) {
   EXPECT_EQ(parsed->value, "new");
   for (size_t len = 0; len < bytes.size() - 3; len++)
     EXPECT_FALSE(parse_command(as_bytes(std::string_view(bytes).substr(0, len))));
-  const Command too_long = {Operation::kPut, 1, 2, std::string(kKeyBytesMax + 1, 'k'), {}, {}};
   const std::string long_key(kKeyBytesMax + 1, 'k');
-  Command longer = too_long;
-  longer.key = long_key;
+  const Command longer = {Operation::kPut, 1, 2, long_key, {}, {}};
   std::string long_bytes(encoded_bytes(longer), '\0');
   encode(longer, std::as_writable_bytes(std::span(long_bytes)));
   EXPECT_FALSE(parse_command(as_bytes(long_bytes)));

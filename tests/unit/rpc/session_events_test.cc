@@ -42,8 +42,8 @@ TYPED_TEST_SUITE(SessionEvents, ShmAndUdp, TransportNames);
 
 TYPED_TEST(SessionEvents, both_ends_hear_of_the_beginning_and_the_end) {
   ASSERT_NO_FATAL_FAILURE(this->make());
-  auto& [client_events] = this->at_client;
-  auto& [server_events] = this->at_server;
+  auto& client_events = this->at_client.events;
+  auto& server_events = this->at_server.events;
   const Session session = this->world.open();
   ASSERT_TRUE(this->world.run_until([&] { return !server_events.empty(); }));
   ASSERT_EQ(client_events.size(), 1u);
@@ -112,7 +112,6 @@ TYPED_TEST(SessionEvents, session_that_never_opens_ends_once_with_the_reason) {
 TYPED_TEST(SessionEvents, end_comes_after_the_continuations_of_all_calls) {
   ASSERT_NO_FATAL_FAILURE(this->make());
   const Session session = this->world.open({.window = 2});
-  std::optional<size_t> ended_before;
   size_t ended = 0;
   for (int i = 0; i < 20; i++) {
     auto id = this->world.client->enqueue_request(session, kEcho, message(*this->world.client, std::string(5000, 'x')),
