@@ -84,6 +84,7 @@ struct alignas(64) Client {
   base::ListLinks<Client> in_run;
   bool is_ending = false;         ///< in ClientSessions::ending_
   bool is_end_announced = false;  ///< is_dead: the program has heard of it
+  uint64_t waits_before_end = 0;  ///< is_dead: calls of Completions::waits() then, some of which may be its own
   uint32_t retransmissions = 0;   ///< packets sent again
 
   /// The first call of the queue waits no more.

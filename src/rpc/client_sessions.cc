@@ -276,6 +276,7 @@ void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
   const uint32_t key = client->session.local_key();
   client->is_dead = true;
   client->end_status = status;
+  client->waits_before_end = completions_.waits();
   table_.retire(key, context_.now_ns);
   if (client->run != nullptr) leave_run(client);
   if (!client->is_accepted) {
@@ -317,6 +318,7 @@ void ClientSessions::announce_ends() {
   for (size_t i = 0; i < dead_.size(); i++) {
     Client* client = dead_[i];
     if (client->is_end_announced || has_calls(client)) continue;
+    if (completions_.has_waiting_of(client->waits_before_end)) continue;
     client->is_end_announced = true;
     context_.announce({Session{client->name}, true, SessionState::kEnded, client->end_status});
   }

@@ -14,7 +14,7 @@ bool Completions::add_slots(size_t slots) {
 
 void Completions::wait(uint64_t ticket, detail::Buffer* request, detail::Buffer* response, Status status,
                        uint16_t app_code, session::Continuation continuation) {
-  waiting_.push_back({ticket, request, response, status, app_code, std::move(continuation)});
+  waiting_.push_back({ticket, request, response, status, app_code, std::move(continuation), waits_++});
   context_.agenda.disarm();
 }
 

@@ -44,6 +44,10 @@ class TERN_API Completions {
   /// The last call of wait() blocks this slot until it ends.
   void block_slot(uint64_t session_name, uint32_t slot);
   bool has_waiting() const { return !waiting_.empty(); }
+  /// Calls that have waited here so far. A session that has ended remembers it.
+  uint64_t waits() const { return waits_; }
+  /// One of the first `count` calls of waits() waits still.
+  bool has_waiting_of(uint64_t count) const { return !waiting_.empty() && waiting_.front().number < count; }
   /// Ends the calls whose tickets are released. `unblock(session_name, slot)` runs before the continuation of a call
   /// that blocks a slot. Calls that continuations add wait for the next time.
   template <class Unblock>
@@ -72,6 +76,7 @@ class TERN_API Completions {
     Status status;
     uint16_t app_code;
     session::Continuation continuation;
+    uint64_t number;               ///< of waits()
     uint64_t blocked_session = 0;  ///< name of the session whose slot takes no call meanwhile; 0: no slot is blocked
     uint32_t blocked_slot = 0;
   };
@@ -83,7 +88,8 @@ class TERN_API Completions {
 
   EndpointContext& context_;
   /// Has memory for a call of each slot. Where there is no more, a slot is blocked while its last call waits.
-  std::vector<Finished> waiting_;
+  std::vector<Finished> waiting_;  ///< in the order of their numbers
+  uint64_t waits_ = 0;
   size_t slots_max_ = 0;  ///< of all client sessions
   Releases releases_;
   Releases later_releases_;  ///< those that came after releases_ was begun; empty if releases_ is

@@ -15,13 +15,13 @@ namespace tern::session {
 /// Keys are drawn until one has a free place. At most half of the places are taken, so that two draws are enough on
 /// average. Therefore all other keys of a table give away one bit of a key.
 ///
-/// The key of an ended session rests for kRestNs (clause 6.5). A name (64 bits, Session::name) is never used twice: its
-/// low half is the key, and its high half counts the sessions.
+/// The key of an ended session rests for kRestNs (clause 6.5). A name (64 bits, Session::name) is not used twice among
+/// 2^31 sessions: its low half is the key, and its high half counts the sessions.
 template <class T>
 class SessionTable {
  public:
   SessionTable() = default;
-  /// Names count from `first_name`, of which the low half is 0.
+  /// The highest bit of all names is that of `first_name`, of which the rest is 0.
   explicit SessionTable(uint64_t first_name) : names_(first_name >> 32) {}
 
   /// A packet stays in a network for less time.
@@ -51,7 +51,8 @@ class SessionTable {
   uint64_t put(uint32_t key, T* object) {
     Entry& entry = entries_[key & mask_];
     if (entry.is_resting()) resting_--;
-    entry = {reinterpret_cast<uintptr_t>(object), ++names_ << 32 | key};
+    names_ = (names_ & kFirstBit) | ((names_ + 1) & (kFirstBit - 1));
+    entry = {reinterpret_cast<uintptr_t>(object), names_ << 32 | key};
     size_++;
     return entry.live_name;
   }
@@ -72,6 +73,8 @@ class SessionTable {
   }
 
  private:
+  static constexpr uint64_t kFirstBit = uint64_t{1} << 31;
+
   /// A key that leads to the neighbour's place, never to this one.
   static uint32_t stranger_to(uint32_t place) { return place ^ 1; }
 
@@ -125,7 +128,7 @@ class SessionTable {
   Entry first_[2] = {{0, stranger_to(0)}, {0, stranger_to(1)}};
   Entry* entries_ = first_;
   uint32_t mask_ = 1;
-  uint64_t names_ = 0;  ///< number of names used so far
+  uint64_t names_ = 0;  ///< number of names used so far, and the first bit of all
   size_t size_ = 0;
   size_t resting_ = 0;
   std::unique_ptr<Entry[]> owned_;

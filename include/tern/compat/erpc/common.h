@@ -39,11 +39,11 @@
 
 namespace erpc {
 
-inline constexpr bool kTesting = false;       ///< fault injection by the program; tern has Faulty<T> instead
-inline constexpr bool kIsWindows = false;     ///< tern runs on Linux
-inline constexpr size_t kIsAzure = false;     ///< makes programs choose a finer unit of time
-inline constexpr bool kCcRateComp = true;     ///< congestion control is on
-inline constexpr bool kDatapathStats = true;  ///< get_avg_rx_batch() and get_avg_tx_batch() have values
+inline constexpr bool kTesting = false;        ///< fault injection by the program; tern has Faulty<T> instead
+inline constexpr bool kIsWindows = false;      ///< tern runs on Linux
+inline constexpr size_t kIsAzure = false;      ///< makes programs choose a finer unit of time
+inline constexpr bool kCcRateComp = true;      ///< congestion control is on
+inline constexpr bool kDatapathStats = false;  ///< get_avg_rx_batch() and get_avg_tx_batch() have no values
 inline constexpr size_t kMaxRpcId = UINT8_MAX - 1;
 inline constexpr size_t kMaxBgThreads = 8;
 inline constexpr size_t kMaxNumERpcProcesses = 32;

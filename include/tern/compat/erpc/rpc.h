@@ -52,8 +52,9 @@ class Rpc {
   /// Continuations that wait do not run. All message buffers of this Rpc are freed.
   ~Rpc() {
     is_ending_ = true;
-    kept_.clear();
-    rpc_.reset();
+    delete rpc_.get();  // waits for background handlers, which use this object and rpc_ until then
+    (void)rpc_.release();
+    kept_.clear();  // a Request may outlive its endpoint
     for (tern::detail::Buffer* buffer : allocated_) tern::detail::release_buffer(buffer);
   }
   Rpc(const Rpc&) = delete;
@@ -121,9 +122,10 @@ class Rpc {
     SessionSlot& slot = slot_of(session_num);
     if (slot.state == State::kDisconnecting) return -EALREADY;
     if (slot.state != State::kConnected) return -EPERM;
-    if (slot.pending != 0) return -EBUSY;
+    if (slot.pending != 0 || !slot.failed.empty()) return -EBUSY;
+    if (!rpc_->destroy_session(slot.session).ok()) return -EPERM;
     slot.state = State::kDisconnecting;
-    return rpc_->destroy_session(slot.session).ok() ? 0 : -EPERM;
+    return 0;
   }
   bool is_connected(int session_num) const { return slot_of(session_num).state == State::kConnected; }
   /// Those that are being connected or are connected, as a client or as a server.
@@ -165,8 +167,9 @@ class Rpc {
     if (unlikely(in_background())) return enqueue_later({session_num, req_type, req_msgbuf, failable});
     start(slot_of(session_num), req_type, req_msgbuf, failable);
   }
-  /// Any thread. `resp_msgbuf` is the handle's pre_resp_msgbuf_ or dyn_resp_msgbuf_. The handle and the response's
-  /// memory are the library's afterwards.
+  /// Any thread; of a foreground handler's request a background thread only after the handler has returned.
+  /// `resp_msgbuf` is the handle's pre_resp_msgbuf_ or dyn_resp_msgbuf_. The handle and the response's memory are the
+  /// library's afterwards.
   void enqueue_response(ReqHandle* handle, MsgBuffer* resp_msgbuf) {
     tern::Request* request = std::exchange(handle->request_, nullptr);
     if (likely(resp_msgbuf == &handle->pre_resp_msgbuf_)) {
@@ -402,9 +405,10 @@ class Rpc {
   }
   void enqueue_later(const Later& later) {
     auto owned = std::make_unique<Later>(later);
-    check(rpc_->post([this, owned = std::move(owned)] {
+    const tern::Status posted = rpc_->post([this, owned = std::move(owned)] {
       start(slot_of(owned->session_num), owned->req_type, owned->req_msgbuf, owned->failable);
-    }));
+    });
+    if (posted.code() != tern::Code::kSessionReset) check(posted);  // else ~Rpc has begun: the continuation never runs
   }
 
   // ---- Requests to this Rpc ----
