@@ -124,7 +124,10 @@ int run() {
 /// False: the sentence has been printed.
 bool check_flags() {
   const char* problem = nullptr;
-  if (FLAGS_rpcs < 1 || FLAGS_rpcs > 1'000'000'000) {
+  if (FLAGS_role != "both" || FLAGS_processes || !FLAGS_server.empty() || !FLAGS_listen.empty() ||
+      !FLAGS_cpus.empty()) {
+    problem = "both sides are in one thread here: no --role, --processes, --server, --listen or --cpus";
+  } else if (FLAGS_rpcs < 1 || FLAGS_rpcs > 1'000'000'000) {
     problem = "--rpcs is between 1 and 1000000000";
   } else if (FLAGS_sessions < 1 || FLAGS_sessions > 65536) {
     problem = "--sessions is between 1 and 65536";
