@@ -58,11 +58,11 @@ constexpr uint64_t kIndexMax = std::numeric_limits<uint64_t>::max() / 4;
 
 }  // namespace
 
-unsigned entries_that_fit(const raft_append_entries& append) {
+unsigned entries_that_fit(const raft_append_entries& append, size_t bytes_max) {
   size_t bytes = 0;
   for (unsigned i = 0; i < append.n_entries; i++) {
     bytes += kEntryHeadBytes + append.entries[i].buf.len;
-    if (bytes > kAppendBytesMax && i > 0) return i;
+    if (bytes > bytes_max && i > 0) return i;
   }
   return append.n_entries;
 }

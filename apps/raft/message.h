@@ -27,7 +27,7 @@ namespace replicated {
 
 /// Request types of a replica's endpoint.
 enum RequestType : uint16_t {
-  kHello = 1,  ///< a head; the answer is empty: we know each other
+  kHello = 1,  ///< a head; the answer is life:u64 has_memory:u8 of the one that is there
   kMessage,    ///< a head and any message but a snapshot
   kSnapshot,   ///< a head and a snapshot
   kExecute,    ///< of clients: commands.h
@@ -51,7 +51,7 @@ const char* explain(Refusal refusal);
 
 constexpr size_t kAddressBytesMax = 256;
 constexpr size_t kReplicasMax = 7;
-/// Entries of an append go up to here together, or one that is longer.
+/// The most that the entries of an append have together, but for one that is longer.
 constexpr size_t kAppendBytesMax = 16u << 20;
 constexpr size_t kMessageBytesMax = kAppendBytesMax + (4u << 20);
 constexpr size_t kSnapshotMessageBytesMax = 1u << 30;
@@ -72,8 +72,8 @@ void encode(const Head& head, Writer& writer);
 /// The address refers to what is read.
 [[nodiscard]] bool read_head(Reader& reader, Head& head);
 
-/// How many entries of an append go into one message: all, or as many as kAppendBytesMax allows, and one at least.
-unsigned entries_that_fit(const raft_append_entries& append);
+/// How many entries of an append go into one message: all, or as many as `bytes_max` allows, and one at least.
+unsigned entries_that_fit(const raft_append_entries& append, size_t bytes_max);
 
 /// The bytes that encode() fills; 0: it is no message of ours (a leadership transfer). `configuration` is that of a
 /// snapshot, encoded.
@@ -85,7 +85,7 @@ void encode(const raft_message& message, std::span<std::byte> to, std::string_vi
 [[nodiscard]] bool decode(Bytes bytes, uint64_t from, raft_message& message);
 void release(raft_message& message);
 
-/// A configuration, as libraft encodes it in its log: kReplicasMax voters at most. False: malformed, or no memory;
+/// A configuration, as libraft encodes it in its log: one to 2 * kReplicasMax replicas. False: malformed, or no memory;
 /// `configuration` is empty then. Otherwise raft_configuration_close() releases it.
 [[nodiscard]] bool decode_configuration(Bytes bytes, raft_configuration& configuration);
 /// The other way. Empty: no memory.

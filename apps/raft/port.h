@@ -13,6 +13,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -49,6 +50,8 @@ struct PortOptions {
   tern::Duration heartbeat = std::chrono::milliseconds(100);
   tern::Duration snapshot_timeout = std::chrono::seconds(30);  ///< for a snapshot to arrive and be stored
   double clock_drift_max = 0.01;                               ///< Lease
+  /// Entries of an append go up to here together, or one that is longer. At most kAppendBytesMax.
+  size_t append_bytes_max = kAppendBytesMax;
   /// Called before and after each step, to measure it or, in the simulator, to charge for it. Null: nobody is.
   std::function<void(Step, bool begins)> on_step;
   /// Is told, once each, why another replica refuses us although we go on. Null: nobody is.

@@ -72,7 +72,7 @@ int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string
   raft_message part = message;
   uint64_t term = 0;
   if (is_append) {
-    part.append_entries.n_entries = entries_that_fit(message.append_entries);
+    part.append_entries.n_entries = entries_that_fit(message.append_entries, options_.append_bytes_max);
     term = message.append_entries.term;
   }
   const Head head = head_to(id);
@@ -270,7 +270,7 @@ std::optional<Refusal> Port::check_head(const Head& head) {
   if (head.cluster != options_.cluster) return kOtherCluster;
   if (head.to != 0 && head.to != options_.id) return kOtherReplica;
   if (head.from == options_.id) return kSameId;
-  if (std::chrono::microseconds(head.election_us) != options_.election_timeout) return kOtherTimes;
+  if (head.election_us != head_to(0).election_us) return kOtherTimes;
   if (!problem_.empty()) return kStopped;
   for (unsigned i = 0; raft_ != nullptr && i < raft_->configuration.n; i++) {
     const raft_server& server = raft_->configuration.servers[i];
@@ -326,7 +326,13 @@ void Port::receive(tern::Request request) {
     waiting->respond();  // its sender has given it up
     waiting.reset();
   }
-  if (is_append) from.append_until = message.append_entries.prev_log_index + message.append_entries.n_entries;
+  if (is_append) {
+    raft_append_entries& append = message.append_entries;
+    from.append_until = append.prev_log_index + append.n_entries;
+    // What our log has behind that was not compared with the leader's, and an append may have been cut short: libraft
+    // would commit it (Raft paper, figure 2, AppendEntries rule 5, has this minimum).
+    append.leader_commit = std::min<raft_index>(append.leader_commit, from.append_until);
+  }
   message.server_id = head.from;
   message.server_address = from.address.c_str();
   delivering_ = {head.from, is_snapshot, &request};

@@ -191,26 +191,36 @@ class Cluster {
 
   /// What a replica without a disk does: it comes back as another one.
   bool replace(uint64_t victim) {
-    const uint64_t id = ++last_id_ + FLAGS_size;
-    if (!processes_.start(id, {}, address(id))) return false;
-    if (!change(replicated::Action::kRemove, victim, {})) return false;
+    std::string why;
+    if (!change(replicated::Action::kRemove, victim, {}, why)) return false;
+    if (!why.empty()) return fail(why);
     std::erase_if(members_, [&](const auto& member) { return member.first == victim; });
-    if (!change(replicated::Action::kAdd, id, "tern://" + address(id))) return false;
-    members_.emplace_back(id, "tern://" + address(id));
-    return true;
+    for (int tries = 0; tries < 5; tries++) {
+      const uint64_t id = ++last_id_ + FLAGS_size;
+      if (!processes_.start(id, {}, address(id))) return false;
+      if (!change(replicated::Action::kAdd, id, "tern://" + address(id), why)) return false;
+      if (why.empty()) {
+        members_.emplace_back(id, "tern://" + address(id));
+        return true;
+      }
+      // A leader that goes in the middle of it has used up the id (Replica::add()).
+      if (why.find("have been used") == why.npos) break;
+      processes_.kill(id);
+    }
+    return fail(why);
   }
-  bool change(replicated::Action action, uint64_t id, const std::string& uri) {
+  /// False: no answer. Otherwise `why` says why not; empty: it is done.
+  bool change(replicated::Action action, uint64_t id, const std::string& uri, std::string& why) {
     auto options = replicated::client_options(members_);
     options.patience = std::chrono::seconds(30);
     administrators_.push_back(
         std::make_unique<replicated::Administrator>(*rpc_, tern::real_environment(), std::move(options)));
     bool has_ended = false;
-    std::string why;
     administrators_.back()->change(action, id, uri, [&](std::string problem) {
       has_ended = true;
       why = std::move(problem);
     });
-    return turn_until([&] { return has_ended; }) && (why.empty() || fail(why));
+    return turn_until([&] { return has_ended; });
   }
 
   /// Begins the measurement at the replicas, or asks the leader for it.

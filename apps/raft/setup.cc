@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 
 #include "directory.h"
@@ -100,7 +101,8 @@ ReplicaOptions replica_options(uint64_t id, const std::string& address) {
   options.port.cluster = cluster_number(FLAGS_cluster);
   options.port.id = id;
   options.port.address = address;
-  options.port.election_timeout = seconds(FLAGS_election_ms / 1e3);
+  // Whole microseconds, in which replicas compare it.
+  options.port.election_timeout = std::chrono::microseconds(std::llround(FLAGS_election_ms * 1e3));
   options.port.heartbeat = seconds((FLAGS_heartbeat_ms > 0 ? FLAGS_heartbeat_ms : FLAGS_election_ms / 10) / 1e3);
   options.port.snapshot_timeout = seconds(FLAGS_snapshot_seconds);
   options.port.clock_drift_max = FLAGS_drift_max;

@@ -297,6 +297,7 @@ TEST(Checker, agrees_with_every_order_of_up_to_three_operations) {
   }
 }
 
+#ifndef TERN_IS_SANITIZED  // where they take long, and what they run is the same
 TEST(Checker, agrees_with_every_order_of_four_operations) {
   AllHistories all(4, {put(0, 0, "a"), swap(0, 0, "a", "b", Answer::kDone), get(0, 0, "a"), get(0, 0, "b")}, true);
   all.compare();
@@ -326,6 +327,7 @@ TEST(Checker, agrees_with_every_order_of_six_random_operations) {
   EXPECT_GT(linearizable, 100u);
   EXPECT_LT(linearizable, 4900u);
 }
+#endif
 
 }  // namespace
 }  // namespace linearizability

@@ -35,12 +35,14 @@ class Follower {
     simulation_->run_for(25ms);  // libraft's clock begins at the first tick
   }
 
-  Answer append(uint64_t term, uint64_t previous_index, uint64_t previous_term) {
+  /// A heartbeat: an append without entries.
+  Answer append(uint64_t term, uint64_t previous_index, uint64_t previous_term, uint64_t commit = 0) {
     raft_message message = {};
     message.type = RAFT_IO_APPEND_ENTRIES;
     message.append_entries.term = term;
     message.append_entries.prev_log_index = previous_index;
     message.append_entries.prev_log_term = previous_term;
+    message.append_entries.leader_commit = commit;
     const std::string address = uri(1);
     const auto election_us = std::chrono::duration_cast<std::chrono::microseconds>(kElection).count();
     const replicated::Head head = {.cluster = 1,
@@ -69,6 +71,7 @@ class Follower {
     simulation_->run_until([&] { return answer.has_come; }, 5ms);
     return answer;
   }
+  uint64_t committed() const { return replica_->state().commit_index; }
 
  private:
   std::string uri(uint32_t host) { return simulation_->host(host).uri(); }
@@ -103,6 +106,7 @@ class Follower {
       EXPECT_EQ(node->open(host.uri(), host.nexus_options(), host.transport_options(), {.huge_pages = false}, *storage_,
                            options),
                 "");
+      replica_ = node->replica.get();
       EXPECT_TRUE(host.run(*node->rpc).ok());
       return node;
     });
@@ -127,6 +131,7 @@ class Follower {
 
   std::unique_ptr<replicated::MemoryStorage> storage_;
   tern::Rpc<tern::Sim>* rpc_ = nullptr;
+  const replicated::Replica* replica_ = nullptr;
   std::unique_ptr<tern::sim::Simulation> simulation_;  ///< goes first
 };
 
@@ -137,6 +142,16 @@ TEST(Answer, heartbeat_is_answered_with_what_it_has_compared) {
   ASSERT_TRUE(answer.has_come);
   EXPECT_EQ(answer.rejected, 0u);
   EXPECT_EQ(answer.last_index, 3u);
+}
+
+/// A leader that has cut an append short says how far all of its log is committed. libraft would commit entries 4
+/// and 5.
+TEST(Answer, heartbeat_commits_only_what_it_has_compared) {
+  Follower follower;
+  const Answer answer = follower.append(5, 3, 2, 6);
+  ASSERT_TRUE(answer.has_come);
+  EXPECT_EQ(answer.rejected, 0u);
+  EXPECT_EQ(follower.committed(), 3u);
 }
 
 TEST(Answer, refused_append_is_answered_with_the_length_of_the_log) {

@@ -44,6 +44,7 @@ replicated::ReplicaOptions Cluster::options(const Place& place) const {
   options.port.heartbeat = plan_.heartbeat;
   options.port.snapshot_timeout = 10 * plan_.election_timeout;
   options.port.clock_drift_max = plan_.clock_drift_max;
+  if (plan_.append_bytes_max != 0) options.port.append_bytes_max = plan_.append_bytes_max;
   options.snapshot_entries = plan_.snapshot_entries;
   options.trailing_entries = plan_.trailing_entries;
   options.batch_max = plan_.batch_max;

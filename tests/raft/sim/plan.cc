@@ -74,6 +74,8 @@ Plan draw_plan(uint64_t seed, Class kind) {
   plan.think = random.duration(microseconds(300), milliseconds(4));
   plan.attempt = plan.election_timeout * static_cast<int>(random.between(1, 3));
   plan.runs_twice = random.chance(20);
+  Random of_appends(seed ^ 0x617070656e647321);
+  if (of_appends.chance(300)) plan.append_bytes_max = of_appends.magnitude(64, 4096);
   switch (kind) {
     case Class::kCalm:
       plan.fault_time = milliseconds(100);
@@ -101,11 +103,13 @@ std::string Plan::text() const {
   char line[512];
   const auto ms = [](tern::Duration time) { return static_cast<double>(time.count()) / 1e6; };
   std::snprintf(line, sizeof(line),
-                "seed %llu: %s, %u replicas %s, snapshots after %u entries (%u stay), batches of %u, %u clients on %u "
+                "seed %llu: %s, %u replicas %s, snapshots after %u entries (%u stay), batches of %u, appends of %llu "
+                "bytes (0: any), %u clients on %u "
                 "hosts, %u keys, lease reads %u, election %g ms, think %g ms, faults for %g ms every %g ms:",
                 static_cast<unsigned long long>(seed), name_of(kind), replicas, has_disk ? "with disks" : "in memory",
-                snapshot_entries, trailing_entries, batch_max, client_hosts * clients_a_host, client_hosts, keys,
-                lease_readers_permille, ms(election_timeout), ms(think), ms(fault_time), ms(fault_gap));
+                snapshot_entries, trailing_entries, batch_max, static_cast<unsigned long long>(append_bytes_max),
+                client_hosts * clients_a_host, client_hosts, keys, lease_readers_permille, ms(election_timeout),
+                ms(think), ms(fault_time), ms(fault_gap));
   std::string text = line;
   const auto add = [&text](bool is_so, const char* what) {
     if (is_so) text += std::string(" ") + what;

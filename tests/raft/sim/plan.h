@@ -30,6 +30,7 @@ struct Plan {
   bool has_disk = false;  ///< of which a crash may take what was not synced; else memory that survives crashes
   uint64_t log_bytes_max = 0;
   uint32_t snapshot_entries = 0, trailing_entries = 0, batch_max = 0;
+  uint64_t append_bytes_max = 0;  ///< 0: as many as replicas have
   tern::Duration election_timeout{}, heartbeat{};
   double clock_drift_max = 0.01;
 

@@ -138,10 +138,10 @@ TEST(RaftMessage, append_is_cut_where_it_would_be_too_long) {
   std::string big(6u << 20, 'b');
   const raft_entry entry = {1, RAFT_COMMAND, {big.data(), big.size()}, nullptr};
   raft_entry entries[] = {entry, entry, entry};
-  EXPECT_EQ(entries_that_fit({1, 0, 0, 0, entries, 3}), 2u);
+  EXPECT_EQ(entries_that_fit({1, 0, 0, 0, entries, 3}, kAppendBytesMax), 2u);
   std::string huge(20u << 20, 'h');
   entries[0].buf = {huge.data(), huge.size()};
-  EXPECT_EQ(entries_that_fit({1, 0, 0, 0, entries, 3}), 1u) << "one goes, however long it is";
+  EXPECT_EQ(entries_that_fit({1, 0, 0, 0, entries, 3}, kAppendBytesMax), 1u) << "one goes, however long it is";
 }
 
 TEST(RaftMessage, commands_and_answers_of_strangers_are_bounded) {
