@@ -87,14 +87,19 @@ def prove_on_cable(program, name, seconds, options):
     if os.geteuid() != 0 or shutil.which('ip') is None:
         return {'is_proven': False, 'is_untried': True, 'over': over, 'command': f'sudo tern-doctor --transport={name}',
                 'why': 'two network namespaces with a cable need root, and ip of the package iproute2'}
-    with two_namespaces() as (server_namespace, client_namespace):
-        words = common_words(program, name, seconds, options, '')
-        with server(['ip', 'netns', 'exec', server_namespace, *words, '--role=server',
-                     '--server=10.92.0.1:0']) as (address, why):
-            if address is None:
-                return {'is_proven': False, 'over': over, 'why': why, 'command': shlex.join(words)}
-            client = ['ip', 'netns', 'exec', client_namespace, *words, '--role=client', f'--server={address}']
-            return {**run(client, seconds), 'over': over}
+    try:
+        with two_namespaces() as (server_namespace, client_namespace):
+            words = common_words(program, name, seconds, options, '')
+            with server(['ip', 'netns', 'exec', server_namespace, *words, '--role=server',
+                         '--server=10.92.0.1:0']) as (address, why):
+                if address is None:
+                    return {'is_proven': False, 'over': over, 'why': why, 'command': shlex.join(words)}
+                client = ['ip', 'netns', 'exec', client_namespace, *words, '--role=client', f'--server={address}']
+                return {**run(client, seconds), 'over': over}
+    except subprocess.CalledProcessError as error:  # as for root in a container
+        said = error.stderr.decode(errors='replace').strip().splitlines() or [f'it ended with {error.returncode}']
+        return {'is_proven': False, 'is_untried': True, 'over': over, 'command': shlex.join(error.cmd),
+                'why': f'two network namespaces with a cable take CAP_SYS_ADMIN, and here: {said[-1]}'}
 
 
 @contextlib.contextmanager
@@ -125,21 +130,31 @@ def two_namespaces():
             remove(name)
 
 
+def lines_until(pipe, end):
+    """Of a pipe without a buffer, of which select() would not know."""
+    text = b''
+    while select.select([pipe], [], [], max(end - time.monotonic(), 0))[0]:
+        read = pipe.read(4096)
+        *lines, text = (text + read).split(b'\n')
+        yield from (line.decode(errors='replace') for line in lines)
+        if not read:
+            break
+    if text:
+        yield text.decode(errors='replace')
+
+
 @contextlib.contextmanager
 def server(words):
     """Yields (HOST:PORT at which it serves, ''), or (None, why not)."""
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                          errors='replace') as process:
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          bufsize=0) as process:
         try:
-            said, end = '', time.monotonic() + START_SECONDS_MAX
-            while time.monotonic() < end and select.select([process.stderr], [], [], end - time.monotonic())[0]:
-                line = process.stderr.readline()
+            said = ''
+            for line in lines_until(process.stderr, time.monotonic() + START_SECONDS_MAX):
                 found = re.search(r'serving over \w+ at tern://(\S+)$', line.strip())
                 if found:
                     yield found.group(1), ''
                     return
-                if not line:
-                    break
                 said = line
             yield None, re.sub(r'^\S*latency: ', '', said.strip()) or 'the server has ended and said nothing'
         finally:

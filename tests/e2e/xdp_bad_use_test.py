@@ -8,6 +8,8 @@ import ctypes
 import json
 import os
 import resource
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +19,7 @@ SECONDS_MAX = 60
 XDP_PROGRAM = 6             # BPF_PROG_TYPE_XDP
 PASS_ALL = b'\xb7\x00\x00\x00\x02\x00\x00\x00' b'\x95\x00\x00\x00\x00\x00\x00\x00'  # r0 = XDP_PASS; exit
 SKB_MODE, DRV_MODE = 2, 4   # XDP_FLAGS_*_MODE
+PR_SET_PDEATHSIG = 1
 
 build_dir = None
 
@@ -36,6 +39,10 @@ def run(options, *, before=(), **more):
 
 def ip(*words):
     subprocess.run(['ip', *words], check=True)
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -127,9 +134,11 @@ class XdpBadUse(unittest.TestCase):
 
     def test_no_free_queue(self):
         """tern0 has one queue."""
-        server = subprocess.Popen(words_of('interface=tern0', '--role=server', '--seconds=1000', '--listen=tern://10.77.0.1:0'),
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        words = words_of('interface=tern0', '--role=server', '--seconds=1000', '--listen=tern://10.77.0.1:0')
+        server = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  preexec_fn=die_with_parent)
         try:
+            self.assertTrue(select.select([server.stdout], [], [], SECONDS_MAX)[0], 'the server says nothing')
             self.assertTrue(server.stdout.readline())
             self.assert_says(run('interface=tern0'), ['queue', 'tern0', 'ethtool -L'])
         finally:

@@ -190,10 +190,12 @@ TEST_P(XdpSharing, process_that_attached_the_program_is_killed_and_others_go_on)
   peers[1]->kill();
   peers[2].reset();
   EXPECT_EQ(attached(), program);
-  peers[0]->kill();
-  EXPECT_TRUE(wait_for([&] { return attached() == 0; }));
   EXPECT_TRUE(traffic->goes_on());
   EXPECT_EQ(traffic->lost(), 0u);
+  peers[0]->kill();
+  EXPECT_TRUE(wait_for([&] { return attached() == 0; }));
+  // veth drops the frames that its queues have when it leaves native mode: so only that it goes on.
+  EXPECT_TRUE(traffic->goes_on());
   EXPECT_EQ(traffic->damaged(), 0u);
 }
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
 SCRIPTS = os.path.join(ROOT, 'scripts')
@@ -442,6 +443,34 @@ class Paths(unittest.TestCase):
             self.assertEqual(proof.run([program], 1)['why'], 'a call to h: no answer from h within a time')
             with open(program + '.log', encoding='utf-8') as log:
                 self.assertEqual(log.read(), 'x\nx\n')
+
+    def test_machine_without_namespaces__is_untried(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, lines in (('ip', 'echo "Failed to unshare: Operation not permitted" >&2\nexit 1'),
+                                ('latency', 'exit 3')):
+                with open(os.path.join(folder, name), 'w', encoding='utf-8') as file:
+                    file.write(f'#!/bin/sh\n{lines}\n')
+                os.chmod(os.path.join(folder, name), 0o755)
+            with mock.patch.dict(os.environ, PATH=f'{folder}:{os.environ["PATH"]}'), \
+                    mock.patch('os.geteuid', return_value=0):
+                result = proof.prove(os.path.join(folder, 'latency'), 'xdp', 1)
+        self.assertEqual((result['is_proven'], result['is_untried']), (False, True))
+        self.assertIn('CAP_SYS_ADMIN, and here: Failed to unshare: Operation not permitted', result['why'])
+        self.assertTrue(result['command'].startswith('ip netns add '), result['command'])
+
+    def test_all_lines_of_a_server_are_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, 'latency')
+            with open(program, 'w', encoding='utf-8') as file:  # both lines by one write()
+                file.write('#!/bin/sh\nprintf "a warning\\nserving over xdp at tern://10.92.0.1:7\\n" >&2\n'
+                           'exec sleep 100\n')
+            os.chmod(program, 0o755)
+            with mock.patch.object(proof, 'START_SECONDS_MAX', 10), proof.server([program]) as found:
+                self.assertEqual(found, ('10.92.0.1:7', ''))
+            with open(program, 'w', encoding='utf-8') as file:
+                file.write('#!/bin/sh\nprintf "a warning\\nlatency: no way" >&2\n')
+            with proof.server([program]) as found:
+                self.assertEqual(found, (None, 'no way'))
 
     def test_output_of_programs(self):
         metrics = {'p50_us': 1.5, 'p99_us': 2, 'rate_mrps': 0.25, 'retransmissions': 3}

@@ -1,6 +1,7 @@
 // Endpoints over AF_XDP on a cable: how frames go out and come in, which way they take, and what is refused.
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <memory>
 #include <string>
 #include <vector>
@@ -187,11 +189,13 @@ TEST_F(XdpTest, queues_of_another_process__are_not_taken_and_told) {
   ASSERT_EQ(pipe(pipes), 0);
   const pid_t child = fork();
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     const End end(at("tern0"));
     const char is_ok = end.status.ok() ? 'y' : 'n';
     (void)!write(pipes[1], &is_ok, 1);
     pause();
   }
+  close(pipes[1]);
   char is_ok = 0;
   ASSERT_EQ(read(pipes[0], &is_ok, 1), 1);
   EXPECT_EQ(is_ok, 'y');
@@ -235,6 +239,7 @@ TEST_F(XdpTest, too_few_rights__and_too_little_locked_memory__are_told) {
   const auto expect_refused_in_child = [](const std::function<int()>& give_up, std::string_view text) {
     const pid_t child = fork();
     if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (give_up() != 0) _exit(2);
       expect_refused(at("tern0"), Code::kUnavailable, text);
       _exit(::testing::Test::HasFailure() ? 1 : 0);
@@ -330,6 +335,7 @@ TEST_F(XdpTest, forked_child__lets_go_of_queue_and_program_once) {
   ASSERT_EQ(pipe(pipes), 0);
   const pid_t child = fork();
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     ends[0]->impl.reset();
     int opened[16];  // with the numbers of what was closed
     for (int& fd : opened) fd = dup(pipes[1]);
@@ -339,6 +345,7 @@ TEST_F(XdpTest, forked_child__lets_go_of_queue_and_program_once) {
     (void)!write(pipes[1], &is_ok, 1);
     pause();
   }
+  close(pipes[1]);
   char is_ok = 0;
   ASSERT_EQ(read(pipes[0], &is_ok, 1), 1);
   EXPECT_EQ(is_ok, 'y') << "the child has closed what it had not opened";
@@ -359,6 +366,7 @@ TEST_F(XdpTest, forked_child__leaves_the_parents_queues_alone) {
   ASSERT_TRUE(end.send(peer, 1));
   const pid_t child = fork();
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     end.impl.reset();
     const End own(at("tern0"));  // the parent has the queue
     _exit(!own.status.ok() && says(own.status, "taken by other processes") ? 0 : 1);

@@ -26,8 +26,8 @@ struct Xdp {
   using Impl = transport::XdpImpl;                  ///< for the library
 
   /// For Rpc::create(). Out of range, malformed: kMisuse. No such interface or address, no permission, no free queue,
-  /// another program's XDP, a port that is taken: kUnavailable. Endpoints at one interface must agree in `mode` and
-  /// `receive_buffers`; the first one's settings hold, and a later endpoint that differs is kMisuse.
+  /// another program's XDP, a port that is taken: kUnavailable. Endpoints of a process at one interface must agree in
+  /// `mode`, `queues` and `receive_buffers`: a later one that differs is kMisuse.
   struct Options {
     static constexpr uint32_t kDatagramBytesMin = 536;   ///< of datagram_bytes
     static constexpr uint32_t kDatagramBytesMax = 3774;  ///< of datagram_bytes: what a page holds beside the headers
