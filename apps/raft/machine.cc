@@ -142,7 +142,7 @@ bool Machine::restore(Bytes snapshot) {
       client.is_read = is_read != 0;
       clients_[name] = client;
     }
-    if (!reader.read(keys) || keys > reader.rest().size()) return false;
+    if (!reader.read(keys) || keys > reader.rest().size() / (2 + 4)) return false;
     values_.reserve(keys);
     for (uint64_t i = 0; i < keys; i++) {
       std::string_view key, value;

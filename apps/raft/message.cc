@@ -28,20 +28,28 @@ const char* explain(Refusal refusal) {
   return "of a reason that this version does not know";
 }
 
+namespace {
+
+constexpr uint8_t kHasMemory = 1, kIsVoter = 2;  ///< flags of a head
+
+}  // namespace
+
 void encode(const Head& head, Writer& writer) {
   writer.write(head.cluster).write(head.from).write(head.to).write(head.life);
-  writer.write(head.election_us).write(static_cast<uint8_t>(head.has_memory)).write_text<uint16_t>(head.address);
+  const int flags = (head.has_memory ? kHasMemory : 0) | (head.is_voter ? kIsVoter : 0);
+  writer.write(head.election_us).write(static_cast<uint8_t>(flags)).write_text<uint16_t>(head.address);
 }
 
 bool read_head(Reader& reader, Head& head) {
-  uint8_t has_memory;
+  uint8_t flags;
   if (!reader.read(head.cluster) || !reader.read(head.from) || !reader.read(head.to) || !reader.read(head.life) ||
-      !reader.read(head.election_us) || !reader.read(has_memory) || !reader.read_text<uint16_t>(head.address)) {
+      !reader.read(head.election_us) || !reader.read(flags) || !reader.read_text<uint16_t>(head.address)) {
     return false;
   }
-  head.has_memory = has_memory != 0;
-  return head.from != 0 && head.life != 0 && !head.address.empty() && head.address.size() <= kAddressBytesMax &&
-         head.address.find('\0') == head.address.npos;
+  head.has_memory = (flags & kHasMemory) != 0;
+  head.is_voter = (flags & kIsVoter) != 0;
+  return flags <= (kHasMemory | kIsVoter) && head.from != 0 && head.life != 0 && !head.address.empty() &&
+         head.address.size() <= kAddressBytesMax && head.address.find('\0') == head.address.npos;
 }
 
 namespace {

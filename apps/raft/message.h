@@ -2,7 +2,8 @@
 // they are. No state, no network. Whatever is decoded may be from anybody: a decoder returns false for what libraft,
 // which trusts its messages, could not survive.
 //
-//   head              cluster:u64 from:u64 to:u64 life:u64 election_us:u32 has_memory:u8 address:u16+text
+//   head              cluster:u64 from:u64 to:u64 life:u64 election_us:u32 flags:u8 (1: has_memory, 2: is_voter)
+//                     address:u16+text
 //                     and then a message, or nothing
 //   answer            a message, or nothing
 //   request for votes kind:u8 term:u64 last_index:u64 last_term:u64 flags:u8 (1: pre-vote)
@@ -63,6 +64,7 @@ struct Head {
   uint64_t life = 0;              ///< random, of the sending program: from its start to its end
   uint32_t election_us = 0;       ///< its election timeout
   bool has_memory = false;        ///< it has found what an earlier life of this id has stored
+  bool is_voter = false;          ///< in the sender's configuration `to` is a voter
   std::string_view address = {};  ///< URI of the sending replica
 };
 

@@ -85,6 +85,7 @@ struct PortCounters {
   uint64_t snapshots_received = 0;
   uint64_t votes_withheld = 0;  ///< requests for votes that came too early after the start
   uint64_t rollbacks = 0;       ///< of configurations that were never committed
+  uint64_t forgotten = 0;       ///< senders of no configuration that made room for others
 };
 
 class Port {
@@ -172,6 +173,7 @@ class Port {
 
   // ---- calls to others ----
   Peer& peer(uint64_t id, std::string_view address);
+  bool is_voter(uint64_t id) const;
   bool open_session(Peer& peer);
   int call(uint64_t id, Peer& peer, const raft_message& message, std::string_view configuration, const Sent& sent);
   void on_called(uint64_t id, uint16_t kind, uint64_t term, tern::Duration sent, tern::Completion& done);
@@ -184,6 +186,11 @@ class Port {
   // ---- calls of others ----
   void receive(tern::Request request);
   void receive_hello(tern::Request request);
+  /// The one that sends with this id, whoever it is. Null: there is no room for one more.
+  Peer* sender(uint64_t id);
+  bool is_forgettable(uint64_t id, const Peer& peer) const;
+  /// We are a voter to this sender, and know nothing: an earlier life of ours has taken part. We stop.
+  bool has_lost_memory(const Head& head);
   /// Why this sender is refused, if it is.
   std::optional<Refusal> check_head(const Head& head);
   /// False: libraft must not see it.

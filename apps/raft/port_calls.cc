@@ -11,6 +11,8 @@ namespace {
 constexpr size_t kAnswerBytes = 64;  ///< holds every result
 constexpr uint32_t kVoteCallsMax = 2;
 constexpr size_t kHelloAnswerBytes = 8 + 1;
+/// Ids that are remembered: many more than a cluster has, although anybody can invent some.
+constexpr size_t kPeersMax = 64;
 
 }  // namespace
 
@@ -28,8 +30,16 @@ Port::Peer& Port::peer(uint64_t id, std::string_view address) {
 
 Head Port::head_to(uint64_t id) const {
   const auto election_us = std::chrono::duration_cast<std::chrono::microseconds>(options_.election_timeout).count();
-  return {options_.cluster, options_.id,     id, life_, static_cast<uint32_t>(election_us),
-          !is_pristine_,    options_.address};
+  return {options_.cluster, options_.id,     id, life_, static_cast<uint32_t>(election_us), !is_pristine_,
+          is_voter(id),     options_.address};
+}
+
+bool Port::is_voter(uint64_t id) const {
+  for (unsigned i = 0; raft_ != nullptr && i < raft_->configuration.n; i++) {
+    const raft_server& server = raft_->configuration.servers[i];
+    if (server.id == id) return server.role == RAFT_VOTER;
+  }
+  return false;
 }
 
 bool Port::open_session(Peer& peer) {
@@ -251,13 +261,16 @@ void Port::receive_hello(tern::Request request) {
     return request.fail(kMalformedMessage);
   }
   auto refusal = check_head(head);
-  // We remember an earlier life, in which we have met all others; and this one, who says that it has none, we have not.
-  if (!refusal && !head.has_memory && !is_pristine_ && peers_[head.from].life == 0) refusal = kLostMemory;
+  Peer* from = refusal ? nullptr : sender(head.from);
+  // We have met all others, in this life or an earlier one; and this one, who says that it has no memory, we have not.
+  const bool have_met_all = raft_ != nullptr || !is_pristine_;
+  if (from != nullptr && !head.has_memory && have_met_all && from->life == 0) refusal = kLostMemory;
   if (refusal) {
     counters_.refused++;
     return request.fail(*refusal);
   }
-  peers_[head.from].life = head.life;
+  if (from == nullptr) return request.respond();  // it will ask again
+  from->life = head.life;
   const auto answer = request.response(kHelloAnswerBytes);
   if (!answer.ok()) return;
   Writer(*answer).write(life_).write(static_cast<uint8_t>(!is_pristine_));
@@ -265,6 +278,35 @@ void Port::receive_hello(tern::Request request) {
 }
 
 // ---- calls of others ----
+
+bool Port::is_forgettable(uint64_t id, const Peer& peer) const {
+  for (unsigned i = 0; i < raft_->configuration.n; i++) {
+    if (raft_->configuration.servers[i].id == id) return false;
+  }
+  const bool has_calls = peer.append_sent.request != nullptr || peer.snapshot_sent.request != nullptr || peer.votes > 0;
+  return peer.is_met && !peer.has_session && !has_calls && !peer.append && !peer.snapshot;
+}
+
+Port::Peer* Port::sender(uint64_t id) {
+  if (const auto found = peers_.find(id); found != peers_.end()) return &found->second;
+  if (peers_.size() >= kPeersMax) {
+    // Before libraft runs there is no configuration that says whom to keep.
+    const auto other = raft_ == nullptr ? peers_.end() : std::find_if(peers_.begin(), peers_.end(), [&](const auto& p) {
+      return is_forgettable(p.first, p.second);
+    });
+    if (other == peers_.end()) return nullptr;
+    peers_.erase(other);
+    counters_.forgotten++;
+  }
+  return &peers_[id];
+}
+
+bool Port::has_lost_memory(const Head& head) {
+  // A new replica has the log before it is a voter; what is being installed is still to be in ours.
+  if (!head.is_voter || raft_ == nullptr || !is_pristine_ || is_installing() || last_index() != 0) return false;
+  (void)check("replica " + std::to_string(head.from) + " has us as a voter: " + explain(kLostMemory));
+  return true;
+}
 
 std::optional<Refusal> Port::check_head(const Head& head) {
   if (head.cluster != options_.cluster) return kOtherCluster;
@@ -297,6 +339,10 @@ void Port::receive(tern::Request request) {
     counters_.refused++;
     return request.fail(*refusal);
   }
+  if (has_lost_memory(head)) {
+    counters_.refused++;
+    return request.fail(kStopped);
+  }
   if (!decode(reader.rest(), head.from, message)) {
     counters_.malformed++;
     return request.fail(kMalformedMessage);
@@ -307,7 +353,12 @@ void Port::receive(tern::Request request) {
     counters_.malformed++;
     return request.fail(kMalformedMessage);
   }
-  Peer& from = peers_[head.from];
+  Peer* const found = sender(head.from);
+  if (found == nullptr) {
+    release(message);
+    return request.respond();
+  }
+  Peer& from = *found;
   from.life = head.life;
   if (from.address != head.address) {
     if (from.has_session) (void)endpoint_.destroy_session(from.session);

@@ -43,9 +43,11 @@ struct ReplicaOptions {
   /// has something: no effect, it goes on with that.
   std::vector<std::pair<uint64_t, std::string>> replicas;
   unsigned snapshot_entries = 100'000;  ///< a snapshot is taken after so many
+  size_t snapshot_bytes = 256u << 20;   ///< likewise, after commands that are so long together
   unsigned trailing_entries = 10'000;   ///< stay in the log after it, for replicas that are behind; 1 at least
   unsigned batch_max = 64;              ///< commands of a batch, 1 to 1024
   size_t queue_max = 65536;             ///< commands that may wait; beyond it clients hear kBusy
+  size_t queue_bytes_max = 64u << 20;   ///< likewise, of these commands together
   bool is_measured = false;             ///< kAbout says how long commands took here, from arrival to answer
 };
 
@@ -100,6 +102,7 @@ class Replica {
   void enqueue(Waiting waiting);
   void submit();
   void apply(const raft_buffer& command);
+  void on_snapshot();
   void fail_pending();
   void refuse(tern::Request request, uint64_t configuration);
   /// Answers a command. The client hears of the replicas if it knows another configuration.
@@ -129,6 +132,8 @@ class Replica {
   struct raft_barrier barrier_ = {};
   struct raft_apply apply_ = {};
   std::deque<Waiting> queue_;    ///< not in the log yet
+  size_t queue_bytes_ = 0;       ///< of their commands
+  size_t applied_bytes_ = 0;     ///< of commands since the last snapshot
   std::deque<Waiting> pending_;  ///< the batch under way
   std::vector<raft_buffer> buffers_;
 

@@ -43,19 +43,24 @@ class Follower {
     message.append_entries.prev_log_index = previous_index;
     message.append_entries.prev_log_term = previous_term;
     message.append_entries.leader_commit = commit;
+    return send(message, 2);
+  }
+  /// What `from` says, on the RPC of messages or that of snapshots.
+  Answer send(const raft_message& message, uint64_t from, const std::string& configuration = {}) {
     const std::string address = uri(1);
     const auto election_us = std::chrono::duration_cast<std::chrono::microseconds>(kElection).count();
     const replicated::Head head = {.cluster = 1,
-                                   .from = 2,
+                                   .from = from,
                                    .to = 1,
                                    .life = 77,
                                    .election_us = static_cast<uint32_t>(election_us),
                                    .has_memory = true,
                                    .address = address};
-    auto request = rpc_->alloc_msgbuf(replicated::encoded_bytes(head) + replicated::encoded_bytes(message));
+    auto request =
+        rpc_->alloc_msgbuf(replicated::encoded_bytes(head) + replicated::encoded_bytes(message, configuration));
     replicated::Writer writer(request.bytes());
     replicated::encode(head, writer);
-    replicated::encode(message, request.bytes().subspan(replicated::encoded_bytes(head)));
+    replicated::encode(message, request.bytes().subspan(replicated::encoded_bytes(head)), configuration);
     Answer answer;
     const auto on_end = [&answer](tern::Completion& done) {
       EXPECT_TRUE(done.status.ok()) << done.status.message() << " " << done.app_code;
@@ -65,12 +70,15 @@ class Follower {
     };
     const auto session = rpc_->create_session(uri(0));
     EXPECT_TRUE(session.ok());
-    EXPECT_TRUE(
-        rpc_->enqueue_request(*session, replicated::kMessage, std::move(request), rpc_->alloc_msgbuf(256), on_end)
-            .ok());
+    EXPECT_TRUE(rpc_->enqueue_request(*session, configuration.empty() ? replicated::kMessage : replicated::kSnapshot,
+                                      std::move(request), rpc_->alloc_msgbuf(256), on_end)
+                    .ok());
     simulation_->run_until([&] { return answer.has_come; }, 5ms);
     return answer;
   }
+  const replicated::Replica& replica() const { return *replica_; }
+  /// Of replicas 1 to 3.
+  const std::string& configuration() const { return configuration_; }
   uint64_t committed() const { return replica_->state().commit_index; }
 
  private:
@@ -85,9 +93,9 @@ class Follower {
                                        RAFT_VOTER),
                 0);
     }
-    const std::string bytes = replicated::encode_configuration(configuration);
+    configuration_ = replicated::encode_configuration(configuration);
     raft_configuration_close(&configuration);
-    const std::vector<Entry> entries = {{1, RAFT_CHANGE, replicated::as_bytes(bytes)},
+    const std::vector<Entry> entries = {{1, RAFT_CHANGE, replicated::as_bytes(configuration_)},
                                         {2, RAFT_BARRIER, {}},
                                         {2, RAFT_BARRIER, {}},
                                         {3, RAFT_BARRIER, {}},
@@ -129,6 +137,7 @@ class Follower {
     ASSERT_TRUE(status.ok());
   }
 
+  std::string configuration_;
   std::unique_ptr<replicated::MemoryStorage> storage_;
   tern::Rpc<tern::Sim>* rpc_ = nullptr;
   const replicated::Replica* replica_ = nullptr;
@@ -160,6 +169,32 @@ TEST(Answer, refused_append_is_answered_with_the_length_of_the_log) {
   ASSERT_TRUE(answer.has_come);
   EXPECT_EQ(answer.rejected, 5u);
   EXPECT_EQ(answer.last_index, 5u);
+}
+
+/// libraft would go on with a log that lacks what the snapshot was to bring.
+TEST(Answer, replica_stops_at_a_snapshot_that_it_cannot_read) {
+  Follower follower;
+  std::string data = "no snapshot of ours";
+  raft_message message = {};
+  message.type = RAFT_IO_INSTALL_SNAPSHOT;
+  message.install_snapshot.term = 5;
+  message.install_snapshot.last_index = 9;
+  message.install_snapshot.last_term = 4;
+  message.install_snapshot.conf_index = 1;
+  message.install_snapshot.data = {data.data(), data.size()};
+  (void)follower.send(message, 2, follower.configuration());
+  EXPECT_NE(follower.replica().problem().find("a snapshot cannot be read"), std::string::npos)
+      << follower.replica().problem();
+}
+
+TEST(Answer, senders_of_invented_ids_are_forgotten) {
+  Follower follower;
+  raft_message message = {};
+  message.type = RAFT_IO_APPEND_ENTRIES;
+  message.append_entries.term = 1;  // long over
+  for (uint64_t id = 100; id < 300; id++) ASSERT_TRUE(follower.send(message, id).has_come) << id;
+  EXPECT_GE(follower.replica().counters().forgotten, 200u - 64);
+  EXPECT_EQ(follower.append(5, 3, 2).last_index, 3u);
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ TEST(RaftMessage, any_flipped_bits_are_refused_or_harmless) {
 }
 
 TEST(RaftMessage, head_is_read_as_it_was_encoded_and_refused_without_address) {
-  Head head{1, 2, 3, 4, 5, true, "tern://10.0.0.1:31850"};
+  Head head{1, 2, 3, 4, 5, true, true, "tern://10.0.0.1:31850"};
   std::string bytes(encoded_bytes(head), '\0');
   Writer writer(std::as_writable_bytes(std::span(bytes)));
   encode(head, writer);
@@ -127,6 +127,7 @@ TEST(RaftMessage, head_is_read_as_it_was_encoded_and_refused_without_address) {
   EXPECT_EQ(again.to, 3u);
   EXPECT_EQ(again.election_us, 5u);
   EXPECT_TRUE(again.has_memory);
+  EXPECT_TRUE(again.is_voter);
   EXPECT_EQ(again.address, head.address);
   for (size_t len = 0; len < bytes.size(); len++) {
     Reader shorter(as_bytes(std::string_view(bytes).substr(0, len)));

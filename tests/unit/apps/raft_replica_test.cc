@@ -72,6 +72,65 @@ TEST(RaftReplica, replica_that_has_lost_its_memory_is_refused_under_its_old_id) 
   EXPECT_EQ(cluster.put("key", "value").outcome, Outcome::kDone) << "the others go on";
 }
 
+TEST(RaftReplica, voter_that_has_lost_its_memory_and_waits_to_be_added_stops) {
+  bool is_joining = false;
+  Cluster cluster({.tune = [&](uint32_t, replicated::ReplicaOptions& options) {
+    if (is_joining) options.replicas.clear();
+  }});
+  ASSERT_TRUE(cluster.wait_for_leader());
+  EXPECT_EQ(cluster.put("key", "value").outcome, Outcome::kDone);
+  const uint32_t victim = (cluster.leader() + 1) % 3;
+  cluster.crash(victim);
+  cluster.forget(victim);
+  is_joining = true;
+  cluster.boot(victim);
+  ASSERT_TRUE(cluster.simulation().run_until([&] { return !cluster.replica(victim)->problem().empty(); }, 1s));
+  EXPECT_NE(cluster.replica(victim)->problem().find("has us as a voter: our id has taken part before"),
+            std::string::npos)
+      << cluster.replica(victim)->problem();
+  EXPECT_EQ(cluster.replica(victim)->machine().keys(), 0u);
+  EXPECT_EQ(cluster.put("key", "later").outcome, Outcome::kDone) << "the others go on";
+}
+
+TEST(RaftReplica, added_replica_that_has_lost_its_memory_begins_no_other_cluster) {
+  bool is_lost = false;
+  Cluster* made = nullptr;
+  Cluster cluster({.begin = 3, .spares = 1, .tune = [&](uint32_t i, replicated::ReplicaOptions& options) {
+                     if (!is_lost || i != 3) return;
+                     for (uint32_t j = 0; j < 4; j++) options.replicas.emplace_back(j + 1, made->uri(j));
+                   }});
+  made = &cluster;
+  ASSERT_TRUE(cluster.wait_for_leader());
+  EXPECT_EQ(cluster.change(replicated::Action::kAdd, 4, cluster.uri(3)), "done");
+  cluster.crash(3);
+  cluster.forget(3);
+  is_lost = true;
+  cluster.boot(3);
+  ASSERT_TRUE(cluster.simulation().run_until([&] { return !cluster.replica(3)->problem().empty(); }, 1s));
+  EXPECT_NE(cluster.replica(3)->problem().find("our id has taken part before"), std::string::npos)
+      << cluster.replica(3)->problem();
+}
+
+TEST(RaftReplica, long_commands_bring_a_snapshot_sooner) {
+  Cluster cluster({.tune = [](uint32_t, replicated::ReplicaOptions& options) { options.snapshot_bytes = 10'000; }});
+  ASSERT_TRUE(cluster.wait_for_leader());
+  for (int i = 0; i < 50; i++) ASSERT_EQ(cluster.put("key", std::string(1000, 'x')).outcome, Outcome::kDone);
+  cluster.simulation().run_for(100ms);
+  for (uint32_t i = 0; i < 3; i++) {
+    const raft& state = cluster.replica(i)->state();
+    EXPECT_GT(state.log.snapshot.last_index, 30u);
+    EXPECT_GT(state.log.offset, 20u) << "and the entries before it are gone";
+  }
+}
+
+TEST(RaftReplica, commands_that_wait_are_bounded_in_bytes) {
+  Cluster cluster({.tune = [](uint32_t, replicated::ReplicaOptions& options) { options.queue_bytes_max = 500; }});
+  ASSERT_TRUE(cluster.wait_for_leader());
+  for (int i = 0; i < 50; i++) ASSERT_EQ(cluster.put("key", std::string(300, 'x')).outcome, Outcome::kDone);
+  EXPECT_NE(cluster.put("key", std::string(600, 'x')).problem, "") << "until its patience ends";
+  EXPECT_EQ(cluster.get("key").value, std::string(300, 'x'));
+}
+
 TEST(RaftReplica, new_replica_is_added_and_old_one_removed) {
   Cluster cluster({.begin = 3, .spares = 1});
   ASSERT_TRUE(cluster.wait_for_leader());
