@@ -6,6 +6,7 @@ from .transports import TRANSPORTS
 DEBIAN_KERNEL = 'apt-get install linux-image-$(dpkg --print-architecture)'
 DPDK_DRIVERS = ('vfio-pci', 'uio_pci_generic', 'igb_uio')  # as src/transport/dpdk/dpdk_device.cc has them
 SHARING_DRIVERS = ('mlx5_core', 'mlx4_core', 'mana')
+XDP_ATTACHED_SKB = '2'  # as ip numbers the modes
 XDP_NATIVE_MTU_MAX = 3498  # of most drivers: a frame is in a page, beside what the kernel keeps there
 MLX5_MTU_MAX = 8170  # a stride
 UDP_FRAME_BYTES = 1232 + 28  # Udp::Options::datagram_bytes and the headers of UDP and IPv4
@@ -162,8 +163,9 @@ def xdp_interfaces(facts):
             yield HINT, f'{one["name"]} has one receive queue, which one process can own.', \
                 f'ethtool -L {one["name"]} combined 4  # if the NIC has more'
         if one['xdp'] is not None:
+            kind = 'xdpgeneric' if one['xdp'] == XDP_ATTACHED_SKB else 'xdp'
             yield HINT, f'An XDP program is on {one["name"]}, tern\'s or another\'s, and an interface takes one.', \
-                f'ip -details link show dev {one["name"]}  # ip link set dev {one["name"]} xdp off removes it'
+                f'ip -details link show dev {one["name"]}  # ip link set dev {one["name"]} {kind} off removes it'
 
 
 # --- dpdk ------------------------------------------------------------------------------------------------------------

@@ -230,6 +230,10 @@ class Rules(unittest.TestCase):
             'This user may not attach XDP programs and open AF_XDP sockets (CAP_BPF).',
             'This user may lock 64 kB of memory, and an endpoint over xdp takes up to 9 MB.'])
         self.assertIn('The MTU of ens3 is 9000, and XDP in the driver takes 3498 at most.', texts(self.facts, 'xdp'))
+        for mode, kind in (('1', 'xdp'), ('2', 'xdpgeneric')):
+            self.facts['interfaces'][0]['xdp'] = mode
+            found = [one for one in rules.judge(self.facts) if 'An XDP program is on ens3' in one.text]
+            self.assertIn(f'ip link set dev ens3 {kind} off removes', found[0].command)
         self.facts['build']['capabilities'] = ['CAP_BPF', 'CAP_IPC_LOCK']  # by setcap
         self.assertEqual(texts(self.facts, 'xdp', rules.STOP), [])
         self.facts['kernel']['options']['CONFIG_XDP_SOCKETS'] = 'n'

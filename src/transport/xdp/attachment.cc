@@ -173,7 +173,9 @@ class Attempts {
     if (error == ENOENT) return false;
     if (error == EPERM || error == EACCES) return refusal(Step::kLook, error, facts_);
     const Program::Identity identity = other.identity();
-    if (identity.name != own_.name) return refusal_by_program(facts_.interface, identity.name, attached.program);
+    if (identity.name != own_.name) {
+      return refusal_by_program(facts_.interface, identity.name, attached.program, attached.mode == Mode::kNative);
+    }
     if (identity.tag != own_.tag || error == EINVAL) return refusal_by_version(facts_.interface);
     if (error != 0) return refusal(Step::kLook, error, facts_);
     base::Descriptor link;

@@ -112,6 +112,10 @@ void FlowRules::remove(uint32_t location) {
   (void)ask_(&command);
 }
 
+int ask_device(const std::string& interface, void* command) {
+  return ask_device(open_socket().get(), interface, command);
+}
+
 uint32_t receive_queues(const std::string& interface) {
   const base::Descriptor socket = open_socket();
   ethtool_channels channels{};

@@ -42,6 +42,8 @@ class FlowRules {
   Ask ask_;
 };
 
+/// Gives one of ethtool's commands to the driver of an interface. Returns 0 or an error number.
+int ask_device(const std::string& interface, void* command);
 /// Receive queues that the interface uses now, at least 1.
 uint32_t receive_queues(const std::string& interface);
 

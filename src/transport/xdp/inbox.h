@@ -2,6 +2,7 @@
 // endpoint's takes them out.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -22,11 +23,11 @@ class Inbox {
   /// Readable when a frame has come, from arm() until disarm().
   int descriptor() const { return wake_.descriptor(); }
 
-  /// False: it is full or shut, and the frame is still the caller's.
-  bool push(const Frame& frame) {
+  /// False: it has `frames_max` or kFramesMax already, or is shut, and the frame is still the caller's.
+  bool push(const Frame& frame, uint32_t frames_max) {
     {
       const base::MutexLock lock(mutex_);
-      if (is_shut_ || count_ == kFramesMax) return false;
+      if (is_shut_ || count_ >= std::min(frames_max, kFramesMax)) return false;
       frames_[(first_ + count_) % kFramesMax] = frame;
       ++count_;
       has_some_.store(true, std::memory_order_seq_cst);

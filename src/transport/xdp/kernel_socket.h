@@ -22,6 +22,8 @@ class TERN_API KernelSocket {
   /// ethernet::reserve_port().
   Status open(base::SocketAddress* own);
   int descriptor() const { return socket_.get(); }
+  /// In a forked child: lets go of the port, which is the parent's.
+  void close_in_child() { socket_.reset(); }
 
   /// The next datagram, valid until the next call. Null data: there is none. A datagram longer than `kBytesMax` is
   /// given as that many bytes and one.

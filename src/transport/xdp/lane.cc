@@ -7,9 +7,6 @@ namespace tern::transport::xdp {
 
 namespace {
 
-/// Looks at queues that other endpoints have, in empty looks at the own ones. Other processors write there.
-constexpr uint32_t kForeignLooks = 256;
-
 constexpr Status kNoDescriptors{Code::kUnavailable,
                                 "xdp: no descriptors are left for an endpoint's wait: raise ulimit -n"};
 
@@ -20,10 +17,19 @@ Lane::~Lane() {
   if (is_attached_) port_->detach(slot_, is_place_free_);
 }
 
+/// At a later look, if another thread has the mutex: that asks the driver meanwhile, which takes milliseconds.
+[[gnu::noinline]] void Lane::try_refresh() {
+  if (!port_->mutex_.try_lock()) return;
+  (void)base::try_grow([this] {
+    port_->mutex_.assert_held();
+    (void)refresh();
+  });
+  port_->mutex_.unlock();
+}
+
 /// The queues may have other endpoints now. False: their descriptors cannot be waited for. Throws std::bad_alloc, and
 /// has changed nothing then.
 bool Lane::refresh() {
-  const base::MutexLock lock(port_->mutex_);
   std::vector<Port::Slot*> used;
   for (const auto& slot : port_->owned_slots_) {
     if (slot->is_used) used.push_back(slot.get());
@@ -50,18 +56,30 @@ bool Lane::refresh() {
 
 uint32_t Lane::receive(std::span<Frame, kBurstMax> frames) {
   if (version_ != port_->version_.load(std::memory_order_acquire)) [[unlikely]]
-    (void)base::try_grow([this] { (void)refresh(); });
-  if (!slot_.inbox.is_empty()) [[unlikely]]
+    try_refresh();
+  is_inbox_first_ = !is_inbox_first_;
+  if (is_inbox_first_ && !slot_.inbox.is_empty()) [[unlikely]]
     return slot_.inbox.pop(frames);
   Queue* const queue = own_[turn_];
+  if (++turn_ == own_.size()) turn_ = 0;
   if (queue->has_received()) {
     if (const uint32_t count = queue->take(frames); count != 0) return count;
   }
-  if (own_.size() > 1) turn_ = (turn_ + 1) % static_cast<uint32_t>(own_.size());
-  if (foreign_.empty() || ++empties_ % kForeignLooks != 0) [[likely]]
-    return 0;
-  Queue* const foreign = foreign_[empties_ / kForeignLooks % foreign_.size()];
-  return foreign->has_received() ? foreign->take(frames) : 0;
+  if (!slot_.inbox.is_empty()) [[unlikely]]
+    return slot_.inbox.pop(frames);
+  return --until_foreign_ == 0 ? receive_foreign(frames) : 0;
+}
+
+/// Of the next queue that is another endpoint's and has some.
+[[gnu::noinline]] uint32_t Lane::receive_foreign(std::span<Frame, kBurstMax> frames) {
+  until_foreign_ = kForeignLooks;
+  for (size_t i = 0; i < foreign_.size(); ++i) {
+    foreign_turn_ = (foreign_turn_ + 1) % foreign_.size();
+    Queue* const queue = foreign_[foreign_turn_];
+    if (!queue->has_received()) continue;
+    if (const uint32_t count = queue->take(frames); count != 0) return count;
+  }
+  return 0;
 }
 
 /// Frames of the inbox may be of several queues.
@@ -76,7 +94,7 @@ void Lane::give_back(std::span<const Frame> frames) {
 
 bool Lane::pass_on(const Frame& frame) {
   Port::Slot* const slot = port_->find(ethernet::lane_key_of_frame(frame.span()));
-  return slot != nullptr && slot != &slot_ && slot->inbox.push(frame);
+  return slot != nullptr && slot != &slot_ && slot->inbox.push(frame, port_->inbox_frames_max());
 }
 
 // ---- Sleeping
@@ -85,8 +103,12 @@ Status Lane::add_to(base::WaitSet& waits, uint64_t name) {
   waits_ = &waits;
   name_ = name;
   bool is_added = waits.add(slot_.inbox.descriptor(), EPOLLIN, name);
-  if (!base::try_grow([&] { is_added = refresh() && is_added; }))
-    return {Code::kNoMemory, "xdp: no memory for an endpoint: free some"};
+  const base::MutexLock lock(port_->mutex_);
+  const bool is_fresh = base::try_grow([&] {
+    port_->mutex_.assert_held();
+    is_added = refresh() && is_added;
+  });
+  if (!is_fresh) return {Code::kNoMemory, "xdp: no memory for an endpoint: free some"};
   return is_added ? Status() : kNoDescriptors;
 }
 

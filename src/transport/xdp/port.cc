@@ -1,24 +1,19 @@
 #include "transport/xdp/port.h"
 
 #include <linux/ethtool.h>
-#include <linux/sockios.h>
-#include <net/if.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <syslog.h>
 #include <unistd.h>
-#include <xdp/libxdp.h>
 
 #include <algorithm>
-#include <cstdarg>
-#include <cstring>
 #include <new>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/status_text.h"
 #include "base/try.h"
+#include "transport/xdp/flow_rules.h"
+#include "transport/xdp/messages.h"
 #include "transport/xdp/names.h"
 
 namespace tern::transport::xdp {
@@ -33,24 +28,11 @@ constexpr Status kNoDescriptors{Code::kUnavailable, "xdp: no file descriptors ar
 /// The kernel frees the queue of a socket some time after that was closed: so a taken one is tried again for this time.
 constexpr uint64_t kLateNs = 1'000'000'000;
 
-/// Asks the driver of an interface. False: it does not tell.
-bool ask_driver(const std::string& interface, void* command) {
-  const base::Descriptor any(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  ifreq request{};
-  std::strncpy(request.ifr_name, interface.c_str(), IFNAMSIZ - 1);
-  request.ifr_data = static_cast<char*>(command);
-  return any && ioctl(any.get(), SIOCETHTOOL, &request) == 0;
-}
-/// Receive queues of an interface.
-uint32_t count_queues(const std::string& interface) {
-  ethtool_channels channels{};
-  channels.cmd = ETHTOOL_GCHANNELS;
-  return ask_driver(interface, &channels) ? std::max(channels.rx_count + channels.combined_count, 1u) : 1;
-}
+/// 10 Gbit/s where the driver does not tell.
 uint64_t link_megabits(const std::string& interface) {
   ethtool_cmd link{};
   link.cmd = ETHTOOL_GSET;
-  const uint32_t speed = ask_driver(interface, &link) ? ethtool_cmd_speed(&link) : 0;
+  const uint32_t speed = ask_device(interface, &link) == 0 ? ethtool_cmd_speed(&link) : 0;
   return speed == 0 || speed == static_cast<uint32_t>(SPEED_UNKNOWN) ? 10'000 : speed;
 }
 
@@ -58,13 +40,6 @@ uint64_t link_megabits(const std::string& interface) {
 ino_t network_namespace() {
   struct stat about {};
   return stat("/proc/thread-self/ns/net", &about) == 0 ? about.st_ino : 0;
-}
-
-/// libxdp would print to stderr.
-__attribute__((format(printf, 2, 0))) int write_log(libxdp_print_level level, const char* format, va_list values) {
-  if (level == LIBXDP_DEBUG) return 0;
-  vsyslog(level == LIBXDP_WARN ? LOG_WARNING : LOG_INFO, format, values);
-  return 0;
 }
 
 }  // namespace
@@ -153,10 +128,10 @@ Result<std::shared_ptr<Port>> Port::open(const PortChoice& choice) {
 
 Status Port::start() {
   const base::MutexLock lock(mutex_);
-  (void)libxdp_set_print(write_log);
+  take_messages();
   const neighbours::Interface& interface = choice_.interface;
   frame_bytes_ = interface.mtu_bytes + kLinkBytes + Queue::kHeadroomBytes <= 2048 ? 2048 : 4096;
-  device_queues_ = count_queues(interface.name);
+  device_queues_ = receive_queues(interface.name);
   link_bytes_per_sec_ = link_megabits(interface.name) * 1'000'000 / 8;
   AttachOptions options;
   if (choice_.wish != Wish::kBest) options.mode = choice_.wish == Wish::kGeneric ? Mode::kGeneric : Mode::kNative;

@@ -8,9 +8,10 @@
 //
 // Locks, in the order in which they are taken: that of the process's ports (port.cc), Port::mutex_, those of queues and
 // inboxes. The way of data takes only the last: an endpoint finds another by its slot, and slots and queues stay until
-// the port closes.
+// the port closes. An endpoint that receives takes Port::mutex_ if it is free, to see who has which queue now.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -97,6 +98,10 @@ class TERN_API Port {
   void detach(Slot& slot, bool is_place_free);
   void detach_locked(Slot& slot, bool is_place_free) REQUIRES(mutex_);
   Slot* find(ethernet::LaneKey key) const;
+  /// So that the frames of one queue that wait in the inboxes of all endpoints but one leave that one some.
+  uint32_t inbox_frames_max() const {
+    return choice_.receive_buffers / std::max(Queue::kPlaces, slot_count_.load(std::memory_order_relaxed));
+  }
   Queue& queue(uint32_t index) const { return *queues_[index].load(std::memory_order_relaxed); }
   void log_mode() REQUIRES(mutex_);
 
@@ -135,8 +140,8 @@ class TERN_API Lane {
   /// The kernel may still read frames of the endpoint's place, which stays unused.
   void leave_place() { is_place_free_ = false; }
 
-  /// Frames for this endpoint, or such that pass_on() wants to see: those that others have put into the inbox, else
-  /// those of a queue. The caller gives them back.
+  /// Frames for this endpoint, or such that pass_on() wants to see: those that others have put into the inbox, or those
+  /// of a queue. Each of the own queues has its turn, and the inbox has every other one. The caller gives them back.
   uint32_t receive(std::span<Frame, kBurstMax> frames);
   void give_back(std::span<const Frame> frames);
   /// Takes a frame that is not for this endpoint, if another one has its destination. False: nobody does, or has space;
@@ -152,19 +157,28 @@ class TERN_API Lane {
   void disarm() { slot_.inbox.disarm(); }
   /// There are queues whose frames do not wake this endpoint.
   bool has_foreign() const { return !foreign_.empty(); }
+  /// The next receive() that finds nothing else looks at them.
+  void look_at_foreign() { until_foreign_ = 1; }
 
  private:
   friend class Port;
   Lane(std::shared_ptr<Port> port, Port::Slot& slot)
       : port_(std::move(port)), slot_(slot), home_(port_->queue(slot.queue)) {}
-  bool refresh();
+  bool refresh() REQUIRES(port_->mutex_);
+  void try_refresh();
+  uint32_t receive_foreign(std::span<Frame, kBurstMax> frames);
+
+  /// Empty looks at the own queues for one at those that other endpoints have, and other processors write.
+  static constexpr uint32_t kForeignLooks = 256;
 
   const std::shared_ptr<Port> port_;
   Port::Slot& slot_;
   Queue& home_;
   uint32_t version_ = 0;
   uint32_t turn_ = 0;
-  uint32_t empties_ = 0;
+  uint32_t until_foreign_ = kForeignLooks;
+  size_t foreign_turn_ = 0;
+  bool is_inbox_first_ = false;
   bool is_attached_ = true;
   bool is_place_free_ = true;
   std::vector<Queue*> own_;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -23,6 +24,17 @@ constexpr Status kNoMemory(Code::kNoMemory,
                            "xdp: no memory for a queue: free some, or lower Xdp::Options::receive_buffers");
 /// For sends that the kernel has not yet freed; more than all frames of a queue, so that their number is the bound.
 constexpr int kSendBufferBytes = 32 << 20;
+
+/// A child's mapping of a ring would keep the socket, and its queue, when all descriptors of it are closed. The entries
+/// are at the end of the mapping, behind the numbers.
+template <class Ring>
+void leave_out_of_children(const Ring& ring, size_t entry_bytes) {
+  const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
+  const uintptr_t first = std::min({address(ring.producer), address(ring.consumer), address(ring.flags)});
+  const uintptr_t begin = first & ~(static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)) - 1);
+  const uintptr_t end = address(ring.ring) + ring.size * entry_bytes;
+  (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTFORK);
+}
 
 Status refused(const Queue::Choice& choice, int error, size_t memory_bytes) {
   const std::string queue = std::to_string(choice.number), megabytes = std::to_string((memory_bytes >> 20) + 1);
@@ -107,6 +119,10 @@ int Queue::open_memory() {
   xsk_umem* umem = nullptr;
   const int error = xsk_umem__create(&umem, mapped, memory_bytes_, &fill_, &completed_, &config);
   umem_.reset(umem);
+  if (error == 0) {
+    leave_out_of_children(fill_, sizeof(uint64_t));
+    leave_out_of_children(completed_, sizeof(uint64_t));
+  }
   return -error;
 }
 
@@ -121,6 +137,8 @@ int Queue::open_socket(bool has_zero_copy) {
       xsk_socket__create(&socket, choice_.interface.c_str(), choice_.number, umem_.get(), &received_, &sent_, &config);
   if (error != 0) return -error;
   socket_.reset(socket);
+  leave_out_of_children(received_, sizeof(xdp_desc));
+  leave_out_of_children(sent_, sizeof(xdp_desc));
   descriptor_ = xsk_socket__fd(socket);
   is_zero_copy_ = has_zero_copy;
   // A program that this process starts must not keep the queue.

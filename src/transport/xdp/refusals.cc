@@ -92,11 +92,12 @@ Status refusal(Step step, int error, const Facts& facts) {
                  "): it wants Linux 5.3 or newer with CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS"});
 }
 
-Status refusal_by_program(std::string_view interface, std::string_view program, uint32_t id) {
-  return refuse("xdp: another XDP program is attached to the interface",
-                {"xdp: another XDP program, ", program.empty() ? "without a name" : program, " (id ",
-                 std::to_string(id), "), is attached to ", interface,
-                 ": end its process, or detach it with ip link set dev ", interface, " xdp off"});
+Status refusal_by_program(std::string_view interface, std::string_view program, uint32_t id, bool is_native) {
+  return refuse(
+      "xdp: another XDP program is attached to the interface",
+      {"xdp: another XDP program, ", program.empty() ? "without a name" : program, " (id ", std::to_string(id),
+       "), is attached to ", interface, ": end its process, or detach it with ip link set dev ", interface,
+       is_native ? " xdp off" : " xdpgeneric off"});
 }
 
 Status refusal_by_version(std::string_view interface) {

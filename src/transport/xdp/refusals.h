@@ -23,7 +23,7 @@ struct Facts {
 /// kNoMemory: memory is short, locked or not. Else kUnavailable.
 Status refusal(Step step, int error, const Facts& facts);
 /// A program that is not tern's, or that of another version of tern, is attached.
-Status refusal_by_program(std::string_view interface, std::string_view program, uint32_t id);
+Status refusal_by_program(std::string_view interface, std::string_view program, uint32_t id, bool is_native);
 Status refusal_by_version(std::string_view interface);
 /// tern's program is attached in the other mode.
 Status refusal_by_mode(std::string_view interface, bool is_native);

@@ -205,6 +205,7 @@ void XdpImpl::set_own_mac(const frames::MacAddress& mac) {
 
 XdpImpl::~XdpImpl() {
   if (!objects_.is_here()) {
+    objects_->kernel.close_in_child();
     if (objects_->port != nullptr) objects_->port->close_in_child();
     return;
   }

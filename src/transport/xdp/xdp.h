@@ -92,8 +92,9 @@ class TERN_API XdpImpl : public DefaultMembers {
   Status peer_failure(PeerId id) const { return objects_->peers.failure(id); }
   uint32_t payload_bytes_max() const { return objects_->peers.own().datagram_bytes - kHeaderBytes; }
   uint32_t payload_bytes_max(PeerId id) const { return objects_->peers.route(id).datagram_bytes - kHeaderBytes; }
-  /// Of a queue that endpoints share, each has all: whoever of them polls moves the frames of the others out of it, and
-  /// their clients rarely all send at once. A frame that finds it full is an ordinary loss.
+  /// Of a queue that endpoints share, each has all, because their clients rarely all send at once. Whoever of them
+  /// polls moves frames of the others to their inboxes, of which each takes at most a sixteenth of the queue. A frame
+  /// that finds the queue or the inbox full is an ordinary loss.
   uint32_t receive_queue_packets() const { return options_.receive_buffers - kBorrowed; }
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   /// A round trip that is longer without a queue is that of a long path.

@@ -125,7 +125,10 @@ void XdpImpl::end_wait() {
     bool has_news = false;
     for (size_t i = 0; i < count; ++i) {
       const auto what = static_cast<Waiting>(events[i].data.u64);
-      if (what == Waiting::kTimer && timer_.take()) due_ns_ = UINT64_MAX;
+      if (what == Waiting::kTimer && timer_.take()) {
+        due_ns_ = UINT64_MAX;
+        objects_->lane->look_at_foreign();
+      }
       if (what == Waiting::kKernel) until_kernel_ = 1;
       // A socket's error is told by the queue; what it is, by neighbours.
       has_news |= what == Waiting::kTimer || what == Waiting::kNeighbours || (events[i].events & EPOLLERR) != 0;

@@ -68,8 +68,10 @@ TEST(XdpRefusals, other_errors_name_interface_and_error) {
 }
 
 TEST(XdpRefusals, other_programs_and_modes) {
-  EXPECT_THAT(text_of(refusal_by_program("eth7", "xdp_dispatcher", 12)), HasSubstr("xdp_dispatcher (id 12)"));
-  EXPECT_THAT(text_of(refusal_by_program("eth7", "", 12)), HasSubstr("without a name (id 12)"));
+  EXPECT_THAT(text_of(refusal_by_program("eth7", "xdp_dispatcher", 12, true)), HasSubstr("xdp_dispatcher (id 12)"));
+  EXPECT_THAT(text_of(refusal_by_program("eth7", "", 12, true)), HasSubstr("without a name (id 12)"));
+  EXPECT_THAT(text_of(refusal_by_program("eth7", "", 12, true)), HasSubstr("dev eth7 xdp off"));
+  EXPECT_THAT(text_of(refusal_by_program("eth7", "", 12, false)), HasSubstr("dev eth7 xdpgeneric off"));
   EXPECT_THAT(text_of(refusal_by_version("eth7")), HasSubstr("same version"));
   EXPECT_THAT(text_of(refusal_by_mode("eth7", true)), HasSubstr("mode=native"));
   EXPECT_THAT(text_of(refusal_by_mode("eth7", false)), HasSubstr("mode=generic"));

@@ -14,10 +14,13 @@
 #include <thread>
 #include <vector>
 
+#include "transport/xdp/port.h"
 #include "unit/transport/xdp/xdp_fixture.h"
 
 namespace tern::transport::xdp_test {
 namespace {
+
+using xdp::Lane;
 
 class XdpQueues : public XdpTest {
  protected:
@@ -88,16 +91,41 @@ TEST_F(XdpQueues, packets_at_the_queue_of_another_endpoint__are_passed_on) {
 TEST_F(XdpQueues, sleeper_wakes_for_packets_at_the_queue_of_an_endpoint_that_does_not_run) {
   End a(far()), busy(near()), sleeper(near());
   const PeerId peer = connect(a, sleeper);
+  uint32_t looks = 0;
   for (uint32_t i = 0; i < 3; ++i) {
     ASSERT_TRUE(a.send(peer, i));
     a->flush();
     ASSERT_TRUE(run_until({}, [&] {
       if (sleeper->prepare_wait()) sleeper->wait(UINT64_MAX);
       sleeper->end_wait();
-      for (int look = 0; look < 300; ++look) sleeper.turn();
+      sleeper.turn();
+      ++looks;
       return sleeper.got.size() == i + 1;
     }));
   }
+  EXPECT_LT(looks, 256u) << "it looks there after every so many looks at its own queue only";
+}
+
+TEST_F(XdpQueues, busy_queue__leaves_turns_to_the_others) {
+  End busy(far()), other(far()), one(near(4));
+  ASSERT_TRUE(one.status.ok()) << one.status.message();
+  const PeerId from_busy = connect(busy, one), from_other = connect(other, one);
+  // More than a burst, before each look, in frames of their own.
+  const auto send_many = [&] {
+    for (uint32_t i = 0; i < 3 * Lane::kBurstMax; ++i) {
+      (void)busy.send(from_busy, i);
+      busy.turn();
+    }
+  };
+  send_many();
+  ASSERT_TRUE(run_until({&one}, [&] { return !one.got.empty(); }));
+  ASSERT_TRUE(other.send(from_other, 5000));
+  other->flush();
+  EXPECT_TRUE(run_until({&one}, [&] {
+    send_many();
+    return std::ranges::any_of(one.got, [](const auto& packet) { return packet.number == 5000; });
+  }));
+  EXPECT_GT(one->counters().packets_received, Lane::kBurstMax);
 }
 
 TEST_F(XdpQueues, one_endpoint_receives_at_all_queues_of_the_process) {

@@ -184,6 +184,27 @@ TEST_F(XdpTest, frames_of_an_endpoint_that_ends__come_back_to_the_queue) {
   expect_passes(server, stays);
 }
 
+TEST_F(XdpTest, inboxes_of_endpoints_that_do_not_run__leave_frames_to_the_others) {
+  End server(at("tern1")), runs(with(&Xdp::Options::receive_buffers, 512u));
+  std::vector<std::unique_ptr<End>> others;
+  for (int i = 0; i < 15; ++i) {
+    others.push_back(std::make_unique<End>(with(&Xdp::Options::receive_buffers, 512u)));
+    ASSERT_TRUE(others[i]->status.ok()) << others[i]->status.message();
+    const PeerId peer = connect(server, *others[i]);
+    for (uint32_t k = 0; k < 100; ++k) {
+      detail::Buffer* const buffer = server.filled(1000, std::byte{1});
+      ASSERT_TRUE(run_until({&server, &runs}, [&] { return server.send(peer, k, buffer, 1000); }));
+      runs.turn();
+    }
+    server->disconnect(peer);
+  }
+  const PeerId peer = connect(server, runs);
+  EXPECT_TRUE(run_until({&server, &runs}, [&] {
+    (void)server.send(peer, 1);
+    return !runs.got.empty();
+  }));
+}
+
 TEST_F(XdpTest, queues_of_another_process__are_not_taken_and_told) {
   int pipes[2];
   ASSERT_EQ(pipe(pipes), 0);
@@ -349,12 +370,15 @@ TEST_F(XdpTest, forked_child__lets_go_of_queue_and_program_once) {
   char is_ok = 0;
   ASSERT_EQ(read(pipes[0], &is_ok, 1), 1);
   EXPECT_EQ(is_ok, 'y') << "the child has closed what it had not opened";
+  const std::string where = "10.77.0.1:" + std::to_string(ends[0]->where().port());
   for (auto& end : ends) end.reset();
   const auto is_detached = [] { return !run("ip link show tern0 | grep prog/xdp"); };
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20) * patience();
   while (!is_detached() && std::chrono::steady_clock::now() < until) {
   }
   EXPECT_TRUE(is_detached()) << "the child has the program";
+  EXPECT_TRUE(run_until({}, [&] { return End(with(&Xdp::Options::bind, where)).status.ok(); }))
+      << "the child has the queue or the port: " << End(with(&Xdp::Options::bind, where)).status.message();
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
 }
