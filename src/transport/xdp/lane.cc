@@ -103,9 +103,8 @@ Status Lane::add_to(base::WaitSet& waits, uint64_t name) {
   waits_ = &waits;
   name_ = name;
   bool is_added = waits.add(slot_.inbox.descriptor(), EPOLLIN, name);
-  const base::MutexLock lock(port_->mutex_);
   const bool is_fresh = base::try_grow([&] {
-    port_->mutex_.assert_held();
+    const base::MutexLock lock(port_->mutex_);
     is_added = refresh() && is_added;
   });
   if (!is_fresh) return {Code::kNoMemory, "xdp: no memory for an endpoint: free some"};
