@@ -34,6 +34,11 @@ class TERN_API WaitSet {
   /// Blocks until an event, a signal, or `deadline_ns` (monotonic_ns(); UINT64_MAX: no limit; the past: does not
   /// block). Fills the front of `events`, which is not empty, and returns how many there are.
   size_t wait(std::span<epoll_event> events, uint64_t deadline_ns);
+  /// As wait(), for a caller that looks at everything afterwards.
+  void wait_any(uint64_t deadline_ns) {
+    epoll_event any;
+    wait({&any, 1}, deadline_ns);
+  }
 
  private:
   Descriptor epoll_;

@@ -143,11 +143,6 @@ bool DpdkImpl::prepare_wait() {
   return objects_->lane->arm();
 }
 
-void DpdkImpl::wait(uint64_t ns) {
-  epoll_event event;  // which one it is does not matter: end_wait() looks at all
-  waits_.wait({&event, 1}, ns);
-}
-
 void DpdkImpl::end_wait() {
   if (is_armed_) {
     is_armed_ = false;

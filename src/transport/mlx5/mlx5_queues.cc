@@ -149,11 +149,6 @@ bool Mlx5Impl::prepare_wait() {
   return objects_->receives.look(&completion) == Mlx5Receive::Seen::kNothing && trouble_ == 0;
 }
 
-void Mlx5Impl::wait(uint64_t ns) {
-  epoll_event event;  // which one it is does not matter: end_wait() looks at all
-  waits_.wait({&event, 1}, ns);
-}
-
 void Mlx5Impl::end_wait() {
   if (is_armed_) {
     is_armed_ = false;

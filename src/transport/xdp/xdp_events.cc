@@ -111,11 +111,6 @@ bool XdpImpl::prepare_wait() {
   return objects_->lane->arm();
 }
 
-void XdpImpl::wait(uint64_t ns) {
-  epoll_event event;  // which one it is does not matter: end_wait() looks at all
-  waits_.wait({&event, 1}, ns);
-}
-
 void XdpImpl::end_wait() {
   if (is_armed_) {
     is_armed_ = false;
