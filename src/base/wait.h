@@ -68,7 +68,7 @@ class TERN_API Timer {
   [[nodiscard]] bool open();
   /// Readable once the time has come, until it is set again or taken; -1 before open().
   int descriptor() const { return timer_.get(); }
-  /// `at_ns`: monotonic_ns(). The past: at once. UINT64_MAX: never.
+  /// `at_ns`: monotonic_ns(). The past: at once. UINT64_MAX: never. Costs nothing if it is set to this time already.
   void set_at(uint64_t at_ns);
   /// Never from now on.
   void stop() { set_at(UINT64_MAX); }
@@ -77,6 +77,7 @@ class TERN_API Timer {
 
  private:
   Descriptor timer_;
+  uint64_t at_ns_ = UINT64_MAX;
 };
 
 }  // namespace tern::base

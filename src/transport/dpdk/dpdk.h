@@ -214,7 +214,6 @@ class TERN_API DpdkImpl : public DefaultMembers {
   base::WaitSet waits_;
   base::WakeEvent wake_;
   base::Timer timer_;
-  uint64_t due_ns_ = UINT64_MAX;  ///< what the timer is set to
 };
 
 /// Keeps the open frame's position in registers.

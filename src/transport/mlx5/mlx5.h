@@ -238,7 +238,6 @@ class TERN_API Mlx5Impl : public DefaultMembers {
   base::WaitSet waits_;
   base::WakeEvent wake_;
   base::Timer neighbour_timer_;
-  uint64_t neighbours_due_ns_ = UINT64_MAX;  ///< what the timer is set to
 };
 
 }  // namespace tern::transport

@@ -208,7 +208,6 @@ class TERN_API XdpImpl : public DefaultMembers {
   base::WaitSet waits_;
   base::WakeEvent wake_;
   base::Timer timer_;
-  uint64_t due_ns_ = UINT64_MAX;  ///< what the timer is set to
 };
 
 /// The packets of received frames.

@@ -104,10 +104,7 @@ bool XdpImpl::prepare_wait() {
   uint64_t due_ns = objects_->peers.resolver().next_update_ns();
   if (is_refused) due_ns = std::min(due_ns, now() + (is_down_ ? kDownNs : kSpaceNs));
   if (objects_->lane->has_foreign()) due_ns = std::min(due_ns, now() + kForeignNs);
-  if (due_ns != due_ns_) {
-    due_ns_ = due_ns;
-    timer_.set_at(due_ns);
-  }
+  timer_.set_at(due_ns);
   return objects_->lane->arm();
 }
 
@@ -120,10 +117,7 @@ void XdpImpl::end_wait() {
     bool has_news = false;
     for (size_t i = 0; i < count; ++i) {
       const auto what = static_cast<Waiting>(events[i].data.u64);
-      if (what == Waiting::kTimer && timer_.take()) {
-        due_ns_ = UINT64_MAX;
-        objects_->lane->look_at_foreign();
-      }
+      if (what == Waiting::kTimer && timer_.take()) objects_->lane->look_at_foreign();
       if (what == Waiting::kKernel) until_kernel_ = 1;
       // A socket's error is told by the queue; what it is, by neighbours.
       has_news |= what == Waiting::kTimer || what == Waiting::kNeighbours || (events[i].events & EPOLLERR) != 0;
