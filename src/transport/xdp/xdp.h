@@ -182,7 +182,6 @@ class TERN_API XdpImpl : public DefaultMembers {
   void transmit();
   void kick();
   bool recover();
-  void read_events();
   void update_neighbours();
   void fail(Status why);
 
@@ -238,7 +237,7 @@ template <class Visit>
 size_t XdpImpl::receive_by_kernel(Visit& visit) {
   if (--until_events_ == 0) {
     until_events_ = kEventLooks;
-    read_events();
+    update_neighbours();
   }
   size_t packets = 0;
   uint32_t datagrams = 0;

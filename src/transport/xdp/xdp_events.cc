@@ -59,8 +59,6 @@ void XdpImpl::kick() {
   return true;
 }
 
-[[gnu::noinline]] void XdpImpl::read_events() { update_neighbours(); }
-
 /// Takes what is new of routes, MAC addresses and the interface. A visitor's call may come here, while receive() reads
 /// the queue: so a failure waits for recover().
 void XdpImpl::update_neighbours() {
@@ -94,7 +92,7 @@ void XdpImpl::fail(Status why) {
 bool XdpImpl::prepare_wait() {
   is_armed_ = true;
   if (kept_ != 0) give_back();
-  if (objects_->peers.resolver().next_update_ns() <= now()) read_events();
+  if (objects_->peers.resolver().next_update_ns() <= now()) update_neighbours();
   if (!failure_.ok()) return true;  // until wake()
   if (has_trouble_) return false;
   xdp::Sends& sends = objects_->sends;
@@ -123,7 +121,7 @@ void XdpImpl::end_wait() {
       has_news |= what == Waiting::kTimer || what == Waiting::kNeighbours || (events[i].events & EPOLLERR) != 0;
     }
     if (is_down_) kick();
-    if (has_news) read_events();
+    if (has_news) update_neighbours();
   }
   wake_.clear();
 }
