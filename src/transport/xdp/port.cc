@@ -138,6 +138,7 @@ Status Port::start() {
   auto steering = Steering::open(interface, options);
   if (!steering.ok()) return steering.status();
   steering_ = std::move(*steering);
+  is_native_ = steering_->mode() == Mode::kNative;
   const uint64_t until_ns = base::monotonic_ns() + kLateNs;
   for (uint32_t i = 0; i < std::max(choice_.queues, 1u); ++i) {
     bool is_none_left = false;
@@ -155,6 +156,7 @@ Status Port::start() {
     }
     if (!status.ok()) return status;
   }
+  has_zero_copy_ = owned_queues_.front()->is_zero_copy();
   log_mode();
   return {};
 }
@@ -178,8 +180,6 @@ std::string_view Port::mode() const {
 }
 
 void Port::log_mode() {
-  is_native_ = steering_->mode() == Mode::kNative;
-  has_zero_copy_ = owned_queues_.front()->is_zero_copy();
   const std::string mode(this->mode());
   const std::string& why = steering_->why_generic();
   syslog(LOG_INFO, "tern: xdp: %s by mode %s%s%s", choice_.interface.name.c_str(), mode.c_str(),
