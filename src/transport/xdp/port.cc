@@ -142,11 +142,11 @@ Status Port::start() {
   const uint64_t until_ns = base::monotonic_ns() + kLateNs;
   for (uint32_t i = 0; i < std::max(choice_.queues, 1u); ++i) {
     bool is_none_left = false;
-    Status status = add_queue(&is_none_left);
-    while (is_none_left && base::monotonic_ns() < until_ns) {
-      usleep(1000);
-      is_none_left = false;
+    Status status;
+    for (;;) {
       status = add_queue(&is_none_left);
+      if (!is_none_left || base::monotonic_ns() >= until_ns) break;
+      usleep(1000);
     }
     if (is_none_left && i > 0) {
       const std::string free = std::to_string(i), wanted = std::to_string(choice_.queues);
@@ -189,6 +189,7 @@ void Port::log_mode() {
 // ---- Queues
 
 Status Port::add_queue(bool* is_none_left) {
+  *is_none_left = false;
   Queue::Choice wanted;
   wanted.interface = choice_.interface.name;
   wanted.frame_bytes = frame_bytes_;
