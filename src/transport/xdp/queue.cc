@@ -99,13 +99,11 @@ Result<std::unique_ptr<Queue>> Queue::open(const Choice& choice, bool* is_taken)
     *is_taken = error == EBUSY;
     if (error != EOPNOTSUPP && error != EINVAL) break;
   }
-  const size_t bytes = size_t{choice.receive_frames + kSendFrames} * choice.frame_bytes;
-  return refused(choice, error, bytes);
+  return refused(choice, error, memory_bytes_of(choice));
 }
 
 /// Returns 0 or an error number.
 int Queue::open_memory() {
-  memory_bytes_ = size_t{kSendFrames + choice_.receive_frames} * choice_.frame_bytes;
   void* const mapped =
       mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return ENOMEM;

@@ -102,7 +102,10 @@ class TERN_API Queue {
     void operator()(xsk_umem* umem) const { (void)xsk_umem__delete(umem); }
   };
 
-  explicit Queue(const Choice& choice) : choice_(choice) {}
+  explicit Queue(const Choice& choice) : choice_(choice), memory_bytes_(memory_bytes_of(choice)) {}
+  static size_t memory_bytes_of(const Choice& choice) {
+    return size_t{kSendFrames + choice.receive_frames} * choice.frame_bytes;
+  }
   int open_memory();
   int open_socket(bool has_zero_copy);
   void fill_all();
@@ -115,10 +118,10 @@ class TERN_API Queue {
   }
 
   const Choice choice_;
+  const size_t memory_bytes_;
   int descriptor_ = -1;
   bool is_zero_copy_ = false;
   std::byte* memory_ = nullptr;
-  size_t memory_bytes_ = 0;
   // What libxdp fills in; the kernel's rings lie elsewhere.
   xsk_ring_cons received_{};
   xsk_ring_prod sent_{};
