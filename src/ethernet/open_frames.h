@@ -21,15 +21,11 @@
 
 namespace tern::ethernet {
 
-/// A packet's header, with its length and without flags. Word by word, so that none of them goes through memory.
+/// A packet's header, with its length and without flags.
 inline void put_header(std::byte* to, const wire::Header& header, size_t packet_bytes) {
   wire::Header sent = header;
   sent.set_length_and_flags(packet_bytes, 0);
-  const std::array<uint64_t, 3> words = {sent.w0, sent.w1, sent.w2};
-  for (size_t i = 0; i < words.size(); ++i) {
-    const uint64_t word = wire::to_little_endian(words[i]);
-    std::memcpy(to + i * sizeof(word), &word, sizeof(word));
-  }
+  wire::store_header(to, sent);
 }
 
 /// What a transport's send queue does for OpenFrames. A slot stays where it is until its frame has left.
