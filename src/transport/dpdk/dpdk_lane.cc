@@ -28,10 +28,6 @@ DpdkLane::~DpdkLane() {
   internals_->core.detach(internals_->slot);
 }
 
-uint32_t DpdkLane::receive(rte_mbuf** frames, uint32_t max) { return internals_->receive(frames, max); }
-
-uint32_t DpdkLane::transmit(rte_mbuf** frames, uint32_t count) { return internals_->transmit(frames, count); }
-
 bool DpdkLane::pass_on(rte_mbuf* frame) { return internals_->core.pass_on(frame, &internals_->slot); }
 
 bool DpdkLane::is_local(const base::SocketAddress& address) const { return internals_->core.has_address(address); }
