@@ -36,7 +36,7 @@ void DpdkLane::loop_back(rte_mbuf* frame) {
   constexpr uint64_t kMemory = RTE_MBUF_F_EXTERNAL | RTE_MBUF_F_INDIRECT;
   frame->ol_flags = (frame->ol_flags & kMemory) | RTE_MBUF_F_RX_IP_CKSUM_GOOD | RTE_MBUF_F_RX_L4_CKSUM_GOOD;
   LaneSlot* const slot = internals_->core.find(
-      lane_key_of_frame({rte_pktmbuf_mtod(frame, const std::byte*), rte_pktmbuf_data_len(frame)}));
+      ethernet::lane_key_of_frame({rte_pktmbuf_mtod(frame, const std::byte*), rte_pktmbuf_data_len(frame)}));
   if (slot == nullptr) {
     internals_->core.drop(frame, frames::Drop::kOtherPort);
   } else {
