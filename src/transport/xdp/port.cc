@@ -22,9 +22,6 @@ namespace {
 
 using ethernet::status_of;
 
-constexpr Status kNoMemory{Code::kNoMemory, "xdp: no memory for an endpoint: free some"};
-constexpr Status kNoDescriptors{Code::kUnavailable, "xdp: no file descriptors are left: raise the limit (ulimit -n)"};
-
 /// The kernel frees the queue of a socket some time after that was closed: so a taken one is tried again for this time.
 constexpr uint64_t kLateNs = 1'000'000'000;
 
