@@ -10,7 +10,7 @@
 //   receiving_  the receive ring and the fill ring
 //   sending_    the send ring and the completion ring
 //
-// The kernel has other copies of neither: so both locks are held for some hundred nanoseconds, and no system call.
+// The kernel takes neither lock. Each is held for some hundred nanoseconds, and never during a system call.
 #pragma once
 
 #include <xdp/xsk.h>
@@ -45,8 +45,8 @@ class TERN_API Queue {
     uint32_t receive_frames = 2048;  ///< a power of two
     bool may_copy = true, may_zero_copy = true;
   };
-  /// kAlreadyExists is not a Code: `is_taken` says that another socket has the queue. kUnavailable: no permission, too
-  /// little locked memory, the driver refuses, no such queue. kNoMemory.
+  /// kUnavailable: no permission, too little locked memory, the driver refuses, no such queue; or another socket has
+  /// the queue, and then `*is_taken` is set. kNoMemory.
   static Result<std::unique_ptr<Queue>> open(const Choice& choice, bool* is_taken);
   ~Queue();
   Queue(const Queue&) = delete;
