@@ -4,13 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cable/far.h"
+#include "shell.h"
 #include "software_verbs/control.h"
 #include "transport/mlx5/mlx5.h"
 #include "unit/transport/end.h"
@@ -34,8 +34,7 @@ using test::kPatience;
 using test::kTestKey;
 using test::packet_of;
 using test::RawSocket;
-
-inline bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
+using test::run;
 
 /// Options with one that is not the default.
 template <class Field, class Value>

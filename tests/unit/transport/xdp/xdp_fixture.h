@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include "cable/far.h"
 #include "cable/xdp_ends.h"
 #include "ethernet/endpoint_address.h"
+#include "shell.h"
 #include "transport/xdp/xdp.h"
 #include "unit/transport/end.h"
 
@@ -23,8 +23,7 @@ using test::header_of;
 using test::KernelSocket;
 using test::packet_of;
 using test::RawSocket;
-
-inline bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
+using test::run;
 
 /// Options of an endpoint at an interface; "tern1" is the far end of the cable.
 inline Xdp::Options at(std::string_view interface) {
