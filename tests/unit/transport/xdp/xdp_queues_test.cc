@@ -54,7 +54,7 @@ class XdpQueues : public XdpTest {
 };
 
 /// Sends `count` packets and waits until they are there; only `ends` run meanwhile.
-void expect_passes(End& from, End& to, const std::vector<End*>& ends, uint32_t count = 100) {
+void expect_passes(End& from, End& to, const std::vector<test::AnyEnd*>& ends, uint32_t count = 100) {
   const PeerId peer = connect(from, to);
   const size_t before = to.got.size();
   for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(run_until(ends, [&] { return from.send(peer, i); }));
