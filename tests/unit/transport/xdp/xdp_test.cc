@@ -13,18 +13,21 @@
 #include <csignal>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ethernet/setup.h"
 #include "frames/frame_template.h"
 #include "neighbours/interface.h"
 #include "patience.h"
+#include "unit/transport/xdp/child.h"
 #include "unit/transport/xdp/xdp_fixture.h"
 
 namespace tern::transport::xdp_test {
 namespace {
 
 using frames::Drop;
+using test::Child;
 
 /// Root may lock any memory. Returns 0, or an error.
 int drop_lock_capability() {
@@ -200,23 +203,14 @@ TEST_F(XdpTest, inboxes_of_endpoints_that_do_not_run__leave_frames_to_the_others
 }
 
 TEST_F(XdpTest, queues_of_another_process__are_not_taken_and_told) {
-  int pipes[2];
-  ASSERT_EQ(pipe(pipes), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const End end(at("tern0"));
-    const char is_ok = end.status.ok() ? 'y' : 'n';
-    (void)!write(pipes[1], &is_ok, 1);
-    pause();
-  }
-  close(pipes[1]);
-  char is_ok = 0;
-  ASSERT_EQ(read(pipes[0], &is_ok, 1), 1);
-  EXPECT_EQ(is_ok, 'y');
+  Child other([] {
+    auto end = std::make_unique<End>(at("tern0"));
+    const std::string text(end->status.message());
+    return std::pair(std::move(end), text);
+  });
+  EXPECT_EQ(other.said(), "ok");
   expect_refused(at("tern0"), Code::kUnavailable, "all receive queues of tern0 (1) are taken by other processes");
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
+  other.kill();
   End a(at("tern0")), b(at("tern1"));
   ASSERT_TRUE(a.status.ok()) << a.status.message();
   expect_passes(b, a);
@@ -315,24 +309,15 @@ TEST_F(XdpTest, kernel_sockets_of_the_host__get_their_datagrams) {
 /// Two endpoints have the same port.
 TEST_F(XdpTest, forked_child__lets_go_of_queue_and_program_once) {
   std::array ends = {std::make_unique<End>(at("tern0")), std::make_unique<End>(at("tern0"))};
-  int pipes[2];
-  ASSERT_EQ(pipe(pipes), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+  Child child([&] {
     ends[0]->impl.reset();
     int opened[16];  // with the numbers of what was closed
-    for (int& fd : opened) fd = dup(pipes[1]);
+    for (int& fd : opened) fd = dup(STDERR_FILENO);
     ends[1]->impl.reset();
     const bool are_open = std::ranges::all_of(opened, [](int fd) { return fcntl(fd, F_GETFD) >= 0; });
-    const char is_ok = are_open ? 'y' : 'n';
-    (void)!write(pipes[1], &is_ok, 1);
-    pause();
-  }
-  close(pipes[1]);
-  char is_ok = 0;
-  ASSERT_EQ(read(pipes[0], &is_ok, 1), 1);
-  EXPECT_EQ(is_ok, 'y') << "the child has closed what it had not opened";
+    return std::pair(0, std::string(are_open ? "ok" : "the child has closed what it had not opened"));
+  });
+  EXPECT_EQ(child.said(), "ok");
   const std::string where = "10.77.0.1:" + std::to_string(ends[0]->where().port());
   for (auto& end : ends) end.reset();
   const auto is_detached = [] { return !run("ip link show tern0 | grep prog/xdp"); };
@@ -342,8 +327,6 @@ TEST_F(XdpTest, forked_child__lets_go_of_queue_and_program_once) {
   EXPECT_TRUE(is_detached()) << "the child has the program";
   EXPECT_TRUE(run_until({}, [&] { return End(with(&Xdp::Options::bind, where)).status.ok(); }))
       << "the child has the queue or the port: " << End(with(&Xdp::Options::bind, where)).status.message();
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
 }
 
 TEST_F(XdpTest, forked_child__leaves_the_parents_queues_alone) {
