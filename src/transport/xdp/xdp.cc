@@ -45,12 +45,12 @@ std::optional<xdp::Wish> parse_mode(std::string_view text) {
 }
 
 /// The calling thread is in another network namespace as long as the object lives.
-class Visit {
+class NamespaceVisit {
  public:
-  Visit() = default;
-  Visit(const Visit&) = delete;
-  Visit& operator=(const Visit&) = delete;
-  ~Visit() {
+  NamespaceVisit() = default;
+  NamespaceVisit(const NamespaceVisit&) = delete;
+  NamespaceVisit& operator=(const NamespaceVisit&) = delete;
+  ~NamespaceVisit() {
     if (own_) CHECK(setns(own_.get(), CLONE_NEWNET), ==, 0);
   }
 
@@ -99,7 +99,7 @@ Result<std::unique_ptr<XdpImpl>> XdpImpl::create(Options options, const Context&
   if (!parse_mode(options.mode)) return kBadMode;
   std::unique_ptr<XdpImpl> made(new (std::nothrow) XdpImpl(std::move(options), context));
   if (made == nullptr) return kNoMemory;
-  Visit visit;
+  NamespaceVisit visit;
   if (!made->options_.netns.empty()) {
     if (Status status = visit.enter(made->options_.netns); !status.ok()) return status;
   }
