@@ -17,7 +17,7 @@
 
 namespace tern::transport {
 
-static_assert(ethernet::FrameQueue<DpdkSends>);
+static_assert(ethernet::GatheringQueue<DpdkSends>);
 
 namespace {
 
