@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/meeting.h"
 #include "common/ranks.h"
 #include "common/run.h"
 
@@ -84,22 +83,24 @@ struct Progression {
 /// The client: what its continuation needs. Client side thread; `progress` is read by the main thread.
 class Sender {
  public:
-  /// Requests go to the `servers` in turn. `endpoint_id`: of the client.
-  Sender(Run& run, std::vector<std::string> servers, Progression& progress, Percentiles& calls_ticks,
-         uint16_t endpoint_id = 0)
-      : run_(run),
-        servers_(std::move(servers)),
-        progress_(progress),
-        calls_ticks_(calls_ticks),
-        endpoint_id_(endpoint_id) {}
+  /// Requests go to the `servers` in turn.
+  Sender(Run& run, std::vector<std::string> servers, Progression& progress, Percentiles& calls_ticks)
+      : run_(run), servers_(std::move(servers)), progress_(progress), calls_ticks_(calls_ticks) {}
+
+  /// Before run(): the client's endpoint, and how long its sessions may take to open.
+  void set_place(uint16_t endpoint_id, tern::Duration connect_timeout) {
+    endpoint_id_ = endpoint_id;
+    session_options_.connect_timeout = connect_timeout;
+  }
 
   template <tern::Transport T>
   void run(tern::Nexus& nexus) {
     auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(endpoint_id_));
     if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
     endpoint_ = rpc->get();
+    session_options_.rate_bytes_per_sec = FLAGS_rate;
     for (const std::string& server : servers_) {
-      auto session = endpoint_->create_session(server, {.rate_bytes_per_sec = FLAGS_rate});
+      auto session = endpoint_->create_session(server, session_options_);
       if (!session.ok()) return run_.fail("no session with " + server, session.status());
       sessions_.push_back(*session);
     }
@@ -180,7 +181,8 @@ class Sender {
   const std::vector<std::string> servers_;
   Progression& progress_;
   Percentiles& calls_ticks_;
-  const uint16_t endpoint_id_;
+  uint16_t endpoint_id_ = 0;
+  tern::SessionOptions session_options_;
   tern::Endpoint* endpoint_ = nullptr;
   std::vector<tern::Session> sessions_;  ///< by server
   tern::MsgBuf request_;
@@ -238,31 +240,27 @@ std::vector<std::string> other_servers(const programs::Launch& of) {
 /// One of many processes: endpoint 0 serves, endpoint 1 is the client.
 template <tern::Transport T>
 int run_ranked(const std::vector<int>& cpus) {
-  return programs::play_rank(*launch, cpus, 2, [](const programs::Ranked& ranked) -> std::optional<Report> {
+  return programs::play_rank(*launch, cpus, 2, params().dump(), [](const programs::Ranked& ranked) {
     Run& run = ranked.run;
-    programs::Meeting meeting(run, ranked.launch, FLAGS_start_seconds, "large_rpc_bandwidth " + params().dump());
     const auto add_all = [&](tern::Endpoint& server) {
       const tern::Status status = add_handlers(server);
-      return status.ok() ? meeting.add_to(server) : status;
+      return status.ok() ? ranked.meeting.add_to(server) : status;
     };
     Progression progress;
     Percentiles calls_ticks;
-    Sender sender(run, other_servers(ranked.launch), progress, calls_ticks, 1);
-    const double patience = ranked.patience_seconds();
-    const auto take_part = [&]() -> std::optional<programs::Totals> {
+    Sender sender(run, other_servers(ranked.launch), progress, calls_ticks);
+    sender.set_place(1, ranked.patience());
+    const auto take_part = [&]() -> std::optional<Report> {
       run.add_side(ranked.cpus[0], [&] { programs::serve<T>(run, ranked.nexus, add_all); });
-      if (!run.wait_for_ready(1) || !meeting.hold(patience)) return std::nullopt;
+      if (!run.wait_for_ready(1) || !ranked.meet()) return std::nullopt;
       run.add_side(ranked.cpus[1 % ranked.cpus.size()], [&] { sender.run<T>(ranked.nexus); });
       const auto measured = measure(run, progress);
-      if (!measured || !meeting.hold(patience)) return std::nullopt;  // the others still measure
+      if (!measured || !ranked.meet()) return std::nullopt;  // the others still measure
       sender.stop();
-      const bool has_stopped = run.wait_for(patience, [&] { return sender.has_stopped(); }) && sender.has_stopped();
-      return has_stopped && meeting.hold_last(patience) ? measured : std::nullopt;
+      if (!ranked.wait_until([&] { return sender.has_stopped(); }, "the last call")) return std::nullopt;
+      return make_report(*measured, calls_ticks);
     };
-    const auto measured = take_part();
-    run.end();  // the client has written its last
-    if (!measured) return std::nullopt;
-    return make_report(*measured, calls_ticks);
+    return ranked.finish(take_part());
   });
 }
 

@@ -368,24 +368,22 @@ programs::MeshLoad mesh_load() {
 /// One of many processes.
 template <tern::Transport T>
 int run_ranked(const std::vector<int>& cpus) {
-  return programs::play_rank(*launch, cpus, FLAGS_threads, [](const programs::Ranked& ranked) -> std::optional<Report> {
-    constexpr uint32_t kCallsPerSample = 16;  // a clock for each call would cost as much as a tenth of it
-    Report report;
-    report.bench = "session_scale";
-    report.params = programs::common_params();
-    report.params.update({{"threads", FLAGS_threads},
-                          {"batch", FLAGS_batch},
-                          {"window", FLAGS_window},
-                          {"session_window", FLAGS_session_window},
-                          {"size", FLAGS_size},
-                          {"seconds", FLAGS_seconds}});
+  Report report;
+  report.bench = "session_scale";
+  report.params = programs::common_params();
+  report.params.update({{"threads", FLAGS_threads},
+                        {"batch", FLAGS_batch},
+                        {"window", FLAGS_window},
+                        {"session_window", FLAGS_session_window},
+                        {"size", FLAGS_size},
+                        {"seconds", FLAGS_seconds}});
+  return programs::play_rank(*launch, cpus, FLAGS_threads, report.params.dump(), [&](const programs::Ranked& ranked) {
     programs::MeshLoad load = mesh_load();
     load.run = &ranked.run;
-    load.calls_per_sample = kCallsPerSample;
-    programs::RankedMesh mesh(ranked, static_cast<uint32_t>(FLAGS_threads), 1, load,
-                              "session_scale " + report.params.dump());
+    load.calls_per_sample = 16;  // a clock for each call would cost as much as a tenth of it
+    programs::RankedMesh mesh(ranked, static_cast<uint32_t>(FLAGS_threads), 1, load);
     const auto result = mesh.run<T>();
-    if (!result) return std::nullopt;
+    if (!result) return ranked.finish({});
     const auto sessions = static_cast<double>(result->sessions);
     report.metrics["rate_mrps"] = static_cast<double>(result->totals.completed) / result->totals.seconds / 1e6;
     programs::add_percentiles(report.metrics, result->latencies_ticks);
@@ -396,7 +394,7 @@ int run_ranked(const std::vector<int>& cpus) {
         (static_cast<double>(result->bytes_in_use) - static_cast<double>(result->bytes_before)) / (2 * sessions);
     report.metrics["retransmissions"] = result->totals.retransmissions;
     if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = result->totals.failed;
-    return report;
+    return ranked.finish(report);
   });
 }
 

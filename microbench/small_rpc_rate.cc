@@ -432,7 +432,9 @@ Report make_report(const Totals& measured, const Percentiles& latencies_ticks, u
 /// One of many processes.
 template <tern::Transport T>
 int run_ranked(const std::vector<int>& cpus) {
-  return programs::play_rank(*launch, cpus, FLAGS_threads, [](const programs::Ranked& ranked) -> std::optional<Report> {
+  const auto threads = static_cast<uint32_t>(FLAGS_threads);
+  const std::string flags = make_report({}, {}, threads, 1).params.dump();
+  return programs::play_rank(*launch, cpus, threads, flags, [threads](const programs::Ranked& ranked) {
     programs::MeshLoad load;
     load.batch = static_cast<uint32_t>(FLAGS_batch);
     load.window = static_cast<uint32_t>(FLAGS_window);
@@ -440,12 +442,11 @@ int run_ranked(const std::vector<int>& cpus) {
     load.session_window = static_cast<uint8_t>(FLAGS_session_window);
     load.run = &ranked.run;
     load.calls_per_sample = kCallsPerSample;
-    const auto threads = static_cast<uint32_t>(FLAGS_threads);
-    const std::string flags = make_report({}, {}, threads, 1).params.dump();
-    programs::RankedMesh mesh(ranked, threads, static_cast<uint32_t>(FLAGS_sessions), load, "small_rpc_rate " + flags);
+    programs::RankedMesh mesh(ranked, threads, static_cast<uint32_t>(FLAGS_sessions), load);
     const auto result = mesh.run<T>();
-    if (!result) return std::nullopt;
-    return make_report(result->totals, result->latencies_ticks, threads, threads);
+    std::optional<Report> report;
+    if (result) report = make_report(result->totals, result->latencies_ticks, threads, threads);
+    return ranked.finish(report);
   });
 }
 

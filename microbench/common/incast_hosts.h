@@ -125,7 +125,10 @@ class IncastVictim {
 /// thread, but for what says otherwise.
 class IncastClient {
  public:
-  IncastClient(Run& run, std::string server, uint64_t flows) : run_(run), server_(std::move(server)), flows_(flows) {}
+  /// `connect_timeout`: of its sessions.
+  IncastClient(Run& run, std::string server, uint64_t flows,
+               tern::Duration connect_timeout = tern::SessionOptions().connect_timeout)
+      : run_(run), server_(std::move(server)), connect_timeout_(connect_timeout), flows_(flows) {}
 
   /// `prepare()`, before the loop, may begin().
   template <tern::Transport T, class Prepare>
@@ -162,12 +165,18 @@ class IncastClient {
   bool has_left() const { return has_left_.load(std::memory_order_acquire); }
   /// Main thread, after take_leave(): nothing is on its way to the server any more.
   bool has_stopped() const { return has_left() && in_flight_.load(std::memory_order_acquire) == 0; }
-  /// Main thread, after the run: Gbit/s of all clients, by the server's clock.
-  double total_gbps() const {
+  /// Main thread, once this client has stopped or the run is over. total_gbps is that of all clients, by the server's
+  /// clock.
+  void add_metrics(nlohmann::ordered_json& metrics, const Totals& measured) const {
     const auto bytes = static_cast<double>(last_.received_bytes - first_.received_bytes);
-    return last_.at_ns > first_.at_ns ? bytes * 8 / static_cast<double>(last_.at_ns - first_.at_ns) : 0;
+    metrics["total_gbps"] =
+        last_.at_ns > first_.at_ns ? bytes * 8 / static_cast<double>(last_.at_ns - first_.at_ns) : 0;
+    metrics["client_gbps"] =
+        static_cast<double>(measured.completed) * static_cast<double>(FLAGS_size) * 8 / measured.seconds / 1e9;
+    add_percentiles(metrics, calls_ticks_);
+    metrics["retransmissions"] = measured.retransmissions;
+    if (FLAGS_corrupt > 0) metrics["calls_failed"] = measured.failed;
   }
-  const tern::microbench::Percentiles& calls_ticks() const { return calls_ticks_; }
 
  private:
   using Ticks = tern::microbench::Ticks;
@@ -181,11 +190,11 @@ class IncastClient {
   };
 
   tern::Status open() {
-    auto control = endpoint_->create_session(server_);
+    auto control = endpoint_->create_session(server_, {.connect_timeout = connect_timeout_});
     if (!control.ok()) return control.status();
     control_ = *control;
     for (Flow& flow : flows_) {
-      auto session = endpoint_->create_session(server_, {.window = 1});
+      auto session = endpoint_->create_session(server_, {.window = 1, .connect_timeout = connect_timeout_});
       if (!session.ok()) return session.status();
       flow.session = *session;
       flow.request = endpoint_->alloc_msgbuf(FLAGS_size);
@@ -207,7 +216,6 @@ class IncastClient {
     in_flight_.fetch_add(1, std::memory_order_relaxed);
   }
   void on_done(Flow& flow, tern::Completion& done) {
-    in_flight_.fetch_sub(1, std::memory_order_release);
     if (done.status.ok()) {
       if (run_.is_recording()) calls_ticks_.add(Ticks::now() - flow.started_ticks);
       progress_.count_completed();
@@ -220,6 +228,7 @@ class IncastClient {
     flow.request = std::move(done.request);
     flow.response = std::move(done.response);
     if (!is_leaving_) send(flow);
+    in_flight_.fetch_sub(1, std::memory_order_release);
   }
 
   void ask_totals() {
@@ -261,6 +270,7 @@ class IncastClient {
 
   Run& run_;
   const std::string server_;
+  const tern::Duration connect_timeout_;
   const uint64_t name_ = std::random_device()() | uint64_t{std::random_device()()} << 32;
   tern::Endpoint* endpoint_ = nullptr;
   tern::Session control_;
@@ -319,12 +329,7 @@ int run_incast_between_programs(int argc, char** argv, const std::vector<int>& c
                           {"credits", FLAGS_credits},
                           {"size", FLAGS_size},
                           {"seconds", FLAGS_seconds}});
-    report.metrics["total_gbps"] = client.total_gbps();
-    report.metrics["client_gbps"] =
-        static_cast<double>(measured->completed) * static_cast<double>(FLAGS_size) * 8 / measured->seconds / 1e9;
-    add_percentiles(report.metrics, client.calls_ticks());
-    report.metrics["retransmissions"] = measured->retransmissions;
-    if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = measured->failed;
+    client.add_metrics(report.metrics, *measured);
     return report;
   };
   return play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);

@@ -71,10 +71,9 @@ class IncastBackground {
     return status.ok() ? talker_->prepare() : status;
   }
   void connect() {
-    const auto timeout = std::chrono::nanoseconds(static_cast<int64_t>(ranked_.patience_seconds() * 1e9));
     for (size_t rank = 1; rank < ranked_.launch.ranks(); ++rank) {
       if (rank == ranked_.launch.rank) continue;
-      note(talker_->connect("tern://" + ranked_.launch.places[rank].text() + "/1", timeout));
+      note(talker_->connect("tern://" + ranked_.launch.places[rank].text() + "/1", ranked_.patience()));
     }
   }
   void note(tern::Status status) {
@@ -88,84 +87,70 @@ class IncastBackground {
   tern::microbench::Percentiles latencies_ticks_;
 };
 
-/// Rank 0. Nothing: failed or interrupted.
+/// Rank 0. False: failed or interrupted.
 template <tern::Transport T>
-std::optional<Report> play_incast_victim(const Ranked& ranked, Meeting& meeting) {
+bool play_incast_victim(const Ranked& ranked) {
   Run& run = ranked.run;
   IncastVictim victim;
   const auto add_handlers = [&](tern::Endpoint& server) {
     const tern::Status status = victim.add_handlers(server);
-    return status.ok() ? meeting.add_to(server) : status;
+    return status.ok() ? ranked.meeting.add_to(server) : status;
   };
-  run.add_side(ranked.cpus[0], [&] { serve<T>(run, ranked.nexus, add_handlers, IncastVictim::rpc_options()); });
-  const double patience = ranked.patience_seconds();
-  const auto take_part = [&]() -> std::optional<Totals> {
-    if (!run.wait_for_ready(1) || !meeting.hold(patience)) return std::nullopt;
+  const auto take_part = [&]() -> std::optional<Report> {
+    run.add_side(ranked.cpus[0], [&] { serve<T>(run, ranked.nexus, add_handlers, IncastVictim::rpc_options()); });
+    if (!run.wait_for_ready(1) || !ranked.meet()) return std::nullopt;
     const auto measured = measure(run, [&] { return std::optional(victim.totals()); });
-    return measured && meeting.hold(patience) && meeting.hold_last(patience) ? measured : std::nullopt;
+    if (!measured || !ranked.meet()) return std::nullopt;
+    Report report;
+    report.bench = "incast";
+    report.params = incast_ranks_params();
+    report.params["role"] = "server";
+    report.metrics["total_gbps"] =
+        static_cast<double>(measured->completed) * static_cast<double>(FLAGS_size) * 8 / measured->seconds / 1e9;
+    return report;
   };
-  const auto measured = take_part();
-  run.end();
-  if (!measured) return std::nullopt;
-  Report report;
-  report.params = incast_ranks_params();
-  report.params["role"] = "server";
-  report.metrics["total_gbps"] =
-      static_cast<double>(measured->completed) * static_cast<double>(FLAGS_size) * 8 / measured->seconds / 1e9;
-  return report;
+  return ranked.finish(take_part());
 }
 
-/// Every other rank.
+/// Every other rank. False: failed or interrupted.
 template <tern::Transport T>
-std::optional<Report> play_incast_client(const Ranked& ranked, Meeting& meeting) {
+bool play_incast_client(const Ranked& ranked) {
   Run& run = ranked.run;
-  IncastClient client(run, "tern://" + ranked.launch.places[0].text(), FLAGS_flows);
+  IncastClient client(run, "tern://" + ranked.launch.places[0].text(), FLAGS_flows, ranked.patience());
   IncastBackground background(ranked);
-  run.add_side(ranked.cpus[0], [&] {
-    client.run<T>(ranked.nexus, [&](tern::Endpoint& endpoint) {
-      const tern::Status status = meeting.add_to(endpoint);
-      if (!status.ok()) run.fail("no handler", status);
-    });
-  });
-  if (FLAGS_background) run.add_side(ranked.cpus[1 % ranked.cpus.size()], [&] { background.run<T>(); });
-  const double patience = ranked.patience_seconds();
-  const auto take_part = [&]() -> std::optional<Totals> {
-    if (!run.wait_for_ready(FLAGS_background ? 2 : 1) || !meeting.hold(patience)) return std::nullopt;
+  const auto prepare = [&](tern::Endpoint& endpoint) {
+    const tern::Status status = ranked.meeting.add_to(endpoint);
+    if (!status.ok()) run.fail("no handler", status);
+  };
+  const auto take_part = [&]() -> std::optional<Report> {
+    run.add_side(ranked.cpus[0], [&] { client.run<T>(ranked.nexus, prepare); });
+    if (FLAGS_background) run.add_side(ranked.cpus[1 % ranked.cpus.size()], [&] { background.run<T>(); });
+    if (!run.wait_for_ready(FLAGS_background ? 2 : 1) || !ranked.meet()) return std::nullopt;
     client.post_begin();
     if (FLAGS_background) background.begin();
     const auto measured = measure(run, [&] { return std::optional(client.totals()); });
-    if (!measured || !meeting.hold(patience)) return std::nullopt;  // the others still measure
+    if (!measured || !ranked.meet()) return std::nullopt;  // the others still measure
     client.take_leave();
     if (FLAGS_background) background.stop();
     const auto has_stopped = [&] { return client.has_stopped() && (!FLAGS_background || background.has_stopped()); };
-    const bool is_done = run.wait_for(patience, has_stopped) && has_stopped();
-    return is_done && meeting.hold_last(patience) ? measured : std::nullopt;
+    if (!ranked.wait_until(has_stopped, "the last requests")) return std::nullopt;
+    Report report;
+    report.bench = "incast";
+    report.params = incast_ranks_params();
+    report.params["role"] = "client";
+    client.add_metrics(report.metrics, *measured);
+    if (FLAGS_background) background.add_metrics(report.metrics);
+    return report;
   };
-  const auto measured = take_part();
-  run.end();  // the threads have written their last
-  if (!measured) return std::nullopt;
-  Report report;
-  report.params = incast_ranks_params();
-  report.params["role"] = "client";
-  report.metrics["total_gbps"] = client.total_gbps();
-  report.metrics["client_gbps"] =
-      static_cast<double>(measured->completed) * static_cast<double>(FLAGS_size) * 8 / measured->seconds / 1e9;
-  add_percentiles(report.metrics, client.calls_ticks());
-  if (FLAGS_background) background.add_metrics(report.metrics);
-  report.metrics["retransmissions"] = measured->retransmissions;
-  if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = measured->failed;
-  return report;
+  return ranked.finish(take_part());
 }
 
 /// Of main(), with --launcher.
 template <tern::Transport T>
 int run_ranked_incast(const Launch& launch, const std::vector<int>& cpus) {
-  return play_rank(launch, cpus, FLAGS_background ? 2 : 1, [](const Ranked& ranked) -> std::optional<Report> {
-    Meeting meeting(ranked.run, ranked.launch, FLAGS_start_seconds, "incast " + incast_ranks_params().dump());
-    auto report =
-        ranked.launch.rank == 0 ? play_incast_victim<T>(ranked, meeting) : play_incast_client<T>(ranked, meeting);
-    if (report) report->bench = "incast";
-    return report;
+  const std::string flags = incast_ranks_params().dump();
+  return play_rank(launch, cpus, FLAGS_background ? 2 : 1, flags, [](const Ranked& ranked) {
+    return ranked.launch.rank == 0 ? play_incast_victim<T>(ranked) : play_incast_client<T>(ranked);
   });
 }
 

@@ -2,6 +2,7 @@
 // asked. The answers travel over the transport that is measured, through endpoint 0 of each process.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,7 +30,8 @@ class Meeting {
         launch_(launch),
         start_seconds_max_(start_seconds_max),
         flags_(std::move(flags)),
-        guests_(launch.ranks()) {
+        guests_(launch.ranks()),
+        texts_(launch.ranks()) {
     flags_.resize(std::min(flags_.size(), kFlagsBytesMax));
   }
 
@@ -52,10 +55,45 @@ class Meeting {
   /// Main thread, while the loop of endpoint 0 runs: returns when all processes have called it as often as this one.
   /// False: failed or interrupted meanwhile. The first one waits for processes that have not started yet;
   /// `seconds_max`: how long later ones wait, beyond which the job has failed.
-  [[nodiscard]] bool hold(double seconds_max, bool is_last = false) {
+  [[nodiscard]] bool hold(double seconds_max) { return hold(seconds_max, false, {}); }
+  /// The last one, to which each process brings a text: afterwards no process uses another one any more, so that each
+  /// may end. A text has at most 64 KiB.
+  [[nodiscard]] bool hold_last(double seconds_max, std::string text) {
+    if (!hold(seconds_max, true, std::move(text))) return false;
+    if (launch_.rank != 0) return true;
+    // The others' answers are on their way; who has got one ends its session.
+    const auto have_left = [this] { return left_.load(std::memory_order_acquire) + 1 == launch_.ranks(); };
+    return run_.wait_for(kFarewellSeconds, have_left);
+  }
+  /// Rank 0, main thread, after hold_last(): what the processes have brought, by rank.
+  const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  static constexpr size_t kFlagsBytesMax = 4096;
+  static constexpr double kFarewellSeconds = 2;
+  static constexpr tern::Duration kTryAgain = std::chrono::milliseconds(100);
+  /// What a process tells rank 0; its flags follow, and then its text.
+  struct Arrival {
+    uint64_t rank;
+    uint64_t ranks;
+    uint64_t number;  ///< of the meeting, from 0 on
+    uint64_t flags_bytes;
+  };
+  static constexpr size_t kTextBytesMax = 64 << 10;
+  static constexpr size_t kArrivalBytesMax = sizeof(Arrival) + kFlagsBytesMax + kTextBytesMax;
+  enum Refusal : uint16_t { kOtherFlags = 1, kOtherRanks, kSameRank };  ///< app_code
+  /// Rank 0's view of another process.
+  struct Guest {
+    std::optional<tern::Request> waiting;
+    std::optional<tern::Session> session;
+  };
+
+  bool hold(double seconds_max, bool is_last, std::string text) {
     const uint64_t number = held_++;
-    deadline_ = Clock::now() +
-                std::chrono::nanoseconds(static_cast<int64_t>((number == 0 ? start_seconds_max_ : seconds_max) * 1e9));
+    const double seconds = number == 0 ? start_seconds_max_ : seconds_max;
+    deadline_ = Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
+    own_text_ = std::move(text);
+    own_text_.resize(std::min(own_text_.size(), kTextBytesMax));
     const tern::Status status = endpoint_->post([this, number, is_last] { come(number, is_last); });
     if (!status.ok()) run_.fail("meeting the other processes", status);
     while (run_.wait_for(1, [&] { return is_over(number); })) {
@@ -64,32 +102,6 @@ class Meeting {
     }
     return false;
   }
-  /// The last one: afterwards no process uses another one any more, so that each may end.
-  [[nodiscard]] bool hold_last(double seconds_max) {
-    if (!hold(seconds_max, true)) return false;
-    if (launch_.rank != 0) return true;
-    // The others' answers are on their way; who has got one ends its session.
-    return run_.wait_for(kFarewellSeconds,
-                         [this] { return left_.load(std::memory_order_acquire) + 1 == launch_.ranks(); });
-  }
-
- private:
-  static constexpr size_t kFlagsBytesMax = 4096;
-  static constexpr double kFarewellSeconds = 2;
-  static constexpr tern::Duration kTryAgain = std::chrono::milliseconds(100);
-  /// What a process tells rank 0; the flags follow.
-  struct Arrival {
-    uint64_t rank;
-    uint64_t ranks;
-    uint64_t number;  ///< of the meeting, from 0 on
-  };
-  static constexpr size_t kArrivalBytesMax = sizeof(Arrival) + kFlagsBytesMax;
-  enum Refusal : uint16_t { kOtherFlags = 1, kOtherRanks, kSameRank };  ///< app_code
-  /// Rank 0's view of another process.
-  struct Guest {
-    std::optional<tern::Request> waiting;
-    std::optional<tern::Session> session;
-  };
 
   bool is_over(uint64_t number) const { return over_.load(std::memory_order_acquire) > number; }
   std::string name_of(size_t rank) const {
@@ -101,6 +113,7 @@ class Meeting {
     is_last_ = is_last;
     if (launch_.rank != 0) return ask();
     is_here_ = true;
+    texts_[0] = own_text_;
     end_if_complete();
   }
 
@@ -115,11 +128,13 @@ class Meeting {
       if (session.ok()) session_ = *session;
       has_session_ended_ = !session.ok();
     }
-    const Arrival arrival = {launch_.rank, launch_.ranks(), number_};
-    tern::MsgBuf request = endpoint_->alloc_msgbuf(sizeof(arrival) + flags_.size());
-    if (status.ok() && request) {
+    const Arrival arrival = {launch_.rank, launch_.ranks(), number_, flags_.size()};
+    const std::string words = flags_ + own_text_;
+    tern::MsgBuf request = endpoint_->alloc_msgbuf(sizeof(arrival) + words.size());
+    if (!request) status = {tern::Code::kNoMemory, "there is no memory for a message"};
+    if (status.ok()) {
       std::memcpy(request.bytes().data(), &arrival, sizeof(arrival));
-      std::memcpy(request.bytes().data() + sizeof(arrival), flags_.data(), flags_.size());
+      std::memcpy(request.bytes().data() + sizeof(arrival), words.data(), words.size());
       status = endpoint_
                    ->enqueue_request(*session_, kRequestType, std::move(request), endpoint_->alloc_msgbuf(0),
                                      [this](tern::Completion& done) { on_answer(done); })
@@ -154,14 +169,16 @@ class Meeting {
     const auto bytes = request.bytes();
     if (bytes.size() < sizeof(arrival)) return request.fail(kOtherFlags);
     std::memcpy(&arrival, bytes.data(), sizeof(arrival));
-    const bool has_same_flags = bytes.size() == sizeof(arrival) + flags_.size() &&
-                                std::memcmp(bytes.data() + sizeof(arrival), flags_.data(), flags_.size()) == 0;
+    const std::string_view words(reinterpret_cast<const char*>(bytes.data()) + sizeof(arrival),
+                                 bytes.size() - sizeof(arrival));
+    const bool has_same_flags = arrival.flags_bytes == flags_.size() && words.substr(0, flags_.size()) == flags_;
     if (arrival.ranks != launch_.ranks() || arrival.rank >= launch_.ranks()) return request.fail(kOtherRanks);
     if (!has_same_flags) return request.fail(kOtherFlags);
     if (arrival.rank == 0) return request.fail(kSameRank);
     Guest& guest = guests_[arrival.rank];
     if (guest.session && !(*guest.session == request.session())) return request.fail(kSameRank);
     guest.session = request.session();
+    texts_[arrival.rank] = words.substr(flags_.size());
     guest.waiting.emplace(std::move(request));
     end_if_complete();
   }
@@ -215,16 +232,18 @@ class Meeting {
   std::string flags_;
   tern::Endpoint* endpoint_ = nullptr;
   uint64_t held_ = 0;                     ///< main thread
+  std::string own_text_;                  ///< main thread, before it posts
   Clock::time_point deadline_;            ///< main thread
   uint64_t number_ = 0;                   ///< of the meeting that this process has come to
   std::optional<tern::Session> session_;  ///< with rank 0
   bool has_session_ended_ = false;
-  tern::Status reason_;            ///< why rank 0 could not be reached
-  bool is_last_ = false;           ///< this meeting
-  bool is_here_ = false;           ///< rank 0: has come itself
-  std::vector<Guest> guests_;      ///< rank 0: by rank
-  std::atomic<uint64_t> over_{0};  ///< meetings that have ended
-  std::atomic<uint64_t> left_{0};  ///< rank 0: processes that have ended their session
+  tern::Status reason_;             ///< why rank 0 could not be reached
+  bool is_last_ = false;            ///< this meeting
+  bool is_here_ = false;            ///< rank 0: has come itself
+  std::vector<Guest> guests_;       ///< rank 0: by rank
+  std::vector<std::string> texts_;  ///< rank 0: by rank; of the last meeting
+  std::atomic<uint64_t> over_{0};   ///< meetings that have ended
+  std::atomic<uint64_t> left_{0};   ///< rank 0: processes that have ended their session
 };
 
 }  // namespace programs

@@ -33,15 +33,12 @@ struct RankedMeshResult {
 
 class RankedMesh {
  public:
-  /// `sessions`: of each thread with each other one. `flags`: what all processes must agree on.
-  RankedMesh(const Ranked& ranked, uint32_t threads, uint32_t sessions, const MeshLoad& load, std::string flags)
-      : ranked_(ranked),
-        threads_(threads),
-        sessions_(sessions),
-        load_(load),
-        meeting_(ranked.run, ranked.launch, FLAGS_start_seconds, std::move(flags)) {}
+  /// `sessions`: of each thread with each other one.
+  RankedMesh(const Ranked& ranked, uint32_t threads, uint32_t sessions, const MeshLoad& load)
+      : ranked_(ranked), threads_(threads), sessions_(sessions), load_(load) {}
 
-  /// Takes part, and ends the run. Nothing: failed or interrupted.
+  /// Once. Until nothing is on its way any more; the threads go on, and use this object. Nothing: failed or
+  /// interrupted.
   template <tern::Transport T>
   std::optional<RankedMeshResult> run() {
     for (uint32_t i = 0; i < threads_; ++i) {
@@ -49,9 +46,7 @@ class RankedMesh {
       ranked_.run.add_side(ranked_.cpus[i % ranked_.cpus.size()], [this, &side, i] { serve<T>(side, i); });
     }
     RankedMeshResult result;
-    const bool is_complete = take_part(result);
-    ranked_.run.end();  // the threads have written their last
-    if (!is_complete) return std::nullopt;
+    if (!take_part(result)) return std::nullopt;
     for (const Side& side : sides_) result.latencies_ticks.merge(side.latencies_ticks);
     return result;
   }
@@ -86,7 +81,7 @@ class RankedMesh {
     if (status.ok()) status = side.mesh->prepare();
     const auto on_event = [this](const tern::SessionEvent& event) { on_session_event(event); };
     if (!status.ok()) return status;
-    return index == 0 ? meeting_.add_to(endpoint, on_event) : endpoint.on_session_event(on_event);
+    return index == 0 ? ranked_.meeting.add_to(endpoint, on_event) : endpoint.on_session_event(on_event);
   }
   /// Any side thread.
   void on_session_event(const tern::SessionEvent& event) {
@@ -102,33 +97,31 @@ class RankedMesh {
   /// False: failed or interrupted.
   bool take_part(RankedMeshResult& result) {
     Run& run = ranked_.run;
-    const double patience = ranked_.patience_seconds();
     if (!run.wait_for_ready(threads_)) return false;
     result.bytes_before = memory_bytes();
-    if (!meeting_.hold(patience)) return false;
+    if (!ranked_.meet()) return false;
 
     const Clock::time_point begin = Clock::now();
     result.sessions = open_sessions();
-    if (!wait_until([&] { return open_.load(std::memory_order_acquire) == result.sessions; }, "opening sessions")) {
-      return false;
-    }
+    const auto are_open = [&] { return open_.load(std::memory_order_acquire) == result.sessions; };
+    if (!ranked_.wait_until(are_open, "opening sessions")) return false;
     const Clock::time_point opened(Clock::duration(opened_at_.load(std::memory_order_relaxed)));
     result.connect_seconds = std::chrono::duration<double>(opened - begin).count();
-    if (!meeting_.hold(patience)) return false;
+    if (!ranked_.meet()) return false;
 
     for (Side& side : sides_) note(side.mesh->start());
     const auto measured = measure(run, [this] { return std::optional(totals()); });
     if (!measured) return false;
     result.totals = *measured;
     result.bytes_in_use = memory_bytes();
-    if (!meeting_.hold(patience)) return false;  // the others still measure, with this one's load
+    if (!ranked_.meet()) return false;  // the others still measure, with this one's load
 
     has_measured_.store(true, std::memory_order_release);
     for (Side& side : sides_) note(side.mesh->stop());
     const auto have_stopped = [this] {
       return std::all_of(sides_.begin(), sides_.end(), [](const Side& side) { return side.mesh->has_stopped(); });
     };
-    return wait_until(have_stopped, "the last calls") && meeting_.hold_last(patience);
+    return ranked_.wait_until(have_stopped, "the last calls");
   }
 
   /// Those of all threads, from now on, in their own loops. Returns their number.
@@ -142,8 +135,7 @@ class RankedMesh {
         for (uint64_t distance = 1; distance < endpoints; ++distance) {
           const std::string uri = uri_of((own + distance) % endpoints);
           for (uint32_t session = 0; session < sessions_; ++session) {
-            const auto timeout = std::chrono::nanoseconds(static_cast<int64_t>(ranked_.patience_seconds() * 1e9));
-            const tern::Status status = side.mesh->connect(uri, timeout);
+            const tern::Status status = side.mesh->connect(uri, ranked_.patience());
             if (!status.ok()) return ranked_.run.fail("no session with " + uri, status);
           }
         }
@@ -168,13 +160,6 @@ class RankedMesh {
     }
     return sum;
   }
-  template <class Done>
-  bool wait_until(const Done& done, const char* what) {
-    if (!ranked_.run.wait_for(ranked_.patience_seconds(), done)) return false;
-    if (done()) return true;
-    ranked_.run.fail(what, {tern::Code::kPeerUnreachable, "it takes too long; raise --start_seconds"});
-    return false;
-  }
   void note(tern::Status status) {
     if (!status.ok()) ranked_.run.fail("an endpoint takes no posted function", status);
   }
@@ -183,7 +168,6 @@ class RankedMesh {
   const uint32_t threads_;
   const uint32_t sessions_;
   const MeshLoad load_;
-  Meeting meeting_;
   std::deque<Side> sides_;
   std::atomic<uint64_t> open_{0};          ///< sessions of this process as a client
   std::atomic<Clock::rep> opened_at_{0};   ///< the last one of them

@@ -151,24 +151,50 @@ inline bool check_ranked_flags(std::optional<Launch>& launch, std::initializer_l
   return problem.empty();
 }
 
-/// A process's view of the job while it takes part.
+/// A process's view of the job while it takes part. Main thread.
 struct Ranked {
   Run& run;
   tern::Nexus& nexus;
   const Launch& launch;
-  std::vector<int> cpus;  ///< of its threads, in turn
+  Meeting& meeting;
+  std::vector<int> cpus;              ///< of its threads, in turn
+  nlohmann::ordered_json own_params;  ///< which process of which job this is
 
   /// How long the others may take for what this process has done.
   double patience_seconds() const { return FLAGS_start_seconds + FLAGS_seconds; }
+  tern::Duration patience() const { return std::chrono::nanoseconds(static_cast<int64_t>(patience_seconds() * 1e9)); }
+  [[nodiscard]] bool meet() const { return meeting.hold(patience_seconds()); }
+  /// Waits for what takes no longer than the others' patience. False: failed or interrupted.
+  template <class Done>
+  [[nodiscard]] bool wait_until(const Done& done, const char* what) const {
+    if (!run.wait_for(patience_seconds(), done)) return false;
+    if (!done()) run.fail(what, {tern::Code::kPeerUnreachable, "it takes too long; raise --start_seconds"});
+    return done();
+  }
+  /// The last thing that a process does, while what its threads use still lives: gives its report to rank 0, and joins
+  /// the threads. Nothing must be on its way between processes any more. No report: failed or interrupted. False: so
+  /// is the job.
+  [[nodiscard]] bool finish(std::optional<Report> report) const {
+    if (report) report->params.update(own_params);
+    const bool is_complete = report && meeting.hold_last(patience_seconds(), json_of(*report));
+    run.end();
+    return is_complete;
+  }
 };
 
-/// The rest of main(): one process's part, with its report. Returns the exit code.
-///   run_rank(ranked): adds side threads, takes part, ends the run; nothing: failed or interrupted.
+/// The rest of main(): one process's part. Returns the exit code. Rank 0 prints the reports of all processes: launchers
+/// join lines of several processes in their middles.
+///   run_rank(ranked): adds side threads, takes part, and returns ranked.finish().
 /// `threads`: of each process. Processes of one host take different CPUs, if there are enough.
+/// `flags`: what all processes must agree on.
 template <class RunRank>
-int play_rank(Launch launch, const std::vector<int>& cpus, size_t threads, const RunRank& run_rank) {
+int play_rank(Launch launch, const std::vector<int>& cpus, size_t threads, const std::string& flags,
+              const RunRank& run_rank) {
   catch_interrupts();
-  const Place own = launch.places[launch.rank];
+  const nlohmann::ordered_json own_params = {{"launcher", FLAGS_launcher},
+                                             {"ranks", launch.ranks()},
+                                             {"rank", launch.rank},
+                                             {"host", launch.places[launch.rank].text()}};
   if (!ranks_detail::resolve(launch.places)) return interrupted ? kInterruptedExit : 1;
   const std::string listen = ranks_detail::listen_uri(launch);
   tern::NexusOptions options;
@@ -177,17 +203,17 @@ int play_rank(Launch launch, const std::vector<int>& cpus, size_t threads, const
   if (!nexus.ok()) return fail_with("no Nexus at " + listen, nexus.status());
 
   Run run;
+  Meeting meeting(run, launch, FLAGS_start_seconds, std::string(gflags::ProgramInvocationShortName()) + flags);
   std::vector<int> own_cpus = cpus;
-  const size_t first = own.index_on_host * threads % cpus.size();
+  const size_t first = launch.places[launch.rank].index_on_host * threads % cpus.size();
   std::rotate(own_cpus.begin(), own_cpus.begin() + static_cast<ptrdiff_t>(first), own_cpus.end());
-  std::optional<Report> report = run_rank(Ranked{run, **nexus, launch, own_cpus});
-  run.end();
-  if (!report) return run.explain_failure();
-  report->params["launcher"] = FLAGS_launcher;
-  report->params["ranks"] = launch.ranks();
-  report->params["rank"] = launch.rank;
-  report->params["host"] = own.text();
-  print(*report);
+  if (!run_rank(Ranked{run, **nexus, launch, meeting, own_cpus, own_params})) return run.explain_failure();
+  if (launch.rank != 0) return 0;
+  for (const std::string& text : meeting.texts()) {
+    const std::optional<Report> report = report_of(text);
+    if (!report) return fail("a process has no report: it is another version of this program");
+    print(*report);
+  }
   return 0;
 }
 
