@@ -197,13 +197,11 @@ class Sender {
 std::optional<programs::Launch> launch;  ///< with --launcher
 
 /// Time in which the client was writing is taken out of the time that the calls took.
-std::optional<programs::Totals> measure(Run& run, const Progression& progress) {
+std::optional<programs::Totals> totals(const Progression& progress) {
   const double seconds_per_tick = Ticks::ns_per_tick() / 1e9;
-  return programs::measure(run, [&] {
-    programs::Totals totals = progress.calls.totals();
-    totals.seconds -= static_cast<double>(progress.writing_ticks.load(std::memory_order_relaxed)) * seconds_per_tick;
-    return std::optional(totals);
-  });
+  programs::Totals totals = progress.calls.totals();
+  totals.seconds -= static_cast<double>(progress.writing_ticks.load(std::memory_order_relaxed)) * seconds_per_tick;
+  return totals;
 }
 
 nlohmann::ordered_json params() {
@@ -254,7 +252,7 @@ int run_ranked(const std::vector<int>& cpus) {
       run.add_side(ranked.cpus[0], [&] { programs::serve<T>(run, ranked.nexus, add_all); });
       if (!run.wait_for_ready(1) || !ranked.meet()) return std::nullopt;
       run.add_side(ranked.cpus[1 % ranked.cpus.size()], [&] { sender.run<T>(ranked.nexus); });
-      const auto measured = measure(run, progress);
+      const auto measured = ranked.measure([&] { return totals(progress); });
       if (!measured || !ranked.meet()) return std::nullopt;  // the others still measure
       sender.stop();
       if (!ranked.wait_until([&] { return sender.has_stopped(); }, "the last call")) return std::nullopt;
@@ -278,7 +276,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     Percentiles calls_ticks;
     Sender sender(run, {server}, progress, calls_ticks);
     run.add_side(client_cpu, [&] { sender.run<T>(nexus); });
-    const auto measured = measure(run, progress);
+    const auto measured = programs::measure(run, [&] { return totals(progress); });
     run.end();  // the client has written its last
     if (!measured) return std::nullopt;
     return make_report(*measured, calls_ticks);

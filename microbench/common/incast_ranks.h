@@ -99,7 +99,7 @@ bool play_incast_victim(const Ranked& ranked) {
   const auto take_part = [&]() -> std::optional<Report> {
     run.add_side(ranked.cpus[0], [&] { serve<T>(run, ranked.nexus, add_handlers, IncastVictim::rpc_options()); });
     if (!run.wait_for_ready(1) || !ranked.meet()) return std::nullopt;
-    const auto measured = measure(run, [&] { return std::optional(victim.totals()); });
+    const auto measured = ranked.measure([&] { return std::optional(victim.totals()); });
     if (!measured || !ranked.meet()) return std::nullopt;
     Report report;
     report.bench = "incast";
@@ -128,7 +128,7 @@ bool play_incast_client(const Ranked& ranked) {
     if (!run.wait_for_ready(FLAGS_background ? 2 : 1) || !ranked.meet()) return std::nullopt;
     client.post_begin();
     if (FLAGS_background) background.begin();
-    const auto measured = measure(run, [&] { return std::optional(client.totals()); });
+    const auto measured = ranked.measure([&] { return std::optional(client.totals()); });
     if (!measured || !ranked.meet()) return std::nullopt;  // the others still measure
     client.take_leave();
     if (FLAGS_background) background.stop();

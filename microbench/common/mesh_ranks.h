@@ -110,7 +110,7 @@ class RankedMesh {
     if (!ranked_.meet()) return false;
 
     for (Side& side : sides_) note(side.mesh->start());
-    const auto measured = measure(run, [this] { return std::optional(totals()); });
+    const auto measured = ranked_.measure([this] { return std::optional(totals()); });
     if (!measured) return false;
     result.totals = *measured;
     result.bytes_in_use = memory_bytes();

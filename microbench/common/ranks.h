@@ -164,6 +164,11 @@ struct Ranked {
   double patience_seconds() const { return FLAGS_start_seconds + FLAGS_seconds; }
   tern::Duration patience() const { return std::chrono::nanoseconds(static_cast<int64_t>(patience_seconds() * 1e9)); }
   [[nodiscard]] bool meet() const { return meeting.hold(patience_seconds()); }
+  /// As programs::measure(). A process may have no answer during --seconds, because others took all that there was.
+  template <class GetTotals>
+  std::optional<Totals> measure(const GetTotals& totals) const {
+    return programs::measure(run, totals, true);
+  }
   /// Waits for what takes no longer than the others' patience. False: failed or interrupted.
   template <class Done>
   [[nodiscard]] bool wait_until(const Done& done, const char* what) const {
