@@ -376,8 +376,9 @@ inline std::string find_launch(const LaunchRequest& request, const Environment& 
   if (launcher == "slurm") {
     problem = detail::check_index_on_host(launch, environment, "SLURM_LOCALID", "use srun --distribution=block");
   } else if (launcher == "openmpi") {
-    problem = detail::check_index_on_host(launch, environment, "OMPI_COMM_WORLD_LOCAL_RANK",
-                                          "give mpirun the same hosts file, with slots=N, and no --map-by");
+    problem =
+        detail::check_index_on_host(launch, environment, "OMPI_COMM_WORLD_LOCAL_RANK",
+                                    "give mpirun the same hosts file, with slots=N, and no other --map-by than slot");
   }
   return problem.empty() ? detail::check_addresses(launch.places) : problem;
 }

@@ -202,7 +202,7 @@ TEST_F(LaunchTest, openmpi_bad_use) {
   expect_problem(request, openmpi(0, 3), "room for 2 processes of 3");
   Variables by_node = openmpi(1, 2);
   by_node["OMPI_COMM_WORLD_LOCAL_RANK"] = "0";
-  expect_problem(request, by_node, "no --map-by");
+  expect_problem(request, by_node, "--map-by");
   for (const char* text : {"", "x", "-1", "1.5", "99999999999", "0x1", " 1"}) {
     expect_problem(request, {{"OMPI_COMM_WORLD_RANK", text}, {"OMPI_COMM_WORLD_SIZE", "2"}}, "OMPI_COMM_WORLD_RANK is");
     expect_problem(request, {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", text}}, "OMPI_COMM_WORLD_SIZE is");
