@@ -91,14 +91,17 @@ class Meeting {
   bool hold(double seconds_max, bool is_last, std::string text) {
     const uint64_t number = held_++;
     const double seconds = number == 0 ? start_seconds_max_ : seconds_max;
-    deadline_ = Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
+    const std::chrono::nanoseconds length(static_cast<int64_t>(seconds * 1e9));
+    const Clock::time_point deadline = Clock::now() + length;
     own_text_ = std::move(text);
     own_text_.resize(std::min(own_text_.size(), kTextBytesMax));
     const tern::Status status = endpoint_->post([this, number, is_last] { come(number, is_last); });
     if (!status.ok()) run_.fail("meeting the other processes", status);
     while (run_.wait_for(1, [&] { return is_over(number); })) {
       if (is_over(number)) return true;
-      if (Clock::now() >= deadline_) fail_late();
+      const Clock::time_point now = Clock::now();
+      // Rank 0 knows who is missing: as long as it is there it speaks first.
+      if (now >= deadline) fail_late(now < deadline + length);
     }
     return false;
   }
@@ -205,8 +208,8 @@ class Meeting {
     }
   }
 
-  /// Main thread. Who has not come is known to rank 0 only, in its own thread.
-  void fail_late() {
+  /// Main thread. Who has not come is known to rank 0 only, in its own thread. `trusts_rank_0`: if that is there.
+  void fail_late(bool trusts_rank_0) {
     if (launch_.rank == 0) {
       (void)endpoint_->post([this] {
         for (size_t rank = 1; is_here_ && rank < guests_.size(); ++rank) {
@@ -214,8 +217,9 @@ class Meeting {
         }
       });
     } else {
-      (void)endpoint_->post([this] {
+      (void)endpoint_->post([this, trusts_rank_0] {
         if (is_over(number_)) return;
+        if (trusts_rank_0 && session_ && endpoint_->is_open(*session_)) return;
         const bool has_reason = number_ == 0 && !reason_.ok();
         run_.fail(has_reason ? name_of(0) + " cannot be reached" : name_of(0) + " or another process has not come",
                   has_reason ? reason_ : kTooLate);
@@ -233,7 +237,6 @@ class Meeting {
   tern::Endpoint* endpoint_ = nullptr;
   uint64_t held_ = 0;                     ///< main thread
   std::string own_text_;                  ///< main thread, before it posts
-  Clock::time_point deadline_;            ///< main thread
   uint64_t number_ = 0;                   ///< of the meeting that this process has come to
   std::optional<tern::Session> session_;  ///< with rank 0
   bool has_session_ended_ = false;
