@@ -325,7 +325,7 @@ class Misfits(Case):
             said = [self.ended(process)[2] for process in same_rank[1:]]
             self.assertEqual(sum("another process has this one's rank" in sentence for sentence in said), 1, said)
         with self.subTest('a process that dies'):
-            time.sleep(max(0, began + 2 - time.monotonic()))  # they measure by then, or still begin: it must not matter
+            time.sleep(max(0, began + 1 - time.monotonic()))  # they measure by then, or still begin: it must not matter
             dying[1].send_signal(signal.SIGKILL)
             for process in (dying[0], dying[2]):
                 self.assert_one_sentence(process)
