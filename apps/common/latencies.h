@@ -8,7 +8,7 @@
 
 #include <tern/duration.h>
 
-namespace replicated {
+namespace programs {
 
 class Latencies {
  public:
@@ -18,6 +18,10 @@ class Latencies {
     count_++;
   }
   void clear() { *this = Latencies(); }
+  void add(const Latencies& other) {
+    for (size_t i = 0; i < buckets_.size(); i++) buckets_[i] += other.buckets_[i];
+    count_ += other.count_;
+  }
   uint64_t count() const { return count_; }
   /// The time below which this share of all lies, ns; 0 if there are none.
   uint64_t quantile_ns(double share) const {
@@ -48,4 +52,4 @@ class Latencies {
   uint64_t count_ = 0;
 };
 
-}  // namespace replicated
+}  // namespace programs
