@@ -189,16 +189,15 @@ int main(int argc, char** argv) {
                              programs::Scope::kSimulated))
     return 1;
   if (!check_flags()) return 1;
+  Costs costs = {};
+  if (!FLAGS_step_ns.empty() && !parse_costs(FLAGS_step_ns, costs)) {
+    return programs::fail("--step_ns is five times in nanoseconds, as in 600,700,20000,1500,5000");
+  }
   try {
     // The inserts are those of the load: the server's bound is out of its reach.
     Index index(FLAGS_keys * 2);
     if (!ordered::fill(index, FLAGS_keys, FLAGS_seed)) throw std::bad_alloc();
-    Costs costs = {};
-    if (FLAGS_step_ns.empty()) {
-      costs = measure(index);
-    } else if (!parse_costs(FLAGS_step_ns, costs)) {
-      return programs::fail("--step_ns is five times in nanoseconds, as in 600,700,20000,1500,5000");
-    }
+    if (FLAGS_step_ns.empty()) costs = measure(index);
     ordered::ClusterOptions options;
     options.server_threads = FLAGS_server_threads;
     options.workers = FLAGS_workers;

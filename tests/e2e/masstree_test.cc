@@ -8,49 +8,40 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <random>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "../apps/masstree/protocol.h"
 #include "e2e/caller.h"
+#include "e2e/program.h"
 
 using namespace e2e;
 using testing::HasSubstr;
 
 namespace {
 
-struct Outcome {
-  int code = -1;
-  std::string output;  ///< both streams
-  /// The number of this name in the line of this phase. -1: there is none.
-  double metric(const std::string& phase, const std::string& name) const {
-    const size_t line = output.find("\"phase\":\"" + phase + "\"");
-    const size_t at = line == std::string::npos ? line : output.find("\"" + name + "\":", line);
-    if (at == std::string::npos || at > output.find('\n', line)) {
-      ADD_FAILURE() << "no " << name << " of " << phase << " in " << output;
-      return -1;
-    }
-    return std::strtod(output.c_str() + at + name.size() + 3, nullptr);
+/// The number of this name in the line of this phase. -1: there is none.
+double metric(const Outcome& outcome, const std::string& phase, const std::string& name) {
+  const std::string& text = outcome.output;
+  const size_t line = text.find("\"phase\":\"" + phase + "\"");
+  const size_t at = line == std::string::npos ? line : text.find("\"" + name + "\":", line);
+  if (at == std::string::npos || at > text.find('\n', line)) {
+    ADD_FAILURE() << "no " << name << " of " << phase << " in " << text;
+    return -1;
   }
-};
-
-Outcome run(const std::string& command) {
-  Outcome outcome;
-  FILE* pipe = popen(("timeout -k 5 100 " TERN_BUILD_DIR "/apps/" + command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 512> bytes;
-  while (const size_t got = std::fread(bytes.data(), 1, bytes.size(), pipe)) outcome.output.append(bytes.data(), got);
-  const int status = pclose(pipe);
-  if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
-  return outcome;
+  return std::strtod(text.c_str() + at + name.size() + 3, nullptr);
 }
 
 /// A server that runs until this object ends.
@@ -122,26 +113,26 @@ INSTANTIATE_TEST_SUITE_P(Over, Masstree, testing::ValuesIn(over()),
 
 TEST_P(Masstree, a_run_checks_every_answer) {
   const Outcome outcome =
-      run(with("--processes --keys=4000 --seconds=0.1 --rounds=2 --server_threads=2 --workers=2 "
-               "--client_threads=2 --put_share=0.2 --insert_share=0.2 --scan_share=0.1"));
+      run_program(with("--processes --keys=4000 --seconds=0.1 --rounds=2 --server_threads=2 --workers=2 "
+                       "--client_threads=2 --put_share=0.2 --insert_share=0.2 --scan_share=0.1"));
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   for (const char* phase : {"plain", "worker", "dispatch"}) {
-    EXPECT_GT(outcome.metric(phase, "get_mrps"), 0);
-    EXPECT_GT(outcome.metric(phase, "put_p99_us"), 0);
+    EXPECT_GT(metric(outcome, phase, "get_mrps"), 0);
+    EXPECT_GT(metric(outcome, phase, "put_p99_us"), 0);
   }
-  EXPECT_GT(outcome.metric("worker", "scan_p50_us"), 0);
-  EXPECT_GT(outcome.metric("dispatch", "scan_p50_us"), 0);
-  EXPECT_GT(outcome.metric("hop_worker", "nothing_p50_us"), 0);
-  EXPECT_GT(outcome.metric("hop_dispatch", "nothing_p50_us"), 0);
-  EXPECT_EQ(outcome.metric("summary", "keys_read_back"), 4500);
-  EXPECT_GT(outcome.metric("summary", "answers_checked"), 9000);
+  EXPECT_GT(metric(outcome, "worker", "scan_p50_us"), 0);
+  EXPECT_GT(metric(outcome, "dispatch", "scan_p50_us"), 0);
+  EXPECT_GT(metric(outcome, "hop_worker", "nothing_p50_us"), 0);
+  EXPECT_GT(metric(outcome, "hop_dispatch", "nothing_p50_us"), 0);
+  EXPECT_EQ(metric(outcome, "summary", "keys_read_back"), 4500);
+  EXPECT_GT(metric(outcome, "summary", "answers_checked"), 9000);
 }
 
 TEST_P(Masstree, the_index_alone_is_measured_in_the_same_process) {
-  const Outcome outcome = run(with("--keys=4000 --seconds=0.05 --rounds=1 --phases=plain"));
+  const Outcome outcome = run_program(with("--keys=4000 --seconds=0.05 --rounds=1 --phases=plain"));
   ASSERT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_GT(outcome.metric("summary", "index_get_mops_per_thread"), 0);
-  EXPECT_GT(outcome.metric("summary", "get_rate_of_index"), 0);
+  EXPECT_GT(metric(outcome, "summary", "index_get_mops_per_thread"), 0);
+  EXPECT_GT(metric(outcome, "summary", "get_rate_of_index"), 0);
 }
 
 /// Each client takes over what the one before has left.
@@ -152,9 +143,9 @@ TEST_P(Masstree, a_server_outlives_its_clients) {
       "--phases=plain --server=" +
       server.address());
   for (int i = 0; i < 2; i++) {
-    const Outcome outcome = run(client);
+    const Outcome outcome = run_program(client);
     ASSERT_EQ(outcome.code, 0) << outcome.output;
-    EXPECT_GT(outcome.metric("plain", "refused_full"), 0) << "it has room for 20 new keys";
+    EXPECT_GT(metric(outcome, "plain", "refused_full"), 0) << "it has room for 20 new keys";
   }
   EXPECT_EQ(server.end(SIGINT), 0);
 }
@@ -162,16 +153,13 @@ TEST_P(Masstree, a_server_outlives_its_clients) {
 TEST_P(Masstree, a_server_that_is_killed_ends_its_client_with_a_sentence) {
   Server server(GetParam(), "--keys=2000");
   const std::string client = with("--role=client --seconds=60 --phases=plain --server=" + server.address());
-  FILE* pipe = popen(("timeout -k 5 60 " TERN_BUILD_DIR "/apps/" + client + " 2>&1").c_str(), "r");
-  ASSERT_NE(pipe, nullptr);
-  usleep(200'000);
+  std::future<Outcome> running = std::async(std::launch::async, [&] { return run_program(client); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // wherever in its run this is
   server.end(SIGKILL);
-  std::array<char, 512> bytes;
-  std::string output;
-  while (const size_t got = std::fread(bytes.data(), 1, bytes.size(), pipe)) output.append(bytes.data(), got);
-  EXPECT_EQ(WEXITSTATUS(pclose(pipe)), 1);
-  EXPECT_THAT(output, testing::StartsWith("masstree: "));
-  EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 1) << output;
+  const Outcome outcome = running.get();
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, testing::StartsWith("masstree: "));
+  EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
 }
 
 /// What no client of ours would send: each is refused, and the server goes on.
@@ -245,12 +233,12 @@ TEST_P(Masstree, a_hostile_client) {
 /// With a CPU for each thread, and times that are given: the same on every machine.
 TEST(MasstreeSim, scans_in_workers_leave_gets_alone) {
   const std::string command = "masstree_sim --json --keys=20000 --milliseconds=2 --step_ns=600,700,20000,1500,5000";
-  const Outcome outcome = run(command);
+  const Outcome outcome = run_program(command);
   ASSERT_EQ(outcome.code, 0) << outcome.output;
-  EXPECT_LE(outcome.metric("summary", "get_p99_worker_ratio"), 1.5);
-  EXPECT_GT(outcome.metric("summary", "get_p99_dispatch_ratio"), 1.5);
-  EXPECT_EQ(outcome.metric("summary", "keys_read_back"), 22'500);
-  EXPECT_EQ(run(command).output, outcome.output);
+  EXPECT_LE(metric(outcome, "summary", "get_p99_worker_ratio"), 1.5);
+  EXPECT_GT(metric(outcome, "summary", "get_p99_dispatch_ratio"), 1.5);
+  EXPECT_EQ(metric(outcome, "summary", "keys_read_back"), 22'500);
+  EXPECT_EQ(run_program(command).output, outcome.output);
 }
 
 TEST(MasstreeFlags, flags_that_make_no_sense) {
@@ -266,7 +254,7 @@ TEST(MasstreeFlags, flags_that_make_no_sense) {
       {"masstree_sim --step_ns=1,2,3", "--step_ns is five times in nanoseconds"},
       {"masstree_sim --milliseconds=0", "--milliseconds is above 0"}};
   for (const auto& [command, sentence] : wrong) {
-    const Outcome outcome = run(command);
+    const Outcome outcome = run_program(command);
     EXPECT_EQ(outcome.code, 1) << command;
     EXPECT_THAT(outcome.output, HasSubstr(sentence));
     EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
