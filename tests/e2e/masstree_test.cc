@@ -113,8 +113,8 @@ INSTANTIATE_TEST_SUITE_P(Over, Masstree, testing::ValuesIn(over()),
 
 TEST_P(Masstree, a_run_checks_every_answer) {
   const Outcome outcome =
-      run_program(with("--processes --keys=4000 --seconds=0.1 --rounds=2 --server_threads=2 --workers=2 "
-                       "--client_threads=2 --put_share=0.2 --insert_share=0.2 --scan_share=0.1"));
+      run(with("--processes --keys=4000 --seconds=0.1 --rounds=2 --server_threads=2 --workers=2 "
+               "--client_threads=2 --put_share=0.2 --insert_share=0.2 --scan_share=0.1"));
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   for (const char* phase : {"plain", "worker", "dispatch"}) {
     EXPECT_GT(metric(outcome, phase, "get_mrps"), 0);
@@ -129,7 +129,7 @@ TEST_P(Masstree, a_run_checks_every_answer) {
 }
 
 TEST_P(Masstree, the_index_alone_is_measured_in_the_same_process) {
-  const Outcome outcome = run_program(with("--keys=4000 --seconds=0.05 --rounds=1 --phases=plain"));
+  const Outcome outcome = run(with("--keys=4000 --seconds=0.05 --rounds=1 --phases=plain"));
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_GT(metric(outcome, "summary", "index_get_mops_per_thread"), 0);
   EXPECT_GT(metric(outcome, "summary", "get_rate_of_index"), 0);
@@ -137,8 +137,8 @@ TEST_P(Masstree, the_index_alone_is_measured_in_the_same_process) {
 
 TEST_P(Masstree, lost_and_delayed_packets) {
   const Outcome outcome =
-      run_program(with("--keys=1000 --seconds=0.1 --rounds=1 --put_share=0.5 --insert_share=0.3 --scan_share=0.2 "
-                       "--phases=worker --drop=0.01 --dup=0.01 --reorder=0.01 --delay=0.01"));
+      run(with("--keys=1000 --seconds=0.1 --rounds=1 --put_share=0.5 --insert_share=0.3 --scan_share=0.2 "
+               "--phases=worker --drop=0.01 --dup=0.01 --reorder=0.01 --delay=0.01"));
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_GT(metric(outcome, "worker", "put_mrps"), 0);
   EXPECT_EQ(metric(outcome, "summary", "keys_read_back"), 1125);
@@ -152,7 +152,7 @@ TEST_P(Masstree, a_server_outlives_its_clients) {
       "--phases=plain --server=" +
       server.address());
   for (int i = 0; i < 2; i++) {
-    const Outcome outcome = run_program(client);
+    const Outcome outcome = run(client);
     ASSERT_EQ(outcome.code, 0) << outcome.output;
     EXPECT_GT(metric(outcome, "plain", "refused_full"), 0) << "it has room for 20 new keys";
   }
@@ -162,7 +162,7 @@ TEST_P(Masstree, a_server_outlives_its_clients) {
 TEST_P(Masstree, a_server_that_is_killed_ends_its_client_with_a_sentence) {
   Server server(GetParam(), "--keys=2000");
   const std::string client = with("--role=client --seconds=60 --phases=plain --server=" + server.address());
-  std::future<Outcome> running = std::async(std::launch::async, [&] { return run_program(client); });
+  std::future<Outcome> running = std::async(std::launch::async, [&] { return run(client); });
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // wherever in its run this is
   server.end(SIGKILL);
   const Outcome outcome = running.get();
@@ -242,12 +242,12 @@ TEST_P(Masstree, a_hostile_client) {
 /// With a CPU for each thread, and times that are given: the same on every machine.
 TEST(MasstreeSim, scans_in_workers_leave_gets_alone) {
   const std::string command = "masstree_sim --json --keys=5000 --milliseconds=1 --step_ns=600,700,20000,1500,5000";
-  const Outcome outcome = run_program(command);
+  const Outcome outcome = run(command);
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_LE(metric(outcome, "summary", "get_p99_worker_ratio"), 1.5);
   EXPECT_GT(metric(outcome, "summary", "get_p99_dispatch_ratio"), 1.5);
   EXPECT_EQ(metric(outcome, "summary", "keys_read_back"), 5625);
-  EXPECT_EQ(run_program(command).output, outcome.output);
+  EXPECT_EQ(run(command).output, outcome.output);
 }
 
 TEST(MasstreeFlags, flags_that_make_no_sense) {
@@ -263,7 +263,7 @@ TEST(MasstreeFlags, flags_that_make_no_sense) {
       {"masstree_sim --step_ns=1,2,3", "--step_ns is five times in nanoseconds"},
       {"masstree_sim --milliseconds=0", "--milliseconds is above 0"}};
   for (const auto& [command, sentence] : wrong) {
-    const Outcome outcome = run_program(command);
+    const Outcome outcome = run(command);
     EXPECT_EQ(outcome.code, 1) << command;
     EXPECT_THAT(outcome.output, HasSubstr(sentence));
     EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;

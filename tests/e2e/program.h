@@ -15,7 +15,7 @@ struct Outcome {
 };
 
 /// Runs "NAME FLAGS" of apps/, for two minutes at most.
-inline Outcome run_program(const std::string& command) {
+inline Outcome run(const std::string& command) {
   Outcome outcome;
   FILE* pipe = popen(("timeout -k 5 120 " TERN_BUILD_DIR "/apps/" + command + " 2>&1").c_str(), "r");
   if (pipe == nullptr) return outcome;

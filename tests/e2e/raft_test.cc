@@ -26,7 +26,7 @@ namespace {
 using testing::HasSubstr;
 
 using e2e::Outcome;
-using e2e::run_program;
+using e2e::run;
 
 /// How often a leader is killed: TERN_RAFT_KILLS, for long runs.
 std::string kills(int otherwise) {
@@ -108,8 +108,8 @@ INSTANTIATE_TEST_SUITE_P(Over, RaftFromDisk, testing::ValuesIn(over(true, "udp")
 TEST_P(RaftFromDisk, nothing_is_lost_when_leaders_are_killed) {
   const Directory directory;
   const Outcome outcome =
-      run_program("raft_cluster --json --clients=4 --election_ms=500 --transport=" + std::string(GetParam()) +
-                  " --storage=" + directory.path + "/replicas " + kills(is_software_device(GetParam()) ? 1 : 2));
+      run("raft_cluster --json --clients=4 --election_ms=500 --transport=" + std::string(GetParam()) +
+          " --storage=" + directory.path + "/replicas " + kills(is_software_device(GetParam()) ? 1 : 2));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("\"kills\":"));
   EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"read_back\":0")));
@@ -120,8 +120,8 @@ INSTANTIATE_TEST_SUITE_P(Over, RaftWithoutMemory, testing::ValuesIn(over(false, 
                          [](const auto& with) { return std::string(with.param); });
 
 TEST_P(RaftWithoutMemory, nothing_is_lost_when_leaders_are_killed) {
-  const Outcome outcome = run_program(
-      "raft_cluster --json --clients=4 --election_ms=500 --transport=" + std::string(GetParam()) + " " + kills(2));
+  const Outcome outcome =
+      run("raft_cluster --json --clients=4 --election_ms=500 --transport=" + std::string(GetParam()) + " " + kills(2));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("\"kills\":"));
 }
@@ -139,15 +139,15 @@ TEST(RaftSnapshot, replica_without_memory_gets_100_megabytes) {
   const std::string client = "raft_client --patience_seconds=60 --replicas=" + list + transport;
   // 110 values of 1 MB, each of another key.
   const Outcome load =
-      run_program(client + " --load --keys=110 --load_all --value_bytes=1000000 --seconds=0.001 --read_back=3");
+      run(client + " --load --keys=110 --load_all --value_bytes=1000000 --seconds=0.001 --read_back=3");
   ASSERT_EQ(load.code, 0) << load.output;
   servers.kill(places[2]);
   servers.start("--id=4 --join=" + address(4) + flags);
-  Outcome outcome = run_program(client + " --remove=3");
+  Outcome outcome = run(client + " --remove=3");
   EXPECT_EQ(outcome.code, 0) << outcome.output;
-  outcome = run_program(client + " --add=4=" + address(4));
+  outcome = run(client + " --add=4=" + address(4));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
-  outcome = run_program("raft_client --about --replicas=" + members({4}) + transport);
+  outcome = run("raft_client --about --replicas=" + members({4}) + transport);
   EXPECT_THAT(outcome.output, HasSubstr("\"snapshots_received\":")) << outcome.output;
   EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"snapshots_received\":0"))) << outcome.output;
 }
@@ -158,15 +158,15 @@ TEST(Raft, one_command_after_the_other) {
   const std::string list = members({1, 2, 3});
   for (int i = 1; i <= 3; i++) servers.start("--transport=udp --id=" + std::to_string(i) + " --replicas=" + list);
   const std::string client = "raft_client --transport=udp --replicas=" + list;
-  EXPECT_EQ(run_program(client + " --put=colour=blue").code, 0);
-  EXPECT_EQ(run_program(client + " --get=colour").output, "blue\n");
-  EXPECT_EQ(run_program(client + " --swap=colour=blue=green").code, 0);
-  EXPECT_THAT(run_program(client + " --swap=colour=blue=red").output, HasSubstr("another value is there"));
-  EXPECT_EQ(run_program(client + " --get=colour --lease_reads").output, "green\n");
-  EXPECT_EQ(run_program(client + " --erase=colour").code, 0);
-  EXPECT_THAT(run_program(client + " --get=colour").output, HasSubstr("there is no such key"));
-  EXPECT_THAT(run_program(client + " --about").output, HasSubstr("\"state\":\"leader\""));
-  EXPECT_THAT(run_program(client + " --get=colour --cluster=other").output, HasSubstr("is of another cluster"));
+  EXPECT_EQ(run(client + " --put=colour=blue").code, 0);
+  EXPECT_EQ(run(client + " --get=colour").output, "blue\n");
+  EXPECT_EQ(run(client + " --swap=colour=blue=green").code, 0);
+  EXPECT_THAT(run(client + " --swap=colour=blue=red").output, HasSubstr("another value is there"));
+  EXPECT_EQ(run(client + " --get=colour --lease_reads").output, "green\n");
+  EXPECT_EQ(run(client + " --erase=colour").code, 0);
+  EXPECT_THAT(run(client + " --get=colour").output, HasSubstr("there is no such key"));
+  EXPECT_THAT(run(client + " --about").output, HasSubstr("\"state\":\"leader\""));
+  EXPECT_THAT(run(client + " --get=colour --cluster=other").output, HasSubstr("is of another cluster"));
 }
 
 TEST(RaftBadUse, replica_of_another_cluster_is_refused_with_a_sentence) {
@@ -189,10 +189,10 @@ TEST(RaftBadUse, replica_with_an_id_of_another_one_stops_with_a_sentence) {
   Servers servers;
   const std::string list = members({1, 2, 3});
   for (int i = 1; i <= 3; i++) servers.start("--transport=udp --id=" + std::to_string(i) + " --replicas=" + list);
-  ASSERT_EQ(run_program("raft_client --transport=udp --put=key=value --replicas=" + list).code, 0);
+  ASSERT_EQ(run("raft_client --transport=udp --put=key=value --replicas=" + list).code, 0);
   const Outcome outcome =
-      run_program("raft_server --transport=udp --wait=block --election_ms=500 --id=2 --replicas=1=" + address(1) +
-                  ",2=" + address(9) + ",3=" + address(3));
+      run("raft_server --transport=udp --wait=block --election_ms=500 --id=2 --replicas=1=" + address(1) +
+          ",2=" + address(9) + ",3=" + address(3));
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("another replica has our id: start this one with an id of its own"));
 }
@@ -204,10 +204,9 @@ TEST(RaftBadUse, replica_without_its_memory_stops_with_a_sentence) {
   for (int i = 1; i <= 3; i++) {
     places.push_back(servers.start("--transport=udp --id=" + std::to_string(i) + " --replicas=" + list));
   }
-  ASSERT_EQ(run_program("raft_client --transport=udp --put=key=value --replicas=" + list).code, 0);
+  ASSERT_EQ(run("raft_client --transport=udp --put=key=value --replicas=" + list).code, 0);
   servers.kill(places[0]);
-  const Outcome outcome =
-      run_program("raft_server --transport=udp --wait=block --election_ms=500 --id=1 --replicas=" + list);
+  const Outcome outcome = run("raft_server --transport=udp --wait=block --election_ms=500 --id=1 --replicas=" + list);
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("start this replica with a new id and --join"));
 }
@@ -220,24 +219,22 @@ TEST(RaftBadUse, directory_of_another_replica_is_refused) {
   for (int tries = 0; tries < 2000 && !std::filesystem::exists(directory.path + "/r/replica"); tries++) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  Outcome outcome = run_program("raft_server --id=2 --storage=" + directory.path + "/r " + replicas);
+  Outcome outcome = run("raft_server --id=2 --storage=" + directory.path + "/r " + replicas);
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("another replica is running in it"));
   servers.kill(0);
-  outcome = run_program("raft_server --id=2 --storage=" + directory.path + "/r " + replicas);
+  outcome = run("raft_server --id=2 --storage=" + directory.path + "/r " + replicas);
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("this is the directory of replica 1 of raft, not of replica 2 of raft"));
 }
 
 TEST(RaftBadUse, flags_that_make_no_sense_are_refused) {
   const std::string list = members({1, 2, 3});
-  EXPECT_THAT(run_program("raft_server --id=1").output, HasSubstr("give either --replicas"));
-  EXPECT_THAT(run_program("raft_server --id=4 --replicas=" + list).output,
-              HasSubstr("--id=4 is not one of --replicas"));
-  EXPECT_THAT(run_program("raft_server --id=1 --replicas=" + members({1, 2})).output,
-              HasSubstr("three to seven replicas"));
-  EXPECT_THAT(run_program("raft_server --id=1 --replicas=one").output, HasSubstr("'one' is no replica"));
-  EXPECT_THAT(run_program("raft_server --id=1 --replicas=1=a:1,1=b:1,3=c:1").output, HasSubstr("comes twice"));
-  EXPECT_THAT(run_program("raft_client --get=key").output, HasSubstr("--replicas is missing"));
-  EXPECT_THAT(run_program("raft_cluster --size=2").output, HasSubstr("--size is between 3 and 7"));
+  EXPECT_THAT(run("raft_server --id=1").output, HasSubstr("give either --replicas"));
+  EXPECT_THAT(run("raft_server --id=4 --replicas=" + list).output, HasSubstr("--id=4 is not one of --replicas"));
+  EXPECT_THAT(run("raft_server --id=1 --replicas=" + members({1, 2})).output, HasSubstr("three to seven replicas"));
+  EXPECT_THAT(run("raft_server --id=1 --replicas=one").output, HasSubstr("'one' is no replica"));
+  EXPECT_THAT(run("raft_server --id=1 --replicas=1=a:1,1=b:1,3=c:1").output, HasSubstr("comes twice"));
+  EXPECT_THAT(run("raft_client --get=key").output, HasSubstr("--replicas is missing"));
+  EXPECT_THAT(run("raft_cluster --size=2").output, HasSubstr("--size is between 3 and 7"));
 }
