@@ -2,10 +2,13 @@
 // server's event loops, SCANs in workers or, for comparison, in the event loops.
 // To be read in this order: ordered_index.h, protocol.h, server.h, keys.h and model.h (what may be read), load.h, this.
 // Main thread: flags, the two sides, the phases of the load, the report.
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -102,50 +105,65 @@ class ServerSide {
   /// Why it ended by itself, or is wrong. Empty: neither.
   std::string problem() { return problem_.empty() ? threads_.problem() : problem_; }
 
-  /// GETs of random keys by the dispatch threads themselves, without RPCs, by all threads at once. Adds to
-  /// index_mops().
+  /// GETs of random keys by the dispatch threads themselves, without RPCs, by all threads at once. Adds to what the
+  /// next two return.
   void measure_index(std::chrono::nanoseconds duration) {
-    struct Measurement {
-      Index& index;
-      const std::chrono::nanoseconds duration;
-      std::atomic<size_t> done{0};
-      std::atomic<uint64_t> gets_per_sec{0}, missing{0};
-    };
-    const auto shared = std::make_shared<Measurement>(*index_, duration);
-    const auto measure = [shared](tern::Endpoint&, size_t i) {
+    const auto measure = [this, duration](size_t i) {
       constexpr uint64_t kBetweenClocks = 256;
-      ordered::Random random(i);
+      ordered::Random random(index_gets_ + i);
       uint64_t gets = 0, missing = 0;
+      const auto cpu_begin = thread_cpu_time();
       const auto begin = std::chrono::steady_clock::now();
       auto now = begin;
-      for (; now - begin < shared->duration; now = std::chrono::steady_clock::now()) {
+      for (; now - begin < duration; now = std::chrono::steady_clock::now()) {
         for (uint64_t j = 0; j < kBetweenClocks; j++) {
-          if (!shared->index.get(ordered::key_of(FLAGS_seed, random.below(FLAGS_keys)))) missing++;
+          if (!index_->get(ordered::key_of(FLAGS_seed, random.below(FLAGS_keys)))) missing++;
         }
         gets += kBetweenClocks;
       }
-      shared->gets_per_sec +=
-          static_cast<uint64_t>(static_cast<double>(gets) / std::chrono::duration<double>(now - begin).count());
-      shared->missing += missing;
-      ++shared->done;
+      index_cpu_ns_ += static_cast<uint64_t>((thread_cpu_time() - cpu_begin).count());
+      index_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(now - begin).count());
+      index_gets_ += gets;
+      index_missing_ += missing;
     };
-    if (!threads_.post_all(measure)) return;
-    while (shared->done < FLAGS_server_threads && !has_ended()) std::this_thread::sleep_for(milliseconds(1));
-    if (shared->missing > 0) problem_ = "the index has lost a key";
-    index_gets_per_sec_ += shared->gets_per_sec;
-    index_measurements_++;
+    run_in_all(measure);
+    if (index_missing_ > 0) problem_ = "the index has lost a key";
   }
-  /// Millions of GETs a second by one thread. Nothing: not measured.
-  std::optional<double> index_mops() const {
-    if (index_measurements_ == 0) return std::nullopt;
-    return static_cast<double>(index_gets_per_sec_ / index_measurements_ / FLAGS_server_threads) / 1e6;
+  /// Of a GET without RPC, ns. 0: not measured.
+  double index_ns() const { return index_gets_ == 0 ? 0 : static_cast<double>(index_ns_) / index_gets_; }
+  /// The same in time of the thread's CPU, which other programs do not take.
+  double index_cpu_ns() const { return index_gets_ == 0 ? 0 : static_cast<double>(index_cpu_ns_) / index_gets_; }
+  /// CPU time of the dispatch threads so far.
+  std::chrono::nanoseconds cpu_time() {
+    std::atomic<int64_t> sum{0};
+    run_in_all([&sum](size_t) { sum += thread_cpu_time().count(); });
+    return std::chrono::nanoseconds(sum);
   }
 
  private:
+  static std::chrono::nanoseconds thread_cpu_time() {
+    timespec time = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  }
+  /// Calls f(i) in each dispatch thread, and returns when all have ended.
+  void run_in_all(const std::function<void(size_t)>& f) {
+    std::atomic<size_t> done{0};
+    const std::pair<const std::function<void(size_t)>&, std::atomic<size_t>&> shared(f, done);
+    // Without memory for it in one of the threads it is not known which; so none may be left to do it later.
+    const bool is_posted = threads_.post_all([&shared](tern::Endpoint&, size_t i) {
+      shared.first(i);
+      ++shared.second;
+    });
+    if (!is_posted) problem_ = "there is no memory for a posted function";
+    while (is_posted && done < FLAGS_server_threads && !has_ended()) std::this_thread::sleep_for(milliseconds(1));
+    if (!is_posted || has_ended()) threads_.stop();
+  }
+
   std::unique_ptr<Index> index_;
   std::unique_ptr<tern::Nexus> nexus_;
   std::unique_ptr<ordered::Server<Index>> server_;
-  uint64_t index_gets_per_sec_ = 0, index_measurements_ = 0;
+  std::atomic<uint64_t> index_gets_{0}, index_missing_{0}, index_ns_{0}, index_cpu_ns_{0};
   std::string problem_;
   programs::EndpointThreads threads_;  ///< ends before what it uses
 };
@@ -175,7 +193,13 @@ class ClientSide {
     for (uint64_t round = 0; round < FLAGS_rounds; round++) {
       if (server != nullptr) server->measure_index(part);
       for (const auto& one : phases) {
+        const bool is_timed = server != nullptr && one.phase == Phase::kPlain;
+        const auto cpu_begin = is_timed ? server->cpu_time() : std::chrono::nanoseconds(0);
+        const uint64_t checked_begin = sum(&ordered::Load::checked);
         if (!run_phase(one.phase, part)) return false;
+        if (!is_timed) continue;
+        plain_cpu_time_ += server->cpu_time() - cpu_begin;
+        plain_requests_ += sum(&ordered::Load::checked) - checked_begin;
       }
     }
     return run_phase(Phase::kReadingBack, {});
@@ -183,6 +207,11 @@ class ClientSide {
   const std::string& problem() const { return problem_; }
   const ordered::About& about() const { return about_; }
 
+  /// CPU time of the server's dispatch threads for a request of the phase kPlain, ns. 0: not measured.
+  double plain_cpu_ns() const {
+    return plain_requests_ == 0 ? 0
+                                : static_cast<double>(plain_cpu_time_.count()) / static_cast<double>(plain_requests_);
+  }
   ordered::PhaseReport report(Phase phase) const {
     ordered::PhaseReport sum;
     for (const auto& load : loads_) sum.add(load->report(phase));
@@ -282,6 +311,8 @@ class ClientSide {
   std::unique_ptr<ordered::Model> model_;
   std::vector<std::unique_ptr<ordered::Load>> loads_;
   uint64_t phases_ = 0;  ///< that have begun
+  std::chrono::nanoseconds plain_cpu_time_{0};
+  uint64_t plain_requests_ = 0;
   std::string problem_;
   programs::EndpointThreads threads_;  ///< ends before what it uses
 };
@@ -314,13 +345,15 @@ void print(const ClientSide& client, const ServerSide* server) {
   report.metrics = nlohmann::ordered_json::object();
   auto& metrics = report.metrics;
   const ordered::PhaseReport plain = client.report(Phase::kPlain);
-  if (server != nullptr && server->index_mops()) {
-    metrics["index_get_mops_per_thread"] = *server->index_mops();
+  if (server != nullptr) {
+    metrics["index_get_mops_per_thread"] = 1e3 / server->index_ns();
     if (plain.gets.count() > 0) {
       const double get_mrps_per_thread =
           static_cast<double>(plain.gets.count()) / plain.seconds / client.about().endpoints / 1e6;
       metrics["get_mrps_per_thread"] = get_mrps_per_thread;
-      metrics["get_rate_of_index"] = get_mrps_per_thread / *server->index_mops();
+      metrics["get_rate_of_index"] = get_mrps_per_thread * server->index_ns() / 1e3;
+      metrics["index_get_cpu_ns"] = server->index_cpu_ns();
+      metrics["request_cpu_ns"] = client.plain_cpu_ns();
     }
   }
   ordered::add_comparison(plain, client.report(Phase::kScansInWorkers), "worker", metrics);
