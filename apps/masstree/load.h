@@ -36,6 +36,9 @@ enum class Phase : uint8_t {
 };
 constexpr size_t kPhases = 8;
 
+/// A server that runs answers in a millisecond; busy machines take longer.
+constexpr auto kConnectTimeout = std::chrono::seconds(4);
+
 struct LoadOptions {
   std::string server;  ///< URI of its endpoint
   size_t writers = 1;  ///< loads that share the model; position p is written by the (p % writers)-th
@@ -84,7 +87,7 @@ class Load {
   tern::Status begin(tern::Endpoint& endpoint) {
     endpoint_ = &endpoint;
     const tern::SessionOptions session_options = {.window = static_cast<uint8_t>(std::min<size_t>(ops_.size(), 64)),
-                                                  .connect_timeout = std::chrono::seconds(10)};
+                                                  .connect_timeout = kConnectTimeout};
     auto session = endpoint.create_session(options_.server, session_options);
     if (!session.ok()) return session.status();
     session_ = *session;

@@ -48,6 +48,9 @@ using ordered::Index;
 using ordered::Phase;
 using std::chrono::milliseconds;
 
+// The figures want threads that poll, which leave little of few CPUs to the Nexuses' own threads.
+constexpr auto kLivenessTimeout = std::chrono::seconds(2);
+
 /// Of the flags of this program. False: the sentence has been printed.
 bool check_flags() {
   const auto is_share = [](double share) { return share >= 0 && share <= 1; };
@@ -87,7 +90,7 @@ class ServerSide {
     if (index_ == nullptr || !ordered::fill(*index_, FLAGS_keys, FLAGS_seed)) {
       return "there is no memory for the index; try fewer --keys";
     }
-    auto nexus = tern::Nexus::create(uri, {.worker_threads = FLAGS_workers});
+    auto nexus = tern::Nexus::create(uri, {.liveness_timeout = kLivenessTimeout, .worker_threads = FLAGS_workers});
     if (!nexus.ok()) return "no Nexus at " + uri + ": " + std::string(nexus.status().message());
     nexus_ = std::move(*nexus);
     ordered::ServerOptions options;
@@ -178,7 +181,7 @@ class ClientSide {
   template <tern::Transport T>
   bool run(const std::string& uri, const std::vector<int>& cpus, ServerSide* server) {
     const std::string listen = programs::client_listen_uri(uri);
-    auto nexus = tern::Nexus::create(listen);
+    auto nexus = tern::Nexus::create(listen, {.liveness_timeout = kLivenessTimeout});
     if (!nexus.ok()) return fail("no Nexus at " + listen + ": " + std::string(nexus.status().message()));
     nexus_ = std::move(*nexus);
     if (!ask_about<T>(uri)) return false;
@@ -237,7 +240,7 @@ class ClientSide {
     auto rpc = tern::Rpc<T>::create(*nexus_, programs::transport_options<T>(), programs::rpc_options(0));
     if (!rpc.ok()) return fail("no endpoint: " + std::string(rpc.status().message()));
     tern::Endpoint& endpoint = **rpc;
-    auto session = endpoint.create_session(uri, {.connect_timeout = std::chrono::seconds(3)});
+    auto session = endpoint.create_session(uri, {.connect_timeout = ordered::kConnectTimeout});
     if (!session.ok()) return fail("no session with " + uri + ": " + std::string(session.status().message()));
     tern::MsgBuf request = endpoint.alloc_msgbuf(0), response = endpoint.alloc_msgbuf(ordered::kAboutBytes);
     auto call = endpoint.enqueue_request(*session, ordered::kAbout, std::move(request), std::move(response),

@@ -174,15 +174,20 @@ TEST_P(Masstree, a_server_that_is_killed_ends_its_client_with_a_sentence) {
 /// What no client of ours would send: each is refused, and the server goes on.
 TEST_P(Masstree, a_hostile_client) {
   Server server(GetParam(), "--keys=100 --inserts_max=3");
-  const Settings settings = Settings().set("transport", GetParam());
+  const Settings settings =
+      Settings().set("transport", GetParam()).with("liveness_ms", 10'000);  // nobody kills its server
   Caller caller(settings);
   const tern::Session session = caller.open("tern://" + server.address());
+  Call gone;
+  gone.ends = 1;
+  gone.status = {tern::Code::kSessionReset, "the server has ended the session"};
   const auto send = [&](uint16_t type, const std::vector<std::byte>& bytes) {
     tern::MsgBuf message = caller.endpoint().alloc_msgbuf(bytes.size());
     std::copy(bytes.begin(), bytes.end(), message.bytes().begin());
     Call* call = caller.send(session, type, std::move(message), ordered::kAnswerBytesMax);
     caller.end_of(call);
-    return call;
+    EXPECT_NE(call, nullptr) << caller.refusal.message();
+    return call != nullptr ? call : &gone;
   };
   const auto code_of = [&](uint16_t type, const std::vector<std::byte>& bytes) {
     Call* call = send(type, bytes);
