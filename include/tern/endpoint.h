@@ -152,6 +152,14 @@ class Endpoint {
     auto owned = std::unique_ptr<Handler>(new (std::nothrow) OwnedHandler<F>(std::move(handler)));
     return add_handler(type, std::move(owned), options);
   }
+  /// For the library: on_request() for a handler that uses the front itself. It writes the answer to `space`, whose
+  /// lease it has revoked, and sets kAnswered. In all other cases it makes a Request of the front.
+  template <class F>
+  requires(std::invocable<F&, detail::RequestFront*> && !std::invocable<F&, Request>) Status
+      on_request(uint16_t type, F handler, HandlerOptions options = {}) {
+    auto owned = std::unique_ptr<Handler>(new (std::nothrow) FrontHandler<F>(std::move(handler)));
+    return add_handler(type, std::move(owned), options);
+  }
 
   /// Registers the function that hears of all sessions of this endpoint, once and before the first loop iteration;
   /// otherwise kMisuse. kNoMemory. It runs in the owner's loop, close() or ~Rpc, and is destroyed with the endpoint.
@@ -193,12 +201,30 @@ class Endpoint {
   requires std::invocable<F&, Completion&> Result<CallId> enqueue_request(Session session, uint16_t type,
                                                                           MsgBuf&& request, MsgBuf&& response, F then,
                                                                           CallOptions options = {}) {
-    const Started started = start_call(session, type, request, response, options.deadline);
+    const Started started = start_call(session, type, request.buffer(), response.buffer(), options.deadline);
     if (started.continuation == nullptr) [[unlikely]]
       return refusal();
+    (void)request.take();
+    (void)response.take();
     new (started.continuation) Continuation(std::move(then));  // it is empty so far
     return CallId{started.id};
   }
+  /// For the library: a call without a deadline and without cancel(), of a program that keeps its buffers elsewhere.
+  /// The request is the first `len_bytes` of `request`, of its capacity at most. Both buffers are the library's until
+  /// `then` runs. The Completion has them; if the program still has them, `then` must take() them. False: as a refusal
+  /// of enqueue_request(), for the reason of refusal().
+  template <Small F>
+  requires std::invocable<F&, Completion&>
+  [[nodiscard]] bool enqueue_plain_request(Session session, uint8_t type, detail::Buffer* request,
+                                           detail::Buffer* response, uint32_t len_bytes, F then) {
+    Continuation* const continuation = start_plain_call(session, type, request, response, len_bytes);
+    if (continuation == nullptr) [[unlikely]]
+      return false;
+    new (continuation) Continuation(std::move(then));
+    return true;
+  }
+  /// For the library: why the last call was refused.
+  TERN_API Status refusal() const;
   /// enqueue_request() for coroutines: `Completion done = co_await endpoint.call(...)`. Defined in <tern/coroutine.h>.
   /// A refused call does not suspend: its status and both buffers are in the Completion at once.
   inline CallAwaitable call(Session session, uint16_t type, MsgBuf&& request, MsgBuf&& response,
@@ -246,6 +272,12 @@ class Endpoint {
     void operator()(detail::RequestFront* front) noexcept override { function(Request(front)); }
     F function;
   };
+  template <class F>
+  struct FrontHandler final : Handler {
+    explicit FrontHandler(F f) : function(std::move(f)) {}
+    void operator()(detail::RequestFront* front) noexcept override { function(front); }
+    F function;
+  };
 
   struct Listener {
     virtual ~Listener() = default;
@@ -265,8 +297,10 @@ class Endpoint {
     Continuation* continuation;
     uint64_t id;
   };
-  TERN_API Started start_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response, Duration deadline);
-  TERN_API Status refusal() const;
+  TERN_API Started start_call(Session session, uint16_t type, detail::Buffer* request, detail::Buffer* response,
+                              Duration deadline);
+  TERN_API Continuation* start_plain_call(Session session, uint8_t type, detail::Buffer* request,
+                                          detail::Buffer* response, uint32_t len_bytes);
   TERN_API Status add_timer(Duration delay, detail::InlineFunction<> then);
   TERN_API Status add_post(detail::InlineFunction<> then);
 

@@ -14,15 +14,13 @@ using session::Drop;
 
 // ---- The beginning of a call ----
 
-StartedCall ClientSessions::start_call(Client* client, uint16_t type, MsgBuf& request, MsgBuf& response,
+StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Buffer* request, detail::Buffer* response,
                                        uint64_t deadline_ns) {
   start_ticking(client);
   const uint32_t sequence = call_sequence_ + 1;
   if (client->session.has_free_slot() && client->queue == nullptr) {
-    ClientSlot* slot = client->session.begin(request.buffer(), response.buffer(), type);
+    ClientSlot* slot = client->session.begin(request, response, type);
     if (slot == nullptr) return refuse_call({Code::kNoMemory, "no memory for the state of a call"});
-    request.take();
-    response.take();
     slot->deadline_ns = deadline_ns;
     slot->call_sequence = call_sequence_ = sequence;
     list_to_send(client);
@@ -42,8 +40,8 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, MsgBuf& re
   }
   call_sequence_ = sequence;
   QueuedCall& call = client->queue->back();
-  call.request = request.take();
-  call.response = response.take();
+  call.request = request;
+  call.response = response;
   call.deadline_ns = deadline_ns;
   call.sequence = sequence;
   call.type = type;

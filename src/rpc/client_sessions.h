@@ -86,7 +86,8 @@ class TERN_API ClientSessions {
 
   /// Begins a call that is not of the common case (rpc/fast_path.h). Its arguments have been checked. `deadline_ns`:
   /// UINT64_MAX for none.
-  StartedCall start_call(Client* client, uint16_t type, MsgBuf& request, MsgBuf& response, uint64_t deadline_ns);
+  StartedCall start_call(Client* client, uint16_t type, detail::Buffer* request, detail::Buffer* response,
+                         uint64_t deadline_ns);
   StartedCall refuse_call(Status status) {
     refusal_ = status;
     return {nullptr, 0};

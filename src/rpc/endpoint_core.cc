@@ -129,8 +129,8 @@ SessionInfo EndpointCore::session_info(Session session) const {
 }
 
 /// Whatever is not the common case, and everything that is wrong.
-StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
-                                          Duration deadline) {
+StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, detail::Buffer* request,
+                                          detail::Buffer* response, Duration deadline) {
   const auto refuse = [this](Status status) { return client_sessions_.refuse_call(status); };
   if (!is_owner()) {
     return refuse(not_owner("enqueue_request() belongs to the thread that runs the event loop: use post()"));
@@ -140,15 +140,15 @@ StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, MsgBuf
     return refuse({Code::kMisuse, "a session that a client has opened takes no requests: use create_session()"});
   }
   if (client == nullptr) return refuse({Code::kSessionReset, "this session is gone: create a new one"});
-  if (!request || !response) {
+  if (request == nullptr || response == nullptr) {
     return refuse(
         {Code::kMisuse,
          "a MsgBuf is empty: it was moved from, or alloc_msgbuf() could not (no memory, or more than 1 GiB)"});
   }
-  if (request.buffer() == response.buffer()) {
+  if (request == response) {
     return refuse({Code::kMisuse, "the request and the response need a MsgBuf each"});
   }
-  if (!context_.arena.owns(request.buffer()) || !context_.arena.owns(response.buffer())) {
+  if (!context_.arena.owns(request) || !context_.arena.owns(response)) {
     return refuse(
         {Code::kMisuse, "a MsgBuf belongs to another endpoint: allocate it with this endpoint's alloc_msgbuf()"});
   }
@@ -164,8 +164,8 @@ StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, MsgBuf
 
 /// The common case on a session that was at rest. A function of its own, because start_call() then calls nothing that
 /// it would have to return from.
-StartedCall EndpointCore::start_first_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
-                                           Client* client) {
+StartedCall EndpointCore::start_first_call(Session session, uint16_t type, detail::Buffer* request,
+                                           detail::Buffer* response, Client* client) {
   client_sessions_.begin_to_tick(client);
   return begin_call(session, type, request, response, client);
 }

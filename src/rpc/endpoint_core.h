@@ -58,7 +58,10 @@ class TERN_API EndpointCore {
   MsgBuf alloc_msgbuf(size_t len_bytes) {
     return MsgBuf(context_.port.is_orphaned() ? nullptr : context_.arena.alloc(len_bytes));
   }
-  StartedCall start_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response, Duration deadline);
+  StartedCall start_call(Session session, uint16_t type, detail::Buffer* request, detail::Buffer* response,
+                         Duration deadline);
+  session::Continuation* start_plain_call(Session session, uint8_t type, detail::Buffer* request,
+                                          detail::Buffer* response, uint32_t len_bytes);
   Status refusal() const { return client_sessions_.refusal(); }
   Status cancel(CallId call);
   Duration now();
@@ -227,10 +230,12 @@ class TERN_API EndpointCore {
   void check_buffers() const;
   size_t buffers_out() const;
   // The fast path of a call and of a packet, and the rest of it.
-  StartedCall begin_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response, Client* client);
-  [[gnu::noinline]] StartedCall start_first_call(Session session, uint16_t type, MsgBuf& request, MsgBuf& response,
-                                                 Client* client);
-  StartedCall start_call_slow(Session session, uint16_t type, MsgBuf& request, MsgBuf& response, Duration deadline);
+  StartedCall begin_call(Session session, uint16_t type, detail::Buffer* request, detail::Buffer* response,
+                         Client* client);
+  [[gnu::noinline]] StartedCall start_first_call(Session session, uint16_t type, detail::Buffer* request,
+                                                 detail::Buffer* response, Client* client);
+  StartedCall start_call_slow(Session session, uint16_t type, detail::Buffer* request, detail::Buffer* response,
+                              Duration deadline);
   bool try_request(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to);
   bool try_response(const wire::Header& header, const transport::Payload& payload);
 

@@ -14,23 +14,22 @@ namespace tern::rpc {
 
 // ---- A call (Endpoint::enqueue_request()) ----
 
-[[gnu::always_inline]] inline StartedCall EndpointCore::start_call(Session session, uint16_t type, MsgBuf& request,
-                                                                   MsgBuf& response, Duration deadline) {
+[[gnu::always_inline]] inline StartedCall EndpointCore::start_call(Session session, uint16_t type,
+                                                                   detail::Buffer* request, detail::Buffer* response,
+                                                                   Duration deadline) {
   const auto slowly = [&] { return start_call_slow(session, type, request, response, deadline); };
   if (!is_owner()) [[unlikely]]
     return slowly();
   Client* client = client_sessions_.find(session);
   if (client == nullptr) [[unlikely]]
     return slowly();
-  detail::Buffer* const out = request.buffer();
-  detail::Buffer* const in = response.buffer();
-  if (out == nullptr || in == nullptr) [[unlikely]]
+  if (request == nullptr || response == nullptr) [[unlikely]]
     return slowly();
-  if (!context_.arena.owns(out)) [[unlikely]]
+  if (!context_.arena.owns(request)) [[unlikely]]
     return slowly();
-  if (!context_.arena.owns(in)) [[unlikely]]
+  if (!context_.arena.owns(response)) [[unlikely]]
     return slowly();
-  if (out == in) [[unlikely]]
+  if (request == response) [[unlikely]]
     return slowly();
   if (type >= wire::kRequestTypes) [[unlikely]]
     return slowly();
@@ -41,15 +40,24 @@ namespace tern::rpc {
   return begin_call(session, type, request, response, client);
 }
 
+[[gnu::always_inline]] inline session::Continuation* EndpointCore::start_plain_call(Session session, uint8_t type,
+                                                                                    detail::Buffer* request,
+                                                                                    detail::Buffer* response,
+                                                                                    uint32_t len_bytes) {
+  if (request == nullptr || response == nullptr) [[unlikely]]
+    return start_call_slow(session, type, request, response, Duration::max()).continuation;
+  request->length_bytes = len_bytes;
+  return start_call(session, type, request, response, Duration::max()).continuation;
+}
+
 /// Everything about the call is right. try_begin() finds out whether there is a free slot: a queue means that there is
 /// none.
-[[gnu::always_inline]] inline StartedCall EndpointCore::begin_call(Session session, uint16_t type, MsgBuf& request,
-                                                                   MsgBuf& response, Client* client) {
-  session::ClientSlot* slot = client->session.try_begin(request.buffer(), response.buffer(), type);
+[[gnu::always_inline]] inline StartedCall EndpointCore::begin_call(Session session, uint16_t type,
+                                                                   detail::Buffer* request, detail::Buffer* response,
+                                                                   Client* client) {
+  session::ClientSlot* slot = client->session.try_begin(request, response, type);
   if (slot == nullptr) [[unlikely]]
     return start_call_slow(session, type, request, response, Duration::max());
-  request.take();
-  response.take();
   slot->deadline_ns = UINT64_MAX;
   slot->call_sequence = client_sessions_.next_call_sequence();
   client_sessions_.list_to_send(client);

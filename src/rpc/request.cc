@@ -43,6 +43,14 @@ std::span<const std::byte> Request::bytes(detail::RequestFront* front) {
   return {incoming->data, incoming->bytes};
 }
 
+std::span<const std::byte> Request::stable_bytes(detail::RequestFront* front) {
+  Incoming* incoming = record_of(front);
+  if (incoming == nullptr) return {};
+  const bool is_stable =
+      incoming->is_stable.load(std::memory_order_acquire) || incoming->mailbox->make_stable(incoming);
+  return is_stable ? std::span(incoming->data, incoming->bytes) : std::span<const std::byte>();
+}
+
 void Request::leave_handler(detail::RequestFront* front, bool has_answer) {
   Incoming* incoming = record_of(front);
   incoming->note_session();

@@ -20,23 +20,31 @@ class MsgBuffer {
   /// Of the message in it, in bytes.
   size_t get_data_size() const { return data_size_; }
 
-  uint8_t* buf_ = nullptr;  ///< the message; null: there is no memory
+  union {
+    uint8_t* buf_ = nullptr;  ///< the message; null: there is no memory
+    uint8_t* buf;             ///< the name in older programs
+  };
 
  private:
   template <class T>
   friend class Rpc;
   friend class ReqHandle;
 
-  MsgBuffer(std::byte* data, size_t bytes, tern::detail::Buffer* buffer)
-      : buf_(reinterpret_cast<uint8_t*>(data)), buffer_(buffer), max_data_size_(bytes), data_size_(bytes) {}
+  MsgBuffer(tern::detail::Buffer* buffer, size_t bytes)
+      : buf_(reinterpret_cast<uint8_t*>(buffer->data())), data_size_(bytes), buffer_(buffer) {}
+  /// Memory of a request.
+  void show(std::span<const std::byte> bytes) { show(bytes.data(), bytes.size()); }
+  void show(const std::byte* data, size_t bytes) {
+    buf_ = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(data));
+    data_size_ = bytes;
+  }
 
  public:
   MsgBuffer() = default;
 
  private:
-  tern::detail::Buffer* buffer_ = nullptr;  ///< of alloc_msg_buffer(); null: memory of a request
-  size_t max_data_size_ = 0;
   size_t data_size_ = 0;
+  tern::detail::Buffer* buffer_ = nullptr;  ///< around buf_; null: no memory, or that of a request
 };
 
 /// A request that waits for its response. The program has it from its handler's call to enqueue_response().
@@ -46,12 +54,7 @@ class ReqHandle {
   ReqHandle& operator=(const ReqHandle&) = delete;
 
   /// The request message. If the handler has returned, a short one may lie elsewhere than before: ask again.
-  const MsgBuffer* get_req_msgbuf() const {
-    const std::span<const std::byte> bytes = request_->bytes();
-    req_msgbuf_.buf_ = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(bytes.data()));
-    req_msgbuf_.max_data_size_ = req_msgbuf_.data_size_ = bytes.size();
-    return &req_msgbuf_;
-  }
+  const MsgBuffer* get_req_msgbuf() const { return &req_msgbuf_; }
   uint8_t get_server_rpc_id() const { return rpc_id_; }
   // What only eRPC has: to use it does not compile.
   template <class Nothing = void>
@@ -60,17 +63,26 @@ class ReqHandle {
     return 0;
   }
 
-  MsgBuffer pre_resp_msgbuf_;  ///< memory for a response of up to one packet; see set_pre_resp_msgbuf_size()
-  MsgBuffer dyn_resp_msgbuf_;  ///< for a buffer of alloc_msg_buffer()
+  union {
+    MsgBuffer pre_resp_msgbuf_ = {};  ///< memory for a response of up to one packet; see set_pre_resp_msgbuf_size()
+    MsgBuffer pre_resp_msgbuf;        ///< the name in older programs
+  };
+  union {
+    MsgBuffer dyn_resp_msgbuf_ = {};  ///< for a buffer of alloc_msg_buffer()
+    MsgBuffer dyn_resp_msgbuf;        ///< the name in older programs
+  };
 
  private:
   template <class T>
   friend class Rpc;
-  explicit ReqHandle(uint8_t rpc_id) : rpc_id_(rpc_id) {}
+  ReqHandle(void* rpc, uint8_t rpc_id) : rpc_(rpc), rpc_id_(rpc_id) {}
 
-  tern::Request* request_ = nullptr;   ///< the handler's argument, or `kept_`; null: answered
-  std::optional<tern::Request> kept_;  ///< once the handler has returned without a response
-  mutable MsgBuffer req_msgbuf_;
+  // A request that has not been answered is one of these.
+  tern::detail::RequestFront* front_ = nullptr;  ///< the handler runs, and pre_resp_msgbuf_ is the front's `space`
+  tern::Request* request_ = nullptr;             ///< with `front_` null: the handler's argument, or `kept_`
+  std::optional<tern::Request> kept_;            ///< the handler may have returned without a response
+  MsgBuffer req_msgbuf_;
+  void* const rpc_;  ///< the Rpc<CTransport> that has the request
   const uint8_t rpc_id_;
 };
 

@@ -47,7 +47,12 @@ class Timely {
     friend class Timely;
     double value_ = 0;
   };
-  Rate rate_;
+
+  Timely() : rate_() {}
+  union {
+    Rate rate_;
+    Rate rate;  ///< the name in older programs
+  };
 
   /// The smoothed round trip of packets in microseconds, whatever `share` is.
   double get_rtt_perc(double share) const {
@@ -66,6 +71,18 @@ class Timely {
     round_trip_us_ = static_cast<double>(info.round_trip.count()) / 1e3;
   }
   double round_trip_us_ = 0;
+};
+
+/// Packets that were sent again. Counted when the event loop returns. Programs set the number to 0.
+struct PacketLoss {
+  union {
+    size_t num_re_tx_ = 0;
+    size_t num_re_tx;  ///< the name in older programs
+  };
+  union {
+    size_t still_in_wheel_during_retx_ = 0;  ///< not counted
+    size_t still_in_wheel_during_retx;       ///< the name in older programs
+  };
 };
 
 /// There is none to look into: Rpc::get_wheel() returns null.
