@@ -4,12 +4,7 @@
 #define TERN_ERPC_TRANSPORT_HEADER <tern/transport/shm.h>
 #include <tern/compat/erpc/rpc.h>
 
-#include "../apps/common/flags.h"
-
-DEFINE_uint64(rpcs, 100000, "RPCs to complete");
-DEFINE_uint64(window, 60, "requests in flight, at most 8 a session");
-DEFINE_uint64(sessions, 8, "sessions; the window is dealt out to them in turn");
-DEFINE_uint64(size, 32, "bytes of a request and of its response, at least 8");
+#include "common/driver.h"
 
 // Named for callgrind, and kept from becoming jumps, as in instructions_driver.
 extern "C" [[gnu::noinline]] void client_loop(erpc::Rpc<erpc::CTransport>* rpc) {
@@ -25,7 +20,6 @@ namespace {
 
 using CRpc = erpc::Rpc<erpc::CTransport>;
 constexpr uint8_t kAdd = 1;
-constexpr size_t kCommonBytes = 32;
 
 struct Call {
   int session;
@@ -40,21 +34,12 @@ struct Driver {
   uint64_t left = 0, completed = 0;
 };
 
-/// An application knows how large its messages mostly are.
-void copy_message(uint8_t* to, const uint8_t* from, size_t bytes) {
-  if (bytes == kCommonBytes) [[likely]] {
-    std::memcpy(to, from, kCommonBytes);
-  } else {
-    std::memcpy(to, from, bytes);
-  }
-}
-
 void add(erpc::ReqHandle* handle, void* context) {
   const erpc::MsgBuffer* request = handle->get_req_msgbuf();
   const size_t bytes = request->get_data_size();
   CRpc::resize_msg_buffer(&handle->pre_resp_msgbuf_, bytes);
   uint8_t* const out = handle->pre_resp_msgbuf_.buf_;
-  copy_message(out, request->buf_, bytes);
+  microbench::copy_message(out, request->buf_, bytes);
   uint64_t value;
   std::memcpy(&value, request->buf_, sizeof(value));
   ++value;
@@ -121,30 +106,11 @@ int run() {
   return 0;
 }
 
-/// False: the sentence has been printed.
-bool check_flags() {
-  const char* problem = nullptr;
-  if (FLAGS_role != "both" || FLAGS_processes || !FLAGS_server.empty() || !FLAGS_listen.empty() ||
-      !FLAGS_cpus.empty()) {
-    problem = "both sides are in one thread here: no --role, --processes, --server, --listen or --cpus";
-  } else if (FLAGS_rpcs < 1 || FLAGS_rpcs > 1'000'000'000) {
-    problem = "--rpcs is between 1 and 1000000000";
-  } else if (FLAGS_sessions < 1 || FLAGS_sessions > 65536) {
-    problem = "--sessions is between 1 and 65536";
-  } else if (FLAGS_window < 1 || FLAGS_window > 8 * FLAGS_sessions) {
-    problem = "--window is between 1 and 8 times --sessions";
-  } else if (FLAGS_size < sizeof(uint64_t) || FLAGS_size > erpc::CTransport::kMTU) {
-    problem = "--size is between 8 and 1024";
-  }
-  if (problem != nullptr) programs::fail("%s", problem);
-  return problem == nullptr;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   if (!programs::parse_flags(argc, argv, "RPCs by eRPC's names, for callgrind to count")) return 1;
-  if (!check_flags()) return 1;
+  if (!microbench::check_driver_flags(erpc::CTransport::kMTU)) return 1;
   try {
     return run();
   } catch (const std::exception& error) {

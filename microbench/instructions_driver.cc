@@ -15,14 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "../apps/common/flags.h"
 #include "../apps/common/report.h"
 #include "../apps/common/sides.h"
-
-DEFINE_uint64(rpcs, 100000, "RPCs to complete");
-DEFINE_uint64(window, 60, "requests in flight, at most 8 a session");
-DEFINE_uint64(sessions, 8, "sessions; the window is dealt out to them in turn");
-DEFINE_uint64(size, 32, "bytes of a request and of its response, at least 8");
+#include "common/driver.h"
 
 // Named for callgrind, so no templates: one indirect call each. The empty asm keeps that call from becoming a jump,
 // which would hide the name.
@@ -38,19 +33,7 @@ extern "C" [[gnu::noinline]] void server_loop(void (*iterate)(void*), void* driv
 namespace {
 
 constexpr uint16_t kAdd = 1;
-constexpr uint64_t kSlotsPerSession = 8;
 constexpr tern::Duration kPatience = std::chrono::seconds(30);  // callgrind is fifty times slower
-
-constexpr size_t kCommonBytes = 32;
-
-/// An application knows how large its messages mostly are.
-void copy_message(std::byte* to, const std::byte* from, size_t bytes) {
-  if (bytes == kCommonBytes) [[likely]] {
-    std::memcpy(to, from, kCommonBytes);
-  } else {
-    std::memcpy(to, from, bytes);
-  }
-}
 
 template <tern::Transport T>
 class Driver {
@@ -105,7 +88,7 @@ class Driver {
       if (in.size() < sizeof(uint64_t)) return;
       auto out = request.response(in.size());
       if (!out.ok()) return;
-      copy_message(out->data(), in.data(), in.size());
+      microbench::copy_message(out->data(), in.data(), in.size());
       uint64_t value;
       std::memcpy(&value, in.data(), sizeof(value));
       ++value;
@@ -116,8 +99,8 @@ class Driver {
 
     std::vector<tern::Session> sessions;
     for (uint64_t i = 0; i < FLAGS_sessions; ++i) {
-      auto session = client_->create_session(nexus_->uri() + "/0",
-                                             {.window = uint8_t{kSlotsPerSession}, .connect_timeout = kPatience});
+      auto session = client_->create_session(
+          nexus_->uri() + "/0", {.window = uint8_t{microbench::kSlotsPerSession}, .connect_timeout = kPatience});
       if (!session.ok()) return session.status();
       sessions.push_back(*session);
     }
@@ -202,30 +185,11 @@ class Driver {
   std::unique_ptr<tern::Rpc<T>> client_;
 };
 
-/// False: the sentence has been printed.
-bool check_flags() {
-  const char* problem = nullptr;
-  if (FLAGS_role != "both" || FLAGS_processes || !FLAGS_server.empty() || !FLAGS_listen.empty() ||
-      !FLAGS_cpus.empty()) {
-    problem = "both sides are in one thread here: no --role, --processes, --server, --listen or --cpus";
-  } else if (FLAGS_rpcs < 1 || FLAGS_rpcs > 1'000'000'000) {
-    problem = "--rpcs is between 1 and 1000000000";
-  } else if (FLAGS_sessions < 1 || FLAGS_sessions > 65536) {
-    problem = "--sessions is between 1 and 65536";
-  } else if (FLAGS_window < 1 || FLAGS_window > kSlotsPerSession * FLAGS_sessions) {
-    problem = "--window is between 1 and 8 times --sessions";
-  } else if (FLAGS_size < sizeof(uint64_t) || FLAGS_size > (8u << 20)) {
-    problem = "--size is between 8 and 8388608";
-  }
-  if (problem != nullptr) programs::fail("%s", problem);
-  return problem == nullptr;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   if (!programs::parse_flags(argc, argv, "RPCs for callgrind to count; see scripts/instructions_per_rpc")) return 1;
-  if (!check_flags()) return 1;
+  if (!microbench::check_driver_flags(8u << 20)) return 1;
   programs::catch_interrupts();
   return programs::with_transport([]<class T>() { return Driver<T>().run(); });
 }

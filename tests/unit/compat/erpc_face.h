@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <mutex>
+
 #include <tern/compat/erpc/rpc.h>
 #include <tern/compat/erpc/util/numautils.h>
 
@@ -31,7 +34,9 @@ struct Context {
   std::vector<size_t> tags;
   // Of kAsk, whose handler asks another server.
   int session = -1;
-  erpc::MsgBuffer request, response;
+  uint8_t request_type = kEcho;
+  std::mutex mutex;
+  std::deque<erpc::MsgBuffer> buffers;  ///< under the mutex: of its requests, each followed by its response
 };
 
 void on_session(int session, erpc::SmEventType type, erpc::SmErrType error, void* context) {
@@ -75,7 +80,13 @@ void keep_in_background(erpc::ReqHandle* handle, void* context) {
 /// Asks the endpoint's own session from a background thread, and answers by itself.
 void ask_in_background(erpc::ReqHandle* handle, void* context) {
   auto* c = static_cast<Context*>(context);
-  c->rpc->enqueue_request(c->session, kEcho, &c->request, &c->response, on_done, nullptr);
+  {
+    const std::lock_guard lock(c->mutex);
+    erpc::MsgBuffer& request = c->buffers.emplace_back(c->rpc->alloc_msg_buffer_or_die(4));
+    std::memcpy(request.buf_, "bang", 4);
+    erpc::MsgBuffer& response = c->buffers.emplace_back(c->rpc->alloc_msg_buffer_or_die(4));
+    c->rpc->enqueue_request(c->session, c->request_type, &request, &response, on_done, nullptr);
+  }
   CRpc::resize_msg_buffer(&handle->pre_resp_msgbuf_, 0);
   c->rpc->enqueue_response(handle, &handle->pre_resp_msgbuf_);
 }
@@ -89,6 +100,7 @@ std::string free_uri() {
 
 class Erpc : public ::testing::Test {
  protected:
+  Erpc() { setenv("TERN_ERPC_FAILURE_MS", "100", 1); }
   static void register_all(erpc::Nexus& nexus) {
     EXPECT_EQ(nexus.register_req_func(kEcho, echo), 0);
     EXPECT_EQ(nexus.register_req_func(kDynamic, respond_dynamically), 0);
@@ -104,7 +116,7 @@ class Erpc : public ::testing::Test {
     at_server.rpc = server.get();
   }
   void start_client() {
-    client_nexus = std::make_unique<erpc::Nexus>(free_uri(), 0, 1);
+    client_nexus = std::make_unique<erpc::Nexus>(client_uri, 0, 1);
     register_all(*client_nexus);
     client = std::make_unique<CRpc>(client_nexus.get(), &at_client, 7, on_session);
     at_client.rpc = client.get();
@@ -148,7 +160,7 @@ class Erpc : public ::testing::Test {
     run_until([&] { return at_client.continuations == before + 1; });
   }
 
-  const std::string server_uri = free_uri();
+  const std::string server_uri = free_uri(), client_uri = free_uri();
   Context at_server, at_client;
   std::unique_ptr<erpc::Nexus> server_nexus, client_nexus;
   std::unique_ptr<CRpc> server, client;

@@ -1,1 +1,2 @@
 #include "erpc_cases.h"
+#include "erpc_ends.h"

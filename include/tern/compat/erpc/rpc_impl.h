@@ -160,7 +160,7 @@ void Rpc<TTr>::on_event(const tern::SessionEvent& event) {
   slot.open = {};
   const State before = std::exchange(slot.state, State::kEnded);
   if (before == State::kDisconnecting) return tell(slot, SmEventType::kDisconnected, SmErrType::kNoError);
-  if (before == State::kConnected) return check(rpc_->after(kGrace, [&slot] { slot.rpc->lose(slot); }));
+  if (before == State::kConnected) return check(rpc_->after(failure_delay_, [&slot] { slot.rpc->lose(slot); }));
   const bool is_wrong_id = event.status.code() == tern::Code::kRefused;
   if (event.status.code() == tern::Code::kPeerUnreachable || (is_wrong_id && retry_connect_on_invalid_rpc_id_)) {
     slot.state = State::kConnecting;
@@ -198,7 +198,8 @@ template <class TTr>
   const tern::Status status = slot->rpc->rpc_->refusal();
   if (status.code() != tern::Code::kSessionReset) check(status);
   rt_assert(slot->state != State::kConnecting, "A request needs a session that is connected");
-  if (slot->failed.empty()) check(slot->rpc->rpc_->after(kGrace, [slot] { slot->rpc->fail_all(*slot); }));
+  if (slot->failed.empty())
+    check(slot->rpc->rpc_->after(slot->rpc->failure_delay_, [slot] { slot->rpc->fail_all(*slot); }));
   slot->failed.emplace_back(slot, response, continuation, tag);
 }
 

@@ -1,0 +1,51 @@
+// What the two drivers for callgrind share, instructions_driver and erpc_driver: their flags, and what an application
+// does with a message. Included once a program, because it defines flags.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "../../apps/common/flags.h"
+
+DEFINE_uint64(rpcs, 100000, "RPCs to complete");
+DEFINE_uint64(window, 60, "requests in flight, at most 8 a session");
+DEFINE_uint64(sessions, 8, "sessions; the window is dealt out to them in turn");
+DEFINE_uint64(size, 32, "bytes of a request and of its response, at least 8");
+
+namespace microbench {
+
+constexpr uint64_t kSlotsPerSession = 8;
+constexpr size_t kCommonBytes = 32;
+
+/// An application knows how large its messages mostly are.
+template <class Byte>
+void copy_message(Byte* to, const Byte* from, size_t bytes) {
+  if (bytes == kCommonBytes) [[likely]] {
+    std::memcpy(to, from, kCommonBytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+/// False: the sentence has been printed.
+inline bool check_driver_flags(uint64_t size_max) {
+  std::string problem;
+  if (FLAGS_role != "both" || FLAGS_processes || !FLAGS_server.empty() || !FLAGS_listen.empty() ||
+      !FLAGS_cpus.empty()) {
+    problem = "both sides are in one thread here: no --role, --processes, --server, --listen or --cpus";
+  } else if (FLAGS_rpcs < 1 || FLAGS_rpcs > 1'000'000'000) {
+    problem = "--rpcs is between 1 and 1000000000";
+  } else if (FLAGS_sessions < 1 || FLAGS_sessions > 65536) {
+    problem = "--sessions is between 1 and 65536";
+  } else if (FLAGS_window < 1 || FLAGS_window > kSlotsPerSession * FLAGS_sessions) {
+    problem = "--window is between 1 and 8 times --sessions";
+  } else if (FLAGS_size < sizeof(uint64_t) || FLAGS_size > size_max) {
+    problem = "--size is between 8 and " + std::to_string(size_max);
+  }
+  if (!problem.empty()) programs::fail("%s", problem.c_str());
+  return problem.empty();
+}
+
+}  // namespace microbench
