@@ -1,7 +1,7 @@
 // Programs written for eRPC: the members of Rpc beside the common case of a request. See docs/erpc-migration.md.
 #pragma once
 
-#include "rpc.h"
+#include "rpc_class.h"
 
 namespace erpc {
 
