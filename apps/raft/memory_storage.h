@@ -13,7 +13,7 @@
 
 namespace replicated {
 
-class MemoryStorage final : public Storage {
+class MemoryStorage : public Storage {
  public:
   std::string load(Saved& saved) override {
     saved.term = term_;

@@ -206,7 +206,7 @@ int Port::put_snapshot(unsigned trailing, raft_io_snapshot_put* request, const r
   for (unsigned i = 0; i < snapshot->n_bufs; i++) {
     stored->bytes.append(static_cast<const char*>(snapshot->bufs[i].base), snapshot->bufs[i].len);
   }
-  put_ = {request, callback, snapshot->index, trailing, stored, std::nullopt};
+  put_ = {request, callback, snapshot->index, trailing, snapshot->bufs, stored, std::nullopt};
   storage_.put_snapshot(stored, [this, gate = gate_](std::string problem) {
     if (std::this_thread::get_id() == gate->owner) {
       put_.problem = std::move(problem);
@@ -251,6 +251,13 @@ raft_snapshot* copy_of(const Snapshot& snapshot) {
 
 }  // namespace
 
+void Port::call_back(const Put& put, int status) {
+  put.callback(put.request, status);
+  // libraft frees what holds another replica's snapshot only when it has restored it (installSnapshotCb()), which sets
+  // last_stored. Until then that is 0 (replicationInstallSnapshot()).
+  if (put.trailing == 0 && raft_->last_stored != put.index) raft_free(put.buffers);
+}
+
 void Port::finish_put() {
   const Put put = std::exchange(put_, {});
   std::string problem = *put.problem;
@@ -268,10 +275,10 @@ void Port::finish_put() {
     return;
   }
   is_ending_snapshot_ = put.trailing == 0;
-  put.callback(put.request, 0);
+  call_back(put, 0);
   is_ending_snapshot_ = false;
   // The log is gone, and with it an entry that may have changed the configuration. libraft does not forget that.
-  if (put.trailing == 0 && raft_ != nullptr) raft_->configuration_uncommitted_index = 0;
+  if (put.trailing == 0) raft_->configuration_uncommitted_index = 0;
 }
 
 void Port::settle(bool now) {
@@ -326,7 +333,7 @@ void Port::close() {
   }
   for (const Got& got : std::exchange(got_, {})) got.callback(got.request, nullptr, RAFT_CANCELED);
   for (const Appended& appended : std::exchange(appended_, {})) appended.callback(appended.request, RAFT_CANCELED);
-  if (const Put put = std::exchange(put_, {}); put.request != nullptr) put.callback(put.request, RAFT_CANCELED);
+  if (const Put put = std::exchange(put_, {}); put.request != nullptr) call_back(put, RAFT_CANCELED);
 }
 
 // ---- time ----

@@ -152,7 +152,8 @@ class Port {
     raft_io_snapshot_put* request = nullptr;
     raft_io_snapshot_put_cb callback = nullptr;
     uint64_t index = 0;
-    unsigned trailing = 0;  ///< 0: it takes the place of the whole log
+    unsigned trailing = 0;           ///< 0: it takes the place of the whole log
+    raft_buffer* buffers = nullptr;  ///< libraft's, of raft_malloc()
     std::shared_ptr<const Snapshot> snapshot;
     std::optional<std::string> problem;  ///< it has ended
   };
@@ -203,6 +204,7 @@ class Port {
   void tick();
   void sync_later();
   void finish_put();
+  void call_back(const Put& put, int status);
   void fix_progress();
   bool is_installing() const { return put_.request != nullptr && put_.trailing == 0; }
   uint64_t term_at(uint64_t index) const;

@@ -388,6 +388,8 @@ void Port::receive(tern::Request request) {
   message.server_address = from.address.c_str();
   delivering_ = {head.from, is_snapshot, &request};
   on_message_(&io_, &message);
+  // The new term could not be stored, and libraft has left the snapshot where it was (recvMessage()).
+  if (is_snapshot && !problem_.empty()) release(message);
   settled_();
   const bool is_answered = delivering_.request == nullptr;
   delivering_ = {};
