@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "../apps/raft/memory_storage.h"
+#include "raft/memory_storage.h"
 #include "../apps/raft/replica.h"
 
 namespace raft_test {
