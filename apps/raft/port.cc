@@ -363,7 +363,10 @@ void Port::close() {
 
 void Port::tick() {
   if (is_closed_ || !problem_.empty()) return;
-  (void)endpoint_.after(options_.heartbeat / 4, [this] { tick(); });
+  // Replicas that tick in step would stand for election in step, and again after each vote that they have split.
+  const auto most = static_cast<uint64_t>(options_.heartbeat.count() / 4);
+  const auto pause = static_cast<int64_t>(most - environment_.random() % (most / 4 + 1));
+  (void)endpoint_.after(tern::Duration(pause), [this] { tick(); });
   if (raft_ == nullptr) return;
   cancel_late();
   // A replica whose log is being replaced cannot vouch for it: it waits until the snapshot is stored.
