@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "raft/memory_storage.h"
 #include "../apps/raft/replica.h"
+#include "raft/memory_storage.h"
 
 namespace raft_test {
 namespace {
