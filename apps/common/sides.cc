@@ -56,11 +56,13 @@ std::vector<int> side_cpus() {
   }
 }
 
-void pin_to(int cpu) {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(cpu, &one);
-  sched_setaffinity(0, sizeof(one), &one);
+void pin_to(int cpu) { pin_to_any({cpu}); }
+
+void pin_to_any(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) CPU_SET(cpu, &set);
+  sched_setaffinity(0, sizeof(set), &set);
 }
 
 bool ServerProcess::start(int argc, char** argv) {

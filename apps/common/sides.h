@@ -29,6 +29,9 @@ std::vector<int> side_cpus();
 /// Pins the calling thread. Refusal is no error: the figures then show it.
 void pin_to(int cpu);
 
+/// Lets the calling thread run on any of these.
+void pin_to_any(const std::vector<int>& cpus);
+
 inline constexpr const char* kNoThread = "the system gives no more threads; raise its limit (ulimit -u, pids.max)";
 
 /// Adds a thread that is pinned to `cpu` and runs `body`. False: there is none to be had (kNoThread).

@@ -13,12 +13,11 @@
 // up on its way never undoes a later one.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <optional>
-#include <span>
+
+#include "../common/messages.h"
 
 namespace kv {
 
@@ -38,7 +37,7 @@ constexpr size_t kPutHeadBytes = 16;     ///< of a kPut request, before its valu
 constexpr size_t kGetHeadBytes = 8;      ///< of a kGet answer
 constexpr size_t kRecordHeadBytes = 12;  ///< of each record of a kMultiGet answer
 
-using Bytes = std::span<const std::byte>;
+using programs::Bytes;
 
 struct Put {
   uint64_t key;
@@ -52,61 +51,10 @@ struct Record {
   Bytes value;
 };
 
-static_assert(std::endian::native == std::endian::little, "Reader and Writer copy integers as they are");
-
-/// Takes a message apart from its beginning. What does not fit into the rest is not read.
-class Reader {
- public:
-  explicit Reader(Bytes message) : rest_(message) {}
-
-  template <class Integer>
-  [[nodiscard]] bool read(Integer& to) {
-    if (rest_.size() < sizeof(to)) return false;
-    std::memcpy(&to, rest_.data(), sizeof(to));
-    rest_ = rest_.subspan(sizeof(to));
-    return true;
-  }
-  [[nodiscard]] bool read(Bytes& to, size_t len_bytes) {
-    if (rest_.size() < len_bytes) return false;
-    to = rest_.first(len_bytes);
-    rest_ = rest_.subspan(len_bytes);
-    return true;
-  }
-  Bytes rest() const { return rest_; }
-
- private:
-  Bytes rest_;
-};
-
-/// Fills a message of the right size from its beginning.
-class Writer {
- public:
-  explicit Writer(std::span<std::byte> message) : at_(message.data()) {}
-
-  template <class Integer>
-  Writer& write(Integer value) {
-    std::memcpy(at_, &value, sizeof(value));
-    at_ += sizeof(value);
-    return *this;
-  }
-  Writer& write(Bytes bytes) {
-    if (!bytes.empty()) std::memcpy(at_, bytes.data(), bytes.size());
-    at_ += bytes.size();
-    return *this;
-  }
-
- private:
-  std::byte* at_;
-};
-
-/// A message that is one integer: kGet, and the answers to kAbout and kPut.
-template <class Integer>
-std::optional<Integer> parse_integer(Bytes message) {
-  Integer value;
-  Reader reader(message);
-  if (!reader.read(value) || !reader.rest().empty()) return std::nullopt;
-  return value;
-}
+using programs::mix;
+using programs::parse_integer;
+using programs::Reader;
+using programs::Writer;
 
 inline std::optional<Put> parse_put(Bytes message) {
   Put put = {};
@@ -147,13 +95,6 @@ inline std::optional<Record> read_record(Reader& reader) {
   }
   if (!is_record(record)) return std::nullopt;
   return record;
-}
-
-/// 64 bits that depend on each bit of `value` (the finalizer of splitmix64).
-constexpr uint64_t mix(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
-  return value ^ (value >> 31);
 }
 
 constexpr uint32_t partition_of(uint64_t key, uint32_t partitions) {

@@ -4,19 +4,16 @@
 #include <tern/endpoint.h>
 #include <tern/rpc.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "../common/sides.h"
+#include "../common/endpoint_threads.h"
 #include "protocol.h"
 #include "store.h"
 
@@ -177,7 +174,6 @@ class Partition {
 class Server {
  public:
   explicit Server(ServerOptions options) : options_(std::move(options)) {}
-  ~Server() { stop(); }
 
   /// Returns when every partition can be reached. Otherwise the sentence why not.
   template <tern::Transport T>
@@ -188,34 +184,15 @@ class Server {
     for (size_t i = 0; i < options_.partitions; ++i) {
       partitions_.push_back(std::make_unique<Partition>(stores_[i], options_));
     }
-    for (size_t i = 0; i < options_.partitions; ++i) {
-      rpc.endpoint_id = static_cast<uint16_t>(i);
-      const bool has_thread = programs::add_thread(threads_, cpus[i % cpus.size()], [this, &nexus, i, transport, rpc] {
-        const tern::Status status = run<T>(nexus, *partitions_[i], transport, rpc);
-        std::lock_guard lock(mutex_);
-        if (!status.ok()) problem_ = "partition " + std::to_string(i) + ": " + std::string(status.message());
-        ++ended_;
-      });
-      if (!has_thread) return programs::kNoThread;
-    }
-    while (ready_ < options_.partitions && !has_ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (!has_ended()) return {};
-    stop();
-    return problem_;
+    return threads_.start<T>(
+        nexus, options_.partitions, cpus, transport, rpc,
+        [this](tern::Endpoint& endpoint, size_t i) { return partitions_[i]->add_handlers(endpoint); });
   }
   /// A partition does not run any more.
-  bool has_ended() const { return ended_ > 0; }
-  void stop() {
-    {
-      std::lock_guard lock(mutex_);
-      is_stopped_ = true;
-      for (tern::Endpoint* endpoint : endpoints_) endpoint->stop();
-    }
-    for (std::thread& thread : threads_) thread.join();
-    threads_.clear();
-  }
+  bool has_ended() const { return threads_.has_ended(); }
+  void stop() { threads_.stop(); }
   /// After stop(): why a partition ended by itself. Empty: none did.
-  const std::string& problem() const { return problem_; }
+  std::string problem() { return threads_.problem(); }
   /// After stop().
   ServerCounts counts() const {
     ServerCounts sum;
@@ -228,34 +205,10 @@ class Server {
   }
 
  private:
-  template <tern::Transport T>
-  tern::Status run(tern::Nexus& nexus, Partition& partition, typename T::Options transport, tern::RpcOptions options) {
-    auto rpc = tern::Rpc<T>::create(nexus, transport, options);
-    if (!rpc.ok()) return rpc.status();
-    auto status = partition.add_handlers(**rpc);
-    if (!status.ok()) return status;
-    {
-      std::lock_guard lock(mutex_);
-      if (is_stopped_) return {};
-      endpoints_.push_back(rpc->get());
-    }
-    ++ready_;
-    status = (*rpc)->run_event_loop();
-    std::lock_guard lock(mutex_);
-    std::erase(endpoints_, rpc->get());
-    return status;
-  }
-
   const ServerOptions options_;
   Stores stores_;
   std::vector<std::unique_ptr<Partition>> partitions_;
-  std::vector<std::thread> threads_;
-  std::atomic<size_t> ready_{0};
-  std::atomic<size_t> ended_{0};
-  std::mutex mutex_;
-  std::vector<tern::Endpoint*> endpoints_;  ///< those whose loops run
-  bool is_stopped_ = false;
-  std::string problem_;
+  programs::EndpointThreads threads_;  ///< ends before what it uses
 };
 
 }  // namespace kv

@@ -32,6 +32,8 @@ def is_in(value, right):
     """Whether a value is what an nft expression names; None: the expression is not understood."""
     if isinstance(right, str) and right.startswith('@'):  # a set by name, whose elements are elsewhere
         return None
+    if isinstance(right, str) and right.endswith('*'):  # the beginning of an interface's name
+        return str(value).startswith(right[:-1])
     if isinstance(right, (int, str)):
         return right == value
     if isinstance(right, list):
@@ -70,39 +72,65 @@ def matches(match, packet):
     return answer if match.get('op') in ('==', 'in', '!=') else None
 
 
+# Statements that leave the packet to the next one; and those that do so with some packets only.
+PASSING = ('continue', 'counter', 'ct helper', 'dup', 'log', 'mangle', 'notrack', 'set')
+LIMITING = ('ct count', 'limit', 'quota')
+RETURN = 'return'
+
+
+def verdict_of_map(value, chain, chains, packet, depth):
+    """That of the first element that the packet's key is; None: it is none of them."""
+    data = value.get('data')
+    if not isinstance(data, dict) or not isinstance(data.get('set'), list):  # a map by name
+        return UNKNOWN
+    for key, statement in data['set']:
+        answer = matches({'op': '==', 'left': value.get('key'), 'right': key}, packet)
+        if answer is not False:
+            return verdict_of(statement, chain, chains, packet, depth) if answer else UNKNOWN
+    return None
+
+
+def verdict_of(statement, chain, chains, packet, depth):
+    """ACCEPT, DROP, UNKNOWN, RETURN to the calling chain; None: the next statement decides."""
+    kind, value = next(iter(statement.items()), ('continue', None))
+    if kind in PASSING:
+        return None
+    if kind == 'accept':
+        return ACCEPT
+    if kind in ('drop', 'reject'):
+        return DROP
+    if kind == 'return':
+        return RETURN
+    if kind in ('jump', 'goto'):
+        target = (chain[0], chain[1], value.get('target'))
+        verdict = verdict_of_rules(target, chains, packet, depth + 1) if depth < 16 else None
+        return verdict or (RETURN if kind == 'goto' else None)
+    return verdict_of_map(value, chain, chains, packet, depth) if kind == 'vmap' else UNKNOWN
+
+
 def verdict_of_rules(chain, chains, packet, depth=0):
-    """(verdict, rule that gives it) of a chain's rules; (None, None): none gives one. A rule that is not understood
-    makes the verdict uncertain if it could end the matter."""
-    uncertain = None
+    """The verdict of a chain's rules; None: none gives one. A rule that is not understood makes the verdict UNKNOWN if
+    it could end the matter."""
+    is_uncertain = False
     for rule in chains.get(chain, {}).get('rules', ()):
         is_sure = True
-        for expression in rule:
-            kind = next(iter(expression), None)
-            verdict, at = None, None
-            if kind == 'match':
-                answer = matches(expression['match'], packet)
+        for statement in rule:
+            if 'match' in statement:
+                answer = matches(statement['match'], packet)
                 if answer is False:
                     break
                 is_sure = is_sure and answer is True
-            elif kind in ('accept', 'drop', 'reject'):
-                verdict, at = ACCEPT if kind == 'accept' else DROP, rule
-            elif kind in ('jump', 'goto') and depth < 16:
-                target = (chain[0], chain[1], expression[kind].get('target'))
-                verdict, at = verdict_of_rules(target, chains, packet, depth + 1)
-            elif kind == 'return':
-                if is_sure:
-                    return (UNKNOWN, uncertain) if uncertain else (None, None)
-                break
-            elif kind not in ('counter', 'log', 'mangle', 'limit', None):
+                continue
+            if any(kind in statement for kind in LIMITING):
                 is_sure = False
-            if kind == 'limit':
-                is_sure = False
+                continue
+            verdict = verdict_of(statement, chain, chains, packet, depth)
             if verdict and is_sure:
-                return (verdict, at) if uncertain is None or verdict == UNKNOWN else (UNKNOWN, uncertain)
+                return UNKNOWN if is_uncertain else None if verdict == RETURN else verdict
             if verdict:
-                uncertain = uncertain or rule
+                is_uncertain = True
                 break
-    return (UNKNOWN, uncertain) if uncertain else (None, None)
+    return UNKNOWN if is_uncertain else None
 
 
 def nft_verdict(ruleset, hook, port, interface=None, family='ip'):
@@ -122,8 +150,7 @@ def nft_verdict(ruleset, hook, port, interface=None, family='ip'):
     for name, chain in chains.items():
         if chain.get('hook') != hook or chain.get('type', 'filter') != 'filter' or name[0] not in ('inet', family):
             continue
-        verdict, _ = verdict_of_rules(name, chains, packet)
-        verdict = verdict or (DROP if chain.get('policy') == 'drop' else ACCEPT)
+        verdict = verdict_of_rules(name, chains, packet) or (DROP if chain.get('policy') == 'drop' else ACCEPT)
         if verdict == DROP:
             return DROP, ' '.join(name)
         if verdict == UNKNOWN:
@@ -133,37 +160,47 @@ def nft_verdict(ruleset, hook, port, interface=None, family='ip'):
 
 # --- iptables --------------------------------------------------------------------------------------------------------
 
-def iptables_verdict(lines, hook, port):
-    """The same of iptables-save. A rule is understood if it names nothing but protocol, ports, state and target."""
-    chain, policy, uncertain = hook.upper(), None, False
+def verdict_of_table(lines, chain, port):
+    """Of one table's chain. A rule is understood if it negates nothing and names nothing but protocol, ports, state and
+    target."""
+    policy, is_uncertain = None, False
     for line in lines:
         head = re.match(rf':{chain} (\w+)', line)
         if head:
-            policy = policy or head.group(1)
-        if not line.startswith(f'-A {chain} '):
+            policy = head.group(1)
+        target = re.search(r' -[jg] (\S+)', line)
+        if not line.startswith(f'-A {chain} ') or not target or target.group(1) in ('LOG', 'NFLOG'):
             continue
-        target = re.search(r' -j (\w+)', line)
+        is_negated = ' ! ' in line
         ports = re.search(r' --dports? (\S+)', line)
-        protocol = re.search(r'(! )?-p (\w+)', line)
+        protocol = re.search(r' -p (\w+)', line)
         state = re.search(r' --(?:ct)?state (\S+)', line)
-        if protocol and not protocol.group(1) and protocol.group(2) not in ('udp', 'all'):
-            continue
-        if state and 'NEW' not in state.group(1).split(','):
-            continue
-        if ports and not any(int(low) <= port <= int(high or low)
-                             for low, high in re.findall(r'(\d+)(?::(\d+))?', ports.group(1))):
-            continue
-        if ' -i lo ' in line or ' -o lo ' in line:
-            continue
-        rest = re.sub(r' -j \w+.*| -m \S+| --dports? \S+| -p \w+| --(ct)?state \S+|^-A \w+', '', line).strip()
-        if not target or target.group(1) in ('LOG', 'NFLOG'):
-            continue
-        if rest or target.group(1) not in ('ACCEPT', 'DROP', 'REJECT'):
-            uncertain = True
-            continue
-        if uncertain:
-            break
-        return (ACCEPT if target.group(1) == 'ACCEPT' else DROP), chain
-    if uncertain:
-        return UNKNOWN, chain
-    return (DROP if policy == 'DROP' else ACCEPT), chain
+        if not is_negated:
+            if protocol and protocol.group(1) not in ('udp', 'all'):
+                continue
+            if state and 'NEW' not in state.group(1).split(','):
+                continue
+            if ports and not any(int(low) <= port <= int(high or low)
+                                 for low, high in re.findall(r'(\d+)(?::(\d+))?', ports.group(1))):
+                continue
+            if ' -i lo ' in line or ' -o lo ' in line:
+                continue
+        rest = re.sub(r' -j \S+.*| -m \S+| --dports? \S+| -p \w+| --(ct)?state \S+|^-A \w+', '', line)
+        if is_negated or rest.strip() or target.group(1) not in ('ACCEPT', 'DROP', 'REJECT'):
+            is_uncertain = True
+        elif is_uncertain:
+            return UNKNOWN
+        else:
+            return ACCEPT if target.group(1) == 'ACCEPT' else DROP
+    return UNKNOWN if is_uncertain else DROP if policy == 'DROP' else ACCEPT
+
+
+def iptables_verdict(lines, hook, port):
+    """The same of iptables-save. Every table that has the chain must accept; nat only changes addresses."""
+    chain, table, tables = hook.upper(), '', {}
+    for line in lines:
+        if line.startswith('*'):
+            table = line[1:].strip()
+        tables.setdefault(table, []).append(line)
+    verdicts = [verdict_of_table(of_table, chain, port) for name, of_table in tables.items() if name != 'nat']
+    return next(one for one in (DROP, UNKNOWN, ACCEPT) if one in [*verdicts, ACCEPT]), chain

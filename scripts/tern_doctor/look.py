@@ -62,7 +62,7 @@ class Look:
             return None
 
     def run(self, *words):
-        """(exit code, standard output, standard error); None: there is no such program here."""
+        """(exit code, standard output, standard error); None: there is no such program here, or it does not end."""
         if not self.is_live:
             return None
         program = shutil.which(words[0]) or shutil.which(words[0], path='/usr/sbin:/sbin:/usr/bin:/bin')

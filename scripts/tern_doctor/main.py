@@ -28,22 +28,19 @@ def parse_arguments(arguments):
                         help=f'try the way to a tern server; port {path.DEFAULT_PORT} by default')
     parser.add_argument('--transport', metavar='NAME,...', default='', help='only these; with --to: udp by default')
     parser.add_argument('--transport_options', metavar='NAME=VALUE,...', default='',
-                        help='for the trials, as tern\'s programs '
-                        'take them; with a single --transport')
+                        help='for the trials, as tern\'s programs take them; with a single --transport')
     parser.add_argument('--server_transport_options', metavar='NAME=VALUE,...', default='',
                         help='what differs for the server\'s end')
     parser.add_argument('--port', type=int, default=path.DEFAULT_PORT,
-                        help='the port of a server here, for the firewall\'s '
-                        f'rules; default {path.DEFAULT_PORT}')
+                        help=f'the port of a server here, for the firewall\'s rules; default {path.DEFAULT_PORT}')
     parser.add_argument('--seconds', type=float, default=1, help='length of each trial; default 1')
     parser.add_argument('--no-trials', action='store_true', help='look and judge, start nothing but --list_transports')
     parser.add_argument('--build-dir', metavar='DIR',
-                        help='the build whose programs are tried; default: build/release beside '
-                        'this script, else tern-latency as it is installed')
+                        help='the build whose programs are tried; default: build/release beside this script, else '
+                             'tern-latency as it is installed')
     parser.add_argument('--json', action='store_true', help='one JSON object, with all facts')
     parser.add_argument('--root', default='/', metavar='DIR',
-                        help='read a copy of /proc, /sys and so on under DIR; implies '
-                        '--no-trials')
+                        help='read a copy of /proc, /sys and so on under DIR; implies --no-trials')
     options = parser.parse_args(arguments)
     try:
         options.to = path.parse_host(options.to) if options.to is not None else None
@@ -113,15 +110,15 @@ def main(arguments, here):
     look = Look(options.root)
     report.show_progress('looking')
     facts = look_at(look, options, here)
-    known = transports.known_transports(facts['build'])
+    build = facts['build']
+    known = transports.known_transports(build)
     unknown = sorted(set(options.transport) - {one.name for one in known})
     if unknown:
         report.show_progress('')
         parser.error(f'--transport={unknown[0]} is unknown; choose from: {", ".join(one.name for one in known)}')
     names = [one.name for one in known if one.name in (options.transport or [one.name])]
-    build = facts['build']
     can_try = look.is_live and not options.no_trials and bool(build['program']) and not build['problem']
-    if look.is_live and not facts['build']['program']:
+    if look.is_live and not build['program']:
         look.note_unseen('whether RPCs pass: tern\'s programs are neither built nor installed here (--build-dir DIR '
                          'names a build)')
 
@@ -130,9 +127,9 @@ def main(arguments, here):
     way = None
     if options.to and look.is_live:
         report.show_progress(f'the way to {options.to[0]}')
-        wanted = types.SimpleNamespace(program=facts['build']['program'] if can_try else None,
+        wanted = types.SimpleNamespace(program=build['program'] if can_try else None, seconds=options.seconds,
                                        transports=options.transport or ['udp'],
-                                       seconds=options.seconds, transport_options=options.transport_options)
+                                       transport_options=options.transport_options)
         way = path.facts_of(look, facts, *options.to, wanted)
     findings = rules.judge(facts)
     path_findings = path_rules.judge(way, facts) if way else []

@@ -93,10 +93,8 @@ def interfaces(look):
         node = look.number(f'{device}/numa_node') if has_device else None
         found.append({
             'name': name, 'is_up': bool(flags & IFF_UP), 'is_loopback': bool(flags & IFF_LOOPBACK), 'mtu': mtu,
-            'has_carrier': look.number(f'{folder}/carrier') != 0 if in_sysfs and flags & IFF_UP else True,
             'addresses': addresses_of(look, name, ipv6),
             'receive_queues': sum(queue.startswith('rx-') for queue in queues) or None,
-            'send_queues': sum(queue.startswith('tx-') for queue in queues) or None,
             'driver': look.link(f'{device}/driver') if has_device else None,
             'numa_node': node if node is not None and node >= 0 else None,
             'interrupt_cpus': interrupts_of(look, device) if has_device else [],

@@ -78,10 +78,13 @@ void WakeEvent::clear() {
 
 bool Timer::open() {
   timer_ = Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  at_ns_ = UINT64_MAX;
   return static_cast<bool>(timer_);
 }
 
 void Timer::set_at(uint64_t at_ns) {
+  if (at_ns == at_ns_) return;
+  at_ns_ = at_ns;
   itimerspec spec{};
   if (at_ns != UINT64_MAX) spec.it_value = timespec_of(std::max<uint64_t>(at_ns, 1));  // 0 would disarm it
   timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &spec, nullptr);  // cannot fail with these arguments
@@ -89,7 +92,9 @@ void Timer::set_at(uint64_t at_ns) {
 
 bool Timer::take() {
   uint64_t expirations;
-  return read(timer_.get(), &expirations, sizeof(expirations)) == sizeof(expirations);
+  if (read(timer_.get(), &expirations, sizeof(expirations)) != sizeof(expirations)) return false;
+  at_ns_ = UINT64_MAX;
+  return true;
 }
 
 }  // namespace tern::base

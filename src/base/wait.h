@@ -34,6 +34,11 @@ class TERN_API WaitSet {
   /// Blocks until an event, a signal, or `deadline_ns` (monotonic_ns(); UINT64_MAX: no limit; the past: does not
   /// block). Fills the front of `events`, which is not empty, and returns how many there are.
   size_t wait(std::span<epoll_event> events, uint64_t deadline_ns);
+  /// As wait(), for a caller that looks at everything afterwards.
+  void wait_any(uint64_t deadline_ns) {
+    epoll_event any;
+    wait({&any, 1}, deadline_ns);
+  }
 
  private:
   Descriptor epoll_;
@@ -63,7 +68,7 @@ class TERN_API Timer {
   [[nodiscard]] bool open();
   /// Readable once the time has come, until it is set again or taken; -1 before open().
   int descriptor() const { return timer_.get(); }
-  /// `at_ns`: monotonic_ns(). The past: at once. UINT64_MAX: never.
+  /// `at_ns`: monotonic_ns(). The past: at once. UINT64_MAX: never. Costs nothing if it is set to this time already.
   void set_at(uint64_t at_ns);
   /// Never from now on.
   void stop() { set_at(UINT64_MAX); }
@@ -72,6 +77,7 @@ class TERN_API Timer {
 
  private:
   Descriptor timer_;
+  uint64_t at_ns_ = UINT64_MAX;
 };
 
 }  // namespace tern::base

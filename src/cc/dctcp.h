@@ -40,9 +40,10 @@ class Dctcp {
   }
   /// A loss without a mark in the same round trip is random, because a queue marks packets before it loses some.
   void on_loss(const Sample& sample) {
-    if (marked_ != 0) halve(sample.now_ns);
+    if (marked_ != 0) halve(sample.now_ns, kSmallest);
   }
-  void on_silence(uint64_t now_ns) { halve(now_ns); }
+  /// At most down to one packet: see Swift.
+  void on_silence(uint64_t now_ns) { halve(now_ns, std::min(window_, kOne)); }
   void on_rest() {
     window_ = kFull;
     share_ = kOne;
@@ -76,10 +77,10 @@ class Dctcp {
   static constexpr uint64_t kEagerTargets = 13;
 
   uint64_t gain(uint64_t amount) const { return amount * std::min(window_, kOne) / kOne; }
-  void halve(uint64_t now_ns) {
+  void halve(uint64_t now_ns, uint32_t smallest) {
     if (now_ns - halved_ns_ < rtt_ns_) return;
     halved_ns_ = now_ns;
-    window_ = std::max(window_ / 2, kSmallest);
+    window_ = std::max(window_ / 2, smallest);
   }
 
   Path path_;

@@ -42,7 +42,13 @@ class Swift {
     learn_depth(sample.now_ns);
     if (rtt_ns_ >= target_ns()) cut(sample.now_ns, kOne / 2);
   }
-  void on_silence(uint64_t now_ns) { cut(now_ns, kOne / 2); }
+  /// At most down to one packet, as in TCP (RFC 5681, the loss window). A peer that is busy is silent, too. From a
+  /// window far below one packet it would take as many seconds to find out that it is back.
+  void on_silence(uint64_t now_ns) {
+    if (now_ns - cut_ns_ < rtt_ns_) return;
+    cut_ns_ = now_ns;
+    window_ = std::max(window_ / 2, std::min(window_, kOne));
+  }
   void on_rest() {
     window_ = kFull;
     rtt_ns_ = 0;

@@ -1,9 +1,9 @@
 // Sending small packets: those to one peer share a frame. Ethernet layer; the endpoint's thread.
 //
 // A packet is copied behind others into its peer's open frame, which lies in a slot of the transport's send queue. A
-// long packet gets a frame of its own, which the queue may gather from message memory. flush() writes the headers in
-// front of the packets of all open frames. A frame is queued when it is opened, so that frames leave in the order of
-// their first packets.
+// queue may gather a long packet from message memory, in a frame of its own. flush() writes the headers in front of the
+// packets of all open frames. A frame is queued when it is opened, so that frames leave in the order of their first
+// packets.
 #pragma once
 
 #include <algorithm>
@@ -21,28 +21,21 @@
 
 namespace tern::ethernet {
 
-/// A packet's header, with its length and without flags. Word by word, so that none of them goes through memory.
+/// A packet's header, with its length and without flags.
 inline void put_header(std::byte* to, const wire::Header& header, size_t packet_bytes) {
   wire::Header sent = header;
   sent.set_length_and_flags(packet_bytes, 0);
-  const std::array<uint64_t, 3> words = {sent.w0, sent.w1, sent.w2};
-  for (size_t i = 0; i < words.size(); ++i) {
-    const uint64_t word = wire::to_little_endian(words[i]);
-    std::memcpy(to + i * sizeof(word), &word, sizeof(word));
-  }
+  wire::store_header(to, sent);
 }
 
 /// What a transport's send queue does for OpenFrames. A slot stays where it is until its frame has left.
 template <class Q>
 concept FrameQueue = requires(Q queue, const Q const_queue, typename Q::Slot& slot,
-                              const frames::FrameTemplate& headers, const wire::Header& header, const std::byte* data,
-                              size_t bytes, const detail::Buffer* buffer) {
+                              const frames::FrameTemplate& headers, size_t bytes) {
   /// Frames that can be queued between two flushes, at most.
   { Q::kSlots } -> std::convertible_to<uint32_t>;
   /// A slot for the next frame; null: the queue is full now.
   { queue.next() } -> std::same_as<typename Q::Slot*>;
-  /// Data above this length goes in a frame of its own.
-  { const_queue.copied_bytes_max() } -> std::convertible_to<size_t>;
   /// Of an open frame, headers included.
   { const_queue.frame_bytes_max() } -> std::convertible_to<uint32_t>;
   /// Queues the slot that next() gave, for a frame that is complete when close() is called, before the queue is posted.
@@ -50,6 +43,15 @@ concept FrameQueue = requires(Q queue, const Q const_queue, typename Q::Slot& sl
   { queue.open(slot) } -> std::same_as<std::byte*>;
   /// Writes the headers of an open frame, whose packets have `bytes`.
   {queue.close(slot, headers, bytes)};
+};
+
+/// A queue that need not copy long data.
+template <class Q>
+concept GatheringQueue = FrameQueue<Q> &&
+    requires(Q queue, const Q const_queue, typename Q::Slot& slot, const frames::FrameTemplate& headers,
+             const wire::Header& header, const std::byte* data, size_t bytes, const detail::Buffer* buffer) {
+  /// Data above this length goes in a frame of its own.
+  { const_queue.copied_bytes_max() } -> std::convertible_to<size_t>;
   /// Queues the slot that next() gave, with a frame of one packet: a header, and `bytes` of data in message memory.
   {queue.add(slot, headers, header, data, bytes, buffer)};
 };
@@ -112,15 +114,23 @@ class OpenFrames {
     Slot* const slot = queue_.next();
     if (slot == nullptr) return false;
     if (to.has_frame()) close(to);
-    if (len > queue_.copied_bytes_max()) {
-      queue_.add(*slot, to.headers, header, data, len, buffer);
-    } else {
+    if (!gather(to, *slot, header, data, len, buffer)) {
       open(peer, to, *slot);
       to.write = put(to.write, header, data, len);
       to.space_bytes -= static_cast<uint32_t>(kHeaderBytes + len);
     }
     ++packets_sent_;
     return true;
+  }
+  /// False: the packet is to be copied.
+  bool gather(const Route& to, Slot& slot, const wire::Header& header, const std::byte* data, size_t len,
+              const detail::Buffer* buffer) {
+    if constexpr (GatheringQueue<Queue>) {
+      if (len <= queue_.copied_bytes_max()) return false;
+      queue_.add(slot, to.headers, header, data, len, buffer);
+      return true;
+    }
+    return false;
   }
   void open(uint32_t peer, Route& to, Slot& slot) {
     const auto headers = static_cast<uint32_t>(to.headers.header_bytes());
@@ -161,8 +171,7 @@ class OpenFrames<Queue>::Sender {
   Sender& operator=(const Sender&) = delete;
   ~Sender() { store(); }
 
-  /// Data above the queue's copied_bytes_max() lies in `buffer`. False: not now, as the queue is full or the peer is
-  /// not ready.
+  /// Data that the queue may gather lies in `buffer`. False: not now, as the queue is full or the peer is not ready.
   bool send(const wire::Header& header, const std::byte* data, size_t len, const detail::Buffer* buffer) {
     const size_t bytes = kHeaderBytes + len;
     if (bytes > space_bytes_) [[unlikely]] {

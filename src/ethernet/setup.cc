@@ -39,6 +39,32 @@ Status no_descriptors(const Names& names) {
   return refuse(names, "no file descriptors are left", {"no file descriptors are left: raise the limit (ulimit -n)"});
 }
 
+Result<base::Descriptor> open_port(const Names& names, SocketAddress* own, bool receives) {
+  base::Descriptor descriptor(socket(own->family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!descriptor) return no_descriptors(names);
+  if (!receives) {
+    sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+    const sock_fprog program{1, &nothing};
+    (void)setsockopt(descriptor.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
+  }
+  if (bind(descriptor.get(), own->sockaddr_data(), own->sockaddr_bytes()) != 0) {
+    const std::string text = own->to_text();
+    if (errno == EADDRINUSE) {
+      return refuse(names, "the UDP port is taken",
+                    {"the UDP port of ", text, " is taken by another endpoint or program: choose another one in ",
+                     names.type, "::Options::bind, or none"});
+    }
+    return refuse(names, "the kernel does not give the UDP port",
+                  {"the kernel does not give the UDP port of ", text, " (", std::strerror(errno),
+                   "): choose another one in ", names.type, "::Options::bind"});
+  }
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof(storage);
+  if (getsockname(descriptor.get(), reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) return no_descriptors(names);
+  own->set_port(SocketAddress::from_sockaddr(storage).port());
+  return descriptor;
+}
+
 }  // namespace
 
 Result<SocketAddress> parse_bind(const Names& names, std::string_view text) {
@@ -108,36 +134,6 @@ Result<OwnAddress> choose_address(const Names& names, std::string_view device, c
                 {"the network interface ", interface.name, " of ", device,
                  " has no global address: ip addr add ... dev ", interface.name});
 }
-
-namespace {
-
-Result<base::Descriptor> open_port(const Names& names, SocketAddress* own, bool receives) {
-  base::Descriptor descriptor(socket(own->family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!descriptor) return no_descriptors(names);
-  if (!receives) {
-    sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
-    const sock_fprog program{1, &nothing};
-    (void)setsockopt(descriptor.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
-  }
-  if (bind(descriptor.get(), own->sockaddr_data(), own->sockaddr_bytes()) != 0) {
-    const std::string text = own->to_text();
-    if (errno == EADDRINUSE) {
-      return refuse(names, "the UDP port is taken",
-                    {"the UDP port of ", text, " is taken by another endpoint or program: choose another one in ",
-                     names.type, "::Options::bind, or none"});
-    }
-    return refuse(names, "the kernel does not give the UDP port",
-                  {"the kernel does not give the UDP port of ", text, " (", std::strerror(errno),
-                   "): choose another one in ", names.type, "::Options::bind"});
-  }
-  sockaddr_storage storage{};
-  socklen_t bytes = sizeof(storage);
-  if (getsockname(descriptor.get(), reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) return no_descriptors(names);
-  own->set_port(SocketAddress::from_sockaddr(storage).port());
-  return descriptor;
-}
-
-}  // namespace
 
 Result<base::Descriptor> bind_port(const Names& names, SocketAddress* own) { return open_port(names, own, true); }
 Result<base::Descriptor> reserve_port(const Names& names, SocketAddress* own) { return open_port(names, own, false); }

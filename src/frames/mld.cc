@@ -25,14 +25,21 @@ constexpr std::array<uint8_t, 8> kAlert = {kProtocolIcmpv6, 0, 5, 2, 0, 0, 1, 0}
 
 uint8_t byte_at(Bytes bytes, size_t at) { return static_cast<uint8_t>(bytes[at]); }
 
-/// The ICMPv6 message behind a header of hop-by-hop options. Empty: there is none.
-Bytes message_of(Bytes packet) {
+/// The IPv6 packet. Empty: there is none, or it is of another VLAN.
+Bytes packet_of(Bytes frame, uint16_t vlan) {
+  const auto ethernet = read_ethernet(frame, vlan);
+  return ethernet && ethernet->type == kEtherTypeIpv6 ? ethernet->payload : Bytes();
+}
+
+/// The ICMPv6 message behind a header of hop-by-hop options, if it is a query. Empty: there is none.
+Bytes query_of(Bytes packet) {
   if (packet.size() < kIpv6Bytes + kAlert.size() || byte_at(packet, ipv6::kVersion) >> 4 != 6) return {};
   if (byte_at(packet, ipv6::kNextHeader) != kHopByHop || byte_at(packet, kIpv6Bytes) != kProtocolIcmpv6) return {};
   const size_t options_bytes = 8 * (size_t{byte_at(packet, kIpv6Bytes + 1)} + 1);
   const size_t payload_bytes = load16(&packet[ipv6::kPayloadLength]);
   if (payload_bytes > packet.size() - kIpv6Bytes || payload_bytes < options_bytes + kBytes1) return {};
-  return packet.subspan(kIpv6Bytes + options_bytes, payload_bytes - options_bytes);
+  const Bytes message = packet.subspan(kIpv6Bytes + options_bytes, payload_bytes - options_bytes);
+  return byte_at(message, 0) == kQuery ? message : Bytes();
 }
 
 /// RFC 3810 5.1.3: milliseconds, or from 32768 on a floating-point number of them.
@@ -49,17 +56,12 @@ SocketAddress all_mld2_routers() {
 
 }  // namespace
 
-bool is_mld_query(Bytes frame, uint16_t vlan) {
-  const auto ethernet = read_ethernet(frame, vlan);
-  if (!ethernet || ethernet->type != kEtherTypeIpv6) return false;
-  const Bytes message = message_of(ethernet->payload);
-  return !message.empty() && byte_at(message, 0) == kQuery;
-}
+bool is_mld_query(Bytes frame, uint16_t vlan) { return !query_of(packet_of(frame, vlan)).empty(); }
 
 std::optional<MldQuery> parse_mld_query(Bytes frame, uint16_t vlan) {
-  if (!is_mld_query(frame, vlan)) return std::nullopt;
-  const Bytes packet = read_ethernet(frame, vlan)->payload;
-  const Bytes message = message_of(packet);
+  const Bytes packet = packet_of(frame, vlan);
+  const Bytes message = query_of(packet);
+  if (message.empty()) return std::nullopt;
   if (byte_at(packet, ipv6::kHopLimit) != 1 || byte_at(message, 1) != 0) return std::nullopt;
   if (!SocketAddress::from_ip(packet.subspan(ipv6::kSource, kIpBytes)).is_link_local()) return std::nullopt;
   if (icmpv6_sum(packet.subspan(ipv6::kSource, 2 * kIpBytes), message) != 0xffff) return std::nullopt;

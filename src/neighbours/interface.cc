@@ -66,7 +66,7 @@ Status no_answer(int error) {
                  "): netlink sockets may be forbidden here, as by a container's seccomp profile"});
 }
 
-/// `is_missing(error)` makes the status of an interface that does not exist.
+/// `missing()` makes the status of an interface that does not exist.
 template <class F>
 Result<Interface> read(const Request& request, F&& missing) {
   Netlink netlink;

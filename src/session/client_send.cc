@@ -154,14 +154,15 @@ bool ClientSession::prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacke
   return true;
 }
 
-/// How many packets the next RFR may ask for: no more than the endpoint's receive queue takes, and of its downlink no
-/// more than the session's share (clause 5.4).
+/// How many packets the next RFR may ask for: no more than the endpoint's receive queue takes, of its downlink no more
+/// than the session's share (clause 5.4), and no more than the controller's window, because all of them wait for the
+/// departure of the RFR.
 uint32_t ClientSession::rfr_packets_max() const {
   const uint32_t share = pools_.response_share.packets();
   if (awaited_packets_ >= share) return 0;
   const uint32_t queue = pools_.response_packets_free > 0 ? static_cast<uint32_t>(pools_.response_packets_free) : 0;
   const uint32_t own = kOwnResponsePackets - std::min(awaited_packets_, kOwnResponsePackets);
-  return std::min({kRfrPacketsMax, std::max(queue, own), share - awaited_packets_});
+  return std::min({kRfrPacketsMax, pace_.window_packets, std::max(queue, own), share - awaited_packets_});
 }
 
 // ---- It has left ----

@@ -402,7 +402,7 @@ class TERN_API ClientSession {
   FollowTimer follow_timer_;
   Reports reports_;
   cc::Pacer pacer_;
-  cc::Allowance pace_;  ///< of the pacer: not its window
+  cc::Allowance pace_;  ///< what the controller says, its rate corrected
   ClientPools& pools_;
   ClientTerms terms_;
 };

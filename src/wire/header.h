@@ -12,6 +12,7 @@
 // encrypted. `length` counts the bytes of the packet where it lies, header included.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -145,9 +146,13 @@ inline Header load_header(const std::byte* bytes) {
   std::memcpy(&header.w2, bytes + 16, 8);
   return {to_little_endian(header.w0), to_little_endian(header.w1), to_little_endian(header.w2)};
 }
+/// Word by word, so that none of them goes through memory.
 inline void store_header(std::byte* bytes, const Header& header) {
-  const Header little = {to_little_endian(header.w0), to_little_endian(header.w1), to_little_endian(header.w2)};
-  std::memcpy(bytes, &little, kHeaderBytes);
+  const std::array<uint64_t, 3> words = {header.w0, header.w1, header.w2};
+  for (size_t i = 0; i < words.size(); ++i) {
+    const uint64_t little = to_little_endian(words[i]);
+    std::memcpy(bytes + i * sizeof(little), &little, sizeof(little));
+  }
 }
 static_assert(sizeof(Header) == kHeaderBytes);
 

@@ -27,15 +27,13 @@ build_dir = None
 
 def run(*words, inside=()):
     return subprocess.run([*inside, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=SECONDS_MAX,
-                          check=False)
+                          timeout=SECONDS_MAX, check=False)
 
 
 def doctor(*flags, inside=(), script=None):
     """(exit code, the object)."""
-    done = run(script or os.path.join(SCRIPTS, 'doctor'), *([] if script else [f'--build-dir={build_dir}']), SECONDS,
-               '--json',
-               *flags, inside=inside)
+    words = [script] if script else [os.path.join(SCRIPTS, 'doctor'), f'--build-dir={build_dir}']
+    done = run(*words, SECONDS, '--json', *flags, inside=inside)
     assert done.returncode in (0, 1) and done.stderr == '', f'{done.returncode} {done.stdout}{done.stderr}'
     return done.returncode, json.loads(done.stdout)
 
@@ -208,8 +206,8 @@ class Between(unittest.TestCase):
     def server(self, address='10.66.0.1'):
         """tern's server, whose data is at port 31851."""
         words = [*self.namespaces.inside(0), os.path.join(build_dir, 'microbench', 'latency'), '--transport=udp',
-                 '--wait=adaptive',
-                 '--role=server', f'--server={address}:31850', f'--transport_options=bind={address}:31851']
+                 '--wait=adaptive', '--role=server', f'--server={address}:31850',
+                 f'--transport_options=bind={address}:31851']
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             try:
                 self.assertIn('serving over udp', process.stderr.readline())
@@ -268,7 +266,7 @@ class Between(unittest.TestCase):
             command = 'nft insert rule inet filter input udp dport 31850 accept  # on 10.66.0.1'
             self.assert_stopped(self.way(),
                                 '10.66.0.1 answers to ping, and nothing comes back from its UDP port 31850: '
-                                            'a firewall drops it.', command)
+                                'a firewall drops it.', command)
             self.at(0, 'sh', '-c', command)
             self.assertEqual(self.way()[0], 0)
 

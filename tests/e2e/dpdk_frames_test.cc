@@ -40,20 +40,6 @@ class DpdkFrames : public testing::Test {
   }
 };
 
-/// A good frame to the endpoint with one packet, as a peer at 10.77.0.2 sends it.
-std::vector<std::byte> frame_to(const End& end, uint32_t number) {
-  const std::vector<std::byte> packet = packet_of(number, 40, std::byte{7});
-  const frames::FrameTemplate headers({.source_mac = frames::MacAddress({2, 0, 0, 0, 0, 9}),
-                                       .destination_mac = neighbours::interface_by_name("tern0")->mac,
-                                       .source = *base::SocketAddress::parse("10.77.0.2:4001"),
-                                       .destination = end.where()});
-  std::vector<std::byte> frame(headers.header_bytes());
-  headers.write(frame.data(), packet.size());
-  headers.complete_udp_checksum(frame.data(), packet);
-  frame.insert(frame.end(), packet.begin(), packet.end());
-  return frame;
-}
-
 /// The kernel drops datagrams with a wrong checksum, and makes checksums on this network.
 void expect_exchange(const std::string& near, const std::string& far) {
   End end(at_tern0(near));
@@ -85,10 +71,10 @@ TEST_F(DpdkFrames, hostile_frames_are_counted_by_reason_and_dropped) {
   ASSERT_TRUE(end.status.ok()) << end.status.message();
   const RawSocket raw;
   constexpr size_t kIp = 14, kUdp = 34, kPayload = 42;
-  const auto drops = [&](Drop why) { return end->counters().dropped_frames[static_cast<size_t>(why)]; };
+  const auto mac = neighbours::interface_by_name("tern0")->mac;
   /// One bit or more of a good frame is another.
   const auto expect = [&](Drop why, size_t offset, uint8_t bits) {
-    std::vector<std::byte> frame = frame_to(end, 1);
+    std::vector<std::byte> frame = frame_to(end, 1, mac);
     frame[offset] ^= std::byte{bits};
     if (offset >= kIp && offset < kUdp && why != Drop::kIpChecksum) {
       frames::store_raw16(frame.data() + kIp + 10, 0);
@@ -96,9 +82,9 @@ TEST_F(DpdkFrames, hostile_frames_are_counted_by_reason_and_dropped) {
       sum.add(std::span(frame).subspan(kIp, kUdp - kIp));
       frames::store_raw16(frame.data() + kIp + 10, static_cast<uint16_t>(~sum.value()));
     }
-    const uint64_t before = drops(why);
+    const uint64_t before = end.dropped(why);
     raw.send(frame);
-    EXPECT_TRUE(run_until({&end}, [&] { return drops(why) > before; })) << frames::name_of(why);
+    EXPECT_TRUE(run_until({&end}, [&] { return end.dropped(why) > before; })) << frames::name_of(why);
   };
   expect(Drop::kUdpChecksum, kPayload + 30, 1);
   expect(Drop::kUdpChecksum, kUdp + 6, 1);
@@ -109,7 +95,7 @@ TEST_F(DpdkFrames, hostile_frames_are_counted_by_reason_and_dropped) {
   EXPECT_TRUE(end.got.empty());
 
   // Every beginning of a good frame, and noise behind its addresses: nothing of it is a packet.
-  const std::vector<std::byte> good = frame_to(end, 1);
+  const std::vector<std::byte> good = frame_to(end, 1, mac);
   uint64_t random = 1;
   for (size_t bytes = 15; bytes < good.size(); bytes++) {
     raw.send(std::span(good).first(bytes));
@@ -120,20 +106,11 @@ TEST_F(DpdkFrames, hostile_frames_are_counted_by_reason_and_dropped) {
     }
     raw.send(noise);
   }
-  raw.send(frame_to(end, 2));
+  raw.send(frame_to(end, 2, mac));
   EXPECT_TRUE(run_until({&end}, [&] { return !end.got.empty(); }));
   ASSERT_EQ(end.got.size(), 1u);
   EXPECT_EQ(end.got[0].number, 2u);
-
-  // A good datagram whose bytes are no packet, or one and a half.
-  const FarSocket socket("10.77.0.2:4003");
-  socket.send(end.where(), std::vector<std::byte>(100));
-  EXPECT_TRUE(run_until({&end}, [&] { return end->counters().dropped_unparsable == 1; }));
-  std::vector<std::byte> bytes = packet_of(3, 8, std::byte{1});
-  bytes.resize(bytes.size() + 10);
-  socket.send(end.where(), bytes);
-  EXPECT_TRUE(run_until({&end}, [&] { return end->counters().dropped_unparsable == 2; }));
-  EXPECT_EQ(end.got.size(), 2u);
+  test::expect_bad_datagrams_are_dropped(end);
 }
 
 TEST_F(DpdkFrames, peers_without_a_route_or_a_next_hop_are_named) {

@@ -12,9 +12,11 @@
 #include <filesystem>
 #include <string>
 
+#include "shell.h"
+
 namespace e2e {
 
-inline bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
+using tern::test::run;
 
 /// A namespace of this process. Those that killed tests have left are removed first.
 class Namespace {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests of scripts/doctor without a machine: what it reads from a folder that looks like /proc and /sys, what its rules
-say of facts, and what it makes of firewalls' rules. tests/e2e/doctor_test.py has the real network.
+say of facts. doctor_firewall_test.py has the rules of firewalls, tests/e2e/doctor_test.py the real network.
 """
 import copy
 import gzip
@@ -307,86 +307,19 @@ class Rules(unittest.TestCase):
         self.assertEqual(int(number(header, r'datagram_bytes = (\d+);')) + 28, transport_rules.UDP_FRAME_BYTES)
 
 
-def nft(*expressions, policy='accept', more=(), hook='input'):
-    """A ruleset as nft --json prints it: one base chain with these rules."""
-    return [{'table': {'family': 'inet', 'name': 'filter'}},
-            {'chain': {'family': 'inet', 'table': 'filter', 'name': hook, 'type': 'filter', 'hook': hook,
-                       'policy': policy}},
-            *({'chain': {'family': 'inet', 'table': 'filter', 'name': name}} for name, _ in more),
-            *({'rule': {'family': 'inet', 'table': 'filter', 'chain': hook, 'expr': one}} for one in expressions),
-            *({'rule': {'family': 'inet', 'table': 'filter', 'chain': name, 'expr': one}} for name,
-              rules_of in more for one in rules_of)]
+DROP_ALL = [{'chain': {'family': 'inet', 'table': 'filter', 'name': 'input', 'type': 'filter', 'hook': 'input',
+                       'policy': 'drop'}}]
 
 
-def dport(right, op='=='):
-    return {'match': {'op': op, 'left': {'payload': {'protocol': 'udp', 'field': 'dport'}}, 'right': right}}
-
-
-STATE = {'match': {'op': 'in', 'left': {'ct': {'key': 'state'}}, 'right': ['established', 'related']}}
-SOURCE = {'match': {'op': '==', 'left': {'payload': {'protocol': 'ip', 'field': 'saddr'}}, 'right': '10.0.0.1'}}
-LOOPBACK = {'match': {'op': '==', 'left': {'meta': {'key': 'iifname'}}, 'right': 'lo'}}
-TAKE, DROP = {'accept': None}, {'drop': None}
-
-
-class Firewalls(unittest.TestCase):
-    def verdict(self, ruleset, port=31850):
-        return firewall.nft_verdict(ruleset, 'input', port, 'ens3')[0]
-
-    def test_policies(self):
-        self.assertEqual(self.verdict([]), 'accept')
-        self.assertEqual(self.verdict(nft()), 'accept')
-        self.assertEqual(self.verdict(nft(policy='drop')), 'drop')
-        self.assertEqual(self.verdict(nft([STATE, TAKE], [LOOPBACK, TAKE], policy='drop')), 'drop')
-        self.assertEqual(self.verdict(nft(policy='drop', hook='output')), 'accept')
-        self.assertEqual(firewall.nft_verdict(nft(policy='drop'), 'input', 1)[1], 'inet filter input')
-
-    def test_ports(self):
-        for right in (31850, {'set': [22, 31850]}, {'range': [31000, 32000]}, {'set': [{'range': [31850, 31851]}]}):
-            self.assertEqual(self.verdict(nft([dport(right), TAKE], policy='drop')), 'accept')
-            self.assertEqual(self.verdict(nft([dport(right), DROP])), 'drop')
-            self.assertEqual(self.verdict(nft([dport(right), DROP]), 53), 'accept')
-        self.assertEqual(self.verdict(nft([dport(31850, '!='), DROP])), 'accept')
-        self.assertEqual(self.verdict(nft([dport(53), {'counter': {}}, DROP],
-                                          [dport(31850), {'counter': {}}, {'reject': None}])), 'drop')
-
-    def test_what_is_not_understood_is_not_guessed(self):
-        self.assertEqual(self.verdict(nft([SOURCE, TAKE], policy='drop')), 'unknown')
-        self.assertEqual(self.verdict(nft([SOURCE, DROP])), 'unknown')
-        self.assertEqual(self.verdict(nft([SOURCE, {'counter': {}}])), 'accept')
-        self.assertEqual(self.verdict(nft([{'xt': {}}, TAKE], policy='drop')), 'unknown')
-        self.assertEqual(self.verdict(nft([dport('@ports'), TAKE], policy='drop')), 'unknown')
-
-    def test_jumps(self):
-        more = [('ports', [[dport(31850), TAKE]])]
-        self.assertEqual(self.verdict(nft([{'jump': {'target': 'ports'}}], policy='drop', more=more)), 'accept')
-        self.assertEqual(self.verdict(nft([{'jump': {'target': 'ports'}}], policy='drop', more=more), 53), 'drop')
-        loop = [('ports', [[{'jump': {'target': 'ports'}}]])]
-        self.assertEqual(self.verdict(nft([{'jump': {'target': 'ports'}}], more=loop)), 'accept')
-
+class FirewallFinding(unittest.TestCase):
     def test_finding(self):
         facts, _ = facts_of(MACHINE)
-        facts['firewall']['nft'] = nft(policy='drop')
+        facts['firewall']['nft'] = DROP_ALL
         finding = next(one for one in rules.judge(facts) if 'firewall' in one.text)
         self.assertEqual((finding.text, finding.command), (
             'This host\'s firewall (inet filter input) drops what others send to UDP port 31850, where servers are '
             'found.',
             'nft insert rule inet filter input udp dport 31850 accept'))
-
-    def test_iptables(self):
-        def verdict(*lines, policy='DROP', port=31850):
-            return firewall.iptables_verdict(['*filter', f':INPUT {policy} [0:0]', ':FORWARD DROP [0:0]', *lines,
-                                              'COMMIT'], 'input', port)[0]
-        self.assertEqual(verdict(), 'drop')
-        self.assertEqual(verdict(policy='ACCEPT'), 'accept')
-        self.assertEqual(verdict('-A INPUT -i lo -j ACCEPT', '-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT'), 'drop')
-        self.assertEqual(verdict('-A INPUT -p udp -m udp --dport 31850 -j ACCEPT'), 'accept')
-        self.assertEqual(verdict('-A INPUT -p udp -m multiport --dports 53,31000:32000 -j ACCEPT'), 'accept')
-        self.assertEqual(verdict('-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT'), 'drop')
-        self.assertEqual(verdict('-A INPUT -p udp -m udp --dport 31850 -j REJECT --reject-with icmp-port-unreachable',
-                                 policy='ACCEPT'), 'drop')
-        self.assertEqual(verdict('-A INPUT -s 10.0.0.0/8 -p udp -j ACCEPT'), 'unknown')
-        self.assertEqual(verdict('-A INPUT -j ufw-before-input'), 'unknown')
-        self.assertEqual(verdict('-A INPUT -p udp -m udp --dport 31850 -j LOG'), 'drop')
 
 
 class Paths(unittest.TestCase):

@@ -156,7 +156,7 @@ TEST_F(Mlx5Faults, frames_are_lost_on_demand_and_above_the_mtu) {
   control()->raise_event(-1, IBV_EVENT_PORT_ACTIVE);
   endpoint.send_to_self(4000, "arrives");
   EXPECT_EQ(endpoint.payload_at(0, 7), "arrives");
-  Wire::run("ip link set nv0 down");
+  run("ip link set nv0 down");
   ibv_port_attr port{};
   ASSERT_EQ(ibv_query_port(endpoint.context, 1, &port), 0);
   EXPECT_EQ(port.state, IBV_PORT_DOWN);
@@ -165,7 +165,7 @@ TEST_F(Mlx5Faults, frames_are_lost_on_demand_and_above_the_mtu) {
   EXPECT_EQ(endpoint.send(make_frame(away)), 0);
   EXPECT_EQ(endpoint.next_send(), IBV_WC_SUCCESS);
   EXPECT_GE(counters().dropped_other, 3u);
-  Wire::run("ip link set nv0 up");
+  run("ip link set nv0 up");
 }
 
 TEST_F(Mlx5Faults, held_completions_come_later_and_may_overrun_at_once) {

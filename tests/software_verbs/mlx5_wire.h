@@ -14,15 +14,17 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "shell.h"
 #include "software_verbs/carrier.h"
 
 namespace software_verbs {
+
+using tern::test::run;
 
 /// The test's own namespaces: `near` has nv0 (mlx5_0), 10.77.0.1, fd77::1; `far` has nv1, 10.77.0.2, fd77::2. The
 /// calling thread is in `near`, and nothing remains after the process.
@@ -45,9 +47,6 @@ class Wire {
     auto result = work();
     wire().enter(wire().near_);
     return result;
-  }
-  static bool run(const std::string& command) {
-    return std::system(("(" + command + ") >/dev/null 2>&1").c_str()) == 0;
   }
 
  private:

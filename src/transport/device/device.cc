@@ -200,9 +200,4 @@ void DeviceImpl::transmit() {
   }
 }
 
-void DeviceImpl::wait(uint64_t ns) {
-  epoll_event event;  // which one it is does not matter: the loop looks at everything
-  waits_.wait({&event, 1}, ns);
-}
-
 }  // namespace tern::transport

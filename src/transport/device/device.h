@@ -108,7 +108,7 @@ class TERN_API DeviceImpl : public DefaultMembers {
   uint64_t now() const { return base::monotonic_ns(); }
   /// False while packets are kept, because no descriptor tells when the device takes them.
   bool prepare_wait() { return can_sleep_ && queued_ == 0; }
-  void wait(uint64_t ns);
+  void wait(uint64_t deadline_ns) { waits_.wait_any(deadline_ns); }
   void end_wait() { wake_.clear(); }
   int descriptor() const { return waits_.descriptor(); }
   void wake() { wake_.wake(); }

@@ -1,27 +1,23 @@
 #include "transport/dpdk/device_descriptors.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
-#include <memory>
 #include <string_view>
+
+#include "base/folder.h"
 
 namespace tern::transport {
 
 namespace {
 
-struct FolderEnd {
-  void operator()(DIR* folder) const { closedir(folder); }
-};
-
 /// visit(descriptor, folder with a link to each, name of its link)
 template <class Visit>
 void for_each_descriptor(Visit&& visit) {
-  const std::unique_ptr<DIR, FolderEnd> folder(opendir("/proc/self/fd"));
+  const base::Folder folder(opendir("/proc/self/fd"));
   if (folder == nullptr) return;
   while (const dirent* entry = readdir(folder.get())) {
     const std::string_view name = entry->d_name;

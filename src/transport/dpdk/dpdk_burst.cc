@@ -21,7 +21,7 @@ uint32_t DpdkBurst::receive() {
     is_registered = true;
     register_eal_thread();  // drivers use its cache of mbufs
   }
-  count_ = lane_->internals_->receive(mbufs_.data(), DpdkLane::kBurstMax);
+  count_ = lane_->receive(mbufs_.data(), DpdkLane::kBurstMax);
   for (uint32_t i = 0; i < count_; ++i) {
     rte_mbuf* const mbuf = mbufs_[i];
     Frame& frame = frames_[i];

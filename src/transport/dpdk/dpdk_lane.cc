@@ -28,10 +28,6 @@ DpdkLane::~DpdkLane() {
   internals_->core.detach(internals_->slot);
 }
 
-uint32_t DpdkLane::receive(rte_mbuf** frames, uint32_t max) { return internals_->receive(frames, max); }
-
-uint32_t DpdkLane::transmit(rte_mbuf** frames, uint32_t count) { return internals_->transmit(frames, count); }
-
 bool DpdkLane::pass_on(rte_mbuf* frame) { return internals_->core.pass_on(frame, &internals_->slot); }
 
 bool DpdkLane::is_local(const base::SocketAddress& address) const { return internals_->core.has_address(address); }
@@ -40,7 +36,7 @@ void DpdkLane::loop_back(rte_mbuf* frame) {
   constexpr uint64_t kMemory = RTE_MBUF_F_EXTERNAL | RTE_MBUF_F_INDIRECT;
   frame->ol_flags = (frame->ol_flags & kMemory) | RTE_MBUF_F_RX_IP_CKSUM_GOOD | RTE_MBUF_F_RX_L4_CKSUM_GOOD;
   LaneSlot* const slot = internals_->core.find(
-      lane_key_of_frame({rte_pktmbuf_mtod(frame, const std::byte*), rte_pktmbuf_data_len(frame)}));
+      ethernet::lane_key_of_frame({rte_pktmbuf_mtod(frame, const std::byte*), rte_pktmbuf_data_len(frame)}));
   if (slot == nullptr) {
     internals_->core.drop(frame, frames::Drop::kOtherPort);
   } else {

@@ -114,11 +114,13 @@ class DpdkLane {
   DpdkLane& operator=(const DpdkLane&) = delete;
   ~DpdkLane();
 
+  // Callers of receive() and transmit() include lane_internals.h.
+
   /// Frames for this endpoint, or such that pass_on() wants to see: those that others have passed on, else those of the
   /// device. `max`: 1 to kBurstMax. The caller owns them; they may have several segments.
-  uint32_t receive(rte_mbuf** frames, uint32_t max);
+  inline uint32_t receive(rte_mbuf** frames, uint32_t max);
   /// Returns how many the device has taken, from the front. The caller keeps the others.
-  uint32_t transmit(rte_mbuf** frames, uint32_t count);
+  inline uint32_t transmit(rte_mbuf** frames, uint32_t count);
   /// Takes a frame that is not for this endpoint, if another one has its destination or the host wants it (ARP,
   /// neighbour discovery). False: nobody does; the frame is still the caller's.
   bool pass_on(rte_mbuf* frame);
@@ -148,8 +150,6 @@ class DpdkLane {
 
  private:
   friend class DpdkPort;
-  friend class DpdkBurst;
-  friend class DpdkSends;
   struct Internals;
   explicit DpdkLane(std::unique_ptr<Internals> internals);
 

@@ -136,16 +136,8 @@ bool DpdkImpl::prepare_wait() {
   if (was_refused && !is_refused) return false;
   uint64_t due_ns = objects_->peers.resolver().next_update_ns();
   if (is_refused) due_ns = std::min(due_ns, now() + kSpaceNs);
-  if (due_ns != due_ns_) {
-    due_ns_ = due_ns;
-    timer_.set_at(due_ns);
-  }
+  timer_.set_at(due_ns);
   return objects_->lane->arm();
-}
-
-void DpdkImpl::wait(uint64_t ns) {
-  epoll_event event;  // which one it is does not matter: end_wait() looks at all
-  waits_.wait({&event, 1}, ns);
 }
 
 void DpdkImpl::end_wait() {
@@ -158,7 +150,7 @@ void DpdkImpl::end_wait() {
     bool has_news = false;
     for (size_t i = 0; i < count; ++i) {
       const auto what = static_cast<Waiting>(events[i].data.u64);
-      if (what == Waiting::kTimer && timer_.take()) due_ns_ = UINT64_MAX;
+      if (what == Waiting::kTimer) (void)timer_.take();
       has_news |= what != Waiting::kWake;
     }
     if (has_news) read_events();

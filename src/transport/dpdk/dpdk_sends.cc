@@ -17,7 +17,7 @@
 
 namespace tern::transport {
 
-static_assert(ethernet::FrameQueue<DpdkSends>);
+static_assert(ethernet::GatheringQueue<DpdkSends>);
 
 namespace {
 
@@ -226,8 +226,7 @@ bool DpdkSends::transmit() {
   while (sent_ != queued_) {
     const uint32_t first = index_of(sent_);
     const auto count = static_cast<uint32_t>(std::min<uint64_t>(queued_ - sent_, kSlots - first));
-    const uint32_t taken =
-        local_count_ == 0 ? lane_->internals_->transmit(&heads_[first], count) : transmit_some(first, count);
+    const uint32_t taken = local_count_ == 0 ? lane_->transmit(&heads_[first], count) : transmit_some(first, count);
     if (taken == 0) break;
     sent_ += taken;
   }
@@ -245,7 +244,7 @@ bool DpdkSends::transmit() {
   }
   uint32_t of_device = 1;
   while (of_device < count && !is_local_.test(first + of_device)) ++of_device;
-  return lane_->internals_->transmit(&heads_[first], of_device);
+  return lane_->transmit(&heads_[first], of_device);
 }
 
 /// Nobody but this queue has the frame.

@@ -30,7 +30,7 @@
 
 namespace tern::transport {
 
-/// An ethernet::FrameQueue.
+/// An ethernet::GatheringQueue.
 class TERN_API DpdkSends {
  public:
   static constexpr uint32_t kSlots = 256;
@@ -60,7 +60,7 @@ class TERN_API DpdkSends {
   void stop();
   void set_own_mac(const frames::MacAddress& mac) { form_.own_mac = mac; }
 
-  // ---- Queueing: see ethernet::FrameQueue
+  // ---- Queueing: see ethernet::GatheringQueue
 
   Slot* next();
   size_t copied_bytes_max() const { return copied_bytes_max_; }

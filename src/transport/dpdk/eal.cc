@@ -1,6 +1,5 @@
 #include "transport/dpdk/eal.h"
 
-#include <dirent.h>
 #include <rte_alarm.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
@@ -17,13 +16,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <semaphore>
 #include <span>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "base/folder.h"
 #include "base/status_text.h"
 #include "base/thread_safety.h"
 #include "base/threads.h"
@@ -145,14 +144,10 @@ uint64_t read_number(const std::string& path) {
   return number;
 }
 
-struct FolderEnd {
-  void operator()(DIR* folder) const { closedir(folder); }
-};
-
 uint64_t free_hugepage_bytes() {
   const std::string folder = "/sys/kernel/mm/hugepages";
   uint64_t bytes = 0;
-  const std::unique_ptr<DIR, FolderEnd> sizes(opendir(folder.c_str()));
+  const base::Folder sizes(opendir(folder.c_str()));
   if (sizes == nullptr) return 0;
   while (const dirent* entry = readdir(sizes.get())) {
     uint64_t kilobytes = 0;

@@ -1,5 +1,4 @@
-// What a DpdkLane has, and its two calls of the common path, which DpdkBurst and DpdkSends have inline. Transport
-// layer; the endpoint's thread.
+// What a DpdkLane has, and its two calls of the common path, which are inline. Transport layer; the endpoint's thread.
 #pragma once
 
 #include <rte_ethdev.h>
@@ -17,8 +16,6 @@
 namespace tern::transport {
 
 struct DpdkLane::Internals {
-  uint32_t receive(rte_mbuf** frames, uint32_t max);
-  uint32_t transmit(rte_mbuf** frames, uint32_t count);
   void set_interrupts(bool is_on);
   bool fetch();
 
@@ -34,22 +31,24 @@ struct DpdkLane::Internals {
   pid_t pid = getpid();
 };
 
-inline uint32_t DpdkLane::Internals::receive(rte_mbuf** frames, uint32_t max) {
-  slot.polls.store(slot.polls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (!slot.inbox.is_empty()) [[unlikely]]
-    return slot.inbox.pop({frames, max});
-  if (!queue.receive_gate.try_enter(slot.receiver)) [[unlikely]]
+inline uint32_t DpdkLane::receive(rte_mbuf** frames, uint32_t max) {
+  Internals& in = *internals_;
+  in.slot.polls.store(in.slot.polls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (!in.slot.inbox.is_empty()) [[unlikely]]
+    return in.slot.inbox.pop({frames, max});
+  if (!in.queue.receive_gate.try_enter(in.slot.receiver)) [[unlikely]]
     return 0;
-  const uint32_t count = rte_eth_rx_burst(port_id, queue_id, frames, static_cast<uint16_t>(max));
-  queue.receive_gate.leave(slot.receiver);
+  const uint32_t count = rte_eth_rx_burst(in.port_id, in.queue_id, frames, static_cast<uint16_t>(max));
+  in.queue.receive_gate.leave(in.slot.receiver);
   return count;
 }
 
-inline uint32_t DpdkLane::Internals::transmit(rte_mbuf** frames, uint32_t count) {
-  if (!queue.send_gate.enter(slot.sender)) [[unlikely]]
+inline uint32_t DpdkLane::transmit(rte_mbuf** frames, uint32_t count) {
+  Internals& in = *internals_;
+  if (!in.queue.send_gate.enter(in.slot.sender)) [[unlikely]]
     return 0;
-  const uint32_t taken = rte_eth_tx_burst(port_id, queue_id, frames, static_cast<uint16_t>(count));
-  queue.send_gate.leave(slot.sender);
+  const uint32_t taken = rte_eth_tx_burst(in.port_id, in.queue_id, frames, static_cast<uint16_t>(count));
+  in.queue.send_gate.leave(in.slot.sender);
   return taken;
 }
 

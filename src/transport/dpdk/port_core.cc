@@ -336,9 +336,9 @@ bool PortCore::has_address(const base::SocketAddress& address) const {
   const uint32_t count = slot_count_.load(std::memory_order_acquire);
   base::SocketAddress wanted = address;
   for (uint32_t i = 0; i < count; ++i) {
-    const LaneKey key = slots_[i].load(std::memory_order_relaxed)->key.load(std::memory_order_relaxed);
+    const ethernet::LaneKey key = slots_[i].load(std::memory_order_relaxed)->key.load(std::memory_order_relaxed);
     wanted.set_port(static_cast<uint16_t>(key));
-    if (key != 0 && lane_key_of(wanted) == key) return true;
+    if (key != 0 && ethernet::lane_key_of(wanted) == key) return true;
   }
   wanted.set_port(0);
   return own_ && wanted == own_->ip;
@@ -361,7 +361,7 @@ Result<LaneSlot*> PortCore::attach(base::SocketAddress* own) {
   PortQueue& lanes_queue = queues_[*queue];
   if (lanes_queue.lanes.load(std::memory_order_relaxed) != 0) claim(*queue);  // from now on they lock
   lanes_queue.lanes.fetch_add(1, std::memory_order_seq_cst);
-  slot.key.store(lane_key_of(*own), std::memory_order_release);
+  slot.key.store(ethernet::lane_key_of(*own), std::memory_order_release);
   return &slot;
 }
 
@@ -378,7 +378,7 @@ void PortCore::detach(LaneSlot& slot) {
 }
 
 Status PortCore::choose_port(base::SocketAddress* own) {
-  const auto is_free = [&] { return find(lane_key_of(*own)) == nullptr; };
+  const auto is_free = [&] { return find(ethernet::lane_key_of(*own)) == nullptr; };
   if (own->port() != 0) {
     if (is_free()) return {};
     const std::string port = std::to_string(own->port());

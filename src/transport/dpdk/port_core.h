@@ -43,8 +43,6 @@
 
 namespace tern::transport {
 
-using ethernet::lane_key_of, ethernet::lane_key_of_frame, ethernet::LaneKey;
-
 struct PoolDeleter {
   void operator()(rte_mempool* pool) const { rte_mempool_free(pool); }
 };
@@ -92,7 +90,7 @@ struct alignas(RTE_CACHE_LINE_SIZE) LaneSlot {
   FrameRing inbox;
   base::WakeEvent wake;
   // Of all.
-  alignas(RTE_CACHE_LINE_SIZE) std::atomic<LaneKey> key{0};  ///< 0: no endpoint
+  alignas(RTE_CACHE_LINE_SIZE) std::atomic<ethernet::LaneKey> key{0};  ///< 0: no endpoint
   std::atomic<uint16_t> queue{0};
   std::atomic<bool> is_armed{false};  ///< the endpoint sleeps, or is about to
   // Under PortCore's mutex.
@@ -131,7 +129,7 @@ class PortCore {
   bool pass_on(rte_mbuf* frame, const LaneSlot* from);
   /// Puts the frame into the slot's inbox, or frees it.
   void hand_over(rte_mbuf* frame, LaneSlot& slot);
-  LaneSlot* find(LaneKey key) const;
+  LaneSlot* find(ethernet::LaneKey key) const;
   /// Frees a frame that nobody wants, and counts it.
   void drop(rte_mbuf* frame, frames::Drop why);
   DpdkDrops take_drops() { return drops_.take(); }

@@ -29,7 +29,7 @@ std::span<const std::byte> bytes_of(const rte_mbuf* frame) {
 
 // ---- Frames from one endpoint to another, or to the host. Any thread.
 
-LaneSlot* PortCore::find(LaneKey key) const {
+LaneSlot* PortCore::find(ethernet::LaneKey key) const {
   if (key == 0) return nullptr;
   const uint32_t count = slot_count_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < count; ++i) {
@@ -51,7 +51,7 @@ void PortCore::hand_over(rte_mbuf* frame, LaneSlot& slot) {
 
 bool PortCore::pass_on(rte_mbuf* frame, const LaneSlot* from) {
   const std::span<const std::byte> bytes = bytes_of(frame);
-  LaneSlot* const slot = find(lane_key_of_frame(bytes));
+  LaneSlot* const slot = find(ethernet::lane_key_of_frame(bytes));
   if (slot != nullptr) {
     if (slot == from) return false;
     hand_over(frame, *slot);

@@ -152,7 +152,7 @@ class TERN_API Mlx5Impl : public DefaultMembers {
 
   uint64_t now() const { return base::monotonic_ns(); }
   bool prepare_wait();
-  void wait(uint64_t ns);
+  void wait(uint64_t deadline_ns) { waits_.wait_any(deadline_ns); }
   void end_wait();
   int descriptor() const { return waits_.descriptor(); }
   void wake() { wake_.wake(); }
@@ -238,7 +238,6 @@ class TERN_API Mlx5Impl : public DefaultMembers {
   base::WaitSet waits_;
   base::WakeEvent wake_;
   base::Timer neighbour_timer_;
-  uint64_t neighbours_due_ns_ = UINT64_MAX;  ///< what the timer is set to
 };
 
 }  // namespace tern::transport

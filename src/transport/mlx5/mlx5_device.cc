@@ -1,6 +1,5 @@
 #include "transport/mlx5/mlx5_device.h"
 
-#include <dirent.h>
 #include <infiniband/mlx5dv.h>
 #include <net/if.h>
 
@@ -8,10 +7,10 @@
 #include <cerrno>
 #include <cstring>
 #include <initializer_list>
-#include <memory>
 #include <utility>
 
 #include "base/descriptor.h"
+#include "base/folder.h"
 #include "ethernet/setup.h"
 #include "rdma/overflowed_queue.h"
 #include "rdma/port.h"
@@ -21,10 +20,6 @@ namespace tern::transport {
 namespace {
 
 constexpr uint32_t kGidIndexes = 256;  ///< of a port's GID table that are looked at
-
-struct FolderDestroyer {
-  void operator()(DIR* folder) const { closedir(folder); }
-};
 
 Status refuse(const char* otherwise, std::initializer_list<std::string_view> parts) {
   return ethernet::status_of(kMlx5Names, Code::kUnavailable, otherwise, parts);
@@ -41,7 +36,7 @@ uint32_t interface_index_of(ibv_context* context, uint8_t port, const ibv_port_a
     return interface->parent != 0 ? interface->parent : interface->index;
   }
   const std::string path = std::string(context->device->ibdev_path) + "/device/net";
-  const std::unique_ptr<DIR, FolderDestroyer> folder(opendir(path.c_str()));
+  const base::Folder folder(opendir(path.c_str()));
   if (folder == nullptr) return 0;
   while (const dirent* entry = readdir(folder.get())) {
     if (entry->d_name[0] != '.') return if_nametoindex(entry->d_name);

@@ -136,10 +136,7 @@ bool Mlx5Impl::prepare_wait() {
   if (sends.has_refused() && sends.has_space()) return false;
   is_armed_ = true;
   if (peers_.resolver().next_update_ns() <= now()) read_events();
-  if (const uint64_t due_ns = peers_.resolver().next_update_ns(); due_ns != neighbours_due_ns_) {
-    neighbours_due_ns_ = due_ns;
-    neighbour_timer_.set_at(due_ns);
-  }
+  neighbour_timer_.set_at(peers_.resolver().next_update_ns());
   if (trouble_ != 0) return false;
   // What came before the arming ends no wait: so look once more.
   objects_->receives.arm();
@@ -147,11 +144,6 @@ bool Mlx5Impl::prepare_wait() {
   take_report();
   Mlx5Receive::Completion completion;
   return objects_->receives.look(&completion) == Mlx5Receive::Seen::kNothing && trouble_ == 0;
-}
-
-void Mlx5Impl::wait(uint64_t ns) {
-  epoll_event event;  // which one it is does not matter: end_wait() looks at all
-  waits_.wait({&event, 1}, ns);
 }
 
 void Mlx5Impl::end_wait() {

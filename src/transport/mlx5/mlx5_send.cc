@@ -8,6 +8,8 @@
 
 namespace tern::transport {
 
+static_assert(ethernet::GatheringQueue<Mlx5Send>);
+
 namespace {
 
 /// The driver copies an inline frame into the NIC's queue: cheaper than a gather up to about this length.

@@ -25,8 +25,8 @@
 
 namespace tern::transport {
 
-/// A FrameQueue of ethernet::OpenFrames. The NIC gathers a frame of one long packet from its slot (headers) and from
-/// message memory.
+/// A GatheringQueue of ethernet::OpenFrames. The NIC gathers a frame of one long packet from its slot (headers) and
+/// from message memory.
 class Mlx5Send {
  public:
   /// 64 suffice to hide the latency of PCIe (eRPC, appendix A); twice that for bursts to many peers.

@@ -122,11 +122,6 @@ Status UdpImpl::prepare(const Options& options) {
   if (std::any_of(at, end, [](std::byte byte) { return byte != std::byte{0}; })) ++counters_.dropped_unparsable;
 }
 
-void UdpImpl::wait(uint64_t deadline_ns) {
-  epoll_event event;  // which one it is does not matter: the loop looks at everything
-  waits_.wait({&event, 1}, deadline_ns);
-}
-
 void UdpImpl::end_wait() {
   if (is_watching_) unwatch_blocked();
   wake_.clear();

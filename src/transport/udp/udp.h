@@ -158,7 +158,7 @@ class TERN_API UdpImpl : public DefaultMembers {
     if (blocked_count_ != 0) watch_blocked();
     return !std::exchange(is_burst_full_, false);
   }
-  void wait(uint64_t deadline_ns);
+  void wait(uint64_t deadline_ns) { waits_.wait_any(deadline_ns); }
   void end_wait();
   int descriptor() const { return waits_.descriptor(); }
   /// Async-signal-safe. Only the first call since the last end_wait() is a system call.

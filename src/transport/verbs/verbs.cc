@@ -331,11 +331,6 @@ bool VerbsImpl::prepare_wait() {
   return poll_receives() == 0 && !is_troubled_;
 }
 
-void VerbsImpl::wait(uint64_t ns) {
-  epoll_event event;  // which one it is does not matter: end_wait() looks at all
-  waits_.wait({&event, 1}, ns);
-}
-
 void VerbsImpl::end_wait() {
   if (is_armed_) {
     is_armed_ = false;

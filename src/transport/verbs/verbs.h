@@ -142,7 +142,7 @@ class TERN_API VerbsImpl : public DefaultMembers {
 
   uint64_t now() const { return base::monotonic_ns(); }
   bool prepare_wait();
-  void wait(uint64_t ns);
+  void wait(uint64_t deadline_ns) { waits_.wait_any(deadline_ns); }
   void end_wait();
   int descriptor() const { return waits_.descriptor(); }
   void wake() { wake_.wake(); }

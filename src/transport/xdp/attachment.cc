@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <optional>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -44,13 +43,6 @@ int look(uint32_t interface, Attached* attached) {
   return 0;
 }
 
-std::optional<bpf_link_info> info_of(int link) {
-  bpf_link_info info{};
-  __u32 bytes = sizeof(info);
-  if (bpf_obj_get_info_by_fd(link, &info, &bytes) != 0) return std::nullopt;
-  return info;
-}
-
 /// The link by which the program is attached to the interface. Programs' numbers are those of the machine, so that an
 /// interface with the same index in another network namespace is not mistaken for this one. Returns 0 or an error
 /// number; ENOENT: there is no such link.
@@ -60,9 +52,9 @@ int find_link(uint32_t program, uint32_t interface, base::Descriptor* found) {
     base::Descriptor link(bpf_link_get_fd_by_id(id));
     if (!link && errno == ENOENT) continue;  // it has just gone
     if (!link) return errno;
-    const auto info = info_of(link.get());
-    if (!info || info->type != BPF_LINK_TYPE_XDP || info->prog_id != program || info->xdp.ifindex != interface)
-      continue;
+    bpf_link_info info{};
+    if (read_info(link.get(), &info) != 0 || info.type != BPF_LINK_TYPE_XDP) continue;
+    if (info.prog_id != program || info.xdp.ifindex != interface) continue;
     *found = std::move(link);
     return 0;
   }
@@ -212,8 +204,8 @@ Result<Attachment> attach(const neighbours::Interface& interface, const AttachOp
 
 bool is_attached(const Attachment& attachment, uint32_t interface) {
   if (attachment.link) {
-    const auto info = info_of(attachment.link.get());
-    return info && info->xdp.ifindex == interface;
+    bpf_link_info info{};
+    return read_info(attachment.link.get(), &info) == 0 && info.xdp.ifindex == interface;
   }
   Attached attached;
   return look(interface, &attached) == 0 && attached.program == attachment.program.identity().id;

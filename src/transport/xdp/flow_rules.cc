@@ -122,7 +122,7 @@ uint32_t receive_queues(const std::string& interface) {
   channels.cmd = ETHTOOL_GCHANNELS;
   if (ask_device(socket.get(), interface, &channels) == 0)
     return std::max(1u, channels.rx_count + channels.combined_count);
-  // A device without channels may have queues, that ethtool tells for its rules.
+  // A device without channels may tell how many queues its rules choose from.
   ethtool_rxnfc rings{};
   rings.cmd = ETHTOOL_GRXRINGS;
   if (ask_device(socket.get(), interface, &rings) == 0 && rings.data <= kRulesMax)

@@ -19,7 +19,7 @@ constexpr int kReceiveBufferBytes = 4 << 20;
 
 Status KernelSocket::open(base::SocketAddress* own) {
   buffer_.reset(new (std::nothrow) std::byte[kBytesMax + 1]);
-  if (buffer_ == nullptr) return {Code::kNoMemory, "xdp: no memory for an endpoint: free some"};
+  if (buffer_ == nullptr) return kNoMemory;
   auto bound = ethernet::bind_port(kNames, own);
   if (!bound.ok()) return bound.status();
   socket_ = std::move(*bound);

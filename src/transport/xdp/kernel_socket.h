@@ -18,8 +18,7 @@ namespace tern::transport::xdp {
 
 class TERN_API KernelSocket {
  public:
-  /// Binds to `*own`, whose port is chosen if it is 0. kUnavailable: the port is taken, and so on; see
-  /// ethernet::reserve_port().
+  /// Binds to `*own`, whose port is chosen if it is 0. kNoMemory. Other errors: see ethernet::bind_port().
   Status open(base::SocketAddress* own);
   int descriptor() const { return socket_.get(); }
   /// In a forked child: lets go of the port, which is the parent's.

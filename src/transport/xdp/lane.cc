@@ -1,16 +1,10 @@
 #include <algorithm>
 
 #include "base/try.h"
+#include "transport/xdp/names.h"
 #include "transport/xdp/port.h"
 
 namespace tern::transport::xdp {
-
-namespace {
-
-constexpr Status kNoDescriptors{Code::kUnavailable,
-                                "xdp: no descriptors are left for an endpoint's wait: raise ulimit -n"};
-
-}  // namespace
 
 Lane::~Lane() {
   stop_waiting();
@@ -107,7 +101,7 @@ Status Lane::add_to(base::WaitSet& waits, uint64_t name) {
     const base::MutexLock lock(port_->mutex_);
     is_added = refresh() && is_added;
   });
-  if (!is_fresh) return {Code::kNoMemory, "xdp: no memory for an endpoint: free some"};
+  if (!is_fresh) return kNoMemory;
   return is_added ? Status() : kNoDescriptors;
 }
 

@@ -22,9 +22,6 @@ namespace {
 
 using ethernet::status_of;
 
-constexpr Status kNoMemory{Code::kNoMemory, "xdp: no memory for an endpoint: free some"};
-constexpr Status kNoDescriptors{Code::kUnavailable, "xdp: no file descriptors are left: raise the limit (ulimit -n)"};
-
 /// The kernel frees the queue of a socket some time after that was closed: so a taken one is tried again for this time.
 constexpr uint64_t kLateNs = 1'000'000'000;
 
@@ -138,14 +135,15 @@ Status Port::start() {
   auto steering = Steering::open(interface, options);
   if (!steering.ok()) return steering.status();
   steering_ = std::move(*steering);
+  is_native_ = steering_->mode() == Mode::kNative;
   const uint64_t until_ns = base::monotonic_ns() + kLateNs;
   for (uint32_t i = 0; i < std::max(choice_.queues, 1u); ++i) {
     bool is_none_left = false;
-    Status status = add_queue(&is_none_left);
-    while (is_none_left && base::monotonic_ns() < until_ns) {
-      usleep(1000);
-      is_none_left = false;
+    Status status;
+    for (;;) {
       status = add_queue(&is_none_left);
+      if (!is_none_left || base::monotonic_ns() >= until_ns) break;
+      usleep(1000);
     }
     if (is_none_left && i > 0) {
       const std::string free = std::to_string(i), wanted = std::to_string(choice_.queues);
@@ -155,6 +153,7 @@ Status Port::start() {
     }
     if (!status.ok()) return status;
   }
+  has_zero_copy_ = owned_queues_.front()->is_zero_copy();
   log_mode();
   return {};
 }
@@ -178,8 +177,6 @@ std::string_view Port::mode() const {
 }
 
 void Port::log_mode() {
-  is_native_ = steering_->mode() == Mode::kNative;
-  has_zero_copy_ = owned_queues_.front()->is_zero_copy();
   const std::string mode(this->mode());
   const std::string& why = steering_->why_generic();
   syslog(LOG_INFO, "tern: xdp: %s by mode %s%s%s", choice_.interface.name.c_str(), mode.c_str(),
@@ -189,6 +186,7 @@ void Port::log_mode() {
 // ---- Queues
 
 Status Port::add_queue(bool* is_none_left) {
+  *is_none_left = false;
   Queue::Choice wanted;
   wanted.interface = choice_.interface.name;
   wanted.frame_bytes = frame_bytes_;

@@ -226,12 +226,6 @@ bool is_of_shape(const bpf_map_info& info, const MapShape& shape) {
          info.max_entries == shape.entries && std::strncmp(info.name, shape.name, sizeof(info.name)) == 0;
 }
 
-template <class Info>
-int read_info(int fd, Info* info) {
-  __u32 bytes = sizeof(*info);
-  return bpf_obj_get_info_by_fd(fd, info, &bytes) == 0 ? 0 : errno;
-}
-
 }  // namespace
 
 PortKey key_of(const base::SocketAddress& address) {

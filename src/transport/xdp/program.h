@@ -9,9 +9,11 @@
 // redirect that falls back to XDP_PASS, 5.8 for lists of links, 5.9 for links of XDP; older kernels have netlink.
 #pragma once
 
+#include <bpf/bpf.h>
 #include <linux/bpf.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -64,6 +66,13 @@ inline constexpr size_t kMaps = 4;
 inline constexpr const char* kProgramName = "tern_xdp";
 /// The instructions, with the descriptors of the maps in place.
 std::vector<bpf_insn> instructions(const std::array<int, kMaps>& maps);
+
+/// What the kernel tells of a program, map or link: into a bpf_prog_info and so on. Returns 0 or an error number.
+template <class Info>
+int read_info(int descriptor, Info* info) {
+  __u32 bytes = sizeof(*info);
+  return bpf_obj_get_info_by_fd(descriptor, info, &bytes) == 0 ? 0 : errno;
+}
 
 /// The program and its maps, by descriptors of this process.
 class Program {

@@ -15,13 +15,14 @@
 #include <utility>
 
 #include "base/status_text.h"
+#include "transport/xdp/names.h"
 
 namespace tern::transport::xdp {
 
 namespace {
 
-constexpr Status kNoMemory(Code::kNoMemory,
-                           "xdp: no memory for a queue: free some, or lower Xdp::Options::receive_buffers");
+constexpr Status kNoQueueMemory(Code::kNoMemory,
+                                "xdp: no memory for a queue: free some, or lower Xdp::Options::receive_buffers");
 /// For sends that the kernel has not yet freed; more than all frames of a queue, so that their number is the bound.
 constexpr int kSendBufferBytes = 32 << 20;
 
@@ -53,9 +54,9 @@ Status refused(const Queue::Choice& choice, int error, size_t memory_bytes) {
       return {Code::kUnavailable, "xdp: this kernel has no AF_XDP sockets: use one with CONFIG_XDP_SOCKETS"};
     case EMFILE:
     case ENFILE:
-      return {Code::kUnavailable, "xdp: no file descriptors are left: raise the limit (ulimit -n)"};
+      return kNoDescriptors;
     case ENOMEM:
-      return kNoMemory;
+      return kNoQueueMemory;
     case ENODEV:
       return base::status_of(Code::kUnavailable, "xdp: the network interface has gone",
                              {"xdp: the network interface ", choice.interface, " has gone: see ip link"});
@@ -89,7 +90,7 @@ Result<std::unique_ptr<Queue>> Queue::open(const Choice& choice, bool* is_taken)
   for (const bool has_zero_copy : {true, false}) {
     if (!(has_zero_copy ? choice.may_zero_copy : choice.may_copy)) continue;
     std::unique_ptr<Queue> queue(new (std::nothrow) Queue(choice));
-    if (queue == nullptr) return kNoMemory;
+    if (queue == nullptr) return kNoQueueMemory;
     error = queue->open_memory();
     if (error == 0) error = queue->open_socket(has_zero_copy);
     if (error == 0) {
@@ -99,13 +100,11 @@ Result<std::unique_ptr<Queue>> Queue::open(const Choice& choice, bool* is_taken)
     *is_taken = error == EBUSY;
     if (error != EOPNOTSUPP && error != EINVAL) break;
   }
-  const size_t bytes = size_t{choice.receive_frames + kSendFrames} * choice.frame_bytes;
-  return refused(choice, error, bytes);
+  return refused(choice, error, memory_bytes_of(choice));
 }
 
 /// Returns 0 or an error number.
 int Queue::open_memory() {
-  memory_bytes_ = size_t{kSendFrames + choice_.receive_frames} * choice_.frame_bytes;
   void* const mapped =
       mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return ENOMEM;

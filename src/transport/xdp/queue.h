@@ -10,7 +10,7 @@
 //   receiving_  the receive ring and the fill ring
 //   sending_    the send ring and the completion ring
 //
-// The kernel has other copies of neither: so both locks are held for some hundred nanoseconds, and no system call.
+// The kernel takes neither lock. Each is held for some hundred nanoseconds, and never during a system call.
 #pragma once
 
 #include <xdp/xsk.h>
@@ -45,8 +45,8 @@ class TERN_API Queue {
     uint32_t receive_frames = 2048;  ///< a power of two
     bool may_copy = true, may_zero_copy = true;
   };
-  /// kAlreadyExists is not a Code: `is_taken` says that another socket has the queue. kUnavailable: no permission, too
-  /// little locked memory, the driver refuses, no such queue. kNoMemory.
+  /// kUnavailable: no permission, too little locked memory, the driver refuses, no such queue; or another socket has
+  /// the queue, and then `*is_taken` is set. kNoMemory.
   static Result<std::unique_ptr<Queue>> open(const Choice& choice, bool* is_taken);
   ~Queue();
   Queue(const Queue&) = delete;
@@ -102,7 +102,10 @@ class TERN_API Queue {
     void operator()(xsk_umem* umem) const { (void)xsk_umem__delete(umem); }
   };
 
-  explicit Queue(const Choice& choice) : choice_(choice) {}
+  explicit Queue(const Choice& choice) : choice_(choice), memory_bytes_(memory_bytes_of(choice)) {}
+  static size_t memory_bytes_of(const Choice& choice) {
+    return size_t{kSendFrames + choice.receive_frames} * choice.frame_bytes;
+  }
   int open_memory();
   int open_socket(bool has_zero_copy);
   void fill_all();
@@ -115,10 +118,10 @@ class TERN_API Queue {
   }
 
   const Choice choice_;
+  const size_t memory_bytes_;
   int descriptor_ = -1;
   bool is_zero_copy_ = false;
   std::byte* memory_ = nullptr;
-  size_t memory_bytes_ = 0;
   // What libxdp fills in; the kernel's rings lie elsewhere.
   xsk_ring_cons received_{};
   xsk_ring_prod sent_{};

@@ -16,8 +16,8 @@ namespace tern::transport::xdp {
 
 namespace {
 
-Status refuse(const char* otherwise, std::initializer_list<std::string_view> parts, Code code = Code::kUnavailable) {
-  return base::status_of(code, otherwise, parts);
+Status refuse(const char* otherwise, std::initializer_list<std::string_view> parts) {
+  return base::status_of(Code::kUnavailable, otherwise, parts);
 }
 
 bool names_mtu(const std::string& words) {
@@ -71,7 +71,8 @@ Status refusal(Step step, int error, const Facts& facts) {
         return no_permission("attach an XDP program", error);
     }
   }
-  if (error == ENOMEM || error == ENOBUFS) return {Code::kNoMemory, "xdp: no memory for the XDP program and its maps"};
+  if (error == ENOMEM || error == ENOBUFS)
+    return {Code::kNoMemory, "xdp: no memory for the XDP program and its maps: free some"};
   const char* const text = std::strerror(error);
   switch (step) {
     case Step::kAttachNative:

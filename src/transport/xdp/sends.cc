@@ -1,6 +1,5 @@
 #include "transport/xdp/sends.h"
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "ethernet/open_frames.h"
 
@@ -29,11 +28,6 @@ void Sends::close(Slot& slot, const frames::FrameTemplate& headers, size_t bytes
   slot.bytes = static_cast<uint32_t>(header_bytes_ + bytes);
   slot.is_local = headers.destination_mac() == own_mac_;
   if (!slot.is_local) headers.complete_udp_checksum(frame, {frame + header_bytes_, bytes});
-}
-
-void Sends::add(Slot&, const frames::FrameTemplate&, const wire::Header&, const std::byte*, size_t,
-                const detail::Buffer*) {
-  CHECK(copied_bytes_max(), ==, SIZE_MAX);
 }
 
 uint32_t Sends::submit() {

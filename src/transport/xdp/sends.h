@@ -12,14 +12,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tern/detail/buffer.h>
 #include <tern/detail/export.h>
 
 #include "frames/frame_template.h"
 #include "frames/mac_address.h"
 #include "transport/xdp/kernel_socket.h"
 #include "transport/xdp/queue.h"
-#include "wire/header.h"
 
 namespace tern::transport::xdp {
 
@@ -43,16 +41,12 @@ class TERN_API Sends {
       return nullptr;
     return &slots_[queued_ % kSlots];
   }
-  size_t copied_bytes_max() const { return SIZE_MAX; }
   uint32_t frame_bytes_max() const { return frame_bytes_max_; }
   std::byte* open(Slot& slot) {
     ++queued_;
     return frame_of(slot);
   }
   void close(Slot& slot, const frames::FrameTemplate& headers, size_t bytes);
-  /// Never called, as copied_bytes_max() says.
-  void add(Slot& slot, const frames::FrameTemplate& headers, const wire::Header& header, const std::byte* data,
-           size_t len, const detail::Buffer* buffer);
 
   // ---- Transmission
 

@@ -12,12 +12,11 @@
 
 #include "base/status_text.h"
 #include "base/try.h"
+#include "transport/xdp/names.h"
 
 namespace tern::transport::xdp {
 
 namespace {
-
-constexpr Status kNoMemory(Code::kNoMemory, "xdp: no memory for ports and queues of the interface");
 
 Status refuse(const char* otherwise, std::initializer_list<std::string_view> parts) {
   return base::status_of(Code::kUnavailable, otherwise, parts);

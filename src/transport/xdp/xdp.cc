@@ -28,16 +28,13 @@ namespace {
 
 using ethernet::status_of;
 using neighbours::Interface;
-using xdp::kNames;
+using xdp::kNames, xdp::kNoDescriptors, xdp::kNoMemory;
 
 constexpr Status kBadReceiveBuffers(Code::kMisuse,
                                     "xdp: Xdp::Options::receive_buffers is a power of two, 512 to 32768");
 constexpr Status kBadDatagramBytes(Code::kMisuse, "xdp: Xdp::Options::datagram_bytes is 536 to 3774, or 0");
 constexpr Status kBadMode(Code::kMisuse,
                           "xdp: Xdp::Options::mode is zero_copy, native or generic, or empty for the best of them");
-constexpr Status kNoMemory(Code::kNoMemory,
-                           "xdp: no memory for the endpoint's queues: free some, or use fewer endpoints");
-constexpr Status kNoDescriptors(Code::kUnavailable, "xdp: no file descriptors are left: raise the limit (ulimit -n)");
 
 std::optional<xdp::Wish> parse_mode(std::string_view text) {
   if (text.empty()) return xdp::Wish::kBest;
@@ -48,12 +45,12 @@ std::optional<xdp::Wish> parse_mode(std::string_view text) {
 }
 
 /// The calling thread is in another network namespace as long as the object lives.
-class Visit {
+class NamespaceVisit {
  public:
-  Visit() = default;
-  Visit(const Visit&) = delete;
-  Visit& operator=(const Visit&) = delete;
-  ~Visit() {
+  NamespaceVisit() = default;
+  NamespaceVisit(const NamespaceVisit&) = delete;
+  NamespaceVisit& operator=(const NamespaceVisit&) = delete;
+  ~NamespaceVisit() {
     if (own_) CHECK(setns(own_.get(), CLONE_NEWNET), ==, 0);
   }
 
@@ -102,7 +99,7 @@ Result<std::unique_ptr<XdpImpl>> XdpImpl::create(Options options, const Context&
   if (!parse_mode(options.mode)) return kBadMode;
   std::unique_ptr<XdpImpl> made(new (std::nothrow) XdpImpl(std::move(options), context));
   if (made == nullptr) return kNoMemory;
-  Visit visit;
+  NamespaceVisit visit;
   if (!made->options_.netns.empty()) {
     if (Status status = visit.enter(made->options_.netns); !status.ok()) return status;
   }

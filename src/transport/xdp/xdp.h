@@ -124,7 +124,7 @@ class TERN_API XdpImpl : public DefaultMembers {
 
   uint64_t now() const { return base::monotonic_ns(); }
   bool prepare_wait();
-  void wait(uint64_t ns);
+  void wait(uint64_t deadline_ns) { waits_.wait_any(deadline_ns); }
   void end_wait();
   int descriptor() const { return waits_.descriptor(); }
   void wake() { wake_.wake(); }
@@ -182,7 +182,6 @@ class TERN_API XdpImpl : public DefaultMembers {
   void transmit();
   void kick();
   bool recover();
-  void read_events();
   void update_neighbours();
   void fail(Status why);
 
@@ -208,7 +207,6 @@ class TERN_API XdpImpl : public DefaultMembers {
   base::WaitSet waits_;
   base::WakeEvent wake_;
   base::Timer timer_;
-  uint64_t due_ns_ = UINT64_MAX;  ///< what the timer is set to
 };
 
 /// The packets of received frames.
@@ -239,7 +237,7 @@ template <class Visit>
 size_t XdpImpl::receive_by_kernel(Visit& visit) {
   if (--until_events_ == 0) {
     until_events_ = kEventLooks;
-    read_events();
+    update_neighbours();
   }
   size_t packets = 0;
   uint32_t datagrams = 0;

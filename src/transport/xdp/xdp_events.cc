@@ -59,8 +59,6 @@ void XdpImpl::kick() {
   return true;
 }
 
-[[gnu::noinline]] void XdpImpl::read_events() { update_neighbours(); }
-
 /// Takes what is new of routes, MAC addresses and the interface. A visitor's call may come here, while receive() reads
 /// the queue: so a failure waits for recover().
 void XdpImpl::update_neighbours() {
@@ -94,7 +92,7 @@ void XdpImpl::fail(Status why) {
 bool XdpImpl::prepare_wait() {
   is_armed_ = true;
   if (kept_ != 0) give_back();
-  if (objects_->peers.resolver().next_update_ns() <= now()) read_events();
+  if (objects_->peers.resolver().next_update_ns() <= now()) update_neighbours();
   if (!failure_.ok()) return true;  // until wake()
   if (has_trouble_) return false;
   xdp::Sends& sends = objects_->sends;
@@ -104,16 +102,8 @@ bool XdpImpl::prepare_wait() {
   uint64_t due_ns = objects_->peers.resolver().next_update_ns();
   if (is_refused) due_ns = std::min(due_ns, now() + (is_down_ ? kDownNs : kSpaceNs));
   if (objects_->lane->has_foreign()) due_ns = std::min(due_ns, now() + kForeignNs);
-  if (due_ns != due_ns_) {
-    due_ns_ = due_ns;
-    timer_.set_at(due_ns);
-  }
+  timer_.set_at(due_ns);
   return objects_->lane->arm();
-}
-
-void XdpImpl::wait(uint64_t ns) {
-  epoll_event event;  // which one it is does not matter: end_wait() looks at all
-  waits_.wait({&event, 1}, ns);
 }
 
 void XdpImpl::end_wait() {
@@ -125,16 +115,13 @@ void XdpImpl::end_wait() {
     bool has_news = false;
     for (size_t i = 0; i < count; ++i) {
       const auto what = static_cast<Waiting>(events[i].data.u64);
-      if (what == Waiting::kTimer && timer_.take()) {
-        due_ns_ = UINT64_MAX;
-        objects_->lane->look_at_foreign();
-      }
+      if (what == Waiting::kTimer && timer_.take()) objects_->lane->look_at_foreign();
       if (what == Waiting::kKernel) until_kernel_ = 1;
       // A socket's error is told by the queue; what it is, by neighbours.
       has_news |= what == Waiting::kTimer || what == Waiting::kNeighbours || (events[i].events & EPOLLERR) != 0;
     }
     if (is_down_) kick();
-    if (has_news) read_events();
+    if (has_news) update_neighbours();
   }
   wake_.clear();
 }

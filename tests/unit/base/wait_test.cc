@@ -126,6 +126,19 @@ TEST_F(Waiting, a_timer_of_the_past_is_readable_at_once_and_one_that_is_stopped_
   EXPECT_EQ(look(), 0u);
 }
 
+TEST_F(Waiting, a_timer_that_was_taken_can_be_set_to_the_same_time_again) {
+  Timer timer;
+  ASSERT_TRUE(timer.open());
+  ASSERT_TRUE(set_.add(timer.descriptor(), EPOLLIN, 0));
+  for (int round = 0; round < 3; round++) {
+    timer.set_at(1);
+    timer.set_at(1);
+    EXPECT_EQ(look(), 1u) << round;
+    EXPECT_TRUE(timer.take());
+    EXPECT_EQ(look(), 0u) << round;
+  }
+}
+
 TEST_F(Waiting, an_alarm_is_readable_when_its_descriptor_is_or_its_time_has_come) {
   const Descriptor watched = make_event(0);
   Alarm alarm;

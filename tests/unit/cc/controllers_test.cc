@@ -330,6 +330,32 @@ TEST(Swift, silence_cuts_until_there_are_answers) {
   EXPECT_GE(controller.allowance().bytes_per_sec, 1u);
 }
 
+/// A peer that was busy for long answers as fast as before.
+template <class C>
+void expect_to_recover_from_silence(C controller, uint64_t target_ns) {
+  uint64_t now_ns = kMs;
+  for (int i = 0; i < 100; i++) controller.on_rtt({now_ns += 10 * kUs, 10 * kUs, 6 * kUs, false, 32});
+  for (int i = 0; i < 30; i++) controller.on_silence(now_ns += 8 * kMs);
+  const uint64_t silence_ends_ns = now_ns;
+  while (controller.allowance().window_packets < 32 && now_ns < silence_ends_ns + 1000 * kMs) {
+    const Allowance allowance = controller.allowance();
+    now_ns += std::max<uint64_t>(10 * kUs, 1072 * 1000 * kMs / allowance.bytes_per_sec);  // of a packet
+    controller.on_rtt({now_ns, 10 * kUs, 6 * kUs, false, 32});
+  }
+  EXPECT_LE(now_ns - silence_ends_ns, 20 * target_ns);
+}
+
+TEST(LongSilence, of_a_busy_peer_is_soon_forgotten) {
+  for (const uint32_t target_ns : {30 * kUs, 10 * kMs}) {
+    Path path = Bottleneck().path();
+    path.target_ns = path.far_ns = target_ns;
+    expect_to_recover_from_silence(Swift(path), target_ns);
+    expect_to_recover_from_silence(Dctcp(path), target_ns);
+    expect_to_recover_from_silence(Timely(path, false), target_ns);
+    expect_to_recover_from_silence(Timely(path, true), target_ns);
+  }
+}
+
 TEST(Pacer, keeps_the_rate_with_and_without_dither) {
   for (const bool is_dithered : {false, true}) {
     Pacer pacer(7);

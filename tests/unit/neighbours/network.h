@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <optional>
@@ -22,15 +21,13 @@
 #include "base/address.h"
 #include "base/descriptor.h"
 #include "patience.h"
+#include "shell.h"
 
 namespace tern::neighbours {
 
 inline base::SocketAddress ip(std::string_view text) { return base::SocketAddress::parse_ip(text).value(); }
 
-/// Runs a command in the namespace of the process. True: it has worked.
-inline bool run(const std::string& command) {
-  return std::system(("{ " + command + "; } >/dev/null 2>&1").c_str()) == 0;
-}
+using test::run;  // in the namespace of the process
 
 class Network {
  public:

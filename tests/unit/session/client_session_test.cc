@@ -2312,6 +2312,28 @@ TEST_F(CongestedSessionTest, silence_narrows_the_window) {
   EXPECT_LT(session_->credit_limit(), 32u);
 }
 
+/// All packets that an RFR asks for wait for its departure, which is far away after a long one at a low rate.
+TEST_F(CongestedSessionTest, ranges_are_no_longer_than_the_window) {
+  ClientTerms terms;
+  terms.controller = cc::Swift({3'125'000'000, kPayloadMax + 24, kTargetNs, 3 * kTargetNs});
+  open(32, terms);
+  warm_up();
+  ClientSlot* slot = begin(10, 100 * kPayloadMax);
+  const uint32_t number = sent().at(0).header.number();
+  for (int i = 0; i < 400; i++) {  // the server is busy
+    tick(kMs);
+    sent();
+  }
+  EXPECT_EQ(session_->credit_limit(), 1u);
+  respond(slot, number, 100 * kPayloadMax, kPayloadMax);
+  ASSERT_EQ(slot->phase, Phase::kReceiving);
+  now_ = std::max(now_, session_->departure_ns());
+  const auto rfrs = sent();
+  ASSERT_FALSE(rfrs.empty());
+  EXPECT_EQ(rfrs[0].header.kind(), Kind::kRfr);
+  EXPECT_EQ(rfrs[0].header.message_bytes(), 1u);
+}
+
 /// Better than appendix C of the paper: only a name waits for its departure, so that an answer that arrives meanwhile
 /// frees the buffers at once.
 TEST_F(CongestedSessionTest, an_answer_frees_the_buffers_though_a_retransmission_waits_for_its_departure) {

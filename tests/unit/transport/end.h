@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -38,14 +39,25 @@ inline std::vector<std::byte> packet_of(uint32_t number, size_t payload_bytes, s
   return bytes;
 }
 
-/// An endpoint over Impl, and what it has received.
-template <class Impl>
-struct End {
+/// An endpoint over any transport, and what it has received.
+struct AnyEnd {
   struct Received {
     uint32_t number;
     std::vector<std::byte> payload;
   };
 
+  /// One iteration of an event loop.
+  virtual size_t turn() = 0;
+
+  std::vector<Received> got;
+
+ protected:
+  ~AnyEnd() = default;
+};
+
+/// Over Impl.
+template <class Impl>
+struct End : AnyEnd {
   template <class Options>
   explicit End(const Options& options, std::string_view host) {
     auto made = memory::Arena::create({.huge_pages = false, .chunk_bytes = 1u << 20});
@@ -55,7 +67,7 @@ struct End {
     status = created.status();
     if (created.ok()) impl = std::move(*created);
   }
-  ~End() {
+  virtual ~End() {
     impl.reset();
     for (detail::Buffer* buffer : buffers) memory::Arena::release(buffer);
     if (arena != nullptr) arena->orphan();
@@ -64,8 +76,7 @@ struct End {
   End& operator=(const End&) = delete;
   Impl* operator->() const { return impl.get(); }
 
-  /// One iteration of an event loop.
-  size_t turn() {
+  size_t turn() override {
     const size_t packets = impl->receive([this](const wire::Header& header, const transport::Payload& payload) {
       got.push_back({header.number(), {payload.data, payload.data + payload.bytes}});
     });
@@ -91,30 +102,41 @@ struct End {
   memory::Arena* arena = nullptr;
   std::unique_ptr<Impl> impl;
   Status status;
-  std::vector<Received> got;
   std::vector<detail::Buffer*> buffers;
 };
 
 /// Runs endpoints until it is true. False: it has not come true after kPatience.
-template <class SomeEnd>
-bool run_ends_until(const std::vector<SomeEnd*>& ends, const std::function<bool()>& is_true) {
+inline bool run_until(const std::vector<AnyEnd*>& ends, const std::function<bool()>& is_true) {
   const auto until = std::chrono::steady_clock::now() + kPatience;
   while (!is_true()) {
-    for (SomeEnd* end : ends) end->turn();
+    for (AnyEnd* end : ends) end->turn();
     if (std::chrono::steady_clock::now() > until) return false;
   }
   return true;
 }
 
 /// A new peer of `from` that is ready.
-template <class SomeEnd>
-transport::PeerId connect_ends(SomeEnd& from, std::span<const std::byte> address) {
+template <class Impl>
+transport::PeerId connect(End<Impl>& from, std::span<const std::byte> address) {
   auto peer = from->connect(address, "");
   EXPECT_TRUE(peer.ok()) << peer.status().message();
   if (!peer.ok()) return 0;
-  EXPECT_TRUE(
-      run_ends_until<SomeEnd>({&from}, [&] { return from->peer_state(*peer) == transport::PeerState::kReady; }));
+  EXPECT_TRUE(run_until({&from}, [&] { return from->peer_state(*peer) == transport::PeerState::kReady; }));
   return *peer;
+}
+template <class Impl>
+transport::PeerId connect(End<Impl>& from, const End<Impl>& to) {
+  return connect(from, to->address());
+}
+
+inline bool says(const Status& status, std::string_view text) {
+  return std::string_view(status.message()).find(text) != std::string_view::npos;
+}
+/// A text of the transport whose name is in front.
+inline void expect_refusal(const Status& status, std::string_view transport, Code code, std::string_view text) {
+  EXPECT_EQ(status.code(), code) << text;
+  EXPECT_TRUE(says(status, text)) << text << ": " << status.message();
+  EXPECT_EQ(status.message().substr(0, transport.size() + 2), std::string(transport) + ": ");
 }
 
 }  // namespace tern::test

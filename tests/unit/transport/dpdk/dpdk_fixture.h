@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,14 +17,16 @@
 #include "frames/parse.h"
 #include "memif_ports.h"
 #include "transport/dpdk/dpdk.h"
-#include "unit/transport/end.h"
+#include "unit/transport/ethernet_end.h"
 
 namespace tern::transport::dpdk_test {
 
+using test::connect;
 using test::header_of;
 using test::kPatience;
 using test::kTestKey;
 using test::packet_of;
+using test::run_until;
 
 /// The options of port 0 or 1, with IPv4 or IPv6 addresses. The rings are short, so that they can be filled.
 inline Dpdk::Options options_of(uint32_t port, sa_family_t family = AF_INET, uint16_t vlan = 0) {
@@ -37,31 +38,12 @@ inline Dpdk::Options options_of(uint32_t port, sa_family_t family = AF_INET, uin
 }
 
 /// An endpoint, and what it has received.
-struct End : test::End<DpdkImpl> {
+struct End : test::EthernetEnd<DpdkImpl> {
   explicit End(uint32_t port) : End(options_of(port)) {}
-  explicit End(const Dpdk::Options& options, std::string_view host = "") : test::End<DpdkImpl>(options, host) {}
+  explicit End(const Dpdk::Options& options, std::string_view host = "") : EthernetEnd(options, host) {}
 
-  /// IP and port.
-  base::SocketAddress where() const {
-    ethernet::EndpointAddress address;
-    EXPECT_TRUE(ethernet::decode_address(impl->address(), &address));
-    return address.end;
-  }
   frames::MacAddress mac() const { return impl->port().facts().mac; }
-  uint64_t dropped(frames::Drop drop) const { return impl->counters().dropped_frames[static_cast<size_t>(drop)]; }
 };
-
-inline bool run_until(const std::vector<End*>& ends, const std::function<bool()>& is_true) {
-  return test::run_ends_until(ends, is_true);
-}
-
-/// A new peer of `from` that is ready.
-inline PeerId connect(End& from, const base::SocketAddress& to, uint16_t datagram_bytes = 1472) {
-  return test::connect_ends(from, ethernet::encode_address({to, datagram_bytes}));
-}
-inline PeerId connect(End& from, const End& to) {
-  return connect(from, to.where(), static_cast<uint16_t>(to->payload_bytes_max() + wire::kHeaderBytes));
-}
 
 /// A stranger at a port: sends any bytes as a frame, and sees the frames to its UDP port.
 class RawEnd {
@@ -132,7 +114,7 @@ class RawEnd {
     return frames;
   }
   /// The payloads of the next frames; runs `ends` meanwhile.
-  std::vector<std::vector<std::byte>> payloads(const std::vector<End*>& ends, size_t count) {
+  std::vector<std::vector<std::byte>> payloads(const std::vector<test::AnyEnd*>& ends, size_t count) {
     std::vector<std::vector<std::byte>> got;
     EXPECT_TRUE(run_until(ends, [&] {
       for (const auto& frame : receive()) {

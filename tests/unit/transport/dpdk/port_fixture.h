@@ -19,6 +19,7 @@
 #include "patience.h"
 #include "transport/dpdk/dpdk_port.h"
 #include "transport/dpdk/eal.h"
+#include "transport/dpdk/lane_internals.h"
 
 namespace tern::transport::dpdk_test {
 

@@ -4,16 +4,14 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "cable/far.h"
+#include "shell.h"
 #include "software_verbs/control.h"
 #include "transport/mlx5/mlx5.h"
-#include "unit/transport/end.h"
+#include "unit/transport/ethernet_end.h"
 
 namespace tern::transport::mlx5_test {
 
@@ -27,15 +25,19 @@ inline software_verbs::Counters counters() {
   return read;
 }
 
+using test::connect;
+using test::expect_bad_datagrams_are_dropped;
 using test::Far;
 using test::FarSocket;
+using test::frame_to;
 using test::header_of;
 using test::kPatience;
 using test::kTestKey;
 using test::packet_of;
 using test::RawSocket;
-
-inline bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
+using test::run;
+using test::run_until;
+using test::says;
 
 /// Options with one that is not the default.
 template <class Field, class Value>
@@ -46,26 +48,9 @@ Mlx5::Options with(Field Mlx5::Options::*field, const Value& value) {
 }
 
 /// An endpoint, and what it has received.
-struct End : test::End<Mlx5Impl> {
-  explicit End(const Mlx5::Options& options = {}, std::string_view host = "") : test::End<Mlx5Impl>(options, host) {}
-
-  /// IP and port.
-  base::SocketAddress where() const {
-    ethernet::EndpointAddress address;
-    EXPECT_TRUE(decode_address(impl->address(), &address));
-    return address.end;
-  }
+struct End : test::EthernetEnd<Mlx5Impl> {
+  explicit End(const Mlx5::Options& options = {}, std::string_view host = "") : EthernetEnd(options, host) {}
 };
-
-inline bool run_until(const std::vector<End*>& ends, const std::function<bool()>& is_true) {
-  return test::run_ends_until(ends, is_true);
-}
-
-/// A new peer of `from` that is ready.
-inline PeerId connect(End& from, const base::SocketAddress& to, uint16_t datagram_bytes = 1472) {
-  return test::connect_ends(from, encode_address(ethernet::EndpointAddress{to, datagram_bytes}));
-}
-inline PeerId connect(End& from, const End& to) { return connect(from, to.where()); }
 
 class Mlx5Test : public ::testing::Test {
  protected:

@@ -5,11 +5,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
 
+#include "shell.h"
 #include "udp_fixture.h"
 #include "unit/transport/failing_sends.h"
 
@@ -221,11 +221,8 @@ INSTANTIATE_TEST_SUITE_P(Errors, UdpBlocked, testing::Values(EAGAIN, ENOBUFS, EN
 TEST(UdpSlowLink, nothing_is_lost_and_a_sleeper_is_woken_by_the_socket) {
   if (geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
   std::thread([] {
-    const auto shell = [](const std::string& command) {
-      return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
-    };
-    if (unshare(CLONE_NEWNET) != 0 || !shell("ip link set lo up") ||
-        !shell("tc qdisc add dev lo root tbf rate 20mbit burst 20k limit 10m")) {
+    if (unshare(CLONE_NEWNET) != 0 || !test::run("ip link set lo up") ||
+        !test::run("tc qdisc add dev lo root tbf rate 20mbit burst 20k limit 10m")) {
       GTEST_SKIP() << "no network namespace, or no tc with tbf, can be had here";
     }
     Udp::Options small;

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "shell.h"
 #include "udp_fixture.h"
 
 namespace tern::transport {
@@ -14,8 +15,7 @@ namespace {
 
 using namespace udp_test;  // NOLINT(google-build-using-namespace)
 
-/// Runs a shell command; true: it succeeded.
-bool shell(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
+using test::run;
 
 /// A network namespace with one end of a veth pair of the given MTU; the other end is in a second one.
 class Namespaces {
@@ -24,17 +24,17 @@ class Namespaces {
     own_ = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     const std::string a = name_ + "a", b = name_ + "b", in_a = "ip -n " + a + " ", in_b = "ip -n " + b + " ";
     const std::string size = " mtu " + std::to_string(mtu) + " up";
-    ready_ = own_ >= 0 && shell("ip netns add " + a) && shell("ip netns add " + b) &&
-             shell(in_a + "link add v0 type veth peer name v0 netns " + b) &&
-             shell(in_a + "addr add 10.77.0.1/24 dev v0") && shell(in_b + "addr add 10.77.0.2/24 dev v0") &&
-             shell(in_a + "link set lo up") && shell(in_b + "link set lo up") && shell(in_a + "link set v0" + size) &&
-             shell(in_b + "link set v0" + size);
+    ready_ = own_ >= 0 && run("ip netns add " + a) && run("ip netns add " + b) &&
+             run(in_a + "link add v0 type veth peer name v0 netns " + b) &&
+             run(in_a + "addr add 10.77.0.1/24 dev v0") && run(in_b + "addr add 10.77.0.2/24 dev v0") &&
+             run(in_a + "link set lo up") && run(in_b + "link set lo up") && run(in_a + "link set v0" + size) &&
+             run(in_b + "link set v0" + size);
   }
   ~Namespaces() {
     leave();
     if (own_ >= 0) close(own_);
-    shell("ip netns del " + name_ + "a");
-    shell("ip netns del " + name_ + "b");
+    run("ip netns del " + name_ + "a");
+    run("ip netns del " + name_ + "b");
   }
   bool ready() const { return ready_; }
   bool enter(char which) {

@@ -5,7 +5,6 @@
 
 #include <poll.h>
 
-#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -19,15 +18,12 @@ using software_verbs::counters;
 using software_verbs::provider;
 using test::kPatience;
 using test::kTestKey;
+using test::run_until;
 
 /// An endpoint, and what it has received.
 struct End : test::End<VerbsImpl> {
   explicit End(const Verbs::Options& options = {}, std::string_view host = "") : test::End<VerbsImpl>(options, host) {}
 };
-
-inline bool run_until(const std::vector<End*>& ends, const std::function<bool()>& is_true) {
-  return test::run_ends_until(ends, is_true);
-}
 
 inline bool is_readable(int descriptor) {
   pollfd polled{descriptor, POLLIN, 0};
@@ -36,7 +32,7 @@ inline bool is_readable(int descriptor) {
 
 /// A new peer of `from` that is ready; the wake() of its address handle is over.
 inline PeerId connect(End& from, const End& to) {
-  const PeerId peer = test::connect_ends(from, to->address());
+  const PeerId peer = test::connect(from, to->address());
   EXPECT_TRUE(run_until({&from}, [&] { return is_readable(from->descriptor()); }));
   from->end_wait();
   return peer;

@@ -11,19 +11,15 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string>
 
 #include "base/descriptor.h"
 #include "neighbours/interface.h"
+#include "shell.h"
 
 namespace tern::test {
-
-inline bool run(const std::string& command) {
-  return std::system(("{ " + command + "; } >/dev/null 2>&1").c_str()) == 0;
-}
 
 /// This thread lives in a namespace of its own, which ends with it and with its children. xdp0 and xdp1 are the ends of
 /// a cable. xdp0 has 10.0.0.1/24.

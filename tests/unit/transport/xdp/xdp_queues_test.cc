@@ -1,20 +1,17 @@
 // Endpoints over AF_XDP at an interface with several queues: who has which, and how packets find an endpoint whose
 // queue is another one. The cable is of this file's own, with four queues at either end.
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <memory>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "transport/xdp/port.h"
+#include "unit/transport/xdp/child.h"
 #include "unit/transport/xdp/xdp_fixture.h"
 
 namespace tern::transport::xdp_test {
@@ -54,7 +51,7 @@ class XdpQueues : public XdpTest {
 };
 
 /// Sends `count` packets and waits until they are there; only `ends` run meanwhile.
-void expect_passes(End& from, End& to, const std::vector<End*>& ends, uint32_t count = 100) {
+void expect_passes(End& from, End& to, const std::vector<test::AnyEnd*>& ends, uint32_t count = 100) {
   const PeerId peer = connect(from, to);
   const size_t before = to.got.size();
   for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(run_until(ends, [&] { return from.send(peer, i); }));
@@ -159,27 +156,19 @@ TEST_F(XdpQueues, one_endpoint_receives_at_all_queues_of_the_process) {
 TEST_F(XdpQueues, packets_at_the_queue_of_another_process__come_by_the_kernel__and_are_counted) {
   auto first = std::make_unique<End>(near());  // queue 0
   End& own = *first;
-  int pipes[2];
-  ASSERT_EQ(pipe(pipes), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const End other(near());
-    const uint32_t number = other.status.ok() ? other->queue().number() : 99;
-    (void)!write(pipes[1], &number, sizeof(number));
-    pause();
-  }
-  close(pipes[1]);
-  uint32_t number = 0;
-  ASSERT_EQ(read(pipes[0], &number, sizeof(number)), static_cast<ssize_t>(sizeof(number)));
-  EXPECT_EQ(number, 1u);
+  test::Child other([] {
+    auto end = std::make_unique<End>(near());
+    const std::string text =
+        end->status.ok() ? "queue " + std::to_string((*end)->queue().number()) : std::string(end->status.message());
+    return std::pair(std::move(end), text);
+  });
+  ASSERT_EQ(other.said(), "queue 1");
   End at_zero(far()), at_one(far());
   expect_passes(at_zero, own, {&at_zero, &at_one, &own});
   EXPECT_EQ(own->counters().packets_by_kernel, 0u);
   expect_passes(at_one, own, {&at_zero, &at_one, &own});
   EXPECT_EQ(own->counters().packets_by_kernel, 100u);
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
+  other.kill();
   // A queue that nobody has is the kernel's, too, until another endpoint takes it.
   expect_passes(at_one, own, {&at_zero, &at_one, &own});
   EXPECT_EQ(own->counters().packets_by_kernel, 200u);
@@ -189,9 +178,7 @@ TEST_F(XdpQueues, packets_at_the_queue_of_another_process__come_by_the_kernel__a
 
 TEST_F(XdpQueues, too_few_free_queues__are_told) {
   const End end(near(5));
-  EXPECT_EQ(end.status.code(), Code::kUnavailable);
-  EXPECT_NE(std::string_view(end.status.message()).find("only 4 free receive queues"), std::string_view::npos)
-      << end.status.message();
+  test::expect_refusal(end.status, "xdp", Code::kUnavailable, "only 4 free receive queues");
 }
 
 /// Eight threads, four at either end, at one queue, two or four: each sends to all of the other end, again and again

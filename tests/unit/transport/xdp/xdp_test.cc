@@ -13,18 +13,21 @@
 #include <csignal>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ethernet/setup.h"
 #include "frames/frame_template.h"
 #include "neighbours/interface.h"
 #include "patience.h"
+#include "unit/transport/xdp/child.h"
 #include "unit/transport/xdp/xdp_fixture.h"
 
 namespace tern::transport::xdp_test {
 namespace {
 
 using frames::Drop;
+using test::Child;
 
 /// Root may lock any memory. Returns 0, or an error.
 int drop_lock_capability() {
@@ -43,14 +46,8 @@ Xdp::Options with(Field Xdp::Options::*field, const Value& value, const char* in
   return options;
 }
 
-bool says(const Status& status, std::string_view text) {
-  return std::string_view(status.message()).find(text) != std::string_view::npos;
-}
 void expect_refused(const Xdp::Options& options, Code code, std::string_view text) {
-  const End end(options);
-  EXPECT_EQ(end.status.code(), code) << text;
-  EXPECT_TRUE(says(end.status, text)) << text << ": " << end.status.message();
-  EXPECT_TRUE(says(end.status, "xdp: ")) << end.status.message();
+  test::expect_refusal(End(options).status, "xdp", code, text);
 }
 /// `count` packets of several sizes, from one to the other, arrive whole and in order.
 void expect_passes(End& from, End& to, uint32_t count = 200) {
@@ -147,7 +144,7 @@ TEST_F(XdpTest, endpoints_that_share_a_queue__get_their_own_packets) {
   }
   expect_refused(at("tern0"), Code::kUnavailable, "16 endpoints share each queue");
   EXPECT_EQ((*ends[0])->port().queue_count(), 1u);
-  std::vector<End*> all = {&server};
+  std::vector<test::AnyEnd*> all = {&server};
   for (const auto& end : ends) all.push_back(end.get());
   for (uint32_t i = 0; i < ends.size(); ++i) {
     const PeerId peer = connect(server, *ends[i]);
@@ -206,23 +203,14 @@ TEST_F(XdpTest, inboxes_of_endpoints_that_do_not_run__leave_frames_to_the_others
 }
 
 TEST_F(XdpTest, queues_of_another_process__are_not_taken_and_told) {
-  int pipes[2];
-  ASSERT_EQ(pipe(pipes), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const End end(at("tern0"));
-    const char is_ok = end.status.ok() ? 'y' : 'n';
-    (void)!write(pipes[1], &is_ok, 1);
-    pause();
-  }
-  close(pipes[1]);
-  char is_ok = 0;
-  ASSERT_EQ(read(pipes[0], &is_ok, 1), 1);
-  EXPECT_EQ(is_ok, 'y');
+  Child other([] {
+    auto end = std::make_unique<End>(at("tern0"));
+    const std::string text(end->status.message());
+    return std::pair(std::move(end), text);
+  });
+  EXPECT_EQ(other.said(), "ok");
   expect_refused(at("tern0"), Code::kUnavailable, "all receive queues of tern0 (1) are taken by other processes");
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
+  other.kill();
   End a(at("tern0")), b(at("tern1"));
   ASSERT_TRUE(a.status.ok()) << a.status.message();
   expect_passes(b, a);
@@ -280,32 +268,17 @@ TEST_F(XdpTest, too_few_rights__and_too_little_locked_memory__are_told) {
 
 // ---- Hostile frames
 
-/// A good frame to the endpoint with one packet, as a peer at 10.77.0.2 sends it.
-std::vector<std::byte> frame_to(const End& end, uint32_t number, const frames::MacAddress& mac) {
-  const std::vector<std::byte> packet = packet_of(number, 40, std::byte{7});
-  const frames::FrameTemplate headers({.source_mac = frames::MacAddress({2, 0, 0, 0, 0, 9}),
-                                       .destination_mac = mac,
-                                       .source = *base::SocketAddress::parse("10.77.0.2:4001"),
-                                       .destination = end.where()});
-  std::vector<std::byte> frame(headers.header_bytes());
-  headers.write(frame.data(), packet.size());
-  headers.complete_udp_checksum(frame.data(), packet);
-  frame.insert(frame.end(), packet.begin(), packet.end());
-  return frame;
-}
-
 TEST_F(XdpTest, hostile_frames__are_counted_by_reason_and_dropped) {
   End end;
   const RawSocket raw;
   const auto mac = neighbours::interface_by_name("tern0")->mac;
   constexpr size_t kIp = 14, kUdp = 34, kPayload = 42;
-  const auto drops = [&](Drop why) { return end->counters().dropped_frames[static_cast<size_t>(why)]; };
   const auto expect = [&](Drop why, size_t offset, uint8_t bits) {
     std::vector<std::byte> frame = frame_to(end, 1, mac);
     frame[offset] ^= std::byte{bits};
-    const uint64_t before = drops(why);
+    const uint64_t before = end.dropped(why);
     raw.send(frame);
-    EXPECT_TRUE(run_until({&end}, [&] { return drops(why) == before + 1; })) << frames::name_of(why);
+    EXPECT_TRUE(run_until({&end}, [&] { return end.dropped(why) == before + 1; })) << frames::name_of(why);
   };
   expect(Drop::kUdpChecksum, kPayload + 30, 1);
   expect(Drop::kUdpChecksum, kUdp + 6, 1);
@@ -314,25 +287,9 @@ TEST_F(XdpTest, hostile_frames__are_counted_by_reason_and_dropped) {
   expect(Drop::kIpLength, kIp + 2, 0x80);
   EXPECT_TRUE(end.got.empty());
 
-  // A good datagram whose bytes are no packet, or one and a half.
   raw.send(frame_to(end, 2, mac));
   EXPECT_TRUE(run_until({&end}, [&] { return end.got.size() == 1; }));
-  const FarSocket socket("10.77.0.2:4003");
-  const auto send_bytes = [&](std::vector<std::byte> bytes) { socket.send(end.where(), bytes); };
-  send_bytes(std::vector<std::byte>(100));
-  EXPECT_TRUE(run_until({&end}, [&] { return end->counters().dropped_unparsable == 1; }));
-  std::vector<std::byte> bytes = packet_of(3, 8, std::byte{1});
-  bytes.resize(bytes.size() + 10);
-  send_bytes(bytes);
-  EXPECT_TRUE(run_until({&end}, [&] { return end->counters().dropped_unparsable == 2; }));
-  bytes = packet_of(4, 8, std::byte{1});
-  bytes[1] |= std::byte{wire::kByReference};
-  send_bytes(bytes);
-  EXPECT_TRUE(run_until({&end}, [&] { return end->counters().dropped_bad_reference == 1; }));
-  send_bytes({});
-  send_bytes(packet_of(5, 8, std::byte{1}));
-  EXPECT_TRUE(run_until({&end}, [&] { return end.got.size() == 3; }));
-  EXPECT_EQ(end.got.back().number, 5u);
+  expect_bad_datagrams_are_dropped(end);
 }
 
 // ---- The kernel beside it
@@ -352,24 +309,15 @@ TEST_F(XdpTest, kernel_sockets_of_the_host__get_their_datagrams) {
 /// Two endpoints have the same port.
 TEST_F(XdpTest, forked_child__lets_go_of_queue_and_program_once) {
   std::array ends = {std::make_unique<End>(at("tern0")), std::make_unique<End>(at("tern0"))};
-  int pipes[2];
-  ASSERT_EQ(pipe(pipes), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+  Child child([&] {
     ends[0]->impl.reset();
     int opened[16];  // with the numbers of what was closed
-    for (int& fd : opened) fd = dup(pipes[1]);
+    for (int& fd : opened) fd = dup(STDERR_FILENO);
     ends[1]->impl.reset();
     const bool are_open = std::ranges::all_of(opened, [](int fd) { return fcntl(fd, F_GETFD) >= 0; });
-    const char is_ok = are_open ? 'y' : 'n';
-    (void)!write(pipes[1], &is_ok, 1);
-    pause();
-  }
-  close(pipes[1]);
-  char is_ok = 0;
-  ASSERT_EQ(read(pipes[0], &is_ok, 1), 1);
-  EXPECT_EQ(is_ok, 'y') << "the child has closed what it had not opened";
+    return std::pair(0, std::string(are_open ? "ok" : "the child has closed what it had not opened"));
+  });
+  EXPECT_EQ(child.said(), "ok");
   const std::string where = "10.77.0.1:" + std::to_string(ends[0]->where().port());
   for (auto& end : ends) end.reset();
   const auto is_detached = [] { return !run("ip link show tern0 | grep prog/xdp"); };
@@ -379,8 +327,6 @@ TEST_F(XdpTest, forked_child__lets_go_of_queue_and_program_once) {
   EXPECT_TRUE(is_detached()) << "the child has the program";
   EXPECT_TRUE(run_until({}, [&] { return End(with(&Xdp::Options::bind, where)).status.ok(); }))
       << "the child has the queue or the port: " << End(with(&Xdp::Options::bind, where)).status.message();
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
 }
 
 TEST_F(XdpTest, forked_child__leaves_the_parents_queues_alone) {

@@ -1,0 +1,113 @@
+// Threads that run an endpoint each, until they are stopped. Called by the main thread, unless a member says otherwise.
+#pragma once
+
+#include <tern/endpoint.h>
+#include <tern/nexus.h>
+#include <tern/rpc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "sides.h"
+
+namespace programs {
+
+class EndpointThreads {
+ public:
+  EndpointThreads() = default;
+  EndpointThreads(const EndpointThreads&) = delete;
+  EndpointThreads& operator=(const EndpointThreads&) = delete;
+  ~EndpointThreads() { stop(); }
+
+  /// Once. Endpoints 0 to `count` - 1 of `nexus`, the i-th in a thread that is pinned to cpus[i % size]. That thread
+  /// calls prepare(endpoint, i), which returns a tern::Status, before its loop. Returns when every loop runs, or has
+  /// ended. Otherwise the sentence why not.
+  template <tern::Transport T, class Prepare>
+  std::string start(tern::Nexus& nexus, size_t count, const std::vector<int>& cpus, typename T::Options transport,
+                    tern::RpcOptions rpc, Prepare prepare) {
+    endpoints_.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      rpc.endpoint_id = static_cast<uint16_t>(i);
+      const bool has_thread = add_thread(threads_, cpus[i % cpus.size()], [this, &nexus, i, transport, rpc, prepare] {
+        const tern::Status status = run<T>(nexus, i, transport, rpc, prepare);
+        std::lock_guard lock(mutex_);
+        if (!status.ok()) problem_ = "endpoint " + std::to_string(i) + ": " + std::string(status.message());
+        ++ended_;
+      });
+      if (!has_thread) return kNoThread;
+    }
+    while (ready_ + ended_ < count && problem().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::string why = problem();
+    if (!why.empty()) stop();
+    return why;
+  }
+  /// An endpoint does not run any more. Any thread.
+  bool has_ended() const { return ended_ > 0; }
+  /// All of them. Any thread.
+  bool have_all_ended() const { return ended_ == threads_.size(); }
+  /// Calls f(endpoint, i) in the loop of each endpoint that runs. Does not wait. False: one of them has no memory.
+  template <class F>
+  [[nodiscard]] bool post_all(F f) {
+    std::lock_guard lock(mutex_);
+    bool is_posted = true;
+    for (size_t i = 0; i < endpoints_.size(); ++i) {
+      tern::Endpoint* const endpoint = endpoints_[i];
+      if (endpoint == nullptr) continue;
+      is_posted = endpoint->post([f, endpoint, i]() mutable { f(*endpoint, i); }).ok() && is_posted;
+    }
+    return is_posted;
+  }
+  void stop() {
+    {
+      std::lock_guard lock(mutex_);
+      is_stopped_ = true;
+      for (tern::Endpoint* endpoint : endpoints_) {
+        if (endpoint != nullptr) endpoint->stop();
+      }
+    }
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+  /// Why an endpoint ended by itself. Empty: none did. Any thread.
+  std::string problem() {
+    std::lock_guard lock(mutex_);
+    return problem_;
+  }
+
+ private:
+  template <tern::Transport T, class Prepare>
+  tern::Status run(tern::Nexus& nexus, size_t i, typename T::Options transport, tern::RpcOptions options,
+                   const Prepare& prepare) {
+    auto rpc = tern::Rpc<T>::create(nexus, transport, options);
+    if (!rpc.ok()) return rpc.status();
+    tern::Status status = prepare(**rpc, i);
+    if (!status.ok()) return status;
+    {
+      std::lock_guard lock(mutex_);
+      if (is_stopped_) return {};
+      endpoints_[i] = rpc->get();
+    }
+    ++ready_;
+    status = (*rpc)->run_event_loop();
+    std::lock_guard lock(mutex_);
+    endpoints_[i] = nullptr;
+    return status;
+  }
+
+  std::vector<std::thread> threads_;
+  std::atomic<size_t> ready_{0};
+  std::atomic<size_t> ended_{0};
+  std::mutex mutex_;
+  std::vector<tern::Endpoint*> endpoints_;  ///< by id; null: its loop does not run
+  bool is_stopped_ = false;
+  std::string problem_;
+};
+
+}  // namespace programs

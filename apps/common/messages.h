@@ -1,0 +1,79 @@
+// Messages of little-endian integers and bytes, back to back. Whoever reads one trusts none of its lengths.
+// Standard library only; no state.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+namespace programs {
+
+using Bytes = std::span<const std::byte>;
+
+static_assert(std::endian::native == std::endian::little, "Reader and Writer copy integers as they are");
+
+/// Takes a message apart from its beginning. What does not fit into the rest is not read.
+class Reader {
+ public:
+  explicit Reader(Bytes message) : rest_(message) {}
+
+  template <class Integer>
+  [[nodiscard]] bool read(Integer& to) {
+    if (rest_.size() < sizeof(to)) return false;
+    std::memcpy(&to, rest_.data(), sizeof(to));
+    rest_ = rest_.subspan(sizeof(to));
+    return true;
+  }
+  [[nodiscard]] bool read(Bytes& to, size_t len_bytes) {
+    if (rest_.size() < len_bytes) return false;
+    to = rest_.first(len_bytes);
+    rest_ = rest_.subspan(len_bytes);
+    return true;
+  }
+  Bytes rest() const { return rest_; }
+
+ private:
+  Bytes rest_;
+};
+
+/// Fills a message of the right size from its beginning.
+class Writer {
+ public:
+  explicit Writer(std::span<std::byte> message) : at_(message.data()) {}
+
+  template <class Integer>
+  Writer& write(Integer value) {
+    std::memcpy(at_, &value, sizeof(value));
+    at_ += sizeof(value);
+    return *this;
+  }
+  Writer& write(Bytes bytes) {
+    if (!bytes.empty()) std::memcpy(at_, bytes.data(), bytes.size());
+    at_ += bytes.size();
+    return *this;
+  }
+
+ private:
+  std::byte* at_;
+};
+
+/// A message that is one integer.
+template <class Integer>
+std::optional<Integer> parse_integer(Bytes message) {
+  Integer value;
+  Reader reader(message);
+  if (!reader.read(value) || !reader.rest().empty()) return std::nullopt;
+  return value;
+}
+
+/// 64 bits that depend on each bit of `value` (the finalizer of splitmix64).
+constexpr uint64_t mix(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+}  // namespace programs

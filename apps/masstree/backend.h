@@ -1,0 +1,10 @@
+// The index that the programs serve. docs/masstree.md compares the candidates.
+#pragma once
+
+#include "tbb_index.h"
+
+namespace ordered {
+
+using Index = TbbIndex;
+
+}  // namespace ordered

@@ -1,0 +1,276 @@
+// The programs of apps/masstree as their users run them. Their load checks every answer itself. Nothing here is a
+// statement about speed, but for virtual time.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <random>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "../apps/masstree/protocol.h"
+#include "e2e/caller.h"
+#include "e2e/program.h"
+
+using namespace e2e;
+using testing::HasSubstr;
+
+namespace {
+
+/// The number of this name in the line of this phase. -1: there is none.
+double metric(const Outcome& outcome, const std::string& phase, const std::string& name) {
+  const std::string& text = outcome.output;
+  const size_t line = text.find("\"phase\":\"" + phase + "\"");
+  const size_t at = line == std::string::npos ? line : text.find("\"" + name + "\":", line);
+  if (at == std::string::npos || at > text.find('\n', line)) {
+    ADD_FAILURE() << "no " << name << " of " << phase << " in " << text;
+    return -1;
+  }
+  return std::strtod(text.c_str() + at + name.size() + 3, nullptr);
+}
+
+/// A server that runs until this object ends.
+class Server {
+ public:
+  Server(const std::string& transport, const std::string& flags) {
+    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+    const pid_t parent = getpid();
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(1);
+      const std::string command = "exec " TERN_BUILD_DIR
+                                  "/apps/masstree --role=server --wait=adaptive --server=127.0.0.1:0"
+                                  " --transport=" +
+                                  transport + " " + flags + " 2> " + directory_ + "/err";
+      execl("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr));
+      _exit(1);
+    }
+    EXPECT_TRUE(wait_for([&] { return text().ends_with('\n'); })) << text();
+    const size_t begin = text().find("tern://");
+    EXPECT_NE(begin, std::string::npos) << text();
+    if (begin != std::string::npos) address_ = text().substr(begin + 7, text().find('\n') - begin - 7);
+  }
+  ~Server() {
+    end(SIGKILL);
+    std::filesystem::remove_all(directory_);
+  }
+  const std::string& address() const { return address_; }
+  /// The exit code. -1: a signal has ended it.
+  int end(int signal) {
+    if (pid_ <= 0) return -1;
+    ::kill(pid_, signal);
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  std::string text() const {
+    std::stringstream text;
+    text << std::ifstream(directory_ + "/err").rdbuf();
+    return text.str();
+  }
+  std::string directory_ = std::filesystem::temp_directory_path() / "masstree_test.XXXXXX";
+  std::string address_;
+  pid_t pid_ = -1;
+};
+
+/// Processes over software devices share two CPUs with their kernel: some transports are enough for what a program
+/// does.
+std::vector<const char*> over() {
+  std::vector<const char*> names = transports_of_one_host();
+  std::erase_if(names, [](std::string_view name) { return name != "shm" && name != "udp"; });
+  return names;
+}
+
+class Masstree : public testing::TestWithParam<const char*> {
+ protected:
+  std::string with(const std::string& flags) const {
+    return "masstree --json --wait=adaptive --transport=" + std::string(GetParam()) + " " + flags;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Over, Masstree, testing::ValuesIn(over()),
+                         [](const auto& with) { return std::string(with.param); });
+
+}  // namespace
+
+TEST_P(Masstree, a_run_checks_every_answer) {
+  const Outcome outcome =
+      run(with("--processes --keys=4000 --seconds=0.1 --rounds=2 --server_threads=2 --workers=2 "
+               "--client_threads=2 --put_share=0.2 --insert_share=0.2 --scan_share=0.1"));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  for (const char* phase : {"plain", "worker", "dispatch"}) {
+    EXPECT_GT(metric(outcome, phase, "get_mrps"), 0);
+    EXPECT_GT(metric(outcome, phase, "put_p99_us"), 0);
+  }
+  EXPECT_GT(metric(outcome, "worker", "scan_p50_us"), 0);
+  EXPECT_GT(metric(outcome, "dispatch", "scan_p50_us"), 0);
+  EXPECT_GT(metric(outcome, "hop_worker", "nothing_p50_us"), 0);
+  EXPECT_GT(metric(outcome, "hop_dispatch", "nothing_p50_us"), 0);
+  EXPECT_EQ(metric(outcome, "summary", "keys_read_back"), 4500);
+  EXPECT_GT(metric(outcome, "summary", "answers_checked"), 9000);
+}
+
+TEST_P(Masstree, the_index_alone_is_measured_in_the_same_process) {
+  const Outcome outcome = run(with("--keys=4000 --seconds=0.05 --rounds=1 --phases=plain"));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_GT(metric(outcome, "summary", "index_get_mops_per_thread"), 0);
+  EXPECT_GT(metric(outcome, "summary", "get_rate_of_index"), 0);
+}
+
+TEST_P(Masstree, lost_and_delayed_packets) {
+  const Outcome outcome =
+      run(with("--keys=1000 --seconds=0.1 --rounds=1 --put_share=0.5 --insert_share=0.3 --scan_share=0.2 "
+               "--phases=worker --drop=0.01 --dup=0.01 --reorder=0.01 --delay=0.01"));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_GT(metric(outcome, "worker", "put_mrps"), 0);
+  EXPECT_EQ(metric(outcome, "summary", "keys_read_back"), 1125);
+}
+
+/// Each client takes over what the one before has left.
+TEST_P(Masstree, a_server_outlives_its_clients) {
+  Server server(GetParam(), "--keys=2000 --inserts_max=20");
+  const std::string client = with(
+      "--role=client --seconds=0.1 --rounds=1 --put_share=0.5 --insert_share=0.5 "
+      "--phases=plain --server=" +
+      server.address());
+  for (int i = 0; i < 2; i++) {
+    const Outcome outcome = run(client);
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_GT(metric(outcome, "plain", "refused_full"), 0) << "it has room for 20 new keys";
+  }
+  EXPECT_EQ(server.end(SIGINT), 0);
+}
+
+TEST_P(Masstree, a_server_that_is_killed_ends_its_client_with_a_sentence) {
+  Server server(GetParam(), "--keys=2000");
+  const std::string client = with("--role=client --seconds=60 --phases=plain --server=" + server.address());
+  std::future<Outcome> running = std::async(std::launch::async, [&] { return run(client); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // wherever in its run this is
+  server.end(SIGKILL);
+  const Outcome outcome = running.get();
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, testing::StartsWith("masstree: "));
+  EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
+}
+
+/// What no client of ours would send: each is refused, and the server goes on.
+TEST_P(Masstree, a_hostile_client) {
+  Server server(GetParam(), "--keys=100 --inserts_max=3");
+  const Settings settings =
+      Settings().set("transport", GetParam()).with("liveness_ms", 10'000);  // nobody kills its server
+  Caller caller(settings);
+  const tern::Session session = caller.open("tern://" + server.address());
+  Call gone;
+  gone.ends = 1;
+  gone.status = {tern::Code::kSessionReset, "the server has ended the session"};
+  const auto send = [&](uint16_t type, const std::vector<std::byte>& bytes) {
+    tern::MsgBuf message = caller.endpoint().alloc_msgbuf(bytes.size());
+    std::copy(bytes.begin(), bytes.end(), message.bytes().begin());
+    Call* call = caller.send(session, type, std::move(message), ordered::kAnswerBytesMax);
+    caller.end_of(call);
+    EXPECT_NE(call, nullptr) << caller.refusal.message();
+    return call != nullptr ? call : &gone;
+  };
+  const auto code_of = [&](uint16_t type, const std::vector<std::byte>& bytes) {
+    Call* call = send(type, bytes);
+    EXPECT_EQ(call->code(), tern::Code::kRefused);
+    const uint16_t code = call->app_code;
+    call->forget();
+    return code;
+  };
+  const std::pair<uint16_t, size_t> types[] = {{ordered::kGet, 8},
+                                               {ordered::kPut, ordered::kPutBytes},
+                                               {ordered::kScan, ordered::kScanBytes},
+                                               {ordered::kScanHere, ordered::kScanBytes}};
+  for (const auto& [type, right_bytes] : types) {
+    for (size_t len_bytes = 0; len_bytes <= ordered::kRequestBytesMax; len_bytes++) {
+      if (len_bytes == right_bytes) continue;
+      EXPECT_EQ(code_of(type, std::vector<std::byte>(len_bytes)), ordered::kMalformed) << type << " " << len_bytes;
+    }
+    Call* call = send(type, std::vector<std::byte>(100'000));
+    EXPECT_FALSE(call->is_ok()) << "above the type's limit";
+    call->forget();
+  }
+  for (const uint32_t limit : {0u, ordered::kScanLimitMax + 1, UINT32_MAX}) {
+    std::vector<std::byte> scan(ordered::kScanBytes);
+    programs::Writer(scan).write(uint64_t{0}).write(limit);
+    EXPECT_EQ(code_of(ordered::kScan, scan), ordered::kMalformed);
+    EXPECT_EQ(code_of(ordered::kScanHere, scan), ordered::kMalformed);
+  }
+  for (const uint16_t type : {0, 8, 4095}) {
+    Call* call = send(type, std::vector<std::byte>(8));
+    EXPECT_FALSE(call->is_ok());
+    call->forget();
+  }
+  // Memory has a bound, whoever writes.
+  std::mt19937_64 random(1);
+  int refused = 0;
+  for (int i = 0; i < 20; i++) {
+    std::vector<std::byte> put(ordered::kPutBytes);
+    programs::Writer(put).write(random()).write(random());
+    Call* call = send(ordered::kPut, put);
+    if (!call->is_ok()) {
+      EXPECT_EQ(call->app_code, ordered::kIsFull);
+      refused++;
+    }
+    call->forget();
+  }
+  EXPECT_EQ(refused, 17);
+  // It still serves: all that is there, in one scan.
+  std::vector<std::byte> scan(ordered::kScanBytes);
+  programs::Writer(scan).write(uint64_t{0}).write(ordered::kScanLimitMax);
+  Call* call = send(ordered::kScan, scan);
+  ASSERT_TRUE(call->is_ok());
+  EXPECT_EQ(ordered::parse_scan_answer(std::as_const(call->response).bytes())->count, 103u);
+  call->forget();
+  EXPECT_EQ(server.end(SIGINT), 0);
+}
+
+/// With a CPU for each thread, and times that are given: the same on every machine.
+TEST(MasstreeSim, scans_in_workers_leave_gets_alone) {
+  const std::string command = "masstree_sim --json --keys=5000 --milliseconds=1 --step_ns=600,700,20000,1500,5000";
+  const Outcome outcome = run(command);
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_LE(metric(outcome, "summary", "get_p99_worker_ratio"), 1.5);
+  EXPECT_GT(metric(outcome, "summary", "get_p99_dispatch_ratio"), 1.5);
+  EXPECT_EQ(metric(outcome, "summary", "keys_read_back"), 5625);
+  EXPECT_EQ(run(command).output, outcome.output);
+}
+
+TEST(MasstreeFlags, flags_that_make_no_sense) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"masstree --keys=0", "--keys is between 1"},
+      {"masstree --window=0", "--window is between 1 and 4096"},
+      {"masstree --scan_keys=1025", "--scan_keys is between 1 and 1024"},
+      {"masstree --put_share=1.5", "--put_share, --insert_share and --scan_share are between 0 and 1"},
+      {"masstree --phases=plain,none", "--phases is a list of"},
+      {"masstree --phases=", "--phases is a list of"},
+      {"masstree --role=client --server=127.0.0.1:9 --transport=udp", "no index server at tern://127.0.0.1:9"},
+      {"masstree_sim --keys=3", "--keys is between 1 for each client thread"},
+      {"masstree_sim --step_ns=1,2,3", "--step_ns is five times in nanoseconds"},
+      {"masstree_sim --milliseconds=0", "--milliseconds is above 0"}};
+  for (const auto& [command, sentence] : wrong) {
+    const Outcome outcome = run(command);
+    EXPECT_EQ(outcome.code, 1) << command;
+    EXPECT_THAT(outcome.output, HasSubstr(sentence));
+    EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
+  }
+}

@@ -1,0 +1,32 @@
+"""What the tests of bad use share: running a program, and what a refusal is."""
+import os
+import subprocess
+import unittest
+
+SECONDS_MAX = 60  # the library gives up on a peer after 5 s, and sanitizers on a busy machine take their time
+
+
+def run(words, *, before=(), **more):
+    """Runs a program; `before`: the words of another one that starts it. If it does not refuse, it measures shortly."""
+    words = [*before, words[0], '--seconds=0.1', '--json', *words[1:]]
+    try:
+        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS_MAX,
+                              **more)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(words, 0, '', f'it did not end in {SECONDS_MAX} s')
+
+
+def become_nobody():
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+
+
+class RefusalTest(unittest.TestCase):
+    def assert_refused(self, done, words=()):
+        """One sentence on standard error with these words, nothing on standard output, and a bad exit code."""
+        self.assertGreater(done.returncode, 0, f'{done.stdout}{done.stderr}')
+        self.assertEqual(done.stdout, '')
+        self.assertRegex(done.stderr, r'\A[^\n]+\n\Z')
+        for word in words:
+            self.assertIn(word, done.stderr)
