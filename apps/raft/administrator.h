@@ -25,7 +25,8 @@ class Administrator {
   Administrator& operator=(const Administrator&) = delete;
 
   /// Adds a replica that runs and waits, or removes one. `then` gets an empty text when that is committed, or a
-  /// sentence. A change that was interrupted by the leader's end can be asked for again.
+  /// sentence. A change that was interrupted by the leader's end can be asked for again; the id of an addition may be
+  /// used up then, and the sentence asks for a higher one.
   void change(Action action, uint64_t id, std::string_view address, std::function<void(std::string)> then);
   /// The JSON object of the replica at `uri`; or empty, and why. `begins`: its measurement begins again.
   void about(const std::string& uri, std::function<void(std::string json, std::string problem)> then,

@@ -31,6 +31,13 @@ std::string_view Machine::apply(uint64_t index, Bytes bytes) {
   return execute(index, *command);
 }
 
+void Machine::prepare(Bytes bytes) const {
+  const auto command = parse_command(bytes);
+  if (!command) return;
+  const auto found = values_.find(std::string(command->key));
+  if (found != values_.end()) __builtin_prefetch(found->second.data(), 1);
+}
+
 std::string_view Machine::read(std::string_view key) {
   const auto found = values_.find(std::string(key));
   return found != values_.end() ? answer(Outcome::kDone, found->second) : answer(Outcome::kNotFound);

@@ -19,6 +19,8 @@ class Machine {
  public:
   /// Executes the command at `index` of the log, and returns the encoded answer, which is valid until the next call.
   std::string_view apply(uint64_t index, Bytes command);
+  /// Reads what a command will need, and changes nothing: it is carried out sooner then.
+  void prepare(Bytes command) const;
   /// What kGet would answer now, encoded, without a place in the log. Valid until the next call.
   std::string_view read(std::string_view key);
   /// The outcome of the client's last command, if that has this number and is no kGet.

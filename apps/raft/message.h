@@ -50,6 +50,7 @@ enum Refusal : uint16_t {
 /// What a replica that was refused prints: the rule and the remedy.
 const char* explain(Refusal refusal);
 
+constexpr size_t kHelloAnswerBytes = 8 + 1;
 constexpr size_t kAddressBytesMax = 256;
 constexpr size_t kReplicasMax = 7;
 /// The most that the entries of an append have together, but for one that is longer.

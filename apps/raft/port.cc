@@ -31,11 +31,12 @@ struct Port::Gate {
 };
 
 Port::Port(tern::Endpoint& endpoint, tern::Environment& environment, Storage& storage, PortOptions options,
-           std::function<void()> settled)
+           std::function<void(bool)> settled)
     : endpoint_(endpoint),
       environment_(environment),
       storage_(storage),
       options_(std::move(options)),
+      election_us_(static_cast<uint32_t>(duration_cast<microseconds>(options_.election_timeout).count())),
       settled_(std::move(settled)),
       life_(environment.random() | 1),
       gate_(std::make_shared<Gate>()),
@@ -77,7 +78,7 @@ Port::Port(tern::Endpoint& endpoint, tern::Environment& environment, Storage& st
     return of(io).get_snapshot(request, callback);
   };
   io_.time = [](raft_io* io) -> raft_time {
-    return static_cast<raft_time>(duration_cast<microseconds>(of(io).now()).count());
+    return static_cast<raft_time>(duration_cast<microseconds>(of(io).time()).count());
   };
   io_.random = [](raft_io* io, int min, int max) {
     return min + static_cast<int>(of(io).environment_.random() % static_cast<uint64_t>(max - min));
@@ -206,18 +207,18 @@ int Port::put_snapshot(unsigned trailing, raft_io_snapshot_put* request, const r
   for (unsigned i = 0; i < snapshot->n_bufs; i++) {
     stored->bytes.append(static_cast<const char*>(snapshot->bufs[i].base), snapshot->bufs[i].len);
   }
-  put_ = {request, callback, snapshot->index, trailing, stored, std::nullopt};
+  put_ = {request, callback, snapshot->index, trailing, snapshot->bufs, stored, std::nullopt};
   storage_.put_snapshot(stored, [this, gate = gate_](std::string problem) {
     if (std::this_thread::get_id() == gate->owner) {
       put_.problem = std::move(problem);
-      if (!is_settling_) (void)endpoint_.post([this] { settled_(); });
+      if (!is_settling_) (void)endpoint_.post([this] { settled_(false); });
       return;
     }
     std::lock_guard lock(gate->mutex);
     if (gate->endpoint == nullptr) return;
     (void)gate->endpoint->post([this, text = std::make_unique<std::string>(std::move(problem))] {
       put_.problem = std::move(*text);
-      settled_();
+      settled_(false);
     });
   });
   return 0;
@@ -251,6 +252,13 @@ raft_snapshot* copy_of(const Snapshot& snapshot) {
 
 }  // namespace
 
+void Port::call_back(const Put& put, int status) {
+  put.callback(put.request, status);
+  // libraft frees what holds another replica's snapshot only when it has restored it (installSnapshotCb()), which sets
+  // last_stored. Until then that is 0 (replicationInstallSnapshot()).
+  if (put.trailing == 0 && raft_->last_stored != put.index) raft_free(put.buffers);
+}
+
 void Port::finish_put() {
   const Put put = std::exchange(put_, {});
   std::string problem = *put.problem;
@@ -268,18 +276,20 @@ void Port::finish_put() {
     return;
   }
   is_ending_snapshot_ = put.trailing == 0;
-  put.callback(put.request, 0);
+  call_back(put, 0);
   is_ending_snapshot_ = false;
   // The log is gone, and with it an entry that may have changed the configuration. libraft does not forget that.
-  if (put.trailing == 0 && raft_ != nullptr) raft_->configuration_uncommitted_index = 0;
+  if (put.trailing == 0) raft_->configuration_uncommitted_index = 0;
 }
 
 void Port::settle(bool now) {
   if (is_settling_) return;
   is_settling_ = true;
   if (has_cut_append_) fix_progress();
+  const bool is_leader = raft_ != nullptr && raft_state(raft_) == RAFT_LEADER;
+  const bool stores_now = now || (storage_.is_sync_free() && !is_leader);
   while (problem_.empty()) {
-    if (!sent_.empty()) {
+    if (now && !sent_.empty()) {
       running_sent_.swap(sent_);
       for (const Sent& sent : running_sent_) sent.callback(sent.request, sent.status);
       running_sent_.clear();
@@ -290,7 +300,7 @@ void Port::settle(bool now) {
         raft_snapshot* snapshot = copy_of(*snapshot_);
         got.callback(got.request, snapshot, snapshot != nullptr ? 0 : RAFT_NOMEM);
       }
-    } else if (!appended_.empty() && (now || storage_.is_sync_free())) {
+    } else if (stores_now && !appended_.empty()) {
       if (check(storage_.sync()) != 0) break;
       running_appended_.swap(appended_);
       for (const Appended& appended : running_appended_) appended.callback(appended.request, 0);
@@ -301,17 +311,37 @@ void Port::settle(bool now) {
     if (has_cut_append_) fix_progress();
   }
   is_settling_ = false;
-  if (!appended_.empty() && problem_.empty()) sync_later();
+  if (problem_.empty() && (!appended_.empty() || !sent_.empty() || late_commit_)) settle_later();
 }
 
-void Port::sync_later() {
-  if (std::exchange(has_sync_posted_, true)) return;
+void Port::settle_later() {
+  if (std::exchange(is_settled_later_, true)) return;
   (void)endpoint_.post([this] {
-    has_sync_posted_ = false;
+    is_settled_later_ = false;
     if (is_closed_) return;
+    const StepScope scope(*this, Step::kSettle);
     settle(true);
-    settled_();
+    commit_late();
+    settle(true);
+    settled_(true);
   });
+}
+
+/// Hands libraft the rest of an append: as a heartbeat of the same leader, behind the entries that it has brought.
+void Port::commit_late() {
+  if (!late_commit_ || !problem_.empty() || raft_state(raft_) != RAFT_FOLLOWER) return late_commit_.reset();
+  raft_message message = {};
+  message.type = RAFT_IO_APPEND_ENTRIES;
+  message.server_id = late_commit_from_;
+  message.append_entries = *late_commit_;
+  late_commit_.reset();
+  const auto from = peers_.find(message.server_id);
+  // An append that still waits would take the result for its own.
+  if (from == peers_.end() || from->second.append || message.append_entries.term != raft_->current_term) return;
+  message.server_address = from->second.address.c_str();
+  const raft_time heard = raft_->election_timer_start;
+  on_message_(&io_, &message);  // nobody waits for its result
+  raft_->election_timer_start = heard;
 }
 
 void Port::close() {
@@ -326,19 +356,22 @@ void Port::close() {
   }
   for (const Got& got : std::exchange(got_, {})) got.callback(got.request, nullptr, RAFT_CANCELED);
   for (const Appended& appended : std::exchange(appended_, {})) appended.callback(appended.request, RAFT_CANCELED);
-  if (const Put put = std::exchange(put_, {}); put.request != nullptr) put.callback(put.request, RAFT_CANCELED);
+  if (const Put put = std::exchange(put_, {}); put.request != nullptr) call_back(put, RAFT_CANCELED);
 }
 
 // ---- time ----
 
 void Port::tick() {
   if (is_closed_ || !problem_.empty()) return;
-  (void)endpoint_.after(options_.heartbeat / 4, [this] { tick(); });
+  // Replicas that tick in step would stand for election in step, and again after each vote that they have split.
+  const auto most = static_cast<uint64_t>(options_.heartbeat.count() / 4);
+  const auto pause = static_cast<int64_t>(most - environment_.random() % (most / 4 + 1));
+  (void)endpoint_.after(tern::Duration(pause), [this] { tick(); });
   if (raft_ == nullptr) return;
   cancel_late();
   // A replica whose log is being replaced cannot vouch for it: it waits until the snapshot is stored.
   if (!is_installing()) on_tick_(&io_);
-  settled_();
+  settled_(false);
 }
 
 // ---- libraft's log ----

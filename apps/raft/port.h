@@ -40,6 +40,8 @@ enum class Step : uint8_t {
   kExecute,  ///< a client's request, at the leader
   kReceive,  ///< a message of another replica, with its answer
   kAnswer,   ///< the answer to one, with what comes of it
+  kSettle,   ///< what nobody waits for, when answers and messages are on their way
+  kEcho,     ///< an RPC that is not replicated: what the others are compared with
 };
 
 struct PortOptions {
@@ -58,23 +60,6 @@ struct PortOptions {
   std::function<void(const std::string&)> complain;
 };
 
-/// Calls PortOptions::on_step.
-class StepScope {
- public:
-  StepScope(const std::function<void(Step, bool)>& call, Step step) : call_(call), step_(step) {
-    if (call_) call_(step_, true);
-  }
-  ~StepScope() {
-    if (call_) call_(step_, false);
-  }
-  StepScope(const StepScope&) = delete;
-  StepScope& operator=(const StepScope&) = delete;
-
- private:
-  const std::function<void(Step, bool)>& call_;
-  const Step step_;
-};
-
 /// What a port has counted. Owner's thread only.
 struct PortCounters {
   uint64_t malformed = 0;  ///< messages that were dropped: they could not be parsed
@@ -91,9 +76,9 @@ struct PortCounters {
 class Port {
  public:
   /// All arguments outlive the port. `settled` is called whenever libraft has been called by this port: it calls
-  /// settle(), and whatever the new state asks for.
+  /// settle(), and whatever the new state asks for. `is_late`: nobody waits for this thread now.
   Port(tern::Endpoint& endpoint, tern::Environment& environment, Storage& storage, PortOptions options,
-       std::function<void()> settled);
+       std::function<void(bool is_late)> settled);
   ~Port();
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
@@ -107,8 +92,9 @@ class Port {
   /// After raft_start(): what libraft does not restore itself.
   void on_started(raft* instance);
 
-  /// Runs libraft's callbacks until none is left. A storage whose sync() takes time is synced later, once for all that
-  /// comes until then, unless `now`.
+  /// Runs libraft's callbacks for which others wait, or all of them (`now`). The others run soon: a leader's own
+  /// entries are stored when they are on their way to its followers, and what was sent is given back. A storage whose
+  /// sync() takes time is synced later, too, once for all that comes until then.
   void settle(bool now = false);
   /// From now on no function of another thread reaches the endpoint, which may go. Before the endpoint's destructor.
   void detach();
@@ -117,9 +103,32 @@ class Port {
   /// Only for a replica that is pristine and begins a new cluster (replica.h).
   void meet(const std::vector<std::pair<uint64_t, std::string>>& others, std::function<void()> done);
 
+  /// A step, as long as this object lives. It reads the clock once: time() stands still.
+  class StepScope {
+   public:
+    StepScope(Port& port, Step step) : port_(port), step_(step), reads_clock_(step != Step::kEcho && !port.moment_) {
+      if (port_.options_.on_step) port_.options_.on_step(step_, true);
+      if (reads_clock_) port_.moment_ = port_.now();
+    }
+    ~StepScope() {
+      if (reads_clock_) port_.moment_.reset();
+      if (port_.options_.on_step) port_.options_.on_step(step_, false);
+    }
+    StepScope(const StepScope&) = delete;
+    StepScope& operator=(const StepScope&) = delete;
+
+   private:
+    Port& port_;
+    const Step step_;
+    const bool reads_clock_;
+  };
+
   Lease& lease() { return lease_; }
   /// By the host's clock, at this moment.
   tern::Duration now() { return environment_.now(); }
+  /// Likewise, or when the step began that runs. A message that a step receives had come before, and what it sends
+  /// leaves later: promises by this time are kept (Lease).
+  tern::Duration time() { return moment_ ? *moment_ : now(); }
   /// Why this replica cannot go on: the storage's sentence, or that of a replica that has refused it. Empty: it can.
   const std::string& problem() const { return problem_; }
   const PortCounters& counters() const { return counters_; }
@@ -152,7 +161,8 @@ class Port {
     raft_io_snapshot_put* request = nullptr;
     raft_io_snapshot_put_cb callback = nullptr;
     uint64_t index = 0;
-    unsigned trailing = 0;  ///< 0: it takes the place of the whole log
+    unsigned trailing = 0;           ///< 0: it takes the place of the whole log
+    raft_buffer* buffers = nullptr;  ///< libraft's, of raft_malloc()
     std::shared_ptr<const Snapshot> snapshot;
     std::optional<std::string> problem;  ///< it has ended
   };
@@ -201,8 +211,11 @@ class Port {
 
   void cancel_late();
   void tick();
-  void sync_later();
+  void settle_later();
+  void put_off_commit(uint64_t from, raft_append_entries& append);
+  void commit_late();
   void finish_put();
+  void call_back(const Put& put, int status);
   void fix_progress();
   bool is_installing() const { return put_.request != nullptr && put_.trailing == 0; }
   uint64_t term_at(uint64_t index) const;
@@ -212,12 +225,14 @@ class Port {
   tern::Environment& environment_;
   Storage& storage_;
   const PortOptions options_;
-  const std::function<void()> settled_;
+  const uint32_t election_us_;
+  const std::function<void(bool)> settled_;
   raft_io io_ = {};
   raft* raft_ = nullptr;
   raft_io_tick_cb on_tick_ = nullptr;
   raft_io_recv_cb on_message_ = nullptr;
   uint64_t life_ = 0;
+  std::optional<tern::Duration> moment_;  ///< time()
   bool is_pristine_ = true;
   bool is_closed_ = false;
   Saved saved_;  ///< between open() and load()
@@ -242,7 +257,9 @@ class Port {
   Put put_;
   bool is_settling_ = false;
   bool has_cut_append_ = false;  ///< a Peer has sent_until
-  bool has_sync_posted_ = false;
+  bool is_settled_later_ = false;
+  std::optional<raft_append_entries> late_commit_;  ///< what the latest append has committed besides: put_off_commit()
+  uint64_t late_commit_from_ = 0;                   ///< its sender
   std::shared_ptr<Gate> gate_;
 
   /// The request that is being delivered, which a result answers.

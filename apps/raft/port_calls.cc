@@ -1,4 +1,4 @@
-// The port's RPCs, in both directions.
+// The port's RPCs to other replicas. port_receive.cc has theirs.
 #include <algorithm>
 #include <utility>
 
@@ -10,9 +10,6 @@ namespace {
 
 constexpr size_t kAnswerBytes = 64;  ///< holds every result
 constexpr uint32_t kVoteCallsMax = 2;
-constexpr size_t kHelloAnswerBytes = 8 + 1;
-/// Ids that are remembered: many more than a cluster has, although anybody can invent some.
-constexpr size_t kPeersMax = 64;
 
 }  // namespace
 
@@ -29,9 +26,7 @@ Port::Peer& Port::peer(uint64_t id, std::string_view address) {
 }
 
 Head Port::head_to(uint64_t id) const {
-  const auto election_us = std::chrono::duration_cast<std::chrono::microseconds>(options_.election_timeout).count();
-  return {options_.cluster, options_.id,     id, life_, static_cast<uint32_t>(election_us), !is_pristine_,
-          is_voter(id),     options_.address};
+  return {options_.cluster, options_.id, id, life_, election_us_, !is_pristine_, is_voter(id), options_.address};
 }
 
 bool Port::is_voter(uint64_t id) const {
@@ -94,7 +89,7 @@ int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string
   encode(head, writer);
   encode(part, request.bytes().subspan(encoded_bytes(head)), configuration);
 
-  const tern::Duration at = now();
+  const tern::Duration at = time();
   // A deadline would have appends refused for a while where one of them had taken long, with a snapshot (Endpoint,
   // HandlerOptions). Those under way too long are cancelled here (tick()).
   const tern::Duration deadline =
@@ -130,7 +125,7 @@ int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string
 }
 
 void Port::on_called(uint64_t id, uint16_t kind, uint64_t term, tern::Duration sent, tern::Completion& done) {
-  const StepScope scope(options_.on_step, Step::kAnswer);
+  const StepScope scope(*this, Step::kAnswer);
   Peer& peer = peers_[id];
   if (kind == RAFT_IO_REQUEST_VOTE) peer.votes--;
   if (is_closed_ || raft_ == nullptr) return;
@@ -144,7 +139,7 @@ void Port::on_called(uint64_t id, uint16_t kind, uint64_t term, tern::Duration s
   } else {
     on_failure(id, peer, done);
   }
-  settled_();
+  settled_(false);
 }
 
 void Port::cancel_late() {
@@ -168,9 +163,8 @@ void Port::on_answer(uint64_t id, uint16_t kind, uint64_t term, tern::Duration s
     release(message);
     return;
   }
-  const std::string address = peers_[id].address;
   message.server_id = id;
-  message.server_address = address.c_str();
+  message.server_address = peers_[id].address.c_str();
   if (kind == RAFT_IO_APPEND_ENTRIES && raft_state(raft_) == RAFT_LEADER && raft_->current_term == term &&
       message.append_entries_result.term == term) {
     lease_.promise(id, sent);
@@ -250,199 +244,7 @@ void Port::on_hello(uint64_t id, tern::Completion& done) {
     if (!done.status.ok()) on_failure(id, peer, done);
     (void)endpoint_.after(options_.heartbeat, [this, id] { say_hello(id); });
   }
-  settled_();
-}
-
-void Port::receive_hello(tern::Request request) {
-  Reader reader(request.bytes());
-  Head head;
-  if (!read_head(reader, head) || !reader.rest().empty()) {
-    counters_.malformed++;
-    return request.fail(kMalformedMessage);
-  }
-  auto refusal = check_head(head);
-  Peer* from = refusal ? nullptr : sender(head.from);
-  // We have met all others, in this life or an earlier one; and this one, who says that it has no memory, we have not.
-  const bool have_met_all = raft_ != nullptr || !is_pristine_;
-  if (from != nullptr && !head.has_memory && have_met_all && from->life == 0) refusal = kLostMemory;
-  if (refusal) {
-    counters_.refused++;
-    return request.fail(*refusal);
-  }
-  if (from == nullptr) return request.respond();  // it will ask again
-  from->life = head.life;
-  const auto answer = request.response(kHelloAnswerBytes);
-  if (!answer.ok()) return;
-  Writer(*answer).write(life_).write(static_cast<uint8_t>(!is_pristine_));
-  request.respond();
-}
-
-// ---- calls of others ----
-
-bool Port::is_forgettable(uint64_t id, const Peer& peer) const {
-  for (unsigned i = 0; i < raft_->configuration.n; i++) {
-    if (raft_->configuration.servers[i].id == id) return false;
-  }
-  const bool has_calls = peer.append_sent.request != nullptr || peer.snapshot_sent.request != nullptr || peer.votes > 0;
-  return peer.is_met && !peer.has_session && !has_calls && !peer.append && !peer.snapshot;
-}
-
-Port::Peer* Port::sender(uint64_t id) {
-  if (const auto found = peers_.find(id); found != peers_.end()) return &found->second;
-  if (peers_.size() >= kPeersMax) {
-    // Before libraft runs there is no configuration that says whom to keep.
-    const auto other = raft_ == nullptr ? peers_.end() : std::find_if(peers_.begin(), peers_.end(), [&](const auto& p) {
-      return is_forgettable(p.first, p.second);
-    });
-    if (other == peers_.end()) return nullptr;
-    peers_.erase(other);
-    counters_.forgotten++;
-  }
-  return &peers_[id];
-}
-
-bool Port::has_lost_memory(const Head& head) {
-  // A new replica has the log before it is a voter; what is being installed is still to be in ours.
-  if (!head.is_voter || raft_ == nullptr || !is_pristine_ || is_installing() || last_index() != 0) return false;
-  (void)check("replica " + std::to_string(head.from) + " has us as a voter: " + explain(kLostMemory));
-  return true;
-}
-
-std::optional<Refusal> Port::check_head(const Head& head) {
-  if (head.cluster != options_.cluster) return kOtherCluster;
-  if (head.to != 0 && head.to != options_.id) return kOtherReplica;
-  if (head.from == options_.id) return kSameId;
-  if (head.election_us != head_to(0).election_us) return kOtherTimes;
-  if (!problem_.empty()) return kStopped;
-  for (unsigned i = 0; raft_ != nullptr && i < raft_->configuration.n; i++) {
-    const raft_server& server = raft_->configuration.servers[i];
-    if (server.id == head.from && head.address != server.address) return kSameId;
-  }
-  const auto known = peers_.find(head.from);
-  if (raft_ == nullptr && known != peers_.end() && known->second.address != head.address) return kSameId;
-  if (known != peers_.end() && known->second.life != 0 && known->second.life != head.life && !head.has_memory) {
-    return kLostMemory;
-  }
-  return std::nullopt;
-}
-
-void Port::receive(tern::Request request) {
-  const StepScope scope(options_.on_step, Step::kReceive);
-  Reader reader(request.bytes());
-  Head head;
-  raft_message message;
-  if (!read_head(reader, head)) {
-    counters_.malformed++;
-    return request.fail(kMalformedMessage);
-  }
-  if (const auto refusal = check_head(head)) {
-    counters_.refused++;
-    return request.fail(*refusal);
-  }
-  if (has_lost_memory(head)) {
-    counters_.refused++;
-    return request.fail(kStopped);
-  }
-  if (!decode(reader.rest(), head.from, message)) {
-    counters_.malformed++;
-    return request.fail(kMalformedMessage);
-  }
-  const bool is_append = message.type == RAFT_IO_APPEND_ENTRIES;
-  const bool is_snapshot = message.type == RAFT_IO_INSTALL_SNAPSHOT;
-  if (!is_append && !is_snapshot && message.type != RAFT_IO_REQUEST_VOTE) {
-    counters_.malformed++;
-    return request.fail(kMalformedMessage);
-  }
-  Peer* const found = sender(head.from);
-  if (found == nullptr) {
-    release(message);
-    return request.respond();
-  }
-  Peer& from = *found;
-  from.life = head.life;
-  if (from.address != head.address) {
-    if (from.has_session) (void)endpoint_.destroy_session(from.session);
-    from.has_session = false;
-    from.address = head.address;
-  }
-  if (raft_ == nullptr || is_closed_ || !is_deliverable(message)) {
-    release(message);
-    return request.respond();  // nothing to say; it will ask again
-  }
-  (is_append ? counters_.appends_received : counters_.snapshots_received) += is_append || is_snapshot ? 1 : 0;
-  // What was appended before is settled first: a snapshot takes the place of the log.
-  if (is_snapshot) settle(true);
-  std::optional<tern::Request>& waiting = is_snapshot ? from.snapshot : from.append;
-  if (waiting && (is_append || is_snapshot)) {
-    waiting->respond();  // its sender has given it up
-    waiting.reset();
-  }
-  if (is_append) {
-    raft_append_entries& append = message.append_entries;
-    from.append_until = append.prev_log_index + append.n_entries;
-    // What our log has behind that was not compared with the leader's, and an append may have been cut short: libraft
-    // would commit it (Raft paper, figure 2, AppendEntries rule 5, has this minimum).
-    append.leader_commit = std::min<raft_index>(append.leader_commit, from.append_until);
-  }
-  message.server_id = head.from;
-  message.server_address = from.address.c_str();
-  delivering_ = {head.from, is_snapshot, &request};
-  on_message_(&io_, &message);
-  settled_();
-  const bool is_answered = delivering_.request == nullptr;
-  delivering_ = {};
-  if (is_answered) return;
-  if ((is_append && !appended_.empty()) || (is_snapshot && is_installing())) {
-    waiting = std::move(request);  // the result comes when it is stored
-  } else {
-    request.respond();
-  }
-}
-
-bool Port::is_deliverable(const raft_message& message) {
-  switch (message.type) {
-    case RAFT_IO_REQUEST_VOTE:
-      if (is_installing()) return false;
-      if (now() >= votes_from_) return true;
-      counters_.votes_withheld++;
-      return false;
-    case RAFT_IO_APPEND_ENTRIES:
-      return prepare_append(message.append_entries);
-    default:
-      return message.install_snapshot.term != raft_->current_term || raft_state(raft_) != RAFT_LEADER;
-  }
-}
-
-void Port::answer(raft_message message) {
-  const auto respond = [&message](tern::Request& request) {
-    const auto space = request.response(encoded_bytes(message));
-    if (!space.ok()) return;
-    encode(message, *space);
-    request.respond();
-  };
-  const auto found = peers_.find(message.server_id);
-  if (found == peers_.end()) return;
-  Peer& peer = found->second;
-  // libraft says how long its log is, also behind what it has compared with the leader's; and a leader that is no
-  // further takes what lies there for its own entries (recvAppendEntries(), replicationUpdate()).
-  if (message.type == RAFT_IO_APPEND_ENTRIES_RESULT && message.append_entries_result.rejected == 0 &&
-      !is_ending_snapshot_) {
-    auto& last_index = message.append_entries_result.last_log_index;
-    last_index = std::min<raft_index>(last_index, peer.append_until);
-  }
-  const bool is_delivered = delivering_.request != nullptr && delivering_.from == message.server_id;
-  if (is_delivered && delivering_.is_snapshot == is_ending_snapshot_) {
-    respond(*std::exchange(delivering_.request, nullptr));
-  } else if (is_delivered && delivering_.is_snapshot && !peer.append) {
-    respond(*std::exchange(delivering_.request, nullptr));  // refused at once
-  } else if (is_ending_snapshot_) {
-    if (!peer.snapshot) return;
-    respond(*peer.snapshot);
-    peer.snapshot.reset();
-  } else if (peer.append) {
-    respond(*peer.append);
-    peer.append.reset();
-  }
+  settled_(false);
 }
 
 }  // namespace replicated

@@ -1,9 +1,10 @@
 // raft_sim: the latency of PUTs in a simulated CX5 cluster (100 Gbit/s, one switch), beside that of an RPC without
 // replication between the same two hosts. The replicas are those of raft_server. One thread.
 //
-// The simulator charges for packets (HostCost). What a replica's own steps and libraft take is measured first, on this
-// machine, in a run in which they take no virtual time; a second run charges the medians. So the figures differ a
-// little from machine to machine, and not at all if the times are given.
+// The simulator charges for packets, with handlers as short as that of an echo (HostCost). What a replica's own steps
+// and libraft take longer than an echo's handler is measured first, on this machine, in a run in which they take no
+// virtual time; a second run charges the medians. So the figures differ a little from machine to machine, and not at
+// all if the times are given.
 #include <gflags/gflags.h>
 
 #include <tern/sim.h>
@@ -19,8 +20,9 @@
 #include "../common/flags.h"
 #include "../common/report.h"
 #include "load.h"
-#include "memory_storage.h"
+#include "no_storage.h"
 #include "replica.h"
+#include "step_times.h"
 
 DEFINE_uint64(replicas, 3, "replicas, three to seven");
 DEFINE_uint64(clients, 1, "clients, each with one operation at a time");
@@ -28,15 +30,15 @@ DEFINE_uint64(batch_max, 64, "commands that the leader writes to its log at a ti
 DEFINE_uint64(operations, 20'000, "PUTs");
 DEFINE_string(
     step_ns, "",
-    "what a client's request at the leader, a message received and an answer take, as in 900,500,600; default: "
-    "measured");
+    "what a client's request at the leader, a message received, the answer that commits, another answer and what comes "
+    "after takes, as in 900,500,600,300,400; default: measured");
 
 namespace {
 
+using replicated::StepTimes;
 using std::chrono::milliseconds;
 using tern::sim::Host;
 using Node = replicated::Node<tern::Sim>;
-using StepTimes = std::array<std::chrono::nanoseconds, 3>;
 
 struct ClientProgram {
   std::unique_ptr<tern::Nexus> nexus;
@@ -46,8 +48,7 @@ struct ClientProgram {
 
 class Run {
  public:
-  /// Null: the steps are measured, and take no virtual time.
-  explicit Run(const StepTimes* charged) : charged_(charged) {
+  explicit Run(const StepTimes& charged) : charged_(charged) {
     const auto hosts = static_cast<uint32_t>(FLAGS_replicas) + 1;
     // Links and switch of Topology::cx5_pair().
     const auto pair = tern::sim::Topology::cx5_pair();
@@ -66,15 +67,6 @@ class Run {
     return false;
   }
   replicated::LoadReport report() const { return client_->load->report(); }
-  StepTimes medians() {
-    StepTimes times;
-    for (size_t i = 0; i < times.size(); i++) {
-      auto& all = measured_[i];
-      std::nth_element(all.begin(), all.begin() + static_cast<ptrdiff_t>(all.size() / 2), all.end());
-      times[i] = all.empty() ? std::chrono::nanoseconds(0) : all[all.size() / 2];
-    }
-    return times;
-  }
   const replicated::Latencies* leader_latencies() {
     for (uint32_t i = 0; i < FLAGS_replicas; i++) {
       auto* node = static_cast<Node*>(simulation_->host(i).program());
@@ -97,10 +89,9 @@ class Run {
       options.snapshot_entries = 1u << 30;  // the paper's logs are not shortened
       options.port.on_step = [this, &host](replicated::Step step, bool begins) { on_step(host, step, begins); };
       for (uint32_t j = 0; j < FLAGS_replicas; j++) options.replicas.emplace_back(j + 1, simulation_->host(j).uri());
-      storages_[i] = std::make_unique<replicated::MemoryStorage>();
       auto node = std::make_shared<Node>();
       const std::string problem = node->open(host.uri(), host.nexus_options(), host.transport_options(),
-                                             {.huge_pages = false}, *storages_[i], options);
+                                             {.huge_pages = false}, storages_[i], options);
       if (!problem.empty()) programs::fail("%s", problem.c_str());
       (void)host.run(*node->rpc);
       return node;
@@ -127,30 +118,30 @@ class Run {
     });
   }
   void on_step(Host& host, replicated::Step step, bool begins) {
-    const auto kind = static_cast<size_t>(step);
-    if (charged_ != nullptr) {
-      if (begins) host.spend((*charged_)[kind]);
-    } else if (begins) {
-      begun_ = std::chrono::steady_clock::now();
-    } else if (client_ != nullptr && client_->load->is_running()) {
-      measured_[kind].push_back(std::chrono::steady_clock::now() - begun_);
+    if (client_ == nullptr || !client_->load->is_running()) return;
+    const uint64_t applied = static_cast<Node*>(host.program())->replica->state().last_applied;
+    if (begins) {
+      applied_ = applied;
+    } else if (step != replicated::Step::kEcho) {
+      host.spend(charged_[replicated::charge_of(step, applied != applied_)]);
     }
   }
 
-  const StepTimes* charged_;
-  std::chrono::steady_clock::time_point begun_;
-  std::array<std::vector<std::chrono::nanoseconds>, 3> measured_;
-  std::vector<std::unique_ptr<replicated::MemoryStorage>> storages_;
+  const StepTimes charged_;
+  uint64_t applied_ = 0;  ///< when the step that runs began
+  std::vector<replicated::NoStorage> storages_;
   ClientProgram* client_ = nullptr;
   std::unique_ptr<tern::sim::Simulation> simulation_;  ///< goes first: its programs use the rest
 };
 
-/// "900,500,600". False: it is something else.
+/// "900,500,600,300,400". False: it is something else.
 bool parse_times(const std::string& text, StepTimes& times) {
-  unsigned long long ns[3];
+  std::array<unsigned long long, replicated::kEchoCharge> ns;
   char rest;
-  if (std::sscanf(text.c_str(), "%llu,%llu,%llu%c", &ns[0], &ns[1], &ns[2], &rest) != 3) return false;
-  for (size_t i = 0; i < 3; i++) times[i] = std::chrono::nanoseconds(ns[i]);
+  if (std::sscanf(text.c_str(), "%llu,%llu,%llu,%llu,%llu%c", &ns[0], &ns[1], &ns[2], &ns[3], &ns[4], &rest) != 5) {
+    return false;
+  }
+  for (size_t i = 0; i < ns.size(); i++) times[i] = std::chrono::nanoseconds(ns[i]);
   return true;
 }
 
@@ -161,21 +152,21 @@ int main(int argc, char** argv) {
   if (!programs::parse_flags(
           argc, argv,
           "Latency of PUTs of 16 B keys and 64 B values in a simulated CX5 cluster. Example: raft_sim "
-          "--json --step_ns=900,500,600",
+          "--json --step_ns=900,500,600,300,400",
           programs::Scope::kSimulated))
     return 1;
   if (FLAGS_replicas < 3 || FLAGS_replicas > replicated::kReplicasMax || FLAGS_clients < 1 || FLAGS_clients > 1024) {
     return programs::fail("--replicas is between 3 and 7, --clients between 1 and 1024");
   }
-  StepTimes times;
+  StepTimes times = {};
   if (FLAGS_step_ns.empty()) {
-    Run measuring(nullptr);
-    if (!measuring.run()) return 1;
-    times = measuring.medians();
+    const auto measured = replicated::measure_steps(FLAGS_replicas, FLAGS_operations);
+    if (!measured) return 1;
+    times = *measured;
   } else if (!parse_times(FLAGS_step_ns, times)) {
-    return programs::fail("--step_ns is three times in nanoseconds, as in 900,500,600");
+    return programs::fail("--step_ns is five times in nanoseconds, as in 900,500,600,300,400");
   }
-  Run run(&times);
+  Run run(times);
   if (!run.run()) return 1;
   const auto load = run.report();
   const replicated::Latencies* leader = run.leader_latencies();
@@ -184,17 +175,21 @@ int main(int argc, char** argv) {
   report.params = {{"replicas", FLAGS_replicas},
                    {"clients", FLAGS_clients},
                    {"batch_max", FLAGS_batch_max},
-                   {"execute_ns", times[0].count()},
-                   {"receive_ns", times[1].count()},
-                   {"answer_ns", times[2].count()},
+                   {"execute_ns", times[replicated::kExecuteCharge].count()},
+                   {"receive_ns", times[replicated::kReceiveCharge].count()},
+                   {"commit_ns", times[replicated::kCommitCharge].count()},
+                   {"answer_ns", times[replicated::kAnswerCharge].count()},
+                   {"settle_ns", times[replicated::kSettleCharge].count()},
                    {"seed", FLAGS_seed}};
   const auto us = [](uint64_t ns) { return static_cast<double>(ns) / 1e3; };
   report.metrics["put_krps"] = static_cast<double>(load.puts.count()) / load.seconds / 1e3;
   report.metrics["put_p50_us"] = us(load.puts.quantile_ns(0.5));
   report.metrics["put_p99_us"] = us(load.puts.quantile_ns(0.99));
   if (leader != nullptr) {
-    report.metrics["leader_p50_us"] = us(leader->quantile_ns(0.5));
-    report.metrics["leader_p99_us"] = us(leader->quantile_ns(0.99));
+    // The leader looks at the clock when it answers. What that step takes is charged at its end.
+    const auto last_step = static_cast<uint64_t>(times[replicated::kCommitCharge].count());
+    report.metrics["leader_p50_us"] = us(leader->quantile_ns(0.5) + last_step);
+    report.metrics["leader_p99_us"] = us(leader->quantile_ns(0.99) + last_step);
   }
   if (load.echoes.count() > 0) {
     report.metrics["echo_p50_us"] = us(load.echoes.quantile_ns(0.5));

@@ -24,7 +24,10 @@ Bytes bytes_of(const raft_buffer& buffer) { return {static_cast<const std::byte*
 Replica::Replica(tern::Endpoint& endpoint, tern::Environment& environment, Storage& storage, ReplicaOptions options)
     : endpoint_(endpoint),
       options_(std::move(options)),
-      port_(endpoint, environment, storage, options_.port, [this] { after(); }) {
+      port_(endpoint, environment, storage, options_.port, [this](bool is_late) {
+        after();
+        if (is_late) prepare_pending();
+      }) {
   fsm_.version = 1;
   fsm_.data = this;
   fsm_.apply = [](raft_fsm* fsm, const raft_buffer* command, void** result) {
@@ -102,8 +105,11 @@ std::string Replica::open() {
                                   {.max_request_bytes = 64});
   }
   if (status.ok()) {
-    status = endpoint_.on_request(kEcho, [](tern::Request request) { answer(std::move(request), "."); },
-                                  {.max_request_bytes = kRequestBytesMax});
+    const auto echo = [this](tern::Request request) {
+      const Port::StepScope scope(port_, Step::kEcho);
+      answer(std::move(request), ".");
+    };
+    status = endpoint_.on_request(kEcho, echo, {.max_request_bytes = kRequestBytesMax});
   }
   if (!status.ok()) return "no handlers: " + std::string(status.message());
 
@@ -226,7 +232,7 @@ void Replica::refuse(tern::Request request, uint64_t configuration) {
 }
 
 void Replica::execute(tern::Request request) {
-  const StepScope scope(options_.port.on_step, Step::kExecute);
+  const Port::StepScope scope(port_, Step::kExecute);
   uint64_t cluster = 0, configuration = 0;
   uint8_t flags = 0;
   const auto say = [&](Outcome outcome) {
@@ -253,7 +259,7 @@ void Replica::execute(tern::Request request) {
   raft_buffer buffer = {raft_malloc(bytes.size()), bytes.size()};
   if (buffer.base == nullptr) return say(Outcome::kBusy);
   std::memcpy(buffer.base, bytes.data(), bytes.size());
-  const tern::Duration arrived = options_.is_measured ? port_.now() : tern::Duration::zero();
+  const tern::Duration arrived = port_.time();
   enqueue({std::move(request), configuration, nullptr, buffer, 0, arrived});
 }
 
@@ -289,6 +295,12 @@ void Replica::submit() {
     }
     port_.settle();
   }
+}
+
+/// While the followers store a batch, what it will need comes into this CPU's caches.
+void Replica::prepare_pending() const {
+  if (!is_leader()) return;
+  for (const Waiting& waiting : pending_) machine_.prepare(bytes_of(waiting.command));
 }
 
 void Replica::apply(const raft_buffer& command) {

@@ -102,6 +102,7 @@ class Replica {
   void enqueue(Waiting waiting);
   void submit();
   void apply(const raft_buffer& command);
+  void prepare_pending() const;
   void on_snapshot();
   void fail_pending();
   void refuse(tern::Request request, uint64_t configuration);

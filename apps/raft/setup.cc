@@ -8,7 +8,7 @@
 
 #include "directory.h"
 #include "disk_storage.h"
-#include "memory_storage.h"
+#include "no_storage.h"
 
 DEFINE_string(cluster, "raft", "name of the cluster; replicas and clients of another one are refused");
 DEFINE_string(replicas, "", "the replicas of the cluster, as in 1=10.0.0.1:31850,2=10.0.0.2:31850,3=10.0.0.3:31850");
@@ -155,7 +155,7 @@ std::string claim(Directory& directory, const std::string& owner) {
 }  // namespace
 
 std::unique_ptr<Storage> open_storage(const std::string& directory, uint64_t id) {
-  if (directory.empty()) return std::make_unique<MemoryStorage>();
+  if (directory.empty()) return std::make_unique<NoStorage>();
   const Sync sync = FLAGS_fsync == "never" ? Sync::kNever : FLAGS_fsync == "write" ? Sync::kWrite : Sync::kData;
   std::string problem;
   auto opened = open_directory(directory, sync, problem);

@@ -4,6 +4,8 @@
 #include <gflags/gflags.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -42,7 +44,7 @@ ReplicaOptions replica_options(uint64_t id, const std::string& address);
 /// What the flags say about a client.
 ClientOptions client_options(const Members& members);
 
-/// The storage of replica `id` in `directory`; in memory if that is empty. Null: the sentence has been printed.
+/// The storage of replica `id` in `directory`; none, if that is empty. Null: the sentence has been printed.
 std::unique_ptr<Storage> open_storage(const std::string& directory, uint64_t id);
 
 /// What the flags say about a load.
@@ -67,7 +69,15 @@ int serve(const ReplicaOptions& options, const std::string& directory, const std
     const auto status = node.rpc->run_event_loop(std::chrono::milliseconds(10));
     if (!status.ok()) return programs::fail_with("the event loop has ended", status);
   }
-  if (programs::interrupted) return 0;
+  if (programs::interrupted) {
+    // The others hear of it. The memory of a million keys would take seconds to give back piece by piece; what is on
+    // the disk is as whole as after a kill.
+    node.replica->detach();
+    node.rpc.reset();
+    node.nexus.reset();
+    std::fflush(nullptr);
+    std::_Exit(0);
+  }
   return programs::fail("replica %llu has stopped: %s", static_cast<unsigned long long>(options.port.id),
                         node.replica->problem().c_str());
 }

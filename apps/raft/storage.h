@@ -1,5 +1,5 @@
 // What a replica must find again when it comes back: its term and vote, its log, and its latest snapshot.
-// The interface between the replica (port.h) and what keeps them: memory (memory_storage.h) or a disk. Standard library
+// The interface between the replica (port.h) and what keeps them: nothing (no_storage.h) or a disk. Standard library
 // only; knows neither messages nor libraft.
 //
 // All members are called by the replica's thread, one at a time. A member that can fail returns a sentence that names
@@ -72,7 +72,7 @@ class Storage {
   /// anybody. It collects the appends of one turn of its loop, so that one sync() serves many of them.
   [[nodiscard]] virtual std::string append(std::span<const Entry> entries) = 0;
   [[nodiscard]] virtual std::string sync() = 0;
-  /// True if sync() costs nothing: the replica then calls it after each append().
+  /// True if sync() costs nothing: a follower then calls it after each append().
   virtual bool is_sync_free() const = 0;
 
   /// Drops the entries from `index` on, which exist. Durable with the next sync(), or before.

@@ -43,6 +43,13 @@ struct Result {
   size_t stuck = SIZE_MAX;
 };
 
+/// When an operation takes effect, as far as there is a choice.
+enum class Order : uint8_t {
+  kLateShort,  ///< as late as it can; one that never returned only if that explains the next return at once
+  kLate,       ///< as late as it can: which leaves most ways open, but not for one that returned long after its effect
+  kEarly,      ///< as early as it can, but for one that never returned
+};
+
 /// The search. A Model has
 ///   struct Operation { uint64_t called, returned; ... }   times of any clock that is the history's only one; kNever
 ///   struct State                                          with ==, what a value-initialised one has is the beginning
@@ -57,10 +64,12 @@ class Search {
   using Operation = typename Model::Operation;
   using State = typename Model::State;
 
-  /// `is_short`: an operation that never returned takes effect only if that explains the next return at once. That is
-  /// enough for most histories, and the search is short; but only a search that is not can say kNotLinearizable.
-  Search(const std::vector<Operation>& history, Limits limits, bool is_short)
-      : history_(history), limits_(limits), is_short_(is_short) {
+  /// kLateShort is enough for most histories, and the search is short; but only the others can say kNotLinearizable.
+  Search(const std::vector<Operation>& history, Limits limits, Order order)
+      : history_(history),
+        limits_(limits),
+        is_short_(order == Order::kLateShort),
+        first_turn_(order == Order::kEarly ? Turn::kReturned : Turn::kNext) {
     make_list();
   }
 
@@ -167,7 +176,7 @@ class Search {
       return false;
     }
     order_.push_back({operation, std::exchange(state_, std::move(after)), turn_, blocked_});
-    turn_ = Turn::kNext;
+    turn_ = first_turn_;
     unlink(call_[operation]);
     if (has_returned(operation)) {
       unlink(return_[operation]);
@@ -220,13 +229,14 @@ class Search {
   const std::vector<Operation>& history_;
   const Limits limits_;
   const bool is_short_;
+  const Turn first_turn_;
   std::vector<Event> events_;            ///< by time, after the head
   std::vector<size_t> next_, previous_;  ///< of an event in the list; as they were when it was lifted
   std::vector<size_t> call_, return_;    ///< of an operation: its events; kHead: it has none
   size_t last_resorts_ = 0;              ///< calls in the list without a return
   size_t unreturned_ = 0;                ///< returns in the list
   State state_{};
-  Turn turn_ = Turn::kNext;
+  Turn turn_ = first_turn_;
   size_t blocked_ = 0;          ///< the operation of the next return
   std::vector<uint64_t> done_;  ///< a bit for each operation
   std::vector<Step> order_;
@@ -236,9 +246,12 @@ class Search {
 
 template <class Model>
 Result check(const std::vector<typename Model::Operation>& history, Limits limits = {}) {
-  Result result = Search<Model>(history, limits, true).run();
+  Result result = Search<Model>(history, limits, Order::kLateShort).run();
   if (result.verdict == Verdict::kLinearizable) return result;
-  return Search<Model>(history, limits, false).run();
+  result = Search<Model>(history, limits, Order::kLate).run();
+  if (result.verdict != Verdict::kUnknown) return result;
+  Result early = Search<Model>(history, limits, Order::kEarly).run();
+  return early.verdict != Verdict::kUnknown ? early : result;
 }
 
 }  // namespace linearizability

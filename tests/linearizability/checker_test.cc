@@ -39,6 +39,8 @@ Operation swap(uint64_t called, uint64_t returned, const char* expected, const c
 bool is_linearizable(const History& history) {
   const Verdict verdict = check<Register>(history).verdict;
   EXPECT_NE(verdict, Verdict::kUnknown);
+  // The search that is asked only when the others do not know.
+  EXPECT_EQ((Search<Register>(history, {}, Order::kEarly).run().verdict), verdict);
   return verdict == Verdict::kLinearizable;
 }
 
@@ -206,6 +208,22 @@ TEST(Checker, thousand_operations_of_ten_clients_take_few_steps) {
   const Result result = check<Register>(history);
   EXPECT_EQ(result.verdict, Verdict::kLinearizable);
   EXPECT_LT(result.steps, 1'000'000u);
+}
+
+/// Their leader was cut off: commands that took effect, and were answered much later, when others had gone on.
+TEST(Checker, effects_long_before_their_return_are_found) {
+  History history = {put(1, 2, "a"), swap(3, 9'000, "a", "b", Answer::kDone), get(4, 5, "a"),
+                     swap(6, 8'000, "c", "d", Answer::kDifferent), erase(7, 9'500, Answer::kDone)};
+  for (uint64_t i = 0; i < 4; i++) history.push_back(put(1, kNever, ("lost " + std::to_string(i)).c_str()));
+  for (uint64_t i = 0; i < 200; i++) {
+    const std::string value = std::to_string(i);
+    history.push_back(put(10 + 10 * i, 13 + 10 * i, value.c_str()));
+    history.push_back(put(11 + 10 * i, 14 + 10 * i, "other"));
+    history.push_back(get(12 + 10 * i, 15 + 10 * i, i % 2 == 0 ? "other" : value.c_str()));
+  }
+  EXPECT_EQ(check_keys(history, {.steps_max = 50'000}), "");
+  history.push_back(get(9'600, 9'601, "d"));
+  EXPECT_NE(check_keys(history, {.steps_max = 50'000}), "");
 }
 
 /// Twenty clients have died, and nothing shows that any of their writes was executed.

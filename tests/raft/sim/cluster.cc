@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "../apps/raft/disk_storage.h"
-#include "../apps/raft/memory_storage.h"
+#include "raft/memory_storage.h"
 
 namespace raft_test {
 

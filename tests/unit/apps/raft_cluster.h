@@ -14,7 +14,7 @@
 
 #include "../apps/raft/administrator.h"
 #include "../apps/raft/client.h"
-#include "../apps/raft/memory_storage.h"
+#include "raft/memory_storage.h"
 #include "../apps/raft/replica.h"
 
 namespace replicated_test {

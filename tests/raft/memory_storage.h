@@ -1,5 +1,4 @@
-// A storage in memory, as in the paper: a replica that keeps it has lost nothing when it comes back, and one that died
-// with it has lost everything. In the simulator an object outside of the host is a disk that never fails.
+// A storage in memory: a disk that never fails, if it outlives the simulated host of its replica.
 // Owned by the replica's thread. Standard library only.
 #pragma once
 
@@ -9,11 +8,11 @@
 #include <string>
 #include <utility>
 
-#include "storage.h"
+#include "../apps/raft/storage.h"
 
 namespace replicated {
 
-class MemoryStorage final : public Storage {
+class MemoryStorage : public Storage {
  public:
   std::string load(Saved& saved) override {
     saved.term = term_;
