@@ -1,11 +1,13 @@
 // incast: --degree flows of large requests to one victim, each one at a time, in a simulated cluster (paper
 // section 6.5, Table 5). With --background, every other host also exchanges medium-sized RPCs with random peers. With
 // --scenario=join one more flow starts during the incast; with leave all flows but one stop.
-// One thread, virtual time. Over another --transport: between programs (common/incast_hosts.h).
+// One thread, virtual time. Over another --transport: between programs (common/incast_hosts.h), with --launcher between
+// many processes (common/incast_ranks.h).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -14,14 +16,18 @@
 #include "common/cluster.h"
 #include "common/flow_meter.h"
 #include "common/incast_hosts.h"
+#include "common/incast_ranks.h"
+#include "common/ranks.h"
 
 DEFINE_uint64(degree, 100, "flows towards the victim, between programs 8 by default; 0 (sim): the background alone");
 DEFINE_string(scenario, "steady",
               "sim: steady; join: one more flow starts; leave: all but one stop. Both after --seconds");
-DEFINE_bool(background, false, "sim: all hosts but the victim exchange --background_size RPCs with random peers");
+DEFINE_bool(background, false,
+            "sim and --launcher: all hosts but the victim exchange --background_size RPCs with random peers");
 DEFINE_uint64(hosts, 0, "sim: hosts of the cluster, at most 200; 0: as many as it takes, but at least 101");
 DEFINE_uint64(size, 8 << 20, "bytes of a request of a flow");
-DEFINE_uint64(background_size, 64 << 10, "sim: bytes of a request and of its response in the background");
+DEFINE_uint64(background_size, 64 << 10,
+              "sim and --launcher: bytes of a request and of its response in the background");
 DEFINE_uint64(credits, 0, "packets of a flow on their way at most, 1 to 128; 0: as the victim's endpoint decides");
 
 namespace {
@@ -386,22 +392,40 @@ class Incast {
   Percentiles background_ns_;
 };
 
+std::optional<programs::Launch> launch;  ///< with --launcher
+
 bool is_default(const char* flag) { return gflags::GetCommandLineFlagInfoOrDie(flag).is_default; }
 /// A server and its clients have to hold the messages of all flows, and time is real.
 void set_defaults_between_programs() {
   if (is_default("degree")) FLAGS_degree = 8;
   if (is_default("seconds")) FLAGS_seconds = 2;
 }
+/// Flags that go with simulations only. False: the sentence has been printed.
+bool check_simulated_flags() {
+  if (programs::is_ranked()) return programs::check_simulated_flags({"scenario", "hosts"});
+  return programs::check_simulated_flags({"scenario", "background", "background_size", "hosts"});
+}
+/// One sentence, or null.
+const char* check_ranked_flags() {
+  if (FLAGS_flows == 0) FLAGS_flows = 1;
+  const uint64_t clients = launch->ranks() - 1;
+  if (FLAGS_flows > 1000 / clients) return "--flows makes more than 1000 flows of all clients together";
+  if (FLAGS_background && clients < 2) return "--background wants two clients, which is three processes";
+  FLAGS_degree = FLAGS_flows * clients;
+  return nullptr;
+}
 
 /// Checks this program's own flags. False: the sentence has been printed.
 bool check_flags() {
-  if (!programs::check_simulated_flags({"scenario", "background", "background_size", "hosts"})) return false;
+  if (!check_simulated_flags() || !programs::check_ranked_flags(launch, {"degree"})) return false;
   const bool is_simulated = programs::is_simulated();
   if (!is_simulated) set_defaults_between_programs();
-  const char* problem = nullptr;
-  if (!is_simulated && FLAGS_degree == 0) {
+  const char* problem = launch ? check_ranked_flags() : nullptr;
+  if (problem != nullptr) {
+    // found already
+  } else if (!is_simulated && FLAGS_degree == 0) {
     problem = "--degree=0 goes with --transport=sim only, where there is a background";
-  } else if (!is_simulated && FLAGS_flows != 0 && FLAGS_role != "client") {
+  } else if (!is_simulated && !launch && FLAGS_flows != 0 && FLAGS_role != "client") {
     problem = "--flows goes with --role=client only: the server takes the --degree flows of all clients";
   } else if (!is_simulated && FLAGS_flows > FLAGS_degree) {
     problem = "--flows is at most --degree, the flows of all clients";
@@ -441,9 +465,11 @@ int main(int argc, char** argv) {
       "latencies cover --seconds of virtual time after a warm-up of 10 ms, drops and retransmissions everything.\n"
       "Between programs: incast --transport=udp --role=server --server=HOST:PORT --degree=8, and clients with\n"
       "--role=client and --flows=N, which wait for each other. total_gbps is what arrives from all of them,\n"
-      "client_gbps what one sends; latencies are of whole calls. Both sides need the same --degree and --size",
+      "client_gbps what one sends; latencies are of whole calls. Both sides need the same --degree and --size.\n"
+      "With --launcher the first of many processes is the victim, all others are clients; docs/cluster.md",
       check_flags,
       []<class T>(int words, char** line, const std::vector<int>& cpus) {
+        if (launch) return programs::run_ranked_incast<T>(*launch, cpus);
         return programs::run_incast_between_programs<T>(words, line, cpus);
       },
       [] {

@@ -6,6 +6,9 @@
 // the whole message, and the last one. With --rewrite all of it is, as by a program that makes data: then it comes out
 // of the client's cache and not, from the second request on, out of one that the server has read it into. The time that
 // the client takes to write is no part of any figure. limits/shm_copy has the same two ways.
+//
+// With --launcher each of many processes is a server and a client, whose requests go to every other process in turn.
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -15,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/ranks.h"
 #include "common/run.h"
 
 DEFINE_uint64(size, 8 << 20, "bytes of a request");
@@ -79,17 +83,27 @@ struct Progression {
 /// The client: what its continuation needs. Client side thread; `progress` is read by the main thread.
 class Sender {
  public:
-  Sender(Run& run, std::string server, Progression& progress, Percentiles& calls_ticks)
-      : run_(run), server_(std::move(server)), progress_(progress), calls_ticks_(calls_ticks) {}
+  /// Requests go to the `servers` in turn.
+  Sender(Run& run, std::vector<std::string> servers, Progression& progress, Percentiles& calls_ticks)
+      : run_(run), servers_(std::move(servers)), progress_(progress), calls_ticks_(calls_ticks) {}
+
+  /// Before run(): the client's endpoint, and how long its sessions may take to open.
+  void set_place(uint16_t endpoint_id, tern::Duration connect_timeout) {
+    endpoint_id_ = endpoint_id;
+    session_options_.connect_timeout = connect_timeout;
+  }
 
   template <tern::Transport T>
   void run(tern::Nexus& nexus) {
-    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(0));
+    auto rpc = tern::Rpc<T>::create(nexus, programs::transport_options<T>(), programs::rpc_options(endpoint_id_));
     if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
     endpoint_ = rpc->get();
-    auto session = endpoint_->create_session(server_, {.rate_bytes_per_sec = FLAGS_rate});
-    if (!session.ok()) return run_.fail("no session with " + server_, session.status());
-    session_ = *session;
+    session_options_.rate_bytes_per_sec = FLAGS_rate;
+    for (const std::string& server : servers_) {
+      auto session = endpoint_->create_session(server, session_options_);
+      if (!session.ok()) return run_.fail("no session with " + server, session.status());
+      sessions_.push_back(*session);
+    }
     request_ = endpoint_->alloc_msgbuf(FLAGS_size);
     response_ = endpoint_->alloc_msgbuf(sizeof(Stamp));
     if (!request_ || !response_) {
@@ -106,8 +120,20 @@ class Sender {
     run_.leave();
   }
 
+  /// Main thread, after a call has been answered: the next one is not issued any more.
+  void stop() {
+    const tern::Status status = endpoint_->post([this] { is_stopping_ = true; });
+    if (!status.ok()) run_.fail("the client takes no posted function", status);
+  }
+  /// Main thread: nothing is in flight any more.
+  bool has_stopped() const { return has_stopped_.load(std::memory_order_acquire); }
+
  private:
+  size_t target() const { return (stamp_ - 1) % servers_.size(); }  ///< of the request with this stamp
+  const std::string& server() const { return servers_[target()]; }
+
   void send(uint64_t now_ticks) {
+    if (is_stopping_) return has_stopped_.store(true, std::memory_order_release);
     ++stamp_;
     started_ticks_ = now_ticks;
     if (FLAGS_rewrite) {
@@ -117,10 +143,10 @@ class Sender {
       progress_.writing_ticks.store(writing_ticks_, std::memory_order_relaxed);
     }
     put_stamps(request_.bytes(), stamp_);
-    auto call = endpoint_->enqueue_request(session_, kPut, std::move(request_), std::move(response_),
+    auto call = endpoint_->enqueue_request(sessions_[target()], kPut, std::move(request_), std::move(response_),
                                            [this](tern::Completion& done) { on_done(done); });
     if (!call.ok()) [[unlikely]]
-      run_.fail("a call to " + server_ + " was refused", call.status());
+      run_.fail("a call to " + server() + " was refused", call.status());
   }
 
   /// The next request leaves at once, so that one reading of the clock ends a call and begins the next.
@@ -132,16 +158,16 @@ class Sender {
         std::memcpy(&stamp, done.response.bytes().data(), sizeof stamp);
       }
       if (stamp != stamp_ && FLAGS_corrupt == 0) {
-        return run_.fail("a call to " + server_,
+        return run_.fail("a call to " + server(),
                          {tern::Code::kNoResponse, "the server has answered another request than the one sent"});
       }
       if (run_.is_recording()) calls_ticks_.add(now_ticks - started_ticks_);
       progress_.calls.count_completed();
     } else {
       if (!programs::may_fail(done.status)) {
-        return run_.fail("a call to " + server_, done.app_code == kTornMessage
-                                                     ? tern::Status(tern::Code::kRefused, "its message arrived torn")
-                                                     : done.status);
+        return run_.fail("a call to " + server(), done.app_code == kTornMessage
+                                                      ? tern::Status(tern::Code::kRefused, "its message arrived torn")
+                                                      : done.status);
       }
       progress_.calls.count_failed();
     }
@@ -152,20 +178,93 @@ class Sender {
   }
 
   Run& run_;
-  const std::string server_;
+  const std::vector<std::string> servers_;
   Progression& progress_;
   Percentiles& calls_ticks_;
+  uint16_t endpoint_id_ = 0;
+  tern::SessionOptions session_options_;
   tern::Endpoint* endpoint_ = nullptr;
-  tern::Session session_;
+  std::vector<tern::Session> sessions_;  ///< by server
   tern::MsgBuf request_;
   tern::MsgBuf response_;
   Stamp stamp_ = 0;
   uint64_t started_ticks_ = 0;
   uint64_t writing_ticks_ = 0;
+  bool is_stopping_ = false;
+  std::atomic<bool> has_stopped_{false};
 };
+
+std::optional<programs::Launch> launch;  ///< with --launcher
+
+/// Time in which the client was writing is taken out of the time that the calls took.
+std::optional<programs::Totals> totals(const Progression& progress) {
+  const double seconds_per_tick = Ticks::ns_per_tick() / 1e9;
+  programs::Totals totals = progress.calls.totals();
+  totals.seconds -= static_cast<double>(progress.writing_ticks.load(std::memory_order_relaxed)) * seconds_per_tick;
+  return totals;
+}
+
+nlohmann::ordered_json params() {
+  nlohmann::ordered_json params = programs::common_params();
+  params["size"] = FLAGS_size;
+  params["rate"] = FLAGS_rate;
+  params["rewrite"] = FLAGS_rewrite;
+  params["seconds"] = FLAGS_seconds;
+  return params;
+}
+
+Report make_report(const programs::Totals& measured, const Percentiles& calls_ticks) {
+  Report report;
+  report.bench = "large_rpc_bandwidth";
+  report.params = params();
+  const double rate_rps = static_cast<double>(measured.completed) / measured.seconds;
+  report.metrics["bandwidth_gbps"] = rate_rps * static_cast<double>(FLAGS_size) * 8 / 1e9;
+  report.metrics["rate_rps"] = rate_rps;
+  programs::add_percentiles(report.metrics, calls_ticks);
+  report.metrics["retransmissions"] = measured.retransmissions;
+  if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = measured.failed;
+  return report;
+}
+
+/// The servers of the other processes. The next one comes first, so that at the start each has one client.
+std::vector<std::string> other_servers(const programs::Launch& of) {
+  std::vector<std::string> servers;
+  for (size_t distance = 1; distance < of.ranks(); ++distance) {
+    servers.push_back("tern://" + of.places[(of.rank + distance) % of.ranks()].text() + "/0");
+  }
+  return servers;
+}
+
+/// One of many processes: endpoint 0 serves, endpoint 1 is the client.
+template <tern::Transport T>
+int run_ranked(const std::vector<int>& cpus) {
+  return programs::play_rank(*launch, cpus, 2, params().dump(), [](const programs::Ranked& ranked) {
+    Run& run = ranked.run;
+    const auto add_all = [&](tern::Endpoint& server) {
+      const tern::Status status = add_handlers(server);
+      return status.ok() ? ranked.meeting.add_to(server) : status;
+    };
+    Progression progress;
+    Percentiles calls_ticks;
+    Sender sender(run, other_servers(ranked.launch), progress, calls_ticks);
+    sender.set_place(1, ranked.patience());
+    const auto take_part = [&]() -> std::optional<Report> {
+      run.add_side(ranked.cpus[0], [&] { programs::serve<T>(run, ranked.nexus, add_all); });
+      if (!run.wait_for_ready(1) || !ranked.meet()) return std::nullopt;
+      run.add_side(ranked.cpus[1 % ranked.cpus.size()], [&] { sender.run<T>(ranked.nexus); });
+      const auto measured = ranked.measure([&] { return totals(progress); });
+      if (!measured || !ranked.meet()) return std::nullopt;  // the others still measure
+      sender.stop();
+      if (!ranked.wait_until([&] { return sender.has_stopped(); }, "the last call")) return std::nullopt;
+      return make_report(*measured, calls_ticks);
+    };
+    return ranked.finish(take_part());
+  });
+}
 
 template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus) {
+  if (launch) return run_ranked<T>(cpus);
   const int server_cpu = cpus[0];
   const int client_cpu = cpus[1 % cpus.size()];
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
@@ -175,38 +274,19 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
     Progression progress;
     Percentiles calls_ticks;
-    Sender sender(run, server, progress, calls_ticks);
+    Sender sender(run, {server}, progress, calls_ticks);
     run.add_side(client_cpu, [&] { sender.run<T>(nexus); });
-    const double seconds_per_tick = Ticks::ns_per_tick() / 1e9;
-    // Time in which the client was writing is taken out of the time that the calls took.
-    const auto measured = programs::measure(run, [&] {
-      programs::Totals totals = progress.calls.totals();
-      totals.seconds -= static_cast<double>(progress.writing_ticks.load(std::memory_order_relaxed)) * seconds_per_tick;
-      return std::optional(totals);
-    });
+    const auto measured = programs::measure(run, [&] { return totals(progress); });
     run.end();  // the client has written its last
     if (!measured) return std::nullopt;
-
-    Report report;
-    report.bench = "large_rpc_bandwidth";
-    report.params = programs::common_params();
-    report.params["size"] = FLAGS_size;
-    report.params["rate"] = FLAGS_rate;
-    report.params["rewrite"] = FLAGS_rewrite;
-    report.params["seconds"] = FLAGS_seconds;
-    const double rate_rps = static_cast<double>(measured->completed) / measured->seconds;
-    report.metrics["bandwidth_gbps"] = rate_rps * static_cast<double>(FLAGS_size) * 8 / 1e9;
-    report.metrics["rate_rps"] = rate_rps;
-    programs::add_percentiles(report.metrics, calls_ticks);
-    report.metrics["retransmissions"] = measured->retransmissions;
-    if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = measured->failed;
-    return report;
+    return make_report(*measured, calls_ticks);
   };
   return programs::play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);
 }
 
 /// Checks this program's own flags. False: the sentence has been printed.
 bool check_flags() {
+  if (!programs::check_ranked_flags(launch)) return false;
   if (FLAGS_size < kSizeMin || FLAGS_size > kSizeMax) {
     programs::fail("--size=%lu is not between %zu and the largest message, 1 GiB", FLAGS_size, kSizeMin);
     return false;
@@ -221,7 +301,10 @@ bool check_flags() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return programs::run_main(
-      argc, argv, "Bandwidth of large requests. Example: large_rpc_bandwidth --transport=udp --json", check_flags,
-      []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); });
+  return programs::run_main(argc, argv,
+                            "Bandwidth of large requests. Example: large_rpc_bandwidth --transport=udp --json\n"
+                            "With --launcher each of many processes sends to every other one in turn; docs/cluster.md",
+                            check_flags, []<class T>(int words, char** line, const std::vector<int>& cpus) {
+                              return run<T>(words, line, cpus);
+                            });
 }

@@ -4,7 +4,8 @@
 // that over 20 of each thread. Main thread waits; servers and clients are side threads, or processes with --processes.
 //
 // With --transport=sim it is the paper's own experiment: a simulated cluster of --nodes with --threads each, and a
-// session from every thread to every other one (common/mesh.h).
+// session from every thread to every other one (common/mesh.h). With --launcher it is the same between real processes,
+// one on each node (common/mesh_ranks.h).
 
 #include <algorithm>
 #include <atomic>
@@ -23,12 +24,15 @@
 #include "common/cluster.h"
 #include "common/memory.h"
 #include "common/mesh.h"
+#include "common/mesh_ranks.h"
+#include "common/ranks.h"
 #include "common/run.h"
 
 DEFINE_uint64(nodes, 100, "sim: hosts of the cluster, at most 200");
-DEFINE_uint64(threads, 1,
-              "endpoints of each side, each with a thread; sim: endpoints of a host, each with a session to every "
-              "other one of the cluster");
+DEFINE_uint64(
+    threads, 1,
+    "endpoints of each side, each with a thread; sim and --launcher: endpoints of a host or process, each with "
+    "a session to every other one of the cluster");
 DEFINE_uint64(sessions, 20000, "sessions from the client's endpoints to the server's, in all");
 DEFINE_uint64(window, 60, "requests in flight of an endpoint; a multiple of --batch");
 DEFINE_uint64(batch, 3, "requests that are issued together, and again once all of them are answered");
@@ -349,8 +353,54 @@ class Client {
   std::vector<uint32_t> batches_;  ///< calls of each batch that are not answered yet
 };
 
+std::optional<programs::Launch> launch;  ///< with --launcher
+
+/// Of the flags, for both meshes.
+programs::MeshLoad mesh_load() {
+  programs::MeshLoad load;
+  load.batch = static_cast<uint32_t>(FLAGS_batch);
+  load.window = static_cast<uint32_t>(FLAGS_window);
+  load.size = static_cast<uint32_t>(FLAGS_size);
+  load.session_window = static_cast<uint8_t>(FLAGS_session_window);
+  return load;
+}
+
+/// One of many processes.
+template <tern::Transport T>
+int run_ranked(const std::vector<int>& cpus) {
+  Report report;
+  report.bench = "session_scale";
+  report.params = programs::common_params();
+  report.params.update({{"threads", FLAGS_threads},
+                        {"batch", FLAGS_batch},
+                        {"window", FLAGS_window},
+                        {"session_window", FLAGS_session_window},
+                        {"size", FLAGS_size},
+                        {"seconds", FLAGS_seconds}});
+  return programs::play_rank(*launch, cpus, FLAGS_threads, report.params.dump(), [&](const programs::Ranked& ranked) {
+    programs::MeshLoad load = mesh_load();
+    load.run = &ranked.run;
+    load.calls_per_sample = 16;  // a clock for each call would cost as much as a tenth of it
+    programs::RankedMesh mesh(ranked, static_cast<uint32_t>(FLAGS_threads), 1, load);
+    const auto result = mesh.run<T>();
+    if (!result) return ranked.finish({});
+    const auto sessions = static_cast<double>(result->sessions);
+    report.metrics["rate_mrps"] = static_cast<double>(result->totals.completed) / result->totals.seconds / 1e6;
+    programs::add_percentiles(report.metrics, result->latencies_ticks);
+    report.metrics["p9999_us"] = result->latencies_ticks.at(0.9999) * tern::microbench::Ticks::ns_per_tick() / 1e3;
+    report.metrics["sessions"] = result->sessions;
+    report.metrics["connect_us_per_session"] = result->connect_seconds / sessions * 1e6;
+    report.metrics["bytes_per_session_end"] =
+        (static_cast<double>(result->bytes_in_use) - static_cast<double>(result->bytes_before)) / (2 * sessions);
+    report.metrics["retransmissions"] = result->totals.retransmissions;
+    if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = result->totals.failed;
+    return ranked.finish(report);
+  });
+}
+
 template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus) {
+  if (launch) return run_ranked<T>(cpus);
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
     for (size_t i = 0; i < FLAGS_threads; ++i) {
       run.add_side(cpus[i % cpus.size()], [&run, &nexus, i] {
@@ -412,14 +462,9 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
 /// The mesh in virtual time.
 int run_simulated() {
   programs::catch_interrupts();
-  programs::MeshLoad load;
-  load.batch = static_cast<uint32_t>(FLAGS_batch);
-  load.window = static_cast<uint32_t>(FLAGS_window);
-  load.size = static_cast<uint32_t>(FLAGS_size);
-  load.session_window = static_cast<uint8_t>(FLAGS_session_window);
   auto made = programs::Cluster::create(tern::sim::Topology::cx4(static_cast<uint32_t>(FLAGS_nodes)));
   if (!made.ok()) return programs::fail_with("no cluster", made.status());
-  programs::Mesh mesh(**made, static_cast<uint32_t>(FLAGS_threads), load);
+  programs::Mesh mesh(**made, static_cast<uint32_t>(FLAGS_threads), mesh_load());
   const std::unique_ptr<programs::Cluster> cluster =
       std::move(*made);  // the first to go: its callbacks refer to `mesh`
   if (!mesh.run(programs::virtual_seconds(), programs::echo, memory_bytes)) return cluster->explain_failure();
@@ -441,7 +486,7 @@ int run_simulated() {
 
 /// Checks this program's own flags. False: the sentence has been printed.
 bool check_flags() {
-  if (!programs::check_simulated_flags({"nodes"})) return false;
+  if (!programs::check_simulated_flags({"nodes"}) || !programs::check_ranked_flags(launch, {"sessions"})) return false;
   const bool is_simulated = programs::is_simulated();
   if (is_simulated && gflags::GetCommandLineFlagInfoOrDie("seconds").is_default) FLAGS_seconds = kVirtualSeconds;
   const char* problem = nullptr;
@@ -476,7 +521,8 @@ int main(int argc, char** argv) {
       "no other client meanwhile;\n"
       "rate_mrps is over random sessions of all, rate_mrps_20_sessions over 20 of each thread, each for --seconds.\n"
       "Both sides need the same --threads.\n"
-      "With --transport=sim: a mesh of --nodes times --threads endpoints; --seconds is virtual time, by default 0.01",
+      "With --transport=sim: a mesh of --nodes times --threads endpoints; --seconds is virtual time, by default 0.01.\n"
+      "With --launcher: the same between many processes with --threads each; docs/cluster.md",
       check_flags,
       []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); },
       run_simulated);

@@ -2,6 +2,8 @@
 // symmetric: every thread is client and server at once, with an endpoint of its own and sessions to every other thread.
 // client_server: one client thread and one server thread.
 // Main thread directs; the sides are threads, or processes with --processes, each with half of the endpoints.
+// With --launcher it is the paper's own experiment: many processes, each with --threads endpoints that have sessions to
+// all others (common/mesh_ranks.h).
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,11 +22,15 @@
 #include <utility>
 #include <vector>
 
+#include "common/mesh_ranks.h"
+#include "common/ranks.h"
 #include "common/run.h"
 
 DEFINE_string(pattern, "symmetric",
               "symmetric: threads that are client and server at once; client_server: one of each");
-DEFINE_uint64(threads, 2, "symmetric: threads in all, half of them on each side; an even number");
+DEFINE_uint64(threads, 2,
+              "symmetric: threads in all, half of them on each side, an even number; --launcher: of each process, by "
+              "default 1");
 DEFINE_uint64(batch, 3, "requests that are issued together, and again once all of them are answered");
 DEFINE_uint64(window, 60, "requests in flight per client thread; a multiple of --batch");
 DEFINE_uint64(sessions, 8, "sessions to each other thread; each request takes one at random");
@@ -401,8 +407,52 @@ std::optional<Totals> all_totals(Side& side, Worker& worker) {
   return worker.totals();
 }
 
+std::optional<programs::Launch> launch;  ///< with --launcher
+
+/// What both ways to run have in common. `clients`: threads that issued calls.
+Report make_report(const Totals& measured, const Percentiles& latencies_ticks, uint64_t threads, double clients) {
+  Report report;
+  report.bench = "small_rpc_rate";
+  report.params = programs::common_params();
+  report.params.update({{"pattern", FLAGS_pattern},
+                        {"threads", threads},
+                        {"batch", FLAGS_batch},
+                        {"window", FLAGS_window},
+                        {"sessions", FLAGS_sessions},
+                        {"session_window", FLAGS_session_window},
+                        {"size", FLAGS_size},
+                        {"seconds", FLAGS_seconds}});
+  report.metrics["rate_mrps"] = static_cast<double>(measured.completed) / measured.seconds / clients / 1e6;
+  programs::add_percentiles(report.metrics, latencies_ticks);
+  report.metrics["retransmissions"] = measured.retransmissions;
+  if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = measured.failed;
+  return report;
+}
+
+/// One of many processes.
+template <tern::Transport T>
+int run_ranked(const std::vector<int>& cpus) {
+  const auto threads = static_cast<uint32_t>(FLAGS_threads);
+  const std::string flags = make_report({}, {}, threads, 1).params.dump();
+  return programs::play_rank(*launch, cpus, threads, flags, [threads](const programs::Ranked& ranked) {
+    programs::MeshLoad load;
+    load.batch = static_cast<uint32_t>(FLAGS_batch);
+    load.window = static_cast<uint32_t>(FLAGS_window);
+    load.size = static_cast<uint32_t>(FLAGS_size);
+    load.session_window = static_cast<uint8_t>(FLAGS_session_window);
+    load.run = &ranked.run;
+    load.calls_per_sample = kCallsPerSample;
+    programs::RankedMesh mesh(ranked, threads, static_cast<uint32_t>(FLAGS_sessions), load);
+    const auto result = mesh.run<T>();
+    std::optional<Report> report;
+    if (result) report = make_report(result->totals, result->latencies_ticks, threads, threads);
+    return ranked.finish(report);
+  });
+}
+
 template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus) {
+  if (launch) return run_ranked<T>(cpus);
   std::optional<Side> server_side;
   std::vector<std::unique_ptr<Worker>> server_workers;
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
@@ -421,22 +471,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     Percentiles latencies_ticks;
     for (const auto& one : side.latencies_ticks) latencies_ticks.merge(one);
     const double clients = static_cast<double>(is_symmetric() ? FLAGS_threads : 1);
-    Report report;
-    report.bench = "small_rpc_rate";
-    report.params = programs::common_params();
-    report.params.update({{"pattern", FLAGS_pattern},
-                          {"threads", is_symmetric() ? FLAGS_threads : 2},
-                          {"batch", FLAGS_batch},
-                          {"window", FLAGS_window},
-                          {"sessions", FLAGS_sessions},
-                          {"session_window", FLAGS_session_window},
-                          {"size", FLAGS_size},
-                          {"seconds", FLAGS_seconds}});
-    report.metrics["rate_mrps"] = static_cast<double>(measured->completed) / measured->seconds / clients / 1e6;
-    programs::add_percentiles(report.metrics, latencies_ticks);
-    report.metrics["retransmissions"] = measured->retransmissions;
-    if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = measured->failed;
-    return report;
+    return make_report(*measured, latencies_ticks, is_symmetric() ? FLAGS_threads : 2, clients);
   };
   const size_t client_place = is_symmetric() ? FLAGS_threads / 2 : 1;
   return programs::play_roles(argc, argv, {cpus[0], cpus[client_place % cpus.size()]}, start_server, run_client);
@@ -444,10 +479,14 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
 
 /// Checks this program's own flags. False: the sentence has been printed.
 bool check_flags() {
+  if (!programs::check_ranked_flags(launch, {"pattern"})) return false;
+  if (launch && gflags::GetCommandLineFlagInfoOrDie("threads").is_default) FLAGS_threads = 1;
   const char* problem = nullptr;
   if (FLAGS_pattern != "symmetric" && FLAGS_pattern != "client_server") {
     problem = "--pattern is one of symmetric, client_server";
-  } else if (FLAGS_threads < 2 || FLAGS_threads > 256 || FLAGS_threads % 2 != 0) {
+  } else if (launch && (FLAGS_threads < 1 || FLAGS_threads > 256)) {
+    problem = "--threads is between 1 and 256";
+  } else if (!launch && (FLAGS_threads < 2 || FLAGS_threads > 256 || FLAGS_threads % 2 != 0)) {
     problem = "--threads is an even number between 2 and 256";
   } else if (FLAGS_batch < 1 || FLAGS_window < FLAGS_batch || FLAGS_window > 4096 || FLAGS_window % FLAGS_batch != 0) {
     problem = "--window is at most 4096 and a multiple of --batch";
@@ -470,7 +509,8 @@ int main(int argc, char** argv) {
       "Rate of small RPCs. Example: small_rpc_rate --transport=shm --json\n"
       "rate_mrps is RPCs completed a second by each client thread. Latencies are of one call in 64, on the "
       "client's side.\nThe default window of 60 goes over 8 sessions of 16 slots, so that it is really "
-      "in flight.\nBoth sides need the same --pattern and --threads; a symmetric server ends with its client",
+      "in flight.\nBoth sides need the same --pattern and --threads; a symmetric server ends with its client.\n"
+      "With --launcher every thread of many processes calls every other one; docs/cluster.md",
       check_flags,
       []<class T>(int words, char** line, const std::vector<int>& cpus) { return run<T>(words, line, cpus); });
 }

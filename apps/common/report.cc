@@ -21,17 +21,31 @@ nlohmann::ordered_json common_params() {
   return params;
 }
 
+std::string json_of(const Report& report) {
+  nlohmann::ordered_json line = {
+      {"bench", report.bench}, {"transport", FLAGS_transport}, {"params", report.params}, {"metrics", report.metrics}};
+  if (report.placement_ns) {
+    line["placement_ns"] = report.placement_ns->second;
+    line["placement_ns_min"] = report.placement_ns->first;
+  }
+  return line.dump();
+}
+
+std::optional<Report> report_of(const std::string& json) {
+  const auto line = nlohmann::ordered_json::parse(json, nullptr, false);
+  if (!line.is_object() || !line.contains("bench") || !line["bench"].is_string()) return std::nullopt;
+  if (!line.contains("params") || !line["params"].is_object()) return std::nullopt;
+  if (!line.contains("metrics") || !line["metrics"].is_object()) return std::nullopt;
+  Report report;
+  report.bench = line["bench"].get<std::string>();
+  report.params = line["params"];
+  report.metrics = line["metrics"];
+  return report;
+}
+
 void print(const Report& report) {
   if (FLAGS_json) {
-    nlohmann::ordered_json line = {{"bench", report.bench},
-                                   {"transport", FLAGS_transport},
-                                   {"params", report.params},
-                                   {"metrics", report.metrics}};
-    if (report.placement_ns) {
-      line["placement_ns"] = report.placement_ns->second;
-      line["placement_ns_min"] = report.placement_ns->first;
-    }
-    std::printf("%s\n", line.dump().c_str());
+    std::printf("%s\n", json_of(report).c_str());
   } else {
     std::printf("%s over %s\n", report.bench.c_str(), FLAGS_transport.c_str());
     for (const auto& [name, value] : report.params.items()) {

@@ -24,6 +24,11 @@ struct Report {
 /// The flags of every program that change what is measured.
 nlohmann::ordered_json common_params();
 
+/// The JSON object of a report, as it is printed with --json, without a line break.
+std::string json_of(const Report& report);
+/// The report of such an object, without what print() does not show. Nothing: it is none.
+std::optional<Report> report_of(const std::string& json);
+
 /// Prints it, and flushes.
 void print(const Report& report);
 

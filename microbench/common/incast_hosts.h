@@ -18,7 +18,9 @@
 
 #include "run.h"
 
-DEFINE_uint64(flows, 0, "--role=client: flows of this client, of the --degree in all; 0: all of them");
+DEFINE_uint64(flows, 0,
+              "--role=client: flows of this client, of the --degree in all; 0: all of them. --launcher: flows of each "
+              "client; 0: one");
 DECLARE_uint64(degree);
 DECLARE_uint64(size);
 DECLARE_uint64(credits);
@@ -77,7 +79,9 @@ class IncastVictim {
 
   tern::Status add_handlers(tern::Endpoint& server) {
     const auto put = [this](tern::Request request) {
-      if (take_message(std::move(request), FLAGS_size)) received_bytes_ += FLAGS_size;
+      if (!take_message(std::move(request), FLAGS_size)) return;
+      received_bytes_ += FLAGS_size;
+      progress_.count_completed();
     };
     if (auto status = server.on_request(kIncastPut, put, {.max_request_bytes = FLAGS_size}); !status.ok())
       return status;
@@ -91,6 +95,8 @@ class IncastVictim {
       request.respond();
     });
   }
+  /// Main thread. Whole requests that have arrived.
+  Totals totals() const { return progress_.totals(); }
 
  private:
   /// A client that was killed counts until it has been silent this long; each client asks every 10 ms.
@@ -111,6 +117,7 @@ class IncastVictim {
   }
 
   uint64_t received_bytes_ = 0;
+  Progression progress_;
   std::map<uint64_t, Client> clients_;  ///< by IncastPresence::client
 };
 
@@ -118,36 +125,58 @@ class IncastVictim {
 /// thread, but for what says otherwise.
 class IncastClient {
  public:
-  IncastClient(Run& run, std::string server, uint64_t flows) : run_(run), server_(std::move(server)), flows_(flows) {}
+  /// `connect_timeout`: of its sessions.
+  IncastClient(Run& run, std::string server, uint64_t flows,
+               tern::Duration connect_timeout = tern::SessionOptions().connect_timeout)
+      : run_(run), server_(std::move(server)), connect_timeout_(connect_timeout), flows_(flows) {}
 
-  template <tern::Transport T>
-  void run(tern::Nexus& nexus) {
+  /// `prepare()`, before the loop, may begin().
+  template <tern::Transport T, class Prepare>
+  void run(tern::Nexus& nexus, const Prepare& prepare) {
     auto rpc = tern::Rpc<T>::create(nexus, transport_options<T>(), programs::rpc_options(0));
     if (!rpc.ok()) return run_.fail("no client endpoint", rpc.status());
     endpoint_ = rpc->get();
-    if (const tern::Status status = open(); !status.ok()) return run_.fail("no session with " + server_, status);
+    prepare(*endpoint_);
     if (!run_.enter(*endpoint_)) return;
-    ask_totals();
+    run_.ready();
     if (const tern::Status status = (*rpc)->run_event_loop(); !status.ok()) {
       run_.fail("the client's event loop", status);
     }
     run_.leave();
   }
+  /// Once: opens the sessions, and tells the server that this client is there.
+  void begin() {
+    if (const tern::Status status = open(); !status.ok()) return run_.fail("no session with " + server_, status);
+    ask_totals();
+  }
+
+  /// Main thread: begin(), in the loop.
+  void post_begin() {
+    if (const tern::Status status = endpoint_->post([this] { begin(); }); !status.ok()) run_.fail("no flows", status);
+  }
 
   /// Main thread. What this client has done.
   Totals totals() const { return progress_.totals(); }
   uint64_t flows_present() const { return flows_present_.load(std::memory_order_acquire); }
-  /// Main thread: tells the server that this client's flows end.
+  /// Main thread: sends no more requests, and tells the server that this client's flows end.
   void take_leave() {
     (void)endpoint_->post([this] { is_leaving_ = true; });
   }
   bool has_left() const { return has_left_.load(std::memory_order_acquire); }
-  /// Main thread, after the run: Gbit/s of all clients, by the server's clock.
-  double total_gbps() const {
+  /// Main thread, after take_leave(): nothing is on its way to the server any more.
+  bool has_stopped() const { return has_left() && in_flight_.load(std::memory_order_acquire) == 0; }
+  /// Main thread, once this client has stopped or the run is over. total_gbps is that of all clients, by the server's
+  /// clock.
+  void add_metrics(nlohmann::ordered_json& metrics, const Totals& measured) const {
     const auto bytes = static_cast<double>(last_.received_bytes - first_.received_bytes);
-    return last_.at_ns > first_.at_ns ? bytes * 8 / static_cast<double>(last_.at_ns - first_.at_ns) : 0;
+    metrics["total_gbps"] =
+        last_.at_ns > first_.at_ns ? bytes * 8 / static_cast<double>(last_.at_ns - first_.at_ns) : 0;
+    metrics["client_gbps"] =
+        static_cast<double>(measured.completed) * static_cast<double>(FLAGS_size) * 8 / measured.seconds / 1e9;
+    add_percentiles(metrics, calls_ticks_);
+    metrics["retransmissions"] = measured.retransmissions;
+    if (FLAGS_corrupt > 0) metrics["calls_failed"] = measured.failed;
   }
-  const tern::microbench::Percentiles& calls_ticks() const { return calls_ticks_; }
 
  private:
   using Ticks = tern::microbench::Ticks;
@@ -161,11 +190,11 @@ class IncastClient {
   };
 
   tern::Status open() {
-    auto control = endpoint_->create_session(server_);
+    auto control = endpoint_->create_session(server_, {.connect_timeout = connect_timeout_});
     if (!control.ok()) return control.status();
     control_ = *control;
     for (Flow& flow : flows_) {
-      auto session = endpoint_->create_session(server_, {.window = 1});
+      auto session = endpoint_->create_session(server_, {.window = 1, .connect_timeout = connect_timeout_});
       if (!session.ok()) return session.status();
       flow.session = *session;
       flow.request = endpoint_->alloc_msgbuf(FLAGS_size);
@@ -183,7 +212,8 @@ class IncastClient {
     flow.started_ticks = Ticks::now();
     auto call = endpoint_->enqueue_request(flow.session, kIncastPut, std::move(flow.request), std::move(flow.response),
                                            [this, &flow](tern::Completion& done) { on_done(flow, done); });
-    if (!call.ok()) run_.fail("a request to " + server_ + " was refused", call.status());
+    if (!call.ok()) return run_.fail("a request to " + server_ + " was refused", call.status());
+    in_flight_.fetch_add(1, std::memory_order_relaxed);
   }
   void on_done(Flow& flow, tern::Completion& done) {
     if (done.status.ok()) {
@@ -197,7 +227,8 @@ class IncastClient {
     progress_.retransmissions.store(endpoint_->counters().retransmissions, std::memory_order_relaxed);
     flow.request = std::move(done.request);
     flow.response = std::move(done.response);
-    send(flow);
+    if (!is_leaving_) send(flow);
+    in_flight_.fetch_sub(1, std::memory_order_release);
   }
 
   void ask_totals() {
@@ -239,6 +270,7 @@ class IncastClient {
 
   Run& run_;
   const std::string server_;
+  const tern::Duration connect_timeout_;
   const uint64_t name_ = std::random_device()() | uint64_t{std::random_device()()} << 32;
   tern::Endpoint* endpoint_ = nullptr;
   tern::Session control_;
@@ -250,6 +282,7 @@ class IncastClient {
   bool is_leaving_ = false;
   std::atomic<uint64_t> flows_present_{0};
   std::atomic<bool> has_left_{false};
+  std::atomic<size_t> in_flight_{0};
 };
 
 /// Of main(), where --transport is one between programs.
@@ -268,7 +301,7 @@ int run_incast_between_programs(int argc, char** argv, const std::vector<int>& c
   const auto run_client = [&](Run& run, tern::Nexus& nexus, const std::string& server) -> std::optional<Report> {
     const uint64_t flows = FLAGS_flows == 0 ? FLAGS_degree : FLAGS_flows;
     IncastClient client(run, server, flows);
-    run.add_side(client_cpu, [&] { client.run<T>(nexus); });
+    run.add_side(client_cpu, [&] { client.run<T>(nexus, [&](tern::Endpoint&) { client.begin(); }); });
     const Clock::time_point begin = Clock::now();
     bool has_told = false;
     const auto totals = [&] {
@@ -296,12 +329,7 @@ int run_incast_between_programs(int argc, char** argv, const std::vector<int>& c
                           {"credits", FLAGS_credits},
                           {"size", FLAGS_size},
                           {"seconds", FLAGS_seconds}});
-    report.metrics["total_gbps"] = client.total_gbps();
-    report.metrics["client_gbps"] =
-        static_cast<double>(measured->completed) * static_cast<double>(FLAGS_size) * 8 / measured->seconds / 1e9;
-    add_percentiles(report.metrics, client.calls_ticks());
-    report.metrics["retransmissions"] = measured->retransmissions;
-    if (FLAGS_corrupt > 0) report.metrics["calls_failed"] = measured->failed;
+    client.add_metrics(report.metrics, *measured);
     return report;
   };
   return play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);

@@ -1,109 +1,19 @@
 // Every thread of a simulated cluster has a session with every other thread, and keeps small RPCs with random ones of
-// them in flight (paper section 6.3, Figure 5). Each thread is an endpoint: client and server at once.
+// them in flight (paper section 6.3, Figure 5). Each thread of the cluster is an endpoint: client and server at once.
 // One thread, virtual time.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cluster.h"
+#include "mesh_thread.h"
 
 namespace programs {
-
-/// What a thread of the mesh does.
-struct MeshLoad {
-  uint32_t batch = 3;    ///< requests that are issued together, and again once all of them are answered
-  uint32_t window = 60;  ///< in flight; a multiple of `batch`
-  uint32_t size = 32;    ///< bytes of a request and of its response
-  uint8_t session_window = 8;
-};
-
-class MeshThread {
- public:
-  MeshThread(Cluster& cluster, tern::Endpoint& endpoint, const MeshLoad& load)
-      : cluster_(cluster), endpoint_(endpoint), load_(load), random_(cluster.simulation().random()) {
-    calls_.resize(load.window);
-    batches_.resize(load.window / load.batch);
-  }
-
-  tern::Status prepare() {
-    for (size_t i = 0; i < calls_.size(); ++i) {
-      Call& call = calls_[i];
-      call.batch = static_cast<uint32_t>(i / load_.batch);
-      call.request = endpoint_.alloc_msgbuf(load_.size);
-      call.response = endpoint_.alloc_msgbuf(load_.size);
-      if (!call.request || !call.response) return {tern::Code::kNoMemory, "there is no memory for messages"};
-    }
-    return {};
-  }
-  tern::Status connect(const std::string& peer) {
-    tern::SessionOptions options;
-    options.window = load_.session_window;
-    options.connect_timeout = std::chrono::minutes(10);  // thousands are opened at once
-    auto session = endpoint_.create_session(peer, options);
-    if (!session.ok()) return session.status();
-    sessions_.push_back(*session);
-    return {};
-  }
-  bool is_open() {
-    while (open_ < sessions_.size() && endpoint_.is_open(sessions_[open_])) ++open_;
-    return open_ == sessions_.size();
-  }
-  /// Issues its batches from now on, for ever.
-  tern::Status start() {
-    return endpoint_.post([this] {
-      for (uint32_t batch = 0; batch < batches_.size(); ++batch) issue(batch);
-    });
-  }
-  /// Calls count that end from now on. Null: none.
-  void set_recording(tern::microbench::Percentiles* latencies_ns) { latencies_ns_ = latencies_ns; }
-
- private:
-  struct Call {
-    tern::MsgBuf request, response;
-    tern::Duration began{0};
-    uint32_t batch = 0;
-  };
-
-  void issue(uint32_t batch) {
-    for (uint32_t i = 0; i < load_.batch; ++i) {
-      Call& call = calls_[batch * load_.batch + i];
-      const auto target = static_cast<size_t>(((random_() >> 32) * sessions_.size()) >> 32);
-      call.began = endpoint_.now();
-      auto accepted =
-          endpoint_.enqueue_request(sessions_[target], kEcho, std::move(call.request), std::move(call.response),
-                                    [this, &call](tern::Completion& done) { on_done(call, done); });
-      if (!accepted.ok()) return cluster_.fail("a call was refused", accepted.status());
-      ++batches_[batch];
-    }
-  }
-  void on_done(Call& call, tern::Completion& done) {
-    if (!done.status.ok()) return cluster_.fail("a call", done.status);
-    if (latencies_ns_ != nullptr) latencies_ns_->add(static_cast<uint64_t>((endpoint_.now() - call.began).count()));
-    call.request = std::move(done.request);
-    call.response = std::move(done.response);
-    if (--batches_[call.batch] == 0) issue(call.batch);
-  }
-
- public:
-  static constexpr uint16_t kEcho = 1;
-
- private:
-  Cluster& cluster_;
-  tern::Endpoint& endpoint_;
-  const MeshLoad load_;
-  std::mt19937_64 random_;
-  std::vector<tern::Session> sessions_;
-  size_t open_ = 0;  ///< all before are
-  std::vector<Call> calls_;
-  std::vector<uint32_t> batches_;  ///< calls of each batch that are not answered yet
-  tern::microbench::Percentiles* latencies_ns_ = nullptr;
-};
 
 class Mesh {
  public:
@@ -174,7 +84,9 @@ class Mesh {
         auto endpoint = cluster_.add_endpoint(node, options);
         if (!endpoint.ok()) return endpoint.status();
         if (auto status = (*endpoint)->on_request(MeshThread::kEcho, handler); !status.ok()) return status;
-        mesh_.push_back(std::make_unique<MeshThread>(cluster_, **endpoint, load_));
+        mesh_.push_back(std::make_unique<MeshThread>(
+            **endpoint, load_, cluster_.simulation().random(),
+            [this](const std::string& what, tern::Status status) { cluster_.fail(what, status); }));
         uris_.push_back(cluster_.uri(node, static_cast<uint16_t>(thread)));
         if (auto status = mesh_.back()->prepare(); !status.ok()) return status;
       }
@@ -185,7 +97,7 @@ class Mesh {
   bool open_sessions() {
     for (size_t distance = 1; distance < mesh_.size(); ++distance) {
       for (size_t i = 0; i < mesh_.size(); ++i) {
-        const tern::Status status = mesh_[i]->connect(uris_[(i + distance) % mesh_.size()]);
+        const tern::Status status = mesh_[i]->connect(uris_[(i + distance) % mesh_.size()], kConnectMax);
         if (!status.ok()) cluster_.fail("no session", status);
       }
       if (!cluster_.run_for(kBetweenTurns)) return false;
@@ -197,6 +109,7 @@ class Mesh {
     };
     return cluster_.run_until(are_open, std::chrono::minutes(1), "opening the sessions");
   }
+  static constexpr tern::Duration kConnectMax = std::chrono::minutes(10);  ///< thousands are opened at once
   static constexpr tern::Duration kBetweenTurns = std::chrono::microseconds(100);
 
   Cluster& cluster_;

@@ -72,10 +72,13 @@ WRONG_OF_NAME = {
     'cpus': ['x', '0,', ',1', '0,999', '0 1', '0,-1', '0;1'],
     'drop': ['1', '2'],
     'dup': ['1'],
+    'hosts_file': ['/no/such'],
+    'launcher': ['pbs', '', 'slurm', 'openmpi', 'kubernetes', 'hosts'],  # none of which has started it
     'listen': ['nowhere', '127.0.0.1:99999', '203.0.113.1:0'],
     'pattern': ['round'],
     'role': ['king'],
     'rpcs': ['0'],
+    'service': ['tern'],
     'scenario': ['storm'],
     'seconds': ['0', '1e9'],
     'segments': ['0', '1000'],
@@ -126,6 +129,11 @@ class BadUse(RefusalTest):
             ('incast', '--transport=udp', '--scenario=join'), ('incast', '--transport=udp', '--hosts=9'),
             ('incast', '--transport=udp', '--flows=2'), ('incast', '--transport=udp', '--role=server', '--flows=2'),
             ('incast', '--transport=udp', '--role=client', '--degree=2', '--flows=3'), ('incast', '--flows=2'),
+            ('small_rpc_rate', '--launcher=hosts', '--rank=0', '--pattern=client_server'), ('small_rpc_rate', '--rank=1'),
+            ('session_scale', '--launcher=hosts', '--rank=0', '--sessions=40'), ('session_scale', '--port=31850'),
+            ('session_scale', '--launcher=hosts', '--rank=0', '--transport=sim'), ('incast', '--launcher=hosts', '--degree=2'),
+            ('large_rpc_bandwidth', '--launcher=hosts', '--rank=0', '--role=server'),
+            ('large_rpc_bandwidth', '--launcher=hosts', '--rank=0', '--hosts_file=/dev/null'),
             ('incast', '--role=server'), ('incast', '--transport=shm', '--frame_bytes=2000'),
             ('incast', '--transport=udp', '--role=client', '--processes')))
 

@@ -12,6 +12,9 @@ import subprocess
 import sys
 import unittest
 
+sys.dont_write_bytecode = True
+import network
+
 SECONDS_MAX = 60
 
 build_dir = None
@@ -190,35 +193,24 @@ class Roles(Sides):
 
 
 class Namespaces:
-    """Two of them with a cable, 10.66.0.1 and 10.66.0.2. The names carry the pid, so that what a killed test has left
-    is known for it.
-    """
-    PREFIX = 'tern-e2e-'  # as in namespaces.h
+    """Two of them with a cable, 10.66.0.1 and 10.66.0.2."""
 
     def __enter__(self):
-        os.makedirs('/run/netns', exist_ok=True)
-        for name in os.listdir('/run/netns'):
-            pid = re.match(self.PREFIX + r'(\d+)-', name)
-            if pid and not os.path.exists(f'/proc/{pid.group(1)}'):
-                subprocess.run(['ip', 'netns', 'del', name], check=False, capture_output=True)
-        self.names = [f'{self.PREFIX}{os.getpid()}-{side}' for side in 'ab']
+        network.remove_stale()
+        self.names = [network.name_of(side) for side in 'ab']
         a, b = self.names
         for name in self.names:
-            self.ip('netns', 'add', name)
-        self.ip('-n', a, 'link', 'add', 'cable', 'type', 'veth', 'peer', 'name', 'cable', 'netns', b)
+            network.ip('netns', 'add', name)
+        network.ip('-n', a, 'link', 'add', 'cable', 'type', 'veth', 'peer', 'name', 'cable', 'netns', b)
         for number, name in enumerate(self.names, 1):
-            self.ip('-n', name, 'address', 'add', f'10.66.0.{number}/24', 'dev', 'cable')
+            network.ip('-n', name, 'address', 'add', f'10.66.0.{number}/24', 'dev', 'cable')
             for device in ('lo', 'cable'):
-                self.ip('-n', name, 'link', 'set', device, 'up')
+                network.ip('-n', name, 'link', 'set', device, 'up')
         return self
 
     def __exit__(self, *_):
         for name in self.names:
-            subprocess.run(['ip', 'netns', 'del', name], check=False, capture_output=True)
-
-    @staticmethod
-    def ip(*words):
-        subprocess.run(['ip', *words], check=True, capture_output=True)
+            network.remove(name)
 
     def inside(self, which):
         return ['ip', 'netns', 'exec', self.names[which]]

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""scripts/cluster_table: what it makes of results of many processes, and what it refuses."""
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'scripts', 'cluster_table')
+
+
+def line(rank, ranks=3, bench='session_scale', **metrics):
+    return json.dumps({'bench': bench, 'transport': 'udp',
+                       'params': {'role': 'both', 'size': 32, 'ranks': ranks, 'rank': rank, 'host': f'node{rank}:31850'},
+                       'metrics': {'rate_mrps': 0.5 + rank, 'p99_us': 10.0 * (rank + 1), **metrics}})
+
+
+class Table(unittest.TestCase):
+    def run_table(self, text, *words):
+        return subprocess.run([TABLE, *words], input=text, capture_output=True, text=True, timeout=60, check=False)
+
+    def rows_of(self, text):
+        done = self.run_table(text)
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+        return [row.split() for row in done.stdout.splitlines()]
+
+    def refusal_of(self, text, *words):
+        done = self.run_table(text, *words)
+        self.assertEqual((done.returncode, done.stdout), (1, ''))
+        self.assertRegex(done.stderr, r'\A[^\n]+\n\Z')
+        return done.stderr
+
+    def test_rows_are_in_the_order_of_ranks_with_a_summary(self):
+        rows = self.rows_of('\n'.join(line(rank) for rank in (2, 0, 1)))
+        self.assertEqual(rows[1], ['rank', 'host', 'rate_mrps', 'p99_us'])
+        self.assertEqual(rows[2:5], [['0', 'node0:31850', '0.500', '10'], ['1', 'node1:31850', '1.500', '20'],
+                                     ['2', 'node2:31850', '2.500', '30']])
+        self.assertEqual(rows[6:], [['sum', '4.500'], ['lowest', '0.500', '10'], ['median', '1.500', '20'],
+                                    ['highest', '2.500', '30']])
+
+    def test_a_figure_of_all_processes_or_of_a_thread_has_no_sum(self):
+        rows = self.rows_of('\n'.join(line(rank, bench='incast', total_gbps=7) for rank in range(3)))
+        self.assertEqual(rows[6], ['sum', '4.500'])  # of rate_mrps alone
+        rows = self.rows_of('\n'.join(line(rank, bench='small_rpc_rate') for rank in range(3)))
+        self.assertEqual(rows[6], ['sum'])
+
+    def test_a_metric_that_some_processes_have(self):
+        rows = self.rows_of('\n'.join([line(0), line(1, client_gbps=2), line(2, client_gbps=4)]))
+        self.assertEqual(rows[2][-1], '10')
+        self.assertEqual(rows[6], ['sum', '4.500', '6'])
+
+    def test_prefixes_and_other_lines_are_ignored(self):
+        text = f'srun: step 1\n2: {line(2)}\n[pod/x-0/y] {line(0)}\n[1,1]<stdout>:{line(1)}\nbye\n'
+        self.assertEqual([row[0] for row in self.rows_of(text)[2:5]], ['0', '1', '2'])
+
+    def test_files(self):
+        with tempfile.TemporaryDirectory() as directory:
+            paths = []
+            for rank in range(3):
+                paths.append(os.path.join(directory, str(rank)))
+                with open(paths[-1], 'w', encoding='utf-8') as file:
+                    file.write(line(rank) + '\n')
+            done = self.run_table('', '--json', *paths)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            made = json.loads(done.stdout)
+            self.assertEqual([one['params']['rank'] for one in made['processes']], [0, 1, 2])
+            self.assertEqual(made['metrics']['p99_us'], {'lowest': 10, 'median': 20, 'highest': 30})
+            self.assertEqual(made['params'], {'size': 32, 'ranks': 3})
+            self.assertIn('cannot be read', self.refusal_of('', os.path.join(directory, 'none')))
+
+    def test_refusals(self):
+        self.assertIn('no result', self.refusal_of(''))
+        self.assertIn('the first is rank 1', self.refusal_of(line(0) + '\n' + line(2)))
+        self.assertIn('rank 1 has printed 2', self.refusal_of('\n'.join(line(rank) for rank in (0, 1, 1, 2))))
+        self.assertIn('different jobs', self.refusal_of(line(0, ranks=2) + '\n' + line(1, ranks=3)))
+        self.assertIn('not whole', self.refusal_of(line(0)[:50]))
+        self.assertIn('without --launcher', self.refusal_of('{"bench":"latency","params":{},"metrics":{}}'))
+
+
+if __name__ == '__main__':
+    unittest.main()
