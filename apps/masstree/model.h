@@ -26,12 +26,13 @@ class Model {
   /// Keys 0 to `keys` - 1 of the seed, which the server has, and `inserts` further ones, which it may get. Nothing is
   /// known of either.
   Model(uint64_t seed, uint64_t keys, uint64_t inserts) : known_(keys + inserts) {
-    keys_.reserve(keys + inserts);
-    for (uint64_t i = 0; i < keys + inserts; i++) keys_.push_back(key_of(seed, i));
-    std::sort(keys_.begin(), keys_.end());
+    std::vector<uint64_t> sorted(keys + inserts);
+    for (uint64_t i = 0; i < sorted.size(); i++) sorted[i] = key_of(seed, i);
+    std::sort(sorted.begin(), sorted.end());
+    for (size_t i = 0; i < sorted.size(); i++) known_[i].key = sorted[i];
   }
-  size_t size() const { return keys_.size(); }
-  uint64_t key(size_t position) const { return keys_[position]; }
+  size_t size() const { return known_.size(); }
+  uint64_t key(size_t position) const { return known_[position].key; }
   uint32_t floor(size_t position) const { return known_[position].floor; }
   bool is_there(size_t position) const { return floor(position) > 0; }
   /// Keys that are there.
@@ -110,7 +111,8 @@ class Model {
   }
 
  private:
-  struct Known {
+  struct Known {  // together, because a position is drawn at random and in no cache
+    uint64_t key = 0;
     std::atomic<uint32_t> floor{0};
     std::atomic<uint32_t> issued{0};  ///< written by the key's writer
   };
@@ -166,7 +168,6 @@ class Model {
     return "from version " + std::to_string(from) + " to " + std::to_string(to);
   }
 
-  std::vector<uint64_t> keys_;
   std::vector<Known> known_;
 };
 
