@@ -14,8 +14,8 @@
 
 #include "../apps/raft/administrator.h"
 #include "../apps/raft/client.h"
-#include "raft/memory_storage.h"
 #include "../apps/raft/replica.h"
+#include "raft/memory_storage.h"
 
 namespace replicated_test {
 
