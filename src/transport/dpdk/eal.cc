@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cinttypes>
@@ -18,7 +19,9 @@
 #include <cstring>
 #include <semaphore>
 #include <span>
+#include <string_view>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -39,11 +42,13 @@ constexpr uint64_t kNormalBytes = 512 * kMegabyte;
 
 // ---- What EAL and drivers write
 
-/// What EAL and drivers have logged. Never destroyed, because EAL's threads log until the process ends.
+/// What EAL and drivers have logged. Its memory is its own: C code calls it, which no exception may pass, and also when
+/// no memory is left. Never destroyed, because EAL's threads log until the process ends.
 class Log {
  public:
   static Log& get() {
-    static Log& log = *new Log;
+    static_assert(std::is_trivially_destructible_v<Log>);
+    static constinit Log log;
     return log;
   }
 
@@ -53,26 +58,33 @@ class Log {
     text = text.substr(0, end + 1);
     const base::MutexLock lock(mutex_);
     if (!is_error) {
-      line_ = text.substr(0, kLineBytesMax);
-    } else if (error_.empty()) {  // the others tell what follows from it
-      error_ = text.substr(0, kLineBytesMax);
+      line_.set(text);
+    } else if (error_.bytes == 0) {  // the others tell what follows from it
+      error_.set(text);
     }
   }
   void clear() {
     const base::MutexLock lock(mutex_);
-    error_.clear();
-    line_.clear();
+    error_.set({});
+    line_.set({});
   }
   std::string reason() {
     const base::MutexLock lock(mutex_);
-    return error_.empty() ? line_ : error_;
+    const Line& line = error_.bytes == 0 ? line_ : error_;
+    return {line.text.data(), line.bytes};
   }
 
  private:
-  static constexpr size_t kLineBytesMax = 200;
+  struct Line {
+    std::array<char, 200> text{};  ///< longer ones are cut
+    size_t bytes = 0;
+
+    void set(std::string_view line) { bytes = line.copy(text.data(), text.size()); }
+  };
+
   base::Mutex mutex_;
-  std::string error_ GUARDED_BY(mutex_);
-  std::string line_ GUARDED_BY(mutex_);
+  Line error_ GUARDED_BY(mutex_);
+  Line line_ GUARDED_BY(mutex_);
 };
 
 /// A C stream that hands each piece written to `write`, in the writing thread. Null: no memory.
