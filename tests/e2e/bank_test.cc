@@ -3,33 +3,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <string>
 
 #include "e2e/any_rpc.h"
+#include "e2e/program.h"
 
 namespace {
 
+using e2e::Outcome;
+using e2e::run;
 using testing::HasSubstr;
-
-struct Outcome {
-  int code = -1;
-  std::string output;  ///< both streams
-};
-
-Outcome run(const std::string& command) {
-  Outcome outcome;
-  FILE* pipe = popen(("timeout -k 5 120 " TERN_BUILD_DIR "/apps/" + command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 512> bytes;
-  while (const size_t got = std::fread(bytes.data(), 1, bytes.size(), pipe)) outcome.output.append(bytes.data(), got);
-  const int status = pclose(pipe);
-  if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
-  return outcome;
-}
 
 }  // namespace
 
