@@ -176,8 +176,8 @@ class ClientSide {
  public:
   ~ClientSide() { threads_.stop(); }
 
-  /// `server`: in this process, or null. Returns when all is done. Otherwise the sentence why not; empty if the program
-  /// was interrupted.
+  /// `server`: in this process, or null. Returns when all is done. False: problem() says why not; it is empty if the
+  /// program was interrupted.
   template <tern::Transport T>
   bool run(const std::string& uri, const std::vector<int>& cpus, ServerSide* server) {
     const std::string listen = programs::client_listen_uri(uri);
