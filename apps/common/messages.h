@@ -8,12 +8,16 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <string_view>
 
 namespace programs {
 
 using Bytes = std::span<const std::byte>;
 
 static_assert(std::endian::native == std::endian::little, "Reader and Writer copy integers as they are");
+
+inline Bytes as_bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
+inline std::string_view as_text(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 /// Takes a message apart from its beginning. What does not fit into the rest is not read.
 class Reader {
@@ -33,6 +37,15 @@ class Reader {
     rest_ = rest_.subspan(len_bytes);
     return true;
   }
+  /// Bytes behind their length, which is a Length.
+  template <class Length>
+  [[nodiscard]] bool read_text(std::string_view& to) {
+    Length len_bytes;
+    Bytes bytes;
+    if (!read(len_bytes) || !read(bytes, len_bytes)) return false;
+    to = as_text(bytes);
+    return true;
+  }
   Bytes rest() const { return rest_; }
 
  private:
@@ -50,10 +63,16 @@ class Writer {
     at_ += sizeof(value);
     return *this;
   }
-  Writer& write(Bytes bytes) {
-    if (!bytes.empty()) std::memcpy(at_, bytes.data(), bytes.size());
-    at_ += bytes.size();
+  Writer& write(Bytes bytes) { return write(bytes.data(), bytes.size()); }
+  Writer& write(const void* bytes, size_t len_bytes) {
+    if (len_bytes != 0) std::memcpy(at_, bytes, len_bytes);
+    at_ += len_bytes;
     return *this;
+  }
+  /// Bytes behind their length, which is a Length. The text must not be longer than that can say.
+  template <class Length>
+  Writer& write_text(std::string_view text) {
+    return write(static_cast<Length>(text.size())).write(text.data(), text.size());
   }
 
  private:

@@ -1,81 +1,14 @@
-// Messages and snapshots are little-endian integers and bytes, back to back. A Reader trusts no length that it reads.
-// Standard library only; no state.
+// Messages and snapshots are little-endian integers and bytes, back to back: names of apps/common/messages.h. No state.
 #pragma once
 
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <span>
-#include <string>
-#include <string_view>
+#include "../common/messages.h"
 
 namespace replicated {
 
-using Bytes = std::span<const std::byte>;
-
-static_assert(std::endian::native == std::endian::little, "Reader and Writer copy integers as they are");
-
-inline Bytes as_bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
-inline std::string_view as_text(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
-
-/// Takes a message apart from its beginning. What does not fit into the rest is not read.
-class Reader {
- public:
-  explicit Reader(Bytes message) : rest_(message) {}
-
-  template <class Integer>
-  [[nodiscard]] bool read(Integer& to) {
-    if (rest_.size() < sizeof(to)) return false;
-    std::memcpy(&to, rest_.data(), sizeof(to));
-    rest_ = rest_.subspan(sizeof(to));
-    return true;
-  }
-  [[nodiscard]] bool read(Bytes& to, size_t len_bytes) {
-    if (rest_.size() < len_bytes) return false;
-    to = rest_.first(len_bytes);
-    rest_ = rest_.subspan(len_bytes);
-    return true;
-  }
-  /// Bytes behind their length, which is a Length.
-  template <class Length>
-  [[nodiscard]] bool read_text(std::string_view& to) {
-    Length len_bytes;
-    Bytes bytes;
-    if (!read(len_bytes) || !read(bytes, len_bytes)) return false;
-    to = as_text(bytes);
-    return true;
-  }
-  Bytes rest() const { return rest_; }
-
- private:
-  Bytes rest_;
-};
-
-/// Fills memory of the right size from its beginning.
-class Writer {
- public:
-  explicit Writer(std::span<std::byte> message) : at_(message.data()) {}
-
-  template <class Integer>
-  Writer& write(Integer value) {
-    std::memcpy(at_, &value, sizeof(value));
-    at_ += sizeof(value);
-    return *this;
-  }
-  Writer& write(const void* bytes, size_t len_bytes) {
-    if (len_bytes != 0) std::memcpy(at_, bytes, len_bytes);
-    at_ += len_bytes;
-    return *this;
-  }
-  /// Bytes behind their length, which is a Length. The text must not be longer than that can say.
-  template <class Length>
-  Writer& write_text(std::string_view text) {
-    return write(static_cast<Length>(text.size())).write(text.data(), text.size());
-  }
-
- private:
-  std::byte* at_;
-};
+using programs::as_bytes;
+using programs::as_text;
+using programs::Bytes;
+using programs::Reader;
+using programs::Writer;
 
 }  // namespace replicated

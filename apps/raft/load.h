@@ -12,8 +12,8 @@
 #include <tern/endpoint.h>
 #include <tern/environment.h>
 
+#include "../common/latencies.h"
 #include "client.h"
-#include "latencies.h"
 
 namespace replicated {
 
@@ -32,11 +32,11 @@ struct LoadOptions {
 };
 
 struct LoadReport {
-  Latencies puts, gets, echoes;  ///< of kRunning
-  double seconds = 0;            ///< of kRunning
-  uint64_t acknowledged = 0;     ///< PUTs, in all
-  uint64_t unknown = 0;          ///< operations of which it is not known whether they were executed
-  uint64_t read_back = 0;        ///< values that were read in the end
+  programs::Latencies puts, gets, echoes;  ///< of kRunning
+  double seconds = 0;                      ///< of kRunning
+  uint64_t acknowledged = 0;               ///< PUTs, in all
+  uint64_t unknown = 0;                    ///< operations of which it is not known whether they were executed
+  uint64_t read_back = 0;                  ///< values that were read in the end
   uint64_t redirects = 0, attempts = 0;
 };
 

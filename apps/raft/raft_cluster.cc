@@ -273,7 +273,7 @@ class Cluster {
   std::unique_ptr<replicated::Load> load_;
   std::unique_ptr<tern::Rpc<T>> rpc_;
   uint64_t last_id_ = 0;
-  replicated::Latencies failover_;
+  programs::Latencies failover_;
   nlohmann::ordered_json about_leader_;
   std::string problem_;
 };

@@ -67,7 +67,7 @@ class Run {
     return false;
   }
   replicated::LoadReport report() const { return client_->load->report(); }
-  const replicated::Latencies* leader_latencies() {
+  const programs::Latencies* leader_latencies() {
     for (uint32_t i = 0; i < FLAGS_replicas; i++) {
       auto* node = static_cast<Node*>(simulation_->host(i).program());
       if (node != nullptr && node->replica->is_ready()) return &node->replica->served();
@@ -169,7 +169,7 @@ int main(int argc, char** argv) {
   Run run(times);
   if (!run.run()) return 1;
   const auto load = run.report();
-  const replicated::Latencies* leader = run.leader_latencies();
+  const programs::Latencies* leader = run.leader_latencies();
   programs::Report report;
   report.bench = "raft_sim";
   report.params = {{"replicas", FLAGS_replicas},

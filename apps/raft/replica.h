@@ -26,9 +26,9 @@
 #include <tern/nexus.h>
 #include <tern/rpc.h>
 
+#include "../common/latencies.h"
 #include "admin.h"
 #include "commands.h"
-#include "latencies.h"
 #include "libraft.h"
 #include "machine.h"
 #include "port.h"
@@ -75,7 +75,7 @@ class Replica {
   const Machine& machine() const { return machine_; }
   const PortCounters& counters() const { return port_.counters(); }
   /// With ReplicaOptions::is_measured.
-  const Latencies& served() const { return served_; }
+  const programs::Latencies& served() const { return served_; }
 
  private:
   struct Waiting {
@@ -140,7 +140,7 @@ class Replica {
 
   raft_change change_ = {};
   std::optional<Changing> changing_;
-  Latencies served_;  ///< with ReplicaOptions::is_measured
+  programs::Latencies served_;  ///< with ReplicaOptions::is_measured
   std::string problem_;
 };
 

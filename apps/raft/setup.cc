@@ -204,7 +204,7 @@ void add_parameters(nlohmann::ordered_json& params) {
 }
 
 void add_metrics(const LoadReport& load, nlohmann::ordered_json& metrics) {
-  const auto add = [&](const char* name, const Latencies& latencies) {
+  const auto add = [&](const char* name, const programs::Latencies& latencies) {
     if (latencies.count() == 0) return;
     metrics[name + std::string("_krps")] = static_cast<double>(latencies.count()) / load.seconds / 1e3;
     metrics[name + std::string("_p50_us")] = static_cast<double>(latencies.quantile_ns(0.5)) / 1e3;
