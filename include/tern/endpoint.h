@@ -126,6 +126,11 @@ struct CallId {
   uint64_t value = 0;  ///< no call has 0
 };
 
+/// A timer of after(), for cancel_timer().
+struct TimerId {
+  uint64_t value = 0;  ///< no timer has 0
+};
+
 /// Counters of an endpoint. Owner thread only. docs/counters.md says what each one means and what to do about it.
 struct EndpointCounters {
 #define TERN_COUNTER(name, what) uint64_t name = 0;
@@ -235,11 +240,16 @@ class Endpoint {
 
   /// The time of this loop iteration.
   TERN_API Duration now() const;
-  /// Runs `then()` in the loop, at now() + `delay` or later. kNoMemory. kSessionReset: the endpoint is closed.
+  /// Runs `then()` in the loop, at now() + `delay` or later. A close() that comes first destroys `then` without a run.
+  /// kNoMemory: the system has none, or 2^24 timers wait. kSessionReset: the endpoint is closed.
   template <Small F>
-  requires std::invocable<F&> Status after(Duration delay, F then) {
+  requires std::invocable<F&> Result<TimerId> after(Duration delay, F then) {
     return add_timer(delay, detail::InlineFunction<>(std::move(then)));
   }
+  /// Ends a timer early: destroys its function, which never runs, within this call. Also for timers that are due in
+  /// this iteration, and of a closed endpoint. Does not allocate. kMisuse, without effect: it has run, runs, or was
+  /// cancelled, or no timer has this id. An id never becomes that of another timer.
+  TERN_API Status cancel_timer(TimerId timer);
   /// Runs `then()` in the owner's loop soon. Any thread. kQueueFull: 65536 functions wait. kNoMemory. kSessionReset:
   /// the endpoint is closed.
   template <Small F>
@@ -301,7 +311,7 @@ class Endpoint {
                               Duration deadline);
   TERN_API Continuation* start_plain_call(Session session, uint8_t type, detail::Buffer* request,
                                           detail::Buffer* response, uint32_t len_bytes);
-  TERN_API Status add_timer(Duration delay, detail::InlineFunction<> then);
+  TERN_API Result<TimerId> add_timer(Duration delay, detail::InlineFunction<> then);
   TERN_API Status add_post(detail::InlineFunction<> then);
 
   rpc::EndpointCore* core_;

@@ -65,7 +65,8 @@ class TERN_API EndpointCore {
   Status refusal() const { return client_sessions_.refusal(); }
   Status cancel(CallId call);
   Duration now();
-  Status add_timer(Duration delay, detail::InlineFunction<> then);
+  Status cancel_timer(TimerId timer);
+  Result<TimerId> add_timer(Duration delay, detail::InlineFunction<> then);
   /// Any thread.
   Status add_post(detail::InlineFunction<> then);
   /// Any thread, and signal handlers.

@@ -89,6 +89,27 @@ TYPED_TEST(Calls, after__never_runs_early) {
   this->world.run_until([&] { return runs == 20; });
 }
 
+TYPED_TEST(Calls, cancel_timer__before_it_is_due_after_it_ran_and_when_closed) {
+  auto& client = *this->world.client;
+  int runs = 0;
+  auto guard = std::make_shared<int>(0);
+  const TimerId far = client.after(seconds(1000), [&runs, guard] { runs += 100; }).value();
+  const TimerId near = client.after(milliseconds(1), [&] { runs++; }).value();
+  EXPECT_EQ(guard.use_count(), 2);
+  EXPECT_TRUE(client.cancel_timer(far).ok());
+  EXPECT_EQ(guard.use_count(), 1) << "its function is destroyed at once";
+  EXPECT_EQ(client.cancel_timer(far).code(), Code::kMisuse);
+  this->world.run_until([&] { return runs == 1; });
+  EXPECT_EQ(client.cancel_timer(near).code(), Code::kMisuse);
+  EXPECT_EQ(client.cancel_timer({}).code(), Code::kMisuse);
+  const TimerId last = client.after(seconds(1000), [guard] {}).value();
+  std::thread([&] { EXPECT_EQ(client.cancel_timer(last).code(), Code::kWrongThread); }).join();
+  EXPECT_TRUE(client.close(milliseconds(0)).ok());
+  EXPECT_EQ(guard.use_count(), 1);
+  EXPECT_EQ(client.cancel_timer(last).code(), Code::kMisuse);
+  EXPECT_EQ(runs, 1);
+}
+
 // ---- Calls from callbacks ----
 
 TYPED_TEST(Calls, enqueue_request__inside_continuations) {
