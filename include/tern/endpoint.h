@@ -40,6 +40,10 @@ struct Completion {
 struct CallOptions {
   /// The call ends with kDeadline this long after now(), unless it ends before. The server receives the deadline.
   Duration deadline = Duration::max();
+  /// One path for errors: if the call is refused, its continuation runs as well, before enqueue_request() returns, with
+  /// the reason and both buffers as they were. A continuation that repeats the call at once must look at the status
+  /// first, because it may be refused for ever. Accepted calls cost nothing for it.
+  bool refusal_runs_then = false;
 };
 
 /// For one request type: Endpoint::on_request().
@@ -201,14 +205,18 @@ class Endpoint {
   /// does not matter, so that a buffer can be used again as it is. A longer response ends the call with kTooLarge.
   /// `then(Completion&)` runs exactly once, in the event loop, close() or ~Rpc, and gets both buffers back. If the call
   /// is refused, `then` never runs, and the caller keeps the buffers: kSessionReset (the session has ended), kMisuse
-  /// (empty MsgBuf, or of another endpoint), kNoMemory, kQueueFull, kWrongThread.
+  /// (empty MsgBuf, or of another endpoint), kNoMemory, kQueueFull, kWrongThread. With CallOptions::refusal_runs_then,
+  /// `then` runs at once instead, in the caller's thread, and the result is the CallId of no call.
   template <Small F>
   requires std::invocable<F&, Completion&> Result<CallId> enqueue_request(Session session, uint16_t type,
                                                                           MsgBuf&& request, MsgBuf&& response, F then,
                                                                           CallOptions options = {}) {
     const Started started = start_call(session, type, request.buffer(), response.buffer(), options.deadline);
-    if (started.continuation == nullptr) [[unlikely]]
-      return refusal();
+    if (started.continuation == nullptr) [[unlikely]] {
+      if (!options.refusal_runs_then) return refusal();
+      run_refused(then, {refusal(), 0, std::move(request), std::move(response)});
+      return CallId{};
+    }
     (void)request.take();
     (void)response.take();
     new (started.continuation) Continuation(std::move(then));  // it is empty so far
@@ -272,6 +280,10 @@ class Endpoint {
  private:
   friend struct rpc::EndpointInternals;
   using Continuation = detail::InlineFunction<Completion&>;
+  template <class F>
+  static void run_refused(F& then, Completion done) noexcept {  // what is thrown ends the process
+    then(done);
+  }
   struct Handler {
     virtual ~Handler() = default;
     virtual void operator()(detail::RequestFront* front) noexcept = 0;  // what is thrown ends the process
