@@ -27,6 +27,8 @@ class EndpointCore;
 struct EndpointInternals;
 }  // namespace rpc
 class CallAwaitable;
+class OpenAwaitable;
+class SleepAwaitable;
 
 /// The argument of a continuation. Both buffers are returned: move them out to keep them; the others are released.
 struct Completion {
@@ -123,6 +125,17 @@ struct SessionOptions {
   uint64_t rate_bytes_per_sec = 0;
   /// The congestion controller. Ignored with rate_bytes_per_sec.
   CongestionControl congestion_control = CongestionControl::kDefault;
+  /// Connect again when the session is lost, refused or does not open, until destroy_session() or the endpoint's end.
+  /// The Session stays the same. A loss ends all calls, as without this option: the library repeats none, so a handler
+  /// runs at most once for each. Later calls wait until the session is open again, up to RpcOptions::queue_limit of
+  /// them; if the next attempt fails, too, they end with its reason. The addresses are those that the URI's name had in
+  /// create_session(). Without memory for another attempt the session ends (kEnded).
+  bool reconnect = false;
+  /// With reconnect: the pause before the first attempt. Each attempt that fails doubles it, up to
+  /// reconnect_pause_max. It is the first one again after the session was open for reconnect_pause_max. A random part
+  /// of it, up to one half, is left out, so that clients do not come back in step.
+  Duration reconnect_pause = std::chrono::milliseconds(10);
+  Duration reconnect_pause_max = std::chrono::seconds(1);
 };
 
 /// An accepted call, for cancel().
@@ -174,7 +187,8 @@ class Endpoint {
   /// otherwise kMisuse. kNoMemory. It runs in the owner's loop, close() or ~Rpc, and is destroyed with the endpoint.
   ///
   /// A session of create_session(): kOpen when it is open, if it ever is. kEnded exactly once, after the continuations
-  /// of all its calls: it is the last that is heard of the session.
+  /// of all its calls: it is the last that is heard of the session. With SessionOptions::reconnect, kConnecting when it
+  /// is lost or an attempt has failed, with the reason; continuations of its calls may run later.
   /// A session of a client: kOpen when the client has proved its path, and then kEnded exactly once. Handlers may still
   /// have requests of it, which are cancelled.
   template <class F>
@@ -242,6 +256,14 @@ class Endpoint {
   /// A refused call does not suspend: its status and both buffers are in the Completion at once.
   inline CallAwaitable call(Session session, uint16_t type, MsgBuf&& request, MsgBuf&& response,
                             CallOptions options = {});
+  /// `Status status = co_await endpoint.opened(session)`: waits until a session of create_session() is open (kOk), or
+  /// has ended, for the reason that on_session_event() hears. kCancelled: this endpoint was closed. Does not wait if
+  /// the session is open, has ended already (kSessionReset), or is a client's (kMisuse); kWrongThread. A session that
+  /// reconnects is waited for through its attempts. Defined in <tern/coroutine.h>.
+  inline OpenAwaitable opened(Session session);
+  /// `Status status = co_await endpoint.sleep(delay)`: as a timer of after(). kCancelled: the endpoint was closed
+  /// before. Errors as of after(), without a wait. Defined in <tern/coroutine.h>.
+  inline SleepAwaitable sleep(Duration delay);
   /// Ends a call early. Its continuation runs as soon as its buffers are free, with kCancelled or with an outcome that
   /// came before. kMisuse: no such call, or it has ended. kNoMemory: the call goes on.
   TERN_API Status cancel(CallId call);
@@ -325,6 +347,10 @@ class Endpoint {
                                           detail::Buffer* response, uint32_t len_bytes);
   TERN_API Result<TimerId> add_timer(Duration delay, detail::InlineFunction<> then);
   TERN_API Status add_post(detail::InlineFunction<> then);
+  friend OpenAwaitable;
+  /// Returns true if `waiter` will run, false if the session is open already; or why it will not open.
+  TERN_API Result<bool> wait_for_open(Session session, detail::SessionWaiter* waiter);
+  TERN_API void stop_waiting(Session session, detail::SessionWaiter* waiter);
 
   rpc::EndpointCore* core_;
 };

@@ -42,6 +42,11 @@ Result<TimerId> Endpoint::add_timer(Duration delay, detail::InlineFunction<> the
 }
 Status Endpoint::add_post(detail::InlineFunction<> then) { return core_->add_post(std::move(then)); }
 
+Result<bool> Endpoint::wait_for_open(Session session, detail::SessionWaiter* waiter) {
+  return core_->wait_for_open(session, waiter);
+}
+void Endpoint::stop_waiting(Session session, detail::SessionWaiter* waiter) { core_->stop_waiting(session, waiter); }
+
 void CallAwaitable::destroyed_in_flight() {
   std::fputs(
       "tern: a coroutine was destroyed while it waited for a call, whose answer would go to memory that is no more: "
@@ -51,4 +56,14 @@ void CallAwaitable::destroyed_in_flight() {
   std::abort();
 }
 
+namespace detail {
+
+void task_has_a_waiter() noexcept {
+  std::fputs(
+      "tern: two coroutines wait for one task: let one wait, which tells the other (co_await task, when_all, quorum)\n",
+      stderr);
+  std::abort();
+}
+
+}  // namespace detail
 }  // namespace tern

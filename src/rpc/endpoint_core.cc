@@ -128,6 +128,18 @@ SessionInfo EndpointCore::session_info(Session session) const {
   return is_of_server(session) ? server_sessions_.info(session) : client_sessions_.info(session);
 }
 
+Result<bool> EndpointCore::wait_for_open(Session session, detail::SessionWaiter* waiter) {
+  if (!is_owner()) return not_owner("opened() belongs to the thread that runs the event loop: use post()");
+  if (is_of_server(session)) {
+    return Status(Code::kMisuse, "opened() is for sessions of create_session(): on_session_event() hears of others");
+  }
+  return client_sessions_.wait_for_open(session, waiter);
+}
+
+void EndpointCore::stop_waiting(Session session, detail::SessionWaiter* waiter) {
+  client_sessions_.stop_waiting(session, waiter);
+}
+
 /// Whatever is not the common case, and everything that is wrong.
 StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, detail::Buffer* request,
                                           detail::Buffer* response, Duration deadline) {
