@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <tern/coroutine.h>
 
 #include "rpc/endpoint_core.h"
 #include "unit/rpc/rpc_world.h"
@@ -179,6 +182,23 @@ TYPED_TEST(Reconnect, close_ends_it_once_while_it_pauses) {
   EXPECT_FALSE(waits.status.ok());
   EXPECT_EQ(this->count(SessionState::kEnded), 1u);
   EXPECT_EQ(this->heard.back().state, SessionState::kEnded);
+}
+
+TYPED_TEST(Reconnect, opened_waits_through_failed_attempts) {
+  ASSERT_NO_FATAL_FAILURE(this->make());
+  auto& world = this->world_;
+  this->open();
+  this->stop_server();
+  world.run_until([&] { return this->count(SessionState::kConnecting) == 1; });
+  std::optional<Status> seen;
+  [](Endpoint& endpoint, Session session, std::optional<Status>& out) -> Detached {
+    out = co_await endpoint.opened(session);
+  }(*world.client, this->session_, seen);
+  EXPECT_FALSE(seen.has_value());
+  ASSERT_NO_FATAL_FAILURE(this->start_server());
+  world.run_until([&] { return seen.has_value(); });
+  EXPECT_TRUE(seen->ok()) << *seen;
+  EXPECT_TRUE(world.client->is_open(this->session_));
 }
 
 TYPED_TEST(Reconnect, many_sessions_find_the_next_server) {
