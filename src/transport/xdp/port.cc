@@ -187,6 +187,8 @@ void Port::log_mode() {
 
 // ---- Queues
 
+/// Takes the first free queue. One that was closed a moment ago counts as taken: the kernel frees it under the lock
+/// that attaching the program takes, so that those of this process are free again when its next port opens.
 Status Port::add_queue(bool* is_none_left) {
   *is_none_left = false;
   Queue::Choice wanted;
