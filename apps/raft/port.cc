@@ -180,7 +180,7 @@ int Port::load(raft_term* term, raft_id* vote, raft_snapshot** snapshot, raft_in
 }
 
 int Port::append(raft_io_append* request, const raft_entry* entries, unsigned count, raft_io_append_cb callback) {
-  Entry few[16];
+  Entry few[4];  // mostly one is there
   for (unsigned i = 0; i < count;) {
     const unsigned n = std::min<unsigned>(count - i, std::size(few));
     for (unsigned j = 0; j < n; j++) {
@@ -309,17 +309,25 @@ void Port::settle(bool now) {
     if (has_cut_append_) fix_progress();
   }
   is_settling_ = false;
-  if (problem_.empty() && (!appended_.empty() || !sent_.empty() || late_commit_)) settle_later();
+  if (problem_.empty() && (!appended_.empty() || late_commit_ || must_give_back())) settle_later();
+}
+
+/// libraft only frees what it holds of a message that was sent. That waits for a turn that comes anyway, or for the
+/// next tick. Of a failure it has to hear.
+bool Port::must_give_back() const {
+  constexpr size_t kSentMax = 64;
+  return sent_.size() >= kSentMax ||
+         std::any_of(sent_.begin(), sent_.end(), [](const Sent& sent) { return sent.status != 0; });
 }
 
 void Port::settle_later() {
   if (std::exchange(is_settled_later_, true)) return;
   (void)endpoint_.post([this] {
-    is_settled_later_ = false;
     if (is_closed_) return;
     const StepScope scope(*this, Step::kSettle);
     settle(true);
     commit_late();
+    is_settled_later_ = false;
     settle(true);
     settled_(true);
   });
@@ -391,6 +399,7 @@ void Port::tick() {
   cancel_late();
   // A replica whose log is being replaced cannot vouch for it: it waits until the snapshot is stored.
   if (!is_installing()) on_tick_(&io_);
+  settle(true);
   settled_(false);
 }
 
