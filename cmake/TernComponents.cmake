@@ -208,6 +208,7 @@ function(tern_install_package)
           COMPONENT programs)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/scripts/tern_doctor DESTINATION ${CMAKE_INSTALL_DATADIR}/tern COMPONENT programs
           FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/scripts/wireshark DESTINATION ${CMAKE_INSTALL_DATADIR}/tern COMPONENT programs)
   get_property(tern_built_in GLOBAL PROPERTY TERN_BUILT_IN)
   get_property(transports GLOBAL PROPERTY TERN_TRANSPORTS)
   set(tern_left_out "")

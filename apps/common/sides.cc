@@ -66,16 +66,19 @@ void pin_to_any(const std::vector<int>& cpus) {
 }
 
 bool ServerProcess::start(int argc, char** argv) {
+  std::vector<std::string> words(argv, argv + argc);
+  words.push_back("--role=server");
+  words.push_back("--processes=false");
+  words.push_back("--server=" + server_uri().substr(std::strlen("tern://")));
+  return start(std::move(words));
+}
+
+bool ServerProcess::start(std::vector<std::string> words) {
   int ready[2];
   if (pipe2(ready, O_CLOEXEC) != 0) {
     fail("no pipe to the server process: %s", std::strerror(errno));
     return false;
   }
-  // Flags given twice take the last value, so that ours can follow the user's.
-  std::vector<std::string> words(argv, argv + argc);
-  words.push_back("--role=server");
-  words.push_back("--processes=false");
-  words.push_back("--server=" + server_uri().substr(std::strlen("tern://")));
   words.push_back("--ready_fd=" + std::to_string(ready[1]));
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -106,12 +109,17 @@ bool ServerProcess::is_running() {
 
 void ServerProcess::stop() {
   if (pid_ < 0) return;
-  kill(pid_, SIGTERM);
+  ::kill(pid_, SIGTERM);
   for (int tries = 0; tries < 200; ++tries) {
     if (!is_running()) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  kill(pid_, SIGKILL);
+  kill();
+}
+
+void ServerProcess::kill() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
   pid_ = -1;
 }

@@ -48,7 +48,7 @@ template <class Body>
   }
 }
 
-/// This program again, as --role=server. Ends with this object, and with this process however it ends.
+/// This program again, as a server. Ends with this object, and with this process however it ends.
 class ServerProcess {
  public:
   ServerProcess() = default;
@@ -57,6 +57,9 @@ class ServerProcess {
   ~ServerProcess() { stop(); }
 
   /// Once. Returns when the server can be reached. False: it did not start; a sentence has been printed by one of us.
+  /// `words` are the program and its flags; of a flag that comes twice the last value counts.
+  [[nodiscard]] bool start(std::vector<std::string> words);
+  /// Likewise, with the flags of this process and --role=server.
   [[nodiscard]] bool start(int argc, char** argv);
 
   const std::string& uri() const { return uri_; }
@@ -66,6 +69,8 @@ class ServerProcess {
 
   /// Asks it to end; after two seconds makes it.
   void stop();
+  /// Makes it end at once.
+  void kill();
 
  private:
   bool read_uri(int fd);

@@ -15,6 +15,11 @@ constexpr uint64_t kStateMagic = 0x3161747374666172;     // "raftsta1"
 constexpr uint64_t kSnapshotMagic = 0x31616e7374666172;  // "raftsna1"
 constexpr size_t kCheckBytes = 8;
 constexpr size_t kRecordHeadBytes = 32;
+/// No log is as long, and no file has a higher number: sums of these never wrap.
+constexpr uint64_t kNumberMax = UINT64_MAX / 4;
+
+/// Of an entry (storage.h).
+bool is_type(uint16_t type) { return type >= 1 && type <= 3; }
 
 size_t padded(size_t len_bytes) { return (len_bytes + 7) / 8 * 8; }
 
@@ -65,11 +70,15 @@ std::string encode(const State& state) {
 
 std::optional<State> parse_state(std::string_view bytes) {
   if (bytes.size() != 7 * sizeof(uint64_t) || !are_words(bytes, 6, kStateMagic)) return std::nullopt;
-  return State{.term = number_at(bytes, 8),
-               .vote = number_at(bytes, 16),
-               .first_log = number_at(bytes, 24),
-               .last_log = number_at(bytes, 32),
-               .snapshot = number_at(bytes, 40)};
+  const State state = {.term = number_at(bytes, 8),
+                       .vote = number_at(bytes, 16),
+                       .first_log = number_at(bytes, 24),
+                       .last_log = number_at(bytes, 32),
+                       .snapshot = number_at(bytes, 40)};
+  if (state.last_log > kNumberMax || state.snapshot > kNumberMax) return std::nullopt;
+  const bool has_log = state.first_log > 0 && state.first_log <= state.last_log;
+  const bool is_new = state.first_log == 1 && state.last_log == 0 && state.snapshot == 0;
+  return has_log || is_new ? std::optional(state) : std::nullopt;
 }
 
 std::string encode_log_head(uint64_t number, uint64_t first_index) {
@@ -94,6 +103,7 @@ std::optional<Log> parse_log(std::string_view bytes, uint64_t number, uint64_t u
   if (!are_words(bytes, 3, kLogMagic) || number_at(bytes, 8) != number) return std::nullopt;
   Log log;
   log.first_index = number_at(bytes, 16);
+  if (log.first_index == 0 || log.first_index > kNumberMax) return std::nullopt;
   log.len_bytes = kLogHeadBytes;
   while (log.len_bytes < bytes.size() && log.first_index + log.entries.size() < until) {
     const std::string_view rest = bytes.substr(log.len_bytes);
@@ -106,7 +116,8 @@ std::optional<Log> parse_log(std::string_view bytes, uint64_t number, uint64_t u
       len_and_type = number_at(rest, 24);
       // Another index, which the check covers, is no accident of a crash.
       const bool is_head = check == check_of(rest.substr(8, kRecordHeadBytes - 8)) && len_and_type >> 48 == 0 &&
-                           number_at(rest, 8) == log.first_index + log.entries.size();
+                           number_at(rest, 8) == log.first_index + log.entries.size() && term > 0 &&
+                           is_type(static_cast<uint16_t>(len_and_type >> 32));
       len_bytes = len_and_type & UINT32_MAX;
       if (is_head) record_bytes = kRecordHeadBytes + padded(len_bytes) + kCheckBytes;
     }
@@ -152,6 +163,7 @@ std::optional<Snapshot> parse_snapshot(std::string_view bytes) {
   if (encode_snapshot_end(snapshot, bytes.substr(0, kHeadBytes)) != bytes.substr(bytes.size() - kCheckBytes)) {
     return std::nullopt;
   }
+  if (snapshot.index == 0 || snapshot.index > kNumberMax) return std::nullopt;
   return snapshot;
 }
 

@@ -147,17 +147,18 @@ bool Machine::restore(Bytes snapshot) {
         return false;
       }
       client.is_read = is_read != 0;
-      clients_[name] = client;
+      if (client.outcome < Outcome::kDone || client.outcome > Outcome::kWrongCluster || is_read > 1) return false;
+      if (!clients_.emplace(name, client).second) return false;
     }
     if (!reader.read(keys) || keys > reader.rest().size() / (2 + 4)) return false;
     values_.reserve(keys);
     for (uint64_t i = 0; i < keys; i++) {
       std::string_view key, value;
-      if (!reader.read_text<uint16_t>(key) || !reader.read_text<uint32_t>(value) ||
-          !make_room(key.size() + value.size() + kRecordBytes, 0)) {
+      if (!reader.read_text<uint16_t>(key) || !reader.read_text<uint32_t>(value) || key.size() > kKeyBytesMax ||
+          value.size() > kValueBytesMax || !make_room(key.size() + value.size() + kRecordBytes, 0)) {
         return false;
       }
-      values_.emplace(key, value);
+      if (!values_.emplace(key, value).second) return false;
     }
     return reader.rest().empty();
   };

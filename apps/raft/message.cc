@@ -306,7 +306,7 @@ bool decode_configuration(Bytes bytes, raft_configuration& configuration) {
       }
       if (raft_configuration_add(&configuration, id, as_text(address).data(), role) != 0) return false;
     }
-    return reader.rest().size() < 8;
+    return reader.rest().size() < 8 && bytes.size() % 8 == 0;
   };
   if (read_all()) return true;
   raft_configuration_close(&configuration);

@@ -1,11 +1,7 @@
 // raft_cluster: a cluster of replicas on this machine, each a process, with a load that is measured and checked; and,
 // if wanted, the leader killed under it again and again. The first process has the load, makes the others, and kills
 // them. Main thread: everything.
-#include <fcntl.h>
 #include <gflags/gflags.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -41,66 +38,37 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-/// The processes of the replicas. They end with this object, and with this process however it ends.
+/// The processes of the replicas, by id. They end with this object, and with this process however it ends.
 class Processes {
  public:
   Processes(int argc, char** argv) : words_(argv, argv + argc) {}
   ~Processes() {
-    for (auto& [id, process] : processes_) end(process);
+    for (auto& [id, process] : processes_) process.kill();
   }
   Processes(const Processes&) = delete;
   Processes& operator=(const Processes&) = delete;
 
   /// Returns when it listens. False: it does not; somebody has said why.
   bool start(uint64_t id, const std::string& members, const std::string& join) {
-    int ready[2];
-    if (pipe2(ready, O_CLOEXEC) != 0) return programs::fail("no pipe: %s", std::strerror(errno)) == 0;
-    std::vector<std::string> words = words_;  // flags given twice take the last value
+    std::vector<std::string> words = words_;
     words.push_back("--role=server");
     words.push_back("--id=" + std::to_string(id));
     words.push_back("--replicas=" + members);
     words.push_back("--join=" + join);
-    words.push_back("--ready_fd=" + std::to_string(ready[1]));
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    const pid_t parent = getpid();
-    const pid_t pid = fork();
-    if (pid == 0) {  // only async-signal-safe calls from here to exec
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(1);
-      fcntl(ready[1], F_SETFD, 0);
-      execv("/proc/self/exe", arguments.data());
-      _exit(1);
-    }
-    close(ready[1]);
-    if (pid < 0) programs::fail("no process: %s", std::strerror(errno));
-    char byte;
-    const bool is_ready = pid > 0 && read(ready[0], &byte, 1) == 1;
-    close(ready[0]);
-    if (pid > 0) processes_.emplace_back(id, pid);
-    return is_ready;
+    return processes_[id].start(std::move(words));
   }
   void kill(uint64_t id) {
-    for (auto& [other, process] : processes_) {
-      if (other == id) end(process);
-    }
-    std::erase_if(processes_, [](const auto& entry) { return entry.second < 0; });
+    processes_[id].kill();
+    processes_.erase(id);
   }
   /// False: one has ended by itself, and has said why.
   bool are_running() {
-    return std::all_of(processes_.begin(), processes_.end(),
-                       [](const auto& entry) { return waitpid(entry.second, nullptr, WNOHANG) == 0; });
+    return std::all_of(processes_.begin(), processes_.end(), [](auto& entry) { return entry.second.is_running(); });
   }
 
  private:
-  static void end(pid_t& pid) {
-    ::kill(pid, SIGKILL);
-    waitpid(pid, nullptr, 0);
-    pid = -1;
-  }
   const std::vector<std::string> words_;
-  std::vector<std::pair<uint64_t, pid_t>> processes_;
+  std::map<uint64_t, programs::ServerProcess> processes_;
 };
 
 /// The first process, over transport T.

@@ -136,6 +136,7 @@ TEST(DiskDirectory, longest_file_that_is_allowed_is_said_and_nothing_is_lost) {
     {
       Replica replica(open(folder.path()));
       problem = replica.load();
+      if (problem.empty()) problem = replica.set_term(1);
       const rlimit limit{3000, 3000};
       if (!problem.empty() || setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(1);
       while (problem.empty()) {

@@ -1,6 +1,7 @@
 // The storage on a disk: what it finds again after it was closed, after a crash at any moment, and on a damaged disk.
 #include "../apps/raft/disk_storage.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +14,8 @@
 
 namespace raft_test {
 namespace {
+
+using testing::HasSubstr;
 
 using replicated::DiskStorage;
 using replicated::Saved;
@@ -242,6 +245,34 @@ TEST(DiskStorage, files_in_each_others_place_are_found) {
   std::swap(*disk->bytes_of(logs[0]), *disk->bytes_of(logs[1]));
   Saved saved;
   EXPECT_NE(load(disk, saved).find(logs[0] + " is damaged at its beginning"), std::string::npos);
+}
+
+TEST(DiskStorage, what_no_storage_has_written_is_named_although_its_checks_are_right) {
+  namespace disk = replicated::disk;
+  const auto with = [](const std::string& name, const std::string& bytes) {
+    auto changed = share(some_disk()->copy());
+    *changed->bytes_of(name) = bytes;
+    Saved saved;
+    return load(changed, saved);
+  };
+  const auto original = some_disk();
+  const uint64_t first = disk::parse_log(*original->bytes_of("log-2"), 2)->first_index;
+  const auto record = [&](uint64_t term, uint16_t type) {
+    std::string bytes = disk::encode_log_head(2, first);
+    disk::encode_record(first, {term, type, {}}, bytes);
+    return bytes;
+  };
+  EXPECT_THAT(with("state", disk::encode(disk::State{1, 0, 3, 2, 1})), HasSubstr("disk/state is damaged")) << "no log";
+  EXPECT_THAT(with("state", disk::encode(disk::State{1, 0, 0, 2, 1})), HasSubstr("disk/state is damaged"));
+  EXPECT_THAT(with("state", disk::encode(disk::State{1, 0, 1, UINT64_MAX, 1})), HasSubstr("disk/state is damaged"));
+  EXPECT_THAT(
+      with("snapshot-1", disk::encode_snapshot_head({UINT64_MAX, 1, 1, "", ""}) +
+                             disk::encode_snapshot_end({}, disk::encode_snapshot_head({UINT64_MAX, 1, 1, "", ""}))),
+      HasSubstr("disk/snapshot-1 is damaged"));
+  EXPECT_THAT(with("log-1", disk::encode_log_head(1, UINT64_MAX)), HasSubstr("disk/log-1 is damaged at its beginning"));
+  EXPECT_THAT(with("log-1", disk::encode_log_head(1, 0)), HasSubstr("disk/log-1 is damaged at its beginning"));
+  EXPECT_THAT(with("log-2", record(1, 7)), HasSubstr("disk/log-2 is damaged at byte 32"));
+  EXPECT_THAT(with("log-2", record(0, 1)), HasSubstr("disk/log-2 is damaged at byte 32"));
 }
 
 // ---- crashes and full disks ----

@@ -32,6 +32,7 @@ Worker::Worker(tern::Endpoint& endpoint, tern::Environment& environment, Workloa
 
 void Worker::work() {
   if (workload_.is_over) return;
+  if (workload_.holds_writes && !is_reader_) return pause();
   const uint64_t key = workload_.first_key + random_.below(workload_.plan.keys);
   Register::Operation operation;
   operation.key = key;
@@ -79,8 +80,12 @@ void Worker::on_end(size_t call, const replicated::Reply& reply) {
     workload_.problem = "an answer that no command has, " + std::to_string(static_cast<int>(reply.outcome)) + ", to " +
                         Register::text(operation);
   }
-  const auto pause = random_.duration(microseconds(1), workload_.plan.think);
-  const auto status = endpoint_.after(pause, [this] { work(); });
+  pause();
+}
+
+void Worker::pause() {
+  const auto time = random_.duration(microseconds(1), workload_.plan.think);
+  const auto status = endpoint_.after(time, [this] { work(); });
   if (!status.ok() && workload_.problem.empty()) workload_.problem = std::string(status.message());
 }
 

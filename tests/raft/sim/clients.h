@@ -22,6 +22,7 @@ struct Workload {
   std::vector<std::string> replicas;  ///< URIs
   History history;
   bool is_over = false;       ///< no client begins another command
+  bool holds_writes = false;  ///< kLease: clients that write wait
   uint64_t first_key = 0;     ///< commands are about keys from here on
   uint64_t clients_made = 0;  ///< each has a number of its own
   uint64_t gave_up = 0;       ///< commands whose client did not hear whether they were executed
@@ -40,6 +41,8 @@ class Worker {
   uint64_t ended() const { return ended_; }
 
  private:
+  /// Until the next command.
+  void pause();
   void on_end(size_t call, const replicated::Reply& reply);
 
   tern::Endpoint& endpoint_;

@@ -223,7 +223,9 @@ void Run::cause_fault(uint32_t victim) {
 }
 
 /// Clocks are as wrong as they may be: the leader's is slow, so that its lease lasts long, and all others are fast. It
-/// is cut off from them, but not from its clients, until another one leads.
+/// is cut off from them, but not from its clients, until another one leads. In some rounds from one of them first,
+/// which will stand for election soon; and the other one, whose promise is fresh, comes back from a crash when it is
+/// cut off.
 void Run::cut_off_leaders() {
   const auto drift = static_cast<int32_t>(plan_.clock_drift_max * 1e6);
   for (int round = 0; round < 12 && problem_.empty(); round++) {
@@ -234,17 +236,28 @@ void Run::cut_off_leaders() {
     for (uint32_t i = 0; i < plan_.replicas; i++) simulation_->host(i).set_clock_drift(i == leader ? -drift : drift);
     run_for(plan_.election_timeout + random_.duration(microseconds(10), milliseconds(1)));
     say("leads, and is cut off", leader);
+    const auto cut = [&](uint32_t i, bool is_cut) {
+      simulation_->set_partition(leader, i, is_cut);
+      simulation_->set_partition(i, leader, is_cut);
+    };
+    if (round % 4 == 3) {
+      const uint32_t candidate = (leader + 1) % plan_.replicas, witness = (leader + 2) % plan_.replicas;
+      workload_.holds_writes = true;  // whose entries the candidate would not have
+      run_for(milliseconds(1));
+      cut(candidate, true);
+      crash(candidate, Loss::kNothing, {});  // comes back at once, and with no session, which would lose its request
+      run_for(plan_.election_timeout * static_cast<int>(random_.between(5, 9)) / 10);
+      crash(witness, Loss::kNothing, {});
+      workload_.holds_writes = false;
+    }
     for (uint32_t i = 0; i < plan_.replicas; i++) {
-      if (i == leader) continue;
-      simulation_->set_partition(leader, i, true);
-      simulation_->set_partition(i, leader, true);
+      if (i != leader) cut(i, true);
     }
     wait(6 * plan_.election_timeout,
          [&] { return cluster_->leader() != leader && cluster_->leader() < cluster_->size(); });
     run_for(plan_.election_timeout);
     for (uint32_t i = 0; i < plan_.replicas; i++) {
-      simulation_->set_partition(leader, i, false);
-      simulation_->set_partition(i, leader, false);
+      if (i != leader) cut(i, false);
     }
   }
 }

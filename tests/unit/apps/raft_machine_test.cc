@@ -76,6 +76,26 @@ TEST_F(MachineTest, snapshot_has_all_of_it) {
   }
 }
 
+TEST_F(MachineTest, snapshot_that_no_machine_has_written_is_refused) {
+  const auto snapshot = [](uint8_t outcome, uint64_t clients, std::string_view key, std::string_view second_key) {
+    std::vector<std::byte> bytes(1024 + key.size() + second_key.size());
+    Writer writer(bytes);
+    writer.write(uint32_t{0x31535254}).write(uint64_t{0}).write(clients);
+    for (uint64_t i = 0; i < clients; i++) {
+      writer.write(uint64_t{5}).write(uint64_t{1}).write(uint64_t{2}).write(outcome).write(uint8_t{0});
+    }
+    writer.write(uint64_t{2}).write_text<uint16_t>(key).write_text<uint32_t>("value");
+    writer.write_text<uint16_t>(second_key).write_text<uint32_t>("value");
+    bytes.resize(4 + 8 + 8 + clients * 26 + 8 + 2 * (2 + 4 + 5) + key.size() + second_key.size());
+    return bytes;
+  };
+  EXPECT_TRUE(machine_.restore(snapshot(1, 1, "a", "b")));
+  EXPECT_FALSE(machine_.restore(snapshot(1, 1, "a", "a"))) << "a key twice";
+  EXPECT_FALSE(machine_.restore(snapshot(1, 2, "a", "b"))) << "a client twice";
+  EXPECT_FALSE(machine_.restore(snapshot(11, 1, "a", "b"))) << "an outcome that there is not";
+  EXPECT_FALSE(machine_.restore(snapshot(1, 1, "a", std::string(kKeyBytesMax + 1, 'b')))) << "a key that is too long";
+}
+
 TEST_F(MachineTest, number_of_a_replica_is_taken_once) {
   EXPECT_EQ(run({Operation::kReserve, 0, 4, {}, {}, {}}), Outcome::kDone);
   EXPECT_EQ(run({Operation::kReserve, 0, 4, {}, {}, {}}), Outcome::kDifferent);

@@ -135,6 +135,14 @@ TEST(RaftMessage, head_is_read_as_it_was_encoded_and_refused_without_address) {
   }
 }
 
+TEST(RaftMessage, configuration_ends_at_a_multiple_of_eight_bytes) {
+  const std::string bytes = configuration();
+  raft_configuration decoded;
+  ASSERT_TRUE(decode_configuration(as_bytes(bytes), decoded));
+  raft_configuration_close(&decoded);
+  EXPECT_FALSE(decode_configuration(as_bytes(bytes).first(bytes.size() - 1), decoded));
+}
+
 TEST(RaftMessage, append_is_cut_where_it_would_be_too_long) {
   std::string big(6u << 20, 'b');
   const raft_entry entry = {1, RAFT_COMMAND, {big.data(), big.size()}, nullptr};
