@@ -109,9 +109,8 @@ std::string ClientProgram::open(tern::sim::Host& host, Workload& workload, uint6
   administrator =
       std::make_unique<replicated::Administrator>(*rpc, *nexus_options.environment, workload.options(false));
   for (const auto& worker : workers) {
-    const auto status =
-        rpc->after(random.duration(microseconds(1), milliseconds(1)), [w = worker.get()] { w->work(); });
-    if (!status.ok()) return std::string(status.message());
+    const auto timer = rpc->after(random.duration(microseconds(1), milliseconds(1)), [w = worker.get()] { w->work(); });
+    if (!timer.ok()) return std::string(timer.status().message());
   }
   const auto status = host.run(*rpc);
   return status.ok() ? "" : std::string(status.message());
