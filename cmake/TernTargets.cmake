@@ -35,6 +35,7 @@ function(tern_set_c_flags target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -pedantic $<$<BOOL:${TERN_WERROR}>:-Werror>)
   if(TERN_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${TERN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)  # the runtime for C++ has more, which the library needs
   endif()
 endfunction()
 

@@ -7,8 +7,8 @@
 
 Messages are memoryviews of tern's own memory, so nothing is copied that the program does not copy. A view ends with the
 buffer or request that it is of; so must slices of it and arrays over it. What the C interface refuses is raised as
-tern.Error, whose text names the rule. Threads are those of docs/threads.md: the thread that runs an endpoint's loop makes
-all its calls, except post() and stop(). A callback that raises ends the loop, and run() raises it.
+tern.Error, whose text names the rule. Threads are those of docs/threads.md: the thread that runs an endpoint's loop
+makes all its calls, except post() and stop(). A callback that raises ends the loop, and run() raises it.
 
 The library is libtern_c.so.0.1, or what the environment variable TERN_LIBRARY names.
 """
@@ -20,8 +20,8 @@ from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int, c_int32, 
     c_uint32, c_uint64, c_void_p
 
 FOREVER = 2**63 - 1
-CODES = ("OK", "PEER_UNREACHABLE", "SESSION_RESET", "DEADLINE", "CANCELLED", "REFUSED", "TOO_LARGE", "QUEUE_FULL", "NO_MEMORY",
-         "WRONG_THREAD", "NO_RESPONSE", "MISUSE", "UNAVAILABLE")
+CODES = ("OK", "PEER_UNREACHABLE", "SESSION_RESET", "DEADLINE", "CANCELLED", "REFUSED", "TOO_LARGE", "QUEUE_FULL",
+         "NO_MEMORY", "WRONG_THREAD", "NO_RESPONSE", "MISUSE", "UNAVAILABLE")
 (OK, PEER_UNREACHABLE, SESSION_RESET, DEADLINE, CANCELLED, REFUSED, TOO_LARGE, QUEUE_FULL, NO_MEMORY, WRONG_THREAD,
  NO_RESPONSE, MISUSE, UNAVAILABLE) = range(len(CODES))
 CONNECTING, OPEN, ENDED = range(3)  # states of a session
@@ -46,13 +46,15 @@ class Options(Structure):
 
 class NexusOptions(Options):
     _fields_ = [("size", c_size_t), ("liveness_timeout_ns", c_int64), ("worker_threads", c_size_t),
-                ("worker_queue_limit", c_size_t), ("peers_per_address_max", c_size_t), ("sessions_per_address_max", c_size_t)]
+                ("worker_queue_limit", c_size_t), ("peers_per_address_max", c_size_t),
+                ("sessions_per_address_max", c_size_t)]
 
 
 class EndpointOptions(Options):
-    _fields_ = [("size", c_size_t), ("transport", c_char_p), ("transport_options", c_char_p), ("receive_budget_bytes", c_size_t),
-                ("response_budget_bytes", c_size_t), ("memory_limit_bytes", c_size_t), ("spin_ns", c_int64),
-                ("report_delay_ns", c_int64), ("queue_limit", c_uint32), ("server_sessions_max", c_uint32),
+    _fields_ = [("size", c_size_t), ("transport", c_char_p), ("transport_options", c_char_p),
+                ("receive_budget_bytes", c_size_t), ("response_budget_bytes", c_size_t),
+                ("memory_limit_bytes", c_size_t), ("spin_ns", c_int64), ("report_delay_ns", c_int64),
+                ("queue_limit", c_uint32), ("server_sessions_max", c_uint32),
                 ("server_sessions_per_peer_max", c_uint32), ("credit_limit", c_uint32), ("wait", c_int32),
                 ("congestion_control", c_int32), ("endpoint_id", c_uint16), ("no_huge_pages", c_uint8),
                 ("giant_pages", c_uint8), ("reserved", c_uint32)]
@@ -63,8 +65,8 @@ class HandlerOptions(Options):
 
 
 class SessionOptions(Options):
-    _fields_ = [("size", c_size_t), ("connect_timeout_ns", c_int64), ("rate_bytes_per_sec", c_uint64), ("window", c_uint32),
-                ("congestion_control", c_int32)]
+    _fields_ = [("size", c_size_t), ("connect_timeout_ns", c_int64), ("rate_bytes_per_sec", c_uint64),
+                ("window", c_uint32), ("congestion_control", c_int32)]
 
 
 class CallOptions(Options):
@@ -122,7 +124,8 @@ _descriptor = _declare(Status, "tern_endpoint_descriptor", c_void_p, POINTER(c_i
 _post = _declare(Status, "tern_endpoint_post", c_void_p, Function, c_void_p)
 _after = _declare(Status, "tern_endpoint_after", c_void_p, c_int64, Function, c_void_p)
 _counter = _declare(Status, "tern_endpoint_counter", c_void_p, c_char_p, POINTER(c_uint64))
-_on_request = _declare(Status, "tern_endpoint_on_request", c_void_p, c_uint16, Handler, c_void_p, POINTER(HandlerOptions))
+_on_request = _declare(Status, "tern_endpoint_on_request", c_void_p, c_uint16, Handler, c_void_p,
+                       POINTER(HandlerOptions))
 _on_session_event = _declare(Status, "tern_endpoint_on_session_event", c_void_p, Listener, c_void_p)
 _request_data = _declare(c_void_p, "tern_request_data", c_void_p)
 _request_length = _declare(c_size_t, "tern_request_length", c_void_p)
@@ -141,8 +144,8 @@ _data = _declare(c_void_p, "tern_msgbuf_data", c_void_p)
 _length = _declare(c_size_t, "tern_msgbuf_length", c_void_p)
 _capacity = _declare(c_size_t, "tern_msgbuf_capacity", c_void_p)
 _resize = _declare(Status, "tern_msgbuf_resize", c_void_p, c_size_t)
-_call_start = _declare(Status, "tern_call_start", c_void_p, SessionName, c_uint16, c_void_p, c_void_p, Continuation, c_void_p,
-                       POINTER(CallOptions), POINTER(CallName))
+_call_start = _declare(Status, "tern_call_start", c_void_p, SessionName, c_uint16, c_void_p, c_void_p, Continuation,
+                       c_void_p, POINTER(CallOptions), POINTER(CallName))
 _call_cancel = _declare(Status, "tern_call_cancel", c_void_p, CallName)
 
 
@@ -284,7 +287,8 @@ class Endpoint:
     def on_request(self, request_type, handler, **options):
         """handler(request); options are those of tern_handler_options, such as worker=1."""
         context = _register(self, handler)
-        _started(_on_request(self._handle, request_type, _on_handler, context, byref(HandlerOptions(**options))), context)
+        options = HandlerOptions(**options)
+        _started(_on_request(self._handle, request_type, _on_handler, context, byref(options)), context)
 
     def on_session_event(self, listener):
         """listener(session, is_client, state, text)"""
@@ -387,8 +391,8 @@ class Session:
         self._endpoint, self._name = endpoint, name
 
     def call(self, request_type, request, response, then, deadline=None):
-        """then(status, request, response, app_code) runs once, with both Buffers, which it frees unless it uses them again.
-        If the call is refused, the caller keeps the Buffers. Returns a name for cancel()."""
+        """then(status, request, response, app_code) runs once, with both Buffers, which are freed afterwards unless it
+        has used them again. If the call is refused, the caller keeps the Buffers. Returns a name for cancel()."""
         options, name = CallOptions(deadline_ns=0 if deadline is None else max(1, int(deadline * 1e9))), CallName()
         context = _register(self._endpoint, then)
         _started(_call_start(self._endpoint._handle, self._name, request_type, request._handle, response._handle,
@@ -428,8 +432,8 @@ class Session:
 
 
 class Request:
-    """The argument of a handler. Without an answer by the time the handler returns, the client gets NO_RESPONSE; keep() is
-    for an answer that comes later, from any thread."""
+    """The argument of a handler. Without an answer by the time the handler returns, the client gets NO_RESPONSE; keep()
+    is for an answer that comes later, from any thread."""
 
     def __init__(self, handle):
         self._handle, self._space = handle, None

@@ -31,6 +31,9 @@ static_assert(static_cast<int>(Code::kNoResponse) == TERN_NO_RESPONSE &&
 static_assert(static_cast<int>(Code::kUnavailable) == TERN_UNAVAILABLE);
 static_assert(Duration::max().count() == TERN_FOREVER);
 
+/// The fields that later versions may add to a struct of options. A larger size is a mistake.
+inline constexpr size_t kLaterBytesMax = 1024;
+
 /// Copies what the program has set to `options`, whose other fields are zero. `first_bytes` is the size that the struct
 /// had in its first version. A larger struct is one of a later version: it may be used as long as the program sets none
 /// of the fields that this library does not know.
@@ -42,12 +45,12 @@ Status read_options(const T* given, size_t first_bytes, T& options) {
     return {Code::kMisuse,
             "options->size is not the size of the struct: set it to sizeof the struct, other fields to 0"};
   }
+  bool is_known = given->size <= sizeof(T) + kLaterBytesMax;
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
-  for (size_t i = sizeof(T); i < given->size; ++i) {
-    if (i >= sizeof(T) + 4096 || bytes[i] != 0) {
-      return {Code::kMisuse,
-              "a field of the options is unknown to this libtern_c, which is older than the program, or size is wrong"};
-    }
+  for (size_t i = sizeof(T); is_known && i < given->size; ++i) is_known = bytes[i] == 0;
+  if (!is_known) {
+    return {Code::kMisuse,
+            "a field of the options is unknown to this libtern_c, which is older than the program, or size is wrong"};
   }
   std::memcpy(&options, given, std::min(given->size, sizeof(T)));
   return {};

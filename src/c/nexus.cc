@@ -42,7 +42,7 @@ Status create(const char* listen_uri, const tern_nexus_options* given, tern_nexu
 
 using namespace tern::c;  // NOLINT(google-build-using-namespace): what follows are names of C
 
-const char* tern_version(void) noexcept { return TERN_VERSION; }
+const char* tern_version(void) noexcept { return TERN_C_VERSION; }
 
 tern_status tern_nexus_create(const char* listen_uri, const tern_nexus_options* options, tern_nexus** nexus) noexcept {
   if (nexus == nullptr) return misuse("nexus is NULL: it says where the new one is put");

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""That tests/c/abi can fail: changes that are planted in <tern/tern.h>, or in what the library exports, are found. And the structs
-of examples/python/tern.py are those of abi.txt.
+"""That tests/c/abi can fail: changes that are planted in <tern/tern.h>, or in what the library exports, are found. And
+the structs of examples/python/tern.py are those of abi.txt.
 
 Usage: tests/c/abi_test.py CC LIBRARY
 """
@@ -21,8 +21,10 @@ CC, LIBRARY = sys.argv[1:3]
 PLANTED = {
     "a field in the middle": ("  size_t worker_threads; ", "  size_t fresh;\n  size_t worker_threads; ",
                               "+tern_nexus_options.fresh 16 8"),
-    "a field at the end": ("  int64_t deadline_ns; ", "  int64_t later;\n  int64_t deadline_ns; ", "+struct tern_call_options 24"),
-    "another argument": ("uint16_t app_code) TERN_C_NOEXCEPT", "uint32_t app_code) TERN_C_NOEXCEPT", "-tern_status tern_request_fail"),
+    "a field at the end": ("  int64_t deadline_ns; ", "  int64_t later;\n  int64_t deadline_ns; ",
+                           "+struct tern_call_options 24"),
+    "another argument": ("uint16_t app_code) TERN_C_NOEXCEPT", "uint32_t app_code) TERN_C_NOEXCEPT",
+                         "-tern_status tern_request_fail"),
     "another type": ("typedef int32_t tern_code;", "typedef int64_t tern_code;", "+typedef int64_t tern_code"),
     "another sign": ("  int32_t wait; ", "  uint32_t wait; ", "+tern_endpoint_options.wait 80 4 uint32_t"),
     "another value": ("TERN_REFUSED = 5", "TERN_REFUSED = 15", "+TERN_REFUSED 15"),
@@ -33,14 +35,16 @@ PLANTED = {
 
 STRUCTS = {  # of tern.py
     "Status": "tern_status", "NexusOptions": "tern_nexus_options", "EndpointOptions": "tern_endpoint_options",
-    "HandlerOptions": "tern_handler_options", "SessionOptions": "tern_session_options", "CallOptions": "tern_call_options",
+    "HandlerOptions": "tern_handler_options", "SessionOptions": "tern_session_options",
+    "CallOptions": "tern_call_options",
     "SessionInfo": "tern_session_info", "SessionName": "tern_session", "CallName": "tern_call",
     "SessionEvent": "tern_session_event", "Completion": "tern_completion",
 }
 
 
 def abi(header, library=LIBRARY):
-    return subprocess.run([HERE / "abi", "--cc", CC, "--header", header, library], capture_output=True, text=True, check=False)
+    command = [HERE / "abi", "--cc", CC, "--header", header, library]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 class Planted(unittest.TestCase):
@@ -61,8 +65,8 @@ class Planted(unittest.TestCase):
     def test_other_symbols_of_the_library_are_found(self):
         with tempfile.TemporaryDirectory() as folder:
             library = f"{folder}/libother.so"
-            subprocess.run([CC, "-shared", "-x", "c", "-", "-o", library], input="int tern_version; int loose;", text=True,
-                           check=True)
+            subprocess.run([CC, "-shared", "-x", "c", "-", "-o", library], input="int tern_version; int loose;",
+                           text=True, check=True)
             found = abi(ROOT / "include/tern/tern.h", library)
             self.assertEqual(found.returncode, 1)
             self.assertIn("+loose", found.stdout)

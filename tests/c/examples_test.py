@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The examples over the C interface do what they say: hello servers and clients in C, Python, Rust and C++ understand each other,
-over shm and udp; and tern.py does what its comments promise.
+"""The examples over the C interface do what they say: hello servers and clients in C, Python, Rust and C++ understand
+each other, over shm and udp; and tern.py does what its comments promise.
 
 Usage: tests/c/examples_test.py BUILD_DIR
 Without rustc, or without apps/hello, the pairs that need it are left out, and it says so.
@@ -29,7 +29,8 @@ SERVERS = {  # the command, and what it answers to "tests"
     "c": (lambda transport: [EXAMPLES / "c/hello_server", transport, "127.0.0.1:0"], "hello, tests"),
     "python": (lambda transport: [*PYTHON, "server", transport, "127.0.0.1:0"], "hello, tests"),
     "rust": (lambda transport: [RUST, "server", transport, "127.0.0.1:0"], "hello, tests"),
-    "c++": (lambda transport: [C_PLUS_PLUS, "--role=server", f"--transport={transport}", "--server=127.0.0.1:0"], "hello"),
+    "c++": (lambda transport: [C_PLUS_PLUS, "--role=server", f"--transport={transport}", "--server=127.0.0.1:0"],
+            "hello"),
 }
 CLIENTS = {
     "c": lambda transport, uri: [EXAMPLES / "c/hello_client", transport, uri, "tests"],
@@ -38,7 +39,8 @@ CLIENTS = {
 }
 for name, program in (("rust", RUST), ("c++", C_PLUS_PLUS)):
     if not program.exists():
-        print(f"SKIPPED {name}: {program} is not built" + (" (scripts/setup test installs rustc)" if name == "rust" else ""))
+        hint = " (scripts/setup test installs rustc)" if name == "rust" else ""
+        print(f"SKIPPED {name}: {program} is not built{hint}")
         SERVERS.pop(name)
         CLIENTS.pop(name, None)
 
@@ -63,6 +65,10 @@ class Server:
         return self.process.returncode, rest
 
 
+def run(command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 class Hello(unittest.TestCase):
     def test_all_languages_understand_each_other(self):
         for transport in ("shm", "udp"):
@@ -71,8 +77,7 @@ class Hello(unittest.TestCase):
                     self.assertRegex(server.uri, r"^tern://127\.0\.0\.1:\d+$", (server_name, transport))
                     for client_name, client in CLIENTS.items():
                         with self.subTest(transport=transport, server=server_name, client=client_name):
-                            ran = subprocess.run(client(transport, server.uri), capture_output=True, text=True, timeout=60,
-                                                 check=False)
+                            ran = run(client(transport, server.uri))
                             self.assertEqual((ran.stdout, ran.returncode), (answer + "\n", 0), ran.stderr)
                     code, rest = server.stop()
                     self.assertEqual(code, -signal.SIGTERM if server_name == "rust" else 0, rest)
@@ -82,7 +87,7 @@ class Hello(unittest.TestCase):
     def test_clients_say_why_there_is_no_answer(self):
         for client_name, client in CLIENTS.items():
             with self.subTest(client_name):
-                ran = subprocess.run(client("pigeons", "tern://127.0.0.1:9"), capture_output=True, text=True, timeout=60, check=False)
+                ran = run(client("pigeons", "tern://127.0.0.1:9"))
                 self.assertEqual(ran.returncode, 1)
                 self.assertIn("no transport is called 'pigeons'; choose from: shm, udp", ran.stderr)
 
@@ -110,7 +115,8 @@ class Python(unittest.TestCase):
                 self.views.append(request.view)
                 request.respond(request.view)
             self.server.on_request(ECHO, echo)
-            self.server.on_request(WORKER, lambda request: request.respond(threading.current_thread().name.encode()), worker=1)
+            self.server.on_request(WORKER, lambda request: request.respond(threading.current_thread().name.encode()),
+                                   worker=1)
             self.server.on_request(KEEP, lambda request: self.kept.append(request.keep()))
             self.server.on_request(FAIL, lambda request: request.fail(9))
             self.server.on_request(FORGET, lambda request: self.views.append(request.view))

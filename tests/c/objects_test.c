@@ -57,6 +57,9 @@ CASE(nexus_options_are_checked) {
   CHECK_OK(tern_nexus_destroy(other));
   later.unknown = 1;
   CHECK_MISUSE(tern_nexus_create("tern://127.0.0.1:0", &later.known, &other), "older than the program");
+  later.unknown = 0;
+  later.known.size = SIZE_MAX;
+  CHECK_MISUSE(tern_nexus_create("tern://127.0.0.1:0", &later.known, &other), "size is wrong");
 
   tern_endpoint *endpoint = make_endpoint(nexus, transport, 0);
   CHECK_MISUSE(tern_nexus_destroy(nexus), "has endpoints");
