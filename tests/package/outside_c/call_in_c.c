@@ -26,7 +26,8 @@ int main(void) {
   if (status.code == TERN_OK) status = tern_session_open(endpoint, tern_nexus_uri(nexus), NULL, &session);
   if (status.code == TERN_OK) status = tern_msgbuf_alloc(endpoint, 1, &request);
   if (status.code == TERN_OK) status = tern_msgbuf_alloc(endpoint, 1, &response);
-  if (status.code == TERN_OK) status = tern_call_start(endpoint, session, 1, request, response, done, &outcome, NULL, NULL);
+  if (status.code == TERN_OK)
+    status = tern_call_start(endpoint, session, 1, request, response, done, &outcome, NULL, NULL);
   while (status.code == TERN_OK && outcome.code == -1) status = tern_endpoint_run(endpoint, 1000000);
   if (status.code == TERN_OK) status = outcome;
   tern_endpoint_destroy(endpoint);
