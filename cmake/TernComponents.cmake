@@ -202,6 +202,7 @@ endfunction()
 
 # tern_install_package(): what belongs to no library. After all components and transports.
 function(tern_install_package)
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tern)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           FILES_MATCHING PATTERN "*.h" PATTERN "*.inc")
   install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/doctor DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME tern-doctor
