@@ -86,6 +86,7 @@ struct alignas(64) Client {
   bool is_end_announced = false;  ///< is_dead: the program has heard of it
   uint64_t waits_before_end = 0;  ///< is_dead: calls of Completions::waits() then, some of which may be its own
   uint32_t retransmissions = 0;   ///< packets sent again
+  uint64_t packets_shown = 0;     ///< sent and received, as of Publisher's last look
 
   /// The first call of the queue waits no more.
   void pop_queued() {
