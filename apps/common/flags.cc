@@ -34,6 +34,7 @@ DEFINE_double(corrupt, 0, "fault layer: probability that bits of a packet flip, 
 DEFINE_double(delay, 0, "fault layer: probability that a packet is held back, for up to --delay_us_max");
 DEFINE_double(delay_us_max, 100, "fault layer: the longest delay, us");
 DEFINE_uint64(seed, 1, "seed of the fault layer");
+DEFINE_string(page, "", "where other processes see the counters: shm (for tern-top), or a path (NexusOptions::page)");
 DEFINE_int32(ready_fd, -1, "for --processes: where the server writes its address once it can be reached");
 
 namespace programs {

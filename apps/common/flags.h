@@ -39,6 +39,7 @@ DECLARE_double(delay);
 DECLARE_double(delay_us_max);
 DECLARE_uint64(seed);
 DECLARE_int32(ready_fd);
+DECLARE_string(page);
 
 namespace programs {
 
@@ -105,6 +106,9 @@ typename T::Options transport_options(Role role = Role::kClient) {
   apply_transport_flags(options, role);
   return options;
 }
+
+/// What the flags say about a Nexus.
+inline tern::NexusOptions nexus_options() { return {.page = FLAGS_page}; }
 
 /// What the flags say about an endpoint.
 tern::RpcOptions rpc_options(uint16_t endpoint_id);

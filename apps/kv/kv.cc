@@ -243,7 +243,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus, kv::LoadOptions loa
     if (!server_process.start(argc, argv)) return programs::interrupted ? programs::kInterruptedExit : 1;
     load_options.server = server_process.uri();
   } else if (FLAGS_role != "client") {
-    auto nexus = tern::Nexus::create(load_options.server);
+    auto nexus = tern::Nexus::create(load_options.server, programs::nexus_options());
     if (!nexus.ok()) return programs::fail_with("no Nexus at " + load_options.server, nexus.status());
     server_nexus = std::move(*nexus);
     const std::string problem = server.start<T>(
@@ -258,7 +258,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus, kv::LoadOptions loa
   }
 
   const std::string listen = programs::client_listen_uri(load_options.server);
-  auto nexus = tern::Nexus::create(listen);
+  auto nexus = tern::Nexus::create(listen, programs::nexus_options());
   if (!nexus.ok()) return programs::fail_with("no Nexus at " + listen, nexus.status());
   Load load(load_options);
   load.run<T>(**nexus, cpus);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include <tern/congestion_control.h>
+#include <tern/counters.h>
 #include <tern/detail/export.h>
 #include <tern/detail/inline_function.h>
 #include <tern/duration.h>
@@ -148,13 +149,6 @@ struct TimerId {
   uint64_t value = 0;  ///< no timer has 0
 };
 
-/// Counters of an endpoint. Owner thread only. docs/counters.md says what each one means and what to do about it.
-struct EndpointCounters {
-#define TERN_COUNTER(name, what) uint64_t name = 0;
-#include <tern/detail/counters.inc>
-#undef TERN_COUNTER
-};
-
 /// An endpoint, whatever its transport is.
 ///
 /// Owner thread only, unless a member says "any thread". The owner is the thread that first runs the event loop; until
@@ -288,7 +282,9 @@ class Endpoint {
   /// signal handlers.
   TERN_API void stop();
 
-  /// The present values. The reference is valid as long as the endpoint.
+  /// The present values. The reference is valid as long as the endpoint. Those of the transport, the controllers, the
+  /// management and the simulated network (EndpointCounters::transport and so on) are as of the last call; the
+  /// management's may be as old as the last turn of its thread.
   TERN_API const EndpointCounters& counters() const;
   /// The speed of the link below, as the transport knows or assumes it. Any thread.
   TERN_API uint64_t link_bytes_per_sec() const;

@@ -40,6 +40,14 @@ struct NexusOptions {
   /// sessions that ended in the last 5 s. Further ones are refused (kQueueFull). Raise it for clients with more
   /// sessions.
   size_t sessions_per_address_max = 65536;
+  /// Where other processes of this user can read the counters and the busiest sessions of all endpoints, live and after
+  /// a crash: "shm", a file of its own in /dev/shm, which tern-top finds; or the path of a file, with a slash in it. An
+  /// older page there is replaced. Files have mode 0600, and 192 KiB an endpoint, which are reserved. They are written
+  /// every 100 ms while something happens; calls and packets cost nothing. A file in /dev/shm goes with the Nexus, a
+  /// named one stays. Without memory or space the Nexus works without a page: page() says why, and the endpoints count
+  /// EndpointCounters::page_missing. Empty: nowhere. That is the default, because a library should leave no files that
+  /// nobody asked for, and /dev/shm is small in many containers.
+  std::string page{};
 };
 
 /// The Nexus of a host. A process may have several, on different ports. It owns the worker pool and the management
@@ -51,8 +59,8 @@ class Nexus {
   /// Listens for other Nexuses on `listen_uri`, "tern://HOST:PORT", an IPv6 HOST in brackets. Port 0 takes any free
   /// port. "udp://HOST:PORT", which older programs write, means the same. Management always uses UDP, whatever the
   /// transports of the endpoints are.
-  /// kMisuse: not such a URI. kUnavailable: the port is taken, the address is not this machine's, or the system gives
-  /// no random numbers. kNoMemory.
+  /// kMisuse: not such a URI, or an option. kUnavailable: the port is taken, the address is not this machine's, or the
+  /// system gives no random numbers. kNoMemory.
   TERN_API static Result<std::unique_ptr<Nexus>> create(std::string_view listen_uri, NexusOptions options = {});
   TERN_API ~Nexus();
   Nexus(const Nexus&) = delete;
@@ -61,6 +69,8 @@ class Nexus {
   /// "tern://HOST:PORT" for peers on this host: the listen URI with the real port, and the loopback address in place of
   /// a wildcard. With "/E" after it, it names endpoint E.
   TERN_API std::string uri() const;
+  /// The path of the page that NexusOptions::page asks for. kUnavailable: there is none; the message says why.
+  TERN_API Result<std::string> page() const;
 
   nexus::NexusCore& core() { return *core_; }  ///< for the library
 

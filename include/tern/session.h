@@ -38,12 +38,27 @@ struct SessionEvent {
   Status status;                              ///< with kEnded and kConnecting, why
 };
 
-/// What Endpoint::session_info() tells of a session.
+/// What Endpoint::session_info() tells of a session. All numbers are 0 once it has ended.
 struct SessionInfo {
   SessionState state = SessionState::kEnded;  ///< the present one
   bool is_client = false;                     ///< as in SessionEvent
-  uint64_t retransmissions = 0;  ///< of a client: request packets, and requests for response packets, sent again
-  Duration round_trip{0};        ///< of a client's packets, smoothed, without what handlers take; 0: not known yet
+  /// With kEnded, why, as in SessionEvent. Known of the 256 sessions of the endpoint that have ended last; kMisuse for
+  /// all others, and for a name that never was a session's.
+  Status status;
+  uint8_t window = 0;  ///< calls that may be in flight: of SessionOptions::window, what the server has granted
+  /// Of a client: packets that may be in flight, the lesser of the credits that the server grants and of what the
+  /// congestion controller allows.
+  uint32_t credits = 0;
+  uint32_t congestion_window = 0;    ///< of a client: packets in flight that the controller alone would allow
+  uint32_t packets_in_flight = 0;    ///< of a client: packets that hold a credit
+  uint64_t retransmissions = 0;      ///< of a client: request packets, and requests for response packets, sent again
+  Duration round_trip{0};            ///< of a client's packets, smoothed, without what handlers take; 0: not known yet
+  Duration round_trip_min{0};        ///< the smallest of the last 5 to 10 s; 0: not known yet
+  Duration round_trip_last{0};       ///< the newest; one of each burst is measured. 0: not known yet
+  uint64_t packets_sent = 0;         ///< of all kinds
+  uint64_t packets_received = 0;     ///< that the peer has sent, up to the newest that has arrived; lost ones count
+  uint64_t long_bytes_sent = 0;      ///< payload of messages of more than one packet, retransmissions included
+  uint64_t long_bytes_received = 0;  ///< payload of messages of more than one packet
   /// Of a client: what its congestion controller, or SessionOptions::rate_bytes_per_sec, allows it now, headers
   /// included. UINT64_MAX: no limit.
   uint64_t rate_bytes_per_sec = UINT64_MAX;

@@ -266,7 +266,7 @@ int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServe
     if (!server_process.start(argc, argv)) return interrupted ? kInterruptedExit : 1;
     server = server_process.uri();
   } else if (FLAGS_role != "client") {
-    auto nexus = tern::Nexus::create(server);
+    auto nexus = tern::Nexus::create(server, nexus_options());
     if (!nexus.ok()) return fail_with("no Nexus at " + server, nexus.status());
     server_nexus = std::move(*nexus);
     server = server_nexus->uri();
@@ -285,7 +285,7 @@ int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServe
   }
 
   const std::string listen = client_listen_uri(server);
-  auto nexus = tern::Nexus::create(listen);
+  auto nexus = tern::Nexus::create(listen, nexus_options());
   if (!nexus.ok()) return fail_with("no Nexus at " + listen, nexus.status());
   client_nexus = std::move(*nexus);
   std::optional<Report> report = run_client(run, *client_nexus, server);

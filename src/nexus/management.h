@@ -22,6 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include <tern/counters.h>
 #include <tern/environment.h>
 
 #include "base/ring_queue.h"
@@ -58,17 +59,7 @@ struct ManagementOptions {
   size_t requests_waiting_max = 64;  ///< queued requests of known peers, and of strangers; more are lost
 };
 
-/// Datagrams that were dropped or repeated, by reason.
-struct ManagementCounters {
-  uint64_t dropped[wire::kManagementDrops] = {};  ///< by wire::ManagementDrop
-  uint64_t stale = 0;                             ///< well-formed, but of another run, token or session
-  uint64_t repeated = 0;                          ///< connect requests that had been answered or passed on already
-  uint64_t over_limit = 0;                        ///< requests refused or lost because a table is full
-  uint64_t refused = 0;                           ///< refusals sent
-  uint64_t cookies = 0;                           ///< requests answered with a cookie
-  uint64_t no_memory = 0;                         ///< datagrams lost, and timers and calls to be repeated
-  uint64_t peers_gone = 0;
-};
+static_assert(wire::kManagementDrops == detail::kManagementDrops + 1, "the table of counters has each reason");
 
 /// One registration of an endpoint id. Ids are reused, registration numbers are not.
 struct EndpointName {

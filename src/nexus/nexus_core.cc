@@ -30,7 +30,7 @@ Status check_options(const NexusOptions& options) {
     return {Code::kMisuse,
             "NexusOptions::peers_per_address_max and NexusOptions::sessions_per_address_max must be at least 1"};
   }
-  return {};
+  return options.page.empty() ? Status() : page::PageFile::check(options.page);
 }
 }  // namespace
 
@@ -61,7 +61,24 @@ Result<std::shared_ptr<NexusCore>> NexusCore::create(std::string_view listen_uri
     core->impl_->channel = std::move(*channel);
   }
   core->impl_->channel_in_use.store(in_use, std::memory_order_release);
+  core->make_page();
   return core;
+}
+
+/// Other processes may be interested in the Nexus, but it does not depend on them.
+void NexusCore::make_page() {
+  if (impl_->options.page.empty()) return;
+  impl_->page = Status(Code::kNoMemory, "no memory for a page");
+  (void)base::try_grow([this] { impl_->page = page::PageFile::create(impl_->options.page, uri()); });
+}
+
+Result<std::string> NexusCore::page() const {
+  if (!impl_->page.ok()) return impl_->page.status();
+  return (*impl_->page)->path();
+}
+
+std::unique_ptr<page::SegmentWriter> NexusCore::add_to_page(uint16_t endpoint_id, std::string_view transport) {
+  return impl_->page.ok() ? (*impl_->page)->add(endpoint_id, transport) : nullptr;
 }
 
 NexusCore::NexusCore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -95,6 +112,7 @@ void NexusCore::shut_down() {
   for (auto& [id, registration] : impl_->registry) registration.port->become_orphan();
 }
 
+ManagementCounters NexusCore::management_counters() const { return impl_->counters.load(); }
 Environment& NexusCore::environment() { return impl_->environment; }
 const NexusOptions& NexusCore::options() const { return impl_->options; }
 
@@ -270,5 +288,6 @@ Result<std::unique_ptr<Nexus>> Nexus::create(std::string_view listen_uri, NexusO
 }
 
 std::string Nexus::uri() const { return core_->uri(); }
+Result<std::string> Nexus::page() const { return core_->page(); }
 
 }  // namespace tern

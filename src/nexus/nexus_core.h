@@ -10,12 +10,14 @@
 #include <string>
 #include <string_view>
 
+#include <tern/counters.h>
 #include <tern/detail/export.h>
 #include <tern/environment.h>
 #include <tern/nexus.h>
 
 #include "nexus/control.h"
 #include "nexus/uri.h"
+#include "page/page_file.h"
 
 namespace tern::nexus {
 
@@ -32,7 +34,14 @@ class TERN_API NexusCore : public std::enable_shared_from_this<NexusCore> {
   /// memory and closes descriptors.
   void shut_down();
 
+  /// The path of the page; kUnavailable: there is none.
+  Result<std::string> page() const;
+  /// A place in the page for an endpoint. Null: there is no page, no memory, or no space. Any thread.
+  std::unique_ptr<page::SegmentWriter> add_to_page(uint16_t endpoint_id, std::string_view transport);
+
   bool is_gone() const;
+  /// Of the state machine, as of its thread's last turn. Any thread.
+  ManagementCounters management_counters() const;
   Environment& environment();
   const NexusOptions& options() const;
   std::string uri() const;
@@ -70,6 +79,7 @@ class TERN_API NexusCore : public std::enable_shared_from_this<NexusCore> {
  private:
   struct Impl;
   explicit NexusCore(std::unique_ptr<Impl> impl);
+  void make_page();
   std::unique_ptr<Impl> impl_;
 };
 

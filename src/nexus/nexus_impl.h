@@ -7,7 +7,9 @@
 // A thread that holds workers_mutex takes no other mutex.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,6 +28,7 @@
 #include "nexus/control.h"
 #include "nexus/management.h"
 #include "nexus/nexus_core.h"
+#include "page/page_file.h"
 
 namespace tern::nexus {
 
@@ -45,6 +48,24 @@ struct Command {
   uint64_t name = 0;                             ///< kAnswer: the token; otherwise the local key
   wire::Refusal refusal = wire::Refusal::kNone;  ///< kAnswer
   std::unique_ptr<Details> details;
+};
+
+/// The machine's counters, as other threads see them: each is a present value, and not all are of one moment.
+class SharedCounters {
+ public:
+  void store(const ManagementCounters& counters) {
+    const auto words = std::bit_cast<Words>(counters);
+    for (size_t i = 0; i < words.size(); i++) words_[i].store(words[i], std::memory_order_relaxed);
+  }
+  ManagementCounters load() const {
+    Words words;
+    for (size_t i = 0; i < words.size(); i++) words[i] = words_[i].load(std::memory_order_relaxed);
+    return std::bit_cast<ManagementCounters>(words);
+  }
+
+ private:
+  using Words = std::array<uint64_t, sizeof(ManagementCounters) / sizeof(uint64_t)>;
+  std::array<std::atomic<uint64_t>, std::tuple_size_v<Words>> words_{};
 };
 
 struct NexusCore::Impl final : ManagementSink {
@@ -99,10 +120,14 @@ struct NexusCore::Impl final : ManagementSink {
   const pid_t pid = getpid();
   std::string local_address;  ///< the channel's
 
+  /// NexusOptions::page, or why there is none. Set before endpoints come.
+  Result<std::shared_ptr<page::PageFile>> page = Status(Code::kUnavailable, "NexusOptions::page is empty");
+
   base::ThreadRole channel_thread;
   Management machine GUARDED_BY(channel_thread);
   Command stalled GUARDED_BY(channel_thread);      ///< runs, or waits for memory
   Duration retry_at GUARDED_BY(channel_thread){};  ///< until then there was no memory
+  SharedCounters counters;                         ///< machine.counters(), as of the last turn
   std::atomic<size_t> sessions_known{0};           ///< machine.sessions(); written by the channel's thread
 
   base::Mutex registry_mutex;

@@ -47,6 +47,7 @@ Duration NexusCore::Impl::on_turn(Duration now) {
     retry_at = now + kMemoryRetry;
   }
   flush();
+  counters.store(machine.counters());
   const bool has_stalled = stalled.kind != Command::Kind::kNone || !machine.notices().empty();
   if (has_stalled) retry_at = std::max(retry_at, now + kMemoryRetry);
   const Duration next = machine.next_deadline();

@@ -218,12 +218,28 @@ Status ClientSessions::destroy(Session session) {
 
 SessionInfo ClientSessions::info(Session session) const {
   const Client* client = find(session);
-  if (client == nullptr) return {};
+  return client != nullptr ? info(client) : context_.ended.info(session);
+}
+
+SessionInfo ClientSessions::info(const Client* client) {
+  const session::RttEstimator& rtt = client->session.rtt();
   SessionInfo info;
   info.state = client->session.state() == ClientSession::State::kOpen ? SessionState::kOpen : SessionState::kConnecting;
   info.is_client = true;
   info.retransmissions = client->retransmissions;
-  info.round_trip = Duration(client->session.rtt().srtt_ns());
+  info.window = static_cast<uint8_t>(client->session.window());
+  info.credits = client->session.credit_limit();
+  info.congestion_window = client->session.congestion_window();
+  info.packets_in_flight = client->session.packets_in_flight();
+  if (rtt.has_sample()) {
+    info.round_trip = Duration(rtt.srtt_ns());
+    info.round_trip_min = Duration(rtt.min_ns());
+    info.round_trip_last = Duration(rtt.latest_ns());
+  }
+  info.packets_sent = client->session.packets_sent();
+  info.packets_received = client->session.packets_received();
+  info.long_bytes_sent = client->session.long_bytes_sent();
+  info.long_bytes_received = client->session.long_bytes_received();
   info.rate_bytes_per_sec = client->session.rate_bytes_per_sec();
   if (client->run != nullptr) info.peer = client->run->address.view();
   return info;
@@ -298,6 +314,7 @@ void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
   const uint32_t key = client->session.local_key();
   client->is_dead = true;
   client->end_status = status;
+  context_.ended.note(client->name, status);
   client->waits_before_end = completions_.waits();
   table_.retire(key, context_.now_ns);
   if (client->run != nullptr) leave_run(client);

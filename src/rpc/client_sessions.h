@@ -44,6 +44,14 @@ class TERN_API ClientSessions {
   Status destroy(Session session);
   /// What the program may know of a session. One that has ended, or never was, is kEnded.
   SessionInfo info(Session session) const;
+  /// The same of a session that is alive.
+  static SessionInfo info(const Client* client);
+  /// Calls `f(client)` for live sessions, as SessionTable::visit() does.
+  template <class F>
+  uint64_t visit(uint64_t from, uint64_t places, F&& f) const {
+    return table_.visit(from, places, std::forward<F>(f));
+  }
+  size_t live() const { return table_.size(); }
   Client* find(uint32_t key) const { return table_.find(key); }
   Client* find(Session session) const { return table_.find_name(session.name); }
   /// Those that are alive.
@@ -76,6 +84,7 @@ class TERN_API ClientSessions {
   /// Announces the sessions that have ended with all their calls, and frees those that are in no list.
   void free_dead();
   bool has_dead() const { return !dead_.empty(); }
+  const ControllerCounters& controller_counters() const { return pools_.controller_counters; }
   /// Calls of dead sessions wait for their buffers.
   bool has_dead_calls() const;
   /// Frees all sessions, after the transport was destroyed and every call has ended.

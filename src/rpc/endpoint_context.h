@@ -16,6 +16,7 @@
 #include "nexus/control.h"
 #include "nexus/nexus_core.h"
 #include "rpc/agenda.h"
+#include "rpc/ended_sessions.h"
 #include "rpc/endpoint_internals.h"
 #include "rpc/mailbox.h"
 #include "rpc/transport_port.h"
@@ -65,6 +66,7 @@ struct EndpointContext {
   uint64_t now_ns = 0;    ///< of this iteration; written by the loop
   uint64_t released = 0;  ///< the transport's released() as of this iteration; written by the loop
   EndpointCounters counters;
+  EndedSessions ended;
   std::unique_ptr<SessionListener> listener;  ///< null: the program has none
   Agenda agenda;
   bool is_in_loop = false;  ///< an iteration runs

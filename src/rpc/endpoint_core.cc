@@ -44,7 +44,20 @@ Status EndpointCore::start() {
   link_bytes_per_sec_ = context_.transport.link_bytes_per_sec();
   set_budgets();
   context_.mailbox->set_wake([transport = &context_.transport] { transport->wake(); });
-  return context_.nexus.add_endpoint(context_.port);
+  const Status status = context_.nexus.add_endpoint(context_.port);
+  if (status.ok()) begin_to_publish();
+  return status;
+}
+
+void EndpointCore::begin_to_publish() {
+  if (context_.nexus.options().page.empty()) return;
+  publisher_ = Publisher::create(context_, client_sessions_, server_sessions_,
+                                 context_.nexus.add_to_page(context_.options.endpoint_id, context_.port.transport));
+  if (publisher_ == nullptr) {
+    context_.counters.page_missing = 1;
+  } else {
+    context_.agenda.at_latest(context_.now_ns);
+  }
 }
 
 /// Credits and responses in flight, by the transport's real sizes.
@@ -124,7 +137,11 @@ Status EndpointCore::destroy_session(Session session) {
 }
 
 SessionInfo EndpointCore::session_info(Session session) const {
-  if (!is_owner()) return {};
+  if (!is_owner()) {
+    SessionInfo unknown;
+    unknown.status = not_owner("session_info() belongs to the thread that runs the event loop: use post()");
+    return unknown;
+  }
   return is_of_server(session) ? server_sessions_.info(session) : client_sessions_.info(session);
 }
 
@@ -219,6 +236,17 @@ void EndpointCore::stop() {
   waking_.fetch_sub(1, std::memory_order_release);
 }
 
+/// Copies what the parts below the endpoint count. A closed endpoint keeps what they had counted.
+const EndpointCounters& EndpointCore::counters() {
+  EndpointCounters& counters = context_.counters;
+  counters.controller = client_sessions_.controller_counters();
+  if (is_closed_) return counters;
+  counters.transport = context_.transport.counters();
+  counters.management = context_.nexus.management_counters();
+  if (const NetworkCounters* network = context_.transport.network_counters()) counters.network = *network;
+  return counters;
+}
+
 /// From now on stop() does not touch the transport.
 void EndpointCore::wait_for_wakers() {
   has_transport_.store(false, std::memory_order_seq_cst);
@@ -306,6 +334,10 @@ void EndpointCore::run_due(bool has_read_all) {
   client_sessions_.run_departures();
   client_sessions_.run_opening();
   client_sessions_.run_ticks(life_signs_.read_until_ns());
+  if (publisher_ != nullptr) {
+    if (context_.now_ns >= publisher_->next_ns()) publisher_->run(counters());
+    agenda.at_latest(publisher_->next_ns());
+  }
 }
 
 void EndpointCore::free_dead() {
@@ -313,7 +345,10 @@ void EndpointCore::free_dead() {
   server_sessions_.free_dead();
 }
 
-void EndpointCore::start_credit_epoch() { client_sessions_.start_credit_epoch(server_sessions_.start_credit_epoch()); }
+void EndpointCore::start_credit_epoch() {
+  client_sessions_.start_credit_epoch(server_sessions_.start_credit_epoch());
+  if (publisher_ != nullptr) publisher_->note_activity();
+}
 
 Duration EndpointCore::announce_wait(bool is_now) {
   context_.mailbox->may_sleep.store(true, std::memory_order_seq_cst);
@@ -346,9 +381,12 @@ void EndpointCore::close_all() {
   context_.is_in_loop = true;
   context_.agenda.leave_armed();  // nobody waits for it any more
   start_closing();
+  (void)counters();  // the transport and the Nexus may be gone when they are next asked for
   is_closed_ = true;
   context_.mailbox->refuse_posts();
   end_sessions({Code::kCancelled, "its endpoint was closed"});
+  if (publisher_ != nullptr) publisher_->finish(counters());
+  publisher_.reset();
   timers_.clear();
   life_signs_.clear();
   context_.nexus.remove_endpoint(context_.port);

@@ -7,6 +7,7 @@
 //   Completions      calls and responses that wait until the transport has released their memory
 //   Timers           Endpoint::after()
 //   LifeSigns        questions of the Nexus whether peers live
+//   Publisher        shows counters and sessions to other processes
 //   Peers            hosts and runs of Nexuses, across sessions
 //   EndpointContext  the state that all of them share
 #pragma once
@@ -30,6 +31,7 @@
 #include "rpc/handlers.h"
 #include "rpc/life_signs.h"
 #include "rpc/peers.h"
+#include "rpc/publisher.h"
 #include "rpc/server_sessions.h"
 #include "rpc/timers.h"
 #include "rpc/transport_port.h"
@@ -73,7 +75,7 @@ class TERN_API EndpointCore {
   Status add_post(detail::InlineFunction<> then);
   /// Any thread, and signal handlers.
   void stop();
-  const EndpointCounters& counters() const { return context_.counters; }
+  const EndpointCounters& counters();
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   uint16_t id() const { return context_.options.endpoint_id; }
 
@@ -143,6 +145,10 @@ class TERN_API EndpointCore {
   /// The time at which the program must call again. It may wait until then, because an earlier time wakes the
   /// transport. `is_now`: the loop itself has something to do now.
   Duration announce_wait(bool is_now);
+  /// The endpoint may wait from now on: what has happened must be shown in time.
+  void note_rest() {
+    if (publisher_ != nullptr && !is_closed_) publisher_->note_activity();
+  }
   bool is_stopped() const { return stop_.load(std::memory_order_seq_cst); }
   bool is_stopped_lately() const { return stop_.load(std::memory_order_relaxed); }
   void forget_stop() { stop_.store(false, std::memory_order_relaxed); }
@@ -227,6 +233,7 @@ class TERN_API EndpointCore {
   }
   void wait_for_wakers();
   void set_budgets();
+  void begin_to_publish();
   void read_control_events();
   void on_peer_gone(const nexus::ControlEvent& event);
   void check_runs() const;
@@ -251,6 +258,7 @@ class TERN_API EndpointCore {
   ClientSessions client_sessions_;
   Timers timers_;
   LifeSigns life_signs_;
+  std::unique_ptr<Publisher> publisher_;  ///< null: no page shows this endpoint
 
   uint32_t idle_iterations_ = 0;  ///< those that found nothing to receive
   bool is_bound_ = false;         ///< the loop has run: the owner stays

@@ -209,6 +209,7 @@ class RpcCore final {
   void arm();
   /// The loop is left to a program that may wait.
   void note_rest() {
+    core_.note_rest();
     if (core_.handlers().has_polled() && !is_closed()) core_.handlers().note_rest(transport_->now());
   }
   void shut_down();
@@ -422,6 +423,7 @@ Status RpcCore<Impl>::run(Duration duration) {
 template <class Impl>
 void RpcCore<Impl>::sleep(uint64_t until_ns) {
   if (must_iterate()) return;
+  core_.note_rest();
   context().mailbox->may_sleep.store(true, std::memory_order_seq_cst);
   if (transport_->prepare_wait() && !context().mailbox->has_mail() && !core_.is_stopped()) {
     transport_->wait(std::min(until_ns, context().agenda.next_ns()));

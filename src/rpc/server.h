@@ -31,6 +31,7 @@ struct alignas(64) Server {
   bool is_pathless = false;         ///< in ServerSessions::pathless_; otherwise in proved_, until it is dead
   uint64_t name = 0;                ///< in the table of sessions
   uint32_t abandoned = 0;           ///< requests that the application has and the client has given up
+  uint64_t packets_shown = 0;       ///< sent and received, as of Publisher's last look
 
   /// For the lists pathless_ and proved_, of which each session is in one.
   struct InPathList {

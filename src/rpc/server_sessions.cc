@@ -137,6 +137,7 @@ void ServerSessions::end_all(Status status) {
 void ServerSessions::end(Server* server, Status status, bool tell_peer) {
   if (server->is_dead) return;
   server->is_dead = true;
+  context_.ended.note(server->name, status);
   table_.retire(server->session.local_key(), context_.now_ns);
   Offers offers(*this, server);
   server->session.end_all(offers);
@@ -157,9 +158,17 @@ void ServerSessions::end(Server* server, Status status, bool tell_peer) {
 
 SessionInfo ServerSessions::info(Session session) const {
   const Server* server = table_.find_name(session.name);
-  if (server == nullptr) return {};
+  return server != nullptr ? info(server) : context_.ended.info(session);
+}
+
+SessionInfo ServerSessions::info(const Server* server) {
   SessionInfo info;
   info.state = server->is_pathless ? SessionState::kConnecting : SessionState::kOpen;
+  info.window = static_cast<uint8_t>(server->session.window());
+  info.packets_sent = server->session.packets_sent();
+  info.packets_received = server->session.packets_received();
+  info.long_bytes_sent = server->session.long_bytes_sent();
+  info.long_bytes_received = server->session.long_bytes_received();
   info.peer = server->run->address.view();
   return info;
 }

@@ -38,6 +38,14 @@ class TERN_API ServerSessions {
   }
   /// What the program may know of a session. One that has ended, or never was, is kEnded.
   SessionInfo info(Session session) const;
+  /// The same of a session that is alive.
+  static SessionInfo info(const Server* server);
+  /// Calls `f(server)` for live sessions, as SessionTable::visit() does.
+  template <class F>
+  uint64_t visit(uint64_t from, uint64_t places, F&& f) const {
+    return table_.visit(from, places, std::forward<F>(f));
+  }
+  size_t live() const { return table_.size(); }
   /// Sets the credit policy, for the transport's real sizes. Called once, before the first session.
   void set_budgets(const session::CreditPolicy& credits) { credits_ = credits; }
   /// A client asks for a session (clause 7.7).

@@ -45,6 +45,8 @@ class TransportAdapter final : public TransportPort {
   uint64_t downlink_bytes_per_sec() const override { return transport_.downlink_bytes_per_sec(); }
   uint64_t downlink_bytes() const override { return transport_.downlink_bytes(); }
   transport::DelayTarget delay_target() const override { return transport_.delay_target(); }
+  const TransportCounters& counters() const override { return transport_.counters(); }
+  const NetworkCounters* network_counters() const override { return transport_.network_counters(); }
   uint64_t now() override { return transport_.now(); }
   void wake() override { transport_.wake(); }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include <tern/counters.h>
 #include <tern/status.h>
 
 #include "nexus/control.h"
@@ -43,6 +44,9 @@ class TransportPort {
   /// 0: the transport does not know.
   virtual uint64_t downlink_bytes() const = 0;
   virtual transport::DelayTarget delay_target() const = 0;
+  virtual const TransportCounters& counters() const = 0;
+  /// Null: the network is real.
+  virtual const NetworkCounters* network_counters() const = 0;
   /// ns on the transport's clock.
   virtual uint64_t now() = 0;
   /// Any thread.

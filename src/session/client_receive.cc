@@ -121,6 +121,8 @@ void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t 
 
 /// A function of its own, so that take_rtt_sample() calls nothing that it would have to return from.
 void ClientSession::tell_sample(uint64_t now_ns, uint64_t rtt_ns, bool is_marked) {
+  pools_.controller_counters.samples++;
+  pools_.controller_counters.marks += is_marked ? 1 : 0;
   const cc::Sample sample{now_ns, rtt_ns, rtt_.min_ns(), is_marked, server_credits_};
   tell_controller([&](auto& controller) { controller.on_rtt(sample); });
 }
@@ -224,6 +226,7 @@ ClientVerdict ClientSession::begin_receiving(ClientSlot* slot, uint32_t bytes, u
   slot->transfer->window.insert(0);
   slot->response_bytes = bytes;
   slot->phase = Phase::kReceiving;
+  long_bytes_received_ += payload_max_;
   pools_.response_share.begin();
   pools_.response_share.hear(heard_epoch_);
   control_mask_ &= ~bit(index_of(*slot));
@@ -249,6 +252,7 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
   if (is_new) {
     transfer.window.insert(index);
     transfer.lost.erase(index);
+    long_bytes_received_ += payload.bytes;
     note_progress(slot, now_ns);
   }
   on_rfr_answered(slot, header, is_new, now_ns);

@@ -208,6 +208,7 @@ void ClientSession::commit_request(uint64_t now_ns, const ClientPacket& packet, 
     send_mask_ &= ~bit(packet.slot_index);
     return;
   }
+  long_bytes_sent_ += packet.payload_bytes;
   Transfer& transfer = *slot->transfer;
   transfer.lost.erase(packet.index);
   if (packet.index == transfer.next) transfer.next++;

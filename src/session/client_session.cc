@@ -53,7 +53,7 @@ void ClientSession::on_accepted(const AcceptedTerms& terms, uint64_t now_ns) {
   terms_.window = std::min(terms.window, terms_.window);
   start_credits_ = std::max<uint8_t>(terms.credits, 1);
   set_server_credits(start_credits_);
-  server_number_ = kNumberBase + terms.first_server_number - 1;
+  server_number_ = server_number_before_ = kNumberBase + terms.first_server_number - 1;
   proof_.accept(terms.path_token);
   last_progress_ns_ = now_ns;
   state_ = State::kProbing;
@@ -177,6 +177,7 @@ void ClientSession::set_stalled(bool is_stalled) {
 }
 
 void ClientSession::start_anew() {
+  pools_.controller_counters.restarts++;
   tell_controller([](auto& controller) { controller.on_rest(); });
 }
 

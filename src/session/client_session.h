@@ -110,6 +110,15 @@ class TERN_API ClientSession {
   /// The congestion controller asks for nothing less than what credits allow.
   bool is_uncongested() const { return calm_below_ns_ != 0; }
   uint32_t packets_in_flight() const { return sent_.in_flight(); }
+  /// Packets in flight that the congestion controller allows.
+  uint32_t congestion_window() const { return pace_.window_packets; }
+  /// Packets sent since the handshake. The numbers of packets count them, so that this costs no packet anything.
+  uint64_t packets_sent() const { return sent_.next_number() - (kNumberBase + terms_.first_number); }
+  /// Packets that the server has sent since the handshake, up to the newest that has arrived.
+  uint64_t packets_received() const { return server_number_ - server_number_before_; }
+  /// Payload of messages of several packets. Those of one packet are not counted: the common case would pay for it.
+  uint64_t long_bytes_sent() const { return long_bytes_sent_; }
+  uint64_t long_bytes_received() const { return long_bytes_received_; }
 
   // -- Opening (clause 7.7) --
 
@@ -394,6 +403,9 @@ class TERN_API ClientSession {
   uint64_t receiving_ask_at_ns_ = 0;  ///< the next probe for each response of which the rest is to come
   uint64_t gap_ask_again_ns_ = 0;     ///< not before does a gap make all waiting calls ask
   uint64_t largest_part_ = 0;         ///< the largest number of an RFR of which a packet has come
+  uint64_t server_number_before_ = 0;
+  uint64_t long_bytes_sent_ = 0;
+  uint64_t long_bytes_received_ = 0;
   LossTimer loss_timer_;
   ProbeTimer probe_timer_;
   SilenceTimer silence_;

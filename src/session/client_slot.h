@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tern/counters.h>
 #include <tern/detail/buffer.h>
 #include <tern/detail/inline_function.h>
 
@@ -95,6 +96,7 @@ struct ClientPools {
   base::Pool<Transfer, 8> transfers;
   int32_t response_packets_free = 64;  ///< how many more response packets the endpoint may ask for (clause 5.4)
   ResponseShare response_share;        ///< how many response packets one session may await (clause 5.4)
+  ControllerCounters controller_counters;
 };
 
 }  // namespace tern::session

@@ -118,6 +118,7 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
     if (slot->rounds > 2) control_mask_ |= bit(entry.slot);
   }
   sent_.remove(entry);
+  pools_.controller_counters.losses++;
   const cc::Sample sample{now_ns, rtt_.latest_ns(), rtt_.min_ns(), false, server_credits_};
   tell_controller([&](auto& controller) { controller.on_loss(sample); });
 }
@@ -192,7 +193,10 @@ void ClientSession::look_at_oldest_packet(uint64_t now_ns, ClientTick& result) {
   const uint64_t due_ns = probe_timer_.due_ns(std::max(oldest.time_ns, last_progress_ns_), timeouts());
   if (now_ns < due_ns) return result.at_latest(due_ns);
   result.has_timed_out = true;
-  if (probe_timer_.has_backed_off()) tell_controller([&](auto& controller) { controller.on_silence(now_ns); });
+  if (probe_timer_.has_backed_off()) {
+    pools_.controller_counters.silences++;
+    tell_controller([&](auto& controller) { controller.on_silence(now_ns); });
+  }
   result.at_latest(probe_timer_.on_probe(now_ns, timeouts()));
   control_mask_ |= bit(oldest.slot);
 }

@@ -133,6 +133,7 @@ ServerVerdict ServerSession::place(ServerSlot* slot, const wire::Header& header,
     return dropped(Drop::kLease);
   }
   accept(number, payload.is_marked);
+  long_bytes_received_ += payload.bytes;
   assembly.window.insert(header.index());
   if ((header.flags() & wire::kFirst) != 0 && header.deadline_code() != wire::kNoDeadline) {
     assembly.deadline_ns = now_ns + wire::decode_time_left(header.deadline_code());

@@ -121,6 +121,9 @@ void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
 void ServerSession::commit_range(ServerSlot* slot, uint64_t ticket) {
   slot->response_ticket = ticket;
   Range& range = ranges_.front();
+  // The client has packet 0, which said how many there are, when it asks for packet 1.
+  if (range.first == 1) long_bytes_sent_ += payload_bytes_max_;
+  long_bytes_sent_ += std::min(payload_bytes_max_, slot->response_bytes - range.first * payload_bytes_max_);
   range.first++;
   if (--range.count == 0) ranges_.pop();
   if (ranges_.empty()) due_ &= ~kRanges;

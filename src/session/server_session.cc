@@ -44,7 +44,9 @@ ServerSession::ServerSession(const ServerTerms& terms, ServerPools& pools)
       pools_(pools),
       path_(terms.path_token, terms.session_token, terms.first_request_count << wire::kSlotBits),
       local_key_(terms.local_key),
-      window_(terms.window) {}
+      window_(terms.window),
+      first_number_(kNumberBase + terms.first_number),
+      first_client_number_(kNumberBase + terms.first_client_number) {}
 
 ServerSession::~ServerSession() {
   for (uint32_t i = 0; is_open_ && i < window_; i++) {

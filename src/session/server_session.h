@@ -212,6 +212,16 @@ class TERN_API ServerSession {
 
   void check_invariants() const;
 
+  // -- What it has done --
+
+  /// Packets sent since the handshake. The numbers of packets count them, so that this costs no packet anything.
+  uint64_t packets_sent() const { return next_number_ - first_number_; }
+  /// Packets that the client has sent since the handshake, up to the newest that has arrived.
+  uint64_t packets_received() const { return received_.largest() + 1 - first_client_number_; }
+  /// Payload of messages of several packets. Those of one packet are not counted: the common case would pay for it.
+  uint64_t long_bytes_sent() const { return long_bytes_sent_; }
+  uint64_t long_bytes_received() const { return long_bytes_received_; }
+
   // The session's notes of the endpoint's CreditPolicy. They are here because this cache line is used anyway.
   uint64_t heard_epoch = 0;  ///< the last epoch in which the client had an answer
   /// The last epoch in which a packet of a long request came.
@@ -342,6 +352,10 @@ class TERN_API ServerSession {
   bool is_open_ = false;
   uint8_t window_;
   uint64_t heard_long_epoch_ = 0;
+  const uint64_t first_number_;         ///< of this side's packets
+  const uint64_t first_client_number_;  ///< of the client's packets
+  uint64_t long_bytes_sent_ = 0;
+  uint64_t long_bytes_received_ = 0;
 
   // A session that has one call at a time needs these; they are contiguous with the session.
   ServerSlot* first_slots_[kFirstSlots] = {};

@@ -65,6 +65,7 @@ class Layer {
   int descriptor() const { return inner_->descriptor(); }
   void wake() { inner_->wake(); }
   const TransportCounters& counters() const { return inner_->counters(); }
+  const NetworkCounters* network_counters() const { return inner_->network_counters(); }
 
   Inner& inner() { return *inner_; }  ///< for tests
 

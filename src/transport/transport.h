@@ -28,6 +28,7 @@
 #include <utility>
 
 #include <tern/congestion_control.h>
+#include <tern/counters.h>
 #include <tern/detail/buffer.h>
 #include <tern/detail/export.h>
 #include <tern/status.h>
@@ -127,24 +128,8 @@ concept BurstVisitor = requires(Visit visit, const wire::Header& header, const P
   {visit.in_burst(header, payload, space)};
 };
 
-/// A transport counts its packets; the layers above count what they drop (EndpointCounters).
-struct TransportCounters {
-  uint64_t packets_sent = 0;
-  uint64_t packets_received = 0;
-  uint64_t system_calls = 0;
-  uint64_t dropped_unparsable = 0;     ///< header not plausible: the rest of the buffer is lost
-  uint64_t dropped_bad_reference = 0;  ///< descriptor outside of the peer's memory, or of an unknown chunk
-  uint64_t dropped_oversize = 0;       ///< longer than the MTU allows
-  uint64_t dropped_no_space = 0;       ///< too many waited in this process for another thread; ordinary losses
-  uint64_t send_errors = 0;            ///< the system refused a packet for good; an ordinary loss
-  uint64_t peers_refused = 0;          ///< a connection that broke the rules (seals, sizes, version)
-  uint64_t device_events = 0;          ///< what the driver of a NIC told: ports that went down or came back, errors
-  uint64_t device_resets = 0;          ///< of a NIC's queue after an error; its packets are ordinary losses
-  uint64_t packets_by_kernel = 0;      ///< of those received, over AF_XDP: by the kernel, not by the endpoint's queue
-  /// By frames::Drop: received frames that were no datagrams for this endpoint. All 0 without raw Ethernet. Their names
-  /// are frames::name_of()'s. What a device drops in place of endpoints that share it, one of them counts.
-  std::array<uint64_t, frames::kDropReasons> dropped_frames{};
-};
+using tern::TransportCounters;
+static_assert(frames::kDropReasons == tern::detail::kFrameDrops + 1, "the table of counters has each reason");
 
 /// How a congestion controller reads round trips on the transport's paths (cc::Path).
 struct DelayTarget {
@@ -185,6 +170,7 @@ struct TERN_API DefaultMembers {
   Status failure() const { return {}; }
   Status peer_failure(PeerId) const { return {}; }
   wire::Refusal refusal_of(std::span<const std::byte>) const { return wire::Refusal::kNone; }
+  const NetworkCounters* network_counters() const { return nullptr; }
 
  private:
   static constexpr Status kNoPairs{Code::kUnavailable, "this transport needs no address and port pairs"};
@@ -312,6 +298,8 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
   {t.wake()};
   /// Owner thread; for reports.
   { ct.counters() } -> std::same_as<const TransportCounters&>;
+  /// Those of the simulated network; null in a real one. Owner thread; for reports.
+  { ct.network_counters() } -> std::same_as<const NetworkCounters*>;
 };
 
 }  // namespace tern::transport

@@ -27,6 +27,7 @@ const Example kExamples[] = {
       "the second call: cancelled by its caller", "the server has given up whatever it had begun"}},
     {"nested_rpc", {"tern: Sterna paradisaea", "unicorn: refused for reason 7"}},
     {"own_epoll_loop", {"seen tick 1", "seen tick 2", "seen tick 3", "seen tick 4", "seen tick 5"}},
+    {"page", {"seen: 3 calls, 3 requests"}},
     {"post_from_thread", {"THREAD 0", "THREAD 1", "THREAD 2", "THREAD 3"}},
     {"reconnect", {"100 answers of the first server, 100 of the second"}},
     {"simulated_cluster", {"the same seed is the same run, another seed another one"}},

@@ -57,7 +57,6 @@ struct Board {
   // Counters of endpoint 0, as of its last tick.
 #define TERN_COUNTER(name, what) std::atomic<uint64_t> name;
 #include <tern/detail/counters.inc>
-#undef TERN_COUNTER
 };
 
 /// How long a test waits for what must happen. Long, because it is no statement about speed; TERN_TEST_PATIENCE makes

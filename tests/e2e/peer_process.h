@@ -173,7 +173,6 @@ class PeerEndpoint {
     const tern::EndpointCounters& counters = endpoint_.counters();
 #define TERN_COUNTER(name, what) board_.name = counters.name;
 #include <tern/detail/counters.inc>
-#undef TERN_COUNTER
   }
 
   /// Looks after what waits and at what the test wants.

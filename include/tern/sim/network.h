@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include <tern/counters.h>
 #include <tern/detail/export.h>
 #include <tern/duration.h>
 #include <tern/status.h>
@@ -124,18 +125,6 @@ struct Faults {
   Duration delay_max = std::chrono::microseconds(100);  ///< the longest of these delays
 };
 
-/// Counters of the network since its beginning.
-struct NetworkCounters {
-  uint64_t packets_sent = 0;          ///< frames that hosts have put on their wire
-  uint64_t packets_delivered = 0;     ///< to an endpoint or a Nexus
-  uint64_t packets_marked = 0;        ///< ECN, once a frame and switch
-  uint64_t dropped_buffer_full = 0;   ///< by switches
-  uint64_t dropped_receive_full = 0;  ///< an endpoint's receive queue was full
-  uint64_t dropped_no_receiver = 0;   ///< the host is down, or the endpoint is gone
-  uint64_t dropped_too_long = 0;      ///< by the limits of cables for frames
-  uint64_t dropped_fault = 0;         ///< by Faults, links that are down and partitions
-  uint64_t dropped_nat = 0;           ///< packets to an endpoint behind a NAT that belong to no flow
-  uint64_t queue_bytes_max = 0;       ///< the longest output queue of a switch so far
-};
+using tern::NetworkCounters;
 
 }  // namespace tern::sim

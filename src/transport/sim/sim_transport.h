@@ -95,6 +95,7 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
     if (driver_ != nullptr) driver_->on_ready();
   }
   const TransportCounters& counters() const { return counters_; }
+  const NetworkCounters* network_counters() const { return &nic_.network.counters(); }
 
   // -- For the driver --
 

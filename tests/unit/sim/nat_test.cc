@@ -65,6 +65,7 @@ TEST_F(SimNat, a_session_opens_on_one_address_and_port_pair_only_where_it_must) 
     EXPECT_EQ(program(client).rpc->counters().sessions_paired, client == 1 ? 1u : 0u);
   }
   EXPECT_GT(simulation_->counters().dropped_nat, 0u);
+  EXPECT_EQ(program(1).rpc->counters().network.dropped_nat, simulation_->counters().dropped_nat);
 }
 
 TEST_F(SimNat, a_flow_that_was_idle_too_long_is_followed) {

@@ -1,0 +1,71 @@
+#include "page/process.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+
+#include "base/descriptor.h"
+
+namespace tern::page {
+
+namespace {
+
+/// As much of a file of /proc as fits. Empty: it is not there.
+template <size_t kBytes>
+std::string_view read_text(const char* path, std::array<char, kBytes>& space) {
+  const base::Descriptor file(open(path, O_RDONLY | O_CLOEXEC));
+  const ssize_t bytes = file ? read(file.get(), space.data(), kBytes) : 0;
+  std::string_view text(space.data(), bytes > 0 ? static_cast<size_t>(bytes) : 0);
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  return text;
+}
+
+/// Field 22 of /proc/PID/stat; 0: there is no such process, or no /proc.
+uint64_t start_ticks_of(uint64_t pid) {
+  std::array<char, 32> path;
+  std::snprintf(path.data(), path.size(), "/proc/%llu/stat", static_cast<unsigned long long>(pid));
+  std::array<char, 1024> space;
+  std::string_view text = read_text(path.data(), space);
+  // The second field, the name in parentheses, may have spaces and parentheses.
+  const size_t name_end = text.rfind(") ");
+  if (name_end == std::string_view::npos) return 0;
+  text.remove_prefix(name_end + 2);
+  if (text.starts_with('Z') || text.starts_with('X')) return 0;  // dead, and not waited for yet
+  for (int field = 3; field < 22; field++) text.remove_prefix(std::min(text.find(' '), text.size() - 1) + 1);
+  uint64_t ticks = 0;
+  (void)std::from_chars(text.data(), text.data() + text.size(), ticks);
+  return ticks;
+}
+
+}  // namespace
+
+ProcessName own_process() {
+  ProcessName process;
+  process.pid = static_cast<uint64_t>(getpid());
+  process.start_ticks = start_ticks_of(process.pid);
+  struct stat name_space;
+  if (stat("/proc/self/ns/pid", &name_space) == 0) process.pid_namespace = name_space.st_ino;
+  std::array<char, 64> space;
+  set_text(process.boot_id, read_text("/proc/sys/kernel/random/boot_id", space));
+  return process;
+}
+
+PageLife life_of(const ProcessName& process) {
+  const ProcessName own = own_process();
+  if (own.start_ticks == 0 || own.boot_id[0] == 0) return PageLife::kUnknown;  // no /proc
+  if (process.boot_id != own.boot_id) return PageLife::kDead;
+  if (process.pid_namespace != own.pid_namespace) return PageLife::kUnknown;
+  const bool is_alive = process.start_ticks != 0 && start_ticks_of(process.pid) == process.start_ticks;
+  return is_alive ? PageLife::kAlive : PageLife::kDead;
+}
+
+std::array<char, 32> own_program() {
+  std::array<char, 32> program{}, space;
+  set_text(program, read_text("/proc/self/comm", space));
+  return program;
+}
+
+}  // namespace tern::page

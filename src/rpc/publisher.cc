@@ -1,0 +1,152 @@
+#include "rpc/publisher.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "page/process.h"
+
+namespace tern::rpc {
+
+namespace {
+
+uint64_t ns_of(Duration duration) { return to_ns(duration); }
+
+page::SessionRecord record_of(uint64_t name, const SessionInfo& info) {
+  page::SessionRecord record;
+  record.name = name;
+  record.is_client = info.is_client ? 1 : 0;
+  record.is_open = info.state == SessionState::kOpen ? 1 : 0;
+  record.window = info.window;
+  record.credits = info.credits;
+  record.congestion_window = info.congestion_window;
+  record.packets_in_flight = info.packets_in_flight;
+  record.retransmissions = info.retransmissions;
+  record.round_trip_ns = ns_of(info.round_trip);
+  record.round_trip_ns_min = ns_of(info.round_trip_min);
+  record.round_trip_ns_last = ns_of(info.round_trip_last);
+  record.packets_sent = info.packets_sent;
+  record.packets_received = info.packets_received;
+  record.long_bytes_sent = info.long_bytes_sent;
+  record.long_bytes_received = info.long_bytes_received;
+  record.rate_bytes_per_sec = info.rate_bytes_per_sec;
+  page::set_text(record.peer, info.peer);
+  return record;
+}
+
+}  // namespace
+
+std::unique_ptr<Publisher> Publisher::create(EndpointContext& context, const ClientSessions& clients,
+                                             const ServerSessions& servers, std::unique_ptr<page::SegmentWriter> to) {
+  if (to == nullptr) return nullptr;
+  std::unique_ptr<Publisher> publisher(new (std::nothrow) Publisher(context, clients, servers, std::move(to)));
+  if (publisher != nullptr) publisher->candidates_.reset(new (std::nothrow) Candidates);
+  return publisher != nullptr && publisher->candidates_ != nullptr ? std::move(publisher) : nullptr;
+}
+
+/// Changes with everything that a page would show.
+uint64_t Publisher::news() const {
+  const EndpointCounters& counters = context_.counters;
+  return counters.packets_sent + counters.packets_received + counters.calls_failed + counters.timeouts +
+         counters.sessions_refused + context_.ended.count() + clients_.count() + servers_.count();
+}
+
+void Publisher::look_for_news() {
+  if (news() == shown_) return;
+  next_ns_ = std::max(began_ns_ + kPeriodNs, context_.now_ns);
+  context_.agenda.at_latest(next_ns_);
+}
+
+void Publisher::run(const EndpointCounters& counters) {
+  const uint64_t now_ns = context_.now_ns;
+  switch (phase_) {
+    case Phase::kCounters:
+      began_ns_ = now_ns;
+      count_ = 0;
+      to_->begin();
+      write_counters(counters);
+      to_->end();
+      phase_ = Phase::kClients;
+      [[fallthrough]];
+    case Phase::kClients:
+      next_ns_ = now_ns + kStepNs;
+      if (!look(clients_)) return;
+      phase_ = Phase::kServers;
+      [[fallthrough]];
+    case Phase::kServers:
+      next_ns_ = now_ns + kStepNs;
+      if (!look(servers_)) return;
+      to_->begin();
+      write_sessions();
+      to_->end();
+      phase_ = Phase::kCounters;
+  }
+  // The loop may sleep from now on. One more look finds what has happened since the counters were written.
+  const uint64_t before = std::exchange(shown_, news());
+  const bool has_news = before != shown_;
+  next_ns_ = has_news ? std::max(began_ns_ + kPeriodNs, now_ns) : UINT64_MAX;
+}
+
+void Publisher::finish(const EndpointCounters& counters) {
+  to_->begin();
+  write_counters(counters);
+  count_ = 0;
+  write_sessions();
+  to_->end();
+}
+
+void Publisher::write_counters(const EndpointCounters& counters) {
+  to_->write_counters(counters);
+  to_->segment().client_sessions = clients_.live();
+  to_->segment().server_sessions = servers_.live();
+}
+
+void Publisher::write_sessions() {
+  std::sort(heap_.begin(), heap_.begin() + static_cast<ptrdiff_t>(count_),
+            [this](uint16_t a, uint16_t b) { return (*candidates_)[a].packets > (*candidates_)[b].packets; });
+  for (size_t i = 0; i < count_; i++) to_->sessions()[i] = (*candidates_)[heap_[i]].record;
+  to_->segment().sessions = static_cast<uint32_t>(count_);
+  uint32_t ends = 0;
+  context_.ended.visit_newest(page::kEndsMax, [&](uint64_t name, Status status) {
+    page::EndRecord& end = to_->ends()[ends++];
+    end.name = name;
+    end.code = static_cast<uint32_t>(status.code());
+    page::set_text(end.reason, status.message());
+  });
+  to_->segment().ends = ends;
+}
+
+/// Looks at the next sessions. True: all of them were seen.
+template <class Sessions>
+bool Publisher::look(const Sessions& sessions) {
+  size_t left = kSessionsPerStep;
+  place_ = sessions.visit(place_, kPlacesPerStep, [&](auto* session) {
+    const uint64_t packets = session->session.packets_sent() + session->session.packets_received();
+    // A session that begins its handshake anew counts from 0 again.
+    const uint64_t before = std::exchange(session->packets_shown, packets);
+    const uint64_t recent = packets - std::min(packets, before);
+    if (count_ < page::kSessionsMax || recent > (*candidates_)[heap_[0]].packets) {
+      offer(session->name, recent, Sessions::info(session));
+    }
+    return --left != 0;
+  });
+  return place_ == 0;
+}
+
+/// Takes the session in place of the one of fewest packets.
+void Publisher::offer(uint64_t name, uint64_t packets, const SessionInfo& info) {
+  const auto is_busier = [this](uint16_t a, uint16_t b) {
+    return (*candidates_)[a].packets > (*candidates_)[b].packets;
+  };
+  const auto end = [this] { return heap_.begin() + static_cast<ptrdiff_t>(count_); };
+  auto index = static_cast<uint16_t>(count_);
+  if (count_ == page::kSessionsMax) {
+    std::pop_heap(heap_.begin(), end(), is_busier);
+    index = heap_[--count_];
+  }
+  (*candidates_)[index] = {packets, record_of(name, info)};
+  heap_[count_++] = index;
+  std::push_heap(heap_.begin(), end(), is_busier);
+}
+
+}  // namespace tern::rpc

@@ -1,0 +1,205 @@
+#!/usr/bin/python3
+"""tern-top over the pages of two processes that call each other: what it prints is read as JSON and by Prometheus's own
+parser; a third process reads while they run, and after they were killed.
+
+Usage: tests/e2e/top_test.py BUILD_DIR
+Needs Debian's python3-prometheus-client, and so Debian's Python; without it exit code 77.
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+try:
+    from prometheus_client.parser import text_string_to_metric_families
+except ImportError:
+    print("SKIPPED: python3-prometheus-client is not installed (scripts/setup test)")
+    sys.exit(77)
+
+BUILD = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else "build/release")
+TOP = BUILD / "apps/top/tern-top"
+PATIENCE_S = 60
+
+
+def top(*arguments):
+    return subprocess.run([TOP, *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+def read(*files):
+    result = top("--once", "--json", *files)
+    return json.loads(result.stdout)
+
+
+def wait_for(is_true):
+    """The first true result; fails after a time that no working program takes."""
+    until = time.monotonic() + PATIENCE_S
+    while not (result := is_true()):
+        if time.monotonic() > until:
+            raise AssertionError("waited in vain")
+        time.sleep(0.05)
+    return result
+
+
+class Pair:
+    """A server and a client of the program latency, each with a page, until they are killed."""
+
+    def __init__(self, page="shm"):
+        common = [BUILD / "microbench/latency", "--transport=udp", "--seconds=1000", f"--page={page}"]
+        ready, theirs = os.pipe()
+        self.server = subprocess.Popen([*common, "--role=server", "--server=127.0.0.1:0", f"--ready_fd={theirs}"],
+                                       pass_fds=[theirs], stdout=subprocess.DEVNULL)
+        os.close(theirs)
+        with os.fdopen(ready) as pipe:
+            uri = pipe.readline().strip()
+        assert uri, "the server has not started"
+        self.client = subprocess.Popen([*common, "--role=client", f"--server={uri.removeprefix('tern://')}"], stdout=subprocess.DEVNULL)
+
+    def pages(self):
+        pids = {self.server.pid: "server", self.client.pid: "client"}
+        return {pids[page["pid"]]: page for page in read()["pages"] if page["pid"] in pids}
+
+    def busy_pages(self):
+        """Both pages, once calls and their session are there."""
+        pages = self.pages()
+        if len(pages) != 2 or not all(page["endpoints"] for page in pages.values()):
+            return None
+        client, server = (pages[side]["endpoints"][0] for side in ("client", "server"))
+        is_busy = client["counters"]["endpoint.calls_completed"] > 100 and client["sessions"] and server["sessions"]
+        return pages if is_busy else None
+
+    def kill(self):
+        for process in (self.client, self.server):
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+class TopTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.pair = Pair()
+        cls.left = []
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.pair.kill()
+        for page in cls.pair.pages().values():
+            os.unlink(page["file"])
+
+    def test_1_living_processes(self):
+        first = wait_for(self.pair.busy_pages)
+        for side in ("client", "server"):
+            self.assertEqual(first[side]["life"], "alive")
+            self.assertEqual(first[side]["program"], "latency")
+            self.assertEqual(first[side]["endpoints"][0]["transport"], "udp")
+            self.assertEqual(os.stat(first[side]["file"]).st_mode & 0o777, 0o600)
+        client, server = (first[side]["endpoints"][0] for side in ("client", "server"))
+        session = client["sessions"][0]
+        self.assertEqual(session["side"], "client")
+        self.assertEqual(session["state"], "open")
+        self.assertEqual("tern://" + session["peer"], first["server"]["uri"])
+        self.assertGreater(session["round_trip_us"], 0)
+        self.assertGreaterEqual(session["round_trip_us"], session["round_trip_us_min"])
+        self.assertEqual("tern://" + server["sessions"][0]["peer"], first["client"]["uri"])
+        self.assertGreater(server["counters"]["transport.packets_received"], 0)
+
+        def has_grown():
+            now = self.pair.pages()["client"]["endpoints"][0]
+            return now if now["published_ns"] > client["published_ns"] else None
+        later = wait_for(has_grown)
+        for name, value in client["counters"].items():
+            self.assertGreaterEqual(later["counters"][name], value, name)
+        self.assertGreater(later["counters"]["endpoint.calls_completed"], client["counters"]["endpoint.calls_completed"])
+
+    def test_2_prometheus(self):
+        wait_for(self.pair.busy_pages)
+        result = top("--prometheus")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        families = {family.name: family for family in text_string_to_metric_families(result.stdout)}
+        pids = {str(self.pair.client.pid), str(self.pair.server.pid)}
+
+        def samples(name):
+            return [s for s in families[name].samples if s.labels["pid"] in pids]
+        self.assertEqual(families["tern_endpoint_calls_completed"].type, "counter")
+        self.assertTrue(families["tern_endpoint_calls_completed"].documentation)
+        calls = {s.labels["pid"]: s.value for s in samples("tern_endpoint_calls_completed")}
+        self.assertEqual(set(calls), pids)
+        self.assertGreater(calls[str(self.pair.client.pid)], 100)
+        self.assertEqual(calls[str(self.pair.server.pid)], 0)
+        self.assertEqual({s.value for s in samples("tern_up")}, {1})
+        self.assertEqual(families["tern_session_round_trip_seconds"].type, "gauge")
+        self.assertTrue(all(0 < s.value < PATIENCE_S for s in samples("tern_session_round_trip_seconds")))
+        self.assertTrue(all(s.name.endswith("_total") for f in families.values() if f.type == "counter" for s in f.samples))
+        # Every counter of the table is there.
+        wanted = {"tern_" + name.replace(".", "_") for name in self.pair.pages()["client"]["endpoints"][0]["counters"]}
+        self.assertEqual(wanted - set(families), set())
+
+    def test_3_table_and_live_view(self):
+        wait_for(self.pair.busy_pages)
+        table = top("--once").stdout
+        self.assertIn(f"{self.pair.client.pid} latency  alive", table)
+        self.assertIn("smoothed", table)
+        live = subprocess.Popen([TOP, "--interval=0.2"], stdout=subprocess.PIPE, text=True)
+        try:
+            seen = ""
+            while "a second" not in seen:  # a rate, which needs two readings
+                line = live.stdout.readline()
+                self.assertTrue(line, "tern-top has ended")
+                seen += line
+            self.assertIn("\033[H", seen)
+            self.assertIn("\033[J", seen + live.stdout.read(10000))
+        finally:
+            live.kill()
+            live.stdout.close()
+            live.wait()
+
+    def test_4_killed_processes(self):
+        before = wait_for(self.pair.busy_pages)
+        self.pair.kill()
+        after = self.pair.pages()
+        for side in ("client", "server"):
+            self.assertEqual(after[side]["life"], "dead")
+            for name, value in before[side]["endpoints"][0]["counters"].items():
+                self.assertGreaterEqual(after[side]["endpoints"][0]["counters"][name], value, name)
+        self.assertTrue(after["client"]["endpoints"][0]["sessions"])
+        families = {family.name: family for family in text_string_to_metric_families(top("--prometheus").stdout)}
+        up = {s.labels["pid"]: s.value for s in families["tern_up"].samples}
+        self.assertEqual(up[str(self.pair.client.pid)], 0)
+        calls = families.get("tern_endpoint_calls_completed")
+        self.assertFalse(calls and [s for s in calls.samples if s.labels["pid"] == str(self.pair.client.pid)])
+
+
+class FilesTest(unittest.TestCase):
+    def test_hostile_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            letter = pathlib.Path(folder) / "letter \"\\\n"
+            letter.write_bytes(bytes(range(256)) * 100)
+            result = top("--once", "--json", str(letter), folder + "/absent")
+            self.assertEqual(result.returncode, 1)
+            unreadable = json.loads(result.stdout)["unreadable"]
+            self.assertEqual([entry["file"] for entry in unreadable], [str(letter), folder + "/absent"])
+            self.assertIn("no page", unreadable[0]["reason"])
+            corpus = sorted((pathlib.Path(__file__).parents[1] / "fuzz/corpus/page").iterdir())
+            for form in ("--json", "--prometheus", "--sessions=5"):
+                result = top("--once", form, *map(str, corpus))
+                self.assertEqual(result.returncode, 1, result.stderr)  # most are no pages
+                self.assertTrue(all(c == "\n" or " " <= c <= "~" for c in result.stdout), form)
+                if form == "--prometheus":
+                    self.assertTrue(list(text_string_to_metric_families(result.stdout)))
+                if form == "--json":
+                    self.assertIn("half_written", [pathlib.Path(p["file"]).name for p in json.loads(result.stdout)["pages"]])
+
+    def test_wrong_arguments(self):
+        for arguments in (["--interval=0"], ["--interval=x"], ["--sessions=-1"], ["--none"], ["--json", "--prometheus"]):
+            result = top(*arguments)
+            self.assertEqual(result.returncode, 2, arguments)
+            self.assertIn("usage", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
