@@ -202,12 +202,14 @@ endfunction()
 
 # tern_install_package(): what belongs to no library. After all components and transports.
 function(tern_install_package)
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tern)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           FILES_MATCHING PATTERN "*.h" PATTERN "*.inc")
   install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/doctor DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME tern-doctor
           COMPONENT programs)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/scripts/tern_doctor DESTINATION ${CMAKE_INSTALL_DATADIR}/tern COMPONENT programs
           FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/scripts/wireshark DESTINATION ${CMAKE_INSTALL_DATADIR}/tern COMPONENT programs)
   get_property(tern_built_in GLOBAL PROPERTY TERN_BUILT_IN)
   get_property(transports GLOBAL PROPERTY TERN_TRANSPORTS)
   set(tern_left_out "")

@@ -29,10 +29,24 @@ function(tern_set_flags target)
   endif()
 endfunction()
 
-# tern_add_library(name type source...): type "" follows BUILD_SHARED_LIBS.
+# Flags of our programs in C, which use the C interface only.
+function(tern_set_c_flags target)
+  set_target_properties(${target} PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -pedantic $<$<BOOL:${TERN_WERROR}>:-Werror>)
+  if(TERN_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${TERN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)  # the runtime for C++ has more, which the library needs
+  endif()
+endfunction()
+
+# tern_add_library(name type source...): type "" follows BUILD_SHARED_LIBS. A static library is position-independent too,
+# because libtern_c.so, and the shared libraries of users, have it inside. That costs no instruction in a program: symbols are
+# hidden, or not interposable, and the linker removes the indirections of the others.
 function(tern_add_library name type)
   add_library(${name} ${type} ${ARGN})
   tern_set_flags(${name})
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${name} PRIVATE -fno-semantic-interposition)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
                                      PRIVATE ${PROJECT_SOURCE_DIR}/src)

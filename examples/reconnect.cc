@@ -1,8 +1,9 @@
 // reconnect: a client whose server is killed and comes back.
 //
-// The rule: a session never comes back to life. When its server dies, its calls end with kPeerUnreachable or
-// kSessionReset, later ones are refused, and the client makes a new session. Such an end does not say whether the
-// handler has run: it ran at most once, and only the application knows whether asking again does harm.
+// The rule: with SessionOptions::reconnect a session keeps its name and finds its server again, after a pause that
+// grows with each attempt. Its calls do not come back: when the server dies they end with kPeerUnreachable or
+// kSessionReset, and later ones wait for the next attempt. Such an end does not say whether the handler has run: it ran
+// at most once, and only the application knows whether asking again does harm.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -69,7 +70,7 @@ class ServerProcess {
   int go_, ready_;
 };
 
-/// Asks again and again; after a failure with a new session, and not at once.
+/// Asks again and again; after a failure not at once. All failures take one path, those of refused calls, too.
 struct Client {
   tern::Endpoint& endpoint;
   const std::string uri;
@@ -78,12 +79,12 @@ struct Client {
   tern::Session session = {};
 
   void connect() {
-    session = must(endpoint.create_session(uri));  // does not wait; calls wait until it is open, or has failed
+    session = must(endpoint.create_session(uri, {.reconnect = true}));  // does not wait; calls wait until it is open
     ask_once();
   }
   void ask_once() {
-    must(endpoint.enqueue_request(session, kWho, message(endpoint, ""), endpoint.alloc_msgbuf(64),
-                                  [this](tern::Completion& done) { on_end(done); }));
+    (void)endpoint.enqueue_request(session, kWho, message(endpoint, ""), endpoint.alloc_msgbuf(64),
+                                   [this](tern::Completion& done) { on_end(done); }, {.refusal_runs_then = true});
   }
   void on_end(const tern::Completion& done) {
     if (done.status.code() == tern::Code::kCancelled) return;  // we close the endpoint ourselves
@@ -92,7 +93,7 @@ struct Client {
       return ask_once();
     }
     on_failure(done.status);
-    must(endpoint.after(std::chrono::milliseconds(20), [this] { connect(); }));
+    must(endpoint.after(std::chrono::milliseconds(20), [this] { ask_once(); }));
   }
 };
 

@@ -79,8 +79,8 @@ class Client {
   void call_regularly() {
     const tern::Duration interval = std::chrono::nanoseconds(1'000'000'000 / FLAGS_rate);
     for (; next_ <= endpoint_->now(); next_ += interval) call();
-    const tern::Status status = endpoint_->after(next_ - endpoint_->now(), [this] { call_regularly(); });
-    if (!status.ok()) run_.fail("the client's timer", status);
+    const auto timer = endpoint_->after(next_ - endpoint_->now(), [this] { call_regularly(); });
+    if (!timer) run_.fail("the client's timer", timer.status());
   }
   void call() {
     auto call =

@@ -56,7 +56,7 @@ class Branch {
     for (uint32_t to = 0; to < ledger_.branches(); to++) {
       if (ledger_.account(to).is_on_its_way) send(to);
     }
-    return endpoint_.after({}, [this] { begin(); });
+    return endpoint_.after({}, [this] { begin(); }).status();
   }
   /// Serves on, and settles what is on its way, but begins no transfers any more.
   void close() { ledger_.write({Entry::Kind::kClosing, self_, 0, 0}); }

@@ -296,8 +296,8 @@ class Client {
   }
   template <class F>
   void after(tern::Duration delay, F then) {
-    const tern::Status status = endpoint_->after(delay, std::move(then));
-    if (!status.ok()) fail("no timer: " + std::string(status.message()));
+    const auto timer = endpoint_->after(delay, std::move(then));
+    if (!timer) fail("no timer: " + std::string(timer.status().message()));
   }
   void fail(std::string sentence) {
     control_.fail(std::move(sentence));

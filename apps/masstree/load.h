@@ -237,8 +237,8 @@ class Load {
     if (status.code() == Code::kQueueFull || status.code() == Code::kNoMemory ||
         (status.code() == Code::kRefused && app_code == kNoMemory)) {
       reports_[index_of(op.phase)].refused_overloaded++;
-      const tern::Status timer = endpoint_->after(std::chrono::microseconds(100), [this, i] { issue(i); });
-      return timer.ok() ? void() : fail("no timer: " + std::string(timer.message()));
+      const auto timer = endpoint_->after(std::chrono::microseconds(100), [this, i] { issue(i); });
+      return timer.ok() ? void() : fail("no timer: " + std::string(timer.status().message()));
     }
     if (op.type == kPut && status.code() == Code::kRefused && app_code == kIsFull && !model_.is_there(op.position)) {
       reports_[index_of(op.phase)].refused_full++;

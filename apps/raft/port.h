@@ -184,6 +184,10 @@ class Port {
   // ---- calls to others ----
   Peer& peer(uint64_t id, std::string_view address);
   bool is_voter(uint64_t id) const;
+  /// In libraft's configuration. Null: it is not there, or libraft does not run yet.
+  raft_server* server(uint64_t id) const;
+  /// From `least` to below `most`, for an election's timer.
+  int random_timeout(int least, int most);
   bool open_session(Peer& peer);
   int call(uint64_t id, Peer& peer, const raft_message& message, std::string_view configuration, const Sent& sent);
   void on_called(uint64_t id, uint16_t kind, uint64_t term, tern::Duration sent, tern::Completion& done);
@@ -205,6 +209,7 @@ class Port {
   std::optional<Refusal> check_head(const Head& head);
   /// False: libraft must not see it.
   bool is_deliverable(const raft_message& message);
+  void deliver_as_voter(raft_message& message);
   bool prepare_append(const raft_append_entries& append);
   void roll_back_configuration();
   void answer(raft_message message);

@@ -29,12 +29,16 @@ Head Port::head_to(uint64_t id) const {
   return {options_.cluster, options_.id, id, life_, election_us_, !is_pristine_, is_voter(id), options_.address};
 }
 
-bool Port::is_voter(uint64_t id) const {
+raft_server* Port::server(uint64_t id) const {
   for (unsigned i = 0; raft_ != nullptr && i < raft_->configuration.n; i++) {
-    const raft_server& server = raft_->configuration.servers[i];
-    if (server.id == id) return server.role == RAFT_VOTER;
+    if (raft_->configuration.servers[i].id == id) return &raft_->configuration.servers[i];
   }
-  return false;
+  return nullptr;
+}
+
+bool Port::is_voter(uint64_t id) const {
+  const raft_server* const found = server(id);
+  return found != nullptr && found->role == RAFT_VOTER;
 }
 
 bool Port::open_session(Peer& peer) {

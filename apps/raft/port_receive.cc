@@ -149,7 +149,11 @@ void Port::receive(tern::Request request) {
   message.server_id = head.from;
   message.server_address = from.address.c_str();
   delivering_ = {head.from, is_snapshot, &request};
-  on_message_(&io_, &message);
+  if (message.type == RAFT_IO_REQUEST_VOTE && head.is_voter) {
+    deliver_as_voter(message);
+  } else {
+    on_message_(&io_, &message);
+  }
   // The new term could not be stored, and libraft has left the snapshot where it was (recvMessage()).
   if (is_snapshot && !problem_.empty()) release(message);
   settled_(false);
@@ -161,6 +165,16 @@ void Port::receive(tern::Request request) {
   } else {
     request.respond();
   }
+}
+
+/// libraft votes only if its own configuration says that it is a voter (electionVote()). But the one that made it a
+/// voter may be committed and not here yet, and then nobody can be elected without this vote. It counts by the
+/// candidate's configuration (Raft thesis, 4.1).
+void Port::deliver_as_voter(raft_message& message) {
+  raft_server* const self = server(options_.id);
+  const int role = self == nullptr ? RAFT_VOTER : std::exchange(self->role, RAFT_VOTER);
+  on_message_(&io_, &message);
+  if (self != nullptr) self->role = role;  // a request for a vote changes no configuration
 }
 
 /// The leader waits for the answer, and not for what is carried out here.

@@ -1,5 +1,6 @@
-// Coroutines for an Endpoint: co_await endpoint.call(...). It is a separate header, so that programs without coroutines
-// need not compile it. Owner thread only, as all of Endpoint. Standard library only.
+// Coroutines for an Endpoint: co_await endpoint.call(...), opened() and sleep(). <tern/task.h>, which comes with it,
+// has coroutines that wait for each other. It is a separate header, so that programs without coroutines need not
+// compile it. Owner thread only, as all of Endpoint. Standard library only.
 #pragma once
 
 #include <coroutine>
@@ -9,6 +10,7 @@
 
 #include <tern/detail/export.h>
 #include <tern/endpoint.h>
+#include <tern/task.h>
 
 namespace tern {
 
@@ -81,6 +83,94 @@ inline CallAwaitable Endpoint::call(Session session, uint16_t type, MsgBuf&& req
                                     CallOptions options) {
   return CallAwaitable(*this, session, type, std::move(request), std::move(response), options);
 }
+
+/// The result of Endpoint::sleep(). Part of the coroutine's frame. A frame may be destroyed while it sleeps.
+class [[nodiscard]] SleepAwaitable {
+ public:
+  SleepAwaitable(Endpoint& endpoint, Duration delay) : endpoint_(endpoint), delay_(delay) {}  ///< for Endpoint::sleep()
+  SleepAwaitable(const SleepAwaitable&) = delete;
+  SleepAwaitable& operator=(const SleepAwaitable&) = delete;
+  ~SleepAwaitable() {
+    if (std::exchange(waiting_, nullptr)) (void)endpoint_.cancel_timer(timer_);
+  }
+
+  bool await_ready() const noexcept { return false; }
+  bool await_suspend(std::coroutine_handle<> coroutine) {
+    auto timer = endpoint_.after(delay_, Alarm(this));
+    if (!timer) {
+      status_ = timer.status();
+      return false;
+    }
+    timer_ = *timer;
+    waiting_ = coroutine;
+    return true;
+  }
+  Status await_resume() const noexcept { return status_; }
+
+ private:
+  /// The function of a timer. It is destroyed without a run when the endpoint closes.
+  class Alarm {
+   public:
+    explicit Alarm(SleepAwaitable* sleeper) : sleeper_(sleeper) {}
+    Alarm(Alarm&& other) noexcept : sleeper_(std::exchange(other.sleeper_, nullptr)) {}
+    Alarm& operator=(Alarm&&) = delete;
+    ~Alarm() {
+      if (sleeper_ != nullptr) sleeper_->wake(Status(Code::kCancelled, "its endpoint was closed"));
+    }
+    void operator()() { std::exchange(sleeper_, nullptr)->wake(Status()); }
+
+   private:
+    SleepAwaitable* sleeper_;
+  };
+  void wake(Status status) {
+    if (!waiting_) return;
+    status_ = status;
+    std::exchange(waiting_, nullptr).resume();
+  }
+
+  Endpoint& endpoint_;
+  Duration delay_;
+  TimerId timer_;
+  Status status_;
+  std::coroutine_handle<> waiting_;  ///< null: nobody waits
+};
+
+inline SleepAwaitable Endpoint::sleep(Duration delay) { return SleepAwaitable(*this, delay); }
+
+/// The result of Endpoint::opened(). Part of the coroutine's frame. A frame may be destroyed while it waits.
+class [[nodiscard]] OpenAwaitable : detail::SessionWaiter {
+ public:
+  OpenAwaitable(Endpoint& endpoint, Session session) : endpoint_(endpoint), session_(session) {
+    run = [](SessionWaiter* waiter, const Status& status) {
+      auto* self = static_cast<OpenAwaitable*>(waiter);
+      self->status_ = status;
+      std::exchange(self->waiting_, nullptr).resume();
+    };
+  }
+  OpenAwaitable(const OpenAwaitable&) = delete;
+  OpenAwaitable& operator=(const OpenAwaitable&) = delete;
+  ~OpenAwaitable() {
+    if (waiting_) endpoint_.stop_waiting(session_, this);
+  }
+
+  bool await_ready() const noexcept { return false; }
+  bool await_suspend(std::coroutine_handle<> coroutine) {
+    const auto waits = endpoint_.wait_for_open(session_, this);
+    status_ = waits.status();
+    if (!waits || !*waits) return false;
+    waiting_ = coroutine;
+    return true;
+  }
+  Status await_resume() const noexcept { return status_; }
+
+ private:
+  Endpoint& endpoint_;
+  Session session_;
+  Status status_;
+  std::coroutine_handle<> waiting_;  ///< null: nobody waits
+};
+
+inline OpenAwaitable Endpoint::opened(Session session) { return OpenAwaitable(*this, session); }
 
 /// The simplest return type of a coroutine. The coroutine runs at once up to its first co_await that suspends it. It is
 /// resumed in the endpoint's loop, and frees its frame at its end. No code can wait for it. A handler may be such a

@@ -27,6 +27,8 @@ class EndpointCore;
 struct EndpointInternals;
 }  // namespace rpc
 class CallAwaitable;
+class OpenAwaitable;
+class SleepAwaitable;
 
 /// The argument of a continuation. Both buffers are returned: move them out to keep them; the others are released.
 struct Completion {
@@ -40,6 +42,10 @@ struct Completion {
 struct CallOptions {
   /// The call ends with kDeadline this long after now(), unless it ends before. The server receives the deadline.
   Duration deadline = Duration::max();
+  /// One path for errors: if the call is refused, its continuation runs as well, before enqueue_request() returns, with
+  /// the reason and both buffers as they were. A continuation that repeats the call at once must look at the status
+  /// first, because it may be refused for ever. Accepted calls cost nothing for it.
+  bool refusal_runs_then = false;
 };
 
 /// For one request type: Endpoint::on_request().
@@ -119,11 +125,27 @@ struct SessionOptions {
   uint64_t rate_bytes_per_sec = 0;
   /// The congestion controller. Ignored with rate_bytes_per_sec.
   CongestionControl congestion_control = CongestionControl::kDefault;
+  /// Connect again when the session is lost, refused or does not open, until destroy_session() or the endpoint's end.
+  /// The Session stays the same. A loss ends all calls, as without this option: the library repeats none, so a handler
+  /// runs at most once for each. Later calls wait until the session is open again, up to RpcOptions::queue_limit of
+  /// them; if the next attempt fails, too, they end with its reason. The addresses are those that the URI's name had in
+  /// create_session(). Without memory for another attempt the session ends (kEnded).
+  bool reconnect = false;
+  /// With reconnect: the pause before the first attempt. Each attempt that fails doubles it, up to
+  /// reconnect_pause_max. It is the first one again after the session was open for reconnect_pause_max. A random part
+  /// of it, up to one half, is left out, so that clients do not come back in step.
+  Duration reconnect_pause = std::chrono::milliseconds(10);
+  Duration reconnect_pause_max = std::chrono::seconds(1);
 };
 
 /// An accepted call, for cancel().
 struct CallId {
   uint64_t value = 0;  ///< no call has 0
+};
+
+/// A timer of after(), for cancel_timer().
+struct TimerId {
+  uint64_t value = 0;  ///< no timer has 0
 };
 
 /// Counters of an endpoint. Owner thread only. docs/counters.md says what each one means and what to do about it.
@@ -165,7 +187,8 @@ class Endpoint {
   /// otherwise kMisuse. kNoMemory. It runs in the owner's loop, close() or ~Rpc, and is destroyed with the endpoint.
   ///
   /// A session of create_session(): kOpen when it is open, if it ever is. kEnded exactly once, after the continuations
-  /// of all its calls: it is the last that is heard of the session.
+  /// of all its calls: it is the last that is heard of the session. With SessionOptions::reconnect, kConnecting when it
+  /// is lost or an attempt has failed, with the reason; continuations of its calls may run later.
   /// A session of a client: kOpen when the client has proved its path, and then kEnded exactly once. Handlers may still
   /// have requests of it, which are cancelled.
   template <class F>
@@ -196,14 +219,18 @@ class Endpoint {
   /// does not matter, so that a buffer can be used again as it is. A longer response ends the call with kTooLarge.
   /// `then(Completion&)` runs exactly once, in the event loop, close() or ~Rpc, and gets both buffers back. If the call
   /// is refused, `then` never runs, and the caller keeps the buffers: kSessionReset (the session has ended), kMisuse
-  /// (empty MsgBuf, or of another endpoint), kNoMemory, kQueueFull, kWrongThread.
+  /// (empty MsgBuf, or of another endpoint), kNoMemory, kQueueFull, kWrongThread. With CallOptions::refusal_runs_then,
+  /// `then` runs at once instead, in the caller's thread, and the result is the CallId of no call.
   template <Small F>
   requires std::invocable<F&, Completion&> Result<CallId> enqueue_request(Session session, uint16_t type,
                                                                           MsgBuf&& request, MsgBuf&& response, F then,
                                                                           CallOptions options = {}) {
     const Started started = start_call(session, type, request.buffer(), response.buffer(), options.deadline);
-    if (started.continuation == nullptr) [[unlikely]]
-      return refusal();
+    if (started.continuation == nullptr) [[unlikely]] {
+      if (!options.refusal_runs_then) return refusal();
+      run_refused(then, {refusal(), 0, std::move(request), std::move(response)});
+      return CallId{};
+    }
     (void)request.take();
     (void)response.take();
     new (started.continuation) Continuation(std::move(then));  // it is empty so far
@@ -229,17 +256,30 @@ class Endpoint {
   /// A refused call does not suspend: its status and both buffers are in the Completion at once.
   inline CallAwaitable call(Session session, uint16_t type, MsgBuf&& request, MsgBuf&& response,
                             CallOptions options = {});
+  /// `Status status = co_await endpoint.opened(session)`: waits until a session of create_session() is open (kOk), or
+  /// has ended, for the reason that on_session_event() hears. kCancelled: this endpoint was closed. Does not wait if
+  /// the session is open, has ended already (kSessionReset), or is a client's (kMisuse); kWrongThread. A session that
+  /// reconnects is waited for through its attempts. Defined in <tern/coroutine.h>.
+  inline OpenAwaitable opened(Session session);
+  /// `Status status = co_await endpoint.sleep(delay)`: as a timer of after(). kCancelled: the endpoint was closed
+  /// before. Errors as of after(), without a wait. Defined in <tern/coroutine.h>.
+  inline SleepAwaitable sleep(Duration delay);
   /// Ends a call early. Its continuation runs as soon as its buffers are free, with kCancelled or with an outcome that
   /// came before. kMisuse: no such call, or it has ended. kNoMemory: the call goes on.
   TERN_API Status cancel(CallId call);
 
   /// The time of this loop iteration.
   TERN_API Duration now() const;
-  /// Runs `then()` in the loop, at now() + `delay` or later. kNoMemory. kSessionReset: the endpoint is closed.
+  /// Runs `then()` in the loop, at now() + `delay` or later. A close() that comes first destroys `then` without a run.
+  /// kNoMemory: the system has none, or 2^24 timers wait. kSessionReset: the endpoint is closed.
   template <Small F>
-  requires std::invocable<F&> Status after(Duration delay, F then) {
+  requires std::invocable<F&> Result<TimerId> after(Duration delay, F then) {
     return add_timer(delay, detail::InlineFunction<>(std::move(then)));
   }
+  /// Ends a timer early: destroys its function, which never runs, within this call. Also for timers that are due in
+  /// this iteration, and of a closed endpoint. Does not allocate. kMisuse, without effect: it has run, runs, or was
+  /// cancelled, or no timer has this id. An id never becomes that of another timer.
+  TERN_API Status cancel_timer(TimerId timer);
   /// Runs `then()` in the owner's loop soon. Any thread. kQueueFull: 65536 functions wait. kNoMemory. kSessionReset:
   /// the endpoint is closed.
   template <Small F>
@@ -262,6 +302,10 @@ class Endpoint {
  private:
   friend struct rpc::EndpointInternals;
   using Continuation = detail::InlineFunction<Completion&>;
+  template <class F>
+  static void run_refused(F& then, Completion done) noexcept {  // what is thrown ends the process
+    then(done);
+  }
   struct Handler {
     virtual ~Handler() = default;
     virtual void operator()(detail::RequestFront* front) noexcept = 0;  // what is thrown ends the process
@@ -301,8 +345,12 @@ class Endpoint {
                               Duration deadline);
   TERN_API Continuation* start_plain_call(Session session, uint8_t type, detail::Buffer* request,
                                           detail::Buffer* response, uint32_t len_bytes);
-  TERN_API Status add_timer(Duration delay, detail::InlineFunction<> then);
+  TERN_API Result<TimerId> add_timer(Duration delay, detail::InlineFunction<> then);
   TERN_API Status add_post(detail::InlineFunction<> then);
+  friend OpenAwaitable;
+  /// Returns true if `waiter` will run, false if the session is open already; or why it will not open.
+  TERN_API Result<bool> wait_for_open(Session session, detail::SessionWaiter* waiter);
+  TERN_API void stop_waiting(Session session, detail::SessionWaiter* waiter);
 
   rpc::EndpointCore* core_;
 };

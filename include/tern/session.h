@@ -21,13 +21,21 @@ enum class SessionState : uint8_t {
   kEnded,       ///< for ever; or there never was such a session
 };
 
+namespace detail {
+/// A coroutine that waits until a session opens or ends. For the library.
+struct SessionWaiter {
+  SessionWaiter* next = nullptr;
+  void (*run)(SessionWaiter* waiter, const Status& status) = nullptr;
+};
+}  // namespace detail
+
 /// What Endpoint::on_session_event() hears of a session.
 struct SessionEvent {
   Session session;  ///< its name at this endpoint
   /// This endpoint has created it. False: a client has, and this endpoint serves it.
   bool is_client = false;
-  SessionState state = SessionState::kEnded;  ///< the new one: kOpen or kEnded
-  Status status;                              ///< with kEnded, why
+  SessionState state = SessionState::kEnded;  ///< the new one; kConnecting only with SessionOptions::reconnect
+  Status status;                              ///< with kEnded and kConnecting, why
 };
 
 /// What Endpoint::session_info() tells of a session.

@@ -1,4 +1,4 @@
-// The results of calls that can fail. Standard library only; never allocates, never throws.
+// The results of calls that can fail. Standard library only; never allocates, never throws. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,8 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+
+#include <tern/detail/export.h>
 
 namespace tern {
 
@@ -26,6 +28,45 @@ enum class Code : uint8_t {
   kUnavailable,      ///< this machine lacks something that is needed; the message names it
 };
 
+/// The code in words, such as "queue full". With static storage duration, and zero-terminated. "unknown code": no
+/// enumerator has this value.
+constexpr std::string_view to_string(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return "ok";
+    case Code::kPeerUnreachable:
+      return "peer unreachable";
+    case Code::kSessionReset:
+      return "session reset";
+    case Code::kDeadline:
+      return "deadline passed";
+    case Code::kCancelled:
+      return "cancelled";
+    case Code::kRefused:
+      return "refused";
+    case Code::kTooLarge:
+      return "too large";
+    case Code::kQueueFull:
+      return "queue full";
+    case Code::kNoMemory:
+      return "no memory";
+    case Code::kWrongThread:
+      return "wrong thread";
+    case Code::kNoResponse:
+      return "no response";
+    case Code::kMisuse:
+      return "misuse";
+    case Code::kUnavailable:
+      return "unavailable";
+  }
+  return "unknown code";
+}
+/// Prints to_string(code). A template, so that this header needs no <ostream>.
+template <class Stream>
+auto operator<<(Stream& out, Code code) -> decltype(out << to_string(code)) {
+  return out << to_string(code);
+}
+
 /// A code, and a text that names the rule and the remedy, with an address, port or size if that helps.
 class [[nodiscard]] Status {
  public:
@@ -38,10 +79,29 @@ class [[nodiscard]] Status {
   /// For people: one sentence, zero-terminated, with static storage duration.
   constexpr std::string_view message() const { return message_ != nullptr ? message_ : "ok"; }
 
+  /// The same code and the same text.
+  friend constexpr bool operator==(const Status& a, const Status& b) {
+    return a.code_ == b.code_ && a.message() == b.message();
+  }
+  /// The same code, whatever the text is.
+  friend constexpr bool operator==(const Status& status, Code code) { return status.code_ == code; }
+
  private:
   const char* message_ = nullptr;
   Code code_ = Code::kOk;
 };
+
+/// Prints the code, and the text if it says more: "deadline passed: the call's deadline ...".
+template <class Stream>
+auto operator<<(Stream& out, const Status& status) -> decltype(out << to_string(status.code())) {
+  if (status.message() == to_string(status.code())) return out << status.message();
+  return out << to_string(status.code()) << ": " << status.message();
+}
+
+namespace detail {
+/// Prints the status to standard error and aborts.
+[[noreturn]] TERN_API void stop_without_value(const Status& status) noexcept;
+}  // namespace detail
 
 /// A T, or a Status with the reason why there is none.
 template <class T>
@@ -73,14 +133,35 @@ class [[nodiscard]] Result {
     }
   }
 
-  bool ok() const { return ok_; }  ///< there is a T
+  bool ok() const { return ok_; }                 ///< there is a T
+  explicit operator bool() const { return ok_; }  ///< ok()
   /// The reason why there is no T; ok() if there is one.
   Status status() const { return ok_ ? Status() : status_; }
-  T& operator*() { return value_; }              ///< only when ok()
-  const T& operator*() const { return value_; }  ///< only when ok()
-  T* operator->() { return &value_; }            ///< only when ok()
+  Code code() const { return ok_ ? Code::kOk : status_.code(); }  ///< of status()
+  /// The T. Without one, the process ends: abort(), after the status went to standard error. For what a program cannot
+  /// go on without.
+  T& value() & {
+    require_value();
+    return value_;
+  }
+  const T& value() const& {
+    require_value();
+    return value_;
+  }
+  T value() && {
+    require_value();
+    return std::move(value_);
+  }
+  T& operator*() { return value_; }                ///< only when ok()
+  const T& operator*() const { return value_; }    ///< only when ok()
+  T* operator->() { return &value_; }              ///< only when ok()
+  const T* operator->() const { return &value_; }  ///< only when ok()
 
  private:
+  void require_value() const {
+    if (!ok_) [[unlikely]]
+      detail::stop_without_value(status_);
+  }
   union {
     T value_;
     Status status_;

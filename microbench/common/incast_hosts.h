@@ -258,8 +258,8 @@ class IncastClient {
     } else if (!may_fail(done.status)) {
       return fail("a question to " + server_, done);
     }
-    const tern::Status status = endpoint_->after(kAskAgain, [this] { ask_totals(); });
-    if (!status.ok()) run_.fail("the client's timer", status);
+    const auto timer = endpoint_->after(kAskAgain, [this] { ask_totals(); });
+    if (!timer) run_.fail("the client's timer", timer.status());
   }
   void fail(const std::string& what, const tern::Completion& done) {
     constexpr tern::Status kOtherFlags(tern::Code::kRefused,

@@ -161,8 +161,8 @@ class Meeting {
     reason_ = status;
     if (session_) (void)endpoint_->destroy_session(*session_);  // it may have ended already
     has_session_ended_ = true;
-    const tern::Status later = endpoint_->after(kTryAgain, [this] { ask(); });
-    if (!later.ok()) run_.fail("a timer", later);
+    const auto later = endpoint_->after(kTryAgain, [this] { ask(); });
+    if (!later) run_.fail("a timer", later.status());
   }
 
   // --- Rank 0 ---

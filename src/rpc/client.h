@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tern/detail/buffer.h>
+#include <tern/endpoint.h>
 #include <tern/status.h>
 
 #include "base/linked_list.h"
@@ -56,6 +57,16 @@ struct Opening {
   bool is_in_time(uint64_t now_ns) const { return until_ns == 0 || now_ns < until_ns; }
 };
 
+/// What a session needs to connect again by itself (SessionOptions::reconnect). It passes from one Client to the next.
+struct Reconnect {
+  SessionOptions options;
+  std::vector<nexus::AddressText> nexus_addresses;  ///< of the server's host name, as of create_session()
+  uint16_t peer_endpoint;
+  uint64_t pause_ns = 0;   ///< the last one
+  uint64_t begin_ns = 0;   ///< when the present attempt begins, or began
+  uint64_t opened_ns = 0;  ///< when the session was open last; 0: not since the last attempt began
+};
+
 /// The fields that every call touches come first, here and in the session. They fill three cache lines, which the
 /// session's own slots and packets follow.
 struct alignas(64) Client {
@@ -73,7 +84,7 @@ struct alignas(64) Client {
   bool is_in_path_probes = false;
   bool is_pair_probe_due = false;  ///< of an open session, in ClientSessions::path_probes_
   session::ClientSession session;
-  uint64_t name = 0;                              ///< tern::Session
+  uint64_t name = 0;                              ///< of this Client: no other one ever has it
   std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: no call waits
   uint64_t rest_until_ns = 0;                     ///< is_resting
   uint64_t peer_lost_ns = 0;                      ///< when the transport has lost the peer; 0: it has not
@@ -86,6 +97,11 @@ struct alignas(64) Client {
   bool is_end_announced = false;  ///< is_dead: the program has heard of it
   uint64_t waits_before_end = 0;  ///< is_dead: calls of Completions::waits() then, some of which may be its own
   uint32_t retransmissions = 0;   ///< packets sent again
+  uint64_t public_name = 0;       ///< tern::Session: `name`, or with `reconnect` one that the next Client has, too
+  std::unique_ptr<Reconnect> reconnect;      ///< null: its end is the end of the session
+  detail::SessionWaiter* waiters = nullptr;  ///< Endpoint::opened(); the newest first
+  bool is_replaced = false;                  ///< is_dead: the session lives on in another Client
+  bool is_backing_off = false;               ///< in ClientSessions::backing_off_: the Nexus was not asked yet
 
   /// The first call of the queue waits no more.
   void pop_queued() {

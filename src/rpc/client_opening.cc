@@ -149,6 +149,7 @@ void ClientSessions::begin_path_proof(Client* client, const nexus::ControlEvent&
 }
 
 void ClientSessions::run_opening() {
+  if (!backing_off_.empty()) run_backing_off();
   for (size_t i = 0; i < opening_.size();) {
     Client* client = opening_[i];
     if (!client->is_dead && client->session.state() != ClientSession::State::kOpen) {
@@ -219,7 +220,9 @@ void ClientSessions::on_path_verdict(Client* client, ClientSession::PathVerdict 
   switch (verdict) {
     case ClientSession::PathVerdict::kOpened:
       if (client->session.is_paired()) context_.counters.sessions_paired++;
-      context_.announce({Session{client->name}, true, SessionState::kOpen, {}});
+      if (client->reconnect != nullptr) client->reconnect->opened_ns = context_.now_ns;
+      context_.announce({Session{client->public_name}, true, SessionState::kOpen, {}});
+      resume_waiters(client, {});
       return start_queued(client);
     case ClientSession::PathVerdict::kDropped:
       context_.counters.dropped_stale++;

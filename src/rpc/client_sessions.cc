@@ -64,6 +64,20 @@ Result<Session> ClientSessions::create(std::string_view uri, const SessionOption
   const bool is_parsed = opening != nullptr && base::try_grow([&] { status = find_nexus(uri, *opening); });
   if (!is_parsed || !status.ok()) return is_parsed ? status : kNoMemory;
   context_.read_clock_outside_loop();
+  auto begun = begin(opening, options);
+  if (!begun.ok()) return begun.status();
+  Client* client = *begun;
+  status = options.reconnect ? keep_connecting(client, options) : Status();
+  if (status.ok()) status = ask_nexus(client);
+  if (status.ok()) return Session{client->public_name};
+  forget_reconnect(client);
+  table_.erase(static_cast<uint32_t>(client->name));
+  free(client);
+  return status;
+}
+
+/// A session that has a name, and has not asked the Nexus yet. Takes `opening`, unless it fails.
+Result<Client*> ClientSessions::begin(std::unique_ptr<Opening>& opening, const SessionOptions& options) {
   RandomNumbers random(context_.nexus.environment());
   session::ClientTerms terms = terms_of(options);
   terms.first_number = random() & wire::kNumberMask;
@@ -73,18 +87,22 @@ Result<Session> ClientSessions::create(std::string_view uri, const SessionOption
   Client* client = has_key ? make(terms) : nullptr;
   if (client == nullptr) return kNoMemory;
   opening->timeout_ns = to_ns(options.connect_timeout);
-  opening->asked_at_ns = context_.now_ns;
   opening->patience_ns = std::min(kPathPatienceNsMin, opening->timeout_ns / kPathPatienceParts);
   opening->wish = wish_of(terms);
-  status = context_.nexus.connect(context_.port, opening->nexus_addresses, opening->peer_endpoint, opening->wish,
-                                  opening->timeout_ns);
-  if (!status.ok()) {
-    free(client);
-    return status;
-  }
   client->opening = std::move(opening);
-  client->name = table_.put(terms.local_key, client);
-  return Session{client->name};
+  client->name = client->public_name = table_.put(terms.local_key, client);
+  client->is_backing_off = true;
+  return client;
+}
+
+/// Asks the server's Nexus for a session.
+Status ClientSessions::ask_nexus(Client* client) {
+  Opening& opening = *client->opening;
+  opening.asked_at_ns = context_.now_ns;
+  Status status = context_.nexus.connect(context_.port, opening.nexus_addresses, opening.peer_endpoint, opening.wish,
+                                         opening.timeout_ns);
+  if (status.ok()) client->is_backing_off = false;
+  return status;
 }
 
 /// All terms but the random ones.
@@ -157,7 +175,7 @@ Client* ClientSessions::make(const session::ClientTerms& terms) {
 bool ClientSessions::reserve_lists(Client* client) {
   const size_t sessions = pool_.taken();
   const size_t slots = client->session.window();
-  for (auto* list : {&ticking_, &opening_, &ending_, &path_probes_, &dead_}) {
+  for (auto* list : {&ticking_, &opening_, &ending_, &backing_off_, &path_probes_, &dead_}) {
     if (!base::try_reserve(*list, sessions)) return false;
   }
   if (!to_send_.reserve(sessions) || !completions_.add_slots(slots)) return false;
@@ -192,6 +210,7 @@ Status ClientSessions::destroy(Session session) {
   Client* client = find(session);
   if (client == nullptr || client->is_ending) return {Code::kSessionReset, "this session is gone already"};
   client->is_ending = true;
+  forget_reconnect(client);
   ending_.push_back(client);
   context_.agenda.disarm();
   return {};
@@ -254,7 +273,10 @@ void ClientSessions::end_run(Run* run, Status status) {
 }
 
 void ClientSessions::end_all(Status status) {
-  table_.for_each([&](Client* client) { retire(client, status, true); });
+  for_each([&](Client* client) {
+    forget_reconnect(client);
+    retire(client, status, true);
+  });
   end_calls_of_dead();
 }
 
@@ -279,13 +301,14 @@ void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
   client->waits_before_end = completions_.waits();
   table_.retire(key, context_.now_ns);
   if (client->run != nullptr) leave_run(client);
-  if (!client->is_accepted) {
-    context_.nexus.forget(context_.port, key);
-  } else if (tell_peer) {
+  if (client->is_accepted && tell_peer) {
     context_.nexus.disconnect(context_.port, key, true);
+  } else if (!client->is_accepted && !client->is_backing_off) {
+    context_.nexus.forget(context_.port, key);
   }
   if (client->has_peer) context_.transport.disconnect(client->peer);
   dead_.push_back(client);
+  client->is_replaced = client->reconnect != nullptr && replace(client);
 }
 
 /// The calls of a dead session. Calls whose buffers the transport still has stay in their slots until later (promise
@@ -317,18 +340,25 @@ bool ClientSessions::has_dead_calls() const { return std::any_of(dead_.begin(), 
 void ClientSessions::announce_ends() {
   for (size_t i = 0; i < dead_.size(); i++) {
     Client* client = dead_[i];
-    if (client->is_end_announced || has_calls(client)) continue;
-    if (completions_.has_waiting_of(client->waits_before_end)) continue;
+    if (client->is_end_announced) continue;
+    if (!client->is_replaced && has_calls_to_end(client)) continue;
     client->is_end_announced = true;
-    context_.announce({Session{client->name}, true, SessionState::kEnded, client->end_status});
+    const SessionState state = client->is_replaced ? SessionState::kConnecting : SessionState::kEnded;
+    context_.announce({Session{client->public_name}, true, state, client->end_status});
+    resume_waiters(client, client->end_status);
   }
+}
+
+/// Of a dead session: continuations have not run yet.
+bool ClientSessions::has_calls_to_end(const Client* client) const {
+  return has_calls(client) || completions_.has_waiting_of(client->waits_before_end);
 }
 
 void ClientSessions::free_dead() {
   announce_ends();
   std::erase_if(dead_, [this](Client* client) {
     if (client->is_listed_to_send || client->is_ticking || client->is_opening || client->is_ending ||
-        !client->is_end_announced) {
+        client->is_backing_off || !client->is_end_announced || (client->is_replaced && has_calls_to_end(client))) {
       context_.agenda.at_latest(context_.now_ns);  // the lists drop it when they are next walked
       return false;
     }
@@ -343,13 +373,14 @@ void ClientSessions::finish_all() {
   ticking_.clear();
   opening_.clear();
   ending_.clear();
+  backing_off_.clear();
   for (Client* client : dead_) free(client);
   dead_.clear();
 }
 
 bool ClientSessions::is_busy() const {
   bool is_busy = false;
-  table_.for_each([&](Client* client) { is_busy |= client->session.busy_mask() != 0 || client->queue != nullptr; });
+  for_each([&](Client* client) { is_busy |= client->session.busy_mask() != 0 || client->queue != nullptr; });
   return is_busy;
 }
 
@@ -358,14 +389,19 @@ bool ClientSessions::is_busy() const {
 void ClientSessions::check_invariants() const {
   Names<Client> known;
   size_t live = 0;
-  table_.for_each([&](const Client* client) {
+  size_t reconnecting = 0;
+  for_each([&](const Client* client) {
     known.add(client);
     CHECK(!client->is_dead);
+    CHECK(table_.find_name(client->name) == client);
+    if (client->reconnect != nullptr) CHECK(table_.find_name(client->public_name) == client);
+    reconnecting += client->reconnect != nullptr;
     CHECK(table_.find(client->session.local_key()) == client);
     CHECK(client->run != nullptr, ==, client->is_accepted);
     live++;
   });
-  CHECK(live, ==, table_.size());
+  CHECK(live, ==, size());
+  CHECK(reconnecting, ==, reconnecting_);
   for (const Client* client : dead_) {
     known.add(client);
     CHECK(client->is_dead);
@@ -376,8 +412,11 @@ void ClientSessions::check_invariants() const {
   const auto ticking = names_of<Client>(ticking_);
   const auto opening = names_of<Client>(opening_);
   const auto ending = names_of<Client>(ending_);
+  const auto backing_off = names_of<Client>(backing_off_);
   const auto path_probes = names_of<Client>(path_probes_);
-  for (const auto* list : {&to_send, &ticking, &opening, &ending, &path_probes}) check_known(*list, known);
+  for (const auto* list : {&to_send, &ticking, &opening, &ending, &backing_off, &path_probes}) {
+    check_known(*list, known);
+  }
 
   size_t resting = 0, departing = 0, slots = 0, blocked = 0;
   for (const Client* client : known.items()) {
@@ -385,6 +424,7 @@ void ClientSessions::check_invariants() const {
     CHECK(ticking.count(client) == 1, ==, client->is_ticking);
     CHECK(opening.count(client) == 1, ==, client->is_opening);
     CHECK(ending.count(client) == 1, ==, client->is_ending);
+    CHECK(backing_off.count(client) == 1, ==, client->is_backing_off);
     CHECK(path_probes.count(client) == 1, ==, client->is_in_path_probes);
     slots += client->slots;
     blocked += client->session.blocked_slots();
@@ -395,11 +435,16 @@ void ClientSessions::check_invariants() const {
   }
   completions_.check_invariants(slots, blocked);
   // Nothing that names a session needs memory for it any more.
-  for (const auto* list : {&ticking_, &opening_, &ending_, &path_probes_, &dead_}) {
+  for (const auto* list : {&ticking_, &opening_, &ending_, &backing_off_, &path_probes_, &dead_}) {
     CHECK(list->capacity(), >=, known.items().size());
   }
   CHECK(resting, <=, resting_.size());
   CHECK(departing, <=, departures_.size());
+  check_agenda();
+}
+
+/// The loop comes back in time for each list.
+void ClientSessions::check_agenda() const {
   // A session that waits for the Nexus's answer is not looked at.
   const auto proves_path = [](const Client* client) { return client->is_accepted; };
   const bool is_due = !ticking_.empty() || std::any_of(opening_.begin(), opening_.end(), proves_path);
@@ -408,6 +453,9 @@ void ClientSessions::check_invariants() const {
     const uint64_t due_ns = std::max(at_ns, context_.now_ns);  // what is late is due now
     CHECK(context_.agenda.next_ns(), <=, due_ns);
   };
+  for (const Client* client : backing_off_) {
+    if (!client->is_dead && client->reconnect != nullptr) check_due(client->reconnect->begin_ns);
+  }
   if (!departures_.empty()) check_due(departures_.next_ns());
   if (!resting_.empty()) check_due(resting_.next_ns());
 }

@@ -1,6 +1,7 @@
 // The client ends of an endpoint's sessions: opening them, their calls, their packets, their timeouts, their ends.
 // Owner thread only. client_sessions.cc has the sessions' lives, client_opening.cc their handshakes and path proofs,
-// client_calls.cc the calls and the packets from servers, client_ticks.cc the timeouts.
+// client_reconnect.cc those that connect again, client_calls.cc the calls and the packets from servers,
+// client_ticks.cc the timeouts.
 #pragma once
 
 #include <algorithm>
@@ -46,11 +47,18 @@ class TERN_API ClientSessions {
   Client* find(uint32_t key) const { return table_.find(key); }
   Client* find(Session session) const { return table_.find_name(session.name); }
   /// Those that are alive.
-  size_t size() const { return table_.size(); }
+  size_t size() const { return table_.size() - reconnecting_; }
   template <class F>
   void for_each(F&& f) const {
-    table_.for_each(std::forward<F>(f));
+    table_.for_each_name([&f](uint64_t name, Client* client) {
+      if (name == client->name) f(client);
+    });
   }
+  /// Returns true if `waiter` will run once, in the loop, close() or ~Rpc, when the session opens or ends for good;
+  /// false if it is open. kSessionReset: it has ended.
+  Result<bool> wait_for_open(Session session, detail::SessionWaiter* waiter);
+  /// `waiter` will not run.
+  void stop_waiting(Session session, detail::SessionWaiter* waiter);
   /// Sets the limits of responses in flight, for the transport's real sizes. Called once, before the first session.
   void set_budgets(uint32_t receive_queue_packets, const session::ResponseShare& share);
   void start_credit_epoch(bool was_silent) { pools_.response_share.start_epoch(was_silent); }
@@ -79,7 +87,7 @@ class TERN_API ClientSessions {
 
   /// The server's Nexus has answered.
   void on_connect_result(const nexus::ControlEvent& event);
-  /// Looks at the sessions whose path is being proved.
+  /// Looks at the sessions whose path is being proved, and at those that pause before they connect again.
   void run_opening();
 
   // -- Calls (client_calls.cc) --
@@ -169,7 +177,7 @@ class TERN_API ClientSessions {
   // -- For tests --
 
   void check_invariants() const;
-  size_t count() const { return table_.size() + dead_.size(); }
+  size_t count() const { return size() + dead_.size(); }
   template <class F>
   void for_each_buffer(F&& f) const;
 
@@ -181,6 +189,8 @@ class TERN_API ClientSessions {
   session::ClientTerms terms_of(const SessionOptions& options) const;
   nexus::SessionTerms wish_of(const session::ClientTerms& terms) const;
   cc::AnyController make_controller(const SessionOptions& options) const;
+  Result<Client*> begin(std::unique_ptr<Opening>& opening, const SessionOptions& options);
+  Status ask_nexus(Client* client);
   Client* make(const session::ClientTerms& terms);
   [[nodiscard]] bool reserve_lists(Client* client);
   void free(Client* client);
@@ -188,10 +198,18 @@ class TERN_API ClientSessions {
   void fail(Client* client, Status status, bool tell_peer);
   void retire(Client* client, Status status, bool tell_peer);
   void end_calls(Client* client);
+  bool has_calls_to_end(const Client* client) const;
   void announce_ends();
   void join_run(Client* client, Run* run);
   void leave_run(Client* client);
+  void check_agenda() const;
   void check_lists(const Client* client) const;
+  // client_reconnect.cc
+  Status keep_connecting(Client* client, const SessionOptions& options);
+  void forget_reconnect(Client* client);
+  bool replace(Client* client);
+  void run_backing_off();
+  void resume_waiters(Client* client, Status status);
   // client_opening.cc
   Status refusal_of_terms(const Client* client, const nexus::SessionTerms& terms) const;
   void begin_path_proof(Client* client, const nexus::ControlEvent& event);
@@ -244,8 +262,10 @@ class TERN_API ClientSessions {
   /// Keys of sessions whose next business is further away (a report, a probe of a slow handler), each at most once. An
   /// idle session is in neither.
   cc::DepartureQueue resting_;
-  std::vector<Client*> opening_;  ///< whose path is being proved
-  std::vector<Client*> ending_;   ///< destroyed by the application
+  std::vector<Client*> opening_;      ///< whose path is being proved
+  std::vector<Client*> ending_;       ///< destroyed by the application
+  std::vector<Client*> backing_off_;  ///< will connect again
+  size_t reconnecting_ = 0;           ///< sessions with a second name in table_, which their Clients share
   std::vector<Client*> dead_;
 };
 
@@ -296,7 +316,7 @@ void ClientSessions::for_each_buffer(F&& f) const {
       f(call.response);
     }
   };
-  table_.for_each(add_calls);
+  for_each(add_calls);
   for (const Client* client : dead_) add_calls(client);
 }
 

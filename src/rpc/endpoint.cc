@@ -17,6 +17,7 @@ Status Endpoint::destroy_session(Session session) { return core_->destroy_sessio
 SessionInfo Endpoint::session_info(Session session) const { return core_->session_info(session); }
 MsgBuf Endpoint::alloc_msgbuf(size_t len_bytes) { return core_->alloc_msgbuf(len_bytes); }
 Status Endpoint::cancel(CallId call) { return core_->cancel(call); }
+Status Endpoint::cancel_timer(TimerId timer) { return core_->cancel_timer(timer); }
 Duration Endpoint::now() const { return core_->now(); }
 void Endpoint::stop() { core_->stop(); }
 const EndpointCounters& Endpoint::counters() const { return core_->counters(); }
@@ -36,10 +37,15 @@ Endpoint::Continuation* Endpoint::start_plain_call(Session session, uint8_t type
   return core_->start_plain_call(session, type, request, response, len_bytes);
 }
 Status Endpoint::refusal() const { return core_->refusal(); }
-Status Endpoint::add_timer(Duration delay, detail::InlineFunction<> then) {
+Result<TimerId> Endpoint::add_timer(Duration delay, detail::InlineFunction<> then) {
   return core_->add_timer(delay, std::move(then));
 }
 Status Endpoint::add_post(detail::InlineFunction<> then) { return core_->add_post(std::move(then)); }
+
+Result<bool> Endpoint::wait_for_open(Session session, detail::SessionWaiter* waiter) {
+  return core_->wait_for_open(session, waiter);
+}
+void Endpoint::stop_waiting(Session session, detail::SessionWaiter* waiter) { core_->stop_waiting(session, waiter); }
 
 void CallAwaitable::destroyed_in_flight() {
   std::fputs(
@@ -50,4 +56,14 @@ void CallAwaitable::destroyed_in_flight() {
   std::abort();
 }
 
+namespace detail {
+
+void task_has_a_waiter() noexcept {
+  std::fputs(
+      "tern: two coroutines wait for one task: let one wait, which tells the other (co_await task, when_all, quorum)\n",
+      stderr);
+  std::abort();
+}
+
+}  // namespace detail
 }  // namespace tern

@@ -128,6 +128,18 @@ SessionInfo EndpointCore::session_info(Session session) const {
   return is_of_server(session) ? server_sessions_.info(session) : client_sessions_.info(session);
 }
 
+Result<bool> EndpointCore::wait_for_open(Session session, detail::SessionWaiter* waiter) {
+  if (!is_owner()) return not_owner("opened() belongs to the thread that runs the event loop: use post()");
+  if (is_of_server(session)) {
+    return Status(Code::kMisuse, "opened() is for sessions of create_session(): on_session_event() hears of others");
+  }
+  return client_sessions_.wait_for_open(session, waiter);
+}
+
+void EndpointCore::stop_waiting(Session session, detail::SessionWaiter* waiter) {
+  client_sessions_.stop_waiting(session, waiter);
+}
+
 /// Whatever is not the common case, and everything that is wrong.
 StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, detail::Buffer* request,
                                           detail::Buffer* response, Duration deadline) {
@@ -180,13 +192,20 @@ Duration EndpointCore::now() {
   return Duration(context_.now_ns);
 }
 
-Status EndpointCore::add_timer(Duration delay, detail::InlineFunction<> then) {
+Status EndpointCore::cancel_timer(TimerId timer) {
+  if (!is_owner()) return not_owner("cancel_timer() belongs to the thread that runs the event loop: use post()");
+  if (timers_.cancel(timer.value)) return {};
+  return {Code::kMisuse, "no such timer: it has run, or was cancelled"};
+}
+
+Result<TimerId> EndpointCore::add_timer(Duration delay, detail::InlineFunction<> then) {
   if (!is_owner()) return not_owner("after() belongs to the thread that runs the event loop: use post()");
-  if (is_closed_) return {Code::kSessionReset, "the endpoint is closed: nothing runs in its loop any more"};
+  if (is_closed_) return Status(Code::kSessionReset, "the endpoint is closed: nothing runs in its loop any more");
   context_.read_clock_outside_loop();
-  if (!timers_.add(context_.now_ns + to_ns(delay), then)) return {Code::kNoMemory, "no memory for a timer"};
+  const uint64_t name = timers_.add(context_.now_ns + to_ns(delay), then);
+  if (name == 0) return Status(Code::kNoMemory, "no memory for a timer");
   context_.agenda.at_latest(timers_.next_ns());
-  return {};
+  return TimerId{name};
 }
 
 Status EndpointCore::add_post(detail::InlineFunction<> then) {

@@ -65,7 +65,10 @@ class TERN_API EndpointCore {
   Status refusal() const { return client_sessions_.refusal(); }
   Status cancel(CallId call);
   Duration now();
-  Status add_timer(Duration delay, detail::InlineFunction<> then);
+  Result<bool> wait_for_open(Session session, detail::SessionWaiter* waiter);
+  void stop_waiting(Session session, detail::SessionWaiter* waiter);
+  Status cancel_timer(TimerId timer);
+  Result<TimerId> add_timer(Duration delay, detail::InlineFunction<> then);
   /// Any thread.
   Status add_post(detail::InlineFunction<> then);
   /// Any thread, and signal handlers.

@@ -1,6 +1,7 @@
 // The timers of an endpoint (Endpoint::after()). Owner thread only. No clock: time is an argument.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -9,29 +10,53 @@
 
 namespace tern::rpc {
 
+/// A heap of times, which names the place of each timer's function. A place knows where it is in the heap, so that a
+/// timer can be taken out of the middle.
 class TERN_API Timers {
  public:
-  /// False: there is no memory, and `then` is as it was.
-  [[nodiscard]] bool add(uint64_t at_ns, detail::InlineFunction<>& then);
+  /// The timer's name, for cancel(). 0: there is no memory, or 2^24 timers wait, and `then` is as it was.
+  [[nodiscard]] uint64_t add(uint64_t at_ns, detail::InlineFunction<>& then);
+  /// Destroys the function of a timer that has not run. False: there is no such timer. Does not allocate.
+  bool cancel(uint64_t name);
   /// Of the earliest timer; UINT64_MAX: there is none.
-  uint64_t next_ns() const { return timers_.empty() ? UINT64_MAX : timers_.front().at_ns; }
+  uint64_t next_ns() const { return heap_.empty() ? UINT64_MAX : heap_.front().at_ns; }
   /// Runs the timers that are due, the earliest first, and timers of one time in the order in which they were added. A
   /// timer that another timer adds runs in a later call, because one without delay would keep the loop for ever.
   void run(uint64_t now_ns);
-  void clear() { timers_.clear(); }
-  /// CHECKs the order.
+  /// Destroys the functions of all timers.
+  void clear();
+  /// CHECKs the order, and the places.
   void check_invariants() const;
 
  private:
+  /// The low bits of a name are the place, the others count the timers. No name is used twice in 2^40 timers.
+  static constexpr unsigned kPlaceBits = 24;
+  static constexpr uint64_t kPlaceMask = (uint64_t{1} << kPlaceBits) - 1;
+  static constexpr uint32_t kNone = UINT32_MAX;
+
   struct Timer {
     uint64_t at_ns;
     uint64_t sequence;
-    detail::InlineFunction<> then;
+    uint32_t place;
   };
-  static bool is_later(const Timer& a, const Timer& b);
+  struct Place {
+    detail::InlineFunction<> then;
+    uint64_t name = 0;           ///< 0: free
+    uint32_t heap_index = 0;     ///< of a timer
+    uint32_t next_free = kNone;  ///< of a free place
+  };
+  static bool is_earlier(const Timer& a, const Timer& b) {
+    return a.at_ns != b.at_ns ? a.at_ns < b.at_ns : a.sequence < b.sequence;
+  }
+  void put(size_t index, const Timer& timer);
+  void move_up(size_t index, const Timer& timer);
+  void move_down(size_t index, const Timer& timer);
+  detail::InlineFunction<> take(size_t index);
 
-  std::vector<Timer> timers_;  ///< a heap, the earliest first
-  uint64_t sequence_ = 0;      ///< of the next timer
+  std::vector<Timer> heap_;  ///< binary, the earliest first
+  std::vector<Place> places_;
+  uint32_t first_free_ = kNone;
+  uint64_t sequence_ = 1;  ///< of the next timer
 };
 
 }  // namespace tern::rpc

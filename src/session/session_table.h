@@ -56,6 +56,8 @@ class SessionTable {
     size_++;
     return entry.live_name;
   }
+  /// From now on the name of a live session is that of `object`.
+  void rename_to(uint64_t name, T* object) { entries_[name & mask_].word = reinterpret_cast<uintptr_t>(object); }
   /// Removes a session: its key rests.
   void retire(uint32_t key, uint64_t now_ns) {
     Entry& entry = entries_[key & mask_];
@@ -64,11 +66,21 @@ class SessionTable {
     size_--;
     resting_++;
   }
+  /// Removes a session whose key nobody outside has seen: it need not rest.
+  void erase(uint32_t key) {
+    entries_[key & mask_] = {0, stranger_to(key & mask_)};
+    size_--;
+  }
   size_t size() const { return size_; }
   template <class F>
   void for_each(F&& f) const {
+    for_each_name([&f](uint64_t, T* object) { f(object); });
+  }
+  /// Calls `f(name, object)`. An object that has two names comes twice.
+  template <class F>
+  void for_each_name(F&& f) const {
     for (uint64_t i = 0; i <= mask_; i++) {
-      if (entries_[i].is_live()) f(entries_[i].known());
+      if (entries_[i].is_live()) f(entries_[i].live_name, entries_[i].known());
     }
   }
 

@@ -142,7 +142,7 @@ Agent::~Agent() {
 void Agent::step_later() {
   const auto gap = static_cast<uint64_t>(world_.plan.step_gap.count());
   const auto delay = Duration(static_cast<int64_t>(random_.between(0, 2 * gap)));
-  if (Status status = endpoint_->after(delay, [this] { step(); }); !status.ok()) {
+  if (Status status = endpoint_->after(delay, [this] { step(); }).status(); !status.ok()) {
     world_.oracle.broken("after(): %s", std::string(status.message()).c_str());
   }
 }

@@ -24,6 +24,8 @@ using ethernet::status_of;
 
 /// The kernel frees the queue of a socket some time after that was closed: so a taken one is tried again for this time.
 constexpr uint64_t kLateNs = 1'000'000'000;
+/// The kernel sends the frames of an interface that is up in less.
+constexpr uint64_t kSendNs = 20'000'000;
 
 /// 10 Gbit/s where the driver does not tell.
 uint64_t link_megabits(const std::string& interface) {
@@ -185,6 +187,8 @@ void Port::log_mode() {
 
 // ---- Queues
 
+/// Takes the first free queue. One that was closed a moment ago counts as taken: the kernel frees it under the lock
+/// that attaching the program takes, so that those of this process are free again when its next port opens.
 Status Port::add_queue(bool* is_none_left) {
   *is_none_left = false;
   Queue::Choice wanted;
@@ -232,6 +236,39 @@ uint32_t Port::find_emptiest() const {
   return best;
 }
 
+/// Frees the places that ended endpoints have left, if the kernel has read their frames. An interface that was down
+/// keeps frames until it is up and a system call makes it send. False: the kernel may still read some.
+bool Port::take_back_places(uint32_t queue) {
+  Queue& of = *owned_queues_[queue];
+  Places& places = places_[queue];
+  if (std::find(places.begin(), places.end(), Place::kLeft) == places.end()) return true;
+  uint64_t calls = 0;
+  (void)of.kick(calls);
+  of.reap();
+  bool is_all = true;
+  for (uint32_t place = 0; place < Queue::kPlaces; ++place) {
+    if (places[place] != Place::kLeft) continue;
+    const bool is_done = of.is_place_done(place);
+    if (is_done) places[place] = Place::kFree;
+    is_all = is_all && is_done;
+  }
+  return is_all;
+}
+
+/// False: all are taken, or the kernel does not give back those that are left.
+bool Port::find_place(uint32_t queue, uint32_t* place) {
+  const uint64_t until_ns = base::monotonic_ns() + kSendNs;
+  for (;;) {
+    const bool is_all_back = take_back_places(queue);
+    const Places& places = places_[queue];
+    const auto found = std::find(places.begin(), places.end(), Place::kFree);
+    *place = static_cast<uint32_t>(found - places.begin());
+    if (found != places.end()) return true;
+    if (is_all_back || base::monotonic_ns() >= until_ns) return false;
+    usleep(1000);
+  }
+}
+
 /// The queue of the next endpoint: a new one, if there is to be and is one.
 Result<uint32_t> Port::choose_queue() {
   uint32_t best = find_emptiest();
@@ -241,8 +278,7 @@ Result<uint32_t> Port::choose_queue() {
     if (!status.ok() && !is_none_left) return status;
     best = find_emptiest();
   }
-  const auto& places = places_[best];
-  if (std::find(places.begin(), places.end(), false) != places.end()) return best;
+  if (uint32_t place = 0; find_place(best, &place)) return best;
   return status_of(kNames, Code::kUnavailable, "all places at the queues of the network interface are taken",
                    {"16 endpoints share each queue of ", choice_.interface.name,
                     ", and more cannot: raise Xdp::Options::queues, or use fewer endpoints"});
@@ -276,13 +312,12 @@ Result<std::unique_ptr<Lane>> Port::attach(const std::shared_ptr<Port>& self, co
   Slot& slot = **taken;
   slot.own = own;
   slot.queue = *queue;
-  auto& places = places_[*queue];
-  slot.place = static_cast<uint32_t>(std::find(places.begin(), places.end(), false) - places.begin());
+  (void)find_place(*queue, &slot.place);
   std::unique_ptr<Lane> lane(new (std::nothrow) Lane(self, slot));
   if (lane == nullptr) return kNoMemory;
   slot.inbox.begin();
   slot.is_used = true;
-  places[slot.place] = true;
+  places_[*queue][slot.place] = Place::kTaken;
   slot.key.store(ethernet::lane_key_of(own), std::memory_order_release);
   version_.fetch_add(1, std::memory_order_release);
   Status status = kNoMemory;
@@ -312,7 +347,7 @@ void Port::detach_locked(Slot& slot, bool is_place_free) {
   while (const uint32_t count = slot.inbox.pop(left)) {
     for (const Frame& frame : std::span(left).first(count)) frame.queue->give_back({&frame, 1});
   }
-  places_[slot.queue][slot.place] = !is_place_free;
+  places_[slot.queue][slot.place] = is_place_free ? Place::kFree : Place::kLeft;
   slot.is_used = false;
   version_.fetch_add(1, std::memory_order_release);
 }

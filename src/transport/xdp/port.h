@@ -77,6 +77,10 @@ class TERN_API Port {
   friend class Lane;
   class Registry;
 
+  /// Of an endpoint at a queue. kLeft: the endpoint has ended, and the kernel may still read its frames.
+  enum class Place : uint8_t { kFree, kTaken, kLeft };
+  using Places = std::array<Place, Queue::kPlaces>;
+
   /// An endpoint's place at the port. Made once, and used by one endpoint after another.
   struct Slot {
     std::atomic<ethernet::LaneKey> key{0};  ///< 0: no endpoint
@@ -93,6 +97,8 @@ class TERN_API Port {
   Status add_queue(bool* is_none_left) REQUIRES(mutex_);
   Result<uint32_t> choose_queue() REQUIRES(mutex_);
   Result<Slot*> take_slot() REQUIRES(mutex_);
+  bool take_back_places(uint32_t queue) REQUIRES(mutex_);
+  bool find_place(uint32_t queue, uint32_t* place) REQUIRES(mutex_);
   uint32_t lanes_at(uint32_t queue) const REQUIRES(mutex_);
   uint32_t find_emptiest() const REQUIRES(mutex_);
   void detach(Slot& slot, bool is_place_free);
@@ -115,7 +121,7 @@ class TERN_API Port {
   base::Mutex mutex_;
   std::unique_ptr<Steering> steering_ GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Queue>> owned_queues_ GUARDED_BY(mutex_);
-  std::vector<std::array<bool, Queue::kPlaces>> places_ GUARDED_BY(mutex_);  ///< of each queue, whether taken
+  std::vector<Places> places_ GUARDED_BY(mutex_);  ///< of each queue
   std::vector<std::unique_ptr<Slot>> owned_slots_ GUARDED_BY(mutex_);
   // For threads without the mutex.
   std::array<std::atomic<Queue*>, kQueuesMax> queues_{};
@@ -137,7 +143,7 @@ class TERN_API Lane {
 
   Queue& home() const { return home_; }
   uint32_t place() const { return slot_.place; }
-  /// The kernel may still read frames of the endpoint's place, which stays unused.
+  /// The kernel may still read frames of the endpoint's place, which stays unused until it has read them.
   void leave_place() { is_place_free_ = false; }
 
   /// Frames for this endpoint, or such that pass_on() wants to see: those that others have put into the inbox, or those

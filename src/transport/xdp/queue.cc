@@ -230,6 +230,13 @@ void Queue::add_to_send_ring(std::span<const Send> frames) {
   xsk_ring_prod__submit(&sent_, count);
 }
 
+bool Queue::is_place_done(uint32_t place) const {
+  for (uint32_t index = place * kSlots; index < (place + 1) * kSlots; ++index) {
+    if (!is_done(index)) return false;
+  }
+  return true;
+}
+
 void Queue::reap() {
   const base::MutexLock lock(sending_);
   empty_completion_ring();

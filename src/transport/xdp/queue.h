@@ -83,6 +83,8 @@ class TERN_API Queue {
   void submit(std::span<const Send> frames);
   /// False: the kernel may still read the frame.
   bool is_done(uint32_t index) const { return !is_busy_[index].load(std::memory_order_acquire); }
+  /// Of all frames of an endpoint's place.
+  bool is_place_done(uint32_t place) const;
   /// Notes which frames the kernel is done with, of all endpoints.
   void reap();
 

@@ -173,8 +173,8 @@ class Cluster {
   Result put(const std::string& key, const std::string& value) { return run(replicated::Operation::kPut, key, value); }
   Result get(const std::string& key) { return run(replicated::Operation::kGet, key); }
 
-  /// Asks the leader, as raft_client does: "done", or why not.
-  std::string change(replicated::Action action, uint64_t id, const std::string& address = {}) {
+  /// Asks the leader, as raft_client does. The answer, empty until it comes: "done", or why not.
+  std::shared_ptr<std::string> start_change(replicated::Action action, uint64_t id, const std::string& address = {}) {
     auto answer = std::make_shared<std::string>();
     replicated::Administrator& administrator = *clients_->administrator;
     EXPECT_TRUE(clients_->rpc
@@ -184,6 +184,10 @@ class Cluster {
                       });
                     })
                     .ok());
+    return answer;
+  }
+  std::string change(replicated::Action action, uint64_t id, const std::string& address = {}) {
+    const auto answer = start_change(action, id, address);
     simulation_->run_until([&] { return !answer->empty(); }, 10s);
     return *answer;
   }

@@ -111,6 +111,36 @@ TEST(RaftReplica, added_replica_that_has_lost_its_memory_begins_no_other_cluster
       << cluster.replica(3)->problem();
 }
 
+/// What made it a voter is committed, by the two others, and has not reached it when one of these is gone for good.
+TEST(RaftReplica, one_that_does_not_know_yet_that_it_is_a_voter_votes) {
+  Cluster cluster({.begin = 1, .spares = 2});
+  ASSERT_TRUE(cluster.wait_for_leader());
+  EXPECT_EQ(cluster.change(replicated::Action::kAdd, 2, cluster.uri(1)), "done");
+  const auto role_of_3 = [&](uint32_t at) {
+    const raft_configuration& known = cluster.replica(at)->state().configuration;
+    for (unsigned i = 0; i < known.n; i++) {
+      if (known.servers[i].id == 3) return known.servers[i].role;
+    }
+    return -1;
+  };
+  cluster.start_change(replicated::Action::kAdd, 3, cluster.uri(2));
+  ASSERT_TRUE(cluster.simulation().run_until([&] { return role_of_3(0) == RAFT_VOTER; }, 1s));
+  ASSERT_EQ(role_of_3(2), RAFT_SPARE);
+  cluster.crash(2);
+  ASSERT_TRUE(cluster.simulation().run_until(
+      [&] {
+        const raft& leader = cluster.replica(0)->state();
+        return leader.configuration_uncommitted_index == 0 && leader.commit_index >= leader.configuration_index;
+      },
+      1s));
+  cluster.crash(0);
+  cluster.crash(1);
+  cluster.boot(0);
+  cluster.boot(2);
+  EXPECT_TRUE(cluster.wait_for_leader());
+  EXPECT_EQ(cluster.put("key", "value").outcome, Outcome::kDone);
+}
+
 TEST(RaftReplica, long_commands_bring_a_snapshot_sooner) {
   Cluster cluster({.tune = [](uint32_t, replicated::ReplicaOptions& options) { options.snapshot_bytes = 10'000; }});
   ASSERT_TRUE(cluster.wait_for_leader());
@@ -176,13 +206,16 @@ TEST(RaftReplica, swap_is_executed_once_although_its_answer_is_lost) {
   ASSERT_TRUE(cluster.wait_for_leader());
   EXPECT_EQ(cluster.put("key", "0").outcome, Outcome::kDone);
   cluster.simulation().set_faults({.drop = 0.1, .duplicate = 0.05, .reorder = 0.05});
+  bool is_crashing = false;
   for (int i = 0; i < 50; i++) {
-    if (i % 5 == 0) {
-      const uint32_t leader = cluster.leader();
-      if (leader < 3) {
-        cluster.simulation().after(100us, [&cluster, leader] { cluster.crash(leader); });
-        cluster.simulation().after(5ms, [&cluster, leader] { cluster.boot(leader); });
-      }
+    const uint32_t leader = cluster.leader();
+    if (i % 5 == 0 && leader < 3 && !is_crashing) {
+      is_crashing = true;
+      cluster.simulation().after(100us, [&cluster, leader] { cluster.crash(leader); });
+      cluster.simulation().after(5ms, [&, leader] {
+        cluster.boot(leader);
+        is_crashing = false;
+      });
     }
     const auto result = cluster.run(Operation::kSwap, "key", std::to_string(i + 1), std::to_string(i));
     ASSERT_EQ(result.problem, "");

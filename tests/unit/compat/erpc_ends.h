@@ -67,6 +67,28 @@ TEST_F(Erpc, a_killed_server_ends_what_waits_and_its_successor_serves) {
   kill_process(waiting);
 }
 
+// On a busy machine a process may have no CPU for as long, and eRPC's sessions have no timeout.
+TEST_F(Erpc, sessions_outlive_a_server_process_that_stops_for_a_while) {
+  setenv("TERN_ERPC_FAILURE_MS", "60000", 1);
+  const pid_t process = start_process([&] {
+    start_server();
+    while (true) server->run_event_loop(1000);
+  });
+  ASSERT_NO_FATAL_FAILURE(start_client());
+  const int session = open();
+  erpc::MsgBuffer request = message("x"), response = client->alloc_msg_buffer_or_die(8);
+  ask(session, kEcho, request, response);
+  kill(process, SIGSTOP);
+  client->enqueue_request(session, kEcho, &request, &response, on_done, nullptr);
+  client->run_event_loop(2500);
+  EXPECT_EQ(at_client.continuations, 1u);
+  kill(process, SIGCONT);
+  ASSERT_TRUE(run_until([&] { return at_client.continuations == 2; }));
+  EXPECT_EQ(text_of(response), "x");
+  EXPECT_TRUE(client->is_connected(session));
+  kill_process(process);
+}
+
 TEST_F(Erpc, a_killed_client_leaves_handles_that_may_be_answered) {
   const std::string uri = free_uri();
   const pid_t process = start_process([&] {

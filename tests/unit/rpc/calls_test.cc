@@ -89,6 +89,71 @@ TYPED_TEST(Calls, after__never_runs_early) {
   this->world.run_until([&] { return runs == 20; });
 }
 
+TYPED_TEST(Calls, cancel_timer__before_it_is_due_after_it_ran_and_when_closed) {
+  auto& client = *this->world.client;
+  int runs = 0;
+  auto guard = std::make_shared<int>(0);
+  const TimerId far = client.after(seconds(1000), [&runs, guard] { runs += 100; }).value();
+  const TimerId near = client.after(milliseconds(1), [&] { runs++; }).value();
+  EXPECT_EQ(guard.use_count(), 2);
+  EXPECT_TRUE(client.cancel_timer(far).ok());
+  EXPECT_EQ(guard.use_count(), 1) << "its function is destroyed at once";
+  EXPECT_EQ(client.cancel_timer(far).code(), Code::kMisuse);
+  this->world.run_until([&] { return runs == 1; });
+  EXPECT_EQ(client.cancel_timer(near).code(), Code::kMisuse);
+  EXPECT_EQ(client.cancel_timer({}).code(), Code::kMisuse);
+  const TimerId last = client.after(seconds(1000), [guard] {}).value();
+  std::thread([&] { EXPECT_EQ(client.cancel_timer(last).code(), Code::kWrongThread); }).join();
+  EXPECT_TRUE(client.close(milliseconds(0)).ok());
+  EXPECT_EQ(guard.use_count(), 1);
+  EXPECT_EQ(client.cancel_timer(last).code(), Code::kMisuse);
+  EXPECT_EQ(runs, 1);
+}
+
+// ---- One path for errors ----
+
+TYPED_TEST(Calls, refusal_runs_then__gives_the_reason_and_both_buffers_at_once) {
+  auto& client = *this->world.client;
+  const Session session = this->world.open();
+  const CallOptions options = {.refusal_runs_then = true};
+  const auto refused = [&](Session to, uint16_t type, MsgBuf request, MsgBuf room) {
+    Outcome outcome;
+    auto call = client.enqueue_request(to, type, std::move(request), std::move(room), outcome.then(), options);
+    EXPECT_TRUE(call.ok());
+    EXPECT_EQ(call->value, 0u);
+    EXPECT_EQ(client.cancel(*call).code(), Code::kMisuse);
+    EXPECT_EQ(outcome.runs, 1) << "before enqueue_request() returns";
+    EXPECT_FALSE(request || room) << "they went with the call";
+    EXPECT_EQ(outcome.app_code, 0u);
+    return outcome;
+  };
+  const Outcome ended = refused(Session(), kEcho, message(client, "kept"), client.alloc_msgbuf(8));
+  EXPECT_EQ(ended.code(), Code::kSessionReset);
+  EXPECT_TRUE(ended.has_buffers);
+  EXPECT_EQ(text_of(ended.request.bytes()), "kept");
+  EXPECT_EQ(refused(session, 4096, message(client, "x"), client.alloc_msgbuf(8)).code(), Code::kMisuse);
+  EXPECT_EQ(refused(session, kEcho, MsgBuf(), MsgBuf()).code(), Code::kMisuse);
+  std::thread([&] {
+    EXPECT_EQ(refused(session, kEcho, message(client, "x"), client.alloc_msgbuf(8)).code(), Code::kWrongThread);
+  }).join();
+  EXPECT_EQ(client.counters().calls_completed + client.counters().calls_failed, 0u);
+}
+
+TYPED_TEST(Calls, refusal_runs_then__changes_nothing_for_accepted_calls) {
+  const Session session = this->world.open();
+  const Outcome outcome = this->world.ask(session, kEcho, "x", 64, {.refusal_runs_then = true});
+  EXPECT_TRUE(outcome.status.ok());
+  EXPECT_EQ(outcome.runs, 1);
+  // In flight when its session is destroyed: accepted, so it ends once, in the loop.
+  Outcome pending;
+  ASSERT_TRUE(this->world.call(session, kEcho, "y", pending, 64, {.refusal_runs_then = true}).ok());
+  EXPECT_TRUE(this->world.client->destroy_session(session).ok());
+  EXPECT_EQ(pending.runs, 0);
+  this->world.run_until([&] { return pending.runs > 0; });
+  this->world.turns(10);
+  EXPECT_EQ(pending.runs, 1);
+}
+
 // ---- Calls from callbacks ----
 
 TYPED_TEST(Calls, enqueue_request__inside_continuations) {

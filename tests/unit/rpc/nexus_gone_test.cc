@@ -38,7 +38,8 @@ TYPED_TEST(NexusGoneTest, every_call_is_misuse_and_pending_calls_end_with_the_en
   expect_misuse(client.destroy_session(session));
   expect_misuse(client.cancel({1}));
   expect_misuse(client.on_request(7, echo));
-  expect_misuse(client.after(milliseconds(1), [] {}));
+  expect_misuse(client.after(milliseconds(1), [] {}).status());
+  expect_misuse(client.cancel_timer({1}));
   expect_misuse(client.post([] {}));
   Outcome refused;
   auto id = client.enqueue_request(session, kEcho, std::move(request), std::move(response), refused.then());

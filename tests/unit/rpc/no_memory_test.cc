@@ -307,7 +307,7 @@ class Life {
     int timers = 0, posts = 0, accepted = 0;
     {
       Short no_memory;
-      const Status timer = client->after(milliseconds(0), [&timers] { timers++; });
+      const Status timer = client->after(milliseconds(0), [&timers] { timers++; }).status();
       const Status post = client->post([&posts] { posts++; });
       Ample memory;
       EXPECT_TRUE(timer.ok() || timer.code() == Code::kNoMemory);

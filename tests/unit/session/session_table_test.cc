@@ -102,5 +102,28 @@ TEST_F(SessionTableTest, agrees_with_a_map_over_growth_and_rest) {
   }
 }
 
+TEST_F(SessionTableTest, a_second_name_passes_from_one_object_to_the_next) {
+  const uint32_t first = draw();
+  const uint64_t first_name = table_.put(first, &objects_[0]);
+  const uint64_t shared_name = table_.put(draw(), &objects_[0]);
+  const uint64_t second_name = table_.put(draw(), &objects_[1]);
+  std::map<uint64_t, int*> seen;
+  table_.for_each_name([&](uint64_t name, int* object) { seen[name] = object; });
+  EXPECT_EQ(seen, (std::map<uint64_t, int*>{
+                      {first_name, &objects_[0]}, {shared_name, &objects_[0]}, {second_name, &objects_[1]}}));
+  table_.retire(first, now_);
+  table_.rename_to(shared_name, &objects_[1]);
+  EXPECT_EQ(table_.find_name(shared_name), &objects_[1]);
+  EXPECT_EQ(table_.find_name(first_name), nullptr);
+  for (int i = 0; i < 40; i++) table_.put(draw(), &objects_[2]);  // it grows
+  EXPECT_EQ(table_.find_name(shared_name), &objects_[1]);
+  EXPECT_EQ(table_.size(), 42u);
+  table_.erase(static_cast<uint32_t>(shared_name));
+  EXPECT_EQ(table_.find_name(shared_name), nullptr);
+  EXPECT_EQ(table_.find(static_cast<uint32_t>(shared_name)), nullptr);
+  EXPECT_EQ(table_.size(), 41u);
+  EXPECT_EQ(draw_of({static_cast<uint32_t>(shared_name)}), static_cast<uint32_t>(shared_name)) << "it does not rest";
+}
+
 }  // namespace
 }  // namespace tern::session

@@ -5,6 +5,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <memory>
 
 #include <tern/nexus.h>
@@ -23,6 +25,7 @@ class Nexus {
     rt_assert(num_bg_threads <= kMaxBgThreads, "Too many background threads");
     tern::NexusOptions options;
     options.worker_threads = std::max<size_t>(num_bg_threads, 1);
+    options.liveness_timeout = std::max<tern::Duration>(options.liveness_timeout, failure_delay());
     auto nexus = tern::Nexus::create("tern://" + local_uri, options);
     if (!nexus.ok()) throw std::runtime_error(std::string(nexus.status().message()));
     nexus_ = std::move(*nexus);
@@ -41,6 +44,13 @@ class Nexus {
  private:
   template <class T>
   friend class Rpc;
+  /// How long a server may be silent until its sessions end, and how long after a session's end the program hears of
+  /// it. eRPC's newest commit never finds out that a server has gone: processes that are stopped for seconds go on, and
+  /// programs that end at about the same time count on it. TERN_ERPC_FAILURE_MS sets another time.
+  static std::chrono::milliseconds failure_delay() {
+    const char* const set = std::getenv("TERN_ERPC_FAILURE_MS");
+    return std::chrono::milliseconds(set == nullptr ? 5000 : std::strtoul(set, nullptr, 10));
+  }
   struct Function {
     erpc_req_func_t function = nullptr;
     bool is_background = false;

@@ -250,12 +250,6 @@ class Rpc {
   };
   static constexpr auto kRetryGap = std::chrono::milliseconds(100);
 
-  /// How long after a session's end the program hears of it. eRPC's newest commit never finds out that a server has
-  /// gone, and programs that end at about the same time count on it. TERN_ERPC_FAILURE_MS sets another time.
-  static std::chrono::milliseconds failure_delay() {
-    const char* const set = std::getenv("TERN_ERPC_FAILURE_MS");
-    return std::chrono::milliseconds(set == nullptr ? 5000 : std::strtoul(set, nullptr, 10));
-  }
   static void check(const tern::Status& status) {
     if (unlikely(!status.ok())) throw std::runtime_error(std::string(status.message()));
   }
@@ -347,7 +341,7 @@ class Rpc {
   const uint8_t id_;
   const size_t etid_;
   const ChronoTimer created_;
-  const std::chrono::milliseconds failure_delay_ = failure_delay();
+  const std::chrono::milliseconds failure_delay_ = Nexus::failure_delay();
   bool is_ending_ = false;
   std::unique_ptr<ReqHandle> spare_;  ///< for the next request
   std::vector<std::unique_ptr<SessionSlot>> sessions_;

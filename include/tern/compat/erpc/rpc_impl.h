@@ -160,11 +160,12 @@ void Rpc<TTr>::on_event(const tern::SessionEvent& event) {
   slot.open = {};
   const State before = std::exchange(slot.state, State::kEnded);
   if (before == State::kDisconnecting) return tell(slot, SmEventType::kDisconnected, SmErrType::kNoError);
-  if (before == State::kConnected) return check(rpc_->after(failure_delay_, [&slot] { slot.rpc->lose(slot); }));
+  if (before == State::kConnected)
+    return check(rpc_->after(failure_delay_, [&slot] { slot.rpc->lose(slot); }).status());
   const bool is_wrong_id = event.status.code() == tern::Code::kRefused;
   if (event.status.code() == tern::Code::kPeerUnreachable || (is_wrong_id && retry_connect_on_invalid_rpc_id_)) {
     slot.state = State::kConnecting;
-    return check(rpc_->after(kRetryGap, [&slot] { slot.rpc->connect_again(slot); }));
+    return check(rpc_->after(kRetryGap, [&slot] { slot.rpc->connect_again(slot); }).status());
   }
   tell(slot, SmEventType::kConnectFailed, error_of(event.status.code()));
 }
@@ -199,7 +200,7 @@ template <class TTr>
   if (status.code() != tern::Code::kSessionReset) check(status);
   rt_assert(slot->state != State::kConnecting, "A request needs a session that is connected");
   if (slot->failed.empty())
-    check(slot->rpc->rpc_->after(slot->rpc->failure_delay_, [slot] { slot->rpc->fail_all(*slot); }));
+    check(slot->rpc->rpc_->after(slot->rpc->failure_delay_, [slot] { slot->rpc->fail_all(*slot); }).status());
   slot->failed.emplace_back(slot, response, continuation, tag);
 }
 

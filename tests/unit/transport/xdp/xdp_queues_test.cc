@@ -181,6 +181,48 @@ TEST_F(XdpQueues, too_few_free_queues__are_told) {
   test::expect_refusal(end.status, "xdp", Code::kUnavailable, "only 4 free receive queues");
 }
 
+/// The kernel keeps their frames until the interface is up.
+TEST_F(XdpQueues, endpoints_that_close_while_the_interface_is_down__leave_their_places_to_others) {
+  constexpr size_t kEnds = xdp::Queue::kPlaces;
+  End server(far());
+  for (uint32_t round = 0; round < 2; ++round) {
+    End stays(near(1));
+    const PeerId peer = connect(stays, server);
+    std::vector<std::unique_ptr<End>> ends;
+    std::vector<PeerId> peers;
+    for (size_t i = 1; i < kEnds; ++i) {
+      ends.push_back(std::make_unique<End>(near(1)));
+      ASSERT_TRUE(ends.back()->status.ok()) << ends.back()->status.message();
+      peers.push_back(connect(*ends.back(), server));
+    }
+    test::expect_refusal(End(near(1)).status, "xdp", Code::kUnavailable, "16 endpoints share each queue");
+    ASSERT_TRUE(run("ip link set wide0 down"));
+    for (size_t i = 0; i < ends.size(); ++i) {
+      ASSERT_TRUE(ends[i]->send(peers[i], 1));
+      (*ends[i])->flush();
+    }
+    ends.clear();
+    ASSERT_TRUE(run("ip link set wide0 up"));
+    // Either the endpoint that stays makes the kernel send them, or the next one that wants a place does.
+    const auto passes = [&server](End& end, PeerId to, uint32_t number) {
+      return run_until({&end, &server}, [&] {
+        (void)end.send(to, number);
+        end->flush();
+        return std::ranges::any_of(server.got, [&](const auto& packet) { return packet.number == number; });
+      });
+    };
+    if (round == 1) {
+      ASSERT_TRUE(passes(stays, peer, 5000));
+    }
+    for (size_t i = 1; i < kEnds; ++i) {
+      ends.push_back(std::make_unique<End>(near(1)));
+      ASSERT_TRUE(ends.back()->status.ok()) << i << ": " << ends.back()->status.message();
+    }
+    test::expect_refusal(End(near(1)).status, "xdp", Code::kUnavailable, "16 endpoints share each queue");
+    EXPECT_TRUE(passes(*ends.back(), connect(*ends.back(), server), 6000 + round));
+  }
+}
+
 /// Eight threads, four at either end, at one queue, two or four: each sends to all of the other end, again and again
 /// until all have got everything, because the cable loses packets where they come too fast.
 TEST_F(XdpQueues, endpoints_of_many_threads__share_queues) {

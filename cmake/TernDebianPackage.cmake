@@ -1,0 +1,18 @@
+# `cpack` in the build directory makes one .deb of all that `cmake --install` installs, under /usr: headers, libraries, what
+# find_package and pkg-config need, and the programs. Wants dpkg-dev, which finds the packages of shared libraries.
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME tern)
+set(CPACK_PACKAGE_CONTACT "the maintainers of tern")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_STRIP_FILES OFF)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# tern-doctor is Python. A static library cannot name what it needs, as those of the programs do.
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "python3")
+if(NOT BUILD_SHARED_LIBS)
+  string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libnuma-dev, libsodium-dev")
+endif()
+include(CPack)

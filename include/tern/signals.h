@@ -1,0 +1,42 @@
+// Signals that end a program's event loops. Standard library only.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include <tern/detail/export.h>
+#include <tern/status.h>
+
+namespace tern {
+
+class Endpoint;
+
+/// As long as it lives, SIGINT and SIGTERM stop an endpoint: stop_on_signals(). Move-only. Any thread; must be
+/// destroyed before its endpoint.
+class [[nodiscard]] SignalStop {
+ public:
+  /// `other` stops nothing afterwards.
+  SignalStop(SignalStop&& other) noexcept : place_(std::exchange(other.place_, kNone)) {}
+  SignalStop& operator=(SignalStop&&) = delete;
+  /// From now on signals leave the endpoint alone: no handler that runs elsewhere uses it any more. The last SignalStop
+  /// of the process restores the handlers that were there before the first one.
+  ~SignalStop() {
+    if (place_ != kNone) release(place_);
+  }
+
+ private:
+  friend TERN_API Result<SignalStop> stop_on_signals(Endpoint& endpoint);
+  static constexpr uint32_t kNone = UINT32_MAX;
+  explicit SignalStop(uint32_t place) : place_(place) {}
+  TERN_API static void release(uint32_t place);
+
+  uint32_t place_;
+};
+
+/// From now on SIGINT or SIGTERM makes run_event_loop() of `endpoint` return, as Endpoint::stop() does, until the
+/// result is destroyed. Several endpoints of a process, up to 64, are all stopped. The second signal of a kind takes
+/// its default action: it ends the process. Any thread, but no signal handler. kQueueFull: 64 endpoints are stopped by
+/// signals already. kUnavailable: the system takes no signal handler.
+TERN_API Result<SignalStop> stop_on_signals(Endpoint& endpoint);
+
+}  // namespace tern

@@ -1,0 +1,325 @@
+// Coroutines that others wait for: Task, when_all() and quorum(). They need no Endpoint; <tern/coroutine.h> has what
+// coroutines wait for, and includes this. All tasks that wait for each other belong to one thread, mostly an endpoint's
+// owner. Standard library only.
+#pragma once
+
+#include <concepts>
+#include <coroutine>
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <tern/detail/export.h>
+#include <tern/status.h>
+
+namespace tern {
+
+template <class T = void>
+class Task;
+
+namespace detail {
+
+/// Names the rule on standard error and aborts.
+[[noreturn]] TERN_API void task_has_a_waiter() noexcept;
+
+/// A coroutine that waits for tasks. Part of its frame.
+struct TaskGate {
+  std::coroutine_handle<> waiting;
+  size_t wanted = 0;  ///< ends that count and are still to come
+  size_t left = 0;    ///< tasks that have not ended
+  /// Whether the end of a task counts, by the address of its T. Null: every end counts.
+  bool (*counts)(const TaskGate* gate, const void* value) = nullptr;
+
+  bool is_over() const { return wanted == 0 || wanted > left; }
+  void note_end(const void* value) {
+    left--;
+    if (wanted != 0 && (counts == nullptr || counts(this, value))) wanted--;
+  }
+  /// The coroutine that runs next.
+  std::coroutine_handle<> on_end(const void* value) {
+    note_end(value);
+    if (!is_over() || !waiting) return std::noop_coroutine();
+    return std::exchange(waiting, nullptr);
+  }
+};
+
+template <class T>
+struct TaskPromiseBase;
+
+/// A task that is not owned any more frees its frame. Another one stays, and the coroutine that waits goes on.
+template <class Promise>
+struct TaskEnd {
+  const bool is_detached;
+  bool await_ready() const noexcept { return is_detached; }
+  std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> task) const noexcept {
+    Promise& promise = task.promise();
+    if (promise.gate == nullptr) return std::noop_coroutine();
+    return std::exchange(promise.gate, nullptr)->on_end(promise.value_address());
+  }
+  void await_resume() const noexcept {}
+};
+
+template <class T>
+struct TaskPromise {
+  TaskGate* gate = nullptr;  ///< null: nobody waits
+  bool is_detached = false;
+  std::optional<T> value;
+
+  Task<T> get_return_object() noexcept;
+  static Task<T> get_return_object_on_allocation_failure() noexcept;
+  std::suspend_never initial_suspend() noexcept { return {}; }
+  TaskEnd<TaskPromise> final_suspend() noexcept { return {is_detached}; }
+  template <class U>
+  requires std::is_constructible_v<T, U&&>
+  void return_value(U&& result) { value.emplace(std::forward<U>(result)); }
+  [[noreturn]] void unhandled_exception() noexcept { std::terminate(); }
+  const void* value_address() const noexcept { return &*value; }
+};
+
+template <>
+struct TaskPromise<void> {
+  TaskGate* gate = nullptr;
+  bool is_detached = false;
+
+  inline Task<void> get_return_object() noexcept;
+  static inline Task<void> get_return_object_on_allocation_failure() noexcept;
+  std::suspend_never initial_suspend() noexcept { return {}; }
+  TaskEnd<TaskPromise> final_suspend() noexcept { return {is_detached}; }
+  void return_void() noexcept {}
+  [[noreturn]] void unhandled_exception() noexcept { std::terminate(); }
+  const void* value_address() const noexcept { return nullptr; }
+};
+
+template <class T>
+struct TaskResultOf {
+  using type = std::conditional_t<std::is_convertible_v<Status, T>, T, Result<T>>;
+};
+template <>
+struct TaskResultOf<void> {
+  using type = Status;
+};
+
+}  // namespace detail
+
+/// What waiting for a Task<T> gives: Result<T>; T itself if a Status converts to it (Status, Result<U>); Status for
+/// void. kNoMemory: there was no memory for the task's frame, and it has not begun.
+template <class T>
+using TaskResult = typename detail::TaskResultOf<T>::type;
+
+/// A coroutine that another one waits for: `co_await task`, when_all(), quorum(). It runs at once up to its first
+/// co_await that suspends it, as Detached does, and allocates its frame only. One coroutine at a time may wait for it.
+///
+/// A Task may be destroyed at any time: a coroutine that has not ended goes on, and frees its frame at its end. Code
+/// outside of coroutines may ask is_done(). An exception that leaves the coroutine ends the process.
+template <class T>
+class [[nodiscard]] Task {
+ public:
+  using promise_type = detail::TaskPromise<T>;  // NOLINT(readability-identifier-naming): the language's name
+
+  Task() = default;  ///< no coroutine: is_done(), with kNoMemory
+  /// `other` has no coroutine afterwards.
+  Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
+  /// Lets go of its own coroutine. `other` has none afterwards.
+  Task& operator=(Task&& other) noexcept {
+    if (this != &other) {
+      reset();
+      coroutine_ = std::exchange(other.coroutine_, nullptr);
+    }
+    return *this;
+  }
+  ~Task() { reset(); }
+
+  /// The coroutine has ended, or never began.
+  bool is_done() const { return !coroutine_ || coroutine_.done(); }
+  /// Moves the result out. Only when is_done(), and once.
+  TaskResult<T> take() {
+    if (!coroutine_) return Status(Code::kNoMemory, "no memory for the frame of a task");
+    if constexpr (std::is_void_v<T>) {
+      return Status();
+    } else {
+      return std::move(*coroutine_.promise().value);
+    }
+  }
+  /// Waits for the end. Gives take().
+  auto operator co_await();
+
+  detail::TaskGate* gate() const { return coroutine_.promise().gate; }               ///< for the library: !is_done()
+  void set_gate(detail::TaskGate* gate) const { coroutine_.promise().gate = gate; }  ///< for the library: !is_done()
+  /// For the library: of an ended coroutine, the address of its T. Null: it never began, or T is void.
+  const void* value_address() const { return coroutine_ ? coroutine_.promise().value_address() : nullptr; }
+
+ private:
+  friend promise_type;
+  explicit Task(std::coroutine_handle<promise_type> coroutine) : coroutine_(coroutine) {}
+  void reset() {
+    if (!coroutine_) return;
+    if (coroutine_.done()) {
+      coroutine_.destroy();
+    } else {
+      coroutine_.promise().is_detached = true;
+    }
+    coroutine_ = nullptr;
+  }
+
+  std::coroutine_handle<promise_type> coroutine_;
+};
+
+namespace detail {
+
+template <class T>
+Task<T> TaskPromise<T>::get_return_object() noexcept {
+  return Task<T>(std::coroutine_handle<TaskPromise>::from_promise(*this));
+}
+template <class T>
+Task<T> TaskPromise<T>::get_return_object_on_allocation_failure() noexcept {
+  return {};
+}
+inline Task<void> TaskPromise<void>::get_return_object() noexcept {
+  return Task<void>(std::coroutine_handle<TaskPromise>::from_promise(*this));
+}
+inline Task<void> TaskPromise<void>::get_return_object_on_allocation_failure() noexcept { return {}; }
+
+/// Lets the gate hear of the task's end.
+template <class T>
+void watch(TaskGate& gate, const Task<T>& task) {
+  if (task.is_done()) return gate.note_end(task.value_address());
+  if (task.gate() != nullptr) [[unlikely]]
+    task_has_a_waiter();
+  task.set_gate(&gate);
+}
+template <class T>
+void forget(const Task<T>& task) {
+  if (!task.is_done()) task.set_gate(nullptr);
+}
+
+/// Waits for one task.
+template <class T>
+struct TaskAwaitable {
+  Task<T>& task;
+  TaskGate gate = {};
+
+  bool await_ready() const noexcept { return task.is_done(); }
+  void await_suspend(std::coroutine_handle<> coroutine) noexcept {
+    gate.waiting = coroutine;
+    gate.wanted = gate.left = 1;
+    watch(gate, task);
+  }
+  TaskResult<T> await_resume() { return task.take(); }
+};
+
+/// Waits for all of these.
+template <class... Ts>
+class AllOf {
+ public:
+  explicit AllOf(Task<Ts>&... tasks) : tasks_(tasks...) {}
+  bool await_ready() noexcept {
+    gate_.wanted = gate_.left = sizeof...(Ts);
+    std::apply([this](auto&... task) { (watch(gate_, task), ...); }, tasks_);
+    return gate_.is_over();
+  }
+  void await_suspend(std::coroutine_handle<> coroutine) noexcept { gate_.waiting = coroutine; }
+  std::tuple<TaskResult<Ts>...> await_resume() {
+    return std::apply([](auto&... task) { return std::tuple<TaskResult<Ts>...>(task.take()...); }, tasks_);
+  }
+
+ private:
+  std::tuple<Task<Ts>&...> tasks_;
+  TaskGate gate_;
+};
+
+template <class Tasks>
+concept TaskRange = requires(Tasks& tasks) {
+  { tasks.begin()->is_done() } -> std::same_as<bool>;
+  tasks.begin()->gate();
+  tasks.end();
+  tasks.size();
+};
+
+/// Waits until so many tasks of a range have ended well, or cannot.
+template <class Tasks, class Counts>
+class QuorumOf : TaskGate {
+ public:
+  QuorumOf(Tasks& tasks, size_t count, Counts its_counts) : tasks_(tasks), counts_(std::move(its_counts)) {
+    wanted = count;
+  }
+  QuorumOf(const QuorumOf&) = delete;
+  QuorumOf& operator=(const QuorumOf&) = delete;
+  bool await_ready() {
+    left = tasks_.size();
+    if constexpr (!std::is_same_v<Counts, std::nullptr_t>) counts = &ends_well;
+    for (auto& task : tasks_) watch(*this, task);
+    if (!is_over()) return false;
+    forget_all();
+    return true;
+  }
+  void await_suspend(std::coroutine_handle<> coroutine) noexcept { waiting = coroutine; }
+  /// True: so many have ended well.
+  bool await_resume() {
+    forget_all();
+    return wanted == 0;
+  }
+
+ private:
+  using Value = typename std::remove_reference_t<decltype(*std::declval<Tasks&>().begin())>::promise_type;
+  static bool ends_well(const TaskGate* gate, const void* value) {
+    static_assert(
+        requires(Value & promise) { promise.value; }, "quorum() needs tasks that return something");
+    using T = std::remove_reference_t<decltype(*std::declval<Value&>().value)>;
+    return value != nullptr && static_cast<const QuorumOf*>(gate)->counts_(*static_cast<const T*>(value));
+  }
+  /// The tasks that have not ended go on without a gate.
+  void forget_all() {
+    for (auto& task : tasks_) forget(task);
+  }
+
+  Tasks& tasks_;
+  Counts counts_;
+};
+
+/// Whether what a task returns is good news, as it says itself.
+struct EndsWell {
+  template <class T>
+  bool operator()(const T& value) const {
+    if constexpr (requires { value.ok(); }) {
+      return value.ok();
+    } else if constexpr (requires { value.status.ok(); }) {
+      return value.status.ok();
+    } else {
+      return true;
+    }
+  }
+};
+
+}  // namespace detail
+
+template <class T>
+auto Task<T>::operator co_await() {
+  return detail::TaskAwaitable<T>{*this};
+}
+
+/// Waits until all of these have ended: `auto [a, b] = co_await when_all(first, second)`. Gives a std::tuple of what
+/// each Task::take() gives. The tasks must live until then.
+template <class... Ts>
+[[nodiscard]] detail::AllOf<Ts...> when_all(Task<Ts>&... tasks) {
+  return detail::AllOf<Ts...>(tasks...);
+}
+/// Waits until all tasks of a container, such as std::vector<Task<T>>, have ended; each Task::take() has its result
+/// then. The container must live until then, and stay as it is.
+template <detail::TaskRange Tasks>
+[[nodiscard]] auto when_all(Tasks& tasks) {
+  return detail::QuorumOf<Tasks, std::nullptr_t>(tasks, tasks.size(), nullptr);
+}
+
+/// Waits until `count` tasks of a container have ended well, or so many have not that `count` cannot be reached:
+/// `bool has_majority = co_await quorum(tasks, 2)`. The other tasks go on; is_done() tells which have ended.
+/// `ends_well(const T&)` says what counts; without it a T counts if its ok(), or its status.ok(), is true, or if it has
+/// neither. A task that had no memory to begin does not count.
+template <detail::TaskRange Tasks, class Counts = detail::EndsWell>
+[[nodiscard]] auto quorum(Tasks& tasks, size_t count, Counts ends_well = {}) {
+  return detail::QuorumOf<Tasks, Counts>(tasks, count, std::move(ends_well));
+}
+
+}  // namespace tern

@@ -1,0 +1,68 @@
+// Between the types of C and those of C++: statuses, options, times.
+// C layer. No state.
+#pragma once
+
+#include <tern/duration.h>
+#include <tern/status.h>
+#include <tern/tern.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace tern::c {
+
+/// The text of a Status has static storage and ends with a zero byte.
+inline tern_status to_c(Status status) { return {static_cast<tern_code>(status.code()), status.message().data()}; }
+inline tern_status misuse(const char* rule) { return {TERN_MISUSE, rule}; }
+
+static_assert(static_cast<int>(Code::kOk) == TERN_OK &&
+              static_cast<int>(Code::kPeerUnreachable) == TERN_PEER_UNREACHABLE);
+static_assert(static_cast<int>(Code::kSessionReset) == TERN_SESSION_RESET);
+static_assert(static_cast<int>(Code::kDeadline) == TERN_DEADLINE &&
+              static_cast<int>(Code::kCancelled) == TERN_CANCELLED);
+static_assert(static_cast<int>(Code::kRefused) == TERN_REFUSED && static_cast<int>(Code::kTooLarge) == TERN_TOO_LARGE);
+static_assert(static_cast<int>(Code::kQueueFull) == TERN_QUEUE_FULL &&
+              static_cast<int>(Code::kNoMemory) == TERN_NO_MEMORY);
+static_assert(static_cast<int>(Code::kWrongThread) == TERN_WRONG_THREAD);
+static_assert(static_cast<int>(Code::kNoResponse) == TERN_NO_RESPONSE &&
+              static_cast<int>(Code::kMisuse) == TERN_MISUSE);
+static_assert(static_cast<int>(Code::kUnavailable) == TERN_UNAVAILABLE);
+static_assert(Duration::max().count() == TERN_FOREVER);
+
+/// The fields that later versions may add to a struct of options. A larger size is a mistake.
+inline constexpr size_t kLaterBytesMax = 1024;
+
+/// Copies what the program has set to `options`, whose other fields are zero. `first_bytes` is the size that the struct
+/// had in its first version. A larger struct is one of a later version: it may be used as long as the program sets none
+/// of the fields that this library does not know.
+template <class T>
+Status read_options(const T* given, size_t first_bytes, T& options) {
+  options = {};
+  if (given == nullptr) return {};
+  if (given->size < first_bytes) {
+    return {Code::kMisuse,
+            "options->size is not the size of the struct: set it to sizeof the struct, other fields to 0"};
+  }
+  bool is_known = given->size <= sizeof(T) + kLaterBytesMax;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (size_t i = sizeof(T); is_known && i < given->size; ++i) is_known = bytes[i] == 0;
+  if (!is_known) {
+    return {Code::kMisuse,
+            "a field of the options is unknown to this libtern_c, which is older than the program, or size is wrong"};
+  }
+  std::memcpy(&options, given, std::min(given->size, sizeof(T)));
+  return {};
+}
+
+template <class Value>
+Value or_default(Value value, Value otherwise) {
+  return value != 0 ? value : otherwise;
+}
+inline Duration or_default(int64_t ns, Duration otherwise) { return ns != 0 ? Duration(ns) : otherwise; }
+
+inline constexpr Status kNegative(Code::kMisuse, "a duration is negative: ns from 0 to TERN_FOREVER");
+inline constexpr Status kReserved(Code::kMisuse, "a reserved field of the options is not 0");
+
+}  // namespace tern::c

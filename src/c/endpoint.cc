@@ -1,0 +1,138 @@
+// tern_endpoint_*(): the loop, timers, posted functions, counters.
+#include <tern/endpoint.h>
+#include <tern/tern.h>
+
+#include <cstring>
+#include <iterator>
+
+#include "c/convert.h"
+#include "c/handles.h"
+
+namespace tern::c {
+namespace {
+
+struct Counter {
+  const char* name;
+  uint64_t EndpointCounters::*value;
+};
+constexpr Counter kCounters[] = {
+#define TERN_COUNTER(name, what) {#name, &EndpointCounters::name},
+#include <tern/detail/counters.inc>
+#undef TERN_COUNTER
+};
+
+/// Marks the endpoint while its loop runs. The innermost of calls that are nested, which the library refuses, changes
+/// nothing.
+class Running {
+ public:
+  explicit Running(tern_endpoint* endpoint)
+      : flag_(endpoint->is_running), is_outermost_(!flag_.load(std::memory_order_relaxed)) {
+    if (is_outermost_) flag_.store(true, std::memory_order_relaxed);
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+  ~Running() {
+    if (is_outermost_) flag_.store(false, std::memory_order_release);
+  }
+
+ private:
+  std::atomic<bool>& flag_;
+  const bool is_outermost_;
+};
+
+/// ok: the endpoint has a loop to run.
+Status check_loop(const tern_endpoint* endpoint) {
+  if (Status status = check(endpoint); !status.ok()) return status;
+  if (endpoint->rpc == nullptr) return {Code::kMisuse, "the endpoint is being destroyed: its loop runs no more"};
+  return {};
+}
+
+}  // namespace
+}  // namespace tern::c
+
+using namespace tern::c;  // NOLINT(google-build-using-namespace): what follows are names of C
+
+tern_status tern_endpoint_close(tern_endpoint* endpoint, int64_t drain_ns) noexcept {
+  if (tern::Status status = check_loop(endpoint); !status.ok()) return to_c(status);
+  if (drain_ns < 0) return to_c(kNegative);
+  const Running running(endpoint);
+  return to_c(endpoint->rpc->close(tern::Duration(drain_ns)));
+}
+
+tern_status tern_endpoint_run(tern_endpoint* endpoint, int64_t duration_ns) noexcept {
+  if (tern::Status status = check_loop(endpoint); !status.ok()) return to_c(status);
+  if (duration_ns < 0) return to_c(kNegative);
+  const Running running(endpoint);
+  return to_c(endpoint->rpc->run(tern::Duration(duration_ns)));
+}
+
+tern_status tern_endpoint_run_once(tern_endpoint* endpoint, size_t* packets) noexcept {
+  if (packets != nullptr) *packets = 0;
+  if (tern::Status status = check_loop(endpoint); !status.ok()) return to_c(status);
+  const Running running(endpoint);
+  const auto handled = endpoint->rpc->run_once();
+  if (handled.ok() && packets != nullptr) *packets = *handled;
+  return to_c(handled.status());
+}
+
+tern_status tern_endpoint_stop(tern_endpoint* endpoint) noexcept {
+  if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
+  endpoint->endpoint->stop();
+  return to_c({});
+}
+
+tern_status tern_endpoint_descriptor(tern_endpoint* endpoint, int* descriptor) noexcept {
+  if (descriptor == nullptr) return misuse("descriptor is NULL: it says where the descriptor is put");
+  *descriptor = -1;
+  if (tern::Status status = check_loop(endpoint); !status.ok()) return to_c(status);
+  const auto result = endpoint->rpc->descriptor();
+  if (result.ok()) *descriptor = *result;
+  return to_c(result.status());
+}
+
+tern_status tern_endpoint_next_due(tern_endpoint* endpoint, int64_t* due_ns) noexcept {
+  if (due_ns == nullptr) return misuse("due_ns is NULL: it says where the time is put");
+  *due_ns = TERN_FOREVER;
+  if (tern::Status status = check_loop(endpoint); !status.ok()) return to_c(status);
+  *due_ns = endpoint->rpc->next_due().count();
+  return to_c({});
+}
+
+tern_status tern_endpoint_post(tern_endpoint* endpoint, tern_function function, void* context) noexcept {
+  if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
+  if (function == nullptr) return misuse("function is NULL");
+  return to_c(endpoint->endpoint->post([function, context] { function(context); }));
+}
+
+tern_status tern_endpoint_after(tern_endpoint* endpoint, int64_t delay_ns, tern_function function,
+                                void* context) noexcept {
+  if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
+  if (function == nullptr) return misuse("function is NULL");
+  if (delay_ns < 0) return to_c(kNegative);
+  return to_c(endpoint->endpoint->after(tern::Duration(delay_ns), [function, context] { function(context); }));
+}
+
+int64_t tern_endpoint_now(const tern_endpoint* endpoint) noexcept {
+  return check(endpoint).ok() ? endpoint->endpoint->now().count() : 0;
+}
+
+tern_status tern_endpoint_counter(const tern_endpoint* endpoint, const char* name, uint64_t* value) noexcept {
+  if (value == nullptr) return misuse("value is NULL: it says where the counter is put");
+  *value = 0;
+  if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
+  if (name == nullptr) return misuse("name is NULL: tern_counter_name() has the names");
+  for (const Counter& counter : kCounters) {
+    if (std::strcmp(counter.name, name) != 0) continue;
+    *value = endpoint->endpoint->counters().*counter.value;
+    return to_c({});
+  }
+  return misuse("no counter has this name: tern_counter_name() has those that there are");
+}
+
+const char* tern_counter_name(size_t index) noexcept {
+  return index < std::size(kCounters) ? kCounters[index].name : nullptr;
+}
+
+uint64_t tern_endpoint_link_bytes_per_sec(const tern_endpoint* endpoint) noexcept {
+  return check(endpoint).ok() ? endpoint->endpoint->link_bytes_per_sec() : 0;
+}

@@ -1,0 +1,116 @@
+// What the handles of the C interface point to, and how a handle that was destroyed is told from one that was not.
+// C layer. The objects of programs are used by the threads that <tern/tern.h> allows; Objects by any thread.
+#pragma once
+
+#include <tern/endpoint.h>
+#include <tern/nexus.h>
+#include <tern/tern.h>
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+
+#include "base/thread_safety.h"
+#include "c/any_rpc.h"
+
+namespace tern::c {
+
+/// What an object is; kNone: it was destroyed. Values that other memory hardly has.
+enum class Kind : uint32_t { kNone = 0, kNexus = 0x7e2a0001, kEndpoint = 0x7e2a0002, kRequest = 0x7e2a0003 };
+
+/// The objects of one kind. Their memory is never given back to the system, so that a handle can be checked after its
+/// object was destroyed. The one that was destroyed first is used again first, and only when kSparesMin others are
+/// spare: a handle that is used a little too late does not name a new object.
+template <class T>
+class Objects {
+ public:
+  /// An object whose kind is kNone. Null: no memory.
+  T* make() {
+    {
+      base::MutexLock lock(mutex_);
+      if (spares_ > kSparesMin) {
+        T* const object = first_;
+        first_ = object->next;
+        --spares_;
+        return object;
+      }
+    }
+    return new (std::nothrow) T;
+  }
+  /// The object is destroyed, as far as the program can see.
+  void end(T* object) {
+    object->kind.store(Kind::kNone, std::memory_order_relaxed);
+    object->next = nullptr;
+    base::MutexLock lock(mutex_);
+    (first_ == nullptr ? first_ : last_->next) = object;
+    last_ = object;
+    ++spares_;
+  }
+
+ private:
+  static constexpr size_t kSparesMin = 64;
+  base::Mutex mutex_;
+  T* first_ GUARDED_BY(mutex_) = nullptr;
+  T* last_ GUARDED_BY(mutex_) = nullptr;
+  size_t spares_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace tern::c
+
+struct tern_nexus {
+  std::atomic<tern::c::Kind> kind{tern::c::Kind::kNone};
+  std::atomic<uint32_t> endpoints{0};  ///< that are not destroyed yet
+  tern_nexus* next = nullptr;
+  std::unique_ptr<tern::Nexus> nexus;
+  std::string uri;
+};
+
+struct tern_endpoint {
+  std::atomic<tern::c::Kind> kind{tern::c::Kind::kNone};
+  std::atomic<bool> is_running{false};  ///< a thread is in its loop, in close() or in its destruction
+  tern_endpoint* next = nullptr;
+  tern_nexus* nexus = nullptr;
+  std::unique_ptr<tern::c::AnyRpc> rpc;  ///< null while it is destroyed
+  tern::Endpoint* endpoint = nullptr;
+  pid_t process = 0;  ///< that made it
+};
+
+struct tern_request {
+  std::atomic<tern::c::Kind> kind{tern::c::Kind::kNone};
+  tern_request* next = nullptr;
+  tern::Request* live = nullptr;     ///< the handler's argument, or `own`
+  std::optional<tern::Request> own;  ///< of a request that was kept
+};
+
+namespace tern::c {
+
+/// ok: the handle may be used.
+inline Status check(const tern_nexus* nexus) {
+  if (nexus == nullptr) return {Code::kMisuse, "the nexus is NULL: tern_nexus_create() makes one"};
+  if (nexus->kind.load(std::memory_order_relaxed) == Kind::kNexus) return {};
+  return {Code::kMisuse, "this is no nexus: it was destroyed, or the pointer is of another kind"};
+}
+inline Status check(const tern_endpoint* endpoint) {
+  if (endpoint == nullptr) [[unlikely]]
+    return {Code::kMisuse, "the endpoint is NULL: tern_endpoint_create() makes one"};
+  if (endpoint->kind.load(std::memory_order_relaxed) == Kind::kEndpoint) [[likely]]
+    return {};
+  return {Code::kMisuse, "this is no endpoint: it was destroyed, or the pointer is of another kind"};
+}
+inline Status check(const tern_request* request) {
+  if (request == nullptr) [[unlikely]]
+    return {Code::kMisuse, "the request is NULL: a handler is given one"};
+  if (request->kind.load(std::memory_order_relaxed) == Kind::kRequest) [[likely]]
+    return {};
+  return {Code::kMisuse,
+          "the request has ended: it was answered, dropped or kept; tern_request_keep() gives the pointer that "
+          "is valid after the handler"};
+}
+
+}  // namespace tern::c

@@ -1,0 +1,76 @@
+// tern_nexus_*(), and what belongs to no object.
+#include <tern/nexus.h>
+#include <tern/tern.h>
+
+#include "base/try.h"
+#include "c/convert.h"
+#include "c/handles.h"
+#include "c/objects.h"
+
+namespace tern::c {
+
+constinit Objects<tern_nexus> nexuses;
+
+namespace {
+
+Result<NexusOptions> nexus_options(const tern_nexus_options* given) {
+  tern_nexus_options wanted;
+  if (Status status = read_options(given, 48, wanted); !status.ok()) return status;
+  if (wanted.liveness_timeout_ns < 0) return kNegative;
+  NexusOptions options;
+  options.liveness_timeout = or_default(wanted.liveness_timeout_ns, options.liveness_timeout);
+  options.worker_threads = or_default(wanted.worker_threads, options.worker_threads);
+  options.worker_queue_limit = or_default(wanted.worker_queue_limit, options.worker_queue_limit);
+  options.peers_per_address_max = or_default(wanted.peers_per_address_max, options.peers_per_address_max);
+  options.sessions_per_address_max = or_default(wanted.sessions_per_address_max, options.sessions_per_address_max);
+  return options;
+}
+
+Status create(const char* listen_uri, const tern_nexus_options* given, tern_nexus* object) {
+  const auto options = nexus_options(given);
+  if (!options.ok()) return options.status();
+  auto nexus = Nexus::create(listen_uri, *options);
+  if (!nexus.ok()) return nexus.status();
+  if (!base::try_grow([&] { object->uri = (*nexus)->uri(); })) return {Code::kNoMemory, "no memory for a nexus"};
+  object->nexus = std::move(*nexus);
+  object->kind.store(Kind::kNexus, std::memory_order_relaxed);
+  return {};
+}
+
+}  // namespace
+}  // namespace tern::c
+
+using namespace tern::c;  // NOLINT(google-build-using-namespace): what follows are names of C
+
+const char* tern_version(void) noexcept { return TERN_C_VERSION; }
+
+tern_status tern_nexus_create(const char* listen_uri, const tern_nexus_options* options, tern_nexus** nexus) noexcept {
+  if (nexus == nullptr) return misuse("nexus is NULL: it says where the new one is put");
+  *nexus = nullptr;
+  if (listen_uri == nullptr) return misuse("listen_uri is NULL: it is \"tern://HOST:PORT\"");
+  tern_nexus* const object = nexuses.make();
+  if (object == nullptr) return {TERN_NO_MEMORY, "no memory for a nexus"};
+  const tern::Status status = create(listen_uri, options, object);
+  if (status.ok()) {
+    *nexus = object;
+  } else {
+    nexuses.end(object);
+  }
+  return to_c(status);
+}
+
+tern_status tern_nexus_destroy(tern_nexus* nexus) noexcept {
+  if (nexus == nullptr) return to_c({});
+  if (tern::Status status = check(nexus); !status.ok()) return to_c(status);
+  if (nexus->endpoints.load(std::memory_order_acquire) != 0) {
+    return misuse("the nexus has endpoints: destroy them first");
+  }
+  nexus->kind.store(Kind::kNone, std::memory_order_relaxed);
+  nexus->nexus.reset();
+  nexuses.end(nexus);
+  return to_c({});
+}
+
+const char* tern_nexus_uri(const tern_nexus* nexus) noexcept {
+  return check(nexus).ok() ? nexus->uri.c_str() : nullptr;
+}

@@ -1,0 +1,138 @@
+// ClientSessions: sessions that connect again by themselves (SessionOptions::reconnect), and who waits for a session.
+//
+//   create() -> connecting -> open -> lost: replace() -> pause in backing_off_ -> connecting -> ...
+//                    \---- refused, or no answer ----^
+//
+// For the server and for packets each attempt is a session of its own, with a Client and random numbers of its own. The
+// old Client ends as any session does, with its calls. The program's name of the session is a second name in the table,
+// whose key never leaves the endpoint; it is the next Client's from then on.
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/try.h"
+#include "rpc/client_sessions.h"
+#include "rpc/handshake.h"
+
+namespace tern::rpc {
+
+/// Gives the session its second name. It must be new.
+Status ClientSessions::keep_connecting(Client* client, const SessionOptions& options) {
+  auto reconnect = std::unique_ptr<Reconnect>(new (std::nothrow) Reconnect{options, {}, 0});
+  if (reconnect == nullptr) return kNoMemory;
+  const Opening& opening = *client->opening;
+  if (!base::try_grow([&] { reconnect->nexus_addresses = opening.nexus_addresses; })) return kNoMemory;
+  reconnect->peer_endpoint = opening.peer_endpoint;
+  reconnect->begin_ns = context_.now_ns;
+  RandomNumbers random(context_.nexus.environment());
+  uint32_t key = 0;
+  const bool has_key = table_.draw(context_.now_ns, random, &key);
+  if (random.has_failed()) return {Code::kUnavailable, "the system gives no random numbers for another session"};
+  if (!has_key) return kNoMemory;
+  client->public_name = table_.put(key, client);
+  client->reconnect = std::move(reconnect);
+  reconnecting_++;
+  return {};
+}
+
+/// From now on the end of this Client is the end of the session.
+void ClientSessions::forget_reconnect(Client* client) {
+  if (client->reconnect == nullptr) return;
+  client->reconnect.reset();
+  table_.erase(static_cast<uint32_t>(client->public_name));
+  reconnecting_--;
+}
+
+/// A session has died that connects again: makes the Client that goes on with it after a pause. False: the endpoint
+/// closes, or there is no memory, and the session has ended.
+bool ClientSessions::replace(Client* client) {
+  auto opening = std::unique_ptr<Opening>(new (std::nothrow) Opening);
+  Reconnect& reconnect = *client->reconnect;
+  const auto copy_address = [&] {
+    opening->nexus_addresses = reconnect.nexus_addresses;
+    opening->peer_endpoint = reconnect.peer_endpoint;
+  };
+  Client* next = nullptr;
+  if (!context_.is_closing && opening != nullptr && base::try_grow(copy_address)) {
+    if (auto begun = begin(opening, reconnect.options); begun.ok()) next = *begun;
+  }
+  if (next == nullptr) {
+    forget_reconnect(client);
+    return false;
+  }
+  const uint64_t least_ns = std::max<uint64_t>(to_ns(reconnect.options.reconnect_pause), 1);
+  const uint64_t most_ns = std::max(to_ns(reconnect.options.reconnect_pause_max), least_ns);
+  // A session that was open for a while has made up for the attempts before.
+  const bool was_open = reconnect.opened_ns != 0 && context_.now_ns - reconnect.opened_ns >= most_ns;
+  reconnect.pause_ns = was_open || reconnect.pause_ns == 0 ? least_ns : std::min(2 * reconnect.pause_ns, most_ns);
+  reconnect.opened_ns = 0;
+  // Half of it is random, so that the clients of a server do not come back in step.
+  const uint64_t half_ns = reconnect.pause_ns / 2;
+  reconnect.begin_ns = context_.now_ns + half_ns + context_.nexus.environment().random() % (half_ns + 1);
+  next->public_name = client->public_name;
+  table_.rename_to(next->public_name, next);
+  next->reconnect = std::move(client->reconnect);
+  next->waiters = std::exchange(client->waiters, nullptr);
+  backing_off_.push_back(next);
+  context_.agenda.at_latest(next->reconnect->begin_ns);
+  return true;
+}
+
+void ClientSessions::run_backing_off() {
+  for (size_t i = 0; i < backing_off_.size();) {
+    Client* client = backing_off_[i];
+    const bool is_ending = client->reconnect == nullptr;  // destroyed by the application: dead in the next iteration
+    if (!client->is_dead && (is_ending || context_.now_ns < client->reconnect->begin_ns)) {
+      if (!is_ending) context_.agenda.at_latest(client->reconnect->begin_ns);
+      i++;
+      continue;
+    }
+    backing_off_[i] = backing_off_.back();
+    backing_off_.pop_back();
+    if (client->is_dead) {
+      client->is_backing_off = false;
+      continue;
+    }
+    if (const Status status = ask_nexus(client); !status.ok()) {
+      fail(client, status, false);  // a new one comes to the list
+      client->is_backing_off = false;
+    }
+  }
+}
+
+// ---- Who waits for a session ----
+
+Result<bool> ClientSessions::wait_for_open(Session session, detail::SessionWaiter* waiter) {
+  Client* client = find(session);
+  if (client == nullptr) return Status(Code::kSessionReset, "this session has ended already");
+  if (client->session.state() == session::ClientSession::State::kOpen) return false;
+  waiter->next = std::exchange(client->waiters, waiter);
+  return true;
+}
+
+/// The session may have died, and wait for its last calls.
+void ClientSessions::stop_waiting(Session session, detail::SessionWaiter* waiter) {
+  const auto unlink = [waiter](Client* client) {
+    for (detail::SessionWaiter** link = &client->waiters; *link != nullptr; link = &(*link)->next) {
+      if (*link != waiter) continue;
+      *link = waiter->next;
+      return;
+    }
+  };
+  if (Client* client = find(session); client != nullptr) unlink(client);
+  for (Client* client : dead_) {
+    if (client->public_name == session.name) unlink(client);
+  }
+}
+
+/// The session is open, or has ended: `status`. Those that wait may end the wait of others, or wait again for another.
+void ClientSessions::resume_waiters(Client* client, Status status) {
+  while (client->waiters != nullptr) {
+    detail::SessionWaiter* const waiter = client->waiters;
+    client->waiters = waiter->next;
+    waiter->run(waiter, status);
+  }
+}
+
+}  // namespace tern::rpc

@@ -1,0 +1,79 @@
+// Endpoints that signals stop. A signal handler may run in any thread that does not block signals, and at any time.
+
+#include <tern/endpoint.h>
+#include <tern/signals.h>
+
+#include <csignal>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <thread>
+
+#include "base/thread_safety.h"
+
+namespace tern {
+
+namespace {
+
+constexpr size_t kEndpointsMax = 64;
+constexpr std::array kSignals = {SIGINT, SIGTERM};
+
+// Constant-initialized; what a signal handler reads is atomic and lock-free.
+constinit std::array<std::atomic<Endpoint*>, kEndpointsMax> endpoints{};
+constinit std::atomic<int> running{0};                // signal handlers that may be using an endpoint
+constinit base::Mutex registration;                   // of what follows
+constinit size_t count GUARDED_BY(registration) = 0;  // endpoints
+constinit std::array<struct sigaction, kSignals.size()> previous GUARDED_BY(registration){};
+static_assert(std::atomic<Endpoint*>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+
+void stop_all(int) {
+  const int error = errno;
+  running.fetch_add(1, std::memory_order_seq_cst);
+  for (const auto& place : endpoints) {
+    if (Endpoint* endpoint = place.load(std::memory_order_seq_cst); endpoint != nullptr) endpoint->stop();
+  }
+  running.fetch_sub(1, std::memory_order_release);
+  errno = error;
+}
+
+void restore(size_t signals) REQUIRES(registration) {
+  for (size_t i = 0; i < signals; i++) sigaction(kSignals[i], &previous[i], nullptr);
+}
+
+bool install() REQUIRES(registration) {
+  struct sigaction action = {};
+  action.sa_handler = stop_all;
+  action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
+  for (size_t i = 0; i < kSignals.size(); i++) {
+    if (sigaction(kSignals[i], &action, &previous[i]) == 0) continue;
+    restore(i);
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<SignalStop> stop_on_signals(Endpoint& endpoint) {
+  const base::MutexLock lock(registration);
+  for (uint32_t place = 0; place < kEndpointsMax; place++) {
+    if (endpoints[place].load(std::memory_order_relaxed) != nullptr) continue;
+    if (count == 0 && !install())
+      return Status(Code::kUnavailable, "the system takes no handler of SIGINT and SIGTERM");
+    count++;
+    endpoints[place].store(&endpoint, std::memory_order_seq_cst);
+    return SignalStop(place);
+  }
+  return Status(Code::kQueueFull, "signals stop 64 endpoints already: stop the others from one of them");
+}
+
+void SignalStop::release(uint32_t place) {
+  const base::MutexLock lock(registration);
+  endpoints[place].store(nullptr, std::memory_order_seq_cst);
+  if (--count == 0) restore(kSignals.size());
+  while (running.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
+}
+
+}  // namespace tern

@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""The examples over the C interface do what they say: hello servers and clients in C, Python, Rust and C++ understand
+each other, over shm and udp; and tern.py does what its comments promise.
+
+Usage: tests/c/examples_test.py BUILD_DIR
+Without rustc, or without apps/hello, the pairs that need it are left out, and it says so.
+"""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(sys.argv[1]).resolve()
+EXAMPLES = BUILD / "examples"
+os.environ["TERN_LIBRARY"] = str(BUILD / "src/c/libtern_c.so")
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "examples/python"))
+import tern  # noqa: E402  pylint: disable=wrong-import-position
+
+PYTHON = [sys.executable, "-B", ROOT / "examples/python/hello.py"]
+C_PLUS_PLUS = BUILD / "apps/hello"
+RUST = EXAMPLES / "rust/hello"
+
+SERVERS = {  # the command, and what it answers to "tests"
+    "c": (lambda transport: [EXAMPLES / "c/hello_server", transport, "127.0.0.1:0"], "hello, tests"),
+    "python": (lambda transport: [*PYTHON, "server", transport, "127.0.0.1:0"], "hello, tests"),
+    "rust": (lambda transport: [RUST, "server", transport, "127.0.0.1:0"], "hello, tests"),
+    "c++": (lambda transport: [C_PLUS_PLUS, "--role=server", f"--transport={transport}", "--server=127.0.0.1:0"],
+            "hello"),
+}
+CLIENTS = {
+    "c": lambda transport, uri: [EXAMPLES / "c/hello_client", transport, uri, "tests"],
+    "python": lambda transport, uri: [*PYTHON, "client", transport, uri, "tests"],
+    "rust": lambda transport, uri: [RUST, "client", transport, uri, "tests"],
+}
+for name, program in (("rust", RUST), ("c++", C_PLUS_PLUS)):
+    if not program.exists():
+        hint = " (scripts/setup test installs rustc)" if name == "rust" else ""
+        print(f"SKIPPED {name}: {program} is not built{hint}")
+        SERVERS.pop(name)
+        CLIENTS.pop(name, None)
+
+
+class Server:
+    """A process that says "... at URI" in its first line. It ends with this object."""
+
+    def __init__(self, command):
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.uri = self.process.stdout.readline().strip().rpartition(" at ")[2]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        rest, _ = self.process.communicate(timeout=20)
+        return self.process.returncode, rest
+
+
+def run(command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+class Hello(unittest.TestCase):
+    def test_all_languages_understand_each_other(self):
+        for transport in ("shm", "udp"):
+            for server_name, (command, answer) in SERVERS.items():
+                with Server(command(transport)) as server:
+                    self.assertRegex(server.uri, r"^tern://127\.0\.0\.1:\d+$", (server_name, transport))
+                    for client_name, client in CLIENTS.items():
+                        with self.subTest(transport=transport, server=server_name, client=client_name):
+                            ran = run(client(transport, server.uri))
+                            self.assertEqual((ran.stdout, ran.returncode), (answer + "\n", 0), ran.stderr)
+                    code, rest = server.stop()
+                    self.assertEqual(code, -signal.SIGTERM if server_name == "rust" else 0, rest)
+                    if server_name in ("c", "python"):
+                        self.assertEqual(rest, f"served {len(CLIENTS)} requests\n")
+
+    def test_clients_say_why_there_is_no_answer(self):
+        for client_name, client in CLIENTS.items():
+            with self.subTest(client_name):
+                ran = run(client("pigeons", "tern://127.0.0.1:9"))
+                self.assertEqual(ran.returncode, 1)
+                self.assertIn("no transport is called 'pigeons'; choose from: shm, udp", ran.stderr)
+
+
+ECHO, KEEP, FAIL, RAISE, FORGET, WORKER = range(1, 7)
+
+
+class Python(unittest.TestCase):
+    """A server and its client on two endpoints of this process: the server's loop runs in a thread."""
+
+    def setUp(self):
+        self.nexus = tern.Nexus()
+        self.kept, self.views, self.heard = [], [], []
+        self.ready = threading.Event()
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+        self.assertTrue(self.ready.wait(20))
+        self.client = tern.Endpoint(self.nexus, transport="shm", endpoint_id=1, no_huge_pages=1)
+        self.client.on_session_event(lambda *event: self.heard.append(event))
+        self.session = self.client.open_session(self.nexus.uri, window=4)
+
+    def serve(self):
+        with tern.Endpoint(self.nexus, transport="shm", no_huge_pages=1) as self.server:
+            def echo(request):
+                self.views.append(request.view)
+                request.respond(request.view)
+            self.server.on_request(ECHO, echo)
+            self.server.on_request(WORKER, lambda request: request.respond(threading.current_thread().name.encode()),
+                                   worker=1)
+            self.server.on_request(KEEP, lambda request: self.kept.append(request.keep()))
+            self.server.on_request(FAIL, lambda request: request.fail(9))
+            self.server.on_request(FORGET, lambda request: self.views.append(request.view))
+            self.server.on_request(RAISE, lambda request: 1 // 0)
+            self.ready.set()
+            self.raised = None
+            while True:
+                try:
+                    return self.server.run()
+                except ZeroDivisionError as error:
+                    self.raised = error
+
+    def tearDown(self):
+        self.client.destroy()
+        self.server.stop()
+        self.thread.join()
+        self.assertEqual(self.server._contexts | self.client._contexts, set())  # nothing is kept of callbacks
+        self.nexus.destroy()
+
+    def test_messages_are_views_that_end(self):
+        self.assertEqual(self.session.ask(ECHO, b"abc"), b"abc")
+        self.assertEqual(self.session.ask(ECHO, b""), b"")
+        self.assertEqual(self.session.ask(ECHO, bytes(range(256)) * 4000, 1 << 20), bytes(range(256)) * 4000)
+        with self.assertRaises(ValueError):
+            bytes(self.views[0])  # its request has ended
+        request = self.client.alloc(4)
+        view = request.view
+        view[:] = b"1234"
+        request.resize(2)
+        with self.assertRaises(ValueError):
+            bytes(view)
+        self.assertEqual((bytes(request.view), request.capacity() >= 4), (b"12", True))
+        self.assertEqual(self.client.counters()["calls_completed"], 3)
+        self.assertEqual(self.session.info().state, tern.OPEN)
+        self.assertEqual([event[1:3] for event in self.heard], [(True, tern.OPEN)])
+
+    def test_buffers_move_into_a_call_and_come_back(self):
+        request, response, rounds = self.client.alloc(8), self.client.alloc(8), []
+        request.view[:] = b"12345678"
+
+        def again(status, request, response, app_code):
+            rounds.append((status.code, bytes(response.view), app_code))
+            if len(rounds) == 100:
+                self.client.stop()
+                return
+            request.view[0:1] = bytes([len(rounds)])
+            self.session.call(ECHO, request, response, again)
+
+        self.session.call(ECHO, request, response, again)
+        with self.assertRaises(ValueError):
+            bytes(request.view)
+        with self.assertRaisesRegex(tern.Error, "the buffer is not the program's"):
+            self.session.call(ECHO, request, response, again)
+        self.client.run(30)
+        self.assertEqual(rounds[1:], [(tern.OK, bytes([n]) + b"2345678", 0) for n in range(1, 100)])
+
+    def test_other_outcomes(self):
+        with self.assertRaises(tern.Error) as refused:
+            self.session.ask(FAIL, b"")
+        self.assertEqual((refused.exception.code, refused.exception.app_code), (tern.REFUSED, 9))
+        with self.assertRaisesRegex(tern.Error, "^NO_RESPONSE"):
+            self.session.ask(FORGET, b"abc")
+        with self.assertRaises(ValueError):
+            bytes(self.views[0])
+        with self.assertRaisesRegex(tern.Error, "^DEADLINE"):
+            self.session.ask(KEEP, b"", deadline=0.2)
+        self.assertNotEqual(self.session.ask(WORKER, b"").decode(), self.thread.name)
+        # What a handler raises, the loop raises; the client is told that there is no answer.
+        with self.assertRaisesRegex(tern.Error, "^NO_RESPONSE"):
+            self.session.ask(RAISE, b"")
+        self.assertEqual(self.session.ask(ECHO, b"on"), b"on")
+        self.assertIsInstance(self.raised, ZeroDivisionError)
+        with self.assertRaisesRegex(tern.Error, "MISUSE: .*choose from: shm, udp"):
+            tern.Endpoint(self.nexus, transport="pigeons")
+        self.kept.pop().drop()
+
+    def test_request_is_answered_by_another_thread(self):
+        def answer_when_kept():
+            while not self.kept:
+                threading.Event().wait(0.001)
+            request = self.kept.pop()
+            request.response(3)[:] = bytes(request.view)[::-1]
+            request.respond()
+        thread = threading.Thread(target=answer_when_kept)
+        thread.start()
+        self.assertEqual(self.session.ask(KEEP, b"abc"), b"cba")
+        thread.join()
+
+    def test_posted_functions_and_timers_run_in_the_loop(self):
+        order = []
+        self.client.after(0.02, lambda: (order.append("timer"), self.client.stop()))
+        self.client.post(lambda: order.append("posted"))
+        self.client.run()
+        self.assertEqual(order, ["posted", "timer"])
+        self.client.post(lambda: 1 // 0)
+        with self.assertRaises(ZeroDivisionError):
+            self.client.run(5)
+        self.client.after(3600, lambda: None)  # never runs
+        self.assertGreaterEqual(self.client.fileno(), 0)
+        self.assertGreaterEqual(self.client.run_once(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
