@@ -322,15 +322,18 @@ bool Port::must_give_back() const {
 
 void Port::settle_later() {
   if (std::exchange(is_settled_later_, true)) return;
-  (void)endpoint_.post([this] {
-    if (is_closed_) return;
-    const StepScope scope(*this, Step::kSettle);
-    settle(true);
-    commit_late();
-    is_settled_later_ = false;
-    settle(true);
-    settled_(true);
-  });
+  // What is posted runs in this turn of the loop, before it transmits; what that posts, in the next one.
+  (void)endpoint_.post([this] { (void)endpoint_.post([this] { late_turn(); }); });
+}
+
+void Port::late_turn() {
+  if (is_closed_) return;
+  const StepScope scope(*this, Step::kSettle);
+  settle(true);
+  commit_late();
+  is_settled_later_ = false;
+  settle(true);
+  settled_(true);
 }
 
 /// Hands libraft the rest of an append: as a heartbeat of the same leader, behind the entries that it has brought.

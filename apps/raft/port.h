@@ -217,6 +217,7 @@ class Port {
   void cancel_late();
   void tick();
   void settle_later();
+  void late_turn();
   bool must_give_back() const;
   void put_off_commit(uint64_t from, raft_append_entries& append);
   void commit_late();
