@@ -109,7 +109,7 @@ tern_status tern_endpoint_after(tern_endpoint* endpoint, int64_t delay_ns, tern_
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
   if (function == nullptr) return misuse("function is NULL");
   if (delay_ns < 0) return to_c(kNegative);
-  return to_c(endpoint->endpoint->after(tern::Duration(delay_ns), [function, context] { function(context); }));
+  return to_c(endpoint->endpoint->after(tern::Duration(delay_ns), [function, context] { function(context); }).status());
 }
 
 int64_t tern_endpoint_now(const tern_endpoint* endpoint) noexcept {
