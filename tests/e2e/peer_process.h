@@ -115,8 +115,10 @@ class PeerEndpoint {
     Order order;
     take_order(request, &order);
     if (order.delay_us == 0 || settings_.number("answer_at_once") != 0) return answer(request, order);
-    must(endpoint_.after(std::chrono::microseconds(order.delay_us),
-                         [request = std::move(request), order]() mutable { answer(request, order); }));
+    must(endpoint_
+             .after(std::chrono::microseconds(order.delay_us),
+                    [request = std::move(request), order]() mutable { answer(request, order); })
+             .status());
   }
   void work_hard(tern::Request request) {
     Order order;
@@ -192,7 +194,7 @@ class PeerEndpoint {
     if (is_first_) write_counters();
     if (is_first_ && board_.command.load() == Board::kFork) fork_child();
     if (board_.command.load() == Board::kClose) return endpoint_.stop();
-    must(endpoint_.after(std::chrono::milliseconds(settings_.number("tick_ms", 2)), [this] { tick(); }));
+    must(endpoint_.after(std::chrono::milliseconds(settings_.number("tick_ms", 2)), [this] { tick(); }).status());
   }
   void fork_child() {
     board_.command = Board::kRun;

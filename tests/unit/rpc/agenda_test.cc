@@ -28,12 +28,15 @@ class WakeCounter final : public TransportPort {
   uint64_t downlink_bytes_per_sec() const override { return 0; }
   uint64_t downlink_bytes() const override { return 0; }
   transport::DelayTarget delay_target() const override { return {}; }
+  const TransportCounters& counters() const override { return counters_; }
+  const NetworkCounters* network_counters() const override { return nullptr; }
   uint64_t now() override { return 0; }
 
   int wakes = 0;
 
  private:
   transport::Remedies remedies_;
+  TransportCounters counters_;
   static constexpr Status kNotHere{Code::kUnavailable, "not in this test"};
 };
 
