@@ -102,7 +102,7 @@ struct alignas(64) Client {
   detail::SessionWaiter* waiters = nullptr;  ///< Endpoint::opened(); the newest first
   bool is_replaced = false;                  ///< is_dead: the session lives on in another Client
   bool is_backing_off = false;               ///< in ClientSessions::backing_off_: the Nexus was not asked yet
-  uint64_t packets_shown = 0;     ///< sent and received, as of Publisher's last look
+  uint64_t packets_shown = 0;                ///< sent and received, as of Publisher's last look
 
   /// The first call of the queue waits no more.
   void pop_queued() {
