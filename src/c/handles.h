@@ -24,66 +24,77 @@ namespace tern::c {
 /// What an object is; kNone: it was destroyed. Values that other memory hardly has.
 enum class Kind : uint32_t { kNone = 0, kNexus = 0x7e2a0001, kEndpoint = 0x7e2a0002, kRequest = 0x7e2a0003 };
 
-/// The objects of one kind. Their memory is never given back to the system, so that a handle can be checked after its
-/// object was destroyed. The one that was destroyed first is used again first, and only when kSparesMin others are
-/// spare: a handle that is used a little too late does not name a new object.
-template <class T>
-class Objects {
+struct Object {
+  std::atomic<Kind> kind{Kind::kNone};
+  Object* next = nullptr;  ///< of those that are spare
+};
+
+/// Objects that were destroyed, the oldest first.
+class Spares {
  public:
-  /// An object whose kind is kNone. Null: no memory.
-  T* make() {
-    {
-      base::MutexLock lock(mutex_);
-      if (spares_ > kSparesMin) {
-        T* const object = first_;
-        first_ = object->next;
-        --spares_;
-        return object;
-      }
-    }
-    return new (std::nothrow) T;
+  /// Null: kSparesMin or fewer are spare.
+  Object* take() {
+    base::MutexLock lock(mutex_);
+    if (count_ <= kSparesMin) return nullptr;
+    Object* const object = first_;
+    first_ = object->next;
+    --count_;
+    return object;
   }
-  /// The object is destroyed, as far as the program can see.
-  void end(T* object) {
-    object->kind.store(Kind::kNone, std::memory_order_relaxed);
+  void put(Object* object) {
     object->next = nullptr;
     base::MutexLock lock(mutex_);
     (first_ == nullptr ? first_ : last_->next) = object;
     last_ = object;
-    ++spares_;
+    ++count_;
   }
 
  private:
   static constexpr size_t kSparesMin = 64;
   base::Mutex mutex_;
-  T* first_ GUARDED_BY(mutex_) = nullptr;
-  T* last_ GUARDED_BY(mutex_) = nullptr;
-  size_t spares_ GUARDED_BY(mutex_) = 0;
+  Object* first_ GUARDED_BY(mutex_) = nullptr;
+  Object* last_ GUARDED_BY(mutex_) = nullptr;
+  size_t count_ GUARDED_BY(mutex_) = 0;
+};
+
+/// The objects of one kind. Their memory is never given back to the system, so that a handle can be checked after its
+/// object was destroyed. The one that was destroyed first is used again first, and only when some others are spare: a
+/// handle that is used a little too late does not name a new object.
+template <class T>
+class Objects {
+ public:
+  /// An object whose kind is kNone. Null: no memory.
+  T* make() {
+    Object* const spare = spares_.take();
+    return spare != nullptr ? static_cast<T*>(spare) : new (std::nothrow) T;
+  }
+  /// The object is destroyed, as far as the program can see.
+  void end(T* object) {
+    object->kind.store(Kind::kNone, std::memory_order_relaxed);
+    spares_.put(object);
+  }
+
+ private:
+  Spares spares_;
 };
 
 }  // namespace tern::c
 
-struct tern_nexus {
-  std::atomic<tern::c::Kind> kind{tern::c::Kind::kNone};
+struct tern_nexus : tern::c::Object {
   std::atomic<uint32_t> endpoints{0};  ///< that are not destroyed yet
-  tern_nexus* next = nullptr;
   std::unique_ptr<tern::Nexus> nexus;
   std::string uri;
 };
 
-struct tern_endpoint {
-  std::atomic<tern::c::Kind> kind{tern::c::Kind::kNone};
+struct tern_endpoint : tern::c::Object {
   std::atomic<bool> is_running{false};  ///< a thread is in its loop, in close() or in its destruction
-  tern_endpoint* next = nullptr;
   tern_nexus* nexus = nullptr;
   std::unique_ptr<tern::c::AnyRpc> rpc;  ///< null while it is destroyed
   tern::Endpoint* endpoint = nullptr;
   pid_t process = 0;  ///< that made it
 };
 
-struct tern_request {
-  std::atomic<tern::c::Kind> kind{tern::c::Kind::kNone};
-  tern_request* next = nullptr;
+struct tern_request : tern::c::Object {
   tern::Request* live = nullptr;     ///< the handler's argument, or `own`
   std::optional<tern::Request> own;  ///< of a request that was kept
 };

@@ -314,7 +314,6 @@ void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
   const uint32_t key = client->session.local_key();
   client->is_dead = true;
   client->end_status = status;
-  context_.ended.note(client->name, status);
   client->waits_before_end = completions_.waits();
   table_.retire(key, context_.now_ns);
   if (client->run != nullptr) leave_run(client);
@@ -326,6 +325,7 @@ void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
   if (client->has_peer) context_.transport.disconnect(client->peer);
   dead_.push_back(client);
   client->is_replaced = client->reconnect != nullptr && replace(client);
+  if (!client->is_replaced) context_.ended.note(client->public_name, status);
 }
 
 /// The calls of a dead session. Calls whose buffers the transport still has stay in their slots until later (promise

@@ -46,12 +46,13 @@ class TERN_API ClientSessions {
   SessionInfo info(Session session) const;
   /// The same of a session that is alive.
   static SessionInfo info(const Client* client);
-  /// Calls `f(client)` for live sessions, as SessionTable::visit() does.
+  /// Calls `f(name, client)` for live sessions, as SessionTable::visit() does, with the names that programs know.
   template <class F>
   uint64_t visit(uint64_t from, uint64_t places, F&& f) const {
-    return table_.visit(from, places, std::forward<F>(f));
+    return table_.visit(from, places,
+                        [&f](uint64_t name, Client* client) { return name != client->public_name || f(name, client); });
   }
-  size_t live() const { return table_.size(); }
+  size_t live() const { return size(); }
   Client* find(uint32_t key) const { return table_.find(key); }
   Client* find(Session session) const { return table_.find_name(session.name); }
   /// Those that are alive.

@@ -120,13 +120,13 @@ void Publisher::write_sessions() {
 template <class Sessions>
 bool Publisher::look(const Sessions& sessions) {
   size_t left = kSessionsPerStep;
-  place_ = sessions.visit(place_, kPlacesPerStep, [&](auto* session) {
+  place_ = sessions.visit(place_, kPlacesPerStep, [&](uint64_t name, auto* session) {
     const uint64_t packets = session->session.packets_sent() + session->session.packets_received();
     // A session that begins its handshake anew counts from 0 again.
     const uint64_t before = std::exchange(session->packets_shown, packets);
     const uint64_t recent = packets - std::min(packets, before);
     if (count_ < page::kSessionsMax || recent > (*candidates_)[heap_[0]].packets) {
-      offer(session->name, recent, Sessions::info(session));
+      offer(name, recent, Sessions::info(session));
     }
     return --left != 0;
   });

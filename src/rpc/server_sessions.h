@@ -40,7 +40,7 @@ class TERN_API ServerSessions {
   SessionInfo info(Session session) const;
   /// The same of a session that is alive.
   static SessionInfo info(const Server* server);
-  /// Calls `f(server)` for live sessions, as SessionTable::visit() does.
+  /// Calls `f(name, server)` for live sessions, as SessionTable::visit() does.
   template <class F>
   uint64_t visit(uint64_t from, uint64_t places, F&& f) const {
     return table_.visit(from, places, std::forward<F>(f));

@@ -216,6 +216,25 @@ TEST_F(Visible, page_shows_why_sessions_have_ended) {
   EXPECT_EQ(client.ends[0].reason, "its session was destroyed");
 }
 
+/// Such a session has two names in the endpoint, and is in the page once, under the name that the program knows.
+TEST_F(Visible, page_shows_a_session_that_connects_again_once) {
+  ASSERT_NO_FATAL_FAILURE(make());
+  const Session session = world.client->create_session(world.server_nexus->uri(), {.reconnect = true}).value();
+  ASSERT_TRUE(world.run_until([&] { return world.client->is_open(session); }));
+  EXPECT_TRUE(world.ask(session, kEcho, "hello").status.ok());
+  PageEndpoint client;
+  ASSERT_TRUE(world.run_until([&] {
+    client = shown(*world.client_nexus);
+    return client.client_sessions == 1 && !client.sessions.empty() && client.sessions[0].info.packets_sent > 0;
+  }));
+  ASSERT_EQ(client.sessions.size(), 1u);
+  EXPECT_EQ(client.sessions[0].name, session.name);
+  ASSERT_TRUE(world.client->destroy_session(session).ok());
+  ASSERT_TRUE(world.run_until([&] { return shown(*world.client_nexus).ends.size() == 1; }));
+  EXPECT_EQ(shown(*world.client_nexus).ends[0].name, session.name);
+  EXPECT_EQ(world.client->session_info(session).status.code(), Code::kCancelled);
+}
+
 /// What has happened is shown before an endpoint sleeps for long, however short it was.
 TEST_F(Visible, endpoint_that_does_nothing_is_not_woken_and_shows_all) {
   ASSERT_NO_FATAL_FAILURE(make());
