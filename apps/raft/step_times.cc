@@ -26,7 +26,7 @@ using Samples = std::array<std::vector<std::chrono::nanoseconds>, kCharges>;
 
 constexpr tern::RpcOptions kRpcOptions = {.wait = tern::Wait::kPoll, .huge_pages = false};
 /// Two threads poll: on a busy machine those of a Nexus wait long for a CPU.
-constexpr tern::NexusOptions kNexusOptions = {.liveness_timeout = std::chrono::minutes(1)};
+const tern::NexusOptions kNexusOptions = {.liveness_timeout = std::chrono::minutes(1)};
 
 /// A cluster over shm. Its first replica, which is measured, has a thread with a CPU; all others and the load share the
 /// caller's.

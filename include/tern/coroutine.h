@@ -140,6 +140,7 @@ inline SleepAwaitable Endpoint::sleep(Duration delay) { return SleepAwaitable(*t
 /// The result of Endpoint::opened(). Part of the coroutine's frame. A frame may be destroyed while it waits.
 class [[nodiscard]] OpenAwaitable : detail::SessionWaiter {
  public:
+  /// Endpoint::opened() makes it.
   OpenAwaitable(Endpoint& endpoint, Session session) : endpoint_(endpoint), session_(session) {
     run = [](SessionWaiter* waiter, const Status& status) {
       auto* self = static_cast<OpenAwaitable*>(waiter);

@@ -136,7 +136,7 @@ struct SessionOptions {
   /// reconnect_pause_max. It is the first one again after the session was open for reconnect_pause_max. A random part
   /// of it, up to one half, is left out, so that clients do not come back in step.
   Duration reconnect_pause = std::chrono::milliseconds(10);
-  Duration reconnect_pause_max = std::chrono::seconds(1);
+  Duration reconnect_pause_max = std::chrono::seconds(1);  ///< with reconnect: the longest pause
 };
 
 /// An accepted call, for cancel().

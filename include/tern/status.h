@@ -144,10 +144,12 @@ class [[nodiscard]] Result {
     require_value();
     return value_;
   }
+  /// Likewise.
   const T& value() const& {
     require_value();
     return value_;
   }
+  /// Likewise.
   T value() && {
     require_value();
     return std::move(value_);

@@ -117,6 +117,7 @@ using TaskResult = typename detail::TaskResultOf<T>::type;
 template <class T>
 class [[nodiscard]] Task {
  public:
+  /// Of the language.
   using promise_type = detail::TaskPromise<T>;  // NOLINT(readability-identifier-naming): the language's name
 
   Task() = default;  ///< no coroutine: is_done(), with kNoMemory

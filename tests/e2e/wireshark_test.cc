@@ -95,6 +95,8 @@ Traffic make_traffic(const std::string& host, const std::string& drop, uint64_t 
   traffic.client = caller.counters();
   traffic.server_packets_sent = server.board().packets_sent;
   traffic.frames = capture.stop();
+  // Errors of ICMP quote what has come after the server's end.
+  std::erase_if(traffic.frames, [](const Frame& frame) { return payload_of(frame).empty(); });
   return traffic;
 }
 
