@@ -24,9 +24,6 @@ constexpr int kReplicas = 3;
 class RaftOnHosts : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-#ifdef TERN_IS_SANITIZED
-    GTEST_SKIP() << "SKIPPED: with sanitizers other cases reach the same code in less time";
-#endif
     if (const std::string missing = Namespace::missing(); !missing.empty()) GTEST_SKIP() << "SKIPPED: " << missing;
     ASSERT_TRUE(switch_.emplace("switch").is_made());
     ASSERT_TRUE(switch_->in("ip link add hub type bridge") && switch_->in("ip link set hub up"));
