@@ -191,7 +191,11 @@ Status read_page(const ReadAt& read, Page& page) {
   return {};
 }
 
-std::string shared_memory_prefix() { return std::string(kFolder) + "tern-page." + std::to_string(geteuid()) + "."; }
+std::string shared_memory_prefix() {
+  std::string prefix(kFolder);
+  prefix.append("tern-page.").append(std::to_string(geteuid())).append(".");
+  return prefix;
+}
 
 }  // namespace page
 
