@@ -277,6 +277,7 @@ namespace tern {
 Nexus::Nexus(std::shared_ptr<nexus::NexusCore> core) : core_(std::move(core)) {}
 Nexus::~Nexus() { core_->shut_down(); }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): as all functions take options; a Nexus is made seldom
 Result<std::unique_ptr<Nexus>> Nexus::create(std::string_view listen_uri, NexusOptions options) {
   try {
     auto core = nexus::NexusCore::create(listen_uri, options);
