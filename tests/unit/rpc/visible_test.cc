@@ -36,8 +36,8 @@ TEST(Counters, include_what_the_transport_and_the_management_count) {
   EXPECT_GT(counters.transport.system_calls, 0u);
   EXPECT_EQ(counters.network.packets_sent, 0u) << "the network is real";
   EXPECT_EQ(counters.page_missing, 0u);
-  // The first request of a stranger is answered with a cookie.
-  EXPECT_TRUE(world.run_until([&] { return world.server->counters().management.cookies == 1; }));
+  // The first request of a stranger is answered with a cookie, and so is the same one sent again.
+  EXPECT_TRUE(world.run_until([&] { return world.server->counters().management.cookies >= 1; }));
 }
 
 TEST(Counters, of_a_closed_endpoint_stay) {
