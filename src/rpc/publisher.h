@@ -17,7 +17,7 @@
 
 namespace tern::rpc {
 
-class Publisher {
+class TERN_API Publisher {
  public:
   static constexpr uint64_t kPeriodNs = 100'000'000;
   /// A step looks at this many sessions and this many places of the table at most: about 0.1 ms of each 5 ms where
