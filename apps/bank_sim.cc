@@ -75,8 +75,8 @@ class Run {
       auto office = std::make_shared<Office>();
       tern::RpcOptions options;
       options.huge_pages = false;  // a hundred small endpoints in one process
-      auto status = office->open(*host.nexus_options().environment, host.transport_options(), options,
-                                 *ledgers_[branch], uris_, branch);
+      auto status =
+          office->open(host.nexus_options(), host.transport_options(), options, *ledgers_[branch], uris_, branch);
       if (status.ok()) status = host.run(*office->rpc);
       if (!status.ok()) problem_ = "branch " + std::to_string(branch) + ": " + std::string(status.message());
       return office;

@@ -68,7 +68,7 @@ int be_branch(uint32_t self, const std::vector<std::string>& uris, const std::st
   tern::RpcOptions options = programs::rpc_options(0);
   options.huge_pages = false;  // many small endpoints
   if (auto status =
-          office.open(tern::real_environment(), programs::transport_options<T>(), options, ledger, uris, self);
+          office.open(programs::nexus_options(), programs::transport_options<T>(), options, ledger, uris, self);
       !status.ok()) {
     return programs::fail_with("branch " + std::to_string(self), status);
   }
@@ -199,6 +199,7 @@ int main(int argc, char** argv) {
     return 1;
   if (FLAGS_branches < 2 || FLAGS_branches > 64) return programs::fail("--branches is between 2 and 64");
   if (!(FLAGS_kill_seconds >= 0)) return programs::fail("--kill_seconds is at least 0");
+  if (!programs::check_page_of_processes()) return 1;
   if (FLAGS_role != "both" || FLAGS_processes || !FLAGS_server.empty() || !FLAGS_listen.empty() ||
       !FLAGS_server_transport_options.empty()) {
     return programs::fail(

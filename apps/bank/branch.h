@@ -152,11 +152,9 @@ struct Office {
   std::unique_ptr<Branch> branch;  ///< outlives the endpoint, whose continuations may run until it is gone
   std::unique_ptr<tern::Rpc<T>> rpc;
 
-  tern::Status open(tern::Environment& environment, typename T::Options transport, tern::RpcOptions options,
+  tern::Status open(tern::NexusOptions nexus_options, typename T::Options transport, tern::RpcOptions options,
                     Ledger& ledger, std::vector<std::string> uris, uint32_t self) {
     // A dead branch is given up after 50 ms, instead of half a second.
-    tern::NexusOptions nexus_options;
-    nexus_options.environment = &environment;
     nexus_options.liveness_timeout = std::chrono::milliseconds(50);
     auto made_nexus = tern::Nexus::create(uris[self], nexus_options);
     if (!made_nexus.ok()) return made_nexus.status();
@@ -164,6 +162,8 @@ struct Office {
     auto made = tern::Rpc<T>::create(*nexus, transport, options);
     if (!made.ok()) return made.status();
     rpc = std::move(*made);
+    tern::Environment& environment =
+        nexus_options.environment != nullptr ? *nexus_options.environment : tern::real_environment();
     branch = std::make_unique<Branch>(*rpc, environment, ledger, std::move(uris), self);
     return branch->open();
   }

@@ -195,7 +195,9 @@ void Client::try_later(bool is_other) {
   if (is_other) target_ = (target_ + 1) % targets_.size();
   const auto delay = pause();
   attempts_++;
-  if (!endpoint_.after(delay, [this] { begin_attempt(); }).ok()) fail("there is no memory for a timer");
+  const auto code = endpoint_.after(delay, [this] { begin_attempt(); }).status().code();
+  if (code == tern::Code::kOk || code == tern::Code::kSessionReset) return;  // or it is our end
+  fail("there is no memory for a timer");
 }
 
 void Client::finish(Outcome outcome, std::string_view value) {

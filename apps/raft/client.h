@@ -47,9 +47,9 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  /// Executes one command. `then` is called once in the endpoint's loop, and may execute the next one. Must not be
-  /// called while a command is under way. kMalformed at once, within the call, if it is longer than the limits of
-  /// commands.h.
+  /// Executes one command. `then` is called once in the endpoint's loop, and may execute the next one; it is not called
+  /// any more when the endpoint is closed. Must not be called while a command is under way. kMalformed at once, within
+  /// the call, if it is longer than the limits of commands.h.
   void execute(Operation operation, std::string_view key, std::string_view value, Then then,
                std::string_view expected = {});
   void get(std::string_view key, Then then) { execute(Operation::kGet, key, {}, std::move(then)); }

@@ -34,12 +34,12 @@ std::string_view Machine::apply(uint64_t index, Bytes bytes) {
 void Machine::prepare(Bytes bytes) const {
   const auto command = parse_command(bytes);
   if (!command) return;
-  const auto found = values_.find(std::string(command->key));
+  const auto found = values_.find(command->key);
   if (found != values_.end()) __builtin_prefetch(found->second.data(), 1);
 }
 
 std::string_view Machine::read(std::string_view key) {
-  const auto found = values_.find(std::string(key));
+  const auto found = values_.find(key);
   return found != values_.end() ? answer(Outcome::kDone, found->second) : answer(Outcome::kNotFound);
 }
 
@@ -69,7 +69,7 @@ std::string_view Machine::execute(uint64_t index, const Command& command) {
 }
 
 Outcome Machine::change(const Command& command) {
-  std::string key(command.key);
+  const std::string_view key = command.key;
   const auto found = values_.find(key);
   const bool is_there = found != values_.end();
   if (command.operation == Operation::kErase) {
@@ -87,7 +87,7 @@ Outcome Machine::change(const Command& command) {
     found->second = command.value;
   } else {
     if (!make_room(key.size() + command.value.size() + kRecordBytes, 0)) return Outcome::kFull;
-    values_.emplace(std::move(key), command.value);
+    values_.emplace(key, command.value);
   }
   return Outcome::kDone;
 }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,7 +51,11 @@ class Machine {
   /// Accounts for `added` bytes in place of `removed`. False, and nothing changes: beyond the limit.
   bool make_room(size_t added, size_t removed);
 
-  std::unordered_map<std::string, std::string> values_;
+  struct Hash {
+    using is_transparent = void;  ///< keys are looked up as they lie in a command
+    size_t operator()(std::string_view key) const { return std::hash<std::string_view>()(key); }
+  };
+  std::unordered_map<std::string, std::string, Hash, std::equal_to<>> values_;
   std::unordered_map<uint64_t, Client> clients_;
   uint64_t highest_replica_ = 0;  ///< number that a kReserve has taken
   size_t used_bytes_ = 0;         ///< keys and values, and kRecordBytes for each of them

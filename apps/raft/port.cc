@@ -309,7 +309,7 @@ void Port::settle(bool now) {
     if (has_cut_append_) fix_progress();
   }
   is_settling_ = false;
-  if (problem_.empty() && (!appended_.empty() || late_commit_ || must_give_back())) settle_later();
+  if (problem_.empty() && (!appended_.empty() || late_commit_ || has_put_off_ || must_give_back())) settle_later();
 }
 
 /// libraft only frees what it holds of a message that was sent. That waits for a turn that comes anyway, or for the
@@ -329,6 +329,7 @@ void Port::settle_later() {
 void Port::late_turn() {
   if (is_closed_) return;
   const StepScope scope(*this, Step::kSettle);
+  if (has_put_off_) send_put_off();
   settle(true);
   commit_late();
   is_settled_later_ = false;
@@ -366,44 +367,6 @@ void Port::close() {
   for (const Got& got : std::exchange(got_, {})) got.callback(got.request, nullptr, RAFT_CANCELED);
   for (const Appended& appended : std::exchange(appended_, {})) appended.callback(appended.request, RAFT_CANCELED);
   if (const Put put = std::exchange(put_, {}); put.request != nullptr) call_back(put, RAFT_CANCELED);
-}
-
-// ---- time ----
-
-/// Each voter draws from a part of the range that no other one has in this term, so that two seldom stand for election
-/// at once; the parts change hands with the term, and no replica is always the last one. A candidate draws from the
-/// first quarter: the one with the longer log, refused because another one still believed in the leader, soon asks
-/// again. When all drew from the whole range, one of about 10 000 elections after a crash took more than four timeouts.
-int Port::random_timeout(int least, int most) {
-  const auto draw = [this](int below) {
-    return static_cast<int>(environment_.random() % static_cast<uint64_t>(std::max(below, 1)));
-  };
-  if (raft_ != nullptr && raft_->state == RAFT_CANDIDATE) most = least + (most - least) / 4;
-  int voters = 0, place = 0;
-  for (unsigned i = 0; raft_ != nullptr && i < raft_->configuration.n; i++) {
-    const raft_server& server = raft_->configuration.servers[i];
-    if (server.role != RAFT_VOTER) continue;
-    voters++;
-    if (server.id < options_.id) place++;
-  }
-  if (voters == 0) return least + draw(most - least);
-  const int part = (most - least) / voters;
-  const int at = static_cast<int>((static_cast<uint64_t>(place) + raft_->current_term) % static_cast<uint64_t>(voters));
-  return least + at * part + draw(part / 2);  // the other half keeps parts apart, as elections begin at ticks
-}
-
-void Port::tick() {
-  if (is_closed_ || !problem_.empty()) return;
-  // Replicas that tick in step would stand for election in step, and again after each vote that they have split.
-  const auto most = static_cast<uint64_t>(options_.heartbeat.count() / 4);
-  const auto pause = static_cast<int64_t>(most - environment_.random() % (most / 4 + 1));
-  (void)endpoint_.after(tern::Duration(pause), [this] { tick(); });
-  if (raft_ == nullptr) return;
-  cancel_late();
-  // A replica whose log is being replaced cannot vouch for it: it waits until the snapshot is stored.
-  if (!is_installing()) on_tick_(&io_);
-  settle(true);
-  settled_(false);
 }
 
 // ---- libraft's log ----

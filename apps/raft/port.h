@@ -103,15 +103,15 @@ class Port {
   /// Only for a replica that is pristine and begins a new cluster (replica.h).
   void meet(const std::vector<std::pair<uint64_t, std::string>>& others, std::function<void()> done);
 
-  /// A step, as long as this object lives. It reads the clock once: time() stands still.
+  /// A step, as long as this object lives. time() stands still.
   class StepScope {
    public:
-    StepScope(Port& port, Step step) : port_(port), step_(step), reads_clock_(step != Step::kEcho && !port.moment_) {
+    StepScope(Port& port, Step step) : port_(port), step_(step), has_moment_(step != Step::kEcho && !port.moment_) {
       if (port_.options_.on_step) port_.options_.on_step(step_, true);
-      if (reads_clock_) port_.moment_ = port_.now();
+      if (has_moment_) port_.begin_moment(step_);
     }
     ~StepScope() {
-      if (reads_clock_) port_.moment_.reset();
+      if (has_moment_) port_.moment_.reset();
       if (port_.options_.on_step) port_.options_.on_step(step_, false);
     }
     StepScope(const StepScope&) = delete;
@@ -120,15 +120,19 @@ class Port {
    private:
     Port& port_;
     const Step step_;
-    const bool reads_clock_;
+    const bool has_moment_;
   };
 
   Lease& lease() { return lease_; }
   /// By the host's clock, at this moment.
   tern::Duration now() { return environment_.now(); }
-  /// Likewise, or when the step began that runs. A message that a step receives had come before, and what it sends
-  /// leaves later: promises by this time are kept (Lease).
-  tern::Duration time() { return moment_ ? *moment_ : now(); }
+  /// libraft's clock, which never goes back: in a step, the time of its beginning or, for what a leader does, of the
+  /// loop's turn. What a step sends leaves later, and a message that a follower receives had come before: promises by
+  /// this time are kept (Lease).
+  tern::Duration time() {
+    if (!moment_) latest_ = std::max(latest_, now());
+    return moment_ ? *moment_ : latest_;
+  }
   /// Why this replica cannot go on: the storage's sentence, or that of a replica that has refused it. Empty: it can.
   const std::string& problem() const { return problem_; }
   const PortCounters& counters() const { return counters_; }
@@ -152,10 +156,11 @@ class Port {
     bool has_complained = false;                          ///< on_failure()
     tern::Duration retry_at{};                            ///< no session is opened before
     uint64_t life = 0;                                    ///< of the one that has this id; 0: not known
-    uint64_t sent_until = 0;                ///< the append under way is cut short before this index; 0: it is whole
-    uint64_t append_until = 0;              ///< the last index of its last append
-    std::optional<tern::Request> append;    ///< of its, while it is being stored here
-    std::optional<tern::Request> snapshot;  ///< likewise
+    uint64_t sent_until = 0;    ///< the append under way is cut short before this index; 0: it is whole
+    uint64_t append_until = 0;  ///< the last index of its last append
+    std::optional<raft_append_entries> put_off;  ///< put_off_append()
+    std::optional<tern::Request> append;         ///< of its, while it is being stored here
+    std::optional<tern::Request> snapshot;       ///< likewise
   };
   struct Put {  ///< the snapshot that is being stored
     raft_io_snapshot_put* request = nullptr;
@@ -214,13 +219,17 @@ class Port {
   void roll_back_configuration();
   void answer(raft_message message);
 
+  void begin_moment(Step step);
   void cancel_late();
   void tick();
   void settle_later();
   void late_turn();
   bool must_give_back() const;
+  void skip_compacted(raft_append_entries& append) const;
   void put_off_commit(uint64_t from, raft_append_entries& append);
   void commit_late();
+  bool put_off_append(uint64_t id, Peer& peer, const raft_append_entries& append, const Sent& sent);
+  void send_put_off();
   void finish_put();
   void call_back(const Put& put, int status);
   void fix_progress();
@@ -239,7 +248,8 @@ class Port {
   raft_io_tick_cb on_tick_ = nullptr;
   raft_io_recv_cb on_message_ = nullptr;
   uint64_t life_ = 0;
-  std::optional<tern::Duration> moment_;  ///< time()
+  std::optional<tern::Duration> moment_;  ///< time() in a step
+  tern::Duration latest_{};               ///< that time() has returned
   bool is_pristine_ = true;
   bool is_closed_ = false;
   Saved saved_;  ///< between open() and load()
@@ -264,6 +274,9 @@ class Port {
   Put put_;
   bool is_settling_ = false;
   bool has_cut_append_ = false;  ///< a Peer has sent_until
+  bool has_put_off_ = false;     ///< a Peer has put_off
+  uint64_t batch_until_ = 0;     ///< the last index of the latest append with entries
+  uint32_t batch_voters_ = 0;    ///< who got appends up to there at once
   bool is_settled_later_ = false;
   std::optional<raft_append_entries> late_commit_;  ///< what the latest append has committed besides: put_off_commit()
   uint64_t late_commit_from_ = 0;                   ///< its sender

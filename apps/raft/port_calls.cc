@@ -59,14 +59,54 @@ int Port::send(raft_io_send* request, const raft_message* message, raft_io_send_
       answer(*message);
       sent_.push_back(sent);
       return 0;
+    case RAFT_IO_APPEND_ENTRIES: {
+      Peer& to = peer(message->server_id, message->server_address);
+      if (put_off_append(message->server_id, to, message->append_entries, sent)) return 0;
+      return call(message->server_id, to, *message, {}, sent);
+    }
     case RAFT_IO_REQUEST_VOTE:
-    case RAFT_IO_APPEND_ENTRIES:
       return call(message->server_id, peer(message->server_id, message->server_address), *message, {}, sent);
     case RAFT_IO_INSTALL_SNAPSHOT:
       return call(message->server_id, peer(message->server_id, message->server_address), *message,
                   encode_configuration(message->install_snapshot.conf), sent);
     default:
       return RAFT_NOCONNECTION;  // a leadership transfer: nobody asks for one
+  }
+}
+
+/// A PUT waits for a majority: the leader and half of the other voters. The appends of those leave at once, and those
+/// of the others when they are on their way. Where storing takes time this counts for nothing, and would come after it.
+bool Port::put_off_append(uint64_t id, Peer& peer, const raft_append_entries& append, const Sent& sent) {
+  if (append.n_entries == 0 || !storage_.is_sync_free() || peer.append_sent.request != nullptr) return false;
+  const uint64_t until = append.prev_log_index + append.n_entries;
+  if (std::exchange(batch_until_, until) != until) batch_voters_ = 0;
+  uint32_t voters = 0;
+  bool is_voter = false;
+  for (unsigned i = 0; i < raft_->configuration.n; i++) {
+    const raft_server& server = raft_->configuration.servers[i];
+    if (server.role != RAFT_VOTER) continue;
+    voters++;
+    if (server.id == id) is_voter = true;
+  }
+  if (is_voter && batch_voters_ < voters / 2) {
+    batch_voters_++;
+    return false;
+  }
+  peer.append_sent = sent;
+  peer.put_off = append;  // its entries are there until libraft hears that they were sent
+  return has_put_off_ = true;
+}
+
+void Port::send_put_off() {
+  has_put_off_ = false;
+  for (auto& [id, peer] : peers_) {
+    if (!peer.put_off) continue;
+    raft_message message = {};
+    message.type = RAFT_IO_APPEND_ENTRIES;
+    message.append_entries = *std::exchange(peer.put_off, std::nullopt);
+    Sent sent = std::exchange(peer.append_sent, {});
+    sent.status = call(id, peer, message, {}, sent);
+    if (sent.status != 0) sent_.push_back(sent);
   }
 }
 

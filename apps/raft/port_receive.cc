@@ -140,6 +140,7 @@ void Port::receive(tern::Request request) {
   if (is_append) {
     raft_append_entries& append = message.append_entries;
     from.append_until = append.prev_log_index + append.n_entries;
+    skip_compacted(append);
     // What our log has behind that was not compared with the leader's, and an append may have been cut short: libraft
     // would commit it (Raft paper, figure 2, AppendEntries rule 5, has this minimum).
     append.leader_commit = std::min<raft_index>(append.leader_commit, from.append_until);
@@ -169,12 +170,38 @@ void Port::receive(tern::Request request) {
 
 /// libraft votes only if its own configuration says that it is a voter (electionVote()). But the one that made it a
 /// voter may be committed and not here yet, and then nobody can be elected without this vote. It counts by the
-/// candidate's configuration (Raft thesis, 4.1).
+/// candidate's configuration (Raft thesis, 4.1). And only a voter forgets a leader of whom it has not heard for an
+/// election timeout (tickFollower()).
 void Port::deliver_as_voter(raft_message& message) {
   raft_server* const self = server(options_.id);
   const int role = self == nullptr ? RAFT_VOTER : std::exchange(self->role, RAFT_VOTER);
+  const auto now_us = static_cast<raft_time>(std::chrono::duration_cast<std::chrono::microseconds>(time()).count());
+  if (role != RAFT_VOTER && raft_->state == RAFT_FOLLOWER && now_us >= raft_->election_timer_start + election_us_) {
+    raft_->follower_state.current_leader.id = 0;
+  }
   on_message_(&io_, &message);
   if (self != nullptr) self->role = role;  // a request for a vote changes no configuration
+}
+
+/// An append that begins before our snapshot ends: libraft refuses it, because it does not know that entry's term any
+/// more, and the leader goes back by one entry each time, to a snapshot that is older than ours, and begins again. What
+/// a snapshot has is committed, and each later leader has it, too (Raft paper, 5.4.3): it is as if it had been
+/// compared.
+void Port::skip_compacted(raft_append_entries& append) const {
+  const uint64_t last = raft_->log.snapshot.last_index;
+  if (is_installing() || append.prev_log_index >= last || term_at(append.prev_log_index) != 0) return;
+  const uint64_t known = std::min<uint64_t>(last - append.prev_log_index, append.n_entries);
+  append.prev_log_index = last;
+  append.prev_log_term = raft_->log.snapshot.last_term;
+  if (known == 0) return;
+  append.n_entries -= static_cast<unsigned>(known);
+  if (append.n_entries > 0) {
+    std::move(append.entries + known, append.entries + known + append.n_entries, append.entries);
+  } else {
+    raft_free(append.entries[0].batch);
+    raft_free(append.entries);
+    append.entries = nullptr;
+  }
 }
 
 /// The leader waits for the answer, and not for what is carried out here.

@@ -119,7 +119,7 @@ template <tern::Transport T>
 int run(const replicated::Members& members) {
   programs::catch_interrupts();
   const std::string listen = programs::client_listen_uri(members.front().second);
-  auto nexus = tern::Nexus::create(listen);
+  auto nexus = tern::Nexus::create(listen, programs::nexus_options());
   if (!nexus.ok()) return programs::fail_with("no Nexus at " + listen, nexus.status());
   std::unique_ptr<Asking> asking;  // outlive the endpoint
   std::unique_ptr<replicated::Load> load;

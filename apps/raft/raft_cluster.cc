@@ -83,7 +83,7 @@ class Cluster {
     for (uint64_t id = 1; id <= FLAGS_size; id++) {
       if (!processes_.start(id, members, {})) return 1;
     }
-    auto nexus = tern::Nexus::create("tern://127.0.0.1:0");
+    auto nexus = tern::Nexus::create("tern://127.0.0.1:0", programs::nexus_options());
     if (!nexus.ok()) return programs::fail_with("no Nexus", nexus.status());
     nexus_ = std::move(*nexus);
     auto rpc = tern::Rpc<T>::create(*nexus_, programs::transport_options<T>(), programs::rpc_options(0));
@@ -277,6 +277,7 @@ int main(int argc, char** argv) {
   if (!members->empty() || FLAGS_role != "both" || FLAGS_processes) {
     return programs::fail("raft_cluster makes its processes itself: it has no --replicas, --role and --processes");
   }
+  if (!programs::check_page_of_processes()) return 1;
   if (FLAGS_size < 3 || FLAGS_size > replicated::kReplicasMax) return programs::fail("--size is between 3 and 7");
   if (!FLAGS_storage.empty()) {
     std::error_code error;

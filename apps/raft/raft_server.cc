@@ -7,6 +7,7 @@
 
 #include "../common/flags.h"
 #include "../common/sides.h"
+#include "heap.h"
 #include "setup.h"
 
 DEFINE_uint64(id, 0, "this replica's id, above 0: one of --replicas, or with --join a higher one than ever before");
@@ -44,6 +45,7 @@ int main(int argc, char** argv) {
   }
   replicated::ReplicaOptions options = replicated::replica_options(FLAGS_id, address);
   options.replicas = *members;
+  replicated::use_own_heap();
   programs::catch_interrupts();
   return programs::with_transport([&]<class T>() {
     return replicated::serve<T>(options, FLAGS_storage, [&] { programs::announce_server(address); });

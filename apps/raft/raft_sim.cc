@@ -19,6 +19,7 @@
 
 #include "../common/flags.h"
 #include "../common/report.h"
+#include "heap.h"
 #include "load.h"
 #include "no_storage.h"
 #include "replica.h"
@@ -158,6 +159,7 @@ int main(int argc, char** argv) {
   if (FLAGS_replicas < 3 || FLAGS_replicas > replicated::kReplicasMax || FLAGS_clients < 1 || FLAGS_clients > 1024) {
     return programs::fail("--replicas is between 3 and 7, --clients between 1 and 1024");
   }
+  replicated::use_own_heap();
   StepTimes times = {};
   if (FLAGS_step_ns.empty()) {
     const auto measured = replicated::measure_steps(FLAGS_replicas, FLAGS_operations);

@@ -311,7 +311,7 @@ void Replica::apply(const raft_buffer& command) {
   if (pending_.empty() || pending_.front().index != index || !is_leader()) return;
   Waiting waiting = std::move(pending_.front());
   pending_.pop_front();
-  if (!waiting.request) return waiting.then(static_cast<Outcome>(said[0]));
+  if (!waiting.request) return (this->*waiting.then)(static_cast<Outcome>(said[0]));
   reply(std::move(*waiting.request), waiting.configuration, said);
   if (options_.is_measured) served_.add(port_.now() - waiting.arrived);
 }
@@ -337,7 +337,7 @@ void Replica::fail_pending() {
       if (waiting.request) {
         refuse(std::move(*waiting.request), waiting.configuration);
       } else {
-        waiting.then(Outcome::kNotLeader);
+        (this->*waiting.then)(Outcome::kNotLeader);
       }
     }
   };

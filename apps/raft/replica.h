@@ -80,8 +80,8 @@ class Replica {
  private:
   struct Waiting {
     std::optional<tern::Request> request;
-    uint64_t configuration = 0;         ///< that its client knows
-    std::function<void(Outcome)> then;  ///< in place of a request
+    uint64_t configuration = 0;                ///< that its client knows
+    void (Replica::*then)(Outcome) = nullptr;  ///< in place of a request
     raft_buffer command = {};
     uint64_t index = 0;        ///< in the log, once it is there
     tern::Duration arrived{};  ///< with ReplicaOptions::is_measured
@@ -112,6 +112,7 @@ class Replica {
   // ---- configuration ----
   void change(tern::Request request);
   void add();
+  void on_reserved(Outcome outcome);
   void promote();
   void remove();
   void end_change(ChangeOutcome outcome, std::string_view text);

@@ -84,30 +84,23 @@ void Replica::add() {
   raft_buffer buffer = {raft_malloc(encoded_bytes(command)), encoded_bytes(command)};
   if (buffer.base == nullptr) return end_change(ChangeOutcome::kLater, {});
   encode(command, {static_cast<std::byte*>(buffer.base), buffer.len});
-  enqueue({std::nullopt,
-           0,
-           [this](Outcome outcome) {
-             if (outcome == Outcome::kNotLeader) return end_change(ChangeOutcome::kOtherLeader, {});
-             if (outcome != Outcome::kDone) return end_change(ChangeOutcome::kLater, {});
-             // libraft is applying entries now.
-             if (!endpoint_
-                      .post([this] {
-                        if (!changing_) return;
-                        if (!is_ready()) return end_change(ChangeOutcome::kOtherLeader, {});
-                        const int error = raft_add(&raft_, &change_, changing_->change.id, changing_->address.c_str(),
-                                                   [](raft_change* changed, int status) {
-                                                     static_cast<Replica*>(changed->data)->on_changed(status);
-                                                   });
-                        if (error != 0) return end_change(ChangeOutcome::kRefused, raft_strerror(error));
-                        after();
-                      })
-                      .ok()) {
-               end_change(ChangeOutcome::kLater, {});
-             }
-           },
-           buffer,
-           0,
-           {}});
+  enqueue({std::nullopt, 0, &Replica::on_reserved, buffer, 0, {}});
+}
+
+/// The new replica's id is used up, or nothing has happened. libraft is applying entries now.
+void Replica::on_reserved(Outcome outcome) {
+  if (outcome == Outcome::kNotLeader) return end_change(ChangeOutcome::kOtherLeader, {});
+  if (outcome != Outcome::kDone) return end_change(ChangeOutcome::kLater, {});
+  const auto status = endpoint_.post([this] {
+    if (!changing_) return;
+    if (!is_ready()) return end_change(ChangeOutcome::kOtherLeader, {});
+    const int error =
+        raft_add(&raft_, &change_, changing_->change.id, changing_->address.c_str(),
+                 [](raft_change* changed, int result) { static_cast<Replica*>(changed->data)->on_changed(result); });
+    if (error != 0) return end_change(ChangeOutcome::kRefused, raft_strerror(error));
+    after();
+  });
+  if (!status.ok()) end_change(ChangeOutcome::kLater, {});
 }
 
 void Replica::promote() {

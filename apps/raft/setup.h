@@ -61,8 +61,8 @@ int serve(const ReplicaOptions& options, const std::string& directory, const std
   tern::RpcOptions rpc_options = programs::rpc_options(0);
   rpc_options.receive_budget_bytes = size_t{2} << 30;  // a snapshot is one message
   const std::string problem =
-      node.open(options.port.address, {}, programs::transport_options<T>(programs::Role::kServer), rpc_options,
-                *storage, options);
+      node.open(options.port.address, programs::nexus_options(),
+                programs::transport_options<T>(programs::Role::kServer), rpc_options, *storage, options);
   if (!problem.empty()) return programs::fail("%s", problem.c_str());
   ready();
   while (!programs::interrupted && node.replica->problem().empty()) {

@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using Samples = std::array<std::vector<std::chrono::nanoseconds>, kCharges>;
 
-constexpr tern::RpcOptions kRpcOptions = {.wait = tern::Wait::kPoll, .huge_pages = false};
+const tern::RpcOptions kRpcOptions = {.wait = tern::Wait::kPoll, .huge_pages = false};
 /// Two threads poll: on a busy machine those of a Nexus wait long for a CPU.
 const tern::NexusOptions kNexusOptions = {.liveness_timeout = std::chrono::minutes(1)};
 
@@ -127,14 +127,7 @@ class Measurement {
   Samples samples_;
 };
 
-}  // namespace
-
-std::optional<StepTimes> measure_steps(size_t replicas, uint64_t operations) {
-  const std::vector<int> cpus = programs::side_cpus();
-  if (cpus.size() < 2) {
-    if (!cpus.empty()) programs::fail("the steps are measured on two CPUs, and here is one: give --step_ns");
-    return std::nullopt;
-  }
+std::optional<StepTimes> measure_once(const std::vector<int>& cpus, size_t replicas, uint64_t operations) {
   Samples all;
   // Elections decide whether the first replica leads: it is measured until it has led and has followed.
   for (int tries = 0; tries < 40 && (all[kCommitCharge].empty() || all[kReceiveCharge].size() < operations); tries++) {
@@ -156,6 +149,25 @@ std::optional<StepTimes> measure_steps(size_t replicas, uint64_t operations) {
   }
   for (size_t i = 0; i < kEchoCharge; i++) times[i] = std::max(times[i] - times[kEchoCharge], {});
   return times;
+}
+
+}  // namespace
+
+std::optional<StepTimes> measure_steps(size_t replicas, uint64_t operations) {
+  constexpr int kRounds = 5;
+  const std::vector<int> cpus = programs::side_cpus();
+  if (cpus.size() < 2) {
+    if (!cpus.empty()) programs::fail("the steps are measured on two CPUs, and here is one: give --step_ns");
+    return std::nullopt;
+  }
+  std::optional<StepTimes> least;
+  for (int round = 0; round < kRounds; round++) {
+    const auto times = measure_once(cpus, replicas, operations);
+    if (!times) return std::nullopt;
+    if (!least) least = times;
+    for (size_t i = 0; i < kCharges; i++) (*least)[i] = std::min((*least)[i], (*times)[i]);
+  }
+  return least;
 }
 
 }  // namespace replicated

@@ -24,8 +24,10 @@ inline Charge charge_of(Step step, bool has_applied) {
   return step == Step::kAnswer && has_applied ? kCommitCharge : kOfStep[static_cast<size_t>(step)];
 }
 
-/// Medians of so many PUTs, less that of an echo's handler, which the simulator charges for itself (HostCost). Nothing:
-/// the sentence has been printed. Takes seconds, two CPUs, and starts a thread for that time.
+/// Medians of so many PUTs, less that of an echo's handler, which the simulator charges for itself (HostCost): of each
+/// step the least of five, because other programs and a hypervisor that moves the CPUs apart (a cache line then takes
+/// five times as long from one to the other, which no NIC's packet does) only add to it. Nothing: the sentence has been
+/// printed. Takes some seconds, two CPUs, and starts a thread for that time.
 std::optional<StepTimes> measure_steps(size_t replicas, uint64_t operations);
 
 }  // namespace replicated

@@ -10,8 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -27,8 +28,8 @@ enum class Verdict : uint8_t {
 };
 
 /// The bound of a search, of its time and its memory: a step takes one look at one event, and a configuration that is
-/// kept is the outcome of a step. A configuration takes about 100 bytes, its state and one bit for each operation: the
-/// default keeps a history of 1000 operations with states of 100 bytes below 1.3 GB and a minute. Histories of the
+/// kept is the outcome of a step. A configuration takes about 200 bytes, its state and one bit for each operation: the
+/// default keeps a history of 1000 operations with states of 100 bytes below 1.6 GB and a minute. Histories of the
 /// tests take less than a thousandth of it.
 struct Limits {
   uint64_t steps_max = 4'000'000;
@@ -57,6 +58,8 @@ enum class Order : uint8_t {
 ///   static bool step(const Operation&, State&)            changes the state; false: the results say otherwise. An
 ///                                                         operation that never returned has no results, and is never
 ///                                                         refused
+///   static bool are_alike(const Operation&, const Operation&)  of two that never returned: step() makes no difference
+///                                                              between them
 /// Operations with one time at both ends overlap: a call at the time of a return counts as before it.
 template <class Model>
 class Search {
@@ -114,9 +117,11 @@ class Search {
     size_t operation = 0;
     bool is_call = false;
   };
-  /// Which operations have taken effect, and what they led to: from here on the search is the same.
+  using Bits = std::vector<uint64_t>;  ///< one for each operation
+  /// Which operations have taken effect, and what they led to. With those that never returned the search is the same
+  /// from here on; and where it led nowhere, it does so with fewer of them left.
   struct Configuration {
-    std::vector<uint64_t> done;
+    Bits done;  ///< of those that have returned
     State state;
     bool operator==(const Configuration&) const = default;
   };
@@ -158,11 +163,27 @@ class Search {
       if (i != kHead) (events_[i].is_call ? call_ : return_)[events_[i].operation] = i;
     }
     done_.resize((history_.size() + 63) / 64);
+    spent_.resize(done_.size());
+    find_alike();
+  }
+  /// Of operations that never returned and are alike, the first one that is left stands for all.
+  void find_alike() {
+    before_.resize(history_.size(), SIZE_MAX);
+    std::vector<size_t> pending;
+    for (const Event& event : std::span(events_).subspan(1)) {
+      if (!event.is_call || has_returned(event.operation)) continue;
+      const auto alike = std::find_if(pending.rbegin(), pending.rend(), [&](size_t other) {
+        return Model::are_alike(history_[other], history_[event.operation]);
+      });
+      if (alike != pending.rend()) before_[event.operation] = *alike;
+      pending.push_back(event.operation);
+    }
   }
 
   /// Lets it take effect now. False: it cannot, or not in this turn, or that has led nowhere before.
   bool try_operation(size_t operation) {
     if (turn_ >= Turn::kReturned && has_returned(operation) != (turn_ == Turn::kReturned)) return false;
+    if (before_[operation] != SIZE_MAX && !is_done(before_[operation])) return false;
     State after = state_;
     if (!Model::step(history_[operation], after)) return false;
     if (!has_returned(operation) && after == state_) return false;  // as if it never took effect
@@ -171,7 +192,7 @@ class Search {
       if (!Model::step(history_[blocked_], explained)) return false;
     }
     flip(operation);
-    if (!seen_.insert({done_, after}).second) {
+    if (!note_configuration(after)) {
       flip(operation);
       return false;
     }
@@ -184,6 +205,22 @@ class Search {
     } else {
       last_resorts_--;
     }
+    return true;
+  }
+
+  /// False: it was there before, with as many of those left that never returned.
+  bool note_configuration(const State& state) {
+    std::vector<Bits>& before = seen_[{done_, state}];
+    const auto is_within = [](const Bits& a, const Bits& b) {
+      for (size_t i = 0; i < a.size(); i++) {
+        if ((a[i] & ~b[i]) != 0) return false;
+      }
+      return true;
+    };
+    if (std::any_of(before.begin(), before.end(), [&](const Bits& one) { return is_within(one, spent_); }))
+      return false;
+    std::erase_if(before, [&](const Bits& one) { return is_within(spent_, one); });
+    before.push_back(spent_);
     return true;
   }
 
@@ -209,7 +246,12 @@ class Search {
   }
 
   bool has_returned(size_t operation) const { return return_[operation] != kHead; }
-  void flip(size_t operation) { done_[operation / 64] ^= uint64_t{1} << operation % 64; }
+  void flip(size_t operation) {
+    (has_returned(operation) ? done_ : spent_)[operation / 64] ^= uint64_t{1} << operation % 64;
+  }
+  bool is_done(size_t operation) const {
+    return ((has_returned(operation) ? done_ : spent_)[operation / 64] >> operation % 64 & 1) != 0;
+  }
   void unlink(size_t event) {
     next_[previous_[event]] = next_[event];
     previous_[next_[event]] = previous_[event];
@@ -238,9 +280,11 @@ class Search {
   State state_{};
   Turn turn_ = first_turn_;
   size_t blocked_ = 0;          ///< the operation of the next return
-  std::vector<uint64_t> done_;  ///< a bit for each operation
+  Bits done_;                   ///< of those that have returned
+  Bits spent_;                  ///< of those that never returned
+  std::vector<size_t> before_;  ///< of one that never returned: the one before that is like it; SIZE_MAX: none
   std::vector<Step> order_;
-  std::unordered_set<Configuration, Hash> seen_;
+  std::unordered_map<Configuration, std::vector<Bits>, Hash> seen_;  ///< each with sets of operations like `spent_`
   Result result_;
 };
 

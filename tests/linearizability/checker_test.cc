@@ -240,6 +240,25 @@ TEST(Checker, writes_without_return_and_trace_take_few_steps) {
   EXPECT_NE(check_keys(history, {.steps_max = 10'000}), "");
 }
 
+/// Sets of them would be 2^24; what counts is how many of a kind have taken effect, and fewer are never worse.
+TEST(Checker, alike_writes_without_return_are_counted) {
+  History history = {put(1, 2, "a")};
+  for (uint64_t i = 0; i < 8; i++) {
+    history.push_back(erase(10 + i, kNever));
+    history.push_back(put(20 + i, kNever, ("lost " + std::to_string(i)).c_str()));
+    history.push_back(swap(30 + i, kNever, "a", ("lost, too " + std::to_string(i)).c_str(), Answer::kDone));
+  }
+  for (uint64_t i = 0; i < 4; i++) {
+    history.push_back(erase(100 + 10 * i, 104 + 10 * i, Answer::kDone));
+    history.push_back(get(101 + 10 * i, 105 + 10 * i, std::nullopt));
+    history.push_back(swap(102 + 10 * i, 106 + 10 * i, "a", "b", Answer::kDifferent));
+  }
+  EXPECT_EQ(check_keys(history, {.steps_max = 20'000}), "");
+  history.push_back(get(500, 501, "a"));
+  const std::string finding = check_keys(history, {.steps_max = 20'000});
+  EXPECT_NE(finding.find("is not linearizable"), std::string::npos) << finding;
+}
+
 /// All histories of `count` operations out of `kinds`: every order of their calls and returns, with every set of them
 /// that never returns.
 class AllHistories {

@@ -135,6 +135,32 @@ bool Cluster::agree(std::string& why_not) const {
   return true;
 }
 
+std::string Cluster::text() const {
+  static constexpr const char* kStates[] = {"unavailable", "follower", "candidate", "leader"};
+  std::string text;
+  for (uint32_t i = 0; i < size(); i++) {
+    text += "  host " + std::to_string(i) + ": replica " + std::to_string(id(i));
+    const replicated::Replica* its = replica(i);
+    if (its == nullptr) {
+      text += ", down\n";
+      continue;
+    }
+    const raft& state = its->state();
+    text += std::string(", ") + kStates[state.state] + " in term " + std::to_string(state.current_term) + ", log " +
+            std::to_string(state.log.offset) + " to " + std::to_string(raft_last_index(const_cast<raft*>(&state))) +
+            ", committed " + std::to_string(state.commit_index) + ", applied " + std::to_string(state.last_applied) +
+            ", snapshot " + std::to_string(state.log.snapshot.last_index) + ", configuration " +
+            std::to_string(state.configuration_index) + " (uncommitted " +
+            std::to_string(state.configuration_uncommitted_index) + "):";
+    for (unsigned j = 0; j < state.configuration.n; j++) {
+      const raft_server& server = state.configuration.servers[j];
+      text += " " + std::to_string(server.id) + (server.role == RAFT_VOTER ? "" : "*");
+    }
+    text += its->problem().empty() ? "\n" : ", stopped: " + its->problem() + "\n";
+  }
+  return text;
+}
+
 void Cluster::look() {
   for (uint32_t i = 0; i < size(); i++) {
     const replicated::Replica* its = replica(i);

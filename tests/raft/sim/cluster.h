@@ -50,6 +50,9 @@ class Cluster {
   /// All replicas that are up have executed the same commands, with the same result.
   bool agree(std::string& why_not) const;
 
+  /// What each replica is, a line for each.
+  std::string text() const;
+
   /// After each step: one leader a term, and no two replicas that commit different entries.
   void look();
   /// The first thing that was wrong. Empty: none.

@@ -137,6 +137,7 @@ Outcome Run::operator()() {
   }
   if (problem_.empty()) end();
   if (problem_.empty()) look_at_end();
+  if (says_ && !problem_.empty()) std::printf("%s", cluster_->text().c_str());
   // Whatever else is wrong, a history that is not linearizable is what it has led to.
   const std::string verdict = linearizability::check_keys(workload_.history.operations());
   if (!verdict.empty()) fail(verdict);

@@ -142,6 +142,7 @@ class Cluster {
                     })
                     .ok());
   }
+  tern::Status close_clients() { return clients_->rpc->close({}); }
   replicated::Client& client(size_t i = 0) { return *clients_->clients[i]; }
 
   struct Result {

@@ -32,6 +32,21 @@ TEST(RaftReplica, seven_replicas_go_on_without_three) {
   EXPECT_EQ(cluster.put("key", "after").outcome, Outcome::kDone);
 }
 
+/// Two of them hear of it a turn later than those whose answers the client waits for.
+TEST(RaftReplica, all_five_replicas_have_a_command_soon) {
+  Cluster cluster({.begin = 5});
+  ASSERT_TRUE(cluster.wait_for_leader());
+  cluster.simulation().run_for(5ms);
+  for (int i = 0; i < 20; i++) {
+    ASSERT_EQ(cluster.put("key", std::to_string(i)).outcome, Outcome::kDone);
+    cluster.simulation().run_for(20us);  // much less than a heartbeat
+    for (uint32_t j = 0; j < 5; j++) {
+      const raft& state = cluster.replica(j)->state();
+      EXPECT_EQ(state.last_stored, cluster.replica(cluster.leader())->state().last_stored) << j;
+    }
+  }
+}
+
 TEST(RaftReplica, replica_comes_back_from_its_storage) {
   Cluster cluster;
   ASSERT_TRUE(cluster.wait_for_leader());
@@ -282,6 +297,15 @@ TEST(RaftClient, gives_up_when_nobody_answers) {
   Cluster cluster;
   for (uint32_t i = 0; i < 3; i++) cluster.crash(i);
   EXPECT_NE(cluster.put("key", "value").problem.find("no leader has answered within 2000 ms"), std::string::npos);
+}
+
+/// What its endpoint's end brings to an end is no fault of the replicas, nor a lack of memory.
+TEST(RaftClient, hears_nothing_after_the_end_of_its_endpoint) {
+  Cluster cluster;
+  ASSERT_TRUE(cluster.close_clients().ok());
+  std::string problem;
+  cluster.client().put("key", "value", [&](const replicated::Reply& reply) { problem = reply.problem; });
+  EXPECT_EQ(problem, "");
 }
 
 TEST(RaftClient, of_another_cluster_is_refused) {
