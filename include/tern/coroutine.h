@@ -27,6 +27,12 @@ class [[nodiscard]] CallAwaitable {
         request_(std::move(request)),
         response_(std::move(response)),
         type_(type) {}
+  /// For Endpoint::call().
+  CallAwaitable(Endpoint& endpoint, Session session, uint16_t type, const SharedBuf& request, MsgBuf&& response,
+                CallOptions options)
+      : CallAwaitable(endpoint, session, type, MsgBuf(), std::move(response), options) {
+    shared_ = request;
+  }
   CallAwaitable(const CallAwaitable&) = delete;
   CallAwaitable& operator=(const CallAwaitable&) = delete;
   /// The frame of a coroutine must not be destroyed while it waits here, because the answer will be written to it. End
@@ -42,13 +48,14 @@ class [[nodiscard]] CallAwaitable {
   bool await_ready() const noexcept { return false; }
   /// False: the call was refused, and the coroutine goes on at once.
   bool await_suspend(std::coroutine_handle<> coroutine) {
-    auto call = endpoint_.enqueue_request(
-        session_, type_, std::move(request_), std::move(response_),
-        [this](Completion& done) {
-          done_ = &done;
-          std::exchange(waiting_, nullptr).resume();
-        },
-        options_);
+    const auto then = [this](Completion& done) {
+      done_ = &done;
+      std::exchange(waiting_, nullptr).resume();
+    };
+    auto call =
+        shared_ ? endpoint_.enqueue_request(session_, type_, shared_, std::move(response_), then, options_)
+                : endpoint_.enqueue_request(session_, type_, std::move(request_), std::move(response_), then, options_);
+    shared_ = SharedBuf();
     if (!call.ok()) {
       refusal_ = call.status();
       return false;
@@ -72,6 +79,7 @@ class [[nodiscard]] CallAwaitable {
   Session session_;
   CallOptions options_;
   MsgBuf request_, response_;   ///< until the endpoint has accepted the call
+  SharedBuf shared_;            ///< in place of request_
   Completion* done_ = nullptr;  ///< the continuation's, while it resumes the coroutine. Null: refused
   Status refusal_;
   CallId id_;
@@ -82,6 +90,10 @@ class [[nodiscard]] CallAwaitable {
 inline CallAwaitable Endpoint::call(Session session, uint16_t type, MsgBuf&& request, MsgBuf&& response,
                                     CallOptions options) {
   return CallAwaitable(*this, session, type, std::move(request), std::move(response), options);
+}
+inline CallAwaitable Endpoint::call(Session session, uint16_t type, const SharedBuf& request, MsgBuf&& response,
+                                    CallOptions options) {
+  return CallAwaitable(*this, session, type, request, std::move(response), options);
 }
 
 /// The result of Endpoint::sleep(). Part of the coroutine's frame. A frame may be destroyed while it sleeps.

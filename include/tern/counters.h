@@ -29,6 +29,12 @@ struct TransportCounters {
   std::array<uint64_t, detail::kFrameDrops + 1> dropped_frames{};
 };
 
+/// How many received packets met which fault of the fault layer (<tern/transport/faulty.h>).
+struct FaultCounters {
+#define TERN_FAULT_COUNTER(name, what) uint64_t name = 0;
+#include <tern/detail/counters.inc>
+};
+
 /// What the congestion controllers of an endpoint's client sessions were told.
 struct ControllerCounters {
 #define TERN_CONTROLLER_COUNTER(name, what) uint64_t name = 0;
@@ -54,6 +60,7 @@ struct EndpointCounters {
 #define TERN_COUNTER(name, what) uint64_t name = 0;
 #include <tern/detail/counters.inc>
   TransportCounters transport;    ///< of its transport
+  FaultCounters faults;           ///< of the fault layer above it; all 0 without one
   ControllerCounters controller;  ///< of its client sessions
   ManagementCounters management;  ///< of the Nexus, all its endpoints together
   NetworkCounters network;        ///< of the simulated network; all 0 in a real one
@@ -63,8 +70,8 @@ struct EndpointCounters {
 inline constexpr size_t kCounters = sizeof(EndpointCounters) / sizeof(uint64_t) - 2;
 
 /// Calls `visit(part, name, what, value)` for each counter, in the order of the table. The first three are C strings of
-/// static storage duration: "endpoint", "transport", "controller", "management" or "network"; the counter's name, such
-/// as "dropped_frames_other_mac"; what it counts. `value` is a uint64_t.
+/// static storage duration: "endpoint", "transport", "faults", "controller", "management" or "network"; the counter's
+/// name, such as "dropped_frames_other_mac"; what it counts. `value` is a uint64_t.
 template <class Visit>
 void for_each_counter(const EndpointCounters& counters, Visit&& visit) {
 #define TERN_COUNTER(name, what) visit("endpoint", #name, what, counters.name);
@@ -74,6 +81,8 @@ void for_each_counter(const EndpointCounters& counters, Visit&& visit) {
   size_t reason = 0;
 #define TERN_FRAME_DROP(name, what) \
   visit("transport", "dropped_frames_" #name, what, counters.transport.dropped_frames[++reason]);
+#include <tern/detail/counters.inc>
+#define TERN_FAULT_COUNTER(name, what) visit("faults", #name, what, counters.faults.name);
 #include <tern/detail/counters.inc>
 #define TERN_CONTROLLER_COUNTER(name, what) visit("controller", #name, what, counters.controller.name);
 #include <tern/detail/counters.inc>

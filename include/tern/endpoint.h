@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -38,6 +39,22 @@ struct Completion {
   MsgBuf request;         ///< as it was sent
   MsgBuf response;        ///< with kOk, its length is that of the response
 };
+
+namespace detail {
+
+/// The continuation of a call with a SharedBuf.
+template <class F>
+struct WithShared {
+  void operator()(Completion& done) {
+    (void)done.request.take();  // the memory of `request`
+    request = SharedBuf();
+    then(done);
+  }
+  SharedBuf request;
+  F then;
+};
+
+}  // namespace detail
 
 /// For one call: Endpoint::enqueue_request().
 struct CallOptions {
@@ -107,8 +124,14 @@ struct RpcOptions {
   bool huge_pages = true;
   /// Use 1 GB pages if the system has some. For message memory of many gigabytes.
   bool giant_pages = false;
-  /// Limit of all message memory of this endpoint.
+  /// Limit of all message memory of this endpoint. Each of the two budgets above is at most half of it.
   size_t memory_limit_bytes = SIZE_MAX;
+  /// Keeps this many of the newest steps of calls and packets, 32 bytes each, for dump_trace() and for a CHECK of the
+  /// library that fails (docs/tracing.md). Rounded up to a power of two; 2^26 at most. Calls and packets take the
+  /// general path then, which is slower. 0: no trace.
+  size_t trace_records = 0;
+  /// With trace_records: the endpoint writes its trace to a new file in this folder when it closes. "": it does not.
+  std::string trace_folder{};
 };
 
 /// For a client's session: Endpoint::create_session().
@@ -230,6 +253,21 @@ class Endpoint {
     new (started.continuation) Continuation(std::move(then));  // it is empty so far
     return CallId{started.id};
   }
+  /// As above, with a request that other calls may have, too. The call holds it until just before `then` runs, and
+  /// Completion::request is empty. The captures of `then` have 40 bytes.
+  template <class F>
+  requires std::invocable<F&, Completion&> && Small<detail::WithShared<F>> Result<CallId> enqueue_request(
+      Session session, uint16_t type, const SharedBuf& request, MsgBuf&& response, F then, CallOptions options = {}) {
+    const Started started = start_call(session, type, request.buffer(), response.buffer(), options.deadline);
+    if (started.continuation == nullptr) [[unlikely]] {
+      if (!options.refusal_runs_then) return refusal();
+      run_refused(then, {refusal(), 0, MsgBuf(), std::move(response)});
+      return CallId{};
+    }
+    (void)response.take();
+    new (started.continuation) Continuation(detail::WithShared<F>{request, std::move(then)});
+    return CallId{started.id};
+  }
   /// For the library: a call without a deadline and without cancel(), of a program that keeps its buffers elsewhere.
   /// The request is the first `len_bytes` of `request`, of its capacity at most. Both buffers are the library's until
   /// `then` runs. The Completion has them; if the program still has them, `then` must take() them. False: as a refusal
@@ -249,6 +287,9 @@ class Endpoint {
   /// enqueue_request() for coroutines: `Completion done = co_await endpoint.call(...)`. Defined in <tern/coroutine.h>.
   /// A refused call does not suspend: its status and both buffers are in the Completion at once.
   inline CallAwaitable call(Session session, uint16_t type, MsgBuf&& request, MsgBuf&& response,
+                            CallOptions options = {});
+  /// The same with a request that other calls may have, too. Completion::request is empty.
+  inline CallAwaitable call(Session session, uint16_t type, const SharedBuf& request, MsgBuf&& response,
                             CallOptions options = {});
   /// `Status status = co_await endpoint.opened(session)`: waits until a session of create_session() is open (kOk), or
   /// has ended, for the reason that on_session_event() hears. kCancelled: this endpoint was closed. Does not wait if
@@ -286,6 +327,10 @@ class Endpoint {
   /// management and the simulated network (EndpointCounters::transport and so on) are as of the last call; the
   /// management's may be as old as the last turn of its thread.
   TERN_API const EndpointCounters& counters() const;
+  /// Writes the records of RpcOptions::trace_records to a file of mode 0600, which scripts/trace reads. An older file
+  /// is replaced. Any thread, as long as the endpoint exists; the endpoint may run meanwhile. kMisuse: the endpoint has
+  /// no trace. kUnavailable: the file cannot be written; the message says why. kNoMemory.
+  TERN_API Status dump_trace(std::string_view file) const;
   /// The speed of the link below, as the transport knows or assumes it. Any thread.
   TERN_API uint64_t link_bytes_per_sec() const;
   /// Any thread. RpcOptions::endpoint_id.

@@ -1,4 +1,5 @@
-// MsgBuf: the memory of one message, owned by exactly one side at a time. Standard library only.
+// MsgBuf: the memory of one message, owned by exactly one side at a time. SharedBuf: a message in several calls.
+// Standard library only.
 #pragma once
 
 #include <cstddef>
@@ -56,6 +57,55 @@ class MsgBuf {
   void reset() {
     if (buffer_ != nullptr) detail::release_buffer(std::exchange(buffer_, nullptr));
   }
+  detail::Buffer* buffer_ = nullptr;
+};
+
+/// A message that may be the request of several calls of its endpoint at once: enqueue_request() takes one in place of
+/// a MsgBuf. Copies have the same memory, which nobody may write. It goes back to the arena when the last copy and the
+/// last call with it have ended, unless take() brings it home before. Copies may be in several threads, each used by
+/// one thread at a time.
+class SharedBuf {
+ public:
+  SharedBuf() = default;
+  /// `message` is empty afterwards. Of an empty one: empty.
+  explicit SharedBuf(MsgBuf&& message) : buffer_(message.take()) {
+    if (buffer_ == nullptr) return;
+    buffer_->sharers.store(1, std::memory_order_relaxed);
+    buffer_->in_use = detail::Buffer::kShared;
+  }
+  SharedBuf(const SharedBuf& other) : buffer_(other.buffer_) {  ///< the same message
+    if (buffer_ != nullptr) buffer_->sharers.fetch_add(1, std::memory_order_relaxed);
+  }
+  SharedBuf(SharedBuf&& other) noexcept : buffer_(std::exchange(other.buffer_, nullptr)) {}  ///< leaves `other` empty
+  SharedBuf& operator=(SharedBuf other) noexcept {  ///< the message of `other`, in place of this one
+    std::swap(buffer_, other.buffer_);
+    return *this;
+  }
+  ~SharedBuf() {
+    if (buffer_ == nullptr || buffer_->sharers.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    buffer_->in_use = detail::Buffer::kOwned;
+    detail::release_buffer(buffer_);
+  }
+
+  /// False: empty.
+  explicit operator bool() const { return buffer_ != nullptr; }
+  /// The message. Empty for an empty SharedBuf.
+  std::span<const std::byte> bytes() const {
+    return buffer_ != nullptr ? std::span(std::as_const(*buffer_).data(), buffer_->length_bytes)
+                              : std::span<const std::byte>();
+  }
+  /// The memory, to write again, if there is no other copy and no call has it. This is empty then. Otherwise the result
+  /// is empty, and nothing changes.
+  MsgBuf take() {
+    if (buffer_ == nullptr || buffer_->sharers.load(std::memory_order_acquire) != 1) return MsgBuf();
+    buffer_->in_use = detail::Buffer::kOwned;
+    buffer_->revoke_lease();
+    return MsgBuf(std::exchange(buffer_, nullptr));
+  }
+
+  detail::Buffer* buffer() const { return buffer_; }  ///< for the library
+
+ private:
   detail::Buffer* buffer_ = nullptr;
 };
 

@@ -15,6 +15,7 @@
 namespace tern {
 
 class Environment;  // <tern/environment.h>
+class LogSink;      // <tern/log.h>
 
 namespace nexus {
 class NexusCore;
@@ -48,6 +49,9 @@ struct NexusOptions {
   /// EndpointCounters::page_missing. Empty: nowhere. That is the default, because a library should leave no files that
   /// nobody asked for, and /dev/shm is small in many containers.
   std::string page{};
+  /// Hears of sessions, peers, endpoints and transport faults of this Nexus: <tern/log.h>. In its threads, or in none
+  /// if this is null.
+  std::shared_ptr<LogSink> log{};
 };
 
 /// The Nexus of a host. A process may have several, on different ports. It owns the worker pool and the management

@@ -49,6 +49,11 @@ class Request {
   /// As bytes(), but the span is valid as long as the Request: a message that lies in a receive buffer is copied now.
   /// Empty if there is no memory for the copy.
   std::span<const std::byte> stable_bytes() const { return stable_bytes(front_); }
+  /// The request message in a buffer of its own: to keep, to send on or to answer with, as any MsgBuf of the endpoint.
+  /// bytes() is empty afterwards. A message of several packets is not copied, unless it lies in memory that peers
+  /// cannot read (over shm, without RpcOptions::memory_limit_bytes); a message of one packet is. kNoMemory, and nothing
+  /// changes. kMisuse: already answered, or moved from.
+  Result<MsgBuf> take_message() { return take_message(front_); }
   /// Memory for a response of `len_bytes`: the preallocated buffer if that is large enough, otherwise one from the
   /// arena. A second call replaces the first. kTooLarge: above 1 GiB. kNoMemory. kMisuse: already answered, or moved
   /// from.
@@ -98,6 +103,7 @@ class Request {
   // The implementations of the members. They take the front by value, so that a Request stays in registers.
   TERN_API static std::span<const std::byte> bytes(detail::RequestFront* front);
   TERN_API static std::span<const std::byte> stable_bytes(detail::RequestFront* front);
+  TERN_API static Result<MsgBuf> take_message(detail::RequestFront* front);
   TERN_API static detail::Buffer* find_buffer(detail::RequestFront* front, size_t len_bytes);
   TERN_API static Status no_buffer(detail::RequestFront* front, size_t len_bytes);
   TERN_API static void respond(detail::RequestFront* front);

@@ -78,6 +78,9 @@ enum {
   TERN_UNAVAILABLE = 12   ///< this machine lacks something that is needed; the message names it
 };
 
+/// A code in words: "deadline passed". "unknown code": none that this library has. Any thread.
+TERN_C_API const char *tern_code_name(tern_code code) TERN_C_NOEXCEPT;
+
 /// What became of a call. Returned by value.
 typedef struct tern_status {
   tern_code code;       ///< TERN_OK, or why not
@@ -103,11 +106,77 @@ typedef struct tern_call {
   uint64_t id;  ///< opaque; no call has 0
 } tern_call;
 
+/// A name of a timer, for tern_timer_cancel(). It never becomes that of another timer of its endpoint.
+typedef struct tern_timer {
+  uint64_t id;  ///< opaque; no timer has 0
+} tern_timer;
+
 /// The version of the library that runs, as "0.1.0". Any thread.
 TERN_C_API const char *tern_version(void) TERN_C_NOEXCEPT;
 /// The name of a transport that this library was built with, as "shm"; NULL: `index` is not less than their number. The
 /// first is the default. Any thread.
 TERN_C_API const char *tern_transport_name(size_t index) TERN_C_NOEXCEPT;
+
+// --- Log
+// --------------------------------------------------------------------------------------------------------------
+
+/// What has happened, as LogKind in <tern/log.h>, which says more of each. Later versions may have more.
+enum {
+  TERN_LOG_NEXUS_CREATED = 0,
+  TERN_LOG_NEXUS_CLOSED = 1,    ///< the last event of a Nexus
+  TERN_LOG_PAGE_MISSING = 2,    ///< there is no page: `status`
+  TERN_LOG_PEER_DEAD = 3,       ///< a peer's Nexus does not answer any more; `count` sessions with it end
+  TERN_LOG_PEER_RESTARTED = 4,  ///< or had given this one up; `count` sessions with it end
+  TERN_LOG_ENDPOINT_CREATED = 5,
+  TERN_LOG_ENDPOINT_CLOSED = 6,  ///< the last event of an endpoint
+  TERN_LOG_SESSION_OPENED = 7,
+  TERN_LOG_SESSION_REFUSED = 8,        ///< by the server, at either end
+  TERN_LOG_SESSION_FAILED = 9,         ///< it ended and was never open
+  TERN_LOG_SESSION_LOST = 10,          ///< it was open, and ended though its owner did not end it
+  TERN_LOG_SESSION_CLOSED = 11,        ///< ended on purpose
+  TERN_LOG_SESSION_RECONNECTING = 12,  ///< lost or not opened; the next attempt begins after `pause_ns`
+  TERN_LOG_PATH_TOO_SMALL = 13,        ///< packets of `packet_bytes` do not pass
+  TERN_LOG_PATH_PAIRED = 14,           ///< opened on one address and port pair: a NAT or firewall is on the way
+  TERN_LOG_PATH_MOVED = 15,            ///< a client was found at another address
+  TERN_LOG_TRANSPORT_FAULT = 16,       ///< a device told of `count` events
+  TERN_LOG_TRANSPORT_FAILED = 17,      ///< an endpoint's transport has failed for good
+  TERN_LOG_TRACE_MISSING = 18          ///< an endpoint has left no file in RpcOptions::trace_folder of C++
+};
+
+/// How much an event matters.
+enum {
+  TERN_LOG_INFO = 0,     ///< expected
+  TERN_LOG_WARNING = 1,  ///< a peer or the network has failed, or a limit was met; the endpoint goes on
+  TERN_LOG_ERROR = 2     ///< this endpoint or Nexus cannot do what it is for
+};
+
+/// An event. It and its texts, but for the status's, are valid until the function returns. Fields that an event has no
+/// use for are 0 or empty. Later versions may have further fields.
+typedef struct tern_log_event {
+  int32_t kind;           ///< what has happened: TERN_LOG_NEXUS_CREATED to TERN_LOG_TRACE_MISSING
+  int32_t severity;       ///< TERN_LOG_INFO, TERN_LOG_WARNING or TERN_LOG_ERROR
+  int64_t time_ns;        ///< of CLOCK_MONOTONIC
+  const char *nexus;      ///< "HOST:PORT" at which the Nexus listens
+  int32_t endpoint;       ///< its endpoint_id; -1: of no endpoint
+  int32_t is_client;      ///< 1: the endpoint has opened the session
+  const char *transport;  ///< of the endpoint
+  tern_session session;   ///< its name at the endpoint; the name UINT64_MAX: none
+  const char *peer;       ///< "HOST:PORT" of the peer's Nexus
+  tern_status status;     ///< why
+  int64_t pause_ns;       ///< until the next attempt
+  uint64_t packet_bytes;  ///< of a full packet with its header
+  uint64_t count;         ///< as the kind says
+  uint64_t left_out;  ///< events of this kind before it that were left out: strangers can cause at most 100 a second
+} tern_log_event;
+
+/// Runs where the event happens: in an endpoint's loop or a call of its owner, in the management thread of the Nexus,
+/// and where a Nexus or an endpoint is made or destroyed. So it must be thread-safe, and quick. It may call what any
+/// thread may call; functions for the owner return TERN_WRONG_THREAD within it, in each thread.
+typedef void (*tern_log_listener)(void *context, const tern_log_event *event);
+/// A kind of events in words: "session_opened". "unknown": none that this library has. Any thread.
+TERN_C_API const char *tern_log_kind_name(int32_t kind) TERN_C_NOEXCEPT;
+/// A severity in words: "warning". Any thread.
+TERN_C_API const char *tern_log_severity_name(int32_t severity) TERN_C_NOEXCEPT;
 
 // --- Nexus
 // ------------------------------------------------------------------------------------------------------------
@@ -120,6 +189,9 @@ typedef struct tern_nexus_options {
   size_t worker_queue_limit;        ///< requests that may wait for a worker; default 4096
   size_t peers_per_address_max;     ///< client Nexuses of one IPv4 address or IPv6 /64; default 1024
   size_t sessions_per_address_max;  ///< sessions with clients of one IPv4 address or IPv6 /64; default 65536
+  const char *page;       ///< where tern-top reads the counters: "shm", or the path of a file; default: nowhere
+  tern_log_listener log;  ///< hears of sessions, peers, endpoints and transport faults; default: nobody does
+  void *log_context;      ///< for `log`; must live as long as the Nexus
 } tern_nexus_options;
 
 /// Listens for other Nexuses at `listen_uri`, "tern://HOST:PORT". Port 0 takes any free port. *nexus is the caller's,
@@ -213,10 +285,17 @@ TERN_C_API tern_status tern_endpoint_post(tern_endpoint *endpoint, tern_function
 /// Runs `function` in the loop, `delay_ns` after tern_endpoint_now() or later. TERN_NO_MEMORY, TERN_SESSION_RESET.
 TERN_C_API tern_status tern_endpoint_after(tern_endpoint *endpoint, int64_t delay_ns, tern_function function,
                                            void *context) TERN_C_NOEXCEPT;
+/// As tern_endpoint_after(). *timer, unless NULL, is a name for tern_timer_cancel(); its id is 0 on an error.
+TERN_C_API tern_status tern_timer_start(tern_endpoint *endpoint, int64_t delay_ns, tern_function function,
+                                        void *context, tern_timer *timer) TERN_C_NOEXCEPT;
+/// Ends a timer: its function never runs, and the program may free its context. TERN_MISUSE, without effect: the
+/// function has run or runs now, the timer was cancelled, or there is none of this name.
+TERN_C_API tern_status tern_timer_cancel(tern_endpoint *endpoint, tern_timer timer) TERN_C_NOEXCEPT;
 /// The time of this loop iteration in ns, on a clock that never goes back. 0: no such endpoint.
 TERN_C_API int64_t tern_endpoint_now(const tern_endpoint *endpoint) TERN_C_NOEXCEPT;
 
-/// The counter of this name (docs/counters.md). TERN_MISUSE: there is none.
+/// The counter of this name (docs/counters.md): "calls_completed" of the endpoint, "transport.packets_sent" of another
+/// part. TERN_MISUSE: there is none.
 TERN_C_API tern_status tern_endpoint_counter(const tern_endpoint *endpoint, const char *name,
                                              uint64_t *value) TERN_C_NOEXCEPT;
 /// The names of all counters; NULL: `index` is not less than their number. Any thread.
@@ -285,11 +364,16 @@ enum {
 
 /// For tern_session_open(). Zero: the default.
 typedef struct tern_session_options {
-  size_t size;                  ///< sizeof(tern_session_options)
-  int64_t connect_timeout_ns;   ///< then pending calls end with TERN_PEER_UNREACHABLE; default 2 s
-  uint64_t rate_bytes_per_sec;  ///< a rate limit in place of a congestion controller; default: none
-  uint32_t window;              ///< 1 to 64 requests in flight, further ones wait; default 8
-  int32_t congestion_control;   ///< TERN_CC_*
+  size_t size;                     ///< sizeof(tern_session_options)
+  int64_t connect_timeout_ns;      ///< then pending calls end with TERN_PEER_UNREACHABLE; default 2 s
+  uint64_t rate_bytes_per_sec;     ///< a rate limit in place of a congestion controller; default: none
+  uint32_t window;                 ///< 1 to 64 requests in flight, further ones wait; default 8
+  int32_t congestion_control;      ///< TERN_CC_*
+  int64_t reconnect_pause_ns;      ///< with reconnect: before the first attempt; doubles with each; default 10 ms
+  int64_t reconnect_pause_max_ns;  ///< with reconnect: the longest pause; default 1 s
+  uint32_t
+      reconnect;      ///< 1: connect again when the session is lost, refused or does not open; its calls end as without
+  uint32_t reserved;  ///< 0
 } tern_session_options;
 
 /// Begins a session with endpoint E of the Nexus at "tern://HOST:PORT/E" ("/E" may be left out for endpoint 0). Does
@@ -321,8 +405,8 @@ TERN_C_API tern_status tern_session_inspect(const tern_endpoint *endpoint, tern_
 typedef struct tern_session_event {
   tern_session session;  ///< its name at this endpoint
   int32_t is_client;     ///< 1: this endpoint has opened it; 0: a client has
-  int32_t state;         ///< TERN_SESSION_OPEN or TERN_SESSION_ENDED
-  tern_status status;    ///< with TERN_SESSION_ENDED, why
+  int32_t state;         ///< the new one, TERN_SESSION_*; TERN_SESSION_CONNECTING only with reconnect
+  tern_status status;    ///< unless it is TERN_SESSION_OPEN, why
 } tern_session_event;
 
 /// Hears when sessions open and end: for each session that has ended exactly once, after the continuations of its

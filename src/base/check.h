@@ -6,6 +6,7 @@
 // Each operand is evaluated once. An operand with a comma outside of parentheses needs parentheses of its own.
 #pragma once
 
+#include <cstddef>
 #include <sstream>
 #include <string>
 
@@ -15,6 +16,12 @@ namespace tern::base {
 
 /// Prints "FILE:LINE: CHECK failed: EXPRESSION (VALUES)" and aborts.
 [[noreturn]] TERN_API void check_failed(const char* file, int line, const char* expression, const std::string& values);
+
+/// Called by the first CHECK that fails: writes what helps to find the bug to a file, and the file's name to `path`, of
+/// `size` bytes; "" if there is none. Must not allocate.
+using CheckHook = void (*)(char* path, size_t size);
+/// One hook a process; the last one counts. Any thread.
+TERN_API void set_check_hook(CheckHook hook);
 
 template <class A, class B>
 [[noreturn, gnu::noinline, gnu::cold]] void check_failed_values(const char* file, int line, const char* expression,

@@ -1,4 +1,4 @@
-// Containers that grow without throwing, for growth that a peer can cause (README, memory). Base layer.
+// Containers that grow without throwing, for growth that a peer can cause (docs/using.md, Promises). Base layer.
 #pragma once
 
 #include <algorithm>

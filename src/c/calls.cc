@@ -10,6 +10,7 @@
 #include "c/buffers.h"
 #include "c/convert.h"
 #include "c/handles.h"
+#include "memory/arena.h"
 
 namespace tern::c {
 namespace {
@@ -27,16 +28,20 @@ static_assert(static_cast<int>(CongestionControl::kDctcp) == TERN_CC_DCTCP);
 Result<SessionOptions> session_options(const tern_session_options* given) {
   tern_session_options wanted;
   if (Status status = read_options(given, 32, wanted); !status.ok()) return status;
-  if (wanted.connect_timeout_ns < 0) return kNegative;
-  if (wanted.window > 64) return Status(Code::kMisuse, "options->window is 1 to 64, or 0 for the default");
-  if (wanted.congestion_control < TERN_CC_DEFAULT || wanted.congestion_control > TERN_CC_DCTCP) {
-    return Status(Code::kMisuse, "options->congestion_control is none of TERN_CC_*");
+  if (wanted.reserved != 0) return kReserved;
+  if (wanted.connect_timeout_ns < 0 || wanted.reconnect_pause_ns < 0 || wanted.reconnect_pause_max_ns < 0) {
+    return kNegative;
   }
+  if (wanted.window > 64) return Status(Code::kMisuse, "options->window is 1 to 64, or 0 for the default");
+  if (Status status = check_congestion_control(wanted.congestion_control); !status.ok()) return status;
   SessionOptions options;
   options.window = static_cast<uint8_t>(or_default(wanted.window, static_cast<uint32_t>(options.window)));
   options.connect_timeout = or_default(wanted.connect_timeout_ns, options.connect_timeout);
   options.rate_bytes_per_sec = wanted.rate_bytes_per_sec;
   options.congestion_control = static_cast<CongestionControl>(wanted.congestion_control);
+  options.reconnect = wanted.reconnect != 0;
+  options.reconnect_pause = or_default(wanted.reconnect_pause_ns, options.reconnect_pause);
+  options.reconnect_pause_max = or_default(wanted.reconnect_pause_max_ns, options.reconnect_pause_max);
   return options;
 }
 
@@ -96,7 +101,7 @@ tern_status tern_msgbuf_alloc(tern_endpoint* endpoint, size_t len_bytes, tern_ms
   if (buffer == nullptr) return misuse("buffer is NULL: it says where the new one is put");
   *buffer = nullptr;
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
-  if (len_bytes > (size_t{1} << 30)) return {TERN_TOO_LARGE, "a message is 1 GiB at most"};
+  if (len_bytes > tern::memory::Arena::kMessageBytesMax) return {TERN_TOO_LARGE, "a message is 1 GiB at most"};
   tern::MsgBuf msgbuf = endpoint->endpoint->alloc_msgbuf(len_bytes);
   if (!msgbuf) return {TERN_NO_MEMORY, "no memory for a message buffer, or memory_limit_bytes of it are in use"};
   *buffer = give(msgbuf);

@@ -31,6 +31,14 @@ static_assert(static_cast<int>(Code::kNoResponse) == TERN_NO_RESPONSE &&
 static_assert(static_cast<int>(Code::kUnavailable) == TERN_UNAVAILABLE);
 static_assert(Duration::max().count() == TERN_FOREVER);
 
+/// to_string() of an enumeration of bytes, whose words are literals that end with a zero byte. Any number may be given.
+template <class Enumeration>
+const char* words_of(int32_t value) {
+  constexpr Enumeration kUnknown{UINT8_MAX};
+  const bool is_byte = value >= 0 && value <= UINT8_MAX;
+  return to_string(is_byte ? static_cast<Enumeration>(value) : kUnknown).data();
+}
+
 /// The fields that later versions may add to a struct of options. A larger size is a mistake.
 inline constexpr size_t kLaterBytesMax = 1024;
 
@@ -64,5 +72,10 @@ inline Duration or_default(int64_t ns, Duration otherwise) { return ns != 0 ? Du
 
 inline constexpr Status kNegative(Code::kMisuse, "a duration is negative: ns from 0 to TERN_FOREVER");
 inline constexpr Status kReserved(Code::kMisuse, "a reserved field of the options is not 0");
+
+inline Status check_congestion_control(int32_t wanted) {
+  if (wanted >= TERN_CC_DEFAULT && wanted <= TERN_CC_DCTCP) return {};
+  return {Code::kMisuse, "options->congestion_control is none of TERN_CC_*"};
+}
 
 }  // namespace tern::c

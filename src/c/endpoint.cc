@@ -1,7 +1,9 @@
 // tern_endpoint_*(): the loop, timers, posted functions, counters.
+#include <tern/counters.h>
 #include <tern/endpoint.h>
 #include <tern/tern.h>
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 
@@ -11,15 +13,19 @@
 namespace tern::c {
 namespace {
 
-struct Counter {
-  const char* name;
-  uint64_t EndpointCounters::*value;
-};
-constexpr Counter kCounters[] = {
-#define TERN_COUNTER(name, what) {#name, &EndpointCounters::name},
+/// In the order of the table, which is that of for_each_counter().
+constexpr const char* kCounterNames[] = {
+#define TERN_COUNTER(name, what) #name,
+#define TERN_TRANSPORT_COUNTER(name, what) "transport." #name,
+#define TERN_FRAME_DROP(reason, what) "transport.dropped_frames_" #reason,
+#define TERN_FAULT_COUNTER(name, what) "faults." #name,
+#define TERN_CONTROLLER_COUNTER(name, what) "controller." #name,
+#define TERN_MANAGEMENT_COUNTER(name, what) "management." #name,
+#define TERN_MANAGEMENT_DROP(reason, what) "management.dropped_" #reason,
+#define TERN_NETWORK_COUNTER(name, what) "network." #name,
 #include <tern/detail/counters.inc>
-#undef TERN_COUNTER
 };
+static_assert(std::size(kCounterNames) == kCounters);
 
 /// Marks the endpoint while its loop runs. The innermost of calls that are nested, which the library refuses, changes
 /// nothing.
@@ -106,10 +112,23 @@ tern_status tern_endpoint_post(tern_endpoint* endpoint, tern_function function, 
 
 tern_status tern_endpoint_after(tern_endpoint* endpoint, int64_t delay_ns, tern_function function,
                                 void* context) noexcept {
+  return tern_timer_start(endpoint, delay_ns, function, context, nullptr);
+}
+
+tern_status tern_timer_start(tern_endpoint* endpoint, int64_t delay_ns, tern_function function, void* context,
+                             tern_timer* timer) noexcept {
+  if (timer != nullptr) *timer = {};
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
   if (function == nullptr) return misuse("function is NULL");
   if (delay_ns < 0) return to_c(kNegative);
-  return to_c(endpoint->endpoint->after(tern::Duration(delay_ns), [function, context] { function(context); }).status());
+  const auto result = endpoint->endpoint->after(tern::Duration(delay_ns), [function, context] { function(context); });
+  if (result.ok() && timer != nullptr) *timer = {result->value};
+  return to_c(result.status());
+}
+
+tern_status tern_timer_cancel(tern_endpoint* endpoint, tern_timer timer) noexcept {
+  if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
+  return to_c(endpoint->endpoint->cancel_timer({timer.id}));
 }
 
 int64_t tern_endpoint_now(const tern_endpoint* endpoint) noexcept {
@@ -121,16 +140,20 @@ tern_status tern_endpoint_counter(const tern_endpoint* endpoint, const char* nam
   *value = 0;
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
   if (name == nullptr) return misuse("name is NULL: tern_counter_name() has the names");
-  for (const Counter& counter : kCounters) {
-    if (std::strcmp(counter.name, name) != 0) continue;
-    *value = endpoint->endpoint->counters().*counter.value;
-    return to_c({});
+  const auto* const found = std::find_if(std::begin(kCounterNames), std::end(kCounterNames),
+                                         [name](const char* one) { return std::strcmp(one, name) == 0; });
+  if (found == std::end(kCounterNames)) {
+    return misuse("no counter has this name: tern_counter_name() has those that there are");
   }
-  return misuse("no counter has this name: tern_counter_name() has those that there are");
+  auto left = std::distance(std::begin(kCounterNames), found);
+  tern::for_each_counter(endpoint->endpoint->counters(), [&](const char*, const char*, const char*, uint64_t count) {
+    if (left-- == 0) *value = count;
+  });
+  return to_c({});
 }
 
 const char* tern_counter_name(size_t index) noexcept {
-  return index < std::size(kCounters) ? kCounters[index].name : nullptr;
+  return index < std::size(kCounterNames) ? kCounterNames[index] : nullptr;
 }
 
 uint64_t tern_endpoint_link_bytes_per_sec(const tern_endpoint* endpoint) noexcept {

@@ -34,10 +34,7 @@ Status range_problem(const tern_endpoint_options& options) {
   if (options.wait < TERN_WAIT_DEFAULT || options.wait > TERN_WAIT_BLOCK) {
     return {Code::kMisuse, "options->wait is none of TERN_WAIT_*"};
   }
-  if (options.congestion_control < TERN_CC_DEFAULT || options.congestion_control > TERN_CC_DCTCP) {
-    return {Code::kMisuse, "options->congestion_control is none of TERN_CC_*"};
-  }
-  return {};
+  return check_congestion_control(options.congestion_control);
 }
 
 RpcOptions rpc_options(const tern_endpoint_options& wanted) {

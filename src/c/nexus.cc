@@ -5,6 +5,7 @@
 #include "base/try.h"
 #include "c/convert.h"
 #include "c/handles.h"
+#include "c/log.h"
 #include "c/objects.h"
 
 namespace tern::c {
@@ -12,6 +13,8 @@ namespace tern::c {
 constinit Objects<tern_nexus> nexuses;
 
 namespace {
+
+constexpr Status kNoMemory(Code::kNoMemory, "no memory for a nexus");
 
 Result<NexusOptions> nexus_options(const tern_nexus_options* given) {
   tern_nexus_options wanted;
@@ -23,6 +26,14 @@ Result<NexusOptions> nexus_options(const tern_nexus_options* given) {
   options.worker_queue_limit = or_default(wanted.worker_queue_limit, options.worker_queue_limit);
   options.peers_per_address_max = or_default(wanted.peers_per_address_max, options.peers_per_address_max);
   options.sessions_per_address_max = or_default(wanted.sessions_per_address_max, options.sessions_per_address_max);
+  if (wanted.log == nullptr && wanted.log_context != nullptr) {
+    return Status(Code::kMisuse, "options->log_context is set, and options->log is NULL");
+  }
+  const bool has_memory = base::try_grow([&] {
+    if (wanted.page != nullptr) options.page = wanted.page;
+    if (wanted.log != nullptr) options.log = make_log_sink(wanted.log, wanted.log_context);
+  });
+  if (!has_memory) return kNoMemory;
   return options;
 }
 
@@ -31,7 +42,7 @@ Status create(const char* listen_uri, const tern_nexus_options* given, tern_nexu
   if (!options.ok()) return options.status();
   auto nexus = Nexus::create(listen_uri, *options);
   if (!nexus.ok()) return nexus.status();
-  if (!base::try_grow([&] { object->uri = (*nexus)->uri(); })) return {Code::kNoMemory, "no memory for a nexus"};
+  if (!base::try_grow([&] { object->uri = (*nexus)->uri(); })) return kNoMemory;
   object->nexus = std::move(*nexus);
   object->kind.store(Kind::kNexus, std::memory_order_relaxed);
   return {};
@@ -44,12 +55,14 @@ using namespace tern::c;  // NOLINT(google-build-using-namespace): what follows 
 
 const char* tern_version(void) noexcept { return TERN_C_VERSION; }
 
+const char* tern_code_name(tern_code code) noexcept { return words_of<tern::Code>(code); }
+
 tern_status tern_nexus_create(const char* listen_uri, const tern_nexus_options* options, tern_nexus** nexus) noexcept {
   if (nexus == nullptr) return misuse("nexus is NULL: it says where the new one is put");
   *nexus = nullptr;
   if (listen_uri == nullptr) return misuse("listen_uri is NULL: it is \"tern://HOST:PORT\"");
   tern_nexus* const object = nexuses.make();
-  if (object == nullptr) return {TERN_NO_MEMORY, "no memory for a nexus"};
+  if (object == nullptr) return to_c(kNoMemory);
   const tern::Status status = create(listen_uri, options, object);
   if (status.ok()) {
     *nexus = object;

@@ -90,7 +90,7 @@ Buffer* Arena::alloc_slow(size_t len_bytes) {
     if (buffer == nullptr) return nullptr;
     ++large_out_;
   }
-  buffer->in_use = 1;
+  buffer->in_use = Buffer::kOwned;
   buffer->length_bytes = static_cast<uint32_t>(len_bytes);
   unpoison(buffer->data(), buffer->capacity_bytes);
   if (by_owner) {
@@ -106,7 +106,7 @@ void Arena::release_slow(Buffer* buffer) {
   bool is_last = false;
   {
     base::MutexLock lock(arena->mutex_);
-    CHECK(buffer->in_use, ==, 1);
+    CHECK(buffer->in_use, ==, Buffer::kOwned);
     buffer->revoke_lease();
     buffer->in_use = 0;
     arena->hide_data(buffer);
@@ -173,6 +173,7 @@ void Arena::init_block(std::byte* at, uint8_t size_class, uint8_t page_in_run, s
   buffer->capacity_bytes = static_cast<uint32_t>(capacity_of(bytes));
   buffer->arena = this;
   buffer->next = nullptr;
+  buffer->sharers.store(0, std::memory_order_relaxed);
 }
 
 bool Arena::carve(size_t size_class, FreeList& list) {
@@ -369,7 +370,7 @@ void Arena::check_invariants() {
       CHECK(buffer->size_class, ==, first->size_class);
       CHECK(buffer->page_in_run, ==, offset / Extents::kPageBytes);
       CHECK(buffer->capacity_bytes, ==, capacity_of(step));
-      CHECK(buffer->in_use, ==, listed.contains(buffer) ? 0 : 1);
+      CHECK(buffer->in_use != 0, ==, !listed.contains(buffer));
       if (buffer->in_use != 0) {
         CHECK(buffer->length_bytes, <=, buffer->capacity_bytes);
         ++out;

@@ -200,7 +200,7 @@ inline detail::Buffer* Arena::alloc(size_t len_bytes) {
   if (buffer == nullptr) [[unlikely]]
     return alloc_slow(len_bytes);
   list.first = buffer->next;
-  buffer->in_use = 1;
+  buffer->in_use = Buffer::kOwned;
   buffer->length_bytes = static_cast<uint32_t>(len_bytes);
   unpoison(buffer->data(), buffer->capacity_bytes);
   count_owner_out(+1);
@@ -209,7 +209,7 @@ inline detail::Buffer* Arena::alloc(size_t len_bytes) {
 
 inline void Arena::release(detail::Buffer* buffer) {
   Arena* arena = buffer->arena;
-  if (!arena->is_owner() || buffer->size_class >= kLarge || buffer->in_use != 1) [[unlikely]] {
+  if (!arena->is_owner() || buffer->size_class >= kLarge || buffer->in_use != Buffer::kOwned) [[unlikely]] {
     return release_slow(buffer);
   }
   buffer->revoke_lease();

@@ -224,6 +224,13 @@ void Management::send(std::string_view to, const ManagementMessage& m) {
   wire::encode_management(m, datagrams_.back().content);
 }
 
+Management::Happening* Management::add_happening(LogKind kind) {
+  if (happenings_count_ == happenings_.size()) return nullptr;
+  Happening& happening = happenings_[happenings_count_++] = {};
+  happening.kind = kind;
+  return &happening;
+}
+
 void Management::send_about(uint32_t index, ManagementKind kind) {
   const Session& session = sessions_[index];
   ManagementMessage m = message_of(kind, peers_[session.peer], session.token);

@@ -24,7 +24,9 @@
 
 #include <tern/counters.h>
 #include <tern/environment.h>
+#include <tern/log.h>
 
+#include "base/log_limit.h"
 #include "base/ring_queue.h"
 #include "nexus/control.h"
 #include "nexus/cookies.h"
@@ -113,6 +115,21 @@ class Management {
 
   std::vector<Datagram>& datagrams() { return datagrams_; }  ///< the caller sends and clears them
   std::vector<Notice>& notices() { return notices_; }        ///< the caller delivers and erases them, in order
+
+  /// An event for the log.
+  struct Happening {
+    LogKind kind = LogKind::kPeerDead;
+    AddressText peer;
+    Status status;
+    uint16_t endpoint = 0;    ///< kSessionRefused: the one that the client asked for
+    TransportName transport;  ///< of that endpoint; empty if there is none
+    uint64_t sessions = 0;    ///< kPeerDead, kPeerRestarted: that end
+    uint64_t left_out = 0;    ///< as LogEvent::left_out
+  };
+  /// The caller takes them after each call, and forgets them. Those beyond the space for them are
+  /// left out.
+  std::span<const Happening> happenings() const { return std::span(happenings_).first(happenings_count_); }
+  void forget_happenings() { happenings_count_ = 0; }
 
   const ManagementCounters& counters() const { return counters_; }
   size_t sessions() const { return sessions_live_; }
@@ -309,6 +326,7 @@ class Management {
   static wire::ManagementMessage message_of(wire::ManagementKind kind, const Peer& peer, uint64_t token);
   void send(std::string_view to, const wire::ManagementMessage& m);
   void send_about(uint32_t index, wire::ManagementKind kind);  ///< kConfirm, kDisconnect, kAsk
+  Happening* add_happening(LogKind kind);                      ///< null: there is no space
 
   // -- management_connect.cc: the client side of the handshake --
 
@@ -345,6 +363,7 @@ class Management {
   void send_reply(uint32_t index);
   void send_cookie(std::string_view to, const wire::ManagementMessage& request, Duration now);
   void send_refusal(std::string_view to, const wire::ManagementMessage& request, wire::Refusal refusal);
+  void note_refusal(std::string_view client, uint16_t endpoint, wire::Refusal refusal);
 
   // -- management_session.cc: records of sessions --
 
@@ -443,6 +462,11 @@ class Management {
   base::RingQueue<Arrival> of_peers_, of_strangers_;
   std::vector<Datagram> datagrams_;
   std::vector<Notice> notices_;
+  /// In place, so that it needs no memory: one call of this class has few events, but that a Nexus of many peers may
+  /// have been absent.
+  std::array<Happening, 32> happenings_;
+  size_t happenings_count_ = 0;
+  base::LogLimit refusals_told_;
 };
 
 }  // namespace tern::nexus

@@ -257,11 +257,26 @@ void Management::send_cookie(std::string_view to, const ManagementMessage& reque
 
 void Management::send_refusal(std::string_view to, const ManagementMessage& request, Refusal refusal) {
   counters_.refused++;
+  // A client that names an ended relation is not refused, but asks again.
+  if (refusal != Refusal::kStaleRun) note_refusal(to, request.to_endpoint, refusal);
   ManagementMessage m = reply_to_request(request, ManagementKind::kConnectReply);
   m.code = refusal_code(refusal);
   m.refusal = refusal;
   m.version_min = options_.version_max;
   send(to, m);
+}
+
+void Management::note_refusal(std::string_view client, uint16_t endpoint, Refusal refusal) {
+  if (!refusals_told_.may_tell(static_cast<uint64_t>(std::max(seen_at_, Duration(0)).count()))) return;
+  Happening* happening = add_happening(LogKind::kSessionRefused);
+  if (happening == nullptr) return;
+  happening->peer = client;
+  happening->endpoint = endpoint;
+  if (const auto found = endpoints_.find(endpoint); found != endpoints_.end()) {
+    happening->transport = found->second.transport;
+  }
+  happening->status = refusal_status(refusal);
+  happening->left_out = refusals_told_.take_left_out();
 }
 
 }  // namespace tern::nexus

@@ -180,9 +180,11 @@ void Management::on_pong(const wire::ManagementMessage& m, Duration now) {
   Peer& peer = peers_[index];
   peer.nonce = 0;
   if (m.sender_run != peer.remote_run) {
-    return peer_gone(
-        index, {Code::kSessionReset, "the peer's Nexus has restarted, or had given this one up; create a new session"},
-        now);
+    return peer_gone(index,
+                     {Code::kSessionReset,
+                      "the peer's Nexus has restarted, or had given this one up; create a new session, or use "
+                      "SessionOptions::reconnect"},
+                     now);
   }
   hear(peer, now);
   if (peer.watched > 0) {
@@ -266,16 +268,17 @@ Status Management::silence_of(const Peer& peer) {
   const bool has_ended = peer.unreachable == Unreachable::kPort && peer.unreachable_at > peer.heard_at;
   const char* otherwise =
       has_ended ? "the peer's process has ended (ICMP: nothing listens on its Nexus's port any more); create a new "
-                  "session when it is back"
+                  "session when it is back, or use SessionOptions::reconnect"
                 : "the peer's Nexus has not answered for NexusOptions::liveness_timeout; create a new session when it "
-                  "is back";
+                  "is back, or use SessionOptions::reconnect";
   return {Code::kPeerUnreachable, otherwise};
 }
 
 /// Ends all sessions with the run that was known. Requests that wait for an answer go on (clause 7.5.5).
 void Management::peer_gone(uint32_t index, const Status& status, Duration now) {
   Peer& peer = peers_[index];
-  const bool was_watched = peer.watched > 0;
+  const uint32_t watched = peer.watched;
+  const bool was_watched = watched > 0;
   const bool was_proven = peer.is_proven;
   peer.nonce = 0;
   peer.remote_run = 0;
@@ -303,6 +306,13 @@ void Management::peer_gone(uint32_t index, const Status& status, Duration now) {
     free_session(at, now);
   }
   if (was_watched) counters_.peers_gone++;
+  const bool is_dead = status.code() == Code::kPeerUnreachable;
+  Happening* happening = was_watched ? add_happening(is_dead ? LogKind::kPeerDead : LogKind::kPeerRestarted) : nullptr;
+  if (happening != nullptr) {
+    happening->peer = peer.address;
+    happening->status = status;
+    happening->sessions = watched;
+  }
   // This side takes a new run. A peer that still uses the old one learns of the end from its next ping, and late
   // messages of the old relation are not taken for messages of the new one (clause 7.5.3).
   auto node = peers_by_run_.extract(peer.own_run);

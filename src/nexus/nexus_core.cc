@@ -62,7 +62,22 @@ Result<std::shared_ptr<NexusCore>> NexusCore::create(std::string_view listen_uri
   }
   core->impl_->channel_in_use.store(in_use, std::memory_order_release);
   core->make_page();
+  core->log_own(LogKind::kNexusCreated);
+  if (const Status page = core->page().status(); !options.page.empty() && !page.ok()) {
+    core->log_own(LogKind::kPageMissing, page);
+  }
   return core;
+}
+
+bool NexusCore::has_log() const { return impl_->options.log != nullptr; }
+
+void NexusCore::log(LogEvent& event) const { impl_->log(event); }
+
+void NexusCore::log_own(LogKind kind, const Status& status) const {
+  LogEvent event;
+  event.kind = kind;
+  event.status = status;
+  log(event);
 }
 
 /// Other processes may be interested in the Nexus, but it does not depend on them.
@@ -106,15 +121,21 @@ void NexusCore::shut_down() {
     impl_->is_gone = true;
     channel = std::move(impl_->channel);
   }
+  const bool was_open = channel != nullptr;
   channel.reset();
   impl_->channel_in_use.store(nullptr, std::memory_order_release);
-  base::MutexLock lock(impl_->registry_mutex);
-  for (auto& [id, registration] : impl_->registry) registration.port->become_orphan();
+  {
+    base::MutexLock lock(impl_->registry_mutex);
+    for (auto& [id, registration] : impl_->registry) registration.port->become_orphan();
+  }
+  if (was_open) log_own(LogKind::kNexusClosed);
 }
 
 ManagementCounters NexusCore::management_counters() const { return impl_->counters.load(); }
 Environment& NexusCore::environment() { return impl_->environment; }
 const NexusOptions& NexusCore::options() const { return impl_->options; }
+
+std::string_view NexusCore::local_address() const { return impl_->local_address; }
 
 std::string NexusCore::listen_host() const {
   const std::string& address = impl_->local_address;

@@ -13,6 +13,7 @@
 #include <tern/counters.h>
 #include <tern/detail/export.h>
 #include <tern/environment.h>
+#include <tern/log.h>
 #include <tern/nexus.h>
 
 #include "nexus/control.h"
@@ -39,12 +40,19 @@ class TERN_API NexusCore : public std::enable_shared_from_this<NexusCore> {
   /// A place in the page for an endpoint. Null: there is no page, no memory, or no space. Any thread.
   std::unique_ptr<page::SegmentWriter> add_to_page(uint16_t endpoint_id, std::string_view transport);
 
+  /// There is a sink for events (NexusOptions::log).
+  bool has_log() const;
+  /// Gives the event to the sink, if there is one, with its severity, time and Nexus. Any thread, without a lock.
+  void log(LogEvent& event) const;
+
   bool is_gone() const;
   /// Of the state machine, as of its thread's last turn. Any thread.
   ManagementCounters management_counters() const;
   Environment& environment();
   const NexusOptions& options() const;
   std::string uri() const;
+  /// "HOST:PORT" at which it listens, numeric.
+  std::string_view local_address() const;
   /// Numeric host of the listen address, without the port ("0.0.0.0", "::1").
   std::string listen_host() const;
 
@@ -80,6 +88,7 @@ class TERN_API NexusCore : public std::enable_shared_from_this<NexusCore> {
   struct Impl;
   explicit NexusCore(std::unique_ptr<Impl> impl);
   void make_page();
+  void log_own(LogKind kind, const Status& status = {}) const;
   std::unique_ptr<Impl> impl_;
 };
 

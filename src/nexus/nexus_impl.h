@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include <tern/environment.h>
+#include <tern/log.h>
 
 #include "base/ring_queue.h"
 #include "base/thread_safety.h"
@@ -96,11 +97,15 @@ struct NexusCore::Impl final : ManagementSink {
   bool run(const Command& command, Duration now) REQUIRES(channel_thread);
   /// Sends the machine's datagrams, and pushes its events to the endpoints.
   void flush() REQUIRES(channel_thread) EXCLUDES(registry_mutex);
+  /// Gives the machine's events for the log to the sink.
+  void log_events() REQUIRES(channel_thread) EXCLUDES(registry_mutex, mailbox_mutex, workers_mutex);
   /// EndpointPort::iteration of that registration; 0 if it has ended.
   uint64_t iteration_of(EndpointName name) EXCLUDES(registry_mutex);
 
   // -- Any thread --
 
+  /// See NexusCore::log(). Once `local_address` is known. What the sink throws ends the process.
+  void log(LogEvent& event) const noexcept;
   /// Appends the addresses that the channel reaches. May throw std::bad_alloc.
   void keep_reached(std::span<const AddressText> from, std::vector<AddressText>& to) EXCLUDES(mailbox_mutex);
   /// Reserves space for the commands that end `sessions` sessions, for the commands that wait, each of which may begin

@@ -101,6 +101,8 @@ void NexusCore::Impl::flush() {
     if (to != nullptr) to->send(datagram.to, datagram.content.view());
   }
   machine.datagrams().clear();
+  // Nobody has the Nexus before its channel is in use, and the address is not known.
+  if (to != nullptr) log_events();
   auto& notices = machine.notices();
   if (notices.empty()) return;
   base::MutexLock lock(registry_mutex);  // remove_endpoint() waits for the lock, so that a port stays during push()
@@ -111,6 +113,31 @@ void NexusCore::Impl::flush() {
     if (!found->second.port->push(notices[done].event)) break;  // no memory: the next flush() goes on from here
   }
   notices.erase(notices.begin(), notices.begin() + static_cast<ptrdiff_t>(done));
+}
+
+void NexusCore::Impl::log(LogEvent& event) const noexcept {
+  if (options.log == nullptr) return;
+  event.severity = severity_of(event.kind);
+  event.time = environment.now();
+  event.nexus = local_address;
+  options.log->on_event(event);
+}
+
+void NexusCore::Impl::log_events() {
+  for (const Management::Happening& happening : machine.happenings()) {
+    LogEvent event;
+    event.kind = happening.kind;
+    if (happening.kind == LogKind::kSessionRefused) {
+      event.endpoint = happening.endpoint;
+      event.transport = happening.transport.view();
+    }
+    event.peer = happening.peer.view();
+    event.status = happening.status;
+    event.count = happening.sessions;
+    event.left_out = happening.left_out;
+    log(event);
+  }
+  machine.forget_happenings();
 }
 
 uint64_t NexusCore::Impl::iteration_of(EndpointName name) {

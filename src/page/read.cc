@@ -15,6 +15,7 @@
 #include "base/status_text.h"
 #include "base/try.h"
 #include "page/process.h"
+#include "page/session_record.h"
 
 namespace tern {
 
@@ -48,8 +49,6 @@ std::string text_of(std::span<const char> field) {
   return text;
 }
 
-Duration duration_of(uint64_t ns) { return Duration(static_cast<int64_t>(std::min<uint64_t>(ns, INT64_MAX))); }
-
 uint64_t counters_bytes(const Header& header) { return uint64_t{header.counters} * sizeof(uint64_t); }
 uint64_t sessions_bytes(const Header& header) { return uint64_t{header.sessions_max} * header.session_bytes; }
 uint64_t ends_bytes(const Header& header) { return uint64_t{header.ends_max} * header.end_bytes; }
@@ -68,22 +67,7 @@ PageSession session_of(const SessionRecord& record) {
   PageSession session;
   session.name = record.name;
   session.peer = text_of(record.peer);
-  SessionInfo& info = session.info;
-  info.state = record.is_open != 0 ? SessionState::kOpen : SessionState::kConnecting;
-  info.is_client = record.is_client != 0;
-  info.window = record.window;
-  info.credits = record.credits;
-  info.congestion_window = record.congestion_window;
-  info.packets_in_flight = record.packets_in_flight;
-  info.retransmissions = record.retransmissions;
-  info.round_trip = duration_of(record.round_trip_ns);
-  info.round_trip_min = duration_of(record.round_trip_ns_min);
-  info.round_trip_last = duration_of(record.round_trip_ns_last);
-  info.packets_sent = record.packets_sent;
-  info.packets_received = record.packets_received;
-  info.long_bytes_sent = record.long_bytes_sent;
-  info.long_bytes_received = record.long_bytes_received;
-  info.rate_bytes_per_sec = record.rate_bytes_per_sec;
+  session.info = info_of(record);
   return session;
 }
 
@@ -169,8 +153,7 @@ Status read_header(const ReadAt& read, Header& header) {
   return {};
 }
 
-Status read_page(const ReadAt& read, Page& page) {
-  Header header;
+Status read_page(const ReadAt& read, Header& header, Page& page) {
   if (const Status status = read_header(read, header); !status.ok()) return status;
   std::vector<std::byte> bytes(size_t{header.counters} * header.name_bytes);
   if (read(sizeof(Header), bytes) != bytes.size()) return {Code::kUnavailable, "this page is shorter than it says"};
@@ -201,7 +184,7 @@ std::string shared_memory_prefix() {
 
 Result<Page> read_page(const std::string& file) {
   Page page;
-  Status status(Code::kNoMemory, "no memory to read a page");
+  Status status;
   const bool has_memory = base::try_grow([&] {
     page.file = file;
     const base::Descriptor descriptor = page::open_page(file);
@@ -210,13 +193,12 @@ Result<Page> read_page(const std::string& file) {
       status = base::status_of(Code::kUnavailable, "the page cannot be read", {"cannot read ", file, ": ", reason});
       return;
     }
-    const page::ReadAt read = page::read_from(descriptor);
-    status = page::read_page(read, page);
-    if (page::Header header; status.ok() && page::read_header(read, header).ok()) {
-      page.life = page::life_of(header.process);
-    }
+    page::Header header;
+    status = page::read_page(page::read_from(descriptor), header, page);
+    if (status.ok()) page.life = page::life_of(header.process);
   });
-  if (!has_memory || !status.ok()) return has_memory ? status : Status(Code::kNoMemory, "no memory to read a page");
+  if (!has_memory) return Status(Code::kNoMemory, "no memory to read a page");
+  if (!status.ok()) return status;
   return page;
 }
 

@@ -25,8 +25,9 @@ base::Descriptor open_page(const std::string& path);
 
 /// Reads and checks the header: every offset that its sizes give lies where it should. kUnavailable: it is no page.
 Status read_header(const ReadAt& read, Header& header);
-/// Reads a page. `life` and `file` are left as they are. kUnavailable: it is no page. May throw std::bad_alloc.
-TERN_API Status read_page(const ReadAt& read, Page& page);
+/// Reads a page, its header first. `life` and `file` are left as they are. kUnavailable: it is no page. May throw
+/// std::bad_alloc.
+TERN_API Status read_page(const ReadAt& read, Header& header, Page& page);
 
 /// What the paths of this user's pages in shared memory begin with.
 std::string shared_memory_prefix();

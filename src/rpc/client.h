@@ -74,7 +74,9 @@ struct alignas(64) Client {
 
   transport::PeerId peer = 0;
   bool is_listed_to_send = false;
-  bool is_ticking = false;    ///< in ClientSessions::ticking_
+  bool is_ticking = false;  ///< in ClientSessions::ticking_
+  /// is_ticking, and the endpoint has no trace: a call may begin in the common way (rpc/fast_path.h).
+  bool begins_plainly = false;
   bool is_resting = false;    ///< in ClientSessions::resting_
   bool is_departing = false;  ///< paced: in the timing wheel, and listed to send when its time comes
   bool is_dead = false;       ///< its key is retired; freed when no list names it
@@ -101,6 +103,7 @@ struct alignas(64) Client {
   std::unique_ptr<Reconnect> reconnect;      ///< null: its end is the end of the session
   detail::SessionWaiter* waiters = nullptr;  ///< Endpoint::opened(); the newest first
   bool is_replaced = false;                  ///< is_dead: the session lives on in another Client
+  bool is_refused = false;                   ///< the server has refused it
   bool is_backing_off = false;               ///< in ClientSessions::backing_off_: the Nexus was not asked yet
   uint64_t packets_shown = 0;                ///< sent and received, as of Publisher's last look
 

@@ -23,6 +23,10 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
     if (slot == nullptr) return refuse_call({Code::kNoMemory, "no memory for the state of a call"});
     slot->deadline_ns = deadline_ns;
     slot->call_sequence = call_sequence_ = sequence;
+    if (context_.tracer != nullptr) [[unlikely]] {
+      context_.tracer->enqueued(client, sequence, type, request->length_bytes);
+      context_.tracer->started(client, *slot);
+    }
     list_to_send(client);
     return {&slot->continuation, call_id(client, sequence)};
   }
@@ -45,6 +49,8 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
   call.deadline_ns = deadline_ns;
   call.sequence = sequence;
   call.type = type;
+  if (context_.tracer != nullptr) [[unlikely]]
+    context_.tracer->enqueued(client, sequence, type, request->length_bytes);
   return {&call.continuation, call_id(client, sequence)};
 }
 
@@ -54,6 +60,7 @@ void ClientSessions::start_queued(Client* client) {
   while (client->queue != nullptr && client->session.has_free_slot()) {
     QueuedCall& call = client->queue->front();
     if (is_too_late(client, call) && completions_.reserve_one()) {
+      trace_early_end(client, 0, call.sequence, kLateCall);
       completions_.wait(0, call.request, call.response, kLateCall, 0, std::move(call.continuation));
       client->pop_queued();
       continue;
@@ -64,6 +71,8 @@ void ClientSessions::start_queued(Client* client) {
     slot->continuation = std::move(call.continuation);
     slot->deadline_ns = call.deadline_ns;
     slot->call_sequence = call.sequence;
+    if (context_.tracer != nullptr) [[unlikely]]
+      context_.tracer->started(client, *slot);
     client->pop_queued();
     list_to_send(client);
   }
@@ -99,6 +108,7 @@ void ClientSessions::run_waiting() {
 }
 
 void ClientSessions::end_call_early(Client* client, ClientSlot* slot, Status status) {
+  trace_early_end(client, slot->request_number, slot->call_sequence, status);
   const uint64_t ticket = slot->ticket;
   detail::Buffer* request = slot->request;
   detail::Buffer* response = slot->response;
@@ -106,6 +116,27 @@ void ClientSessions::end_call_early(Client* client, ClientSlot* slot, Status sta
   client->session.end_early(slot, context_.now_ns);
   after_input(client);
   completions_.wait(ticket, request, response, status, 0, std::move(continuation));
+}
+
+/// The calls of a dead session. Calls whose buffers the transport still has stay in their slots until later (promise
+/// 2). Continuations may do anything, but they do not find the session.
+void ClientSessions::end_calls(Client* client) {
+  for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
+    ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));
+    if (!has_call(*slot) || slot->ticket > context_.released) continue;
+    detail::Buffer* request = slot->request;
+    detail::Buffer* response = slot->response;
+    session::Continuation continuation = std::move(slot->continuation);
+    trace_early_end(client, slot->request_number, slot->call_sequence, client->end_status);
+    client->session.release_slot(slot);
+    Completions::run(context_.counters, continuation, request, response, client->end_status, 0);
+  }
+  while (client->queue != nullptr) {
+    QueuedCall call = std::move(client->queue->front());
+    client->pop_queued();
+    trace_early_end(client, 0, call.sequence, client->end_status);
+    Completions::run(context_.counters, call.continuation, call.request, call.response, client->end_status, 0);
+  }
 }
 
 Status ClientSessions::cancel(CallId call) {
@@ -151,9 +182,26 @@ void ClientSessions::on_packet(const wire::Header& header, const transport::Payl
 void ClientSessions::finish_verdict(Client* client, const session::ClientVerdict& verdict) {
   if (verdict.drop != Drop::kNone) [[unlikely]]
     count_drop(context_.counters, verdict.drop);
-  if (verdict.finished != nullptr) [[likely]]
-    finish(client, verdict.finished, verdict.status, verdict.app_code);
+  if (verdict.finished != nullptr) [[likely]] {
+    if (context_.tracer == nullptr) [[likely]] {
+      finish(client, verdict.finished, verdict.status, verdict.app_code);
+    } else {
+      finish_traced(client, verdict);
+    }
+  }
   after_input(client);
+}
+
+/// finish() may run the continuation, or leave that to a later iteration.
+void ClientSessions::finish_traced(Client* client, const session::ClientVerdict& verdict) {
+  const ClientSlot* slot = verdict.finished;
+  const uint32_t request = slot->request_number;
+  const bool runs_now = slot->ticket <= context_.released;
+  Tracer& tracer = *context_.tracer;
+  tracer.call(trace::Kind::kCompleted, client, request, verdict.status.ok() ? slot->response->length_bytes : 0);
+  if (runs_now) tracer.call(trace::Kind::kContinuationBegin, client, request, 0);
+  finish(client, verdict.finished, verdict.status, verdict.app_code);
+  if (runs_now) tracer.call(trace::Kind::kContinuationEnd, client, request, 0);
 }
 
 void ClientSessions::after_input(Client* client) {

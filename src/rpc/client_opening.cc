@@ -65,6 +65,7 @@ void ClientSessions::on_connect_result(const nexus::ControlEvent& event) {
     const Opening& opening = *client->opening;
     const bool is_given_up = event.status.code() == Code::kSessionReset && opening.patience_ns < opening.timeout_ns;
     if (is_given_up && opening.is_in_time(context_.now_ns)) return begin_handshake_anew(client);
+    client->is_refused = event.refusal != wire::Refusal::kNone || event.status.code() == Code::kRefused;
     const char* text = wire::refusal_text(event.refusal);
     const std::string_view remedy = remedy_of(context_.transport.remedies(), event.refusal);
     if (remedy.empty()) return fail(client, event.status, false);
@@ -170,7 +171,9 @@ void ClientSessions::step_opening(Client* client) {
   Opening& opening = *client->opening;
   if (now_ns >= opening.until_ns) {
     note_path_error(client);
-    return fail(client, why_no_path(client), true);
+    const Status why = why_no_path(client);
+    if (is_path_narrow(client)) log_narrow_path(client, why);
+    return fail(client, why, true);
   }
   context_.agenda.at_latest(now_ns + kOpenStepNs);
   switch (context_.transport.peer_state(client->peer)) {
@@ -221,6 +224,7 @@ void ClientSessions::on_path_verdict(Client* client, ClientSession::PathVerdict 
     case ClientSession::PathVerdict::kOpened:
       if (client->session.is_paired()) context_.counters.sessions_paired++;
       if (client->reconnect != nullptr) client->reconnect->opened_ns = context_.now_ns;
+      log_opened(client);
       context_.announce({Session{client->public_name}, true, SessionState::kOpen, {}});
       resume_waiters(client, {});
       return start_queued(client);
@@ -269,6 +273,20 @@ Status ClientSessions::why_dead(const Client* client) const {
                          {"no way leads to the peer's data-path address: ", why.message()});
 }
 
+/// A short probe was answered, and there was no time for the answer to a full one.
+bool ClientSessions::is_path_slow(const Client* client) const {
+  const Opening& opening = *client->opening;
+  const uint64_t short_ns = opening.path_answered_ns - opening.proof_began_ns;
+  return client->session.is_path_answered() && context_.now_ns - opening.path_answered_ns < kFullProbeTimes * short_ns;
+}
+
+/// Full packets do not pass, and short ones do.
+bool ClientSessions::is_path_narrow(const Client* client) const {
+  const bool may_be =
+      client->session.is_path_answered() || client->opening->path_error == transport::PathError::kTooLong;
+  return may_be && !is_path_slow(client);
+}
+
 /// Of a session that did not open in time though the server has said yes.
 Status ClientSessions::why_no_path(const Client* client) const {
   const std::string port = client->has_peer ? std::to_string(context_.transport.port_of(client->peer)) : "?";
@@ -277,16 +295,14 @@ Status ClientSessions::why_no_path(const Client* client) const {
   const auto unreachable = [](const char* otherwise, std::initializer_list<std::string_view> text) {
     return base::status_of(Code::kPeerUnreachable, otherwise, text);
   };
-  const Opening& opening = *client->opening;
-  const uint64_t short_ns = opening.path_answered_ns - opening.proof_began_ns;
-  const bool is_answered = client->session.is_path_answered();
-  if (is_answered && context_.now_ns - opening.path_answered_ns < kFullProbeTimes * short_ns) {
+  if (is_path_slow(client)) {
+    const uint64_t short_ns = client->opening->path_answered_ns - client->opening->proof_began_ns;
     const std::string ms = std::to_string(short_ns / 1'000'000);
     return unreachable("the data path is too slow for the connect timeout: raise SessionOptions::connect_timeout",
                        {"the data path is too slow for the connect timeout: an answer took ", ms,
                         " ms; raise SessionOptions::connect_timeout"});
   }
-  if (is_answered || error == transport::PathError::kTooLong) {
+  if (is_path_narrow(client)) {
     const std::string bytes = std::to_string(client->session.payload_bytes_max() + wire::kHeaderBytes);
     return unreachable("full packets do not pass the data path: its MTU is too small for them",
                        {"short packets pass the data path, but packets of ", bytes,

@@ -11,7 +11,6 @@
 namespace tern::rpc {
 
 using session::ClientSession;
-using session::ClientSlot;
 
 namespace {
 
@@ -116,6 +115,7 @@ session::ClientTerms ClientSessions::terms_of(const SessionOptions& options) con
   if (transport.downlink_bytes_per_sec() != 0) terms.credits_last_ns = kCreditsLastNs;
   const uint32_t bulk = std::max(kBulkPacketsMin, kBulkBytes / transport.payload_bytes_max());
   terms.bulk_packets = std::min(bulk, std::max(kBulkPacketsMin, transport.receive_queue_packets() * 3 / 4));
+  terms.shortcuts = transport.shortcuts();
   terms.controller = make_controller(options);
   terms.congestion_lasts_ns = kCongestionTargets * transport.delay_target().target_ns;
   terms.link_bytes_per_sec = transport.link_bytes_per_sec();
@@ -309,9 +309,10 @@ void ClientSessions::end(Client* client, Status status, bool tell_peer) {
   end_calls(client);
 }
 
-/// All of the end but the ends of the calls: runs nothing of the application's.
+/// All of the end but the ends of the calls: of the application's runs at most the sink of the log.
 void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
   const uint32_t key = client->session.local_key();
+  const nexus::AddressText peer = address_of(client);
   client->is_dead = true;
   client->end_status = status;
   client->waits_before_end = completions_.waits();
@@ -326,25 +327,7 @@ void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
   dead_.push_back(client);
   client->is_replaced = client->reconnect != nullptr && replace(client);
   if (!client->is_replaced) context_.ended.note(client->public_name, status);
-}
-
-/// The calls of a dead session. Calls whose buffers the transport still has stay in their slots until later (promise
-/// 2). Continuations may do anything, but they do not find the session.
-void ClientSessions::end_calls(Client* client) {
-  for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
-    ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));
-    if (!has_call(*slot) || slot->ticket > context_.released) continue;
-    detail::Buffer* request = slot->request;
-    detail::Buffer* response = slot->response;
-    session::Continuation continuation = std::move(slot->continuation);
-    client->session.release_slot(slot);
-    Completions::run(context_.counters, continuation, request, response, client->end_status, 0);
-  }
-  while (client->queue != nullptr) {
-    QueuedCall call = std::move(client->queue->front());
-    client->pop_queued();
-    Completions::run(context_.counters, call.continuation, call.request, call.response, client->end_status, 0);
-  }
+  log_end(client, peer);
 }
 
 void ClientSessions::end_calls_of_dead() {
@@ -439,6 +422,7 @@ void ClientSessions::check_invariants() const {
   for (const Client* client : known.items()) {
     CHECK(to_send.count(client) == 1, ==, client->is_listed_to_send);
     CHECK(ticking.count(client) == 1, ==, client->is_ticking);
+    CHECK(client->begins_plainly, ==, client->is_ticking && context_.tracer == nullptr);
     CHECK(opening.count(client) == 1, ==, client->is_opening);
     CHECK(ending.count(client) == 1, ==, client->is_ending);
     CHECK(backing_off.count(client) == 1, ==, client->is_backing_off);

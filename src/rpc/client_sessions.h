@@ -1,7 +1,7 @@
 // The client ends of an endpoint's sessions: opening them, their calls, their packets, their timeouts, their ends.
 // Owner thread only. client_sessions.cc has the sessions' lives, client_opening.cc their handshakes and path proofs,
 // client_reconnect.cc those that connect again, client_calls.cc the calls and the packets from servers,
-// client_ticks.cc the timeouts.
+// client_ticks.cc the timeouts, client_log.cc what the log is told.
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,6 @@ class TERN_API ClientSessions {
     return table_.visit(from, places,
                         [&f](uint64_t name, Client* client) { return name != client->public_name || f(name, client); });
   }
-  size_t live() const { return size(); }
   Client* find(uint32_t key) const { return table_.find(key); }
   Client* find(Session session) const { return table_.find_name(session.name); }
   /// Those that are alive.
@@ -214,6 +213,11 @@ class TERN_API ClientSessions {
   void leave_run(Client* client);
   void check_agenda() const;
   void check_lists(const Client* client) const;
+  // client_log.cc
+  static nexus::AddressText address_of(const Client* client);
+  void log_opened(const Client* client) const;
+  void log_narrow_path(const Client* client, const Status& why) const;
+  void log_end(const Client* client, std::string_view peer) const;
   // client_reconnect.cc
   Status keep_connecting(Client* client, const SessionOptions& options);
   void forget_reconnect(Client* client);
@@ -232,9 +236,17 @@ class TERN_API ClientSessions {
   Status why_no_path(const Client* client) const;
   void on_path_verdict(Client* client, session::ClientSession::PathVerdict verdict);
   void on_path_answered(Client* client);
+  bool is_path_slow(const Client* client) const;
+  bool is_path_narrow(const Client* client) const;
   // client_calls.cc
   void start_queued(Client* client);
   void finish_verdict(Client* client, const session::ClientVerdict& verdict);
+  void finish_traced(Client* client, const session::ClientVerdict& verdict);
+  /// `request`: its number; 0 if the call has waited for a slot.
+  void trace_early_end(const Client* client, uint32_t request, uint32_t sequence, const Status& status) const {
+    if (context_.tracer != nullptr) [[unlikely]]
+      context_.tracer->ended_early(client, request, sequence, status.code());
+  }
   void after_input(Client* client);
   void end_call_early(Client* client, session::ClientSlot* slot, Status status);
   template <class F>
@@ -303,6 +315,7 @@ bool ClientSessions::finish_queued(Client* client, Status status, F&& is_over) {
   const size_t before = client->queue->size();
   std::erase_if(*client->queue, [&](QueuedCall& call) {
     if (!is_over(call)) return false;
+    trace_early_end(client, 0, call.sequence, status);
     completions_.wait(0, call.request, call.response, status, 0, std::move(call.continuation));
     return true;
   });

@@ -20,8 +20,9 @@ constexpr uint64_t kRestRtos = 4;
 /// The memory of sessions is fetched so many sessions ahead: a look takes a few ns, and memory a hundred.
 constexpr size_t kTicksAhead = 8;
 
-constexpr Status kSilent(Code::kPeerUnreachable,
-                         "the peer has not answered for the liveness timeout: create a new session");
+constexpr Status kSilent(
+    Code::kPeerUnreachable,
+    "the peer has not answered for the liveness timeout: create a new session, or use SessionOptions::reconnect");
 constexpr Status kFruitless(Code::kNoResponse,
                             "the server has not sent the rest of the response though its packets could have passed");
 
@@ -71,6 +72,7 @@ void ClientSessions::begin_to_tick(Client* client) {
   client->session.forget_old_credits(context_.now_ns);
   client->session.forget_old_congestion(context_.now_ns);
   client->is_ticking = true;
+  client->begins_plainly = context_.tracer == nullptr;
   ticking_.push_back(client);
   context_.agenda.at_latest(context_.now_ns + context_.rto_ns_min);
 }
@@ -89,7 +91,7 @@ void ClientSessions::run_ticks(uint64_t read_until_ns) {
       i++;
       continue;
     }
-    client->is_ticking = false;
+    client->is_ticking = client->begins_plainly = false;
     ticking_[i] = ticking_.back();
     ticking_.pop_back();
   }
@@ -100,7 +102,10 @@ void ClientSessions::run_ticks(uint64_t read_until_ns) {
 bool ClientSessions::end_if_lost(Client* client) {
   if (client->peer_lost_ns == 0) return false;
   if (context_.now_ns - client->peer_lost_ns >= kPeerLostNs) {
-    fail(client, {Code::kPeerUnreachable, "the transport to the peer is gone: create a new session"}, true);
+    fail(client,
+         {Code::kPeerUnreachable,
+          "the transport to the peer is gone: create a new session, or use SessionOptions::reconnect"},
+         true);
     return true;
   }
   context_.agenda.at_latest(client->peer_lost_ns + kPeerLostNs);
@@ -120,7 +125,9 @@ bool ClientSessions::tick(Client* client, uint64_t read_until_ns) {
   }
   if (result.ask_liveness) context_.nexus.ask_liveness(context_.port, client->session.local_key());
   if (result.has_failed) {
-    fail(client, result.is_path_narrow ? narrow_path(client->session) : kSilent, true);
+    const Status why = result.is_path_narrow ? narrow_path(client->session) : kSilent;
+    if (result.is_path_narrow) log_narrow_path(client, why);
+    fail(client, why, true);
     return false;
   }
   const auto end_calls_of = [&](uint64_t mask, Status status) {

@@ -21,6 +21,7 @@ Status Endpoint::cancel_timer(TimerId timer) { return core_->cancel_timer(timer)
 Duration Endpoint::now() const { return core_->now(); }
 void Endpoint::stop() { core_->stop(); }
 const EndpointCounters& Endpoint::counters() const { return core_->counters(); }
+Status Endpoint::dump_trace(std::string_view file) const { return core_->dump_trace(file); }
 uint64_t Endpoint::link_bytes_per_sec() const { return core_->link_bytes_per_sec(); }
 uint16_t Endpoint::id() const { return core_->id(); }
 

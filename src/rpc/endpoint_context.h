@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,7 +19,9 @@
 #include "rpc/agenda.h"
 #include "rpc/ended_sessions.h"
 #include "rpc/endpoint_internals.h"
+#include "rpc/endpoint_log.h"
 #include "rpc/mailbox.h"
+#include "rpc/tracer.h"
 #include "rpc/transport_port.h"
 
 namespace tern::rpc {
@@ -26,21 +29,30 @@ namespace tern::rpc {
 /// `duration` in ns; 0 if it is negative.
 inline uint64_t to_ns(Duration duration) { return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0)); }
 
+/// Others get half of a limited memory: with budgets above that, one client could use up all of it.
+inline RpcOptions within_memory_limit(RpcOptions options) {
+  options.receive_budget_bytes = std::min(options.receive_budget_bytes, options.memory_limit_bytes / 2);
+  options.response_budget_bytes = std::min(options.response_budget_bytes, options.memory_limit_bytes / 2);
+  return options;
+}
+
 struct EndpointContext {
   /// Takes over `its_arena` and `its_received`, which may be one arena. `orphan` runs when the Nexus dies first.
+  /// `owner` is the owner thread's name.
   EndpointContext(nexus::NexusCore& its_nexus, memory::Arena& its_arena, memory::Arena& its_received,
                   const RpcOptions& its_options, std::string_view transport_name, TransportPort& its_transport,
-                  uint64_t its_rto_ns_min, std::function<void()> orphan)
+                  uint64_t its_rto_ns_min, std::function<void()> orphan, std::atomic<const void*>& owner)
       : nexus(its_nexus),
         arena(its_arena),
         received(its_received),
         transport(its_transport),
-        options(its_options),
+        options(within_memory_limit(its_options)),
         rto_ns_min(its_rto_ns_min),
         mailbox(new Mailbox(its_arena, its_received, its_nexus.environment())),
         port(
             its_options.endpoint_id, transport_name, [box = mailbox] { box->announce_control(); }, std::move(orphan)),
-        agenda(its_transport) {}
+        agenda(its_transport),
+        log(its_nexus, port, owner) {}
   EndpointContext(const EndpointContext&) = delete;
   EndpointContext& operator=(const EndpointContext&) = delete;
 
@@ -69,8 +81,10 @@ struct EndpointContext {
   EndedSessions ended;
   std::unique_ptr<SessionListener> listener;  ///< null: the program has none
   Agenda agenda;
-  bool is_in_loop = false;  ///< an iteration runs
-  bool is_closing = false;  ///< new requests and new sessions are refused
+  EndpointLog log;
+  std::unique_ptr<Tracer> tracer;  ///< null: RpcOptions::trace_records is 0. Does not change after start()
+  bool is_in_loop = false;         ///< an iteration runs
+  bool is_closing = false;         ///< new requests and new sessions are refused
 };
 
 }  // namespace tern::rpc

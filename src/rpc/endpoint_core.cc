@@ -19,8 +19,9 @@ constexpr size_t kFrameBytes = 24 + 14 + 20 + 8;
 EndpointCore::EndpointCore(TransportPort& transport, nexus::NexusCore& nexus, memory::Arena& arena,
                            memory::Arena& received, const RpcOptions& options, std::string_view transport_name,
                            uint64_t rto_ns_min, CongestionControl default_control)
-    : context_(nexus, arena, received, options, transport_name, transport, rto_ns_min,
-               [this] { owner_.store(nullptr, std::memory_order_relaxed); }),
+    : context_(
+          nexus, arena, received, options, transport_name, transport, rto_ns_min,
+          [this] { owner_.store(nullptr, std::memory_order_relaxed); }, owner_),
       peers_(nexus.environment().random()),
       completions_(context_),
       handlers_(context_, server_sessions_),
@@ -44,9 +45,11 @@ Status EndpointCore::start() {
   link_bytes_per_sec_ = context_.transport.link_bytes_per_sec();
   set_budgets();
   context_.mailbox->set_wake([transport = &context_.transport] { transport->wake(); });
-  const Status status = context_.nexus.add_endpoint(context_.port);
-  if (status.ok()) begin_to_publish();
-  return status;
+  if (Status status = begin_to_trace(); !status.ok()) return status;
+  if (Status status = context_.nexus.add_endpoint(context_.port); !status.ok()) return status;
+  begin_to_publish();
+  context_.log.endpoint(LogKind::kEndpointCreated);
+  return {};
 }
 
 void EndpointCore::begin_to_publish() {
@@ -87,7 +90,7 @@ void EndpointCore::bind_owner() {
 
 Status EndpointCore::check_entry() {
   if (!is_owner()) [[unlikely]] {
-    if (is_bound_ || context_.port.is_orphaned()) {
+    if (is_bound_.load(std::memory_order_relaxed) || context_.port.is_orphaned() || context_.log.is_telling()) {
       return not_owner("only the thread that first ran the event loop may run it");
     }
     bind_owner();
@@ -105,13 +108,15 @@ Status EndpointCore::check_entry() {
 Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<RequestHandler> handler,
                                  const HandlerOptions& options) {
   if (!is_owner()) return not_owner("on_request() belongs to the thread that made the endpoint");
-  if (is_bound_) return {Code::kMisuse, "on_request() only before the first loop iteration"};
+  if (is_bound_.load(std::memory_order_relaxed))
+    return {Code::kMisuse, "on_request() only before the first loop iteration"};
   return handlers_.add(type, std::move(handler), options);
 }
 
 Status EndpointCore::add_listener(std::unique_ptr<SessionListener> listener) {
   if (!is_owner()) return not_owner("on_session_event() belongs to the thread that made the endpoint");
-  if (is_bound_) return {Code::kMisuse, "on_session_event() only before the first loop iteration"};
+  if (is_bound_.load(std::memory_order_relaxed))
+    return {Code::kMisuse, "on_session_event() only before the first loop iteration"};
   if (listener == nullptr) return {Code::kNoMemory, "no memory for the listener"};
   if (context_.listener != nullptr) return {Code::kMisuse, "the endpoint has a listener for session events already"};
   context_.listener = std::move(listener);
@@ -195,6 +200,7 @@ StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, detail
 /// it would have to return from.
 StartedCall EndpointCore::start_first_call(Session session, uint16_t type, detail::Buffer* request,
                                            detail::Buffer* response, Client* client) {
+  if (context_.tracer != nullptr) return start_call_slow(session, type, request, response, Duration::max());
   client_sessions_.begin_to_tick(client);
   return begin_call(session, type, request, response, client);
 }
@@ -244,6 +250,7 @@ const EndpointCounters& EndpointCore::counters() {
   counters.transport = context_.transport.counters();
   counters.management = context_.nexus.management_counters();
   if (const NetworkCounters* network = context_.transport.network_counters()) counters.network = *network;
+  if (const FaultCounters* faults = context_.transport.fault_counters()) counters.faults = *faults;
   return counters;
 }
 
@@ -256,6 +263,8 @@ void EndpointCore::wait_for_wakers() {
 // ---- Steps of an iteration ----
 
 void EndpointCore::on_packet(wire::Header header, transport::Payload payload, std::byte* copy_to) {
+  if (context_.tracer != nullptr) [[unlikely]]
+    trace_packet(header, payload.bytes);
   // A client looks for marks in one place: those that its own packets met, and those of the packets that it gets.
   if (payload.is_marked && !wire::is_from_client(header.kind())) header.add_flags(wire::kEcnEcho);
   payload.data = transport::private_copy(payload, copy_to);
@@ -347,7 +356,12 @@ void EndpointCore::free_dead() {
 
 void EndpointCore::start_credit_epoch() {
   client_sessions_.start_credit_epoch(server_sessions_.start_credit_epoch());
+  note_activity();
+}
+
+void EndpointCore::note_activity() {
   if (publisher_ != nullptr) publisher_->note_activity();
+  if (context_.log.is_on()) context_.log.watch(context_.transport.counters(), context_.now_ns);
 }
 
 Duration EndpointCore::announce_wait(bool is_now) {
@@ -377,6 +391,12 @@ void EndpointCore::end_sessions(Status why) {
   server_sessions_.end_all(why);
 }
 
+void EndpointCore::fail(Status why) {
+  failure_ = why;
+  context_.log.endpoint(LogKind::kTransportFailed, why);
+  end_sessions(why);
+}
+
 void EndpointCore::close_all() {
   context_.is_in_loop = true;
   context_.agenda.leave_armed();  // nobody waits for it any more
@@ -394,6 +414,8 @@ void EndpointCore::close_all() {
   server_sessions_.forget_to_send();
   context_.mailbox->set_wake(nullptr);
   wait_for_wakers();
+  keep_trace();
+  context_.log.endpoint(LogKind::kEndpointClosed);
 }
 
 void EndpointCore::finish_all() {

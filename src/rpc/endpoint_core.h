@@ -9,6 +9,7 @@
 //   LifeSigns        questions of the Nexus whether peers live
 //   Publisher        shows counters and sessions to other processes
 //   Peers            hosts and runs of Nexuses, across sessions
+//   Tracer           records of calls and packets, if the program wants them
 //   EndpointContext  the state that all of them share
 #pragma once
 
@@ -65,6 +66,8 @@ class TERN_API EndpointCore {
   session::Continuation* start_plain_call(Session session, uint8_t type, detail::Buffer* request,
                                           detail::Buffer* response, uint32_t len_bytes);
   Status refusal() const { return client_sessions_.refusal(); }
+  /// Any thread.
+  Status dump_trace(std::string_view file) const;
   Status cancel(CallId call);
   Duration now();
   Result<bool> wait_for_open(Session session, detail::SessionWaiter* waiter);
@@ -97,7 +100,7 @@ class TERN_API EndpointCore {
   bool may_enter() const { return is_owner() && !context_.is_in_loop && !is_closed_; }
   Status check_entry();
   void enter() {
-    is_bound_ = true;
+    is_bound_.store(true, std::memory_order_relaxed);
     context_.agenda.leave_armed();
   }
   void begin_iteration(uint64_t released) {
@@ -115,8 +118,10 @@ class TERN_API EndpointCore {
   /// Sets that number, which decides when the loop reads the clock.
   void set_idle_iterations(uint32_t count) { idle_iterations_ = count; }
   /// A packet has come. `copy_to` has `payload.bytes`, or is null: see transport::BurstVisitor. False: it is not of the
-  /// common case, and nothing has changed; on_packet() comes next. Inline, in rpc/fast_path.h.
-  bool try_packet(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to);
+  /// common case, and nothing has changed; on_packet() comes next. Inline, in rpc/fast_path.h. `loop` has the
+  /// transport's kTraits, and try_answer(Incoming*), which sends an answer at once or returns false.
+  template <class Loop>
+  bool try_packet(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
   /// Any packet.
   void on_packet(wire::Header header, transport::Payload payload, std::byte* copy_to);
   /// Handles answers from other threads, posted functions, and events of the Nexus.
@@ -147,7 +152,7 @@ class TERN_API EndpointCore {
   Duration announce_wait(bool is_now);
   /// The endpoint may wait from now on: what has happened must be shown in time.
   void note_rest() {
-    if (publisher_ != nullptr && !is_closed_) publisher_->note_activity();
+    if ((publisher_ != nullptr || context_.log.is_on()) && !is_closed_) note_activity();
   }
   bool is_stopped() const { return stop_.load(std::memory_order_seq_cst); }
   bool is_stopped_lately() const { return stop_.load(std::memory_order_relaxed); }
@@ -161,10 +166,7 @@ class TERN_API EndpointCore {
   /// Ends every session at once, for this reason; continuations run. In an iteration.
   void end_sessions(Status why);
   /// end_sessions(); no session begins from now on.
-  void fail(Status why) {
-    failure_ = why;
-    end_sessions(why);
-  }
+  void fail(Status why);
   /// The reason given to fail(); ok before that.
   Status failure() const { return failure_; }
   /// end_sessions(), and the end of all else. Afterwards no thread uses the transport, which may be destroyed.
@@ -233,7 +235,11 @@ class TERN_API EndpointCore {
   }
   void wait_for_wakers();
   void set_budgets();
+  Status begin_to_trace();
+  void trace_packet(const wire::Header& header, uint32_t bytes);
+  void keep_trace() const;
   void begin_to_publish();
+  void note_activity();
   void read_control_events();
   void on_peer_gone(const nexus::ControlEvent& event);
   void check_runs() const;
@@ -246,8 +252,15 @@ class TERN_API EndpointCore {
                                                  detail::Buffer* response, Client* client);
   StartedCall start_call_slow(Session session, uint16_t type, detail::Buffer* request, detail::Buffer* response,
                               Duration deadline);
-  bool try_request(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to);
+  template <class Loop>
+  bool try_request(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
+  template <class Loop>
   bool try_response(const wire::Header& header, const transport::Payload& payload);
+  /// The transport's released(), as far as it has to be looked at.
+  template <class Loop>
+  uint64_t released() const {
+    return Loop::kTraits.releases_at_once ? UINT64_MAX : context_.released;
+  }
 
   std::atomic<const void*> owner_{memory::thread_name()};
   EndpointContext context_;
@@ -261,7 +274,8 @@ class TERN_API EndpointCore {
   std::unique_ptr<Publisher> publisher_;  ///< null: no page shows this endpoint
 
   uint32_t idle_iterations_ = 0;  ///< those that found nothing to receive
-  bool is_bound_ = false;         ///< the loop has run: the owner stays
+  std::atomic<bool> is_bound_{
+      false};  ///< the loop has run: the owner stays. Another thread that tries to run it reads this
   bool is_closed_ = false;
   Status failure_;  ///< of the transport, for good
   uint64_t link_bytes_per_sec_ = 0;

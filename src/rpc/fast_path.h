@@ -6,7 +6,10 @@
 // scripts/instructions_per_rpc.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <type_traits>
+#include <variant>
 
 #include "rpc/endpoint_core.h"
 
@@ -35,7 +38,7 @@ namespace tern::rpc {
     return slowly();
   if (deadline != Duration::max()) [[unlikely]]
     return slowly();
-  if (!client->is_ticking) [[unlikely]]
+  if (!client->begins_plainly) [[unlikely]]
     return start_first_call(session, type, request, response, client);
   return begin_call(session, type, request, response, client);
 }
@@ -66,33 +69,45 @@ namespace tern::rpc {
 
 // ---- A packet ----
 
+template <class Loop>
 [[gnu::always_inline]] inline bool EndpointCore::try_packet(const wire::Header& header,
-                                                            const transport::Payload& payload, std::byte* copy_to) {
+                                                            const transport::Payload& payload, std::byte* copy_to,
+                                                            Loop& loop) {
   if (payload.is_marked) [[unlikely]]
     return false;  // ECN-marked: the general path echoes the mark
-  if (header.shape() == session::kPlainRequest) return try_request(header, payload, copy_to);
-  if (header.shape() == session::kPlainResponse) return try_response(header, payload);
+  if (header.shape() == session::kPlainRequest) return try_request(header, payload, copy_to, loop);
+  if (header.shape() == session::kPlainResponse) return try_response<Loop>(header, payload);
   return false;
 }
 
 /// A request of one packet.
+template <class Loop>
 [[gnu::always_inline]] inline bool EndpointCore::try_request(const wire::Header& header,
-                                                             const transport::Payload& payload, std::byte* copy_to) {
+                                                             const transport::Payload& payload, std::byte* copy_to,
+                                                             Loop& loop) {
   Server* server = server_sessions_.find(header.session_key());
-  const uint32_t type = header.request_type();
+  const uint64_t type = header.plain_request_type(payload.bytes);
   if (server == nullptr || !handlers_.may_dispatch(type, payload.bytes) || payload.lease != nullptr) [[unlikely]]
     return false;
   server->session.prefetch();
   session::ServerSlot* slot = server->session.try_begin(header, payload.bytes, context_.now_ns);
   if (slot == nullptr) [[unlikely]]
     return false;
-  const std::byte* data = transport::private_copy(payload, copy_to);  // before the rest: it needs the registers
-  handlers_.record()->open(server, slot, data, payload.bytes, context_.released);
+  // Before the rest, because it needs the registers.
+  const std::byte* data = transport::private_copy<Loop::kTraits.readable_bytes>(payload, copy_to);
+  constexpr bool kIsCopied = !Loop::kTraits.shortcuts.zero_copy_requests;
+  [[maybe_unused]] std::conditional_t<kIsCopied, MsgBuf, std::monostate> message;
+  if constexpr (kIsCopied) {
+    message = alloc_msgbuf(payload.bytes);
+    if (message) data = std::copy_n(data, payload.bytes, message.bytes().data()) - payload.bytes;
+  }
+  handlers_.record()->open(server, slot, data, payload.bytes, released<Loop>());
+  if constexpr (!Loop::kTraits.shortcuts.preallocated_responses) handlers_.record()->space = nullptr;
   context_.counters.requests_handled++;
   handlers_.dispatch(type);
   Incoming* incoming = handlers_.record();
   if (incoming->progress == Incoming::Progress::kAnswered) [[likely]] {
-    server_sessions_.send_answer(incoming);
+    if (!loop.try_answer(incoming)) server_sessions_.send_answer(incoming);
   } else {
     handlers_.keep_if_open(incoming);
   }
@@ -100,17 +115,20 @@ namespace tern::rpc {
 }
 
 /// A response of one packet.
+template <class Loop>
 [[gnu::always_inline]] inline bool EndpointCore::try_response(const wire::Header& header,
                                                               const transport::Payload& payload) {
   Client* client = client_sessions_.find(header.session_key());
   if (client == nullptr) [[unlikely]]
     return false;
-  session::ClientSlot* slot = client->session.try_finish(header, payload, context_.now_ns);
+  session::ClientSlot* slot =
+      client->session.try_finish<Loop::kTraits.readable_bytes, Loop::kTraits.shortcuts.batched_timestamps>(
+          header, payload, context_.now_ns);
   if (slot == nullptr) [[unlikely]]
     return false;
   if (!client->is_listed_to_send && client->session.wants_to_send()) [[unlikely]]
     client_sessions_.send_waiting(client);
-  if (slot->ticket > context_.released || client->queue != nullptr) [[unlikely]] {
+  if (slot->ticket > released<Loop>() || client->queue != nullptr) [[unlikely]] {
     client_sessions_.finish(client, slot, Status(), 0);
   } else {
     detail::Buffer* request = slot->request;

@@ -114,6 +114,7 @@ void Handlers::keep_if_open(Incoming* incoming) {
 // ---- Requests ----
 
 void Handlers::fail(Server* server, ServerSlot* slot, wire::FailureCode code) {
+  trace_answer(server, slot, 0);
   server->session.fail(slot, code, 0);
   sessions_.list_to_send(server);
 }
@@ -146,6 +147,8 @@ void Handlers::run(Server* server, ServerSlot* slot, const std::byte* data, uint
   incoming->deadline_ns = deadline_ns;
   incoming->copy = owned;
   incoming->handler = &entry;
+  if (context_.tracer != nullptr) [[unlikely]]
+    incoming->traced = TracedRequest::of(server, *slot, context_.tracer.get());
   if (!entry.options.worker && deadline_ns != UINT64_MAX && entry.time.expected_ns(begin_ns) >= kLongHandlerNs) {
     return let_wait(incoming);
   }
@@ -154,9 +157,19 @@ void Handlers::run(Server* server, ServerSlot* slot, const std::byte* data, uint
   run_here(entry, incoming, begin_ns);
 }
 
+/// Runs the handler, in the loop or in a worker. The record may be another thread's afterwards, or gone.
+void Handlers::call(RequestHandler& handler, Incoming* incoming) {
+  const TracedRequest traced = incoming->traced;
+  if (traced.tracer == nullptr) [[likely]]
+    return handler(incoming);
+  traced.tracer->request(trace::Kind::kHandlerBegin, traced, incoming->bytes);
+  handler(incoming);
+  traced.tracer->request(trace::Kind::kHandlerEnd, traced, 0);
+}
+
 /// `begin_ns`: 0 if the request has no deadline.
 void Handlers::run_here(HandlerEntry& entry, Incoming* incoming, uint64_t begin_ns) {
-  (*entry.handler)(incoming);
+  call(*entry.handler, incoming);
   if (begin_ns != 0) {
     const uint64_t end_ns = context_.transport.now();
     entry.time.add(begin_ns, end_ns);
@@ -164,6 +177,7 @@ void Handlers::run_here(HandlerEntry& entry, Incoming* incoming, uint64_t begin_
   }
   if (incoming->progress == Incoming::Progress::kAnswered) {
     Mailbox::rest(incoming);
+    trace_answer(incoming->server, incoming->slot, incoming->space->length_bytes);
     sessions_.send_answer(incoming);
   } else if (incoming->is_open()) {
     keep(incoming);
@@ -194,7 +208,7 @@ void Handlers::run_waiting() {
       continue;
     }
     HandlerEntry& entry = *incoming->handler;
-    (*entry.handler)(incoming);
+    call(*entry.handler, incoming);
     entry.time.add(begin_ns, context_.transport.now());
     break;
   }
@@ -230,7 +244,7 @@ Incoming* Handlers::submit(HandlerEntry& entry, Incoming* incoming) {
           if (incoming->is_cancelled.load(std::memory_order_relaxed)) {
             mailbox->push_answered(incoming);
           } else {
-            (*handler)(incoming);
+            call(*handler, incoming);
           }
           mailbox->leave_worker();
         });
@@ -243,7 +257,7 @@ Incoming* Handlers::submit(HandlerEntry& entry, Incoming* incoming) {
     if (Incoming* next = mailbox->take_waiting(); next != nullptr) {
       HandlerEntry& its = *next->handler;
       const uint64_t begin_ns = mailbox->now_ns();
-      (*its.handler)(next);
+      call(*its.handler, next);
       its.time.add(begin_ns, mailbox->now_ns());
     }
     mailbox->leave_worker();
@@ -258,6 +272,7 @@ detail::Buffer* Handlers::take_response_buffer(Incoming* incoming) {
   if (incoming->server == nullptr || slot->response == nullptr || slot->response_ticket > context_.released) {
     return nullptr;
   }
+  if (!context_.transport.shortcuts().preallocated_responses) return nullptr;
   incoming->space = nullptr;
   slot->response->revoke_lease();
   return sessions_.take_response(slot);
@@ -271,6 +286,7 @@ void Handlers::on_answered(Incoming* incoming) {
   }
   ServerSlot* slot = incoming->slot;
   const bool is_response = incoming->answer == Incoming::Answer::kResponse;
+  trace_answer(server, slot, is_response ? incoming->response->length_bytes : 0);
   if (!is_response) {
     if (incoming->failure == wire::FailureCode::kDeadline) {
       context_.counters.refused_deadline++;

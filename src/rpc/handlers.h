@@ -48,12 +48,12 @@ class TERN_API Handlers {
   // -- The fast path (rpc/fast_path.h): a request of one packet, whose handler runs in the loop --
 
   /// True if a request of this type and size may take the fast path.
-  bool may_dispatch(uint32_t type, uint32_t bytes) const {
+  bool may_dispatch(uint64_t type, uint32_t bytes) const {
     return type < dispatch_types_ && bytes < dispatch_[type].limit_bytes;
   }
   /// The record of the request that is handled now, or next. Not null after may_dispatch().
   Incoming* record() const { return spare_; }
-  void dispatch(uint32_t type) { (*dispatch_[type].handler)(spare_); }
+  void dispatch(uint64_t type) { (*dispatch_[type].handler)(spare_); }
   /// The handler has returned without an answer in the slot's buffer.
   [[gnu::noinline]] void keep_if_open(Incoming* incoming);
 
@@ -111,6 +111,11 @@ class TERN_API Handlers {
   void unbind(Incoming* incoming);
   void keep(Incoming* incoming);
   void fail(Server* server, session::ServerSlot* slot, wire::FailureCode code);
+  static void call(RequestHandler& handler, Incoming* incoming);
+  void trace_answer(const Server* server, const session::ServerSlot* slot, uint32_t bytes) const {
+    if (context_.tracer != nullptr) [[unlikely]]
+      context_.tracer->request(trace::Kind::kAnswered, TracedRequest::of(server, *slot), bytes);
+  }
   void run_here(HandlerEntry& entry, Incoming* incoming, uint64_t begin_ns);
   void run_in_worker(HandlerEntry& entry, Incoming* incoming);
   Incoming* submit(HandlerEntry& entry, Incoming* incoming);

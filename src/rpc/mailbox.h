@@ -18,6 +18,7 @@
 #include "base/pool.h"
 #include "base/thread_safety.h"
 #include "memory/arena.h"
+#include "rpc/tracer.h"
 #include "rpc/waiting_requests.h"
 #include "session/server_session.h"
 #include "wire/header.h"
@@ -65,6 +66,7 @@ struct alignas(64) Incoming : detail::RequestFront {
   Run* abandoned_by = nullptr;
   /// The session's name, once the request may be in other threads. 0: it is with its handler, in the owner thread.
   uint64_t noted_session = 0;
+  TracedRequest traced;  ///< set before the handler gets the request, if the endpoint has a trace
 
   /// True if the application has the request. Owner thread only.
   bool is_open() const { return progress == Progress::kOpen; }

@@ -5,36 +5,9 @@
 #include <utility>
 
 #include "page/process.h"
+#include "page/session_record.h"
 
 namespace tern::rpc {
-
-namespace {
-
-uint64_t ns_of(Duration duration) { return to_ns(duration); }
-
-page::SessionRecord record_of(uint64_t name, const SessionInfo& info) {
-  page::SessionRecord record;
-  record.name = name;
-  record.is_client = info.is_client ? 1 : 0;
-  record.is_open = info.state == SessionState::kOpen ? 1 : 0;
-  record.window = info.window;
-  record.credits = info.credits;
-  record.congestion_window = info.congestion_window;
-  record.packets_in_flight = info.packets_in_flight;
-  record.retransmissions = info.retransmissions;
-  record.round_trip_ns = ns_of(info.round_trip);
-  record.round_trip_ns_min = ns_of(info.round_trip_min);
-  record.round_trip_ns_last = ns_of(info.round_trip_last);
-  record.packets_sent = info.packets_sent;
-  record.packets_received = info.packets_received;
-  record.long_bytes_sent = info.long_bytes_sent;
-  record.long_bytes_received = info.long_bytes_received;
-  record.rate_bytes_per_sec = info.rate_bytes_per_sec;
-  page::set_text(record.peer, info.peer);
-  return record;
-}
-
-}  // namespace
 
 std::unique_ptr<Publisher> Publisher::create(EndpointContext& context, const ClientSessions& clients,
                                              const ServerSessions& servers, std::unique_ptr<page::SegmentWriter> to) {
@@ -97,8 +70,8 @@ void Publisher::finish(const EndpointCounters& counters) {
 
 void Publisher::write_counters(const EndpointCounters& counters) {
   to_->write_counters(counters);
-  to_->segment().client_sessions = clients_.live();
-  to_->segment().server_sessions = servers_.live();
+  to_->segment().client_sessions = clients_.size();
+  to_->segment().server_sessions = servers_.size();
 }
 
 void Publisher::write_sessions() {
@@ -144,7 +117,7 @@ void Publisher::offer(uint64_t name, uint64_t packets, const SessionInfo& info) 
     std::pop_heap(heap_.begin(), end(), is_busier);
     index = heap_[--count_];
   }
-  (*candidates_)[index] = {packets, record_of(name, info)};
+  (*candidates_)[index] = {packets, page::record_of(name, info)};
   heap_[count_++] = index;
   std::push_heap(heap_.begin(), end(), is_busier);
 }

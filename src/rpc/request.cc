@@ -51,6 +51,28 @@ std::span<const std::byte> Request::stable_bytes(detail::RequestFront* front) {
   return is_stable ? std::span(incoming->data, incoming->bytes) : std::span<const std::byte>();
 }
 
+Result<MsgBuf> Request::take_message(detail::RequestFront* front) {
+  Incoming* incoming = record_of(front);
+  if (incoming == nullptr) return Status(Code::kMisuse, "this Request was answered or moved from");
+  const Status no_memory(Code::kNoMemory, "no memory for the message: see memory_limit_bytes");
+  const auto message = bytes(front);
+  if (message.size() != incoming->bytes) return no_memory;
+  memory::Arena& arena = incoming->mailbox->arena;
+  detail::Buffer* buffer = nullptr;
+  if (incoming->is_stable.load(std::memory_order_acquire) && incoming->copy != nullptr && arena.owns(incoming->copy)) {
+    buffer = std::exchange(incoming->copy, nullptr);
+  } else {
+    buffer = arena.alloc(message.size());
+    if (buffer == nullptr) return no_memory;
+    base::copy_bytes(buffer->data(), message.data(), message.size());
+  }
+  buffer->length_bytes = incoming->bytes;
+  incoming->data = nullptr;
+  incoming->bytes = 0;
+  incoming->is_stable.store(true, std::memory_order_release);  // there is nothing left to copy
+  return MsgBuf(buffer);
+}
+
 void Request::leave_handler(detail::RequestFront* front, bool has_answer) {
   Incoming* incoming = record_of(front);
   incoming->note_session();

@@ -10,7 +10,6 @@
 
 #include "base/alarm.h"
 #include "base/check.h"
-#include "cc/bypass.h"
 #include "rpc/endpoint_core.h"
 #include "rpc/fast_path.h"
 #include "rpc/transport_adapter.h"
@@ -37,6 +36,8 @@ class RpcCore final {
     shut_down();
   }
 
+  /// For EndpointCore::try_packet().
+  bool try_answer(const Incoming* incoming);
   EndpointCore& endpoint() { return core_; }
   Impl& transport() { return *transport_; }  ///< until it is closed
 
@@ -89,7 +90,7 @@ class RpcCore final {
   bool is_in_turn() const { return is_in_turn_; }
   void receive() {
     context().is_in_loop = true;
-    turn_packets_ += transport_->receive(Visitor{*this});
+    turn_packets_ += receive_packets();
     context().is_in_loop = false;
   }
   void end_turn() {
@@ -118,14 +119,16 @@ class RpcCore final {
   static constexpr uint32_t kDrainCalls = 16;
   /// An idle iteration costs a poll. The clock is read in every n-th of them only, if that costs anything.
   static constexpr uint32_t kIdleClockReads = kTraits.is_virtual ? 1 : 8;
+  /// An answer leaves as soon as its handler has returned, because the time for which its request was held is 0 on the
+  /// clock of the iteration. Where the clock is read again before answers leave, they leave together.
+  static constexpr bool kAnswersAtOnce = !kTraits.reads_clock_per_burst && kTraits.releases_at_once;
 
   /// For packets as they come, or burst by burst (transport::BurstVisitor).
   struct Visitor {
     RpcCore& core;
     [[gnu::always_inline]] void operator()(const wire::Header& header, const transport::Payload& payload) const {
       core.freshen_clock();
-      core.stamp_packet();
-      core.on_packet(header, payload, nullptr);
+      transport::visit_packet(*this, header, payload);
     }
     /// What handlers of the burst before have taken must not count as time in which this one's packets were here.
     void begin_burst() const {
@@ -134,20 +137,28 @@ class RpcCore final {
     }
     [[gnu::always_inline]] void in_burst(const wire::Header& header, const transport::Payload& payload,
                                          std::byte* copy_to) const {
+      // Copies, made here and nowhere else: a variable whose address is taken lives in memory, and the common case
+      // lives in registers.
+      core.on_any_packet(header.w0, header.w1, header.w2,
+                         {payload.data, payload.bytes, payload.lease, payload.lease_value, payload.is_marked}, copy_to);
+    }
+    [[gnu::always_inline]] bool try_in_burst(const wire::Header& header, const transport::Payload& payload,
+                                             std::byte* copy_to) const {
       core.stamp_packet();
-      core.on_packet(header, payload, copy_to);
+      if constexpr (!kTraits.shortcuts.common_case) return false;
+      return core.core_.try_packet(header, payload, copy_to, core);
     }
   };
 
-  [[gnu::always_inline]] void on_packet(const wire::Header& header, const transport::Payload& payload,
-                                        std::byte* copy_to) {
-    if (core_.try_packet(header, payload, copy_to)) [[likely]]
-      return;
-    // Copies, made here and nowhere else: a variable whose address is taken lives in memory, and the common case lives
-    // in registers.
-    on_any_packet(header.w0, header.w1, header.w2,
-                  {payload.data, payload.bytes, payload.lease, payload.lease_value, payload.is_marked}, copy_to);
-  }
+  /// Of an endpoint with a trace: no packet is of the common case.
+  struct TracedVisitor : Visitor {
+    void operator()(const wire::Header& header, const transport::Payload& payload) const {
+      this->core.freshen_clock();
+      transport::visit_packet(*this, header, payload);
+    }
+    bool try_in_burst(const wire::Header&, const transport::Payload&, std::byte*) const { return false; }
+  };
+
   [[gnu::noinline]] void on_any_packet(uint64_t w0, uint64_t w1, uint64_t w2, transport::Payload payload,
                                        std::byte* copy_to) {
     core_.on_packet({w0, w1, w2}, payload, copy_to);
@@ -164,8 +175,14 @@ class RpcCore final {
   }
   size_t iterate() {
     begin_iteration();
-    return end_iteration(transport_->receive(Visitor{*this}));
+    return end_iteration(receive_packets());
   }
+  size_t receive_packets() {
+    if (context().tracer != nullptr) [[unlikely]]
+      return receive_traced();
+    return transport_->receive(Visitor{*this});
+  }
+  [[gnu::noinline]] size_t receive_traced() { return transport_->receive(TracedVisitor{{*this}}); }
   EndpointContext& context() { return core_.context(); }
   void begin_iteration() {
     is_clock_fresh_ = false;
@@ -186,19 +203,15 @@ class RpcCore final {
   void note_failure();
   /// For benchmarks of what batched timestamps are worth: a clock read for this packet.
   void stamp_packet() {
-    if constexpr (!cc::kBypasses.batched_timestamps) context().now_ns = transport_->now();
+    if constexpr (!kTraits.shortcuts.batched_timestamps) context().now_ns = transport_->now();
   }
   void serve_waiting();
   void transmit();
-  /// Sends a packet of the general case. A path probe or reply of full length has no payload of its own.
-  bool send_any(transport::PeerId peer, const wire::Header& header, const std::byte* payload, uint32_t bytes,
-                detail::Buffer* buffer) {
-    if (payload == nullptr && bytes != 0) {
-      buffer = core_.path_buffer();
-      payload = buffer->data();
-    }
-    return transport_->send(peer, header, payload, bytes, buffer);
-  }
+  /// Sends a packet of the general case to the other end of a Client or Server. A path probe or reply of full length
+  /// has no payload of its own.
+  template <class End>
+  bool send_any(const End* end, const wire::Header& header, const std::byte* payload, uint32_t bytes,
+                detail::Buffer* buffer);
   [[gnu::always_inline]] SendTurn transmit_client(Client* client);
   [[gnu::always_inline]] SendTurn transmit_server(Server* server);
   // What the common case, which these two are, leaves over.
@@ -249,8 +262,8 @@ template <class Impl>
     if (kTraits.reads_clock_per_burst && packets != 0) is_clock_fresh_ = false;
     freshen_clock();
     transmit();
-  } else if (sent_ticket_ > context().released) [[unlikely]] {
-    transport_->flush();  // packets that it has kept back may leave now
+  } else if (kAnswersAtOnce || sent_ticket_ > context().released) {
+    transport_->flush();  // answers, or packets that it has kept back
   }
   if (core_.has_dead()) [[unlikely]]
     core_.free_dead();
@@ -271,7 +284,7 @@ template <class Impl>
 void RpcCore<Impl>::serve_waiting() {
   for (uint32_t i = 0; i < kDrainCalls; i++) {
     is_clock_fresh_ = false;
-    const size_t packets = transport_->receive(Visitor{*this});
+    const size_t packets = receive_packets();
     context().counters.packets_received += packets;
     if (packets == 0) break;
   }
@@ -279,11 +292,27 @@ void RpcCore<Impl>::serve_waiting() {
   freshen_clock();
   core_.handlers().note_poll(context().now_ns);
   if (core_.has_packets_to_send()) transmit();
+  if (kAnswersAtOnce) transport_->flush();
   core_.handlers().run_waiting();
   is_clock_fresh_ = false;
 }
 
 // ---- Sending ----
+
+template <class Impl>
+[[gnu::always_inline]] inline bool RpcCore<Impl>::try_answer(const Incoming* incoming) {
+  if constexpr (!kAnswersAtOnce) return false;
+  Server* server = incoming->server;
+  const bool is_sent = server->session.try_answer(
+      incoming->slot, incoming->space->length_bytes, core_.server_sessions().credit_limit(),
+      [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
+          __attribute__((always_inline)) { return transport_->send(server->peer, header, payload, bytes, buffer); });
+  if (!is_sent) [[unlikely]]
+    return false;
+  context().counters.packets_sent++;
+  core_.server_sessions().hear_answered(server);
+  return true;
+}
 
 template <class Impl>
 void RpcCore<Impl>::transmit() {
@@ -303,6 +332,8 @@ void RpcCore<Impl>::transmit() {
 
 template <class Impl>
 inline SendTurn RpcCore<Impl>::transmit_client(Client* client) {
+  if (context().tracer != nullptr) [[unlikely]]
+    return transmit_rest(client);
   stamp_packet();
   {
     typename Impl::Sender sender(*transport_, client->peer);
@@ -318,38 +349,9 @@ inline SendTurn RpcCore<Impl>::transmit_client(Client* client) {
 }
 
 template <class Impl>
-SendTurn RpcCore<Impl>::transmit_rest(Client* client) {
-  auto& session = client->session;
-  using Turn = session::ClientSession::Turn;
-  const auto send = [this, client](const wire::Header& header, const std::byte* payload, uint32_t bytes,
-                                   detail::Buffer* buffer) {
-    return send_any(client->peer, header, payload, bytes, buffer);
-  };
-  Turn turn;
-  uint32_t packets = 0;
-  do {
-    turn = session.transmit(
-        context().now_ns, send, [this] { return transport_->ticket(); }, packets);
-    context().counters.retransmissions += turn == Turn::kSentAgain;
-    client->retransmissions += turn == Turn::kSentAgain;
-    context().counters.probes += turn == Turn::kAsked;
-  } while (turn >= Turn::kSent && packets < kPacketsPerTurn);
-  context().counters.packets_sent += packets;
-  if (session.packets_in_flight() != 0) core_.client_sessions().start_ticking(client);
-  // The rest waits for an acknowledgement or for space to receive; either puts the session on the list again.
-  if (turn == Turn::kNothing) return SendTurn::kDone;
-  if (turn == Turn::kRefused) {
-    context().counters.transport_full++;
-    if (!adapter_.is_dead(client->peer)) return SendTurn::kRefused;
-    core_.client_sessions().on_peer_lost(client);
-    return SendTurn::kDone;
-  }
-  // Without memory to depart later it is asked again and again.
-  return turn == Turn::kLater && core_.client_sessions().depart_later(client) ? SendTurn::kDone : SendTurn::kMore;
-}
-
-template <class Impl>
 inline SendTurn RpcCore<Impl>::transmit_server(Server* server) {
+  if (context().tracer != nullptr) [[unlikely]]
+    return transmit_rest(server);
   {
     typename Impl::Sender sender(*transport_, server->peer);
     context().counters.packets_sent += server->session.transmit_first(
@@ -361,39 +363,6 @@ inline SendTurn RpcCore<Impl>::transmit_server(Server* server) {
   if (!server->session.wants_to_send()) [[likely]]
     return SendTurn::kDone;
   return transmit_rest(server);
-}
-
-template <class Impl>
-SendTurn RpcCore<Impl>::transmit_rest(Server* server) {
-  auto& session = server->session;
-  using Turn = session::ServerSession::Turn;
-  const auto send = [this, server](const wire::Header& header, const std::byte* payload, uint32_t bytes,
-                                   detail::Buffer* buffer) {
-    return send_any(server->peer, header, payload, bytes, buffer);
-  };
-  Turn turn;
-  uint32_t packets = 0;
-  do {
-    turn = session.transmit(
-        context().now_ns, core_.server_sessions().credit_limit(), send, [this] { return transport_->ticket(); },
-        packets);
-  } while (turn == Turn::kSent && packets < kPacketsPerTurn);
-  if (session.owes_pair_reply()) {  // a loss, if it is refused
-    const wire::Header reply = session.pair_reply(core_.server_sessions().credit_limit());
-    packets += transport_->send(server->pair_peer, reply, nullptr, 0, nullptr) ? 1 : 0;
-  }
-  context().counters.packets_sent += packets;
-  if (turn == Turn::kNothing) return SendTurn::kDone;
-  if (turn == Turn::kSent) return session.wants_to_send() ? SendTurn::kMore : SendTurn::kDone;
-  context().counters.transport_full++;
-  return adapter_.is_dead(server->peer) ? SendTurn::kDone : SendTurn::kRefused;
-}
-
-template <class Impl>
-void RpcCore<Impl>::send_path_probes() {
-  core_.client_sessions().send_path_probes([this](Client* client, const wire::Header& header, uint32_t bytes) {
-    context().counters.packets_sent += send_any(client->peer, header, nullptr, bytes, nullptr);
-  });
 }
 
 // ---- Running and waiting ----
@@ -464,3 +433,5 @@ void RpcCore<Impl>::shut_down() {
 }
 
 }  // namespace tern::rpc
+
+#include "rpc/transmit_rest.h"  // IWYU pragma: export

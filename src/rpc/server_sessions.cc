@@ -48,6 +48,7 @@ wire::Refusal ServerSessions::refusal_of_connect(Code code, const nexus::Address
 void ServerSessions::on_connect_request(const nexus::ControlEvent& event) {
   auto refuse = [&](wire::Refusal refusal) {
     context_.counters.sessions_refused++;
+    context_.log.client_turned_away(LogKind::kSessionRefused, {}, event.peer.address, nexus::refusal_status(refusal));
     (void)context_.nexus.answer_connect(context_.port, event.token, refusal, {});
   };
   const auto& wish = event.terms;
@@ -111,14 +112,17 @@ void ServerSessions::answer(const nexus::ControlEvent& event, Server* server, co
   answer.credits = credits_.start_limit(table_.size());
   answer.first_number = terms.first_number;
   answer.path_token = terms.path_token;
-  if (!context_.nexus.answer_connect(context_.port, event.token, {}, answer).ok()) end(server, {}, false);
+  const Status status = context_.nexus.answer_connect(context_.port, event.token, {}, answer);
+  if (!status.ok()) end(server, status, false);
 }
 
 // ---- The end of a session ----
 
+constexpr Status kClosedByClient(Code::kSessionReset, "the client has closed the session");
+
 void ServerSessions::on_disconnected(uint32_t key) {
   if (Server* server = table_.find(key); server != nullptr) {
-    end(server, {Code::kSessionReset, "the client has closed the session"}, false);
+    end(server, kClosedByClient, false);
   }
 }
 
@@ -143,6 +147,7 @@ void ServerSessions::end(Server* server, Status status, bool tell_peer) {
   server->session.end_all(offers);
   (server->is_pathless ? pathless_ : proved_).remove(server);
   if (proved_.first() == nullptr) sweep_at_ns_ = UINT64_MAX;
+  const nexus::AddressText peer = server->run->address;
   Run* run = std::exchange(server->run, nullptr);
   run->servers.remove(server);
   run->server_sessions--;
@@ -153,7 +158,16 @@ void ServerSessions::end(Server* server, Status status, bool tell_peer) {
   context_.transport.disconnect(server->peer);
   if (std::exchange(server->has_pair_peer, false)) context_.transport.disconnect(server->pair_peer);
   dead_.push_back(server);
+  log_end(server, status, peer);
   if (!server->is_pathless) context_.announce({Session{server->name}, false, SessionState::kEnded, status});
+}
+
+void ServerSessions::log_end(const Server* server, const Status& status, std::string_view peer) {
+  const Session session{server->name};
+  const bool is_wanted = status == kClosedByClient || status.code() == Code::kCancelled;
+  if (is_wanted) return context_.log.session(LogKind::kSessionClosed, session, false, peer, status);
+  if (server->is_pathless) return context_.log.client_turned_away(LogKind::kSessionFailed, session, peer, status);
+  context_.log.session(LogKind::kSessionLost, session, false, peer, status);
 }
 
 SessionInfo ServerSessions::info(Session session) const {
@@ -348,7 +362,10 @@ void ServerSessions::answer_pair_probe(Server* server) {
 /// The client receives where the last token went: from now on all packets go there.
 void ServerSessions::follow(Server* server) {
   if (!std::exchange(server->has_pair_peer, false)) return;  // that was long ago
-  if (server->pair_peer != server->peer) context_.counters.paths_followed++;
+  if (server->pair_peer != server->peer) {
+    context_.counters.paths_followed++;
+    context_.log.session(LogKind::kPathMoved, Session{server->name}, false, server->run->address);
+  }
   context_.transport.disconnect(std::exchange(server->peer, server->pair_peer));
 }
 

@@ -46,6 +46,8 @@ class TERN_API ServerSessions {
     return table_.visit(from, places, std::forward<F>(f));
   }
   size_t live() const { return table_.size(); }
+  /// Those that are alive.
+  size_t size() const { return table_.size(); }
   /// Sets the credit policy, for the transport's real sizes. Called once, before the first session.
   void set_budgets(const session::CreditPolicy& credits) { credits_ = credits; }
   /// A client asks for a session (clause 7.7).
@@ -78,6 +80,11 @@ class TERN_API ServerSessions {
     slot->response_bytes = incoming->space->length_bytes;
     incoming->server->session.respond(slot);
     list_to_send(incoming->server);
+  }
+  /// An answer to the session's client has left without the list of what is to be sent: counts it for the credits.
+  void hear_answered(Server* server) {
+    if (server->session.heard_epoch != credits_.epoch()) [[unlikely]]
+      hear(server);
   }
   /// The slot's answer is in `buffer`, which becomes the slot's.
   void set_response(Server* server, session::ServerSlot* slot, detail::Buffer* buffer);
@@ -158,6 +165,7 @@ class TERN_API ServerSessions {
   Server* make(const session::ServerTerms& terms);
   void answer(const nexus::ControlEvent& event, Server* server, const session::ServerTerms& terms);
   void end(Server* server, Status status, bool tell_peer);
+  void log_end(const Server* server, const Status& status, std::string_view peer);
   void answer_pair_probe(Server* server);
   void follow(Server* server);
   void list_to_send_quietly(Server* server);

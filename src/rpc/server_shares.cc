@@ -141,9 +141,13 @@ bool ServerSessions::make_way_for_session(const Run* run, const Host* host) {
   return true;
 }
 
+constexpr Status kWithoutPath(Code::kPeerUnreachable,
+                              "the client did not prove its path in time, or had to make way for others: a firewall "
+                              "passes management and not data, or an MTU is too small");
+
 void ServerSessions::give_up_pathless(Server* server) {
   context_.counters.sessions_without_path++;
-  end(server, {}, true);
+  end(server, kWithoutPath, true);
 }
 
 void ServerSessions::begin_without_path(Server* server) {
@@ -173,6 +177,7 @@ void ServerSessions::on_path_proved(Server* server) {
   pathless_.remove(server);
   server->is_pathless = false;
   proved_.add_last(server);
+  context_.log.session(LogKind::kSessionOpened, Session{server->name}, false, server->run->address);
   context_.announce({Session{server->name}, false, SessionState::kOpen, {}});
 }
 

@@ -21,6 +21,7 @@ class TransportAdapter final : public TransportPort {
     return transport_.refusal_of(bytes_of(address));
   }
   const transport::Remedies& remedies() const override { return Impl::kTraits.remedies; }
+  const cc::Shortcuts& shortcuts() const override { return Impl::kTraits.shortcuts; }
   bool can_pair() const override { return Impl::kTraits.has_pairs; }
   Result<transport::PeerId> connect_paired(const nexus::AddressBytes& address, std::string_view host) override {
     return transport_.connect_paired(bytes_of(address), host);
@@ -47,6 +48,7 @@ class TransportAdapter final : public TransportPort {
   transport::DelayTarget delay_target() const override { return transport_.delay_target(); }
   const TransportCounters& counters() const override { return transport_.counters(); }
   const NetworkCounters* network_counters() const override { return transport_.network_counters(); }
+  const FaultCounters* fault_counters() const override { return transport_.fault_counters(); }
   uint64_t now() override { return transport_.now(); }
   void wake() override { transport_.wake(); }
 

@@ -21,6 +21,7 @@ class TransportPort {
   virtual Result<transport::PeerId> connect(const nexus::AddressBytes& address, std::string_view host) = 0;
   virtual wire::Refusal refusal_of(const nexus::AddressBytes& address) const = 0;
   virtual const transport::Remedies& remedies() const = 0;
+  virtual const cc::Shortcuts& shortcuts() const = 0;
   /// The transport has connect_paired(), connect_back(), take_path_error() and port_of() (clause 7.7.4).
   virtual bool can_pair() const = 0;
   /// kUnavailable without can_pair(), as connect_back().
@@ -47,6 +48,8 @@ class TransportPort {
   virtual const TransportCounters& counters() const = 0;
   /// Null: the network is real.
   virtual const NetworkCounters* network_counters() const = 0;
+  /// Null: there is no fault layer.
+  virtual const FaultCounters* fault_counters() const = 0;
   /// ns on the transport's clock.
   virtual uint64_t now() = 0;
   /// Any thread.

@@ -112,6 +112,7 @@ ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, T
   return packet.is_retransmission ? Turn::kSentAgain : Turn::kSent;
 }
 
+template <size_t readable, bool is_batched>
 [[gnu::always_inline]] inline ClientSlot* ClientSession::try_finish(const wire::Header& header,
                                                                     const transport::Payload& payload,
                                                                     uint64_t now_ns) {
@@ -130,7 +131,9 @@ ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, T
   }
   ClientSlot* slot = slots_[header.request_number() & (wire::kSlotsMax - 1)];
   detail::Buffer* response = slot->response;
-  if (bytes > response->capacity_bytes || header.credit_limit() != server_credits_) [[unlikely]]
+  static_assert(readable <= detail::Buffer::kCapacityBytesMin);
+  const bool fits = bytes <= readable || bytes <= response->capacity_bytes;
+  if (!fits || header.credit_limit() != server_credits_) [[unlikely]]
     return nullptr;
   sent_.remove_oldest(entry);
   server_number_++;
@@ -138,12 +141,12 @@ ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, T
   slot->packets_in_flight = 0;
   slot->phase = ClientSlot::Phase::kFree;
   slot->rounds = 0;
-  if (!cc::kBypasses.batched_timestamps || now_ns != last_progress_ns_) [[unlikely]] {
+  if (!is_batched || now_ns != last_progress_ns_) [[unlikely]] {
     last_progress_ns_ = now_ns;
     take_rtt_sample(header.hold_code(), false, entry.time_ns, now_ns);
   }
   response->length_bytes = bytes;
-  base::copy_bytes(response->data(), payload.data, bytes);
+  base::copy_padded<readable>(response->data(), payload.data, bytes);
   return slot;
 }
 

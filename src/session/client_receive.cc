@@ -107,7 +107,7 @@ void ClientSession::on_gap(uint64_t now_ns) {
 
 /// One sample a burst says as much as one a packet.
 void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns) {
-  if ((cc::kBypasses.batched_timestamps && now_ns == last_sample_ns_) || hold_code == wire::kHoldTooLong) return;
+  if ((terms_.shortcuts.batched_timestamps && now_ns == last_sample_ns_) || hold_code == wire::kHoldTooLong) return;
   const uint64_t hold_ns = hold_code == 0 ? 0 : wire::decode_hold(hold_code);
   const uint64_t elapsed_ns = now_ns - sent_ns;
   if (elapsed_ns <= hold_ns) [[unlikely]]

@@ -162,11 +162,11 @@ void ClientSession::apply_allowance() {
     const uint64_t packet_bytes = payload_max_ + wire::kHeaderBytes;
     pace_.bytes_per_sec = std::max(pace_.bytes_per_sec, packet_bytes * 1'000'000'000 / rtt_.latest_ns());
   }
-  if (!cc::kBypasses.pacing && is_controlled) {
+  if (!terms_.shortcuts.pacer_bypass && is_controlled) {
     pace_.bytes_per_sec = std::min(pace_.bytes_per_sec, terms_.link_bytes_per_sec);
   }
   calm_below_ns_ = is_calm ? std::visit([](const auto& c) { return c.calm_below_ns(); }, terms_.controller) : 0;
-  if (!cc::kBypasses.update && is_controlled) calm_below_ns_ = 0;
+  if (!terms_.shortcuts.controller_bypass && is_controlled) calm_below_ns_ = 0;
   is_paced_ = pace_.bytes_per_sec != cc::kUnlimited;
   detours_ = static_cast<uint8_t>(is_paced_ ? detours_ | kPaced : detours_ & ~kPaced);
 }

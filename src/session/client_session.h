@@ -22,7 +22,6 @@
 #include <tern/status.h>
 
 #include "cc/any_controller.h"
-#include "cc/bypass.h"
 #include "cc/pacer.h"
 #include "session/client_slot.h"
 #include "session/client_terms.h"
@@ -193,6 +192,10 @@ class TERN_API ClientSession {
       return false;
     return state_ == State::kOpen && (has_unpaced() || ((fresh_mask_ | send_mask_) != 0 && sent_.has_credit()));
   }
+  /// A message packet or an RFR is to be sent, and no packet more may be in flight. For traces.
+  bool waits_for_credit() const {
+    return state_ == State::kOpen && (fresh_mask_ | send_mask_) != 0 && !sent_.has_credit();
+  }
   enum class Turn : uint8_t {
     kNothing,  ///< there is no packet to send now
     kRefused,  ///< `send` returned false: nothing has changed
@@ -224,6 +227,8 @@ class TERN_API ClientSession {
   /// on_response() in the common case, in which nothing was lost, overtaken or fragmented: copies the response to its
   /// place and returns the finished slot. The slot is free already: take its buffers and its continuation before the
   /// next begin(). Null: another case; nothing has changed.
+  /// `readable`: Traits::readable_bytes. `is_batched`: Shortcuts::batched_timestamps.
+  template <size_t readable = 0, bool is_batched = true>
   ClientSlot* try_finish(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
   /// A received packet. One that does not prove itself (clause 3.9) changes nothing.
   ClientVerdict on_response(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cc/any_controller.h"
+#include "cc/shortcuts.h"
 
 namespace tern::session {
 
@@ -22,6 +23,7 @@ struct ClientTerms {
   uint64_t credits_last_ns = UINT64_MAX;  ///< after so long without an answer the handshake's credit limit holds again
   uint64_t congestion_lasts_ns = UINT64_MAX;  ///< after so long without an answer the controller starts anew
   uint64_t link_bytes_per_sec = cc::kUnlimited;
+  cc::Shortcuts shortcuts{};
   cc::AnyController controller;
 };
 

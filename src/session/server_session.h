@@ -31,6 +31,11 @@ namespace tern::session {
 /// The shape of a request of one packet.
 inline constexpr uint16_t kPlainRequest = wire::shape_of(wire::Kind::kRequest, wire::kFirst);
 
+/// A request that ServerSession::try_begin() may be given: whole in this packet 0, without a deadline.
+inline bool is_plain_request(const wire::Header& header, uint32_t payload_bytes) {
+  return header.shape() == kPlainRequest && header.plain_request_type(payload_bytes) < wire::kRequestTypes;
+}
+
 /// What an endpoint offers to a session that takes a packet.
 class ServerOffers {
  public:
@@ -118,8 +123,8 @@ class TERN_API ServerSession {
   /// Takes a packet of the client.
   ServerVerdict on_packet(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns,
                           ServerOffers& offers);
-  /// The common case of on_packet(): the client's next packet is a new request, whole, without a deadline. Notes it,
-  /// begins it (kRunning) and returns its slot; the caller answers at once, or calls defer(). Null: another case;
+  /// The common case of on_packet(): the client's next packet is a new request. is_plain_request() must be true. Notes
+  /// it, begins it (kRunning) and returns its slot; the caller answers at once, or calls defer(). Null: another case;
   /// nothing has changed.
   ServerSlot* try_begin(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
   /// The request that try_begin() began will be answered later.
@@ -209,6 +214,11 @@ class TERN_API ServerSession {
   /// number; transmit() then has the rest.
   template <class Send, class Ticket>
   uint32_t transmit_first(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket);
+
+  /// Answers the request that try_begin() has begun at this very time, and sends the answer, if it is one packet and
+  /// nothing else is to be sent before. `send` as in transmit(), but it keeps no payload. False: nothing has changed.
+  template <class Send>
+  bool try_answer(ServerSlot* slot, uint32_t bytes, uint8_t credit_limit, Send&& send);
 
   void check_invariants() const;
 
@@ -372,9 +382,8 @@ class TERN_API ServerSession {
   if (((header.w1 ^ number) & wire::kNumberMask) != 0 || slot == nullptr) [[unlikely]]
     return nullptr;
   // This is the slot's next request number, which shows that the packet is for this slot.
-  if (header.request_number() - slot->request_number != wire::kSlotsMax || header.shape() != kPlainRequest ||
-      header.deadline_code() != wire::kNoDeadline || header.message_bytes() != payload_bytes ||
-      payload_bytes > payload_bytes_max_ || is_busy(*slot) || (due_ & (kCancels | kRanges)) != 0) [[unlikely]] {
+  if (header.request_number() - slot->request_number != wire::kSlotsMax || payload_bytes > payload_bytes_max_ ||
+      is_busy(*slot) || (due_ & (kCancels | kRanges)) != 0) [[unlikely]] {
     return nullptr;
   }
   received_.insert_next();
@@ -391,6 +400,23 @@ template <class Send, class Ticket>
   if ((due_ & (kCancels | kMarked | kCreditReturn)) != 0) [[unlikely]]
     return 0;
   return send_responses(wire::kFirst, now_ns, credit_limit, send, ticket);
+}
+
+template <class Send>
+[[gnu::always_inline]] inline bool ServerSession::try_answer(ServerSlot* slot, uint32_t bytes, uint8_t credit_limit,
+                                                             Send&& send) {
+  if ((response_mask_ | due_) != 0 || bytes > payload_bytes_max_) [[unlikely]]
+    return false;
+  const wire::Header header =
+      wire::server_header(wire::Kind::kResponse, wire::kFirst, remote_key_, static_cast<uint32_t>(next_number_),
+                          slot->request_number, slot->echo, wire::encode_hold(0), credit_limit, bytes);
+  detail::Buffer* response = slot->response;
+  if (!send(header, response->data(), bytes, response)) [[unlikely]]
+    return false;
+  next_number_++;
+  move(slot, ServerSlot::Phase::kResponded);
+  slot->response_bytes = bytes;
+  return true;
 }
 
 template <class Send, class Ticket>

@@ -18,10 +18,6 @@ TERN_API size_t skip_packet(std::span<const std::byte> left, TransportCounters& 
 /// Whether a header's first word is that of a packet that may be handed out, but for its length.
 inline bool is_packet_start(uint64_t w0) {
   constexpr uint64_t kFixed = 0xf0 | uint64_t{wire::kByReference} << 8;
-  // Of most packets. Where they are handled, the compiler knows then which of the two one is.
-  const auto shape = static_cast<uint16_t>(w0);
-  if (shape == wire::shape_of(wire::Kind::kRequest, wire::kFirst)) return true;
-  if (shape == wire::shape_of(wire::Kind::kResponse, wire::kFirst)) return true;
   return (w0 & kFixed) == wire::kVersion << 4 && wire::is_known(static_cast<uint8_t>(w0 & 15));
 }
 
@@ -41,22 +37,20 @@ template <class Visit>
       header = wire::load_header(at);
       payload.data = at + kHeaderBytes;
       payload.bytes = header.length() - static_cast<uint32_t>(kHeaderBytes);  // above every space, of a wrong length
-      is_packet = payload.bytes <= space && is_packet_start(header.w0);
+      is_packet = payload.bytes <= space;
     }
-    if (!is_packet) [[unlikely]] {
-      const size_t skipped = skip_packet({at, left}, counters);
-      at += skipped;
-      left -= skipped;
-      continue;
+    if (!is_packet || !try_visit(visit, header, payload, nullptr)) [[unlikely]] {
+      if (!is_packet || !is_packet_start(header.w0)) {
+        const size_t skipped = skip_packet({at, left}, counters);
+        at += skipped;
+        left -= skipped;
+        continue;
+      }
+      visit_uncommon(visit, header, payload, nullptr);
     }
     at = payload.data + payload.bytes;
     left = space - payload.bytes;
     ++packets;
-    if constexpr (BurstVisitor<Visit>) {
-      visit.in_burst(header, payload, nullptr);
-    } else {
-      visit(header, payload);
-    }
   }
   return packets;
 }

@@ -13,29 +13,24 @@
 #include <utility>
 #include <vector>
 
+#include <tern/counters.h>
 #include <tern/transport/faulty.h>
 
 #include "transport/layer.h"
 
 namespace tern::transport {
 
-/// How many packets met which fault.
-struct FaultCounters {
-  uint64_t dropped = 0;
-  uint64_t duplicated = 0;
-  uint64_t reordered = 0;
-  uint64_t delayed = 0;
-  uint64_t corrupted = 0;    ///< and delivered
-  uint64_t implausible = 0;  ///< corrupted so that no transport would deliver them: dropped
-  uint64_t revoked = 0;      ///< by reference, and the sender took the memory back while it was copied: dropped
-  uint64_t overflowed = 0;   ///< should have been kept, but too many were: dropped
-};
-
 template <class Inner>
 class FaultyImpl : public Layer<Inner> {
  public:
   using Options = FaultyOptions<typename Inner::Options>;
   using Sender = PlainSender<FaultyImpl>;
+  /// A packet that was kept is as long as its payload.
+  static constexpr Traits kTraits = [] {
+    Traits traits = Inner::kTraits;
+    traits.readable_bytes = 0;
+    return traits;
+  }();
 
   /// kMisuse: a probability outside of 0 to 1, a negative delay. All errors of Inner::create().
   static Result<std::unique_ptr<FaultyImpl>> create(Options options, const Context& context) {
@@ -64,7 +59,7 @@ class FaultyImpl : public Layer<Inner> {
     return is_idle && kept_.empty();
   }
 
-  const FaultCounters& faults() const { return faults_; }
+  const FaultCounters* fault_counters() const { return &faults_; }
 
  private:
   static constexpr size_t kKeptMax = 4096;  ///< bounds memory: with 64 KiB packets 256 MiB

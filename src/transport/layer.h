@@ -66,6 +66,7 @@ class Layer {
   void wake() { inner_->wake(); }
   const TransportCounters& counters() const { return inner_->counters(); }
   const NetworkCounters* network_counters() const { return inner_->network_counters(); }
+  const FaultCounters* fault_counters() const { return inner_->fault_counters(); }
 
   Inner& inner() { return *inner_; }  ///< for tests
 

@@ -34,10 +34,11 @@ struct Payload {
 };
 
 /// The payload of a packet where no peer can write it: copied to `space` (BurstVisitor), or where it lies if `space` is
-/// null.
-inline const std::byte* private_copy(const Payload& payload, std::byte* space) {
+/// null. `readable`: Traits::readable_bytes, or 0.
+template <size_t readable = 0>
+[[gnu::always_inline]] inline const std::byte* private_copy(const Payload& payload, std::byte* space) {
   if (space == nullptr) return payload.data;
-  base::copy_bytes(space, payload.data, payload.bytes);
+  base::copy_padded<readable>(space, payload.data, payload.bytes);
   asm volatile("" : "+r"(space) : : "memory");  // the compiler must not read the original again after this
   return space;
 }

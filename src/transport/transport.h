@@ -33,6 +33,7 @@
 #include <tern/detail/export.h>
 #include <tern/status.h>
 
+#include "cc/shortcuts.h"
 #include "frames/drop.h"
 #include "memory/arena.h"
 #include "transport/payload.h"
@@ -83,6 +84,10 @@ struct Traits {
   /// The endpoint reads the clock again for each received burst (BurstVisitor) and before responses leave. False where
   /// now() costs much, compared with a packet.
   bool reads_clock_per_burst = true;
+  /// send() reads all message memory before it returns: released() is UINT64_MAX from the start.
+  bool releases_at_once = false;
+  /// So many bytes can be read at Payload::data, even if the payload is shorter.
+  size_t readable_bytes = 0;
   /// now() is virtual time: it costs nothing to read, events outside of the loop move it on, and what flush() was
   /// called for leaves by such events. One thread runs everything.
   bool is_virtual = false;
@@ -99,6 +104,8 @@ struct Traits {
   CongestionControl congestion_control = CongestionControl::kSwift;
   /// For texts of errors that the layers above find.
   Remedies remedies{};
+  /// For benchmarks of what they are worth. A transport has all of them.
+  cc::Shortcuts shortcuts{};
 };
 
 /// What a transport finds when it is made. One structure, so that layers pass on all of it.
@@ -122,11 +129,42 @@ struct Context {
 /// place of visit(). If `space` is not null, it has space for `payload.bytes`, and `payload.data` (without a lease) is
 /// memory that the peer can still write: the visitor copies it to `space` once (private_copy()) before it looks at it,
 /// or to its final place.
+/// Before in_burst(), a transport may call try_in_burst(), which takes packets of the most common kinds only. These
+/// have our version and are not by reference, so that only a packet's length must have been checked. If it returns
+/// false, nothing has changed.
 template <class Visit>
 concept BurstVisitor = requires(Visit visit, const wire::Header& header, const Payload& payload, std::byte* space) {
   {visit.begin_burst()};
+  { visit.try_in_burst(header, payload, space) } -> std::same_as<bool>;
   {visit.in_burst(header, payload, space)};
 };
+
+/// try_in_burst() of a visitor that has it.
+template <class Visit>
+[[gnu::always_inline]] inline bool try_visit(Visit& visit, const wire::Header& header, const Payload& payload,
+                                             std::byte* space) {
+  if constexpr (BurstVisitor<Visit>) return visit.try_in_burst(header, payload, space);
+  return false;
+}
+/// After try_visit() has returned false: any packet that may be handed out.
+template <class Visit>
+[[gnu::always_inline]] inline void visit_uncommon(Visit& visit, const wire::Header& header, const Payload& payload,
+                                                  std::byte* space) {
+  if constexpr (BurstVisitor<Visit>) {
+    visit.in_burst(header, payload, space);
+  } else {
+    Payload copied = payload;
+    copied.data = private_copy(payload, space);
+    visit(header, copied);
+  }
+}
+/// Any packet that may be handed out.
+template <class Visit>
+[[gnu::always_inline]] inline void visit_packet(Visit& visit, const wire::Header& header, const Payload& payload,
+                                                std::byte* space = nullptr) {
+  if (!try_visit(visit, header, payload, space)) [[unlikely]]
+    visit_uncommon(visit, header, payload, space);
+}
 
 using tern::TransportCounters;
 static_assert(frames::kDropReasons == tern::detail::kFrameDrops + 1, "the table of counters has each reason");
@@ -171,6 +209,7 @@ struct TERN_API DefaultMembers {
   Status peer_failure(PeerId) const { return {}; }
   wire::Refusal refusal_of(std::span<const std::byte>) const { return wire::Refusal::kNone; }
   const NetworkCounters* network_counters() const { return nullptr; }
+  const FaultCounters* fault_counters() const { return nullptr; }
 
  private:
   static constexpr Status kNoPairs{Code::kUnavailable, "this transport needs no address and port pairs"};
@@ -260,8 +299,8 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
   { ct.ticket() } -> std::same_as<uint64_t>;
   /// The transport reads no message memory any more for packets with a ticket up to this one. Never falls; reaches
   /// every ticket in bounded time while flush() and receive() are called, also when a peer or device has died. Called
-  /// once an iteration, first of all. A transport that reads no message memory after send() may return UINT64_MAX from
-  /// the start.
+  /// once an iteration, first of all. A transport that reads no message memory after send() returns UINT64_MAX from
+  /// the start (Traits::releases_at_once).
   { ct.released() } -> std::same_as<uint64_t>;
   /// Hands the queued packets to the network and wakes sleeping peers. Called at the end of each iteration in which
   /// packets were sent, and of each other one while released() is behind the last ticket.
@@ -300,6 +339,8 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
   { ct.counters() } -> std::same_as<const TransportCounters&>;
   /// Those of the simulated network; null in a real one. Owner thread; for reports.
   { ct.network_counters() } -> std::same_as<const NetworkCounters*>;
+  /// Those of the fault layer; null without one. Owner thread; for reports.
+  { ct.fault_counters() } -> std::same_as<const FaultCounters*>;
 };
 
 }  // namespace tern::transport

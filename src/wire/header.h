@@ -94,6 +94,11 @@ struct Header {
   uint32_t deadline_code() const { return w2 & kIndexMask; }
   uint32_t request_type() const { return (w2 >> 21) & (kRequestTypes - 1); }
   uint32_t message_bytes() const { return static_cast<uint32_t>(w2 >> 33); }
+  /// The type of a request of `payload_bytes`, all of them in this packet 0, without a deadline. Of any other request
+  /// it is above all types: one comparison tells.
+  uint64_t plain_request_type(uint32_t payload_bytes) const {
+    return std::rotr(w2 - (static_cast<uint64_t>(payload_bytes) << 33) - kIndexMask, 21);
+  }
   /// Of probe, cancel, report and path probe: what proves that the client has sent it (clause 3.9).
   uint32_t token() const { return message_bytes(); }
   // server

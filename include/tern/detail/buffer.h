@@ -14,29 +14,31 @@ class Arena;
 
 namespace tern::detail {
 
-/// A block of an arena. `data()` is 64-byte aligned; the 32 bytes before it are for one
-/// packet header, so that the first packet of a message is one contiguous range (paper section 4.2.1).
+/// A block of an arena. `data()` is 64-byte aligned.
 struct alignas(64) Buffer {
-  static constexpr size_t kHeaderSpaceBytes = 32;
+  static constexpr uint32_t kCapacityBytesMin = 64;  ///< of every block
+  static constexpr uint8_t kOwned = 1;               ///< of in_use: one owner
+  static constexpr uint8_t kShared = 2;              ///< of in_use: as many owners as `sharers`, who only read
 
   std::atomic<uint32_t> lease;  ///< generation; peers that read the data by reference compare it afterwards
   uint8_t size_class;           ///< of the arena
   bool exposed;                 ///< a descriptor of the current lease has been given to a peer
-  uint8_t in_use;               ///< 1 while somebody owns the block; a second release is caught by it
+  uint8_t in_use;               ///< 0: nobody owns the block; a second release is caught by it
   uint8_t page_in_run;          ///< of the arena
   uint32_t length_bytes;
   uint32_t capacity_bytes;
   memory::Arena* arena;
   Buffer* next;  ///< in a free list; for the owner's use otherwise
-  std::byte header_space[kHeaderSpaceBytes];
+  std::atomic<uint32_t> sharers;
 
   std::byte* data() { return reinterpret_cast<std::byte*>(this) + sizeof(Buffer); }
   const std::byte* data() const { return reinterpret_cast<const std::byte*>(this) + sizeof(Buffer); }
 
   /// Ends the current lease: a peer that copied under it will see the new value and drop its copy.
-  /// Must come before the data is written again. One store and a release fence; nobody waits.
+  /// Must come before the data is written again. One store and a release fence; nobody waits. Nothing writes a shared
+  /// buffer, and calls that have not ended need its lease.
   void revoke_lease() {
-    if (!exposed) return;
+    if (!exposed || in_use == kShared) return;
     exposed = false;
     lease.store(lease.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
@@ -44,7 +46,7 @@ struct alignas(64) Buffer {
 };
 static_assert(sizeof(Buffer) == 64);
 
-/// Gives a block back to its arena. Any thread.
+/// Gives a block back to its arena. It must have one owner. Any thread.
 TERN_API void release_buffer(Buffer* buffer);
 
 }  // namespace tern::detail

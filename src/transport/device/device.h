@@ -95,11 +95,7 @@ class TERN_API DeviceImpl : public DefaultMembers {
       payload.data = packet.data() + kHeaderBytes;
       payload.bytes = header.length() - kHeaderBytes;
       ++packets;
-      if constexpr (BurstVisitor<Visit>) {
-        visit.in_burst(header, payload, nullptr);
-      } else {
-        visit(header, payload);
-      }
+      visit_packet(visit, header, payload);
     }
     counters_.packets_received += packets;
     return packets;

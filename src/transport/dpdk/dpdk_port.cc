@@ -13,6 +13,7 @@
 #include "base/thread_safety.h"
 #include "neighbours/own_address.h"
 #include "transport/dpdk/device_descriptors.h"
+#include "transport/dpdk/eal.h"
 #include "transport/dpdk/lane_internals.h"
 #include "transport/dpdk/port_core.h"
 
@@ -81,8 +82,10 @@ class DpdkPort::Registry {
     DpdkPort* port = nullptr;
   };
   struct Entry {
+    PortCore& core() const { return *port->internals_->core; }
     std::unique_ptr<DpdkPort> port;
     uint32_t users = 0;
+    bool is_locked = false;  ///< while another port closes
   };
 
   static Status compare(const Internals& open, const DpdkChoice& choice, const DeviceText& text) {
@@ -115,7 +118,21 @@ class DpdkPort::Registry {
     const base::MutexLock lock(mutex_);
     const auto entry =
         std::find_if(entries_.begin(), entries_.end(), [&](auto& one) { return one->port.get() == port; });
-    if (--(*entry)->users == 0) entries_.erase(entry);
+    if (--(*entry)->users != 0) return;
+    const std::unique_ptr<Entry> last = std::move(*entry);
+    entries_.erase(entry);
+    close(*last);
+  }
+  void close(Entry& entry) REQUIRES(mutex_) {
+    if (!entry.core().unmaps_peers_rings()) return entry.port.reset();
+    for (const auto& other : entries_) {
+      other->is_locked = other->core().unmaps_peers_rings() && other->core().lock_queues();
+    }
+    entry.port.reset();
+    settle_eal();  // a port at the other end of the cable has no rings now
+    for (const auto& other : entries_) {
+      if (std::exchange(other->is_locked, false)) other->core().unlock_queues();
+    }
   }
 
   base::Mutex mutex_;

@@ -17,6 +17,7 @@ struct DriverFaults {
   std::string_view ring_log_argument{};
   uint16_t ring_log_default = 0;
   bool is_kept_plugged = false;      ///< the device is not unplugged at its end
+  bool unmaps_peers_rings = false;   ///< a port that stops has the rings at its other end unmapped, even while in use
   bool has_far_buffers = false;      ///< who reads frames reaches EAL's memory only
   bool has_buffers_of_page = false;  ///< an mbuf must not cross from one page to another
 };
@@ -27,8 +28,13 @@ inline constexpr std::array<DriverFaults, 4> kDriverFaults = {{
     // (tap_mp_req_on_rxtx()).
     {.driver = "net_tap", .queues_max = 4},
     // Its rings have the length of its argument, whatever queues are set up with, and it has no rxq_info_get() to tell.
-    // Unplugged, it leaves its socket open, and reads freed memory when a peer connects.
-    {.driver = "net_memif", .ring_log_argument = "rsize=", .ring_log_default = 10, .is_kept_plugged = true},
+    // Unplugged, it leaves its socket open, and reads freed memory when a peer connects. When a peer disconnects, EAL's
+    // thread unmaps the rings, and a thread that is in a burst crashes (memif_disconnect()).
+    {.driver = "net_memif",
+     .ring_log_argument = "rsize=",
+     .ring_log_default = 10,
+     .is_kept_plugged = true,
+     .unmaps_peers_rings = true},
     // It takes external buffers like a NIC, but its backend is another process, to which they lie nowhere.
     {.driver = "net_virtio_user", .has_far_buffers = true},
     // The kernel drops what an AF_XDP socket sends and receives in a buffer that crosses pages which do not follow each

@@ -38,6 +38,7 @@
 #include "transport/dpdk/dpdk_plan.h"
 #include "transport/dpdk/dpdk_port.h"
 #include "transport/dpdk/dpdk_steering.h"
+#include "transport/dpdk/driver_faults.h"
 #include "transport/dpdk/drop_counts.h"
 #include "transport/dpdk/queue_gate.h"
 
@@ -119,6 +120,12 @@ class PortCore {
   Status failure() const;
   uint64_t events() const { return events_.load(std::memory_order_relaxed); }
   bool is_link_up() const { return is_link_up_.load(std::memory_order_relaxed); }
+  bool unmaps_peers_rings() const { return faults_of(device_->facts().info.driver_name).unmaps_peers_rings; }
+
+  /// From now on until unlock_queues() nobody calls the driver for a queue: bursts move no frame. Waits for those that
+  /// run. Control events only. False: the device was removed, and there is nothing to unlock.
+  bool lock_queues();
+  void unlock_queues();
 
   Result<LaneSlot*> attach(base::SocketAddress* own);
   void detach(LaneSlot& slot);
@@ -172,6 +179,7 @@ class PortCore {
   uint32_t count_polls(uint16_t number) const;
   void claim(uint16_t number);
   void unclaim(uint16_t number);
+  void lock_gates();
   void distribute(std::span<rte_mbuf*> frames);
   frames::Drop why_unwanted(std::span<const std::byte> frame) EXCLUDES(mutex_);
   bool send_for_host();

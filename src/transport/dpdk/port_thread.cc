@@ -177,6 +177,28 @@ void PortCore::unclaim(uint16_t number) {
   queue.send_gate.unclaim();
 }
 
+void PortCore::lock_gates() {
+  for (uint16_t i = 0; i < plan_.queues; ++i) {
+    claim(i);
+    queues_[i].receive_gate.lock();
+    queues_[i].send_gate.lock();
+  }
+}
+
+bool PortCore::lock_queues() {
+  if (is_gone_.load(std::memory_order_relaxed)) return false;
+  lock_gates();
+  return true;
+}
+
+void PortCore::unlock_queues() {
+  for (uint16_t i = 0; i < plan_.queues; ++i) {
+    queues_[i].receive_gate.unlock();
+    queues_[i].send_gate.unlock();
+    unclaim(i);
+  }
+}
+
 void PortCore::distribute(std::span<rte_mbuf*> frames) {
   for (rte_mbuf* frame : frames) {
     if (!pass_on(frame, nullptr)) drop(frame, why_unwanted(bytes_of(frame)));
@@ -253,11 +275,7 @@ void PortCore::look_at_link(uint64_t now_ns) {
 void PortCore::give_up_device() {
   is_given_up_ = true;
   is_link_up_.store(false, std::memory_order_relaxed);
-  for (uint16_t i = 0; i < plan_.queues; ++i) {
-    claim(i);
-    queues_[i].receive_gate.lock();
-    queues_[i].send_gate.lock();
-  }
+  lock_gates();  // never again unlocked
 }
 
 }  // namespace tern::transport

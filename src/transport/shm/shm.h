@@ -18,6 +18,7 @@
 // once a burst, showed no consistent difference against asymmetric fences by membarrier(2), near or far.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -50,6 +51,8 @@ class TERN_API ShmImpl : public DefaultMembers {
   /// or has lost its CPU.
   static constexpr Traits kTraits{.has_shared_memory = true,
                                   .reads_clock_per_burst = false,
+                                  .releases_at_once = true,
+                                  .readable_bytes = shm::kCellPayloadBytes,
                                   .reports_space = true,
                                   .rto_ns_min = 1'000'000,
                                   .congestion_control = CongestionControl::kNone,
@@ -242,39 +245,36 @@ class TERN_API ShmImpl : public DefaultMembers {
     touched_[touched_count_++] = &peer;
   }
 
-  /// Reads about kPeerBurstPackets cells. There must be at least one record.
+  /// Reads about kPeerBurstPackets cells, or fewer up to the end of the ring. There must be at least one record.
   template <class Visit>
   [[gnu::always_inline]] size_t drain(Peer& peer, Visit visit) {
     shm::Inbound& in = peer.in;
     uint64_t position = in.position;
-    const uint64_t until = position + kPeerBurstPackets * shm::kCellBytes;
     const std::byte* cell = in.cell_at(position);
-    std::byte* const copy = options_.trust_peers ? nullptr : scratch_.bytes + shm::kPayloadOffset;
+    const std::byte* const end =
+        cell + std::min<uint64_t>(kPeerBurstPackets * shm::kCellBytes, in.bytes_to_end(position));
+    std::byte* const copy = private_space();
     if constexpr (BurstVisitor<Visit>) visit.begin_burst();
     uint64_t more_cells = 0;  // beyond one a record
     do {
       const wire::Header header = shm::take_header(cell);
       const uint32_t bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
-      if (bytes <= shm::kCellPayloadBytes && shm::is_plain(header.w0)) [[likely]] {
-        const Payload payload = {cell + shm::kPayloadOffset, bytes, nullptr, 0};
+      const Payload payload = {cell + shm::kPayloadOffset, bytes, nullptr, 0};
+      if (bytes <= shm::kCellPayloadBytes && try_visit(visit, header, payload, copy)) [[likely]] {
         position += shm::kCellBytes;
-        if constexpr (BurstVisitor<Visit>) {
-          visit.in_burst(header, payload, copy);
-        } else {
-          visit(header, Payload{private_copy(payload, copy), bytes, nullptr, 0});
-        }
+        cell += shm::kCellBytes;
       } else {
-        const uint64_t record = visit_unusual(peer, header.w0, header.w1, header.w2, position, visit);
+        const uint64_t record = visit_unusual(peer, position, visit);
         if (record == 0) break;
         position += record;
+        cell += record;
         more_cells += record / shm::kCellBytes - 1;
         if (peer.reference_bytes >= kBurstReferenceBytes) {
           peer.reference_bytes = 0;
           break;
         }
       }
-      cell = in.cell_at(position);
-    } while (position < until && shm::word_at(cell).load(std::memory_order_acquire) == position);
+    } while (cell < end && shm::word_at(cell).load(std::memory_order_acquire) == position);
     const size_t records = (position - in.position) / shm::kCellBytes - more_cells;
     in.position = position;
     peer.is_recent = true;
@@ -284,14 +284,23 @@ class TERN_API ShmImpl : public DefaultMembers {
     return records;
   }
 
-  /// Visits a record that is not simply one packet in one cell. Returns its length; 0: the ring cannot be read on.
+  /// Where visitors copy a packet before they look at it; null: they need not.
+  std::byte* private_space() { return options_.trust_peers ? nullptr : scratch_.bytes + shm::kPayloadOffset; }
+
+  /// Visits a record that try_visit() has not taken. Returns its length; 0: the ring cannot be read on.
   template <class Visit>
-  [[gnu::noinline]] uint64_t visit_unusual(Peer& peer, uint64_t w0, uint64_t w1, uint64_t w2, uint64_t position,
-                                           Visit visit) {
-    const Opened opened = open_unusual(peer, w0, position);
+  [[gnu::noinline]] uint64_t visit_unusual(Peer& peer, uint64_t position, Visit visit) {
+    const std::byte* const cell = peer.in.cell_at(position);
+    const wire::Header header = shm::take_header(cell);  // what try_visit() has seen does not count any more
+    const uint32_t bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
+    if (bytes <= shm::kCellPayloadBytes && shm::is_plain(header.w0)) {
+      visit_uncommon(visit, header, {cell + shm::kPayloadOffset, bytes, nullptr, 0}, private_space());
+      return shm::kCellBytes;
+    }
+    const Opened opened = open_unusual(peer, header.w0, position);
     // The visitor may take microseconds, in which the next record can come into the cache.
     __builtin_prefetch(peer.in.cell_at(position + opened.record_bytes));
-    if (opened.payload.data != nullptr) visit(wire::Header{w0, w1, w2}, opened.payload);
+    if (opened.payload.data != nullptr) visit(header, opened.payload);
     if (opened.payload.lease != nullptr) peer.reference_bytes += opened.payload.bytes;
     return opened.record_bytes;
   }
@@ -463,9 +472,20 @@ class ShmImpl::Sender {
   uint64_t limit_;
 };
 
-inline bool ShmImpl::send(PeerId id, const wire::Header& header, const std::byte* data, size_t len,
-                          detail::Buffer* buffer) {
-  return Sender(*this, id).send(header, data, len, buffer);
+[[gnu::always_inline]] inline bool ShmImpl::send(PeerId id, const wire::Header& header, const std::byte* data,
+                                                 size_t len, detail::Buffer* buffer) {
+  Peer& peer = *peers_[id];
+  if (len > shm::kCellPayloadBytes || peer.out.position == peer.out.limit) [[unlikely]] {
+    const wire::Header copy = {header.w0, header.w1, header.w2};  // as in Sender::send()
+    return send_slow(peer, copy, data, len, buffer);
+  }
+  wire::Header sent = header;
+  sent.add_length(wire::kHeaderBytes + len);
+  peer.out.put_cell(peer.out.position, sent, data, len);
+  peer.out.position += shm::kCellBytes;
+  counters_.packets_sent++;
+  touch(peer);
+  return true;
 }
 
 }  // namespace tern::transport

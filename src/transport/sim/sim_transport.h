@@ -96,6 +96,7 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
   }
   const TransportCounters& counters() const { return counters_; }
   const NetworkCounters* network_counters() const { return &nic_.network.counters(); }
+  const FaultCounters* fault_counters() const { return nullptr; }
 
   // -- For the driver --
 
@@ -241,11 +242,7 @@ size_t SimImpl::receive(Visit&& visit) {
       payload.data = packet->content + wire::kHeaderBytes;
       payload.bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
       payload.is_marked = packet->is_marked;
-      if constexpr (BurstVisitor<Visit>) {
-        visit.in_burst(header, payload, nullptr);
-      } else {
-        visit(header, payload);
-      }
+      visit_packet(visit, header, payload);
     }
     nic_.network.give_packet(packet);
   }

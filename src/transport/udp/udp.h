@@ -286,20 +286,18 @@ class TERN_API UdpImpl : public DefaultMembers {
     while (static_cast<size_t>(end - at) >= kHeaderBytes) {
       const wire::Header header = wire::load_header(at);
       const size_t acceptable = std::min<size_t>(static_cast<size_t>(end - at), datagram_bytes_);
-      if (!wire::is_plausible(header, acceptable) || (header.flags() & wire::kByReference) != 0) [[unlikely]] {
-        at = skip(at, end);
-        continue;
-      }
       Payload payload;
       payload.data = at + kHeaderBytes;
-      payload.bytes = header.length() - static_cast<uint32_t>(kHeaderBytes);
-      at += header.length();
-      ++packets;
-      if constexpr (BurstVisitor<Visit>) {
-        visit.in_burst(header, payload, nullptr);
-      } else {
-        visit(header, payload);
+      payload.bytes = header.length() - static_cast<uint32_t>(kHeaderBytes);  // of a wrong length: above every space
+      if (payload.bytes > acceptable - kHeaderBytes || !try_visit(visit, header, payload, nullptr)) [[unlikely]] {
+        if (!wire::is_plausible(header, acceptable) || (header.flags() & wire::kByReference) != 0) {
+          at = skip(at, end);
+          continue;
+        }
+        visit_uncommon(visit, header, payload, nullptr);
       }
+      at = payload.data + payload.bytes;
+      ++packets;
     }
     if (at != end) [[unlikely]]
       skip_tail(at, end);

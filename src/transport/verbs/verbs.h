@@ -128,11 +128,7 @@ class TERN_API VerbsImpl : public DefaultMembers {
       if (!open(completions_[i], &header, &payload)) [[unlikely]]
         continue;
       ++packets;
-      if constexpr (BurstVisitor<Visit>) {
-        visit.in_burst(header, payload, nullptr);
-      } else {
-        visit(header, payload);
-      }
+      visit_packet(visit, header, payload);
     }
     arrived_ = 0;
     counters_.packets_received += packets;

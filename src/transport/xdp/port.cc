@@ -269,8 +269,8 @@ bool Port::find_place(uint32_t queue, uint32_t* place) {
   }
 }
 
-/// The queue of the next endpoint: a new one, if there is to be and is one.
-Result<uint32_t> Port::choose_queue() {
+/// The queue and the place of the next endpoint: at a new queue, if there is to be and is one.
+Result<Port::Spot> Port::choose_spot() {
   uint32_t best = find_emptiest();
   if (choice_.queues == 0 && lanes_at(best) != 0) {
     bool is_none_left = false;
@@ -278,7 +278,7 @@ Result<uint32_t> Port::choose_queue() {
     if (!status.ok() && !is_none_left) return status;
     best = find_emptiest();
   }
-  if (uint32_t place = 0; find_place(best, &place)) return best;
+  if (uint32_t place = 0; find_place(best, &place)) return Spot{best, place};
   return status_of(kNames, Code::kUnavailable, "all places at the queues of the network interface are taken",
                    {"16 endpoints share each queue of ", choice_.interface.name,
                     ", and more cannot: raise Xdp::Options::queues, or use fewer endpoints"});
@@ -305,25 +305,25 @@ Result<Port::Slot*> Port::take_slot() {
 
 Result<std::unique_ptr<Lane>> Port::attach(const std::shared_ptr<Port>& self, const base::SocketAddress& own) {
   const base::MutexLock lock(mutex_);
-  const auto queue = choose_queue();
-  if (!queue.ok()) return queue.status();
+  const auto spot = choose_spot();
+  if (!spot.ok()) return spot.status();
   const auto taken = take_slot();
   if (!taken.ok()) return taken.status();
   Slot& slot = **taken;
   slot.own = own;
-  slot.queue = *queue;
-  (void)find_place(*queue, &slot.place);
+  slot.queue = spot->queue;
+  slot.place = spot->place;
   std::unique_ptr<Lane> lane(new (std::nothrow) Lane(self, slot));
   if (lane == nullptr) return kNoMemory;
   slot.inbox.begin();
   slot.is_used = true;
-  places_[*queue][slot.place] = Place::kTaken;
+  places_[slot.queue][slot.place] = Place::kTaken;
   slot.key.store(ethernet::lane_key_of(own), std::memory_order_release);
   version_.fetch_add(1, std::memory_order_release);
   Status status = kNoMemory;
   (void)base::try_grow([&] {
     mutex_.assert_held();
-    status = steering_->add_port(own, owned_queues_[*queue]->number());
+    status = steering_->add_port(own, owned_queues_[slot.queue]->number());
   });
   if (!status.ok()) {
     detach_locked(slot, true);

@@ -92,10 +92,15 @@ class TERN_API Port {
     uint32_t place = 0;  ///< at it
   };
 
+  struct Spot {
+    uint32_t queue;
+    uint32_t place;
+  };
+
   explicit Port(const PortChoice& choice);
   Status start();
   Status add_queue(bool* is_none_left) REQUIRES(mutex_);
-  Result<uint32_t> choose_queue() REQUIRES(mutex_);
+  Result<Spot> choose_spot() REQUIRES(mutex_);
   Result<Slot*> take_slot() REQUIRES(mutex_);
   bool take_back_places(uint32_t queue) REQUIRES(mutex_);
   bool find_place(uint32_t queue, uint32_t* place) REQUIRES(mutex_);

@@ -1,0 +1,150 @@
+#include "trace/dump.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/descriptor.h"
+#include "base/status_text.h"
+
+namespace tern::trace {
+
+namespace {
+
+/// The rings of this process. Without a constructor or destructor of its own, because a CHECK may fail at any time.
+constinit std::atomic_flag is_locked;
+constinit Ring* first_ring = nullptr;  // under is_locked
+
+/// At a failed CHECK the lock may be held by this thread, and for ever.
+constexpr int kTries = 10000;
+constexpr int kFileNumbers = 4096;
+
+bool try_lock() {
+  for (int i = 0; i < kTries; i++) {
+    if (!is_locked.test_and_set(std::memory_order_acquire)) return true;
+    sched_yield();
+  }
+  return false;
+}
+void lock() {
+  while (!try_lock()) {
+  }
+}
+void unlock() { is_locked.clear(std::memory_order_release); }
+
+bool write_all(int fd, const void* bytes, size_t size) {
+  const auto* at = static_cast<const char*>(bytes);
+  while (size > 0) {
+    const ssize_t written = write(fd, at, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    at += written;
+    size -= static_cast<size_t>(written);
+  }
+  return true;
+}
+
+bool write_header(int fd, uint32_t rings) {
+  FileHeader header;
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  header.pid = static_cast<uint64_t>(getpid());
+  header.unix_ns = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  header.monotonic_ns = base::monotonic_ns();
+  header.rings = rings;
+  header.names_bytes = static_cast<uint32_t>(std::strlen(names()));
+  return write_all(fd, &header, sizeof(header)) && write_all(fd, names(), header.names_bytes);
+}
+
+bool write_ring(int fd, const Ring& ring) {
+  const uint64_t until = ring.count();
+  RingHeader header = ring.header();
+  header.records = until;
+  if (!write_all(fd, &header, sizeof(header))) return false;
+  std::array<Record, 64> records;
+  uint32_t count = 0;
+  for (uint64_t from = 0; from < until; from += count) {
+    count = static_cast<uint32_t>(ring.copy(from, until, records));
+    if (count == 0) continue;  // all of them were overwritten meanwhile: `from` is further on
+    if (!write_all(fd, &count, sizeof(count)) || !write_all(fd, records.data(), count * sizeof(Record))) return false;
+  }
+  count = 0;
+  return write_all(fd, &count, sizeof(count));
+}
+
+/// The name of the new file is in `path`. -1: there is none.
+int open_new(const char* folder, char* path, size_t size) {
+  for (int number = 0; number < kFileNumbers; number++) {
+    std::snprintf(path, size, "%s/tern-trace-%d-%d", folder, static_cast<int>(getpid()), number);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd >= 0 || errno != EEXIST) return fd;
+  }
+  return -1;
+}
+
+/// Of a CHECK that has failed.
+void dump_all(char* path, size_t size) {
+  path[0] = 0;
+  if (!try_lock()) return;
+  uint32_t rings = 0;
+  for (const Ring* ring = first_ring; ring != nullptr; ring = ring->next) rings++;
+  int fd = rings != 0 ? open_new(".", path, size) : -1;
+  if (fd < 0 && rings != 0) fd = open_new("/tmp", path, size);
+  bool is_written = fd >= 0 && write_header(fd, rings);
+  for (const Ring* ring = first_ring; ring != nullptr && is_written; ring = ring->next) {
+    is_written = write_ring(fd, *ring);
+  }
+  unlock();
+  if (fd >= 0) close(fd);
+  if (!is_written) path[0] = 0;
+}
+
+/// `path` is that of `file`, which is not open if it cannot be.
+Status dump_to(const base::Descriptor& file, const Ring& ring, std::string_view path) {
+  if (file && write_header(file.get(), 1) && write_ring(file.get(), ring)) return {};
+  return base::status_of(Code::kUnavailable, "the file for the trace cannot be written",
+                         {"the file ", path, " for the trace cannot be written: ", std::strerror(errno)});
+}
+
+}  // namespace
+
+Status dump(const Ring& ring, const std::string& path) {
+  return dump_to(base::Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600)),
+                 ring, path);
+}
+
+Status dump_into(const Ring& ring, const std::string& folder) {
+  std::array<char, PATH_MAX> path{};
+  const base::Descriptor file(open_new(folder.c_str(), path.data(), path.size()));
+  return dump_to(file, ring, path.data());
+}
+
+void add_ring(Ring& ring) {
+  lock();
+  ring.next = first_ring;
+  ring.link_to = &first_ring;
+  if (ring.next != nullptr) ring.next->link_to = &ring.next;
+  first_ring = &ring;
+  unlock();
+  base::set_check_hook(dump_all);
+}
+
+void remove_ring(Ring& ring) {
+  if (ring.link_to == nullptr) return;
+  lock();
+  *ring.link_to = ring.next;
+  if (ring.next != nullptr) ring.next->link_to = ring.link_to;
+  unlock();
+}
+
+}  // namespace tern::trace
