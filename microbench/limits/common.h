@@ -178,8 +178,10 @@ inline Json latency_metrics(const tern::microbench::Percentiles& ticks, double s
   return metrics;
 }
 
-/// Prints the result, with `params` beside the flags of this file. Metrics' names end in their unit.
-inline void print(const char* bench, const char* transport, Json params, const Json& metrics, Placement placement) {
+/// Prints the result, with `params` beside the flags of this file. Metrics' names end in their unit. `subject`: whose
+/// they are.
+inline void print(const char* bench, const char* transport, Json params, const Json& metrics, Placement placement,
+                  const char* subject = "a bare limit") {
   params["cpus"] = FLAGS_cpus;
   params["seconds"] = FLAGS_seconds;
   if (FLAGS_json) {
@@ -189,7 +191,7 @@ inline void print(const char* bench, const char* transport, Json params, const J
     std::printf("%s\n", line.dump().c_str());
     return;
   }
-  std::printf("%s, a bare limit\n", bench);
+  std::printf("%s, %s\n", bench, subject);
   for (const auto& [name, value] : params.items()) {
     std::printf("  %-18s %15s\n", name.c_str(),
                 value.is_string() ? value.get<std::string>().c_str() : value.dump().c_str());

@@ -16,6 +16,7 @@ from . import proof
 DEFAULT_PORT = 31850
 ECHOES = 20
 ECHO_SECONDS_MAX = 0.5
+KNOCKS = 3  # a host answers a closed port once a second when it has answered several (net.ipv4.icmp_ratelimit)
 MTU_MIN = 576
 # Linux: IP_MTU_DISCOVER and IPV6_MTU_DISCOVER; PROBE forbids fragments and ignores what ICMP has said before.
 MTU_DISCOVER = {socket.AF_INET: (socket.IPPROTO_IP, 10), socket.AF_INET6: (socket.IPPROTO_IPV6, 23)}
@@ -162,18 +163,20 @@ def knock(family, address, port):
     """What comes of a datagram that is none of tern's: 'refused', 'forbidden', 'unreachable', 'silent'."""
     with socket.socket(family, socket.SOCK_DGRAM) as knocking:
         knocking.settimeout(ECHO_SECONDS_MAX)
-        try:
-            knocking.connect((address, port))
-            knocking.send(b'?')
-            knocking.recv(1)
-        except ConnectionRefusedError:
-            return 'refused'
-        except PermissionError:
-            return 'forbidden'
-        except TimeoutError:
-            return 'silent'
-        except OSError as error:
-            return 'forbidden' if error.errno == errno.EACCES else 'unreachable'
+        for _ in range(KNOCKS):
+            try:
+                knocking.connect((address, port))
+                knocking.send(b'?')
+                knocking.recv(1)
+                break
+            except ConnectionRefusedError:
+                return 'refused'
+            except PermissionError:
+                return 'forbidden'
+            except TimeoutError:
+                pass
+            except OSError as error:
+                return 'forbidden' if error.errno == errno.EACCES else 'unreachable'
     return 'silent'
 
 

@@ -1,0 +1,54 @@
+// shortcuts_driver: what instructions_driver does, over shm or udp, by a library without one of its shortcuts (the
+// paper's Table 3, and ours). --without=none is what the others are compared with: the same layer, and all shortcuts.
+#include <tern/transport/shm.h>
+#include <tern/transport/udp.h>
+
+#include <string_view>
+
+#include "common/both_ends.h"
+#include "shortcuts/with_shortcuts.h"
+
+DEFINE_string(without, "none",
+              "none, or one of: batched_timestamps, controller_bypass, pacer_bypass, preallocated_responses, "
+              "zero_copy_requests, common_case; with up_to_ before it also all before it in this list");
+
+namespace {
+
+using tern::cc::Shortcuts;
+
+template <class T, Shortcuts kShortcuts>
+int run() {
+  return microbench::BothEnds<microbench::WithShortcuts<T, kShortcuts>>().run("shortcuts_driver",
+                                                                              {{"without", FLAGS_without}});
+}
+
+template <class T>
+int run_without(std::string_view name) {
+  if (name == "none") return run<T, {}>();
+  if (name == "batched_timestamps") return run<T, {.batched_timestamps = false}>();
+  if (name == "controller_bypass") return run<T, {.controller_bypass = false}>();
+  if (name == "pacer_bypass") return run<T, {.pacer_bypass = false}>();
+  if (name == "preallocated_responses") return run<T, {.preallocated_responses = false}>();
+  if (name == "zero_copy_requests") return run<T, {.zero_copy_requests = false}>();
+  if (name == "common_case") return run<T, {.common_case = false}>();
+  if (name == "up_to_controller_bypass") return run<T, {false, false}>();
+  if (name == "up_to_pacer_bypass") return run<T, {false, false, false}>();
+  if (name == "up_to_preallocated_responses") return run<T, {false, false, false, false}>();
+  if (name == "up_to_zero_copy_requests") return run<T, {false, false, false, false, false}>();
+  if (name == "up_to_common_case") return run<T, {false, false, false, false, false, false}>();
+  programs::fail("--without names no shortcut: see --help");
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (!programs::parse_flags(argc, argv, "RPCs without one of the library's shortcuts; see scripts/paper --only=9"))
+    return 1;
+  if (!microbench::check_driver_flags(8u << 20)) return 1;
+  programs::catch_interrupts();
+  if (FLAGS_transport == "shm") return run_without<tern::Shm>(FLAGS_without);
+  if (FLAGS_transport == "udp") return run_without<tern::Udp>(FLAGS_without);
+  programs::fail("--transport is shm or udp here");
+  return 1;
+}
