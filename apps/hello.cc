@@ -1,4 +1,4 @@
-// hello: the smallest server and its client. The part between the marks is the example of README.md, word for word.
+// hello: the smallest server and its client, over any transport.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -12,7 +12,6 @@
 #include "common/report.h"
 #include "common/sides.h"
 
-// [example]
 #include <tern/rpc.h>
 #include <tern/transport/shm.h>
 #include <tern/transport/udp.h>
@@ -57,7 +56,6 @@ tern::Status ask(tern::Nexus& nexus, tern::RpcOptions options, std::string_view 
   auto status = (*rpc)->run_event_loop();
   return status.ok() ? outcome : status;
 }
-// [example]
 
 namespace {
 
@@ -124,7 +122,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   }
   const bool serves = FLAGS_role != "client" && !FLAGS_processes;
   const std::string listen = serves ? uri : programs::client_listen_uri(uri);
-  auto nexus = tern::Nexus::create(listen);
+  auto nexus = tern::Nexus::create(listen, programs::nexus_options());
   if (!nexus.ok()) return programs::fail_with("no Nexus at " + listen, nexus.status());
 
   Server server;  // goes before the Nexus that its endpoint needs

@@ -1,4 +1,4 @@
-// simulated_hello: the smallest simulation. README.md shows it, all but this comment.
+// simulated_hello: the smallest simulation. docs/simulation.md shows it, all but this comment.
 //
 // The rule: what runs on a simulated host takes the options of its Nexus and of its endpoints from that host. All else
 // is as on a real one.

@@ -5,6 +5,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 
 DEFINE_string(transport, tern::transports::kEntries[0].name,
               "what packets travel over; --list_transports has the names");
@@ -35,9 +36,19 @@ DEFINE_double(delay, 0, "fault layer: probability that a packet is held back, fo
 DEFINE_double(delay_us_max, 100, "fault layer: the longest delay, us");
 DEFINE_uint64(seed, 1, "seed of the fault layer");
 DEFINE_string(page, "", "where other processes see the counters: shm (for tern-top), or a path (NexusOptions::page)");
+DEFINE_bool(log, false,
+            "print sessions, peers and faults as JSON lines on standard error, as they happen (NexusOptions::log)");
+DEFINE_string(trace, "",
+              "folder in which each endpoint leaves a trace of its last calls and packets when it closes, for "
+              "scripts/trace (RpcOptions::trace_records)");
 DEFINE_int32(ready_fd, -1, "for --processes: where the server writes its address once it can be reached");
 
 namespace programs {
+
+namespace {
+/// Of --trace, 2 MiB an endpoint: about the last 6000 calls of one packet.
+constexpr size_t kTraceRecords = size_t{1} << 16;
+}  // namespace
 
 int fail(const char* format, ...) {
   std::fprintf(stderr, "%s: ", gflags::ProgramInvocationShortName());
@@ -177,6 +188,7 @@ bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope) {
     fail("--processes goes with --role=both only; start the server and the client by hand instead");
     return false;
   }
+  if (FLAGS_processes && !check_page_of_processes()) return false;
   if (!(FLAGS_seconds > 0 && FLAGS_seconds <= 1e6)) {
     fail("--seconds=%g is not between 0 and 1000000", FLAGS_seconds);
     return false;
@@ -191,7 +203,17 @@ bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope) {
     fail("--delay_us_max=%g is not between 0 and 1000000", FLAGS_delay_us_max);
     return false;
   }
+  if (std::error_code error; !FLAGS_trace.empty() && !std::filesystem::is_directory(FLAGS_trace, error)) {
+    fail("--trace=%s is no folder: make it first", FLAGS_trace.c_str());
+    return false;
+  }
   return true;
+}
+
+bool check_page_of_processes() {
+  if (FLAGS_page.empty() || FLAGS_page == "shm") return true;
+  fail("--page=%s would be the page of several processes; use --page=shm, with which each has one", FLAGS_page.c_str());
+  return false;
 }
 
 bool has_faults() {
@@ -205,6 +227,10 @@ tern::RpcOptions rpc_options(uint16_t endpoint_id) {
   options.wait = FLAGS_wait == "poll"       ? tern::Wait::kPoll
                  : FLAGS_wait == "adaptive" ? tern::Wait::kAdaptive
                                             : tern::Wait::kBlock;
+  if (!FLAGS_trace.empty()) {
+    options.trace_records = kTraceRecords;
+    options.trace_folder = FLAGS_trace;
+  }
   return options;
 }
 

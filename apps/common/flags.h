@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "json_log.h"
 #include "transport_list.h"
 
 DECLARE_string(transport);
@@ -40,6 +41,8 @@ DECLARE_double(delay_us_max);
 DECLARE_uint64(seed);
 DECLARE_int32(ready_fd);
 DECLARE_string(page);
+DECLARE_bool(log);
+DECLARE_string(trace);
 
 namespace programs {
 
@@ -65,6 +68,10 @@ bool is_simulated();
 /// Parses the command line and checks the flags of this file. False: the sentence has been printed, exit with 1.
 /// With --list_transports it prints the list and ends the program.
 bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope = Scope::kReal);
+
+/// For a program that makes processes, which have the same flags. False: --page is the path of a file, which would be
+/// the page of all of them; the sentence has been printed.
+bool check_page_of_processes();
 
 bool has_faults();
 
@@ -108,7 +115,7 @@ typename T::Options transport_options(Role role = Role::kClient) {
 }
 
 /// What the flags say about a Nexus.
-inline tern::NexusOptions nexus_options() { return {.page = FLAGS_page}; }
+inline tern::NexusOptions nexus_options() { return {.page = FLAGS_page, .log = FLAGS_log ? json_log() : nullptr}; }
 
 /// What the flags say about an endpoint.
 tern::RpcOptions rpc_options(uint16_t endpoint_id);

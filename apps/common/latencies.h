@@ -1,4 +1,4 @@
-// A histogram of times with a relative error of 1 / 64, of constant size. Standard library only; one thread.
+// A histogram of times with a relative error of 1 / 256, of constant size. Standard library only; one thread.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class Latencies {
   }
 
  private:
-  static constexpr unsigned kBits = 6;  ///< of precision below the highest bit
+  static constexpr unsigned kBits = 8;  ///< of precision below the highest bit
   static size_t bucket_of(uint64_t ns) {
     if (ns < (1u << kBits)) return ns;
     const unsigned shift = static_cast<unsigned>(std::bit_width(ns)) - kBits - 1;

@@ -90,7 +90,10 @@ class ServerSide {
     if (index_ == nullptr || !ordered::fill(*index_, FLAGS_keys, FLAGS_seed)) {
       return "there is no memory for the index; try fewer --keys";
     }
-    auto nexus = tern::Nexus::create(uri, {.liveness_timeout = kLivenessTimeout, .worker_threads = FLAGS_workers});
+    auto nexus_options = programs::nexus_options();
+    nexus_options.liveness_timeout = kLivenessTimeout;
+    nexus_options.worker_threads = FLAGS_workers;
+    auto nexus = tern::Nexus::create(uri, nexus_options);
     if (!nexus.ok()) return "no Nexus at " + uri + ": " + std::string(nexus.status().message());
     nexus_ = std::move(*nexus);
     ordered::ServerOptions options;
@@ -181,7 +184,9 @@ class ClientSide {
   template <tern::Transport T>
   bool run(const std::string& uri, const std::vector<int>& cpus, ServerSide* server) {
     const std::string listen = programs::client_listen_uri(uri);
-    auto nexus = tern::Nexus::create(listen, {.liveness_timeout = kLivenessTimeout});
+    auto nexus_options = programs::nexus_options();
+    nexus_options.liveness_timeout = kLivenessTimeout;
+    auto nexus = tern::Nexus::create(listen, nexus_options);
     if (!nexus.ok()) return fail("no Nexus at " + listen + ": " + std::string(nexus.status().message()));
     nexus_ = std::move(*nexus);
     if (!ask_about<T>(uri)) return false;

@@ -44,10 +44,34 @@ class Options(Structure):
         super().__init__(size=ctypes.sizeof(type(self)), **{**fields, **texts})
 
 
+class SessionName(Structure):
+    _fields_ = [("name", c_uint64)]
+
+
+class LogEvent(Structure):
+    """What a log function hears: see tern_log_event. Its texts are valid until the function returns; str() copies."""
+    _fields_ = [("kind", c_int32), ("severity", c_int32), ("time_ns", c_int64), ("nexus", c_char_p),
+                ("endpoint", c_int32), ("is_client", c_int32), ("transport", c_char_p), ("session", SessionName),
+                ("peer", c_char_p), ("status", Status), ("pause_ns", c_int64), ("packet_bytes", c_uint64),
+                ("count", c_uint64), ("left_out", c_uint64)]
+
+    def name(self):
+        return _log_kind_name(self.kind).decode()
+
+    def __str__(self):
+        peer = f", peer {self.peer.decode()}" if self.peer else ""
+        why = f": {self.status.message.decode()}" if self.status.code != OK else ""
+        return f"{_log_severity_name(self.severity).decode()}: {self.nexus.decode()}: {self.name()}{peer}{why}"
+
+
+LogListener = ctypes.CFUNCTYPE(None, c_void_p, POINTER(LogEvent))
+
+
 class NexusOptions(Options):
     _fields_ = [("size", c_size_t), ("liveness_timeout_ns", c_int64), ("worker_threads", c_size_t),
                 ("worker_queue_limit", c_size_t), ("peers_per_address_max", c_size_t),
-                ("sessions_per_address_max", c_size_t)]
+                ("sessions_per_address_max", c_size_t), ("page", c_char_p), ("log", LogListener),
+                ("log_context", c_void_p)]
 
 
 class EndpointOptions(Options):
@@ -66,7 +90,8 @@ class HandlerOptions(Options):
 
 class SessionOptions(Options):
     _fields_ = [("size", c_size_t), ("connect_timeout_ns", c_int64), ("rate_bytes_per_sec", c_uint64),
-                ("window", c_uint32), ("congestion_control", c_int32)]
+                ("window", c_uint32), ("congestion_control", c_int32), ("reconnect_pause_ns", c_int64),
+                ("reconnect_pause_max_ns", c_int64), ("reconnect", c_uint32), ("reserved", c_uint32)]
 
 
 class CallOptions(Options):
@@ -78,8 +103,8 @@ class SessionInfo(Options):
                 ("round_trip_ns", c_int64), ("rate_bytes_per_sec", c_uint64), ("peer", c_char * 80)]
 
 
-class SessionName(Structure):
-    _fields_ = [("name", c_uint64)]
+class TimerName(Structure):
+    _fields_ = [("id", c_uint64)]
 
 
 class CallName(Structure):
@@ -109,6 +134,8 @@ def _declare(result, name, *arguments):
 
 
 _version = _declare(c_char_p, "tern_version")
+_log_kind_name = _declare(c_char_p, "tern_log_kind_name", c_int32)
+_log_severity_name = _declare(c_char_p, "tern_log_severity_name", c_int32)
 _transport_name = _declare(c_char_p, "tern_transport_name", c_size_t)
 _counter_name = _declare(c_char_p, "tern_counter_name", c_size_t)
 _nexus_create = _declare(Status, "tern_nexus_create", c_char_p, POINTER(NexusOptions), POINTER(c_void_p))
@@ -122,7 +149,8 @@ _run_once = _declare(Status, "tern_endpoint_run_once", c_void_p, POINTER(c_size_
 _stop = _declare(Status, "tern_endpoint_stop", c_void_p)
 _descriptor = _declare(Status, "tern_endpoint_descriptor", c_void_p, POINTER(c_int))
 _post = _declare(Status, "tern_endpoint_post", c_void_p, Function, c_void_p)
-_after = _declare(Status, "tern_endpoint_after", c_void_p, c_int64, Function, c_void_p)
+_timer_start = _declare(Status, "tern_timer_start", c_void_p, c_int64, Function, c_void_p, POINTER(TimerName))
+_timer_cancel = _declare(Status, "tern_timer_cancel", c_void_p, TimerName)
 _counter = _declare(Status, "tern_endpoint_counter", c_void_p, c_char_p, POINTER(c_uint64))
 _on_request = _declare(Status, "tern_endpoint_on_request", c_void_p, c_uint16, Handler, c_void_p,
                        POINTER(HandlerOptions))
@@ -242,10 +270,13 @@ def transports():
 
 
 class Nexus:
-    """One per process. Options are those of tern_nexus_options. Its endpoints end before it."""
+    """One per process. Options are those of tern_nexus_options, such as page="shm". Its endpoints end before it.
+    log(event) hears of sessions and peers, in whatever thread they change."""
 
-    def __init__(self, listen_uri="tern://127.0.0.1:0", **options):
+    def __init__(self, listen_uri="tern://127.0.0.1:0", log=None, **options):
         self._handle = c_void_p()
+        if log is not None:
+            self._log = options["log"] = LogListener(lambda _, event: log(event.contents))
         _check(_nexus_create(listen_uri.encode(), byref(NexusOptions(**options)), byref(self._handle)))
         self.uri = _nexus_uri(self._handle).decode()
 
@@ -344,8 +375,16 @@ class Endpoint:
         _started(_post(self._handle, _on_function, context), context)
 
     def after(self, seconds, function):
-        context = _register(self, function)
-        _started(_after(self._handle, int(seconds * 1e9), _on_function, context), context)
+        """Runs function() in the loop, so much later. Returns a timer for cancel_timer()."""
+        context, name = _register(self, function), TimerName()
+        _started(_timer_start(self._handle, int(seconds * 1e9), _on_function, context, byref(name)), context)
+        return context, name
+
+    def cancel_timer(self, timer):
+        """Its function never runs. MISUSE: it has run, or was cancelled."""
+        context, name = timer
+        _check(_timer_cancel(self._handle, name))
+        _forget(context)
 
     def counters(self):
         values, value = {}, c_uint64()
