@@ -38,7 +38,8 @@ STRUCTS = {  # of tern.py
     "HandlerOptions": "tern_handler_options", "SessionOptions": "tern_session_options",
     "CallOptions": "tern_call_options",
     "SessionInfo": "tern_session_info", "SessionName": "tern_session", "CallName": "tern_call",
-    "SessionEvent": "tern_session_event", "Completion": "tern_completion",
+    "SessionEvent": "tern_session_event", "Completion": "tern_completion", "TimerName": "tern_timer",
+    "LogEvent": "tern_log_event",
 }
 
 

@@ -125,8 +125,15 @@ static void check_echoed(struct call *call, size_t length) {
   free_buffers(call);
 }
 
-// --- cases
-// ------------------------------------------------------------------------------------------------------------
+static void check_fails(struct pair *pair, uint16_t type, size_t length, tern_code code, uint16_t app_code) {
+  struct call call;
+  run_call(pair, type, length, &call);
+  CHECK_STATUS(call.status, code, "");
+  CHECK(call.app_code == app_code);
+  free_buffers(&call);
+}
+
+// --- cases -----------------------------------------------------------------------------------------------------------
 
 CASE(messages_of_all_sizes_come_back) {
   struct pair pair = with_handlers(transport, NULL);
@@ -157,23 +164,11 @@ CASE(outcomes_other_than_an_answer) {
   TURN_UNTIL(&pair, call.done);
   CHECK_STATUS(call.status, TERN_TOO_LARGE, "");  // the response is longer than its buffer
   free_buffers(&call);
-  run_call(&pair, FAIL, 10, &call);
-  CHECK_STATUS(call.status, TERN_REFUSED, "");
-  CHECK(call.app_code == 77);
-  free_buffers(&call);
-  run_call(&pair, FORGET, 10, &call);
-  CHECK_STATUS(call.status, TERN_NO_RESPONSE, "");
-  free_buffers(&call);
-  run_call(&pair, DROP, 10, &call);
-  CHECK_STATUS(call.status, TERN_NO_RESPONSE, "");
-  free_buffers(&call);
-  run_call(&pair, ABSENT, 10, &call);
-  CHECK_STATUS(call.status, TERN_REFUSED, "");
-  CHECK(call.app_code == 0);
-  free_buffers(&call);
-  run_call(&pair, WORKER, 1001, &call);
-  CHECK_STATUS(call.status, TERN_TOO_LARGE, "");
-  free_buffers(&call);
+  check_fails(&pair, FAIL, 10, TERN_REFUSED, 77);
+  check_fails(&pair, FORGET, 10, TERN_NO_RESPONSE, 0);
+  check_fails(&pair, DROP, 10, TERN_NO_RESPONSE, 0);
+  check_fails(&pair, ABSENT, 10, TERN_REFUSED, 0);
+  check_fails(&pair, WORKER, 1001, TERN_TOO_LARGE, 0);
   run_call(&pair, WORKER, 1000, &call);
   check_echoed(&call, 1000);
   destroy_pair(&pair);

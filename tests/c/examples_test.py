@@ -215,8 +215,32 @@ class Python(unittest.TestCase):
         with self.assertRaises(ZeroDivisionError):
             self.client.run(5)
         self.client.after(3600, lambda: None)  # never runs
+        timer = self.client.after(0.001, lambda: order.append("cancelled"))
+        self.client.cancel_timer(timer)
+        with self.assertRaisesRegex(tern.Error, "^MISUSE"):
+            self.client.cancel_timer(timer)
+        self.client.after(0.01, self.client.stop)
+        self.client.run()
+        self.assertEqual(order, ["posted", "timer"])
         self.assertGreaterEqual(self.client.fileno(), 0)
         self.assertGreaterEqual(self.client.run_once(), 0)
+
+
+class Log(unittest.TestCase):
+    def test_function_hears_of_sessions(self):
+        heard, texts = [], []
+
+        def log(event):
+            heard.append((event.name(), event.endpoint, event.status.code))
+            texts.append(str(event))
+        with tern.Nexus(log=log) as nexus, tern.Endpoint(nexus, transport="udp", endpoint_id=3) as endpoint:
+            session = endpoint.open_session("tern://127.0.0.1:9", connect_timeout_ns=50_000_000)
+            with self.assertRaisesRegex(tern.Error, "^PEER_UNREACHABLE"):
+                session.ask(1, b"")
+        self.assertEqual(heard, [("nexus_created", -1, tern.OK), ("endpoint_created", 3, tern.OK),
+                                 ("session_failed", 3, tern.PEER_UNREACHABLE), ("endpoint_closed", 3, tern.OK),
+                                 ("nexus_closed", -1, tern.OK)])
+        self.assertRegex(texts[2], r"^warning: 127\.0\.0\.1:\d+: session_failed.*: .+")
 
 
 if __name__ == "__main__":

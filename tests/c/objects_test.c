@@ -31,6 +31,30 @@ CASE(names) {
   CHECK(index > 20 && tern_counter_name(SIZE_MAX) == NULL);
 }
 
+CASE(numbers_in_words) {
+  (void)transport;
+  CHECK(strcmp(tern_code_name(TERN_OK), "ok") == 0);
+  CHECK(strcmp(tern_code_name(TERN_DEADLINE), "deadline passed") == 0);
+  CHECK(strcmp(tern_code_name(TERN_UNAVAILABLE), "unavailable") == 0);
+  CHECK(strcmp(tern_log_kind_name(TERN_LOG_NEXUS_CREATED), "nexus_created") == 0);
+  CHECK(strcmp(tern_log_kind_name(TERN_LOG_SESSION_LOST), "session_lost") == 0);
+  CHECK(strcmp(tern_log_kind_name(TERN_LOG_TRANSPORT_FAILED), "transport_failed") == 0);
+  CHECK(strcmp(tern_log_severity_name(TERN_LOG_WARNING), "warning") == 0);
+  // Each has words of its own, and other numbers, of a later version or wrong, have none.
+  const char *(*const names[])(int32_t) = {tern_code_name, tern_log_kind_name, tern_log_severity_name};
+  const int32_t last[] = {TERN_UNAVAILABLE, TERN_LOG_TRACE_MISSING, TERN_LOG_ERROR};
+  for (int of = 0; of < 3; ++of) {
+    const char *const unknown = names[of](-1);
+    CHECK(strncmp(unknown, "unknown", 7) == 0);
+    for (int32_t a = 0; a <= last[of]; ++a) {
+      CHECK(strcmp(names[of](a), unknown) != 0);
+      for (int32_t b = 0; b < a; ++b) CHECK(strcmp(names[of](a), names[of](b)) != 0);
+    }
+    CHECK(strcmp(names[of](last[of] + 1), unknown) == 0);
+    CHECK(strcmp(names[of](256), unknown) == 0 && strcmp(names[of](INT32_MIN), unknown) == 0);
+  }
+}
+
 CASE(nexus_options_are_checked) {
   tern_nexus *nexus, *other = (tern_nexus *)&nexus;
   tern_nexus_options options = {.size = sizeof(options), .worker_threads = 2, .liveness_timeout_ns = 1000000000};
@@ -45,6 +69,8 @@ CASE(nexus_options_are_checked) {
   CHECK_MISUSE(tern_nexus_create("tern://127.0.0.1:0", &options, &other), "sizeof");
   options.size = 0;
   CHECK_MISUSE(tern_nexus_create("tern://127.0.0.1:0", &options, &other), "sizeof");
+  options = (tern_nexus_options){.size = sizeof(options), .log_context = &nexus};
+  CHECK_MISUSE(tern_nexus_create("tern://127.0.0.1:0", &options, &other), "options->log is NULL");
   options = (tern_nexus_options){.size = sizeof(options), .liveness_timeout_ns = -1};
   CHECK_MISUSE(tern_nexus_create("tern://127.0.0.1:0", &options, &other), "negative");
 
@@ -136,6 +162,10 @@ CASE(endpoint_options_are_checked) {
   CHECK_MISUSE(tern_session_open(endpoint, "tern://127.0.0.1:1", &session_options, &session), "TERN_CC");
   session_options = (tern_session_options){.size = sizeof(session_options), .connect_timeout_ns = -1};
   CHECK_MISUSE(tern_session_open(endpoint, "tern://127.0.0.1:1", &session_options, &session), "negative");
+  session_options = (tern_session_options){.size = sizeof(session_options), .reconnect_pause_ns = -1};
+  CHECK_MISUSE(tern_session_open(endpoint, "tern://127.0.0.1:1", &session_options, &session), "negative");
+  session_options = (tern_session_options){.size = sizeof(session_options), .reserved = 1};
+  CHECK_MISUSE(tern_session_open(endpoint, "tern://127.0.0.1:1", &session_options, &session), "reserved");
   CHECK_MISUSE(tern_session_open(endpoint, "nowhere", NULL, &session), "");
   CHECK_MISUSE(tern_session_open(endpoint, NULL, NULL, &session), "uri is NULL");
   CHECK_MISUSE(tern_session_open(endpoint, "tern://127.0.0.1:1", NULL, NULL), "session is NULL");
@@ -168,6 +198,7 @@ static void check_refused(tern_endpoint *endpoint, const char *text) {
   tern_session session = {1};
   tern_session_info info = {.size = sizeof(info)};
   const tern_call call = {1};
+  tern_timer timer = {1};
   if (endpoint != NULL) CHECK_MISUSE(tern_endpoint_destroy(endpoint), text);
   CHECK_MISUSE(tern_endpoint_close(endpoint, 0), text);
   CHECK_MISUSE(tern_endpoint_run(endpoint, 0), text);
@@ -177,6 +208,9 @@ static void check_refused(tern_endpoint *endpoint, const char *text) {
   CHECK_MISUSE(tern_endpoint_next_due(endpoint, &due), text);
   CHECK_MISUSE(tern_endpoint_post(endpoint, count, NULL), text);
   CHECK_MISUSE(tern_endpoint_after(endpoint, 0, count, NULL), text);
+  CHECK_MISUSE(tern_timer_start(endpoint, 0, count, NULL, &timer), text);
+  CHECK_MISUSE(tern_timer_cancel(endpoint, timer), text);
+  CHECK(timer.id == 0);
   CHECK_MISUSE(tern_endpoint_counter(endpoint, "calls_completed", &value), text);
   CHECK_MISUSE(tern_endpoint_on_request(endpoint, 1, echo, NULL, NULL), text);
   CHECK_MISUSE(tern_endpoint_on_session_event(endpoint, NULL, NULL), text);
@@ -263,6 +297,7 @@ static void *visit(void *context) {
   CHECK_STATUS(tern_endpoint_run_once(visitor->endpoint, NULL), TERN_WRONG_THREAD, "");
   CHECK_STATUS(tern_endpoint_descriptor(visitor->endpoint, &descriptor), TERN_WRONG_THREAD, "");
   CHECK_STATUS(tern_endpoint_after(visitor->endpoint, 0, count, NULL), TERN_WRONG_THREAD, "");
+  CHECK_STATUS(tern_timer_cancel(visitor->endpoint, (tern_timer){1}), TERN_WRONG_THREAD, "");
   CHECK_MISUSE(tern_endpoint_destroy(visitor->endpoint), "in another thread");
   CHECK_OK(tern_endpoint_post(visitor->endpoint, end_visit, visitor));
   CHECK_OK(tern_msgbuf_free(buffer));
@@ -308,6 +343,29 @@ CASE(loop_runs_and_stops) {
   CHECK(never == 0);
 }
 
+CASE(cancelled_timer_never_runs) {
+  struct pair pair;
+  make_pair(&pair, transport);
+  int first = 0, second = 0, third = 0;
+  tern_timer timers[3] = {{1}, {1}, {1}};
+  CHECK_OK(tern_timer_start(pair.client, 1000000, count, &first, &timers[0]));
+  CHECK_OK(tern_timer_start(pair.client, 1000000, count, &second, &timers[1]));
+  CHECK_OK(tern_timer_start(pair.client, 2000000, count, &third, NULL));
+  CHECK(timers[0].id != 0 && timers[1].id != 0 && timers[0].id != timers[1].id);
+  CHECK_OK(tern_timer_cancel(pair.client, timers[0]));
+  CHECK_MISUSE(tern_timer_cancel(pair.client, timers[0]), "timer");
+  TURN_UNTIL(&pair, third == 1);
+  CHECK(first == 0 && second == 1);
+  CHECK_MISUSE(tern_timer_cancel(pair.client, timers[1]), "timer");  // it has run
+  CHECK_MISUSE(tern_timer_cancel(pair.client, (tern_timer){0}), "timer");
+  CHECK_OK(tern_timer_start(pair.client, 1000000, count, &first, &timers[2]));
+  CHECK(timers[2].id != timers[0].id && timers[2].id != timers[1].id);
+  CHECK_MISUSE(tern_timer_start(pair.client, -1, count, NULL, &timers[2]), "negative");
+  CHECK(timers[2].id == 0);
+  CHECK_MISUSE(tern_timer_start(pair.client, 0, NULL, NULL, NULL), "function is NULL");
+  destroy_pair(&pair);
+}
+
 CASE(descriptor_wakes_foreign_loop) {
   struct pair pair;
   struct call call;
@@ -338,6 +396,12 @@ CASE(descriptor_wakes_foreign_loop) {
   CHECK_OK(tern_endpoint_counter(pair.server, "requests_handled", &value));
   CHECK(value == 1);
   CHECK_OK(tern_endpoint_counter(pair.server, "calls_failed", &value));
+  CHECK(value == 0);
+  uint64_t sent = 0;
+  CHECK_OK(tern_endpoint_counter(pair.client, "packets_sent", &sent));
+  CHECK_OK(tern_endpoint_counter(pair.client, "transport.packets_sent", &value));
+  CHECK(value > 0 && value <= sent);
+  CHECK_OK(tern_endpoint_counter(pair.client, "network.queue_bytes_max", &value));  // the last of the table
   CHECK(value == 0);
   for (size_t i = 0; tern_counter_name(i) != NULL; ++i) {
     CHECK_OK(tern_endpoint_counter(pair.client, tern_counter_name(i), &value));
@@ -373,7 +437,9 @@ CASE(destruction_ends_calls) {
   CHECK_STATUS(last.call.status, TERN_CANCELLED, "");
 }
 
-RUN_CASES({"names", names}, {"nexus_options_are_checked", nexus_options_are_checked},
+RUN_CASES({"names", names}, {"numbers_in_words", numbers_in_words},
+          {"cancelled_timer_never_runs", cancelled_timer_never_runs},
+          {"nexus_options_are_checked", nexus_options_are_checked},
           {"endpoint_options_are_checked", endpoint_options_are_checked},
           {"wrong_handles_are_refused", wrong_handles_are_refused}, {"loop_runs_and_stops", loop_runs_and_stops},
           {"descriptor_wakes_foreign_loop", descriptor_wakes_foreign_loop},

@@ -128,6 +128,7 @@ CASE(death_of_server_ends_calls) {
   TURN_UNTIL(&pair, call.done && ended.message != NULL);
   CHECK(call.status.code == TERN_PEER_UNREACHABLE || call.status.code == TERN_SESSION_RESET);
   CHECK(ended.code == call.status.code);
+  CHECK(strstr(ended.message, "reconnect") != NULL);  // what a program may do about it
   free_buffers(&call);
   CHECK_OK(tern_endpoint_destroy(pair.client));
   CHECK_OK(tern_nexus_destroy(pair.nexus));

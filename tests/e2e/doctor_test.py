@@ -244,6 +244,11 @@ class Between(unittest.TestCase):
         sentence = 'No tern server listens at UDP port 31850 of 10.66.0.1.'
         command = 'tern-latency --role=server --transport=udp --server=0.0.0.0:31850  # on 10.66.0.1'
         self.assert_stopped(self.way(), sentence, command)
+        # A host that has just answered several datagrams to closed ports waits a second with the next answer.
+        self.at(1, sys.executable, '-c',
+                'import socket\n'
+                'for port in range(40000, 40020):\n'
+                '    socket.socket(type=socket.SOCK_DGRAM).sendto(b"?", ("10.66.0.1", port))')
         code, path = self.way('--no-trials')
         self.assertEqual((code, texts(path['findings'])), (1, ['Nothing listens at UDP port 31850 of 10.66.0.1.']))
 

@@ -25,6 +25,8 @@ const Example kExamples[] = {
     {"deadline_and_cancel",
      {"the first call: the call's deadline passed before its response was complete",
       "the second call: cancelled by its caller", "the server has given up whatever it had begun"}},
+    {"hello", {"hello"}},
+    {"log", {"warnings: 1"}},
     {"nested_rpc", {"tern: Sterna paradisaea", "unicorn: refused for reason 7"}},
     {"own_epoll_loop", {"seen tick 1", "seen tick 2", "seen tick 3", "seen tick 4", "seen tick 5"}},
     {"page", {"seen: 3 calls, 3 requests"}},

@@ -174,6 +174,48 @@ class TopTest(unittest.TestCase):
         self.assertFalse(calls and [s for s in calls.samples if s.labels["pid"] == str(self.pair.client.pid)])
 
 
+class ProgramsTest(unittest.TestCase):
+    """Every program that serves has the flag --page, and tern-top finds what it shows."""
+    PROGRAMS = {"hello": ["--role=server", "--server=127.0.0.1:0"],
+                "kv": ["--role=server", "--server=127.0.0.1:0", "--keys=1000"],
+                "masstree": ["--role=server", "--server=127.0.0.1:0", "--keys=1000"],
+                "raft_server": ["--id=1", "--replicas=1=127.0.0.1:0"],
+                "bank": ["--branches=2", "--kill_seconds=0", "--seconds=1000"]}
+
+    def test_programs_show_a_page(self):
+        for name, arguments in self.PROGRAMS.items():
+            program = BUILD / "apps" / name
+            with self.subTest(name):
+                if not program.exists():
+                    self.skipTest(f"{program} is not built")
+                process = subprocess.Popen([program, "--transport=udp", "--page=shm", *arguments],
+                                           stdout=subprocess.DEVNULL, start_new_session=True)
+                try:
+                    def shown():
+                        self.assertIsNone(process.poll(), "it has ended")
+                        pages = [p for p in read()["pages"]
+                                 if os.path.exists(f"/proc/{p['pid']}") and os.getpgid(p["pid"]) == process.pid]
+                        return pages if len(pages) == (2 if name == "bank" else 1) \
+                            and all(page["endpoints"] for page in pages) else None
+                    for page in wait_for(shown):
+                        self.assertEqual((page["life"], page["program"]), ("alive", name))
+                        self.assertEqual(page["endpoints"][0]["transport"], "udp")
+                finally:
+                    process.terminate()
+                    process.wait(PATIENCE_S)
+
+    def test_processes_of_one_program_do_not_share_a_file(self):
+        for command in (["hello", "--processes"], ["bank"], ["raft_cluster"]):
+            program = BUILD / "apps" / command[0]
+            with self.subTest(command[0]):
+                if not program.exists():
+                    self.skipTest(f"{program} is not built")
+                result = subprocess.run([program, *command[1:], "--page=/tmp/page"], capture_output=True, text=True,
+                                        timeout=PATIENCE_S, check=False)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn("use --page=shm", result.stderr)
+
+
 class FilesTest(unittest.TestCase):
     def test_hostile_files(self):
         with tempfile.TemporaryDirectory() as folder:

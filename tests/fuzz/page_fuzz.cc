@@ -28,8 +28,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::memcpy(space.data(), data + offset, bytes);
     return bytes;
   };
+  tern::page::Header header;
   tern::Page page;
-  if (!tern::page::read_page(read, page).ok()) return 0;
+  if (!tern::page::read_page(read, header, page).ok()) return 0;
   require_printable(page.program);
   require_printable(page.uri);
   for (const std::string& name : page.counter_names) require_printable(name);

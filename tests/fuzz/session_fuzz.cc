@@ -115,7 +115,7 @@ class Target {
         }
         return;
       case 6:  // honest delivery, in an order of the input's
-        if (!to_server_.empty()) to_server(take(to_server_, in.byte()), 8);
+        if (!to_server_.empty()) to_server(take(to_server_, in.byte()), 8 + op / 8 % 2 * 16);
         return;
       case 7:
         if (!to_client_.empty()) to_client(take(to_client_, in.byte()), 8);
@@ -176,6 +176,17 @@ class Target {
     return payload;
   }
 
+  static auto queue(std::deque<Packet>& to) {
+    return [&to](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
+      if (to.size() >= 256) return false;
+      if (data == nullptr)
+        to.push_back({header, std::vector<std::byte>(bytes)});
+      else
+        to.push_back({header, {data, data + bytes}});
+      return true;
+    };
+  }
+
   void to_client(const Packet& packet, uint8_t op) {
     const transport::Payload payload = view(packet, op);
     last_number_[1] = packet.header.number();
@@ -211,10 +222,18 @@ class Target {
     const transport::Payload payload = view(packet, op);
     const wire::Header& header = packet.header;
     last_number_[0] = header.number();
-    if (header.kind() == wire::Kind::kRequest) {
+    if (session::is_plain_request(header, payload.bytes)) {
       if (ServerSlot* slot = server_->try_begin(header, payload.bytes, now_)) {
-        server_->defer(slot);
-        return server_->owe_credit_return(now_);
+        if (op % 32 < 16) {
+          server_->defer(slot);
+          return server_->owe_credit_return(now_);
+        }
+        const uint32_t bytes = header.request_type() + op;  // of one packet, or of two
+        std::free(slot->response);
+        slot->response = new_buffer(bytes);
+        slot->response_bytes = bytes;
+        if (!server_->try_answer(slot, bytes, 8, queue(to_client_))) server_->respond(slot);
+        return;
       }
     }
     const ServerVerdict verdict = server_->on_packet(header, payload, now_, offers_);
@@ -224,16 +243,6 @@ class Target {
     if (verdict.wants_pair) server_->owe_pair_reply(kPairToken + op % 2);
   }
   void pump(Input& in) {
-    const auto queue = [](std::deque<Packet>& to) {
-      return [&to](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
-        if (to.size() >= 256) return false;
-        if (data == nullptr)
-          to.push_back({header, std::vector<std::byte>(bytes)});
-        else
-          to.push_back({header, {data, data + bytes}});
-        return true;
-      };
-    };
     const auto ticket = [this] { return ++ticket_; };
     const uint8_t limit = in.byte();
     ClientSession::Turn turn;

@@ -254,6 +254,11 @@ WorldOptions behind_a_nat(WorldOptions options) {
   return options;
 }
 
+WorldOptions at_once(WorldOptions options) {
+  options.answers_at_once = true;
+  return options;
+}
+
 WorldOptions opening(WorldOptions options) {
   options.opens_in_the_world = true;
   return options;
@@ -270,6 +275,9 @@ const Scenario kScenarios[] = {
     {"no_room", world_of(1, {1}, {{8, 3, false, false, true}, {4, 3, false, false, true}}), 2},
     {"empty_messages", world_of(1, {1}, {{0, 0}, {0, 0}}), 2},
     {"a_slot_reused", world_of(1, {1}, {{4, 3}, {2, 4}}), 2},
+    {"answered_at_once", at_once(world_of(1, {1}, {{4, 3}, {2, 4}})), 2},
+    {"too_long_to_be_answered_at_once", at_once(world_of(1, {1}, {{4, 8}, {4, 3}})), 1},
+    {"two_slots_answered_at_once", at_once(world_of(2, {2}, {{4, 3}, {2, 4, true}})), 0},
     {"a_response_of_two_packets", world_of(1, {1}, {{4, 8}}), 2},
     {"refused", world_of(1, {1}, {{4, 3, false, true}, {8, 3, true, true}}), 2},
     {"a_deadline", world_of(1, {1}, {{4, 3, true, false, false, 12'000'000}, {4, 3}}), 2},
@@ -340,6 +348,7 @@ class Walk {
       options.calls.push_back({static_cast<uint32_t>(size()), static_cast<uint32_t>(size()), below(3) == 0,
                                below(8) == 0, below(16) == 0, below(8) == 0 ? 1 + below(30'000'000) : 0});
     }
+    options.answers_at_once = below(2) != 0;
     return options;
   }
 

@@ -53,6 +53,8 @@ struct WorldOptions {
   /// The client reaches the server through a NAT: what the server sends arrives where it answers a packet that came
   /// under the client's present address, which remap() changes. One short path probe is kept for that way.
   bool has_nat = false;
+  bool answers_at_once =
+      false;  ///< an answer leaves with its handler's return, if it may (ServerSession::try_answer())
   std::vector<CallPlan> calls;
 };
 
@@ -489,10 +491,10 @@ class World {
 
   void server_receives(const wire::Header& header, const transport::Payload& payload) {
     if (header.session_key() != server_key()) return;  // of a session before the handshake that began anew
-    if (header.kind() == wire::Kind::kRequest && !payload.is_marked && payload.lease == nullptr) {
+    if (session::is_plain_request(header, payload.bytes) && !payload.is_marked && payload.lease == nullptr) {
       if (ServerSlot* slot = server_->try_begin(header, payload.bytes, now_ns_)) {
         slot->deadline_code = wire::kNoDeadline;
-        run_handler(slot, copy_of(payload));
+        run_handler(slot, copy_of(payload), options_.answers_at_once);
         if (slot->phase == ServerSlot::Phase::kRunning) server_->defer(slot);
         return;
       }
@@ -539,7 +541,7 @@ class World {
     std::memcpy(copy->data(), payload.data, payload.bytes);
     return copy;
   }
-  void run_handler(ServerSlot* slot, OwnedBuffer request) {
+  void run_handler(ServerSlot* slot, OwnedBuffer request, bool answers_at_once = false) {
     Call* call = call_of(slot->request_number);
     if (call == nullptr) return fail("a handler ran for a request that nobody made");
     free_response(slot);
@@ -555,10 +557,10 @@ class World {
     if (call->plan.answers_later) {
       server_->owe_credit_return(now_ns_);
     } else {
-      answer_call(*call);
+      answer_call(*call, answers_at_once);
     }
   }
-  void answer_call(Call& call) {
+  void answer_call(Call& call, bool at_once = false) {
     ServerSlot* slot = server_->slot(call.request_number & (wire::kSlotsMax - 1));
     if (slot->call != &call) return fail("a handler answers for a slot that has moved on");
     call.is_running = false;
@@ -568,7 +570,19 @@ class World {
     for (uint32_t i = 0; i < slot->response_bytes; i++) {
       slot->response->data()[i] = content(call.request_number, true, i);
     }
-    server_->respond(slot);
+    if (!at_once || !answer_at_once(slot)) server_->respond(slot);
+  }
+  bool answer_at_once(ServerSlot* slot) {
+    const uint8_t limit = options_.credit_limits[answers_ % options_.credit_limits.size()];
+    const auto send_it = [&](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
+      if (refuses_sends_) return false;
+      if (owes_echo_) fail("a mark is not echoed by the next packet");
+      send(false, header, data, bytes);
+      return true;
+    };
+    if (!server_->try_answer(slot, slot->response_bytes, limit, send_it)) return false;
+    answers_++;
+    return true;
   }
   static void free_response(ServerSlot* slot) {
     BufferDeleter()(slot->response);

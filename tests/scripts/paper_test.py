@@ -14,11 +14,13 @@ import tempfile
 import unittest
 
 try:
+    import matplotlib
     from matplotlib import image
 except ImportError:
     print('skipped: there is no matplotlib here (scripts/setup test)')
     sys.exit(77)
 
+matplotlib.use('Agg')
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAPER = os.path.join(HERE, '..', '..', 'scripts', 'paper')
 SAMPLE = os.path.join(HERE, 'paper_sample.jsonl')
@@ -101,6 +103,21 @@ class Rows(unittest.TestCase):
                          line(8, {'trace_hash': trace, 'wall_seconds': 2}))
             self.assertEqual(paper.is_met(row), is_met)
 
+    def test_shortcuts_are_compared_with_all_and_with_the_step_before(self):
+        def own(metrics, without, transport='shm'):
+            return {**line(9, metrics, without=without), 'transport': transport}
+
+        runs = [own({'rate_mrps': 4}, 'none'), own({'total': 600}, 'none'), own({'rate_mrps': 1}, 'none', 'udp'),
+                own({'rate_mrps': 3}, 'batched_timestamps'), own({'total': 750}, 'batched_timestamps'),
+                own({'rate_mrps': 3.8}, 'controller_bypass'), own({'rate_mrps': 1.5}, 'up_to_controller_bypass')]
+        found = {row.what: row for row in rows_of(9, *runs) if row.values}
+        self.assertEqual(found['shm, without batched timestamps: share of the rate'].values, [0.75])
+        self.assertEqual(found['shm, without batched timestamps: more instructions'].values, [150])
+        self.assertEqual(found['shm, without controller bypass: share of the rate'].values, [0.95])
+        row = found['shm, one after another, controller bypass, too: share of the rate before']
+        self.assertEqual((row.values, round(row.paper, 3)), ([0.5], 0.934))
+        self.assertEqual(len(found), 8)
+
     def test_a_row_of_the_table(self):
         runs = [line(2, {'total_gbps': gbps}, seed, credits=0, degree=50) for seed, gbps in enumerate((22.5, 22.71, 22.6), 1)]
         text = paper.markdown([row_of(2, 'bandwidth', *runs)])
@@ -124,12 +141,12 @@ class Runs(unittest.TestCase):
         for words in self.commands():
             self.assertIn('--cc=', words)
             if 'instructions_per_rpc' not in words:
-                self.assertRegex(words, r'/microbench/.*--seed=1 --json$')
+                self.assertRegex(words, r'/microbench/(shortcuts_driver.*|.*--seed=1) --json$')
         self.assertTrue(all('--cc=none' in words and '--credits=32' in words for words in self.commands('--only=1')))
         self.assertEqual(sum('--cc=none' in words for words in self.commands('--only=6')), 1)
 
     def test_wrong_words(self):
-        for words in ('--only=10', '--only=x', '--only=', '--seeds=0', '--jobs=0'):
+        for words in ('--only=11', '--only=x', '--only=', '--seeds=0', '--jobs=0'):
             with self.assertRaises(paper.Failure):
                 options_of(words)
 
@@ -176,8 +193,26 @@ class Program(unittest.TestCase):
             self.assertGreater(coloured.sum(), 200, name)
         with open(os.path.join(self.out, 'paper.md'), encoding='utf-8') as file:
             table = file.read().splitlines()
-        self.assertEqual({row.split('|')[1].strip() for row in table[2:]}, {str(number) for number in range(1, 10)})
+        self.assertEqual({row.split('|')[1].strip() for row in table[2:]}, {str(number) for number in range(1, 11)})
         self.assertEqual({row.count('|') for row in table}, {7})
+
+    def test_no_bars_on_a_logarithmic_axis_and_controllers_by_name(self):
+        from matplotlib import pyplot as plt
+        with open(SAMPLE, encoding='utf-8') as file:
+            results = paper.Results([json.loads(text) for text in file])
+        scales, labels = set(), []
+        for _, draw in paper.PICTURES.values():
+            for axes in draw(plt, results).axes:
+                scale = 'log' if 'log' in (axes.get_xscale(), axes.get_yscale()) else 'linear'
+                if scale == 'log':
+                    self.assertEqual(len(axes.containers), 0, axes.get_ylabel())
+                    self.assertTrue(axes.lines, axes.get_ylabel())
+                scales.add((scale, bool(axes.containers)))
+                labels += [text.get_text() for text in axes.get_legend().get_texts()] if axes.get_legend() else []
+            plt.close('all')
+        self.assertEqual(scales, {('log', False), ('linear', True), ('linear', False)})
+        self.assertIn('swift (default)', labels)
+        self.assertFalse([label for label in labels if label.startswith('default')])
 
     def test_pictures_follow_the_data(self):
         pictures = []
@@ -189,7 +224,7 @@ class Program(unittest.TestCase):
                                   for name, value in one['metrics'].items()}
                 one['metrics'].pop('rate_by_ms', None)
             path = self.write('lines', ''.join(json.dumps(one) + '\n' for one in lines))
-            self.paper('--draw', path, '--only=1,2,3,4,5,6')
+            self.paper('--draw', path, '--only=1,2,3,4,5,6,9')
             pictures.append({name: image.imread(os.path.join(self.out, f'{name}.png'))
                              for number, (name, _) in paper.PICTURES.items() if number != 7})
         for name, picture in pictures[0].items():

@@ -22,7 +22,7 @@ sys.dont_write_bytecode = True
 loader = importlib.machinery.SourceFileLoader('plot', PLOT)
 plot = importlib.util.module_from_spec(importlib.util.spec_from_loader('plot', loader))
 loader.exec_module(plot)
-SUBJECTS = {'latency', 'sizes', 'windows', 'sessions', 'raft', 'ratios'}
+SUBJECTS = {'latency', 'sizes', 'windows', 'sessions', 'raft', 'timeline', 'ratios', 'compare'}
 
 
 def run_of(transport, us=1.0, **params):
@@ -51,6 +51,30 @@ class Curves(unittest.TestCase):
         self.assertEqual(self.labels_of(*sweep), ['latency shm size=1', 'latency udp size=1'])
 
 
+class Timeline(unittest.TestCase):
+    STEPS = [('client', 'enqueued', None), ('client', 'started', None), ('client', 'sent', 'request'),
+             ('server', 'received', 'request'), ('server', 'handler_begin', None), ('server', 'handler_end', None),
+             ('server', 'answered', None), ('server', 'sent', 'response'), ('client', 'received', 'response')]
+
+    def call(self, steps):
+        return [{'trace': trace, 'side': side, 'packet_kind': kind, 'time_ns': 1000 + 10 * i, 'session': 'a',
+                 'request': 7}
+                for i, (side, trace, kind) in enumerate(steps)]
+
+    def test_spans_follow_each_other_through_both_ends(self):
+        spans = plot.spans_of(self.call(self.STEPS))
+        self.assertEqual([(side, name) for side, name, _, _ in spans],
+                         [('client', 'waits for a slot'), ('client', 'waits to leave'), ('network', 'request'),
+                          ('server', 'waits for its handler'), ('server', 'handler'),
+                          ('server', 'answer waits to leave'), ('network', 'response')])
+        self.assertEqual([end - begin for _, _, begin, end in spans], [10] * 7)
+
+    def test_what_was_not_seen_has_no_span(self):
+        client = [step for step in self.STEPS if step[0] == 'client']
+        self.assertEqual([name for _, name, _, _ in plot.spans_of(self.call(client))],
+                         ['waits for a slot', 'waits to leave'])
+
+
 class Plot(unittest.TestCase):
     def setUp(self):
         directory = tempfile.TemporaryDirectory()
@@ -74,11 +98,23 @@ class Plot(unittest.TestCase):
         self.assertIn(sentence, done.stderr)
         self.assertFalse(os.path.exists(self.out))
 
+    def sample(self, **verdict):
+        """The recorded lines, those of scripts/compare with this verdict."""
+        with open(SAMPLE, encoding='utf-8') as file:
+            lines = [json.loads(text) for text in file]
+        return self.file(*[{**line, **verdict} if line.get('bench') == 'compare' else line for line in lines])
+
+    def test_no_verdict_is_grey(self):
+        for verdict, expected in (({}, False), ({'no_verdict': None}, True)):
+            self.plot(self.sample(**verdict))
+            pixels = image.imread(os.path.join(self.out, 'compare.png'))[:, :, :3]
+            self.assertEqual((pixels.max(axis=2) - pixels.min(axis=2) > 0.3).any(), expected)
+
     def test_a_picture_of_each_subject(self):
-        done = self.plot(SAMPLE)
+        done = self.plot(self.sample(no_verdict=None))  # it was recorded on a busy machine
         self.assertEqual((done.returncode, done.stderr), (0, ''))
-        self.assertEqual(done.stdout.splitlines(), [os.path.join(self.out, f'{name}.png') for name in
-                                                    ('latency', 'sizes', 'windows', 'sessions', 'raft', 'ratios')])
+        names = ('latency', 'sizes', 'windows', 'sessions', 'raft', 'timeline', 'ratios', 'compare')
+        self.assertEqual(done.stdout.splitlines(), [os.path.join(self.out, f'{name}.png') for name in names])
         for path in done.stdout.splitlines():
             with open(path, 'rb') as file:
                 self.assertEqual(file.read(8), b'\x89PNG\r\n\x1a\n')

@@ -12,6 +12,7 @@ class WakeCounter final : public TransportPort {
   Result<transport::PeerId> connect(const nexus::AddressBytes&, std::string_view) override { return kNotHere; }
   wire::Refusal refusal_of(const nexus::AddressBytes&) const override { return wire::Refusal::kNone; }
   const transport::Remedies& remedies() const override { return remedies_; }
+  const cc::Shortcuts& shortcuts() const override { return shortcuts_; }
   bool can_pair() const override { return false; }
   Result<transport::PeerId> connect_paired(const nexus::AddressBytes&, std::string_view) override { return kNotHere; }
   Result<transport::PeerId> connect_back(transport::PeerId) override { return kNotHere; }
@@ -30,12 +31,14 @@ class WakeCounter final : public TransportPort {
   transport::DelayTarget delay_target() const override { return {}; }
   const TransportCounters& counters() const override { return counters_; }
   const NetworkCounters* network_counters() const override { return nullptr; }
+  const FaultCounters* fault_counters() const override { return nullptr; }
   uint64_t now() override { return 0; }
 
   int wakes = 0;
 
  private:
   transport::Remedies remedies_;
+  cc::Shortcuts shortcuts_;
   TransportCounters counters_;
   static constexpr Status kNotHere{Code::kUnavailable, "not in this test"};
 };

@@ -14,6 +14,7 @@
 
 #include <tern/coroutine.h>
 
+#include "unit/rpc/owned_coroutine.h"
 #include "unit/rpc/rpc_world.h"
 
 namespace {
@@ -68,18 +69,6 @@ class Probe {
  private:
   int* living_;
   Probe* self_;
-};
-
-/// A coroutine whose owner may destroy it at any time: what Detached makes impossible.
-struct Owned {
-  struct promise_type {
-    Owned get_return_object() { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
-    std::suspend_never initial_suspend() noexcept { return {}; }
-    std::suspend_always final_suspend() noexcept { return {}; }
-    void return_void() {}
-    void unhandled_exception() { std::terminate(); }
-  };
-  std::coroutine_handle<promise_type> frame;
 };
 
 template <class T>

@@ -8,24 +8,13 @@
 
 #include <tern/coroutine.h>
 
+#include "unit/rpc/owned_coroutine.h"
 #include "unit/rpc/rpc_world.h"
 
 namespace tern::rpc_test {
 namespace {
 
 constexpr uint16_t kKept = 2;
-
-/// A coroutine whose owner may destroy it at any time.
-struct Owned {
-  struct promise_type {
-    Owned get_return_object() { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
-    std::suspend_never initial_suspend() noexcept { return {}; }
-    std::suspend_always final_suspend() noexcept { return {}; }
-    void return_void() {}
-    void unhandled_exception() { std::terminate(); }
-  };
-  std::coroutine_handle<promise_type> frame;
-};
 
 Detached begin_sleep(Endpoint& endpoint, Duration delay, std::optional<Status>& out) {
   out = co_await endpoint.sleep(delay);

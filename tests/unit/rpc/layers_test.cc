@@ -3,11 +3,16 @@
 #include <tern/nexus.h>
 #include <tern/rpc.h>
 #include <tern/transport/faulty.h>
+#include <tern/transport/shm.h>
 #include <tern/transport/udp.h>
+
+#include <array>
+#include <bit>
 
 #include "base/address.h"
 #include "rpc/rpc_impl.h"
 #include "transport/faulty.h"
+#include "transport/shm/shm.h"
 #include "transport/udp/udp.h"
 #include "unit/transport/fake_transport.h"
 #include "unit/transport/held.h"
@@ -69,17 +74,31 @@ TYPED_TEST(Layers, endpoint_without_bind_address_binds_to_the_nexus_host) {
 
 TYPED_TEST(Layers, traits_are_those_of_the_transport_below) {
   constexpr transport::Traits kTraits = TypeParam::Impl::kTraits, kUdp = Udp::Impl::kTraits;
-  static_assert(sizeof(kTraits) == 24 + sizeof(transport::Remedies), "compare the new trait here, too");
+  static_assert(sizeof(kTraits) == 48 + sizeof(transport::Remedies), "compare the new trait here, too");
   EXPECT_EQ(kTraits.has_shared_memory, kUdp.has_shared_memory);
   EXPECT_EQ(kTraits.reads_clock_per_burst, kUdp.reads_clock_per_burst);
+  EXPECT_EQ(kTraits.releases_at_once, kUdp.releases_at_once);
+  EXPECT_EQ(kTraits.readable_bytes, kUdp.readable_bytes);
   EXPECT_EQ(kTraits.is_virtual, kUdp.is_virtual);
   EXPECT_EQ(kTraits.reports_space, kUdp.reports_space);
   EXPECT_EQ(kTraits.has_pairs, kUdp.has_pairs);
   EXPECT_EQ(kTraits.can_fail, kUdp.can_fail);
+  using Shortcuts = std::array<bool, sizeof(cc::Shortcuts)>;
+  EXPECT_EQ(std::bit_cast<Shortcuts>(kTraits.shortcuts), std::bit_cast<Shortcuts>(kUdp.shortcuts));
   EXPECT_EQ(kTraits.rto_ns_min, kUdp.rto_ns_min);
   EXPECT_EQ(kTraits.congestion_control, kUdp.congestion_control);
   EXPECT_EQ(kTraits.remedies.packet_bytes, kUdp.remedies.packet_bytes);
   EXPECT_EQ(kTraits.remedies.no_way_back, kUdp.remedies.no_way_back);
+}
+
+/// What a layer keeps has fewer bytes than a cell of shm, and what it sends later is read later.
+TEST(LayersOverShm, layers_take_back_what_they_cannot_promise) {
+  static_assert(Shm::Impl::kTraits.readable_bytes != 0 && Shm::Impl::kTraits.releases_at_once);
+  EXPECT_EQ(Faulty<Shm>::Impl::kTraits.readable_bytes, 0u);
+  EXPECT_TRUE(Faulty<Shm>::Impl::kTraits.releases_at_once) << "it changes only what is received";
+  EXPECT_FALSE(Held<Shm>::Impl::kTraits.releases_at_once);
+  EXPECT_FALSE(Held<Faulty<Shm>>::Impl::kTraits.releases_at_once);
+  EXPECT_EQ(Held<Faulty<Shm>>::Impl::kTraits.readable_bytes, 0u);
 }
 
 }  // namespace

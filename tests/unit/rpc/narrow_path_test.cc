@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "unit/rpc/virtual_world.h"
 
@@ -89,6 +90,12 @@ TEST_F(NarrowPath, a_short_silence_does_not_cost_a_session_that_opens) {
 // Full packets are lost while the session opens. The path is to blame only if short ones have been answered much faster
 // than the connect timeout: else the machines are slow, and one more answer would have taken too long.
 TEST_F(NarrowPath, a_slow_machine_is_not_called_a_narrow_path) {
+  std::vector<LogKind> told;
+  log_ = log_to([&](const LogEvent& event) {
+    if (severity_of(event.kind) == LogSeverity::kInfo) return;
+    told.push_back(event.kind);
+    EXPECT_EQ(event.packet_bytes, event.kind == LogKind::kPathTooSmall ? kPayloadBytes + wire::kHeaderBytes : 0);
+  });
   VirtualHost& host =
       add("10.0.0.3:1", {}, [](const wire::Header&, size_t payload_bytes) { return payload_bytes == 0; });
   for (const auto& [turn_ns, reason] : {std::pair(kTurnNs, "536 bytes do not: its MTU"),
@@ -102,6 +109,8 @@ TEST_F(NarrowPath, a_slow_machine_is_not_called_a_narrow_path) {
     EXPECT_EQ(why.code(), Code::kPeerUnreachable);
     EXPECT_NE(why.message().find(reason), std::string_view::npos) << why.message();
   }
+  EXPECT_EQ(told, std::vector({LogKind::kPathTooSmall, LogKind::kSessionFailed, LogKind::kSessionFailed}));
+  hosts_.pop_back();  // which tells of its end
 }
 
 TEST_F(NarrowPath, a_long_request_ends_with_the_reason_and_few_packets) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <tern/environment.h>
+#include <tern/log.h>
 #include <tern/rpc.h>
 
 #include "rpc/endpoint_core.h"
@@ -158,6 +159,7 @@ class VirtualWorld : public ::testing::Test {
   VirtualHost& add(const std::string& address, RpcOptions options = {}, Filter filter = {}) {
     NexusOptions nexus_options;
     nexus_options.environment = &environment_;
+    nexus_options.log = log_;
     auto nexus = Nexus::create("tern://" + address, nexus_options);
     EXPECT_TRUE(nexus.ok()) << nexus.status().message();
     options.huge_pages = false;
@@ -212,6 +214,7 @@ class VirtualWorld : public ::testing::Test {
     return session;
   }
 
+  std::shared_ptr<LogSink> log_;                            ///< of the hosts that are added from now on
   uint32_t receive_burst_ = Fake::Options{}.receive_burst;  ///< of the endpoints that are added from now on
   transport::FakeNetwork network_;
   VirtualEnvironment environment_{network_.now_ns};

@@ -61,6 +61,24 @@ TEST(Counters, include_losses_that_controllers_were_told_of) {
     return world.client->counters().controller.losses != 0;
   });
   EXPECT_GT(world.client->counters().retransmissions, 0u);
+  EXPECT_GT(world.client->counters().faults.dropped + world.server->counters().faults.dropped, 0u);
+}
+
+TEST(Counters, include_the_faults_that_the_fault_layer_makes) {
+  World<Faulty<Udp>> world;
+  Faulty<Udp>::Options bad;
+  bad.drop = bad.duplicate = bad.reorder = bad.delay = bad.corrupt = 0.1;
+  ASSERT_NO_FATAL_FAILURE(world.make({}, {}, {}, bad, bad));
+  const Session session = world.open();
+  const FaultCounters& faults = world.client->counters().faults;
+  world.run_until([&] {
+    (void)world.ask(session, kEcho, text_of_size(20'000));
+    (void)world.client->counters();
+    return faults.dropped * faults.duplicated * faults.reordered * faults.delayed * faults.corrupted != 0;
+  });
+  const uint64_t dropped = faults.dropped;
+  ASSERT_TRUE(world.client->close(Duration(0)).ok());
+  EXPECT_GE(world.client->counters().faults.dropped, dropped) << "those of a closed endpoint stay";
 }
 
 // ---- Sessions ----

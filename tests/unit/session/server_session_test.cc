@@ -829,6 +829,58 @@ TEST_F(ServerSessionTest, an_address_gets_three_headers_until_it_has_answered) {
   EXPECT_NE(begin(kFirst), nullptr);
 }
 
+/// try_begin() and try_answer(), as an endpoint calls them whose answers leave at once.
+TEST_F(ServerSessionTest, answer_at_once_leaves_with_the_next_number_and_is_kept) {
+  begin(kFirst);  // makes the slot
+  respond(session_->slot(0), 8);
+  sent();
+  const wire::Header header = request(kFirst + 64, 10);
+  ASSERT_TRUE(is_plain_request(header, 10));
+  EXPECT_FALSE(is_plain_request(header, 9)) << "not whole";
+  ServerSlot* slot = session_->try_begin(header, 10, now_);
+  ASSERT_NE(slot, nullptr);
+  uint32_t offered = 0;
+  wire::Header answer;
+  const auto send = [&](bool takes) {
+    return [&, takes](const wire::Header& its_header, const std::byte*, uint32_t bytes, detail::Buffer* buffer) {
+      offered++;
+      answer = its_header;
+      EXPECT_EQ(bytes, 8u);
+      EXPECT_EQ(buffer, slot->response);
+      return takes;
+    };
+  };
+  EXPECT_FALSE(session_->try_answer(slot, 8, kLimit, send(false))) << "the transport's queue is full";
+  EXPECT_TRUE(ServerSession::is_busy(*slot));
+  session_->check_invariants();
+  EXPECT_TRUE(session_->try_answer(slot, 8, kLimit, send(true)));
+  EXPECT_EQ(offered, 2u);
+  EXPECT_EQ(answer.kind(), Kind::kResponse);
+  EXPECT_EQ(answer.number(), ++server_number_);
+  EXPECT_EQ(answer.request_number(), kFirst + 64);
+  EXPECT_EQ(answer.echo(), client_number_);
+  EXPECT_EQ(answer.credit_limit(), kLimit);
+  EXPECT_EQ(answer.size_or_index(), 8u);
+  EXPECT_TRUE(sent().empty());
+  // Asked again, it is answered again.
+  receive(probe(kFirst + 64));
+  EXPECT_EQ(only_answer().size_or_index(), 8u);
+}
+
+TEST_F(ServerSessionTest, answer_at_once_waits_for_what_is_to_be_sent_before) {
+  begin(kFirst);
+  begin(kFirst | 1);
+  respond(session_->slot(0), 8);  // waits to be sent
+  respond(session_->slot(1), 8);
+  const auto never = [](const wire::Header&, const std::byte*, uint32_t, detail::Buffer*) {
+    ADD_FAILURE() << "sent out of turn";
+    return true;
+  };
+  EXPECT_FALSE(session_->try_answer(session_->slot(1), 8, kLimit, never));
+  EXPECT_EQ(sent().size(), 2u);
+  EXPECT_FALSE(session_->try_answer(session_->slot(1), kPayloadMax + 1, kLimit, never)) << "more than one packet";
+}
+
 TEST_F(ServerSessionTest, a_window_above_eight_has_its_slots_once_the_path_is_proved) {
   make(64);
   for (const uint32_t index : {0u, 7u, 8u, 63u}) {

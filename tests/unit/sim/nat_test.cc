@@ -2,7 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstring>
 #include <memory>
+#include <string>
+#include <vector>
+
+#include <tern/log.h>
 
 #include "unit/sim/sim_program.h"
 
@@ -15,12 +20,16 @@ constexpr uint16_t kEcho = 1;
 
 /// A Nexus and an endpoint that echoes, and calls others.
 struct Program : SimProgram {
-  explicit Program(Host& host) : SimProgram(host) {
+  Program(Host& host, const std::shared_ptr<LogSink>& log) : SimProgram(host, with_log(host.nexus_options(), log)) {
     const auto answer = [this](Request request) {
       handled++;
       echo(request);
     };
     EXPECT_TRUE(rpc->on_request(kEcho, answer).ok());
+  }
+  static NexusOptions with_log(NexusOptions options, const std::shared_ptr<LogSink>& log) {
+    options.log = log;
+    return options;
   }
   void call(Session session, size_t bytes) {
     calls++;
@@ -39,8 +48,15 @@ struct Program : SimProgram {
 class SimNat : public testing::Test {
  protected:
   void make(uint32_t hosts, uint64_t seed = 1) {
-    simulation_ = simulate<Program>(Topology::star(hosts), {.seed = seed});
+    const auto log = log_to([this](const LogEvent& event) {
+      if (event.kind != LogKind::kPathPaired && event.kind != LogKind::kPathMoved) return;
+      paths_.push_back({event.kind, event.session, std::string(event.nexus), std::string(event.peer)});
+      EXPECT_EQ(event.severity, LogSeverity::kInfo);
+      EXPECT_EQ(event.is_client, event.kind == LogKind::kPathPaired);
+    });
+    simulation_ = simulate<Program>(Topology::star(hosts), {.seed = seed}, log);
   }
+  std::string address(uint32_t host) const { return simulation_->host(host).uri().substr(std::strlen("tern://")); }
   Program& program(uint32_t host) { return program_of<Program>(*simulation_, host); }
   Session open(uint32_t client) {
     auto session = program(client).rpc->create_session(simulation_->host(0).uri() + "/0");
@@ -52,6 +68,13 @@ class SimNat : public testing::Test {
     return simulation_->run_until([&] { return its.ended == its.calls; }, 20s);
   }
 
+  /// An event about a path, of whatever host.
+  struct Path {
+    LogKind kind;
+    Session session;
+    std::string nexus, peer;
+  };
+  std::vector<Path> paths_;
   std::unique_ptr<Simulation> simulation_;
 };
 
@@ -63,6 +86,15 @@ TEST_F(SimNat, a_session_opens_on_one_address_and_port_pair_only_where_it_must) 
     for (const size_t bytes : {32, 5000, 100'000}) program(client).call(session, bytes);
     EXPECT_TRUE(finish(client));
     EXPECT_EQ(program(client).rpc->counters().sessions_paired, client == 1 ? 1u : 0u);
+    // The server has found the first client at its NAT's address before the client knows it.
+    ASSERT_EQ(paths_.size(), 2u) << "the log tells of the first client's path, at both ends";
+    EXPECT_EQ(paths_[0].kind, LogKind::kPathMoved);
+    EXPECT_EQ(paths_[0].nexus, address(0));
+    EXPECT_EQ(paths_[0].peer, address(1));
+    EXPECT_EQ(paths_[1].kind, LogKind::kPathPaired);
+    EXPECT_EQ(paths_[1].session == session, client == 1);
+    EXPECT_EQ(paths_[1].nexus, address(1));
+    EXPECT_EQ(paths_[1].peer, address(0));
   }
   EXPECT_GT(simulation_->counters().dropped_nat, 0u);
   EXPECT_EQ(program(1).rpc->counters().network.dropped_nat, simulation_->counters().dropped_nat);
@@ -77,7 +109,15 @@ TEST_F(SimNat, a_flow_that_was_idle_too_long_is_followed) {
     ASSERT_TRUE(finish(1));
     simulation_->run_for(200ms);
   }
-  EXPECT_GT(program(0).rpc->counters().paths_followed, 5u);
+  const uint64_t followed = program(0).rpc->counters().paths_followed;
+  EXPECT_GT(followed, 5u);
+  std::erase_if(paths_, [](const Path& path) { return path.kind == LogKind::kPathPaired; });
+  ASSERT_EQ(paths_.size(), followed) << "the log tells of each";
+  for (const Path& path : paths_) {
+    EXPECT_EQ(path.session, paths_[0].session);
+    EXPECT_EQ(path.nexus, address(0));
+    EXPECT_EQ(path.peer, address(1));
+  }
   EXPECT_EQ(program(0).handled, 10u);
 }
 

@@ -123,12 +123,8 @@ class FakeImpl : public DefaultMembers {
       Payload payload = packet.reference;
       if (payload.lease == nullptr)
         payload = {packet.data.data(), static_cast<uint32_t>(packet.data.size()), nullptr, 0};
-      if constexpr (BurstVisitor<Visit>) {
-        visit.begin_burst();
-        visit.in_burst(packet.header, payload, nullptr);
-      } else {
-        visit(packet.header, payload);
-      }
+      if constexpr (BurstVisitor<Visit>) visit.begin_burst();
+      visit_packet(visit, packet.header, payload);
       ++counters_.packets_received;
       ++visited;
     }

@@ -54,6 +54,11 @@ class HeldImpl : public Layer<Inner> {
  public:
   using Options = HeldOptions<typename Inner::Options>;
   using Sender = PlainSender<HeldImpl>;
+  static constexpr Traits kTraits = [] {
+    Traits traits = Inner::kTraits;
+    traits.releases_at_once = false;
+    return traits;
+  }();
 
   /// kMisuse: a negative time. All errors of Inner::create().
   static Result<std::unique_ptr<HeldImpl>> create(Options options, const Context& context) {

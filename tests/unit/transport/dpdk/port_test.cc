@@ -251,6 +251,28 @@ TEST(DpdkPort, last_endpoint__closes_the_device__which_opens_again) {
   EXPECT_NE(rte_eth_dev_get_port_by_name("net_null0", &id), 0);
 }
 
+TEST(DpdkPort, closed_port__leaves_the_threads_at_its_other_end_alone) {
+  for (uint32_t round = 0; round < 8; ++round) {
+    auto server = open_port(memif_choice(0));
+    const auto client = open_port(memif_choice(1));
+    ASSERT_TRUE(server != nullptr && client != nullptr);
+    wait_for_link(*client);
+    std::atomic<bool> is_over{false};
+    std::vector<std::thread> threads;
+    for (uint32_t i = 0; i < 4; ++i) {  // more than there are CPUs, so that some stand still inside a burst
+      threads.emplace_back([&] {
+        TestLane lane(*client);
+        while (!is_over.load(std::memory_order_relaxed)) (void)receive(lane);
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    server.reset();
+    EXPECT_TRUE(client->failure().ok());
+    is_over.store(true, std::memory_order_relaxed);
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 TEST(DpdkPort, removed_device__fails__and_is_called_no_more) {
   Cable cable;
   TestLane lane(*cable.ports[0]);

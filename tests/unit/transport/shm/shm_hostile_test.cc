@@ -134,6 +134,7 @@ struct RewritingVisitor {
   }
   void operator()(const wire::Header&, const Payload& payload) const { look(payload.data, payload.bytes); }
   void begin_burst() const {}
+  bool try_in_burst(const wire::Header&, const Payload&, std::byte*) const { return false; }
   void in_burst(const wire::Header&, const Payload& payload, std::byte* room) const {
     look(private_copy(payload, room), payload.bytes);
   }

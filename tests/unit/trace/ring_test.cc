@@ -1,0 +1,157 @@
+// The ring of a trace: wrap-around, readers beside the writer, and the file that it is dumped to.
+#include "trace/ring.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include <unistd.h>
+
+#include "base/check.h"
+#include "trace/dump.h"
+#include "unit/trace/dump_reader.h"
+
+namespace tern::trace {
+namespace {
+
+std::unique_ptr<Ring> make(size_t records) { return Ring::create(records, "127.0.0.1:1", "udp", 7); }
+
+/// All of its words tell `number`.
+Record record_of(uint64_t number) {
+  Record record;
+  record.time_ns = number;
+  record.session = record.own_key = record.request = record.packet = record.value = static_cast<uint32_t>(number);
+  record.kind = Kind::kSent;
+  return record;
+}
+bool is_whole(const Record& record) {
+  const auto number = static_cast<uint32_t>(record.time_ns);
+  return record.session == number && record.own_key == number && record.request == number && record.packet == number &&
+         record.value == number && record.kind == Kind::kSent;
+}
+
+class Folder {
+ public:
+  Folder() { std::filesystem::create_directories(path_); }
+  /// The child of a death test has the parent's folder.
+  explicit Folder(const char* variable) {
+    if (const char* inherited = std::getenv(variable); inherited != nullptr) path_ = inherited;
+    std::filesystem::create_directories(path_);
+    setenv(variable, path_.c_str(), 1);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string file(const char* name) const { return (path_ / name).string(); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_ =
+      std::filesystem::temp_directory_path() / ("tern-trace-test-" + std::to_string(getpid()));
+};
+
+TEST(Ring, size_is_rounded_up_to_a_power_of_two) {
+  EXPECT_EQ(make(1)->capacity(), 1u);
+  EXPECT_EQ(make(100)->capacity(), 128u);
+}
+
+TEST(Ring, full_ring_keeps_the_newest_in_order) {
+  auto ring = make(128);
+  for (uint64_t i = 0; i < 1000; i++) ring->put(record_of(i));
+  uint64_t from = 0;
+  std::array<Record, 64> records;
+  // The record that a writer may be replacing now is left out.
+  uint64_t next = 1000 - 127;
+  while (const size_t count = ring->copy(from, 1000, records)) {
+    EXPECT_EQ(from, next);
+    for (size_t i = 0; i < count; i++) {
+      EXPECT_EQ(records[i].time_ns, next++);
+      EXPECT_TRUE(is_whole(records[i]));
+    }
+    from += count;
+  }
+  EXPECT_EQ(next, 1000u);
+}
+
+TEST(Ring, dump_has_header_names_and_records) {
+  Folder folder;
+  auto ring = make(64);
+  for (uint64_t i = 0; i < 10; i++) ring->put(record_of(i));
+  ASSERT_TRUE(dump(*ring, folder.file("a")).ok());
+  const Dump read = read_dump(folder.file("a"));
+  ASSERT_TRUE(read.is_whole);
+  EXPECT_EQ(read.header.pid, static_cast<uint64_t>(getpid()));
+  EXPECT_NE(read.names.find("kind 3 sent\n"), std::string::npos);
+  ASSERT_EQ(read.rings.size(), 1u);
+  EXPECT_EQ(read.rings[0].header.endpoint, 7);
+  EXPECT_STREQ(read.rings[0].header.nexus.data(), "127.0.0.1:1");
+  EXPECT_STREQ(read.rings[0].header.transport.data(), "udp");
+  EXPECT_EQ(read.rings[0].header.records, 10u);
+  ASSERT_EQ(read.rings[0].records.size(), 10u);
+  for (uint64_t i = 0; i < 10; i++) EXPECT_EQ(read.rings[0].records[i].time_ns, i);
+  const auto mode = std::filesystem::status(folder.file("a")).permissions();
+  EXPECT_EQ(mode, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+}
+
+TEST(Ring, dump_to_nowhere_says_why) {
+  auto ring = make(64);
+  const Status status = dump(*ring, "/nowhere/at/all");
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_NE(status.message().find("/nowhere/at/all"), std::string_view::npos);
+}
+
+/// The writer does not stop. Each record that a reader takes is whole, and they are in order.
+TEST(Ring, dumps_of_another_thread_have_whole_records_in_order) {
+  Folder folder;
+  auto ring = make(256);
+  std::atomic<bool> is_over{false};
+  std::thread writer([&] {
+    for (uint64_t i = 0; !is_over.load(std::memory_order_relaxed); i++) ring->put(record_of(i));
+  });
+  size_t seen = 0;
+  for (int round = 0; round < 200 || seen == 0; round++) {
+    ASSERT_TRUE(dump(*ring, folder.file("b")).ok());
+    const Dump read = read_dump(folder.file("b"));
+    ASSERT_TRUE(read.is_whole);
+    uint64_t next = 0;
+    for (const Record& record : read.rings.at(0).records) {
+      ASSERT_TRUE(is_whole(record));
+      ASSERT_GE(record.time_ns, next);
+      next = record.time_ns + 1;
+      seen++;
+    }
+  }
+  is_over = true;
+  writer.join();
+}
+
+TEST(RingDeathTest, failed_check_writes_all_rings_and_names_the_file) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Folder folder("TERN_TRACE_TEST_FOLDER");
+  const auto fail = [&] {
+    std::filesystem::current_path(folder.path());
+    auto first = make(64), second = Ring::create(64, "127.0.0.1:2", "shm", 9);
+    { auto gone = make(64); }
+    first->put(record_of(1));
+    second->put(record_of(2));
+    second->put(record_of(3));
+    CHECK(1, ==, 2);
+  };
+  EXPECT_DEATH(fail(), "CHECK failed: 1 == 2 .*\n.*traces of this process's endpoints are in ./tern-trace-[0-9]+-0 ");
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) files.push_back(entry.path());
+  ASSERT_EQ(files.size(), 1u);
+  const Dump read = read_dump(files[0]);
+  ASSERT_TRUE(read.is_whole);
+  ASSERT_EQ(read.rings.size(), 2u);
+  EXPECT_EQ(read.rings[0].header.endpoint, 9);
+  ASSERT_EQ(read.rings[0].records.size(), 2u);
+  EXPECT_EQ(read.rings[0].records[1].time_ns, 3u);
+  EXPECT_EQ(read.rings[1].header.endpoint, 7);
+  EXPECT_EQ(read.rings[1].records.size(), 1u);
+}
+
+}  // namespace
+}  // namespace tern::trace
