@@ -401,11 +401,16 @@ int run_ranked(const std::vector<int>& cpus) {
 template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus) {
   if (launch) return run_ranked<T>(cpus);
+  // All sessions come from one address, each as if from a machine of its own.
+  constexpr size_t kSpareSessions = 1024;
+  tern::NexusOptions server_options = programs::nexus_options();
+  server_options.sessions_per_address_max = FLAGS_sessions + kSpareSessions;
   const auto start_server = [&](Run& run, tern::Nexus& nexus) -> size_t {
     for (size_t i = 0; i < FLAGS_threads; ++i) {
-      run.add_side(cpus[i % cpus.size()], [&run, &nexus, i] {
-        programs::serve<T>(run, nexus, add_handlers, programs::rpc_options(static_cast<uint16_t>(i)));
-      });
+      tern::RpcOptions options = programs::rpc_options(static_cast<uint16_t>(i));
+      options.server_sessions_per_peer_max = static_cast<uint32_t>(server_options.sessions_per_address_max);
+      run.add_side(cpus[i % cpus.size()],
+                   [&run, &nexus, options] { programs::serve<T>(run, nexus, add_handlers, options); });
     }
     return FLAGS_threads;
   };
@@ -456,7 +461,8 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     report.metrics["retransmissions"] = measured.retransmissions;
     return report;
   };
-  return programs::play_roles(argc, argv, {cpus[0], cpus[FLAGS_threads % cpus.size()]}, start_server, run_client);
+  return programs::play_roles(argc, argv, {cpus[0], cpus[FLAGS_threads % cpus.size()]}, start_server, run_client,
+                              server_options);
 }
 
 /// The mesh in virtual time.

@@ -39,6 +39,8 @@ DEFINE_uint64(
     "slots of a session, 1 to 64: twice the share of a session in the default window, so that a random choice "
     "seldom has to wait for a slot");
 DEFINE_uint64(size, 32, "bytes of a request and of its response");
+DEFINE_double(handler_us, 0, "the handler computes for so long before it responds");
+DEFINE_bool(worker, false, "the handler runs on a worker thread instead of in the event loop");
 
 namespace {
 
@@ -99,6 +101,15 @@ std::string uri_for(const std::string& server, const tern::Nexus& nexus) {
   const bool is_loopback = uri.starts_with("tern://127.") || uri.starts_with("tern://[::1]");
   const std::string own = is_loopback ? own_address_towards(server.substr(kScheme)) : "";
   return own.empty() ? uri : "tern://" + own + uri.substr(uri.rfind(':'));
+}
+
+/// The handler with --handler_us: computes for that time, and sends the request back.
+void compute_and_echo(tern::Request request) {
+  const uint64_t begin = Ticks::now();
+  const double ticks = FLAGS_handler_us * 1e3 / Ticks::ns_per_tick();
+  while (static_cast<double>(Ticks::now() - begin) < ticks) {
+  }
+  programs::echo(std::move(request));
 }
 
 /// What the threads of one side share.
@@ -213,10 +224,10 @@ class Worker {
   };
 
   tern::Status add_handlers() {
-    if (auto status = endpoint_->on_request(kEcho, programs::echo, {.max_request_bytes = size_t{1} << 30});
-        !status.ok()) {
-      return status;
-    }
+    const tern::HandlerOptions options = {.worker = FLAGS_worker, .max_request_bytes = size_t{1} << 30};
+    const tern::Status added = FLAGS_handler_us > 0 ? endpoint_->on_request(kEcho, compute_and_echo, options)
+                                                    : endpoint_->on_request(kEcho, programs::echo, options);
+    if (!added.ok()) return added;
     if (!side_.is_server || !is_symmetric() || index_ != 0) return {};
     auto status = endpoint_->on_request(
         kJoin,
@@ -421,6 +432,8 @@ Report make_report(const Totals& measured, const Percentiles& latencies_ticks, u
                         {"sessions", FLAGS_sessions},
                         {"session_window", FLAGS_session_window},
                         {"size", FLAGS_size},
+                        {"handler_us", FLAGS_handler_us},
+                        {"worker", FLAGS_worker},
                         {"seconds", FLAGS_seconds}});
   report.metrics["rate_mrps"] = static_cast<double>(measured.completed) / measured.seconds / clients / 1e6;
   programs::add_percentiles(report.metrics, latencies_ticks);
@@ -479,7 +492,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
 
 /// Checks this program's own flags. False: the sentence has been printed.
 bool check_flags() {
-  if (!programs::check_ranked_flags(launch, {"pattern"})) return false;
+  if (!programs::check_ranked_flags(launch, {"pattern", "handler_us", "worker"})) return false;
   if (launch && gflags::GetCommandLineFlagInfoOrDie("threads").is_default) FLAGS_threads = 1;
   const char* problem = nullptr;
   if (FLAGS_pattern != "symmetric" && FLAGS_pattern != "client_server") {
@@ -496,6 +509,8 @@ bool check_flags() {
     problem = "--session_window is between 1 and 64";
   } else if (FLAGS_size > (size_t{1} << 30)) {
     problem = "--size is at most 1 GiB, the largest message";
+  } else if (!(FLAGS_handler_us >= 0 && FLAGS_handler_us <= 1e6)) {
+    problem = "--handler_us is between 0 and 1000000";
   }
   if (problem != nullptr) programs::fail("%s", problem);
   return problem == nullptr;

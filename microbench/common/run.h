@@ -246,7 +246,7 @@ std::optional<Totals> measure(Run& run, const GetTotals& totals, bool may_be_idl
 /// `cpus`: of the server's and of the client's first thread, whose distance is reported.
 template <class StartServer, class RunClient>
 int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServer& start_server,
-               const RunClient& run_client) {
+               const RunClient& run_client, const tern::NexusOptions& server_options = nexus_options()) {
   catch_interrupts();
   const auto placement = [&]() -> std::optional<double> {
     if (FLAGS_role != "both" || cpus.first == cpus.second) return std::nullopt;
@@ -266,7 +266,7 @@ int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServe
     if (!server_process.start(argc, argv)) return interrupted ? kInterruptedExit : 1;
     server = server_process.uri();
   } else if (FLAGS_role != "client") {
-    auto nexus = tern::Nexus::create(server, nexus_options());
+    auto nexus = tern::Nexus::create(server, server_options);
     if (!nexus.ok()) return fail_with("no Nexus at " + server, nexus.status());
     server_nexus = std::move(*nexus);
     server = server_nexus->uri();

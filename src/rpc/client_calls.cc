@@ -211,6 +211,7 @@ void ClientSessions::after_input(Client* client) {
     send_waiting(client);
   if (client->session.loss_check_at_ns() != UINT64_MAX) {
     start_ticking(client);
+    pass_due_ns_ = std::min(pass_due_ns_, client->session.loss_check_at_ns());
     context_.agenda.at_latest(client->session.loss_check_at_ns());
   }
 }

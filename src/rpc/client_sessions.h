@@ -260,6 +260,7 @@ class TERN_API ClientSessions {
     return rtt.has_sample() ? rtt.min_ns() : 0;
   }
   // client_ticks.cc
+  void run_pass(uint64_t read_until_ns);
   bool tick(Client* client, uint64_t read_until_ns);
   bool end_if_lost(Client* client);
   bool rest(Client* client, uint64_t until_ns);
@@ -281,6 +282,9 @@ class TERN_API ClientSessions {
   std::vector<Client*> path_probes_;  ///< sessions that want a path probe sent now
   cc::TimingWheel departures_;        ///< keys of paced sessions that wait for their turn, each at most once
   std::vector<Client*> ticking_;      ///< sessions with something due within some RTOs: looked at about once an RTO
+  size_t pass_next_ = 0;              ///< of ticking_: the next one of the present pass
+  size_t pass_end_ = 0;               ///< of ticking_: where the present pass ends
+  uint64_t pass_due_ns_ = 0;          ///< when the next pass is due, if there are more sessions than a run looks at
   /// Keys of sessions whose next business is further away (a report, a probe of a slow handler), each at most once. An
   /// idle session is in neither.
   cc::DepartureQueue resting_;

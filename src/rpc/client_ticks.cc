@@ -17,6 +17,9 @@ namespace {
 constexpr uint64_t kPeerLostNs = 50'000'000;
 /// A session whose next business is not within this many RTOs is not looked at each RTO.
 constexpr uint64_t kRestRtos = 4;
+/// Sessions that one iteration looks at. With more of them, a pass takes several iterations, between which packets are
+/// received: a look at a session that is in no cache takes a tenth of a microsecond, and 50 000 of them an RTO.
+constexpr size_t kTicksPerRun = 64;
 /// The memory of sessions is fetched so many sessions ahead: a look takes a few ns, and memory a hundred.
 constexpr size_t kTicksAhead = 8;
 
@@ -84,18 +87,37 @@ void ClientSessions::run_ticks(uint64_t read_until_ns) {
       start_ticking(client);
     }
   });
-  for (size_t i = 0; i < ticking_.size();) {
-    if (i + kTicksAhead < ticking_.size()) __builtin_prefetch(ticking_[i + kTicksAhead]);
-    Client* client = ticking_[i];
+  run_pass(read_until_ns);
+  if (!resting_.empty()) context_.agenda.at_latest(resting_.next_ns());
+}
+
+/// Begins a pass over ticking_, or goes on with it. Sessions that are added meanwhile are looked at in the next pass.
+void ClientSessions::run_pass(uint64_t read_until_ns) {
+  Agenda& agenda = context_.agenda;
+  pass_end_ = std::min(pass_end_, ticking_.size());
+  if (pass_next_ >= pass_end_) {
+    const bool is_large = ticking_.size() > kTicksPerRun;
+    if (is_large && context_.now_ns < pass_due_ns_) return agenda.at_latest(pass_due_ns_);
+    pass_next_ = 0;
+    pass_end_ = ticking_.size();
+    pass_due_ns_ = context_.now_ns + context_.rto_ns_min;
+  }
+  const bool is_one_run = pass_next_ == 0 && pass_end_ <= kTicksPerRun;
+  for (size_t looks = 0; pass_next_ < pass_end_ && looks < kTicksPerRun; looks++) {
+    if (pass_next_ + kTicksAhead < pass_end_) __builtin_prefetch(ticking_[pass_next_ + kTicksAhead]);
+    Client* client = ticking_[pass_next_];
     if (!client->is_dead && !is_done_for_now(*client) && tick(client, read_until_ns)) {
-      i++;
+      pass_next_++;
       continue;
     }
     client->is_ticking = client->begins_plainly = false;
-    ticking_[i] = ticking_.back();
+    ticking_[pass_next_] = ticking_[--pass_end_];
+    ticking_[pass_end_] = ticking_.back();
     ticking_.pop_back();
   }
-  if (!resting_.empty()) context_.agenda.at_latest(resting_.next_ns());
+  if (is_one_run) return;  // the agenda knows what its sessions want
+  pass_due_ns_ = std::min(pass_due_ns_, agenda.next_ns());
+  agenda.at_latest(pass_next_ < pass_end_ ? context_.now_ns : pass_due_ns_);
 }
 
 /// True: the transport has lost the peer for so long that the session has ended.

@@ -1,7 +1,7 @@
 // The sessions of an endpoint that have something to send, and the order of their turns. Owner thread only.
 #pragma once
 
-#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -18,61 +18,64 @@ enum class SendTurn : uint8_t {
   kRefused,  ///< there is more to send, and the transport's queue is full
 };
 
-/// Sessions that have something to send, each at most once. reserve() gets the memory when a session is made, so that
-/// add() is a store and cannot fail.
+/// Sessions that have something to send, each at most once, in the order of their turns: a ring. reserve() gets the
+/// memory when a session is made, so that add() is a store and cannot fail.
 template <class T>
 class SendList {
  public:
-  bool empty() const { return size_ == 0; }
-  size_t size() const { return size_; }
-  T* operator[](size_t index) const { return items_[index]; }
+  bool empty() const { return head_ == tail_; }
+  size_t size() const { return tail_ - head_; }
+  T* operator[](size_t index) const { return items_[(head_ + index) & mask_]; }
   /// The transport has refused a packet of each listed session since one was last added or sent something.
-  bool are_all_refused() const { return refused_in_a_row_ >= size_; }
+  bool are_all_refused() const { return refused_in_a_row_ >= size(); }
   /// Memory for `sessions` in all. False: there is no memory, and nothing has changed.
   [[nodiscard]] bool reserve(size_t sessions) {
-    return sessions <= items_.size() || base::try_grow([&] { items_.resize(2 * sessions); });
+    return sessions <= items_.size() || base::try_grow([&] { grow(std::bit_ceil(2 * sessions)); });
   }
   void add(T* item) {
-    items_[size_++] = item;
+    put(item);
     refused_in_a_row_ = 0;
   }
-  /// Gives each session its turn, and keeps those that are not done. After kRefusedMax refusals the other sessions come
-  /// first the next time, because thousands of sessions with a full queue must not be looked at in each iteration.
+  /// Gives each session its turn, and keeps those that are not done. kRefusedMax refusals end it: the other sessions
+  /// come first the next time, because thousands of sessions with a full queue must not be looked at in each iteration.
   template <class F>
   [[gnu::always_inline]] void take_turns(F&& send) {
-    const size_t size = std::exchange(size_, 0);
+    const size_t begin = head_;
+    const size_t end = tail_;
     size_t refused = 0;
-    size_t i = 0;
-    for (; i < size; i++) {
-      const SendTurn turn = send(items_[i]);
+    while (head_ != end) {
+      T* item = items_[head_++ & mask_];
+      const SendTurn turn = send(item);
       if (turn == SendTurn::kDone) [[likely]]
         continue;
-      items_[size_++] = items_[i];
-      if (turn == SendTurn::kRefused && ++refused == kRefusedMax) {
-        i++;
-        break;
-      }
+      put(item);
+      if (turn == SendTurn::kRefused && ++refused == kRefusedMax) break;
     }
-    if (size_ != 0) [[unlikely]]
-      put_refused_last(i, size, refused);
+    if (empty()) [[likely]] {
+      clear();  // the next sessions lie where these did: in the cache
+    } else {
+      refused_in_a_row_ = refused == head_ - begin ? refused_in_a_row_ + refused : 0;
+    }
   }
-  void clear() { size_ = 0; }
+  void clear() { head_ = tail_ = 0; }
 
  private:
   static constexpr size_t kRefusedMax = 64;
 
-  /// The first `tried` of `size` sessions have had their turn, and size_ of them stay.
-  [[gnu::noinline]] void put_refused_last(size_t tried, size_t size, size_t refused) {
-    const auto begin = items_.begin();
-    const auto end = std::move(begin + static_cast<ptrdiff_t>(tried), begin + static_cast<ptrdiff_t>(size),
-                               begin + static_cast<ptrdiff_t>(size_));
-    std::rotate(begin, begin + static_cast<ptrdiff_t>(size_), end);
-    size_ += size - tried;
-    refused_in_a_row_ = refused == tried ? refused_in_a_row_ + refused : 0;
+  void put(T* item) { items_[tail_++ & mask_] = item; }
+  void grow(size_t size) {
+    std::vector<T*> items(size);
+    for (size_t i = 0; i < this->size(); i++) items[i] = (*this)[i];
+    tail_ = this->size();
+    head_ = 0;
+    mask_ = size - 1;
+    items_ = std::move(items);
   }
 
-  std::vector<T*> items_;
-  size_t size_ = 0;
+  std::vector<T*> items_;  ///< the size is a power of two
+  size_t mask_ = 0;
+  size_t head_ = 0;  ///< the next turn; counts on without end while the list is not empty
+  size_t tail_ = 0;
   size_t refused_in_a_row_ = 0;
 };
 

@@ -319,6 +319,7 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
   const uint64_t newest = expand_number(header.echo(), sent_.next_number());
   if (reports_.number() != 0 && reports_.number() <= newest && arrived.contains(newest - reports_.number())) {
     reports_.on_acknowledged(used_slots(), busy_mask() == 0 ? UINT64_MAX : now_ns + terms_.report_delay_ns);
+    hold_report(is_report_due());
   }
   for (uint64_t slots = acknowledge_packets(header, arrived, is_news, now_ns); slots != 0; slots &= slots - 1) {
     ClientSlot* slot = slots_[std::countr_zero(slots)];

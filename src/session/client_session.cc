@@ -21,6 +21,7 @@ ClientSession::ClientSession(const ClientTerms& terms, ClientPools& pools)
 }
 
 ClientSession::~ClientSession() {
+  hold_report(false);
   for (uint32_t i = 0; i < window_ && slots_ != nullptr; i++) {
     if (slots_[i] == nullptr) continue;
     if (slots_[i]->transfer != nullptr) drop_transfer(slots_[i]);

@@ -268,6 +268,10 @@ class TERN_API ClientSession {
   uint32_t next_number() const { return static_cast<uint32_t>(sent_.next_number()); }
   Reports::Slots used_slots() const { return {slots_, window_}; }
   bool is_report_due() const { return (detours_ & kReportDue) != 0; }
+  void hold_report(bool holds) {
+    pools_.reports_free += int32_t{holds_report_} - int32_t{holds};
+    holds_report_ = holds;
+  }
   bool is_outstanding() const;
   /// The measured timeout, short enough that a silent server is asked some times before the session fails.
   uint64_t rto_ns() const { return std::min(rtt_.rto_ns(terms_.rto_ns_min), terms_.liveness_ns / 4); }
@@ -409,6 +413,7 @@ class TERN_API ClientSession {
   uint64_t gap_ask_again_ns_ = 0;     ///< not before does a gap make all waiting calls ask
   uint64_t largest_part_ = 0;         ///< the largest number of an RFR of which a packet has come
   uint64_t server_number_before_ = 0;
+  bool holds_report_ = false;  ///< a report is due, or not acknowledged: one of pools_.reports_free
   uint64_t long_bytes_sent_ = 0;
   uint64_t long_bytes_received_ = 0;
   LossTimer loss_timer_;

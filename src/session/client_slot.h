@@ -95,7 +95,10 @@ struct ClientPools {
   base::Pool<ClientSlot> slots;
   base::Pool<Transfer, 8> transfers;
   int32_t response_packets_free = 64;  ///< how many more response packets the endpoint may ask for (clause 5.4)
-  ResponseShare response_share;        ///< how many response packets one session may await (clause 5.4)
+  /// How many more sessions at rest may report (clause 5.5). A hundred thousand at once would keep calls waiting for
+  /// longer than each of them waits for an answer.
+  int32_t reports_free = 256;
+  ResponseShare response_share;  ///< how many response packets one session may await (clause 5.4)
   ControllerCounters controller_counters;
 };
 

@@ -129,6 +129,7 @@ void ClientSession::look_at_reports(uint64_t now_ns) {
   const bool is_due =
       reports_.look(used_slots(), busy_mask() == 0, now_ns, terms_.report_delay_ns, sent_.next_number());
   if (is_due) detours_ |= kReportDue;
+  hold_report(is_due);
 }
 
 /// No call is left: tells the server that its responses have arrived, then rests.
@@ -147,8 +148,12 @@ ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
   }
   const uint64_t quiet_ns = now_ns - std::min(now_ns, last_answer_ns());
   if (reports_.is_due_at_rest(now_ns, quiet_ns, terms_.report_delay_ns)) {
-    look_at_reports(now_ns);
-    fall_back_to_start_credits();
+    if (holds_report_ || pools_.reports_free > 0) {
+      look_at_reports(now_ns);
+      fall_back_to_start_credits();
+    } else {
+      reports_.put_off(now_ns + terms_.report_delay_ns);
+    }
   }
   result.at_latest(reports_.look_at_ns());
   return result;
@@ -162,6 +167,7 @@ void ClientSession::begin_busy_time(uint64_t now_ns) {
   follow_timer_.stop();
   reports_.on_busy(now_ns + terms_.report_delay_ns);
   detours_ &= static_cast<uint8_t>(~kReportDue);
+  if (reports_.number() == 0) hold_report(false);
 }
 
 /// Progress is more than a sign of life: the packets in flight have a clock of their own (clause 4.4.1).

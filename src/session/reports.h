@@ -41,6 +41,8 @@ class TERN_API Reports {
   /// At rest: whether the look is due. The server has been silent for `quiet_ns`: where no report was sent before, the
   /// look waits for a silence of `delay_ns`, because there were calls so short that no tick has seen them.
   bool is_due_at_rest(uint64_t now_ns, uint64_t quiet_ns, uint64_t delay_ns);
+  /// At rest, instead of look(): the endpoint has too many reports under way.
+  void put_off(uint64_t look_at_ns) { look_at_ns_ = look_at_ns; }
   /// True: a report is to be sent.
   bool look(Slots slots, bool is_at_rest, uint64_t now_ns, uint64_t delay_ns, uint64_t next_number);
   /// Writes the payload of a report, 4 B for each slot that it names. Returns its length in bytes.
