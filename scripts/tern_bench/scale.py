@@ -5,7 +5,6 @@ import os
 import shlex
 import statistics
 import subprocess
-import sys
 import tempfile
 
 # sweep    what grows, and a row's table
@@ -143,7 +142,7 @@ def measure(options, fail, show):
     return lines
 
 
-def print_tables(lines, figure, out=sys.stdout):
+def print_tables(lines, figure):
     """One table a sweep."""
     for sweep in dict.fromkeys(line['sweep'] for line in lines):
         own = [line for line in lines if line['sweep'] == sweep]
@@ -155,5 +154,5 @@ def print_tables(lines, figure, out=sys.stdout):
         widths = [max(map(len, column)) for column in zip(*table)]
         for row in table:
             cells = [f'{cell:<{width}}' if i == 0 else f'{cell:>{width}}' for i, (cell, width) in enumerate(zip(row, widths))]
-            print('  '.join(cells).rstrip(), file=out)
-        print(file=out)
+            print('  '.join(cells).rstrip())
+        print()

@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'scripts')
 sys.dont_write_bytecode = True
@@ -251,6 +252,69 @@ sys.exit({exit_code})
         self.assert_fails('no regular expression', '--filter=(')
         self.assert_fails('--rounds', '--rounds=0')
         self.assert_fails('--seconds', '--seconds=nan')
+
+    def scaled(self, sweep, *flags):
+        """The fakes need no CPUs of their own, and callgrind none at all."""
+        points = [point for point in bench.scale.points() if not point.command.startswith('instructions_per_rpc')]
+        with unittest.mock.patch.object(bench.scale, 'points', lambda: points):
+            return self.run_bench(f'--scale={sweep}', *flags)
+
+    def test_scale_has_the_median_of_each_point(self):
+        runs = [{'metrics': {'rate_mrps': rate, 'p50_us': 1, 'p99_us': 2}} for rate in (3, 1, 2)]
+        # Each point's runs: 1, 2 and 3 in some order.
+        count = len({(point.series, point.x) for point in bench.scale.points() if point.sweep == 'handler_us'})
+        self.fake('small_rpc_rate', *[run for run in runs for _ in range(count)])
+        code, out, err = self.scaled('handler_us', '--json', '--rounds=3')
+        self.assertEqual((code, err), (0, ''))
+        lines = [json.loads(text) for text in out.splitlines()]
+        self.assertEqual(len(lines), count)
+        for line in lines:
+            self.assertEqual((line['bench'], line['sweep']), ('scale', 'handler_us'))
+            self.assertEqual((line['lowest']['rate_mrps'], line['metrics']['rate_mrps'], line['highest']['rate_mrps']),
+                             (1, 2, 3))
+            self.assertGreater(line['metrics']['peak_mb'], 1)
+
+    def test_scale_prints_a_table_of_each_sweep(self):
+        self.fake('small_rpc_rate', {'metrics': {'rate_mrps': 12.5, 'p50_us': 1, 'p99_us': 2}})
+        code, out, err = self.scaled('endpoints', '--rounds=1')
+        self.assertEqual((code, err), (0, ''))
+        self.assertRegex(out, r'series +endpoints +rate_mrps')
+        self.assertRegex(out, r'(?m)^udp +64 +12[.]5 ')
+
+    def test_scale_goes_on_after_a_point_that_fails(self):
+        self.fake('small_rpc_rate', '', exit_code=1)
+        self.fake('latency', {'metrics': {'p50_us': 1, 'p99_us': 2}})
+        self.fake('large_rpc_bandwidth', '{}')
+        code, out, err = self.scaled('size', '--json', '--rounds=2')
+        self.assertEqual(code, 1)
+        self.assertIn('small_rpc_rate --pattern=client_server --size=32 --transport=shm ended with 1: fake', err)
+        self.assertIn('large_rpc_bandwidth --size=65536 --transport=udp printed no JSON object with bandwidth_gbps', err)
+        self.assertEqual(err.count('--size=65536 --transport=udp'), 1, 'what fails is not run again')
+        self.assertEqual(len(out.splitlines()), 2 * len(bench.scale.SIZES))
+
+    def test_scale_has_no_pairs_to_compare(self):
+        self.assert_fails('--scale does not go with', '--scale', '--filter=shm')
+
+    def test_a_fresh_client_is_timed_from_its_birth_to_its_end(self):
+        path = os.path.join(self.directory, 'build', 'apps', 'hello')
+        os.makedirs(os.path.dirname(path))
+        os.makedirs(os.path.join(self.directory, 'build', 'microbench'))
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write(f'''#!{sys.executable}
+import sys, time
+if '--role=server' in sys.argv:
+    sys.stderr.write('hello: serving over shm at tern://127.0.0.1:4321\\n')
+    sys.stderr.flush()
+    time.sleep(60)
+assert '--server=127.0.0.1:4321' in sys.argv
+time.sleep(0.02)
+print('{{"metrics": {{}}}}')
+''')
+        os.chmod(path, 0o755)
+        with unittest.mock.patch.object(bench, 'FRESH_CLIENTS', 3):
+            row, = self.rows('--filter=shm.start', '--rounds=1')
+        self.assertGreaterEqual(row['ratio'], 20)
+        self.assertEqual(row['is_met'], False)
 
     def test_list_runs_nothing(self):
         code, out, _ = self.run_bench('--list')

@@ -22,7 +22,7 @@ sys.dont_write_bytecode = True
 loader = importlib.machinery.SourceFileLoader('plot', PLOT)
 plot = importlib.util.module_from_spec(importlib.util.spec_from_loader('plot', loader))
 loader.exec_module(plot)
-SUBJECTS = {'latency', 'sizes', 'windows', 'sessions', 'raft', 'timeline', 'ratios', 'compare'}
+SUBJECTS = {'latency', 'sizes', 'windows', 'sessions', 'raft', 'timeline', 'ratios', 'scale', 'compare'}
 
 
 def run_of(transport, us=1.0, **params):
@@ -113,7 +113,7 @@ class Plot(unittest.TestCase):
     def test_a_picture_of_each_subject(self):
         done = self.plot(self.sample(no_verdict=None))  # it was recorded on a busy machine
         self.assertEqual((done.returncode, done.stderr), (0, ''))
-        names = ('latency', 'sizes', 'windows', 'sessions', 'raft', 'timeline', 'ratios', 'compare')
+        names = ('latency', 'sizes', 'windows', 'sessions', 'raft', 'timeline', 'ratios', 'scale', 'compare')
         self.assertEqual(done.stdout.splitlines(), [os.path.join(self.out, f'{name}.png') for name in names])
         for path in done.stdout.splitlines():
             with open(path, 'rb') as file:

@@ -82,6 +82,30 @@ TYPED_TEST(ManySessionsTest, are_all_usable_and_make_room_for_others) {
   }
 }
 
+/// More of them wait at the same time than one iteration looks at.
+TYPED_TEST(ManySessionsTest, deadlines_of_all_pass_though_no_answer_comes) {
+  constexpr uint16_t kKept = 7;
+  constexpr size_t kWaiting = kSessions / 2;
+  std::vector<Request> kept;  // goes before the server's endpoint
+  ASSERT_TRUE(
+      this->world_.server->on_request(kKept, [&kept](Request request) { kept.push_back(std::move(request)); }).ok());
+  const std::vector<Session> sessions = this->open_and_use();
+  ASSERT_EQ(sessions.size(), kSessions);
+  size_t late = 0;
+  for (size_t i = 0; i < kWaiting; i++) {
+    const auto count = [&late](Completion& done) { late += done.status.code() == Code::kDeadline; };
+    auto call = this->world_.client->enqueue_request(sessions[i], kKept, message(*this->world_.client, "x"),
+                                                     this->world_.client->alloc_msgbuf(1), count,
+                                                     {.deadline = milliseconds(500)});
+    ASSERT_TRUE(call.ok()) << call.status().message();
+  }
+  // Some end in the middle of a pass over all of them.
+  for (size_t i = 0; i < kWaiting; i += 10) ASSERT_TRUE(this->world_.client->destroy_session(sessions[i]).ok());
+  const size_t expected = kWaiting - (kWaiting + 9) / 10;
+  EXPECT_TRUE(this->world_.run_until([&] { return late == expected; })) << late << " of " << expected;
+  EXPECT_EQ(this->world_.client->counters().sessions_failed, 0u);
+}
+
 #ifndef TERN_IS_SANITIZED
 
 /// 3 KiB a session, both ends together, is what was promised.

@@ -57,6 +57,22 @@ TEST_F(SendListTest, a_full_queue_ends_the_turns_and_the_others_are_next) {
   for (const int count : times) EXPECT_GE(count, 1) << "each was refused before all wait";
 }
 
+TEST_F(SendListTest, order_survives_growth_in_the_middle_of_a_round) {
+  for (int i = 0; i < 5; i++) take_turns([](int) { return SendTurn::kRefused; });  // the ring's start has moved
+  std::vector<int> expected;
+  for (size_t i = 0; i < list_.size(); i++) expected.push_back(*list_[i]);
+  EXPECT_NE(expected[0], 0);
+  std::vector<int> more(1000);
+  ASSERT_TRUE(list_.reserve(kItems + more.size()));
+  for (size_t i = 0; i < more.size(); i++) {
+    more[i] = static_cast<int>(kItems + i);
+    list_.add(&more[i]);
+    expected.push_back(more[i]);
+  }
+  EXPECT_EQ(take_turns([](int) { return SendTurn::kDone; }), expected);
+  EXPECT_TRUE(list_.empty());
+}
+
 TEST_F(SendListTest, who_comes_while_all_wait_has_a_turn) {
   while (!list_.are_all_refused()) take_turns([](int) { return SendTurn::kRefused; });
   int late = 1000;

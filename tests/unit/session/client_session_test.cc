@@ -26,12 +26,14 @@ class ClientSessionTest : public testing::Test {
   ~ClientSessionTest() override {
     session_.reset();
     EXPECT_EQ(pools_.response_packets_free, response_packets_);
+    EXPECT_EQ(pools_.reports_free, reports_);
     EXPECT_EQ(pools_.slots.taken(), 0u);
     EXPECT_EQ(pools_.transfers.taken(), 0u);
   }
 
   void make(ClientTerms terms = {}) {
     response_packets_ = pools_.response_packets_free;
+    reports_ = pools_.reports_free;
     session_ = std::make_unique<ClientSession>(terms, pools_);
   }
   void open(uint8_t credits = 8, ClientTerms terms = {}) {
@@ -150,6 +152,7 @@ class ClientSessionTest : public testing::Test {
 
   ClientPools pools_;
   uint32_t response_packets_ = 0;
+  int32_t reports_ = 0;      ///< free when the session was made
   uint32_t sent_again_ = 0;  ///< by sent(): what was lost
   std::unique_ptr<ClientSession> session_;
   std::vector<OwnedBuffer> requests_, responses_;
@@ -1361,6 +1364,54 @@ TEST_F(ClientSessionTest, lost_report_is_sent_again_until_it_is_acknowledged) {
   EXPECT_TRUE(tick().is_idle);
   EXPECT_TRUE(tick(10'000 * kMs).is_idle);
   EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(ClientSessionTest, report_waits_while_the_endpoint_has_too_many_under_way) {
+  pools_.reports_free = 1;
+  ClientTerms terms;
+  open(8, terms);
+  ClientSlot* slot = begin();
+  finish(respond(slot, sent().at(0).header.number(), 4, 4));
+  tick();
+  pools_.reports_free = 0;
+  const ClientTick result = tick(terms.report_delay_ns);
+  EXPECT_TRUE(sent().empty());
+  EXPECT_EQ(result.next_ns, now_ + terms.report_delay_ns);
+  pools_.reports_free = 1;
+  tick(terms.report_delay_ns);
+  EXPECT_EQ(pools_.reports_free, 0);
+  const auto reports = sent();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].header.kind(), Kind::kReport);
+  EXPECT_EQ(pools_.reports_free, 0) << "until it is acknowledged";
+  credit(reports[0].header.number());
+  EXPECT_EQ(pools_.reports_free, 1);
+  EXPECT_TRUE(tick().is_idle);
+}
+
+TEST_F(ClientSessionTest, report_that_a_call_makes_needless_leaves_its_place_to_others) {
+  ClientTerms terms;
+  open(8, terms);
+  ClientSlot* slot = begin();
+  finish(respond(slot, sent().at(0).header.number(), 4, 4));
+  tick();
+  tick(terms.report_delay_ns);
+  EXPECT_EQ(pools_.reports_free, reports_ - 1);
+  begin();
+  tick();  // before the report has left
+  EXPECT_EQ(pools_.reports_free, reports_);
+}
+
+TEST_F(ClientSessionTest, session_that_ends_with_a_report_under_way_leaves_its_place_to_others) {
+  ClientTerms terms;
+  open(8, terms);
+  ClientSlot* slot = begin();
+  finish(respond(slot, sent().at(0).header.number(), 4, 4));
+  tick();
+  tick(terms.report_delay_ns);
+  EXPECT_EQ(sent().size(), 1u);
+  session_.reset();
+  EXPECT_EQ(pools_.reports_free, reports_);
 }
 
 TEST_F(ClientSessionTest, reports_outlast_a_silence_that_ends_no_session) {
