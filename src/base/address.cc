@@ -55,8 +55,7 @@ std::optional<HostAndPort> split_host_and_port(std::string_view text) {
     if (close == std::string_view::npos) return std::nullopt;
     parts.host = text.substr(1, close - 1);
     rest = text.substr(close + 1);
-  } else if (const size_t colon = text.find(':');
-             colon == text.rfind(':')) {  // more than one colon: a bare IPv6 address
+  } else if (const size_t colon = text.find(':'); colon == text.rfind(':')) {  // more colons: a bare IPv6 address
     parts.host = text.substr(0, colon);
     rest = text.substr(parts.host.size());
   }

@@ -65,8 +65,7 @@ void WakeEvent::wake() {
   if (is_raised_.exchange(true, std::memory_order_acq_rel)) return;
   const int saved = errno;
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written =
-      write(event_.get(), &one, sizeof(one));  // the event's counter cannot be full
+  [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));  // the counter cannot be full
   errno = saved;
 }
 

@@ -12,13 +12,12 @@
 namespace tern::memory {
 
 struct ArenaOptions {
-  bool shared = false;       ///< chunks are sealed memfds that peers can map (read-only for them)
-  bool huge_pages = true;    ///< try explicit 2 MB pages first; otherwise transparent huge pages where allowed
-  bool giant_pages = false;  ///< try 1 GB pages before 2 MB pages
-  int numa_node = -1;        ///< -1: the node of the creating thread
-  size_t chunk_bytes =
-      32u << 20;  ///< size of the first chunk, or of one message if that is larger; later chunks double it
-  size_t limit_bytes = SIZE_MAX;  ///< limit of the sum of all chunks; allocations beyond it fail
+  bool shared = false;             ///< chunks are sealed memfds that peers can map (read-only for them)
+  bool huge_pages = true;          ///< try explicit 2 MB pages first; otherwise transparent huge pages where allowed
+  bool giant_pages = false;        ///< try 1 GB pages before 2 MB pages
+  int numa_node = -1;              ///< -1: the node of the creating thread
+  size_t chunk_bytes = 32u << 20;  ///< of the first chunk, or of one message if larger; later chunks double it
+  size_t limit_bytes = SIZE_MAX;   ///< limit of the sum of all chunks; allocations beyond it fail
 };
 
 /// One mapped piece of an arena. Ids count from 0 and are not reused. A chunk stays mapped until the arena is deleted.

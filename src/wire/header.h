@@ -26,10 +26,8 @@ inline constexpr size_t kHeaderBytes = 24;
 inline constexpr uint8_t kVersion = 2;
 inline constexpr size_t kPacketBytesMax = 65535;      ///< `length` has 16 bits
 inline constexpr size_t kMessageBytesMax = 1u << 30;  ///< clause 2.6: 1 GiB
-inline constexpr size_t kPayloadBytesMin =
-    512;  ///< clause 2.7: the least payload of a full packet, so that an index fits 21 bits
-inline constexpr size_t kPayloadBytesMax =
-    65536;  ///< the largest payload of a packet whose payload travels by reference
+inline constexpr size_t kPayloadBytesMin = 512;       ///< clause 2.7: of a full packet, so that an index fits 21 bits
+inline constexpr size_t kPayloadBytesMax = 65536;     ///< of a packet whose payload travels by reference
 inline constexpr uint32_t kRequestTypes = 4096;
 inline constexpr uint32_t kNumberMask = (1u << 24) - 1;
 inline constexpr uint32_t kTokenMask = (1u << 31) - 1;  ///< tokens travel in the size field

@@ -106,8 +106,7 @@ struct ManagementMessage {
   uint64_t token = 0;         ///< all kinds: the token of the connect request, or of the ping
 
   // kConnectRequest, kConnectReply
-  uint8_t version_min =
-      0;  ///< data-path version; in a reply the chosen version, in a refusal the server's highest version
+  uint8_t version_min = 0;           ///< of the data path; reply: the chosen version; refusal: the server's highest
   uint8_t version_max = 0;           ///< request only
   Code code = Code::kOk;             ///< reply only; kOk: accepted, and `terms` are valid
   Refusal refusal = Refusal::kNone;  ///< reply only
