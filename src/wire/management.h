@@ -113,7 +113,7 @@ struct ManagementMessage {
   ManagementTerms terms;             ///< request, and reply with kOk
 
   // All kinds except ping and pong name the receiver's end of the session by endpoint and key.
-  uint16_t to_endpoint = 0;  ///< all but kPing and kPong
+  uint16_t to_endpoint = 0;  ///< the receiver sends it back. kConnectRequest: the server's cookie, 0 if none yet
   uint32_t to_key = 0;       ///< kConnectReply, kCookie and the kinds below
   uint64_t cookie = 0;  ///< the receiver sends it back. kConnectRequest: the server's cookie, 0 if it has sent none yet
   // kConfirm, kDisconnect, kDisconnectAck, kAsk, kAnswer
