@@ -36,7 +36,7 @@ class AddressClaim {
 
   /// Another host uses the address. At the first conflict in kDefendIntervalNs, this host tells the other one that the
   /// address is taken. At the next conflict the address is lost, because otherwise two hosts would go on for ever (RFC
-  /// 5227 2.4 b).
+  /// 5227 2.4 b). While kProbing, the address is lost at once.
   void on_conflict(const frames::MacAddress& other, uint64_t now_ns);
   /// Another host probes whether the address is free. If two hosts probe, neither gets the address (RFC 5227 2.1.1).
   void on_probe(const frames::MacAddress& other);

@@ -26,9 +26,8 @@ struct Interface {
   bool is_up = false;       ///< an administrator has switched it on
   bool is_running = false;  ///< the interface is up, and its link is ready
   bool is_loopback = false;
-  uint16_t vlan = 0;  ///< VLAN id, 1 to 4094, of a VLAN device; else 0
-  uint32_t parent =
-      0;  ///< index of a VLAN device's interface below it; 0: no VLAN device, or in another network namespace
+  uint16_t vlan = 0;    ///< VLAN id, 1 to 4094, of a VLAN device; else 0
+  uint32_t parent = 0;  ///< index of the interface below a VLAN device; 0: none, or in another network namespace
   /// The addresses have port 0. Global addresses come before link-local ones, which have the interface as their scope.
   /// IPv6 addresses that the kernel has not yet found to be unique are left out.
   std::vector<base::SocketAddress> addresses;

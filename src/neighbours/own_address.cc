@@ -57,8 +57,7 @@ Result<OwnAddress> OwnAddress::parse(std::string_view address, std::string_view 
     return refuse("option gateway: not an IP address of the family of the option address",
                   {"option gateway: ", gateway, " is not an IP address of the family of the option address"});
   }
-  const bool is_alone =
-      own.prefix_bits == 8 * ip->ip().size();  // clouds give such addresses, with a gateway outside of the prefix
+  const bool is_alone = own.prefix_bits == 8 * ip->ip().size();  // as in clouds, with a gateway outside of the prefix
   const bool is_on_link = is_alone || own.gateway->is_link_local() || own.prefix().covers(*own.gateway);
   if (!is_of_one_host(*own.gateway) || is_end_of(own.prefix(), *own.gateway) || *own.gateway == *ip || !is_on_link) {
     return refuse("option gateway: not another host of the option address's prefix",
