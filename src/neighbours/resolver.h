@@ -1,4 +1,4 @@
-// The interface by which an endpoint that makes its own frames learns the MAC addresses of IP destinations: from the
+// A resolver finds the MAC addresses of IP destinations for an endpoint that makes its own frames: from the
 // kernel (Neighbours) or by itself (OwnNeighbours). Neighbours layer; one thread owns a resolver, and no call waits.
 #pragma once
 

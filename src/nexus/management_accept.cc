@@ -181,7 +181,7 @@ bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refus
   if (endpoint == nullptr || index >= sessions_.size() || cookie_of(index) != token) return true;
   if (!reserve_notices()) return false;
   Session& session = sessions_[index];
-  // True: the client's Nexus has gone, and the endpoint has been told.
+  // There is nothing to do: the client's Nexus is gone, and the endpoint has been told.
   if (session.state != State::kAsked || session.local_endpoint != from.id) return true;
   const auto refuse = [&](Refusal why) {
     session.refusal = why;

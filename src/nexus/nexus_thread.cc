@@ -24,7 +24,7 @@ void NexusCore::Impl::on_datagram(std::string_view from, std::span<const std::by
   const Duration now = environment.now();
   // Runs commands first: if a peer has the address from an endpoint's owner, the endpoint is then registered.
   run_commands(now);
-  // If the datagram begins a session, a command will answer it, and another one end it. Those commands must not fail.
+  // If the datagram begins a session, commands will answer it and end it. Those commands must not fail.
   if (!reserve_commands(machine.sessions() + 1)) return;
   machine.on_datagram(from, bytes, now);
   flush();

@@ -36,14 +36,12 @@
 namespace tern {
 namespace {
 
-constexpr size_t kReceiveBytes =
-    2048;                              ///< longer than any message, so that a longer datagram is recognised as too long
-constexpr int kReceivesPerTurn = 256;  ///< after these, timers, commands and connect requests get their turn
+constexpr size_t kReceiveBytes = 2048;        ///< more than any message, so that a longer datagram is recognised
+constexpr int kReceivesPerTurn = 256;         ///< after these, timers, commands and connect requests get their turn
 constexpr int kReceiveBufferBytes = 4 << 20;  ///< for bursts of thousands of connects; the kernel may reduce it
 constexpr int kErrorsPerTurn = 64;            ///< messages of the socket's error queue
 constexpr size_t kAddressesMax = 8;           ///< the most addresses of one host name
-constexpr size_t kAddressesFoundMax =
-    64;  ///< the most addresses of one host name that are examined, in the system's order
+constexpr size_t kAddressesFoundMax = 64;     ///< the most that are examined, in the system's order
 
 using base::Descriptor;
 using base::SocketAddress;
@@ -202,9 +200,7 @@ class UdpChannel final : public ManagementChannel {
   void note_failure(std::string_view to, Unreachable why) {
     const bool is_known = std::any_of(failures_.begin(), failures_.end(), [&](const Failure& f) { return f.to == to; });
     if (why == Unreachable::kSilent || is_known || failures_.size() >= kErrorsPerTurn) return;
-    (void)base::try_grow([&] {
-      failures_.push_back({std::string(to), why});
-    });  // without memory the failure is not reported
+    (void)base::try_grow([&] { failures_.push_back({std::string(to), why}); });  // without memory: not reported
   }
 
   struct Failure {
