@@ -8,7 +8,7 @@ set(tern_generated_dir ${PROJECT_BINARY_DIR}/generated)
 #   NAME       the folder's name, TYPE::kName, and the component of find_package and pkg-config (tern-NAME)
 #   HEADER     in the folder's include/, which is installed with include/ of the top level
 #   SIMULATED  runs in a tern::sim::Simulation only: a part of the library tern::sim
-#   PROVIDED   its options hold objects that only a program can provide, so that tern's programs do not offer it by name
+#   PROVIDED   its options hold objects that only a program can provide, so tern's programs do not offer it by name
 #   OPTIONAL   a library of its own, tern::NAME, which is built if pkg-config knows all PACKAGES. DEBIAN names the packages
 #              that scripts/setup NAME installs for it. The option TERN_NAME is AUTO; OFF leaves it out, ON insists on it.
 #   PARTS      folders of src/ that it shares with other optional transports; a folder that includes another comes first
@@ -90,8 +90,8 @@ endfunction()
 
 # tern_write_transport_list(): writes three lists. Must be called after all tern_add_transport().
 # generated/transport_list.h is for tern's programs and tests. generated/transport_impls.h also includes the
-# implementations. generated/transports is for scripts: it has a line "NAME TYPE HEADER real|simulated|provided" for each
-# transport that is built.
+# implementations. generated/transports is for scripts: it has a line "NAME TYPE HEADER real|simulated|provided" for
+# each transport that is built.
 function(tern_write_transport_list)
   get_property(names GLOBAL PROPERTY TERN_TRANSPORTS)
   set(tern_includes "")

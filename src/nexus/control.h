@@ -33,7 +33,7 @@ using TransportName = base::InlineText<wire::kTransportNameBytesMax>;
 /// "HOST:PORT" in numeric form; the longest is an IPv6 address with a scope.
 using AddressText = base::InlineText<63>;
 
-/// What one side of a session tells the other in the handshake (docs/protocol.md, 7).
+/// The terms that one side of a session sends to the other in the handshake (docs/protocol.md, 7).
 struct SessionTerms {
   TransportName transport;   ///< both sides must have the same transport: "shm", "udp", ...
   AddressBytes address;      ///< address of the endpoint's data path
@@ -112,7 +112,7 @@ class PeerLife {
 /// An event from the Nexus to an endpoint, whose owner thread handles it in its loop.
 struct ControlEvent {
   enum class Kind : uint8_t {
-    kConnectRequest,  ///< server side: a client wants a session. Answer with answer_connect(token, ...).
+    kConnectRequest,  ///< server side: a client requests a session. Answer with answer_connect(token, ...).
     kConnectResult,   ///< client side: `status`, and if ok `terms` of the server and `peer`
     kDisconnected,    ///< the peer has closed the session `local_key` (`is_client_side`: our side is the client)
     kPeerGone,        ///< the Nexus run peer.boot_id is dead or has restarted: `status`; ends all sessions with it

@@ -159,7 +159,7 @@ class Management {
     kFree,
     kConnecting,   ///< client: the request is repeated until it is answered
     kAsked,        ///< server: the endpoint has not answered yet
-    kUnconfirmed,  ///< server: accepted; the client has not shown that it knows
+    kUnconfirmed,  ///< server: accepted; the client has not confirmed it
     kOpen,
     kClosing,  ///< the endpoint has left; the disconnect is repeated until the peer acknowledges it
     kClosed,   ///< server: kept only to answer late duplicates of the request
@@ -271,7 +271,7 @@ class Management {
     uint64_t registration = 0;
     TransportName transport;
     uint32_t first_session = kNone;  ///< first in its list of believed sessions
-    uint64_t told_mark = 0;          ///< the value of told_mark_ when the endpoint was told last
+    uint64_t told_mark = 0;          ///< the value of told_mark_ at the last notice to this endpoint
     uint64_t seen_iteration = 0;     ///< EndpointPort::iteration when it was read last
     Duration seen_at{};              ///< when that value was first read
     size_t asked = 0;                ///< sessions in kAsked
@@ -441,7 +441,7 @@ class Management {
   const Hooks hooks_;
   const std::array<uint64_t, 2> own_secret_;  ///< for random()
   uint64_t own_randoms_ = 0;
-  uint64_t told_mark_ = 0;  ///< number of the last walk over a peer's sessions that tells each endpoint once
+  uint64_t told_mark_ = 0;  ///< number of the last walk over a peer's sessions that notifies each endpoint once
   Duration not_before_{};   ///< if there is no memory, timers wait until then
   Duration seen_at_{};      ///< the time of the last call
   Duration absent_{};       ///< the sum of all absences (clause 7.5.2)

@@ -194,7 +194,8 @@ bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refus
   wire::ManagementTerms offered;
   const uint64_t key = key_of(from.id, false, terms.session_key);
   if (!to_wire(terms, offered) || offered.credits == 0 || sessions_by_key_.contains(key)) {
-    // The terms cannot be encoded, or the key is taken. The endpoint's session ends, because its client never knows it.
+    // The terms cannot be encoded, or the key is taken. The endpoint's session ends, because the client never learns of
+    // it.
     ControlEvent event = event_of(session, ControlEvent::Kind::kDisconnected, {});
     event.local_key = terms.session_key;
     notify(from.id, std::move(event));

@@ -207,7 +207,7 @@ uint32_t Management::find_cookie(uint64_t cookie, uint64_t token) const {
   return sessions_[index].token == token && sessions_[index].state != State::kFree ? index : kNone;
 }
 
-// ---- What endpoints ask for ----
+// ---- Calls of endpoints ----
 
 void Management::disconnect(EndpointName from, uint32_t local_key, bool is_client_side, Duration now) {
   see(now);
@@ -230,7 +230,7 @@ void Management::ask_liveness(EndpointName from, uint32_t local_key, Duration no
   repeat_later(index, kAskIntervalMax, now);
 }
 
-// ---- What peers say ----
+// ---- Messages of peers ----
 
 void Management::on_confirm(const ManagementMessage& m, Duration now) {
   const uint32_t index = m.from_client ? find_named(m) : kNone;

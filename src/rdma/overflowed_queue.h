@@ -6,10 +6,10 @@
 // its descriptor's count, and the stride's index. Entry i has the positions i, i + n, i + 2n ... one after the other,
 // where n is the number of entries. Therefore the entry of position p has one of three values. With p, the packet has
 // arrived, and the entry has the NIC's information about it. With p - n, the packet has not arrived. With p + kn, the
-// packet has arrived, and its completion is lost. NIC knows of it), p - n (nothing has come), or p + kn (the packet is
-// there, and its completion is lost). The NIC writes an entry's last word after the rest, and entries in order.
-// Therefore the word of the entry before tells whether the NIC may have begun to overwrite an entry that was just read.
-// whether the NIC may have begun to overwrite an entry that was just read.
+// packet has arrived, and its completion is lost.
+//
+// The NIC writes an entry's last word after the rest, and entries in order. Therefore the word of the entry before
+// tells whether the NIC may have begun to overwrite an entry that was just read.
 #pragma once
 
 #include <endian.h>
