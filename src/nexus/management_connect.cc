@@ -24,7 +24,7 @@ constexpr size_t kTargetsMax = 8;
 /// The time of one address before the next one is tried; it doubles in each round. A round trip around the world takes
 /// less.
 constexpr Duration kTurn = std::chrono::milliseconds(250);
-/// The most sessions with a peer that one hint affects, because a hint may be forged.
+/// The most sessions with a peer that are examined for one hint, because a hint may be forged.
 constexpr uint32_t kHintedMax = 64;
 /// Longer timeouts are cut to this, so that no sum of times overflows.
 constexpr Duration kTimeoutMax = std::chrono::hours(24 * 365);
