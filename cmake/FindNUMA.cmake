@@ -1,4 +1,4 @@
-# libnuma as the target NUMA::NUMA. Installed beside tern's package configuration, too.
+# Defines libnuma as the target NUMA::NUMA. This file is also installed beside tern's package configuration.
 find_path(NUMA_INCLUDE_DIR numa.h)
 find_library(NUMA_LIBRARY numa)
 mark_as_advanced(NUMA_INCLUDE_DIR NUMA_LIBRARY)

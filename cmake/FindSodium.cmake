@@ -1,4 +1,4 @@
-# libsodium as the target Sodium::Sodium. Installed beside tern's package configuration, too.
+# Defines libsodium as the target Sodium::Sodium. This file is also installed beside tern's package configuration.
 find_path(SODIUM_INCLUDE_DIR sodium.h)
 find_library(SODIUM_LIBRARY sodium)
 mark_as_advanced(SODIUM_INCLUDE_DIR SODIUM_LIBRARY)

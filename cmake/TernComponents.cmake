@@ -1,10 +1,10 @@
-# libtern, the component libraries beside it, and what `cmake --install` puts where: headers, libraries, and what
-# find_package(tern) and pkg-config need. A component has its own targets file and its own pkg-config file, so that it can
-# be packaged apart; find_package knows by them that it is there.
+# libtern, its component libraries, and the files that `cmake --install` installs: headers, libraries, and the files
+# that find_package(tern) and pkg-config need. A component has its own targets file and its own pkg-config file, so that
+# it can be packaged separately. find_package recognises an installed component by these files.
 include(CMakePackageConfigHelpers)
 set(tern_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tern)
 
-# Relocatable: pkg-config starts from where it finds the file.
+# The prefix is relocatable: pkg-config starts from the place of the .pc file.
 if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
   set(tern_pc_prefix ${CMAKE_INSTALL_PREFIX})
   set(tern_pc_libdir ${CMAKE_INSTALL_LIBDIR})
@@ -19,8 +19,8 @@ else()
   set(tern_pc_includedir "\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}")
 endif()
 
-# Our programs and tests link tern_program_base: all libraries that there are, and the list of transports. They use
-# symbols that a shared library hides, and so link static twins of shared libraries.
+# tern's programs and tests link tern_program_base: all libraries of the build, and the list of transports. They use
+# symbols that a shared library hides; therefore they link static twins of shared libraries.
 add_library(tern_program_base INTERFACE)
 target_include_directories(tern_program_base INTERFACE ${PROJECT_BINARY_DIR}/generated)
 
@@ -34,8 +34,8 @@ function(tern_add_core)
   endif()
   add_library(tern::tern ALIAS tern)
   if(TERN_INSTALL)
-    # A static library cannot say what it needs, so its user's command line must. A prefix has a static or a shared
-    # libtern, not both, which is why this is no matter for Libs.private.
+    # A static library cannot name the libraries that it needs, so the command line of its user must name them. They are
+    # in Libs and not in Libs.private, because a prefix has either a static or a shared libtern.
     if(NOT BUILD_SHARED_LIBS)
       set(libs "-lnuma -lsodium -pthread")
     endif()
@@ -44,16 +44,16 @@ function(tern_add_core)
   endif()
 endfunction()
 
-# tern_add_component(NAME DESCRIPTION text [PACKAGES module...] [PARTS folder...] [SOURCES source...]): the library
-# tern::NAME over libtern, which also needs these pkg-config modules (found by tern_find_packages(TERN_NAME ...)), and has
-# code of these folders of src/ in common with others.
+# tern_add_component(NAME DESCRIPTION text [PACKAGES module...] [PARTS folder...] [SOURCES source...]): adds the library
+# tern::NAME over libtern. It also needs these pkg-config modules (found by tern_find_packages(TERN_NAME ...)), and
+# shares the code of these folders of src/ with other components.
 function(tern_add_component name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "DESCRIPTION" "PACKAGES;PARTS;SOURCES")
   tern_add_library_and_twin(tern_${name} ${arg_SOURCES})
   add_library(tern::${name} ALIAS tern_${name})
   tern_link_parts(${name} ${arg_PARTS})
   target_link_libraries(tern_${name} PUBLIC tern)
-  # Only with the same flags: position-independent code and the flags of some packages are others.
+  # Possible only with the same flags: position-independent code and some packages have other flags.
   if(TERN_PRECOMPILE AND NOT BUILD_SHARED_LIBS AND NOT TERN_${name}_CFLAGS_OTHER)
     target_precompile_headers(tern_${name} REUSE_FROM tern)
   endif()
@@ -71,7 +71,7 @@ function(tern_add_component name)
   endif()
   if(NOT TERN_INSTALL)
     if(NOT TERN_IS_TOP_LEVEL)
-      set_target_properties(tern_${name} PROPERTIES EXCLUDE_FROM_ALL ON)  # built for those who link it
+      set_target_properties(tern_${name} PROPERTIES EXCLUDE_FROM_ALL ON)  # built only for projects that link it
     endif()
     return()
   endif()
@@ -83,8 +83,8 @@ function(tern_add_component name)
     list(JOIN part_libs "" part_libs)
   endif()
   if(NOT BUILD_SHARED_LIBS AND arg_PACKAGES)
-    # A module's compiler flags (-include, -march of libdpdk) are for the component's own sources: `Requires` would give
-    # them to all users.
+    # A module's compiler flags (-include, -march of libdpdk) are only for the component's own sources. `Requires` would
+    # pass them to all users.
     if(TERN_${name}_CFLAGS_OTHER)
       list(JOIN TERN_${name}_LDFLAGS " " packages)
       string(APPEND part_libs " ${packages}")
@@ -92,7 +92,7 @@ function(tern_add_component name)
       list(JOIN arg_PACKAGES ", " packages)
       string(APPEND requires ", ${packages}")
     endif()
-    # Its targets file names PkgConfig::TERN_NAME: the package configuration makes that target.
+    # The component's targets file names PkgConfig::TERN_NAME. The package configuration makes that target.
     file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/tern-${name}-packages.cmake
          CONTENT "set(tern_packages @arg_PACKAGES@)\n" @ONLY)
     install(FILES ${PROJECT_BINARY_DIR}/tern-${name}-packages.cmake DESTINATION ${tern_package_dir})
@@ -110,7 +110,7 @@ function(tern_add_sources library)
   endforeach()
 endfunction()
 
-# tern_add_public_headers(LIBRARY directory): <tern/...> is in this directory, too.
+# tern_add_public_headers(LIBRARY directory): adds a directory that has headers <tern/...>.
 function(tern_add_public_headers library directory)
   foreach(target IN ITEMS ${library} ${library}_internal)
     if(TARGET ${target})
@@ -123,7 +123,7 @@ function(tern_add_public_headers library directory)
   endif()
 endfunction()
 
-# tern_add_alias(NAME description): the component NAME is a part of libtern.
+# tern_add_alias(NAME description): declares that the component NAME is a part of libtern.
 function(tern_add_alias name description)
   add_library(tern::${name} ALIAS tern)
   set_property(GLOBAL APPEND PROPERTY TERN_BUILT_IN ${name})
@@ -132,12 +132,12 @@ function(tern_add_alias name description)
   endif()
 endfunction()
 
-# --- steps of the above ------------------------------------------------------------------------------------------------
+# --- steps of the functions above ------------------------------------------------------------------------------------
 
-# The library, and if it is shared, NAME_internal with the same sources, which hides nothing.
+# Adds the library. If it is shared, also adds NAME_internal with the same sources, which hides no symbols.
 function(tern_add_library_and_twin name)
   tern_add_library(${name} "" ${ARGN})
-  # While the major version is 0, a minor version may break what was.
+  # While the major version is 0, a minor version may be incompatible.
   set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION}
                                            SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   set_property(GLOBAL APPEND PROPERTY TERN_LIBRARIES ${name})
@@ -147,9 +147,9 @@ function(tern_add_library_and_twin name)
   endif()
 endfunction()
 
-# tern_link_parts(NAME folder...): makes the static library of each of these folders, unless another component has made it,
-# and links tern_NAME and its twin with all. A program that links several components thereby has one copy. In a shared
-# library a part is inside, and hidden.
+# tern_link_parts(NAME folder...): makes the static library of each folder, unless another component has made it, and
+# links tern_NAME and its twin with all of them. Therefore a program that links several components has one copy. A
+# shared library contains the part and hides it.
 function(tern_link_parts name)
   foreach(part IN LISTS ARGN)
     file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${part}/*.cc)
@@ -186,8 +186,8 @@ function(tern_install_pc pc_name)
   install(FILES ${PROJECT_BINARY_DIR}/${pc_name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endfunction()
 
-# tern_find_packages(PREFIX module...): PREFIX_FOUND, and the target PkgConfig::PREFIX for all of the modules together.
-# Without modules PREFIX_FOUND is ON.
+# tern_find_packages(PREFIX module...): sets PREFIX_FOUND, and makes the target PkgConfig::PREFIX for all modules
+# together. Without modules PREFIX_FOUND is ON.
 function(tern_find_packages prefix)
   set(${prefix}_FOUND ON)
   if(ARGN)
@@ -200,7 +200,8 @@ function(tern_find_packages prefix)
   set(${prefix}_FOUND ${${prefix}_FOUND} PARENT_SCOPE)
 endfunction()
 
-# tern_install_package(): what belongs to no library. After all components and transports.
+# tern_install_package(): installs the files that belong to no library. Must be called after all components and
+# transports.
 function(tern_install_package)
   install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tern)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
@@ -221,7 +222,7 @@ function(tern_install_package)
   endforeach()
   configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/ternConfig.cmake.in ${PROJECT_BINARY_DIR}/ternConfig.cmake
                                 INSTALL_DESTINATION ${tern_package_dir} NO_SET_AND_CHECK_MACRO)
-  # While the major version is 0, a minor version may break what was.
+  # While the major version is 0, a minor version may be incompatible.
   write_basic_package_version_file(${PROJECT_BINARY_DIR}/ternConfigVersion.cmake COMPATIBILITY SameMinorVersion)
   install(FILES ${PROJECT_BINARY_DIR}/ternConfig.cmake ${PROJECT_BINARY_DIR}/ternConfigVersion.cmake
           DESTINATION ${tern_package_dir})

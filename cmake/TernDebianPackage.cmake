@@ -1,5 +1,6 @@
-# `cpack` in the build directory makes one .deb of all that `cmake --install` installs, under /usr: headers, libraries, what
-# find_package and pkg-config need, and the programs. Wants dpkg-dev, which finds the packages of shared libraries.
+# `cpack` in the build directory makes one .deb of all files that `cmake --install` installs, under /usr: headers,
+# libraries, the files that find_package and pkg-config need, and the programs. Needs dpkg-dev, which finds the packages
+# of shared libraries.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME tern)
 set(CPACK_PACKAGE_CONTACT "the maintainers of tern")
@@ -10,7 +11,8 @@ set(CPACK_STRIP_FILES OFF)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-# tern-doctor is Python. A static library cannot name what it needs, as those of the programs do.
+# tern-doctor is a Python program. The libraries that a static libtern needs are listed by hand, because a static
+# library cannot name them; the packages that programs need are found by dpkg-dev.
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "python3")
 if(NOT BUILD_SHARED_LIBS)
   string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libnuma-dev, libsodium-dev")

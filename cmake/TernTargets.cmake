@@ -1,11 +1,11 @@
-# How tern's targets are made: one function a kind.
+# How tern's targets are made: one function for each kind.
 
-# Flags that everything of ours is compiled with; nothing of it reaches programs that use the library.
+# Sets the flags for all of tern's own code. They do not affect programs that use the library.
 function(tern_set_flags target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden
                                              VISIBILITY_INLINES_HIDDEN ON)
-  # No fused multiply-add: the simulator's traces are the same on every machine.
+  # No fused multiply-add, because the simulator's traces must be the same on every machine.
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -ffp-contract=off)
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     target_compile_options(${target} PRIVATE -Wthread-safety)
@@ -19,8 +19,8 @@ function(tern_set_flags target)
                                              -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC $<BUILD_INTERFACE:-fsanitize=${TERN_SANITIZE}>)
     if(TERN_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # g++ says of every fence that TSan does not see it. True, and known: leases and the rings' sleep protocol use
-      # fences between processes, where TSan sees nothing anyway.
+      # g++ warns at every fence that TSan does not see it. The warning is true and known: leases and the rings' sleep
+      # protocol use fences between processes, where TSan sees nothing anyway.
       target_compile_options(${target} PRIVATE -Wno-tsan)
     endif()
   endif()
@@ -29,19 +29,19 @@ function(tern_set_flags target)
   endif()
 endfunction()
 
-# Flags of our programs in C, which use the C interface only.
+# Sets the flags for tern's programs in C, which use the C interface only.
 function(tern_set_c_flags target)
   set_target_properties(${target} PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -pedantic $<$<BOOL:${TERN_WERROR}>:-Werror>)
   if(TERN_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${TERN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
-    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)  # the runtime for C++ has more, which the library needs
+    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)  # the C++ runtime has more, which the library needs
   endif()
 endfunction()
 
-# tern_add_library(name type source...): type "" follows BUILD_SHARED_LIBS. A static library is position-independent too,
-# because libtern_c.so, and the shared libraries of users, have it inside. That costs no instruction in a program: symbols are
-# hidden, or not interposable, and the linker removes the indirections of the others.
+# tern_add_library(name type source...): type "" follows BUILD_SHARED_LIBS. A static library is position-independent,
+# too, because libtern_c.so and users' shared libraries contain it. This costs no instruction in a program: symbols are
+# hidden or not interposable, and the linker removes the indirections of the others.
 function(tern_add_library name type)
   add_library(${name} ${type} ${ARGN})
   tern_set_flags(${name})
@@ -53,18 +53,19 @@ function(tern_add_library name type)
   target_link_libraries(${name} PUBLIC Threads::Threads PRIVATE NUMA::NUMA Sodium::Sodium)
 endfunction()
 
-# tern_add_program(name source...): an executable in the directory of the list file, part of the target `programs`.
+# tern_add_program(name source...): adds an executable in the directory of the list file, as a part of the target
+# `programs`.
 function(tern_add_program name)
   add_executable(${name} ${ARGN})
   tern_set_flags(${name})
   if(TERN_SANITIZE)
-    target_compile_options(${name} PRIVATE -O0)  # as tests: sanitizers see the library as it is optimised
+    target_compile_options(${name} PRIVATE -O0)  # as for tests: sanitizers see the library as it is optimised
   endif()
   target_link_libraries(${name} PRIVATE gflags Threads::Threads)
   add_dependencies(programs ${name})
 endfunction()
 
-# tern_resolve_option(NAME remedy package...): sets NAME_ENABLED from ON, OFF or AUTO and looks for the packages.
+# tern_resolve_option(NAME remedy package...): sets NAME_ENABLED from ON, OFF or AUTO, and looks for the packages.
 function(tern_resolve_option name remedy)
   set(wanted ${${name}})
   set(${name}_ENABLED OFF PARENT_SCOPE)

@@ -1,5 +1,5 @@
-# How a transport becomes a part of tern: src/transport/NAME/CMakeLists.txt calls tern_add_transport(), and the list of the
-# top-level CMakeLists.txt names the folder. Everything else follows from the call.
+# How a transport becomes a part of tern: src/transport/NAME/CMakeLists.txt calls tern_add_transport(), and the list in
+# the top-level CMakeLists.txt names the folder. The call makes everything else.
 set(tern_generated_dir ${PROJECT_BINARY_DIR}/generated)
 
 # tern_add_transport(NAME TYPE tern::Name HEADER <public header> IMPL <header of TYPE::Impl, from src/> WHAT "a phrase"
@@ -8,10 +8,10 @@ set(tern_generated_dir ${PROJECT_BINARY_DIR}/generated)
 #   NAME       the folder's name, TYPE::kName, and the component of find_package and pkg-config (tern-NAME)
 #   HEADER     in the folder's include/, which is installed with include/ of the top level
 #   SIMULATED  runs in a tern::sim::Simulation only: a part of the library tern::sim
-#   PROVIDED   its options hold what only a program can provide, so that our programs do not offer it by name
+#   PROVIDED   its options hold objects that only a program can provide, so tern's programs do not offer it by name
 #   OPTIONAL   a library of its own, tern::NAME, which is built if pkg-config knows all PACKAGES. DEBIAN names the packages
 #              that scripts/setup NAME installs for it. The option TERN_NAME is AUTO; OFF leaves it out, ON insists on it.
-#   PARTS      folders of src/ that it shares with other optional transports; one that includes another comes first
+#   PARTS      folders of src/ that it shares with other optional transports; a folder that includes another comes first
 # Other transports are parts of libtern. Rpc<TYPE> and Rpc<Faulty<TYPE>> are instantiated in generated files.
 function(tern_add_transport name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SIMULATED;PROVIDED;OPTIONAL" "TYPE;HEADER;IMPL;WHAT" "SOURCES;PACKAGES;DEBIAN;PARTS")
@@ -84,13 +84,14 @@ function(tern_add_transport name)
   endif()
   tern_add_public_headers(${library} ${CMAKE_CURRENT_SOURCE_DIR}/include)
   if(arg_KIND STREQUAL "real")
-    set_property(GLOBAL APPEND PROPERTY TERN_RPC_HELD_SOURCES ${rpc_held})  # which tests compile
+    set_property(GLOBAL APPEND PROPERTY TERN_RPC_HELD_SOURCES ${rpc_held})  # tests compile these sources
   endif()
 endfunction()
 
-# tern_write_transport_list(): after all tern_add_transport(). generated/transport_list.h is the list for our programs and
-# tests, generated/transport_impls.h includes the implementations, too, and generated/transports is the list for scripts:
-# "NAME TYPE HEADER real|simulated|provided" a line, of those that are built.
+# tern_write_transport_list(): writes three lists. Must be called after all tern_add_transport().
+# generated/transport_list.h is for tern's programs and tests. generated/transport_impls.h also includes the
+# implementations. generated/transports is for scripts: it has a line "NAME TYPE HEADER real|simulated|provided" for
+# each transport that is built.
 function(tern_write_transport_list)
   get_property(names GLOBAL PROPERTY TERN_TRANSPORTS)
   set(tern_includes "")

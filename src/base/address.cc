@@ -14,7 +14,7 @@ namespace tern::base {
 
 namespace {
 
-/// A text with a zero at its end, for system calls, without an allocation.
+/// A zero-terminated copy of a text, for system calls. It does not allocate.
 template <size_t kBytes>
 class ZeroTerminated {
  public:
@@ -38,7 +38,7 @@ std::optional<Number> parse_number(std::string_view text) {
   return number;
 }
 
-/// The number of a network interface, by number or name. 0: there is no such interface.
+/// The index of a network interface, from its number or its name. Returns 0 if no interface has that name.
 uint32_t parse_scope(std::string_view text) {
   if (const auto number = parse_number<uint32_t>(text)) return *number;
   const ZeroTerminated<IF_NAMESIZE> name(text);
@@ -49,13 +49,13 @@ uint32_t parse_scope(std::string_view text) {
 
 std::optional<HostAndPort> split_host_and_port(std::string_view text) {
   HostAndPort parts{text, {}};
-  std::string_view rest;  // behind the host
+  std::string_view rest;  // after the host
   if (text.starts_with('[')) {
     const size_t close = text.find(']');
     if (close == std::string_view::npos) return std::nullopt;
     parts.host = text.substr(1, close - 1);
     rest = text.substr(close + 1);
-  } else if (const size_t colon = text.find(':'); colon == text.rfind(':')) {  // more than one: a bare IPv6 address
+  } else if (const size_t colon = text.find(':'); colon == text.rfind(':')) {  // more colons: a bare IPv6 address
     parts.host = text.substr(0, colon);
     rest = text.substr(parts.host.size());
   }

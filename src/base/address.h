@@ -1,4 +1,4 @@
-// Addresses of sockets: IPv4 or IPv6 with a port, their text, and the parts of "HOST:PORT". Base layer; any thread.
+// Socket addresses: IPv4 or IPv6 with a port, their text, and the parts of "HOST:PORT". Base layer; any thread.
 #pragma once
 
 #include <netinet/in.h>
@@ -18,33 +18,34 @@ namespace tern::base {
 /// The parts of "HOST", "HOST:PORT", "[V6]", "[V6]:PORT" or a bare "V6", which has no port. They point into the text.
 struct HostAndPort {
   std::string_view host;  ///< without brackets; not empty
-  std::string_view port;  ///< empty: the text has none
+  std::string_view port;  ///< empty if the text has no port
 };
-/// Nothing: the text has none of these forms. Host and port are not looked at.
+/// Returns nothing if the text has none of these forms. Does not check the host and the port.
 TERN_API std::optional<HostAndPort> split_host_and_port(std::string_view text);
-/// The host of a text that has one of these forms; otherwise empty.
+/// Returns the host of a text that has one of these forms; otherwise an empty text.
 TERN_API std::string_view host_of(std::string_view text);
-/// The number of a port or of an endpoint: decimal, 0 to 65535, and nothing else.
+/// Parses the number of a port or of an endpoint: decimal digits only, 0 to 65535.
 TERN_API std::optional<uint16_t> parse_u16(std::string_view text);
 
-/// An IPv4 or IPv6 address with a port. An IPv4-mapped IPv6 address (::ffff:10.0.0.1) becomes the IPv4 address wherever
-/// one comes in, so that the same host has one value. Two are equal if family, IP, port and scope are.
+/// An IPv4 or IPv6 address with a port. Every function that makes one turns an IPv4-mapped IPv6 address
+/// (::ffff:10.0.0.1) into the IPv4 address, so that one host has one value. Two addresses are equal if family, IP, port
+/// and scope are equal.
 class TERN_API SocketAddress {
  public:
   SocketAddress() : v4_{} { v4_.sin_family = AF_INET; }  ///< 0.0.0.0:0
   static SocketAddress loopback(sa_family_t family);
   /// `ip` has 4 or 16 bytes, in network order.
   static SocketAddress from_ip(std::span<const std::byte> ip);
-  /// 0.0.0.0:0 if the family is another one.
+  /// Returns 0.0.0.0:0 if the family is neither AF_INET nor AF_INET6.
   static SocketAddress from_sockaddr(const sockaddr_storage& storage);
-  /// A numeric IP without brackets, port 0. "fe80::1%eth0" and "fe80::1%2" have a scope; an unknown one is an error.
-  /// Allocates nothing.
+  /// Parses a numeric IP without brackets; the port is 0. "fe80::1%eth0" and "fe80::1%2" have a scope. An unknown scope
+  /// is an error. Allocates nothing.
   static std::optional<SocketAddress> parse_ip(std::string_view ip);
-  /// "IP:PORT" or "[IP]:PORT". Allocates nothing.
+  /// Parses "IP:PORT" or "[IP]:PORT". Allocates nothing.
   static std::optional<SocketAddress> parse(std::string_view ip_and_port);
-  /// As parse() reads it; a scope is a number.
+  /// The text in the form that parse() reads. A scope is written as a number.
   std::string to_text() const;
-  /// The IP without port and brackets, as parse_ip() reads it; a scope is a number.
+  /// The IP without port and brackets, in the form that parse_ip() reads. A scope is written as a number.
   std::string ip_text() const;
 
   sa_family_t family() const { return base_.sa_family; }
@@ -58,10 +59,11 @@ class TERN_API SocketAddress {
   }
   bool is_wildcard() const;
   bool is_link_local() const { return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6_.sin6_addr) != 0; }
-  /// Multicast or broadcast: not the address of one endpoint.
+  /// Multicast or broadcast, which is not the address of one endpoint.
   bool is_group() const;
 
-  /// For a socket of the family AF_INET6: IPv4 becomes IPv4-mapped IPv6. Such a value is for system calls only.
+  /// The address for a socket of the family AF_INET6: IPv4 becomes IPv4-mapped IPv6. Use the result for system calls
+  /// only.
   SocketAddress mapped() const;
   const sockaddr* sockaddr_data() const { return &base_; }
   socklen_t sockaddr_bytes() const { return family() == AF_INET6 ? sizeof(v6_) : sizeof(v4_); }
@@ -78,8 +80,9 @@ class TERN_API SocketAddress {
   };
 };
 
-/// Asks the system for the addresses of a host name or numeric IP, port 0, in the system's order and each once. Blocks.
-/// Fills the front of `addresses` and returns how many there are; with 0, `error` is that of getaddrinfo(3), or 0.
+/// Asks the system for the addresses of a host name or numeric IP. They have port 0, are in the system's order, and
+/// have no duplicates. Blocks. Fills the front of `addresses` and returns the number of addresses. If that number is 0,
+/// `error` is the error of getaddrinfo(3), or 0.
 TERN_API size_t look_up(std::string_view host, std::span<SocketAddress> addresses, int* error);
 
 }  // namespace tern::base

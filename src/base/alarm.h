@@ -1,5 +1,5 @@
-// One descriptor for a program's own epoll loop: readable when another descriptor is, or when a time has come. Base
-// layer; one thread.
+// One descriptor for a program's own epoll loop. It is readable when another descriptor is readable, or when a set time
+// has come. Base layer; one thread.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ namespace tern::base {
 
 class TERN_API Alarm {
  public:
-  /// Watches the descriptor `watched`. kUnavailable: there are no descriptors left. kNoMemory. After an error the
-  /// object is not open.
+  /// Watches the descriptor `watched`. kUnavailable: there are no descriptors left. kNoMemory: the system has no memory
+  /// for an epoll set. After an error the object is not open.
   Status open(int watched);
   bool is_open() const { return set_.is_open(); }
   /// -1 before open().
   int descriptor() const { return set_.descriptor(); }
-  /// Readable from `at_ns` (monotonic_ns()) on, until the next call; UINT64_MAX: never; the past: now.
+  /// Makes the descriptor readable from `at_ns` (monotonic_ns()) on, until the next call of set(). UINT64_MAX: never. A
+  /// time in the past: at once.
   void set(uint64_t at_ns) { timer_.set_at(at_ns); }
 
  private:

@@ -12,7 +12,7 @@ constinit std::atomic<CheckHook> check_hook{nullptr};
 
 void set_check_hook(CheckHook hook) { check_hook.store(hook, std::memory_order_release); }
 
-/// The message comes first, because the hook may run into the same trouble.
+/// Prints the message before it calls the hook, because the hook may fail for the same reason.
 void check_failed(const char* file, int line, const char* expression, const std::string& values) {
   std::fprintf(stderr, "%s:%d: CHECK failed: %s (%s)\n", file, line, expression, values.c_str());
   if (const CheckHook hook = check_hook.exchange(nullptr, std::memory_order_acq_rel); hook != nullptr) {

@@ -1,9 +1,10 @@
-// CHECK reports a bug of tern's own, in every build. It is not for bytes from outside nor for a caller's mistakes.
+// CHECK reports a bug in tern itself, in every build. It must not be used for bytes from outside or a caller's
+// mistakes.
 //
 //   CHECK(a, op, b)   prints both values and aborts unless `a op b` holds
-//   CHECK(condition)  aborts unless `condition` is true; for conditions that are no comparison of two printable values
+//   CHECK(condition)  aborts unless `condition` is true; for conditions that do not compare two printable values
 //
-// Each operand is evaluated once. An operand with a comma outside of parentheses needs parentheses of its own.
+// Each operand is evaluated once. An operand that has a comma outside of parentheses must be put in parentheses.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +18,10 @@ namespace tern::base {
 /// Prints "FILE:LINE: CHECK failed: EXPRESSION (VALUES)" and aborts.
 [[noreturn]] TERN_API void check_failed(const char* file, int line, const char* expression, const std::string& values);
 
-/// Called by the first CHECK that fails: writes what helps to find the bug to a file, and the file's name to `path`, of
-/// `size` bytes; "" if there is none. Must not allocate.
+/// The first CHECK that fails calls the hook. The hook writes a file that helps to find the bug, and writes the file's
+/// name to `path`, a buffer of `size` bytes. It writes "" to `path` if there is no file. It must not allocate.
 using CheckHook = void (*)(char* path, size_t size);
-/// One hook a process; the last one counts. Any thread.
+/// Sets the process's only hook; the last call counts. Any thread.
 TERN_API void set_check_hook(CheckHook hook);
 
 template <class A, class B>
@@ -57,7 +58,8 @@ template <class A, class B>
   } while (false)
 
 namespace tern::base {
-/// Debug builds, and with them those of sanitizers and fuzzers, run checks that cost too much for each packet.
+/// True in debug builds, and in builds with sanitizers and for fuzzers. They also run checks that cost too much for
+/// each packet.
 #ifdef TERN_CHECKS_INVARIANTS
 inline constexpr bool kChecksInvariants = true;
 #else

@@ -7,8 +7,9 @@
 
 namespace tern::base {
 
-/// Nanoseconds of CLOCK_MONOTONIC: the time base of all endpoints on real transports, of the real Environment and of
-/// Timer. Stands still while the machine is suspended. Costs a vDSO call, and no system call.
+/// Returns the nanoseconds of CLOCK_MONOTONIC. This clock is the time base of all endpoints on real transports, of the
+/// real Environment and of Timer. It stands still while the machine is suspended. A call costs a vDSO call, and no
+/// system call.
 inline uint64_t monotonic_ns() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);

@@ -1,4 +1,4 @@
-// The owner of a file descriptor, and a flag of one. Base layer; any thread, no state.
+// An owner of a file descriptor, and a function that makes a descriptor nonblocking. Base layer; any thread, no state.
 #pragma once
 
 #include <fcntl.h>
@@ -8,17 +8,17 @@
 
 namespace tern::base {
 
-/// For descriptors that somebody else has opened. False: errno says why.
+/// Sets O_NONBLOCK on a descriptor that other code has opened. Returns false on failure; errno says why.
 [[nodiscard]] inline bool set_nonblocking(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
 }
 
-/// Closes its descriptor when it is destroyed or takes another one.
+/// Closes its descriptor when it is destroyed or when it takes another one.
 class Descriptor {
  public:
   Descriptor() = default;
-  /// Takes ownership of `fd`; a negative number means none, so that the result of a system call fits.
+  /// Takes ownership of `fd`. A negative number means no descriptor, so that the result of a system call can be passed.
   explicit Descriptor(int fd) : fd_(fd) {}
   Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
@@ -31,7 +31,7 @@ class Descriptor {
   ~Descriptor() { reset(); }
 
   explicit operator bool() const { return fd_ >= 0; }
-  /// -1: it has none.
+  /// Returns -1 if there is no descriptor.
   int get() const { return fd_; }
   void reset() {
     if (fd_ >= 0) close(std::exchange(fd_, -1));

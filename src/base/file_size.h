@@ -1,4 +1,4 @@
-// Giving a memfd its size, without the signal that comes with a limit. Any thread.
+// Sets the size of a memfd without the signal that a file size limit causes. Any thread.
 #pragma once
 
 #include <sys/resource.h>
@@ -9,8 +9,8 @@
 
 namespace tern::base {
 
-/// As ftruncate. Beyond the limit of a file's size (ulimit -f), which counts for memory, too, false with EFBIG, where
-/// ftruncate sends SIGXFSZ first, and that ends the process.
+/// Like ftruncate, except above the limit of file sizes (ulimit -f), which applies to memfds, too. There it returns
+/// false with EFBIG, whereas ftruncate first sends SIGXFSZ, which ends the process.
 inline bool set_file_size(int fd, size_t bytes) {
   rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {

@@ -1,4 +1,4 @@
-// A folder whose entries are read. Base layer; any thread, no state.
+// An owner of an open directory. Base layer; any thread, no state.
 #pragma once
 
 #include <dirent.h>
@@ -10,7 +10,7 @@ namespace tern::base {
 struct FolderCloser {
   void operator()(DIR* folder) const { closedir(folder); }
 };
-/// What opendir() gives, for readdir(). Null: there is no such folder, or it cannot be read.
+/// The result of opendir(), for readdir(). Null: the directory does not exist, or cannot be read.
 using Folder = std::unique_ptr<DIR, FolderCloser>;
 
 }  // namespace tern::base

@@ -1,4 +1,4 @@
-// Short text in place: copying it never allocates.
+// Short text that is stored in the object: copying it never allocates.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace tern::base {
 
-/// At most `kBytesMax` bytes; longer text is cut, which callers rule out with fits().
+/// Holds at most `kBytesMax` bytes and cuts a longer text. Callers check fits() first.
 template <size_t kBytesMax>
 class InlineText {
  public:

@@ -1,4 +1,4 @@
-// Intrusive lists and heaps. They allocate nothing, and an element leaves them in constant time.
+// Intrusive lists and heaps. They allocate nothing. An element leaves a list in constant time.
 #pragma once
 
 #include <utility>
@@ -44,8 +44,8 @@ class LinkedList {
 template <class T>
 struct HeapLinks {
   T* child = nullptr;
-  T* next = nullptr;      ///< sibling
-  T* previous = nullptr;  ///< sibling, or the parent of a first child
+  T* next = nullptr;      ///< the next sibling
+  T* previous = nullptr;  ///< the previous sibling; for a first child, its parent
 };
 
 /// A pairing heap: the largest item is at the top. `Member::of(item)` is its HeapLinks<T>&, `Member::size(item)` its
@@ -73,7 +73,7 @@ class MaxHeap {
   }
 
  private:
-  /// Two heaps, whose tops have no siblings.
+  /// Melds two heaps whose tops have no siblings.
   static T* meld(T* a, T* b) {
     if (a == nullptr || b == nullptr) return a != nullptr ? a : b;
     if (Member::size(*a) < Member::size(*b)) std::swap(a, b);
@@ -85,9 +85,9 @@ class MaxHeap {
     parent.child = b;
     return a;
   }
-  /// Siblings: pairs from the first on, then these from the last on.
+  /// Melds siblings in two passes: first in pairs from the first sibling on, then the pairs from the last pair on.
   static T* meld_all(T* first) {
-    T* pairs = nullptr;  // the newest one first, by `next`
+    T* pairs = nullptr;  // the newest pair first, linked by `next`
     while (first != nullptr) {
       T* a = first;
       T* b = Member::of(*a).next;

@@ -1,4 +1,4 @@
-// The words of log events.
+// The texts of log events.
 
 #include <tern/log.h>
 

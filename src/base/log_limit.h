@@ -1,4 +1,4 @@
-// How many events that strangers can cause are told to a log. Base layer. One thread; time is an argument.
+// A limit on the log events that unknown peers can cause. Base layer. One thread; time is an argument.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ class LogLimit {
   static constexpr uint64_t kPeriodNs = 1'000'000'000;
   static constexpr uint32_t kPerPeriod = 100;
 
-  /// False: one more is left out.
+  /// Returns false if this event must be left out.
   bool may_tell(uint64_t now_ns) {
     if (now_ns - began_ns_ >= kPeriodNs) {
       began_ns_ = now_ns;
@@ -24,7 +24,7 @@ class LogLimit {
     left_out_++;
     return false;
   }
-  /// The number of those left out since the last call.
+  /// Returns the number of events that were left out since the last call.
   uint64_t take_left_out() { return std::exchange(left_out_, 0); }
 
  private:

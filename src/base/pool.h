@@ -13,9 +13,10 @@
 
 namespace tern::base {
 
-/// take() constructs, give() destroys; null when there is no memory. The first slab has kFirstSlab objects, the next
-/// ones as many as all before together, up to a huge page each: at most half of the memory of a pool has never been
-/// used, and that of large pools is almost all in huge pages.
+/// take() constructs an object, and returns null if there is no memory. give() destroys an object. The first slab has
+/// kFirstSlab objects. Each later slab has as many objects as all slabs before it together, but is at most one huge
+/// page. Therefore at most half of a pool's memory has never been used, and the memory of large pools is almost all in
+/// huge pages.
 template <class T, size_t kFirstSlab = 64>
 class Pool {
  public:
@@ -46,7 +47,7 @@ class Pool {
     taken_--;
   }
   size_t taken() const { return taken_; }
-  /// Of all slabs.
+  /// The memory of all slabs.
   size_t bytes() const { return capacity_ * sizeof(Cell); }
 
  private:
@@ -74,7 +75,7 @@ class Pool {
   }
 
   Cell* free_ = nullptr;
-  Cell* fresh_ = nullptr;  ///< never used, to the end of the newest slab
+  Cell* fresh_ = nullptr;  ///< the cells from here to the end of the newest slab have never been used
   Cell* fresh_end_ = nullptr;
   size_t taken_ = 0;
   size_t capacity_ = 0;

@@ -17,7 +17,7 @@ class RingQueue {
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
   size_t capacity() const { return items_.size(); }
-  /// False: no memory, and nothing has changed.
+  /// Returns false if there is no memory; then nothing has changed.
   [[nodiscard]] bool try_reserve(size_t count) {
     if (count <= capacity()) return true;
     std::vector<T> larger;
@@ -27,7 +27,7 @@ class RingQueue {
     first_ = 0;
     return true;
   }
-  /// Only while size() < capacity().
+  /// Must be called only while size() < capacity().
   void push(T&& item) { items_[(first_ + size_++) & (capacity() - 1)] = std::move(item); }
   const T& front() const { return items_[first_]; }
   T pop() {
@@ -38,7 +38,7 @@ class RingQueue {
   }
 
  private:
-  std::vector<T> items_;  ///< a power of two of them, or none
+  std::vector<T> items_;  ///< their number is a power of two, or 0
   size_t first_ = 0, size_ = 0;
 };
 

@@ -16,7 +16,8 @@ size_t in_huge_pages(size_t bytes) { return (bytes + kHugeSlabBytes - 1) & ~(kHu
 void* map_slab(size_t bytes) {
   if (bytes < kHugeSlabBytes) return ::operator new(bytes, kAlignment, std::nothrow);
   bytes = in_huge_pages(bytes);
-  // The system aligns to small pages only: take one huge page more, and give back what is outside.
+  // The system aligns to small pages only. Therefore map one more huge page, and unmap the memory outside of the
+  // aligned range.
   void* const taken =
       mmap(nullptr, bytes + kHugeSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (taken == MAP_FAILED) return nullptr;
@@ -24,7 +25,7 @@ void* map_slab(size_t bytes) {
   const size_t before = -reinterpret_cast<uintptr_t>(begin) & (kHugeSlabBytes - 1);
   if (before != 0) munmap(begin, before);
   munmap(begin + before + bytes, kHugeSlabBytes - before);
-  (void)madvise(begin + before, bytes, MADV_HUGEPAGE);  // where there are none, small ones do
+  (void)madvise(begin + before, bytes, MADV_HUGEPAGE);  // without huge pages, small pages serve
   return begin + before;
 }
 

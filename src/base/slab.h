@@ -1,5 +1,5 @@
-// Memory for many objects of one size. Large slabs are made of huge pages where the system has them to give: tens of
-// thousands of sessions, visited at random, otherwise cost a TLB miss for each of their cache lines.
+// Memory for many objects of one size. Large slabs are made of huge pages if the system has any, because tens of
+// thousands of sessions that are visited at random otherwise cost a TLB miss for each of their cache lines.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@ namespace tern::base {
 
 inline constexpr size_t kHugeSlabBytes = 2u << 20;
 
-/// At least `bytes`, 64-byte aligned; a whole number of huge pages, aligned so, if that many bytes or more. Pages that
-/// are not touched take no memory. Null: there is none.
+/// Returns at least `bytes` of memory, aligned to 64 bytes. A slab of kHugeSlabBytes or more is a whole number of huge
+/// pages, and is aligned to one. Pages that are not touched take no memory. Null: there is no memory.
 TERN_API void* map_slab(size_t bytes);
-/// With the same `bytes`.
+/// `bytes` must be the value that was passed to map_slab().
 TERN_API void unmap_slab(void* slab, size_t bytes);
 
 }  // namespace tern::base

@@ -1,4 +1,4 @@
-// The end of a program that cannot go on without a value.
+// Aborts a program that cannot go on without a value.
 
 #include <tern/status.h>
 

@@ -8,8 +8,8 @@
 namespace tern::base {
 
 namespace {
-/// Filled from the front; a place that has a text keeps it. Without a lock, because a forked child has no use for one
-/// that another thread held.
+/// Texts fill the array from the front, and stay where they are. There is no lock, because a forked child could never
+/// take a lock that another thread held at the fork.
 constinit std::array<std::atomic<const char*>, kStatusTextsMax> kept_texts{};
 }  // namespace
 

@@ -1,7 +1,7 @@
 // A mutex and annotations with which clang's -Wthread-safety proves at compile time which lock guards which field
-// (https://clang.llvm.org/docs/ThreadSafetyAnalysis.html). Other compilers see nothing of the annotations.
+// (https://clang.llvm.org/docs/ThreadSafetyAnalysis.html). For other compilers the annotations are empty.
 //
-// std::mutex of libstdc++ has no annotations: with it the flag accepts everything. Code in src uses Mutex instead.
+// std::mutex of libstdc++ has no annotations, so that the flag accepts any use of it. Code in src uses Mutex instead.
 // tests/thread_safety proves that the flag refuses each mistake, and that src has no other mutex.
 #pragma once
 
@@ -14,11 +14,11 @@
 #define TERN_THREAD_ATTRIBUTE(x)
 #endif
 
-/// A field that is read and written with `lock` held only.
+/// A field that must be read and written only with `lock` held.
 #define GUARDED_BY(lock) TERN_THREAD_ATTRIBUTE(guarded_by(lock))
-/// A function that is called with the locks held, and leaves them held.
+/// A function that must be called with the locks held, and leaves them held.
 #define REQUIRES(...) TERN_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
-/// A function that takes the locks itself: a caller that has one would wait for itself.
+/// A function that takes the locks itself. A caller that already holds one would deadlock.
 #define EXCLUDES(...) TERN_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
 /// A function that the analysis skips. A comment says why it needs no lock.
 #define NO_THREAD_SAFETY_ANALYSIS TERN_THREAD_ATTRIBUTE(no_thread_safety_analysis)
@@ -51,7 +51,7 @@ class CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-/// Holds a mutex until the end of its scope, but for the time between unlock() and lock().
+/// Holds a mutex until the end of its scope, except between unlock() and lock().
 class SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
@@ -78,8 +78,8 @@ class SCOPED_CAPABILITY MutexLock {
 /// std::condition_variable for a Mutex.
 class Condition {
  public:
-  /// Releases the mutex, waits for a notification, and takes the mutex again. May return without a notification: the
-  /// caller tests what it waits for in a loop.
+  /// Releases the mutex, waits for a notification, and takes the mutex again. May return without a notification, so the
+  /// caller must test its condition in a loop.
   void wait(Mutex& mutex) REQUIRES(mutex) {
     std::unique_lock lock(mutex.mutex_, std::adopt_lock);
     condition_.wait(lock);
@@ -92,8 +92,8 @@ class Condition {
   std::condition_variable condition_;
 };
 
-/// A thread as a lock that costs nothing: what only that thread may touch is GUARDED_BY its role. Each function that
-/// the thread enters from outside begins with assume().
+/// Represents a thread as a lock that costs nothing. A field that only this thread may use is GUARDED_BY its role. Each
+/// function that the thread enters from outside begins with assume().
 class CAPABILITY("thread") ThreadRole {
  public:
   void assume() const ASSERT_CAPABILITY(this) {}

@@ -1,4 +1,4 @@
-// Threads of the library, and what a forked child must not destroy. Base layer.
+// Threads of the library, and objects that a forked child must not destroy. Base layer.
 #pragma once
 
 #include <pthread.h>
@@ -38,7 +38,7 @@ class OfThisProcess {
   const pid_t pid_ = getpid();
 };
 
-/// Starts a thread that blocks all signals. False: the system has no more threads, or no memory.
+/// Starts a thread that blocks all signals. Returns false if the system has no more threads, or no memory.
 template <class F>
 bool start_thread(std::thread& thread, const char* name, F body) {
   sigset_t all, before;

@@ -8,7 +8,8 @@
 
 namespace tern::base {
 
-/// Runs `grow`, which allocates. False: there is no memory; what `grow` promises about its container holds.
+/// Runs `grow`, which allocates. Returns false if there is no memory. The container then has the state that `grow`
+/// guarantees for an exception.
 template <class F>
 [[nodiscard]] bool try_grow(F&& grow) noexcept {
   try {
@@ -21,8 +22,8 @@ template <class F>
   }
 }
 
-/// Makes the capacity at least `count` elements, so that as many fit without an allocation. Grows as push_back() does.
-/// False: there is no memory.
+/// Makes the capacity at least `count` elements, so that `count` elements fit without an allocation. Grows as
+/// push_back() does. Returns false if there is no memory.
 template <class Vector>
 [[nodiscard]] bool try_reserve(Vector& vector, size_t count) noexcept {
   if (vector.capacity() >= count) return true;

@@ -18,7 +18,7 @@ constexpr uint64_t kNsPerSec = 1'000'000'000;
 
 timespec timespec_of(uint64_t ns) { return {static_cast<time_t>(ns / kNsPerSec), static_cast<long>(ns % kNsPerSec)}; }
 
-/// Null: `deadline_ns` is no limit. A deadline of 0 does not read the clock.
+/// Returns null if `deadline_ns` means no limit. Does not read the clock for a deadline of 0.
 const timespec* timeout_until(uint64_t deadline_ns, timespec& timeout) {
   if (deadline_ns == UINT64_MAX) return nullptr;
   const uint64_t now_ns = deadline_ns == 0 ? 0 : monotonic_ns();
@@ -65,13 +65,13 @@ void WakeEvent::wake() {
   if (is_raised_.exchange(true, std::memory_order_acq_rel)) return;
   const int saved = errno;
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));  // cannot be full
+  [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));  // the counter cannot be full
   errno = saved;
 }
 
 void WakeEvent::clear() {
   if (!is_raised_.load(std::memory_order_acquire)) return;
-  // A waker that has set the flag but not written yet leaves it set: its event then ends the next wait.
+  // If a waker has set the flag but not yet written, the flag stays set. That waker's event then ends the next wait.
   uint64_t count;
   if (read(event_.get(), &count, sizeof(count)) == sizeof(count)) is_raised_.exchange(false, std::memory_order_acq_rel);
 }

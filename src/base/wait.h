@@ -1,5 +1,5 @@
 // Waiting for descriptors: an epoll set, an event that other threads raise, and a timer. Base layer. One thread owns
-// each object; only WakeEvent::wake() may be called by others.
+// each object. Other threads may call only WakeEvent::wake().
 #pragma once
 
 #include <sys/epoll.h>
@@ -31,10 +31,10 @@ class TERN_API WaitSet {
   /// a copy, because the copy keeps the watch alive.
   void remove(int fd);
 
-  /// Blocks until an event, a signal, or `deadline_ns` (monotonic_ns(); UINT64_MAX: no limit; the past: does not
-  /// block). Fills the front of `events`, which is not empty, and returns how many there are.
+  /// Blocks until an event, a signal, or `deadline_ns` (monotonic_ns(); UINT64_MAX: no limit; a time in the past: does
+  /// not block). `events` must not be empty. Fills its front and returns the number of events.
   size_t wait(std::span<epoll_event> events, uint64_t deadline_ns);
-  /// As wait(), for a caller that looks at everything afterwards.
+  /// Like wait(), for a caller that checks everything it waits for afterwards.
   void wait_any(uint64_t deadline_ns) {
     epoll_event any;
     wait({&any, 1}, deadline_ns);
@@ -53,7 +53,7 @@ class TERN_API WakeEvent {
   int descriptor() const { return event_.get(); }
   /// Any thread; async-signal-safe. Only the first call after a clear() makes a system call.
   void wake();
-  /// The waiting thread only, after it has waited and before it looks at what the wakers have left for it.
+  /// Only the waiting thread may call this, after it has waited and before it reads what the wakers have left for it.
   void clear();
 
  private:
@@ -66,13 +66,14 @@ class TERN_API Timer {
  public:
   /// False: errno says why.
   [[nodiscard]] bool open();
-  /// Readable once the time has come, until it is set again or taken; -1 before open().
+  /// Readable from the set time on, until set_at() or take(); -1 before open().
   int descriptor() const { return timer_.get(); }
-  /// `at_ns`: monotonic_ns(). The past: at once. UINT64_MAX: never. Costs nothing if it is set to this time already.
+  /// `at_ns`: monotonic_ns(). A time in the past: at once. UINT64_MAX: never. Costs nothing if the timer is set to this
+  /// time already.
   void set_at(uint64_t at_ns);
-  /// Never from now on.
+  /// Disarms the timer.
   void stop() { set_at(UINT64_MAX); }
-  /// Makes the descriptor unreadable. False: the time had not come.
+  /// Makes the descriptor unreadable. Returns false if the time had not come.
   bool take();
 
  private:

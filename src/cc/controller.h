@@ -19,7 +19,7 @@ inline constexpr uint32_t kWindowMax = 128;
 struct Path {
   uint64_t link_bytes_per_sec = 0;
   uint32_t packet_bytes = 0;  ///< length of a full packet, headers included
-  /// A shorter round trip is taken to have met no queue, ns.
+  /// A shorter round trip is assumed to have met no queue, ns.
   uint32_t target_ns = 0;
   /// A path is long if its fastest round trip takes more than this, ns. A smaller excess over the target is taken for a
   /// queue that other flows keep full.
@@ -33,7 +33,7 @@ struct Sample {
   uint64_t rtt_ns = 0;      ///< without the server's hold time
   uint64_t min_rtt_ns = 0;  ///< the smallest ever, round trips on the bypass included
   bool is_marked = false;   ///< a switch has marked the packet (ECN)
-  /// The sender's other limit of packets in flight. A wider window has not been tried.
+  /// The sender's other limit of packets in flight. The sender has not tried a wider window.
   uint32_t packets_limit = kWindowMax;
 };
 
@@ -41,11 +41,11 @@ struct Sample {
 struct Allowance {
   uint32_t window_packets = kWindowMax;  ///< in flight
   uint64_t bytes_per_sec = kUnlimited;
-  /// The pacer spreads departures at random around the rate. Without it, flows that send less than a packet a round
-  /// trip would meet the same queue in the same state each time: some a full one, others an empty one.
+  /// The pacer spreads departures at random around the rate. Without this, flows that send less than one packet per
+  /// round trip would meet the same queue in the same state each time: some flows a full queue, others an empty one.
   bool is_dithered = false;
-  /// The rate is a budget: the sender may use up to 100 us' worth of what it has not used. False for a controller's
-  /// rate, because that keeps queues short.
+  /// The rate is a budget: the sender may use up to 100 us' worth of the bytes that it has not used. False for a
+  /// controller's rate, because that keeps queues short.
   bool is_budget = false;
 };
 

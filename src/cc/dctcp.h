@@ -70,9 +70,9 @@ class Dctcp {
   static constexpr uint32_t kPacedBelow = 8 * kOne;  ///< larger windows are clocked by their answers
   static constexpr uint32_t kRttNsMax = 1'000'000'000;
   static constexpr int32_t kGainParts = 16;  ///< the paper's g is 1/16
-  /// The paper has a packet, which is too much for a hundred flows in one queue.
+  /// The paper's step is one packet, which is too much if a hundred flows share one queue.
   static constexpr uint32_t kStep = kOne / 8;
-  /// After this many round trips without a mark, over this many target delays, each adds half a window.
+  /// After this many round trips without a mark, over this many target delays, each round trip adds half a window.
   static constexpr uint32_t kEagerRounds = 5;
   static constexpr uint64_t kEagerTargets = 13;
 

@@ -18,7 +18,7 @@ class Pacer {
   /// The second limit: the time of this many packets, which is longer at a low rate.
   static constexpr uint32_t kLatePackets = 4;
   /// The same limit for a sender that has not waited: a slot of the timing wheel and a turn of a fast loop. Longer idle
-  /// time earns nothing. Of a budget it earns at most kLateNs.
+  /// time earns nothing. With a budget, idle time earns at most kLateNs.
   static constexpr uint64_t kIdleNs = 2'000;
 
   /// Pacers of different seeds spread their departures differently.
@@ -27,12 +27,12 @@ class Pacer {
   uint64_t departure_ns() const { return departure_ns_; }
   /// A packet is ready, and its sender waits for departure_ns().
   void wait() { is_waited_for_ = true; }
-  /// `packets` of `bytes` together leave, or are asked for, at the rate of `pace`. Must not be called before
+  /// `packets` of `bytes` together leave, or are requested, at the rate of `pace`. Must not be called before
   /// departure_ns(). All packets of one turn of the loop have the same `now_ns`.
   void on_sent(uint64_t now_ns, uint64_t bytes, uint32_t packets, const Allowance& pace) {
     auto gap_ns = static_cast<uint64_t>(static_cast<unsigned __int128>(bytes) * 1'000'000'000 / pace.bytes_per_sec);
     if (pace.is_dithered) gap_ns = gap_ns / 2 + (static_cast<unsigned __int128>(gap_ns) * next_random() >> 32);
-    // The packets that leave in the same turn behind one that has waited are treated like it.
+    // Packets that leave in the same turn, after a packet that has waited, are treated like that packet.
     if (is_waited_for_) late_turn_ns_ = now_ns;
     is_waited_for_ = false;
     if (now_ns == late_turn_ns_) {

@@ -42,8 +42,8 @@ class Swift {
     learn_depth(sample.now_ns);
     if (rtt_ns_ >= target_ns()) cut(sample.now_ns, kOne / 2);
   }
-  /// At most down to one packet, as in TCP (RFC 5681, the loss window). A peer that is busy is silent, too. From a
-  /// window far below one packet it would take as many seconds to find out that it is back.
+  /// Lowers the window at most to one packet, as TCP does (RFC 5681, the loss window). A busy peer is silent, too. From
+  /// a window far below one packet, the sender would take seconds to find out that the peer is back.
   void on_silence(uint64_t now_ns) {
     if (now_ns - cut_ns_ < rtt_ns_) return;
     cut_ns_ = now_ns;
@@ -75,17 +75,17 @@ class Swift {
   static constexpr uint32_t kRttNsMax = 1'000'000'000;
   /// The paper's beta, the share of lateness by which the window falls.
   static constexpr uint64_t kBetaTenths = 8;
-  /// Increase in a round trip.
+  /// The window's increase per round trip.
   static constexpr uint32_t kStep = kOne / 32;
   static constexpr uint32_t kSteadyUpTo = 2 * kOne;
-  /// After this many samples in turn with hardly a queue, over this many moments (moment_ns()), the window doubles once
-  /// a moment.
+  /// After this many consecutive samples with hardly a queue, over this many moments (moment_ns()), the window doubles
+  /// once a moment.
   static constexpr uint32_t kEagerSamples = 5;
   static constexpr uint64_t kEagerMoments = 6;
   /// The remembered peak falls by a 32nd of its distance from each sample. It must outlast some round trips, because a
   /// loss is noticed that long after its packet met the full queue.
   static constexpr uint32_t kPeakParts = 32;
-  /// A loss with less queueing delay than an eighth of the target is taken for a random one.
+  /// A loss with less queueing delay than an eighth of the target is taken for a random loss.
   static constexpr uint32_t kQueueParts = 8;
   /// A window of two and a half packets may fill a buffer of known depth. Larger windows may fill a part of it in
   /// inverse proportion, so that flows that have measured other depths have similar windows. Some of the buffer stays
@@ -98,8 +98,8 @@ class Swift {
   static constexpr uint64_t kDepthLastsNs = 20'000'000;
   static constexpr uint64_t kForgottenTargets = 32;
 
-  /// The target without flow scaling. A long path has its own. All short paths have the same, because a flow that
-  /// begins late takes a queue for a part of its path, and would otherwise get more than the others.
+  /// The target without flow scaling. A long path has its own target. All short paths have the same target, because a
+  /// flow that begins late takes a queue for a part of its path, and would otherwise get more than the others.
   uint64_t base_target_ns() const { return std::min(path_target_ns(), depth_target_ns()); }
   uint64_t path_target_ns() const { return is_far() ? uint64_t{min_rtt_ns_} * 5 / 4 : path_.target_ns; }
   /// The time of some round trips without a queue: the target, or 5 round trips if the target is far above that.

@@ -33,7 +33,7 @@ bool decode_address(std::span<const std::byte> bytes, EndpointAddress* address) 
   if (!from.is_exact() || version != kVersion || port == 0 || (family != kFamily4 && family != kFamily6)) return false;
   address->end = base::SocketAddress::from_ip(std::span(ip).first(family == kFamily4 ? kIpBytes4 : kIpBytes6));
   address->end.set_port(port);
-  // A mapped IPv4 address has a form of its own; one endpoint has one address.
+  // An IPv4-mapped IPv6 address is refused, because one endpoint has one address, and IPv4 has a form of its own.
   return !address->end.is_wildcard() && !address->end.is_group() &&
          (address->end.family() == AF_INET6) == (family == kFamily6);
 }

@@ -1,4 +1,4 @@
-// Where an endpoint over raw Ethernet is reached: its bytes in the handshake. Ethernet layer; any thread, no state.
+// The address of an endpoint over raw Ethernet, and its bytes in the handshake. Ethernet layer; any thread, no state.
 #pragma once
 
 #include <array>
@@ -15,12 +15,12 @@ struct EndpointAddress {
   using Bytes = std::array<std::byte, kBytes>;
 
   base::SocketAddress end;      ///< IP and port of its datagrams, without a scope
-  uint16_t datagram_bytes = 0;  ///< the longest UDP payload that it takes
+  uint16_t datagram_bytes = 0;  ///< the longest UDP payload that the endpoint takes
 };
 
 EndpointAddress::Bytes encode_address(const EndpointAddress& address);
-/// Reads a stranger's bytes. False: they are no address of one endpoint. Whether it can be reached, and how long its
-/// datagrams are, is not looked at.
+/// Reads untrusted bytes. Returns false if they are not the address of one endpoint. Does not check whether the
+/// endpoint can be reached, or how long its datagrams are.
 bool decode_address(std::span<const std::byte> bytes, EndpointAddress* address);
 
 }  // namespace tern::ethernet

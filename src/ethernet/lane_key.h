@@ -1,5 +1,5 @@
-// The name of an endpoint among those that share a device: made of its address, and of a frame's destination. Ethernet
-// layer: pure.
+// The key of an endpoint among those that share a device. It is made from the endpoint's address, or from a frame's
+// destination. Ethernet layer: pure.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace tern::ethernet {
 
-/// Of an IP address and a UDP port. Two IPv6 addresses may have the same, at odds of 2^-47; the endpoint's parser then
-/// drops the frame. 0: nobody's.
+/// The key of an IP address and a UDP port. Two IPv6 addresses may have the same key, at odds of 2^-47; the endpoint's
+/// parser then drops the frame. 0 is the key of no endpoint.
 using LaneKey = uint64_t;
 
 namespace lane_key {
@@ -42,7 +42,7 @@ inline LaneKey lane_key_of(const base::SocketAddress& address) {
                                       : lane_key::of_ipv4(ip.data(), address.port());
 }
 
-/// 0: the frame's beginning is no UDP packet with headers of ordinary length. One VLAN tag is skipped.
+/// Returns 0 if the frame does not begin as a UDP packet with headers of ordinary length. Skips one VLAN tag.
 inline LaneKey lane_key_of_frame(std::span<const std::byte> frame) {
   using frames::kIpv4Bytes, frames::kIpv6Bytes, frames::kUdpBytes, frames::kVlanTagBytes, frames::load16;
   namespace ipv4 = frames::ipv4;

@@ -1,4 +1,4 @@
-// How error texts name the transport that they come from. Ethernet layer: plain values.
+// The names that error texts use for the transport. Ethernet layer: plain values.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +15,13 @@
 
 namespace tern::ethernet {
 
-/// Of a transport, such as {"mlx5", "Mlx5"}. Both have static storage duration.
+/// The names of a transport, such as {"mlx5", "Mlx5"}. Both have static storage duration.
 struct Names {
   std::string_view transport;  ///< begins each text
   std::string_view type;       ///< the public type, whose Options a text may name
 };
 
-/// A Status whose text is "TRANSPORT: " and the parts, of which there are at most 15; see base::status_of().
+/// Returns a Status whose text is "TRANSPORT: " and the parts (at most 15 parts); see base::status_of().
 inline Status status_of(const Names& names, Code code, const char* otherwise,
                         std::initializer_list<std::string_view> parts) noexcept {
   std::array<std::string_view, 17> all = {names.transport, ": "};

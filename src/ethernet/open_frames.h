@@ -1,9 +1,9 @@
-// Sending small packets: those to one peer share a frame. Ethernet layer; the endpoint's thread.
+// Sends small packets; the packets to one peer share a frame. Ethernet layer; the endpoint's thread.
 //
-// A packet is copied behind others into its peer's open frame, which lies in a slot of the transport's send queue. A
-// queue may gather a long packet from message memory, in a frame of its own. flush() writes the headers in front of the
-// packets of all open frames. A frame is queued when it is opened, so that frames leave in the order of their first
-// packets.
+// A packet is copied after other packets into its peer's open frame, which lies in a slot of the transport's send
+// queue. A queue may gather a long packet from message memory, in a frame of its own. flush() writes the headers in
+// front of the packets of all open frames. A frame is queued when it is opened, so that frames leave in the order of
+// their first packets.
 #pragma once
 
 #include <algorithm>
@@ -21,38 +21,39 @@
 
 namespace tern::ethernet {
 
-/// A packet's header, with its length and without flags.
+/// Writes a packet's header, with its length and without flags.
 inline void put_header(std::byte* to, const wire::Header& header, size_t packet_bytes) {
   wire::Header sent = header;
   sent.set_length_and_flags(packet_bytes, 0);
   wire::store_header(to, sent);
 }
 
-/// What a transport's send queue does for OpenFrames. A slot stays where it is until its frame has left.
+/// The functions of a transport's send queue that OpenFrames uses. A slot stays at its address until its frame has
+/// left.
 template <class Q>
 concept FrameQueue = requires(Q queue, const Q const_queue, typename Q::Slot& slot,
                               const frames::FrameTemplate& headers, size_t bytes) {
-  /// Frames that can be queued between two flushes, at most.
+  /// The most frames that can be queued between two flushes.
   { Q::kSlots } -> std::convertible_to<uint32_t>;
-  /// A slot for the next frame; null: the queue is full now.
+  /// Returns a slot for the next frame; null: the queue is full now.
   { queue.next() } -> std::same_as<typename Q::Slot*>;
-  /// Of an open frame, headers included.
+  /// The size of an open frame, headers included.
   { const_queue.frame_bytes_max() } -> std::convertible_to<uint32_t>;
-  /// Queues the slot that next() gave, for a frame that is complete when close() is called, before the queue is posted.
-  /// Returns where its headers go; the packets follow.
+  /// Queues the slot that next() returned. Its frame is complete when close() is called, before the queue is posted.
+  /// Returns the place of its headers; the packets follow.
   { queue.open(slot) } -> std::same_as<std::byte*>;
-  /// Writes the headers of an open frame, whose packets have `bytes`.
+  /// Writes the headers of an open frame whose packets have `bytes` in total.
   {queue.close(slot, headers, bytes)};
 };
 
-/// A queue that need not copy long data.
+/// A queue that can send long data without copying it.
 template <class Q>
 concept GatheringQueue = FrameQueue<Q> &&
     requires(Q queue, const Q const_queue, typename Q::Slot& slot, const frames::FrameTemplate& headers,
              const wire::Header& header, const std::byte* data, size_t bytes, const detail::Buffer* buffer) {
-  /// Data above this length goes in a frame of its own.
+  /// Data above this length is sent in a frame of its own.
   { const_queue.copied_bytes_max() } -> std::convertible_to<size_t>;
-  /// Queues the slot that next() gave, with a frame of one packet: a header, and `bytes` of data in message memory.
+  /// Queues the slot that next() returned, with a frame of one packet: a header, and `bytes` of data in message memory.
   {queue.add(slot, headers, header, data, bytes, buffer)};
 };
 
@@ -61,7 +62,7 @@ class OpenFrames {
   static_assert(FrameQueue<Queue>);
 
  public:
-  /// Counts packets that were sent, and those that never can be.
+  /// Counts the packets that were sent, and the packets that never can be sent.
   OpenFrames(Peers& peers, Queue& queue, uint64_t& packets_sent, uint64_t& send_errors)
       : peers_(peers), queue_(queue), packets_sent_(packets_sent), send_errors_(send_errors) {}
   OpenFrames(const OpenFrames&) = delete;
@@ -69,14 +70,14 @@ class OpenFrames {
 
   class Sender;
 
-  /// Closes the open frames; then the queue can be posted.
+  /// Closes the open frames. The queue can then be posted.
   void flush() {
     for (uint32_t i = 0; i < count_; ++i) {
       if (opened_[i].slot != nullptr) finish(opened_[i]);
     }
     count_ = 0;
   }
-  /// The queue has dropped its frames.
+  /// Must be called when the queue has dropped its frames.
   void forget() {
     for (uint32_t i = 0; i < count_; ++i) peers_.route(opened_[i].peer).end_frame();
     count_ = 0;
@@ -90,18 +91,18 @@ class OpenFrames {
   struct Opened {
     uint32_t peer;
     Slot* slot;          ///< null: the frame is closed
-    std::byte* packets;  ///< the first one; the frame's headers are in front
+    std::byte* packets;  ///< the first packet; the frame's headers are in front of it
   };
 
-  /// Writes a packet into the open frame, which has space for it. Returns where the next one goes.
+  /// Writes a packet into the open frame, which has space for it. Returns the place of the next packet.
   static std::byte* put(std::byte* to, const wire::Header& header, const std::byte* data, size_t len) {
     put_header(to, header, kHeaderBytes + len);
     base::copy_bytes(to + kHeaderBytes, data, len);
     return to + kHeaderBytes + len;
   }
-  /// A packet that opens a frame, has one of its own, is too long, or cannot be sent now.
-  /// The header comes in words, and nothing is thrown, so that the callers keep theirs and the frame's position in
-  /// registers.
+  /// Sends a packet that opens a frame, has a frame of its own, is too long, or cannot be sent now. The header is
+  /// passed in words, and the function does not throw, so that the callers keep their header and the frame's position
+  /// in registers.
   [[gnu::noinline]] bool send_slow(uint32_t peer, uint64_t w0, uint64_t w1, uint64_t w2, const std::byte* data,
                                    size_t len, const detail::Buffer* buffer) noexcept {
     const wire::Header header{w0, w1, w2};
@@ -109,7 +110,7 @@ class OpenFrames {
     if (!to.is_ready) return false;
     if (kHeaderBytes + len > to.datagram_bytes) {
       ++send_errors_;
-      return true;  // a loss: it would not fit later either
+      return true;  // counts as a loss: it would not fit later either
     }
     Slot* const slot = queue_.next();
     if (slot == nullptr) return false;
@@ -122,7 +123,7 @@ class OpenFrames {
     ++packets_sent_;
     return true;
   }
-  /// False: the packet is to be copied.
+  /// Returns false if the packet must be copied.
   bool gather(const Route& to, Slot& slot, const wire::Header& header, const std::byte* data, size_t len,
               const detail::Buffer* buffer) {
     if constexpr (GatheringQueue<Queue>) {
@@ -139,7 +140,7 @@ class OpenFrames {
     to.open_index = count_;
     opened_[count_++] = {peer, &slot, to.write};
   }
-  /// Another frame to the peer is to follow.
+  /// Closes a frame because another frame to the peer follows.
   void close(Route& to) {
     Opened& opened = opened_[to.open_index];
     finish(opened);
@@ -159,8 +160,8 @@ class OpenFrames {
   std::array<Opened, Queue::kSlots> opened_;
 };
 
-/// Several packets to one peer in a row: keeps the open frame's position in registers. Nothing else may be done with
-/// the frames or the peers while it lives.
+/// Sends several packets to one peer in a row, and keeps the open frame's position in registers. While it lives, its
+/// owner must not use the frames or the peers otherwise.
 template <class Queue>
 class OpenFrames<Queue>::Sender {
  public:
@@ -171,7 +172,8 @@ class OpenFrames<Queue>::Sender {
   Sender& operator=(const Sender&) = delete;
   ~Sender() { store(); }
 
-  /// Data that the queue may gather lies in `buffer`. False: not now, as the queue is full or the peer is not ready.
+  /// `buffer` holds the data, which the queue may gather. Returns false if the packet cannot be sent now, because the
+  /// queue is full or the peer is not ready.
   bool send(const wire::Header& header, const std::byte* data, size_t len, const detail::Buffer* buffer) {
     const size_t bytes = kHeaderBytes + len;
     if (bytes > space_bytes_) [[unlikely]] {

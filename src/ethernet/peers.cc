@@ -48,7 +48,7 @@ Result<uint32_t> Peers::connect(std::span<const std::byte> bytes, uint64_t now_n
   return address.status();
 }
 
-/// The peer takes the reference to `neighbour`, unless there is no memory.
+/// The peer takes over the reference to `neighbour`, unless there is no memory.
 Result<uint32_t> Peers::make(const EndpointAddress& address, neighbours::Id neighbour) {
   const bool is_more = free_ids_.empty();
   const size_t count = peers_.size() + (is_more ? 1 : 0);
@@ -86,8 +86,8 @@ void Peers::disconnect(uint32_t id) {
   routes_[id] = {};
 }
 
-/// Builds the headers of a peer whose MAC address is known. One that is lost stays in use until there is another. An
-/// open frame gets the new headers, which are as long as the old ones.
+/// Builds the headers of a peer whose MAC address is known. A MAC address that becomes unknown stays in use until there
+/// is a new one. An open frame gets the new headers, which are as long as the old ones.
 void Peers::adopt(uint32_t id) {
   const Peer& peer = peers_[id];
   if (peer.references == 0 || has_failed_) return;

@@ -23,7 +23,8 @@ Word load(const std::byte* from) {
 constexpr size_t kLineBytes = 64;
 
 #ifdef __x86_64__
-/// One instruction a word: each addition takes the carry of the one before, which no compiler does without a detour.
+/// Each addition takes the carry of the addition before, with one instruction per word. No compiler does that without a
+/// detour.
 uint64_t add_line(uint64_t sum, const std::byte* at) {
   asm("addq (%1), %0\n\t"
       "adcq 8(%1), %0\n\t"
@@ -40,12 +41,12 @@ uint64_t add_line(uint64_t sum, const std::byte* at) {
   return sum;
 }
 
-// Words of 16 bits are added by vectors, because a chain of carries takes a cycle for each 8 bytes. The instruction
-// that adds neighbours knows signed words only: 2^15 is subtracted from each, and put back at the end.
+// Vectors add words of 16 bits, because a chain of carries takes a cycle for each 8 bytes. The instruction that adds
+// neighbours takes signed words only. Therefore 2^15 is subtracted from each word, and put back at the end.
 
 constexpr size_t kVectorBytes = sizeof(__m256i);
-/// Of one call, at least and at most: shorter ranges are faster word by word, and in longer ones sums of 32 bits might
-/// overflow.
+/// The least and the most bytes of one call. Shorter ranges are faster word by word. In longer ranges, sums of 32 bits
+/// might overflow.
 constexpr size_t kVectorsMin = 256, kVectorsMax = 64 * 1024;
 
 [[gnu::target("avx2")]] inline __m256i pairs_of(const std::byte* at) {
@@ -53,7 +54,7 @@ constexpr size_t kVectorsMin = 256, kVectorsMax = 64 * 1024;
   return _mm256_madd_epi16(_mm256_xor_si256(words, _mm256_set1_epi16(INT16_MIN)), _mm256_set1_epi16(1));
 }
 
-/// `bytes`: of whole vectors, kVectorsMax at most.
+/// `bytes`: a multiple of kVectorBytes, at most kVectorsMax.
 [[gnu::target("avx2")]] uint64_t sum_of_vectors(const std::byte* at, size_t bytes) {
   constexpr size_t kBlockBytes = 4 * kVectorBytes;
   __m256i a = _mm256_setzero_si256(), b = a;

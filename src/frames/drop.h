@@ -1,4 +1,4 @@
-// Why a received frame is none for its endpoint. Frames layer: plain values.
+// The reasons why a received frame is not for its endpoint. Frames layer: plain values.
 #pragma once
 
 #include <array>
@@ -8,14 +8,15 @@
 
 namespace tern::frames {
 
-/// The first that applies, in this order, except that a frame may end before what a reason is about: it is kTruncated
-/// then. Some are ordinary on a shared interface (kOtherMac to kOtherPort but for the headers); the others are not.
+/// A frame has the first reason that applies, in this order. The exception is a frame that ends before the field of a
+/// reason: it is kTruncated. Some reasons are ordinary on a shared interface (kOtherMac to kOtherPort, except those
+/// about headers); the others are not.
 enum class Drop : uint8_t {
   kNone,           ///< the frame is good
   kTruncated,      ///< shorter than its headers
   kOtherMac,       ///< to another Ethernet address, or to a group
-  kVlan,           ///< another VLAN, a tag where none is expected (VLAN 0 also), none where one is, or two tags
-  kOtherType,      ///< neither IPv4 nor IPv6, or the one that the endpoint has no address of
+  kVlan,           ///< another VLAN, an unexpected tag (also VLAN 0), a missing tag, or two tags
+  kOtherType,      ///< neither IPv4 nor IPv6, or not of the IP version of the endpoint's address
   kIpHeader,       ///< another IP version than the EtherType says, or an IPv4 header shorter than 20 bytes
   kIpOptions,      ///< IPv4 options or IPv6 extension headers
   kIpLength,       ///< the IP length is beyond the frame, or has no space for a UDP header
@@ -26,10 +27,10 @@ enum class Drop : uint8_t {
   kSource,         ///< from an address that no sender has: multicast, broadcast, loopback, unspecified, IPv4-mapped
   kOtherPort,      ///< to another UDP port
   kUdpLength,      ///< the UDP length is shorter than its header, or beyond the IP length
-  kNoUdpChecksum,  ///< the UDP checksum is 0: the sender made none
+  kNoUdpChecksum,  ///< the UDP checksum is 0: the sender has computed none
   kUdpChecksum,    ///< the UDP checksum is wrong
 };
-/// How many values Drop has. Counters by reason are arrays of this size, indexed by Drop.
+/// The number of values of Drop. Counters by reason are arrays of this size, indexed by Drop.
 inline constexpr size_t kDropReasons = static_cast<size_t>(Drop::kUdpChecksum) + 1;
 
 /// A name for counters: "other_mac".

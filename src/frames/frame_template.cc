@@ -8,7 +8,8 @@ namespace tern::frames {
 
 namespace {
 
-/// 1 to 0xfffff, spread over the ports, so that switches which look at the label only take several paths (RFC 6438).
+/// Returns 1 to 0xfffff, spread over the ports, so that switches that look at the label only use several paths (RFC
+/// 6438).
 uint32_t flow_label(uint16_t source_port, uint16_t destination_port) {
   constexpr uint32_t kGoldenRatio = 0x9e3779b1;  // of 2^32: neighbouring ports get distant labels
   const uint32_t ports = uint32_t{source_port} << 16 | destination_port;
@@ -43,7 +44,7 @@ FrameTemplate::FrameTemplate(const Ends& ends)
 
   std::byte* const ip = &headers_[at + 2];
   std::byte* const udp_header = ip + ip_header_bytes(ends.source.family());
-  size_t ip_length = 0;  // offset in its header
+  size_t ip_length = 0;  // offset of the length in the IP header
   if (is_ipv4_) {
     ip_length = ipv4::kTotalLength;
     ip_length_base_ = kIpv4Bytes + kUdpBytes;
@@ -82,7 +83,8 @@ void FrameTemplate::complete_udp_checksum(std::byte* headers, std::span<const st
                                           std::span<const std::byte> second) const {
   std::byte* const udp_header = headers + header_bytes_ - kUdpBytes;
   ChecksumSum sum;
-  // With the sum of the pseudo header, where the checksum will be. Mostly the payload follows in memory.
+  // The sum includes that of the pseudo header, which is in the place of the checksum. Usually the payload follows in
+  // memory.
   const bool follows = first.data() == udp_header + kUdpBytes;
   sum.add({udp_header, kUdpBytes + (follows ? first.size() : 0)});
   if (!follows) sum.add(first);

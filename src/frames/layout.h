@@ -1,5 +1,5 @@
-// Sizes of Ethernet, 802.1Q, IPv4, IPv6 and UDP headers and of ARP and neighbour discovery messages, where their fields
-// are, and their fixed values. Frames layer.
+// Sizes of Ethernet, 802.1Q, IPv4, IPv6 and UDP headers and of ARP and neighbour discovery messages, the offsets of
+// their fields, and their fixed values. Frames layer.
 #pragma once
 
 #include <sys/socket.h>
@@ -13,7 +13,7 @@ namespace tern::frames {
 
 // ---- Sizes, bytes
 
-inline constexpr size_t kEthernetBytes = 14;  ///< without the checksum at the frame's end, which devices make and take
+inline constexpr size_t kEthernetBytes = 14;  ///< without the checksum at the frame's end, which devices add and remove
 inline constexpr size_t kVlanTagBytes = 4;
 inline constexpr size_t kIpv4Bytes = 20;  ///< without options
 inline constexpr size_t kIpv6Bytes = 40;  ///< without extension headers
@@ -23,11 +23,11 @@ inline constexpr size_t kFrameBytesMin = 60;  ///< of Ethernet, without the chec
 inline constexpr size_t kArpBytes = 28;       ///< RFC 826, of Ethernet and IPv4
 inline constexpr size_t kNdpBytes = 24;       ///< RFC 4861: a neighbour solicitation or advertisement without options
 inline constexpr size_t kNdpOptionBytes = 8;  ///< an Ethernet address; option lengths are multiples of it
-inline constexpr uint16_t kVlanMax = 4094;    ///< 1 to this one; 0 and 4095 name no VLAN (IEEE 802.1Q)
+inline constexpr uint16_t kVlanMax = 4094;    ///< VLANs are 1 to this one; 0 and 4095 name no VLAN (IEEE 802.1Q)
 
-/// Of the IP header.
+/// The size of the IP header.
 constexpr size_t ip_header_bytes(sa_family_t family) { return family == AF_INET6 ? kIpv6Bytes : kIpv4Bytes; }
-/// Of all headers in front of a UDP payload: 42, 46, 62 or 66.
+/// The size of all headers in front of a UDP payload: 42, 46, 62 or 66.
 constexpr size_t header_bytes(sa_family_t family, bool has_vlan_tag) {
   return kEthernetBytes + (has_vlan_tag ? kVlanTagBytes : 0) + ip_header_bytes(family) + kUdpBytes;
 }
@@ -42,7 +42,7 @@ inline constexpr uint16_t kEtherTypeServiceVlan = 0x88a8;  ///< 802.1ad: the out
 inline constexpr uint8_t kProtocolUdp = 17;
 inline constexpr uint8_t kProtocolIcmpv6 = 58;
 inline constexpr uint8_t kHopLimit = 64;
-inline constexpr uint8_t kNdpHopLimit = 255;  ///< no router has passed the message on
+inline constexpr uint8_t kNdpHopLimit = 255;  ///< no router has forwarded the message
 inline constexpr uint16_t kDontFragment = 0x4000;
 inline constexpr uint16_t kFragmentBits = 0x3fff;  ///< more fragments, and the offset
 
@@ -77,11 +77,11 @@ inline constexpr uint8_t kSourceMacOption = 1, kTargetMacOption = 2;
 // ---- Numbers in network order
 
 constexpr uint16_t swap_bytes(uint16_t value) { return static_cast<uint16_t>(value << 8 | value >> 8); }
-/// The number whose bytes in memory are those of `value` in network order, and back.
+/// Returns the number whose bytes in memory are those of `value` in network order. The same function converts back.
 constexpr uint16_t network_order(uint16_t value) {
   return std::endian::native == std::endian::little ? swap_bytes(value) : value;
 }
-/// Two bytes as they lie in memory.
+/// Two bytes, in their order in memory.
 inline uint16_t load_raw16(const std::byte* from) {
   uint16_t value;
   std::memcpy(&value, from, sizeof(value));

@@ -16,7 +16,7 @@ using Bytes = std::span<const std::byte>;
 constexpr size_t kIpBytes = 16;
 constexpr uint8_t kHopByHop = 0;
 constexpr uint8_t kQuery = 130, kReport1 = 131, kReport2 = 143;
-/// Of a query of version 1, which ends behind the group; one of version 2 is four bytes longer at least.
+/// Sizes of queries. A query of version 1 ends after the group; a query of version 2 is at least four bytes longer.
 constexpr size_t kBytes1 = 24, kQueryBytes2 = 28;
 constexpr size_t kDelay = 4, kGroup = 8;                 ///< offsets in the message
 constexpr uint8_t kIsExclude = 2, kChangeToExclude = 4;  ///< RFC 3810 5.2.12: all sources of a group
@@ -25,13 +25,13 @@ constexpr std::array<uint8_t, 8> kAlert = {kProtocolIcmpv6, 0, 5, 2, 0, 0, 1, 0}
 
 uint8_t byte_at(Bytes bytes, size_t at) { return static_cast<uint8_t>(bytes[at]); }
 
-/// The IPv6 packet. Empty: there is none, or it is of another VLAN.
+/// Returns the IPv6 packet; empty if there is none, or if the frame is of another VLAN.
 Bytes packet_of(Bytes frame, uint16_t vlan) {
   const auto ethernet = read_ethernet(frame, vlan);
   return ethernet && ethernet->type == kEtherTypeIpv6 ? ethernet->payload : Bytes();
 }
 
-/// The ICMPv6 message behind a header of hop-by-hop options, if it is a query. Empty: there is none.
+/// Returns the ICMPv6 message after a header of hop-by-hop options if it is a query; otherwise nothing.
 Bytes query_of(Bytes packet) {
   if (packet.size() < kIpv6Bytes + kAlert.size() || byte_at(packet, ipv6::kVersion) >> 4 != 6) return {};
   if (byte_at(packet, ipv6::kNextHeader) != kHopByHop || byte_at(packet, kIpv6Bytes) != kProtocolIcmpv6) return {};
@@ -42,7 +42,7 @@ Bytes query_of(Bytes packet) {
   return byte_at(message, 0) == kQuery ? message : Bytes();
 }
 
-/// RFC 3810 5.1.3: milliseconds, or from 32768 on a floating-point number of them.
+/// RFC 3810 5.1.3: the code is a number of milliseconds; from 32768 on, it is a floating-point number of them.
 uint64_t delay_of(uint16_t code) {
   if (code < 0x8000) return code;
   return uint64_t{(code & 0xfffu) | 0x1000u} << ((code >> 12 & 7) + 3);

@@ -17,7 +17,8 @@ constexpr size_t kIpBytes = 16;
 
 uint8_t byte_at(Bytes bytes, size_t at) { return static_cast<uint8_t>(bytes[at]); }
 
-/// False: an option is not whole, or of length 0. `mac` is that of the last option `type`, if there is one.
+/// Returns false if an option is incomplete or has length 0. Sets `mac` to that of the last option `type`, if there is
+/// one.
 bool read_options(Bytes options, uint8_t type, std::optional<MacAddress>* mac) {
   while (!options.empty()) {
     if (options.size() < kNdpOptionBytes) return false;
@@ -29,7 +30,7 @@ bool read_options(Bytes options, uint8_t type, std::optional<MacAddress>* mac) {
   return true;
 }
 
-/// The rules of RFC 4861 7.1.1 and 7.1.2 about addresses, and that they are those of hosts.
+/// Checks the rules of RFC 4861 7.1.1 and 7.1.2 about addresses, and that the addresses can be those of hosts.
 bool has_valid_addresses(const NeighbourFrame& message) {
   for (const SocketAddress* ip : {&message.source, &message.destination, &message.target}) {
     if (ip->family() != AF_INET6 || *ip == SocketAddress::loopback(AF_INET6)) return false;  // IPv4-mapped, ::1

@@ -58,7 +58,7 @@ NeighbourFrame NeighbourFrame::question(const base::SocketAddress& target, const
 
 NeighbourFrame NeighbourFrame::answer_to(const NeighbourFrame& solicitation, const MacAddress& mac) {
   NeighbourFrame frame = announcement(solicitation.target, mac);
-  // A host that probes has no address yet. With IPv6 all hosts are told (RFC 4861 7.2.4).
+  // A host that probes has no address yet. With IPv6 the answer goes to all hosts (RFC 4861 7.2.4).
   if (solicitation.source.family() == AF_INET6 && solicitation.source.is_wildcard()) return frame;
   frame.destination = solicitation.source;
   frame.destination_mac = solicitation.mac.value_or(solicitation.source_mac);

@@ -11,7 +11,7 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-/// The headers of good frames: their bytes, and which bits of these are fixed.
+/// The headers of good frames: their bytes, and a mask of the fixed bits.
 struct Image {
   std::array<std::byte, kHeaderBytesMax> bytes{};
   std::array<std::byte, kHeaderBytesMax> mask{};
@@ -29,9 +29,9 @@ struct Image {
   }
 };
 
-constexpr uint16_t kVlanBits = 0x0fff;  ///< of a tag; the others are its priority
+constexpr uint16_t kVlanBits = 0x0fff;  ///< the VLAN of a tag; the other bits are its priority
 constexpr uint8_t kVersion4 = 0x45;     ///< IPv4 with a header of 20 bytes
-constexpr uint8_t kVersion6 = 0x60;     ///< in the upper half; the lower one is the traffic class's
+constexpr uint8_t kVersion6 = 0x60;     ///< in the upper half; the lower half belongs to the traffic class
 
 uint8_t byte_at(Bytes bytes, size_t at) { return static_cast<uint8_t>(bytes[at]); }
 uint16_t number_at(Bytes bytes, size_t at) { return load16(bytes.data() + at); }
@@ -43,7 +43,8 @@ bool is_extension_header(uint8_t next_header) {
 }
 constexpr uint8_t kFragmentHeader = 44;
 
-/// No host sends from this address. RFC 1122 3.2.1.3; RFC 4291 2.5, 2.7; RFC 4942 2.2 for IPv4-mapped addresses.
+/// Returns whether no host sends from this address. RFC 1122 3.2.1.3; RFC 4291 2.5, 2.7; RFC 4942 2.2 for IPv4-mapped
+/// addresses.
 bool is_forged_source(Bytes ip) {
   constexpr std::array<std::byte, 10> kZeros{};
   const uint8_t first = byte_at(ip, 0);
@@ -117,7 +118,7 @@ FrameParser::Datagram FrameParser::check_sums(Bytes frame, DeviceChecks checks, 
     return dropped(Drop::kIpChecksum);
   }
   if (!checks.udp_checksum) {
-    // The addresses of the pseudo header are the last of the IP header: one range has them and the datagram.
+    // The pseudo header's addresses are the last fields of the IP header, so that one range has them and the datagram.
     ChecksumSum sum;
     sum.add(frame.subspan(source_at_, header_bytes_ - source_at_ + payload_bytes));
     sum.add_number(kProtocolUdp);

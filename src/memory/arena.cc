@@ -27,8 +27,8 @@ Result<Arena*> Arena::create(const ArenaOptions& options) {
     return Status(Code::kUnavailable, "getrandom failed: message memory needs Linux 3.17 or newer");
   }
   auto* arena = new (std::nothrow) Arena(options, *node, first_lease);
-  if (arena == nullptr) return Status(Code::kNoMemory, "no memory for the account of message memory: free some");
-  arena->mutex_.assert_held();  // no other thread has the arena yet
+  if (arena == nullptr) return Status(Code::kNoMemory, "no memory to manage message memory: free some memory");
+  arena->mutex_.assert_held();  // no other thread can reach the arena yet
   if (Status status = arena->grow(kRunBytes); !status.ok()) {
     delete arena;
     return status;
@@ -223,10 +223,10 @@ std::byte* Arena::take_pages(size_t pages) {
 Status Arena::grow(size_t needed_bytes) {
   const size_t mapped = bytes_mapped();
   const auto id = static_cast<uint32_t>(chunks_.size());
-  // Each chunk is twice the one before, up to 8 times the first: much memory is in few chunks, and a small endpoint has
-  // little.
+  // Each chunk is twice as large as the one before it, up to 8 times the first. A large arena therefore has few chunks,
+  // and a small endpoint takes little memory.
   const size_t step_bytes = options_.chunk_bytes << std::min(id, 3u);
-  const Status no_account(Code::kNoMemory, "no memory for the account of message memory: free some");
+  const Status no_account(Code::kNoMemory, "no memory to manage message memory: free some memory");
   std::vector<Chunk> news;
   std::vector<std::pair<const std::byte*, size_t>> news_by_base;
   if (!base::try_reserve(chunks_, chunks_.size() + 1) || !base::try_reserve(news, chunks_.size() + 1) ||
@@ -301,7 +301,7 @@ bool Arena::dissolve_free_runs() {
     }
     for (const auto& [run, blocks] : free_blocks) extents_.give(run);
   }
-  // A failing allocation costs few steps on average, and blocks that are freed meanwhile are found soon.
+  // This limit keeps the average cost of a failing allocation low, and still finds freed blocks soon.
   if (!found) dissolve_rest_ = std::min<size_t>(walked / 16, 16);
   return found;
 }

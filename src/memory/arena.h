@@ -5,8 +5,8 @@
 // The arena outlives its endpoint until the last Buffer has been released (docs/threads.md).
 //
 // Messages up to 65472 B lie in blocks of a power of two (128 B to 64 KiB, control line included). Blocks are cut from
-// runs of 64 KiB. Free blocks are in two free lists a size: that of the owner, and that of the other threads, which the
-// owner takes over when its own list is empty. Larger messages are runs of 4 KiB pages.
+// runs of 64 KiB. Each block size has two lists of free blocks: the owner's list, and that of the other threads. The
+// owner takes over the second list when its own is empty. Larger messages are runs of 4 KiB pages.
 //
 // A peer with an outdated descriptor compares the word at the place of the lease with the descriptor's lease. A lease
 // only grows, also when its block is used again. It grows even if its block has been dissolved and another block begins
@@ -15,8 +15,8 @@
 // only when memory runs out. Arbitrary data matches with probability 2^-32, because leases start at a random value.
 // An attack remains. A peer that can read the arena, and can choose data that the application stores there, could make
 // the word match. The victim is another peer that has not yet read a descriptor of a call that ended early: it would
-// take wrong bytes for the message. A transport for which this is too much must take unread descriptors back when their
-// call ends.
+// take wrong bytes for the message. A transport that must exclude this attack has to take unread descriptors back when
+// their call ends.
 #pragma once
 
 #include <array>
@@ -40,20 +40,21 @@
 
 namespace tern::memory {
 
-/// Its address names the calling thread while that lives; a later one may get the same, and then takes its place as
-/// an owner. Initial-exec: one add to the thread pointer, no call.
+/// The address of this variable identifies the calling thread while the thread lives. A later thread may get the same
+/// address, and then takes its place as an owner. The TLS model is initial-exec, because an access is then one add to
+/// the thread pointer, without a call.
 TERN_API inline constinit thread_local char thread_name_storage __attribute__((tls_model("initial-exec"))) = 0;
 inline const void* thread_name() { return &thread_name_storage; }
 
-/// Learns of an arena's chunks before a packet leaves from them. A transport registers them with its NIC here.
+/// Receives an arena's chunks before a packet leaves from them. A transport registers them with its NIC here.
 class ChunkObserver {
  public:
   /// Called for a new chunk, before the first Buffer is cut from it. On an error the arena unmaps the chunk, and the
   /// allocation that made it fails. Called by any thread that allocates, with the arena's mutex held: calls do not
   /// overlap, and the observer must not call the arena.
   virtual Status on_chunk_made(const Chunk& chunk) = 0;
-  /// Called once for each chunk of which on_chunk_made() succeeded, before the arena unmaps it or the observation ends.
-  /// No packet may leave from the chunk any more.
+  /// Called once for each chunk for which on_chunk_made() succeeded, before the arena unmaps it or the observation
+  /// ends. No packet may leave from the chunk any more.
   virtual void on_chunk_gone(const Chunk& chunk) = 0;
 
  protected:
@@ -80,9 +81,9 @@ class TERN_API Arena {
   /// Leaves the arena without an owner: from now on every thread takes the mutex, and any thread may call orphan().
   /// Owner only.
   void disown();
-  /// The end of the endpoint: the release of the last Buffer deletes the arena, or this call if no Buffer is out. Owner
-  /// only, or any thread after disown(). In a forked child it only closes descriptors, because the child has no copy of
-  /// the Buffers.
+  /// Ends the endpoint's use of the arena. The release of the last Buffer deletes the arena; if no Buffer is out, this
+  /// call deletes it. Owner only, or any thread after disown(). In a forked child it only closes descriptors, because
+  /// the child has no copy of the Buffers.
   void orphan();
 
   /// Calls `observer` for all present chunks, and from now on for each new one. There may be one observer. The first
@@ -113,7 +114,7 @@ class TERN_API Arena {
   static constexpr size_t kRunBytes = 64u << 10;  ///< blocks are cut from runs of this size; also the largest block
   static constexpr size_t kRunPages = kRunBytes / Extents::kPageBytes;
   static constexpr size_t kSmallBytesMax = kRunBytes - sizeof(Buffer);
-  static constexpr size_t kClasses = 10;       ///< of 128 B << class
+  static constexpr size_t kClasses = 10;       ///< their sizes are 128 B << class
   static constexpr uint8_t kLarge = kClasses;  ///< Buffer::size_class of a run of pages
   static_assert(kBlockBytesMin << (kClasses - 1) == kRunBytes);
 

@@ -33,7 +33,7 @@ constexpr unsigned kHugeShift = 26;  // position of the page size's logarithm in
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/// True if the choice in brackets, as in "always [madvise] never", is not `word`. False if it cannot be read.
+/// True if the choice in brackets, as in "always [madvise] never", is not `word`. False if the file cannot be read.
 bool is_set_to_other_than(const char* path, const char* word) {
   std::array<char, 128> text{};
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -130,10 +130,10 @@ bool map_pages(Draft& draft, bool shared, unsigned page_log2, size_t bytes) {
 
 /// Prefers the node, and does not bind to it: if bound memory runs short, the kernel sends SIGBUS or kills the process.
 void prefer_node(const Draft& draft, int node) {
-  constexpr size_t kNodesMax = 1024;  // the kernel's most (CONFIG_NODES_SHIFT)
+  constexpr size_t kNodesMax = 1024;  // the kernel's maximum (CONFIG_NODES_SHIFT)
   constexpr size_t kBits = 8 * sizeof(unsigned long);
   if (node < 0 || static_cast<size_t>(node) >= kNodesMax) return;
-  // Not a mask of libnuma, because libnuma ends the process when it has no memory for one.
+  // Does not use a mask of libnuma, because libnuma ends the process if it has no memory for a mask.
   std::array<unsigned long, kNodesMax / kBits> nodes{};
   nodes[static_cast<size_t>(node) / kBits] = 1ul << (static_cast<size_t>(node) % kBits);
   mbind(draft.base, draft.bytes, MPOL_PREFERRED, nodes.data(), kNodesMax + 1, 0);
@@ -165,7 +165,8 @@ Result<Chunk> map_huge(bool shared, int numa_node, uint32_t id, unsigned page_lo
 }
 
 Result<Chunk> map_normal(bool shared, bool transparent, int numa_node, uint32_t id, size_t bytes) {
-  // Populating more memory than is available would start the OOM killer. (That of a control group may still start.)
+  // Populating more memory than is available would start the OOM killer. (The OOM killer of a control group may still
+  // start.)
   if (shared && bytes > available_bytes()) return kNoChunk;
   Draft draft;
   if (!map_pages(draft, shared, 0, bytes)) {
@@ -200,7 +201,7 @@ Result<int> choose_numa_node(int wanted) {
   }
   if (!has_numa) return -1;
   if (wanted >= 0) return wanted;
-  // Not numa_node_of_cpu(), because it fills its cache without a lock, and a second thread's copy leaks.
+  // Does not use numa_node_of_cpu(), because it fills its cache without a lock, and a second thread's copy leaks.
   unsigned cpu, node;
   return getcpu(&cpu, &node) == 0 ? static_cast<int>(node) : 0;
 }

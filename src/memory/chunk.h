@@ -13,11 +13,11 @@ namespace tern::memory {
 
 struct ArenaOptions {
   bool shared = false;             ///< chunks are sealed memfds that peers can map (read-only for them)
-  bool huge_pages = true;          ///< try explicit 2 MB pages first; else transparent ones where allowed
-  bool giant_pages = false;        ///< try 1 GB pages before that
-  int numa_node = -1;              ///< -1: that of the creating thread
-  size_t chunk_bytes = 32u << 20;  ///< of the first chunk, or one message if that is larger; later chunks double it
-  size_t limit_bytes = SIZE_MAX;   ///< of all chunks together; allocations beyond it fail
+  bool huge_pages = true;          ///< try explicit 2 MB pages first; otherwise transparent huge pages where allowed
+  bool giant_pages = false;        ///< try 1 GB pages before 2 MB pages
+  int numa_node = -1;              ///< -1: the node of the creating thread
+  size_t chunk_bytes = 32u << 20;  ///< of the first chunk, or of one message if larger; later chunks double it
+  size_t limit_bytes = SIZE_MAX;   ///< limit of the sum of all chunks; allocations beyond it fail
 };
 
 /// One mapped piece of an arena. Ids count from 0 and are not reused. A chunk stays mapped until the arena is deleted.
@@ -32,8 +32,8 @@ struct Chunk {
 /// The alignment of a chunk's base: one huge page. Sizes are multiples of it if the limit allows that.
 inline constexpr size_t kHugePageBytes = 2u << 20;
 
-/// `wanted`, or the NUMA node of the calling thread; -1 if the system knows no nodes. kMisuse: `wanted` is no node of
-/// this machine.
+/// Returns `wanted`, or the NUMA node of the calling thread if `wanted` is negative; -1 if the system knows no nodes.
+/// kMisuse: this machine has no node `wanted`.
 TERN_API Result<int> choose_numa_node(int wanted);
 
 /// Maps a chunk of about `wanted_bytes`, at least `needed_bytes` and at most `limit_bytes`. Tries the page sizes that

@@ -17,8 +17,8 @@ class Extents {
   /// Adds a range of whole pages, all free. Ranges do not coalesce. False: there is no memory for the tables, and
   /// nothing has changed.
   [[nodiscard]] bool add(std::byte* base, size_t bytes);
-  /// Takes the first `pages` of the smallest free run that is long enough; of equal runs, that with the lowest address.
-  /// Null: there is no such run, or no memory for the tables.
+  /// Takes the first `pages` of the smallest free run that is long enough. Of runs of equal length, takes the one with
+  /// the lowest address. Null: there is no such run, or no memory for the tables.
   std::byte* take(size_t pages);
   /// Frees a run. `run` is from take(), and must not be freed twice. Needs no memory.
   void give(std::byte* run);
@@ -51,7 +51,7 @@ class Extents {
   Runs::node_type take_node();
   void add_free(size_t pages, std::byte* run, Runs::node_type node);
 
-  Runs free_runs_;  ///< pages, start
+  Runs free_runs_;  ///< number of pages, start
   /// Nodes for free_runs_, at least one for each run that is out, because give() must not need memory. The keys count
   /// up, so that they differ.
   Runs spare_nodes_;

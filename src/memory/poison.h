@@ -1,5 +1,5 @@
-// Marks free message memory for AddressSanitizer, which then reports a use after release. Without it, does nothing.
-// Memory layer.
+// Marks free message memory for AddressSanitizer, which then reports a use after release. Does nothing in builds
+// without AddressSanitizer. Memory layer.
 #pragma once
 
 #include <cstddef>

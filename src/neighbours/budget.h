@@ -1,16 +1,16 @@
-// How often something may happen. Neighbours layer: pure.
+// A limit on how often something may happen. Neighbours layer: pure.
 #pragma once
 
 #include <cstdint>
 
 namespace tern::neighbours {
 
-/// At most `per_second_max` times in each second that begins with a time.
+/// Allows at most `per_second_max` events in each second. A second begins with an event.
 class Budget {
  public:
   explicit Budget(uint32_t per_second_max) : per_second_max_(per_second_max) {}
 
-  /// False: not any more in this second.
+  /// Returns false if no more events are allowed in this second.
   [[nodiscard]] bool take(uint64_t now_ns) {
     if (now_ns - second_ns_ >= 1'000'000'000) {
       second_ns_ = now_ns;

@@ -1,5 +1,5 @@
-// The host of an interface whose frames the library sees before the kernel does: it answers neighbours that ask for the
-// interface's addresses, and hears their answers. Neighbours layer; any thread.
+// The host of an interface whose frames the library sees before the kernel does. It answers neighbours that ask for the
+// interface's addresses, and takes their answers. Neighbours layer; any thread.
 #pragma once
 
 #include <cstddef>
@@ -17,36 +17,39 @@
 
 namespace tern::neighbours {
 
-/// One for each port and process: KernelHost where the kernel has the interface's addresses, OwnHost where the process
-/// has one that the kernel does not know. It takes ARP (RFC 826) and neighbour discovery (RFC 4861). All functions may
-/// be called by any thread, a mutex inside; none is for the way of data. `now_ns` is of one monotonic clock.
+/// A port has one per process: KernelHost if the kernel has the interface's addresses, OwnHost if the process has an
+/// address that the kernel does not know. It processes ARP (RFC 826) and neighbour discovery (RFC 4861). Any thread may
+/// call all functions, because there is a mutex inside. No function is for the data path. `now_ns` is of one monotonic
+/// clock.
 class Host {
  public:
-  /// Sends one frame of at most kFrameBytesMax bytes, without padding and without checksum at its end, or loses it.
-  /// Called in each thread that calls a function of the host or of one of its resolvers, with no lock of the host held.
-  /// Must not call the host.
+  /// Sends one frame of at most kFrameBytesMax bytes, without padding and without a checksum at its end, or loses it.
+  /// It is called in each thread that calls a function of the host or of one of its resolvers, with no lock of the host
+  /// held. It must not call the host.
   using Send = std::function<void(std::span<const std::byte> frame)>;
-  static constexpr size_t kFrameBytesMax = 94;  ///< a tagged report of a group
+  static constexpr size_t kFrameBytesMax = 94;  ///< a group's report with a tag
 
   virtual ~Host() = default;
 
-  /// How endpoints of this port find MAC addresses. `source`: as Neighbours::create() takes it. The host must outlive
-  /// the resolver. kUnavailable, kNoMemory.
+  /// Makes a resolver, with which endpoints of this port find MAC addresses. `source`: see Neighbours::create(). The
+  /// host must outlive the resolver. kUnavailable, kNoMemory.
   virtual Result<std::unique_ptr<Resolver>> resolver(const base::SocketAddress& source) = 0;
 
-  /// The frame is ARP, a neighbour solicitation or advertisement, or a question about groups, of this VLAN, so that
-  /// on_frame() may need it. Reads the types only. The frame may be of any length.
+  /// Returns whether on_frame() may need the frame: it is ARP, a neighbour solicitation or advertisement, or a query
+  /// about groups, of this VLAN. Reads the types only. The frame may be of any length.
   virtual bool wants(std::span<const std::byte> frame) const = 0;
-  /// A received frame, of any bytes, which stay the caller's. Work, answers and memory are bounded whatever comes.
+  /// Processes a received frame. Its bytes may be anything, and stay the caller's. Work, answers and memory are
+  /// bounded, whatever frames arrive.
   virtual void on_frame(std::span<const std::byte> frame, uint64_t now_ns) = 0;
-  /// Does what is due.
+  /// Does the work that is due.
   virtual void tick(uint64_t now_ns) = 0;
-  /// When tick() has work; 0: now; UINT64_MAX: never, until another call.
+  /// The time at which tick() has work; 0: now; UINT64_MAX: never, until another call.
   virtual uint64_t next_tick_ns() const = 0;
-  /// The link has come up or gone down, or is found to be so at the start. One that comes up makes an own host probe.
+  /// The link has come up or gone down. The first call has the link's state at the start. An own host probes when the
+  /// link comes up.
   virtual void on_link(bool is_up, uint64_t now_ns) = 0;
 
-  /// The Ethernet groups that the device has to receive besides its own address and broadcast. Constant.
+  /// The Ethernet groups that the device must receive besides its own address and broadcast. Constant.
   virtual std::vector<frames::MacAddress> groups() const = 0;
 };
 

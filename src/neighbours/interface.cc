@@ -17,9 +17,9 @@ namespace tern::neighbours {
 
 namespace {
 
-constexpr int kAttempts = 10;  ///< at a list that changes while it is read
+constexpr int kAttempts = 10;  ///< at reading a list that changes meanwhile
 
-/// Calls `on_address(const AddressMessage&)` for the addresses of the namespace; `restart()` before each attempt.
+/// Calls `on_address(const AddressMessage&)` for each address of the namespace, and `restart()` before each attempt.
 template <class R, class F>
 int ask_for_addresses(Netlink& netlink, R&& restart, F&& on_address) {
   int error = EINTR;
@@ -66,7 +66,7 @@ Status no_answer(int error) {
                  "): netlink sockets may be forbidden here, as by a container's seccomp profile"});
 }
 
-/// `missing()` makes the status of an interface that does not exist.
+/// `missing()` returns the status for an interface that does not exist.
 template <class F>
 Result<Interface> read(const Request& request, F&& missing) {
   Netlink netlink;

@@ -1,5 +1,5 @@
-// Facts of a network interface, asked of the kernel by netlink. Neighbours layer; when endpoints are made, in any
-// thread.
+// The properties of a network interface, read from the kernel by netlink. Neighbours layer; used when endpoints are
+// made, in any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,35 +17,36 @@ namespace tern::neighbours {
 class Netlink;
 class Request;
 
-/// As the kernel told it at one time.
+/// The state of an interface that the kernel reported at one time.
 struct Interface {
   uint32_t index = 0;  ///< from 1
   std::string name;
-  frames::MacAddress mac;   ///< 00:00:00:00:00:00: the interface has none of six bytes
+  frames::MacAddress mac;   ///< 00:00:00:00:00:00: the interface has no address of six bytes
   uint32_t mtu_bytes = 0;   ///< of IP packets
   bool is_up = false;       ///< an administrator has switched it on
-  bool is_running = false;  ///< its link is ready, too
+  bool is_running = false;  ///< the interface is up, and its link is ready
   bool is_loopback = false;
-  uint16_t vlan = 0;  ///< VLAN id, 1 to 4094, of a VLAN device; else 0
-  uint32_t parent =
-      0;  ///< index of a VLAN device's interface below it; 0: no VLAN device, or in another network namespace
-  /// Port 0, global ones before link-local ones, which have the interface as their scope. IPv6 addresses that the
-  /// kernel has not yet found to be unique are left out.
+  uint16_t vlan = 0;    ///< VLAN id, 1 to 4094, of a VLAN device; else 0
+  uint32_t parent = 0;  ///< index of the interface below a VLAN device; 0: none, or in another network namespace
+  /// The addresses have port 0. Global addresses come before link-local ones, which have the interface as their scope.
+  /// IPv6 addresses that the kernel has not yet found to be unique are left out.
   std::vector<base::SocketAddress> addresses;
 
-  /// Port and scope are not compared.
+  /// Does not compare port and scope.
   bool has_address(const base::SocketAddress& address) const;
   friend bool operator==(const Interface&, const Interface&) = default;
 };
 
-/// The interface, in the calling thread's network namespace. kUnavailable: there is none, or the kernel does not
-/// answer; the text says which, and what to do. kNoMemory. These calls read a list of all addresses of the namespace.
+/// Reads an interface of the calling thread's network namespace. kUnavailable: there is no such interface, or the
+/// kernel does not answer; the text says which, and what to do. kNoMemory. These calls read a list of all addresses of
+/// the namespace.
 Result<Interface> interface_by_name(std::string_view name);
 Result<Interface> interface_by_index(uint32_t index);
-/// That which has `address`. Its scope, if it has one, must be the interface; its port does not matter.
+/// Reads the interface that has `address`. If the address has a scope, it must be the interface. Its port does not
+/// matter.
 Result<Interface> interface_by_address(const base::SocketAddress& address);
 
-/// The interface that a Request::link() asks for. Returns 0 or an error number; ENODEV: there is none.
+/// Reads the interface of a Request::link(). Returns 0 or an error number; ENODEV: there is no such interface.
 int read_interface(Netlink& netlink, const Request& request, Interface* interface);
 
 }  // namespace tern::neighbours

@@ -10,7 +10,7 @@
 
 namespace tern::neighbours {
 
-/// Neither port nor scope.
+/// An IP address without port and scope.
 struct IpKey {
   std::array<uint64_t, 2> words{};
   sa_family_t family = AF_UNSPEC;
@@ -21,7 +21,7 @@ struct IpKey {
   friend bool operator==(const IpKey&, const IpKey&) = default;
 };
 
-/// `salt` is random, so that no peer can choose addresses that collide.
+/// `salt` must be random, so that no peer can choose addresses that collide.
 struct IpHash {
   uint64_t salt;
 

@@ -21,8 +21,8 @@ using Kind = frames::NeighbourFrame::Kind;
 
 constexpr int kReportsMax = 64;  ///< read at one time
 
-constexpr uint16_t kAdministered = NUD_PERMANENT | NUD_NOARP;        ///< the kernel takes no answers for them
-constexpr uint16_t kAsked = NUD_INCOMPLETE | NUD_DELAY | NUD_PROBE;  ///< the kernel asks or will soon
+constexpr uint16_t kAdministered = NUD_PERMANENT | NUD_NOARP;        ///< the kernel takes no answers for these entries
+constexpr uint16_t kAsked = NUD_INCOMPLETE | NUD_DELAY | NUD_PROBE;  ///< the kernel asks, or will soon
 
 }  // namespace
 
@@ -73,7 +73,7 @@ std::optional<KernelHost::Frame> KernelHost::handle(const Frame& frame, uint64_t
   return Frame::answer_to(frame, interface_.mac);
 }
 
-/// As the kernel does for entries that it has (RFC 4861 7.2.5).
+/// Follows the kernel's rules for entries that it has (RFC 4861 7.2.5).
 void KernelHost::teach(const Frame& frame, uint64_t now_ns) {
   const bool is_solicitation = frame.kind == Kind::kSolicitation;
   const SocketAddress& ip = is_solicitation ? frame.source : frame.target;
@@ -103,7 +103,7 @@ void KernelHost::tick(uint64_t now_ns) {
   for (int i = 0; i < kReportsMax; i++) {
     const Netlink::Received received = events_.receive();
     if (received.error == EAGAIN) break;
-    is_interface_due_ = true;  // whatever it was, or if it was lost
+    is_interface_due_ = true;  // for every event, and if events were lost
   }
   if (!is_interface_due_) return;
   Interface now;

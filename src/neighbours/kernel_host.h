@@ -1,5 +1,5 @@
-// The kernel as the host of an interface whose ARP and neighbour discovery frames a driver may take away from it.
-// Neighbours layer; any thread.
+// The kernel as the host of an interface. A driver may take the interface's ARP and neighbour discovery frames away
+// from the kernel. Neighbours layer; any thread.
 #pragma once
 
 #include <cstddef>
@@ -22,21 +22,21 @@
 
 namespace tern::neighbours {
 
-/// Answers solicitations of the interface's addresses, and writes what neighbours say of themselves into the kernel's
-/// table of neighbours where the kernel asks for it or knows another MAC address. Makes no entry, so that strangers
-/// cannot fill the table. Writing takes the capability CAP_NET_ADMIN; without it nothing is written. Where the kernel
-/// has seen the frames as well, both change nothing.
+/// Answers solicitations of the interface's addresses. Writes the addresses that neighbours announce into the kernel's
+/// table of neighbours, if the kernel asks for the neighbour or knows another MAC address. Makes no entry, so that
+/// strangers cannot fill the table. Writing needs the capability CAP_NET_ADMIN; without it nothing is written. If the
+/// kernel has seen the frames as well, neither the answers nor the writes change anything.
 class KernelHost : public Host {
  public:
-  static constexpr uint32_t kAnswersPerSecondMax = 10'000;  ///< to strangers
+  static constexpr uint32_t kAnswersPerSecondMax = 10'000;  ///< to other hosts
   static constexpr uint32_t kWritesPerSecondMax = 1'000;    ///< look-ups of entries, about 5 us each
-  static constexpr uint32_t kNewsPerSecondMax = 100;        ///< look-ups for what neighbours say unasked
-  /// Between looks at the interface's addresses.
+  static constexpr uint32_t kNewsPerSecondMax = 100;        ///< look-ups for unsolicited announcements
+  /// The time between two looks at the interface's addresses.
   static constexpr uint64_t kLookNs = 100'000'000;
 
-  /// In the calling thread's network namespace. `interface_index`: that which has the addresses; of a VLAN device, with
-  /// its `vlan`, the tag of the frames that the host sends and takes (0: none). kUnavailable: there is no such
-  /// interface, or the kernel gives no netlink socket; the text says which. kNoMemory.
+  /// In the calling thread's network namespace. `interface_index`: the interface that has the addresses. For a VLAN
+  /// device, `vlan` is its VLAN: the tag of the frames that the host sends and takes (0: no tag). kUnavailable: there
+  /// is no such interface, or the kernel gives no netlink socket; the text says which. kNoMemory.
   static Result<std::unique_ptr<KernelHost>> create(uint32_t interface_index, uint16_t vlan, Send send);
 
   Result<std::unique_ptr<Resolver>> resolver(const base::SocketAddress& source) override;
@@ -44,9 +44,9 @@ class KernelHost : public Host {
   void on_frame(std::span<const std::byte> frame, uint64_t now_ns) override;
   void tick(uint64_t now_ns) override;
   uint64_t next_tick_ns() const override;
-  /// The kernel knows by itself.
+  /// Does nothing, because the kernel sees the link by itself.
   void on_link(bool, uint64_t) override {}
-  /// Empty: the kernel has joined them.
+  /// Empty, because the kernel has joined the groups.
   std::vector<frames::MacAddress> groups() const override { return {}; }
 
  private:
@@ -69,7 +69,7 @@ class KernelHost : public Host {
   Budget writes_ GUARDED_BY(mutex_){kWritesPerSecondMax};
   Budget news_ GUARDED_BY(mutex_){kNewsPerSecondMax};
   bool may_write_ GUARDED_BY(mutex_) = true;
-  bool is_interface_due_ GUARDED_BY(mutex_) = true;  ///< it may have changed before events_ was open
+  bool is_interface_due_ GUARDED_BY(mutex_) = true;  ///< the interface may have changed before events_ was open
   uint64_t next_look_ns_ GUARDED_BY(mutex_) = 0;
 };
 

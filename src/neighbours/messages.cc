@@ -19,13 +19,13 @@ constexpr uint16_t kNeighbourIsValid =
 bool is_ip(sa_family_t family) { return family == AF_INET || family == AF_INET6; }
 size_t ip_bytes(sa_family_t family) { return family == AF_INET6 ? 16 : 4; }
 
-/// The body of a message, and the attributes behind it.
+/// The body of a message, and the attributes after it.
 template <class Body>
 struct Parts {
   Body body;
   Bytes attributes;
 };
-/// Nothing: it is shorter than a Body. mnl_attr_for_each() would round its end up.
+/// Returns nothing if the message is shorter than a Body. mnl_attr_for_each() would round the message's end up.
 template <class Body>
 std::optional<Parts<Body>> split(const nlmsghdr& message) {
   const Bytes payload(static_cast<const std::byte*>(mnl_nlmsg_get_payload(&message)),
@@ -37,7 +37,7 @@ std::optional<Parts<Body>> split(const nlmsghdr& message) {
   return parts;
 }
 
-/// Calls `on_attribute(type, payload)` for each whole attribute.
+/// Calls `on_attribute(type, payload)` for each complete attribute.
 template <class F>
 void for_each_attribute(Bytes bytes, F&& on_attribute) {
   while (mnl_attr_ok(reinterpret_cast<const nlattr*>(bytes.data()), static_cast<int>(bytes.size()))) {
@@ -48,7 +48,7 @@ void for_each_attribute(Bytes bytes, F&& on_attribute) {
   }
 }
 
-/// False: the payload is no T, and `value` stays as it is.
+/// Returns false if the payload is not a T; `value` then stays as it is.
 template <class T>
 bool read(Bytes payload, T* value) {
   if (payload.size() != sizeof(T)) return false;
@@ -68,7 +68,7 @@ std::optional<frames::MacAddress> read_mac(Bytes payload) {
   return mac;
 }
 
-/// Zero-terminated or not.
+/// The text may be zero-terminated or not.
 std::string_view read_text(Bytes payload) {
   const std::string_view text(reinterpret_cast<const char*>(payload.data()), payload.size());
   return text.substr(0, text.find('\0'));
@@ -82,7 +82,7 @@ std::optional<base::SocketAddress> read_via(Bytes payload) {
   return read_ip(family, payload.subspan(sizeof(family)));
 }
 
-/// IFLA_LINKINFO of a VLAN device; 0: it is another device.
+/// Returns the VLAN in the IFLA_LINKINFO of a VLAN device; 0 for another device.
 uint16_t read_vlan(Bytes payload) {
   bool is_vlan = false;
   uint16_t vlan = 0;
@@ -118,8 +118,8 @@ Request Request::route(uint32_t interface, const base::SocketAddress& destinatio
   const auto bits = static_cast<uint8_t>(8 * destination.ip().size());
   body->rtm_family = static_cast<uint8_t>(destination.family());
   body->rtm_dst_len = bits;
-  // Linux takes an IPv4 destination without a route as one on the link if the request names an interface. The answer's
-  // table is RT_TABLE_UNSPEC then.
+  // If the request names an interface, Linux assumes that an IPv4 destination without a route is on the link. The table
+  // of the answer is then RT_TABLE_UNSPEC.
   if (destination.family() == AF_INET) body->rtm_flags = RTM_F_LOOKUP_TABLE;
   request.add_ip(RTA_DST, destination);
   mnl_attr_put_u32(request.header(), RTA_OIF, interface);
@@ -265,7 +265,7 @@ std::optional<AddressMessage> read_address(const nlmsghdr& message) {
   address.is_link_local = parts->body.ifa_scope == RT_SCOPE_LINK;
   uint32_t flags = parts->body.ifa_flags;
   std::optional<base::SocketAddress> local;
-  std::optional<base::SocketAddress> other;  // of a point-to-point link the peer's, otherwise the own one, too
+  std::optional<base::SocketAddress> other;  // the peer's on a point-to-point link, otherwise the interface's own, too
   for_each_attribute(parts->attributes, [&](uint16_t type, Bytes payload) {
     if (type == IFA_LOCAL) local = read_ip(parts->body.ifa_family, payload);
     if (type == IFA_ADDRESS) other = read_ip(parts->body.ifa_family, payload);

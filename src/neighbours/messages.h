@@ -1,5 +1,5 @@
-// Netlink messages about routes, neighbours, links and addresses: requests made, and answers and reports read.
-// Neighbours layer: pure. A message is read only as far as the bytes that arrived, whatever its own lengths say.
+// Netlink messages about routes, neighbours, links and addresses: makes requests, and reads answers and reports.
+// Neighbours layer: pure. Reads a message only within the bytes that arrived, whatever the lengths in it are.
 #pragma once
 
 #include <libmnl/libmnl.h>
@@ -23,8 +23,8 @@ class Request {
  public:
   static constexpr size_t kBytesMax = 128;
 
-  /// RTM_GETROUTE: the route to `destination` by the interface. `source`: from this address, unless it is a wildcard or
-  /// of another family.
+  /// RTM_GETROUTE: the route to `destination` by the interface, from the address `source`. `source` is ignored if it is
+  /// a wildcard or of another family.
   static Request route(uint32_t interface, const base::SocketAddress& destination, const base::SocketAddress& source);
   /// RTM_GETNEIGH: the entry of `ip` on the interface.
   static Request neighbour(uint32_t interface, const base::SocketAddress& ip);
@@ -49,7 +49,7 @@ class Request {
   alignas(nlmsghdr) std::array<std::byte, kBytesMax> bytes_{};
 };
 
-/// Addresses whose first `length` bits are those of `ip`.
+/// The addresses whose first `length` bits are those of `ip`.
 struct Prefix {
   base::SocketAddress ip;
   uint8_t length = 0;  ///< in bits; 0 covers the whole family
@@ -57,7 +57,7 @@ struct Prefix {
   bool covers(const base::SocketAddress& address) const;
 };
 
-/// Of RTM_NEWROUTE and RTM_DELROUTE.
+/// The fields of RTM_NEWROUTE and RTM_DELROUTE.
 struct RouteMessage {
   uint8_t type = 0;        ///< RTN_*
   uint32_t table = 0;      ///< RT_TABLE_*
@@ -66,32 +66,32 @@ struct RouteMessage {
   Prefix destination;
 };
 
-/// Of RTM_NEWNEIGH and RTM_DELNEIGH.
+/// The fields of RTM_NEWNEIGH and RTM_DELNEIGH.
 struct NeighbourMessage {
   uint32_t interface = 0;
   base::SocketAddress ip;
   uint16_t state = 0;                     ///< NUD_*
-  std::optional<frames::MacAddress> mac;  ///< nothing: it has none of six bytes, or 00:00:00:00:00:00
+  std::optional<frames::MacAddress> mac;  ///< nothing: no address of six bytes, or 00:00:00:00:00:00
 
   /// Packets can be sent to `mac`.
   bool is_valid() const;
-  /// The kernel takes the neighbour as there, and asks for it by itself if it doubts that.
+  /// The kernel regards the neighbour as reachable, and asks for it by itself when in doubt.
   bool is_watched() const;
 };
 
-/// Of RTM_NEWADDR and RTM_DELADDR.
+/// The fields of RTM_NEWADDR and RTM_DELADDR.
 struct AddressMessage {
   uint32_t interface = 0;
   base::SocketAddress ip;
-  bool is_usable = false;      ///< found to be unique, or not in need of it
+  bool is_usable = false;      ///< found to be unique, or need not be unique
   bool is_link_local = false;  ///< IPv4, too
 };
 
-/// Calls `on_message(const nlmsghdr&)` for each whole message of `bytes`, which is aligned as nlmsghdr.
+/// Calls `on_message(const nlmsghdr&)` for each complete message of `bytes`, which must be aligned as nlmsghdr.
 template <class F>
 void for_each_message(std::span<const std::byte> bytes, F&& on_message) {
   while (bytes.size() >= sizeof(nlmsghdr)) {
-    // mnl_nlmsg_ok() of libmnl 1.0.4 takes a length of 2^31 or more as negative, and as good.
+    // Does not use mnl_nlmsg_ok(), because libmnl 1.0.4 takes a length of 2^31 or more as negative, and as good.
     const auto& message = *reinterpret_cast<const nlmsghdr*>(bytes.data());
     if (message.nlmsg_len < sizeof(nlmsghdr) || message.nlmsg_len > bytes.size()) return;
     on_message(message);
@@ -99,13 +99,13 @@ void for_each_message(std::span<const std::byte> bytes, F&& on_message) {
   }
 }
 
-/// Nothing: the message is of another type or family, or is malformed.
+/// Each function returns nothing if the message is of another type or family, or is malformed.
 std::optional<RouteMessage> read_route(const nlmsghdr& message);
 std::optional<NeighbourMessage> read_neighbour(const nlmsghdr& message);
-/// All but the addresses.
+/// Reads all fields except the addresses.
 std::optional<Interface> read_link(const nlmsghdr& message);
 std::optional<AddressMessage> read_address(const nlmsghdr& message);
-/// How NLMSG_ERROR or NLMSG_DONE ended an answer: 0 or an error number.
+/// The result with which NLMSG_ERROR or NLMSG_DONE ended an answer: 0 or an error number.
 std::optional<int> read_end(const nlmsghdr& message);
 
 }  // namespace tern::neighbours

@@ -11,7 +11,7 @@ namespace tern::neighbours {
 
 namespace {
 
-constexpr int kExpiredMax = 64;  ///< entries that change by time in one call: about 10 us
+constexpr int kExpiredMax = 64;  ///< entries that one call changes because of time: about 10 us
 
 }  // namespace
 
@@ -45,7 +45,7 @@ bool NeighbourCache::ask(const base::SocketAddress& ip, uint64_t now_ns) {
   return true;
 }
 
-/// Null: there is no memory.
+/// Returns null if there is no memory.
 NeighbourCache::Entry* NeighbourCache::add(const base::SocketAddress& ip) {
   if (entries_.size() == kEntriesMax) {
     if (idle_.empty()) return nullptr;
@@ -132,7 +132,7 @@ std::optional<NeighbourCache::Question> NeighbourCache::next_question(uint64_t n
   return question;
 }
 
-/// Null: nothing is due.
+/// Returns null if nothing is due.
 NeighbourCache::Entry* NeighbourCache::first_due(const Waiting& list, uint64_t now_ns) {
   Entry* const entry = list.first();
   return entry != nullptr && entry->due_ns <= now_ns ? entry : nullptr;

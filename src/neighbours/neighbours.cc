@@ -18,12 +18,13 @@ namespace tern::neighbours {
 
 namespace {
 
-// The most that one update() does: about 300 us.
+// The most work of one update(): about 300 us.
 constexpr int kReportsMax = 64;
 constexpr int kRequestsMax = 32;
 constexpr uint16_t kDiscardPort = 9;  ///< RFC 863
 
-/// A socket whose datagrams leave by the interface. None: the host has no such family, and so no route to it either.
+/// Makes a socket whose datagrams leave by the interface. None: the host does not have the family, and so has no route
+/// to it either.
 base::Descriptor open_solicitor(sa_family_t family, uint32_t interface, base::SocketAddress source) {
   base::Descriptor socket(::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) return {};
@@ -40,7 +41,7 @@ base::Descriptor open_solicitor(sa_family_t family, uint32_t interface, base::So
   return socket;
 }
 
-/// Of an answer to Request::route().
+/// The reason for an error in the answer to Request::route().
 Reason reason_of(int error) {
   switch (error) {
     case EINVAL:
@@ -127,7 +128,7 @@ Status Neighbours::failure(Id id) const {
     case Reason::kBlackhole:
     case Reason::kUnreachable:
     case Reason::kProhibited:
-      if (has_lost_source()) break;  // Linux refuses such a source, as it does a blackhole
+      if (has_lost_source()) break;  // Linux refuses a lost source with the same error as a blackhole
       return unavailable("a route forbids the destination", {"a route or rule of this host forbids ", destination,
                                                              ": see ip route get ", destination, " oif ", name});
     case Reason::kNoRoute:
@@ -256,7 +257,7 @@ void Neighbours::ask_for_neighbour(const Table::Action& action, uint64_t now_ns)
   if (destination && !solicit(*destination)) table_.on_postponed(action.hop);
 }
 
-/// False: there is no memory for it now.
+/// Returns false if there is no memory for the datagram now.
 bool Neighbours::solicit(base::SocketAddress destination) {
   const base::Descriptor& socket = solicitors_[destination.family() == AF_INET6 ? 1 : 0];
   destination.set_port(kDiscardPort);

@@ -1,5 +1,5 @@
-// How an endpoint that bypasses the kernel reaches IP addresses: the kernel's routes and neighbours, asked for and kept
-// current by netlink. Neighbours layer; one thread, and no call waits.
+// The way by which an endpoint that bypasses the kernel reaches IP addresses: the kernel's routes and neighbours, read
+// and kept current by netlink. Neighbours layer; one thread, and no call waits.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@
 
 namespace tern::neighbours {
 
-/// The kernel's tables decide: its route to a destination names the next hop, and its neighbour entry has the next
-/// hop's MAC address. A neighbour that the kernel does not know is asked for by an empty datagram to the discard port
-/// (RFC 863) of the destination, which needs no privilege.
+/// The kernel's tables decide. The kernel's route to a destination names the next hop, and its neighbour entry has the
+/// next hop's MAC address. If the kernel does not know a neighbour, this class sends an empty datagram to the discard
+/// port (RFC 863) of the destination, so that the kernel asks for the neighbour. This needs no privilege.
 class Neighbours : public Resolver {
  public:
-  /// In the calling thread's network namespace. `source`, unless it is a wildcard, is the interface's address that
-  /// packets leave from, for routing rules that go by it. kUnavailable: there is no such interface, it has no Ethernet
-  /// address or not that source, or the kernel gives no socket or is older than Linux 5.0; the text says which.
-  /// kNoMemory.
+  /// In the calling thread's network namespace. `source`, unless it is a wildcard, is the interface's address from
+  /// which packets leave, because routing rules may depend on it. kUnavailable: there is no such interface, it has no
+  /// Ethernet address or does not have `source`, or the kernel gives no socket or is older than Linux 5.0; the text
+  /// says which. kNoMemory.
   static Result<std::unique_ptr<Neighbours>> create(uint32_t interface_index, const base::SocketAddress& source = {});
 
   Result<Id> find(const base::SocketAddress& destination, uint64_t now_ns) override;
@@ -58,12 +58,12 @@ class Neighbours : public Resolver {
   const base::SocketAddress source_;
   Interface interface_;
   Table table_;
-  Netlink events_;  ///< of the multicast groups
+  Netlink events_;  ///< receives from the multicast groups
   Netlink requests_;
   base::Descriptor solicitors_[2];     ///< UDP sockets of IPv4 and IPv6 that send by the interface
-  bool are_reports_lost_ = false;      ///< the lost ones are newer than those that are still to be read
-  bool is_interface_due_ = false;      ///< to be asked for again
-  bool is_interface_changed_ = false;  ///< not yet reported
+  bool are_reports_lost_ = false;      ///< the lost reports are newer than those that are still to be read
+  bool is_interface_due_ = false;      ///< interface_ must be read again
+  bool is_interface_changed_ = false;  ///< the change is not yet reported
 };
 
 }  // namespace tern::neighbours

@@ -9,7 +9,7 @@ namespace tern::neighbours {
 
 namespace {
 
-constexpr size_t kBufferBytes = 32768;  ///< the longest part of an answer that Linux sends at one time
+constexpr size_t kBufferBytes = 32768;  ///< the longest part of an answer that Linux sends at once
 
 }  // namespace
 

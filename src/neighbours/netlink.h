@@ -1,4 +1,4 @@
-// A netlink socket of the family NETLINK_ROUTE. Neighbours layer; one thread, and no call waits for a message.
+// A netlink socket of the family NETLINK_ROUTE. Neighbours layer; one thread; no call waits for a message.
 #pragma once
 
 #include <cerrno>
@@ -20,17 +20,17 @@ class Netlink {
   int open(std::initializer_list<int> groups = {});
   int descriptor() const { return socket_.get(); }
 
-  /// What the kernel has sent at one time, valid until the next call. `error` is 0 or an error number: EAGAIN, there is
-  /// nothing; ENOBUFS, messages were lost; EBADMSG, a message of another process was dropped.
+  /// The data that the kernel has sent at one time, valid until the next call. `error` is 0 or an error number. EAGAIN:
+  /// there is nothing to receive. ENOBUFS: messages were lost. EBADMSG: a message of another process was dropped.
   struct Received {
     std::span<const std::byte> bytes;
     int error = 0;
   };
   Received receive();
 
-  /// Sends the request and reads its answer, which is there when the request's system call returns. Calls
-  /// `on_message(const nlmsghdr&)` for each message of the answer. Returns 0 or an error number: the kernel's, EPROTO
-  /// if the answer is incomplete, EINTR if the list that it has changed meanwhile.
+  /// Sends the request and reads its answer, which is complete when the system call that sends the request returns.
+  /// Calls `on_message(const nlmsghdr&)` for each message of the answer. Returns 0 or an error number: the kernel's
+  /// error, EPROTO if the answer is incomplete, or EINTR if the list in the answer changed while it was read.
   template <class F>
   int ask(Request request, F&& on_message);
 

@@ -16,15 +16,15 @@ Status refuse(const char* otherwise, std::initializer_list<std::string_view> par
   return base::status_of(Code::kMisuse, otherwise, parts);
 }
 
-/// Multicast, broadcast, loopback and wildcard addresses are of no one host.
+/// Multicast, broadcast, loopback and wildcard addresses do not belong to one host.
 bool is_of_one_host(const base::SocketAddress& ip) {
   if (ip.is_group() || ip.is_wildcard()) return false;
   if (ip.family() == AF_INET) return ip.ip()[0] != std::byte{127} && ip.ip()[0] != std::byte{0};
   return ip != base::SocketAddress::loopback(AF_INET6);
 }
 
-/// The first or the last address of an IPv4 prefix, which stand for the network and for all its hosts. Prefixes of two
-/// addresses have neither (RFC 3021).
+/// The first or the last address of an IPv4 prefix, which stands for the network or for all its hosts. Prefixes of two
+/// addresses have no such addresses (RFC 3021).
 bool is_end_of(const Prefix& prefix, const base::SocketAddress& ip) {
   if (ip.family() != AF_INET || prefix.length > 30 || !prefix.covers(ip)) return false;
   const uint32_t host_mask = UINT32_MAX >> prefix.length;
@@ -57,7 +57,7 @@ Result<OwnAddress> OwnAddress::parse(std::string_view address, std::string_view 
     return refuse("option gateway: not an IP address of the family of the option address",
                   {"option gateway: ", gateway, " is not an IP address of the family of the option address"});
   }
-  const bool is_alone = own.prefix_bits == 8 * ip->ip().size();  // clouds give such addresses, with a gateway beside
+  const bool is_alone = own.prefix_bits == 8 * ip->ip().size();  // as in clouds, with a gateway outside of the prefix
   const bool is_on_link = is_alone || own.gateway->is_link_local() || own.prefix().covers(*own.gateway);
   if (!is_of_one_host(*own.gateway) || is_end_of(own.prefix(), *own.gateway) || *own.gateway == *ip || !is_on_link) {
     return refuse("option gateway: not another host of the option address's prefix",

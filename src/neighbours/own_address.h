@@ -1,4 +1,4 @@
-// An IP address that a process gives itself: its prefix and gateway, read from options. Neighbours layer: pure.
+// An IP address that a process gives itself, with its prefix and gateway, from options. Neighbours layer: pure.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 namespace tern::neighbours {
 
 struct OwnAddress {
-  base::SocketAddress ip;  ///< of one host; port and scope 0
+  base::SocketAddress ip;  ///< the address of one host; port and scope 0
   uint8_t prefix_bits = 0;
   std::optional<base::SocketAddress> gateway;  ///< on the link, of the same family; port and scope 0
 
-  /// "10.0.0.1/24" or "2001:db8::1/64"; `gateway` is an IP, or empty. kMisuse: the text names the option, `address` or
-  /// `gateway`, and what it takes.
+  /// Parses "10.0.0.1/24" or "2001:db8::1/64"; `gateway` is an IP, or empty. kMisuse: the text names the option,
+  /// `address` or `gateway`, and the values that it takes.
   static Result<OwnAddress> parse(std::string_view address, std::string_view gateway);
 
-  /// The addresses of the link.
+  /// The prefix that all addresses of the link share.
   Prefix prefix() const { return {ip, prefix_bits}; }
-  /// A route as the kernel would answer for the destination: local, by the gateway, on the link, or to no one host
-  /// (RTN_BROADCAST). Nothing: the destination is not on the link, and there is no gateway. `interface` is that of the
-  /// answer.
+  /// Returns a route as the kernel would: local, by the gateway, on the link, or not to one host (RTN_BROADCAST).
+  /// Returns nothing if the destination is not on the link and there is no gateway. `interface` is the interface of the
+  /// result.
   std::optional<RouteMessage> route_to(const base::SocketAddress& destination, uint32_t interface) const;
 };
 

@@ -21,7 +21,7 @@ using base::MutexLock;
 using base::SocketAddress;
 using Kind = frames::NeighbourFrame::Kind;
 
-constexpr int kFramesMax = 64;  ///< sent by one call
+constexpr int kFramesMax = 64;  ///< the most frames that one call sends
 
 }  // namespace
 
@@ -70,7 +70,7 @@ void OwnHost::on_frame(std::span<const std::byte> bytes, uint64_t now_ns) {
   flush(now_ns);
 }
 
-/// Who asks for groups, if the frame is from one.
+/// Processes a query about groups, if the frame is one.
 void OwnHost::on_query(std::span<const std::byte> bytes, uint64_t now_ns) {
   const auto query = frames::parse_mld_query(bytes, options_.vlan);
   if (!query) return;
@@ -117,7 +117,7 @@ void OwnHost::learn(const Frame& frame, uint64_t now_ns) {
   if (is_awaited || (is_other && news_.take(now_ns))) cache_.on_news(neighbour, news, now_ns);
 }
 
-/// Gives what has changed to the listeners.
+/// Passes the changes to the listeners.
 void OwnHost::report() {
   while (const auto changed = cache_.take_change()) {
     for (Listener* const listener : listeners_) {
@@ -143,8 +143,8 @@ void OwnHost::report_own() {
 
 void OwnHost::tick(uint64_t now_ns) { flush(now_ns); }
 
-/// Sends what is due, without the lock. The group is reported before somebody is asked, because the answer may come by
-/// it (RFC 4862 5.4.2).
+/// Sends the frames that are due, without the lock. Reports the group before it asks for an address, because the answer
+/// may be sent to the group (RFC 4862 5.4.2).
 void OwnHost::flush(uint64_t now_ns) {
   send_reports(now_ns);
   for (int i = 0; i < kFramesMax; i++) {

@@ -1,5 +1,5 @@
-// A host of the link that the kernel does not know: an IP address of the process, on an interface that the process
-// drives by itself. Neighbours layer; any thread.
+// A host of the link that the kernel does not know. It has an IP address of the process, on an interface that the
+// process drives by itself. Neighbours layer; any thread.
 #pragma once
 
 #include <array>
@@ -28,25 +28,25 @@
 
 namespace tern::neighbours {
 
-/// Has one address. The first host on the link that has it keeps it: this one sends AddressClaim::kProbes probes, and
-/// only then answers, asks and announces itself. So it takes kProbes * probe_interval_ns until the host is settled;
-/// resolvers find nobody before. With IPv6 it reports the group that questions for its address go to, and answers those
-/// who ask for groups.
+/// Has one address. The first host on the link that has the address keeps it: this host sends AddressClaim::kProbes
+/// probes, and only then answers, asks and announces itself. Therefore the host is settled only after kProbes *
+/// probe_interval_ns; before that time resolvers find no neighbours. With IPv6 it reports the group to which
+/// solicitations for its address go, and answers queries about groups.
 class OwnHost : public Host {
  public:
   struct Options {
-    std::string name;  ///< of the port, for texts
+    std::string name;  ///< the port's name, for texts
     frames::MacAddress mac;
     OwnAddress address;
     uint32_t mtu_bytes = 1500;
-    uint16_t vlan = 0;  ///< of all frames, 1 to frames::kVlanMax; 0: no tag
-    /// RFC 5227 waits one to two seconds, for hosts and switches that are slow. Linux answers within a millisecond.
+    uint16_t vlan = 0;  ///< the tag of all frames, 1 to frames::kVlanMax; 0: no tag
+    /// RFC 5227 waits one to two seconds, because hosts and switches may be slow. Linux answers within a millisecond.
     uint64_t probe_interval_ns = 100'000'000;
   };
-  /// To strangers. All hosts of a large network that start at one time get an answer within three seconds.
+  /// Answers to other hosts. If all hosts of a large network start at one time, all get an answer within three seconds.
   static constexpr uint32_t kAnswersPerSecondMax = 10'000;
-  /// What neighbours say unasked about their addresses. More is not taken, so that a flood of it leaves endpoints
-  /// alone.
+  /// Unsolicited announcements of neighbours. The host ignores more than this, so that a flood of them does not disturb
+  /// endpoints.
   static constexpr uint32_t kNewsPerSecondMax = 100;
 
   /// Sends the first probe. kUnavailable: the kernel has no randomness. kNoMemory.
@@ -60,20 +60,20 @@ class OwnHost : public Host {
   void on_link(bool is_up, uint64_t now_ns) override;
   std::vector<frames::MacAddress> groups() const override;
 
-  /// Probing is over: the address is in use, or failure() is not ok.
+  /// True if probing is over: the address is in use, or failure() is not ok.
   bool is_settled() const;
-  /// kUnavailable: another host has the address; the text names both. For good.
+  /// kUnavailable: another host has the address; the text names both. The failure is permanent.
   Status failure() const;
 
   // ---- For OwnNeighbours
 
   const Options& options() const { return options_; }
 
-  /// What has happened since a resolver looked the last time. The resolver owns it.
+  /// The events since a resolver looked last. The resolver owns the Listener.
   struct Listener {
     static constexpr size_t kChangesMax = 64;
     struct News {
-      std::array<base::SocketAddress, kChangesMax> changed;  ///< neighbours, in front
+      std::array<base::SocketAddress, kChangesMax> changed;  ///< neighbours, from the front
       size_t changes = 0;
       bool is_overrun = false;  ///< more neighbours have changed
       bool is_own = false;      ///< the link or failure() has changed
@@ -81,15 +81,15 @@ class OwnHost : public Host {
     base::WakeEvent event;
     News news;  ///< guarded by the host's mutex
   };
-  /// The event is open. kNoMemory.
+  /// The event must be open. kNoMemory.
   Status add(Listener* listener);
   void remove(Listener* listener);
-  /// Clears the event, and takes the news.
+  /// Clears the event, and takes the news out of the listener.
   Listener::News take_news(Listener* listener);
   bool is_link_up() const;
-  /// The entry of a neighbour; nothing: there is none.
+  /// The entry of a neighbour; nothing if there is no entry.
   std::optional<NeighbourMessage> neighbour(const base::SocketAddress& ip) const;
-  /// Asks for a neighbour, or confirms one that is stale. False: too many are asked for at this time.
+  /// Asks for a neighbour, or confirms a stale one. Returns false if too many are asked for at this time.
   bool ask(const base::SocketAddress& ip, uint64_t now_ns);
 
   /// For tests.

@@ -14,7 +14,7 @@ namespace tern::neighbours {
 
 namespace {
 
-constexpr int kActionsMax = 256;  ///< in one update(): about 100 us
+constexpr int kActionsMax = 256;  ///< the most actions in one update(): about 100 us
 
 }  // namespace
 
@@ -49,7 +49,7 @@ OwnNeighbours::~OwnNeighbours() { host_.remove(&listener_); }
 
 Result<Id> OwnNeighbours::find(const base::SocketAddress& destination, uint64_t now_ns) {
   base::SocketAddress ip = destination;
-  ip.set_scope(0);  // there is no other interface
+  ip.set_scope(0);  // there is only one interface
   const auto id = table_.find(ip);
   if (!id) return Status(Code::kNoMemory, "no memory for another destination");
   ask(now_ns);
@@ -76,7 +76,7 @@ Resolver::Changes OwnNeighbours::update(uint64_t now_ns) {
   return {table_.take_changes(), is_own};
 }
 
-/// True: the interface or own_failure() has changed.
+/// Returns true if the interface or own_failure() has changed.
 bool OwnNeighbours::read_news() {
   const OwnHost::Listener::News news = host_.take_news(&listener_);
   for (size_t i = 0; i < news.changes; i++) table_.on_neighbour_change(news.changed[i]);

@@ -15,11 +15,11 @@
 
 namespace tern::neighbours {
 
-/// Destinations on the prefix of an OwnHost are neighbours, others go to its gateway. What is known of neighbours is
-/// the host's, which asks for them and is shared by all endpoints of the port.
+/// Destinations within the prefix of an OwnHost are neighbours; all others go to its gateway. The host has the table of
+/// neighbours and asks for them. All endpoints of the port share it.
 class OwnNeighbours : public Resolver {
  public:
-  /// interface().index, which is no index of the kernel's.
+  /// The value of interface().index, which is no index of the kernel.
   static constexpr uint32_t kNoInterface = UINT32_MAX;
 
   /// `host` must outlive the resolver. kUnavailable: the kernel gives no event or randomness. kNoMemory.

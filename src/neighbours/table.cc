@@ -72,7 +72,7 @@ std::optional<Id> Table::find(const base::SocketAddress& destination) {
   base::SocketAddress ip = destination;
   ip.set_port(0);
   const Reason reason = reason_of(ip, interface_);
-  // One of another interface is another destination: it must not be found by the addresses of this one.
+  // A destination of another interface has a key of its own, so that the addresses of this interface do not find it.
   IpKey key(ip);
   if (reason == Reason::kOtherInterface) key.family = AF_MAX;
   if (const auto found = destinations_.find(key); found != destinations_.end()) {
@@ -253,7 +253,7 @@ std::span<const Id> Table::take_changes() {
   return std::span(reported_).first(count);
 }
 
-/// Null: there is no memory.
+/// Returns null if there is no memory.
 Table::Hop* Table::hop_of(const base::SocketAddress& ip) {
   const IpKey key(ip);
   if (const auto found = hops_.find(key); found != hops_.end()) return found->second;

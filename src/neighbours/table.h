@@ -1,8 +1,8 @@
-// The destinations of an interface, their next hops, and what has to be asked of the kernel about them. Neighbours
-// layer: a pure state machine, which is given the kernel's answers and the time. One thread.
+// The destinations of an interface, their next hops, and the requests to the kernel about them. Neighbours layer: a
+// pure state machine, whose input is the kernel's answers and the time. One thread.
 //
-// A report of the kernel only says that something has changed. What it is now is asked for, so that neither the order
-// of reports and answers nor a lost report matters.
+// A report of the kernel only says that something has changed. The table then asks for the current state, so that
+// neither the order of reports and answers nor a lost report matters.
 #pragma once
 
 #include <array>
@@ -33,12 +33,12 @@ enum class State : uint8_t { kAsking, kKnown, kFailed };
 enum class Reason : uint8_t {
   kNone,
   kNotOneHost,      ///< multicast, broadcast, loopback or wildcard
-  kNoRoute,         ///< by this interface
+  kNoRoute,         ///< there is no route by this interface
   kOtherInterface,  ///< the route or the scope is of another interface
-  kBlackhole,       ///< as the route says; and so are the next two
+  kBlackhole,       ///< the route's type is this; the same holds for the next two reasons
   kUnreachable,
   kProhibited,
-  kNoMemory,  ///< for the kernel's answer
+  kNoMemory,  ///< no memory for the kernel's answer
   kSilent,    ///< the next hop does not answer
 };
 
@@ -47,52 +47,52 @@ class Table {
   struct Hop;
 
  public:
-  /// A known destination whose route is gone, or a next hop that does not answer, has failed after this time. Linux
-  /// asks for a neighbour three times, a second apart.
+  /// A known destination whose route is gone has failed after this time. A next hop that does not answer has failed
+  /// after the same time. Linux asks for a neighbour three times, a second apart.
   static constexpr uint64_t kGiveUpNs = 3'000'000'000;
   static constexpr uint64_t kAskAgainNs = 1'000'000'000;
-  /// Between attempts to reach a next hop that has failed.
+  /// The time between attempts to reach a next hop that has failed.
   static constexpr uint64_t kRetryNs = 5'000'000'000;
-  /// Hops that the kernel is made to ask for at one time. Peers can name addresses where no host is, and each takes
-  /// space in a socket and in the kernel's table, which has 1024 entries by default
+  /// The most hops that the kernel is made to ask for at one time. Peers can name addresses that no host has, and each
+  /// address takes space in a socket and in the kernel's table, which has 1024 entries by default
   /// (net.ipv4.neigh.default.gc_thresh3).
   static constexpr size_t kAskedMax = 256;
-  /// Reported at one time.
+  /// The most changes that are reported at one time.
   static constexpr size_t kChangesMax = 64;
 
-  /// One thing to ask of the kernel. The answer must be given before the next call of another function.
+  /// One request to the kernel. The answer must be given before the next call of another function.
   struct Action {
     Destination* destination = nullptr;  ///< not null: look up its route, then call on_route() or on_no_route()
     Hop* hop = nullptr;                  ///< not null: look up its neighbour entry, then call on_neighbour()
     base::SocketAddress ip;              ///< of the destination or of the hop
   };
 
-  /// `salt` is random, so that no peer can choose addresses that collide.
+  /// `salt` must be random, so that no peer can choose addresses that collide.
   Table(uint32_t interface, const frames::MacAddress& own_mac, uint64_t salt)
       : interface_(interface), own_mac_(own_mac), destinations_(0, IpHash{salt}), hops_(0, IpHash{salt}) {}
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
   ~Table();
 
-  /// A reference to the destination; the port does not matter. Nothing: there is no memory.
+  /// Returns a reference to the destination; the port does not matter. Returns nothing if there is no memory.
   std::optional<Id> find(const base::SocketAddress& destination);
-  /// One call for each find().
+  /// Must be called once for each find().
   void release(Id id);
 
   State state(Id id) const;
-  /// Only when kKnown.
+  /// Must be called only when kKnown.
   const frames::MacAddress& mac(Id id) const;
   Reason reason(Id id) const;
-  /// Port 0.
+  /// The destination's address; its port is 0.
   const base::SocketAddress& address(Id id) const;
-  /// The destination itself, or its gateway. Null: it has no route by the interface.
+  /// The destination itself, or its gateway. Null: the destination has no route by the interface.
   const base::SocketAddress* next_hop(Id id) const;
   size_t size() const { return destinations_.size(); }
   size_t hops() const { return hops_.size(); }
 
-  /// Neither: there is nothing to ask now. Each call gives another action.
+  /// Returns an action with neither pointer set if there is nothing to ask now. Each call returns another action.
   Action next_action(uint64_t now_ns);
-  /// Gives the actions of now, at most `count`, to one of two functions.
+  /// Passes the actions of this time, at most `count`, to one of two functions.
   template <class Route, class Neighbour>
   void for_each_action(int count, uint64_t now_ns, Route&& ask_for_route, Neighbour&& ask_for_neighbour) {
     for (int i = 0; i < count; i++) {
@@ -106,12 +106,12 @@ class Table {
       }
     }
   }
-  /// When next_action() or take_changes() has something; 0: now; UINT64_MAX: never.
+  /// The time at which next_action() or take_changes() has something; 0: now; UINT64_MAX: never.
   uint64_t next_action_ns() const;
   void on_route(Destination* destination, const RouteMessage& route, uint64_t now_ns);
   void on_no_route(Destination* destination, Reason reason, uint64_t now_ns);
-  /// `entry` is null if the kernel has none. Not nothing: a datagram to this destination makes the kernel ask for the
-  /// neighbour. If it cannot be sent now, call on_postponed().
+  /// `entry` is null if the kernel has no entry. If the result is an address, the caller sends a datagram to it, so
+  /// that the kernel asks for the neighbour. If the datagram cannot be sent now, the caller calls on_postponed().
   [[nodiscard]] std::optional<base::SocketAddress> on_neighbour(Hop* hop, const NeighbourMessage* entry,
                                                                 uint64_t now_ns);
   void on_postponed(Hop* hop) { set_asked(hop, false); }
@@ -124,10 +124,11 @@ class Table {
   void on_routes_change();
   /// Reports were lost.
   void on_overrun();
-  /// The MAC address of the interface, which its own addresses have.
+  /// Sets the MAC address of the interface, which is that of its own addresses.
   void set_own_mac(const frames::MacAddress& mac);
 
-  /// Those whose state or MAC address has changed since they were found or last reported; valid until the next call.
+  /// Returns the destinations whose state or MAC address has changed since they were found or last reported; valid
+  /// until the next call.
   std::span<const Id> take_changes();
 
   /// For tests.
@@ -152,7 +153,7 @@ class Table {
       return destination.by_change;
     }
   };
-  /// What waits equally long, so that the first is due first.
+  /// The items of one list wait equally long, so that the first one is due first.
   template <class T>
   using Waiting = base::LinkedList<T, ByWait>;
 
@@ -162,16 +163,16 @@ class Table {
     uint32_t references = 1;
     State state = State::kAsking;
     frames::MacAddress mac;  ///< while kKnown
-    /// Of the last route: at most one of the three is set.
+    /// From the last route. At most one of these three is set.
     Reason reason = Reason::kNone;
-    bool is_own = false;  ///< an address of this host
+    bool is_own = false;  ///< the destination is an address of this host
     Hop* hop = nullptr;
 
-    bool is_lost = false;  ///< known, but its route is gone
+    bool is_lost = false;  ///< the destination is known, but its route is gone
     uint64_t lost_ns = 0;
-    bool is_changed = false;  ///< in changes_
+    bool is_changed = false;  ///< the destination is in changes_
     uint64_t due_ns = 0;
-    Waiting<Destination>* list = nullptr;  ///< that it waits in for its route to be looked up
+    Waiting<Destination>* list = nullptr;  ///< the list in which it waits for a look-up of its route
     base::ListLinks<Destination> by_wait;
     base::ListLinks<Destination> by_hop;
     base::ListLinks<Destination> by_change;
@@ -182,10 +183,10 @@ class Table {
     State state = State::kAsking;
     frames::MacAddress mac;  ///< while kKnown
 
-    bool is_asked = false;  ///< the kernel asks for it, and has had no answer
-    uint64_t asked_ns = 0;  ///< since then
+    bool is_asked = false;  ///< the kernel asks for it, and has no answer yet
+    uint64_t asked_ns = 0;  ///< the time since which the kernel asks
     uint64_t due_ns = 0;
-    Waiting<Hop>* list = nullptr;  ///< that it waits in for its entry to be looked up; null: it has nothing to wait for
+    Waiting<Hop>* list = nullptr;  ///< the list in which it waits for a look-up of its entry; null: it does not wait
     base::ListLinks<Hop> by_wait;
     base::LinkedList<Destination, ByHop> destinations;  ///< never empty
   };
@@ -212,13 +213,13 @@ class Table {
   std::unordered_map<IpKey, Destination*, IpHash> destinations_;
   std::unordered_map<IpKey, Hop*, IpHash> hops_;
   std::vector<Destination*> slots_;  ///< by Id
-  std::vector<Id> free_;             ///< of slots_; its capacity is that of slots_
+  std::vector<Id> free_;             ///< free ids of slots_; its capacity is that of slots_
   Waiting<Destination> due_routes_;
   Waiting<Destination> later_routes_;  ///< kAskAgainNs
   Waiting<Hop> due_hops_;
   Waiting<Hop> asked_hops_;   ///< kAskAgainNs
   Waiting<Hop> failed_hops_;  ///< kRetryNs
-  size_t asked_ = 0;          ///< hops that are asked for
+  size_t asked_ = 0;          ///< the number of hops that are asked for
   base::LinkedList<Destination, ByChange> changes_;
   std::array<Id, kChangesMax> reported_{};
 };

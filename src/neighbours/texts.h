@@ -1,4 +1,4 @@
-// Texts of failures that several classes of this layer have. Neighbours layer; for control events.
+// Texts of failures that several classes of this layer share. Neighbours layer; for control events.
 #pragma once
 
 #include <initializer_list>
@@ -11,11 +11,12 @@
 
 namespace tern::neighbours {
 
-/// kUnavailable, as base::status_of().
+/// Returns a kUnavailable Status; see base::status_of().
 Status unavailable(const char* otherwise, std::initializer_list<std::string_view> parts);
-/// Why Netlink::open() has failed. kUnavailable, kNoMemory.
+/// The reason why Netlink::open() has failed. kUnavailable, kNoMemory.
 Status no_netlink(int error);
-/// For Reason::kNotOneHost, kNoMemory and kSilent; ok for all other reasons. `name`: of the interface or port.
+/// The text for Reason::kNotOneHost, kNoMemory and kSilent; ok for all other reasons. `name`: the name of the interface
+/// or port.
 Status failure_on_link(const Table& table, Id id, const std::string& name);
 
 }  // namespace tern::neighbours

@@ -23,7 +23,7 @@
 
 namespace tern::nexus {
 
-/// The address of an endpoint's data path, in the format of its transport. The nexus does not read it.
+/// The address of an endpoint's data path, in the format of its transport. The Nexus does not read it.
 struct AddressBytes {
   std::array<std::byte, 64> bytes{};
   uint8_t size = 0;
@@ -33,21 +33,22 @@ using TransportName = base::InlineText<wire::kTransportNameBytesMax>;
 /// "HOST:PORT" in numeric form; the longest is an IPv6 address with a scope.
 using AddressText = base::InlineText<63>;
 
-/// What one side of a session tells the other in the handshake (docs/protocol.md, 7).
+/// The terms that one side of a session sends to the other in the handshake (docs/protocol.md, 7).
 struct SessionTerms {
-  TransportName transport;   ///< "shm", "udp", ...; both sides must have the same one
-  AddressBytes address;      ///< of the endpoint's data path
+  TransportName transport;   ///< both sides must have the same transport: "shm", "udp", ...
+  AddressBytes address;      ///< address of the endpoint's data path
   uint32_t session_key = 0;  ///< wire::session_key of this side, which the other side writes into its packets
   uint16_t endpoint_id = 0;
   uint32_t payload_bytes_max = 0;  ///< per packet; the session uses the smaller of the two
   uint8_t window = 0;              ///< slots, 1..64; the server may choose fewer than the client asks for
   uint8_t credits = 0;             ///< first credit limit, 1..128; the server decides
-  uint32_t first_number = 0;       ///< of this side's first data packet; 24 bits
+  uint32_t first_number = 0;       ///< number of this side's first data packet; 24 bits
   uint32_t path_token = 0;         ///< from a server: the token of the first path probes
   wire::CreditUnit credit_unit = wire::CreditUnit::kPackets;  ///< from a server: the unit of its credit limits
 };
 
-/// The code that a server sends with a refusal. The client may try again later unless it is kRefused. kOk for kNone.
+/// The code that a server sends with a refusal; kOk for kNone. The client may try again later unless the code is
+/// kRefused.
 constexpr Code refusal_code(wire::Refusal refusal) {
   switch (refusal) {
     case wire::Refusal::kNone:
@@ -84,16 +85,16 @@ enum class PeerLiveness : uint8_t {
 };
 
 /// The time at which an endpoint last received a packet of a peer on the data path. The endpoint writes it in answer to
-/// kAskLife. The management thread reads it before it gives the peer up.
+/// kAskLife. The management thread reads it before it declares the peer dead.
 class PeerLife {
  public:
-  /// Asks. Management thread, while !is_asked(). The question ends when the last copy of the pointer is destroyed, in
-  /// any thread. Throws std::bad_alloc; there is no question then.
+  /// Asks the endpoint. Management thread, while !is_asked(). The question ends when the last copy of the pointer is
+  /// destroyed, in any thread. Throws std::bad_alloc; there is then no question.
   static std::shared_ptr<PeerLife> ask(const std::shared_ptr<PeerLife>& life) {
     life->is_asked_.store(true, std::memory_order_relaxed);
     return {life.get(), [life](PeerLife* asked) { asked->is_asked_.store(false, std::memory_order_release); }};
   }
-  /// Management thread. False: the question has ended, and heard_at_ns() includes its answer.
+  /// Management thread. Returns false if the question has ended; heard_at_ns() then includes its answer.
   bool is_asked() const { return is_asked_.load(std::memory_order_acquire); }
   /// Any thread. `heard_at_ns`: on the environment's clock.
   void note(uint64_t heard_at_ns) {
@@ -111,14 +112,15 @@ class PeerLife {
 /// An event from the Nexus to an endpoint, whose owner thread handles it in its loop.
 struct ControlEvent {
   enum class Kind : uint8_t {
-    kConnectRequest,  ///< server side: a client wants a session. Answer with answer_connect(token, ...).
+    kConnectRequest,  ///< server side: a client requests a session. Answer with answer_connect(token, ...).
     kConnectResult,   ///< client side: `status`, and if ok `terms` of the server and `peer`
     kDisconnected,    ///< the peer has closed the session `local_key` (`is_client_side`: our side is the client)
     kPeerGone,        ///< the Nexus run peer.boot_id is dead or has restarted: `status`; ends all sessions with it
     kLiveness,        ///< answer to ask_liveness() for session `local_key`
-    /// The run peer.boot_id does not answer pings. The endpoint calls EndpointPort::note_life() if a session with it
-    /// has received a packet that proved itself since `since_ns`. It keeps the event until it has read all that had
-    /// arrived for it, or has tried for long; the destruction of the event is the answer "nothing".
+    /// The run peer.boot_id does not answer pings. The endpoint calls EndpointPort::note_life() if a session with that
+    /// run has received a packet that proved itself since `since_ns`. The endpoint keeps the event until it has read
+    /// all packets that had arrived for it, or has tried for long. The destruction of the event means that it has heard
+    /// nothing else.
     kAskLife,
   };
   Kind kind;
@@ -127,7 +129,7 @@ struct ControlEvent {
   uint32_t local_key = 0;
   uint64_t token = 0;
   uint64_t since_ns = 0;                         ///< kAskLife
-  wire::Refusal refusal = wire::Refusal::kNone;  ///< kConnectResult: the server's, of which `status` is made
+  wire::Refusal refusal = wire::Refusal::kNone;  ///< kConnectResult: the server's refusal, from which `status` is made
   Status status;
   SessionTerms terms;
   PeerNexus peer;
@@ -139,19 +141,19 @@ struct ControlEvent {
 class EndpointPort {
  public:
   /// The management thread calls `wake`, which ends the owner's wait(), until remove_endpoint() has returned. The
-  /// thread that destroys the Nexus calls `orphan` once if the endpoint is still registered; the endpoint refuses all
-  /// calls then.
+  /// thread that destroys the Nexus calls `orphan` once if the endpoint is still registered. The endpoint refuses all
+  /// calls from then on.
   EndpointPort(uint16_t endpoint_id, std::string_view transport_name, std::function<void()> wake,
                std::function<void()> orphan = nullptr)
       : id(endpoint_id), transport(transport_name), wake_(std::move(wake)), orphan_(std::move(orphan)) {}
 
   const uint16_t id;
   const TransportName transport;
-  /// The owner thread adds 1 at the beginning and at the end of each loop iteration: odd inside, even outside. A thread
-  /// that stays inside is in an application callback.
+  /// The owner thread adds 1 at the beginning and at the end of each loop iteration: the value is odd inside, and even
+  /// outside. A thread that stays inside for long is in an application callback.
   std::atomic<uint64_t> iteration{0};
 
-  /// False: no memory; `event` is unchanged, and the caller pushes it again later.
+  /// Returns false if there is no memory. `event` is then unchanged, and the caller pushes it again later.
   [[nodiscard]] bool push(ControlEvent& event) EXCLUDES(mutex_) {
     {
       base::MutexLock lock(mutex_);
@@ -162,18 +164,18 @@ class EndpointPort {
     wake_();
     return true;
   }
-  /// Owner. Costs one load, and saves drain() its lock.
+  /// Owner. Costs one load, and saves the lock of drain().
   bool has_events() const { return has_events_.load(std::memory_order_acquire); }
   std::vector<ControlEvent> drain() EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
     has_events_.store(false, std::memory_order_relaxed);
     return std::exchange(events_, {});
   }
-  /// Owner, for a kAskLife: a session with that run of the peer received its last packet that proved itself at
+  /// Owner, for a kAskLife. A session with that run of the peer received its last packet that proved itself at
   /// `heard_at_ns` (the environment's clock).
   static void note_life(const ControlEvent& question, uint64_t heard_at_ns) { question.life->note(heard_at_ns); }
 
-  /// True: the Nexus was destroyed before the endpoint. Any thread.
+  /// True if the Nexus was destroyed before the endpoint. Any thread.
   bool is_orphaned() const { return is_orphaned_.load(std::memory_order_acquire); }
   /// True in a forked child of the process that made the port. The child may only destroy it.
   bool is_forked() const { return getpid() != pid_; }

@@ -11,7 +11,7 @@
 namespace tern::nexus {
 
 uint64_t keyed_hash(const std::array<uint64_t, 2>& key, std::string_view text, uint64_t a, uint64_t b) {
-  // crypto_shorthash() is plain code: it needs no sodium_init(), which aborts where the system gives no randomness.
+  // crypto_shorthash() is plain code. It does not need sodium_init(), which aborts if the system gives no randomness.
   static_assert(sizeof(key) == crypto_shorthash_KEYBYTES && sizeof(uint64_t) == crypto_shorthash_BYTES);
   unsigned char bytes[sizeof(AddressText) + 2 * sizeof(uint64_t)];
   std::memcpy(bytes, &a, sizeof(a));

@@ -1,4 +1,4 @@
-// Cookies prove that a client receives at the address from which it asks. The server keeps nothing for them
+// Cookies prove that a client receives at the address from which it sends. The server keeps no state for them
 // (docs/protocol.md, 7.3.2). Nexus layer. Time and randomness are arguments.
 #pragma once
 
@@ -21,7 +21,7 @@ class Cookies {
 
   explicit Cookies(std::function<uint64_t()> random) : random_(std::move(random)) {}
 
-  /// Never 0.
+  /// Returns a cookie, which is never 0.
   uint64_t make(std::string_view address, uint64_t token, uint64_t run, Duration now);
   bool is_good(uint64_t cookie, std::string_view address, uint64_t token, uint64_t run, Duration now);
 

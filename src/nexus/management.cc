@@ -1,6 +1,6 @@
-// Management's frame: endpoints, received datagrams, times, and what it sends and tells. The parts of the protocol are
-// in management_connect.cc (client side of the handshake), management_accept.cc (server side), management_session.cc
-// (sessions until their end), management_peer.cc (relations and pings) and management_timers.cc.
+// Management's frame: endpoints, received datagrams, times, and the datagrams and events that go out. The parts of the
+// protocol are in management_connect.cc (client side of the handshake), management_accept.cc (server side),
+// management_session.cc (sessions until their end), management_peer.cc (relations and pings) and management_timers.cc.
 #include "nexus/management.h"
 
 #include <algorithm>
@@ -60,7 +60,7 @@ void Management::remove_endpoint(EndpointName name, Duration now) {
   see(now);
   LocalEndpoint* endpoint = find_endpoint(name);
   if (endpoint == nullptr) return;
-  while (endpoint->first_session != kNone) {  // each of these takes it from the list
+  while (endpoint->first_session != kNone) {  // each case takes the session off the list
     const uint32_t index = endpoint->first_session;
     switch (sessions_[index].state) {
       case State::kConnecting:
@@ -86,7 +86,7 @@ Management::LocalEndpoint* Management::find_endpoint(const EndpointName& name) {
   return found != endpoints_.end() && found->second.registration == name.registration ? &found->second : nullptr;
 }
 
-/// reserve_notices() has returned true in this step, so that there is space for the event.
+/// The caller's step must have called reserve_notices() with success, so that there is space for the event.
 void Management::notify(uint16_t endpoint, ControlEvent event) {
   const auto found = endpoints_.find(endpoint);
   if (found == endpoints_.end()) return;
@@ -171,8 +171,8 @@ void Management::on_datagram(std::string_view from, std::span<const std::byte> b
     return;
   }
   if (!AddressText::fits(from) || !reserve_notices()) return;
-  // The sender is the other side of a relation if it names both runs, which a stranger cannot guess: it is alive
-  // (clause 7.5.2).
+  // A sender that names both runs is the other side of a relation, because a stranger cannot guess the runs: the peer
+  // is alive (clause 7.5.2).
   if (const uint32_t peer = peer_of_run(m.receiver_run);
       peer != kNone && peers_[peer].remote_run == m.sender_run && m.sender_run != 0) {
     hear(peers_[peer], now);
@@ -213,7 +213,7 @@ ManagementMessage Management::message_of(ManagementKind kind, const Peer& peer, 
   return m;
 }
 
-/// Without memory the datagram is lost. Whatever matters is repeated.
+/// If there is no memory, the datagram is lost. Every datagram that matters is repeated.
 void Management::send(std::string_view to, const ManagementMessage& m) {
   if (!base::try_reserve(datagrams_, datagrams_.size() + 1)) {
     counters_.no_memory++;

@@ -1,14 +1,15 @@
 // Sessions over the Nexus's management channel, as a pure state machine (docs/protocol.md, chapter 7). Nexus layer.
 //
-// Time and randomness are arguments. A caller pulls datagrams and events after each call. The class is not thread-safe:
-// NexusCore drives it in the management channel's thread. It knows no sockets, clocks or locks.
+// Time and randomness are arguments. A caller takes datagrams and events out after each call. The class is not
+// thread-safe: NexusCore drives it in the management channel's thread. It has no sockets, clocks or locks.
 //
-// Nothing throws after the constructor. Memory is reserved before state changes: without it a received datagram is
+// Nothing throws after the constructor. Memory is reserved before state changes. Without memory, a received datagram is
 // lost, a timer fires again a millisecond later, and an endpoint's call returns false.
 //
-// What two Nexuses know of each other is a relation (Peer). Each side names it by a random number, its run, and takes a
-// new run when it has forgotten the other side. So a restart, a peer that has given this side up, and a stranger's
-// guess look the same: the ping is answered with "unknown run", and the sessions of the relation end.
+// A relation (Peer) is the state that two Nexuses hold about each other. Each side names it by a random number, its
+// run, and takes a new run when it has forgotten the other side. Therefore a restart, a peer that has given this side
+// up, and a stranger's guess look the same: the answer to the ping is "unknown run", and the sessions of the relation
+// end.
 #pragma once
 
 #include <cstddef>
@@ -43,27 +44,28 @@ struct ManagementOptions {
   Duration retry_max = std::chrono::milliseconds(100);
   /// For this time an ended server session answers late duplicates of its request, and an idle relation is kept.
   Duration linger = std::chrono::seconds(5);
-  size_t peers_max = 65536;        ///< relations; more are refused
-  size_t sessions_max = 1u << 22;  ///< records, ended ones included; more requests are refused
-  /// Relations with one address and port: a Nexus that reaches us by several of our addresses has as many.
+  size_t peers_max = 65536;        ///< relations; requests for more are refused
+  size_t sessions_max = 1u << 22;  ///< records, ended sessions included; further requests are refused
+  /// Relations with one address and port. A Nexus that reaches this one by several of this one's addresses has several
+  /// relations.
   uint32_t peers_per_port_max = 4;
-  // What clients of one IPv4 address, or one IPv6 /64, may have. The first two are options of NexusOptions.
+  // Limits for the clients of one IPv4 address, or one IPv6 /64. The first two are options of NexusOptions.
   size_t peers_per_address_max = 1024;
-  size_t sessions_per_address_max = 65536;  ///< server records, those that ended in the last seconds included
-  size_t asked_per_address_max = 4096;      ///< requests that wait for endpoints' answers; more are lost
-  /// Unanswered requests to one peer. More requests wait here, because thousands at once would overflow the peer's
-  /// socket, and pings would be lost with them.
+  size_t sessions_per_address_max = 65536;  ///< server records, including sessions that ended in the last seconds
+  size_t asked_per_address_max = 4096;      ///< requests that wait for endpoints' answers; further requests are lost
+  /// Unanswered requests to one peer. Further requests wait at this side, because thousands at one time would overflow
+  /// the peer's socket, and pings would be lost with them.
   uint32_t requests_at_once = 32;
-  size_t asked_max = 16384;  ///< requests that wait for one endpoint's answer; more are lost
-  /// Connect requests of known peers, and of strangers, that one on_time() handles. It handles them after all other
-  /// datagrams. 32 strangers take 0.1 ms, in which no socket buffer overflows.
+  size_t asked_max = 16384;  ///< requests that wait for one endpoint's answer; further requests are lost
+  /// The number of connect requests of known peers, and of strangers, that one on_time() handles. It handles them after
+  /// all other datagrams. 32 requests of strangers take 0.1 ms, in which no socket buffer overflows.
   size_t requests_per_turn = 32;
-  size_t requests_waiting_max = 64;  ///< queued requests of known peers, and of strangers; more are lost
+  size_t requests_waiting_max = 64;  ///< queued requests of known peers, and of strangers; further requests are lost
 };
 
 static_assert(wire::kManagementDrops == detail::kManagementDrops + 1, "the table of counters has each reason");
 
-/// One registration of an endpoint id. Ids are reused, registration numbers are not.
+/// One registration of an endpoint id. Ids are reused; registration numbers are not.
 struct EndpointName {
   uint16_t id = 0;
   uint64_t registration = 0;
@@ -73,7 +75,7 @@ struct EndpointName {
 class Management {
  public:
   struct Hooks {
-    std::function<uint64_t()> random;  ///< 0: the system has none
+    std::function<uint64_t()> random;  ///< 0: the system has no random numbers
     /// EndpointPort::iteration of a registered endpoint.
     std::function<uint64_t(EndpointName)> iteration;
   };
@@ -88,13 +90,13 @@ class Management {
 
   /// May throw std::bad_alloc.
   Management(const ManagementOptions& options, Hooks hooks);
-  /// False: the system gave no random numbers to the constructor, and the machine must not be used.
+  /// Returns false if the system gave no random numbers to the constructor. The machine must not be used then.
   bool has_secrets() const { return own_secret_[0] != 0 && own_secret_[1] != 0 && hash_.salt != 0; }
   Management(const Management&) = delete;
   Management& operator=(const Management&) = delete;
 
-  // Calls of endpoints; NexusCore's functions of the same names say what each does. False: there is no memory, nothing
-  // has changed, and the caller calls again later.
+  // Calls of endpoints. NexusCore's functions of the same names have the contracts. They return false if there is no
+  // memory; then nothing has changed, and the caller calls again later.
   bool add_endpoint(EndpointName name, std::string_view transport);
   void remove_endpoint(EndpointName name, Duration now);
   bool connect(EndpointName from, std::span<const AddressText> addresses, uint16_t peer_endpoint,
@@ -104,9 +106,9 @@ class Management {
   void disconnect(EndpointName from, uint32_t local_key, bool is_client_side, Duration now);
   void ask_liveness(EndpointName from, uint32_t local_key, Duration now);
 
-  /// Takes a received datagram. A connect request is queued for on_time(), which is due at once then.
+  /// Takes a received datagram. A connect request is queued for on_time(), which is then due at once.
   void on_datagram(std::string_view from, std::span<const std::byte> bytes, Duration now);
-  /// Takes a hint, which may be forged: it names the reason of a later failure, and makes a request try the next
+  /// Takes a hint, which may be forged. The hint gives the reason of a later failure, and makes a request try the next
   /// address of its server.
   void on_unreachable(std::string_view to, Unreachable why, Duration now);
   void on_time(Duration now);
@@ -121,20 +123,20 @@ class Management {
     LogKind kind = LogKind::kPeerDead;
     AddressText peer;
     Status status;
-    uint16_t endpoint = 0;    ///< kSessionRefused: the one that the client asked for
+    uint16_t endpoint = 0;    ///< kSessionRefused: the endpoint that the client asked for
     TransportName transport;  ///< of that endpoint; empty if there is none
-    uint64_t sessions = 0;    ///< kPeerDead, kPeerRestarted: that end
-    uint64_t left_out = 0;    ///< as LogEvent::left_out
+    uint64_t sessions = 0;    ///< kPeerDead, kPeerRestarted: sessions that end
+    uint64_t left_out = 0;    ///< see LogEvent::left_out
   };
-  /// The caller takes them after each call, and forgets them. Those beyond the space for them are
-  /// left out.
+  /// The caller takes the events after each call, and then calls forget_happenings(). Events beyond the space for them
+  /// are left out.
   std::span<const Happening> happenings() const { return std::span(happenings_).first(happenings_count_); }
   void forget_happenings() { happenings_count_ = 0; }
 
   const ManagementCounters& counters() const { return counters_; }
   size_t sessions() const { return sessions_live_; }
 
-  // For tests. Linear.
+  // For tests. Takes linear time.
   struct Census {
     size_t peers;
     size_t sessions_established;  ///< accepted, and not ended
@@ -146,7 +148,7 @@ class Management {
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
   static constexpr Duration kNever = Duration::max();
-  /// A server's longest interval between two questions for a lost confirmation.
+  /// The longest interval between two questions of a server whose confirmation is lost.
   static constexpr Duration kConfirmIntervalMax = std::chrono::milliseconds(500);
 
   /// client:  kFree -> kConnecting -> kOpen -> kClosing -> kFree
@@ -157,9 +159,9 @@ class Management {
     kFree,
     kConnecting,   ///< client: the request is repeated until it is answered
     kAsked,        ///< server: the endpoint has not answered yet
-    kUnconfirmed,  ///< server: accepted, the client has not shown that it knows
+    kUnconfirmed,  ///< server: accepted; the client has not confirmed it
     kOpen,
-    kClosing,  ///< the endpoint has left; the peer is told until it acknowledges
+    kClosing,  ///< the endpoint has left; the disconnect is repeated until the peer acknowledges it
     kClosed,   ///< server: kept only to answer late duplicates of the request
   };
   /// The terms that are the same for all sessions of an endpoint.
@@ -167,7 +169,7 @@ class Management {
     TransportName transport;
     AddressBytes address;
   };
-  /// An address of the server that a client connects to, and why it did not answer.
+  /// An address of the server that a client connects to, and the reason why it did not answer.
   struct Target {
     AddressText address;
     Unreachable why = Unreachable::kSilent;
@@ -178,23 +180,23 @@ class Management {
     Duration timeout;
     Duration over_at{};           ///< on the awake clock
     std::vector<Target> targets;  ///< tried in turn
-    size_t target = 0;            ///< whose turn it is
+    size_t target = 0;            ///< index of the address whose turn it is
     size_t turns = 0;             ///< turns that are over
     Duration turn_until = kNever;
     Duration sent_at{};         ///< of the first datagram of this turn
-    uint64_t cookie = 0;        ///< the server's, which the next datagram echoes
+    uint64_t cookie = 0;        ///< the server's cookie, which the next datagram echoes
     uint8_t cookies_taken = 0;  ///< cookies that were echoed at once
     bool is_sent = false;
-    bool is_counted = false;  ///< in Peer::requests_out
+    bool is_counted = false;  ///< the request is counted in Peer::requests_out
   };
-  /// A Nexus may have 20 000 sessions. One takes about 152 B here and 80 B in the two tables.
+  /// A Nexus may have 20 000 sessions. A session takes about 152 B here, and 80 B in the two tables.
   struct Session {
-    uint64_t token = 0;  ///< of the client's request
+    uint64_t token = 0;  ///< token of the client's request
     Duration timer_at = kNever;
     Duration until = kNever;             ///< end of this turn or of the request (kConnecting), of asking (kOpen)
     std::unique_ptr<Request> request;    ///< kConnecting
     std::shared_ptr<const Offer> offer;  ///< server, kUnconfirmed and kOpen
-    uint32_t generation = 1;             ///< of this record; part of its cookie
+    uint32_t generation = 1;             ///< generation of this record; a part of its cookie
     uint32_t peer = kNone;
     uint32_t previous = kNone, next = kNone;  ///< in the peer's list; `next` also in the free list
     uint32_t previous_of_endpoint = kNone, next_of_endpoint = kNone;  ///< in the endpoint's list
@@ -228,7 +230,8 @@ class Management {
     bool is_v6 = false;
     friend bool operator==(const SourceKey&, const SourceKey&) = default;
   };
-  /// An endpoint that was asked whether it hears a peer. The answer is out while life->is_asked().
+  /// An endpoint that was asked whether it receives packets of a peer. The answer is outstanding while
+  /// life->is_asked().
   struct Asked {
     EndpointName endpoint;
     std::shared_ptr<PeerLife> life;
@@ -236,18 +239,18 @@ class Management {
   struct Peer {
     AddressText address;
     uint64_t own_run = 0;
-    uint64_t remote_run = 0;  ///< 0: not known
+    uint64_t remote_run = 0;  ///< 0: not known yet
     uint64_t boot_id = 0;     ///< the name that endpoints have for this run of the peer
-    uint64_t nonce = 0;       ///< of the unanswered ping; 0: none
-    Duration heard_at{};      ///< of the last sign of life, or when this side began to watch
+    uint64_t nonce = 0;       ///< nonce of the unanswered ping; 0: there is none
+    Duration heard_at{};      ///< time of the last sign of life, or the time when this side began to watch
     Duration heard_awake{};   ///< `heard_at` on the awake clock
     Duration pinged_at{};
     Duration timer_at = kNever;
     Duration idle_since{};      ///< valid while it has no sessions
-    Duration answered_at{};     ///< of the last answer to a request, on the awake clock
-    Duration unreachable_at{};  ///< of the last hint
+    Duration answered_at{};     ///< time of the last answer to a request, on the awake clock
+    Duration unreachable_at{};  ///< time of the last hint
     Unreachable unreachable = Unreachable::kSilent;
-    Duration life_asked_at{};  ///< of the last kAskLife
+    Duration life_asked_at{};  ///< time of the last kAskLife
     std::vector<Asked> asked;  ///< endpoints that were asked for signs of life
     Source* source = nullptr;
     std::vector<SessionName> waiting;  ///< requests that have not been sent, from index `waiting_first`
@@ -256,19 +259,19 @@ class Management {
     uint32_t generation = 1;
     uint32_t first_session = kNone;
     uint32_t session_count = 0;
-    uint32_t watched = 0;  ///< sessions of a watched state
+    uint32_t watched = 0;  ///< number of sessions in a watched state
     uint32_t pings_unanswered = 0;
-    uint32_t next = kNone;  ///< relation with the same address, or in the free list
+    uint32_t next = kNone;  ///< the next relation with the same address, or in the free list
     uint32_t timer_place = kNone;
     bool in_use = false;
-    bool is_begun_there = false;  ///< the peer's request began it
+    bool is_begun_there = false;  ///< the peer's request began the relation
     bool is_proven = false;       ///< the peer has named this side's run
   };
   struct LocalEndpoint {
     uint64_t registration = 0;
     TransportName transport;
-    uint32_t first_session = kNone;  ///< of its list of believed sessions
-    uint64_t told_mark = 0;          ///< the value of told_mark_ when it was told last
+    uint32_t first_session = kNone;  ///< first in its list of believed sessions
+    uint64_t told_mark = 0;          ///< the value of told_mark_ at the last notice to this endpoint
     uint64_t seen_iteration = 0;     ///< EndpointPort::iteration when it was read last
     Duration seen_at{};              ///< when that value was first read
     size_t asked = 0;                ///< sessions in kAsked
@@ -299,7 +302,7 @@ class Management {
     uint32_t peer;
     friend bool operator==(const RequestName&, const RequestName&) = default;
   };
-  /// Strangers choose tokens. The salt keeps them from choosing buckets.
+  /// Strangers choose tokens. Because of the salt they cannot choose buckets.
   struct SaltedHash {
     uint64_t salt;
     size_t operator()(uint64_t key) const;
@@ -310,17 +313,18 @@ class Management {
 
   // -- management.cc --
 
-  /// Reserves space for the events of one step, so that notify() cannot fail in it. False: no memory.
+  /// Reserves space for the events of one step, so that notify() cannot fail in it. Returns false if there is no
+  /// memory.
   bool reserve_notices();
   LocalEndpoint* find_endpoint(const EndpointName& name);
   void notify(uint16_t endpoint, ControlEvent event);
   ControlEvent event_of(const Session& session, ControlEvent::Kind kind, Status status) const;
-  /// Every call with a time begins with it. The time after a deadline that this machine asked for is its own absence,
-  /// and not the peers' silence.
+  /// Every call that has a time begins with see(). The time after a deadline that this machine asked for counts as its
+  /// own absence, and not as silence of the peers.
   void see(Duration now);
   /// The awake clock, which stands still while this side is absent.
   Duration awake(Duration now) const { return now - absent_; }
-  /// Never fails: without the system's numbers it makes its own from own_secret_.
+  /// Never fails: if the system has no random numbers, it makes its own from own_secret_.
   uint64_t random();
   uint64_t random_nonzero();
   static wire::ManagementMessage message_of(wire::ManagementKind kind, const Peer& peer, uint64_t token);
@@ -345,7 +349,7 @@ class Management {
   void on_connect_reply(std::string_view from, const wire::ManagementMessage& m, Duration now);
   void refuse_version(uint32_t index, uint8_t server_version, Duration now);
   void send_unwanted(std::string_view to, const wire::ManagementMessage& reply);
-  /// Tells the endpoint, and frees the record. `refusal`: the server's, if it has refused.
+  /// Passes the result to the endpoint, and frees the record. `refusal`: the server's refusal, if it has refused.
   void conclude_connect(uint32_t index, const Status& status, Duration now,
                         wire::Refusal refusal = wire::Refusal::kNone);
 
@@ -358,7 +362,7 @@ class Management {
   void ask_endpoint(LocalEndpoint& endpoint, uint32_t peer, const wire::ManagementMessage& m, Duration now);
   uint32_t relation_named(std::string_view from, const wire::ManagementMessage& request) const;
   uint32_t relation_begun(std::string_view from, Duration now);
-  /// The limit that refuses another session of that address; kNone: no limit does.
+  /// Returns the limit that refuses another session of that address; kNone: no limit refuses it.
   wire::Refusal limit_of(uint32_t peer, std::string_view from) const;
   void send_reply(uint32_t index);
   void send_cookie(std::string_view to, const wire::ManagementMessage& request, Duration now);
@@ -369,7 +373,7 @@ class Management {
 
   static bool is_watched(State state);   ///< the session ends when the peer dies
   static bool is_believed(State state);  ///< the endpoint has the session, or waits for it
-  /// kNone: no memory, and nothing has changed.
+  /// Returns kNone if there is no memory; then nothing has changed.
   uint32_t new_session(uint32_t peer, uint16_t local_endpoint, State state, bool is_client, Duration now);
   void free_session(uint32_t index, Duration now);
   void set_state(uint32_t index, State state, Duration now);
@@ -395,7 +399,7 @@ class Management {
   static SourceKey source_of(std::string_view address);
   uint32_t first_peer_at(std::string_view address) const;
   uint32_t peer_of_run(uint64_t own_run) const;
-  /// kNone: the table is full, or there is no memory; nothing has changed.
+  /// Returns kNone if the table is full or there is no memory; then nothing has changed.
   uint32_t new_peer(const AddressText& address, bool is_begun_there, Duration now);
   void free_peer(uint32_t index);
   void adopt(uint32_t index, uint64_t remote_run, Duration now);
@@ -437,8 +441,8 @@ class Management {
   const Hooks hooks_;
   const std::array<uint64_t, 2> own_secret_;  ///< for random()
   uint64_t own_randoms_ = 0;
-  uint64_t told_mark_ = 0;  ///< number of the last walk over a peer's sessions that tells each endpoint once
-  Duration not_before_{};   ///< without memory, timers wait until then
+  uint64_t told_mark_ = 0;  ///< number of the last walk over a peer's sessions that notifies each endpoint once
+  Duration not_before_{};   ///< if there is no memory, timers wait until then
   Duration seen_at_{};      ///< the time of the last call
   Duration absent_{};       ///< the sum of all absences (clause 7.5.2)
   const SaltedHash hash_;
@@ -457,13 +461,13 @@ class Management {
   size_t sessions_live_ = 0;
   std::unordered_map<uint64_t, uint32_t, SaltedHash> sessions_by_key_;         ///< kConnecting, kUnconfirmed, kOpen
   std::unordered_map<RequestName, uint32_t, SaltedHash> sessions_by_request_;  ///< server, all states
-  std::vector<Timer> timers_;                       ///< a binary heap; one for each record at most
+  std::vector<Timer> timers_;                       ///< a binary heap; at most one timer for each record
   base::RingQueue<DelayedAnswer> delayed_answers_;  ///< in order of `due`
   base::RingQueue<Arrival> of_peers_, of_strangers_;
   std::vector<Datagram> datagrams_;
   std::vector<Notice> notices_;
-  /// In place, so that it needs no memory: one call of this class has few events, but that a Nexus of many peers may
-  /// have been absent.
+  /// In the object, so that it needs no memory. One call of this class makes few events, except for a Nexus of many
+  /// peers that may have been absent.
   std::array<Happening, 32> happenings_;
   size_t happenings_count_ = 0;
   base::LogLimit refusals_told_;

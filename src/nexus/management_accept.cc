@@ -17,7 +17,7 @@ using wire::Refusal;
 /// The client confirms at once. The server asks only for a lost confirmation.
 constexpr Duration kConfirmAfter = std::chrono::milliseconds(50);
 
-/// To a client for which there is no session here.
+/// Makes the reply to a client for which there is no session here.
 ManagementMessage reply_to_request(const ManagementMessage& request, ManagementKind kind) {
   ManagementMessage reply;
   reply.kind = kind;
@@ -51,11 +51,11 @@ void Management::on_requests(Duration now) {
   }
 }
 
-/// The relation whose other side the request's sender has proved to be; kNone if it has not. The proof is this side's
-/// run, or the relation's address with the peer's run, which a stranger cannot guess.
+/// Returns the relation if the request's sender has proved that it is the other side; otherwise kNone. The proof is
+/// this side's run, or the relation's address together with the peer's run, which a stranger cannot guess.
 uint32_t Management::relation_named(std::string_view from, const ManagementMessage& request) const {
   if (request.receiver_run != 0) {
-    // The relation that it names counts: another relation may have the peer's run, and be unknown to the peer.
+    // The relation that the request names counts. Another relation may have the peer's run, and be unknown to the peer.
     const uint32_t peer = peer_of_run(request.receiver_run);
     return peer != kNone && peers_[peer].remote_run == request.sender_run ? peer : kNone;
   }
@@ -65,9 +65,9 @@ uint32_t Management::relation_named(std::string_view from, const ManagementMessa
   return kNone;
 }
 
-/// The relation for a request under a run that is new here: a relation at this address that does not know its other
-/// side yet, or a new one. The sender may have restarted, so the runs that are known at this address are pinged at once
-/// (clause 7.5.4). kNone: a limit, or no memory.
+/// Returns a relation for a request under a run that is new here: a relation at this address that does not know its
+/// other side yet, or a new relation. The sender may have restarted, so this side pings the runs that are known at this
+/// address at once (clause 7.5.4). Returns kNone because of a limit, or if there is no memory.
 uint32_t Management::relation_begun(std::string_view from, Duration now) {
   uint32_t blank = kNone, relations = 0;
   for (uint32_t at = first_peer_at(from); at != kNone; at = peers_[at].next, relations++) {
@@ -136,7 +136,7 @@ void Management::on_connect_request(std::string_view from, const ManagementMessa
   ask_endpoint(endpoint, peer, m, now);
 }
 
-/// True: the request has been received before, and has been answered again if there is an answer.
+/// Returns true if the request has been received before. It is then answered again if there is an answer.
 bool Management::answer_repetition(uint32_t peer, const ManagementMessage& m) {
   const auto found = sessions_by_request_.find({m.token, peer});
   if (found == sessions_by_request_.end()) return false;
@@ -147,7 +147,8 @@ bool Management::answer_repetition(uint32_t peer, const ManagementMessage& m) {
   return true;
 }
 
-/// Makes the record of a new session, and passes the request on to its endpoint. Without memory the request is lost.
+/// Makes the record of a new session, and passes the request on to its endpoint. If there is no memory, the request is
+/// lost.
 void Management::ask_endpoint(LocalEndpoint& endpoint, uint32_t peer, const ManagementMessage& m, Duration now) {
   const RequestName name{m.token, peer};
   if (!base::try_grow([&] { sessions_by_request_.emplace(name, kNone); })) return;
@@ -180,7 +181,7 @@ bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refus
   if (endpoint == nullptr || index >= sessions_.size() || cookie_of(index) != token) return true;
   if (!reserve_notices()) return false;
   Session& session = sessions_[index];
-  // The client's Nexus has gone, and the endpoint has been told.
+  // There is nothing to do: the client's Nexus is gone, and the endpoint has been told.
   if (session.state != State::kAsked || session.local_endpoint != from.id) return true;
   const auto refuse = [&](Refusal why) {
     session.refusal = why;
@@ -193,7 +194,8 @@ bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refus
   wire::ManagementTerms offered;
   const uint64_t key = key_of(from.id, false, terms.session_key);
   if (!to_wire(terms, offered) || offered.credits == 0 || sessions_by_key_.contains(key)) {
-    // The terms cannot be encoded, or the key is taken. The endpoint's session ends, because its client never knows it.
+    // The terms cannot be encoded, or the key is taken. The endpoint's session ends, because the client never learns of
+    // it.
     ControlEvent event = event_of(session, ControlEvent::Kind::kDisconnected, {});
     event.local_key = terms.session_key;
     notify(from.id, std::move(event));

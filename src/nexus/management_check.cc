@@ -1,4 +1,4 @@
-// Management's census(), and its tables checked against each other. For tests.
+// Management's census(), and checks of its tables against each other. For tests.
 #include "base/check.h"
 #include "nexus/management.h"
 
@@ -75,7 +75,7 @@ void Management::check_peers() const {
   CHECK(listed, ==, sessions_live_);
 }
 
-/// What the sources and the endpoints have been charged for.
+/// Checks the amounts that the sources and the endpoints have been charged.
 void Management::check_shares() const {
   Source total;
   for (const auto& [key, source] : sources_) {

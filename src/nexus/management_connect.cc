@@ -16,15 +16,15 @@ using wire::ManagementKind;
 using wire::ManagementMessage;
 using wire::Refusal;
 
-/// Cookies of one request that are echoed at once. A server's keys change every few seconds; a server that sends new
-/// cookies more often is answered when the timer repeats the request.
+/// The cookies of one request that are echoed at once. A server's keys change every few seconds. If a server sends new
+/// cookies more often, the timer's repetition of the request echoes them.
 constexpr uint8_t kCookiesMax = 4;
-/// Addresses of one server that are tried.
+/// The most addresses of one server that are tried.
 constexpr size_t kTargetsMax = 8;
 /// The time of one address before the next one is tried; it doubles in each round. A round trip around the world takes
 /// less.
 constexpr Duration kTurn = std::chrono::milliseconds(250);
-/// Sessions with a peer that are looked at for one hint, because a hint may be forged.
+/// The most sessions with a peer that are examined for one hint, because a hint may be forged.
 constexpr uint32_t kHintedMax = 64;
 /// Longer timeouts are cut to this, so that no sum of times overflows.
 constexpr Duration kTimeoutMax = std::chrono::hours(24 * 365);
@@ -68,7 +68,7 @@ bool Management::connect(EndpointName from, std::span<const AddressText> address
   return true;
 }
 
-/// Nothing has changed if the status is not ok.
+/// If the status is not ok, nothing has changed.
 Status Management::begin_request(uint16_t endpoint, uint32_t local_key, uint16_t peer_endpoint,
                                  std::unique_ptr<Request> request, Duration now) {
   const AddressText& address = request->targets[request->target].address;
@@ -147,7 +147,7 @@ void Management::send_request(uint32_t index) {
   send(peers_[session.peer].address, m);
 }
 
-/// Sets when the record's timer ends the turn of this address, or the whole request.
+/// Sets the time at which the record's timer ends the turn of this address, or the whole request.
 void Management::set_until(Session& session, Duration now) const {
   const Request& request = *session.request;
   session.until = std::min(now + (request.over_at - awake(now)), request.is_sent ? request.turn_until : kNever);
@@ -156,7 +156,7 @@ void Management::set_until(Session& session, Duration now) const {
 void Management::on_connecting_time(uint32_t index, Duration now) {
   Session& session = sessions_[index];
   Request& request = *session.request;
-  // A request that waits for its turn is not unanswered as long as the peer answers others.
+  // A request that waits for its turn does not count as unanswered as long as the peer answers other requests.
   if (!request.is_sent) {
     request.over_at = std::max(request.over_at, peers_[session.peer].answered_at + request.timeout);
   }
@@ -168,7 +168,8 @@ void Management::on_connecting_time(uint32_t index, Duration now) {
   set_until(session, now);
   if (!request.is_sent) return arm_session(index, session.until);
   send_request(index);
-  // From here on, a request that its endpoint does not answer no longer delays the requests to other endpoints there.
+  // From here on, a request that its endpoint does not answer no longer delays the requests to other endpoints of the
+  // peer.
   if (session.interval_us >= to_us(options_.retry_max)) stop_counting(index, now);
   repeat_later(index, options_.retry_max, now);
 }
@@ -184,7 +185,7 @@ void Management::note_turn(const Session& session) const {
   }
 }
 
-/// Begins a new request under another token, so that late answers to this one are undone (clause 7.3.6).
+/// Begins a new request under another token, so that late answers to the old request are undone (clause 7.3.6).
 void Management::try_next_address(uint32_t index, Duration now) {
   Session& session = sessions_[index];
   note_turn(session);
@@ -279,7 +280,7 @@ Status Management::no_answer(const Request& request) const {
 
 // ---- Replies ----
 
-/// The server wants proof that this side receives at its address. The request is repeated with the cookie.
+/// The server wants proof that this side receives at its address. Repeats the request with the cookie.
 void Management::on_cookie(const ManagementMessage& m, Duration now) {
   const auto found = sessions_by_key_.find(key_of(m.to_endpoint, true, m.to_key));
   const uint32_t index = found == sessions_by_key_.end() ? kNone : found->second;
@@ -318,7 +319,7 @@ void Management::on_connect_reply(std::string_view from, const ManagementMessage
   if (m.refusal == Refusal::kNoCommonVersion) return refuse_version(index, m.version_min, now);
   if (!is_accepted) return conclude_connect(index, {m.code, wire::refusal_text(m.refusal)}, now, m.refusal);
   if (peer.remote_run != 0 && peer.remote_run != m.sender_run) {
-    // One of the two runs has ended. The request is repeated until the probe shows which.
+    // One of the two runs has ended. The request is repeated until the probe shows which one.
     counters_.stale++;
     return probe(session.peer, now);
   }
@@ -342,14 +343,14 @@ void Management::on_connect_reply(std::string_view from, const ManagementMessage
   notify(session.local_endpoint, std::move(event));
 }
 
-/// Servers of version 1 send 0 where later ones send their highest version (clause 7.2.3).
+/// Servers of version 1 send 0 in the place where later servers send their highest version (clause 7.2.3).
 void Management::refuse_version(uint32_t index, uint8_t server_version, Duration now) {
   const char* text = wire::version_refusal_text(options_.version_max, std::max<uint8_t>(server_version, 1));
   conclude_connect(index, {refusal_code(Refusal::kNoCommonVersion), text}, now);
 }
 
 /// A server has accepted a session that this side does not want, or no longer wants. One disconnect for each reply is
-/// enough, because the server asks by itself if it is lost.
+/// enough, because the server asks by itself if the disconnect is lost.
 void Management::send_unwanted(std::string_view to, const ManagementMessage& reply) {
   ManagementMessage m;
   m.kind = ManagementKind::kDisconnect;

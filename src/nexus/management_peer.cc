@@ -1,4 +1,4 @@
-// Relations with peers: who is alive (docs/protocol.md, 7.5).
+// Relations with peers, and the detection of dead peers (docs/protocol.md, 7.5).
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -15,15 +15,15 @@ namespace {
 constexpr Duration kProbeInterval = std::chrono::milliseconds(1);
 /// A peer is dead only after this many lost pings, because its timer may fire late by chance.
 constexpr uint32_t kPingsBeforeDeath = 3;
-/// For this many liveness timeouts an endpoint that has not answered (its thread runs a handler, or does not run its
-/// loop) keeps a silent peer alive: the endpoint's receive queue may be full of the peer's packets.
+/// An endpoint that has not answered keeps a silent peer alive for this many liveness timeouts. Its thread may run a
+/// handler, or not run its loop, and its receive queue may be full of the peer's packets.
 constexpr int kTimeoutsOfEndpoints = 4;
 }  // namespace
 
 /// The key is an IPv4 address, or the first 64 bits of an IPv6 address. For any other text it is a hash of the host.
 Management::SourceKey Management::source_of(std::string_view address) {
   std::string_view host = base::host_of(address);
-  host = host.substr(0, host.find('%'));  // the scope is not the host's
+  host = host.substr(0, host.find('%'));  // the scope is not a part of the host
   const auto numeric = base::SocketAddress::parse_ip(host);
   if (!numeric) return {std::hash<std::string_view>{}(host), true};
   const bool is_v6 = numeric->family() == AF_INET6;
@@ -95,7 +95,7 @@ void Management::free_peer(uint32_t index) {
   peers_by_run_.erase(peer.own_run);
   const auto head = peers_by_address_.find(peer.address.view());
   if (const uint32_t first = head->second; first != index || peer.next != kNone) {
-    // The map's key points to the text of the first relation, which may be the one that goes.
+    // The map's key points to the text of the first relation, which may be the relation that is removed.
     uint32_t* link = &head->second;
     while (*link != index) link = &peers_[*link].next;
     *link = peer.next;
@@ -117,8 +117,7 @@ void Management::free_peer(uint32_t index) {
   free_peers_ = index;
 }
 
-/// Takes over the peer's run, while none is known. A known run ends by a pong or by silence, never by a stranger's
-/// claim.
+/// Takes over the peer's run if no run is known. A pong or silence ends a known run; a stranger's claim never does.
 void Management::adopt(uint32_t index, uint64_t remote_run, Duration now) {
   Peer& peer = peers_[index];
   CHECK(peer.remote_run, ==, 0u);
@@ -157,7 +156,7 @@ void Management::probe(uint32_t index, Duration now) {
 
 void Management::on_ping(std::string_view from, const wire::ManagementMessage& m, Duration now) {
   const uint32_t index = peer_of_run(m.receiver_run);
-  // A sender that names this side's run, before its own is known here, has it from this side's request.
+  // If a sender names this side's run before its own run is known here, it knows the run from this side's request.
   if (index != kNone && peers_[index].remote_run == 0) {
     adopt(index, m.sender_run, now);
     peers_[index].is_proven = true;
@@ -198,11 +197,11 @@ void Management::on_pong(const wire::ManagementMessage& m, Duration now) {
 
 void Management::on_peer_time(uint32_t index, Duration now) {
   Peer& peer = peers_[index];
-  // The order counts: an endpoint notes what it heard before it answers.
+  // The order matters, because an endpoint notes its packets before it answers.
   const bool may_be_dead = is_dead(peer);
   look_for_life(index, now);
   if (peer.watched == 0 && peer.nonce == 0) {
-    if (peer.session_count > 0) return;  // ended records linger; the last one to go arms the timer
+    if (peer.session_count > 0) return;  // ended records linger; the last one arms the timer when it is freed
     if (now - peer.idle_since >= options_.linger) return free_peer(index);
     return arm_peer(index, peer.idle_since + options_.linger);
   }
@@ -215,8 +214,8 @@ void Management::on_peer_time(uint32_t index, Duration now) {
   ping(index, now);
 }
 
-/// Asks the endpoints whether they hear a peer that answers no pings (clause 7.5.2). An endpoint that has not answered
-/// the last question is not asked again.
+/// Asks the endpoints whether they receive packets of a peer that answers no pings (clause 7.5.2). An endpoint that has
+/// not answered the last question is not asked again.
 void Management::ask_life(uint32_t index, Duration now) {
   Peer& peer = peers_[index];
   peer.life_asked_at = now;
@@ -246,8 +245,8 @@ bool Management::owes_answers(const Peer& peer) {
   return std::any_of(peer.asked.begin(), peer.asked.end(), [](const Asked& asked) { return asked.life->is_asked(); });
 }
 
-/// Takes over what the endpoints have heard. On the awake clock a packet is no later than it would be if this side had
-/// not been absent since the packet before.
+/// Takes over the endpoints' answers. On the awake clock, a packet is no later than it would be if this side had not
+/// been absent since the packet before.
 void Management::look_for_life(uint32_t index, Duration now) {
   Peer& peer = peers_[index];
   for (const Asked& asked : peer.asked) {
@@ -320,9 +319,9 @@ void Management::peer_gone(uint32_t index, const Status& status, Duration now) {
   while (peers_by_run_.contains(peer.own_run));
   node.key() = peer.own_run;
   peers_by_run_.insert(std::move(node));
-  peer.asked.clear();  // what endpoints heard of the old run proves nothing for the next
+  peer.asked.clear();  // an endpoint's packets of the old run prove nothing about the next run
   if (peer.session_count != 0) return;
-  peer.idle_since = was_proven ? now : now - options_.linger;  // a relation without a proof goes at once
+  peer.idle_since = was_proven ? now : now - options_.linger;  // a relation without a proof is freed at once
   arm_peer(index, peer.idle_since + options_.linger);
 }
 

@@ -18,14 +18,14 @@ constexpr Duration kCloseAfter = std::chrono::milliseconds(5);
 constexpr Duration kCloseIntervalMax = std::chrono::milliseconds(200);
 constexpr Duration kAskAfter = std::chrono::milliseconds(10);
 constexpr Duration kAskIntervalMax = std::chrono::milliseconds(100);
-/// A question about a session ends after this many liveness timeouts: the peer's thread may get no CPU, and its
-/// endpoint waits as long for the answer.
+/// A question about a session ends after this many liveness timeouts, because the peer's thread may get no CPU. The
+/// endpoint waits for the answer that long.
 constexpr int kTimeoutsOfAsking = 4;
 /// An iteration that lasts this long is a callback: packets alone take microseconds.
 constexpr Duration kSecondLook = std::chrono::milliseconds(1);
 constexpr size_t kDelayedAnswersMax = 4096;
 
-/// Names the session of `m` as its other side does.
+/// Makes a message that names the session of `m` as its other side names it.
 ManagementMessage reply_to(const ManagementMessage& m, ManagementKind kind) {
   ManagementMessage reply;
   reply.kind = kind;
@@ -191,7 +191,7 @@ uint32_t Management::find_local(const EndpointName& from, uint32_t local_key, bo
   return found == sessions_by_key_.end() ? kNone : found->second;
 }
 
-/// The session that a peer's message names; kNone unless the message has the session's token.
+/// Returns the session that a peer's message names; kNone unless the message has the session's token.
 uint32_t Management::find_named(const ManagementMessage& m) const {
   const auto found = sessions_by_key_.find(key_of(m.to_endpoint, !m.from_client, m.to_key));
   if (found == sessions_by_key_.end()) return kNone;
@@ -207,13 +207,13 @@ uint32_t Management::find_cookie(uint64_t cookie, uint64_t token) const {
   return sessions_[index].token == token && sessions_[index].state != State::kFree ? index : kNone;
 }
 
-// ---- What endpoints ask for ----
+// ---- Calls of endpoints ----
 
 void Management::disconnect(EndpointName from, uint32_t local_key, bool is_client_side, Duration now) {
   see(now);
   const uint32_t index = find_local(from, local_key, is_client_side);
   if (index == kNone) return;
-  // A server that has accepted meanwhile asks about the session, and learns that there is none (clause 7.4.4).
+  // If a server has accepted meanwhile, it asks about the session, and learns that there is none (clause 7.4.4).
   if (sessions_[index].state == State::kConnecting) return free_session(index, now);
   begin_closing(index, now);
 }
@@ -230,7 +230,7 @@ void Management::ask_liveness(EndpointName from, uint32_t local_key, Duration no
   repeat_later(index, kAskIntervalMax, now);
 }
 
-// ---- What peers say ----
+// ---- Messages of peers ----
 
 void Management::on_confirm(const ManagementMessage& m, Duration now) {
   const uint32_t index = m.from_client ? find_named(m) : kNone;
@@ -248,7 +248,7 @@ void Management::on_disconnect(std::string_view from, const ManagementMessage& m
   const uint32_t index = find_named(m);
   if (index == kNone) return;
   Session& session = sessions_[index];
-  // The disconnect has overtaken the reply. A reply that comes later is unexpected, and is undone.
+  // The disconnect has overtaken the reply. If the reply comes later, it is unexpected, and is undone.
   if (session.state == State::kConnecting) return conclude_connect(index, refusal_status(Refusal::kSessionClosed), now);
   notify(session.local_endpoint, event_of(session, ControlEvent::Kind::kDisconnected, {}));
   end_session(index, now);
@@ -262,7 +262,7 @@ void Management::on_disconnect_ack(const ManagementMessage& m, Duration now) {
 
 void Management::on_ask(std::string_view from, const ManagementMessage& m, Duration now) {
   const uint32_t index = find_named(m);
-  // The server's reply is on its way or lost. The request is repeated, and then the question has an answer.
+  // The server's reply is on its way, or lost. This side repeats the request, and can answer the question afterwards.
   if (index != kNone && sessions_[index].state == State::kConnecting) return;
   ManagementMessage answer = reply_to(m, ManagementKind::kAnswer);
   answer.liveness = static_cast<uint8_t>(PeerLiveness::kNoSession);
@@ -280,7 +280,7 @@ void Management::on_ask(std::string_view from, const ManagementMessage& m, Durat
   }
   const bool is_inside = iteration % 2 == 1;
   if (is_inside && now - endpoint.seen_at < kSecondLook) {
-    // Without space the question is lost, and the peer repeats it.
+    // If there is no space, the question is lost, and the peer repeats it.
     if (delayed_answers_.size() >= kDelayedAnswersMax || !delayed_answers_.try_reserve(delayed_answers_.size() + 1))
       return;
     delayed_answers_.push({now + kSecondLook, name, AddressText(from), answer});

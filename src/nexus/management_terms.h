@@ -1,4 +1,4 @@
-// SessionTerms to and from what travels.
+// Conversion of SessionTerms to and from their form in messages.
 #pragma once
 
 #include "nexus/control.h"
@@ -7,7 +7,7 @@
 namespace tern::nexus {
 
 SessionTerms from_wire(const wire::ManagementTerms& from);
-/// False: a field is out of the range that the wire allows; `to` is unspecified then.
+/// Returns false if a field is out of the range that messages allow; `to` is then unspecified.
 [[nodiscard]] bool to_wire(const SessionTerms& from, wire::ManagementTerms& to);
 
 }  // namespace tern::nexus

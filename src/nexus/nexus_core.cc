@@ -80,7 +80,7 @@ void NexusCore::log_own(LogKind kind, const Status& status) const {
   log(event);
 }
 
-/// Other processes may be interested in the Nexus, but it does not depend on them.
+/// The page is for other processes; the Nexus does not depend on it.
 void NexusCore::make_page() {
   if (impl_->options.page.empty()) return;
   impl_->page = Status(Code::kNoMemory, "no memory for a page");
@@ -107,7 +107,7 @@ NexusCore::~NexusCore() {
 void NexusCore::shut_down() {
   if (impl_->is_forked()) return impl_->free_in_child();
   // Workers end first, because their tasks may use the Nexus. The channel's destructor gives its thread a last turn,
-  // which sends the disconnects that were posted.
+  // which sends the posted disconnects.
   std::unique_ptr<WorkerPool> workers;
   {
     base::MutexLock lock(impl_->workers_mutex);
@@ -175,7 +175,7 @@ Status NexusCore::add_endpoint(EndpointPort& port) {
   command.kind = Command::Kind::kAdd;
   command.from = name;
   command.details = std::move(details);
-  // The registry stays locked, so that the machine sees the additions and removals of one id in their order.
+  // Keeps the registry locked, so that the machine sees the additions and removals of one id in their order.
   if (!impl_->post(std::move(command), false)) {
     impl_->registry.erase(port.id);
     return kNoMemory;
@@ -270,7 +270,7 @@ void NexusCore::disconnect(EndpointPort& from, uint32_t local_key, bool is_clien
 
 void NexusCore::forget(EndpointPort& from, uint32_t local_key) { disconnect(from, local_key, true); }
 
-/// Without memory the question is lost, and the session's own silence decides.
+/// If there is no memory, the question is lost, and the silence of the session itself decides.
 void NexusCore::ask_liveness(EndpointPort& from, uint32_t local_key) {
   Command command;
   command.kind = Command::Kind::kAskLiveness;

@@ -1,6 +1,6 @@
 // The implementation of tern::Nexus: the registry of endpoints, the management thread, the worker pool. Nexus layer.
 // Calls may come from any thread; the state machine runs in the management channel's thread only. A registered endpoint
-// keeps the core alive: after its Nexus is destroyed, its calls are refused or have no effect.
+// keeps the core alive. After the Nexus is destroyed, the endpoint's calls are refused or have no effect.
 #pragma once
 
 #include <cstdint>
@@ -31,57 +31,58 @@ class TERN_API NexusCore : public std::enable_shared_from_this<NexusCore> {
  public:
   static Result<std::shared_ptr<NexusCore>> create(std::string_view listen_uri, const NexusOptions& options);
   ~NexusCore();
-  /// The Nexus is destroyed: ends the threads, and tells the endpoints that are left. In a forked child it only frees
-  /// memory and closes descriptors.
+  /// Called when the Nexus is destroyed: ends the threads, and notifies the endpoints that are left. In a forked child
+  /// it only frees memory and closes descriptors.
   void shut_down();
 
-  /// The path of the page; kUnavailable: there is none.
+  /// The path of the page; kUnavailable: there is no page.
   Result<std::string> page() const;
-  /// A place in the page for an endpoint. Null: there is no page, no memory, or no space. Any thread.
+  /// Makes a place in the page for an endpoint. Null: there is no page, no memory, or no space. Any thread.
   std::unique_ptr<page::SegmentWriter> add_to_page(uint16_t endpoint_id, std::string_view transport);
 
-  /// There is a sink for events (NexusOptions::log).
+  /// True if there is a sink for events (NexusOptions::log).
   bool has_log() const;
-  /// Gives the event to the sink, if there is one, with its severity, time and Nexus. Any thread, without a lock.
+  /// Passes the event to the sink, if there is one, with its severity, time and Nexus. Any thread, without a lock.
   void log(LogEvent& event) const;
 
   bool is_gone() const;
-  /// Of the state machine, as of its thread's last turn. Any thread.
+  /// The counters of the state machine, as of its thread's last turn. Any thread.
   ManagementCounters management_counters() const;
   Environment& environment();
   const NexusOptions& options() const;
   std::string uri() const;
-  /// "HOST:PORT" at which it listens, numeric.
+  /// The numeric "HOST:PORT" at which the Nexus listens.
   std::string_view local_address() const;
   /// Numeric host of the listen address, without the port ("0.0.0.0", "::1").
   std::string listen_host() const;
 
   /// kMisuse: the id is taken. kNoMemory. The port must stay until remove_endpoint() has returned.
   Status add_endpoint(EndpointPort& port);
-  /// Afterwards no event reaches the port. The caller tells the peers of its sessions by disconnect() before.
+  /// After this call no event reaches the port. The caller must call disconnect() for its sessions before, so that
+  /// their peers learn of the end.
   void remove_endpoint(EndpointPort& port);
 
   /// Client side: asks the endpoint `peer_endpoint` of the Nexus at one of `peer_addresses` for a session. If ok,
   /// exactly one kConnectResult follows, unless forget() comes first. The machine repeats the request until it is
-  /// answered, or ends it with kPeerUnreachable after `timeout_ns`. kUnavailable: this Nexus reaches none of them,
-  /// because they are of another family. kNoMemory. In both cases nothing follows.
+  /// answered, or ends it with kPeerUnreachable after `timeout_ns`. kUnavailable: this Nexus reaches none of the
+  /// addresses, because they are of another family. kNoMemory. After either error no event follows.
   Status connect(EndpointPort& from, std::span<const AddressText> peer_addresses, uint16_t peer_endpoint,
                  const SessionTerms& terms, uint64_t timeout_ns);
-  /// Server side: the answer to a kConnectRequest. kNone accepts it with `terms`; any other refusal travels to the
+  /// Server side: answers a kConnectRequest. kNone accepts the request with `terms`; any other refusal travels to the
   /// client by its number. The machine repeats the answer if the request arrives again. kNoMemory, for kNone only: the
   /// client is refused for that reason, and the caller must drop the session.
   Status answer_connect(EndpointPort& from, uint64_t token, wire::Refusal refusal, const SessionTerms& terms);
-  /// Either side ends the session. The peer is told until it acknowledges or is gone. Never fails, because the space
-  /// for the command was reserved when the session began.
+  /// Either side ends the session. The machine repeats the disconnect until the peer acknowledges it or is gone. Never
+  /// fails, because the space for the command was reserved when the session began.
   void disconnect(EndpointPort& from, uint32_t local_key, bool is_client_side);
-  /// Client side, before kConnectResult: gives the session up. A server that accepts it later is told to disconnect.
-  /// Never fails.
+  /// Client side, before kConnectResult: gives the session up. If a server accepts it later, the machine sends a
+  /// disconnect. Never fails.
   void forget(EndpointPort& from, uint32_t local_key);
-  /// Client side: asks whether the server end of this session is alive. One kLiveness follows or none; kPeerGone
+  /// Client side: asks whether the server end of this session is alive. At most one kLiveness follows. kPeerGone
   /// follows instead if the peer Nexus does not answer for the liveness timeout.
   void ask_liveness(EndpointPort& from, uint32_t local_key);
 
-  /// Runs `task` on a worker thread. False: the queue is full, or the system has no threads or no memory.
+  /// Runs `task` on a worker thread. Returns false if the queue is full, or the system has no threads or no memory.
   bool submit_work(std::function<void()> task);
 
  private:

@@ -1,10 +1,10 @@
-// The state of a NexusCore, and what its management thread does.
+// The state of a NexusCore, and the work of its management thread.
 //
 // Endpoints put commands into a mailbox. The management channel's thread runs them on the state machine, sends the
 // machine's datagrams, and pushes its events to the endpoints.
 //
-// A thread that holds registry_mutex may take mailbox_mutex or an EndpointPort's mutex, and no other order is allowed.
-// A thread that holds workers_mutex takes no other mutex.
+// A thread that holds registry_mutex may take mailbox_mutex or an EndpointPort's mutex. No other order is allowed. A
+// thread that holds workers_mutex takes no other mutex.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ namespace tern::nexus {
 /// A call of an endpoint, on its way to the state machine.
 struct Command {
   enum class Kind : uint8_t { kNone, kAdd, kRemove, kConnect, kAnswer, kDisconnect, kAskLiveness };
-  /// Of kAdd, kConnect, and a kAnswer that accepts.
+  /// The details of kAdd, kConnect, and a kAnswer that accepts.
   struct Details {
     std::vector<AddressText> addresses;
     uint16_t peer_endpoint = 0;
@@ -51,7 +51,7 @@ struct Command {
   std::unique_ptr<Details> details;
 };
 
-/// The machine's counters, as other threads see them: each is a present value, and not all are of one moment.
+/// The machine's counters for other threads: each value is current, but not all values are of one moment.
 class SharedCounters {
  public:
   void store(const ManagementCounters& counters) {
@@ -79,8 +79,8 @@ struct NexusCore::Impl final : ManagementSink {
 
   /// Only the process that made the Nexus may use its threads and locks.
   bool is_forked() const { return getpid() != pid; }
-  /// In a forked child: closes descriptors and gives memory back. It takes no lock, because a thread that does not
-  /// exist there may hold it.
+  /// In a forked child: closes descriptors and frees memory. It takes no lock, because a thread that does not exist in
+  /// the child may hold it.
   void free_in_child() NO_THREAD_SAFETY_ANALYSIS {
     workers.reset();
     channel.reset();
@@ -91,47 +91,49 @@ struct NexusCore::Impl final : ManagementSink {
   void on_datagram(std::string_view from, std::span<const std::byte> bytes) override;
   void on_unreachable(std::string_view to, Unreachable why) override;
   Duration on_turn(Duration now) override;
-  /// Runs the commands that have come, until one finds no memory. That one is `stalled` then.
+  /// Runs the commands in the mailbox until one finds no memory. That command becomes `stalled`.
   void run_commands(Duration now) REQUIRES(channel_thread);
-  /// False: no memory; the command has had no effect.
+  /// Returns false if there is no memory; then the command has had no effect.
   bool run(const Command& command, Duration now) REQUIRES(channel_thread);
   /// Sends the machine's datagrams, and pushes its events to the endpoints.
   void flush() REQUIRES(channel_thread) EXCLUDES(registry_mutex);
-  /// Gives the machine's events for the log to the sink.
+  /// Passes the machine's log events to the sink.
   void log_events() REQUIRES(channel_thread) EXCLUDES(registry_mutex, mailbox_mutex, workers_mutex);
   /// EndpointPort::iteration of that registration; 0 if it has ended.
   uint64_t iteration_of(EndpointName name) EXCLUDES(registry_mutex);
 
   // -- Any thread --
 
-  /// See NexusCore::log(). Once `local_address` is known. What the sink throws ends the process.
+  /// See NexusCore::log(). Must be called only when `local_address` is known. An exception of the sink ends the
+  /// process.
   void log(LogEvent& event) const noexcept;
   /// Appends the addresses that the channel reaches. May throw std::bad_alloc.
   void keep_reached(std::span<const AddressText> from, std::vector<AddressText>& to) EXCLUDES(mailbox_mutex);
   /// Reserves space for the commands that end `sessions` sessions, for the commands that wait, each of which may begin
-  /// a session, and for the end of each endpoint. False: no memory.
+  /// a session, and for the end of each endpoint. Returns false if there is no memory.
   bool reserve_commands(size_t sessions) EXCLUDES(mailbox_mutex) {
     base::MutexLock lock(mailbox_mutex);
     return reserve_commands_locked(sessions);
   }
   bool reserve_commands_locked(size_t sessions) REQUIRES(mailbox_mutex);
-  /// `is_reserved`: reserve_commands() has reserved the space. False: no memory.
+  /// `is_reserved`: reserve_commands() has reserved the space. Returns false if there is no memory.
   bool post(Command command, bool is_reserved) EXCLUDES(mailbox_mutex);
-  /// The name under which the port is registered. Its registration is 0, which the machine ignores, if it is not.
+  /// The name under which the port is registered. If the port is not registered, the name's registration is 0, which
+  /// the machine ignores.
   EndpointName name_of(const EndpointPort& port) EXCLUDES(registry_mutex);
 
   const NexusOptions options;
   Environment& environment;
   const pid_t pid = getpid();
-  std::string local_address;  ///< the channel's
+  std::string local_address;  ///< the channel's address
 
-  /// NexusOptions::page, or why there is none. Set before endpoints come.
+  /// NexusOptions::page, or the reason why there is no page. Set before endpoints are added.
   Result<std::shared_ptr<page::PageFile>> page = Status(Code::kUnavailable, "NexusOptions::page is empty");
 
   base::ThreadRole channel_thread;
   Management machine GUARDED_BY(channel_thread);
-  Command stalled GUARDED_BY(channel_thread);      ///< runs, or waits for memory
-  Duration retry_at GUARDED_BY(channel_thread){};  ///< until then there was no memory
+  Command stalled GUARDED_BY(channel_thread);      ///< the command that runs, or that waits for memory
+  Duration retry_at GUARDED_BY(channel_thread){};  ///< there was no memory before; commands wait until then
   SharedCounters counters;                         ///< machine.counters(), as of the last turn
   std::atomic<size_t> sessions_known{0};           ///< machine.sessions(); written by the channel's thread
 
@@ -141,10 +143,11 @@ struct NexusCore::Impl final : ManagementSink {
 
   base::Mutex mailbox_mutex;
   base::RingQueue<Command> mailbox GUARDED_BY(mailbox_mutex);
-  size_t endpoints GUARDED_BY(mailbox_mutex) = 0;  ///< registered ones; each will be removed by a command
+  size_t endpoints GUARDED_BY(mailbox_mutex) = 0;  ///< the number of registered endpoints; a command will remove each
   bool is_gone GUARDED_BY(mailbox_mutex) = false;
   std::unique_ptr<ManagementChannel> channel GUARDED_BY(mailbox_mutex);
-  /// The channel, once listen() has returned. The channel's thread may run before; datagrams of that time are lost.
+  /// The channel, once listen() has returned. The channel's thread may run before that; datagrams of that time are
+  /// lost.
   std::atomic<ManagementChannel*> channel_in_use{nullptr};
 
   base::Mutex workers_mutex;

@@ -22,9 +22,9 @@ NexusCore::Impl::Impl(const NexusOptions& nexus_options, Environment& env, const
 void NexusCore::Impl::on_datagram(std::string_view from, std::span<const std::byte> bytes) {
   channel_thread.assume();
   const Duration now = environment.now();
-  // Commands come first: a peer that has the address from an endpoint's owner finds that endpoint registered.
+  // Runs commands first: if a peer has the address from an endpoint's owner, the endpoint is then registered.
   run_commands(now);
-  // A session that the datagram begins will be answered, and ended, by a command that must not fail.
+  // If the datagram begins a session, commands will answer it and end it. Those commands must not fail.
   if (!reserve_commands(machine.sessions() + 1)) return;
   machine.on_datagram(from, bytes, now);
   flush();
@@ -62,7 +62,7 @@ void NexusCore::Impl::run_commands(Duration now) {
       if (mailbox.empty()) return;
       stalled = mailbox.pop();
     }
-    if (!run(stalled, now)) return;  // no memory: the next turn tries it again, and later commands wait
+    if (!run(stalled, now)) return;  // no memory: the next turn tries this command again; later commands wait
     stalled = {};
     sessions_known.store(machine.sessions(), std::memory_order_relaxed);
     flush();
@@ -101,7 +101,7 @@ void NexusCore::Impl::flush() {
     if (to != nullptr) to->send(datagram.to, datagram.content.view());
   }
   machine.datagrams().clear();
-  // Nobody has the Nexus before its channel is in use, and the address is not known.
+  // Before the channel is in use, no program has the Nexus, and the address is not known.
   if (to != nullptr) log_events();
   auto& notices = machine.notices();
   if (notices.empty()) return;
@@ -159,7 +159,7 @@ bool NexusCore::Impl::reserve_commands_locked(size_t sessions) {
 }
 
 bool NexusCore::Impl::post(Command command, bool is_reserved) {
-  if (is_forked()) return true;  // a forked child must send nothing, and its locks may be held for ever
+  if (is_forked()) return true;  // a forked child must send nothing, and its locks may never be released
   base::MutexLock lock(mailbox_mutex);
   if (is_gone) return true;
   if (!is_reserved && !reserve_commands_locked(sessions_known.load(std::memory_order_relaxed))) return false;

@@ -1,5 +1,5 @@
 // The Environment of real programs: CLOCK_MONOTONIC, getrandom(2), a UDP socket with its thread, worker threads. Nexus
-// layer. Knows no message of the management protocol.
+// layer. It does not read messages of the management protocol.
 //
 // In a forked child the threads do not exist, and their locks stay as they were. Destruction there closes descriptors
 // and frees memory, and waits for nothing.
@@ -36,12 +36,12 @@
 namespace tern {
 namespace {
 
-constexpr size_t kReceiveBytes = 2048;        ///< more than any message: a longer one is recognised as too long
-constexpr int kReceivesPerTurn = 256;         ///< then timers, commands and connect requests get their turn
-constexpr int kReceiveBufferBytes = 4 << 20;  ///< bursts of thousands of connects; the kernel may cap it
-constexpr int kErrorsPerTurn = 64;            ///< of the socket's error queue
-constexpr size_t kAddressesMax = 8;           ///< of one host name
-constexpr size_t kAddressesFoundMax = 64;     ///< of one host name that are looked at, in the system's order
+constexpr size_t kReceiveBytes = 2048;        ///< more than any message, so that a longer datagram is recognised
+constexpr int kReceivesPerTurn = 256;         ///< after these, timers, commands and connect requests get their turn
+constexpr int kReceiveBufferBytes = 4 << 20;  ///< for bursts of thousands of connects; the kernel may reduce it
+constexpr int kErrorsPerTurn = 64;            ///< messages of the socket's error queue
+constexpr size_t kAddressesMax = 8;           ///< the most addresses of one host name
+constexpr size_t kAddressesFoundMax = 64;     ///< the most that are examined, in the system's order
 
 using base::Descriptor;
 using base::SocketAddress;
@@ -55,7 +55,7 @@ Unreachable reason_of(int error) {
       return Unreachable::kHost;
     case ENETUNREACH:
     case EADDRNOTAVAIL:
-    case EINVAL:  // of a socket that is bound to the loopback address
+    case EINVAL:  // from a socket that is bound to the loopback address
       return Unreachable::kNetwork;
     case EACCES:
     case EPERM:
@@ -91,7 +91,7 @@ class UdpChannel final : public ManagementChannel {
     thread_->join();
   }
 
-  /// False: errno says why.
+  /// Returns false if a system call fails; errno says why.
   bool open() {
     return waits_.open() && wake_.open() && waits_.add(socket_.get(), EPOLLIN, kSocket) &&
            waits_.add(wake_.descriptor(), EPOLLIN, kWake);
@@ -104,7 +104,7 @@ class UdpChannel final : public ManagementChannel {
     auto address = SocketAddress::parse(to);
     if (!address) return;
     if (is_v6_) address = address->mapped();
-    // What the system does not take is a lost datagram. The first error may be that of an earlier one.
+    // A datagram that the system refuses is lost. The first error may be that of an earlier datagram.
     for (int i = 0; i < 2; i++) {
       const ssize_t sent = sendto(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
                                   address->sockaddr_data(), address->sockaddr_bytes());
@@ -132,7 +132,7 @@ class UdpChannel final : public ManagementChannel {
     while (true) {
       const bool is_last = stopping_.load(std::memory_order_acquire);
       const Duration deadline = sink_.on_turn(monotonic_now());
-      if (is_last) return;  // what was posted before the end has been sent
+      if (is_last) return;  // posted commands have been run and their datagrams sent
       const bool has_errors = failures_.empty() && wait_until(deadline);
       wake_.clear();
       receive();
@@ -141,7 +141,7 @@ class UdpChannel final : public ManagementChannel {
     }
   }
 
-  /// True: the socket's error queue is not empty.
+  /// Returns true if the socket's error queue is not empty.
   bool wait_until(Duration deadline) {
     std::array<epoll_event, 2> events;
     const uint64_t deadline_ns =
@@ -159,19 +159,20 @@ class UdpChannel final : public ManagementChannel {
       socklen_t storage_bytes = sizeof(storage);
       const ssize_t got = recvfrom(socket_.get(), buffer, sizeof(buffer), MSG_DONTWAIT,
                                    reinterpret_cast<sockaddr*>(&storage), &storage_bytes);
-      if (got < 0 && errno != EAGAIN) continue;  // an error of an earlier send, told once
+      if (got < 0 && errno != EAGAIN) continue;  // an error of an earlier send, reported once
       if (got < 0) return;
       const SocketAddress from = SocketAddress::from_sockaddr(storage);
       if (last_from_ != from) {
         last_from_.reset();
-        if (!base::try_grow([&] { last_from_text_ = from.to_text(); })) continue;  // as if lost
+        if (!base::try_grow([&] { last_from_text_ = from.to_text(); })) continue;  // the datagram counts as lost
         last_from_ = from;
       }
       sink_.on_datagram(last_from_text_, std::span(buffer).first(static_cast<size_t>(got)));
     }
   }
 
-  /// ICMP messages about datagrams of this socket, and what this machine itself could not deliver.
+  /// Receives ICMP messages about datagrams of this socket, and errors about datagrams that this machine could not
+  /// deliver.
   void receive_errors() {
     for (int i = 0; i < kErrorsPerTurn; i++) {
       sockaddr_storage to{};
@@ -195,11 +196,11 @@ class UdpChannel final : public ManagementChannel {
     }
   }
 
-  /// For on_unreachable(), which must wait until the sink's call has returned.
+  /// Keeps the failure for on_unreachable(), which must not run before the sink's call has returned.
   void note_failure(std::string_view to, Unreachable why) {
     const bool is_known = std::any_of(failures_.begin(), failures_.end(), [&](const Failure& f) { return f.to == to; });
     if (why == Unreachable::kSilent || is_known || failures_.size() >= kErrorsPerTurn) return;
-    (void)base::try_grow([&] { failures_.push_back({std::string(to), why}); });  // without memory it is not told
+    (void)base::try_grow([&] { failures_.push_back({std::string(to), why}); });  // without memory: not reported
   }
 
   struct Failure {
@@ -207,7 +208,7 @@ class UdpChannel final : public ManagementChannel {
     Unreachable why;
   };
 
-  enum Name : uint64_t { kSocket, kWake };  ///< of the events of waits_
+  enum Name : uint64_t { kSocket, kWake };  ///< names of the events of waits_
 
   const Descriptor socket_;
   base::WaitSet waits_;
@@ -216,7 +217,7 @@ class UdpChannel final : public ManagementChannel {
   ManagementSink& sink_;
   std::atomic<bool> stopping_{false};
   std::vector<Failure> failures_;           ///< channel's thread
-  std::optional<SocketAddress> last_from_;  ///< channel's thread; strangers' datagrams often come in rows
+  std::optional<SocketAddress> last_from_;  ///< channel's thread; datagrams of one sender often come in a row
   std::string last_from_text_;
   base::OfThisProcess<std::thread> thread_;
 };
@@ -262,7 +263,7 @@ class RealEnvironment final : public Environment {
     const bool is_v6 = address->family() == AF_INET6;
     Descriptor socket(::socket(address->family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) return errno == EAFNOSUPPORT ? kNoIpv6 : kNoDescriptor;
-    if (is_v6) {  // [::] serves IPv4 peers too, whatever the system's default is
+    if (is_v6) {  // [::] serves IPv4 peers, too, whatever the system's default is
       const int off = 0;
       (void)setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
     }
@@ -304,7 +305,7 @@ class RealEnvironment final : public Environment {
       return base::status_of(Code::kUnavailable, "the host name is unknown here; check it, or use a numeric address",
                              {"the host name ", parts->host, " is unknown here; check it, or use a numeric address"});
     }
-    // IPv4 first: a Nexus on 0.0.0.0 cannot reach IPv6 peers, one on [::] reaches both.
+    // IPv4 addresses come first, because a Nexus on 0.0.0.0 cannot reach IPv6 peers, and one on [::] reaches both.
     std::vector<std::string> addresses;
     for (const int family : {AF_INET, AF_INET6}) {
       for (size_t i = 0; i < count && addresses.size() < kAddressesMax; i++) {

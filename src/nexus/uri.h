@@ -10,7 +10,7 @@
 namespace tern::nexus {
 
 inline constexpr std::string_view kUriScheme = "tern://";
-/// What URIs began with before "tern://". It means the same.
+/// The scheme of URIs before "tern://". It has the same meaning.
 inline constexpr std::string_view kOldUriScheme = "udp://";
 
 struct ParsedUri {
@@ -20,8 +20,8 @@ struct ParsedUri {
   bool has_endpoint = false;
 };
 
-/// Reads "tern://HOST:PORT/E", where "/E" may be left out. HOST is not resolved. kMisuse: the status names the part
-/// that is wrong, and how to write it. May throw std::bad_alloc.
+/// Parses "tern://HOST:PORT/E", where "/E" may be left out. Does not resolve HOST. kMisuse: the status names the wrong
+/// part, and how to write it. May throw std::bad_alloc.
 Result<ParsedUri> parse_uri(std::string_view uri);
 
 }  // namespace tern::nexus

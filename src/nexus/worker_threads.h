@@ -10,7 +10,7 @@
 namespace tern::nexus {
 
 /// Starts `threads` threads that run tasks in the order of submission. The pool refuses a task while `queue_limit`
-/// tasks wait. Its destructor waits for the tasks that were submitted. kUnavailable: no threads. kNoMemory.
+/// tasks wait. Its destructor waits for the submitted tasks. kUnavailable: the system has no threads. kNoMemory.
 Result<std::unique_ptr<WorkerPool>> start_worker_threads(size_t threads, size_t queue_limit);
 
 }  // namespace tern::nexus

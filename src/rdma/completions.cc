@@ -15,7 +15,7 @@ CompletionQueue CompletionEvents::make_queue(ibv_context* context, uint32_t entr
   return CompletionQueue(ibv_create_cq(context, static_cast<int>(entries), nullptr, channel_.get(), 0));
 }
 
-/// ibv_destroy_cq(3) blocks until all events are acknowledged, so each is at once.
+/// Acknowledges each event at once, because ibv_destroy_cq(3) blocks until all events are acknowledged.
 uint32_t CompletionEvents::drain() {
   ibv_cq* queue = nullptr;
   void* context = nullptr;

@@ -1,4 +1,4 @@
-// Completion queues that an endpoint polls, and sleeps by. RDMA layer; owner thread only.
+// Completion queues that an endpoint polls, and that end its sleep. RDMA layer; owner thread only.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,20 @@
 
 namespace tern::rdma {
 
-/// The descriptor by which armed completion queues end a sleep. Outlives its queues.
+/// The descriptor through which armed completion queues end a sleep. It must outlive its queues.
 class CompletionEvents {
  public:
   /// False: errno says why.
   [[nodiscard]] bool open(ibv_context* context);
-  /// Readable after a completion came to an armed queue, until drain(); -1 before open().
+  /// Readable after a completion has come to an armed queue, until drain(); -1 before open().
   int descriptor() const { return channel_ == nullptr ? -1 : channel_->fd; }
 
-  /// A queue for `entries` completions. Null: errno says why.
+  /// Makes a queue for `entries` completions. Null: errno says why.
   CompletionQueue make_queue(ibv_context* context, uint32_t entries);
-  /// The next completion that comes to `queue` makes the descriptor readable. The caller polls the queue once more
-  /// afterwards: what has come before makes nothing readable. False: the device refuses.
+  /// The next completion of `queue` makes the descriptor readable. The caller must poll the queue once more after this
+  /// call, because earlier completions do not make it readable. Returns false if the device refuses.
   [[nodiscard]] static bool arm(ibv_cq* queue) { return ibv_req_notify_cq(queue, 0) == 0; }
-  /// Takes all events, and returns how many there were. Does not block.
+  /// Takes all events, and returns their number. Does not block.
   uint32_t drain();
   ibv_comp_channel* channel() const { return channel_.get(); }
 

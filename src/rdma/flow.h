@@ -1,5 +1,5 @@
-// A steering rule for the frames to one UDP endpoint, as ibv_create_flow(3) wants it: attributes and specifications in
-// one block. RDMA layer; plain values.
+// A steering rule for the frames to one UDP endpoint, in the form that ibv_create_flow(3) takes: attributes and
+// specifications in one block. RDMA layer; plain values.
 #pragma once
 
 #include <endian.h>
@@ -17,8 +17,8 @@ namespace tern::rdma {
 
 class UdpFlow {
  public:
-  /// Frames to `mac`, 6 bytes, on `vlan` (0: whatever their tag is), and to the IP and port of `address`, by the
-  /// device's port of this number.
+  /// Matches frames to `mac` (6 bytes), on `vlan` (0: with any tag, or without a tag), and to the IP and port of
+  /// `address`, that come in by the device's port of number `port`.
   UdpFlow(uint8_t port, std::span<const std::byte, 6> mac, uint16_t vlan, const base::SocketAddress& address) {
     ibv_flow_attr attributes{};
     attributes.type = IBV_FLOW_ATTR_NORMAL;
@@ -65,7 +65,7 @@ class UdpFlow {
     std::memcpy(block_.data(), &attributes, sizeof(attributes));
   }
 
-  /// As long as this object lives.
+  /// Valid as long as this object lives.
   ibv_flow_attr* attributes() { return reinterpret_cast<ibv_flow_attr*>(block_.data()); }
   std::span<const std::byte> bytes() const { return std::span(block_).first(bytes_); }
 

@@ -1,7 +1,7 @@
 // Owners of verbs objects. RDMA layer; each object belongs to one thread.
 //
-// A forked child has the descriptors of its parent's objects, and each call of verbs would reach the parent's: it must
-// release() the owners and close the descriptors instead.
+// A forked child has the descriptors of its parent's objects, and each call of verbs would act on the parent's objects.
+// The child must release() the owners and close the descriptors instead.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -15,11 +15,11 @@ template <auto kDestroy>
 struct Destroyer {
   template <class Object>
   void operator()(Object* object) const {
-    (void)kDestroy(object);  // a device that is gone refuses, and has forgotten the object
+    (void)kDestroy(object);  // a device that is gone refuses, and has already forgotten the object
   }
 };
 
-/// Of ibv_get_device_list(3); an opened device does not need it.
+/// The list of ibv_get_device_list(3). An opened device does not need the list.
 using DeviceList = std::unique_ptr<ibv_device*, Destroyer<ibv_free_device_list>>;
 using Context = std::unique_ptr<ibv_context, Destroyer<ibv_close_device>>;
 using ProtectionDomain = std::unique_ptr<ibv_pd, Destroyer<ibv_dealloc_pd>>;

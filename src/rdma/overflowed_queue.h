@@ -1,14 +1,15 @@
-// The completion queue of a strided receive queue, far smaller than it: the NIC overwrites entries on purpose, and the
-// reader learns from their positions what has arrived (eRPC, appendix A). RDMA layer; owner thread only. Reads and
-// writes memory, and calls nothing of the device.
+// The completion queue of a strided receive queue. It is far smaller than the receive queue: the NIC overwrites entries
+// on purpose, and the reader learns from the entries' positions which packets have arrived (eRPC, appendix A). RDMA
+// layer; owner thread only. Reads and writes memory only; makes no calls to the device.
 //
-// A packet's position counts the packets of all time, modulo 2^25: completions have 16 bits of their descriptor's count
-// and the stride's index in it. Entry i has the positions i, i + n, i + 2n ... one after the other, where n is the
-// number of entries. So the entry of position p tells one of three things: it has p (the packet is there, and what the
-// NIC knows of it), p - n (nothing has come), or p + kn (the packet is there, and its completion is lost).
+// A packet's position is its number among all packets ever received, modulo 2^25, because a completion has 16 bits of
+// its descriptor's count, and the stride's index. Entry i has the positions i, i + n, i + 2n ... one after the other,
+// where n is the number of entries. Therefore the entry of position p has one of three values. With p, the packet has
+// arrived, and the entry has the NIC's information about it. With p - n, the packet has not arrived. With p + kn, the
+// packet has arrived, and its completion is lost.
 //
-// The NIC writes an entry's last word after the rest, and entries in order. So the word of the entry before tells
-// whether the NIC may have begun to overwrite an entry that was just read.
+// The NIC writes an entry's last word after the rest, and entries in order. Therefore the word of the entry before
+// tells whether the NIC may have begun to overwrite an entry that was just read.
 #pragma once
 
 #include <endian.h>
@@ -24,17 +25,17 @@ namespace tern::rdma {
 
 class OverflowedQueue {
  public:
-  /// Of a receive descriptor: the number from eRPC.
+  /// Strides of one receive descriptor; the number is eRPC's.
   static constexpr uint32_t kStridesPerDescriptorLog = 9;
   static constexpr uint32_t kStridesPerDescriptor = 1u << kStridesPerDescriptorLog;
-  /// Positions are modulo this.
+  /// Positions are modulo this number.
   static constexpr uint32_t kCycle = 1u << (16 + kStridesPerDescriptorLog);
 
   enum class Seen : uint8_t {
     kNothing,      ///< the packet has not arrived
-    kCompleted,    ///< it has, with its completion
-    kOverwritten,  ///< it has, and its completion is lost
-    kFailed,       ///< the NIC has told an error, or writes what this reader does not understand
+    kCompleted,    ///< the packet has arrived, with its completion
+    kOverwritten,  ///< the packet has arrived, and its completion is lost
+    kFailed,       ///< the NIC has reported an error, or writes data that this reader does not understand
   };
   struct Completion {
     uint32_t bytes;    ///< of the frame
@@ -42,12 +43,12 @@ class OverflowedQueue {
     bool is_udp_good;  ///< the NIC has found the UDP checksum right
   };
 
-  /// Takes over the entries of a new queue, before the NIC writes one: `count`, a power of two from 2, each of
-  /// `entry_bytes`, 64 or 128. The NIC is never `reach` packets or more ahead of the reader.
+  /// Takes over the entries of a new queue, before the NIC writes one. `count` must be a power of two, at least 2.
+  /// `entry_bytes` is 64 or 128. The NIC must always be less than `reach` packets ahead of the reader.
   void create(std::byte* entries, uint32_t count, uint32_t entry_bytes, uint32_t reach) {
     CHECK(std::has_single_bit(count) && count >= 2 && count <= kStridesPerDescriptor, ==, true);
     CHECK(entry_bytes == kEntryBytes || entry_bytes == 2 * kEntryBytes, ==, true);
-    base_ = entries + (entry_bytes - kEntryBytes);  // of a long entry the second half is written
+    base_ = entries + (entry_bytes - kEntryBytes);  // the NIC writes the second half of a long entry
     count_ = count;
     entry_bytes_ = entry_bytes;
     reach_ = reach;
@@ -61,8 +62,8 @@ class OverflowedQueue {
     }
   }
 
-  /// Whether the packet of a position has arrived; the packets before it must have. With kCompleted, and only then,
-  /// fills in `completion`.
+  /// Returns whether the packet of a position has arrived. The packets before it must have arrived. Fills in
+  /// `completion` with kCompleted, and only then.
   [[gnu::always_inline]] Seen look(uint32_t position, Completion* completion) const {
     const std::byte* const entry = at(position);
     const Place place = place_of(entry);
@@ -83,23 +84,23 @@ class OverflowedQueue {
 
  private:
   static constexpr uint32_t kEntryBytes = sizeof(mlx5_cqe64);
-  /// byte_cnt of a strided queue: the frame's length, and above it the number of its strides.
+  /// byte_cnt of a strided queue has the frame's length, and above it the number of the frame's strides.
   static constexpr uint32_t kStridesAt = 16, kLengthMask = 0xffff;
 
-  /// A position as an entry has it, in the order of the wire: the last word with the signature's byte cleared, and the
-  /// descriptor's count. An entry of another opcode than a packet's is equal to no position's.
+  /// A position as an entry has it, in the host's byte order: the last word without the signature and the owner bits,
+  /// and the descriptor's count. An entry with another opcode than a packet's equals no position's Place.
   struct Place {
     uint32_t last;
     uint16_t descriptor;
     bool operator==(const Place&) const = default;
   };
-  /// wqe_counter, a signature and op_own make the last word, of which the owner bits are of no meaning here.
+  /// wqe_counter, a signature and op_own make up the last word. Its owner bits have no meaning here.
   static constexpr uint32_t kLastAt = offsetof(mlx5_cqe64, wqe_counter);
   static constexpr uint32_t kLastMask = 0xffff00f0;
   static_assert(kLastAt == 60 && offsetof(mlx5_cqe64, op_own) == 63);
 
   const std::byte* at(uint32_t position) const { return base_ + size_t{position & (count_ - 1)} * entry_bytes_; }
-  // Loads with acquire semantics are made in order.
+  // Loads with acquire semantics are executed in order.
   template <size_t kOffset>
   static uint32_t word(const std::byte* entry) {
     return __atomic_load_n(reinterpret_cast<const uint32_t*>(entry + kOffset), __ATOMIC_ACQUIRE);
@@ -119,14 +120,15 @@ class OverflowedQueue {
             static_cast<uint16_t>(position >> kStridesPerDescriptorLog)};
   }
 
-  /// The entry while the NIC writes this position over the one before, of another descriptor. It looks as if the NIC
-  /// was far ahead, but then the entry before would be overwritten, too.
+  /// The entry while the NIC writes this position over the position before (position - n), if that has another
+  /// descriptor. The entry looks as if the NIC was far ahead, but then the entry before it would be overwritten, too.
   Place half_written(uint32_t position) const {
     return {place_of(position - count_).last, place_of(position).descriptor};
   }
-  /// The entry has neither the position nor the one before: the NIC is ahead, is writing the entry, or has failed.
+  /// Called if the entry has neither the position nor position - n: the NIC is ahead, is writing the entry, or has
+  /// failed.
   [[gnu::noinline]] Seen look_again(uint32_t position) const {
-    constexpr int kTries = 1000;  // writing takes the NIC some tens of nanoseconds
+    constexpr int kTries = 1000;  // the NIC writes an entry in some tens of nanoseconds
     for (int i = 0; i < kTries; ++i) {
       const bool is_newest_before = place_of(at(position - 1)) == place_of(position - 1);
       const Place place = place_of(at(position));

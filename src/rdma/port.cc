@@ -16,9 +16,9 @@ namespace tern::rdma {
 
 namespace {
 
-constexpr uint32_t kGidIndexes = 256;  ///< that ibv_global_route can name
+constexpr uint32_t kGidIndexes = 256;  ///< the number of indexes that ibv_global_route can hold
 
-/// Texts name the transport, as the same device may serve several.
+/// Texts name the transport, because several transports may use the same device.
 class Refusal {
  public:
   explicit Refusal(std::string_view transport) : transport_(transport) {}
@@ -33,7 +33,7 @@ class Refusal {
   std::string_view transport_;
 };
 
-/// `ip` as a GID: IPv4 is mapped (RoCE v2, InfiniBand Architecture annex A17).
+/// Returns `ip` as a GID. IPv4 is mapped (RoCE v2, InfiniBand Architecture annex A17).
 std::optional<Gid> gid_of(std::string_view ip) {
   const auto address = base::SocketAddress::parse_ip(ip);
   if (!address || address->is_wildcard()) return std::nullopt;
@@ -52,10 +52,10 @@ struct FoundGid {
   uint32_t index;
   Gid gid;
   Fabric fabric;
-  uint32_t rank;  ///< the highest is taken
+  uint32_t rank;  ///< the GID of the highest rank is taken
 };
 
-/// Nothing: the index is empty, or there is none that can be used.
+/// Returns nothing if the index is empty, or if there is no usable GID.
 std::optional<FoundGid> find_gid(ibv_context* context, uint8_t port, const ibv_port_attr& attributes,
                                  const PortChoice& choice) {
   const bool is_infiniband = attributes.link_layer != IBV_LINK_LAYER_ETHERNET;
@@ -79,7 +79,7 @@ std::optional<FoundGid> find_gid(ibv_context* context, uint8_t port, const ibv_p
   return best;
 }
 
-/// The P_Key table's entry, in the host's byte order; 0: none, which is no P_Key of any partition.
+/// Returns the P_Key table's entry, in the host's byte order; 0 if there is none, because 0 is no partition's P_Key.
 uint16_t partition_at(ibv_context* context, uint8_t port, uint32_t index) {
   __be16 key = 0;
   if (ibv_query_pkey(context, port, static_cast<int>(index), &key) != 0) return 0;
@@ -103,7 +103,7 @@ std::optional<FoundPartition> find_partition(ibv_context* context, uint8_t port,
   return limited;
 }
 
-/// One device, and the best of its ports.
+/// A search for the device with the best port.
 class Search {
  public:
   Search(Refusal refuse, const PortChoice& choice) : refuse_(refuse), choice_(choice) {}
@@ -194,7 +194,7 @@ class Search {
                  .needs_global_route = (attributes.flags & IBV_QPF_GRH_REQUIRED) != 0};
   }
 
-  /// Of all reasons why there is no port, that which is nearest to one.
+  /// Keeps, of all reasons why there is no port, the reason that is nearest to a usable port.
   void note(uint32_t weight, const char* otherwise, std::initializer_list<std::string_view> parts) {
     if (weight <= weight_) return;
     weight_ = weight;

@@ -14,8 +14,8 @@ namespace tern::rdma {
 
 class ReceiveQueue {
  public:
-  /// `count` buffers, a power of two, one behind the other from `base` on, `buffer_bytes` each, in memory that is
-  /// registered under `key`. False: there is no memory.
+  /// `count` buffers lie one after the other from `base` on, `buffer_bytes` each, in memory that is registered under
+  /// `key`. `count` is a power of two. Returns false if there is no memory.
   [[nodiscard]] bool create(uint32_t count, std::byte* base, uint32_t buffer_bytes, uint32_t key) {
     if (!base::try_grow([&] {
           requests_.resize(count);
@@ -38,8 +38,8 @@ class ReceiveQueue {
   }
 
   uint32_t count() const { return mask_ + 1; }
-  /// The buffer of a completion, which leaves the queue; it may be read until post() is called. Null: the completion is
-  /// older than the last reset().
+  /// Takes the buffer of a completion out of the queue. The caller may read it until it calls post(). Null: the
+  /// completion is older than the last reset().
   const std::byte* take(uint64_t id) {
     const uint32_t index = taken_ & mask_;
     if (id != (epoch_ | index)) [[unlikely]]
@@ -47,10 +47,10 @@ class ReceiveQueue {
     ++taken_;
     return base_ + size_t{index} * buffer_bytes_;
   }
-  /// So many buffers have been taken that it is worth a doorbell to post them again.
+  /// True if enough buffers have been taken to be worth the doorbell that posts them again.
   bool wants_post() const { return taken_ + mask_ + 1 - posted_ >= batch_; }
-  /// Posts all buffers that have been taken; in the beginning these are all. Returns 0, or the error of
-  /// ibv_post_recv(3); then the queue pair must be reset.
+  /// Posts all buffers that have been taken; the first call posts all buffers. Returns 0, or the error of
+  /// ibv_post_recv(3). After an error the queue pair must be reset.
   int post(ibv_qp* pair) {
     const uint32_t end = taken_ + mask_ + 1;
     if (posted_ == end) return 0;
@@ -63,7 +63,7 @@ class ReceiveQueue {
     posted_ = end;
     return error;
   }
-  /// The queue pair has been reset: no buffer is posted any more.
+  /// Must be called when the queue pair has been reset: no buffer is posted any more.
   void reset() {
     taken_ = posted_;
     epoch_ += uint64_t{1} << 32;
@@ -77,10 +77,10 @@ class ReceiveQueue {
   uint32_t batch_ = 1;
   std::byte* base_ = nullptr;
   uint32_t buffer_bytes_ = 0;
-  // Positions count the buffers of all time, modulo 2^32.
-  uint32_t taken_ = 0;  ///< the next one that is filled
+  // Positions count all buffers since the queue was created, modulo 2^32.
+  uint32_t taken_ = 0;  ///< the next buffer that the NIC fills
   uint32_t posted_ = 0;
-  uint64_t epoch_ = 0;  ///< the upper half of wr_id, another one after each reset
+  uint64_t epoch_ = 0;  ///< the upper half of wr_id; each reset changes it
   std::vector<ibv_recv_wr> requests_;
   std::vector<ibv_sge> ranges_;
 };

@@ -1,4 +1,4 @@
-// Memory that a NIC may read and write: the chunks of an arena, and queues of a transport. RDMA layer.
+// Memory that a NIC may read and write: the chunks of an arena, and a transport's queues. RDMA layer.
 #pragma once
 
 #include <array>
@@ -16,15 +16,16 @@
 namespace tern::rdma {
 
 /// Registers `bytes` at `base` for access by the NIC, for packets in and out. `transport` begins the text of an error.
-/// kUnavailable: the limit of locked memory, or of the device; the text names the limit and how it is raised.
+/// kUnavailable: the limit of locked memory, or of the device, is reached; the text names the limit and how to raise
+/// it.
 Result<MemoryRegion> register_memory(std::string_view transport, ibv_pd* domain, std::byte* base, size_t bytes);
 
-/// Keeps every chunk of an arena registered, from observe() until unobserve(). Chunks are made by any thread that
-/// allocates, with the arena's mutex held; key_of() is for the thread that owns the arena. Neither moves nor is copied,
-/// as the arena has its address.
+/// Keeps every chunk of an arena registered, from observe() until unobserve(). Any thread that allocates makes chunks,
+/// with the arena's mutex held. Only the thread that owns the arena may call key_of(). The object can be neither moved
+/// nor copied, because the arena has its address.
 class ChunkRegistration final : public memory::ChunkObserver {
  public:
-  /// An arena doubles from chunk to chunk.
+  /// This many chunks suffice, because each chunk of an arena is twice the one before, up to 8 times the first.
   static constexpr uint32_t kChunksMax = 256;
 
   ChunkRegistration(std::string_view transport, ibv_pd* domain) : transport_(transport), domain_(domain) {}
@@ -44,7 +45,7 @@ class ChunkRegistration final : public memory::ChunkObserver {
   std::array<MemoryRegion, kChunksMax> regions_;
 };
 
-/// Memory for a transport's own queues on its NUMA node, in huge pages where there are any; registered. A forked child
+/// Registered memory for a transport's own queues, on its NUMA node, in huge pages if there are any. A forked child
 /// does not have it.
 class RegisteredMemory {
  public:

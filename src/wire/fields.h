@@ -1,5 +1,4 @@
-// Little-endian fields in bytes that travel: reading what a stranger sent, and writing it. Wire layer; allocates
-// nothing.
+// Little-endian fields in packets and messages: reads untrusted bytes, and writes bytes. Wire layer; allocates nothing.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 
 namespace tern::wire {
 
-/// Reads fields in order; past the end it reads zeros and remembers.
+/// Reads fields in order. Past the end it reads zeros, and failed() is true from then on.
 class FieldReader {
  public:
   explicit FieldReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -43,7 +42,7 @@ class FieldReader {
   bool failed_ = false;
 };
 
-/// Writes fields in order into memory that is large enough by construction.
+/// Writes fields in order. The memory must be large enough for them.
 class FieldWriter {
  public:
   explicit FieldWriter(std::span<std::byte> bytes) : bytes_(bytes) {}

@@ -1,5 +1,5 @@
-// Bytes in, checked views out: the fixed header of every data-path packet (docs/protocol.md, 2).
-// Wire layer: knows no sessions, sockets or time.
+// The fixed header of every data-path packet (docs/protocol.md, 2): parses received bytes, and builds headers.
+// Wire layer: has no sessions, sockets or time.
 //
 // Three little-endian 64-bit words, so that a header is built and read in registers:
 //
@@ -8,8 +8,8 @@
 //   word 2   client: index-or-deadline 21 | request type 12 | message size or token 31
 //            server: echo 24 | credit limit 8 | message size or index 31 | reserved 1
 //
-// What demultiplexing needs comes first (all of word 0 and the number); the rest may later be
-// encrypted. `length` counts the bytes of the packet where it lies, header included.
+// The fields that demultiplexing needs come first (all of word 0 and the number), so that the rest may later be
+// encrypted. `length` is the number of bytes of the packet in its datagram or buffer, header included.
 #pragma once
 
 #include <array>
@@ -27,55 +27,55 @@ inline constexpr uint8_t kVersion = 2;
 inline constexpr size_t kPacketBytesMax = 65535;      ///< `length` has 16 bits
 inline constexpr size_t kMessageBytesMax = 1u << 30;  ///< clause 2.6: 1 GiB
 inline constexpr size_t kPayloadBytesMin = 512;       ///< clause 2.7: of a full packet, so that an index fits 21 bits
-inline constexpr size_t kPayloadBytesMax = 65536;     ///< of a packet that travels by reference
+inline constexpr size_t kPayloadBytesMax = 65536;     ///< of a packet whose payload travels by reference
 inline constexpr uint32_t kRequestTypes = 4096;
 inline constexpr uint32_t kNumberMask = (1u << 24) - 1;
 inline constexpr uint32_t kTokenMask = (1u << 31) - 1;  ///< tokens travel in the size field
 inline constexpr uint32_t kIndexMask = (1u << 21) - 1;
-inline constexpr uint32_t kSlotBits = 6;  ///< the low bits of a request number name its slot
+inline constexpr uint32_t kSlotBits = 6;  ///< the low bits of a request number are its slot
 inline constexpr uint32_t kSlotsMax = 1u << kSlotBits;
 static_assert(kMessageBytesMax / kPayloadBytesMin <= kIndexMask + 1);
 
-/// Client kinds are below 8, server kinds from 8 on: the bit says which session table is meant.
+/// Client kinds are below 8; server kinds are 8 and above. This bit says which session table the packet is for.
 enum class Kind : uint8_t {
   kRequest = 1,     ///< data of a request
-  kRfr = 2,         ///< request for response packets: as many as the size field says, from the index field on
-  kProbe = 3,       ///< where is my response?
+  kRfr = 2,         ///< request for response packets: the size field is their count, the index field the first of them
+  kProbe = 3,       ///< the client asks for the state of its response
   kCancel = 4,      ///< the request has ended early at the client
-  kReport = 5,      ///< which requests are finished: request numbers in the payload
-  kPathProbe = 6,   ///< header only, then full-MTU; opens the session
+  kReport = 5,      ///< lists finished requests: the payload has their request numbers
+  kPathProbe = 6,   ///< header only, then of full length; opens the session
   kResponse = 8,    ///< data of a response
   kCr = 9,          ///< credit return: acknowledges packet numbers
-  kCancelled = 10,  ///< acknowledges kCancel: this request number will never run (again)
-  kPathReply = 11,  ///< answer of the same length to kPathProbe
+  kCancelled = 10,  ///< acknowledges kCancel: the server will not run this request number (again)
+  kPathReply = 11,  ///< reply to kPathProbe, of the same length
 };
 inline constexpr bool is_known(uint8_t kind) { return kind < 16 && ((1u << kind) & 0b0000'1111'0111'1110u) != 0; }
 inline constexpr bool is_from_client(Kind kind) { return static_cast<uint8_t>(kind) < 8; }
 
 enum Flag : uint8_t {
   kFirst = 1,         ///< packet 0 of its message; on a request the index field carries the deadline
-  kByReference = 2,   ///< the payload is a descriptor of memory of the sender (transport's business)
-  kWantsCredits = 4,  ///< client: more packets wait than the limit lets out
+  kByReference = 2,   ///< the payload is a descriptor of the sender's memory; the transport defines its layout
+  kWantsCredits = 4,  ///< client: more packets wait than the credit limit allows
   kFailure = 8,       ///< response without data: the size field carries FailureCode and the application's code
   kEcnEcho = 16,      ///< server: the answered packet arrived with a congestion mark
   kNoEcho = 32,       ///< server: the echo field answers no packet
-  kPaired = 64,       ///< path probe and reply: of one address and port pair for both directions (clause 7.7.4)
+  kPaired = 64,       ///< path probe and reply: one address and port pair serves both directions (clause 7.7.4)
 };
 
-/// In the size field of a kFailure response: code << 16 | app_code.
+/// The size field of a kFailure response is code << 16 | app_code.
 enum class FailureCode : uint8_t {
   kApplication = 0,  ///< Request::fail
-  kNoResponse = 1,   ///< dropped unanswered
-  kUnknownType = 2,  ///< no handler
-  kTooLarge = 3,     ///< above max_request_bytes
+  kNoResponse = 1,   ///< the handler dropped the request without a response
+  kUnknownType = 2,  ///< the request type has no handler
+  kTooLarge = 3,     ///< the request is above max_request_bytes
   kNoMemory = 4,     ///< the receive budget or memory is exhausted
-  kDeadline = 5,     ///< passed before the handler ran
+  kDeadline = 5,     ///< the deadline passed before the handler ran
   kOverloaded = 6,   ///< the worker queue is full
-  kLost = 8,         ///< acknowledged, but not (wholly) there: packets were damaged above the checksum
+  kLost = 8,         ///< acknowledged, but not completely received: packets were damaged above the checksum
   kClosing = 7,      ///< the endpoint is shutting down
 };
 
-/// A header in registers. Accessors are for either direction where they do not say otherwise.
+/// A header in registers. Accessors apply to both directions unless a comment names one.
 struct Header {
   uint64_t w0 = 0, w1 = 0, w2 = 0;
 
@@ -85,7 +85,7 @@ struct Header {
   /// Kind, version and flags, for one comparison with shape_of().
   uint16_t shape() const { return static_cast<uint16_t>(w0); }
   uint16_t length() const { return static_cast<uint16_t>(w0 >> 16); }
-  /// The receiver's name for the session: random.
+  /// The receiver's name for the session: a random number.
   uint32_t session_key() const { return static_cast<uint32_t>(w0 >> 32); }
   uint32_t number() const { return w1 & kNumberMask; }
   uint32_t request_number() const { return static_cast<uint32_t>(w1 >> 32); }
@@ -94,21 +94,21 @@ struct Header {
   uint32_t deadline_code() const { return w2 & kIndexMask; }
   uint32_t request_type() const { return (w2 >> 21) & (kRequestTypes - 1); }
   uint32_t message_bytes() const { return static_cast<uint32_t>(w2 >> 33); }
-  /// The type of a request of `payload_bytes`, all of them in this packet 0, without a deadline. Of any other request
-  /// it is above all types: one comparison tells.
+  /// Returns the type of a request of `payload_bytes` that has no deadline and lies completely in this packet 0. For
+  /// any other request the result is above all types, so that one comparison suffices.
   uint64_t plain_request_type(uint32_t payload_bytes) const {
     return std::rotr(w2 - (static_cast<uint64_t>(payload_bytes) << 33) - kIndexMask, 21);
   }
-  /// Of probe, cancel, report and path probe: what proves that the client has sent it (clause 3.9).
+  /// In a probe, cancel, report or path probe: proves that the client has sent the packet (clause 3.9).
   uint32_t token() const { return message_bytes(); }
   // server
   uint8_t hold_code() const { return static_cast<uint8_t>(w1 >> 24); }
   uint32_t echo() const { return w2 & kNumberMask; }
   uint8_t credit_limit() const { return static_cast<uint8_t>(w2 >> 24); }
-  /// Message size when kFirst is set, else the packet's index.
+  /// The message size if kFirst is set, otherwise the packet's index.
   uint32_t size_or_index() const { return static_cast<uint32_t>(w2 >> 32) & 0x7fffffffu; }
 
-  /// Of a header that has none yet.
+  /// Must be called only for a header whose length is 0.
   void add_length(size_t length_bytes) { w0 += static_cast<uint64_t>(length_bytes) << 16; }
   void add_flags(uint8_t flags) { w0 |= static_cast<uint64_t>(flags) << 8; }
   void set_length_and_flags(size_t length_bytes, uint8_t extra_flags) {
@@ -117,7 +117,7 @@ struct Header {
   }
 };
 
-/// The length stays 0 until the transport, which knows how the payload travels, fills it in.
+/// The length is 0 until the transport fills it in, because it depends on how the payload travels.
 inline Header client_header(Kind kind, uint8_t flags, uint32_t session_key, uint32_t number, uint32_t request_number,
                             uint32_t index_or_deadline, uint32_t type, uint32_t message_bytes) {
   return {static_cast<uint64_t>(kind) | kVersion << 4 | static_cast<uint64_t>(flags) << 8 |
@@ -143,7 +143,7 @@ inline uint64_t to_little_endian(uint64_t value) {
   if constexpr (std::endian::native == std::endian::big) return __builtin_bswap64(value);
   return value;
 }
-/// `bytes` has at least kHeaderBytes. Word by word, so that each goes to a register of its own.
+/// `bytes` has at least kHeaderBytes. Loads word by word, so that each word goes to a register of its own.
 inline Header load_header(const std::byte* bytes) {
   Header header;
   std::memcpy(&header.w0, bytes, 8);
@@ -151,7 +151,7 @@ inline Header load_header(const std::byte* bytes) {
   std::memcpy(&header.w2, bytes + 16, 8);
   return {to_little_endian(header.w0), to_little_endian(header.w1), to_little_endian(header.w2)};
 }
-/// Word by word, so that none of them goes through memory.
+/// Stores word by word, so that the words do not go through memory.
 inline void store_header(std::byte* bytes, const Header& header) {
   const std::array<uint64_t, 3> words = {header.w0, header.w1, header.w2};
   for (size_t i = 0; i < words.size(); ++i) {
@@ -161,33 +161,34 @@ inline void store_header(std::byte* bytes, const Header& header) {
 }
 static_assert(sizeof(Header) == kHeaderBytes);
 
-/// Whether a packet can begin with these bytes: version, kind and a length within `available_bytes`.
-/// Nothing else is promised about it (clause 2.3).
+/// Returns whether a packet can begin with these bytes: checks the version, the kind, and that the length is within
+/// `available_bytes`. Guarantees nothing else about the packet (clause 2.3).
 inline bool is_plausible(const Header& header, size_t available_bytes) {
   return header.version() == kVersion && is_known(static_cast<uint8_t>(header.kind())) &&
          header.length() >= kHeaderBytes && header.length() <= available_bytes;
 }
 
-/// Deadlines travel as the time left, in 21 bits: a 16-bit mantissa of microseconds and a 5-bit
-/// exponent, rounded up; kNoDeadline when there is none. Range about 39 hours; more is no deadline.
+/// A deadline travels as the time left, in 21 bits: a 16-bit mantissa of microseconds and a 5-bit exponent, rounded up.
+/// kNoDeadline means that there is no deadline. The range is about 39 hours; a longer time travels as no deadline.
 inline constexpr uint32_t kNoDeadline = kIndexMask;
 uint32_t encode_time_left(uint64_t left_ns);
 uint64_t decode_time_left(uint32_t code);  ///< ns; UINT64_MAX for kNoDeadline
 
-/// Hold time (how long the server kept the answered packet) in 8 bits: 4-bit mantissa and 4-bit
-/// exponent in units of 16 ns, rounded down; kHoldTooLong means: take no RTT sample.
+/// A hold time is the time for which the server kept the answered packet. It travels in 8 bits: a 4-bit mantissa and a
+/// 4-bit exponent in units of 16 ns, rounded down. kHoldTooLong tells the client to take no RTT sample.
 inline constexpr uint8_t kHoldTooLong = 255;
 inline uint8_t encode_hold(uint64_t hold_ns) {
   if (hold_ns < 16) return 0;
   const uint64_t units = hold_ns / 16;
-  // Below 16 a code is the units; from there on it has 5 bits of them, the first of which adds 1 to the exponent.
+  // Below 16 units, the code is the number of units. From 16 units on, the code keeps their 5 leading bits; the first
+  // of these bits adds 1 to the exponent.
   const auto shift = static_cast<uint32_t>(std::bit_width(units | 16)) - 5;
   const uint64_t code = (shift << 4) + (units >> shift);
   if (code < kHoldTooLong) [[likely]]
     return static_cast<uint8_t>(code);
   return code == kHoldTooLong ? kHoldTooLong - 1 : kHoldTooLong;
 }
-/// ns. Inline, or each round-trip sample would save registers for the call.
+/// Returns ns. Inline, because each round-trip sample would otherwise save registers for the call.
 inline uint64_t decode_hold(uint8_t code) {
   const uint32_t exponent = code >> 4;
   const uint64_t mantissa = code & 15;

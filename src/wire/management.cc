@@ -1,4 +1,4 @@
-// See management.h. Every read is bounds-checked by the reader, every range by parse_management().
+// See management.h. The reader checks that every read is within bounds; parse_management() checks every range.
 #include "wire/management.h"
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 namespace tern::wire {
 namespace {
 
-/// The first version whose terms go on after their first 94 bytes. A request of an older one has padding there.
+/// The first version whose terms continue after their first 94 bytes. In a request of an older version, padding follows
+/// there.
 constexpr uint8_t kLongTermsVersion = 2;
 
 void read_terms(FieldReader& in, ManagementTerms& terms) {
@@ -50,7 +51,7 @@ bool read_flag(FieldReader& in, bool& flag) {
   return value <= 1;
 }
 
-/// The request's body; true if its fields are in range. Padding may hold anything (clause 7.1.4).
+/// Reads the request's body. Returns true if its fields are in range. Padding may hold any bytes (clause 7.1.4).
 bool read_request(FieldReader& in, ManagementMessage& m) {
   m.version_min = in.number<uint8_t>();
   m.version_max = in.number<uint8_t>();
@@ -58,7 +59,7 @@ bool read_request(FieldReader& in, ManagementMessage& m) {
   read_terms(in, m.terms);
   m.cookie = in.number<uint64_t>();
   if (m.version_min > m.version_max || m.sender_run == 0) return false;
-  // What the terms of a later version mean is not known here: all that is needed is whom to refuse (clause 7.2.3).
+  // This code cannot interpret the terms of a later version. It needs only the address of the refusal (clause 7.2.3).
   if (m.version_min > kTermsVersion) {
     ManagementTerms sender;
     sender.endpoint_id = m.terms.endpoint_id;
@@ -81,7 +82,7 @@ bool read_reply(FieldReader& in, ManagementMessage& m) {
   m.version_min = in.number<uint8_t>();
   if (code > static_cast<uint8_t>(Code::kUnavailable)) return false;
   m.code = static_cast<Code>(code);
-  // A later server's reason is still a refusal.
+  // A reason that only later servers know is still a refusal.
   m.refusal = refusal < kRefusals ? static_cast<Refusal>(refusal) : Refusal::kOther;
   if (m.code != Code::kOk) return m.refusal != Refusal::kNone;
   read_terms(in, m.terms);
