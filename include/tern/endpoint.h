@@ -32,7 +32,8 @@ class CallAwaitable;
 class OpenAwaitable;
 class SleepAwaitable;
 
-/// The argument of a continuation. Both buffers are returned: move them out to keep them; the others are released.
+/// The argument of a continuation. It returns both buffers to the application: move a buffer out to keep it, because
+/// the buffers that stay here are released.
 struct Completion {
   Status status;          ///< kOk, or why there is no response
   uint16_t app_code = 0;  ///< with kRefused: the code of Request::fail(); 0: the library refused
@@ -184,8 +185,8 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  /// Registers the handler for requests of `type` (0..4095), once a type and before the first loop iteration; otherwise
-  /// kMisuse. kNoMemory. `handler` may capture anything, and is destroyed with the endpoint.
+  /// Registers the handler for requests of `type` (0..4095). Call this once for each type, before the first loop
+  /// iteration; otherwise kMisuse. kNoMemory. `handler` may capture anything, and is destroyed with the endpoint.
   template <class F>
   requires std::invocable<F&, Request> Status on_request(uint16_t type, F handler, HandlerOptions options = {}) {
     auto owned = std::unique_ptr<Handler>(new (std::nothrow) OwnedHandler<F>(std::move(handler)));
@@ -200,12 +201,13 @@ class Endpoint {
     return add_handler(type, std::move(owned), options);
   }
 
-  /// Registers the function that hears of all sessions of this endpoint, once and before the first loop iteration;
-  /// otherwise kMisuse. kNoMemory. It runs in the owner's loop, close() or ~Rpc, and is destroyed with the endpoint.
+  /// Registers the listener for the events of all sessions of this endpoint. Call this once, before the first loop
+  /// iteration; otherwise kMisuse. kNoMemory. The listener runs in the owner's loop, close() or ~Rpc, and is destroyed
+  /// with the endpoint.
   ///
-  /// A session of create_session(): kOpen when it is open, if it ever is. kEnded exactly once, after the continuations
-  /// of all its calls: it is the last that is heard of the session. With SessionOptions::reconnect, kConnecting when it
-  /// is lost or an attempt has failed, with the reason; continuations of its calls may run later.
+  /// A session of create_session(): kOpen when it opens. kEnded exactly once, as the session's last event, after the
+  /// continuations of all its calls. With SessionOptions::reconnect, kConnecting with the reason when the session is
+  /// lost or an attempt fails; continuations of its calls may run later.
   /// A session of a client: kOpen when the client has proved its path, and then kEnded exactly once. Handlers may still
   /// have requests of it, which are cancelled.
   template <class F>

@@ -61,9 +61,9 @@ class MsgBuf {
 };
 
 /// A message that may be the request of several calls of its endpoint at once: enqueue_request() takes one in place of
-/// a MsgBuf. Copies have the same memory, which nobody may write. It goes back to the arena when the last copy and the
-/// last call with it have ended, unless take() brings it home before. Copies may be in several threads, each used by
-/// one thread at a time.
+/// a MsgBuf. Copies share the same memory, which must not be written. It goes back to the arena when the last copy and
+/// the last call with it have ended, unless take() brings it home before. Copies may be in several threads, each used
+/// by one thread at a time.
 class SharedBuf {
  public:
   SharedBuf() = default;

@@ -49,8 +49,8 @@ struct NexusOptions {
   /// EndpointCounters::page_missing. Empty: nowhere. That is the default, because a library should leave no files that
   /// nobody asked for, and /dev/shm is small in many containers.
   std::string page{};
-  /// Hears of sessions, peers, endpoints and transport faults of this Nexus: <tern/log.h>. In its threads, or in none
-  /// if this is null.
+  /// Receives the events of sessions, peers, endpoints and transport faults of this Nexus (<tern/log.h>), in the
+  /// threads in which they happen. Null: no log.
   std::shared_ptr<LogSink> log{};
 };
 

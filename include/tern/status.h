@@ -111,7 +111,7 @@ class [[nodiscard]] Result {
   Result(T value) : ok_(true) { new (&value_) T(std::move(value)); }  // NOLINT(google-explicit-constructor)
   /// `status` must not be ok.
   Result(Status status) : status_(status), ok_(false) {}  // NOLINT(google-explicit-constructor)
-  /// `other` keeps what a moved-from T is.
+  /// Moves the T of `other`, which stays there in its moved-from state.
   Result(Result&& other) noexcept : ok_(other.ok_) {
     if (ok_) {
       new (&value_) T(std::move(other.value_));
@@ -119,7 +119,7 @@ class [[nodiscard]] Result {
       status_ = other.status_;
     }
   }
-  /// `other` keeps what a moved-from T is.
+  /// Moves the T of `other`, which stays there in its moved-from state.
   Result& operator=(Result&& other) noexcept {
     if (this != &other) {
       this->~Result();
@@ -144,12 +144,12 @@ class [[nodiscard]] Result {
     require_value();
     return value_;
   }
-  /// Likewise.
+  /// As value() of a Result that may be changed.
   const T& value() const& {
     require_value();
     return value_;
   }
-  /// Likewise.
+  /// Moves the T out; without one, the process ends.
   T value() && {
     require_value();
     return std::move(value_);

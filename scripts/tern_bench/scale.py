@@ -27,7 +27,7 @@ NODES = (2, 10, 50, 100, 200)
 HANDLER_US = (0, 1, 3, 10, 30, 100)
 
 # Of what callgrind counts: it is a hundred times as slow as the program.
-COUNTED_SIZES = (0, 32, 256, 1024, 4096, 16384)
+COUNTED_SIZES = (32, 256, 1024, 4096, 16384)
 COUNTED_WINDOWS = (1, 6, 60, 240)
 COUNTED_SESSIONS = (8, 64, 512)
 
