@@ -28,7 +28,7 @@ HANDLER_US = (0, 1, 3, 10, 30, 100)
 
 # Of what callgrind counts: it is a hundred times as slow as the program.
 COUNTED_SIZES = (32, 256, 1024, 4096, 16384)
-COUNTED_WINDOWS = (1, 6, 60, 240)
+COUNTED_WINDOWS = (1, 6, 60)
 COUNTED_SESSIONS = (8, 64, 512)
 
 PEAK_MB = 'peak_mb'  # of memory, of the program with both sides in it

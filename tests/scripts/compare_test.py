@@ -41,13 +41,20 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(compare.ratio_of('rate_mrps', 6, 2), 3)
 
     def test_ahead_behind_even_or_too_few(self):
-        low, high = [1, 1.01, 0.99, 1.02, 0.98], [2, 2.1, 1.9, 2.2, 1.8]
+        low, high = [1, 1.01, 0.99, 1.02, 0.98, 1, 1], [2, 2.1, 1.9, 2.2, 1.8, 2, 2]
         self.assertEqual(compare.verdict_of('p50_us', low, high), 'tern ahead')
         self.assertEqual(compare.verdict_of('p50_us', high, low), 'tern behind')
         self.assertEqual(compare.verdict_of('rate_mrps', low, high), 'tern behind')
         self.assertEqual(compare.verdict_of('p50_us', low, low), 'even')
-        self.assertEqual(compare.verdict_of('p50_us', [1, 9, 2, 8, 3], [2, 8, 3, 9, 4]), 'even')  # all noise
-        self.assertIn('too few rounds', compare.verdict_of('p50_us', low[:4], high[:4]))
+        self.assertEqual(compare.verdict_of('p50_us', [1, 9, 2, 8, 3, 9, 1], [2, 8, 3, 9, 4, 8, 2]), 'even')  # all noise
+        self.assertIn('too few rounds', compare.verdict_of('p50_us', low[:6], high[:6]))
+
+    def test_rounds_are_compared_each_with_itself(self):
+        tern = [1, 5, 1, 5, 1, 5, 1]  # the CPUs were moved between rounds
+        self.assertEqual(compare.verdict_of('p50_us', tern, [1.2 * value for value in tern]), 'tern ahead')
+        self.assertEqual(compare.p_value([2] * 7), 2 / 2**7)
+        self.assertEqual(compare.p_value([2] * 6 + [0.5]), 16 / 2**7)
+        self.assertEqual(compare.p_value([1] * 7), 1)
 
     def test_a_steady_machine_gives_a_verdict(self):
         for load in ('quiet', 'busy'):
@@ -131,7 +138,7 @@ sys.exit({exit_code})
         os.chmod(path, 0o755)
 
     def run_it(self, *flags):
-        return run_compare(f'--build-dir={self.directory}', '--filter=shm.latency', '--load=quiet', '--rounds=5',
+        return run_compare(f'--build-dir={self.directory}', '--filter=shm.latency', '--load=quiet', '--rounds=7',
                            '--seconds=0.1', *flags)
 
     def rows(self, *flags, code=0):
@@ -189,7 +196,7 @@ sys.exit({exit_code})
         self.fake('peers/ucx', 0.6, placement=500)
         code, out, err = self.run_it('--json')
         self.assertEqual(code, 1)
-        self.assertIn('shm.latency, ucx shm: the CPUs moved during each of 5 rounds', err)
+        self.assertIn('shm.latency, ucx shm: the CPUs moved during each of 7 rounds', err)
         self.assertNotIn('"ucx shm"', out)
 
     def test_a_peer_that_fails_costs_the_others_nothing(self):
