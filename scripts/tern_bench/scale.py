@@ -85,9 +85,9 @@ def run(build_dir, point, seconds, cpus):
     if is_counted:
         words = [os.path.join(os.path.dirname(__file__), '..', program), *flags, f'--build-dir={os.path.abspath(build_dir)}']
     else:
-        words = [os.path.join(build_dir, 'microbench', program), *flags, f'--cpus={cpus}', '--json']
-        if '--transport=sim' not in flags:  # its seconds are virtual
-            words.append(f'--seconds={seconds:g}')
+        words = [os.path.join(build_dir, 'microbench', program), *flags, '--json']
+        if '--transport=sim' not in flags:  # one thread, in virtual time
+            words += [f'--cpus={cpus}', f'--seconds={seconds:g}']
     with tempfile.TemporaryFile('w+') as out, tempfile.TemporaryFile('w+') as errors:
         try:
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
