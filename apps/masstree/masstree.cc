@@ -159,7 +159,8 @@ class ServerSide {
   void run_in_all(const std::function<void(size_t)>& f) {
     std::atomic<size_t> done{0};
     const std::pair<const std::function<void(size_t)>&, std::atomic<size_t>&> shared(f, done);
-    // If a thread has no memory for the function, it is unknown which. So `shared` must not be used by a later call.
+    // If a thread has no memory for the function, it is unknown which. run_in_all() then stops all threads, because
+    // none may use `shared` after the return.
     const bool is_posted = threads_.post_all([&shared](tern::Endpoint&, size_t i) {
       shared.first(i);
       ++shared.second;

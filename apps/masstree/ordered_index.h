@@ -23,12 +23,10 @@ enum class Put : uint8_t {
 ///   put(key, value)           stores the value, and replaces an old one. A later get() or scan() sees it.
 ///   scan(after, limit, visit) calls visit(key, value) for the first `limit` keys greater than `after`, in ascending
 ///                             order, and returns their number. It is not a snapshot: each value is one that its
-///                             key had during the scan, and a key that is inserted during the scan may be visited or
-/// not.
+///                             key had during the scan. It may visit or miss a key that is inserted during the scan.
 ///
 /// get() and scan() must not wait for a put(), and a put() must not wait for them, because event loops call all three,
-/// and a worker may lose
-/// its CPU in the middle of a scan. No key is ever removed.
+/// and a worker may lose its CPU in the middle of a scan. No key is ever removed.
 template <class Index>
 concept OrderedIndex = std::constructible_from<Index, size_t> &&
     requires(Index& index, uint64_t key, uint64_t value, size_t limit, void (*visit)(uint64_t, uint64_t)) {
