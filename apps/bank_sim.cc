@@ -1,6 +1,6 @@
-// bank_sim: the branches of bank (bank/branch.h) on a hundred simulated hosts, for a while in which everything goes
-// wrong that can, and then for as long as they need to settle. One seed decides it all; docs/simulation.md has more.
-// One thread.
+// bank_sim: the branches of bank (bank/branch.h) on a hundred simulated hosts. First many kinds of faults occur; then
+// the branches run without faults until all transfers are settled. One seed determines the whole run; see
+// docs/simulation.md. One thread.
 #include <gflags/gflags.h>
 
 #include <tern/sim.h>
@@ -14,10 +14,10 @@
 #include "bank/branch.h"
 
 DEFINE_uint64(branches, 100, "branches, each on a host of its own");
-DEFINE_double(seconds, 0.2, "virtual time with faults; afterwards they have ten seconds to settle");
-DEFINE_uint64(seed, 1, "of everything random");
+DEFINE_double(seconds, 0.2, "virtual time with faults; then ten seconds without faults to settle in");
+DEFINE_uint64(seed, 1, "seed of all random choices");
 DEFINE_uint64(seeds, 1, "runs, with this seed and those that follow");
-DEFINE_bool(verbose, false, "says what goes wrong, and when");
+DEFINE_bool(verbose, false, "prints each fault and its time");
 
 namespace {
 
@@ -32,7 +32,7 @@ class Run {
  public:
   explicit Run(uint64_t seed) : seed_(seed) {}
 
-  /// False: the sentence has been printed.
+  /// False: the error message has been printed.
   bool run() {
     auto simulation = tern::sim::Simulation::create(topology_, {.seed = seed_});
     if (!simulation.ok()) return fail(std::string(simulation.status().message()));
@@ -66,7 +66,7 @@ class Run {
  private:
   using Office = bank::Office<tern::Sim>;
 
-  /// A host's journal and ledger are its disk: they outlive its program.
+  /// The journal and the ledger are the host's disk: they outlive its program.
   void boot(uint32_t branch) {
     (void)simulation_->host(branch).boot([this, branch](Host& host) {
       auto& journal = journals_[branch];
@@ -74,7 +74,7 @@ class Run {
           simulation_->hosts(), journal, [&journal](const bank::Entry& entry) { journal.push_back(entry); });
       auto office = std::make_shared<Office>();
       tern::RpcOptions options;
-      options.huge_pages = false;  // a hundred small endpoints in one process
+      options.huge_pages = false;  // because one process has a hundred small endpoints
       auto status =
           office->open(host.nexus_options(), host.transport_options(), options, *ledgers_[branch], uris_, branch);
       if (status.ok()) status = host.run(*office->rpc);
@@ -87,7 +87,7 @@ class Run {
     return office != nullptr ? office->branch.get() : nullptr;
   }
 
-  /// The audit of this moment.
+  /// Audits the bank now.
   bank::Audit look() {
     std::vector<bank::Ledger*> ledgers;
     for (const auto& ledger : ledgers_) ledgers.push_back(ledger.get());
@@ -104,7 +104,7 @@ class Run {
     if (FLAGS_verbose) std::printf("%10.3f ms: branch %u %s %.3f ms\n", now_ms(), branch, what, to_ms(time));
   }
 
-  /// One more thing goes wrong, and another one soon: about ten a second on each host, for 30 ms on average.
+  /// Causes one fault, and schedules the next: about ten a second on each host, for 30 ms on average.
   void misfortune() {
     if (is_healed_) return;
     simulation_->after(random_time(milliseconds(200) / simulation_->hosts()), [this] { misfortune(); });
@@ -143,7 +143,7 @@ class Run {
         });
     }
   }
-  /// Unless all is well by then.
+  /// Runs `then` after `delay`, unless the faults have ended by then.
   void later(Duration delay, std::function<void()> then) {
     simulation_->after(delay, [this, run_then = std::move(then)] {
       if (!is_healed_) run_then();
@@ -177,10 +177,10 @@ class Run {
   std::vector<std::string> uris_;
   std::vector<std::vector<bank::Entry>> journals_;
   std::vector<std::unique_ptr<bank::Ledger>> ledgers_;
-  std::string problem_;  ///< empty: none so far
+  std::string problem_;  ///< empty: no problem so far
   bool is_healed_ = false;
   uint64_t kills_ = 0;
-  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< goes first: its programs use the ledgers
+  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< is destroyed first, because its programs use the ledgers
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// hello: the smallest server and its client, over any transport.
+// hello: the smallest server and client, over any transport.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 constexpr uint16_t kHello = 1;  // a request type: client and server agree on it
 
-template <tern::Transport T>  // tern::Shm or tern::Udp: the rest is the same
+template <tern::Transport T>  // tern::Shm or tern::Udp: the other code is the same
 tern::Status serve(tern::Nexus& nexus, tern::RpcOptions options, auto ready) {
   auto rpc = tern::Rpc<T>::create(nexus, {}, options);
   if (!rpc.ok()) return rpc.status();
@@ -33,13 +33,13 @@ tern::Status serve(tern::Nexus& nexus, tern::RpcOptions options, auto ready) {
     request.respond();
   });
   if (!status.ok()) return status;
-  ready(**rpc);  // clients find us now, and whoever has the endpoint may stop() it
+  ready(**rpc);  // clients can find the server now, and other threads may stop() its endpoint
   return (*rpc)->run_event_loop();
 }
 
 template <tern::Transport T>
 tern::Status ask(tern::Nexus& nexus, tern::RpcOptions options, std::string_view server, std::string& answer) {
-  tern::Status outcome;  // outlives the endpoint, and with it the call
+  tern::Status outcome;  // outlives the endpoint, and so the call
   auto rpc = tern::Rpc<T>::create(nexus, {}, options);
   if (!rpc.ok()) return rpc.status();
   tern::Endpoint& endpoint = **rpc;
@@ -61,7 +61,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A timer of the server's loop that ends it once it is told to, or the program is interrupted.
+/// A timer in the server's loop. Stops the loop after `told` is set, or after the program is interrupted.
 struct StopWhenTold {
   tern::Endpoint* endpoint;
   const std::atomic<bool>* told;
@@ -70,12 +70,12 @@ struct StopWhenTold {
   }
 };
 
-/// The server's thread, which owns its endpoint from birth to death.
+/// The server's thread, which owns its endpoint from creation to destruction.
 class Server {
  public:
   ~Server() { stop(); }
 
-  /// Returns when clients can find it, or it has ended.
+  /// Returns when clients can find the server, or when it has ended.
   template <tern::Transport T>
   void start(tern::Nexus& nexus, int cpu) {
     const bool has_thread = programs::add_thread(thread_, cpu, [this, &nexus] {
@@ -100,7 +100,7 @@ class Server {
     for (std::thread& thread : thread_) thread.join();
     thread_.clear();
   }
-  /// After stop() or wait().
+  /// Must be called after stop() or wait().
   tern::Status status() const { return status_; }
 
  private:
@@ -108,7 +108,7 @@ class Server {
   std::atomic<State> state_{State::kStarting};
   std::atomic<bool> told_{false};
   tern::Status status_;
-  std::vector<std::thread> thread_;  ///< one, from start() on
+  std::vector<std::thread> thread_;  ///< one thread, after start()
 };
 
 template <tern::Transport T>
@@ -125,7 +125,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   auto nexus = tern::Nexus::create(listen, programs::nexus_options());
   if (!nexus.ok()) return programs::fail_with("no Nexus at " + listen, nexus.status());
 
-  Server server;  // goes before the Nexus that its endpoint needs
+  Server server;  // is destroyed before the Nexus, because its endpoint needs the Nexus
   if (serves) {
     uri = (*nexus)->uri();
     server.start<T>(**nexus, cpus[0]);
@@ -161,7 +161,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<char*> words(argv, argv + argc);  // as they were given, for a server process
+  std::vector<char*> words(argv, argv + argc);  // the words of the command line, for a server process
   gflags::SetCommandLineOptionWithMode("wait", "adaptive", gflags::SET_FLAGS_DEFAULT);
   if (!programs::parse_flags(argc, argv, "The smallest server and its client; --seconds means nothing here")) return 1;
   if (programs::has_faults() || !FLAGS_transport_options.empty() || !FLAGS_server_transport_options.empty()) {

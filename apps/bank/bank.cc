@@ -1,7 +1,8 @@
-// bank: branches that send money to each other, each a process that is killed now and then, over a real transport.
+// bank: branches that send money to each other over a real transport. Each branch is a process that is killed now and
+// then.
 // bank_sim (../bank_sim.cc) runs the same branches on a hundred simulated hosts.
-// To be read in this order: ledger.h (what must not be forgotten), branch.h (who sends and receives), this.
-// The first process has no thread and no endpoint: it makes the branches' processes, kills them, and audits.
+// Read the files in this order: ledger.h (the state that must survive), branch.h (sends and receives), this file.
+// The first process has no thread and no endpoint: it starts the branches' processes, kills them, and audits.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -26,7 +27,7 @@
 #include "branch.h"
 
 DEFINE_uint64(branches, 4, "branches, each in a process of its own");
-DEFINE_double(kill_seconds, 0.2, "a branch is killed, and started again, so often; 0: none is");
+DEFINE_double(kill_seconds, 0.2, "a branch is killed and started again at this interval; 0: never");
 
 namespace {
 
@@ -40,7 +41,8 @@ std::vector<bank::Entry> read_journal(const std::string& path) {
   return entries;
 }
 
-/// Of this machine and this run only: 127.0.0.0/8 is its own, and the process's id tells it from other runs.
+/// Addresses of this machine and this run only: 127.0.0.0/8 is local to the machine, and the process id differs between
+/// runs.
 std::vector<std::string> branch_uris() {
   const auto run = static_cast<uint32_t>(getpid());
   std::vector<std::string> uris;
@@ -51,12 +53,12 @@ std::vector<std::string> branch_uris() {
   return uris;
 }
 
-/// A branch's process, from its first to its last instruction.
+/// The whole life of a branch's process.
 template <tern::Transport T>
 int be_branch(uint32_t self, const std::vector<std::string>& uris, const std::string& journal) {
   const std::vector<bank::Entry> past = read_journal(journal);
   const int file = open(journal.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-  // A killed process leaves whole entries but for one case, the last one: it is as if it had not been written.
+  // A killed process leaves whole entries, except perhaps the last one. A partial entry counts as not written.
   if (file < 0 || ftruncate(file, static_cast<off_t>(past.size() * sizeof(bank::Entry))) != 0) {
     return programs::fail("no journal %s: %s", journal.c_str(), std::strerror(errno));
   }
@@ -66,7 +68,7 @@ int be_branch(uint32_t self, const std::vector<std::string>& uris, const std::st
   });
   bank::Office<T> office;
   tern::RpcOptions options = programs::rpc_options(0);
-  options.huge_pages = false;  // many small endpoints
+  options.huge_pages = false;  // because a machine has many small endpoints
   if (auto status =
           office.open(programs::nexus_options(), programs::transport_options<T>(), options, ledger, uris, self);
       !status.ok()) {
@@ -77,12 +79,12 @@ int be_branch(uint32_t self, const std::vector<std::string>& uris, const std::st
       return programs::fail_with("branch " + std::to_string(self), status);
     }
   }
-  office.branch->close();  // others may still want to be told that we have their money: until we are killed
+  office.branch->close();  // it still answers repeated transfers, until it is killed
   (void)office.rpc->run_event_loop();
   return 0;
 }
 
-/// The branches' processes and their journals, in a directory that ends with this object.
+/// The branches' processes and their journals. The journals' directory is removed with this object.
 template <tern::Transport T>
 class Bank {
  public:
@@ -104,7 +106,8 @@ class Bank {
     }
     return processes_[branch] > 0;
   }
-  /// With SIGKILL, it is gone afterwards; with SIGTERM, it begins no transfers any more.
+  /// Sends `signal`. After SIGKILL it waits until the process has ended. After SIGTERM the branch begins no more
+  /// transfers.
   void stop(uint32_t branch, int signal) {
     if (processes_[branch] <= 0) return;
     kill(processes_[branch], signal);
@@ -112,7 +115,7 @@ class Bank {
     waitpid(processes_[branch], nullptr, 0);
     processes_[branch] = -1;
   }
-  /// False: one has ended by itself, and has said why.
+  /// False: a process has ended by itself, and has printed the reason.
   bool are_running() {
     for (pid_t& process : processes_) {
       if (waitpid(process, nullptr, WNOHANG) == 0) continue;

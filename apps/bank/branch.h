@@ -1,9 +1,9 @@
-// A branch of the bank: sends money to other branches, one transfer at a time to each, and takes theirs.
-// Owned by its endpoint's thread. Does not know its transport, nor whether the world around it is real.
+// A branch of the bank: sends money to other branches, one transfer at a time to each, and receives their transfers.
+// Its endpoint's thread owns it. It does not depend on the transport, nor on whether the network is simulated.
 //
-// The rule that it is about: a call that has ended with an error may have been executed, and a call that is made again
-// is another call. So a transfer has a number, both sides write it down before they say anything, and the receiver
-// takes each number once.
+// The rule that it shows: a call that ended with an error may have been executed, and a repeated call is a new call. So
+// each transfer has a number, both sides write the transfer to the journal before they send anything about it, and the
+// receiver accepts each number once.
 #pragma once
 
 #include <tern/environment.h>
@@ -22,9 +22,9 @@
 
 namespace bank {
 
-constexpr uint16_t kTransfer = 1;  ///< request type: a Transfer; the answer is empty: we have it
+constexpr uint16_t kTransfer = 1;  ///< request type: a Transfer; the empty answer confirms it
 
-/// As it travels between machines of one kind.
+/// The bytes on the network, between machines of the same byte order.
 struct Transfer {
   uint64_t number;
   int64_t amount;
@@ -37,7 +37,8 @@ enum Failure : uint16_t { kNotATransfer = 1, kNotItsTurn };
 
 class Branch {
  public:
-  /// `uris` has every branch's, `self` is the place of this one. All of it outlives the branch's endpoint.
+  /// `uris` has the URI of every branch; `self` is the index of this one. All arguments must outlive the branch's
+  /// endpoint.
   Branch(tern::Endpoint& endpoint, tern::Environment& environment, Ledger& ledger, std::vector<std::string> uris,
          uint32_t self)
       : endpoint_(endpoint),
@@ -47,7 +48,7 @@ class Branch {
         self_(self),
         peers_(uris_.size()) {}
 
-  /// Serves, and goes on with what was on its way when the branch died.
+  /// Starts to serve, and repeats the transfers that were not settled when the branch died.
   tern::Status open() {
     if (auto status = endpoint_.on_request(kTransfer, [this](tern::Request request) { receive(std::move(request)); });
         !status.ok()) {
@@ -58,14 +59,14 @@ class Branch {
     }
     return endpoint_.after({}, [this] { begin(); }).status();
   }
-  /// Serves on, and settles what is on its way, but begins no transfers any more.
+  /// Begins no more transfers. Still serves, and settles the transfers that it began.
   void close() { ledger_.write({Entry::Kind::kClosing, self_, 0, 0}); }
-  /// Calls of transfers that were made again.
+  /// The number of repeated calls of transfers.
   uint64_t repeated() const { return repeated_; }
 
  private:
   static constexpr tern::Duration kPause = std::chrono::milliseconds(1);      ///< between two transfers, on average
-  static constexpr tern::Duration kDeadline = std::chrono::milliseconds(10);  ///< of a call
+  static constexpr tern::Duration kDeadline = std::chrono::milliseconds(10);  ///< of one call
   static constexpr tern::Duration kRetry = std::chrono::milliseconds(5);      ///< after a call that has failed
 
   struct Peer {
@@ -86,7 +87,7 @@ class Branch {
     send(to);
   }
 
-  /// The transfer that is on its way to `to`, for the first time or again.
+  /// Sends the transfer that `to` has not confirmed, for the first time or again.
   void send(uint32_t to) {
     if (!peers_[to].has_session) {
       auto session = endpoint_.create_session(uris_[to]);
@@ -114,8 +115,10 @@ class Branch {
       const Ledger::Account& account = ledger_.account(to);
       return ledger_.write({Entry::Kind::kSettled, to, account.sent, account.sent_amount});
     }
-    if (status.code() == tern::Code::kCancelled) return;  // our end; the ledger knows what to go on with
-    if (status.code() != tern::Code::kDeadline) {         // a session that has failed never comes back
+    if (status.code() == tern::Code::kCancelled)
+      return;                                      // our endpoint closes; the ledger knows which transfer to
+                                                   // repeat
+    if (status.code() != tern::Code::kDeadline) {  // a failed session never recovers
       (void)endpoint_.destroy_session(peers_[to].session);
       peers_[to].has_session = false;
     }
@@ -130,7 +133,7 @@ class Branch {
     if (transfer.from >= uris_.size() || transfer.amount <= 0) return request.fail(kNotATransfer);
     const uint64_t received = ledger_.account(transfer.from).received;
     if (transfer.number > received + 1) return request.fail(kNotItsTurn);
-    if (transfer.number == received + 1) {  // else it is ours already, and its sender has not heard
+    if (transfer.number == received + 1) {  // otherwise it was received before, and its sender did not get the answer
       ledger_.write({Entry::Kind::kReceived, transfer.from, transfer.number, transfer.amount});
     }
     request.respond();
@@ -145,16 +148,17 @@ class Branch {
   uint64_t repeated_ = 0;
 };
 
-/// A branch and what it lives on, over any transport: what a process is, or a simulated host's program.
+/// A branch with its Nexus and endpoint, over any transport: the content of a process, or of a simulated host's
+/// program.
 template <tern::Transport T>
 struct Office {
   std::unique_ptr<tern::Nexus> nexus;
-  std::unique_ptr<Branch> branch;  ///< outlives the endpoint, whose continuations may run until it is gone
+  std::unique_ptr<Branch> branch;  ///< outlives the endpoint, whose continuations may run until it is destroyed
   std::unique_ptr<tern::Rpc<T>> rpc;
 
   tern::Status open(tern::NexusOptions nexus_options, typename T::Options transport, tern::RpcOptions options,
                     Ledger& ledger, std::vector<std::string> uris, uint32_t self) {
-    // A dead branch is given up after 50 ms, instead of half a second.
+    // A dead branch is given up after 50 ms instead of 500 ms.
     nexus_options.liveness_timeout = std::chrono::milliseconds(50);
     auto made_nexus = tern::Nexus::create(uris[self], nexus_options);
     if (!made_nexus.ok()) return made_nexus.status();

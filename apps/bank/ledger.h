@@ -1,5 +1,5 @@
-// What a branch must not forget when it dies: the money that it has, and how far it has come with each other branch.
-// Owned by the branch's thread. Knows nothing of messages.
+// The state that must survive the death of a branch: its money, and its last transfer to and from each other branch.
+// The branch's thread owns it. It does not depend on messages.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace bank {
 
-/// What every branch has at first.
+/// The money of each branch at the start.
 constexpr int64_t kOpeningBalance = 1'000'000;
 
-/// A line of the journal. All that a branch knows follows from these, in their order.
+/// A line of the journal. The entries, in their order, determine the whole state of a branch.
 struct Entry {
   enum class Kind : uint32_t {
-    kSent,      ///< our money is on its way to `branch`, as transfer `number` between us
-    kSettled,   ///< `branch` has it
-    kReceived,  ///< the money of `branch`'s transfer `number` is ours
-    kClosing,   ///< we begin no transfers any more; `branch` is our own
+    kSent,      ///< this branch sends money to `branch`, as transfer `number` between the two
+    kSettled,   ///< `branch` has confirmed the transfer
+    kReceived,  ///< this branch has received the money of transfer `number` of `branch`
+    kClosing,   ///< this branch begins no more transfers; `branch` is this branch
   };
   Kind kind;
   uint32_t branch;
@@ -29,15 +29,15 @@ struct Entry {
 
 class Ledger {
  public:
-  /// Of how far we have come with one other branch, in each direction.
+  /// The state of the transfers with one other branch, in each direction.
   struct Account {
-    uint64_t sent = 0;           ///< number of the last transfer; the next one waits until it is settled
-    int64_t sent_amount = 0;     ///< likewise
-    bool is_on_its_way = false;  ///< likewise: not settled yet
-    uint64_t received = 0;       ///< number of the last transfer that came
+    uint64_t sent = 0;           ///< number of the last transfer sent; the next one waits until this one is settled
+    int64_t sent_amount = 0;     ///< amount of the last transfer sent
+    bool is_on_its_way = false;  ///< the last transfer sent is not settled yet
+    uint64_t received = 0;       ///< number of the last transfer received
   };
 
-  /// `past` is the journal so far; `keep` adds to it, and returns when the entry will be there whatever happens.
+  /// `past` is the journal so far. `keep` appends an entry to it, and returns when the entry will survive a crash.
   Ledger(uint32_t branches, const std::vector<Entry>& past, std::function<void(const Entry&)> keep)
       : keep_(std::move(keep)), accounts_(branches) {
     for (const Entry& entry : past) apply(entry);
@@ -80,21 +80,21 @@ class Ledger {
   std::function<void(const Entry&)> keep_;
   int64_t balance_ = kOpeningBalance;
   std::vector<Account> accounts_;
-  uint64_t settled_ = 0;  ///< transfers of ours
+  uint64_t settled_ = 0;  ///< transfers sent by this branch
   bool is_closing_ = false;
 };
 
-/// The bank as a whole, at one moment.
+/// The state of the whole bank at one moment.
 struct Audit {
   uint64_t settled = 0;     ///< transfers
   uint64_t on_its_way = 0;  ///< transfers that are not settled
-  bool is_closing = true;   ///< no branch begins transfers any more
-  std::string problem;      ///< empty: no money was made or lost
+  bool is_closing = true;   ///< no branch begins more transfers
+  std::string problem;      ///< empty: the sum of all money is right
 
   bool is_over() const { return is_closing && on_its_way == 0; }
 };
 
-/// `ledgers` has every branch's, in order.
+/// `ledgers` has the ledger of every branch, in order.
 inline Audit audit(const std::vector<Ledger*>& ledgers) {
   Audit result;
   int64_t total = 0;
@@ -105,7 +105,8 @@ inline Audit audit(const std::vector<Ledger*>& ledgers) {
     for (uint32_t to = 0; to < ledgers.size(); to++) {
       const Ledger::Account& sender = ledgers[from]->account(to);
       const uint64_t received = ledgers[to]->account(from).received;
-      const bool is_between = received != sender.sent;  // neither here nor there
+      const bool is_between = received != sender.sent;  // the sender has subtracted the amount, and the receiver has
+                                                        // not added it yet
       if (is_between) total += sender.sent_amount;
       result.on_its_way += sender.is_on_its_way ? 1 : 0;
       if (is_between && (!sender.is_on_its_way || received + 1 != sender.sent)) {

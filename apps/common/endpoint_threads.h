@@ -1,4 +1,5 @@
-// Threads that run an endpoint each, until they are stopped. Called by the main thread, unless a member says otherwise.
+// Threads that each run one endpoint until they are stopped. The main thread calls all members, unless a member's
+// comment says otherwise.
 #pragma once
 
 #include <tern/endpoint.h>
@@ -26,9 +27,9 @@ class EndpointThreads {
   EndpointThreads& operator=(const EndpointThreads&) = delete;
   ~EndpointThreads() { stop(); }
 
-  /// Once. Endpoints 0 to `count` - 1 of `nexus`, the i-th in a thread that is pinned to cpus[i % size]. That thread
-  /// calls prepare(endpoint, i), which returns a tern::Status, before its loop. Returns when every loop runs, or has
-  /// ended. Otherwise the sentence why not.
+  /// Creates endpoints 0 to `count` - 1 of `nexus`, the i-th in a thread that is pinned to cpus[i % size]. That thread
+  /// calls prepare(endpoint, i), which returns a tern::Status, before its loop. Returns when every loop runs, or when
+  /// one has ended. The result is empty if every loop runs, otherwise an error message. Must be called at most once.
   template <tern::Transport T, class Prepare>
   std::string start(tern::Nexus& nexus, size_t count, const std::vector<int>& cpus, typename T::Options transport,
                     tern::RpcOptions rpc, Prepare prepare) {
@@ -48,11 +49,12 @@ class EndpointThreads {
     if (!why.empty()) stop();
     return why;
   }
-  /// An endpoint does not run any more. Any thread.
+  /// True after an endpoint's loop has ended. Any thread.
   bool has_ended() const { return ended_ > 0; }
-  /// All of them. Any thread.
+  /// True after the loops of all endpoints have ended. Any thread.
   bool have_all_ended() const { return ended_ == threads_.size(); }
-  /// Calls f(endpoint, i) in the loop of each endpoint that runs. Does not wait. False: one of them has no memory.
+  /// Calls f(endpoint, i) in the loop of each endpoint that runs. Does not wait. Returns false if an endpoint has no
+  /// memory for it.
   template <class F>
   [[nodiscard]] bool post_all(F f) {
     std::lock_guard lock(mutex_);
@@ -75,7 +77,7 @@ class EndpointThreads {
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
   }
-  /// Why an endpoint ended by itself. Empty: none did. Any thread.
+  /// Why an endpoint ended by itself; empty if none did. Any thread.
   std::string problem() {
     std::lock_guard lock(mutex_);
     return problem_;
@@ -105,7 +107,7 @@ class EndpointThreads {
   std::atomic<size_t> ready_{0};
   std::atomic<size_t> ended_{0};
   std::mutex mutex_;
-  std::vector<tern::Endpoint*> endpoints_;  ///< by id; null: its loop does not run
+  std::vector<tern::Endpoint*> endpoints_;  ///< by id; null: the endpoint's loop does not run
   bool is_stopped_ = false;
   std::string problem_;
 };

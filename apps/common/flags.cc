@@ -7,15 +7,15 @@
 #include <cstdlib>
 #include <filesystem>
 
-DEFINE_string(transport, tern::transports::kEntries[0].name,
-              "what packets travel over; --list_transports has the names");
-DEFINE_string(transport_options, "",
-              "options of the transport, as in datagram_bytes=8900,offload=false; --list_transports has those of each");
+DEFINE_string(transport, tern::transports::kEntries[0].name, "the transport; --list_transports prints the names");
+DEFINE_string(
+    transport_options, "",
+    "options of the transport, as in datagram_bytes=8900,offload=false; --list_transports prints those of each");
 DEFINE_string(server_transport_options, "",
               "options of the server's endpoints that differ from --transport_options, as in address=10.0.0.1/24");
 DEFINE_bool(list_transports, false, "print the transports of this program, one a line, and their options");
 DEFINE_string(role, "both", "both: the two sides in this program; server; client");
-DEFINE_bool(processes, false, "with --role=both: the two sides as two processes instead of two threads");
+DEFINE_bool(processes, false, "with --role=both: run the two sides as two processes instead of two threads");
 DEFINE_string(
     server, "",
     "HOST:PORT at which a server listens and a client finds it; default 127.0.0.1:31850, with --role=both any "
@@ -35,18 +35,20 @@ DEFINE_double(corrupt, 0, "fault layer: probability that bits of a packet flip, 
 DEFINE_double(delay, 0, "fault layer: probability that a packet is held back, for up to --delay_us_max");
 DEFINE_double(delay_us_max, 100, "fault layer: the longest delay, us");
 DEFINE_uint64(seed, 1, "seed of the fault layer");
-DEFINE_string(page, "", "where other processes see the counters: shm (for tern-top), or a path (NexusOptions::page)");
+DEFINE_string(page, "",
+              "where other processes can read the counters: shm (for tern-top), or a path (NexusOptions::page)");
 DEFINE_bool(log, false,
             "print sessions, peers and faults as JSON lines on standard error, as they happen (NexusOptions::log)");
 DEFINE_string(trace, "",
-              "folder in which each endpoint leaves a trace of its last calls and packets when it closes, for "
+              "folder in which each endpoint writes a trace of its last calls and packets when it closes, for "
               "scripts/trace (RpcOptions::trace_records)");
 DEFINE_int32(ready_fd, -1, "for --processes: where the server writes its address once it can be reached");
 
 namespace programs {
 
 namespace {
-/// Of --trace, 2 MiB an endpoint: about the last 6000 calls of one packet.
+/// The number of records for --trace. They take 2 MiB an endpoint, and hold about the last 6000 calls of one packet
+/// each.
 constexpr size_t kTraceRecords = size_t{1} << 16;
 }  // namespace
 
@@ -90,7 +92,7 @@ bool is_in(Scope scope, const tern::transports::Entry& entry) {
          (entry.kind == Kind::kSimulated && scope != Scope::kReal);
 }
 
-/// Why no endpoint over T can be made on this machine; ok: one can.
+/// Returns ok if this machine can make an endpoint over T, otherwise the reason.
 template <class T>
 tern::Status runs_here() {
   auto nexus = tern::Nexus::create("tern://127.0.0.1:0");
@@ -99,8 +101,8 @@ tern::Status runs_here() {
   return rpc.ok() ? tern::Status() : rpc.status();
 }
 
-/// Prints "NAME<tab>WHAT (OPTIONS with their defaults)" on standard output for each transport of the program that runs
-/// here, and a sentence on standard error for each other one.
+/// For each transport of the program that runs here, prints "NAME<tab>WHAT (OPTIONS with their defaults)" on standard
+/// output. For each other transport, prints a sentence on standard error.
 void list_transports(Scope scope) {
   for (const auto& entry : tern::transports::kEntries) {
     if (!is_in(scope, entry)) continue;
@@ -122,7 +124,8 @@ void list_transports(Scope scope) {
   }
 }
 
-/// Checks --transport, --transport_options and --server_transport_options. False: the sentence has been printed.
+/// Checks --transport, --transport_options and --server_transport_options. On error it prints a sentence and returns
+/// false.
 bool check_transport(Scope scope) {
   std::string names;
   for (const auto& entry : tern::transports::kEntries) {
@@ -195,7 +198,7 @@ bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope) {
   }
   for (const double probability : {FLAGS_drop, FLAGS_dup, FLAGS_reorder, FLAGS_corrupt, FLAGS_delay}) {
     if (probability >= 0 && probability < 1) continue;
-    fail("%g is no probability for --drop, --dup, --reorder, --corrupt or --delay: at least 0, less than 1",
+    fail("%g is not a probability for --drop, --dup, --reorder, --corrupt or --delay: at least 0, less than 1",
          probability);
     return false;
   }
@@ -204,7 +207,7 @@ bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope) {
     return false;
   }
   if (std::error_code error; !FLAGS_trace.empty() && !std::filesystem::is_directory(FLAGS_trace, error)) {
-    fail("--trace=%s is no folder: make it first", FLAGS_trace.c_str());
+    fail("--trace=%s is not a folder: create it first", FLAGS_trace.c_str());
     return false;
   }
   return true;
@@ -212,7 +215,8 @@ bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope) {
 
 bool check_page_of_processes() {
   if (FLAGS_page.empty() || FLAGS_page == "shm") return true;
-  fail("--page=%s would be the page of several processes; use --page=shm, with which each has one", FLAGS_page.c_str());
+  fail("--page=%s would be the page of several processes; use --page=shm, which gives each process its own page",
+       FLAGS_page.c_str());
   return false;
 }
 

@@ -1,4 +1,4 @@
-// The flags that every program has, their checks, and what they become: a transport type and options. Uses tern's
+// The flags that every program has, their checks, and their conversion into a transport type and options. Uses tern's
 // public headers and the generated list of transports.
 #pragma once
 
@@ -46,37 +46,37 @@ DECLARE_string(trace);
 
 namespace programs {
 
-/// One sentence on standard error; the program's exit code.
+/// Prints one sentence on standard error. Returns the program's exit code.
 [[gnu::format(printf, 1, 2)]] int fail(const char* format, ...);
 
-/// The same, for what the library said about `what`.
+/// Prints `what` and the message of `status`. Returns the program's exit code.
 int fail_with(const std::string& what, tern::Status status);
 
-/// What a value of --cc means; nothing, if it is none.
+/// The controller that a value of --cc names; nullopt if there is no such controller.
 std::optional<tern::CongestionControl> congestion_control(std::string_view name);
 
 /// The transports that a program runs over.
 enum class Scope {
-  kReal,       ///< those between programs
-  kSimulated,  ///< those of a simulation, which the program runs
+  kReal,       ///< transports between processes
+  kSimulated,  ///< transports of a simulation, which the program runs
   kBoth,
 };
 
-/// Over a transport of a simulation.
+/// True if --transport is a transport of a simulation.
 bool is_simulated();
 
-/// Parses the command line and checks the flags of this file. False: the sentence has been printed, exit with 1.
-/// With --list_transports it prints the list and ends the program.
+/// Parses the command line and checks the flags of this file. On error it prints a sentence and returns false; the
+/// program must then exit with code 1. With --list_transports it prints the list and ends the program.
 bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope = Scope::kReal);
 
-/// For a program that makes processes, which have the same flags. False: --page is the path of a file, which would be
-/// the page of all of them; the sentence has been printed.
+/// Must be called by a program that starts processes with the same flags. Returns false, and prints a sentence, if
+/// --page is the path of a file, because all processes would share that page.
 bool check_page_of_processes();
 
 bool has_faults();
 
-/// Calls run.operator()<T>() for --transport, which is one between programs; T has the fault layer if a flag of that
-/// is set.
+/// Calls run.operator()<T>() for --transport, which must be a transport between processes. T has the fault layer if a
+/// flag of the fault layer is set.
 template <class Run>
 int with_transport(Run&& run) {
   return *tern::transports::with_transport(tern::transports::Real(), FLAGS_transport, [&]<class T>() {
@@ -84,11 +84,11 @@ int with_transport(Run&& run) {
   });
 }
 
-/// Whose endpoint options are for.
+/// The side that an endpoint's options are for.
 enum class Role { kClient, kServer };
 
-/// Applies --transport_options, for a server then --server_transport_options, and the flags of the fault layer to the
-/// options of a transport. parse_flags() has checked them.
+/// Applies --transport_options, then (for a server) --server_transport_options, and the flags of the fault layer to the
+/// options of a transport. parse_flags() has checked these flags.
 template <class Options>
 void apply_transport_flags(Options& options, Role role = Role::kClient) {
   (void)tern::set_options(options, FLAGS_transport_options);
@@ -106,7 +106,7 @@ void apply_transport_flags(tern::FaultyOptions<Inner>& options, Role role = Role
   options.seed = FLAGS_seed;
 }
 
-/// What the flags say about transport T.
+/// The options of transport T that the flags select.
 template <class T>
 typename T::Options transport_options(Role role = Role::kClient) {
   typename T::Options options;
@@ -114,16 +114,16 @@ typename T::Options transport_options(Role role = Role::kClient) {
   return options;
 }
 
-/// What the flags say about a Nexus.
+/// The options of a Nexus that the flags select.
 inline tern::NexusOptions nexus_options() { return {.page = FLAGS_page, .log = FLAGS_log ? json_log() : nullptr}; }
 
-/// What the flags say about an endpoint.
+/// The options of an endpoint that the flags select.
 tern::RpcOptions rpc_options(uint16_t endpoint_id);
 
-/// Where this program's server listens, as a URI.
+/// The URI at which this program's server listens.
 std::string server_uri();
 
-/// Where the Nexus of a client of the server at `server` listens.
+/// The URI at which a client of the server at `server` lets its Nexus listen.
 std::string client_listen_uri(std::string_view server);
 
 }  // namespace programs

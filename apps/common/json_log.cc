@@ -37,7 +37,7 @@ std::string line_of(const tern::LogEvent& event) {
 std::shared_ptr<tern::LogSink> json_log() {
   return tern::log_to([](const tern::LogEvent& event) {
     const std::string line = line_of(event);
-    (void)std::fwrite(line.data(), 1, line.size(), stderr);  // one write of an unbuffered stream: lines stay whole
+    (void)std::fwrite(line.data(), 1, line.size(), stderr);  // one write to an unbuffered stream keeps a line whole
   });
 }
 

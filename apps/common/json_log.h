@@ -1,4 +1,4 @@
-// The events of a Nexus as JSON lines on standard error.
+// Prints the events of a Nexus as JSON lines on standard error.
 #pragma once
 
 #include <tern/log.h>
@@ -7,7 +7,7 @@
 
 namespace programs {
 
-/// A sink for NexusOptions::log. Each event is one line, written at once. Fields without a value are left out.
+/// A sink for NexusOptions::log. It writes each event at once, as one line. It leaves out fields without a value.
 std::shared_ptr<tern::LogSink> json_log();
 
 }  // namespace programs

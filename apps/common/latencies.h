@@ -1,4 +1,4 @@
-// A histogram of times with a relative error of 1 / 256, of constant size. Standard library only; one thread.
+// A histogram of times with a relative error of 1 / 256. Its size is constant. Standard library only; one thread.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class Latencies {
     count_ += other.count_;
   }
   uint64_t count() const { return count_; }
-  /// The time below which this share of all lies, ns; 0 if there are none.
+  /// The time in ns below which `share` of all times lie; 0 if there are no times.
   uint64_t quantile_ns(double share) const {
     const auto wanted = static_cast<uint64_t>(share * static_cast<double>(count_));
     uint64_t seen = 0;
@@ -35,7 +35,7 @@ class Latencies {
   }
 
  private:
-  static constexpr unsigned kBits = 8;  ///< of precision below the highest bit
+  static constexpr unsigned kBits = 8;  ///< bits of precision below the highest bit
   static size_t bucket_of(uint64_t ns) {
     if (ns < (1u << kBits)) return ns;
     const unsigned shift = static_cast<unsigned>(std::bit_width(ns)) - kBits - 1;

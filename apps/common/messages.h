@@ -1,4 +1,4 @@
-// Messages of little-endian integers and bytes, back to back. Whoever reads one trusts none of its lengths.
+// Messages of little-endian integers and bytes, back to back. A reader must not trust any length in a message.
 // Standard library only; no state.
 #pragma once
 
@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little, "Reader and Writer cop
 inline Bytes as_bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
 inline std::string_view as_text(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-/// Takes a message apart from its beginning. What does not fit into the rest is not read.
+/// Parses a message from its beginning. A read fails if the rest of the message is too short for it.
 class Reader {
  public:
   explicit Reader(Bytes message) : rest_(message) {}
@@ -37,7 +37,7 @@ class Reader {
     rest_ = rest_.subspan(len_bytes);
     return true;
   }
-  /// Bytes behind their length, which is a Length.
+  /// Reads a length of type Length, and then that number of bytes.
   template <class Length>
   [[nodiscard]] bool read_text(std::string_view& to) {
     Length len_bytes;
@@ -52,7 +52,7 @@ class Reader {
   Bytes rest_;
 };
 
-/// Fills a message of the right size from its beginning.
+/// Fills a message of exactly the right size from its beginning.
 class Writer {
  public:
   explicit Writer(std::span<std::byte> message) : at_(message.data()) {}
@@ -69,7 +69,7 @@ class Writer {
     at_ += len_bytes;
     return *this;
   }
-  /// Bytes behind their length, which is a Length. The text must not be longer than that can say.
+  /// Writes a length of type Length, and then the bytes. A Length must be able to hold the text's size.
   template <class Length>
   Writer& write_text(std::string_view text) {
     return write(static_cast<Length>(text.size())).write(text.data(), text.size());
@@ -79,7 +79,7 @@ class Writer {
   std::byte* at_;
 };
 
-/// A message that is one integer.
+/// Parses a message that is one integer; nullopt if the message has another size.
 template <class Integer>
 std::optional<Integer> parse_integer(Bytes message) {
   Integer value;

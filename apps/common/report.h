@@ -1,4 +1,4 @@
-// What a program prints on standard output: one JSON object on one line, or a short table. Main thread.
+// The output of a program on standard output: one JSON object on one line, or a short table. Main thread.
 #pragma once
 
 #include <unistd.h>
@@ -14,25 +14,25 @@ namespace programs {
 struct Report {
   std::string bench;
   nlohmann::ordered_json params = nlohmann::ordered_json::object();
-  nlohmann::ordered_json metrics = nlohmann::ordered_json::object();  ///< names end in their unit
-  /// Cache-line round trip between the two sides' CPUs, ns: the smaller and the larger of the two taken before and
-  /// after the measurement. Absent from the output if the sides are started separately (--role=client), or share a
-  /// CPU.
+  nlohmann::ordered_json metrics = nlohmann::ordered_json::object();  ///< each name ends in its unit
+  /// Cache-line round trip between the two sides' CPUs, ns. It is measured before and after the measurement; the pair
+  /// holds the smaller and the larger value. Absent from the output if the sides are started separately
+  /// (--role=client), or share a CPU.
   std::optional<std::pair<double, double>> placement_ns;
 };
 
-/// The flags of every program that change what is measured.
+/// The common flags that affect the result of a measurement.
 nlohmann::ordered_json common_params();
 
-/// The JSON object of a report, as it is printed with --json, without a line break.
+/// The JSON object of a report, without a line break, as print() prints it with --json.
 std::string json_of(const Report& report);
-/// The report of such an object, without what print() does not show. Nothing: it is none.
+/// The report of such an object, without the fields that print() does not show; nullopt if `json` is not a report.
 std::optional<Report> report_of(const std::string& json);
 
-/// Prints it, and flushes.
+/// Prints the report, and flushes.
 void print(const Report& report);
 
-/// One line on standard error that is overwritten, on a terminal only.
+/// A line on standard error that show() overwrites. It is shown on a terminal only.
 class Progress {
  public:
   ~Progress() {
@@ -43,7 +43,7 @@ class Progress {
     std::fprintf(stderr, "\r\033[K%.1f of %.1f s, %.3f M RPCs/s", seconds, seconds_total, rate_mrps);
     shown_ = true;
   }
-  /// Of a simulation: in which phase it is, and how fast it goes.
+  /// The progress of a simulation: its phase and its speed.
   void show(const char* phase, double virtual_seconds, double packets_mps) {
     if (!is_terminal_) return;
     std::fprintf(stderr, "\r\033[K%s, %.4f s of virtual time, %.2f M packets/s", phase, virtual_seconds, packets_mps);

@@ -86,7 +86,7 @@ bool ServerProcess::start(std::vector<std::string> words) {
 
   const pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) {  // only async-signal-safe calls from here to exec
+  if (pid_ == 0) {  // only async-signal-safe calls are allowed until exec
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     fcntl(ready[1], F_SETFD, 0);
@@ -132,7 +132,7 @@ bool ServerProcess::read_uri(int fd) {
     char bytes[256];
     const ssize_t got = read(fd, bytes, sizeof(bytes));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;  // it has said why
+    if (got <= 0) return false;  // the server has printed the reason
     uri_.append(bytes, static_cast<size_t>(got));
     if (!uri_.ends_with('\n')) continue;
     uri_.pop_back();

@@ -1,5 +1,5 @@
-// The two sides of a program: interruption, CPUs, and a server in a process of its own.
-// Called by the main thread, unless a function says otherwise.
+// The two sides of a program: interruption, CPUs, and a server in a separate process.
+// The main thread calls these functions, unless a comment says otherwise.
 #pragma once
 
 #include <signal.h>
@@ -16,25 +16,26 @@ namespace programs {
 
 inline std::atomic<bool> interrupted{false};  ///< SIGINT or SIGTERM has arrived; any thread
 
-/// Exit code of a program that was interrupted before it could finish, as shells have it.
+/// Exit code of a program that was interrupted before it finished, by the convention of shells.
 inline constexpr int kInterruptedExit = 128 + SIGINT;
 
-/// From now on SIGINT and SIGTERM only set `interrupted`. A second one ends the process at once.
+/// After this call SIGINT and SIGTERM only set `interrupted`. A second signal ends the process at once.
 void catch_interrupts();
 
-/// The CPUs that sides are pinned to, in order: --cpus, else those that this process may use. Empty: --cpus is wrong,
-/// and the sentence has been printed.
+/// The CPUs that the sides are pinned to, in order: --cpus, or by default the CPUs that this process may use. Empty if
+/// --cpus is wrong; the error message has then been printed.
 std::vector<int> side_cpus();
 
-/// Pins the calling thread. Refusal is no error: the figures then show it.
+/// Pins the calling thread. If the system refuses, the thread runs unpinned, and the measured times show it.
 void pin_to(int cpu);
 
-/// Lets the calling thread run on any of these.
+/// Lets the calling thread run on any of `cpus`.
 void pin_to_any(const std::vector<int>& cpus);
 
 inline constexpr const char* kNoThread = "the system gives no more threads; raise its limit (ulimit -u, pids.max)";
 
-/// Adds a thread that is pinned to `cpu` and runs `body`. False: there is none to be had (kNoThread).
+/// Adds a thread that is pinned to `cpu` and runs `body`. Returns false if the system gives no more threads
+/// (kNoThread).
 template <class Body>
 [[nodiscard]] bool add_thread(std::vector<std::thread>& threads, int cpu, Body body) {
   try {
@@ -48,7 +49,8 @@ template <class Body>
   }
 }
 
-/// This program again, as a server. Ends with this object, and with this process however it ends.
+/// A process that runs this program as a server. It ends with this object, and with this process, even if this process
+/// is killed.
 class ServerProcess {
  public:
   ServerProcess() = default;
@@ -56,20 +58,21 @@ class ServerProcess {
   ServerProcess& operator=(const ServerProcess&) = delete;
   ~ServerProcess() { stop(); }
 
-  /// Once. Returns when the server can be reached. False: it did not start; a sentence has been printed by one of us.
-  /// `words` are the program and its flags; of a flag that comes twice the last value counts.
+  /// Starts the server, and returns when clients can reach it. Returns false if it did not start; one of the two
+  /// processes has then printed a sentence. `words` are the program and its flags; the last value of a repeated flag
+  /// counts. Must be called at most once.
   [[nodiscard]] bool start(std::vector<std::string> words);
-  /// Likewise, with the flags of this process and --role=server.
+  /// Starts the server with the flags of this process and --role=server.
   [[nodiscard]] bool start(int argc, char** argv);
 
   const std::string& uri() const { return uri_; }
 
-  /// True as long as it has not ended by itself.
+  /// True until the process ends by itself.
   bool is_running();
 
-  /// Asks it to end; after two seconds makes it.
+  /// Asks the process to end, and kills it after two seconds.
   void stop();
-  /// Makes it end at once.
+  /// Kills the process.
   void kill();
 
  private:
@@ -79,7 +82,7 @@ class ServerProcess {
   std::string uri_;
 };
 
-/// A server can be reached at `uri` now: tells whoever started it.
+/// Reports to the parent process that a server can now be reached at `uri`.
 void announce_server(const std::string& uri);
 
 }  // namespace programs

@@ -1,9 +1,10 @@
-// kv's load generator: client threads, each with an endpoint, a window of operations, and a Checker for all it reads.
-//   kConnecting -> kLoading: asks the server for its partitions
-//   kLoading -> kRunning:    has read and written each key that it owns; waits until all threads have
-//   kRunning -> kReadingBack: main thread's word. Reads each own key once more, then is done
-// An operation ends when it is answered, or its value finds the store full; every other outcome is counted, and the
-// operation issued again after a pause. A PUT may be repeated, whatever has become of it: see protocol.h.
+// kv's load generator: client threads, each with an endpoint, a window of operations, and a Checker for all values that
+// it reads.
+//   kConnecting -> kLoading:   the client asks the server for its partitions
+//   kLoading -> kRunning:      it has read and written each key that it owns; it waits until all threads have
+//   kRunning -> kReadingBack:  the main thread sets this stage; the client reads each of its keys once more, and ends
+// An operation ends when it is answered, or when the store is full. Every other outcome is counted, and the operation
+// is issued again after a pause. A PUT may be repeated after any outcome: see protocol.h.
 #pragma once
 
 #include <tern/endpoint.h>
@@ -24,7 +25,7 @@ namespace kv {
 
 class Client {
  public:
-  /// `writer`: which keys it owns.
+  /// `writer` is the index of this thread among the writers; it determines the keys that the thread owns.
   Client(const LoadOptions& options, LoadControl& control, uint64_t writer)
       : options_(options),
         control_(control),
@@ -34,7 +35,7 @@ class Client {
         checker_(options.keys),
         ops_(options.window) {}
 
-  /// The client's thread: begins, and is done when the loop of `endpoint` ends.
+  /// Starts in the client's thread, before the loop of `endpoint`. The client has ended when that loop ends.
   void begin(tern::Endpoint& endpoint) {
     endpoint_ = &endpoint;
     const size_t value_bytes = options_.sizes.max();
@@ -55,7 +56,7 @@ class Client {
  private:
   struct Key {
     uint64_t name;
-    uint64_t floor;  ///< when the operation began
+    uint64_t floor;  ///< lower bound of the versions that a read may return, taken when the operation began
   };
   struct Op {
     RequestType type = kAbout;
@@ -63,10 +64,10 @@ class Client {
     uint32_t attempts = 0;
     bool is_measured = false;
     std::vector<Key> keys;
-    uint64_t version = 0;  ///< of a kPut
+    uint64_t version = 0;  ///< the version that a kPut writes
     tern::Session session;
     Clock::time_point issued;
-    tern::MsgBuf request, response;  ///< here while nothing is in flight
+    tern::MsgBuf request, response;  ///< empty while an attempt is in flight
   };
   struct Link {
     tern::Session session;
@@ -74,7 +75,7 @@ class Client {
     Clock::time_point down_since;
   };
 
-  // ---- Which operation is next ----
+  // ---- The choice of the next operation ----
 
   void next(size_t index) {
     if (stage_ == Stage::kRunning && control_.stage == Stage::kReadingBack) {
@@ -129,7 +130,7 @@ class Client {
     issue(index);
   }
 
-  /// An operation has nothing more to do in this stage.
+  /// Ends an operation for this stage.
   void rest() {
     if (--busy_ > 0) return;
     if (stage_ == Stage::kReadingBack) return endpoint_->stop();
@@ -153,7 +154,7 @@ class Client {
     Op& op = ops_[index];
     op.session = links_[op.partition].session;
     op.issued = Clock::now();
-    // A deadline that cannot be met must not keep the run from its end.
+    // The run must be able to end even if a deadline cannot be met. Therefore only the measured stage has deadlines.
     const bool has_deadline = op.is_measured && control_.stage == Stage::kRunning;
     const tern::CallOptions call_options = {.deadline = has_deadline ? options_.deadline : tern::Duration::max()};
     auto call = endpoint_->enqueue_request(
@@ -194,13 +195,13 @@ class Client {
     next(index);
   }
 
-  // Each of these returns what is wrong; empty: nothing.
+  // Each of these functions returns an error message; empty: the answer is right.
 
   std::string on_about(Bytes answer) {
     const auto count = parse_integer<uint32_t>(answer);
     if (!count || *count == 0 || *count > UINT16_MAX) return not_kv();
     for (uint32_t partition = 1; partition < *count; ++partition) {
-      if (!open(partition)) break;  // it has said why
+      if (!open(partition)) break;  // open() has reported the error
     }
     stage_ = Stage::kLoading;
     cursor_ = writer_;
@@ -224,7 +225,7 @@ class Client {
     if (op.type == kMultiGet && !reader.rest().empty()) return not_kv();
     return {};
   }
-  std::string not_kv() const { return "what answers at " + options_.server + " is not this version of kv"; }
+  std::string not_kv() const { return "the program at " + options_.server + " is not this version of kv"; }
 
   // ---- Attempts that fail ----
 
@@ -232,10 +233,11 @@ class Client {
     using tern::Code;
     Op& op = ops_[index];
     const bool is_refused = status.code() == Code::kRefused;
-    // An endpoint that is not there yet refuses with no code of ours: as good as gone.
+    // An endpoint that does not exist yet refuses with code 0, which is not kv's. The client treats its session as
+    // gone.
     const bool is_session_gone = status.code() == Code::kPeerUnreachable || status.code() == Code::kSessionReset ||
                                  (is_refused && app_code == 0);
-    if (status.code() == Code::kCancelled) return;  // the endpoint goes away
+    if (status.code() == Code::kCancelled) return;  // the endpoint closes
     if (stage_ == Stage::kConnecting && app_code != kOverloaded) {
       return fail("no kv server at " + options_.server + ": " + std::string(status.message()));
     }
@@ -261,8 +263,8 @@ class Client {
   }
 
   bool open(uint32_t partition) {
-    // Who looks for a server that went is soon to look again; the first look is the only one, and a busy machine is
-    // slow.
+    // After a loss the client tries again soon, so its timeout is short. The first attempt is the only one, and a busy
+    // machine is slow, so its timeout is long.
     const auto timeout = std::chrono::milliseconds(stage_ == Stage::kConnecting ? 5000 : 500);
     const tern::SessionOptions session_options = {.window = static_cast<uint8_t>(std::min<size_t>(options_.window, 64)),
                                                   .connect_timeout = timeout};
@@ -275,7 +277,8 @@ class Client {
     links_[partition].session = *session;
     return true;
   }
-  /// The session of this attempt is gone: there is a new one if the first of its attempts says so. False: given up.
+  /// Replaces the session of a failed attempt, if this is the first attempt of that session to report the loss. Returns
+  /// false after --reconnect_seconds without a server.
   bool reopen(const Op& op) {
     Link& link = links_[op.partition];
     if (!std::exchange(link.is_down, true)) link.down_since = Clock::now();
@@ -284,12 +287,13 @@ class Client {
       return false;
     }
     if (op.session != link.session) return true;
-    const tern::Status ignored = endpoint_->destroy_session(op.session);  // most often it is gone already
+    const tern::Status ignored = endpoint_->destroy_session(op.session);  // in most cases the session has already ended
     (void)ignored;
     return open(op.partition);
   }
 
-  /// 0.1 ms, then twice as long each time up to 13 ms; a random half of it, so that clients do not come back in step.
+  /// 0.1 ms, doubled for each attempt up to 13 ms. Half of it is random, so that clients do not retry at the same
+  /// moment.
   tern::Duration pause(uint32_t attempts) {
     const auto most = std::chrono::microseconds(100) * (1u << std::min(attempts, 7u));
     return std::chrono::duration_cast<tern::Duration>(most * (0.5 + unit(random_) / 2));
@@ -316,7 +320,7 @@ class Client {
   std::vector<Op> ops_;
   std::vector<Link> links_;  ///< by partition
   uint64_t cursor_ = 0;      ///< kLoading, kReadingBack: the next key
-  size_t busy_ = 0;          ///< operations that do not rest
+  size_t busy_ = 0;          ///< operations that have not ended in this stage
   Clock::time_point running_since_;
   ClientReport report_;
 };

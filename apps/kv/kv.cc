@@ -1,7 +1,8 @@
 // kv: an in-memory key-value server and its load generator, the second example after hello.
-// To be read in this order: protocol.h (the messages), store.h (where values are), server.h (partitions with queue and
-// endpoint), workload.h (what is written, and what may be read back), load.h and client.h (the load generator), this.
-// Main thread: flags, the two sides as --role and --processes say, the report.
+// Read the files in this order: protocol.h (the messages), store.h (the values), server.h (partitions with a queue and
+// an endpoint), workload.h (the values that are written and checked), load.h and client.h (the load generator), this
+// file.
+// The main thread checks the flags, starts the two sides as --role and --processes select, and prints the report.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -23,7 +24,7 @@
 
 DEFINE_uint64(server_threads, 1, "server: partitions, each with a thread and an endpoint of its own");
 DEFINE_string(store, "",
-              "server: directory that keeps the values when the server ends, killed or not, but not through a crash of "
+              "server: directory that keeps the values after the server ends or is killed, but not after a crash of "
               "the machine; default: shared memory that ends with it");
 DEFINE_uint64(memory_mb, 256, "server: MiB for all values, claimed at once; beyond it PUTs are refused");
 DEFINE_uint64(queue_max, 1024,
@@ -32,15 +33,17 @@ DEFINE_uint64(queue_max, 1024,
 DEFINE_uint64(client_threads, 1, "client: threads, each with an endpoint of its own");
 DEFINE_uint64(client, 0, "client: which of --clients processes this one is, from 0; each writes keys of its own");
 DEFINE_uint64(clients, 1, "client: processes that use the server at the same time");
-DEFINE_uint64(keys, 10000, "client: the same for all clients of a server, as is --value_bytes");
-DEFINE_double(get_share, 0.9, "client: share of operations that read, the others are PUTs");
+DEFINE_uint64(keys, 10000,
+              "client: number of keys; all clients of a server must have the same --keys and --value_bytes");
+DEFINE_double(get_share, 0.9, "client: share of operations that read; the others are PUTs");
 DEFINE_double(multi_get_share, 0.1, "client: share of reading operations that are multi-gets");
 DEFINE_uint64(multi_get_keys, 16, "client: keys of a multi-get, 1 to 64");
-DEFINE_double(zipf, 0, "client: exponent of the keys' popularity by Zipf's law, 0 (all alike) to less than 1");
+DEFINE_double(zipf, 0,
+              "client: exponent of the keys' popularity by Zipf's law, 0 (all equally popular) to less than 1");
 DEFINE_string(value_bytes, "32..1024", "client: N, MIN..MAX, or etc (sizes of Facebook's ETC pool)");
 DEFINE_uint64(window, 16, "client: operations under way in each thread");
 DEFINE_double(deadline_us, 0, "client: deadline of each operation, after which it is tried again; 0: none");
-DEFINE_double(reconnect_seconds, 10, "client: for so long it tries to reach a server that has gone");
+DEFINE_double(reconnect_seconds, 10, "client: time for which it tries to reach a server that has gone");
 
 namespace {
 
@@ -48,7 +51,7 @@ using std::chrono::milliseconds;
 
 tern::Duration seconds(double count) { return tern::Duration(static_cast<int64_t>(count * 1e9)); }
 
-/// Checks this program's own flags. Nothing: the sentence has been printed.
+/// Checks this program's own flags. On error it prints a sentence and returns nullopt.
 std::optional<kv::LoadOptions> load_options() {
   const auto sizes = kv::ValueSizes::parse(FLAGS_value_bytes);
   const auto is_share = [](double share) { return share >= 0 && share <= 1; };
@@ -91,13 +94,13 @@ std::optional<kv::LoadOptions> load_options() {
   return options;
 }
 
-/// The client threads of this process, from loading to reading back. Main thread.
+/// The client threads of this process, for all stages. Main thread.
 class Load {
  public:
   explicit Load(const kv::LoadOptions& options) : options_(options) {}
   ~Load() { stop(); }
 
-  /// Returns when all is done, or has failed, or the program was interrupted.
+  /// Returns when all stages are complete, or have failed, or the program was interrupted.
   template <tern::Transport T>
   void run(tern::Nexus& nexus, const std::vector<int>& cpus) {
     for (size_t i = 0; i < FLAGS_client_threads; ++i) {
@@ -119,7 +122,7 @@ class Load {
     wait([&] { return ended_ == threads_.size(); });
     stop();
   }
-  /// After run(): the exit code of a run that went wrong, with its sentence printed; 0: it went well.
+  /// Must be called after run(). Returns 0 if the run succeeded. Otherwise prints a sentence and returns the exit code.
   int explain_failure() {
     if (control_.has_failed) return programs::fail("%s", control_.problem().c_str());
     for (const auto& client : clients_) {
@@ -219,7 +222,7 @@ programs::Report report_of(const std::vector<std::unique_ptr<kv::Client>>& clien
   return report;
 }
 
-/// Ends the server, and says what it has refused.
+/// Ends the server, and prints how many requests it refused.
 int end_server(kv::Server& server) {
   server.stop();
   if (!server.problem().empty()) return programs::fail("the server has ended: %s", server.problem().c_str());
@@ -234,7 +237,8 @@ int end_server(kv::Server& server) {
 template <tern::Transport T>
 int run(int argc, char** argv, const std::vector<int>& cpus, kv::LoadOptions load_options) {
   programs::catch_interrupts();
-  std::signal(SIGXFSZ, SIG_IGN);              // a store above the limit of a file's size (ulimit -f) says so itself
+  std::signal(SIGXFSZ, SIG_IGN);              // writes beyond the limit of a file's size (ulimit -f) then fail with an
+                                              // error
   std::unique_ptr<tern::Nexus> server_nexus;  // outlives the endpoints of the server
   kv::Server server({FLAGS_store, FLAGS_server_threads, FLAGS_memory_mb << 20, FLAGS_queue_max});
   programs::ServerProcess server_process;
@@ -272,7 +276,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus, kv::LoadOptions loa
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<char*> words(argv, argv + argc);  // as they were given, for a server process
+  std::vector<char*> words(argv, argv + argc);  // the words of the command line, for a server process
   if (!programs::parse_flags(
           argc, argv,
           "A key-value server and a load generator that checks each value it reads. Example: kv --transport=shm "

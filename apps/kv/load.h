@@ -1,4 +1,4 @@
-// What kv's client threads and its main thread know of each other: what to do, how far they are, what they have done.
+// The state that kv's client threads and its main thread share: the work to do, the progress, and the results.
 #pragma once
 
 #include <tern/duration.h>
@@ -22,21 +22,21 @@ using Clock = std::chrono::steady_clock;
 struct LoadOptions {
   std::string server;  ///< URI of its Nexus
   uint64_t keys = 0;
-  uint64_t writers = 1;  ///< client threads of all processes; key k is owned by the (k % writers)-th
+  uint64_t writers = 1;  ///< client threads of all processes; the (k % writers)-th of them owns key k
   double get_share = 0;
-  double multi_get_share = 0;  ///< of the GETs
+  double multi_get_share = 0;  ///< share of the GETs that are multi-gets
   size_t multi_get_keys = 0;
   double skew = 0;
   ValueSizes sizes;
   size_t window = 0;
   tern::Duration deadline = tern::Duration::max();  ///< of each call while kRunning
-  tern::Duration reconnect = {};                    ///< for so long it tries to reach a server that has gone
+  tern::Duration reconnect = {};                    ///< time for which it tries to reach a server that has gone
   uint64_t seed = 0;
 };
 
 enum class Stage : uint8_t { kConnecting, kLoading, kRunning, kReadingBack };
 
-/// What the client threads and the main thread tell each other. Any thread.
+/// The messages between the client threads and the main thread. Any thread.
 struct LoadControl {
   std::atomic<Stage> stage{Stage::kLoading};  ///< written by the main thread
   std::atomic<size_t> loaded{0};              ///< threads that wait for kRunning
@@ -57,9 +57,9 @@ struct LoadControl {
   std::string problem_;
 };
 
-/// What a client thread has done. All but the operations themselves count for every stage.
+/// The results of a client thread. The counters include every stage, but the latencies only kRunning.
 struct ClientReport {
-  /// Of the operations of kRunning, from issue to answer, without refused or lost attempts: the last million.
+  /// The latencies of the last million operations of kRunning, from issue to answer, without refused or lost attempts.
   struct Latencies {
     static constexpr size_t kKept = 1u << 20;
     std::vector<uint32_t> ns;
@@ -74,7 +74,7 @@ struct ClientReport {
     }
   };
   std::array<Latencies, kMultiGet + 1> by_type;
-  double seconds = 0;  ///< of kRunning
+  double seconds = 0;  ///< length of kRunning
   uint64_t values_checked = 0;
   uint64_t keys_read_back = 0;
   uint64_t refused_overloaded = 0;

@@ -1,16 +1,16 @@
-// kv's messages: little-endian integers and bytes, back to back. Whoever parses one trusts none of its lengths: a
-// parser returns nothing for a message that is too short, too long or breaks a limit. Standard library only; no state.
+// kv's messages: little-endian integers and bytes, back to back. A parser must not trust any length in a message: it
+// returns nullopt for a message that is too short, too long or breaks a limit. Standard library only; no state.
 //
-//   request                              its answer
+//   request                              answer
 //   kAbout     (nothing)                 partitions:u32
 //   kGet       key:u64                   version:u64 value                           version 0: no such key, no value
-//   kPut       key:u64 version:u64 value version:u64                                 the version that is stored now
+//   kPut       key:u64 version:u64 value version:u64                                 the version that is now stored
 //   kMultiGet  key:u64, once or more     version:u64 length:u32 value, for each key  all keys of one partition
 //
-// Partition p of a server is its endpoint p; a key is in one partition only. A value has the version that its writer
-// gave it, 1 or more, and the server keeps the newest: a PUT of what is there already, or older, changes nothing and is
-// answered like any other. So a writer that does not know whether its PUT was done repeats it, and a PUT that was held
-// up on its way never undoes a later one.
+// Partition p of a server is its endpoint p. Each key is in exactly one partition. A value has the version that its
+// writer gave it, 1 or more, and the server keeps the newest version. A PUT of the stored version, or of an older one,
+// changes nothing and is answered like any other PUT. Therefore a writer may repeat a PUT if it does not know whether
+// the server executed it, and a delayed PUT never overwrites a later one.
 #pragma once
 
 #include <cstddef>
@@ -23,19 +23,19 @@ namespace kv {
 
 enum RequestType : uint16_t { kAbout = 1, kGet, kPut, kMultiGet };
 
-/// Why a request was refused: the app_code of kRefused. 0 is the library's own, when it refuses for the server.
+/// Why a request was refused: the app_code of kRefused. Code 0 means that the library refused it for the server.
 enum Refusal : uint16_t {
-  kOverloaded = 1,  ///< nothing was done; try again later
-  kStoreFull,       ///< nothing was done: no room for this value
+  kOverloaded = 1,  ///< nothing was changed; try again later
+  kStoreFull,       ///< nothing was changed: no room for this value
   kMalformed,       ///< not one of the messages above
   kStoreFailed,     ///< the server cannot read or write its store
 };
 
 constexpr size_t kValueBytesMax = 64u << 10;
 constexpr size_t kMultiGetMax = 64;
-constexpr size_t kPutHeadBytes = 16;     ///< of a kPut request, before its value
-constexpr size_t kGetHeadBytes = 8;      ///< of a kGet answer
-constexpr size_t kRecordHeadBytes = 12;  ///< of each record of a kMultiGet answer
+constexpr size_t kPutHeadBytes = 16;     ///< bytes of a kPut request before its value
+constexpr size_t kGetHeadBytes = 8;      ///< bytes of a kGet answer before its value
+constexpr size_t kRecordHeadBytes = 12;  ///< bytes of each record of a kMultiGet answer before its value
 
 using programs::Bytes;
 
@@ -45,7 +45,7 @@ struct Put {
   Bytes value;
 };
 
-/// What is stored under a key. Version 0: nothing.
+/// The value that is stored under a key. Version 0: no value.
 struct Record {
   uint64_t version = 0;
   Bytes value;
@@ -65,7 +65,7 @@ inline std::optional<Put> parse_put(Bytes message) {
   return put;
 }
 
-/// How many keys a kMultiGet has, which a Reader then reads.
+/// The number of keys of a kMultiGet, which a Reader then reads.
 inline std::optional<size_t> parse_multi_get(Bytes message) {
   const size_t keys = message.size() / sizeof(uint64_t);
   if (message.size() % sizeof(uint64_t) != 0 || keys < 1 || keys > kMultiGetMax) return std::nullopt;
@@ -76,7 +76,7 @@ inline bool is_record(const Record& record) {
   return record.version != 0 ? record.value.size() <= kValueBytesMax : record.value.empty();
 }
 
-/// The answer to a kGet.
+/// Parses the answer to a kGet.
 inline std::optional<Record> parse_record(Bytes message) {
   Record record;
   Reader reader(message);
@@ -86,7 +86,7 @@ inline std::optional<Record> parse_record(Bytes message) {
   return record;
 }
 
-/// The next record of an answer to a kMultiGet.
+/// Reads the next record of an answer to a kMultiGet.
 inline std::optional<Record> read_record(Reader& reader) {
   Record record;
   uint32_t len_bytes;

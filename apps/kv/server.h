@@ -1,4 +1,4 @@
-// kv's server: partitions that share nothing, each with an endpoint, a store, and one thread that owns both.
+// kv's server: partitions that share nothing. Each has an endpoint, a store, and one thread that owns both.
 #pragma once
 
 #include <tern/endpoint.h>
@@ -22,8 +22,8 @@ namespace kv {
 struct ServerOptions {
   std::string store;  ///< directory; empty: shared memory without a name
   size_t partitions = 1;
-  size_t memory_bytes = 0;  ///< of all stores together
-  size_t queue_max = 0;     ///< requests that may wait in a partition
+  size_t memory_bytes = 0;  ///< total for all stores
+  size_t queue_max = 0;     ///< maximum length of a partition's queue, requests
 };
 
 struct ServerCounts {
@@ -32,14 +32,14 @@ struct ServerCounts {
   uint64_t refused_full = 0;
 };
 
-/// One partition. Handlers only admit: what they admit waits in a queue, of which each iteration of the event loop
-/// serves a bounded part. Whatever comes faster than it is served therefore shows in the queue's length, and not in
-/// rings and socket buffers where nobody sees it; and to refuse a request costs no more than to look at that length.
+/// One partition. Handlers only admit requests to a queue, and each iteration of the event loop serves a bounded number
+/// of them. Therefore an overload shows in the queue's length, and not in rings and socket buffers, which nobody can
+/// inspect. A refusal costs no more than a look at that length.
 class Partition {
  public:
   Partition(Store& store, const ServerOptions& options) : store_(store), options_(options) {}
 
-  /// The partition's thread, before its loop.
+  /// Registers the handlers. Must be called in the partition's thread, before its loop.
   tern::Status add_handlers(tern::Endpoint& endpoint) {
     endpoint_ = &endpoint;
     for (const RequestType type : {kAbout, kGet, kPut, kMultiGet}) {
@@ -56,11 +56,13 @@ class Partition {
     RequestType type;
     tern::Request request;
   };
-  /// Served in one iteration: few enough that requests are received, and refused, while others wait.
+  /// Requests served in one iteration. The number is small so that the loop also receives and refuses requests while
+  /// others wait.
   static constexpr size_t kServedAtOnce = 16;
 
   void admit(RequestType type, tern::Request request) {
-    // A client that would have given up before its turn is refused now: serving it would only delay the others.
+    // If the client would give up before the request's turn, the request is refused now, because serving it would only
+    // delay the others.
     const bool is_late = request.time_left() < service_time_ * static_cast<int64_t>(queue_.size());
     if (is_late || queue_.size() >= options_.queue_max) return refuse(std::move(request));
     queue_.push_back({type, std::move(request)});
@@ -73,7 +75,9 @@ class Partition {
   }
 
   void serve_soon() {
-    if (!endpoint_->post([this] { serve_some(); }).ok()) queue_.clear();  // closed; the clients get kNoResponse
+    if (!endpoint_->post([this] { serve_some(); }).ok())
+      queue_.clear();  // the endpoint is closed; the clients get
+                       // kNoResponse
   }
 
   void serve_some() {
@@ -83,7 +87,7 @@ class Partition {
       Waiting next = std::move(queue_.front());
       queue_.pop_front();
       if (next.request.is_cancelled() || next.request.time_left() <= tern::Duration::zero()) {
-        refuse(std::move(next.request));  // nobody waits for it any more
+        refuse(std::move(next.request));  // its client has given up
         continue;
       }
       serve(next.type, std::move(next.request));
@@ -165,17 +169,18 @@ class Partition {
   Store& store_;
   const ServerOptions& options_;
   tern::Endpoint* endpoint_ = nullptr;
-  std::deque<Waiting> queue_;                                       ///< not empty: serve_some() will run
-  tern::Duration service_time_ = std::chrono::nanoseconds::zero();  ///< of one request, smoothed
+  std::deque<Waiting> queue_;                                       ///< if it is not empty, serve_some() will run
+  tern::Duration service_time_ = std::chrono::nanoseconds::zero();  ///< time to serve one request, smoothed
   ServerCounts counts_;
 };
 
-/// All partitions with their threads. Main thread.
+/// All partitions and their threads. Main thread.
 class Server {
  public:
   explicit Server(ServerOptions options) : options_(std::move(options)) {}
 
-  /// Returns when every partition can be reached. Otherwise the sentence why not.
+  /// Starts all partitions. Returns an empty string when every partition can be reached, otherwise the reason of the
+  /// failure.
   template <tern::Transport T>
   std::string start(tern::Nexus& nexus, const std::vector<int>& cpus, typename T::Options transport,
                     tern::RpcOptions rpc) {
@@ -188,12 +193,12 @@ class Server {
         nexus, options_.partitions, cpus, transport, rpc,
         [this](tern::Endpoint& endpoint, size_t i) { return partitions_[i]->add_handlers(endpoint); });
   }
-  /// A partition does not run any more.
+  /// True after a partition's loop has ended.
   bool has_ended() const { return threads_.has_ended(); }
   void stop() { threads_.stop(); }
-  /// After stop(): why a partition ended by itself. Empty: none did.
+  /// Why a partition ended by itself; empty if none did. Must be called after stop().
   std::string problem() { return threads_.problem(); }
-  /// After stop().
+  /// Must be called after stop().
   ServerCounts counts() const {
     ServerCounts sum;
     for (const auto& partition : partitions_) {
@@ -208,7 +213,7 @@ class Server {
   const ServerOptions options_;
   Stores stores_;
   std::vector<std::unique_ptr<Partition>> partitions_;
-  programs::EndpointThreads threads_;  ///< ends before what it uses
+  programs::EndpointThreads threads_;  ///< is destroyed first, because the threads use the other members
 };
 
 }  // namespace kv

@@ -1,7 +1,7 @@
-// Where a partition keeps its values: an LMDB database in a file of shared memory, used by one thread at a time.
-// LMDB writes a change beside what is there and switches over with the last store of a commit, so the file is whole
-// after each instruction, and what was committed outlives the process, SIGKILL included. Nothing is synced to a device:
-// a crash of the machine may lose or damage all of it.
+// The store of a partition: an LMDB database in a file of shared memory, used by one thread at a time.
+// LMDB writes a change to free pages, and the last store instruction of a commit switches to them. So the file is
+// consistent after each instruction, and committed data outlives the process, even after SIGKILL. The store syncs
+// nothing to a device: a crash of the machine may lose or damage all data.
 #pragma once
 
 #include <fcntl.h>
@@ -36,9 +36,10 @@ class Store {
     if (env_ != nullptr) mdb_env_close(env_);
   }
 
-  /// Opens or makes the file, with room for `bytes` in all. Empty: it is open. Else why not.
+  /// Opens or creates the file, with room for `bytes` in all. Returns an empty string, or the error message.
   std::string open(const std::string& path, size_t bytes) {
-    // One thread, one process (Stores sees to it): no locks. Pages are changed in the mapping itself.
+    // One thread of one process uses the file (Stores ensures that), so there are no locks. Pages are changed in the
+    // mapping itself.
     constexpr unsigned kFlags = MDB_NOSUBDIR | MDB_WRITEMAP | MDB_NOSYNC | MDB_NOLOCK | MDB_NOTLS | MDB_NORDAHEAD;
     MDB_txn* writing = nullptr;
     int error = mdb_env_create(&env_);
@@ -55,7 +56,7 @@ class Store {
     return {};
   }
 
-  /// The value lies in the store itself and stays as it is until the next put().
+  /// Sets `record`. Its value points into the store, and stays valid until the next put().
   Outcome get(uint64_t key, Record& record) {
     MDB_val name = {sizeof(key), &key};
     MDB_val stored;
@@ -65,7 +66,8 @@ class Store {
     return to_record(error, stored, record);
   }
 
-  /// Stores `put`, unless its version or a newer one is there. `version`: what is there afterwards.
+  /// Stores `put`, unless the store has its version or a newer one. Sets `version` to the version that is stored
+  /// afterwards.
   Outcome put(const Put& put, uint64_t& version) {
     MDB_txn* writing = nullptr;
     if (mdb_txn_begin(env_, nullptr, 0, &writing) != 0) return Outcome::kFailed;
@@ -92,7 +94,8 @@ class Store {
   }
 
  private:
-  /// Claims the memory now. Without it, the first store into a page that shared memory has no room for is a SIGBUS.
+  /// Allocates the memory now. Without that, the first write to a page that shared memory has no room for would be a
+  /// SIGBUS.
   int reserve() {
     MDB_envinfo info;
     int fd;
@@ -115,7 +118,7 @@ class Store {
   MDB_dbi values_ = 0;
 };
 
-/// The stores of all partitions, in one directory that one server at a time may use.
+/// The stores of all partitions, in one directory. One server at a time may use the directory.
 class Stores {
  public:
   Stores() = default;
@@ -125,18 +128,19 @@ class Stores {
     if (directory_fd_ >= 0) close(directory_fd_);
   }
 
-  /// `directory` keeps the files; empty: they are in shared memory and gone with the process, however it ends.
-  /// Empty: the stores are open. Else why not.
+  /// `directory` holds the files. If it is empty, the files are in shared memory, and the kernel removes them when the
+  /// process ends in any way. Returns an empty string, or the error message.
   std::string open(const std::string& directory, size_t partitions, size_t bytes) {
     std::string path = directory;
     const bool is_kept = !path.empty();
     if (!is_kept) {
       path = "/dev/shm/tern-kv." + std::to_string(getpid()) + ".XXXXXX";
-      if (mkdtemp(path.data()) == nullptr) return "no directory in /dev/shm: " + text(errno) + "; name one by --store";
+      if (mkdtemp(path.data()) == nullptr)
+        return "no directory in /dev/shm: " + text(errno) + "; name a directory with --store";
     }
     std::string problem = open_in(path, partitions, bytes);
     std::error_code ignored;
-    if (!is_kept) std::filesystem::remove_all(path, ignored);  // open files live on without their names
+    if (!is_kept) std::filesystem::remove_all(path, ignored);  // the open files exist without their names
     return problem;
   }
   Store& operator[](size_t partition) { return stores_[partition]; }
@@ -150,7 +154,7 @@ class Stores {
     directory_fd_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (directory_fd_ < 0) return "no directory " + path + ": " + text(errno);
     if (flock(directory_fd_, LOCK_EX | LOCK_NB) != 0) return "another server uses the store at " + path;
-    // The number of partitions says where each key is: it is part of the files' names.
+    // The number of partitions determines the partition of each key, so the files' names contain it.
     const std::string ending = "-of-" + std::to_string(partitions) + ".mdb";
     for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
       const std::string name = entry.path().filename();
@@ -168,7 +172,7 @@ class Stores {
     return {};
   }
 
-  int directory_fd_ = -1;  ///< locked as long as this server lives
+  int directory_fd_ = -1;  ///< locked until this server ends
   std::vector<Store> stores_;
 };
 

@@ -1,4 +1,5 @@
-// What the load generator writes, and how it knows whether what it reads is right. Standard library only; one thread.
+// The values that the load generator writes, and the check of the values that it reads. Standard library only; one
+// thread.
 #pragma once
 
 #include <algorithm>
@@ -20,11 +21,12 @@ namespace kv {
 
 using Random = std::mt19937_64;
 
-/// At least 0, less than 1.
+/// Uniform in [0, 1).
 inline double unit(Random& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
-/// The bytes of a value, word by word. They follow from key, version and length, so whoever reads a value can say
-/// whether it is that key's, that version's, whole and intact; only a damaged one of very few bytes may look right.
+/// The bytes of a value, word by word. They are a function of key, version and length. So a reader can check that a
+/// value belongs to that key and version, and is complete and intact. Only a damaged value of very few bytes may pass
+/// the check.
 class ValueStream {
  public:
   ValueStream(uint64_t key, uint64_t version, size_t len_bytes) : state_(mix(mix(mix(key) + version) + len_bytes)) {}
@@ -42,7 +44,7 @@ inline void fill_value(std::span<std::byte> value, uint64_t key, uint64_t versio
   }
 }
 
-/// Offset of the first word that is not what fill_value() makes; the value's length if there is none.
+/// Offset of the first word that differs from fill_value(); the value's length if no word differs.
 inline size_t damage_in(Bytes value, uint64_t key, uint64_t version) {
   ValueStream stream(key, version, value.size());
   for (size_t at = 0; at < value.size(); at += sizeof(uint64_t)) {
@@ -52,12 +54,12 @@ inline size_t damage_in(Bytes value, uint64_t key, uint64_t version) {
   return value.size();
 }
 
-/// How long values are: "N", "MIN..MAX" (uniform) or "etc".
+/// The distribution of the values' lengths: "N", "MIN..MAX" (uniform) or "etc".
 class ValueSizes {
  public:
   /// Values of Facebook's ETC pool: a generalized Pareto distribution with location 0, scale 214.476 and shape 0.348238
-  /// (Atikoglu et al., Workload Analysis of a Large-Scale Key-Value Store, SIGMETRICS 2012, section 5), cut to 1 B to
-  /// 8 KiB: one in 2000 is longer.
+  /// (Atikoglu et al., Workload Analysis of a Large-Scale Key-Value Store, SIGMETRICS 2012, section 5), cut to 1 B to 8
+  /// KiB. One value in 2000 would be longer.
   static constexpr size_t kEtcBytesMax = 8192;
 
   static std::optional<ValueSizes> parse(std::string_view text) {
@@ -93,11 +95,12 @@ class ValueSizes {
   bool is_etc_ = false;
 };
 
-/// Which key is next: key 0 the most popular. Skew 0: all are alike. Else Zipf's law with this exponent, by the
-/// approximation of Gray et al., Quickly Generating Billion-Record Synthetic Databases, SIGMOD 1994.
+/// Chooses the next key; key 0 is the most popular. With skew 0 all keys are equally popular. Otherwise the popularity
+/// follows Zipf's law with exponent `skew`, by the approximation of Gray et al., Quickly Generating Billion-Record
+/// Synthetic Databases, SIGMOD 1994.
 class KeyChooser {
  public:
-  /// `skew`: at least 0, less than 1.
+  /// `skew` must be at least 0 and less than 1.
   KeyChooser(uint64_t keys, double skew) : keys_(keys), skew_(skew) {
     if (skew == 0) return;
     for (uint64_t key = 1; key <= keys; ++key) zeta_ += std::pow(static_cast<double>(key), -skew);
@@ -118,31 +121,33 @@ class KeyChooser {
   double skew_, zeta_ = 0, eta_ = 0;
 };
 
-/// What one client thread knows of every key, and so what it may find there. One writer owns a key and numbers its
-/// versions; all others read it. The newest version that was acknowledged to the writer or seen by the reader before a
-/// read began is the floor of that read; for the writer itself, the newest version issued is its ceiling.
+/// What one client thread knows about every key, and so which versions it may read. One writer owns a key and numbers
+/// its versions; all other threads only read it. The floor of a read is the newest version that was acknowledged to the
+/// writer, or seen by the reader, before the read began. For the writer itself, the ceiling is the newest version that
+/// it issued.
 class Checker {
  public:
   explicit Checker(uint64_t keys) : keys_(keys) {}
 
-  /// Writer only: numbers the next version.
+  /// Writer only. Numbers the next version.
   uint64_t issue(uint64_t key) { return ++keys_[key].issued; }
-  /// Writer only, before its first issue(): `stored` was found there. An earlier writer may have PUTs under way that
-  /// are newer; their numbers are left to it.
+  /// Writer only, before its first issue(). `stored` is the version found in the store. PUTs of an earlier writer may
+  /// still be under way with newer versions, so this function skips a range of numbers.
   void take_over(uint64_t key, uint64_t stored) {
     constexpr uint64_t kNumbersLeft = 1u << 20;
     keys_[key].issued = (stored / kNumbersLeft + 1) * kNumbersLeft;
   }
   uint64_t floor(uint64_t key) const { return keys_[key].floor; }
 
-  /// A PUT of `version` was answered with `stored`. Empty: as it must be. Else what is wrong.
+  /// Records that a PUT of `version` was answered with `stored`. Returns an empty string, or the error message.
   std::string acknowledged(uint64_t key, uint64_t version, uint64_t stored) {
     if (stored < version) return about(key, version) + " was acknowledged as version " + std::to_string(stored);
     if (stored > keys_[key].issued) return written_by_another(key, stored);
     keys_[key].floor = std::max(keys_[key].floor, stored);
     return {};
   }
-  /// A read of `key` that began when its floor was `floor` has found `record`. Empty: right. Else what is wrong.
+  /// Checks that a read of `key` may return `record`; `floor` is the key's floor when the read began. Returns an empty
+  /// string, or the error message.
   std::string read(uint64_t key, uint64_t floor, const Record& record) {
     if (record.version < floor) {
       return about(key, floor) + " was acknowledged or read before, and is lost: " +
@@ -161,7 +166,7 @@ class Checker {
  private:
   struct Known {
     uint64_t floor = 0;
-    uint64_t issued = 0;  ///< 0: not written by this thread, or not yet
+    uint64_t issued = 0;  ///< 0: this thread has not written the key yet, or does not own it
   };
   static std::string about(uint64_t key, uint64_t version) {
     return "key " + std::to_string(key) + ", version " + std::to_string(version);

@@ -1,4 +1,4 @@
-// The index that the programs serve. docs/masstree.md compares the candidates.
+// The index that the programs use. docs/masstree.md compares the candidates.
 #pragma once
 
 #include "tbb_index.h"

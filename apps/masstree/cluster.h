@@ -1,5 +1,6 @@
 // The index server and its load on simulated hosts with CX5 NICs (100 Gbit/s, one switch), a CPU for each thread. The
-// simulator charges for packets (HostCost); what the index and the hand-over to a worker take is given.
+// simulator charges CPU time for packets (HostCost). The caller gives the times of the index and of the hand-over to a
+// worker (Costs).
 #pragma once
 
 #include <algorithm>
@@ -24,8 +25,8 @@ namespace ordered {
 
 struct Costs {
   std::array<tern::Duration, kSteps> steps;  ///< by Step
-  tern::Duration hand_over;                  ///< of the event loop's time, for each SCAN in a worker
-  tern::Duration wake_up;                    ///< from then until the worker begins
+  tern::Duration hand_over;                  ///< time of the event loop for each SCAN that it hands to a worker
+  tern::Duration wake_up;                    ///< time from the end of the hand-over until the worker begins
 };
 
 struct ClusterOptions {
@@ -33,19 +34,19 @@ struct ClusterOptions {
   size_t workers = 1;
   size_t client_hosts = 1;
   size_t client_threads = 1;  ///< of each host
-  uint64_t keys = 0;          ///< that the index has
-  LoadOptions load;           ///< without `server` and `writers`
+  uint64_t keys = 0;          ///< number of keys in the index
+  LoadOptions load;           ///< `server` and `writers` are not used
   Costs costs = {};
 };
 
-/// One thread: everything.
+/// The whole simulated cluster. One thread.
 template <OrderedIndex Index>
 class Cluster {
  public:
-  /// `index` is filled, and outlives this.
+  /// `index` must be filled, and must outlive this object.
   Cluster(Index& index, const ClusterOptions& options)
       : options_(options), model_(options.load.seed, options.keys, options.keys / 8) {
-    // Links and switch of Topology::cx5_pair().
+    // The links and the switch are those of Topology::cx5_pair().
     const auto pair = tern::sim::Topology::cx5_pair();
     const auto topology = tern::sim::Topology::star(static_cast<uint32_t>(options_.client_hosts) + 1,
                                                     pair.links().front().options, pair.switches().front());
@@ -53,7 +54,8 @@ class Cluster {
     boot_server(index);
     for (uint32_t i = 0; i < options_.client_hosts; i++) boot_clients(i);
   }
-  /// Takes over, runs these phases for `length` of virtual time each, and reads back. What is wrong; empty: nothing.
+  /// Takes over the index, runs each of `phases` for `length` of virtual time, and reads back. Returns an empty string,
+  /// or the error message.
   std::string run(std::initializer_list<Phase> phases, tern::Duration length) {
     std::string problem = run_phase(Phase::kTakingOver, {});
     if (problem.empty() && model_.count() < options_.keys) problem = "the index lacks keys that it was filled with";
@@ -93,7 +95,7 @@ class Cluster {
   }
   void boot_server(Index& index) {
     Host& host = simulation_->host(0);
-    // Called in the event loop that hands a SCAN over.
+    // The event loop that hands over a SCAN calls this function.
     host.set_worker_time([this, &host] {
       host.spend(options_.costs.hand_over);
       return options_.costs.wake_up + options_.costs.steps[static_cast<size_t>(Step::kScan)];
@@ -105,7 +107,7 @@ class Cluster {
       program->nexus = std::move(*tern::Nexus::create(server_host.uri(), nexus_options));
       ServerOptions options;
       options.about = {options_.keys, options_.load.seed, static_cast<uint32_t>(options_.server_threads)};
-      // Has no effect in a worker, whose time is that of set_worker_time().
+      // A call in a worker has no effect, because set_worker_time() determines the worker's time.
       options.on_step = [this, &server_host](Step step, bool begins) {
         if (begins) server_host.spend(options_.costs.steps[static_cast<size_t>(step)]);
       };
@@ -139,7 +141,7 @@ class Cluster {
     });
   }
 
-  /// For `length`, or as long as the phase has something to do.
+  /// Runs a phase for `length`; if `length` is 0, until the phase has ended by itself.
   std::string run_phase(Phase phase, tern::Duration length) {
     phases_++;
     for (size_t i = 0; i < loads_.size(); i++) {
@@ -167,9 +169,10 @@ class Cluster {
   const ClusterOptions options_;
   Model model_;
   std::vector<Load*> loads_;
-  std::vector<tern::Endpoint*> endpoints_;             ///< of the loads
-  uint64_t phases_ = 0;                                ///< that have begun
-  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< goes first: its programs use the rest
+  std::vector<tern::Endpoint*> endpoints_;             ///< the endpoints of the loads
+  uint64_t phases_ = 0;                                ///< number of phases that have begun
+  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< is destroyed first, because its programs use the other
+                                                       ///< members
 };
 
 }  // namespace ordered

@@ -1,5 +1,5 @@
-// Keys and values of the load. A seed decides the keys, so that server and clients agree on them without a message
-// each. Standard library only; no state.
+// Keys and values of the load. The keys follow from a seed, so that server and clients agree on them without exchanging
+// them. Standard library only; no state.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace ordered {
 
-/// The i-th random key of a seed. Two have different keys, because mix() is a permutation.
+/// The i-th random key of a seed. Different values of i give different keys, because mix() is a permutation.
 constexpr uint64_t key_of(uint64_t seed, uint64_t i) { return programs::mix(programs::mix(seed) + i); }
 
-/// The upper half of each value of a key, so that another key's value is found out. Never 0.
+/// The upper half of each value of a key. It reveals a value that belongs to another key. Never 0.
 constexpr uint64_t tag_of(uint64_t key) { return (programs::mix(key) | uint64_t{1} << 63) & 0xffff'ffff'0000'0000u; }
 
-/// The value that is the version-th of its key. The writer of a key counts its PUTs.
+/// The value of version `version` of a key. The writer of a key counts its PUTs.
 constexpr uint64_t value_of(uint64_t key, uint32_t version) { return tag_of(key) | version; }
 
-/// Random numbers that take little memory and time. One thread.
+/// Random numbers at a small cost of memory and time. One thread.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(programs::mix(seed + 1)) {}

@@ -1,7 +1,9 @@
-// A client thread of the index server: a window of operations, and a check of every answer. Owned by its endpoint's
-// thread, which calls what does not say otherwise. Does not know its transport, nor whether it is simulated.
+// A client thread of the index server: a window of operations, and a check of every answer. Its endpoint's thread owns
+// it, and calls all members whose comment does not say otherwise. It does not depend on the transport, nor on whether
+// the network is simulated.
 //   kIdle -> kTakingOver -> kIdle -> (kPlain | kScansInWorkers | ... -> kIdle)... -> kReadingBack -> kIdle
-// An operation rests when it ends in kIdle, or has nothing more to do in its phase. When all rest, the phase has ended.
+// An operation rests if it ends in kIdle, or has no more work in its phase. The phase has ended when all operations
+// rest.
 #pragma once
 
 #include <algorithm>
@@ -26,38 +28,38 @@ namespace ordered {
 
 enum class Phase : uint8_t {
   kIdle,
-  kTakingOver,       ///< reads each key that it writes: what the index has
+  kTakingOver,       ///< reads each key that this load writes, to learn the index's content
   kPlain,            ///< GETs and PUTs
-  kScansInWorkers,   ///< and SCANs
-  kScansInLoops,     ///< and SCANs, which the server's event loops run
-  kNothingInWorker,  ///< requests without work, one at a time
+  kScansInWorkers,   ///< GETs, PUTs and SCANs
+  kScansInLoops,     ///< GETs, PUTs and SCANs; the server's event loops run the SCANs
+  kNothingInWorker,  ///< requests without work, one at a time, which run in workers
   kNothingInLoop,
-  kReadingBack,  ///< reads each key that it writes, when no PUT is under way
+  kReadingBack,  ///< reads each key that this load writes, while no PUT is under way
 };
 constexpr size_t kPhases = 8;
 
-/// A server that runs answers in a millisecond; busy machines take longer.
+/// A running server answers in a millisecond, but a busy machine may take longer.
 constexpr auto kConnectTimeout = std::chrono::seconds(4);
 
 struct LoadOptions {
   std::string server;  ///< URI of its endpoint
-  size_t writers = 1;  ///< loads that share the model; position p is written by the (p % writers)-th
+  size_t writers = 1;  ///< loads that share the model; the (p % writers)-th load writes position p
   size_t window = 16;  ///< operations under way
   double put_share = 0;
-  double insert_share = 0;  ///< of the PUTs
-  double scan_share = 0;    ///< of what is no PUT
+  double insert_share = 0;  ///< share of the PUTs
+  double scan_share = 0;    ///< share of the operations that are not PUTs
   uint32_t scan_keys = 128;
   uint64_t seed = 1;
 };
 
-/// What was done in one phase, without what began or ended outside of it.
+/// The results of one phase, without operations that began or ended outside of it.
 struct PhaseReport {
   programs::Latencies gets, puts, scans, nothings;
   double seconds = 0;
-  uint64_t refused_overloaded = 0;  ///< SCANs; they are sent again
-  uint64_t refused_full = 0;        ///< inserts
+  uint64_t refused_overloaded = 0;  ///< refused SCANs; they are sent again
+  uint64_t refused_full = 0;        ///< refused inserts
 
-  /// Of another thread, at the same time.
+  /// Adds the results of another thread in the same phase.
   void add(const PhaseReport& other) {
     gets.add(other.gets);
     puts.add(other.puts);
@@ -71,7 +73,7 @@ struct PhaseReport {
 
 class Load {
  public:
-  /// All arguments outlive the endpoint, and this outlives it too.
+  /// All arguments must outlive the endpoint, and so must this object.
   Load(Model& model, tern::Environment& environment, LoadOptions options, size_t writer)
       : model_(model),
         environment_(environment),
@@ -99,7 +101,7 @@ class Load {
     return {};
   }
 
-  /// When no operation is under way.
+  /// Must be called when no operation is under way.
   void begin_phase(Phase phase) {
     phase_ = phase;
     phase_begun_ = environment_.now();
@@ -107,36 +109,36 @@ class Load {
     busy_ = phase == Phase::kNothingInWorker || phase == Phase::kNothingInLoop ? 1 : ops_.size();
     for (size_t i = 0, all = busy_; i < all; i++) next(i);
   }
-  /// No operation begins any more. Does nothing if the phase has ended by itself.
+  /// No operation begins after this call. It does nothing if the phase has ended by itself.
   void end_phase() {
     if (phase_ == Phase::kIdle) return;
     reports_[index_of(phase_)].seconds += std::chrono::duration<double>(environment_.now() - phase_begun_).count();
     phase_ = Phase::kIdle;
   }
-  /// Phases after which no operation is under way any more. Any thread.
+  /// Number of phases that have ended, without an operation under way. Any thread.
   uint64_t ended() const { return ended_; }
   bool has_failed() const { return has_failed_; }  ///< any thread
-  /// Between phases, or failed: what is wrong. Empty: nothing. Any thread.
+  /// The error message; empty: no error. Must be called between phases, or after a failure. Any thread.
   const std::string& problem() const { return problem_; }
-  /// Between phases. Any thread.
+  /// Must be called between phases. Any thread.
   const PhaseReport& report(Phase phase) const { return reports_[index_of(phase)]; }
-  uint64_t checked() const { return checked_; }      ///< answers, likewise
-  uint64_t read_back() const { return read_back_; }  ///< keys, likewise
+  uint64_t checked() const { return checked_; }      ///< number of checked answers; between phases, any thread
+  uint64_t read_back() const { return read_back_; }  ///< number of keys read back; between phases, any thread
 
  private:
   struct Op {
     RequestType type = kGet;
-    Phase phase = Phase::kIdle;  ///< in which it was issued
+    Phase phase = Phase::kIdle;  ///< the phase in which it was issued
     size_t position = 0;
-    uint32_t floor = 0;    ///< kGet: of its key, when it began
+    uint32_t floor = 0;    ///< kGet: the floor of its key when the operation began
     uint32_t version = 0;  ///< kPut
     Model::ScanBegin scan;
     tern::Duration begun{};
-    tern::MsgBuf request, response;  ///< here while nothing is in flight
+    tern::MsgBuf request, response;  ///< empty while the request is in flight
   };
   static constexpr size_t index_of(Phase phase) { return static_cast<size_t>(phase); }
 
-  // ---- Which operation is next ----
+  // ---- The choice of the next operation ----
 
   void next(size_t i) {
     Op& op = ops_[i];
@@ -173,7 +175,7 @@ class Load {
     model_.begin_scan(op.scan, position, options_.scan_keys);
     write(op, kScanBytes).write(model_.key(position)).write(options_.scan_keys);
   }
-  /// A key of its own of which no PUT is under way. Nothing: a few tries found none.
+  /// One of this load's keys that has no PUT under way. nullopt if a few tries found no such key.
   std::optional<size_t> position_to_write() {
     if (random_.is_one_of(options_.insert_share)) {
       while (next_insert_ < model_.size() && (model_.is_there(next_insert_) || model_.is_pending(next_insert_))) {
@@ -201,7 +203,7 @@ class Load {
     write(op, kPutBytes).write(model_.key(position)).write(value_of(model_.key(position), op.version));
   }
   static programs::Writer write(Op& op, size_t bytes) {
-    (void)op.request.resize(bytes);  // no more than it was made for
+    (void)op.request.resize(bytes);  // never larger than the buffer's capacity
     return programs::Writer(op.request.bytes());
   }
   void rest() {
@@ -233,7 +235,7 @@ class Load {
   void on_failure(size_t i, tern::Status status, uint16_t app_code) {
     using tern::Code;
     Op& op = ops_[i];
-    if (status.code() == Code::kCancelled) return;  // the endpoint goes away
+    if (status.code() == Code::kCancelled) return;  // the endpoint closes
     if (status.code() == Code::kQueueFull || status.code() == Code::kNoMemory ||
         (status.code() == Code::kRefused && app_code == kNoMemory)) {
       reports_[index_of(op.phase)].refused_overloaded++;
@@ -249,7 +251,7 @@ class Load {
                                 : "a request has failed: " + std::string(status.message()));
   }
 
-  /// What is wrong with the answer. Empty: nothing.
+  /// Returns the error in the answer; empty: the answer is right.
   std::string check(Op& op, programs::Bytes answer) {
     switch (op.type) {
       case kGet: {
@@ -272,7 +274,7 @@ class Load {
         return answer.empty() ? "" : not_ours();
     }
   }
-  static std::string not_ours() { return "what answers is not this version of the index server"; }
+  static std::string not_ours() { return "the server is not this version of the index server"; }
   programs::Latencies& latencies_of(const Op& op) {
     PhaseReport& report = reports_[index_of(op.phase)];
     if (op.type == kGet) return report.gets;
@@ -290,7 +292,7 @@ class Load {
   const LoadOptions options_;
   const size_t writer_;
   Random random_;
-  size_t next_insert_;  ///< from here on it looks for keys to insert
+  size_t next_insert_;  ///< the position at which the search for keys to insert starts
   size_t cursor_ = 0;   ///< kTakingOver, kReadingBack: the next position
   tern::Endpoint* endpoint_ = nullptr;
   tern::Session session_;

@@ -1,7 +1,8 @@
-// masstree: an ordered index behind RPCs, and a load that checks every answer (paper section 7.2): GETs and PUTs in the
-// server's event loops, SCANs in workers or, for comparison, in the event loops.
-// To be read in this order: ordered_index.h, protocol.h, server.h, keys.h and model.h (what may be read), load.h, this.
-// Main thread: flags, the two sides, the phases of the load, the report.
+// masstree: an ordered index behind RPCs, and a load that checks every answer (paper section 7.2). GETs and PUTs run in
+// the server's event loops; SCANs run in workers or, for comparison, in the event loops.
+// Read the files in this order: ordered_index.h, protocol.h, server.h, keys.h and model.h (the check of reads), load.h,
+// this file.
+// The main thread checks the flags, starts the two sides, runs the phases of the load, and prints the report.
 #include <time.h>
 
 #include <algorithm>
@@ -29,18 +30,20 @@
 DEFINE_uint64(server_threads, 1, "server: dispatch threads, each with an endpoint of its own");
 DEFINE_uint64(workers, 1, "server: worker threads");
 DEFINE_uint64(keys, 1'000'000, "server: random keys that the index has at the beginning");
-DEFINE_uint64(inserts_max, 125'000, "server: keys that clients may add; beyond it their PUTs are refused");
+DEFINE_uint64(inserts_max, 125'000, "server: keys that clients may add; beyond that number their PUTs are refused");
 DEFINE_uint64(client_threads, 1, "client: threads, each with an endpoint of its own");
 DEFINE_uint64(window, 16, "client: operations under way in each thread");
 DEFINE_double(put_share, 0.05,
               "client: share of operations that write; with 0, several clients may use a server at once");
-DEFINE_double(insert_share, 0.05, "client: share of PUTs that write a new key, as long as there are some");
-DEFINE_double(scan_share, 0.01, "client: share of SCANs in what does not write");
+DEFINE_double(insert_share, 0.05, "client: share of PUTs that write a new key, as long as new keys are left");
+DEFINE_double(scan_share, 0.01, "client: share of SCANs among the operations that do not write");
 DEFINE_uint64(scan_keys, 128, "client: keys of a SCAN, 1 to 1024");
-DEFINE_string(phases, "plain,worker,dispatch,hop_worker,hop_dispatch",
-              "client: what is measured, in turn: plain (GETs and PUTs), worker (and SCANs in workers), dispatch (and "
-              "SCANs in event loops), hop_worker and hop_dispatch (requests without work, one at a time)");
-DEFINE_uint64(rounds, 3, "client: each phase of --seconds is measured in so many parts, in turn with the others");
+DEFINE_string(
+    phases, "plain,worker,dispatch,hop_worker,hop_dispatch",
+    "client: the phases to measure, in turn: plain (GETs and PUTs), worker (and SCANs in workers), dispatch (and "
+    "SCANs in event loops), hop_worker and hop_dispatch (requests without work, one at a time)");
+DEFINE_uint64(rounds, 3,
+              "client: each phase of --seconds is split into this number of parts, in turn with the other phases");
 
 namespace {
 
@@ -48,10 +51,10 @@ using ordered::Index;
 using ordered::Phase;
 using std::chrono::milliseconds;
 
-// The figures want threads that poll, which leave little of few CPUs to the Nexuses' own threads.
+// The threads poll during a measurement, so on a machine with few CPUs the Nexuses' own threads run rarely.
 constexpr auto kLivenessTimeout = std::chrono::seconds(2);
 
-/// Of the flags of this program. False: the sentence has been printed.
+/// Checks the flags of this program. On error it prints a sentence and returns false.
 bool check_flags() {
   const auto is_share = [](double share) { return share >= 0 && share <= 1; };
   const auto is_between = [](uint64_t value, uint64_t least, uint64_t most) { return value >= least && value <= most; };
@@ -77,10 +80,10 @@ bool check_flags() {
   return true;
 }
 
-/// The server of this process: the index, and its dispatch threads.
+/// The server in this process: the index and its dispatch threads.
 class ServerSide {
  public:
-  /// Returns when the server can be reached. Otherwise the sentence why not.
+  /// Returns an empty string when clients can reach the server, otherwise the error message.
   template <tern::Transport T>
   std::string start(const std::string& uri, const std::vector<int>& cpus) {
     try {
@@ -98,7 +101,7 @@ class ServerSide {
     nexus_ = std::move(*nexus);
     ordered::ServerOptions options;
     options.about = {FLAGS_keys, FLAGS_seed, static_cast<uint32_t>(FLAGS_server_threads)};
-    // Workers take any CPU of the process that the kernel finds, and not only that of the thread that started them.
+    // Workers may run on any CPU of `cpus`, not only on the CPU of the thread that started them.
     options.begin_worker = [cpus] { programs::pin_to_any(cpus); };
     server_ = std::make_unique<ordered::Server<Index>>(*index_, std::move(options));
     return threads_.start<T>(*nexus_, FLAGS_server_threads, cpus,
@@ -108,11 +111,11 @@ class ServerSide {
   std::string uri() const { return nexus_->uri(); }
   bool has_ended() const { return threads_.has_ended(); }
   void stop() { threads_.stop(); }
-  /// Why it ended by itself, or is wrong. Empty: neither.
+  /// Why the server ended by itself, or the error that it found; empty: neither.
   std::string problem() { return problem_.empty() ? threads_.problem() : problem_; }
 
-  /// GETs of random keys by the dispatch threads themselves, without RPCs, by all threads at once. Adds to what the
-  /// next two return.
+  /// Measures GETs of random keys without RPCs, in all dispatch threads at once. Adds to the results that index_ns()
+  /// and index_cpu_ns() return.
   void measure_index(std::chrono::nanoseconds duration) {
     const auto measure = [this, duration](size_t i) {
       constexpr uint64_t kBetweenClocks = 256;
@@ -135,9 +138,9 @@ class ServerSide {
     run_in_all(measure);
     if (index_missing_ > 0) problem_ = "the index has lost a key";
   }
-  /// Of a GET without RPC, ns. 0: not measured.
+  /// Time of a GET without RPC, ns; 0: not measured.
   double index_ns() const { return index_gets_ == 0 ? 0 : static_cast<double>(index_ns_) / index_gets_; }
-  /// The same in time of the thread's CPU, which other programs do not take.
+  /// CPU time of a GET without RPC, ns; 0: not measured. Other programs on the CPU do not affect it.
   double index_cpu_ns() const { return index_gets_ == 0 ? 0 : static_cast<double>(index_cpu_ns_) / index_gets_; }
   /// CPU time of the dispatch threads so far.
   std::chrono::nanoseconds cpu_time() {
@@ -152,11 +155,12 @@ class ServerSide {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
   }
-  /// Calls f(i) in each dispatch thread, and returns when all have ended.
+  /// Calls f(i) in each dispatch thread, and returns when all calls have ended.
   void run_in_all(const std::function<void(size_t)>& f) {
     std::atomic<size_t> done{0};
     const std::pair<const std::function<void(size_t)>&, std::atomic<size_t>&> shared(f, done);
-    // Without memory for it in one of the threads it is not known which; so none may be left to do it later.
+    // If a thread has no memory for the function, it is unknown which. run_in_all() then stops all threads, because
+    // none may use `shared` after the return.
     const bool is_posted = threads_.post_all([&shared](tern::Endpoint&, size_t i) {
       shared.first(i);
       ++shared.second;
@@ -171,16 +175,16 @@ class ServerSide {
   std::unique_ptr<ordered::Server<Index>> server_;
   std::atomic<uint64_t> index_gets_{0}, index_missing_{0}, index_ns_{0}, index_cpu_ns_{0};
   std::string problem_;
-  programs::EndpointThreads threads_;  ///< ends before what it uses
+  programs::EndpointThreads threads_;  ///< ends first, because the threads use the other members
 };
 
-/// The client threads of this process, from taking over to reading back.
+/// The client threads of this process, for all phases.
 class ClientSide {
  public:
   ~ClientSide() { threads_.stop(); }
 
-  /// `server`: in this process, or null. Returns when all is done. False: problem() says why not; it is empty if the
-  /// program was interrupted.
+  /// `server` is a server in this process, or null. Returns true when all phases are complete. Returns false on an
+  /// error; problem() then has the message. It is empty if the program was interrupted.
   template <tern::Transport T>
   bool run(const std::string& uri, const std::vector<int>& cpus, ServerSide* server) {
     const std::string listen = programs::client_listen_uri(uri);
@@ -215,7 +219,7 @@ class ClientSide {
   const std::string& problem() const { return problem_; }
   const ordered::About& about() const { return about_; }
 
-  /// CPU time of the server's dispatch threads for a request of the phase kPlain, ns. 0: not measured.
+  /// CPU time of the server's dispatch threads for a request of the phase kPlain, ns; 0: not measured.
   double plain_cpu_ns() const {
     return plain_requests_ == 0 ? 0
                                 : static_cast<double>(plain_cpu_time_.count()) / static_cast<double>(plain_requests_);
@@ -236,12 +240,13 @@ class ClientSide {
     problem_ = std::move(problem);
     return false;
   }
-  /// What the server's index was filled with.
+  /// Asks the server for the first content of its index.
   template <tern::Transport T>
   bool ask_about(const std::string& uri) {
     tern::Status status;
     std::optional<ordered::About> about;
-    bool has_ended = false;  // these three outlive the endpoint, whose destructor may run the continuation
+    bool has_ended = false;  // these three variables outlive the endpoint, because its destructor may run the
+                             // continuation
     auto rpc = tern::Rpc<T>::create(*nexus_, programs::transport_options<T>(), programs::rpc_options(0));
     if (!rpc.ok()) return fail("no endpoint: " + std::string(rpc.status().message()));
     tern::Endpoint& endpoint = **rpc;
@@ -262,12 +267,12 @@ class ClientSide {
     if (!has_ended) return false;
     if (!status.ok()) return fail("no index server at " + uri + ": " + std::string(status.message()));
     if (!about || about->keys < FLAGS_client_threads || about->keys > 1u << 26) {
-      return fail("what answers at " + uri + " is not this version of the index server");
+      return fail("the program at " + uri + " is not this version of the index server");
     }
     about_ = *about;
     return true;
   }
-  /// `busy_cpus`: so many of `cpus` have the server's threads.
+  /// `busy_cpus` is the number of CPUs at the start of `cpus` that the server's threads use.
   template <tern::Transport T>
   bool start_threads(const std::string& uri, std::vector<int> cpus, size_t busy_cpus) {
     std::rotate(cpus.begin(), cpus.begin() + static_cast<ptrdiff_t>(busy_cpus % cpus.size()), cpus.end());
@@ -288,7 +293,7 @@ class ClientSide {
                           [this](tern::Endpoint& endpoint, size_t i) { return loads_[i]->begin(endpoint); });
     return problem.empty() || fail(std::move(problem));
   }
-  /// For `length`, or as long as the phase has something to do.
+  /// Runs a phase for `length`; if `length` is 0, until the phase has ended by itself.
   bool run_phase(Phase phase, std::chrono::nanoseconds length) {
     phases_++;
     const bool is_begun =
@@ -318,14 +323,14 @@ class ClientSide {
   ordered::About about_ = {};
   std::unique_ptr<ordered::Model> model_;
   std::vector<std::unique_ptr<ordered::Load>> loads_;
-  uint64_t phases_ = 0;  ///< that have begun
+  uint64_t phases_ = 0;  ///< number of phases that have begun
   std::chrono::nanoseconds plain_cpu_time_{0};
   uint64_t plain_requests_ = 0;
   std::string problem_;
-  programs::EndpointThreads threads_;  ///< ends before what it uses
+  programs::EndpointThreads threads_;  ///< ends first, because the threads use the other members
 };
 
-/// A line for each phase, and one for what follows from them.
+/// Prints a line for each phase, and a last line with the comparison of the phases.
 void print(const ClientSide& client, const ServerSide* server) {
   programs::Report report;
   report.bench = "masstree";
@@ -414,11 +419,11 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<char*> words(argv, argv + argc);  // as they were given, for a server process
+  std::vector<char*> words(argv, argv + argc);  // the words of the command line, for a server process
   if (!programs::parse_flags(argc, argv,
                              "An ordered index behind RPCs, and a load that checks every answer. Example: masstree "
                              "--transport=shm --json\n"
-                             "Each phase is one line, and what follows from them is the last one"))
+                             "Each phase is one line; the last line compares the phases"))
     return 1;
   const std::vector<int> cpus = programs::side_cpus();
   if (cpus.empty() || !check_flags()) return 1;

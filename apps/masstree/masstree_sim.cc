@@ -1,10 +1,10 @@
 // masstree_sim: the index server and its load in a simulated cluster of CX5 NICs (100 Gbit/s, one switch), with a CPU
-// for each thread: latency of GETs without SCANs, with SCANs in workers, and with SCANs in the event loops. Server,
-// load and index are those of masstree. One thread.
+// for each thread. It measures the latency of GETs without SCANs, with SCANs in workers, and with SCANs in the event
+// loops. Server, load and index are those of masstree. One thread.
 //
-// The simulator charges for packets (HostCost). What the index and the hand-over to a worker take is measured first, on
-// this machine; the medians are charged. So the figures differ from machine to machine, and not at all if the times are
-// given (--step_ns).
+// The simulator charges CPU time for packets (HostCost). The program first measures the index operations and the
+// hand-over to a worker on this machine, and the simulator charges the medians. So the results differ between machines,
+// but are the same everywhere if the times are given (--step_ns).
 #include <gflags/gflags.h>
 
 #include <tern/environment.h>
@@ -36,13 +36,13 @@ DEFINE_uint64(client_threads, 4, "client threads of each host");
 DEFINE_uint64(window, 2, "operations under way in each client thread");
 DEFINE_uint64(keys, 1'000'000, "random keys that the index has at the beginning");
 DEFINE_double(put_share, 0.05, "share of operations that write");
-DEFINE_double(insert_share, 0.05, "share of PUTs that write a new key, as long as there are some");
-DEFINE_double(scan_share, 0.01, "share of SCANs in what does not write");
+DEFINE_double(insert_share, 0.05, "share of PUTs that write a new key, as long as new keys are left");
+DEFINE_double(scan_share, 0.01, "share of SCANs among the operations that do not write");
 DEFINE_uint64(scan_keys, 128, "keys of a SCAN, 1 to 1024");
 DEFINE_double(milliseconds, 20, "virtual length of each phase");
 DEFINE_string(
     step_ns, "",
-    "what a GET, a PUT and a SCAN take in the index, the hand-over to a worker in the event loop, and the time "
+    "times in ns of a GET, a PUT and a SCAN in the index, of the hand-over to a worker in the event loop, and "
     "until the worker begins, as in 600,700,20000,1500,5000; default: measured");
 
 namespace {
@@ -70,7 +70,7 @@ nanoseconds time_of(F f) {
   return median(times);
 }
 
-/// Of the index as it is filled. Its values stay as they are.
+/// Measures the filled index. Does not change its values.
 Costs measure(Index& index) {
   Costs costs = {};
   ordered::Random random(FLAGS_seed);
@@ -85,7 +85,7 @@ Costs measure(Index& index) {
       time_of([&] { index.scan(random_key(), FLAGS_scan_keys, [&](uint64_t, uint64_t value) { sum += value; }); });
   if (sum == 0) programs::fail("the index is empty");
 
-  // The library's own worker threads, one after the other, each asleep when its task comes.
+  // Measures the library's own worker threads, one after the other. Each is asleep when its task arrives.
   auto workers = tern::real_environment().start_workers(1, 1);
   if (!workers.ok()) return costs;
   constexpr int kTimes = 500;
@@ -105,7 +105,7 @@ Costs measure(Index& index) {
   return costs;
 }
 
-/// "600,700,20000,1500,5000". False: it is something else.
+/// Parses a text such as "600,700,20000,1500,5000". Returns false if the text has another form.
 bool parse_costs(const std::string& text, Costs& costs) {
   unsigned long long ns[5];
   char rest;
@@ -194,7 +194,7 @@ int main(int argc, char** argv) {
     return programs::fail("--step_ns is five times in nanoseconds, as in 600,700,20000,1500,5000");
   }
   try {
-    // The inserts are those of the load: the server's bound is out of its reach.
+    // The load's own inserts stay far below the server's bound.
     Index index(FLAGS_keys * 2);
     if (!ordered::fill(index, FLAGS_keys, FLAGS_seed)) throw std::bad_alloc();
     if (FLAGS_step_ns.empty()) costs = measure(index);

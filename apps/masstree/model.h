@@ -1,9 +1,10 @@
-// What a load knows of the index, and whether an answer can be right. Keys have positions, in ascending order; position
-// p is written by one thread, which numbers its PUTs of the key. All members: any thread, unless one says otherwise.
+// What a load knows about the index, and the check of an answer. Positions number the keys in ascending order. One
+// thread writes position p, and numbers its PUTs of the key. Any thread may call the members, unless a comment says
+// otherwise.
 //
-// A key has a floor, the newest version that was acknowledged or read, and the last version issued. A read must not
-// find less than the floor at its beginning, nor more than what was issued before its end. A key whose floor was 0 may
-// be missing, and must be if no PUT of it was issued.
+// The floor of a key is the newest version that was acknowledged or read. The model also has the last version issued. A
+// read must not find a version below the floor at its beginning, nor above the last version issued before its end. If
+// the floor was 0, the key may be missing; if also no PUT of the key was issued, the key must be missing.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +24,8 @@ namespace ordered {
 
 class Model {
  public:
-  /// Keys 0 to `keys` - 1 of the seed, which the server has, and `inserts` further ones, which it may get. Nothing is
-  /// known of either.
+  /// `keys`: the server has keys 0 to `keys` - 1 of the seed. `inserts` is the number of further keys that it may get.
+  /// At first the model knows no versions of any key.
   Model(uint64_t seed, uint64_t keys, uint64_t inserts) : known_(keys + inserts) {
     std::vector<uint64_t> sorted(keys + inserts);
     for (uint64_t i = 0; i < sorted.size(); i++) sorted[i] = key_of(seed, i);
@@ -35,26 +36,27 @@ class Model {
   uint64_t key(size_t position) const { return known_[position].key; }
   uint32_t floor(size_t position) const { return known_[position].floor; }
   bool is_there(size_t position) const { return floor(position) > 0; }
-  /// Keys that are there.
+  /// The number of keys that are in the index.
   size_t count() const {
     return static_cast<size_t>(
         std::count_if(known_.begin(), known_.end(), [](const Known& known) { return known.floor > 0; }));
   }
-  /// A PUT of it is under way. The key's writer.
+  /// True if a PUT of the key is under way. Must be called by the key's writer.
   bool is_pending(size_t position) const { return known_[position].issued != known_[position].floor; }
 
-  // ---- The key's writer ----
+  // ---- For the key's writer ----
 
-  /// The version of the next PUT, of which none is under way.
+  /// Returns the version of the next PUT. No PUT of the key may be under way.
   uint32_t issue(size_t position) {
     const uint32_t version = known_[position].issued + 1;
     known_[position].issued = version;
     return version;
   }
   void acknowledged(size_t position, uint32_t version) { raise(known_[position].floor, version); }
-  /// The PUT that was issued last, of a key that was not there, was refused.
+  /// The last PUT was refused. The key was not in the index.
   void refused(size_t position) { known_[position].issued = 0; }
-  /// What the index has before the first PUT, whoever wrote it. What is wrong with it; empty: nothing.
+  /// Sets the state of a key before the first PUT from its `value` in the index, which any program may have written.
+  /// Returns the error; empty: the value is right.
   std::string take_over(size_t position, std::optional<uint64_t> value) {
     const uint32_t version = value ? static_cast<uint32_t>(*value) : 0;
     if (value && (version == 0 || *value != value_of(key(position), version))) return not_its_own(position, *value);
@@ -63,9 +65,9 @@ class Model {
     return {};
   }
 
-  // ---- Readers. What is wrong with the answer; empty: nothing ----
+  // ---- For readers. Each function returns the error in the answer; empty: the answer is right ----
 
-  /// `floor`: when the read began.
+  /// `floor` is the key's floor when the read began.
   std::string read(size_t position, uint32_t floor, std::optional<uint64_t> value) {
     if (!value) return floor == 0 ? "" : name(position) + " has gone, which had version " + std::to_string(floor);
     const auto version = static_cast<uint32_t>(*value);
@@ -78,11 +80,11 @@ class Model {
     return {};
   }
 
-  /// What is known when a scan begins behind a position.
+  /// The state of the model when a scan of the keys after a position begins.
   struct ScanBegin {
     size_t position = 0;
     uint32_t limit = 0;
-    std::vector<uint32_t> floors;  ///< of the positions that follow, as many as a scan can visit and some more
+    std::vector<uint32_t> floors;  ///< of the following positions: as many as a scan can visit, and some more
   };
   void begin_scan(ScanBegin& scan, size_t position, uint32_t limit) const {
     scan.position = position;
@@ -111,23 +113,23 @@ class Model {
   }
 
  private:
-  struct Known {  // together, because a position is drawn at random and in no cache
+  struct Known {  // these fields are together because the position is random and in no cache
     uint64_t key = 0;
     std::atomic<uint32_t> floor{0};
-    std::atomic<uint32_t> issued{0};  ///< written by the key's writer
+    std::atomic<uint32_t> issued{0};  ///< written by the key's writer only
   };
 
-  /// The keys that a scan has passed, and what their values may have been.
+  /// The keys that a scan has passed, and the values that they may have had.
   struct Visited {
     struct Possible {
       uint64_t tag;
       uint32_t issued;
     };
-    size_t certain = 0;              ///< keys that it must have
-    uint64_t tags = 0;               ///< of these
-    uint64_t least = 0;              ///< sum of their versions
-    uint64_t most = 0;               ///< likewise
-    std::vector<Possible> possible;  ///< keys that were inserted meanwhile
+    size_t certain = 0;              ///< number of keys that the scan must have found
+    uint64_t tags = 0;               ///< sum of the tags of these keys
+    uint64_t least = 0;              ///< sum of the lowest versions that these keys may have had
+    uint64_t most = 0;               ///< sum of the highest versions that these keys may have had
+    std::vector<Possible> possible;  ///< keys that were inserted during the scan
 
     void add(uint64_t key, uint32_t floor, uint32_t issued, bool is_last) {
       if (floor == 0 && issued == 0) return;
@@ -138,7 +140,7 @@ class Model {
       most += issued;
     }
     bool can_have(const ScanAnswer& answer) const {
-      constexpr size_t kPossibleMax = 16;  // inserts that overlap with a scan are as few as the load's windows have
+      constexpr size_t kPossibleMax = 16;  // the load's windows bound the inserts that overlap with a scan
       if (possible.size() > kPossibleMax) return true;
       for (uint32_t chosen = 0; chosen < 1u << possible.size(); chosen++) {
         if (certain + static_cast<size_t>(std::popcount(chosen)) != answer.count) continue;

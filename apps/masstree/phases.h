@@ -1,4 +1,4 @@
-// The phases that both programs measure, and what they print of each. Main thread.
+// The phases that both programs measure, and the output for each phase. Main thread.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ inline constexpr std::array<NamedPhase, 5> kMeasured = {{{"plain", Phase::kPlain
                                                          {"hop_worker", Phase::kNothingInWorker},
                                                          {"hop_dispatch", Phase::kNothingInLoop}}};
 
-/// "plain,worker". Nothing: a name is unknown, or there is none.
+/// Parses a list such as "plain,worker". nullopt if a name is unknown, or if the list is empty.
 inline std::optional<std::vector<NamedPhase>> parse_phases(std::string_view text) {
   std::vector<NamedPhase> phases;
   while (!text.empty()) {
@@ -39,7 +39,7 @@ inline std::optional<std::vector<NamedPhase>> parse_phases(std::string_view text
   return phases.empty() ? std::nullopt : std::optional(phases);
 }
 
-/// "get_mrps", "get_p50_us" and so on, of each type of request that the phase had.
+/// Adds "get_mrps", "get_p50_us" and so on, for each type of request in the phase.
 inline void add_metrics(const PhaseReport& report, nlohmann::ordered_json& metrics) {
   const auto add = [&](const std::string& name, const programs::Latencies& latencies) {
     if (latencies.count() == 0) return;
@@ -56,7 +56,8 @@ inline void add_metrics(const PhaseReport& report, nlohmann::ordered_json& metri
   metrics["refused_full"] = report.refused_full;
 }
 
-/// GETs of a phase with scans against those without: "get_p50_worker_ratio" and so on, if both phases had GETs.
+/// Adds the ratio of GET latencies with scans to those without: "get_p50_worker_ratio" and so on, if both phases had
+/// GETs.
 inline void add_comparison(const PhaseReport& plain, const PhaseReport& with_scans, const std::string& name,
                            nlohmann::ordered_json& metrics) {
   if (with_scans.gets.count() == 0 || plain.gets.count() == 0) return;

@@ -1,15 +1,15 @@
-// The index server's messages. A parser returns nothing for a message that is too short, too long or breaks a limit.
+// The index server's messages. A parser returns nullopt for a message that is too short, too long or breaks a limit.
 // Standard library only; no state.
 //
-//   request                                     its answer
-//   kAbout              (nothing)               keys:u64 seed:u64 endpoints:u32     what the index was filled with
+//   request                                     answer
+//   kAbout              (nothing)               keys:u64 seed:u64 endpoints:u32     the index's first content
 //   kGet                key:u64                 value:u64, or nothing               nothing: no such key
 //   kPut                key:u64 value:u64       (nothing)
 //   kScan, kScanHere    after:u64 limit:u32     count:u32 last:u64 sum:u64          of the keys greater than `after`
 //   kNothing, kNothingHere   (nothing)          (nothing)
 //
 // Every endpoint serves every key. kScan and kNothing run in a worker, the others in the event loop. `last` is the
-// greatest key that the scan has visited (`after`, if there was none), `sum` that of the values, modulo 2^64.
+// greatest key that the scan has visited (`after`, if it visited no key). `sum` is the sum of the values, modulo 2^64.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +22,15 @@ namespace ordered {
 
 enum RequestType : uint16_t { kAbout = 1, kGet, kPut, kScan, kScanHere, kNothing, kNothingHere };
 
-/// Why a request was refused: the app_code of kRefused. 0 is the library's own, when it refuses for the server.
+/// Why a request was refused: the app_code of kRefused. Code 0 means that the library refused it for the server.
 enum Refusal : uint16_t {
-  kIsFull = 1,  ///< nothing was done: the index has all the keys that it may have
+  kIsFull = 1,  ///< nothing was changed: the index has its maximum number of keys
   kMalformed,   ///< not one of the messages above
   kNoMemory,    ///< there is no buffer for the answer
 };
 
-constexpr uint32_t kScanLimitMax = 1024;  ///< keys: an event loop that scans does nothing else meanwhile
+constexpr uint32_t kScanLimitMax = 1024;  ///< keys; the limit is low because an event loop that scans does nothing else
+                                          ///< in that time
 constexpr size_t kRequestBytesMax = 16;
 constexpr size_t kAnswerBytesMax = 20;
 

@@ -1,5 +1,5 @@
-// The index server: GETs and PUTs in the event loop, SCANs in workers and, for comparison, in the event loop too.
-// Does not know its transport, nor whether it is simulated.
+// The index server: GETs and PUTs run in the event loop, SCANs in workers and, for comparison, also in the event loop.
+// The server does not depend on the transport, nor on whether the network is simulated.
 #pragma once
 
 #include <tern/endpoint.h>
@@ -16,19 +16,21 @@
 
 namespace ordered {
 
-/// What a handler does to the index, for whoever measures or charges it.
+/// The operation of a handler on the index, for callers that measure it or charge time for it.
 enum class Step : uint8_t { kGet, kPut, kScan };
 constexpr size_t kSteps = 3;
 
 struct ServerOptions {
-  About about = {};  ///< the index is filled with fill()
-  /// Called in a worker before its first request. It inherits the CPUs of the event loop's thread that started it.
+  About about = {};  ///< must describe an index that was filled with fill()
+  /// Called in a worker before its first request. A worker inherits the CPU set of the event-loop thread that started
+  /// it.
   std::function<void()> begin_worker;
   /// Called in the handler before a step (true) and after it (false).
   std::function<void(Step, bool)> on_step;
 };
 
-/// Puts keys 0 to `keys` - 1 of the seed into the index, in random order, each with version 1. False: it is full.
+/// Puts keys 0 to `keys` - 1 of the seed into the index, in random order, each with version 1. Returns false if the
+/// index is full.
 template <OrderedIndex Index>
 [[nodiscard]] bool fill(Index& index, uint64_t keys, uint64_t seed) {
   for (uint64_t i = 0; i < keys; i++) {
@@ -41,12 +43,12 @@ template <OrderedIndex Index>
 template <OrderedIndex Index>
 class Server {
  public:
-  /// `index` outlives the endpoints, and so does this.
+  /// `index` and this object must outlive the endpoints.
   Server(Index& index, ServerOptions options) : index_(index), options_(std::move(options)) {}
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// In the endpoint's thread, before its loop.
+  /// Must be called in the endpoint's thread, before its loop.
   tern::Status add_handlers(tern::Endpoint& endpoint) {
     tern::Status status;
     const auto add = [&](RequestType type, bool worker, auto handler) {

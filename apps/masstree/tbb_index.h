@@ -1,5 +1,5 @@
-// The index over oneTBB's concurrent_map, a skip list. Readers take no lock; neither do writers. docs/masstree.md says
-// why it was chosen, and what it costs.
+// An index over oneTBB's concurrent_map, a skip list. Readers and writers take no locks. docs/masstree.md gives the
+// reasons for the choice, and its cost.
 #pragma once
 
 #include <tbb/concurrent_map.h>
@@ -32,12 +32,12 @@ class TbbIndex {
   Put put(uint64_t key, uint64_t value) {
     const auto found = map_.find(key);
     if (found != map_.end()) return update(found->second, value);
-    // A place is taken first, so that writers of many new keys never pass the limit together.
+    // A writer reserves a place first, so that concurrent writers of new keys never exceed the limit.
     if (keys_.fetch_add(1, std::memory_order_relaxed) >= keys_max_) return give_back(Put::kFull);
     try {
       const auto [place, is_new] = map_.emplace(key, value);
       if (is_new) return Put::kInserted;
-      return give_back(update(place->second, value));  // another writer was faster
+      return give_back(update(place->second, value));  // another writer has inserted the key first
     } catch (const std::bad_alloc&) {
       return give_back(Put::kFull);
     }
@@ -54,7 +54,8 @@ class TbbIndex {
 
  private:
   using Value = std::atomic<uint64_t>;
-  // The standard allocator, because tbb_allocator loads another library when it runs if that is installed.
+  // The standard allocator is used because tbb_allocator loads another library at run time if that library is
+  // installed.
   using Map = tbb::concurrent_map<uint64_t, Value, std::less<>, std::allocator<std::pair<const uint64_t, Value>>>;
 
   static Put update(Value& place, uint64_t value) {

@@ -1,13 +1,13 @@
-// What administrators ask of a replica: to change the configuration, and what it is about. Standard library only.
+// The requests of administrators to a replica: a change of the configuration, and a report. Standard library only.
 //
-//   kChange   cluster:u64 action:u8 id:u64 address:u16+text    answer: outcome:u8 sentence (the rest); of kOtherLeader:
-//                                                              leader:u64 URI
-//   kAbout    nothing, or anything: the measurement of         answer: a JSON object
+//   kChange   cluster:u64 action:u8 id:u64 address:u16+text    answer: outcome:u8 sentence (the rest); for
+//                                                              kOtherLeader: leader:u64 URI
+//   kAbout    empty, or any bytes: the measurement of          answer: a JSON object
 //             served commands begins again
 //
-// A replica's id is used once in the life of a cluster: whoever comes back without its memory comes back under a new
-// one, so that nobody votes twice in a term. The leader takes ids that are higher than all before, and writes them down
-// in the log before it adds a replica.
+// An id of a replica is used only once in the life of a cluster. A replica that comes back without its memory must use
+// a new id, so that no replica votes twice in a term. The leader accepts only ids that are higher than all earlier
+// ones, and writes an id to the log before it adds the replica.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@
 namespace replicated {
 
 enum class Action : uint8_t {
-  kAdd = 1,  ///< a new replica: at first it only receives the log, and then votes, too
+  kAdd = 1,  ///< a new replica: it first receives the log, and then becomes a voter
   kRemove,
 };
 
 enum class ChangeOutcome : uint8_t {
   kDone = 1,
-  kOtherLeader,  ///< ask that one
-  kLater,        ///< another change, or this one, is under way: ask again
-  kRefused,      ///< the sentence says why
+  kOtherLeader,  ///< ask the other leader
+  kLater,        ///< this change, or another one, is under way: ask again
+  kRefused,      ///< the sentence gives the reason
 };
 
 struct Change {
@@ -42,7 +42,7 @@ constexpr size_t kChangeHeadBytes = 8 + 1 + 8 + 2;
 constexpr size_t kChangeAnswerBytesMax = 1 + 1024;
 constexpr size_t kAboutBytesMax = 8192;
 
-/// The address refers to `bytes`. Nothing: it is malformed.
+/// The address points into `bytes`. nullopt if the change is malformed.
 inline std::optional<Change> parse_change(Bytes bytes) {
   Change change;
   Reader reader(bytes);

@@ -28,7 +28,7 @@ void Administrator::ask() {
   tern::MsgBuf response = endpoint_.alloc_msgbuf(kChangeAnswerBytesMax);
   if (!request || !response) return end("there is no memory for the messages");
   Writer(request.bytes()).write(options_.cluster).write(action_).write(id_).write_text<uint16_t>(address_);
-  // A new replica may have to receive a snapshot before the answer comes. A leader that dies is noticed before.
+  // The answer may have to wait until a new replica has received a snapshot. The library notices a dead leader earlier.
   const auto accepted =
       endpoint_.enqueue_request(session_, kChange, std::move(request), std::move(response),
                                 [this](tern::Completion& done) { on_answer(done); }, {.deadline = options_.patience});

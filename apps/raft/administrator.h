@@ -1,4 +1,4 @@
-// Changes the configuration of a cluster and looks at its replicas (admin.h). Owned by its endpoint's thread. One thing
+// Changes the configuration of a cluster and queries its replicas (admin.h). Its endpoint's thread owns it. One request
 // at a time.
 #pragma once
 
@@ -18,17 +18,18 @@ namespace replicated {
 
 class Administrator {
  public:
-  /// All arguments outlive the endpoint, and this outlives it too. Of the options, `cluster`, `replicas`, `attempt`,
-  /// `patience` and `pause` are used.
+  /// All arguments must outlive the endpoint, and so must this object. It uses the options `cluster`, `replicas`,
+  /// `attempt`, `patience` and `pause`.
   Administrator(tern::Endpoint& endpoint, tern::Environment& environment, ClientOptions options);
   Administrator(const Administrator&) = delete;
   Administrator& operator=(const Administrator&) = delete;
 
-  /// Adds a replica that runs and waits, or removes one. `then` gets an empty text when that is committed, or a
-  /// sentence. A change that was interrupted by the leader's end can be asked for again; the id of an addition may be
-  /// used up then, and the sentence asks for a higher one.
+  /// Adds a replica that runs and waits, or removes a replica. Calls `then` with an empty text when the change is
+  /// committed, otherwise with an error message. If the leader's end interrupted the change, it can be requested again.
+  /// The id of an addition may then be used up; the message asks for a higher id.
   void change(Action action, uint64_t id, std::string_view address, std::function<void(std::string)> then);
-  /// The JSON object of the replica at `uri`; or empty, and why. `begins`: its measurement begins again.
+  /// Calls `then` with the JSON object of the replica at `uri`, or with an empty object and the reason. `begins`: the
+  /// replica's measurement begins again.
   void about(const std::string& uri, std::function<void(std::string json, std::string problem)> then,
              bool begins = false);
 
@@ -44,7 +45,7 @@ class Administrator {
   Action action_ = Action::kAdd;
   uint64_t id_ = 0;
   std::string address_, target_;
-  size_t next_ = 0;  ///< of the options' replicas
+  size_t next_ = 0;  ///< index of the next replica in the options' replicas
   tern::Session session_;
   tern::Duration begun_{};
   std::function<void(std::string)> then_;

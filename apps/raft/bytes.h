@@ -1,4 +1,5 @@
-// Messages and snapshots are little-endian integers and bytes, back to back: names of apps/common/messages.h. No state.
+// Messages and snapshots are little-endian integers and bytes, back to back. This file takes names from
+// apps/common/messages.h. No state.
 #pragma once
 
 #include "../common/messages.h"

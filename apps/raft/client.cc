@@ -79,7 +79,7 @@ void Client::on_attempt(tern::Completion& done) {
       return is_registering_ ? on_registered(*answer) : on_answer(*answer);
     }
     case Code::kCancelled:
-      return;  // our end
+      return;  // the endpoint closes
     case Code::kTooLarge:
       if (response_bytes_ >= kAnswerBytesMax) break;
       response_bytes_ = kAnswerBytesMax;
@@ -100,7 +100,7 @@ void Client::on_attempt(tern::Completion& done) {
   try_later(true);
 }
 
-/// The targets are those that were given, and those of this configuration.
+/// Sets the targets to the given replicas and those of this configuration.
 void Client::learn(const Answer& answer) {
   configuration_ = answer.configuration;
   std::string_view rest = answer.replicas;
@@ -167,7 +167,7 @@ void Client::redirect(std::string_view to) {
   const size_t next = target_of(to);
   const bool is_new = next != target_;
   target_ = next;
-  // The first ways round are gone at once, further ones after a pause.
+  // The client follows the first redirections at once, and later ones after a pause.
   if (is_new && redirects_ <= targets_.size()) return begin_attempt();
   try_later(false);
 }
@@ -181,7 +181,7 @@ size_t Client::target_of(std::string_view uri) {
 
 tern::Duration Client::pause() {
   const auto most = options_.pause * (1u << std::min(attempts_, 6u));
-  const auto half = most.count() / 2;  // clients do not come back in step
+  const auto half = most.count() / 2;  // random, so that clients do not retry at the same moment
   return tern::Duration(half + static_cast<int64_t>(environment_.random() % static_cast<uint64_t>(half + 1)));
 }
 
@@ -190,19 +190,19 @@ void Client::try_later(bool is_other) {
   if (waited >= options_.patience) {
     return fail("no leader has answered within " +
                 std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(options_.patience).count()) +
-                " ms; the last thing heard: " + last_failure_);
+                " ms; the last failure: " + last_failure_);
   }
   if (is_other) target_ = (target_ + 1) % targets_.size();
   const auto delay = pause();
   attempts_++;
   const auto code = endpoint_.after(delay, [this] { begin_attempt(); }).status().code();
-  if (code == tern::Code::kOk || code == tern::Code::kSessionReset) return;  // or it is our end
+  if (code == tern::Code::kOk || code == tern::Code::kSessionReset) return;  // kSessionReset: the endpoint closes
   fail("there is no memory for a timer");
 }
 
 void Client::finish(Outcome outcome, std::string_view value) {
   const Then then = std::exchange(then_, nullptr);
-  // The next command uses the buffer that the value lies in.
+  // The next command uses the buffer that contains the value.
   const std::string copy(value);
   then({{}, outcome, copy});
 }

@@ -1,6 +1,7 @@
-// A client of the replicated store: finds the leader, and asks again until it has an answer, with the number of the
-// command, so that it is executed once (commands.h). One command at a time; whoever wants more has more clients.
-// Owned by its endpoint's thread. Does not know its transport, nor whether the world around it is real.
+// A client of the replicated store. It finds the leader, and repeats a command with the same number until it has an
+// answer, so that the command is executed once (commands.h). One command at a time; a program that wants more commands
+// in parallel creates more clients. Its endpoint's thread owns it. It does not depend on the transport, nor on whether
+// the network is simulated.
 #pragma once
 
 #include <chrono>
@@ -19,20 +20,21 @@ namespace replicated {
 
 struct ClientOptions {
   uint64_t cluster = 0;
-  std::vector<std::string> replicas;                        ///< URIs; one at least. Others are learned from answers
-  tern::Duration attempt = std::chrono::milliseconds(500);  ///< after which another replica is asked
-  tern::Duration patience = std::chrono::seconds(10);       ///< for a command, after which it fails
+  std::vector<std::string> replicas;                        ///< URIs; at least one. The client learns further replicas
+                                                            ///< from answers
+  tern::Duration attempt = std::chrono::milliseconds(500);  ///< time after which the client asks another replica
+  tern::Duration patience = std::chrono::seconds(10);       ///< time after which a command fails
   tern::Duration pause = std::chrono::milliseconds(1);      ///< before a replica is asked again; doubles up to 64 times
-  /// How often replicas may name another one as the leader before a command fails. An election in the midst of a
-  /// command takes a few.
+  /// How often replicas may redirect the client before a command fails. An election during a command causes a few
+  /// redirections.
   uint32_t redirects_max = 64;
-  bool has_lease_reads = false;  ///< kGet is answered by the leader's lease if it has one
+  bool has_lease_reads = false;  ///< the leader may answer a kGet by its lease
 };
 
-/// How a command has ended.
+/// The outcome of a command.
 struct Reply {
-  /// Empty: it was executed once, and `outcome` and `value` are its answer. Otherwise a sentence: it is not known
-  /// whether it was, or will be, executed; but never twice.
+  /// Empty: the command was executed once, and `outcome` and `value` are its answer. Otherwise an error message: it is
+  /// unknown whether the command was, or will be, executed; but it is never executed twice.
   std::string problem;
   Outcome outcome = Outcome::kDone;
   std::string_view value;  ///< valid during the call
@@ -42,14 +44,14 @@ class Client {
  public:
   using Then = std::function<void(const Reply&)>;
 
-  /// All arguments outlive the endpoint, and the client outlives it too.
+  /// All arguments must outlive the endpoint, and so must the client.
   Client(tern::Endpoint& endpoint, tern::Environment& environment, ClientOptions options);
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  /// Executes one command. `then` is called once in the endpoint's loop, and may execute the next one; it is not called
-  /// any more when the endpoint is closed. Must not be called while a command is under way. kMalformed at once, within
-  /// the call, if it is longer than the limits of commands.h.
+  /// Executes one command. Calls `then` once in the endpoint's loop; `then` may execute the next command. `then` is not
+  /// called after the endpoint is closed. Must not be called while a command is under way. If the command exceeds the
+  /// limits of commands.h, `then` is called with kMalformed before execute() returns.
   void execute(Operation operation, std::string_view key, std::string_view value, Then then,
                std::string_view expected = {});
   void get(std::string_view key, Then then) { execute(Operation::kGet, key, {}, std::move(then)); }
@@ -57,7 +59,7 @@ class Client {
     execute(Operation::kPut, key, value, std::move(then));
   }
   bool is_busy() const { return then_ != nullptr; }
-  /// The replica that is asked next: the leader, as far as is known.
+  /// The replica that the client asks next: the leader, as far as the client knows.
   const std::string& leader() const { return targets_[target_].uri; }
   uint64_t redirects() const { return redirects_total_; }
   uint64_t attempts() const { return attempts_total_; }
@@ -75,7 +77,7 @@ class Client {
   void on_registered(const Answer& answer);
   void learn(const Answer& answer);
   void redirect(std::string_view to);
-  /// Asks the next replica, or the same one, after a pause, unless patience has ended.
+  /// Asks the next replica, or the same one, after a pause. Fails the command if `patience` has passed.
   void try_later(bool is_other);
   void finish(Outcome outcome, std::string_view value);
   void fail(std::string problem);
@@ -86,8 +88,8 @@ class Client {
   tern::Environment& environment_;
   const ClientOptions options_;
   std::vector<Target> targets_;
-  size_t target_ = 0;           ///< the leader, as far as is known
-  uint64_t configuration_ = 0;  ///< index of the one that targets_ has
+  size_t target_ = 0;           ///< the leader, as far as the client knows
+  uint64_t configuration_ = 0;  ///< index of the configuration that targets_ has
   uint64_t client_ = 0;
   uint64_t sequence_ = 0;
 

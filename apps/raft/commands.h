@@ -1,19 +1,19 @@
-// What clients ask of the replicated store, and what they hear. A command travels in a request, lies in the log, and is
-// carried out by each replica's state machine (machine.h). Standard library only; no state.
+// The requests of clients to the replicated store, and its answers. A command is part of a request and of the log, and
+// each replica's state machine executes it (machine.h). Standard library only; no state.
 //
-//   request of a client   cluster:u64 configuration:u64 flags:u8 command
+//   client's request      cluster:u64 configuration:u64 flags:u8 command
 //   command               operation:u8 client:u64 sequence:u64 key:u16+text expected:u32+text value (the rest)
 //   answer                outcome:u8 value (the rest); or, if the client knows another configuration than the replica:
 //                         outcome:u8 (with kHasReplicas) configuration:u64 replicas:u16+text value (the rest)
 //   replicas              their URIs, one a line
 //   value of kRegister    client:u64
-//   value of kNotLeader   leader:u64 URI of the leader (the rest); 0 and nothing: it is not known
+//   value of kNotLeader   leader:u64 URI of the leader (the rest); 0 and no URI: the leader is unknown
 //
-// A client registers first, and gets its number. It then numbers its commands, one after the other: the state machine
-// keeps the last outcome of each client, so that a command that comes twice is executed once, and answered twice (Raft
-// thesis, 6.3). A kGet changes nothing, and may be executed twice. The table of clients is bounded: at kClientsMax, a
-// new client takes the place of the one whose last command is the longest ago. Whoever lost its place hears kExpired,
-// and then does not know whether the last command was executed; it is not executed from then on.
+// A client first registers, and gets its number. It then numbers its commands, one after the other. The state machine
+// keeps the last outcome of each client, so it executes a repeated command once, and answers it twice (Raft thesis,
+// 6.3). A kGet changes nothing, and may be executed twice. The table of clients is bounded: at kClientsMax, a new
+// client replaces the client whose last command is the oldest. A replaced client gets kExpired. It then does not know
+// whether its last command was executed; that command is not executed later.
 #pragma once
 
 #include <cstddef>
@@ -31,28 +31,28 @@ enum class Operation : uint8_t {
   kGet,
   kPut,
   kErase,
-  kSwap,     ///< stores `value` if what is there is `expected`
-  kReserve,  ///< `sequence` is a new replica's number; of replicas themselves
+  kSwap,     ///< stores `value` if the stored value is `expected`
+  kReserve,  ///< `sequence` is a new replica's id; only replicas send it
 };
 
 enum class Outcome : uint8_t {
   kDone = 1,   ///< kGet: the value; kSwap: it was `expected`
   kNotFound,   ///< no such key; nothing was changed
-  kDifferent,  ///< kSwap: another value is there; nothing was changed. kReserve: the number was used before
+  kDifferent,  ///< kSwap: another value is stored; nothing was changed. kReserve: the id was used before
   kExpired,    ///< the client has lost its place in the table, or never had one
   kStale,      ///< a later command of this client was executed
   kMalformed,  ///< not a command, or longer than the limits below
-  kFull,       ///< nothing was done: a snapshot would be larger than a message can be
-  kNotLeader,  ///< nothing is known; ask the leader
-  kBusy,       ///< nothing was done: too many commands wait here
+  kFull,       ///< nothing was changed: a snapshot would be larger than a message can be
+  kNotLeader,  ///< nothing is known about the command; ask the leader
+  kBusy,       ///< nothing was changed: too many commands wait at this replica
   kWrongCluster,
 };
 
 constexpr size_t kKeyBytesMax = 1024;
 constexpr size_t kValueBytesMax = 1u << 20;
 constexpr size_t kClientsMax = 65536;
-/// Keys and values together, with kRecordBytes for each of them and each client. A snapshot is one message, of 1 GiB at
-/// most.
+/// Keys and values together, with kRecordBytes for each key and each client. A snapshot is one message of at most 1
+/// GiB.
 constexpr size_t kStateBytesMax = 960u << 20;
 constexpr size_t kRecordBytes = 16;
 
@@ -70,10 +70,10 @@ struct Command {
 struct Answer {
   Outcome outcome = Outcome::kMalformed;
   std::string_view value;
-  uint64_t configuration = 0;  ///< index in the log of what `replicas` has; 0: the client has them
+  uint64_t configuration = 0;  ///< index in the log of the configuration in `replicas`; 0: the client already has it
   std::string_view replicas;
 };
-/// Bit of an answer's outcome.
+/// Bit in the outcome of an answer.
 constexpr uint8_t kHasReplicas = 0x80;
 
 constexpr size_t kCommandHeadBytes = 1 + 8 + 8 + 2 + 4;
@@ -95,7 +95,7 @@ inline void encode(const Command& command, std::span<std::byte> to) {
       .write(command.value.data(), command.value.size());
 }
 
-/// The command refers to `bytes`. Nothing: it is malformed.
+/// The command points into `bytes`. nullopt if it is malformed.
 inline std::optional<Command> parse_command(Bytes bytes) {
   Command command;
   Reader reader(bytes);
@@ -112,7 +112,7 @@ inline std::optional<Command> parse_command(Bytes bytes) {
   return command;
 }
 
-/// The answer refers to `bytes`. Nothing: it is malformed.
+/// The answer points into `bytes`. nullopt if it is malformed.
 inline std::optional<Answer> parse_answer(Bytes bytes) {
   Answer answer;
   Reader reader(bytes);

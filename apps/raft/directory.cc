@@ -45,7 +45,7 @@ class SystemFile final : public File {
   }
   int truncate(uint64_t len_bytes) override {
     if (::ftruncate(fd_.get(), static_cast<off_t>(len_bytes)) != 0) return errno;
-    return sync_ == Sync::kWrite ? result(::fdatasync(fd_.get())) : 0;  // O_DSYNC is of writes
+    return sync_ == Sync::kWrite ? result(::fdatasync(fd_.get())) : 0;  // O_DSYNC covers writes only
   }
   int sync() override { return sync_ == Sync::kData ? result(::fdatasync(fd_.get())) : 0; }
 

@@ -15,10 +15,10 @@ constexpr uint64_t kStateMagic = 0x3161747374666172;     // "raftsta1"
 constexpr uint64_t kSnapshotMagic = 0x31616e7374666172;  // "raftsna1"
 constexpr size_t kCheckBytes = 8;
 constexpr size_t kRecordHeadBytes = 32;
-/// No log is as long, and no file has a higher number: sums of these never wrap.
+/// Upper bound of log indexes and file numbers, so that their sums never wrap.
 constexpr uint64_t kNumberMax = UINT64_MAX / 4;
 
-/// Of an entry (storage.h).
+/// True for an entry's type (storage.h).
 bool is_type(uint16_t type) { return type >= 1 && type <= 3; }
 
 size_t padded(size_t len_bytes) { return (len_bytes + 7) / 8 * 8; }
@@ -34,7 +34,7 @@ uint64_t number_at(std::string_view bytes, size_t offset) {
   return value;
 }
 
-/// Words, the first of which is the magic, and their check.
+/// Encodes words, the first of which is the magic, and their check.
 template <size_t kWords>
 std::string encode_words(const uint64_t (&words)[kWords]) {
   std::string bytes;
@@ -48,13 +48,14 @@ bool are_words(std::string_view bytes, size_t words, uint64_t magic) {
          number_at(bytes, len_bytes) == check_of(bytes.substr(0, len_bytes));
 }
 
-/// Where the zeros begin that the text ends with.
+/// The position at which the final zeros of the text begin.
 size_t begin_of_zeros(std::string_view bytes) {
   const size_t last = bytes.find_last_not_of('\0');
   return last == std::string_view::npos ? 0 : last + 1;
 }
 
-/// What is at `bytes` is no record. A crash leaves the beginning of one, and perhaps zeros in place of the rest.
+/// The state of a log that has no record at `bytes`. A crash leaves the beginning of a record, and perhaps zeros in
+/// place of its rest.
 Log::End end_of(std::string_view bytes, std::optional<size_t> record_bytes) {
   if (bytes.size() < record_bytes.value_or(kRecordHeadBytes)) return Log::End::kTorn;
   const size_t written = begin_of_zeros(bytes);
@@ -114,7 +115,7 @@ std::optional<Log> parse_log(std::string_view bytes, uint64_t number, uint64_t u
       check = number_at(rest, 0);
       term = number_at(rest, 16);
       len_and_type = number_at(rest, 24);
-      // Another index, which the check covers, is no accident of a crash.
+      // A wrong index under a right check is not the result of a crash.
       const bool is_head = check == check_of(rest.substr(8, kRecordHeadBytes - 8)) && len_and_type >> 48 == 0 &&
                            number_at(rest, 8) == log.first_index + log.entries.size() && term > 0 &&
                            is_type(static_cast<uint16_t>(len_and_type >> 32));

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kStateName = "state";
 constexpr const char* kNewSuffix = ".new";
-/// Longer ones are written before sync(), so that memory stays bounded.
+/// If more bytes are unwritten, they are written before sync(), so that memory stays bounded.
 constexpr size_t kUnwrittenBytesMax = 4u << 20;
 
 std::string log_name(uint64_t number) { return "log-" + std::to_string(number); }
@@ -62,7 +62,7 @@ std::string DiskStorage::load_state() {
       return damaged(kStateName, "is missing, though there is " + directory_->path(name));
     }
   }
-  return change_state([](disk::State&) {});  // a new replica's
+  return change_state([](disk::State&) {});  // the state of a new replica
 }
 
 std::string DiskStorage::load_snapshot(Saved& saved) {
@@ -125,7 +125,8 @@ std::string DiskStorage::load_log_file(uint64_t number, Saved& saved) {
   return cut_error == 0 ? "" : failed("shorten", name, cut_error);
 }
 
-/// What a crash has left between making a file and naming it, or between naming it no longer and removing it.
+/// Removes files that a crash has left between their creation and their entry in `state`, or between the removal of
+/// that entry and their own removal.
 std::string DiskStorage::remove_others() {
   std::vector<std::string> names;
   const int error = directory_->list(names);
@@ -173,7 +174,8 @@ std::string DiskStorage::sync() {
 
 std::string DiskStorage::truncate(uint64_t index) {
   if (auto problem = sync(); !problem.empty()) return problem;
-  // The files behind the one that has it go first: until then the log is what it was, or a beginning of that.
+  // The files after the one that contains `index` are removed first, so that the log is always the old log or a
+  // beginning of it.
   std::vector<LogFile> removed;
   while (log_.size() > 1 && log_.back().first_index > index) {
     removed.push_back(log_.back());
@@ -201,7 +203,7 @@ std::string DiskStorage::truncate(uint64_t index) {
 }
 
 void DiskStorage::put_snapshot(std::shared_ptr<const Snapshot> snapshot, std::function<void(std::string)> done) {
-  if (thread_.joinable()) thread_.join();  // of the one before, which has ended
+  if (thread_.joinable()) thread_.join();  // the thread of the snapshot before, which has ended
   auto write = [this, its = std::move(snapshot), tell = std::move(done)] { tell(write_snapshot(*its)); };
   if (options_.has_thread) {
     thread_ = std::thread(std::move(write));
@@ -269,7 +271,7 @@ std::string DiskStorage::write_file(const std::string& name, std::initializer_li
   return error == 0 ? "" : failed("write", name, error);
 }
 
-/// Behind the others, or in their place.
+/// Adds a log file after the others, or in their place.
 std::string DiskStorage::add_log_file(uint64_t first_index, bool is_only_one) {
   const uint64_t number = log_.empty() ? 1 : log_.back().number + 1;
   auto problem = write_file(log_name(number), {disk::encode_log_head(number, first_index)});
@@ -292,10 +294,10 @@ std::string DiskStorage::open_last() {
   return error == 0 ? "" : failed("open", name, error);
 }
 
-/// A file that is not named any more. If it stays, load() tries again.
+/// Removes a file that `state` no longer names. If the removal fails, load() tries again.
 void DiskStorage::remove(const std::string& name) { (void)directory_->remove(name); }
 
-// ---- sentences ----
+// ---- messages ----
 
 std::string DiskStorage::failed(const char* to, const std::string& name, int error) const {
   const bool is_full = error == ENOSPC || error == EDQUOT || error == EFBIG;

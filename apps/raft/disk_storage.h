@@ -1,13 +1,13 @@
-// A storage on a disk: a log in files of bounded length, a snapshot, and a file `state` that says which of these there
-// are (disk_format.h has their bytes). Owned by the replica's thread; a snapshot may be written by another one.
+// A storage on a disk: a log in files of bounded length, a snapshot, and a file `state` that lists the valid files
+// (disk_format.h describes their bytes). The replica's thread owns it; another thread may write a snapshot.
 //
-// A file takes its name when all that it begins with is durable, and is the storage's when `state` names it. `state`
-// is written aside and renamed, so each change of what there is happens at once. So a file that is named is there and
-// whole, all but the end of the log's last file, where records are added: what a crash has left of a record there was
-// never acknowledged, and is cut off. Anything else that load() finds missing, short or changed is damage. The storage
-// then says which file it is, and touches nothing.
+// A file gets its name when its first content is durable, and becomes part of the storage when `state` names it.
+// `state` is written to another file and renamed, so each change of the list is atomic. Therefore a file that `state`
+// names exists and is complete, except the end of the log's last file, where records are added. A partial record at
+// that end is the result of a crash. It was never acknowledged, and load() cuts it off. Any other missing, short or
+// changed data that load() finds is damage. The storage then reports the file, and changes nothing.
 //
-// What it cannot know: whether entries at the very end of the log have been cut off by something else than a crash.
+// The storage cannot detect whether anything other than a crash has removed entries at the very end of the log.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@
 namespace replicated {
 
 struct DiskOptions {
-  /// A file of the log that is longer is followed by another one.
+  /// If a log file becomes longer than this, the storage begins another file.
   uint64_t log_bytes_max = 16u << 20;
-  /// Snapshots are written by a thread of their own, so that the replica goes on meanwhile.
+  /// A separate thread writes snapshots, so that the replica can continue meanwhile.
   bool has_thread = true;
 };
 
@@ -48,7 +48,7 @@ class DiskStorage final : public Storage {
   std::string restart_log(uint64_t index) override;
 
  private:
-  /// A file of the log; they have consecutive numbers.
+  /// A file of the log. The files have consecutive numbers.
   struct LogFile {
     uint64_t number = 0;
     uint64_t first_index = 0;
@@ -60,9 +60,9 @@ class DiskStorage final : public Storage {
   std::string load_snapshot(Saved& saved);
   std::string remove_others();
 
-  /// Makes `state` say what `change` has made of it.
+  /// Applies `change` to the state, and writes the file `state`.
   std::string change_state(const std::function<void(disk::State&)>& change);
-  /// A new file with these bytes takes the name.
+  /// Writes a new file with these bytes, and gives it the name.
   std::string write_file(const std::string& name, std::initializer_list<std::string_view> parts);
   std::string write_snapshot(const Snapshot& snapshot);
   std::string add_log_file(uint64_t first_index, bool is_only_one);
@@ -74,13 +74,13 @@ class DiskStorage final : public Storage {
 
   const std::unique_ptr<Directory> directory_;
   const DiskOptions options_;
-  std::mutex mutex_;          ///< of what follows, for a snapshot's thread
-  disk::State state_;         ///< what `state` says
+  std::mutex mutex_;          ///< protects the members below against a snapshot's thread
+  disk::State state_;         ///< the content of the file `state`
   std::vector<LogFile> log_;  ///< never empty after load()
-  uint64_t next_index_ = 1;   ///< of the next entry
+  uint64_t next_index_ = 1;   ///< index of the next entry
   std::unique_ptr<File> last_;
-  uint64_t last_bytes_ = 0;  ///< written to it
-  std::string unwritten_;    ///< records that follow them
+  uint64_t last_bytes_ = 0;  ///< bytes written to the last file
+  std::string unwritten_;    ///< records that follow those bytes
   std::thread thread_;       ///< writes a snapshot
 };
 

@@ -26,18 +26,18 @@ constexpr bool kIsWatched = false;
 #endif
 
 constexpr size_t kUnitBytes = 16;
-constexpr size_t kListedUnits = 32;  ///< the longest pieces that have a list; longer ones are malloc()'s
+constexpr size_t kListedUnits = 32;  ///< maximum size of pieces that have a list; longer pieces come from malloc()
 constexpr size_t kSlabBytes = 64u << 10;
 
-/// Lies before the memory of a piece.
+/// The header before the memory of a piece.
 struct alignas(kUnitBytes) Piece {
-  size_t units;  ///< 0: of malloc()
+  size_t units;  ///< 0: from malloc()
   Piece* next;   ///< in its list
 };
 
 struct Lists {
   Piece* free[kListedUnits + 1] = {};
-  std::byte* slab = nullptr;  ///< of which pieces are cut
+  std::byte* slab = nullptr;  ///< memory from which new pieces are cut
   size_t slab_bytes = 0;
 };
 thread_local constinit Lists lists;

@@ -1,11 +1,11 @@
-// Memory for libraft, which asks for some ten small pieces for each command and mostly gives them back soon.
+// Memory for libraft, which allocates about ten small pieces for each command and soon frees most of them.
 #pragma once
 
 namespace replicated {
 
-/// From now on libraft's small pieces of memory come from lists of free ones, a list for each size and thread, in place
-/// of malloc()'s, which costs a third of a follower's step. What the lists have got they keep until the process ends.
-/// Once, before libraft is used. Without effect where AddressSanitizer is to see each piece.
+/// After this call, libraft's small pieces of memory come from free lists, one list for each size and thread. They
+/// replace malloc(), which costs a third of a follower's step. The lists keep their memory until the process ends. Must
+/// be called once, before libraft is used. Has no effect under AddressSanitizer, which must see each piece.
 void use_own_heap();
 
 }  // namespace replicated

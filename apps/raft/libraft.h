@@ -1,4 +1,4 @@
-// libraft's header, which does not say itself that it is C.
+// Includes libraft's header, which does not declare itself as C.
 #pragma once
 
 #include <cstdarg>

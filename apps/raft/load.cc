@@ -14,7 +14,7 @@ namespace {
 
 enum class Stage { kLoading, kRunning, kReadingBack, kDone };
 
-/// Text that depends on all of it, and is read back.
+/// A text that depends on all arguments. The load checks it when it reads the value.
 std::string value_of(uint64_t key, uint64_t version, size_t bytes) {
   std::string value(bytes, static_cast<char>('a' + (key + version) % 26));
   std::memcpy(value.data(), &key, sizeof(key));
@@ -31,7 +31,7 @@ struct Load::Worker {
   const size_t place;
   Stage stage = Stage::kLoading;
   uint64_t cursor = 0;            ///< kLoading, kReadingBack
-  std::vector<uint32_t> issued;   ///< by own key: the highest version that was put
+  std::vector<uint32_t> issued;   ///< by own key: the highest version that was sent
   std::vector<uint32_t> settled;  ///< by own key: the highest version that was acknowledged
   tern::Duration begun{};
   tern::MsgBuf echo_request, echo_response;
@@ -94,7 +94,7 @@ void Load::next(Worker& worker) {
       [[fallthrough]];
     }
     case Stage::kReadingBack: {
-      // Some of the keys that were put, from anywhere among them.
+      // A sample of the keys that were put, spread evenly.
       const uint64_t step = std::max<uint64_t>(1, own / std::max<uint64_t>(options_.read_back_max, 1));
       while (worker.cursor < own && worker.issued[worker.cursor] == 0) worker.cursor++;
       if (worker.cursor < own && options_.read_back_max > 0) {

@@ -1,6 +1,6 @@
-// A load for a cluster, and a check of all that it reads: clients that put and get keys of their own, each with the
-// number of its last PUT in the value. Owned by its endpoint's thread. Does not know its transport.
-//   kLoading -> kRunning -> kReadingBack -> kDone; each client goes its own way
+// A load for a cluster, and a check of all values that it reads. Each client puts and gets its own keys, and each value
+// contains the number of its PUT. The endpoint's thread owns it. It does not depend on the transport.
+//   kLoading -> kRunning -> kReadingBack -> kDone; each client changes its stage independently
 #pragma once
 
 #include <chrono>
@@ -21,28 +21,29 @@ struct LoadOptions {
   ClientOptions client;
   size_t clients = 1;
   uint64_t keys = 1'000'000;
-  size_t key_bytes = 16;        ///< 16 at least
-  size_t value_bytes = 64;      ///< 16 at least
-  double get_share = 0;         ///< of operations
-  bool loads_all_keys = false;  ///< before it runs
+  size_t key_bytes = 16;        ///< at least 16
+  size_t value_bytes = 64;      ///< at least 16
+  double get_share = 0;         ///< share of operations
+  bool loads_all_keys = false;  ///< puts all keys before kRunning
   tern::Duration length = std::chrono::seconds(2);
-  uint64_t operations = 0;        ///< in all; 0: as many as there is time for
+  uint64_t operations = 0;        ///< total; 0: no limit, the load ends after `length`
   bool has_echoes = false;        ///< the first client sends an RPC without replication after each of its operations
-  uint64_t read_back_max = 1000;  ///< keys that each client reads once more in the end, of those that it has put
+  uint64_t read_back_max = 1000;  ///< maximum number of keys that each client reads again at the end, among those that
+                                  ///< it has put
 };
 
 struct LoadReport {
   programs::Latencies puts, gets, echoes;  ///< of kRunning
-  double seconds = 0;                      ///< of kRunning
-  uint64_t acknowledged = 0;               ///< PUTs, in all
-  uint64_t unknown = 0;                    ///< operations of which it is not known whether they were executed
-  uint64_t read_back = 0;                  ///< values that were read in the end
+  double seconds = 0;                      ///< length of kRunning
+  uint64_t acknowledged = 0;               ///< total of PUTs
+  uint64_t unknown = 0;                    ///< operations of which it is unknown whether they were executed
+  uint64_t read_back = 0;                  ///< values that were read back at the end
   uint64_t redirects = 0, attempts = 0;
 };
 
 class Load {
  public:
-  /// All arguments outlive the endpoint, and this outlives it too.
+  /// All arguments must outlive the endpoint, and so must this object.
   Load(tern::Endpoint& endpoint, tern::Environment& environment, LoadOptions options);
   ~Load();
   Load(const Load&) = delete;
@@ -50,13 +51,13 @@ class Load {
 
   void begin();
   bool is_done() const { return done_ == workers_.size() || !problem_.empty(); }
-  /// No more operations begin but those that read back.
+  /// After this call no more operations begin, except those that read back.
   void stop() { is_stopped_ = true; }
   bool is_running() const { return running_ > 0; }
   uint64_t acknowledged() const { return report_.acknowledged; }
   /// The URI of the leader, as far as the first client knows.
   const std::string& leader() const;
-  /// What is wrong: something acknowledged was lost, or nothing can be done. Empty: nothing.
+  /// The error message: an acknowledged PUT was lost, or no operation is possible. Empty: no error.
   const std::string& problem() const { return problem_; }
   LoadReport report() const;
 

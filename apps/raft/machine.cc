@@ -95,7 +95,7 @@ Outcome Machine::change(const Command& command) {
 std::string_view Machine::add_client(uint64_t index) {
   if (clients_.size() >= kClientsMax) {
     const auto oldest = std::min_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) {
-      return a.second.last_index < b.second.last_index;  // no two are the same
+      return a.second.last_index < b.second.last_index;  // last_index values are unique
     });
     used_bytes_ -= kRecordBytes;
     clients_.erase(oldest);

@@ -30,7 +30,7 @@ const char* explain(Refusal refusal) {
 
 namespace {
 
-constexpr uint8_t kHasMemory = 1, kIsVoter = 2;  ///< flags of a head
+constexpr uint8_t kHasMemory = 1, kIsVoter = 2;  ///< flags in a head
 
 }  // namespace
 
@@ -61,7 +61,7 @@ constexpr size_t kEntryHeadBytes = 8 + 1 + 4;
 constexpr size_t kAppendResultBytes = 1 + 3 * 8;
 constexpr size_t kSnapshotHeadBytes = 1 + 4 * 8 + 4;
 
-/// A log does not grow to here, so that sums of an index and a count never wrap.
+/// Upper bound of a log's index, so that sums of an index and a count never wrap.
 constexpr uint64_t kIndexMax = std::numeric_limits<uint64_t>::max() / 4;
 
 }  // namespace
@@ -144,7 +144,7 @@ void encode(const raft_message& message, std::span<std::byte> to, std::string_vi
 
 namespace {
 
-/// libraft's integers are unsigned long long.
+/// Needed because libraft's integers are unsigned long long.
 bool read_number(Reader& reader, unsigned long long& to) {
   uint64_t value;
   if (!reader.read(value)) return false;
@@ -236,7 +236,7 @@ bool decode(Bytes bytes, uint64_t from, raft_message& message) {
     case RAFT_IO_REQUEST_VOTE: {
       raft_request_vote& vote = message.request_vote;
       vote.candidate_id = from;
-      vote.disrupt_leader = false;  // leadership is never transferred, which a lease would not survive
+      vote.disrupt_leader = false;  // leadership is never transferred, because a transfer would break a lease
       return read_number(reader, vote.term) && read_number(reader, vote.last_log_index) &&
              read_number(reader, vote.last_log_term) && read_flag(reader, vote.pre_vote) && reader.rest().empty() &&
              vote.term > 0;
@@ -281,8 +281,8 @@ void release(raft_message& message) {
   }
 }
 
-// libraft's own form (src/configuration.c there): version:u8 (1) count:u64, for each replica id:u64 address (text with
-// a zero behind it) role:u8; then anything up to a multiple of eight bytes.
+// libraft's own encoding (src/configuration.c of libraft): version:u8 (1) count:u64, for each replica id:u64 address
+// (text with a final zero byte) role:u8; then any bytes up to a multiple of eight.
 bool decode_configuration(Bytes bytes, raft_configuration& configuration) {
   raft_configuration_init(&configuration);
   const auto read_all = [&] {
@@ -322,7 +322,7 @@ std::string encode_configuration(const raft_configuration& configuration) {
   size_t used = 1 + 8;
   for (unsigned i = 0; i < configuration.n; i++) used += 8 + std::strlen(configuration.servers[i].address) + 1 + 1;
   std::fill(bytes.begin() + static_cast<ptrdiff_t>(std::min(used, bytes.size())), bytes.end(),
-            '\0');  // libraft does not
+            '\0');  // libraft does not set these bytes
   return bytes;
 }
 

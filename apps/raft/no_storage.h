@@ -1,5 +1,5 @@
-// The storage of a replica without a disk: there is none. Its log is in libraft's memory, its snapshot in Port's, and
-// it never comes back under its id (docs/raft.md). Owned by the replica's thread.
+// The storage of a replica without a disk: it stores nothing. The log is in libraft's memory and the snapshot in Port's
+// memory. The replica never comes back under its id (docs/raft.md). The replica's thread owns it.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ using std::chrono::microseconds;
 
 namespace {
 
-/// Of raft_malloc(), for libraft to free.
+/// A copy in memory of raft_malloc(), which libraft frees.
 raft_buffer copy_of(std::string_view bytes) {
   raft_buffer buffer = {raft_malloc(std::max<size_t>(bytes.size(), 1)), bytes.size()};
   if (buffer.base != nullptr && !bytes.empty()) std::memcpy(buffer.base, bytes.data(), bytes.size());
@@ -23,7 +23,7 @@ raft_buffer copy_of(std::string_view bytes) {
 
 }  // namespace
 
-/// The way to the endpoint for a storage's thread. Closed before the endpoint goes.
+/// Gives a storage's thread access to the endpoint. Closed before the endpoint is destroyed.
 struct Port::Gate {
   std::mutex mutex;
   tern::Endpoint* endpoint;
@@ -60,7 +60,7 @@ Port::Port(tern::Endpoint& endpoint, tern::Environment& environment, Storage& st
     return 0;
   };
   io_.bootstrap = [](raft_io* io, const raft_configuration* configuration) { return of(io).bootstrap(configuration); };
-  // A cluster that has lost its majority is not brought back from what is left: that would lose what was acknowledged.
+  // libraft's recovery from a lost majority is refused, because it would lose acknowledged commands.
   io_.recover = [](raft_io*, const raft_configuration*) { return RAFT_INVALID; };
   io_.set_term = [](raft_io* io, raft_term term) { return of(io).check(of(io).storage_.set_term(term)); };
   io_.set_vote = [](raft_io* io, raft_id id) { return of(io).check(of(io).storage_.set_vote(id)); };
@@ -83,7 +83,7 @@ Port::Port(tern::Endpoint& endpoint, tern::Environment& environment, Storage& st
   io_.random = [](raft_io* io, int min, int max) { return of(io).random_timeout(min, max); };
   io_.async_work = [](raft_io*, raft_io_async_work*, raft_io_async_work_cb) {
     return RAFT_INVALID;
-  };  // never asked for
+  };  // libraft never calls this here
 }
 
 Port::~Port() { detach(); }
@@ -99,7 +99,7 @@ std::string Port::open() {
   if (!problem_.empty()) return problem_;
   is_pristine_ = saved_.term == 0 && saved_.snapshot == nullptr && saved_.entries.empty();
   snapshot_ = saved_.snapshot;
-  // What this replica promised in an earlier life (Lease) holds for an election timeout at most.
+  // The promises of this replica's earlier life (Lease) hold for at most an election timeout.
   votes_from_ = is_pristine_ ? tern::Duration::min() : now() + options_.election_timeout;
   return {};
 }
@@ -117,7 +117,7 @@ tern::Status Port::add_handlers() {
 
 void Port::on_started(raft* instance) {
   raft_ = instance;
-  // libraft takes the configuration of its last entry, and forgets that it may not be committed (src/start.c).
+  // libraft takes the configuration of its last entry, but does not record that it may be uncommitted (src/start.c).
   if (raft_->configuration_index > raft_->commit_index) {
     raft_->configuration_uncommitted_index = raft_->configuration_index;
   }
@@ -180,7 +180,7 @@ int Port::load(raft_term* term, raft_id* vote, raft_snapshot** snapshot, raft_in
 }
 
 int Port::append(raft_io_append* request, const raft_entry* entries, unsigned count, raft_io_append_cb callback) {
-  Entry few[4];  // mostly one is there
+  Entry few[4];  // in most cases there is one entry
   for (unsigned i = 0; i < count;) {
     const unsigned n = std::min<unsigned>(count - i, std::size(few));
     for (unsigned j = 0; j < n; j++) {
@@ -230,7 +230,7 @@ int Port::get_snapshot(raft_io_snapshot_get* request, raft_io_snapshot_get_cb ca
 
 namespace {
 
-/// For libraft to free. Null: no memory.
+/// A copy that libraft frees. Null: no memory.
 raft_snapshot* copy_of(const Snapshot& snapshot) {
   auto* copy = static_cast<raft_snapshot*>(raft_malloc(sizeof(raft_snapshot)));
   auto* bufs = static_cast<raft_buffer*>(raft_malloc(sizeof(raft_buffer)));
@@ -252,8 +252,8 @@ raft_snapshot* copy_of(const Snapshot& snapshot) {
 
 void Port::call_back(const Put& put, int status) {
   put.callback(put.request, status);
-  // libraft frees what holds another replica's snapshot only when it has restored it (installSnapshotCb()), which sets
-  // last_stored. Until then that is 0 (replicationInstallSnapshot()).
+  // libraft frees the memory of another replica's snapshot only if it has restored the snapshot (installSnapshotCb()).
+  // That sets last_stored, which is 0 until then (replicationInstallSnapshot()).
   if (put.trailing == 0 && raft_->last_stored != put.index) raft_free(put.buffers);
 }
 
@@ -269,14 +269,15 @@ void Port::finish_put() {
     }
   }
   if (check(std::move(problem)) != 0) {
-    put_ = put;  // libraft's memory of it, which close() gives back
+    put_ = put;  // libraft's request, which close() completes
     put_.problem.reset();
     return;
   }
   is_ending_snapshot_ = put.trailing == 0;
   call_back(put, 0);
   is_ending_snapshot_ = false;
-  // The log is gone, and with it an entry that may have changed the configuration. libraft does not forget that.
+  // The log is empty now, and with it an entry that may have changed the configuration. libraft does not reset this
+  // field.
   if (put.trailing == 0) raft_->configuration_uncommitted_index = 0;
 }
 
@@ -312,8 +313,8 @@ void Port::settle(bool now) {
   if (problem_.empty() && (!appended_.empty() || late_commit_ || has_put_off_ || must_give_back())) settle_later();
 }
 
-/// libraft only frees what it holds of a message that was sent. That waits for a turn that comes anyway, or for the
-/// next tick. Of a failure it has to hear.
+/// libraft only frees memory when it hears that a message was sent. That waits for a turn that happens anyway, or for
+/// the next tick. libraft must hear of a failure at once.
 bool Port::must_give_back() const {
   constexpr size_t kSentMax = 64;
   return sent_.size() >= kSentMax ||
@@ -322,7 +323,8 @@ bool Port::must_give_back() const {
 
 void Port::settle_later() {
   if (std::exchange(is_settled_later_, true)) return;
-  // What is posted runs in this turn of the loop, before it transmits; what that posts, in the next one.
+  // The outer function runs in this turn of the loop, before the loop transmits. The inner function runs in the next
+  // turn.
   (void)endpoint_.post([this] { (void)endpoint_.post([this] { late_turn(); }); });
 }
 
@@ -337,7 +339,7 @@ void Port::late_turn() {
   settled_(true);
 }
 
-/// Hands libraft the rest of an append: as a heartbeat of the same leader, behind the entries that it has brought.
+/// Passes the rest of an append to libraft, as a heartbeat of the same leader after the entries of that append.
 void Port::commit_late() {
   if (!late_commit_ || !problem_.empty() || raft_state(raft_) != RAFT_FOLLOWER) return late_commit_.reset();
   raft_message message = {};
@@ -346,17 +348,17 @@ void Port::commit_late() {
   message.append_entries = *late_commit_;
   late_commit_.reset();
   const auto from = peers_.find(message.server_id);
-  // An append that still waits would take the result for its own.
+  // If an append still waited for its result, it would take this result as its own.
   if (from == peers_.end() || from->second.append || message.append_entries.term != raft_->current_term) return;
   message.server_address = from->second.address.c_str();
   const raft_time heard = raft_->election_timer_start;
-  on_message_(&io_, &message);  // nobody waits for its result
+  on_message_(&io_, &message);  // the result is not sent
   raft_->election_timer_start = heard;
 }
 
 void Port::close() {
   is_closed_ = true;
-  is_settling_ = true;  // nobody else settles any more
+  is_settling_ = true;  // prevents further calls of the callbacks
   for (const Sent& sent : std::exchange(sent_, {})) sent.callback(sent.request, RAFT_CANCELED);
   for (auto& [id, peer] : peers_) {
     for (Sent* sent : {&peer.append_sent, &peer.snapshot_sent}) {
@@ -408,13 +410,13 @@ void Port::roll_back_configuration() {
   counters_.rollbacks++;
 }
 
-/// libraft rolls back a configuration whose entry it truncates, but only to one that is still in its log, and not after
-/// a restart (src/membership.c, src/start.c). So it is done here, before libraft sees the conflict.
+/// libraft rolls back a configuration whose entry it truncates, but only to a configuration that is still in its log,
+/// and not after a restart (src/membership.c, src/start.c). So the port rolls back before libraft sees the conflict.
 bool Port::prepare_append(const raft_append_entries& append) {
   if (append.term < raft_->current_term) return true;
-  // A leader has one voice in a term.
+  // A term has only one leader.
   if (append.term == raft_->current_term && raft_state(raft_) == RAFT_LEADER) return false;
-  // libraft would append the first entries of all behind a log whose beginning it has dropped.
+  // If libraft has dropped the beginning of its log, it would append the log's very first entries after its end.
   if (append.prev_log_index == 0 && append.n_entries > 0 && raft_->log.offset > 0) return false;
   const uint64_t uncommitted = raft_->configuration_uncommitted_index;
   if (uncommitted == 0) return true;
@@ -430,7 +432,7 @@ bool Port::prepare_append(const raft_append_entries& append) {
   return true;
 }
 
-/// After an append that was cut short: libraft believes that all has been sent.
+/// Corrects libraft's state after a shortened append, because libraft assumes that all entries were sent.
 void Port::fix_progress() {
   has_cut_append_ = false;
   for (auto& [id, peer] : peers_) {

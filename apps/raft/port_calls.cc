@@ -1,4 +1,4 @@
-// The port's RPCs to other replicas. port_receive.cc has theirs.
+// The port's RPCs to other replicas. port_receive.cc has the RPCs of other replicas to this one.
 #include <algorithm>
 #include <utility>
 
@@ -8,12 +8,12 @@ namespace replicated {
 
 namespace {
 
-constexpr size_t kAnswerBytes = 64;  ///< holds every result
+constexpr size_t kAnswerBytes = 64;  ///< large enough for every result
 constexpr uint32_t kVoteCallsMax = 2;
 
 }  // namespace
 
-// ---- calls to others ----
+// ---- calls to other replicas ----
 
 Port::Peer& Port::peer(uint64_t id, std::string_view address) {
   Peer& peer = peers_[id];
@@ -70,12 +70,13 @@ int Port::send(raft_io_send* request, const raft_message* message, raft_io_send_
       return call(message->server_id, peer(message->server_id, message->server_address), *message,
                   encode_configuration(message->install_snapshot.conf), sent);
     default:
-      return RAFT_NOCONNECTION;  // a leadership transfer: nobody asks for one
+      return RAFT_NOCONNECTION;  // a leadership transfer, which no code requests
   }
 }
 
-/// A PUT waits for a majority: the leader and half of the other voters. The appends of those leave at once, and those
-/// of the others when they are on their way. Where storing takes time this counts for nothing, and would come after it.
+/// A PUT waits for a majority: the leader and half of the other voters. The appends to that half leave at once, and the
+/// appends to the others after these were sent. This is not done if the storage's sync() takes time, because the order
+/// then gains nothing, and the delayed appends would leave after the sync().
 bool Port::put_off_append(uint64_t id, Peer& peer, const raft_append_entries& append, const Sent& sent) {
   if (append.n_entries == 0 || !storage_.is_sync_free() || peer.append_sent.request != nullptr) return false;
   const uint64_t until = append.prev_log_index + append.n_entries;
@@ -93,7 +94,7 @@ bool Port::put_off_append(uint64_t id, Peer& peer, const raft_append_entries& ap
     return false;
   }
   peer.append_sent = sent;
-  peer.put_off = append;  // its entries are there until libraft hears that they were sent
+  peer.put_off = append;  // its entries exist until libraft hears that they were sent
   return has_put_off_ = true;
 }
 
@@ -134,8 +135,8 @@ int Port::call(uint64_t id, Peer& peer, const raft_message& message, std::string
   encode(part, request.bytes().subspan(encoded_bytes(head)), configuration);
 
   const tern::Duration at = time();
-  // A deadline would have appends refused for a while where one of them had taken long, with a snapshot (Endpoint,
-  // HandlerOptions). Those under way too long are cancelled here (tick()).
+  // Appends have no deadline: if one of them took long, with a snapshot, the endpoint would refuse later appends with a
+  // deadline for a while (Endpoint, HandlerOptions). tick() cancels calls that are under way for too long.
   const tern::Duration deadline =
       message.type == RAFT_IO_REQUEST_VOTE ? options_.election_timeout : tern::Duration::max();
   const auto kind = static_cast<uint16_t>(message.type);
@@ -228,16 +229,16 @@ void Port::on_failure(uint64_t id, Peer& peer, const tern::Completion& done) {
       return;
     case Code::kRefused:
       break;
-    default:  // the session has failed, and is opened again with the next message
+    default:  // the session has failed; the next message opens a new one
       if (peer.has_session) (void)endpoint_.destroy_session(peer.session);
       peer.has_session = false;
       return;
   }
   const auto refusal = static_cast<Refusal>(done.app_code);
-  if (done.app_code == 0) return;  // the library's: there is no handler yet
+  if (done.app_code == 0) return;  // the library refused the call: there is no handler yet
   const std::string sentence =
       "replica " + std::to_string(id) + " at " + peer.address + " refuses us: " + explain(refusal);
-  // These two are ours to stop for. In all others either of us may be the one that is wrong.
+  // This replica must stop in these two cases. In all other cases either replica may be the wrong one.
   if (refusal == kSameId || refusal == kLostMemory) {
     (void)check(sentence);
   } else if (!std::exchange(peer.has_complained, true) && options_.complain) {

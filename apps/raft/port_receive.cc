@@ -8,7 +8,7 @@ namespace replicated {
 
 namespace {
 
-/// Ids that are remembered: many more than a cluster has, although anybody can invent some.
+/// Maximum number of remembered ids. It is far larger than a cluster, but bounded because any sender can invent ids.
 constexpr size_t kPeersMax = 64;
 
 }  // namespace
@@ -22,14 +22,15 @@ void Port::receive_hello(tern::Request request) {
   }
   auto refusal = check_head(head);
   Peer* from = refusal ? nullptr : sender(head.from);
-  // We have met all others, in this life or an earlier one; and this one, who says that it has no memory, we have not.
+  // True if this replica has met all others, in this life or an earlier one. If so, a sender without memory that this
+  // replica has not met in this life has lost its memory.
   const bool have_met_all = raft_ != nullptr || !is_pristine_;
   if (from != nullptr && !head.has_memory && have_met_all && from->life == 0) refusal = kLostMemory;
   if (refusal) {
     counters_.refused++;
     return request.fail(*refusal);
   }
-  if (from == nullptr) return request.respond();  // it will ask again
+  if (from == nullptr) return request.respond();  // the sender will ask again
   from->life = head.life;
   const auto answer = request.response(kHelloAnswerBytes);
   if (!answer.ok()) return;
@@ -48,7 +49,7 @@ bool Port::is_forgettable(uint64_t id, const Peer& peer) const {
 Port::Peer* Port::sender(uint64_t id) {
   if (const auto found = peers_.find(id); found != peers_.end()) return &found->second;
   if (peers_.size() >= kPeersMax) {
-    // Before libraft runs there is no configuration that says whom to keep.
+    // Before libraft runs there is no configuration, so it is unknown which peers to keep.
     const auto other = raft_ == nullptr ? peers_.end() : std::find_if(peers_.begin(), peers_.end(), [&](const auto& p) {
       return is_forgettable(p.first, p.second);
     });
@@ -60,7 +61,8 @@ Port::Peer* Port::sender(uint64_t id) {
 }
 
 bool Port::has_lost_memory(const Head& head) {
-  // A new replica has the log before it is a voter; what is being installed is still to be in ours.
+  // A new replica has received the log before it becomes a voter; a snapshot that is being installed is not in our log
+  // yet.
   if (!head.is_voter || raft_ == nullptr || !is_pristine_ || is_installing() || last_index() != 0) return false;
   (void)check("replica " + std::to_string(head.from) + " has us as a voter: " + explain(kLostMemory));
   return true;
@@ -125,12 +127,12 @@ void Port::receive(tern::Request request) {
   }
   if (raft_ == nullptr || is_closed_ || !is_deliverable(message)) {
     release(message);
-    return request.respond();  // nothing to say; it will ask again
+    return request.respond();  // without a result; the sender will ask again
   }
   if (is_append) counters_.appends_received++;
   if (is_snapshot) {
     counters_.snapshots_received++;
-    settle(true);  // what was appended before, as a snapshot takes the place of the log
+    settle(true);  // stores earlier appends, because the snapshot replaces the log
   }
   std::optional<tern::Request>& waiting = is_snapshot ? from.snapshot : from.append;
   if (waiting && (is_append || is_snapshot)) {
@@ -141,8 +143,9 @@ void Port::receive(tern::Request request) {
     raft_append_entries& append = message.append_entries;
     from.append_until = append.prev_log_index + append.n_entries;
     skip_compacted(append);
-    // What our log has behind that was not compared with the leader's, and an append may have been cut short: libraft
-    // would commit it (Raft paper, figure 2, AppendEntries rule 5, has this minimum).
+    // The end of our log may contain entries that were not compared with the leader's, and the append may have been
+    // shortened. Without this limit libraft would commit those entries (the minimum is in rule 5 of AppendEntries, Raft
+    // paper, figure 2).
     append.leader_commit = std::min<raft_index>(append.leader_commit, from.append_until);
     late_commit_.reset();
     if (append.n_entries > 0 && append.leader_commit > raft_->commit_index) put_off_commit(head.from, append);
@@ -155,23 +158,23 @@ void Port::receive(tern::Request request) {
   } else {
     on_message_(&io_, &message);
   }
-  // The new term could not be stored, and libraft has left the snapshot where it was (recvMessage()).
+  // The new term could not be stored, and libraft has not taken the snapshot (recvMessage()).
   if (is_snapshot && !problem_.empty()) release(message);
   settled_(false);
   const bool is_answered = delivering_.request == nullptr;
   delivering_ = {};
   if (is_answered) return;
   if ((is_append && !appended_.empty()) || (is_snapshot && is_installing())) {
-    waiting = std::move(request);  // the result comes when it is stored
+    waiting = std::move(request);  // the result is sent when the append or snapshot is stored
   } else {
     request.respond();
   }
 }
 
-/// libraft votes only if its own configuration says that it is a voter (electionVote()). But the one that made it a
-/// voter may be committed and not here yet, and then nobody can be elected without this vote. It counts by the
-/// candidate's configuration (Raft thesis, 4.1). And only a voter forgets a leader of whom it has not heard for an
-/// election timeout (tickFollower()).
+/// libraft votes only if its own configuration says that it is a voter (electionVote()). But the configuration that
+/// made it a voter may be committed and not have arrived here yet; then no candidate could be elected without this
+/// vote. The vote counts by the candidate's configuration (Raft thesis, 4.1). Also, only a voter forgets a leader from
+/// which it has not heard for an election timeout (tickFollower()).
 void Port::deliver_as_voter(raft_message& message) {
   raft_server* const self = server(options_.id);
   const int role = self == nullptr ? RAFT_VOTER : std::exchange(self->role, RAFT_VOTER);
@@ -180,13 +183,13 @@ void Port::deliver_as_voter(raft_message& message) {
     raft_->follower_state.current_leader.id = 0;
   }
   on_message_(&io_, &message);
-  if (self != nullptr) self->role = role;  // a request for a vote changes no configuration
+  if (self != nullptr) self->role = role;  // a request for a vote does not change the configuration
 }
 
-/// An append that begins before our snapshot ends: libraft refuses it, because it does not know that entry's term any
-/// more, and the leader goes back by one entry each time, to a snapshot that is older than ours, and begins again. What
-/// a snapshot has is committed, and each later leader has it, too (Raft paper, 5.4.3): it is as if it had been
-/// compared.
+/// Handles an append that begins before the end of our snapshot. libraft would refuse it, because it no longer knows
+/// the term of that entry. The leader would then go back by one entry each time, to a snapshot that is older than ours,
+/// and begin again. The entries of a snapshot are committed, and each later leader has them (Raft paper, 5.4.3). So
+/// they count as compared.
 void Port::skip_compacted(raft_append_entries& append) const {
   const uint64_t last = raft_->log.snapshot.last_index;
   if (is_installing() || append.prev_log_index >= last || term_at(append.prev_log_index) != 0) return;
@@ -204,7 +207,8 @@ void Port::skip_compacted(raft_append_entries& append) const {
   }
 }
 
-/// The leader waits for the answer, and not for what is carried out here.
+/// Postpones the commit of an append, because the leader waits for the answer, and not for the execution of commands
+/// here.
 void Port::put_off_commit(uint64_t from, raft_append_entries& append) {
   const uint64_t last_term = append.entries[append.n_entries - 1].term;
   late_commit_from_ = from;
@@ -237,8 +241,8 @@ void Port::answer(raft_message message) {
   const auto found = peers_.find(message.server_id);
   if (found == peers_.end()) return;
   Peer& peer = found->second;
-  // libraft says how long its log is, also behind what it has compared with the leader's; and a leader that is no
-  // further takes what lies there for its own entries (recvAppendEntries(), replicationUpdate()).
+  // libraft reports the whole length of its log, including entries that it has not compared with the leader's. A leader
+  // whose log is not longer takes those entries for its own (recvAppendEntries(), replicationUpdate()).
   if (message.type == RAFT_IO_APPEND_ENTRIES_RESULT && message.append_entries_result.rejected == 0 &&
       !is_ending_snapshot_) {
     auto& last_index = message.append_entries_result.last_log_index;

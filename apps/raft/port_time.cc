@@ -1,4 +1,4 @@
-// The port's clock, its ticks, and when elections are due.
+// The port's clock, its ticks, and its election timeouts.
 #include <algorithm>
 #include <chrono>
 
@@ -6,18 +6,19 @@
 
 namespace replicated {
 
-/// The leader's own promises are none: a turn's time, which is known, may be earlier than what the step sends. A
-/// follower's count from a time at which the message had come.
+/// A leader's step makes no promises. The known time of the turn may be earlier than the step's messages. A follower's
+/// promises count from a time at which the message had already arrived.
 void Port::begin_moment(Step step) {
   const bool is_leader = step == Step::kExecute || (step == Step::kAnswer && raft_ && raft_state(raft_) == RAFT_LEADER);
   latest_ = std::max(latest_, is_leader ? endpoint_.now() : now());
   moment_ = latest_;
 }
 
-/// Each voter draws from a part of the range that no other one has in this term, so that two seldom stand for election
-/// at once; the parts change hands with the term, and no replica is always the last one. A candidate draws from the
-/// first quarter: the one with the longer log, refused because another one still believed in the leader, soon asks
-/// again. When all drew from the whole range, one of about 10 000 elections after a crash took more than four timeouts.
+/// Each voter draws from a part of the range that no other voter has in this term, so that two voters seldom stand for
+/// election at the same time. The parts change with the term, so no replica is always the last one. A candidate draws
+/// from the first quarter of the range. If the candidate with the longer log was refused because another replica still
+/// believed in the leader, it soon asks again. When all voters drew from the whole range, one of about 10 000 elections
+/// after a crash took more than four timeouts.
 int Port::random_timeout(int least, int most) {
   const auto draw = [this](int below) {
     return static_cast<int>(environment_.random() % static_cast<uint64_t>(std::max(below, 1)));
@@ -33,18 +34,19 @@ int Port::random_timeout(int least, int most) {
   if (voters == 0) return least + draw(most - least);
   const int part = (most - least) / voters;
   const int at = static_cast<int>((static_cast<uint64_t>(place) + raft_->current_term) % static_cast<uint64_t>(voters));
-  return least + at * part + draw(part / 2);  // the other half keeps parts apart, as elections begin at ticks
+  return least + at * part + draw(part / 2);  // the unused half separates the parts, because elections begin at ticks
 }
 
 void Port::tick() {
   if (is_closed_ || !problem_.empty()) return;
-  // Replicas that tick in step would stand for election in step, and again after each vote that they have split.
+  // If replicas ticked at the same moments, they would stand for election at the same moment, again after each split
+  // vote.
   const auto most = static_cast<uint64_t>(options_.heartbeat.count() / 4);
   const auto pause = static_cast<int64_t>(most - environment_.random() % (most / 4 + 1));
   (void)endpoint_.after(tern::Duration(pause), [this] { tick(); });
   if (raft_ == nullptr) return;
   cancel_late();
-  // A replica whose log is being replaced cannot vouch for it: it waits until the snapshot is stored.
+  // A replica whose log is being replaced cannot take part in elections: it waits until the snapshot is stored.
   if (!is_installing()) on_tick_(&io_);
   settle(true);
   settled_(false);

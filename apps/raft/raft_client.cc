@@ -1,5 +1,5 @@
-// raft_client: asks a cluster of raft_servers: one command, a change of its replicas, or a load that is measured and
-// checked. Main thread: everything.
+// raft_client: sends one command to a cluster of raft_servers, or changes its replicas, or runs a load that is measured
+// and checked. All code runs in the main thread.
 #include <gflags/gflags.h>
 
 #include <chrono>
@@ -24,14 +24,14 @@ DEFINE_string(swap, "", "KEY=OLD=NEW: stores NEW if OLD is there");
 DEFINE_string(add, "", "ID=HOST:PORT: adds this replica, which runs with --join");
 DEFINE_uint64(remove, 0, "removes the replica with this id");
 DEFINE_bool(about, false, "prints a JSON object of each replica");
-DEFINE_bool(load, false, "measures, and checks that nothing acknowledged is lost");
+DEFINE_bool(load, false, "runs a load, and checks that no acknowledged PUT is lost");
 
 namespace {
 
 using replicated::Operation;
 using replicated::Outcome;
 
-/// One thing that is asked for, and the exit code that comes of it.
+/// One request of the user, and its exit code.
 class Asking {
  public:
   Asking(tern::Endpoint& endpoint, const replicated::Members& members)
@@ -68,7 +68,7 @@ class Asking {
     if (FLAGS_about) return tell(0);
     end(programs::fail("nothing is asked for: give --get, --put, --erase, --swap, --add, --remove, --about or --load"));
   }
-  int exit_code() const { return exit_code_; }  ///< -1: it has not ended
+  int exit_code() const { return exit_code_; }  ///< -1: the request has not ended
 
  private:
   void end(int code) { exit_code_ = code; }
@@ -121,7 +121,7 @@ int run(const replicated::Members& members) {
   const std::string listen = programs::client_listen_uri(members.front().second);
   auto nexus = tern::Nexus::create(listen, programs::nexus_options());
   if (!nexus.ok()) return programs::fail_with("no Nexus at " + listen, nexus.status());
-  std::unique_ptr<Asking> asking;  // outlive the endpoint
+  std::unique_ptr<Asking> asking;  // these outlive the endpoint
   std::unique_ptr<replicated::Load> load;
   auto rpc = tern::Rpc<T>::create(**nexus, programs::transport_options<T>(), programs::rpc_options(0));
   if (!rpc.ok()) return programs::fail_with("no endpoint", rpc.status());

@@ -1,6 +1,6 @@
-// raft_cluster: a cluster of replicas on this machine, each a process, with a load that is measured and checked; and,
-// if wanted, the leader killed under it again and again. The first process has the load, makes the others, and kills
-// them. Main thread: everything.
+// raft_cluster: runs a cluster of replicas on this machine, each in a process, with a load that is measured and
+// checked. If requested, it kills the leader during the load, several times. The first process runs the load, starts
+// the other processes, and kills them. All code runs in the main thread.
 #include <gflags/gflags.h>
 #include <unistd.h>
 
@@ -24,13 +24,13 @@
 #include "setup.h"
 
 DEFINE_uint64(size, 3, "replicas, three to seven");
-DEFINE_uint64(kills, 0, "the leader is killed so often (kill -9), each time after --kill_after PUTs were acknowledged");
+DEFINE_uint64(kills, 0, "how often the leader is killed (kill -9), each time after --kill_after acknowledged PUTs");
 DEFINE_uint64(kill_after, 200, "PUTs between two kills");
-DEFINE_string(
-    storage, "",
-    "directory for those of the replicas, which come back with what they know; default: memory, and a replica "
-    "that was killed comes back under a new id, and its old one is removed");
-DEFINE_uint64(id, 0, "of a replica's process, which the first one starts");
+DEFINE_string(storage, "",
+              "directory for the replicas' own directories; a killed replica comes back with its state; default: "
+              "memory; a replica "
+              "that was killed comes back under a new id, and its old id is removed");
+DEFINE_uint64(id, 0, "id of a replica's process; the first process sets it");
 DEFINE_string(join, "", "likewise");
 
 namespace {
@@ -38,7 +38,8 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-/// The processes of the replicas, by id. They end with this object, and with this process however it ends.
+/// The processes of the replicas, by id. They end with this object, and with this process, even if this process is
+/// killed.
 class Processes {
  public:
   Processes(int argc, char** argv) : words_(argv, argv + argc) {}
@@ -48,7 +49,7 @@ class Processes {
   Processes(const Processes&) = delete;
   Processes& operator=(const Processes&) = delete;
 
-  /// Returns when it listens. False: it does not; somebody has said why.
+  /// Returns when the replica listens. Returns false if it does not; an error message has then been printed.
   bool start(uint64_t id, const std::string& members, const std::string& join) {
     std::vector<std::string> words = words_;
     words.push_back("--role=server");
@@ -61,7 +62,7 @@ class Processes {
     processes_[id].kill();
     processes_.erase(id);
   }
-  /// False: one has ended by itself, and has said why.
+  /// Returns false if a process has ended by itself; it has printed the reason.
   bool are_running() {
     return std::all_of(processes_.begin(), processes_.end(), [](auto& entry) { return entry.second.is_running(); });
   }
@@ -104,7 +105,8 @@ class Cluster {
   }
 
  private:
-  /// Of this machine and this run only: 127.0.0.0/8 is its own, and the process's id tells it from other runs.
+  /// Addresses of this machine and this run only: 127.0.0.0/8 is local to the machine, and the process id differs
+  /// between runs.
   static std::string address(uint64_t id) {
     const auto run = static_cast<uint32_t>(getpid());
     return "127." + std::to_string(run >> 16 & 255) + "." + std::to_string(run >> 8 & 255) + "." +
@@ -118,7 +120,7 @@ class Cluster {
     return list;
   }
 
-  /// False: it cannot be, or takes a minute.
+  /// Returns false if an error makes `done` impossible, or after a minute.
   bool turn_until(const std::function<bool()>& done) {
     const auto patience = Clock::now() + std::chrono::seconds(60) + milliseconds(int64_t(FLAGS_seconds * 1e3));
     while (!done()) {
@@ -157,7 +159,7 @@ class Cluster {
     return !FLAGS_storage.empty() || replace(victim);
   }
 
-  /// What a replica without a disk does: it comes back as another one.
+  /// Replaces a killed replica without a disk by a new one.
   bool replace(uint64_t victim) {
     std::string why;
     if (!change(replicated::Action::kRemove, victim, {}, why)) return false;
@@ -171,13 +173,13 @@ class Cluster {
         members_.emplace_back(id, "tern://" + address(id));
         return true;
       }
-      // A leader that goes in the middle of it has used up the id (Replica::add()).
+      // A leader that fails during the addition has used up the id (Replica::add()).
       if (why.find("have been used") == why.npos) break;
       processes_.kill(id);
     }
     return fail(why);
   }
-  /// False: no answer. Otherwise `why` says why not; empty: it is done.
+  /// Returns false if there was no answer. Otherwise `why` is the reason of a failure; empty: the change is committed.
   bool change(replicated::Action action, uint64_t id, const std::string& uri, std::string& why) {
     auto options = replicated::client_options(members_);
     options.patience = std::chrono::seconds(30);
@@ -191,7 +193,7 @@ class Cluster {
     return turn_until([&] { return has_ended; });
   }
 
-  /// Begins the measurement at the replicas, or asks the leader for it.
+  /// Begins the measurement at the replicas, or asks the leader for its result.
   bool tell(bool begins) {
     administrators_.push_back(std::make_unique<replicated::Administrator>(*rpc_, tern::real_environment(),
                                                                           replicated::client_options(members_)));
@@ -214,7 +216,7 @@ class Cluster {
     if (!load_->problem().empty()) return programs::fail("%s", load_->problem().c_str());
     if (!problem_.empty()) return programs::fail("%s", problem_.c_str());
     if (programs::interrupted) return programs::kInterruptedExit;
-    if (!load_->is_done()) return 1;  // somebody has said why
+    if (!load_->is_done()) return 1;  // an error message has been printed
     programs::Report report;
     report.bench = "raft";
     report.params = programs::common_params();
@@ -237,7 +239,7 @@ class Cluster {
   Processes processes_;
   replicated::Members members_;
   std::unique_ptr<tern::Nexus> nexus_;
-  std::vector<std::unique_ptr<replicated::Administrator>> administrators_;  ///< outlive the endpoint, as the load does
+  std::vector<std::unique_ptr<replicated::Administrator>> administrators_;  ///< these outlive the endpoint, like load_
   std::unique_ptr<replicated::Load> load_;
   std::unique_ptr<tern::Rpc<T>> rpc_;
   uint64_t last_id_ = 0;
@@ -246,7 +248,7 @@ class Cluster {
   std::string problem_;
 };
 
-/// A replica's process.
+/// The program of a replica's process.
 int be_replica(const replicated::Members& members) {
   std::string uri = "tern://" + FLAGS_join;
   for (const auto& [id, address] : members) {
@@ -262,7 +264,7 @@ int be_replica(const replicated::Members& members) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<char*> words(argv, argv + argc);  // as they were given, for the other processes
+  std::vector<char*> words(argv, argv + argc);  // the words of the command line, for the other processes
   gflags::SetCommandLineOptionWithMode("wait", "adaptive", gflags::SET_FLAGS_DEFAULT);
   if (!programs::parse_flags(
           argc, argv,

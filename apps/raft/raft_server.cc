@@ -1,5 +1,5 @@
-// raft_server: one replica of a key-value store, in the foreground. raft_client asks it, and raft_cluster runs several.
-// Main thread: everything.
+// raft_server: one replica of a key-value store, in the foreground. raft_client sends requests to it, and raft_cluster
+// runs several replicas. All code runs in the main thread.
 #include <gflags/gflags.h>
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "heap.h"
 #include "setup.h"
 
-DEFINE_uint64(id, 0, "this replica's id, above 0: one of --replicas, or with --join a higher one than ever before");
+DEFINE_uint64(id, 0, "this replica's id, above 0: one of --replicas, or with --join a higher id than any before");
 DEFINE_string(join, "", "HOST:PORT of this replica, which waits until raft_client --add adds it to a running cluster");
 DEFINE_string(
     storage, "",
@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   if (!replicated::check_replica_flags()) return 1;
   const auto members = replicated::parse_members(FLAGS_replicas);
   if (!members) return 1;
-  if (FLAGS_id == 0) return programs::fail("--id is missing: each replica has one of its own, above 0");
+  if (FLAGS_id == 0) return programs::fail("--id is missing: each replica has its own id, above 0");
   if (FLAGS_join.empty() == members->empty()) {
     return programs::fail("give either --replicas, of a new cluster or one that this replica comes back to, or --join");
   }

@@ -1,10 +1,10 @@
-// raft_sim: the latency of PUTs in a simulated CX5 cluster (100 Gbit/s, one switch), beside that of an RPC without
+// raft_sim: the latency of PUTs in a simulated CX5 cluster (100 Gbit/s, one switch), compared with an RPC without
 // replication between the same two hosts. The replicas are those of raft_server. One thread.
 //
-// The simulator charges for packets, with handlers as short as that of an echo (HostCost). What a replica's own steps
-// and libraft take longer than an echo's handler is measured first, on this machine, in a run in which they take no
-// virtual time; a second run charges the medians. So the figures differ a little from machine to machine, and not at
-// all if the times are given.
+// The simulator charges for packets, with handlers as short as that of an echo (HostCost). A replica's own steps and
+// libraft take longer than an echo's handler. The program first measures that difference on this machine, in a run in
+// which the steps take no virtual time; a second run charges the medians. So the results differ a little between
+// machines, but are the same everywhere if the times are given.
 #include <gflags/gflags.h>
 
 #include <tern/sim.h>
@@ -31,8 +31,8 @@ DEFINE_uint64(batch_max, 64, "commands that the leader writes to its log at a ti
 DEFINE_uint64(operations, 20'000, "PUTs");
 DEFINE_string(
     step_ns, "",
-    "what a client's request at the leader, a message received, the answer that commits, another answer and what comes "
-    "after takes, as in 900,500,600,300,400; default: measured");
+    "times in ns of a client's request at the leader, a message received, the answer that commits, another answer, and "
+    "the work afterwards, as in 900,500,600,300,400; default: measured");
 
 namespace {
 
@@ -51,7 +51,7 @@ class Run {
  public:
   explicit Run(const StepTimes& charged) : charged_(charged) {
     const auto hosts = static_cast<uint32_t>(FLAGS_replicas) + 1;
-    // Links and switch of Topology::cx5_pair().
+    // The links and the switch are those of Topology::cx5_pair().
     const auto pair = tern::sim::Topology::cx5_pair();
     const auto topology = tern::sim::Topology::star(hosts, pair.links().front().options, pair.switches().front());
     simulation_ = std::move(*tern::sim::Simulation::create(topology, {.seed = FLAGS_seed}));
@@ -59,7 +59,7 @@ class Run {
     for (uint32_t i = 0; i < FLAGS_replicas; i++) boot(i);
     boot_client();
   }
-  /// False: the sentence has been printed.
+  /// Returns false if the run failed; the error message has been printed.
   bool run() {
     const bool is_done = simulation_->run_until([this] { return client_->load->is_done(); }, std::chrono::seconds(60));
     const std::string problem = client_->load->problem();
@@ -87,7 +87,7 @@ class Run {
       options.port.heartbeat = milliseconds(1);
       options.batch_max = static_cast<unsigned>(FLAGS_batch_max);
       options.is_measured = true;
-      options.snapshot_entries = 1u << 30;  // the paper's logs are not shortened
+      options.snapshot_entries = 1u << 30;  // because the paper's logs are not shortened
       options.port.on_step = [this, &host](replicated::Step step, bool begins) { on_step(host, step, begins); };
       for (uint32_t j = 0; j < FLAGS_replicas; j++) options.replicas.emplace_back(j + 1, simulation_->host(j).uri());
       auto node = std::make_shared<Node>();
@@ -129,13 +129,14 @@ class Run {
   }
 
   const StepTimes charged_;
-  uint64_t applied_ = 0;  ///< when the step that runs began
+  uint64_t applied_ = 0;  ///< last applied index when the current step began
   std::vector<replicated::NoStorage> storages_;
   ClientProgram* client_ = nullptr;
-  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< goes first: its programs use the rest
+  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< is destroyed first, because its programs use the other
+                                                       ///< members
 };
 
-/// "900,500,600,300,400". False: it is something else.
+/// Parses a text such as "900,500,600,300,400". Returns false if the text has another form.
 bool parse_times(const std::string& text, StepTimes& times) {
   std::array<unsigned long long, replicated::kEchoCharge> ns;
   char rest;
@@ -188,7 +189,7 @@ int main(int argc, char** argv) {
   report.metrics["put_p50_us"] = us(load.puts.quantile_ns(0.5));
   report.metrics["put_p99_us"] = us(load.puts.quantile_ns(0.99));
   if (leader != nullptr) {
-    // The leader looks at the clock when it answers. What that step takes is charged at its end.
+    // The leader reads the clock when it answers. The time of that step is charged at its end.
     const auto last_step = static_cast<uint64_t>(times[replicated::kCommitCharge].count());
     report.metrics["leader_p50_us"] = us(leader->quantile_ns(0.5) + last_step);
     report.metrics["leader_p99_us"] = us(leader->quantile_ns(0.99) + last_step);

@@ -10,7 +10,7 @@ namespace replicated {
 
 namespace {
 
-/// Commands of a batch together, or one that is longer.
+/// Maximum total size of the commands of a batch, unless one command alone is longer.
 constexpr size_t kBatchBytesMax = 1u << 20;
 
 unsigned to_units(tern::Duration time) {
@@ -37,7 +37,7 @@ Replica::Replica(tern::Endpoint& endpoint, tern::Environment& environment, Stora
   };
   fsm_.snapshot = [](raft_fsm* fsm, raft_buffer** buffers, unsigned* count) {
     Replica& self = *static_cast<Replica*>(fsm->data);
-    // libraft would put the configuration into the snapshot although it may be rolled back (takeSnapshot()).
+    // libraft would put the configuration into the snapshot even if it may be rolled back (takeSnapshot()).
     if (self.raft_.configuration_uncommitted_index != 0) return RAFT_BUSY;
     const size_t bytes = self.machine_.snapshot_bytes();
     auto* buffer = static_cast<raft_buffer*>(raft_malloc(sizeof(raft_buffer)));
@@ -45,7 +45,7 @@ Replica::Replica(tern::Endpoint& endpoint, tern::Environment& environment, Stora
     if (buffer == nullptr || data == nullptr) {
       raft_free(buffer);
       raft_free(data);
-      return RAFT_BUSY;  // it is tried again
+      return RAFT_BUSY;  // libraft tries again
     }
     self.machine_.write_snapshot({data, bytes});
     *buffer = {data, bytes};
@@ -57,7 +57,7 @@ Replica::Replica(tern::Endpoint& endpoint, tern::Environment& environment, Stora
   fsm_.restore = [](raft_fsm* fsm, raft_buffer* snapshot) {
     Replica& self = *static_cast<Replica*>(fsm->data);
     if (!self.machine_.restore(bytes_of(*snapshot))) {
-      // libraft would go on without what the snapshot has.
+      // libraft would continue without the snapshot's content.
       self.stop(
           "a snapshot cannot be read: it is damaged, or of another version of this program; start this replica "
           "with a new id and --join, and let raft_client --add it");
@@ -155,7 +155,7 @@ void Replica::stop(std::string problem) {
   if (problem_.empty()) problem_ = std::move(problem);
 }
 
-/// Follows every call of libraft.
+/// Must follow every call of libraft.
 void Replica::after() {
   if (is_in_after_ || !is_started_) return;
   is_in_after_ = true;
@@ -181,7 +181,7 @@ void Replica::lead() {
     self.is_ready_ = status == 0;
   });
   if (error != 0) return stop("a new leader cannot write to its log: " + std::string(raft_strerror(error)));
-  port_.settle(true);  // the barrier is our last stored entry before any result is heard
+  port_.settle(true);  // stores the barrier as our last entry before any result is handled
 }
 
 bool Replica::has_lease() {
@@ -198,7 +198,7 @@ void Replica::answer(tern::Request request, std::string_view bytes) {
 }
 
 void Replica::reply(tern::Request request, uint64_t configuration, std::string_view said) {
-  // One that is not committed may be rolled back.
+  // An uncommitted configuration may be rolled back.
   const bool is_known = configuration == raft_.configuration_index || raft_.configuration_index == 0 ||
                         raft_.configuration_uncommitted_index != 0;
   if (is_known) [[likely]]
@@ -221,7 +221,7 @@ void Replica::refuse(tern::Request request, uint64_t configuration) {
   raft_id leader = 0;
   const char* address = nullptr;
   if (is_started_) raft_leader(&raft_, &leader, &address);
-  if (leader == raft_.id) leader = 0;  // which cannot serve now
+  if (leader == raft_.id) leader = 0;  // this leader cannot serve now
   const std::string_view uri = leader != 0 && address != nullptr ? address : "";
   std::string said(1 + 8 + uri.size(), '\0');
   Writer(std::as_writable_bytes(std::span(said)))
@@ -297,7 +297,7 @@ void Replica::submit() {
   }
 }
 
-/// While the followers store a batch, what it will need comes into this CPU's caches.
+/// Loads the data that a batch will need into this CPU's caches while the followers store the batch.
 void Replica::prepare_pending() const {
   if (!is_leader()) return;
   for (const Waiting& waiting : pending_) machine_.prepare(bytes_of(waiting.command));
@@ -316,8 +316,8 @@ void Replica::apply(const raft_buffer& command) {
   if (options_.is_measured) served_.add(port_.now() - waiting.arrived);
 }
 
-/// libraft counts entries only, of which few can be much memory: with long ones there is a snapshot sooner, and less
-/// stays.
+/// libraft counts only entries, but few long entries can take much memory. With long entries the snapshot is taken
+/// sooner, and fewer entries stay.
 void Replica::on_snapshot() {
   const bool is_sooner = applied_bytes_ >= options_.snapshot_bytes;
   const uint64_t entries = raft_.last_applied - raft_.log.snapshot.last_index;
@@ -328,8 +328,8 @@ void Replica::on_snapshot() {
   applied_bytes_ = 0;
 }
 
-/// This replica is not the leader any more: what is in the log may still be committed by another one, and what is not
-/// will not. Clients ask that one, with the same number.
+/// This replica is no longer the leader. Another leader may still commit the commands in the log; the other commands
+/// will not be committed. Clients repeat their commands at the new leader, with the same numbers.
 void Replica::fail_pending() {
   const auto fail = [this](std::deque<Waiting> all, bool is_in_log) {
     for (Waiting& waiting : all) {

@@ -1,4 +1,4 @@
-// What administrators ask of a replica: changes of the configuration, and what it says of itself.
+// The requests of administrators: changes of the configuration, and reports about this replica.
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -87,7 +87,7 @@ void Replica::add() {
   enqueue({std::nullopt, 0, &Replica::on_reserved, buffer, 0, {}});
 }
 
-/// The new replica's id is used up, or nothing has happened. libraft is applying entries now.
+/// The new replica's id is reserved, or nothing has happened. libraft is applying entries now.
 void Replica::on_reserved(Outcome outcome) {
   if (outcome == Outcome::kNotLeader) return end_change(ChangeOutcome::kOtherLeader, {});
   if (outcome != Outcome::kDone) return end_change(ChangeOutcome::kLater, {});
@@ -113,7 +113,7 @@ void Replica::promote() {
 
 void Replica::remove() {
   if (member(changing_->change.id) == nullptr) return end_change(ChangeOutcome::kDone, {});
-  if (raft_.configuration.n == 1) return end_change(ChangeOutcome::kRefused, "the last replica stays");
+  if (raft_.configuration.n == 1) return end_change(ChangeOutcome::kRefused, "the last replica cannot be removed");
   const int error = raft_remove(&raft_, &change_, changing_->change.id, [](raft_change* changed, int status) {
     static_cast<Replica*>(changed->data)->on_changed(status);
   });
@@ -121,20 +121,20 @@ void Replica::remove() {
   after();
 }
 
-/// A step of the change is committed, or will not be. libraft is in the middle of something.
+/// A step of the change is committed, or will never be. libraft is in the middle of a call.
 void Replica::on_changed(int status) {
   if (!changing_) return;
   if (status == RAFT_LEADERSHIPLOST || status == RAFT_NOTLEADER) return end_change(ChangeOutcome::kOtherLeader, {});
   if (status == RAFT_NOCONNECTION) {
     return end_change(ChangeOutcome::kRefused,
-                      "the new replica does not follow the log: look whether it runs, then add it again");
+                      "the new replica does not follow the log: check that it runs, then add it again");
   }
   if (status != 0) return end_change(ChangeOutcome::kRefused, raft_strerror(status));
   if (changing_->change.action == Action::kRemove) return end_change(ChangeOutcome::kDone, {});
   (void)endpoint_.post([this] {
     if (!changing_) return;
     if (!is_ready()) return end_change(ChangeOutcome::kOtherLeader, {});
-    add();  // the next step, or the end
+    add();  // the next step, or the end of the change
   });
 }
 

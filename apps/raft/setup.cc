@@ -12,26 +12,28 @@
 
 DEFINE_string(cluster, "raft", "name of the cluster; replicas and clients of another one are refused");
 DEFINE_string(replicas, "", "the replicas of the cluster, as in 1=10.0.0.1:31850,2=10.0.0.2:31850,3=10.0.0.3:31850");
-DEFINE_double(patience_seconds, 10, "client: after so long without an answer a command fails");
+DEFINE_double(patience_seconds, 10, "client: time without an answer after which a command fails");
 DEFINE_bool(lease_reads, false, "client: the leader answers reads alone while it has a lease");
-DEFINE_double(election_ms, 1000,
-              "replica: the shortest time without a leader after which another one is elected; all have the same");
-DEFINE_double(heartbeat_ms, 0, "replica: how often the leader is heard; 0: ten times in --election_ms");
-DEFINE_double(drift_max, 0.01, "replica: by which share a clock may be wrong, for leases; 0 to 0.5");
-DEFINE_uint64(snapshot_entries, 100'000, "replica: entries of the log after which there is a snapshot");
-DEFINE_uint64(trailing_entries, 10'000, "replica: entries that stay in the log after it, for those that are behind");
+DEFINE_double(
+    election_ms, 1000,
+    "replica: the shortest time without a leader after which a new one is elected; all replicas must have the same");
+DEFINE_double(heartbeat_ms, 0, "replica: interval of the leader's heartbeats; 0: a tenth of --election_ms");
+DEFINE_double(drift_max, 0.01, "replica: share of time by which a clock may be wrong, for leases; 0 to 0.5");
+DEFINE_uint64(snapshot_entries, 100'000, "replica: entries of the log after which a snapshot is taken");
+DEFINE_uint64(trailing_entries, 10'000,
+              "replica: entries that stay in the log after a snapshot, for replicas that are behind");
 DEFINE_uint64(batch_max, 64, "replica: commands that the leader writes to its log at a time");
 DEFINE_string(fsync, "data",
               "replica with a --storage: never (a killed process loses nothing, a machine without power does), data "
               "(fdatasync), write (O_DSYNC)");
-DEFINE_double(snapshot_seconds, 60, "replica: after so long a snapshot that has not arrived is sent again");
+DEFINE_double(snapshot_seconds, 60, "replica: time after which a snapshot that has not arrived is sent again");
 DEFINE_uint64(clients, 1, "load: clients, each with one operation at a time");
 DEFINE_uint64(keys, 1'000'000, "load: keys, each put by one client only");
 DEFINE_uint64(key_bytes, 16, "load: length of a key");
 DEFINE_uint64(value_bytes, 64, "load: length of a value");
-DEFINE_double(get_share, 0, "load: share of operations that read, the others are PUTs");
+DEFINE_double(get_share, 0, "load: share of operations that read; the others are PUTs");
 DEFINE_bool(load_all, false, "load: puts every key once before the measurement");
-DEFINE_uint64(operations, 0, "load: ends after so many operations; 0: after --seconds");
+DEFINE_uint64(operations, 0, "load: number of operations after which it ends; 0: it ends after --seconds");
 DEFINE_bool(echoes, false, "load: the first client sends an RPC without replication after each PUT, to compare");
 DEFINE_uint64(read_back, 1000, "load: keys that each client reads again in the end");
 
@@ -101,7 +103,7 @@ ReplicaOptions replica_options(uint64_t id, const std::string& address) {
   options.port.cluster = cluster_number(FLAGS_cluster);
   options.port.id = id;
   options.port.address = address;
-  // Whole microseconds, in which replicas compare it.
+  // Whole microseconds, because replicas compare this time in microseconds.
   options.port.election_timeout = std::chrono::microseconds(std::llround(FLAGS_election_ms * 1e3));
   options.port.heartbeat = seconds((FLAGS_heartbeat_ms > 0 ? FLAGS_heartbeat_ms : FLAGS_election_ms / 10) / 1e3);
   options.port.snapshot_timeout = seconds(FLAGS_snapshot_seconds);
@@ -125,7 +127,7 @@ ClientOptions client_options(const Members& members) {
 
 namespace {
 
-/// Whose directory this is, which it remembers. The sentence why not; empty: it is this replica's.
+/// Claims a directory for `owner`, and stores that name in it. Returns an empty string, or the error message.
 std::string claim(Directory& directory, const std::string& owner) {
   constexpr const char* kName = "replica";
   const auto failed = [&](int error) {
@@ -139,7 +141,7 @@ std::string claim(Directory& directory, const std::string& owner) {
     if (const int error = directory.read(kName, found); error != 0) return failed(error);
     if (found == owner) return {};
     return directory.path(kName) + " says that this is the directory of " + found + ", not of " + owner +
-           ": give each replica one of its own";
+           ": give each replica its own directory";
   }
   if (!names.empty()) return directory.path(kName) + " is not there, and the directory is not empty: give another one";
   std::unique_ptr<File> file;

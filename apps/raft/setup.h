@@ -1,4 +1,4 @@
-// What the programs of this folder have in common: their flags, and a replica's process. Main thread.
+// The common parts of the programs of this folder: their flags, and a replica's process. Main thread.
 #pragma once
 
 #include <gflags/gflags.h>
@@ -31,28 +31,30 @@ namespace replicated {
 
 using Members = std::vector<std::pair<uint64_t, std::string>>;
 
-/// "1=HOST:PORT,2=HOST:PORT" as ids and URIs. Nothing: the sentence has been printed.
+/// Parses "1=HOST:PORT,2=HOST:PORT" into ids and URIs. On error it prints a sentence and returns nullopt.
 std::optional<Members> parse_members(std::string_view text);
 
-/// The number of the cluster that has this name.
+/// The number of the cluster with this name.
 uint64_t cluster_number(std::string_view name);
 
-/// Checks the flags that say what kind of replica this is. False: the sentence has been printed.
+/// Checks the flags of a replica. On error it prints a sentence and returns false.
 bool check_replica_flags();
-/// What the flags say about replica `id` at `address`; all but ReplicaOptions::replicas.
+/// The options that the flags give to replica `id` at `address`, except ReplicaOptions::replicas.
 ReplicaOptions replica_options(uint64_t id, const std::string& address);
-/// What the flags say about a client.
+/// The options that the flags give to a client.
 ClientOptions client_options(const Members& members);
 
-/// The storage of replica `id` in `directory`; none, if that is empty. Null: the sentence has been printed.
+/// The storage of replica `id` in `directory`; a storage in memory if `directory` is empty. On error it prints a
+/// sentence and returns null.
 std::unique_ptr<Storage> open_storage(const std::string& directory, uint64_t id);
 
-/// What the flags say about a load.
+/// The options that the flags give to a load.
 LoadOptions load_options(const ClientOptions& client);
-/// False: the sentence has been printed.
+/// Checks the flags of a load. On error it prints a sentence and returns false.
 bool check_load_flags();
 
-/// A replica's program, until it is interrupted or cannot go on. Its exit code. `ready` is called once it listens.
+/// Runs a replica until the program is interrupted, or the replica cannot continue. Returns the exit code. Calls
+/// `ready` once, when the replica listens.
 template <tern::Transport T>
 int serve(const ReplicaOptions& options, const std::string& directory, const std::function<void()>& ready) {
   const auto storage = open_storage(directory, options.port.id);
@@ -70,8 +72,8 @@ int serve(const ReplicaOptions& options, const std::string& directory, const std
     if (!status.ok()) return programs::fail_with("the event loop has ended", status);
   }
   if (programs::interrupted) {
-    // The others hear of it. The memory of a million keys would take seconds to give back piece by piece; what is on
-    // the disk is as whole as after a kill.
+    // The destructors tell the other replicas. It would take seconds to free the memory of a million keys piece by
+    // piece, so the process exits without that. The data on the disk is as consistent as after a kill.
     node.replica->detach();
     node.rpc.reset();
     node.nexus.reset();
@@ -82,9 +84,9 @@ int serve(const ReplicaOptions& options, const std::string& directory, const std
                         node.replica->problem().c_str());
 }
 
-/// The flags of replicas and loads that change what is measured.
+/// Adds the flags of replicas and loads that affect the result of a measurement.
 void add_parameters(nlohmann::ordered_json& params);
-/// The figures of a load.
+/// Adds the results of a load.
 void add_metrics(const LoadReport& load, nlohmann::ordered_json& metrics);
 
 }  // namespace replicated

@@ -25,20 +25,20 @@ using Clock = std::chrono::steady_clock;
 using Samples = std::array<std::vector<std::chrono::nanoseconds>, kCharges>;
 
 const tern::RpcOptions kRpcOptions = {.wait = tern::Wait::kPoll, .huge_pages = false};
-/// Two threads poll: on a busy machine those of a Nexus wait long for a CPU.
+/// The timeout is long because two threads poll, so on a busy machine the threads of a Nexus wait long for a CPU.
 const tern::NexusOptions kNexusOptions = {.liveness_timeout = std::chrono::minutes(1)};
 
-/// A cluster over shm. Its first replica, which is measured, has a thread with a CPU; all others and the load share the
-/// caller's.
+/// A cluster over shm. Its first replica, which is measured, has a thread with its own CPU. All other replicas and the
+/// load run in the caller's thread.
 class Measurement {
  public:
   Measurement(size_t replicas, uint64_t operations) : operations_(operations), nodes_(replicas), storages_(replicas) {
     for (size_t i = 0; i < replicas; i++) members_.emplace_back(i + 1, address(i));
   }
-  /// False: the sentence has been printed.
+  /// Returns false on an error; the error message has been printed.
   bool run(const std::vector<int>& cpus) {
     programs::pin_to(cpus[0]);
-    std::string problem;  // of the first replica, if it does not begin
+    std::string problem;  // the first replica's error, if it does not start
     std::atomic<bool> is_over = false, has_ended = false;
     std::vector<std::thread> threads;
     const bool has_thread = programs::add_thread(threads, cpus[1], [&] {
@@ -59,7 +59,7 @@ class Measurement {
   const Samples& samples() const { return samples_; }
 
  private:
-  /// Of this machine and this process only.
+  /// Addresses of this machine and this process only.
   static std::string address(size_t i) {
     const auto run = static_cast<uint32_t>(getpid());
     return "tern://127." + std::to_string(run >> 16 & 255) + "." + std::to_string(run >> 8 & 255) + "." +
@@ -104,7 +104,7 @@ class Measurement {
     rpc->reset();
     return problem;
   }
-  /// The first replica's thread.
+  /// Called in the first replica's thread.
   void on_step(Step step, bool begins) {
     if (!is_running_.load(std::memory_order_relaxed)) return;
     const uint64_t applied = nodes_[0].replica->state().last_applied;
@@ -121,7 +121,7 @@ class Measurement {
   std::vector<Node<tern::Shm>> nodes_;
   std::vector<NoStorage> storages_;
   std::atomic<bool> is_running_ = false;
-  // Of the first replica's thread, until it has ended.
+  // These members belong to the first replica's thread until it has ended.
   Clock::time_point begun_;
   uint64_t applied_ = 0;
   Samples samples_;
@@ -129,7 +129,8 @@ class Measurement {
 
 std::optional<StepTimes> measure_once(const std::vector<int>& cpus, size_t replicas, uint64_t operations) {
   Samples all;
-  // Elections decide whether the first replica leads: it is measured until it has led and has followed.
+  // An election determines whether the first replica leads, so the measurement is repeated until it has led and has
+  // followed.
   for (int tries = 0; tries < 40 && (all[kCommitCharge].empty() || all[kReceiveCharge].size() < operations); tries++) {
     Measurement measurement(replicas, operations);
     if (!measurement.run(cpus)) return std::nullopt;

@@ -1,5 +1,5 @@
-// How long a replica's steps take on this machine: those of a leader and of a follower that have a CPU of their own, in
-// a cluster over shm. For raft_sim, which charges them in virtual time.
+// The duration of a replica's steps on this machine: those of a leader and of a follower that each have a CPU, in a
+// cluster over shm. raft_sim charges these times in virtual time.
 #pragma once
 
 #include <array>
@@ -13,21 +13,23 @@
 
 namespace replicated {
 
-/// The steps of Step, but that an answer may commit something, and that an echo is what the others are compared with.
+/// The steps of Step, with a separate charge for an answer that commits something. The other charges are compared with
+/// the echo's.
 enum Charge : size_t { kExecuteCharge, kReceiveCharge, kCommitCharge, kAnswerCharge, kSettleCharge, kEchoCharge };
 constexpr size_t kCharges = 6;
 using StepTimes = std::array<std::chrono::nanoseconds, kCharges>;
 
-/// Which of them a step was that has ended.
+/// The charge of a step that has ended.
 inline Charge charge_of(Step step, bool has_applied) {
   constexpr Charge kOfStep[] = {kExecuteCharge, kReceiveCharge, kAnswerCharge, kSettleCharge, kEchoCharge};
   return step == Step::kAnswer && has_applied ? kCommitCharge : kOfStep[static_cast<size_t>(step)];
 }
 
-/// Medians of so many PUTs, less that of an echo's handler, which the simulator charges for itself (HostCost): of each
-/// step the least of five, because other programs and a hypervisor that moves the CPUs apart (a cache line then takes
-/// five times as long from one to the other, which no NIC's packet does) only add to it. Nothing: the sentence has been
-/// printed. Takes some seconds, two CPUs, and starts a thread for that time.
+/// Medians of the times of `operations` PUTs, less the time of an echo's handler, which the simulator charges itself
+/// (HostCost). For each step the result is the least of five medians, because disturbances only add time: other
+/// programs, or a hypervisor that moves the CPUs apart (a cache line then takes five times as long between them, which
+/// does not happen to a NIC's packet). On error it prints a sentence and returns nullopt. Takes some seconds and two
+/// CPUs, and starts a thread for that time.
 std::optional<StepTimes> measure_steps(size_t replicas, uint64_t operations);
 
 }  // namespace replicated

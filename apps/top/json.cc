@@ -6,7 +6,7 @@ namespace top {
 
 namespace {
 
-/// Texts of pages are printable ASCII; names of files may be anything.
+/// Texts of pages are printable ASCII, but file names may contain any byte.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -20,7 +20,7 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-/// An array of what `print` appends for each of `items`.
+/// Appends an array; `print` appends each element of `items`.
 template <class Items, class Print>
 void add_list(std::string& out, const Items& items, Print print) {
   out += '[';

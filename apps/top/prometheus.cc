@@ -12,10 +12,11 @@ namespace top {
 
 namespace {
 
-/// Samples of each metric, which the format wants together, in the order of the metrics' first samples.
+/// The samples of each metric. The format requires a metric's samples together; the metrics are in the order of their
+/// first samples.
 class Metrics {
  public:
-  /// A second sample with the same labels, which only a damaged page has, is left out.
+  /// Leaves out a second sample with the same labels, because only a damaged page has one.
   void add_sample(const std::string& name, const char* type, const std::string& help, const std::string& labels,
                   const std::string& value) {
     const auto [found, is_new] = index_.try_emplace(name, metrics_.size());
@@ -52,14 +53,14 @@ std::string label(const char* name, const std::string& value) {
   return out + '"';
 }
 
-/// "tern_transport_system_calls_total"; a page's names may be anything.
+/// "tern_transport_system_calls_total". A page may contain any name.
 std::string metric_of(const std::string& counter, bool is_gauge) {
   std::string name = "tern_";
   for (const char c : counter) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return is_gauge ? name : name + "_total";
 }
 
-/// What the counters of this release count, by name.
+/// The descriptions of this release's counters, by name.
 std::map<std::string, std::string> helps() {
   std::map<std::string, std::string> texts;
   tern::for_each_counter({}, [&](const char* part, const char* name, const char* what, uint64_t) {
@@ -94,7 +95,7 @@ void add_session(Metrics& metrics, const std::string& endpoint_labels, const ter
   };
   gauge("credits", std::to_string(info.credits), "packets that may be in flight");
   gauge("packets_in_flight", std::to_string(info.packets_in_flight), "packets that hold a credit");
-  if (info.round_trip.count() == 0) return;  // not known
+  if (info.round_trip.count() == 0) return;  // unknown
   gauge("round_trip_seconds", seconds(info.round_trip), "smoothed round trip of packets");
   gauge("round_trip_min_seconds", seconds(info.round_trip_min), "smallest round trip of the last seconds");
 }
@@ -110,7 +111,7 @@ std::string as_prometheus(const Reading& reading, size_t sessions) {
     const bool is_up = !page.is_closed && page.life != tern::PageLife::kDead;
     metrics.add_sample("tern_up", "gauge", "1: the process lives; 0: it has ended and left its page", process,
                        is_up ? "1" : "0");
-    if (!is_up) continue;  // its counters would stand still for ever
+    if (!is_up) continue;  // its counters will never change again
     for (const tern::PageEndpoint& endpoint : page.endpoints) {
       if (endpoint.is_closed) continue;
       const std::string labels =

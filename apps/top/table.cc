@@ -7,7 +7,7 @@ namespace top {
 
 namespace {
 
-/// "12.3k": of a rate or of a total.
+/// A rate or a total in a short form, such as "12.3k".
 std::string short_number(double value) {
   const char* const units[] = {"", "k", "M", "G", "T", "P"};
   size_t unit = 0;
@@ -25,7 +25,7 @@ std::string us(tern::Duration duration) {
   return text;
 }
 
-/// The same endpoint of an older reading; null: it was not there, or has written nothing since.
+/// The same endpoint in an older reading; null if it was not there, or has written nothing since then.
 const tern::PageEndpoint* find_before(const Reading& before, const tern::Page& page,
                                       const tern::PageEndpoint& endpoint) {
   for (const tern::Page& old : before.pages) {
@@ -39,7 +39,7 @@ const tern::PageEndpoint* find_before(const Reading& before, const tern::Page& p
   return nullptr;
 }
 
-/// What has happened since an older reading, a second; without one, all that has ever happened.
+/// The change per second since an older reading; without an older reading, the total.
 struct Change {
   const tern::PageEndpoint* before;
   double seconds;

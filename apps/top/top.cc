@@ -1,4 +1,4 @@
-// tern-top: what the endpoints of this user's processes do, as their pages show it (NexusOptions::page).
+// tern-top: shows the endpoints of this user's processes, read from their pages (NexusOptions::page).
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -17,12 +17,12 @@ constexpr char kUsage[] =
     "usage: tern-top [--once] [--json|--prometheus] [--interval=1] [--sessions=20] [FILE...]\n"
     "Shows the endpoints and sessions of all processes of this user whose NexusOptions::page is \"shm\", or those of "
     "the\n"
-    "named pages. A page of a process that was killed is as it was at its end.\n"
+    "named pages. The page of a killed process keeps its last state.\n"
     "  --once        print once, and end\n"
-    "  --json        one line of JSON a reading: everything that the pages have\n"
+    "  --json        one line of JSON a reading: the whole content of the pages\n"
     "  --prometheus  the text format that Prometheus scrapes; once\n"
     "  --interval    seconds between two readings, 0.1 to 3600\n"
-    "  --sessions    sessions of each endpoint in the table and for Prometheus; the busiest\n";
+    "  --sessions    number of sessions shown for each endpoint, in the table and for Prometheus; the busiest\n";
 
 struct Options {
   bool once = false, json = false, prometheus = false;
@@ -36,7 +36,7 @@ struct Options {
   std::exit(2);
 }
 
-/// The number behind "--name="; ends the program if it is none in these bounds.
+/// The number after "--name=". Ends the program if the text is not a number within these bounds.
 template <class Number>
 Number number_of(std::string_view argument, Number least, Number most) {
   const std::string_view text = argument.substr(argument.find('=') + 1);
@@ -105,7 +105,8 @@ int main(int argc, char** argv) {
     } else if (options.prometheus) {
       text = top::as_prometheus(reading, options.sessions);
     } else {
-      // Home, the text with each line's rest cleared, and the rest of the screen: nothing flickers.
+      // Moves the cursor home, clears the rest of each line, and then the rest of the screen, so that the output does
+      // not flicker.
       const char* const clear_line = options.once ? "" : "\033[K";
       if (!options.once) text = "\033[H";
       for (const char c : top::as_table(reading, before, options.sessions)) {
@@ -115,7 +116,7 @@ int main(int argc, char** argv) {
       if (!options.once) text += "\033[J";
     }
     if (!print(text)) return 1;
-    // A file that was named must be a page; in shared memory one may have gone since it was listed.
+    // A file named by the user must be a page. A page in shared memory may have been removed since the listing.
     if (options.once) return options.files.empty() || reading.unreadable.empty() ? 0 : 1;
     before = std::move(reading);
     std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_s));

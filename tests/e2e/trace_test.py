@@ -102,7 +102,7 @@ class TraceTest(unittest.TestCase):
     def test_folder_that_does_not_exist_is_refused(self):
         done = run(LATENCY, "--transport=udp", "--trace=/nowhere/at/all")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("--trace=/nowhere/at/all is no folder", done.stderr)
+        self.assertIn("--trace=/nowhere/at/all is not a folder", done.stderr)
 
     def test_other_files_are_refused(self):
         wrong = self.folder / "wrong"
