@@ -293,9 +293,17 @@ class TERN_API ShmImpl : public DefaultMembers {
     const std::byte* const cell = peer.in.cell_at(position);
     const wire::Header header = shm::take_header(cell);  // what try_visit() has seen does not count any more
     const uint32_t bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
-    if (bytes <= shm::kCellPayloadBytes && shm::is_plain(header.w0)) {
-      visit_uncommon(visit, header, {cell + shm::kPayloadOffset, bytes, nullptr, 0}, private_space());
-      return shm::kCellBytes;
+    if (bytes <= shm::kInlinePayloadBytes && shm::is_plain(header.w0)) {
+      const Payload payload = {cell + shm::kPayloadOffset, bytes, nullptr, 0};
+      const uint64_t record = shm::record_bytes(bytes);
+      if (record == shm::kCellBytes) {
+        visit_uncommon(visit, header, payload, private_space());
+        return record;
+      }
+      if (record <= peer.in.bytes_to_end(position)) {
+        visit_packet(visit, header, payload, private_space());
+        return record;
+      }
     }
     const Opened opened = open_unusual(peer, header.w0, position);
     // The visitor may take microseconds, in which the next record can come into the cache.
@@ -311,7 +319,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   bool send_reference(Peer& peer, const wire::Header& header, const std::byte* data, size_t len,
                       detail::Buffer* buffer);
   bool announce(Peer& peer, const memory::Chunk& chunk);
-  [[gnu::cold]] Opened open_unusual(Peer& peer, uint64_t w0, uint64_t position);
+  Opened open_unusual(Peer& peer, uint64_t w0, uint64_t position);
   bool open_reference(Peer& peer, const std::byte* descriptor, Payload& payload);
   void look_for_chunks(Peer& peer);
   void publish(Peer& peer);

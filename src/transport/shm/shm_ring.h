@@ -32,6 +32,10 @@ inline constexpr size_t kCellPayloadBytes = kCellBytes - kPayloadOffset;
 /// benchmark, fit into the default ring.
 inline constexpr size_t kRecordBytesMax = 16 * kCellBytes;
 inline constexpr size_t kInlinePayloadBytes = kRecordBytesMax - kPayloadOffset;
+/// Of a record with such a payload: whole cells.
+inline constexpr uint64_t record_bytes(uint64_t payload_bytes) {
+  return (kPayloadOffset + payload_bytes + kCellBytes - 1) & ~(kCellBytes - 1);
+}
 inline constexpr uint32_t kRingCellsMin = 256;
 inline constexpr uint32_t kRingCellsMax = 65536;
 
@@ -121,7 +125,7 @@ struct Outbound {
 
   /// Writes a record with a payload of up to kInlinePayloadBytes. False: there is no space for it now.
   bool try_put(const wire::Header& header, const std::byte* data, size_t len) {
-    const uint64_t record = (kPayloadOffset + len + kCellBytes - 1) & ~(kCellBytes - 1);
+    const uint64_t record = record_bytes(len);
     const uint64_t left = capacity_bytes() - (position & offset_mask);
     const uint64_t padding = record > left ? left : 0;
     if (!has_space(padding + record)) return false;
