@@ -1,12 +1,12 @@
-// erpc_driver: as instructions_driver, with both endpoints written against <tern/compat/erpc/rpc.h>, over shm. The
-// difference is what eRPC's names cost (scripts/instructions_per_rpc --transport=erpc).
+// erpc_driver: like instructions_driver, with both endpoints written against <tern/compat/erpc/rpc.h>, over shm. The
+// difference is the cost of eRPC's interface (scripts/instructions_per_rpc --transport=erpc).
 #define TERN_ERPC_TRANSPORT tern::Shm
 #define TERN_ERPC_TRANSPORT_HEADER <tern/transport/shm.h>
 #include <tern/compat/erpc/rpc.h>
 
 #include "common/driver.h"
 
-// Named for callgrind, and kept from becoming jumps, as in instructions_driver.
+// callgrind needs these names; the asm keeps the calls from becoming jumps, as in instructions_driver.
 extern "C" [[gnu::noinline]] void client_loop(erpc::Rpc<erpc::CTransport>* rpc) {
   rpc->run_event_loop_once();
   asm volatile("" ::: "memory");
@@ -82,7 +82,7 @@ int run() {
     call.response = client.alloc_msg_buffer_or_die(FLAGS_size);
     std::memset(call.request.buf_, 0, FLAGS_size);
   }
-  // One call on each session first, outside of the count.
+  // First one call on each session, which is not counted.
   const auto run_until = [&](auto&& is_true) {
     while (!is_true()) {
       client.run_event_loop_once();

@@ -1,8 +1,8 @@
-// incast: --degree flows of large requests to one victim, each one at a time, in a simulated cluster (paper
-// section 6.5, Table 5). With --background, every other host also exchanges medium-sized RPCs with random peers. With
-// --scenario=join one more flow starts during the incast; with leave all flows but one stop.
-// One thread, virtual time. Over another --transport: between programs (common/incast_hosts.h), with --launcher between
-// many processes (common/incast_ranks.h).
+// incast: --degree flows of large requests to one victim, one request at a time in each flow, in a simulated cluster
+// (paper section 6.5, Table 5). With --background, every other host also exchanges medium-sized RPCs with random peers.
+// With --scenario=join one more flow starts during the incast; with --scenario=leave all flows but one stop.
+// One thread, virtual time. Over another --transport it runs between programs (common/incast_hosts.h), with --launcher
+// between many processes (common/incast_ranks.h).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -24,11 +24,11 @@ DEFINE_string(scenario, "steady",
               "sim: steady; join: one more flow starts; leave: all but one stop. Both after --seconds");
 DEFINE_bool(background, false,
             "sim and --launcher: all hosts but the victim exchange --background_size RPCs with random peers");
-DEFINE_uint64(hosts, 0, "sim: hosts of the cluster, at most 200; 0: as many as it takes, but at least 101");
+DEFINE_uint64(hosts, 0, "sim: hosts of the cluster, at most 200; 0: as many as needed, but at least 101");
 DEFINE_uint64(size, 8 << 20, "bytes of a request of a flow");
 DEFINE_uint64(background_size, 64 << 10,
               "sim and --launcher: bytes of a request and of its response in the background");
-DEFINE_uint64(credits, 0, "packets of a flow on their way at most, 1 to 128; 0: as the victim's endpoint decides");
+DEFINE_uint64(credits, 0, "maximum number of packets of a flow in flight, 1 to 128; 0: the victim's endpoint decides");
 
 namespace {
 
@@ -40,7 +40,7 @@ using tern::Duration;
 using tern::microbench::Percentiles;
 
 constexpr uint32_t kVictim = 0;
-constexpr uint32_t kHostsMax = 200;  ///< of the paper's cluster, Topology::cx4()
+constexpr uint32_t kHostsMax = 200;  ///< hosts of the paper's cluster, Topology::cx4()
 constexpr uint32_t kHostsMin = 101;
 constexpr uint16_t kVictimEndpoint = 0;
 constexpr uint16_t kTalkerEndpoint = 1;
@@ -48,15 +48,16 @@ constexpr uint16_t kFirstSenderEndpoint = 2;
 enum RequestType : uint16_t { kPut = 1, kExchange };
 
 constexpr Duration kWarmUp = milliseconds(10);
-/// Flows begin so close together, at random: hosts that all begin at one moment stay in step for ever.
+/// Flows begin within this time, at random, because hosts that all begin at one moment stay in step forever.
 constexpr Duration kStartSpread = microseconds(20);
 constexpr Duration kFairnessWindow = milliseconds(10);
-/// After a flow has come or gone: how long it is watched, and in which windows a rate counts as reached.
+/// After a flow has come or gone: how long it is observed, and the length of the windows in which a rate counts as
+/// reached.
 constexpr Duration kAftermath = milliseconds(20);
 constexpr Duration kRateWindow = microseconds(200);
 constexpr double kReached = 0.9;
 
-/// A flow: one session with the victim, one request at a time, the next one at once.
+/// A flow: one session with the victim, and one request at a time. The next request follows at once.
 class Sender {
  public:
   Sender(Cluster& cluster, tern::Endpoint& endpoint) : cluster_(cluster), endpoint_(endpoint) {}
@@ -75,16 +76,16 @@ class Sender {
   tern::Status start() {
     return endpoint_.post([this] { send(); });
   }
-  /// The request on its way is cancelled.
+  /// Stops the flow, and cancels the request in flight.
   tern::Status stop() {
     return endpoint_.post([this] {
       has_stopped_ = true;
-      (void)endpoint_.cancel(call_);  // an answer that has just come ends it as well
+      (void)endpoint_.cancel(call_);  // if the answer has just arrived, the call ends with it
     });
   }
 
  private:
-  /// The rest of the message is as it came from the system: zeros.
+  /// Sends the next message. The rest of its buffer contains zeros, as the system has allocated it.
   void send() {
     programs::number_message(request_.bytes(), ++number_);
     auto call = endpoint_.enqueue_request(session_, kPut, std::move(request_), std::move(response_),
@@ -109,7 +110,7 @@ class Sender {
   bool has_stopped_ = false;
 };
 
-/// The background of one host: RPCs with random other ones, one at a time.
+/// The background traffic of one host: RPCs with random other hosts, one at a time.
 class Talker {
  public:
   Talker(Cluster& cluster, tern::Endpoint& endpoint)
@@ -133,7 +134,7 @@ class Talker {
   tern::Status start() {
     return endpoint_.post([this] { send(); });
   }
-  /// Calls count that end from now on.
+  /// Latencies of calls that end from now on are recorded.
   void set_recording(Percentiles* latencies_ns) { latencies_ns_ = latencies_ns; }
 
  private:
@@ -156,7 +157,7 @@ class Talker {
   tern::Endpoint& endpoint_;
   std::mt19937_64 random_;
   std::vector<tern::Session> sessions_;
-  size_t open_ = 0;  ///< all before are
+  size_t open_ = 0;  ///< all sessions before this index are open
   tern::MsgBuf request_, response_;
   Duration began_{0};
   Percentiles* latencies_ns_ = nullptr;
@@ -167,13 +168,14 @@ void exchange(tern::Request request) {
   if (request.response(FLAGS_background_size).ok()) request.respond();
 }
 
-/// Flows that are there at the end; that of --scenario=join comes last.
+/// The number of flows at the end. The flow of --scenario=join has the highest index.
 uint32_t senders_wanted() { return static_cast<uint32_t>(FLAGS_degree) + (FLAGS_scenario == "join" ? 1 : 0); }
 uint32_t hosts_wanted() {
   if (FLAGS_hosts != 0) return static_cast<uint32_t>(FLAGS_hosts);
   return std::clamp(senders_wanted() + 1, kHostsMin, kHostsMax);
 }
-/// Clients are spread over the cluster; where they are more than hosts, some hosts have one more than others.
+/// Clients are spread over the cluster. If there are more clients than hosts, some hosts have one client more than
+/// others.
 uint32_t host_of_sender(uint32_t sender, uint32_t hosts) {
   const uint32_t clients = hosts - 1;
   const uint32_t in_turn = std::min(senders_wanted(), clients);
@@ -199,7 +201,7 @@ class Incast {
     return FLAGS_background ? add_background() : tern::Status();
   }
 
-  /// False: failed or interrupted.
+  /// Returns false if it failed or was interrupted.
   [[nodiscard]] bool run() {
     size_t open_senders = 0, open_talkers = 0;
     const auto are_open = [&] {
@@ -266,7 +268,7 @@ class Incast {
  private:
   static tern::RpcOptions options_of(uint16_t endpoint_id) {
     tern::RpcOptions options = programs::rpc_options(endpoint_id);
-    options.huge_pages = false;  // hundreds of endpoints, of which each needs little
+    options.huge_pages = false;  // there are hundreds of endpoints, and each needs little memory
     return options;
   }
   template <class Client>
@@ -312,7 +314,7 @@ class Incast {
     return static_cast<double>(bytes) * 8 / static_cast<double>(time.count());
   }
 
-  /// The worst window counts.
+  /// Adds the fairness of the worst window.
   void add_fairness(nlohmann::ordered_json& metrics) const {
     std::vector<double> windows;
     Duration from = kWarmUp;
@@ -326,11 +328,12 @@ class Incast {
     metrics["jain_fairness_p50"] = windows[windows.size() / 2];
   }
 
-  /// The flow that came: until it has its share of a window, and what it then has of its share, until the end.
+  /// Adds the time until the new flow has its share of a window, and the fraction of its share that it has in the first
+  /// 2 ms and afterwards.
   void add_join(nlohmann::ordered_json& metrics) const {
     const size_t flow = FLAGS_degree;
     const Duration end = measured_to_ + kAftermath;
-    if (meter_.flows() <= flow) return;  // nothing of it has ever left
+    if (meter_.flows() <= flow) return;  // the flow has sent no packet
     const auto share = [&](Duration from, Duration to) {
       const uint64_t all = meter_.bytes(from, to);
       return all == 0 ? 0
@@ -343,7 +346,7 @@ class Incast {
     metrics["join_share_after_2ms"] = share(measured_to_ + milliseconds(2), end);
     add_curve(metrics, flow);
   }
-  /// The flow that is left: until it has the line.
+  /// Adds the time until the remaining flow has the whole line.
   void add_leave(nlohmann::ordered_json& metrics) const {
     const Duration end = measured_to_ + kAftermath;
     const size_t flow = meter_.busiest(measured_to_ + kAftermath / 2, end);
@@ -357,7 +360,7 @@ class Incast {
     metrics["line_gbps"] = line;
     add_curve(metrics, flow);
   }
-  /// Its rate over the time since the change, with --json: to draw.
+  /// With --json: adds the flow's rate over the time since the change, for plots.
   void add_curve(nlohmann::ordered_json& metrics, size_t flow) const {
     if (!FLAGS_json) return;
     for (Duration at{-milliseconds(1)}; at < kAftermath; at += kRateWindow) {
@@ -366,8 +369,8 @@ class Incast {
           {Cluster::seconds_of(at) * 1e3, gbps(meter_.bytes(flow, from, from + kRateWindow), kRateWindow)});
     }
   }
-  /// Request payload that the victim's link carries at most: a frame has Ethernet's, IP's, UDP's and our header, and
-  /// takes preamble, checksum and gap besides.
+  /// The maximum rate of request payload on the victim's link. A frame contains the headers of Ethernet, IP, UDP and
+  /// tern; preamble, checksum and gap are additional.
   double line_gbps() const {
     constexpr double kFrameHeaders = 42, kBetweenFrames = 24;
     const auto frame = static_cast<double>(FLAGS_frame_bytes);
@@ -386,43 +389,44 @@ class Incast {
   std::vector<std::unique_ptr<Sender>> senders_;
   std::vector<std::unique_ptr<Talker>> talkers_;
   uint32_t clients_per_host_max_ = 0;
-  Duration began_{0};        ///< of the flows
-  Duration measured_to_{0};  ///< since then
+  Duration began_{0};        ///< start of the flows
+  Duration measured_to_{0};  ///< time since began_
   FlowMeter meter_;
   Percentiles background_ns_;
 };
 
-std::optional<programs::Launch> launch;  ///< with --launcher
+std::optional<programs::Launch> launch;  ///< set with --launcher
 
 bool is_default(const char* flag) { return gflags::GetCommandLineFlagInfoOrDie(flag).is_default; }
-/// A server and its clients have to hold the messages of all flows, and time is real.
+/// The defaults are smaller between programs, because a server and its clients need memory for the messages of all
+/// flows, and time is real.
 void set_defaults_between_programs() {
   if (is_default("degree")) FLAGS_degree = 8;
   if (is_default("seconds")) FLAGS_seconds = 2;
 }
-/// Flags that go with simulations only. False: the sentence has been printed.
+/// Checks flags that only simulations have. On error it prints a sentence and returns false.
 bool check_simulated_flags() {
   if (programs::is_ranked()) return programs::check_simulated_flags({"scenario", "hosts"});
   return programs::check_simulated_flags({"scenario", "background", "background_size", "hosts"});
 }
-/// One sentence, or null.
+/// Returns an error message of one sentence, or null.
 const char* check_ranked_flags() {
   if (FLAGS_flows == 0) FLAGS_flows = 1;
   const uint64_t clients = launch->ranks() - 1;
   if (FLAGS_flows > 1000 / clients) return "--flows makes more than 1000 flows of all clients together";
-  if (FLAGS_background && clients < 2) return "--background wants two clients, which is three processes";
+  if (FLAGS_background && clients < 2) return "--background needs two clients, which is three processes";
   FLAGS_degree = FLAGS_flows * clients;
   return nullptr;
 }
 
-/// Checks this program's own flags. False: the sentence has been printed.
+/// Checks this program's own flags. On error it prints a sentence and returns false.
 bool check_flags() {
   if (!check_simulated_flags() || !programs::check_ranked_flags(launch, {"degree"})) return false;
   const bool is_simulated = programs::is_simulated();
   if (!is_simulated) set_defaults_between_programs();
   const char* problem = launch ? check_ranked_flags() : nullptr;
   if (problem != nullptr) {
-    // found already
+    // problem is already set
   } else if (!is_simulated && FLAGS_degree == 0) {
     problem = "--degree=0 goes with --transport=sim only, where there is a background";
   } else if (!is_simulated && !launch && FLAGS_flows != 0 && FLAGS_role != "client") {
@@ -436,7 +440,7 @@ bool check_flags() {
   } else if (FLAGS_scenario != "steady" && FLAGS_scenario != "join" && FLAGS_scenario != "leave") {
     problem = "--scenario is unknown; choose from: steady, join, leave";
   } else if (FLAGS_degree < 2 && FLAGS_scenario != "steady") {
-    problem = "--scenario=join and leave want a --degree of 2 or more";
+    problem = "--scenario=join and leave need a --degree of 2 or more";
   } else if (FLAGS_degree == 0 && !FLAGS_background) {
     problem = "--degree=0 without --background leaves nothing to measure";
   } else if (FLAGS_hosts != 0 && (FLAGS_hosts < (FLAGS_background ? 3 : 2) || FLAGS_hosts > kHostsMax)) {

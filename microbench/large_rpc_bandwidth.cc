@@ -1,11 +1,12 @@
 // large_rpc_bandwidth: requests of --size bytes from a client to a server, one at a time, out of one reused message
-// buffer; small answers (section 6.4 of the paper). Prints the bandwidth of request payload and percentiles of a call.
-// Main thread directs; server and client are side threads, or processes with --processes.
+// buffer, with small answers (section 6.4 of the paper). Prints the bandwidth of request payload and percentiles of a
+// call. The main thread directs; server and client are side threads, or processes with --processes.
 //
-// The message is not written anew for each request but for stamps in three places, which the server looks at: so it has
-// the whole message, and the last one. With --rewrite all of it is, as by a program that makes data: then it comes out
-// of the client's cache and not, from the second request on, out of one that the server has read it into. The time that
-// the client takes to write is no part of any figure. limits/shm_copy has the same two ways.
+// By default the client writes only stamps in three places of each message. The server checks them, so it knows that it
+// has the whole message, and the newest one. With --rewrite the client writes the whole message each time, like a
+// program that produces data. The data then comes out of the client's cache. Without --rewrite, from the second request
+// on, it comes out of a cache into which the server has read it. The time that the client takes to write does not count
+// in any result. limits/shm_copy has the same two modes.
 //
 // With --launcher each of many processes is a server and a client, whose requests go to every other process in turn.
 #include <atomic>
@@ -23,7 +24,7 @@
 
 DEFINE_uint64(size, 8 << 20, "bytes of a request");
 DEFINE_uint64(rate, 0, "bytes a second that the session may send, headers included; 0: no limit");
-DEFINE_bool(rewrite, false, "the client writes all of a request before it sends it; this time does not count");
+DEFINE_bool(rewrite, false, "the client writes the whole request before it sends it; this time does not count");
 
 namespace {
 
@@ -39,14 +40,14 @@ constexpr size_t kSizeMin = 64;
 constexpr size_t kSizeMax = size_t{1} << 30;
 using Stamp = uint64_t;  ///< number of the request
 
-/// At the beginning, at the end, and somewhere between them, elsewhere in each request.
+/// Writes the stamp at the beginning, at the end, and at a place between them that differs for each request.
 void put_stamps(std::span<std::byte> message, Stamp stamp) {
   const size_t between = sizeof stamp + stamp * 0x9e3779b97f4a7c15 % (message.size() - 3 * sizeof stamp);
   for (const size_t at : {size_t{0}, between, message.size() - sizeof stamp}) {
     std::memcpy(message.data() + at, &stamp, sizeof stamp);
   }
 }
-/// Nothing: they contradict each other.
+/// The stamp of a message; nullopt if its stamps differ.
 std::optional<Stamp> stamp_of(std::span<const std::byte> message) {
   const auto at = [&](size_t offset) {
     Stamp stamp;
@@ -59,7 +60,7 @@ std::optional<Stamp> stamp_of(std::span<const std::byte> message) {
   return stamp;
 }
 
-/// Answers with the stamp of what has arrived.
+/// Answers with the stamp of the message.
 void take(tern::Request request) {
   const std::span<const std::byte> message = request.bytes();
   const std::optional<Stamp> stamp = message.size() >= kSizeMin ? stamp_of(message) : std::nullopt;
@@ -74,20 +75,20 @@ tern::Status add_handlers(tern::Endpoint& server) {
   return server.on_request(kPut, take, {.max_request_bytes = kSizeMax});
 }
 
-/// What the client has done so far: calls, and how much of the time it was busy writing. Written by the client thread.
+/// The progress of the client: its calls, and the time that it spent writing. The client thread writes it.
 struct Progression {
   programs::Progression calls;
   std::atomic<uint64_t> writing_ticks{0};
 };
 
-/// The client: what its continuation needs. Client side thread; `progress` is read by the main thread.
+/// The client, with the state that its continuation needs. Client side thread; the main thread reads `progress`.
 class Sender {
  public:
   /// Requests go to the `servers` in turn.
   Sender(Run& run, std::vector<std::string> servers, Progression& progress, Percentiles& calls_ticks)
       : run_(run), servers_(std::move(servers)), progress_(progress), calls_ticks_(calls_ticks) {}
 
-  /// Before run(): the client's endpoint, and how long its sessions may take to open.
+  /// Sets the id of the client's endpoint, and the time in which its sessions must open. Must be called before run().
   void set_place(uint16_t endpoint_id, tern::Duration connect_timeout) {
     endpoint_id_ = endpoint_id;
     session_options_.connect_timeout = connect_timeout;
@@ -120,16 +121,19 @@ class Sender {
     run_.leave();
   }
 
-  /// Main thread, after a call has been answered: the next one is not issued any more.
+  /// Ends the client after the call in flight. Must be called after a call has been answered. Main thread.
   void stop() {
     const tern::Status status = endpoint_->post([this] { is_stopping_ = true; });
     if (!status.ok()) run_.fail("the client takes no posted function", status);
   }
-  /// Main thread: nothing is in flight any more.
+  /// True if nothing is in flight any more. Main thread.
   bool has_stopped() const { return has_stopped_.load(std::memory_order_acquire); }
 
  private:
-  size_t target() const { return (stamp_ - 1) % servers_.size(); }  ///< of the request with this stamp
+  size_t target() const {
+    return (stamp_ - 1) % servers_.size();
+  }  ///< index of the server of the request with this
+     ///< stamp
   const std::string& server() const { return servers_[target()]; }
 
   void send(uint64_t now_ticks) {
@@ -149,7 +153,7 @@ class Sender {
       run_.fail("a call to " + server() + " was refused", call.status());
   }
 
-  /// The next request leaves at once, so that one reading of the clock ends a call and begins the next.
+  /// Sends the next request at once, so that one reading of the clock ends a call and begins the next.
   void on_done(tern::Completion& done) {
     const uint64_t now_ticks = Ticks::now();
     if (done.status.ok()) [[likely]] {
@@ -194,9 +198,9 @@ class Sender {
   std::atomic<bool> has_stopped_{false};
 };
 
-std::optional<programs::Launch> launch;  ///< with --launcher
+std::optional<programs::Launch> launch;  ///< set with --launcher
 
-/// Time in which the client was writing is taken out of the time that the calls took.
+/// The totals without the time in which the client was writing.
 std::optional<programs::Totals> totals(const Progression& progress) {
   const double seconds_per_tick = Ticks::ns_per_tick() / 1e9;
   programs::Totals totals = progress.calls.totals();
@@ -226,7 +230,8 @@ Report make_report(const programs::Totals& measured, const Percentiles& calls_ti
   return report;
 }
 
-/// The servers of the other processes. The next one comes first, so that at the start each has one client.
+/// The servers of the other processes. The list begins with the next process, so that at the start each server has one
+/// client.
 std::vector<std::string> other_servers(const programs::Launch& of) {
   std::vector<std::string> servers;
   for (size_t distance = 1; distance < of.ranks(); ++distance) {
@@ -235,7 +240,7 @@ std::vector<std::string> other_servers(const programs::Launch& of) {
   return servers;
 }
 
-/// One of many processes: endpoint 0 serves, endpoint 1 is the client.
+/// The part of one process with --launcher: endpoint 0 serves, endpoint 1 is the client.
 template <tern::Transport T>
 int run_ranked(const std::vector<int>& cpus) {
   return programs::play_rank(*launch, cpus, 2, params().dump(), [](const programs::Ranked& ranked) {
@@ -277,14 +282,14 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     Sender sender(run, {server}, progress, calls_ticks);
     run.add_side(client_cpu, [&] { sender.run<T>(nexus); });
     const auto measured = programs::measure(run, [&] { return totals(progress); });
-    run.end();  // the client has written its last
+    run.end();  // the client has made its last writes
     if (!measured) return std::nullopt;
     return make_report(*measured, calls_ticks);
   };
   return programs::play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);
 }
 
-/// Checks this program's own flags. False: the sentence has been printed.
+/// Checks this program's own flags. On error it prints a sentence and returns false.
 bool check_flags() {
   if (!programs::check_ranked_flags(launch)) return false;
   if (FLAGS_size < kSizeMin || FLAGS_size > kSizeMax) {

@@ -1,5 +1,5 @@
-// latency: one request of --size bytes at a time from a client to a server that sends it back. Prints percentiles of
-// the round trip. Main thread directs; server and client are side threads, or processes with --processes.
+// latency: one request of --size bytes at a time, from a client to a server that sends it back. Prints percentiles of
+// the round trip. The main thread directs; server and client are side threads, or processes with --processes.
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -27,7 +27,7 @@ tern::Status add_handlers(tern::Endpoint& server) {
   return server.on_request(kEcho, programs::echo, {.max_request_bytes = kSizeMax});
 }
 
-/// The client: what its continuation needs. Client side thread; `progress` is read by the main thread.
+/// The client, with the state that its continuation needs. Client side thread; the main thread reads `progress`.
 class Pinger {
  public:
   Pinger(Run& run, std::string server, programs::Progression& progress, Percentiles& round_trips_ticks)
@@ -59,7 +59,8 @@ class Pinger {
     run_.leave();
   }
 
-  /// Sessions of the run whose answers come to the port that requests leave from. Main thread, after Run::end().
+  /// The number of sessions whose answers arrive at the port that the requests leave from. Main thread, after
+  /// Run::end().
   uint64_t sessions_paired() const { return sessions_paired_; }
 
  private:
@@ -70,7 +71,7 @@ class Pinger {
       run_.fail("a call to " + server_ + " was refused", call.status());
   }
 
-  /// The next request leaves at once, so that one reading of the clock ends a round trip and begins the next.
+  /// Sends the next request at once, so that one reading of the clock ends a round trip and begins the next.
   void on_done(tern::Completion& done) {
     const uint64_t now_ticks = Ticks::now();
     if (done.status.ok()) [[likely]] {
@@ -116,7 +117,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
     Pinger pinger(run, server, progress, round_trips_ticks);
     run.add_side(client_cpu, [&] { pinger.run<T>(nexus); });
     const auto measured = programs::measure(run, [&] { return std::optional(progress.totals()); });
-    run.end();  // the client has written its last
+    run.end();  // the client has made its last writes
     if (!measured) return std::nullopt;
 
     Report report;
@@ -134,7 +135,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   return programs::play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_client);
 }
 
-/// Checks this program's own flags. False: the sentence has been printed.
+/// Checks this program's own flags. On error it prints a sentence and returns false.
 bool check_flags() {
   if (FLAGS_size <= kSizeMax) return true;
   programs::fail("--size=%lu is above the largest message, 1 GiB", FLAGS_size);

@@ -1,6 +1,6 @@
 // loss: large requests, one at a time, between the paper's pair of hosts, while the network loses packets with
-// probability --drop, in both directions (paper section 6.4, Table 4). The same without loss runs first, for
-// comparison. One thread, virtual time.
+// probability --drop in both directions (paper section 6.4, Table 4). For comparison, a run without loss comes first.
+// One thread, virtual time.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -23,10 +23,10 @@ constexpr uint32_t kServer = 0;
 constexpr uint32_t kClient = 1;
 constexpr uint16_t kPut = 1;
 constexpr Duration kWarmUp = std::chrono::milliseconds(10);
-/// Of the run without loss, in which one request is like the other.
+/// Maximum length of the run without loss. It may be short because all of its requests take the same time.
 constexpr Duration kLosslessMax = std::chrono::milliseconds(100);
 
-/// One request at a time, the next one at once.
+/// Sends one request at a time. The next request follows at once.
 class Sender {
  public:
   Sender(Cluster& cluster, tern::Endpoint& endpoint) : cluster_(cluster), endpoint_(endpoint) {}
@@ -46,13 +46,13 @@ class Sender {
     return endpoint_.post([this] { send(); });
   }
 
-  /// Calls count that end from now on.
+  /// Calls that end from now on count.
   void begin() {
     is_recording_ = true;
     ended_ = 0;
     calls_ns_.clear();
   }
-  /// From one end of a call to another, so that no call is counted by halves.
+  /// The bandwidth from the end of the first call to the end of the last one, so that no call counts in part.
   double bandwidth_gbps() const {
     if (ended_ < 2) return 0;
     return static_cast<double>((ended_ - 1) * FLAGS_size) * 8 / static_cast<double>((last_end_ - first_end_).count());
@@ -102,7 +102,7 @@ class Sender {
   Percentiles calls_ns_;
 };
 
-/// Answers with the number of a message that is whole.
+/// Answers with the number in a complete message, and with 0 for an incomplete one.
 void take(tern::Request request) {
   const std::span<const std::byte> message = request.bytes();
   uint64_t first = 0, last = 0;
@@ -118,7 +118,7 @@ void take(tern::Request request) {
   request.respond();
 }
 
-/// On the server's cable, so that each packet meets it once.
+/// Sets the loss on the server's cable only, which each packet crosses once.
 tern::Status set_loss(Cluster& cluster, double drop) {
   const tern::sim::Node server{tern::sim::Node::Kind::kHost, kServer};
   for (const tern::sim::Topology::Link& link : cluster.topology().links()) {
@@ -147,7 +147,7 @@ class Loss {
     return sender_->open(cluster_.uri(kServer, 0));
   }
 
-  /// False: failed or interrupted.
+  /// Returns false if it failed or was interrupted.
   [[nodiscard]] bool run() {
     if (!cluster_.run_until([&] { return sender_->is_open(); }, std::chrono::seconds(10), "opening the session")) {
       return false;
@@ -184,7 +184,7 @@ class Loss {
   std::optional<Sender> sender_;
 };
 
-/// Checks this program's own flags. False: the sentence has been printed.
+/// Checks this program's own flags. On error it prints a sentence and returns false.
 bool check_flags() {
   const char* problem = nullptr;
   if (FLAGS_size < 2 * sizeof(uint64_t) || FLAGS_size > (1u << 30)) {

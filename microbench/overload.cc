@@ -1,6 +1,7 @@
-// overload: clients that call at a fixed rate, whatever becomes of their calls, more than a server's handler can do.
-// The handler takes --handler_us of its CPU; calls have a deadline. Prints how many succeed, of those that it could
-// serve. Main thread directs; server and clients are side threads, or processes with --processes.
+// overload: clients that call at a fixed rate, independent of the outcome of their calls, and faster than a server's
+// handler can serve. The handler takes --handler_us of its CPU, and calls have a deadline. Prints how many calls
+// succeed, compared with the number that the handler could serve. The main thread directs; server and clients are side
+// threads, or processes with --processes.
 #include <chrono>
 #include <cstdint>
 #include <list>
@@ -15,9 +16,9 @@
 
 DEFINE_uint64(clients, 4, "clients, each with an endpoint and a thread");
 DEFINE_uint64(rate, 1000, "calls a second of each client");
-DEFINE_uint64(handler_us, 2000, "what the handler takes");
-DEFINE_uint64(deadline_ms, 50, "of each call");
-DEFINE_bool(sleep, false, "the handler sleeps, as one that waits for a disk, instead of computing");
+DEFINE_uint64(handler_us, 2000, "CPU time of the handler for each call");
+DEFINE_uint64(deadline_ms, 50, "deadline of each call");
+DEFINE_bool(sleep, false, "the handler sleeps instead of computing, as if it waited for a disk");
 DEFINE_bool(worker, false, "the handler runs on one worker thread instead of in the event loop");
 
 namespace {
@@ -42,7 +43,7 @@ tern::Status add_handlers(tern::Endpoint& server) {
   return server.on_request(kWork, work, {.worker = FLAGS_worker});
 }
 
-/// Client side thread; `progress` is read by the main thread.
+/// Client side thread; the main thread reads `progress`.
 class Client {
  public:
   Client(Run& run, std::string server, programs::Progression& progress)
@@ -64,7 +65,7 @@ class Client {
   }
 
  private:
-  /// The first call has no deadline: it opens the session, or says why there is none.
+  /// Makes the first call. It has no deadline: it opens the session, or returns the reason of the failure.
   void open() {
     const auto begin = [this](tern::Completion& done) {
       if (!done.status.ok()) return run_.fail("no session with " + server_, done.status);
@@ -75,7 +76,7 @@ class Client {
                                            endpoint_->alloc_msgbuf(kBytes), begin);
     if (!call.ok()) run_.fail("a call to " + server_ + " was refused", call.status());
   }
-  /// A loop that was late makes up for it: the load does not depend on the server.
+  /// If the loop is late, it makes the missed calls at once, so that the load does not depend on the server.
   void call_regularly() {
     const tern::Duration interval = std::chrono::nanoseconds(1'000'000'000 / FLAGS_rate);
     for (; next_ <= endpoint_->now(); next_ += interval) call();
@@ -146,7 +147,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   return programs::play_roles(argc, argv, {server_cpu, client_cpu}, start_server, run_clients);
 }
 
-/// Checks this program's own flags. False: the sentence has been printed.
+/// Checks this program's own flags. On error it prints a sentence and returns false.
 bool check_flags() {
   const bool is_ok = FLAGS_clients >= 1 && FLAGS_clients <= 64 && FLAGS_rate >= 1 && FLAGS_rate <= 1'000'000 &&
                      FLAGS_handler_us >= 1 && FLAGS_handler_us <= 1'000'000 && FLAGS_deadline_ms >= 1 &&

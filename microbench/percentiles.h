@@ -12,7 +12,7 @@
 
 namespace tern::microbench {
 
-/// Time in ticks of the processor's counter where it has one (11 ns instead of 28 per reading), else in ns.
+/// Time in ticks of the processor's counter if it has one (a reading takes 11 ns instead of 28 ns), otherwise in ns.
 class Ticks {
  public:
   static uint64_t now() {
@@ -22,7 +22,7 @@ class Ticks {
     return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 #endif
   }
-  /// Takes 20 ms once.
+  /// The first call takes 20 ms.
   static double ns_per_tick() {
     static const double ratio = [] {
       const auto start = std::chrono::steady_clock::now();
@@ -35,7 +35,8 @@ class Ticks {
   }
 };
 
-/// Counts values of any unit, exact below 1024 and to 0.1% above. 440 kB, of which the values in use stay in the cache.
+/// Counts values of any unit, exactly below 1024 and to 0.1% above. Takes 440 kB, but only the used part stays in the
+/// cache.
 class Percentiles {
  public:
   Percentiles() : counts_((64 - kExactBits + 1) << kExactBits) {}
@@ -53,7 +54,7 @@ class Percentiles {
     count_ = 0;
   }
   uint64_t count() const { return count_; }
-  /// The smallest value that at least `share` (0 to 1) of all values do not exceed; 0 when there is none.
+  /// The smallest value that at least `share` (0 to 1) of all values do not exceed; 0 if there are no values.
   double at(double share) const {
     if (count_ == 0) return 0;
     const auto wanted = static_cast<uint64_t>(share * static_cast<double>(count_ - 1)) + 1;
@@ -86,7 +87,7 @@ class Percentiles {
   uint64_t count_ = 0;
 };
 
-/// The shares at which a distribution is drawn: denser where its tail is.
+/// The shares at which plots show a distribution: denser in its tail.
 inline constexpr std::array kDrawnShares = {0.0,   0.01,  0.05,   0.1,    0.2,     0.3,     0.4,  0.5,
                                             0.6,   0.7,   0.8,    0.9,    0.95,    0.98,    0.99, 0.995,
                                             0.998, 0.999, 0.9995, 0.9999, 0.99995, 0.99999, 1.0};

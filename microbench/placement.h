@@ -1,6 +1,6 @@
-// Where two CPUs are to each other: the round trip of a cache line (one line each way, as messages use them).
-// Hypervisors move virtual CPUs within seconds, so a benchmark measures it just before and just after, and reports the
-// larger. Standard library and pthread only.
+// The distance of two CPUs: the round trip of a cache line (one line each way, as messages use them). Hypervisors move
+// virtual CPUs within seconds, so a benchmark measures the distance just before and just after, and reports the larger
+// value. Standard library and pthread only.
 #pragma once
 
 #include <pthread.h>
@@ -17,7 +17,7 @@
 
 namespace tern::microbench {
 
-/// Binds the calling thread. False: no such CPU, or it is not allowed here.
+/// Binds the calling thread. Returns false if there is no such CPU, or if this process may not use it.
 inline bool pin_to_cpu(int cpu) {
   if (cpu < 0 || cpu >= CPU_SETSIZE) return false;
   cpu_set_t set;
@@ -26,9 +26,10 @@ inline bool pin_to_cpu(int cpu) {
   return pthread_setaffinity_np(pthread_self(), sizeof(set), &set) == 0;
 }
 
-/// Round trip of a cache line between two CPUs, ns: the median of short batches, some milliseconds in all, and not many
-/// more where others run on these CPUs. -1 when the two are the same CPU or cannot be pinned to, or when there are no
-/// threads to be had. About 55: threads of one core; 100-140: cores of one complex; around 500: further apart.
+/// Round trip of a cache line between two CPUs, ns: the median of short batches. Takes some milliseconds in all, and
+/// not much longer if other threads run on these CPUs. Returns -1 if the two are the same CPU or cannot be pinned to,
+/// or if no thread can be created. About 55: threads of one core; 100-140: cores of one complex; around 500: further
+/// apart.
 inline double placement_ns(int cpu_a, int cpu_b) {
   constexpr int kBatches = 201, kRounds = 100;
   constexpr uint32_t kEnd = ~uint32_t{0};
@@ -41,13 +42,14 @@ inline double placement_ns(int cpu_a, int cpu_b) {
   std::atomic<int> pinned{0}, failed{0};
   std::array<double, kBatches> batches{};
   int done = 0;
-  // Both wait for each other, and neither spins for one that could not be pinned.
+  // Both threads wait for each other, and neither spins if the other could not be pinned.
   const auto is_pinned = [&](int cpu) {
     if (!pin_to_cpu(cpu)) ++failed;
     for (++pinned; pinned.load() < 2;) std::this_thread::yield();
     return failed.load() == 0;
   };
-  // Returns what has come after `value`. An answer takes a thousand turns at most, unless the other side does not run.
+  // Returns the value that follows `value`. An answer takes at most a thousand turns, unless the other side does not
+  // run.
   const auto wait_for_next = [](const Line& line, uint32_t value) {
     for (int turns = 0;; ++turns) {
       const uint32_t now = line.value.load(std::memory_order_acquire);
@@ -80,7 +82,7 @@ inline double placement_ns(int cpu_a, int cpu_b) {
   try {
     threads[0] = std::thread(answer);
     threads[1] = std::thread(ask);
-  } catch (const std::system_error&) {  // none to be had: as one that could not be pinned
+  } catch (const std::system_error&) {  // no thread can be created: treated like a failed pinning
     ++failed;
     ++pinned;
   }

@@ -1,11 +1,12 @@
-// session_scale: what many sessions cost (paper section 6.3). The client's --threads endpoints open --sessions sessions
-// to as many endpoints of the server, each with its own credits, round-trip times and congestion state, as if it led to
-// another machine; every one of them must answer a call. Then the rate over random sessions of all of them, against
-// that over 20 of each thread. Main thread waits; servers and clients are side threads, or processes with --processes.
+// session_scale: the cost of many sessions (paper section 6.3). The client's --threads endpoints open --sessions
+// sessions to the same number of endpoints of the server. Each session has its own credits, round-trip times and
+// congestion state, like a session to a separate machine, and must answer a call. Then the program measures the rate
+// over random sessions of all, and the rate over 20 sessions of each thread. The main thread waits; servers and clients
+// are side threads, or processes with --processes.
 //
 // With --transport=sim it is the paper's own experiment: a simulated cluster of --nodes with --threads each, and a
-// session from every thread to every other one (common/mesh.h). With --launcher it is the same between real processes,
-// one on each node (common/mesh_ranks.h).
+// session from every thread to every other one (common/mesh.h). With --launcher it is the same experiment between real
+// processes, one on each node (common/mesh_ranks.h).
 
 #include <algorithm>
 #include <atomic>
@@ -33,9 +34,9 @@ DEFINE_uint64(
     threads, 1,
     "endpoints of each side, each with a thread; sim and --launcher: endpoints of a host or process, each with "
     "a session to every other one of the cluster");
-DEFINE_uint64(sessions, 20000, "sessions from the client's endpoints to the server's, in all");
-DEFINE_uint64(window, 60, "requests in flight of an endpoint; a multiple of --batch");
-DEFINE_uint64(batch, 3, "requests that are issued together, and again once all of them are answered");
+DEFINE_uint64(sessions, 20000, "total number of sessions from the client's endpoints to the server's");
+DEFINE_uint64(window, 60, "requests that an endpoint has in flight; a multiple of --batch");
+DEFINE_uint64(batch, 3, "requests that are issued together; the next batch follows when all are answered");
 DEFINE_uint64(session_window, 8, "slots of a session, 1 to 64");
 DEFINE_uint64(size, 32, "bytes of a request and of its response");
 
@@ -48,14 +49,15 @@ using programs::Run;
 
 enum RequestType : uint16_t {
   kEcho = 1,
-  kMemory,  ///< to endpoint 0 of the server: the client's name, 8 bytes; answered by MemoryReply
+  kMemory,  ///< to endpoint 0 of the server: the client's name, 8 bytes; the answer is a MemoryReply
 };
 struct MemoryReply {
-  uint64_t threads;           ///< of the server
+  uint64_t threads;           ///< number of the server's threads
   uint64_t bytes;             ///< memory_bytes() of the server process
-  uint64_t changes_of_asker;  ///< of the client that asks: it is the only one as long as this stays the same
+  uint64_t changes_of_asker;  ///< how often the asking client has changed; while it stays the same, there is only one
+                              ///< client
 };
-/// Of a thread. What the rate is compared with: the paper's figure, and fits any cache.
+/// The number of sessions of each thread that the rate is compared with. It is the paper's number, and fits any cache.
 constexpr uint64_t kFewSessions = 20;
 constexpr size_t kSizeMax = size_t{1} << 20;
 constexpr double kVirtualSeconds = 0.01;  ///< 123 000 calls of each node at the paper's rate
@@ -75,14 +77,14 @@ tern::Status add_handlers(tern::Endpoint& server) {
   });
 }
 
-/// What was measured of one thread; memory is the first thread's to measure. Written by the client's thread, read by
-/// the main thread after the run.
+/// The measurements of one thread; only the first thread measures memory. The client's thread writes them, and the main
+/// thread reads them after the run.
 struct Measured {
   double connect_seconds = 0;
   uint64_t bytes_before = 0;    ///< both sides, with one session of each thread
-  uint64_t bytes_in_use = 0;    ///< with all of them, right after the load
-  uint64_t bytes_at_rest = 0;   ///< and after they have been idle
-  bool is_only_client = false;  ///< no other client process asked the server meanwhile
+  uint64_t bytes_in_use = 0;    ///< both sides, with all sessions, right after the load
+  uint64_t bytes_at_rest = 0;   ///< both sides, after all sessions have been idle
+  bool is_only_client = false;  ///< no other client process asked the server during the measurement
   uint64_t completed = 0;       ///< over all sessions
   uint64_t completed_few = 0;   ///< over kFewSessions
   uint64_t retransmissions = 0;
@@ -91,12 +93,12 @@ struct Measured {
 /// One of the client's endpoints. Side thread.
 class Client {
  public:
-  /// `meetings` is common to all threads: how often one has come to a meeting.
+  /// All threads share `meetings`: the total number of arrivals of threads at meetings.
   Client(Run& run, std::string server, size_t index, std::atomic<uint64_t>& meetings)
       : run_(run), server_(std::move(server)), index_(index), meetings_(meetings), calls_(FLAGS_window) {
     random_ += index;
     batches_.resize(FLAGS_window / FLAGS_batch);
-    // Touched before memory is first measured: they are this program's own.
+    // The program touches its own memory before it first measures memory.
     sessions_.resize(FLAGS_sessions / FLAGS_threads + (index < FLAGS_sessions % FLAGS_threads ? 1 : 0));
   }
   const Measured& measured() const { return measured_; }
@@ -119,9 +121,9 @@ class Client {
 
  private:
   static constexpr tern::Duration kStep = std::chrono::milliseconds(1);
-  /// Twice what a client waits before it reports a session's last requests, and more: then nothing is kept for them.
+  /// More than twice the time after which a client reports a session's last requests, so that nothing is kept for them.
   static constexpr tern::Duration kRest = std::chrono::milliseconds(500);
-  /// The two rates are measured in turns, so that both meet the machine's moods.
+  /// The two rates are measured in turns, so that a change in the machine's speed affects both.
   static constexpr int kTurns = 4;
   static constexpr tern::Duration kWarmUp = std::chrono::milliseconds(100);
 
@@ -146,7 +148,7 @@ class Client {
       const Clock::time_point end = Clock::now() + duration;
       return until([end] { return Clock::now() >= end; });
     };
-    // All threads come to it, and none goes on before the others have.
+    // Waits until all threads have come to the meeting.
     const auto meet = [&]() -> tern::Status {
       meetings_.fetch_add(1, std::memory_order_acq_rel);
       return until([this, wanted = ++meetings_wanted_ * FLAGS_threads] {
@@ -174,7 +176,8 @@ class Client {
     const uint64_t changes_of_asker = memory_.changes_of_asker;
 
     const Clock::time_point begin = Clock::now();
-    // One answered call on each. The call waits for the session to open, and ends with the reason if it does not.
+    // Makes one answered call on each session. The call waits for the session to open, and ends with the reason if it
+    // does not open.
     source_ = Source::kNew;
     begin_calls();
     if (auto status = until([this] { return in_flight_ == 0; }); !status.ok()) return status;
@@ -213,13 +216,13 @@ class Client {
     const Clock::time_point begin = Clock::now();
     const auto length = std::chrono::duration<double>(FLAGS_seconds / kTurns);
     if (auto status = loop(std::chrono::duration_cast<tern::Duration>(length)); !status.ok()) return status;
-    // As if it had taken exactly so long: an interrupted run is an error anyway.
+    // Scales the count to exactly `length`. This is safe because an interrupted run is an error anyway.
     completed += static_cast<uint64_t>(static_cast<double>(answered_ - before) * length.count() / seconds_since(begin));
     source_ = Source::kNone;
     return until([this] { return in_flight_ == 0; });
   }
 
-  /// A session of its own for questions, and the buffers: they are not what is measured.
+  /// Creates a separate session for control requests, and the buffers, because they must not count in the measurement.
   tern::Status prepare() {
     auto control = endpoint_->create_session(server_ + "/0");
     if (!control.ok()) return control.status();
@@ -256,11 +259,11 @@ class Client {
     return call.status();
   }
 
-  /// Null: failure_ says why not.
+  /// Returns null on an error; failure_ then has the reason.
   const tern::Session* create_next_session() {
     const std::string uri = server_ + "/" + std::to_string((index_ + created_) % FLAGS_threads);
     tern::SessionOptions options = {.window = static_cast<uint8_t>(FLAGS_session_window)};
-    options.connect_timeout = std::chrono::seconds(30);  // the server is there, and busy with others
+    options.connect_timeout = std::chrono::seconds(30);  // the server is there, but may be busy with other sessions
     auto session = endpoint_->create_session(uri, options);
     if (!session.ok()) {
       failure_ = session.status();
@@ -327,7 +330,7 @@ class Client {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
-  enum class Source : uint8_t { kNone, kNew, kRandom };  ///< of the sessions of calls
+  enum class Source : uint8_t { kNone, kNew, kRandom };  ///< which sessions calls use
   static constexpr uint64_t kUnknown = UINT64_MAX;
   static constexpr tern::Status kOtherVersion{tern::Code::kMisuse, "the server is another version of this program"};
 
@@ -341,7 +344,7 @@ class Client {
   tern::Endpoint* endpoint_ = nullptr;
   tern::Session control_;
   std::vector<tern::Session> sessions_;
-  size_t created_ = 0;  ///< of sessions_
+  size_t created_ = 0;  ///< number of sessions in sessions_ that were created
   MemoryReply memory_ = {0, kUnknown, 0};
   tern::Status failure_;
   Source source_ = Source::kNone;
@@ -350,12 +353,12 @@ class Client {
   uint64_t answered_ = 0;
   size_t in_flight_ = 0;
   std::vector<Call> calls_;
-  std::vector<uint32_t> batches_;  ///< calls of each batch that are not answered yet
+  std::vector<uint32_t> batches_;  ///< by batch: number of calls that are not answered yet
 };
 
-std::optional<programs::Launch> launch;  ///< with --launcher
+std::optional<programs::Launch> launch;  ///< set with --launcher
 
-/// Of the flags, for both meshes.
+/// The load that the flags select, for both meshes.
 programs::MeshLoad mesh_load() {
   programs::MeshLoad load;
   load.batch = static_cast<uint32_t>(FLAGS_batch);
@@ -365,7 +368,7 @@ programs::MeshLoad mesh_load() {
   return load;
 }
 
-/// One of many processes.
+/// The part of one process with --launcher.
 template <tern::Transport T>
 int run_ranked(const std::vector<int>& cpus) {
   Report report;
@@ -380,7 +383,7 @@ int run_ranked(const std::vector<int>& cpus) {
   return programs::play_rank(*launch, cpus, FLAGS_threads, report.params.dump(), [&](const programs::Ranked& ranked) {
     programs::MeshLoad load = mesh_load();
     load.run = &ranked.run;
-    load.calls_per_sample = 16;  // a clock for each call would cost as much as a tenth of it
+    load.calls_per_sample = 16;  // reading the clock for each call would cost a tenth of the call
     programs::RankedMesh mesh(ranked, static_cast<uint32_t>(FLAGS_threads), 1, load);
     const auto result = mesh.run<T>();
     if (!result) return ranked.finish({});
@@ -472,7 +475,7 @@ int run_simulated() {
   if (!made.ok()) return programs::fail_with("no cluster", made.status());
   programs::Mesh mesh(**made, static_cast<uint32_t>(FLAGS_threads), mesh_load());
   const std::unique_ptr<programs::Cluster> cluster =
-      std::move(*made);  // the first to go: its callbacks refer to `mesh`
+      std::move(*made);  // destroyed first, because its callbacks refer to `mesh`
   if (!mesh.run(programs::virtual_seconds(), programs::echo, memory_bytes)) return cluster->explain_failure();
 
   Report report;
@@ -490,7 +493,7 @@ int run_simulated() {
   return 0;
 }
 
-/// Checks this program's own flags. False: the sentence has been printed.
+/// Checks this program's own flags. On error it prints a sentence and returns false.
 bool check_flags() {
   if (!programs::check_simulated_flags({"nodes"}) || !programs::check_ranked_flags(launch, {"sessions"})) return false;
   const bool is_simulated = programs::is_simulated();
@@ -509,7 +512,7 @@ bool check_flags() {
   } else if (is_simulated && (FLAGS_nodes < 2 || FLAGS_nodes > 200)) {
     problem = "--nodes is between 2 and 200";
   } else if (is_simulated && !gflags::GetCommandLineFlagInfoOrDie("sessions").is_default) {
-    problem = "--sessions does not go with --transport=sim, where --nodes and --threads say how many there are";
+    problem = "--sessions does not go with --transport=sim, where --nodes and --threads determine the number";
   } else if (is_simulated && FLAGS_drop != 0) {
     problem = "--drop is for microbench/loss; here queues decide what is lost";
   }
@@ -522,9 +525,10 @@ bool check_flags() {
 int main(int argc, char** argv) {
   return programs::run_main(
       argc, argv,
-      "What many sessions cost. Example: session_scale --transport=shm --sessions=20000 --json\n"
-      "bytes_per_session is what both ends together occupy, with each session used and idle again, if the server has "
-      "no other client meanwhile;\n"
+      "The cost of many sessions. Example: session_scale --transport=shm --sessions=20000 --json\n"
+      "bytes_per_session is the memory of both ends together, after each session was used and is idle again, if the "
+      "server has "
+      "no other client during the measurement;\n"
       "rate_mrps is over random sessions of all, rate_mrps_20_sessions over 20 of each thread, each for --seconds.\n"
       "Both sides need the same --threads.\n"
       "With --transport=sim: a mesh of --nodes times --threads endpoints; --seconds is virtual time, by default 0.01.\n"

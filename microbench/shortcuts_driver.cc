@@ -1,5 +1,6 @@
-// shortcuts_driver: what instructions_driver does, over shm or udp, by a library without one of its shortcuts (the
-// paper's Table 3, and ours). --without=none is what the others are compared with: the same layer, and all shortcuts.
+// shortcuts_driver: like instructions_driver, over shm or udp, but with a library that lacks one of its shortcuts
+// (those of the paper's Table 3, and ours). The other results are compared with --without=none, which has the same
+// layer and all shortcuts.
 #include <tern/transport/shm.h>
 #include <tern/transport/udp.h>
 

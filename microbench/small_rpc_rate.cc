@@ -1,7 +1,7 @@
 // small_rpc_rate: how many small RPCs a thread completes in a second (paper section 6.2).
-// symmetric: every thread is client and server at once, with an endpoint of its own and sessions to every other thread.
+// symmetric: every thread is client and server at once, with its own endpoint and with sessions to every other thread.
 // client_server: one client thread and one server thread.
-// Main thread directs; the sides are threads, or processes with --processes, each with half of the endpoints.
+// The main thread directs; the sides are threads, or processes with --processes, each with half of the endpoints.
 // With --launcher it is the paper's own experiment: many processes, each with --threads endpoints that have sessions to
 // all others (common/mesh_ranks.h).
 #include <netdb.h>
@@ -31,7 +31,7 @@ DEFINE_string(pattern, "symmetric",
 DEFINE_uint64(threads, 2,
               "symmetric: threads in all, half of them on each side, an even number; --launcher: of each process, by "
               "default 1");
-DEFINE_uint64(batch, 3, "requests that are issued together, and again once all of them are answered");
+DEFINE_uint64(batch, 3, "requests that are issued together; the next batch follows when all are answered");
 DEFINE_uint64(window, 60, "requests in flight per client thread; a multiple of --batch");
 DEFINE_uint64(sessions, 8, "sessions to each other thread; each request takes one at random");
 DEFINE_uint64(
@@ -53,7 +53,7 @@ using tern::microbench::Ticks;
 
 enum RequestType : uint16_t {
   kEcho = 1,
-  kJoin,    ///< to endpoint 0 of the server: the text of the client's URI; its endpoints call back
+  kJoin,    ///< to endpoint 0 of the server: the text of the client's URI; the server's endpoints call back
   kTotals,  ///< to endpoint 0 of the server: TotalsReply
 };
 struct TotalsReply {
@@ -63,13 +63,13 @@ struct TotalsReply {
 };
 constexpr size_t kUriBytesMax = 256;
 constexpr uint16_t kHasClient = 1;  ///< app_code of a refused kJoin
-/// Of so many calls one is timed: the clock costs as much as a tenth of an RPC.
+/// One in this number of calls is timed, because reading the clock costs a tenth of an RPC.
 constexpr uint32_t kCallsPerSample = 64;
 
 bool is_symmetric() { return FLAGS_pattern == "symmetric"; }
 
-/// The numeric address of this host that packets to HOST:PORT leave from, an IPv6 one in brackets. Empty: it is
-/// unknown.
+/// The numeric local address from which this host sends packets to HOST:PORT, an IPv6 address in brackets. Empty if it
+/// is unknown.
 std::string own_address_towards(const std::string& host_and_port) {
   const size_t colon = host_and_port.rfind(':');
   std::string host = host_and_port.substr(0, colon);
@@ -83,7 +83,7 @@ std::string own_address_towards(const std::string& host_and_port) {
   const int fd = socket(target->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_storage own = {};
   socklen_t own_bytes = sizeof(own);
-  const bool is_found = connect(fd, target->ai_addr, target->ai_addrlen) == 0 &&  // sends nothing
+  const bool is_found = connect(fd, target->ai_addr, target->ai_addrlen) == 0 &&  // connect() sends nothing
                         getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_bytes) == 0;
   close(fd);
   char text[NI_MAXHOST];
@@ -94,7 +94,8 @@ std::string own_address_towards(const std::string& host_and_port) {
   return own.ss_family == AF_INET6 ? "[" + std::string(text) + "]" : text;
 }
 
-/// The URI by which the server calls this client back. A Nexus that listens at every address gives a loopback one.
+/// The URI by which the server calls this client back. A Nexus that listens at every address returns a loopback URI,
+/// which is replaced here.
 std::string uri_for(const std::string& server, const tern::Nexus& nexus) {
   constexpr size_t kScheme = std::string_view("tern://").size();
   const std::string uri = nexus.uri();
@@ -112,7 +113,7 @@ void compute_and_echo(tern::Request request) {
   programs::echo(std::move(request));
 }
 
-/// What the threads of one side share.
+/// The state that the threads of one side share.
 class Side {
  public:
   Side(Run& of_run, std::string uri, bool serves)
@@ -132,7 +133,7 @@ class Side {
   std::vector<Progression> progressions;     ///< by thread
   std::vector<Percentiles> latencies_ticks;  ///< by thread; read after the run's end
 
-  /// The other side's URI, once it is known: a client's comes by kJoin. Any thread.
+  /// Sets the other side's URI when it is known. A client's URI arrives by kJoin. Any thread.
   void set_peer_uri(std::string uri) {
     std::lock_guard lock(mutex_);
     peer_uri_ = std::move(uri);
@@ -146,7 +147,7 @@ class Side {
     return peer_uri_;
   }
 
-  /// Of this side's own threads.
+  /// The totals of this side's own threads.
   Totals totals() const {
     Totals sum = progressions[0].totals();
     for (size_t i = 1; i < threads; ++i) {
@@ -162,10 +163,10 @@ class Side {
   std::mutex mutex_;
   std::string peer_uri_;
   std::atomic<bool> has_peer_{false};
-  std::atomic<size_t> endpoints_{0};  ///< of this side that can be reached
+  std::atomic<size_t> endpoints_{0};  ///< endpoints of this side that can be reached
 };
 
-/// One endpoint and its thread, which alone calls everything here that does not say otherwise.
+/// One endpoint and its thread. Only this thread calls the members whose comment does not say otherwise.
 class Worker {
  public:
   Worker(Side& side, size_t index)
@@ -191,7 +192,8 @@ class Worker {
     if (side_.is_server) run.ready();
     tern::Status status;
     if (side_.issues_calls) {
-      // Until all whom it will call are there. A server of the symmetric pattern learns by a kJoin whom that is.
+      // Waits until all endpoints that it will call are there. In the symmetric pattern the server learns them from a
+      // kJoin.
       while (status.ok() && !side_.can_begin() && !run.is_over()) status = (*rpc)->run_event_loop(kBeginPoll);
       if (status.ok() && !run.is_over()) {
         const tern::Status begun = begin_calls();
@@ -203,23 +205,24 @@ class Worker {
     run.leave();
   }
 
-  /// Main thread, once the worker's calls have begun: asks the server for its totals.
+  /// Asks the server for its totals. Must be called after the worker's calls have begun. Main thread.
   tern::Status ask_totals() {
     has_totals_.store(false, std::memory_order_relaxed);
     return endpoint_->post([this] { send_totals_request(); });
   }
   bool has_totals() const { return has_totals_.load(std::memory_order_acquire); }
-  /// Main thread, once has_totals(): of both sides, at one moment. No calls: not all have begun.
+  /// The totals of both sides, at one moment. No calls means that not all threads have begun. Main thread, after
+  /// has_totals().
   const Totals& totals() const { return totals_; }
 
  private:
   static constexpr tern::Duration kBeginPoll = std::chrono::milliseconds(1);
 
-  /// One of the window's calls, again and again: its buffers while nothing is in flight.
+  /// One of the window's calls, which is repeated. It holds its buffers while nothing is in flight.
   struct Call {
     tern::MsgBuf request;
     tern::MsgBuf response;
-    uint64_t begin_ticks = 0;  ///< of a timed call; else 0
+    uint64_t begin_ticks = 0;  ///< start of a timed call; otherwise 0
     uint32_t batch = 0;
   };
 
@@ -249,10 +252,10 @@ class Worker {
     });
   }
 
-  /// Opens the sessions, tells the server of us, fills the window.
+  /// Opens the sessions, sends this client's URI to the server, and fills the window.
   tern::Status begin_calls() {
     tern::SessionOptions options = {.window = static_cast<uint8_t>(FLAGS_session_window)};
-    options.connect_timeout = std::chrono::seconds(30);  // the server is there, and busy with others
+    options.connect_timeout = std::chrono::seconds(30);  // the server is there, but may be busy with other sessions
     const auto open = [&](const std::string& uri, size_t endpoint) -> tern::Status {
       for (uint64_t i = 0; i < FLAGS_sessions; ++i) {
         auto session = endpoint_->create_session(uri + "/" + std::to_string(endpoint), options);
@@ -386,7 +389,7 @@ class Worker {
   uint64_t random_;
   uint64_t issued_ = 0;
   std::vector<Call> calls_;
-  std::vector<uint32_t> batches_;  ///< calls of each batch that are not answered yet
+  std::vector<uint32_t> batches_;  ///< by batch: number of calls that are not answered yet
   Totals totals_;                  ///< written before has_totals_ is set
   std::atomic<bool> has_totals_{false};
 };
@@ -404,7 +407,7 @@ std::vector<std::unique_ptr<Worker>> add_workers(Side& side, tern::Nexus& nexus,
   return workers;
 }
 
-/// Of both sides, if both issue calls. Nothing: failed or interrupted.
+/// The totals of both sides if both issue calls, otherwise of this side. nullopt if it failed or was interrupted.
 std::optional<Totals> all_totals(Side& side, Worker& worker) {
   if (!is_symmetric()) return side.totals();
   if (side.progressions[0].totals().completed == 0) return Totals();
@@ -418,9 +421,9 @@ std::optional<Totals> all_totals(Side& side, Worker& worker) {
   return worker.totals();
 }
 
-std::optional<programs::Launch> launch;  ///< with --launcher
+std::optional<programs::Launch> launch;  ///< set with --launcher
 
-/// What both ways to run have in common. `clients`: threads that issued calls.
+/// The common part of the reports of both modes. `clients` is the number of threads that issued calls.
 Report make_report(const Totals& measured, const Percentiles& latencies_ticks, uint64_t threads, double clients) {
   Report report;
   report.bench = "small_rpc_rate";
@@ -442,7 +445,7 @@ Report make_report(const Totals& measured, const Percentiles& latencies_ticks, u
   return report;
 }
 
-/// One of many processes.
+/// The part of one process with --launcher.
 template <tern::Transport T>
 int run_ranked(const std::vector<int>& cpus) {
   const auto threads = static_cast<uint32_t>(FLAGS_threads);
@@ -490,7 +493,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
   return programs::play_roles(argc, argv, {cpus[0], cpus[client_place % cpus.size()]}, start_server, run_client);
 }
 
-/// Checks this program's own flags. False: the sentence has been printed.
+/// Checks this program's own flags. On error it prints a sentence and returns false.
 bool check_flags() {
   if (!programs::check_ranked_flags(launch, {"pattern", "handler_us", "worker"})) return false;
   if (launch && gflags::GetCommandLineFlagInfoOrDie("threads").is_default) FLAGS_threads = 1;

@@ -1,6 +1,6 @@
-// trunk: --pairs clients at one switch send large requests, each one at a time and to a server of its own at a second
-// switch, over the one cable between the switches. The first switch buffers --buffer_bytes. No server's credits limit
-// the cable: only the congestion controllers do. One thread, virtual time.
+// trunk: --pairs clients at one switch send large requests over the one cable to a second switch. Each client has its
+// own server at the second switch, and sends one request at a time. The first switch buffers --buffer_bytes. The
+// servers' credits do not limit the cable; only the congestion controllers do. One thread, virtual time.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,10 +12,10 @@
 #include "common/cluster.h"
 #include "common/flow_meter.h"
 
-DEFINE_uint64(pairs, 8, "clients, and servers");
-DEFINE_uint64(buffer_bytes, 50'000, "of each of the two switches");
-DEFINE_uint64(delay_ns, 500, "of each cable");
-DEFINE_double(gbps, 25, "of each cable");
+DEFINE_uint64(pairs, 8, "number of clients, and of servers");
+DEFINE_uint64(buffer_bytes, 50'000, "buffer of each of the two switches");
+DEFINE_uint64(delay_ns, 500, "delay of each cable");
+DEFINE_double(gbps, 25, "rate of each cable");
 DEFINE_uint64(size, 8 << 20, "bytes of a request");
 
 namespace {
@@ -29,10 +29,10 @@ using tern::microbench::Percentiles;
 
 constexpr uint16_t kPut = 1;
 constexpr Duration kWarmUp = milliseconds(5);
-/// Flows begin so close together, at random: hosts that all begin at one moment stay in step for ever.
+/// Flows begin within this time, at random, because hosts that all begin at one moment stay in step forever.
 constexpr Duration kStartSpread = microseconds(20);
 
-/// A flow: one session, one request at a time, the next one at once.
+/// A flow: one session, and one request at a time. The next request follows at once.
 class Sender {
  public:
   Sender(Cluster& cluster, tern::Endpoint& endpoint) : cluster_(cluster), endpoint_(endpoint) {}
@@ -46,13 +46,13 @@ class Sender {
   }
   bool is_open() const { return endpoint_.is_open(session_); }
   bool is_idle() const { return is_idle_; }
-  /// One request of so many bytes.
+  /// Sends one request of `bytes` bytes.
   tern::Status put_once(size_t bytes) {
     if (tern::Status status = set_size(bytes); !status.ok()) return status;
     is_idle_ = false;
     return endpoint_.post([this] { send(); });
   }
-  /// Requests of --size, from now on.
+  /// Sends requests of --size from now on.
   tern::Status start() {
     if (tern::Status status = set_size(FLAGS_size); !status.ok()) return status;
     is_idle_ = false;
@@ -91,7 +91,7 @@ class Sender {
 
 uint32_t pairs() { return static_cast<uint32_t>(FLAGS_pairs); }
 
-/// Clients are the hosts from 0 on, servers those from --pairs on.
+/// Hosts from 0 on are clients, hosts from --pairs on are servers.
 tern::sim::Topology topology() {
   const tern::sim::SwitchOptions at{.buffer_bytes = FLAGS_buffer_bytes};
   const tern::sim::LinkOptions cable{static_cast<uint64_t>(FLAGS_gbps * 1e9),
@@ -130,7 +130,7 @@ class Trunk {
     return {};
   }
 
-  /// False: failed or interrupted.
+  /// Returns false if it failed or was interrupted.
   [[nodiscard]] bool run() {
     const auto all = [this](bool (Sender::*holds)() const) {
       return std::all_of(senders_.begin(), senders_.end(), [&](const auto& sender) { return (*sender.*holds)(); });
@@ -143,7 +143,7 @@ class Trunk {
       const Duration now = cluster_.simulation().now() - began_;
       for (FlowMeter& meter : meters_) meter.on_packet(now, packet);
     });
-    // One full packet alone.
+    // Sends one full packet alone, to measure the base round trip.
     began_ = cluster_.simulation().now();
     meters_[0].set_recording(true);
     note(senders_[0]->put_once(payload_bytes()));
@@ -205,10 +205,10 @@ class Trunk {
   }
 
  private:
-  static constexpr size_t kFrameHeaders = 42;   ///< Ethernet's, IP's and UDP's
+  static constexpr size_t kFrameHeaders = 42;   ///< of Ethernet, IP and UDP
   static constexpr size_t kBetweenFrames = 24;  ///< preamble, checksum and gap
 
-  /// One for each server.
+  /// One meter for each server.
   std::vector<FlowMeter> new_meters() const {
     std::vector<FlowMeter> meters;
     for (uint32_t i = 0; i < pairs(); ++i) meters.emplace_back(pairs() + i, kPut, cluster_.simulation().hosts());
@@ -220,12 +220,12 @@ class Trunk {
     return options;
   }
   static size_t payload_bytes() { return FLAGS_frame_bytes - kFrameHeaders - tern::wire::kHeaderBytes; }
-  /// Payload that the cable carries at most.
+  /// The maximum rate of payload on the cable.
   static double line_gbps() {
     return FLAGS_gbps * static_cast<double>(payload_bytes()) / static_cast<double>(FLAGS_frame_bytes + kBetweenFrames);
   }
-  /// Of what it would be if all were equal, of any flow in any window as long as that, of those that follow one another
-  /// by a quarter.
+  /// The smallest rate of any flow in any window of this length, as a share of the rate that equal flows would have.
+  /// The windows begin at intervals of a quarter of their length.
   double smallest_share(Duration window) const {
     double smallest = 1;
     for (Duration from = kWarmUp; from + window <= measured_to_; from += window / 4) {
@@ -248,15 +248,15 @@ class Trunk {
 
   Cluster& cluster_;
   std::vector<std::unique_ptr<Sender>> senders_;
-  std::vector<FlowMeter> meters_;  ///< of each server
+  std::vector<FlowMeter> meters_;  ///< by server
   double base_rtt_ns_ = 0;
-  Duration began_{0};           ///< of the flows
-  Duration measured_to_{0};     ///< since then
-  uint64_t client_frames_ = 0;  ///< at last those of the measurement
-  uint64_t dropped_ = 0;        ///< by switches, during the measurement
+  Duration began_{0};           ///< start of the flows
+  Duration measured_to_{0};     ///< time since began_
+  uint64_t client_frames_ = 0;  ///< finally the frames of the measurement
+  uint64_t dropped_ = 0;        ///< frames dropped by switches during the measurement
 };
 
-/// Checks this program's own flags. False: the sentence has been printed.
+/// Checks this program's own flags. On error it prints a sentence and returns false.
 bool check_flags() {
   const char* problem = nullptr;
   if (FLAGS_pairs < 1 || FLAGS_pairs > 500) {
@@ -281,14 +281,15 @@ bool check_flags() {
 int main(int argc, char** argv) {
   programs::set_simulated_defaults("0.05");
   const bool is_usable =
-      programs::parse_flags(argc, argv,
-                            "Flows that share one cable between two switches with little buffer. Example: trunk "
-                            "--buffer_bytes=30000 --json\n"
-                            "total_gbps is payload that came for the first time, share_of_line its share of what the "
-                            "cable carries in frames of\n--frame_bytes; loss is frames that the switches dropped, of "
-                            "those that clients sent. All cover --seconds of virtual time\nafter the first 5 ms; "
-                            "drops and retransmissions everything",
-                            programs::Scope::kSimulated) &&
+      programs::parse_flags(
+          argc, argv,
+          "Flows that share one cable between two switches with little buffer. Example: trunk "
+          "--buffer_bytes=30000 --json\n"
+          "total_gbps is payload without duplicates, share_of_line its share of the maximum that the "
+          "cable carries in frames of\n--frame_bytes; loss is the share of frames that the switches dropped among "
+          "those that clients sent. All cover --seconds of virtual time\nafter the first 5 ms; "
+          "drops and retransmissions everything",
+          programs::Scope::kSimulated) &&
       programs::check_simulated_flags() && check_flags();
   if (!is_usable) return 1;
   programs::catch_interrupts();

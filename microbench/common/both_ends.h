@@ -1,7 +1,7 @@
-// Both endpoints of small RPCs in one thread, their loops alternated: for callgrind to count, and for the rate of one
-// thread that does all the work. What the client side costs lies under client_loop(), the server side under
-// server_loop(), the application's code included; everything before is the same for every --rpcs, so that the
-// difference between two run lengths is what their RPCs cost. Included once a program, as driver.h.
+// Both endpoints of small RPCs in one thread, whose loops alternate: for callgrind, and to measure the rate of one
+// thread that does all the work. The client's cost, including the application's code, is under client_loop(), and the
+// server's cost is under server_loop(). All earlier work is the same for every --rpcs, so the difference between two
+// run lengths is the cost of their RPCs. Include this file only once in a program, like driver.h.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@
 #include "../../apps/common/sides.h"
 #include "driver.h"
 
-// Named for callgrind, so no templates: one indirect call each. The empty asm keeps that call from becoming a jump,
-// which would hide the name.
+// callgrind needs these names, so they are not templates; each makes one indirect call. The empty asm prevents the
+// compiler from making that call a jump, which would hide the name.
 extern "C" [[gnu::noinline]] inline void client_loop(void (*iterate)(void*), void* self) {
   iterate(self);
   asm volatile("" ::: "memory");
@@ -41,7 +41,7 @@ constexpr tern::Duration kPatience = std::chrono::seconds(30);  // callgrind is 
 template <tern::Transport T>
 class BothEnds {
  public:
-  /// Runs the whole program; its exit code.
+  /// Runs the whole program. Returns its exit code.
   int run(const char* bench, const nlohmann::json& params = {}) {
     if (const tern::Status status = create(); !status.ok()) return programs::fail_with("no endpoints", status);
     if (const int code = open_sessions(); code != 0) return code;
@@ -75,7 +75,7 @@ class BothEnds {
     tern::Session session;
     tern::MsgBuf request;
     tern::MsgBuf response;
-    uint64_t value = 0;  ///< grows by one with each answer, so that the responses are read
+    uint64_t value = 0;  ///< grows by one with each answer, so that the client must read the responses
   };
 
   tern::Status create() {
@@ -124,8 +124,8 @@ class BothEnds {
     return {};
   }
 
-  /// One call on each session, until all are answered. Not through client_loop() and server_loop(), and with pauses:
-  /// how long it takes varies from run to run.
+  /// Makes one call on each session, and returns when all are answered. It does not use client_loop() and
+  /// server_loop(), and it pauses, because its duration differs between runs.
   int open_sessions() {
     for (uint32_t i = 0; i < FLAGS_sessions; ++i)
       issue(calls_[i], std::move(calls_[i].request), std::move(calls_[i].response));
@@ -166,7 +166,7 @@ class BothEnds {
       status_ = done.status;
       return;
     }
-    // The next request is what came back.
+    // The next request contains the value of the response.
     std::memcpy(&call.value, done.response.bytes().data(), sizeof(call.value));
     ++completed_;
     if (left_ > 0) [[likely]] {
@@ -182,7 +182,7 @@ class BothEnds {
     return programs::kInterruptedExit;
   }
 
-  // Continuations of pending calls run in ~Rpc and use what stands before it.
+  // ~Rpc runs the continuations of pending calls, which use the members above it.
   std::vector<Call> calls_;
   tern::Status status_;
   uint64_t left_ = 0;  ///< still to be issued

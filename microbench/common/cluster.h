@@ -1,6 +1,6 @@
-// A simulated cluster that a benchmark runs in: hosts with a Nexus each, endpoints, virtual time, and the flags that
-// concern it. Defines flags: include it in a program's one source file only. One thread; everything repeats from
-// --seed but metrics named wall_*.
+// A simulated cluster for a benchmark: hosts with a Nexus each, endpoints, virtual time, and their flags. This file
+// defines flags: include it only in a program's one source file. One thread. All results follow from --seed, except
+// metrics named wall_*.
 #pragma once
 
 #include <chrono>
@@ -24,18 +24,19 @@
 DEFINE_uint64(frame_bytes, 1024, "sim: the largest frame, Ethernet, IP and UDP headers included");
 DEFINE_double(alpha, 0, "sim: dynamic threshold of the switches' shared buffers; 0: the topology's own");
 DEFINE_uint64(ecn_bytes, 0, "sim: frames that find more in their output queue are marked; 0: the topology's own");
-DEFINE_bool(host_cost, true, "sim: what endpoints do takes the time that it takes on a CPU; false: next to none");
+DEFINE_bool(host_cost, true, "sim: endpoints use CPU time as on a real CPU; false: they use almost none");
 
 namespace programs {
 
-/// For main(), before the flags are parsed: what another program has as its defaults.
+/// Must be called by main() before the flags are parsed. Sets the defaults of simulated programs.
 inline void set_simulated_defaults(const char* seconds) {
   gflags::SetCommandLineOptionWithMode("transport", std::string(tern::Sim::kName).c_str(), gflags::SET_FLAGS_DEFAULT);
   gflags::SetCommandLineOptionWithMode("seconds", seconds, gflags::SET_FLAGS_DEFAULT);
 }
 
-/// After parse_flags(). Flags of other transports mean nothing over sim, and the other way round. `own`: further flags
-/// of this program that go with sim only. False: the sentence has been printed.
+/// Must be called after parse_flags(). Flags of other transports have no meaning over sim, and flags of sim none over
+/// other transports. `own` has further flags of this program that need sim. On error it prints a sentence and returns
+/// false.
 inline bool check_simulated_flags(std::initializer_list<const char*> own = {}) {
   const auto is_given = [](const char* name) { return !gflags::GetCommandLineFlagInfoOrDie(name).is_default; };
   if (!is_simulated()) {
@@ -51,7 +52,7 @@ inline bool check_simulated_flags(std::initializer_list<const char*> own = {}) {
   for (const char* name : {"role", "processes", "server", "server_transport_options", "listen", "wait", "cpus", "dup",
                            "reorder", "corrupt", "delay", "delay_us_max", "ready_fd"}) {
     if (!is_given(name)) continue;
-    fail("--%s means nothing in a simulation, which is one thread and has a network of its own", name);
+    fail("--%s means nothing in a simulation, which has one thread and its own network", name);
     return false;
   }
   if (FLAGS_frame_bytes < 578 || FLAGS_frame_bytes > 9018) {
@@ -76,8 +77,8 @@ inline bool check_simulated_flags(std::initializer_list<const char*> own = {}) {
 /// --seconds as virtual time.
 inline tern::Duration virtual_seconds() { return tern::Duration(static_cast<int64_t>(FLAGS_seconds * 1e9)); }
 
-/// The hosts of a Topology, each with a Nexus, and their endpoints. What their callbacks refer to must outlive it:
-/// calls that are pending at its end are cancelled in its destructor.
+/// The hosts of a Topology, each with a Nexus, and their endpoints. Objects that their callbacks use must outlive the
+/// cluster, because its destructor cancels pending calls.
 class Cluster {
  public:
   /// --frame_bytes, --alpha, --ecn_bytes, --host_cost and --seed apply.
@@ -101,10 +102,10 @@ class Cluster {
   Cluster& operator=(const Cluster&) = delete;
 
   tern::sim::Simulation& simulation() { return *simulation_; }
-  /// As it is simulated.
+  /// The simulated topology, with the flags applied.
   const tern::sim::Topology& topology() const { return topology_; }
 
-  /// The simulation runs it from now on, until the end of the cluster.
+  /// The cluster owns the new endpoint, and the simulation runs it until the cluster's end.
   tern::Result<tern::Endpoint*> add_endpoint(uint32_t host, const tern::RpcOptions& options) {
     Machine& machine = *machines_[host];
     tern::Sim::Options transport_options = simulation_->host(host).transport_options();
@@ -118,7 +119,7 @@ class Cluster {
   std::string uri(uint32_t host, uint16_t endpoint_id) {
     return simulation_->host(host).uri() + "/" + std::to_string(endpoint_id);
   }
-  /// Sum over all endpoints.
+  /// Sums a counter over all endpoints.
   uint64_t sum(uint64_t tern::EndpointCounters::*counter) const {
     uint64_t total = 0;
     for (const Machine* machine : machines_) {
@@ -127,14 +128,14 @@ class Cluster {
     return total;
   }
 
-  /// From callbacks. The first sentence counts; what fails once all is over is no failure.
+  /// May be called from callbacks. Only the first error counts. An error after the end is ignored.
   void fail(const std::string& what, tern::Status status) {
     if (is_over_ || !error_.empty()) return;
     error_ = what + ": " + std::string(status.message());
   }
-  /// False: something has failed, or the program was interrupted.
+  /// False after an error, or after the program was interrupted.
   bool is_well() const { return error_.empty() && !interrupted; }
-  /// Lets so much virtual time pass. False: as is_well().
+  /// Runs the simulation for `duration` of virtual time. Returns is_well().
   [[nodiscard]] bool run_for(tern::Duration duration) {
     for (const tern::Duration end = simulation_->now() + duration; is_well() && simulation_->now() < end;) {
       simulation_->run_for(std::min(kStep, end - simulation_->now()));
@@ -142,7 +143,7 @@ class Cluster {
     }
     return is_well();
   }
-  /// Until `done()`, asked now and then; fails if that takes more than `limit`.
+  /// Runs the simulation until `done()`, which it checks from time to time. Fails if that takes more than `limit`.
   template <class Done>
   [[nodiscard]] bool run_until(const Done& done, tern::Duration limit, const char* what) {
     const tern::Duration end = simulation_->now() + limit;
@@ -152,17 +153,17 @@ class Cluster {
     }
     return is_well();
   }
-  /// What the progress line says of the time that passes from now on.
+  /// Sets the phase that the progress line shows from now on.
   void set_phase(const char* phase) { phase_ = phase; }
 
-  /// The exit code of a run that went wrong; prints its sentence.
+  /// Prints the error message of a failed run. Returns its exit code.
   int explain_failure() const {
     if (!error_.empty()) return programs::fail("%s", error_.c_str());
     programs::fail("interrupted before the measurement was complete");
     return kInterruptedExit;
   }
 
-  /// Every simulated benchmark reports these.
+  /// The parameters that every simulated benchmark reports.
   nlohmann::ordered_json params() const {
     const tern::sim::SwitchOptions& one = topology_.switches().front();
     nlohmann::ordered_json params = {
@@ -173,7 +174,7 @@ class Cluster {
     if (!FLAGS_transport_options.empty()) params["transport_options"] = FLAGS_transport_options;
     return params;
   }
-  /// Drops and retransmissions count from the first packet on.
+  /// Adds the metrics of every simulated benchmark. Drops and retransmissions count from the first packet on.
   void add_metrics(nlohmann::ordered_json& metrics) const {
     const tern::sim::NetworkCounters& network = simulation_->counters();
     metrics["drops"] = network.dropped_buffer_full + network.dropped_receive_full + network.dropped_fault;
@@ -230,19 +231,19 @@ class Cluster {
   }
 
   tern::sim::Topology topology_;
-  std::vector<Machine*> machines_;  ///< owned by the simulation
+  std::vector<Machine*> machines_;  ///< the simulation owns them
   std::string error_;
   bool is_over_ = false;
   const char* phase_ = "opening sessions";
   const std::chrono::steady_clock::time_point wall_begin_ = std::chrono::steady_clock::now();
   Progress progress_;
-  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< the first to go: callbacks still use the rest
+  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< is destroyed first, because callbacks use the other members
 };
 
-/// Runs an Experiment in a cluster of its own and returns its report. Nothing: a sentence has been printed, and
-/// `exit_code` is set. Experiment has
+/// Runs an Experiment in its own cluster and returns its report. On error it prints a sentence, sets `exit_code`, and
+/// returns nullopt. Experiment has
 ///   Experiment(Cluster&, arguments...);
-///   tern::Status prepare();     endpoints, before virtual time passes
+///   tern::Status prepare();     makes the endpoints, before virtual time passes
 ///   bool run();                 false: Cluster::fail() was called, or the program was interrupted
 ///   void add_params(nlohmann::ordered_json&) const;
 ///   void add_metrics(nlohmann::ordered_json&) const;
@@ -255,7 +256,8 @@ std::optional<Report> run_experiment(const char* bench, tern::sim::Topology topo
     return std::nullopt;
   }
   Experiment experiment(**made, arguments...);
-  const std::unique_ptr<Cluster> cluster = std::move(*made);  // destroyed first: its callbacks refer to `experiment`
+  const std::unique_ptr<Cluster> cluster = std::move(*made);  // destroyed first, because its callbacks refer to
+                                                              // `experiment`
   if (tern::Status status = experiment.prepare(); !status.ok()) {
     exit_code = fail_with(std::string("no ") + bench, status);
     return std::nullopt;
@@ -273,8 +275,7 @@ std::optional<Report> run_experiment(const char* bench, tern::sim::Topology topo
   return report;
 }
 
-/// The rest of main() where one experiment is the whole benchmark: runs it and prints its report. Returns the exit
-/// code.
+/// The rest of main() for a benchmark that is one experiment: runs it and prints its report. Returns the exit code.
 template <class Experiment>
 int print_experiment(const char* bench, tern::sim::Topology topology) {
   int exit_code = 0;

@@ -1,5 +1,5 @@
-// What the two drivers for callgrind share, instructions_driver and erpc_driver: their flags, and what an application
-// does with a message. Included once a program, because it defines flags.
+// The common parts of the two drivers for callgrind, instructions_driver and erpc_driver: their flags, and the
+// application's work on a message. Include this file only once in a program, because it defines flags.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ namespace microbench {
 constexpr uint64_t kSlotsPerSession = 8;
 constexpr size_t kCommonBytes = 32;
 
-/// An application knows how large its messages mostly are.
+/// Copies a message. It has a fast path for the common size, because an application knows the usual size of its
+/// messages.
 template <class Byte>
 void copy_message(Byte* to, const Byte* from, size_t bytes) {
   if (bytes == kCommonBytes) [[likely]] {
@@ -29,7 +30,7 @@ void copy_message(Byte* to, const Byte* from, size_t bytes) {
   }
 }
 
-/// False: the sentence has been printed.
+/// Checks the drivers' flags. On error it prints a sentence and returns false.
 inline bool check_driver_flags(uint64_t size_max) {
   std::string problem;
   if (FLAGS_role != "both" || FLAGS_processes || !FLAGS_server.empty() || !FLAGS_listen.empty() ||

@@ -1,5 +1,6 @@
-// What a tap in the simulated network says of flows towards one host: round trips per packet as the clients' sessions
-// see them, new bytes per flow and time, and what follows from these. One thread; knows packet headers, no endpoints.
+// Measures flows towards one host with a tap in the simulated network: round trips of packets as the clients' sessions
+// see them, new bytes per flow and time, and values derived from these. One thread. It depends on packet headers, but
+// not on endpoints.
 //
 // A flow is a client endpoint that sends requests of one type to the victim, one at a time. Flows are numbered in the
 // order of their first packets.
@@ -23,7 +24,7 @@
 
 namespace programs {
 
-/// Jain's index: 1 when all are equal, 1/n when one has everything. 0 of nothing.
+/// Jain's index: 1 if all shares are equal, 1/n if one flow has everything, 0 for an empty span.
 inline double jain_fairness(std::span<const double> shares) {
   double sum = 0, squares = 0;
   for (const double share : shares) {
@@ -35,12 +36,13 @@ inline double jain_fairness(std::span<const double> shares) {
 
 class FlowMeter {
  public:
-  static constexpr tern::Duration kSlot = std::chrono::microseconds(50);  ///< the resolution of what is asked below
+  static constexpr tern::Duration kSlot = std::chrono::microseconds(50);  ///< the time resolution of the functions
+                                                                          ///< below
 
   FlowMeter(uint32_t victim_host, uint16_t request_type, uint32_t hosts)
       : victim_(victim_host), type_(request_type), flows_of_host_(hosts) {}
 
-  /// For Simulation::set_tap(). `now` counts from where bytes() counts.
+  /// For Simulation::set_tap(). `now` has the same origin as the times of bytes().
   void on_packet(tern::Duration now, const tern::sim::TappedPacket& packet) {
     constexpr uint32_t kFirstEndpointPort = 65536;
     if (packet.from_port < kFirstEndpointPort || packet.bytes.size() < tern::wire::kHeaderBytes) return;
@@ -58,13 +60,15 @@ class FlowMeter {
     }
   }
 
-  /// Round trips count from now on, or no more.
+  /// Round trips count from now on if `on`; otherwise they no longer count.
   void set_recording(bool on) { is_recording_ = on; }
-  /// From the departure of a request packet from its client's interface to the arrival of the answer that names it, ns.
+  /// Times from the departure of a request packet from its client's interface to the arrival of the answer that names
+  /// the packet, ns.
   const tern::microbench::Percentiles& rtt_ns() const { return rtt_ns_; }
 
   size_t flows() const { return flows_.size(); }
-  /// Bytes of requests that a flow's packets brought for the first time, between two times that are whole slots.
+  /// Bytes of requests that arrived for the first time in a flow's packets between two times. Both times are multiples
+  /// of kSlot.
   uint64_t bytes(size_t flow, tern::Duration from, tern::Duration to) const {
     const std::vector<uint32_t>& slots = flows_[flow].bytes_by_slot;
     const size_t end = std::min(slots.size(), static_cast<size_t>(to / kSlot));
@@ -82,7 +86,7 @@ class FlowMeter {
     for (size_t flow = 0; flow < flows_.size(); ++flow) shares.push_back(static_cast<double>(bytes(flow, from, to)));
     return jain_fairness(shares);
   }
-  /// The flow with the most bytes in this time.
+  /// The flow with the most bytes between these times.
   size_t busiest(tern::Duration from, tern::Duration to) const {
     size_t best = 0;
     for (size_t flow = 1; flow < flows_.size(); ++flow) {
@@ -90,8 +94,8 @@ class FlowMeter {
     }
     return best;
   }
-  /// How long after `from` the first window ends for which `is_reached(window_from, window_to)`; windows begin at
-  /// `from` and at every slot after it. Nothing: not before `to`.
+  /// Windows of length `window` begin at `from` and at every slot after it. Returns the time from `from` to the end of
+  /// the first window for which `is_reached(window_from, window_to)`; nullopt if there is no such window before `to`.
   template <class IsReached>
   static std::optional<tern::Duration> time_until(tern::Duration from, tern::Duration to, tern::Duration window,
                                                   const IsReached& is_reached) {
@@ -104,13 +108,13 @@ class FlowMeter {
  private:
   static constexpr size_t kDeparturesMax = 1024;  ///< more than any session has in flight
   struct Departure {
-    uint32_t number = UINT32_MAX;  ///< no packet has it
+    uint32_t number = UINT32_MAX;  ///< a number that no packet has
     tern::Duration at{0};
   };
   struct Flow {
     std::array<Departure, kDeparturesMax> departures;
     uint32_t request_number = 0;
-    std::vector<bool> has_arrived;  ///< packets of this request
+    std::vector<bool> has_arrived;  ///< by packet of this request
     std::vector<uint32_t> bytes_by_slot;
   };
 
@@ -124,7 +128,7 @@ class FlowMeter {
 
   void on_data(tern::Duration now, Flow& flow, const tern::wire::Header& header) {
     if (flow.has_arrived.empty() || header.request_number() != flow.request_number) {
-      // A late duplicate of the request before: sent again in vain.
+      // A late duplicate from the previous request: an unnecessary retransmission.
       if (!flow.has_arrived.empty() && static_cast<int32_t>(header.request_number() - flow.request_number) < 0) return;
       flow.request_number = header.request_number();
       flow.has_arrived.assign(1, false);
@@ -145,7 +149,7 @@ class FlowMeter {
       if (port != packet.to_port) continue;
       Departure& departure = flows_[index].departures[header.echo() % kDeparturesMax];
       if (departure.number != header.echo()) return;
-      departure.number = UINT32_MAX;  // one sample a packet
+      departure.number = UINT32_MAX;  // at most one sample for each packet
       if (is_recording_) rtt_ns_.add(static_cast<uint64_t>((now - departure.at).count()));
     }
   }

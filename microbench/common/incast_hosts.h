@@ -1,6 +1,6 @@
-// The incast between programs: a server, which is the victim, and clients, which have --flows of its --degree flows
-// each. Every client asks the server for what has arrived there from all of them. Defines flags: include it in a
-// program's one source file only. Main thread directs; the server and each client are a side thread.
+// The incast between programs: a server, which is the victim, and clients, each with --flows of the --degree flows.
+// Every client asks the server for the total that has arrived from all clients. This file defines flags: include it
+// only in a program's one source file. The main thread directs; the server and each client run in side threads.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ DECLARE_uint64(credits);
 
 namespace programs {
 
-/// Answers with the number of a message that is whole. False: it is not.
+/// Answers with the number in the message. Returns false if the message is not complete.
 [[nodiscard]] inline bool take_message(tern::Request request, uint64_t size_bytes) {
   constexpr uint16_t kTornMessage = 1;  // app_code
   const std::span<const std::byte> message = request.bytes();
@@ -46,7 +46,7 @@ namespace programs {
   request.respond();
   return true;
 }
-/// A message with its number at both ends.
+/// Writes a message's number at both ends of it.
 inline void number_message(std::span<std::byte> message, uint64_t number) {
   std::memcpy(message.data(), &number, sizeof(number));
   std::memcpy(message.data() + message.size() - sizeof(number), &number, sizeof(number));
@@ -56,18 +56,18 @@ enum IncastRequest : uint16_t {
   kIncastPut = 1,
   kIncastTotals,  ///< IncastPresence, answered by IncastTotals
 };
-/// A client tells the server that it is there, again and again.
+/// A client sends this repeatedly, to tell the server that it is present.
 struct IncastPresence {
   uint64_t client;  ///< a random number
-  uint64_t flows;   ///< 0: it has finished
+  uint64_t flows;   ///< 0: the client has finished
 };
 struct IncastTotals {
-  uint64_t flows;           ///< of the clients that are there
-  uint64_t received_bytes;  ///< payload of whole requests, of all clients, since the server began
+  uint64_t flows;           ///< of all clients that are present
+  uint64_t received_bytes;  ///< payload of complete requests, of all clients, since the server began
   int64_t at_ns;            ///< the server's clock
 };
 
-/// The server's handlers. The server's thread.
+/// The server's handlers. Server side thread, unless a comment says otherwise.
 class IncastVictim {
  public:
   static tern::RpcOptions rpc_options() {
@@ -95,11 +95,11 @@ class IncastVictim {
       request.respond();
     });
   }
-  /// Main thread. Whole requests that have arrived.
+  /// Complete requests that have arrived. Main thread.
   Totals totals() const { return progress_.totals(); }
 
  private:
-  /// A client that was killed counts until it has been silent this long; each client asks every 10 ms.
+  /// A killed client counts as present until it has been silent this long. Each client asks every 10 ms.
   static constexpr auto kSilenceMax = std::chrono::seconds(3);
   struct Client {
     uint64_t flows;
@@ -121,16 +121,16 @@ class IncastVictim {
   std::map<uint64_t, Client> clients_;  ///< by IncastPresence::client
 };
 
-/// A client: one endpoint with a session for each flow. It sends once the flows of all clients are there. Client side
-/// thread, but for what says otherwise.
+/// A client: one endpoint with a session for each flow. It starts to send when the flows of all clients are present.
+/// Client side thread, unless a comment says otherwise.
 class IncastClient {
  public:
-  /// `connect_timeout`: of its sessions.
+  /// `connect_timeout` is the timeout of its sessions.
   IncastClient(Run& run, std::string server, uint64_t flows,
                tern::Duration connect_timeout = tern::SessionOptions().connect_timeout)
       : run_(run), server_(std::move(server)), connect_timeout_(connect_timeout), flows_(flows) {}
 
-  /// `prepare()`, before the loop, may begin().
+  /// Calls `prepare()` before the loop; `prepare()` may call begin().
   template <tern::Transport T, class Prepare>
   void run(tern::Nexus& nexus, const Prepare& prepare) {
     auto rpc = tern::Rpc<T>::create(nexus, transport_options<T>(), programs::rpc_options(0));
@@ -144,29 +144,29 @@ class IncastClient {
     }
     run_.leave();
   }
-  /// Once: opens the sessions, and tells the server that this client is there.
+  /// Opens the sessions, and tells the server that this client is present. Must be called at most once.
   void begin() {
     if (const tern::Status status = open(); !status.ok()) return run_.fail("no session with " + server_, status);
     ask_totals();
   }
 
-  /// Main thread: begin(), in the loop.
+  /// Calls begin() in the loop. Main thread.
   void post_begin() {
     if (const tern::Status status = endpoint_->post([this] { begin(); }); !status.ok()) run_.fail("no flows", status);
   }
 
-  /// Main thread. What this client has done.
+  /// The completed work of this client. Main thread.
   Totals totals() const { return progress_.totals(); }
   uint64_t flows_present() const { return flows_present_.load(std::memory_order_acquire); }
-  /// Main thread: sends no more requests, and tells the server that this client's flows end.
+  /// Sends no more requests, and tells the server that this client's flows end. Main thread.
   void take_leave() {
     (void)endpoint_->post([this] { is_leaving_ = true; });
   }
   bool has_left() const { return has_left_.load(std::memory_order_acquire); }
-  /// Main thread, after take_leave(): nothing is on its way to the server any more.
+  /// True if nothing is on its way to the server any more. Must be called after take_leave(). Main thread.
   bool has_stopped() const { return has_left() && in_flight_.load(std::memory_order_acquire) == 0; }
-  /// Main thread, once this client has stopped or the run is over. total_gbps is that of all clients, by the server's
-  /// clock.
+  /// Main thread, after this client has stopped or the run is over. total_gbps is the rate of all clients, by the
+  /// server's clock.
   void add_metrics(nlohmann::ordered_json& metrics, const Totals& measured) const {
     const auto bytes = static_cast<double>(last_.received_bytes - first_.received_bytes);
     metrics["total_gbps"] =
@@ -278,14 +278,14 @@ class IncastClient {
   Progression progress_;
   tern::microbench::Percentiles calls_ticks_;
   IncastTotals first_{}, last_{};  ///< at the begin and at the end of the measurement
-  bool has_begun_ = false;         ///< not before all --degree flows are there
+  bool has_begun_ = false;         ///< false until all --degree flows are present
   bool is_leaving_ = false;
   std::atomic<uint64_t> flows_present_{0};
   std::atomic<bool> has_left_{false};
   std::atomic<size_t> in_flight_{0};
 };
 
-/// Of main(), where --transport is one between programs.
+/// The rest of main() if --transport is a transport between programs.
 template <tern::Transport T>
 int run_incast_between_programs(int argc, char** argv, const std::vector<int>& cpus) {
   const int server_cpu = cpus[0];
@@ -314,11 +314,11 @@ int run_incast_between_programs(int argc, char** argv, const std::vector<int>& c
       return std::optional(client.totals());
     };
     const auto measured = measure(run, totals);
-    // The other clients began to measure within some ms of this one; it sends until they have ended, too.
+    // The other clients began to measure within some ms of this one, so this client sends until they have ended too.
     const bool is_done = measured && run.wait_for(0.2);
     if (is_done) client.take_leave();
     const bool has_left = is_done && run.wait_for(1, [&] { return client.has_left(); });
-    run.end();  // the client has written its last
+    run.end();  // the client has made its last writes
     if (!has_left) return std::nullopt;
 
     Report report;

@@ -1,6 +1,6 @@
-// The incast between the processes of a cluster: rank 0 is the victim, every other process a client with --flows flows
-// (paper, section 6.5). With --background, each client also exchanges medium-sized RPCs with random other clients, out
-// of a second thread. Main thread directs.
+// The incast between the processes of a cluster: rank 0 is the victim, and every other process is a client with --flows
+// flows (paper, section 6.5). With --background, each client also exchanges medium-sized RPCs with random other
+// clients, in a second thread. The main thread directs.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ DECLARE_uint64(background_size);
 
 namespace programs {
 
-/// What all processes must agree on.
+/// The parameters that must be equal in all processes.
 inline nlohmann::ordered_json incast_ranks_params() {
   nlohmann::ordered_json params = common_params();
   params.update({{"degree", FLAGS_degree},
@@ -30,7 +30,7 @@ inline nlohmann::ordered_json incast_ranks_params() {
   return params;
 }
 
-/// The second thread of a client, its endpoint 1: one RPC at a time with endpoint 1 of a random other client.
+/// The second thread of a client, with its endpoint 1: one RPC at a time with endpoint 1 of a random other client.
 class IncastBackground {
  public:
   explicit IncastBackground(const Ranked& ranked) : ranked_(ranked) {
@@ -39,20 +39,20 @@ class IncastBackground {
     load_.run = &ranked.run;
   }
 
-  /// Its thread.
+  /// The body of the second thread.
   template <tern::Transport T>
   void run() {
     serve<T>(
         ranked_.run, ranked_.nexus, [this](tern::Endpoint& endpoint) { return prepare(endpoint); }, rpc_options(1));
   }
-  /// Main thread, once all processes are there.
+  /// Must be called when all processes are present. Main thread.
   void begin() {
     note(endpoint_->post([this] { connect(); }));
     note(talker_->start());
   }
   void stop() { note(talker_->stop()); }
   bool has_stopped() const { return talker_->has_stopped(); }
-  /// Main thread, after the run.
+  /// Must be called after the run. Main thread.
   void add_metrics(nlohmann::ordered_json& metrics) const {
     const double us_per_tick = tern::microbench::Ticks::ns_per_tick() / 1e3;
     metrics["background_p50_us"] = latencies_ticks_.at(0.5) * us_per_tick;
@@ -87,7 +87,7 @@ class IncastBackground {
   tern::microbench::Percentiles latencies_ticks_;
 };
 
-/// Rank 0. False: failed or interrupted.
+/// Rank 0. Returns false if it failed or was interrupted.
 template <tern::Transport T>
 bool play_incast_victim(const Ranked& ranked) {
   Run& run = ranked.run;
@@ -112,7 +112,7 @@ bool play_incast_victim(const Ranked& ranked) {
   return ranked.finish(take_part());
 }
 
-/// Every other rank. False: failed or interrupted.
+/// Every other rank. Returns false if it failed or was interrupted.
 template <tern::Transport T>
 bool play_incast_client(const Ranked& ranked) {
   Run& run = ranked.run;
@@ -129,7 +129,7 @@ bool play_incast_client(const Ranked& ranked) {
     client.post_begin();
     if (FLAGS_background) background.begin();
     const auto measured = ranked.measure([&] { return std::optional(client.totals()); });
-    if (!measured || !ranked.meet()) return std::nullopt;  // the others still measure
+    if (!measured || !ranked.meet()) return std::nullopt;  // the other clients still measure
     client.take_leave();
     if (FLAGS_background) background.stop();
     const auto has_stopped = [&] { return client.has_stopped() && (!FLAGS_background || background.has_stopped()); };
@@ -145,7 +145,7 @@ bool play_incast_client(const Ranked& ranked) {
   return ranked.finish(take_part());
 }
 
-/// Of main(), with --launcher.
+/// The rest of main() with --launcher.
 template <tern::Transport T>
 int run_ranked_incast(const Launch& launch, const std::vector<int>& cpus) {
   const std::string flags = incast_ranks_params().dump();

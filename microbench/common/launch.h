@@ -1,6 +1,6 @@
-// Which process of a cluster's job this is, and where the others are: from the environment that Slurm, Open MPI or
-// Kubernetes gives a process, or from a hosts file. Standard library only: no flags, no files, no network; the caller
-// gives the texts. Any thread.
+// Finds the rank of this process in a cluster's job, and the addresses of all processes: from the environment that
+// Slurm, Open MPI or Kubernetes gives a process, or from a hosts file. Standard library only. It uses no flags, files
+// or network: the caller passes the texts. Any thread.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,13 @@
 
 namespace programs {
 
-/// A process of the job: where its Nexus listens.
+/// A process of the job: the address at which its Nexus listens.
 struct Place {
   std::string host;  ///< a name or a numeric address, without brackets
   uint16_t port = 0;
-  uint32_t index_on_host = 0;  ///< of the processes of this host, in the order of their ranks
+  uint32_t index_on_host = 0;  ///< index among the processes of this host, in the order of their ranks
 
-  /// "HOST:PORT", an IPv6 host in brackets.
+  /// "HOST:PORT", with an IPv6 host in brackets.
   std::string text() const {
     const bool is_ipv6 = host.find(':') != std::string::npos;
     return (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
@@ -34,20 +34,21 @@ struct Place {
 
 /// All processes of the job.
 struct Launch {
-  uint32_t rank = 0;          ///< of this process
+  uint32_t rank = 0;          ///< rank of this process
   std::vector<Place> places;  ///< by rank
 
   size_t ranks() const { return places.size(); }
 };
 
-/// What the user says about the job.
+/// The user's settings for the job.
 struct LaunchRequest {
   std::string launcher;                   ///< slurm, openmpi, kubernetes or hosts
-  std::optional<std::string> hosts_file;  ///< its content
-  std::optional<uint32_t> rank;           ///< hosts only
-  std::optional<uint32_t> ranks;          ///< kubernetes: needed; hosts: the first so many processes of the file
+  std::optional<std::string> hosts_file;  ///< content of the file
+  std::optional<uint32_t> rank;           ///< used by hosts only
+  std::optional<uint32_t> ranks;          ///< kubernetes: required; hosts: use this number of processes from the file
   std::string service;                    ///< kubernetes: the headless service
-  uint16_t port = 0;                      ///< of the first process of each host; the next one has the next port
+  uint16_t port = 0;                      ///< port of the first process of each host; the next process has the next
+                                          ///< port
 };
 
 /// The value of an environment variable, or nothing.
@@ -57,7 +58,7 @@ namespace launch_detail {
 
 constexpr uint32_t kRanksMax = 65536;
 
-/// A decimal number of at most `max`, and nothing else.
+/// Parses a decimal number of at most `max`. Other text is an error.
 inline std::optional<uint32_t> number_of(std::string_view text, uint32_t max = kRanksMax) {
   uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -65,7 +66,7 @@ inline std::optional<uint32_t> number_of(std::string_view text, uint32_t max = k
   return value;
 }
 
-/// A name or an address may have these characters only.
+/// True if a name or an address has allowed characters only.
 inline bool is_host(std::string_view host) {
   return !host.empty() && host.size() <= 255 && host.front() != '-' &&
          std::all_of(host.begin(), host.end(), [](char c) {
@@ -74,7 +75,7 @@ inline bool is_host(std::string_view host) {
          });
 }
 
-/// For a sentence: the beginning of a text from outside, on one line.
+/// The beginning of a text from outside, on one line, for a message.
 inline std::string shown(std::string_view text) {
   std::string line(text.substr(0, 80));
   std::replace_if(
@@ -82,8 +83,8 @@ inline std::string shown(std::string_view text) {
   return "'" + line + (text.size() > 80 ? "...'" : "'");
 }
 
-/// Where `text`, which is not empty, goes on behind its first item of a list: at a comma outside of brackets, or at the
-/// end.
+/// Returns the end of the first item of the list `text`, which is not empty: a comma outside of brackets, or the end of
+/// the text.
 inline size_t end_of_item(std::string_view text) {
   int depth = 0;
   for (size_t at = 0; at < text.size(); ++at) {
@@ -94,7 +95,8 @@ inline size_t end_of_item(std::string_view text) {
   return text.size();
 }
 
-/// Calls `take(item)` for each item of a list with commas. False: an item is empty, or take() was false.
+/// Calls `take(item)` for each item of a comma-separated list. Returns false if an item is empty, or take() returned
+/// false.
 template <class Take>
 bool for_each_item(std::string_view list, const Take& take) {
   while (true) {
@@ -105,8 +107,8 @@ bool for_each_item(std::string_view list, const Take& take) {
   }
 }
 
-/// Appends the hosts of one item of Slurm's list: "login", "node[01-03,7]", "rack[0-1]n[0-3]-ib". False: it is none, or
-/// there are more than kRanksMax.
+/// Appends the hosts of one item of Slurm's list: "login", "node[01-03,7]", "rack[0-1]n[0-3]-ib". Returns false if the
+/// item is malformed, or if there are more than kRanksMax hosts.
 inline bool expand_item(const std::string& done, std::string_view rest, std::vector<std::string>& hosts) {
   const size_t open = rest.find('[');
   const std::string before = done + std::string(rest.substr(0, open));
@@ -133,7 +135,7 @@ inline bool expand_item(const std::string& done, std::string_view rest, std::vec
   });
 }
 
-/// The hosts of Slurm's list, as in "node[01-03,7],login". Nothing: it is no such list.
+/// The hosts of Slurm's list, as in "node[01-03,7],login". nullopt if it is not such a list.
 inline std::optional<std::vector<std::string>> expand_slurm_hosts(std::string_view list) {
   std::vector<std::string> hosts;
   const auto expand = [&](std::string_view item) { return expand_item("", item, hosts); };
@@ -141,7 +143,7 @@ inline std::optional<std::vector<std::string>> expand_slurm_hosts(std::string_vi
   return hosts;
 }
 
-/// Tasks of each node of Slurm's list, as in "2(x3),1". Nothing: it is no such list.
+/// The number of tasks of each node in Slurm's list, as in "2(x3),1". nullopt if it is not such a list.
 inline std::optional<std::vector<uint32_t>> expand_slurm_tasks(std::string_view list) {
   std::vector<uint32_t> tasks;
   const auto expand = [&](std::string_view item) {
@@ -159,8 +161,8 @@ inline std::optional<std::vector<uint32_t>> expand_slurm_tasks(std::string_view 
   return tasks;
 }
 
-/// Appends processes of one host. `base_port`: of the host's first process. False: there are too many of them, or ports
-/// end.
+/// Appends processes of one host. `base_port` is the port of the host's first process. add() returns false if there are
+/// too many processes, or if the port numbers are used up.
 class PlaceList {
  public:
   bool add(const std::string& host, uint16_t base_port, uint32_t processes) {
@@ -178,7 +180,7 @@ class PlaceList {
   std::map<std::string, uint32_t> of_host_;
 };
 
-/// Reads a line of a hosts file, "HOST[:PORT] [slots=N] [more words]". False: it is none.
+/// Reads a line of a hosts file, "HOST[:PORT] [slots=N] [more words]". Returns false if the line has another form.
 inline bool read_hosts_line(std::string_view line, uint16_t default_port, PlaceList& list) {
   constexpr std::string_view kBlanks = " \t\r";
   std::string_view address = line.substr(0, line.find_first_of(kBlanks));
@@ -187,7 +189,7 @@ inline bool read_hosts_line(std::string_view line, uint16_t default_port, PlaceL
     rest.remove_prefix(std::min(rest.find_first_not_of(kBlanks), rest.size()));
     const std::string_view word = rest.substr(0, rest.find_first_of(kBlanks));
     rest.remove_prefix(word.size());
-    if (!word.starts_with("slots=")) continue;  // as max_slots=, which Open MPI has
+    if (!word.starts_with("slots=")) continue;  // for example max_slots= of Open MPI
     const auto value = number_of(word.substr(6));
     if (!value || *value == 0) return false;
     slots = *value;
@@ -202,14 +204,14 @@ inline bool read_hosts_line(std::string_view line, uint16_t default_port, PlaceL
     address.remove_prefix(close + 1);
     if (!address.empty() && address.front() != ':') return false;
     if (!address.empty()) port = number_of(address.substr(1), UINT16_MAX).value_or(0);
-  } else if (colon != std::string_view::npos && colon == address.find(':')) {  // else a bare IPv6 address
+  } else if (colon != std::string_view::npos && colon == address.find(':')) {  // otherwise it is a bare IPv6 address
     host = address.substr(0, colon);
     port = number_of(address.substr(colon + 1), UINT16_MAX).value_or(0);
   }
   return is_host(host) && port != 0 && list.add(std::string(host), static_cast<uint16_t>(port), slots);
 }
 
-/// Reads the processes of a hosts file. A problem is one sentence; empty: there is none.
+/// Reads the processes of a hosts file. Returns an empty string, or an error message of one sentence.
 inline std::string read_hosts(std::string_view text, uint16_t port, std::vector<Place>& places) {
   PlaceList list;
   for (size_t number = 1; !text.empty(); ++number) {
@@ -228,7 +230,7 @@ inline std::string read_hosts(std::string_view text, uint16_t port, std::vector<
   return places.empty() ? "the hosts file names no host; write one a line, as in: node1 slots=2" : "";
 }
 
-/// Reads a number from the environment into `value`. A problem is one sentence.
+/// Reads a number from the environment into `value`. Returns an empty string, or an error message of one sentence.
 inline std::string read_variable(const Environment& environment, const char* name, const char* remedy,
                                  uint32_t& value) {
   const auto text = environment(name);
@@ -239,8 +241,8 @@ inline std::string read_variable(const Environment& environment, const char* nam
   return {};
 }
 
-/// The launcher says that this process is another one of its host than the list of hosts has at this rank. Empty: it
-/// does not, or says nothing.
+/// Checks that the launcher and the list of hosts agree about the index of this process on its host. Returns an empty
+/// string if they agree, or if the launcher does not set the variable.
 inline std::string check_index_on_host(const Launch& launch, const Environment& environment, const char* name,
                                        const char* remedy) {
   if (!environment(name)) return {};
@@ -258,7 +260,7 @@ inline std::string find_slurm_places(const Environment& environment, uint16_t po
   const auto tasks = environment("SLURM_STEP_TASKS_PER_NODE");
   if (!nodes || !tasks) return "SLURM_STEP_NODELIST or SLURM_STEP_TASKS_PER_NODE is not set; start it with srun";
   const auto hosts = expand_slurm_hosts(*nodes);
-  if (!hosts) return "SLURM_STEP_NODELIST is " + shown(*nodes) + ", which is no list of hosts; give a --hosts_file";
+  if (!hosts) return "SLURM_STEP_NODELIST is " + shown(*nodes) + ", which is not a list of hosts; give a --hosts_file";
   const auto counts = expand_slurm_tasks(*tasks);
   if (!counts || counts->size() != hosts->size()) {
     return "SLURM_STEP_TASKS_PER_NODE is " + shown(*tasks) + ", which does not say how many processes each of " +
@@ -275,7 +277,7 @@ inline std::string find_slurm_places(const Environment& environment, uint16_t po
          std::to_string(ranks) + "; give a --hosts_file";
 }
 
-/// A pod of an Indexed Job has the host name JOB-INDEX, and behind its service the name JOB-INDEX.SERVICE.
+/// A pod of an Indexed Job has the host name JOB-INDEX, and the full name JOB-INDEX.SERVICE.
 inline std::string find_kubernetes_places(const Environment& environment, const LaunchRequest& request, uint32_t rank,
                                           std::vector<Place>& places) {
   if (!request.ranks) return "--launcher=kubernetes needs --ranks, the number of completions of the Job";
@@ -295,18 +297,19 @@ inline std::string find_kubernetes_places(const Environment& environment, const 
   return {};
 }
 
-/// Flags that another launcher has.
+/// Checks that the request has no flags of another launcher.
 inline std::string check_request(const LaunchRequest& request) {
   const std::string& launcher = request.launcher;
-  if (launcher != "hosts" && request.rank) return "--rank goes with --launcher=hosts only; a launcher says it itself";
+  if (launcher != "hosts" && request.rank)
+    return "--rank goes with --launcher=hosts only; other launchers set the rank themselves";
   if (launcher != "kubernetes" && !request.service.empty()) return "--service goes with --launcher=kubernetes only";
   if ((launcher == "slurm" || launcher == "openmpi") && request.ranks) {
-    return "--ranks goes with --launcher=kubernetes and hosts only; " + launcher + " says it itself";
+    return "--ranks goes with --launcher=kubernetes and hosts only; " + launcher + " sets the number itself";
   }
   return {};
 }
 
-/// The rank of this process, and how many there are: 0 if the launcher does not say.
+/// Finds the rank of this process, and the number of processes: 0 if the launcher does not set it.
 inline std::string find_rank(const LaunchRequest& request, const Environment& environment, uint32_t& rank,
                              uint32_t& ranks) {
   if (request.launcher == "hosts") {
@@ -327,12 +330,12 @@ inline std::string find_rank(const LaunchRequest& request, const Environment& en
   return read_variable(environment, is_slurm ? "SLURM_STEP_NUM_TASKS" : "OMPI_COMM_WORLD_SIZE", remedy, ranks);
 }
 
-/// Two processes at one address, which a hosts file can have.
+/// Finds two processes with one address, which a hosts file may contain.
 inline std::string check_addresses(const std::vector<Place>& places) {
   std::set<std::string> seen;
   for (const Place& place : places) {
     if (!seen.insert(place.text()).second) {
-      return "the hosts file has " + place.text() + " twice; give each process of a host a port of its own";
+      return "the hosts file has " + place.text() + " twice; give each process of a host its own port";
     }
   }
   return {};
@@ -340,8 +343,8 @@ inline std::string check_addresses(const std::vector<Place>& places) {
 
 }  // namespace launch_detail
 
-/// Finds this process and the others. A problem is one sentence that names the rule and the remedy; empty: `launch` is
-/// filled.
+/// Finds this process and the others. Returns an empty string, and fills `launch`; or an error message of one sentence
+/// that names the rule and the remedy.
 inline std::string find_launch(const LaunchRequest& request, const Environment& environment, Launch& launch) {
   namespace detail = launch_detail;
   const std::string& launcher = request.launcher;

@@ -1,5 +1,5 @@
-// Where all processes of a cluster's job wait for each other: each of them asks rank 0, which answers once all have
-// asked. The answers travel over the transport that is measured, through endpoint 0 of each process.
+// A barrier for all processes of a cluster's job. Each process asks rank 0, which answers when all have asked. The
+// answers travel over the measured transport, through endpoint 0 of each process.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +19,12 @@
 
 namespace programs {
 
-/// The main thread holds meetings; everything else happens in the thread of endpoint 0.
+/// The main thread holds meetings. All other work happens in the thread of endpoint 0.
 class Meeting {
  public:
-  static constexpr uint16_t kRequestType = 4000;  ///< no program's own
+  static constexpr uint16_t kRequestType = 4000;  ///< no program uses this type
 
-  /// `flags`: the same text at all processes that may meet, at most kFlagsBytesMax.
+  /// `flags` must be the same text in all processes that may meet, at most kFlagsBytesMax long.
   Meeting(Run& run, const Launch& launch, double start_seconds_max, std::string flags)
       : run_(run),
         launch_(launch),
@@ -35,8 +35,8 @@ class Meeting {
     flags_.resize(std::min(flags_.size(), kFlagsBytesMax));
   }
 
-  /// Of endpoint 0, before its loop runs. Call it once. `on_event` hears of the endpoint's sessions as a client, but
-  /// not of the one with which it meets others.
+  /// Must be called once for endpoint 0, before its loop runs. `on_event` gets the events of the endpoint's client
+  /// sessions, except those of the meeting's own session.
   tern::Status add_to(
       tern::Endpoint& endpoint, std::function<void(const tern::SessionEvent&)> on_event = [](const auto&) {}) {
     endpoint_ = &endpoint;
@@ -52,37 +52,38 @@ class Meeting {
     return endpoint.on_request(kRequestType, arrive, {.max_request_bytes = kArrivalBytesMax});
   }
 
-  /// Main thread, while the loop of endpoint 0 runs: returns when all processes have called it as often as this one.
-  /// False: failed or interrupted meanwhile. The first one waits for processes that have not started yet;
-  /// `seconds_max`: how long later ones wait, beyond which the job has failed.
+  /// Returns true when all processes have called it as often as this one. Returns false if it failed or was
+  /// interrupted. Must be called by the main thread while the loop of endpoint 0 runs. The first meeting waits for
+  /// processes that have not started yet. Later meetings wait at most `seconds_max`; after that time the job has
+  /// failed.
   [[nodiscard]] bool hold(double seconds_max) { return hold(seconds_max, false, {}); }
-  /// The last one, to which each process brings a text: afterwards no process uses another one any more, so that each
-  /// may end. A text has at most 64 KiB.
+  /// Holds the last meeting, to which each process brings a text of at most 64 KiB. Afterwards no process uses another
+  /// one, so each may end.
   [[nodiscard]] bool hold_last(double seconds_max, std::string text) {
     if (!hold(seconds_max, true, std::move(text))) return false;
     if (launch_.rank != 0) return true;
-    // The others' answers are on their way; who has got one ends its session.
+    // The answers to the others are on their way. A process that has received its answer ends its session.
     const auto have_left = [this] { return left_.load(std::memory_order_acquire) + 1 == launch_.ranks(); };
     return run_.wait_for(kFarewellSeconds, have_left);
   }
-  /// Rank 0, main thread, after hold_last(): what the processes have brought, by rank.
+  /// The texts of all processes, by rank. Rank 0 only, main thread, after hold_last().
   const std::vector<std::string>& texts() const { return texts_; }
 
  private:
   static constexpr size_t kFlagsBytesMax = 4096;
   static constexpr double kFarewellSeconds = 2;
   static constexpr tern::Duration kTryAgain = std::chrono::milliseconds(100);
-  /// What a process tells rank 0; its flags follow, and then its text.
+  /// The message of a process to rank 0. The flags follow, and then the text.
   struct Arrival {
     uint64_t rank;
     uint64_t ranks;
-    uint64_t number;  ///< of the meeting, from 0 on
+    uint64_t number;  ///< number of the meeting, from 0 on
     uint64_t flags_bytes;
   };
   static constexpr size_t kTextBytesMax = 64 << 10;
   static constexpr size_t kArrivalBytesMax = sizeof(Arrival) + kFlagsBytesMax + kTextBytesMax;
   enum Refusal : uint16_t { kOtherFlags = 1, kOtherRanks, kSameRank };  ///< app_code
-  /// Rank 0's view of another process.
+  /// The state of another process at rank 0.
   struct Guest {
     std::optional<tern::Request> waiting;
     std::optional<tern::Session> session;
@@ -100,7 +101,7 @@ class Meeting {
     while (run_.wait_for(1, [&] { return is_over(number); })) {
       if (is_over(number)) return true;
       const Clock::time_point now = Clock::now();
-      // Rank 0 knows who is missing: as long as it is there it speaks first.
+      // Rank 0 knows which process is missing. So while rank 0 runs, it reports the error first.
       if (now >= deadline) fail_late(now < deadline + length);
     }
     return false;
@@ -150,16 +151,16 @@ class Meeting {
     const char* why = nullptr;
     if (done.app_code == kOtherFlags) why = "it was started with other flags; give all processes the same";
     if (done.app_code == kOtherRanks) why = "it counts another number of processes; give all processes the same hosts";
-    if (done.app_code == kSameRank) why = "another process has this one's rank; give each a rank of its own";
-    if (why == nullptr) return on_failure(done.status);  // also while rank 0 has a Nexus and no endpoint yet
+    if (done.app_code == kSameRank) why = "another process has this one's rank; give each its own rank";
+    if (why == nullptr) return on_failure(done.status);  // also if rank 0 has a Nexus, but no endpoint yet
     run_.fail(name_of(0) + " refuses this process", {tern::Code::kRefused, why});
   }
-  /// Rank 0 may come later than this process, and when all is done it may end before its answer has arrived.
+  /// Rank 0 may start later than this process. After the last meeting, it may end before its answer has arrived.
   void on_failure(tern::Status status) {
     if (is_last_) return over_.store(number_ + 1, std::memory_order_release);
     if (number_ != 0) return run_.fail(name_of(0) + " has gone", status);
     reason_ = status;
-    if (session_) (void)endpoint_->destroy_session(*session_);  // it may have ended already
+    if (session_) (void)endpoint_->destroy_session(*session_);  // the session may have ended already
     has_session_ended_ = true;
     const auto later = endpoint_->after(kTryAgain, [this] { ask(); });
     if (!later) run_.fail("a timer", later.status());
@@ -208,7 +209,8 @@ class Meeting {
     }
   }
 
-  /// Main thread. Who has not come is known to rank 0 only, in its own thread. `trusts_rank_0`: if that is there.
+  /// Main thread. Only rank 0, in its own thread, knows which process has not come. `trusts_rank_0`: rank 0 will report
+  /// it.
   void fail_late(bool trusts_rank_0) {
     if (launch_.rank == 0) {
       (void)endpoint_->post([this] {
@@ -236,17 +238,17 @@ class Meeting {
   std::string flags_;
   tern::Endpoint* endpoint_ = nullptr;
   uint64_t held_ = 0;                     ///< main thread
-  std::string own_text_;                  ///< main thread, before it posts
-  uint64_t number_ = 0;                   ///< of the meeting that this process has come to
+  std::string own_text_;                  ///< written by the main thread before it posts
+  uint64_t number_ = 0;                   ///< number of the meeting that this process has reached
   std::optional<tern::Session> session_;  ///< with rank 0
   bool has_session_ended_ = false;
   tern::Status reason_;             ///< why rank 0 could not be reached
-  bool is_last_ = false;            ///< this meeting
-  bool is_here_ = false;            ///< rank 0: has come itself
+  bool is_last_ = false;            ///< this meeting is the last one
+  bool is_here_ = false;            ///< rank 0: it has reached the meeting itself
   std::vector<Guest> guests_;       ///< rank 0: by rank
-  std::vector<std::string> texts_;  ///< rank 0: by rank; of the last meeting
-  std::atomic<uint64_t> over_{0};   ///< meetings that have ended
-  std::atomic<uint64_t> left_{0};   ///< rank 0: processes that have ended their session
+  std::vector<std::string> texts_;  ///< rank 0: texts of the last meeting, by rank
+  std::atomic<uint64_t> over_{0};   ///< number of meetings that have ended
+  std::atomic<uint64_t> left_{0};   ///< rank 0: number of processes that have ended their session
 };
 
 }  // namespace programs

@@ -1,4 +1,4 @@
-// What a process occupies, for benchmarks of memory. Any thread.
+// The memory that a process occupies, for benchmarks of memory. Any thread.
 #pragma once
 
 #include <fcntl.h>
@@ -11,11 +11,11 @@
 
 namespace programs {
 
-/// What this process occupies: its proportional set size, in which a page that is mapped n times counts 1/n each time.
-/// So the sum over the processes of both sides counts each page of shared memory once, as often as it exists, and no
-/// page of anybody's is left out: message memory, rings, tables of the transport and of the Nexus, page-size rounding.
-/// What malloc has kept of memory that was freed belongs to nobody, and is given back first. 0: the system says
-/// nothing.
+/// The memory that this process occupies: its proportional set size, in which a page that is mapped n times counts 1/n
+/// for each mapping. So the sum over the processes of both sides counts each page of shared memory once. It includes
+/// all pages: message memory, rings, tables of the transport and of the Nexus, and page-size rounding. The function
+/// first returns free memory of malloc to the system, because no object uses it. Returns 0 if the system does not
+/// report the size.
 inline uint64_t memory_bytes() {
   malloc_trim(0);
   const int fd = open("/proc/self/smaps_rollup", O_RDONLY | O_CLOEXEC);

@@ -1,6 +1,6 @@
-// Every thread of a simulated cluster has a session with every other thread, and keeps small RPCs with random ones of
-// them in flight (paper section 6.3, Figure 5). Each thread of the cluster is an endpoint: client and server at once.
-// One thread, virtual time.
+// Every thread of a simulated cluster has a session with every other thread, and keeps small RPCs with random other
+// threads in flight (paper section 6.3, Figure 5). Each thread of the cluster is an endpoint, which is client and
+// server at once. One thread, virtual time.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class Mesh {
   Mesh(Cluster& cluster, uint32_t threads, const MeshLoad& load)
       : cluster_(cluster), nodes_(cluster.simulation().hosts()), threads_(threads), load_(load) {}
 
-  /// `memory_bytes()` says what this process occupies. False: failed or interrupted.
+  /// `memory_bytes()` returns the memory that this process occupies. Returns false if it failed or was interrupted.
   template <class Handler, class MemoryBytes>
   [[nodiscard]] bool run(tern::Duration length, const Handler& handler, const MemoryBytes& memory_bytes) {
     bytes_before_ = memory_bytes();
@@ -80,7 +80,7 @@ class Mesh {
     for (uint32_t thread = 0; thread < threads_; ++thread) {
       for (uint32_t node = 0; node < nodes_; ++node) {
         tern::RpcOptions options = rpc_options(static_cast<uint16_t>(thread));
-        options.huge_pages = false;  // up to a thousand endpoints, of which each needs little message memory
+        options.huge_pages = false;  // there are up to a thousand endpoints, and each needs little message memory
         auto endpoint = cluster_.add_endpoint(node, options);
         if (!endpoint.ok()) return endpoint.status();
         if (auto status = (*endpoint)->on_request(MeshThread::kEcho, handler); !status.ok()) return status;
@@ -93,7 +93,8 @@ class Mesh {
     }
     return {};
   }
-  /// In turns, each thread to the one after itself, the next but one, ...: so nobody's Nexus is asked by all at once.
+  /// Opens the sessions in turns: each thread to the thread after itself, then to the second after itself, and so on.
+  /// So no Nexus gets requests from all threads at once.
   bool open_sessions() {
     for (size_t distance = 1; distance < mesh_.size(); ++distance) {
       for (size_t i = 0; i < mesh_.size(); ++i) {
@@ -109,7 +110,7 @@ class Mesh {
     };
     return cluster_.run_until(are_open, std::chrono::minutes(1), "opening the sessions");
   }
-  static constexpr tern::Duration kConnectMax = std::chrono::minutes(10);  ///< thousands are opened at once
+  static constexpr tern::Duration kConnectMax = std::chrono::minutes(10);  ///< thousands of sessions are opened at once
   static constexpr tern::Duration kBetweenTurns = std::chrono::microseconds(100);
 
   Cluster& cluster_;

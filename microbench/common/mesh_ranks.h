@@ -1,6 +1,6 @@
-// The mesh between the processes of a cluster: each of them has --threads endpoints with a thread each, client and
-// server at once, and every endpoint has sessions with every other one (paper, sections 6.2 and 6.3).
-// Main thread directs.
+// The mesh between the processes of a cluster. Each process has --threads endpoints with a thread each, which are
+// client and server at once. Every endpoint has sessions with every other endpoint (paper, sections 6.2 and 6.3). The
+// main thread directs.
 #pragma once
 
 #include <algorithm>
@@ -21,24 +21,24 @@
 
 namespace programs {
 
-/// What one process has measured.
+/// The results of one process.
 struct RankedMeshResult {
-  Totals totals;  ///< of its calls, during the measurement
+  Totals totals;  ///< calls of this process during the measurement
   tern::microbench::Percentiles latencies_ticks;
-  uint64_t sessions = 0;  ///< of its endpoints as clients; they serve as many
+  uint64_t sessions = 0;  ///< client sessions of its endpoints; they have as many server sessions
   double connect_seconds = 0;
-  uint64_t bytes_before = 0;  ///< memory, with the endpoints and no session
-  uint64_t bytes_in_use = 0;  ///< right after the measurement
+  uint64_t bytes_before = 0;  ///< memory before any session is open, with the endpoints
+  uint64_t bytes_in_use = 0;  ///< memory right after the measurement
 };
 
 class RankedMesh {
  public:
-  /// `sessions`: of each thread with each other one.
+  /// `sessions` is the number of sessions of each thread with each other thread.
   RankedMesh(const Ranked& ranked, uint32_t threads, uint32_t sessions, const MeshLoad& load)
       : ranked_(ranked), threads_(threads), sessions_(sessions), load_(load) {}
 
-  /// Once. Until nothing is on its way any more; the threads go on, and use this object. Nothing: failed or
-  /// interrupted.
+  /// Returns when nothing is on its way any more. The threads continue to run, and use this object. Returns nullopt if
+  /// it failed or was interrupted. Must be called at most once.
   template <tern::Transport T>
   std::optional<RankedMeshResult> run() {
     for (uint32_t i = 0; i < threads_; ++i) {
@@ -94,7 +94,7 @@ class RankedMesh {
     }
   }
 
-  /// False: failed or interrupted.
+  /// Returns false if it failed or was interrupted.
   bool take_part(RankedMeshResult& result) {
     Run& run = ranked_.run;
     if (!run.wait_for_ready(threads_)) return false;
@@ -114,7 +114,7 @@ class RankedMesh {
     if (!measured) return false;
     result.totals = *measured;
     result.bytes_in_use = memory_bytes();
-    if (!ranked_.meet()) return false;  // the others still measure, with this one's load
+    if (!ranked_.meet()) return false;  // the others still measure, and need this process's load
 
     has_measured_.store(true, std::memory_order_release);
     for (Side& side : sides_) note(side.mesh->stop());
@@ -124,13 +124,14 @@ class RankedMesh {
     return ranked_.wait_until(have_stopped, "the last calls");
   }
 
-  /// Those of all threads, from now on, in their own loops. Returns their number.
+  /// Opens the sessions of all threads, in their own loops. Returns the number of sessions. Does not wait.
   uint64_t open_sessions() {
     const uint64_t endpoints = ranked_.launch.ranks() * threads_;
     for (uint32_t i = 0; i < threads_; ++i) {
       Side& side = sides_[i];
       const uint64_t own = uint64_t{ranked_.launch.rank} * threads_ + i;
-      // To the one after itself, the next but one, ...: so nobody's Nexus is asked by all at once.
+      // First to the endpoint after this one, then to the second after it, and so on. So no Nexus gets requests from
+      // all endpoints at once.
       note(side.endpoint->post([this, &side, own, endpoints] {
         for (uint64_t distance = 1; distance < endpoints; ++distance) {
           const std::string uri = uri_of((own + distance) % endpoints);
@@ -169,9 +170,9 @@ class RankedMesh {
   const uint32_t sessions_;
   const MeshLoad load_;
   std::deque<Side> sides_;
-  std::atomic<uint64_t> open_{0};          ///< sessions of this process as a client
-  std::atomic<Clock::rep> opened_at_{0};   ///< the last one of them
-  std::atomic<bool> has_measured_{false};  ///< this process and all others: sessions may end
+  std::atomic<uint64_t> open_{0};          ///< open client sessions of this process
+  std::atomic<Clock::rep> opened_at_{0};   ///< when the last session opened
+  std::atomic<bool> has_measured_{false};  ///< this process and all others have measured: sessions may end
 };
 
 }  // namespace programs

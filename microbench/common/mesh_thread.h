@@ -1,5 +1,5 @@
-// A thread of a mesh: an endpoint that keeps small RPCs with random ones of its sessions in flight. In virtual time, or
-// in a real thread that owns the endpoint and makes all calls that do not say otherwise.
+// A thread of a mesh: an endpoint that keeps small RPCs with random peers in flight. It runs in virtual time, or in a
+// real thread. That thread owns the endpoint, and makes all calls whose comment does not say otherwise.
 #pragma once
 
 #include <algorithm>
@@ -16,15 +16,16 @@
 
 namespace programs {
 
-/// What a thread of the mesh does.
+/// The load of one thread of the mesh.
 struct MeshLoad {
-  uint32_t batch = 3;    ///< requests that are issued together, and again once all of them are answered
-  uint32_t window = 60;  ///< in flight; a multiple of `batch`
+  uint32_t batch = 3;    ///< requests that are issued together; the next batch follows when all are answered
+  uint32_t window = 60;  ///< requests in flight; a multiple of `batch`
   uint32_t size = 32;    ///< bytes of a request and of its response
   uint8_t session_window = 8;
-  /// In real time: latencies are in ticks, and count while the run is recording. Null: in virtual time, and in ns.
+  /// Not null: real time; latencies are in ticks, and count while the run is recording. Null: virtual time; latencies
+  /// are in ns.
   const Run* run = nullptr;
-  uint32_t calls_per_sample = 1;  ///< of so many calls the latency of one is measured
+  uint32_t calls_per_sample = 1;  ///< the latency of one in this number of calls is measured
 };
 
 class MeshThread {
@@ -65,22 +66,22 @@ class MeshThread {
     while (open_ < sessions_.size() && endpoint_.is_open(sessions_[open_])) ++open_;
     return open_ == sessions_.size();
   }
-  /// Any thread. Issues its batches from now on, until stop().
+  /// Starts to issue batches, until stop(). Any thread.
   tern::Status start() {
     return endpoint_.post([this] {
       for (uint32_t batch = 0; batch < batches_.size(); ++batch) issue(batch);
     });
   }
-  /// Any thread. Issues no more batches from now on.
+  /// Stops issuing batches. Any thread.
   tern::Status stop() {
     return endpoint_.post([this] {
       is_stopping_ = true;
       if (in_flight_ == 0) has_stopped_.store(true, std::memory_order_release);
     });
   }
-  /// Any thread. After stop(), and nothing is in flight any more.
+  /// True if stop() was called and nothing is in flight any more. Any thread.
   bool has_stopped() const { return has_stopped_.load(std::memory_order_acquire); }
-  /// Calls count that end from now on. Null: none.
+  /// Latencies of calls that end from now on go to `latencies`. Null: they are not recorded.
   void set_recording(tern::microbench::Percentiles* latencies) { latencies_ = latencies; }
   /// Any thread.
   Totals totals() const { return progress_.totals(); }
@@ -142,9 +143,9 @@ class MeshThread {
   const Fail fail_;
   std::mt19937_64 random_;
   std::vector<tern::Session> sessions_;
-  size_t open_ = 0;  ///< all before are
+  size_t open_ = 0;  ///< all sessions before this index are open
   std::vector<Call> calls_;
-  std::vector<uint32_t> batches_;  ///< calls of each batch that are not answered yet
+  std::vector<uint32_t> batches_;  ///< by batch: number of calls that are not answered yet
   uint64_t issued_ = 0;
   uint64_t in_flight_ = 0;
   bool is_stopping_ = false;

@@ -1,6 +1,5 @@
-// A benchmark as many processes of a cluster, which a launcher starts: the flags that concern it, and one process's
-// part. Defines flags: include it in a program's one source file only. Main thread.
-#pragma once
+// A benchmark that runs as many processes of a cluster, which a launcher starts: its flags, and the part of one
+// process. This file defines flags: include it only in a program's one source file. Main thread.
 
 #include <netdb.h>
 #include <sys/socket.h>
@@ -28,7 +27,8 @@ DEFINE_string(launcher, "none",
 DEFINE_string(hosts_file, "",
               "with --launcher: the hosts in the order of the ranks, a line each: HOST[:PORT] [slots=N]");
 DEFINE_uint64(rank, 0, "--launcher=hosts: which process of the hosts file this one is, from 0 on");
-DEFINE_uint64(ranks, 0, "--launcher=kubernetes: the Job's completions; hosts: the first so many processes of the file");
+DEFINE_uint64(ranks, 0,
+              "--launcher=kubernetes: the Job's completions; hosts: use this number of processes from the file");
 DEFINE_string(service, "", "--launcher=kubernetes: the headless Service of the Job's pods");
 DEFINE_uint64(port, 31850,
               "with --launcher: UDP port of the first process of each host; the next one has the next port");
@@ -36,14 +36,14 @@ DEFINE_double(start_seconds, 60, "with --launcher: how long a process waits unti
 
 namespace programs {
 
-/// This process is one of many, which a launcher has started.
+/// True if a launcher has started this process as one of many.
 inline bool is_ranked() { return FLAGS_launcher != "none"; }
 
 namespace ranks_detail {
 
 inline bool is_given(const char* name) { return !gflags::GetCommandLineFlagInfoOrDie(name).is_default; }
 
-/// One sentence, or empty.
+/// Returns an error message of one sentence, or an empty string.
 inline std::string check_flags(std::initializer_list<const char*> not_ranked) {
   if (!is_ranked()) {
     for (const char* name : {"hosts_file", "rank", "ranks", "service", "port", "start_seconds"}) {
@@ -66,7 +66,7 @@ inline std::string check_flags(std::initializer_list<const char*> not_ranked) {
   return {};
 }
 
-/// The content of --hosts_file. Nothing: it cannot be read.
+/// The content of --hosts_file. nullopt if it cannot be read.
 inline std::optional<std::string> read_hosts_file() {
   constexpr size_t kBytesMax = 16 << 20;
   std::ifstream file(FLAGS_hosts_file);
@@ -79,7 +79,7 @@ inline std::optional<std::string> read_hosts_file() {
   return text;
 }
 
-/// One sentence, or empty: `launch` is filled.
+/// Fills `launch` and returns an empty string, or returns an error message of one sentence.
 inline std::string find(Launch& launch) {
   LaunchRequest request;
   request.launcher = FLAGS_launcher;
@@ -98,7 +98,8 @@ inline std::string find(Launch& launch) {
   return find_launch(request, environment, launch);
 }
 
-/// The numeric address of a host. Empty: it has none, and `error` is that of getaddrinfo(3).
+/// The numeric address of a host. If there is none, returns an empty string and sets `error` to the error of
+/// getaddrinfo(3).
 inline std::string address_of(const std::string& host, int& error) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
@@ -111,8 +112,8 @@ inline std::string address_of(const std::string& host, int& error) {
   return error == 0 ? text : "";
 }
 
-/// Replaces names by addresses. Names of pods come into being with them, so it asks again for --start_seconds. False:
-/// interrupted, or the sentence has been printed.
+/// Replaces names by addresses. The name of a pod exists only after the pod has started, so this function retries for
+/// --start_seconds. Returns false if it was interrupted, or after it has printed an error message.
 inline bool resolve(std::vector<Place>& places) {
   const auto give_up = Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(FLAGS_start_seconds * 1e9));
   for (Place& place : places) {
@@ -132,7 +133,7 @@ inline bool resolve(std::vector<Place>& places) {
   return true;
 }
 
-/// Every address of this host, IPv6 too if a process has such a one.
+/// A URI for all addresses of this host, including IPv6 if a process has an IPv6 address.
 inline std::string listen_uri(const Launch& launch) {
   if (!FLAGS_listen.empty()) return "tern://" + FLAGS_listen;
   const bool has_ipv6 = std::any_of(launch.places.begin(), launch.places.end(),
@@ -142,8 +143,8 @@ inline std::string listen_uri(const Launch& launch) {
 
 }  // namespace ranks_detail
 
-/// After parse_flags(). `not_ranked`: flags of this program that do not go with --launcher. Nothing if this process is
-/// not one of many. False: the sentence has been printed.
+/// Must be called after parse_flags(). `not_ranked` has flags of this program that exclude --launcher. Leaves `launch`
+/// empty if this process is not one of many. On error it prints a sentence and returns false.
 inline bool check_ranked_flags(std::optional<Launch>& launch, std::initializer_list<const char*> not_ranked = {}) {
   std::string problem = ranks_detail::check_flags(not_ranked);
   if (problem.empty() && is_ranked()) problem = ranks_detail::find(launch.emplace());
@@ -151,34 +152,35 @@ inline bool check_ranked_flags(std::optional<Launch>& launch, std::initializer_l
   return problem.empty();
 }
 
-/// A process's view of the job while it takes part. Main thread.
+/// The job as one process sees it. Main thread.
 struct Ranked {
   Run& run;
   tern::Nexus& nexus;
   const Launch& launch;
   Meeting& meeting;
-  std::vector<int> cpus;              ///< of its threads, in turn
-  nlohmann::ordered_json own_params;  ///< which process of which job this is
+  std::vector<int> cpus;              ///< CPUs for its threads, in turn
+  nlohmann::ordered_json own_params;  ///< the identity of this process in the job
 
-  /// How long the others may take for what this process has done.
+  /// How long the other processes may take for work that this process has finished.
   double patience_seconds() const { return FLAGS_start_seconds + FLAGS_seconds; }
   tern::Duration patience() const { return std::chrono::nanoseconds(static_cast<int64_t>(patience_seconds() * 1e9)); }
   [[nodiscard]] bool meet() const { return meeting.hold(patience_seconds()); }
-  /// As programs::measure(). A process may have no answer during --seconds, because others took all that there was.
+  /// Like programs::measure(). It accepts that a process gets no answer during --seconds, because other processes may
+  /// use all capacity.
   template <class GetTotals>
   std::optional<Totals> measure(const GetTotals& totals) const {
     return programs::measure(run, totals, true);
   }
-  /// Waits for what takes no longer than the others' patience. False: failed or interrupted.
+  /// Waits for work that takes no longer than the others' patience. Returns false if it failed or was interrupted.
   template <class Done>
   [[nodiscard]] bool wait_until(const Done& done, const char* what) const {
     if (!run.wait_for(patience_seconds(), done)) return false;
     if (!done()) run.fail(what, {tern::Code::kPeerUnreachable, "it takes too long; raise --start_seconds"});
     return done();
   }
-  /// The last thing that a process does, while what its threads use still lives: gives its report to rank 0, and joins
-  /// the threads. Nothing must be on its way between processes any more. No report: failed or interrupted. False: so
-  /// is the job.
+  /// The last step of a process: gives its report to rank 0, and joins the threads. Must be called while the objects
+  /// that its threads use still exist, and when nothing is on its way between processes. `report` is nullopt if this
+  /// process failed or was interrupted. Returns false if this process or the job failed.
   [[nodiscard]] bool finish(std::optional<Report> report) const {
     if (report) report->params.update(own_params);
     const bool is_complete = report && meeting.hold_last(patience_seconds(), json_of(*report));
@@ -187,11 +189,11 @@ struct Ranked {
   }
 };
 
-/// The rest of main(): one process's part. Returns the exit code. Rank 0 prints the reports of all processes: launchers
-/// join lines of several processes in their middles.
+/// The rest of main() for one process. Returns the exit code. Rank 0 prints the reports of all processes, because
+/// launchers mix the lines of several processes.
 ///   run_rank(ranked): adds side threads, takes part, and returns ranked.finish().
-/// `threads`: of each process. Processes of one host take different CPUs, if there are enough.
-/// `flags`: what all processes must agree on.
+/// `threads` is the number of threads of each process. Processes of one host use different CPUs if there are enough.
+/// `flags` has the settings that must be equal in all processes.
 template <class RunRank>
 int play_rank(Launch launch, const std::vector<int>& cpus, size_t threads, const std::string& flags,
               const RunRank& run_rank) {
@@ -203,7 +205,8 @@ int play_rank(Launch launch, const std::vector<int>& cpus, size_t threads, const
   if (!ranks_detail::resolve(launch.places)) return interrupted ? kInterruptedExit : 1;
   const std::string listen = ranks_detail::listen_uri(launch);
   tern::NexusOptions options;
-  options.liveness_timeout = std::chrono::seconds(5);  // here nothing is measured that a dead process would spoil
+  options.liveness_timeout = std::chrono::seconds(5);  // a long timeout is right because a dead process spoils no
+                                                       // result here
   auto nexus = tern::Nexus::create(listen, options);   // outlives the run, whose side threads own the endpoints
   if (!nexus.ok()) return fail_with("no Nexus at " + listen, nexus.status());
 

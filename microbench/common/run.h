@@ -1,5 +1,5 @@
-// One measurement: the threads that take part in it, when they count, and how it ends, well or not.
-// The main thread directs; side threads own an endpoint each and are pinned to a CPU.
+// One measurement: its threads, the time in which they count, and its end or failure.
+// The main thread directs. Each side thread owns an endpoint and is pinned to a CPU.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,8 @@ namespace programs {
 
 using Clock = std::chrono::steady_clock;
 
-/// Latencies in ticks as the percentiles that a benchmark reports, and with --json as a list of [share, us] to draw.
+/// Adds latencies in ticks as the percentiles that a benchmark reports and, with --json, as a list of [share, us] for
+/// plots.
 inline void add_percentiles(nlohmann::ordered_json& metrics, const tern::microbench::Percentiles& latencies_ticks) {
   const double us_per_tick = tern::microbench::Ticks::ns_per_tick() / 1e3;
   metrics["p50_us"] = latencies_ticks.at(0.5) * us_per_tick;
@@ -46,7 +47,7 @@ struct Totals {
   uint64_t completed = 0;
   uint64_t failed = 0;
   uint64_t retransmissions = 0;
-  double seconds = 0;  ///< between the two moments; a point in time if since the start
+  double seconds = 0;  ///< between the two moments; for totals since the start, a point in time
 
   friend Totals operator-(const Totals& to, const Totals& from) {
     return {to.completed - from.completed, to.failed - from.failed, to.retransmissions - from.retransmissions,
@@ -54,13 +55,13 @@ struct Totals {
   }
 };
 
-/// What a client thread has done so far, for the main thread to read while it runs. Written by the client thread.
+/// The progress of a client thread, which writes it. The main thread reads it while the client thread runs.
 struct alignas(64) Progression {
-  std::atomic<uint64_t> completed{0};        ///< calls that ended well
-  std::atomic<uint64_t> failed{0};           ///< calls that may_fail() has forgiven
-  std::atomic<uint64_t> retransmissions{0};  ///< of its endpoint, some calls ago
+  std::atomic<uint64_t> completed{0};        ///< calls that ended with ok
+  std::atomic<uint64_t> failed{0};           ///< failed calls that may_fail() allows
+  std::atomic<uint64_t> retransmissions{0};  ///< of its endpoint, as of a few calls ago
 
-  /// Whoever sees the count sees what its thread wrote before.
+  /// A thread that reads the count also sees the earlier writes of the client thread.
   void count_completed() { completed.store(completed.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
   void count_failed() { failed.fetch_add(1, std::memory_order_relaxed); }
   Totals totals() const {
@@ -70,8 +71,8 @@ struct alignas(64) Progression {
   }
 };
 
-/// A call that ends so is no reason to end the measurement: packets were corrupted above every checksum, and the
-/// session goes on.
+/// True for a failure that does not end the measurement: --corrupt damaged packets above every checksum, and the
+/// session continues.
 inline bool may_fail(tern::Status status) {
   return FLAGS_corrupt > 0 && !status.ok() && status.code() != tern::Code::kPeerUnreachable &&
          status.code() != tern::Code::kSessionReset && status.code() != tern::Code::kCancelled;
@@ -81,23 +82,24 @@ class Run {
  public:
   ~Run() { end(); }
 
-  /// Main thread. Runs `body` in a thread of its own on this CPU; if there is none, the run has failed.
+  /// Runs `body` in a new thread on this CPU. If there is no thread, the run fails. Main thread.
   void add_side(int cpu, std::function<void()> body) {
     if (!add_thread(threads_, cpu, std::move(body))) fail("a side", {tern::Code::kUnavailable, kNoThread});
   }
 
-  /// Server side thread: it can be reached.
+  /// The server can be reached. Server side thread.
   void ready() { ready_.fetch_add(1, std::memory_order_release); }
 
-  /// Side thread, before it runs its loop. False: the measurement is over already, leave.
+  /// Must be called by a side thread before it runs its loop. Returns false if the measurement is already over; the
+  /// thread must then leave.
   [[nodiscard]] bool enter(tern::Endpoint& endpoint) {
     std::lock_guard lock(mutex_);
     if (is_over_) return false;
     endpoints_.push_back(&endpoint);
     return true;
   }
-  /// Side thread, after its loop and before its endpoint is destroyed: waits for the end of the measurement and for all
-  /// others, so that no side sees another's endpoint go while it still calls it.
+  /// Must be called by a side thread after its loop and before its endpoint is destroyed. It waits for the end of the
+  /// measurement and for all other threads, so that no endpoint is destroyed while another side still calls it.
   void leave() {
     std::unique_lock lock(mutex_);
     ++left_;
@@ -105,23 +107,24 @@ class Run {
     changed_.wait(lock, [this] { return is_over_ && left_ == endpoints_.size(); });
   }
 
-  /// Any thread. The first sentence counts; what fails once all is over is no failure.
+  /// Only the first error counts. An error after the end is ignored. Any thread.
   void fail(const std::string& what, tern::Status status) {
     std::lock_guard lock(mutex_);
     if (is_over_ || !error_.empty()) return;
     error_ = what + ": " + std::string(status.message());
     has_failed_.store(true, std::memory_order_release);
   }
-  /// Any thread of a server: its work is done, well.
+  /// The server has finished its work without an error. Any thread of a server.
   void finish() { is_finished_.store(true, std::memory_order_release); }
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }
   bool is_finished() const { return is_finished_.load(std::memory_order_acquire); }
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }
-  /// Side threads: latencies count now.
+  /// True while latencies count. Side threads.
   bool is_recording() const { return is_recording_.load(std::memory_order_relaxed); }
   void set_recording(bool on) { is_recording_.store(on, std::memory_order_relaxed); }
 
-  /// Main thread. Sleeps so long, or until `done()`. False: failed or interrupted meanwhile.
+  /// Sleeps for `seconds`, or until `done()`. Returns false if the run failed or was interrupted meanwhile. Main
+  /// thread.
   template <class Done>
   [[nodiscard]] bool wait_for(double seconds, const Done& done) {
     const Clock::time_point end = Clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
@@ -135,7 +138,8 @@ class Run {
   [[nodiscard]] bool wait_for(double seconds) {
     return wait_for(seconds, [] { return false; });
   }
-  /// Main thread. Until so many server side threads are ready; their birth takes bounded time. False: as above.
+  /// Waits until `sides` server side threads are ready, which takes bounded time. Returns false if the run failed or
+  /// was interrupted. Main thread.
   [[nodiscard]] bool wait_for_ready(size_t sides) {
     const auto is_ready = [&] { return ready_.load(std::memory_order_acquire) == sides; };
     while (!is_ready()) {
@@ -144,7 +148,7 @@ class Run {
     return true;
   }
 
-  /// Main thread. Stops every loop and joins; what the sides have written can be read afterwards.
+  /// Stops every loop and joins the threads. Afterwards the results of the sides can be read. Main thread.
   void end() {
     {
       std::lock_guard lock(mutex_);
@@ -157,7 +161,7 @@ class Run {
     endpoints_.clear();
   }
 
-  /// Main thread, after end(): the exit code of a run that went wrong; prints its sentence.
+  /// Prints the error message of a failed run, and returns the exit code. Must be called after end(). Main thread.
   int explain_failure() {
     if (has_failed()) return programs::fail("%s", error_.c_str());
     programs::fail("interrupted before the measurement was complete");
@@ -167,7 +171,7 @@ class Run {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<tern::Endpoint*> endpoints_;  ///< of sides that have entered
+  std::vector<tern::Endpoint*> endpoints_;  ///< endpoints of the sides that have entered
   size_t left_ = 0;
   std::atomic<size_t> ready_{0};
   std::string error_;
@@ -178,7 +182,7 @@ class Run {
   std::vector<std::thread> threads_;
 };
 
-/// Answers with the request's own bytes.
+/// Answers with the request's bytes.
 inline void echo(tern::Request request) {
   const std::span<const std::byte> in = request.bytes();
   auto out = request.response(in.size());
@@ -187,7 +191,7 @@ inline void echo(tern::Request request) {
   request.respond();
 }
 
-/// Server side thread: an endpoint, whose handlers `add_handlers(endpoint)` registers, until the end of the run.
+/// Runs an endpoint until the end of the run; `add_handlers(endpoint)` registers its handlers. Server side thread.
 template <tern::Transport T, class AddHandlers>
 void serve(Run& run, tern::Nexus& nexus, const AddHandlers& add_handlers,
            const tern::RpcOptions& options = rpc_options(0)) {
@@ -202,12 +206,12 @@ void serve(Run& run, tern::Nexus& nexus, const AddHandlers& add_handlers,
   run.leave();
 }
 
-/// Main thread of a client. Waits for the first calls, warms up, and measures for --seconds. `totals` says what has
-/// been done since the start, or nothing if it cannot be known any more. Nothing: failed or interrupted, or no call was
-/// answered unless `may_be_idle`.
+/// Waits for the first calls, warms up, and measures for --seconds. `totals` returns the work since the start, or
+/// nullopt if it is no longer known. Returns nullopt if the run failed or was interrupted, or if no call was answered
+/// and not `may_be_idle`. Main thread of a client.
 template <class GetTotals>
 std::optional<Totals> measure(Run& run, const GetTotals& totals, bool may_be_idle = false) {
-  // Each call ends with the reason if there is no server; the library's timeouts bound the wait for it.
+  // If there is no server, each call ends with the reason. The library's timeouts bound the wait.
   bool has_begun = false;
   while (!has_begun) {
     if (!run.wait_for(0.02)) return std::nullopt;
@@ -215,7 +219,7 @@ std::optional<Totals> measure(Run& run, const GetTotals& totals, bool may_be_idl
     if (!so_far) return std::nullopt;
     has_begun = so_far->completed > 0;
   }
-  constexpr double kWarmUpSeconds = 0.3;  // caches, branch predictors and the RTT estimate settle in a part of it
+  constexpr double kWarmUpSeconds = 0.3;  // long enough for caches, branch predictors and the RTT estimate
   if (!run.wait_for(kWarmUpSeconds)) return std::nullopt;
 
   Progress line;
@@ -240,10 +244,11 @@ std::optional<Totals> measure(Run& run, const GetTotals& totals, bool may_be_idl
   }
 }
 
-/// A program of two sides, as --role and --processes say. Returns its exit code.
+/// Runs a program of two sides as --role and --processes select. Returns its exit code.
 ///   start_server(run, nexus): adds the server's side threads; each calls run.ready() when it can be reached.
-///   run_client(run, nexus, server_uri): adds the client's, measures, ends the run; nothing: failed or interrupted.
-/// `cpus`: of the server's and of the client's first thread, whose distance is reported.
+///   run_client(run, nexus, server_uri): adds the client's threads, measures, and ends the run. It returns nullopt if
+/// the run failed or was interrupted.
+/// `cpus` has the CPU of the server's first thread and that of the client's first thread. Their distance is reported.
 template <class StartServer, class RunClient>
 int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServer& start_server,
                const RunClient& run_client, const tern::NexusOptions& server_options = nexus_options()) {
@@ -298,9 +303,9 @@ int play_roles(int argc, char** argv, std::pair<int, int> cpus, const StartServe
   return 0;
 }
 
-/// main() of a benchmark: flags, then its own checks (`check_flags()`, false once it has said what is wrong), then
-/// `run.operator()<T>(argc, argv, cpus)` with the command line as it was given, for a server process. With
-/// `run_simulated()` it also runs over a transport of a simulation.
+/// main() of a benchmark. It parses the flags, calls `check_flags()` (which prints an error and returns false), and
+/// then calls `run.operator()<T>(argc, argv, cpus)` with the words of the command line, for a server process. With
+/// `run_simulated()` the benchmark also runs over a transport of a simulation.
 template <class CheckFlags, class RunOver, class RunSimulated = std::nullptr_t>
 int run_main(int argc, char** argv, const char* usage, const CheckFlags& check_flags, const RunOver& run,
              const RunSimulated& run_simulated = nullptr) {

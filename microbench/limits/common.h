@@ -1,6 +1,6 @@
-// What the limits share: their flags, two pinned sides with the placement before and after, and their output.
-// Defines flags: include it in a program's one source file only. Main thread. Nothing of the library is in here: a
-// limit is what the library's figures are divided by.
+// The common parts of the limits: their flags, two pinned sides with the placement before and after, and their output.
+// This file defines flags: include it only in a program's one source file. Main thread. It contains no code of the
+// library, because the library's results are divided by a limit.
 #pragma once
 
 #include <gflags/gflags.h>
@@ -27,7 +27,7 @@ namespace limits {
 
 using Json = nlohmann::ordered_json;
 
-/// One sentence on standard error; the program's exit code.
+/// Prints one sentence on standard error. Returns the program's exit code.
 [[gnu::format(printf, 1, 2)]] inline int fail(const char* format, ...) {
   std::fprintf(stderr, "%s: ", gflags::ProgramInvocationShortName());
   va_list arguments;
@@ -38,7 +38,7 @@ using Json = nlohmann::ordered_json;
   return 1;
 }
 
-/// The two CPUs of --cpus. Nothing: it names none.
+/// The two CPUs of --cpus. nullopt if it does not name two CPUs.
 inline std::optional<std::pair<int, int>> two_cpus() {
   int server = 0, client = 0, end = 0;
   const int read = std::sscanf(FLAGS_cpus.c_str(), "%d,%d%n", &server, &client, &end);
@@ -46,7 +46,7 @@ inline std::optional<std::pair<int, int>> two_cpus() {
   return std::pair(server, client);
 }
 
-/// Whether threads of this process may run on these CPUs.
+/// True if threads of this process may run on these CPUs.
 inline bool can_pin(std::pair<int, int> cpus) {
   bool is_pinned = false;
   std::thread([&] {
@@ -55,7 +55,8 @@ inline bool can_pin(std::pair<int, int> cpus) {
   return is_pinned;
 }
 
-/// Parses the command line and checks the flags of this file. False: the sentence has been printed, exit with 1.
+/// Parses the command line and checks the flags of this file. On error it prints a sentence and returns false; the
+/// program must then exit with code 1.
 inline bool parse_flags(int& argc, char**& argv, const char* usage) {
   gflags::SetUsageMessage(usage);
   gflags::ParseCommandLineFlags(&argc, &argv, true);
@@ -73,20 +74,21 @@ inline bool parse_flags(int& argc, char**& argv, const char* usage) {
   return false;
 }
 
-/// Round trip of a cache line between the two sides' CPUs, ns: of the two taken just before and just after.
+/// Round trip of a cache line between the two sides' CPUs, ns: the smaller and the larger of the values measured just
+/// before and just after.
 struct Placement {
   double ns_min = 0;
   double ns_max = 0;
 };
 
-/// After parse_flags(). Runs both sides at once, each in a thread pinned to its CPU, until both return. Nothing: they
-/// can no longer be pinned; the sentence has been printed.
+/// Runs both sides at once, each in a thread pinned to its CPU, until both return. Must be called after parse_flags().
+/// If the CPUs can no longer be pinned to, it prints a sentence and returns nullopt.
 template <class Server, class Client>
 std::optional<Placement> run_pinned(const Server& server, const Client& client) {
   const auto [server_cpu, client_cpu] = *two_cpus();
   const auto start = [](int cpu, const auto& side) {
     return std::thread([cpu, &side] {
-      tern::microbench::pin_to_cpu(cpu);  // has just succeeded
+      tern::microbench::pin_to_cpu(cpu);  // can_pin() has just succeeded
       side();
     });
   };
@@ -105,13 +107,13 @@ std::optional<Placement> run_pinned(const Server& server, const Client& client) 
   return Placement{std::min(before_ns, after_ns), std::max(before_ns, after_ns)};
 }
 
-/// What was counted in so many seconds.
+/// A count, and the time in which it was counted.
 struct Counted {
   uint64_t count = 0;
   double seconds = 0;
 };
 
-/// Runs rounds for --seconds after a warm-up, and adds what each returns. The clock is read once in kRoundsPerClock.
+/// Runs rounds for --seconds after a warm-up, and adds their results. Reads the clock once in kRoundsPerClock rounds.
 template <uint64_t kRoundsPerClock, class Round>
 Counted count_rounds(Round&& round) {
   using Clock = std::chrono::steady_clock;
@@ -134,14 +136,14 @@ Counted count_rounds(Round&& round) {
   }
 }
 
-/// Round trips and how long all of them took.
+/// Round trips and their total time.
 struct Timed {
   tern::microbench::Percentiles ticks;
   double seconds = 0;
 };
 
-/// Times round trips, one after the other, for --seconds after kWarmUp of them. The clock is read once in
-/// kRoundsPerClock; between two readings a round trip begins when the one before has ended.
+/// Times round trips, one after the other, for --seconds after kWarmUp round trips. Reads the clock once in
+/// kRoundsPerClock; between two readings a round trip begins at the end of the one before.
 template <uint64_t kWarmUp, uint64_t kRoundsPerClock, class RoundTrip>
 Timed time_round_trips(RoundTrip&& round_trip) {
   using tern::microbench::Ticks;
@@ -166,7 +168,7 @@ Timed time_round_trips(RoundTrip&& round_trip) {
   }
 }
 
-/// Metrics of a ping-pong, as a benchmark of the library has them.
+/// The metrics of a ping-pong, with the names of the library's benchmarks.
 inline Json latency_metrics(const tern::microbench::Percentiles& ticks, double seconds) {
   const auto us_at = [&](double share) { return ticks.at(share) * tern::microbench::Ticks::ns_per_tick() / 1e3; };
   Json metrics = {{"rate_mrps", static_cast<double>(ticks.count()) / seconds / 1e6},
@@ -178,8 +180,8 @@ inline Json latency_metrics(const tern::microbench::Percentiles& ticks, double s
   return metrics;
 }
 
-/// Prints the result, with `params` beside the flags of this file. Metrics' names end in their unit. `subject`: whose
-/// they are.
+/// Prints the result, with `params` and the flags of this file. Names of metrics end in their unit. `subject` is the
+/// measured program.
 inline void print(const char* bench, const char* transport, Json params, const Json& metrics, Placement placement,
                   const char* subject = "a bare limit") {
   params["cpus"] = FLAGS_cpus;

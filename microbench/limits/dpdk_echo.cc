@@ -1,13 +1,12 @@
-// The bare limit of small RPCs over DPDK: 60 frames with datagrams of tern's wire size go to and fro over net_memif
+// The bare limit of small RPCs over DPDK: 60 frames with datagrams of tern's wire size travel to and fro over net_memif
 // between two spinning threads, in bursts.
 //
-// Both sides send again what has arrived, as it is. Nothing of the library is in here: it is what the library's figures
-// are divided by.
+// Both sides send an arrived frame back unchanged. The program contains no code of the library, because the library's
+// results are divided by its result.
 //
-// Tried beside it, on a busy machine, this one being 11.9 M/s while both sides ran: no pause, which pulls at the ring
-// that is being written, 5.6; three times the pause 7.9; bursts of 8 / 16 3.0 / 8.4; rings of 64 / 128 descriptors 5.3
-// / 7.1.
-// --zero_copy about 17, by another device.
+// Variants that were tried on a busy machine, where this version has 11.9 M/s while both sides ran: no pause, which
+// disturbs the ring while the other side writes it, 5.6; three times the pause 7.9; bursts of 8 / 16 3.0 / 8.4; rings
+// of 64 / 128 descriptors 5.3 / 7.1. --zero_copy, which is another device, about 17.
 
 #include <rte_pause.h>
 
@@ -18,7 +17,7 @@
 
 namespace {
 
-/// A 32 B message behind a header of 24.
+/// A message of 32 B after a header of 24 B.
 constexpr uint16_t kDatagramBytes = 24 + 32;
 constexpr uint16_t kOutstanding = 60;
 
@@ -28,7 +27,7 @@ struct World {
   limits::Counted answered;
 };
 
-/// After a burst of few frames: more come in one go.
+/// Pauses after a burst of few frames, so that the next burst has more.
 void pause_after(uint16_t count) {
   constexpr uint16_t kFew = 20;
   constexpr int kPauses = 10;
@@ -73,7 +72,7 @@ int main(int argc, char** argv) {
   if (!limits::open_memif_pair(world.ports, 10)) return 1;
   const auto placement = limits::run_pinned([&] { echo(world); }, [&] { ask(world); });
   if (!placement) return 1;
-  if (world.answered.count == 0) return limits::fail("nothing was answered: the two ports have lost each other");
+  if (world.answered.count == 0) return limits::fail("nothing was answered: the two ports are no longer connected");
   limits::print("dpdk_echo", "dpdk",
                 {{"size", kDatagramBytes},
                  {"window", kOutstanding},

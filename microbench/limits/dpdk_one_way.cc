@@ -1,12 +1,13 @@
 // The bare limit of large messages over DPDK: bursts of full frames one way over net_memif between two spinning
-// threads. Counted are the bytes of the datagrams that have been received.
+// threads. The result counts the bytes of received datagrams.
 //
-// The sender takes frames out of its pool and sets their length; the receiver gives them back to its own. No side reads
-// or writes what is in them. Nothing of the library is in here: it is what the library's figures are divided by.
+// The sender takes frames out of its pool and sets their length; the receiver frees them to its own pool. Neither side
+// reads or writes their content. The program contains no code of the library, because the library's results are divided
+// by its result.
 //
-// Tried beside it, on a busy machine, this one being 69 Gbit/s while both sides ran: rings of 32 / 128 / 1024
-// descriptors 20 / 57 / 53, bursts of 16 / 64 28 / 64. Pauses of either side, and smaller pool caches: no difference
-// that could be told. --zero_copy about 150, by another device.
+// Variants that were tried on a busy machine, where this version has 69 Gbit/s while both sides ran: rings of 32 / 128
+// / 1024 descriptors 20 / 57 / 53, bursts of 16 / 64 28 / 64. Pauses of either side, and smaller pool caches: no
+// measurable difference. --zero_copy, which is another device, about 150.
 
 #include <atomic>
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace {
 
-/// What fits into a frame of the MTU that the driver has, 1500.
+/// The payload of a frame with the driver's MTU, 1500.
 constexpr uint16_t kDatagramBytes = 1514 - limits::kHeaderBytes;
 
 struct World {
@@ -39,7 +40,7 @@ void transmit(World& world) {
   limits::use_pool_caches();
   const limits::MemifPort& port = world.ports.client;
   rte_mbuf* frames[limits::kBurst];
-  uint16_t first = limits::kBurst;  // of those that the port has not taken
+  uint16_t first = limits::kBurst;  // the first frame that the port has not taken
   while (!world.stop.load(std::memory_order_relaxed)) {
     if (first == limits::kBurst) {
       if (rte_pktmbuf_alloc_bulk(port.pool, frames, limits::kBurst) != 0) continue;
@@ -61,7 +62,7 @@ int main(int argc, char** argv) {
   if (!limits::open_memif_pair(world.ports, 8)) return 1;
   const auto placement = limits::run_pinned([&] { receive(world); }, [&] { transmit(world); });
   if (!placement) return 1;
-  if (world.bytes.count == 0) return limits::fail("nothing arrived: the two ports have lost each other");
+  if (world.bytes.count == 0) return limits::fail("nothing arrived: the two ports are no longer connected");
   limits::print("dpdk_one_way", "dpdk",
                 {{"size", kDatagramBytes}, {"zero_copy", FLAGS_zero_copy}, {"huge_pages", world.ports.has_huge_pages}},
                 {{"bandwidth_gbps", static_cast<double>(world.bytes.count) * 8 / world.bytes.seconds / 1e9}},

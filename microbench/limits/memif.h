@@ -1,5 +1,5 @@
-// Two net_memif ports of this process, connected with each other, as the limits use them. DPDK only: nothing of the
-// library is in here. Both ports are in one process, because the driver may crash when a peer process exits.
+// Two net_memif ports of this process, connected with each other, for the limits. DPDK only; it contains no code of the
+// library. Both ports are in one process, because the driver may crash when a peer process exits.
 #pragma once
 
 #include <rte_dev.h>
@@ -23,24 +23,24 @@ DEFINE_bool(zero_copy, false, "the client port lends its frames to the server po
 
 namespace limits {
 
-/// Ethernet, IPv4 and UDP, which a datagram has in front.
+/// The Ethernet, IPv4 and UDP headers before a datagram.
 constexpr uint16_t kHeaderBytes = 14 + 20 + 8;
-/// Frames of one call to the driver, at most.
+/// Maximum number of frames in one call of the driver.
 constexpr uint16_t kBurst = 32;
 
-/// A port with one queue each way. Its queues belong to one thread each.
+/// A port with one queue each way. Each queue belongs to one thread.
 struct MemifPort {
   uint16_t id = 0;
   rte_mempool* pool = nullptr;
 
   uint16_t receive(rte_mbuf** frames) const { return rte_eth_rx_burst(id, 0, frames, kBurst); }
-  /// Until the port has taken all of them.
+  /// Returns when the port has taken all frames.
   void transmit_all(rte_mbuf** frames, uint16_t count) const {
     for (uint16_t sent = 0; sent < count;) {
       sent = static_cast<uint16_t>(sent + rte_eth_tx_burst(id, 0, frames + sent, static_cast<uint16_t>(count - sent)));
     }
   }
-  /// A frame of this length with a datagram of `datagram_bytes`, whatever they are. Null: the pool is empty.
+  /// A frame for a datagram of `datagram_bytes` bytes, with undefined content. Null if the pool is empty.
   rte_mbuf* new_frame(uint16_t datagram_bytes) const {
     rte_mbuf* frame = rte_pktmbuf_alloc(pool);
     if (frame != nullptr) rte_pktmbuf_append(frame, static_cast<uint16_t>(kHeaderBytes + datagram_bytes));
@@ -53,7 +53,7 @@ struct MemifPair {
   bool has_huge_pages = false;
 };
 
-/// Enough 2 MB pages are free for the pools.
+/// True if enough 2 MB pages are free for the pools.
 inline bool has_huge_pages() {
   constexpr long kPagesMin = 64;
   long pages = 0;
@@ -64,9 +64,11 @@ inline bool has_huge_pages() {
   return pages >= kPagesMin;
 }
 
-/// The device `name` with `arguments` as a port that can send and receive. False: rte_errno says why.
+/// Opens the device `name` with `arguments` as a port that can send and receive. Returns false on an error; rte_errno
+/// has the reason.
 inline bool open_port(MemifPort& port, const std::string& name, const std::string& arguments) {
-  constexpr unsigned kFrames = 8191, kCached = 512;  // per pool: both rings of a pair are never full at once
+  constexpr unsigned kFrames = 8191, kCached = 512;  // frames per pool: enough because both rings of a pair are never
+                                                     // full at once
   constexpr uint16_t kDescriptors = 1024;
   const auto succeeds = [](int result) {
     if (result < 0) rte_errno = -result;
@@ -88,12 +90,12 @@ inline bool is_up(const MemifPort& port) {
   return rte_eth_link_get_nowait(port.id, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
 }
 
-/// Once, after parse_flags(). The rings have 2 to the power of `ring_bits` descriptors, 14 at most. False: the sentence
-/// has been printed.
+/// Opens the two ports. Must be called once, after parse_flags(). The rings have 2 to the power of `ring_bits`
+/// descriptors; `ring_bits` is at most 14. On error it prints a sentence and returns false.
 inline bool open_memif_pair(MemifPair& pair, int ring_bits) {
   pair.has_huge_pages = has_huge_pages();
   if (FLAGS_zero_copy && !pair.has_huge_pages) {
-    fail("--zero_copy wants 64 free huge pages: echo 128 > /proc/sys/vm/nr_hugepages");
+    fail("--zero_copy needs 64 free huge pages: echo 128 > /proc/sys/vm/nr_hugepages");
     return false;
   }
   std::vector<std::string> words = {
@@ -109,14 +111,14 @@ inline bool open_memif_pair(MemifPair& pair, int ring_bits) {
     fail("DPDK does not start: %s", rte_strerror(rte_errno));
     return false;
   }
-  // An abstract socket: no file.
+  // An abstract socket, which needs no file.
   const std::string common = "socket=limits-" + std::to_string(getpid()) + ",rsize=" + std::to_string(ring_bits);
   if (!open_port(pair.server, "net_memif0", "role=server," + common) ||
       !open_port(pair.client, "net_memif1", "role=client," + common + (FLAGS_zero_copy ? ",zero-copy=yes" : ""))) {
     fail("no two ports of net_memif (Debian: librte-net-memif23): %s", rte_strerror(rte_errno));
     return false;
   }
-  constexpr int kTries = 2000;  // of a millisecond; it takes some hundred
+  constexpr int kTries = 2000;  // tries of one millisecond; it takes some hundred
   int tries = 0;
   while (!is_up(pair.server) || !is_up(pair.client)) {
     if (++tries == kTries) {
@@ -128,7 +130,7 @@ inline bool open_memif_pair(MemifPair& pair, int ring_bits) {
   return true;
 }
 
-/// For each side's thread, before it uses its port: pools then have a cache for it.
+/// Must be called in each side's thread before it uses its port, so that the pools have a cache for that thread.
 inline void use_pool_caches() { (void)rte_thread_register(); }
 
 }  // namespace limits

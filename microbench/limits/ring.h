@@ -1,5 +1,5 @@
-// The cheapest way we know to pass 32 B from one thread to another: 64-byte cells with the sequence number in the cell,
-// and no shared index. Each side keeps its position to itself. Standard library only.
+// The cheapest way that we know to pass 32 B from one thread to another: 64-byte cells that contain the sequence
+// number, and no shared index. Each side keeps its own position. Standard library only.
 #pragma once
 
 #include <atomic>
@@ -12,13 +12,13 @@ namespace limits {
 constexpr size_t kMessageBytes = 32;
 
 struct alignas(64) Cell {
-  std::atomic<uint64_t> sequence;  ///< 1 + position of the message that lies here
+  std::atomic<uint64_t> sequence;  ///< 1 + position of the message in this cell
   std::byte bytes[kMessageBytes];
 };
 static_assert(sizeof(Cell) == 64);
 
-/// One direction. The writer must not be kCells ahead of the reader, which whoever counts the outstanding messages
-/// knows.
+/// One direction. The writer must never be kCells messages ahead of the reader. The user ensures that by counting the
+/// outstanding messages.
 template <size_t kCells>
 struct Ring {
   Cell cells[kCells] = {};

@@ -1,4 +1,4 @@
-// The bare limit of shared memory: 32 B bounced between two spinning threads through the cheapest ring we know.
+// The bare limit of shared memory: 32 B bounce between two spinning threads through the cheapest ring that we know.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -38,7 +38,7 @@ void ping(World& world) {
   uint64_t before = Ticks::now(), last = 0;
   for (uint64_t position = 0;; ++position) {
     world.there.put(position, message);
-    world.ticks.add(last);  // of the round before: recorded while the message is under way
+    world.ticks.add(last);  // records the round before while the message is under way
     while (!world.back.try_get(position, message)) {
     }
     const uint64_t after = Ticks::now();

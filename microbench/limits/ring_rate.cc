@@ -1,11 +1,12 @@
 // The bare limit of small requests over shared memory: a client thread keeps 60 messages of 32 B on their way to a
-// server thread and back. Both take up to 8 at a time out of one ring and put them into the other.
+// server thread and back. Both threads take up to 8 messages at a time out of one ring and put them into the other.
 //
-// What made it fast, in shares of the rate: two rings of 128 cells lie in the first-level cache together (two of 256
-// fill 32 KiB of it to the last line: 0.6 near, 0.8 far); taking 8 before answering lets their cache misses overlap
-// (one by one: 0.6-0.7), where taking all there are leaves the other side idle meanwhile (0.7 near, 0.45 far); a client
-// that waits for 8 does not pull at the line that is being written (0.75 near, 0.9 far). Prefetching for writing,
-// pauses in the spin and other numbers than 8 gained nothing.
+// The choices that made it fast, with the alternatives in shares of its rate. Two rings of 128 cells fit into the
+// first-level cache together (two of 256 fill 32 KiB of it to the last line: 0.6 near, 0.8 far). Taking 8 messages
+// before answering lets their cache misses overlap (one by one: 0.6-0.7); taking all available messages leaves the
+// other side idle meanwhile (0.7 near, 0.45 far). A client that waits for 8 messages does not fetch the line that the
+// server is writing (without the wait: 0.75 near, 0.9 far). Prefetching for writing, pauses in the spin and other
+// numbers than 8 gained nothing.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -31,14 +32,14 @@ struct World {
   alignas(64) std::atomic<bool> stop{false};
   uint64_t answered = 0;
   double seconds = 0;
-  bool is_intact = true;  ///< the bytes that have gone round all the time are still what they were
+  bool is_intact = true;  ///< all messages still have their original bytes
 };
 
 struct Batch {
   std::byte messages[kTaken][kMessageBytes];
 };
 
-/// Takes what is there, kTaken at most; returns how many.
+/// Takes the available messages, at most kTaken. Returns their number.
 template <size_t kCells>
 uint64_t take(const limits::Ring<kCells>& ring, uint64_t position, Batch& batch) {
   uint64_t taken = 0;

@@ -1,11 +1,11 @@
 // The bare limit of large messages between two threads: one copy of --size bytes out of the other side's memory.
 //
-// One thread has a message (as it is but for stamps, or with --rewrite written anew each time, as large_rpc_bandwidth
-// has it) and raises a flag; the other copies it into a buffer of its own, always the same, and raises another. Nothing
-// of the library is in here: it is what the library's figures are divided by. So every way to copy that has ever won on
-// one of our machines is tried, on normal pages of a memfd (what two processes get here) and on transparent huge ones
-// (which two threads can share, and two processes only where the system allows huge pages in shared memory). The
-// fastest counts.
+// One thread has a message and raises a flag. It writes only stamps into the message or, with --rewrite, the whole
+// message each time, as in large_rpc_bandwidth. The other thread copies the message into its own buffer, always the
+// same, and raises another flag. The program contains no code of the library, because the library's results are divided
+// by its result. Therefore it tries every way to copy that was ever the fastest on one of our machines, on normal pages
+// of a memfd (which two processes get here) and on transparent huge pages (which two threads can share, and two
+// processes only if the system allows huge pages in shared memory). The result is the fastest way.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@
 #include "common.h"
 
 DEFINE_uint64(size, 8 << 20, "bytes of a message");
-DEFINE_bool(rewrite, false, "the writer writes all of a message before it hands it over; this time does not count");
+DEFINE_bool(rewrite, false, "the writer writes the whole message before it hands it over; this time does not count");
 
 namespace {
 
@@ -39,7 +39,7 @@ constexpr size_t kLineBytes = 64, kPageBytes = 4096, kHugePageBytes = 2u << 20, 
 
 void copy_memcpy(std::byte* to, const std::byte* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
-/// Below the size from which the C library goes around the caches.
+/// Copies in pieces below the size from which the C library bypasses the caches.
 void copy_memcpy_pieces(std::byte* to, const std::byte* from, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kPieceBytes) {
     std::memcpy(to + at, from + at, std::min(kPieceBytes, bytes - at));
@@ -51,7 +51,7 @@ using Vector [[gnu::vector_size(16)]] = long long;
 void copy_lines(std::byte* to, const std::byte* from, size_t bytes) {
   size_t at = 0;
   for (; bytes - at >= kLineBytes; at += kLineBytes) {
-    Vector a, b, c, d;  // each a register: an array of them would be memory
+    Vector a, b, c, d;  // each is a register; an array of them would be memory
     std::memcpy(&a, from + at, sizeof a);
     std::memcpy(&b, from + at + 16, sizeof b);
     std::memcpy(&c, from + at + 32, sizeof c);
@@ -64,7 +64,8 @@ void copy_lines(std::byte* to, const std::byte* from, size_t bytes) {
   std::memcpy(to + at, from + at, bytes - at);
 }
 
-/// The first line of the next page is asked for before this one is copied: prefetchers of the hardware end with a page.
+/// Prefetches the first line of the next page before it copies this page, because the hardware's prefetchers stop at
+/// the end of a page.
 void copy_next_page(std::byte* to, const std::byte* from, size_t bytes) {
   size_t at = 0;
   for (; bytes - at > kPageBytes; at += kPageBytes) {
@@ -94,7 +95,7 @@ void copy_movsb(std::byte* to, const std::byte* from, size_t bytes) {
   std::memcpy(to + at, from + at, bytes - at);
 }
 
-/// Four pages at a time: while one line is waited for, the next of three other pages are on their way.
+/// Copies four pages at a time: while one line is awaited, the next lines of the three other pages are on their way.
 [[gnu::target("avx2")]] void copy_avx2_4_pages(std::byte* to, const std::byte* from, size_t bytes) {
   size_t group = 0;
   for (; bytes - group >= 4 * kPageBytes; group += 4 * kPageBytes) {
@@ -111,7 +112,7 @@ void copy_movsb(std::byte* to, const std::byte* from, size_t bytes) {
   std::memcpy(to + group, from + group, bytes - group);
 }
 
-/// Around the reader's cache.
+/// Bypasses the reader's cache.
 [[gnu::target("avx2")]] void copy_avx2_streaming(std::byte* to, const std::byte* from, size_t bytes) {
   size_t at = 0;
   for (; bytes - at >= 2 * kLineBytes; at += 2 * kLineBytes) {
@@ -165,7 +166,7 @@ std::vector<Way> ways() {
   return all;
 }
 
-/// Two buffers of a kind of pages, touched. Unmapped at the end of the process.
+/// Two buffers on one kind of pages, touched. They are unmapped at the end of the process.
 struct Memory {
   const char* pages;
   std::byte* from = nullptr;
@@ -176,7 +177,7 @@ std::byte* map_memory(bool is_huge, size_t bytes) {
   const size_t whole = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   const int fd = is_huge ? -1 : memfd_create("shm_copy", MFD_CLOEXEC);
   if (!is_huge && (fd < 0 || ftruncate(fd, static_cast<off_t>(whole)) != 0)) return nullptr;
-  // One huge page more, so that there is a border of one in it.
+  // One huge page is added so that the mapping contains an aligned address.
   void* mapped = mmap(nullptr, whole + (is_huge ? kHugePageBytes : 0), PROT_READ | PROT_WRITE,
                       is_huge ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
   if (fd >= 0) close(fd);
@@ -201,7 +202,7 @@ struct Result {
   Percentiles ticks;
   double total_ticks = 0;
 
-  /// Of the median: a trial is short, and the hypervisor may take a CPU away in the middle of it.
+  /// The bandwidth of the median time, because a trial is short, and the hypervisor may take a CPU away during it.
   double typical_gbps() const { return static_cast<double>(FLAGS_size) / ticks.at(0.5) * 8 / Ticks::ns_per_tick(); }
   double mean_gbps() const {
     return static_cast<double>(ticks.count()) * static_cast<double>(FLAGS_size) / total_ticks * 8 /
@@ -209,14 +210,14 @@ struct Result {
   }
 };
 
-/// What the two sides share. The writer says which trial is next; both meet before and after each.
+/// The state that the two sides share. The writer selects the next trial; both sides meet before and after each trial.
 struct Exchange {
   std::barrier<> meeting{2};
   Trial trial;
   bool is_over = false;
   std::atomic<bool> is_intact{true};
   alignas(64) std::atomic<uint64_t> written{0};  ///< number of the message that is ready
-  alignas(64) std::atomic<uint64_t> read{0};     ///< number of the last one that was copied
+  alignas(64) std::atomic<uint64_t> read{0};     ///< number of the last message that was copied
   alignas(64) std::atomic<bool> stop{false};
 };
 
@@ -247,7 +248,7 @@ void serve(Exchange& exchange) {
   }
 }
 
-/// Writer side: one trial.
+/// Writer side: runs one trial.
 Result hand_over(Exchange& exchange, const Trial& trial) {
   Result result = {trial, {}, 0};
   exchange.trial = trial;
@@ -281,7 +282,8 @@ Result hand_over(Exchange& exchange, const Trial& trial) {
   return result;
 }
 
-/// Writer side: every way on every kind of pages, then the best of them for --seconds. `tried`: Gbit/s by name.
+/// Writer side: tries every way on every kind of pages, then runs the best for --seconds. `tried` gets the results in
+/// Gbit/s by name.
 Result find_limit(Exchange& exchange, const std::vector<Memory>& memories, limits::Json& tried) {
   const std::vector<Way> all = ways();
   const double trial_seconds = FLAGS_seconds / 4 / static_cast<double>(all.size() * memories.size());

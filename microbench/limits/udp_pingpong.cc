@@ -1,7 +1,7 @@
-// The bare limit of kernel UDP: 32 B bounced over loopback between two spinning threads.
+// The bare limit of kernel UDP: 32 B bounce over loopback between two spinning threads.
 //
-// Non-blocking sockets, sendto and recvfrom; --connected uses send and recv on connected ones. Nothing of the library
-// is in here: it is what the library's figures are divided by.
+// It uses non-blocking sockets, sendto and recvfrom; --connected uses send and recv on connected sockets. The program
+// contains no code of the library, because the library's results are divided by its result.
 
 #include <atomic>
 #include <cerrno>
@@ -25,7 +25,7 @@ struct World {
   limits::Timed round_trips;
 };
 
-/// False: nothing there. `from` is the sender, where sockets are unconnected.
+/// Returns false if no message has arrived. Sets `from` to the sender if the sockets are unconnected.
 template <bool kConnected>
 bool try_receive(int fd, std::byte* message, sockaddr_in* from) {
   socklen_t from_bytes = sizeof(*from);
@@ -53,7 +53,7 @@ void echo(World& world) {
 
 template <bool kConnected>
 void ping(World& world) {
-  constexpr uint64_t kTriesMax = 10'000'000;  // some seconds: then it is lost
+  constexpr uint64_t kTriesMax = 10'000'000;  // some seconds; after that the message counts as lost
   std::byte message[kMessageBytes] = {};
   sockaddr_in from{};
   world.round_trips = limits::time_round_trips<2'000, 256>([&] {

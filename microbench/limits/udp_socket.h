@@ -1,4 +1,4 @@
-// A non-blocking UDP socket on 127.0.0.1, as the limits use it. System headers only: nothing of the library is in here.
+// A non-blocking UDP socket on 127.0.0.1 for the limits. System headers only; it contains no code of the library.
 #pragma once
 
 #include <arpa/inet.h>
@@ -10,11 +10,11 @@
 
 namespace limits {
 
-/// What one call can send or receive: the largest UDP payload is 65 507 bytes.
+/// The maximum of bytes that one call can send or receive: the largest UDP payload is 65 507 bytes.
 inline constexpr size_t kCallBytesMax = 65507;
 inline constexpr size_t kReceiveBytes = 1u << 16;
 
-/// One per side; lives until the program ends. errno says why something failed.
+/// One socket for each side; it exists until the program ends. After an error errno has the reason.
 struct UdpSocket {
   int fd = -1;
   sockaddr_in address{};
@@ -30,7 +30,7 @@ struct UdpSocket {
   bool connect_to(const UdpSocket& other) const {
     return connect(fd, reinterpret_cast<const sockaddr*>(&other.address), sizeof(other.address)) == 0;
   }
-  /// From now on a send is a train of datagrams of this size, and a receive takes a whole train.
+  /// After this call a send is a train of datagrams of this size, and a receive takes a whole train.
   bool use_trains(int datagram_bytes) const {
     const int on = 1;
     return setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &datagram_bytes, sizeof(datagram_bytes)) == 0 &&

@@ -1,9 +1,9 @@
-// Two AF_XDP sockets of this process, at the two ends of a veth pair, as the limits use them. libxdp and libbpf only:
-// nothing of the library is in here.
+// Two AF_XDP sockets of this process, at the two ends of a veth pair, for the limits. libxdp and libbpf only; it
+// contains no code of the library.
 //
-// The pair is in a network namespace that the program makes for itself and that ends with it, so that no other frames
-// are on it. Each end has one queue, and an XDP program that gives all frames to the socket. The kernel carries a frame
-// in the sender's system call: it makes a packet, runs the other end's program and copies the frame into that one's
+// The pair is in a network namespace that the program creates and that ends with it, so that the pair carries no other
+// frames. Each end has one queue, and an XDP program that gives all frames to the socket. The kernel carries a frame in
+// the sender's system call: it makes a packet, runs the other end's program and copies the frame into the other end's
 // memory. A receiver makes no system calls. Needs root and iproute2.
 #pragma once
 
@@ -29,21 +29,21 @@ DEFINE_bool(generic, false, "XDP in the kernel's general receive path instead of
 
 namespace limits {
 
-/// Ethernet, IPv4 and UDP, which a datagram has in front.
+/// The Ethernet, IPv4 and UDP headers before a datagram.
 constexpr uint32_t kHeaderBytes = 14 + 20 + 8;
-/// Frames of one call.
+/// Maximum number of frames in one call.
 constexpr uint32_t kBurst = 64;
-/// Of a pair: what native mode takes at most, in round numbers.
+/// The maximum MTU of a pair in native mode, in round numbers.
 constexpr uint32_t kMtuMax = 3498;
 
-/// One end. Belongs to one thread. A frame is an offset into `memory`.
+/// One end. It belongs to one thread. A frame is an offset into `memory`.
 class VethPort {
  public:
   static constexpr uint32_t kFrames = 2048, kFrameBytes = 4096;
-  /// Of each ring. The kernel gives a frame to the receiver before it takes it out of the fill ring.
+  /// Descriptors of each ring. The kernel gives a frame to the receiver before it takes the frame out of the fill ring.
   static constexpr uint32_t kDescriptors = 2 * kFrames;
 
-  /// False: errno says why.
+  /// Returns false on an error; errno has the reason.
   bool open(const char* interface) {
     constexpr size_t kBytes = size_t{kFrames} * kFrameBytes;
     memory_ = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -56,7 +56,7 @@ class VethPort {
     fd_ = xsk_socket__fd(socket_);
     return attach(if_nametoindex(interface));
   }
-  /// Gives these frames to the kernel, to receive into.
+  /// Gives these frames to the kernel, which receives into them.
   void fill(uint32_t first, uint32_t count) {
     uint32_t at = 0;
     if (xsk_ring_prod__reserve(&fill_, count, &at) != count) std::abort();  // the ring has space for all frames
@@ -65,12 +65,14 @@ class VethPort {
     }
     xsk_ring_prod__submit(&fill_, count);
   }
-  /// Sends again what has arrived, as it is, and gives frames that have been sent to the kernel. Returns how many.
+  /// Sends arrived frames back unchanged, and gives sent frames to the kernel. Returns the number of arrived frames.
   uint32_t send_again() {
     uint32_t from = 0, to = 0;
     const uint32_t count = xsk_ring_cons__peek(&receive_, kBurst, &from);
     if (count == 0) return 0;
-    if (xsk_ring_prod__reserve(&transmit_, count, &to) != count) std::abort();  // as many descriptors as frames
+    if (xsk_ring_prod__reserve(&transmit_, count, &to) != count)
+      std::abort();  // there are as many descriptors as
+                     // frames
     for (uint32_t i = 0; i < count; i++) {
       *xsk_ring_prod__tx_desc(&transmit_, to + i) = *xsk_ring_cons__rx_desc(&receive_, from + i);
     }
@@ -78,7 +80,7 @@ class VethPort {
     push(count);
     return count;
   }
-  /// A frame of zeros, for the next call that sends.
+  /// Queues a frame of zeros, which the next sending call sends.
   void queue_new(uint32_t frame, uint32_t bytes) {
     uint32_t to = 0;
     if (xsk_ring_prod__reserve(&transmit_, 1, &to) != 1) std::abort();
@@ -90,7 +92,7 @@ class VethPort {
     queue_new(frame, bytes);
     push(0);
   }
-  /// Gives frames back to the kernel that have arrived. Returns how many.
+  /// Gives arrived frames back to the kernel. Returns their number.
   uint32_t drop_arrived() {
     uint32_t from = 0, to = 0;
     const uint32_t count = xsk_ring_cons__peek(&receive_, kBurst, &from);
@@ -103,7 +105,7 @@ class VethPort {
     xsk_ring_cons__release(&receive_, count);
     return count;
   }
-  /// Sends again the frames that have been sent. Returns how many.
+  /// Sends the completed frames again. Returns their number.
   uint32_t send_done_again(uint32_t bytes) {
     uint32_t from = 0, to = 0;
     const uint32_t count = xsk_ring_cons__peek(&done_, kBurst, &from);
@@ -124,7 +126,7 @@ class VethPort {
     if (result < 0) errno = -result;
     return result >= 0;
   }
-  /// All frames of the interface go to the socket.
+  /// Redirects all frames of the interface to the socket.
   bool attach(unsigned interface) {
     const int sockets = bpf_map_create(BPF_MAP_TYPE_XSKMAP, "limits", sizeof(uint32_t), sizeof(int), 1, nullptr);
     const uint32_t queue = 0;
@@ -139,7 +141,7 @@ class VethPort {
     return sockets >= 0 && program >= 0 && bpf_map_update_elem(sockets, &queue, &fd_, 0) == 0 &&
            bpf_link_create(program, static_cast<int>(interface), BPF_XDP, &options) >= 0;
   }
-  /// Lets the kernel carry what is in the ring: 32 frames a call, at most.
+  /// Lets the kernel carry the frames in the ring: at most 32 frames a call.
   void call() { (void)sendto(fd_, nullptr, 0, MSG_DONTWAIT, nullptr, 0); }
   void push(uint32_t count) {
     constexpr uint32_t kOfCall = 32;
@@ -158,7 +160,7 @@ class VethPort {
     xsk_ring_cons__release(&done_, done);
   }
 
-  // Of libxdp. The rings must be zero before it makes them.
+  // libxdp's objects. The rings must be zero before libxdp initializes them.
   xsk_ring_prod fill_{}, transmit_{};
   xsk_ring_cons done_{}, receive_{};
   xsk_umem* umem_ = nullptr;
@@ -171,13 +173,14 @@ struct VethPair {
   VethPort server, client;
 };
 
-/// Once, after parse_flags(), in the thread that starts the others. False: the sentence has been printed.
+/// Must be called once, after parse_flags(), in the thread that starts the others. On error it prints a sentence and
+/// returns false.
 inline bool open_veth_pair(VethPair& pair, uint32_t mtu) {
   if (unshare(CLONE_NEWNET) != 0) {
     fail("no network namespace can be made (%s): run as root", std::strerror(errno));
     return false;
   }
-  // Without IPv6 addresses the kernel sends nothing by itself. One queue, so that every frame comes to it.
+  // Without IPv6 addresses the kernel itself sends nothing. There is one queue so that it gets every frame.
   const std::string end = " mtu " + std::to_string(mtu) + " numrxqueues 1 numtxqueues 1 ";
   const std::string commands = "ip link add limits0" + end + "type veth peer name limits1" + end +
                                " && ip link set limits0 addrgenmode none up && ip link set limits1 addrgenmode none up";

@@ -1,8 +1,9 @@
-// The bare limit of large messages over AF_XDP: full frames one way over a veth pair between two spinning threads.
-// Counted are the bytes of the datagrams that have been received.
+// The bare limit of large messages over AF_XDP: full frames one way over a veth pair between two spinning threads. The
+// result counts the bytes of received datagrams.
 //
-// No side reads or writes what is in the frames. Nothing of the library is in here: it is what the library's figures
-// are divided by. The sending thread is the bottleneck: the kernel copies each frame twice in its system calls.
+// Neither side reads or writes the content of the frames. The program contains no code of the library, because the
+// library's results are divided by its result. The sending thread is the bottleneck: the kernel copies each frame twice
+// in its system calls.
 
 #include <atomic>
 #include <cstdint>

@@ -1,8 +1,8 @@
-// The bare limit of AF_XDP's latency: a frame with 32 B bounced over a veth pair between two spinning threads.
+// The bare limit of AF_XDP's latency: a frame with 32 B bounces over a veth pair between two spinning threads.
 //
-// The frame that has arrived is sent again as it is: no side reads or writes the message. Nothing of the library is in
-// here: it is what the library's figures are divided by. --generic takes 0.82 of the time over veth, whose driver makes
-// a new packet for XDP.
+// A side sends an arrived frame back unchanged: neither side reads or writes the message. The program contains no code
+// of the library, because the library's results are divided by its result. --generic takes 0.82 of the time over veth,
+// whose driver makes a new packet for XDP.
 
 #include <atomic>
 #include <cstdint>

@@ -1,3 +1,3 @@
-"""The doctor: looking (look.py, machine.py, network.py, transports.py), judging (rules.py and *_rules.py, firewall.py),
-trying (proof.py, path.py) and printing (report.py). Python's standard library only.
+"""The doctor. It collects facts (look.py, machine.py, network.py, transports.py), judges them (rules.py and *_rules.py,
+firewall.py), tries transports (proof.py, path.py) and prints the result (report.py). Python's standard library only.
 """

@@ -1,5 +1,5 @@
-"""What the firewall's rules of this host say of a UDP packet that begins a conversation. Rules that are not understood
-make the answer UNKNOWN; nothing is guessed.
+"""The verdict of this host's firewall on a UDP packet that begins a conversation. If a rule is not understood, the
+answer is UNKNOWN; the code never guesses.
 """
 import json
 import re
@@ -8,7 +8,8 @@ ACCEPT, DROP, UNKNOWN = 'accept', 'drop', 'unknown'
 
 
 def facts_of(look):
-    """'nft': the ruleset as a list of objects; 'iptables': lines of the legacy iptables-save. None: not seen."""
+    """'nft': the ruleset as a list of objects; 'iptables': lines of the legacy iptables-save. None: it could not be
+    read."""
     found = {'nft': None, 'iptables': None}
     done = look.run('nft', '--json', 'list', 'ruleset')
     if done and done[0] == 0:
@@ -29,8 +30,8 @@ def facts_of(look):
 # --- nftables --------------------------------------------------------------------------------------------------------
 
 def is_in(value, right):
-    """Whether a value is what an nft expression names; None: the expression is not understood."""
-    if isinstance(right, str) and right.startswith('@'):  # a set by name, whose elements are elsewhere
+    """Whether a value matches an nft expression; None: the expression is not understood."""
+    if isinstance(right, str) and right.startswith('@'):  # a named set, whose elements are not in this rule
         return None
     if isinstance(right, str) and right.endswith('*'):  # the beginning of an interface's name
         return str(value).startswith(right[:-1])
@@ -64,7 +65,7 @@ def matches(match, packet):
         elif key == packet['interface_key'] and packet['interface']:
             answer = is_in(packet['interface'], right)
         elif key in ('iifname', 'oifname', 'iif', 'oif') and right == 'lo':
-            answer = False  # the other host is not this one
+            answer = False  # the other host's address is not one of this host
     elif isinstance(left, dict) and left.get('ct', {}).get('key') == 'state':
         answer = is_in('new', right)
     if answer is not None and match.get('op') == '!=':
@@ -72,16 +73,16 @@ def matches(match, packet):
     return answer if match.get('op') in ('==', 'in', '!=') else None
 
 
-# Statements that leave the packet to the next one; and those that do so with some packets only.
+# Statements that leave the packet to the next statement, always or for some packets.
 PASSING = ('continue', 'counter', 'ct helper', 'dup', 'log', 'mangle', 'notrack', 'set')
 LIMITING = ('ct count', 'limit', 'quota')
 RETURN = 'return'
 
 
 def verdict_of_map(value, chain, chains, packet, depth):
-    """That of the first element that the packet's key is; None: it is none of them."""
+    """The verdict of the first element that matches the packet's key; None: no element matches."""
     data = value.get('data')
-    if not isinstance(data, dict) or not isinstance(data.get('set'), list):  # a map by name
+    if not isinstance(data, dict) or not isinstance(data.get('set'), list):  # a named map
         return UNKNOWN
     for key, statement in data['set']:
         answer = matches({'op': '==', 'left': value.get('key'), 'right': key}, packet)
@@ -109,8 +110,8 @@ def verdict_of(statement, chain, chains, packet, depth):
 
 
 def verdict_of_rules(chain, chains, packet, depth=0):
-    """The verdict of a chain's rules; None: none gives one. A rule that is not understood makes the verdict UNKNOWN if
-    it could end the matter."""
+    """The verdict of a chain's rules; None: no rule gives one. If a rule that is not understood could decide, the
+    verdict is UNKNOWN."""
     is_uncertain = False
     for rule in chains.get(chain, {}).get('rules', ()):
         is_sure = True
@@ -134,7 +135,8 @@ def verdict_of_rules(chain, chains, packet, depth=0):
 
 
 def nft_verdict(ruleset, hook, port, interface=None, family='ip'):
-    """(ACCEPT, DROP or UNKNOWN, 'family table chain' that says so or ''). Every base chain of the hook must accept."""
+    """(ACCEPT, DROP or UNKNOWN, the 'family table chain' that decides or ''). Every base chain of the hook must
+    accept."""
     chains = {}
     for entry in ruleset:
         if 'chain' in entry:
@@ -161,8 +163,8 @@ def nft_verdict(ruleset, hook, port, interface=None, family='ip'):
 # --- iptables --------------------------------------------------------------------------------------------------------
 
 def verdict_of_table(lines, chain, port):
-    """Of one table's chain. A rule is understood if it negates nothing and names nothing but protocol, ports, state and
-    target."""
+    """The verdict of one table's chain. A rule is understood if it has no negation and names only protocol, ports,
+    state and target."""
     policy, is_uncertain = None, False
     for line in lines:
         head = re.match(rf':{chain} (\w+)', line)
@@ -196,7 +198,7 @@ def verdict_of_table(lines, chain, port):
 
 
 def iptables_verdict(lines, hook, port):
-    """The same of iptables-save. Every table that has the chain must accept; nat only changes addresses."""
+    """The verdict of iptables-save. Every table that has the chain must accept; nat only changes addresses."""
     chain, table, tables = hook.upper(), '', {}
     for line in lines:
         if line.startswith('*'):

@@ -1,4 +1,4 @@
-"""Reads files and runs commands, and keeps a list of what it was not allowed to see."""
+"""Reads files and runs commands, and keeps a list of the files that it may not read."""
 import os
 import shutil
 import subprocess
@@ -7,8 +7,8 @@ COMMAND_SECONDS_MAX = 10
 
 
 class Look:
-    """The machine's /proc, /sys, /boot and so on; or a copy of them under `root`, of which commands and system calls
-    cannot say anything (`is_live` is False then).
+    """The machine's /proc, /sys, /boot and so on; or a copy of them under `root`. Commands and system calls give no
+    information about a copy (`is_live` is False then).
     """
 
     def __init__(self, root='/'):
@@ -24,7 +24,7 @@ class Look:
             self.unseen.append(what)
 
     def bytes(self, path):
-        """None: there is no such file, or it cannot be read, which is noted if it is a matter of permission."""
+        """None: the file does not exist, or cannot be read; a lack of permission is noted."""
         try:
             with open(self.path(path), 'rb') as file:
                 return file.read()
@@ -45,7 +45,7 @@ class Look:
             return None
 
     def names(self, path):
-        """Sorted names in a folder; none if there is no such folder."""
+        """Sorted names in a folder; empty if the folder does not exist."""
         try:
             return sorted(os.listdir(self.path(path)))
         except OSError:
@@ -55,14 +55,14 @@ class Look:
         return os.path.exists(self.path(path))
 
     def link(self, path):
-        """The last part of where a symbolic link leads, as sysfs names drivers; None: there is none."""
+        """The last part of a symbolic link's target, as sysfs names drivers; None: the link does not exist."""
         try:
             return os.path.basename(os.readlink(self.path(path)))
         except OSError:
             return None
 
     def run(self, *words):
-        """(exit code, standard output, standard error); None: there is no such program here, or it does not end."""
+        """(exit code, standard output, standard error); None: the program does not exist here, or it does not end."""
         if not self.is_live:
             return None
         program = shutil.which(words[0]) or shutil.which(words[0], path='/usr/sbin:/sbin:/usr/bin:/bin')
@@ -77,7 +77,7 @@ class Look:
 
 
 def list_of(text):
-    """Numbers of a kernel's list, as 0,2-4."""
+    """The numbers in a kernel's list, such as 0,2-4."""
     numbers = []
     for part in (text or '').replace('\n', '').split(','):
         first, _, last = part.strip().partition('-')

@@ -1,4 +1,4 @@
-"""Facts about the machine but for its network: kernel, permissions, memory, CPUs, packages."""
+"""Facts about the machine except its network: kernel, permissions, memory, CPUs, packages."""
 import fcntl
 import gzip
 import os
@@ -15,7 +15,8 @@ KERNEL_OPTIONS = ('CONFIG_XDP_SOCKETS', 'CONFIG_BPF_SYSCALL', 'CONFIG_VFIO_PCI',
 
 
 def kernel(look):
-    """'release' as (major, minor), and 'options': CONFIG_NAME to y, m or n, None where the kernel does not say."""
+    """'release' as (major, minor), and 'options': CONFIG_NAME to y, m or n; None if the kernel does not publish
+    them."""
     release = look.text('/proc/sys/kernel/osrelease') or (platform.release() if look.is_live else '')
     version = re.match(r'(\d+)\.(\d+)', release)
     facts = {'release': release, 'version': [int(part) for part in version.groups()] if version else None,
@@ -37,7 +38,7 @@ def kernel(look):
 
 
 def user(look):
-    """Who runs this, and what of it counts for a program that is started: capabilities and limits."""
+    """The user of this process, and the capabilities and limits that a started program would have."""
     status = look.text('/proc/self/status') or ''
     uid = re.search(r'^Uid:\s+\d+\s+(\d+)', status, re.M)
     effective = re.search(r'^CapEff:\s+([0-9a-f]+)', status, re.M)
@@ -50,13 +51,13 @@ def user(look):
 
 
 def soft_limit(limits, name):
-    """Of /proc/self/limits. None: unlimited, or not known."""
+    """A limit in /proc/self/limits. None: unlimited, or unknown."""
     found = re.search(rf'^{name}\s+(\d+)', limits, re.M)
     return int(found.group(1)) if found else None
 
 
 def capabilities_of_file(path):
-    """Those that the program gets by setcap: the permitted set of its attribute, if it becomes effective."""
+    """The capabilities that the program gets by setcap: the permitted set of its attribute, if it becomes effective."""
     try:
         attribute = os.getxattr(path, 'security.capability')
     except OSError:
@@ -69,7 +70,7 @@ def capabilities_of_file(path):
 
 
 def sealed_memory(look):
-    """Why there is no memory file that can be sealed against future writes, as shm needs it. '': there is."""
+    """Why no memory file can be sealed against future writes, as shm needs it; '' if it can."""
     if not look.is_live:
         return ''
     seal_future_write = 0x10  # linux/fcntl.h; Python 3.11 has no name for it
@@ -88,7 +89,7 @@ def sealed_memory(look):
 
 
 def hugepages(look):
-    """Of each NUMA node: page size in kB to [reserved, free]."""
+    """For each NUMA node: page size in kB to [reserved, free]."""
     nodes = [name for name in look.names('/sys/devices/system/node') if re.fullmatch(r'node\d+', name)]
     folders = {int(name[4:]): f'/sys/devices/system/node/{name}/hugepages' for name in nodes}
     folders = {node: folder for node, folder in folders.items() if look.has(folder)} or {0: '/sys/kernel/mm/hugepages'}
@@ -123,14 +124,14 @@ def cpus(look):
 
 
 def cpu_ticks(look):
-    """(all, stolen by the hypervisor) of all CPUs since the start, or None."""
+    """(all, stolen by the hypervisor) ticks of all CPUs since the start, or None."""
     found = re.search(r'^cpu ((?: +\d+)+)', look.text('/proc/stat') or '', re.M)
     ticks = [int(word) for word in found.group(1).split()] if found else []
     return (sum(ticks[:8]), ticks[7]) if len(ticks) >= 8 else None
 
 
 def packages(look, names):
-    """Whether Debian packages are installed, by name; None where this is no Debian system."""
+    """Whether Debian packages are installed, by name; None if this is not a Debian system."""
     status = look.text('/var/lib/dpkg/status')
     if status is None:
         return None
@@ -139,7 +140,7 @@ def packages(look, names):
 
 
 def dpdk_drivers(look):
-    """Names of DPDK's drivers for network devices that are installed, as af_packet."""
+    """Names of DPDK's installed drivers for network devices, such as af_packet."""
     found = set()
     for folder in ('/usr/lib', *(f'/usr/lib/{name}' for name in look.names('/usr/lib') if name.endswith('-gnu')),
                    '/usr/lib64', '/usr/local/lib', '/usr/local/lib64'):

@@ -1,4 +1,4 @@
-"""Rules about the machine, whatever the transport: programs, memory, firewall, CPUs."""
+"""Rules about the machine that hold for every transport: programs, memory, firewall, CPUs."""
 from . import firewall
 from .rules import HINT, in_bytes, may, rule, usable_interfaces
 
@@ -30,7 +30,7 @@ def hugepages(facts):
 
 @rule('machine')
 def firewall_rules(facts):
-    """Management is UDP for every transport between hosts."""
+    """Every transport between hosts uses UDP for management."""
     names = [one['name'] for one in usable_interfaces(facts)]
     seen = facts['firewall']
     for port in facts['ports']:
@@ -104,7 +104,7 @@ def numa(facts):
                 f'numactl --cpunodebind={node} --membind={node} PROGRAM'
 
 
-PLACEMENT_CHANGE_MAX = 1.5  # as scripts/bench has it
+PLACEMENT_CHANGE_MAX = 1.5  # the same value as in scripts/bench
 STEAL_SHARE_MAX = 0.01
 
 
@@ -128,7 +128,7 @@ def stolen_time(facts):
 # --- In one line -----------------------------------------------------------------------------------------------------
 
 def describe(facts):
-    """What was found of the machine, whether it is good or not."""
+    """A description of the machine, with good and bad facts."""
     cpus, user, kernel = facts['cpus'], facts['user'], facts['kernel']
     isolated = f'{len(cpus["isolated"])} isolated' if cpus['isolated'] else 'none isolated'
     governors = sorted(set(cpus['governors'].values()))

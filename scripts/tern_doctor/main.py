@@ -1,13 +1,13 @@
-"""Says which of tern's transports run on this machine and on which device, what is missing, and the command that
-mends it; then tries each with a second of RPCs.
+"""Reports which of tern's transports run on this machine and on which device, what is missing, and the command that
+fixes it; then tries each transport with a second of RPCs.
 
   tern-doctor                       every transport, on this machine
-  tern-doctor --to HOST[:PORT]      the way to a tern server: ports, MTU, loss, round trip. There:
+  tern-doctor --to HOST[:PORT]      the path to a tern server: ports, MTU, loss, round trip. On that host:
                                     tern-latency --role=server --transport=udp --server=0.0.0.0:31850
 
-It changes no setting, needs neither root nor a build tree, and says what it could not see.
-Exit code: 0 something runs; with --to: the server there answers or, where tern's programs are missing, nothing
-stands in the way; 1 nothing does; 2 wrong usage.
+It changes no setting, needs neither root nor a build tree, and reports which facts it could not read.
+Exit code: 0 a transport runs; with --to: the server answers or, if tern's programs are missing, no obstacle was found;
+1 no transport runs; 2 wrong usage.
 """
 import argparse
 import os
@@ -25,12 +25,12 @@ def parse_arguments(arguments):
     parser = argparse.ArgumentParser(prog='tern-doctor', description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--to', metavar='HOST[:PORT]',
-                        help=f'try the way to a tern server; port {path.DEFAULT_PORT} by default')
+                        help=f'try the path to a tern server; port {path.DEFAULT_PORT} by default')
     parser.add_argument('--transport', metavar='NAME,...', default='', help='only these; with --to: udp by default')
     parser.add_argument('--transport_options', metavar='NAME=VALUE,...', default='',
                         help='for the trials, as tern\'s programs take them; with a single --transport')
     parser.add_argument('--server_transport_options', metavar='NAME=VALUE,...', default='',
-                        help='what differs for the server\'s end')
+                        help='options that differ for the server\'s end')
     parser.add_argument('--port', type=int, default=path.DEFAULT_PORT,
                         help=f'the port of a server here, for the firewall\'s rules; default {path.DEFAULT_PORT}')
     parser.add_argument('--seconds', type=float, default=1, help='length of each trial; default 1')
@@ -61,18 +61,18 @@ def parse_arguments(arguments):
 
 
 def look_at(look, options, here):
-    """All facts but those of trials and of the path."""
+    """All facts except those of trials and of the path."""
     if look.is_live:
         build = transports.installation(options.build_dir, here)
         build['capabilities'] = machine.capabilities_of_file(build['program']) if build['program'] else []
-    else:  # another machine's files say nothing about what is built here
+    else:  # another machine's files give no information about the build here
         build = {'program': None, 'problem': '', 'built': None, 'needs': {}, 'refused': {}, 'capabilities': []}
     return {**machine.facts_of(look, transports.DEBIAN_PACKAGES), **network.facts_of(look), 'build': build,
             'firewall': firewall.facts_of(look), 'ports': [options.to[1] if options.to else options.port]}
 
 
 def try_all(look, names, facts, options):
-    """What became of a trial by transport. Adds the placement of CPUs and the stolen time to the facts."""
+    """The results of trials by transport. Adds the placement of CPUs and the stolen time to the facts."""
     build, found = facts['build'], {}
     before = machine.cpu_ticks(look)
     for name in names:
@@ -88,7 +88,7 @@ def try_all(look, names, facts, options):
 
 
 def verdict_of(name, facts, findings, trial):
-    """One of RUNS and its like, and the findings that remain: what was tried is beyond rules."""
+    """A verdict such as RUNS, and the remaining findings; a trial counts for more than the rules."""
     mine = [one for one in findings if one.about == name]
     built = facts['build']['built']
     if built is not None and name not in built:
@@ -96,7 +96,7 @@ def verdict_of(name, facts, findings, trial):
     if trial and trial['is_proven']:
         return RUNS, [one._replace(level=rules.HINT) for one in mine]
     is_stopped = any(one.level == rules.STOP for one in mine)
-    if was_tried(trial) and not (is_stopped and name in facts['build']['refused']):  # which says the same
+    if was_tried(trial) and not (is_stopped and name in facts['build']['refused']):  # which has the same message
         return STOPPED, [*mine, rules.Finding(name, rules.STOP, f'The trial failed: {trial["why"]}.', trial['command'])]
     return STOPPED if is_stopped else MAY_RUN, mine
 
@@ -122,7 +122,7 @@ def main(arguments, here):
         look.note_unseen('whether RPCs pass: tern\'s programs are neither built nor installed here (--build-dir DIR '
                          'names a build)')
 
-    # With --to, trials are those of the path.
+    # With --to, path.py makes the trials.
     trials = try_all(look, names, facts, options) if can_try and not options.to else {}
     way = None
     if options.to and look.is_live:

@@ -15,7 +15,7 @@ SIOCGIFADDR, SIOCGIFMTU, SIOCGIFFLAGS = 0x8915, 0x8921, 0x8913
 
 
 def ask_interface(request, name):
-    """What the kernel answers about an interface of this network namespace: 16 bytes, or None."""
+    """The kernel's answer about an interface of this network namespace: 16 bytes, or None."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             return fcntl.ioctl(asking, request, struct.pack('16s24x', name.encode()[:15]))[16:32]
@@ -33,7 +33,7 @@ def addresses_of(look, name, ipv6):
 
 
 def interrupts_of(look, device):
-    """CPUs that the interrupts of a device go to. Those of a virtio device belong to the PCI device around it."""
+    """CPUs that get the interrupts of a device. Interrupts of a virtio device belong to its parent PCI device."""
     found = set()
     real = os.path.realpath(look.path(device))
     for folder in (real, os.path.dirname(real)):
@@ -50,7 +50,7 @@ def interrupts_of(look, device):
 
 
 def xdp_programs(look):
-    """Interface to the mode of the XDP program on it, or None where that cannot be seen."""
+    """Interface to the mode of the XDP program on it; None if the mode cannot be read."""
     done = look.run('ip', '-json', 'link', 'show')
     try:
         links = json.loads(done[1]) if done and done[0] == 0 else None
@@ -62,7 +62,7 @@ def xdp_programs(look):
 
 
 def interfaces(look):
-    """Interfaces of this network namespace, those that are up and have an address first."""
+    """Interfaces of this network namespace; first those that are up and have an address."""
     names = re.findall(r'^\s*([^\s:|]+):', look.text('/proc/net/dev') or '', re.M)
     ipv6 = []
     for line in (look.text('/proc/net/if_inet6') or '').splitlines():
@@ -74,7 +74,7 @@ def interfaces(look):
     for name in names:
         folder = f'/sys/class/net/{name}'
         in_sysfs = look.has(folder)
-        if look.is_live and in_sysfs:  # of another namespace, where /sys was not mounted again
+        if look.is_live and in_sysfs:  # the interface is of another namespace if /sys was not mounted again
             try:
                 in_sysfs = look.number(f'{folder}/ifindex') == socket.if_nametoindex(name)
             except OSError:
@@ -128,7 +128,7 @@ def rdma_devices(look):
             state = look.text(f'{folder}/ports/{port}/state') or ''
             ports[port] = {'state': state.partition(': ')[2] or state,
                            'link_layer': look.text(f'{folder}/ports/{port}/link_layer') or ''}
-        parent = look.text(f'{folder}/parent')  # of software devices
+        parent = look.text(f'{folder}/parent')  # set for software devices
         node = look.number(f'{folder}/device/numa_node')
         found.append({'name': name, 'driver': look.link(f'{folder}/device/driver') or ('software' if parent else None),
                       'interfaces': look.names(f'{folder}/device/net') + ([parent] if parent else []), 'ports': ports,
@@ -137,13 +137,13 @@ def rdma_devices(look):
 
 
 def uverbs(look):
-    """Device files of verbs to whether this user may read and write them."""
+    """Device files of verbs, and whether this user may read and write them."""
     return {name: os.access(look.path(f'/dev/infiniband/{name}'), os.R_OK | os.W_OK)
             for name in look.names('/dev/infiniband') if name.startswith('uverbs')}
 
 
 def socket_buffers(look):
-    """Bytes that a UDP socket is given of the SOCKET_BUFFER_BYTES that tern asks for; None: not known."""
+    """Buffer bytes that a UDP socket gets when tern asks for SOCKET_BUFFER_BYTES; None: unknown."""
     granted = {}
     for name, option, limit in (('receive_bytes', socket.SO_RCVBUF, 'rmem_max'),
                                 ('send_bytes', socket.SO_SNDBUF, 'wmem_max')):

@@ -1,5 +1,5 @@
-"""The way to another host: its route, what ICMP echo says of loss, round trip and MTU, what UDP to its port says, and
-RPCs with a tern server there. Facts only; path_rules.py judges them.
+"""The path to another host: its route; loss, round trip and MTU by ICMP echo; the answer to UDP at its port; and RPCs
+with a tern server there. This file collects facts only; path_rules.py judges them.
 """
 import contextlib
 import errno
@@ -16,16 +16,17 @@ from . import proof
 DEFAULT_PORT = 31850
 ECHOES = 20
 ECHO_SECONDS_MAX = 0.5
-KNOCKS = 3  # a host answers a closed port once a second when it has answered several (net.ipv4.icmp_ratelimit)
+KNOCKS = 3  # after several answers a host answers a closed port only once a second (net.ipv4.icmp_ratelimit)
 MTU_MIN = 576
-# Linux: IP_MTU_DISCOVER and IPV6_MTU_DISCOVER; PROBE forbids fragments and ignores what ICMP has said before.
+# Linux: IP_MTU_DISCOVER and IPV6_MTU_DISCOVER; PROBE forbids fragments and ignores earlier ICMP messages.
 MTU_DISCOVER = {socket.AF_INET: (socket.IPPROTO_IP, 10), socket.AF_INET6: (socket.IPPROTO_IPV6, 23)}
 PROBE = 3
 HEADER_BYTES = {socket.AF_INET: 28, socket.AF_INET6: 48}  # of IP and ICMP, and of IP and UDP
 
 
 def parse_host(text):
-    """HOST, HOST:PORT, [IPV6]:PORT, with or without tern:// and /E: (host, port). ValueError: a sentence."""
+    """(host, port) of HOST, HOST:PORT or [IPV6]:PORT, with or without tern:// and /E. ValueError has an error
+    message."""
     rest = text.removeprefix('tern://').partition('/')[0]
     if rest.startswith('['):
         host, bracket, port = rest[1:].partition(']')
@@ -42,7 +43,7 @@ def parse_host(text):
 
 
 def resolve(host):
-    """(family, address), IPv4 if there is one; None: no such host."""
+    """(family, address), IPv4 if there is one; None: the host is unknown."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
@@ -52,7 +53,7 @@ def resolve(host):
 
 
 def route(look, family, address, port):
-    """'error' (errno's name), or 'source', and where ip is here 'device' and 'gateway'."""
+    """'error' (errno's name), or 'source', and if the program ip is installed 'device' and 'gateway'."""
     with socket.socket(family, socket.SOCK_DGRAM) as asking:
         try:
             asking.connect((address, port))
@@ -78,7 +79,7 @@ def checksum(data):
 
 
 class Echo:
-    """Asks a host for echoes, by a socket for that or a raw one. OSError: neither may be had."""
+    """Sends echo requests to a host, by an ICMP socket or a raw socket. OSError: neither socket is permitted."""
 
     def __init__(self, family, address):
         self.family, self.address, self.sequence = family, address, 0
@@ -97,7 +98,7 @@ class Echo:
         self.socket.close()
 
     def ask(self, packet_bytes, seconds_max=ECHO_SECONDS_MAX):
-        """Seconds there and back of an IP packet of this size; None: no answer, or it does not even leave."""
+        """Round trip in seconds of an IP packet of this size; None: no answer, or the packet cannot be sent."""
         self.sequence = self.sequence + 1 & 0xffff
         kinds = (8, 0) if self.family == socket.AF_INET else (128, 129)
         head = struct.pack('!BBHHH', kinds[0], 0, 0, self.identifier, self.sequence)
@@ -121,7 +122,7 @@ class Echo:
 
 
 def path_mtu(echo, device_mtu, seconds_max):
-    """The largest IP packet that is answered, by halving; None: not even MTU_MIN bytes are."""
+    """The largest IP packet that is answered, by bisection; None: not even MTU_MIN bytes are answered."""
     def passes(size):
         return any(echo.ask(size, seconds_max) is not None for _ in range(2))
 
@@ -137,7 +138,7 @@ def path_mtu(echo, device_mtu, seconds_max):
 
 
 def echoes(look, family, address, device_mtu):
-    """'sent', 'lost', round trips and 'mtu'; None: no socket for it."""
+    """'sent', 'lost', round trips and 'mtu'; None: no socket is permitted."""
     try:
         echo = Echo(family, address)
     except OSError:
@@ -160,7 +161,7 @@ def echoes(look, family, address, device_mtu):
 # --- UDP -------------------------------------------------------------------------------------------------------------
 
 def knock(family, address, port):
-    """What comes of a datagram that is none of tern's: 'refused', 'forbidden', 'unreachable', 'silent'."""
+    """The answer to a datagram that is not tern's: 'refused', 'forbidden', 'unreachable', 'silent'."""
     with socket.socket(family, socket.SOCK_DGRAM) as knocking:
         knocking.settimeout(ECHO_SECONDS_MAX)
         for _ in range(KNOCKS):

@@ -7,7 +7,8 @@ from .transport_rules import UDP_FRAME_BYTES
 
 LOSS_SHARE_MAX = 0.001
 
-# What tern's client says, in order: (pattern, finding, command). {host}, {port} and the pattern's groups may be named.
+# The messages of tern's client, in order: (pattern, finding, command). {host}, {port} and the pattern's groups may be
+# named.
 SERVER = 'tern-latency --role=server --transport={transport} --server=0.0.0.0:{port}'
 OPEN_DATA = (SERVER + ' --transport_options=bind=0.0.0.0:31851  # there, with: '
              'nft insert rule inet filter input udp dport 31851 accept')
@@ -34,7 +35,7 @@ def shorter_datagrams(mtu):
 
 
 def mended(path, name, why):
-    """The sentence and the command for what tern's client over this transport has said."""
+    """The sentence and the command for a message of tern's client over this transport."""
     host, mtu = path['host'], (path['echo'] or {}).get('mtu')
     words = {'host': host, 'port': path['port'], 'address': path['address'], 'transport': name,
              'mtu_text': f': the smallest MTU on the way is {mtu}' if mtu else '',
@@ -81,14 +82,14 @@ def judge(path, facts):
 
 
 def judge_way(path, facts, add):
-    """What needs no tern server: loss and MTU by echoes, the rules of this host's firewall."""
+    """Judges what needs no tern server: loss and MTU by echoes, and the rules of this host's firewall."""
     host, echo = path['host'], path['echo']
     if echo and 0 < echo['lost'] < echo['sent']:
         add(HINT, f'{echo["lost"]} of {echo["sent"]} ICMP echoes to {host} were lost.',
             f'mtr --report {path["address"]}')
     if echo and echo['mtu']:
         if echo['mtu'] < UDP_FRAME_BYTES:
-            if not path['exchanges']:  # whose client says so, too
+            if not path['exchanges']:  # otherwise its client has the same message
                 add(HINT, f'IP packets of more than {echo["mtu"]} bytes do not reach {host}, and tern\'s datagrams '
                           f'take {UDP_FRAME_BYTES} by default.', shorter_datagrams(echo['mtu']))
         elif path['device_mtu'] and echo['mtu'] < min(path['device_mtu'], 65535):

@@ -1,4 +1,4 @@
-"""Tries what the rules say: a second of RPCs over a transport, between two processes of this host."""
+"""Verifies the rules by a trial: a second of RPCs over a transport, between two processes of this host."""
 import contextlib
 import json
 import os
@@ -9,13 +9,13 @@ import shutil
 import subprocess
 import time
 
-START_SECONDS_MAX = 30  # sessions that do not open say so after 5 s
-NAMESPACES = 'tern-doctor-'  # and the pid, so that what a killed run has left is known for it
+START_SECONDS_MAX = 30  # sessions that do not open report that after 5 s
+NAMESPACES = 'tern-doctor-'  # followed by the pid, so that namespaces that a killed run has left can be recognized
 CABLE = 'tern-cable'
 
 
 def figures_of(output):
-    """What the program's line of JSON says, in our words; None: it is no such line."""
+    """The values of the program's line of JSON, with our names; None: it is not such a line."""
     try:
         line = json.loads(output)
         metrics = line['metrics']
@@ -28,18 +28,19 @@ def figures_of(output):
         return None
 
 
-# What a program says of a silent peer. On a machine that is very busy this may be chance.
+# Messages of a program about a silent peer. On a very busy machine this may be chance.
 SILENCE = re.compile('no answer from|nothing was answered|no call was answered|do not: its MTU')
 
 
 def run(words, seconds):
-    """As run_once(). Silence counts if it comes twice."""
+    """Like run_once(), but silence of the peer counts only if it happens twice."""
     result = run_once(words, seconds)
     return run_once(words, seconds) if SILENCE.search(result.get('why', '')) else result
 
 
 def run_once(words, seconds):
-    """{'is_proven': True, figures...}, or {'is_proven': False, 'why': a sentence}; and 'command', to do it again."""
+    """{'is_proven': True, figures...}, or {'is_proven': False, 'why': a sentence}; and 'command', which repeats the
+    trial."""
     result = {'is_proven': False, 'command': shlex.join(words)}
     try:
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors='replace',
@@ -56,22 +57,23 @@ def run_once(words, seconds):
 
 
 def common_words(program, name, seconds, options, server_options):
-    """Both sides spin for a while and then block, so that one CPU is enough."""
+    """The words for both sides. They spin for a while and then block, so that one CPU is enough."""
     words = [program, f'--transport={name}', f'--seconds={seconds:g}', '--wait=adaptive', '--json']
     return words + [f'--{flag}={value}' for flag, value in (('transport_options', options),
                                                             ('server_transport_options', server_options)) if value]
 
 
 def prove(program, name, seconds, options='', server_options=''):
-    """Between two processes, with what differs by transport: dpdk has no default device, and its software cable has
-    both ends in one process; frames of xdp to this host do not come back, so that it gets a cable of its own."""
+    """A trial between two processes, with the differences between transports: dpdk has no default device, and its
+    software cable has both ends in one process; frames of xdp to this host do not come back, so xdp gets its own
+    cable."""
     if name == 'dpdk' and not options:
         socket = f'tern-doctor-{os.getpid()}'
         words = common_words(program, name, seconds,
                              f'device=net_memif1;role=client;socket={socket},address=10.91.0.2/24',
                              f'device=net_memif0;role=server;socket={socket},address=10.91.0.1/24')
         if len(os.sched_getaffinity(0)) > 1:
-            words.append('--wait=poll')  # without interrupts of the driver a side that waits naps for 100 us
+            words.append('--wait=poll')  # without interrupts of the driver a waiting side sleeps for 100 us
         return {**run(words, seconds), 'over': 'a cable in memory (net_memif); a NIC is named by --transport_options'}
     if name == 'xdp' and not options:
         return prove_on_cable(program, name, seconds, f'interface={CABLE}')
@@ -82,7 +84,7 @@ def prove(program, name, seconds, options='', server_options=''):
 # --- Between two namespaces ------------------------------------------------------------------------------------------
 
 def prove_on_cable(program, name, seconds, options):
-    """As between two hosts with a veth pair between them. It needs root."""
+    """A trial like one between two hosts, with a veth pair between two namespaces. It needs root."""
     over = 'a veth pair that was made for it; the NIC is tried by --to HOST'
     if os.geteuid() != 0 or shutil.which('ip') is None:
         return {'is_proven': False, 'is_untried': True, 'over': over, 'command': f'sudo tern-doctor --transport={name}',
@@ -96,7 +98,7 @@ def prove_on_cable(program, name, seconds, options):
                     return {'is_proven': False, 'over': over, 'why': why, 'command': shlex.join(words)}
                 client = ['ip', 'netns', 'exec', client_namespace, *words, '--role=client', f'--server={address}']
                 return {**run(client, seconds), 'over': over}
-    except subprocess.CalledProcessError as error:  # as for root in a container
+    except subprocess.CalledProcessError as error:  # for example as root in a container
         said = error.stderr.decode(errors='replace').strip().splitlines() or [f'it ended with {error.returncode}']
         return {'is_proven': False, 'is_untried': True, 'over': over, 'command': shlex.join(error.cmd),
                 'why': f'two network namespaces with a cable take CAP_SYS_ADMIN, and here: {said[-1]}'}
@@ -131,7 +133,7 @@ def two_namespaces():
 
 
 def lines_until(pipe, end):
-    """Of a pipe without a buffer, of which select() would not know."""
+    """Lines of a pipe without a Python buffer, because select() would not see data in that buffer."""
     text = b''
     while select.select([pipe], [], [], max(end - time.monotonic(), 0))[0]:
         read = pipe.read(4096)
@@ -145,7 +147,7 @@ def lines_until(pipe, end):
 
 @contextlib.contextmanager
 def server(words):
-    """Yields (HOST:PORT at which it serves, ''), or (None, why not)."""
+    """Yields (HOST:PORT at which it serves, ''), or (None, the reason)."""
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                           bufsize=0) as process:
         try:

@@ -1,4 +1,4 @@
-"""Prints what was found: for people, or as one JSON object."""
+"""Prints the result: for people, or as one JSON object."""
 import json
 import sys
 import textwrap
@@ -51,7 +51,7 @@ def say(text, indent, **more):
 def show_findings(findings):
     for finding in sorted(findings, key=lambda one: one['level'] != 'stop'):
         say(finding['text'], f'  {MARKS[finding["level"]]} ')
-        print(' ' * 14 + finding['command'])  # in one line, to be copied
+        print(' ' * 14 + finding['command'])  # on one line, so that it can be copied
 
 
 def figure(value):

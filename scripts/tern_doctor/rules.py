@@ -1,12 +1,12 @@
-"""The table of rules: facts in, findings out. A finding is one sentence and the one command that mends it. Rules are in
-transport_rules.py and machine_rules.py; they look at facts, and not at the machine.
+"""The table of rules, which turn facts into findings. A finding is one sentence and the one command that fixes the
+problem. The rules are in transport_rules.py and machine_rules.py; they use facts, and do not access the machine.
 """
 import collections
 
 STOP, HINT = 'stop', 'hint'  # the transport cannot run; it runs, but less well, or less far, than it could
 
 # about    a transport's name, or 'machine'
-# command  mends it, in a shell; PROGRAM, ADDRESS and other words in capitals are the reader's
+# command  fixes the problem, in a shell; the reader must replace PROGRAM, ADDRESS and other words in capitals
 Finding = collections.namedtuple('Finding', 'about level text command')
 
 RULES = []  # (about, function of facts that yields (level, text, command))
@@ -20,8 +20,8 @@ def rule(*abouts):
 
 
 def judge(facts):
-    """Findings in the order of the table. tern's own word counts for more than a rule's: what it has opened an endpoint
-    over is not stopped by what we have seen, or not seen; and where a rule knows why, what tern says adds nothing.
+    """Findings in the order of the table. tern's own result counts for more than a rule: if tern has opened an endpoint
+    over a transport, no rule stops it. If a rule knows the reason of a failure, tern's message is left out.
     """
     build = facts['build']
     findings = []
@@ -30,24 +30,24 @@ def judge(facts):
     opened = set(build['built'] or ()) - set(build['refused']) if build['program'] and not build['problem'] else set()
     findings = [one._replace(level=HINT) if one.about in opened else one for one in findings]
     explained = {one.about for one in findings if one.level == STOP}
-    for name in sorted(set(build['refused']) - explained - {'dpdk'}):  # which has no device until one is named
+    for name in sorted(set(build['refused']) - explained - {'dpdk'}):  # dpdk has no device until the user names one
         sentence, colon, remedy = build['refused'][name].partition(': ')
         findings.append(Finding(name, STOP, f'tern says: {sentence}.',
                                 remedy if colon else f'{build["program"]} --list_transports'))
     return findings
 
 
-# --- What rules ask --------------------------------------------------------------------------------------------------
+# --- Facts that rules use --------------------------------------------------------------------------------------------
 
 def may(facts, capability):
     return capability in facts['user']['capabilities'] or capability in facts['build'].get('capabilities', ())
 
 
 def usable_interfaces(facts):
-    """Those that lead to other hosts."""
+    """The interfaces that lead to other hosts."""
     return [one for one in facts['interfaces'] if one['is_up'] and one['addresses'] and not one['is_loopback']]
 
 
 def in_bytes(count):
-    """As people say it: 64 kB, 8 MB."""
+    """A size in the usual form: 64 kB, 8 MB."""
     return f'{count >> 20} MB' if count >= 1 << 20 and count % (1 << 20) == 0 else f'{count / 1024:.0f} kB'

@@ -1,18 +1,19 @@
-"""Rules about transports: what is built, what each needs, and what it would run on."""
+"""Rules about transports: which are built, what each needs, and on which devices it would run."""
 from .network import SOCKET_BUFFER_BYTES
 from .rules import HINT, STOP, in_bytes, may, rule, usable_interfaces
 from .transports import TRANSPORTS
 
 DEBIAN_KERNEL = 'apt-get install linux-image-$(dpkg --print-architecture)'
-DPDK_DRIVERS = ('vfio-pci', 'uio_pci_generic', 'igb_uio')  # as src/transport/dpdk/dpdk_device.cc has them
+DPDK_DRIVERS = ('vfio-pci', 'uio_pci_generic', 'igb_uio')  # the same list as in src/transport/dpdk/dpdk_device.cc
 SHARING_DRIVERS = ('mlx5_core', 'mlx4_core', 'mana')
-XDP_ATTACHED_SKB = '2'  # as ip numbers the modes
-XDP_NATIVE_MTU_MAX = 3498  # of most drivers: a frame is in a page, beside what the kernel keeps there
-MLX5_MTU_MAX = 8170  # a stride
+XDP_ATTACHED_SKB = '2'  # ip's number of the mode
+XDP_NATIVE_MTU_MAX = 3498  # for most drivers: a frame and the kernel's data about it share a page
+MLX5_MTU_MAX = 8170  # the size of a stride
 UDP_FRAME_BYTES = 1232 + 28  # Udp::Options::datagram_bytes and the headers of UDP and IPv4
 LIFT_LIMIT = ('printf \'* soft memlock unlimited\\n* hard memlock unlimited\\n\' > /etc/security/limits.d/tern.conf  '
               '# then log in again')
-# What an endpoint locks, about, as docs/transports.md says for verbs and mlx5; for xdp a queue with an MTU of 1500.
+# About the memory that an endpoint locks: as in docs/transports.md for verbs and mlx5; for xdp a queue with an MTU of
+# 1500.
 LOCKED_BYTES = {'verbs': 64 << 20, 'mlx5': 16 << 20, 'xdp': 9 << 20}
 
 
@@ -38,7 +39,7 @@ def idle_interface(facts):
 
 
 def option(facts, name):
-    """y, m, n; None: the kernel does not say."""
+    """y, m, n; None: the kernel does not publish its options."""
     return (facts['kernel']['options'] or {}).get(name)
 
 
@@ -279,7 +280,7 @@ def mlx5_permission(facts):
 
 @rule('verbs', 'mlx5', 'xdp')
 def locked_memory(facts):
-    """Devices and AF_XDP charge what they lock to the process, unless it may lock without limit."""
+    """Devices and AF_XDP charge locked memory to the process, unless the process may lock memory without limit."""
     limit, wanted = facts['user']['memlock_bytes'], LOCKED_BYTES[facts['about']]
     if limit is not None and limit < wanted and not may(facts, 'CAP_IPC_LOCK'):
         yield STOP, (f'This user may lock {in_bytes(limit)} of memory, and an endpoint over {facts["about"]} takes up '
@@ -302,7 +303,7 @@ def describe(one):
 
 
 def devices(facts, name):
-    """What a transport would run on, best first."""
+    """The devices that a transport would run on, best first."""
     if name == 'shm':
         return ['memory of this host']
     if name == 'udp':

@@ -1,4 +1,4 @@
-"""The transports between processes, and what of tern is built or installed here."""
+"""The transports between processes, and the parts of tern that are built or installed here."""
 import collections
 import glob
 import os
@@ -6,10 +6,10 @@ import re
 import shutil
 import subprocess
 
-LIST_SECONDS_MAX = 60  # DPDK's start takes seconds where it makes hugepages ready
+LIST_SECONDS_MAX = 60  # DPDK's start takes seconds if it prepares hugepages
 
-# debian  what scripts/setup NAME installs, as src/transport/NAME/CMakeLists.txt has it
-# option  of CMake
+# debian  packages of scripts/setup NAME, as in src/transport/NAME/CMakeLists.txt
+# option  the CMake option
 Transport = collections.namedtuple('Transport', 'name what debian option', defaults=('', (), None))
 
 TRANSPORTS = (
@@ -31,7 +31,8 @@ def build_folders(build_dir, here):
 
 
 def find_program(build_dir, here):
-    """microbench/latency of a build directory, else what is installed beside this script or in PATH; None: neither."""
+    """microbench/latency of a build directory, or the program installed beside this script or in PATH; None: neither
+    exists."""
     for folder in build_folders(build_dir, here):
         path = os.path.normpath(os.path.join(folder, 'microbench', 'latency'))
         if os.access(path, os.X_OK):
@@ -43,8 +44,8 @@ def find_program(build_dir, here):
 
 
 def built_without_program(build_dir, here):
-    """Names of the transports that libraries are here for: of a build directory, else of what is installed beside this
-    script; None: there are none."""
+    """Names of the transports that have libraries here: in a build directory, or installed beside this script; None:
+    there are no libraries."""
     for folder in build_folders(build_dir, here):
         try:
             with open(os.path.join(folder, 'generated', 'transports'), encoding='utf-8') as file:
@@ -59,8 +60,9 @@ def built_without_program(build_dir, here):
 
 
 def installation(build_dir, here):
-    """What is here of tern. 'program': path or None; 'problem': why it does not start, or ''; 'built': names, None if
-    nothing says so; 'needs': name to what CMake has missed; 'refused': name to why it does not run here.
+    """The parts of tern that are here. 'program': path or None; 'problem': why it does not start, or ''; 'built':
+    names, or None if unknown; 'needs': name to the packages that CMake did not find; 'refused': name to why it does not
+    run here.
     """
     found = {'program': find_program(build_dir, here), 'problem': '', 'built': None, 'needs': {}, 'refused': {}}
     if not found['program']:
@@ -91,7 +93,7 @@ def installation(build_dir, here):
 
 
 def known_transports(found):
-    """TRANSPORTS, and those that a program has and this script has never heard of."""
+    """TRANSPORTS, and those that a program has but this script does not know."""
     known = {transport.name for transport in TRANSPORTS}
     more = [name for name in [*(found['built'] or ()), *found['needs']] if name not in known]
     return [*TRANSPORTS, *(Transport(name, option=f'TERN_{name.upper()}') for name in more)]

@@ -1,9 +1,10 @@
 -- Wireshark dissector of tern's data packets and management messages (docs/protocol.md, chapters 2 and 7).
--- How to use it: docs/network.md, "In Wireshark". Long because Wireshark loads a script as one file.
+-- How to use it: docs/network.md, "In Wireshark". The file is long because Wireshark loads a script as one file.
 --
--- A datagram is taken if every packet in it is well-formed, if its session is known, or if it is a management message; or if
--- its port is one of the preference tern.ports, or its conversation is decoded as tern. What the capture says about requests
--- and sessions is noted when a frame is seen first, in the order of the capture; each later look shows those notes.
+-- The dissector takes a datagram if every packet in it is well-formed, if its session is known, or if it is a
+-- management message. It also takes a datagram if its port is in the preference tern.ports, or if its conversation is
+-- decoded as tern. When it sees a frame first, in the order of the capture, it notes what the frame says about requests
+-- and sessions. Each later look shows those notes.
 
 local HEADER_BYTES = 24
 local VERSION = 2
@@ -36,7 +37,7 @@ local liveness = {[0] = "In callback", "Idle", "No session"}
 
 local tern = Proto("tern", "tern RPC")
 
--- What the datagrams hold.
+-- The fields of datagrams.
 local data = {
   kind = ProtoField.uint8("tern.kind", "Kind", base.DEC, kinds, 0x0f),
   version = ProtoField.uint8("tern.version", "Version", base.DEC, nil, 0xf0),
@@ -102,7 +103,7 @@ local mgmt = {
   path_token = ProtoField.uint32("tern.mgmt.path_token", "Path token", base.HEX),
   credit_unit = ProtoField.uint8("tern.mgmt.credit_unit", "Unit of the credits", base.DEC, {[0] = "Packets"})}
 
--- What the capture says.
+-- The fields that follow from the capture.
 local found = {
   session = ProtoField.uint32("tern.session", "Session of this capture"),
   request_in = ProtoField.framenum("tern.request_in", "Request in", base.NONE, frametype.REQUEST),
@@ -132,10 +133,12 @@ tern.prefs.ports = Pref.range("UDP ports", "31850", "UDP ports whose datagrams a
 
 -- --- Notes ------------------------------------------------------------------------------------------------------------
 
--- sessions: how many. by_client_key, by_server_key: session. frames: by frame number, the notes of each packet by its place.
--- Of a session: number; server_key, client_key; sent and received, by packet number: {frame, time, kind, request};
--- requests, by request number: frame, time, response, response_time, and the frame of each index in parts, asked, answers.
--- unjoined: by packet number, the last session without a client key that has sent it.
+-- sessions: the number of sessions. by_client_key, by_server_key: session. frames: by frame number, the notes of each
+-- packet by its position.
+-- A session has: number; server_key, client_key; sent and received, by packet number: {frame, time, kind, request};
+-- requests, by request number: frame, time, response, response_time, and the frame of each index in parts, asked,
+-- answers.
+-- unjoined: by packet number, the last session without a client key that has sent the packet.
 local notes
 
 local function forget_all()
@@ -156,7 +159,8 @@ local function name_session(session, client_key, server_key)
   return session
 end
 
--- A packet of the server names the client's key only. If the capture has no handshake, what it answers tells the session.
+-- A packet of the server names the client's key only. If the capture has no handshake, the packet that it answers
+-- identifies the session.
 local function join(header)
   local session = notes.unjoined[header.echo]
   local answered = session and session.sent[header.echo]
@@ -184,7 +188,7 @@ local function request_of(session, number)
   return request
 end
 
--- The frame that has had one of the indices before; they are in this one now, if they were in none.
+-- Returns the frame that had one of the indices before. Indices that were in no frame are now in this one.
 local function seen_before(places, first, count, frame)
   local before
   for index = first, first + count - 1 do
@@ -216,9 +220,9 @@ local function note_from_server(header, session, note, frame, time)
   if header.index == 0 and not request.response then request.response, request.response_time = frame, time end
 end
 
--- Numbers are used once, so that the same one is a duplicate (or the quotation of an ICMP error), unless they have wrapped round.
--- A request number comes again
--- after 2^26 requests of its slot; one capture does not hold so many.
+-- Numbers are used once, so a repeated number is a duplicate (or the quotation of an ICMP error), unless the numbers
+-- have wrapped.
+-- A request number repeats after 2^26 requests of its slot; a capture does not hold that many.
 local function note_packet(header, frame, time)
   local session = session_of(header)
   local note = {session = session, time = time}
@@ -237,7 +241,7 @@ local function note_packet(header, frame, time)
   return note
 end
 
--- The notes of what lies at a place of a frame, made at the first look.
+-- The notes of the packet at a position of a frame, made at the first look.
 local function note_of(pinfo, at, make)
   local frame = pinfo.number
   if not pinfo.visited then
@@ -249,7 +253,7 @@ end
 
 -- --- Data packets -----------------------------------------------------------------------------------------------------
 
--- 24 bytes at `at` are in the capture.
+-- Reads the header at `at`. The capture must contain 24 bytes there.
 local function read_header(tvb, at)
   local low, high = tvb(at + 16, 4):le_uint(), tvb(at + 20, 4):le_uint()
   local first_byte = tvb(at, 1):uint()
@@ -282,12 +286,12 @@ local function read_header(tvb, at)
   return header
 end
 
--- Clause 2.3: whether a packet begins here, where `room` bytes are left of the datagram.
+-- Clause 2.3: whether a packet begins here, with `room` bytes left in the datagram.
 local function is_plausible(header, room)
   return header.version == VERSION and kinds[header.kind] and header.length >= HEADER_BYTES and header.length <= room
 end
 
--- What is wrong with a plausible packet, or nil.
+-- The error in a plausible packet, or nil.
 local function problem_of(header)
   local kind, payload = header.kind, header.length - HEADER_BYTES
   if header.reserved_flag or header.reserved_bit then return "a reserved bit is set (clause 2.2)" end
@@ -309,8 +313,9 @@ local function problem_of(header)
   return nil
 end
 
--- Calls visit(header) for each packet, from `at` on, as long as they are plausible, and padding(at, count) for zeros between
--- them. Returns where they end: behind the datagram, or what is in it, or where the bytes are no packet.
+-- Calls visit(header) for each packet from `at` on, as long as the packets are plausible, and padding(at, count) for
+-- zeros between them. Returns the end position: the end of the datagram or of its captured bytes, or the first byte
+-- that is not a packet's.
 local function each_packet(tvb, visit, padding)
   local at, total, captured = 0, tvb:reported_len(), tvb:len()
   while at < total and at < captured do
@@ -344,7 +349,7 @@ local function add_link(tree, field, frame)
   if frame then tree:add(field, frame):set_generated() end
 end
 
--- Seconds, which are negative where frames are out of order.
+-- Adds seconds, which are negative if frames are out of order.
 local function add_time(tree, field, seconds)
   local sign, ns = seconds < 0 and -1 or 1, math.floor(math.abs(seconds) * 1e9 + 0.5)
   tree:add(field, NSTime(sign * math.floor(ns / 1e9), sign * (ns % 1e9))):set_generated()
@@ -430,7 +435,7 @@ local function add_header(tree, tvb, header)
   if header.ecn_echo then tree:add_proto_expert_info(congestion, "The answered packet was marked (ECN CE)") end
 end
 
--- One packet in the tree. Returns its text for the column.
+-- Adds one packet to the tree. Returns its text for the column.
 local function add_packet(tree, tvb, pinfo, header)
   local bytes = math.min(header.length, tvb:len() - header.at)
   local packet = tree:add(tern, tvb(header.at, bytes))
@@ -474,7 +479,8 @@ local answered_by = {[CONNECT_REPLY] = CONNECT_REQUEST, [COOKIE] = CONNECT_REQUE
 local is_asking = {[CONNECT_REQUEST] = true, [DISCONNECT] = true, [PING] = true, [ASK] = true}
 local bytes_of = {[CONNECT_REQUEST] = CONNECT_REQUEST_BYTES, [CONNECT_REPLY] = 41, [PING] = 32, [PONG] = 32, [COOKIE] = 46}
 
--- Reads fields one after the other, each into the tree and, by its name, into `values`. Past the end: nothing.
+-- Reads fields one after the other, and adds each to the tree and, by its name, to `values`. Reads nothing past the
+-- end.
 local function reader(tvb, tree, values)
   local at = 0
   return function(name, size)
@@ -491,8 +497,8 @@ local function reader(tvb, tree, values)
   end
 end
 
--- The bytes of an address: those of `udp` are family 8, port 16, IP, datagram bytes 16; those of transports over raw Ethernet
--- version 8, family 8, port 16, datagram bytes 16, IP in 16 bytes.
+-- Adds the bytes of an address. For `udp` they are family 8, port 16, IP, datagram bytes 16; for transports over raw
+-- Ethernet version 8, family 8, port 16, datagram bytes 16, IP in 16 bytes.
 local function add_address(tree, transport, range)
   local bytes = range:len()
   local family_at, port_at, ip_at, size_at = 0, 1, 3, bytes - 2
@@ -536,7 +542,7 @@ local function read_terms(tree, values, read, reads_all)
   read("credit_unit", 1)
 end
 
--- Clause 7.2.2, or nil.
+-- Clause 7.2.2: the error in the terms, or nil.
 local function problem_of_terms(values)
   local function outside(name, low, high)
     return values[name] and (values[name] < low or values[name] > high) and name .. " is out of its range (clause 7.2.2)"
@@ -548,13 +554,13 @@ end
 
 local function is_zero(text) return not text or text:match("^0*$") ~= nil end
 
--- Of each kind, what follows the token. Returns what is wrong with its fields, or nil.
+-- By kind: the fields after the token. Returns the error in the fields, or nil.
 local bodies = {
   [CONNECT_REQUEST] = function(tree, values, read)
     read("version_min", 1)
     read("version_max", 1)
     read("to_endpoint", 2)
-    -- What these bytes mean in a later version is not known here (clause 7.2.3).
+    -- The meaning of these bytes in a later version is unknown here (clause 7.2.3).
     local knows_terms = values.version_min and values.version_min <= VERSION
     read_terms(tree, values, read, true)
     read("cookie", 8)
@@ -605,7 +611,7 @@ local function read_session_name(_, values, read)
   return values.liveness > (values.kind == ANSWER and 2 or 0) and "liveness is out of its range (clause 7.1.3)" or nil
 end
 
--- Which session a message is about. Nil: none that can be told.
+-- The session that a message is about. Nil: unknown.
 local function session_of_message(values)
   local kind = values.kind
   if kind == CONNECT_REQUEST then
@@ -624,12 +630,12 @@ end
 
 local function note_message(values, frame, time)
   local note = {time = time, session = session_of_message(values)}
-  -- A disconnect and an ask are answered by the end that they were sent to.
+  -- The receiver of a disconnect or an ask answers it.
   local function name(kind, key) return kind .. ":" .. values.token .. ":" .. (key or "") end
   local own = name(values.kind, values.to_key)
   if is_asking[values.kind] then
     local before = notes.asked[own]
-    -- A request with a cookie is another one than that without.
+    -- A request with a cookie is not a repetition of the request without it.
     local is_again = before and before.cookie == values.cookie
     note.again = is_again and before.frame or nil
     note.request = is_again and before or {frame = frame, time = time, cookie = values.cookie}
@@ -655,7 +661,7 @@ local function add_found_of_message(tree, note, is_answer)
   end
 end
 
--- What is wrong with a message, or nil; its fields are in the tree and in `values` then.
+-- Returns the error in a message, or nil. The fields are then in the tree and in `values`.
 local function read_message(tvb, tree, values)
   local read = reader(tvb, tree, values)
   read("magic", 4)
@@ -706,7 +712,8 @@ function tern.dissector(tvb, pinfo, tree)
   return tvb:len()
 end
 
--- Whether these bytes are tern's: nothing but well-formed packets, or the first of them names a session of this capture.
+-- True if these bytes are tern's: all of them are well-formed packets, or the first packet names a session of this
+-- capture.
 local function is_ours(tvb)
   if is_message(tvb) then return true end
   local packets, problem, is_known = 0, nil, false
@@ -720,7 +727,7 @@ local function is_ours(tvb)
 end
 
 local function dissect_if_ours(tvb, pinfo, tree)
-  -- As at the first look, when fewer sessions were known.
+  -- The result of the first look counts, because fewer sessions were known then.
   if not pinfo.visited then notes.claimed[pinfo.number] = is_ours(tvb) or nil end
   if not notes.claimed[pinfo.number] then return false end
   tern.dissector(tvb, pinfo, tree)

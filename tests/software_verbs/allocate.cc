@@ -1,6 +1,7 @@
-// The provider's own operator new, which exports.map hides. Tests that count allocations, or make them fail, replace
-// the program's: they mean tern's, and not a NIC's driver's. A NIC sends and receives without memory of the process:
-// where that has none left, there is a reserve, because no exception may pass the C functions of libibverbs.
+// The provider's own operator new, which exports.map hides. Some tests replace the program's operator new to count
+// allocations, or to make them fail. Those tests are about tern, and not about a NIC's driver. A NIC sends and receives
+// without memory of the process. If the process has no memory left, the provider uses a reserve, because no exception
+// may pass the C functions of libibverbs.
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
@@ -9,7 +10,7 @@
 namespace {
 
 constexpr size_t kAlignment = 64;
-alignas(kAlignment) std::byte reserve[2 << 20];  // used once: what is given back to it stays away
+alignas(kAlignment) std::byte reserve[2 << 20];  // used once: memory that is freed to the reserve is not used again
 std::atomic<size_t> used{0};
 
 bool is_of_reserve(const void* memory) { return memory >= reserve && memory < reserve + sizeof(reserve); }

@@ -10,8 +10,8 @@
 
 namespace software_verbs {
 
-/// Waits until the kernel has noticed that the cable is plugged in, which it does in a thread of its own; the
-/// interface, of this thread's namespace, drops all frames until then. False: it took too long.
+/// Waits until the kernel has noticed that the cable is plugged in. A kernel thread does that; until then the
+/// interface, which is in this thread's namespace, drops all frames. Returns false if it took too long.
 inline bool wait_for_carrier(const char* interface) {
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   ifreq request{};
@@ -21,7 +21,8 @@ inline bool wait_for_carrier(const char* interface) {
     if (i != 0) usleep(1000);
     is_running = ioctl(fd, SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_RUNNING) != 0;
   }
-  // The flag comes before the queue is ready. Setting flags waits for the lock under which that thread does both.
+  // The kernel sets the flag before the queue is ready. Setting flags takes the lock under which the kernel thread does
+  // both.
   is_running = is_running && ioctl(fd, SIOCSIFFLAGS, &request) == 0;
   if (fd >= 0) close(fd);
   return is_running;

@@ -22,7 +22,8 @@ void add_to_semaphore(int semaphore) {
   [[maybe_unused]] const ssize_t written = write(semaphore, &one, sizeof(one));
 }
 
-/// False: it is at zero. The descriptor may block, but never for long: its count is that of a queue with an entry.
+/// Takes one from the semaphore. The read may block, but never for long, because the semaphore is the count of a queue
+/// that has an entry.
 void take_from_semaphore(int semaphore) {
   uint64_t one;
   [[maybe_unused]] const ssize_t taken = read(semaphore, &one, sizeof(one));
@@ -36,11 +37,11 @@ void disarm(CompletionQueue& queue) {
 }
 
 void receive_all(CompletionQueue& queue) {
-  // By index: a packet can end its queue pair, but removes none.
+  // A loop by index, because a packet can end its queue pair, but does not remove it.
   for (size_t i = 0; i < queue.receivers.size(); i++) receive_arrivals(*queue.receivers[i]);
 }
 
-/// Where an object counts the events that the program has taken, or null for ports and devices.
+/// The counter of the events that the program has taken from an object; null for ports and devices.
 uint32_t* reported_of(const ibv_async_event& event) {
   switch (event.event_type) {
     case IBV_EVENT_CQ_ERR:
@@ -213,7 +214,7 @@ CompletionQueue* create_completion_queue(ibv_context* base, int cqe, void* cq_co
   queue->cq_context = cq_context;
   queue->handle = 0;
   queue->cqe = cqe;
-  if (context.port != nullptr) {  // as mlx5: one entry is never used
+  if (context.port != nullptr) {  // like mlx5: one entry is never used
     const uint32_t entries = std::bit_ceil(static_cast<uint32_t>(cqe) + 1);
     queue->ring = std::make_unique<CompletionRing>(entries, context.settings.entry_bytes);
     queue->cqe = static_cast<int>(entries) - 1;

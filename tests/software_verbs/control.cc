@@ -34,7 +34,7 @@ struct Fault {
 };
 
 struct Faults {
-  std::mutex mutex;  // below those of the contexts
+  std::mutex mutex;  // locked after the contexts' mutexes
   std::array<Fault, kVerbs> of_verbs;
   uint64_t drop_period = 0;
   uint64_t sent = 0;
@@ -49,11 +49,12 @@ std::atomic<bool> has_verb_faults{false};
 std::atomic<bool> has_packet_faults{false};
 
 Faults& faults() {
-  static auto* const all = new Faults;  // threads may still wait there at exit
+  static auto* const all = new Faults;  // not destroyed, because threads may still wait there at exit
   return *all;
 }
 
-/// Calls visit(queue pair, its context) for one queue pair or, for 0, each, with the context's mutex held.
+/// Calls visit(queue pair, its context) for one queue pair or, if the number is 0, for each, with the context's mutex
+/// held.
 template <class Visit>
 void for_each_queue_pair(uint32_t qp_num, Visit visit) {
   struct Call {

@@ -29,7 +29,7 @@ std::vector<Context*>& contexts() {
   return *all;
 }
 
-/// A universally unique node number with the address in it.
+/// A universally unique node number that contains the address.
 uint64_t guid(in_addr address) { return 0x0253000000000000 | ntohl(address.s_addr); }
 
 void set_setting(Settings& settings, std::string_view key, const std::string& value) {
@@ -319,7 +319,7 @@ SOFTWARE_VERBS_EXPORT ibv_context* ibv_open_device(ibv_device* base) {
   auto* opened = static_cast<Device*>(base);
   Settings settings = settings_of(*base);
   if (settings.open_error != 0) return fail(settings.open_error);
-  auto* context = new Context{};  // libibverbs asks which operations are there
+  auto* context = new Context{};  // set now, because libibverbs checks which operations exist
   context->device = opened;
   context->process = getpid();
   context->settings = std::move(settings);
@@ -354,7 +354,7 @@ SOFTWARE_VERBS_EXPORT ibv_context* ibv_open_device(ibv_device* base) {
 SOFTWARE_VERBS_EXPORT int ibv_close_device(ibv_context* base) {
   Context& context = context_of(base);
   check_process(context);
-  if (context.objects.load() > 0) {  // libibverbs leaks here; this context stays as it is
+  if (context.objects.load() > 0) {  // libibverbs leaks here, and this context stays unchanged
     errno = EBUSY;
     return -1;
   }

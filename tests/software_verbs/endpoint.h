@@ -1,5 +1,4 @@
-// What the cases of verbs_test.cc are made of: a device's context with one UD queue pair, and waiting with a time
-// limit.
+// Helpers for the cases of verbs_test.cc: a device's context with one UD queue pair, and waits with a time limit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +30,7 @@ inline ibv_context* open_first(int index = 0) {
   return context;
 }
 
-/// The index of a RoCE v2 GID over IPv4, else 0.
+/// The index of a RoCE v2 GID over IPv4, or 0 if there is none.
 inline uint8_t find_gid_index(ibv_context* context) {
   std::array<ibv_gid_entry, 32> entries;
   const ssize_t found = ibv_query_gid_table(context, entries.data(), entries.size(), 0);
@@ -116,7 +115,7 @@ class Endpoint {
     return attr.qp_state;
   }
 
-  /// A handle for a peer, which lives as long as the endpoint.
+  /// An address handle for a peer, which is valid as long as the endpoint.
   ibv_ah* handle_of(const Endpoint& peer) {
     ibv_ah_attr attr{};
     attr.port_num = 1;
@@ -132,7 +131,7 @@ class Endpoint {
     return handle;
   }
 
-  /// Posts bytes [offset, offset + bytes) of the memory to receive into.
+  /// Posts bytes [offset, offset + bytes) of the memory as a receive buffer.
   int post_receive(uint64_t wr_id, size_t offset, uint32_t bytes) {
     ibv_sge sge{reinterpret_cast<uintptr_t>(memory.data() + offset), bytes, mr->lkey};
     ibv_recv_wr wr{wr_id, nullptr, &sge, 1};
@@ -140,7 +139,7 @@ class Endpoint {
     return ibv_post_recv(qp, &wr, &bad);
   }
 
-  /// A request for bytes [offset, offset + bytes) of the memory.
+  /// A send request for bytes [offset, offset + bytes) of the memory.
   ibv_send_wr send_request(uint64_t wr_id, ibv_ah* handle, const Endpoint& peer, ibv_sge* sge, size_t offset,
                            uint32_t bytes, unsigned flags = IBV_SEND_SIGNALED) {
     *sge = {reinterpret_cast<uintptr_t>(memory.data() + offset), bytes, mr->lkey};
@@ -162,7 +161,7 @@ class Endpoint {
     return ibv_post_send(qp, &wr, &bad);
   }
 
-  /// The next completion; wr_id is UINT64_MAX when none came in time.
+  /// The next completion; wr_id is UINT64_MAX if none arrived in time.
   static ibv_wc next(ibv_cq* cq) {
     ibv_wc wc{};
     const auto deadline = std::chrono::steady_clock::now() + kPatience;

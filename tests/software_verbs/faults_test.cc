@@ -1,4 +1,4 @@
-// The provider's settings, faults and counters, and where it is harder on programs than Soft-RoCE.
+// The provider's settings, faults and counters, and the cases in which it is stricter than Soft-RoCE.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,11 +12,11 @@
 namespace software_verbs {
 namespace {
 
-constexpr size_t kReceive = 32 << 10;  ///< where endpoints receive
+constexpr size_t kReceive = 32 << 10;  ///< offset at which endpoints receive
 
 using FaultsTest = ProviderTest;
 
-/// Two endpoints; a has a handle of b.
+/// Two endpoints; a has an address handle of b.
 struct Pair {
   explicit Pair(Sizes sizes = {}) : a(sizes), b(sizes) {
     if (a.is_ready() && b.is_ready()) to_b = a.handle_of(b);
@@ -59,7 +59,8 @@ TEST_F(FaultsTest, too_short_a_receive_buffer_ends_the_queue_pair) {
   EXPECT_EQ(pair.b.state(), IBV_QPS_ERR);
 }
 
-TEST_F(FaultsTest, receive_posted_in_the_error_state_is_flushed) {  // on Soft-RoCE only if it comes early enough
+TEST_F(FaultsTest, receive_posted_in_the_error_state_is_flushed) {  // on Soft-RoCE only if the program posts it early
+                                                                    // enough
   Pair pair;
   ASSERT_EQ(pair.a.end(), 0);
   ASSERT_EQ(pair.a.post_receive(2, kReceive, 1000), 0);
@@ -190,7 +191,7 @@ TEST_F(FaultsTest, overflow_ends_the_completion_queue_and_its_queue_pairs) {
   ibv_ack_async_event(&event);
   EXPECT_EQ(Endpoint::next(pair.a.send_cq).wr_id, 0u);
   EXPECT_EQ(Endpoint::next(pair.a.send_cq).wr_id, 1u);
-  EXPECT_EQ(Endpoint::poll_once(pair.a.send_cq), 0);  // dead: the flush errors are lost
+  EXPECT_EQ(Endpoint::poll_once(pair.a.send_cq), 0);  // the queue is dead: the flush errors are lost
   EXPECT_EQ(counters().completion_queue_overflows, 1u);
 }
 
@@ -384,7 +385,7 @@ TEST_F(FaultsTest, processes_reach_each_other) {
     int code = 1;
     {
       Endpoint own;
-      Endpoint parent;  // stands for the parent's address: the same device, another number
+      Endpoint parent;  // has the parent's address: the same device, another number
       uint32_t parents_number = 0;
       if (read(numbers[0], &parents_number, sizeof(parents_number)) == sizeof(parents_number) && own.is_ready()) {
         ibv_sge sge;
@@ -512,7 +513,7 @@ TEST_F(FaultsTest, forked_child_that_destroys_its_parents_object_ends) {
   EXPECT_TRUE(WIFSIGNALED(status));
 }
 
-#ifndef TERN_IS_SANITIZED  // where LeakSanitizer ends the process first
+#ifndef TERN_IS_SANITIZED  // because LeakSanitizer would end the process first
 
 using LeakDeathTest = FaultsTest;
 TEST_F(LeakDeathTest, process_that_leaves_objects_behind_exits_with_a_code) {

@@ -34,12 +34,12 @@ uint16_t fold(uint64_t sum) {
   return static_cast<uint16_t>(sum);
 }
 
-/// Of the UDP datagram or TCP segment as its own length has it.
+/// The length of the UDP datagram or TCP segment, from its own length field.
 size_t transport_length(FrameView frame, const Headers& headers) {
   return headers.protocol == kProtocolUdp ? word_at(frame, headers.transport + 4) : headers.transport_bytes;
 }
 
-/// The sum over pseudo header and datagram, its checksum field included: 0xffff if it is right.
+/// The sum over pseudo header and datagram, including the checksum field: 0xffff if the checksum is right.
 uint16_t transport_sum(FrameView frame, const Headers& headers) {
   const size_t bytes = transport_length(frame, headers);
   const FrameView addresses = headers.is_ipv4() ? frame.subspan(headers.ip + 12, 8) : frame.subspan(headers.ip + 8, 32);

@@ -11,14 +11,14 @@
 namespace software_verbs {
 namespace {
 
-constexpr size_t kBytesMax = 8 << 20;  ///< as in a socket; what comes then is lost
+constexpr size_t kBytesMax = 8 << 20;  ///< the limit of a socket; further packets are lost
 
 struct Inboxes {
   std::shared_mutex mutex;
   std::unordered_map<uint32_t, std::shared_ptr<Inbox>> by_number;
 };
 
-/// A forked child begins with an empty one: its parent's queue pairs are in another process now.
+/// A forked child begins with an empty set, because its parent's queue pairs are now in another process.
 std::atomic<Inboxes*> current{nullptr};
 
 Inboxes& inboxes() {
@@ -69,7 +69,7 @@ bool Inbox::add(in_addr address, std::span<const iovec> packet) {
   try {
     if (end > packets_.size()) packets_.resize(2 * end);
   } catch (const std::bad_alloc&) {
-    return true;  // lost
+    return true;  // the packet is lost
   }
   std::byte* to = packets_.data() + bytes_;
   bytes_ = end;

@@ -1,6 +1,6 @@
-// The short way for packets between queue pairs of one process: bytes appended to the receiver's inbox. Sockets carry
-// the packets of other processes, and all packets while the receiver's queue is armed, because a socket makes its
-// channel readable.
+// The fast path for packets between queue pairs of one process: their bytes are appended to the receiver's inbox.
+// Sockets carry the packets of other processes, and all packets while the receiver's queue is armed, because a socket
+// makes its channel readable.
 #pragma once
 
 #include <netinet/in.h>
@@ -18,14 +18,14 @@ namespace software_verbs {
 
 class Inbox {
  public:
-  /// An inbox that offer() finds, until it is closed.
+  /// Creates an inbox. offer() finds it until it is closed.
   static std::shared_ptr<Inbox> open(uint32_t qp_num, in_addr address);
   static void close(uint32_t qp_num);
-  /// False: no inbox of this process takes the packet, so that it has to go by socket.
+  /// Returns false if no inbox of this process takes the packet; it must then be sent by socket.
   static bool offer(uint32_t qp_num, in_addr address, std::span<const iovec> packet);
 
   void set_armed(bool is_armed);
-  /// Calls receive(bytes, size) for each packet. False: there was none. One thread at a time.
+  /// Calls receive(bytes, size) for each packet. Returns false if there was no packet. One thread at a time.
   template <class Receive>
   bool take(Receive receive) {
     size_t end;
@@ -44,14 +44,14 @@ class Inbox {
   }
 
  private:
-  /// Of a packet: its size in front, and the whole aligned.
+  /// The space of a packet: its size field and its bytes, aligned.
   static size_t footprint(size_t size) { return (2 * sizeof(size_t) + size - 1) & ~(sizeof(size_t) - 1); }
   bool add(in_addr address, std::span<const iovec> packet);
 
   std::mutex mutex_;
   // Guarded by mutex_:
   std::vector<std::byte> packets_;
-  size_t bytes_ = 0;  ///< of packets_ in use
+  size_t bytes_ = 0;  ///< bytes of packets_ in use
   bool is_armed_ = false;
   in_addr address_{};
 

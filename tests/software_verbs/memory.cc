@@ -18,7 +18,7 @@ struct ProtectionDomain : ibv_pd {
 
 ProtectionDomain& domain_of(ibv_pd* pd) { return static_cast<ProtectionDomain&>(*pd); }
 
-/// Registration pins pages, so all of them must be mapped.
+/// True if all pages are mapped, because registration pins them.
 bool is_mapped(uintptr_t address, size_t bytes) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   std::array<unsigned char, 4096> resident;
@@ -31,7 +31,7 @@ bool is_mapped(uintptr_t address, size_t bytes) {
   return true;
 }
 
-/// An error code, as ibv_reg_mr() has it.
+/// Returns an error code, as ibv_reg_mr() does.
 int check_registration(const Context& context, void* address, size_t bytes, unsigned access) {
   constexpr unsigned kRemoteWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   if (context.is_dead) return EIO;
@@ -48,7 +48,7 @@ int check_address(const Context& context, const ibv_ah_attr& attr) {
   ibv_gid source;
   ibv_gid_type type;
   if (attr.is_global == 0 || !find_gid(context, attr.grh.sgid_index, &source, &type)) return EINVAL;
-  // IPv4 to IPv4, and link-local to link-local.
+  // The source and the destination must both be IPv4, or both be link-local.
   return memcmp(source.raw, attr.grh.dgid.raw, 8) == 0 ? 0 : EINVAL;
 }
 
@@ -103,7 +103,8 @@ SOFTWARE_VERBS_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t
   region->pd = pd;
   region->addr = address;
   region->length = bytes;
-  region->lkey = region->rkey = region->handle = context.last_key += 0x101;  // an old key is not soon valid again
+  region->lkey = region->rkey = region->handle = context.last_key += 0x101;  // an old key does not soon become valid
+                                                                             // again
   region->access = access;
   {
     const std::lock_guard network_lock(network().mutex);

@@ -1,15 +1,17 @@
 // A software mlx5: raw packet queue pairs over an AF_PACKET socket, receive work queues of strided descriptors, and
 // completion queues that the program reads from memory.
 //
-// A frame's way in: a thread of the receiver's context reads it from the socket, finds the flows that it matches, and
-// places it in the queues of their queue pairs. A frame to the own address of the interface is placed by its sender's
-// call if a queue of the process takes it, and leaves by the socket otherwise: other processes see it there.
+// The path of an arriving frame: a thread of the receiver's context reads it from the socket, finds the flows that it
+// matches, and places it in the queues of their queue pairs. A frame to the interface's own address is placed by its
+// sender's call if a queue of the process takes it. Otherwise it leaves by the socket, and other processes see it
+// there.
 //
-// What the kernel and rdma-core's mlx5 do is done here, and what the public headers call memory is memory: descriptors,
-// doorbell records, completion entries, and the doorbell page. Where devices differ the behaviour is the hardest one:
-//  - arming raises no event for completions that are there already;
+// This code does the work of the kernel and of rdma-core's mlx5. Everything that the public headers define as memory is
+// memory: descriptors, doorbell records, completion entries, and the doorbell page. If devices behave differently, the
+// provider has the behaviour that is hardest on programs:
+//  - arming raises no event for completions that already exist;
 //  - a received frame is padded to 60 B if a queue pair sent it.
-// Left out: hashing over more than one queue, plain receive work queues, completions of receive queues by
+// Not implemented: hashing over more than one queue, plain receive work queues, completions of receive queues by
 // ibv_poll_cq().
 #pragma once
 
@@ -46,7 +48,7 @@ class Pages {
   size_t bytes_;
 };
 
-/// Of a completion queue: what the device writes and reads. Guarded by the mutex of the network.
+/// The memory of a completion queue that the device writes and reads. Guarded by the mutex of the network.
 struct CompletionRing {
   CompletionRing(uint32_t entries, uint32_t entry_bytes);
   ~CompletionRing();
@@ -58,15 +60,15 @@ struct CompletionRing {
   const uint32_t entry_bytes;
   const uint32_t number;
   Pages entries;
-  Pages doorbells;               ///< the doorbell record, and a page behind it that the program rings
-  uint64_t written = 0;          ///< completions so far
-  uint32_t events = 0;           ///< raised so far; the sequence number of the doorbell that arms
+  Pages doorbells;               ///< the doorbell record, and the doorbell page after it, which the program writes
+  uint64_t written = 0;          ///< number of completions so far
+  uint32_t events = 0;           ///< number of events so far; the sequence number in the doorbell that arms the queue
   std::deque<EntryWords> held;   ///< completions that a test holds back
-  uint32_t receive_queues = 0;   ///< that complete here; guarded by the context's mutex
+  uint32_t receive_queues = 0;   ///< receive queues that use this ring; guarded by the context's mutex
   bool ignores_overrun = false;  ///< IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN
 };
 
-/// Guarded by the mutex of the network, but for `tables`, which the context's guards.
+/// Guarded by the mutex of the network, except `tables`, which the context's mutex guards.
 struct ReceiveQueue : ibv_wq {
   ReceiveQueue(uint32_t descriptors, const mlx5dv_striding_rq_init_attr& strides);
   ~ReceiveQueue();
@@ -79,20 +81,20 @@ struct ReceiveQueue : ibv_wq {
   const mlx5dv_striding_rq_init_attr striding;
   Pages descriptors;
   Pages doorbells;
-  ibv_wq_state device_state = IBV_WQS_RESET;  ///< ibv_wq::state is the driver's
+  ibv_wq_state device_state = IBV_WQS_RESET;  ///< the device's state; ibv_wq::state is the driver's state
   uint64_t head = 0;                          ///< descriptors posted, as last read from the doorbell record
-  uint64_t done = 0;                          ///< descriptors that are used up
-  uint32_t stride = 0;                        ///< the next one of the descriptor `done`
+  uint64_t done = 0;                          ///< number of used descriptors
+  uint32_t stride = 0;                        ///< the next stride of the descriptor `done`
   uint32_t tables = 0;
 };
 
 struct IndirectionTable : ibv_rwq_ind_table {
   ReceiveQueue* queue = nullptr;
-  uint32_t users = 0;  ///< queue pairs
+  uint32_t users = 0;  ///< number of queue pairs that use it
 };
 
 struct Flow : ibv_flow {
-  std::vector<std::byte> specs;  ///< as the program has them
+  std::vector<std::byte> specs;  ///< in the program's format
   uint16_t priority = 0;
   QueuePair* queue_pair = nullptr;
 };
@@ -116,23 +118,23 @@ struct Port {
   uint32_t receivers = 0;
   std::thread thread;
 
-  // Guarded by the network's:
+  // Guarded by the network's mutex:
   std::vector<Flow*> flows;
   std::vector<ReceiveQueue*> queues;
 };
 
-/// All open mlx5 devices of the process. Its mutex comes after those of the contexts.
+/// All open mlx5 devices of the process. Its mutex is locked after the contexts' mutexes.
 struct Network {
   std::mutex mutex;
   std::vector<Port*> ports;
 };
-/// A forked child has an empty one of its own.
+/// A forked child has its own, empty network.
 Network& network();
 
 // mlx5_devices.cc
-/// The network interface that SOFTWARE_VERBS names for a device, if it is there; else empty.
+/// The network interface that SOFTWARE_VERBS names for a device; empty if it does not exist.
 std::string interface_of(int device);
-/// False, with errno: the interface is gone.
+/// Returns false and sets errno if the interface does not exist.
 bool open_port(Context& context);
 void close_port(Context& context);
 bool is_interface_up(const Port& port);
@@ -148,21 +150,22 @@ uint32_t next_number();
 // mlx5_flows.cc
 ibv_flow* create_flow(ibv_qp* qp, ibv_flow_attr* attr);
 int destroy_flow(ibv_flow* flow);
-/// Places a frame in the queues whose flows it matches. False: there was none. The network's mutex is held.
+/// Places a frame in the queues whose flows it matches. Returns false if there was no such queue. The network's mutex
+/// must be held.
 bool steer(Port& port, FrameView frame);
 
-// mlx5_receive.cc; the network's mutex is held.
+// mlx5_receive.cc; the network's mutex must be held.
 void place(ReceiveQueue& queue, FrameView frame, const Headers& headers);
-/// Reads how many descriptors are posted.
+/// Reads the number of posted descriptors.
 void read_doorbell(ReceiveQueue& queue);
-/// Completes the next descriptor, or none, with an error.
+/// Completes the next descriptor with an error; if there is no descriptor, completes without one.
 void write_error(ReceiveQueue& queue, uint8_t syndrome);
 /// Moves a queue to the error state, with flush errors for all descriptors.
 void end_receive_queue(ReceiveQueue& queue, uint8_t syndrome);
 void release_completions(ReceiveQueue& queue, uint64_t limit);
 
-// mlx5_network.cc; the context's mutex is held.
-/// False, with errno: the process has no right to raw packets, or the interface is gone.
+// mlx5_network.cc; the context's mutex must be held.
+/// Returns false and sets errno if the process has no right to raw packets, or if the interface does not exist.
 bool open_sender(Port& port);
 void close_sender(Port& port);
 bool open_receiver(Port& port);

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view kKey = "mlx5=";
 
-/// False: the interface is gone.
+/// Returns false if the interface does not exist.
 bool ask_interface(const Port& port, unsigned long what, ifreq* answer) {
   memset(answer, 0, sizeof(*answer));
   memcpy(answer->ifr_name, port.interface.data(), std::min(port.interface.size(), sizeof(answer->ifr_name) - 1));
@@ -42,8 +42,8 @@ std::array<uint8_t, 8> interface_id(const Port& port) {
   return id;
 }
 
-/// As RoCE has them: the link-local GID of the hardware's address, which is always there, and the addresses of the
-/// interface, of which IPv4 is mapped.
+/// The GIDs that RoCE has: the link-local GID of the hardware's address, which always exists, and the addresses of the
+/// interface, with IPv4 addresses mapped.
 std::vector<ibv_gid> gids_of(const Port& port) {
   ibv_gid first{};
   first.raw[0] = 0xfe;
@@ -121,7 +121,7 @@ void close_port(Context& context) {
 bool is_interface_up(const Port& port) {
   ifreq request;
   if (!ask_interface(port, SIOCGIFFLAGS, &request) || (request.ifr_flags & IFF_UP) == 0) return false;
-  ethtool_value link{};  // the carrier; IFF_RUNNING comes later than it
+  ethtool_value link{};  // the carrier, because IFF_RUNNING is set later
   link.cmd = ETHTOOL_GLINK;
   request.ifr_data = reinterpret_cast<char*>(&link);
   return ioctl(port.control, SIOCETHTOOL, &request) != 0 || link.data != 0;
@@ -134,7 +134,7 @@ void read_mtu(Port& port) {
 
 bool find_interface_gid(const Port& port, int index, ibv_gid* gid, ibv_gid_type* type) {
   const std::vector<ibv_gid> gids = gids_of(port);
-  *type = index % 2 == 0 ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;  // each address is there as both
+  *type = index % 2 == 0 ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;  // each address exists with both types
   const auto at = static_cast<size_t>(index / 2);
   if (at >= gids.size()) return false;
   *gid = gids[at];

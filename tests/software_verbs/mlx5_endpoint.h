@@ -1,5 +1,5 @@
-// What the cases of mlx5_test.cc and mlx5_faults_test.cc are made of: an mlx5 device's context with a queue pair that
-// sends and one that receives.
+// Helpers for the cases of mlx5_test.cc and mlx5_faults_test.cc: an mlx5 device's context with a queue pair that sends
+// and one that receives.
 #pragma once
 
 #include <infiniband/mlx5dv.h>
@@ -20,7 +20,7 @@ namespace software_verbs {
 
 inline constexpr auto kPatience = std::chrono::seconds(20);
 
-/// A completion as it stands in memory.
+/// A completion as it is in memory.
 struct Completed {
   uint64_t position = 0;  ///< in strides, modulo 2^16 descriptors
   uint32_t bytes = 0;
@@ -109,7 +109,7 @@ class RawEndpoint {
   }
   bool steer(uint16_t port) { return steer(rule_for(port)); }
 
-  /// Posts the next descriptors, of the next parts of the memory.
+  /// Posts the next `count` descriptors, with the next parts of the memory.
   void post(uint32_t count) {
     for (; count > 0; count--, posted++) {
       mlx5_mprq_wqe descriptor{};
@@ -123,12 +123,12 @@ class RawEndpoint {
     std::atomic_ref(rwq.dbrec[MLX5_RCV_DBR]).store(htobe32(posted & 0xffff), std::memory_order_release);
   }
 
-  /// Entry `index` of the completion queue. Its frame's bytes may be read after this.
+  /// Entry `index` of the completion queue. The bytes of its frame may be read after this call.
   Completed look(uint32_t index) const {
     auto* const end = static_cast<std::byte*>(ring.buf) + size_t{index + 1} * ring.cqe_size;
     auto* const words = reinterpret_cast<uint32_t*>(end - sizeof(mlx5_cqe64));
     std::array<uint32_t, 16> copy;
-    copy[15] = std::atomic_ref(words[15]).load();  // the last one is written last
+    copy[15] = std::atomic_ref(words[15]).load();  // the device writes this word last
     for (size_t i = 0; i < 15; i++) copy[i] = std::atomic_ref(words[i]).load(std::memory_order_acquire);
     mlx5_cqe64 entry;
     std::memcpy(&entry, copy.data(), sizeof(entry));
@@ -144,7 +144,7 @@ class RawEndpoint {
       completed.syndrome = reinterpret_cast<const mlx5_err_cqe&>(entry).syndrome;
     return completed;
   }
-  /// Waits for completion `number` of the queue's life: its entry has the owner bit of its round.
+  /// Waits for completion `number`, counted from the queue's creation: its entry has the owner bit of its round.
   Completed wait(uint64_t number) const {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     Completed completed;
@@ -185,7 +185,7 @@ class RawEndpoint {
     return true;
   }
 
-  /// Sends a frame to the near address, which a queue of this process has then, and takes the completion.
+  /// Sends a frame to the near address, so that a queue of this process takes it, and takes the send completion.
   void send_to_self(uint16_t port, const std::string& payload) {
     FrameSpec spec;
     spec.from = Wire::kNearAddress;
@@ -195,11 +195,11 @@ class RawEndpoint {
     ASSERT_EQ(send(make_frame(spec)), 0);
     ASSERT_EQ(next_send(), IBV_WC_SUCCESS);
   }
-  /// Sends bytes that are copied behind the receive memory; `slot` of 16.
+  /// Copies bytes into `slot` (of 16) after the receive memory, and sends them.
   int send(const std::vector<std::byte>& frame, unsigned flags = IBV_SEND_SIGNALED, uint32_t slot = 0) {
     std::byte* const at = memory.data() + memory.size() - kSendBytes + slot * 2048;
     std::memcpy(at, frame.data(), frame.size());
-    // In two parts, so that gathering is tried.
+    // In two parts, to test gathering.
     const auto head = static_cast<uint32_t>(std::min<size_t>(frame.size(), 42));
     std::array<ibv_sge, 2> parts = {
         ibv_sge{reinterpret_cast<uintptr_t>(at), head, mr->lkey},

@@ -1,4 +1,4 @@
-// Faults of the software mlx5 on demand, what it refuses, and what it drops.
+// Faults of the software mlx5 on demand, and the requests that it refuses and the frames that it drops.
 #include <sys/wait.h>
 
 #include <cerrno>
@@ -198,7 +198,7 @@ TEST_F(Mlx5Faults, errors_end_the_receive_queue) {
   EXPECT_EQ(endpoint.wait(1).syndrome, MLX5_CQE_SYNDROME_WR_FLUSH_ERR);
   endpoint.send_to_self(4000, "lost");
   EXPECT_EQ(counters().dropped_other, 1u);
-  // By way of RESET it works again; the doorbell record is 0 then.
+  // After RESET the queue works again; the doorbell record is then 0.
   ibv_wq_attr attr{};
   attr.attr_mask = IBV_WQ_ATTR_STATE;
   for (const ibv_wq_state state : {IBV_WQS_RESET, IBV_WQS_RDY}) {
@@ -230,9 +230,9 @@ TEST_F(Mlx5Faults, held_sends_belong_to_the_device) {
   control()->hold(Hold::kCompletions);
   ASSERT_EQ(endpoint.send(make_frame({}), IBV_SEND_SIGNALED, 0), 0);
   ASSERT_EQ(endpoint.send(make_frame({}), IBV_SEND_SIGNALED, 1), 0);
-  EXPECT_EQ(endpoint.wait(1).position, 1u);  // both have left
+  EXPECT_EQ(endpoint.wait(1).position, 1u);  // both frames have left
   EXPECT_EQ(control()->held(endpoint.send_qp->qp_num), 2u);
-  endpoint.memory.back() ^= std::byte{1};  // not theirs
+  endpoint.memory.back() ^= std::byte{1};  // not part of the two frames
   control()->release(endpoint.send_qp->qp_num, 1);
   EXPECT_EQ(counters().modified_sends, 0u);
   endpoint.memory[endpoint.memory.size() - (32 << 10) + 2048 + 44] ^= std::byte{1};
@@ -240,7 +240,7 @@ TEST_F(Mlx5Faults, held_sends_belong_to_the_device) {
   EXPECT_EQ(counters().modified_sends, 1u);
   EXPECT_EQ(endpoint.next_send(), IBV_WC_SUCCESS);
   EXPECT_EQ(endpoint.next_send(), IBV_WC_SUCCESS);
-  EXPECT_EQ(endpoint.next_send(), IBV_WC_GENERAL_ERR);  // there is no third
+  EXPECT_EQ(endpoint.next_send(), IBV_WC_GENERAL_ERR);  // there is no third entry
 }
 
 TEST_F(Mlx5Faults, failed_sends_end_the_send_queue) {

@@ -1,6 +1,6 @@
-// Flow steering rules: checked as the kernel and its mlx5 driver do, and matched to frames. Of the flows that a frame
-// matches, the first by priority, number of specifications and age decides, and all flows that are equal to it take the
-// frame too: the kernel gives one entry of the flow table several destinations.
+// Flow steering rules. They are checked as the kernel and its mlx5 driver check them, and matched to frames. Among the
+// flows that a frame matches, the first one by priority, number of specifications and age decides. All flows that are
+// equal to it also take the frame, because the kernel gives one entry of the flow table several destinations.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -22,7 +22,7 @@ struct SpecHeader {
   uint16_t size;
 };
 
-/// 0: a type that nothing here matches.
+/// The size of a specification; 0 for a type that is not supported here.
 size_t size_of(ibv_flow_spec_type type) {
   switch (type) {
     case IBV_FLOW_SPEC_ETH:
@@ -43,7 +43,7 @@ size_t size_of(ibv_flow_spec_type type) {
 
 int layer_of(ibv_flow_spec_type type) { return static_cast<int>(type) >> 4; }  // Ethernet 2, IP 3, TCP and UDP 4
 
-/// Fields that mlx5 cannot match.
+/// True if the specification has fields that mlx5 cannot match.
 bool has_unmatched_fields(ibv_flow_spec_type type, const std::byte* spec) {
   if (type == IBV_FLOW_SPEC_IPV4_EXT) {
     const auto mask = read_spec<ibv_flow_spec_ipv4_ext>(spec).mask;
@@ -52,7 +52,7 @@ bool has_unmatched_fields(ibv_flow_spec_type type, const std::byte* spec) {
   return type == IBV_FLOW_SPEC_IPV6 && read_spec<ibv_flow_spec_ipv6>(spec).mask.hop_limit != 0;
 }
 
-/// An error code.
+/// Returns an error code.
 int check_flow(const QueuePair& pair, const ibv_flow_attr& attr) {
   if (!context_of(&pair).settings.may_send_raw) return EPERM;
   if (pair.table == nullptr || attr.comp_mask != 0 || attr.port != kPort || attr.flags != 0) return EINVAL;

@@ -26,13 +26,14 @@ namespace {
 constexpr int kSocketBytes = 8 << 20;
 constexpr size_t kArrivalBytes = 1 << 16;
 constexpr size_t kAddressBytes = 6;
-/// In front of an arrival, for a VLAN tag that the kernel has taken out.
+/// Space before an arriving frame for a VLAN tag that the kernel has removed.
 constexpr size_t kTagSpace = kVlanTagBytes;
 
 std::atomic<Network*> current{nullptr};
 
-/// Of frames that this process sends by a port: its sockets that receive there would get them, too, before those of
-/// others, and nobody takes them, because loop_back() has been tried before.
+/// The mark of frames that this process sends by a port. This process's receiving sockets at the port would otherwise
+/// also get these frames, before those of other processes. No queue here takes them, because loop_back() has been tried
+/// before.
 uint32_t mark_of(const Port& port) { return static_cast<uint32_t>(getpid()) << 8 ^ port.index; }
 void mark_frames(int socket, const Port& port) {
   const uint32_t mark = mark_of(port);
@@ -70,10 +71,10 @@ int open_packet_socket(const Port& port, uint16_t protocol) {
   return -1;
 }
 
-/// In a thread of its own: closing a packet socket takes the kernel some 10 ms, because it waits until no CPU delivers
-/// to the socket any more.
+/// Closes the socket in a separate thread. Closing a packet socket takes the kernel some 10 ms, because it waits until
+/// no CPU delivers to the socket any more.
 void close_packet_socket(int socket) {
-  sigset_t all, before;  // signals are for the program's threads
+  sigset_t all, before;  // the program's threads must get the signals
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
@@ -92,7 +93,7 @@ size_t frame_bytes_max(const Port& port, FrameView frame) {
 
 bool is_own(const Port& port, FrameView frame) { return memcmp(frame.data(), port.address.data(), kAddressBytes) == 0; }
 
-/// What the kernel says of an arrival besides its bytes.
+/// The kernel's additional data about an arriving frame.
 tpacket_auxdata find_auxiliary(msghdr& message) {
   tpacket_auxdata found{};
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part))
@@ -101,8 +102,8 @@ tpacket_auxdata find_auxiliary(msghdr& message) {
   return found;
 }
 
-/// The frame as it would be on a wire: its VLAN tag is put back, and a checksum that the kernel has left to the NIC is
-/// made.
+/// Returns the frame as it would be on a wire: puts its VLAN tag back, and computes a checksum that the kernel has left
+/// to the NIC.
 Frame restore(Frame space, size_t bytes, const tpacket_auxdata& auxiliary) {
   Frame frame = space.subspan(kTagSpace, bytes);
   if ((auxiliary.tp_status & TP_STATUS_VLAN_VALID) != 0) {
@@ -131,7 +132,7 @@ void arrive(Port& port, FrameView frame) {
   if (!steer(port, frame)) count(totals.dropped_no_flow);
 }
 
-/// False: there was none.
+/// Returns false if there was no frame.
 bool receive_frame(Port& port, Frame space) {
   sockaddr_ll from{};
   iovec part{space.data() + kTagSpace, space.size() - kTagSpace};
@@ -198,7 +199,7 @@ Network& network() {
 
 bool open_sender(Port& port) {
   read_mtu(port);
-  if (port.senders == 0) port.sender = open_packet_socket(port, 0);  // receives nothing
+  if (port.senders == 0) port.sender = open_packet_socket(port, 0);  // this socket receives nothing
   if (port.sender == -1) return false;
   port.senders++;
   return true;
@@ -219,7 +220,7 @@ bool open_receiver(Port& port) {
   port.receiver = open_packet_socket(port, ETH_P_ALL);
   if (port.receiver == -1) return false;
   port.stop = eventfd(0, EFD_CLOEXEC);
-  sigset_t all, before;  // signals are for the program's threads
+  sigset_t all, before;  // the program's threads must get the signals
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int error = port.stop == -1 ? errno : 0;

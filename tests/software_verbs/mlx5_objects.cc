@@ -1,5 +1,5 @@
-// Receive work queues, indirection tables, hashing queue pairs, and what an mlx5 device says of itself. What the direct
-// verbs of libmlx5 do is here too, where they find the objects.
+// Receive work queues, indirection tables, hashing queue pairs, and the attributes of an mlx5 device. The direct verbs
+// of libmlx5 are also implemented here, because they use these objects.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -75,7 +75,7 @@ int modify_wq(ibv_wq* wq, ibv_wq_attr* attr) {
   return 0;
 }
 
-/// rdma-core writes a plain descriptor, which a striding queue takes for something else; here it is an error.
+/// rdma-core would write a plain descriptor, which a striding queue misinterprets; here it is an error.
 int refuse_request(ibv_wq*, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   *bad_wr = wr;
   return EOPNOTSUPP;
@@ -131,7 +131,7 @@ int destroy_rwq_ind_table(ibv_rwq_ind_table* base) {
   return 0;
 }
 
-/// An error code. The rules are those of the kernel's create_rss_qp_tir() in drivers/infiniband/hw/mlx5/qp.c.
+/// Returns an error code. The rules are those of the kernel's create_rss_qp_tir() in drivers/infiniband/hw/mlx5/qp.c.
 int check_hashing_pair(const Context& context, const ibv_qp_init_attr_ex& init) {
   constexpr uint32_t kMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
   constexpr uint64_t kFields = IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4 | IBV_RX_HASH_SRC_IPV6 |
@@ -250,7 +250,7 @@ void destroy_hashing_pair(QueuePair& queue_pair) {
 
 using namespace software_verbs;
 
-// What libmlx5's functions do.
+// The implementations of libmlx5's functions.
 SOFTWARE_VERBS_EXPORT bool software_mlx5_is_supported(ibv_device* base) {
   const auto* device = static_cast<const Device*>(base);
   return device->index >= kDevices && settings_of(*device).has_direct_verbs;

@@ -1,4 +1,4 @@
-// Receiving: frames are placed in strides, and completions are written.
+// Receiving: placing frames in strides, and writing completions.
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -9,14 +9,14 @@
 namespace software_verbs {
 namespace {
 
-constexpr uint32_t kFillerBit = 1u << 31;  ///< of mlx5_cqe64::byte_cnt, as the following
+constexpr uint32_t kFillerBit = 1u << 31;  ///< in mlx5_cqe64::byte_cnt, like kStridesShift
 constexpr uint32_t kStridesShift = 16;
 constexpr size_t kLastWord = 15;
 constexpr uint8_t kUdpHeader = 2 << 4;  ///< in mlx5_cqe64::l4_hdr_type_etc
 
 /// Entries are written in order, and the last 32 bits of an entry (wqe_counter, signature, op_own) after the rest of
-/// it: who reads them has all, and the frame's data. All is atomic, because the program reads while an entry is
-/// overwritten.
+/// it. So a program that reads these bits also sees the rest, and the frame's data. All accesses are atomic, because
+/// the program may read while an entry is overwritten.
 void store_entry(CompletionRing& ring, const EntryWords& words) {
   const auto index = static_cast<uint32_t>(ring.written & (ring.entry_count - 1));
   std::byte* const end = ring.entries.data() + size_t{index + 1} * ring.entry_bytes;
@@ -27,8 +27,8 @@ void store_entry(CompletionRing& ring, const EntryWords& words) {
   count(totals.completions_written);
 }
 
-/// mlx5: the program arms with the sequence number of the next event. `is_error`: also when it asked for solicited
-/// ones.
+/// In mlx5 the program arms with the sequence number of the next event. If `is_error`, a queue that is armed for
+/// solicited completions counts as armed, too.
 bool is_armed(CompletionRing& ring, bool is_error) {
   const auto* const doorbell = reinterpret_cast<const uint64_t*>(ring.uar() + MLX5_CQ_DOORBELL);
   const uint64_t rung = std::atomic_ref(const_cast<uint64_t&>(*doorbell)).load();
@@ -43,7 +43,7 @@ bool is_armed(CompletionRing& ring, bool is_error) {
 
 void write_visibly(ReceiveQueue& queue, EntryWords words) {
   CompletionRing& ring = queue.ring();
-  // The owner bit: it changes with each round.
+  // The owner bit changes with each round.
   if ((ring.written & ring.entry_count) != 0) words[kLastWord] |= uint32_t{MLX5_CQE_OWNER_MASK} << 24;
   store_entry(ring, words);
   const bool is_error = words[kLastWord] >> 28 == MLX5_CQE_RESP_ERR;
@@ -90,7 +90,7 @@ void fill_descriptor(ReceiveQueue& queue) {
   use_strides(queue, strides);
 }
 
-/// The memory of the descriptor in use, of all its strides. Null: it may not be written.
+/// The memory of all strides of the descriptor in use. Null if the device may not write to it.
 std::byte* find_memory(ReceiveQueue& queue) {
   const auto at = static_cast<size_t>(queue.done & (queue.descriptor_count - 1)) * kDescriptorBytes;
   mlx5_mprq_wqe descriptor;

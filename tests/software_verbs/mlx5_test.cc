@@ -1,4 +1,4 @@
-// The software mlx5: what the transport relies on, over a veth pair between two network namespaces.
+// The properties of the software mlx5 that the transport relies on, over a veth pair between two network namespaces.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ TEST_F(Mlx5, device__attributes_and_addresses) {
   EXPECT_EQ(port.link_layer, IBV_LINK_LAYER_ETHERNET);
   std::array<ibv_gid_entry, 32> gids;
   const ssize_t found = ibv_query_gid_table(endpoint.context, gids.data(), gids.size(), 0);
-  ASSERT_GE(found, 4);  // both addresses, each of both types
+  ASSERT_GE(found, 4);  // both addresses, each with both types
   const auto has = [&](const char* text) {
     in6_addr wanted;
     inet_pton(AF_INET6, text, &wanted);
@@ -35,7 +35,7 @@ TEST_F(Mlx5, device__attributes_and_addresses) {
   };
   EXPECT_TRUE(has("::ffff:10.77.0.1"));
   EXPECT_TRUE(has("fd77::1"));
-  EXPECT_TRUE(has("fe80::ff:fe77:1"));  // of the hardware's address
+  EXPECT_TRUE(has("fe80::ff:fe77:1"));  // from the hardware's address
   EXPECT_EQ(endpoint.ring.cqe_cnt, 8u);
   EXPECT_EQ(endpoint.rwq.stride, 32u);
   mlx5dv_context direct{};
@@ -44,7 +44,7 @@ TEST_F(Mlx5, device__attributes_and_addresses) {
   EXPECT_EQ(direct.striding_rq_caps.max_single_stride_log_num_of_bytes, 13u);
 }
 
-TEST_F(Mlx5, device__threads_look_for_one_and_open_it_at_once) {  // ThreadSanitizer watches
+TEST_F(Mlx5, device__threads_look_for_one_and_open_it_at_once) {  // ThreadSanitizer checks this
   const auto look = [] {
     for (int round = 0; round < 20; round++) {
       int count = 0;
@@ -89,7 +89,7 @@ TEST_F(Mlx5, send__kernel_socket_takes_the_frame) {
   std::swap(spec.source, spec.destination);
   spec.port = 5001;
   std::vector<std::byte> frame = make_frame(spec);
-  frame[24] = frame[25] = frame[40] = frame[41] = std::byte{0x55};  // the device makes both checksums
+  frame[24] = frame[25] = frame[40] = frame[41] = std::byte{0x55};  // the device computes both checksums
   ASSERT_EQ(endpoint.send(frame, IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM), 0);
   EXPECT_EQ(endpoint.next_send(), IBV_WC_SUCCESS);
   std::array<char, 64> received;
@@ -119,7 +119,7 @@ TEST_F(Mlx5, loopback__frame_to_the_own_address_is_there_when_the_call_returns) 
 TEST_F(Mlx5, loopback__frame_to_the_own_address_reaches_another_process) {
   std::array<int, 2> start;
   ASSERT_EQ(pipe(start.data()), 0);
-  const pid_t child = fork();  // before there are threads
+  const pid_t child = fork();  // before there are other threads
   if (child == 0) {
     char go;
     if (read(start[0], &go, 1) != 1) _exit(1);
@@ -205,7 +205,7 @@ TEST_F(Mlx5, wrap__descriptors_are_used_in_turn_and_frames_without_one_are_lost)
   EXPECT_EQ(endpoint.payload_at(kAll, 5), "again");
   EXPECT_EQ(counters().receive_descriptors, 3u);
   EXPECT_EQ(counters().strides_used, kAll + 1);
-  endpoint.post(2);  // one more than fits
+  endpoint.post(2);  // one more than there is space for
   endpoint.send_to_self(4000, "more?");
   EXPECT_GE(counters().bad_doorbells, 1u);
 }
@@ -240,13 +240,14 @@ TEST_F(Mlx5, arm__next_completion_raises_one_event_and_earlier_ones_none) {
   EXPECT_TRUE(endpoint.wait_for_event(kPatience));
   endpoint.send_to_self(4000, "not armed");
   EXPECT_FALSE(endpoint.wait_for_event(milliseconds(5)));
-  endpoint.events--;  // the sequence number of an event that was
+  endpoint.events--;  // the sequence number of a past event
   endpoint.arm(3);
   endpoint.send_to_self(4000, "stale");
   EXPECT_FALSE(endpoint.wait_for_event(milliseconds(5)));
   endpoint.events++;
   const int far = open_far_socket(5002);
-  for (int round = 0; round < 6; round++) {  // by the thread, and beyond the two bits of the number
+  for (int round = 0; round < 6; round++) {  // with events from the thread, and with more than the two bits of the
+                                             // number
     endpoint.arm(4);
     send_from_far(far, 4000, "from the wire");
     EXPECT_TRUE(endpoint.wait_for_event(kPatience));
@@ -283,7 +284,7 @@ TEST_F(Mlx5, steer__frames_go_where_all_specifications_match) {
   EXPECT_FALSE(arrives(elsewhere));
   EXPECT_EQ(one.wait(0).checks, kAllOk);
   EXPECT_EQ(other.wait(0).bytes, 46u + 5);
-  EXPECT_GE(counters().dropped_no_flow, 4u);  // the far kernel asks for neighbours and routers, too
+  EXPECT_GE(counters().dropped_no_flow, 4u);  // the far kernel also asks for neighbours and routers
 }
 
 TEST_F(Mlx5, steer__equal_rules_share_a_frame_and_priority_decides_else) {
@@ -293,10 +294,10 @@ TEST_F(Mlx5, steer__equal_rules_share_a_frame_and_priority_decides_else) {
   RawEndpoint::Rule later = RawEndpoint::rule_for(4000);
   later.attr.priority = 1;
   ASSERT_TRUE(one.steer(later));
-  ASSERT_TRUE(other.steer(4000));  // another context: both take it
+  ASSERT_TRUE(other.steer(4000));  // another context: both queues take the frame
   one.send_to_self(4000, "both");
   EXPECT_EQ(one.wait(0).position, 0u);
-  EXPECT_EQ(one.look(1).opcode, MLX5_CQE_INVALID);  // not for the later rule
+  EXPECT_EQ(one.look(1).opcode, MLX5_CQE_INVALID);  // the later rule does not take it
   EXPECT_EQ(other.wait(0).position, 0u);
 }
 

@@ -27,7 +27,7 @@ namespace software_verbs {
 using tern::test::run;
 
 /// The test's own namespaces: `near` has nv0 (mlx5_0), 10.77.0.1, fd77::1; `far` has nv1, 10.77.0.2, fd77::2. The
-/// calling thread is in `near`, and nothing remains after the process.
+/// calling thread is in `near`. The namespaces end with the process.
 class Wire {
  public:
   static constexpr const char* kNear = "10.77.0.1";
@@ -35,7 +35,7 @@ class Wire {
   static constexpr std::array<uint8_t, 6> kNearAddress = {2, 0, 0, 0x77, 0, 1};
   static constexpr std::array<uint8_t, 6> kFarAddress = {2, 0, 0, 0x77, 0, 2};
 
-  /// Why there is none; empty: there is one.
+  /// Returns an empty string if the network exists, otherwise the reason why it could not be made.
   static const std::string& make() {
     static const std::string refusal = [] { return wire().create(); }();
     return refusal;
@@ -71,7 +71,7 @@ class Wire {
     enter(near_);
     const std::string pair = "ip link add nv0 address 02:00:00:77:00:01 type veth peer name nv1";
     if (!run(pair)) return "no veth interfaces in this kernel";
-    // The child's namespace is the far one while it waits.
+    // While the child waits, its namespace is the far one.
     enter(far_);
     const std::string move =
         "nsenter --net=/proc/" + process + "/fd/" + std::to_string(near_) + " ip link set nv1 netns " + process;
@@ -153,7 +153,7 @@ inline std::vector<std::byte> make_frame(const FrameSpec& spec) {
   return frame;
 }
 
-/// A kernel UDP socket of the far side, with a time limit on receiving.
+/// A kernel UDP socket on the far side, with a time limit for receiving.
 inline int open_far_socket(uint16_t port) {
   return Wire::far([port] {
     const int opened = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -172,7 +172,7 @@ inline void send_from_far(int socket, uint16_t port, const std::string& payload)
             static_cast<ssize_t>(payload.size()));
 }
 
-/// Any frame, as another host would send it.
+/// Sends any frame, as another host would send it.
 inline void send_frame_from_far(const std::vector<std::byte>& frame) {
   Wire::far([&frame] {
     const int opened = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);

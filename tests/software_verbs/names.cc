@@ -1,4 +1,4 @@
-// Names of codes, and verbs that no unreliable datagram needs.
+// Names of codes, and verbs that unreliable datagrams do not need.
 #include <cerrno>
 
 #include "provider.h"

@@ -1,6 +1,6 @@
-// nic_memory: what the NIC keeps for an endpoint over mlx5, with 1, 64 and 20 000 sessions to up to 8 peers, as the
-// software provider counts it. Prints a table, or with --json a line for each number of sessions. Exit code 1: it grows
-// with the sessions, or nothing was counted. Run it by on_cable, which makes the network.
+// nic_memory: the memory that the NIC uses for an endpoint over mlx5, with 1, 64 and 20 000 sessions to up to 8 peers,
+// as the software provider counts it. Prints a table, or with --json a line for each number of sessions. Exit code 1:
+// the memory grows with the sessions, or nothing was counted. Run it by on_cable, which makes the network.
 #include <tern/rpc.h>
 #include <tern/transport/mlx5.h>
 
@@ -28,7 +28,7 @@ constexpr uint32_t kServersMax = 8;
 constexpr uint16_t kEcho = 1;
 constexpr auto kPatience = std::chrono::minutes(2);
 
-/// Of one endpoint: bytes, and rules.
+/// The bytes and rules of one endpoint.
 struct NicMemory {
   uint64_t descriptors, completions, doorbells, steering_rules;
   bool operator==(const NicMemory&) const = default;
@@ -47,7 +47,7 @@ void must(const char* what, tern::Status status) {
   if (!status.ok()) end(what, status);
 }
 
-/// Of the process, which has so many endpoints.
+/// The process's counts, divided by its number of endpoints.
 NicMemory counted(uint64_t endpoints) {
   software_verbs::Counters counters;
   software_verbs::control()->read_counters(&counters);
@@ -55,7 +55,8 @@ NicMemory counted(uint64_t endpoints) {
           counters.doorbell_bytes / endpoints, counters.steering_rules / endpoints};
 }
 
-/// A client's endpoint opens so many sessions, each of which answers a call. Then all is there that will be.
+/// A client's endpoint opens this number of sessions, each of which answers a call. After that all memory has been
+/// allocated.
 NicMemory measure(uint32_t sessions) {
   auto nexus = must("no Nexus", tern::Nexus::create("tern://127.0.0.1:0", {.liveness_timeout = kPatience}));
   tern::RpcOptions options;

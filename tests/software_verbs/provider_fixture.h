@@ -1,5 +1,5 @@
-// What tests over the software verbs provider share: each begins with a provider without faults, and leaves no object
-// of it behind. They are skipped over another libibverbs.
+// The common fixture of tests over the software verbs provider: each test begins with a provider without faults, and
+// leaves no objects of the provider behind. Over another libibverbs these tests are skipped.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace software_verbs {
 
-/// Only where control() is not null.
+/// Must be called only if control() is not null.
 inline const Control& provider() { return *control(); }
 inline Counters counters() {
   Counters counters{};
@@ -20,13 +20,13 @@ inline Counters counters() {
 
 class ProviderTest : public testing::Test {
  protected:
-  /// A test that is skipped has `IsSkipped()` afterwards: one that derives from it returns then.
+  /// If the test is skipped, `IsSkipped()` is true afterwards; a derived SetUp() must then return.
   void SetUp() override {
     if (control() == nullptr) GTEST_SKIP() << "not over the software verbs provider";
     provider().reset();
     unsetenv("SOFTWARE_VERBS");
   }
-  /// After a derived test has destroyed its own objects.
+  /// Must be called after a derived fixture has destroyed its own objects.
   void TearDown() override {
     unsetenv("SOFTWARE_VERBS");
     if (control() == nullptr) return;
@@ -43,7 +43,7 @@ class ProviderTest : public testing::Test {
   }
 
   static Counters counters() { return software_verbs::counters(); }
-  /// Sets SOFTWARE_VERBS for the devices that are listed next.
+  /// Sets SOFTWARE_VERBS for the next listing of devices.
   static void set(const char* settings) { setenv("SOFTWARE_VERBS", settings, 1); }
 };
 

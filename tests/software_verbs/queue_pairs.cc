@@ -19,7 +19,7 @@ struct Transition {
   int required, optional;
 };
 
-/// Of UD queue pairs: InfiniBand Architecture Specification, volume 1, table 91. SQD is left out.
+/// The transitions of UD queue pairs: InfiniBand Architecture Specification, volume 1, table 91. SQD is left out.
 constexpr std::array kTransitions = {
     Transition{IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, 0},
     Transition{IBV_QPS_INIT, IBV_QPS_INIT, 0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY},
@@ -29,7 +29,7 @@ constexpr std::array kTransitions = {
     Transition{IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_QKEY},
 };
 
-/// Of raw packet queue pairs: the kernel's table in drivers/infiniband/core/verbs.c.
+/// The transitions of raw packet queue pairs: the kernel's table in drivers/infiniband/core/verbs.c.
 constexpr std::array kRawTransitions = {
     Transition{IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PORT, 0},
     Transition{IBV_QPS_INIT, IBV_QPS_RTR, 0, 0},
@@ -49,7 +49,7 @@ bool is_allowed(std::span<const Transition> transitions, ibv_qp_state from, ibv_
   return false;
 }
 
-/// An error code, as ibv_create_qp() has it.
+/// Returns an error code, as ibv_create_qp() does.
 int check_capacities(const Context& context, const ibv_qp_init_attr& init) {
   const Settings& settings = context.settings;
   const bool is_raw = context.port != nullptr;
@@ -64,7 +64,8 @@ int check_capacities(const Context& context, const ibv_qp_init_attr& init) {
   return fits ? 0 : EINVAL;
 }
 
-/// As mlx5 has it: a control, an Ethernet and the data segments, of 16 B, in blocks of 64 B.
+/// The size of mlx5's send descriptors: a control segment, an Ethernet segment and the data segments, of 16 B each, in
+/// blocks of 64 B.
 uint64_t sent_descriptor_bytes(const QueuePair& queue_pair) {
   const ibv_qp_cap& cap = queue_pair.init.cap;
   const uint64_t data_bytes = std::max<uint64_t>(cap.max_send_sge * 16, cap.max_inline_data + 4);
@@ -86,7 +87,9 @@ void leave_queues(QueuePair& queue_pair) {
   }
   std::erase(receive_queue.receivers, &queue_pair);
   Inbox::close(queue_pair.qp_num);
-  if (receive_queue.armed != Armed::kNo) unwatch(receive_queue, queue_pair);  // a forked child may hold it open
+  if (receive_queue.armed != Armed::kNo)
+    unwatch(receive_queue, queue_pair);  // needed because a forked child may hold
+                                         // it open
   close(queue_pair.socket);
 }
 
@@ -161,7 +164,7 @@ SOFTWARE_VERBS_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask)
   QueuePair& queue_pair = pair_of(qp);
   const ibv_qp_state to = (mask & IBV_QP_STATE) != 0 ? attr->qp_state : qp->state;
   const size_t pkeys = context.settings.is_infiniband ? context.settings.pkeys.size() : 1;
-  if (queue_pair.table != nullptr) return ENOSYS;  // as the kernel's mlx5
+  if (queue_pair.table != nullptr) return ENOSYS;  // like the kernel's mlx5
   const bool is_raw = qp->qp_type == IBV_QPT_RAW_PACKET;
   const auto transitions =
       is_raw ? std::span<const Transition>(kRawTransitions) : std::span<const Transition>(kTransitions);
@@ -169,7 +172,7 @@ SOFTWARE_VERBS_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask)
   if ((mask & IBV_QP_CUR_STATE) != 0 && attr->cur_qp_state != qp->state) return EINVAL;
   if ((mask & IBV_QP_PORT) != 0 && attr->port_num != kPort) return EINVAL;
   if ((mask & IBV_QP_PKEY_INDEX) != 0 && attr->pkey_index >= pkeys) return EINVAL;
-  if (!is_raw) receive_arrivals(queue_pair);  // in the state in which they arrived
+  if (!is_raw) receive_arrivals(queue_pair);  // handles them in the state in which they arrived
   if ((mask & IBV_QP_PKEY_INDEX) != 0) queue_pair.pkey_index = attr->pkey_index;
   if ((mask & IBV_QP_QKEY) != 0) queue_pair.qkey = attr->qkey;
   if ((mask & IBV_QP_SQ_PSN) != 0) queue_pair.sq_psn = attr->sq_psn;

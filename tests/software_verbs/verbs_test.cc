@@ -1,5 +1,5 @@
-// What programs may expect of verbs. Every case holds for Soft-RoCE as well: run the executable without LD_LIBRARY_PATH
-// on a host that has it.
+// The properties of verbs that programs may rely on. Every case also holds for Soft-RoCE: run the executable without
+// LD_LIBRARY_PATH on a host that has Soft-RoCE.
 #include <fcntl.h>
 
 #include <cerrno>
@@ -10,7 +10,7 @@
 namespace software_verbs {
 namespace {
 
-constexpr size_t kReceive = 32 << 10;  ///< where endpoints receive
+constexpr size_t kReceive = 32 << 10;  ///< offset at which endpoints receive
 
 struct VerbsTest : testing::Test {
   void SetUp() override {
@@ -130,7 +130,7 @@ TEST_F(VerbsTest, packet_without_a_posted_receive_is_lost) {
   ASSERT_EQ(marker.post_receive(1, kReceive, 1000), 0);
   send_text(1, "early");
   ASSERT_EQ(a.send(2, a.handle_of(marker), marker, 0, 5), 0);
-  ASSERT_EQ(Endpoint::next(marker.recv_cq).wr_id, 1u);  // so "early" has arrived too
+  ASSERT_EQ(Endpoint::next(marker.recv_cq).wr_id, 1u);  // so "early" has also arrived
   ASSERT_EQ(b.post_receive(7, kReceive, 1000), 0);
   EXPECT_EQ(Endpoint::next(a.send_cq).wr_id, 2u);
   send_text(3, "later");
@@ -189,7 +189,7 @@ TEST_F(VerbsTest, request_of_a_list_that_cannot_be_posted_is_named) {
     wrs[i] = a.send_request(i, to_b, b, &sges[i], 0, 8);
     if (i > 0) wrs[i - 1].next = &wrs[i];
   }
-  wrs[1].send_flags |= IBV_SEND_INLINE;  // far too much of it
+  wrs[1].send_flags |= IBV_SEND_INLINE;  // too much inline data
   sges[1].length = 16 << 10;
   ibv_send_wr* bad = nullptr;
   EXPECT_NE(ibv_post_send(a.qp, wrs.data(), &bad), 0);
@@ -246,7 +246,7 @@ TEST_F(VerbsTest, arming_raises_no_event_for_completions_that_are_there) {
   ASSERT_EQ(b.post_receive(7, kReceive, 1000), 0);
   send_text(1, "early");
   ASSERT_EQ(a.send(2, a.handle_of(marker), marker, 0, 5), 0);
-  ASSERT_EQ(Endpoint::next(marker.recv_cq).wr_id, 1u);  // so "early" has arrived too
+  ASSERT_EQ(Endpoint::next(marker.recv_cq).wr_id, 1u);  // so "early" has also arrived
   ASSERT_EQ(ibv_req_notify_cq(b.recv_cq, 0), 0);
   EXPECT_FALSE(Endpoint::is_readable(b.channel->fd, std::chrono::milliseconds(0)));
   EXPECT_EQ(Endpoint::next(b.recv_cq).wr_id, 7u);
@@ -272,7 +272,7 @@ TEST_F(VerbsTest, queue_is_destroyed_after_its_events_are_acknowledged) {
   ASSERT_EQ(a.send(1, a.handle_of(c), c, 0, 5), 0);
   ibv_cq* cq = nullptr;
   void* cq_context = nullptr;
-  ASSERT_EQ(ibv_get_cq_event(c.channel, &cq, &cq_context), 0);  // blocks until the packet is there
+  ASSERT_EQ(ibv_get_cq_event(c.channel, &cq, &cq_context), 0);  // blocks until the packet arrives
   ASSERT_EQ(ibv_destroy_qp(std::exchange(c.qp, nullptr)), 0);
   std::future<int> destroyed =
       std::async(std::launch::async, [queue = std::exchange(c.recv_cq, nullptr)] { return ibv_destroy_cq(queue); });

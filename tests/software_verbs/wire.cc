@@ -1,6 +1,6 @@
-// Packets between queue pairs: datagrams between UDP sockets. A queue pair's socket is bound to the address of its
-// device, and the low 16 bits of its number are the port, so that queue pairs of all processes of a host reach each
-// other.
+// Packets between queue pairs are datagrams between UDP sockets. A queue pair's socket is bound to the address of its
+// device, and the low 16 bits of the queue pair's number are the port. So queue pairs of all processes of a host can
+// reach each other.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,15 +16,17 @@ namespace software_verbs {
 namespace {
 
 constexpr uint32_t kMagic = 0x73767262;
-constexpr uint32_t kPrivilegedQkey = 1u << 31;  ///< a Q_Key with this bit stands for that of the sending queue pair
+constexpr uint32_t kPrivilegedQkey = 1u << 31;  ///< a Q_Key with this bit stands for the Q_Key of the sending queue
+                                                ///< pair
 constexpr int kSocketBytes = 8 << 20;
-constexpr uint32_t kPollsAtSocket = 16;  ///< of these polls that find packets in the inbox, one reads the socket too
+constexpr uint32_t kPollsAtSocket = 16;  ///< one in this number of polls that find packets in the inbox also reads the
+                                         ///< socket
 constexpr size_t kBurst = 32;
-constexpr size_t kBurstsMax = 256;  ///< in one call, so that a fast sender cannot hold the receiver in it
+constexpr size_t kBurstsMax = 256;  ///< limit for one call, so that a fast sender cannot hold the receiver in it
 constexpr uint8_t kNextHeaderUdp = 17;
 constexpr uint8_t kNextHeaderInfiniBand = 0x1b;
 
-/// What precedes the payload in a datagram.
+/// The header before the payload in a datagram.
 struct PacketHeader {
   uint32_t magic;
   uint32_t destination_qpn;
@@ -83,7 +85,7 @@ PacketHeader describe(const QueuePair& queue_pair, const SendRequest& request) {
   return header;
 }
 
-/// The 40 B in front of a payload: a global route header, or for RoCE v2 over IPv4 the IP header in the last 20 B.
+/// The 40 B before a payload: a global route header or, for RoCE v2 over IPv4, the IP header in the last 20 B.
 std::array<std::byte, kGrhBytes> make_grh(const PacketHeader& header, size_t payload_bytes) {
   std::array<std::byte, kGrhBytes> bytes{};
   if (header.is_ip_packet != 0 && is_mapped_ipv4(header.source_gid)) {
@@ -109,7 +111,7 @@ std::array<std::byte, kGrhBytes> make_grh(const PacketHeader& header, size_t pay
   return bytes;
 }
 
-/// Copies to `offset` bytes behind the start of a receive request's buffers, which are long enough.
+/// Copies bytes to `offset` in a receive request's buffers, which must be long enough.
 void scatter(const ReceiveRequest& request, size_t offset, const std::byte* bytes, size_t size) {
   for (uint32_t i = 0; i < request.sge_count && size > 0; i++) {
     const ibv_sge& sge = request.sges[i];
@@ -125,13 +127,13 @@ void scatter(const ReceiveRequest& request, size_t offset, const std::byte* byte
   }
 }
 
-/// P_Keys agree if they name one partition and not both sides are limited members.
+/// True if both P_Keys name the same partition, and at least one of them is of a full member.
 bool do_pkeys_agree(uint16_t one, uint16_t other) {
   constexpr uint16_t kFullMember = 0x8000;
   return ((one ^ other) & ~kFullMember) == 0 && ((one | other) & kFullMember) != 0;
 }
 
-/// Null if the packet may be placed, else the counter of its loss.
+/// Null if the packet may be placed, otherwise the counter for its loss.
 std::atomic<uint64_t>* check_arrival(QueuePair& queue_pair, const PacketHeader& header, size_t payload_bytes) {
   Context& context = context_of(&queue_pair);
   const ibv_qp_state state = queue_pair.state;
@@ -285,7 +287,7 @@ void transmit(QueuePair& queue_pair, SendRequest& request) {
   count(totals.packets_sent);
   if (Inbox::offer(request.remote_qpn, request.destination.sin_addr, {parts.data(), part_count})) return;
   request.destination.sin_port = htobe16(static_cast<uint16_t>(request.remote_qpn));
-  send_datagram(queue_pair.socket, request.destination, parts.data(), part_count);  // a failure is a loss
+  send_datagram(queue_pair.socket, request.destination, parts.data(), part_count);  // a failure is a lost packet
 }
 
 uint64_t checksum(const SendRequest& request) {

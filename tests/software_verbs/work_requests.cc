@@ -8,7 +8,7 @@
 namespace software_verbs {
 namespace {
 
-constexpr uint32_t kGarbage = 0xdeadbeef;  ///< in the fields of a failed completion that are not valid
+constexpr uint32_t kGarbage = 0xdeadbeef;  ///< written to the invalid fields of a failed completion
 
 QueuePair& pair_of(ibv_qp* qp) { return static_cast<QueuePair&>(*qp); }
 CompletionQueue& queue_of(ibv_cq* cq) { return static_cast<CompletionQueue&>(*cq); }
@@ -30,7 +30,7 @@ uint64_t length_of(const ibv_sge* sges, int sge_count) {
   return length;
 }
 
-/// An error code, as ibv_post_send() has it.
+/// Returns an error code, as ibv_post_send() does.
 int check_send(const QueuePair& queue_pair, const ibv_send_wr& wr) {
   if (queue_pair.state == IBV_QPS_RESET || queue_pair.state == IBV_QPS_INIT || queue_pair.state == IBV_QPS_RTR)
     return EINVAL;
@@ -96,7 +96,8 @@ void execute(QueuePair& queue_pair, SendRequest& request) {
   request.is_executed = true;
 }
 
-/// The memory and the address handle of a request belong to the device until it completes.
+/// Checks that the request's memory and address handle are unchanged, because they belong to the device until the
+/// request completes.
 void check_held(const QueuePair& queue_pair, const SendRequest& request) {
   const Context& context = context_of(&queue_pair);
   if (!is_raw(queue_pair) && !context.handles.contains(request.handle)) count(totals.address_handles_gone);
@@ -213,7 +214,7 @@ extern "C" int software_verbs_post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr
   if (context.is_dead) return EIO;
   if (queue_pair.state == IBV_QPS_RESET || is_raw(queue_pair)) return EINVAL;
   WorkQueue<ReceiveRequest>& receives = queue_pair.receives;
-  if (!receives.has_pending()) receive_arrivals(queue_pair);  // they came too early
+  if (!receives.has_pending()) receive_arrivals(queue_pair);  // these packets arrived before the receive was posted
   const uint64_t first = receives.head;
   int error = 0;
   for (; wr != nullptr; wr = wr->next) {

@@ -1,5 +1,5 @@
-// The direct verbs of libmlx5.so.1, in front of the software verbs provider: the work is done beside the objects, in
-// its libibverbs.so.1.
+// The direct verbs of libmlx5.so.1 over the software verbs provider. The provider's libibverbs.so.1 has the objects,
+// and implements the functions.
 #include <infiniband/mlx5dv.h>
 
 extern "C" {
