@@ -1,5 +1,6 @@
 // A benchmark that runs as many processes of a cluster, which a launcher starts: its flags, and the part of one
 // process. This file defines flags: include it only in a program's one source file. Main thread.
+#pragma once
 
 #include <netdb.h>
 #include <sys/socket.h>
