@@ -121,8 +121,9 @@ class Runs(unittest.TestCase):
     def fake(self, program, *p50s, placement=100, exit_code=0):
         path = os.path.join(self.directory, 'microbench', program)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        lines = [json.dumps({'metrics': {'p50_us': p50, 'p99_us': 2 * p50}, 'placement_ns': placement,
-                             'placement_ns_min': placement}) for p50 in p50s]
+        placements = placement if isinstance(placement, list) else [placement] * len(p50s)
+        lines = [json.dumps({'metrics': {'p50_us': p50, 'p99_us': 2 * p50}, 'placement_ns': placement_ns,
+                             'placement_ns_min': placement_ns}) for p50, placement_ns in zip(p50s, placements)]
         with open(path, 'w', encoding='utf-8') as file:
             file.write(f'''#!{sys.executable}
 import sys
@@ -196,8 +197,24 @@ sys.exit({exit_code})
         self.fake('peers/ucx', 0.6, placement=500)
         code, out, err = self.run_it('--json')
         self.assertEqual(code, 1)
-        self.assertIn('shm.latency, ucx shm: the CPUs moved during each of 7 rounds', err)
+        self.assertIn('shm.latency, ucx shm: the CPUs moved during each of 14 rounds', err)
         self.assertNotIn('"ucx shm"', out)
+
+    def test_dropped_rounds_are_run_again(self):
+        self.fake('peers/ucx', *[0.6] * 9, placement=[100, 500, 500, 500, 100, 100, 100, 100, 100])
+        _, rows = self.rows()
+        ucx = rows['ucx shm', 'p50_us']
+        self.assertEqual((len(ucx['values']), ucx['dropped'], ucx['verdict']), (7, 3, 'tern ahead'))
+        self.assertEqual((len(rows['tern', 'p50_us']['values']), rows['tern', 'p50_us']['dropped']), (10, 0))
+
+    def test_each_round_begins_with_another_program(self):
+        order = []
+        run = compare.bench.Runner.run
+        with mock.patch.object(compare.bench.Runner, 'run',
+                               lambda runner, *words: order.append(words[1].split()[0]) or run(runner, *words)):
+            self.rows('--rounds=3')
+        tern, limit, ucx = 'latency', 'limits/ring_pingpong', 'peers/ucx'
+        self.assertEqual(order, [tern, limit, ucx, limit, ucx, tern, ucx, tern, limit])
 
     def test_a_peer_that_fails_costs_the_others_nothing(self):
         self.fake('peers/zeromq', 1, exit_code=3)
