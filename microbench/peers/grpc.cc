@@ -1,5 +1,5 @@
-// gRPC as a peer: its asynchronous C++ interface with completion queues, unary calls on one channel. Messages are byte
-// buffers, as generic stubs have them: protobuf would only add to it.
+// gRPC as a peer: its asynchronous C++ interface with completion queues, polled or waited for, unary calls on one
+// channel. Messages are byte buffers, as generic stubs have them: protobuf would only add to it.
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -80,6 +80,7 @@ class Grpc {
  public:
   static constexpr const char* kName = "grpc";
   static constexpr std::array kTransports = {"unix", "tcp"};
+  static constexpr std::array kWaits = {"poll", "block"};
 
   template <class Ready>
   static void serve(const std::string& transport, const Ready& ready) {
@@ -98,7 +99,7 @@ class Grpc {
     while (calls.size() < FLAGS_window) calls.emplace_back(service, *queue);
     ready(transport == "tcp" ? "127.0.0.1:" + std::to_string(port) : name);
     void* call = nullptr;
-    for (bool is_well = false; queue->Next(&call, &is_well);) static_cast<Call*>(call)->on_event(is_well);
+    for (bool is_well = false; next(*queue, call, is_well);) static_cast<Call*>(call)->on_event(is_well);
   }
 
   Grpc(const std::string&, const std::string& address) {
@@ -139,7 +140,7 @@ class Grpc {
   void receive(const OnResponse& on_response) {
     void* tag = nullptr;
     bool is_well = false;
-    if (!queue_.Next(&tag, &is_well)) die("no response");
+    if (!next(queue_, tag, is_well)) die("no response");
     do {
       auto& turn = *static_cast<Turn*>(tag);
       if (!turn.status.ok()) die("no response: %s", turn.status.error_message().c_str());
@@ -156,6 +157,16 @@ class Grpc {
     grpc::ByteBuffer response;
     grpc::Status status;
   };
+
+  /// Waits for an event. False if there will be none.
+  static bool next(grpc::CompletionQueue& queue, void*& tag, bool& is_well) {
+    if (FLAGS_wait == "block") return queue.Next(&tag, &is_well);
+    auto status = grpc::CompletionQueue::TIMEOUT;
+    while (status == grpc::CompletionQueue::TIMEOUT) {
+      status = queue.AsyncNext(&tag, &is_well, gpr_time_0(GPR_CLOCK_MONOTONIC));
+    }
+    return status == grpc::CompletionQueue::GOT_EVENT;
+  }
 
   std::unique_ptr<grpc::GenericStub> stub_;
   grpc::CompletionQueue queue_;

@@ -68,6 +68,7 @@ class Nng {
  public:
   static constexpr const char* kName = "nng";
   static constexpr std::array kTransports = {"ipc", "tcp"};
+  static constexpr std::array kWaits = {"block"};
 
   template <class Ready>
   static void serve(const std::string& transport, const Ready& ready) {

@@ -5,11 +5,13 @@
 // A program hands its peer to run_main(), a class with
 //   static constexpr const char* kName;
 //   static constexpr std::array kTransports;           what --transport takes, the default first
-//   [[noreturn]] static void serve(transport, ready);   server process; calls ready(address) once, then answers
-//   requests Peer(transport, address);                           client process: connected void send(Bytes request);
-//   one more request leaves, at the latest with the next receive();
-//                                                       its memory stays as it is until it is answered
-//   void receive(on_response);                          waits for a response, and hands over those that are there
+//   static constexpr std::array kWaits;                what --wait takes, the default first
+//   using Message;                                     if the library's messages are not std::vector<std::byte>
+//   [[noreturn]] static void serve(transport, ready);  server process: calls ready(address) once, then answers requests
+//   Peer(transport, address);                          client process, connected
+//   void send(const Message& request);                 one more request leaves, at the latest with the next receive();
+//                                                      its memory stays as it is until it is answered
+//   void receive(on_response);                         waits for a response, and hands over those that are there
 // Each sends and receives in the fastest way that its library documents. What goes wrong ends the program: die().
 #pragma once
 
@@ -36,6 +38,9 @@
 #include "../limits/common.h"
 
 DEFINE_string(transport, "", "what the peer runs over; --help names its transports, and the first is the default");
+DEFINE_string(wait, "",
+              "poll: both sides spin; block: they sleep while they wait; --help names what the peer has, and the first "
+              "is the default");
 DEFINE_string(measure, "latency",
               "latency: one call at a time; rate: 60 at a time; bandwidth: 8 MB requests, one at a time");
 DEFINE_uint64(size, 0, "bytes of a request, at least 32; 0: 32, and 8 MB for bandwidth. A response has 32 bytes");
@@ -109,12 +114,24 @@ struct Result {
 constexpr uint64_t kCallsPerSample = 64;
 constexpr double kWarmUpSeconds = 0.3;
 
+/// What a peer's requests are in.
+template <class Peer>
+struct MessageOf {
+  using Type = std::vector<std::byte>;
+};
+template <class Peer>
+requires requires { typename Peer::Message; }
+struct MessageOf<Peer> {
+  using Type = typename Peer::Message;
+};
+
 /// Keeps `window` requests in flight for --seconds after a warm-up, and checks each response.
 template <class Peer>
 Result call(Peer& peer, size_t size, size_t window) {
   using tern::microbench::Ticks;
+  using Message = typename MessageOf<Peer>::Type;
   struct Slot {
-    std::vector<std::byte> request;
+    Message request;
     Head head;
     uint64_t begin_ticks = 0;  ///< of a timed call; else 0
     bool is_answered = true;
@@ -122,7 +139,7 @@ Result call(Peer& peer, size_t size, size_t window) {
   std::vector<Slot> slots(window);
   std::vector<uint64_t> idle;
   for (uint64_t i = 0; i < window; ++i) {
-    slots[i].request.assign(size, std::byte{0x5a});
+    slots[i].request.assign(size, static_cast<typename Message::value_type>(0x5a));
     idle.push_back(i);
   }
   const double ticks_per_second = 1e9 / Ticks::ns_per_tick();
@@ -139,7 +156,7 @@ Result call(Peer& peer, size_t size, size_t window) {
     slot.head.slot = index;
     slot.head.size = size;
     slot.is_answered = false;
-    write_head(slot.request, slot.head);
+    write_head(std::as_writable_bytes(std::span(slot.request)), slot.head);
     // One reading of the clock ends a call and begins the next.
     slot.begin_ticks = window == 1 || number % kCallsPerSample == 0 ? now_ticks : 0;
     peer.send(slot.request);
@@ -213,6 +230,8 @@ class ServerProcess {
       die("the server has ended");
     }
     close(ends[1]);
+    // Some libraries fetch a large message out of the sender's memory, which Yama else allows to parents only.
+    prctl(PR_SET_PTRACER, pid_);
     char part[4096];
     for (ssize_t got; (got = read(ends[0], part, sizeof part)) > 0;) address_.append(part, static_cast<size_t>(got));
     close(ends[0]);
@@ -250,11 +269,19 @@ inline void limit_time() {
   alarm(static_cast<unsigned>(FLAGS_seconds) + kPatienceSeconds);
 }
 
+/// Sets an empty flag to the first of the choices. False if it is none of them.
+template <class Choices>
+bool choose(std::string& flag, const Choices& choices) {
+  if (flag.empty()) flag = choices[0];
+  return std::find(choices.begin(), choices.end(), flag) != choices.end();
+}
+
 template <class Peer>
 bool check_flags() {
-  if (FLAGS_transport.empty()) FLAGS_transport = Peer::kTransports[0];
-  if (std::find(Peer::kTransports.begin(), Peer::kTransports.end(), FLAGS_transport) == Peer::kTransports.end()) {
+  if (!choose(FLAGS_transport, Peer::kTransports)) {
     limits::fail("--transport=%s is none of this peer's; --help names them", FLAGS_transport.c_str());
+  } else if (!choose(FLAGS_wait, Peer::kWaits)) {
+    limits::fail("--wait=%s is none of this peer's; --help names them", FLAGS_wait.c_str());
   } else if (FLAGS_measure != "latency" && FLAGS_measure != "rate" && FLAGS_measure != "bandwidth") {
     limits::fail("--measure is one of latency, rate, bandwidth");
   } else if (FLAGS_size != 0 && (FLAGS_size < kHeadBytes || FLAGS_size > kSizeMax)) {
@@ -274,6 +301,8 @@ template <class Peer>
 int run_main(int argc, char** argv) {
   std::string usage = std::string(Peer::kName) + " as a peer of tern. Transports:";
   for (const char* transport : Peer::kTransports) usage += std::string(" ") + transport;
+  usage += ". Ways to wait:";
+  for (const char* wait : Peer::kWaits) usage += std::string(" ") + wait;
   if (!limits::parse_flags(argc, argv, usage.c_str()) || !check_flags<Peer>()) return 1;
   const auto [server_cpu, client_cpu] = *limits::two_cpus();
   const double before_ns = tern::microbench::placement_ns(server_cpu, client_cpu);
@@ -298,8 +327,9 @@ int run_main(int argc, char** argv) {
   const char* bench = FLAGS_measure == "latency" ? "latency"
                       : FLAGS_measure == "rate"  ? "small_rpc_rate"
                                                  : "large_rpc_bandwidth";
-  limits::print(bench, FLAGS_transport.c_str(), {{"peer", Peer::kName}, {"size", FLAGS_size}, {"window", FLAGS_window}},
-                metrics, {std::min(before_ns, after_ns), std::max(before_ns, after_ns)}, Peer::kName);
+  limits::print(bench, FLAGS_transport.c_str(),
+                {{"peer", Peer::kName}, {"size", FLAGS_size}, {"window", FLAGS_window}, {"wait", FLAGS_wait}}, metrics,
+                {std::min(before_ns, after_ns), std::max(before_ns, after_ns)}, Peer::kName);
   return 0;
 }
 

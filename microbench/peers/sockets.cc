@@ -1,5 +1,5 @@
-// Bare stream sockets as a peer: a length and the message, TCP or Unix sockets, both sides spinning, and all requests
-// that are due in one call of the kernel. Bare UDP sockets and bare rings are ../limits.
+// Bare stream sockets as a peer: a length and the message, TCP or Unix sockets, both sides spinning or asleep in the
+// kernel, and all requests that are due in one call of the kernel. Bare UDP sockets and bare rings are ../limits.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -64,7 +64,7 @@ class Stream {
     out_.clear();
   }
 
-  /// Spins until a message is there, and hands over all that are.
+  /// Waits until a message is there, and hands over all that are.
   template <class OnMessage>
   void take(const OnMessage& on_message) {
     for (bool has_any = false; !has_any;) {
@@ -99,7 +99,7 @@ class Stream {
   }
   void read_some() {
     make_room(end_ - begin_ + 1);
-    const ssize_t got = recv(fd_, in_.data() + end_, in_.size() - end_, MSG_DONTWAIT);
+    const ssize_t got = recv(fd_, in_.data() + end_, in_.size() - end_, wait_flag_);
     if (got > 0) {
       end_ += static_cast<size_t>(got);
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
@@ -108,7 +108,7 @@ class Stream {
   }
   void write_all(Bytes bytes) {
     while (!bytes.empty()) {
-      const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), wait_flag_ | MSG_NOSIGNAL);
       if (sent > 0) {
         bytes = bytes.subspan(static_cast<size_t>(sent));
       } else if (errno != EAGAIN && errno != EINTR) {
@@ -118,6 +118,7 @@ class Stream {
   }
 
   int fd_;
+  const int wait_flag_ = FLAGS_wait == "poll" ? MSG_DONTWAIT : 0;
   std::vector<std::byte> in_, out_;
   size_t begin_ = 0, end_ = 0;  ///< of what in_ has
 };
@@ -126,6 +127,7 @@ class Sockets {
  public:
   static constexpr const char* kName = "sockets";
   static constexpr std::array kTransports = {"tcp", "unix"};
+  static constexpr std::array kWaits = {"poll", "block"};
 
   template <class Ready>
   static void serve(const std::string& transport, const Ready& ready) {

@@ -133,6 +133,7 @@ class Ucx {
  public:
   static constexpr const char* kName = "ucx";
   static constexpr std::array kTransports = {"shm", "tcp"};
+  static constexpr std::array kWaits = {"poll"};
 
   template <class Ready>
   static void serve(const std::string& transport, const Ready& ready) {

@@ -35,6 +35,7 @@ class ZeroMq {
  public:
   static constexpr const char* kName = "zeromq";
   static constexpr std::array kTransports = {"ipc", "tcp"};
+  static constexpr std::array kWaits = {"block"};
 
   template <class Ready>
   static void serve(const std::string& transport, const Ready& ready) {

@@ -6,8 +6,10 @@ import contextlib
 import importlib.machinery
 import importlib.util
 import io
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -121,8 +123,9 @@ class Runs(unittest.TestCase):
     def fake(self, program, *p50s, placement=100, exit_code=0):
         path = os.path.join(self.directory, 'microbench', program)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        lines = [json.dumps({'metrics': {'p50_us': p50, 'p99_us': 2 * p50}, 'placement_ns': placement,
-                             'placement_ns_min': placement}) for p50 in p50s]
+        placements = placement if isinstance(placement, list) else [placement] * len(p50s)
+        lines = [json.dumps({'metrics': {'p50_us': p50, 'p99_us': 2 * p50}, 'placement_ns': placement_ns,
+                             'placement_ns_min': placement_ns}) for p50, placement_ns in zip(p50s, placements)]
         with open(path, 'w', encoding='utf-8') as file:
             file.write(f'''#!{sys.executable}
 import sys
@@ -160,10 +163,11 @@ sys.exit({exit_code})
 
     def test_a_missing_peer_is_named(self):
         head, _ = self.rows()
-        self.assertEqual(head['missing'], ['sockets', 'grpc', 'zeromq', 'nng'])
+        self.assertEqual(head['missing'], ['sockets', 'libfabric', 'grpc', 'thrift', 'capnproto', 'zeromq', 'nng'])
         _, out, err = self.run_it()
         for text in (out, err):
             self.assertIn('zeromq is missing: its program is not built (Debian: libzmq3-dev; scripts/setup peers)', text)
+            self.assertIn('(Debian: libthrift-dev thrift-compiler; scripts/setup peers)', text)
             self.assertNotIn('ucx is missing', text)
 
     def test_the_table_names_machine_date_and_command(self):
@@ -196,8 +200,24 @@ sys.exit({exit_code})
         self.fake('peers/ucx', 0.6, placement=500)
         code, out, err = self.run_it('--json')
         self.assertEqual(code, 1)
-        self.assertIn('shm.latency, ucx shm: the CPUs moved during each of 7 rounds', err)
+        self.assertIn('shm.latency, ucx shm: the CPUs moved during each of 14 rounds', err)
         self.assertNotIn('"ucx shm"', out)
+
+    def test_dropped_rounds_are_run_again(self):
+        self.fake('peers/ucx', *[0.6] * 9, placement=[100, 500, 500, 500, 100, 100, 100, 100, 100])
+        _, rows = self.rows()
+        ucx = rows['ucx shm', 'p50_us']
+        self.assertEqual((len(ucx['values']), ucx['dropped'], ucx['verdict']), (7, 3, 'tern ahead'))
+        self.assertEqual((len(rows['tern', 'p50_us']['values']), rows['tern', 'p50_us']['dropped']), (10, 0))
+
+    def test_each_round_begins_with_another_program(self):
+        order = []
+        run = compare.bench.Runner.run
+        with mock.patch.object(compare.bench.Runner, 'run',
+                               lambda runner, *words: order.append(words[1].split()[0]) or run(runner, *words)):
+            self.rows('--rounds=3')
+        tern, limit, ucx = 'latency', 'limits/ring_pingpong', 'peers/ucx'
+        self.assertEqual(order, [tern, limit, ucx, limit, ucx, tern, ucx, tern, limit])
 
     def test_a_peer_that_fails_costs_the_others_nothing(self):
         self.fake('peers/zeromq', 1, exit_code=3)
@@ -221,6 +241,15 @@ sys.exit({exit_code})
             self.assertIn(who, out)
         self.assertIn('--wait=adaptive', out)
 
+    def test_peers_spin_on_a_quiet_machine_and_sleep_on_a_busy_one_where_they_can(self):
+        for name in ('sockets', 'grpc', 'thrift', 'capnproto'):
+            self.fake(f'peers/{name}', 1)
+        for load, wait in (('quiet', 'poll'), ('busy', 'block')):
+            out = self.run_it(f'--load={load}', '--list')[1]
+            for peer in ('sockets', 'grpc', 'thrift', 'capnproto'):
+                self.assertIn(f'peers/{peer} --transport=unix --measure=latency --wait={wait}\n', out)
+            self.assertIn('peers/ucx --transport=shm --measure=latency --wait=poll\n', out)
+
     def test_wrong_flags(self):
         for sentence, flag in (('leaves nothing', '--filter=no such thing'), ('no regular expression', '--filter=('),
                                ('no regular expression', '--peers=('), ('--rounds', '--rounds=0'),
@@ -235,6 +264,19 @@ sys.exit({exit_code})
         self.assertIn('latency is not built: cmake', self.run_it()[2])
 
 
+class Peers(unittest.TestCase):
+    def test_every_program_of_peers_is_run(self):
+        folder = os.path.join(SCRIPTS, '..', 'microbench', 'peers')
+        programs = {name.removesuffix('.cc') for name in os.listdir(folder) if name.endswith('.cc')}
+        self.assertEqual({peer.name for peer in compare.PEERS}, programs)
+
+    def test_setup_installs_what_they_need(self):
+        done = subprocess.run([os.path.join(SCRIPTS, 'setup'), '--list', 'peers'], capture_output=True, text=True,
+                              check=True)
+        needed = {package for peer in compare.PEERS if peer.needs for package in peer.needs.split()}
+        self.assertEqual(needed, set(done.stdout.split()))
+
+
 @unittest.skipUnless(BUILD, 'TERN_BUILD_DIR names no build directory')
 class Built(unittest.TestCase):
     """The programs that are built. Of their figures only that there are some."""
@@ -242,33 +284,49 @@ class Built(unittest.TestCase):
     def program(self, peer):
         return os.path.join(BUILD, 'microbench', 'peers', peer.name)
 
+    def built(self):
+        return [peer for peer in compare.PEERS if os.access(self.program(peer), os.X_OK)]
+
     def run_peer(self, peer, *flags):
         return subprocess.run([self.program(peer), '--seconds=0.02', '--json', *flags], capture_output=True, text=True,
                               check=False, timeout=60)
 
     def test_each_peer_measures_over_each_transport(self):
-        built = [peer for peer in compare.PEERS if os.access(self.program(peer), os.X_OK)]
+        built = self.built()
         self.assertIn('sockets', [peer.name for peer in built])  # it needs no package
-        for peer in built:
-            for transport in (peer.shm, peer.network):
-                for measure, metric in (('latency', 'p50_us'), ('rate', 'rate_mrps'), ('bandwidth', 'bandwidth_gbps')):
-                    with self.subTest(peer=peer.name, transport=transport, measure=measure):
-                        done = self.run_peer(peer, f'--transport={transport}', f'--measure={measure}')
-                        self.assertEqual((done.returncode, done.stderr), (0, ''))
-                        line = json.loads(done.stdout)
-                        self.assertGreater(line['metrics'][metric], 0)
-                        self.assertGreater(line['placement_ns'], 0)
-                        self.assertEqual((line['transport'], line['params']['peer'], line['params']['window']),
-                                         (transport, peer.name, 60 if measure == 'rate' else 1))
+        measures = (('latency', 'p50_us'), ('rate', 'rate_mrps'), ('bandwidth', 'bandwidth_gbps'))
+        for peer, (measure, metric) in itertools.product(built, measures):
+            for transport, wait in itertools.product((peer.shm, peer.network), sorted({peer.quiet, peer.busy})):
+                with self.subTest(peer=peer.name, transport=transport, measure=measure, wait=wait):
+                    done = self.run_peer(peer, f'--transport={transport}', f'--measure={measure}', f'--wait={wait}')
+                    self.assertEqual((done.returncode, done.stderr), (0, ''))
+                    line = json.loads(done.stdout)
+                    self.assertGreater(line['metrics'][metric], 0)
+                    self.assertGreater(line['placement_ns'], 0)
+                    self.assertEqual((line['transport'], *(line['params'][name] for name in ('peer', 'window', 'wait'))),
+                                     (transport, peer.name, 60 if measure == 'rate' else 1, wait))
+
+    def test_libfabric_leaves_no_shared_memory(self):
+        def left_behind():  # libfabric's names begin with the process, which has ended
+            names = [name for name in os.listdir('/dev/shm') if re.fullmatch(r'\d+:\d+:\d+', name)]
+            return {name for name in names if not os.path.exists(f'/proc/{name.partition(":")[0]}')}
+        peer = next(peer for peer in compare.PEERS if peer.name == 'libfabric')
+        if not os.access(self.program(peer), os.X_OK):
+            self.skipTest('libfabric is not installed')
+        before = left_behind()
+        self.assertEqual(self.run_peer(peer, '--transport=shm').returncode, 0)
+        self.assertLessEqual(left_behind(), before)
 
     def test_odd_sizes(self):
-        for size in (47, 48, 49, 100_001):
-            done = self.run_peer(compare.PEERS[0], f'--size={size}', '--window=7')
-            self.assertEqual((done.returncode, done.stderr), (0, ''), size)
+        first = compare.PEERS[0]
+        for peer, size in [*((first, size) for size in (47, 48, 49)), *((peer, 100_001) for peer in self.built())]:
+            with self.subTest(peer=peer.name, size=size):
+                done = self.run_peer(peer, f'--size={size}', '--window=7')
+                self.assertEqual((done.returncode, done.stderr), (0, ''))
 
     def test_flags_that_a_peer_refuses(self):
-        for flag in ('--transport=pigeon', '--measure=weight', '--size=31', '--size=9999999999', '--window=1025',
-                     '--cpus=0,0'):
+        for flag in ('--transport=pigeon', '--measure=weight', '--wait=sleep', '--size=31', '--size=9999999999',
+                     '--window=1025', '--cpus=0,0'):
             done = self.run_peer(compare.PEERS[0], flag)
             self.assertEqual((done.returncode, done.stdout, done.stderr.count('\n')), (1, '', 1), done.stderr)
 
