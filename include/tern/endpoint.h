@@ -193,8 +193,8 @@ class Endpoint {
     auto owned = std::unique_ptr<Handler>(new (std::nothrow) OwnedHandler<F>(std::move(handler)));
     return add_handler(type, std::move(owned), options);
   }
-  /// For the library: on_request() for a handler that uses the front itself. It writes the answer to `space`, whose
-  /// lease it has revoked, and sets kAnswered. In all other cases it makes a Request of the front.
+  /// For the library: on_request() for a handler that takes the front of the record instead of a Request. The handler
+  /// must either revoke the lease of `space`, write the answer there and set kAnswered, or make a Request of the front.
   template <class F>
   requires(std::invocable<F&, detail::RequestFront*> && !std::invocable<F&, Request>) Status
       on_request(uint16_t type, F handler, HandlerOptions options = {}) {

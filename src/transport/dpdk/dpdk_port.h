@@ -52,7 +52,7 @@ struct DpdkFacts {
   uint16_t send_descriptors = 0;     ///< of a queue
 };
 
-/// Received frames that a port has dropped outside of its endpoints.
+/// Received frames that a port, and not one of its endpoints, has dropped.
 struct DpdkDrops {
   std::array<uint64_t, frames::kDropReasons>
       frames{};           ///< frames for no endpoint and not for the host, by frames::Drop

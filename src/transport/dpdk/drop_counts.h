@@ -1,4 +1,4 @@
-// Counts of frames that a port drops outside of its endpoints. Transport layer.
+// Counts of frames that a port, and not one of its endpoints, drops. Transport layer.
 #pragma once
 
 #include <array>

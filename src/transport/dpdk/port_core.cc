@@ -280,7 +280,7 @@ void PortCore::fill_facts() {
   facts_.send_descriptors = plan_.send_descriptors;
 }
 
-/// Whether the driver has interrupts shows only when they are asked for.
+/// Opens the interrupts of the queues. Only this attempt shows whether the driver has interrupts.
 Status PortCore::open_interrupts() {
   facts_.has_interrupts = plan_.conf.intr_conf.rxq != 0;
   for (uint16_t i = 0; i < plan_.queues && facts_.has_interrupts; ++i) {
