@@ -76,7 +76,7 @@ int read_info(int descriptor, Info* info) {
   return bpf_obj_get_info_by_fd(descriptor, info, &bytes) == 0 ? 0 : errno;
 }
 
-/// The program and its maps, by descriptors of this process.
+/// Owns this process's descriptors of the program and its maps.
 class Program {
  public:
   /// A new program with empty maps, attached to nothing. Returns 0 or an error number.
