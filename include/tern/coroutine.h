@@ -83,7 +83,7 @@ class [[nodiscard]] CallAwaitable {
   Completion* done_ = nullptr;  ///< the continuation's argument, while it resumes the coroutine. Null: refused
   Status refusal_;
   CallId id_;
-  std::coroutine_handle<> waiting_;  ///< null: nobody waits
+  std::coroutine_handle<> waiting_;  ///< null: no coroutine waits
   uint16_t type_;
 };
 
@@ -144,7 +144,7 @@ class [[nodiscard]] SleepAwaitable {
   Duration delay_;
   TimerId timer_;
   Status status_;
-  std::coroutine_handle<> waiting_;  ///< null: nobody waits
+  std::coroutine_handle<> waiting_;  ///< null: no coroutine waits
 };
 
 inline SleepAwaitable Endpoint::sleep(Duration delay) { return SleepAwaitable(*this, delay); }
@@ -180,7 +180,7 @@ class [[nodiscard]] OpenAwaitable : detail::SessionWaiter {
   Endpoint& endpoint_;
   Session session_;
   Status status_;
-  std::coroutine_handle<> waiting_;  ///< null: nobody waits
+  std::coroutine_handle<> waiting_;  ///< null: no coroutine waits
 };
 
 inline OpenAwaitable Endpoint::opened(Session session) { return OpenAwaitable(*this, session); }

@@ -60,10 +60,9 @@ struct NexusOptions {
 class Nexus {
  public:
   /// Listens for other Nexuses on `listen_uri`, "tern://HOST:PORT", an IPv6 HOST in brackets. Port 0 takes any free
-  /// port. "udp://HOST:PORT", which older programs write, means the same. Management always uses UDP, whatever the
-  /// transports of the endpoints are.
-  /// kMisuse: not such a URI, or an option. kUnavailable: the port is taken, the address is not this machine's, or the
-  /// system gives no random numbers. kNoMemory.
+  /// port. "udp://HOST:PORT", which older programs write, means the same. Management always uses UDP, with every
+  /// transport of the endpoints. kMisuse: not such a URI, or an option. kUnavailable: the port is taken, the address is
+  /// not this machine's, or the system gives no random numbers. kNoMemory.
   TERN_API static Result<std::unique_ptr<Nexus>> create(std::string_view listen_uri, NexusOptions options = {});
   TERN_API ~Nexus();
   Nexus(const Nexus&) = delete;

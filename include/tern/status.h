@@ -83,7 +83,7 @@ class [[nodiscard]] Status {
   friend constexpr bool operator==(const Status& a, const Status& b) {
     return a.code_ == b.code_ && a.message() == b.message();
   }
-  /// The same code, whatever the text is.
+  /// The same code; the text does not matter.
   friend constexpr bool operator==(const Status& status, Code code) { return status.code_ == code; }
 
  private:

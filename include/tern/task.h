@@ -65,7 +65,7 @@ struct TaskEnd {
 
 template <class T>
 struct TaskPromise {
-  TaskGate* gate = nullptr;  ///< null: nobody waits
+  TaskGate* gate = nullptr;  ///< null: no coroutine waits
   bool is_detached = false;
   std::optional<T> value;
 
