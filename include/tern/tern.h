@@ -209,7 +209,7 @@ enum {
   TERN_WAIT_DEFAULT = 0,   ///< TERN_WAIT_ADAPTIVE
   TERN_WAIT_POLL = 1,      ///< never blocks: lowest latency, a whole CPU
   TERN_WAIT_ADAPTIVE = 2,  ///< spins for spin_ns, then blocks
-  TERN_WAIT_BLOCK = 3      ///< blocks at once
+  TERN_WAIT_BLOCK = 3      ///< blocks; polls only while packets come less than 30 us apart
 };
 
 /// Congestion controllers. docs/congestion.md says what each does.

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "rpc/endpoint_core.h"
 #include "rpc/fast_path.h"
+#include "rpc/spin_limit.h"
 #include "rpc/transport_adapter.h"
 
 namespace tern::rpc {
@@ -27,7 +28,8 @@ class RpcCore final {
           std::string_view name, std::unique_ptr<Impl> transport)
       : transport_(std::move(transport)),
         adapter_(*transport_),
-        core_(adapter_, nexus, arena, received, options, name, kTraits.rto_ns_min, kTraits.congestion_control) {}
+        core_(adapter_, nexus, arena, received, options, name, kTraits.rto_ns_min, kTraits.congestion_control),
+        spin_(options, kTraits.is_virtual) {}
   RpcCore(const RpcCore&) = delete;
   RpcCore& operator=(const RpcCore&) = delete;
   /// Must not run inside a callback of this endpoint's loop.
@@ -230,6 +232,7 @@ class RpcCore final {
   std::unique_ptr<Impl> transport_;  ///< null: closed
   TransportAdapter<Impl> adapter_;
   EndpointCore core_;
+  SpinLimit spin_;
   uint64_t sent_ticket_ = 0;  ///< of the last packet that the transport has taken
   bool is_clock_fresh_ = false;
   base::Alarm alarm_;        ///< open from the first descriptor() on
@@ -372,17 +375,22 @@ Status RpcCore<Impl>::run(Duration duration) {
   if (Status status = enter(); !status.ok()) return status;
   const uint64_t start_ns = transport_->now();
   const uint64_t until_ns = duration == Duration::max() ? UINT64_MAX : start_ns + to_ns(duration);
-  const uint64_t spin_ns = to_ns(context().options.spin);
   uint64_t worked_ns = start_ns;
+  bool has_slept = false;  // since `worked_ns`
   while (!core_.is_stopped_lately()) {
     const size_t packets = iterate();
-    if (packets != 0) worked_ns = context().now_ns;
+    if (packets != 0) {
+      if (has_slept) spin_.on_woken(context().now_ns - worked_ns);
+      has_slept = false;
+      worked_ns = context().now_ns;
+    }
     if (!is_clock_fresh_) continue;
     if (has_failed()) [[unlikely]]
       return core_.failure();
     if (context().now_ns >= until_ns) break;
-    if (context().options.wait == Wait::kPoll || packets != 0) continue;
-    if (context().options.wait == Wait::kBlock || context().now_ns - worked_ns >= spin_ns) sleep(until_ns);
+    if (packets != 0 || context().now_ns - worked_ns < spin_.ns()) continue;
+    sleep(until_ns);
+    has_slept = true;
   }
   core_.forget_stop();
   return {};
