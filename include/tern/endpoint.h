@@ -84,7 +84,7 @@ struct HandlerOptions {
 enum class Wait : uint8_t {
   kPoll,      ///< never blocks: lowest latency, a whole CPU
   kAdaptive,  ///< spins for RpcOptions::spin, then blocks
-  kBlock,     ///< blocks; polls only while packets come less than 30 us apart, when to block would cost as much CPU
+  kBlock,     ///< blocks; polls while packets come less than 30 us apart, because blocking then costs as much CPU
 };
 
 /// For an endpoint: Rpc::create(). A refusal at a limit has a status that names the limit.
