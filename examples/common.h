@@ -1,5 +1,5 @@
-// What the examples share, and any other program would do its own way: to end when it cannot go on, and text as
-// messages. Any thread, but what takes an Endpoint: its owner.
+// Functions that the examples share: ending the program on an error, and messages of text. A real program would have
+// its own. Any thread; functions that take an Endpoint: only its owner thread.
 #pragma once
 
 #include <tern/rpc.h>
@@ -12,15 +12,15 @@
 #include <string_view>
 #include <utility>
 
-/// Ends the program unless all is well. The message says what to do about it. A server that must stay up would look at
-/// the status instead.
+/// Ends the program unless the status is ok. The status's message names the remedy. A server that must stay up would
+/// examine the status instead.
 inline void must(tern::Status status) {
   if (status.ok()) return;
   std::fflush(stdout);
   std::fprintf(stderr, "cannot go on: %s\n", status.message().data());
   std::_Exit(1);
 }
-/// The same for what gives a value.
+/// Like must(Status), and returns the value.
 template <class T>
 T must(tern::Result<T> result) {
   must(result.status());
@@ -31,7 +31,7 @@ inline std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// A message of this text. Without memory it is empty, and the call that it is for is refused.
+/// Returns a message of this text. Without memory the message is empty, and a call with it is refused.
 inline tern::MsgBuf message(tern::Endpoint& endpoint, std::string_view text) {
   tern::MsgBuf buffer = endpoint.alloc_msgbuf(text.size());
   if (buffer && !text.empty()) std::memcpy(buffer.bytes().data(), text.data(), text.size());
@@ -46,7 +46,7 @@ inline void reply(tern::Request request, std::string_view text) {
   request.respond();
 }
 
-/// One call from beginning to end, for a thread that has nothing else to do meanwhile.
+/// Makes one call and runs the loop until its end. For a thread that has no other work meanwhile.
 template <class T>
 tern::Completion ask(tern::Rpc<T>& rpc, tern::Session session, uint16_t type, std::string_view text,
                      tern::CallOptions options = {}) {

@@ -1,9 +1,9 @@
 // coroutine_client: calls that read as if they blocked, in a client and in a handler.
 //
-// The rule: a coroutine goes on inside the event loop when its answer is there, and always goes on: a call that fails
-// or is refused says so in its Completion. Parameters by value move into the coroutine's frame and live as long as it;
-// a span into a request that is taken before a co_await must be taken again after it. Three endpoints: the client asks
-// the front, whose handler is a coroutine that asks the store, twice.
+// The rule: a coroutine is resumed inside the event loop when its answer has come. It is always resumed: the Completion
+// of a failed or refused call has the reason. Parameters by value move into the coroutine's frame and live as long as
+// the frame. A span into a request must be taken again after each co_await. There are three endpoints: the client calls
+// the front, whose handler is a coroutine that calls the store twice.
 #include <tern/coroutine.h>
 #include <tern/rpc.h>
 #include <tern/transport/shm.h>
@@ -28,7 +28,7 @@ tern::Detached copy(tern::Endpoint& front, tern::Session store, tern::Request re
   if (!got.status.ok()) co_return request.fail(kStoreFailed);
 
   const std::string entry = to + " " + std::string(text_of(got.response.bytes()));
-  // The buffers have come back: the one of the answer serves again.
+  // The call has returned both buffers. The answer's buffer is used again.
   tern::Completion put = co_await front.call(store, kPut, message(front, entry), std::move(got.response));
   if (!put.status.ok()) co_return request.fail(kStoreFailed);
   request.respond();

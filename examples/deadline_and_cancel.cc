@@ -1,7 +1,8 @@
-// deadline_and_cancel: two calls that end before they are answered, and what the server sees of it.
+// deadline_and_cancel: two calls that end before they are answered, and how the server notices.
 //
-// The rule: a continuation runs exactly once, also then: with kDeadline or kCancelled, and with both buffers. The
-// server is told; its handler may ask its Request, and stop working for nobody. Answering such a request does nothing.
+// The rule: such a call's continuation, too, runs exactly once, with kDeadline or kCancelled and with both buffers. The
+// server is informed: Request::is_cancelled() becomes true, and the application can stop its work. An answer to such a
+// request has no effect.
 #include <tern/rpc.h>
 #include <tern/transport/shm.h>
 
@@ -17,7 +18,7 @@ using std::chrono::milliseconds;
 
 constexpr uint16_t kWork = 1;
 
-/// A server that is never done with its work: it looks now and then whether anybody still waits for it.
+/// A server that never finishes its work. Each millisecond it looks for requests whose clients no longer wait.
 struct Work {
   tern::Endpoint& endpoint;
   std::vector<tern::Request> requests = {};
@@ -26,7 +27,7 @@ struct Work {
   void look() {
     std::erase_if(requests, [&](tern::Request& request) {
       if (!request.is_cancelled()) return false;
-      request.respond();  // allowed, and nobody gets it
+      request.respond();  // allowed; the client does not get this answer
       given_up++;
       return true;
     });
@@ -56,8 +57,8 @@ int main() {
                                    [&](tern::Completion& done) { cancelled = std::move(done); }));
 
   while (work.begun == 0) must(client->run_event_loop(milliseconds(1)));
-  must(client->cancel(call));  // its continuation runs in the loop, as any
-  // A Completion has its buffers from the continuation on.
+  must(client->cancel(call));  // its continuation runs in the loop, like that of any call
+  // A Completion has its buffers once the continuation has run.
   while (!late.request || !cancelled.request || work.given_up < work.begun) {
     must(client->run_event_loop(milliseconds(1)));
   }

@@ -1,7 +1,7 @@
-// log: what a program hears of its sessions and peers without asking. A client loses its server.
+// log: events of sessions and peers that the library passes to a program. A client loses its server.
 //
-// The rule: a sink runs where the event happens, in the loop of the endpoint or in the management thread. It is quick
-// and thread-safe, and may call what any thread may call.
+// The rule: a sink runs in the thread of the event, which is the loop of the endpoint or the management thread. It must
+// be quick and thread-safe, and may call every function that any thread may call.
 #include <tern/log.h>
 #include <tern/rpc.h>
 #include <tern/transport/udp.h>

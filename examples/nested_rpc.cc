@@ -1,8 +1,8 @@
-// nested_rpc: a handler that asks another server, and answers its own client when that one has answered.
+// nested_rpc: a handler that calls another server, and answers its own client when that server has answered.
 //
 // The rule: a handler may return without an answer. Its Request moves into the continuation of the nested call, which
-// owns it from then on: it is answered there, or dropped, and then its client gets kNoResponse.
-// Three endpoints: the client asks the front, the front asks the back.
+// owns it from then on. The continuation answers it; if it is dropped instead, its client gets kNoResponse. There are
+// three endpoints: the client calls the front, and the front calls the back.
 #include <tern/rpc.h>
 #include <tern/transport/shm.h>
 
@@ -19,12 +19,12 @@ void add_front(tern::Endpoint& front, tern::Session back) {
   must(front.on_request(kGreet, [&front, back](tern::Request request) {
     tern::MsgBuf query = message(front, text_of(request.bytes()));
     tern::MsgBuf room = front.alloc_msgbuf(64);
-    // Nobody waits for our answer longer than that, so we need not wait for theirs either.
+    // The client waits no longer than this for our answer, so the nested call need not wait longer either.
     const tern::CallOptions options{.deadline = request.time_left()};
     auto then = [request = std::move(request)](tern::Completion& done) mutable {
       if (done.status.code() == tern::Code::kRefused) return request.fail(done.app_code);
       if (!done.status.ok()) return request.fail(kBackFailed);
-      request.respond(std::move(done.response));  // goes out from the buffer in which it has come in
+      request.respond(std::move(done.response));  // sent from the buffer in which it arrived
     };
     // A refused call destroys `then`, and with it the request.
     auto call = front.enqueue_request(back, kFullName, std::move(query), std::move(room), std::move(then), options);

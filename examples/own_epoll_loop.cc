@@ -1,8 +1,8 @@
 // own_epoll_loop: an endpoint as one of the descriptors of a program's own event loop, beside a timerfd.
 //
-// The rule: descriptor() is readable while the endpoint has something to do, its timers included; run_event_loop_once()
-// then does it, never blocks, and arms the descriptor again. Calls that are made outside of it make it readable, too.
-// The thread that runs the loop owns the endpoint.
+// The rule: descriptor() is readable while the endpoint has work, its timers included. run_event_loop_once() then does
+// that work, never blocks, and arms the descriptor again. Calls that are made outside of that function make the
+// descriptor readable, too. The thread that runs the loop owns the endpoint.
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@
 constexpr uint16_t kTick = 1;
 constexpr int kTicks = 5;
 
-/// The end of the program if the operating system has said no.
+/// Ends the program if a system call has failed.
 int must_have(int result, const char* what) {
   if (result >= 0) return result;
   std::perror(what);
@@ -72,7 +72,7 @@ int main() {
   }
 
   close(timer);
-  close(epoll);  // the endpoint's descriptor is the endpoint's
+  close(epoll);  // the endpoint owns and closes its descriptor
   server->stop();
   server_thread.join();
   return answered == kTicks ? 0 : 1;

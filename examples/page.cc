@@ -1,7 +1,7 @@
-// page: what other processes see of an endpoint. This program reads its own page, as tern-top does.
+// page: the counters of an endpoint that other processes can read. This program reads its own page, as tern-top does.
 //
-// The rule: the page costs calls nothing. The endpoint's loop writes it every 100 ms while something happens, and
-// whoever reads it stops nobody.
+// The rule: the page costs calls nothing. The endpoint's loop writes it every 100 ms while it has work, and a reader
+// never blocks it.
 #include <tern/page.h>
 #include <tern/rpc.h>
 #include <tern/transport/udp.h>
@@ -14,7 +14,7 @@
 
 constexpr uint16_t kEcho = 1;
 
-/// The page's value of a counter, of the endpoint with this id.
+/// Returns the page's value of a counter of the endpoint with this id.
 uint64_t counter(const tern::Page& page, uint16_t id, const std::string& name) {
   for (const tern::PageEndpoint& endpoint : page.endpoints) {
     for (size_t i = 0; i < endpoint.counters.size() && endpoint.id == id; i++) {

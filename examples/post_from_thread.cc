@@ -1,8 +1,8 @@
 // post_from_thread: threads that have no endpoint of their own make calls through one that another thread runs.
 //
-// The rule: of an Endpoint, other threads use post() and stop() only. What a posted function captures is destroyed with
-// it if it never runs (the endpoint was closed first), and likewise what the continuation of a refused call captures:
-// who owns a std::promise in there cannot leave the waiting thread behind.
+// The rule: other threads use only post() and stop() of an Endpoint. If a posted function never runs, because the
+// endpoint was closed first, it is destroyed with its captures. So is the continuation of a refused call. A
+// std::promise among the captures is then broken, so that the waiting thread does not wait for ever.
 #include <tern/rpc.h>
 #include <tern/transport/shm.h>
 
@@ -18,7 +18,7 @@
 
 constexpr uint16_t kUpper = 1;
 
-/// Any thread. If the call does not come to an answer, the future throws std::future_error (broken promise).
+/// Any thread. If the call gets no answer, the future throws std::future_error (broken promise).
 std::future<std::string> ask_through(tern::Endpoint& endpoint, tern::Session session, std::string text) {
   struct Job {
     std::string text;
@@ -26,7 +26,7 @@ std::future<std::string> ask_through(tern::Endpoint& endpoint, tern::Session ses
   };
   auto job = std::make_unique<Job>(Job{std::move(text), {}});
   std::future<std::string> answer = job->answer.get_future();
-  // From here on in the thread of the event loop.
+  // This function runs in the thread of the event loop.
   auto call = [&endpoint, session, job = std::move(job)]() mutable {
     tern::MsgBuf request = message(endpoint, job->text);
     auto then = [job = std::move(job)](tern::Completion& done) {

@@ -1,9 +1,9 @@
 // reconnect: a client whose server is killed and comes back.
 //
 // The rule: with SessionOptions::reconnect a session keeps its name and finds its server again, after a pause that
-// grows with each attempt. Its calls do not come back: when the server dies they end with kPeerUnreachable or
-// kSessionReset, and later ones wait for the next attempt. Such an end does not say whether the handler has run: it ran
-// at most once, and only the application knows whether asking again does harm.
+// grows with each attempt. Its calls are not repeated: when the server dies they end with kPeerUnreachable or
+// kSessionReset, and later calls wait for the next attempt. Such an end does not tell whether the handler has run. It
+// ran at most once, and only the application knows whether a repetition does harm.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -21,7 +21,8 @@
 
 constexpr uint16_t kWho = 1;
 
-/// A server in a process of its own, which begins when it is told where. Forked while this process has no threads.
+/// A server in a process of its own, which begins when start() passes it an address. It is forked while this process
+/// has no threads.
 class ServerProcess {
  public:
   explicit ServerProcess(const char* name) {
@@ -70,7 +71,7 @@ class ServerProcess {
   int go_, ready_;
 };
 
-/// Asks again and again; after a failure not at once. All failures take one path, those of refused calls, too.
+/// Makes one call after the other, with a pause after a failure. Failed and refused calls take the same path.
 struct Client {
   tern::Endpoint& endpoint;
   const std::string uri;
@@ -111,11 +112,11 @@ int main() {
                 },
                 [&](tern::Status status) {
                   std::printf("lost the server: %s\n", status.message().data());
-                  if (++failures == 1) second.start(uri);  // where an operator or systemd would
+                  if (++failures == 1) second.start(uri);  // in place of an operator or systemd
                 }};
   client.connect();
   must(rpc->run_event_loop());
-  must(rpc->close({}));  // the last call ends in here, while there still is a Client for it
+  must(rpc->close({}));  // the last call ends in here, while the Client still exists
   std::printf("%d answers of the first server, %d of the second\n", first_answers, second_answers);
   return first_answers == 100 && second_answers == 100 && failures > 0 ? 0 : 1;
 }

@@ -1,7 +1,7 @@
 // simulated_cluster: a client and its servers in a simulated datacenter in which a rack is cut off and a server dies.
 //
 // The rule: a program takes its time and its randomness from its endpoint and its environment, and names no transport.
-// Then one seed decides everything that happens, and a failure that was seen once is seen again.
+// One seed then determines the whole run, and every failure can be repeated.
 #include <tern/sim.h>
 
 #include <chrono>
@@ -17,13 +17,13 @@ using namespace std::chrono_literals;
 
 constexpr uint16_t kName = 1;
 
-/// What a server does, over any transport.
+/// Serves a name, over any transport.
 void serve_name(tern::Endpoint& endpoint, std::string name) {
   must(
       endpoint.on_request(kName, [name = std::move(name)](tern::Request request) { reply(std::move(request), name); }));
 }
 
-/// Wants to know every server's name: asks each until it answers. Over any transport, too.
+/// Asks every server for its name until it answers, over any transport.
 struct Client {
   tern::Endpoint& endpoint;
   const std::vector<std::string> servers;
@@ -57,7 +57,7 @@ struct Program {
     must(host.run(*rpc));
   }
   std::unique_ptr<tern::Nexus> nexus;
-  std::unique_ptr<Client> client;  // outlives the endpoint that it is called back by
+  std::unique_ptr<Client> client;  // outlives the endpoint that calls it back
   std::unique_ptr<tern::Rpc<tern::Sim>> rpc;
 };
 
@@ -72,7 +72,7 @@ hosts 10 left     rate=25G delay=650ns
 hosts 10 right    rate=25G delay=650ns
 )";
 
-/// One run. What it returns is the same for the same seed, on every machine.
+/// Makes one run. The result depends only on the seed, not on the machine.
 uint64_t run(uint64_t seed) {
   const auto topology = must(tern::sim::Topology::parse(kTopology));
   const auto simulation = must(tern::sim::Simulation::create(topology, {.seed = seed}));
@@ -81,7 +81,7 @@ uint64_t run(uint64_t seed) {
   };
   for (uint32_t i = 0; i < simulation->hosts(); i++) boot(i);
 
-  // What goes wrong: a packet in a hundred, at first all ways to the rack on the right, and a host on the left.
+  // The faults: a packet in a hundred is lost, the rack on the right is cut off for 30 ms, a host crashes.
   simulation->set_faults({.drop = 0.01, .reorder = 0.01});
   const tern::sim::Node spine{tern::sim::Node::Kind::kSwitch, 0}, right{tern::sim::Node::Kind::kSwitch, 2};
   must(simulation->set_link_up(spine, right, false));
@@ -96,7 +96,7 @@ uint64_t run(uint64_t seed) {
   program.client->ask_all();
   if (!simulation->run_until([&] { return program.client->answers == servers.size(); }, 2s)) {
     std::printf("seed %llu: only %zu answers\n", static_cast<unsigned long long>(seed), program.client->answers);
-    std::exit(1);  // run(seed) shows it again
+    std::exit(1);  // run(seed) repeats this failure
   }
   std::printf("seed %llu: %zu answers and %zu failures after %lld ms\n", static_cast<unsigned long long>(seed),
               program.client->answers, program.client->failures,

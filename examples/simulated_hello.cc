@@ -1,7 +1,7 @@
-// simulated_hello: the smallest simulation. docs/simulation.md shows it, all but this comment.
+// simulated_hello: the smallest simulation. docs/simulation.md shows it without this comment.
 //
-// The rule: what runs on a simulated host takes the options of its Nexus and of its endpoints from that host. All else
-// is as on a real one.
+// The rule: a program on a simulated host takes the options of its Nexus and of its endpoints from that host. All else
+// is as on a real host.
 #include <tern/sim.h>
 
 #include <chrono>
@@ -11,13 +11,13 @@
 
 using namespace std::chrono_literals;
 
-/// What runs on a host: a server, and perhaps a client.
+/// A host's program: a server, and on one host also a client.
 struct Program {
   explicit Program(tern::sim::Host& host)
       : nexus(std::move(*tern::Nexus::create(host.uri(), host.nexus_options()))),
         rpc(std::move(*tern::Rpc<tern::Sim>::create(*nexus, host.transport_options(), {.huge_pages = false}))) {
     (void)rpc->on_request(1, [](tern::Request request) { request.respond(); });
-    (void)host.run(*rpc);  // from now on its event loop is run whenever there is something to do
+    (void)host.run(*rpc);  // from now on the simulation runs its event loop whenever there is work
   }
   std::unique_ptr<tern::Nexus> nexus;
   std::unique_ptr<tern::Rpc<tern::Sim>> rpc;

@@ -1,7 +1,8 @@
 // two_transports: one process serves neighbours through shared memory and others over UDP, with the same code.
 //
-// The rule: only who makes an endpoint and runs its loop knows its transport. Everything else takes an Endpoint. A
-// session leads to an endpoint of the same transport, or is refused; one thread may run the loops of several endpoints.
+// The rule: only the code that makes an endpoint and runs its loop names its transport. All other code takes an
+// Endpoint. A session to an endpoint of another transport is refused. One thread may run the loops of several
+// endpoints.
 #include <tern/rpc.h>
 #include <tern/transport/shm.h>
 #include <tern/transport/udp.h>
@@ -16,7 +17,7 @@
 
 constexpr uint16_t kCount = 1;
 
-/// The application: one state, however its clients come.
+/// The application: one state for clients over both transports.
 void add_counter(tern::Endpoint& endpoint, int& count) {
   must(endpoint.on_request(kCount,
                            [&count](tern::Request request) { reply(std::move(request), std::to_string(++count)); }));
@@ -35,7 +36,7 @@ int main() {
   auto nexus = must(tern::Nexus::create("tern://127.0.0.1:0"));
   auto near = must(tern::Rpc<tern::Shm>::create(*nexus, {}, {.endpoint_id = 0}));
   auto far = must(tern::Rpc<tern::Udp>::create(*nexus, {}, {.endpoint_id = 1}));
-  int count = 0;  // one thread runs both loops, so it needs no lock
+  int count = 0;  // needs no lock, because one thread runs both loops
   for (tern::Endpoint* endpoint : std::initializer_list<tern::Endpoint*>{near.get(), far.get()}) {
     add_counter(*endpoint, count);
   }

@@ -1,7 +1,7 @@
-// worker_handler: a handler that takes long runs on a worker thread, and the event loop goes on serving.
+// worker_handler: a long handler runs on a worker thread, while the event loop serves other requests.
 //
 // The rule: a worker handler may block, and may use every member of its Request. The Endpoint belongs to the thread of
-// its event loop: all that a worker may call of it is post() and stop().
+// its event loop: a worker may only call its post() and stop().
 #include <tern/rpc.h>
 #include <tern/transport/shm.h>
 
@@ -23,7 +23,7 @@ int main() {
   must(server->on_request(
       kScan,
       [&](tern::Request request) {
-        ping_is_back.wait();  // in the event loop this would be the end of it: nobody would answer the ping
+        ping_is_back.wait();  // in the event loop this would wait for ever: the ping would not be answered
         const bool is_elsewhere = std::this_thread::get_id() != loop.load();
         reply(std::move(request), is_elsewhere ? "scanned by a worker" : "scanned by the loop");
       },
@@ -44,7 +44,7 @@ int main() {
   must(client->enqueue_request(session, kScan, message(*client, "everything"), client->alloc_msgbuf(64),
                                [&](tern::Completion& done) {
                                  show(done);
-                                 client->stop();  // the scan is the last to come back
+                                 client->stop();  // the scan is the last call to end
                                }));
   must(client->enqueue_request(session, kPing, message(*client, ""), client->alloc_msgbuf(64),
                                [&](tern::Completion& done) {

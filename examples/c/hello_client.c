@@ -38,7 +38,7 @@ static int ask(tern_nexus *nexus, const char *transport, const char *uri, const 
 
   tern_session session;
   tern_msgbuf *request, *response;
-  status = tern_session_open(endpoint, uri, NULL, &session);  // calls may be made at once, they wait
+  status = tern_session_open(endpoint, uri, NULL, &session);  // calls may be made at once; they wait until it is open
   if (status.code != TERN_OK) return fail("no session", status);
   status = tern_msgbuf_alloc(endpoint, strlen(who), &request);
   if (status.code != TERN_OK) return fail("no buffer", status);
@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "usage: hello_client TRANSPORT URI [WHO]\n");
     return 2;
   }
-  // A client listens, too: on any port, of the loopback interface if the server is there.
+  // A client's Nexus listens, too, on any port: of the loopback interface if the server is on this host.
   const int is_local = strncmp(argv[2], "tern://127.", 11) == 0;
   tern_nexus *nexus;
   const tern_status status = tern_nexus_create(is_local ? "tern://127.0.0.1:0" : "tern://0.0.0.0:0", NULL, &nexus);

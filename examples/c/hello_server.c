@@ -36,7 +36,7 @@ static int fail(const char *what, tern_status status) {
 }
 
 int main(int argc, char **argv) {
-  unsigned long served = 0;  // outlives the endpoint, whose handler has it
+  unsigned long served = 0;  // outlives the endpoint, whose handler uses it
   char listen[256];
   snprintf(listen, sizeof(listen), "tern://%s", argc > 2 ? argv[2] : "127.0.0.1:31850");
   const tern_endpoint_options options = {.size = sizeof(options), .transport = argc > 1 ? argv[1] : "shm"};
@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
   status = tern_endpoint_run(endpoint, TERN_FOREVER);
   if (status.code != TERN_OK) return fail("the loop has ended", status);
 
-  signal(SIGINT, SIG_DFL);  // before the endpoint that the handler of signals uses is gone
+  signal(SIGINT, SIG_DFL);  // before the endpoint is destroyed, because the signal handler uses it
   signal(SIGTERM, SIG_DFL);
   tern_endpoint_destroy(endpoint);
   tern_nexus_destroy(nexus);

@@ -5,8 +5,8 @@
         endpoint.on_request(1, lambda request: request.respond(b"hello"))
         endpoint.run()
 
-Messages are memoryviews of tern's own memory, so nothing is copied that the program does not copy. A view ends with the
-buffer or request that it is of; so must slices of it and arrays over it. What the C interface refuses is raised as
+Messages are memoryviews of tern's own memory, so nothing is copied that the program does not copy. A view ends with its
+buffer or request; slices of it and arrays over it must end before that. Errors of the C interface are raised as
 tern.Error, whose text names the rule. Threads are those of docs/threads.md: the thread that runs an endpoint's loop
 makes all its calls, except post() and stop(). A callback that raises ends the loop, and run() raises it.
 
@@ -49,7 +49,7 @@ class SessionName(Structure):
 
 
 class LogEvent(Structure):
-    """What a log function hears: see tern_log_event. Its texts are valid until the function returns; str() copies."""
+    """The argument of a log function: see tern_log_event. Its texts are valid until the function returns; str() copies."""
     _fields_ = [("kind", c_int32), ("severity", c_int32), ("time_ns", c_int64), ("nexus", c_char_p),
                 ("endpoint", c_int32), ("is_client", c_int32), ("transport", c_char_p), ("session", SessionName),
                 ("peer", c_char_p), ("status", Status), ("pause_ns", c_int64), ("packet_bytes", c_uint64),
@@ -180,7 +180,7 @@ _call_cancel = _declare(Status, "tern_call_cancel", c_void_p, CallName)
 # --- errors, views, callbacks -----------------------------------------------------------------------------------------
 
 class Error(Exception):
-    """What the library refused: `code` is one of CODES' indices, `app_code` that of Request.fail()."""
+    """An error of the library: `code` is an index into CODES, `app_code` the code of Request.fail()."""
 
     def __init__(self, status, app_code=0):
         super().__init__(f"{status} (app_code {app_code})" if app_code else str(status))
@@ -213,7 +213,7 @@ def _forget(context):
 
 
 def _started(status, context):
-    """Of a registration: if it was refused, nothing will call the function."""
+    """Checks the status of a registration. If it was refused, the library never calls the function."""
     if status.code != OK:
         _forget(context)
         raise Error(status)
@@ -270,8 +270,8 @@ def transports():
 
 
 class Nexus:
-    """One per process. Options are those of tern_nexus_options, such as page="shm". Its endpoints end before it.
-    log(event) hears of sessions and peers, in whatever thread they change."""
+    """One per process. Options are those of tern_nexus_options, such as page="shm". Destroy its endpoints first.
+    log(event) is called for events of sessions and peers, in the thread of the event."""
 
     def __init__(self, listen_uri="tern://127.0.0.1:0", log=None, **options):
         self._handle = c_void_p()
@@ -299,14 +299,14 @@ class Endpoint:
         _check(_create(nexus._handle, byref(EndpointOptions(**options)), byref(self._handle)))
 
     def destroy(self):
-        """Pending calls end here with CANCELLED; functions that wait do not run."""
+        """Pending calls end here with CANCELLED; pending timers and posted functions never run."""
         _check(_destroy(self._handle))
         self._handle = c_void_p()
         for context in list(self._contexts):
             _forget(context)
 
     def close(self, seconds=1.0):
-        """Lets calls and requests end, for so long at most."""
+        """Waits until calls and requests have ended, for at most `seconds`."""
         _check(_close(self._handle, int(seconds * 1e9)))
 
     def __enter__(self):
@@ -338,7 +338,7 @@ class Endpoint:
         return Buffer(handle.value)
 
     def run(self, seconds=None):
-        """Until stop(), or for so long. Ctrl-C is noticed within a tenth of a second."""
+        """Runs the loop until stop(), or for `seconds`. Ctrl-C is noticed within a tenth of a second."""
         end = None if seconds is None else time.monotonic() + seconds
         while not self._is_stopped and (end is None or time.monotonic() < end):
             left = 0.1 if end is None else max(0.0, min(0.1, end - time.monotonic()))
@@ -347,7 +347,7 @@ class Endpoint:
         self._is_stopped = False
 
     def run_once(self):
-        """One iteration that does not wait: the number of packets."""
+        """Runs one iteration without waiting. Returns the number of packets."""
         packets = c_size_t()
         _check(_run_once(self._handle, byref(packets)))
         self._raise()
@@ -364,7 +364,7 @@ class Endpoint:
         _check(_stop(self._handle))
 
     def fileno(self):
-        """For select and asyncio: readable when run_once() has something to do."""
+        """For select and asyncio: readable when run_once() has work."""
         descriptor = c_int()
         _check(_descriptor(self._handle, byref(descriptor)))
         return descriptor.value
@@ -375,13 +375,13 @@ class Endpoint:
         _started(_post(self._handle, _on_function, context), context)
 
     def after(self, seconds, function):
-        """Runs function() in the loop, so much later. Returns a timer for cancel_timer()."""
+        """Runs function() in the loop after this time. Returns a timer for cancel_timer()."""
         context, name = _register(self, function), TimerName()
         _started(_timer_start(self._handle, int(seconds * 1e9), _on_function, context, byref(name)), context)
         return context, name
 
     def cancel_timer(self, timer):
-        """Its function never runs. MISUSE: it has run, or was cancelled."""
+        """After this the timer's function never runs. MISUSE: it has run, or was cancelled."""
         context, name = timer
         _check(_timer_cancel(self._handle, name))
         _forget(context)

@@ -2,7 +2,7 @@
 //
 //   rustc --edition=2021 -O -L LIBDIR hello.rs     (LIBDIR has libtern_c.so; add -C link-arg=-Wl,-rpath,LIBDIR to find it)
 //   ./hello server [TRANSPORT [HOST:PORT]]         default: shm 127.0.0.1:31850; port 0 takes any free port, which it prints
-//   ./hello client TRANSPORT URI [WHO]             asks a hello server, of whatever language, and prints the answer
+//   ./hello client TRANSPORT URI [WHO]             asks a hello server of any language, and prints the answer
 //
 // Functions that tern calls must not panic: they would unwind into C.
 use std::ffi::{CStr, CString};
@@ -13,7 +13,7 @@ const HELLO: u16 = 1; // a request type: client and server agree on it
 const FOREVER: i64 = i64::MAX;
 const OK: i32 = 0;
 
-/// What this program uses of <tern/tern.h>.
+/// The parts of <tern/tern.h> that this program uses.
 mod c {
     use std::os::raw::{c_char, c_void};
 
@@ -128,7 +128,7 @@ impl Drop for Nexus {
     }
 }
 
-/// Goes before its Nexus.
+/// Must be destroyed before its Nexus.
 struct Endpoint<'a>(*mut c::Endpoint, std::marker::PhantomData<&'a Nexus>);
 
 impl<'a> Endpoint<'a> {
@@ -183,7 +183,7 @@ fn serve(transport: &str, address: &str) -> Result<(), String> {
     endpoint.run()
 }
 
-/// Where the continuation of a call puts its outcome.
+/// The continuation of a call writes its outcome here.
 struct Call {
     endpoint: *mut c::Endpoint,
     status: Option<c::Status>,

@@ -1,13 +1,13 @@
-// The names of the congestion controllers. docs/congestion.md says what each does and which is best where.
+// The names of the congestion controllers. docs/congestion.md describes and compares them.
 #pragma once
 
 #include <cstdint>
 
 namespace tern {
 
-/// How a client session finds its rate: RpcOptions::congestion_control, SessionOptions::congestion_control.
+/// The congestion controller of a client session: RpcOptions::congestion_control, SessionOptions::congestion_control.
 enum class CongestionControl : uint8_t {
-  kDefault,        ///< of a session: its endpoint's; of an endpoint: its transport's
+  kDefault,        ///< for a session: its endpoint's; for an endpoint: its transport's
   kNone,           ///< as fast as the server's credits allow
   kTimely,         ///< a rate that follows the gradient of the round-trip time (SIGCOMM'15, with eRPC's constants)
   kPatchedTimely,  ///< the same with the correction of "ECN or Delay" (CoNEXT'16), which makes shares equal

@@ -46,7 +46,7 @@ class [[nodiscard]] CallAwaitable {
   CallId id() const { return id_; }
 
   bool await_ready() const noexcept { return false; }
-  /// False: the call was refused, and the coroutine goes on at once.
+  /// False: the call was refused, and the coroutine continues at once.
   bool await_suspend(std::coroutine_handle<> coroutine) {
     const auto then = [this](Completion& done) {
       done_ = &done;
@@ -78,12 +78,12 @@ class [[nodiscard]] CallAwaitable {
   Endpoint& endpoint_;
   Session session_;
   CallOptions options_;
-  MsgBuf request_, response_;   ///< until the endpoint has accepted the call
+  MsgBuf request_, response_;   ///< the buffers, until the endpoint has accepted the call
   SharedBuf shared_;            ///< in place of request_
-  Completion* done_ = nullptr;  ///< the continuation's, while it resumes the coroutine. Null: refused
+  Completion* done_ = nullptr;  ///< the continuation's argument, while it resumes the coroutine. Null: refused
   Status refusal_;
   CallId id_;
-  std::coroutine_handle<> waiting_;  ///< null: nobody waits
+  std::coroutine_handle<> waiting_;  ///< null: no coroutine waits
   uint16_t type_;
 };
 
@@ -144,7 +144,7 @@ class [[nodiscard]] SleepAwaitable {
   Duration delay_;
   TimerId timer_;
   Status status_;
-  std::coroutine_handle<> waiting_;  ///< null: nobody waits
+  std::coroutine_handle<> waiting_;  ///< null: no coroutine waits
 };
 
 inline SleepAwaitable Endpoint::sleep(Duration delay) { return SleepAwaitable(*this, delay); }
@@ -180,7 +180,7 @@ class [[nodiscard]] OpenAwaitable : detail::SessionWaiter {
   Endpoint& endpoint_;
   Session session_;
   Status status_;
-  std::coroutine_handle<> waiting_;  ///< null: nobody waits
+  std::coroutine_handle<> waiting_;  ///< null: no coroutine waits
 };
 
 inline OpenAwaitable Endpoint::opened(Session session) { return OpenAwaitable(*this, session); }
@@ -189,9 +189,9 @@ inline OpenAwaitable Endpoint::opened(Session session) { return OpenAwaitable(*t
 /// resumed in the endpoint's loop, and frees its frame at its end. No code can wait for it. A handler may be such a
 /// coroutine, and code outside of the loop may start one. If there is no memory for its frame it does not begin, and
 /// its parameters are destroyed (a Request among them is dropped: kNoResponse). An exception that leaves it ends the
-/// process, as from every callback. Pass all that it needs as parameters by value, which move into the frame. Captures
-/// of a lambda are no part of the frame: they are destroyed with the lambda. Handlers may use them, because a handler
-/// lives as long as its endpoint. docs/threads.md has the rules.
+/// process, as in every callback. Pass its data as parameters by value, which move into the frame. Captures of a lambda
+/// are not part of the frame: they are destroyed with the lambda. Handlers may use them, because a handler lives as
+/// long as its endpoint. docs/threads.md has the rules.
 struct Detached {
   struct promise_type {  // NOLINT(readability-identifier-naming): the language's name
     Detached get_return_object() noexcept { return {}; }

@@ -1,5 +1,5 @@
-// Counters: a structure for each part of the library that counts, made of one table (detail/counters.inc).
-// docs/counters.md says what each counter means and what to do about it. Standard library only.
+// Counters: a structure for each part of the library, generated from one table (detail/counters.inc). docs/counters.md
+// has the meaning of each counter and the remedy. Standard library only.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 namespace tern {
 
 namespace detail {
-/// How many reasons the table has for a frame to be dropped, and for a datagram of management.
+/// The number of reasons in the table for dropping a frame, and for dropping a datagram of management.
 inline constexpr size_t kFrameDrops = 0
 #define TERN_FRAME_DROP(reason, what) +1
 #include <tern/detail/counters.inc>
@@ -20,42 +20,42 @@ inline constexpr size_t kManagementDrops = 0
     ;
 }  // namespace detail
 
-/// What a transport counts. The layers above count the packets that they drop.
+/// The counters of a transport. The layers above count the packets that they drop.
 struct TransportCounters {
 #define TERN_TRANSPORT_COUNTER(name, what) uint64_t name = 0;
 #include <tern/detail/counters.inc>
-  /// Received frames that were no datagrams for this endpoint, by reason; the first reason is "none", and has none. All
-  /// are 0 without raw Ethernet. Where endpoints share a device, one of them counts what the device drops.
+  /// Received frames that were not datagrams for this endpoint, by reason. The first element is for "no reason", and is
+  /// always 0. All are 0 without raw Ethernet. Where endpoints share a device, one of them counts the device's drops.
   std::array<uint64_t, detail::kFrameDrops + 1> dropped_frames{};
 };
 
-/// How many received packets met which fault of the fault layer (<tern/transport/faulty.h>).
+/// The counters of the fault layer (<tern/transport/faulty.h>): received packets by fault.
 struct FaultCounters {
 #define TERN_FAULT_COUNTER(name, what) uint64_t name = 0;
 #include <tern/detail/counters.inc>
 };
 
-/// What the congestion controllers of an endpoint's client sessions were told.
+/// The counters of the congestion controllers of an endpoint's client sessions: their inputs.
 struct ControllerCounters {
 #define TERN_CONTROLLER_COUNTER(name, what) uint64_t name = 0;
 #include <tern/detail/counters.inc>
 };
 
-/// What the management of a Nexus counts.
+/// The counters of the management of a Nexus.
 struct ManagementCounters {
 #define TERN_MANAGEMENT_COUNTER(name, what) uint64_t name = 0;
 #include <tern/detail/counters.inc>
-  /// Datagrams that were dropped, by reason; the first reason is "none", and has none.
+  /// Dropped datagrams, by reason. The first element is for "no reason", and is always 0.
   std::array<uint64_t, detail::kManagementDrops + 1> dropped{};
 };
 
-/// What a simulated network counts since its beginning.
+/// The counters of a simulated network since its beginning.
 struct NetworkCounters {
 #define TERN_NETWORK_COUNTER(name, what) uint64_t name = 0;
 #include <tern/detail/counters.inc>
 };
 
-/// What an endpoint counts, and the parts that work for it. Endpoint::counters().
+/// The counters of an endpoint and of the parts that work for it: Endpoint::counters().
 struct EndpointCounters {
 #define TERN_COUNTER(name, what) uint64_t name = 0;
 #include <tern/detail/counters.inc>
@@ -66,12 +66,12 @@ struct EndpointCounters {
   NetworkCounters network;        ///< of the simulated network; all 0 in a real one
 };
 
-/// How many counters for_each_counter() visits.
+/// The number of counters that for_each_counter() visits.
 inline constexpr size_t kCounters = sizeof(EndpointCounters) / sizeof(uint64_t) - 2;
 
 /// Calls `visit(part, name, what, value)` for each counter, in the order of the table. The first three are C strings of
 /// static storage duration: "endpoint", "transport", "faults", "controller", "management" or "network"; the counter's
-/// name, such as "dropped_frames_other_mac"; what it counts. `value` is a uint64_t.
+/// name, such as "dropped_frames_other_mac"; and its meaning. `value` is a uint64_t.
 template <class Visit>
 void for_each_counter(const EndpointCounters& counters, Visit&& visit) {
 #define TERN_COUNTER(name, what) visit("endpoint", #name, what, counters.name);

@@ -5,7 +5,7 @@
 
 namespace tern {
 
-/// Nanoseconds, signed: how long, or, as a time, since the epoch of a clock. Duration::max() is for ever.
+/// Signed nanoseconds: a length of time, or a point in time since the epoch of a clock. Duration::max() is for ever.
 using Duration = std::chrono::nanoseconds;
 
 }  // namespace tern

@@ -35,7 +35,7 @@ class SleepAwaitable;
 /// The argument of a continuation. It returns both buffers to the application: move a buffer out to keep it, because
 /// the buffers that stay here are released.
 struct Completion {
-  Status status;          ///< kOk, or why there is no response
+  Status status;          ///< kOk, or the reason why there is no response
   uint16_t app_code = 0;  ///< with kRefused: the code of Request::fail(); 0: the library refused
   MsgBuf request;         ///< as it was sent
   MsgBuf response;        ///< with kOk, its length is that of the response
@@ -61,9 +61,9 @@ struct WithShared {
 struct CallOptions {
   /// The call ends with kDeadline this long after now(), unless it ends before. The server receives the deadline.
   Duration deadline = Duration::max();
-  /// One path for errors: if the call is refused, its continuation runs as well, before enqueue_request() returns, with
-  /// the reason and both buffers as they were. A continuation that repeats the call at once must look at the status
-  /// first, because it may be refused for ever. Accepted calls cost nothing for it.
+  /// If the call is refused, its continuation also runs, before enqueue_request() returns, with the reason and both
+  /// unchanged buffers. A program then has one path for errors. A continuation that repeats the call at once must look
+  /// at the status first, because the call may be refused for ever. Accepted calls cost nothing more.
   bool refusal_runs_then = false;
 };
 
@@ -84,7 +84,7 @@ struct HandlerOptions {
 enum class Wait : uint8_t {
   kPoll,      ///< never blocks: lowest latency, a whole CPU
   kAdaptive,  ///< spins for RpcOptions::spin, then blocks
-  kBlock,     ///< blocks; polls only while packets come less than 30 us apart, when to block would cost as much CPU
+  kBlock,     ///< blocks; polls while packets come less than 30 us apart, because blocking then costs as much CPU
 };
 
 /// For an endpoint: Rpc::create(). A refusal at a limit has a status that names the limit.
@@ -92,14 +92,14 @@ struct RpcOptions {
   /// The endpoint's name at its Nexus: E in "tern://HOST:PORT/E". Ids are unique in a Nexus.
   uint16_t endpoint_id = 0;
   /// Memory for requests of more than one packet while they arrive. When it is used up, a new request fails
-  /// (kNoMemory), or an older one fails in its place. The older one is of an address (IPv4 address, or IPv6 /64), or of
-  /// a Nexus of the same address, that would still use more than the new request's. It is the one that has made no
-  /// progress for longest. A request without progress for 1 s fails, too.
+  /// (kNoMemory), or an older request fails in its place: one of an address (IPv4 address, or IPv6 /64), or of a Nexus
+  /// at the same address, that would still use more memory than the new request's sender. Of these, the request fails
+  /// that has made no progress for the longest time. A request without progress for 1 s fails, too.
   size_t receive_budget_bytes = 256u << 20;
   /// Memory for responses of more than 1 KiB that clients have not reported as received. When it is used up, a response
-  /// of the address and Nexus that use most is freed: the one that its client has not asked for longest. A client that
-  /// asks for the rest of it gets kNoMemory. A single response may be larger than this. Raise it if many clients fetch
-  /// large responses at a time.
+  /// to the address and Nexus that use most memory is freed: the one that its client has not requested for the longest
+  /// time. If the client requests the rest of it later, its call ends with kNoMemory. A single response may be larger
+  /// than this. Raise it if many clients fetch large responses at a time.
   size_t response_budget_bytes = 256u << 20;
   /// Calls of one session that may wait for a free slot. enqueue_request() refuses further ones (kQueueFull).
   uint32_t queue_limit = 4096;
@@ -116,7 +116,7 @@ struct RpcOptions {
   Wait wait = Wait::kAdaptive;
   /// kAdaptive: how long to spin after the last work. 50 us covers a round trip on most networks.
   Duration spin = std::chrono::microseconds(50);
-  /// For client sessions whose SessionOptions name none.
+  /// The congestion controller of client sessions whose SessionOptions say kDefault.
   CongestionControl congestion_control = CongestionControl::kDefault;
   /// A client reports finished requests after this long without new ones, so that the server can free responses. The
   /// server frees a response after 25 s without a packet about it.
@@ -139,10 +139,10 @@ struct RpcOptions {
 struct SessionOptions {
   /// Requests in flight, 1 to 64. Further ones wait.
   uint8_t window = 8;
-  /// Limit for opening the session; then pending calls end with kPeerUnreachable. It holds for the answer to the
-  /// connect request, which may have to wait behind thousands of others, and again for the first answer on the data
-  /// path. The status names the reason if it is known; the kernel reports a dead host on the same network only after
-  /// 3 s.
+  /// Time limit for opening the session. After it, pending calls end with kPeerUnreachable. It holds for the answer to
+  /// the connect request, which may wait behind thousands of other requests, and again for the first answer on the data
+  /// path. The status names the reason if it is known. The kernel reports a dead host on the same network only after 3
+  /// s.
   Duration connect_timeout = std::chrono::seconds(2);
   /// The rate limit of this session, headers included (a fixed-rate congestion controller). After a pause or a late
   /// turn of the loop, packets may leave in a burst of at most 100 us' worth, or of 4 packets after a late turn. 0: no
@@ -151,14 +151,14 @@ struct SessionOptions {
   /// The congestion controller. Ignored with rate_bytes_per_sec.
   CongestionControl congestion_control = CongestionControl::kDefault;
   /// Connect again when the session is lost, refused or does not open, until destroy_session() or the endpoint's end.
-  /// The Session stays the same. A loss ends all calls, as without this option: the library repeats none, so a handler
-  /// runs at most once for each. Later calls wait until the session is open again, up to RpcOptions::queue_limit of
-  /// them; if the next attempt fails, too, they end with its reason. The addresses are those that the URI's name had in
+  /// The Session stays the same. A loss ends all calls, as without this option. The library repeats no call, so a
+  /// handler runs at most once for each. At most RpcOptions::queue_limit later calls wait until the session is open
+  /// again; if the next attempt fails, too, they end with its reason. The host name of the URI is resolved only in
   /// create_session(). Without memory for another attempt the session ends (kEnded).
   bool reconnect = false;
-  /// With reconnect: the pause before the first attempt. Each attempt that fails doubles it, up to
-  /// reconnect_pause_max. It is the first one again after the session was open for reconnect_pause_max. A random part
-  /// of it, up to one half, is left out, so that clients do not come back in step.
+  /// With reconnect: the pause before the first attempt. Each attempt that fails doubles it, up to reconnect_pause_max.
+  /// It is reset after the session was open for reconnect_pause_max. The real pause is shorter by a random part of up
+  /// to one half, so that clients do not all connect at the same time.
   Duration reconnect_pause = std::chrono::milliseconds(10);
   Duration reconnect_pause_max = std::chrono::seconds(1);  ///< with reconnect: the longest pause
 };
@@ -173,7 +173,7 @@ struct TimerId {
   uint64_t value = 0;  ///< no timer has 0
 };
 
-/// An endpoint, whatever its transport is.
+/// An endpoint over any transport.
 ///
 /// Owner thread only, unless a member says "any thread". The owner is the thread that first runs the event loop; until
 /// then it is the thread that made the endpoint. Calls from other threads return kWrongThread
@@ -186,14 +186,15 @@ class Endpoint {
   Endpoint& operator=(const Endpoint&) = delete;
 
   /// Registers the handler for requests of `type` (0..4095). Call this once for each type, before the first loop
-  /// iteration; otherwise kMisuse. kNoMemory. `handler` may capture anything, and is destroyed with the endpoint.
+  /// iteration; otherwise kMisuse. kNoMemory. `handler` may have captures of any size, and is destroyed with the
+  /// endpoint.
   template <class F>
   requires std::invocable<F&, Request> Status on_request(uint16_t type, F handler, HandlerOptions options = {}) {
     auto owned = std::unique_ptr<Handler>(new (std::nothrow) OwnedHandler<F>(std::move(handler)));
     return add_handler(type, std::move(owned), options);
   }
-  /// For the library: on_request() for a handler that uses the front itself. It writes the answer to `space`, whose
-  /// lease it has revoked, and sets kAnswered. In all other cases it makes a Request of the front.
+  /// For the library: on_request() for a handler that takes the front of the record instead of a Request. The handler
+  /// must either revoke the lease of `space`, write the answer there and set kAnswered, or make a Request of the front.
   template <class F>
   requires(std::invocable<F&, detail::RequestFront*> && !std::invocable<F&, Request>) Status
       on_request(uint16_t type, F handler, HandlerOptions options = {}) {
@@ -225,21 +226,24 @@ class Endpoint {
   /// Ends a session. Pending calls end with kCancelled in the next iteration. kSessionReset: it has ended already.
   /// kMisuse: a client's session, which this endpoint serves.
   TERN_API Status destroy_session(Session session);
-  /// The session's state, peer and counters. Also of a client's session that this endpoint serves (Request::session()).
+  /// Returns the session's state, peer and counters. It may be a client's session that this endpoint serves
+  /// (Request::session()).
   TERN_API SessionInfo session_info(Session session) const;
   /// True if the session is open. False: it is still connecting, or it has ended.
   bool is_open(Session session) const { return session_info(session).state == SessionState::kOpen; }
 
-  /// A buffer of this endpoint's arena. Its length is `len_bytes` (up to 1 GiB), its capacity that or more, its
-  /// alignment 64 bytes, its content undefined. Empty: no memory, too large, no Nexus. Any thread; the owner is faster.
+  /// Returns a buffer of this endpoint's arena. Its length is `len_bytes` (up to 1 GiB), its capacity at least
+  /// `len_bytes`, its alignment 64 bytes, its content undefined. Empty: no memory, too large, no Nexus. Any thread; the
+  /// owner is faster.
   TERN_API MsgBuf alloc_msgbuf(size_t len_bytes);
 
-  /// Sends `request` to the handler of `type`. The response is written to `response`, up to its capacity; its length
-  /// does not matter, so that a buffer can be used again as it is. A longer response ends the call with kTooLarge.
-  /// `then(Completion&)` runs exactly once, in the event loop, close() or ~Rpc, and gets both buffers back. If the call
-  /// is refused, `then` never runs, and the caller keeps the buffers: kSessionReset (the session has ended), kMisuse
-  /// (empty MsgBuf, or of another endpoint), kNoMemory, kQueueFull, kWrongThread. With CallOptions::refusal_runs_then,
-  /// `then` runs at once instead, in the caller's thread, and the result is the CallId of no call.
+  /// Sends `request` to the handler of `type`. The response is written to `response`, up to its capacity. The length of
+  /// `response` has no effect, so that a buffer can be reused without resize(). A longer response ends the call with
+  /// kTooLarge. `then(Completion&)` runs exactly once, in the event loop, close() or ~Rpc, and gets both buffers back.
+  /// If the call is refused, `then` never runs, and the caller keeps the buffers: kSessionReset (the session has
+  /// ended), kMisuse (empty MsgBuf, or of another endpoint), kNoMemory, kQueueFull, kWrongThread. With
+  /// CallOptions::refusal_runs_then, `then` runs at once instead, in the caller's thread, and the result is the CallId
+  /// of no call.
   template <Small F>
   requires std::invocable<F&, Completion&> Result<CallId> enqueue_request(Session session, uint16_t type,
                                                                           MsgBuf&& request, MsgBuf&& response, F then,
@@ -255,8 +259,8 @@ class Endpoint {
     new (started.continuation) Continuation(std::move(then));  // it is empty so far
     return CallId{started.id};
   }
-  /// As above, with a request that other calls may have, too. The call holds it until just before `then` runs, and
-  /// Completion::request is empty. The captures of `then` have 40 bytes.
+  /// As above, with a request that other calls may use at the same time. The call holds it until just before `then`
+  /// runs, and Completion::request is empty. The captures of `then` have 40 bytes.
   template <class F>
   requires std::invocable<F&, Completion&> && Small<detail::WithShared<F>> Result<CallId> enqueue_request(
       Session session, uint16_t type, const SharedBuf& request, MsgBuf&& response, F then, CallOptions options = {}) {
@@ -271,9 +275,9 @@ class Endpoint {
     return CallId{started.id};
   }
   /// For the library: a call without a deadline and without cancel(), of a program that keeps its buffers elsewhere.
-  /// The request is the first `len_bytes` of `request`, of its capacity at most. Both buffers are the library's until
-  /// `then` runs. The Completion has them; if the program still has them, `then` must take() them. False: as a refusal
-  /// of enqueue_request(), for the reason of refusal().
+  /// The request is the first `len_bytes` of `request`, at most its capacity. The library owns both buffers until
+  /// `then` runs. Then the Completion owns them; if the program keeps them elsewhere, `then` must take() them. Returns
+  /// false if the call is refused, like enqueue_request(); refusal() returns the reason.
   template <Small F>
   requires std::invocable<F&, Completion&>
   [[nodiscard]] bool enqueue_plain_request(Session session, uint8_t type, detail::Buffer* request,
@@ -290,48 +294,48 @@ class Endpoint {
   /// A refused call does not suspend: its status and both buffers are in the Completion at once.
   inline CallAwaitable call(Session session, uint16_t type, MsgBuf&& request, MsgBuf&& response,
                             CallOptions options = {});
-  /// The same with a request that other calls may have, too. Completion::request is empty.
+  /// The same with a request that other calls may use at the same time. Completion::request is empty.
   inline CallAwaitable call(Session session, uint16_t type, const SharedBuf& request, MsgBuf&& response,
                             CallOptions options = {});
   /// `Status status = co_await endpoint.opened(session)`: waits until a session of create_session() is open (kOk), or
-  /// has ended, for the reason that on_session_event() hears. kCancelled: this endpoint was closed. Does not wait if
-  /// the session is open, has ended already (kSessionReset), or is a client's (kMisuse); kWrongThread. A session that
-  /// reconnects is waited for through its attempts. Defined in <tern/coroutine.h>.
+  /// has ended, with the reason of its SessionEvent. kCancelled: this endpoint was closed. Does not wait if the session
+  /// is open, has ended already (kSessionReset), or is a client's (kMisuse); kWrongThread. For a session that
+  /// reconnects it waits through all attempts. Defined in <tern/coroutine.h>.
   inline OpenAwaitable opened(Session session);
   /// `Status status = co_await endpoint.sleep(delay)`: as a timer of after(). kCancelled: the endpoint was closed
   /// before. Errors as of after(), without a wait. Defined in <tern/coroutine.h>.
   inline SleepAwaitable sleep(Duration delay);
-  /// Ends a call early. Its continuation runs as soon as its buffers are free, with kCancelled or with an outcome that
-  /// came before. kMisuse: no such call, or it has ended. kNoMemory: the call goes on.
+  /// Ends a call early. Its continuation runs as soon as its buffers are free, with kCancelled, or with the outcome if
+  /// the call had ended already. kMisuse: no such call, or it has ended. kNoMemory: the call goes on.
   TERN_API Status cancel(CallId call);
 
   /// The time of this loop iteration.
   TERN_API Duration now() const;
-  /// Runs `then()` in the loop, at now() + `delay` or later. A close() that comes first destroys `then` without a run.
-  /// kNoMemory: the system has none, or 2^24 timers wait. kSessionReset: the endpoint is closed.
+  /// Runs `then()` in the loop, at now() + `delay` or later. If close() comes first, `then` is destroyed without a run.
+  /// kNoMemory: the system has no memory, or 2^24 timers wait. kSessionReset: the endpoint is closed.
   template <Small F>
   requires std::invocable<F&> Result<TimerId> after(Duration delay, F then) {
     return add_timer(delay, detail::InlineFunction<>(std::move(then)));
   }
-  /// Ends a timer early: destroys its function, which never runs, within this call. Also for timers that are due in
-  /// this iteration, and of a closed endpoint. Does not allocate. kMisuse, without effect: it has run, runs, or was
-  /// cancelled, or no timer has this id. An id never becomes that of another timer.
+  /// Ends a timer early: destroys its function within this call, without a run. The timer may be due in this iteration,
+  /// or be of a closed endpoint. Does not allocate. kMisuse, without effect: the timer has run, runs now, or was
+  /// cancelled, or no timer has this id. An id is never used for another timer.
   TERN_API Status cancel_timer(TimerId timer);
   /// Runs `then()` in the owner's loop soon. Any thread. kQueueFull: 65536 functions wait. kNoMemory. kSessionReset:
   /// the endpoint is closed.
   template <Small F>
   requires std::invocable<F&> Status post(F then) { return add_post(detail::InlineFunction<>(std::move(then))); }
-  /// Makes run_event_loop() return after its present iteration, or the next call after its first one. Any thread, and
-  /// signal handlers.
+  /// Makes run_event_loop() return after its present iteration. If the loop does not run, its next call returns after
+  /// its first iteration. Any thread, and signal handlers.
   TERN_API void stop();
 
-  /// The present values. The reference is valid as long as the endpoint. Those of the transport, the controllers, the
-  /// management and the simulated network (EndpointCounters::transport and so on) are as of the last call; the
-  /// management's may be as old as the last turn of its thread.
+  /// The present values. The reference is valid as long as the endpoint. The counters of the transport, the
+  /// controllers, the management and the simulated network (EndpointCounters::transport and so on) are as of the last
+  /// call; the management's may be as old as the last turn of its thread.
   TERN_API const EndpointCounters& counters() const;
   /// Writes the records of RpcOptions::trace_records to a file of mode 0600, which scripts/trace reads. An older file
   /// is replaced. Any thread, as long as the endpoint exists; the endpoint may run meanwhile. kMisuse: the endpoint has
-  /// no trace. kUnavailable: the file cannot be written; the message says why. kNoMemory.
+  /// no trace. kUnavailable: the file cannot be written; the message has the reason. kNoMemory.
   TERN_API Status dump_trace(std::string_view file) const;
   /// The speed of the link below, as the transport knows or assumes it. Any thread.
   TERN_API uint64_t link_bytes_per_sec() const;
@@ -346,12 +350,12 @@ class Endpoint {
   friend struct rpc::EndpointInternals;
   using Continuation = detail::InlineFunction<Completion&>;
   template <class F>
-  static void run_refused(F& then, Completion done) noexcept {  // what is thrown ends the process
+  static void run_refused(F& then, Completion done) noexcept {  // an exception ends the process
     then(done);
   }
   struct Handler {
     virtual ~Handler() = default;
-    virtual void operator()(detail::RequestFront* front) noexcept = 0;  // what is thrown ends the process
+    virtual void operator()(detail::RequestFront* front) noexcept = 0;  // an exception ends the process
   };
   template <class F>
   struct OwnedHandler final : Handler {
@@ -368,7 +372,7 @@ class Endpoint {
 
   struct Listener {
     virtual ~Listener() = default;
-    virtual void operator()(const SessionEvent& event) noexcept = 0;  // what is thrown ends the process
+    virtual void operator()(const SessionEvent& event) noexcept = 0;  // an exception ends the process
   };
   template <class F>
   struct OwnedListener final : Listener {
@@ -379,7 +383,8 @@ class Endpoint {
 
   TERN_API Status add_handler(uint16_t type, std::unique_ptr<Handler> handler, HandlerOptions options);
   TERN_API Status add_listener(std::unique_ptr<Listener> listener);
-  /// Where the caller constructs the continuation of an accepted call. Null: refused, for the reason of refusal().
+  /// The memory in which the caller constructs the continuation of an accepted call. Null: refused; refusal() returns
+  /// the reason.
   struct Started {
     Continuation* continuation;
     uint64_t id;
@@ -391,7 +396,7 @@ class Endpoint {
   TERN_API Result<TimerId> add_timer(Duration delay, detail::InlineFunction<> then);
   TERN_API Status add_post(detail::InlineFunction<> then);
   friend OpenAwaitable;
-  /// Returns true if `waiter` will run, false if the session is open already; or why it will not open.
+  /// Returns true if `waiter` will run, false if the session is open already, or the reason why it will not open.
   TERN_API Result<bool> wait_for_open(Session session, detail::SessionWaiter* waiter);
   TERN_API void stop_waiting(Session session, detail::SessionWaiter* waiter);
 

@@ -17,8 +17,8 @@
 
 namespace tern {
 
-/// Why a datagram did not reach a Nexus, according to this machine or an ICMP message. It is only a hint: the next
-/// datagram may arrive.
+/// The reason why a datagram did not reach a Nexus, according to this machine or an ICMP message. It is only a hint:
+/// the next datagram may arrive.
 enum class Unreachable : uint8_t {
   kSilent,     ///< no reason is known
   kPort,       ///< ICMP: nothing listens on the port

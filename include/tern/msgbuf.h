@@ -11,16 +11,15 @@
 
 namespace tern {
 
-/// Move-only owner of a message buffer of an endpoint's arena. An empty one holds nothing: it was
-/// moved from, or there was no memory. Used by one thread at a time; may be destroyed by any thread,
-/// also after its endpoint is gone.
+/// Move-only owner of a message buffer of an endpoint's arena. A MsgBuf is empty if it was moved from, or if there was
+/// no memory. One thread at a time may use it. Any thread may destroy it, also after its endpoint is gone.
 class MsgBuf {
  public:
   MsgBuf() = default;
   explicit MsgBuf(detail::Buffer* buffer) : buffer_(buffer) {}  ///< for the library
   /// `other` is empty afterwards.
   MsgBuf(MsgBuf&& other) noexcept : buffer_(std::exchange(other.buffer_, nullptr)) {}
-  /// Releases what this one had; `other` is empty afterwards.
+  /// Releases the buffer that this one had; `other` is empty afterwards.
   MsgBuf& operator=(MsgBuf&& other) noexcept {
     if (this != &other) {
       reset();
@@ -32,18 +31,18 @@ class MsgBuf {
 
   /// False: empty.
   explicit operator bool() const { return buffer_ != nullptr; }
-  /// The message: as many bytes as its length. Empty for an empty MsgBuf.
+  /// The bytes of the message, up to its length. Empty for an empty MsgBuf.
   std::span<std::byte> bytes() {
     return buffer_ != nullptr ? std::span(buffer_->data(), buffer_->length_bytes) : std::span<std::byte>();
   }
-  /// The same, to be read only.
+  /// The bytes of the message, read-only.
   std::span<const std::byte> bytes() const {
     return buffer_ != nullptr ? std::span(std::as_const(*buffer_).data(), buffer_->length_bytes)
                               : std::span<const std::byte>();
   }
-  /// The largest length that resize() accepts: at least what was asked for at allocation.
+  /// The largest length that resize() accepts: at least the length at allocation.
   size_t capacity() const { return buffer_ != nullptr ? buffer_->capacity_bytes : 0; }
-  /// Sets the length; the bytes stay as they are. False, and nothing changes, beyond capacity().
+  /// Sets the length; the bytes stay as they are. Beyond capacity() it returns false, and nothing changes.
   [[nodiscard]] bool resize(size_t len_bytes) {
     if (buffer_ == nullptr || len_bytes > buffer_->capacity_bytes) return false;
     buffer_->length_bytes = static_cast<uint32_t>(len_bytes);
@@ -60,14 +59,14 @@ class MsgBuf {
   detail::Buffer* buffer_ = nullptr;
 };
 
-/// A message that may be the request of several calls of its endpoint at once: enqueue_request() takes one in place of
-/// a MsgBuf. Copies share the same memory, which must not be written. It goes back to the arena when the last copy and
-/// the last call with it have ended, unless take() brings it home before. Copies may be in several threads, each used
-/// by one thread at a time.
+/// A message that may be the request of several calls of its endpoint at once: enqueue_request() accepts one in place
+/// of a MsgBuf. Copies share the same memory, which must not be written. The memory returns to the arena when the last
+/// copy and the last call with it have ended, unless take() takes it back before. Different threads may use different
+/// copies at the same time.
 class SharedBuf {
  public:
   SharedBuf() = default;
-  /// `message` is empty afterwards. Of an empty one: empty.
+  /// Takes the buffer of `message`, which is empty afterwards. If `message` is empty, so is this.
   explicit SharedBuf(MsgBuf&& message) : buffer_(message.take()) {
     if (buffer_ == nullptr) return;
     buffer_->sharers.store(1, std::memory_order_relaxed);
@@ -77,7 +76,7 @@ class SharedBuf {
     if (buffer_ != nullptr) buffer_->sharers.fetch_add(1, std::memory_order_relaxed);
   }
   SharedBuf(SharedBuf&& other) noexcept : buffer_(std::exchange(other.buffer_, nullptr)) {}  ///< leaves `other` empty
-  SharedBuf& operator=(SharedBuf other) noexcept {  ///< the message of `other`, in place of this one
+  SharedBuf& operator=(SharedBuf other) noexcept {  ///< replaces the message by that of `other`
     std::swap(buffer_, other.buffer_);
     return *this;
   }
@@ -94,8 +93,8 @@ class SharedBuf {
     return buffer_ != nullptr ? std::span(std::as_const(*buffer_).data(), buffer_->length_bytes)
                               : std::span<const std::byte>();
   }
-  /// The memory, to write again, if there is no other copy and no call has it. This is empty then. Otherwise the result
-  /// is empty, and nothing changes.
+  /// Returns the memory for writing if there is no other copy and no call uses it; this SharedBuf is then empty.
+  /// Otherwise the result is empty, and nothing changes.
   MsgBuf take() {
     if (buffer_ == nullptr || buffer_->sharers.load(std::memory_order_acquire) != 1) return MsgBuf();
     buffer_->in_use = detail::Buffer::kOwned;

@@ -1,8 +1,8 @@
-// Pages: what a process shows of its endpoints and their sessions (NexusOptions::page), read by any process of the same
-// user. The program tern-top prints them. Standard library only.
+// Pages: files in which a process shows its endpoints and their sessions (NexusOptions::page) to other processes of the
+// same user. The program tern-top prints them. Standard library only.
 //
-// Reading stops nobody, and needs no cooperation: a page of a process that was killed is as it was at its end. A page
-// may be anything; what does not make sense is refused or left out. Any thread.
+// A reader blocks no writer and needs no cooperation: the page of a killed process stays as it was at its end. The
+// file's bytes are not trusted: invalid pages are refused, and invalid parts are left out. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,24 @@
 
 namespace tern {
 
-/// Whether the process of a page lives.
+/// The state of the process of a page.
 enum class PageLife : uint8_t {
-  kAlive,    ///< it does
+  kAlive,    ///< it runs
   kDead,     ///< it has ended without destroying its Nexus; another process may have its id
   kUnknown,  ///< it is in another container (PID namespace), or there is no /proc
 };
 
-/// One of the 1000 sessions of an endpoint that had most packets lately.
+/// One of the 1000 sessions of an endpoint that had the most packets lately.
 struct PageSession {
   uint64_t name = 0;  ///< Session::name
   std::string peer;   ///< SessionInfo::peer
-  SessionInfo info;   ///< all other fields of it
+  SessionInfo info;   ///< all other fields of SessionInfo
 };
 
 /// A session that has ended; a page has the last 16 of each endpoint.
 struct PageEnd {
   uint64_t name = 0;      ///< Session::name
-  Code code = Code::kOk;  ///< why
+  Code code = Code::kOk;  ///< the reason
   std::string reason;     ///< Status::message()
 };
 
@@ -44,7 +44,7 @@ struct PageEndpoint {
   bool is_closed = false;             ///< it was destroyed; these are its last values
   bool is_consistent = true;          ///< false: its thread was killed or stopped while it wrote
   Duration published{0};              ///< CLOCK_MONOTONIC of the last writing; it writes at most every 100 ms, and
-                                      ///< not while it has nothing to do. 0: never
+                                      ///< not while it has no work. 0: never
   uint64_t client_sessions = 0;       ///< sessions that it has created and that are alive
   uint64_t server_sessions = 0;       ///< sessions of clients that are alive
   std::vector<uint64_t> counters;     ///< in the order of Page::counter_names
@@ -52,9 +52,9 @@ struct PageEndpoint {
   std::vector<PageEnd> ends;          ///< the newest first
 };
 
-/// A page: what a Nexus shows.
+/// The contents of a page, which a Nexus writes.
 struct Page {
-  std::string file;                        ///< where it was read
+  std::string file;                        ///< the path of the file
   uint64_t pid = 0;                        ///< of the process
   PageLife life = PageLife::kUnknown;      ///< of the process, now
   bool is_closed = false;                  ///< the Nexus was destroyed
@@ -65,11 +65,11 @@ struct Page {
   std::vector<PageEndpoint> endpoints;     ///< those with a place in the page
 };
 
-/// Reads a page. kUnavailable: there is no such file, it cannot be read, it is no page, or one of another version; the
-/// message says which. kNoMemory.
+/// Reads a page. kUnavailable: there is no such file, it cannot be read, it is not a page, or it has another version;
+/// the message names the case. kNoMemory.
 TERN_API Result<Page> read_page(const std::string& file);
-/// The pages in shared memory that this user's processes have made (NexusOptions::page "shm"), those of processes that
-/// were killed included. Empty, too, without memory.
+/// Returns the paths of the pages in shared memory that this user's processes have made (NexusOptions::page "shm"),
+/// including those of killed processes. Empty also if there is no memory.
 TERN_API std::vector<std::string> find_pages();
 
 }  // namespace tern

@@ -16,16 +16,16 @@
 namespace tern {
 
 /// A request that waits for its answer. Move-only. It may be kept after the handler has returned, and answered later by
-/// any thread: all members, the destructor included, may be called by one thread at a time. If it is destroyed without
-/// an answer, its client gets kNoResponse. An answer does nothing if the endpoint is gone or the client has cancelled.
+/// any thread; one thread at a time may call its members, the destructor included. If it is destroyed without an
+/// answer, its client gets kNoResponse. An answer does nothing if the endpoint is gone or the client has cancelled.
 class Request {
  public:
   /// For the library: the argument of a handler. Until it is moved, only the handler's thread has it, and its members
   /// need no synchronization.
   explicit Request(detail::RequestFront* front) : front_(front), place_(Place::kInHandler) {}
-  /// `other` is like an answered one afterwards: its members do nothing.
+  /// `other` is afterwards like an answered Request: its members do nothing.
   Request(Request&& other) noexcept : front_(other.leave_handler()) {}
-  /// Drops the request that this one had (kNoResponse). `other` is like an answered one afterwards.
+  /// Drops the request that this one had (kNoResponse). `other` is afterwards like an answered Request.
   Request& operator=(Request&& other) noexcept {
     if (this != &other) {
       if (front_ != nullptr) drop(end());
@@ -49,10 +49,10 @@ class Request {
   /// As bytes(), but the span is valid as long as the Request: a message that lies in a receive buffer is copied now.
   /// Empty if there is no memory for the copy.
   std::span<const std::byte> stable_bytes() const { return stable_bytes(front_); }
-  /// The request message in a buffer of its own: to keep, to send on or to answer with, as any MsgBuf of the endpoint.
-  /// bytes() is empty afterwards. A message of several packets is not copied, unless it lies in memory that peers
-  /// cannot read (over shm, without RpcOptions::memory_limit_bytes); a message of one packet is. kNoMemory, and nothing
-  /// changes. kMisuse: already answered, or moved from.
+  /// Returns the request message in a MsgBuf of the endpoint, to keep it, to send it on or to answer with it. bytes()
+  /// is empty afterwards. A message of one packet is copied. A message of several packets is copied only if it lies in
+  /// memory that peers cannot read (over shm, without RpcOptions::memory_limit_bytes). kNoMemory: nothing has changed.
+  /// kMisuse: already answered, or moved from.
   Result<MsgBuf> take_message() { return take_message(front_); }
   /// Memory for a response of `len_bytes`: the preallocated buffer if that is large enough, otherwise one from the
   /// arena. A second call replaces the first. kTooLarge: above 1 GiB. kNoMemory. kMisuse: already answered, or moved
@@ -83,22 +83,22 @@ class Request {
   void respond(MsgBuf&& reply) {
     if (front_ != nullptr) respond(end(), std::move(reply));
   }
-  /// Ends the Request: the client's continuation gets kRefused and `app_code`. Use another code than 0, which refusals
-  /// of the library have.
+  /// Ends the Request: the client's continuation gets kRefused and `app_code`. Do not use the code 0, which means a
+  /// refusal by the library.
   void fail(uint16_t app_code) { fail(end(), app_code); }
   /// The time until the client's deadline; zero or less after it; Duration::max() if there is none.
   Duration time_left() const { return time_left(front_); }
   /// True if no client waits for the answer: it has cancelled, its deadline has passed there, or its session has ended.
   bool is_cancelled() const { return is_cancelled(front_); }
-  /// The client's session. Endpoint::session_info() tells, in the endpoint's thread, who the client is. Of an answered
-  /// Request it names no session.
+  /// The client's session. In the endpoint's thread, Endpoint::session_info() returns the client's address. For an
+  /// answered Request the result names no session.
   Session session() const { return session(front_); }
 
  private:
   enum class Place : uint8_t {
     kElsewhere,  ///< moved (any thread may have it, and its handler may have returned), or ended
     kInHandler,  ///< the argument of its handler
-    kHasAnswer,  ///< as kInHandler, and response() has handed out the preallocated buffer
+    kHasAnswer,  ///< as kInHandler, and response() has returned the preallocated buffer
   };
   // The implementations of the members. They take the front by value, so that a Request stays in registers.
   TERN_API static std::span<const std::byte> bytes(detail::RequestFront* front);

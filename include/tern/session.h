@@ -1,4 +1,4 @@
-// Sessions: their names, and what becomes of them. Standard library only.
+// Sessions: their names, states and events. Standard library only.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tern {
 
-/// A name of a session. The name of a session that has ended is an error, and never becomes the name of another one.
+/// A name of a session. After the session's end the name is an error, and it is never used for another session.
 struct Session {
   uint64_t name = UINT64_MAX;  ///< an index, and a count of the sessions that had it
   friend bool operator==(const Session&, const Session&) = default;  ///< the same session of the same endpoint
@@ -29,41 +29,41 @@ struct SessionWaiter {
 };
 }  // namespace detail
 
-/// What Endpoint::on_session_event() hears of a session.
+/// A change of a session's state: the argument of Endpoint::on_session_event()'s listener.
 struct SessionEvent {
   Session session;  ///< its name at this endpoint
-  /// This endpoint has created it. False: a client has, and this endpoint serves it.
+  /// True: this endpoint has created the session. False: a client has created it, and this endpoint serves it.
   bool is_client = false;
   SessionState state = SessionState::kEnded;  ///< the new one; kConnecting only with SessionOptions::reconnect
-  Status status;                              ///< with kEnded and kConnecting, why
+  Status status;                              ///< with kEnded and kConnecting: the reason
 };
 
-/// What Endpoint::session_info() tells of a session. All numbers are 0 once it has ended.
+/// The result of Endpoint::session_info(). All numbers are 0 once the session has ended.
 struct SessionInfo {
   SessionState state = SessionState::kEnded;  ///< the present one
   bool is_client = false;                     ///< as in SessionEvent
-  /// With kEnded, why, as in SessionEvent. Known of the 256 sessions of the endpoint that have ended last; kMisuse for
-  /// all others, and for a name that never was a session's.
+  /// With kEnded: the reason, as in SessionEvent. It is known for the last 256 ended sessions of the endpoint. kMisuse
+  /// for all others, and for a name that no session ever had.
   Status status;
-  uint8_t window = 0;  ///< calls that may be in flight: of SessionOptions::window, what the server has granted
-  /// Of a client: packets that may be in flight, the lesser of the credits that the server grants and of what the
-  /// congestion controller allows.
+  uint8_t window = 0;  ///< calls that may be in flight: the part of SessionOptions::window that the server has granted
+  /// Of a client: packets that may be in flight, which is the smaller of the server's credit limit and the congestion
+  /// controller's window.
   uint32_t credits = 0;
-  uint32_t congestion_window = 0;    ///< of a client: packets in flight that the controller alone would allow
-  uint32_t packets_in_flight = 0;    ///< of a client: packets that hold a credit
-  uint64_t retransmissions = 0;      ///< of a client: request packets, and requests for response packets, sent again
-  Duration round_trip{0};            ///< of a client's packets, smoothed, without what handlers take; 0: not known yet
-  Duration round_trip_min{0};        ///< the smallest of the last 5 to 10 s; 0: not known yet
-  Duration round_trip_last{0};       ///< the newest; one of each burst is measured. 0: not known yet
-  uint64_t packets_sent = 0;         ///< of all kinds
-  uint64_t packets_received = 0;     ///< that the peer has sent, up to the newest that has arrived; lost ones count
-  uint64_t long_bytes_sent = 0;      ///< payload of messages of more than one packet, retransmissions included
+  uint32_t congestion_window = 0;  ///< of a client: packets in flight that the controller alone would allow
+  uint32_t packets_in_flight = 0;  ///< of a client: packets that hold a credit
+  uint64_t retransmissions = 0;    ///< of a client: request packets, and requests for response packets, sent again
+  Duration round_trip{0};          ///< of a client's packets, smoothed, without the time of handlers; 0: not known yet
+  Duration round_trip_min{0};      ///< the smallest of the last 5 to 10 s; 0: not known yet
+  Duration round_trip_last{0};     ///< the newest; one of each burst is measured. 0: not known yet
+  uint64_t packets_sent = 0;       ///< of all kinds
+  uint64_t packets_received = 0;   ///< sent by the peer, up to the newest that has arrived; lost ones count
+  uint64_t long_bytes_sent = 0;    ///< payload of messages of more than one packet, retransmissions included
   uint64_t long_bytes_received = 0;  ///< payload of messages of more than one packet
-  /// Of a client: what its congestion controller, or SessionOptions::rate_bytes_per_sec, allows it now, headers
+  /// Of a client: the present rate limit of its congestion controller or of SessionOptions::rate_bytes_per_sec, headers
   /// included. UINT64_MAX: no limit.
   uint64_t rate_bytes_per_sec = UINT64_MAX;
-  /// "HOST:PORT" of the peer's Nexus, numeric. Empty: it has not answered yet, or the session has ended. Valid until
-  /// the loop runs again.
+  /// "HOST:PORT" of the peer's Nexus, numeric. Empty: the peer has not answered yet, or the session has ended. Valid
+  /// until the loop runs again.
   std::string_view peer;
 };
 

@@ -11,15 +11,15 @@ namespace tern {
 
 class Endpoint;
 
-/// As long as it lives, SIGINT and SIGTERM stop an endpoint: stop_on_signals(). Move-only. Any thread; must be
-/// destroyed before its endpoint.
+/// The result of stop_on_signals(). While it exists, SIGINT and SIGTERM stop an endpoint. Move-only. Any thread. Must
+/// be destroyed before its endpoint.
 class [[nodiscard]] SignalStop {
  public:
   /// `other` stops nothing afterwards.
   SignalStop(SignalStop&& other) noexcept : place_(std::exchange(other.place_, kNone)) {}
   SignalStop& operator=(SignalStop&&) = delete;
-  /// From now on signals leave the endpoint alone: no handler that runs elsewhere uses it any more. The last SignalStop
-  /// of the process restores the handlers that were there before the first one.
+  /// After this no signal stops the endpoint, and no signal handler in another thread uses it. The last SignalStop of
+  /// the process restores the signal handlers from before the first one.
   ~SignalStop() {
     if (place_ != kNone) release(place_);
   }
@@ -36,7 +36,7 @@ class [[nodiscard]] SignalStop {
 /// From now on SIGINT or SIGTERM makes run_event_loop() of `endpoint` return, as Endpoint::stop() does, until the
 /// result is destroyed. Several endpoints of a process, up to 64, are all stopped. The second signal of a kind takes
 /// its default action: it ends the process. Any thread, but no signal handler. kQueueFull: 64 endpoints are stopped by
-/// signals already. kUnavailable: the system takes no signal handler.
+/// signals already. kUnavailable: the system does not accept a signal handler.
 TERN_API Result<SignalStop> stop_on_signals(Endpoint& endpoint);
 
 }  // namespace tern

@@ -51,7 +51,7 @@ struct SimulationOptions {
 
 /// The argument of a tap: Simulation::set_tap().
 struct TappedPacket {
-  bool has_arrived = false;          ///< at its receiver; false: the sender's interface begins to transmit it
+  bool has_arrived = false;          ///< true: at its receiver; false: the sender's interface begins to transmit it
   bool is_marked = false;            ///< a switch has marked it (ECN)
   uint32_t from_host = 0;            ///< Host::index() of its sender
   uint32_t from_port = 0;            ///< below 65536: of a Nexus, as in Host::uri(); otherwise of an endpoint
@@ -93,10 +93,9 @@ class Host {
   TERN_API NexusOptions nexus_options();
   /// For Rpc<Sim>::create(): options with this host's network interface in them.
   TERN_API Sim::Options transport_options();
-  /// Lets the simulation run the endpoint's loop, whenever it has something to do, until the endpoint is destroyed.
-  /// Each endpoint is a thread with a CPU of its own. Endpoint::stop() has no effect. kMisuse: the endpoint is of
-  /// another host, is run already, or is closed. Without this call the program runs the endpoint's loop, in which
-  /// virtual time passes.
+  /// Lets the simulation run the endpoint's loop, whenever it has work, until the endpoint is destroyed. Each endpoint
+  /// is a thread with a CPU of its own. Endpoint::stop() has no effect. kMisuse: the endpoint is of another host, is
+  /// run already, or is closed. Without this call the program runs the endpoint's loop, in which virtual time passes.
   TERN_API Status run(Rpc<Sim>& rpc);
 
   /// Starts the host. `program` returns an object that the host destroys at a crash or with the simulation: typically
@@ -109,7 +108,7 @@ class Host {
   TERN_API Status crash();
   /// True between boot() and crash(). A host that was never booted is not up, but is on the network.
   TERN_API bool is_up() const;
-  /// The object that `program` has returned; null while the host is down.
+  /// The object that boot()'s `program` has returned; null while the host is down.
   TERN_API void* program() const;
 
   /// The host's clock, which its endpoints and its Nexus use. It differs from Simulation::now() by its drift.

@@ -21,7 +21,7 @@ enum class Code : uint8_t {
   kRefused,          ///< refused by the other side; `app_code` has the application's reason, if there is one
   kTooLarge,         ///< larger than a protocol or option limit
   kQueueFull,        ///< a limit on waiting work or on sessions is reached, here or at the server: try again later
-  kNoMemory,         ///< the system has no memory left for it
+  kNoMemory,         ///< the system has no memory for the operation
   kWrongThread,      ///< called from a thread that does not own the endpoint
   kNoResponse,       ///< the handler dropped the request without an answer
   kMisuse,           ///< an API rule was broken; the message names it
@@ -83,7 +83,7 @@ class [[nodiscard]] Status {
   friend constexpr bool operator==(const Status& a, const Status& b) {
     return a.code_ == b.code_ && a.message() == b.message();
   }
-  /// The same code, whatever the text is.
+  /// The same code; the text does not matter.
   friend constexpr bool operator==(const Status& status, Code code) { return status.code_ == code; }
 
  private:
@@ -138,13 +138,13 @@ class [[nodiscard]] Result {
   /// The reason why there is no T; ok() if there is one.
   Status status() const { return ok_ ? Status() : status_; }
   Code code() const { return ok_ ? Code::kOk : status_.code(); }  ///< of status()
-  /// The T. Without one, the process ends: abort(), after the status went to standard error. For what a program cannot
-  /// go on without.
+  /// The T. Without a T it prints the status on standard error and calls abort(). Use it for objects without which the
+  /// program cannot continue.
   T& value() & {
     require_value();
     return value_;
   }
-  /// As value() of a Result that may be changed.
+  /// The same for a const Result.
   const T& value() const& {
     require_value();
     return value_;

@@ -1,6 +1,6 @@
-// Coroutines that others wait for: Task, when_all() and quorum(). They need no Endpoint; <tern/coroutine.h> has what
-// coroutines wait for, and includes this. All tasks that wait for each other belong to one thread, mostly an endpoint's
-// owner. Standard library only.
+// Coroutines that wait for each other: Task, when_all() and quorum(). They need no Endpoint; <tern/coroutine.h> has the
+// awaitables of an Endpoint, and includes this. All tasks that wait for each other belong to one thread, usually an
+// endpoint's owner. Standard library only.
 #pragma once
 
 #include <concepts>
@@ -28,8 +28,8 @@ namespace detail {
 /// A coroutine that waits for tasks. Part of its frame.
 struct TaskGate {
   std::coroutine_handle<> waiting;
-  size_t wanted = 0;  ///< ends that count and are still to come
-  size_t left = 0;    ///< tasks that have not ended
+  size_t wanted = 0;  ///< number of ends that count and have not come yet
+  size_t left = 0;    ///< number of tasks that have not ended
   /// Whether the end of a task counts, by the address of its T. Null: every end counts.
   bool (*counts)(const TaskGate* gate, const void* value) = nullptr;
 
@@ -49,7 +49,8 @@ struct TaskGate {
 template <class T>
 struct TaskPromiseBase;
 
-/// A task that is not owned any more frees its frame. Another one stays, and the coroutine that waits goes on.
+/// At its end, a task without an owner frees its frame. The frame of an owned task stays, and the waiting coroutine
+/// continues.
 template <class Promise>
 struct TaskEnd {
   const bool is_detached;
@@ -64,7 +65,7 @@ struct TaskEnd {
 
 template <class T>
 struct TaskPromise {
-  TaskGate* gate = nullptr;  ///< null: nobody waits
+  TaskGate* gate = nullptr;  ///< null: no coroutine waits
   bool is_detached = false;
   std::optional<T> value;
 
@@ -104,26 +105,27 @@ struct TaskResultOf<void> {
 
 }  // namespace detail
 
-/// What waiting for a Task<T> gives: Result<T>; T itself if a Status converts to it (Status, Result<U>); Status for
+/// The result of co_await on a Task<T>: Result<T>; T itself if a Status converts to it (Status, Result<U>); Status for
 /// void. kNoMemory: there was no memory for the task's frame, and it has not begun.
 template <class T>
 using TaskResult = typename detail::TaskResultOf<T>::type;
 
-/// A coroutine that another one waits for: `co_await task`, when_all(), quorum(). It runs at once up to its first
-/// co_await that suspends it, as Detached does, and allocates its frame only. One coroutine at a time may wait for it.
+/// A coroutine for which another coroutine may wait: `co_await task`, when_all(), quorum(). Like Detached it runs at
+/// once up to its first co_await that suspends it. It allocates only its frame. One coroutine at a time may wait for
+/// it.
 ///
-/// A Task may be destroyed at any time: a coroutine that has not ended goes on, and frees its frame at its end. Code
-/// outside of coroutines may ask is_done(). An exception that leaves the coroutine ends the process.
+/// A Task may be destroyed at any time: a coroutine that has not ended continues, and frees its frame at its end. Code
+/// outside of coroutines may call is_done(). An exception that leaves the coroutine ends the process.
 template <class T>
 class [[nodiscard]] Task {
  public:
-  /// Of the language.
+  /// The coroutine's promise, as the language requires.
   using promise_type = detail::TaskPromise<T>;  // NOLINT(readability-identifier-naming): the language's name
 
   Task() = default;  ///< no coroutine: is_done(), with kNoMemory
   /// `other` has no coroutine afterwards.
   Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
-  /// Lets go of its own coroutine. `other` has none afterwards.
+  /// Releases its own coroutine, as the destructor does. `other` has no coroutine afterwards.
   Task& operator=(Task&& other) noexcept {
     if (this != &other) {
       reset();
@@ -133,7 +135,7 @@ class [[nodiscard]] Task {
   }
   ~Task() { reset(); }
 
-  /// The coroutine has ended, or never began.
+  /// True if the coroutine has ended, or never began.
   bool is_done() const { return !coroutine_ || coroutine_.done(); }
   /// Moves the result out. Only when is_done(), and once.
   TaskResult<T> take() {
@@ -183,7 +185,7 @@ inline Task<void> TaskPromise<void>::get_return_object() noexcept {
 }
 inline Task<void> TaskPromise<void>::get_return_object_on_allocation_failure() noexcept { return {}; }
 
-/// Lets the gate hear of the task's end.
+/// Reports the task's end to the gate.
 template <class T>
 void watch(TaskGate& gate, const Task<T>& task) {
   if (task.is_done()) return gate.note_end(task.value_address());
@@ -211,7 +213,7 @@ struct TaskAwaitable {
   TaskResult<T> await_resume() { return task.take(); }
 };
 
-/// Waits for all of these.
+/// Waits for all tasks.
 template <class... Ts>
 class AllOf {
  public:
@@ -239,7 +241,7 @@ concept TaskRange = requires(Tasks& tasks) {
   tasks.size();
 };
 
-/// Waits until so many tasks of a range have ended well, or cannot.
+/// Waits until a number of tasks of a range have ended well, or until that is impossible.
 template <class Tasks, class Counts>
 class QuorumOf : TaskGate {
  public:
@@ -257,7 +259,7 @@ class QuorumOf : TaskGate {
     return true;
   }
   void await_suspend(std::coroutine_handle<> coroutine) noexcept { waiting = coroutine; }
-  /// True: so many have ended well.
+  /// True: enough tasks have ended well.
   bool await_resume() {
     forget_all();
     return wanted == 0;
@@ -280,7 +282,7 @@ class QuorumOf : TaskGate {
   Counts counts_;
 };
 
-/// Whether what a task returns is good news, as it says itself.
+/// True if a task's result has no error: its ok() or status.ok() is true, or it has neither.
 struct EndsWell {
   template <class T>
   bool operator()(const T& value) const {
@@ -301,23 +303,23 @@ auto Task<T>::operator co_await() {
   return detail::TaskAwaitable<T>{*this};
 }
 
-/// Waits until all of these have ended: `auto [a, b] = co_await when_all(first, second)`. Gives a std::tuple of what
-/// each Task::take() gives. The tasks must live until then.
+/// Waits until all of these have ended: `auto [a, b] = co_await when_all(first, second)`. The result is a std::tuple of
+/// the results of each Task::take(). The tasks must live until then.
 template <class... Ts>
 [[nodiscard]] detail::AllOf<Ts...> when_all(Task<Ts>&... tasks) {
   return detail::AllOf<Ts...>(tasks...);
 }
-/// Waits until all tasks of a container, such as std::vector<Task<T>>, have ended; each Task::take() has its result
-/// then. The container must live until then, and stay as it is.
+/// Waits until all tasks of a container, such as std::vector<Task<T>>, have ended; then each Task::take() returns its
+/// result. The container must exist until then, and must not change.
 template <detail::TaskRange Tasks>
 [[nodiscard]] auto when_all(Tasks& tasks) {
   return detail::QuorumOf<Tasks, std::nullptr_t>(tasks, tasks.size(), nullptr);
 }
 
-/// Waits until `count` tasks of a container have ended well, or so many have not that `count` cannot be reached:
-/// `bool has_majority = co_await quorum(tasks, 2)`. The other tasks go on; is_done() tells which have ended.
-/// `ends_well(const T&)` says what counts; without it a T counts if its ok(), or its status.ok(), is true, or if it has
-/// neither. A task that had no memory to begin does not count.
+/// Waits until `count` tasks of a container have ended well, or so many have failed that `count` cannot be reached:
+/// `bool has_majority = co_await quorum(tasks, 2)`. The other tasks continue; is_done() shows which have ended.
+/// `ends_well(const T&)` decides whether a result counts; without it a T counts if its ok(), or its status.ok(), is
+/// true, or if it has neither. A task that had no memory to begin does not count.
 template <detail::TaskRange Tasks, class Counts = detail::EndsWell>
 [[nodiscard]] auto quorum(Tasks& tasks, size_t count, Counts ends_well = {}) {
   return detail::QuorumOf<Tasks, Counts>(tasks, count, std::move(ends_well));

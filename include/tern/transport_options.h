@@ -18,7 +18,7 @@ namespace tern {
 
 namespace detail {
 
-/// The fields that Options names; none if it has no fields().
+/// The fields of Options::fields(); an empty tuple if Options has no fields().
 template <class Options>
 constexpr auto option_fields() {
   if constexpr (requires { Options::fields(); }) {
@@ -92,7 +92,7 @@ std::string set_one_option(Options& options, std::string_view setting) {
 }  // namespace detail
 
 /// Sets the options that `settings` names: "name=value,name=value"; "" names none. The result is empty, or one sentence
-/// that says what is wrong with a setting; settings before it have been applied. A value has no comma.
+/// about the first wrong setting; the settings before it have been applied. A value has no comma.
 template <class Options>
 std::string set_options(Options& options, std::string_view settings) {
   while (!settings.empty()) {
@@ -106,7 +106,7 @@ std::string set_options(Options& options, std::string_view settings) {
   return {};
 }
 
-/// The options that can be set by name, with the values that `options` has: "name=value,name=value".
+/// The options that can be set by name, with their values in `options`: "name=value,name=value".
 template <class Options>
 std::string options_text(const Options& options) {
   std::string text;

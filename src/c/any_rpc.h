@@ -1,5 +1,4 @@
-// An Rpc whatever its transport is: the members that are not those of its Endpoint.
-// C layer. Threads are those of Rpc.
+// An Rpc over any transport: the members of Rpc that Endpoint does not have. C layer. Threads are those of Rpc.
 #pragma once
 
 #include <tern/rpc.h>

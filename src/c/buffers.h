@@ -1,5 +1,5 @@
-// A tern_msgbuf is a buffer of an arena. While the program owns one, its link has a mark, so that a buffer that a call
-// or an answer has, or that was freed, is told from it. C layer. A buffer is used by one thread at a time.
+// A tern_msgbuf is a buffer of an arena. While the program owns a buffer, the buffer's link has a mark. A buffer
+// without the mark was freed, or is owned by a call or an answer. C layer. One thread at a time may use a buffer.
 #pragma once
 
 #include <tern/detail/buffer.h>
@@ -10,7 +10,7 @@
 
 namespace tern::c {
 
-/// What the link of the program's buffers points to.
+/// The mark: the link of the program's buffers points to it.
 inline constinit detail::Buffer program_mark{};
 
 inline detail::Buffer* buffer_of(tern_msgbuf* msgbuf) { return reinterpret_cast<detail::Buffer*>(msgbuf); }
@@ -18,20 +18,20 @@ inline const detail::Buffer* buffer_of(const tern_msgbuf* msgbuf) {
   return reinterpret_cast<const detail::Buffer*>(msgbuf);
 }
 
-/// The program has it.
+/// True if the program owns the buffer.
 inline bool is_programs(const tern_msgbuf* msgbuf) {
   return msgbuf != nullptr && reinterpret_cast<uintptr_t>(msgbuf) % alignof(detail::Buffer) == 0 &&
          buffer_of(msgbuf)->next == &program_mark;
 }
 
-/// Makes it the program's. Null for an empty one.
+/// Gives the buffer to the program. Null if `msgbuf` is empty.
 inline tern_msgbuf* give(MsgBuf& msgbuf) {
   detail::Buffer* const buffer = msgbuf.take();
   if (buffer != nullptr) buffer->next = &program_mark;
   return reinterpret_cast<tern_msgbuf*>(buffer);
 }
 
-/// Makes it the library's. It must be the program's.
+/// Gives the buffer to the library. The program must own it.
 inline MsgBuf take(tern_msgbuf* msgbuf) {
   buffer_of(msgbuf)->next = nullptr;
   return MsgBuf(buffer_of(msgbuf));

@@ -82,7 +82,7 @@ tern_status tern_session_inspect(const tern_endpoint* endpoint, tern_session ses
   filled.round_trip_ns = found.round_trip.count();
   filled.rate_bytes_per_sec = found.rate_bytes_per_sec;
   found.peer.copy(filled.peer, sizeof(filled.peer) - 1);
-  std::memcpy(info, &filled, std::min(filled.size, sizeof(filled)));  // of a later version's fields it sets none
+  std::memcpy(info, &filled, std::min(filled.size, sizeof(filled)));  // fields of a later version stay unset
   return to_c({});
 }
 

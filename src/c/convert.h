@@ -1,5 +1,4 @@
-// Between the types of C and those of C++: statuses, options, times.
-// C layer. No state.
+// Conversions between the types of C and of C++: statuses, options, times. C layer. No state.
 #pragma once
 
 #include <tern/duration.h>
@@ -31,7 +30,7 @@ static_assert(static_cast<int>(Code::kNoResponse) == TERN_NO_RESPONSE &&
 static_assert(static_cast<int>(Code::kUnavailable) == TERN_UNAVAILABLE);
 static_assert(Duration::max().count() == TERN_FOREVER);
 
-/// to_string() of an enumeration of bytes, whose words are literals that end with a zero byte. Any number may be given.
+/// to_string() of an enumeration of bytes, for any number. The words are literals that end with a zero byte.
 template <class Enumeration>
 const char* words_of(int32_t value) {
   constexpr Enumeration kUnknown{UINT8_MAX};
@@ -39,12 +38,12 @@ const char* words_of(int32_t value) {
   return to_string(is_byte ? static_cast<Enumeration>(value) : kUnknown).data();
 }
 
-/// The fields that later versions may add to a struct of options. A larger size is a mistake.
+/// The most bytes that later versions may add to a struct of options. A larger size is a mistake.
 inline constexpr size_t kLaterBytesMax = 1024;
 
-/// Copies what the program has set to `options`, whose other fields are zero. `first_bytes` is the size that the struct
-/// had in its first version. A larger struct is one of a later version: it may be used as long as the program sets none
-/// of the fields that this library does not know.
+/// Copies the program's struct to `options`; fields that the program's struct lacks become zero. `first_bytes` is the
+/// size of the struct in its first version. A larger struct is of a later version: it is accepted if all fields that
+/// this library does not know are zero.
 template <class T>
 Status read_options(const T* given, size_t first_bytes, T& options) {
   options = {};

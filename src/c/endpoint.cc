@@ -13,7 +13,7 @@
 namespace tern::c {
 namespace {
 
-/// In the order of the table, which is that of for_each_counter().
+/// The counters' names in the order of for_each_counter().
 constexpr const char* kCounterNames[] = {
 #define TERN_COUNTER(name, what) #name,
 #define TERN_TRANSPORT_COUNTER(name, what) "transport." #name,
@@ -27,8 +27,7 @@ constexpr const char* kCounterNames[] = {
 };
 static_assert(std::size(kCounterNames) == kCounters);
 
-/// Marks the endpoint while its loop runs. The innermost of calls that are nested, which the library refuses, changes
-/// nothing.
+/// Marks the endpoint while its loop runs. In a nested call, which the library refuses, it changes nothing.
 class Running {
  public:
   explicit Running(tern_endpoint* endpoint)
@@ -46,7 +45,7 @@ class Running {
   const bool is_outermost_;
 };
 
-/// ok: the endpoint has a loop to run.
+/// Returns ok if the endpoint has a loop to run.
 Status check_loop(const tern_endpoint* endpoint) {
   if (Status status = check(endpoint); !status.ok()) return status;
   if (endpoint->rpc == nullptr) return {Code::kMisuse, "the endpoint is being destroyed: its loop runs no more"};

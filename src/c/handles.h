@@ -1,5 +1,5 @@
-// What the handles of the C interface point to, and how a handle that was destroyed is told from one that was not.
-// C layer. The objects of programs are used by the threads that <tern/tern.h> allows; Objects by any thread.
+// The objects behind the handles of the C interface, and the check whether a handle was destroyed. C layer.
+// <tern/tern.h> says which threads may use a program's objects. Objects: any thread.
 #pragma once
 
 #include <tern/endpoint.h>
@@ -21,18 +21,18 @@
 
 namespace tern::c {
 
-/// What an object is; kNone: it was destroyed. Values that other memory hardly has.
+/// The kind of an object; kNone: it was destroyed. The values rarely occur in other memory.
 enum class Kind : uint32_t { kNone = 0, kNexus = 0x7e2a0001, kEndpoint = 0x7e2a0002, kRequest = 0x7e2a0003 };
 
 struct Object {
   std::atomic<Kind> kind{Kind::kNone};
-  Object* next = nullptr;  ///< of those that are spare
+  Object* next = nullptr;  ///< in the list of spare objects
 };
 
-/// Objects that were destroyed, the oldest first.
+/// Destroyed objects, the oldest first.
 class Spares {
  public:
-  /// Null: kSparesMin or fewer are spare.
+  /// Takes the oldest. Null if there are at most kSparesMin.
   Object* take() {
     base::MutexLock lock(mutex_);
     if (count_ <= kSparesMin) return nullptr;
@@ -57,18 +57,18 @@ class Spares {
   size_t count_ GUARDED_BY(mutex_) = 0;
 };
 
-/// The objects of one kind. Their memory is never given back to the system, so that a handle can be checked after its
-/// object was destroyed. The one that was destroyed first is used again first, and only when some others are spare: a
-/// handle that is used a little too late does not name a new object.
+/// The objects of one kind. Their memory is never returned to the system, so that a handle can be checked after its
+/// object was destroyed. The object that was destroyed first is reused first, and only if more than kSparesMin are
+/// spare. A handle that is used shortly after its destruction therefore does not name a new object.
 template <class T>
 class Objects {
  public:
-  /// An object whose kind is kNone. Null: no memory.
+  /// Returns an object whose kind is kNone. Null: no memory.
   T* make() {
     Object* const spare = spares_.take();
     return spare != nullptr ? static_cast<T*>(spare) : new (std::nothrow) T;
   }
-  /// The object is destroyed, as far as the program can see.
+  /// Ends an object: for the program it is destroyed.
   void end(T* object) {
     object->kind.store(Kind::kNone, std::memory_order_relaxed);
     spares_.put(object);
@@ -81,7 +81,7 @@ class Objects {
 }  // namespace tern::c
 
 struct tern_nexus : tern::c::Object {
-  std::atomic<uint32_t> endpoints{0};  ///< that are not destroyed yet
+  std::atomic<uint32_t> endpoints{0};  ///< number of endpoints that are not destroyed yet
   std::unique_ptr<tern::Nexus> nexus;
   std::string uri;
 };
@@ -91,7 +91,7 @@ struct tern_endpoint : tern::c::Object {
   tern_nexus* nexus = nullptr;
   std::unique_ptr<tern::c::AnyRpc> rpc;  ///< null while it is destroyed
   tern::Endpoint* endpoint = nullptr;
-  pid_t process = 0;  ///< that made it
+  pid_t process = 0;  ///< the process that made it
 };
 
 struct tern_request : tern::c::Object {
@@ -101,7 +101,7 @@ struct tern_request : tern::c::Object {
 
 namespace tern::c {
 
-/// ok: the handle may be used.
+/// Returns ok if the handle may be used.
 inline Status check(const tern_nexus* nexus) {
   if (nexus == nullptr) return {Code::kMisuse, "the nexus is NULL: tern_nexus_create() makes one"};
   if (nexus->kind.load(std::memory_order_relaxed) == Kind::kNexus) return {};

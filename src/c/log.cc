@@ -9,7 +9,7 @@
 namespace tern::c {
 namespace {
 
-// The first and the last of each, and one between: they are in one order.
+// The first, a middle and the last value of each enumeration, to show that both have the same order.
 static_assert(static_cast<int>(LogKind::kNexusCreated) == TERN_LOG_NEXUS_CREATED);
 static_assert(static_cast<int>(LogKind::kPeerRestarted) == TERN_LOG_PEER_RESTARTED);
 static_assert(static_cast<int>(LogKind::kEndpointClosed) == TERN_LOG_ENDPOINT_CLOSED);

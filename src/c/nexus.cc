@@ -1,4 +1,4 @@
-// tern_nexus_*(), and what belongs to no object.
+// tern_nexus_*(), and the functions without an object.
 #include <tern/nexus.h>
 #include <tern/tern.h>
 

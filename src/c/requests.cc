@@ -15,7 +15,7 @@ constinit Objects<tern_request> requests;
 
 namespace {
 
-/// After the last use of what it holds: its handle is an error from now on.
+/// Ends the handle; using it is an error from now on. Must come after the last use of the request's data.
 void end(tern_request* request) {
   request->kind.store(Kind::kNone, std::memory_order_relaxed);
   request->live = nullptr;
@@ -91,7 +91,7 @@ tern_status tern_request_fail(tern_request* request, uint16_t app_code) noexcept
 
 tern_status tern_request_drop(tern_request* request) noexcept {
   if (tern::Status status = check(request); !status.ok()) return to_c(status);
-  end(request);  // the handler's own is dropped when the handler returns
+  end(request);  // the handler's own request is dropped when the handler returns
   return to_c({});
 }
 

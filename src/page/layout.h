@@ -1,5 +1,5 @@
-// The bytes of a page: a file in which a Nexus shows what its endpoints do, to processes that map or read it.
-// Page layer: plain values of fixed size, in the machine's byte order. <tern/page.h> reads a page.
+// The bytes of a page: a file in which a Nexus shows the state of its endpoints to processes that map or read it. Page
+// layer: plain values of fixed size, in the machine's byte order. <tern/page.h> reads a page.
 //
 //   Header                       who writes the page, and the sizes of all that follows
 //   names                        Header::counters times Header::name_bytes: "transport.system_calls", zeros behind
@@ -13,11 +13,12 @@
 //   segment 1 ...
 //
 // Version: a reader takes its own version only. Within a version, records may become longer at their end: a reader uses
-// the sizes in the header, and ignores what it does not know. Names of counters come and go without a new version.
+// the sizes in the header, and ignores unknown fields. Names of counters may change without a new version.
 //
-// Writers: the thread that makes or destroys an endpoint writes the header and Segment::state; all else of a segment is
-// written by the endpoint's owner. Segment::sequence is odd while that thread writes. A reader reads the sequence, the
-// segment, and the sequence again; if it has changed or is odd, the reader tries again. Nobody waits for a reader.
+// Writers: the thread that makes or destroys an endpoint writes the header and Segment::state; the endpoint's owner
+// writes all other fields of a segment. Segment::sequence is odd while that thread writes. A reader reads the sequence,
+// the segment, and the sequence again; if it has changed or is odd, the reader tries again. Writers never wait for a
+// reader.
 #pragma once
 
 #include <array>
@@ -29,34 +30,34 @@ namespace tern::page {
 
 inline constexpr std::array<char, 8> kMagic = {'t', 'e', 'r', 'n', 'p', 'a', 'g', 'e'};
 inline constexpr uint32_t kVersion = 1;
-/// Header and segments begin at multiples of this, so that they can be mapped. Larger than any page of memory that
-/// Linux has by default.
+/// Header and segments begin at multiples of this, so that they can be mapped. It is at least the default size of a
+/// memory page on every architecture of Linux.
 inline constexpr size_t kAlignment = 65536;
 inline constexpr size_t kNameBytes = 48;
-/// The busiest sessions of an endpoint that a page shows.
+/// Number of an endpoint's busiest sessions in a page.
 inline constexpr size_t kSessionsMax = 1000;
-/// The ended sessions of an endpoint that a page shows.
+/// Number of an endpoint's ended sessions in a page.
 inline constexpr size_t kEndsMax = 16;
 
-/// What the process of a page is known by. A process id alone is used again.
+/// The identity of a page's process. A process id alone is not enough, because the system uses it again.
 struct ProcessName {
   uint64_t pid = 0;
   uint64_t start_ticks = 0;        ///< since the machine's start; field 22 of /proc/PID/stat
-  uint64_t pid_namespace = 0;      ///< inode number of /proc/self/ns/pid; a pid means nothing in another one
+  uint64_t pid_namespace = 0;      ///< inode number of /proc/self/ns/pid; a pid has no meaning in another one
   std::array<char, 40> boot_id{};  ///< of /proc/sys/kernel/random/boot_id
 };
 
 enum class State : uint32_t {
   kNew,     ///< not ready; a reader ignores it
-  kOpen,    ///< its Nexus, or endpoint, lives if the process does
-  kClosed,  ///< the Nexus, or endpoint, was destroyed; these are its last values
+  kOpen,    ///< the Nexus or endpoint exists if the process lives
+  kClosed,  ///< the Nexus or endpoint was destroyed; these are its last values
 };
 
 struct Header {
   std::array<char, 8> magic{};
   uint32_t version = 0;
   uint32_t header_bytes = 0;   ///< the first segment begins here
-  uint32_t segment_bytes = 0;  ///< a segment begins this long after the one before
+  uint32_t segment_bytes = 0;  ///< distance between the beginnings of two segments
   uint32_t counters = 0;       ///< names, and values in each segment
   uint32_t name_bytes = 0;
   uint32_t session_bytes = 0;  ///< of a SessionRecord
@@ -78,7 +79,7 @@ struct Segment {
   uint32_t endpoint_id = 0;
   std::array<char, 16> transport{};
   uint64_t published_ns = 0;     ///< CLOCK_MONOTONIC, when the counters were written; 0: never
-  uint64_t client_sessions = 0;  ///< that are alive; those of create_session()
+  uint64_t client_sessions = 0;  ///< open or connecting sessions of create_session()
   uint64_t server_sessions = 0;
   uint32_t sessions = 0;  ///< records that follow
   uint32_t ends = 0;
@@ -108,12 +109,12 @@ struct EndRecord {
   std::array<char, 240> reason{};
 };
 
-// No padding: what a process did not mean to show would be in it.
+// There must be no padding, because it could contain other data of the process.
 static_assert(std::has_unique_object_representations_v<Header> && std::has_unique_object_representations_v<Segment> &&
               std::has_unique_object_representations_v<SessionRecord> &&
               std::has_unique_object_representations_v<EndRecord>);
 
-/// Of the pages that this library writes.
+/// Sizes in the pages that this library writes.
 constexpr size_t round_up(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 constexpr size_t header_bytes(size_t counters) { return round_up(sizeof(Header) + counters * kNameBytes); }
 constexpr size_t segment_bytes(size_t counters) {

@@ -25,10 +25,9 @@ namespace tern::page {
 
 namespace {
 
-/// Pages of killed processes that stay in shared memory, for whoever looks for the reason: 3 MiB with one endpoint
-/// each.
+/// Number of pages of killed processes that stay in shared memory, to find the reason: 4 MiB with one endpoint each.
 constexpr size_t kDeadPagesKept = 16;
-/// Names that are tried for a page. Each Nexus of a process has one.
+/// Number of names to try for a page. Each Nexus of a process has a page of its own.
 constexpr int kNamesTried = 4096;
 
 Status cannot(std::string_view what, const std::string& path, int error) {
@@ -64,7 +63,7 @@ base::Descriptor make_file(const std::string& path) {
   return base::Descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
 }
 
-/// A file in shared memory, under a name that no other has. May throw std::bad_alloc.
+/// Makes a file with a new name in shared memory. May throw std::bad_alloc.
 Result<std::pair<std::string, base::Descriptor>> make_shared_memory() {
   const std::string prefix = shared_memory_prefix() + std::to_string(getpid()) + ".";
   for (int i = 0; i < kNamesTried; i++) {
@@ -76,7 +75,7 @@ Result<std::pair<std::string, base::Descriptor>> make_shared_memory() {
   return cannot("creating", prefix + "*", EEXIST);
 }
 
-/// The file that the user has named, in place of an older page. May throw std::bad_alloc.
+/// Makes the file that the user has named, and replaces an older page. May throw std::bad_alloc.
 Result<std::pair<std::string, base::Descriptor>> make_named(std::string_view option) {
   std::string path(option);
   base::Descriptor file = make_file(path);
@@ -101,8 +100,8 @@ Result<std::pair<std::string, base::Descriptor>> make_named(std::string_view opt
   return std::pair(std::move(path), std::move(file));
 }
 
-/// Gives the file `bytes` more, which the file system then has. A hole would end the process by SIGBUS when it is
-/// written and no space is left.
+/// Extends the file by `bytes`, and reserves them in the file system. Writing to a hole would end the process by SIGBUS
+/// if there is no space.
 bool grow(int file, size_t from, size_t bytes) {
   if (!base::set_file_size(file, from + bytes)) return false;
   const int error = posix_fallocate(file, static_cast<off_t>(from), static_cast<off_t>(bytes));
@@ -210,7 +209,7 @@ std::unique_ptr<SegmentWriter> PageFile::add(uint16_t endpoint_id, std::string_v
     free_.pop_back();
   }
   Segment& segment = writer->segment();
-  const uint64_t sequence = segment.sequence;  // grows, so that a reader notices
+  const uint64_t sequence = segment.sequence;  // only grows, so that a reader notices the change
   writer->begin();
   std::memset(static_cast<std::byte*>(at) + sizeof(Segment), 0, kSegmentBytes - sizeof(Segment));
   segment = {.sequence = sequence + 1, .state = State::kOpen, .endpoint_id = endpoint_id};
@@ -237,7 +236,7 @@ SegmentWriter::~SegmentWriter() {
 }
 
 void SegmentWriter::begin() {
-  // Acquire: the stores that follow stay behind it.
+  // Acquire: later stores are not moved before it.
   std::atomic_ref sequence(segment().sequence);
   sequence.exchange(sequence.load(std::memory_order_relaxed) | 1, std::memory_order_acq_rel);
 }

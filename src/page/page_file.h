@@ -28,16 +28,16 @@ class TERN_API PageFile : public std::enable_shared_from_this<PageFile> {
  public:
   /// kMisuse unless `option` is "shm" or has a slash (NexusOptions::page).
   static Status check(std::string_view option);
-  /// Makes the file. kUnavailable: it cannot be made, or a living process has it; the message says why. May throw
+  /// Makes the file. kUnavailable: it cannot be made, or a living process has it; the message has the reason. May throw
   /// std::bad_alloc.
   static Result<std::shared_ptr<PageFile>> create(std::string_view option, std::string_view uri);
-  /// A page in shared memory goes; a named file stays, closed. In a forked child nothing happens.
+  /// Removes a page in shared memory; a named file stays, marked as closed. Does nothing in a forked child.
   ~PageFile();
   PageFile(const PageFile&) = delete;
   PageFile& operator=(const PageFile&) = delete;
 
   const std::string& path() const { return path_; }
-  /// A place for an endpoint. Null: there is no memory, or no space in the file system.
+  /// Makes a segment for an endpoint. Null: there is no memory, or no space in the file system.
   std::unique_ptr<SegmentWriter> add(uint16_t endpoint_id, std::string_view transport) EXCLUDES(mutex_);
 
  private:
@@ -61,12 +61,12 @@ class TERN_API SegmentWriter {
  public:
   SegmentWriter(std::shared_ptr<PageFile> file, size_t index, std::byte* bytes)
       : file_(std::move(file)), index_(index), bytes_(bytes) {}
-  /// The segment is closed, and keeps its last values until another endpoint takes its place.
+  /// Marks the segment as closed. It keeps its last values until another endpoint uses it.
   ~SegmentWriter();
   SegmentWriter(const SegmentWriter&) = delete;
   SegmentWriter& operator=(const SegmentWriter&) = delete;
 
-  /// Between begin() and end() readers wait for new values. Everything else is called in between.
+  /// All other members must be called between begin() and end(). Readers wait for end().
   void begin();
   void end();
   Segment& segment() { return *reinterpret_cast<Segment*>(bytes_); }

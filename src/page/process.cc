@@ -13,7 +13,7 @@ namespace tern::page {
 
 namespace {
 
-/// As much of a file of /proc as fits. Empty: it is not there.
+/// Reads the beginning of a file of /proc. Empty: there is no such file.
 template <size_t kBytes>
 std::string_view read_text(const char* path, std::array<char, kBytes>& space) {
   const base::Descriptor file(open(path, O_RDONLY | O_CLOEXEC));
@@ -33,7 +33,7 @@ uint64_t start_ticks_of(uint64_t pid) {
   const size_t name_end = text.rfind(") ");
   if (name_end == std::string_view::npos) return 0;
   text.remove_prefix(name_end + 2);
-  if (text.starts_with('Z') || text.starts_with('X')) return 0;  // dead, and not waited for yet
+  if (text.starts_with('Z') || text.starts_with('X')) return 0;  // dead, but not reaped yet
   for (int field = 3; field < 22; field++) text.remove_prefix(std::min(text.find(' '), text.size() - 1) + 1);
   uint64_t ticks = 0;
   (void)std::from_chars(text.data(), text.data() + text.size(), ticks);

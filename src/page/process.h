@@ -1,4 +1,4 @@
-// Which process wrote a page, and whether it lives. Page layer; any thread, no state.
+// The identity of a page's process, and whether the process lives. Page layer; any thread, no state.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 
 namespace tern::page {
 
-/// Of this process. Fields that the system does not tell are 0.
+/// The identity of this process. Fields that the system does not report are 0.
 ProcessName own_process();
-/// Whether that process lives; kUnknown: /proc says nothing of it here.
+/// Whether that process lives. kUnknown: /proc has no information about it.
 PageLife life_of(const ProcessName& process);
 /// The name of this process, as the kernel has it.
 std::array<char, 32> own_program();
 
-/// As much of `text` as fits, with a zero behind.
+/// The beginning of `text` that fits, zero-terminated.
 template <size_t kBytes>
 void set_text(std::array<char, kBytes>& field, std::string_view text) {
   field = {};

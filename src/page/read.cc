@@ -24,13 +24,14 @@ namespace page {
 namespace {
 
 constexpr char kFolder[] = "/dev/shm/";
-// What a page may say of itself. This library's pages are far below.
+// Upper limits for the sizes in a page. This library's pages are far below them.
 constexpr uint32_t kHeaderBytesMax = 1u << 20;
 constexpr uint32_t kSegmentBytesMax = 16u << 20;
 constexpr uint32_t kNameBytesMax = 256;
 constexpr uint32_t kRecordBytesMax = 4096;
 constexpr uint32_t kSegmentsMax = 65536;  // ids of endpoints
-/// A writer takes some 100 us every 100 ms. After so many tries it was stopped in between, or is dead.
+/// Number of attempts to read a segment. A writer takes some 100 us every 100 ms, so that after these attempts it must
+/// have been stopped while it wrote, or is dead.
 constexpr int kTries = 100;
 
 template <class T>
@@ -40,7 +41,7 @@ T at(std::span<const std::byte> bytes, size_t offset) {
   return value;
 }
 
-/// For people and for their terminals: what is no printable ASCII becomes a question mark.
+/// Makes a text safe for terminals: every byte that is not printable ASCII becomes a question mark.
 std::string text_of(std::span<const char> field) {
   std::string text(field.begin(), std::find(field.begin(), field.end(), '\0'));
   for (char& c : text) {
@@ -112,7 +113,7 @@ bool read_endpoint(const ReadAt& read, const Header& header, uint64_t offset, st
       page.endpoints.push_back(endpoint_of(header, bytes, is_consistent));
       return true;
     }
-    sched_yield();  // the writer may wait for this CPU
+    sched_yield();  // the writer may need this CPU
   }
 }
 

@@ -1,4 +1,5 @@
-// Reading a page that somebody else may be writing, or that is none. Page layer; any thread, no state.
+// Reads a page, which another process may be writing, or which may be an invalid file. Page layer; any thread, no
+// state.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +16,20 @@
 
 namespace tern::page {
 
-/// Reads bytes of the page from an offset on, and returns how many there were.
+/// Reads bytes of the page from an offset on, and returns the number of bytes read.
 using ReadAt = std::function<size_t(uint64_t, std::span<std::byte>)>;
-/// Of a file, which must outlive the result. It is read and not mapped, because a mapped file that becomes shorter ends
-/// its reader by SIGBUS.
+/// Reads from a file, which must outlive the result. The file is not mapped, because a mapped file that becomes shorter
+/// ends its reader by SIGBUS.
 ReadAt read_from(const base::Descriptor& file);
-/// A regular file of this user, for reading. None: errno says why.
+/// Opens a regular file of this user for reading. Returns no descriptor on failure; errno has the reason.
 base::Descriptor open_page(const std::string& path);
 
-/// Reads and checks the header: every offset that its sizes give lies where it should. kUnavailable: it is no page.
+/// Reads the header and checks it, including all offsets that follow from its sizes. kUnavailable: it is not a page.
 Status read_header(const ReadAt& read, Header& header);
-/// Reads a page, its header first. `life` and `file` are left as they are. kUnavailable: it is no page. May throw
-/// std::bad_alloc.
+/// Reads a page. Does not set `life` and `file`. kUnavailable: it is not a page. May throw std::bad_alloc.
 TERN_API Status read_page(const ReadAt& read, Header& header, Page& page);
 
-/// What the paths of this user's pages in shared memory begin with.
+/// The common beginning of the paths of this user's pages in shared memory.
 std::string shared_memory_prefix();
 
 }  // namespace tern::page

@@ -6,7 +6,7 @@ namespace tern::page {
 
 namespace {
 
-/// Calls `number(record's, info's)` and `time(record's, info's)` for the fields that both have.
+/// Calls `number()` and `time()` with each pair of fields that record and info have in common.
 template <class Record, class Info>
 void each_field(Record& record, Info& info, auto number, auto time) {
   number(record.window, info.window);

@@ -1,5 +1,5 @@
-// What a Nexus on a simulated host takes from the world: the host's clock, its own random sequence, a management
-// channel through the simulated network, workers whose work takes declared times. Sim layer. One thread for everything.
+// The environment of a Nexus on a simulated host: the host's clock, its own random sequence, a management channel
+// through the simulated network, and workers whose work takes declared times. Sim layer. One thread for everything.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace tern::sim {
 
 class HostCore;
 
-/// Where the Nexus of a simulated host listens, as text. Hosts beyond the last one of 10.0.0.0/8 cannot be.
+/// The address at which the Nexus of a simulated host listens, as text. There are no hosts beyond 10.0.0.0/8.
 std::string address_of(uint32_t host);
-/// False: not "10.X.Y.Z:PORT".
+/// Parses "10.X.Y.Z:PORT". False: the text has another form.
 bool parse_address(std::string_view text, uint32_t& host, uint32_t& port);
 
 class HostEnvironment final : public Environment {

@@ -21,11 +21,11 @@ namespace tern::trace {
 
 namespace {
 
-/// The rings of this process. Without a constructor or destructor of its own, because a CHECK may fail at any time.
+/// The rings of this process. They have no constructor or destructor, because a CHECK may fail at any time.
 constinit std::atomic_flag is_locked;
 constinit Ring* first_ring = nullptr;  // under is_locked
 
-/// At a failed CHECK the lock may be held by this thread, and for ever.
+/// A failed CHECK does not wait for ever, because its own thread may hold the lock.
 constexpr int kTries = 10000;
 constexpr int kFileNumbers = 4096;
 
@@ -75,14 +75,14 @@ bool write_ring(int fd, const Ring& ring) {
   uint32_t count = 0;
   for (uint64_t from = 0; from < until; from += count) {
     count = static_cast<uint32_t>(ring.copy(from, until, records));
-    if (count == 0) continue;  // all of them were overwritten meanwhile: `from` is further on
+    if (count == 0) continue;  // all were overwritten during the copy; `from` has advanced
     if (!write_all(fd, &count, sizeof(count)) || !write_all(fd, records.data(), count * sizeof(Record))) return false;
   }
   count = 0;
   return write_all(fd, &count, sizeof(count));
 }
 
-/// The name of the new file is in `path`. -1: there is none.
+/// Makes a new file and writes its name to `path`. Returns -1 on failure.
 int open_new(const char* folder, char* path, size_t size) {
   for (int number = 0; number < kFileNumbers; number++) {
     std::snprintf(path, size, "%s/tern-trace-%d-%d", folder, static_cast<int>(getpid()), number);
@@ -92,7 +92,7 @@ int open_new(const char* folder, char* path, size_t size) {
   return -1;
 }
 
-/// Of a CHECK that has failed.
+/// The hook of a failed CHECK.
 void dump_all(char* path, size_t size) {
   path[0] = 0;
   if (!try_lock()) return;
@@ -109,7 +109,7 @@ void dump_all(char* path, size_t size) {
   if (!is_written) path[0] = 0;
 }
 
-/// `path` is that of `file`, which is not open if it cannot be.
+/// Writes the ring to `file`, whose path is `path`. `file` is empty if it could not be opened.
 Status dump_to(const base::Descriptor& file, const Ring& ring, std::string_view path) {
   if (file && write_header(file.get(), 1) && write_ring(file.get(), ring)) return {};
   return base::status_of(Code::kUnavailable, "the file for the trace cannot be written",

@@ -10,14 +10,14 @@
 namespace tern::trace {
 
 /// Writes the records of `ring`, which may grow meanwhile, to a new file of mode 0600, or over an old file.
-/// kUnavailable: it cannot be written; the message says why. Throws std::bad_alloc.
+/// kUnavailable: it cannot be written; the message has the reason. Throws std::bad_alloc.
 Status dump(const Ring& ring, const std::string& path);
 
-/// As dump(), to a new file "tern-trace-PID-N" in `folder`; N is the first number that is free.
+/// Like dump(), to a new file "tern-trace-PID-N" in `folder`, where N is the first free number.
 Status dump_into(const Ring& ring, const std::string& folder);
 
 // Ring calls these. While the process has a ring, a failed CHECK writes all rings to "tern-trace-PID-N" in the working
-// directory, or in /tmp if that fails; N is the first number that is free. It allocates nothing.
+// directory, or in /tmp if that fails, where N is the first free number. It allocates nothing.
 void add_ring(Ring& ring);
 void remove_ring(Ring& ring);
 

@@ -27,7 +27,7 @@ std::unique_ptr<Ring> Ring::create(size_t records, std::string_view nexus, std::
 Ring::~Ring() { remove_ring(*this); }
 
 size_t Ring::copy(uint64_t& from, uint64_t until, std::array<Record, 64>& to) const {
-  // The record that is being written replaces another one, though it does not count yet.
+  // The record that is being written already replaces an older one, but is not in the count yet.
   const auto oldest = [this](uint64_t count) { return count < capacity() ? 0 : count - capacity() + 1; };
   from = std::max(from, oldest(count()));
   const size_t wanted = from < until ? std::min<uint64_t>(until - from, to.size()) : 0;

@@ -1,4 +1,4 @@
-// Received datagrams that are rows of packets, each of which tells its length. Transport layer; no state.
+// Received datagrams of one or more packets, each with its length in its header. Transport layer; no state.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,17 @@
 
 namespace tern::transport {
 
-/// Counts why no packet begins at the front of `left` that can be handed out. Returns how many bytes to skip.
+/// Counts the reason why no valid packet begins at the front of `left`. Returns the number of bytes to skip.
 TERN_API size_t skip_packet(std::span<const std::byte> left, TransportCounters& counters);
 
-/// Whether a header's first word is that of a packet that may be handed out, but for its length.
+/// True if a header's first word is that of a valid packet. The length is not checked.
 inline bool is_packet_start(uint64_t w0) {
   constexpr uint64_t kFixed = 0xf0 | uint64_t{wire::kByReference} << 8;
   return (w0 & kFixed) == wire::kVersion << 4 && wire::is_known(static_cast<uint8_t>(w0 & 15));
 }
 
-/// Visits the packets of a datagram in place, in order, and counts what is no packet. Returns how many were visited.
-/// The bytes are a stranger's.
+/// Visits the packets of a datagram in place, in order, and counts invalid ones. Returns the number of visited packets.
+/// The bytes are not trusted.
 template <class Visit>
 [[gnu::always_inline]] inline size_t visit_packets(const std::byte* at, size_t bytes, Visit& visit,
                                                    TransportCounters& counters) {
@@ -36,7 +36,8 @@ template <class Visit>
     if (is_packet) [[likely]] {
       header = wire::load_header(at);
       payload.data = at + kHeaderBytes;
-      payload.bytes = header.length() - static_cast<uint32_t>(kHeaderBytes);  // above every space, of a wrong length
+      payload.bytes = header.length() -
+                      static_cast<uint32_t>(kHeaderBytes);  // a too small length wraps to a number above every space
       is_packet = payload.bytes <= space;
     }
     if (!is_packet || !try_visit(visit, header, payload, nullptr)) [[unlikely]] {

@@ -1,7 +1,7 @@
-// A layer that drops, duplicates, reorders, delays and corrupts what an inner transport receives.
-// Transport layer; for programs and tests only. Owned by the endpoint's owner thread.
+// A layer that drops, duplicates, reorders, delays and corrupts packets that an inner transport receives. Transport
+// layer; for programs and tests only. Owned by the endpoint's owner thread.
 //
-// Faults happen on the receive side, so that the inner transport sends as it always does (zero copy, references,
+// Faults happen on the receive side, so that the inner transport sends as without the layer (zero copy, references,
 // trains). A packet is copied only if it is kept or changed. The seed and the order of the packets decide which faults
 // happen; the clock also decides how long a packet is kept.
 #pragma once
@@ -25,7 +25,7 @@ class FaultyImpl : public Layer<Inner> {
  public:
   using Options = FaultyOptions<typename Inner::Options>;
   using Sender = PlainSender<FaultyImpl>;
-  /// A packet that was kept is as long as its payload.
+  /// readable_bytes is 0, because a kept packet has only the bytes of its payload.
   static constexpr Traits kTraits = [] {
     Traits traits = Inner::kTraits;
     traits.readable_bytes = 0;
@@ -53,7 +53,7 @@ class FaultyImpl : public Layer<Inner> {
     return visited + deliver_due(visit);
   }
 
-  /// False while packets are kept back, because the inner descriptor knows nothing of them.
+  /// False while packets are kept, because the inner descriptor does not report them.
   bool prepare_wait() {
     const bool is_idle = this->inner_->prepare_wait();
     return is_idle && kept_.empty();
@@ -72,7 +72,7 @@ class FaultyImpl : public Layer<Inner> {
     uint64_t due_ns = UINT64_MAX;       ///< deliver at this time at the latest,
     uint64_t due_arrived = UINT64_MAX;  ///< or when `arrived_` has this value
 
-    /// `data` is never null, so that a payload of no bytes can be copied as any other.
+    /// `data` is never null, so that an empty payload can be copied like any other.
     Payload payload() const {
       static constexpr std::byte kNothing{};
       return {data.empty() ? &kNothing : data.data(), static_cast<uint32_t>(data.size()), nullptr, 0};
@@ -100,7 +100,7 @@ class FaultyImpl : public Layer<Inner> {
     return false;
   }
 
-  /// Returns how many packets were visited.
+  /// Returns the number of visited packets.
   template <class Visit>
   size_t pass_on(const wire::Header& header, const Payload& payload, Visit& visit) {
     if (is_dropped(payload)) {

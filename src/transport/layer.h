@@ -11,11 +11,10 @@
 
 namespace tern::transport {
 
-/// A layer derives from it, names its own Options, Sender and create(), and hides the members that it changes. Every
-/// member of the contract is mandatory and traits and context are one structure each, so that a trait added to the
-/// contract passes through, and a call that is added and is missing here fails to compile: RpcCore asserts
-/// TransportImpl of the whole. There is no Sender here, because the one of the inner transport would bypass a layer's
-/// send().
+/// A layer derives from it, has its own Options, Sender and create(), and hides the members that it changes. Traits and
+/// Context are one structure each, so that a new trait passes through. Every member of the contract is mandatory, so
+/// that a new member that is missing here does not compile: RpcCore asserts TransportImpl of the whole layer. There is
+/// no Sender here, because the inner transport's Sender would bypass the layer's send().
 template <class Inner>
 class Layer {
   static_assert(TransportImpl<Inner>);

@@ -13,10 +13,11 @@
 
 namespace tern::transport {
 
-/// kMisuse; the text names the transport, the option and its range.
+/// Returns kMisuse with a text that names the transport, the option and its range.
 TERN_API Status out_of_range(std::string_view transport, std::string_view option, uint64_t min, uint64_t max) noexcept;
 
-/// `T` is the public type (tern::Udp). kMisuse: an integer of `options` is out of its field's range.
+/// Checks the integers of `options` against the ranges of their fields. `T` is the public type (tern::Udp). kMisuse:
+/// one is out of range.
 template <class T>
 Status check_ranges(const typename T::Options& options) noexcept {
   Status status;

@@ -1,5 +1,5 @@
-// The payload of a received packet, where the transport has it.
-// Transport layer; what the layers above see of a received packet beside its header.
+// The payload of a received packet, where the transport has it. Transport layer; the layers above get this and the
+// header of a received packet.
 #pragma once
 
 #include <atomic>
@@ -17,11 +17,11 @@ struct Payload {
   /// By reference: the sender's generation word, and the value under which `data` may be read. Null otherwise.
   const std::atomic<uint32_t>* lease = nullptr;
   uint32_t lease_value = 0;
-  /// The packet met a congestion mark (ECN CE). A transport that has no marks leaves it alone.
+  /// The packet has a congestion mark (ECN CE). Always false over a transport without marks.
   bool is_marked = false;
 
-  /// Copies to the final place. False: the sender has taken the memory back meanwhile; treat the packet as lost
-  /// and what was written as garbage. `data` may change under us only when `lease` is set.
+  /// Copies to the final place. False: the sender has taken the memory back meanwhile; treat the packet as lost and the
+  /// written bytes as garbage. The bytes at `data` may change during the copy only if `lease` is set.
   bool copy_to(std::byte* to) const {
     if (lease == nullptr) [[likely]] {
       base::copy_bytes(to, data, bytes);
@@ -33,8 +33,8 @@ struct Payload {
   }
 };
 
-/// The payload of a packet where no peer can write it: copied to `space` (BurstVisitor), or where it lies if `space` is
-/// null. `readable`: Traits::readable_bytes, or 0.
+/// Returns the payload of a packet in memory that no peer can write: copied to `space` (BurstVisitor), or in place if
+/// `space` is null. `readable`: Traits::readable_bytes, or 0.
 template <size_t readable = 0>
 [[gnu::always_inline]] inline const std::byte* private_copy(const Payload& payload, std::byte* space) {
   if (space == nullptr) return payload.data;

@@ -1,21 +1,20 @@
-// The contract of a transport: what the class must do that moves an endpoint's packets.
-// Transport layer: knows of an RPC header that it has 24 bytes and tells the packet's length, and nothing more.
+// The contract of a transport, which is the class that moves an endpoint's packets. Transport layer. Of an RPC header
+// it uses only the size, 24 bytes, and the packet's length in it.
 //
-// A transport moves unreliable packets between endpoints. It has addresses of its own, and a clock. A public type
+// A transport moves unreliable packets between endpoints. It has its own addresses and a clock. A public type
 // (tern::Udp) is a descriptor: Options, name, and `Impl`, the class that meets TransportImpl below. rpc/rpc_core.h is
-// the only caller; a layer (layer.h) stands between the two and passes on what it does not change.
+// the only caller. A layer (layer.h) is between the two, and passes on the members that it does not change.
 //
-// All members are mandatory, so that a layer that forgets one does not compile. A transport that has nothing to say to
-// some of them derives from DefaultMembers.
+// All members are mandatory, so that a layer that forgets one does not compile. A transport that does not need some of
+// them derives from DefaultMembers.
 //
 // Thread: every call comes from the endpoint's owner thread, except wake(). create() and the destructor may run in
 // another thread than the loop, never at the same time as another call. The destructor may run in a forked child, which
-// has the descriptors but no message memory: there it closes descriptors and must not speak for the parent.
-// Units: times are ns, sizes bytes, rates bytes per second. No member blocks, except wait(). No member throws.
-// Memory: a shortage after create() is an error or an ordinary loss.
-// Options by name: TYPE::Options lists the fields that a command line can set; layers have options of their own around
-// `inner`, those of the transport below.
-// tests/conformance checks these sentences over every transport; fork and shortage of memory: tests/unit/transport.
+// has the descriptors but no message memory: there it closes descriptors, and must not send in the parent's name.
+// Units: times are ns, sizes bytes, rates bytes per second. No member blocks, except wait(). No member throws. Memory:
+// a shortage after create() is an error or an ordinary loss. Options by name: TYPE::Options lists the fields that a
+// command line can set. A layer has its own options, and in `inner` the options of the transport below.
+// tests/conformance checks these rules over every transport; tests/unit/transport checks fork and shortage of memory.
 #pragma once
 
 #include <array>
@@ -42,30 +41,30 @@
 
 namespace tern::transport {
 
-/// A peer endpoint's address as this transport sees it. Small numbers; disconnect() frees one for reuse.
+/// The transport's number of a peer endpoint. Numbers are small; disconnect() frees a number for reuse.
 using PeerId = uint32_t;
 enum class PeerState : uint8_t {
-  kConnecting,  ///< not usable yet; the endpoint asks again (shm: the descriptors are on their way)
+  kConnecting,  ///< not usable yet; the endpoint calls again (shm: the descriptors have not arrived yet)
   kReady,
   kDead,  ///< will never work again; the endpoint calls disconnect()
 };
 
-/// Why packets to a peer were lost, as far as this host's kernel knows.
+/// The reason why packets to a peer were lost, according to this host's kernel.
 enum class PathError : uint8_t {
   kNone,
   kForbidden,    ///< a filter of this host dropped them
-  kRefused,      ///< nobody receives at the port, or a firewall on the path rejects packets to it
+  kRefused,      ///< no socket has the port, or a firewall on the path rejects packets to it
   kUnreachable,  ///< a router, or this host, has no route
   kTooLong,      ///< longer than the MTU of a link of this host
 };
 
 /// Addresses travel in the handshake as opaque bytes, at most this many.
 inline constexpr size_t kAddressBytesMax = 64;
-/// send() copies a payload that lies in no Buffer; it has at most this many bytes.
+/// The largest payload outside of a Buffer, which send() copies.
 inline constexpr size_t kCopiedBytesMax = 512;
 
-/// What to do about a session that does not open, in the transport's own terms: the ends of error texts, such as ": set
-/// X::Options::y there". They have static storage duration. Empty: there is nothing to add.
+/// Remedies for a session that does not open: the ends of error texts, such as ": set X::Options::y there", which name
+/// the transport's options. They have static storage duration. Empty: no remedy is added.
 struct Remedies {
   std::string_view packet_bytes{};  ///< full packets are too long for the path
   std::string_view address{};       ///< the peer's address or port is filtered, or no route leads there
@@ -76,62 +75,63 @@ struct Remedies {
   std::string_view other_partition{};
 };
 
-/// What is true of a type of transport, whatever its options are. One structure, so that layers pass on all of it.
+/// The properties of a type of transport, which do not depend on its options. They are one structure, so that layers
+/// pass on all of them.
 struct Traits {
   /// The endpoint's message memory is made of memfds (ArenaOptions::shared) and payloads may travel by reference
   /// (Payload::lease).
   bool has_shared_memory = false;
-  /// The endpoint reads the clock again for each received burst (BurstVisitor) and before responses leave. False where
-  /// now() costs much, compared with a packet.
+  /// The endpoint reads the clock again for each received burst (BurstVisitor) and before responses leave. False if
+  /// now() is expensive compared with a packet.
   bool reads_clock_per_burst = true;
   /// send() reads all message memory before it returns: released() is UINT64_MAX from the start.
   bool releases_at_once = false;
-  /// So many bytes can be read at Payload::data, even if the payload is shorter.
+  /// This many bytes are readable at Payload::data, even if the payload is shorter.
   size_t readable_bytes = 0;
-  /// now() is virtual time: it costs nothing to read, events outside of the loop move it on, and what flush() was
-  /// called for leaves by such events. One thread runs everything.
+  /// now() is virtual time: reading it is free, events outside of the loop advance it, and flushed packets leave by
+  /// such events. One thread runs everything.
   bool is_virtual = false;
-  /// After send() has returned false, prepare_wait() returns false or wait() ends as soon as another try may succeed.
-  /// Without it an endpoint does not sleep until the packet is taken.
+  /// After send() has returned false, prepare_wait() returns false, or wait() ends, as soon as another attempt may
+  /// succeed. Without this property an endpoint does not sleep until the transport has taken the packet.
   bool reports_space = false;
   /// connect_paired(), connect_back(), take_path_error() and port_of() work.
   bool has_pairs = false;
-  /// failure() may say that the transport has failed for good. Without it nobody asks.
+  /// failure() may report that the transport has failed for good. Without this property failure() is never called.
   bool can_fail = false;
-  /// Smallest retransmission timeout that makes sense, ns.
+  /// The smallest useful retransmission timeout, ns.
   uint64_t rto_ns_min = 1'000'000;
-  /// For endpoints and sessions that do not name a congestion controller.
+  /// The congestion controller of endpoints and sessions with kDefault.
   CongestionControl congestion_control = CongestionControl::kSwift;
-  /// For texts of errors that the layers above find.
+  /// The ends of error texts of the layers above.
   Remedies remedies{};
-  /// For benchmarks of what they are worth. A transport has all of them.
+  /// The library's shortcuts; a benchmark's layer switches some off to measure their worth. A transport has all of
+  /// them.
   cc::Shortcuts shortcuts{};
 };
 
-/// What a transport finds when it is made. One structure, so that layers pass on all of it.
+/// The surroundings of a new transport. They are one structure, so that layers pass on all of them.
 struct Context {
-  // NOLINTNEXTLINE(google-explicit-constructor): most callers have an arena and nothing else
+  // NOLINTNEXTLINE(google-explicit-constructor): most callers only have an arena
   Context(memory::Arena& its_arena, std::string_view its_listen_host = {})
       : arena(its_arena), listen_host(its_listen_host) {}
 
   /// The message memory that packets leave from. It outlives the transport. A transport that must register memory with
-  /// a device calls arena.observe() in create() and arena.unobserve() in its destructor: an observer hears of each
-  /// chunk before a Buffer lies in it, off the common path, and its refusal is the error of the allocation
-  /// (memory/arena.h).
+  /// a device calls arena.observe() in create() and arena.unobserve() in its destructor: the arena calls an observer
+  /// for each chunk before it makes a Buffer in the chunk, outside of the common path, and the observer's refusal is
+  /// the error of the allocation (memory/arena.h).
   memory::Arena& arena;
-  /// The host that the Nexus listens at, a numeric IP address; empty if unknown. A data path whose options name no host
-  /// binds to this one. Valid during create() only.
+  /// The host that the Nexus listens at, a numeric IP address; empty if unknown. If the options name no host, the data
+  /// path binds to this one. Valid only during create().
   std::string_view listen_host;
 };
 
-/// The calls that a visitor of received packets offers besides visit(header, payload). A transport whose packets come
-/// in bursts (one system call, one poll of a ring) calls begin_burst() first, and then in_burst() for each packet in
-/// place of visit(). If `space` is not null, it has space for `payload.bytes`, and `payload.data` (without a lease) is
-/// memory that the peer can still write: the visitor copies it to `space` once (private_copy()) before it looks at it,
-/// or to its final place.
-/// Before in_burst(), a transport may call try_in_burst(), which takes packets of the most common kinds only. These
-/// have our version and are not by reference, so that only a packet's length must have been checked. If it returns
-/// false, nothing has changed.
+/// The members of a visitor of received packets besides visit(header, payload). A transport whose packets come in
+/// bursts (one system call, one poll of a ring) calls begin_burst() first, and then in_burst() for each packet in place
+/// of visit(). If `space` is not null, it has space for `payload.bytes`, and `payload.data` (without a lease) is memory
+/// that the peer can still write. The visitor then copies it once, to `space` (private_copy()) before it reads it, or
+/// to its final place. Before in_burst(), a transport may call try_in_burst(), which takes only packets of the most
+/// common kinds. These have the version of this library and are not by reference, so the transport must have checked
+/// only the packet's length. If it returns false, nothing has changed.
 template <class Visit>
 concept BurstVisitor = requires(Visit visit, const wire::Header& header, const Payload& payload, std::byte* space) {
   {visit.begin_burst()};
@@ -139,14 +139,14 @@ concept BurstVisitor = requires(Visit visit, const wire::Header& header, const P
   {visit.in_burst(header, payload, space)};
 };
 
-/// try_in_burst() of a visitor that has it.
+/// Calls try_in_burst() of a visitor that has this member.
 template <class Visit>
 [[gnu::always_inline]] inline bool try_visit(Visit& visit, const wire::Header& header, const Payload& payload,
                                              std::byte* space) {
   if constexpr (BurstVisitor<Visit>) return visit.try_in_burst(header, payload, space);
   return false;
 }
-/// After try_visit() has returned false: any packet that may be handed out.
+/// Visits any plausible packet, after try_visit() has returned false for it.
 template <class Visit>
 [[gnu::always_inline]] inline void visit_uncommon(Visit& visit, const wire::Header& header, const Payload& payload,
                                                   std::byte* space) {
@@ -158,7 +158,7 @@ template <class Visit>
     visit(header, copied);
   }
 }
-/// Any packet that may be handed out.
+/// Visits any plausible packet.
 template <class Visit>
 [[gnu::always_inline]] inline void visit_packet(Visit& visit, const wire::Header& header, const Payload& payload,
                                                 std::byte* space = nullptr) {
@@ -171,16 +171,16 @@ static_assert(frames::kDropReasons == tern::detail::kFrameDrops + 1, "the table 
 
 /// How a congestion controller reads round trips on the transport's paths (cc::Path).
 struct DelayTarget {
-  uint32_t target_ns;  ///< a round trip that takes less has met no queue
-  uint32_t far_ns;     ///< the path is long if even its fastest round trip takes more
-  /// Round trips are the network's. False: most of a round trip may be the hosts' own time (kernels, busy servers), and
-  /// a sender of less than one packet per round trip gains nothing by waiting longer.
+  uint32_t target_ns;  ///< a shorter round trip has met no queue
+  uint32_t far_ns;     ///< the path is long if its fastest round trip is longer than this
+  /// True: round trips are the time of the network. False: most of a round trip may be the hosts' own time (kernels,
+  /// busy servers), so that a sender of less than one packet per round trip does not shorten a queue by waiting longer.
   bool is_of_network;
 };
 
 /// send() to one peer, several times in a row: for transports that can keep the peer's state in registers. The endpoint
-/// makes one for a session's turn, and calls nothing else of the transport but ticket() while it lives.
-/// This one, for everybody else, and for every layer whose own send() must be called, is send() of `T`.
+/// makes one for a session's turn. While it exists, the endpoint calls only ticket() of the transport. PlainSender,
+/// which calls `T`::send(), is for all other transports, and for every layer whose own send() must be called.
 template <class T>
 class PlainSender {
  public:
@@ -195,9 +195,8 @@ class PlainSender {
 };
 
 /// Members for a transport that has no pairs (Traits::has_pairs), never fails for good, has one network, and does not
-/// know its downlink.
-/// A transport derives from it, and hides what it does itself. Layers do not: they pass on what the transport below
-/// does.
+/// know its downlink. A transport derives from it, and hides the members that it implements itself. Layers must not
+/// derive from it, because they pass on the members of the transport below.
 struct TERN_API DefaultMembers {
   Result<PeerId> connect_paired(std::span<const std::byte>, std::string_view) { return kNoPairs; }
   Result<PeerId> connect_back(PeerId) { return kNoPairs; }
@@ -223,45 +222,44 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
   // ---- Making one
 
   { T::kTraits } -> std::same_as<const Traits&>;
-  /// Once an endpoint, in whatever thread. kMisuse: an option is out of range; the text names the option and the range.
-  /// kUnavailable: the transport does not run here; the text says what it needs. kNoMemory.
+  /// Called once for an endpoint, in any thread. kMisuse: an option is out of range; the text names the option and the
+  /// range. kUnavailable: the transport does not run here; the text names the missing part. kNoMemory.
   { T::create(std::move(options), context) } -> std::same_as<Result<std::unique_ptr<T>>>;
-  // ~T(): afterwards nothing reads message memory. Bounded time.
+  // ~T(): takes bounded time. After it, message memory is not read any more.
 
   // ---- Peers: called when sessions begin and end
 
-  /// What a peer's connect() needs, 1 to kAddressBytesMax bytes. The same for the transport's whole life.
+  /// The address for a peer's connect(), 1 to kAddressBytesMax bytes. Constant for the transport's life.
   { ct.address() } -> std::same_as<std::span<const std::byte>>;
   /// Finds or makes the peer with this address(). The bytes come from the network and may be anything. `host` is the
   /// numeric IP address at which the peer's Nexus was reached, for addresses that name a wildcard. Connections are
   /// counted: the same address and host give the same PeerId, and each success needs one disconnect(). The peer may be
-  /// this endpoint. kMisuse, kRefused: no address of this transport. kRefused: the peer belongs to another user.
-  /// kPeerUnreachable, kUnavailable: no way to the peer, or no resources. kNoMemory.
+  /// this endpoint. kMisuse, kRefused: not an address of this transport. kRefused: also, the peer belongs to another
+  /// user. kPeerUnreachable, kUnavailable: there is no path to the peer, or there are no resources. kNoMemory.
   { t.connect(address, host) } -> std::same_as<Result<PeerId>>;
-  /// After connect() has returned kUnavailable: kOtherFabric, kOtherPartition or kOtherSubnet, if the address tells
-  /// that this is why, and else kNone. The peer's side is told.
+  /// Called after connect() has returned kUnavailable. Returns kOtherFabric, kOtherPartition or kOtherSubnet if the
+  /// address shows that reason, else kNone. The peer's side gets the result.
   { ct.refusal_of(address) } -> std::same_as<wire::Refusal>;
-  /// Of a connected peer. A transport without connections says kReady for every such peer.
+  /// The state of a connected peer. A transport without connections returns kReady for every such peer.
   { t.peer_state(peer) } -> std::same_as<PeerState>;
-  /// Why peer_state() has said kDead, in one sentence that names what to look at; the code is of no meaning. Ok: the
-  /// transport knows no more. Makes a text; for control events.
+  /// The reason why peer_state() returned kDead, in one sentence that names the place to look at; the code has no
+  /// meaning. Ok: no reason is known. It formats a text, so call it only for control events.
   { ct.peer_failure(peer) } -> std::same_as<Status>;
-  /// The last one ends the peer: queued packets leave or are lost, and the PeerId may name another peer afterwards. May
-  /// be called by a visitor.
+  /// Undoes one connect(). The last disconnect() ends the peer: queued packets leave or are lost, and the PeerId may
+  /// then name another peer. A visitor may call it.
   {t.disconnect(peer)};
-  /// With Traits::has_pairs, where a filter may pass nothing back from a peer but answers (clause 7.7.4): as connect(),
-  /// but packets to this peer leave from the very address at which this endpoint receives. It is another peer than that
-  /// of connect(), unless connect() already does so.
+  /// With Traits::has_pairs, for paths on which a filter passes only answers (clause 7.7.4): like connect(), but
+  /// packets to this peer leave from the address at which this endpoint receives. The peer is different from that of
+  /// connect(), unless connect() already sends in this way.
   { t.connect_paired(address, host) } -> std::same_as<Result<PeerId>>;
-  /// Only in a visitor's call: connects as connect_paired() to the source of the datagram of the visited packet.
-  /// Anybody may have forged that source; nothing is sent there by this call. Packets may be as long as those to
-  /// `like`.
+  /// Only in a visitor's call: connects, like connect_paired(), to the source of the visited packet's datagram. A
+  /// stranger may have forged that source; this call sends nothing there. Packets may be as long as those to `like`.
   { t.connect_back(peer) } -> std::same_as<Result<PeerId>>;
-  /// The last error of packets to the peer, and forgets it. Called after silence, and when a session fails.
+  /// Returns the last error of packets to the peer, and forgets it. Called after silence, and when a session fails.
   { t.take_path_error(peer) } -> std::same_as<PathError>;
-  /// With Traits::can_fail: why this transport will never move a packet again, such as a device that was removed. Its
-  /// peers are dead then, all tickets are released, and the endpoint's sessions end with this status. Ok: it has not
-  /// failed. Called in idle iterations, and before the endpoint's loop runs.
+  /// With Traits::can_fail: the reason why this transport will never move a packet again, such as a removed device.
+  /// After a failure its peers are dead, all tickets are released, and the endpoint's sessions end with this status.
+  /// Ok: it has not failed. Called in idle iterations, and before the endpoint's loop runs.
   { ct.failure() } -> std::same_as<Status>;
   /// The peer's port, for error texts; 0 without Traits::has_pairs.
   { ct.port_of(peer) } -> std::same_as<uint16_t>;
@@ -270,18 +268,18 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
 
   /// Largest payload of one packet, the 24 B header not counted: wire::kPayloadBytesMin to 65536. Constant.
   { ct.payload_bytes_max() } -> std::same_as<uint32_t>;
-  /// The same for packets to this peer, as far as the address tells that connect() was given: wire::kPayloadBytesMin to
-  /// payload_bytes_max(). send() counts a longer packet in send_errors and takes it: an ordinary loss.
+  /// Largest payload of a packet to this peer, according to the address given to connect(): wire::kPayloadBytesMin to
+  /// payload_bytes_max(). send() takes a longer packet, loses it, and counts it in send_errors.
   { ct.payload_bytes_max(peer) } -> std::same_as<uint32_t>;
-  /// How many full packets the receive queue holds, at least 1. Credits are sized by it.
+  /// The number of full packets that the receive queue holds, at least 1. Credits are sized by it.
   { ct.receive_queue_packets() } -> std::same_as<uint32_t>;
-  /// What a single flow can get at most, above 0.
+  /// The largest rate of a single flow, above 0.
   { ct.link_bytes_per_sec() } -> std::same_as<uint64_t>;
   { ct.delay_target() } -> std::same_as<DelayTarget>;
-  /// The link by which packets arrive, if it is one, is known, and has no other user; else 0. Credits and requests for
-  /// responses are sized by it.
+  /// The rate of the link by which packets arrive, if there is one link, its rate is known, and no one else uses it;
+  /// else 0. Credits and requests for responses are sized by it.
   { ct.downlink_bytes_per_sec() } -> std::same_as<uint64_t>;
-  /// Bytes of that link that arrived packets have taken, frames and gaps included. Grows.
+  /// Bytes that arrived packets have taken on that link, including frames and gaps. Grows.
   { ct.downlink_bytes() } -> std::same_as<uint64_t>;
 
   // ---- Sending: common path
@@ -292,28 +290,27 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
   /// buffer->revoke_lease() either. False: the peer's queue is full or the peer is not ready. Nothing was queued then,
   /// and the endpoint tries again in a later iteration. Packets to one peer stay in order unless the network reorders.
   { t.send(peer, header, data, len, buffer) } -> std::same_as<bool>;
-  /// PlainSender<T>, or the transport's own.
+  /// PlainSender<T>, or the transport's own class.
   requires std::constructible_from<typename T::Sender, T&, PeerId>;
   { sender.send(header, data, len, buffer) } -> std::same_as<bool>;
-  /// The ticket of everything queued so far. Never falls. Called after packets were sent, several times an iteration.
+  /// The ticket of all packets queued so far. Never falls. Called after packets were sent, several times an iteration.
   { ct.ticket() } -> std::same_as<uint64_t>;
-  /// The transport reads no message memory any more for packets with a ticket up to this one. Never falls; reaches
-  /// every ticket in bounded time while flush() and receive() are called, also when a peer or device has died. Called
-  /// once an iteration, first of all. A transport that reads no message memory after send() returns UINT64_MAX from
-  /// the start (Traits::releases_at_once).
+  /// The transport no longer reads message memory of packets with a ticket up to this one. Never falls. Reaches every
+  /// ticket in bounded time while flush() and receive() are called, also after a peer or device has died. Called once
+  /// an iteration, before all other members. A transport that reads no message memory after send() returns UINT64_MAX
+  /// from the start (Traits::releases_at_once).
   { ct.released() } -> std::same_as<uint64_t>;
   /// Hands the queued packets to the network and wakes sleeping peers. Called at the end of each iteration in which
-  /// packets were sent, and of each other one while released() is behind the last ticket.
+  /// packets were sent, and at the end of every iteration while released() is behind the last ticket.
   {t.flush()};
 
   // ---- Receiving: common path
 
   /// t.receive(visit) calls visit(const wire::Header&, const Payload&) for each received packet of one burst, and
-  /// returns how many there were. Called at least once an iteration. Takes bounded time, whatever peers send, and
-  /// little when nothing is there. The transport reads each header once, and visits only what is_plausible() (the kind
-  /// may be unknown); a payload by reference lies wholly in the peer's mapped memory. Payloads are valid within the
-  /// visitor's call. Anything else that arrives is counted and dropped. A visitor may call connect(), disconnect() and
-  /// send().
+  /// returns the number of packets. Called at least once an iteration. Takes bounded time for any input, and little
+  /// time if there is none. The transport reads each header once, and visits only what is_plausible() (the kind may be
+  /// unknown); a payload by reference lies wholly in the peer's mapped memory. Payloads are valid during the visitor's
+  /// call. All other input is counted and dropped. A visitor may call connect(), disconnect() and send().
   {
     t.receive([](const wire::Header&, const Payload&) {})
     } -> std::same_as<size_t>;
@@ -322,24 +319,25 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
 
   /// ns on the process's monotonic time base, or virtual time. Never falls. Called about twice a burst.
   { t.now() } -> std::same_as<uint64_t>;
-  /// The endpoint is about to block. False: there is input; it must not. Afterwards the endpoint looks at its mailbox
-  /// once more, and calls wait() and end_wait(), or end_wait() alone. What arrives after this call ends wait().
+  /// The endpoint is about to block. False: there is input, and the endpoint must not block. After it the endpoint
+  /// checks its mailbox once more, and calls wait() and end_wait(), or only end_wait(). Input that arrives after this
+  /// call ends wait().
   { t.prepare_wait() } -> std::same_as<bool>;
   /// Blocks until input, wake(), or now() >= `ns`; UINT64_MAX: no limit. May return early. Only after prepare_wait()
   /// has returned true.
   {t.wait(ns)};
-  /// Takes back prepare_wait(). A wake() that wait() has seen ends no further wait().
+  /// Undoes prepare_wait(). A wake() that wait() has seen does not end another wait().
   {t.end_wait()};
   /// Readable when wait() would return, between prepare_wait() and end_wait(): an epoll descriptor that a program's own
   /// loop waits for. -1 with Traits::is_virtual.
   { ct.descriptor() } -> std::same_as<int>;
-  /// Any thread, any number of threads, also in signal handlers: ends the current wait(), or the next one if none runs.
+  /// Ends the current wait(), or the next one if none runs. Any thread, several at a time, and signal handlers.
   {t.wake()};
-  /// Owner thread; for reports.
+  /// The transport's counters. Owner thread; for reports.
   { ct.counters() } -> std::same_as<const TransportCounters&>;
-  /// Those of the simulated network; null in a real one. Owner thread; for reports.
+  /// The counters of the simulated network; null in a real network. Owner thread; for reports.
   { ct.network_counters() } -> std::same_as<const NetworkCounters*>;
-  /// Those of the fault layer; null without one. Owner thread; for reports.
+  /// The counters of the fault layer; null without one. Owner thread; for reports.
   { ct.fault_counters() } -> std::same_as<const FaultCounters*>;
 };
 

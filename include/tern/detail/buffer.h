@@ -18,12 +18,12 @@ namespace tern::detail {
 struct alignas(64) Buffer {
   static constexpr uint32_t kCapacityBytesMin = 64;  ///< of every block
   static constexpr uint8_t kOwned = 1;               ///< of in_use: one owner
-  static constexpr uint8_t kShared = 2;              ///< of in_use: as many owners as `sharers`, who only read
+  static constexpr uint8_t kShared = 2;              ///< of in_use: `sharers` owners, who only read
 
-  std::atomic<uint32_t> lease;  ///< generation; peers that read the data by reference compare it afterwards
+  std::atomic<uint32_t> lease;  ///< generation; peers that read the data by reference compare it after their copy
   uint8_t size_class;           ///< of the arena
   bool exposed;                 ///< a descriptor of the current lease has been given to a peer
-  uint8_t in_use;               ///< 0: nobody owns the block; a second release is caught by it
+  uint8_t in_use;               ///< 0: the block has no owner; Arena detects a second release by it
   uint8_t page_in_run;          ///< of the arena
   uint32_t length_bytes;
   uint32_t capacity_bytes;
@@ -34,9 +34,9 @@ struct alignas(64) Buffer {
   std::byte* data() { return reinterpret_cast<std::byte*>(this) + sizeof(Buffer); }
   const std::byte* data() const { return reinterpret_cast<const std::byte*>(this) + sizeof(Buffer); }
 
-  /// Ends the current lease: a peer that copied under it will see the new value and drop its copy.
-  /// Must come before the data is written again. One store and a release fence; nobody waits. Nothing writes a shared
-  /// buffer, and calls that have not ended need its lease.
+  /// Ends the current lease: a peer that copied under it will see the new value and drop its copy. Must come before the
+  /// data is written again. One store and a release fence, without a wait. For a shared buffer it does nothing, because
+  /// no owner writes the buffer, and pending calls need its lease.
   void revoke_lease() {
     if (!exposed || in_use == kShared) return;
     exposed = false;

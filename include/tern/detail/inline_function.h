@@ -9,8 +9,8 @@
 
 namespace tern {
 
-/// What fits into a continuation, timer or posted function. A larger capture does not compile:
-/// keep the state elsewhere and capture a pointer to it.
+/// A function that fits into a continuation, timer or posted function. A larger capture does not compile: keep the
+/// state elsewhere and capture a pointer to it.
 template <class F>
 concept Small = sizeof(std::decay_t<F>) <= 48 && alignof(std::decay_t<F>) <= 16;
 
@@ -50,7 +50,7 @@ class InlineFunction {
 
  private:
   struct Ops {
-    void (*run)(void* function, Args... args) noexcept;  ///< what is thrown ends the process
+    void (*run)(void* function, Args... args) noexcept;  ///< an exception ends the process
     void (*relocate)(void* to, void* from);              ///< null: copy the bytes
     void (*destroy)(void* function);                     ///< null: nothing to do
   };

@@ -18,7 +18,7 @@ namespace tern::sim {
 
 /// The direction of a cable in which the length of frames is limited.
 enum class FrameLimitWay : uint8_t {
-  kBoth,   ///< in both
+  kBoth,   ///< in both directions
   kThere,  ///< from connect()'s first node to its second one; upwards if the first one is a host
   kBack,   ///< from the second one to the first one
 };
@@ -58,7 +58,7 @@ struct Node {
   };
   Kind kind = Kind::kHost;  ///< host or switch
   uint32_t index = 0;       ///< among the nodes of its kind, in the order in which they were added
-  friend bool operator==(const Node&, const Node&) = default;  ///< the same one
+  friend bool operator==(const Node&, const Node&) = default;  ///< true for the same node
 };
 
 /// A network, built by code or from a text (parse()). Frames take shortest paths over links that are up. If there are

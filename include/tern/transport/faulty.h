@@ -11,10 +11,10 @@ template <class Inner>
 class FaultyImpl;
 }
 
-/// What happens to packets when they arrive; probabilities from 0 to 1, each drawn on its own.
+/// The faults of packets when they arrive; probabilities from 0 to 1, each drawn independently.
 template <class InnerOptions>
 struct FaultyOptions {
-  /// Of the transport below.
+  /// The options of the transport below.
   InnerOptions inner;
   /// Lost. A payload that travels by reference is lost with this probability for each 4 KiB of it.
   double drop = 0;
@@ -28,14 +28,14 @@ struct FaultyOptions {
   double corrupt = 0;
   /// The upper end of the delays above.
   std::chrono::nanoseconds delay_max = std::chrono::milliseconds(1);
-  /// The same packets meet the same faults with the same seed.
+  /// With the same seed, the same packets have the same faults.
   uint64_t seed = 1;
 };
 
-/// Behaves as `Inner` on the wire and has its name: one side of a session may use it alone.
+/// Behaves like `Inner` on the wire and has its name, so that only one side of a session may use it.
 template <class Inner>
 struct Faulty {
-  static constexpr std::string_view kName = Inner::kName;    ///< what the peers' endpoints must have, too
+  static constexpr std::string_view kName = Inner::kName;    ///< the name that the peers' endpoints must have, too
   using Impl = transport::FaultyImpl<typename Inner::Impl>;  ///< for the library
   using Options = FaultyOptions<typename Inner::Options>;    ///< for Rpc::create()
 };

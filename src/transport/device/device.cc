@@ -133,7 +133,8 @@ PeerState DeviceImpl::peer_state(PeerId id) {
   return state == Device::PeerState::kDead ? PeerState::kDead : PeerState::kConnecting;
 }
 
-/// Packets to the peer that the device does not take now are lost, since the device may give its name to another.
+/// Packets to the peer that the device does not take now are lost, because the device may use the peer's number for
+/// another peer.
 void DeviceImpl::disconnect(PeerId id) {
   Peer& peer = peers_[id];
   CHECK(peer.references, >, 0u);

@@ -1,10 +1,10 @@
 // Endpoints over a Device of the user: one virtual call for a burst of packets to transmit, one for a burst received.
 // Transport layer; owned by the endpoint's owner thread, except wake(). Trusts the device to keep its contract
-// (tern/transport/device.h), and no byte that it received.
+// (tern/transport/device.h), but not the received bytes.
 //
-// send() queues a packet: its header in a slot here, its payload where it is in message memory. flush() offers the
-// queue to the device. What the device does not take stays, in order, and holds its tickets; after kKeptNsMax it is
-// lost, so that message memory is released in bounded time.
+// send() queues a packet: it copies the header into a slot, and refers to the payload in message memory. flush() offers
+// the queue to the device. Packets that the device does not take stay in order and hold their tickets. After kKeptNsMax
+// they are lost, so that message memory is released in bounded time.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ class TERN_API DeviceImpl : public DefaultMembers {
  public:
   using Options = Device::Options;
   using Sender = PlainSender<DeviceImpl>;
-  /// rto_ns_min: as of kernel UDP. What a device moves packets through is unknown here, as are its round trips.
+  /// rto_ns_min is that of kernel UDP, because the device's network and its round trips are unknown.
   static constexpr Traits kTraits{.rto_ns_min = 1'000'000, .congestion_control = CongestionControl::kSwift};
   static constexpr uint32_t kQueuePackets = 256;
   static constexpr size_t kBurstPackets = 64;  ///< of one receive()
@@ -52,7 +52,8 @@ class TERN_API DeviceImpl : public DefaultMembers {
   uint32_t payload_bytes_max(PeerId id) const { return peers_[id].packet_bytes_max - kHeaderBytes; }
   uint32_t receive_queue_packets() const { return properties_.receive_queue_packets; }
   uint64_t link_bytes_per_sec() const { return properties_.link_bytes_per_sec; }
-  /// Of the CPUs, as for kernel UDP: a thread that has lost its own waits some milliseconds for its next turn.
+  /// The target allows for delays of CPUs, as for kernel UDP: a thread that has lost its CPU waits some milliseconds
+  /// for its next time slice.
   DelayTarget delay_target() const { return {10'000'000, 10'000'000, false}; }
 
   bool send(PeerId id, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
@@ -102,7 +103,7 @@ class TERN_API DeviceImpl : public DefaultMembers {
   }
 
   uint64_t now() const { return base::monotonic_ns(); }
-  /// False while packets are kept, because no descriptor tells when the device takes them.
+  /// False while packets are kept, because no descriptor shows when the device accepts them.
   bool prepare_wait() { return can_sleep_ && queued_ == 0; }
   void wait(uint64_t deadline_ns) { waits_.wait_any(deadline_ns); }
   void end_wait() { wake_.clear(); }
@@ -119,7 +120,7 @@ class TERN_API DeviceImpl : public DefaultMembers {
     Device::Peer name = 0;
     uint32_t packet_bytes_max = kHeaderBytes;
     uint32_t references = 0;
-    bool is_connected = false;  ///< kReady when it was last looked at
+    bool is_connected = false;  ///< the state was kReady at the last check
     std::string key;            ///< in ids_
   };
   /// Memory of a queued packet; all slots are free again when the queue is empty.
@@ -131,7 +132,7 @@ class TERN_API DeviceImpl : public DefaultMembers {
   DeviceImpl(std::unique_ptr<Device> device, const Device::Properties& properties);
   Status open_descriptors();
   static const std::byte* copy(const std::byte* data, size_t len, Slot& slot);
-  /// The header of a received packet. False: it is no packet; counted.
+  /// Reads the header of a received packet. False: it is invalid, and was counted.
   bool open(std::span<const std::byte> packet, wire::Header* header) {
     if (packet.size() < kHeaderBytes) [[unlikely]] {
       ++counters_.dropped_unparsable;
@@ -152,9 +153,10 @@ class TERN_API DeviceImpl : public DefaultMembers {
   Device::Properties properties_;
   uint32_t packet_bytes_max_;
   uint64_t flushes_ = 0;
-  uint32_t queued_ = 0;         ///< packets in queue_
-  uint32_t used_slots_ = 0;     ///< of slots_; not below queued_
-  uint64_t kept_since_ns_ = 0;  ///< when the device last refused the first packet of the queue first; 0: it did not
+  uint32_t queued_ = 0;      ///< packets in queue_
+  uint32_t used_slots_ = 0;  ///< of slots_; not below queued_
+  uint64_t kept_since_ns_ =
+      0;  ///< the time at which the device first refused the queue's first packet; 0: it has not refused it
   std::array<Device::Outgoing, kQueuePackets> queue_;
   std::array<uint64_t, kQueuePackets> tickets_;  ///< of queue_
   std::array<Device::Incoming, kBurstPackets> arrived_;

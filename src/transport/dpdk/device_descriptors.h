@@ -1,15 +1,15 @@
 // File descriptors of devices, which EAL and drivers open without O_CLOEXEC. A program that the process starts would
-// keep them, and with them the device: an AF_PACKET socket of a port that was closed went on taking its share of the
-// frames of the port that was opened next, because both are in one fanout group of the kernel. Transport layer.
+// inherit them, and keep the device open. For example, an AF_PACKET socket of a closed port continued to take its share
+// of the next port's frames, because both are in one fanout group of the kernel. Transport layer.
 #pragma once
 
 #include <vector>
 
 namespace tern::transport {
 
-/// Lives while EAL or a driver may open descriptors. At its end those that have appeared are closed on exec(3):
-/// devices, sockets of packets, and the kernel's objects without a name. Another thread's files, pipes and other
-/// sockets are left alone. Without /proc it does nothing.
+/// Exists while EAL or a driver may open descriptors. Its destructor sets close-on-exec on the new descriptors of
+/// devices, packet sockets and the kernel's anonymous objects. It does not change files, pipes and other sockets, which
+/// another thread may have opened. Without /proc it does nothing.
 class DeviceDescriptors {
  public:
   DeviceDescriptors();

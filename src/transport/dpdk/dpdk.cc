@@ -70,7 +70,7 @@ Status DpdkImpl::open(std::string_view listen_host) {
   return own.ok() ? start(std::move(*own)) : own.status();
 }
 
-/// Of a device that has no interface in the kernel.
+/// Sets up the address of a device without an interface in the kernel.
 Result<DpdkImpl::Own> DpdkImpl::choose_own_address(const base::SocketAddress& bind) const {
   base::SocketAddress address = objects_->port->own_address();
   address.set_port(bind.port());
@@ -83,7 +83,7 @@ Result<DpdkImpl::Own> DpdkImpl::choose_own_address(const base::SocketAddress& bi
   return Own{address, facts.mac, facts.mtu_bytes, facts.name};
 }
 
-/// Of the device's interface in the kernel.
+/// Sets up the address of the device's interface in the kernel.
 Result<DpdkImpl::Own> DpdkImpl::choose_interface_address(const base::SocketAddress& bind,
                                                          std::string_view listen_host) {
   const DpdkFacts& facts = objects_->port->facts();
@@ -99,7 +99,7 @@ Result<DpdkImpl::Own> DpdkImpl::choose_interface_address(const base::SocketAddre
   return Own{address->address, interface->mac, std::min(facts.mtu_bytes, interface->mtu_bytes), interface->name};
 }
 
-/// The endpoint's own queues, now that its address is known.
+/// Makes the endpoint's own queues, after its address is known.
 Status DpdkImpl::start(Own own) {
   const DpdkFacts& facts = objects_->port->facts();
   const auto datagram_bytes = ethernet::choose_datagram_bytes(kNames, own.interface, own.mtu_bytes,
@@ -159,7 +159,7 @@ void DpdkImpl::set_own_mac(const frames::MacAddress& mac) {
 DpdkImpl::~DpdkImpl() {
   if (!objects_.is_here()) return;
   open_frames_.forget();
-  objects_->sends.stop();  // nothing reads message memory any more
+  objects_->sends.stop();  // from now on message memory is not read
   if (is_observing_) arena_.unobserve();
 }
 

@@ -3,23 +3,23 @@
 //
 //   this file          the common path: send() into a frame, flush(), receive()
 //   dpdk.cc            creation, peers, the end
-//   dpdk_queues.cc     handing over frames, failures, events of the port and of neighbours, waiting
-//   dpdk_sends.*       frames on their way out; message memory that the device reads
-//   dpdk_burst.*       frames on their way in
-//   dpdk_port.*        the device that the endpoints of the process share, and each endpoint's lane through it
+//   dpdk_queues.cc     transmission of frames, failures, events of the port and of neighbours, waiting
+//   dpdk_sends.*       outgoing frames; message memory that the device reads
+//   dpdk_burst.*       received frames
+//   dpdk_port.*        the device that the endpoints of the process share, and each endpoint's access to it
 //   src/ethernet       peers, open frames, own address; src/frames: headers made and checked
 //   src/neighbours     routes and MAC addresses: the kernel's, or this process's own
 //
-// A packet's way out: send() copies it behind others to the same peer into that peer's open frame. A long packet gets a
-// frame of its own; where the device gathers, that has the headers in one mbuf, and another mbuf shows message memory.
-// flush() writes the headers of the open frames, prebuilt but for lengths, and gives the driver all frames at once.
-// What the driver does not take stays queued, and is lost after 10 ms without progress.
+// Sending: send() appends a packet to the peer's open frame. A long packet gets its own frame. If the device gathers,
+// this frame has the headers in one mbuf, and a second mbuf refers to message memory. flush() completes the prebuilt
+// headers of the open frames with lengths, and gives the driver all frames at once. Frames that the driver does not
+// take stay queued, and are lost after 10 ms without progress.
 //
-// A packet's way in: the driver fills mbufs. A frame is checked to be a datagram for this endpoint, by the device's
-// checksums if it tells them, else in software, and its packets are visited where they lie. The lane takes frames for
-// other endpoints and for the host (ARP, neighbour discovery).
+// Receiving: the driver fills mbufs. The endpoint checks that a frame is a datagram for it, by the device's checksum
+// results if there are any, else in software, and visits the packets in place. It passes frames for other endpoints and
+// for the host (ARP, neighbour discovery) to the lane.
 //
-// This header includes nothing of DPDK, because its headers take compiler flags that other files do not have.
+// This header includes no header of DPDK, because those need compiler flags that other files do not have.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +59,8 @@ class TERN_API DpdkImpl : public DefaultMembers {
  public:
   using Options = Dpdk::Options;
   class Sender;
-  /// rto_ns_min: as of kernel UDP. The device takes microseconds; a host that has lost its CPU takes some milliseconds.
+  /// rto_ns_min is that of kernel UDP: the device takes microseconds, but a host that has lost its CPU takes some
+  /// milliseconds.
   static constexpr Traits kTraits{
       .reports_space = true,
       .can_fail = true,
@@ -71,7 +72,7 @@ class TERN_API DpdkImpl : public DefaultMembers {
                                   "(Dpdk::Options::address), or a router (Dpdk::Options::gateway)"}};
   static constexpr ethernet::Names kNames{"dpdk", "Dpdk"};
 
-  /// kMisuse: an option is out of range or malformed, or another than that of the endpoints that have the device.
+  /// kMisuse: an option is out of range or malformed, or differs from that of the endpoints that use the device.
   /// kUnavailable: see DpdkPort::open() and DpdkPort::attach(); also a UDP port that is taken, an MTU that is too
   /// small. kNoMemory.
   static Result<std::unique_ptr<DpdkImpl>> create(Options options, const Context& context);
@@ -80,8 +81,8 @@ class TERN_API DpdkImpl : public DefaultMembers {
   DpdkImpl& operator=(const DpdkImpl&) = delete;
 
   std::span<const std::byte> address() const { return address_bytes_; }
-  /// kMisuse: the bytes are no address of this transport. kUnavailable: the other family, no route, or a next hop that
-  /// does not answer. kNoMemory.
+  /// kMisuse: the bytes are not an address of this transport. kUnavailable: the other address family, no route, or a
+  /// next hop that does not answer. kNoMemory.
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host);
   PeerState peer_state(PeerId id);
   void disconnect(PeerId id);
@@ -89,11 +90,11 @@ class TERN_API DpdkImpl : public DefaultMembers {
   Status peer_failure(PeerId id) const { return objects_->peers.failure(id); }
   uint32_t payload_bytes_max() const { return objects_->peers.own().datagram_bytes - kHeaderBytes; }
   uint32_t payload_bytes_max(PeerId id) const { return objects_->peers.route(id).datagram_bytes - kHeaderBytes; }
-  /// Of a queue that endpoints share, each has all: whoever of them polls moves the frames of the others out of it, and
-  /// their clients rarely all send at once. A frame that finds it full is an ordinary loss.
+  /// If endpoints share a queue, each states the whole queue, because an endpoint that polls moves the frames of the
+  /// others out of it, and their clients rarely all send at once. If the queue is full, a frame is lost.
   uint32_t receive_queue_packets() const { return std::max<uint32_t>(objects_->port->facts().receive_descriptors, 1); }
   uint64_t link_bytes_per_sec() const { return std::max<uint64_t>(objects_->port->facts().bytes_per_sec, 1); }
-  /// A round trip that is longer without a queue is that of a long path, or of a software device.
+  /// A path is long, or its device is software, if its round trip without a queue is longer than this.
   DelayTarget delay_target() const { return {delay_target_ns_, delay_target_ns_, true}; }
 
   bool send(PeerId id, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
@@ -152,10 +153,11 @@ class TERN_API DpdkImpl : public DefaultMembers {
   static_assert(Options::kDatagramBytesMin == ethernet::kDatagramBytesMin);
   /// Of descriptors in waits_.
   enum class Waiting : uint64_t { kWake, kTimer, kNeighbours, kLane };
-  /// Events of the port and of neighbours are looked for in every so many empty polls, and after a sleep.
+  /// Number of empty polls before one check for events of the port and of neighbours. A sleep is followed by a check,
+  /// too.
   static constexpr uint32_t kEventPolls = 1u << 16;
 
-  /// What a forked child must leave alone, as it is the parent's. The last goes first.
+  /// Objects that a forked child must not use, because the parent owns them. Destroyed in reverse order.
   struct Objects {
     std::shared_ptr<DpdkPort> port;
     std::unique_ptr<DpdkMemory> memory;
@@ -201,15 +203,15 @@ class TERN_API DpdkImpl : public DefaultMembers {
 
   bool is_armed_ = false;
   bool is_observing_ = false;
-  uint64_t stalled_ns_ = 0;  ///< since then the driver has taken no frame; 0: it has taken all
-  uint64_t held_ns_ = 0;     ///< since then the driver has released no message memory; 0: it has released all
+  uint64_t stalled_ns_ = 0;  ///< the time since which the driver has taken no frame; 0: it has taken all
+  uint64_t held_ns_ = 0;     ///< the time since which the driver has released no message memory; 0: it has released all
   uint64_t released_before_ = 0;
   memory::Arena& arena_;
   Options options_;
   uint32_t delay_target_ns_;
   Status failure_;
   ethernet::EndpointAddress::Bytes address_bytes_{};
-  base::Descriptor port_socket_;  ///< kernel mode: has the UDP port, so that nobody else takes it
+  base::Descriptor port_socket_;  ///< kernel mode: reserves the UDP port
   uint64_t events_ = 0;           ///< of the port, as counted
   base::WaitSet waits_;
   base::WakeEvent wake_;

@@ -11,7 +11,7 @@ namespace tern::transport {
 
 namespace {
 
-/// Initial-exec, so that no call is needed to see it.
+/// Initial-exec, so that its access needs no call.
 constinit thread_local bool is_registered __attribute__((tls_model("initial-exec"))) = false;
 
 }  // namespace
@@ -25,7 +25,8 @@ uint32_t DpdkBurst::receive() {
   for (uint32_t i = 0; i < count_; ++i) {
     rte_mbuf* const mbuf = mbufs_[i];
     Frame& frame = frames_[i];
-    // Set in both flags of "good", and of "not made, but the bytes are right", as between virtual machines.
+    // This bit is set in the flags for "good" and for "no checksum, but the bytes are right", as between virtual
+    // machines.
     frame.checks = {(mbuf->ol_flags & RTE_MBUF_F_RX_IP_CKSUM_GOOD) != 0,
                     (mbuf->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_GOOD) != 0};
     frame.data = rte_pktmbuf_mtod(mbuf, const std::byte*);
@@ -45,7 +46,7 @@ bool DpdkBurst::pass_on(uint32_t i) {
   return true;
 }
 
-/// As rte_pktmbuf_free_bulk(), which takes three times the instructions for frames of one mbuf and one pool.
+/// Like rte_pktmbuf_free_bulk(), which takes three times as many instructions for frames of one mbuf and one pool.
 void DpdkBurst::free() {
   rte_mempool* pool = nullptr;
   uint32_t count = 0;

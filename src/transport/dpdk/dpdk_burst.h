@@ -27,12 +27,12 @@ class TERN_API DpdkBurst {
   DpdkBurst(const DpdkBurst&) = delete;
   DpdkBurst& operator=(const DpdkBurst&) = delete;
 
-  /// `lane` outlives the object's use.
+  /// `lane` must outlive the use of the object.
   void start(DpdkLane& lane) { lane_ = &lane; }
-  /// Takes what has arrived, and returns how many frames there are; then free() must be called unless there are none.
+  /// Receives the frames that have arrived, and returns their number. If it is not 0, free() must be called.
   uint32_t receive();
   const Frame& operator[](uint32_t i) const { return frames_[i]; }
-  /// Gives a frame to whom it is for. False: nobody wants it.
+  /// Passes a frame to the endpoint or host that it is for. False: there is none.
   bool pass_on(uint32_t i);
   /// Frees all frames that were not passed on.
   void free();

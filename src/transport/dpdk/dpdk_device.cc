@@ -46,7 +46,7 @@ bool read_pci(std::string_view text, std::array<unsigned, 4>* parts) {
          static_cast<size_t>(used) == copy.size();
 }
 
-/// Devices that stay plugged in. Never destroyed, as EAL is not.
+/// Devices that stay plugged in. Never destroyed, like EAL.
 std::vector<DeviceText>& kept_devices() {
   static std::vector<DeviceText>& devices = *new std::vector<DeviceText>;
   return devices;
@@ -227,7 +227,7 @@ DeviceHandle::~DeviceHandle() {
   if (is_owner) (void)rte_eth_dev_owner_unset(port_id_, owner_.id);
   if (!is_plugged_ || facts_.info.device == nullptr) return;
   if (faults_of(facts_.info.driver_name).is_kept_plugged) {
-    // Without memory the port is found again as one that EAL has.
+    // Without memory for this entry, the port is found again among EAL's ports.
     (void)base::try_grow([&] { kept_devices().push_back({std::move(facts_.name), std::move(facts_.arguments)}); });
   } else {
     run_in_eal_thread([&] { (void)rte_dev_remove(facts_.info.device); });

@@ -1,4 +1,4 @@
-// Finding the DPDK port of a device, or making it, and what is known of it. Transport layer; control events only.
+// Finds or makes the DPDK port of a device, and reads its properties. Transport layer; control events only.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tern::transport {
 
-/// "net_memif0,role=server": the name, and what is behind the comma. A PCI address has its domain.
+/// A device's name and arguments, as in "net_memif0,role=server". A PCI address includes its domain.
 struct DeviceText {
   std::string name;
   std::string arguments;
@@ -23,20 +23,20 @@ struct DeviceText {
   std::string full() const { return arguments.empty() ? name : name + "," + arguments; }
 };
 
-/// Whether DPDK can drive the PCI device, as `sysfs` (/sys/bus/pci/devices) tells it. kUnavailable: there is none, or a
-/// driver of the kernel has it; the text says which, and how the device is bound.
+/// Checks in `sysfs` (/sys/bus/pci/devices) whether DPDK can drive the PCI device. kUnavailable: there is no such
+/// device, or a kernel driver has it; the text names the case, and the command that binds the device.
 Status check_pci_device(const std::string& sysfs, const std::string& address);
 
-/// A port that this object owns (rte_eth_dev_owner). Its end stops the port, and unplugs the device if such an object
-/// has plugged it in. Some stay plugged in until they are opened with other arguments (DriverFaults::is_kept_plugged).
-/// EAL must run. One thread at a time, in the process.
+/// A port that this object owns (rte_eth_dev_owner). Its destructor stops the port, and unplugs the device if such an
+/// object has plugged it in. Some devices stay plugged in until they are opened with other arguments
+/// (DriverFaults::is_kept_plugged). EAL must run. One thread of the process at a time.
 class DeviceHandle {
  public:
   /// kUnavailable: there is no such device, the kernel has it, its driver refuses, or another part of the program owns
-  /// the port; the text says which. kNoMemory. Without a name: the only port that EAL has found.
+  /// the port; the text names the case. kNoMemory. An empty name means the only port that EAL has found.
   static Result<std::unique_ptr<DeviceHandle>> open(const DeviceText& text);
   ~DeviceHandle();
-  /// Afterwards the driver has given its mbufs back. Not in EAL's interrupt thread.
+  /// Stops the port; after it the driver has returned its mbufs. Must not be called in EAL's interrupt thread.
   void stop() const;
   DeviceHandle(const DeviceHandle&) = delete;
   DeviceHandle& operator=(const DeviceHandle&) = delete;

@@ -48,7 +48,7 @@ void DpdkLane::clean_up() {
   Internals& in = *internals_;
   if (!in.queue.send_gate.enter(in.slot.sender)) return;
   if (in.can_clean_up) in.can_clean_up = rte_eth_tx_done_cleanup(in.port_id, in.queue_id, 0) >= 0;
-  if (!in.can_clean_up) (void)rte_eth_tx_burst(in.port_id, in.queue_id, nullptr, 0);  // most drivers look then
+  if (!in.can_clean_up) (void)rte_eth_tx_burst(in.port_id, in.queue_id, nullptr, 0);  // most drivers then free mbufs
   in.queue.send_gate.leave(in.slot.sender);
 }
 
@@ -115,7 +115,7 @@ void DpdkLane::Internals::set_interrupts(bool is_on) {
   queue.receive_gate.leave(slot.receiver);
 }
 
-/// Puts frames for this endpoint that came before the interrupt was on into the inbox. False: there are none.
+/// Puts frames for this endpoint that arrived before the interrupt was on into the inbox. False: there are none.
 bool DpdkLane::Internals::fetch() {
   std::array<rte_mbuf*, kBurstMax> frames;
   slot.polls.store(slot.polls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);

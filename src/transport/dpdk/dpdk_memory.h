@@ -14,13 +14,13 @@
 
 namespace tern::transport {
 
-/// Keeps every chunk of an arena known to DPDK and mapped for the port's device, from observe() until unobserve(). A
-/// device without DMA needs neither. A chunk that cannot be mapped is no error, because packets can be copied out of
-/// it. Chunks are made by any thread that allocates, with the arena's mutex held; is_mapped() is for the thread that
-/// owns the arena. Neither moves nor is copied, as the arena has its address.
+/// Registers every chunk of an arena with DPDK and maps it for the port's device, from observe() until unobserve(). A
+/// device without DMA needs neither. A chunk that cannot be mapped is not an error, because packets can be copied out
+/// of it. Any thread that allocates may make chunks, under the arena's mutex; only the thread that owns the arena may
+/// call is_mapped(). The object cannot be moved, because the arena has its address.
 class DpdkMemory final : public memory::ChunkObserver {
  public:
-  /// An arena doubles from chunk to chunk. Further chunks are not mapped.
+  /// The most chunks; further ones are not mapped. An arena doubles its size with each chunk, so it has few.
   static constexpr uint32_t kChunksMax = 64;
 
   explicit DpdkMemory(std::shared_ptr<DpdkPort> port);
@@ -30,8 +30,8 @@ class DpdkMemory final : public memory::ChunkObserver {
   Status on_chunk_made(const memory::Chunk& chunk) override;
   void on_chunk_gone(const memory::Chunk& chunk) override;
 
-  /// Whether mbufs may refer to the chunk. The IOVA of a byte is then its address. Always false if the device does not
-  /// gather.
+  /// True if mbufs may refer to the chunk. The IOVA of each byte is then its address. Always false if the device does
+  /// not gather.
   bool is_mapped(uint32_t chunk_id) const {
     return chunk_id < kChunksMax && is_mapped_[chunk_id].load(std::memory_order_relaxed);
   }

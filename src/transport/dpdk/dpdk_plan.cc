@@ -30,7 +30,7 @@ uint32_t queues_of(const DpdkDevice& device) {
   return std::min(most, faults_of(device.info.driver_name).queues_max);
 }
 
-/// As rte_eth_dev_configure() will see it.
+/// The configuration as rte_eth_dev_configure() will see it.
 uint32_t mtu_max_of(const rte_eth_dev_info& info) {
   uint32_t overhead = RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN;
   if (info.max_mtu != UINT16_MAX && info.max_rx_pktlen > info.max_mtu) overhead = info.max_rx_pktlen - info.max_mtu;
@@ -38,7 +38,7 @@ uint32_t mtu_max_of(const rte_eth_dev_info& info) {
   return std::min({by_frame, uint32_t{info.max_mtu}, kDpdkMtuMax});
 }
 
-/// Some drivers want a power of two without saying so.
+/// Some drivers need a power of two without reporting that.
 uint16_t descriptors(uint32_t wanted, const rte_eth_desc_lim& limits) {
   const uint32_t most = limits.nb_max == 0 ? UINT16_MAX : limits.nb_max;
   uint32_t count = std::bit_floor(std::min(wanted, most));
@@ -47,7 +47,7 @@ uint16_t descriptors(uint32_t wanted, const rte_eth_desc_lim& limits) {
   return static_cast<uint16_t>(std::min((count + align - 1) / align * align, most / align * align));
 }
 
-/// A ring's length, where that is not what a queue is set up with.
+/// The length of a ring that differs from the setup of its queue.
 uint32_t ring_frames_of(const DpdkDevice& device) {
   constexpr uint32_t kLogMax = 14;
   const DriverFaults& faults = faults_of(device.info.driver_name);
@@ -119,7 +119,7 @@ std::vector<DpdkSteering> possible_steerings(const DpdkDevice& device, const Dpd
   std::vector<DpdkSteering> steerings;
   if (queues_of(device) >= 2 && wishes.queues != 1) {
     steerings.push_back(DpdkSteering::kFlows);
-    // The kernel's traffic must not be spread by our key.
+    // The kernel's traffic must not be spread by tern's key.
     if (wishes.is_own_mode && can_hash_ports(device.info)) steerings.push_back(DpdkSteering::kHashes);
   }
   steerings.push_back(DpdkSteering::kShared);

@@ -71,7 +71,7 @@ class DpdkPort::Registry {
   }
 
  private:
-  /// Has no port while it is made, so that it may go under the mutex then.
+  /// It has no port until it is complete, so that it may be destroyed under the mutex before.
   struct User {
     User() = default;
     ~User() {
@@ -106,8 +106,8 @@ class DpdkPort::Registry {
                             "queues, mtu, receive_buffers and vlan"});
   }
 
-  /// Each user has a pointer of its own, so that the last one closes the port under the mutex: whoever opens the device
-  /// next finds it closed.
+  /// Each user has its own pointer, so that the last user closes the port under the mutex. A later open of the device
+  /// then finds it closed.
   std::shared_ptr<DpdkPort> share(Entry& entry, std::shared_ptr<User> user) REQUIRES(mutex_) {
     ++entry.users;
     user->port = entry.port.get();

@@ -1,4 +1,4 @@
-// Handing over frames, failures, events of the port and of neighbours, and waiting. See dpdk.h.
+// Transmission of frames, failures, events of the port and of neighbours, and waiting. See dpdk.h.
 #include <algorithm>
 #include <array>
 
@@ -11,9 +11,9 @@ namespace {
 /// Frames that the driver does not take are lost after this time without progress: the peer of a virtual device is
 /// gone, or the link is down.
 constexpr uint64_t kStallNs = 10'000'000;
-/// A driver that has let no message memory go for this time frees frames only when others come.
+/// A driver that has released no message memory for this time frees frames only when it gets others.
 constexpr uint64_t kHeldNs = 10'000'000;
-/// Between looks whether the driver has freed a slot, while the endpoint sleeps.
+/// Interval between checks whether the driver has freed a slot, while the endpoint sleeps.
 constexpr uint64_t kSpaceNs = 100'000;
 
 }  // namespace
@@ -45,7 +45,7 @@ void DpdkImpl::on_stall(bool has_moved) {
   }
 }
 
-/// Somebody waits for frames that the driver has.
+/// Called while message memory or slots wait for frames that the driver has.
 [[gnu::noinline]] void DpdkImpl::poll_sends() {
   DpdkSends& sends = objects_->sends;
   sends.take_done();
@@ -62,7 +62,7 @@ void DpdkImpl::on_stall(bool has_moved) {
 
 // ---- Receiving ----
 
-/// A frame that is no datagram for this endpoint.
+/// Handles a frame that is not a datagram for this endpoint.
 [[gnu::noinline]] void DpdkImpl::pass_on(uint32_t i, frames::Drop drop) {
   if (objects_->burst[i].data == nullptr) {
     ++counters_.dropped_oversize;
@@ -73,7 +73,7 @@ void DpdkImpl::on_stall(bool has_moved) {
 
 // ---- Failures and events ----
 
-/// Tries again what the driver has not taken. False: the transport has failed.
+/// Sends the frames again that the driver has not taken. False: the transport has failed.
 [[gnu::noinline]] bool DpdkImpl::recover() {
   if (!failure_.ok()) {
     objects_->sends.take_done();
@@ -95,14 +95,14 @@ void DpdkImpl::on_stall(bool has_moved) {
   if (failure_.ok()) update_neighbours();
 }
 
-/// Of frames that the port has dropped, by its thread above all, which looks at the queue while no endpoint does.
+/// Counts the frames that the port has dropped, mostly in its thread, which polls the queue while no endpoint does.
 void DpdkImpl::count_drops() {
   const DpdkDrops drops = objects_->port->take_drops();
   for (size_t i = 0; i < drops.frames.size(); ++i) counters_.dropped_frames[i] += drops.frames[i];
   counters_.dropped_no_space += drops.no_space;
 }
 
-/// Takes what is new of routes, MAC addresses and the interface.
+/// Handles events of routes, MAC addresses and the interface.
 void DpdkImpl::update_neighbours() {
   if (!failure_.ok()) return;
   ethernet::Peers& peers = objects_->peers;
@@ -113,7 +113,7 @@ void DpdkImpl::update_neighbours() {
   set_own_mac(mac);
 }
 
-/// For good: all peers are dead, and what is queued is lost.
+/// Ends the transport for good: all peers are dead, and queued packets are lost.
 void DpdkImpl::fail(Status why) {
   if (!failure_.ok()) return;
   failure_ = why;

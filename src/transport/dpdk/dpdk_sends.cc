@@ -24,11 +24,11 @@ namespace {
 constexpr Status kNoMemory(Code::kNoMemory,
                            "dpdk: EAL has no memory for the endpoint's frames: give it more (-m in Dpdk::Options::eal, "
                            "hugepages), or use fewer endpoints");
-/// Data up to this length is copied also where the device gathers.
+/// Data up to this length is copied even if the device gathers.
 constexpr size_t kCopyBytesMax = 512;
 /// How long the end of an endpoint waits for the driver.
 constexpr uint64_t kStopNs = 20'000'000;
-/// Frames that wait at endpoints of the same port, of one that sends them.
+/// The most frames of one sender that wait at endpoints of the same port.
 constexpr uint32_t kLocalFrames = 128;
 
 /// In the private area of a frame's mbuf.
@@ -36,7 +36,7 @@ struct Private {
   uint64_t index;  ///< of the slot
 };
 
-/// Views show memory that nobody frees by them.
+/// The mbufs that refer to message memory must not free it.
 void free_nothing(void*, void*) {}
 rte_mbuf_ext_shared_info nothing_to_free = {.free_cb = free_nothing, .fcb_opaque = nullptr, .refcnt = 1};
 
@@ -50,7 +50,7 @@ void set_bytes(rte_mbuf& head, size_t head_bytes, size_t frame_bytes) {
   head.pkt_len = static_cast<uint32_t>(frame_bytes);
 }
 
-/// Pools of queues that have ended, with mbufs that others still have: drivers, and endpoints of the same port.
+/// Pools of ended queues, with mbufs that drivers or endpoints of the same port still have.
 class EndedPools {
  public:
   /// Frees the pool now, or in a later call.
@@ -74,7 +74,8 @@ EndedPools& ended_pools() {
   return pools;
 }
 
-/// Takes `all` out of a new pool of `count` mbufs. Null: no memory. Without caches, because few are given back.
+/// Makes a pool of `count` mbufs, and takes all of them into `all`. Null: no memory. The pool has no caches, because
+/// few mbufs are given back.
 template <size_t kCount>
 rte_mempool* make_mbufs(size_t count, size_t data_bytes, std::array<rte_mbuf*, kCount>& all) {
   static std::atomic<uint32_t> number{0};
@@ -87,12 +88,12 @@ rte_mempool* make_mbufs(size_t count, size_t data_bytes, std::array<rte_mbuf*, k
   return nullptr;
 }
 
-/// What others still have becomes theirs.
+/// Releases the endpoint's references; mbufs that others still have then belong to them.
 template <size_t kCount>
 void give_back(rte_mempool* pool, std::array<rte_mbuf*, kCount>& all) {
   if (pool == nullptr) return;
   for (rte_mbuf* const mbuf : all) {
-    if (is_own(mbuf)) mbuf->ol_flags = 0;  // shows nothing
+    if (is_own(mbuf)) mbuf->ol_flags = 0;  // refers to no message memory
     rte_pktmbuf_free_seg(mbuf);
   }
   ended_pools().take(pool);
@@ -208,7 +209,7 @@ void DpdkSends::add(Slot& head, const frames::FrameTemplate& headers, const wire
 /// Appends message memory to a frame.
 inline void DpdkSends::show(rte_mbuf& head, const std::byte* data, size_t len) {
   rte_mbuf& view = *views_[index_in(head)];
-  view.buf_addr = const_cast<std::byte*>(data);  // which drivers do not write
+  view.buf_addr = const_cast<std::byte*>(data);  // drivers do not write there
   rte_mbuf_iova_set(&view, reinterpret_cast<uintptr_t>(data));
   view.buf_len = view.data_len = static_cast<uint16_t>(len);
   view.pkt_len = static_cast<uint32_t>(len);
@@ -234,7 +235,7 @@ bool DpdkSends::transmit() {
   return sent_ != before;
 }
 
-/// Of frames some of which are looped back: the first, or those in front of the next such frame.
+/// Transmits a part of frames of which some are looped back: the first one, or those in front of the next such frame.
 [[gnu::noinline]] uint32_t DpdkSends::transmit_some(uint32_t first, uint32_t count) {
   if (is_local_.test(first)) {
     forget(first);
@@ -247,7 +248,7 @@ bool DpdkSends::transmit() {
   return lane_->transmit(&heads_[first], of_device);
 }
 
-/// Nobody but this queue has the frame.
+/// True if only this queue has a reference to the frame.
 void DpdkSends::forget(uint32_t index) {
   rte_mbuf_refcnt_set(heads_[index], 1);
   if (heads_[index]->nb_segs != 1) rte_mbuf_refcnt_set(views_[index], 1);
@@ -269,7 +270,7 @@ inline bool DpdkSends::is_done(uint32_t index) const {
 inline void DpdkSends::find_done() {
   while (done_ != sent_ && is_done(index_of(done_))) ++done_;
   if (done_ == queued_) base_ = queued_;
-  std::atomic_thread_fence(std::memory_order_acquire);  // drivers have read before anybody writes
+  std::atomic_thread_fence(std::memory_order_acquire);  // the drivers' reads come before later writes
 }
 
 void DpdkSends::take_done() {

@@ -1,13 +1,13 @@
 // The frames that an endpoint sends: mbufs that it keeps, in the order in which they leave. Transport layer; owned by
 // the endpoint's thread. A driver may free what it has taken in another thread.
 //
-// Positions count the frames of all time. A frame is queued by open() or add(), the driver has it from transmit() on,
-// and is done with it when take_done() finds that. Each slot has an mbuf for a frame, and one more that shows message
-// memory and follows in a gathered frame. The endpoint keeps a reference to both as long as it lives. A driver that
-// frees them takes its own reference back only: so no frame costs an allocation, and the driver is done with a slot
-// when the endpoint's references are the only ones.
+// Positions count all frames since the beginning. open() or add() queues a frame, transmit() gives it to the driver,
+// and take_done() finds out that the driver no longer uses it. Each slot has an mbuf for a frame, and a second mbuf
+// that refers to message memory and follows in a gathered frame. The endpoint always keeps a reference to both. A
+// driver that frees them only drops its own reference. Therefore no frame costs an allocation, and the driver no longer
+// uses a slot when only the endpoint's references remain.
 //
-// While the driver has nothing, the next frame takes the first slot, because that is in the cache.
+// While the driver has no frame, the next frame takes the first slot, because that slot is in the cache.
 #pragma once
 
 #include <algorithm>
@@ -37,26 +37,27 @@ class TERN_API DpdkSends {
   static_assert(std::has_single_bit(kSlots));
   using Slot = rte_mbuf;
 
-  /// What is the same in all frames.
+  /// The common properties of all frames.
   struct Form {
     frames::MacAddress own_mac;  ///< frames to it are looped back
     uint32_t header_bytes = 0;   ///< 42, 46, 62 or 66
     bool is_ipv4 = false;
     uint32_t datagram_bytes = 0;   ///< the longest UDP payload
-    bool makes_checksums = false;  ///< the device does
+    bool makes_checksums = false;  ///< the device makes them
     bool gathers = false;          ///< the device sends frames of several segments, from message memory
   };
 
   DpdkSends() = default;
   DpdkSends(const DpdkSends&) = delete;
   DpdkSends& operator=(const DpdkSends&) = delete;
-  /// Leaves frames to the driver that it still has, and their memory, but for message memory.
+  /// Frames that the driver still has stay with the driver, and so does their memory, except message memory.
   ~DpdkSends();
 
-  /// `lane` outlives the object, as do `arena` and `memory`, its registration. kNoMemory: EAL has no memory for the
+  /// `lane`, `arena` and its registration `memory` must outlive the object. kNoMemory: EAL has no memory for the
   /// frames.
   Status create(DpdkLane& lane, memory::Arena& arena, const DpdkMemory& memory, const Form& form);
-  /// The end: waits until the driver reads no message memory, in bounded time. Frames that it has not taken are lost.
+  /// Ends sending: waits, in bounded time, until the driver no longer reads message memory. Frames that the driver has
+  /// not taken are lost.
   void stop();
   void set_own_mac(const frames::MacAddress& mac) { form_.own_mac = mac; }
 
@@ -73,20 +74,19 @@ class TERN_API DpdkSends {
   // ---- Transmission
 
   bool has_queued() const { return queued_ != sent_; }
-  /// Gives complete frames to the driver, as many as it takes. False: it takes none.
+  /// Gives the driver as many complete frames as it takes. False: it takes none.
   bool transmit();
-  /// The driver has frames of which somebody wants to know that it is done with them: message memory is held, or half
-  /// of the slots.
+  /// True if take_done() must be called: the driver has frames that hold message memory, or half of the slots.
   bool wants_done() const { return last_read_ > done_ || queued_ - done_ > kSlots / 2; }
-  /// Finds the frames that the driver is done with; asks the driver to free some first.
+  /// Asks the driver to free frames, and finds those that it no longer uses.
   void take_done();
-  /// next() has refused a slot; until make_space() has found one.
+  /// True after next() has refused a slot, until make_space() has found one.
   bool has_refused() const { return is_refused_; }
   /// False: the driver still has all slots.
   bool make_space();
-  /// Frames that the driver has not taken are lost. Returns how many there were.
+  /// Drops the frames that the driver has not taken. Returns their number.
   uint64_t drop_queued();
-  /// The device is gone: nothing is read any more, and what it has may never come back.
+  /// Call it when the device is gone: it no longer reads memory, and its frames may never come back.
   void abandon() {
     (void)drop_queued();
     done_ = sent_;
@@ -94,14 +94,14 @@ class TERN_API DpdkSends {
   /// From now on message memory is copied.
   void stop_gathering() { copied_bytes_max_ = SIZE_MAX; }
 
-  /// Of all that is queued.
+  /// The ticket of all queued frames.
   uint64_t ticket() const { return queued_; }
-  /// Nobody reads message memory for frames with tickets up to this. Never falls.
+  /// Message memory of frames with tickets up to this one is no longer read. Never falls.
   uint64_t released() const {
     if (last_read_ <= done_) return sent_;
     return std::max(done_, std::min(first_read_, sent_));
   }
-  /// The driver has frames that show message memory.
+  /// True if the driver has frames that refer to message memory.
   bool is_read() const { return last_read_ > done_ && first_read_ < sent_; }
 
  private:
@@ -120,10 +120,10 @@ class TERN_API DpdkSends {
   uint64_t sent_ = 0;
   uint64_t done_ = 0;
   uint64_t base_ = 0;        ///< a position of the first slot
-  uint64_t first_read_ = 0;  ///< the first gathered frame since all were done
+  uint64_t first_read_ = 0;  ///< the first gathered frame since the driver last used none
   uint64_t last_read_ = 0;   ///< after the last such frame
   size_t copied_bytes_max_ = SIZE_MAX;
-  uint32_t local_count_ = 0;  ///< of is_local_, among those that are queued
+  uint32_t local_count_ = 0;  ///< number of queued frames with is_local_
   bool is_refused_ = false;
   Form form_;
   DpdkLane* lane_ = nullptr;

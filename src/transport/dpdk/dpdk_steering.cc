@@ -12,12 +12,12 @@ namespace {
 constexpr uint64_t kUdpPackets = RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_NONFRAG_IPV6_UDP;
 constexpr uint32_t kHashBits = 32, kPortBits = 16;
 
-/// Some drivers do not tell.
+/// The length of the RSS key; kHashKeyBytes if the driver does not report it.
 uint8_t key_bytes(const rte_eth_dev_info& info) {
   return info.hash_key_size == 0 ? static_cast<uint8_t>(kHashKeyBytes) : info.hash_key_size;
 }
 
-/// Of the hash's input: source and destination IP, source and destination port.
+/// The number of bits of the hash's input: source and destination IP, source and destination port.
 uint32_t input_bits(sa_family_t family) {
   const uint32_t address_bits = family == AF_INET6 ? 128 : 32;
   return 2 * address_bits + 2 * kPortBits;
@@ -35,8 +35,8 @@ bool can_hash_ports(const rte_eth_dev_info& info) {
 uint64_t hashed_packets(const rte_eth_dev_info& info) { return info.flow_type_rss_offloads & kUdpPackets; }
 
 std::array<uint8_t, kHashKeyBytes> port_hash_key(sa_family_t family, uint32_t log_entries) {
-  // Bit j of the hash, from the lowest, is input bit k - 31 + j for a key whose only 1 is bit k. Bit log_entries - 1 is
-  // to be the input's last.
+  // Bit j of the hash, from the lowest, is input bit k - 31 + j for a key whose only 1 is bit k. Bit log_entries - 1
+  // must come from the input's last bit.
   const uint32_t k = input_bits(family) - 1 + (kHashBits - 1) - (log_entries - 1);
   std::array<uint8_t, kHashKeyBytes> key{};
   key[k / 8] = static_cast<uint8_t>(0x80u >> k % 8);

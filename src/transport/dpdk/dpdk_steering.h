@@ -1,5 +1,5 @@
-// How a DPDK device brings the frames of each endpoint to a queue of its own: by rules of rte_flow, or by RSS.
-// Transport layer; control events only.
+// Steering: a DPDK device brings the frames of each endpoint to the endpoint's own queue, by rules of rte_flow or by
+// RSS. Transport layer; control events only.
 //
 // RSS: the Toeplitz hash is the exclusive or of those windows of 32 bits of the key that begin where the input (source
 // and destination IP, source and destination port) has a 1. A key with a single 1 makes a hash whose low bits are low
@@ -27,9 +27,9 @@ namespace tern::transport {
 
 inline constexpr size_t kHashKeyBytes = 40;  ///< of IPv6; devices with longer keys hash no more fields of UDP
 
-/// The device may hash UDP ports by a key of ours, and has a table of 2^n queues.
+/// True if the device may hash UDP ports by a key of tern's, and has a table of 2^n queues.
 bool can_hash_ports(const rte_eth_dev_info& info);
-/// Those kinds of UDP packets that the device hashes.
+/// The kinds of UDP packets that the device hashes.
 uint64_t hashed_packets(const rte_eth_dev_info& info);
 /// The key of an IP family by which the hash's lowest `log_entries` bits (1 to 16) come from the destination port.
 std::array<uint8_t, kHashKeyBytes> port_hash_key(sa_family_t family, uint32_t log_entries);
@@ -39,11 +39,12 @@ uint32_t hash_entry_of(uint16_t port, uint32_t log_entries);
 /// The table of a running port. An entry belongs to at most one endpoint; all others lead to queue 0.
 class HashTable {
  public:
-  /// Sets the key and leads everything to queue 0. Nothing: the device refuses, or does not say that it has taken both.
+  /// Sets the key, and a table that leads all frames to queue 0. Returns nothing if the device refuses, or does not
+  /// report that it has taken both.
   static std::unique_ptr<HashTable> create(uint16_t port_id, const rte_eth_dev_info& info, sa_family_t family);
 
-  /// Whether an endpoint with this UDP port can have a queue. Entry 0 is nobody's, because devices use it for packets
-  /// that they do not hash.
+  /// True if an endpoint with this UDP port can have a queue. No endpoint gets entry 0, because devices use it for
+  /// packets that they do not hash.
   bool is_free(uint16_t udp_port) const;
   bool lead(uint16_t udp_port, uint16_t queue);
   void free(uint16_t udp_port);
@@ -59,7 +60,7 @@ class HashTable {
 
 // ---- Flow rules
 
-/// Which datagrams an endpoint gets.
+/// The datagrams of an endpoint.
 struct FlowTarget {
   frames::MacAddress mac;
   base::SocketAddress address;  ///< IP and UDP port
@@ -69,17 +70,17 @@ struct FlowTarget {
 /// Rules of one port. A driver may take only rules that name certain fields.
 class FlowRules {
  public:
-  /// Nothing: the device takes none of our rules. `is_exact`: a rule must name the IP address, because the kernel has
-  /// other traffic on the device. A device that runs is given a rule for a try, because net_tap finds rules good that
-  /// its kernel has no filters for.
+  /// Returns nothing if the device accepts none of tern's rules. `is_exact`: a rule must name the IP address, because
+  /// the kernel has other traffic on the device. A running device gets a rule as a test, because net_tap accepts rules
+  /// for which its kernel has no filters.
   static std::optional<FlowRules> probe(uint16_t port_id, const FlowTarget& target, bool is_exact, bool is_running);
 
-  /// Leads the endpoint's frames to a queue. Null: `error` says why.
+  /// Leads the endpoint's frames to a queue. Null: `error` has the reason.
   rte_flow* add(const FlowTarget& target, uint16_t queue, rte_flow_error* error) const;
   void remove(rte_flow* rule) const;
 
  private:
-  /// What a rule names, besides the UDP port.
+  /// The fields that a rule names besides the UDP port.
   enum class Shape : uint8_t { kMacAndIp, kIp, kPortOnly };
   FlowRules(uint16_t port_id, Shape shape) : port_id_(port_id), shape_(shape) {}
 

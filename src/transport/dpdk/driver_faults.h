@@ -1,5 +1,6 @@
-// What drivers do otherwise than they tell, and no call shows before it is too late. Transport layer: plain values. All
-// else that a port decides is what the driver tells of itself, or a try. An entry names what was seen, with DPDK 22.11.
+// Faults of drivers that contradict their reported properties, and that no harmless call shows. Transport layer: plain
+// values. All other decisions of a port follow from the driver's reported properties, or from an attempt. Each entry
+// describes the fault that was observed with DPDK 22.11.
 #pragma once
 
 #include <algorithm>
@@ -12,33 +13,33 @@ namespace tern::transport {
 struct DriverFaults {
   std::string_view driver;  ///< rte_eth_dev_info::driver_name
   uint32_t queues_max = UINT32_MAX;
-  /// The argument whose value is the binary logarithm of a ring's length; empty: a ring is as long as a queue is set
-  /// up.
+  /// The argument whose value is the binary logarithm of a ring's length. Empty: a ring has the length with which its
+  /// queue is set up.
   std::string_view ring_log_argument{};
   uint16_t ring_log_default = 0;
   bool is_kept_plugged = false;      ///< the device is not unplugged at its end
-  bool unmaps_peers_rings = false;   ///< a port that stops has the rings at its other end unmapped, even while in use
-  bool has_far_buffers = false;      ///< who reads frames reaches EAL's memory only
+  bool unmaps_peers_rings = false;   ///< the stop of a port unmaps the rings at its other end, even while they are used
+  bool has_far_buffers = false;      ///< the reader of frames can access only EAL's memory
   bool has_buffers_of_page = false;  ///< an mbuf must not cross from one page to another
 };
 
 inline constexpr DriverFaults kNoFaults{};
 inline constexpr std::array<DriverFaults, 4> kDriverFaults = {{
-    // It tells of 16 queues, and writes the descriptors of more than 4 past an array of 8 on its stack
+    // The driver reports 16 queues, but writes the descriptors of more than 4 beyond an array of 8 on its stack
     // (tap_mp_req_on_rxtx()).
     {.driver = "net_tap", .queues_max = 4},
-    // Its rings have the length of its argument, whatever queues are set up with, and it has no rxq_info_get() to tell.
-    // Unplugged, it leaves its socket open, and reads freed memory when a peer connects. When a peer disconnects, EAL's
-    // thread unmaps the rings, and a thread that is in a burst crashes (memif_disconnect()).
+    // Its rings have the length of its argument, not that of the queues' setup, and it has no rxq_info_get() to report
+    // it. After it was unplugged, its socket stays open, and it reads freed memory when a peer connects. When a peer
+    // disconnects, EAL's thread unmaps the rings, and a thread inside a burst crashes (memif_disconnect()).
     {.driver = "net_memif",
      .ring_log_argument = "rsize=",
      .ring_log_default = 10,
      .is_kept_plugged = true,
      .unmaps_peers_rings = true},
-    // It takes external buffers like a NIC, but its backend is another process, to which they lie nowhere.
+    // It accepts external buffers like a NIC, but its backend is another process, which cannot access them.
     {.driver = "net_virtio_user", .has_far_buffers = true},
     // The kernel drops what an AF_XDP socket sends and receives in a buffer that crosses pages which do not follow each
-    // other in physical memory. Two buffers a page were tried, too: nothing arrives in them with --no-huge.
+    // other in physical memory. Two buffers a page were tried, too: with --no-huge no frames arrive in them.
     {.driver = "net_af_xdp", .has_buffers_of_page = true},
 }};
 

@@ -1,4 +1,4 @@
-// What a port drops in place of its endpoints. Transport layer.
+// Counts of frames that a port, and not one of its endpoints, drops. Transport layer.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@
 
 namespace tern::transport {
 
-/// Counted by any thread; each count is taken once, by whichever endpoint asks first.
+/// Any thread may count. Each count is taken once, by the endpoint that calls take() first.
 class DropCounts {
  public:
   void add(frames::Drop why) { add(frames_[static_cast<size_t>(why)]); }
   void add_no_space() { add(no_space_); }
 
-  /// What was counted since the last call. Cheap if that is nothing.
+  /// Returns the counts since the last call. Cheap if there are none.
   DpdkDrops take() {
     DpdkDrops taken;
     if (!has_news_.load(std::memory_order_relaxed)) [[likely]]

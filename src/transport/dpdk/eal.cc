@@ -37,13 +37,13 @@ namespace {
 using base::status_of;
 
 constexpr uint64_t kMegabyte = 1u << 20;
-/// Of normal pages, which are taken when they are touched: for a few ports.
+/// Memory in normal pages, enough for a few ports. The pages are allocated when they are touched.
 constexpr uint64_t kNormalBytes = 512 * kMegabyte;
 
 // ---- What EAL and drivers write
 
-/// What EAL and drivers have logged. Its memory is its own: C code calls it, which no exception may pass, and also when
-/// no memory is left. Never destroyed, because EAL's threads log until the process ends.
+/// The log of EAL and drivers. It allocates nothing, because C code calls it, through which no exception may pass, and
+/// also when no memory is left. Never destroyed, because EAL's threads log until the process ends.
 class Log {
  public:
   static Log& get() {
@@ -59,7 +59,7 @@ class Log {
     const base::MutexLock lock(mutex_);
     if (!is_error) {
       line_.set(text);
-    } else if (error_.bytes == 0) {  // the others tell what follows from it
+    } else if (error_.bytes == 0) {  // later errors are consequences of the first
       error_.set(text);
     }
   }
@@ -87,7 +87,7 @@ class Log {
   Line line_ GUARDED_BY(mutex_);
 };
 
-/// A C stream that hands each piece written to `write`, in the writing thread. Null: no memory.
+/// Makes a C stream that passes each written piece to `write`, in the writing thread. Null: no memory.
 FILE* open_stream(cookie_write_function_t* write, void* cookie) {
   cookie_io_functions_t functions{};
   functions.write = write;
@@ -105,12 +105,12 @@ ssize_t write_log(void* /*cookie*/, const char* text, size_t bytes) {
 }
 
 std::atomic<bool> has_silence{false};
-/// This thread has a SilentOutput, or runs in EAL's thread for one that has.
+/// True if this thread has a SilentOutput, or is EAL's thread and works for a thread that has one.
 constinit thread_local bool is_silent = false;
 FILE* real_stdout = nullptr;
 FILE* real_stderr = nullptr;
 
-/// In place of stdout or stderr, which `cookie` points to. Other threads' output passes.
+/// Replaces stdout or stderr, to which `cookie` points. The output of other threads is passed on.
 ssize_t write_unless_silent(void* cookie, const char* text, size_t bytes) {
   if (!is_silent) {
     FILE* const real = *static_cast<FILE**>(cookie);
@@ -136,7 +136,7 @@ std::vector<std::string> split(std::string_view text) {
   return words;
 }
 
-/// EAL prints its usage for -h, --help and any beginning of it, and for --log-level=help, and ends the process.
+/// True for -h, --help or its abbreviations, and --log-level=help, for which EAL prints its usage and ends the process.
 bool ends_process(std::string_view argument, std::string_view next) {
   constexpr std::string_view kHelp = "--help", kLevel = "--log-level";
   if (argument.starts_with("-h") || argument.starts_with("-vh")) return true;
@@ -175,7 +175,7 @@ uint64_t free_hugepage_bytes() {
 
 struct Eal {
   enum class State : uint8_t {
-    kNone,     ///< not started, or refused its arguments
+    kNone,     ///< EAL was not started, or refused its arguments
     kOurs,     ///< runs with `arguments`
     kProgram,  ///< the program has started it
   };
@@ -184,7 +184,7 @@ struct Eal {
   bool was_tried GUARDED_BY(mutex) = false;
   pid_t pid GUARDED_BY(mutex) = 0;
   std::string arguments GUARDED_BY(mutex);             ///< the user's
-  std::string words GUARDED_BY(mutex);                 ///< those or the sane ones
+  std::string words GUARDED_BY(mutex);                 ///< the user's arguments, or the defaults
   std::vector<std::string> command GUARDED_BY(mutex);  ///< EAL keeps pointers into it
 };
 
@@ -194,8 +194,8 @@ Eal& eal() {
   return one;
 }
 
-/// rte_eal_init() changes the affinity of its thread, which therefore is one of its own, and prints. Returns 0 or the
-/// error.
+/// Calls rte_eal_init() in a separate thread, because it changes the thread's affinity, and silences its output.
+/// Returns 0 or the error.
 int run_init(std::vector<std::string>& command) {
   std::vector<char*> pointers;
   pointers.reserve(command.size() + 1);
@@ -238,7 +238,7 @@ Status why_not_started(const EalChoice& choice, int error) {
 // ---- Output
 
 SilentOutput::SilentOutput() {
-  // Made once and kept, because another thread may be about to write to one that it has read from `stdout`.
+  // Made once and kept, because another thread may have read the stream from `stdout` and be about to write to it.
   static FILE* const out = open_stream(write_unless_silent, &real_stdout);
   static FILE* const err = open_stream(write_unless_silent, &real_stderr);
   is_inner_ = is_silent;
@@ -307,7 +307,7 @@ Result<std::vector<std::string>> eal_arguments(const EalChoice& choice, const Ea
     words.insert(words.end(),
                  {"--no-huge", "--no-shconf", "-m", std::to_string(std::max<uint64_t>(bytes / kMegabyte, 64))});
   }
-  // A list of allowed devices with none in it: those that are named later are probed, and no others.
+  // An empty list of allowed devices, so that EAL probes only devices that are named later.
   if (!choice.probes_all) words.insert(words.end(), {"-a", "ffff:ff:1f.7"});
   return words;
 }
@@ -376,7 +376,7 @@ void run_in_eal_thread(const std::function<void()>& body) {
 }
 
 void settle_eal() {
-  // A call is one event among those of a turn of the thread; an event may cause another one.
+  // The thread handles several events in a turn, of which this call is one; an event may cause another one.
   for (uint32_t turn = 0; turn < 4; ++turn) run_in_eal_thread([] {});
 }
 

@@ -1,4 +1,4 @@
-// What a DpdkLane has, and its two calls of the common path, which are inline. Transport layer; the endpoint's thread.
+// The members of a DpdkLane, and its two inline functions of the common path. Transport layer; the endpoint's thread.
 #pragma once
 
 #include <rte_ethdev.h>

@@ -37,7 +37,7 @@ constexpr Status kNoMemory{Code::kNoMemory, "dpdk: no memory for a port: free so
 /// IANA's dynamic ports: 49152 to 65535.
 constexpr uint32_t kPortMin = 49152, kPorts = 65536 - kPortMin;
 constexpr uint32_t kHostFrames = 256;
-/// If the driver does not tell: 10 Gbit/s.
+/// Used if the driver does not report the rate: 10 Gbit/s.
 constexpr uint32_t kMegabits = 10'000;
 constexpr uint32_t kMbufCache = 128;
 
@@ -111,7 +111,7 @@ PortCore::~PortCore() {
   }
   stop_device();
   host_.reset();
-  device_.reset();  // the driver frees the mbufs that it has; then their pools may go
+  device_.reset();  // the driver frees its mbufs; then their pools can be freed
   for (const auto& slot : owned_slots_) slot->inbox.drain();
   if (host_inbox_.get() != nullptr) host_inbox_.drain();
   if (host_outbox_.get() != nullptr) host_outbox_.drain();
@@ -151,12 +151,12 @@ Status PortCore::start(const DpdkWishes& wishes) {
 
 Status PortCore::start_as(const DpdkPlan& plan) {
   plan_ = plan;
-  // A rule of ours must not take the kernel's traffic away with it.
+  // A rule of tern's must not take traffic from the kernel.
   const bool wants_isolation = plan.steering == DpdkSteering::kFlows && !own_;
   rte_flow_error error{};
   if (wants_isolation) is_isolated_ = rte_flow_isolate(id_, 1, &error) == 0;
   if (Status status = configure(plan); !status.ok()) return status;
-  // A driver without rte_flow is not given queues and memory first.
+  // A driver without rte_flow is refused before queues and memory are set up.
   if (plan.steering == DpdkSteering::kFlows && !can_steer()) return why_refused(facts_.name, "flow rules", ENOTSUP);
   if (Status status = make_queues(plan); !status.ok()) return status;
   if (Status status = start_device(); !status.ok()) return status;
@@ -189,7 +189,7 @@ Status PortCore::configure(const DpdkPlan& plan) {
 }
 
 Status PortCore::make_queues(const DpdkPlan& plan) {
-  // A driver may have frames of an attempt before.
+  // A driver may have frames of an earlier attempt.
   if (queues_ != nullptr) retired_queues_.push_back(std::move(queues_));
   queues_.reset(new (std::nothrow) PortQueue[plan.queues]);
   if (queues_ == nullptr) return kNoMemory;
@@ -219,7 +219,7 @@ Status PortCore::make_queues(const DpdkPlan& plan) {
 }
 
 Status PortCore::start_device() {
-  (void)rte_eth_promiscuous_disable(id_);  // of a program that had the port before
+  (void)rte_eth_promiscuous_disable(id_);  // an earlier program may have enabled it
   const int error = rte_eth_dev_start(id_);
   is_started_ = error == 0;
   if (error != 0) return why_refused(facts_.name, "to start", error);
@@ -229,9 +229,9 @@ Status PortCore::start_device() {
   return {};
 }
 
-/// As planned.
+/// Tries the planned steering. False: the device refuses it.
 bool PortCore::can_steer() {
-  // The one of a port in own mode; any other stands for it.
+  // The address of a port in own mode; otherwise any address serves for the attempt.
   base::SocketAddress address = own_ ? own_->ip : base::SocketAddress::loopback(AF_INET);
   address.set_port(kPortMin);
   switch (plan_.steering) {
@@ -280,7 +280,7 @@ void PortCore::fill_facts() {
   facts_.send_descriptors = plan_.send_descriptors;
 }
 
-/// Whether the driver has interrupts shows only when they are asked for.
+/// Opens the interrupts of the queues. Only this attempt shows whether the driver has interrupts.
 Status PortCore::open_interrupts() {
   facts_.has_interrupts = plan_.conf.intr_conf.rxq != 0;
   for (uint16_t i = 0; i < plan_.queues && facts_.has_interrupts; ++i) {
@@ -318,7 +318,8 @@ Status PortCore::open_host() {
   return {};
 }
 
-/// Neighbour discovery needs them. A driver that refuses both filters no groups (net_memif).
+/// Makes the port receive multicast frames, which neighbour discovery needs. A driver that refuses both ways does not
+/// filter groups (net_memif).
 void PortCore::join_groups() {
   std::vector<rte_ether_addr> groups;
   for (const frames::MacAddress& group : host_->groups()) {
@@ -357,9 +358,9 @@ Result<LaneSlot*> PortCore::attach(base::SocketAddress* own) {
   slot.queue.store(*queue, std::memory_order_relaxed);
   if (Status status = steer(slot); !status.ok()) return status;
   slot.is_used = true;
-  slot.inbox.drain();  // of those who had found the slot's last endpoint
+  slot.inbox.drain();  // frames from threads that had found the slot's last endpoint
   PortQueue& lanes_queue = queues_[*queue];
-  if (lanes_queue.lanes.load(std::memory_order_relaxed) != 0) claim(*queue);  // from now on they lock
+  if (lanes_queue.lanes.load(std::memory_order_relaxed) != 0) claim(*queue);  // from now on the users take locks
   lanes_queue.lanes.fetch_add(1, std::memory_order_seq_cst);
   slot.key.store(ethernet::lane_key_of(*own), std::memory_order_release);
   return &slot;
@@ -397,7 +398,8 @@ Status PortCore::choose_port(base::SocketAddress* own) {
 
 Result<uint16_t> PortCore::choose_queue(const base::SocketAddress& own) {
   if (plan_.steering == DpdkSteering::kShared) return uint16_t{0};
-  if (hashes_ != nullptr && !hashes_->is_free(own.port())) return uint16_t{0};  // with what has no other queue
+  if (hashes_ != nullptr && !hashes_->is_free(own.port()))
+    return uint16_t{0};  // queue 0, with all frames that have no other queue
   for (uint16_t i = 1; i < plan_.queues; ++i) {
     if (queues_[i].lanes.load(std::memory_order_relaxed) == 0) return i;
   }

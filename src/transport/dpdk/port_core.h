@@ -1,13 +1,13 @@
-// The inside of a DPDK port: its queues, the endpoints that it has, and the thread that does what no endpoint does.
+// The implementation of a DPDK port: its queues, its endpoints, and the thread that does the work outside of endpoints.
 // Transport layer.
 //
-//   dpdk_port.cc    open ports of the process; the public face
+//   dpdk_port.cc    open ports of the process; the members of DpdkPort
 //   port_core.cc    configuring a device; attaching endpoints
 //   port_thread.cc  the port's thread, and frames from one endpoint to another
 //   dpdk_lane.cc    an endpoint's calls
 //
-// Locks, in the order in which they are taken: that of the process's ports (dpdk_port.cc), PortCore::mutex_. The data
-// path takes neither: an endpoint finds another by its slot, and slots stay until the port closes.
+// Locks, in the order in which they are taken: the lock of the process's ports (dpdk_port.cc), PortCore::mutex_. The
+// data path takes neither: an endpoint finds another one by its slot, and slots exist until the port closes.
 #pragma once
 
 #include <rte_ethdev.h>
@@ -49,7 +49,8 @@ struct PoolDeleter {
 };
 using PoolPointer = std::unique_ptr<rte_mempool, PoolDeleter>;
 
-/// A ring of frames that any thread fills and one empties. Its memory is the process's, because EAL's is scarce.
+/// A ring of frames that any thread fills and one thread empties. It uses the process's heap, because EAL's memory is
+/// scarce.
 class FrameRing {
  public:
   /// `count` is a power of two; one less fits. False: no memory.
@@ -61,7 +62,7 @@ class FrameRing {
                                      static_cast<unsigned>(frames.size()), nullptr);
   }
   bool is_empty() const { return rte_ring_empty(ring_.get()) != 0; }
-  /// Frees what is in it.
+  /// Frees the frames in it.
   void drain() const;
 
  private:
@@ -82,15 +83,15 @@ struct alignas(RTE_CACHE_LINE_SIZE) PortQueue {
   std::atomic<uint32_t> armed{0};
 };
 
-/// An endpoint's place at the port. Made once, and used by one endpoint after another.
+/// An endpoint's slot at the port. A slot is made once, and reused by later endpoints.
 struct alignas(RTE_CACHE_LINE_SIZE) LaneSlot {
-  // Of the endpoint's thread.
+  // Only the endpoint's thread writes these.
   QueueUser receiver;
   QueueUser sender;
-  std::atomic<uint32_t> polls{0};  ///< grows with each look at the queue
+  std::atomic<uint32_t> polls{0};  ///< grows with each poll of the queue
   FrameRing inbox;
   base::WakeEvent wake;
-  // Of all.
+  // All threads use these.
   alignas(RTE_CACHE_LINE_SIZE) std::atomic<ethernet::LaneKey> key{0};  ///< 0: no endpoint
   std::atomic<uint16_t> queue{0};
   std::atomic<bool> is_armed{false};  ///< the endpoint sleeps, or is about to
@@ -122,8 +123,8 @@ class PortCore {
   bool is_link_up() const { return is_link_up_.load(std::memory_order_relaxed); }
   bool unmaps_peers_rings() const { return faults_of(device_->facts().info.driver_name).unmaps_peers_rings; }
 
-  /// From now on until unlock_queues() nobody calls the driver for a queue: bursts move no frame. Waits for those that
-  /// run. Control events only. False: the device was removed, and there is nothing to unlock.
+  /// From now on until unlock_queues() no thread calls the driver for a queue, so that bursts move no frames. Waits for
+  /// running bursts. Control events only. False: the device was removed, and there is nothing to unlock.
   bool lock_queues();
   void unlock_queues();
 
@@ -131,17 +132,17 @@ class PortCore {
   void detach(LaneSlot& slot);
   bool has_address(const base::SocketAddress& address) const;
 
-  /// Gives the frame to the endpoint that has its destination, `from` excepted, or to the host. False: nobody wants it,
-  /// and it is still the caller's. A frame for which there is no space any more is freed.
+  /// Gives the frame to the endpoint that has its destination, except `from`, or to the host. False: it is for neither,
+  /// and the caller keeps it. A frame for which there is no space is freed.
   bool pass_on(rte_mbuf* frame, const LaneSlot* from);
   /// Puts the frame into the slot's inbox, or frees it.
   void hand_over(rte_mbuf* frame, LaneSlot& slot);
   LaneSlot* find(ethernet::LaneKey key) const;
-  /// Frees a frame that nobody wants, and counts it.
+  /// Frees a frame that is for no endpoint and not for the host, and counts it.
   void drop(rte_mbuf* frame, frames::Drop why);
   DpdkDrops take_drops() { return drops_.take(); }
 
-  /// Of an endpoint that sleeps, at a device without interrupts: the thread looks at its queue often. Any thread.
+  /// Makes the port's thread poll often, for an endpoint that sleeps at a device without interrupts. Any thread.
   void begin_nap() {
     if (napping_.fetch_add(1, std::memory_order_seq_cst) == 0) thread_event_.wake();
   }
@@ -200,7 +201,7 @@ class PortCore {
   bool is_isolated_ = false;
   bool is_started_ = false;
   bool has_callbacks_ = false;
-  bool has_barrier_ = false;  ///< else all gates stay claimed
+  bool has_barrier_ = false;  ///< if false, all gates stay claimed
 
   base::Mutex mutex_;
   std::array<std::atomic<LaneSlot*>, kLanesMax> slots_{};

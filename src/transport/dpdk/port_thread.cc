@@ -14,10 +14,11 @@ namespace tern::transport {
 
 namespace {
 
-/// Between two looks; the longer one when nothing had to be done for a while.
+/// Interval between two polls; the longer one after a time without work.
 constexpr uint64_t kLookNs = 1'000'000, kLongLookNs = 8'000'000;
-/// With endpoints that sleep where no interrupt would wake them. A nap is a sixteenth of the time since the last frame,
-/// between these: who waits for long waits a little longer, and wakes up seldom (a wake-up costs 5 to 40 us of CPU).
+/// Bounds of the interval while endpoints sleep that no interrupt would wake. The interval is a sixteenth of the time
+/// since the last frame: after a long wait a frame waits a little longer, and wake-ups are rare (each costs 5 to 40 us
+/// of CPU).
 constexpr uint64_t kNapNs = 100'000, kLongNapNs = 2'000'000;
 constexpr uint64_t kLinkNs = 100'000'000;
 constexpr uint32_t kBurstsMax = 32;  ///< from one queue in a row
@@ -100,7 +101,7 @@ void PortCore::run() {
   }
 }
 
-/// True: there was something to do.
+/// True: there was work.
 bool PortCore::look(uint64_t now_ns) {
   if (is_gone_.load(std::memory_order_relaxed) && !is_given_up_) give_up_device();
   look_at_link(now_ns);
@@ -133,7 +134,7 @@ uint32_t PortCore::count_polls(uint16_t number) const {
   return polls;
 }
 
-/// Takes what has come to a queue at which no endpoint has looked since the last time. A sleeping one will be woken.
+/// Receives the frames of a queue that no endpoint has polled since the last time. A sleeping endpoint is woken.
 bool PortCore::look_at_queue(uint16_t number) {
   PortQueue& queue = queues_[number];
   const uint32_t polls = count_polls(number);
@@ -155,7 +156,7 @@ bool PortCore::look_at_queue(uint16_t number) {
   return true;
 }
 
-/// On return nobody is inside the gates of the queue but by their locks.
+/// On return no thread is inside the gates of the queue without their locks.
 void PortCore::claim(uint16_t number) {
   PortQueue& queue = queues_[number];
   queue.receive_gate.claim();
@@ -205,7 +206,7 @@ void PortCore::distribute(std::span<rte_mbuf*> frames) {
   }
 }
 
-/// As an endpoint would say that looks at the queue.
+/// Returns the reason that an endpoint would give for dropping the frame.
 frames::Drop PortCore::why_unwanted(std::span<const std::byte> frame) {
   base::SocketAddress own = own_ ? own_->ip : base::SocketAddress();
   if (!own_) {
@@ -215,12 +216,12 @@ frames::Drop PortCore::why_unwanted(std::span<const std::byte> frame) {
   }
   const frames::FrameParser parser({facts_.mac, own, choice_.vlan});
   const frames::Drop why = parser.parse(frame, {}).drop;
-  return why == frames::Drop::kNone ? frames::Drop::kOtherPort : why;  // an endpoint that has just ended had it
+  return why == frames::Drop::kNone ? frames::Drop::kOtherPort : why;  // it was for an endpoint that has just ended
 }
 
 // ---- Frames of the host
 
-/// Any thread that calls the host, its resolvers included.
+/// Called by every thread that calls the host, including its resolvers.
 void PortCore::queue_for_host(std::span<const std::byte> frame) {
   rte_mbuf* const copy = rte_pktmbuf_alloc(queues_[0].pool.get());
   if (copy == nullptr) return;
@@ -245,7 +246,7 @@ bool PortCore::send_for_host() {
   const uint32_t sent = rte_eth_tx_burst(id_, 0, frames.data(), static_cast<uint16_t>(count));
   queue.send_gate.unlock();
   unclaim(0);
-  rte_pktmbuf_free_bulk(frames.data() + sent, count - sent);  // the host asks again
+  rte_pktmbuf_free_bulk(frames.data() + sent, count - sent);  // the host repeats its questions
   return true;
 }
 
@@ -271,7 +272,7 @@ void PortCore::look_at_link(uint64_t now_ns) {
   host_->on_link(is_up, now_ns);
 }
 
-/// The device was removed: its gates stay locked, so that nobody calls the driver any more.
+/// The device was removed: its gates stay locked, so that no thread calls the driver any more.
 void PortCore::give_up_device() {
   is_given_up_ = true;
   is_link_up_.store(false, std::memory_order_relaxed);

@@ -75,7 +75,7 @@ Status Mlx5Impl::open(std::string_view listen_host) {
   return status;
 }
 
-/// Of datagrams, from the MTU, which strides must hold.
+/// Computes the size of datagrams from the MTU. Strides must hold the MTU.
 Status Mlx5Impl::choose_sizes(uint32_t* datagram_bytes) const {
   const Mlx5Device& device = objects_->device;
   const neighbours::Interface& interface = device.interface;
@@ -93,7 +93,7 @@ Status Mlx5Impl::choose_sizes(uint32_t* datagram_bytes) const {
   return chosen.status();
 }
 
-/// The memory of both queues, and the registration of message memory.
+/// Registers the memory of both queues, and message memory.
 Status Mlx5Impl::open_memory() {
   const Mlx5Device& device = objects_->device;
   const uint32_t stride_bytes =
@@ -139,7 +139,7 @@ void Mlx5Impl::set_own_mac(const frames::MacAddress& mac) {
 Mlx5Impl::~Mlx5Impl() {
   if (objects_.is_here()) {
     objects_->sends.stop();
-    objects_->receives.stop();  // nothing is read or written any more
+    objects_->receives.stop();  // from now on the NIC reads and writes no memory
     if (is_observing_) arena_.unobserve();
     return;
   }

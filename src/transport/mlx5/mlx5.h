@@ -1,5 +1,5 @@
-// Raw Ethernet frames over mlx5 devices (eRPC, appendix A): UDP datagrams past the kernel, and at the NIC a footprint
-// that does not grow with sessions. Transport layer; owned by the endpoint's thread, wake() excepted.
+// Raw Ethernet frames over mlx5 devices (eRPC, appendix A): UDP datagrams past the kernel, with a state in the NIC that
+// does not grow with sessions. Transport layer; owned by the endpoint's thread, wake() excepted.
 //
 //   this file           the common path: send() and receive()
 //   mlx5.cc             creation, peers, the end
@@ -11,18 +11,18 @@
 //   src/neighbours      routes and MAC addresses from the kernel
 //   src/rdma            strides, completions that overflow, steering rules, the ring of sends
 //
-// A packet's way out: send() copies it into the peer's open frame (ethernet/open_frames.h), which is a slot of the send
-// queue. A long packet gets a frame of its own, which the NIC gathers from the slot (headers) and from message memory.
-// flush() completes the open frames, and rings the doorbell once. Tickets are of gathered packets only. A datagram is a
-// row of packets, as over kernel UDP: each header tells its length.
+// Sending: send() copies a packet into the peer's open frame (ethernet/open_frames.h), which is a slot of the send
+// queue. A long packet gets its own frame, which the NIC gathers from the slot (headers) and from message memory.
+// flush() completes the open frames, and rings the doorbell once. Only gathered packets have tickets. As over kernel
+// UDP, a datagram contains several packets, each with its length in its header.
 //
-// A packet's way in: the NIC writes each frame to the next stride of a ring, and its completion over an older one. The
-// reader counts positions. The frame is checked to be a datagram for this endpoint, by the NIC's checksums if its
-// completion is still there, else in software, and its packets are visited where they lie. Descriptors are posted again
-// 512 strides at a time.
+// Receiving: the NIC writes each frame to the next stride of a ring, and its completion over an older completion. The
+// reader counts positions. It checks that the frame is a datagram for this endpoint, by the NIC's checksum results if
+// the completion still exists, else in software, and visits the packets in place. Descriptors are posted again 512
+// strides at a time.
 //
-// A queue that has failed is made anew, which releases all tickets. If that does not help, or the device or the address
-// is gone, the transport has failed for good.
+// A failed queue is made again, which releases all tickets. If that does not help, or the device or the address is
+// gone, the transport has failed for good.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -66,7 +66,8 @@ class TERN_API Mlx5Impl : public DefaultMembers {
    public:
     Sender(Mlx5Impl& transport, PeerId id) : ethernet::OpenFrames<Mlx5Send>::Sender(transport.frames_, id) {}
   };
-  /// rto_ns_min: as of kernel UDP. The NIC takes microseconds; a host that has lost its CPU takes some milliseconds.
+  /// rto_ns_min is that of kernel UDP: the NIC takes microseconds, but a host that has lost its CPU takes some
+  /// milliseconds.
   static constexpr Traits kTraits{
       .reports_space = true,
       .can_fail = true,
@@ -86,8 +87,8 @@ class TERN_API Mlx5Impl : public DefaultMembers {
   Mlx5Impl& operator=(const Mlx5Impl&) = delete;
 
   std::span<const std::byte> address() const { return address_bytes_; }
-  /// kMisuse: the bytes are no address of this transport. kUnavailable: the other family, no route, or a next hop that
-  /// does not answer. kNoMemory.
+  /// kMisuse: the bytes are not an address of this transport. kUnavailable: the other address family, no route, or a
+  /// next hop that does not answer. kNoMemory.
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host);
   PeerState peer_state(PeerId id);
   Status peer_failure(PeerId id) const { return peers_.failure(id); }
@@ -95,12 +96,12 @@ class TERN_API Mlx5Impl : public DefaultMembers {
   Status failure() const { return failure_; }
   uint32_t payload_bytes_max() const { return peers_.own().datagram_bytes - kHeaderBytes; }
   uint32_t payload_bytes_max(PeerId id) const { return peers_.route(id).datagram_bytes - kHeaderBytes; }
-  /// The strides of one descriptor come back together.
+  /// One descriptor less than the ring, because the strides of a descriptor are posted together.
   uint32_t receive_queue_packets() const {
     return objects_->receives.strides() - rdma::StridedRing::kStridesPerDescriptor;
   }
   uint64_t link_bytes_per_sec() const { return std::max<uint64_t>(objects_->device.bytes_per_sec, 1); }
-  /// A round trip that is longer without a queue is that of a long path, or of a software device.
+  /// A path is long, or its device is software, if its round trip without a queue is longer than this.
   DelayTarget delay_target() const { return {delay_target_ns_, delay_target_ns_, true}; }
 
   bool send(PeerId id, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
@@ -158,20 +159,20 @@ class TERN_API Mlx5Impl : public DefaultMembers {
   void wake() { wake_.wake(); }
   const TransportCounters& counters() const { return counters_; }
 
-  /// Frames whose completion was overwritten, and which were checked in software.
+  /// The number of frames whose completion was overwritten, so that they were checked in software.
   uint64_t overwritten_completions() const { return overwritten_; }
 
  private:
   static constexpr uint32_t kHeaderBytes = wire::kHeaderBytes;
   static constexpr uint32_t kBurst = 32;
-  /// Events of device and interface are looked for in every so many empty polls, and after a sleep.
+  /// Number of empty polls before one check for events of device and interface. A sleep is followed by a check, too.
   static constexpr uint32_t kEventPolls = 1u << 16;
-  /// Queues that fail so often without a packet between have failed for good.
+  /// Queues have failed for good after this number of failures without a packet in between.
   static constexpr uint32_t kResetsMax = 3;
   // What has failed: bits of trouble_.
   static constexpr uint8_t kSending = 1, kReceiving = 2, kEverything = 4;
 
-  /// What a forked child must leave alone, as it is the parent's. The last goes first.
+  /// Objects that a forked child must not use, because the parent owns them. Destroyed in reverse order.
   struct Objects {
     Mlx5Device device;
     std::unique_ptr<rdma::ChunkRegistration> chunks;
@@ -192,7 +193,7 @@ class TERN_API Mlx5Impl : public DefaultMembers {
   void poll_sends();
   void take_report();
 
-  /// The datagram in a stride, or why there is none.
+  /// The datagram in a stride, or the reason why there is none.
   [[gnu::always_inline]] frames::FrameParser::Datagram open(std::span<const std::byte> stride, Mlx5Receive::Seen seen,
                                                             const Mlx5Receive::Completion& completion) {
     frames::DeviceChecks checks;
@@ -222,19 +223,19 @@ class TERN_API Mlx5Impl : public DefaultMembers {
   frames::FrameParser parser_;
   uint32_t empty_polls_ = 0;
   uint8_t trouble_ = 0;
-  bool trusts_checksums_ = false;  ///< the device checks those of what it receives
+  bool trusts_checksums_ = false;  ///< the device checks those of received frames
   bool is_armed_ = false;
   bool is_observing_ = false;
-  uint32_t resets_ = 0;  ///< of queues, since a packet has moved
+  uint32_t resets_ = 0;  ///< of queues, since the last packet
   uint64_t overwritten_ = 0;
 
   memory::Arena& arena_;
   Options options_;
   uint32_t delay_target_ns_;
   Status failure_;
-  Status interface_failure_;  ///< which the next recover() makes failure_
+  Status interface_failure_;  ///< the next recover() copies it to failure_
   ethernet::EndpointAddress::Bytes address_bytes_{};
-  base::Descriptor port_socket_;  ///< has the port, so that nobody else takes it
+  base::Descriptor port_socket_;  ///< reserves the UDP port
   base::WaitSet waits_;
   base::WakeEvent wake_;
   base::Timer neighbour_timer_;

@@ -19,13 +19,14 @@ namespace tern::transport {
 
 namespace {
 
-constexpr uint32_t kGidIndexes = 256;  ///< of a port's GID table that are looked at
+constexpr uint32_t kGidIndexes = 256;  ///< number of entries of a port's GID table that are searched
 
 Status refuse(const char* otherwise, std::initializer_list<std::string_view> parts) {
   return ethernet::status_of(kMlx5Names, Code::kUnavailable, otherwise, parts);
 }
 
-/// The network interface of a device's port: that of its GIDs, or if RoCE is switched off, that in sysfs. 0: none.
+/// Returns the network interface of a device's port: the interface of its GIDs, or if RoCE is switched off, the one in
+/// sysfs. 0: none.
 uint32_t interface_index_of(ibv_context* context, uint8_t port, const ibv_port_attr& attributes) {
   const auto entries = static_cast<uint32_t>(std::max(attributes.gid_tbl_len, 0));
   for (uint32_t i = 0; i < std::min(entries, kGidIndexes); ++i) {
@@ -143,7 +144,7 @@ class Search {
     found->bytes_per_sec = rdma::bytes_per_sec_of(attributes);
   }
 
-  /// Of all reasons why there is no device, that which is nearest to one.
+  /// The most specific of all reasons why there is no device.
   void note(uint32_t weight, const Status& why) {
     if (weight <= weight_) return;
     weight_ = weight;

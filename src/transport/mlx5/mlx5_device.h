@@ -1,4 +1,4 @@
-// Finding and opening an mlx5 device, with the network interface and the address that an endpoint has. Transport layer;
+// Finds and opens an mlx5 device, with the network interface and the address of an endpoint. Transport layer; called
 // when endpoints are made, in any thread.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace tern::transport {
 
 inline constexpr ethernet::Names kMlx5Names{Mlx5::kName, "Mlx5"};
 
-/// Which device an endpoint wants.
+/// An endpoint's choice of a device.
 struct Mlx5Choice {
   std::string device;            ///< empty: any
   base::SocketAddress bind;      ///< a wildcard: the listen host if the interface has it, else a global address
@@ -31,16 +31,16 @@ struct Mlx5Device {
   rdma::Context context;
   rdma::ProtectionDomain domain;
   uint8_t port = 0;                 ///< from 1
-  neighbours::Interface interface;  ///< with a VLAN, that over the device's own
+  neighbours::Interface interface;  ///< with a VLAN: the VLAN's interface
   base::SocketAddress address;      ///< of the interface; its port is that of the choice
   uint64_t bytes_per_sec = 0;       ///< of the link
-  bool has_checksums = false;       ///< makes and checks those of IP and UDP
+  bool has_checksums = false;       ///< the device makes and checks those of IP and UDP
   uint32_t stride_bytes_min = 0;
   uint32_t stride_bytes_max = 0;
 };
 
-/// kUnavailable: there is no such device or address, the device is no mlx5 device or cannot do what the transport
-/// needs, the interface is down, or this user may not open the device; the text says which. kNoMemory.
+/// kUnavailable: there is no such device or address, the device is not an mlx5 device or lacks a feature that the
+/// transport needs, the interface is down, or this user may not open the device; the text names the case. kNoMemory.
 Result<Mlx5Device> open_mlx5_device(const Mlx5Choice& choice);
 
 }  // namespace tern::transport

@@ -43,10 +43,10 @@ void Mlx5Impl::take_report() {
 
 // ---- Failures ----
 
-/// Makes queues anew that have failed. False: they are of no use any more.
+/// Makes failed queues again. False: they have failed for good.
 [[gnu::noinline]] bool Mlx5Impl::recover() {
   if (!failure_.ok()) return false;
-  read_events();  // those of the error, lest they pass for another one afterwards
+  read_events();  // reads the events of this error, so that they are not taken for another error later
   if (!interface_failure_.ok()) fail(interface_failure_);
   if (!failure_.ok()) return false;
   const uint8_t trouble = std::exchange(trouble_, 0);
@@ -65,13 +65,13 @@ void Mlx5Impl::take_report() {
   return trouble_ == 0;
 }
 
-/// For good: the NIC reads and writes no memory from now on, and all peers are dead.
+/// Ends the transport for good: the NIC no longer reads or writes memory, and all peers are dead.
 void Mlx5Impl::fail(Status why) {
   if (!failure_.ok()) return;
   failure_ = why;
   trouble_ = kEverything;
   frames_.forget();
-  peers_.fail();  // send() takes the long way, and refuses
+  peers_.fail();  // send() takes the slow path, and refuses
   objects_->sends.stop();
   objects_->receives.stop();
 }
@@ -113,8 +113,8 @@ Status Mlx5Impl::read_device_events() {
   return failure;
 }
 
-/// Takes what the kernel has told about routes, MAC addresses and the interface. A visitor's call may come here, while
-/// receive() reads the queue: so a failure waits for recover().
+/// Handles the kernel's reports about routes, MAC addresses and the interface. A visitor may call it while receive()
+/// reads the queue, so a failure takes effect only in recover().
 void Mlx5Impl::update_peers() {
   if (!peers_.update(now())) return;
   interface_failure_ = peers_.own_failure();
@@ -125,7 +125,7 @@ void Mlx5Impl::update_peers() {
   const frames::MacAddress mac = peers_.resolver().interface().mac;
   if (mac == peers_.own().mac || mac.is_zero()) return;
   set_own_mac(mac);
-  trouble_ |= kReceiving;  // the steering rule is of the old MAC address
+  trouble_ |= kReceiving;  // the steering rule has the old MAC address
 }
 
 // ---- Sleep ----
@@ -138,7 +138,7 @@ bool Mlx5Impl::prepare_wait() {
   if (peers_.resolver().next_update_ns() <= now()) read_events();
   neighbour_timer_.set_at(peers_.resolver().next_update_ns());
   if (trouble_ != 0) return false;
-  // What came before the arming ends no wait: so look once more.
+  // Completions from before the arming do not end a wait, so poll once more.
   objects_->receives.arm();
   if (sends.has_refused() && (!sends.arm() || sends.has_space())) return false;
   take_report();

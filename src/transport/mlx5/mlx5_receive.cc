@@ -121,7 +121,7 @@ Status Mlx5Receive::make_queue() {
   return {};
 }
 
-/// A queue pair that only receives: a table of one queue, without hashing.
+/// Makes a queue pair that only receives: a table of one queue, without hashing.
 Status Mlx5Receive::make_pair() {
   ibv_wq* queue = queue_.get();
   ibv_rwq_ind_table_init_attr one{};
@@ -145,7 +145,7 @@ Status Mlx5Receive::make_pair() {
 
 /// ibv_req_notify_cq() would tell the NIC libibverbs' own count of what has been read, which stays 0.
 void Mlx5Receive::arm() {
-  constexpr size_t kArmRecord = 1, kDoorbellAt = 0x20;  // as mlx5's own library has them
+  constexpr size_t kArmRecord = 1, kDoorbellAt = 0x20;  // the values of mlx5's own library
   constexpr uint32_t kConsumerMask = 0xffffff;
   const uint32_t command = (arm_number_ & 3) << 28 | (ring_.position() & kConsumerMask);
   __atomic_store_n(&raw_.dbrec[kArmRecord], htobe32(command), __ATOMIC_RELEASE);

@@ -1,5 +1,5 @@
 // The receive queue of an endpoint at its device: strided buffers, a completion queue that overflows on purpose, and
-// the steering rule that brings the frames. Transport layer; owned by the endpoint's thread.
+// the steering rule for its frames. Transport layer; owned by the endpoint's thread.
 #pragma once
 
 #include <infiniband/mlx5dv.h>
@@ -22,7 +22,7 @@ namespace tern::transport {
 
 class Mlx5Receive {
  public:
-  /// Completion entries: with fewer the NIC and the CPU contend for their cache lines (eRPC, appendix A).
+  /// Number of completion entries. With fewer, the NIC and the CPU contend for their cache lines (eRPC, appendix A).
   static constexpr uint32_t kEntries = 8;
 
   struct Frames {
@@ -34,31 +34,32 @@ class Mlx5Receive {
   using Seen = rdma::OverflowedQueue::Seen;
   using Completion = rdma::OverflowedQueue::Completion;
 
-  /// `memory`: for all strides, registered under `key`. Context and domain outlive the object. False: errno says why.
+  /// `memory` is for all strides, and is registered under `key`. Context and domain must outlive the object. False:
+  /// errno has the reason.
   [[nodiscard]] bool open(ibv_context* context, ibv_pd* domain, uint32_t strides, uint32_t stride_bytes,
                           std::byte* memory, uint32_t key);
-  /// Makes the queue and its steering rule, in place of those that there are; what has arrived is lost. kUnavailable:
-  /// the device refuses, and there is no queue; the text says what it refuses.
+  /// Makes the queue and its steering rule, and replaces existing ones; packets that have arrived are lost.
+  /// kUnavailable: the device refuses, and there is no queue; the text names the refused step.
   Status start(const Frames& frames);
-  /// The NIC writes no more.
+  /// Stops the queue: after it the NIC writes no more.
   void stop();
-  /// In a forked child: closes the descriptors, and leaves the parent's objects alone.
+  /// In a forked child: closes the descriptors, and does not change the parent's objects.
   void abandon() { events_.abandon(); }
 
   uint32_t strides() const { return ring_.strides(); }
-  /// What is known of the next frame. After kCompleted and kOverwritten it may be read; `completion` is filled in with
-  /// the first of the two only.
+  /// Returns the state of the next frame. After kCompleted and kOverwritten the frame may be read. Only kCompleted
+  /// fills in `completion`.
   [[gnu::always_inline]] Seen look(Completion* completion) const { return entries_.look(ring_.position(), completion); }
-  /// The whole stride of that frame, which is somewhere in front; valid until post().
+  /// The whole stride of that frame, which takes up the front part. Valid until post().
   std::span<const std::byte> stride() const { return {ring_.stride(), ring_.stride_bytes()}; }
-  /// The frame has been visited.
+  /// Call it after the frame was visited.
   void advance() { ring_.advance(); }
   bool wants_post() const { return ring_.wants_post(); }
   void post() { ring_.post(); }
 
   /// Readable after a frame came to the armed queue, until drain().
   int descriptor() const { return events_.descriptor(); }
-  /// The next frame that comes makes the descriptor readable. The caller looks once more afterwards.
+  /// After this the next frame makes the descriptor readable. The caller must then poll once more.
   void arm();
   void drain() { arm_number_ += events_.drain(); }
 
@@ -81,12 +82,12 @@ class Mlx5Receive {
   rdma::OverflowedQueue entries_;
   uint32_t arm_number_ = 0;  ///< events of the completion queue so far
   mlx5dv_cq raw_{};
-  // The last goes first.
+  // Destroyed in reverse order.
   rdma::CompletionEvents events_;
   rdma::CompletionQueue completions_;
   std::unique_ptr<ibv_wq, Destroyer> queue_;
   std::unique_ptr<ibv_rwq_ind_table, Destroyer> table_;  ///< of this one queue
-  rdma::QueuePair pair_;                                 ///< what steering rules lead to
+  rdma::QueuePair pair_;                                 ///< the target of steering rules
   std::unique_ptr<ibv_flow, Destroyer> flow_;
 };
 

@@ -12,7 +12,8 @@ static_assert(ethernet::GatheringQueue<Mlx5Send>);
 
 namespace {
 
-/// The driver copies an inline frame into the NIC's queue: cheaper than a gather up to about this length.
+/// Longest frame sent inline. The driver copies it into the NIC's queue, which is cheaper than a gather up to about
+/// this length.
 constexpr uint32_t kInlineBytes = 256;
 
 Status refuse(const Mlx5Device& device, const char* what) {
@@ -23,7 +24,8 @@ Status refuse(const Mlx5Device& device, const char* what) {
 
 }  // namespace
 
-/// The completion queue holds twice what can come, as those of before a restart may be in it.
+/// The completion queue has space for twice the possible completions, because completions from before a restart may be
+/// in it.
 Status Mlx5Send::open(const Mlx5Device& device, std::byte* memory, uint32_t key, const Messages& messages) {
   messages_ = messages;
   port_ = device.port;
@@ -74,7 +76,7 @@ bool Mlx5Send::restart() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RESET;
   if (ibv_modify_qp(pair_.get(), &attributes, IBV_QP_STATE) != 0) return false;
-  // Completions of before are of no frame from now on; they make way for others.
+  // Completions from before the restart belong to no frame any more; polling removes them.
   queue_.reset();
   poll();
   report_.has_failed = !start();  // it may have failed again meanwhile

@@ -25,33 +25,34 @@
 
 namespace tern::transport {
 
-/// A GatheringQueue of ethernet::OpenFrames. The NIC gathers a frame of one long packet from its slot (headers) and
+/// A GatheringQueue of ethernet::OpenFrames. The NIC gathers a frame with one long packet from its slot (headers) and
 /// from message memory.
 class Mlx5Send {
  public:
   /// 64 suffice to hide the latency of PCIe (eRPC, appendix A); twice that for bursts to many peers.
   static constexpr uint32_t kSlots = 128;
-  /// Of a slot: a frame's headers, and packets that are copied. Has a frame of the usual MTU, 1500, with a VLAN tag:
-  /// the fuller frames are, the less each packet costs.
+  /// Bytes of a slot, for a frame's headers and copied packets. A slot holds a frame of the usual MTU, 1500, with a
+  /// VLAN tag, because each packet costs less if a frame has more packets.
   static constexpr uint32_t kHeadBytes = 1536;
   static_assert(frames::kHeaderBytesMax + wire::kHeaderBytes + kCopiedBytesMax <= kHeadBytes);
   using Queue = rdma::SendQueue<kSlots, kHeadBytes>;
   using Slot = Queue::Slot;
 
-  /// Message memory, and its keys at the device.
+  /// The registration of message memory, with its keys at the device.
   struct Messages {
     memory::Arena* arena;
     const rdma::ChunkRegistration* chunks;
   };
-  /// Makes the queue. `memory` has Queue::kMemoryBytes that are registered under `key`. All that the arguments name
-  /// outlives the object. kUnavailable: the device refuses, no permission, no descriptors; the text says which.
+  /// Makes the queue. `memory` has Queue::kMemoryBytes that are registered under `key`. All objects in the arguments
+  /// must outlive this object. kUnavailable: the device refuses, no permission, no descriptors; the text names the
+  /// case.
   Status open(const Mlx5Device& device, std::byte* memory, uint32_t key, const Messages& messages);
-  /// Makes a queue that has failed ready again. It has forgotten all frames, and reads no memory for them any more.
-  /// False: the device does not do it.
+  /// Makes a failed queue ready again. The queue drops all frames, and no longer reads memory for them. False: the
+  /// device refuses.
   [[nodiscard]] bool restart();
-  /// For good: the NIC reads no memory any more.
+  /// Stops the queue for good: after it the NIC reads no memory.
   void stop();
-  /// In a forked child: closes the descriptors, and leaves the parent's objects alone.
+  /// In a forked child: closes the descriptors, and does not change the parent's objects.
   void abandon() { events_.abandon(); }
 
   // ---- Frames
@@ -72,7 +73,7 @@ class Mlx5Send {
            size_t len, const detail::Buffer* buffer);
 
   bool has_queued() const { return queue_.has_queued(); }
-  /// Hands all frames that are queued to the NIC. False: the queue has failed.
+  /// Passes all queued frames to the NIC. False: the queue has failed.
   [[nodiscard]] bool post() { return queue_.post(pair_.get()) == 0; }
   uint64_t ticket() const { return queue_.ticket(); }
   uint64_t released() const { return queue_.released(); }
@@ -81,20 +82,20 @@ class Mlx5Send {
 
   bool wants_completions() const { return queue_.wants_completions(); }
   void poll();
-  /// What completions have told since the last call.
+  /// The results of the completions since the last call.
   Queue::Polled take_report() { return std::exchange(report_, {}); }
   bool is_of(const ibv_qp* pair) const { return pair == pair_.get(); }
   bool is_of(const ibv_cq* completions) const { return completions == completions_.get(); }
 
-  /// A frame was refused, because the queue was full.
+  /// True if a frame was refused, because the queue was full.
   bool has_refused() const { return is_refused_; }
-  /// Polls. True: the queue takes frames.
+  /// Polls for completions. True: the queue accepts frames.
   bool has_space() {
     poll();
     is_refused_ = queue_.is_full();
     return !is_refused_;
   }
-  /// The next completion makes the descriptor readable. False: it may have come already.
+  /// After this the next completion makes the descriptor readable. False: it may have come already.
   [[nodiscard]] bool arm() { return rdma::CompletionEvents::arm(completions_.get()); }
   int descriptor() const { return events_.descriptor(); }
   void drain() { (void)events_.drain(); }
@@ -110,7 +111,7 @@ class Mlx5Send {
   bool makes_checksums_ = false;
   bool is_refused_ = false;
   uint8_t port_ = 0;
-  // The last goes first.
+  // Destroyed in reverse order.
   rdma::CompletionEvents events_;
   rdma::CompletionQueue completions_;
   rdma::QueuePair pair_;

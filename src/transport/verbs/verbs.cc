@@ -87,7 +87,7 @@ Status VerbsImpl::open(std::string_view listen_host) {
   return status;
 }
 
-/// What the queue pair needs, and the queue pair.
+/// Makes the queue pair and the objects that it needs.
 Status VerbsImpl::open_queues() {
   const rdma::OpenedPort& opened = objects_->opened;
   // The longest packet that the port receives, so that no peer can send one for which a buffer is too short.
@@ -114,7 +114,8 @@ Status VerbsImpl::open_queues() {
   return make_queue_pair();
 }
 
-/// Completion queues hold twice what can come, as those of before a reset may be in them.
+/// Completion queues have space for twice the possible completions, because completions from before a reset may be in
+/// them.
 Status VerbsImpl::make_queue_pair() {
   const rdma::OpenedPort& opened = objects_->opened;
   const std::string_view device = ibv_get_device_name(opened.context->device);
@@ -172,8 +173,8 @@ int VerbsImpl::start_queue_pair() {
 
 VerbsImpl::~VerbsImpl() {
   if (objects_.is_here()) {
-    objects_->resolver.reset();  // whose threads wake this object
-    objects_->pair.reset();      // nothing is read or written any more
+    objects_->resolver.reset();  // its threads wake this object
+    objects_->pair.reset();      // from now on the NIC reads and writes no memory
     if (is_observing_) arena_.unobserve();
     return;
   }
@@ -183,7 +184,7 @@ VerbsImpl::~VerbsImpl() {
 
 // ---- The queue pair ----
 
-/// A packet that is gathered by the NIC, is copied, is too long, or cannot be sent now.
+/// Sends a packet that the NIC gathers or that is copied, and handles one that is too long or cannot be sent now.
 [[gnu::noinline]] bool VerbsImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* data, size_t len,
                                             detail::Buffer* buffer) {
   if (!may_send(id)) return false;
@@ -238,10 +239,10 @@ VerbsImpl::~VerbsImpl() {
   }
 }
 
-/// Resets a queue pair that has failed. False: it is of no use any more.
+/// Resets a failed queue pair. False: it has failed for good.
 [[gnu::noinline]] bool VerbsImpl::recover() {
   if (!failure_.ok()) return false;
-  read_events();  // those of the error, lest they pass for another one afterwards
+  read_events();  // reads the events of this error, so that they are not taken for another error later
   if (!failure_.ok()) return false;
   is_troubled_ = false;
   arrived_ = 0;
@@ -256,7 +257,7 @@ VerbsImpl::~VerbsImpl() {
     fail(kDeviceGone);
     return false;
   }
-  // Completions of before are of no packet from now on; they make way for others.
+  // Completions from before the reset belong to no packet any more; polling removes them.
   sends_.reset();
   receives_.reset();
   for (ibv_cq* queue : {objects_->send_completions.get(), objects_->receive_completions.get()}) {
@@ -268,13 +269,13 @@ VerbsImpl::~VerbsImpl() {
   return !is_troubled_;
 }
 
-/// For good: the NIC reads and writes no memory from now on, and all peers are dead.
+/// Ends the transport for good: the NIC no longer reads or writes memory, and all peers are dead.
 void VerbsImpl::fail(Status why) {
   if (!failure_.ok()) return;
   failure_ = why;
   is_troubled_ = true;
   arrived_ = 0;
-  for (Route& route : routes_) route.quick_bytes = 0;  // send() takes the long way, and refuses
+  for (Route& route : routes_) route.quick_bytes = 0;  // send() takes the slow path, and refuses
   objects_->pair.reset();
   sends_.reset();
   receives_.reset();
@@ -321,7 +322,7 @@ bool VerbsImpl::prepare_wait() {
     if (!is_refused_) return false;
   }
   is_armed_ = true;
-  // What came before the arming ends no wait: so look once more.
+  // Completions from before the arming do not end a wait, so poll once more.
   if (!rdma::CompletionEvents::arm(objects_->receive_completions.get())) return false;
   if (is_refused_) {
     if (!rdma::CompletionEvents::arm(objects_->send_completions.get())) return false;

@@ -6,18 +6,18 @@
 //   verbs_peers.cc      peers and their address handles
 //   verbs_resolver.*    threads in which address handles are made
 //   verbs_address.*     addresses in the handshake
-//   src/rdma            ports, registered memory, queues: what transports over verbs share
+//   src/rdma            ports, registered memory, queues: the common code of transports over verbs
 //
-// Sending: the NIC gathers a packet from a header's slot in registered memory and from message memory. A packet that
-// fits is sent inline, and its message memory is free after flush(). Tickets of others are released by completions, so
+// Sending: the NIC gathers a packet from a header's slot in registered memory and from message memory. A short packet
+// is sent inline, and its message memory is free after flush(). Completions release the tickets of other packets, so
 // that an answer to a retransmitted request needs no flush of the NIC's queue (section 4.2.2).
 //
-// Receiving: the NIC writes a packet behind 40 bytes for a GRH, so the payload begins a cache line. Visitors see it
-// there; the buffer is posted again, with others, after the burst. A buffer holds the longest packet that the port
-// receives.
+// Receiving: the NIC writes a packet after 40 bytes for a GRH, so that the payload begins a cache line. Visitors read
+// it in place; the buffer is posted again, with others, after the burst. A buffer holds the longest packet that the
+// port receives.
 //
-// A queue pair that has failed is reset, which releases all tickets, and goes on under the same number. If that does
-// not help, or the device is gone, or the port has another address, the transport has failed for good.
+// A failed queue pair is reset, which releases all tickets, and continues under the same number. If that does not help,
+// or the device is gone, or the port has another address, the transport has failed for good.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -61,7 +61,8 @@ class TERN_API VerbsImpl : public DefaultMembers {
       ": choose Verbs::Options::device and gid_index so that both have the same";
   static constexpr std::string_view kChoosePartition =
       ": choose Verbs::Options::partition_index so that both are in one partition, and one of them a full member";
-  /// rto_ns_min: as of kernel UDP. The NIC takes microseconds; a host that has lost its CPU takes some milliseconds.
+  /// rto_ns_min is that of kernel UDP: the NIC takes microseconds, but a host that has lost its CPU takes some
+  /// milliseconds.
   static constexpr Traits kTraits{.reports_space = true,
                                   .can_fail = true,
                                   .rto_ns_min = 1'000'000,
@@ -70,7 +71,7 @@ class TERN_API VerbsImpl : public DefaultMembers {
                                                .other_fabric = kChooseFabric,
                                                .other_partition = kChoosePartition}};
 
-  /// kMisuse: an option is out of range, or above what the device can. kUnavailable: see rdma::open_port(); also memory
+  /// kMisuse: an option is out of range, or above the device's limit. kUnavailable: see rdma::open_port(); also memory
   /// that cannot be registered. kNoMemory.
   static Result<std::unique_ptr<VerbsImpl>> create(Options options, const Context& context);
   ~VerbsImpl();
@@ -78,7 +79,7 @@ class TERN_API VerbsImpl : public DefaultMembers {
   VerbsImpl& operator=(const VerbsImpl&) = delete;
 
   std::span<const std::byte> address() const { return address_bytes_; }
-  /// kMisuse: the bytes are no address of this transport. kUnavailable: the peer is on another fabric, subnet or
+  /// kMisuse: the bytes are not an address of this transport. kUnavailable: the peer is on another fabric, subnet or
   /// partition. kNoMemory.
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host);
   wire::Refusal refusal_of(std::span<const std::byte> address) const;
@@ -89,7 +90,7 @@ class TERN_API VerbsImpl : public DefaultMembers {
   uint32_t payload_bytes_max(PeerId id) const { return routes_[id].packet_bytes - kHeaderBytes; }
   uint32_t receive_queue_packets() const { return receives_.count(); }
   uint64_t link_bytes_per_sec() const { return objects_->opened.port.bytes_per_sec; }
-  /// A round trip that is longer without a queue is that of a long path, or of a software device.
+  /// A path is long, or its device is software, if its round trip without a queue is longer than this.
   DelayTarget delay_target() const { return {delay_target_ns_, delay_target_ns_, true}; }
 
   bool send(PeerId id, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
@@ -149,26 +150,27 @@ class TERN_API VerbsImpl : public DefaultMembers {
   static constexpr uint32_t kRouteBytes = 40;  ///< in front of every received packet; a GRH, if it has one
   static constexpr uint32_t kSendSlots = 256;
   static constexpr uint32_t kPacketBytesMin = kHeaderBytes + wire::kPayloadBytesMin;
-  /// Of a slot: a header, and a payload that lies in no Buffer.
+  /// Bytes of a slot: a header, and a payload that is not in a Buffer.
   static constexpr uint32_t kHeadBytes = kHeaderBytes + kCopiedBytesMax;
   static constexpr uint32_t kBurst = 32;
-  /// The driver copies an inline packet into the NIC's queue: cheaper than a gather up to about this length.
+  /// Longest packet sent inline. The driver copies it into the NIC's queue, which is cheaper than a gather up to about
+  /// this length.
   static constexpr uint32_t kInlineBytes = 256;
-  /// Events of the device are looked for in every so many empty polls, and after a sleep.
+  /// Number of empty polls before one check for events of the device. A sleep is followed by a check, too.
   static constexpr uint32_t kEventPolls = 1u << 16;
-  /// A queue pair that fails so often without a packet between has failed for good.
+  /// A queue pair has failed for good after this number of failures without a packet in between.
   static constexpr uint32_t kResetsMax = 3;
 
   using Lookup = VerbsResolver::Lookup;
   using SendQueue = rdma::SendQueue<kSendSlots, kHeadBytes>;
 
-  /// What each packet to a peer needs.
+  /// The fields of a peer that each packet needs.
   struct Route {
-    decltype(ibv_send_wr().wr.ud) way;  ///< `ah` is that of the peer's lookup; null: it is not made yet
+    decltype(ibv_send_wr().wr.ud) way;  ///< `ah` is the handle of the peer's lookup; null: not made yet
     uint32_t packet_bytes = kHeaderBytes;
     uint32_t quick_bytes = 0;  ///< packets up to this length can be sent, and are sent inline
   };
-  /// The rest of a peer.
+  /// All other fields of a peer.
   struct Peer {
     uint32_t references = 0;
     std::shared_ptr<Lookup> lookup;
@@ -179,7 +181,7 @@ class TERN_API VerbsImpl : public DefaultMembers {
     uint64_t ticket;
     std::shared_ptr<Lookup> lookup;
   };
-  /// What a forked child must leave alone, as it is the parent's. The last goes first.
+  /// Objects that a forked child must not use, because the parent owns them. Destroyed in reverse order.
   struct Objects {
     rdma::OpenedPort opened;
     std::unique_ptr<rdma::ChunkRegistration> chunks;
@@ -199,7 +201,7 @@ class TERN_API VerbsImpl : public DefaultMembers {
   int start_queue_pair();
 
   uint32_t key_of(const detail::Buffer* buffer) const { return objects_->chunks->key_of(arena_.chunk_of(buffer).id); }
-  /// The slot of the next packet, with its header and its way filled in.
+  /// Returns the slot of the next packet, with header and destination filled in.
   SendQueue::Slot& begin_packet(const Route& route, const wire::Header& header, size_t bytes) {
     SendQueue::Slot& slot = sends_.next();
     wire::Header sent = header;
@@ -213,7 +215,7 @@ class TERN_API VerbsImpl : public DefaultMembers {
   void post_sends();
   void poll_sends();
   void post_receives();
-  /// Polls for received packets when there are none; returns their number.
+  /// Polls for received packets if none is left of the last poll; returns their number.
   uint32_t poll_receives() {
     const int got = ibv_poll_cq(objects_->receive_completions.get(), kBurst, completions_.data());
     if (got <= 0) [[likely]] {
@@ -226,7 +228,7 @@ class TERN_API VerbsImpl : public DefaultMembers {
     arrived_ = static_cast<uint32_t>(got);
     return arrived_;
   }
-  /// The packet of a completion. False: there is none; counted.
+  /// Reads the packet of a completion. False: it is invalid, and was counted.
   bool open(const ibv_wc& completion, wire::Header* header, Payload* payload) {
     const std::byte* const buffer = receives_.take(completion.wr_id);
     if (buffer == nullptr || completion.status != IBV_WC_SUCCESS) [[unlikely]] {
@@ -265,11 +267,11 @@ class TERN_API VerbsImpl : public DefaultMembers {
   std::vector<Route> routes_;  ///< by PeerId, as the peers
   uint32_t inline_bytes_max_ = 0;
   uint32_t packet_bytes_ = 0;
-  uint32_t arrived_ = 0;  ///< packets in completions_ that nobody has visited
+  uint32_t arrived_ = 0;  ///< packets in completions_ that have not been visited
   uint32_t empty_polls_ = 0;
-  uint32_t resets_ = 0;       ///< of the queue pair, since a packet has moved
+  uint32_t resets_ = 0;       ///< of the queue pair, since the last packet
   bool is_troubled_ = false;  ///< the queue pair has failed; or, with failure_, everything
-  bool is_refused_ = false;   ///< a packet, because the send queue was full
+  bool is_refused_ = false;   ///< a packet was refused, because the send queue was full
   bool is_armed_ = false;
   bool is_observing_ = false;
   std::array<ibv_wc, kBurst> completions_;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint8_t kVersion = 1;
 
-/// Packets to a group would reach others than the peer.
+/// Packets to a group would reach other endpoints than the peer.
 bool is_of_one_port(const VerbsAddress& address) {
   constexpr uint16_t kLidMax = 0xbfff;
   if (address.fabric == rdma::Fabric::kInfiniband) return address.lid != 0 && address.lid <= kLidMax;

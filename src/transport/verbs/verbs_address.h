@@ -1,4 +1,4 @@
-// Where an endpoint of the verbs transport is reached: its bytes in the handshake. Transport layer; any thread, no
+// The address of an endpoint of the verbs transport, and its bytes in the handshake. Transport layer; any thread, no
 // state.
 #pragma once
 
@@ -17,7 +17,7 @@ struct VerbsAddress {
   // Queue pairs 0 and 1 belong to the subnet's management, and the highest number stands for a multicast group.
   static constexpr uint32_t kQueuePairMin = 2;
   static constexpr uint32_t kQueuePairMax = (1u << 24) - 2;
-  /// A packet with a higher Q_Key would leave with that of its sender.
+  /// In a packet with a higher Q_Key the device would put its sender's Q_Key.
   static constexpr uint32_t kKeyMax = (1u << 31) - 1;
 
   rdma::Fabric fabric = rdma::Fabric::kInfiniband;
@@ -32,11 +32,12 @@ struct VerbsAddress {
 };
 
 VerbsAddress::Bytes encode_address(const VerbsAddress& address);
-/// Reads a stranger's bytes. False: they are no address of one endpoint. Whether it can be reached, and how long its
-/// packets are, is not looked at.
+/// Reads untrusted bytes. False: they are not the address of one endpoint. It does not check whether the endpoint can
+/// be reached, nor the length of its packets.
 bool decode_address(std::span<const std::byte> bytes, VerbsAddress* address);
 
-/// Two P_Keys meet if they are of one partition and one of the two is a full member (InfiniBand Architecture 10.9.3).
+/// Two P_Keys can communicate if they are of one partition and one of them is a full member (InfiniBand Architecture
+/// 10.9.3).
 bool partitions_meet(uint16_t a, uint16_t b);
 
 }  // namespace tern::transport

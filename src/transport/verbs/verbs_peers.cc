@@ -26,7 +26,8 @@ std::string hexadecimal(uint16_t number) {
 
 }  // namespace
 
-/// Why packets cannot get from here to there, as far as the address tells. Both sides come to the same.
+/// Returns the reason why packets cannot reach the peer, according to the two addresses. Both sides get the same
+/// result.
 wire::Refusal VerbsImpl::refusal_of(const VerbsAddress& address) const {
   const rdma::Port& port = objects_->opened.port;
   if (address.fabric != port.fabric) return wire::Refusal::kOtherFabric;
@@ -41,7 +42,7 @@ wire::Refusal VerbsImpl::refusal_of(std::span<const std::byte> bytes) const {
   return decode_address(bytes, &address) ? refusal_of(address) : wire::Refusal::kNone;
 }
 
-/// refusal_of(), with what each of the two has. Ok: kNone.
+/// The status for refusal_of(), with the differing values of both sides. Ok: kNone.
 Status VerbsImpl::unreachable(const VerbsAddress& address) const {
   const rdma::Port& port = objects_->opened.port;
   switch (refusal_of(address)) {
@@ -105,7 +106,7 @@ Result<PeerId> VerbsImpl::new_peer(const VerbsAddress& address, std::string_view
   return id;
 }
 
-/// Begins to make the peer's address handle. Null: see VerbsResolver::start().
+/// Starts the lookup of the peer's address handle. Null: see VerbsResolver::start().
 std::shared_ptr<VerbsImpl::Lookup> VerbsImpl::look_up(const VerbsAddress& address, std::string_view host) {
   const rdma::Port& port = objects_->opened.port;
   ibv_ah_attr route{};
@@ -120,7 +121,7 @@ std::shared_ptr<VerbsImpl::Lookup> VerbsImpl::look_up(const VerbsAddress& addres
   return objects_->resolver->start(route, host);
 }
 
-/// Takes the handle, if it has been made meanwhile.
+/// Takes the handle if the lookup has finished.
 void VerbsImpl::adopt(PeerId id) {
   Route& route = routes_[id];
   const Lookup& lookup = *objects_->peers[id].lookup;
@@ -138,7 +139,7 @@ PeerState VerbsImpl::peer_state(PeerId id) {
   return is_failed ? PeerState::kDead : PeerState::kConnecting;
 }
 
-/// The peer has a handle, and the queue a slot.
+/// True if the peer has a handle, and the queue has a free slot.
 bool VerbsImpl::may_send(PeerId id) {
   if (peer_state(id) != PeerState::kReady) return false;
   if (!sends_.is_full()) return true;
@@ -150,7 +151,7 @@ bool VerbsImpl::may_send(PeerId id) {
 void VerbsImpl::disconnect(PeerId id) {
   Peer& peer = objects_->peers[id];
   CHECK(peer.references, >, 0u);
-  if (--peer.references > 0 || !objects_.is_here()) return;  // a forked child's handles are its parent's
+  if (--peer.references > 0 || !objects_.is_here()) return;  // the parent owns a forked child's handles
   ids_.erase(encode_address(peer.address));
   free_ids_.push_back(id);
   peer.lookup->is_wanted.store(false, std::memory_order_relaxed);

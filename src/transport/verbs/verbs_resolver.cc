@@ -44,7 +44,7 @@ std::shared_ptr<VerbsResolver::Lookup> VerbsResolver::start(const ibv_ah_attr& r
   return lookup;
 }
 
-/// The oldest of the next host that has one.
+/// Returns the oldest lookup of the next host.
 std::shared_ptr<VerbsResolver::Lookup> VerbsResolver::take() {
   const auto next = waiting_.upper_bound(last_host_);
   auto taken = waiting_.extract(next != waiting_.end() ? next : waiting_.begin());

@@ -1,6 +1,6 @@
-// Address handles, made in threads of their own. On RoCE the kernel looks up the peer's neighbour when a handle is
-// made, which takes a second if nobody answers, and an endpoint must not block. Hosts take turns, so that one with many
-// silent addresses delays another's by the lookups that run, no more. Transport layer.
+// Makes address handles in threads of their own. On RoCE the kernel resolves the peer's neighbour when a handle is
+// made, which takes a second if there is no answer, and an endpoint must not block. Hosts take turns, so that a host
+// with many silent addresses delays another host only by the lookups that run already. Transport layer.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -24,23 +24,26 @@ class VerbsResolver {
  public:
   static constexpr size_t kThreadsMax = 4;
 
-  /// A handle to be. A resolving thread changes it until `state` says otherwise.
+  /// The lookup of a handle. A resolving thread changes it until `state` is no longer kRunning.
   struct Lookup {
     enum class State : uint8_t { kRunning, kMade, kFailed };
     std::atomic<State> state{State::kRunning};
-    std::atomic<bool> is_wanted{true};  ///< cleared by the owner: nobody waits for it any more
+    std::atomic<bool> is_wanted{true};  ///< the owner clears it when it no longer needs the handle
     ibv_ah_attr route;
     rdma::AddressHandle handle;  ///< once kMade
   };
 
-  /// `done` is called in a resolving thread after each lookup, and must be safe there. The domain outlives the object.
+  /// `done` is called in a resolving thread after each lookup, and must be thread-safe. The domain must outlive the
+  /// object.
   VerbsResolver(ibv_pd* domain, std::function<void()> done) : domain_(domain), done_(std::move(done)) {}
   VerbsResolver(const VerbsResolver&) = delete;
   VerbsResolver& operator=(const VerbsResolver&) = delete;
-  /// Waits for lookups that run, a few seconds at most. Not in a forked child, which has none of the threads.
+  /// Waits for running lookups, a few seconds at most. Must not be called in a forked child, which has none of the
+  /// threads.
   ~VerbsResolver();
 
-  /// `host`: who wants it. If the system gives no thread, the lookup is over when this returns. Null: no memory.
+  /// Begins a lookup for the peer at `host`. If the system has no thread, the lookup is over when this returns. Null:
+  /// no memory.
   std::shared_ptr<Lookup> start(const ibv_ah_attr& route, std::string_view host);
 
  private:
@@ -53,8 +56,8 @@ class VerbsResolver {
   base::Mutex mutex_;
   base::Condition changed_;
   std::multimap<std::string, std::shared_ptr<Lookup>> waiting_ GUARDED_BY(mutex_);  ///< by host, oldest first
-  std::string last_host_ GUARDED_BY(mutex_);                                        ///< whose lookup began last
-  size_t idle_ GUARDED_BY(mutex_) = 0;                                              ///< threads that wait for work
+  std::string last_host_ GUARDED_BY(mutex_);  ///< the host whose lookup began last
+  size_t idle_ GUARDED_BY(mutex_) = 0;        ///< threads that wait for work
   bool is_over_ GUARDED_BY(mutex_) = false;
   size_t started_ = 0;
   std::array<std::thread, kThreadsMax> threads_;

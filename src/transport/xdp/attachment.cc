@@ -26,7 +26,7 @@ constexpr auto kPause = std::chrono::milliseconds(1);
 
 uint32_t flags_of(Mode mode) { return mode == Mode::kNative ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE; }
 
-/// The program that the kernel says is attached.
+/// The attached program, according to the kernel.
 struct Attached {
   uint32_t program = 0;  ///< 0: none
   Mode mode = Mode::kAny;
@@ -43,14 +43,14 @@ int look(uint32_t interface, Attached* attached) {
   return 0;
 }
 
-/// The link by which the program is attached to the interface. Programs' numbers are those of the machine, so that an
-/// interface with the same index in another network namespace is not mistaken for this one. Returns 0 or an error
-/// number; ENOENT: there is no such link.
+/// Finds the link by which the program is attached to the interface. The program's number is unique in the machine, so
+/// that an interface with the same index in another network namespace is not mistaken for this one. Returns 0 or an
+/// error number; ENOENT: there is no such link.
 int find_link(uint32_t program, uint32_t interface, base::Descriptor* found) {
   __u32 id = 0;
   while (bpf_link_get_next_id(id, &id) == 0) {
     base::Descriptor link(bpf_link_get_fd_by_id(id));
-    if (!link && errno == ENOENT) continue;  // it has just gone
+    if (!link && errno == ENOENT) continue;  // it has just been closed
     if (!link) return errno;
     bpf_link_info info{};
     if (read_info(link.get(), &info) != 0 || info.type != BPF_LINK_TYPE_XDP) continue;
@@ -61,8 +61,8 @@ int find_link(uint32_t program, uint32_t interface, base::Descriptor* found) {
   return errno;
 }
 
-/// Why the driver refuses native mode, in the kernel's words, which it tells by netlink only. `program` is detached
-/// again if it is attached this time.
+/// Returns the driver's reason for refusing native mode, in the kernel's words, which only netlink reports. If the
+/// attachment succeeds this time, `program` is detached again.
 std::string reason_of(uint32_t interface, int program) {
   (void)last_warning();
   const auto flags = XDP_FLAGS_DRV_MODE | XDP_FLAGS_UPDATE_IF_NOEXIST;
@@ -91,7 +91,7 @@ void detach(const Program& program, uint32_t interface, Mode mode) {
   (void)bpf_xdp_detach(static_cast<int>(interface), flags_of(mode), &options);
 }
 
-/// One attempt after the other, until the program is attached and held.
+/// Makes attempts until the program is attached and this process holds it.
 class Attempts {
  public:
   Attempts(const neighbours::Interface& interface, const AttachOptions& options, const Owner& owner)
@@ -158,7 +158,7 @@ class Attempts {
     return -bpf_xdp_attach(interface, program, flags_of(mode) | XDP_FLAGS_UPDATE_IF_NOEXIST, nullptr);
   }
 
-  /// False: the program has gone, or is going.
+  /// False: the program is gone, or is being detached.
   Result<bool> join(const Attached& attached) {
     Program other;
     const int error = other.open(attached.program);

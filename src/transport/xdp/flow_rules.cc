@@ -17,7 +17,7 @@ namespace tern::transport::xdp {
 
 namespace {
 
-constexpr uint32_t kRulesMax = 1u << 16;  ///< a device that claims more is not believed
+constexpr uint32_t kRulesMax = 1u << 16;  ///< a larger number from a device is not trusted
 
 /// Sends one of ethtool's commands. Returns 0 or an error number.
 int ask_device(int socket, const std::string& interface, void* command) {
@@ -87,7 +87,7 @@ std::optional<uint32_t> FlowRules::place_for(const ethtool_rx_flow_spec& rule) {
     return chooses ? uint32_t{RX_CLS_LOC_ANY} : location;
   }
   if (chooses) return uint32_t{RX_CLS_LOC_ANY};
-  // From the end, because rules at the beginning have precedence and are an administrator's.
+  // From the end, because rules at the beginning have precedence and belong to an administrator.
   for (uint64_t location = std::min<uint64_t>(list->data, kRulesMax); location-- > 0;) {
     if (std::ranges::find(taken, location) == taken.end()) return static_cast<uint32_t>(location);
   }
@@ -102,7 +102,7 @@ std::optional<uint32_t> FlowRules::add(const base::SocketAddress& address, uint3
   if (!place) return std::nullopt;
   command.fs.location = *place;
   if (ask_(&command) != 0) return std::nullopt;
-  return command.fs.location;  // which a device that chooses has set
+  return command.fs.location;  // set by a device that chooses the location itself
 }
 
 void FlowRules::remove(uint32_t location) {
@@ -122,7 +122,7 @@ uint32_t receive_queues(const std::string& interface) {
   channels.cmd = ETHTOOL_GCHANNELS;
   if (ask_device(socket.get(), interface, &channels) == 0)
     return std::max(1u, channels.rx_count + channels.combined_count);
-  // A device without channels may tell how many queues its rules choose from.
+  // A device without channels may report the number of queues that its rules can choose.
   ethtool_rxnfc rings{};
   rings.cmd = ETHTOOL_GRXRINGS;
   if (ask_device(socket.get(), interface, &rings) == 0 && rings.data <= kRulesMax)

@@ -1,8 +1,8 @@
 // Rules by which a device brings the datagrams of a UDP port to a receive queue: ethtool's flow classification, ntuple.
 // Transport layer; control events only.
 //
-// Rules stay in the device when their process ends. One that is left behind brings datagrams to a queue that they need
-// not go to; it does no other harm.
+// Rules stay in the device when their process ends. A rule that is left behind only brings datagrams to an unnecessary
+// queue.
 #pragma once
 
 #include <linux/ethtool.h>
@@ -17,22 +17,23 @@
 
 namespace tern::transport::xdp {
 
-/// UDP datagrams to this IP address and port, from anyone, go to `queue`. `location` is a place in the device's table.
+/// UDP datagrams from any source to this IP address and port go to `queue`. `location` is an index in the device's
+/// table.
 ethtool_rx_flow_spec rule_for(const base::SocketAddress& address, uint32_t queue, uint32_t location);
-/// Whether both take the same datagrams, whatever queue and location they have.
+/// True if both match the same datagrams; queue and location are not compared.
 bool is_same_flow(const ethtool_rx_flow_spec& one, const ethtool_rx_flow_spec& other);
 
 /// The rules of an interface, in the network namespace of the thread that makes this object.
 class FlowRules {
  public:
-  /// Gives one of ethtool's commands to a device. Returns 0 or an error number.
+  /// Sends one of ethtool's commands to a device. Returns 0 or an error number.
   using Ask = std::function<int(void* command)>;
 
   explicit FlowRules(const std::string& interface);
   explicit FlowRules(Ask ask) : ask_(std::move(ask)) {}
 
-  /// The rule's location; nothing: the device takes no rules, or not this one. An equal rule that was left behind is
-  /// replaced.
+  /// Adds a rule and returns its location. Returns nothing if the device accepts no rules, or not this one. An equal
+  /// rule that was left behind is replaced.
   std::optional<uint32_t> add(const base::SocketAddress& address, uint32_t queue);
   void remove(uint32_t location);
 
@@ -42,9 +43,9 @@ class FlowRules {
   Ask ask_;
 };
 
-/// Gives one of ethtool's commands to the driver of an interface. Returns 0 or an error number.
+/// Sends one of ethtool's commands to the driver of an interface. Returns 0 or an error number.
 int ask_device(const std::string& interface, void* command);
-/// Receive queues that the interface uses now, at least 1.
+/// The number of receive queues that the interface uses now, at least 1.
 uint32_t receive_queues(const std::string& interface);
 
 }  // namespace tern::transport::xdp

@@ -1,4 +1,4 @@
-// A received frame that lies in the memory of a queue. Transport layer: a plain value.
+// A received frame in the memory of a queue. Transport layer: a plain value.
 #pragma once
 
 #include <cstddef>

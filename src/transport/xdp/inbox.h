@@ -1,5 +1,5 @@
-// Frames for an endpoint that others have taken from a queue. Transport layer; any thread puts them in, and the
-// endpoint's takes them out.
+// Frames for an endpoint that other endpoints have taken from a queue. Transport layer; any thread puts frames in, and
+// the endpoint's thread takes them out.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,8 @@ class Inbox {
   /// Readable when a frame has come, from arm() until disarm().
   int descriptor() const { return wake_.descriptor(); }
 
-  /// False: it has `frames_max` or kFramesMax already, or is shut, and the frame is still the caller's.
+  /// Puts a frame in. False: the inbox has `frames_max` or kFramesMax frames already, or is shut; the caller keeps the
+  /// frame.
   bool push(const Frame& frame, uint32_t frames_max) {
     {
       const base::MutexLock lock(mutex_);
@@ -49,7 +50,7 @@ class Inbox {
     has_some_.store(count_ != 0, std::memory_order_relaxed);
     return taken;
   }
-  /// Before sleeping. False: frames are there.
+  /// Call it before sleeping. False: frames are waiting.
   bool arm() {
     is_armed_.store(true, std::memory_order_seq_cst);
     return !has_some_.load(std::memory_order_seq_cst);
@@ -58,12 +59,12 @@ class Inbox {
     is_armed_.store(false, std::memory_order_relaxed);
     wake_.clear();
   }
-  /// Takes frames from now on.
+  /// From now on the inbox accepts frames.
   void begin() {
     const base::MutexLock lock(mutex_);
     is_shut_ = false;
   }
-  /// Takes none any more.
+  /// From now on the inbox accepts no frames.
   void shut() {
     const base::MutexLock lock(mutex_);
     is_shut_ = true;

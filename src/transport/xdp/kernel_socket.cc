@@ -12,7 +12,8 @@ namespace tern::transport::xdp {
 
 namespace {
 
-/// As many as wait while this endpoint's thread is busy for some milliseconds. Without privilege the kernel gives less.
+/// Receive buffer for the datagrams that arrive while this endpoint's thread is busy for some milliseconds. Without
+/// privilege the kernel gives less.
 constexpr int kReceiveBufferBytes = 4 << 20;
 
 }  // namespace

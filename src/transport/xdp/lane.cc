@@ -11,7 +11,8 @@ Lane::~Lane() {
   if (is_attached_) port_->detach(slot_, is_place_free_);
 }
 
-/// At a later look, if another thread has the mutex: that asks the driver meanwhile, which takes milliseconds.
+/// Reads the new shares of queues. If another thread has the mutex, a later poll does so, because that thread may be
+/// asking the driver, which takes milliseconds.
 [[gnu::noinline]] void Lane::try_refresh() {
   if (!port_->mutex_.try_lock()) return;
   (void)base::try_grow([this] {
@@ -21,8 +22,8 @@ Lane::~Lane() {
   port_->mutex_.unlock();
 }
 
-/// The queues may have other endpoints now. False: their descriptors cannot be waited for. Throws std::bad_alloc, and
-/// has changed nothing then.
+/// Updates the queues after a change of their endpoints. False: their descriptors cannot be waited for. If it throws
+/// std::bad_alloc, nothing has changed.
 bool Lane::refresh() {
   std::vector<Port::Slot*> used;
   for (const auto& slot : port_->owned_slots_) {
@@ -64,7 +65,7 @@ uint32_t Lane::receive(std::span<Frame, kBurstMax> frames) {
   return --until_foreign_ == 0 ? receive_foreign(frames) : 0;
 }
 
-/// Of the next queue that is another endpoint's and has some.
+/// Takes frames of the next queue of another endpoint that has some.
 [[gnu::noinline]] uint32_t Lane::receive_foreign(std::span<Frame, kBurstMax> frames) {
   until_foreign_ = kForeignLooks;
   for (size_t i = 0; i < foreign_.size(); ++i) {

@@ -1,4 +1,4 @@
-// How texts name this transport, and sentences of several of its files. Transport layer: plain values.
+// The transport's name in texts, and sentences that several of its files use. Transport layer: plain values.
 #pragma once
 
 #include <tern/status.h>

@@ -1,8 +1,8 @@
 // A process that owns ports and queues in the maps of tern's XDP program: its number there, and whether it still lives.
 // Transport layer; control events only.
 //
-// Both are sockets with abstract names, which the kernel frees when their process ends in whatever way. Such names are
-// those of a network namespace, as interfaces are.
+// Owner and Turn are sockets with abstract names, which the kernel frees when their process ends in any way. Such names
+// belong to a network namespace, as interfaces do.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,11 @@ class Owner {
   static Result<Owner> create();
 
   uint64_t number() const { return number_; }  ///< random; never 0
-  /// Whether the owner with this number lives in the same network namespace. Any other program can make a dead owner
+  /// True if the owner with this number lives in the same network namespace. Any other program can make a dead owner
   /// look alive.
   bool is_alive(uint64_t number) const;
-  /// The owner is the parent's alone. A child that does not call this keeps it alive.
+  /// In a forked child: closes the child's copy, so that the owner ends with the parent. A child that does not call
+  /// this keeps the owner alive.
   void close_in_child() { socket_.reset(); }
 
  private:
@@ -33,8 +34,9 @@ class Owner {
   base::Descriptor socket_;
 };
 
-/// While it lives, no other process of this network namespace has a Turn at the same interface, so that what one reads
-/// in the maps is true when it writes. Waits at most kPatience for a process that stands still, and then does without.
+/// While it exists, no other process of this network namespace has a Turn at the same interface, so that the contents
+/// of the maps do not change between a read and a write. The constructor waits at most kPatience for a process that
+/// does not run, and then goes on without the lock.
 class Turn {
  public:
   explicit Turn(uint32_t interface);

@@ -22,12 +22,13 @@ namespace {
 
 using ethernet::status_of;
 
-/// The kernel frees the queue of a socket some time after that was closed: so a taken one is tried again for this time.
+/// The kernel frees the queue of a socket some time after the socket was closed. A taken queue is therefore tried again
+/// for this time.
 constexpr uint64_t kLateNs = 1'000'000'000;
-/// The kernel sends the frames of an interface that is up in less.
+/// The wait for frames in the kernel. An interface that is up sends them in less time.
 constexpr uint64_t kSendNs = 20'000'000;
 
-/// 10 Gbit/s where the driver does not tell.
+/// The rate of a link that the driver does not report: 10 Gbit/s.
 uint64_t link_megabits(const std::string& interface) {
   ethtool_cmd link{};
   link.cmd = ETHTOOL_GSET;
@@ -44,7 +45,7 @@ ino_t network_namespace() {
 }  // namespace
 
 /// The ports that are open in this process. Never destroyed, because an endpoint may outlive static objects. A forked
-/// child begins with another one, and leaves the ports of its parent alone.
+/// child gets a new object, and does not change the ports of its parent.
 class Port::Registry {
  public:
   static Registry& get() {
@@ -86,7 +87,7 @@ class Port::Registry {
     uint32_t users;
   };
 
-  /// What the last pointer of one user ends. Made before the port is taken, because that takes memory.
+  /// The last pointer of one user destroys it. It is made before the port is taken, because that needs memory.
   struct User {
     ~User() {
       if (port != nullptr) get().release(port);
@@ -94,8 +95,8 @@ class Port::Registry {
     Port* port = nullptr;
   };
 
-  /// Each user has a pointer of its own, so that the last one closes the port under the mutex: whoever opens the
-  /// interface next finds its queues free.
+  /// Each user has its own pointer, so that the last user closes the port under the mutex. A later open of the
+  /// interface then finds its queues free.
   static std::shared_ptr<Port> share(Entry& entry, const std::shared_ptr<User>& user) {
     ++entry.users;
     user->port = entry.port.get();
@@ -187,8 +188,8 @@ void Port::log_mode() {
 
 // ---- Queues
 
-/// Takes the first free queue. One that was closed a moment ago counts as taken: the kernel frees it under the lock
-/// that attaching the program takes, so that those of this process are free again when its next port opens.
+/// Takes the first free queue. A queue that was closed a moment ago counts as taken. The kernel frees it under the lock
+/// that attaching the program takes, so that this process's queues are free again when its next port opens.
 Status Port::add_queue(bool* is_none_left) {
   *is_none_left = false;
   Queue::Choice wanted;
@@ -255,7 +256,7 @@ bool Port::take_back_places(uint32_t queue) {
   return is_all;
 }
 
-/// False: all are taken, or the kernel does not give back those that are left.
+/// False: all places are taken, or the kernel does not give back the places that ended endpoints have left.
 bool Port::find_place(uint32_t queue, uint32_t* place) {
   const uint64_t until_ns = base::monotonic_ns() + kSendNs;
   for (;;) {
@@ -269,7 +270,7 @@ bool Port::find_place(uint32_t queue, uint32_t* place) {
   }
 }
 
-/// The queue and the place of the next endpoint: at a new queue, if there is to be and is one.
+/// Returns the queue and the place of the next endpoint: at a new queue, if one is wanted and free.
 Result<Port::Spot> Port::choose_spot() {
   uint32_t best = find_emptiest();
   if (choice_.queues == 0 && lanes_at(best) != 0) {

@@ -2,13 +2,14 @@
 // through them. Transport layer.
 //
 // Each endpoint has a home queue: it sends there, and the device is asked to bring its datagrams there. Datagrams that
-// arrive at another queue of this process are taken by an endpoint that looks at that queue, and put into the inbox of
-// the one that they are for. An endpoint looks at its home queue and at its share of the queues that are nobody's home,
-// and now and then at all others, because their endpoints may be in a long handler.
+// arrive at another queue of this process are taken by an endpoint that polls that queue, and put into the inbox of
+// their endpoint. An endpoint polls its home queue and its share of the queues that are no endpoint's home. From time
+// to time it polls all others, because their endpoints may be in a long handler.
 //
-// Locks, in the order in which they are taken: that of the process's ports (port.cc), Port::mutex_, those of queues and
-// inboxes. The way of data takes only the last: an endpoint finds another by its slot, and slots and queues stay until
-// the port closes. An endpoint that receives takes Port::mutex_ if it is free, to see who has which queue now.
+// Locks, in the order in which they are taken: the lock of the process's ports (port.cc), Port::mutex_, the locks of
+// queues and inboxes. The data path takes only the last ones: an endpoint finds another one by its slot, and slots and
+// queues exist until the port closes. A receiving endpoint takes Port::mutex_ if it is free, to read the present
+// assignment of queues.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +35,7 @@
 
 namespace tern::transport::xdp {
 
-/// How frames reach the process.
+/// The requested way in which frames reach the process.
 enum class Wish : uint8_t { kBest, kZeroCopy, kNative, kGeneric };
 
 struct PortChoice {
@@ -46,7 +47,7 @@ struct PortChoice {
 
 class Lane;
 
-/// Shared by the endpoints of the process at the same interface. The last one closes it. Any thread.
+/// The endpoints of the process at the same interface share it. The last endpoint closes it. Any thread.
 class TERN_API Port {
  public:
   static constexpr uint32_t kLanesMax = 256;
@@ -60,28 +61,30 @@ class TERN_API Port {
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
-  /// A lane for datagrams to `own`, whose kernel socket the caller has. kUnavailable: no queue or place is left, or
-  /// another process has the port. kNoMemory.
+  /// Makes a lane for datagrams to `own`, whose kernel socket the caller owns. kUnavailable: no queue or place is left,
+  /// or another process has the port. kNoMemory.
   Result<std::unique_ptr<Lane>> attach(const std::shared_ptr<Port>& self, const base::SocketAddress& own);
-  /// Bytes of the longest IP packet that a frame of the queues holds.
+  /// The length of the longest IP packet that fits a frame of the queues.
   uint32_t mtu_bytes_max() const { return frame_bytes_ - Queue::kHeadroomBytes - kLinkBytes; }
-  /// Of the link, as the driver tells; otherwise 10 Gbit/s.
+  /// The link's rate as the driver reports it; otherwise 10 Gbit/s.
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   /// "zero_copy", "native" or "generic".
   std::string_view mode() const;
   uint32_t queue_count() const { return queue_count_.load(std::memory_order_acquire); }
-  /// In a forked child, which must not do anything else: closes its descriptors of the parent's. May be called again.
+  /// In a forked child, which must call nothing else: closes its copies of the parent's descriptors. May be called
+  /// again.
   void close_in_child();
 
  private:
   friend class Lane;
   class Registry;
 
-  /// Of an endpoint at a queue. kLeft: the endpoint has ended, and the kernel may still read its frames.
+  /// The state of an endpoint's place at a queue. kLeft: the endpoint has ended, and the kernel may still read its
+  /// frames.
   enum class Place : uint8_t { kFree, kTaken, kLeft };
   using Places = std::array<Place, Queue::kPlaces>;
 
-  /// An endpoint's place at the port. Made once, and used by one endpoint after another.
+  /// An endpoint's slot at the port. A slot is made once, and reused by later endpoints.
   struct Slot {
     std::atomic<ethernet::LaneKey> key{0};  ///< 0: no endpoint
     Inbox inbox;
@@ -89,7 +92,7 @@ class TERN_API Port {
     bool is_used = false;
     base::SocketAddress own;
     uint32_t queue = 0;  ///< index of the home queue
-    uint32_t place = 0;  ///< at it
+    uint32_t place = 0;  ///< the place at that queue
   };
 
   struct Spot {
@@ -109,7 +112,8 @@ class TERN_API Port {
   void detach(Slot& slot, bool is_place_free);
   void detach_locked(Slot& slot, bool is_place_free) REQUIRES(mutex_);
   Slot* find(ethernet::LaneKey key) const;
-  /// So that the frames of one queue that wait in the inboxes of all endpoints but one leave that one some.
+  /// Limits the frames in an inbox, so that the inboxes of all other endpoints cannot take all frames of a queue from
+  /// one endpoint.
   uint32_t inbox_frames_max() const {
     return choice_.receive_buffers / std::max(Queue::kPlaces, slot_count_.load(std::memory_order_relaxed));
   }
@@ -136,8 +140,7 @@ class TERN_API Port {
   std::atomic<uint32_t> version_{0};  ///< grows when the shares of queues change
 };
 
-/// An endpoint's way through a port. The endpoint's thread. In a forked child nothing may be called, and it is not
-/// destroyed.
+/// An endpoint's access to a port. The endpoint's thread. A forked child must neither call nor destroy it.
 class TERN_API Lane {
  public:
   static constexpr uint32_t kBurstMax = 32;
@@ -148,27 +151,28 @@ class TERN_API Lane {
 
   Queue& home() const { return home_; }
   uint32_t place() const { return slot_.place; }
-  /// The kernel may still read frames of the endpoint's place, which stays unused until it has read them.
+  /// Tells the port that the kernel may still read frames of the endpoint's place. The place stays unused until the
+  /// kernel has read them.
   void leave_place() { is_place_free_ = false; }
 
-  /// Frames for this endpoint, or such that pass_on() wants to see: those that others have put into the inbox, or those
-  /// of a queue. Each of the own queues has its turn, and the inbox has every other one. The caller gives them back.
+  /// Returns frames from the inbox, or from one of this endpoint's queues: frames for this endpoint, and frames to pass
+  /// to pass_on(). The inbox has every second turn, and the queues share the others. The caller gives the frames back.
   uint32_t receive(std::span<Frame, kBurstMax> frames);
   void give_back(std::span<const Frame> frames);
-  /// Takes a frame that is not for this endpoint, if another one has its destination. False: nobody does, or has space;
-  /// the frame is still the caller's.
+  /// Passes a frame to the endpoint that has its destination. False: no endpoint has it, or its inbox is full; the
+  /// caller keeps the frame.
   bool pass_on(const Frame& frame);
 
   /// Adds the lane's descriptors with `name` to the set, which outlives the lane or stop_waiting().
   Status add_to(base::WaitSet& waits, uint64_t name);
-  /// The interface has gone: its sockets would end every wait.
+  /// Call it when the interface is gone, because its sockets would end every wait.
   void stop_waiting();
-  /// Before sleeping. False: frames are there, and the lane is not armed.
+  /// Call it before sleeping. False: frames are waiting, and the lane is not armed.
   bool arm();
   void disarm() { slot_.inbox.disarm(); }
-  /// There are queues whose frames do not wake this endpoint.
+  /// True if there are queues whose frames do not wake this endpoint.
   bool has_foreign() const { return !foreign_.empty(); }
-  /// The next receive() that finds nothing else looks at them.
+  /// Makes the next receive() without other frames poll those queues.
   void look_at_foreign() { until_foreign_ = 1; }
 
  private:
@@ -179,7 +183,8 @@ class TERN_API Lane {
   void try_refresh();
   uint32_t receive_foreign(std::span<Frame, kBurstMax> frames);
 
-  /// Empty looks at the own queues for one at those that other endpoints have, and other processors write.
+  /// Number of empty polls of the own queues before one poll of other endpoints' queues, whose cache lines other
+  /// processors write.
   static constexpr uint32_t kForeignLooks = 256;
 
   const std::shared_ptr<Port> port_;

@@ -19,7 +19,7 @@ using frames::network_order;
 
 // ---- The instructions
 
-/// Instructions that a jump leads to.
+/// The targets of jumps.
 enum class Label : uint8_t { kNone, kIpv6, kLookUp, kForeign, kCount, kPass, kExit };
 
 struct Line {
@@ -28,7 +28,7 @@ struct Line {
   Label at = Label::kNone;  ///< the name of this line
 };
 
-/// In comments r0 to r10, as the kernel calls them.
+/// The registers, which comments call r0 to r10, as the kernel does.
 enum Register : uint8_t { kR0, kR1, kR2, kR3, kR4, kR5, kR6, kR7, kR8, kR9, kR10 };
 
 constexpr bpf_insn make(int code, uint8_t to, uint8_t from, size_t offset, int64_t value) {
@@ -134,7 +134,7 @@ constexpr Line kLines[] = {
     move(kR2, kR10),                                        // r2: the end of the stack
     add(kR2, kKey),                                         // second argument: the key
     call(BPF_FUNC_map_lookup_elem),                         // r0: the entry, or null
-    jump_if(kR0, BPF_JEQ, 0, Label::kPass),                 // nobody of tern has this port
+    jump_if(kR0, BPF_JEQ, 0, Label::kPass),                 // no process of tern has this port
     load(BPF_DW, kR7, kR0, offsetof(PortEntry, owner)),     // r7: its owner
 
     // The queue's owner.

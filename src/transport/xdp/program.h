@@ -3,7 +3,8 @@
 // The program runs for each frame that the interface receives. It finds UDP datagrams over IPv4 without options or
 // fragments, and over IPv6 without extension headers, in frames without a VLAN tag. If the destination address and port
 // have an owner, and the receive queue has the same owner, the frame goes to the queue's socket. Everything else goes
-// to the kernel. Checksums and lengths are not looked at: the process that receives the frame checks it all.
+// to the kernel. The program does not check checksums and lengths: the process that receives the frame checks
+// everything.
 //
 // It is written as instructions, so that no compiler for eBPF is needed when tern is built or run. Kernels: 5.3 for a
 // redirect that falls back to XDP_PASS, 5.8 for lists of links, 5.9 for links of XDP; older kernels have netlink.
@@ -24,7 +25,7 @@
 namespace tern::transport::xdp {
 
 inline constexpr uint32_t kPortsMax = 4096;   ///< of all processes at an interface
-inline constexpr uint32_t kQueuesMax = 1024;  ///< of an interface; further ones are the kernel's
+inline constexpr uint32_t kQueuesMax = 1024;  ///< of an interface; the kernel handles further queues
 inline constexpr uint32_t kNoRule = UINT32_MAX;
 
 /// Key of the map of ports. All in network order.
@@ -37,7 +38,7 @@ struct PortKey {
 static_assert(sizeof(PortKey) == 20, "no padding, because the kernel compares all bytes");
 
 PortKey key_of(const base::SocketAddress& address);
-/// A key that says that the owner is there, and that no frame has: its EtherType is 0.
+/// A key that marks the presence of an owner. No frame has this key, because its EtherType is 0.
 PortKey key_of_owner(uint64_t owner);
 
 /// Value of the map of ports. The program reads the owner only.
@@ -47,11 +48,11 @@ struct PortEntry {
   uint32_t reserved;
 };
 
-/// Frames to ports with an owner that went to the kernel all the same. Indices of the map of counters, which has a
-/// value for each CPU.
+/// Numbers of frames to ports with an owner that nevertheless went to the kernel. The fields are indices of the map of
+/// counters, which has a value for each CPU.
 struct Counts {
-  uint64_t foreign_queue = 0;  ///< they arrived at a queue of another process, or of none
-  uint64_t no_socket = 0;      ///< the owner's socket had gone: it is closing, or was killed
+  uint64_t foreign_queue = 0;  ///< they arrived at a queue of another process, or of no process
+  uint64_t no_socket = 0;      ///< the owner had no socket any more: it is closing, or was killed
 };
 
 /// Indices into an array of the maps.
@@ -67,35 +68,36 @@ inline constexpr const char* kProgramName = "tern_xdp";
 /// The instructions, with the descriptors of the maps in place.
 std::vector<bpf_insn> instructions(const std::array<int, kMaps>& maps);
 
-/// What the kernel tells of a program, map or link: into a bpf_prog_info and so on. Returns 0 or an error number.
+/// Reads the kernel's information about a program, map or link into a bpf_prog_info and so on. Returns 0 or an error
+/// number.
 template <class Info>
 int read_info(int descriptor, Info* info) {
   __u32 bytes = sizeof(*info);
   return bpf_obj_get_info_by_fd(descriptor, info, &bytes) == 0 ? 0 : errno;
 }
 
-/// The program and its maps, by descriptors of this process.
+/// Owns this process's descriptors of the program and its maps.
 class Program {
  public:
   /// A new program with empty maps, attached to nothing. Returns 0 or an error number.
   int load();
-  /// A program that another process has loaded. Returns 0 or an error number: ENOENT, it has gone meanwhile; EPERM;
+  /// Opens a program that another process has loaded. Returns 0 or an error number: ENOENT, the program is gone; EPERM;
   /// EINVAL, its maps are not those of tern's program.
   int open(uint32_t id);
 
   int descriptor() const { return program_.get(); }
   int map(Map map) const { return maps_[static_cast<size_t>(map)].get(); }
 
-  /// What the kernel calls a program: its name, a hash of its instructions, its number.
+  /// The kernel's identity of a program: its name, a hash of its instructions, its number.
   struct Identity {
     std::string name;
     std::array<uint8_t, BPF_TAG_SIZE> tag{};
     uint32_t id = 0;
   };
-  /// Empty name: the kernel does not tell.
+  /// The name is empty if the kernel does not report it.
   Identity identity() const;
 
-  // The maps as values. A failure is an error number.
+  // Access to the maps. A failure is an error number.
   int find_port(const PortKey& key, PortEntry* entry) const;
   int set_port(const PortKey& key, const PortEntry& entry) const;
   void remove_port(const PortKey& key) const;

@@ -23,11 +23,12 @@ namespace {
 
 constexpr Status kNoQueueMemory(Code::kNoMemory,
                                 "xdp: no memory for a queue: free some, or lower Xdp::Options::receive_buffers");
-/// For sends that the kernel has not yet freed; more than all frames of a queue, so that their number is the bound.
+/// Send buffer of the socket, for frames that the kernel has not freed yet. It is larger than all frames of a queue, so
+/// that only their number limits sending.
 constexpr int kSendBufferBytes = 32 << 20;
 
-/// A child's mapping of a ring would keep the socket, and its queue, when all descriptors of it are closed. The entries
-/// are at the end of the mapping, behind the numbers.
+/// A child's mapping of a ring would keep the socket and its queue alive after all its descriptors are closed. The
+/// entries are at the end of the mapping, behind the numbers.
 template <class Ring>
 void leave_out_of_children(const Ring& ring, size_t entry_bytes) {
   const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
@@ -86,7 +87,7 @@ Status refused(const Queue::Choice& choice, int error, size_t memory_bytes) {
 Result<std::unique_ptr<Queue>> Queue::open(const Choice& choice, bool* is_taken) {
   *is_taken = false;
   int error = EINVAL;
-  // A socket that was refused is made anew, with its memory: libxdp keeps what it had.
+  // After a refusal, socket and memory are made again, because libxdp keeps the old settings.
   for (const bool has_zero_copy : {true, false}) {
     if (!(has_zero_copy ? choice.may_zero_copy : choice.may_copy)) continue;
     std::unique_ptr<Queue> queue(new (std::nothrow) Queue(choice));
@@ -109,8 +110,9 @@ int Queue::open_memory() {
       mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return ENOMEM;
   memory_ = static_cast<std::byte*>(mapped);
-  (void)madvise(mapped, memory_bytes_, MADV_HUGEPAGE);  // each frame lies in another small page
-  (void)madvise(mapped, memory_bytes_, MADV_DONTFORK);  // lest a child's copy parts the parent from what the kernel has
+  (void)madvise(mapped, memory_bytes_, MADV_HUGEPAGE);  // otherwise each frame is in another small page
+  (void)madvise(mapped, memory_bytes_,
+                MADV_DONTFORK);  // a fork must not give the parent pages that the kernel does not see
   xsk_umem_config config{};
   config.fill_size = 2 * choice_.receive_frames;  // never full
   config.comp_size = kSendFrames;
@@ -140,7 +142,7 @@ int Queue::open_socket(bool has_zero_copy) {
   leave_out_of_children(sent_, sizeof(xdp_desc));
   descriptor_ = xsk_socket__fd(socket);
   is_zero_copy_ = has_zero_copy;
-  // A program that this process starts must not keep the queue.
+  // Close-on-exec, so that a program that this process starts does not keep the queue.
   if (fcntl(descriptor_, F_SETFD, FD_CLOEXEC) != 0) return errno;
   for (const int option : {SO_SNDBUFFORCE, SO_SNDBUF}) {
     if (setsockopt(descriptor_, SOL_SOCKET, option, &kSendBufferBytes, sizeof(kSendBufferBytes)) == 0) break;
@@ -177,7 +179,7 @@ uint32_t Queue::take(std::span<Frame> frames) {
   for (uint32_t i = 0; i < count; ++i) {
     const xdp_desc& frame = *xsk_ring_cons__rx_desc(&received_, at + i);
     frames[i] = {this, memory_ + frame.addr, frame.len};
-    // Headers and the first packet, in two lines of the cache that another processor has written.
+    // Prefetches headers and first packet: two cache lines that another processor has written.
     __builtin_prefetch(frames[i].data);
     __builtin_prefetch(frames[i].data + 64);
   }
@@ -206,7 +208,8 @@ void Queue::add_to_fill_ring(std::span<const Frame> frames) {
   xsk_ring_prod__submit(&fill_, count);
 }
 
-/// It has run out of frames to fill. poll() does what recvfrom() does, but on kernels before 5.11, too.
+/// Wakes the kernel, which has run out of frames to fill. poll() does so on kernels before 5.11, too, unlike
+/// recvfrom().
 [[gnu::noinline]] void Queue::wake_driver() const {
   pollfd descriptor{descriptor_, POLLIN, 0};
   (void)poll(&descriptor, 1, 0);
@@ -256,7 +259,7 @@ void Queue::empty_completion_ring() {
 
 Queue::Kicked Queue::kick(uint64_t& system_calls) {
   if (xsk_ring_prod__needs_wakeup(&sent_) == 0) return Kicked::kAll;
-  // In copy mode a call moves at most 32 frames, and says EAGAIN if there are more.
+  // In copy mode a call moves at most 32 frames, and returns EAGAIN if there are more.
   for (uint32_t calls = 0; calls < kSendFrames && has_unsent(); ++calls) {
     const uint32_t before = __atomic_load_n(sent_.consumer, __ATOMIC_RELAXED);
     ++system_calls;

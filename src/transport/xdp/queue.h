@@ -1,10 +1,10 @@
 // A receive queue of a network interface, with the send queue of the same number: an AF_XDP socket, its memory (UMEM)
 // and its four rings. Transport layer; the endpoints of a process share it, in any threads.
 //
-// The memory is a row of frames of one size. The first ones are for sending: each endpoint has a place, which is
-// kSlots of them, and fills those without a lock. The others are for receiving, and go round: the kernel takes an empty
-// one from the fill ring and puts it with a frame into the receive ring; an endpoint looks at the frame and gives it
-// back to the fill ring, which has space for all of them.
+// The memory is an array of frames of one size. The first frames are for sending: each endpoint has a place of kSlots
+// frames, and fills them without a lock. The other frames are for receiving, and circulate: the kernel takes an empty
+// frame from the fill ring, and puts it with its data into the receive ring. An endpoint reads the frame and returns it
+// to the fill ring, which has space for all frames.
 //
 //   lock        guards
 //   receiving_  the receive ring and the fill ring
@@ -33,7 +33,8 @@ namespace tern::transport::xdp {
 
 class TERN_API Queue {
  public:
-  static constexpr uint32_t kSlots = 128;  ///< frames that an endpoint can have under way: four bursts of the kernel
+  static constexpr uint32_t kSlots =
+      128;  ///< frames of an endpoint in transmission at a time: four bursts of the kernel
   static constexpr uint32_t kPlaces = 16;  ///< endpoints at a queue
   static constexpr uint32_t kSendFrames = kSlots * kPlaces;
   static constexpr uint32_t kHeadroomBytes = 256;  ///< XDP's own, in front of each received frame
@@ -46,7 +47,7 @@ class TERN_API Queue {
     bool may_copy = true, may_zero_copy = true;
   };
   /// kUnavailable: no permission, too little locked memory, the driver refuses, no such queue; or another socket has
-  /// the queue, and then `*is_taken` is set. kNoMemory.
+  /// the queue, in which case `*is_taken` is set. kNoMemory.
   static Result<std::unique_ptr<Queue>> open(const Choice& choice, bool* is_taken);
   ~Queue();
   Queue(const Queue&) = delete;
@@ -56,40 +57,41 @@ class TERN_API Queue {
   /// Readable when frames have arrived, for poll() and epoll.
   int descriptor() const { return descriptor_; }
   bool is_zero_copy() const { return is_zero_copy_; }
-  /// In a forked child, which must not touch anything else: the parent's end frees the queue only if no child has it.
+  /// In a forked child, which must call nothing else: closes the child's copy, because the queue is free only after
+  /// parent and children have closed it.
   void close_in_child();
 
   // ---- Receiving
 
-  /// A glance without a lock.
+  /// Polls without a lock.
   bool has_received() const {
     return __atomic_load_n(received_.producer, __ATOMIC_ACQUIRE) !=
            __atomic_load_n(received_.consumer, __ATOMIC_RELAXED);
   }
-  /// The next frames, which the caller gives back. 0: there are none, or another thread takes them just now.
+  /// Returns the next frames, which the caller gives back. 0: there are no frames, or another thread is taking them.
   uint32_t take(std::span<Frame> frames);
-  /// All are of this queue.
+  /// Gives frames back. All must be of this queue.
   void give_back(std::span<const Frame> frames);
 
   // ---- Sending
 
-  /// Of the frames for sending.
+  /// The memory of a frame for sending.
   std::byte* send_frame(uint32_t index) const { return memory_ + size_t{index} * choice_.frame_bytes; }
   struct Send {
     uint32_t index;
     uint32_t bytes;
   };
-  /// Hands complete frames to the kernel's ring, which always has space.
+  /// Puts complete frames into the kernel's ring, which always has space.
   void submit(std::span<const Send> frames);
   /// False: the kernel may still read the frame.
   bool is_done(uint32_t index) const { return !is_busy_[index].load(std::memory_order_acquire); }
   /// Of all frames of an endpoint's place.
   bool is_place_done(uint32_t place) const;
-  /// Notes which frames the kernel is done with, of all endpoints.
+  /// Records which frames of all endpoints the kernel has sent.
   void reap();
 
   enum class Kicked : uint8_t {
-    kAll,   ///< the kernel has taken all frames, or will without another call
+    kAll,   ///< the kernel has taken all frames, or will take them without another call
     kSome,  ///< the kernel is short of memory, or busy: kick() again
     kDown,  ///< the interface is down; the ring keeps the frames until it is up
   };
@@ -124,7 +126,7 @@ class TERN_API Queue {
   int descriptor_ = -1;
   bool is_zero_copy_ = false;
   std::byte* memory_ = nullptr;
-  // What libxdp fills in; the kernel's rings lie elsewhere.
+  // libxdp fills these in; the kernel's rings are elsewhere.
   xsk_ring_cons received_{};
   xsk_ring_prod sent_{};
   xsk_ring_prod fill_{};
@@ -132,7 +134,7 @@ class TERN_API Queue {
   base::Mutex receiving_;
   base::Mutex sending_;
   std::array<std::atomic<bool>, kSendFrames> is_busy_{};
-  // The last goes first.
+  // Destroyed in reverse order.
   std::unique_ptr<xsk_umem, UmemDeleter> umem_;
   std::unique_ptr<xsk_socket, SocketDeleter> socket_;
 };

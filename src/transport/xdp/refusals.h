@@ -1,4 +1,5 @@
-// The sentences for what keeps an interface from being used over AF_XDP. Transport layer: pure but for facts_here().
+// Error sentences for the reasons why an interface cannot be used over AF_XDP. Transport layer: pure functions, except
+// facts_here().
 #pragma once
 
 #include <cstdint>
@@ -9,15 +10,15 @@
 
 namespace tern::transport::xdp {
 
-/// What was tried.
+/// The failed step.
 enum class Step : uint8_t { kLoad, kLook, kAttachNative, kAttachGeneric };
 
-/// What the sentence depends on, besides the error number.
+/// The facts that determine the sentence, besides the error number.
 struct Facts {
   std::string interface;
   uint32_t mtu_bytes = 0;
-  bool may_lack_locked_memory = false;  ///< the kernel counts BPF maps as locked memory, and that has a limit
-  std::string kernel_words;             ///< why the driver refuses; may be empty
+  bool may_lack_locked_memory = false;  ///< the kernel counts BPF maps as locked memory, which has a limit
+  std::string kernel_words;             ///< the driver's reason for its refusal; may be empty
 };
 
 /// kNoMemory: memory is short, locked or not. Else kUnavailable.
@@ -28,7 +29,7 @@ Status refusal_by_version(std::string_view interface);
 /// tern's program is attached in the other mode.
 Status refusal_by_mode(std::string_view interface, bool is_native);
 
-/// may_lack_locked_memory of this process: kernels before 5.11 count, and have a limit that libbpf could not raise.
+/// Sets may_lack_locked_memory for this process: true on kernels before 5.11, if libbpf could not raise the limit.
 bool may_lack_locked_memory();
 
 }  // namespace tern::transport::xdp

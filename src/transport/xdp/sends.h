@@ -1,11 +1,11 @@
-// An endpoint's frames on their way out: slots of the queue's memory in which frames are written and from which the
-// kernel sends them. Transport layer; the endpoint's thread.
+// An endpoint's outgoing frames: slots of the queue's memory, which the endpoint fills and from which the kernel sends.
+// Transport layer; the endpoint's thread.
 //
 //   position   done_ .......... sent_ .......... queued_
 //              the kernel may    the endpoint     next()
 //              read them         writes them
 //
-// All packets are copied into slots, also long ones: see docs/decisions.md.
+// Long packets, too, are copied into slots: see docs/decisions.md.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ class TERN_API Sends {
     bool is_local = false;  ///< to this host
   };
 
-  /// `place` is the endpoint's at the queue. Both objects outlive this one.
+  /// `place` is the endpoint's place at the queue. Both objects must outlive this one.
   void start(Queue& queue, uint32_t place, KernelSocket& kernel, uint32_t frame_bytes_max);
   void set_own_mac(const frames::MacAddress& mac) { own_mac_ = mac; }
 
@@ -51,17 +51,17 @@ class TERN_API Sends {
   // ---- Transmission
 
   bool has_queued() const { return queued_ != sent_; }
-  /// Gives the complete frames to the kernel. Returns how many were lost.
+  /// Passes the complete frames to the kernel. Returns the number of lost frames.
   uint32_t submit();
-  /// next() has refused a slot; until make_space() has found one.
+  /// True after next() has refused a slot, until make_space() has found one.
   bool has_refused() const { return is_refused_; }
   /// False: the kernel still has all slots.
   bool make_space();
-  /// Frames that the kernel does not have are lost. Returns how many there were.
+  /// Drops the frames that the kernel has not taken. Returns their number.
   uint64_t drop_queued();
   Queue::Kicked kick(uint64_t& system_calls) { return queue_->kick(system_calls); }
-  /// The end: until the kernel reads this endpoint's slots no more, in bounded time. False: it still may, and the place
-  /// must stay unused.
+  /// Ends sending: waits, in bounded time, until the kernel no longer reads this endpoint's slots. False: the kernel
+  /// still may, and the place must stay unused.
   bool stop();
 
  private:

@@ -104,7 +104,8 @@ void Steering::remove_socket(uint32_t queue) {
   if (place == queues_.end()) return;
   queues_.erase(place);
   const Turn turn(index_);
-  if (program().queue_owner(queue) != owner_.number()) return;  // its socket was closed: another process has the queue
+  if (program().queue_owner(queue) != owner_.number())
+    return;  // the socket was closed, and another process has the queue
   (void)program().set_queue_owner(queue, 0);
   (void)bpf_map_delete_elem(program().map(Map::kSockets), &queue);
 }

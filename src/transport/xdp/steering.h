@@ -1,9 +1,9 @@
-// Which frames of a network interface this process gets: its ports and queues in the maps of tern's XDP program.
-// Transport layer; control events only. Calls of one object must not overlap.
+// The selection of a network interface's frames for this process: its ports and queues in the maps of tern's XDP
+// program. Transport layer; control events only. Calls of one object must not overlap.
 //
 // All processes that use an interface share one program (program.h). The first process attaches it, the others join it
-// (attachment.h). What a dead process leaves in the maps has no effect, because no queue with a socket has the same
-// owner; the next process that opens the interface removes it.
+// (attachment.h). The entries of a dead process in the maps have no effect, because no queue with a socket has the same
+// owner; the next process that opens the interface removes them.
 #pragma once
 
 #include <cstdint>
@@ -25,21 +25,21 @@ namespace tern::transport::xdp {
 class Steering {
  public:
   /// `interface` is in the calling thread's network namespace. kUnavailable: no such interface, no permission, another
-  /// program's XDP on the interface, native mode is wanted and the driver refuses it (the MTU is too large, or other
+  /// XDP program on the interface, native mode is required and the driver refuses it (the MTU is too large, or other
   /// reasons), or tern's program is attached in the other mode. kNoMemory: too little memory, or locked memory. The
-  /// text is a sentence that says what to do. May wait up to 2 s for a process that is ending.
+  /// text is a sentence with the remedy. May wait up to 2 s for a process that is ending.
   static Result<std::unique_ptr<Steering>> open(const neighbours::Interface& interface, const AttachOptions& options);
-  /// Removes the ports and queues of this object, and lets go of the program.
+  /// Removes the ports and queues of this object, and closes the program.
   ~Steering();
-  /// In a forked child, where the object is not destroyed: lets go of the program, and changes nothing of the parent's.
-  /// Nothing else may be called then.
+  /// In a forked child, in which the object is not destroyed: closes the program, and changes nothing of the parent's.
+  /// No other member may be called after it.
   void close_in_child();
   Steering(const Steering&) = delete;
   Steering& operator=(const Steering&) = delete;
 
   /// kNative or kGeneric.
   Mode mode() const { return attachment_.mode; }
-  /// For the log: why Mode::kAny became kGeneric. Empty: it did not, or another process chose.
+  /// For the log: the reason why Mode::kAny became kGeneric. Empty: it did not, or another process has chosen.
   const std::string& why_generic() const { return attachment_.why_generic; }
   /// False for good: the interface has gone, or the program was detached by force.
   bool is_attached() const { return xdp::is_attached(attachment_, index_); }
@@ -47,23 +47,24 @@ class Steering {
   // add_socket() and add_port() are called in the network namespace of the interface, as open() is.
 
   /// Frames to ports of this process that arrive at `queue` go to the AF_XDP socket from now on. The socket has a
-  /// receive ring, and the caller has bound it to this queue; it stays the caller's. kUnavailable: a socket of another
-  /// process has the queue, or its number is above kQueuesMax - 1.
+  /// receive ring, and the caller has bound it to this queue. The caller keeps owning it. kUnavailable: a socket of
+  /// another process has the queue, or its number is above kQueuesMax - 1.
   Status add_socket(uint32_t queue, int socket);
-  /// Before the socket is closed, so that its frames go to the kernel. A socket that the kernel closes leaves by
-  /// itself.
+  /// Call it before the socket is closed, so that its frames go to the kernel. The kernel removes a socket that it
+  /// closes itself.
   void remove_socket(uint32_t queue);
 
-  /// UDP datagrams to this IP and port are this process's. They go to the socket of the queue where they arrive if this
-  /// process has that queue, else to the kernel. The device is asked to bring them to `queue`. The caller has bound a
-  /// kernel UDP socket to the address, which keeps other processes from it and gets what goes to the kernel.
-  /// kUnavailable: a living process has the port, or the map is full.
+  /// UDP datagrams to this IP and port belong to this process from now on. They go to the socket of the queue at which
+  /// they arrive if this process has that queue, else to the kernel. The device is asked to bring them to `queue`. The
+  /// caller has bound a kernel UDP socket to the address, which reserves the port and receives the datagrams that go to
+  /// the kernel. kUnavailable: a living process has the port, or the map is full.
   Status add_port(const base::SocketAddress& address, uint32_t queue);
   void remove_port(const base::SocketAddress& address);
-  /// Ports of this process that the device brings to their queue by a rule. 0: it takes none.
+  /// The number of ports of this process whose datagrams the device brings to their queue by a rule. 0: it accepts no
+  /// rules.
   size_t ruled_ports() const;
 
-  /// Frames of all processes at this interface since the program was attached.
+  /// The counts for all processes at this interface since the program was attached.
   Counts counts() const { return attachment_.program.counts(); }
 
  private:

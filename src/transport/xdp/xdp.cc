@@ -44,7 +44,7 @@ std::optional<xdp::Wish> parse_mode(std::string_view text) {
   return std::nullopt;
 }
 
-/// The calling thread is in another network namespace as long as the object lives.
+/// Moves the calling thread to another network namespace for the object's lifetime.
 class NamespaceVisit {
  public:
   NamespaceVisit() = default;
@@ -70,7 +70,7 @@ class NamespaceVisit {
   base::Descriptor own_;
 };
 
-/// The one Ethernet interface that is up and has an address, if there are no others.
+/// Returns the only Ethernet interface that is up and has an address; nothing if there are several.
 std::optional<Interface> find_only_interface() {
   struct Destroyer {
     void operator()(struct if_nameindex* list) const { if_freenameindex(list); }
@@ -128,7 +128,7 @@ Status XdpImpl::open(std::string_view listen_host) {
   return own.ok() ? start(*interface, own->address) : own.status();
 }
 
-/// By its name, or by the address that the endpoint is to have.
+/// Finds the interface by its name, or by the endpoint's address.
 Result<Interface> XdpImpl::find_interface(const base::SocketAddress& bind, std::string_view listen_host) const {
   if (!options_.interface.empty()) {
     auto named = neighbours::interface_by_name(options_.interface);
@@ -158,7 +158,7 @@ Status XdpImpl::start(const Interface& interface, base::SocketAddress own) {
   if (!port.ok()) return port.status();
   objects.port = std::move(*port);
   link_bytes_per_sec_ = objects.port->link_bytes_per_sec();
-  // The interface may have got a larger MTU since its queues were made.
+  // The interface's MTU may have been raised since its queues were made.
   const uint32_t mtu_bytes = std::min(interface.mtu_bytes, objects.port->mtu_bytes_max());
   const auto datagram_bytes =
       ethernet::choose_datagram_bytes(kNames, interface.name, mtu_bytes, own.family(), options_.datagram_bytes,
@@ -209,7 +209,7 @@ XdpImpl::~XdpImpl() {
   open_frames_.forget();
   if (kept_ != 0) give_back();
   if (!objects_->sends.stop()) objects_->lane->leave_place();
-  if (objects_->lane != nullptr) objects_->lane->stop_waiting();  // its descriptors outlive waits_'s end
+  if (objects_->lane != nullptr) objects_->lane->stop_waiting();  // the lane's descriptors outlive waits_
 }
 
 // ---- Peers ----

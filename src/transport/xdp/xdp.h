@@ -1,27 +1,27 @@
-// UDP datagrams by AF_XDP sockets, past the kernel's network stack, over an interface that stays the kernel's.
-// Transport layer; owned by the endpoint's thread, wake() excepted.
+// UDP datagrams by AF_XDP sockets, past the kernel's network stack, over an interface that the kernel keeps. Transport
+// layer; owned by the endpoint's thread, wake() excepted.
 //
 //   this file        the common path: send() into a frame, flush(), receive()
 //   xdp.cc           creation, peers, the end
-//   xdp_events.cc    frames that do not leave, failures, events of the interface, waiting
-//   sends.*          frames on their way out
-//   port.*, lane.cc  the interface that the endpoints of the process share, and each endpoint's way through it
+//   xdp_events.cc    frames that were not sent, failures, events of the interface, waiting
+//   sends.*          outgoing frames
+//   port.*, lane.cc  the interface that the endpoints of the process share, and each endpoint's access to it
 //   queue.*          an AF_XDP socket with its memory and rings
 //   kernel_socket.*  the kernel's UDP socket beside them
-//   steering.*       the XDP program that brings the frames, and its maps
+//   steering.*       the XDP program that redirects frames, and its maps
 //   src/ethernet     peers, open frames, own address; src/frames: headers made and checked
 //   src/neighbours   routes and MAC addresses, the kernel's
 //
-// A packet's way out: send() copies it behind others to the same peer into that peer's open frame, in memory that the
-// kernel sends from. flush() writes the headers of the open frames, prebuilt but for lengths, and checksums, and puts
-// all frames into the queue's ring with one system call for 32 of them.
+// Sending: send() appends a packet to the peer's open frame, in memory from which the kernel sends. flush() completes
+// the prebuilt headers of the open frames with lengths and checksums, and puts all frames into the queue's ring with
+// one system call for 32 of them.
 //
-// A packet's way in: the XDP program redirects the frame to the socket of the queue where it has arrived, and the
-// kernel puts it into the queue's memory. A frame is checked to be a datagram for this endpoint, and its packets are
-// visited where they lie. A frame for another endpoint of the process goes to its inbox.
+// Receiving: the XDP program redirects a frame to the socket of the queue at which it has arrived, and the kernel puts
+// it into the queue's memory. The endpoint checks that the frame is a datagram for it, and visits the packets in place.
+// A frame for another endpoint of the process goes to that endpoint's inbox.
 //
-// Beside that, the kernel's socket gets what arrives at a queue that is not this process's. It is asked after each
-// so many looks at the queue, and always again while it has something.
+// The kernel's socket receives the datagrams that arrive at queues of other processes. It is read after a number of
+// polls of the queue, and at each poll while it has datagrams.
 #pragma once
 
 #include <algorithm>
@@ -92,12 +92,12 @@ class TERN_API XdpImpl : public DefaultMembers {
   Status peer_failure(PeerId id) const { return objects_->peers.failure(id); }
   uint32_t payload_bytes_max() const { return objects_->peers.own().datagram_bytes - kHeaderBytes; }
   uint32_t payload_bytes_max(PeerId id) const { return objects_->peers.route(id).datagram_bytes - kHeaderBytes; }
-  /// Of a queue that endpoints share, each has all, because their clients rarely all send at once. Whoever of them
-  /// polls moves frames of the others to their inboxes, of which each takes at most a sixteenth of the queue. A frame
-  /// that finds the queue or the inbox full is an ordinary loss.
+  /// If endpoints share a queue, each states the whole queue, because their clients rarely all send at once. An
+  /// endpoint that polls moves the frames of the others to their inboxes, each of which holds at most a sixteenth of
+  /// the queue. If the queue or the inbox is full, a frame is lost.
   uint32_t receive_queue_packets() const { return options_.receive_buffers - kBorrowed; }
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
-  /// A round trip that is longer without a queue is that of a long path.
+  /// A path is long if its round trip without a queue is longer than this.
   DelayTarget delay_target() const { return {delay_target_ns_, delay_target_ns_, true}; }
 
   bool send(PeerId id, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
@@ -141,17 +141,17 @@ class TERN_API XdpImpl : public DefaultMembers {
   static_assert(Options::kDatagramBytesMin == ethernet::kDatagramBytesMin);
   /// Of descriptors in waits_.
   enum class Waiting : uint64_t { kWake, kTimer, kNeighbours, kLane, kKernel };
-  /// Looks at the queue before one at the kernel's socket, which is a system call: 1 after it had something, then twice
-  /// as many after each time that it had nothing.
+  /// Number of polls of the queue before one read of the kernel's socket, which is a system call: 1 after a read with a
+  /// datagram, and doubled after each read without one.
   static constexpr uint32_t kKernelLooksMax = 2048;
-  /// Events of the interface and of neighbours are looked for with so many looks at the kernel's socket, and after a
-  /// sleep.
+  /// Number of reads of the kernel's socket before one check for events of the interface and of neighbours. A sleep is
+  /// followed by a check, too.
   static constexpr uint32_t kEventLooks = 32;
   static constexpr uint32_t kKernelBurst = 32;
-  /// Frames of a queue that are not in its rings: the burst that is visited, and the kernel's next ones.
+  /// Number of a queue's frames outside of its rings: the visited burst, and the frames that the kernel has prepared.
   static constexpr uint32_t kBorrowed = 2 * xdp::Lane::kBurstMax;
 
-  /// What a forked child must leave alone, as it is the parent's. The last goes first.
+  /// Objects that a forked child must not use, because the parent owns them. Destroyed in reverse order.
   struct Objects {
     std::shared_ptr<xdp::Port> port;
     xdp::KernelSocket kernel;
@@ -173,7 +173,7 @@ class TERN_API XdpImpl : public DefaultMembers {
   template <class Visit>
   [[gnu::noinline]] size_t receive_by_kernel(Visit& visit);
   bool pass_on(const xdp::Frame& frame, frames::Drop drop);
-  /// Of the last burst; in the next receive(), so that responses have left before.
+  /// Gives back the frames of the last burst. Called in the next receive(), after responses have left.
   void give_back() {
     objects_->lane->give_back(std::span(objects_->burst).first(kept_));
     kept_ = 0;
@@ -196,20 +196,20 @@ class TERN_API XdpImpl : public DefaultMembers {
 
   uint32_t kernel_looks_ = 1;
   uint32_t until_events_ = kEventLooks;
-  bool is_down_ = false;  ///< the interface was, when frames were last sent
+  bool is_down_ = false;  ///< the interface was down when frames were last sent
   bool is_armed_ = false;
   Options options_;
   uint32_t delay_target_ns_;
   uint64_t link_bytes_per_sec_ = 1;
   Status failure_;
-  Status interface_failure_;  ///< which the next recover() makes failure_
+  Status interface_failure_;  ///< the next recover() copies it to failure_
   ethernet::EndpointAddress::Bytes address_bytes_{};
   base::WaitSet waits_;
   base::WakeEvent wake_;
   base::Timer timer_;
 };
 
-/// The packets of received frames.
+/// Visits the packets of received frames.
 template <class Visit>
 size_t XdpImpl::receive_burst(Visit& visit, uint32_t count) {
   std::array<xdp::Frame, xdp::Lane::kBurstMax>& burst = objects_->burst;
@@ -232,7 +232,7 @@ size_t XdpImpl::receive_burst(Visit& visit, uint32_t count) {
   return packets;
 }
 
-/// The packets of datagrams that the kernel has.
+/// Visits the packets of datagrams that came through the kernel.
 template <class Visit>
 size_t XdpImpl::receive_by_kernel(Visit& visit) {
   if (--until_events_ == 0) {

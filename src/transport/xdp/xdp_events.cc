@@ -1,4 +1,4 @@
-// Frames that do not leave, failures, events of the interface and of neighbours, and waiting. See xdp.h.
+// Frames that were not sent, failures, events of the interface and of neighbours, and waiting. See xdp.h.
 #include <algorithm>
 #include <array>
 
@@ -8,10 +8,10 @@ namespace tern::transport {
 
 namespace {
 
-/// Between looks whether the kernel is done with a slot, while the endpoint sleeps; the longer one while the interface
-/// is down.
+/// Interval between checks whether the kernel has released a slot, while the endpoint sleeps; the longer one while the
+/// interface is down.
 constexpr uint64_t kSpaceNs = 100'000, kDownNs = 10'000'000;
-/// Between looks at queues whose frames wake other endpoints only, while the endpoint sleeps.
+/// Interval between polls of queues whose frames wake only other endpoints, while the endpoint sleeps.
 constexpr uint64_t kForeignNs = 10'000'000;
 
 }  // namespace
@@ -42,7 +42,7 @@ void XdpImpl::kick() {
 
 // ---- Receiving ----
 
-/// A frame that is no datagram for this endpoint. True: another endpoint has taken it.
+/// Handles a frame that is not a datagram for this endpoint. True: another endpoint has taken it.
 [[gnu::noinline]] bool XdpImpl::pass_on(const xdp::Frame& frame, frames::Drop drop) {
   if (objects_->lane->pass_on(frame)) return true;
   ++counters_.dropped_frames[static_cast<size_t>(drop)];
@@ -51,7 +51,7 @@ void XdpImpl::kick() {
 
 // ---- Failures and events ----
 
-/// Tries again what the kernel has not taken. False: the transport has failed.
+/// Sends the frames again that the kernel has not taken. False: the transport has failed.
 [[gnu::noinline]] bool XdpImpl::recover() {
   if (!interface_failure_.ok()) fail(interface_failure_);
   if (!failure_.ok()) return false;
@@ -59,8 +59,8 @@ void XdpImpl::kick() {
   return true;
 }
 
-/// Takes what is new of routes, MAC addresses and the interface. A visitor's call may come here, while receive() reads
-/// the queue: so a failure waits for recover().
+/// Handles events of routes, MAC addresses and the interface. A visitor may call it while receive() reads the queue, so
+/// a failure takes effect only in recover().
 void XdpImpl::update_neighbours() {
   if (!failure_.ok()) return;
   ethernet::Peers& peers = objects_->peers;
@@ -76,7 +76,7 @@ void XdpImpl::update_neighbours() {
   set_own_mac(mac);
 }
 
-/// For good: all peers are dead, and what is queued is lost.
+/// Ends the transport for good: all peers are dead, and queued packets are lost.
 void XdpImpl::fail(Status why) {
   if (!failure_.ok()) return;
   failure_ = why;
@@ -117,7 +117,7 @@ void XdpImpl::end_wait() {
       const auto what = static_cast<Waiting>(events[i].data.u64);
       if (what == Waiting::kTimer && timer_.take()) objects_->lane->look_at_foreign();
       if (what == Waiting::kKernel) until_kernel_ = 1;
-      // A socket's error is told by the queue; what it is, by neighbours.
+      // A socket's error only shows that something happened; the neighbours' events say what.
       has_news |= what == Waiting::kTimer || what == Waiting::kNeighbours || (events[i].events & EPOLLERR) != 0;
     }
     if (is_down_) kick();

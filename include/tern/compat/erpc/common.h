@@ -1,7 +1,7 @@
 // Programs written for eRPC: names that every header there has. See docs/erpc-migration.md.
 #pragma once
 
-// Of these, programs rely on some that they do not include themselves, because eRPC's headers include them.
+// Programs rely on some of these without including them, because eRPC's headers include them.
 #include <algorithm>
 #include <array>
 #include <cassert>
@@ -25,7 +25,7 @@
 #include <unordered_map>
 #include <vector>
 
-// Macros, because programs written for eRPC use them as such.
+// These are macros, because programs written for eRPC use them as macros.
 #ifndef likely
 #define likely(x) __builtin_expect(!!(x), 1)
 #endif
@@ -52,7 +52,7 @@ inline constexpr uint8_t kInvalidRpcId = kMaxRpcId + 1;
 inline constexpr size_t kMaxPhyPorts = 16;
 inline constexpr size_t kMaxNumaNodes = 8;
 inline constexpr size_t kHugepageSize = size_t{2} << 20;
-inline constexpr size_t kSessionCredits = 32;  ///< eRPC's; tern's servers decide how many packets may be in flight
+inline constexpr size_t kSessionCredits = 32;  ///< eRPC's value; tern's servers limit the packets in flight
 inline constexpr size_t kSessionReqWindow = 8;
 inline constexpr uint16_t kInvalidSessionNum = UINT16_MAX;
 

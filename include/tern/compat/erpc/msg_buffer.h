@@ -14,10 +14,10 @@ namespace erpc {
 template <class T>
 class Rpc;
 
-/// A view of message memory. Copies show the same memory and have a size each, as in eRPC.
+/// A view of message memory. Copies refer to the same memory, and each has its own size, as in eRPC.
 class MsgBuffer {
  public:
-  /// Of the message in it, in bytes.
+  /// The size of the message in it, in bytes.
   size_t get_data_size() const { return data_size_; }
 
   union {
@@ -32,7 +32,7 @@ class MsgBuffer {
 
   MsgBuffer(tern::detail::Buffer* buffer, size_t bytes)
       : buf_(reinterpret_cast<uint8_t*>(buffer->data())), data_size_(bytes), buffer_(buffer) {}
-  /// Memory of a request.
+  /// A view of a request's memory.
   void show(std::span<const std::byte> bytes) { show(bytes.data(), bytes.size()); }
   void show(const std::byte* data, size_t bytes) {
     buf_ = reinterpret_cast<uint8_t*>(const_cast<std::byte*>(data));
@@ -44,19 +44,19 @@ class MsgBuffer {
 
  private:
   size_t data_size_ = 0;
-  tern::detail::Buffer* buffer_ = nullptr;  ///< around buf_; null: no memory, or that of a request
+  tern::detail::Buffer* buffer_ = nullptr;  ///< the buffer of buf_; null: no memory, or a request's memory
 };
 
-/// A request that waits for its response. The program has it from its handler's call to enqueue_response().
+/// A request that waits for its response. The program owns it from the handler's call until enqueue_response().
 class ReqHandle {
  public:
   ReqHandle(const ReqHandle&) = delete;
   ReqHandle& operator=(const ReqHandle&) = delete;
 
-  /// The request message. If the handler has returned, a short one may lie elsewhere than before: ask again.
+  /// The request message. After the handler has returned, a short message may be at another address: call this again.
   const MsgBuffer* get_req_msgbuf() const { return &req_msgbuf_; }
   uint8_t get_server_rpc_id() const { return rpc_id_; }
-  // What only eRPC has: to use it does not compile.
+  // Members that only eRPC has. Their use does not compile.
   template <class Nothing = void>
   uint16_t get_server_session_num() const {
     static_assert(!std::is_void_v<Nothing>, "tern's servers do not number sessions: see docs/erpc-migration.md");
@@ -77,7 +77,7 @@ class ReqHandle {
   friend class Rpc;
   ReqHandle(void* rpc, uint8_t rpc_id) : rpc_(rpc), rpc_id_(rpc_id) {}
 
-  // A request that has not been answered is one of these.
+  // A request that has not been answered is in one of these.
   tern::detail::RequestFront* front_ = nullptr;  ///< the handler runs, and pre_resp_msgbuf_ is the front's `space`
   tern::Request* request_ = nullptr;             ///< with `front_` null: the handler's argument, or `kept_`
   std::optional<tern::Request> kept_;            ///< the handler may have returned without a response
@@ -89,8 +89,8 @@ class ReqHandle {
 /// Runs in the thread of the event loop (kForeground) or in one of the Nexus's threads (kBackground). `context` is the
 /// Rpc's.
 using erpc_req_func_t = void (*)(ReqHandle* handle, void* context);
-/// Runs in the event loop. Both buffers of the request are the program's again. The response has a size of 0 if there
-/// is none: its session has ended, or the response was longer than the buffer.
+/// Runs in the event loop. The program owns both buffers of the request again. The size of the response is 0 if there
+/// is no response: the session has ended, or the response was longer than the buffer.
 using erpc_cont_func_t = void (*)(void* context, void* tag);
 
 enum class ReqFuncType : uint8_t { kForeground, kBackground };

@@ -21,7 +21,7 @@ class Nexus {
   /// `local_uri`: "HOST:PORT", where peers find this process. Throws std::runtime_error.
   explicit Nexus(const std::string& local_uri, size_t numa_node = 0, size_t num_bg_threads = 0)
       : local_uri_(local_uri), background_threads_(num_bg_threads), freq_ghz_(measure_rdtsc_freq()) {
-    _unused(numa_node);  // of the thread that makes an Rpc
+    _unused(numa_node);  // memory is on the node of the thread that makes an Rpc
     rt_assert(num_bg_threads <= kMaxBgThreads, "Too many background threads");
     tern::NexusOptions options;
     options.worker_threads = std::max<size_t>(num_bg_threads, 1);
@@ -31,7 +31,8 @@ class Nexus {
     nexus_ = std::move(*nexus);
   }
 
-  /// Before the first Rpc; otherwise -EPERM. -EINVAL: no function. -EEXIST: the type has one.
+  /// Must be called before the first Rpc is made; otherwise -EPERM. -EINVAL: no function. -EEXIST: the type has a
+  /// function.
   int register_req_func(uint8_t type, erpc_req_func_t function, ReqFuncType kind = ReqFuncType::kForeground) {
     const bool is_background = kind == ReqFuncType::kBackground;
     if (has_rpcs_ || (is_background && background_threads_ == 0)) return -EPERM;
@@ -44,9 +45,9 @@ class Nexus {
  private:
   template <class T>
   friend class Rpc;
-  /// How long a server may be silent until its sessions end, and how long after a session's end the program hears of
-  /// it. eRPC's newest commit never finds out that a server has gone: processes that are stopped for seconds go on, and
-  /// programs that end at about the same time count on it. TERN_ERPC_FAILURE_MS sets another time.
+  /// The silence of a server after which its sessions end, and the time from a session's end until the program is
+  /// informed. eRPC's newest commit never detects the death of a server: processes that are stopped for seconds
+  /// continue, and programs that end at about the same time rely on that. TERN_ERPC_FAILURE_MS sets another time.
   static std::chrono::milliseconds failure_delay() {
     const char* const set = std::getenv("TERN_ERPC_FAILURE_MS");
     return std::chrono::milliseconds(set == nullptr ? 5000 : std::strtoul(set, nullptr, 10));

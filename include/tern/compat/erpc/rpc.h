@@ -1,5 +1,5 @@
 // Programs written for eRPC compile against tern with this header in place of eRPC's <rpc.h>: the public names of eRPC,
-// over one tern::Rpc. docs/erpc-migration.md has the differences, and for each name what tern itself offers.
+// over one tern::Rpc. docs/erpc-migration.md has the differences, and for each name the equivalent of tern.
 #pragma once
 
 #include "msg_buffer.h"

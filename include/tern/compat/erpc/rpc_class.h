@@ -30,7 +30,7 @@ class Rpc {
   /// `sm_handler` may be null. The environment variable TERN_ERPC_OPTIONS has the transport's options, as in
   /// "datagram_bytes=8900"; `phy_port` has no effect. Throws std::runtime_error.
   Rpc(Nexus* nexus, void* context, uint8_t rpc_id, sm_handler_t sm_handler, uint8_t phy_port = 0);
-  /// Continuations that wait do not run. All message buffers of this Rpc are freed.
+  /// Pending continuations do not run. All message buffers of this Rpc are freed.
   ~Rpc();
   Rpc(const Rpc&) = delete;
   Rpc& operator=(const Rpc&) = delete;
@@ -58,14 +58,14 @@ class Rpc {
     forget(msg_buffer.buffer_);
     tern::detail::release_buffer(msg_buffer.buffer_);
   }
-  /// Any thread. `new_data_size` is at most what the buffer was allocated for.
+  /// Any thread. `new_data_size` is at most the size at allocation.
   static void resize_msg_buffer(MsgBuffer* msg_buffer, size_t new_data_size) {
     assert(new_data_size <= msg_buffer->buffer_->capacity_bytes);
     msg_buffer->data_size_ = new_data_size;
   }
   static constexpr size_t get_max_msg_size() { return kMaxMsgSize; }
   static constexpr size_t get_max_data_per_pkt() { return TTr::kMaxDataPerPkt; }
-  /// In bytes, of all buffers that the program has.
+  /// The bytes of all buffers that the program has.
   size_t get_stat_user_alloc_tot() {
     const std::lock_guard lock(mutex_);
     size_t total = 0;
@@ -77,18 +77,19 @@ class Rpc {
 
   /// A session with Rpc `rem_rpc_id` of the Nexus at "HOST:PORT". Returns its number, or a negative errno: -EINVAL (no
   /// such URI, or this Rpc itself), -ENOMEM, -EPERM (another thread), -EHOSTUNREACH (the name is unknown). The
-  /// session-management handler hears when it is connected. A server that does not answer is asked again and again.
+  /// session-management handler is called when it is connected. If the server does not answer, the request is repeated
+  /// without end.
   int create_session(const std::string& remote_uri, uint8_t rem_rpc_id);
   /// 0, or a negative errno: -EINVAL (no such session), -EPERM (another thread, or it is not connected), -EBUSY
   /// (requests wait), -EALREADY (it is being destroyed).
   int destroy_session(int session_num);
   bool is_connected(int session_num) const { return slot_of(session_num).state == State::kConnected; }
-  /// Those that are being connected or are connected, as a client or as a server.
+  /// The number of sessions that are connecting or connected, as a client or as a server.
   size_t num_active_sessions() const;
   static constexpr size_t get_max_num_sessions() { return TTr::kNumRxRingEntries / kSessionCredits; }
-  /// As create_session() was told.
+  /// The host name given to create_session().
   std::string get_remote_hostname(int session_num) const { return slot_of(session_num).hostname; }
-  /// Packets sent again since the session began, or since reset_num_re_tx().
+  /// The number of retransmitted packets since the session began, or since reset_num_re_tx().
   size_t get_num_re_tx(int session_num) const {
     const SessionSlot& slot = slot_of(session_num);
     const uint64_t all = rpc_->session_info(slot.session).retransmissions;
@@ -98,20 +99,20 @@ class Rpc {
     SessionSlot& slot = slot_of(session_num);
     slot.forgotten_re_tx = rpc_->session_info(slot.session).retransmissions;
   }
-  /// The values of now. The object is the session's.
+  /// The present values. The session owns the object.
   Timely* get_timely(int session_num) {
     SessionSlot& slot = slot_of(session_num);
     slot.timely.set(rpc_->session_info(slot.session), rpc_->link_bytes_per_sec());
     return &slot.timely;
   }
-  /// Null: tern's is not to be seen.
+  /// Always null: tern's timing wheel is not public.
   TimingWheel* get_wheel() const { return nullptr; }
 
   // ---- Requests and responses ----
 
-  /// Any thread. The continuation runs in the event loop. It has a response of size 0 if the session has ended, or ends
-  /// before the response has come, and if the response is longer than `resp_msgbuf`. Throws std::runtime_error for
-  /// buffers that are not this Rpc's, and for a session that is not connected yet.
+  /// Any thread. The continuation runs in the event loop. The response has size 0 if the session has ended or ends
+  /// before the response has come, or if the response is longer than `resp_msgbuf`. Throws std::runtime_error for
+  /// buffers of another Rpc, and for a session that is not connected yet.
   void enqueue_request(int session_num, uint8_t req_type, MsgBuffer* req_msgbuf, MsgBuffer* resp_msgbuf,
                        erpc_cont_func_t cont_func, void* tag) {
     const auto number = static_cast<size_t>(session_num);
@@ -120,9 +121,9 @@ class Rpc {
     }
     start(sessions_[number].get(), req_type, req_msgbuf, resp_msgbuf, cont_func, tag);
   }
-  /// Any thread; of a foreground handler's request a background thread only after the handler has returned.
-  /// `resp_msgbuf` is the handle's pre_resp_msgbuf_ or dyn_resp_msgbuf_. The handle and the response's memory are the
-  /// library's afterwards.
+  /// Any thread. For a foreground handler's request, a background thread may call it only after the handler has
+  /// returned. `resp_msgbuf` is the handle's pre_resp_msgbuf_ or dyn_resp_msgbuf_. The library then owns the handle and
+  /// the response's memory.
   void enqueue_response(ReqHandle* req_handle, MsgBuffer* resp_msgbuf) {
     tern::detail::RequestFront* const front = req_handle->front_;
     if (unlikely(front == nullptr || resp_msgbuf != &req_handle->pre_resp_msgbuf_)) {
@@ -132,7 +133,7 @@ class Rpc {
     front->progress = tern::detail::RequestFront::Progress::kAnswered;
     req_handle->front_ = nullptr;
   }
-  /// Of pre_resp_msgbuf_, in bytes. At first get_max_data_per_pkt().
+  /// Sets the size of pre_resp_msgbuf_, in bytes. The default is get_max_data_per_pkt().
   void set_pre_resp_msgbuf_size(size_t bytes) { pre_resp_msgbuf_size_ = bytes; }
 
   // ---- The event loop ----
@@ -148,7 +149,7 @@ class Rpc {
 
   // ---- About this Rpc ----
 
-  /// Of the link, in bytes per second, as the transport knows or assumes it.
+  /// The link's rate in bytes per second, as the transport knows or assumes it.
   size_t get_bandwidth() const { return rpc_->link_bytes_per_sec(); }
   void set_context(void* context) {
     rt_assert(context_ == nullptr, "Cannot reset non-null Rpc context");
@@ -158,7 +159,7 @@ class Rpc {
   uint8_t get_rpc_id() const { return id_; }
   /// Any thread.
   bool in_background() const { return own_background() == this; }
-  /// Any thread: a number of the calling thread. Background threads have the lowest ones.
+  /// Any thread. The number of the calling thread; background threads have the lowest numbers.
   size_t get_etid() const { return in_background() ? nexus_.thread_id(true) : etid_; }
   double get_freq_ghz() const { return nexus_.freq_ghz_; }
   double sec_since_creation() const { return created_.get_sec(); }
@@ -172,7 +173,7 @@ class Rpc {
     throw std::runtime_error("Faults are injected by tern::Faulty<T>: see docs/erpc-migration.md");
   }
 
-  // What only eRPC has: to use it does not compile.
+  // Members that only eRPC has. Their use does not compile.
   template <class Nothing = void>
   void get_huge_alloc() const {
     static_assert(!std::is_void_v<Nothing>, "tern has no HugeAlloc: see docs/erpc-migration.md");
@@ -185,8 +186,9 @@ class Rpc {
   // ---- What programs read and write ----
 
   union {
-    bool retry_connect_on_invalid_rpc_id_ = false;  ///< a server that has no Rpc of the wanted id, yet, is asked again
-    bool retry_connect_on_invalid_rpc_id;           ///< the name in older programs
+    bool retry_connect_on_invalid_rpc_id_ =
+        false;                             ///< repeat the connect request if the server has no Rpc with this id yet
+    bool retry_connect_on_invalid_rpc_id;  ///< the name in older programs
   };
   union {
     PacketLoss pkt_loss_stats_;  ///< of all sessions
@@ -197,8 +199,8 @@ class Rpc {
  private:
   enum class State : uint8_t { kConnecting, kConnected, kDisconnecting, kEnded };
   struct SessionSlot;
-  /// A request's continuation. It is moved member by member, and its members are in this order, because g++ then moves
-  /// no two of them together by way of a vector register.
+  /// A request's continuation. It is moved member by member, and its members have this order, because g++ then does not
+  /// combine two of them in a vector register.
   struct Ended {
     Ended(SessionSlot* its_slot, MsgBuffer* its_response, erpc_cont_func_t its_continuation, void* its_tag)
         : slot(its_slot),
@@ -215,17 +217,17 @@ class Rpc {
     uintptr_t tag;
   };
   struct SessionSlot {
-    void* context = nullptr;  ///< the Rpc's
+    void* context = nullptr;  ///< the Rpc's context
     Rpc* rpc = nullptr;
-    tern::Session open;   ///< `session` if it is connected; otherwise the name of no session
-    int64_t pending = 0;  ///< requests without a continuation's run; negative: ~Rpc has begun
+    tern::Session open;   ///< `session` if it is connected; otherwise a name without a session
+    int64_t pending = 0;  ///< requests whose continuations have not run; negative: ~Rpc has begun
     tern::Session session;
     State state = State::kConnecting;
     int number = 0;
     uint64_t forgotten_re_tx = 0;
     std::string uri, hostname;
     Timely timely;
-    std::vector<Ended> failed;  ///< by the session's end, of which the program has not heard yet
+    std::vector<Ended> failed;  ///< requests that failed by the session's end, which the program does not know yet
   };
   static constexpr int64_t kEnding = INT64_MIN / 2;
   /// A request of a background thread.
@@ -255,7 +257,7 @@ class Rpc {
   }
   static int errno_of(tern::Code code);
   static SmErrType error_of(tern::Code code);
-  /// The Rpc whose handler this background thread runs; null: it is no background thread, or runs none.
+  /// The Rpc whose handler this background thread runs; null: not a background thread, or no handler runs.
   static const void*& own_background() {
     static thread_local const void* rpc = nullptr;
     return rpc;
@@ -295,7 +297,7 @@ class Rpc {
     if (unlikely(!is_accepted)) refuse(slot, response, continuation, tag);
   }
   [[gnu::always_inline]] static void finish(const Ended& ended, tern::Completion& done) {
-    // Both buffers stay the program's, which may have ended together with its MsgBuffers.
+    // The program keeps both buffers, and may have destroyed its MsgBuffers.
     const tern::detail::Buffer* const filled = done.response.take();
     (void)done.request.take();
     if (unlikely(--ended.slot->pending < 0)) return;
@@ -348,11 +350,11 @@ class Rpc {
   size_t session_count_ = 0;                          ///< of sessions_
   std::unordered_map<uint64_t, SessionSlot*> slots_;  ///< by the names of sessions
   size_t served_ = 0;                                 ///< sessions of clients
-  uint64_t retransmissions_ = 0;                      ///< those that pkt_loss_stats_ has counted
+  uint64_t retransmissions_ = 0;                      ///< the number that pkt_loss_stats_ has counted
   std::mutex mutex_;
   std::unordered_set<tern::detail::Buffer*> allocated_;              ///< under the mutex
   std::unordered_map<ReqHandle*, std::unique_ptr<ReqHandle>> kept_;  ///< under the mutex
-  std::unique_ptr<tern::Rpc<typename TTr::Type>> rpc_;               ///< goes first
+  std::unique_ptr<tern::Rpc<typename TTr::Type>> rpc_;               ///< destroyed first
 };
 
 }  // namespace erpc

@@ -1,4 +1,4 @@
-// Programs written for eRPC: the members of Rpc beside the common case of a request. See docs/erpc-migration.md.
+// Programs written for eRPC: the members of Rpc outside of the common case of a request. See docs/erpc-migration.md.
 #pragma once
 
 #include "rpc_class.h"
@@ -178,7 +178,7 @@ void Rpc<TTr>::lose(SessionSlot& slot) {
 
 // ---- Requests of this Rpc ----
 
-/// From a background thread, or not at all.
+/// Posts a background thread's request to the event loop. Throws in any other thread.
 template <class TTr>
 [[gnu::noinline]] void Rpc<TTr>::start_elsewhere(const Later& later) {
   static constexpr const char* kNoSession = "There is no session of this number";
@@ -191,7 +191,7 @@ template <class TTr>
   if (posted.code() != tern::Code::kSessionReset) check(posted);  // else ~Rpc has begun: the continuation never runs
 }
 
-/// A request that is not wrong ends as those that the session had when it ended.
+/// Ends a valid request to an ended session, like the requests that the session had at its end.
 template <class TTr>
 [[gnu::noinline]] void Rpc<TTr>::refuse(SessionSlot* slot, MsgBuffer* response, erpc_cont_func_t continuation,
                                         void* tag) {
@@ -204,7 +204,7 @@ template <class TTr>
   slot->failed.emplace_back(slot, response, continuation, tag);
 }
 
-/// If the session has ended, the program hears of it later.
+/// If the session has ended, the program is informed later.
 template <class TTr>
 [[gnu::noinline]] void Rpc<TTr>::fail(SessionSlot* slot, MsgBuffer* response, erpc_cont_func_t continuation,
                                       uintptr_t tag, const tern::Completion& done) {
@@ -239,7 +239,7 @@ void Rpc<TTr>::add_handler(size_t type) {
                             : rpc_->on_request(number, Foreground{this, known.function}, options));
 }
 
-/// The preallocated response is not the slot's.
+/// Handles a request whose preallocated response is not the slot's buffer.
 template <class TTr>
 [[gnu::noinline]] void Rpc<TTr>::handle_elsewhere(tern::detail::RequestFront* front, erpc_req_func_t function) {
   tern::Request request(front);
@@ -257,7 +257,7 @@ template <class TTr>
   own_background() = nullptr;
 }
 
-/// The handler has returned without a response.
+/// Called when the handler has returned without a response.
 template <class TTr>
 [[gnu::noinline]] void Rpc<TTr>::keep_unanswered(ReqHandle* req_handle) {
   auto* const rpc = static_cast<Rpc*>(req_handle->rpc_);
@@ -279,7 +279,7 @@ bool Rpc<TTr>::begin(ReqHandle& req_handle, tern::Request& request) {
   return true;
 }
 
-/// The request is the handle's, which the program has until it answers.
+/// The handle owns the request; the program owns the handle until it answers.
 template <class TTr>
 ReqHandle* Rpc<TTr>::keep(std::unique_ptr<ReqHandle> req_handle, tern::Request request) {
   req_handle->kept_.emplace(std::move(request));
@@ -292,7 +292,7 @@ ReqHandle* Rpc<TTr>::keep(std::unique_ptr<ReqHandle> req_handle, tern::Request r
   return name;
 }
 
-/// enqueue_response() in any other case than the common one.
+/// enqueue_response() outside of the common case.
 template <class TTr>
 [[gnu::noinline]] void Rpc<TTr>::respond(ReqHandle* req_handle, MsgBuffer* response) {
   auto* const rpc = static_cast<Rpc*>(req_handle->rpc_);

@@ -1,4 +1,4 @@
-// Programs written for eRPC: what a session-management handler hears. See docs/erpc-migration.md.
+// Programs written for eRPC: the arguments of a session-management handler. See docs/erpc-migration.md.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace erpc {
 
 enum class SmErrType : int {
   kNoError,
-  kSrvDisconnected,  ///< the server, or the way to it, has died
-  kRingExhausted,    ///< the server takes no more sessions
+  kSrvDisconnected,  ///< the server has died, or the path to it is broken
+  kRingExhausted,    ///< the server accepts no more sessions
   kOutOfMemory,
   kRoutingResolutionFailure,  ///< no data path leads to the server
   kInvalidRemoteRpcId,        ///< the server refuses: it has no such Rpc, or another transport

@@ -1,4 +1,4 @@
-// Programs written for eRPC: the transport, which the build chooses, and what programs read of its inside. See
+// Programs written for eRPC: the transport, which the build chooses, and its members that programs read. See
 // docs/erpc-migration.md.
 //
 // TERN_ERPC_TRANSPORT is a type of tern, and TERN_ERPC_TRANSPORT_HEADER the header that declares it; both are
@@ -19,23 +19,23 @@ namespace erpc {
 
 enum class TransportType { kInfiniBand, kRaw, kDPDK, kFake, kInvalid };
 
-/// What all of eRPC's transports have.
+/// The common members of eRPC's transports.
 struct Transport {
   static constexpr size_t kNumRxRingEntries = size_t{1} << 20;  ///< sessions are not limited by it
 };
 
 struct CTransport : Transport {
-  using Type = TERN_ERPC_TRANSPORT;  ///< tern's
-  /// One that connects processes of one host, as eRPC's programs ask by it.
+  using Type = TERN_ERPC_TRANSPORT;  ///< tern's transport
+  /// A type whose processes may be on one host, which is what eRPC's programs test with it.
   static constexpr TransportType kTransportType = TransportType::kInfiniBand;
-  static constexpr size_t kMTU = 1024;            ///< eRPC's; the real size of packets is found out
+  static constexpr size_t kMTU = 1024;            ///< eRPC's value; the real size of packets is negotiated
   static constexpr size_t kMaxDataPerPkt = kMTU;  ///< the largest preallocated response
 };
 
-/// What programs read of a session's congestion control, at the time of Rpc::get_timely().
+/// The state of a session's congestion control that programs read, as of Rpc::get_timely().
 class Timely {
  public:
-  /// In bytes per second. tern fixes a session's rate when it is created: to assign another one throws.
+  /// In bytes per second. tern fixes a session's rate at its creation; an assignment throws.
   class Rate {
    public:
     operator double() const { return value_; }  // NOLINT(google-explicit-constructor): as the double that it was
@@ -54,7 +54,7 @@ class Timely {
     Rate rate;  ///< the name in older programs
   };
 
-  /// The smoothed round trip of packets in microseconds, whatever `share` is.
+  /// The smoothed round trip of packets in microseconds, for every `share`.
   double get_rtt_perc(double share) const {
     _unused(share);
     return round_trip_us_;
@@ -73,7 +73,7 @@ class Timely {
   double round_trip_us_ = 0;
 };
 
-/// Packets that were sent again. Counted when the event loop returns. Programs set the number to 0.
+/// The number of retransmitted packets. It is updated when the event loop returns. Programs set it to 0.
 struct PacketLoss {
   union {
     size_t num_re_tx_ = 0;
@@ -85,7 +85,7 @@ struct PacketLoss {
   };
 };
 
-/// There is none to look into: Rpc::get_wheel() returns null.
+/// Only for declarations: Rpc::get_wheel() returns null.
 struct TimingWheel {
   struct Record {
     std::string to_string(size_t, double) const { return {}; }

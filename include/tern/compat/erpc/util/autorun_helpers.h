@@ -14,7 +14,7 @@ inline std::vector<std::string> split(const std::string& text, char delimiter) {
   return parts;
 }
 
-/// Line n of the file, from 0. Throws std::runtime_error if there is none, or it is empty.
+/// Returns line n of the file, counted from 0. Throws std::runtime_error if there is no such line, or it is empty.
 inline std::string get_line_n(const std::string& filename, size_t n) {
   std::ifstream file(filename);
   rt_assert(!file.fail(), "Required file " + filename + " not found");
@@ -44,8 +44,8 @@ inline uint16_t extract_udp_port_from_uri(const std::string& uri) {
   return static_cast<uint16_t>(std::stoi(uri.substr(uri.find(':') + 1)));
 }
 
-/// Where eRPC's programs look: a line for each process, by number, relative to their working directory. The environment
-/// variable ERPC_PROCESS_FILE names another file.
+/// The file in which eRPC's programs find the processes, relative to their working directory: a line for each process
+/// number. The environment variable ERPC_PROCESS_FILE names another file.
 inline std::string process_file() {
   const char* named = std::getenv("ERPC_PROCESS_FILE");
   return named != nullptr ? named : "../eRPC/scripts/autorun_process_file";

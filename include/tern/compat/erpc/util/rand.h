@@ -14,7 +14,7 @@ class SlowRand {
   std::mt19937_64 generator_{std::random_device{}()};
 };
 
-/// A linear congruential generator, of which the high half is used.
+/// A linear congruential generator. Its result is the high half of the state.
 class FastRand {
  public:
   uint64_t seed_ = SlowRand().next_u64();

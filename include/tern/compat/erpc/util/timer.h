@@ -8,7 +8,7 @@
 
 namespace erpc {
 
-/// The processor's time stamp counter. Where there is none, nanoseconds.
+/// The processor's time stamp counter, or nanoseconds on processors without one.
 inline size_t rdtsc() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -30,7 +30,7 @@ class ChronoTimer {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// Of rdtsc(), in GHz. Takes 10 ms.
+/// The frequency of rdtsc() in GHz. Takes 10 ms.
 inline double measure_rdtsc_freq() {
   const ChronoTimer timer;
   const size_t start = rdtsc();
@@ -46,7 +46,7 @@ inline size_t ns_to_cycles(double ns, double freq_ghz) { return static_cast<size
 inline size_t us_to_cycles(double us, double freq_ghz) { return ns_to_cycles(us * 1e3, freq_ghz); }
 inline size_t ms_to_cycles(double ms, double freq_ghz) { return ns_to_cycles(ms * 1e6, freq_ghz); }
 
-/// Spins.
+/// Waits by spinning.
 inline void nano_sleep(size_t ns, double freq_ghz) {
   const size_t start = rdtsc(), cycles = ns_to_cycles(static_cast<double>(ns), freq_ghz);
   while (rdtsc() - start < cycles) {
@@ -66,8 +66,8 @@ inline double ns_since(const timespec& since) { return sec_since(since) * 1e9; }
 class TscTimer {
  public:
   size_t start_tsc_ = 0;  ///< of the last start()
-  size_t tsc_sum_ = 0;    ///< of all
-  size_t num_calls_ = 0;  ///< of stop()
+  size_t tsc_sum_ = 0;    ///< of all intervals
+  size_t num_calls_ = 0;  ///< number of stop() calls
 
   void start() { start_tsc_ = rdtsc(); }
   void stop() {

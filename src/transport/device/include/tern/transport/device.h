@@ -35,9 +35,9 @@ class TERN_API Device {
 
   /// Constants of the device. If one is out of range, Rpc::create() returns kMisuse.
   struct Properties {
-    /// Names the kind of device, 1 to 16 bytes. Endpoints whose devices have other names are refused as peers.
+    /// The name of the kind of device, 1 to 16 bytes. Endpoints whose devices have other names are refused as peers.
     std::string_view name;
-    /// The longest packet that it moves, 536 to 65000 B. Two peers use the smaller one of theirs.
+    /// The longest packet that it moves, 536 to 65000 B. Two peers use the smaller of their values.
     uint32_t packet_bytes_max = 1232;
     /// Packets that can wait for receive() before further ones are lost, at least 1. Clients do not exceed it.
     uint32_t receive_queue_packets = 256;
@@ -49,9 +49,9 @@ class TERN_API Device {
   using Peer = uint64_t;
   /// The state of a connection. kDead is the last one.
   enum class PeerState : uint8_t {
-    kConnecting,  ///< transmits nothing yet
+    kConnecting,  ///< packets cannot be transmitted yet
     kReady,
-    kDead,  ///< will transmit nothing any more
+    kDead,  ///< no packet will be transmitted any more
   };
 
   /// One packet: the header's bytes, then those of the payload, which may be none.
@@ -71,11 +71,12 @@ class TERN_API Device {
   virtual Properties properties() const = 0;
   /// The address at which this device receives, 1 to 40 B, for connect() of a peer's device. Must not change.
   virtual std::span<const std::byte> address() const = 0;
-  /// Prepares to transmit to the device with this address(). The bytes come from the network, and may be anything.
-  /// `host` is the numeric IP address at which the peer's Nexus was reached. Called once until disconnect(), however
-  /// many sessions the peer has. kMisuse: these bytes are no address. kPeerUnreachable. kUnavailable. kNoMemory.
+  /// Prepares to transmit to the device with this address(). The bytes come from the network and must be checked.
+  /// `host` is the numeric IP address at which the peer's Nexus was reached. Called once until disconnect(), for any
+  /// number of sessions with the peer. kMisuse: the bytes are not an address. kPeerUnreachable. kUnavailable.
+  /// kNoMemory.
   virtual Result<Peer> connect(std::span<const std::byte> address, std::string_view host) = 0;
-  /// The end of a connection: transmit() gets no packet to `peer` any more.
+  /// Ends a connection: transmit() gets no more packets to `peer`.
   virtual void disconnect(Peer peer) = 0;
   /// The state of a connection. A device without connections need not override this.
   virtual PeerState peer_state(Peer peer);
@@ -85,11 +86,11 @@ class TERN_API Device {
   /// as taken, and is lost.
   virtual size_t transmit(std::span<const Outgoing> packets) = 0;
   /// Fills in the packets that have arrived, at most places.size(), and returns their number. Their bytes must not
-  /// change until the next call of receive(). They may be anything, because the library checks them.
+  /// change until the next call of receive(). The device need not check them, because the library does.
   virtual size_t receive(std::span<Incoming> places) = 0;
   /// A descriptor that is readable (poll, epoll) as long as receive() would return a packet, so that the endpoint can
-  /// sleep. -1: there is none, and the endpoint polls, whatever RpcOptions::wait is. Must not change. The device owns
-  /// it.
+  /// sleep. -1: there is none, and the endpoint always polls, for every RpcOptions::wait. Must not change. The device
+  /// owns it.
   virtual int descriptor() const = 0;
 };
 

@@ -13,8 +13,8 @@ namespace transport {
 class DpdkImpl;
 }
 
-/// UDP datagrams by a port of DPDK, past the kernel. All endpoints of a process at one device share its port. What the
-/// device cannot do is done in software: steering frames to endpoints, checksums, gathering. EAL is started once in a
+/// UDP datagrams by a port of DPDK, past the kernel. All endpoints of a process at one device share its port. If the
+/// device cannot steer frames to endpoints, compute checksums or gather, software does so. EAL is started once in a
 /// process, by the first endpoint unless the program has started it, and stays until the process ends.
 ///
 /// A device that keeps a network interface in the kernel (af_packet, af_xdp, bifurcated NICs) has that interface's
@@ -26,9 +26,9 @@ struct Dpdk {
   using Impl = transport::DpdkImpl;                  ///< for the library
 
   /// For Rpc::create(). Out of range, malformed: kMisuse. EAL refuses its arguments, no such device or address, no
-  /// queue or UDP port left: kUnavailable. Endpoints at one device must agree in everything that is the device's:
-  /// `eal`, `address`, `gateway`, `vlan`, `queues`, `mtu` and `receive_buffers`; the first one's settings hold, and a
-  /// later endpoint that differs is kMisuse.
+  /// queue or UDP port left: kUnavailable. Endpoints at one device must agree in all options of the device: `eal`,
+  /// `address`, `gateway`, `vlan`, `queues`, `mtu` and `receive_buffers`; the first one's settings hold, and a later
+  /// endpoint that differs is kMisuse.
   struct Options {
     static constexpr uint32_t kDatagramBytesMin = 536;   ///< of datagram_bytes
     static constexpr uint32_t kDatagramBytesMax = 8972;  ///< of datagram_bytes
@@ -39,7 +39,7 @@ struct Dpdk {
     /// between them: "net_memif0;role=server;socket=/run/a.sock". Empty: the only port that EAL has found.
     std::string device;
     /// Arguments of EAL, blanks between them. Empty: hugepages if enough are free, else ordinary pages; no files that
-    /// other processes share. They hold for the process: the first endpoint's count.
+    /// other processes share. They hold for the whole process; those of the first endpoint are used.
     std::string eal;
     /// IP address and prefix length, "10.0.0.1/24" or "2001:db8::1/64", of a device without an interface in the kernel;
     /// no other host may have the address. Empty: the kernel's interface has the address.
@@ -54,19 +54,20 @@ struct Dpdk {
     /// VLAN over it.
     uint32_t vlan = 0;
     /// Queues of the device, 1 to 64: one for each endpoint of the process, where the device steers frames to queues.
-    /// 0: as many as endpoints can use, at most 16. A device that steers nothing has one, for any number of endpoints.
+    /// 0: as many as endpoints can use, at most 16. A device that cannot steer has one queue for any number of
+    /// endpoints.
     uint32_t queues = 0;
-    /// Bytes of an IP packet, 576 to 9000, that the device is set to; 0: as it is.
+    /// The MTU to which the device is set, in bytes of an IP packet, 576 to 9000; 0: its present MTU.
     uint32_t mtu = 0;
     /// Bytes of a datagram's UDP payload, 536 to 8972; 0: as many as the MTU allows. Lower it where a link on the path
-    /// has a smaller MTU. Peers use the smaller one of theirs.
+    /// has a smaller MTU. Peers use the smaller of their values.
     uint32_t datagram_bytes = 0;
     /// Frames of a queue that wait to be received before further ones are lost; a power of two, 512 to 65536. A device
     /// may have fewer. Takes 2 KiB of memory each, more with an MTU above 1500.
     uint32_t receive_buffers = 4096;
     /// Round trips above this make Swift slow down, in microseconds, 1 to 100000. Untested on hardware.
     uint32_t delay_target_us = 30;
-    /// Of all packets, 0 to 255: the byte of the IP header that has the DSCP, times 4.
+    /// The traffic class of all packets, 0 to 255: the byte of the IP header that has the DSCP, times 4.
     uint32_t traffic_class = 0;
 
     /// The options that a command line can set.

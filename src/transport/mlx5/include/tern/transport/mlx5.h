@@ -13,10 +13,10 @@ namespace transport {
 class Mlx5Impl;
 }
 
-/// UDP datagrams that the NIC takes from and puts into an endpoint's memory, past the kernel (eRPC, appendix A). What
-/// the NIC keeps for an endpoint does not grow with the number of its sessions. Needs the permission to send raw
-/// packets (CAP_NET_RAW: `setcap cap_net_raw+ep PROGRAM`), and to lock about ten megabytes an endpoint (ulimit -l). The
-/// peer may be a plain UDP socket as far as the frames are concerned. Never run on hardware.
+/// UDP datagrams that the NIC reads from and writes to an endpoint's memory, past the kernel (eRPC, appendix A). The
+/// NIC's state for an endpoint does not grow with the number of its sessions. Needs the permission to send raw packets
+/// (CAP_NET_RAW: `setcap cap_net_raw+ep PROGRAM`), and to lock about ten megabytes an endpoint (ulimit -l). The peer
+/// may be a plain UDP socket as far as the frames are concerned. Never run on hardware.
 struct Mlx5 {
   static constexpr std::string_view kName = "mlx5";  ///< the peers' endpoints must have the same
   using Impl = transport::Mlx5Impl;                  ///< for the library
@@ -27,8 +27,8 @@ struct Mlx5 {
     static constexpr uint32_t kDatagramBytesMin = 536;   ///< of datagram_bytes
     static constexpr uint32_t kDatagramBytesMax = 8142;  ///< of datagram_bytes
 
-    /// As ibv_devices prints it, such as mlx5_0. Empty: the device whose network interface has the address of `bind`;
-    /// else the first one whose interface is up and has an address.
+    /// The device's name as ibv_devices prints it, such as mlx5_0. Empty: the device whose network interface has the
+    /// address of `bind`; else the first one whose interface is up and has an address.
     std::string device;
     /// Address of the data path: "HOST" or "HOST:PORT", IPv6 in brackets, an address of the device's network interface.
     /// Default: the Nexus's listen address if the interface has it, else the first global address of the interface;
@@ -38,14 +38,14 @@ struct Mlx5 {
     /// have no tag.
     uint32_t vlan = 0;
     /// Bytes of a datagram's UDP payload, 536 to 8142; 0: as many as the MTU of the network interface allows. Lower it
-    /// where a link on the path has a smaller MTU. Peers use the smaller one of theirs.
+    /// where a link on the path has a smaller MTU. Peers use the smaller of their values.
     uint32_t datagram_bytes = 0;
     /// Frames that wait to be received before further ones are lost; a power of two, 1024 to 65536. Takes 2 KiB of
     /// memory each, 8 KiB with an MTU above 4074.
     uint32_t receive_buffers = 4096;
     /// Round trips above this make Swift slow down, in microseconds, 1 to 100000. Untested on hardware.
     uint32_t delay_target_us = 30;
-    /// Of all packets, 0 to 255: the byte of the IP header that has the DSCP, times 4.
+    /// The traffic class of all packets, 0 to 255: the byte of the IP header that has the DSCP, times 4.
     uint32_t traffic_class = 0;
 
     /// The options that a command line can set.

@@ -15,19 +15,19 @@ class VerbsImpl;
 
 /// One unreliable-datagram queue pair an endpoint, over rdma-core's libibverbs. Message memory and queues are
 /// registered with the NIC, so the process may have to lock some tens of megabytes an endpoint (ulimit -l). A program
-/// that forks wants Linux 5.12 or newer.
+/// that forks needs Linux 5.12 or newer.
 struct Verbs {
   static constexpr std::string_view kName = "verbs";  ///< the peers' endpoints must have the same
   using Impl = transport::VerbsImpl;                  ///< for the library
 
   /// For Rpc::create(). Out of range: kMisuse. No such device, port, GID or P_Key, or no permission: kUnavailable.
   struct Options {
-    static constexpr uint32_t kAny = 65535;  ///< of an index: the transport chooses
+    static constexpr uint32_t kAny = 65535;  ///< the value of an index that lets the transport choose
 
-    /// As ibv_devices prints it, such as mlx5_0. Empty: the first device with an active port; one that has the
-    /// address at which the Nexus listens comes before others.
+    /// The device's name as ibv_devices prints it, such as mlx5_0. Empty: the first device with an active port; one
+    /// that has the address at which the Nexus listens comes before others.
     std::string device;
-    /// From 1. 0: the first active one.
+    /// The port's number, from 1. 0: the first active port.
     uint32_t port = 0;
     /// Index of the port's GID table, as ibv_devinfo -v prints it. Both sides must use the same version of RoCE. kAny:
     /// the GID of the address at which the Nexus listens; else the first of RoCE v2, routable ones before link-local
@@ -36,17 +36,17 @@ struct Verbs {
     /// Index of the port's P_Key table: the InfiniBand partition. kAny: the first with full membership.
     uint32_t partition_index = kAny;
     /// Bytes of a packet's header and payload, 536 to 4096 and at most the port's MTU; 0: the port's MTU. Lower it
-    /// where a switch on the path has a smaller MTU than the port. Peers use the smaller one of theirs.
+    /// where a switch on the path has a smaller MTU than the port. Peers use the smaller of their values.
     uint32_t packet_bytes = 0;
     /// Packets that wait to be received before further ones are lost; a power of two, 64 to 16384. Takes one MTU of
     /// memory each.
     uint32_t receive_buffers = 2048;
     /// Round trips above this make Swift slow down, in microseconds, 1 to 100000. Untested on hardware.
     uint32_t delay_target_us = 30;
-    /// Of all packets, 0 to 15, for networks that give RDMA a class of its own: on InfiniBand the service level, on
-    /// RoCE the priority of tagged frames.
+    /// The service level of all packets, 0 to 15, for networks with a separate class for RDMA: on InfiniBand the
+    /// service level, on RoCE the priority of tagged frames.
     uint32_t service_level = 0;
-    /// Likewise, 0 to 255: on RoCE v2 the byte of the IP header that has the DSCP, times 4.
+    /// The traffic class of all packets, 0 to 255: on RoCE v2 the byte of the IP header that has the DSCP, times 4.
     uint32_t traffic_class = 0;
 
     /// The options that a command line can set.
