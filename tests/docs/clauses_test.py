@@ -57,7 +57,7 @@ class ClausesTest(unittest.TestCase):
         self.expect_error("1.1 One. *(unit/session/none_test)*\n", "no test file unit/session/none_test")
 
     def test_name_of_two_files_is_an_error(self):
-        self.expect_error("1.1 One. *(nat_test: behind_a_nat)*\n", "more than one test file nat_test")
+        self.expect_error("1.1 One. *(nat_test: calls_pass_a_nat)*\n", "more than one test file nat_test")
 
     def test_cited_proof_in_a_file_without_one_is_an_error(self):
         self.expect_error("1.1 One. *(static_assert in session/drop.h)*\n", "no static_assert in src/session/drop.h")

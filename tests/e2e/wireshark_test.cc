@@ -182,7 +182,7 @@ void expect_what_the_library_reads(const Dissection& dissection, const Traffic& 
 
 }  // namespace
 
-TEST_F(Wireshark, shows_what_the_programs_counted) {
+TEST_F(Wireshark, shows_as_many_packets_as_the_programs_counted) {
   for (const char* host : {"127.0.0.1", "[::1]"}) {
     SCOPED_TRACE(host);
     const Traffic traffic = make_traffic(host, "0.05", 400);

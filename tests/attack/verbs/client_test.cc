@@ -264,7 +264,7 @@ TEST_F(VerbsAttack, right_session_keys_and_nothing_else) {
 }
 
 /// Forged replies go to the client, which waits for replies of its server, and to the server, which has made no calls.
-TEST_F(VerbsAttack, replies_nobody_asked_for) {
+TEST_F(VerbsAttack, unsolicited_replies) {
   const Keys keys = honest_keys();
   const HostileSession session = open();
   at_rate(5000, 20'000, [&](uint64_t round) {

@@ -127,7 +127,7 @@ TEST(RaftReplica, added_replica_that_has_lost_its_memory_begins_no_other_cluster
 }
 
 /// What made it a voter is committed, by the two others, and has not reached it when one of these is gone for good.
-TEST(RaftReplica, one_that_does_not_know_yet_that_it_is_a_voter_votes) {
+TEST(RaftReplica, replica_votes_before_it_knows_that_it_is_a_voter) {
   Cluster cluster({.begin = 1, .spares = 2});
   ASSERT_TRUE(cluster.wait_for_leader());
   EXPECT_EQ(cluster.change(replicated::Action::kAdd, 2, cluster.uri(1)), "done");

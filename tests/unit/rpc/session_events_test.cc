@@ -182,7 +182,7 @@ TYPED_TEST(SessionEvents, own_end_of_an_endpoint_ends_its_sessions) {
   EXPECT_TRUE(this->world.run_until([&] { return this->at_server.count(SessionState::kEnded) == 1; }));
 }
 
-TYPED_TEST(SessionEvents, misuse) {
+TYPED_TEST(SessionEvents, wrong_calls_are_misuse) {
   ASSERT_NO_FATAL_FAILURE(this->make());
   const auto nothing = [](const SessionEvent&) {};
   EXPECT_EQ(this->world.client->on_session_event(nothing).code(), Code::kMisuse) << "a second one";

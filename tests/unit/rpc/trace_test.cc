@@ -220,7 +220,7 @@ TYPED_TEST(Trace, session_at_its_rate_limit_is_recorded_as_paced) {
   }
 }
 
-TYPED_TEST(Trace, calls_that_end_early_say_why) {
+TYPED_TEST(Trace, calls_that_end_early_have_the_reason_recorded) {
   constexpr uint16_t kKeep = 2;
   ASSERT_NO_FATAL_FAILURE(this->make());
   std::vector<Request> kept;

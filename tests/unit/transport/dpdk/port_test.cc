@@ -113,7 +113,7 @@ TEST(DpdkPort, frames_to_the_own_address__are_looped_back__with_good_checksums) 
   EXPECT_EQ(port->take_drops().no_space, 0u);
 }
 
-TEST(DpdkPort, frames_that_nobody_wants__are_counted_by_reason__once) {
+TEST(DpdkPort, unwanted_frames__are_counted_by_reason__once) {
   Cable cable;
   TestLane sender(*cable.ports[0]), lane(*cable.ports[1]);  // which does not look: the port's thread does
   const frames::MacAddress& mac = cable.ports[1]->facts().mac;

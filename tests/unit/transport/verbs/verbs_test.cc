@@ -420,7 +420,7 @@ TEST_F(VerbsTransport, send_error__is_survived__whatever_state_it_leaves) {
 
 // ---- Address handles ----
 
-TEST_F(VerbsTransport, neighbour_that_does_not_answer__blocks_nobody_else) {
+TEST_F(VerbsTransport, silent_neighbour__blocks_no_other_peer) {
   End a, b, c;
   provider().block_address_handles(true);
   const auto silent = a->connect(b->address(), "");
