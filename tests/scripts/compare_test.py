@@ -221,7 +221,7 @@ sys.exit({exit_code})
             self.assertIn(who, out)
         self.assertIn('--wait=adaptive', out)
 
-    def test_wrong_flags(self):
+    def test_wrong_flags_are_refused(self):
         for sentence, flag in (('leaves nothing', '--filter=no such thing'), ('no regular expression', '--filter=('),
                                ('no regular expression', '--peers=('), ('--rounds', '--rounds=0'),
                                ('--seconds', '--seconds=nan'), ('two different CPUs', '--cpus=0,0'),
@@ -230,7 +230,7 @@ sys.exit({exit_code})
             self.assertEqual((code, out, err.count('\n')), (1, '', 1), err)
             self.assertIn(sentence, err)
 
-    def test_programs_that_are_not_built(self):
+    def test_missing_programs_are_named(self):
         os.remove(os.path.join(self.directory, 'microbench', 'latency'))
         self.assertIn('latency is not built: cmake', self.run_it()[2])
 
