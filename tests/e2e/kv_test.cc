@@ -180,7 +180,7 @@ const std::string kAnyPort = "127.0.0.1:0";
 
 }  // namespace
 
-TEST_P(KvProgram, a_run_checks_what_it_reads) {
+TEST_P(KvProgram, every_read_value_is_checked) {
   Kv run(directory_, with({"--processes", "--json", "--seconds=1", "--server_threads=2", "--client_threads=2",
                            "--keys=1001", "--value_bytes=etc", "--zipf=0.9", "--memory_mb=64"}));
   ASSERT_EQ(run.exit_code(), 0) << run.error();
@@ -194,7 +194,7 @@ TEST_P(KvProgram, a_run_checks_what_it_reads) {
 }
 
 /// At most two requests may wait, and 64 arrive at a time.
-TEST_P(KvProgram, an_overloaded_server_refuses_and_says_so) {
+TEST_P(KvProgram, overloaded_server_refuses_and_counts_the_refusals) {
   Kv server_run(directory_, server(kAnyPort, {"--queue_max=2"}));
   Kv run(directory_, client(server_run.address(), {"--seconds=1", "--window=64", "--keys=500"}));
   ASSERT_EQ(run.exit_code(), 0) << run.error();
@@ -215,7 +215,7 @@ TEST_P(KvProgram, a_put_that_has_expired_is_repeated) {
   EXPECT_EQ(run.metric("keys_read_back"), 64);
 }
 
-TEST_P(KvProgram, a_full_store_refuses_and_says_so) {
+TEST_P(KvProgram, full_store_refuses_and_counts_the_refusals) {
   Kv server_run(directory_, with({"--role=server", "--memory_mb=1", "--server=" + kAnyPort}));
   Kv run(directory_, client(server_run.address(), {"--seconds=1", "--keys=2000", "--value_bytes=1024"}));
   ASSERT_EQ(run.exit_code(), 0) << run.error();

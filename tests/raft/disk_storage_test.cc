@@ -347,7 +347,7 @@ void expect_recovery(const std::shared_ptr<MemoryDisk>& disk, const Replica& dea
   ASSERT_EQ(again.model.entries.back().bytes, "new");
 }
 
-TEST(DiskStorage, crash_after_every_operation_keeps_what_was_promised) {
+TEST(DiskStorage, crash_after_every_operation_keeps_all_promised_data) {
   size_t crashes = 0, operations = 0;
   for (bool has_ended = false; !has_ended; operations++) {
     auto disk = std::make_shared<MemoryDisk>();
@@ -362,7 +362,7 @@ TEST(DiskStorage, crash_after_every_operation_keeps_what_was_promised) {
   EXPECT_GT(crashes, 500u);
 }
 
-TEST(DiskStorage, kill_after_every_operation_keeps_what_was_promised) {
+TEST(DiskStorage, kill_after_every_operation_keeps_all_promised_data) {
   for (size_t operations = 0;; operations++) {
     auto disk = std::make_shared<MemoryDisk>();
     disk->fail_after(operations, EIO);

@@ -72,7 +72,7 @@ TEST(KvChecker, read__a_lost_write) {
   EXPECT_THAT(checker.read(3, checker.floor(3), Record()), HasSubstr("is lost: nothing is there now"));
 }
 
-TEST(KvChecker, read__counts_what_was_acknowledged_before_it_began) {
+TEST(KvChecker, read__counts_writes_acknowledged_before_it_began) {
   Checker checker(kKeys);
   checker.issue(3);
   const uint64_t floor = checker.floor(3);

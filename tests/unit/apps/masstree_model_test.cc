@@ -155,7 +155,7 @@ TEST_F(ModelTest, check_scan__wrong_answers_are_detected) {
   EXPECT_THAT(check({5, model_.key(visited[3].first), right.sum}), HasSubstr("a key that nobody has written"));
 }
 
-TEST_F(ModelTest, check_scan__versions_between_the_floor_and_what_was_issued) {
+TEST_F(ModelTest, check_scan__versions_from_the_floor_to_the_last_issued_pass) {
   auto visited = behind(there(0), 5);
   const size_t p = visited[2].first;
   model_.acknowledged(p, model_.issue(p));

@@ -196,7 +196,7 @@ TEST(NeighbourFrame, encoded_messages_are_decoded_alike) {
   }
 }
 
-TEST(NeighbourFrame, arp_says_who_asks_and_who_answers) {
+TEST(NeighbourFrame, arp_has_the_addresses_of_both_hosts) {
   const auto request = parse_neighbour_frame(arp_frame({}), 0);
   ASSERT_TRUE(request.has_value());
   EXPECT_EQ(request->kind, Kind::kSolicitation);

@@ -279,7 +279,7 @@ TEST(Arena, create_with_impossible_options_is_refused) {
   EXPECT_EQ(Arena::create(options).status().code(), Code::kNoMemory);
 }
 
-TEST(Arena, without_descriptors_shared_memory_says_so) {
+TEST(Arena, shared_memory_without_descriptors_fails_with_the_reason) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   rlimit none = before;
@@ -292,7 +292,7 @@ TEST(Arena, without_descriptors_shared_memory_says_so) {
   EXPECT_EQ(arena.status().code(), Code::kUnavailable);
 }
 
-TEST(Arena, beyond_the_limit_of_a_files_size_shared_memory_says_so) {
+TEST(Arena, shared_memory_beyond_the_file_size_limit_fails_with_the_reason) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit small = before;

@@ -342,7 +342,7 @@ TEST_P(OwnHostTest, own_frames_that_come_back_are_no_conflict) {
   EXPECT_TRUE(host->failure().ok());
 }
 
-TEST_P(OwnHostTest, host_that_probes_for_a_taken_address_is_told) {
+TEST_P(OwnHostTest, probe_for_a_taken_address_is_answered) {
   OwnHost* const host = add(1);
   link_.settle();
   link_.take_sent();

@@ -934,7 +934,7 @@ class ManyAtOneAddress : public ManagementTest {
   Stranger stranger;
 };
 
-TEST_F(ManyAtOneAddress, limits__a_hundred_processes_connect_and_the_next_is_told_why) {
+TEST_F(ManyAtOneAddress, limits__a_hundred_processes_connect_and_the_next_is_refused_with_the_reason) {
   for (uint64_t i = 1; i <= 100; i++) {
     EXPECT_FALSE(stranger.knock("10.9.9.9:" + std::to_string(i), i, i)) << i;
     EXPECT_EQ(stranger.accept_all(), 1u);
@@ -1191,7 +1191,7 @@ TEST_F(FewAllowed, strangers__with_cookies_cannot_fill_the_tables) {
   machine(kB).check_invariants();
 }
 
-TEST_F(FewAllowed, strangers__a_full_nexus_says_so) {
+TEST_F(FewAllowed, strangers__full_nexus_refuses_with_the_reason) {
   Stranger stranger(machine(kB), world.now());
   for (uint64_t i = 1; i <= 20; i++) {
     EXPECT_FALSE(stranger.knock("10.9.9." + std::to_string(i) + ":1", i, i));

@@ -400,7 +400,7 @@ class NoRandomness final : public Environment {
   std::atomic<int> left_;
 };
 
-TEST(NexusCore, create__without_randomness_says_so) {
+TEST(NexusCore, create__without_randomness_is_refused_with_the_reason) {
   for (int left = 0; left < 4; left++) {
     NoRandomness environment(left);
     auto nexus = Nexus::create("tern://127.0.0.1:0", {.environment = &environment});

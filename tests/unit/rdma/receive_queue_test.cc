@@ -97,7 +97,7 @@ TEST(ReceiveQueue, take__of_an_out_of_order_completion_gives_nothing) {
   EXPECT_EQ(queue.take(0), nullptr);
 }
 
-TEST(ReceiveQueue, reset__forgets_what_is_posted__and_stale_completions_are_nothing) {
+TEST(ReceiveQueue, reset__forgets_posted_buffers__and_ignores_stale_completions) {
   std::mt19937 random(1);
   std::vector<std::byte> memory(64 * kBufferBytes);
   ReceiveQueue queue;

@@ -432,7 +432,7 @@ class PollLoop {
   int fd_ = -1;
 };
 
-TYPED_TEST(Loop, descriptor__says_when_there_is_something_to_do) {
+TYPED_TEST(Loop, descriptor__is_readable_when_there_is_work) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;
   auto& server = *this->world.server;

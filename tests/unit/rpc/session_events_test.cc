@@ -239,7 +239,7 @@ TYPED_TEST(SessionEvents, request_names_its_session) {
   EXPECT_EQ(kept->session(), Session{});
 }
 
-TEST(SessionInfo, counts_what_a_session_sent_again) {
+TEST(SessionInfo, counts_retransmissions_of_a_session) {
   World<Faulty<Udp>> world;
   Faulty<Udp>::Options lossy;
   lossy.drop = 0.2;

@@ -102,7 +102,7 @@ TEST(Task, destroyed_before_its_end_goes_on_and_frees_its_frame) {
   EXPECT_EQ(guard.use_count(), 1);
 }
 
-TEST(Task, without_a_coroutine_is_done_and_says_why) {
+TEST(Task, task_without_a_coroutine_is_done_with_the_reason) {
   Task<int> none;
   EXPECT_TRUE(none.is_done());
   EXPECT_EQ(none.take().code(), Code::kNoMemory);

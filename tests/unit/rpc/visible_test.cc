@@ -152,7 +152,7 @@ TYPED_TEST(Sessions, info_of_a_served_session_counts_its_packets) {
   EXPECT_GT(info.packets_received, 1u);
 }
 
-TYPED_TEST(Sessions, info_of_an_ended_session_says_why) {
+TYPED_TEST(Sessions, info_of_an_ended_session_has_the_reason) {
   auto& world = this->world_;
   ASSERT_NO_FATAL_FAILURE(world.make());
   const Session destroyed = world.open();

@@ -132,7 +132,7 @@ TEST(Overload, a_little_more_than_can_be_served) {
   }
 }
 
-TEST(Overload, all_calls_succeed_below_what_can_be_served) {
+TEST(Overload, all_calls_succeed_below_the_capacity) {
   for (const bool is_worker : {false, true}) {
     const Outcome outcome = run(is_worker, 10ms);
     EXPECT_GE(outcome.completed + 10, outcome.begun) << is_worker;

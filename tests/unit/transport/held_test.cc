@@ -232,7 +232,7 @@ TEST_F(HeldTest, packets_to_a_dead_peer_are_released) {
   memory::Arena::release(buffer);
 }
 
-TEST_F(HeldTest, the_last_disconnect_drops_what_is_held_for_the_peer) {
+TEST_F(HeldTest, last_disconnect_drops_the_peers_held_packets) {
   start(2);
   auto other = make_receiver();
   const PeerId again = *sender_->connect(receiver_->address(), "127.0.0.1");

@@ -172,7 +172,7 @@ TEST(Management, parse__refuses_fields_out_of_range) {
   }
 }
 
-TEST(Management, parse__survives_flipped_bits_and_keeps_what_it_accepts) {
+TEST(Management, parse__survives_flipped_bits_and_keeps_accepted_messages) {
   std::mt19937_64 random(1);
   size_t accepted = 0;
   for (int round = 0; round < 20000; round++) {

@@ -166,7 +166,7 @@ TEST_F(NetworkTest, nothing_is_lost_below_the_threshold) {
   expect_all_counted();
 }
 
-TEST_F(NetworkTest, dynamic_threshold__a_queue_gets_alpha_times_what_is_free) {
+TEST_F(NetworkTest, dynamic_threshold__queue_gets_alpha_times_the_free_buffer) {
   // A queue Q alone: Q + frame <= alpha * (B - Q), so Q <= alpha / (1 + alpha) * B.
   struct Case {
     double alpha;

@@ -193,7 +193,7 @@ TEST(TopologyText, parse__knows_all_units) {
   EXPECT_EQ(link("delay=1s").delay, 1s);
 }
 
-TEST(TopologyText, parse__names_the_line_and_what_is_wrong) {
+TEST(TopologyText, parse__names_the_line_and_the_error) {
   const auto error = [](const std::string& text) {
     auto parsed = Topology::parse(text);
     EXPECT_EQ(parsed.status().code(), Code::kMisuse);

@@ -91,7 +91,7 @@ TEST(Eal, refused_arguments__are_told_with_its_reason__and_print_nothing) {
       "ok\n");
 }
 
-TEST(Eal, too_little_memory__is_told__and_no_second_start_tried) {
+TEST(Eal, too_little_memory__is_reported__and_no_second_start_is_tried) {
   const Child child = run([] {
     printf("%s\n", start("--no-huge --no-shconf -m 100000000").c_str());
     printf("%s\n", start("").c_str());

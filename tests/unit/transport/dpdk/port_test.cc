@@ -187,7 +187,7 @@ TEST(DpdkPort, many_threads_at_one_queue__get_all_their_frames) {
   EXPECT_EQ(wrong.load(), 0u);
 }
 
-TEST(DpdkPort, sleeping_lane__wakes_for_frames__whoever_finds_them) {
+TEST(DpdkPort, sleeping_lane__wakes_for_frames__that_any_lane_finds) {
   Cable cable;
   TestLane sender(*cable.ports[0]), awake(*cable.ports[1]), asleep(*cable.ports[1]);
   base::WaitSet waits;
