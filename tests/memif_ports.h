@@ -1,6 +1,6 @@
-// Endpoints over DPDK in tests: two ports of net_memif in this process, one cable between them. They need no device, no
-// hugepages and no privilege. (The driver of memif may crash when the process at the other end exits; so both ports are
-// here.)
+// Endpoints over DPDK in tests: two ports of net_memif in this process with a cable between them. They need no device,
+// no hugepages and no privilege. Both ports are in this process because memif's driver may crash when the process at
+// the other end exits.
 #pragma once
 
 #include <tern/transport/dpdk.h>
@@ -18,8 +18,7 @@ inline std::string memif_eal() {
   return set != nullptr ? set : "--no-huge --no-pci --no-telemetry --no-shconf -m 256";
 }
 
-/// A folder of this process for the socket of memif, which has no abstract name, because the driver never gives such a
-/// name back.
+/// A folder of this process for memif's socket. The socket has no abstract name, because the driver never frees one.
 class MemifFolder {
  public:
   MemifFolder() : owner_(getpid()) {

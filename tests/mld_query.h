@@ -1,4 +1,4 @@
-// A question about groups, as a querier on the link sends it.
+// An MLD query (a question about multicast groups), as a querier on the link sends it.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace tern::test {
 
-/// `delay`: as it lies in the message. `group`: "::", all groups.
+/// `delay` is the field's raw value. `group` "::" means all groups.
 inline std::vector<std::byte> mld_query(frames::MldVersion version, std::string_view group, uint16_t delay,
                                         uint16_t vlan = 0, std::string_view source = "fe80::1", uint8_t hop_limit = 1) {
   const auto ip = [](std::string_view text) { return base::SocketAddress::parse_ip(text).value(); };

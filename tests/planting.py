@@ -1,8 +1,8 @@
 """Plants bugs in copies of the tree and makes a program that has them.
 
-Whatever in a build of the program depends on a file that a patch changes is compiled anew, as it was compiled there, and
-linked with everything else as it is. Where a patch changes a header, its text may name the sources that use what it changes,
-in a line "Compiles: SOURCE...": then only those of the dependent sources are compiled anew, and the others keep what they have.
+The objects of the program that depend on a patched file are compiled again, with the commands of the original build, and
+linked with the build's other objects. A patch of a header may have a line "Compiles: SOURCE..." with the sources that use the
+changed part: only these sources are compiled again, and the other dependent objects are used as they are.
 """
 
 import concurrent.futures
@@ -31,7 +31,7 @@ def run(command, **options):
 
 
 class Build:
-    """How a build folder has made tests/PROGRAM, out of `folders` of the tree and the CMake targets named."""
+    """The commands by which a build folder has made tests/PROGRAM, from `folders` of the tree and the named CMake targets."""
 
     def __init__(self, folder, program, targets, folders):
         self.folder, self.program, self.folders = pathlib.Path(folder).resolve(), program, folders
@@ -58,7 +58,7 @@ class Build:
             raise Failed(f"no link command of {program}: {self.link}")
 
     def objects_of(self, changed, sources):
-        """Those that depend on files that were changed; and only those of these sources, if there are any."""
+        """The objects that depend on the changed files. If `sources` is not empty, only the objects of these sources."""
         names = set()
         for path in changed:
             if path not in self.dependents:
@@ -85,7 +85,7 @@ class Planted:
         shutil.rmtree(self.work, ignore_errors=True)
         for folder in self.build.folders:
             shutil.copytree(ROOT / folder, self.tree / folder)
-        # Exactly: a patch of code that has changed says so, instead of planting another bug.
+        # --fuzz=0, so that a patch of changed code fails instead of planting another bug.
         out = run(["patch", "-p1", "--fuzz=0", "--no-backup-if-mismatch", "-i", str(self.patch)], cwd=self.tree)
         return re.findall(r"^patching file '?([^'\n]+?)'?$", out, re.MULTILINE)
 
@@ -108,14 +108,14 @@ class Planted:
             output = str(self.compile(name))
             if f" {name} " in link:
                 link = link.replace(f" {name} ", f" {output} ")
-            else:  # a library's: before that is looked into
+            else:  # an object of a library: it must come before the library
                 extra.append(output)
         program = self.work / self.build.program
         run(link.replace(self.build.output, f"{' '.join(extra)} -o {program} "), cwd=self.build.folder, shell=True)
         return program
 
     def find(self, search):
-        """`search(program)` says how the bug was found, or fails."""
+        """`search(program)` returns how the bug was found, or raises Failed."""
         start = time.monotonic()
         program = self.make()
         made = time.monotonic()
@@ -127,7 +127,7 @@ class Planted:
 
 
 def check(planted, search):
-    """Finds all of the bugs; prints how. The number of those that were missed."""
+    """Searches for all of the bugs and prints how each was found. Returns the number of missed bugs."""
     missed = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         futures = {bug: pool.submit(bug.find, lambda program, bug=bug: search(bug, program)) for bug in planted}
@@ -142,7 +142,7 @@ def check(planted, search):
 
 
 def check_by_seeds(here, program, targets, folders):
-    """The main function of HERE/check BUILD_DIR SEEDS [PATCH...]: each bug is found by a seed from 1 to SEEDS."""
+    """The main function of HERE/check BUILD_DIR SEEDS [PATCH...]: a seed from 1 to SEEDS must find each bug."""
     if len(sys.argv) < 3:
         sys.exit(f"usage: {sys.argv[0]} BUILD_DIR SEEDS [PATCH...]")
     build, seeds = Build(sys.argv[1], program, targets, folders), int(sys.argv[2])

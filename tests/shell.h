@@ -1,4 +1,4 @@
-// Commands of the shell. Test code.
+// Runs shell commands. Test code.
 #pragma once
 
 #include <cstdlib>
@@ -6,7 +6,7 @@
 
 namespace tern::test {
 
-/// Runs a command without its output. True: it has worked.
+/// Runs a command and drops its output. True: the command succeeded.
 inline bool run(const std::string& command) {
   return std::system(("{ " + command + "; } >/dev/null 2>&1").c_str()) == 0;
 }

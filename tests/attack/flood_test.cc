@@ -10,7 +10,7 @@ namespace {
 using tern::Udp;
 namespace wire = tern::wire;
 
-/// More than a server can answer: its management socket overflows, and loses the honest peers' pings as well.
+/// More than a server can answer: its management socket overflows and drops pings of honest peers, too.
 constexpr uint64_t kFloodPerSecond = 200'000;
 constexpr uint64_t kFloodDatagrams = 2 * kFloodPerSecond;
 
@@ -31,7 +31,7 @@ class Flood : public testing::Test {
   Random random_{1};
 };
 
-/// As one process that wants many sessions.
+/// All requests look as if they came from one process that opens many sessions.
 TEST_F(Flood, connect_requests_of_one_process) {
   Socket stranger({Address::parse("127.0.0.3").ip, 0});
   const uint64_t run = random_.next();
@@ -46,7 +46,7 @@ TEST_F(Flood, connect_requests_of_one_process) {
   EXPECT_TRUE(newcomer->ask(kEcho, 32).status.ok());
 }
 
-/// As many processes behind one address.
+/// The requests look as if they came from many processes behind one address.
 TEST_F(Flood, connect_requests_of_one_address) {
   Socket stranger({Address::parse("127.0.0.3").ip, 0});
   std::unique_ptr<Honest<Udp>> newcomer;
@@ -69,7 +69,7 @@ TEST_F(Flood, connect_requests_of_forged_addresses) {
   EXPECT_TRUE(newcomer->ask(kEcho, 32).status.ok());
 }
 
-/// The stranger shows that it receives, and begins over and over.
+/// The stranger returns the server's cookie, which proves its address, and then starts again.
 TEST_F(Flood, connect_requests_with_cookies) {
   Socket stranger({Address::parse("127.0.0.3").ip, 0});
   constexpr uint32_t kAtOnce = 64;

@@ -1,4 +1,5 @@
-// Clients that take what all share, and give nothing back. Each says what an honest client beside it may lose.
+// Clients that take shared resources of a server and do not give them back. Each case says what an honest client beside
+// them may lose.
 #include <future>
 
 #include <tern/transport/udp.h>
@@ -13,7 +14,7 @@ namespace wire = tern::wire;
 
 const uint32_t kHostileIp = Address::parse("127.0.0.3").ip;
 
-/// Runs `f` beside a hostile peer that answers whatever it is asked, so that the server keeps what the peer has.
+/// Runs `f` beside a hostile peer that answers all pings and questions, so that the server keeps the peer's sessions.
 template <class F>
 auto beside(Hostile& hostile, F f) {
   auto result = std::async(std::launch::async, std::move(f));
@@ -27,7 +28,7 @@ tern::RpcOptions with(size_t tern::RpcOptions::*field, size_t value) {
   return options;
 }
 
-/// An honest client connects, by trying again when it is refused: the loss is the time of a few attempts.
+/// An honest client connects, and tries again when the server refuses it. The loss is the time of a few attempts.
 bool connects(const Server<Udp>& server) {
   const auto until = Clock::now() + kPatience;
   while (Clock::now() < until) {
@@ -63,7 +64,7 @@ TEST(Hog, all_sessions_of_the_server) {
   EXPECT_TRUE(beside(hostile, [&] { return connects(server); }));
 }
 
-/// Loss: none. A request of several packets needs memory of the server, and gets it.
+/// Loss: none. A request of several packets needs memory of the server and gets it.
 TEST(Hog, receive_budget_by_requests_that_never_go_on) {
   Server<Udp> server(with(&tern::RpcOptions::receive_budget_bytes, 64u << 20));
   Honest<Udp> honest(server.uri());
@@ -81,7 +82,7 @@ TEST(Hog, receive_budget_by_requests_that_never_go_on) {
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
 }
 
-/// Loss: none. A response of several packets needs memory of the server, and gets it.
+/// Loss: none. A response of several packets needs memory of the server and gets it.
 TEST(Hog, responses_that_are_never_read) {
   constexpr size_t kLimit = 64u << 20;
   constexpr uint32_t kBytes = 4u << 20;
@@ -89,7 +90,7 @@ TEST(Hog, responses_that_are_never_read) {
   Honest<Udp> honest(server.uri());
   ASSERT_TRUE(honest.ask(kReply, 4, 1u << 20).status.ok());
   Hostile hostile(server.uri(), kHostileIp);
-  // Large ones first; what is left of the memory goes in smaller and smaller pieces.
+  // Large responses come first; smaller and smaller ones then take the rest of the memory.
   for (uint32_t bytes = kBytes; bytes >= 64u << 10; bytes /= 4) {
     HostileSession session = hostile.open([](ManagementMessage& request) { request.terms.window = wire::kSlotsMax; });
     for (uint32_t slot = 0; slot < wire::kSlotsMax; slot++) {
@@ -102,13 +103,13 @@ TEST(Hog, responses_that_are_never_read) {
       hostile.data.send(session.server_data, packet);
     }
   }
-  // By then the honest client has reported its first response, and the server has freed the memory of that.
+  // The honest client has reported its first response by then, and the server has freed that response's memory.
   std::this_thread::sleep_for(milliseconds(300));
   const Outcome outcome = beside(hostile, [&] { return honest.ask(kReply, 4, 1u << 20); });
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.message() << ", application's code " << outcome.app_code;
 }
 
-/// What the server grants to `session`, which has a request under way.
+/// The credits that the server grants to `session`, which must have a request under way.
 uint32_t granted_credits(Hostile& witness, HostileSession& session, uint32_t count) {
   uint32_t credits = 0;
   const uint32_t request = session.first_request + count * wire::kSlotsMax;
@@ -135,7 +136,7 @@ TEST(Hog, credits_by_idle_sessions_that_only_probe) {
   Hostile hostile(server.uri(), kHostileIp);
   std::vector<HostileSession> idle;
   for (int i = 0; i < 400; i++) idle.push_back(hostile.open());
-  // Credits are counted in epochs of 10 ms: a few of them.
+  // The server counts credits in epochs of 10 ms: this waits for a few of them.
   for (int round = 0; round < 20; round++, count++) {
     for (HostileSession& session : idle) hostile.send_proved(session, Kind::kProbe, session.first_request - 64, 0);
     std::this_thread::sleep_for(milliseconds(4));

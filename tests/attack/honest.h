@@ -1,4 +1,4 @@
-// The server that is attacked, and the honest client beside the attacker: each is an endpoint with a thread of its own.
+// The attacked server, and the honest client beside the attacker. Each is an endpoint with its own thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 namespace attack {
 
 inline constexpr uint16_t kEcho = 1;
-inline constexpr uint16_t kReply = 2;  ///< answers with as many bytes as the first four bytes of the request say
+inline constexpr uint16_t kReply = 2;  ///< its response has the length that the request's first four bytes give
 inline constexpr uint16_t kKeep = 3;   ///< is never answered
 
 inline tern::RpcOptions small_memory(tern::RpcOptions options = {}) {
@@ -49,13 +49,13 @@ class LiveEndpoint {
   void run() {
     thread_ = std::thread([this] { EXPECT_TRUE(rpc_->run_event_loop().ok()); });
   }
-  /// The thread ends: what belongs to it may be looked at.
+  /// Ends the thread. The caller may use the thread's data afterwards.
   void stop() {
     if (!thread_.joinable()) return;
     rpc_->stop();
     thread_.join();
   }
-  /// `f()` in the endpoint's thread; waits for it.
+  /// Runs `f()` in the endpoint's thread and waits for its end.
   void in_loop(std::function<void()> f) {
     std::atomic<bool> is_done = false;
     ASSERT_TRUE(rpc_->post([&] {
@@ -110,7 +110,7 @@ class Server : public LiveEndpoint<T> {
     this->stop();
     kept_.clear();
   }
-  /// Handlers of kEcho and kReply that have run.
+  /// The number of handlers of kEcho and kReply that have run.
   uint64_t handled() const { return handled_.load(std::memory_order_relaxed); }
 
  private:
@@ -125,17 +125,17 @@ struct Outcome {
   std::string response;
 };
 
-/// Calls one after another on one session, as long as it lives, and counts what is lost.
+/// Makes calls on one session, one after another, while the session lives, and counts the losses.
 template <class T>
 class Honest : public LiveEndpoint<T> {
  public:
   struct Losses {
     uint64_t ok = 0;      ///< calls that succeeded
-    uint64_t failed = 0;  ///< calls that did not
-    tern::Status first;   ///< of the first that did not
+    uint64_t failed = 0;  ///< calls that failed
+    tern::Status first;   ///< status of the first failed call
   };
 
-  /// `listen` names the address of this client: limits count per address.
+  /// `listen` is this client's address. It matters because the server's limits are per address.
   explicit Honest(const std::string& server_uri, const std::string& listen = "tern://127.0.0.2:0")
       : LiveEndpoint<T>(listen, {}, {}), server_uri_(server_uri) {
     begin_session();
@@ -143,7 +143,7 @@ class Honest : public LiveEndpoint<T> {
   }
   ~Honest() { this->stop(); }
 
-  /// The session is open within `patience`.
+  /// Waits for the session to open, for at most `patience`. True: it is open.
   bool opens(std::chrono::seconds patience = kPatience) {
     const auto until = Clock::now() + patience;
     while (Clock::now() < until) {
@@ -154,14 +154,14 @@ class Honest : public LiveEndpoint<T> {
     }
     return false;
   }
-  /// From now on there is always a call of `bytes` under way.
+  /// Keeps one call of `bytes` under way from now on.
   void start_calls(size_t bytes = 32) {
     this->in_loop([this, bytes] {
       is_calling_ = true;
       next_call(bytes);
     });
   }
-  /// No more calls begin; the last has ended afterwards.
+  /// Starts no more calls, and waits for the end of the last one.
   Losses stop_calls() {
     this->in_loop([this] { is_calling_ = false; });
     const auto until = Clock::now() + kPatience;
@@ -171,7 +171,7 @@ class Honest : public LiveEndpoint<T> {
   }
   uint64_t ok() const { return ok_.load(); }
   uint64_t failed() const { return failed_.load(); }
-  /// Waits until `count` calls have succeeded, or one has failed, or it takes too long.
+  /// Waits until `count` calls have succeeded, one call has failed, or the patience is over.
   bool reaches(uint64_t count) {
     const auto until = Clock::now() + kPatience;
     while (Clock::now() < until && failed_.load() == 0) {
@@ -180,7 +180,7 @@ class Honest : public LiveEndpoint<T> {
     }
     return ok_.load() >= count;
   }
-  /// One call, from beginning to end.
+  /// Makes one call and waits for its end.
   Outcome ask(uint16_t type, size_t request_bytes, uint32_t response_bytes = 0) {
     Outcome outcome;
     std::atomic<bool> is_done = false;
@@ -238,18 +238,19 @@ class Honest : public LiveEndpoint<T> {
       return;
     }
     if (failed_++ == 0) first_failure_ = status;
-    is_calling_ = false;  // a session that has ended fails all calls: one says enough
+    is_calling_ = false;  // all calls of an ended session fail: one of them is enough
   }
 
   const std::string server_uri_;
   tern::Session session_;
-  bool is_calling_ = false;  ///< the loop's
+  bool is_calling_ = false;  ///< belongs to the loop's thread
   std::atomic<bool> has_call_ = false;
   std::atomic<uint64_t> ok_ = 0, failed_ = 0;
   tern::Status first_failure_;
 };
 
-/// Runs `attack(round)` about `per_second` times a second until `count` rounds are over; faster machines do no more.
+/// Runs `attack(round)` `count` times, at most about `per_second` times a second, so that the load is the same on fast
+/// machines.
 template <class Attack>
 void at_rate(uint64_t count, uint64_t per_second, Attack&& attack) {
   const auto start = Clock::now();

@@ -1,5 +1,5 @@
-// A hostile client, by hand: sockets, the handshake, packets with any fields. It trusts nobody and keeps no promise.
-// One thread.
+// A hostile client, written by hand: sockets, the handshake, and packets with arbitrary fields. It obeys no rule of the
+// protocol. One thread.
 #pragma once
 
 #include <arpa/inet.h>
@@ -34,10 +34,10 @@ using tern::wire::ManagementKind;
 using tern::wire::ManagementMessage;
 using Clock = std::chrono::steady_clock;
 
-/// Only a test that fails waits so long.
+/// Only a failing test waits this long.
 inline constexpr auto kPatience = std::chrono::seconds(30);
 
-/// splitmix64: the same attack in every run.
+/// splitmix64, so that every run makes the same attack.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -82,7 +82,7 @@ struct Address {
   }
 };
 
-/// A datagram socket that counts what passes it.
+/// A datagram socket that counts its datagrams and bytes.
 class Socket {
  public:
   explicit Socket(const Address& bind_to = {}) : fd_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
@@ -106,8 +106,8 @@ class Socket {
     if (sendto(fd_, bytes.data(), bytes.size(), 0, reinterpret_cast<const sockaddr*>(&system), sizeof(system)) > 0)
       bytes_sent_ += bytes.size();
   }
-  /// With the source address `from`, which must be one of this machine's (all of 127.0.0.0/8 are); the socket must be
-  /// bound to 0.0.0.0.
+  /// Sends with the source address `from`. `from` must be an address of this machine (all of 127.0.0.0/8 are); the
+  /// socket must be bound to 0.0.0.0.
   void send_as(uint32_t from, const Address& to, std::span<const std::byte> bytes) {
     sockaddr_in system = to.to_system();
     iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
@@ -128,7 +128,7 @@ class Socket {
     std::memcpy(CMSG_DATA(control), &source, sizeof(source));
     if (sendmsg(fd_, &message, 0) > 0) bytes_sent_ += bytes.size();
   }
-  /// The next datagram; empty if none comes within `patience`.
+  /// Returns the next datagram, or an empty one after `patience`.
   std::span<const std::byte> receive(milliseconds patience = milliseconds(0), Address* from = nullptr) {
     pollfd waiting{fd_, POLLIN, 0};
     if (patience.count() > 0) (void)poll(&waiting, 1, static_cast<int>(patience.count()));
@@ -140,7 +140,7 @@ class Socket {
     bytes_received_ += static_cast<size_t>(got);
     return std::span(room_).first(static_cast<size_t>(got));
   }
-  /// Takes everything that is there.
+  /// Receives and drops all datagrams that have arrived.
   void drain() {
     while (!receive().empty()) {
     }
@@ -161,7 +161,7 @@ inline std::vector<std::byte> encoded(const ManagementMessage& message) {
 }
 
 inline constexpr uint8_t kUdpAddressBytes = 9;
-/// What the UDP transport's address says: the socket's, and the size of its datagrams.
+/// The content of the UDP transport's address: the socket's address, and the size of its datagrams.
 inline void set_address(tern::wire::ManagementTerms& terms, const Address& address, uint16_t datagram_bytes = 1232) {
   const std::array<uint8_t, 9> bytes = {4,
                                         static_cast<uint8_t>(address.port),
@@ -175,7 +175,7 @@ inline void set_address(tern::wire::ManagementTerms& terms, const Address& addre
   terms.address_bytes = bytes.size();
   std::memcpy(terms.address.data(), bytes.data(), bytes.size());
 }
-/// Of another's terms.
+/// The address in another side's terms.
 inline Address address_in(const tern::wire::ManagementTerms& terms) {
   const auto byte = [&](size_t i) { return std::to_integer<uint32_t>(terms.address[i]); };
   EXPECT_EQ(terms.address_bytes, 9);
@@ -201,20 +201,20 @@ inline ManagementMessage connect_request(Random& random, const Address& data, co
   return request;
 }
 
-/// A session of the hostile client: what it knows, and packets by hand.
+/// A session of the hostile client: the keys and numbers that it needs to write packets by hand.
 struct HostileSession {
   ManagementMessage request, reply;
   Address server_management, server_data;
   uint32_t client_number = 1;
-  uint32_t token = 0;          ///< that proves packets without a request number
-  uint32_t first_request = 0;  ///< of slot 0
-  uint8_t credits = 0;         ///< what the server granted last
+  uint32_t token = 0;          ///< proves packets without a request number
+  uint32_t first_request = 0;  ///< first request number of slot 0
+  uint8_t credits = 0;         ///< the server's last grant
 
   uint32_t client_key() const { return request.terms.session_key; }
   uint32_t server_key() const { return reply.terms.session_key; }
 };
 
-/// A process that speaks the protocol as far as it serves its ends: a management socket and a data socket.
+/// A process that speaks as much of the protocol as its attacks need, over a management socket and a data socket.
 class Hostile {
  public:
   explicit Hostile(const std::string& server_uri, uint32_t ip = INADDR_LOOPBACK, uint64_t seed = 1)
@@ -223,7 +223,7 @@ class Hostile {
   Random random;
   Socket management, data;
 
-  /// Does the whole handshake, cookie included. Nothing: refused, or no answer; `refusal` says which.
+  /// Does the whole handshake with the cookie. Nothing: the server refused or did not answer; `refusal` says which.
   std::optional<HostileSession> connect(const std::function<void(ManagementMessage&)>& change = nullptr) {
     ManagementMessage request = connect_request(random, data.address());
     request.sender_run = run_;
@@ -292,7 +292,7 @@ class Hostile {
     const uint32_t size = tern::wire::kVersion >= 2 ? session.token : bytes;
     send(session, Kind::kPathProbe, 0, is_full ? session.first_request : 0, 0, 0, size, is_full ? bytes : 0);
   }
-  /// A session with a proven path; fails the test if there is none.
+  /// Returns a session with a proven path. Fails the test if it gets none.
   HostileSession open(const std::function<void(ManagementMessage&)>& change = nullptr) {
     auto session = connect(change);
     EXPECT_TRUE(session.has_value()) << "refused: " << static_cast<int>(refusal);
@@ -301,7 +301,7 @@ class Hostile {
     return *session;
   }
 
-  /// A client's packet with any fields; its number is the session's next.
+  /// Sends a client's packet with the given fields and the session's next packet number.
   void send(HostileSession& session, Kind kind, uint8_t flags, uint32_t request, uint32_t index, uint32_t type,
             uint32_t size, size_t payload_bytes = 0) {
     send_header(session.server_data,
@@ -309,18 +309,18 @@ class Hostile {
                                           type, size),
                 payload_bytes);
   }
-  /// A probe, cancel or report of a session's own.
+  /// Sends a probe, cancel or report of one of its own sessions.
   void send_proved(HostileSession& session, Kind kind, uint32_t request, uint32_t index) {
     send(session, kind, 0, request, index, 0, tern::wire::kVersion >= 2 ? session.token : 0);
   }
-  /// Any header to anybody.
+  /// Sends any header to any address.
   void send_header(const Address& to, Header header, size_t payload_bytes = 0) {
     packet_.assign(tern::wire::kHeaderBytes + payload_bytes, std::byte{'x'});
     header.set_length_and_flags(packet_.size(), 0);
     tern::wire::store_header(packet_.data(), header);
     data.send(to, packet_);
   }
-  /// Calls `visit(header, payload)` for each packet of each datagram that has come.
+  /// Calls `visit(header, payload)` for each packet of each datagram that has arrived.
   template <class Visit>
   void receive(milliseconds patience, Visit&& visit) {
     for (auto bytes = data.receive(patience); !bytes.empty(); bytes = data.receive()) {
@@ -332,7 +332,7 @@ class Hostile {
       }
     }
   }
-  /// Answers pings and questions, so that the server keeps what it has.
+  /// Answers pings and questions, so that the server keeps the sessions.
   void serve_management() {
     for (auto bytes = management.receive(); !bytes.empty(); bytes = management.receive()) {
       ManagementMessage message;

@@ -1,5 +1,5 @@
-// What a peer, which has a session and keeps to the handshake, can send: contradictions, and bursts about one request.
-// The largest loss of an honest client beside it: nothing, neither a call nor its session.
+// A hostile peer with a session, which obeys the handshake, sends contradictory packets and bursts about one request.
+// An honest client beside it loses nothing, neither a call nor its session.
 #include <future>
 
 #include <tern/transport/udp.h>
@@ -25,7 +25,7 @@ class PeerAttack : public testing::Test {
   Hostile hostile_{server_.uri(), Address::parse("127.0.0.3").ip};
 };
 
-/// Packets of one datagram: the server has no turn between them.
+/// Packets of one datagram: the server's loop has no turn between them.
 class Burst {
  public:
   Burst(Hostile& hostile, HostileSession& session) : hostile_(hostile), session_(session) {}
@@ -53,7 +53,7 @@ class Burst {
   std::vector<std::byte> bytes_;
 };
 
-/// A call whose response has several packets, of which the first has come.
+/// A call with a response of several packets, of which the first has arrived.
 uint32_t begin_long_response(Hostile& hostile, HostileSession& session) {
   constexpr uint32_t kResponseBytes = 20'000;
   const uint32_t request = session.first_request;
@@ -100,7 +100,7 @@ TEST_F(PeerAttack, client_that_offers_more_payload_than_its_datagrams_take) {
     request.terms.payload_bytes_max = 65'536;
     set_address(request.terms, hostile_.data.address(), 576);
   });
-  if (!session.has_value()) return;  // refused: as good
+  if (!session.has_value()) return;  // a refusal is as good
   for (int i = 0; i < 20; i++) {
     hostile_.send_path_probe(*session, i % 2 == 0);
     hostile_.receive(milliseconds(10), [&](const Header& header, std::span<const std::byte> payload) {

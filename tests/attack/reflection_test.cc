@@ -1,6 +1,6 @@
-// Servers and clients that somebody makes send to a third party, who has not asked for it.
-// The third party gets no more bytes than the attacker has sent (management), and no more than three header-only
-// packets for each handshake (data).
+// An attacker tries to make servers and clients send to a third party, which has not asked for it.
+// The third party gets no more bytes than the attacker has sent (management), and at most three header-only packets for
+// each handshake (data).
 #include <tern/transport/udp.h>
 
 #include "attack/honest.h"
@@ -12,14 +12,14 @@ using tern::Udp;
 namespace wire = tern::wire;
 
 constexpr size_t kDataBytesMax = 3 * wire::kHeaderBytes;
-/// How long the third party listens. A longer time could only show more.
+/// The time that the third party listens. A longer time could only show more.
 constexpr auto kListening = milliseconds(1500);
 
-/// A request in the name of a third party, which never answers.
+/// The attacker sends requests in the name of a third party, which never answers.
 TEST(Reflection, connect_request_with_a_forged_source) {
   Server<Udp> server;
   Random random(1);
-  Socket third;  // the server cannot tell who has written the source address
+  Socket third;  // the server cannot know whether a source address is forged
   third.send(Address::parse(server.uri()), encoded(connect_request(random, third.address())));
   const auto until = Clock::now() + kListening;
   while (Clock::now() < until) (void)third.receive(milliseconds(10));
@@ -50,7 +50,7 @@ TEST(Reflection, hostile_client_names_a_third_party) {
   Hostile hostile(server.uri(), Address::parse("127.0.0.3").ip);
   auto session = hostile.connect([&](ManagementMessage& request) { set_address(request.terms, third.address()); });
   ASSERT_TRUE(session.has_value());
-  // Everything that might be answered, again and again: short and full path probes, probes, requests.
+  // All kinds of packets that a server might answer, many times: short and full path probes, probes, requests.
   for (int round = 0; round < 200; round++) {
     hostile.send_path_probe(*session, false);
     hostile.send_path_probe(*session, true);
@@ -124,7 +124,7 @@ void point_at(Server<Udp>& server, Hostile& hostile, HostileSession& session, So
   EXPECT_GT(proofs, 0u);
   EXPECT_GT(responses, 50u);
   EXPECT_EQ(responses, server.handled());
-  // Three in five seconds, of which this takes a part where the machine is not busy.
+  // The server sends three in five seconds. This loop takes less time than that unless the machine is busy.
   EXPECT_LE(third.bytes_received(),
             kDataBytesMax * static_cast<size_t>(1 + (Clock::now() - began) / std::chrono::seconds(5)));
 }

@@ -1,5 +1,5 @@
-// Hostile processes of this machine against a server over shared memory: each spoils its own connection only.
-// The largest loss of an honest client beside them: nothing, neither a call nor its session.
+// Hostile processes of this machine attack a server over shared memory. Each damages only its own connection.
+// An honest client beside them loses nothing, neither a call nor its session.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -33,7 +33,7 @@ class RawPeer {
         doorbell_(std::move(*shm::make_own_memory("hostile-doorbell", 4096))),
         socket_(std::move(*connected(server))) {}
 
-  /// A connection that says nothing yet; the listener's queue may be full for a moment.
+  /// Connects and sends nothing yet. It tries again while the listener's queue is full.
   static tern::Result<shm::Descriptor> connected(const shm::Identity& server) {
     while (true) {
       auto socket = shm::connect_to(server);
@@ -45,7 +45,7 @@ class RawPeer {
     EXPECT_EQ(shm::send_hello(socket_.get(), {identity, kStart, kCells, true}, ring_.fd.get(), doorbell_.fd.get()),
               shm::SendResult::kSent);
   }
-  /// Hello and answer; afterwards put() works.
+  /// Sends hello and waits for the answer. put() works afterwards.
   void join() {
     say_hello();
     shm::Message message;
@@ -62,7 +62,7 @@ class RawPeer {
     in_ = std::move(*mapped);
     out_.attach(ring_.mapping.data(), kCells, kStart, &reinterpret_cast<shm::RingControl*>(in_.data())->consumed);
   }
-  /// A record of one cell, whatever the header says.
+  /// Writes a record of one cell, whatever length the header has.
   void put(const Header& header, std::string_view payload) {
     std::byte* cell = out_.cells + (out_.position & out_.offset_mask);
     shm::put_header(cell, header);
@@ -70,7 +70,7 @@ class RawPeer {
     shm::word_at(cell).store(out_.position, std::memory_order_release);
     out_.position += shm::kCellBytes;
   }
-  /// False: the server reads this ring no more.
+  /// False: the server no longer reads this ring.
   bool wait_for_room() {
     const auto until = Clock::now() + std::chrono::seconds(1);
     while (Clock::now() < until) {
@@ -156,7 +156,7 @@ TEST_F(ShmAttack, references_to_memory_that_is_not_there) {
   }
 }
 
-/// Its side of the rings is written again and again behind the server's back.
+/// The peer rewrites the control words of its rings again and again while the server reads them.
 TEST_F(ShmAttack, control_words_that_move_backwards_and_forwards) {
   RawPeer peer(identity_);
   ASSERT_NO_FATAL_FAILURE(peer.join());
@@ -170,7 +170,7 @@ TEST_F(ShmAttack, control_words_that_move_backwards_and_forwards) {
   }
 }
 
-/// Peers that join, and then hold their ends for ever without a word.
+/// Peers connect, and then keep their connections open for ever without a message.
 TEST_F(ShmAttack, peers_that_stay_silent) {
   std::vector<std::unique_ptr<RawPeer>> peers;
   for (int i = 0; i < 100; i++) {
@@ -186,7 +186,7 @@ TEST_F(ShmAttack, hello_in_the_name_of_another) {
   ASSERT_NO_FATAL_FAILURE(owner.join());
 }
 
-/// Each names an endpoint that does not exist: the server must not make a ring before it knows better.
+/// Each request names an endpoint that does not exist: the server must not make a ring before it has checked that.
 TEST_F(ShmAttack, connect_requests_of_peers_that_do_not_exist) {
   Socket stranger({Address::parse("127.0.0.3").ip, 0});
   const Address management = Address::parse(server_.uri());
@@ -215,7 +215,7 @@ TEST_F(ShmAttack, connect_requests_of_peers_that_do_not_exist) {
   });
 }
 
-/// A client with a session that asks, and never reads what the server puts into its ring.
+/// A client sends requests on its session and never reads its ring.
 TEST_F(ShmAttack, client_that_never_reads_its_ring) {
   RawPeer peer(identity_);
   ASSERT_NO_FATAL_FAILURE(peer.join());

@@ -1,5 +1,5 @@
-// Strangers to a session, who forge and replay its packets. They may have sessions of their own with the same server.
-// The largest loss of the honest client: no call fails, no handler runs twice, and its credits stay.
+// Strangers forge and replay packets of a session. They may have sessions of their own with the same server.
+// The honest client loses nothing: no call fails, no handler runs twice, and its credits stay.
 #include <arpa/inet.h>
 #include <netinet/ip.h>
 #include <netinet/udp.h>
@@ -16,7 +16,7 @@ namespace {
 using tern::Udp;
 namespace wire = tern::wire;
 
-/// Of an endpoint's data path.
+/// The address of an endpoint's data path.
 Address data_address(tern::Rpc<Udp>& rpc) {
   wire::ManagementTerms terms;
   const auto bytes = rpc.core().transport().address();
@@ -55,7 +55,7 @@ class Stranger : public testing::Test {
     });
     return keys;
   }
-  /// Any kind, with random numbers.
+  /// A packet of any kind with random numbers.
   void forge_to_server(uint32_t key, uint32_t number, size_t payload_bytes = 0) {
     constexpr std::array kKinds = {Kind::kRequest, Kind::kRfr,    Kind::kProbe,
                                    Kind::kCancel,  Kind::kReport, Kind::kPathProbe};
@@ -84,12 +84,12 @@ class Stranger : public testing::Test {
   Keys before_;
 };
 
-/// From its own keys, a stranger guesses the keys of others.
+/// A stranger guesses other sessions' keys from its own keys.
 TEST_F(Stranger, forges_with_keys_near_its_own) {
   std::vector<uint32_t> own;
   for (int i = 0; i < 3; i++) own.push_back(hostile_.open().server_key());
   at_rate(4096, 20'000, [&](uint64_t round) {
-    // Small indices under every generation, and neighbours of its own keys.
+    // It tries small indices with every generation, and the keys next to its own.
     const auto swept = static_cast<uint32_t>(round) / 4 << 22 | (static_cast<uint32_t>(round) & 3);
     const uint32_t near = own[round % own.size()] + static_cast<uint32_t>(round) - 2048;
     for (const uint32_t number : {60'000u, 120'000u, 180'000u}) {
@@ -100,7 +100,7 @@ TEST_F(Stranger, forges_with_keys_near_its_own) {
   });
 }
 
-/// Should a key leak, what else a packet must prove still protects its session.
+/// If a key leaks, the other proofs in a packet still protect the session.
 TEST_F(Stranger, forges_with_the_right_keys_and_nothing_else) {
   at_rate(2000, 10'000, [&](uint64_t round) {
     const auto number = static_cast<uint32_t>(round * 50'000);
@@ -109,7 +109,7 @@ TEST_F(Stranger, forges_with_the_right_keys_and_nothing_else) {
   });
 }
 
-/// Everything that has passed, again and from another address: in order, backwards, and late.
+/// The stranger sends all recorded packets again from another address: in order, backwards, and late.
 TEST_F(Stranger, replays_recorded_packets) {
   const int raw = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_UDP);
   if (raw < 0) GTEST_SKIP() << "recording packets needs root";

@@ -1,5 +1,5 @@
-// The networks that on_cable makes: sockets of the kernel reach each other over them, and their frames are as on a real
-// cable. The name of a case chooses the network.
+// The networks that on_cable makes: sockets of the kernel reach each other over them, and the frames look like those on
+// a real cable. The name of a case chooses its network.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -87,14 +87,14 @@ TEST_P(Cable, joins_two_namespaces_over_ipv6) {
   exchange(own, peer, first, second);
 }
 
-/// The kernel would leave the checksum of a UDP datagram to the other end of a veth pair.
+/// By default the kernel does not compute the checksum of a UDP datagram for a veth pair.
 TEST_P(Cable, frames_of_the_kernel_have_checksums) {
   const Descriptor raw(open_socket(true, AF_PACKET, SOCK_DGRAM, htons(ETH_P_IP)));
   const Descriptor own(open_socket(false, AF_INET, SOCK_DGRAM)), peer(open_socket(true, AF_INET, SOCK_DGRAM));
   exchange(own, peer, ipv4("10.77.0.1"), ipv4("10.77.0.2"));
   std::array<uint8_t, 64> packet{};
   ASSERT_EQ(recv(raw, packet.data(), packet.size(), 0), 20 + 8 + 5);
-  // The pseudo header is the addresses, the protocol and the length; a right checksum makes the sum all ones.
+  // The pseudo header consists of the addresses, the protocol and the length. A right checksum makes the sum all ones.
   uint32_t sum = IPPROTO_UDP + 8 + 5;
   for (size_t at = 12; at < 20 + 8 + 5 + 1; at += 2) sum += static_cast<uint32_t>(packet[at] << 8 | packet[at + 1]);
   while (sum > 0xffff) sum = (sum & 0xffff) + (sum >> 16);

@@ -53,7 +53,7 @@ class KernelSocket {
     EXPECT_EQ(sendto(socket_.get(), bytes.data(), bytes.size(), 0, to.sockaddr_data(), to.sockaddr_bytes()),
               static_cast<ssize_t>(bytes.size()));
   }
-  /// The next datagram; waits.
+  /// Waits for the next datagram and returns it.
   std::vector<std::byte> receive() const {
     pollfd readable{socket_.get(), POLLIN, 0};
     EXPECT_EQ(poll(&readable, 1, 30'000), 1);

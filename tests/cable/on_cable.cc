@@ -41,7 +41,7 @@
 
 namespace {
 
-/// Empty, or what went wrong last.
+/// The last error, or an empty text.
 std::string problem;
 
 bool refuse(const char* what) {
@@ -69,7 +69,8 @@ bool run_ip(const std::string& lines) {
   return false;
 }
 
-/// The kernel leaves checksums and segmentation to the other end of a veth pair, which a cable between NICs cannot do.
+/// Switches offloads off: by default the kernel leaves checksums and segmentation to the other end of a veth pair,
+/// which a cable between NICs cannot do.
 bool end_offloads(const char* interface) {
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   bool is_done = fd >= 0;
@@ -107,7 +108,7 @@ std::string path_of(int descriptor) {
 }
 
 /// Makes the namespace of a host that of this thread and configures its interface. Host 1 has tern0, the others tern1.
-/// Without IPv6 in the kernel only IPv4.
+/// Gives a host its addresses: IPv4, and IPv6 if the kernel has it.
 bool configure_host(int netns, int host) {
   if (setns(netns, CLONE_NEWNET) != 0) return refuse("setns");
   const std::string interface = host == 1 ? "tern0" : "tern1";
@@ -124,7 +125,7 @@ bool make_cable() {
   const int peer = enter_namespace();
   const int own = peer < 0 ? -1 : enter_namespace();
   if (own < 0) return false;
-  // Between interfaces of different indices the kernel looks for the carrier at once, else within a second.
+  // The kernel checks the carrier at once if the interfaces have different indices, and otherwise within a second.
   const std::string ends = "tern0 index 10 mtu 1500 type veth peer name tern1 index 11 mtu 1500";
   if (!run_ip("link add " + ends + " netns " + path_of(peer) + "\n")) return false;
   if (!configure_host(peer, 2) || !configure_host(own, 1) || !wait_for_carrier("tern0")) return false;
@@ -134,11 +135,11 @@ bool make_cable() {
   return true;
 }
 
-/// The kernel's firewall would drop and reassemble frames that pass a bridge.
+/// Switches off the kernel's firewall for bridges, which would drop and reassemble frames.
 void end_bridge_firewall() {
   for (const char* name : {"iptables", "ip6tables", "arptables"}) {
     const int fd = open((std::string("/proc/sys/net/bridge/bridge-nf-call-") + name).c_str(), O_WRONLY | O_CLOEXEC);
-    if (fd < 0) continue;  // it is not in this kernel
+    if (fd < 0) continue;  // this kernel does not have it
     (void)!write(fd, "0", 1);
     close(fd);
   }
@@ -158,7 +159,7 @@ bool make_switch(bool is_dpdk) {
              " index 10 mtu 1500 netns " + path_of(kFirstDescriptor + host) + "\n";
     lines += "link set " + port + " master switch up\n";
   }
-  if (setns(middle, CLONE_NEWNET) != 0) return refuse("setns");  // the descriptor stays, and keeps the bridge
+  if (setns(middle, CLONE_NEWNET) != 0) return refuse("setns");  // the open descriptor keeps the bridge alive
   if (!run_ip(lines)) return false;
   end_bridge_firewall();
   for (int host = kHosts; host >= 1; host--) {
@@ -176,7 +177,7 @@ bool make_switch(bool is_dpdk) {
   return true;
 }
 
-/// Adds the devices of mlx5, and their provider in its folder beside this program.
+/// Sets the environment for the devices of mlx5 and their provider, which is in the folder beside this program.
 void add_software_nics() {
   const char* verbs = std::getenv("SOFTWARE_VERBS");
   const std::string before = verbs != nullptr && *verbs != '\0' ? std::string(verbs) + "," : "";
@@ -189,7 +190,8 @@ void add_software_nics() {
   setenv("LD_LIBRARY_PATH", (program + std::string("/software_verbs") + rest).c_str(), 1);
 }
 
-/// DPDK loads all of its drivers, that of mlx5 among them, which needs the real libibverbs.
+/// Removes the software provider from the environment, because DPDK loads all its drivers, and that of mlx5 needs the
+/// real libibverbs.
 void drop_software_nics() {
   const char* path = std::getenv("LD_LIBRARY_PATH");
   std::string kept;
@@ -200,7 +202,8 @@ void drop_software_nics() {
   setenv("LD_LIBRARY_PATH", kept.c_str(), 1);
 }
 
-/// Whether a word of the command has `name`, in small letters, in any letters. The program's folder does not count.
+/// True: a word of the command contains `name` (in small letters), whatever its case. The program's folder does not
+/// count.
 bool has_name(char** command, std::string_view name) {
   const auto is_same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
   for (char** at = command; *at != nullptr; at++) {
@@ -237,7 +240,7 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "on_cable: without mlx5: %s\n", problem.c_str());
     } else if (!problem.empty()) {
       const char* const name = is_dpdk ? "dpdk" : is_xdp ? "xdp" : "mlx5";
-      std::printf("[  SKIPPED ] %s: %s\n", name, problem.c_str());  // what ctest looks for
+      std::printf("[  SKIPPED ] %s: %s\n", name, problem.c_str());  // ctest searches for this line
       return 0;
     }
   }

@@ -1,4 +1,4 @@
-// Endpoints' transports without endpoints, for the conformance suite: sending, receiving, and letting time pass.
+// Transports without endpoints for the conformance suite: sending, receiving, and passing of time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using transport::Payload;
 using transport::PeerId;
 using transport::PeerState;
 
-/// A bound for what must happen; a test that passes never waits for all of it.
+/// A bound for required events. A passing test never waits that long.
 inline const auto kPatience = std::chrono::seconds(20) * patience();
 inline const uint64_t kPatienceNs = 20'000'000'000 * patience();
 
@@ -35,7 +35,7 @@ inline std::string pattern(uint32_t number, size_t bytes) {
   return text;
 }
 
-/// A packet's header before the transport fills in the length; `number` tells packets apart.
+/// A packet's header before the transport sets the length. `number` identifies the packet.
 inline wire::Header numbered(uint32_t number) {
   return wire::client_header(wire::Kind::kRequest, wire::kFirst, 0x00c00007, number, 64, wire::kNoDeadline, 5, 32);
 }
@@ -48,7 +48,7 @@ class End {
   struct Packet {
     uint32_t number;
     std::string bytes;
-    bool is_whole;  ///< false: the sender took the memory back while it was read
+    bool is_whole;  ///< false: the sender took the memory back during the read
   };
 
   explicit End(World& world) : End(made_options(world)) {}
@@ -80,7 +80,7 @@ class End {
   Impl& operator*() { return *impl_; }
   void die() { impl_.reset(); }
 
-  /// receive() once; the packets are in `got`.
+  /// Calls receive() once and stores the packets in `got`.
   size_t receive() {
     return impl_->receive([this](const wire::Header& header, const Payload& payload) {
       EXPECT_TRUE((header.flags() & wire::kByReference) != 0 || header.length() == wire::kHeaderBytes + payload.bytes);
@@ -90,7 +90,7 @@ class End {
       got.push_back(std::move(packet));
     });
   }
-  /// Without a Buffer: copied by send().
+  /// Sends bytes without a Buffer, which send() copies.
   bool send(PeerId peer, uint32_t number, std::string_view bytes = {}) {
     return impl_->send(peer, numbered(number), reinterpret_cast<const std::byte*>(bytes.data()), bytes.size(), nullptr);
   }
@@ -104,14 +104,14 @@ class End {
   }
 
   memory::Arena* arena = nullptr;
-  Status status;  ///< of create()
+  Status status;  ///< result of create()
   std::vector<Packet> got;
 
  private:
   std::unique_ptr<Impl> impl_;
 };
 
-/// Runs all ends in turn until `is_done`. False: patience has ended.
+/// Runs all ends in turn until `is_done`. False: the patience is over.
 template <class T>
 bool run_until(std::initializer_list<End<T>*> ends, const std::function<bool()>& is_done) {
   const auto limit = std::chrono::steady_clock::now() + kPatience;
@@ -128,7 +128,7 @@ bool run_until(std::initializer_list<End<T>*> ends, const std::function<bool()>&
   return true;
 }
 
-/// Some rounds, for what is under way to come to its end.
+/// Runs some rounds, so that packets under way arrive.
 template <class T>
 void run_some(std::initializer_list<End<T>*> ends) {
   for (int round = 0; round < 3000; round++) {
@@ -139,7 +139,7 @@ void run_some(std::initializer_list<End<T>*> ends) {
   }
 }
 
-/// Connects and waits until packets can leave.
+/// Connects and waits until packets can be sent.
 template <class T>
 PeerId connect(End<T>& from, End<T>& to) {
   auto peer = from->connect(to->address(), "127.0.0.1");
@@ -149,7 +149,7 @@ PeerId connect(End<T>& from, End<T>& to) {
   return *peer;
 }
 
-/// Sends until the transport takes the packet, and lets both ends run meanwhile.
+/// Tries to send until the transport accepts the packet. Both ends run meanwhile.
 template <class T>
 void must_send(End<T>& from, End<T>& to, PeerId peer, uint32_t number, std::string_view bytes = {}) {
   EXPECT_TRUE(run_until({&from, &to}, [&] { return from.send(peer, number, bytes); }));

@@ -26,7 +26,8 @@ TYPED_TEST(ConformancePackets, any_length_arrives_whole_and_in_order) {
     detail::Buffer* buffer = a.filled(i, lengths[i]);
     ASSERT_TRUE(run_until({&a, &b}, [&] { return a.send(peer, i, buffer, lengths[i]); }));
     const uint64_t ticket = a->ticket();
-    // The packet arrives and its memory comes back before the next one leaves: nothing waits for more traffic.
+    // Each packet arrives and its memory is released before the next one is sent: a transport must not wait for more
+    // traffic.
     ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == i + 1 && a->released() >= ticket; })) << lengths[i];
     ASSERT_EQ(b.got[i].number, i);
     ASSERT_TRUE(b.got[i].is_whole);
@@ -52,7 +53,7 @@ TYPED_TEST(ConformancePackets, burst_arrives_in_order) {
   }
 }
 
-TYPED_TEST(ConformancePackets, sender_object_is_as_good_as_send) {
+TYPED_TEST(ConformancePackets, sender_object_sends_like_send) {
   End<TypeParam> a(this->world_), b(this->world_);
   const PeerId peer = connect(a, b);
   detail::Buffer* large = a.filled(3, a->payload_bytes_max(peer));
@@ -103,7 +104,7 @@ TYPED_TEST(ConformancePackets, released_memory_may_change) {
       ASSERT_EQ(b.got[i].number, round + i);
       ASSERT_TRUE(!b.got[i].is_whole || b.got[i].bytes == pattern(round + i, len)) << "neither whole nor a known loss";
       ASSERT_TRUE(b.got[i].is_whole || this->kTraits.has_shared_memory)
-          << "only what travels by reference can be taken back";
+          << "only packets by reference can be taken back";
     }
     b.got.clear();
   }
@@ -153,7 +154,7 @@ TYPED_TEST(ConformancePackets, full_queue_refuses_and_takes_more_later) {
   ASSERT_LT(taken, 1'000'000u) << "memory for queued packets is bounded";
   EXPECT_GE(taken, 16u);
   EXPECT_FALSE(a.send(peer, taken, buffer, len));
-  // Nothing of the refused packet is queued; what arrives is in order.
+  // No part of the refused packet is queued, and the other packets arrive in order.
   ASSERT_TRUE(run_until({&a, &b}, [&] { return a.send(peer, 1'000'000, buffer, len); }));
   ASSERT_TRUE(run_until({&a, &b}, [&] { return !b.got.empty() && b.got.back().number == 1'000'000; }));
   for (size_t i = 0; i + 1 < b.got.size(); i++) {
@@ -208,7 +209,7 @@ TYPED_TEST(ConformancePackets, visitor_may_connect_disconnect_and_send) {
   EXPECT_TRUE(run_until({&b, &c}, [&] { return c.got.size() == 1; }));
 }
 
-/// Headers that no endpoint sends, through a transport that keeps the rules otherwise.
+/// Sends headers that no endpoint sends through a transport that otherwise obeys the rules.
 TYPED_TEST(ConformancePackets, hostile_headers_are_dropped_and_others_are_served) {
   End<TypeParam> hostile(this->world_), good(this->world_), b(this->world_);
   const PeerId from_hostile = connect(hostile, b), from_good = connect(good, b);
@@ -236,7 +237,7 @@ TYPED_TEST(ConformancePackets, hostile_headers_are_dropped_and_others_are_served
   uint64_t dropped = counters.dropped_unparsable + counters.dropped_bad_reference + counters.dropped_oversize;
   for (const uint64_t frames : counters.dropped_frames) dropped += frames;
   EXPECT_GT(dropped, 0u);
-  // Those packets that look right are handed out: the layers above drop them. A good one comes through in any case.
+  // Packets with a plausible header are delivered, and the layers above drop them. A good packet always arrives.
   for (int round = 0; round < 3000; round++) look();
   must_send(good, b, from_good, 4242, "honest");
   EXPECT_TRUE(run_until({&good, &b}, [&] { return !b.got.empty() && b.got.back().bytes == "honest"; }));

@@ -1,4 +1,4 @@
-// The contract of transports (src/transport/transport.h), part 1: making one, its figures, its peers.
+// The contract of transports (src/transport/transport.h), part 1: creation, properties, peers.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -44,7 +44,7 @@ TYPED_TEST(ConformancePeers, figures_are_in_range_and_constant) {
   EXPECT_EQ(end->payload_bytes_max(), payload_bytes_max);
 }
 
-TYPED_TEST(ConformancePeers, payload_of_a_peer_is_within_the_transports) {
+TYPED_TEST(ConformancePeers, payload_limit_of_a_peer_is_at_most_the_transports) {
   End<TypeParam> a(this->world_), b(this->world_);
   const PeerId peer = connect(a, b);
   EXPECT_GE(a->payload_bytes_max(peer), wire::kPayloadBytesMin);
@@ -92,7 +92,7 @@ TYPED_TEST(ConformancePeers, endpoint_may_be_its_own_peer) {
   EXPECT_EQ(a.got[0].bytes, "me");
 }
 
-TYPED_TEST(ConformancePeers, bytes_that_are_no_address_are_refused) {
+TYPED_TEST(ConformancePeers, malformed_addresses_are_refused) {
   End<TypeParam> a(this->world_), b(this->world_);
   const std::vector<std::byte> good(b->address().begin(), b->address().end());
   const auto expect_refused = [&](const std::vector<std::byte>& bytes) {
@@ -105,7 +105,7 @@ TYPED_TEST(ConformancePeers, bytes_that_are_no_address_are_refused) {
   std::vector<std::byte> longer = good;
   longer.resize(transport::kAddressBytesMax + 1);
   expect_refused(longer);
-  // Anything of any length: refused, or a peer that nobody may be.
+  // Bytes of any length are refused, or make a peer that does not exist.
   std::mt19937 random(1);
   for (int round = 0; round < 500; round++) {
     std::vector<std::byte> bytes = good;
@@ -162,7 +162,7 @@ TYPED_TEST(ConformancePeers, pairs_work_or_are_refused_as_the_trait_says) {
   a->disconnect(*paired);
 }
 
-TYPED_TEST(ConformancePeers, dead_peer_takes_no_memory_with_it) {
+TYPED_TEST(ConformancePeers, death_of_a_peer_frees_its_memory) {
   End<TypeParam> a(this->world_), other(this->world_);
   auto b = std::make_unique<End<TypeParam>>(this->world_);
   const PeerId peer = connect(a, *b), alive = connect(a, other);

@@ -14,14 +14,14 @@ namespace {
 template <class T>
 class ConformanceSleep : public Conformance<T> {
  protected:
-  /// prepare_wait(), wait() until patience ends, end_wait(). False: nothing has ended it.
+  /// Calls prepare_wait(), wait() and end_wait(). False: no event ended the wait before the patience was over.
   static bool sleep(End<T>& end) {
     const uint64_t until_ns = end->now() + kPatienceNs;
     if (end->prepare_wait()) end->wait(until_ns);
     end->end_wait();
     return end->now() < until_ns;
   }
-  /// Brings the end to rest: prepare_wait() is true, and nothing is under way.
+  /// Runs the end until prepare_wait() is true and no packet is under way.
   static void settle(End<T>& end, End<T>& other) {
     run_some({&end, &other});
     end->end_wait();
@@ -44,7 +44,7 @@ TYPED_TEST(ConformanceSleep, clock_never_falls) {
   }
 }
 
-TYPED_TEST(ConformanceSleep, input_that_is_there_prevents_or_ends_a_wait) {
+TYPED_TEST(ConformanceSleep, pending_input_prevents_or_ends_a_wait) {
   End<TypeParam> a(this->world_), b(this->world_);
   const PeerId peer = connect(a, b);
   this->settle(b, a);
@@ -78,14 +78,14 @@ TYPED_TEST(ConformanceSleep, wait_ends_at_its_time) {
   for (const uint64_t ns : {uint64_t{0}, uint64_t{1}, uint64_t{50'000}, uint64_t{3'000'000}}) {
     const uint64_t until_ns = a->now() + ns;
     int rounds = 0;
-    do {  // it may return early, but not again and again
+    do {  // it may return early, but not for ever
       ASSERT_LT(rounds++, 1000);
       if (a->prepare_wait()) a->wait(until_ns);
       a->end_wait();
     } while (a->now() < until_ns);
   }
   ASSERT_TRUE(a->prepare_wait());
-  a->wait(1);  // a time that has passed
+  a->wait(1);  // a time in the past
   a->end_wait();
 }
 
@@ -134,7 +134,7 @@ TYPED_TEST(ConformanceSleep, descriptor_is_readable_when_wait_would_return) {
 }
 
 TYPED_TEST(ConformanceSleep, wake_from_another_thread_ends_a_wait) {
-  if (this->kTraits.is_virtual) return;  // which has one thread
+  if (this->kTraits.is_virtual) return;  // virtual transports have one thread
   End<TypeParam> a(this->world_);
   run_some({&a});
   for (int round = 0; round < 200; round++) {
@@ -149,7 +149,7 @@ TYPED_TEST(ConformanceSleep, no_wake_is_lost_between_threads) {
   End<TypeParam> a(this->world_);
   run_some({&a});
   constexpr uint64_t kPosts = 20'000, kPosters = 2;
-  std::atomic<uint64_t> posted{0};  // stands for a mailbox: written before wake(), read after prepare_wait()
+  std::atomic<uint64_t> posted{0};  // like a mailbox, written before wake() and read after prepare_wait()
   std::vector<std::thread> posters;
   for (uint64_t i = 0; i < kPosters; i++) {
     posters.emplace_back([&] {
@@ -171,7 +171,7 @@ TYPED_TEST(ConformanceSleep, no_wake_is_lost_between_threads) {
   for (std::thread& poster : posters) poster.join();
 }
 
-TYPED_TEST(ConformanceSleep, no_packet_is_slept_through_between_threads) {
+TYPED_TEST(ConformanceSleep, packet_of_another_thread_always_ends_a_sleep) {
   if (this->kTraits.is_virtual) return;
   constexpr uint32_t kRounds = 1500;
   End<TypeParam> a(this->world_), b(this->world_);
@@ -201,13 +201,13 @@ TYPED_TEST(ConformanceSleep, no_packet_is_slept_through_between_threads) {
 }
 
 TYPED_TEST(ConformanceSleep, space_for_a_refused_packet_ends_a_wait) {
-  if (this->kTraits.is_virtual || !this->kTraits.reports_space) return;  // such endpoints poll instead
+  if (this->kTraits.is_virtual || !this->kTraits.reports_space) return;  // endpoints over such transports poll instead
   constexpr uint32_t kPackets = 20'000;
   End<TypeParam> a(this->world_), b(this->world_);
   const PeerId peer = connect(a, b);
   run_some({&a, &b});
   std::atomic<bool> is_sent{false};
-  std::thread reader([&] {  // sends nothing itself
+  std::thread reader([&] {  // it sends no packet
     while (!is_sent.load()) b.receive();
   });
   for (uint32_t i = 0; i < kPackets;) {
@@ -222,7 +222,7 @@ TYPED_TEST(ConformanceSleep, space_for_a_refused_packet_ends_a_wait) {
       continue;
     }
     if (!this->sleep(a)) {
-      ADD_FAILURE() << "nobody has woken it";
+      ADD_FAILURE() << "the wait was not ended";
       break;
     }
   }

@@ -1,5 +1,5 @@
-// The transports that the suite runs over, and the options that each needs beyond its defaults. A new transport is one
-// more type in Transports; it needs provide() only if its default options make no endpoint.
+// The transports that the suite runs over, and the options that each needs in addition to its defaults. A new transport
+// is one more type in Transports. It needs provide() only if its default options cannot make an endpoint.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,10 +31,10 @@ template <class... T>
 using WithFaults = testing::Types<T..., Faulty<T>...>;
 using Transports = transports::All::As<WithFaults>;
 
-/// What all endpoints of a test share.
+/// The state that all endpoints of a test share.
 class World {
  public:
-  /// Hosts of one simulation, in turn.
+  /// Gives each endpoint the next host of one simulation.
   sim::Host& next_host() {
     if (simulation_ == nullptr) {
       auto made = sim::Simulation::create(sim::Topology::star(kHosts));
@@ -43,7 +43,7 @@ class World {
     }
     return simulation_->host(next_host_++ % kHosts);
   }
-  /// One end of a cable and the other, in turn.
+  /// Gives endpoints the two ends of a cable in turn.
   uint32_t next_port() { return next_port_++ % 2; }
 
  private:
@@ -68,11 +68,11 @@ void provide(FaultyOptions<Inner>& options, World& world) {
   provide(options.inner, world);
 }
 
-/// Options that create() refuses: one function each, that breaks good ones.
+/// Options that create() refuses. Each function makes good options bad.
 template <class Options>
 using Breakers = std::vector<std::function<void(Options&)>>;
 
-/// Each field below and above its range, as Options::fields() states it.
+/// Sets each field below and above the range of Options::fields().
 template <class Options>
 Breakers<Options> breakers(const Options*) {
   Breakers<Options> made;
@@ -101,7 +101,7 @@ inline Breakers<Udp::Options> breakers(const Udp::Options*) {
           [](Udp::Options& options) { options.bind = ":1"; }};
 }
 #ifdef TERN_TEST_HAS_DPDK
-/// EAL and the device are not needed to see that these are wrong.
+/// These options are refused before EAL and the device are needed.
 inline Breakers<Dpdk::Options> breakers(const Dpdk::Options*) {
   return {[](Dpdk::Options& options) { options.receive_buffers = 1000; },
           [](Dpdk::Options& options) { options.receive_buffers = 131072; },

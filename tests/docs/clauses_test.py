@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/docs/clauses can fail: what it should find in a document of a few clauses, and what it should not."""
+"""tests/docs/clauses can fail: it finds the faults in documents of a few clauses, and accepts the good ones."""
 import pathlib
 import subprocess
 import tempfile
@@ -50,16 +50,16 @@ class ClausesTest(unittest.TestCase):
     def test_world_that_does_not_exist_is_an_error(self):
         self.expect_error("1.1 One. *(model: no_such_world)*\n", "has no case no_such_world")
 
-    def test_helper_that_is_no_case_is_an_error(self):
+    def test_helper_function_in_place_of_a_case_is_an_error(self):
         self.expect_error("1.1 One. *(server_session_test: prove_path)*\n", "server_session_test has no case prove_path")
 
     def test_file_that_does_not_exist_is_an_error(self):
         self.expect_error("1.1 One. *(unit/session/none_test)*\n", "no test file unit/session/none_test")
 
     def test_name_of_two_files_is_an_error(self):
-        self.expect_error("1.1 One. *(nat_test: behind_a_nat)*\n", "more than one test file nat_test")
+        self.expect_error("1.1 One. *(nat_test: calls_pass_a_nat)*\n", "more than one test file nat_test")
 
-    def test_proof_where_none_is_is_an_error(self):
+    def test_cited_proof_in_a_file_without_one_is_an_error(self):
         self.expect_error("1.1 One. *(static_assert in session/drop.h)*\n", "no static_assert in src/session/drop.h")
 
 

@@ -1,4 +1,4 @@
-// An endpoint over a transport that a name chooses, and the settings that processes give each other. Test code; one
+// An endpoint over a transport chosen by its name, and the settings that processes pass to each other. Test code; one
 // thread at a time uses an endpoint.
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace e2e {
 
-/// The names of all transports of this build between processes: every case runs over each of them.
+/// The names of this build's transports between processes. Every case runs over each of them.
 inline std::vector<const char*> transports() {
   std::vector<const char*> names;
   for (const auto& entry : tern::transports::kEntries) {
@@ -31,8 +31,8 @@ inline std::vector<const char*> transports() {
   return names;
 }
 
-/// Those of them over which any processes of a host reach each other: each process over DPDK needs a device, and over
-/// AF_XDP a queue of an interface.
+/// The transports over which any number of processes of a host reach each other. dpdk and xdp are not among them,
+/// because each process needs a device of its own over DPDK, and a queue of an interface over AF_XDP.
 inline std::vector<const char*> transports_of_one_host() {
   std::vector<const char*> names = transports();
   std::erase_if(names, [](std::string_view name) { return name == "dpdk" || name == "xdp"; });
@@ -79,7 +79,7 @@ class Settings {
   std::map<std::string, std::string> values_;
 };
 
-/// Rpc<T> without its type.
+/// Rpc<T> behind an interface without the transport's type.
 class AnyRpc {
  public:
   virtual ~AnyRpc() = default;
@@ -104,11 +104,12 @@ class RpcOver final : public AnyRpc {
   std::unique_ptr<tern::Rpc<T>> rpc_;
 };
 
-/// The options of transport T, each with the value of the setting that has its name.
+/// The options of transport T. Each option takes the value of the setting with its name.
 template <class T>
 tern::Result<typename T::Options> transport_options(const Settings& settings) {
   typename T::Options options;
-  // Both ends and other tests share a few CPUs: a round trip shows who waits for one, as over the kernel's transports.
+  // Both ends and other tests share a few CPUs: a round trip includes the wait for a CPU, as over the kernel's
+  // transports.
   if constexpr (requires { options.delay_target_us; }) options.delay_target_us = 10'000;
   std::string problem;
   const auto set_if_given = [&](std::string_view field) {
@@ -157,7 +158,7 @@ tern::Result<std::unique_ptr<AnyRpc>> create_over(tern::Nexus& nexus, const Sett
   return make.template operator()<tern::Faulty<T>>(std::move(options));
 }
 
-/// The endpoint that the settings describe: "transport" is its name, "faults" puts the fault layer over it.
+/// Makes the endpoint that the settings describe. "transport" names the transport; "faults" adds the fault layer.
 inline tern::Result<std::unique_ptr<AnyRpc>> create_rpc(tern::Nexus& nexus, const Settings& settings,
                                                         uint16_t endpoint_id = 0) {
   auto made = tern::transports::with_transport(tern::transports::Real(), settings.text("transport"),

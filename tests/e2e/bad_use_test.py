@@ -105,23 +105,23 @@ class BadUse(RefusalTest):
                 with self.subTest(program=os.path.basename(command[0]), flags=command[1:]):
                     self.assert_refused(done)
 
-    def test_the_list_of_programs(self):
+    def test_every_program_is_listed(self):
         names = {os.path.relpath(program, build_dir) for program in programs()}
         self.assertLessEqual({'microbench/latency', 'microbench/small_rpc_rate', 'microbench/instructions_driver',
                               'microbench/limits/ring_pingpong', 'microbench/limits/udp_pingpong'}, names)
 
-    def test_unknown_flags_and_stray_words(self):
+    def test_unknown_flags_and_stray_words_are_refused(self):
         self.assert_all_refused([program, argument] for program in programs()
                             for argument in ('--no_such_flag', '--no_such_flag=3', 'word', '-', '--flagfile=/no/such'))
 
-    def test_wrong_values(self):
+    def test_wrong_values_are_refused(self):
         self.assert_all_refused([program, f'--{name}={value}'] for program in programs()
                             for name, kind in flags_of(program).items()
                             if name != 'ready_fd'  # between the processes of a program
                             for value in WRONG_OF_TYPE.get(kind, []) + WRONG_OF_NAME.get(name, [])
                             if (name, value) not in ANY_VALUE)
 
-    def test_flags_that_do_not_go_together(self):
+    def test_contradictory_flags_are_refused(self):
         self.assert_all_refused([os.path.join(build_dir, 'microbench', program), *flags] for program, *flags in (
             ('small_rpc_rate', '--threads=1'), ('small_rpc_rate', '--threads=3'),
             ('session_scale', '--threads=3', '--sessions=59'), ('session_scale', '--threads=65'),
@@ -137,7 +137,7 @@ class BadUse(RefusalTest):
             ('incast', '--role=server'), ('incast', '--transport=shm', '--frame_bytes=2000'),
             ('incast', '--transport=udp', '--role=client', '--processes')))
 
-    def test_transports_that_are_not_there(self):
+    def test_missing_transports_are_refused(self):
         self.assert_all_refused([program, '--transport=rdma', *more] for program in programs_with('transport')
                             for more in ([], ['--processes']))
 
@@ -148,7 +148,7 @@ class BadUse(RefusalTest):
                 self.assertEqual(len(set(names)), len(names))
                 self.assertTrue(names)
 
-    def test_options_that_the_transport_does_not_take(self):
+    def test_unknown_transport_options_are_refused(self):
         def wrong_options(text):
             yield 'no_such=1'
             for option in re.search(r'\((.*)\)$', text).group(1).split(','):
@@ -167,14 +167,14 @@ class BadUse(RefusalTest):
                         yield [program, f'--transport={line.split()[0]}', f'--transport_options={option}']
         self.assert_all_refused(commands())
 
-    def test_peers_that_do_not_answer(self):
+    def test_silent_peers_are_named(self):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
             silent.bind(('127.0.0.1', 0))
             self.assert_all_refused([program, f'--transport={transport}', '--role=client', f'--server=127.0.0.1:{port}']
                                 for program in programs_with('server') for transport in transports_of(program)
                                 for port in (1, silent.getsockname()[1]))
 
-    def test_a_server_whose_address_is_taken(self):
+    def test_taken_server_address_is_named(self):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
             taken.bind(('127.0.0.1', 0))
             address = f'--server=127.0.0.1:{taken.getsockname()[1]}'

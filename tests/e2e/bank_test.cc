@@ -1,5 +1,5 @@
-// The programs bank and bank_sim as their users run them. What they check themselves, that no money is made or lost and
-// that all transfers are settled in the end, they say by their exit code.
+// The programs bank and bank_sim as their users run them. Their exit code says whether no money was made or lost and
+// all transfers were settled in the end.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST_P(BankOver, settles_while_its_branches_are_killed) {
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("\"settled\":"));
   EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"settled\":0"))) << "nothing was transferred";
-  EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"kills\":0"))) << "nobody was killed";
+  EXPECT_THAT(outcome.output, testing::Not(HasSubstr("\"kills\":0"))) << "no process was killed";
 }
 
 TEST(Bank, settles_although_packets_are_lost) {
@@ -34,7 +34,7 @@ TEST(Bank, settles_although_packets_are_lost) {
   EXPECT_EQ(outcome.code, 0) << outcome.output;
 }
 
-TEST(Bank, says_what_it_has_no_use_for) {
+TEST(Bank, role_flag_is_refused_with_the_reason) {
   const Outcome outcome = run("bank --role=server");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("bank makes its processes itself"));
@@ -46,7 +46,7 @@ TEST(BankSim, settles_on_simulated_hosts_whatever_the_seed) {
   EXPECT_THAT(outcome.output, HasSubstr("seed 5: "));
 }
 
-TEST(BankSim, a_seed_is_a_run) {
+TEST(BankSim, equal_seeds_give_equal_runs) {
   const Outcome first = run("bank_sim --branches=10 --seed=3 --verbose");
   const Outcome again = run("bank_sim --branches=10 --seed=3 --verbose");
   const Outcome other = run("bank_sim --branches=10 --seed=4 --verbose");
@@ -56,7 +56,7 @@ TEST(BankSim, a_seed_is_a_run) {
   EXPECT_NE(first.output, other.output);
 }
 
-TEST(BankSim, says_what_is_out_of_range) {
+TEST(BankSim, value_out_of_range_is_refused_with_the_range) {
   const Outcome outcome = run("bank_sim --branches=1");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("--branches is between 2 and 200"));

@@ -35,7 +35,7 @@ class Pairs(unittest.TestCase):
                 for metric in metrics:
                     self.assertGreater(bench.metric_of(line, metric, command), 0)
                 if command.startswith(bench.FRESH_CLIENT):
-                    continue  # its processes are programs, which measure no placement
+                    continue  # its processes are whole programs, which measure no placement
                 for key in ('placement_ns', 'placement_ns_min'):
                     self.assertGreater(line.get(key, 0), 0)
 

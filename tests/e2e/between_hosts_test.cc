@@ -1,5 +1,5 @@
 // Transports over raw Ethernet frames between two hosts: the caller at tern0, the peer in the namespace of tern1
-// (tests/cable). mlx5 has a cable; those over AF_XDP and DPDK's devices are hosts at a switch.
+// (tests/cable). A cable joins the two over mlx5. Over AF_XDP and DPDK's devices they are hosts at a switch.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ namespace {
 struct Kind {
   const char* name;
   const char* transport;
-  const char* device;  ///< to the digit of the interface's name; empty: the transport finds it
-  /// No frame reaches the kernel. Its neighbours need help, and the management packets another network.
+  const char* device;  ///< the device up to the digit of the interface; empty: the transport finds it
+  /// No frame reaches the kernel. It needs static neighbours, and the management packets need another network.
   bool takes_every_frame;
 
   friend std::ostream& operator<<(std::ostream& to, const Kind& kind) { return to << kind.name; }
@@ -64,11 +64,11 @@ class BetweenHosts : public testing::TestWithParam<Kind> {
   Settings peer_settings(const std::string& host = "10.77.0.2") const {
     return settings('1', host, "10.76.0.2").with("netns", peer_namespace_);
   }
-  /// Runs a command where the peer lives. True: it has worked.
+  /// Runs a command in the peer's namespace. True: it succeeded.
   bool in_peer_namespace(const std::string& command) const {
     return run("nsenter --net=" + peer_namespace_ + " " + command);
   }
-  /// The peer's ends of all cables go down or come up.
+  /// Sets the peer's ends of all cables "down" or "up".
   void set_peers_interfaces(const std::string& state) const {
     ASSERT_TRUE(in_peer_namespace("ip link set tern1 " + state));
     if (GetParam().takes_every_frame) {
@@ -104,12 +104,13 @@ class BetweenHosts : public testing::TestWithParam<Kind> {
 std::string name_of(const testing::TestParamInfo<Kind>& with) { return with.param.name; }
 INSTANTIATE_TEST_SUITE_P(Over, BetweenHosts, testing::ValuesIn(built({kMlx5, kSockets, kPacket, kXdp})), name_of);
 
-/// Whose devices can be opened again by the same process. The driver of af_xdp keeps its socket, and with it the queue,
-/// until the process ends.
+/// The kinds whose devices the same process can open again. af_xdp is none of them, because its driver keeps its socket
+/// and the queue until the process ends.
 class Reopened : public BetweenHosts {};
 INSTANTIATE_TEST_SUITE_P(Over, Reopened, testing::ValuesIn(built({kMlx5, kSockets, kPacket})), name_of);
 
-/// Whose frames the queue of an interface loses. af_packet of DPDK waits for a queue, and AF_XDP passes none.
+/// The kinds whose frames a full queue of an interface drops. DPDK's af_packet waits for the queue, and AF_XDP bypasses
+/// it.
 class BetweenQueues : public BetweenHosts {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(BetweenQueues);
 INSTANTIATE_TEST_SUITE_P(Over, BetweenQueues, testing::ValuesIn(built({kMlx5})), name_of);
@@ -135,7 +136,7 @@ TEST_P(BetweenHosts, traffic_passes_over_ipv6) {
 }
 
 TEST_P(BetweenQueues, each_request_runs_once_over_a_network_that_loses_packets) {
-  // Random loss where the kernel has it; else a slow link with a queue of a dozen packets, which bursts overflow.
+  // Random loss if the kernel has netem; otherwise a slow link with a queue of a dozen packets, which bursts overflow.
   const std::string qdisc = "tc qdisc add dev tern1 root ";
   if (!in_peer_namespace(qdisc + "netem loss 2%") &&
       !in_peer_namespace(qdisc + "tbf rate 100mbit burst 5kb limit 20kb")) {
@@ -149,7 +150,7 @@ TEST_P(BetweenQueues, each_request_runs_once_over_a_network_that_loses_packets) 
   EXPECT_EQ(server.board().damaged, 0u);
 }
 
-TEST_P(BetweenHosts, either_side_is_killed_amid_messages_and_restarted) {
+TEST_P(BetweenHosts, side_killed_amid_messages_and_restarted_works_again) {
   auto server = std::make_unique<Peer>(peer_settings());
   const std::string listen = server->listen_uri(), uri = server->uri();
   const std::string own_namespace = "/proc/" + std::to_string(getpid()) + "/ns/net";
@@ -176,8 +177,8 @@ TEST_P(BetweenHosts, either_side_is_killed_amid_messages_and_restarted) {
   expect_traffic_passes(caller, caller.open(uri));
 }
 
-/// A device can be opened again while programs run that were started in its first life.
-TEST_P(Reopened, endpoint_is_closed_and_opened_again) {
+/// A device can be opened again while programs run that were started while it was open before.
+TEST_P(Reopened, endpoint_opened_again_on_its_device_works) {
   std::unique_ptr<Peer> server;
   std::string uri;
   for (int round = 0; round < 4; round++) {
@@ -191,7 +192,7 @@ TEST_P(Reopened, endpoint_is_closed_and_opened_again) {
 }
 
 TEST_P(BetweenHosts, calls_survive_a_short_cut_of_the_cable_and_fail_in_a_long_one) {
-  // The short cut lasts as long as two commands take, some hundred milliseconds on a busy machine.
+  // The short cut lasts for the time of two commands, some hundred milliseconds on a busy machine.
   constexpr const char* kLivenessMs = "3000";
   Peer server(peer_settings().with("liveness_ms", kLivenessMs));
   Caller caller(caller_settings().with("liveness_ms", kLivenessMs));
@@ -211,7 +212,7 @@ TEST_P(BetweenHosts, calls_survive_a_short_cut_of_the_cable_and_fail_in_a_long_o
   expect_traffic_passes(caller, caller.open(server.uri()));
 }
 
-/// The peer is restarted at the same address, with another MAC.
+/// The peer is restarted at the same address with another MAC address.
 TEST_P(BetweenHosts, a_peer_that_comes_back_with_another_mac_is_found) {
   Caller caller(caller_settings());
   {
@@ -219,14 +220,14 @@ TEST_P(BetweenHosts, a_peer_that_comes_back_with_another_mac_is_found) {
     expect_traffic_passes(caller, caller.open(server.uri()));
   }
   ASSERT_TRUE(in_peer_namespace("ip link set tern1 address 02:00:00:00:77:02"));
-  // What a host sends that comes up, and what the kernel of a host that stays asks for by itself after a while.
+  // The flush does what a host's announcement at boot does, or the kernel's own check of its neighbours after a while.
   ASSERT_TRUE(run("ip neigh flush dev tern0"));
   Peer server(peer_settings());
   expect_traffic_passes(caller, caller.open(server.uri()));
 }
 
-/// The management packets reach the peer, and its data-path address leads to a router that is not there.
-TEST_P(BetweenHosts, a_next_hop_that_never_answers_is_said) {
+/// The management packets reach the peer, but its data-path address is routed to a router that does not exist.
+TEST_P(BetweenHosts, silent_next_hop_is_named_in_the_error) {
   ASSERT_TRUE(in_peer_namespace("ip address add 10.78.0.2/24 dev tern1"));
   ASSERT_TRUE(run("ip route add 10.78.0.0/24 via 10.77.0.9 dev tern0"));
   Peer server(peer_settings().with("bind", "10.78.0.2"));

@@ -1,5 +1,5 @@
-// The test's own endpoint: makes calls, remembers how each ended, and how often.
-// One thread: the one that runs the loop.
+// The test's own endpoint. It makes calls and remembers how each ended, and how often.
+// One thread, which runs the loop.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace e2e {
 
-/// Where the tests' own endpoints live, if they do not say it: "listen=tern://10.77.0.1:0 device=rxe0".
+/// The default address of the tests' own endpoints, as "listen=tern://10.77.0.1:0 device=rxe0".
 inline constexpr const char* kCallerDefaults = "TERN_E2E_CALLER";
 
 inline std::unique_ptr<tern::Nexus> create_nexus(const Settings& given = {}) {
@@ -34,15 +34,15 @@ struct Call {
   tern::CallId id;
   uint64_t order_id = 0;
   uint32_t reply_bytes = 0;
-  int ends = 0;               ///< continuations run
-  uint64_t ended_as_nth = 0;  ///< of all calls of its Caller, from 1
+  int ends = 0;               ///< how often its continuation ran
+  uint64_t ended_as_nth = 0;  ///< its place among the ended calls of its Caller, from 1
   tern::Status status;
   uint16_t app_code = 0;
   tern::MsgBuf request, response;
 
   tern::Code code() const { return status.code(); }
   bool is_ok() const { return ends == 1 && status.ok(); }
-  /// Gives the buffers back.
+  /// Returns the buffers to the endpoint.
   void forget() {
     request = tern::MsgBuf();
     response = tern::MsgBuf();
@@ -51,10 +51,10 @@ struct Call {
 
 class Caller {
  public:
-  /// With a Nexus of its own.
+  /// Makes an endpoint with a Nexus of its own.
   explicit Caller(const Settings& settings) : own_nexus_(create_nexus(settings)) { begin(*own_nexus_, settings, 0); }
   Caller(tern::Nexus& nexus, const Settings& settings, uint16_t endpoint_id) { begin(nexus, settings, endpoint_id); }
-  /// Every accepted call has ended once by then.
+  /// Checks that every accepted call has ended once.
   ~Caller() {
     rpc_.reset();
     for (const auto& call : calls_) EXPECT_EQ(call->ends, 1);
@@ -73,7 +73,7 @@ class Caller {
     EXPECT_TRUE(session.ok()) << session.status().message();
     return session.ok() ? *session : tern::Session();
   }
-  /// The same, and waits until it is open.
+  /// Makes a session and waits until it is open.
   tern::Session open(const std::string& uri, tern::SessionOptions options = {}) {
     options.connect_timeout = kBound;
     const tern::Session session = connect(uri, options);
@@ -81,7 +81,7 @@ class Caller {
     return session;
   }
 
-  /// Any request and as much room as `room_bytes`. Null if it was refused: `refusal` says why.
+  /// Makes a call with any request and a response buffer of `room_bytes`. Null: it was refused, and `refusal` says why.
   Call* send(tern::Session session, uint16_t type, tern::MsgBuf request, size_t room_bytes,
              tern::CallOptions options = {}) {
     tern::MsgBuf room = endpoint().alloc_msgbuf(room_bytes);
@@ -113,7 +113,7 @@ class Caller {
     }
     return call;
   }
-  /// `bytes` of a pattern, and room for as many.
+  /// Makes a call with a pattern of `bytes` and a response buffer of the same length.
   Call* send_pattern(tern::Session session, uint16_t type, size_t bytes, uint64_t seed,
                      tern::CallOptions options = {}) {
     tern::MsgBuf request = endpoint().alloc_msgbuf(bytes);
@@ -144,7 +144,7 @@ class Caller {
   bool finish() {
     return run_until([&] { return ended_ == calls_.size(); });
   }
-  /// Runs until `call` has ended, and says how. kOk for nothing else than success.
+  /// Runs the loop until `call` has ended, and returns its status. kOk means success only.
   tern::Code end_of(Call* call) {
     if (call == nullptr) return refusal.code();
     if (!run_until([&] { return call->ends != 0; })) {
@@ -153,12 +153,12 @@ class Caller {
     }
     return call->code();
   }
-  /// Cancels `call` unless it has ended: also one whose continuation only waits for its buffers has (kMisuse).
+  /// Cancels `call` unless it has ended. A call whose continuation only waits for its buffers has ended, too (kMisuse).
   void cancel(Call* call) {
     const tern::Status status = endpoint().cancel(call->id);
     EXPECT_TRUE(status.ok() || status.code() == tern::Code::kMisuse) << status.message();
   }
-  /// The answer is what the order asked for.
+  /// True: the response is the one that the order asked for.
   static bool is_right(const Call& call) {
     return call.is_ok() && call.response.bytes().size() == call.reply_bytes &&
            is_filled(call.response.bytes(), ~call.order_id);
@@ -178,7 +178,7 @@ class Caller {
     call.status = done.status;
     call.app_code = done.app_code;
     if (done.status.ok()) ended_ok_++;
-    EXPECT_TRUE(done.request && done.response) << "both buffers come home";
+    EXPECT_TRUE(done.request && done.response) << "the completion has both buffers";
     call.request = std::move(done.request);
     call.response = std::move(done.response);
   }
@@ -189,14 +189,14 @@ class Caller {
   std::unique_ptr<AnyRpc> rpc_;
 };
 
-/// One list of cases, every transport.
+/// A fixture whose cases run over every transport.
 class OverTransports : public testing::TestWithParam<const char*> {
  protected:
-  /// Of a caller or a peer of this case.
+  /// The settings of a caller or a peer of this case.
   Settings settings() const { return {{"transport", GetParam()}}; }
-  /// No packet crosses the kernel.
+  /// True: packets do not pass through the kernel.
   bool is_shm() const { return std::string_view(GetParam()) == "shm"; }
-  /// Another transport's name.
+  /// The name of another transport.
   std::string other_transport() const {
     const auto names = transports();
     return names[0] == std::string_view(GetParam()) ? names[1] : names[0];

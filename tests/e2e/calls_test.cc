@@ -15,12 +15,12 @@ using testing::HasSubstr;
 class Calls : public OverTransports {};
 E2E_OVER_TRANSPORTS(Calls);
 
-TEST_P(Calls, echo_of_every_size_around_the_limits) {
+TEST_P(Calls, echo_around_each_size_limit_keeps_all_bytes) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
   std::vector<size_t> sizes;
-  // Cells of 64 B, payloads of a 1400 B datagram, of pages and of packets by reference, each with what is around it.
+  // Sizes around cells of 64 B, around payloads of a 1400 B datagram, of pages and of packets by reference.
   for (size_t size = 0; size <= 130; size++) sizes.push_back(size);
   for (size_t edge : {512, 1024, 1376, 1400, 2 * 1376, 4096, 8 * 1376, 65536, 2 * 65536}) {
     for (size_t size = edge - 9; size <= edge + 9; size++) sizes.push_back(size);
@@ -37,7 +37,7 @@ TEST_P(Calls, echo_of_every_size_around_the_limits) {
   EXPECT_EQ(server.board().handled, sizes.size());
 }
 
-TEST_P(Calls, both_directions_at_once_with_unequal_sizes) {
+TEST_P(Calls, unequal_sizes_in_both_directions_arrive_whole) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
@@ -56,9 +56,9 @@ TEST_P(Calls, both_directions_at_once_with_unequal_sizes) {
   for (uint64_t i = 1; i < id; i++) EXPECT_EQ(server.board().handled_by_id[i], 1);
 }
 
-/// The largest message. Over the network and under a sanitizer 64 MiB stand for it, unless TERN_E2E_LARGE is set: a
-/// kernel socket takes seconds for 1 GiB, and ThreadSanitizer a minute.
-TEST_P(Calls, the_largest_message_in_both_directions) {
+/// The largest message. Over the network and under a sanitizer, 64 MiB take its place unless TERN_E2E_LARGE is set,
+/// because a kernel socket takes seconds for 1 GiB, and ThreadSanitizer takes a minute.
+TEST_P(Calls, largest_message_arrives_whole_in_both_directions) {
 #ifdef TERN_IS_SANITIZED
   constexpr bool kIsSlow = true;
 #else
@@ -97,7 +97,7 @@ TEST_P(Calls, sixty_outstanding_complete_out_of_order) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri(), {.window = 8});
-  // The first of each eight waits longest at the server.
+  // The first of every eight requests waits longest at the server.
   for (uint64_t id = 0; id < 60; id++) {
     caller.send_order(session, kWork, {id, 40, static_cast<uint32_t>(8 - id % 8) * 2000}, 500);
   }
@@ -109,7 +109,7 @@ TEST_P(Calls, sixty_outstanding_complete_out_of_order) {
   EXPECT_FALSE(is_in_order);
 }
 
-TEST_P(Calls, nested_through_a_third_process) {
+TEST_P(Calls, nested_calls_through_a_third_process_are_answered) {
   Peer backend(settings());
   Peer middle(settings().with("backend", backend.uri()));
   Caller caller(settings());
@@ -125,7 +125,7 @@ TEST_P(Calls, nested_through_a_third_process) {
   EXPECT_EQ(backend.board().damaged, 0u);
 }
 
-TEST_P(Calls, a_backend_that_dies_is_an_error_of_the_nested_call) {
+TEST_P(Calls, dead_backend_fails_the_nested_call) {
   Peer backend(settings());
   Peer middle(settings().with("backend", backend.uri()));
   Caller caller(settings());
@@ -142,7 +142,7 @@ TEST_P(Calls, worker_handlers_answer_and_leave_the_loop_free) {
   Peer server(settings().with("workers", 2));
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
-  // Both workers are busy until the board says otherwise: calls in the loop go on.
+  // Both workers are busy until the board releases them. Calls in the loop go on.
   Call* slow[] = {caller.send_order(session, kWorker, {1, 100, kUntilRelease}, 5000),
                   caller.send_order(session, kWorker, {2, 5000, kUntilRelease})};
   ASSERT_TRUE(caller.run_until([&] { return server.board().handled == 2; }));
@@ -157,7 +157,7 @@ TEST_P(Calls, worker_handlers_answer_and_leave_the_loop_free) {
   EXPECT_EQ(server.board().damaged, 0u);
 }
 
-TEST_P(Calls, client_threads_and_server_threads) {
+TEST_P(Calls, threads_on_both_sides_answer_all_calls) {
   Peer server(settings().with("endpoints", 2));
   auto nexus = create_nexus();
   std::atomic<int> right{0};
@@ -180,12 +180,12 @@ TEST_P(Calls, client_threads_and_server_threads) {
   EXPECT_EQ(server.board().damaged, 0u);
 }
 
-TEST_P(Calls, two_hundred_sessions) {
+TEST_P(Calls, two_hundred_sessions_answer_all_calls) {
   Peer server(settings());
   Caller caller(settings());
   std::vector<tern::Session> sessions;
   for (int i = 0; i < 200; i++) sessions.push_back(caller.connect(server.uri(), {.connect_timeout = kBound}));
-  // Calls before a session is open wait for it.
+  // Calls made before the session is open wait for it.
   for (uint64_t id = 0; id < 800; id++) {
     caller.send_order(sessions[id % sessions.size()], kWork, {id, 100, 0}, id % 5 == 0 ? 4000 : 100);
   }
@@ -221,13 +221,13 @@ TEST_P(Calls, deadline_and_cancel_reach_the_server) {
     EXPECT_TRUE(caller.run_until([&] { return server.board().cancels_seen == seen + 1; }));
     EXPECT_EQ(caller.endpoint().cancel(call->id).code(), Code::kMisuse);
   }
-  // The slots of all of these can be used again.
+  // The slots of all these calls can be used again.
   for (uint64_t id = 0; id < 32; id++) caller.send_order(session, kWork, {id, 64, 0});
   ASSERT_TRUE(caller.finish());
   for (size_t i = 3; i < caller.calls().size(); i++) EXPECT_TRUE(Caller::is_right(*caller.calls()[i]));
 }
 
-TEST_P(Calls, cancel_in_the_middle_of_a_large_message) {
+TEST_P(Calls, cancel_amid_a_large_message_releases_its_buffers) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
@@ -241,7 +241,7 @@ TEST_P(Calls, cancel_in_the_middle_of_a_large_message) {
     ASSERT_TRUE(caller.finish());
     for (Call* call : {up, down}) {
       EXPECT_TRUE(call->code() == Code::kCancelled || Caller::is_right(*call)) << call->status.message();
-      // The library has let go of them: nobody may be disturbed by what happens to their bytes now.
+      // The library has released the buffers: changing their bytes now must harm nothing.
       fill(call->request.bytes(), 12345);
       call->forget();
     }
@@ -264,7 +264,7 @@ TEST_P(Calls, destroying_a_session_cancels_its_calls) {
   EXPECT_EQ(caller.end_of(caller.send_order(next, kWork, {1, 64, 0})), Code::kOk);
 }
 
-TEST_P(Calls, what_the_server_may_say_instead_of_an_answer) {
+TEST_P(Calls, each_failure_at_the_server_has_its_own_status) {
   Peer server(settings().with("receive_budget", 1 << 20));
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
@@ -296,7 +296,7 @@ TEST_P(Calls, what_the_server_may_say_instead_of_an_answer) {
   }
 }
 
-TEST_P(Calls, a_response_that_does_not_fit) {
+TEST_P(Calls, response_larger_than_its_buffer_is_too_large) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
@@ -312,14 +312,14 @@ TEST_P(Calls, a_response_that_does_not_fit) {
   EXPECT_EQ(caller.end_of(caller.send_order(session, kWork, {1, 5000, 0})), Code::kOk);
 }
 
-TEST_P(Calls, what_enqueue_refuses) {
+TEST_P(Calls, enqueue_refuses_a_full_queue_and_wrong_arguments) {
   Peer server(settings());
   Caller caller(settings().with("queue_limit", 4));
   const tern::Session session = caller.open(server.uri(), {.window = 2});
   for (int i = 0; i < 6; i++) ASSERT_NE(caller.send_pattern(session, kHold, 32, 1), nullptr) << i;
   EXPECT_EQ(caller.send_pattern(session, kHold, 32, 1), nullptr);
   EXPECT_EQ(caller.refusal.code(), Code::kQueueFull);
-  // With both slots taken at the server: what waits can be cancelled too, and makes room.
+  // Both slots are taken at the server. A waiting call can be cancelled, too, which makes room.
   ASSERT_TRUE(caller.run_until([&] { return server.board().held == 2; }));
   EXPECT_TRUE(caller.endpoint().cancel(caller.calls()[4]->id).ok());
   EXPECT_EQ(caller.end_of(caller.calls()[4].get()), Code::kCancelled);
@@ -338,11 +338,11 @@ TEST_P(Calls, what_enqueue_refuses) {
   EXPECT_TRUE(room);
 }
 
-TEST_P(Calls, a_full_worker_queue_refuses) {
+TEST_P(Calls, full_worker_queue_refuses_requests) {
   Peer server(settings().with("workers", 1).with("worker_queue", 2));
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri(), {.window = 16});
-  // One runs, two wait.
+  // One request runs and two wait.
   Call* busy = caller.send_order(session, kWorker, {0, 8, kUntilRelease});
   ASSERT_TRUE(caller.run_until([&] { return server.board().handled == 1; }));
   for (uint64_t id = 1; id < 16; id++) caller.send_order(session, kWorker, {id, 8, 0});
@@ -359,7 +359,7 @@ TEST_P(Calls, a_full_worker_queue_refuses) {
   EXPECT_EQ(server.board().handled, 3u);
 }
 
-TEST_P(Calls, many_random_calls) {
+TEST_P(Calls, many_random_calls_are_answered) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session sessions[] = {caller.open(server.uri(), {.window = 1}), caller.open(server.uri(), {.window = 64}),

@@ -1,4 +1,4 @@
-// What passes an interface, as a capture file. Test code; needs root. Each object belongs to one thread.
+// Captures the frames of an interface into a file. Test code; needs root. Each object belongs to one thread.
 #pragma once
 
 #include <arpa/inet.h>
@@ -23,38 +23,38 @@
 
 namespace e2e {
 
-/// An Ethernet frame, or the first bytes of it.
+/// An Ethernet frame, or its first bytes.
 struct Frame {
   uint64_t time_ns = 0;
   std::vector<std::byte> bytes;
-  size_t length = 0;  ///< of the whole frame
+  size_t length = 0;  ///< length of the whole frame
 };
 
-/// Of a frame that is known to be a UDP datagram.
+/// The parts of a UDP datagram's frame.
 struct UdpPlace {
   size_t ip_at = 0, udp_at = 0;
   size_t payload_at() const { return udp_at + 8; }
 };
 
-/// False: no UDP datagram, or none that has its headers in these bytes.
+/// False: the frame is no UDP datagram, or its headers are cut off.
 inline bool find_udp(const Frame& frame, UdpPlace* place) {
   constexpr size_t kIpAt = sizeof(ether_header), kIp4Bytes = 20, kIp6Bytes = 40;
   const auto byte = [&](size_t at) { return std::to_integer<unsigned>(frame.bytes[at]); };
   if (frame.bytes.size() < kIpAt + kIp4Bytes) return false;
-  const bool is_v4 = byte(kIpAt) == 0x45;  // without options, as all are here
+  const bool is_v4 = byte(kIpAt) == 0x45;  // without options, as all frames here
   place->ip_at = kIpAt;
   place->udp_at = kIpAt + (is_v4 ? kIp4Bytes : kIp6Bytes);
   return frame.bytes.size() >= place->payload_at() && byte(kIpAt + (is_v4 ? 9 : 6)) == IPPROTO_UDP;
 }
 
-/// The payload of a UDP datagram. Empty: none, or it is another frame.
+/// The payload of a UDP datagram. Empty: it has none, or the frame is of another kind.
 inline std::span<const std::byte> payload_of(const Frame& frame) {
   UdpPlace place;
   if (!find_udp(frame, &place)) return {};
   return std::span(frame.bytes).subspan(place.payload_at());
 }
 
-/// In the pcap format, with nanoseconds.
+/// Writes frames in the pcap format with nanoseconds.
 inline void write_pcap(const std::string& path, std::span<const Frame> frames) {
   std::ofstream file(path, std::ios::binary);
   const auto put = [&file](uint32_t word) { file.write(reinterpret_cast<const char*>(&word), sizeof(word)); };
@@ -74,8 +74,8 @@ inline void write_pcap(const std::string& path, std::span<const Frame> frames) {
   EXPECT_TRUE(file.flush().good()) << path;
 }
 
-/// Takes every frame that comes in at an interface of the network namespace that it is made in, from then on until
-/// stop().
+/// Captures every frame that arrives at an interface, from its creation until stop(). The interface is one of the
+/// network namespace of the creating thread.
 class Capture {
  public:
   explicit Capture(const char* interface) {
@@ -99,7 +99,7 @@ class Capture {
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
-  /// All frames up to now, none missing.
+  /// Returns all frames captured so far. It fails the test if some are missing.
   std::vector<Frame> stop() {
     must_stop_ = true;
     reader_.join();
@@ -134,7 +134,7 @@ class Capture {
     message.msg_controllen = sizeof(control);
     const ssize_t got = recvmsg(fd_, &message, MSG_DONTWAIT);
     if (got < 0) return errno == EINTR;
-    if (from.sll_pkttype == PACKET_OUTGOING) return true;  // on lo it comes in, too
+    if (from.sll_pkttype == PACKET_OUTGOING) return true;  // on lo the frame also arrives
     Frame frame;
     frame.length = static_cast<size_t>(got);
     frame.bytes.assign(space_.begin(), space_.begin() + got);
@@ -150,7 +150,7 @@ class Capture {
 
   int fd_ = -1;
   std::vector<std::byte> space_ = std::vector<std::byte>(1 << 18);
-  std::vector<Frame> frames_;  ///< of the reader until it has ended
+  std::vector<Frame> frames_;  ///< belongs to the reader thread until that has ended
   std::atomic<bool> must_stop_{false};
   std::thread reader_;
 };

@@ -1,4 +1,4 @@
-// Sessions that do not come about, come about late, or are closed in order, over every transport.
+// Sessions that fail to open, open late, or are closed in order, over every transport.
 
 #include <gmock/gmock.h>
 
@@ -12,7 +12,7 @@ using testing::HasSubstr;
 
 namespace {
 
-/// Connects, and says how a call on the new session ends.
+/// Connects, makes a call on the new session, and returns how it ended.
 Call* call_over_new_session(Caller& caller, const std::string& uri, tern::SessionOptions options = {}) {
   Call* call = caller.send_order(caller.connect(uri, options), kWork, {1, 10, 0});
   EXPECT_NE(call, nullptr);
@@ -24,12 +24,12 @@ Call* call_over_new_session(Caller& caller, const std::string& uri, tern::Sessio
 
 class Connect : public OverTransports {
  protected:
-  /// Where a server can listen, and none does: one had this port a moment ago.
+  /// An address at which no server listens, because the server there has just ended.
   std::string free_uri() const { return Peer(settings()).listen_uri(); }
 };
 E2E_OVER_TRANSPORTS(Connect);
 
-TEST_P(Connect, refused_without_such_an_endpoint) {
+TEST_P(Connect, unknown_endpoint_id_is_refused) {
   Peer server(settings());
   Caller caller(settings());
   Call* call = call_over_new_session(caller, server.uri(7));
@@ -38,7 +38,7 @@ TEST_P(Connect, refused_without_such_an_endpoint) {
   EXPECT_EQ(call_over_new_session(caller, server.uri(0))->code(), Code::kOk);
 }
 
-TEST_P(Connect, refused_by_an_endpoint_of_another_transport) {
+TEST_P(Connect, endpoint_of_another_transport_refuses) {
   Peer server({{"transport", other_transport()}});
   Caller caller(settings());
   Call* call = call_over_new_session(caller, server.uri());
@@ -46,7 +46,7 @@ TEST_P(Connect, refused_by_an_endpoint_of_another_transport) {
   EXPECT_THAT(std::string(call->status.message()), HasSubstr("transport"));
 }
 
-TEST_P(Connect, refused_beyond_the_servers_limit) {
+TEST_P(Connect, session_beyond_the_servers_limit_is_refused) {
   Peer server(settings().with("sessions_max", 2).with("sessions_per_peer_max", 2));
   Caller caller(settings());
   const tern::Session first = caller.open(server.uri());
@@ -54,12 +54,12 @@ TEST_P(Connect, refused_beyond_the_servers_limit) {
   Call* call = call_over_new_session(caller, server.uri());
   EXPECT_EQ(call->code(), Code::kQueueFull);
   EXPECT_THAT(std::string(call->status.message()), HasSubstr("sessions"));
-  // A session that ends makes room.
+  // A session that ends makes room for another one.
   EXPECT_TRUE(caller.endpoint().destroy_session(first).ok());
   EXPECT_TRUE(caller.run_until([&] { return call_over_new_session(caller, server.uri())->status.ok(); }));
 }
 
-TEST_P(Connect, nobody_there) {
+TEST_P(Connect, address_without_a_server_is_unreachable) {
   const std::string uri = free_uri();
   Caller caller(settings());
   const auto begin = std::chrono::steady_clock::now();
@@ -70,7 +70,7 @@ TEST_P(Connect, nobody_there) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(290));
 }
 
-TEST_P(Connect, a_server_that_starts_after_its_client) {
+TEST_P(Connect, late_server_answers_waiting_calls) {
   const std::string listen = free_uri();
   Caller caller(settings());
   const tern::Session session = caller.connect(listen + "/0", {.connect_timeout = kBound});
@@ -83,7 +83,7 @@ TEST_P(Connect, a_server_that_starts_after_its_client) {
   for (const auto& call : caller.calls()) EXPECT_TRUE(Caller::is_right(*call)) << call->status.message();
 }
 
-TEST_P(Connect, what_is_no_uri) {
+TEST_P(Connect, malformed_uris_and_windows_are_misuse) {
   Caller caller(settings());
   for (const char* uri :
        {"", "tern://", "127.0.0.1:1", "tcp://127.0.0.1:1/0", "tern://127.0.0.1/0", "tern://127.0.0.1:x/0",
@@ -104,7 +104,7 @@ TEST_P(Connect, what_is_no_uri) {
   }
 }
 
-TEST_P(Connect, two_nexuses_on_one_port) {
+TEST_P(Connect, second_nexus_on_a_port_is_refused) {
   Peer server(settings());
   Peer second(settings().with("listen", server.listen_uri()));
   EXPECT_EQ(second.board().state, Board::kRefused);
@@ -112,12 +112,12 @@ TEST_P(Connect, two_nexuses_on_one_port) {
   EXPECT_THAT(second.board().refused_text, HasSubstr("port"));
   auto third = tern::Nexus::create(server.listen_uri());
   EXPECT_EQ(third.status().code(), Code::kUnavailable);
-  // And the first goes on.
+  // The first Nexus still works.
   Caller caller(settings());
   EXPECT_EQ(call_over_new_session(caller, server.uri())->code(), Code::kOk);
 }
 
-TEST_P(Connect, one_endpoint_per_id) {
+TEST_P(Connect, second_endpoint_with_an_id_is_misuse) {
   auto nexus = create_nexus();
   Caller first(*nexus, settings(), 3);
   auto second = create_rpc(*nexus, settings().with_defaults_of(kCallerDefaults), 3);
@@ -129,7 +129,7 @@ class ConnectOnOneHost : public Connect {};
 INSTANTIATE_TEST_SUITE_P(Over, ConnectOnOneHost, testing::ValuesIn(transports_of_one_host()),
                          [](const auto& with) { return std::string(with.param); });
 
-TEST_P(ConnectOnOneHost, over_ipv6) {
+TEST_P(ConnectOnOneHost, calls_over_ipv6_are_answered) {
   Peer server(settings().with("listen", "tern://[::1]:0"));
   if (server.board().state != Board::kReady) GTEST_SKIP() << "no IPv6 here: " << server.board().refused_text;
   Caller caller(settings().with("listen", "tern://[::1]:0"));
@@ -139,7 +139,7 @@ TEST_P(ConnectOnOneHost, over_ipv6) {
   for (const auto& call : caller.calls()) EXPECT_TRUE(Caller::is_right(*call)) << call->status.message();
 }
 
-TEST_P(ConnectOnOneHost, by_name_and_through_a_wildcard) {
+TEST_P(ConnectOnOneHost, host_names_and_wildcard_addresses_connect) {
   Peer server(settings().with("listen", "tern://0.0.0.0:0"));
   ASSERT_TRUE(server.is_ready()) << server.board().refused_text;
   const std::string listen = server.listen_uri();
@@ -151,7 +151,7 @@ TEST_P(ConnectOnOneHost, by_name_and_through_a_wildcard) {
   }
 }
 
-TEST_P(Connect, a_session_to_itself) {
+TEST_P(Connect, session_to_the_own_endpoint_answers_calls) {
   auto nexus = create_nexus();
   Caller caller(*nexus, settings(), 0);
   ASSERT_TRUE(caller.endpoint()
@@ -169,13 +169,13 @@ TEST_P(Connect, a_session_to_itself) {
   for (uint64_t id = 0; id < 20; id++) EXPECT_TRUE(is_filled(caller.calls()[id]->response.bytes(), id));
 }
 
-TEST_P(Connect, a_server_that_drains_answers_what_it_has) {
+TEST_P(Connect, draining_server_answers_the_requests_it_has) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
   for (uint64_t id = 0; id < 8; id++) caller.send_order(session, kWork, {id, 5000, 300'000}, 5000);
   ASSERT_TRUE(caller.run_until([&] { return server.board().handled == 8; }));
-  // The client's loop goes on: its report of the finished requests is what ends the draining.
+  // The client's loop must run on, because its report of the finished requests ends the draining.
   std::atomic<bool> is_closed{false};
   std::thread closer([&] {
     server.close(5000);
@@ -187,7 +187,7 @@ TEST_P(Connect, a_server_that_drains_answers_what_it_has) {
   for (const auto& call : caller.calls()) EXPECT_TRUE(Caller::is_right(*call)) << call->status.message();
 }
 
-TEST_P(Connect, a_server_that_closes_while_traffic_flows) {
+TEST_P(Connect, closing_server_answers_or_resets_each_call) {
   for (uint32_t drain_ms : {0u, 500u}) {
     auto server = std::make_unique<Peer>(settings());
     Caller caller(settings());
@@ -214,7 +214,7 @@ TEST_P(Connect, a_server_that_closes_while_traffic_flows) {
   }
 }
 
-TEST_P(Connect, a_client_that_drains) {
+TEST_P(Connect, draining_client_gets_all_answers) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());
@@ -225,7 +225,7 @@ TEST_P(Connect, a_client_that_drains) {
   EXPECT_EQ(caller.rpc().run(std::chrono::milliseconds(1)).code(), Code::kSessionReset);
 }
 
-TEST_P(Connect, a_client_that_closes_at_once) {
+TEST_P(Connect, client_that_closes_at_once_cancels_its_calls) {
   Peer server(settings());
   const size_t descriptors = descriptors_of(server.pid());
   const size_t mappings = mappings_of(server.pid(), "memfd:");
@@ -237,7 +237,7 @@ TEST_P(Connect, a_client_that_closes_at_once) {
     EXPECT_TRUE(caller.rpc().close(std::chrono::milliseconds(0)).ok());
     EXPECT_EQ(caller.ended(), 30u);
     for (const auto& call : caller.calls()) EXPECT_EQ(call->code(), Code::kCancelled);
-    // The server learns it, and its handlers too.
+    // The server is told, and so are its handlers.
     EXPECT_TRUE(wait_for([&] { return server.board().held == 0; }));
   }
   EXPECT_EQ(server.board().cancels_seen, 40u);
@@ -247,7 +247,7 @@ TEST_P(Connect, a_client_that_closes_at_once) {
       << mappings_of(server.pid(), "memfd:") << " mappings, at first " << mappings;
 }
 
-TEST_P(Connect, a_session_that_is_given_up_while_it_opens) {
+TEST_P(Connect, session_destroyed_while_it_opens_ends_its_calls) {
   Peer server(settings());
   Caller caller(settings());
   for (int round = 0; round < 50; round++) {

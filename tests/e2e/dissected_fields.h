@@ -1,4 +1,5 @@
-// What Wireshark shows of packets against what the library's own parsers read of the same bytes. Test code.
+// Compares the fields that Wireshark shows with those that the library's own parsers read from the same bytes. Test
+// code.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ using tern::wire::ManagementMessage;
 
 /// A packet as the library's parser reads it.
 struct RealPacket {
-  size_t frame;  ///< from 1 on
+  size_t frame;  ///< number of the frame, from 1
   Header header;
   std::span<const std::byte> payload;
   bool is_first_of(Kind kind) const { return header.kind() == kind && (header.flags() & tern::wire::kFirst) != 0; }
@@ -36,7 +37,7 @@ inline bool is_management(std::span<const std::byte> datagram) {
   return datagram.size() >= 4 && std::memcmp(datagram.data(), "trnM", 4) == 0;
 }
 
-/// Visits every packet of data of a capture in its order.
+/// Visits the data packets of a capture in order.
 template <class F>
 void each_packet(std::span<const Frame> frames, F&& visit) {
   for (size_t i = 0; i < frames.size(); i++) {
@@ -67,7 +68,7 @@ size_t count(const Dissection& dissection, F&& is_counted) {
   return static_cast<size_t>(std::count_if(dissection.items.begin(), dissection.items.end(), is_counted));
 }
 
-/// The fields of a packet are those of the header.
+/// Checks that a packet's dissected fields are those of its header.
 inline void expect_fields(const Dissected& item, const RealPacket& packet) {
   const Header& header = packet.header;
   const Kind kind = header.kind();

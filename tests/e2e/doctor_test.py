@@ -111,7 +111,7 @@ class Here(unittest.TestCase):
         self.assertEqual((code, transport(found, 'dpdk')['verdict']), (0, 'runs'), transport(found, 'dpdk'))
         self.assertIn('net_memif', transport(found, 'dpdk')['trial']['over'])
 
-    def test_what_tern_opens_counts_for_more_than_what_is_seen(self):
+    def test_device_that_tern_opens_overrides_missing_files(self):
         """Over the NICs in software of tests/software_verbs, which are not in /sys."""
         if 'software_verbs' not in os.environ.get('LD_LIBRARY_PATH', ''):
             self.skipTest('without the NICs in software')
@@ -137,20 +137,20 @@ class Here(unittest.TestCase):
         self.assertEqual({one['verdict'] for one in found['transports']}, {'may run'})
         self.assertTrue(any('neither built nor installed' in what for what in found['unseen']))
 
-    def test_the_package_of_the_script_is_missing(self):
+    def test_missing_package_of_the_script_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(os.path.join(SCRIPTS, 'doctor'), folder)
             done = run(os.path.join(folder, 'doctor'))
         self.assertEqual((done.returncode, done.stdout), (1, ''))
         self.assertIn('tern_doctor is missing', done.stderr)
 
-    def test_little_memory_may_be_locked(self):
+    def test_low_limit_of_locked_memory_is_found(self):
         _, found = doctor('--no-trials', '--transport=verbs', script=self.copy(with_program=False),
                           inside=['prlimit', '--memlock=65536:65536', *self.as_nobody()])
         self.assertIn('This user may lock 64 kB of memory, and an endpoint over verbs takes up to 64 MB.',
                       texts(transport(found, 'verbs')['findings'], 'stop'))
 
-    def test_a_program_that_does_not_start(self):
+    def test_program_that_does_not_start_is_found(self):
         script = self.copy(with_program=False)
         program = os.path.join(os.path.dirname(script), 'tern-latency')
         with open(program, 'w', encoding='utf-8') as file:
@@ -292,7 +292,7 @@ class Between(unittest.TestCase):
             self.assertEqual((code, texts(path['findings'], 'stop')), (
                 1, ['A firewall rejects what is sent to the data port of the server on 10.66.0.1, UDP port 31851.']))
 
-    def test_this_host_lets_nothing_out(self):
+    def test_output_filter_of_this_host_is_found(self):
         self.filter(1, 'output', 'oifname "lo" accept', 'udp dport 31850 accept', 'meta l4proto udp drop')
         with self.server():
             code, path = self.way()
@@ -300,7 +300,7 @@ class Between(unittest.TestCase):
         self.assertIn('A firewall of this host takes packets to the server\'s data port.',
                       texts(path['findings'], 'stop'))
 
-    def test_answers_only_are_let_in(self):
+    def test_filter_that_passes_only_answers_is_found(self):
         self.filter(1, 'input', 'ct state established,related accept', 'icmp type echo-reply accept', policy='drop')
         with self.server():
             code, path = self.way()
@@ -308,7 +308,7 @@ class Between(unittest.TestCase):
         self.assertTrue(any('only at the port that requests leave from' in text
                             for text in texts(path['findings'], 'hint')), path)
 
-    def test_packets_are_lost(self):
+    def test_packet_loss_is_found(self):
         """Every second echo, and every tenth datagram to the server's data port."""
         self.filter(0, 'input', 'icmp type echo-request numgen inc mod 2 < 1 drop',
                     'udp dport 31851 numgen inc mod 10 < 1 drop')

@@ -72,7 +72,7 @@ TEST_F(DpdkFrames, hostile_frames_are_counted_by_reason_and_dropped) {
   const RawSocket raw;
   constexpr size_t kIp = 14, kUdp = 34, kPayload = 42;
   const auto mac = neighbours::interface_by_name("tern0")->mac;
-  /// One bit or more of a good frame is another.
+  /// Changes one bit or more of a good frame.
   const auto expect = [&](Drop why, size_t offset, uint8_t bits) {
     std::vector<std::byte> frame = frame_to(end, 1, mac);
     frame[offset] ^= std::byte{bits};
@@ -94,7 +94,7 @@ TEST_F(DpdkFrames, hostile_frames_are_counted_by_reason_and_dropped) {
   expect(Drop::kUdpLength, kUdp + 4, 0x80);
   EXPECT_TRUE(end.got.empty());
 
-  // Every beginning of a good frame, and noise behind its addresses: nothing of it is a packet.
+  // Every truncation of a good frame, and noise behind its addresses: none of them is a packet.
   const std::vector<std::byte> good = frame_to(end, 1, mac);
   uint64_t random = 1;
   for (size_t bytes = 15; bytes < good.size(); bytes++) {

@@ -1,5 +1,5 @@
-// Two processes over DPDK's net_vhost and net_virtio_user, a wire of shared memory without an interface in the kernel:
-// each end has an address of its own and answers ARP itself. Both ends connect again after the other one was killed.
+// Two processes over DPDK's net_vhost and net_virtio_user, a wire of shared memory without an interface in the kernel.
+// Each end has an address of its own and answers ARP itself. Each end connects again after the other one was killed.
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -43,8 +43,8 @@ class DpdkVhost : public testing::TestWithParam<const char*> {
   }
   static bool has_hugepages() { return std::string_view(GetParam()) == "hugepages"; }
   Settings vhost() const { return settings("net_vhost0;client=1;iface=", "10.78.0.1"); }
-  /// The end that makes the socket, and starts when the other one has connected. It could not make it while the file of
-  /// a killed one is there.
+  /// The end that makes the socket and starts when the other end has connected. It first removes the socket file of a
+  /// killed predecessor, because it could not make the socket beside that.
   Settings virtio() const {
     std::filesystem::remove(socket());
     return settings("net_virtio_user0;server=1;path=", "10.78.0.2");
@@ -63,7 +63,7 @@ class DpdkVhost : public testing::TestWithParam<const char*> {
     }
   }
 
-  /// The caller stays, and the server at the other end is killed twice.
+  /// The server at the other end is killed twice while the caller stays.
   static void expect_replaceable(Caller& caller, std::unique_ptr<Peer> server, const std::function<Settings()>& again) {
     ASSERT_TRUE(server->is_ready()) << server->board().refused_text;
     const std::string listen = server->listen_uri();
@@ -96,7 +96,7 @@ class DpdkVhost : public testing::TestWithParam<const char*> {
             {"eal", eal}};
   }
 
-  /// Of tests that were killed.
+  /// Removes the files of killed tests.
   static void remove_stale_folders() {
     for (const auto& entry : std::filesystem::directory_iterator("/tmp")) {
       const std::string path = entry.path();
@@ -125,12 +125,12 @@ TEST_P(DpdkVhost, many_requests_pass) {
   other.kill();
 }
 
-TEST_P(DpdkVhost, virtio_end_is_killed_and_restarted) {
+TEST_P(DpdkVhost, virtio_end_killed_and_restarted_is_reached_again) {
   Caller caller(vhost());
   expect_replaceable(caller, std::make_unique<Peer>(virtio()), [this] { return virtio(); });
 }
 
-TEST_P(DpdkVhost, vhost_end_is_killed_and_restarted) {
+TEST_P(DpdkVhost, vhost_end_killed_and_restarted_is_reached_again) {
   auto server = std::make_unique<Peer>(vhost());
   Caller caller(virtio());
   expect_replaceable(caller, std::move(server), [this] { return vhost(); });

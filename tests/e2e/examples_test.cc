@@ -1,4 +1,4 @@
-// Every example does what it says: it ends with 0, and its output has the lines that matter.
+// Checks every example: it exits with 0 and prints the expected lines.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -15,7 +15,7 @@ namespace {
 
 struct Example {
   const char* name;
-  std::vector<const char*> lines;  ///< in this order, others between them
+  std::vector<const char*> lines;  ///< the expected lines in order; other lines may be between them
 };
 
 const Example kExamples[] = {
@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Run, Examples, testing::ValuesIn(kExamples),
 
 TEST_P(Examples, end_with_0_and_print_what_happened) {
   if (!std::filesystem::exists(directory())) GTEST_SKIP() << kNotBuilt;
-  // A hanging one is a failure of its own, and must not outlive the test.
+  // timeout makes a hanging example a failure of its own, and ends it before the test.
   const std::string command = "timeout -k 5 120 " + (directory() / GetParam().name).string() + " 2>&1";
   FILE* output = popen(command.c_str(), "r");
   ASSERT_NE(output, nullptr);
@@ -66,7 +66,7 @@ TEST_P(Examples, end_with_0_and_print_what_happened) {
   auto from = lines.begin();
   for (const char* expected : GetParam().lines) {
     const auto found = std::find(from, lines.end(), expected);
-    ASSERT_NE(found, lines.end()) << "no line '" << expected << "' where it belongs, in\n" << all;
+    ASSERT_NE(found, lines.end()) << "no line '" << expected << "' at its place in\n" << all;
     from = found + 1;
   }
 }

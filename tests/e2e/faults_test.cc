@@ -1,5 +1,5 @@
-// Traffic through the fault layer over every transport: loss, duplicates, disorder and delay on both sides change
-// nothing but the time it takes; corruption leads to a completion or an error, and to nothing else.
+// Traffic through the fault layer over every transport. Loss, duplicates, reordering and delay on both sides change
+// only the time that calls take. Corruption leads to a completion or an error and nothing else.
 
 #include "e2e/caller.h"
 #include "e2e/peer.h"
@@ -17,7 +17,7 @@ struct Fault {
 
 const Fault kFaults[] = {
     {"drop", {{"drop", "0.01"}}},
-    {"heavy_drop", {{"drop", "0.2"}}},  // on shm 0.03: it is per 4 KiB there, and a full packet has 64 KiB
+    {"heavy_drop", {{"drop", "0.2"}}},  // 0.03 on shm, where the probability is per 4 KiB and a full packet has 64 KiB
     {"dup", {{"dup", "0.1"}}},
     {"reorder", {{"reorder", "0.1"}}},
     {"delay", {{"delay", "0.1"}, {"delay_us_max", "3000"}}},
@@ -69,7 +69,7 @@ TEST_P(Faults, everything_completes_and_every_handler_runs_once) {
   EXPECT_EQ(server.board().damaged, 0u);
 }
 
-TEST_P(Faults, large_messages) {
+TEST_P(Faults, large_messages_arrive_whole) {
   Peer server(settings(3));
   Caller caller(settings(4));
   const tern::Session session = caller.open(server.uri());
@@ -81,7 +81,7 @@ TEST_P(Faults, large_messages) {
   EXPECT_EQ(server.board().damaged, 0u);
 }
 
-TEST_P(Faults, calls_that_end_early) {
+TEST_P(Faults, calls_that_end_early_run_at_most_once) {
   Peer server(settings(5));
   Caller caller(settings(6));
   const tern::Session session = caller.open(server.uri());
@@ -109,7 +109,7 @@ TEST_P(Faults, calls_that_end_early) {
     }
   }
   EXPECT_EQ(server.board().damaged, 0u);
-  // And the slots are all there again.
+  // All slots are free again.
   const size_t before = caller.calls().size();
   for (uint64_t id = 400; id < 450; id++) caller.send_order(session, kWork, {id, 100, 0});
   ASSERT_TRUE(caller.finish());
@@ -119,10 +119,10 @@ TEST_P(Faults, calls_that_end_early) {
 class Corruption : public OverTransports {};
 E2E_OVER_TRANSPORTS(Corruption);
 
-/// Bits flip above every checksum, so contents and counts mean nothing: nobody crashes, every call ends, and the server
-/// can still be used by a client whose link is sound.
-TEST_P(Corruption, ends_every_call_and_hurts_nobody_else) {
-  // A damaged request may ask for an answer in an hour, or be one for a handler that keeps it: here nobody does that.
+/// Bits flip above every checksum, so contents and counts have no meaning. No process crashes, every call ends, and a
+/// client with a sound link can still use the server.
+TEST_P(Corruption, ends_every_call_and_harms_no_sound_session) {
+  // A damaged request may ask for an answer in an hour, or name a handler that keeps it. The setting prevents both.
   const Settings prompt = settings().with("answer_at_once", 1);
   const Settings corrupt = merge(prompt, {{"corrupt", "0.02"}});
   Peer server(corrupt.with("seed", 7));

@@ -1,5 +1,5 @@
-// Traffic of the kernel's own UDP and TCP sockets between two network namespaces, which other programs of a host have
-// beside ours. Test code. Needs what namespaces.h needs.
+// Traffic of the kernel's UDP and TCP sockets between two network namespaces, like that of other programs on a host.
+// Test code. It needs root and iproute2, as namespaces.h does.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,11 +25,12 @@
 
 namespace e2e {
 
-/// Runs until it is destroyed, in threads of its own: datagrams to and fro, one at a time, and a stream of bytes one
-/// way that the receiver checks.
+/// Runs in threads of its own until it is destroyed. Datagrams go to and fro, one at a time, and a stream of bytes goes
+/// one way; the receiver checks the stream.
 class KernelTraffic {
  public:
-  /// `server` is an address in the namespace `server_namespace`. A datagram without an answer in `patience` is lost.
+  /// `server` is an address in the namespace `server_namespace`. A datagram without an answer within `patience` counts
+  /// as lost.
   KernelTraffic(const std::string& client_namespace, const std::string& server_namespace, const std::string& server,
                 std::chrono::milliseconds patience)
       : patience_(patience) {
@@ -60,18 +61,18 @@ class KernelTraffic {
   KernelTraffic(const KernelTraffic&) = delete;
   KernelTraffic& operator=(const KernelTraffic&) = delete;
 
-  /// Both have gone on since the call.
+  /// Waits until the datagrams and the stream have made progress after the call.
   bool goes_on() const {
     const uint64_t answers = answers_, bytes = bytes_;
     return wait_for([&] { return answers_ > answers + 5 && bytes_ > bytes + 300'000; });
   }
-  /// Datagrams without an answer, or with one that came too late.
+  /// The number of datagrams whose answer was lost or late.
   uint64_t lost() const { return lost_; }
-  /// Bytes of the stream that are not those that were sent.
+  /// The number of wrong bytes in the stream.
   uint64_t damaged() const { return damaged_; }
 
  private:
-  static constexpr int kLookMs = 50;  ///< how often threads look whether they are to end
+  static constexpr int kLookMs = 50;  ///< interval at which threads check whether they must end
 
   static tern::base::Descriptor bound_socket(int type, const std::string& host) {
     tern::base::Descriptor fd(socket(AF_INET, type | SOCK_CLOEXEC, 0));
@@ -120,7 +121,7 @@ class KernelTraffic {
       } else if (!is_ending_) {
         lost_++;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // CPUs are few
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // leaves the few CPUs to others
     }
   }
   void transmit() {

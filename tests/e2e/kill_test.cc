@@ -1,5 +1,5 @@
-// Processes that die, stop or hang over every transport. Times are bounded generously; nothing here is a statement
-// about speed.
+// Processes that die, stop or hang, over every transport. The bounds on times are generous, because these tests do not
+// measure speed.
 
 #include <algorithm>
 
@@ -12,10 +12,10 @@ using tern::Code;
 
 namespace {
 
-/// What every call with a dead peer ends with, unless it was through before.
+/// The status of every call to a dead peer that had not completed before.
 bool is_peers_death(Code code) { return code == Code::kPeerUnreachable || code == Code::kSessionReset; }
 
-/// Waits until a process has no more descriptors and shared mappings than `descriptors` and `mappings`.
+/// Waits until a process has at most `descriptors` descriptors and `mappings` shared mappings.
 void expect_no_more_than(pid_t pid, size_t descriptors, size_t mappings, Caller* busy = nullptr) {
   auto is_clean = [&] { return descriptors_of(pid) <= descriptors && mappings_of(pid, "memfd:") <= mappings; };
   EXPECT_TRUE(busy != nullptr ? busy->run_until(is_clean) : wait_for(is_clean))
@@ -28,7 +28,7 @@ void expect_no_more_than(pid_t pid, size_t descriptors, size_t mappings, Caller*
 class Kill : public OverTransports {};
 E2E_OVER_TRANSPORTS(Kill);
 
-TEST_P(Kill, an_idle_server_and_its_successor) {
+TEST_P(Kill, killed_idle_server_resets_its_session_and_a_successor_serves) {
   auto server = std::make_unique<Peer>(settings());
   const std::string listen = server->listen_uri();
   const std::string uri = server->uri();
@@ -48,8 +48,8 @@ TEST_P(Kill, an_idle_server_and_its_successor) {
   EXPECT_EQ(caller.end_of(caller.send_order(caller.open(uri), kWork, {4, 100, 0})), Code::kOk);
 }
 
-/// Nobody has noticed the death when the successor is there: it does not know the session.
-TEST_P(Kill, a_server_that_is_replaced_at_once) {
+/// The successor starts before the client has noticed the death. It does not know the session.
+TEST_P(Kill, server_replaced_at_once_ends_calls_of_the_old_session) {
   auto server = std::make_unique<Peer>(settings());
   const std::string listen = server->listen_uri();
   Caller caller(settings());
@@ -65,7 +65,7 @@ TEST_P(Kill, a_server_that_is_replaced_at_once) {
   EXPECT_EQ(caller.end_of(caller.send_order(caller.open(server->uri()), kWork, {4, 100, 0})), Code::kOk);
 }
 
-TEST_P(Kill, a_server_with_a_hundred_calls) {
+TEST_P(Kill, killed_server_ends_a_hundred_calls) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session sessions[] = {caller.open(server.uri()), caller.open(server.uri(), {.window = 32})};
@@ -76,7 +76,7 @@ TEST_P(Kill, a_server_with_a_hundred_calls) {
   for (const auto& call : caller.calls()) EXPECT_TRUE(is_peers_death(call->code())) << call->status.message();
 }
 
-TEST_P(Kill, a_server_in_the_middle_of_large_messages) {
+TEST_P(Kill, server_killed_amid_large_messages_ends_their_calls) {
   const auto files = files_in_dev_shm();
   constexpr uint32_t kBytes = 64 << 20;
   Caller caller(settings().with("liveness_ms", 200 * tern::patience()));
@@ -90,7 +90,7 @@ TEST_P(Kill, a_server_in_the_middle_of_large_messages) {
       calls.push_back(is_upload ? caller.send_order(session, kWork, {i, 8, 0}, kBytes)
                                 : caller.send_order(session, kWork, {i, kBytes, 0}));
     }
-    // In the middle means: something has moved. The rounds differ in how much.
+    // The server dies after some bytes have moved; the rounds differ in how many.
     caller.run_until([&] { return server.board().packets_received >= 4 || caller.ended() == caller.calls().size(); });
     caller.run_for(std::chrono::milliseconds(2 * round));
     server.kill();
@@ -110,7 +110,7 @@ TEST_P(Kill, a_server_in_the_middle_of_large_messages) {
   EXPECT_TRUE(leaves_nothing_in_dev_shm(files));
 }
 
-TEST_P(Kill, clients_in_the_middle_of_messages_leave_nothing_behind) {
+TEST_P(Kill, clients_killed_amid_messages_leave_nothing_behind) {
   const int rounds = is_shm() ? 20 : 6;
   const auto files = files_in_dev_shm();
   Peer server(settings().with("liveness_ms", 200 * tern::patience()));
@@ -127,7 +127,7 @@ TEST_P(Kill, clients_in_the_middle_of_messages_leave_nothing_behind) {
     }
     EXPECT_EQ(caller.end_of(caller.send_order(session, kWork, {1, 5000, 0}, 5000)), Code::kOk);
     if (round == 1) {
-      // Once for each kind of traffic: what the endpoint keeps for itself it has now.
+      // After one round of each kind of traffic the endpoint has the memory that it keeps for itself.
       ASSERT_TRUE(caller.run_until([&] { return server.board().sessions_failed == 2; }));
       caller.run_for(std::chrono::milliseconds(100));
       descriptors = descriptors_of(server.pid());
@@ -136,7 +136,7 @@ TEST_P(Kill, clients_in_the_middle_of_messages_leave_nothing_behind) {
   }
   EXPECT_TRUE(caller.run_until([&] { return server.board().sessions_failed >= static_cast<uint64_t>(rounds); }))
       << server.board().sessions_failed << " of " << rounds << " dead clients noticed";
-  // Its own arena may grow with what the clients of a moment have in common; one leak a round would be more than that.
+  // The server's own arena may grow with clients that are there at the same time. A leak in each round would be more.
   const auto slack = static_cast<size_t>(rounds / 4);
   expect_no_more_than(server.pid(), descriptors + slack, mappings + slack, &caller);
   EXPECT_EQ(server.board().damaged, 0u);
@@ -203,7 +203,7 @@ TEST_P(Kill, a_stopped_server_is_unreachable_and_harmless_when_it_goes_on) {
   for (uint64_t id = 100; id < 120; id++) calls.push_back(caller.send_order(session, kWork, {id, 20000, 0}, id * 100));
   ASSERT_TRUE(caller.finish());
   for (Call* call : calls) EXPECT_EQ(call->code(), Code::kPeerUnreachable) << call->status.message();
-  // Everything that has come back may be used for something else, although packets still wait for the server.
+  // All returned buffers may be used again, although packets still wait for the server.
   for (Call* call : calls) fill(call->request.bytes(), 4242);
   server.signal(SIGCONT);
   const tern::Session next = caller.open(server.uri());
@@ -214,7 +214,7 @@ TEST_P(Kill, a_stopped_server_is_unreachable_and_harmless_when_it_goes_on) {
   EXPECT_EQ(server.board().damaged, 0u) << "a handler has seen a request whose buffer its client had back";
 }
 
-TEST_P(Kill, a_stopped_client_is_forgotten_and_learns_it) {
+TEST_P(Kill, stopped_client_is_forgotten_and_its_calls_fail) {
   Peer server(settings());
   Peer client(settings().with("server", server.uri()).with("outstanding", 4).with("request_bytes", 10000));
   ASSERT_TRUE(wait_for([&] { return client.board().completed >= 10; }));
@@ -225,7 +225,7 @@ TEST_P(Kill, a_stopped_client_is_forgotten_and_learns_it) {
   EXPECT_EQ(client.board().damaged, 0u);
 }
 
-TEST_P(Kill, a_callback_longer_than_the_liveness_timeout_is_no_death) {
+TEST_P(Kill, callback_longer_than_the_liveness_timeout_ends_no_session) {
   Peer server(settings());
   Caller caller(settings());
   const tern::Session session = caller.open(server.uri());

@@ -1,5 +1,5 @@
-// The program kv as its users run it: load, overload, full stores, and processes that are killed. Times are bounded
-// generously; nothing here is a statement about speed.
+// The program kv as its users run it: load, overload, full stores, and killed processes. The bounds on times are
+// generous, because these tests do not measure speed.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ std::string text_of(const std::string& path) {
   return text.str();
 }
 
-/// A directory of the case's own in shared memory, with a store and the outputs of processes.
+/// A directory of this case in shared memory, with a store and the outputs of processes.
 class Directory {
  public:
   Directory() { EXPECT_NE(mkdtemp(path_.data()), nullptr); }
@@ -39,7 +39,7 @@ class Directory {
   std::string path_ = "/dev/shm/kv-test.XXXXXX";
 };
 
-/// A kv process. Killed with this object if it still runs.
+/// A kv process. The destructor kills it if it still runs.
 class Kv {
  public:
   Kv(const Directory& directory, std::vector<std::string> words)
@@ -71,12 +71,12 @@ class Kv {
     waitpid(pid_, &status_, 0);
     pid_ = -1;
   }
-  /// As a user ends a server.
+  /// Ends the server as a user does.
   int interrupt() {
     if (pid_ > 0) ::kill(pid_, SIGINT);
     return exit_code();
   }
-  /// Waits for its end. -1: it did not end, or not by itself.
+  /// Waits for its end and returns its exit code. -1: it did not end, or a signal ended it.
   int exit_code() {
     if (!wait_for([&] { return !is_running(); })) return -1;
     return WIFEXITED(status_) ? WEXITSTATUS(status_) : -1;
@@ -84,7 +84,7 @@ class Kv {
   std::string out() const { return text_of(out_path_); }
   std::string error() const { return text_of(error_path_); }
 
-  /// HOST:PORT of a server, once it can be reached.
+  /// Waits until the server can be reached, and returns its HOST:PORT.
   std::string address() {
     const std::string mark = "tern://";
     EXPECT_TRUE(wait_for([&] { return error().ends_with('\n') || !is_running(); }));
@@ -93,14 +93,14 @@ class Kv {
     EXPECT_NE(begin, std::string::npos) << line;
     return begin == std::string::npos ? "" : line.substr(begin + mark.size(), line.find('\n') - begin - mark.size());
   }
-  /// The number of this name in the JSON line. -1: there is none.
+  /// The number with this name in the JSON line. -1: there is none.
   double metric(const std::string& name) const {
     const std::string text = out();
     const size_t at = text.find("\"" + name + "\":");
     EXPECT_NE(at, std::string::npos) << name << " in " << text;
     return at == std::string::npos ? -1 : std::strtod(text.c_str() + at + name.size() + 3, nullptr);
   }
-  /// One sentence and nothing else, on standard error.
+  /// Checks that standard error has one sentence and nothing else.
   void expect_one_sentence(const std::string& part) {
     EXPECT_EQ(exit_code(), 1);
     EXPECT_EQ(out(), "");
@@ -123,7 +123,7 @@ class ByHand {
       : caller_(settings), uri_("tern://" + address), session_(caller_.open(uri_ + "/0")) {}
 
   void reconnect() { session_ = caller_.open(uri_ + "/0"); }
-  /// Has ended; forget() it, for its Caller keeps it with its buffers.
+  /// Returns an ended call. The caller must forget() it, because the Caller keeps it and its buffers.
   Call* send(uint16_t type, kv::Bytes request) {
     tern::MsgBuf message = caller_.endpoint().alloc_msgbuf(request.size());
     kv::Writer(message.bytes()).write(request);
@@ -131,7 +131,7 @@ class ByHand {
     caller_.end_of(call);
     return call;
   }
-  /// Of a key in partition 0. 0: it has none, or there is no answer.
+  /// The version of a key in partition 0. 0: the key is absent, or the server does not answer.
   uint64_t version_of(uint64_t key) {
     Call* call = send(kv::kGet, std::as_bytes(std::span(&key, 1)));
     if (call == nullptr) return 0;
@@ -140,8 +140,8 @@ class ByHand {
     call->forget();
     return version;
   }
-  /// Waits until the owner of `key`, the client that runs in `process`, has written it so often once more. False: it
-  /// has ended before.
+  /// Waits until the owner of `key`, the client in `process`, has written it that many times more. False: the client
+  /// ended before that.
   bool see_writes(Kv& process, uint64_t key, uint64_t count) {
     const uint64_t first = std::max<uint64_t>(version_of(key), 1u << 20);
     EXPECT_TRUE(wait_for([&] { return version_of(key) >= first + count || !process.is_running(); }));
@@ -180,7 +180,7 @@ const std::string kAnyPort = "127.0.0.1:0";
 
 }  // namespace
 
-TEST_P(KvProgram, a_run_checks_what_it_reads) {
+TEST_P(KvProgram, every_read_value_is_checked) {
   Kv run(directory_, with({"--processes", "--json", "--seconds=1", "--server_threads=2", "--client_threads=2",
                            "--keys=1001", "--value_bytes=etc", "--zipf=0.9", "--memory_mb=64"}));
   ASSERT_EQ(run.exit_code(), 0) << run.error();
@@ -193,20 +193,20 @@ TEST_P(KvProgram, a_run_checks_what_it_reads) {
   EXPECT_EQ(run.error(), "");
 }
 
-/// At most two requests may wait where 64 come at a time.
-TEST_P(KvProgram, an_overloaded_server_refuses_and_says_so) {
+/// At most two requests may wait, and 64 arrive at a time.
+TEST_P(KvProgram, overloaded_server_refuses_and_counts_the_refusals) {
   Kv server_run(directory_, server(kAnyPort, {"--queue_max=2"}));
   Kv run(directory_, client(server_run.address(), {"--seconds=1", "--window=64", "--keys=500"}));
   ASSERT_EQ(run.exit_code(), 0) << run.error();
   EXPECT_GT(run.metric("refused_overloaded"), 0);
   EXPECT_EQ(run.metric("refused_full") + run.metric("expired") + run.metric("lost"), 0);
-  EXPECT_GT(run.metric("rate_mrps"), 0) << "it goes on with what it can do";
+  EXPECT_GT(run.metric("rate_mrps"), 0) << "the server goes on with the requests that it accepts";
   EXPECT_EQ(run.metric("keys_read_back"), 500);
   EXPECT_EQ(server_run.interrupt(), 0);
   EXPECT_THAT(server_run.error(), HasSubstr("requests served; refused:"));
 }
 
-/// Deadlines that pass, on either side, leave PUTs of which nobody knows whether they were done.
+/// Deadlines that pass on either side leave PUTs with an unknown outcome.
 TEST_P(KvProgram, a_put_that_has_expired_is_repeated) {
   Kv run(directory_, with({"--json", "--seconds=1", "--window=64", "--keys=64", "--get_share=0.5", "--deadline_us=40",
                            "--memory_mb=32"}));
@@ -215,18 +215,18 @@ TEST_P(KvProgram, a_put_that_has_expired_is_repeated) {
   EXPECT_EQ(run.metric("keys_read_back"), 64);
 }
 
-TEST_P(KvProgram, a_full_store_refuses_and_says_so) {
+TEST_P(KvProgram, full_store_refuses_and_counts_the_refusals) {
   Kv server_run(directory_, with({"--role=server", "--memory_mb=1", "--server=" + kAnyPort}));
   Kv run(directory_, client(server_run.address(), {"--seconds=1", "--keys=2000", "--value_bytes=1024"}));
   ASSERT_EQ(run.exit_code(), 0) << run.error();
   EXPECT_GT(run.metric("refused_full"), 0);
-  EXPECT_GT(run.metric("values_checked"), 0) << "what is there can be read";
+  EXPECT_GT(run.metric("values_checked"), 0) << "stored values can be read";
   EXPECT_EQ(run.metric("keys_read_back"), 2000);
   EXPECT_EQ(server_run.interrupt(), 0);
   EXPECT_THAT(server_run.error(), HasSubstr("store full"));
 }
 
-TEST_P(KvProgram, lost_and_delayed_packets) {
+TEST_P(KvProgram, lost_and_delayed_packets_lose_no_key) {
   Kv run(directory_, with({"--json", "--seconds=1", "--drop=0.01", "--dup=0.01", "--reorder=0.01", "--delay=0.01",
                            "--keys=200", "--get_share=0.5", "--memory_mb=32"}));
   ASSERT_EQ(run.exit_code(), 0) << run.error();
@@ -240,7 +240,7 @@ TEST_P(KvProgram, a_killed_client_harms_no_other) {
   const auto words = [&](const char* which, const char* seconds) {
     return client(address, {"--clients=2", "--keys=64", "--get_share=0.2", which, seconds});
   };
-  ByHand watcher(settings().with("liveness_ms", 10'000), address);  // nobody kills its server
+  ByHand watcher(settings().with("liveness_ms", 10'000), address);  // no test kills its server
   Kv survivor(directory_, words("--client=0", "--seconds=3"));
   int killed = 0;
   while (killed < 3) {
@@ -270,7 +270,7 @@ TEST_P(KvProgram, a_killed_server_and_its_successor_lose_no_acknowledged_write) 
   Kv one(directory_, words("--client=0"));
   Kv other(directory_, words("--client=1"));
   ByHand watcher(settings(), address);
-  // Key 0 is written by the first process, key 2 by the other. A slow machine has time for fewer rounds.
+  // The first process writes key 0, and the other one writes key 2. A slow machine has time for fewer rounds.
   int killed = 0;
   for (; killed < 3 && watcher.see_writes(one, 0, 10) && watcher.see_writes(other, 2, 10); killed++) {
     server_run->kill();
@@ -287,8 +287,8 @@ TEST_P(KvProgram, a_killed_server_and_its_successor_lose_no_acknowledged_write) 
   }
 }
 
-/// The same with a successor that knows nothing: the check can fail.
-TEST_P(KvProgram, a_successor_that_has_lost_everything_is_found_out) {
+/// The successor has an empty store: the check of the case before can fail.
+TEST_P(KvProgram, successor_with_an_empty_store_is_detected) {
   auto server_run = std::make_unique<Kv>(directory_, server(kAnyPort));
   const std::string address = server_run->address();
   Kv run(directory_, client(address, {"--keys=64", "--seconds=60", "--reconnect_seconds=60"}));
@@ -298,12 +298,12 @@ TEST_P(KvProgram, a_successor_that_has_lost_everything_is_found_out) {
   run.expect_one_sentence("is lost: nothing is there now");
 }
 
-TEST_P(KvProgram, a_value_that_was_damaged_in_the_store_is_found_out) {
+TEST_P(KvProgram, damaged_value_in_the_store_is_detected) {
   const std::vector<std::string> words = with({"--json", "--seconds=0.1", "--get_share=1", "--keys=50",
                                                "--value_bytes=300", "--memory_mb=4", "--store=" + directory_.store()});
   Kv first(directory_, words);
   ASSERT_EQ(first.exit_code(), 0) << first.error();
-  // The value of key 7 in its first version, wherever it lies in the file.
+  // Finds the first version of key 7's value in the file.
   std::vector<std::byte> value(300);
   kv::fill_value(value, 7, (1u << 20) + 1);
   const std::string path = directory_.store() + "/0-of-1.mdb";
@@ -319,7 +319,7 @@ TEST_P(KvProgram, a_value_that_was_damaged_in_the_store_is_found_out) {
   Kv(directory_, words).expect_one_sentence("key 7, version 1048577 is damaged at byte 120 of 300");
 }
 
-TEST_P(KvProgram, a_server_that_does_not_come_back) {
+TEST_P(KvProgram, server_that_stays_away_ends_the_client_with_a_sentence) {
   Kv nobody(directory_, client("127.0.0.1:9"));
   nobody.expect_one_sentence("no kv server at tern://127.0.0.1:9");
 
@@ -340,7 +340,7 @@ TEST_P(KvProgram, a_killed_server_leaves_nothing_behind) {
   EXPECT_TRUE(leaves_nothing_in_dev_shm(files));
 }
 
-TEST_P(KvProgram, requests_that_lie) {
+TEST_P(KvProgram, malformed_requests_are_refused) {
   Kv server_run(directory_, server(kAnyPort));
   ByHand by_hand(settings(), server_run.address());
   const auto expect_refused = [&](uint16_t type, size_t len_bytes) {
@@ -363,7 +363,7 @@ TEST_P(KvProgram, requests_that_lie) {
   EXPECT_TRUE(server_run.is_running());
 }
 
-TEST_P(KvProgram, one_server_a_store) {
+TEST_P(KvProgram, second_server_of_a_store_is_refused) {
   const std::vector<std::string> store = {"--store=" + directory_.store()};
   Kv first(directory_, server(kAnyPort, store));
   EXPECT_NE(first.address(), "");
@@ -373,7 +373,7 @@ TEST_P(KvProgram, one_server_a_store) {
   Kv(directory_, server(kAnyPort, {"--store=/nowhere/kv"})).expect_one_sentence("no directory /nowhere/kv");
 }
 
-TEST_P(KvProgram, wrong_flags) {
+TEST_P(KvProgram, wrong_flags_are_refused) {
   for (const auto& [flag, part] :
        std::initializer_list<std::pair<const char*, const char*>>{{"--value_bytes=5..4", "--value_bytes"},
                                                                   {"--value_bytes=100000", "--value_bytes"},

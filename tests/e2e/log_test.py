@@ -30,12 +30,12 @@ def start_server():
 
 
 def events_of(lines):
-    """Those of the lines that are events; a program may say other things on standard error."""
+    """The lines that are events. A program may print other lines on standard error."""
     return [json.loads(line) for line in lines if line.startswith('{"log":')]
 
 
 class LogTest(unittest.TestCase):
-    def test_client_tells_of_the_death_of_its_server(self):
+    def test_client_logs_the_death_of_its_server(self):
         server, address = start_server()
         client = subprocess.Popen([LATENCY, "--transport=udp", "--log", "--role=client", f"--server={address}",
                                    "--seconds=1000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -1,5 +1,5 @@
-// The programs of apps/masstree as their users run them. Their load checks every answer itself. Nothing here is a
-// statement about speed, but for virtual time.
+// The programs of apps/masstree as their users run them. Their load checks every answer itself. These tests do not
+// measure speed, except in virtual time.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ using testing::HasSubstr;
 
 namespace {
 
-/// The number of this name in the line of this phase. -1: there is none.
+/// The number with this name in the line of this phase. -1: there is none.
 double metric(const Outcome& outcome, const std::string& phase, const std::string& name) {
   const std::string& text = outcome.output;
   const size_t line = text.find("\"phase\":\"" + phase + "\"");
@@ -92,8 +92,8 @@ class Server {
   pid_t pid_ = -1;
 };
 
-/// Processes over software devices share two CPUs with their kernel: some transports are enough for what a program
-/// does.
+/// Two transports are enough to test a program, and processes over software devices would share two CPUs with the
+/// kernel.
 std::vector<const char*> over() {
   std::vector<const char*> names = transports_of_one_host();
   std::erase_if(names, [](std::string_view name) { return name != "shm" && name != "udp"; });
@@ -135,7 +135,7 @@ TEST_P(Masstree, the_index_alone_is_measured_in_the_same_process) {
   EXPECT_GT(metric(outcome, "summary", "get_rate_of_index"), 0);
 }
 
-TEST_P(Masstree, lost_and_delayed_packets) {
+TEST_P(Masstree, lost_and_delayed_packets_lose_no_key) {
   const Outcome outcome =
       run(with("--keys=1000 --seconds=0.1 --rounds=1 --put_share=0.5 --insert_share=0.3 --scan_share=0.2 "
                "--phases=worker --drop=0.01 --dup=0.01 --reorder=0.01 --delay=0.01"));
@@ -144,7 +144,7 @@ TEST_P(Masstree, lost_and_delayed_packets) {
   EXPECT_EQ(metric(outcome, "summary", "keys_read_back"), 1125);
 }
 
-/// Each client takes over what the one before has left.
+/// Each client takes over the keys of its predecessor.
 TEST_P(Masstree, a_server_outlives_its_clients) {
   Server server(GetParam(), "--keys=2000 --inserts_max=20");
   const std::string client = with(
@@ -154,7 +154,7 @@ TEST_P(Masstree, a_server_outlives_its_clients) {
   for (int i = 0; i < 2; i++) {
     const Outcome outcome = run(client);
     ASSERT_EQ(outcome.code, 0) << outcome.output;
-    EXPECT_GT(metric(outcome, "plain", "refused_full"), 0) << "it has room for 20 new keys";
+    EXPECT_GT(metric(outcome, "plain", "refused_full"), 0) << "the index has room for 20 new keys";
   }
   EXPECT_EQ(server.end(SIGINT), 0);
 }
@@ -163,7 +163,7 @@ TEST_P(Masstree, a_server_that_is_killed_ends_its_client_with_a_sentence) {
   Server server(GetParam(), "--keys=2000");
   const std::string client = with("--role=client --seconds=60 --phases=plain --server=" + server.address());
   std::future<Outcome> running = std::async(std::launch::async, [&] { return run(client); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // wherever in its run this is
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // at any point of its run
   server.end(SIGKILL);
   const Outcome outcome = running.get();
   EXPECT_EQ(outcome.code, 1);
@@ -171,8 +171,8 @@ TEST_P(Masstree, a_server_that_is_killed_ends_its_client_with_a_sentence) {
   EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
 }
 
-/// What no client of ours would send: each is refused, and the server goes on.
-TEST_P(Masstree, a_hostile_client) {
+/// Requests that no client of ours sends: the server refuses each of them and goes on.
+TEST_P(Masstree, requests_of_a_hostile_client_are_refused) {
   Server server(GetParam(), "--keys=100 --inserts_max=3");
   const Settings settings =
       Settings().set("transport", GetParam()).with("liveness_ms", 10'000);  // nobody kills its server
@@ -220,7 +220,7 @@ TEST_P(Masstree, a_hostile_client) {
     EXPECT_FALSE(call->is_ok());
     call->forget();
   }
-  // Memory has a bound, whoever writes.
+  // Memory is bounded for all writers together.
   std::mt19937_64 random(1);
   int refused = 0;
   for (int i = 0; i < 20; i++) {
@@ -234,7 +234,7 @@ TEST_P(Masstree, a_hostile_client) {
     call->forget();
   }
   EXPECT_EQ(refused, 17);
-  // It still serves: all that is there, in one scan.
+  // The server still works: one scan returns all keys.
   std::vector<std::byte> scan(ordered::kScanBytes);
   programs::Writer(scan).write(uint64_t{0}).write(ordered::kScanLimitMax);
   Call* call = send(ordered::kScan, scan);
@@ -244,7 +244,7 @@ TEST_P(Masstree, a_hostile_client) {
   EXPECT_EQ(server.end(SIGINT), 0);
 }
 
-/// With a CPU for each thread, and times that are given: the same on every machine.
+/// The simulator gives each thread a CPU and uses given times, so that the result is the same on every machine.
 TEST(MasstreeSim, scans_in_workers_leave_gets_alone) {
   const std::string command = "masstree_sim --json --keys=5000 --milliseconds=1 --step_ns=600,700,20000,1500,5000";
   const Outcome outcome = run(command);

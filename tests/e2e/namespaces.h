@@ -1,4 +1,4 @@
-// Network namespaces that a test makes, and removes again. Needs root and iproute2.
+// Network namespaces that a test makes and removes. Needs root and iproute2.
 #pragma once
 
 #include <fcntl.h>
@@ -18,10 +18,10 @@ namespace e2e {
 
 using tern::test::run;
 
-/// A namespace of this process. Those that killed tests have left are removed first.
+/// A namespace of this process. The namespaces of killed tests are removed first.
 class Namespace {
  public:
-  /// Empty, or what this machine lacks.
+  /// A text about what this machine lacks for namespaces, or an empty one.
   static std::string missing() {
     if (geteuid() != 0) return "network namespaces need root";
     if (!run("ip -V")) return "no ip command: install iproute2";
@@ -37,7 +37,7 @@ class Namespace {
 
   bool is_made() const { return is_made_; }
   const std::string& name() const { return name_; }
-  /// Runs a command inside. True: it has worked.
+  /// Runs a command inside. True: it succeeded.
   bool in(const std::string& command) const { return run("ip netns exec " + name_ + " " + command); }
 
  private:
@@ -57,7 +57,7 @@ class Namespace {
   bool is_made_ = false;
 };
 
-/// This thread, and those that it starts, live in a namespace.
+/// Moves this thread, and the threads that it starts, into a namespace.
 class Inside {
  public:
   explicit Inside(const std::string& name) : before_(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {

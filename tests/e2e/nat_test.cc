@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kServerNexus = "tern://10.78.2.2:31850";
 constexpr const char* kServerData = "10.78.2.2:31851";
-/// Long: a busy machine is no silent one.
+/// Long, so that a busy machine does not count as silent.
 constexpr uint64_t kLivenessMs = 8000;
 
 /// client 10.78.1.2 -- 10.78.1.1 router 10.78.2.1 -- 10.78.2.2 server. This thread lives at the client.
@@ -54,7 +54,7 @@ class Nat : public testing::Test {
   }
   void TearDown() override { inside_.reset(); }
 
-  /// Rules of nft in a namespace. False: it does not take them.
+  /// Loads nft rules in a namespace. False: the kernel does not accept them.
   static bool filter(const Namespace& where, const std::string& rules) {
     const std::string file = testing::TempDir() + "nat_test." + std::to_string(getpid()) + ".nft";
     std::ofstream(file) << rules << '\n';
@@ -62,7 +62,7 @@ class Nat : public testing::Test {
     std::filesystem::remove(file);
     return is_taken;
   }
-  /// The router hides the client behind its own address, and passes nothing that was not asked for.
+  /// The router hides the client behind its own address, and passes only answers to the client.
   void hide_client() {
     ASSERT_TRUE(filter(*router_,
                        "table ip hide {\n"
@@ -78,7 +78,7 @@ class Nat : public testing::Test {
                            "  }\n"
                            "}"));
   }
-  /// Every known flow to the server's data port, which only `conntrack` can list.
+  /// True: the router knows a flow to the server's data port. Only `conntrack` can list flows.
   bool knows_data_flows() const {
     return router_->in("sh -c 'conntrack -L -p udp --orig-port-dst 31851 | grep -q udp'");
   }
@@ -102,14 +102,14 @@ class Nat : public testing::Test {
       ASSERT_TRUE(Caller::is_right(*caller.calls()[i])) << caller.calls()[i]->status.message();
     }
   }
-  /// Of a session that does not open.
+  /// The error text of a session that does not open.
   static std::string why_not(Caller& caller, const std::string& uri) {
     const tern::Session session = caller.connect(uri, {.connect_timeout = std::chrono::milliseconds(400)});
     Call* call = caller.send_order(session, kWork, {1, 10, 0});
     EXPECT_EQ(caller.end_of(call), Code::kPeerUnreachable);
     return std::string(call->status.message());
   }
-  /// A block of docs/network.md.
+  /// Returns the nft block for this host in docs/network.md.
   static std::string rules_of(const std::string& host) {
     std::ifstream file(TERN_SOURCE_DIR "/docs/network.md");
     std::stringstream all;
@@ -133,7 +133,7 @@ TEST_F(Nat, an_open_path_uses_two_ports) {
   EXPECT_EQ(caller.counters().sessions_paired, 0u);
 }
 
-TEST_F(Nat, behind_a_filter_that_passes_answers_only) {
+TEST_F(Nat, filter_that_passes_only_answers_lets_calls_through) {
   ASSERT_TRUE(filter(*client_,
                      "table inet t { chain in { type filter hook input priority filter; policy drop;\n"
                      "  iifname lo accept\n ct state established,related accept\n }; }"));
@@ -144,7 +144,7 @@ TEST_F(Nat, behind_a_filter_that_passes_answers_only) {
   EXPECT_EQ(server.board().damaged, 0u);
 }
 
-TEST_F(Nat, behind_a_nat) {
+TEST_F(Nat, calls_pass_a_nat) {
   hide_client();
   Peer server(server_settings(*server_));
   Caller caller(client_settings());
@@ -153,7 +153,7 @@ TEST_F(Nat, behind_a_nat) {
   EXPECT_EQ(server.board().damaged, 0u);
 }
 
-TEST_F(Nat, behind_a_nat_through_wildcard_addresses) {
+TEST_F(Nat, calls_through_wildcard_addresses_pass_a_nat) {
   hide_client();
   Peer server(server_settings(*server_).with("listen", "tern://[::]:31850").with("bind", "[::]:31851"));
   ASSERT_TRUE(server.is_ready()) << server.board().refused_text;
@@ -162,7 +162,7 @@ TEST_F(Nat, behind_a_nat_through_wildcard_addresses) {
   EXPECT_EQ(caller.counters().sessions_paired, 1u);
 }
 
-TEST_F(Nat, two_clients_behind_one_address) {
+TEST_F(Nat, two_clients_behind_one_address_are_served) {
   hide_client();
   Peer server(server_settings(*server_));
   Peer other(client_settings()
@@ -181,7 +181,7 @@ TEST_F(Nat, two_clients_behind_one_address) {
   EXPECT_EQ(server.board().damaged, 0u);
 }
 
-TEST_F(Nat, a_flow_that_the_nat_has_forgotten) {
+TEST_F(Nat, flow_forgotten_by_the_nat_ends_no_session) {
   if (!run("conntrack --version")) GTEST_SKIP() << "no conntrack command: install conntrack";
   hide_client();
   const std::string timeout = "net.netfilter.nf_conntrack_udp_timeout";
@@ -196,7 +196,7 @@ TEST_F(Nat, a_flow_that_the_nat_has_forgotten) {
   EXPECT_EQ(caller.counters().sessions_failed, 0u);
 }
 
-TEST_F(Nat, a_mapping_that_changes_under_load) {
+TEST_F(Nat, mapping_changed_under_load_fails_no_call) {
   if (!run("conntrack --version")) GTEST_SKIP() << "no conntrack command: install conntrack";
   hide_client();
   Peer server(server_settings(*server_));
@@ -214,7 +214,7 @@ TEST_F(Nat, a_mapping_that_changes_under_load) {
   for (uint64_t i = 0; i < id; i++) EXPECT_EQ(server.board().handled_by_id[i], 1) << i;
 }
 
-TEST_F(Nat, a_mapping_that_changes_while_a_handler_runs) {
+TEST_F(Nat, mapping_changed_while_a_handler_runs_fails_no_call) {
   if (!run("conntrack --version")) GTEST_SKIP() << "no conntrack command: install conntrack";
   hide_client();
   Peer server(server_settings(*server_));
@@ -225,10 +225,10 @@ TEST_F(Nat, a_mapping_that_changes_while_a_handler_runs) {
   ASSERT_TRUE(router_->in("conntrack -D -p udp --orig-port-dst 31851"));
   server.board().release++;
   EXPECT_EQ(caller.end_of(call), Code::kOk) << call->status.message();
-  EXPECT_EQ(server.board().handled, 2u);  // when it came, and when it was answered
+  EXPECT_EQ(server.board().handled, 2u);  // once when it arrived and once when it was answered
 }
 
-TEST_F(Nat, the_rules_of_the_document) {
+TEST_F(Nat, rules_of_the_document_let_calls_pass) {
   ASSERT_TRUE(filter(*server_, rules_of("server")));
   ASSERT_TRUE(filter(*client_, rules_of("client")));
   {
@@ -237,7 +237,7 @@ TEST_F(Nat, the_rules_of_the_document) {
     expect_traffic_passes(caller, caller.open(server.uri()));
     EXPECT_EQ(caller.counters().sessions_paired, 1u);
   }
-  // They do filter: another data port is closed.
+  // The rules do filter: another data port is closed.
   Peer other(server_settings(*server_).with("bind", "10.78.2.2:31852"));
   Caller caller(client_settings());
   EXPECT_THAT(why_not(caller, other.uri()), HasSubstr("31852"));

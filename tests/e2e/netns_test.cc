@@ -1,4 +1,4 @@
-// UDP between two network namespaces that a veth pair joins: real interfaces, MTUs, losses and cut cables. Needs root.
+// UDP between two network namespaces with a veth pair: real interfaces, MTUs, losses and cut cables. Needs root.
 
 #include <gmock/gmock.h>
 
@@ -18,7 +18,7 @@ namespace {
 /// Two namespaces of this process, joined. Addresses 10.77.0.1, fd77::1 and 10.77.0.2, fd77::2.
 class Cable {
  public:
-  /// Empty: `why` says what this machine lacks.
+  /// Returns null if this machine cannot do it; `why` then says what it lacks.
   static std::unique_ptr<Cable> create(std::string* why, unsigned mtu = 1500) {
     *why = Namespace::missing();
     if (!why->empty()) return nullptr;
@@ -93,7 +93,7 @@ class Namespaces : public testing::Test {
   lay_cable(__VA_ARGS__); \
   if (IsSkipped()) return
 
-TEST_F(Namespaces, traffic_over_ipv4) {
+TEST_F(Namespaces, traffic_passes_over_ipv4) {
   LAY_CABLE();
   Peer server(peer_settings());
   Caller caller(caller_settings());
@@ -101,7 +101,7 @@ TEST_F(Namespaces, traffic_over_ipv4) {
   EXPECT_EQ(server.board().damaged, 0u);
 }
 
-TEST_F(Namespaces, traffic_over_ipv6) {
+TEST_F(Namespaces, traffic_passes_over_ipv6) {
   LAY_CABLE();
   if (!cable_->has_ipv6()) GTEST_SKIP() << "no IPv6 here";
   Peer server(peer_settings("[fd77::2]"));
@@ -109,7 +109,7 @@ TEST_F(Namespaces, traffic_over_ipv6) {
   expect_traffic_passes(caller, caller.open(server.uri()));
 }
 
-TEST_F(Namespaces, through_wildcard_addresses) {
+TEST_F(Namespaces, traffic_passes_through_wildcard_addresses) {
   LAY_CABLE();
   for (const auto& [any, host] : {std::pair("0.0.0.0", "10.77.0.2"), std::pair("[::]", "[fd77::2]")}) {
     if (any[0] == '[' && !cable_->has_ipv6()) continue;
@@ -121,7 +121,7 @@ TEST_F(Namespaces, through_wildcard_addresses) {
   }
 }
 
-TEST_F(Namespaces, without_offload) {
+TEST_F(Namespaces, traffic_passes_without_offload) {
   LAY_CABLE();
   Peer server(peer_settings().with("offload", "false"));
   Caller caller(caller_settings());
@@ -141,13 +141,13 @@ TEST_F(Namespaces, a_narrow_path_refuses_the_session_and_names_the_mtu) {
   EXPECT_THAT(std::string(call->status.message()), HasSubstr("MTU"));
   EXPECT_EQ(server.board().handled, 0u);
 
-  // Each side alone may be the one that asks for less.
+  // Either side alone may have the smaller limit.
   expect_traffic_passes(narrow, narrow.open(server.uri()));
   Peer narrow_server(peer_settings().with("datagram_bytes", 1200));
   expect_traffic_passes(caller, caller.open(narrow_server.uri()));
 }
 
-/// The narrowest path that IPv6 allows passes what is sent by default.
+/// Packets of the default size pass the narrowest path that IPv6 allows.
 TEST_F(Namespaces, the_default_fits_the_narrowest_path) {
   LAY_CABLE(1280);
   for (const auto& [own, other] : {std::pair("10.77.0.1", "10.77.0.2"), std::pair("[fd77::1]", "[fd77::2]")}) {
@@ -158,16 +158,16 @@ TEST_F(Namespaces, the_default_fits_the_narrowest_path) {
   }
 }
 
-TEST_F(Namespaces, jumbo_datagrams_on_a_wide_path) {
+TEST_F(Namespaces, jumbo_datagrams_pass_a_wide_path) {
   LAY_CABLE(9000);
   Peer server(peer_settings().with("datagram_bytes", 8900));
   Caller caller(caller_settings().with("datagram_bytes", 8900));
   expect_traffic_passes(caller, caller.open(server.uri()));
 }
 
-TEST_F(Namespaces, a_lossy_link) {
+TEST_F(Namespaces, lossy_link_fails_no_call) {
   LAY_CABLE();
-  // Random loss where the kernel has it; else a slow link with a queue of a dozen packets, which bursts overflow.
+  // Random loss if the kernel has netem; otherwise a slow link with a queue of a dozen packets, which bursts overflow.
   for (int side : {1, 2}) {
     const std::string qdisc = "tc qdisc add dev " + cable_->interface(side) + " root ";
     if (!cable_->in(side, qdisc + "netem loss 2% delay 1ms 1ms") &&
@@ -183,12 +183,12 @@ TEST_F(Namespaces, a_lossy_link) {
   EXPECT_EQ(server.board().damaged, 0u);
 }
 
-TEST_F(Namespaces, a_cut_cable) {
+TEST_F(Namespaces, short_cut_of_the_cable_fails_no_call_and_a_long_one_all) {
   LAY_CABLE();
   Peer server(peer_settings());
   Caller caller(caller_settings());
   const tern::Session session = caller.open(server.uri());
-  // Shorter than the liveness timeout: everything completes.
+  // The cut is shorter than the liveness timeout: all calls complete.
   for (uint64_t id = 0; id < 50; id++) caller.send_order(session, kWork, {id, 20000, 0}, 20000);
   ASSERT_TRUE(cable_->in(2, "ip link set " + cable_->interface(2) + " down"));
   caller.run_for(std::chrono::milliseconds(50));
@@ -196,7 +196,7 @@ TEST_F(Namespaces, a_cut_cable) {
   ASSERT_TRUE(caller.finish());
   for (const auto& call : caller.calls()) EXPECT_TRUE(Caller::is_right(*call)) << call->status.message();
   for (uint64_t id = 0; id < 50; id++) EXPECT_EQ(server.board().handled_by_id[id], 1);
-  // For good: every call ends. And after that it heals.
+  // The cut is longer: every call ends. The cable is repaired after that.
   for (uint64_t id = 100; id < 130; id++) caller.send_order(session, kWork, {id, 20000, 1'000'000}, 20000);
   caller.run_for(std::chrono::milliseconds(20));
   ASSERT_TRUE(cable_->in(2, "ip link set " + cable_->interface(2) + " down"));
@@ -206,7 +206,7 @@ TEST_F(Namespaces, a_cut_cable) {
   expect_traffic_passes(caller, caller.open(server.uri()));
 }
 
-/// What a call says whose session cannot be opened.
+/// The error text of a call whose session cannot open.
 class Unreachable : public Namespaces {
  protected:
   static std::string heard(Caller& caller, const std::string& uri,
@@ -224,7 +224,7 @@ TEST_F(Unreachable, each_reason_has_its_own_message) {
   Caller caller(caller_settings("0.0.0.0"));
   EXPECT_THAT(heard(caller, "tern://10.77.0.2:31850/0"), HasSubstr("nothing listens at 10.77.0.2:31850"));
   EXPECT_THAT(heard(caller, "tern://192.0.2.1:31850/0"), HasSubstr("no route to 192.0.2.1:31850"));
-  // The kernel looks for a host for three seconds.
+  // The kernel tries to find a host for three seconds.
   EXPECT_THAT(heard(caller, "tern://10.77.0.9:31850/0", std::chrono::seconds(6)),
               HasSubstr("no host answers at 10.77.0.9:31850"));
   ASSERT_TRUE(cable_->in(1, "ip route add unreachable 198.51.100.0/24"));
@@ -247,7 +247,7 @@ TEST_F(Unreachable, a_host_that_drops_everything_is_silent) {
   EXPECT_THAT(heard(caller, "tern://10.77.0.8:31850/0"), HasSubstr("no answer from 10.77.0.8:31850 within"));
 }
 
-/// As in containers, which have namespaces of their own.
+/// Containers have namespaces of their own, too.
 TEST_F(Unreachable, shared_memory_across_network_namespaces_names_the_namespace) {
   LAY_CABLE();
   Peer server(peer_settings().with("transport", "shm"));

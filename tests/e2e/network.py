@@ -14,7 +14,7 @@ def ip(*words):
 
 
 def remove_stale():
-    """Namespaces of processes that are gone, and their files."""
+    """Removes the namespaces of ended processes and their files."""
     for folder, remove_one in (('/run/netns', remove), ('/etc/netns', remove_files)):
         os.makedirs(folder, exist_ok=True)
         for name in os.listdir(folder):
@@ -24,7 +24,7 @@ def remove_stale():
 
 
 def files_of(name):
-    """The folder whose files a namespace has in place of those of /etc."""
+    """The folder whose files replace those of /etc in a namespace."""
     return os.path.join('/etc/netns', name)
 
 

@@ -1,5 +1,5 @@
-// Another process of a test: the test's own executable, started again as a server or as a busy client. The two share a
-// page, the board, on which the peer writes what it saw while it sees it: what stands there outlives a SIGKILL.
+// Another process of a test: the test's own executable, started again as a server or a busy client. The two share a
+// page, the board. The peer writes its observations there at once, so that they survive its SIGKILL.
 #pragma once
 
 #include <dirent.h>
@@ -29,41 +29,41 @@
 
 namespace e2e {
 
-/// Written by the peer, read by the test, except `command`, `release` and `drain_ms`.
+/// The peer writes these fields and the test reads them, except `command`, `release` and `drain_ms`.
 struct Board {
   enum State : uint32_t { kStarting, kReady, kRefused, kClosed };
   enum Command : uint32_t { kRun, kClose, kFork };
   static constexpr size_t kIds = 1 << 16;
 
   std::atomic<uint32_t> state;
-  std::atomic<uint32_t> command;       ///< from the test; the peer sets it back to kRun, but after kClose
-  std::atomic<uint32_t> release;       ///< from the test: held requests up to now are answered
-  std::atomic<uint32_t> drain_ms;      ///< from the test: of kClose
-  char uri[128];                       ///< with kReady
-  std::atomic<uint32_t> refused_code;  ///< with kRefused: a tern::Code
+  std::atomic<uint32_t> command;       ///< written by the test; the peer resets it to kRun, except kClose
+  std::atomic<uint32_t> release;       ///< written by the test: answers the requests held until now
+  std::atomic<uint32_t> drain_ms;      ///< written by the test: drain time of kClose
+  char uri[128];                       ///< set in kReady
+  std::atomic<uint32_t> refused_code;  ///< a tern::Code, set in kRefused
   char refused_text[256];
   std::atomic<int32_t> child_pid;  ///< after kFork
-  // What handlers saw.
+  // Observations of handlers.
   std::atomic<uint64_t> handled;
   std::atomic<uint64_t> damaged;  ///< requests whose contents are wrong
   std::atomic<uint64_t> held;     ///< kHold requests that wait
   std::atomic<uint64_t> cancels_seen;
-  std::atomic<int64_t> time_left_ns;  ///< of the last kHold request, when it arrived
+  std::atomic<int64_t> time_left_ns;  ///< of the last kHold request at its arrival
   std::atomic<uint64_t> in_sleep;     ///< kSleep handlers begun
   std::atomic<uint8_t> handled_by_id[kIds];
-  // What a client saw.
+  // Observations of a client.
   std::atomic<uint64_t> completed;
   std::atomic<uint64_t> failed;
-  // Counters of endpoint 0, as of its last tick.
+  // Counters of endpoint 0 at its last tick.
 #define TERN_COUNTER(name, what) std::atomic<uint64_t> name;
 #include <tern/detail/counters.inc>
 };
 
-/// How long a test waits for what must happen. Long, because it is no statement about speed; TERN_TEST_PATIENCE makes
-/// it that many times longer, for emulated machines.
+/// How long a test waits for a required event. It is long because tests do not measure speed. TERN_TEST_PATIENCE
+/// multiplies it on emulated machines.
 inline const auto kBound = std::chrono::seconds(60) * tern::patience();
 
-/// Waits until `is_true()`, which other processes or threads make true. False after kBound.
+/// Waits until other processes or threads make `is_true()` true. False: kBound has passed.
 template <class F>
 bool wait_for(F&& is_true) {
   const auto until = std::chrono::steady_clock::now() + kBound;
@@ -83,11 +83,11 @@ bool wait_for(F&& is_true) {
 ///                     there that ask for `reply_bytes`
 ///   tick_ms=N         how often it looks at the board and writes its counters; 2 by default
 ///   netns=NAME        the network namespace that it lives in, of `ip netns` or a path
-/// The words of TERN_E2E_PEER are the settings of every peer that has no others. "%" in them is the number of a host,
-/// one of tests/cable: the one that the peer's listen address names, else the smallest from 2 on that has no peer.
+/// TERN_E2E_PEER has default settings for every peer. "%" in them stands for the number of a host of tests/cable: the
+/// host of the peer's listen address, or otherwise the smallest number from 2 on without a peer.
 class Peer {
  public:
-  /// Starts the process and waits until it can be reached, or has been refused an endpoint: board().state says which.
+  /// Starts the process and waits until it can be reached or could not make its endpoint; board().state says which.
   explicit Peer(const Settings& settings) {
     const int fd = memfd_create("e2e-board", 0);
     if (fd < 0 || ftruncate(fd, sizeof(Board)) != 0) std::abort();
@@ -113,7 +113,7 @@ class Peer {
     EXPECT_TRUE(wait_for([&] { return board_->state.load() != Board::kStarting || has_ended(); })) << "no sign of life";
     if (pid_ < 0) ADD_FAILURE() << "the peer ended while it started";
   }
-  /// Closes it as close() does if it still runs.
+  /// Closes the process as close() does if it still runs.
   ~Peer() {
     if (pid_ > 0) close();
     munmap(board_, sizeof(Board));
@@ -128,7 +128,7 @@ class Peer {
   std::string uri(uint16_t endpoint_id = 0) const { return listen_uri() + "/" + std::to_string(endpoint_id); }
   pid_t pid() const { return pid_; }
 
-  /// Lets it end in order: close(drain), then exit. A failure if it does not, or with a status other than 0.
+  /// Ends the process in order: close(drain), then exit. The test fails if it does not end with status 0.
   void close(uint32_t drain_ms = 0) {
     board_->drain_ms.store(drain_ms);
     board_->command.store(Board::kClose);
@@ -145,7 +145,7 @@ class Peer {
     pid_ = -1;
   }
   void signal(int number) { ::kill(pid_, number); }
-  /// Makes it fork a child that only sleeps, with copies of its descriptors; kill_child() ends that.
+  /// Makes the process fork a sleeping child with copies of its descriptors. kill_child() ends the child.
   void fork_child() {
     board_->command.store(Board::kFork);
     EXPECT_TRUE(wait_for([&] { return board_->child_pid.load() != 0; }));
@@ -176,7 +176,7 @@ class Peer {
 
   pid_t pid_ = -1;
   int status_ = 0;
-  size_t host_ = 0;  ///< 0: all peers live where the test does
+  size_t host_ = 0;  ///< 0: all peers are on the test's host
   Board* board_ = nullptr;
 };
 
@@ -185,7 +185,7 @@ inline std::set<std::string> files_in_dev_shm() {
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path().filename());
   return names;
 }
-/// Whether everything that is there now and was not before is gone soon, as files of other programs are.
+/// Waits until all present files of /dev/shm that are not in `before` have gone, because other programs' files go soon.
 inline bool leaves_nothing_in_dev_shm(const std::set<std::string>& before) {
   auto left = files_in_dev_shm();
   return wait_for([&] {
@@ -194,7 +194,7 @@ inline bool leaves_nothing_in_dev_shm(const std::set<std::string>& before) {
   });
 }
 
-/// Open descriptors of a process.
+/// The number of open descriptors of a process.
 inline size_t descriptors_of(pid_t pid) {
   size_t count = 0;
   DIR* directory = opendir(("/proc/" + std::to_string(pid) + "/fd").c_str());
@@ -204,7 +204,7 @@ inline size_t descriptors_of(pid_t pid) {
   return count;
 }
 
-/// Mappings of a process whose line in its maps contains `text`.
+/// The number of mappings of a process with `text` in their line of /proc/PID/maps.
 inline size_t mappings_of(pid_t pid, std::string_view text) {
   std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
   size_t count = 0;

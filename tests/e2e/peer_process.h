@@ -1,5 +1,5 @@
-// The peer's side of peer.h: handlers that do what orders say and write what they saw on the board.
-// Each endpoint, with its handlers and its traffic, belongs to one thread.
+// The peer's side of peer.h: handlers obey orders and write their observations on the board.
+// Each endpoint belongs to one thread with its handlers and its traffic.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -148,7 +148,7 @@ class PeerEndpoint {
     (void)call;  // refused: the request was dropped with the continuation
   }
 
-  /// One more request to the server that this peer is a client of.
+  /// Sends one more request to the server of this peer's client.
   void ask() {
     const size_t request_bytes = std::max(settings_.number("request_bytes", 32), sizeof(Order));
     const auto reply_bytes = static_cast<uint32_t>(settings_.number("reply_bytes", 32));
@@ -177,7 +177,7 @@ class PeerEndpoint {
 #include <tern/detail/counters.inc>
   }
 
-  /// Looks after what waits and at what the test wants.
+  /// Answers waiting requests and obeys the test's commands.
   void tick() {
     const bool is_released = board_.release.load() != 0;
     std::erase_if(held_, [&](tern::Request& request) {
@@ -200,7 +200,7 @@ class PeerEndpoint {
     board_.command = Board::kRun;
     const pid_t child = fork();
     if (child == 0) {
-      // It outlives the peer on purpose, but not the test.
+      // The child outlives the peer on purpose, but not the test.
       for (int i = 0; i < 120; i++) sleep(1);
       _exit(0);
     }
@@ -218,7 +218,7 @@ class PeerEndpoint {
   std::list<tern::Request> held_;
 };
 
-/// The board says what went wrong. Exit code of the process.
+/// Writes the error on the board. Returns the exit code of the process.
 inline int refuse(Board& board, tern::Status status) {
   board.refused_code = static_cast<uint32_t>(status.code());
   std::snprintf(board.refused_text, sizeof(board.refused_text), "%.*s", static_cast<int>(status.message().size()),
@@ -262,7 +262,8 @@ inline int run_peer(int argc, char** argv) {
     rpcs.push_back(std::move(*rpc));
   }
   std::snprintf(board.uri, sizeof(board.uri), "%s", (*nexus)->uri().c_str());
-  // Handlers are registered here, in the thread that made the endpoints; each has its own from its first loop on.
+  // Handlers are registered here, in the thread that made the endpoints. Each endpoint has its own thread from its
+  // first loop on.
   PeerEndpoint first(std::move(rpcs[0]), settings, board, true);
   std::vector<std::unique_ptr<PeerEndpoint>> others;
   for (size_t i = 1; i < rpcs.size(); i++) {
@@ -277,7 +278,7 @@ inline int run_peer(int argc, char** argv) {
   return 0;
 }
 
-/// The executable is also every peer of its tests.
+/// The executable is also the program of every peer of its tests.
 inline int run_main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "--peer") return run_peer(argc, argv);
   testing::InitGoogleTest(&argc, argv);

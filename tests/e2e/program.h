@@ -1,4 +1,4 @@
-// A program of this build as a user runs it, with what it prints. Test code.
+// Runs a program of this build as a user does, and returns its output. Test code.
 #pragma once
 
 #include <sys/wait.h>
@@ -10,7 +10,7 @@
 namespace e2e {
 
 struct Outcome {
-  int code = -1;       ///< exit code; -1: a signal has ended it
+  int code = -1;       ///< exit code; -1: a signal ended the program
   std::string output;  ///< both streams
 };
 

@@ -1,5 +1,5 @@
-// Replicas and a client on hosts of their own, over the transports that need one for each process: namespaces at one
-// switch. raft_test.cc has the other transports.
+// Replicas and a client on hosts of their own, over the transports that need a host for each process. The hosts are
+// namespaces at one switch. raft_test.cc has the other transports.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -61,7 +61,7 @@ class RaftOnHosts : public testing::TestWithParam<const char*> {
     waitpid(pid, nullptr, 0);
     pid = -1;
   }
-  /// On the host that has no replica. True: it has ended well.
+  /// Runs the client on the host without a replica. True: it exited with 0.
   bool run_client(const std::string& its_flags) const {
     return hosts_.back()->in("timeout -k 5 100 " TERN_BUILD_DIR "/apps/raft_client --patience_seconds=60 " + its_flags +
                              flags());
@@ -92,9 +92,9 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RaftOnHosts);
 TEST_P(RaftOnHosts, nothing_is_lost_when_a_replica_is_killed) {
   for (int id = 1; id <= kReplicas; id++) start_replica(id);
   ASSERT_TRUE(run_client("--put=colour=blue"));
-  kill_replica(1);  // a leader or a follower
+  kill_replica(1);  // it may be the leader or a follower
   EXPECT_TRUE(run_client("--load --clients=2 --keys=100 --operations=200 --read_back=50"));
-  EXPECT_TRUE(run_client("--swap=colour=blue=green")) << "which is done if it is still blue";
+  EXPECT_TRUE(run_client("--swap=colour=blue=green")) << "the swap succeeds if the value is still blue";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The programs of apps/raft as their users run them: raft_cluster's load checks itself that nothing acknowledged is
+// The programs of apps/raft as their users run them. raft_cluster's load itself checks that no acknowledged write is
 // lost.
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ using testing::HasSubstr;
 using e2e::Outcome;
 using e2e::run;
 
-/// How often a leader is killed: TERN_RAFT_KILLS, for long runs.
+/// How often a leader is killed. TERN_RAFT_KILLS changes it for long runs.
 std::string kills(int otherwise) {
   const char* wanted = std::getenv("TERN_RAFT_KILLS");
   return "--kills=" + (wanted != nullptr ? std::string(wanted) : std::to_string(otherwise));
@@ -36,7 +36,7 @@ std::string kills(int otherwise) {
 
 bool is_software_device(std::string_view transport) { return transport == "verbs" || transport == "mlx5"; }
 
-/// Replicas under sanitizers take long for a failover: each test has one transport there.
+/// A failover of replicas takes long under sanitizers, so each test has one transport there.
 std::vector<const char*> over(bool has_software_devices, [[maybe_unused]] std::string_view with_sanitizers) {
   std::vector<const char*> names = e2e::transports_of_one_host();
   std::erase_if(names, [&](std::string_view name) {
@@ -48,7 +48,7 @@ std::vector<const char*> over(bool has_software_devices, [[maybe_unused]] std::s
   return names;
 }
 
-/// A directory that ends with this object.
+/// A directory. The destructor removes it.
 struct Directory {
   Directory() { EXPECT_NE(mkdtemp(path.data()), nullptr); }
   ~Directory() { std::filesystem::remove_all(path); }
@@ -85,7 +85,7 @@ class Servers {
   std::vector<pid_t> pids_;
 };
 
-/// Of this machine and this test only.
+/// A loopback address that only this test uses.
 std::string address(int replica) {
   const int run = getpid();
   return "127." + std::to_string(run >> 16 & 255) + "." + std::to_string(run >> 8 & 255) + "." +
@@ -126,7 +126,7 @@ TEST_P(RaftWithoutMemory, nothing_is_lost_when_leaders_are_killed) {
   EXPECT_THAT(outcome.output, HasSubstr("\"kills\":"));
 }
 
-#ifndef TERN_IS_SANITIZED  // where replicas take minutes for 100 MB
+#ifndef TERN_IS_SANITIZED  // replicas with sanitizers take minutes for 100 MB
 TEST(RaftSnapshot, replica_without_memory_gets_100_megabytes) {
   const std::string transport = " --transport=shm";
   Servers servers;

@@ -1,9 +1,9 @@
-"""What the tests of bad use share: running a program, and what a refusal is."""
+"""Common parts of the tests of bad use: running a program, and checking a refusal."""
 import os
 import subprocess
 import unittest
 
-SECONDS_MAX = 60  # the library gives up on a peer after 5 s, and sanitizers on a busy machine take their time
+SECONDS_MAX = 60  # the library gives up a peer after 5 s, and sanitizers are slow on a busy machine
 
 
 def run(words, *, before=(), **more):
@@ -24,7 +24,7 @@ def become_nobody():
 
 class RefusalTest(unittest.TestCase):
     def assert_refused(self, done, words=()):
-        """One sentence on standard error with these words, nothing on standard output, and a bad exit code."""
+        """Checks that standard error has one sentence with these words, standard output nothing, and the exit code is not 0."""
         self.assertGreater(done.returncode, 0, f'{done.stdout}{done.stderr}')
         self.assertEqual(done.stdout, '')
         self.assertRegex(done.stderr, r'\A[^\n]+\n\Z')

@@ -40,7 +40,7 @@ def path_of(program):
 
 
 def names_of_transports():
-    """Those between processes that are built."""
+    """The built transports between processes."""
     with open(os.path.join(build_dir, 'generated', 'transports'), encoding='utf-8') as file:
         return [line.split()[0] for line in file if line.split()[-1] == 'real']
 
@@ -70,11 +70,11 @@ def ended(process):
 
 
 class Idle(AssertionError):
-    """The machine was so busy that no call was answered while a client measured."""
+    """The machine was too busy: no call was answered while a client measured."""
 
 
 class Sides(unittest.TestCase):
-    """What starts the two sides, and looks at what they say."""
+    """Starts the two sides and checks their output."""
 
     @contextlib.contextmanager
     def server(self, program, *flags, address, inside=()):
@@ -124,12 +124,12 @@ class Sides(unittest.TestCase):
         self.assertEqual((line['bench'], line['params']['role']), (program, 'client'))
         for metric in metrics:
             self.assertGreater(line['metrics'][metric], 0, metric)
-        # Nothing is known of the way between the CPUs of two hosts.
+        # The programs know nothing about the path between the CPUs of two hosts.
         self.assertEqual(set(line), {'bench', 'transport', 'params', 'metrics'})
 
 
 class Roles(Sides):
-    def test_two_processes(self):
+    def test_two_processes_measure_over_each_transport(self):
         found = transports()
         self.assertLessEqual({'shm', 'udp'}, set(found))
         for transport in found:
@@ -147,7 +147,7 @@ class Roles(Sides):
                 for _ in range(2):
                     line = self.client(program, *flags, '--transport=udp', server=server)
                     self.assertIsNone(process.poll())
-                    # Nobody else used the server: its memory is known.
+                    # The server had no other client, so its memory is reported.
                     self.assertEqual('bytes_per_session' in line['metrics'], program == 'session_scale')
 
     def test_a_symmetric_server_ends_with_its_client(self):
@@ -162,7 +162,7 @@ class Roles(Sides):
              concurrent.futures.ThreadPoolExecutor(2) as pool:
             lines = list(pool.map(lambda flows: self.client('incast', *flags, f'--flows={flows}', server=server), (1, 2)))
             for line in lines:
-                # What arrives is the sum of both, whose measurements are not quite at the same time.
+                # The victim receives the sum of both, and their measurements are not quite at the same time.
                 self.assertGreater(line['metrics']['total_gbps'], line['metrics']['client_gbps'])
 
     def test_memory_is_not_reported_if_clients_share_the_server(self):
@@ -181,7 +181,7 @@ class Roles(Sides):
         self.assertRegex(done.stderr, r'\A[^\n]+\n\Z')
         self.assertIn(sentence, done.stderr)
 
-    def test_sides_that_do_not_fit_together(self):
+    def test_sides_with_contradictory_flags_are_refused(self):
         for program, of_server, of_client, sentence in (
                 ('small_rpc_rate', ['--pattern=client_server'], [], 'another --pattern'),
                 ('incast', ['--degree=2', '--size=1000'], ['--degree=2', '--size=2000'], 'the same --size'),
@@ -193,7 +193,7 @@ class Roles(Sides):
 
 
 class Namespaces:
-    """Two of them with a cable, 10.66.0.1 and 10.66.0.2."""
+    """Two namespaces with a cable: 10.66.0.1 and 10.66.0.2."""
 
     def __enter__(self):
         network.remove_stale()
@@ -217,16 +217,16 @@ class Namespaces:
 
 
 class BetweenHosts(Sides):
-    """The server in a namespace of its own: nothing but the cable joins the two."""
+    """The server is in a namespace of its own: only the cable joins the two."""
 
     def setUp(self):
         if os.geteuid() != 0:
             self.skipTest('network namespaces need root')
 
-    def test_two_namespaces_over_udp(self):
+    def test_namespaces_measure_over_udp(self):
         self.run_programs('udp')
 
-    def test_two_namespaces_over_xdp(self):
+    def test_namespaces_measure_over_xdp(self):
         if 'xdp' not in names_of_transports():
             self.skipTest('the transport xdp is not built')
         self.run_programs('xdp')

@@ -217,7 +217,7 @@ class ProgramsTest(unittest.TestCase):
 
 
 class FilesTest(unittest.TestCase):
-    def test_hostile_files(self):
+    def test_hostile_files_are_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             letter = pathlib.Path(folder) / "letter \"\\\n"
             letter.write_bytes(bytes(range(256)) * 100)
@@ -236,7 +236,7 @@ class FilesTest(unittest.TestCase):
                 if form == "--json":
                     self.assertIn("half_written", [pathlib.Path(p["file"]).name for p in json.loads(result.stdout)["pages"]])
 
-    def test_wrong_arguments(self):
+    def test_wrong_arguments_are_refused(self):
         for arguments in (["--interval=0"], ["--interval=x"], ["--sessions=-1"], ["--none"], ["--json", "--prometheus"]):
             result = top(*arguments)
             self.assertEqual(result.returncode, 2, arguments)

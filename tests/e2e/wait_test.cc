@@ -68,7 +68,7 @@ TEST_P(Waiting, everything_completes) {
 }
 
 /// A whole run in one call of the loop: only packets, timers, posts and stop() can wake it.
-TEST_P(Waiting, what_wakes_a_sleeping_loop) {
+TEST_P(Waiting, packets_timers_posts_and_stop_wake_a_sleeping_loop) {
   Peer server(settings());
   Caller caller(settings());
   tern::Endpoint& endpoint = caller.endpoint();

@@ -182,7 +182,7 @@ void expect_what_the_library_reads(const Dissection& dissection, const Traffic& 
 
 }  // namespace
 
-TEST_F(Wireshark, shows_what_the_programs_counted) {
+TEST_F(Wireshark, shows_as_many_packets_as_the_programs_counted) {
   for (const char* host : {"127.0.0.1", "[::1]"}) {
     SCOPED_TRACE(host);
     const Traffic traffic = make_traffic(host, "0.05", 400);
@@ -238,7 +238,7 @@ Frame error_that_quotes(Frame frame) {
 }  // namespace
 
 // What a switch, an ICMP error, or a capture at two places makes of packets.
-TEST_F(Wireshark, marks_duplicates_and_what_icmp_errors_quote) {
+TEST_F(Wireshark, marks_duplicates_and_quotations_in_icmp_errors) {
   Traffic traffic = make_traffic("127.0.0.1", "0.05", 150);
   std::vector<Frame>& frames = traffic.frames;
   const size_t sent = frames.size();

@@ -17,7 +17,7 @@ template class Rpc<TappedFake>;
 
 }  // namespace tern
 
-uint64_t fuzz_packets = 0;  ///< that endpoints have looked at; for whoever runs the target
+uint64_t fuzz_packets = 0;  ///< packets that endpoints have read; the runner of the target prints it
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tern::transport::FakeNetwork network;

@@ -1,12 +1,13 @@
-// Two live endpoints and somebody hostile, in one thread and in virtual time. The client endpoint has three sessions
-// with the server:
+// Two live endpoints and an attacker, in one thread and in virtual time. The client endpoint has three sessions with
+// the server:
 //
-//   hostile   its client is the fuzzer, which knows keys, numbers and tokens: it sends what a client may send, and more
-//   mixed     honest calls; the fuzzer is its server, and whoever stands between the two
-//   victim    honest calls only; the fuzzer sends nothing that belongs to it
+//   hostile   the fuzzer is its client; it knows keys, numbers and tokens, and sends legal and illegal packets
+//   mixed     honest calls; the fuzzer is its server, and an attacker on the path between the two
+//   victim    honest calls only; the fuzzer sends no packet of this session
 //
-// The input says what happens. Promises are CHECKed: a handler runs at most once for a request number, a continuation
-// exactly once, the victim's calls succeed, the endpoints' invariants hold, and a new session works afterwards.
+// The input decides the events. The promises are CHECKed: a handler runs at most once for a request number, a
+// continuation runs exactly once, the victim's calls succeed, the endpoints' invariants hold, and a new session works
+// afterwards.
 #pragma once
 
 #include <algorithm>
@@ -40,27 +41,27 @@ inline constexpr uint16_t kEcho = 1, kKeep = 2, kLong = 3, kDrop = 4, kFail = 5,
 inline constexpr uint16_t kTypes = 8;
 inline constexpr uint32_t kPayloadBytes = 512;
 inline constexpr size_t kLongBytes = 20 * kPayloadBytes + 3;
-/// What a MsgBuf for such a response has room for: the arena's blocks are powers of two.
+/// The capacity of a MsgBuf for such a response. The arena's blocks are powers of two.
 inline constexpr size_t kRoomBytes = 16'384;
 inline constexpr uint64_t kTurnNs = 20'000;
-inline constexpr uint32_t kServer = 0, kClient = 1;  ///< of the two taps and endpoints
+inline constexpr uint32_t kServer = 0, kClient = 1;  ///< indices of the two taps and endpoints
 
-/// What a hostile peer, or whoever reads along, knows of a session.
+/// The knowledge of a session that a hostile peer has, or an attacker who reads its packets.
 struct Known {
   Session session;
-  uint32_t server_key = 0, client_key = 0;           ///< at the server, at the client
-  uint32_t token = 0;                                ///< proves a client's packets that have no request number
-  uint32_t client_number = 0, server_number = 0;     ///< of the next packets
-  uint32_t first_request = 0;                        ///< of slot 0
-  std::array<uint32_t, wire::kSlotsMax> requests{};  ///< the newest of each slot
+  uint32_t server_key = 0, client_key = 0;           ///< the session's keys at the server and at the client
+  uint32_t token = 0;                                ///< proves a client's packets without a request number
+  uint32_t client_number = 0, server_number = 0;     ///< numbers of the next packets
+  uint32_t first_request = 0;                        ///< first request number of slot 0
+  std::array<uint32_t, wire::kSlotsMax> requests{};  ///< newest request number of each slot
 };
 
-/// A change of one field of the terms, made to every datagram of a handshake.
+/// A change of one field of the terms in every datagram of a handshake.
 struct Mutation {
   enum class Field : uint8_t { kNone, kPayload, kWindow, kCredits, kAddress, kKey, kNumber, kToken, kBytes };
   static constexpr uint32_t kFields = 9;
   Field field = Field::kNone;
-  bool is_reply = false;  ///< the server's terms, else the client's
+  bool is_reply = false;  ///< changes the server's terms; false: the client's
   uint32_t value = 0;
   uint8_t at = 0;
 };
@@ -113,7 +114,7 @@ class World {
     CHECK(honest_calls_.ended, ==, honest_calls_.begun);
   }
 
-  /// Packets that the endpoints have looked at.
+  /// The number of packets that the endpoints have read.
   uint64_t packets() const { return taps_[kServer].packets + taps_[kClient].packets; }
 
   void play(Input& input) {
@@ -162,7 +163,7 @@ class World {
     check();
   }
 
-  /// A handshake whose terms somebody changes, and calls through what comes of it.
+  /// Opens a session with changed terms and makes calls on it.
   void play_terms(Input& input) {
     while (!input.is_empty()) {
       const Known session = begin_session(mutation_from(input));
@@ -176,11 +177,11 @@ class World {
     }
   }
 
-  /// All calls end, and new sessions work.
+  /// Checks that all calls end and that new sessions work.
   void expect_health() {
     mutation_ = {};
     end_calls(honest_calls_, 20'000);
-    // A hostile server may leave a call without an answer for ever, but not its session without an end.
+    // A hostile server may leave a call without an answer for ever, but the call ends with its session.
     for (Known* session : {&hostile_, &mixed_}) (void)client().destroy_session(session->session);
     end_calls(calls_, 10);
     for (Known* session : {&hostile_, &mixed_}) *session = must_open();
@@ -192,7 +193,7 @@ class World {
     end_calls(honest_calls_, 10'000);
     CHECK(calls_ok_ - before, ==, 9u);
     for (Known* session : {&hostile_, &mixed_, &victim_}) CHECK(client().destroy_session(session->session).ok());
-    // Sessions whose handshake was tampered with end when the one side learns that the other has none.
+    // Sessions of changed handshakes end when one side learns that the other side does not have them.
     for (int i = 0;; i++) {
       turns(1);
       const auto census = core(kServer).census();
@@ -224,11 +225,11 @@ class World {
 
   // -- Honest traffic --
 
-  /// `f(Request&)` may take the request; otherwise it is dropped.
+  /// Registers a handler. `f(Request&)` may take the request; otherwise it is dropped.
   template <class F>
   void handle(uint16_t type, F f) {
     auto handler = [this, f](Request request) {
-      // Promise 1: at most once for a request number of a session.
+      // Promise 1: a handler runs at most once for a request number of a session.
       const Header* header = taps_[kServer].visiting;
       CHECK(header != nullptr);
       CHECK(handled_.insert(uint64_t{header->session_key()} << 32 | header->request_number()).second);
@@ -267,7 +268,7 @@ class World {
       kept_.clear();
     }
   }
-  /// After a failure the arena rests for some allocations before it looks again for what has become free.
+  /// After a failure the arena skips some allocations before it searches again for freed memory.
   MsgBuf alloc(size_t bytes) {
     MsgBuf buffer;
     for (int i = 0; i < 1000 && !buffer; i++) buffer = client().alloc_msgbuf(bytes);
@@ -292,7 +293,7 @@ class World {
     if (!must_work) last_call_ = *id;
     return true;
   }
-  /// Memory may be short: what is refused for that is refused in time.
+  /// Memory may be short. A call that is refused for that must be refused in time.
   static void expect_success(const Completion& done) {
     const bool is_short = done.status.code() == Code::kNoMemory || done.app_code == kOutOfMemory;
     if (!is_short) CHECK(static_cast<int>(done.status.code()), ==, static_cast<int>(Code::kOk));
@@ -347,7 +348,7 @@ class World {
     if (input.once_in(2)) mutation.value &= 0xfff;
     return mutation;
   }
-  /// What the other side gets instead of the honest terms. False: the datagram is lost.
+  /// Changes a datagram of the handshake. False: the datagram is lost.
   bool mutate(std::vector<std::byte>& bytes) {
     if (mutation_.field == Mutation::Field::kNone) return true;
     wire::ManagementMessage message;
@@ -396,7 +397,7 @@ class World {
     bytes.assign(out.view().begin(), out.view().end());
     return true;
   }
-  /// May never open.
+  /// Starts a session that may never open.
   Known begin_session(const Mutation& mutation) {
     mutation_ = mutation;
     Known known;
@@ -424,7 +425,7 @@ class World {
       session = must_open();
     }
   }
-  /// The session has just been opened: its path probes and replies say all that a client knows.
+  /// Reads the client's knowledge from the path probes and replies of the session that has just opened.
   void learn(Known& known) {
     const Record& sent = taps_[kClient].sent;
     for (size_t back = 0; back < sent.size(); back++) {
@@ -457,7 +458,7 @@ class World {
     switch (input.below(64)) {
       case 0:
         return number - input.u16();
-      case 1:  // should it be believed, all that follows is late
+      case 1:  // if the receiver believes it, all later packets count as late
         return number + input.u16();
       case 2:
       case 3:
@@ -472,7 +473,7 @@ class World {
         return number++;
     }
   }
-  /// A client's packet with its fields as they should be. `size` is overwritten where a proof goes.
+  /// A client's packet with the right fields. A proof overwrites `size` where the packet has one.
   void to_server(Kind kind, uint8_t flags, uint32_t request, uint32_t index, uint32_t type, uint32_t size,
                  size_t payload_bytes, Input& input) {
     if constexpr (wire::kVersion >= 2) {
@@ -490,7 +491,7 @@ class World {
     }
     deliver(kServer, std::move(packet), input);
   }
-  /// Packets about one request, in any order, mostly without a turn of the server between them.
+  /// Sends packets about one request in any order, mostly without a turn of the server between them.
   void burst_to_server(Input& input) {
     uint32_t& request = hostile_.requests[input.once_in(8) ? input.below(wire::kSlotsMax) : input.below(4)];
     const uint16_t type = static_cast<uint16_t>(input.once_in(2) ? kLong : input.below(kTypes));
@@ -585,7 +586,7 @@ class World {
     }
     deliver(kClient, std::move(packet), input);
   }
-  /// Answers to one request of the client, in any order, before the honest server's.
+  /// Sends answers to one request of the client in any order, before the honest server's answer.
   void burst_to_client(Input& input) {
     if (!client().is_open(mixed_.session)) {
       (void)client().destroy_session(mixed_.session);
@@ -597,7 +598,7 @@ class World {
     taps_[kClient].hold_tickets = holds;
     turn_of(kClient);
     const Record& sent = taps_[kClient].sent;
-    Header target;  // the newest packets are the likeliest
+    Header target;  // newer packets are more likely
     for (size_t back = input.below(4); back < sent.size(); back++) {
       target = sent.newest(back).header;
       if (target.session_key() == mixed_.server_key) break;
@@ -651,7 +652,7 @@ class World {
 
   // -- Mutations and noise --
 
-  /// One of the packets of the last time, again, with some bytes changed (or none).
+  /// Sends one of the recent packets again, with some or no bytes changed.
   void tampered(Input& input) {
     const uint32_t side = input.below(2);
     const Record& record = taps_[side].arrived;
@@ -676,7 +677,7 @@ class World {
     if ((what & 8) != 0) packet.data.resize(std::min<size_t>(input.u16(), kPayloadBytes));
     deliver(side, std::move(packet), input);
   }
-  /// Random fields under a valid key, or under none.
+  /// A packet of random fields, with or without a valid key.
   void made_up(Input& input) {
     const uint32_t side = input.below(2);
     Packet packet;
@@ -693,7 +694,7 @@ class World {
   bool is_victims(const Header& header) const {
     return header.session_key() == victim_.server_key || header.session_key() == victim_.client_key;
   }
-  /// Everything made up goes through here: what happens to a datagram on top of what its sender wanted.
+  /// Sends a made-up packet, with the mutations that the input wants.
   void deliver(uint32_t side, Packet packet, Input& input) {
     if (is_victims(packet.header)) return;
     const uint8_t what = input.u8();
@@ -719,7 +720,7 @@ class World {
   Mutation mutation_;
   std::unordered_set<uint64_t> handled_;
   CallId last_call_;
-  Count calls_, honest_calls_;  ///< of sessions with somebody hostile, and of the others
+  Count calls_, honest_calls_;  ///< calls of sessions with an attacker, and of the others
   uint64_t calls_ok_ = 0;
 };
 

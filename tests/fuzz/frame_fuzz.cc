@@ -1,5 +1,6 @@
-// Frames that are almost good, and any bytes as a frame: FrameParser against a parser that reads byte after byte, and
-// FrameTemplate against frames made field by field. An input is a sequence of frames; each is in memory of just its
+// Almost good frames, and any bytes as a frame: FrameParser is compared with a parser that reads byte after byte, and
+// FrameTemplate with frames made field by field. An input is a sequence of frames. Each frame is in memory of exactly
+// its
 // size.
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +14,7 @@
 #include "fuzz/frame_reference.h"
 #include "fuzz/fuzz_parts.h"
 
-uint64_t fuzz_packets = 0;  ///< that were parsed; for whoever runs the target
+uint64_t fuzz_packets = 0;  ///< parsed packets; the runner of the target prints it
 
 namespace {
 
@@ -26,7 +27,7 @@ void require(bool is_true) {
   if (!is_true) std::abort();
 }
 
-/// A number like those that go wrong: small, near `usual`, or any.
+/// A number that is likely to find an error: small, near `usual`, or any.
 uint16_t number(Input& input, uint16_t usual) {
   switch (input.below(4)) {
     case 0:

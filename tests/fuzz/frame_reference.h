@@ -1,5 +1,5 @@
-// Frames as the standards have them, field by field, and a parser that reads one byte after the other: what src/frames
-// is compared with. Written apart from it, and slow.
+// The reference for src/frames: frames made field by field as the standards say, and a parser that reads one byte after
+// the other. It is slow and shares no code with src/frames.
 #pragma once
 
 #include <cstddef>
@@ -36,14 +36,14 @@ inline void set16(Bytes& at, size_t offset, uint64_t value) {
   at[offset + 1] = static_cast<uint8_t>(value);
 }
 
-/// A number of a header that follows from the others unless a test says it.
+/// A field of a header that is computed from the others unless a test sets it.
 struct Derived {
   int64_t said = -1;
   void operator=(int64_t value) { said = value; }
   uint16_t or_else(size_t value) const { return static_cast<uint16_t>(said >= 0 ? said : static_cast<int64_t>(value)); }
 };
 
-/// Every field of a frame with UDP over IP. As it is, the frame is a good one for own().
+/// Every field of a frame with UDP over IP. The default values make a good frame for own().
 struct Fields {
   explicit Fields(bool with_ipv6 = false, uint16_t vlan = 0) : is_ipv6(with_ipv6) {
     if (vlan != 0) tags = {{0x8100, vlan}};
@@ -62,8 +62,8 @@ struct Fields {
   std::vector<Tag> tags;
   uint16_t ether_type;
   uint8_t version;
-  Derived header_words;  ///< of IPv4
-  Bytes options;         ///< of IPv4, or extension headers of IPv6
+  Derived header_words;  ///< IPv4 only
+  Bytes options;         ///< options of IPv4, or extension headers of IPv6
   uint8_t traffic_class = 0;
   uint32_t flow_label = 0;
   Derived ip_length;
@@ -144,7 +144,7 @@ inline FrameParser::Own own(bool with_ipv6 = false, uint16_t vlan = 0) {
   return own;
 }
 
-/// Reads a frame from its front; each read says whether there was so much.
+/// Reads a frame from its front. Each read returns whether the frame had enough bytes.
 class Reader {
  public:
   explicit Reader(Bytes bytes) : bytes_(std::move(bytes)) {}

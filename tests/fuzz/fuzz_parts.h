@@ -1,5 +1,5 @@
-// What fuzz targets of whole endpoints are made of: the input, an environment in virtual time whose management
-// datagrams the target may change on their way, and a transport layer at which it sees and adds packets.
+// Parts of the fuzz targets of whole endpoints: the input, an environment in virtual time in which the target may
+// change management datagrams, and a transport layer at which it sees and adds packets.
 #pragma once
 
 #include <algorithm>
@@ -46,9 +46,9 @@ class Input {
     const uint32_t low = u32();
     return low | uint64_t{u32()} << 32;
   }
-  /// 0 to `count` - 1, for a `count` of at most 256.
+  /// Returns 0 to `count` - 1. `count` is at most 256.
   uint32_t below(uint32_t count) { return u8() % count; }
-  /// True once in `times`.
+  /// Returns true once in `times`.
   bool once_in(uint32_t times) { return below(times) == 0; }
 
  private:
@@ -82,7 +82,7 @@ class Record {
     packet.data.assign(data, data + bytes);
   }
   size_t size() const { return std::min<size_t>(count_, kPackets); }
-  /// The `back`-th before the newest.
+  /// Returns the packet `back` places before the newest.
   const Packet& newest(size_t back = 0) const {
     CHECK(back, <, size());
     return packets_[(count_ - 1 - back) % kPackets];
@@ -93,19 +93,19 @@ class Record {
   size_t count_ = 0;
 };
 
-/// What a target sees and does at one endpoint's transport. Outlives it.
+/// A target's access to one endpoint's transport. It must outlive the transport.
 struct Tap {
   const uint64_t* now_ns = nullptr;  ///< the world's clock
   Record arrived, sent;
-  std::deque<Packet> to_deliver;  ///< made-up packets, handed over before the network's
+  std::deque<Packet> to_deliver;  ///< made-up packets, delivered before those of the network
   bool refuse_sends = false;
   bool hold_tickets = false;
-  const wire::Header* visiting = nullptr;  ///< of the packet that the endpoint is looking at
-  uint64_t packets = 0;                    ///< handed to the endpoint
-  std::atomic<uint32_t> lease{1};          ///< word of payloads by reference
+  const wire::Header* visiting = nullptr;  ///< header of the packet that the endpoint is reading
+  uint64_t packets = 0;                    ///< packets delivered to the endpoint
+  std::atomic<uint32_t> lease{1};          ///< lease word of payloads by reference
 };
 
-/// `Inner` in virtual time, with a Tap.
+/// The transport `Inner` in virtual time with a Tap.
 template <class Inner>
 class TappedImpl : public transport::Layer<Inner> {
  public:
@@ -121,7 +121,7 @@ class TappedImpl : public transport::Layer<Inner> {
   }
   bool send(transport::PeerId peer, const wire::Header& header, const std::byte* data, size_t len,
             detail::Buffer* buffer) {
-    // The layers above keep to what the peer's address allows, whatever the peer said besides.
+    // The layers above must obey the limit in the peer's address, whatever else the peer said.
     CHECK(len, <=, size_t{this->inner_->payload_bytes_max(peer)});
     if (tap_.refuse_sends || !this->inner_->send(peer, header, data, len, buffer)) return false;
     tap_.sent.add(header, data, len);
@@ -137,7 +137,7 @@ class TappedImpl : public transport::Layer<Inner> {
     for (size_t left = std::min(tap_.to_deliver.size(), kBurst); left > 0; left--) {
       const Packet packet = std::move(tap_.to_deliver.front());
       tap_.to_deliver.pop_front();
-      // Real transports point somewhere even if there are no bytes.
+      // Real transports pass a valid pointer even without bytes.
       transport::Payload payload{packet.data.empty() ? reinterpret_cast<const std::byte*>(&packet) : packet.data.data(),
                                  static_cast<uint32_t>(packet.data.size()), nullptr, 0, packet.is_marked};
       if (packet.lease != Packet::Lease::kNone) {
@@ -172,15 +172,15 @@ class TappedImpl : public transport::Layer<Inner> {
   mutable uint64_t held_ = 0;
 };
 
-/// One thread, virtual time, management datagrams in queues; the address of a Nexus is "10.0.0.N:1". Workers are a
-/// queue that the world empties.
+/// An environment of one thread in virtual time, with management datagrams in queues. The address of a Nexus is
+/// "10.0.0.N:1". The world itself runs the work of worker threads from a queue.
 class VirtualEnvironment final : public Environment {
  public:
   static constexpr size_t kWorkerQueue = 4;
 
   explicit VirtualEnvironment(const uint64_t& now_ns) : now_ns_(now_ns) {}
 
-  /// Sees each management datagram on its way and may change it. False: it is lost.
+  /// Sees each management datagram in the network and may change it. False: the datagram is lost.
   std::function<bool(std::vector<std::byte>& bytes)> on_the_way;
 
   Duration now() override { return Duration(static_cast<int64_t>(now_ns_)); }
@@ -193,7 +193,7 @@ class VirtualEnvironment final : public Environment {
     return std::unique_ptr<WorkerPool>(std::make_unique<Workers>(*this));
   }
 
-  /// Everything that is due now.
+  /// Runs everything that is due now.
   void run() {
     for (bool has_more = true; has_more;) {
       has_more = false;
@@ -203,7 +203,7 @@ class VirtualEnvironment final : public Environment {
   void run_workers() {
     for (auto& task : std::exchange(tasks_, {})) task();
   }
-  /// A datagram for every Nexus, as a stranger may send it.
+  /// Delivers a stranger's datagram to every Nexus.
   void inject(std::span<const std::byte> bytes) {
     for (Channel* channel : channels_) channel->push("10.0.0.99:1", bytes);
   }
@@ -235,7 +235,7 @@ class VirtualEnvironment final : public Environment {
         sink_.on_datagram(datagram.from, datagram.bytes);
       }
       next_turn_ = sink_.on_turn(world_.now());
-      return next_turn_ > world_.now();  // one that wants to be called at once has to wait for time to pass
+      return next_turn_ > world_.now();  // so that a timer that is always due waits for time to pass
     }
 
    private:

@@ -1,4 +1,5 @@
-// Any bytes as a received buffer: walked packet by packet as receive does (clauses 2.3, 2.5), every field read.
+// Any bytes as a received buffer. The target reads packet by packet, as receive does (clauses 2.3, 2.5), and every
+// field.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>

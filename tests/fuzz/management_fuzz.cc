@@ -1,8 +1,8 @@
 // Strangers' datagrams into the management parser and into a live machine. Input: a row of steps, each
 //   op 8 | length 8 | bytes;  op & 3: 0 raw datagram, 1 datagram behind a valid header (the bytes begin with its kind),
 //   2 time passes, 3 an endpoint acts;  op >> 2 & 3: who sends.
-// The machine's random numbers are 1, 2, 3, ..., so that the fuzzer can guess runs and tokens. Cookies it cannot guess:
-// a request that brings one is sent again with it, unless op & 16.
+// The machine's random numbers are 1, 2, 3, ..., so that the fuzzer can guess runs and tokens. It cannot guess cookies:
+// a request that is answered with a cookie is sent again with it, unless op & 16.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // ARP and neighbour discovery of strangers, and any bytes, for a host with its own address and an endpoint's resolver.
-// An input is a sequence of frames, look-ups and pauses; each frame is in memory of just its size. Whatever comes, the
-// host keeps to its address, says little, and remembers nobody that it has not asked for.
+// An input is a sequence of frames, look-ups and pauses. Each frame is in memory of exactly its size. For any input the
+// host keeps its address, sends few frames, and stores only neighbours that it has asked for.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -18,7 +18,7 @@
 #include "neighbours/own_host.h"
 #include "neighbours/own_neighbours.h"
 
-uint64_t fuzz_packets = 0;  ///< frames that the host was given; for whoever runs the target
+uint64_t fuzz_packets = 0;  ///< frames given to the host; the runner of the target prints it
 
 namespace {
 

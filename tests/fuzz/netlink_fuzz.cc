@@ -1,5 +1,5 @@
-// Any bytes as what a netlink socket has received: every reader of src/neighbours reads every message, and a table of
-// destinations gets them as reports and as answers. An input is in memory of just its size.
+// Any bytes as the content of a netlink socket. Every reader of src/neighbours reads every message, and a table of
+// destinations gets the messages as reports and as answers. An input is in memory of exactly its size.
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 

@@ -1,5 +1,4 @@
-// Any bytes as a page: it is refused, or everything that is read from it has the sizes and texts that the reader
-// promises.
+// Any bytes as a page. The reader must refuse the page, or return only the sizes and texts that it promises.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

@@ -1,8 +1,8 @@
-// What clients and administrators ask, what they hear, and what a snapshot has. Input: a row of steps, each
+// Requests of clients and administrators, the answers, and the content of snapshots. Input: a sequence of steps, each
 //   op 8 | length 16 | bytes;  op % 6: 0 any bytes as a command in the log, 1 a command with a valid head (the bytes
 //   begin with operation, client, sequence and the length of the key), 2 as an answer, 3 as a change, 4 as a snapshot,
 //   5 the second machine is restored from a snapshot of the first one.
-// Two machines execute the same commands, and must answer the same: the one that has come from snapshots, too.
+// Two machines execute the same commands and must give the same answers, also after one was restored from a snapshot.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -44,7 +44,7 @@ class Target {
     const auto answer = parse_answer(as_bytes(said));
     require(answer && (command || answer->outcome == Outcome::kMalformed));
     if (!command) return;
-    // The leader answers one that comes again without the log, and must say what the log would.
+    // The leader answers a repeated command without the log, and its answer must be the log's.
     const auto last = first_.last_outcome(command->client, command->sequence);
     if (last && command->operation != Operation::kRegister && command->operation != Operation::kReserve) {
       require(*last == answer->outcome);
@@ -52,7 +52,7 @@ class Target {
     require(first_.keys() == second_.keys() && first_.clients() == second_.clients());
     require(first_.highest_replica() == second_.highest_replica());
   }
-  /// Of few clients, keys and numbers, so that commands meet each other.
+  /// Draws from few clients, keys and numbers, so that commands conflict with each other.
   void execute_valid(Bytes bytes) {
     if (bytes.size() < 4) return;
     const auto at = [&](size_t i) { return static_cast<uint8_t>(bytes[i]); };
@@ -101,7 +101,7 @@ class Target {
 
 }  // namespace
 
-uint64_t fuzz_packets = 0;  ///< steps; for whoever runs the target
+uint64_t fuzz_packets = 0;  ///< steps; the runner of the target prints it
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::span<const std::byte> input = std::as_bytes(std::span(data, size));
@@ -111,7 +111,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const size_t wanted = static_cast<size_t>(input[1]) | static_cast<size_t>(input[2]) << 8;
     const size_t length = std::min(wanted, input.size() - 3);
     const std::vector<std::byte> own(input.begin() + 3, input.begin() + 3 + static_cast<ptrdiff_t>(length));
-    const Bytes bytes(own);  // in memory of just its size
+    const Bytes bytes(own);  // in memory of exactly its size
     input = input.subspan(3 + length);
     fuzz_packets++;
     switch (op % 6) {

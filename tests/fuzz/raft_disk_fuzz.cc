@@ -1,8 +1,7 @@
-// A replica's disk with any files on it: of bytes that anybody has made, and of heads and records whose checks are
-// right but not what they say. Input: a row of steps, each op 8 | length 8 | bytes, that write, add to and change files
-// of few names; then a replica loads what is there.
-// Either it says which file is wrong and changes nothing, or what it has found keeps the rules of Storage::load(), and
-// it and what is added to it are found again.
+// A replica's disk with any files: files of any bytes, and heads and records with right checksums and wrong content.
+// Input: a sequence of steps, each op 8 | length 8 | bytes, that write, extend and change files of a few names. A
+// replica then loads the disk. Either it names the wrong file and changes nothing, or the loaded state obeys the rules
+// of Storage::load(), and this state and later additions are found again.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +40,7 @@ class Input {
     bytes_ = bytes_.subspan(1);
     return value;
   }
-  /// Small, or at the end of what there is.
+  /// A place that is small, or near the end of the file.
   uint64_t number() {
     const uint8_t value = u8();
     return value < 250 ? value % 16 : UINT64_MAX - (255 - value);
@@ -189,7 +188,7 @@ class Target {
 
 }  // namespace
 
-uint64_t fuzz_packets = 0;  ///< disks; for whoever runs the target
+uint64_t fuzz_packets = 0;  ///< disks; the runner of the target prints it
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::span<const uint8_t> input(data, size);

@@ -1,6 +1,6 @@
-// Any bytes as what another replica has sent: a head with a message, as a request has it, or a message alone, as an
-// answer has it, or a configuration. Input: what it is 8 | allocations that succeed 8 (255: all) | bytes.
-// Whatever a decoder takes keeps the rules that libraft relies on, and its encoder gives the same bytes again.
+// Any bytes as data of another replica: a head with a message, as in a request, a message alone, as in an answer, or a
+// configuration. Input: its kind 8 | allocations that succeed 8 (255: all) | bytes. Data that a decoder accepts must
+// obey the rules that libraft relies on, and the encoder must give the same bytes again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -17,7 +17,7 @@ void require(bool is_true) {
   if (!is_true) std::abort();
 }
 
-/// libraft's memory, which ends after so many allocations.
+/// libraft's memory, which fails after the given number of allocations.
 class Heap {
  public:
   explicit Heap(uint8_t allocations) : left_(allocations == 255 ? SIZE_MAX : allocations) {
@@ -110,7 +110,7 @@ void check_message(Bytes bytes, Heap& heap) {
 
 }  // namespace
 
-uint64_t fuzz_packets = 0;  ///< messages; for whoever runs the target
+uint64_t fuzz_packets = 0;  ///< messages; the runner of the target prints it
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;

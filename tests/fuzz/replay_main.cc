@@ -1,4 +1,4 @@
-// Runs a fuzz target over every file of the directories given: kept corpora are part of the ordinary tests.
+// Runs a fuzz target over every file of the given directories. Kept corpora are part of the ordinary tests.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

@@ -1,6 +1,6 @@
-// Runs a fuzz target over inputs that seeds make, without libFuzzer: NAME_run [--seeds=A-B] [--bytes=N] [--cpu-s=S]
-// [--save=FILE]. It stops at the first input that ends the process, says its seed, and saves the input; or after S
-// seconds of CPU time.
+// Runs a fuzz target over inputs made from seeds, without libFuzzer: NAME_run [--seeds=A-B] [--bytes=N] [--cpu-s=S]
+// [--save=FILE]. It stops after S seconds of CPU time, or at the first input that ends the process; then it prints the
+// seed and saves the input.
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -64,10 +64,10 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// What the process that runs the target tells the one that waits for it.
+/// Progress that the process with the target reports to its waiting parent.
 struct Progress {
   uint64_t seed;
-  uint64_t packets;  ///< up to the last input that was over
+  uint64_t packets;  ///< packets up to the last finished input
   double cpu_s;
 };
 

@@ -139,7 +139,7 @@ class Target {
     queue.erase(queue.begin() + static_cast<ptrdiff_t>(index));
     return packet;
   }
-  /// Near to what the receiver expects, or anything at all.
+  /// A number near the receiver's expected one, or any number.
   Packet hostile(Input& in, bool is_to_client) {
     const uint8_t shape = in.byte();
     Packet packet;

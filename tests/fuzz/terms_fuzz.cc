@@ -1,5 +1,5 @@
-// Handshakes whose terms somebody has changed on the way, over UDP sockets on loopback: what a hostile client can offer
-// a server, and a hostile server a client. Packets follow, so that the terms are put to use.
+// Handshakes with changed terms over UDP sockets on loopback: the terms that a hostile client can offer to a server,
+// and a hostile server to a client. Packets follow, so that both ends use the terms.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -20,7 +20,7 @@ template class Rpc<TappedUdp>;
 
 }  // namespace tern
 
-uint64_t fuzz_packets = 0;  ///< that endpoints have looked at; for whoever runs the target
+uint64_t fuzz_packets = 0;  ///< packets that endpoints have read; the runner of the target prints it
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   uint64_t now_ns = 1'000'000;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/lint/check can fail: in a small tree of two sources, which is one batch."""
+"""tests/lint/check can fail: it finds the faults in a small tree of two sources, which are one batch."""
 import json
 import pathlib
 import shutil
@@ -38,18 +38,18 @@ class Check(unittest.TestCase):
         self.assertIn(finding, output)
         self.assertNotIn('source_0.cc', output)
 
-    def test_clean(self):
+    def test_clean_tree_passes(self):
         code, output = self.check(GOOD, GOOD.replace('good', 'as_good'))
         self.assertEqual((code, output), (0, '2 sources in 1 batches, 0 with findings\n'))
 
-    def test_findings(self):
+    def test_findings_are_printed_and_fail(self):
         self.assert_found(GOOD.replace('good', 'BadName'), 'readability-identifier-naming')
         self.assert_found('#include <utility>\n#include <vector>\n\nsize_t lost(std::vector<int> values) {\n'
                           '  const auto other = std::move(values);\n  return values.size() + other.size();\n}\n',
                           'bugprone-use-after-move')
         self.assert_found('#include <vector>\nusing std::vector;\n', 'vector is not used')
 
-    def test_a_name_of_two_sources(self):
+    def test_name_in_two_sources_of_a_batch_is_no_finding(self):
         text = 'namespace {\nconstexpr int kName = 1;\n}\nint NAME() { return kName; }\n'
         code, output = self.check(text.replace('NAME()', 'one()'), text.replace('NAME()', 'two()'))
         self.assertEqual(code, 0, output)

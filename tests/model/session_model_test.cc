@@ -1,8 +1,8 @@
 // The two ends of a session against each other: every order of events in small worlds, and long random walks in larger
-// ones. A world is explored with more and more surprises (a drop, a timeout, a refused send, ...) until it has taken
-// its budget of states; what was exhausted is printed. TERN_MODEL_STATES=n: that budget for each world (5 million of
-// them are within an hour of CPU time for all together). TERN_MODEL_SEED=n walks that one seed and prints its steps;
-// TERN_MODEL_WALKS=n: so many walks.
+// ones. A world is explored with a growing number of surprises (a drop, a timeout, a refused send, ...) until its
+// budget of states is used up. The test prints which numbers of surprises were explored exhaustively.
+// TERN_MODEL_STATES=n sets the budget for each world (5 million states for each take less than an hour of CPU time for
+// all). TERN_MODEL_SEED=n walks that seed and prints its steps. TERN_MODEL_WALKS=n sets the number of walks.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -129,8 +129,8 @@ void print_path(const WorldOptions& options, const std::vector<Action>& path) {
   }
 }
 
-/// Depth-first over every order of actions. Two paths to the same state are explored once; the state of each machine is
-/// a function of what it was told, so that equal histories, packets in flight and budgets are equal states.
+/// Explores every order of actions, depth first, and continues only once from each state. The state of each machine is
+/// a function of its inputs, so that equal histories, packets in flight and budgets are equal states.
 class Explorer {
  public:
   explicit Explorer(const WorldOptions& options) : options_(options) { g_options = &options_; }
@@ -139,9 +139,9 @@ class Explorer {
     g_path.clear();
   }
 
-  /// `surprises`: how many times something may go otherwise than the next packet in any order, or an answer: a drop, a
-  /// duplicate, a lost lease, a delayed or refused answer, a timeout, a pause, a cancel. False: `states_max` was
-  /// reached before all was seen, or something is wrong.
+  /// `surprises` is the number of events besides the delivery of packets in any order and answers: a drop, a duplicate,
+  /// a lost lease, a delayed or refused answer, a timeout, a pause, a cancel. False: `states_max` was reached before
+  /// all states were explored, or a promise was broken.
   bool run(uint32_t surprises, size_t states_max) {
     g_path.clear();
     seen_.clear();
@@ -161,7 +161,7 @@ class Explorer {
 
   struct Choice {
     Action action;
-    uint32_t left;  ///< surprises
+    uint32_t left;  ///< surprises that may still happen
   };
 
   static std::vector<Choice> choices(const World& world, uint32_t surprises) {
@@ -235,7 +235,7 @@ class Explorer {
 struct Scenario {
   const char* name;
   WorldOptions options;
-  uint32_t surprises_min;  ///< exhausted whatever the budget; not under a sanitizer
+  uint32_t surprises_min;  ///< explored exhaustively whatever the budget, except under a sanitizer
 };
 
 void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
@@ -264,7 +264,8 @@ WorldOptions opening(WorldOptions options) {
   return options;
 }
 
-// Sizes with 4-byte packets: 4 is one packet, 8 two, 11 three. The cheapest first, in states of their least run.
+// Packets have 4 bytes: sizes of 4, 8 and 11 bytes are one, two and three packets. The worlds with the fewest states in
+// their least run come first.
 const Scenario kScenarios[] = {
     {"one_short_call", world_of(1, {1}, {{4, 3}}), 2},
     {"one_slow_call", world_of(1, {1}, {{4, 3, true}}), 2},
@@ -300,7 +301,7 @@ TEST_P(SessionModel, every_order_of_events) {
   std::signal(SIGSEGV, on_abort);
   constexpr uint32_t kSurprisesMax = 12;
 #ifdef TERN_IS_SANITIZED
-  constexpr bool kExhausts = false;  // the budget of states reaches each line of code, and other builds exhaust
+  constexpr bool kExhausts = false;  // the budget reaches each line of code, and other builds explore exhaustively
 #else
   constexpr bool kExhausts = true;
 #endif
@@ -352,7 +353,7 @@ class Walk {
     return options;
   }
 
-  /// False: a promise was broken, or healing did not help.
+  /// False: a promise was broken, or some calls had not ended after healing.
   bool run(World& world, bool is_loud) {
     const uint64_t drops = below(2) * below(200), duplicates = below(2) * below(200), torn = below(2) * below(100),
                    held = below(2) * below(400), refused = below(2) * below(200),
@@ -423,7 +424,7 @@ TEST(SessionModelWalk, random_faults_then_healing) {
   const char* one = std::getenv("TERN_MODEL_SEED");
   const uint64_t first = one != nullptr ? std::strtoull(one, nullptr, 10) : 1;
 #ifdef TERN_IS_SANITIZED
-  constexpr uint64_t kWalks = 1'000;  // bad accesses depend on the code that runs; other builds walk further
+  constexpr uint64_t kWalks = 1'000;  // enough to run all code, which shows bad accesses; other builds walk further
 #else
   constexpr uint64_t kWalks = 5'000;
 #endif

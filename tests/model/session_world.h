@@ -1,8 +1,8 @@
 // A world of one client session, one server session and a network that is a bag of packets. Test code, one thread.
 //
-// The driver does what the rpc room does around the two state machines, and checks the promises of docs/protocol.md
+// The driver takes the place of the rpc layer around the two state machines. It checks the promises of docs/protocol.md
 // after every step: a handler runs at most once, a call finishes once, bytes arrive as they were sent, credits are
-// obeyed, and nothing starts that the client was told is over.
+// obeyed, and no handler starts after the client was told that it never would.
 #pragma once
 
 #include <algorithm>
@@ -31,30 +31,30 @@ inline uint64_t mix(uint64_t hash, uint64_t value) {
 struct CallPlan {
   uint32_t request_bytes = 0;
   uint32_t response_bytes = 0;
-  bool answers_later = false;  ///< the handler returns unanswered; World::answer() answers
-  bool fails = false;          ///< it answers with Request::fail
-  bool is_refused = false;     ///< the server has no room for it, or no handler
-  uint64_t time_left_ns = 0;   ///< until its deadline, from its begin; 0: none
+  bool answers_later = false;  ///< the handler returns without an answer; World::answer() answers later
+  bool fails = false;          ///< the handler answers with Request::fail
+  bool is_refused = false;     ///< the server has no memory or no handler for the request
+  uint64_t time_left_ns = 0;   ///< from the call's begin to its deadline; 0: no deadline
 };
 
 struct WorldOptions {
   uint8_t window = 1;
-  uint32_t payload_bytes_max = 4;  ///< the wire's minimum concerns transports; a session takes any
+  uint32_t payload_bytes_max = 4;  ///< may be below the wire's minimum, which binds only transports
   uint8_t start_credits = 1;
   std::vector<uint8_t> credit_limits{1};  ///< the server grants them in turn
   uint32_t bulk_packets = 32;
   uint32_t response_packets = 64;
-  uint32_t downlink_packets = 0;             ///< that the client shares among responses; 0: it knows of none
+  uint32_t downlink_packets = 0;             ///< capacity that the client shares among responses; 0: unknown
   uint64_t delivery_ns = 0;                  ///< how far a delivery moves the clock
   uint32_t first_request_count = 0x3fffffe;  ///< request numbers wrap within the run
-  uint32_t marks_one_in = 0;                 ///< of the client's packets, about; 0: none meets a congestion mark
-  uint32_t first_number = 0xfffffe;          ///< of both sides: packet numbers wrap within the run
-  bool opens_in_the_world = false;           ///< path probes may be lost, too
-  /// The client reaches the server through a NAT: what the server sends arrives where it answers a packet that came
-  /// under the client's present address, which remap() changes. One short path probe is kept for that way.
+  uint32_t marks_one_in = 0;                 ///< about one in so many packets of the client is ECN-marked; 0: none
+  uint32_t first_number = 0xfffffe;          ///< both sides' first packet number: numbers wrap within the run
+  bool opens_in_the_world = false;           ///< path probes are part of the world and may be lost
+  /// The client reaches the server through a NAT. The server's packets arrive only if they go to the client's present
+  /// address, which remap() changes. One short path probe is kept for the new address.
   bool has_nat = false;
   bool answers_at_once =
-      false;  ///< an answer leaves with its handler's return, if it may (ServerSession::try_answer())
+      false;  ///< the answer leaves at the handler's return where ServerSession::try_answer() permits that
   std::vector<CallPlan> calls;
 };
 
@@ -65,18 +65,18 @@ class World {
     wire::Header header;
     std::vector<std::byte> payload;
     uint64_t hash;
-    uint32_t address;  ///< of the client, behind the NAT: source or destination; 0: the one that it has itself
+    uint32_t address;  ///< the client's outer address at the NAT, as source or destination; 0: its own address
     bool operator==(const Packet& other) const { return hash == other.hash; }
   };
   struct Call {
     CallPlan plan;
     uint32_t request_number = 0;
     bool has_begun = false;
-    bool is_running = false;  ///< its handler has been called and has not answered
+    bool is_running = false;  ///< the handler was called and has not answered
     uint32_t runs = 0;
     uint32_t finishes = 0;
     bool slot_is_released = false;
-    Code code = Code::kOk;  ///< of its finish
+    Code code = Code::kOk;  ///< the call's final status
     OwnedBuffer request, response;
   };
 
@@ -108,15 +108,15 @@ class World {
     if (pools_.response_share.responses() != 0) std::abort();
   }
 
-  // -- What may happen --
+  // -- Actions --
 
   enum class Delivery : uint8_t {
     kWhole,
-    kTorn,     ///< it came by reference and its lease was lost
-    kHeld,     ///< what it causes to be sent waits for the next event of that side
-    kRefused,  ///< what it causes to be sent is refused by the transport
+    kTorn,     ///< the packet came by reference and its lease was lost
+    kHeld,     ///< the packets sent in response wait for the next event of that side
+    kRefused,  ///< the transport refuses the packets sent in response
   };
-  /// The other side receives a packet in flight; `keep`: a copy stays in flight.
+  /// The other side receives a packet in flight. `keep`: a copy stays in flight.
   void deliver(size_t index, bool keep, Delivery how) {
     now_ns_ += options_.delivery_ns;
     const Packet packet = in_flight_[index];
@@ -126,7 +126,7 @@ class World {
     const bool is_torn = how == Delivery::kTorn;
     if (is_torn) std::fill(bytes.begin(), bytes.end(), std::byte{0xee});
     const std::atomic<uint32_t> lease{2};
-    bytes.reserve(1);  // data() is no null
+    bytes.reserve(1);  // so that data() is not null
     transport::Payload payload{bytes.data(), static_cast<uint32_t>(bytes.size()), nullptr, 0};
     if (is_torn) {
       payload.lease = &lease;
@@ -155,11 +155,11 @@ class World {
            (packet.header.kind() == wire::Kind::kRequest || packet.header.kind() == wire::Kind::kResponse);
   }
   void drop(size_t index) { in_flight_.erase(in_flight_.begin() + static_cast<ptrdiff_t>(index)); }
-  /// Time passes until the client asked to be looked at.
+  /// Time passes until the client's next timer.
   void tick() { pass(next_tick_ns_ == UINT64_MAX ? now_ns_ + 1'000'000 : std::max(now_ns_ + 1, next_tick_ns_)); }
-  /// Neither side looks for a while, which is longer than a timeout: either has paused.
+  /// Both sides pause for longer than a timeout.
   void pause() { pass(now_ns_ + kPauseNs); }
-  /// The NAT forgets the flow, and gives the next packet another address.
+  /// The NAT forgets the flow and gives the client's next packet another address.
   bool can_remap() const { return options_.has_nat; }
   void remap() {
     address_++;
@@ -180,8 +180,8 @@ class World {
     check();
   }
 
-  /// No more faults: FIFO delivery, handlers answer, time passes when nothing is in flight. False: not everything was
-  /// over within `steps_max`.
+  /// Runs without faults: packets arrive in order, handlers answer, and time passes when nothing is in flight. False:
+  /// some calls had not ended after `steps_max` steps.
   bool heal(uint32_t steps_max) {
     for (uint32_t step = 0; step < steps_max && error_.empty(); step++) {
       size_t running = 0;
@@ -203,16 +203,16 @@ class World {
            std::all_of(calls_.begin(), calls_.end(), [](const Call& call) { return call.finishes == 1; });
   }
 
-  // -- What can be seen --
+  // -- State --
 
   const std::vector<Packet>& in_flight() const { return in_flight_; }
   const std::vector<Call>& calls() const { return calls_; }
-  /// Empty, or which promise was broken.
+  /// The broken promise, or an empty text.
   const std::string& error() const { return error_; }
   uint64_t now_ns() const { return now_ns_; }
   uint64_t packets_sent() const { return packets_sent_; }
   const session::ClientSession& client() const { return *client_; }
-  /// Equal for worlds that cannot be told apart from here on: both machines are functions of what they were told.
+  /// Equal for worlds that behave the same from here on, because both machines are functions of their inputs.
   uint64_t fingerprint() const {
     uint64_t bag = 0;
     for (const Packet& packet : in_flight_) bag += mix(0x5eed, packet.hash);
@@ -238,14 +238,14 @@ class World {
   static constexpr uint32_t kClientKey = 7;
   static constexpr uint64_t kPauseNs = 40'000'000;
 
-  /// What the endpoint of the server offers.
+  /// The server's endpoint, as its session uses it.
   class Offers final : public session::ServerOffers {
    public:
     explicit Offers(World& world) : world_(world) {}
     RequestBuffer buffer_for(const wire::Header& request, bool) override {
       const Call* call = world_.call_of(request.request_number());
       if (call == nullptr) {
-        world_.fail("memory is wanted for a request that nobody made");
+        world_.fail("the server asks for memory for a request that no client made");
       } else if (call->plan.is_refused) {
         return {nullptr, wire::FailureCode::kTooLarge};
       }
@@ -268,7 +268,7 @@ class World {
     pump_server();
     check();
   }
-  /// The handshake of the Nexuses, the first time and when the data address has not answered.
+  /// The handshake of the Nexuses: at the beginning, and again when the data address has not answered.
   void shake_hands(uint32_t first_client_number) {
     handshakes_++;
     server_history_ = mix(server_history_, 0x5a4e);
@@ -290,12 +290,12 @@ class World {
                          now_ns_);
     wants_path_probe_ = true;
   }
-  /// Random in earnest: those of two handshakes are far apart.
+  /// Keys are random in reality, so those of two handshakes are far apart here.
   uint32_t first_number_of(uint32_t handshake) const {
     return (options_.first_number + (handshake - 1) * 0x300000) & wire::kNumberMask;
   }
   uint32_t server_key() const { return 8 + handshakes_; }
-  /// What an endpoint does for a session that is not open.
+  /// The client endpoint's work for a session that is not open.
   void probe_path() {
     if (client_->state() != session::ClientSession::State::kProbing || !wants_path_probe_) return;
     wants_path_probe_ = false;
@@ -311,13 +311,13 @@ class World {
     if (!refuses_sends_) send(true, probe.header, payload.data(), probe.payload_bytes);
     next_tick_ns_ = now_ns_ + 1'000'000;
   }
-  /// What an endpoint does for an open session that may have to be followed.
+  /// The client endpoint's work for an open session whose address may change.
   void probe_pair() {
     const auto probe = client_->pair_probe(now_ns_);
     const std::vector<std::byte> payload(probe.payload_bytes);
     if (!refuses_sends_) send(true, probe.header, payload.data(), probe.payload_bytes);
   }
-  /// And what the server's endpoint does.
+  /// The server endpoint's work for such a session.
   void answer_pair_probe() {
     if (std::exchange(pair_address_, packet_address_) != packet_address_) pair_token_++;
     server_->owe_pair_reply(300 + pair_token_);
@@ -338,7 +338,8 @@ class World {
 
   // -- The client's side --
 
-  /// The last that had the number: one that ends before its first packet leaves it to another.
+  /// Returns the last call with that number. A call that ends before its first packet leaves its number to the next
+  /// call.
   Call* call_of(uint32_t request_number) {
     for (size_t i = calls_.size(); i-- > 0;) {
       if (calls_[i].has_begun && calls_[i].request_number == request_number) return &calls_[i];
@@ -365,7 +366,7 @@ class World {
     }
     return has_begun;
   }
-  /// Everything that an iteration of the client's loop does after its packets.
+  /// The work of an iteration of the client's loop after its received packets.
   void pump_client() {
     probe_path();
     if (client_->state() != session::ClientSession::State::kOpen) return;
@@ -376,11 +377,11 @@ class World {
         if (refuses_sends_) return false;
         const wire::Kind kind = header.kind();
         const bool needs_credit = kind == wire::Kind::kRequest || kind == wire::Kind::kRfr;
-        // One turn may send several; it counts them at its end.
+        // One turn may send several packets; it counts them at its end.
         if (needs_credit && client_->packets_in_flight() + data_packets++ >= client_->credit_limit()) {
           fail("a packet without a credit");
         }
-        // A session may always have 4 on their way (clause 5.4).
+        // A session may always have 4 RFRs in flight (clause 5.4).
         if (kind == wire::Kind::kRfr &&
             static_cast<int32_t>(header.message_bytes()) > std::max(pools_.response_packets_free, 4)) {
           fail("an RFR beyond the queue");
@@ -404,7 +405,7 @@ class World {
       next_tick_ns_ = tick.next_ns;
       is_idle_ = tick.is_idle;
       if (tick.wants_pair_probe) probe_pair();
-      if (tick.ask_liveness) client_->on_peer_in_callback();  // a hundred drops in a row are no death
+      if (tick.ask_liveness) client_->on_peer_in_callback();  // a hundred lost packets in a row are no proof of death
       if (tick.has_failed) fail("the client believes that the server is dead");
       for (uint64_t mask = tick.expired_mask; mask != 0; mask &= mask - 1) {
         const ClientSlot* slot = client_->slot(static_cast<uint32_t>(std::countr_zero(mask)));
@@ -412,12 +413,12 @@ class World {
         has_moved = true;
       }
       if (refuses_sends_) {
-        next_tick_ns_ = now_ns_ + 1'000;  // it tries again
+        next_tick_ns_ = now_ns_ + 1'000;  // the client tries again
         return;
       }
       if (!has_moved && !client_->wants_to_send()) return;
-      if (!has_moved && round > 0) return;  // it wants to, but may not now
-      if (round > 100) return fail("the client sends without end at one moment");
+      if (!has_moved && round > 0) return;  // the client has work but must wait
+      if (round > 100) return fail("the client never stops sending at one moment");
     }
   }
   void end_call_early(Call& call, Code code) {
@@ -441,7 +442,7 @@ class World {
     call.request.reset();
     call.response.reset();
   }
-  /// Of a session before the handshake that began anew, or overtaken by more packets than a client remembers.
+  /// True: the packet is of an earlier handshake's session, or was overtaken by more packets than a client remembers.
   bool is_late(const wire::Header& header) const {
     const uint32_t behind = (newest_server_number_ - header.number()) & wire::kNumberMask;
     return handshakes_ > 1 || behind >= session::NumberWindow::kSpan;
@@ -474,8 +475,8 @@ class World {
         fail("the server sent what only clients send");
     }
     if (verdict.drop == session::Drop::kUnproven && !is_late(header))
-      fail("the client takes the server for a stranger");
-    if (verdict.drop == session::Drop::kMalformed) fail("the client takes the server's packet for malformed");
+      fail("the client does not recognise a packet of the server");
+    if (verdict.drop == session::Drop::kMalformed) fail("the client calls a packet of the server malformed");
     if (verdict.finished != nullptr) {
       Call& call = *call_of(verdict.finished->request_number);
       client_->release_slot(verdict.finished);
@@ -490,7 +491,7 @@ class World {
   // -- The server's side --
 
   void server_receives(const wire::Header& header, const transport::Payload& payload) {
-    if (header.session_key() != server_key()) return;  // of a session before the handshake that began anew
+    if (header.session_key() != server_key()) return;  // a packet of an earlier handshake's session
     if (session::is_plain_request(header, payload.bytes) && !payload.is_marked && payload.lease == nullptr) {
       if (ServerSlot* slot = server_->try_begin(header, payload.bytes, now_ns_)) {
         slot->deadline_code = wire::kNoDeadline;
@@ -514,15 +515,15 @@ class World {
     if (is_accepted && payload.is_marked && is_answered) owes_echo_ = true;
     switch (verdict.drop) {
       case session::Drop::kMalformed:
-        // A late probe for a call that has ended meanwhile. That nobody else is told so shows in what becomes of the
-        // calls.
+        // A late probe for a call that has ended meanwhile. The outcome of the other calls shows that none of them was
+        // told so.
         if (header.kind() != wire::Kind::kProbe || !was_at_rest)
-          fail("the server takes the client's packet for malformed");
+          fail("the server calls a packet of the client malformed");
         break;
       case session::Drop::kUnproven:
-        // One that is late, or has a token that another address has been given meanwhile.
+        // A late packet, or one with a token that belongs to another address meanwhile.
         if (header.kind() != wire::Kind::kRfr && (header.flags() & wire::kPaired) == 0)
-          fail("the server takes the client for a stranger");
+          fail("the server does not recognise a packet of the client");
         break;
       case session::Drop::kNoMemory:
         fail("the server has no memory");
@@ -543,7 +544,7 @@ class World {
   }
   void run_handler(ServerSlot* slot, OwnedBuffer request, bool answers_at_once = false) {
     Call* call = call_of(slot->request_number);
-    if (call == nullptr) return fail("a handler ran for a request that nobody made");
+    if (call == nullptr) return fail("a handler ran for a request that no client made");
     free_response(slot);
     if (call->plan.is_refused) return server_->fail(slot, wire::FailureCode::kUnknownType, 0);
     if (++call->runs > 1) return fail("a handler ran twice for one request");
@@ -589,11 +590,11 @@ class World {
     slot->response = nullptr;
   }
   void pump_server() {
-    bool has_echoed = false, has_answered = false;  // in this turn
+    bool has_echoed = false, has_answered = false;  // during this turn
     const auto send_it = [&](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
       if (refuses_sends_) return false;
       const bool is_echo = (header.flags() & wire::kEcnEcho) != 0;
-      if (is_echo && !owes_echo_) fail("a mark that no packet met is echoed");
+      if (is_echo && !owes_echo_) fail("an echo of a mark that no packet had");
       has_echoed |= is_echo;
       has_answered |= header.kind() != wire::Kind::kCancelled;
       const std::vector<std::byte> any(bytes);
@@ -620,8 +621,8 @@ class World {
   }
 
   WorldOptions options_;
-  uint32_t address_ = 1;         ///< of the client behind its NAT
-  uint32_t packet_address_ = 0;  ///< source of the packet that the server takes
+  uint32_t address_ = 1;         ///< the client's outer address at the NAT
+  uint32_t packet_address_ = 0;  ///< source of the packet that the server is receiving
   uint32_t server_sends_to_ = 0, pair_address_ = 0, pair_token_ = 0;
   session::ClientPools pools_;
   session::ServerPools server_pools_;
@@ -637,8 +638,8 @@ class World {
   uint32_t handshakes_ = 0;
   uint32_t newest_server_number_ = 0;
   bool wants_path_probe_ = false;
-  bool refuses_sends_ = false;  ///< during one event
-  bool owes_echo_ = false;      ///< the server has had a mark and not said so
+  bool refuses_sends_ = false;  ///< the transport refuses packets during this event
+  bool owes_echo_ = false;      ///< the server has received a mark and not echoed it
   uint64_t answers_ = 0;
   uint64_t packets_sent_ = 0;
   uint64_t client_history_ = 1;

@@ -177,7 +177,7 @@ class Follower {
 };
 
 /// libraft itself says 5, and a leader whose log ends at 4 takes the entry 4 of another leader for its own.
-TEST(Answer, heartbeat_is_answered_with_what_it_has_compared) {
+TEST(Answer, heartbeat_is_answered_with_the_compared_length) {
   Follower follower;
   const Answer answer = follower.append(5, 3, 2);
   ASSERT_TRUE(answer.has_come);
@@ -187,7 +187,7 @@ TEST(Answer, heartbeat_is_answered_with_what_it_has_compared) {
 
 /// A leader that has cut an append short says how far all of its log is committed. libraft would commit entries 4
 /// and 5.
-TEST(Answer, heartbeat_commits_only_what_it_has_compared) {
+TEST(Answer, heartbeat_commits_only_compared_entries) {
   Follower follower;
   const Answer answer = follower.append(5, 3, 2, 6);
   ASSERT_TRUE(answer.has_come);

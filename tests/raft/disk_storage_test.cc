@@ -239,7 +239,7 @@ TEST(DiskStorage, file_that_is_missing_is_named) {
   }
 }
 
-TEST(DiskStorage, files_in_each_others_place_are_found) {
+TEST(DiskStorage, swapped_files_are_detected) {
   const auto disk = some_disk();
   const auto logs = names_with(*disk, "log-");
   std::swap(*disk->bytes_of(logs[0]), *disk->bytes_of(logs[1]));
@@ -247,7 +247,7 @@ TEST(DiskStorage, files_in_each_others_place_are_found) {
   EXPECT_NE(load(disk, saved).find(logs[0] + " is damaged at its beginning"), std::string::npos);
 }
 
-TEST(DiskStorage, what_no_storage_has_written_is_named_although_its_checks_are_right) {
+TEST(DiskStorage, foreign_content_with_right_checksums_is_named) {
   namespace disk = replicated::disk;
   const auto with = [](const std::string& name, const std::string& bytes) {
     auto changed = share(some_disk()->copy());
@@ -347,7 +347,7 @@ void expect_recovery(const std::shared_ptr<MemoryDisk>& disk, const Replica& dea
   ASSERT_EQ(again.model.entries.back().bytes, "new");
 }
 
-TEST(DiskStorage, crash_after_every_operation_keeps_what_was_promised) {
+TEST(DiskStorage, crash_after_every_operation_keeps_all_promised_data) {
   size_t crashes = 0, operations = 0;
   for (bool has_ended = false; !has_ended; operations++) {
     auto disk = std::make_shared<MemoryDisk>();
@@ -362,7 +362,7 @@ TEST(DiskStorage, crash_after_every_operation_keeps_what_was_promised) {
   EXPECT_GT(crashes, 500u);
 }
 
-TEST(DiskStorage, kill_after_every_operation_keeps_what_was_promised) {
+TEST(DiskStorage, kill_after_every_operation_keeps_all_promised_data) {
   for (size_t operations = 0;; operations++) {
     auto disk = std::make_shared<MemoryDisk>();
     disk->fail_after(operations, EIO);

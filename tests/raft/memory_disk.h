@@ -1,6 +1,6 @@
-// A disk in memory that forgets what a crash of the machine may make it forget: of what was not synced, any changes of
-// names, and of each file any part after the first so many bytes, which is missing or zeros. It can fail, too. In the
-// simulator it outlives its host's program. Test code.
+// A disk in memory that loses data in a crash of the machine as a real disk may: any unsynced changes of names, and the
+// unsynced end of each file, which is missing or zeros. It can fail, too. In the simulator it outlives its host's
+// program. Test code.
 #pragma once
 
 #include <cerrno>
@@ -18,10 +18,10 @@ namespace raft_test {
 
 class MemoryDisk {
  public:
-  /// Returns a number below its argument: which of the possible things has happened. 0 is what happens without a crash.
+  /// Returns a number below its argument, which chooses one of the possible outcomes. 0 is the outcome without a crash.
   using Choose = std::function<size_t(size_t)>;
 
-  /// The disk after a crash at this moment.
+  /// Returns the disk as it may be after a crash at this moment.
   MemoryDisk after_crash(const Choose& choose) const {
     MemoryDisk disk;
     auto& names = disk.durable_names_;
@@ -40,7 +40,7 @@ class MemoryDisk {
     return disk;
   }
 
-  /// So many operations work, and those that follow fail: all of them, or those that need room.
+  /// The given number of operations succeed. All later ones fail, or only those that need space.
   void fail_after(uint64_t operations, int error) {
     operations_left_ = operations;
     error_ = error;
@@ -48,7 +48,7 @@ class MemoryDisk {
   void work_again() { error_ = 0; }
   uint64_t operations() const { return operations_; }
 
-  /// What is damaged, or looked at, in a test. Null: no such file.
+  /// The bytes of a file, which a test may read or damage. Null: no such file.
   std::string* bytes_of(const std::string& name) {
     const auto found = names_.find(name);
     return found == names_.end() ? nullptr : &found->second->bytes;
@@ -58,9 +58,9 @@ class MemoryDisk {
     for (const auto& entry : names_) names.push_back(entry.first);
     return names;
   }
-  /// As if nothing had been changed since it was written.
+  /// Marks all changes as synced.
   void forget(const std::string& name) { names_.erase(name); }
-  /// One with the same files, which are its own. Nothing is unsynced.
+  /// Returns a disk with copies of the files and no unsynced changes.
   MemoryDisk copy() const {
     MemoryDisk disk;
     for (const auto& [name, file] : names_) {
@@ -75,8 +75,8 @@ class MemoryDisk {
   friend class MemoryDirectory;
   friend class MemoryFile;
   struct Change {
-    uint64_t len_bytes = 0;  ///< afterwards
-    std::string added;       ///< empty: it was made shorter
+    uint64_t len_bytes = 0;  ///< length after the change
+    std::string added;       ///< empty: the file was made shorter
   };
   struct Content {
     std::string bytes;
@@ -88,7 +88,7 @@ class MemoryDisk {
     std::shared_ptr<Content> file;
   };
 
-  static constexpr size_t kSectorBytes = 8;  ///< smaller than a disk's, for more of them in a small file
+  static constexpr size_t kSectorBytes = 8;  ///< smaller than a disk's, so that a small file has several
 
   static std::string bytes_after_crash(const Content& file, const Choose& choose) {
     std::string bytes = file.durable;
@@ -110,7 +110,7 @@ class MemoryDisk {
     return bytes;
   }
 
-  /// 0: the operation works.
+  /// 0: the operation succeeds.
   int operate(bool needs_room) {
     operations_++;
     if (error_ == 0 || (error_ == ENOSPC && !needs_room)) return 0;
@@ -133,7 +133,7 @@ class MemoryFile final : public replicated::File {
   int append(std::string_view bytes) override {
     if (bytes.empty()) return 0;
     const int error = disk_->operate(true);
-    if (error != 0) bytes = bytes.substr(0, bytes.size() / 2);  // a part of it, as write() does
+    if (error != 0) bytes = bytes.substr(0, bytes.size() / 2);  // only a part, as write() may
     content_->bytes += bytes;
     if (!bytes.empty()) content_->changes.push_back({content_->bytes.size(), std::string(bytes)});
     return error;

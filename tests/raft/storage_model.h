@@ -1,4 +1,4 @@
-// A replica's storage beside a model of what it has promised, which judges what is found after a crash. Test code.
+// A replica's storage with a model of its promises. The model judges the state found after a crash. Test code.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace raft_test {
 
-/// What a storage should have.
+/// The content that a storage should have.
 struct Model {
   uint64_t term = 0, vote = 0;
   uint64_t snapshot = 0;  ///< its index
@@ -29,7 +29,7 @@ class Replica {
 
   Model model;
 
-  /// The model becomes what was found.
+  /// Sets the model to the found state.
   std::string load() {
     replicated::Saved saved;
     auto problem = storage_->load(saved);
@@ -99,7 +99,7 @@ class Replica {
                   [&] { return storage_->restart_log(index); });
   }
 
-  /// Whether this may be found when the storage has failed or ended now. Empty: it may.
+  /// Checks a state found after the storage failed or ended now. Empty: the state is allowed.
   std::string judge(const Model& found) const {
     const std::string before = judge(before_, found), after = judge(model, found);
     return before.empty() || after.empty() ? "" : before + "; with the last change: " + after;
@@ -108,7 +108,7 @@ class Replica {
  private:
   static std::string text(uint64_t index) { return "state after " + std::to_string(index); }
 
-  /// `model` is what the storage should have with the change that failed, before_ without it.
+  /// `model` is the expected content with the failed change, and before_ the content without it.
   template <class Change, class Do>
   std::string change(Change change_model, Do change_storage) {
     Model after = model;
@@ -122,7 +122,7 @@ class Replica {
   static std::string judge(const Model& expected, const Model& found) {
     if (found.term != expected.term || found.vote != expected.vote) return "another term or vote";
     if (found.snapshot != expected.snapshot) return "another snapshot";
-    // The log need not reach a snapshot that is beyond its promised end: then it begins after it.
+    // The log need not reach a snapshot beyond its promised end; it then begins after the snapshot.
     const bool may_restart = expected.snapshot >= expected.promised;
     if (may_restart && found.first_index == expected.snapshot + 1 && found.entries.empty()) return "";
     if (found.first_index > expected.first_index) return "the log begins too late";

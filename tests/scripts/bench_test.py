@@ -71,7 +71,7 @@ class Statistics(unittest.TestCase):
         calls = sum(bench.verdict(sample(), sample()) != bench.NO_DIFFERENCE for _ in range(1000))
         self.assertLessEqual(calls, 20)  # 10 are expected at most, for this seed always the same
 
-    def test_words(self):
+    def test_each_pair_has_its_words_for_better_and_worse(self):
         words = {pair.name: bench.words_for(pair) for pair in bench.PAIRS}
         self.assertEqual(words['shm.latency'], ('faster', 'slower'))
         self.assertEqual(words['shm.rate'], ('slower', 'faster'))
@@ -111,7 +111,7 @@ class Pairs(unittest.TestCase):
 
 
 class Placement(unittest.TestCase):
-    def test_classes(self):
+    def test_placement_is_named_by_its_round_trip(self):
         for trip, name in ((55, 'smt'), (97, 'near'), (140, 'near'), (480, 'far')):
             self.assertEqual(bench.placement_of([line(placement=trip), line(placement=trip * 1.1)]), name)
 
@@ -123,7 +123,7 @@ class Placement(unittest.TestCase):
     def test_a_change_during_one_program(self):
         self.assertIsNone(bench.placement_of([line(placement=490, placement_min=100), line(placement=490)]))
 
-    def test_programs_that_do_not_say(self):
+    def test_missing_placements_are_ignored(self):
         silent = line(placement=None)
         self.assertEqual(bench.placement_of([silent]), '-')
         self.assertEqual(bench.placement_of([silent, line(placement=500)]), 'far')
@@ -200,23 +200,23 @@ sys.exit({exit_code})
         rows = self.rows(self.LATENCY, '--rounds=4')
         self.assertEqual([(row['placement'], row['ratio']) for row in rows], [('near', 1.5), ('far', 1.2)])
 
-    def test_a_machine_that_never_stands_still(self):
+    def test_placement_that_always_changes_is_an_error(self):
         self.fake('limits/ring_pingpong', line(placement=100))
         self.fake('latency', line(placement=500))
         self.assert_fails('the CPUs moved during each of 6 pairs', self.LATENCY, '--rounds=3')
 
-    def test_metrics_of_one_run(self):
+    def test_metrics_of_one_run_are_rows_of_their_own(self):
         metrics = {'rate_mrps': 3, 'rate_mrps_20_sessions': 4, 'bytes_per_session': 3000}
         self.fake('session_scale', {'metrics': metrics, 'placement_ns': None})
         rate, size = self.rows('--filter=sessions', '--rounds=2')
         self.assertEqual((rate['pair'], rate['ratio'], rate['is_met']), ('shm.sessions.rate', 0.75, True))
         self.assertEqual((size['pair'], size['ratio'], size['is_met']), ('shm.sessions.bytes', 3000, True))
 
-    def test_a_missing_program(self):
+    def test_missing_program_is_an_error(self):
         self.fake('latency', line())
         self.assert_fails('limits/ring_pingpong is not built', self.LATENCY)
 
-    def test_a_failing_program(self):
+    def test_failing_program_is_an_error(self):
         self.fake('limits/ring_pingpong', line())
         self.fake('latency', line(), exit_code=3)
         self.assert_fails('latency --transport=shm ended with 3: fake: there is no such thing', self.LATENCY)
@@ -232,14 +232,14 @@ sys.exit({exit_code})
             self.assertIn('udp.latency', out)
             self.assertNotIn('shm.latency', out)
 
-    def test_garbage(self):
+    def test_output_without_metrics_is_an_error(self):
         self.fake('limits/ring_pingpong', line())
         for garbage in ('', 'p50 1.2', '{"metrics": 3}', '[]', '{"metrics": {"p50_us": 1', '{}{}', '{}',
                         '{"metrics": {"p50_us": 1}, "placement_ns": "near"}'):
             self.fake('latency', garbage)
             self.assert_fails('printed no JSON object with metrics', self.LATENCY)
 
-    def test_metrics_that_are_no_figures(self):
+    def test_metrics_that_are_no_numbers_are_an_error(self):
         self.fake('limits/ring_pingpong', line())
         for value in (0, -1, None, 'fast', True, float('nan'), float('inf')):
             self.fake('latency', line(value=value))
@@ -247,7 +247,7 @@ sys.exit({exit_code})
         self.fake('latency', line(metric='p51_us'))
         self.assert_fails('gave null as p50_us', self.LATENCY)
 
-    def test_wrong_flags(self):
+    def test_wrong_flags_are_refused(self):
         self.assert_fails('leaves nothing', '--filter=no such pair')
         self.assert_fails('no regular expression', '--filter=(')
         self.assert_fails('--rounds', '--rounds=0')
@@ -328,7 +328,7 @@ print('{{"metrics": {{}}}}')
             file.writelines(text + '\n' for text in texts)
         return f'--baseline={path}'
 
-    def test_baseline(self):
+    def test_verdict_is_against_the_baseline(self):
         self.fake('limits/ring_pingpong', line(value=1))
         self.fake('latency', *(line(value=1.5 + i / 100) for i in range(5)))
         flags = (self.LATENCY, '--rounds=5')
@@ -342,7 +342,7 @@ print('{{"metrics": {{}}}}')
         row, = self.rows(*flags, self.baseline(before.replace('near', 'far').strip()))
         self.assertEqual(row['verdict'], 'not in the baseline')
 
-    def test_baselines_that_are_none(self):
+    def test_malformed_baselines_are_refused(self):
         self.fake('limits/ring_pingpong', line())
         self.fake('latency', line())
         self.assert_fails('cannot be read', self.LATENCY, '--baseline=/no/such/file')
@@ -350,7 +350,7 @@ print('{{"metrics": {{}}}}')
         self.assert_fails('is no output of', self.LATENCY, self.baseline('{"bench": "ratio"}'))
         self.assert_fails('holds no ratios', self.LATENCY, self.baseline('{"bench": "latency"}'))
 
-    def test_two_builds(self):
+    def test_compare_gives_the_ratio_of_two_builds(self):
         self.fake('latency', *(line(value=1 + i / 100) for i in range(5)))
         self.fake('latency', *(line(value=2 + i / 100) for i in range(5)), build='other')
         row, = self.rows(self.LATENCY, '--rounds=5', '--compare', f'{self.directory}/build', f'{self.directory}/other')

@@ -53,7 +53,7 @@ class Table(unittest.TestCase):
         text = f'srun: step 1\n2: {line(2)}\n[pod/x-0/y] {line(0)}\n[1,1]<stdout>:{line(1)}\nbye\n'
         self.assertEqual([row[0] for row in self.rows_of(text)[2:5]], ['0', '1', '2'])
 
-    def test_files(self):
+    def test_files_are_read_like_standard_input(self):
         with tempfile.TemporaryDirectory() as directory:
             paths = []
             for rank in range(3):
@@ -68,7 +68,7 @@ class Table(unittest.TestCase):
             self.assertEqual(made['params'], {'size': 32, 'ranks': 3})
             self.assertIn('cannot be read', self.refusal_of('', os.path.join(directory, 'none')))
 
-    def test_refusals(self):
+    def test_contradictory_results_are_refused(self):
         self.assertIn('no result', self.refusal_of(''))
         self.assertIn('the first is rank 1', self.refusal_of(line(0) + '\n' + line(2)))
         self.assertIn('rank 1 has printed 2', self.refusal_of('\n'.join(line(rank) for rank in (0, 1, 1, 2))))

@@ -90,7 +90,7 @@ def texts(facts, about, level=None):
 
 
 class Looking(unittest.TestCase):
-    def test_a_machine(self):
+    def test_facts_of_a_machine_are_read(self):
         facts, unseen = facts_of(MACHINE)
         self.assertEqual(facts['kernel']['version'], [6, 1])
         self.assertEqual({name: facts['kernel']['options'][name]
@@ -120,18 +120,18 @@ class Looking(unittest.TestCase):
         self.assertEqual(unseen, ['the kernel\'s options: there is neither /proc/config.gz nor /boot/config-*'])
         self.assertIsNone(facts['packages'])
 
-    def test_options_of_the_running_kernel(self):
+    def test_kernel_options_come_from_proc_or_boot(self):
         facts, _ = facts_of({**MACHINE, 'proc/config.gz': gzip.compress(b'CONFIG_XDP_SOCKETS=n\n')})
         self.assertEqual((facts['kernel']['options_from'], facts['kernel']['options']['CONFIG_XDP_SOCKETS']),
                          ('/proc/config.gz', 'n'))
         facts, _ = facts_of({**MACHINE, 'proc/config.gz': b'no gzip'})
         self.assertEqual(facts['kernel']['options_from'], '/boot/config-6.1.0-18-amd64')
 
-    def test_lists(self):
+    def test_lists_of_numbers_are_read(self):
         self.assertEqual(list_of('0,2-4\n'), [0, 2, 3, 4])
         self.assertEqual((list_of(''), list_of(None), list_of('x')), ([], [], []))
 
-    def test_stolen_time(self):
+    def test_stolen_time_is_read(self):
         with tempfile.TemporaryDirectory() as folder:
             make(folder, MACHINE)
             self.assertEqual(machine.cpu_ticks(Look(folder)), (1000, 35))
@@ -172,7 +172,7 @@ class Rules(unittest.TestCase):
         done = subprocess.run(['bash', '-n'], input='\n'.join(commands), text=True, check=False)
         self.assertEqual(done.returncode, 0)
 
-    def test_what_is_wrong_with_the_machine(self):
+    def test_faults_of_the_machine_are_found(self):
         self.assertEqual(texts(self.facts, 'machine'), [
             'All 16 hugepages of 2 MB at NUMA node 0 are in use.',
             'No hugepage of 2 MB is reserved at NUMA node 1, so message memory is in ordinary pages there.',
@@ -180,7 +180,7 @@ class Rules(unittest.TestCase):
             'Interrupts of ens3 go to the isolated CPU 2.',
             'ens3 is at NUMA node 1, and this process may use CPUs of other nodes, too.'])
 
-    def test_the_machine_in_words(self):
+    def test_machine_is_described_in_words(self):
         self.assertEqual(machine_rules.describe(self.facts), (
             'Linux 6.1.0-18-amd64; 4 of 4 CPUs, virtual, 2 isolated, governor powersave; hugepages of 2 MB: node 0: '
             '0 of 16 free, node 1: 0 of 0 free; locked memory: 64 kB; user: 1000'))
@@ -188,7 +188,7 @@ class Rules(unittest.TestCase):
                          'ens3 (ice, MTU 9000, 2 receive queues, NUMA node 1, interrupts on CPU 2)')
         machine_rules.describe(facts_of({})[0])
 
-    def test_no_hugepages(self):
+    def test_missing_hugepages_are_found(self):
         facts, _ = facts_of({'sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages': '0',
                              'sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages': '0'})
         finding = next(one for one in rules.judge(facts) if one.about == 'machine')
@@ -198,13 +198,13 @@ class Rules(unittest.TestCase):
         self.assertIn('No hugepage is free, so DPDK runs in ordinary pages, which NICs behind no IOMMU cannot use.',
                       texts(facts, 'dpdk'))
 
-    def test_small_socket_buffers(self):
+    def test_small_socket_buffers_are_found(self):
         finding = next(one for one in rules.judge(self.facts) if one.about == 'udp')
         self.assertEqual((finding.text, finding.command), (
             'The kernel gives a UDP socket 208 kB for receiving, and tern asks for 4 MB.',
             'sysctl -w net.core.rmem_max=4194304'))
 
-    def test_rdma(self):
+    def test_faults_of_rdma_devices_are_found(self):
         self.assertEqual(texts(self.facts, 'verbs', rules.STOP), [
             'No port of an RDMA device is active (mlx5_0: DOWN).',
             'This user may lock 64 kB of memory, and an endpoint over verbs takes up to 64 MB.'])
@@ -225,7 +225,7 @@ class Rules(unittest.TestCase):
         self.assertFalse([text for name in ('verbs', 'mlx5', 'xdp') for text in texts(self.facts, name)
                           if 'lock' in text])
 
-    def test_xdp(self):
+    def test_obstacles_to_xdp_are_found(self):
         self.assertEqual(texts(self.facts, 'xdp', rules.STOP), [
             'This user may not attach XDP programs and open AF_XDP sockets (CAP_BPF).',
             'This user may lock 64 kB of memory, and an endpoint over xdp takes up to 9 MB.'])
@@ -240,7 +240,7 @@ class Rules(unittest.TestCase):
         self.assertEqual(texts(self.facts, 'xdp', rules.STOP), [
             'The kernel has no AF_XDP (CONFIG_XDP_SOCKETS is not set in /boot/config-6.1.0-18-amd64).'])
 
-    def test_dpdk(self):
+    def test_obstacles_to_dpdk_are_found(self):
         self.assertIn('The kernel has the NIC 0000:03:00.0 (ens3, ice), so DPDK has its software devices only.',
                       texts(self.facts, 'dpdk'))
         self.assertIn('No IOMMU is on, without which vfio-pci takes no NIC.', texts(self.facts, 'dpdk'))
@@ -251,7 +251,7 @@ class Rules(unittest.TestCase):
         self.facts.update(dpdk_drivers=[])
         self.assertEqual(texts(self.facts, 'dpdk', rules.STOP), ['No driver of DPDK is installed.'])
 
-    def test_virtual_cpus_that_move(self):
+    def test_moving_virtual_cpus_are_found(self):
         self.facts['placements_ns'] = [101, 480, 110]
         self.facts['steal_share'] = 0.031
         self.assertIn('A cache line took 101 to 480 ns between two CPUs and back: the hypervisor, or other load, '
@@ -262,7 +262,7 @@ class Rules(unittest.TestCase):
         self.facts.update(placements_ns=[101, 140], steal_share=0.001)
         self.assertFalse([text for text in texts(self.facts, 'machine') if 'hypervisor' in text])
 
-    def test_what_is_not_built(self):
+    def test_missing_builds_are_found(self):
         self.facts['build'].update(program='p', built=['shm', 'udp'], needs={
             'verbs': 'libibverbs (Debian: libibverbs-dev)',
             'mlx5': 'libmlx5 and libibverbs and libmnl (Debian: libibverbs-dev libmnl-dev)',
@@ -277,7 +277,7 @@ class Rules(unittest.TestCase):
                          'verbs is not built: CMake has not found libibverbs (Debian: libibverbs-dev).')
         self.assertIn('xdp is unknown to this version of tern.', texts(self.facts, 'xdp', rules.STOP))
 
-    def test_the_word_of_tern(self):
+    def test_terns_own_result_overrides_the_rules(self):
         self.facts['build'].update(program='p', built=['mlx5', 'verbs'])
         self.assertEqual(texts(self.facts, 'mlx5', rules.STOP), [])  # it has opened an endpoint
         self.facts['build'].update(built=['mlx5', 'verbs', 'udp'],
@@ -312,7 +312,7 @@ DROP_ALL = [{'chain': {'family': 'inet', 'table': 'filter', 'name': 'input', 'ty
 
 
 class FirewallFinding(unittest.TestCase):
-    def test_finding(self):
+    def test_firewall_finding_has_a_sentence_and_a_command(self):
         facts, _ = facts_of(MACHINE)
         facts['firewall']['nft'] = DROP_ALL
         finding = next(one for one in rules.judge(facts) if 'firewall' in one.text)
@@ -323,7 +323,7 @@ class FirewallFinding(unittest.TestCase):
 
 
 class Paths(unittest.TestCase):
-    def test_hosts(self):
+    def test_hosts_and_ports_are_parsed(self):
         for text, host, port in (('a', 'a', 31850), ('a:1', 'a', 1), ('tern://10.0.0.1:7/3', '10.0.0.1', 7),
                                  ('fd00::1', 'fd00::1', 31850),
                                  ('[fd00::1]:9', 'fd00::1', 9), ('[fd00::1]', 'fd00::1', 31850)):
@@ -332,14 +332,14 @@ class Paths(unittest.TestCase):
             with self.assertRaises(ValueError):
                 path.parse_host(text)
 
-    def test_checksum(self):
+    def test_checksum_makes_the_sum_zero(self):
         # RFC 1071: a packet with its checksum in it sums to zero.
         for data in (b'\x08\x00\x00\x00\x12\x34\x00\x01', b'\x08\x00\x00\x00\xff\xff\xff\xffabc', bytes(range(256))):
             value = path.checksum(data)
             self.assertEqual(path.checksum(data[:2] + value.to_bytes(2, 'big') + data[4:]) if data[2:4] == b'\0\0'
                              else 0, 0)
 
-    def test_mtu_by_halving(self):
+    def test_largest_packet_is_found_by_halving(self):
         class Way:
             """Passes packets of up to `mtu` bytes, and loses each first one of a size."""
             def __init__(self, mtu):
@@ -353,7 +353,7 @@ class Paths(unittest.TestCase):
             self.assertEqual(path.path_mtu(Way(mtu), 1500, 0), mtu)
         self.assertIsNone(path.path_mtu(Way(500), 1500, 0))
 
-    def test_what_the_client_says(self):
+    def test_client_messages_match_the_sources(self):
         """The patterns are of texts of the sources."""
         sources = ''
         for file in ('nexus/management_connect.cc', 'rpc/client_opening.cc'):
@@ -409,7 +409,7 @@ class Paths(unittest.TestCase):
             with proof.server([program]) as found:
                 self.assertEqual(found, (None, 'no way'))
 
-    def test_output_of_programs(self):
+    def test_figures_are_read_from_program_output(self):
         metrics = {'p50_us': 1.5, 'p99_us': 2, 'rate_mrps': 0.25, 'retransmissions': 3}
         figures = proof.figures_of(json.dumps({'metrics': metrics, 'placement_ns': 120.0, 'placement_ns_min': 100.0}))
         self.assertEqual(figures, {'p50_us': 1.5, 'p99_us': 2, 'rpcs_per_second': 250000, 'retransmissions': 3,

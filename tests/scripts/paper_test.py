@@ -91,7 +91,7 @@ class Rows(unittest.TestCase):
         row = row_of(6, 'against none', *runs)
         self.assertEqual((row.values, paper.is_met(row)), ([1.06], False))
 
-    def test_what_never_happened_is_a_miss(self):
+    def test_missing_result_is_a_miss(self):
         rows = paper.table(paper.Results([line(7, {'join_share_after_2ms': 1}, scenario='join')]), [7])
         text = paper.markdown(rows)
         self.assertIn('| 7 | a flow comes, swift: until its fair share, ms | <= 2 | never |  | NO |', text)
@@ -145,7 +145,7 @@ class Runs(unittest.TestCase):
         self.assertTrue(all('--cc=none' in words and '--credits=32' in words for words in self.commands('--only=1')))
         self.assertEqual(sum('--cc=none' in words for words in self.commands('--only=6')), 1)
 
-    def test_wrong_words(self):
+    def test_wrong_flags_are_refused(self):
         for words in ('--only=11', '--only=x', '--only=', '--seeds=0', '--jobs=0'):
             with self.assertRaises(paper.Failure):
                 options_of(words)
@@ -244,18 +244,18 @@ class Program(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(self.out)), ['calibration.png', 'paper.md', 'results.jsonl'])
         self.assertIn('0 of 2 targets are met', done.stdout)
 
-    def test_programs_that_fail(self):
+    def test_failing_programs_are_named(self):
         self.assert_refuses('incast --degree=20 --seconds=0.02 --cc=none --credits=32 --seed=1: no memory',
                             self.paper('--only=1', '--quick', '--jobs=1', self.build_dir('echo no memory >&2; exit 1')))
         self.assert_refuses('has not printed one JSON object', self.paper('--only=1', self.build_dir('echo hello')))
         self.assert_refuses('loss is not built', self.paper('--only=4', self.build_dir('true')))
 
-    def test_files_that_are_no_results(self):
+    def test_files_without_results_are_refused(self):
         self.assert_refuses('cannot be read', self.paper('--draw', '/no/such/file'))
         self.assert_refuses('is no line of results.jsonl', self.paper('--draw', self.write('lines', 'p50 3 us\n')))
         self.assert_refuses('it misses a field', self.paper('--draw', self.write('lines', '{"experiment": 1}\n')))
 
-    def test_no_matplotlib(self):
+    def test_missing_matplotlib_is_named(self):
         self.write('modules/matplotlib.py', 'raise ImportError\n')
         self.assert_refuses('there is no matplotlib here: scripts/setup bench',
                             self.paper('--draw', SAMPLE, PYTHONPATH=os.path.join(self.directory, 'modules')))

@@ -45,7 +45,7 @@ class Curves(unittest.TestCase):
     def test_the_same_run_again_is_the_same_curve(self):
         self.assertEqual(plot.distributions([run_of('shm', us) for us in (1, 5, 2)]), {'latency shm': {0: 2, 0.5: 2}})
 
-    def test_of_long_sweeps_the_first_step(self):
+    def test_long_sweeps_show_their_first_step(self):
         sweep = [run_of(transport, size=size) for transport in ('shm', 'udp') for size in range(6, 0, -1)]
         self.assertEqual(len(self.labels_of(*sweep[:10])), 10)
         self.assertEqual(self.labels_of(*sweep), ['latency shm size=1', 'latency udp size=1'])
@@ -69,7 +69,7 @@ class Timeline(unittest.TestCase):
                           ('server', 'answer waits to leave'), ('network', 'response')])
         self.assertEqual([end - begin for _, _, begin, end in spans], [10] * 7)
 
-    def test_what_was_not_seen_has_no_span(self):
+    def test_missing_events_have_no_span(self):
         client = [step for step in self.STEPS if step[0] == 'client']
         self.assertEqual([name for _, name, _, _ in plot.spans_of(self.call(client))],
                          ['waits for a slot', 'waits to leave'])
@@ -134,7 +134,7 @@ class Plot(unittest.TestCase):
         self.plot(self.file(line))
         self.assertTrue((before != image.imread(os.path.join(self.out, 'latency.png'))).any())
 
-    def test_only_what_the_lines_have_something_for(self):
+    def test_only_subjects_of_the_lines_are_drawn(self):
         points = [{'bench': 'small_rpc_rate', 'transport': 'shm', 'params': {'window': window, 'size': 32},
                    'metrics': {'rate_mrps': rate}} for window, rate in ((3, 1), (60, 4))]
         done = self.plot(self.file(*points))
@@ -147,20 +147,20 @@ class Plot(unittest.TestCase):
         done = self.plot(first, SAMPLE)
         self.assertEqual(len(done.stdout.splitlines()), len(SUBJECTS), done.stderr)
 
-    def test_nothing_to_draw(self):
+    def test_input_without_curves_is_an_error(self):
         one_point = {'bench': 'x', 'transport': 'shm', 'params': {'window': 3}, 'metrics': {'rate_mrps': 1}}
         for path in (self.file(), self.file({}), self.file(one_point)):
             self.assert_refuses('has nothing to draw', self.plot(path))
             self.assert_refuses('has nothing to draw', self.plot(SAMPLE, path))
 
-    def test_files_that_are_no_results(self):
+    def test_files_without_results_are_refused(self):
         self.assert_refuses('cannot be read', self.plot('/no/such/file'))
         self.assert_refuses('is no JSON line', self.plot(self.file('p50 3 us')))
         self.assert_refuses('is no JSON line', self.plot(self.file('[1]')))
         self.assert_refuses('not those of a benchmark', self.plot(self.file({'params': 3, 'metrics': 'x'})))
         self.assert_refuses('not those of a benchmark', self.plot(self.file({'bench': 'ratio', 'ratio_min': 1})))
 
-    def test_no_matplotlib(self):
+    def test_missing_matplotlib_is_named(self):
         os.mkdir(os.path.join(self.directory, 'modules'))
         with open(os.path.join(self.directory, 'modules', 'matplotlib.py'), 'w', encoding='utf-8') as file:
             file.write('raise ImportError\n')

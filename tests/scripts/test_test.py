@@ -69,7 +69,7 @@ class Counts(unittest.TestCase):
             code, output, _ = self.run_with([passed('a'), skipped('b')], ci=ci)
             self.assertEqual((code, output.splitlines()[-1]), (int(ci), '2 passed, 0 failed, 1 skipped'))
 
-    def test_one_that_passes_alone_is_named(self):
+    def test_case_that_passes_alone_is_named(self):
         code, output, calls = self.run_with([passed('a'), failed('b.C.d/shm')], [passed('b.C.d/shm')])
         self.assertEqual((code, output.splitlines()[-1]), (0, '3 passed, 0 failed, 0 skipped'))
         self.assertIn('unsteady: release: b.C.d/shm ', output)
@@ -83,28 +83,28 @@ class Counts(unittest.TestCase):
         self.assertIn('unsteady: release: a.Typed/shm.x<Typed/shm.  # TypeParam = A<int&>> (', output)
         self.assertTrue(calls[1].endswith(r' -R ^(a\.Typed/shm\.x<Typed/shm\.  # TypeParam = A<int&>>)$'), calls[1])
 
-    def test_one_that_fails_twice_has_failed(self):
+    def test_case_that_fails_twice_is_a_failure(self):
         code, output, _ = self.run_with([failed('a'), failed('b')], [failed('a'), passed('b')])
         self.assertEqual((code, output.splitlines()[-1]), (1, '2 passed, 1 failed, 0 skipped'))
         self.assertIn('failed: release: a\n', output)
         self.assertIn('unsteady: release: b ', output)
 
-    def test_what_a_sanitizer_has_found_is_not_run_again(self):
+    def test_sanitizer_finding_is_not_run_again(self):
         for text in ('WARNING: ThreadSanitizer: data race', 'ERROR: AddressSanitizer: heap-use-after-free',
                      'ERROR: LeakSanitizer: detected', 'file.cc:1:2: runtime error: shift'):
             code, output, calls = self.run_with([passed('a'), failed('b', text)])
             self.assertEqual((code, output.splitlines()[-1], len(calls)), (1, '2 passed, 1 failed, 0 skipped', 1))
 
-    def test_what_is_found_in_the_second_run_is_a_failure(self):
+    def test_sanitizer_finding_in_the_second_run_is_a_failure(self):
         code, output, _ = self.run_with([failed('a')], [failed('a', 'WARNING: ThreadSanitizer: data race')])
         self.assertEqual((code, output.splitlines()[-1]), (1, '1 passed, 1 failed, 0 skipped'))
 
-    def test_many_failures_are_not_chance(self):
+    def test_many_failures_are_not_run_again(self):
         names = [f'case{number}' for number in range(11)]
         code, output, calls = self.run_with([failed(name) for name in names])
         self.assertEqual((code, output.splitlines()[-1], len(calls)), (1, '1 passed, 11 failed, 0 skipped', 1))
 
-    def test_ctest_that_ends_without_a_report(self):
+    def test_ctest_without_a_report_is_a_failure(self):
         code, output, _ = self.run_with()
         self.assertEqual((code, output.splitlines()[-1]), (1, '1 passed, 1 failed, 0 skipped'))
 

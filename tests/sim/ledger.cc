@@ -23,13 +23,13 @@ namespace {
 constexpr const char* kActions[] = {
     "answer", "answer with a MsgBuf", "answer twice", "later", "post", "nested", "attic", "fail", "drop", "hold"};
 
-/// So often each needed packet may go where packets are lost, doubled, late or overtaken.
+/// How often each needed packet may be sent where packets are lost, doubled, late or overtaken.
 constexpr double kTimesMax = 3;
 
-/// So many packets each probe may bring again, on average.
+/// How many retransmitted packets each probe may cause, on average.
 constexpr double kBroughtMax = 8;
 
-/// Of a packet for its payload.
+/// The payload bytes of a packet.
 size_t room_bytes(const Plan& plan) {
   return plan.simulation.frame_bytes - tern::transport::SimImpl::kFrameHeaderBytes - wire::kHeaderBytes;
 }
@@ -107,10 +107,10 @@ void Oracle::end(const char* what, const Call* call) const {
 
 namespace {
 
-/// A sign of life may be so old when a silence begins, and come so late after its end: that of the management is due
-/// every quarter of the liveness timeout (clause 7.5.2).
+/// The management sends a sign of life every quarter of the liveness timeout (clause 7.5.2). The last one may therefore
+/// be a quarter old when a silence begins, and the next one may come a quarter after its end.
 constexpr int64_t kSignsPerTimeout = 4;
-/// What is shorter is no silence: it delays an answer, or costs one of several pings.
+/// A shorter interval does not count as a silence: it delays an answer, or costs one of several pings.
 constexpr int64_t kSilencesPerTimeout = 16;
 
 }  // namespace
@@ -152,10 +152,10 @@ bool Troubles::explain(uint32_t a, uint32_t b, Duration session_began, bool was_
   return is_silence_explained(a, b, session_began, was_open);
 }
 
-/// Silences that follow each other so closely that no sign of life need have come between them are one.
+/// Two silences count as one if the time between them is too short for a sign of life.
 bool Troubles::is_silence_explained(uint32_t a, uint32_t b, Duration session_began, bool was_open) const {
   const Duration timeout = std::min(plan_.hosts[a].liveness_timeout, plan_.hosts[b].liveness_timeout);
-  // With the age of the last sign of life, and of the one that comes after it, half of the timeout is all of it.
+  // Half of the timeout is enough, because up to a quarter passes before the silence and a quarter after it.
   const Duration enough = was_open ? timeout / 2 : std::min(timeout / 2, plan_.connect_timeout / 4);
   const Duration between = timeout / kSignsPerTimeout + std::chrono::milliseconds(2);
   Duration from{}, until(-1);
@@ -207,7 +207,7 @@ void Ledger::on_ended(Call& call, const tern::Completion& done, Duration now) {
     oracle_.broken(call, "its continuation got other buffers than the call had");
   }
   if (done.request.bytes().size() != call.request_bytes || !is_request(done.request.bytes(), call.name)) {
-    oracle_.broken(call, "somebody wrote into its request");
+    oracle_.broken(call, "its request was written into");
   }
   check_status(call, done, now);
   if (plan_.is_strict() && call.deadline != Duration::max() && now - call.started > call.deadline + plan_.lateness) {
@@ -234,12 +234,12 @@ void Ledger::check_status(const Call& call, const tern::Completion& done, Durati
     impossible("an application code without a refusal");
   switch (code) {
     case Code::kCancelled:
-      if (!call.may_be_cancelled) impossible("nobody has cancelled it");
+      if (!call.may_be_cancelled) impossible("the program has not cancelled it");
       return;
     default:
       break;
   }
-  if (plan_.is_corrupt()) return;  // damaged packets explain whatever is left
+  if (plan_.is_corrupt()) return;  // damaged packets explain all other outcomes
   const bool is_answered = call.outcome == Call::Outcome::kAnswered;
   switch (code) {
     case Code::kOk:
@@ -263,8 +263,8 @@ void Ledger::check_status(const Call& call, const tern::Completion& done, Durati
       }
       return;
     case Code::kNoResponse:
-      // Where a session may die of losses, so may a call whose ranges were all lost for two liveness timeouts, while a
-      // probe of the path has passed between them (clause 5.3.2).
+      // Where losses may end a session, they may also end a call: all its ranges were lost for two liveness timeouts
+      // while a probe of the path has passed (clause 5.3.2).
       if (call.outcome == Call::Outcome::kAnswered && call.response_bytes > room_bytes(plan_) &&
           troubles_.explain(call)) {
         return;
@@ -289,10 +289,10 @@ void Ledger::check_status(const Call& call, const tern::Completion& done, Durati
   }
 }
 
-/// What the call may cost in packets, on both sides: each of its packets and an answer to it, or the question for it; a
-/// cancel and its answer; a probe and its answer at intervals that grow to a quarter of the time waited, and then of
-/// the liveness timeout (clauses 4.4.1 and 4.4.2). Where packets are lost or late, each of those may bring
-/// retransmissions of what is in flight, and each packet may go several times.
+/// The number of packets that the call may cost on both sides: each of its packets, and the answer to it or the RFR for
+/// it; a cancel and its answer; probes and their answers, whose interval grows to a quarter of the time waited and then
+/// to a quarter of the liveness timeout (clauses 4.4.1 and 4.4.2). Where packets are lost or late, each probe may cause
+/// retransmissions of the packets in flight, and each packet may be sent several times.
 double Ledger::packets_of(const Call& call, Duration now) const {
   const size_t room = room_bytes(plan_);
   const auto packets = [&](size_t bytes) {
@@ -308,15 +308,15 @@ double Ledger::packets_of(const Call& call, Duration now) const {
   return kTimesMax * needed + 2 * probes * std::min(needed, kBroughtMax);
 }
 
-/// Not before its time, but for what its handler and a round trip take: a server refuses what can no longer finish in
-/// time, and a client does not start it.
+/// A call ends with kDeadline not earlier than its deadline minus the time of its handler and a round trip, because the
+/// server refuses a request, and the client does not start a call, that can no longer finish in time.
 void Ledger::check_deadline(const Call& call, Duration now) const {
   if (call.deadline == Duration::max()) oracle_.broken(call, "it ended with kDeadline and has none");
   const Duration elapsed = now - call.started;
-  // A server whose clock is fast, by a tenth at the most, refuses early.
+  // A server whose clock is fast (by a tenth at most) refuses early.
   const Duration earliest = plan_.has_drift() ? call.deadline * 8 / 10 : call.deadline;
-  // Handlers take up to 100 us, a thousand times as long on slow hosts, and wait as long for their turn. The smallest
-  // round trip that a session knows may be its only one, and an endpoint's own turn may be in it.
+  // Handlers take up to 100 us, or a thousand times as long on slow hosts, and wait as long for their turn. A session
+  // may have measured only one round trip, which may contain a turn of the endpoint.
   const Duration too_short = std::chrono::milliseconds(plan_.has_drift() ? 250 : 10);
   if (elapsed < earliest - too_short) oracle_.broken(call, "kDeadline after %.6f ms", ms(elapsed));
 }
@@ -374,7 +374,7 @@ Call* Ledger::on_handler(const Place& where, uint16_t type, std::span<const std:
 
 void Ledger::check_kept(const Call& call, std::span<const std::byte> bytes) const {
   if (plan_.is_corrupt()) return;
-  if (bytes.empty() && plan_.has_limited_memory) return;  // there was none to keep it in
+  if (bytes.empty() && plan_.has_limited_memory) return;  // there was no memory for the request
   if (bytes.size() != call.request_bytes || !is_request(bytes, call.name)) {
     oracle_.broken(call, "its handler sees a torn request, of %zu bytes", bytes.size());
   }

@@ -1,5 +1,5 @@
-// What the oracle knows of a run: every call, what was promised about it, what has happened to it and what may have
-// gone wrong around it. Test code; one thread, as all of the simulation.
+// The oracle's knowledge of a run: every call, the promises about it, the events of its life, and the faults that may
+// have touched it. Test code; one thread runs it, and all of the simulation.
 #pragma once
 
 #include <cstddef>
@@ -25,24 +25,24 @@ enum Type : uint16_t {
   kUnknown = 5,   ///< no handler
 };
 inline constexpr size_t kSmallLimitBytes = 3000;
-/// From so many bytes on, a request begins with its call's name.
+/// A request of at least this length begins with its call's name.
 inline constexpr size_t kNameBytes = 8;
 
-/// What a handler does with a request.
+/// How a handler answers a request.
 enum class Action : uint8_t {
   kAnswer,        ///< at once
   kAnswerMsgBuf,  ///< at once, with a MsgBuf
-  kAnswerTwice,   ///< at once, but the room for the answer is asked for a second time
+  kAnswerTwice,   ///< at once, after it has asked twice for the response's buffer
   kLater,         ///< keeps the Request, and answers from a timer
   kPost,          ///< from a posted function
   kNested,        ///< from the continuation of a call of its own
-  kAttic,         ///< gives the Request to somebody outside of all hosts, who answers it some time, if the host lives
+  kAttic,  ///< moves the Request into World::attic, outside of all hosts, from where it is answered if the host lives
   kFail,
   kDrop,
-  kHold,  ///< keeps the Request until the client does not want it any more, or the network is healed
+  kHold,  ///< keeps the Request until the client cancels it or the network is healed
 };
 
-/// Where an endpoint is.
+/// The host and number of an endpoint.
 struct Place {
   uint32_t host = 0;
   uint16_t endpoint = 0;
@@ -75,14 +75,14 @@ struct Call {
   tern::Code status = tern::Code::kOk;
 };
 
-/// A broken promise: says so and how to see it again, and ends the process.
+/// Reports a broken promise: prints it and the command that repeats the run, and ends the process.
 class Oracle {
  public:
   Oracle(const Plan& plan, std::string repeat) : plan_(plan), repeat_(std::move(repeat)) {}
   void set_simulation(const tern::sim::Simulation* simulation) { simulation_ = simulation; }
   [[noreturn, gnu::format(printf, 2, 3)]] void broken(const char* format, ...) const;
   [[noreturn, gnu::format(printf, 3, 4)]] void broken(const Call& call, const char* format, ...) const;
-  /// Of a rule that is switched off: returns.
+  /// Returns if the rule is switched off.
   [[gnu::format(printf, 3, 4)]] void broken(Rule rule, const char* format, ...) const;
 
  private:
@@ -92,29 +92,30 @@ class Oracle {
   const tern::sim::Simulation* simulation_ = nullptr;
 };
 
-/// What explains that a session between two hosts has ended without their programs' doing. A host that crashes or is
-/// slow explains it by itself. A pause, a partition or a link that is down does if it may have lasted long enough for
-/// the peer's liveness timeout: shorter ones are no reason, and a pause of one's own is none at all beyond the silence
-/// that the peer hears (rule kDeaths). Rule switched off: whatever was wrong explains it.
+/// The faults that may explain why a session between two hosts has ended although neither program ended it. The crash
+/// or the slowness of a host is an explanation by itself. A pause, a partition or a link that is down is one if it may
+/// have lasted for the peer's liveness timeout. A shorter one is not, and neither is a host's own pause except as the
+/// silence that its peer observes (rule kDeaths). If the rule is switched off, any fault is an explanation.
 class Troubles {
  public:
   explicit Troubles(const Plan& plan);
   void on_host(uint32_t host, tern::Duration until);
   void on_all(tern::Duration until);
-  /// The host is not heard.
+  /// No other host receives packets of this host.
   void on_silence(uint32_t host, tern::Duration from, tern::Duration until);
-  /// These two do not hear each other.
+  /// These two hosts do not receive each other's packets.
   void on_silence(uint32_t a, uint32_t b, tern::Duration from, tern::Duration until);
-  /// None hears another one.
+  /// No host receives packets of another one.
   void on_silence(tern::Duration from, tern::Duration until);
-  /// Whatever was to last longer ends now.
+  /// Ends all faults now.
   void end_all(tern::Duration now);
-  /// May a session of that time, between these two, have ended? `was_open`: a call on it has been answered.
+  /// True: the faults may have ended a session between these two hosts that began then. `was_open`: a call on it was
+  /// answered.
   bool explain(const Call& call) const {
     return explain(call.client.host, call.server.host, call.session_began, call.was_open);
   }
   bool explain(uint32_t a, uint32_t b, tern::Duration session_began, bool was_open) const;
-  /// From then on nothing is explained any more.
+  /// The time from which the faults explain nothing.
   tern::Duration over() const;
 
  private:
@@ -129,7 +130,7 @@ class Troubles {
   const Plan& plan_;
   std::vector<tern::Duration> until_;
   tern::Duration all_until_{-1};
-  tern::Duration aftermath_;       ///< so long later peers may still find out that they have given each other up
+  tern::Duration aftermath_;  ///< how much later peers may still find out that the other has given up their session
   std::vector<Silence> silences_;  ///< by beginning
 };
 
@@ -139,26 +140,27 @@ class Ledger {
       : plan_(plan), oracle_(oracle), troubles_(troubles), salt_(plan.seed << 32 ^ 0x5eed'0000'0000'0000) {}
 
   Call& add();
-  /// Null: no call has it.
+  /// Null: no call has this name.
   Call* find(uint64_t name);
   void on_accepted(Call& call);
-  /// The Completion is right in every respect: of a call that has not ended, status, buffers and their content.
+  /// Checks the whole Completion: its call has not ended before, and the status, the buffers and their content are
+  /// right.
   void on_ended(Call& call, const tern::Completion& done, tern::Duration now);
-  /// A handler has a request: of which call? Null: of a damaged one, or one without a name.
+  /// Returns the call to which a handler's request belongs. Null: the request is damaged, or has no name.
   Call* on_handler(const Place& where, uint16_t type, std::span<const std::byte> bytes, tern::Duration now);
-  /// A Request that is kept still has the bytes of its call.
+  /// Checks that a kept Request still has its call's bytes.
   void check_kept(const Call& call, std::span<const std::byte> bytes) const;
   void on_outcome(Call& call, Call::Outcome outcome);
 
   size_t calls() const { return calls_.size(); }
   size_t open() const { return open_; }
   uint64_t bytes_open() const { return bytes_open_; }
-  /// One that has not ended; null: all have.
+  /// A call that has not ended. Null: all have ended.
   const Call* first_open() const;
-  /// Of how every call ended and when.
+  /// A hash of how and when every call ended.
   uint64_t hash() const { return hash_; }
   const std::vector<uint64_t>& statuses() const { return statuses_; }
-  /// So many packets the calls that have ended may have cost (rule kPackets).
+  /// The number of packets that the ended calls may have cost (rule kPackets).
   double packets_allowed() const { return packets_allowed_; }
 
  private:
@@ -181,7 +183,8 @@ class Ledger {
   double packets_allowed_ = 0;
 };
 
-/// Request of a call: its name, and a pattern of it. Shorter than a name: a pattern of the length.
+/// Writes a call's request: its name and a pattern made of the name. A request shorter than a name has a pattern of its
+/// length.
 void write_request(std::span<std::byte> to, uint64_t name);
 bool is_request(std::span<const std::byte> bytes, uint64_t name);
 void write_response(std::span<std::byte> to, uint64_t name);

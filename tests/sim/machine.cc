@@ -172,7 +172,7 @@ void Agent::step() {
   step_later();
 }
 
-/// To that server, or to any.
+/// Opens a session to that server, or to any one.
 size_t Agent::add_session(const Place& server) {
   Place to = server;
   if (world_.phase == World::Phase::kWork) {
@@ -215,7 +215,7 @@ const tern::session::ClientSession* Agent::session_of(size_t link) const {
   return tern::rpc::EndpointCore::of(*endpoint_).client_session(links_[link].session);
 }
 
-/// Of the clock's granularity at both ends a round trip may lose so much.
+/// A measured round trip may be too short by the clock's granularity at both ends.
 void Agent::check_round_trips(const Link& link) const {
   constexpr uint64_t kGranularityNs = 2;
   const auto* session = tern::rpc::EndpointCore::of(*endpoint_).client_session(link.session);
@@ -236,7 +236,7 @@ void Agent::check_round_trips() const {
   }
 }
 
-/// Mostly one that is there.
+/// Returns the index of a session, mostly of one that exists.
 size_t Agent::any_session() {
   const auto count = links_.size();
   const auto first = static_cast<size_t>(random_.below(count));
@@ -246,7 +246,7 @@ size_t Agent::any_session() {
   return first;
 }
 
-/// It stays in the list, so that it can be misused, and its calls may end with kCancelled.
+/// The session stays in the list, so that later calls can misuse it. Its calls may end with kCancelled.
 void Agent::forget_session(size_t link) {
   links_[link].is_gone = true;
   for (uint64_t name : calls_) {
@@ -258,7 +258,7 @@ void Agent::forget_session(size_t link) {
 void Agent::destroy_sessions() {
   for (size_t i = 0; i < links_.size(); i++) {
     if (links_[i].is_gone) continue;
-    (void)endpoint_->destroy_session(links_[i].session);  // it may have ended by itself
+    (void)endpoint_->destroy_session(links_[i].session);  // a fault may have ended it already
     forget_session(i);
   }
 }
@@ -275,7 +275,7 @@ void Agent::cancel_something() {
   (void)endpoint_->cancel({call.call_id});  // kMisuse: it has ended, and its continuation waits for the transport
 }
 
-/// Calls that are refused: the buffers stay, and nothing runs.
+/// Makes calls that break a rule. Each must be refused, keep its buffers and run no continuation.
 void Agent::misuse() {
   Call& call = world_.ledger.add();
   call.client = place_;
@@ -333,7 +333,7 @@ void Agent::call_some() {
   }
 }
 
-/// While its request is on its way, mostly: they may overtake each other.
+/// Cancels a call mostly while its request is in the network, so that either packet may overtake the other.
 void Agent::cancel_soon(uint64_t name) {
   const auto delay = Duration(static_cast<int64_t>(random_.magnitude(0, 30'000)));
   (void)endpoint_->after(delay, [this, name] {
@@ -348,7 +348,7 @@ size_t Agent::draw_bytes() {
   const Plan& plan = world_.plan;
   if (random_.chance(plan.bulk_permille)) return random_.magnitude(16 << 10, plan.bulk_bytes_max);
   if (random_.chance(600)) return random_.between(kNameBytes, 64);
-  // About the limits of packets, too.
+  // Some lengths are near multiples of a packet's payload.
   if (random_.chance(200)) return plan.simulation.frame_bytes * random_.between(1, 4) - random_.between(60, 70);
   return random_.magnitude(kNameBytes, random_.chance(200) ? 16 << 10 : 1500);
 }
@@ -360,7 +360,7 @@ void Agent::draw_call(Call& call) {
   const uint64_t draw = random_.below(100);
   call.type = draw < 15 ? kTiny : draw < 70 ? kDispatch : draw < 90 ? kWorker : draw < 98 ? kSmall : kUnknown;
   if (call.type == kTiny) call.request_bytes = call.response_bytes = static_cast<size_t>(random_.below(kTinyTypes));
-  // Mostly at once.
+  // Handlers mostly answer at once.
   const uint64_t action = random_.below(100);
   call.action = action < 60   ? Action::kAnswer
                 : action < 66 ? Action::kAnswerMsgBuf
@@ -426,7 +426,7 @@ bool Agent::make_call(Call& call, size_t link, uint64_t outer, MsgBuf request, M
   return true;
 }
 
-/// By us, or by whatever else ends one, with nobody waiting who would have been told.
+/// True: the session may have ended without a completion that says so, by this endpoint, a refusal or a fault.
 bool Agent::may_have_ended(const Link& link) const {
   const bool may_be_refused = world_.plan.has_limited_sessions || world_.plan.has_limited_memory;
   return is_ending_ || link.is_gone || may_be_refused || world_.plan.is_corrupt() ||
@@ -458,7 +458,7 @@ void Agent::on_done(uint64_t name, uint64_t outer, Completion& done) {
   if (done.status.ok()) links_[call.session].was_open = true;
   leave(call);
   if (outer != 0) answer_kept(outer);
-  // What somebody still reads or writes is seen: both buffers become something else at once.
+  // Both buffers are used again at once, which shows whether the library still reads or writes them.
   const uint64_t draw = random_.below(10);
   if (draw < 3 && world_.phase == World::Phase::kWork && world_.ledger.calls() < world_.plan.calls) {
     Call& next = world_.ledger.add();
@@ -520,10 +520,10 @@ void Agent::on_tiny(Request request) {
 
 void Agent::on_request(uint16_t type, Request request) {
   Call* call = world_.ledger.on_handler(place_, type, request.bytes(), endpoint_->now());
-  if (call == nullptr) return request.fail(1);  // damaged on its way
+  if (call == nullptr) return request.fail(1);  // the network has damaged it
   if (random_.chance(50)) host_.spend(random_.duration(Duration(1), std::chrono::microseconds(100)));
   Action action = call->action;
-  if (type == kWorker) {  // not the endpoint's thread
+  if (type == kWorker) {  // runs outside of the endpoint's thread
     if (action == Action::kAnswerMsgBuf || action == Action::kNested) action = Action::kAnswer;
     if (action == Action::kLater || action == Action::kHold) action = Action::kPost;
   }
@@ -618,7 +618,7 @@ void Agent::answer_kept(uint64_t name) {
   answer(call, std::move(request));
 }
 
-/// Answers when a call of its own has ended, however.
+/// Answers when the nested call has ended, whatever its status is.
 void Agent::nest(Call& call, Request request) {
   if (links_.empty()) return answer(call, std::move(request));
   const size_t link = any_session();
@@ -626,7 +626,7 @@ void Agent::nest(Call& call, Request request) {
   Call& inner = world_.ledger.add();
   draw_call(inner);
   if (inner.action == Action::kNested || inner.action == Action::kHold) inner.action = Action::kAnswer;
-  // Requests that wait for each other's slots would wait for ever: that is the program's business.
+  // Requests that wait for each other's slots would wait for ever. Avoiding that is the duty of the program.
   inner.deadline =
       std::min<Duration>(inner.deadline, random_.duration(std::chrono::microseconds(1), std::chrono::milliseconds(20)));
   if (!make_call(inner, link, call.name)) answer_kept(call.name);
@@ -634,12 +634,13 @@ void Agent::nest(Call& call, Request request) {
 
 // ---- Buffers ----
 
-/// At rest nobody writes into it.
+/// Returns a kept buffer or a new one. Checks that nothing has written into the buffer while it was kept.
 MsgBuf Agent::take_buffer(size_t len_bytes) {
   for (Resting& resting : pool_) {
     if (resting.buffer.capacity() < len_bytes || resting.buffer.capacity() > 4 * len_bytes + 4096) continue;
     if (!e2e::is_filled(resting.buffer.bytes(), resting.pattern)) {
-      world_.oracle.broken("host %u/%u: somebody wrote into a buffer that had come home", place_.host, place_.endpoint);
+      world_.oracle.broken("host %u/%u: the library wrote into a buffer after it had returned it", place_.host,
+                           place_.endpoint);
     }
     MsgBuf buffer = std::move(resting.buffer);
     resting = std::move(pool_.back());

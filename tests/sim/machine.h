@@ -1,5 +1,5 @@
-// What runs on a simulated host of a run: a Nexus, and endpoints that are client and server at once and do whatever a
-// program may do, drawn from the seed. Test code.
+// The program on each simulated host of a run: a Nexus, and endpoints that are client and server at once. The seed
+// decides which calls of the library they make. Test code.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +21,21 @@ namespace sim_test {
 
 class Machine;
 
-/// What a round trip between two hosts takes at the least.
+/// The shortest possible round trip between two hosts.
 class RoundTrips {
  public:
   explicit RoundTrips(const tern::sim::Topology& topology);
   uint64_t ns(uint32_t a, uint32_t b) const;
 
  private:
-  /// One way between the switches of the two, and to a host's own.
+  /// One-way times between two hosts' switches, and from a host to its switch.
   std::vector<std::vector<int64_t>> between_ns_;
   std::vector<int64_t> to_switch_ns_;
   std::vector<uint32_t> switch_of_;
   std::vector<int64_t> latency_ns_;
 };
 
-/// What all machines of a run share.
+/// The state that all machines of a run share.
 struct World {
   World(const Plan& its_plan, std::string repeat)
       : plan(its_plan), oracle(plan, std::move(repeat)), troubles(plan), ledger(plan, oracle, troubles) {}
@@ -50,15 +50,15 @@ struct World {
 
   enum class Phase : uint8_t {
     kWork,    ///< endpoints make calls
-    kFinish,  ///< the network is healed, and whoever keeps a request answers it
+    kFinish,  ///< the network is healed, and all kept requests are answered
   };
   Phase phase = Phase::kWork;
 
   uint32_t sessions_begun = 0;
-  uint64_t packets_sent = 0;  ///< by endpoints that are gone
+  uint64_t packets_sent = 0;  ///< by endpoints that no longer exist
   std::unique_ptr<RoundTrips> round_trips;
 
-  /// Requests that somebody outside of all hosts has, beyond the lives of their endpoints.
+  /// Requests kept outside of all hosts. They may outlive their endpoints.
   struct Kept {
     tern::Request request;
     uint64_t name;
@@ -66,32 +66,33 @@ struct World {
   std::vector<Kept> attic;
 };
 
-/// An endpoint and what it does.
+/// An endpoint and its workload.
 class Agent {
  public:
   Agent(World& world, Machine& machine, tern::sim::Host& host, uint16_t id, uint64_t seed);
-  /// The endpoint ends; some of the requests that it keeps before it, others after it.
+  /// Ends the endpoint. It drops some of its kept requests before that and the others after it.
   ~Agent();
 
   tern::Rpc<tern::Sim>& rpc() { return *endpoint_; }
   Place place() const { return place_; }
-  /// Forgets what it has of buffers.
+  /// Releases its buffers.
   void drop_buffers() { pool_.clear(); }
   void destroy_sessions();
-  /// A new session to `server`, and calls on it that have to be answered. How many were accepted.
+  /// Opens a new session to `server` and makes calls on it, which must be answered. Returns how many were accepted.
   size_t call_afresh(const Place& server);
   size_t requests_kept() const { return kept_.size(); }
 
   // -- For trials --
 
-  /// A session with these options; its index.
+  /// Opens a session with these options and returns its index.
   size_t open(const Place& server, const tern::SessionOptions& options);
-  /// A call on it without a deadline, which the handler answers after `handler_time`. Null: it was refused.
+  /// Makes a call without a deadline on that session. The handler answers after `handler_time`. Null: the call was
+  /// refused.
   Call* call(size_t link, size_t request_bytes, size_t response_bytes, tern::Duration handler_time);
-  /// Null: it is gone.
+  /// Null: the session no longer exists.
   const tern::session::ClientSession* session_of(size_t link) const;
   const EndpointPlan& plan() const { return plan_; }
-  /// No session has seen a round trip that is shorter than the cable (rule kRoundTrips).
+  /// Checks that no session has measured a round trip shorter than the cable allows (rule kRoundTrips).
   void check_round_trips() const;
 
  private:
@@ -153,12 +154,12 @@ class Agent {
   Random random_;
   bool is_ending_ = false;
   std::vector<Link> links_;
-  std::vector<uint64_t> calls_;  ///< names of those that have not ended
+  std::vector<uint64_t> calls_;  ///< names of the calls that have not ended
   std::vector<uint64_t> old_call_ids_;
   std::vector<Resting> pool_;
   std::vector<Kept> kept_;
   std::unique_ptr<tern::Rpc<tern::Sim>> rpc_;
-  tern::Rpc<tern::Sim>* endpoint_ = nullptr;  ///< of `rpc_`, while that ends, too
+  tern::Rpc<tern::Sim>* endpoint_ = nullptr;  ///< points to the endpoint of `rpc_`, also while that is being destroyed
 };
 
 class Machine {
@@ -167,7 +168,7 @@ class Machine {
   ~Machine();
 
   const std::vector<std::unique_ptr<Agent>>& agents() const { return agents_; }
-  /// The endpoint ends and another one takes its place.
+  /// Ends the endpoint and opens another one in its place.
   void restart_agent(size_t index);
 
  private:
@@ -182,7 +183,7 @@ class Machine {
   friend class Agent;
 };
 
-/// The answer that a call has to get, from whoever has its request.
+/// Answers a request with the response that its call must get.
 void answer_request(World& world, Call& call, tern::Request request);
 
 }  // namespace sim_test

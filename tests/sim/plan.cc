@@ -14,10 +14,10 @@ using std::chrono::nanoseconds;
 using std::chrono::seconds;
 using tern::Duration;
 
-/// A pause is short if it is so small a part of every liveness timeout.
+/// A short pause is at most this fraction (one sixteenth) of every liveness timeout.
 constexpr int64_t kShortPauses = 16;
 
-/// Of the others each is as likely.
+/// The other trials are equally likely.
 constexpr size_t kTrialsBeforeNat = static_cast<size_t>(Trial::kNat) - 1;
 
 Class draw_class(Random& random) {
@@ -72,8 +72,8 @@ tern::CongestionControl draw_congestion_control(Random& random, const Plan& plan
   static constexpr CongestionControl kAll[] = {CongestionControl::kNone, CongestionControl::kTimely,
                                                CongestionControl::kPatchedTimely, CongestionControl::kSwift,
                                                CongestionControl::kDctcp};
-  // Timely's thresholds are a datacenter's: on a long path every round trip is congestion, and its rate falls and
-  // falls.
+  // Timely has thresholds for datacenters. It takes every round trip on a long path for congestion, and its rate falls
+  // without end.
   static constexpr CongestionControl kLong[] = {CongestionControl::kNone, CongestionControl::kSwift,
                                                 CongestionControl::kDctcp};
   return plan.has_long_paths ? kLong[random.below(std::size(kLong))] : kAll[random.below(std::size(kAll))];
@@ -117,7 +117,7 @@ EndpointPlan draw_endpoint(Random& random, Plan& plan, uint16_t id) {
 void draw_hosts(Random& random, Plan& plan) {
   const bool is_limited = plan.kind == Class::kTight || plan.kind == Class::kRough;
   const bool has_cost = random.chance(600);
-  // Short of time only where faults are allowed to kill sessions.
+  // The timeout may be too short only where faults may end sessions.
   const Duration liveness_min = plan.is_strict() || plan.is_corrupt() ? milliseconds(100) : milliseconds(10);
   const Duration liveness = random.duration(liveness_min, milliseconds(500));
   for (uint32_t i = 0; i < plan.topology.hosts(); i++) {
@@ -163,7 +163,7 @@ void draw_workload(Random& random, Plan& plan) {
   plan.rate_bytes_per_sec_min = random.magnitude(20'000'000, 1'000'000'000);
   plan.early_permille = random.chance(300) ? 0 : static_cast<uint32_t>(random.magnitude(10, 400));
   plan.handler_time_max = random.duration(microseconds(1), milliseconds(50));
-  // Long enough for a path on which packets wait.
+  // The strict limit is long enough for a path with full queues.
   plan.connect_timeout = random.duration(plan.is_strict() ? milliseconds(400) : milliseconds(20), seconds(2));
 }
 
@@ -174,7 +174,7 @@ Duration shortest_liveness(const Plan& plan) {
   return shortest;
 }
 
-/// A call that has passed its deadline ends when its endpoint's loop has seen it, and the wire has its packets.
+/// A call past its deadline ends when its endpoint's loop has noticed that and the wire has taken the call's packets.
 Duration lateness_of(const Plan& plan) {
   uint64_t packets = 0;
   for (const HostPlan& host : plan.hosts) {
@@ -197,7 +197,7 @@ void draw_faults(Random& random, Plan& plan) {
     plan.faults.delay_max = random.duration(microseconds(1), milliseconds(random.chance(200) ? 5 : 1));
   }
   if (plan.kind == Class::kCorrupt) plan.faults.corrupt = share(100) + 0.001;
-  // Short pauses together with all that they may be mistaken for: packets overtaken, deadlines, long messages.
+  // Short pauses come together with the events that look like them: overtaken packets, deadlines, long messages.
   const bool has_pauses = plan.kind == Class::kGentle || plan.kind == Class::kRough;
   if (has_pauses && random.chance(400)) {
     const Duration shortest = shortest_liveness(plan);
@@ -211,7 +211,7 @@ void draw_faults(Random& random, Plan& plan) {
     plan.sliced_host = static_cast<uint32_t>(random.below(plan.hosts.size()));
     plan.slices.run = random.duration(microseconds(10), milliseconds(5));
     plan.slices.wait = random.duration(microseconds(10), shortest_liveness(plan) / (2 * kShortPauses));
-    // A thread that has a tenth of its CPU's time does not keep up with a workload that was made for all of it.
+    // A thread with a tenth of its CPU's time could not keep up, because the workload is made for all of that time.
     plan.slices.run = std::max(plan.slices.run, plan.slices.wait / 4);
     plan.slices.is_random = random.chance(500);
     if (random.chance(300)) plan.slices.what = tern::sim::TimeSlices::What::kManagement;

@@ -16,11 +16,11 @@ class Random {
   explicit Random(uint64_t seed) : engine_(seed) {}
 
   uint64_t bits() { return engine_(); }
-  /// 0 to count - 1.
+  /// Returns 0 to count - 1.
   uint64_t below(uint64_t count) { return engine_() % count; }
-  /// Both ends included.
+  /// Returns `first` to `last`, both included.
   uint64_t between(uint64_t first, uint64_t last) { return first + below(last - first + 1); }
-  /// Likewise, each power of two as likely as the next one.
+  /// Returns `first` to `last`, with each power of two as likely as the next one.
   uint64_t magnitude(uint64_t first, uint64_t last) {
     const auto bits = static_cast<unsigned>(between(std::bit_width(first), std::bit_width(last)));
     const uint64_t low = bits == 0 ? 0 : uint64_t{1} << (bits - 1);
@@ -31,7 +31,7 @@ class Random {
     return tern::Duration(static_cast<int64_t>(
         magnitude(static_cast<uint64_t>(shortest.count()), static_cast<uint64_t>(longest.count()))));
   }
-  /// For a sequence of its own.
+  /// Returns a seed for another sequence.
   uint64_t split() { return engine_() ^ 0x9e3779b97f4a7c15; }
 
  private:

@@ -19,21 +19,21 @@ using std::chrono::seconds;
 using tern::Duration;
 using tern::rpc::EndpointCore;
 
-/// More than any run needs: a loop in which no time passes.
+/// More steps than any run needs. A run that takes more is in a loop in which no time passes.
 constexpr uint64_t kStepsMax = 200'000'000;
-/// Sessions of an endpoint that may each have one last thing to look at.
+/// Each session of an endpoint may have one last timer; an endpoint has fewer sessions than this.
 constexpr int kLooksMax = 100;
 
-/// What a worker was given while its host was slow keeps its time: some calls, one after the other, a thousand times 1
-/// ms each.
+/// Calls that a worker got while its host was slow keep their long times: some calls, one after the other, of a
+/// thousand times 1 ms each.
 constexpr Duration kWorkersLate = seconds(20);
 
 /// Longer than any message of the management (clause 7.1.2), and than packets without a payload.
 constexpr size_t kFrameLimitMin = 330;
-/// A report that nobody acknowledges is given up after 255 eighths of the report delay, or 255 128ths of the liveness
-/// timeout, or 255 RTOs, which are less than a quarter of that.
+/// A client gives up a report without an acknowledgement after 255 eighths of the report delay, or 255 128ths of the
+/// liveness timeout, or 255 RTOs, which are less than a quarter of the latter.
 constexpr int kReportDelays = 32, kReportTimeouts = 64;
-/// Of its opening on both sides, and of its reports.
+/// Packets for the opening of a session on both sides and for its reports.
 constexpr double kPacketsPerSession = 40;
 
 class Run {
@@ -138,7 +138,7 @@ void Run::boot(uint32_t host) {
   if (!status.ok()) world_.oracle.broken("boot(): %s", std::string(status.message()).c_str());
 }
 
-/// Everything works from now on, and whoever keeps a request answers it.
+/// Ends all faults. All kept requests are answered from now on.
 void Run::heal() {
   world_.phase = World::Phase::kFinish;
   simulation_->heal();
@@ -148,7 +148,7 @@ void Run::heal() {
   }
 }
 
-/// So long a call may take in a healthy network, whatever state the faults have left it in.
+/// How long a call may take in a healthy network after any faults.
 Duration Run::patience() const {
   const uint64_t rate = std::min(plan_.slowest_link_bits_per_sec / 8, plan_.rate_bytes_per_sec_min);
   const auto transfer = Duration(static_cast<int64_t>(20 * world_.ledger.bytes_open() * 1'000'000'000 / rate));
@@ -161,9 +161,9 @@ void Run::demand_completion(const char* what) {
   if (!is_over) world_.oracle.broken(*world_.ledger.first_open(), "%s", what);
 }
 
-/// New sessions work, and all calls on them.
+/// Checks that new sessions open and all calls on them are answered.
 void Run::demand_fresh_calls() {
-  // What the faults have broken is found out by then.
+  // The endpoints have noticed all broken sessions by then.
   if (plan_.kind != Class::kTight) {
     const Duration over = world_.troubles.over();
     if (over > simulation_->now()) simulation_->run_for(over - simulation_->now());
@@ -191,15 +191,15 @@ void Run::demand_fresh_calls() {
   }
 }
 
-/// Sessions without calls: once the servers know that their responses have arrived nothing is sent, and nothing due.
+/// Sessions without calls send nothing and have no timers once the servers know that their responses have arrived.
 void Run::demand_quiet() {
   Duration delay{};
   for (const HostPlan& host : plan_.hosts) {
     for (const EndpointPlan& endpoint : host.endpoints) delay = std::max(delay, endpoint.rpc.report_delay);
   }
   simulation_->run_for(3 * delay + plan_.liveness_max + milliseconds(50));
-  // A damaged disconnect has ended a session at its server only, and a NAT that has forgotten a flow keeps
-  // acknowledgements from the client: its last report comes long after the first (clause 5.5.1).
+  // A damaged disconnect may have ended a session at its server only, and a NAT that has forgotten a flow holds back
+  // acknowledgements: the client's last report is then sent long after the first (clause 5.5.1).
   if (plan_.is_corrupt() || plan_.trial == Trial::kNat)
     simulation_->run_for(kReportDelays * delay + kReportTimeouts * plan_.liveness_max);
   std::vector<uint64_t> sent;
@@ -208,7 +208,7 @@ void Run::demand_quiet() {
   size_t i = 0;
   for_each_agent([&](Agent& agent) {
     const Place place = agent.place();
-    // What was to be looked at once is, and for nothing: a deadline of a call that has ended, a departure.
+    // Timers that are left fire without effect: the deadline of an ended call, a departure time.
     const EndpointCore& core = EndpointCore::of(agent.rpc());
     auto census = core.census();
     for (int looks = 0; looks < kLooksMax && census.next_due_ns != UINT64_MAX; looks++) {
@@ -230,7 +230,7 @@ void Run::demand_quiet() {
   });
 }
 
-/// All calls have ended, and every session has had the time to say so.
+/// Checks the memory of sessions. All calls have ended, and every session has had the time to report that.
 void Run::check_held(Agent& agent) {
   if (plan_.is_corrupt()) return;
   const Place place = agent.place();
@@ -259,7 +259,7 @@ void Run::check_held(Agent& agent) {
   });
 }
 
-/// What was sent is in proportion to what was to be done.
+/// Checks that the number of packets is in proportion to the calls.
 void Run::demand_proportion() {
   if (plan_.is_corrupt()) return;
   uint64_t sent = world_.packets_sent, again = 0, put_off = 0;
@@ -272,8 +272,8 @@ void Run::demand_proportion() {
   const tern::sim::NetworkCounters& counters = simulation_->counters();
   const uint64_t lost = counters.dropped_buffer_full + counters.dropped_receive_full + counters.dropped_no_receiver +
                         counters.dropped_too_long + counters.dropped_fault + counters.dropped_nat;
-  // No endpoint of a run without faults has ended before. A full send queue cuts a burst of answers in two: what is put
-  // off comes later than the answer to a packet that was sent later, and its request may count as lost, once for each
+  // No endpoint of a run without faults has ended before. A full send queue cuts a burst of answers in two: the
+  // postponed answers come later than the answer to a later packet, and their request may count as lost, once for each
   // time that a queue was full.
   if (plan_.is_lossless() && lost == 0 && again > put_off) {
     world_.oracle.broken(Rule::kRetransmissions, "%" PRIu64 " retransmissions, and nothing was lost or late", again);
@@ -284,15 +284,15 @@ void Run::demand_proportion() {
   }
 }
 
-/// No session without its client, no buffer without its owner.
+/// Checks that no server session is left without a client, and no buffer without an owner.
 void Run::demand_nothing_left() {
   for_each_agent([](Agent& agent) {
     agent.destroy_sessions();
     agent.drop_buffers();
   });
   world_.attic.clear();
-  // A damaged disconnect ends the wrong session, or none, and is acknowledged: the right one stays while its peer
-  // lives.
+  // A damaged disconnect ends the wrong session, or none, and is acknowledged: the right session stays while its
+  // client's process lives.
   const auto is_empty = [this](const EndpointCore::Census& census) {
     if (plan_.is_corrupt() && census.server_sessions != 0) return census.client_sessions == 0;
     return census.client_sessions == 0 && census.server_sessions == 0 && census.buffers_out == 0;
@@ -449,7 +449,7 @@ void Run::crash(uint32_t host, Duration lasting) {
   });
 }
 
-// ---- The oracle's look at the inside ----
+// ---- Invariants of the library's state ----
 
 void Run::observe() {
   if (++steps_ > kStepsMax) world_.oracle.broken("%" PRIu64 " steps, and no end", steps_);
@@ -462,7 +462,7 @@ void Run::check(Agent& agent) {
   const EndpointCore& core = EndpointCore::of(agent.rpc());
   core.check_invariants();
   if (!plan_.looks_often) return;
-  // A packet leaves only within the limit, which may be lower than what is in flight already.
+  // A packet leaves only within the limit. The limit may be lower than the number of packets in flight.
   auto& before = in_flight_[&core];
   std::unordered_map<uint32_t, uint32_t> now;
   core.for_each_client_session([&](const tern::session::ClientSession& session) {

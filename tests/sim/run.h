@@ -10,7 +10,7 @@
 namespace sim_test {
 
 struct Outcome {
-  uint64_t hash = 0;  ///< of everything that has happened
+  uint64_t hash = 0;  ///< of all events of the run
   uint64_t steps = 0;
   uint64_t calls = 0;
   uint64_t packets = 0;
@@ -18,7 +18,7 @@ struct Outcome {
   std::vector<uint64_t> statuses;  ///< calls that ended with each
 };
 
-/// Ends the process if a promise is broken; `repeat` is printed then.
+/// Ends the process if a promise is broken, and prints `repeat`, the command that repeats the run.
 Outcome run(const Plan& plan, const std::string& repeat);
 
 }  // namespace sim_test

@@ -1,4 +1,4 @@
-// What sim_check and raft_check have in common: their seeds on the command line, and the line that repeats a run, which
+// The common parts of sim_check and raft_check: the seeds on the command line, and the command that repeats a run. It
 // is printed also when a CHECK or a signal ends the process. Test code.
 #pragma once
 
@@ -18,10 +18,10 @@ namespace seeds {
 struct Options {
   uint64_t first = 1, last = 1;
   bool is_verbose = false;
-  std::string repeat;  ///< what else a repetition needs
+  std::string repeat;  ///< further flags that a repetition needs
 };
 
-inline char repeat_line[512];  ///< for whatever ends the process
+inline char repeat_line[512];  ///< printed when the process ends
 
 /// Prints `text` and ends the process.
 [[noreturn]] inline void usage(const char* text) {
@@ -39,8 +39,8 @@ inline uint64_t number(std::string_view text, const char* usage_text) {
   return value;
 }
 
-/// `other(name, value)` takes an option of the program's own, which a repetition needs too; false: there is none of
-/// that name, or the value is wrong.
+/// `other(name, value)` takes an option of the program's own, which a repetition needs, too. It returns false if it
+/// does not know that name or the value is wrong.
 template <class Other>
 Options parse(int argc, char** argv, const char* usage_text, Other&& other) {
   Options options;
@@ -68,7 +68,7 @@ Options parse(int argc, char** argv, const char* usage_text, Other&& other) {
   return options;
 }
 
-/// A CHECK that failed, a crash: the seed that leads there is what matters.
+/// Prints the seed when a CHECK fails or the process crashes.
 extern "C" inline void print_repeat_line(int signal) {
   const auto written = write(STDERR_FILENO, repeat_line, std::strlen(repeat_line));
   (void)written;

@@ -1,5 +1,5 @@
-// sim_check: random workloads, options and faults in the simulator, under an oracle that looks after every step whether
-// each promise of the library is kept. One seed decides everything; scripts/sim runs many of them.
+// sim_check: random workloads, options and faults in the simulator, under an oracle that checks the library's promises
+// after every step. The seed decides everything; scripts/sim runs many seeds.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -12,9 +12,9 @@
 
 namespace {
 
-/// Beside the seeds.
+/// The options besides the seeds.
 struct Options {
-  uint64_t seconds = 0;  ///< of virtual time, in which there are faults; 0: as the seed says
+  uint64_t seconds = 0;  ///< virtual time with faults; 0: the seed decides
   bool is_off[sim_test::kRules] = {};
 };
 
@@ -26,7 +26,7 @@ constexpr const char* kUsage =
     "  --only      rules that are checked; none: \"\"\n"
     "  --verbose   what each run does and how its calls ended\n";
 
-/// Switches the rules of that list off, or all others. False: one of them is unknown.
+/// Switches off the rules of that list, or all others. False: the list has an unknown rule.
 bool switch_off(std::string_view list, bool others, Options& options) {
   bool is_named[sim_test::kRules] = {};
   while (!list.empty()) {

@@ -25,7 +25,7 @@ using tern::session::ServerSlot;
 
 int64_t us(Duration duration) { return std::chrono::duration_cast<microseconds>(duration).count(); }
 
-/// A client and a server on two hosts, and what a trial does with them.
+/// A client and a server on two hosts, with the steps of which trials consist.
 class Scene {
  public:
   Scene(World& world, Random& random) : world_(world), random_(random) {}
@@ -44,7 +44,7 @@ class Scene {
 
   size_t open(const tern::SessionOptions& options = {.window = 8});
   Call* call(size_t link, size_t request_bytes, size_t response_bytes, Duration handler_time = {});
-  /// The call's status, which it must have by then.
+  /// Waits at most `limit` for the call's end, and returns its status.
   Code end_of(Call* call, Duration limit);
   bool answers(size_t link);
   bool wait(Duration limit, const std::function<bool()>& done) { return world_.simulation->run_until(done, limit); }
@@ -137,7 +137,7 @@ uint64_t Scene::packets_dropped() const {
   return counters.dropped_buffer_full + counters.dropped_receive_full + counters.dropped_fault;
 }
 
-/// By the server, of this session: their client has not said that it has them.
+/// Responses of this session that the server keeps because the client has not reported them.
 size_t Scene::responses_kept(size_t link) const {
   const ClientSession* client = client_->session_of(link);
   if (client == nullptr) return 0;
@@ -161,7 +161,7 @@ tern::sim::Node Scene::switch_of(uint32_t host) const {
   return {};
 }
 
-/// A paced session reaches its rate within 5% when nothing else limits it: neither credits nor queues nor the link.
+/// A paced session reaches its rate within 5% if neither credits nor queues nor the link limit it.
 void Scene::pace() {
   const size_t measured = open();
   if (end_of(call(measured, 64'000, 32), seconds(60)) != Code::kOk) return;
@@ -212,7 +212,8 @@ void Scene::pace() {
   }
 }
 
-/// Full packets stop passing: the call ends, its session says so, and the path is not filled with attempts.
+/// Full packets stop passing: the call ends with an error that says so, and the client does not flood the path with
+/// attempts.
 void Scene::frame_limit() {
   const size_t link = open();
   if (!answers(link)) return;
@@ -236,8 +237,8 @@ void Scene::frame_limit() {
   const bool has_ended = wait(8 * client_timeout() + seconds(2), [lost] { return lost == nullptr || lost->has_ended; });
   const double waited_ns = static_cast<double>((world_.simulation->now() - begin).count());
   const double packets = static_cast<double>(packets_sent() - before);
-  // Attempts double their distance up to a quarter of the timeout, and so do probes by a quarter of the time waited;
-  // each is answered, and may bring what is in flight again.
+  // The interval of attempts doubles up to a quarter of the timeout, and that of probes grows by a quarter of the time
+  // waited. Each is answered, and may cause retransmissions of the packets in flight.
   const double rto_ns = tern::transport::SimImpl::kTraits.rto_ns_min;
   const double attempts =
       2 + std::log(waited_ns / rto_ns) / std::log(1.25) + 4 * waited_ns / static_cast<double>(client_timeout().count());
@@ -255,8 +256,8 @@ void Scene::frame_limit() {
   if (lost != nullptr && !has_ended) (void)end_of(lost, 8 * client_timeout() + seconds(60));
 }
 
-/// The client's host pauses, and the server's right after it: neither was silent for the other's timeout, but together
-/// they were absent for nearly all of it.
+/// The client's host pauses, and the server's host right after it. Neither pause takes the other's timeout, but both
+/// together take nearly all of it.
 void Scene::pauses() {
   const size_t idle = open(), waiting = open();
   const Duration pause = timeout() * 48 / 100;
@@ -267,7 +268,7 @@ void Scene::pauses() {
   Call* const held = call(waiting, 32, 32, 3 * timeout());
   wait(timeout() * random_.between(10, 100) / 100);
   client_host().pause(pause);
-  // A little before the client's host is awake: it does not hear a sign of life in between.
+  // The server's pause begins a little before the client's host is awake, so that no sign of life comes in between.
   wait(pause - microseconds(random_.between(10, 1000)));
   server_host().pause(pause);
   wait(pause + 2 * timeout());
@@ -283,7 +284,7 @@ void Scene::pauses() {
   }
 }
 
-/// A management thread that gets no CPU is no dead peer while its endpoints answer.
+/// A host whose management thread gets no CPU does not count as dead while its endpoints answer.
 void Scene::starved() {
   const size_t link = open();
   const Duration time = 3 * timeout();
@@ -293,14 +294,14 @@ void Scene::starved() {
   slices.run = microseconds(1);
   slices.wait = time;
   slices.what = tern::sim::TimeSlices::What::kManagement;
-  // Its other sessions may be idle, and then nothing says that the host lives.
+  // The host's other sessions may be idle, and idle sessions give no sign of life.
   world_.troubles.on_silence(host.index(), world_.simulation->now(), world_.simulation->now() + time);
   host.set_time_slices(slices);
   const Duration gap = timeout() / 16;
   for (Duration waited{}; waited < time; waited += gap) {
     Call* const each = call(link, 32, 32);
     wait(gap);
-    // Its host may still be in a pause of the workload's time slices: that makes an answer late, and ends no session.
+    // The host may still be in a pause of the workload's time slices, which delays an answer and ends no session.
     if (each != nullptr && end_of(each, timeout()) == Code::kOk) continue;
     world_.oracle.broken(Rule::kDeaths,
                          "the management of host %u had no CPU for %" PRId64
@@ -312,10 +313,10 @@ void Scene::starved() {
   wait(timeout());
 }
 
-/// A response is given back although the one report that it has arrived was lost.
+/// The server frees a response although the only report of its arrival was lost.
 void Scene::lost_report() {
   const Duration delay = client_->plan().rpc.report_delay;
-  if (2 * delay >= timeout() / 4) return;  // an absence of the client, and not a lost report
+  if (2 * delay >= timeout() / 4) return;  // such a delay means an absence of the client and not a lost report
   const size_t link = open();
   if (end_of(call(link, 32, 4000), seconds(60)) != Code::kOk) return;
   const uint32_t host = client_->place().host;
@@ -330,7 +331,7 @@ void Scene::lost_report() {
   }
 }
 
-/// A response is given back although another slot of its session is never at rest.
+/// The server frees a response although another slot of its session always has a call.
 void Scene::busy_slot() {
   const Duration delay = client_->plan().rpc.report_delay;
   const size_t link = open();
@@ -346,10 +347,10 @@ void Scene::busy_slot() {
   (void)end_of(busy, seconds(60));
 }
 
-/// A client behind a NAT: sessions open, calls are answered, and a flow that is forgotten, while calls wait for their
-/// answers or when all is quiet, ends no session.
+/// A client behind a NAT: sessions open and calls are answered. A flow that the NAT forgets, during a call or without
+/// one, ends no session.
 void Scene::nat() {
-  wait(seconds(1));  // those who are its clients say that they have its responses: from now on they cannot
+  wait(seconds(1));  // this host's own clients report their responses now, because they cannot do so later
   world_.simulation->set_nat(client_->place().host);
   const size_t link = open();
   if (!answers(link)) return;

@@ -1,5 +1,5 @@
-// Scenes after the random part of a run, in a healthy network without load: what random runs rarely bring about, with
-// bounds that only such a scene has. Test code.
+// Scenes after the random part of a run, in a healthy network without load. They test conditions that random runs
+// rarely meet, against bounds that hold only in such scenes. Test code.
 #pragma once
 
 #include "sim/machine.h"
@@ -7,7 +7,7 @@
 
 namespace sim_test {
 
-/// The plan's trial, if the run's hosts and options allow it.
+/// Runs the plan's trial if the run's hosts and options allow it.
 void run_trial(World& world, Random& random);
 
 }  // namespace sim_test

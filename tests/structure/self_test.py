@@ -33,7 +33,7 @@ TREE = {
 
 
 def run(test, changes):
-    """The exit code and what is printed over the tree with these files in place of, or beside, its own."""
+    """The exit code and the output for the tree, in which these files are added or replaced."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in {**TREE, **changes}.items():
             path = pathlib.Path(folder) / name
@@ -46,7 +46,7 @@ def run(test, changes):
 class LayersTest(unittest.TestCase):
     def expect_error(self, changes, text):
         code, output = run("layers", changes)
-        self.assertEqual((code, output.count("\n")), (1, 1), output)  # this error, and no other
+        self.assertEqual((code, output.count("\n")), (1, 1), output)  # exactly one error
         self.assertIn(text, output)
 
     def test_a_clean_tree_passes(self):
@@ -68,7 +68,7 @@ class LayersTest(unittest.TestCase):
         self.expect_error({"include/tern/status.h": '#include <tern/top.h>\n', "include/tern/top.h": ""},
                           "include/tern/status.h includes tern/top.h")
 
-    def test_header_beside_the_one_that_is_allowed_is_an_error(self):
+    def test_header_that_the_table_does_not_allow_is_an_error(self):
         self.expect_error({"src/top/top.cc": '#include "middle/inner.h"\n'},
                           "src/top/top.cc includes middle/inner.h: top may not include middle")
 
@@ -76,13 +76,13 @@ class LayersTest(unittest.TestCase):
         self.expect_error({"src/top/inner.h": "", "src/top/device/device.h": '#include "top/inner.h"\n'},
                           "device may not include top")
 
-    def test_commented_include_is_none(self):
+    def test_include_in_a_comment_is_ignored(self):
         self.assertEqual(run("layers", {"src/base/check.h": '// #include "middle/shared.h"\n'})[0], 0)
 
     def test_public_header_that_includes_src_is_an_error(self):
         self.expect_error({"include/tern/top.h": '#include "base/check.h"\n'}, "which is not installed")
 
-    def test_circle_is_an_error(self):
+    def test_circle_of_includes_is_an_error(self):
         self.expect_error({"src/middle/shared.h": '#include "middle/inner.h"\n'},
                           "src/middle/inner.h -> src/middle/shared.h -> src/middle/inner.h")
 
@@ -123,7 +123,7 @@ class LayersTest(unittest.TestCase):
 
 
 def function(lines, comment="", opening="int Class::name(int a,\n                int b) const {"):
-    """A function of so many lines."""
+    """A function of that many lines."""
     body = opening + "\n" + "  call([] { return 1; });\n" * (lines - opening.count("\n") - 2) + "}\n"
     return f"namespace tern {{\n\n{comment}{body}\n}}  // namespace tern\n"
 

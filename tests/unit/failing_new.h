@@ -1,5 +1,5 @@
-// Replaces operator new and delete of a test's executable: allocations fail when the test says so. For one source file
-// an executable, which defines allocation_fails().
+// Replaces operator new and delete of a test's executable, so that the test can make allocations fail. One source file
+// of the executable includes it and defines allocation_fails().
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace tern::test {
 
-/// Asked before each allocation, in its thread. True: there is no memory for it.
+/// Called before each allocation in its thread. True: the allocation fails.
 bool allocation_fails() noexcept;
 
 [[gnu::noinline]] inline void* allocate(size_t bytes, size_t alignment) noexcept {
@@ -45,7 +45,7 @@ void* operator new(size_t bytes, std::align_val_t alignment, const std::nothrow_
 void* operator new[](size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   return tern::test::allocate(bytes, static_cast<size_t>(alignment));
 }
-// Not inlined: the compiler would see free() of what `new` gave, and warn.
+// Not inlined, because the compiler would warn about free() of memory from `new`.
 [[gnu::noinline]] void operator delete(void* at) noexcept { std::free(at); }
 [[gnu::noinline]] void operator delete[](void* at) noexcept { std::free(at); }
 [[gnu::noinline]] void operator delete(void* at, size_t) noexcept { std::free(at); }

@@ -1,4 +1,4 @@
-// What the verbs transport says of devices that cannot be used, and what it survives: on the devices of the VM
+// The verbs transport's errors about unusable devices, and the faults that it survives, on the devices of the VM
 // (tests/vm/run).
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ const Settings kVerbs = {{"transport", "verbs"}};
 
 void must_run(const std::string& command) { EXPECT_EQ(std::system(command.c_str()), 0) << command; }
 
-/// veth1 is down, which takes the carrier of both ports, as long as this lives.
+/// Sets veth1 down during its lifetime, which takes the carrier from both ports.
 class NoCarrier {
  public:
   NoCarrier() { must_run("ip link set veth1 down"); }
@@ -49,14 +49,14 @@ class Devices : public testing::Test {
 
 }  // namespace
 
-TEST_F(Devices, what_does_not_exist_is_named) {
+TEST_F(Devices, missing_device_is_named) {
   expect_refused(kVerbs.with("device", "rxe7"), {"rxe7", "ibv_devices"});
   expect_refused(kVerbs.with("device", "rxe1").with("port", 2), {"rxe1", "port 2"});
   expect_refused(kVerbs.with("device", "rxe1").with("gid_index", 200), {"rxe1", "GID 200"});
   expect_refused(kVerbs.with("device", "rxe1").with("partition_index", 200), {"rxe1", "P_Key", "200"});
 }
 
-/// Without a name the device is that whose address the Nexus listens at.
+/// Without a name the endpoint takes the device whose address the Nexus listens at.
 TEST_F(Devices, listening_address_chooses_the_device) {
   for (const auto& [own, other] : {std::pair("10.77.0.1", "10.77.0.2"), std::pair("10.77.0.2", "10.77.0.1")}) {
     const Settings any = kVerbs.with("device", "");

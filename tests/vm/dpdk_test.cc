@@ -1,5 +1,5 @@
-// Steering by rte_flow, on DPDK's net_tap: the VM's kernel has the tc filters that its rules become. The kernel is at
-// the other end of the tap's wire (tests/vm/run).
+// Steering by rte_flow on DPDK's net_tap, whose rules become tc filters in the VM's kernel. The kernel is at the other
+// end of the tap's wire (tests/vm/run).
 #include <rte_ethdev.h>
 
 #include <algorithm>
@@ -60,7 +60,7 @@ TEST(DpdkTap, datagrams_of_each_endpoint_arrive_in_its_own_queue) {
     for (size_t queue = 0; queue < before.size(); queue++) grown.back()[queue] -= before[queue];
     EXPECT_EQ(*std::max_element(grown.back().begin() + 1, grown.back().end()), kPackets);
   }
-  // Not the same one, and the first one is that of frames that no rule names.
+  // The queues differ, and the first one is that of frames without a rule.
   for (size_t queue = 1; queue < 4; queue++) EXPECT_TRUE(grown[0][queue] == 0 || grown[1][queue] == 0) << queue;
 
   // The way back.
@@ -79,7 +79,7 @@ TEST(DpdkTap, more_endpoints_than_queues_are_refused) {
     EXPECT_EQ(three.status.code(), Code::kUnavailable);
     EXPECT_NE(three.status.message().find("Dpdk::Options::queues"), std::string_view::npos) << three.status.message();
   }
-  const End again(at_tap(5003));  // in the queue that has become free
+  const End again(at_tap(5003));  // takes the queue that was freed
   EXPECT_TRUE(again.status.ok()) << again.status.message();
 }
 

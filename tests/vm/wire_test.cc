@@ -1,5 +1,5 @@
-// Traffic between the two devices of the VM (tests/vm/run), which a cable joins: its losses, its cuts, and peers that
-// die. The environment puts the tests' own endpoints at one end and the peers at the other.
+// Traffic between the two devices of the VM (tests/vm/run) over a cable with losses and cuts, and peers that die. The
+// environment puts the tests' own endpoints at one end and the peers at the other.
 
 #include <fstream>
 
@@ -16,14 +16,14 @@ constexpr uint32_t kLarge = 8 << 20;
 
 bool run(const std::string& command) { return std::system(command.c_str()) == 0; }
 
-/// Bytes that have left through an interface.
+/// The bytes sent through an interface.
 uint64_t sent_bytes(const std::string& interface) {
   uint64_t bytes = 0;
   std::ifstream("/sys/class/net/" + interface + "/statistics/tx_bytes") >> bytes;
   return bytes;
 }
 
-/// What netem does to every packet of the cable, as long as this lives.
+/// Applies netem to every packet of the cable during its lifetime.
 class Impaired {
  public:
   explicit Impaired(const std::string& netem) {
@@ -48,7 +48,7 @@ class Wire : public OverTransports {
   void SetUp() override {
     ASSERT_TRUE(std::getenv("TERN_E2E_CALLER") != nullptr) << "these tests run in the VM: tests/vm/run";
   }
-  /// Calls of many sizes, and of 8 MB in each direction.
+  /// Makes calls of many sizes, and of 8 MB in each direction.
   static void expect_traffic_passes(Caller& caller, Peer& server, tern::Session session) {
     const size_t before = caller.calls().size();
     for (uint64_t id = 0; id < 200; id++) {
@@ -106,7 +106,7 @@ TEST_P(Wire, server_killed_amid_large_messages_and_restarted) {
       calls.push_back(id % 2 == 0 ? caller.send_order(session, kWork, {id, 8, 0}, kLarge)
                                   : caller.send_order(session, kWork, {id, kLarge, 0}));
     }
-    // The rounds differ in how much has moved.
+    // The rounds differ in the number of bytes sent before the kill.
     ASSERT_TRUE(caller.run_until([&] { return server->board().packets_received >= 10 + 100 * round; }));
     server->kill();
     server = std::make_unique<Peer>(settings().with("listen", listen));

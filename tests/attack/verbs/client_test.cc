@@ -1,6 +1,6 @@
-// A hostile client against a server over verbs, on the software verbs provider: strangers who forge packets, and peers
-// who contradict themselves. They know the Q_Key of each queue pair that they attack, as everybody does who was told
-// its address. The largest loss of an honest client beside them: nothing, neither a call nor its session.
+// Hostile clients attack a server over verbs, on the software verbs provider: strangers forge packets, and peers send
+// contradictory ones. They know the Q_Key of each queue pair that they attack, because its address contains the key. An
+// honest client beside them loses nothing, neither a call nor its session.
 #include <infiniband/verbs.h>
 
 #include <tern/transport/verbs.h>
@@ -36,7 +36,7 @@ void set_verbs_address(wire::ManagementTerms& terms, const VerbsAddress& address
   std::copy(bytes.begin(), bytes.end(), terms.address.begin());
 }
 
-/// Any bytes, to any queue pair.
+/// Sends any bytes to any queue pair.
 void send_bytes(const VerbsAddress& to, std::span<const std::byte> bytes) {
   const int device = static_cast<int>(to.queue_pair >> 16) - 1;
   (void)software_verbs::provider().inject(device, to.queue_pair, 0x1234, to.key, bytes.data(), bytes.size());
@@ -48,7 +48,7 @@ void send_header(const VerbsAddress& to, Header header, size_t payload_bytes = 0
   send_bytes(to, packet);
 }
 
-/// A queue pair by hand, to which sessions of a hostile client lead.
+/// A queue pair by hand. It is the data path of the hostile client's sessions.
 class HostilePair {
  public:
   explicit HostilePair(const VerbsAddress& like) : pair_({.receives = kReceives, .device = 0}), address_(like) {
@@ -58,7 +58,7 @@ class HostilePair {
     address_.key = software_verbs::kQkey;
   }
   const VerbsAddress& address() const { return address_; }
-  /// Calls `visit(header, payload_bytes)` for each packet that has come.
+  /// Calls `visit(header, payload_bytes)` for each packet that has arrived.
   template <class Visit>
   void receive(Visit&& visit) {
     ibv_wc wc{};
@@ -100,7 +100,7 @@ class VerbsAttack : public software_verbs::ProviderTest {
     server_.reset();
     ProviderTest::TearDown();
   }
-  /// The honest client goes on, and others can connect.
+  /// Checks that the honest client has lost nothing and that new clients can connect.
   void expect_no_loss() {
     ASSERT_TRUE(honest_->reaches(honest_->ok() + 200)) << honest_->stop_calls().first.message();
     const auto losses = honest_->stop_calls();
@@ -110,7 +110,7 @@ class VerbsAttack : public software_verbs::ProviderTest {
     EXPECT_TRUE(newcomer.ask(kEcho, 32).status.ok());
   }
 
-  /// A session of the hostile client, whose path is not proved. Nothing: refused.
+  /// Opens a session of the hostile client without a proved path. Nothing: the server refused.
   std::optional<HostileSession> connect(const std::function<void(ManagementMessage&)>& change = nullptr) {
     return hostile_->connect([&](ManagementMessage& request) {
       request.terms.transport = {};
@@ -128,7 +128,7 @@ class VerbsAttack : public software_verbs::ProviderTest {
         wire::client_header(kind, flags, session.server_key(), session.client_number++, request, index, type, size),
         payload_bytes);
   }
-  /// A session with a proved path.
+  /// Opens a session with a proved path.
   HostileSession open() {
     auto session = connect();
     EXPECT_TRUE(session.has_value()) << "refused: " << static_cast<int>(hostile_->refusal);
@@ -204,7 +204,7 @@ TEST_F(VerbsAttack, garbage_of_any_length_to_both_sides) {
   });
 }
 
-/// A session's own packets with any value in one field after the other, and with lengths that are not theirs.
+/// Packets of the hostile client's own session: each field in turn has wrong values, and the length is wrong.
 TEST_F(VerbsAttack, garbage_in_each_field_of_good_headers) {
   HostileSession session = open();
   constexpr std::array kKinds = {Kind::kRequest, Kind::kRfr,    Kind::kProbe,
@@ -227,7 +227,7 @@ TEST_F(VerbsAttack, garbage_in_each_field_of_good_headers) {
   });
 }
 
-/// Whoever does not know the Q_Key reaches nobody: the NIC drops it.
+/// The NIC drops packets with a wrong Q_Key.
 TEST_F(VerbsAttack, wrong_queue_keys) {
   const Keys keys = honest_keys();
   at_rate(5000, 40'000, [&](uint64_t round) {
@@ -253,7 +253,7 @@ TEST_F(VerbsAttack, forged_session_keys) {
   });
 }
 
-/// Should a key leak, what else a packet must prove still protects its session.
+/// If a key leaks, the other proofs in a packet still protect the session.
 TEST_F(VerbsAttack, right_session_keys_and_nothing_else) {
   const Keys keys = honest_keys();
   at_rate(2000, 10'000, [&](uint64_t round) {
@@ -263,8 +263,8 @@ TEST_F(VerbsAttack, right_session_keys_and_nothing_else) {
   });
 }
 
-/// To the client, whose calls are answered by others, and to the server, which asks nobody.
-TEST_F(VerbsAttack, replies_nobody_asked_for) {
+/// Forged replies go to the client, which waits for replies of its server, and to the server, which has made no calls.
+TEST_F(VerbsAttack, unsolicited_replies) {
   const Keys keys = honest_keys();
   const HostileSession session = open();
   at_rate(5000, 20'000, [&](uint64_t round) {
@@ -284,7 +284,7 @@ TEST_F(VerbsAttack, flood_of_data_packets) {
   });
 }
 
-/// Each names another queue pair, and some another fabric, partition or host.
+/// Each address names another queue pair; some name another fabric, partition or host.
 TEST_F(VerbsAttack, flood_of_connect_requests) {
   at_rate(300, 1000, [&](uint64_t round) {
     VerbsAddress address = pair_->address();

@@ -16,17 +16,17 @@
 
 namespace raft_test {
 
-/// Outside of all hosts: what clients share, and what is found wrong.
+/// State outside of all hosts: the clients' shared data and the first error.
 struct Workload {
   const Plan& plan;
   std::vector<std::string> replicas;  ///< URIs
   History history;
   bool is_over = false;       ///< no client begins another command
   bool holds_writes = false;  ///< kLease: clients that write wait
-  uint64_t first_key = 0;     ///< commands are about keys from here on
-  uint64_t clients_made = 0;  ///< each has a number of its own
-  uint64_t gave_up = 0;       ///< commands whose client did not hear whether they were executed
-  std::string problem;        ///< of the first answer that is none
+  uint64_t first_key = 0;     ///< lowest key of commands
+  uint64_t clients_made = 0;  ///< gives each client its number
+  uint64_t gave_up = 0;       ///< commands whose client does not know whether they were executed
+  std::string problem;        ///< text about the first impossible answer
 
   replicated::ClientOptions options(bool has_lease_reads) const;
 };
@@ -35,13 +35,13 @@ struct Workload {
 class Worker {
  public:
   Worker(tern::Endpoint& endpoint, tern::Environment& environment, Workload& workload, uint64_t number, bool by_lease);
-  /// The first command, and then the others.
+  /// Executes the first command, and then the others.
   void work();
   bool is_busy() const { return client_.is_busy(); }
   uint64_t ended() const { return ended_; }
 
  private:
-  /// Until the next command.
+  /// Time until the next command.
   void pause();
   void on_end(size_t call, const replicated::Reply& reply);
 
@@ -52,7 +52,7 @@ class Worker {
   const uint64_t number_;
   const bool is_reader_;
   uint64_t begun_ = 0, ended_ = 0;
-  std::vector<std::string> seen_;  ///< by key: its value when this client last looked
+  std::vector<std::string> seen_;  ///< for each key, the value that this client last read
 };
 
 /// A host's program.
@@ -60,7 +60,7 @@ struct ClientProgram {
   std::unique_ptr<tern::Nexus> nexus;
   std::vector<std::unique_ptr<Worker>> workers;
   std::unique_ptr<replicated::Administrator> administrator;
-  std::unique_ptr<tern::Rpc<tern::Sim>> rpc;  ///< goes first
+  std::unique_ptr<tern::Rpc<tern::Sim>> rpc;  ///< destroyed first
 
   /// The sentence why not.
   std::string open(tern::sim::Host& host, Workload& workload, uint64_t seed);

@@ -1,4 +1,4 @@
-// The replicas of a run on their hosts, with their disks, and what must be true of them at every moment. Test code.
+// The replicas of a run on their hosts with their disks, and the invariants that must hold after every step. Test code.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace raft_test {
 
-/// What a replica's disk loses when its host crashes.
+/// The data that a replica's disk loses in a crash of its host.
 enum class Loss : uint8_t { kNothing, kUnsynced, kAll };
 
 class Cluster {
@@ -24,38 +24,39 @@ class Cluster {
 
   Cluster(const Plan& plan, tern::sim::Simulation& simulation, Random& random);
 
-  /// Place i is the host i. A replica that has no memory begins the cluster, if it is one of the first ones, or waits
+  /// Place i is host i. A replica without stored state begins the cluster if it is one of the first ones, and otherwise
+  /// waits
   /// until it is added.
   void boot(uint32_t place);
   void crash(uint32_t place, Loss loss);
-  /// From the next boot() on another replica is here, which no one has heard of.
+  /// Puts another, unknown replica here from the next boot() on.
   void renew(uint32_t place) { places_[place].id = ++last_id_; }
-  /// So many operations work until the disk is full, until the next boot().
+  /// Lets the disk become full after the given number of operations, until the next boot().
   void fill_disk(uint32_t place, uint64_t operations);
   void empty_disk(uint32_t place) {
     if (places_[place].disk != nullptr) places_[place].disk->work_again();
   }
-  /// It has been removed, or has lost its memory: that it says why it stops is right.
+  /// Allows the replica to stop with a reason, because it was removed or has lost its state.
   void expect_stop(uint32_t place) { places_[place].may_stop = true; }
 
   uint32_t size() const { return plan_.replicas; }
   uint64_t id(uint32_t place) const { return places_[place].id; }
   bool is_up(uint32_t place) const;
-  /// Null: its host is down.
+  /// Null: the host is down.
   replicated::Replica* replica(uint32_t place) const;
-  /// It has said why it goes on no more.
+  /// True: the replica has stopped with a reason.
   bool has_stopped(uint32_t place) const;
-  /// The leader that serves, in the latest term if there are two; size(): there is none.
+  /// The serving leader, of the latest term if there are two. size(): there is none.
   uint32_t leader() const;
-  /// All replicas that are up have executed the same commands, with the same result.
+  /// True: all running replicas have executed the same commands with the same result.
   bool agree(std::string& why_not) const;
 
-  /// What each replica is, a line for each.
+  /// A text with one line about each replica.
   std::string text() const;
 
-  /// After each step: one leader a term, and no two replicas that commit different entries.
+  /// Checks after each step that a term has one leader and that no two replicas commit different entries.
   void look();
-  /// The first thing that was wrong. Empty: none.
+  /// The first error, or an empty text.
   std::string problem;
 
  private:
@@ -76,8 +77,8 @@ class Cluster {
   Random& random_;
   std::vector<Place> places_;
   uint64_t last_id_ = 0;
-  std::map<uint64_t, uint64_t> leaders_;                         ///< id by term
-  std::map<uint64_t, std::pair<uint64_t, uint64_t>> committed_;  ///< by index: term and hash
+  std::map<uint64_t, uint64_t> leaders_;                         ///< leader's id by term
+  std::map<uint64_t, std::pair<uint64_t, uint64_t>> committed_;  ///< term and hash by index
 };
 
 }  // namespace raft_test

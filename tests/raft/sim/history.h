@@ -1,5 +1,5 @@
-// What clients have asked and heard, for the checker. Times are the order in which the simulation has run the calls and
-// returns, which is one: no cause comes after its effect. Test code.
+// The clients' commands and their answers, for the checker. Times are the order in which the simulation ran the calls
+// and returns. It is a valid order because no cause comes after its effect. Test code.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// raft_check: replicas and clients of apps/raft in the simulator, under everything that can go wrong. The history of
-// each run must be linearizable, and all must work again when all is healed. One seed decides everything; scripts/sim
-// runs many of them.
+// raft_check: replicas and clients of apps/raft in the simulator, under all kinds of faults. The history of each run
+// must be linearizable, and the cluster must work again after healing. The seed decides everything; scripts/sim runs
+// many seeds.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -35,7 +35,7 @@ void report(const Outcome& outcome) {
   std::fflush(stdout);
 }
 
-/// Always false.
+/// Prints the broken rule. Always returns false.
 bool broken(const Plan& plan, const std::string& what) {
   std::fflush(stdout);
   std::fprintf(stderr, "BROKEN: %s\n  %s\n%s", what.c_str(), plan.text().c_str(), seeds::repeat_line);
@@ -51,7 +51,7 @@ tern::Duration median(std::vector<tern::Duration> times) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::optional<Class> kind;  // of all runs, in place of what the seeds say
+  std::optional<Class> kind;  // class of all runs; none: the seeds decide
   const auto options = seeds::parse(argc, argv, kUsage, [&](std::string_view name, std::string_view value) {
     for (size_t k = 0; name == "--class" && k < raft_test::kClasses; k++) {
       if (value == raft_test::name_of(static_cast<Class>(k))) kind = static_cast<Class>(k);
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
     packets += outcome.packets;
     unanswered += outcome.calls - outcome.ended;
     failovers.insert(failovers.end(), outcome.failovers.begin(), outcome.failovers.end());
-    // The slowest one has been looked at in its run. A median of a few says little.
+    // Each run has checked its slowest failover. The median of a few failovers would say little.
     if (failovers.size() < 30 || median(failovers) < 2 * plan.election_timeout) return true;
     return broken(
         plan, "half of " + std::to_string(failovers.size()) + " failovers have taken two election timeouts or more");

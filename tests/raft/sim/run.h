@@ -10,17 +10,17 @@
 namespace raft_test {
 
 struct Outcome {
-  std::string problem;  ///< empty: all was as it must be
-  uint64_t calls = 0;   ///< commands that were asked for
-  uint64_t ended = 0;   ///< commands that were answered
+  std::string problem;  ///< empty: no rule was broken
+  uint64_t calls = 0;   ///< commands made
+  uint64_t ended = 0;   ///< commands answered
   uint64_t packets = 0;
   uint64_t crashes = 0, lost_disks = 0, full_disks = 0, terms = 0;
   tern::Duration time{};
   uint64_t hash = 0;                      ///< of the trace
-  std::vector<tern::Duration> failovers;  ///< kFailover: from a leader's crash until another one serves
+  std::vector<tern::Duration> failovers;  ///< kFailover: times from a leader's crash until another leader serves
 };
 
-/// `says`: what goes wrong is printed.
+/// `says`: prints the faults of the run.
 Outcome run(const Plan& plan, bool says);
 
 }  // namespace raft_test

@@ -136,7 +136,7 @@ TEST(KvProtocol, records__every_truncation) {
   }
 }
 
-TEST(KvProtocol, records__lengths_that_lie) {
+TEST(KvProtocol, records__wrong_lengths_are_refused) {
   const auto value = value_of(30);
   for (const uint32_t lie : {31u, 0xffffu, 0x10000u, 0x10001u, 0x7fffffffu, 0xfffffff4u, 0xffffffffu}) {
     auto message = records_of({{1, value}});

@@ -100,7 +100,7 @@ TEST(KvStore, open__twice_or_with_other_partitions) {
   EXPECT_EQ(get(stores[1], 5).version, 3u);
 }
 
-TEST(KvStore, open__without_room_says_so) {
+TEST(KvStore, open__without_space_is_refused) {
   Stores stores;
   const std::string problem = stores.open("", 1, size_t{1} << 46);
   EXPECT_NE(problem, "") << "a store beyond the machine's memory would die of SIGBUS later";
@@ -112,7 +112,7 @@ TEST(KvStore, open__without_room_says_so) {
 }
 
 /// The child writes down each version that is committed; the kill comes after different times, in whatever instruction.
-TEST(KvStore, what_was_committed_outlives_a_kill) {
+TEST(KvStore, committed_writes_outlive_a_kill) {
   constexpr uint64_t kKeys = 32;
   struct Board {
     std::atomic<uint64_t> committed[kKeys];

@@ -72,7 +72,7 @@ TEST(KvChecker, read__a_lost_write) {
   EXPECT_THAT(checker.read(3, checker.floor(3), Record()), HasSubstr("is lost: nothing is there now"));
 }
 
-TEST(KvChecker, read__counts_what_was_acknowledged_before_it_began) {
+TEST(KvChecker, read__counts_writes_acknowledged_before_it_began) {
   Checker checker(kKeys);
   checker.issue(3);
   const uint64_t floor = checker.floor(3);
@@ -87,13 +87,13 @@ TEST(KvChecker, read__another_owners_versions_do_not_go_back) {
   EXPECT_THAT(checker.read(3, checker.floor(3), Value(3, 8, 50).record()), HasSubstr("is lost"));
 }
 
-TEST(KvChecker, read__what_its_owner_never_wrote) {
+TEST(KvChecker, read__value_that_its_owner_never_wrote_is_wrong) {
   Checker checker(kKeys);
   checker.issue(3);
   EXPECT_THAT(checker.read(3, 0, Value(3, 2, 50).record()), HasSubstr("never written by its owner"));
 }
 
-TEST(KvChecker, acknowledged__must_be_what_was_issued) {
+TEST(KvChecker, acknowledged__version_that_was_not_issued_is_wrong) {
   Checker checker(kKeys);
   for (int i = 0; i < 3; i++) checker.issue(3);
   EXPECT_THAT(checker.acknowledged(3, 2, 1), HasSubstr("was acknowledged as version 1"));

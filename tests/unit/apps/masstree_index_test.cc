@@ -33,7 +33,7 @@ std::vector<std::pair<uint64_t, uint64_t>> scan_of(Index& index, uint64_t after,
 
 }  // namespace
 
-TEST(OrderedIndex, get__what_was_put_last) {
+TEST(OrderedIndex, get__returns_the_last_put_value) {
   Index index(10);
   EXPECT_EQ(index.get(5), std::nullopt);
   EXPECT_EQ(index.put(5, 50), Put::kInserted);

@@ -144,7 +144,7 @@ TEST(IndexLoad, an_index_without_its_keys) {
   EXPECT_THAT(Cluster<Index>(index, options()).run({}, {}), HasSubstr("lacks keys"));
 }
 
-TEST(IndexLoad, wrong_answers_are_found_out) {
+TEST(IndexLoad, wrong_answers_are_detected) {
   EXPECT_EQ(run(Fault::kNone), "");
   EXPECT_THAT(run(Fault::kLosesPuts),
               testing::AnyOf(HasSubstr("has fallen"), HasSubstr("a sum that its keys never had")));

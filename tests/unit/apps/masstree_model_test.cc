@@ -74,7 +74,7 @@ class ModelTest : public testing::Test {
 
 }  // namespace
 
-TEST_F(ModelTest, read__what_is_right) {
+TEST_F(ModelTest, read__right_answers_pass) {
   EXPECT_EQ(model_.count(), kKeys);
   EXPECT_EQ(read(there(0), value(there(0), 1)), "");
   EXPECT_EQ(read(missing(0), std::nullopt), "");
@@ -85,7 +85,7 @@ TEST_F(ModelTest, read__what_is_right) {
   EXPECT_EQ(model_.floor(there(0)), 2u);
 }
 
-TEST_F(ModelTest, read__what_is_wrong) {
+TEST_F(ModelTest, read__wrong_answers_are_detected) {
   const size_t p = there(1);
   EXPECT_THAT(read(p, std::nullopt), HasSubstr("has gone, which had version 1"));
   EXPECT_THAT(read(p, value(there(2), 1)), HasSubstr("not one of its own"));
@@ -121,7 +121,7 @@ TEST_F(ModelTest, refused__an_insert) {
   EXPECT_THAT(read(missing(0), value(missing(0), 1)), HasSubstr("nobody has written"));
 }
 
-TEST_F(ModelTest, check_scan__what_is_right) {
+TEST_F(ModelTest, check_scan__right_answers_pass) {
   for (size_t p = 0; p < model_.size(); p++) {
     for (const uint32_t limit : {1u, 3u, 100u}) {
       const auto scan = begin(p, limit);
@@ -130,7 +130,7 @@ TEST_F(ModelTest, check_scan__what_is_right) {
   }
 }
 
-TEST_F(ModelTest, check_scan__what_is_wrong) {
+TEST_F(ModelTest, check_scan__wrong_answers_are_detected) {
   const auto scan = begin(there(0), 5);
   const auto visited = behind(there(0), 5);
   ASSERT_EQ(visited.size(), 5u);
@@ -155,7 +155,7 @@ TEST_F(ModelTest, check_scan__what_is_wrong) {
   EXPECT_THAT(check({5, model_.key(visited[3].first), right.sum}), HasSubstr("a key that nobody has written"));
 }
 
-TEST_F(ModelTest, check_scan__versions_between_the_floor_and_what_was_issued) {
+TEST_F(ModelTest, check_scan__versions_from_the_floor_to_the_last_issued_pass) {
   auto visited = behind(there(0), 5);
   const size_t p = visited[2].first;
   model_.acknowledged(p, model_.issue(p));

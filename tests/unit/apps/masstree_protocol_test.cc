@@ -43,7 +43,7 @@ TEST(IndexProtocol, only_whole_messages_are_taken) {
   expect_only_whole(parse_scan_answer, message_of(uint32_t{3}, uint64_t{2}, uint64_t{1}));
 }
 
-TEST(IndexProtocol, what_is_written_is_read) {
+TEST(IndexProtocol, encoded_messages_are_decoded_alike) {
   const auto put = parse_put(message_of(uint64_t{11}, uint64_t{12}));
   EXPECT_EQ(put->key, 11u);
   EXPECT_EQ(put->value, 12u);

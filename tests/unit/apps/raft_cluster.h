@@ -26,7 +26,7 @@ using tern::sim::Host;
 constexpr uint64_t kCluster = 7;
 constexpr tern::Duration kElection = 10ms;
 
-/// Hosts 0 to replicas - 1 have replicas 1 and so on; the last host is the clients'.
+/// Hosts 0 to replicas - 1 run the replicas, from id 1 on. The clients are on the last host.
 class Cluster {
  public:
   using Node = replicated::Node<tern::Sim>;
@@ -42,7 +42,8 @@ class Cluster {
     uint32_t spares = 0;  ///< replicas that wait until they are added
     uint64_t seed = 1;
     size_t clients = 1;
-    std::function<void(uint32_t, replicated::ReplicaOptions&)> tune = {};  ///< of replica `first + 1`
+    std::function<void(uint32_t, replicated::ReplicaOptions&)> tune =
+        {};  ///< changes the options of replica `first + 1`
     std::function<void(replicated::ClientOptions&)> tune_client = {};
   };
 
@@ -89,14 +90,14 @@ class Cluster {
                     .ok());
   }
   void crash(uint32_t i) { EXPECT_TRUE(simulation_->host(i).crash().ok()); }
-  /// The replica comes back without what it knew.
+  /// Restarts the replica without its stored state.
   void forget(uint32_t i) { storages_[i] = std::make_unique<replicated::MemoryStorage>(); }
 
   replicated::Replica* replica(uint32_t i) {
     auto* node = static_cast<Node*>(simulation_->host(i).program());
     return node != nullptr ? node->replica.get() : nullptr;
   }
-  /// The place of the leader that serves; replicas(): there is none.
+  /// The place of the serving leader. replicas(): there is none.
   uint32_t leader() {
     uint32_t found = replicas();
     for (uint32_t i = 0; i < replicas(); i++) {
@@ -155,7 +156,7 @@ class Cluster {
   Result run(replicated::Operation operation, const std::string& key, const std::string& value = {},
              const std::string& expected = {}, size_t i = 0) {
     auto result = std::make_shared<Result>();
-    // In the client's own thread, as it would be.
+    // The call runs in the client's own thread, as in a program.
     EXPECT_TRUE(
         clients_->rpc
             ->post([this, result, c = std::make_unique<std::array<std::string, 3>>(std::array{key, value, expected}),
@@ -174,7 +175,7 @@ class Cluster {
   Result put(const std::string& key, const std::string& value) { return run(replicated::Operation::kPut, key, value); }
   Result get(const std::string& key) { return run(replicated::Operation::kGet, key); }
 
-  /// Asks the leader, as raft_client does. The answer, empty until it comes: "done", or why not.
+  /// Asks the leader, as raft_client does. The answer is empty until it arrives, and then "done" or the error.
   std::shared_ptr<std::string> start_change(replicated::Action action, uint64_t id, const std::string& address = {}) {
     auto answer = std::make_shared<std::string>();
     replicated::Administrator& administrator = *clients_->administrator;
@@ -198,7 +199,7 @@ class Cluster {
   std::vector<std::unique_ptr<replicated::MemoryStorage>> storages_;
   std::vector<std::string> problems_;
   ClientProgram* clients_ = nullptr;
-  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< goes first
+  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< destroyed first
 };
 
 }  // namespace replicated_test

@@ -81,7 +81,7 @@ TEST(Heap, pieces_do_not_touch_each_other) {
 }
 
 /// A piece goes to the lists of the thread that frees it.
-TEST(Heap, what_one_thread_has_got_another_one_gives_back) {
+TEST(Heap, memory_of_one_thread_may_be_freed_by_another) {
   replicated::use_own_heap();
   std::vector<Piece> pieces;
   std::thread([&pieces] {

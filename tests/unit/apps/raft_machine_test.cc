@@ -126,7 +126,7 @@ TEST(RaftLease, begins_with_the_oldest_promise_of_a_majority) {
   raft_configuration_close(&configuration);
 }
 
-TEST(RaftLease, is_shorter_by_what_two_clocks_may_be_wrong) {
+TEST(RaftLease, is_shorter_by_the_error_of_two_clocks) {
   raft_configuration configuration;
   raft_configuration_init(&configuration);
   ASSERT_EQ(raft_configuration_add(&configuration, 1, "1", RAFT_VOTER), 0);

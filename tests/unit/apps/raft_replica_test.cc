@@ -6,7 +6,7 @@ namespace {
 using namespace replicated_test;
 using replicated::Operation;
 
-TEST(RaftReplica, three_replicas_elect_a_leader_and_store_what_clients_put) {
+TEST(RaftReplica, three_replicas_elect_a_leader_and_store_puts) {
   Cluster cluster;
   ASSERT_TRUE(cluster.wait_for_leader());
   for (int i = 0; i < 100; i++) {
@@ -127,7 +127,7 @@ TEST(RaftReplica, added_replica_that_has_lost_its_memory_begins_no_other_cluster
 }
 
 /// What made it a voter is committed, by the two others, and has not reached it when one of these is gone for good.
-TEST(RaftReplica, one_that_does_not_know_yet_that_it_is_a_voter_votes) {
+TEST(RaftReplica, replica_votes_before_it_knows_that_it_is_a_voter) {
   Cluster cluster({.begin = 1, .spares = 2});
   ASSERT_TRUE(cluster.wait_for_leader());
   EXPECT_EQ(cluster.change(replicated::Action::kAdd, 2, cluster.uri(1)), "done");
@@ -293,7 +293,7 @@ TEST(RaftClient, gives_up_when_replicas_send_it_in_circles) {
   EXPECT_NE(result.problem.find("from one to the other 5 times"), std::string::npos) << result.problem;
 }
 
-TEST(RaftClient, gives_up_when_nobody_answers) {
+TEST(RaftClient, gives_up_when_no_replica_answers) {
   Cluster cluster;
   for (uint32_t i = 0; i < 3; i++) cluster.crash(i);
   EXPECT_NE(cluster.put("key", "value").problem.find("no leader has answered within 2000 ms"), std::string::npos);

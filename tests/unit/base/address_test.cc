@@ -132,7 +132,7 @@ TEST(LookUp, gives_each_address_of_a_host_once) {
   EXPECT_EQ(addresses[0], SocketAddress::loopback(AF_INET6));
 }
 
-TEST(LookUp, says_why_there_is_none) {
+TEST(LookUp, unknown_host_is_refused_with_the_reason) {
   std::array<SocketAddress, 8> addresses;
   int error = 0;
   EXPECT_EQ(look_up("no-such-host.invalid", addresses, &error), 0u);

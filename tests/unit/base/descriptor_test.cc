@@ -12,7 +12,7 @@ namespace {
 Descriptor open_one() { return Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 bool is_open(int fd) { return fcntl(fd, F_GETFD) != -1; }
 
-TEST(Descriptor, without_one_it_is_false) {
+TEST(Descriptor, empty_descriptor_is_false) {
   EXPECT_FALSE(Descriptor());
   EXPECT_FALSE(Descriptor(-1));
   EXPECT_EQ(Descriptor().get(), -1);
@@ -41,7 +41,7 @@ TEST(Descriptor, reset_closes_at_once_and_only_once) {
   EXPECT_TRUE(is_open(fd));
 }
 
-TEST(Descriptor, a_move_hands_it_over) {
+TEST(Descriptor, move_transfers_the_descriptor) {
   Descriptor from = open_one();
   const int fd = from.get();
   Descriptor to(std::move(from));

@@ -7,7 +7,7 @@
 namespace {
 
 // TERN_CMAKE_VERSION: the version of CMake's project().
-TEST(Version, is_that_of_the_build) {
+TEST(Version, equals_the_version_of_the_build) {
   const auto dotted = std::to_string(TERN_VERSION_MAJOR) + "." + std::to_string(TERN_VERSION_MINOR) + "." +
                       std::to_string(TERN_VERSION_PATCH);
   EXPECT_EQ(dotted, TERN_CMAKE_VERSION);

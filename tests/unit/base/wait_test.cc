@@ -49,7 +49,7 @@ TEST_F(Waiting, a_descriptor_that_is_added_again_takes_the_new_name) {
   EXPECT_EQ(events_[0].events, EPOLLIN | EPOLLOUT);
 }
 
-TEST_F(Waiting, an_error_is_told) {
+TEST_F(Waiting, error_event_is_reported) {
   EXPECT_FALSE(set_.add(-1, EPOLLIN, 0));
   EXPECT_EQ(errno, EBADF);
 }

@@ -1,5 +1,5 @@
-// A small model to try controllers in: flows with windows and pacers of their own, one FIFO queue that all of their
-// packets pass, answers that take no room. Virtual time; the same everywhere.
+// A small model for tests of controllers: flows with windows and pacers of their own, one FIFO queue for all their
+// packets, and answers that take no space. It runs in virtual time, with the same result on every machine.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ struct Bottleneck {
   uint64_t bits_per_sec = 25'000'000'000;
   uint64_t base_rtt_ns = 6'000;
   uint32_t packet_bytes = 1024;
-  uint32_t overhead_bytes = 24;  ///< of a frame: preamble, gap, checksum
-  uint32_t credits = 32;         ///< a flow's other limit
+  uint32_t overhead_bytes = 24;  ///< overhead of a frame: preamble, gap, checksum
+  uint32_t credits = 32;         ///< a flow's limit besides its window
   uint64_t mark_above_bytes = UINT64_MAX;
   uint32_t lost_per_10000 = 0;
   uint32_t target_ns = 30'000;
@@ -40,7 +40,7 @@ class BottleneckModel {
 
   uint64_t now_ns() const { return now_ps_ / 1000; }
   C& controller(uint32_t flow) { return flows_[flow].controller; }
-  /// A flow sends whenever it may, or not at all.
+  /// Starts a flow, which sends whenever it may, or stops it.
   void set_active(uint32_t flow, bool is_active) {
     flows_[flow].is_active = is_active;
     if (is_active) send(flow);
@@ -48,7 +48,7 @@ class BottleneckModel {
   void set_all_active(bool is_active) {
     for (uint32_t i = 0; i < flows_.size(); i++) set_active(i, is_active);
   }
-  /// No flow of these sends or hears for so long: a host that was descheduled.
+  /// These flows neither send nor receive for that long, like those of a descheduled host.
   void pause(uint32_t flow, uint64_t ns) { flows_[flow].paused_until_ps = now_ps_ + ns * 1000; }
   void run_for(uint64_t ns) {
     const uint64_t until = now_ps_ + ns * 1000;
@@ -79,7 +79,7 @@ class BottleneckModel {
     rtts_ns_.clear();
     for (Flow& flow : flows_) flow.answered = 0;
   }
-  /// Of what the bottleneck can do.
+  /// The used share of the bottleneck's capacity.
   double utilization() const {
     uint64_t packets = 0;
     for (const Flow& flow : flows_) packets += flow.answered;
@@ -126,7 +126,7 @@ class BottleneckModel {
     C controller;
     Pacer pacer;
     bool is_active = false;
-    bool is_waiting = false;  ///< for its departure
+    bool is_waiting = false;  ///< waits for its departure time
     uint32_t in_flight = 0;
     uint64_t answered = 0;
     uint64_t nic_free_ps = 0;
@@ -152,7 +152,7 @@ class BottleneckModel {
         flow.pacer.on_sent(now_ns(), bottleneck_.packet_bytes, 1, allowance);
       }
       flow.in_flight++;
-      // Through the flow's own interface, which is as fast, then the queue.
+      // The packet passes the flow's own interface, which is as fast as the bottleneck, and then the queue.
       const uint64_t serialization_ps = bottleneck_.serialization_ps(bottleneck_.packet_bytes);
       flow.nic_free_ps = std::max(flow.nic_free_ps, now_ps_) + serialization_ps;
       if (bottleneck_.lost_per_10000 != 0 && next_random() % 10000 < bottleneck_.lost_per_10000) {

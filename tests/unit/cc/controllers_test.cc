@@ -71,7 +71,7 @@ void expect_a_packet_after_long_silence(C controller) {
   }
 }
 
-TEST(LongSilence, leaves_a_packet_to_be_sent) {
+TEST(LongSilence, still_allows_one_packet) {
   const Path path = Bottleneck().path();
   expect_a_packet_after_long_silence(Swift(path));
   expect_a_packet_after_long_silence(Dctcp(path));
@@ -178,7 +178,7 @@ void expect_to_ignore_pauses(C controller) {
   EXPECT_TRUE(controller.allowance().window_packets < 32 || controller.allowance().bytes_per_sec != kUnlimited);
 }
 
-TEST(Pause, of_a_machine_is_no_congestion) {
+TEST(Pause, of_a_machine_does_not_count_as_congestion) {
   const Bottleneck bottleneck;
   expect_to_ignore_pauses(Swift(bottleneck.path()));
   expect_to_ignore_pauses(Timely(bottleneck.path(), false));
@@ -298,7 +298,7 @@ TEST(Swift, losses_without_a_queue_change_nothing) {
   EXPECT_EQ(controller.calm_below_ns(), 30 * kUs);
 }
 
-TEST(Swift, delays_of_cpus_tell_no_depth) {
+TEST(Swift, delays_of_cpus_do_not_change_the_target) {
   Path path = Bottleneck().path();
   path.may_limit_target = false;
   Swift controller(path);
@@ -374,7 +374,7 @@ TEST(Pacer, keeps_the_rate_with_and_without_dither) {
   }
 }
 
-TEST(Pacer, a_little_late_is_made_up_for_and_idle_time_is_not) {
+TEST(Pacer, short_lateness_is_made_up_for_and_idle_time_is_not) {
   Pacer pacer;
   pacer.on_sent(kMs, 1000, 1, {.bytes_per_sec = 1'000'000'000});
   EXPECT_EQ(pacer.departure_ns(), kMs + 1000);
@@ -444,7 +444,7 @@ TEST(Pacer, a_departure_in_time_earns_nothing) {
   }
 }
 
-TEST(Pacer, what_is_asked_for_in_one_piece_counts_as_packets) {
+TEST(Pacer, burst_counts_as_its_packets) {
   Pacer pacer;
   pacer.on_sent(kMs, 32 * 1000, 32, {.bytes_per_sec = 1'000'000});  // 32 ms
   pacer.wait();

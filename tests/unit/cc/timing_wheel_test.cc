@@ -43,7 +43,7 @@ TEST(TimingWheel, past_times_leave_at_the_next_run) {
   EXPECT_EQ(departures(wheel, 5'000'000 + kSlotNs), (std::vector<uint32_t>{1}));
 }
 
-TEST(TimingWheel, beyond_the_horizon_is_looked_at_again) {
+TEST(TimingWheel, time_beyond_the_horizon_is_checked_again) {
   TimingWheel wheel;
   const uint64_t at_ns = 5 * kHorizonNs + 77;
   ASSERT_TRUE(wheel.add(0, at_ns, 9));
@@ -74,7 +74,7 @@ TEST(TimingWheel, may_be_added_to_while_it_runs) {
 
 /// Against a sorted list that knows exact times: nothing leaves early, nothing later than a slot after the first run()
 /// that was late enough, nothing twice, nothing never.
-TEST(TimingWheel, does_what_a_sorted_list_does) {
+TEST(TimingWheel, agrees_with_a_sorted_list) {
 #ifdef TERN_IS_SANITIZED
   constexpr uint64_t kSeeds = 4;
 #else

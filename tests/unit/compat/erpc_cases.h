@@ -1,11 +1,11 @@
-// What a program written for eRPC relies on. Included by one test a transport.
+// Behaviour of eRPC that programs rely on. One test for each transport includes this file.
 #pragma once
 
 #include "erpc_face.h"
 
 namespace {
 
-TEST_F(Erpc, request_and_preallocated_response) {
+TEST_F(Erpc, preallocated_response_answers_a_request) {
   ASSERT_NO_FATAL_FAILURE(start());
   const int session = open();
   EXPECT_EQ(session, 0) << "numbers count from 0";
@@ -21,7 +21,7 @@ TEST_F(Erpc, request_and_preallocated_response) {
   EXPECT_EQ(response.buf_, memory);
   EXPECT_EQ(text_of(request), "hello");
   EXPECT_EQ(at_client.tags, std::vector<size_t>{17});
-  // The same buffers again, in other sizes.
+  // The buffers are used again with other sizes.
   for (size_t bytes : {size_t{0}, size_t{1}, size_t{1024}}) {
     erpc::MsgBuffer sized = client->alloc_msg_buffer_or_die(1024);
     CRpc::resize_msg_buffer(&sized, bytes);
@@ -32,7 +32,7 @@ TEST_F(Erpc, request_and_preallocated_response) {
   }
 }
 
-TEST_F(Erpc, dynamic_responses_of_all_sizes) {
+TEST_F(Erpc, dynamic_responses_of_all_sizes_arrive_whole) {
   ASSERT_NO_FATAL_FAILURE(start());
   const int session = open();
   erpc::MsgBuffer request = client->alloc_msg_buffer_or_die(sizeof(size_t));
@@ -43,7 +43,7 @@ TEST_F(Erpc, dynamic_responses_of_all_sizes) {
     EXPECT_EQ(text_of(response), std::string(bytes, 'd'));
   }
   EXPECT_EQ(server->get_stat_user_alloc_tot(), 0u) << "the library frees responses";
-  // A response that is longer than the buffer is a failure, and the session goes on.
+  // A response longer than the buffer is a failure, and the session goes on.
   const size_t bytes = 100'000;
   std::memcpy(request.buf_, &bytes, sizeof(bytes));
   erpc::MsgBuffer small = client->alloc_msg_buffer_or_die(100);
@@ -60,7 +60,7 @@ TEST_F(Erpc, a_message_buffer_is_a_view) {
   CRpc::resize_msg_buffer(&copy, 10);
   EXPECT_EQ(buffer.get_data_size(), 100u);
   EXPECT_EQ(copy.buf_, buffer.buf_);
-  // A request may be sent by a copy, and freed by another.
+  // One copy of a buffer may send it, and another copy may free it.
   std::memset(buffer.buf_, 'v', 100);
   const int session = open();
   erpc::MsgBuffer response = client->alloc_msg_buffer_or_die(100);
@@ -74,7 +74,7 @@ TEST_F(Erpc, a_message_buffer_is_a_view) {
   EXPECT_EQ(erpc::MsgBuffer().buf_, nullptr);
 }
 
-TEST_F(Erpc, responses_after_the_handler_in_any_order) {
+TEST_F(Erpc, responses_after_the_handler_arrive_in_any_order) {
   ASSERT_NO_FATAL_FAILURE(start());
   const int session = open();
   constexpr size_t kRequests = 6;
@@ -97,7 +97,7 @@ TEST_F(Erpc, responses_after_the_handler_in_any_order) {
   for (size_t i = 0; i < kRequests; i++) EXPECT_EQ(text_of(responses[i]), "request " + std::to_string(i));
 }
 
-TEST_F(Erpc, many_more_requests_than_the_window) {
+TEST_F(Erpc, requests_beyond_the_window_wait_and_are_answered) {
   ASSERT_NO_FATAL_FAILURE(start());
   const int session = open();
   constexpr size_t kRequests = 6000;
@@ -111,7 +111,7 @@ TEST_F(Erpc, many_more_requests_than_the_window) {
   for (size_t i = 0; i < kRequests; i++) ASSERT_EQ(text_of(responses[i]), std::to_string(i));
 }
 
-TEST_F(Erpc, background_handlers) {
+TEST_F(Erpc, background_handlers_answer_requests) {
   ASSERT_NO_FATAL_FAILURE(start());
   const int session = open();
   erpc::MsgBuffer request = message("from the foreground"), response = client->alloc_msg_buffer_or_die(100);
@@ -120,7 +120,7 @@ TEST_F(Erpc, background_handlers) {
   EXPECT_LT(at_server.background_etid, 2u) << "background threads have the lowest ids";
   EXPECT_EQ(server->get_etid(), 2u);
   EXPECT_FALSE(server->in_background());
-  // Kept in the background, answered in the foreground.
+  // A background thread keeps the request, and the foreground answers it.
   client->enqueue_request(session, kBackgroundLater, &request, &response, on_done, nullptr);
   ASSERT_TRUE(run_until([&] { return at_server.kept_in_background != nullptr; }));
   const size_t before = at_client.continuations;
@@ -264,7 +264,7 @@ TEST_F(Erpc, pending_continuations_do_not_run_in_the_destructor) {
   server->run_event_loop_once();
 }
 
-TEST_F(Erpc, misuse) {
+TEST_F(Erpc, wrong_calls_throw_or_return_erpcs_errors) {
   EXPECT_THROW(erpc::Nexus("no uri"), std::runtime_error);
   ASSERT_NO_FATAL_FAILURE(start_client());
   EXPECT_EQ(client_nexus->register_req_func(9, echo), -EPERM) << "an Rpc has them already";
@@ -286,7 +286,7 @@ TEST_F(Erpc, misuse) {
   unsetenv("TERN_ERPC_OPTIONS");
 }
 
-TEST_F(Erpc, figures) {
+TEST_F(Erpc, rtt_rate_and_retransmission_figures_are_plausible) {
   ASSERT_NO_FATAL_FAILURE(start());
   const int session = open();
   erpc::MsgBuffer request = message("x"), response = client->alloc_msg_buffer_or_die(8);

@@ -1,4 +1,5 @@
-// How requests, sessions and Rpcs end, as a program written for eRPC sees it. Included by one test a transport.
+// The ends of requests, sessions and Rpcs, as a program written for eRPC sees them. One test for each transport
+// includes this file.
 #pragma once
 
 #include <sys/prctl.h>
@@ -11,7 +12,7 @@
 
 namespace {
 
-/// A process that runs `main`, which does not return; killed with this process.
+/// Starts a process that runs `main`, which must not return. The process is killed when this one ends.
 template <class F>
 pid_t start_process(F&& main) {
   const pid_t process = fork();
@@ -28,13 +29,13 @@ void kill_process(pid_t process) {
   waitpid(process, nullptr, 0);
 }
 
-TEST_F(Erpc, a_killed_server_ends_what_waits_and_its_successor_serves) {
+TEST_F(Erpc, killed_server_ends_waiting_requests_and_a_successor_serves) {
   const auto serve = [&] {
     start_server();
     while (true) server->run_event_loop(1000);
   };
   const pid_t first = start_process(serve);
-  const pid_t waiting = start_process([&] {  // without threads, for the successor
+  const pid_t waiting = start_process([&] {  // a fork before this process has threads, for the successor
     raise(SIGSTOP);
     serve();
   });
@@ -59,7 +60,7 @@ TEST_F(Erpc, a_killed_server_ends_what_waits_and_its_successor_serves) {
   EXPECT_EQ(at_client.events[1].error, erpc::SmErrType::kSrvDisconnected);
   EXPECT_FALSE(client->is_connected(session));
   EXPECT_EQ(client->num_active_sessions(), 0u);
-  // The same port, another process.
+  // The successor is another process at the same port.
   kill(waiting, SIGCONT);
   const int next = open();
   ask(next, kEcho, requests[0], responses[0]);
@@ -67,7 +68,7 @@ TEST_F(Erpc, a_killed_server_ends_what_waits_and_its_successor_serves) {
   kill_process(waiting);
 }
 
-// On a busy machine a process may have no CPU for as long, and eRPC's sessions have no timeout.
+// A process may have no CPU for that long on a busy machine, and eRPC's sessions have no timeout.
 TEST_F(Erpc, sessions_outlive_a_server_process_that_stops_for_a_while) {
   setenv("TERN_ERPC_FAILURE_MS", "60000", 1);
   const pid_t process = start_process([&] {
@@ -110,7 +111,7 @@ TEST_F(Erpc, a_killed_client_leaves_handles_that_may_be_answered) {
   kill_process(process);
   ASSERT_TRUE(run_until([&] { return server->num_active_sessions() == 0; }));
   EXPECT_TRUE(at_server.events.empty()) << "only clients hear of sessions";
-  // The request is still there, and both kinds of response may be given.
+  // The request is still valid, and both kinds of response may answer it.
   erpc::ReqHandle* const large =
       at_server.kept[0]->get_req_msgbuf()->get_data_size() == 3000 ? at_server.kept[0] : at_server.kept[1];
   erpc::ReqHandle* const small = large == at_server.kept[0] ? at_server.kept[1] : at_server.kept[0];
@@ -143,7 +144,7 @@ TEST_F(Erpc, a_server_rpc_ends_with_handles_of_all_kinds) {
 
 TEST_F(Erpc, an_rpc_ends_while_background_handlers_send_requests) {
   ASSERT_NO_FATAL_FAILURE(start());
-  // Handlers in the background of the server ask the client, which does not answer, again and again.
+  // Background handlers of the server send requests to the client again and again. The client does not answer.
   at_server.session = server->create_session(client_uri, 7);
   ASSERT_TRUE(run_until([&] { return server->is_connected(at_server.session); }));
   const int session = open();
@@ -167,19 +168,19 @@ TEST_F(Erpc, responses_that_have_come_do_not_run_in_the_destructor) {
     client->enqueue_request(session, kEcho, &requests[i], &responses[i], on_done, nullptr);
   }
   client->run_event_loop_once();
-  server->run_event_loop_once();  // its responses are on their way
+  server->run_event_loop_once();  // its responses are in the network
   const size_t before = at_client.continuations;
   client.reset();
   EXPECT_EQ(at_client.continuations, before);
 }
 
-TEST_F(Erpc, a_response_of_another_size_than_the_buffer) {
+TEST_F(Erpc, response_larger_than_its_buffer_is_empty_and_smaller_ones_fit) {
   ASSERT_NO_FATAL_FAILURE(start());
   const int session = open();
   erpc::MsgBuffer request = client->alloc_msg_buffer_or_die(sizeof(size_t));
   for (const size_t room : {size_t{1}, size_t{1000}, size_t{70'000}}) {
     erpc::MsgBuffer response = client->alloc_msg_buffer_or_die(room);
-    // The size that the buffer has now does not matter, only what it was allocated for.
+    // Only the allocated size of the buffer matters, not its present size.
     CRpc::resize_msg_buffer(&response, 1);
     std::memcpy(request.buf_, &room, sizeof(room));
     ask(session, kDynamic, request, response);

@@ -32,11 +32,11 @@ struct Context {
   std::atomic<size_t> background_etid{SIZE_MAX};
   size_t continuations = 0;
   std::vector<size_t> tags;
-  // Of kAsk, whose handler asks another server.
+  // State of kAsk, whose handler calls another server.
   int session = -1;
   uint8_t request_type = kEcho;
   std::mutex mutex;
-  std::deque<erpc::MsgBuffer> buffers;  ///< under the mutex: of its requests, each followed by its response
+  std::deque<erpc::MsgBuffer> buffers;  ///< its requests' buffers, each followed by its response; guarded by the mutex
 };
 
 void on_session(int session, erpc::SmEventType type, erpc::SmErrType error, void* context) {
@@ -54,7 +54,7 @@ void echo(erpc::ReqHandle* handle, void* context) {
   std::memcpy(handle->pre_resp_msgbuf_.buf_, request->buf_, request->get_data_size());
   static_cast<Context*>(context)->rpc->enqueue_response(handle, &handle->pre_resp_msgbuf_);
 }
-/// The size of the response is in the request.
+/// The request contains the size of the response.
 void respond_dynamically(erpc::ReqHandle* handle, void* context) {
   auto* c = static_cast<Context*>(context);
   size_t bytes = 0;
@@ -69,7 +69,7 @@ void echo_in_background(erpc::ReqHandle* handle, void* context) {
   EXPECT_TRUE(c->rpc->in_background());
   c->background_etid = c->rpc->get_etid();
   const size_t bytes = handle->get_req_msgbuf()->get_data_size();
-  erpc::MsgBuffer spare = c->rpc->alloc_msg_buffer_or_die(bytes);  // from this thread, too
+  erpc::MsgBuffer spare = c->rpc->alloc_msg_buffer_or_die(bytes);  // a background thread may allocate, too
   std::memcpy(spare.buf_, handle->get_req_msgbuf()->buf_, bytes);
   handle->dyn_resp_msgbuf_ = spare;
   c->rpc->enqueue_response(handle, &handle->dyn_resp_msgbuf_);
@@ -77,7 +77,7 @@ void echo_in_background(erpc::ReqHandle* handle, void* context) {
 void keep_in_background(erpc::ReqHandle* handle, void* context) {
   static_cast<Context*>(context)->kept_in_background = handle;
 }
-/// Asks the endpoint's own session from a background thread, and answers by itself.
+/// Sends a request on the endpoint's own session from a background thread, and answers its own request.
 void ask_in_background(erpc::ReqHandle* handle, void* context) {
   auto* c = static_cast<Context*>(context);
   {
@@ -91,7 +91,7 @@ void ask_in_background(erpc::ReqHandle* handle, void* context) {
   c->rpc->enqueue_response(handle, &handle->pre_resp_msgbuf_);
 }
 
-/// A free port of this host for a Nexus, whose number an eRPC program has to know.
+/// A free port of this host for a Nexus. An eRPC program must know its number.
 std::string free_uri() {
   auto nexus = tern::Nexus::create("tern://127.0.0.1:0");
   EXPECT_TRUE(nexus.ok());
@@ -132,7 +132,7 @@ class Erpc : public ::testing::Test {
       if (server != nullptr) server->run_event_loop_once();
       if (client != nullptr) client->run_event_loop_once();
       if (std::chrono::steady_clock::now() > until) {
-        ADD_FAILURE() << "waited in vain";
+        ADD_FAILURE() << "timed out";
         return false;
       }
     }
@@ -153,7 +153,7 @@ class Erpc : public ::testing::Test {
   static std::string text_of(const erpc::MsgBuffer& buffer) {
     return {reinterpret_cast<const char*>(buffer.buf_), buffer.get_data_size()};
   }
-  /// Runs one request to its end; `response` keeps what came.
+  /// Runs one request to its end. `response` has the answer.
   void ask(int session, uint8_t type, erpc::MsgBuffer& request, erpc::MsgBuffer& response, size_t tag = 0) {
     const size_t before = at_client.continuations;
     client->enqueue_request(session, type, &request, &response, on_done, reinterpret_cast<void*>(tag));

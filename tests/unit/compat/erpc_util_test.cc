@@ -124,7 +124,7 @@ TEST(ErpcMath, rounding_and_deviation) {
   EXPECT_NE(FastRand().next_u32(), FastRand().next_u32());
 }
 
-TEST(ErpcAsserts, throw_what_they_say) {
+TEST(ErpcAsserts, throw_or_exit_as_erpcs_do) {
   EXPECT_NO_THROW(rt_assert(true, "never"));
   EXPECT_THROW(rt_assert(false), std::runtime_error);
   EXPECT_THROW(rt_assert(false, "text"), std::runtime_error);

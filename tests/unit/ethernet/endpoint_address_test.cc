@@ -19,7 +19,7 @@ TEST(EndpointAddress, bytes__are_those_of_version_1) {
   }
 }
 
-TEST(EndpointAddress, decode__gives_what_was_encoded) {
+TEST(EndpointAddress, decode__returns_the_encoded_address) {
   for (const char* text : {"10.1.2.3:1", "[2001:db8::1]:65535", "0.0.0.1:7"}) {
     EndpointAddress read;
     ASSERT_TRUE(decode_address(encode_address({end_of(text), 65535}), &read)) << text;
@@ -28,7 +28,7 @@ TEST(EndpointAddress, decode__gives_what_was_encoded) {
   }
 }
 
-TEST(EndpointAddress, decode__refuses_what_no_endpoint_has) {
+TEST(EndpointAddress, decode__refuses_addresses_that_no_endpoint_has) {
   EndpointAddress read;
   for (const char* text : {"0.0.0.0:1", "224.0.0.1:1", "255.255.255.255:1", "10.0.0.1:0", "[::]:1", "[ff02::1]:1"}) {
     EXPECT_FALSE(decode_address(encode_address({end_of(text), 1472}), &read)) << text;

@@ -1,4 +1,4 @@
-// A resolver that knows what a test tells it.
+// A resolver whose answers the test sets.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ class FakeResolver final : public neighbours::Resolver {
     uint32_t references = 0;
   };
 
-  /// From now on the destination is in this state, which the next update() reports.
+  /// Sets the state of a destination. The next update() reports the change.
   void set(const std::string& ip, neighbours::State state, const frames::MacAddress& mac = {}) {
     const neighbours::Id id = id_of(ip);
     entries_[id].state = state;

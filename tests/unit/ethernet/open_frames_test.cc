@@ -154,7 +154,7 @@ TEST_F(OpenFramesTest, frame__is_no_longer_than_the_peers_datagrams) {
   EXPECT_EQ(take(), (Frames{{{2, 0, 600 - kHeader}}}));
 }
 
-TEST_F(OpenFramesTest, full_queue__refuses__and_the_open_frames_take_what_fits) {
+TEST_F(OpenFramesTest, full_queue__refuses__and_open_frames_take_packets_that_fit) {
   EXPECT_TRUE(send(a, 0, 10));
   queue.taken = FakeQueue::kSlots - 1;
   EXPECT_FALSE(send(b, 1, 10));

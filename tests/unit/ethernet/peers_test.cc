@@ -133,7 +133,7 @@ TEST_F(PeersTest, own_mac__changes_in_the_headers_of_peers_that_are_ready) {
   EXPECT_EQ(peers.own().mac, kOtherMac);
 }
 
-TEST_F(PeersTest, interface_change__is_told__with_the_reason_of_an_end) {
+TEST_F(PeersTest, interface_change__is_reported__with_the_reason_of_an_end) {
   resolver->is_interface_changed = true;
   EXPECT_TRUE(peers.update(2));
   EXPECT_TRUE(peers.own_failure().ok());

@@ -32,7 +32,7 @@ TEST(Bind, good_texts__give_an_address) {
   EXPECT_EQ(text("[2001:db8::1]:4000"), "[2001:db8::1]:4000");
 }
 
-TEST(Bind, other_texts__are_misuse) {
+TEST(Bind, malformed_texts__are_misuse) {
   for (const char* text : {"host", "host:1", "10.0.0.1:", "10.0.0.1:x", "10.0.0.1:65536", ":", "[::1", "224.0.0.1",
                            "ff02::1", "255.255.255.255"}) {
     expect_refused(parse_bind(kNames, text).status(), Code::kMisuse, "Wire::Options::bind is not HOST");
@@ -93,7 +93,7 @@ TEST(Interface, down_or_without_link__is_refused) {
   EXPECT_FALSE(check_is_up(kNames, "nic0", interface, true).ok());
 }
 
-TEST(Interface, missing_ones__are_named) {
+TEST(Interface, missing_interface__is_named) {
   expect_refused(find_interface(kNames, "port 2 of nic0", 0).status(), Code::kUnavailable,
                  "port 2 of nic0 has no network interface here");
   neighbours::Interface interface;

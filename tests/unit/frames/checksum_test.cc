@@ -36,7 +36,7 @@ TEST(Checksum, rfc_1071_example) {
   EXPECT_EQ(number_of(sum), 0xddf2);
 }
 
-TEST(Checksum, nothing_and_empty_ranges_are_zero) {
+TEST(Checksum, empty_ranges_have_checksum_zero) {
   ChecksumSum sum;
   sum.add({});
   EXPECT_EQ(sum.value(), 0);

@@ -139,7 +139,7 @@ Bytes payload_of(size_t bytes) {
 
 }  // namespace
 
-TEST_F(Frames, kernel_socket_takes_what_a_template_makes) {
+TEST_F(Frames, kernel_socket_accepts_frames_of_a_template) {
   for (const bool is_ipv6 : {false, true}) {
     if (!open(is_ipv6)) continue;
     const FrameTemplate frame_template(ends());
@@ -150,7 +150,7 @@ TEST_F(Frames, kernel_socket_takes_what_a_template_makes) {
   }
 }
 
-TEST_F(Frames, kernel_socket_takes_none_with_a_wrong_checksum) {
+TEST_F(Frames, kernel_socket_drops_frames_with_a_wrong_checksum) {
   for (const bool is_ipv6 : {false, true}) {
     if (!open(is_ipv6)) continue;
     const FrameTemplate frame_template(ends());
@@ -166,7 +166,7 @@ TEST_F(Frames, kernel_socket_takes_none_with_a_wrong_checksum) {
   }
 }
 
-TEST_F(Frames, parser_takes_what_a_kernel_socket_sends) {
+TEST_F(Frames, parser_accepts_frames_of_a_kernel_socket) {
   for (const bool is_ipv6 : {false, true}) {
     if (!open(is_ipv6)) continue;
     FrameParser::Own own;

@@ -6,7 +6,7 @@
 
 using tern::frames::MacAddress;
 
-TEST(MacAddress, text_and_back) {
+TEST(MacAddress, address_survives_its_text) {
   const MacAddress mac({0x02, 0x00, 0x5e, 0xab, 0x09, 0xff});
   EXPECT_EQ(mac.to_text(), "02:00:5e:ab:09:ff");
   EXPECT_EQ(MacAddress::parse("02:00:5e:ab:09:ff"), mac);
@@ -14,7 +14,7 @@ TEST(MacAddress, text_and_back) {
   EXPECT_EQ(MacAddress::from_bytes(mac.bytes()), mac);
 }
 
-TEST(MacAddress, other_texts_are_none) {
+TEST(MacAddress, malformed_texts_give_no_address) {
   for (const char* text :
        {"", "02:00:5e:ab:09", "02:00:5e:ab:09:f", "02:00:5e:ab:09:fff", "02-00-5e-ab-09-ff", "02:00:5e:ab:09:fg",
         "02:00:5e:ab:-9:ff", "02:00:5e:ab: 9:ff", "02:00:5e:ab:09:ff:01", "0x:00:5e:ab:09:ff", "02:00:5e:ab:+9:ff"}) {

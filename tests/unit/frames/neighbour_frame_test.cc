@@ -178,7 +178,7 @@ TEST(NeighbourFrame, ndp_is_made_as_the_kernels_header_says) {
   EXPECT_EQ(NeighbourFrame::answer_to(*probed, kOtherMac), NeighbourFrame::announcement(own, kOtherMac));
 }
 
-TEST(NeighbourFrame, what_is_made_is_read_back) {
+TEST(NeighbourFrame, encoded_messages_are_decoded_alike) {
   for (const bool is_ipv6 : {false, true}) {
     const SocketAddress own = ip(is_ipv6 ? "fd00::2" : "10.0.0.2"), other = ip(is_ipv6 ? "fe80::1" : "10.0.0.1");
     const NeighbourFrame question = NeighbourFrame::question(other, std::nullopt, own, kOwnMac);
@@ -196,7 +196,7 @@ TEST(NeighbourFrame, what_is_made_is_read_back) {
   }
 }
 
-TEST(NeighbourFrame, arp_says_who_asks_and_who_answers) {
+TEST(NeighbourFrame, arp_has_the_addresses_of_both_hosts) {
   const auto request = parse_neighbour_frame(arp_frame({}), 0);
   ASSERT_TRUE(request.has_value());
   EXPECT_EQ(request->kind, Kind::kSolicitation);

@@ -125,7 +125,7 @@ void set_source(Fields& fields, const char* text) {
 
 }  // namespace
 
-TEST(FrameParser, good_frames_of_every_shape) {
+TEST(FrameParser, good_frames_of_every_shape_are_accepted) {
   for (const Shape& shape : kShapes) {
     const FrameParser parser = shape.parser();
     for (const size_t payload_bytes : {0, 1, 5, 24, 1472, 8000, 65507}) {
@@ -146,7 +146,7 @@ TEST(FrameParser, good_frames_of_every_shape) {
   }
 }
 
-TEST(FrameParser, takes_what_a_template_writes) {
+TEST(FrameParser, frames_of_a_template_are_accepted) {
   std::mt19937 random(1);
   for (const Shape& shape : kShapes) {
     const FrameParser::Own own = reference::own(shape.is_ipv6, shape.vlan);
@@ -172,7 +172,7 @@ TEST(FrameParser, takes_what_a_template_writes) {
   }
 }
 
-TEST(FrameParser, one_change_is_one_reason) {
+TEST(FrameParser, each_change_of_a_good_frame_has_its_drop_reason) {
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(std::string(shape.is_ipv6 ? "IPv6" : "IPv4") + (shape.vlan != 0 ? " in a VLAN" : ""));
     expect_drops(shape, kOfBoth);
@@ -200,7 +200,7 @@ TEST(FrameParser, vlan_of_an_endpoint_is_the_only_one) {
   }
 }
 
-TEST(FrameParser, ipv4_reasons) {
+TEST(FrameParser, each_ipv4_fault_has_its_drop_reason) {
   const std::vector<Case> cases = {
       {"a header of 16 bytes", Drop::kIpHeader, [](Fields& f) { f.header_words = 4; }},
       {"version 6", Drop::kIpHeader, [](Fields& f) { f.version = 6; }},
@@ -222,7 +222,7 @@ TEST(FrameParser, ipv4_reasons) {
   expect_drops({false, 77}, cases);
 }
 
-TEST(FrameParser, ipv6_reasons) {
+TEST(FrameParser, each_ipv6_fault_has_its_drop_reason) {
   const auto with_extension = [](uint8_t next_header) {
     return [next_header](Fields& f) {
       f.protocol = next_header;
@@ -245,7 +245,7 @@ TEST(FrameParser, ipv6_reasons) {
   expect_drops({true, 77}, cases);
 }
 
-TEST(FrameParser, sources_that_no_host_has) {
+TEST(FrameParser, sources_that_no_host_has_are_dropped) {
   const auto drop_from = [](bool is_ipv6, const char* text) {
     Fields fields(is_ipv6);
     set_source(fields, text);

@@ -188,7 +188,7 @@ TEST(Arena, a_released_block_is_the_next_one_of_its_class) {
   arena->orphan();
 }
 
-TEST(Arena, msgbuf_brings_its_buffer_home) {
+TEST(Arena, destroyed_msgbuf_returns_its_buffer) {
   Arena* arena = make(small_options());
   {
     MsgBuf message(arena->alloc(10));
@@ -199,7 +199,7 @@ TEST(Arena, msgbuf_brings_its_buffer_home) {
   arena->orphan();
 }
 
-TEST(Arena, one_gibibyte_and_no_more) {
+TEST(Arena, largest_block_is_one_gibibyte) {
   for (const bool shared : {false, true}) {
     SCOPED_TRACE(shared);
     ArenaOptions options;
@@ -266,7 +266,7 @@ TEST(Arena, limit_holds_and_memory_comes_back_in_other_sizes) {
   arena->orphan();
 }
 
-TEST(Arena, birth_tells_what_is_wrong) {
+TEST(Arena, create_with_impossible_options_is_refused) {
   ArenaOptions options = small_options();
   options.limit_bytes = 1000;
   EXPECT_EQ(Arena::create(options).status().code(), Code::kMisuse);
@@ -279,7 +279,7 @@ TEST(Arena, birth_tells_what_is_wrong) {
   EXPECT_EQ(Arena::create(options).status().code(), Code::kNoMemory);
 }
 
-TEST(Arena, without_descriptors_shared_memory_says_so) {
+TEST(Arena, shared_memory_without_descriptors_fails_with_the_reason) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   rlimit none = before;
@@ -292,7 +292,7 @@ TEST(Arena, without_descriptors_shared_memory_says_so) {
   EXPECT_EQ(arena.status().code(), Code::kUnavailable);
 }
 
-TEST(Arena, beyond_the_limit_of_a_files_size_shared_memory_says_so) {
+TEST(Arena, shared_memory_beyond_the_file_size_limit_fails_with_the_reason) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit small = before;
@@ -483,7 +483,7 @@ TEST(Arena, explicit_huge_pages) {
   }
 }
 
-TEST(Arena, giant_pages_or_the_next_best) {
+TEST(Arena, giant_pages_are_used_or_the_largest_available) {
   ArenaOptions options = small_options();
   options.giant_pages = true;
   Arena* arena = make(options);
@@ -584,7 +584,7 @@ TEST(Arena, foreign_threads_and_the_owner_exchange_buffers) {
   arena->orphan();
 }
 
-TEST(Arena, the_owner_takes_over_what_others_released) {
+TEST(Arena, owner_reuses_blocks_that_other_threads_released) {
   ArenaOptions options = small_options();
   options.limit_bytes = kHugePageBytes;
   Arena* arena = make(options);

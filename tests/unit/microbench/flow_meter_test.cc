@@ -99,7 +99,7 @@ TEST_F(Meter, bytes_count_once_however_often_they_come) {
   EXPECT_EQ(meter.bytes(Duration(0), milliseconds(1)), 5 * kPayload);
 }
 
-TEST_F(Meter, others_packets_are_no_flows) {
+TEST_F(Meter, packets_of_other_kinds_are_no_flows) {
   request(microseconds(10), true, 1, 5, 1, 0, 31850);             // of a Nexus
   request(microseconds(10), true, 1, 5, 1, 0, 65537, kType + 1);  // of another request type
   show(microseconds(10), true, 1, 65537, 2, 65536, tern::wire::client_header(Kind::kRequest, 0, 1, 5, 1, 1, kType, 9),
@@ -124,7 +124,7 @@ TEST_F(Meter, fairness_is_of_the_bytes_in_the_window) {
   EXPECT_DOUBLE_EQ(jain_fairness({}), 0);
 }
 
-TEST_F(Meter, time_until_is_to_the_end_of_the_first_window_that_does) {
+TEST_F(Meter, time_until_ends_at_the_first_window_that_satisfies) {
   for (uint32_t i = 0; i < 8; ++i) request(microseconds(330 + 50 * i), true, 1, i, 1, i);
   const auto has = [&](uint64_t packets) {
     return [this, packets](Duration from, Duration to) { return meter.bytes(0, from, to) >= packets * kPayload; };

@@ -89,7 +89,7 @@ TEST_F(LaunchTest, slurm_several_processes_a_node_have_ports_in_turn) {
   EXPECT_EQ(launch.places[6].index_on_host, 2u);
 }
 
-TEST_F(LaunchTest, slurm_lists_as_slurm_writes_them) {
+TEST_F(LaunchTest, slurm_lists_are_read_in_every_form) {
   const std::vector<std::pair<std::string, std::string>> lists = {
       {"one", "one"},
       {"a,b-1.example.org", "a b-1.example.org"},
@@ -109,7 +109,7 @@ TEST_F(LaunchTest, slurm_lists_as_slurm_writes_them) {
   }
 }
 
-TEST_F(LaunchTest, slurm_lists_that_are_none) {
+TEST_F(LaunchTest, malformed_slurm_lists_are_refused) {
   for (const char* list : {"",
                            ",",
                            "a,",
@@ -144,7 +144,7 @@ TEST_F(LaunchTest, slurm_lists_that_are_none) {
   EXPECT_FALSE(launch_detail::expand_slurm_hosts("n[" + std::string(100000, '0') + "]"));
 }
 
-TEST_F(LaunchTest, slurm_counts_that_are_none) {
+TEST_F(LaunchTest, malformed_slurm_counts_are_refused) {
   for (const char* tasks : {"", "x", "1(x", "1(x)", "1(x2", "1x2", "(x2)", "-1", "1,,1", "1(x99999999)", "1(x-1)", "3",
                             "1(x3)", "4294967296", "1(x2)2"}) {
     expect_problem(by("slurm"), slurm("n[1-2]", tasks, 0, 2), "SLURM_STEP_TASKS_PER_NODE");

@@ -146,7 +146,7 @@ TEST_P(HostsOnVethTest, kernel_confirms_known_addresses_by_unicast_both_ways) {
   EXPECT_TRUE(run_until([&] { return peer_knows(7, kMac, "REACHABLE"); }));
 }
 
-TEST_P(HostsOnVethTest, announcement_at_the_start_corrects_what_the_kernel_knows) {
+TEST_P(HostsOnVethTest, announcement_at_the_start_corrects_the_kernels_entry) {
   const MacAddress old({2, 0, 0, 0, 0, 8});
   network_->run_at_peer("ip neighbour add " + text(7) + " dev eth1 lladdr " + old.to_text() + " nud stale");
   make_own(7);
@@ -246,7 +246,7 @@ class SnoopingSwitchTest : public HostsOnVethTest {
 };
 INSTANTIATE_TEST_SUITE_P(Families, SnoopingSwitchTest, testing::Values(true), [](const auto&) { return "IPv6"; });
 
-TEST_P(SnoopingSwitchTest, own_host_reports_its_group_and_goes_on_as_it_is_asked) {
+TEST_P(SnoopingSwitchTest, own_host_reports_its_group_and_answers_queries) {
   make_own(7);
   ASSERT_TRUE(run_until([&] { return switch_has_group(); }));
   // The switch forgets after three seconds whom it does not hear, and asks each second.

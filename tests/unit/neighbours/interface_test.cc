@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 using InterfaceTest = NetworkTest;
 
-TEST_F(InterfaceTest, facts_are_those_that_were_set) {
+TEST_F(InterfaceTest, reported_facts_are_the_configured_ones) {
   ASSERT_TRUE(run("ip link set eth0 mtu 1400"));
   const auto found = interface_by_name("eth0");
   ASSERT_TRUE(found.ok()) << found.status().message();

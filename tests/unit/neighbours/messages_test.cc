@@ -160,7 +160,7 @@ TEST(NeighboursRequest, bytes_are_those_of_the_kernels_headers) {
   EXPECT_EQ(bytes_of(Request::addresses()), message(RTM_GETADDR, raw(ifaddrmsg{}), NLM_F_REQUEST | NLM_F_DUMP));
 }
 
-TEST(NeighboursRequest, longest_one_fits) {
+TEST(NeighboursRequest, longest_request_fits) {
   const auto one = ip("fd00:1111:2222:3333:4444:5555:6666:7777");
   Request request = Request::route(UINT32_MAX, one, one);
   request.set_sequence(0x01020304);
@@ -276,7 +276,7 @@ TEST(NeighboursMessages, links_and_addresses_are_read) {
   EXPECT_TRUE(read_one(address(IFA_F_TENTATIVE | IFA_F_OPTIMISTIC), read_address)->is_usable);
 }
 
-TEST(NeighboursMessages, ends_have_their_error) {
+TEST(NeighboursMessages, end_of_a_dump_has_its_error) {
   EXPECT_EQ(read_one(message(NLMSG_ERROR, join({raw(-ENODEV), raw(nlmsghdr{})})), read_end), ENODEV);
   EXPECT_EQ(read_one(message(NLMSG_DONE, raw(0)), read_end), 0);
   for (const int number : {1, INT32_MIN, -5000})
@@ -328,7 +328,7 @@ TEST(NeighboursMessages, truncated_messages_are_not_read_past_their_end) {
   }
 }
 
-TEST(NeighboursMessages, lengths_that_lie_are_not_believed) {
+TEST(NeighboursMessages, wrong_lengths_cause_no_read_past_the_end) {
   for (const Bytes& sample : samples()) {
     for (size_t place = 0; place + 2 <= sample.size(); place += 2) {
       for (const uint16_t length : {0, 1, 3, 4, 5, 8, 100, 0x7fff, 0xffff}) {

@@ -127,7 +127,7 @@ TEST_F(NeighbourCacheTest, stale_neighbour_that_is_gone_has_failed_after_three_s
   EXPECT_TRUE(has_changed());
 }
 
-TEST_F(NeighbourCacheTest, stale_neighbour_that_nobody_uses_is_forgotten) {
+TEST_F(NeighbourCacheTest, unused_stale_neighbour_is_forgotten) {
   become_stale();
   EXPECT_EQ(after(NeighbourCache::kIdleNs), "");
   EXPECT_EQ(state(), std::nullopt);
@@ -169,7 +169,7 @@ TEST_F(NeighbourCacheTest, announcement_of_the_known_mac_address_changes_nothing
   EXPECT_EQ(cache_.next_question_ns(), now_ - kSecond + NeighbourCache::kReachableNs);
 }
 
-TEST_F(NeighbourCacheTest, what_is_asked_for_at_one_time_is_limited) {
+TEST_F(NeighbourCacheTest, number_of_questions_at_one_time_is_limited) {
   for (uint32_t i = 0; i < NeighbourCache::kAskedMax; i++) ASSERT_TRUE(cache_.ask(numbered(i), now_));
   EXPECT_FALSE(cache_.ask(ip("fd00::1"), now_));
   EXPECT_EQ(cache_.size(), NeighbourCache::kAskedMax);

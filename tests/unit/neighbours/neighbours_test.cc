@@ -162,7 +162,7 @@ TEST_F(NeighboursTest, static_entries_are_used_without_asking) {
   EXPECT_EQ(neighbours_->next_update_ns(), UINT64_MAX);
 }
 
-TEST_F(NeighboursTest, gateway_is_resolved_for_what_is_behind_it) {
+TEST_F(NeighboursTest, gateway_is_resolved_for_destinations_behind_it) {
   ASSERT_TRUE(run("ip route add 10.1.0.0/16 via 10.0.0.2"));
   ASSERT_TRUE(run("ip route add fd01::/64 via fe80::2 dev eth0"));
   ASSERT_TRUE(run("ip route add 10.2.0.0/16 via inet6 fe80::2 dev eth0"));
@@ -318,7 +318,7 @@ TEST_F(NeighboursTest, interface_may_be_deleted) {
   EXPECT_EQ(failure(id), "the network interface eth0 is gone");
 }
 
-TEST_F(NeighboursTest, removed_own_address_is_told) {
+TEST_F(NeighboursTest, removed_own_address_is_reported) {
   make(ip("10.0.0.1"));
   const Id peer = find("10.0.0.2");
   const Id own = find("10.0.0.1");
@@ -410,7 +410,7 @@ TEST_F(NeighboursTest, forbidding_routes_fail) {
   }
 }
 
-TEST_F(NeighboursTest, what_is_not_one_host_fails) {
+TEST_F(NeighboursTest, destination_that_is_not_one_host_fails) {
   for (const char* destination :
        {"10.0.0.255", "255.255.255.255", "224.0.0.1", "ff02::1", "127.0.0.1", "::1", "0.0.0.0", "::"}) {
     const Id id = find(destination);

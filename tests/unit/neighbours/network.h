@@ -34,7 +34,7 @@ class Network {
   static constexpr const char* kOwnMac = "02:00:00:00:00:01";
   static constexpr const char* kPeerMac = "02:00:00:00:00:02";
 
-  /// Empty, or what this machine lacks.
+  /// A text about what this machine lacks, or an empty one.
   static std::string missing() {
     if (geteuid() != 0) return "network namespaces need root";
     if (!run("ip -V")) return "no ip command: install iproute2";
@@ -60,7 +60,8 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  /// The kernel sets the flag IFF_RUNNING of eth0 some time after the link has changed. False: it took too long.
+  /// Waits for the flag IFF_RUNNING of eth0, which the kernel sets some time after a change of the link. False: it took
+  /// too long.
   static bool becomes_running(bool is_wanted) {
     const base::Descriptor any_socket(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20 * patience());
@@ -96,7 +97,7 @@ class Network {
     EXPECT_EQ(unshare(CLONE_NEWNET), 0);
     set("ipv6/conf/all/accept_dad", 0);
     set("ipv6/conf/default/accept_dad", 0);
-    set("ipv6/conf/default/addr_gen_mode", 1);  // no link-local address but ours
+    set("ipv6/conf/default/addr_gen_mode", 1);  // so that only our link-local address exists
     EXPECT_TRUE(run("ip link set lo up"));
     return base::Descriptor(open(kPath, O_RDONLY | O_CLOEXEC));
   }

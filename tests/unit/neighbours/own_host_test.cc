@@ -155,7 +155,7 @@ class OwnHostTest : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Families, OwnHostTest, testing::Bool(),
                          [](const auto& test) { return test.param ? "IPv6" : "IPv4"; });
 
-TEST_P(OwnHostTest, host_probes_before_it_says_or_answers_anything_else) {
+TEST_P(OwnHostTest, host_sends_only_probes_until_they_succeed) {
   OwnHost* const host = add(1);
   link_.inject(NeighbourFrame::question(address(1), std::nullopt, address(9), kStranger));
   link_.run(200 * kMs);
@@ -342,7 +342,7 @@ TEST_P(OwnHostTest, own_frames_that_come_back_are_no_conflict) {
   EXPECT_TRUE(host->failure().ok());
 }
 
-TEST_P(OwnHostTest, host_that_probes_for_a_taken_address_is_told) {
+TEST_P(OwnHostTest, probe_for_a_taken_address_is_answered) {
   OwnHost* const host = add(1);
   link_.settle();
   link_.take_sent();
@@ -462,7 +462,7 @@ TEST_P(OwnHostTest, frames_have_the_vlan_and_others_are_ignored) {
   EXPECT_EQ(link_.take_sent().size(), 2u);
 }
 
-TEST_P(OwnHostTest, groups_are_those_that_ask_for_the_address) {
+TEST_P(OwnHostTest, host_joins_the_groups_of_questions_for_its_address) {
   const auto groups = add(0x12)->groups();
   if (!is_ipv6()) {
     EXPECT_TRUE(groups.empty());

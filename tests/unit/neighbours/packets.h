@@ -36,7 +36,7 @@ class Packets {
   }
 
   void send(std::span<const std::byte> frame) { (void)::send(socket_.get(), frame.data(), frame.size(), 0); }
-  /// The next frame that has come in; empty: none.
+  /// Returns the next received frame, or an empty one.
   std::vector<std::byte> receive() {
     while (true) {
       std::array<std::byte, 2048> bytes;
@@ -48,7 +48,7 @@ class Packets {
       if (from.sll_pkttype != PACKET_OUTGOING) return {bytes.begin(), bytes.begin() + received};
     }
   }
-  /// Returns when a frame has come in, or after this time.
+  /// Waits until a frame has arrived, for at most this time.
   void wait(int milliseconds) {
     pollfd one{socket_.get(), POLLIN, 0};
     poll(&one, 1, milliseconds);

@@ -147,7 +147,7 @@ TEST_F(TableTest, many_destinations_behind_one_gateway_cost_one_look_up_of_it) {
   for (const Id id : ids) ASSERT_EQ(table.mac(id), mac(3));
 }
 
-TEST_F(TableTest, change_of_a_route_asks_for_what_it_covers) {
+TEST_F(TableTest, changed_route_asks_for_the_destinations_it_covers) {
   for (const char* host : {"10.1.0.1", "10.1.0.2", "10.2.0.1", "fd00::1"}) {
     routes[host] = {};
     find(host);
@@ -201,7 +201,7 @@ TEST_F(TableTest, silent_neighbour_is_given_up_and_tried_again) {
   EXPECT_EQ(table.state(id), State::kKnown);
 }
 
-TEST_F(TableTest, only_so_many_neighbours_are_asked_for_at_one_time) {
+TEST_F(TableTest, number_of_questions_at_one_time_is_limited) {
   constexpr size_t kHosts = Table::kAskedMax + 10;
   std::vector<Id> ids;
   for (size_t i = 0; i < kHosts; i++) {
@@ -299,7 +299,7 @@ TEST_F(TableTest, lost_route_keeps_the_mac_for_a_while) {
   EXPECT_EQ(table.next_action_ns(), UINT64_MAX);
 }
 
-TEST_F(TableTest, reasons_are_those_of_the_route) {
+TEST_F(TableTest, failure_has_the_reason_of_its_route) {
   const std::map<uint8_t, Reason> reasons = {
       {RTN_BLACKHOLE, Reason::kBlackhole},  {RTN_UNREACHABLE, Reason::kUnreachable},
       {RTN_PROHIBIT, Reason::kProhibited},  {RTN_BROADCAST, Reason::kNotOneHost},
@@ -374,7 +374,7 @@ TEST_F(TableTest, overrun_asks_for_everything_again) {
   EXPECT_EQ(table.mac(find("10.0.0.3")), mac(3));
 }
 
-TEST_F(TableTest, any_order_of_events_ends_as_the_kernel_is) {
+TEST_F(TableTest, any_order_of_events_ends_in_the_kernels_state) {
   constexpr uint16_t kStates[] = {NUD_INCOMPLETE, NUD_REACHABLE, NUD_STALE, NUD_PROBE, NUD_FAILED, NUD_PERMANENT};
   const std::vector<std::string> hosts = {"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "fe80::5", "fd00::6"};
   std::mt19937 random(14);

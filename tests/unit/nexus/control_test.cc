@@ -42,7 +42,7 @@ TEST(PeerLife, answer_is_seen_once_no_question_waits) {
   }
 }
 
-TEST(PeerLife, question_outlives_the_one_who_asks) {
+TEST(PeerLife, question_may_outlive_the_asking_nexus) {
   auto life = std::make_shared<PeerLife>();
   ControlEvent event = question_of(life);
   const std::weak_ptr<PeerLife> seen = life;

@@ -1,4 +1,4 @@
-// A global operator new that fails when it is told to. Include it in one file of an executable only. For tests.
+// A global operator new that tests can make fail. Include it in only one file of an executable. For tests.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace tern::nexus::test {
 
-/// Allocations of this thread, while `is_on`, and which of them fail: every `every`-th, and the one numbered `once`.
+/// Counts the allocations of this thread while `is_on`. Every `every`-th one fails, and the one with the number `once`.
 struct Shortage {
   bool is_on = false;
   size_t count = 0, every = 0, once = 0, failed = 0;

@@ -117,7 +117,7 @@ TEST_F(Flood, of_forged_addresses_costs_one_small_answer_each) {
   }
 }
 
-TEST_F(Flood, of_a_thousand_addresses_that_echo_cookies_resets_nobody) {
+TEST_F(Flood, of_a_thousand_addresses_that_echo_cookies_resets_no_session) {
   echo_cookies(false);
   run([](size_t i) {
     return "10.200." + std::to_string(i / 250 % 4) + "." + std::to_string(i % 250) + ":" + std::to_string(1 + i / 1000);

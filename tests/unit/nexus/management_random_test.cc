@@ -4,7 +4,7 @@
 namespace tern::nexus::test {
 namespace {
 
-TEST(ManagementRandom, after_bad_weather_nobody_holds_half_a_session) {
+TEST(ManagementRandom, no_half_open_session_is_left_after_random_faults) {
 #ifdef TERN_IS_SANITIZED
   constexpr uint64_t kSeeds = 60;
 #else

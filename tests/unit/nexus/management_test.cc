@@ -46,7 +46,7 @@ TEST_F(ManagementTest, connect__opens_both_ends_in_five_datagrams) {
   EXPECT_EQ(world.host(kB).datagrams_sent, 3u);
 }
 
-TEST_F(ManagementTest, connect__twice_is_asked_once_and_answered_alike) {
+TEST_F(ManagementTest, connect__duplicate_is_asked_once_and_gets_the_same_answer) {
   world.connect(kA, kClient, kB, kServer);
   world.run_for(milliseconds(1));
   const auto request = world.last_of_kind(wire::ManagementKind::kConnectRequest);
@@ -87,7 +87,7 @@ TEST_F(ManagementTest, connect__late_after_disconnect_leaves_nothing) {
   world.expect_settled();
 }
 
-TEST_F(ManagementTest, connect__yes_after_forget_is_undone) {
+TEST_F(ManagementTest, connect__acceptance_after_forget_is_undone) {
   world.weather.delay_min = world.weather.delay_max = milliseconds(10);
   const uint32_t key = world.connect(kA, kClient, kB, kServer);
   world.run_for(milliseconds(35));
@@ -99,7 +99,7 @@ TEST_F(ManagementTest, connect__yes_after_forget_is_undone) {
   world.expect_settled();
 }
 
-TEST_F(ManagementTest, connect__lost_yes_after_forget_is_found_out) {
+TEST_F(ManagementTest, connect__lost_acceptance_after_forget_is_undone_later) {
   world.drops = {wire::ManagementKind::kConnectReply};
   const uint32_t key = world.connect(kA, kClient, kB, kServer);
   world.run_for(milliseconds(5));
@@ -207,7 +207,7 @@ TEST_F(ManagementTest, connect__late_answers_of_an_earlier_turn_are_undone) {
   world.expect_settled();
 }
 
-TEST_F(ManagementTest, connect__names_what_is_known_of_each_address) {
+TEST_F(ManagementTest, connect__failure_names_the_reason_of_each_address) {
   world.connect(kA, kClient, {AddressText("10.9.9.9:1"), AddressText("[fd77::9]:1")}, kServer, milliseconds(800));
   world.hint(kA, "10.9.9.9:1", Unreachable::kPort);
   world.run_for(milliseconds(100));
@@ -242,7 +242,7 @@ TEST_F(ManagementTest, connect__thousands_take_turns) {
   world.expect_settled();
 }
 
-TEST_F(ManagementTest, connect__who_waits_for_a_turn_is_not_late_while_others_are_answered) {
+TEST_F(ManagementTest, connect__waiting_for_a_turn_does_not_count_as_silence) {
   server().lag_max = milliseconds(20);
   constexpr size_t kSessions = 1000;
   for (size_t i = 0; i < kSessions; i++) world.connect(kA, kClient, kB, kServer, milliseconds(100));
@@ -403,7 +403,7 @@ TEST_F(ManagementTest, relation__without_sessions_is_forgotten_after_five_second
   world.expect_settled();
 }
 
-TEST_F(ManagementTest, endpoint__removal_tells_peers_and_refuses_who_waits) {
+TEST_F(ManagementTest, endpoint__removal_tells_peers_and_refuses_waiting_clients) {
   connect_and_settle();
   server().lag_max = milliseconds(500);
   world.connect(kA, kClient, kB, kServer);
@@ -934,7 +934,7 @@ class ManyAtOneAddress : public ManagementTest {
   Stranger stranger;
 };
 
-TEST_F(ManyAtOneAddress, limits__a_hundred_processes_connect_and_the_next_is_told_why) {
+TEST_F(ManyAtOneAddress, limits__a_hundred_processes_connect_and_the_next_is_refused_with_the_reason) {
   for (uint64_t i = 1; i <= 100; i++) {
     EXPECT_FALSE(stranger.knock("10.9.9.9:" + std::to_string(i), i, i)) << i;
     EXPECT_EQ(stranger.accept_all(), 1u);
@@ -1191,7 +1191,7 @@ TEST_F(FewAllowed, strangers__with_cookies_cannot_fill_the_tables) {
   machine(kB).check_invariants();
 }
 
-TEST_F(FewAllowed, strangers__a_full_nexus_says_so) {
+TEST_F(FewAllowed, strangers__full_nexus_refuses_with_the_reason) {
   Stranger stranger(machine(kB), world.now());
   for (uint64_t i = 1; i <= 20; i++) {
     EXPECT_FALSE(stranger.knock("10.9.9." + std::to_string(i) + ":1", i, i));

@@ -1,4 +1,4 @@
-// A random life of machines in bad weather, after which everybody must agree. For tests.
+// Random events on several machines over a bad network, after which all machines must agree. For tests.
 #pragma once
 
 #include "management_world.h"
@@ -17,7 +17,7 @@ class BadWeather {
   }
 
   World& world() { return world_; }
-  /// World::enter and leave are for the bad weather only.
+  /// World::enter and leave apply only to the phase with faults.
   void run() {
     for (int step = 0; step < 300; step++) {
       act();
@@ -34,7 +34,7 @@ class BadWeather {
     }
     world_.run_for(std::chrono::seconds(4));
     world_.expect_settled();
-    // Connecting now succeeds at once.
+    // New connections succeed at once now.
     for (size_t i = 0; i < hosts_; i++) {
       world_.endpoint(i, kServer).refuses = 0;
       const uint32_t key = world_.connect((i + 1) % hosts_, kClient, i, kServer);
@@ -72,7 +72,7 @@ class BadWeather {
       world_.add_endpoint(i, id);
       world_.endpoint(i, id).lag_max = world_.chance(0.3) ? milliseconds(40) : milliseconds(1);
       world_.endpoint(i, id).refuses = 0.1;
-      // Keys of earlier lives do not come again in the real library soon, either (random generation).
+      // Keys of earlier runs do not come again soon, as in the real library (random generation).
       world_.endpoint(i, id).next_key = static_cast<uint32_t>(world_.random()()) | 1;
     }
   }
@@ -87,7 +87,7 @@ class BadWeather {
       if (world_.chance(0.2)) restart(i);
       return;
     }
-    const size_t other = world_.chance(0.1) ? i : (i + 1) % hosts_;  // also with itself
+    const size_t other = world_.chance(0.1) ? i : (i + 1) % hosts_;  // a host may connect to itself
     ModelEndpoint& client = world_.endpoint(i, kClient);
     ModelEndpoint& server = world_.endpoint(i, kServer);
     const double dice = std::uniform_real_distribution<>(0, 1)(world_.random());

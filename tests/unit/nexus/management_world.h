@@ -21,13 +21,13 @@ using std::chrono::milliseconds;
 /// One address of a server.
 inline std::array<AddressText, 1> at(std::string_view address) { return {AddressText(address)}; }
 
-/// What the network does to a datagram.
+/// Faults of the network for each datagram.
 struct Weather {
   double drop = 0, duplicate = 0;
   Duration delay_min = std::chrono::microseconds(20), delay_max = std::chrono::microseconds(50);
 };
 
-/// An endpoint as the rpc room will behave: handles its notices in order, some time after they came.
+/// An endpoint that behaves as the rpc layer: it handles its notices in order, some time after they arrived.
 struct ModelEndpoint {
   struct Held {
     uint32_t remote_key;
@@ -35,18 +35,18 @@ struct ModelEndpoint {
   };
   EndpointName name;
   uint64_t iteration = 0;
-  Duration lag_max{0};                                 ///< until it handles a notice
-  double refuses = 0;                                  ///< share of connect requests
-  wire::Refusal refusal = wire::Refusal::kNoCapacity;  ///< the answer to those
+  Duration lag_max{0};                                 ///< longest time until it handles a notice
+  double refuses = 0;                                  ///< share of connect requests that it refuses
+  wire::Refusal refusal = wire::Refusal::kNoCapacity;  ///< the reason of these refusals
   std::deque<std::pair<Duration, ControlEvent>> inbox;
   uint32_t next_key = 1;
   std::set<uint32_t> connecting;
   std::map<uint32_t, Held> client, server;
-  std::vector<ControlEvent> log;  ///< all that it has handled
-  std::set<uint64_t> gone;        ///< boot ids
+  std::vector<ControlEvent> log;  ///< all handled events
+  std::set<uint64_t> gone;        ///< boot ids of peers that are gone
   size_t requests_seen = 0;
-  bool hears_data = false;  ///< of all peers, all the time
-  Duration away_until{0};   ///< its thread is in a handler, or does not run its loop
+  bool hears_data = false;  ///< receives data of all peers all the time
+  Duration away_until{0};   ///< until then its thread is in a handler or does not run its loop
 };
 
 struct Host {
@@ -56,21 +56,21 @@ struct Host {
   std::map<uint16_t, ModelEndpoint> endpoints;
   size_t datagrams_sent = 0;
 
-  // Its management thread and its socket, if the thread takes time.
-  Duration datagram_time{0};  ///< of each one that it receives or sends
+  // The management thread and its socket, in worlds where the thread needs time.
+  Duration datagram_time{0};  ///< time to receive or send a datagram
   Duration busy_until{0};
   struct Arrived {
     std::string from;
     std::vector<std::byte> bytes;
   };
   std::deque<Arrived> socket;
-  static constexpr size_t kSocketDatagrams = 256;  ///< what net.core.rmem_max lets a socket keep by default
+  static constexpr size_t kSocketDatagrams = 256;  ///< a socket's capacity with the default net.core.rmem_max
   size_t lost_at_socket = 0;
 
-  // The thread does not run all the time: not before `away_until`, and of each `slice_period` for `slice` only.
+  // The thread does not run before `away_until`, and it runs only for `slice` of each `slice_period`.
   Duration away_until{0};
   Duration slice_period{0}, slice{0};
-  /// The first time from `at` on at which it runs.
+  /// The first time from `at` on at which the thread runs.
   Duration runs_at(Duration at) const {
     at = std::max(at, away_until);
     if (slice_period == Duration(0)) return at;
@@ -97,14 +97,14 @@ class World {
   bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
 
   Weather weather;
-  std::set<std::pair<size_t, size_t>> cut;  ///< from, to
-  std::set<wire::ManagementKind> drops;     ///< all of these are lost
-  /// Of injected datagrams, and of what hosts have sent, by address.
+  std::set<std::pair<size_t, size_t>> cut;  ///< pairs (from, to) whose datagrams are lost
+  std::set<wire::ManagementKind> drops;     ///< kinds of messages that are lost
+  /// Bytes of injected datagrams and of those sent by hosts, by address.
   std::map<std::string, size_t> bytes_from, bytes_to;
-  /// Gets what is sent to addresses of no host.
+  /// Receives the datagrams to addresses without a host.
   std::function<void(const std::string& to, std::span<const std::byte> bytes)> on_stranger;
 
-  /// Around each call of a machine: for tests that refuse memory to it.
+  /// Called around each call of a machine, for tests that make its allocations fail.
   std::function<void()> enter, leave;
 
   void boot(size_t i) {
@@ -153,7 +153,7 @@ class World {
     pump(i);
     return key;
   }
-  /// To whichever of these addresses answers.
+  /// Connects to the first of these addresses that answers.
   uint32_t connect(size_t i, uint16_t from, std::vector<AddressText> addresses, uint16_t peer_endpoint,
                    Duration timeout = std::chrono::seconds(2)) {
     ModelEndpoint& e = endpoint(i, from);
@@ -175,7 +175,7 @@ class World {
     pump(i);
   }
 
-  /// Runs everything up to `until`.
+  /// Runs all events up to `until`.
   void run_until(Duration until) {
     while (true) {
       Duration at = until;
@@ -243,7 +243,7 @@ class World {
     return found == sent_.end() ? 0 : found->second;
   }
 
-  /// Every session has both ends, endpoints and machines agree, and nobody waits.
+  /// Checks that every session has both ends, that endpoints and machines agree, and that no operation is waiting.
   void expect_settled() {
     for (size_t i = 0; i < hosts_.size(); i++) {
       if (!hosts_[i].is_up) continue;
@@ -277,7 +277,7 @@ class World {
     call();
     if (leave) leave();
   }
-  /// As NexusCore: what finds no memory is called again.
+  /// Repeats a call that found no memory, as NexusCore does.
   template <class F>
   void until_done(F&& call) {
     bool is_done = false;
@@ -354,8 +354,8 @@ class World {
     pump(packet.to);
   }
 
-  /// As the channel's thread: takes what has arrived, then timers and what waits behind them have their turn. A thread
-  /// that was away may have been stopped between the two.
+  /// Does the work of the channel's thread: it handles the arrived datagrams, and then the timers. A thread that was
+  /// descheduled may have been stopped between the two.
   void turn(size_t i) {
     Host& h = hosts_[i];
     const bool was_away = h.away_until != Duration(0) || h.slice_period != Duration(0);
@@ -377,7 +377,7 @@ class World {
     ControlEvent event = std::move(e.inbox.front().second);
     e.inbox.pop_front();
     e.log.push_back(event);
-    e.log.back().life.reset();  // an event that lives is a question that waits
+    e.log.back().life.reset();  // an event with a life would count as a waiting question
     switch (event.kind) {
       case ControlEvent::Kind::kConnectRequest: {
         e.requests_seen++;
@@ -393,7 +393,7 @@ class World {
         break;
       }
       case ControlEvent::Kind::kConnectResult:
-        if (e.connecting.erase(event.local_key) == 0) break;  // forgotten while this was on its way
+        if (e.connecting.erase(event.local_key) == 0) break;  // forgotten while the event was queued
         if (event.status.ok()) e.client[event.local_key] = {event.terms.session_key, event.peer};
         break;
       case ControlEvent::Kind::kDisconnected:

@@ -262,7 +262,7 @@ TEST(NoMemory, nexus_core__nothing_at_all_is_refused_and_delays_ends_only) {
   cores.settle_and_connect();
 }
 
-TEST(NoMemory, create__of_the_real_world_says_so) {
+TEST(NoMemory, create__without_memory_is_a_status) {
   for (size_t n = 1; n < 1000; n++) {
     shortage = {};
     shortage.once = n;

@@ -179,7 +179,7 @@ TEST(NexusCore, the_successor_of_a_peer_at_its_address_works) {
   ASSERT_TRUE(end);
 }
 
-TEST(NexusCore, nobody_there_is_unreachable_and_no_endpoint_is_refused) {
+TEST(NexusCore, silent_address_is_unreachable_and_unknown_endpoint_is_refused) {
   Pair pair("tern://127.0.0.1:0", "tern://127.0.0.1:0");
   EXPECT_TRUE(pair.a->core().connect(pair.client.port, at(address_of(*pair.b)), 9, terms(1), 5'000'000'000).ok());
   auto result = pair.client.next();
@@ -400,7 +400,7 @@ class NoRandomness final : public Environment {
   std::atomic<int> left_;
 };
 
-TEST(NexusCore, create__without_randomness_says_so) {
+TEST(NexusCore, create__without_randomness_is_refused_with_the_reason) {
   for (int left = 0; left < 4; left++) {
     NoRandomness environment(left);
     auto nexus = Nexus::create("tern://127.0.0.1:0", {.environment = &environment});
@@ -410,7 +410,7 @@ TEST(NexusCore, create__without_randomness_says_so) {
   }
 }
 
-TEST(NexusCore, randomness_that_ends_later_is_made_here) {
+TEST(NexusCore, lost_system_randomness_is_replaced_by_a_generator) {
   NoRandomness environment(6);
   auto b = Nexus::create("tern://127.0.0.1:0", {.environment = &environment});
   ASSERT_TRUE(b.ok()) << b.status().message();
@@ -428,7 +428,7 @@ TEST(NexusCore, randomness_that_ends_later_is_made_here) {
   }
 }
 
-TEST(NexusCore, a_forked_child_only_gives_back_what_it_inherited) {
+TEST(NexusCore, forked_child_only_releases_its_inherited_memory) {
   Pair pair("tern://127.0.0.1:0", "tern://127.0.0.1:0");
   ASSERT_TRUE(pair.a->core().submit_work([] {}));  // with worker threads, which wait
   pair.connect(1);

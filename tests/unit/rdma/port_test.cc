@@ -139,7 +139,7 @@ TEST_F(OpenPort, mtu__is_the_active_one) {
   }
 }
 
-TEST_F(OpenPort, no_device) {
+TEST_F(OpenPort, no_device__is_an_error) {
   for (const char* settings : {"devices=0", "devices=-1"}) {
     set(settings);
     expect_parts(text_of({}), {"no RDMA device", "rdma link add"});

@@ -85,7 +85,7 @@ TEST(ReceiveQueue, posts_all_in_the_beginning__and_in_batches_then) {
   }
 }
 
-TEST(ReceiveQueue, take__of_another_completion_than_the_next_is_nothing) {
+TEST(ReceiveQueue, take__of_an_out_of_order_completion_gives_nothing) {
   std::vector<std::byte> memory(64 * kBufferBytes);
   ReceiveQueue queue;
   Nic nic;
@@ -97,7 +97,7 @@ TEST(ReceiveQueue, take__of_another_completion_than_the_next_is_nothing) {
   EXPECT_EQ(queue.take(0), nullptr);
 }
 
-TEST(ReceiveQueue, reset__forgets_what_is_posted__and_stale_completions_are_nothing) {
+TEST(ReceiveQueue, reset__forgets_posted_buffers__and_ignores_stale_completions) {
   std::mt19937 random(1);
   std::vector<std::byte> memory(64 * kBufferBytes);
   ReceiveQueue queue;

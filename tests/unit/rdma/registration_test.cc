@@ -94,7 +94,7 @@ TEST_F(Registration, chunks_are_made_by_other_threads) {
   arena->unobserve();
 }
 
-TEST_F(Registration, more_chunks_than_there_are_keys_for__is_said) {
+TEST_F(Registration, more_chunks_than_keys__fail_with_the_reason) {
   ChunkRegistration chunks("verbs", port.domain.get());
   memory::Chunk chunk{};
   chunk.id = ChunkRegistration::kChunksMax;

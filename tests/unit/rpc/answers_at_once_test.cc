@@ -106,7 +106,7 @@ TEST_F(AnswersAtOnce, answers_that_come_later_and_failures_are_not_overtaken_or_
 }
 
 /// One cell, several cells, by reference, several packets; and back, so that slots' buffers grow and shrink.
-TEST_F(AnswersAtOnce, of_any_size) {
+TEST_F(AnswersAtOnce, answers_of_any_size_arrive_whole) {
   ASSERT_NO_FATAL_FAILURE(make());
   for (const size_t bytes : {1, 32, 33, 900, 1000, 8000, 60'000, 200'000, 31, 65'536, 5}) {
     SCOPED_TRACE(bytes);
@@ -115,7 +115,7 @@ TEST_F(AnswersAtOnce, of_any_size) {
 }
 
 /// What the ring does not take leaves later, whole and once.
-TEST_F(AnswersAtOnce, a_full_ring_keeps_the_rest_for_later) {
+TEST_F(AnswersAtOnce, answers_beyond_a_full_ring_leave_later) {
   Shm::Options transport;
   transport.ring_cells = 256;
   ASSERT_NO_FATAL_FAILURE(make({}, transport));
@@ -163,7 +163,7 @@ TEST_F(AnswersAtOnce, a_sleeping_client_is_woken) {
 }
 
 /// The handler is done with its session's peer before it answers.
-TEST_F(AnswersAtOnce, handlers_that_end_their_own_session_with_the_same_peer) {
+TEST_F(AnswersAtOnce, handler_may_end_the_session_of_its_request) {
   ASSERT_NO_FATAL_FAILURE(make());
   for (int i = 0; i < 20; i++) {
     auto back = world.server->create_session(world.client_nexus->uri());

@@ -29,7 +29,7 @@ void in_another_thread(F f) {
 
 // ---- Birth ----
 
-TYPED_TEST(Api, nexus_create__a_uri_that_is_none) {
+TYPED_TEST(Api, nexus_create__malformed_uri_is_misuse) {
   for (const char* uri : {"", "tcp://127.0.0.1:1", "tern://127.0.0.1", "tern://:1", "tern://127.0.0.1:x",
                           "tern://127.0.0.1:70000", "tern://127.0.0.1:0/3", "127.0.0.1:0"}) {
     auto nexus = Nexus::create(uri);
@@ -38,14 +38,14 @@ TYPED_TEST(Api, nexus_create__a_uri_that_is_none) {
   }
 }
 
-TYPED_TEST(Api, nexus_create__a_port_that_is_taken) {
+TYPED_TEST(Api, nexus_create__taken_port_is_refused) {
   auto first = Nexus::create("tern://127.0.0.1:0");
   ASSERT_TRUE(first.ok());
   auto second = Nexus::create((*first)->uri());
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
 }
 
-TYPED_TEST(Api, create__an_endpoint_id_twice) {
+TYPED_TEST(Api, create__second_endpoint_with_an_id_is_misuse) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto again =
       Rpc<TypeParam>::create(*this->world.server_nexus, at_end<typename TypeParam::Options>(0), small_memory());
@@ -62,7 +62,7 @@ TYPED_TEST(Api, create__an_endpoint_id_twice) {
   EXPECT_TRUE(heir.ok()) << heir.status().message();
 }
 
-TYPED_TEST(Api, create__options_out_of_range) {
+TYPED_TEST(Api, create__options_out_of_range_are_misuse) {
   auto nexus = Nexus::create("tern://127.0.0.1:0");
   ASSERT_TRUE(nexus.ok());
   auto no_memory = Rpc<TypeParam>::create(**nexus, at_end<typename TypeParam::Options>(0),
@@ -103,7 +103,7 @@ TYPED_TEST(Api, create__options_out_of_range) {
 
 // ---- Registration ----
 
-TYPED_TEST(Api, on_request__what_is_refused) {
+TYPED_TEST(Api, on_request__wrong_arguments_are_refused) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& server = *this->world.server;
   EXPECT_EQ(server.on_request(kEcho, echo).code(), Code::kMisuse) << "twice";
@@ -119,7 +119,7 @@ TYPED_TEST(Api, on_request__what_is_refused) {
 
 // ---- Threads and re-entrance ----
 
-TYPED_TEST(Api, owner__every_member_from_another_thread) {
+TYPED_TEST(Api, owner__every_call_from_another_thread_is_refused) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   const Session session = this->world.open();
   auto& client = *this->world.client;
@@ -157,7 +157,7 @@ TYPED_TEST(Api, owner__is_the_thread_that_runs_the_loop) {
   EXPECT_EQ(client.run_event_loop_once().status().code(), Code::kWrongThread);
 }
 
-TYPED_TEST(Api, run_event_loop__from_a_callback) {
+TYPED_TEST(Api, run_event_loop__from_a_callback_is_refused) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& server = *this->world.server;
   auto& client = *this->world.client;
@@ -191,7 +191,7 @@ TYPED_TEST(Api, run_event_loop__from_a_callback) {
 
 // ---- Sessions ----
 
-TYPED_TEST(Api, create_session__what_is_refused_at_once) {
+TYPED_TEST(Api, create_session__wrong_arguments_are_refused_at_once) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;
   for (const char* uri :
@@ -213,7 +213,7 @@ TYPED_TEST(Api, create_session__takes_the_old_scheme_of_uris) {
   EXPECT_TRUE(this->world.run_until([&] { return this->world.client->is_open(*session); }));
 }
 
-TYPED_TEST(Api, create_session__to_nobody) {
+TYPED_TEST(Api, create_session__address_without_a_server_is_unreachable) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;
   struct Case {
@@ -238,7 +238,7 @@ TYPED_TEST(Api, create_session__to_nobody) {
   }
 }
 
-TYPED_TEST(Api, create_session__to_another_transport) {
+TYPED_TEST(Api, create_session__endpoint_of_another_transport_refuses) {
   using Other = OtherTransport<TypeParam>;
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto other = Rpc<Other>::create(*this->world.server_nexus, {}, small_memory({.endpoint_id = 9}));
@@ -254,7 +254,7 @@ TYPED_TEST(Api, create_session__to_another_transport) {
   EXPECT_EQ(outcome.code(), Code::kRefused);
 }
 
-TYPED_TEST(Api, create_session__more_than_the_server_takes) {
+TYPED_TEST(Api, create_session__beyond_the_servers_limit_is_refused) {
   ASSERT_NO_FATAL_FAILURE(this->world.make({}, {.server_sessions_max = 1}));
   const Session first = this->world.open();
   auto second = this->world.client->create_session(this->world.server_nexus->uri());
@@ -273,7 +273,7 @@ TYPED_TEST(Api, create_session__more_than_the_server_takes) {
   FAIL() << "the server never forgot the first session";
 }
 
-TYPED_TEST(Api, create_session__to_oneself) {
+TYPED_TEST(Api, create_session__to_the_own_endpoint_answers_calls) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& server = *this->world.server;
   auto session = server.create_session(this->world.server_nexus->uri());
@@ -308,7 +308,7 @@ TYPED_TEST(Api, session__is_stale_after_its_end) {
 }
 
 // A key is used again some seconds after its session has ended: the handle must know more than the wire.
-TYPED_TEST(Api, session__is_never_another_one) {
+TYPED_TEST(Api, session__name_of_an_ended_session_is_not_used_again) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;
   auto first = client.create_session("tern://127.0.0.1:9");
@@ -327,7 +327,7 @@ TYPED_TEST(Api, session__is_never_another_one) {
 
 // ---- Messages ----
 
-TYPED_TEST(Api, alloc_msgbuf__limits) {
+TYPED_TEST(Api, alloc_msgbuf__length_above_a_limit_gives_no_buffer) {
   ASSERT_NO_FATAL_FAILURE(this->world.make({}, {}, {.memory_limit_bytes = 64u << 20}));
   auto& client = *this->world.client;
   EXPECT_FALSE(client.alloc_msgbuf(size_t{2} << 30)) << "2 GiB";
@@ -343,7 +343,7 @@ TYPED_TEST(Api, alloc_msgbuf__limits) {
   EXPECT_TRUE(buffer.resize(buffer.capacity()));
 }
 
-TYPED_TEST(Api, enqueue_request__what_is_refused) {
+TYPED_TEST(Api, enqueue_request__wrong_arguments_are_refused) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;
   auto& server = *this->world.server;
@@ -369,7 +369,7 @@ TYPED_TEST(Api, enqueue_request__what_is_refused) {
   EXPECT_EQ(outcome.response, "x");
 }
 
-TYPED_TEST(Api, enqueue_request__queue_full) {
+TYPED_TEST(Api, enqueue_request__full_queue_is_refused) {
   ASSERT_NO_FATAL_FAILURE(this->world.make({}, {}, {.queue_limit = 3}));
   const Session session = this->world.open({.window = 2});
   std::vector<std::unique_ptr<Outcome>> outcomes;
@@ -390,7 +390,7 @@ TYPED_TEST(Api, enqueue_request__queue_full) {
   EXPECT_EQ(this->world.ask(session, kEcho, "again").response, "again");
 }
 
-TYPED_TEST(Api, cancel__no_such_call) {
+TYPED_TEST(Api, cancel__unknown_call_is_misuse) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   const Session session = this->world.open();
   Outcome outcome;
@@ -462,7 +462,7 @@ TYPED_TEST(Api, call__refused_by_the_server) {
   EXPECT_EQ(this->world.ask(session, kEcho, std::string(90'000, 'r'), 90'000).response, std::string(90'000, 'r'));
 }
 
-TYPED_TEST(Api, call__sizes) {
+TYPED_TEST(Api, call__every_size_arrives_whole) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   const Session session = this->world.open();
   for (const size_t bytes : {0u, 1u, 31u, 32u, 33u, 511u, 512u, 513u, 1375u, 1376u, 1377u, 2752u, 2753u, 65'535u,

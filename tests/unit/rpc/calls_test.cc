@@ -89,7 +89,7 @@ TYPED_TEST(Calls, after__never_runs_early) {
   this->world.run_until([&] { return runs == 20; });
 }
 
-TYPED_TEST(Calls, cancel_timer__before_it_is_due_after_it_ran_and_when_closed) {
+TYPED_TEST(Calls, cancel_timer__is_misuse_after_the_timer_ran) {
   auto& client = *this->world.client;
   int runs = 0;
   auto guard = std::make_shared<int>(0);
@@ -156,7 +156,7 @@ TYPED_TEST(Calls, refusal_runs_then__changes_nothing_for_accepted_calls) {
 
 // ---- Calls from callbacks ----
 
-TYPED_TEST(Calls, enqueue_request__inside_continuations) {
+TYPED_TEST(Calls, enqueue_request__inside_continuations_is_accepted) {
   const Session session = this->world.open({.window = 2});
   auto& client = *this->world.client;
   int completed = 0, chains = 0;
@@ -177,7 +177,7 @@ TYPED_TEST(Calls, enqueue_request__inside_continuations) {
   EXPECT_EQ(client.counters().calls_completed, 504u);
 }
 
-TYPED_TEST(Calls, enqueue_request__into_the_slot_of_the_continuation_that_runs) {
+TYPED_TEST(Calls, enqueue_request__inside_the_slots_own_continuation_keeps_its_captures) {
   const Session session = this->world.open({.window = 1});
   auto& client = *this->world.client;
   auto guard = std::make_shared<int>(1);
@@ -195,7 +195,7 @@ TYPED_TEST(Calls, enqueue_request__into_the_slot_of_the_continuation_that_runs) 
   EXPECT_EQ(guard.use_count(), 1) << "captures are destroyed after the run";
 }
 
-TYPED_TEST(Calls, destroy_session__inside_a_continuation_of_it) {
+TYPED_TEST(Calls, destroy_session__inside_its_own_continuation_cancels_the_other_calls) {
   auto& client = *this->world.client;
   const Session session = this->world.open({.window = 4});
   std::vector<Code> codes;
@@ -230,7 +230,7 @@ TYPED_TEST(Calls, destroy_session__inside_a_continuation_of_it) {
   this->expect_alive(this->world.open());
 }
 
-TYPED_TEST(Calls, destroy_session__before_it_is_open) {
+TYPED_TEST(Calls, destroy_session__before_it_is_open_cancels_its_calls) {
   auto& client = *this->world.client;
   auto session = client.create_session(this->world.server_nexus->uri());
   ASSERT_TRUE(session.ok());
@@ -250,7 +250,7 @@ TYPED_TEST(Calls, destroy_session__before_it_is_open) {
   this->expect_alive(this->world.open());
 }
 
-TYPED_TEST(Calls, destroy_session__twice_at_once_with_a_session_that_fails_meanwhile) {
+TYPED_TEST(Calls, destroy_session__of_a_session_that_fails_meanwhile_ends_it_once) {
   // A timer destroys a session in the very iteration in which it would have been found dead.
   NexusOptions nexus;
   nexus.liveness_timeout = milliseconds(20);
@@ -286,7 +286,7 @@ TYPED_TEST(Calls, destroy_session__twice_at_once_with_a_session_that_fails_meanw
 
 // ---- cancel ----
 
-TYPED_TEST(Calls, cancel__queued_before_the_session_is_open) {
+TYPED_TEST(Calls, cancel__before_the_session_is_open_ends_that_call_only) {
   auto& client = *this->world.client;
   auto session = client.create_session(this->world.server_nexus->uri());
   ASSERT_TRUE(session.ok());
@@ -302,7 +302,7 @@ TYPED_TEST(Calls, cancel__queued_before_the_session_is_open) {
   EXPECT_EQ(left.response, "y");
 }
 
-TYPED_TEST(Calls, cancel__started_queued_and_sent) {
+TYPED_TEST(Calls, cancel__queued_started_or_sent_call_ends_once) {
   const Session session = this->world.open({.window = 2});
   auto& client = *this->world.client;
   for (const int turns : {0, 1, 2, 10, 100}) {
@@ -332,7 +332,7 @@ TYPED_TEST(Calls, cancel__started_queued_and_sent) {
   }
 }
 
-TYPED_TEST(Calls, cancel__long_messages_at_every_stage) {
+TYPED_TEST(Calls, cancel__long_message_at_any_stage_ends_once) {
   const Session session = this->world.open({.window = 2});
   auto& client = *this->world.client;
   const std::string text(600'000, 'm');
@@ -352,7 +352,7 @@ TYPED_TEST(Calls, cancel__long_messages_at_every_stage) {
   this->expect_alive(session);
 }
 
-TYPED_TEST(Calls, cancel__inside_callbacks) {
+TYPED_TEST(Calls, cancel__inside_callbacks_ends_other_calls) {
   const Session session = this->world.open({.window = 3});
   auto& client = *this->world.client;
   Outcome victim, later;
@@ -395,7 +395,7 @@ TYPED_TEST(Calls, cancel__slots_come_back_many_times) {
 
 // ---- Deadlines ----
 
-TYPED_TEST(Calls, deadline__of_queued_and_sent_calls) {
+TYPED_TEST(Calls, deadline__ends_queued_and_sent_calls) {
   const Session session = this->world.open({.window = 1});
   Outcome sent, queued, patient;
   ASSERT_TRUE(this->world.call(session, kKept, "sent", sent, 64, {.deadline = milliseconds(30)}).ok());
@@ -410,7 +410,7 @@ TYPED_TEST(Calls, deadline__of_queued_and_sent_calls) {
   EXPECT_EQ(this->kept.size(), 1u) << "the queued one never reached the server";
 }
 
-TYPED_TEST(Calls, deadline__before_the_session_is_open) {
+TYPED_TEST(Calls, deadline__ends_a_call_before_the_session_is_open) {
   auto& client = *this->world.client;
   auto session = client.create_session("tern://127.0.0.1:9", {.connect_timeout = seconds(100)});
   ASSERT_TRUE(session.ok());
@@ -418,7 +418,7 @@ TYPED_TEST(Calls, deadline__before_the_session_is_open) {
   EXPECT_EQ(outcome.code(), Code::kDeadline);
 }
 
-TYPED_TEST(Calls, deadline__that_has_passed_already) {
+TYPED_TEST(Calls, deadline__already_passed_ends_the_call) {
   const Session session = this->world.open();
   for (const Duration deadline : {Duration(0), Duration(-5), Duration(1), Duration::min()}) {
     const Outcome outcome = this->world.ask(session, kEcho, "x", 8, {.deadline = deadline});
@@ -428,7 +428,7 @@ TYPED_TEST(Calls, deadline__that_has_passed_already) {
   EXPECT_EQ(this->world.ask(session, kEcho, "x", 8, {.deadline = Duration::max() - Duration(1)}).response, "x");
 }
 
-TYPED_TEST(Calls, deadline__inside_a_continuation) {
+TYPED_TEST(Calls, deadline__of_a_call_made_in_a_continuation_ends_it) {
   const Session session = this->world.open();
   auto& client = *this->world.client;
   Outcome late;
@@ -469,7 +469,7 @@ TYPED_TEST(Calls, deadline__that_passes_while_a_long_request_arrives) {
 
 // ---- Ends of peers ----
 
-TYPED_TEST(Calls, peer__closes_its_endpoint) {
+TYPED_TEST(Calls, peer__closed_endpoint_resets_the_session) {
   const Session session = this->world.open({.window = 2});
   Outcome outcomes[5];
   for (auto& outcome : outcomes) ASSERT_TRUE(this->world.call(session, kKept, "x", outcome).ok());
@@ -483,7 +483,7 @@ TYPED_TEST(Calls, peer__closes_its_endpoint) {
   EXPECT_EQ(this->world.client->destroy_session(session).code(), Code::kSessionReset);
 }
 
-TYPED_TEST(Calls, peer__is_silent) {
+TYPED_TEST(Calls, peer__silence_ends_all_calls_as_unreachable) {
   NexusOptions nexus;
   nexus.liveness_timeout = milliseconds(100);
   World<TypeParam> impatient;
@@ -547,7 +547,7 @@ TYPED_TEST(Calls, continuation__of_a_dead_session_makes_the_next_one) {
   EXPECT_EQ(last.response, "x");
 }
 
-TYPED_TEST(Calls, rate__of_a_paced_session) {
+TYPED_TEST(Calls, rate__limit_slows_a_paced_session) {
   const Session session = this->world.open({.window = 8, .rate_bytes_per_sec = 1'000'000});
   auto& client = *this->world.client;
   const Duration begin = client.now();

@@ -50,7 +50,7 @@ class Clock : public VirtualWorld {
   std::function<void()> during_handler_ = [] {};
 };
 
-TEST_F(Clock, a_request_that_came_during_a_handler_was_not_held_by_it) {
+TEST_F(Clock, request_that_arrives_during_a_handler_is_not_charged_the_handlers_whole_time) {
   call(0, kSlow);
   iterate(client(0));
   // The other client's request comes in the middle of the handler.

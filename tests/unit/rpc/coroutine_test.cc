@@ -114,7 +114,7 @@ TYPED_TEST(Coroutine, call__gives_the_answer_and_both_buffers) {
   EXPECT_EQ(seen.text, "hello");
 }
 
-TYPED_TEST(Coroutine, call__before_its_session_is_open) {
+TYPED_TEST(Coroutine, call__made_before_its_session_is_open_is_answered) {
   auto session = this->world.client->create_session(this->world.server_nexus->uri());
   ASSERT_TRUE(session.ok());
   Seen seen;
@@ -200,7 +200,7 @@ TYPED_TEST(Coroutine, call__can_be_cancelled_by_its_id) {
   EXPECT_EQ(client.cancel(id).code(), Code::kMisuse);
 }
 
-TYPED_TEST(Coroutine, call__many_at_once) {
+TYPED_TEST(Coroutine, call__many_at_once_are_answered) {
   constexpr int kCoroutines = 300;
   const Session session = this->world.open({.window = 8});
   std::deque<Seen> seen(kCoroutines);
@@ -234,7 +234,7 @@ Detached go_on_after_the_end(Endpoint& endpoint, Session session, std::shared_pt
   seen.has_ended = true;
 }
 
-TYPED_TEST(Coroutine, close__resumes_whoever_waits) {
+TYPED_TEST(Coroutine, close__resumes_all_waiting_coroutines) {
   auto& client = *this->world.client;
   const Session session = this->world.open({.window = 1});
   auto guard = std::make_shared<int>(1);
@@ -257,7 +257,7 @@ TYPED_TEST(Coroutine, close__resumes_whoever_waits) {
   EXPECT_EQ(guard.use_count(), 1) << "their frames are gone";
 }
 
-TYPED_TEST(Coroutine, destroy_session__resumes_whoever_waits) {
+TYPED_TEST(Coroutine, destroy_session__resumes_all_waiting_coroutines) {
   auto& client = *this->world.client;
   const Session session = this->world.open();
   Seen seen;
@@ -399,7 +399,7 @@ TEST_F(CoroutineDeathTest, destruction_while_a_call_is_in_flight) {
       "a coroutine was destroyed while it waited for a call");
 }
 
-TEST_F(CoroutineDeathTest, exception) {
+TEST_F(CoroutineDeathTest, exception_in_a_coroutine_ends_the_process) {
   EXPECT_DEATH(
       []() -> Detached {
         throw 1;

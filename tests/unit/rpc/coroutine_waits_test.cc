@@ -127,7 +127,7 @@ TYPED_TEST(CoroutineWaits, opened__goes_on_when_the_session_is_open) {
   EXPECT_TRUE(third.has_value() && third->ok()) << "it is open already";
 }
 
-TYPED_TEST(CoroutineWaits, opened__says_why_it_will_not_open) {
+TYPED_TEST(CoroutineWaits, opened__of_a_failed_session_has_the_reason) {
   auto& client = *this->world.client;
   std::optional<Status> refused, destroyed, never, closed;
   begin_open(client, this->begin("/77"), refused);
@@ -146,7 +146,7 @@ TYPED_TEST(CoroutineWaits, opened__says_why_it_will_not_open) {
   EXPECT_EQ(closed->code(), Code::kCancelled);
 }
 
-TYPED_TEST(CoroutineWaits, when_all__of_calls_and_time) {
+TYPED_TEST(CoroutineWaits, when_all__of_calls_and_a_sleep_gives_all_results) {
   auto& client = *this->world.client;
   std::string answers;
   [](Endpoint& endpoint, Session session, std::string& out) -> Detached {

@@ -92,7 +92,7 @@ TYPED_TEST(Layers, traits_are_those_of_the_transport_below) {
 }
 
 /// What a layer keeps has fewer bytes than a cell of shm, and what it sends later is read later.
-TEST(LayersOverShm, layers_take_back_what_they_cannot_promise) {
+TEST(LayersOverShm, layers_switch_off_traits_that_they_cannot_keep) {
   static_assert(Shm::Impl::kTraits.readable_bytes != 0 && Shm::Impl::kTraits.releases_at_once);
   EXPECT_EQ(Faulty<Shm>::Impl::kTraits.readable_bytes, 0u);
   EXPECT_TRUE(Faulty<Shm>::Impl::kTraits.releases_at_once) << "it changes only what is received";

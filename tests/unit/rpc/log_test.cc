@@ -199,7 +199,7 @@ TEST_F(Log, session_that_reconnects_tells_each_attempt) {
 }
 
 /// It calls what belongs to the owner, from the owner's thread, in the middle of the library's steps.
-TEST_F(Log, sink_may_post_and_is_refused_what_belongs_to_the_owner) {
+TEST_F(Log, sink_may_post_and_owner_calls_are_refused_to_it) {
   Endpoint* endpoint = nullptr;
   std::vector<Code> codes;
   int posted = 0;
@@ -235,7 +235,7 @@ TEST_F(Log, exception_of_the_sink_ends_the_process) {
   EXPECT_DEATH((void)Nexus::create("tern://127.0.0.1:0", {.log = log_to([](const LogEvent&) { throw 1; })}), "");
 }
 
-TEST_F(Log, missing_page_is_told_with_the_reason) {
+TEST_F(Log, missing_page_is_logged_with_the_reason) {
   auto sink = std::make_shared<Sink>();
   auto nexus = Nexus::create("tern://127.0.0.1:0", {.page = "/nowhere/at/all", .log = sink});
   ASSERT_TRUE(nexus.ok()) << nexus.status().message();

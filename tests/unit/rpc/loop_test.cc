@@ -181,7 +181,7 @@ TYPED_TEST(Loop, post__that_posts_itself_does_not_hold_the_loop) {
   EXPECT_EQ(runs, 10);
 }
 
-TYPED_TEST(Loop, post__against_the_end_of_the_endpoint) {
+TYPED_TEST(Loop, post__racing_with_the_end_of_the_endpoint_destroys_each_function) {
   for (int i = 0; i < 10; i++) {
     World<TypeParam> ends;
     ASSERT_NO_FATAL_FAILURE(ends.make());
@@ -246,7 +246,7 @@ TYPED_TEST(Loop, worker__handlers_run_elsewhere_and_may_answer_there) {
   EXPECT_EQ(wrong, 0);
 }
 
-TYPED_TEST(Loop, worker__queue_full) {
+TYPED_TEST(Loop, worker__full_queue_refuses_requests) {
   ASSERT_NO_FATAL_FAILURE(this->world.make({.worker_threads = 1, .worker_queue_limit = 1}));
   std::atomic<bool> may_end{false};
   std::atomic<int> running{0};
@@ -432,7 +432,7 @@ class PollLoop {
   int fd_ = -1;
 };
 
-TYPED_TEST(Loop, descriptor__says_when_there_is_something_to_do) {
+TYPED_TEST(Loop, descriptor__is_readable_when_there_is_work) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;
   auto& server = *this->world.server;
@@ -472,7 +472,7 @@ TYPED_TEST(Loop, descriptor__says_when_there_is_something_to_do) {
   server_thread.join();
 }
 
-TYPED_TEST(Loop, descriptor__of_a_server) {
+TYPED_TEST(Loop, descriptor__of_a_server_is_readable_for_requests) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;
   auto& server = *this->world.server;
@@ -522,7 +522,7 @@ TYPED_TEST(Loop, descriptor__of_an_idle_endpoint_is_quiet) {
 
 // ---- close ----
 
-TYPED_TEST(Loop, close__lets_what_is_in_flight_end) {
+TYPED_TEST(Loop, close__waits_for_calls_in_flight) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;
   std::atomic<bool> is_over{false};
@@ -541,7 +541,7 @@ TYPED_TEST(Loop, close__lets_what_is_in_flight_end) {
   server_thread.join();
 }
 
-TYPED_TEST(Loop, close__of_a_server_answers_what_it_has_and_refuses_the_rest) {
+TYPED_TEST(Loop, close__of_a_server_answers_its_requests_and_refuses_new_ones) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& server = *this->world.server;
   std::vector<Request> kept;

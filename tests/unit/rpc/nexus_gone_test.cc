@@ -77,7 +77,7 @@ bool in_child(F&& work) {
   return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-TYPED_TEST(NexusGoneTest, a_forked_child_destroys_what_it_inherits_and_the_parent_goes_on) {
+TYPED_TEST(NexusGoneTest, forked_child_destroys_inherited_objects_and_the_parent_goes_on) {
   auto& world = this->world_;
   const Session session = world.open();
   ASSERT_TRUE(world.ask(session, kEcho, "x").status.ok());

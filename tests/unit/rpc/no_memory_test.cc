@@ -434,8 +434,8 @@ struct AllNames {
 };
 TYPED_TEST_SUITE(NoMemory, AllTransports, AllNames);
 
-TYPED_TEST(NoMemory, once) { this->live_on(false); }
-TYPED_TEST(NoMemory, from_then_on) { this->live_on(true); }
+TYPED_TEST(NoMemory, endpoints_live_on_after_each_single_failed_allocation) { this->live_on(false); }
+TYPED_TEST(NoMemory, endpoints_live_on_when_each_allocation_and_all_later_ones_fail) { this->live_on(true); }
 
 }  // namespace
 }  // namespace tern::rpc_test

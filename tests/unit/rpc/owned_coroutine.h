@@ -1,4 +1,4 @@
-// A coroutine whose owner may destroy it at any time: what Detached makes impossible.
+// A coroutine whose owner may destroy it at any time, which Detached does not allow.
 #pragma once
 
 #include <coroutine>

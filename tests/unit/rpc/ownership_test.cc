@@ -427,7 +427,7 @@ TYPED_TEST(HeldForIterations, next_due__is_now_while_packets_are_held) {
   this->expect_codes({Code::kOk});
 }
 
-TYPED_TEST(Ownership, failure_response) {
+TYPED_TEST(Ownership, refused_calls_return_both_buffers) {
   for (int i = 0; i < kCalls; i++) {
     this->start(kRefuse, this->random_bytes(), 64);
     this->start(this->random_answering_type(), 40, 64);
@@ -437,7 +437,7 @@ TYPED_TEST(Ownership, failure_response) {
   this->expect_codes({Code::kOk, Code::kRefused});
 }
 
-TYPED_TEST(Ownership, response_too_large) {
+TYPED_TEST(Ownership, too_large_responses_return_both_buffers) {
   for (int i = 0; i < kCalls; i++) {
     this->start(kAnswerWithMsgBuf, 1'000 + this->random_bytes(), 64);
     this->start(kAnswer, 40, 64);
@@ -447,7 +447,7 @@ TYPED_TEST(Ownership, response_too_large) {
   this->expect_codes({Code::kOk, Code::kTooLarge});
 }
 
-TYPED_TEST(Ownership, cancel) {
+TYPED_TEST(Ownership, cancelled_calls_return_both_buffers) {
   for (int i = 0; i < 2 * kCalls; i++) {
     const size_t bytes = this->random_bytes();
     auto* call = this->start(this->random() % 2 == 0 ? static_cast<uint16_t>(kKeep) : this->random_answering_type(),
@@ -469,7 +469,7 @@ TYPED_TEST(Ownership, cancel) {
   this->expect_codes({Code::kOk});
 }
 
-TYPED_TEST(Ownership, deadline) {
+TYPED_TEST(Ownership, calls_past_their_deadline_return_both_buffers) {
   for (int i = 0; i < kCalls; i++) {
     const size_t bytes = this->random_bytes();
     this->start(this->random() % 2 == 0 ? static_cast<uint16_t>(kKeep) : this->random_answering_type(), bytes,
@@ -480,7 +480,7 @@ TYPED_TEST(Ownership, deadline) {
   this->expect_codes({Code::kOk, Code::kDeadline});
 }
 
-TYPED_TEST(Ownership, session_destroyed) {
+TYPED_TEST(Ownership, destroyed_session_returns_both_buffers) {
   for (int round = 0; round < 12; round++) {
     for (int i = 0; i < 15; i++) {
       const size_t bytes = this->random_bytes();
@@ -497,7 +497,7 @@ TYPED_TEST(Ownership, session_destroyed) {
   this->expect_codes({Code::kOk, Code::kCancelled});
 }
 
-TYPED_TEST(Ownership, peer_closed) {
+TYPED_TEST(Ownership, closed_peer_returns_both_buffers) {
   for (int i = 0; i < 40; i++) {
     const size_t bytes = this->random_bytes();
     this->start(i % 3 == 0 ? static_cast<uint16_t>(kKeep) : this->random_answering_type(), bytes,
@@ -509,7 +509,7 @@ TYPED_TEST(Ownership, peer_closed) {
   this->expect_codes({Code::kOk, Code::kSessionReset});
 }
 
-TYPED_TEST(Ownership, peer_silent) {
+TYPED_TEST(Ownership, silent_peer_returns_both_buffers) {
   // Only the client runs from here on.
   NexusOptions nexus;
   nexus.liveness_timeout = milliseconds(100);
@@ -546,7 +546,7 @@ TYPED_TEST(Ownership, peer_silent) {
   for (int i = 0; i < 2000; i++) ASSERT_TRUE(impatient.server->run_event_loop_once().ok());
 }
 
-TYPED_TEST(Ownership, closed_with_calls_in_flight) {
+TYPED_TEST(Ownership, closed_endpoint_returns_buffers_of_calls_in_flight) {
   for (int i = 0; i < 60; i++) {
     const size_t bytes = this->random_bytes();
     this->start(i % 3 == 0 ? static_cast<uint16_t>(kKeep) : this->random_answering_type(), bytes,
@@ -559,7 +559,7 @@ TYPED_TEST(Ownership, closed_with_calls_in_flight) {
   for (int i = 0; i < 200; i++) ASSERT_TRUE(this->world.server->run_event_loop_once().ok());
 }
 
-TYPED_TEST(Ownership, nested_with_the_response_forwarded) {
+TYPED_TEST(Ownership, nested_calls_may_forward_the_response_buffer) {
   for (int i = 0; i < 2 * kCalls; i++) {
     const size_t bytes = this->random_bytes();
     auto* call = this->start(kForward, bytes, bytes);
@@ -572,7 +572,7 @@ TYPED_TEST(Ownership, nested_with_the_response_forwarded) {
   EXPECT_TRUE(std::ranges::any_of(this->calls, [](auto& call) { return call->code == Code::kOk; }));
 }
 
-TYPED_TEST(Ownership, worker_handlers) {
+TYPED_TEST(Ownership, worker_handlers_keep_all_ownership_rules) {
   for (int i = 0; i < kCalls; i++) {
     const size_t bytes = this->random_bytes();
     auto* call = this->start(kWork, bytes, bytes);
@@ -585,7 +585,7 @@ TYPED_TEST(Ownership, worker_handlers) {
   EXPECT_TRUE(std::ranges::any_of(this->calls, [](auto& call) { return call->code == Code::kOk; }));
 }
 
-TYPED_TEST(Ownership, all_at_once) {
+TYPED_TEST(Ownership, all_endings_at_once_return_both_buffers) {
   for (int i = 0; i < 4 * kCalls; i++) {
     const size_t bytes = this->random_bytes();
     const auto type = static_cast<uint16_t>(kAnswer + this->random() % 5);

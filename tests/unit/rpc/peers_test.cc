@@ -70,7 +70,7 @@ class Claims : public testing::Test {
   tern::rpc::Run* other_ = peers_.join("10.0.0.2:1", 3);
 };
 
-TEST_F(Claims, first_to_go_is_the_longest_without_news_of_who_has_most) {
+TEST_F(Claims, first_to_go_is_the_longest_idle_claim_of_the_largest_peer) {
   Claim* first = claim(hog_, 100);
   Claim* second = claim(hog_, 100);
   claim(sibling_, 150);
@@ -84,7 +84,7 @@ TEST_F(Claims, first_to_go_is_the_longest_without_news_of_who_has_most) {
   EXPECT_EQ(peers_.bytes(Budget::kResponses), 0u);
 }
 
-TEST_F(Claims, nobody_gives_way_to_who_would_have_as_much) {
+TEST_F(Claims, claim_gives_way_only_to_a_peer_that_stays_smaller) {
   Claim* first = claim(hog_, 100);
   EXPECT_EQ(peers_.first_to_go_for(kBudget, other_, 100, 0), nullptr);
   EXPECT_EQ(peers_.first_to_go_for(kBudget, other_, 99, 0), first);
@@ -93,7 +93,7 @@ TEST_F(Claims, nobody_gives_way_to_who_would_have_as_much) {
   EXPECT_EQ(peers_.first_to_go_for(kBudget, hog_, 1, 0), nullptr);
 }
 
-TEST_F(Claims, who_stalls_gives_way_to_all) {
+TEST_F(Claims, stalled_claim_gives_way_to_every_peer) {
   Claim* first = claim(hog_, 100, 5);
   EXPECT_EQ(peers_.first_to_go_for(kBudget, hog_, 1000, 4 + Peers::kStalledNs), nullptr);
   EXPECT_EQ(peers_.first_to_go_for(kBudget, hog_, 1000, 5 + Peers::kStalledNs), first);

@@ -60,7 +60,7 @@ class PlainCalls : public ::testing::Test {
 };
 TYPED_TEST_SUITE(PlainCalls, Transports, TransportNames);
 
-TYPED_TEST(PlainCalls, enqueue_plain_request__sends_as_much_as_it_is_told) {
+TYPED_TEST(PlainCalls, enqueue_plain_request__sends_the_given_length) {
   const Session session = this->world.open();
   for (const std::string text : {"", "a", "some more of it", "b"}) {
     ASSERT_TRUE(this->start(session, this->own_request.buffer(), this->own_response.buffer(), text));
@@ -87,7 +87,7 @@ TYPED_TEST(PlainCalls, enqueue_plain_request__waits_for_a_slot_and_for_the_sessi
   for (size_t i = 0; i < 5; i++) EXPECT_EQ(text_of(buffers[2 * i + 1].bytes()), "number" + std::to_string(i));
 }
 
-TYPED_TEST(PlainCalls, enqueue_plain_request__what_is_refused) {
+TYPED_TEST(PlainCalls, enqueue_plain_request__wrong_arguments_are_refused) {
   const Session session = this->world.open();
   detail::Buffer* const out = this->own_request.buffer();
   detail::Buffer* const in = this->own_response.buffer();
@@ -109,7 +109,7 @@ TYPED_TEST(PlainCalls, enqueue_plain_request__what_is_refused) {
   EXPECT_EQ(this->answer(), "still");
 }
 
-TYPED_TEST(PlainCalls, on_request__a_front_that_becomes_a_request_and_is_kept) {
+TYPED_TEST(PlainCalls, on_request__kept_front_is_answered_later) {
   const Session session = this->world.open();
   for (const std::string text : {"kept", "k"}) {
     ASSERT_TRUE(this->start(session, this->own_request.buffer(), this->own_response.buffer(), text));
@@ -125,7 +125,7 @@ TYPED_TEST(PlainCalls, on_request__a_front_that_becomes_a_request_and_is_kept) {
   }
 }
 
-TYPED_TEST(PlainCalls, stable_bytes__are_where_they_stay) {
+TYPED_TEST(PlainCalls, stable_bytes__keep_their_place_until_the_answer) {
   const std::byte* place = nullptr;
   ASSERT_TRUE(this->world.server
                   ->on_request(3,

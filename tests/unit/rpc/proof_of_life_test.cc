@@ -171,7 +171,7 @@ TEST(ProofOfLife, data_of_many_peers_counts_for_each) {
 }
 
 // The server's endpoint cannot say that it hears its client, the client's packets wait.
-TEST(ProofOfLife, a_handler_of_four_liveness_timeouts_kills_nobody) {
+TEST(ProofOfLife, handler_of_four_liveness_timeouts_ends_no_session) {
   Cluster cluster(2);
   cluster.loses_pings = true;
   cluster.call(0, kSlow);
@@ -188,7 +188,7 @@ TEST(ProofOfLife, a_handler_of_four_liveness_timeouts_kills_nobody) {
 
 // A virtual machine that is descheduled, with all that it runs, again and again: each time for less than the others
 // need to give it up, then for longer.
-TEST(ProofOfLife, a_paused_host_takes_nobodys_silence_for_death) {
+TEST(ProofOfLife, paused_host_declares_no_peer_dead) {
   for (const auto pause : {100ms, 250ms, 350ms}) {
     Cluster cluster(2);
     for (int i = 0; i < 20; i++) {

@@ -110,7 +110,7 @@ TYPED_TEST(Reconnect, call_in_flight_ends_and_later_calls_wait_for_the_next_serv
   EXPECT_TRUE(this->kept.empty()) << "the library repeats no call";
 }
 
-TYPED_TEST(Reconnect, calls_while_it_pauses_wait_and_end_with_the_failed_attempt) {
+TYPED_TEST(Reconnect, calls_of_a_pausing_session_end_with_the_failed_attempt) {
   ASSERT_NO_FATAL_FAILURE(this->make({}));
   auto& world = this->world_;
   this->open();
@@ -142,7 +142,7 @@ TYPED_TEST(Reconnect, first_attempt_may_fail_too) {
   this->open();
 }
 
-TYPED_TEST(Reconnect, destroy_session_ends_it_while_it_is_open_and_while_it_pauses) {
+TYPED_TEST(Reconnect, destroy_session_ends_an_open_and_a_pausing_session) {
   for (const bool is_open : {true, false}) {
     this->heard.clear();
     ASSERT_NO_FATAL_FAILURE(this->make());
@@ -169,7 +169,7 @@ TYPED_TEST(Reconnect, destroy_session_ends_it_while_it_is_open_and_while_it_paus
   }
 }
 
-TYPED_TEST(Reconnect, close_ends_it_once_while_it_pauses) {
+TYPED_TEST(Reconnect, close_ends_a_pausing_session_once) {
   ASSERT_NO_FATAL_FAILURE(this->make());
   auto& world = this->world_;
   this->open();

@@ -107,7 +107,7 @@ TYPED_TEST(RequestLife, kept__answered_by_a_timer_in_another_order) {
   EXPECT_EQ(third.code(), Code::kNoResponse);
 }
 
-TYPED_TEST(RequestLife, app_code__of_one_request_is_never_anothers) {
+TYPED_TEST(RequestLife, app_code__of_one_request_does_not_reach_another) {
   const Session session = this->world.open();
   auto& server = *this->world.server;
   for (int i = 0; i < 8; i++) {  // whatever record it gets
@@ -178,7 +178,7 @@ TYPED_TEST(RequestLife, respond__without_response_is_an_empty_answer) {
   EXPECT_TRUE(there.status.ok());
 }
 
-TYPED_TEST(RequestLife, respond__with_a_msgbuf) {
+TYPED_TEST(RequestLife, respond__with_a_msgbuf_sends_its_bytes) {
   const Session session = this->world.open();
   auto& server = *this->world.server;
   for (const bool elsewhere : {false, true}) {
@@ -458,7 +458,7 @@ TYPED_TEST(RequestLife, outlives_its_endpoint__between_close_and_destruction) {
   for (auto& outcome : outcomes) this->finish(outcome);
 }
 
-TYPED_TEST(RequestLife, outlives_its_endpoint__in_what_dies_with_it) {
+TYPED_TEST(RequestLife, outlives_its_endpoint__in_captures_destroyed_with_it) {
   auto& server = *this->world.server;
   ASSERT_TRUE(server
                   .on_request(kOther, [held = std::make_shared<std::vector<Request>>()](

@@ -1,5 +1,5 @@
-// Two Nexuses and two endpoints in one process for the tests of the rpc room: a server and a client, whose loops one
-// thread runs in turn unless a test gives one of them a thread of its own.
+// Two Nexuses and two endpoints in one process for the tests of the rpc layer: a server and a client. One thread runs
+// both loops in turn unless a test gives one of them a thread of its own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ using std::chrono::seconds;
 /// Request types of the handlers that make_world() registers.
 inline constexpr uint16_t kEcho = 1;
 
-/// Longer than anything here takes, even under a sanitizer on a busy machine; only a hanging test waits for it.
+/// Longer than any event here takes, even under a sanitizer on a busy machine. Only a hanging test waits that long.
 inline constexpr auto kPatience = seconds(60);
 
 inline RpcOptions small_memory(RpcOptions options = {}) {
@@ -66,7 +66,7 @@ inline void reply(Request request, std::string_view text) {
   request.respond();
 }
 
-/// What came of a call. Must outlive it.
+/// The outcome of a call. It must outlive the call.
 struct Outcome {
   int runs = 0;
   Status status;
@@ -75,7 +75,7 @@ struct Outcome {
   bool has_buffers = false;
   MsgBuf request, room;
 
-  /// A continuation that fills this in and keeps both buffers.
+  /// Returns a continuation that stores the outcome here and keeps both buffers.
   auto then() {
     return [this](Completion& done) {
       runs++;
@@ -90,7 +90,7 @@ struct Outcome {
   Code code() const { return status.code(); }
 };
 
-/// Congestion control that takes no notice of a loop that has lost its CPU for some milliseconds.
+/// Congestion control that ignores delays of a loop that has lost its CPU for some milliseconds.
 template <class Options>
 Options patient(Options options = {}) {
   if constexpr (requires { options.delay_target_us; }) options.delay_target_us = 10'000;
@@ -116,8 +116,8 @@ void set_end([[maybe_unused]] Options& options, [[maybe_unused]] uint32_t end) {
 #endif
   if constexpr (requires { options.inner; }) set_end(options.inner, end);
 }
-/// Adds what an endpoint needs beyond the defaults: over DPDK a port, one of the two ends of a cable, and over AF_XDP
-/// an interface. End 0, the server's, is opened first.
+/// Adds the options that an endpoint needs besides the defaults: over DPDK a port, which is one of the two ends of a
+/// cable, and over AF_XDP an interface. End 0, the server's, is opened first.
 template <class Options>
 Options at_end(uint32_t end, Options options = {}) {
   set_end(options, end);
@@ -131,7 +131,7 @@ struct World {
   std::unique_ptr<Nexus> server_nexus, client_nexus;  ///< outlive the endpoints
   std::unique_ptr<Rpc<T>> server, client;
 
-  /// ASSERT_NO_FATAL_FAILURE around it.
+  /// Call it within ASSERT_NO_FATAL_FAILURE.
   void make(NexusOptions nexus = {}, RpcOptions server_options = {}, RpcOptions client_options = {},
             const Options& server_transport = patient<Options>(),
             const Options& client_transport = patient<Options>()) {
@@ -150,7 +150,7 @@ struct World {
     ASSERT_TRUE(server->on_request(kEcho, echo).ok());
   }
 
-  /// One turn of each endpoint that is there.
+  /// Runs one turn of each existing endpoint.
   void turn() {
     for (Rpc<T>* rpc : {server.get(), client.get()}) {
       if (rpc == nullptr) continue;
@@ -158,7 +158,7 @@ struct World {
       ASSERT_TRUE(packets.ok() || packets.status().code() == Code::kSessionReset) << packets.status().message();
     }
   }
-  /// False (and a failed test) if it has not come true after kPatience.
+  /// Runs both loops until the condition holds. False: it did not hold within kPatience, and the test has failed.
   template <class F>
   bool run_until(F&& is_true) {
     const auto until = std::chrono::steady_clock::now() + kPatience;
@@ -166,7 +166,7 @@ struct World {
       turn();
       if (::testing::Test::HasFatalFailure()) return false;
       if (std::chrono::steady_clock::now() > until) {
-        ADD_FAILURE() << "waited in vain";
+        ADD_FAILURE() << "timed out";
         return false;
       }
     }
@@ -176,7 +176,7 @@ struct World {
     for (int i = 0; i < count; i++) turn();
   }
 
-  /// An open session of the client with the server.
+  /// Opens a session of the client with the server.
   Session open(SessionOptions options = {}) {
     options.connect_timeout = kPatience;
     auto session = client->create_session(server_nexus->uri(), options);
@@ -190,7 +190,7 @@ struct World {
     return client->enqueue_request(session, type, message(*client, text), client->alloc_msgbuf(room_bytes),
                                    outcome.then(), options);
   }
-  /// A call from beginning to end.
+  /// Makes a call and waits for its end.
   Outcome ask(Session session, uint16_t type, std::string_view text, size_t room_bytes = 256,
               CallOptions options = {}) {
     Outcome outcome;
@@ -201,7 +201,7 @@ struct World {
   }
 };
 
-/// Every transport of this build that needs no simulation.
+/// The transports of this build except the simulated one.
 using Transports = transports::Real::As<::testing::Types>;
 
 template <class T, class First, class Second, class... Rest>

@@ -33,7 +33,7 @@ class SendListTest : public ::testing::Test {
   SendList<int> list_;
 };
 
-TEST_F(SendListTest, who_is_done_leaves_and_who_has_more_stays_in_order) {
+TEST_F(SendListTest, finished_items_leave_and_the_others_keep_their_order) {
   EXPECT_EQ(take_turns([](int i) { return i % 2 == 0 ? SendTurn::kMore : SendTurn::kDone; }).size(), 200u);
   EXPECT_EQ(list_.size(), 100u);
   EXPECT_FALSE(list_.are_all_refused());
@@ -73,7 +73,7 @@ TEST_F(SendListTest, order_survives_growth_in_the_middle_of_a_round) {
   EXPECT_TRUE(list_.empty());
 }
 
-TEST_F(SendListTest, who_comes_while_all_wait_has_a_turn) {
+TEST_F(SendListTest, item_added_while_all_wait_gets_a_turn) {
   while (!list_.are_all_refused()) take_turns([](int) { return SendTurn::kRefused; });
   int late = 1000;
   ASSERT_TRUE(list_.reserve(kItems + 1));

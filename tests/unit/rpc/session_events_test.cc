@@ -182,7 +182,7 @@ TYPED_TEST(SessionEvents, own_end_of_an_endpoint_ends_its_sessions) {
   EXPECT_TRUE(this->world.run_until([&] { return this->at_server.count(SessionState::kEnded) == 1; }));
 }
 
-TYPED_TEST(SessionEvents, misuse) {
+TYPED_TEST(SessionEvents, wrong_calls_are_misuse) {
   ASSERT_NO_FATAL_FAILURE(this->make());
   const auto nothing = [](const SessionEvent&) {};
   EXPECT_EQ(this->world.client->on_session_event(nothing).code(), Code::kMisuse) << "a second one";
@@ -239,7 +239,7 @@ TYPED_TEST(SessionEvents, request_names_its_session) {
   EXPECT_EQ(kept->session(), Session{});
 }
 
-TEST(SessionInfo, counts_what_a_session_sent_again) {
+TEST(SessionInfo, counts_retransmissions_of_a_session) {
   World<Faulty<Udp>> world;
   Faulty<Udp>::Options lossy;
   lossy.drop = 0.2;

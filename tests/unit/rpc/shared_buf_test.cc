@@ -79,7 +79,7 @@ TYPED_TEST(SharedMessages, calls_of_several_sessions_send_one_message) {
 }
 
 // Over shm the second server reads the message in the client's memory, under a lease.
-TYPED_TEST(SharedMessages, a_server_that_is_late_reads_it_after_another_call_has_ended) {
+TYPED_TEST(SharedMessages, late_server_reads_the_message_after_another_call_has_ended) {
   auto& world = this->world_;
   using Options = typename TypeParam::Options;
   auto late = Rpc<TypeParam>::create(*world.server_nexus, patient<Options>(), small_memory({.endpoint_id = 1})).value();
@@ -105,7 +105,7 @@ TYPED_TEST(SharedMessages, a_server_that_is_late_reads_it_after_another_call_has
   EXPECT_EQ(late->counters().dropped_lease, 0u);
 }
 
-TYPED_TEST(SharedMessages, comes_home_in_the_last_continuation) {
+TYPED_TEST(SharedMessages, message_returns_in_the_last_continuation) {
   auto& world = this->world_;
   const Session session = world.open();
   SharedBuf shared(message(*world.client, text_of_size(5000)));
@@ -149,7 +149,7 @@ TYPED_TEST(SharedMessages, an_answered_call_leaves_the_message_to_one_that_waits
       << "the message and two rooms went back";
 }
 
-TYPED_TEST(SharedMessages, refused_and_cancelled_calls_give_it_back) {
+TYPED_TEST(SharedMessages, refused_and_cancelled_calls_return_the_message) {
   auto& world = this->world_;
   const Session session = world.open();
   SharedBuf shared(message(*world.client, "x"));
@@ -187,7 +187,7 @@ TYPED_TEST(SharedMessages, calls_end_with_their_endpoint_and_copies_may_outlive_
   }).join();
 }
 
-TYPED_TEST(SharedMessages, coroutines_send_it_to_all) {
+TYPED_TEST(SharedMessages, coroutines_send_one_message_to_all_servers) {
   auto& world = this->world_;
   const Session session = world.open();
   SharedBuf shared(message(*world.client, text_of_size(3000)));
@@ -231,7 +231,7 @@ TYPED_TEST(SharedMessages, taken_request_is_the_answer) {
   }
 }
 
-TYPED_TEST(SharedMessages, taken_request_outlives_it_and_is_sent_on) {
+TYPED_TEST(SharedMessages, taken_request_outlives_its_call_and_is_forwarded) {
   auto& world = this->world_;
   ASSERT_TRUE(world.client->on_request(kEcho, echo).ok());
   std::vector<MsgBuf> taken;

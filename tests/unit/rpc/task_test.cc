@@ -65,7 +65,7 @@ TEST(Task, waiting_coroutine_goes_on_when_the_task_ends) {
   EXPECT_TRUE(has_ended);
 }
 
-TEST(Task, of_nothing_gives_a_status) {
+TEST(Task, task_of_void_gives_a_status) {
   Event event;
   Status outcome(Code::kMisuse, "not yet");
   [](Event& on, Status& out) -> Detached {
@@ -102,7 +102,7 @@ TEST(Task, destroyed_before_its_end_goes_on_and_frees_its_frame) {
   EXPECT_EQ(guard.use_count(), 1);
 }
 
-TEST(Task, without_a_coroutine_is_done_and_says_why) {
+TEST(Task, task_without_a_coroutine_is_done_with_the_reason) {
   Task<int> none;
   EXPECT_TRUE(none.is_done());
   EXPECT_EQ(none.take().code(), Code::kNoMemory);
@@ -225,7 +225,7 @@ TEST(Quorum, ends_as_soon_as_it_cannot_be_reached) {
   vote.events[1].set();
 }
 
-TEST(Quorum, of_what_is_done_or_never_began_does_not_wait) {
+TEST(Quorum, of_ended_and_empty_tasks_does_not_wait) {
   Event event, later;
   event.set();
   int rounds = 0;

@@ -220,7 +220,7 @@ TYPED_TEST(Trace, session_at_its_rate_limit_is_recorded_as_paced) {
   }
 }
 
-TYPED_TEST(Trace, calls_that_end_early_say_why) {
+TYPED_TEST(Trace, calls_that_end_early_have_the_reason_recorded) {
   constexpr uint16_t kKeep = 2;
   ASSERT_NO_FATAL_FAILURE(this->make());
   std::vector<Request> kept;
@@ -271,7 +271,7 @@ TYPED_TEST(Trace, folder_gets_a_file_of_each_endpoint_that_closes) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(TraceOption, folder_that_does_not_exist_is_told_to_the_log) {
+TEST(TraceOption, missing_folder_is_logged) {
   std::vector<std::string> told;
   NexusOptions with_log;
   with_log.log = log_to([&](const LogEvent& event) {

@@ -1,5 +1,5 @@
 // Nexuses and endpoints of several addresses in one process and one thread, in virtual time, over the fake transport. A
-// filter at each endpoint sees what it sends, and may discard it: so a client becomes a hostile or a deaf one.
+// filter at each endpoint sees its packets and may drop them, which makes a hostile or a deaf client.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -78,15 +78,15 @@ class VirtualEnvironment final : public Environment {
   Result<std::unique_ptr<WorkerPool>> start_workers(size_t, size_t) override {
     return Status(Code::kUnavailable, "no workers here");
   }
-  /// Whatever is sent to or from this address is lost from now on.
+  /// Drops all datagrams to and from this address from now on.
   void cut_off(std::string_view address) { cut_off_ = address; }
-  /// Of what is sent there, this is lost from now on.
+  /// Drops these datagrams to that address from now on.
   using Lost = std::function<bool(const wire::ManagementMessage&)>;
   void lose(std::string_view to, Lost lost) {
     lost_to_ = to;
     lost_ = std::move(lost);
   }
-  /// Everything that is due now.
+  /// Runs everything that is due now.
   void run() {
     for (bool has_more = true; has_more;) {
       has_more = false;
@@ -124,7 +124,7 @@ class VirtualEnvironment final : public Environment {
       is_woken_ = false;
       for (const Datagram& datagram : std::exchange(queue_, {})) sink_.on_datagram(datagram.from, datagram.bytes);
       next_turn_ = sink_.on_turn(world_.now());
-      return next_turn_ > world_.now();  // a sink that asks for a turn at once waits for time to pass
+      return next_turn_ > world_.now();  // so that a sink that always asks for a turn waits for time to pass
     }
 
    private:
@@ -186,13 +186,13 @@ class VirtualWorld : public ::testing::Test {
     network_.now_ns += ns;
     environment_.run();
   }
-  /// In virtual time; a failed test if it does not come true within `limit_ns`.
+  /// Runs in virtual time until the condition holds. The test fails if it does not hold within `limit_ns`.
   template <class F>
   bool run_until(F&& is_true, uint64_t limit_ns = 10'000'000'000, uint64_t turn_ns = kTurnNs) {
     const uint64_t until_ns = network_.now_ns + limit_ns;
     while (!is_true()) {
       if (network_.now_ns >= until_ns) {
-        ADD_FAILURE() << "waited in vain";
+        ADD_FAILURE() << "timed out";
         return false;
       }
       turn(turn_ns);
@@ -214,8 +214,8 @@ class VirtualWorld : public ::testing::Test {
     return session;
   }
 
-  std::shared_ptr<LogSink> log_;                            ///< of the hosts that are added from now on
-  uint32_t receive_burst_ = Fake::Options{}.receive_burst;  ///< of the endpoints that are added from now on
+  std::shared_ptr<LogSink> log_;                            ///< log of hosts added later
+  uint32_t receive_burst_ = Fake::Options{}.receive_burst;  ///< option of endpoints added later
   transport::FakeNetwork network_;
   VirtualEnvironment environment_{network_.now_ns};
   std::vector<std::unique_ptr<VirtualHost>> hosts_;

@@ -25,7 +25,7 @@ std::string text_of_size(size_t bytes) { return std::string(bytes, 'x'); }
 
 // ---- Counters ----
 
-TEST(Counters, include_what_the_transport_and_the_management_count) {
+TEST(Counters, include_those_of_the_transport_and_the_management) {
   World<Udp> world;
   ASSERT_NO_FATAL_FAILURE(world.make());
   const Session session = world.open();
@@ -152,7 +152,7 @@ TYPED_TEST(Sessions, info_of_a_served_session_counts_its_packets) {
   EXPECT_GT(info.packets_received, 1u);
 }
 
-TYPED_TEST(Sessions, info_of_an_ended_session_says_why) {
+TYPED_TEST(Sessions, info_of_an_ended_session_has_the_reason) {
   auto& world = this->world_;
   ASSERT_NO_FATAL_FAILURE(world.make());
   const Session destroyed = world.open();
@@ -254,7 +254,7 @@ TEST_F(Visible, page_shows_a_session_that_connects_again_once) {
 }
 
 /// What has happened is shown before an endpoint sleeps for long, however short it was.
-TEST_F(Visible, endpoint_that_does_nothing_is_not_woken_and_shows_all) {
+TEST_F(Visible, idle_endpoint_sleeps_on_and_its_page_shows_all) {
   ASSERT_NO_FATAL_FAILURE(make());
   for (uint64_t calls = 1; calls <= 5; calls++) {
     const Session session = world.open();

@@ -64,7 +64,7 @@ TEST_F(WaitingRequestsTest, a_late_one_that_ends_while_it_waits_counts) {
   EXPECT_TRUE(waiting_.empty());
 }
 
-TEST_F(WaitingRequestsTest, late_is_what_has_less_time_left_than_the_handler_takes) {
+TEST_F(WaitingRequestsTest, request_with_less_time_left_than_the_handler_takes_is_late) {
   handler_.time.add(0, 5 * kMs);
   EXPECT_FALSE(requests_[0].is_hopeless(94 * kMs));
   EXPECT_TRUE(requests_[0].is_hopeless(95 * kMs));
@@ -72,7 +72,7 @@ TEST_F(WaitingRequestsTest, late_is_what_has_less_time_left_than_the_handler_tak
   EXPECT_FALSE(requests_[0].is_hopeless(95 * kMs));
 }
 
-TEST(HandlerTime, follows_what_runs_take) {
+TEST(HandlerTime, follows_the_measured_run_times) {
   HandlerTime time;
   EXPECT_EQ(time.expected_ns(0), 0u);
   time.add(10 * kMs, 12 * kMs);

@@ -270,7 +270,7 @@ TEST_F(ClientSessionTest, all_short_probes_of_a_handshake_count_together) {
   EXPECT_FALSE(session_->is_paired());
 }
 
-TEST_F(ClientSessionTest, an_answer_to_the_first_way_that_is_late_will_do) {
+TEST_F(ClientSessionTest, late_answer_to_an_unpaired_probe_opens_an_unpaired_session) {
   make();
   accept();
   const auto first = session_->path_probe(now_);
@@ -495,7 +495,7 @@ TEST_F(ClientSessionTest, malformed_responses) {
   EXPECT_EQ(slot->phase, Phase::kSending);
 }
 
-TEST_F(ClientSessionTest, response_that_does_not_fit) {
+TEST_F(ClientSessionTest, response_larger_than_its_buffer_is_too_large) {
   open();
   for (uint32_t bytes : {11u, 150u}) {
     ClientSlot* slot = begin(10, 10);
@@ -1264,7 +1264,7 @@ TEST_F(ClientSessionTest, answer_after_the_end_frees_the_slot_and_touches_no_buf
   EXPECT_EQ(slot->phase, Phase::kFree);
 }
 
-TEST_F(ClientSessionTest, a_server_that_has_lost_what_is_cancelled_frees_the_slot) {
+TEST_F(ClientSessionTest, lost_request_as_answer_to_a_cancel_frees_the_slot) {
   open();
   ClientSlot* slot = begin();
   const uint32_t number = sent()[0].header.number();
@@ -2137,7 +2137,7 @@ TEST_F(ClientSessionTest, silence_fails_the_session_within_the_timeout) {
 }
 
 // The server's management may have no CPU, and cannot report that the endpoint is in a callback.
-TEST_F(ClientSessionTest, silence_of_which_management_says_nothing_fails_the_session_later) {
+TEST_F(ClientSessionTest, silence_without_word_of_the_management_fails_the_session_later) {
   ClientTerms terms;
   open(8, terms);
   begin();
@@ -2154,7 +2154,7 @@ TEST_F(ClientSessionTest, silence_of_which_management_says_nothing_fails_the_ses
 }
 
 // The answer may be in the receive queue, behind the packets that make the loop slow.
-TEST_F(ClientSessionTest, what_has_not_been_read_is_no_silence) {
+TEST_F(ClientSessionTest, unread_time_does_not_count_as_silence) {
   ClientTerms terms;
   open(8, terms);
   begin();

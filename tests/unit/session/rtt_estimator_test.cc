@@ -19,7 +19,7 @@ TEST(RttEstimator, the_path_probe_bounds_the_first_timeout) {
   EXPECT_EQ(far.rto_ns(1000), RttEstimator::kFirstRtoNs);
 }
 
-TEST(RttEstimator, before_the_first_sample) {
+TEST(RttEstimator, first_rto_is_the_default_before_a_sample) {
   const RttEstimator rtt;
   EXPECT_FALSE(rtt.has_sample());
   EXPECT_EQ(rtt.rto_ns(1000), RttEstimator::kFirstRtoNs);
@@ -56,7 +56,7 @@ TEST(RttEstimator, smooths_and_converges) {
   EXPECT_EQ(rtt.min_ns(), 8000u);
 }
 
-TEST(RttEstimator, a_sample_of_nothing_is_one) {
+TEST(RttEstimator, sample_of_zero_counts_as_one_ns) {
   RttEstimator rtt;
   rtt.add(0, 0, 1);
   EXPECT_TRUE(rtt.has_sample());

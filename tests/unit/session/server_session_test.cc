@@ -257,7 +257,7 @@ TEST_F(ServerSessionTest, new_request_on_the_slot_drops_what_the_old_one_had_to_
   EXPECT_TRUE(sent().empty());
 }
 
-TEST_F(ServerSessionTest, failure_word) {
+TEST_F(ServerSessionTest, failure_is_answered_with_its_code_and_app_code) {
   ServerSlot* slot = begin(kFirst);
   session_->fail(slot, wire::FailureCode::kOverloaded, 0xabcd);
   for (int i = 0; i < 2; i++) {
@@ -536,7 +536,7 @@ TEST_F(ServerSessionTest, ranges_end_with_their_response) {
   }
 }
 
-TEST_F(ServerSessionTest, a_response_that_gives_way_is_a_failure_for_who_asks_for_more) {
+TEST_F(ServerSessionTest, range_of_a_response_that_gave_way_is_answered_with_a_failure) {
   respond(begin(kFirst), 450);
   sent();
   session_->give_up_response(session_->slot(0), offers_);
@@ -992,7 +992,7 @@ TEST_F(ServerSessionTest, refused_packet_changes_nothing) {
 }
 
 #ifdef TERN_CHECKS_INVARIANTS
-TEST_F(ServerSessionTest, an_answer_to_a_slot_at_rest_is_found_out) {
+TEST_F(ServerSessionTest, answer_to_a_slot_at_rest_is_detected) {
   ServerSlot* slot = begin(kFirst);
   cancel(kFirst);
   EXPECT_DEATH(session_->respond(slot), "may_follow");

@@ -42,14 +42,14 @@ TEST_F(SilenceTimerTest, server_that_could_answer_has_one_timeout) {
   EXPECT_TRUE(timer_.is_over());
 }
 
-TEST_F(SilenceTimerTest, server_of_which_nothing_is_known_has_four_timeouts) {
+TEST_F(SilenceTimerTest, server_with_unknown_state_has_four_timeouts) {
   look(8 * SilenceTimer::kTimeoutsUnasked - 1);
   EXPECT_FALSE(timer_.is_over());
   look(1);
   EXPECT_TRUE(timer_.is_over());
 }
 
-TEST_F(SilenceTimerTest, answer_to_no_question_has_no_effect) {
+TEST_F(SilenceTimerTest, unasked_answer_has_no_effect) {
   timer_.on_peer_idle();
   look(8);
   EXPECT_FALSE(timer_.is_over());
@@ -89,7 +89,7 @@ TEST_F(SilenceTimerTest, long_time_without_a_look_counts_as_one_step) {
   EXPECT_TRUE(timer_.is_long());
 }
 
-TEST_F(SilenceTimerTest, time_that_was_not_read_is_no_silence) {
+TEST_F(SilenceTimerTest, unread_time_does_not_count_as_silence) {
   const uint64_t read_until_ns = now_;
   for (int i = 0; i < 20; i++) timer_.look(now_ += kStepNs, read_until_ns, 0, true);
   EXPECT_FALSE(timer_.is_long());

@@ -38,7 +38,7 @@ class IndexModel {
   std::set<uint32_t> members_;
 };
 
-TEST(IndexWindow, like_a_set_that_slides) {
+TEST(IndexWindow, agrees_with_a_sliding_set) {
   std::mt19937 random(1);
   for (uint32_t spread : {3u, 70u, 1024u, 1100u}) {
     IndexWindow window;
@@ -66,7 +66,7 @@ TEST(IndexWindow, nothing_beyond_the_span) {
   EXPECT_FALSE(window.is_within(0));
 }
 
-TEST(IndexSet, like_a_set) {
+TEST(IndexSet, agrees_with_a_set) {
   std::mt19937 random(2);
   IndexSet set;
   std::set<uint32_t> model;
@@ -103,7 +103,7 @@ TEST(IndexSet, lowest_wraps_around_the_ring) {
 
 uint32_t low(uint64_t full) { return static_cast<uint32_t>(full) & wire::kNumberMask; }
 
-TEST(NumberWindow, like_a_set_across_the_wrap) {
+TEST(NumberWindow, agrees_with_a_set_across_the_wrap) {
   std::mt19937 random(3);
   for (uint64_t start : {uint64_t{0}, (uint64_t{1} << 24) - 300, (uint64_t{1} << 32) - 300}) {
     NumberWindow window;
@@ -151,7 +151,7 @@ TEST(NumberWindow, like_a_set_across_the_wrap) {
   }
 }
 
-TEST(NumberWindow, zero_and_what_is_before_the_first_number_are_no_numbers) {
+TEST(NumberWindow, zero_and_numbers_before_the_first_are_not_admitted) {
   NumberWindow window;
   EXPECT_EQ(window.admit(0), 0u);
   EXPECT_EQ(window.admit(wire::kNumberMask), 0u);  // -1
@@ -162,7 +162,7 @@ TEST(NumberWindow, zero_and_what_is_before_the_first_number_are_no_numbers) {
   EXPECT_EQ(window.admit(2), 2u);
 }
 
-TEST(NumberWindow, a_jump_clears_what_it_passes) {
+TEST(NumberWindow, jump_clears_the_numbers_it_passes) {
   NumberWindow window;
   for (uint64_t n = 1; n <= 600; n++) window.insert(n);
   window.insert(600 + 512 + 5);  // the same words of the ring

@@ -86,7 +86,7 @@ TEST(HostCost, twice_the_cost_is_half_the_rate) {
   EXPECT_NEAR(rate, rate_mrps(once) / 2, 0.3);
 }
 
-TEST(HostCost, without_it_the_network_alone_is_a_limit) { EXPECT_GT(rate_mrps(HostCost::none()), 30); }
+TEST(HostCost, without_a_cost_only_the_network_limits_the_rate) { EXPECT_GT(rate_mrps(HostCost::none()), 30); }
 
 }  // namespace
 }  // namespace tern::sim

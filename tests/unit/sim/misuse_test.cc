@@ -149,7 +149,7 @@ TEST(SimulationMisuse, a_loop_that_its_owner_has_run_for_a_while_goes_on_being_r
   EXPECT_GE(ticks, before + 8);
 }
 
-TEST(SimulationMisuse, for_ever_is_a_time) {
+TEST(SimulationMisuse, longest_duration_means_for_ever) {
   auto simulation = make(2);
   boot_server(simulation->host(0));
   simulation->run_for(1ms);
@@ -279,7 +279,7 @@ TEST(SimulationMisuse, wrong_options_are_named) {
   simulation->run_for(1ms);
 }
 
-TEST(SimulationMisuse, what_was_still_to_come_ends_with_the_simulation) {
+TEST(SimulationMisuse, pending_events_are_dropped_with_the_simulation) {
   auto simulation = make(1);
   auto pair = std::make_shared<Pair>(simulation->host(0));
   simulation->after(1s, [pair] { ADD_FAILURE(); });

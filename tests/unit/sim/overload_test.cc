@@ -108,7 +108,7 @@ Outcome run(bool is_worker, Duration interval, EndpointCounters* counters = null
   return outcome;
 }
 
-TEST(Overload, what_a_dispatch_handler_can_serve_succeeds) {
+TEST(Overload, load_within_a_dispatch_handlers_capacity_succeeds) {
   EndpointCounters counters;
   const Outcome outcome = run(false, 1ms, &counters);
   EXPECT_GE(outcome.begun, 39'000u);
@@ -117,7 +117,7 @@ TEST(Overload, what_a_dispatch_handler_can_serve_succeeds) {
   EXPECT_GT(counters.refused_deadline, 0u);
 }
 
-TEST(Overload, what_a_worker_can_serve_succeeds) {
+TEST(Overload, load_within_a_workers_capacity_succeeds) {
   EndpointCounters counters;
   const Outcome outcome = run(true, 1ms, &counters);
   EXPECT_GE(outcome.begun, 39'000u);
@@ -132,7 +132,7 @@ TEST(Overload, a_little_more_than_can_be_served) {
   }
 }
 
-TEST(Overload, all_calls_succeed_below_what_can_be_served) {
+TEST(Overload, all_calls_succeed_below_the_capacity) {
   for (const bool is_worker : {false, true}) {
     const Outcome outcome = run(is_worker, 10ms);
     EXPECT_GE(outcome.completed + 10, outcome.begun) << is_worker;

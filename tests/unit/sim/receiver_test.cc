@@ -101,7 +101,7 @@ class FanIn : public ReceiverTest, public testing::WithParamInterface<uint32_t> 
 INSTANTIATE_TEST_SUITE_P(peers, FanIn, testing::Values(1, 2, 8, 64),
                          [](const auto& peers) { return std::to_string(peers.param); });
 
-TEST_P(FanIn, of_responses) {
+TEST_P(FanIn, of_responses_loses_nothing) {
   constexpr uint64_t kBytes = 1 << 20;
   make(GetParam() + 1);
   const auto sessions = connect(0, true);
@@ -115,7 +115,7 @@ TEST_P(FanIn, of_responses) {
   EXPECT_GE((ends.front() - begin) * 10, (ends.back() - begin) * 9);  // all have the same share
 }
 
-TEST_P(FanIn, of_requests) {
+TEST_P(FanIn, of_requests_loses_nothing) {
   constexpr uint64_t kBytes = 1 << 20;
   make(GetParam() + 1);
   const auto sessions = connect(0, false);

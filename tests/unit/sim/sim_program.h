@@ -39,7 +39,7 @@ inline void echo(Request& request, size_t bytes) {
 }
 inline void echo(Request& request) { echo(request, request.bytes().size()); }
 
-/// Boots a Program, which is made of its Host and `arguments`, on each host of the topology.
+/// Boots a Program on each host of the topology. Its constructor gets the Host and `arguments`.
 template <class Program, class... Arguments>
 std::unique_ptr<Simulation> simulate(const Topology& topology, const SimulationOptions& options,
                                      const Arguments&... arguments) {
@@ -52,7 +52,7 @@ std::unique_ptr<Simulation> simulate(const Topology& topology, const SimulationO
   return std::move(*simulation);
 }
 
-/// What simulate() booted on that host.
+/// The program that simulate() booted on that host.
 template <class Program>
 Program& program_of(Simulation& simulation, uint32_t host) {
   return *static_cast<Program*>(simulation.host(host).program());

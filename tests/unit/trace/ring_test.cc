@@ -95,7 +95,7 @@ TEST(Ring, dump_has_header_names_and_records) {
   EXPECT_EQ(mode, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
 }
 
-TEST(Ring, dump_to_nowhere_says_why) {
+TEST(Ring, dump_to_a_missing_folder_fails_with_the_reason) {
   auto ring = make(64);
   const Status status = dump(*ring, "/nowhere/at/all");
   EXPECT_EQ(status.code(), Code::kUnavailable);

@@ -1,5 +1,5 @@
-// What tests of transports over a NIC share: an endpoint and what it has received, and packets. Each transport's
-// fixture derives its End.
+// Common parts of the tests of transports over a NIC: an endpoint with its received packets, and packets to send. Each
+// transport's fixture derives its End.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 
 namespace tern::test {
 
-/// A bound for what must happen, never waited for in full.
+/// A bound for required events. A passing test never waits that long.
 inline const auto kPatience = std::chrono::seconds(30) * patience();
 inline constexpr uint32_t kTestKey = 0x00c00007;
 
@@ -30,7 +30,7 @@ inline wire::Header header_of(uint32_t number, size_t payload_bytes) {
   return wire::client_header(wire::Kind::kRequest, wire::kFirst, kTestKey, number, 64, wire::kNoDeadline, 5,
                              static_cast<uint32_t>(payload_bytes));
 }
-/// A packet as it travels.
+/// A packet on the wire.
 inline std::vector<std::byte> packet_of(uint32_t number, size_t payload_bytes, std::byte value) {
   std::vector<std::byte> bytes(wire::kHeaderBytes + payload_bytes, value);
   wire::Header header = header_of(number, payload_bytes);
@@ -39,14 +39,14 @@ inline std::vector<std::byte> packet_of(uint32_t number, size_t payload_bytes, s
   return bytes;
 }
 
-/// An endpoint over any transport, and what it has received.
+/// An endpoint over any transport, and the packets that it has received.
 struct AnyEnd {
   struct Received {
     uint32_t number;
     std::vector<std::byte> payload;
   };
 
-  /// One iteration of an event loop.
+  /// Runs one iteration of an event loop.
   virtual size_t turn() = 0;
 
   std::vector<Received> got;
@@ -105,7 +105,7 @@ struct End : AnyEnd {
   std::vector<detail::Buffer*> buffers;
 };
 
-/// Runs endpoints until it is true. False: it has not come true after kPatience.
+/// Runs endpoints until the condition holds. False: it did not hold within kPatience.
 inline bool run_until(const std::vector<AnyEnd*>& ends, const std::function<bool()>& is_true) {
   const auto until = std::chrono::steady_clock::now() + kPatience;
   while (!is_true()) {
@@ -115,7 +115,7 @@ inline bool run_until(const std::vector<AnyEnd*>& ends, const std::function<bool
   return true;
 }
 
-/// A new peer of `from` that is ready.
+/// Connects a new peer of `from` and waits until it is ready.
 template <class Impl>
 transport::PeerId connect(End<Impl>& from, std::span<const std::byte> address) {
   auto peer = from->connect(address, "");
@@ -132,7 +132,7 @@ transport::PeerId connect(End<Impl>& from, const End<Impl>& to) {
 inline bool says(const Status& status, std::string_view text) {
   return std::string_view(status.message()).find(text) != std::string_view::npos;
 }
-/// A text of the transport whose name is in front.
+/// A text that begins with the transport's name.
 inline void expect_refusal(const Status& status, std::string_view transport, Code code, std::string_view text) {
   EXPECT_EQ(status.code(), code) << text;
   EXPECT_TRUE(says(status, text)) << text << ": " << status.message();

@@ -1,5 +1,5 @@
-// What tests of transports over raw Ethernet share: endpoints with an IP address and a port, and frames to them that no
-// transport has made.
+// Common parts of the tests of transports over raw Ethernet: endpoints with an IP address and a port, and hand-made
+// frames to them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,13 +30,13 @@ struct EthernetEnd : End<Impl> {
   uint64_t dropped(frames::Drop drop) const { return this->impl->counters().dropped_frames[static_cast<size_t>(drop)]; }
 };
 
-/// A new peer of `from` that is ready.
+/// Connects a new peer of `from` and waits until it is ready.
 template <class Impl>
 transport::PeerId connect(EthernetEnd<Impl>& from, const base::SocketAddress& to, uint16_t datagram_bytes = 1472) {
   return connect(from, encode_address(ethernet::EndpointAddress{to, datagram_bytes}));
 }
 
-/// A good frame to the endpoint with one packet, as a peer at 10.77.0.2 sends it.
+/// A good frame with one packet to the endpoint, as a peer at 10.77.0.2 sends it.
 template <class Impl>
 std::vector<std::byte> frame_to(const EthernetEnd<Impl>& end, uint32_t number, const frames::MacAddress& mac) {
   const std::vector<std::byte> packet = packet_of(number, 40, std::byte{7});
@@ -51,7 +51,8 @@ std::vector<std::byte> frame_to(const EthernetEnd<Impl>& end, uint32_t number, c
   return frame;
 }
 
-/// Good datagrams whose bytes are no packet, or one and a half: each such packet is counted, and each good one arrives.
+/// Sends good datagrams that contain no packet, or one and a half. Each bad packet is counted, and each good one
+/// arrives.
 template <class Impl>
 void expect_bad_datagrams_are_dropped(EthernetEnd<Impl>& end) {
   const size_t before = end.got.size();

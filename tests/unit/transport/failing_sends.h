@@ -1,5 +1,5 @@
-// System calls that send fail in this thread as long as a test says so. For one source file of an executable: it takes
-// the place of the C library's functions.
+// Makes system calls that send fail in this thread while a test wants it. Only one source file of an executable may
+// include it, because it replaces functions of the C library.
 #pragma once
 
 #include <sys/socket.h>
@@ -11,11 +11,11 @@
 
 namespace tern::failing_sends {
 
-inline thread_local int error = 0;          ///< errno of each call; 0: none fails
-inline thread_local uint64_t let_pass = 0;  ///< calls that do not fail before that
-inline thread_local uint64_t failed = 0;    ///< calls so far
+inline thread_local int error = 0;          ///< errno of each call; 0: calls succeed
+inline thread_local uint64_t let_pass = 0;  ///< the number of calls that succeed first
+inline thread_local uint64_t failed = 0;    ///< failed calls so far
 
-/// From here to the end of its life.
+/// Makes calls fail during its lifetime.
 class Scope {
  public:
   explicit Scope(int with, uint64_t pass_first = 0) {

@@ -1,8 +1,9 @@
 // A transport for tests: endpoints of one process and one thread, connected by queues, with a clock set by hand.
 //
-// Packets queued by send() are read out of their buffers by flush(), which puts them into the receiver's queue; an
-// overflow there is an ordinary loss. Payloads of at least Options::by_reference_bytes travel as an address and a lease
-// (make their arena with ArenaOptions::shared: else AddressSanitizer takes a late reader's look for an error).
+// flush() reads the packets that send() queued out of their buffers, and puts them into the receiver's queue; an
+// overflow there is an ordinary loss. Payloads of at least Options::by_reference_bytes are passed as an address and a
+// lease. Their arena must be made with ArenaOptions::shared, because AddressSanitizer otherwise reports a late read as
+// an error.
 #pragma once
 
 #include <array>
@@ -23,7 +24,7 @@ namespace tern::transport {
 
 class FakeImpl;
 
-/// The world of some FakeImpls: outlives them.
+/// The world of some FakeImpls. It must outlive them.
 struct FakeNetwork {
   uint64_t now_ns = 1'000'000;
   uint32_t last_address = 0;
@@ -109,7 +110,7 @@ class FakeImpl : public DefaultMembers {
     if (!hold_tickets) held_ticket_ = ticket_;
     ++ticket_;
   }
-  /// Each packet is a burst of its own (BurstVisitor), as if each had taken a system call.
+  /// Each packet is a burst of its own (BurstVisitor), as if each had needed a system call.
   template <class Visit>
   size_t receive(Visit&& visit) {
     size_t visited = 0;
@@ -137,7 +138,7 @@ class FakeImpl : public DefaultMembers {
     waiting_ = true;
     return incoming_.empty() && !woken_;
   }
-  /// Time passes instead of a thread sleeping. Waiting for ever would be a deadlock.
+  /// Advances the time instead of sleeping. Waiting for ever would be a deadlock.
   void wait(uint64_t ns) {
     CHECK(waiting_);
     if (!incoming_.empty() || std::exchange(woken_, false)) return;
@@ -153,10 +154,10 @@ class FakeImpl : public DefaultMembers {
   const TransportCounters& counters() const { return counters_; }
 
   // For tests.
-  bool refuse_sends = false;  ///< as if the queue to every peer was full
-  bool hold_tickets = false;  ///< released() stays where it is
+  bool refuse_sends = false;  ///< behaves as if the queue to every peer were full
+  bool hold_tickets = false;  ///< released() does not advance
   size_t packets_waiting() const { return incoming_.size(); }
-  /// A packet as a stranger may send it, plausible or not.
+  /// Injects a packet as a stranger may send it, plausible or not.
   void inject(const wire::Header& header, std::span<const std::byte> data) {
     incoming_.push_back({header, {data.begin(), data.end()}, {}});
   }
@@ -177,9 +178,9 @@ class FakeImpl : public DefaultMembers {
   struct Incoming {
     wire::Header header;
     std::vector<std::byte> data;
-    Payload reference;  ///< with a lease: instead of `data`
+    Payload reference;  ///< payload with a lease, in place of `data`
   };
-  static constexpr size_t kDescriptorBytes = 16;  ///< what a by-reference packet would put into a cell
+  static constexpr size_t kDescriptorBytes = 16;  ///< the bytes that a by-reference packet would put into a cell
 
   explicit FakeImpl(const Options& options)
       : options_(options), network_(*options.network), address_(++options.network->last_address) {

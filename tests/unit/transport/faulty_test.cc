@@ -123,7 +123,7 @@ TEST_F(FaultyTest, without_faults_everything_passes_in_order) {
   }
 }
 
-TEST_F(FaultyTest, refuses_what_is_no_probability) {
+TEST_F(FaultyTest, values_that_are_no_probability_are_refused) {
   for (double Faulty<Fake>::Options::*field :
        {&Faulty<Fake>::Options::drop, &Faulty<Fake>::Options::duplicate, &Faulty<Fake>::Options::reorder,
         &Faulty<Fake>::Options::delay, &Faulty<Fake>::Options::corrupt}) {
@@ -175,7 +175,7 @@ TEST_F(FaultyTest, large_references_are_dropped_per_4_kib) {
   memory::Arena::release(buffer);
 }
 
-TEST_F(FaultyTest, same_seed_same_faults) {
+TEST_F(FaultyTest, equal_seeds_give_equal_faults) {
   auto with = options();
   with.drop = 0.1;
   with.duplicate = 0.1;
@@ -237,7 +237,7 @@ TEST_F(FaultyTest, delayed_packets_come_when_their_time_has_come_though_nothing_
   EXPECT_GT(calls_with_some, 50u);
 }
 
-TEST_F(FaultyTest, nobody_blocks_while_packets_are_kept) {
+TEST_F(FaultyTest, endpoint_does_not_block_while_packets_are_kept) {
   auto with = options();
   with.delay = 1;
   start(with);

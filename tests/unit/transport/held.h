@@ -1,8 +1,8 @@
-// A layer that transmits late: packets wait, uncopied, until a later flush() hands them to the inner transport. For
-// tests of who owns a buffer when. Owned by the endpoint's owner thread.
+// A layer that transmits late: packets wait, uncopied, until a later flush() passes them to the inner transport. It is
+// for tests of the ownership of buffers. Owned by the endpoint's owner thread.
 //
-// It does to message memory what a NIC with a long queue does: reads it long after send(), and releases tickets late
-// and in bulk. An endpoint that gives a buffer back too early transmits garbage here.
+// It treats message memory as a NIC with a long queue does: it reads the memory long after send(), and releases tickets
+// late and in bulk. An endpoint that releases a buffer too early transmits garbage here.
 #pragma once
 
 #include <chrono>
@@ -24,15 +24,15 @@ template <class Inner>
 class HeldImpl;
 }
 
-/// Packets are held from the first one that is queued until one of the two limits is reached, then leave together. With
-/// both 0 they leave with the next flush, as without this layer.
+/// Packets are held until one of the two limits is reached, counted from the first queued one, and then leave together.
+/// If both limits are 0, packets leave with the next flush, as without this layer.
 template <class InnerOptions>
 struct HeldOptions {
-  /// Of the transport below.
+  /// Options of the transport below.
   InnerOptions inner;
-  /// Iterations of the event loop that they are held for. 0: no such limit.
+  /// The number of iterations of the event loop for which packets are held. 0: no limit.
   uint32_t hold_flushes = 8;
-  /// They leave in the first iteration after this time, if it ends before. 0: no such limit.
+  /// Packets leave in the first iteration after this time, if that comes earlier. 0: no limit.
   std::chrono::nanoseconds hold_time{0};
 };
 
@@ -75,7 +75,8 @@ class HeldImpl : public Layer<Inner> {
     return counted(this->inner_->connect_paired(address, host));
   }
   Result<PeerId> connect_back(PeerId like) { return counted(this->inner_->connect_back(like)); }
-  /// The last one drops what is held for the peer: the inner transport may give its id to another.
+  /// The last disconnect drops the packets held for the peer, because the inner transport may give its id to another
+  /// peer.
   void disconnect(PeerId peer) {
     const auto reference = references_.find(peer);
     if (reference != references_.end() && --reference->second == 0) {
@@ -116,7 +117,7 @@ class HeldImpl : public Layer<Inner> {
     if (!held_.empty() && is_due()) transmit();
     released_ = released();
     while (!handovers_.empty() && handovers_.front().ticket <= released_) handovers_.pop_front();
-    // What is held has this ticket or a later one; everything before is with the inner transport, or was dropped.
+    // Held packets have this ticket or a later one. All earlier packets are with the inner transport, or were dropped.
     const uint64_t handed_over = held_.empty() ? ticket_ : held_.front().ticket - 1;
     if (handed_over > (handovers_.empty() ? released_ : handovers_.back().ticket)) {
       handovers_.push_back({handed_over, this->inner_->ticket()});
@@ -125,7 +126,7 @@ class HeldImpl : public Layer<Inner> {
     this->inner_->flush();
   }
 
-  /// False while packets are held, because flush() has to be called again and no descriptor says so.
+  /// False while packets are held, because flush() must be called again and no descriptor signals that.
   bool prepare_wait() {
     const bool is_idle = this->inner_->prepare_wait();
     return is_idle && held_.empty();
@@ -140,7 +141,7 @@ class HeldImpl : public Layer<Inner> {
     return peer;
   }
   static constexpr size_t kHeldMax = 4096;
-  /// A packet that the inner transport refuses so often is an ordinary loss: its ticket must not wait for ever.
+  /// A packet that the inner transport refuses this often counts as lost, so that its ticket does not wait for ever.
   static constexpr uint32_t kRefusalsMax = 64;
 
   struct Packet {
@@ -170,7 +171,7 @@ class HeldImpl : public Layer<Inner> {
            (hold_ns != 0 && this->inner_->now() - held_since_ns_ >= hold_ns);
   }
 
-  /// Hands over everything, in order. What is refused stays for the next flush.
+  /// Passes all packets to the inner transport in order. Refused packets stay for the next flush.
   void transmit() {
     std::deque<Packet> refused;
     for (Packet& packet : held_) {
@@ -187,9 +188,9 @@ class HeldImpl : public Layer<Inner> {
   const Options options_;
   std::deque<Packet> held_;  ///< by ticket
   uint64_t held_since_ns_ = 0;
-  uint32_t flushes_ = 0;  ///< since held_ was last empty
+  uint32_t flushes_ = 0;  ///< flushes since held_ was last empty
   uint64_t ticket_ = 1;
-  uint64_t released_ = 0;  ///< as of the last flush
+  uint64_t released_ = 0;  ///< tickets released at the last flush
   std::deque<Handover> handovers_;
   std::unordered_map<PeerId, uint32_t> references_;
   uint64_t given_up_ = 0;

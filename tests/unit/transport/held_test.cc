@@ -113,7 +113,7 @@ TEST_F(HeldTest, a_batch_leaves_in_bulk_and_in_order) {
   for (detail::Buffer* buffer : buffers) memory::Arena::release(buffer);
 }
 
-TEST_F(HeldTest, time_alone_lets_them_leave) {
+TEST_F(HeldTest, packets_leave_after_the_time_limit) {
   start(0, std::chrono::microseconds(50));
   detail::Buffer* buffer = arena_->alloc(1);
   ASSERT_TRUE(send(1, buffer));
@@ -143,7 +143,7 @@ TEST_F(HeldTest, with_both_limits_the_first_one_counts) {
   memory::Arena::release(buffer);
 }
 
-TEST_F(HeldTest, without_limits_they_leave_with_the_next_flush) {
+TEST_F(HeldTest, packets_leave_with_the_next_flush_without_limits) {
   start(0);
   detail::Buffer* buffer = arena_->alloc(1);
   ASSERT_TRUE(send(1, buffer));
@@ -203,7 +203,7 @@ TEST_F(HeldTest, refused_packets_are_tried_again) {
   memory::Arena::release(buffer);
 }
 
-TEST_F(HeldTest, what_is_refused_for_ever_is_lost_in_bounded_time) {
+TEST_F(HeldTest, packets_refused_for_ever_are_lost_in_bounded_time) {
   start(0);
   detail::Buffer* buffer = arena_->alloc(1);
   sender_->inner().refuse_sends = true;
@@ -232,7 +232,7 @@ TEST_F(HeldTest, packets_to_a_dead_peer_are_released) {
   memory::Arena::release(buffer);
 }
 
-TEST_F(HeldTest, the_last_disconnect_drops_what_is_held_for_the_peer) {
+TEST_F(HeldTest, last_disconnect_drops_the_peers_held_packets) {
   start(2);
   auto other = make_receiver();
   const PeerId again = *sender_->connect(receiver_->address(), "127.0.0.1");
@@ -253,7 +253,7 @@ TEST_F(HeldTest, the_last_disconnect_drops_what_is_held_for_the_peer) {
   memory::Arena::release(buffer);
 }
 
-TEST_F(HeldTest, nobody_blocks_while_packets_are_held) {
+TEST_F(HeldTest, endpoint_does_not_block_while_packets_are_held) {
   start(1);
   EXPECT_TRUE(sender_->prepare_wait());
   sender_->end_wait();

@@ -34,7 +34,7 @@ struct Bare {
   int value = 3;
 };
 
-TEST(SetOptions, sets_what_is_named_and_nothing_else) {
+TEST(SetOptions, named_options_are_set_and_no_others) {
   Options options;
   EXPECT_EQ(set_options(options, "bytes=2000,name=[::1]:5,is_on=true"), "");
   EXPECT_EQ(options_text(options), "name=[::1]:5,is_on=true,count=7,bytes=2000");

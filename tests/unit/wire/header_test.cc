@@ -76,7 +76,7 @@ Header plausible_header() {
   return h;
 }
 
-TEST(Plausible, length_within_what_is_there) {
+TEST(Plausible, length_beyond_the_received_bytes_is_refused) {
   Header h = plausible_header();
   EXPECT_TRUE(is_plausible(h, kHeaderBytes));
   EXPECT_FALSE(is_plausible(h, kHeaderBytes - 1));

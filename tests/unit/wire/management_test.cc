@@ -172,7 +172,7 @@ TEST(Management, parse__refuses_fields_out_of_range) {
   }
 }
 
-TEST(Management, parse__survives_flipped_bits_and_keeps_what_it_accepts) {
+TEST(Management, parse__survives_flipped_bits_and_keeps_accepted_messages) {
   std::mt19937_64 random(1);
   size_t accepted = 0;
   for (int round = 0; round < 20000; round++) {
@@ -228,7 +228,7 @@ TEST(Management, version_refusal_text__names_both) {
   EXPECT_STREQ(version_refusal_text(2, 200), refusal_text(Refusal::kNoCommonVersion));
 }
 
-TEST(Management, refusal_text__says_something_of_each_and_no_two_agree) {
+TEST(Management, refusal_text__is_different_for_each_refusal) {
   for (uint8_t i = 1; i < kRefusals; i++) {
     EXPECT_GT(std::string_view(refusal_text(static_cast<Refusal>(i))).size(), 10u);
     for (uint8_t j = 1; j < i; j++) {

@@ -203,7 +203,7 @@ TEST_F(Mlx5Pair, datagram_sizes_that_differ_meet_at_the_smaller_one) {
   EXPECT_EQ(world.ask(session, kEcho, text, text.size()).response, text);
 }
 
-TEST_F(Mlx5Pair, addresses_of_two_families_are_said) {
+TEST_F(Mlx5Pair, addresses_of_two_families_are_named) {
   World<Mlx5> world;
   ASSERT_NO_FATAL_FAILURE(world.make({}, {}, {}, bound_to("[fd77::1]"), bound_to("10.77.0.1")));
   auto session = world.client->create_session(world.server_nexus->uri());

@@ -158,7 +158,7 @@ TEST_F(VerbsPair, mtus_that_differ__meet_at_the_smaller_one) {
   }
 }
 
-TEST_F(VerbsPair, path_with_a_smaller_mtu_than_both_ports__is_said) {
+TEST_F(VerbsPair, path_with_a_smaller_mtu_than_both_ports__is_named) {
   set("path_mtu=2048");
   {
     World<Verbs> world;

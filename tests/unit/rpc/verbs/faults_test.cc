@@ -181,7 +181,7 @@ TEST_F(VerbsFaults, completion_queue_that_overflows__ends_the_endpoint_with_the_
   expect_ended("lost a completion queue");
 }
 
-TEST_F(VerbsFaults, device_of_the_server_is_gone__the_client_is_told_by_silence_or_by_the_server) {
+TEST_F(VerbsFaults, lost_device_of_the_server__ends_the_clients_calls) {
   start_calls(5);
   world.turns(2);
   provider().raise_event(0, IBV_EVENT_DEVICE_FATAL);

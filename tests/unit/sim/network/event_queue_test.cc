@@ -38,7 +38,7 @@ TEST(EventQueue, step__without_events_moves_the_clock) {
   EXPECT_EQ(queue.now(), 500u);
 }
 
-TEST(EventQueue, step__runs_what_is_due_and_no_more) {
+TEST(EventQueue, step__runs_only_due_events) {
   Log log;
   log.add(100, 1);
   log.add(90'000'000'000, 2);

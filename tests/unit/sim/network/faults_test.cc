@@ -41,7 +41,7 @@ class FaultsTest : public NetworkTest {
   static constexpr std::string_view kContent = "0123456789012345678901234567890123456789";
 };
 
-TEST(Chance, is_what_it_says) {
+TEST(Chance, happens_at_the_given_rate) {
   std::mt19937_64 random(1);
   const auto count = [&](double p) {
     const Chance chance(p);
@@ -199,7 +199,7 @@ TEST_F(FaultsTest, reorder__others_are_not_held_up) {
   EXPECT_THAT(late.size(), is_about(0.01));
 }
 
-TEST_F(FaultsTest, delay__holds_up_what_follows) {
+TEST_F(FaultsTest, delay__holds_up_later_packets) {
   send_through({.delay = 0.001, .delay_max = 10us});
   ASSERT_EQ(port(1).arrivals().size(), kPackets);
   const std::vector<uint64_t> arrived = tickets(1);
@@ -258,7 +258,7 @@ TEST_F(FaultsTest, corrupt__of_tiny_packets) {
 
 // Links.
 
-TEST_F(FaultsTest, link_down__what_is_on_the_wire_is_lost) {
+TEST_F(FaultsTest, link_down__frames_on_the_wire_are_lost) {
   make(Topology::star(2, {10'000'000'000, 500ns}));
   const Picoseconds wire = 1024 * 800;
   for (int i = 0; i < 4; i++) port(0).send(port(1), 1000);
@@ -273,7 +273,7 @@ TEST_F(FaultsTest, link_down__what_is_on_the_wire_is_lost) {
   expect_all_counted();
 }
 
-TEST_F(FaultsTest, link_down__down_and_up_again_still_loses_what_was_there) {
+TEST_F(FaultsTest, link_down__down_and_up_again_still_loses_frames_on_the_wire) {
   make(Topology::star(2, {10'000'000'000, 500ns}));
   port(0).send(port(1), 1000);
   run_until(100 * kNs);

@@ -1,4 +1,4 @@
-// A network with a port on each host that notes what leaves and arrives, and when.
+// A network with a port on each host. The ports record departures and arrivals with their times.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ class RecordingPort final : public SimPort {
     arrivals_.clear();
     departures_.clear();
   }
-  /// Packets are numbered by their tickets.
+  /// A packet's number is its ticket.
   void send(const RecordingPort& to, uint32_t frame_bytes, std::string_view content = "content") {
     send(to.host_, to.number_, frame_bytes, content);
   }
@@ -103,7 +103,7 @@ class NetworkTest : public testing::Test {
     for (const Arrival& arrival : port(host).arrivals()) tickets.push_back(arrival.ticket);
     return tickets;
   }
-  /// Every packet that was sent has arrived or is counted as dropped; duplicates come in addition.
+  /// Checks that every sent packet has arrived or is counted as dropped. Duplicates arrive in addition.
   void expect_all_counted(uint64_t duplicates = 0) {
     EXPECT_EQ(counters().packets_sent + duplicates,
               counters().packets_delivered + counters().dropped_buffer_full + counters().dropped_receive_full +

@@ -166,7 +166,7 @@ TEST_F(NetworkTest, nothing_is_lost_below_the_threshold) {
   expect_all_counted();
 }
 
-TEST_F(NetworkTest, dynamic_threshold__a_queue_gets_alpha_times_what_is_free) {
+TEST_F(NetworkTest, dynamic_threshold__queue_gets_alpha_times_the_free_buffer) {
   // A queue Q alone: Q + frame <= alpha * (B - Q), so Q <= alpha / (1 + alpha) * B.
   struct Case {
     double alpha;
@@ -210,7 +210,7 @@ TEST_F(NetworkTest, without_a_buffer_only_idle_outputs_take_frames) {
   EXPECT_EQ(counters().dropped_buffer_full, 1u);
 }
 
-TEST_F(NetworkTest, ecn__marks_what_finds_more_than_the_threshold) {
+TEST_F(NetworkTest, ecn__marks_frames_that_find_a_queue_above_the_threshold) {
   make(Topology::star(3, {k10G, 100ns}, {.ecn_threshold_bytes = 3 * kFrame}));
   for (int i = 0; i < 10; i++) {
     port(0).send(port(2), kFrame);
@@ -353,7 +353,7 @@ TEST_F(NetworkTest, open_port__numbers) {
   EXPECT_NE(second.number(), first.number()) << "once used, never again";
 }
 
-TEST_F(NetworkTest, close_port__drops_what_has_not_left) {
+TEST_F(NetworkTest, close_port__drops_frames_that_have_not_left) {
   make(Topology::star(2, {k10G, 100ns}));
   RecordingPort other(network(), 0);
   for (int i = 0; i < 3; i++) {
@@ -390,7 +390,7 @@ TEST_F(NetworkTest, close_port__drops_what_has_not_left) {
   }
 }
 
-TEST_F(NetworkTest, nobody_there__is_counted) {
+TEST_F(NetworkTest, packet_to_an_absent_port__is_counted) {
   make(Topology::star(2));
   port(0).send(1, 99, 100);
   port(0).send(1, 65536 + 99, 100);

@@ -61,7 +61,7 @@ TEST(Topology, check__accepts_the_presets) {
   EXPECT_EQ(error_of(two_racks()), "ok");
 }
 
-TEST(Topology, check__refuses_what_cannot_work) {
+TEST(Topology, check__refuses_impossible_topologies) {
   EXPECT_EQ(error_of(Topology()), "the topology has no host: add_host()");
   EXPECT_EQ(error_of(Topology::star((1 << 20) + 1)), "the topology has more than 1048576 hosts");
 
@@ -141,7 +141,7 @@ void expect_equal(const Topology& a, const Topology& b) {
   }
 }
 
-TEST(TopologyText, parse__says_what_code_says) {
+TEST(TopologyText, parse__gives_the_same_topology_as_code) {
   auto parsed = Topology::parse(
       "# two racks\n"
       "switch tor0 buffer=12MiB alpha=0.5 ecn=65kB latency=450ns\r\n"
@@ -193,7 +193,7 @@ TEST(TopologyText, parse__knows_all_units) {
   EXPECT_EQ(link("delay=1s").delay, 1s);
 }
 
-TEST(TopologyText, parse__names_the_line_and_what_is_wrong) {
+TEST(TopologyText, parse__names_the_line_and_the_error) {
   const auto error = [](const std::string& text) {
     auto parsed = Topology::parse(text);
     EXPECT_EQ(parsed.status().code(), Code::kMisuse);

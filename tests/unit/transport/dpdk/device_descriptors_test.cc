@@ -20,7 +20,7 @@ using base::Descriptor;
 
 bool is_closed_on_exec(const Descriptor& descriptor) { return (fcntl(descriptor.get(), F_GETFD) & FD_CLOEXEC) != 0; }
 
-TEST(DeviceDescriptors, those_of_devices_are_closed_on_exec) {
+TEST(DeviceDescriptors, descriptors_of_devices_are_closed_on_exec) {
   std::optional<DeviceDescriptors> life(std::in_place);
   const Descriptor device(open("/dev/zero", O_RDONLY)), memory(memfd_create("test", 0)), event(eventfd(0, 0));
   const Descriptor packets(socket(AF_PACKET, SOCK_RAW, 0));  // root only
@@ -33,7 +33,7 @@ TEST(DeviceDescriptors, those_of_devices_are_closed_on_exec) {
   }
 }
 
-TEST(DeviceDescriptors, those_of_others_are_left_alone) {
+TEST(DeviceDescriptors, other_descriptors_stay_open_on_exec) {
   const Descriptor before(open("/dev/zero", O_RDONLY));
   std::optional<DeviceDescriptors> life(std::in_place);
   std::array<int, 2> ends{};

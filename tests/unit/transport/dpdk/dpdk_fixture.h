@@ -1,4 +1,5 @@
-// What the tests of the DPDK transport share: endpoints at the two ends of a memif cable in this process, and a lane
+// Common parts of the tests of the DPDK transport: endpoints at the two ends of a memif cable in this process, and a
+// lane
 // that sends and receives raw frames at either end.
 #pragma once
 
@@ -37,7 +38,7 @@ inline Dpdk::Options options_of(uint32_t port, sa_family_t family = AF_INET, uin
   return options;
 }
 
-/// An endpoint, and what it has received.
+/// An endpoint and the packets that it has received.
 struct End : test::EthernetEnd<DpdkImpl> {
   explicit End(uint32_t port) : End(options_of(port)) {}
   explicit End(const Dpdk::Options& options, std::string_view host = "") : EthernetEnd(options, host) {}
@@ -45,7 +46,7 @@ struct End : test::EthernetEnd<DpdkImpl> {
   frames::MacAddress mac() const { return impl->port().facts().mac; }
 };
 
-/// A stranger at a port: sends any bytes as a frame, and sees the frames to its UDP port.
+/// A stranger at a port. It sends any bytes as a frame and receives the frames to its UDP port.
 class RawEnd {
  public:
   explicit RawEnd(uint32_t port, uint16_t udp_port = 4001, sa_family_t family = AF_INET, uint16_t vlan = 0) {
@@ -66,7 +67,7 @@ class RawEnd {
     EXPECT_TRUE(lane.ok()) << lane.status().message();
     lane_ = std::move(*lane);
     burst_.start(*lane_);
-    // Headers of no length: a frame's bytes are the test's own.
+    // The headers have no length, because the test makes all bytes of a frame.
     DpdkSends::Form form;
     form.datagram_bytes = 9100;
     EXPECT_TRUE(sends_.create(*lane_, *arena(), memory_, form).ok());
@@ -87,7 +88,7 @@ class RawEnd {
     const auto until = std::chrono::steady_clock::now() + kPatience;
     while (!sends_.transmit()) ASSERT_LT(std::chrono::steady_clock::now(), until);
   }
-  /// A frame with a datagram to `to`, complete with its checksums.
+  /// A frame with a datagram to `to` and right checksums.
   std::vector<std::byte> frame_to(const End& to, std::span<const std::byte> payload, uint16_t vlan = 0) const {
     const frames::FrameTemplate headers(
         {.source_mac = mac(), .destination_mac = to.mac(), .source = own_, .destination = to.where(), .vlan = vlan});
@@ -97,7 +98,7 @@ class RawEnd {
     headers.complete_udp_checksum(frame.data(), payload);
     return frame;
   }
-  /// The frames that have come since the last call, and those of others passed on.
+  /// Returns the frames received since the last call. Frames of others are passed on.
   std::vector<std::vector<std::byte>> receive() {
     std::vector<std::vector<std::byte>> frames;
     const uint32_t count = burst_.receive();
@@ -113,7 +114,7 @@ class RawEnd {
     if (count != 0) burst_.free();
     return frames;
   }
-  /// The payloads of the next frames; runs `ends` meanwhile.
+  /// Waits for the next frames and returns their payloads. Runs `ends` meanwhile.
   std::vector<std::vector<std::byte>> payloads(const std::vector<test::AnyEnd*>& ends, size_t count) {
     std::vector<std::vector<std::byte>> got;
     EXPECT_TRUE(run_until(ends, [&] {
@@ -137,7 +138,7 @@ class RawEnd {
   std::unique_ptr<DpdkLane> lane_;
   base::SocketAddress own_;
   uint16_t vlan_ = 0;
-  DpdkMemory memory_{nullptr};  // nothing is gathered
+  DpdkMemory memory_{nullptr};  // no payload is gathered
   DpdkBurst burst_;
   DpdkSends sends_;
 };

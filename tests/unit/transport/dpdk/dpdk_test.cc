@@ -297,7 +297,7 @@ TEST(Dpdk, hostile_frames__are_dropped_and_counted_by_reason) {
 }
 
 /// One of them drops it, or in place of both the port's thread.
-TEST(Dpdk, frame_that_nobody_wants__is_counted_once__of_endpoints_that_sleep) {
+TEST(Dpdk, unwanted_frame__is_counted_once__by_sleeping_endpoints) {
   End one(0), other(0);
   RawEnd raw(1);
   auto frame = raw.frame_to(one, packet_of(1, 100, kA));

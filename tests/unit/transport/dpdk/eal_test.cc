@@ -91,7 +91,7 @@ TEST(Eal, refused_arguments__are_told_with_its_reason__and_print_nothing) {
       "ok\n");
 }
 
-TEST(Eal, too_little_memory__is_told__and_no_second_start_tried) {
+TEST(Eal, too_little_memory__is_reported__and_no_second_start_is_tried) {
   const Child child = run([] {
     printf("%s\n", start("--no-huge --no-shconf -m 100000000").c_str());
     printf("%s\n", start("").c_str());
@@ -140,7 +140,7 @@ TEST(Eal, starts_once__in_whatever_thread__and_changes_none) {
 }
 
 /// libxdp prints when a device is closed, in EAL's thread.
-TEST(Eal, what_drivers_print__goes_to_the_log__from_either_thread) {
+TEST(Eal, output_of_drivers__goes_to_the_log__from_either_thread) {
   const auto body = [](int log_options) {
     return run([log_options] {
       if (start("--no-huge --no-shconf -m 64") != "ok") return 1;
@@ -166,7 +166,7 @@ TEST(Eal, what_drivers_print__goes_to_the_log__from_either_thread) {
   }
 }
 
-TEST(Eal, that_the_program_has_started__is_used_as_it_is) {
+TEST(Eal, started_by_the_program__is_used_as_it_is) {
   const Child child = run([] {
     std::array<std::string, 5> words = {"program", "--no-huge", "--no-shconf", "--no-telemetry", "--log-level=1"};
     std::array<char*, 6> pointers{};

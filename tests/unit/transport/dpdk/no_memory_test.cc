@@ -134,8 +134,8 @@ void live_on(bool fails_on) {
   EXPECT_GT(lives, 20u / kStep);
 }
 
-TEST(DpdkNoMemory, once) { live_on(false); }
-TEST(DpdkNoMemory, from_then_on) { live_on(true); }
+TEST(DpdkNoMemory, endpoint_survives_each_single_failed_allocation) { live_on(false); }
+TEST(DpdkNoMemory, endpoint_survives_when_each_allocation_and_all_later_ones_fail) { live_on(true); }
 
 }  // namespace
 }  // namespace tern::transport::dpdk_test

@@ -325,7 +325,7 @@ TEST(EalArguments, without_any__follow_the_machine) {
   EXPECT_THAT(*words, ElementsAre("tern", "-l", "1", "--no-huge"));
 }
 
-TEST(EalArguments, that_would_end_the_process__are_refused) {
+TEST(EalArguments, arguments_that_would_end_the_process__are_refused) {
   for (const char* text : {"-h", "--help", "--he", "-l 0 -h", "--log-level help", "--log-level=help", "--log-l=help"}) {
     EalChoice choice;
     choice.arguments = text;

@@ -1,4 +1,4 @@
-// What tests of DPDK ports share: ports at the two ends of a memif cable in this process, and raw frames.
+// Common parts of the tests of DPDK ports: ports at the two ends of a memif cable in this process, and raw frames.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,10 +23,10 @@
 
 namespace tern::transport::dpdk_test {
 
-/// A bound for what must happen, never waited for in full.
+/// A bound for required events. A passing test never waits that long.
 inline const auto kPortPatience = std::chrono::seconds(20) * patience();
 
-/// Until `done`, or a failure of the test.
+/// Waits until `done`, or fails the test.
 inline bool wait_until(const std::function<bool()>& done) {
   const auto end = std::chrono::steady_clock::now() + kPortPatience;
   while (!done()) {
@@ -67,7 +67,7 @@ inline std::unique_ptr<DpdkLane> attach(DpdkPort& port, base::SocketAddress* own
   return nullptr;
 }
 
-/// A lane with its address, at the port's own.
+/// A lane at the port's own address.
 struct TestLane {
   explicit TestLane(DpdkPort& port, uint16_t udp_port = 0) : own(port.own_address()) {
     own.set_port(udp_port);
@@ -114,13 +114,13 @@ inline uint16_t udp_port_of(const rte_mbuf* frame) {
   return static_cast<uint16_t>(bytes[36] << 8 | bytes[37]);
 }
 
-/// Sends the frame, as soon as the device takes it.
+/// Sends the frame as soon as the device accepts it.
 inline void send(DpdkLane& lane, rte_mbuf* frame) {
   ASSERT_NE(frame, nullptr);
   wait_until([&] { return lane.transmit(&frame, 1) == 1; });
 }
 
-/// The numbers of received datagrams to the lane's port; others are passed on, or dropped. Frees them.
+/// Returns the numbers of received datagrams to the lane's port and frees them. Others are passed on or dropped.
 inline std::vector<uint32_t> receive(TestLane& lane) {
   std::vector<uint32_t> numbers;
   rte_mbuf* frames[DpdkLane::kBurstMax];
@@ -134,7 +134,7 @@ inline std::vector<uint32_t> receive(TestLane& lane) {
   return numbers;
 }
 
-/// Sees the link of a port come up.
+/// Waits until the link of a port is up.
 inline void wait_for_link(DpdkPort& port) {
   wait_until([&] { return port.is_link_up(); });
 }

@@ -113,7 +113,7 @@ TEST(DpdkPort, frames_to_the_own_address__are_looped_back__with_good_checksums) 
   EXPECT_EQ(port->take_drops().no_space, 0u);
 }
 
-TEST(DpdkPort, frames_that_nobody_wants__are_counted_by_reason__once) {
+TEST(DpdkPort, unwanted_frames__are_counted_by_reason__once) {
   Cable cable;
   TestLane sender(*cable.ports[0]), lane(*cable.ports[1]);  // which does not look: the port's thread does
   const frames::MacAddress& mac = cable.ports[1]->facts().mac;
@@ -187,7 +187,7 @@ TEST(DpdkPort, many_threads_at_one_queue__get_all_their_frames) {
   EXPECT_EQ(wrong.load(), 0u);
 }
 
-TEST(DpdkPort, sleeping_lane__wakes_for_frames__whoever_finds_them) {
+TEST(DpdkPort, sleeping_lane__wakes_for_frames__that_any_lane_finds) {
   Cable cable;
   TestLane sender(*cable.ports[0]), awake(*cable.ports[1]), asleep(*cable.ports[1]);
   base::WaitSet waits;

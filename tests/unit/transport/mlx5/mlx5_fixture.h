@@ -1,4 +1,4 @@
-// What the tests of the mlx5 transport share: endpoints over the software provider on a veth pair
+// Common parts of the tests of the mlx5 transport: endpoints over the software provider on a veth pair
 // (tests/software_verbs, cable), kernel sockets at its other end, and frames.
 #pragma once
 
@@ -39,7 +39,7 @@ using test::run;
 using test::run_until;
 using test::says;
 
-/// Options with one that is not the default.
+/// Options with one value that is not the default.
 template <class Field, class Value>
 Mlx5::Options with(Field Mlx5::Options::*field, const Value& value) {
   Mlx5::Options options;
@@ -47,7 +47,7 @@ Mlx5::Options with(Field Mlx5::Options::*field, const Value& value) {
   return options;
 }
 
-/// An endpoint, and what it has received.
+/// An endpoint and the packets that it has received.
 struct End : test::EthernetEnd<Mlx5Impl> {
   explicit End(const Mlx5::Options& options = {}, std::string_view host = "") : EthernetEnd(options, host) {}
 };
@@ -59,7 +59,7 @@ class Mlx5Test : public ::testing::Test {
     if (Far::path() == nullptr) GTEST_SKIP() << "not on a cable (tests/cable)";
     provider().reset();
   }
-  /// Nothing is left of any endpoint.
+  /// Checks that no endpoint has left anything.
   void TearDown() override {
     if (software_verbs::control() == nullptr) return;
     provider().reset();

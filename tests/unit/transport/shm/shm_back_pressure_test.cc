@@ -80,7 +80,7 @@ TEST(ShmBackPressure, a_sleeper_that_woke_by_itself_meanwhile_is_left_alone) {
   EXPECT_EQ(failing_sends::failed, 0u);
 }
 
-TEST(ShmBackPressure, a_chunk_that_cannot_be_announced_keeps_nobody_awake) {
+TEST(ShmBackPressure, chunk_that_cannot_be_announced_keeps_no_loop_awake) {
   ShmEnd a, b;
   const PeerId ab = connect(a, b);
   run_some({&a, &b});

@@ -41,7 +41,7 @@ struct ShmEnd {
   }
   ShmImpl* operator->() { return shm.get(); }
 
-  /// Receives once; what came is appended to `got`, one string of payload bytes per packet.
+  /// Receives once, and appends one string of payload bytes per packet to `got`.
   void receive() {
     shm->receive([&](const wire::Header& header, const Payload& payload) {
       headers.push_back(header);
@@ -68,13 +68,13 @@ struct ShmEnd {
   bool was_reference = false;
 };
 
-/// In loops that poll: the other side may be waiting for this very CPU. On a busy machine a yield costs a time slice,
-/// and an endpoint that is only polled looks for newcomers at every 1024th call.
+/// For loops that poll, because the other side may need this CPU. On a busy machine a yield costs a time slice, and an
+/// endpoint that is only polled checks for new connections only at every 1024th call.
 inline void yield_sometimes(uint32_t round) {
   if (round % 512 == 511) std::this_thread::yield();
 }
 
-/// Runs all ends in turn until `is_done`; false if that does not come about. The limit is for failing tests only.
+/// Runs all ends in turn until `is_done`. False: the limit has passed, which happens only in failing tests.
 inline bool run_until(std::initializer_list<ShmEnd*> ends, const std::function<bool()>& is_done) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(100);
   for (uint32_t round = 0; !is_done(); round++) {
@@ -87,14 +87,14 @@ inline bool run_until(std::initializer_list<ShmEnd*> ends, const std::function<b
   }
   return true;
 }
-/// A few rounds in which everything under way comes to its end.
+/// Runs a few rounds, so that packets under way arrive.
 inline void run_some(std::initializer_list<ShmEnd*> ends) {
   for (int i = 0; i < 3000; i++) {
     for (ShmEnd* end : ends) end->receive();
   }
 }
 
-/// Connects `from` to `to`; from's name for it.
+/// Connects `from` to `to`, and returns from's id for it.
 inline PeerId connect(ShmEnd& from, ShmEnd& to) {
   auto peer = from->connect(to->address(), "");
   EXPECT_TRUE(peer.ok()) << peer.status().message();

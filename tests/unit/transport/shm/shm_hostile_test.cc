@@ -140,7 +140,7 @@ struct RewritingVisitor {
   }
 };
 
-TEST_F(ShmHostile, ring__that_changes_while_a_packet_is_looked_at) {
+TEST_F(ShmHostile, ring__changed_while_a_packet_is_read_affects_only_trusting_readers) {
   ShmImpl::Options options;
   for (const bool trust : {false, true}) {
     options.trust_peers = trust;
@@ -219,7 +219,7 @@ TEST_F(ShmHostile, messages__that_cannot_be_parsed_are_refused) {
   EXPECT_EQ(victim->counters().peers_refused, 7u);
 }
 
-TEST_F(ShmHostile, identity__that_nobody_listens_under_is_refused) {
+TEST_F(ShmHostile, identity__without_a_listener_is_refused) {
   RawPeer raw(victim);
   auto words = raw.hello();
   words.identity = *shm::make_identity();
@@ -359,7 +359,7 @@ TEST_F(ShmHostile, chunks__beyond_the_rules_end_the_peer) {
   EXPECT_EQ(victim->counters().peers_refused, 6u);
 }
 
-TEST_F(ShmHostile, consumed__that_cannot_be_true_fills_its_own_ring_only) {
+TEST_F(ShmHostile, consumed__impossible_count_fills_its_own_ring_only) {
   RawPeer raw(victim);
   raw.join(victim);
   const PeerId id = *victim->connect(raw.identity, "");
@@ -570,7 +570,7 @@ TEST_F(ShmHostile, peers__of_one_process_have_a_share_of_all) {
   EXPECT_EQ(ShmImpl::create({.peers_max = 4, .process_peers_max = 5}, *victim.arena).status().code(), Code::kMisuse);
 }
 
-TEST_F(ShmHostile, unknown_chunks__cost_one_look_a_burst) {
+TEST_F(ShmHostile, unknown_chunks__cost_a_bounded_number_of_system_calls) {
   RawPeer raw(victim);
   raw.join(victim);
   run_some({&victim, &good});

@@ -103,7 +103,7 @@ TEST(Shm, disconnect__by_both_leaks_nothing_and_reconnects) {
   }
 }
 
-TEST(Shm, disconnect__then_the_other_side_wants_it_again) {
+TEST(Shm, disconnect__other_side_may_connect_again) {
   // The initiator closes at the very moment in which the other side comes to need the connection.
   ShmEnd a, b;
   for (int round = 0; round < 20; round++) {
@@ -170,7 +170,7 @@ TEST(Shm, connect__simultaneously_in_threads) {
   }
 }
 
-TEST(Shm, connect__to_nobody) {
+TEST(Shm, connect__absent_peer_is_refused) {
   ShmEnd a;
   std::array<std::byte, 16> nobody{};
   EXPECT_EQ(a->connect(nobody, "").status().code(), Code::kPeerUnreachable);
@@ -311,7 +311,7 @@ TEST(Shm, many_peers__end_and_leave_nothing) {
   ASSERT_TRUE(run_until({&hub}, [&] { return open_descriptors() == before; }));
 }
 
-TEST(Shm, last_words__are_read_before_death_is_told) {
+TEST(Shm, last_packets__are_read_before_death_is_reported) {
   ShmEnd a;
   PeerId ab = 0;
   {

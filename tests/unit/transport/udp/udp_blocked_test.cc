@@ -115,7 +115,7 @@ TEST_P(UdpBlocked, other_peers_go_on_with_a_whole_burst) {
   EXPECT_EQ(client->counters().packets_sent, 4u * UdpImpl::kSegmentsMax);
 }
 
-TEST_P(UdpBlocked, what_is_kept_is_bounded_and_the_rest_is_a_counted_loss) {
+TEST_P(UdpBlocked, kept_packets_are_bounded_and_the_rest_is_a_counted_loss) {
   auto third = make();
   const PeerId other = must_connect(*client, *third);
   const size_t full = client->payload_bytes_max();
@@ -132,7 +132,7 @@ TEST_P(UdpBlocked, what_is_kept_is_bounded_and_the_rest_is_a_counted_loss) {
   memory::Arena::release(buffer);
 }
 
-TEST_P(UdpBlocked, the_last_disconnect_loses_what_is_kept) {
+TEST_P(UdpBlocked, last_disconnect_drops_kept_packets) {
   auto third = make();
   const PeerId other = must_connect(*client, *third);
   {
@@ -172,7 +172,7 @@ TEST_P(UdpBlocked, a_sleeper_tries_again) {
   client->end_wait();
 }
 
-TEST_P(UdpBlocked, peers_without_a_socket_of_their_own_too) {
+TEST_P(UdpBlocked, packets_of_peers_without_an_own_socket_are_kept_too) {
   const rlim_t files = 64;  // 8 sockets of their own
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);

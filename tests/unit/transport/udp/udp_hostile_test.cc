@@ -78,7 +78,7 @@ TEST(UdpHostile, zeros_between_packets_are_padding) {
   EXPECT_EQ(server->counters().dropped_unparsable, 0u);
 }
 
-TEST(UdpHostile, nothing_but_zeros_is_nothing) {
+TEST(UdpHostile, datagram_of_zeros_has_no_packet) {
   auto server = make_plain();
   for (const size_t bytes : {0, 1, 7, 8, 23, 24, 25, 1400, 65507}) {
     const auto received = after_datagram(*server, std::vector<std::byte>(bytes));

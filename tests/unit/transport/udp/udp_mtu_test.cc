@@ -53,7 +53,7 @@ class Namespaces {
   bool ready_ = false;
 };
 
-TEST(UdpMtu, what_the_path_cannot_carry_is_lost_and_never_fragmented) {
+TEST(UdpMtu, datagrams_above_the_path_mtu_are_lost_and_never_fragmented) {
   if (geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
   Namespaces namespaces(1000);
   if (!namespaces.ready())

@@ -167,7 +167,7 @@ TEST(UdpSend, segments_that_differ_little_are_padded_and_others_are_not) {
   memory::Arena::release(buffer);
 }
 
-TEST(UdpSend, a_full_burst_says_so_and_a_flush_makes_room) {
+TEST(UdpSend, full_burst_refuses_packets_until_a_flush) {
   auto client = make(), server = make();
   const PeerId peer = must_connect(*client, *server);
   const size_t full = client->payload_bytes_max();
@@ -349,7 +349,7 @@ TEST(UdpPairs, another_family_is_refused) {
   client->check_invariants();
 }
 
-TEST(UdpPairs, an_error_of_the_path_is_told_once) {
+TEST(UdpPairs, path_error_is_reported_once) {
   auto client = make();
   PeerId peer = 0;
   {
@@ -363,7 +363,7 @@ TEST(UdpPairs, an_error_of_the_path_is_told_once) {
   EXPECT_EQ(client->take_path_error(peer), PathError::kNone);
 }
 
-TEST(UdpPeers, an_address_that_is_none_is_refused) {
+TEST(UdpPeers, malformed_address_is_refused) {
   auto client = make();
   const auto bytes = [](std::initializer_list<int> values) {
     std::vector<std::byte> made;
@@ -442,7 +442,7 @@ TEST(UdpCreate, a_taken_port_is_an_error_with_a_remedy) {
   EXPECT_NE(second.status().message().find("taken"), std::string_view::npos);
 }
 
-TEST(UdpCreate, the_receive_queue_holds_what_is_promised) {
+TEST(UdpCreate, receive_queue_holds_the_promised_packets) {
   for (const size_t datagram_bytes : {576, 1400, 8900}) {
     Udp::Options options;
     options.datagram_bytes = datagram_bytes;

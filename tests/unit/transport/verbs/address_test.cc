@@ -22,7 +22,7 @@ VerbsAddress some_address() {
   return address;
 }
 
-TEST(VerbsAddress, what_is_encoded_is_decoded) {
+TEST(VerbsAddress, encoded_addresses_are_decoded_alike) {
   const VerbsAddress address = some_address();
   const auto bytes = encode_address(address);
   VerbsAddress decoded;
@@ -80,7 +80,7 @@ TEST(VerbsAddress, keys_that_stand_for_the_senders_own_are_refused) {
   }
 }
 
-TEST(VerbsAddress, groups_and_nobody_are_refused) {
+TEST(VerbsAddress, multicast_and_empty_addresses_are_refused) {
   VerbsAddress decoded;
   VerbsAddress address = some_address();
   address.gid = {};

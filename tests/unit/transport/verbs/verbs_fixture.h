@@ -1,4 +1,4 @@
-// What the tests of the verbs transport share: endpoints over the software verbs provider, each with an arena.
+// Common parts of the tests of the verbs transport: endpoints over the software verbs provider, each with an arena.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ using test::kPatience;
 using test::kTestKey;
 using test::run_until;
 
-/// An endpoint, and what it has received.
+/// An endpoint and the packets that it has received.
 struct End : test::End<VerbsImpl> {
   explicit End(const Verbs::Options& options = {}, std::string_view host = "") : test::End<VerbsImpl>(options, host) {}
 };
@@ -30,7 +30,7 @@ inline bool is_readable(int descriptor) {
   return poll(&polled, 1, 0) == 1;
 }
 
-/// A new peer of `from` that is ready; the wake() of its address handle is over.
+/// Connects a new peer of `from` and waits until it is ready. The wake() for its address handle has happened.
 inline PeerId connect(End& from, const End& to) {
   const PeerId peer = test::connect(from, to->address());
   EXPECT_TRUE(run_until({&from}, [&] { return is_readable(from->descriptor()); }));

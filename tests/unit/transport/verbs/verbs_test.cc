@@ -351,7 +351,7 @@ TEST_F(VerbsTransport, reset_that_is_refused__ends_the_endpoint) {
 
 // ---- Creation ----
 
-TEST_F(VerbsTransport, each_verb_of_creation_fails__with_a_text_of_what__and_nothing_is_left) {
+TEST_F(VerbsTransport, each_verb_that_fails_at_creation__is_named__and_nothing_is_left) {
   struct Verb {
     const char* name;
     uint64_t calls;  ///< at most so many of them
@@ -420,7 +420,7 @@ TEST_F(VerbsTransport, send_error__is_survived__whatever_state_it_leaves) {
 
 // ---- Address handles ----
 
-TEST_F(VerbsTransport, neighbour_that_does_not_answer__blocks_nobody_else) {
+TEST_F(VerbsTransport, silent_neighbour__blocks_no_other_peer) {
   End a, b, c;
   provider().block_address_handles(true);
   const auto silent = a->connect(b->address(), "");
@@ -534,7 +534,7 @@ TEST_F(VerbsTransport, descriptor__is_silent_after_each_kind_of_event) {
 
 // ---- Other ends ----
 
-TEST_F(VerbsTransport, peers_that_cannot_meet__are_refused_with_what_differs) {
+TEST_F(VerbsTransport, peers_that_cannot_meet__are_refused_with_the_difference) {
   const auto text_of = [](End& from, const End& to) {
     const auto peer = from->connect(to->address(), "");
     EXPECT_FALSE(peer.ok());

@@ -1,4 +1,4 @@
-// Another process of a test: a fork that does something, says what came of it, and waits until it is ended. Test code.
+// Another process of a test: a fork that does something, reports the result, and waits until it is ended. Test code.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ class Child {
     close(std::exchange(text_, -1));
     return said_;
   }
-  /// It destroys what it has kept.
+  /// Ends the child, which destroys the kept object.
   void end() {
     if (pid_ <= 0) return;
     said();

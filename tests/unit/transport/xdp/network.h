@@ -27,7 +27,7 @@ class XdpNetwork {
  public:
   static constexpr uint32_t kQueues = 4;
 
-  /// Empty, or what this machine lacks.
+  /// A text about what this machine lacks, or an empty one.
   static std::string missing() {
     if (geteuid() != 0) return "network namespaces need root";
     if (!run("ip -V")) return "no ip command: install iproute2";

@@ -18,7 +18,7 @@ const Facts kFacts{.interface = "eth7", .mtu_bytes = 9000, .may_lack_locked_memo
 
 std::string text_of(const Status& status) { return std::string(status.message()); }
 
-TEST(XdpRefusals, permission_says_what_and_how) {
+TEST(XdpRefusals, missing_permission_is_named_with_the_remedy) {
   for (const Step step : {Step::kLoad, Step::kLook, Step::kAttachNative, Step::kAttachGeneric}) {
     const Status status = refusal(step, EPERM, kFacts);
     EXPECT_EQ(status.code(), Code::kUnavailable);

@@ -115,7 +115,7 @@ TEST_F(XdpSteering, process_that_attached_is_killed_and_others_go_on) {
   EXPECT_TRUE(becomes_detached());
 }
 
-TEST_F(XdpSteering, generic_mode_is_shared_likewise) {
+TEST_F(XdpSteering, generic_mode_is_shared_by_processes) {
   Child first(another(0, {.mode = Mode::kGeneric}));
   auto second = open();
   EXPECT_EQ(second->mode(), Mode::kGeneric);
@@ -196,7 +196,7 @@ TEST_F(XdpSteering, interface_that_is_deleted_is_not_attached) {
 
 // ---- Kernels without links
 
-TEST_F(XdpSteering, what_a_killed_process_left_by_netlink_is_replaced) {
+TEST_F(XdpSteering, program_left_by_a_killed_process_is_replaced) {
   Child killed(another(5000, kByNetlink));
   const uint32_t left = attached();
   EXPECT_EQ(std::to_string(left), killed.said());

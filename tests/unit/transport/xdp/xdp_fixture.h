@@ -1,4 +1,4 @@
-// What the tests of the xdp transport share: endpoints at the two ends of a cable of the kernel's (tests/cable).
+// Common parts of the tests of the xdp transport: endpoints at the two ends of a cable in the kernel (tests/cable).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ inline Xdp::Options at(std::string_view interface) {
   return options;
 }
 
-/// An endpoint, and what it has received.
+/// An endpoint and the packets that it has received.
 struct End : test::EthernetEnd<XdpImpl> {
   explicit End(const Xdp::Options& options = at("tern0"), std::string_view host = "") : EthernetEnd(options, host) {}
 };

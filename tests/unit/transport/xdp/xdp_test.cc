@@ -237,7 +237,7 @@ TEST_F(XdpTest, bad_options__are_named) {
   expect_refused(with(&Xdp::Options::mode, "generic"), Code::kMisuse, "another mode, queues or receive_buffers");
 }
 
-TEST_F(XdpTest, interface_that_is_down__is_told) {
+TEST_F(XdpTest, interface_that_is_down__is_reported) {
   ASSERT_TRUE(run("ip link set tern0 down"));
   expect_refused(at("tern0"), Code::kUnavailable, "is down: ip link set tern0 up");
   ASSERT_TRUE(run("ip link set tern0 up && ip addr replace fd77::1/64 dev tern0 nodad"));
