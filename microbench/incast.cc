@@ -3,12 +3,15 @@
 // With --scenario=join one more flow starts during the incast; with --scenario=leave all flows but one stop.
 // One thread, virtual time. Over another --transport it runs between programs (common/incast_hosts.h), with --launcher
 // between many processes (common/incast_ranks.h).
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,6 +73,7 @@ class Sender {
     response_ = endpoint_.alloc_msgbuf(sizeof(uint64_t));
     if (!request_ || !response_)
       return {tern::Code::kNoMemory, "there is no memory for messages; try a smaller --size"};
+    map_pages(request_.bytes());
     return {};
   }
   bool is_open() const { return endpoint_.is_open(session_); }
@@ -85,6 +89,15 @@ class Sender {
   }
 
  private:
+  /// Maps the pages of a message that has never been written, which contain zeros, all at once, because that takes less
+  /// time than a fault for each. Without success (before Linux 5.14) each page is mapped when it is read.
+  static void map_pages(std::span<std::byte> message) {
+    constexpr uintptr_t kPageBytes = 4096;
+    constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which old headers do not have
+    const auto begin = reinterpret_cast<uintptr_t>(message.data()) / kPageBytes * kPageBytes;
+    const auto end = reinterpret_cast<uintptr_t>(message.data()) + message.size();
+    (void)madvise(reinterpret_cast<void*>(begin), end - begin, kPopulateRead);
+  }
   /// Sends the next message. The rest of its buffer contains zeros, as the system has allocated it.
   void send() {
     programs::number_message(request_.bytes(), ++number_);

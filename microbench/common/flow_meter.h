@@ -53,7 +53,7 @@ class FlowMeter {
       if (packet.has_arrived) {
         on_data(now, flow, header);
       } else {
-        flow.departures[header.number() % kDeparturesMax] = {header.number(), now};
+        flow.departures[header.number() % kDeparturesMax] = {header.number(), low_ns(now)};
       }
     } else if (packet.from_host == victim_ && packet.has_arrived) {
       on_answer(now, packet);
@@ -71,9 +71,10 @@ class FlowMeter {
   /// of kSlot.
   uint64_t bytes(size_t flow, tern::Duration from, tern::Duration to) const {
     const std::vector<uint32_t>& slots = flows_[flow].bytes_by_slot;
-    const size_t end = std::min(slots.size(), static_cast<size_t>(to / kSlot));
-    uint64_t sum = 0;
-    for (auto i = static_cast<size_t>(from / kSlot); i < end; ++i) sum += slots[i];
+    const auto begin = static_cast<size_t>(from / kSlot), end = static_cast<size_t>(to / kSlot);
+    const size_t latest = flows_[flow].slot;
+    uint64_t sum = latest >= begin && latest < end ? flows_[flow].slot_bytes : 0;
+    for (size_t i = begin; i < std::min(slots.size(), end); ++i) sum += slots[i];
     return sum;
   }
   uint64_t bytes(tern::Duration from, tern::Duration to) const {
@@ -109,14 +110,20 @@ class FlowMeter {
   static constexpr size_t kDeparturesMax = 1024;  ///< more than any session has in flight
   struct Departure {
     uint32_t number = UINT32_MAX;  ///< a number that no packet has
-    tern::Duration at{0};
+    uint32_t at_ns = 0;            ///< low bits: no round trip takes 4 s
   };
+  /// What each packet needs is small and together, because a hundred flows are in no cache when they are needed.
   struct Flow {
-    std::array<Departure, kDeparturesMax> departures;
+    bool has_request = false;
     uint32_t request_number = 0;
-    std::vector<bool> has_arrived;  ///< by packet of this request
+    uint32_t arrived_to = 0;        ///< all packets of this request before this one have arrived
+    uint32_t slot_bytes = 0;        ///< of the latest slot, which is not in `bytes_by_slot` yet
+    size_t slot = 0;                ///< the latest one
+    std::vector<bool> has_arrived;  ///< by packet of this request, for those from `arrived_to` on
     std::vector<uint32_t> bytes_by_slot;
+    std::array<Departure, kDeparturesMax> departures;
   };
+  static uint32_t low_ns(tern::Duration time) { return static_cast<uint32_t>(time.count()); }
 
   Flow& flow_of(uint32_t host, uint32_t port) {
     for (const auto& [its_port, index] : flows_of_host_[host]) {
@@ -127,19 +134,37 @@ class FlowMeter {
   }
 
   void on_data(tern::Duration now, Flow& flow, const tern::wire::Header& header) {
-    if (flow.has_arrived.empty() || header.request_number() != flow.request_number) {
+    if (!flow.has_request || header.request_number() != flow.request_number) {
       // A late duplicate from the previous request: an unnecessary retransmission.
-      if (!flow.has_arrived.empty() && static_cast<int32_t>(header.request_number() - flow.request_number) < 0) return;
+      if (flow.has_request && static_cast<int32_t>(header.request_number() - flow.request_number) < 0) return;
+      flow.has_request = true;
       flow.request_number = header.request_number();
-      flow.has_arrived.assign(1, false);
+      flow.arrived_to = 0;
+      flow.has_arrived.clear();
     }
-    const uint32_t index = header.index();
-    if (index >= flow.has_arrived.size()) flow.has_arrived.resize(index + 1);
-    if (flow.has_arrived[index]) return;
-    flow.has_arrived[index] = true;
+    if (!mark_arrived(flow, header.index())) return;
     const auto slot = static_cast<size_t>(now / kSlot);
-    if (slot >= flow.bytes_by_slot.size()) flow.bytes_by_slot.resize(slot + 1);
-    flow.bytes_by_slot[slot] += header.length() - static_cast<uint32_t>(tern::wire::kHeaderBytes);
+    if (slot != flow.slot) {
+      if (flow.slot >= flow.bytes_by_slot.size()) flow.bytes_by_slot.resize(flow.slot + 1);
+      flow.bytes_by_slot[flow.slot] += std::exchange(flow.slot_bytes, 0);
+      flow.slot = slot;
+    }
+    flow.slot_bytes += header.length() - static_cast<uint32_t>(tern::wire::kHeaderBytes);
+  }
+  /// False: the packet has arrived before.
+  static bool mark_arrived(Flow& flow, uint32_t index) {
+    std::vector<bool>& later = flow.has_arrived;
+    if (index == flow.arrived_to) {
+      do {
+        flow.arrived_to++;
+      } while (flow.arrived_to < later.size() && later[flow.arrived_to]);
+      return true;
+    }
+    if (index < flow.arrived_to) return false;
+    if (index >= later.size()) later.resize(index + 1);
+    if (later[index]) return false;
+    later[index] = true;
+    return true;
   }
 
   void on_answer(tern::Duration now, const tern::sim::TappedPacket& packet) {
@@ -150,7 +175,7 @@ class FlowMeter {
       Departure& departure = flows_[index].departures[header.echo() % kDeparturesMax];
       if (departure.number != header.echo()) return;
       departure.number = UINT32_MAX;  // at most one sample for each packet
-      if (is_recording_) rtt_ns_.add(static_cast<uint64_t>((now - departure.at).count()));
+      if (is_recording_) rtt_ns_.add(low_ns(now) - departure.at_ns);
     }
   }
 

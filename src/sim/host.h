@@ -28,7 +28,11 @@ class HostCore {
   Picoseconds now() const { return nic.network.events().now(); }
   /// Not before this does an endpoint or a worker of the host run. To be asked again then: a pause may end early, and
   /// another one may have begun.
-  Picoseconds awake_at(Picoseconds at) { return are_slices_of_management ? unpaused_at(at) : awake_at(at, slices); }
+  [[gnu::always_inline]] Picoseconds awake_at(Picoseconds at) {
+    if (at >= paused_until && slices.is_always()) [[likely]]
+      return std::max(at, now());
+    return are_slices_of_management ? unpaused_at(at) : awake_at(at, slices);
+  }
   /// The same of its management.
   Picoseconds management_awake_at(Picoseconds at) { return awake_at(at, slices); }
 

@@ -209,8 +209,9 @@ Duration Simulation::now() const {
 
 void Simulation::run_for(Duration duration) {
   const Picoseconds until = impl_->network.events().now() + to_ps(duration);
-  while (impl_->step(until)) {
-  }
+  impl_->network.events().run_until(until, [&impl = *impl_] {
+    if (impl.observer) impl.observer();
+  });
 }
 
 bool Simulation::run_until(const std::function<bool()>& done, Duration limit) {

@@ -19,6 +19,8 @@ class Slices {
     if (wait_ != 0) begin_next();
   }
 
+  /// True: threads always run.
+  bool is_always() const { return wait_ == 0; }
   /// The end of the stretch in which threads wait at `now`, or `now`, if they run. `now` never goes back.
   Picoseconds awake_at(Picoseconds now) {
     if (wait_ == 0) return now;

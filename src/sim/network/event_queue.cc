@@ -1,6 +1,7 @@
 #include "sim/network/event_queue.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -12,7 +13,7 @@ struct EventQueue::IsLater {
   }
 };
 
-EventQueue::EventQueue() = default;
+EventQueue::EventQueue() { set_bucket_bits(kWidestBits); }
 EventQueue::~EventQueue() = default;
 
 void EventQueue::is_past(Picoseconds at) const {
@@ -20,55 +21,67 @@ void EventQueue::is_past(Picoseconds at) const {
   __builtin_unreachable();
 }
 
-void EventQueue::is_out_of_memory() { base::check_failed(__FILE__, __LINE__, "there is memory for events", ""); }
-
 // From there to the end of the array, then from its beginning to the rest of that word: nothing in the calendar is
-// before now, and nothing a whole round after it. The buckets of a microsecond without events are 122 words.
+// before now, and nothing a whole round after it.
 uint64_t EventQueue::first_bucket_after(uint64_t word) const {
   do {
-    word = (word + 1) % kWords;
+    word = (word + 1) & bucket_mask_ / 64;
   } while (words_[word] == 0);
   return word * 64 + static_cast<uint64_t>(std::countr_zero(words_[word]));
 }
 
-bool EventQueue::step(Picoseconds until) {
-  if (near_.taken() == 0) return step_far(until);
-  const uint64_t index = first_bucket();
-  Event* const last = last_[index];
-  Event* const event = last->next;
-  const What what = event->what;
-  if (what.at >= far_at_ || what.at > until) return step_far(until);
-  if (event == last) {
-    last_[index] = nullptr;
-    words_[index / 64] &= ~(uint64_t{1} << index % 64);
-    // What comes next is looked up while this one runs, if it is not far away.
-    const uint64_t rest = words_[index / 64] >> index % 64;
-    if (rest != 0) __builtin_prefetch(last_[index + static_cast<uint64_t>(std::countr_zero(rest))]->next->what.context);
-  } else {
-    last->next = event->next;
-    __builtin_prefetch(event->next->what.context);
+void EventQueue::insert_before(Event* last, Event* event) {
+  Event* before = last;
+  steps_++;
+  for (; before->next->what.at <= event->what.at; steps_++) before = before->next;  // ends at the last, which is later
+  event->next = before->next;
+  before->next = event;
+  if (steps_ >= kStepsPerCheck) adapt();
+}
+
+void EventQueue::adapt() {
+  const uint64_t events = added_ - added_before_;
+  if (steps_ * kEventsPerStepMin > events && bucket_bits_ > kNarrowestBits) {
+    set_bucket_bits(bucket_bits_ - 1);
+  } else if (steps_ * kEventsPerStepMax < events && bucket_bits_ < kWidestBits) {
+    set_bucket_bits(bucket_bits_ + 1);
   }
-  near_.give(event);
-  now_ = what.at;
-  what.run(what.context, what.argument);
-  return true;
+  added_before_ = added_;
+  steps_ = 0;
 }
 
-void EventQueue::insert_before(Event& last, Event& event) {
-  Event* before = &last;
-  while (before->next->what.at <= event.what.at) before = before->next;  // ends at the last one, which is later
-  event.next = before->next;
-  before->next = &event;
+void EventQueue::set_bucket_bits(uint32_t bits) {
+  Event* events = nullptr;  // all of the calendar, in order
+  Event** end = &events;
+  for (size_t left = added_ - ran_; left != 0;) {
+    const uint64_t index = first_bucket();
+    words_[index / 64] &= ~(uint64_t{1} << index % 64);
+    Event* const last = last_[index];
+    const Event* event = last->next;
+    for (left--; event != last; left--) event = event->next;
+    *end = last->next;
+    end = &last->next;
+  }
+  *end = nullptr;
+  bucket_bits_ = bits;
+  bucket_mask_ = (kHorizon << (kWidestBits - bits)) - 1;
+  while (events != nullptr) insert(std::exchange(events, events->next));
 }
 
-void EventQueue::add_far(const What& what) {
-  far_.push_back({what, sequence_++});
+void EventQueue::grow() {
+  free_ = pool_.take();
+  CHECK(free_ != nullptr);  // the machine has no memory left for the simulation
+}
+
+void EventQueue::add_far(Picoseconds at, Run run, void* context, uint64_t argument) {
+  far_.push_back({{at, run, context, argument}, sequence_++});
   std::push_heap(far_.begin(), far_.end(), IsLater());
   far_at_ = far_.front().what.at;
 }
 
 // Nothing of the calendar is due before the earliest far one and `until`.
 bool EventQueue::step_far(Picoseconds until) {
+  if (added_ - added_before_ >= kStepsPerCheck * kEventsPerStepMin) adapt();
   if (far_.empty() || far_at_ > until) {
     now_ = std::max(now_, until);
     return false;

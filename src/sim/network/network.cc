@@ -24,7 +24,7 @@ void Network::Impl::send(SimPacket* packet) {
   packet->flow = static_cast<uint32_t>(mixed(hosts_of(*packet) * kMix1 ^ ports_of(*packet) * kMix4));
   SimOutput& out = outputs[hosts[packet->from_host].interface];
   if (is_idle(out)) {
-    depart(out, packet);
+    depart<true>(out, packet);
   } else {
     join(out, packet);
   }
@@ -48,46 +48,60 @@ void Network::Impl::on_start(void* context, uint64_t /*argument*/) {
   if (out.first == nullptr) return;
   SimPacket* const packet = out.pop();
   if (out.first != nullptr) __builtin_prefetch(out.first);
-  if (out.from != SimOutput::kHost) {
+  if (out.from == SimOutput::kHost) {
+    network.depart<true>(out, packet);
+  } else {
     out.queue_bytes -= packet->frame_bytes;
     network.switches[out.from].occupied_bytes -= packet->frame_bytes;
+    network.depart<false>(out, packet);
   }
-  network.depart(out, packet);
   if (out.first != nullptr) network.add_start(out);
 }
 
+inline SimOutput* Network::Impl::route(uint16_t at, const SimPacket& packet) {
+  const Host& to = hosts[packet.to_host];
+  if (to.at == at) return &outputs[to.downlink];
+  const std::span<const uint32_t> ways = routes.outputs(at, to.at);
+  if (ways.size() <= 1) return ways.empty() ? nullptr : &outputs[ways.front()];
+  const auto chosen = static_cast<uint32_t>(packet.flow * switches[at].salt >> 32);
+  return &outputs[ways[chosen * ways.size() >> 32]];
+}
+
+inline void Network::Impl::launch(SimOutput& out, SimPacket* packet, Picoseconds at, EventQueue::Run run) {
+  if (out.faults != nullptr) [[unlikely]]
+    return launch_into_faults(out, packet, at, run);
+  events.add(at, run, packet, reinterpret_cast<uint64_t>(&out));
+}
+
 /// The transmission of `packet` begins now.
+template <bool kIsFirstHop>
 void Network::Impl::depart(SimOutput& out, SimPacket* packet) {
   const uint64_t wire = wire_time(out, packet->frame_bytes);
   out.free_at = events.now() + wire;
-  const bool is_first_hop = out.from == SimOutput::kHost;
-  if (is_first_hop) {
+  if (kIsFirstHop) {
     counters.packets_sent++;
     SimPort* const port = find_port(packet->from_host, packet->from_port);
     if (port != nullptr) port->on_departure(*packet);
   }
   note(kDeparture, *packet, &out);
-  if (is_first_hop && tap) [[unlikely]]
+  if (kIsFirstHop && tap) [[unlikely]]
     tap(*packet, false);
-  if (!out.is_open) return drop(packet, counters.dropped_fault);
+  if (!out.is_open) [[unlikely]]
+    return drop(packet, counters.dropped_fault);
   packet->epoch = out.epoch;
   if (out.to == SimOutput::kHost) {
     __builtin_prefetch(packet->content);
     return launch(out, packet, out.free_at + out.hop, &Impl::on_host);
   }
-  if (is_first_hop && packet->to_host >= hosts.size()) return drop(packet, counters.dropped_no_receiver);
+  if (kIsFirstHop && packet->to_host >= hosts.size()) [[unlikely]]
+    return drop(packet, counters.dropped_no_receiver);
   SimOutput* const next = route(out.to, *packet);
-  if (next == nullptr) return drop(packet, counters.dropped_fault);
+  if (next == nullptr) [[unlikely]]
+    return drop(packet, counters.dropped_fault);
   packet->out = next;
   const uint64_t wire_next = wire_time(*next, packet->frame_bytes);
   const uint64_t underrun = wire > wire_next ? wire - wire_next : 0;
   launch(out, packet, events.now() + out.hop + underrun, &Impl::on_switch);
-}
-
-void Network::Impl::launch(SimOutput& out, SimPacket* packet, Picoseconds at, EventQueue::Run run) {
-  if (out.faults != nullptr) [[unlikely]]
-    return launch_into_faults(out, packet, at, run);
-  events.add(at, run, packet, reinterpret_cast<uint64_t>(&out));
 }
 
 void Network::Impl::on_switch(void* context, uint64_t argument) {
@@ -96,7 +110,7 @@ void Network::Impl::on_switch(void* context, uint64_t argument) {
   Impl& network = *in.network;
   if (packet->epoch != in.epoch) return network.drop(packet, network.counters.dropped_fault);
   SimOutput& out = *packet->out;
-  if (network.is_idle(out)) return network.depart(out, packet);
+  if (network.is_idle(out)) return network.depart<false>(out, packet);
   if (network.admit(out, *packet)) return network.join(out, packet);
   network.drop(packet, network.counters.dropped_buffer_full);
 }
@@ -148,15 +162,6 @@ bool Network::Impl::pass_nats(SimPacket& packet) {
   if (to == nats.end() || packet.to_port < kNamedPorts) return true;
   packet.to_port = to->second.inside(packet.to_port, packet.from_host, packet.from_port, events.now());
   return packet.to_port != 0;
-}
-
-SimOutput* Network::Impl::route(uint16_t at, const SimPacket& packet) {
-  const Host& to = hosts[packet.to_host];
-  if (to.at == at) return &outputs[to.downlink];
-  const std::span<const uint32_t> ways = routes.outputs(at, to.at);
-  if (ways.size() <= 1) return ways.empty() ? nullptr : &outputs[ways.front()];
-  const auto chosen = static_cast<uint32_t>(packet.flow * switches[at].salt >> 32);
-  return &outputs[ways[chosen * ways.size() >> 32]];
 }
 
 uint32_t Network::hosts() const { return static_cast<uint32_t>(impl_->hosts.size()); }

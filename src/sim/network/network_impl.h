@@ -80,13 +80,14 @@ struct Network::Impl {
   void join(SimOutput& out, SimPacket* packet);
   void add_start(SimOutput& out);
   static void on_start(void* context, uint64_t argument);
+  template <bool kIsFirstHop>
   void depart(SimOutput& out, SimPacket* packet);
-  void launch(SimOutput& out, SimPacket* packet, Picoseconds at, EventQueue::Run run);
+  [[gnu::always_inline]] void launch(SimOutput& out, SimPacket* packet, Picoseconds at, EventQueue::Run run);
   static void on_switch(void* context, uint64_t argument);
   bool admit(SimOutput& out, SimPacket& packet);
   static void on_host(void* context, uint64_t argument);
   bool pass_nats(SimPacket& packet);
-  SimOutput* route(uint16_t at, const SimPacket& packet);
+  [[gnu::always_inline]] SimOutput* route(uint16_t at, const SimPacket& packet);
   void drop(SimPacket* packet, uint64_t& counter) {
     counter++;
     note(kDrop, *packet, nullptr);
@@ -132,7 +133,7 @@ struct Network::Impl {
   }
 
   // The trace.
-  void note(What what, const SimPacket& packet, const SimOutput* at) {
+  [[gnu::always_inline]] void note(What what, const SimPacket& packet, const SimOutput* at) {
     const uint64_t where = at == nullptr ? 0 : 1 + index_of(*at);
     mix(events.now() * kMix1 ^ hosts_of(packet) * kMix2 ^ ports_of(packet) * kMix3 ^
         (uint64_t{packet.frame_bytes} << 40 | where << 8 | what) * kMix4);

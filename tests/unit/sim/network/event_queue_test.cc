@@ -164,6 +164,35 @@ TEST(EventQueue, the_whole_round_of_the_calendar_is_in_order) {
   }
 }
 
+TEST(EventQueue, events_run_in_order_while_their_density_changes) {
+  // Dense events make the calendar's buckets narrow, sparse ones make them wide again, and events of either kind wait
+  // while that happens. Some have equal times, also across the calendar's horizon.
+  std::mt19937_64 random(1);
+  Log log;
+  Ran added;
+  const auto add = [&](Picoseconds at) {
+    added.emplace_back(at, added.size());
+    log.add(at, added.back().second);
+  };
+  for (int phase = 0; phase < 6; phase++) {
+    const bool is_dense = phase % 2 == 0;
+    const Picoseconds span = is_dense ? 20'000 : 4'000'000;
+    for (int round = 0; round < (is_dense ? 10 : 200); round++) {
+      const Picoseconds now = log.queue.now();
+      for (int i = 0; i < (is_dense ? 2000 : 200); i++) {
+        const Picoseconds at = now + random() % span;
+        add(i % 4 == 0 ? std::max(now, at & ~Picoseconds{0xff}) : at);
+      }
+      for (int i = 0; i < 8; i++) add((now / 2'000'000 + 1 + random() % 4) * 2'000'000);
+      while (log.queue.step(now + span / 2)) {
+      }
+    }
+  }
+  log.run_all();
+  std::stable_sort(added.begin(), added.end(), [](auto& a, auto& b) { return a.first < b.first; });
+  EXPECT_EQ(log.ran, added);
+}
+
 TEST(EventQueueDeathTest, add__of_the_past_is_a_bug) {
   Log log;
   EXPECT_FALSE(log.queue.step(10));
