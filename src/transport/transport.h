@@ -185,6 +185,9 @@ template <class T>
 class PlainSender {
  public:
   PlainSender(T& transport, PeerId peer) : transport_(transport), peer_(peer) {}
+  /// send() refuses longer packets. takes(): false if it refuses this length now. For answers that leave at once.
+  static constexpr size_t kBytesMax = SIZE_MAX;
+  bool takes(size_t) const { return true; }
   bool send(const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
     return transport_.send(peer_, header, data, len, buffer);
   }
@@ -292,7 +295,8 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
   /// buffer->revoke_lease() either. False: the peer's queue is full or the peer is not ready. Nothing was queued then,
   /// and the endpoint tries again in a later iteration. Packets to one peer stay in order unless the network reorders.
   { t.send(peer, header, data, len, buffer) } -> std::same_as<bool>;
-  /// PlainSender<T>, or the transport's own.
+  /// PlainSender<T>, or the transport's own, which takes the common packets and may refuse any other: t.send() is asked
+  /// then.
   requires std::constructible_from<typename T::Sender, T&, PeerId>;
   { sender.send(header, data, len, buffer) } -> std::same_as<bool>;
   /// The ticket of everything queued so far. Never falls. Called after packets were sent, several times an iteration.

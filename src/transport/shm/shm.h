@@ -443,22 +443,27 @@ class TERN_API ShmImpl : public DefaultMembers {
 class ShmImpl::Sender {
  public:
   Sender(ShmImpl& transport, PeerId id)
-      : transport_(transport), peer_(*transport.peers_[id]), position_(peer_.out.position), limit_(peer_.out.limit) {}
-  [[gnu::always_inline]] ~Sender() { settle(); }  // in cold code as well: otherwise the object has an address
+      : transport_(transport),
+        peer_(*transport.peers_[id]),
+        first_(peer_.out.position),
+        limit_(peer_.out.limit),
+        position_(first_) {}
+  /// Tells the ring and the counters of the packets.
+  [[gnu::always_inline]] ~Sender() {  // in cold code as well: otherwise the object has an address
+    if (position_ == first_) return;
+    peer_.out.position = position_;
+    transport_.counters_.packets_sent += (position_ - first_) / shm::kCellBytes;
+    transport_.touch(peer_);
+  }
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  [[gnu::always_inline]] bool send(const wire::Header& header, const std::byte* data, size_t len,
-                                   detail::Buffer* buffer) {
-    if (len > shm::kCellPayloadBytes || position_ == limit_) [[unlikely]] {
-      settle();
-      // The copy is made here, because an object with an address lives in memory, and the common case in registers.
-      const wire::Header copy = {header.w0, header.w1, header.w2};
-      const bool is_sent = transport_.send_slow(peer_, copy, data, len, buffer);
-      position_ = peer_.out.position;
-      limit_ = peer_.out.limit;
-      return is_sent;
-    }
+  /// Packets of one cell, as far as the space is known to be there.
+  static constexpr size_t kBytesMax = shm::kCellPayloadBytes;
+  bool takes(size_t len) const { return len <= kBytesMax && position_ != limit_; }
+  [[gnu::always_inline]] bool send(const wire::Header& header, const std::byte* data, size_t len, detail::Buffer*) {
+    if (len > kBytesMax || position_ == limit_) [[unlikely]]
+      return false;
     wire::Header sent = header;
     sent.add_length(wire::kHeaderBytes + len);
     peer_.out.put_cell(position_, sent, data, len);
@@ -467,24 +472,19 @@ class ShmImpl::Sender {
   }
 
  private:
-  /// Tells the ring and the counters of the packets of one cell each.
-  [[gnu::always_inline]] void settle() {
-    if (position_ == peer_.out.position) return;
-    transport_.touch(peer_);
-    transport_.counters_.packets_sent += (position_ - peer_.out.position) / shm::kCellBytes;
-    peer_.out.position = position_;
-  }
   ShmImpl& transport_;
   Peer& peer_;
+  const uint64_t first_;
+  const uint64_t limit_;
   uint64_t position_;
-  uint64_t limit_;
 };
 
 [[gnu::always_inline]] inline bool ShmImpl::send(PeerId id, const wire::Header& header, const std::byte* data,
                                                  size_t len, detail::Buffer* buffer) {
   Peer& peer = *peers_[id];
   if (len > shm::kCellPayloadBytes || peer.out.position == peer.out.limit) [[unlikely]] {
-    const wire::Header copy = {header.w0, header.w1, header.w2};  // as in Sender::send()
+    // The copy is made here, because an object with an address lives in memory, and the common case in registers.
+    const wire::Header copy = {header.w0, header.w1, header.w2};
     return send_slow(peer, copy, data, len, buffer);
   }
   wire::Header sent = header;
