@@ -389,8 +389,14 @@ class Endpoint {
     Continuation* continuation;
     uint64_t id;
   };
-  TERN_API Started start_call(Session session, uint16_t type, detail::Buffer* request, detail::Buffer* response,
-                              Duration deadline);
+  [[gnu::always_inline]] Started start_call(Session session, uint16_t type, detail::Buffer* request,
+                                            detail::Buffer* response, Duration deadline) {
+    if (deadline == Duration::max()) return start_call(session, type, request, response);
+    return start_deadline_call(session, type, request, response, deadline);
+  }
+  TERN_API Started start_call(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response);
+  TERN_API Started start_deadline_call(Session session, uint32_t type, detail::Buffer* request,
+                                       detail::Buffer* response, Duration deadline);
   TERN_API Continuation* start_plain_call(Session session, uint8_t type, detail::Buffer* request,
                                           detail::Buffer* response, uint32_t len_bytes);
   TERN_API Result<TimerId> add_timer(Duration delay, detail::InlineFunction<> then);

@@ -26,10 +26,8 @@ inline void copy_bytes(std::byte* to, const std::byte* from, size_t len) {
 template <size_t readable>
 [[gnu::always_inline]] inline void copy_padded(std::byte* to, const std::byte* from, size_t len) {
   if constexpr (readable != 0) {
-    if (len <= readable) [[likely]] {
-      std::memcpy(to, from, readable);
-      return;
-    }
+    if (len <= readable) [[likely]]
+      return copy_bytes(to, from, readable);
   }
   copy_bytes(to, from, len);
 }

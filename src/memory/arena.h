@@ -40,11 +40,20 @@
 
 namespace tern::memory {
 
-/// The address of this variable identifies the calling thread while the thread lives. A later thread may get the same
-/// address, and then takes its place as an owner. The TLS model is initial-exec, because an access is then one add to
-/// the thread pointer, without a call.
+#if defined(__x86_64__)
+/// The thread pointer, which identifies the calling thread while the thread lives. A later thread may get the same one,
+/// and then takes its place as an owner. The ABI of thread-local storage has it in the word that it points to.
+inline const void* thread_name() {
+  const void* name;
+  asm("mov %%fs:0, %0" : "=r"(name));
+  return name;
+}
+#else
+/// The address of this variable identifies the thread in the same way. The TLS model is initial-exec, because an access
+/// is then one add to the thread pointer, without a call.
 TERN_API inline constinit thread_local char thread_name_storage __attribute__((tls_model("initial-exec"))) = 0;
 inline const void* thread_name() { return &thread_name_storage; }
+#endif
 
 /// Receives an arena's chunks before a packet leaves from them. A transport registers them with its NIC here.
 class ChunkObserver {

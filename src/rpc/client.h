@@ -73,8 +73,8 @@ struct alignas(64) Client {
   Client(const session::ClientTerms& terms, session::ClientPools& pools) : session(terms, pools) {}
 
   transport::PeerId peer = 0;
-  bool is_listed_to_send = false;
-  bool is_ticking = false;  ///< in ClientSessions::ticking_
+  uint8_t looks = kIsUnlisted;  ///< what is to be looked at after an answer; mostly 0
+  bool is_ticking = false;      ///< in ClientSessions::ticking_
   /// is_ticking, and the endpoint has no trace: a call may begin in the common way (rpc/fast_path.h).
   bool begins_plainly = false;
   bool is_resting = false;    ///< in ClientSessions::resting_
@@ -107,10 +107,29 @@ struct alignas(64) Client {
   bool is_backing_off = false;               ///< in ClientSessions::backing_off_: the Nexus was not asked yet
   uint64_t packets_shown = 0;                ///< sent and received, as of Publisher's last look
 
+  // Bits of `looks`:
+  static constexpr uint8_t kIsUnlisted = 1;  ///< the session is not on the list to send
+  static constexpr uint8_t kHasQueue = 2;    ///< `queue` is not null
+  bool is_listed_to_send() const { return (looks & kIsUnlisted) == 0; }
+  void note_listed(bool is_listed) {
+    looks = is_listed ? looks & static_cast<uint8_t>(~kIsUnlisted) : looks | kIsUnlisted;
+  }
+  bool has_noted_queue() const { return (looks & kHasQueue) != 0; }
+
+  /// A call will wait. Throws if there is no memory.
+  void begin_queue() {
+    if (queue == nullptr) queue = std::make_unique<std::deque<QueuedCall>>();
+    looks |= kHasQueue;
+  }
+  void end_queue_if_empty() {
+    if (!queue->empty()) return;
+    queue.reset();
+    looks &= static_cast<uint8_t>(~kHasQueue);
+  }
   /// The first call of the queue waits no more.
   void pop_queued() {
     queue->pop_front();
-    if (queue->empty()) queue.reset();
+    end_queue_if_empty();
   }
 };
 

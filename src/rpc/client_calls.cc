@@ -28,18 +28,18 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
       context_.tracer->started(client, *slot);
     }
     list_to_send(client);
-    return {&slot->continuation, call_id(client, sequence)};
+    return {&slot->continuation, call_id(client->public_name, sequence)};
   }
   const size_t waiting = client->queue != nullptr ? client->queue->size() : 0;
   if (waiting >= context_.options.queue_limit) {
     return refuse_call({Code::kQueueFull, "queue_limit calls wait on this session: wait for some to complete"});
   }
   const bool has_memory = base::try_grow([client] {
-    if (client->queue == nullptr) client->queue = std::make_unique<std::deque<QueuedCall>>();
+    client->begin_queue();
     client->queue->emplace_back();
   });
   if (!has_memory) {
-    if (waiting == 0) client->queue.reset();
+    if (client->queue != nullptr) client->end_queue_if_empty();
     return refuse_call({Code::kNoMemory, "no memory for a call that waits for a slot"});
   }
   call_sequence_ = sequence;
@@ -51,7 +51,7 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
   call.type = type;
   if (context_.tracer != nullptr) [[unlikely]]
     context_.tracer->enqueued(client, sequence, type, request->length_bytes);
-  return {&call.continuation, call_id(client, sequence)};
+  return {&call.continuation, call_id(client->public_name, sequence)};
 }
 
 /// Slots have become free, or the session has opened: waiting calls take the slots, in order. A call that would end
@@ -207,7 +207,7 @@ void ClientSessions::finish_traced(Client* client, const session::ClientVerdict&
 void ClientSessions::after_input(Client* client) {
   if (client->queue != nullptr) [[unlikely]]
     start_queued(client);
-  if (!client->is_listed_to_send && client->session.wants_to_send() && !waits_for_pace(client)) [[unlikely]]
+  if (!client->is_listed_to_send() && client->session.wants_to_send() && !waits_for_pace(client)) [[unlikely]]
     send_waiting(client);
   if (client->session.loss_check_at_ns() != UINT64_MAX) {
     start_ticking(client);

@@ -357,7 +357,7 @@ bool ClientSessions::has_calls_to_end(const Client* client) const {
 void ClientSessions::free_dead() {
   announce_ends();
   std::erase_if(dead_, [this](Client* client) {
-    if (client->is_listed_to_send || client->is_ticking || client->is_opening || client->is_ending ||
+    if (client->is_listed_to_send() || client->is_ticking || client->is_opening || client->is_ending ||
         client->is_backing_off || !client->is_end_announced || (client->is_replaced && has_calls_to_end(client))) {
       context_.agenda.at_latest(context_.now_ns);  // the lists drop it when they are next walked
       return false;
@@ -420,7 +420,7 @@ void ClientSessions::check_invariants() const {
 
   size_t resting = 0, departing = 0, slots = 0, blocked = 0;
   for (const Client* client : known.items()) {
-    CHECK(to_send.count(client) == 1, ==, client->is_listed_to_send);
+    CHECK(to_send.count(client) == 1, ==, client->is_listed_to_send());
     CHECK(ticking.count(client) == 1, ==, client->is_ticking);
     CHECK(client->begins_plainly, ==, client->is_ticking && context_.tracer == nullptr);
     CHECK(opening.count(client) == 1, ==, client->is_opening);
@@ -470,6 +470,7 @@ void ClientSessions::check_lists(const Client* client) const {
   } else {
     CHECK(client->opening != nullptr);
   }
+  CHECK(client->has_noted_queue(), ==, client->queue != nullptr);
   if (client->queue != nullptr) {
     CHECK(!client->queue->empty());
     CHECK(client->queue->size(), <=, context_.options.queue_limit);

@@ -114,9 +114,8 @@ class TERN_API ClientSessions {
   /// A number for the next call. It counts the calls of all sessions, so that a CallId does not match a call of a later
   /// session with the same key.
   uint32_t next_call_sequence() { return ++call_sequence_; }
-  static uint64_t call_id(const Client* client, uint32_t sequence) {
-    return uint64_t{client->session.local_key()} << 32 | sequence;
-  }
+  /// `name`: of the session, as programs know it. The key in it finds the session.
+  static uint64_t call_id(uint64_t name, uint32_t sequence) { return name << 32 | sequence; }
   Status cancel(CallId call);
   /// The slot's call has its response, or its failure.
   void finish(Client* client, session::ClientSlot* slot, Status status, uint16_t app_code);
@@ -131,8 +130,8 @@ class TERN_API ClientSessions {
   // -- Sending --
 
   void list_to_send(Client* client) {
-    if (!client->is_listed_to_send) {
-      client->is_listed_to_send = true;
+    if (!client->is_listed_to_send()) {
+      client->note_listed(true);
       to_send_.add(client);
       context_.agenda.disarm();
     }
@@ -150,7 +149,7 @@ class TERN_API ClientSessions {
     to_send_.take_turns([&send](Client * client) __attribute__((always_inline)) {
       const SendTurn turn = client->is_dead ? SendTurn::kDone : send(client);
       if (turn == SendTurn::kDone) [[likely]]
-        client->is_listed_to_send = false;
+        client->note_listed(false);
       return turn;
     });
   }
@@ -324,7 +323,7 @@ bool ClientSessions::finish_queued(Client* client, Status status, F&& is_over) {
     return true;
   });
   const bool has_ended_some = client->queue->size() != before;
-  if (client->queue->empty()) client->queue.reset();
+  client->end_queue_if_empty();
   return has_ended_some;
 }
 

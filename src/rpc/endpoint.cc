@@ -29,9 +29,13 @@ Status Endpoint::add_handler(uint16_t type, std::unique_ptr<Handler> handler, Ha
   return core_->add_handler(type, std::move(handler), options);
 }
 Status Endpoint::add_listener(std::unique_ptr<Listener> listener) { return core_->add_listener(std::move(listener)); }
-Endpoint::Started Endpoint::start_call(Session session, uint16_t type, detail::Buffer* request,
-                                       detail::Buffer* response, Duration deadline) {
-  return core_->start_call(session, type, request, response, deadline);
+Endpoint::Started Endpoint::start_call(Session session, uint32_t type, detail::Buffer* request,
+                                       detail::Buffer* response) {
+  return core_->start_call(session, type, request, response);
+}
+Endpoint::Started Endpoint::start_deadline_call(Session session, uint32_t type, detail::Buffer* request,
+                                                detail::Buffer* response, Duration deadline) {
+  return core_->start_call_slow(session, type, request, response, deadline);
 }
 Endpoint::Continuation* Endpoint::start_plain_call(Session session, uint8_t type, detail::Buffer* request,
                                                    detail::Buffer* response, uint32_t len_bytes) {

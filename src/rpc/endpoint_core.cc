@@ -163,7 +163,7 @@ void EndpointCore::stop_waiting(Session session, detail::SessionWaiter* waiter) 
 }
 
 /// Whatever is not the common case, and everything that is wrong.
-StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, detail::Buffer* request,
+StartedCall EndpointCore::start_call_slow(Session session, uint32_t type, detail::Buffer* request,
                                           detail::Buffer* response, Duration deadline) {
   const auto refuse = [this](Status status) { return client_sessions_.refuse_call(status); };
   if (!is_owner()) {
@@ -193,12 +193,12 @@ StartedCall EndpointCore::start_call_slow(Session session, uint16_t type, detail
     deadline_ns = context_.now_ns + to_ns(deadline);
     context_.agenda.at_latest(deadline_ns);
   }
-  return client_sessions_.start_call(client, type, request, response, deadline_ns);
+  return client_sessions_.start_call(client, static_cast<uint16_t>(type), request, response, deadline_ns);
 }
 
 /// The common case on a session that was at rest. A function of its own, because start_call() then calls nothing that
 /// it would have to return from.
-StartedCall EndpointCore::start_first_call(Session session, uint16_t type, detail::Buffer* request,
+StartedCall EndpointCore::start_first_call(Session session, uint32_t type, detail::Buffer* request,
                                            detail::Buffer* response, Client* client) {
   if (context_.tracer != nullptr) return start_call_slow(session, type, request, response, Duration::max());
   client_sessions_.begin_to_tick(client);

@@ -61,8 +61,11 @@ class TERN_API EndpointCore {
   MsgBuf alloc_msgbuf(size_t len_bytes) {
     return MsgBuf(context_.port.is_orphaned() ? nullptr : context_.arena.alloc(len_bytes));
   }
-  StartedCall start_call(Session session, uint16_t type, detail::Buffer* request, detail::Buffer* response,
-                         Duration deadline);
+  /// A call without a deadline, inline for the common case.
+  StartedCall start_call(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response);
+  /// Any call.
+  StartedCall start_call_slow(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response,
+                              Duration deadline);
   session::Continuation* start_plain_call(Session session, uint8_t type, detail::Buffer* request,
                                           detail::Buffer* response, uint32_t len_bytes);
   Status refusal() const { return client_sessions_.refusal(); }
@@ -246,12 +249,15 @@ class TERN_API EndpointCore {
   void check_buffers() const;
   size_t buffers_out() const;
   // The fast path of a call and of a packet, and the rest of it.
-  StartedCall begin_call(Session session, uint16_t type, detail::Buffer* request, detail::Buffer* response,
+  StartedCall begin_call(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response,
                          Client* client);
-  [[gnu::noinline]] StartedCall start_first_call(Session session, uint16_t type, detail::Buffer* request,
+  [[gnu::noinline]] StartedCall start_first_call(Session session, uint32_t type, detail::Buffer* request,
                                                  detail::Buffer* response, Client* client);
-  StartedCall start_call_slow(Session session, uint16_t type, detail::Buffer* request, detail::Buffer* response,
-                              Duration deadline);
+  /// A function of its own, which the common case ends with: it then calls nothing, and saves no registers.
+  [[gnu::noinline]] StartedCall list_to_send(Client* client, StartedCall call) {
+    client_sessions_.list_to_send(client);
+    return call;
+  }
   template <class Loop>
   bool try_request(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
   template <class Loop>

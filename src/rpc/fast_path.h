@@ -17,10 +17,9 @@ namespace tern::rpc {
 
 // ---- A call (Endpoint::enqueue_request()) ----
 
-[[gnu::always_inline]] inline StartedCall EndpointCore::start_call(Session session, uint16_t type,
-                                                                   detail::Buffer* request, detail::Buffer* response,
-                                                                   Duration deadline) {
-  const auto slowly = [&] { return start_call_slow(session, type, request, response, deadline); };
+[[gnu::always_inline]] inline StartedCall EndpointCore::start_call(Session session, uint32_t type,
+                                                                   detail::Buffer* request, detail::Buffer* response) {
+  const auto slowly = [&] { return start_call_slow(session, type, request, response, Duration::max()); };
   if (!is_owner()) [[unlikely]]
     return slowly();
   Client* client = client_sessions_.find(session);
@@ -36,8 +35,6 @@ namespace tern::rpc {
     return slowly();
   if (type >= wire::kRequestTypes) [[unlikely]]
     return slowly();
-  if (deadline != Duration::max()) [[unlikely]]
-    return slowly();
   if (!client->begins_plainly) [[unlikely]]
     return start_first_call(session, type, request, response, client);
   return begin_call(session, type, request, response, client);
@@ -50,21 +47,21 @@ namespace tern::rpc {
   if (request == nullptr || response == nullptr) [[unlikely]]
     return start_call_slow(session, type, request, response, Duration::max()).continuation;
   request->length_bytes = len_bytes;
-  return start_call(session, type, request, response, Duration::max()).continuation;
+  return start_call(session, type, request, response).continuation;
 }
 
 /// Everything about the call is right. try_begin() finds out whether there is a free slot: a queue means that there is
 /// none.
-[[gnu::always_inline]] inline StartedCall EndpointCore::begin_call(Session session, uint16_t type,
+[[gnu::always_inline]] inline StartedCall EndpointCore::begin_call(Session session, uint32_t type,
                                                                    detail::Buffer* request, detail::Buffer* response,
                                                                    Client* client) {
-  session::ClientSlot* slot = client->session.try_begin(request, response, type);
+  session::ClientSlot* slot = client->session.try_begin(request, response, static_cast<uint16_t>(type));
   if (slot == nullptr) [[unlikely]]
     return start_call_slow(session, type, request, response, Duration::max());
   slot->deadline_ns = UINT64_MAX;
   slot->call_sequence = client_sessions_.next_call_sequence();
-  client_sessions_.list_to_send(client);
-  return {&slot->continuation, ClientSessions::call_id(client, slot->call_sequence)};
+  const StartedCall call = {&slot->continuation, ClientSessions::call_id(session.name, slot->call_sequence)};
+  return client->is_listed_to_send() ? call : list_to_send(client, call);
 }
 
 // ---- A packet ----
@@ -87,10 +84,14 @@ template <class Loop>
                                                              Loop& loop) {
   Server* server = server_sessions_.find(header.session_key());
   const uint64_t type = header.plain_request_type(payload.bytes);
-  if (server == nullptr || !handlers_.may_dispatch(type, payload.bytes) || payload.lease != nullptr) [[unlikely]]
+  if (server == nullptr) [[unlikely]]
+    return false;
+  const Handlers::Dispatch* dispatch = handlers_.find_dispatch(type, payload.bytes);
+  if (dispatch == nullptr || payload.lease != nullptr) [[unlikely]]
     return false;
   server->session.prefetch();
-  session::ServerSlot* slot = server->session.try_begin(header, payload.bytes, context_.now_ns);
+  session::ServerSlot* slot =
+      server->session.try_begin<Loop::kTraits.readable_bytes>(header, payload.bytes, context_.now_ns);
   if (slot == nullptr) [[unlikely]]
     return false;
   // Before the rest, because it needs the registers.
@@ -104,7 +105,7 @@ template <class Loop>
   handlers_.record()->open(server, slot, data, payload.bytes, released<Loop>());
   if constexpr (!Loop::kTraits.shortcuts.preallocated_responses) handlers_.record()->space = nullptr;
   context_.counters.requests_handled++;
-  handlers_.dispatch(type);
+  handlers_.dispatch(*dispatch);
   Incoming* incoming = handlers_.record();
   if (incoming->progress == Incoming::Progress::kAnswered) [[likely]] {
     if (!loop.try_answer(incoming)) server_sessions_.send_answer(incoming);
@@ -126,9 +127,14 @@ template <class Loop>
           header, payload, context_.now_ns);
   if (slot == nullptr) [[unlikely]]
     return false;
-  if (!client->is_listed_to_send && client->session.wants_to_send()) [[unlikely]]
-    client_sessions_.send_waiting(client);
-  if (slot->ticket > released<Loop>() || client->queue != nullptr) [[unlikely]] {
+  if (client->looks != 0) [[unlikely]] {
+    if (!client->is_listed_to_send() && client->session.wants_to_send()) client_sessions_.send_waiting(client);
+    if (client->queue != nullptr) {
+      client_sessions_.finish(client, slot, Status(), 0);
+      return true;
+    }
+  }
+  if (slot->ticket > released<Loop>()) [[unlikely]] {
     client_sessions_.finish(client, slot, Status(), 0);
   } else {
     detail::Buffer* request = slot->request;

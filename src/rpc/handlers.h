@@ -47,13 +47,20 @@ class TERN_API Handlers {
 
   // -- The fast path (rpc/fast_path.h): a request of one packet, whose handler runs in the loop --
 
-  /// True if a request of this type and size may take the fast path.
-  bool may_dispatch(uint64_t type, uint32_t bytes) const {
-    return type < dispatch_types_ && bytes < dispatch_[type].limit_bytes;
+  /// The data of a handler that the fast path needs.
+  struct Dispatch {
+    RequestHandler* handler = nullptr;
+    size_t limit_bytes = 0;  ///< smaller requests run in the loop; 0: no request does
+  };
+  /// Null: a request of this type and size may not take the fast path.
+  const Dispatch* find_dispatch(uint64_t type, uint32_t bytes) const {
+    if (type >= dispatch_types_ || bytes >= dispatch_[type].limit_bytes) [[unlikely]]
+      return nullptr;
+    return &dispatch_[type];
   }
-  /// The record of the request that is handled now, or next. Not null after may_dispatch().
+  /// The record of the request that is handled now, or next. Not null if find_dispatch() has found something.
   Incoming* record() const { return spare_; }
-  void dispatch(uint64_t type) { (*dispatch_[type].handler)(spare_); }
+  void dispatch(const Dispatch& entry) { (*entry.handler)(spare_); }
   /// The handler has returned without an answer in the slot's buffer.
   [[gnu::noinline]] void keep_if_open(Incoming* incoming);
 
@@ -98,11 +105,6 @@ class TERN_API Handlers {
   void check_invariants(size_t waiting) const;
 
  private:
-  /// The data of a handler that the fast path needs.
-  struct Dispatch {
-    RequestHandler* handler = nullptr;
-    size_t limit_bytes = 0;  ///< smaller requests run in the loop; 0: no request does
-  };
   /// A program that leaves the loop for less time is taken not to have waited.
   static constexpr uint64_t kNapNs = 20'000;
 

@@ -208,6 +208,10 @@ class RpcCore final {
     if constexpr (!kTraits.shortcuts.batched_timestamps) context().now_ns = transport_->now();
   }
   void serve_waiting();
+  template <class Sender>
+  bool answer(const Incoming* incoming);
+  [[gnu::noinline]] bool answer_plainly(const Incoming* incoming);
+  [[gnu::noinline]] void hear_answered(Server* server) { core_.server_sessions().hear_answered(server); }
   void transmit();
   /// Sends a packet of the general case to the other end of a Client or Server. A path probe or reply of full length
   /// has no payload of its own.
@@ -304,16 +308,38 @@ void RpcCore<Impl>::serve_waiting() {
 
 template <class Impl>
 [[gnu::always_inline]] inline bool RpcCore<Impl>::try_answer(const Incoming* incoming) {
-  if constexpr (!kAnswersAtOnce) return false;
-  Server* server = incoming->server;
-  const bool is_sent = server->session.try_answer(
-      incoming->slot, incoming->space->length_bytes, core_.server_sessions().credit_limit(),
-      [&](const wire::Header& header, const std::byte* payload, uint32_t bytes, detail::Buffer* buffer)
-          __attribute__((always_inline)) { return transport_->send(server->peer, header, payload, bytes, buffer); });
-  if (!is_sent) [[unlikely]]
+  if constexpr (kAnswersAtOnce) {
+    return answer<typename Impl::Sender>(incoming) || answer_plainly(incoming);
+  } else {
     return false;
+  }
+}
+
+/// An answer that the Sender of the transport does not take.
+template <class Impl>
+bool RpcCore<Impl>::answer_plainly(const Incoming* incoming) {
+  return answer<transport::PlainSender<Impl>>(incoming);
+}
+
+template <class Impl>
+template <class Sender>
+[[gnu::always_inline]] inline bool RpcCore<Impl>::answer(const Incoming* incoming) {
+  Server* server = incoming->server;
+  {
+    Sender sender(*transport_, server->peer);
+    const uint32_t bytes = incoming->space->length_bytes;
+    if (!sender.takes(bytes)) [[unlikely]]
+      return false;  // before the header is put together, which takes registers
+    const bool is_sent = server->session.template try_answer<Sender::kBytesMax>(
+        incoming->slot, bytes, core_.server_sessions().credit_limit(),
+        [&](const wire::Header& header, const std::byte* payload, uint32_t length, detail::Buffer* buffer)
+            __attribute__((always_inline)) { return sender.send(header, payload, length, buffer); });
+    if (!is_sent) [[unlikely]]
+      return false;
+  }
   context().counters.packets_sent++;
-  core_.server_sessions().hear_answered(server);
+  if (server->session.heard_epoch != core_.server_sessions().credit_epoch()) [[unlikely]]
+    hear_answered(server);
   return true;
 }
 

@@ -27,14 +27,14 @@ inline ClientSlot* ClientSession::try_begin(detail::Buffer* request, detail::Buf
 inline void ClientSession::take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type,
                                      uint64_t& to_send) {
   slot->request_number += wire::kSlotsMax;
+  slot->packets_in_flight = 0;
   slot->phase = ClientSlot::Phase::kSending;
   slot->rounds = 0;
   slot->type = type;
   slot->request = request;
   slot->response = response;
-  const uint64_t lowest = free_mask_ & -free_mask_;
-  free_mask_ ^= lowest;
-  to_send |= lowest;
+  free_mask_ ^= slot->bit;
+  to_send |= slot->bit;
 }
 
 inline void ClientSession::release_slot(ClientSlot* slot) {
@@ -125,8 +125,8 @@ template <size_t readable, bool is_batched>
   if (entry.kind != SentPacket::Kind::kShort || entry.index != header.request_number()) [[unlikely]]
     return nullptr;
   const uint32_t bytes = payload.bytes;
-  if (header.shape() != kPlainResponse || header.size_or_index() != bytes || payload.lease != nullptr ||
-      control_mask_ != 0) [[unlikely]] {
+  if (header.shape() != kPlainResponse || header.w2 >> 32 != bytes || payload.lease != nullptr || control_mask_ != 0)
+      [[unlikely]] {
     return nullptr;
   }
   ClientSlot* slot = slots_[header.request_number() & (wire::kSlotsMax - 1)];
@@ -137,7 +137,7 @@ template <size_t readable, bool is_batched>
     return nullptr;
   sent_.remove_oldest(entry);
   server_number_++;
-  free_mask_ |= bit(header.request_number() & (wire::kSlotsMax - 1));
+  free_mask_ |= slot->bit;
   slot->packets_in_flight = 0;
   slot->phase = ClientSlot::Phase::kFree;
   slot->rounds = 0;

@@ -66,6 +66,7 @@ ClientSlot* ClientSession::make_slot(uint32_t index) {
   ClientSlot* slot = index == 0 ? &first_slot_ : pools_.slots.take();
   if (slot == nullptr) return nullptr;
   slot->request_number = (first_request_count_ << wire::kSlotBits | index) - wire::kSlotsMax;
+  slot->bit = bit(index);
   slot->set_reported();
   slots_[index] = slot;
   return slot;

@@ -53,11 +53,8 @@ struct ClientSlot {
   /// kWaiting: 1 and the probes that gaps have brought (clause 4.4.3).
   uint8_t rounds = 0;
   uint16_t type = 0;
-  uint32_t call_sequence = 0;   ///< for cancel()
-  uint32_t response_bytes = 0;  ///< kReceiving
-  /// kFree: its request number if it was free at the last look; all bits inverted if the server knows that its last
-  /// response has arrived (clause 5.5).
-  uint32_t rested_number = 0;
+  uint32_t call_sequence = 0;  ///< for cancel()
+  uint64_t bit = 0;            ///< in the session's masks
   detail::Buffer* request = nullptr;
   uint64_t ticket = 0;  ///< of the last packet that refers to `request`
   detail::Buffer* response = nullptr;
@@ -66,6 +63,10 @@ struct ClientSlot {
   // The next cache line.
   Continuation continuation;
   // Beyond the common case.
+  uint32_t response_bytes = 0;  ///< kReceiving
+  /// kFree: its request number if it was free at the last look; all bits inverted if the server knows that its last
+  /// response has arrived (clause 5.5).
+  uint32_t rested_number = 0;
   /// kWaiting, kEnded: when the phase began. kSending and kReceiving with losses in `rounds`: when the first of them
   /// was found, on the session's watched clock.
   uint64_t waiting_since_ns = 0;
@@ -83,7 +84,7 @@ struct ClientSlot {
   bool was_sent() const { return rounds != 0; }
   bool has_fruitless_rounds() const { return rounds > 1; }
 };
-static_assert(sizeof(ClientSlot) == 144);
+static_assert(sizeof(ClientSlot) == 160);
 
 /// The slot, which is not free, has the buffers and the continuation of its call.
 inline bool has_call(const ClientSlot& slot) {

@@ -126,6 +126,8 @@ class TERN_API ServerSession {
   /// The common case of on_packet(): the client's next packet is a new request. is_plain_request() must be true. Notes
   /// it, begins it (kRunning) and returns its slot; the caller answers at once, or calls defer(). Null: another case;
   /// nothing has changed.
+  /// `readable`: as for ClientSession::try_finish().
+  template <size_t readable = 0>
   ServerSlot* try_begin(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
   /// The request that try_begin() began will be answered later.
   void defer(ServerSlot* slot) { response_mask_ &= ~bit_of(slot); }
@@ -217,7 +219,8 @@ class TERN_API ServerSession {
 
   /// Answers the request that try_begin() has begun at this very time, and sends the answer, if it is one packet and
   /// nothing else is to be sent before. `send` as in transmit(), but it keeps no payload. False: nothing has changed.
-  template <class Send>
+  /// `sendable`: `bytes` is at most this.
+  template <size_t sendable = SIZE_MAX, class Send>
   bool try_answer(ServerSlot* slot, uint32_t bytes, uint8_t credit_limit, Send&& send);
 
   void check_invariants() const;
@@ -375,15 +378,18 @@ class TERN_API ServerSession {
 
 // ---- The common case, inline ----
 
+template <size_t readable>
 [[gnu::always_inline]] inline ServerSlot* ServerSession::try_begin(const wire::Header& header, uint32_t payload_bytes,
                                                                    uint64_t now_ns) {
+  static_assert(readable <= wire::kPayloadBytesMin);
+  const bool fits = payload_bytes <= readable || payload_bytes <= payload_bytes_max_;
   const uint64_t number = received_.largest() + 1;
   ServerSlot* slot = slots_[header.request_number() & slot_mask_];
   if (((header.w1 ^ number) & wire::kNumberMask) != 0 || slot == nullptr) [[unlikely]]
     return nullptr;
   // This is the slot's next request number, which shows that the packet is for this slot.
-  if (header.request_number() - slot->request_number != wire::kSlotsMax || payload_bytes > payload_bytes_max_ ||
-      is_busy(*slot) || (due_ & (kCancels | kRanges)) != 0) [[unlikely]] {
+  if (header.request_number() - slot->request_number != wire::kSlotsMax || !fits || is_busy(*slot) ||
+      (due_ & (kCancels | kRanges)) != 0) [[unlikely]] {
     return nullptr;
   }
   received_.insert_next();
@@ -402,10 +408,11 @@ template <class Send, class Ticket>
   return send_responses(wire::kFirst, now_ns, credit_limit, send, ticket);
 }
 
-template <class Send>
+template <size_t sendable, class Send>
 [[gnu::always_inline]] inline bool ServerSession::try_answer(ServerSlot* slot, uint32_t bytes, uint8_t credit_limit,
                                                              Send&& send) {
-  if ((response_mask_ | due_) != 0 || bytes > payload_bytes_max_) [[unlikely]]
+  const bool fits = sendable <= wire::kPayloadBytesMin || bytes <= payload_bytes_max_;
+  if ((response_mask_ | due_) != 0 || !fits) [[unlikely]]
     return false;
   const wire::Header header =
       wire::server_header(wire::Kind::kResponse, wire::kFirst, remote_key_, static_cast<uint32_t>(next_number_),

@@ -185,6 +185,10 @@ template <class T>
 class PlainSender {
  public:
   PlainSender(T& transport, PeerId peer) : transport_(transport), peer_(peer) {}
+  /// For answers that leave at once. The Sender itself has no space for longer packets, or for this one if takes() is
+  /// false: another Sender sends those.
+  static constexpr size_t kBytesMax = SIZE_MAX;
+  bool takes(size_t) const { return true; }
   bool send(const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
     return transport_.send(peer_, header, data, len, buffer);
   }

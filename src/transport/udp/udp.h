@@ -58,7 +58,7 @@ namespace tern::transport {
 class TERN_API UdpImpl : public DefaultMembers {
  public:
   using Options = Udp::Options;
-  using Sender = PlainSender<UdpImpl>;
+  class Sender;
   /// rto_ns_min: a scheduler's time slice on a busy machine is some milliseconds, the kernel's part of a round trip
   /// some microseconds. 1 ms keeps a lost tail cheap; an early retransmission after a preemption costs one packet.
   static constexpr Traits kTraits{.reports_space = true,
@@ -113,14 +113,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   /// The time of the CPUs: a thread that has lost its CPU waits some milliseconds for its next turn.
   DelayTarget delay_target() const { return {10'000'000, 10'000'000, false}; }
 
-  bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
-    Peer& to = peers_[peer];
-    if (kHeaderBytes + len > to.space_bytes || len > kCopyBytesMax) [[unlikely]] {
-      return send_slow(peer, header, data, len, buffer);
-    }
-    put(to, header, data, len);
-    return true;
-  }
+  bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
   uint64_t ticket() const { return flushes_ + 1; }
   /// The kernel copies within the call: all that was flushed is released.
   uint64_t released() const { return flushes_; }
@@ -224,17 +217,9 @@ class TERN_API UdpImpl : public DefaultMembers {
   Status prepare(const Options& options);
 
   /// `bytes`: the length of the whole packet.
-  void put_header(Peer& to, wire::Header header, size_t bytes) {
+  static void store_header(std::byte* at, wire::Header header, size_t bytes) {
     header.set_length_and_flags(bytes, 0);
-    wire::store_header(to.write, header);
-    to.write += kHeaderBytes;
-    to.space_bytes -= static_cast<uint32_t>(bytes);
-    ++to.packets;
-  }
-  void put(Peer& to, const wire::Header& header, const std::byte* data, size_t len) {
-    put_header(to, header, kHeaderBytes + len);
-    base::copy_bytes(to.write, data, len);
-    to.write += len;
+    wire::store_header(at, header);
   }
   bool send_slow(PeerId peer, const wire::Header& header, const std::byte* data, size_t len,
                  const detail::Buffer* buffer);
@@ -363,5 +348,53 @@ class TERN_API UdpImpl : public DefaultMembers {
   base::WakeEvent wake_;
   base::Timer retry_;  ///< ends a sleep when something has to be tried again for which there is no event
 };
+
+/// Keeps the position in the open segment in registers.
+class UdpImpl::Sender {
+ public:
+  Sender(UdpImpl& transport, PeerId id) : transport_(transport), peer_(transport.peers_[id]), id_(id) { load(); }
+  [[gnu::always_inline]] ~Sender() { store(); }
+  Sender(const Sender&) = delete;
+  Sender& operator=(const Sender&) = delete;
+
+  [[gnu::always_inline]] bool send(const wire::Header& header, const std::byte* data, size_t len,
+                                   detail::Buffer* buffer) {
+    const size_t bytes = kHeaderBytes + len;
+    if (bytes > space_bytes_ || len > kCopyBytesMax) [[unlikely]] {
+      store();
+      // The copy is made here, because an object with an address lives in memory, and the common case in registers.
+      const wire::Header copy = {header.w0, header.w1, header.w2};
+      const bool is_taken = transport_.send_slow(id_, copy, data, len, buffer);
+      load();
+      return is_taken;
+    }
+    store_header(write_, header, bytes);
+    base::copy_bytes(write_ + kHeaderBytes, data, len);
+    write_ += bytes;
+    space_bytes_ -= static_cast<uint32_t>(bytes);
+    ++peer_.packets;
+    return true;
+  }
+
+ private:
+  [[gnu::always_inline]] void load() {
+    write_ = peer_.write;
+    space_bytes_ = peer_.space_bytes;
+  }
+  [[gnu::always_inline]] void store() {
+    peer_.write = write_;
+    peer_.space_bytes = space_bytes_;
+  }
+  UdpImpl& transport_;
+  Peer& peer_;
+  const PeerId id_;
+  std::byte* write_;
+  uint32_t space_bytes_;
+};
+
+inline bool UdpImpl::send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len,
+                          detail::Buffer* buffer) {
+  return Sender(*this, peer).send(header, data, len, buffer);
+}
 
 }  // namespace tern::transport

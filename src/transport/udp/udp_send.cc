@@ -17,12 +17,16 @@ bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* 
     return true;  // counts as lost, because it would not fit later either
   }
   if (bytes > peer.space_bytes && !open_segment(id)) return false;
+  store_header(peer.write, header, bytes);
+  peer.write += kHeaderBytes;
+  peer.space_bytes -= static_cast<uint32_t>(bytes);
+  ++peer.packets;
   if (len <= kCopyBytesMax) {
-    put(peer, header, data, len);
+    base::copy_bytes(peer.write, data, len);
+    peer.write += len;
     return true;
   }
   CHECK(buffer != nullptr);
-  put_header(peer, header, bytes);
   Segment& segment = segments_[peer.last];
   segment.data = data;
   segment.data_bytes = static_cast<uint32_t>(len);

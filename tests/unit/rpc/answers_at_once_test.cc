@@ -72,9 +72,15 @@ TEST_F(AnswersAtOnce, an_answer_leaves_before_the_next_request_is_handled) {
     sent.push_back(packets_sent());
     answer_alike(request);
   };
-  ask_window();
-  ASSERT_EQ(sent.size(), size_t{kWindow});
-  for (size_t i = 0; i < sent.size(); i++) EXPECT_EQ(sent[i], sent[0] + i);
+  for (const size_t bytes : {16, 900}) {  // one cell, several cells
+    SCOPED_TRACE(bytes);
+    for (int i = 0; i < 3; i++) {  // the third time each slot has a buffer for the answer
+      sent.clear();
+      ask_window(bytes);
+    }
+    ASSERT_EQ(sent.size(), size_t{kWindow});
+    for (size_t i = 0; i < sent.size(); i++) EXPECT_EQ(sent[i], sent[0] + i);
+  }
 }
 
 TEST_F(AnswersAtOnce, answers_that_come_later_and_failures_are_not_overtaken_or_lost) {

@@ -88,6 +88,28 @@ TYPED_TEST(Reconnect, session_keeps_its_name_across_restarts_of_the_server) {
   }
 }
 
+/// The id has the name of the session, which is not the key of the present attempt.
+TYPED_TEST(Reconnect, calls_after_a_restart_are_cancelled_by_their_ids) {
+  ASSERT_NO_FATAL_FAILURE(this->make());
+  auto& world = this->world_;
+  this->open();
+  this->stop_server();
+  world.run_until([&] { return this->count(SessionState::kConnecting) > 0; });
+  ASSERT_NO_FATAL_FAILURE(this->start_server());
+  this->open();
+  for (int i = 0; i < 3; i++) {  // a slot's first call takes the general path
+    Outcome outcome;
+    const auto call = world.call(this->session_, kKept, "x", outcome);
+    ASSERT_TRUE(call.ok());
+    world.run_until([&] { return !this->kept.empty(); });
+    EXPECT_TRUE(world.client->cancel(*call).ok());
+    world.run_until([&] { return outcome.runs > 0; });
+    EXPECT_EQ(outcome.code(), Code::kCancelled);
+    this->kept.clear();
+    EXPECT_EQ(world.client->cancel(*call).code(), Code::kMisuse) << "it has ended";
+  }
+}
+
 TYPED_TEST(Reconnect, call_in_flight_ends_and_later_calls_wait_for_the_next_server) {
   ASSERT_NO_FATAL_FAILURE(this->make());
   auto& world = this->world_;
