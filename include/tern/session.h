@@ -46,8 +46,8 @@ struct SessionInfo {
   /// all others, and for a name that never was a session's.
   Status status;
   uint8_t window = 0;  ///< calls that may be in flight: of SessionOptions::window, what the server has granted
-  /// Of a client: packets that may be in flight, the lesser of the credits that the server grants and of what the
-  /// congestion controller allows.
+  /// Of a client: credits that packets in flight may hold, the lesser of those that the server grants and of what the
+  /// congestion controller allows. A packet holds one, or with UDP one for each 2 KiB of it.
   uint32_t credits = 0;
   uint32_t congestion_window = 0;    ///< of a client: packets in flight that the controller alone would allow
   uint32_t packets_in_flight = 0;    ///< of a client: packets that hold a credit

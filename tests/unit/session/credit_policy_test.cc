@@ -52,14 +52,16 @@ void hear(CreditPolicy& policy, std::vector<uint64_t>& notes, size_t sessions) {
   for (size_t i = 0; i < sessions; i++) policy.hear(notes[i]);
 }
 
+uint32_t decode(const CreditPolicy& policy) { return wire::decode_credits(policy.limit(), policy.unit()); }
+
 TEST(CreditPolicy, without_a_downlink_the_queue_is_divided_by_those_heard_in_the_last_epoch) {
   CreditPolicy policy({.queue_packets = 1000}, 0);
   std::vector<uint64_t> notes;
-  EXPECT_EQ(policy.limit(), 128);
+  EXPECT_EQ(decode(policy), 512u);  // a power of two
   EXPECT_EQ(policy.start_limit(1000), 128);
   EXPECT_EQ(policy.epoch_end_ns(), 10 * kMs);
   hear(policy, notes, 100);
-  EXPECT_EQ(policy.limit(), 128);  // not before its end
+  EXPECT_EQ(decode(policy), 512u);  // not before its end
   policy.start_epoch(10 * kMs, {});
   EXPECT_EQ(policy.limit(), 10);
   EXPECT_EQ(policy.start_limit(1000), 10);
@@ -67,7 +69,28 @@ TEST(CreditPolicy, without_a_downlink_the_queue_is_divided_by_those_heard_in_the
   policy.start_epoch(50 * kMs, {});
   EXPECT_EQ(policy.limit(), 1);
   policy.start_epoch(60 * kMs, {});
-  EXPECT_EQ(policy.limit(), 128);
+  EXPECT_EQ(decode(policy), 512u);
+}
+
+// A packet of 8 KiB takes four places, and a session may exceed its limit with its last packet.
+TEST(CreditPolicy, packets_of_several_credits_share_the_queue) {
+  CreditPolicy policy({.queue_packets = 25, .unit = 11, .packet_credits = 4}, 0);
+  std::vector<uint64_t> notes;
+  EXPECT_EQ(policy.limit(), 97);
+  hear(policy, notes, 10);
+  policy.start_epoch(10 * kMs, {});
+  EXPECT_EQ(policy.limit(), 7);
+  hear(policy, notes, 50);
+  policy.start_epoch(20 * kMs, {});
+  EXPECT_EQ(policy.limit(), 1);  // short packets must still go on
+}
+
+TEST(CreditPolicy, a_fixed_limit_is_of_full_packets) {
+  CreditPolicy policy({.queue_packets = 25, .unit = 11, .packet_credits = 4, .fixed_limit = 2}, 0);
+  EXPECT_EQ(policy.limit(), 8);
+  EXPECT_EQ(policy.start_limit(1000), 8);
+  CreditPolicy large({.queue_packets = 25, .unit = 11, .packet_credits = 5, .fixed_limit = 400}, 0);
+  EXPECT_EQ(decode(large), 2000u);
 }
 
 TEST(CreditPolicy, a_fixed_limit_is_always_that) {
