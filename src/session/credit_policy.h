@@ -167,12 +167,13 @@ class CreditPolicy {
 
  private:
   static constexpr size_t kStartMax = 8;
+  static constexpr uint32_t kPacketsMax = 128;
 
   void update() {
     const uint32_t full = terms_.packet_credits;
     uint32_t share = terms_.queue_packets * full / std::max(queue_heard_before_, 1u);
-    // A session may exceed its limit by all but one credit of its last packet. Beside a small share that is more than
-    // what the short packets of most sessions can be denied for.
+    // A session may exceed its limit by all but one credit of its last packet. At most half of a share is kept for
+    // that, because most sessions send short packets.
     share -= std::min(full - 1, share / 2);
     // A limit that changed with each session that begins or ends would take all sessions off the common path.
     if (share > wire::kExactCreditsMax) share = std::bit_floor(share);
@@ -187,6 +188,8 @@ class CreditPolicy {
         share = std::min(share, full * std::max(equal, rest / std::min(long_.count(), long_requests_)));
       }
     }
+    // More in flight fills long paths, but also the buffers of switches: only where it is asked for.
+    share = std::min(share, kPacketsMax * full);
     if (terms_.fixed_limit != 0) share = terms_.fixed_limit * full;
     limit_ = wire::encode_credits(std::max(share, 1u));
   }

@@ -8,7 +8,7 @@
 namespace tern::wire {
 
 /// The unit of a session's credits, as the handshake names it (clause 7.2.1): kPacketCredits, or log2 of the bytes of a
-/// credit. The smallest is such that a full packet of 1 KiB costs one credit, the largest such that every packet does.
+/// credit. In the smallest unit the shortest full packet (512 B of payload) costs one credit, in the largest every one.
 inline constexpr uint8_t kPacketCredits = 0;  ///< every packet costs one credit
 inline constexpr uint8_t kCreditUnitMin = 10;
 inline constexpr uint8_t kCreditUnitMax = 17;

@@ -4,6 +4,7 @@
 #include <tern/transport/udp.h>
 
 #include "attack/honest.h"
+#include "wire/credits.h"
 
 namespace attack {
 namespace {

@@ -57,11 +57,11 @@ uint32_t decode(const CreditPolicy& policy) { return wire::decode_credits(policy
 TEST(CreditPolicy, without_a_downlink_the_queue_is_divided_by_those_heard_in_the_last_epoch) {
   CreditPolicy policy({.queue_packets = 1000}, 0);
   std::vector<uint64_t> notes;
-  EXPECT_EQ(decode(policy), 512u);  // a power of two
+  EXPECT_EQ(policy.limit(), 128);
   EXPECT_EQ(policy.start_limit(1000), 128);
   EXPECT_EQ(policy.epoch_end_ns(), 10 * kMs);
   hear(policy, notes, 100);
-  EXPECT_EQ(decode(policy), 512u);  // not before its end
+  EXPECT_EQ(policy.limit(), 128);  // not before its end
   policy.start_epoch(10 * kMs, {});
   EXPECT_EQ(policy.limit(), 10);
   EXPECT_EQ(policy.start_limit(1000), 10);
@@ -69,7 +69,7 @@ TEST(CreditPolicy, without_a_downlink_the_queue_is_divided_by_those_heard_in_the
   policy.start_epoch(50 * kMs, {});
   EXPECT_EQ(policy.limit(), 1);
   policy.start_epoch(60 * kMs, {});
-  EXPECT_EQ(decode(policy), 512u);
+  EXPECT_EQ(policy.limit(), 128);
 }
 
 // A packet of 8 KiB takes four places, and a session may exceed its limit with its last packet.
@@ -83,6 +83,19 @@ TEST(CreditPolicy, packets_of_several_credits_share_the_queue) {
   hear(policy, notes, 50);
   policy.start_epoch(20 * kMs, {});
   EXPECT_EQ(policy.limit(), 1);  // short packets must still go on
+}
+
+TEST(CreditPolicy, limits_above_128_are_powers_of_two) {
+  CreditPolicy policy({.queue_packets = 1000, .unit = 11, .packet_credits = 4}, 0);
+  std::vector<uint64_t> notes;
+  EXPECT_EQ(decode(policy), 512u);  // of 128 packets
+  EXPECT_EQ(policy.start_limit(1), 128);
+  hear(policy, notes, 12);
+  policy.start_epoch(10 * kMs, {});
+  EXPECT_EQ(decode(policy), 256u);
+  hear(policy, notes, 40);
+  policy.start_epoch(20 * kMs, {});
+  EXPECT_EQ(policy.limit(), 97);
 }
 
 TEST(CreditPolicy, a_fixed_limit_is_of_full_packets) {
