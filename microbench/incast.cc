@@ -31,7 +31,7 @@ DEFINE_uint64(hosts, 0, "sim: hosts of the cluster, at most 200; 0: as many as n
 DEFINE_uint64(size, 8 << 20, "bytes of a request of a flow");
 DEFINE_uint64(background_size, 64 << 10,
               "sim and --launcher: bytes of a request and of its response in the background");
-DEFINE_uint64(credits, 0, "maximum number of packets of a flow in flight, 1 to 128; 0: the victim's endpoint decides");
+DEFINE_uint64(credits, 0, "maximum number of packets of a flow in flight, 1 to 2048; 0: the victim's endpoint decides");
 
 namespace {
 
@@ -462,8 +462,8 @@ bool check_flags() {
     problem = "--size is between 8 and 1073741824";
   } else if (FLAGS_background_size > (8u << 20)) {
     problem = "--background_size is at most 8388608";
-  } else if (FLAGS_credits > 128) {
-    problem = "--credits is at most 128";
+  } else if (FLAGS_credits > tern::RpcOptions::kCreditLimitMax) {
+    problem = "--credits is at most 2048";
   } else if (is_simulated && FLAGS_drop != 0) {
     problem = "--drop is for microbench/loss; here queues decide what is lost";
   }

@@ -93,7 +93,7 @@ void add_session(Metrics& metrics, const std::string& endpoint_labels, const ter
   const auto gauge = [&](const char* what, const std::string& value, const char* help) {
     metrics.add_sample(std::string("tern_session_") + what, "gauge", help, labels, value);
   };
-  gauge("credits", std::to_string(info.credits), "packets that may be in flight");
+  gauge("credits", std::to_string(info.credits), "credits that packets in flight may hold");
   gauge("packets_in_flight", std::to_string(info.packets_in_flight), "packets that hold a credit");
   if (info.round_trip.count() == 0) return;  // unknown
   gauge("round_trip_seconds", seconds(info.round_trip), "smoothed round trip of packets");

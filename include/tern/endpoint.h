@@ -108,9 +108,11 @@ struct RpcOptions {
   /// Server sessions with clients of one IPv4 address, or of one IPv6 /64. Further clients get kQueueFull. 0: half of
   /// server_sessions_max, at most 65536. Raise it if more clients share an address.
   uint32_t server_sessions_per_peer_max = 0;
-  /// Packets that one client may have in flight to this endpoint (its credits). 0: the capacity of the receive queue,
-  /// and of the incoming link if the transport knows it, divided by the active clients. 1 to 128: this number, for
-  /// experiments and for round trips without load of more than 25 us.
+  static constexpr uint32_t kCreditLimitMax = 2048;  ///< of credit_limit
+  /// Full packets that one client may have in flight to this endpoint (its credits). 0: the capacity of the receive
+  /// queue, and of the incoming link if the transport knows it, divided by the active clients. 1 to 2048: this number,
+  /// for experiments and for round trips without load of more than 25 us. The limit is counted in bytes, and is at most
+  /// 2160 packets of 2 KiB where the transport's receive queue is memory (udp).
   uint32_t credit_limit = 0;
   /// How the loop waits for packets. Use kPoll if a CPU may be spent on it, kBlock if not.
   Wait wait = Wait::kAdaptive;

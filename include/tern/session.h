@@ -46,8 +46,8 @@ struct SessionInfo {
   /// for all others, and for a name that no session ever had.
   Status status;
   uint8_t window = 0;  ///< calls that may be in flight: the part of SessionOptions::window that the server has granted
-  /// Of a client: packets that may be in flight, which is the smaller of the server's credit limit and the congestion
-  /// controller's window.
+  /// Of a client: credits that packets in flight may hold, which is the smaller of the server's credit limit and the
+  /// congestion controller's window. A packet holds one credit, or over UDP one for each 2 KiB of it.
   uint32_t credits = 0;
   uint32_t congestion_window = 0;  ///< of a client: packets in flight that the controller alone would allow
   uint32_t packets_in_flight = 0;  ///< of a client: packets that hold a credit

@@ -235,7 +235,7 @@ typedef struct tern_endpoint_options {
   uint32_t queue_limit;                   ///< calls of a session that may wait for a free slot; default 4096
   uint32_t server_sessions_max;           ///< sessions of clients; default 1048576
   uint32_t server_sessions_per_peer_max;  ///< of one address; default: half of those, at most 65536
-  uint32_t credit_limit;                  ///< 1 to 128: packets that a client may have in flight; default: by load
+  uint32_t credit_limit;                  ///< 1 to 2048: full packets a client may have in flight; default: by load
   int32_t wait;                           ///< TERN_WAIT_*
   int32_t congestion_control;             ///< TERN_CC_*, for sessions with TERN_CC_DEFAULT
   uint16_t endpoint_id;                   ///< E in "tern://HOST:PORT/E"; ids are unique in a Nexus

@@ -101,7 +101,9 @@ local mgmt = {
   credits = ProtoField.uint8("tern.mgmt.credits", "Credits"),
   first_number = ProtoField.uint32("tern.mgmt.first_number", "First packet number"),
   path_token = ProtoField.uint32("tern.mgmt.path_token", "Path token", base.HEX),
-  credit_unit = ProtoField.uint8("tern.mgmt.credit_unit", "Unit of the credits", base.DEC, {[0] = "Packets"})}
+  credit_unit = ProtoField.uint8("tern.mgmt.credit_unit", "Unit of the credits", base.DEC,
+    {[0] = "Packets", [10] = "1 KiB", [11] = "2 KiB", [12] = "4 KiB", [13] = "8 KiB", [14] = "16 KiB", [15] = "32 KiB",
+     [16] = "64 KiB", [17] = "128 KiB"})}
 
 -- The fields that follow from the capture.
 local found = {
@@ -548,8 +550,10 @@ local function problem_of_terms(values)
     return values[name] and (values[name] < low or values[name] > high) and name .. " is out of its range (clause 7.2.2)"
   end
   return outside("transport_bytes", 1, 16) or outside("address_bytes", 0, 64) or outside("payload_bytes_max", 512, 0x100000)
-    or outside("window", 1, 64) or outside("credits", values.kind == CONNECT_REPLY and 1 or 0, 128)
-    or outside("first_number", 0, 0xffffff) or outside("path_token", 0, 0x7fffffff) or outside("credit_unit", 0, 0) or nil
+    or outside("window", 1, 64)
+    or outside("credits", values.kind == CONNECT_REPLY and 1 or 0, (values.credit_unit or 0) == 0 and 128 or 255)
+    or outside("first_number", 0, 0xffffff) or outside("path_token", 0, 0x7fffffff)
+    or values.credit_unit ~= 0 and outside("credit_unit", 10, 17) or nil
 end
 
 local function is_zero(text) return not text or text:match("^0*$") ~= nil end

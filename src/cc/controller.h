@@ -13,7 +13,9 @@ namespace tern::cc {
 
 inline constexpr uint64_t kUnlimited = UINT64_MAX;
 /// A session may have at most this many packets in flight (clause 4.5). A window of this size limits nothing.
-inline constexpr uint32_t kWindowMax = 128;
+inline constexpr uint32_t kWindowMax = 2160;
+/// A larger window than this is kept only if the sender may try it.
+inline constexpr uint32_t kUntriedWindowMax = 128;
 
 /// A controller's path, as known before the first sample.
 struct Path {
@@ -35,6 +37,9 @@ struct Sample {
   bool is_marked = false;   ///< a switch has marked the packet (ECN)
   /// The sender's other limit of packets in flight. The sender has not tried a wider window.
   uint32_t packets_limit = kWindowMax;
+
+  /// The largest window that this sample leaves.
+  uint32_t window_max() const { return std::max(packets_limit, kUntriedWindowMax); }
 };
 
 /// The limits of a sender.

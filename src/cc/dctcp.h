@@ -20,6 +20,8 @@ class Dctcp {
     marked_ += sample.is_marked ? 1 : 0;
     if (sample.now_ns < round_ends_ns_) return;
     // A round trip is over.
+    const uint32_t window_max = sample.window_max() * kOne;
+    window_ = std::min(window_, window_max);
     share_ += (static_cast<int32_t>(uint64_t{marked_} * kOne / samples_) - share_) / kGainParts;
     if (marked_ != 0) {
       easy_rounds_ = 0;
@@ -32,7 +34,7 @@ class Dctcp {
       const bool is_eager =
           easy_rounds_ == kEagerRounds && sample.now_ns - easy_since_ns_ >= kEagerTargets * path_.target_ns;
       const uint64_t step = is_eager ? window_ / 2 : gain(kStep);
-      window_ = static_cast<uint32_t>(std::min<uint64_t>(window_ + step, kFull));
+      window_ = static_cast<uint32_t>(std::min<uint64_t>(window_ + step, window_max));
     }
     samples_ = 0;
     marked_ = 0;
@@ -40,10 +42,10 @@ class Dctcp {
   }
   /// A loss without a mark in the same round trip is random, because a queue marks packets before it loses some.
   void on_loss(const Sample& sample) {
-    if (marked_ != 0) halve(sample.now_ns, kSmallest);
+    if (marked_ != 0) halve(sample.now_ns, kSmallest, sample.window_max() * kOne);
   }
   /// At most down to one packet: see Swift.
-  void on_silence(uint64_t now_ns) { halve(now_ns, std::min(window_, kOne)); }
+  void on_silence(uint64_t now_ns) { halve(now_ns, std::min(window_, kOne), kUntriedWindowMax * kOne); }
   void on_rest() {
     window_ = kFull;
     share_ = kOne;
@@ -77,9 +79,10 @@ class Dctcp {
   static constexpr uint64_t kEagerTargets = 13;
 
   uint64_t gain(uint64_t amount) const { return amount * std::min(window_, kOne) / kOne; }
-  void halve(uint64_t now_ns, uint32_t smallest) {
+  void halve(uint64_t now_ns, uint32_t smallest, uint32_t window_max) {
     if (now_ns - halved_ns_ < rtt_ns_) return;
     halved_ns_ = now_ns;
+    window_ = std::min(window_, window_max);
     window_ = std::max(window_ / 2, smallest);
   }
 

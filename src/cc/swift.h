@@ -27,7 +27,7 @@ class Swift {
     const uint64_t target_ns = this->target_ns();
     if (rtt_ns_ < target_ns) {
       late_since_ns_ = 0;
-      increase(sample.now_ns, target_ns);
+      increase(sample.now_ns, target_ns, sample.window_max() * kOne);
     } else {
       decrease(sample, target_ns);
     }
@@ -47,6 +47,7 @@ class Swift {
   void on_silence(uint64_t now_ns) {
     if (now_ns - cut_ns_ < rtt_ns_) return;
     cut_ns_ = now_ns;
+    window_ = std::min(window_, kUntriedWindowMax * kOne);
     window_ = std::max(window_ / 2, std::min(window_, kOne));
   }
   void on_rest() {
@@ -132,6 +133,7 @@ class Swift {
   uint64_t gain(uint64_t amount) const { return amount * std::min(window_, kOne) / kOne; }
 
   void note(const Sample& sample) {
+    window_ = std::min(window_, sample.window_max() * kOne);
     rtt_ns_ = static_cast<uint32_t>(std::clamp<uint64_t>(sample.rtt_ns, 1, kRttNsMax));
     min_rtt_ns_ = static_cast<uint32_t>(std::min<uint64_t>(sample.min_rtt_ns, kRttNsMax));
     // Round trips that were left out since the last sample (calm_below_ns()) were low.
@@ -149,7 +151,7 @@ class Swift {
     depth_since_ns_ = now_ns;
   }
 
-  void increase(uint64_t now_ns, uint64_t target_ns) {
+  void increase(uint64_t now_ns, uint64_t target_ns, uint32_t window_max) {
     // A window of some packets grows faster the shorter the queue is, because a flow that met a queue for a moment must
     // recover before its message ends.
     const uint32_t above = window_ - std::min(window_, kSteadyUpTo);
@@ -168,7 +170,7 @@ class Swift {
     }
     // In proportion to the time since the last sample, at most a round.
     const uint64_t elapsed_ns = std::min(now_ns - updated_ns_, round_ns);
-    window_ = static_cast<uint32_t>(std::min<uint64_t>(window_ + step * elapsed_ns / round_ns, kFull));
+    window_ = static_cast<uint32_t>(std::min<uint64_t>(window_ + step * elapsed_ns / round_ns, window_max));
   }
 
   void decrease(const Sample& sample, uint64_t target_ns) {

@@ -41,10 +41,10 @@ struct SessionTerms {
   uint16_t endpoint_id = 0;
   uint32_t payload_bytes_max = 0;  ///< per packet; the session uses the smaller of the two
   uint8_t window = 0;              ///< slots, 1..64; the server may choose fewer than the client asks for
-  uint8_t credits = 0;             ///< first credit limit, 1..128; the server decides
+  uint8_t credits = 0;             ///< as in wire::ManagementTerms
   uint32_t first_number = 0;       ///< number of this side's first data packet; 24 bits
   uint32_t path_token = 0;         ///< from a server: the token of the first path probes
-  wire::CreditUnit credit_unit = wire::CreditUnit::kPackets;  ///< from a server: the unit of its credit limits
+  uint8_t credit_unit = 0;         ///< from a server: the unit of its credits (wire/credits.h)
 };
 
 /// The code that a server sends with a refusal; kOk for kNone. The client may try again later unless the code is

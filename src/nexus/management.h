@@ -205,10 +205,9 @@ class Management {
     uint32_t payload_bytes_max = 0;  ///< our terms, server
     uint32_t interval_us = 0;        ///< until the next repetition
     uint16_t local_endpoint = 0, remote_endpoint = 0;
-    uint32_t first_number = 0;                                  ///< our terms, server
-    uint32_t path_token = 0;                                    ///< our terms, server
-    wire::CreditUnit credit_unit = wire::CreditUnit::kPackets;  ///< our terms, server
-    uint8_t window = 0, credits = 0;                            ///< our terms, server
+    uint32_t first_number = 0;                         ///< our terms, server
+    uint32_t path_token = 0;                           ///< our terms, server
+    uint8_t window = 0, credits = 0, credit_unit = 0;  ///< our terms, server
     uint8_t version = 0;
     State state = State::kFree;
     bool is_client = false;

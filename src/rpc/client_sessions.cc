@@ -7,6 +7,7 @@
 #include "base/try.h"
 #include "rpc/handshake.h"
 #include "rpc/names.h"
+#include "wire/credits.h"
 
 namespace tern::rpc {
 
@@ -132,7 +133,7 @@ nexus::SessionTerms ClientSessions::wish_of(const session::ClientTerms& terms) c
   wish.endpoint_id = context_.options.endpoint_id;
   wish.payload_bytes_max = context_.transport.payload_bytes_max();
   wish.window = terms.window;
-  wish.credits = 0;
+  wish.credits = wire::kCreditUnitMax;
   wish.first_number = terms.first_number;
   return wish;
 }
@@ -188,8 +189,12 @@ void ClientSessions::free(Client* client) {
   pool_.give(client);
 }
 
-void ClientSessions::set_budgets(uint32_t receive_queue_packets, const session::ResponseShare& share) {
-  pools_.response_packets_free = static_cast<int32_t>(std::max(kBulkPacketsMin, receive_queue_packets * 3 / 4));
+void ClientSessions::set_budgets(uint32_t receive_queue_packets, uint8_t credit_unit,
+                                 const session::ResponseShare& share) {
+  const uint32_t packet_bytes = context_.transport.payload_bytes_max() + static_cast<uint32_t>(wire::kHeaderBytes);
+  const uint32_t packets = std::max(kBulkPacketsMin, receive_queue_packets * 3 / 4);
+  pools_.response_credits_free = static_cast<int32_t>(packets * wire::credits_of(packet_bytes, credit_unit));
+  pools_.credit_unit = credit_unit;
   pools_.response_share = share;
 }
 

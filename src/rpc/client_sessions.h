@@ -68,7 +68,7 @@ class TERN_API ClientSessions {
   /// `waiter` will not run.
   void stop_waiting(Session session, detail::SessionWaiter* waiter);
   /// Sets the limits of responses in flight, for the transport's real sizes. Called once, before the first session.
-  void set_budgets(uint32_t receive_queue_packets, const session::ResponseShare& share);
+  void set_budgets(uint32_t receive_queue_packets, uint8_t credit_unit, const session::ResponseShare& share);
   void start_credit_epoch(bool was_silent) { pools_.response_share.start_epoch(was_silent); }
   /// The server has closed the session.
   void on_disconnected(uint32_t key);

@@ -1,11 +1,13 @@
 #include "rpc/endpoint_core.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "rpc/fast_path.h"
+#include "wire/credits.h"
 
 namespace tern::rpc {
 
@@ -35,8 +37,8 @@ EndpointCore::~EndpointCore() {
 }
 
 Status EndpointCore::start() {
-  if (context_.options.credit_limit > session::kCreditsMax) {
-    return {Code::kMisuse, "RpcOptions::credit_limit is 0 to 128"};
+  if (context_.options.credit_limit > RpcOptions::kCreditLimitMax) {
+    return {Code::kMisuse, "RpcOptions::credit_limit is 0 to 2048"};
   }
   path_buffer_ = context_.arena.alloc(context_.transport.payload_bytes_max());
   if (path_buffer_ == nullptr) return {Code::kNoMemory, "no memory for one packet of message memory"};
@@ -67,11 +69,13 @@ void EndpointCore::begin_to_publish() {
 void EndpointCore::set_budgets() {
   const TransportPort& transport = context_.transport;
   const uint32_t queue = transport.receive_queue_packets();
-  const auto packet_bytes = static_cast<uint32_t>(transport.payload_bytes_max() + wire::kHeaderBytes + kFrameBytes);
-  const auto downlink = session::Downlink::of(transport.downlink_bytes_per_sec(), packet_bytes);
-  client_sessions_.set_budgets(queue, session::ResponseShare(downlink));
-  server_sessions_.set_budgets(
-      session::CreditPolicy({queue, downlink, context_.options.credit_limit}, context_.now_ns));
+  const auto packet_bytes = static_cast<uint32_t>(transport.payload_bytes_max() + wire::kHeaderBytes);
+  const auto downlink = session::Downlink::of(transport.downlink_bytes_per_sec(), packet_bytes + kFrameBytes);
+  const uint32_t credit_bytes = transport.credit_bytes() != 0 ? transport.credit_bytes() : std::bit_ceil(packet_bytes);
+  const auto unit = std::max(static_cast<uint8_t>(std::countr_zero(credit_bytes)), wire::kCreditUnitMin);
+  client_sessions_.set_budgets(queue, unit, session::ResponseShare(downlink));
+  server_sessions_.set_budgets(session::CreditPolicy(
+      {queue, unit, wire::credits_of(packet_bytes, unit), downlink, context_.options.credit_limit}, context_.now_ns));
 }
 
 // ---- The owner thread ----

@@ -8,6 +8,7 @@
 #include "rpc/count_drop.h"
 #include "rpc/handshake.h"
 #include "rpc/names.h"
+#include "wire/credits.h"
 
 namespace tern::rpc {
 
@@ -71,6 +72,14 @@ void ServerSessions::on_connect_request(const nexus::ControlEvent& event) {
   }
   terms.remote_key = wish.session_key;
   terms.payload_bytes_max = std::min(wish.payload_bytes_max, context_.transport.payload_bytes_max(*peer));
+  terms.credit_unit = credits_.unit();
+  if (wish.credits < terms.credit_unit) {
+    // The client does not understand the unit. For packets of at most one credit, packets are the same unit.
+    const uint32_t credit_bytes = 1u << terms.credit_unit;
+    terms.payload_bytes_max =
+        std::min(terms.payload_bytes_max, credit_bytes - static_cast<uint32_t>(wire::kHeaderBytes));
+    terms.credit_unit = wire::kPacketCredits;
+  }
   terms.window = wish.window;
   terms.first_client_number = wish.first_number;
   Server* server = make(terms);
@@ -110,6 +119,10 @@ void ServerSessions::answer(const nexus::ControlEvent& event, Server* server, co
   answer.payload_bytes_max = terms.payload_bytes_max;
   answer.window = terms.window;
   answer.credits = credits_.start_limit(table_.size());
+  answer.credit_unit = terms.credit_unit;
+  if (answer.credit_unit == wire::kPacketCredits) {
+    answer.credits = std::min(answer.credits, static_cast<uint8_t>(wire::kExactCreditsMax));
+  }
   answer.first_number = terms.first_number;
   answer.path_token = terms.path_token;
   const Status status = context_.nexus.answer_connect(context_.port, event.token, {}, answer);

@@ -35,7 +35,7 @@ SendTurn RpcCore<Impl>::transmit_rest(Client* client) {
     context().counters.probes += turn == Turn::kAsked;
   } while (turn >= Turn::kSent && packets < kPacketsPerTurn);
   context().counters.packets_sent += packets;
-  if (session.packets_in_flight() != 0) core_.client_sessions().start_ticking(client);
+  if (session.credits_in_flight() != 0) core_.client_sessions().start_ticking(client);
   // The rest waits for an acknowledgement or for space to receive; either puts the session on the list again.
   if (turn == Turn::kNothing) return SendTurn::kDone;
   if (turn == Turn::kRefused) {

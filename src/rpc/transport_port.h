@@ -39,6 +39,7 @@ class TransportPort {
   virtual uint32_t payload_bytes_max() const = 0;
   virtual uint32_t payload_bytes_max(transport::PeerId peer) const = 0;
   virtual uint32_t receive_queue_packets() const = 0;
+  virtual uint32_t credit_bytes() const = 0;
   virtual uint64_t link_bytes_per_sec() const = 0;
   /// 0: the transport does not know.
   virtual uint64_t downlink_bytes_per_sec() const = 0;

@@ -18,7 +18,7 @@ inline ClientSlot* ClientSession::try_begin(detail::Buffer* request, detail::Buf
   if (free == 0) [[unlikely]]
     return nullptr;
   ClientSlot* slot = slots_[std::countr_zero(free)];
-  if (slot == nullptr || request->length_bytes > payload_max_) [[unlikely]]
+  if (slot == nullptr || request->length_bytes > short_bytes_max_) [[unlikely]]
     return nullptr;
   take_slot(slot, request, response, type, fresh_mask_);
   return slot;

@@ -123,7 +123,7 @@ void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t 
 void ClientSession::tell_sample(uint64_t now_ns, uint64_t rtt_ns, bool is_marked) {
   pools_.controller_counters.samples++;
   pools_.controller_counters.marks += is_marked ? 1 : 0;
-  const cc::Sample sample{now_ns, rtt_ns, rtt_.min_ns(), is_marked, server_credits_};
+  const cc::Sample sample{now_ns, rtt_ns, rtt_.min_ns(), is_marked, packets_limit()};
   tell_controller([&](auto& controller) { controller.on_rtt(sample); });
 }
 

@@ -105,7 +105,9 @@ void ClientSession::prepare_request(uint64_t now_ns, uint32_t slot_index, uint32
   packet.payload = slot->request->data();
   packet.payload_bytes = slot->request->length_bytes;
   const uint8_t first = index == 0 ? wire::kFirst : 0;
-  const uint8_t wants_credits = sent_.in_flight() + 1 >= server_credits_ ? wire::kWantsCredits : 0;
+  const uint32_t offset = index * payload_max_;
+  const uint32_t credits = credits_of(std::min(payload_max_, packet.payload_bytes - offset));
+  const uint8_t wants_credits = sent_.in_flight() + credits >= server_limit() ? wire::kWantsCredits : 0;
   const uint32_t deadline_or_index = index == 0 ? deadline_code_of(slot->deadline_ns, now_ns) : index;
   packet.header = wire::client_header(wire::Kind::kRequest, first | wants_credits, remote_key_, next_number(),
                                       slot->request_number, deadline_or_index, slot->type, slot->request->length_bytes);
@@ -160,7 +162,8 @@ bool ClientSession::prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacke
 uint32_t ClientSession::rfr_packets_max() const {
   const uint32_t share = pools_.response_share.packets();
   if (awaited_packets_ >= share) return 0;
-  const uint32_t queue = pools_.response_packets_free > 0 ? static_cast<uint32_t>(pools_.response_packets_free) : 0;
+  const uint32_t free = pools_.response_credits_free > 0 ? static_cast<uint32_t>(pools_.response_credits_free) : 0;
+  const uint32_t queue = free / response_credits_;
   const uint32_t own = kOwnResponsePackets - std::min(awaited_packets_, kOwnResponsePackets);
   return std::min({kRfrPacketsMax, pace_.window_packets, std::max(queue, own), share - awaited_packets_});
 }
@@ -196,10 +199,13 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
 void ClientSession::commit_request(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket) {
   ClientSlot* slot = packet.slot;
   const bool is_short = slot->transfer == nullptr;
+  const uint32_t credits = credits_of(packet.payload_bytes);
+  const auto kind_of_short = credits == 1 ? SentPacket::Kind::kShort : SentPacket::Kind::kWide;
   sent_.add({.time_ns = now_ns,
              .index = is_short ? slot->request_number : packet.index,
+             .count = static_cast<uint8_t>(credits),
              .slot = static_cast<uint8_t>(packet.slot_index),
-             .kind = is_short ? SentPacket::Kind::kShort : SentPacket::Kind::kPart});
+             .kind = is_short ? kind_of_short : SentPacket::Kind::kPart});
   slot->packets_in_flight++;
   slot->rounds = std::max<uint8_t>(slot->rounds, 1);
   slot->ticket = ticket;
@@ -219,8 +225,7 @@ void ClientSession::commit_rfr(uint64_t now_ns, const ClientPacket& packet) {
   const auto count = static_cast<uint8_t>(packet.count);
   sent_.add({now_ns, packet.index, count, count, static_cast<uint8_t>(packet.slot_index), SentPacket::Kind::kRfr});
   packet.slot->packets_in_flight++;
-  pools_.response_packets_free -= static_cast<int32_t>(packet.count);
-  awaited_packets_ += packet.count;
+  wait_for(packet.count);
   Transfer& transfer = *packet.slot->transfer;
   for (uint32_t i = 0; i < packet.count; i++) transfer.lost.erase(packet.index + i);
   transfer.next = std::max(transfer.next, packet.index + packet.count);

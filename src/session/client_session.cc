@@ -51,6 +51,13 @@ void ClientSession::start_over(uint32_t first_number) {
 void ClientSession::on_accepted(const AcceptedTerms& terms, uint64_t now_ns) {
   remote_key_ = terms.remote_key;
   payload_max_ = terms.payload_bytes_max;
+  credit_unit_ = terms.credit_unit;
+  full_credits_ = credits_of(payload_max_);
+  response_credits_ = wire::credits_of(payload_max_ + static_cast<uint32_t>(wire::kHeaderBytes), pools_.credit_unit);
+  short_bytes_max_ = payload_max_;
+  if (full_credits_ != 1) {
+    short_bytes_max_ = std::min(payload_max_, (1u << credit_unit_) - static_cast<uint32_t>(wire::kHeaderBytes));
+  }
   terms_.window = std::min(terms.window, terms_.window);
   start_credits_ = std::max<uint8_t>(terms.credits, 1);
   set_server_credits(start_credits_);
@@ -77,7 +84,7 @@ ClientSlot* ClientSession::begin(detail::Buffer* request, detail::Buffer* respon
   ClientSlot* slot = slots_[index] != nullptr ? slots_[index] : make_slot(index);
   if (slot == nullptr) return nullptr;
   if (request->length_bytes > payload_max_ && !begin_long(slot, request->length_bytes)) return nullptr;
-  take_slot(slot, request, response, type, slot->transfer == nullptr ? fresh_mask_ : send_mask_);
+  take_slot(slot, request, response, type, request->length_bytes <= short_bytes_max_ ? fresh_mask_ : send_mask_);
   return slot;
 }
 
@@ -86,6 +93,12 @@ bool ClientSession::begin_long(ClientSlot* slot, uint32_t request_bytes) {
   if (slot->transfer == nullptr) return false;
   slot->transfer->packets = packets_of(request_bytes);
   return true;
+}
+
+uint32_t ClientSession::packets_in_flight() const {
+  uint32_t packets = 0;
+  for (uint32_t i = 0; i < window_; i++) packets += slots_[i] != nullptr ? slots_[i]->packets_in_flight : 0;
+  return packets;
 }
 
 /// The server owes an answer: to a packet in flight, or to a request that it has.
@@ -155,10 +168,12 @@ void ClientSession::end_early(ClientSlot* slot, uint64_t now_ns) {
 /// What the controller now says becomes what the common case looks at.
 void ClientSession::apply_allowance() {
   const cc::Allowance allowance = std::visit([](const auto& c) { return c.allowance(); }, terms_.controller);
-  const bool is_calm = allowance.window_packets >= server_credits_ && allowance.bytes_per_sec == cc::kUnlimited;
+  // The controller counts packets of full length.
+  const uint64_t window = uint64_t{allowance.window_packets} * full_credits_;
+  const bool is_calm = window >= server_limit() && allowance.bytes_per_sec == cc::kUnlimited;
   const bool is_controlled =
       !std::holds_alternative<cc::None>(terms_.controller) && !std::holds_alternative<cc::FixedRate>(terms_.controller);
-  sent_.set_credit_limit(is_stalled_ ? 1 : std::min<uint32_t>(server_credits_, allowance.window_packets));
+  sent_.set_credit_limit(is_stalled_ ? 1 : static_cast<uint32_t>(std::min<uint64_t>(server_limit(), window)));
   pace_ = allowance;
   if (!terms_.may_pace_below_packet && is_controlled && rtt_.has_sample()) {
     const uint64_t packet_bytes = payload_max_ + wire::kHeaderBytes;
@@ -183,8 +198,8 @@ void ClientSession::start_anew() {
   tell_controller([](auto& controller) { controller.on_rest(); });
 }
 
-void ClientSession::set_server_credits(uint32_t credits) {
-  server_credits_ = static_cast<uint8_t>(std::min(credits, kCreditsMax));
+void ClientSession::set_server_credits(uint8_t code) {
+  server_credits_ = code;
   apply_allowance();
 }
 
@@ -197,14 +212,14 @@ void ClientSession::check_invariants() const {
   for (uint64_t n = sent_.oldest(); sent_.contains(n); n++) {
     const SentPacket& entry = sent_[n];
     if (!entry.holds_credit()) continue;
-    in_flight++;
+    in_flight += entry.credits();
     CHECK(entry.slot, <, window_);
     per_slot[entry.slot]++;
     if (entry.is_rfr()) {
       CHECK(entry.missing, <=, entry.count);
       awaited += entry.missing;
     }
-    if (entry.kind == SentPacket::Kind::kShort) {
+    if (entry.kind == SentPacket::Kind::kShort || entry.kind == SentPacket::Kind::kWide) {
       CHECK(entry.index, ==, slots_[entry.slot]->request_number);
       CHECK(slots_[entry.slot]->phase == Phase::kSending);
       CHECK(slots_[entry.slot]->transfer == nullptr);
@@ -212,7 +227,7 @@ void ClientSession::check_invariants() const {
   }
   CHECK(in_flight, ==, sent_.in_flight());
   CHECK(awaited, ==, awaited_packets_);
-  CHECK(credit_limit(), <=, server_credits_);
+  CHECK(credit_limit(), <=, server_limit());
   if (state_ == State::kOpen) CHECK(credit_limit(), >=, 1u);  // or it would never hear that it may have more
   CHECK(is_paced_, ==, (detours_ & kPaced) != 0);
   CHECK((send_mask_ | fresh_mask_) & free_mask_, ==, 0u);

@@ -36,6 +36,7 @@
 #include "session/silence_timer.h"
 #include "session/windows.h"
 #include "transport/payload.h"
+#include "wire/credits.h"
 #include "wire/header.h"
 
 namespace tern::session {
@@ -100,7 +101,7 @@ class TERN_API ClientSession {
   uint64_t last_answer_ns() const { return std::max(last_progress_ns_, last_heard_ns_); }
   /// Slots that the terms asked for, and, once accepted, that the server granted.
   uint32_t window() const { return terms_.window; }
-  /// The lesser of the server's limit and the congestion controller's, in packets.
+  /// The lesser of the server's limit and the congestion controller's, in credits.
   uint32_t credit_limit() const { return sent_.credit_limit(); }
   /// What the congestion controller allows now; cc::kUnlimited: it sets no rate.
   uint64_t rate_bytes_per_sec() const {
@@ -108,7 +109,11 @@ class TERN_API ClientSession {
   }
   /// The congestion controller asks for nothing less than what credits allow.
   bool is_uncongested() const { return calm_below_ns_ != 0; }
-  uint32_t packets_in_flight() const { return sent_.in_flight(); }
+  uint32_t packets_in_flight() const;
+  /// Credits that they hold.
+  uint32_t credits_in_flight() const { return sent_.in_flight(); }
+  /// Credits that a full packet costs.
+  uint32_t full_packet_credits() const { return full_credits_; }
   /// Packets in flight that the congestion controller allows.
   uint32_t congestion_window() const { return pace_.window_packets; }
   /// Packets sent since the handshake. The numbers of packets count them, so that this costs no packet anything.
@@ -171,7 +176,7 @@ class TERN_API ClientSession {
   /// has_free_slot(). Null: no memory.
   ClientSlot* begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
   /// begin() in the common case. Null, and nothing has changed, if there is no free slot, if the lowest one has never
-  /// been used, or if the request has several packets.
+  /// been used, or if the request costs more than one credit.
   ClientSlot* try_begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
   /// The slot's call is over and the caller has taken its buffers: the slot is free for the next call.
   void release_slot(ClientSlot* slot);
@@ -284,12 +289,23 @@ class TERN_API ClientSession {
   void take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type, uint64_t& to_send);
   void forget_packets(uint32_t slot_index);
   void drop_transfer(ClientSlot* slot);
+  void wait_for(uint32_t response_packets) {
+    pools_.response_credits_free -= static_cast<int32_t>(response_packets * response_credits_);
+    awaited_packets_ += response_packets;
+  }
   void end_wait_for(uint32_t response_packets) {
-    pools_.response_packets_free += static_cast<int32_t>(response_packets);
+    pools_.response_credits_free += static_cast<int32_t>(response_packets * response_credits_);
     awaited_packets_ -= response_packets;
   }
+  uint32_t credits_of(uint32_t payload_bytes) const {
+    return wire::credits_of(payload_bytes + static_cast<uint32_t>(wire::kHeaderBytes), credit_unit_);
+  }
+  /// The server's limit in packets of full length, which controllers count.
+  uint32_t packets_limit() const { return (server_limit() + full_credits_ - 1) / full_credits_; }
+  /// As the server has said last.
+  uint32_t server_limit() const { return wire::decode_credits(server_credits_, credit_unit_); }
   void fall_back_to_start_credits() { set_server_credits(std::min(server_credits_, start_credits_)); }
-  void set_server_credits(uint32_t credits);
+  void set_server_credits(uint8_t code);
   void set_stalled(bool is_stalled);
   void start_anew();
   void apply_allowance();
@@ -375,22 +391,22 @@ class TERN_API ClientSession {
   }
 
   // Touched by every call: 176 B, which with the 16 B that the endpoint keeps before them are three cache lines.
-  uint64_t fresh_mask_ = 0;    ///< slots with a request of one packet that has not been sent yet
+  uint64_t fresh_mask_ = 0;    ///< slots with a request of one packet and one credit that has not been sent yet
   uint64_t send_mask_ = 0;     ///< slots with any other message packet or an RFR to send
   uint64_t control_mask_ = 0;  ///< slots with a probe or a cancel to send
   uint64_t free_mask_ = 0;     ///< none before the session is open
   ClientSlot** slots_ = nullptr;
   SentPackets sent_{first_sent_};
   uint32_t remote_key_ = 0;
-  uint32_t payload_max_ = 0;
+  uint32_t short_bytes_max_ = 0;  ///< a longer request has several packets, or costs more than one credit
   State state_ = State::kConnecting;
   uint8_t detours_ = 0;  ///< not 0: the next packet may not be the first one of a call
   bool is_paced_ = false;
   uint8_t window_ = 0;           ///< 0 until kOpen
   uint8_t transfer_cursor_ = 0;  ///< long messages take turns
   bool is_stalled_ = false;      ///< without progress of any slot: one packet at a time (clause 4.3.3)
-  uint8_t start_credits_ = 1;    ///< of the handshake
-  uint8_t server_credits_ = 1;   ///< as the server has said last
+  uint8_t start_credits_ = 1;    ///< of the handshake, as packets carry a limit
+  uint8_t server_credits_ = 1;   ///< as the server has said last, as packets carry a limit
   uint64_t server_number_ = 0;   ///< the largest that has arrived; one before the first, at first
   /// When the answer to a packet in flight has come, or the session was accepted.
   uint64_t last_progress_ns_ = 0;
@@ -405,6 +421,10 @@ class TERN_API ClientSession {
 
   // Touched by ticks and long messages.
   uint64_t window_mask_ = 0;          ///< all slots; none before the session is open
+  uint32_t payload_max_ = 0;          ///< of a packet
+  uint8_t credit_unit_ = 0;           ///< wire/credits.h
+  uint32_t full_credits_ = 1;         ///< that a full packet costs
+  uint32_t response_credits_ = 1;     ///< of the endpoint's own receive queue that a full packet takes
   uint32_t first_request_count_ = 0;  ///< as the server has said
   uint32_t awaited_packets_ = 0;      ///< response packets asked for and not here
   uint64_t heard_epoch_ = 0;          ///< for pools_.response_share

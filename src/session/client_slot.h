@@ -95,7 +95,10 @@ inline bool has_call(const ClientSlot& slot) {
 struct ClientPools {
   base::Pool<ClientSlot> slots;
   base::Pool<Transfer, 8> transfers;
-  int32_t response_packets_free = 64;  ///< how many more response packets the endpoint may ask for (clause 5.4)
+  /// Credits of the endpoint's own receive queue for response packets that it may still ask for (clause 5.4), and their
+  /// unit (wire/credits.h).
+  int32_t response_credits_free = 64;
+  uint8_t credit_unit = 0;
   /// How many more sessions at rest may report (clause 5.5). A hundred thousand at once would keep calls waiting for
   /// longer than each of them waits for an answer.
   int32_t reports_free = 256;

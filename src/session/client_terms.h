@@ -31,10 +31,11 @@ struct ClientTerms {
 struct AcceptedTerms {
   uint32_t remote_key = 0;
   uint32_t payload_bytes_max = 0;
-  uint8_t window = 8;  ///< at most what the client's terms asked for
-  uint8_t credits = 1;
+  uint8_t window = 8;   ///< at most what the client's terms asked for
+  uint8_t credits = 1;  ///< first credit limit, as packets carry it
   uint32_t first_server_number = 1;
   uint32_t path_token = 0;
+  uint8_t credit_unit = 0;  ///< wire/credits.h
 };
 
 }  // namespace tern::session

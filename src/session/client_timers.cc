@@ -119,7 +119,7 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
   }
   sent_.remove(entry);
   pools_.controller_counters.losses++;
-  const cc::Sample sample{now_ns, rtt_.latest_ns(), rtt_.min_ns(), false, server_credits_};
+  const cc::Sample sample{now_ns, rtt_.latest_ns(), rtt_.min_ns(), false, packets_limit()};
   tell_controller([&](auto& controller) { controller.on_loss(sample); });
 }
 

@@ -12,13 +12,13 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
-namespace tern::session {
+#include "wire/credits.h"
 
-/// Largest limit that a packet can carry (clause 4.5).
-inline constexpr uint32_t kCreditsMax = 128;
+namespace tern::session {
 
 /// The packets in flight are what the downlink carries in this time: a bare round trip and a small standing queue. It
 /// is longer than a bare round trip in a datacenter (5 to 20 us), because otherwise one client would not fill the link.
@@ -76,9 +76,11 @@ class Heard {
 class CreditPolicy {
  public:
   struct Terms {
-    uint32_t queue_packets = 0;  ///< capacity of the receive queue
+    uint32_t queue_packets = 0;           ///< full packets that the receive queue holds
+    uint8_t unit = wire::kCreditUnitMax;  ///< of a credit: log2 of its bytes (wire/credits.h)
+    uint32_t packet_credits = 1;          ///< that a full packet costs
     Downlink downlink = {};
-    uint32_t fixed_limit = 0;  ///< 1 to kCreditsMax: the limit. 0: the limit is calculated
+    uint32_t fixed_limit = 0;  ///< full packets that the limit allows. 0: the limit is calculated
   };
   /// All that has arrived at the endpoint since its beginning.
   struct Arrivals {
@@ -99,13 +101,16 @@ class CreditPolicy {
     update();
   }
 
+  /// As packets carry it (wire::encode_credits).
   uint8_t limit() const { return limit_; }
+  uint8_t unit() const { return terms_.unit; }
   /// The limit of a session that begins, or begins again after a rest. It is a share of half of the receive queue,
   /// because all of `sessions` may begin at once.
   uint8_t start_limit(size_t sessions) const {
-    if (terms_.fixed_limit != 0 || terms_.downlink.bytes == 0) return limit_;
+    if (terms_.fixed_limit != 0) return limit_;
+    if (terms_.downlink.bytes == 0) return std::min(limit_, static_cast<uint8_t>(wire::kExactCreditsMax));
     const size_t share = terms_.queue_packets / 2 / std::max<size_t>(sessions, 1);
-    return static_cast<uint8_t>(std::clamp<size_t>(share, 1, kStartMax));
+    return wire::encode_credits(static_cast<uint32_t>(std::clamp<size_t>(share, 1, kStartMax)) * terms_.packet_credits);
   }
 
   /// The epoch that hear() notes.
@@ -162,21 +167,31 @@ class CreditPolicy {
 
  private:
   static constexpr size_t kStartMax = 8;
+  static constexpr uint32_t kPacketsMax = 128;
 
   void update() {
-    uint32_t share = terms_.queue_packets / std::max(queue_heard_before_, 1u);
+    const uint32_t full = terms_.packet_credits;
+    uint32_t share = terms_.queue_packets * full / std::max(queue_heard_before_, 1u);
+    // A session may exceed its limit by all but one credit of its last packet. At most half of a share is kept for
+    // that, because most sessions send short packets.
+    share -= std::min(full - 1, share / 2);
+    // A limit that changed with each session that begins or ends would take all sessions off the common path.
+    if (share > wire::kExactCreditsMax) share = std::bit_floor(share);
     if (const Downlink& downlink = terms_.downlink; downlink.bytes != 0) {
       if (long_requests_ == 0) {
-        share = std::min(share, downlink.bytes / mean_bytes_ / all_.count());
+        const uint32_t mean = std::min(wire::credits_of(mean_bytes_, terms_.unit), full);
+        share = std::min(share, downlink.bytes / mean_bytes_ / all_.count() * mean);
       } else {
         // long_requests_ leaves out ended requests at once; long_.count() leaves out stalled ones after an epoch.
         const uint32_t rest = (downlink.bytes - other_bytes_) / downlink.packet_bytes;
         const uint32_t equal = downlink.packets() / all_.count();
-        share = std::min(share, std::max(equal, rest / std::min(long_.count(), long_requests_)));
+        share = std::min(share, full * std::max(equal, rest / std::min(long_.count(), long_requests_)));
       }
     }
-    if (terms_.fixed_limit != 0) share = terms_.fixed_limit;
-    limit_ = static_cast<uint8_t>(std::clamp(share, 1u, kCreditsMax));
+    // More in flight fills long paths, but also the buffers of switches: only where it is asked for.
+    share = std::min(share, kPacketsMax * full);
+    if (terms_.fixed_limit != 0) share = terms_.fixed_limit * full;
+    limit_ = wire::encode_credits(std::max(share, 1u));
   }
 
   Terms terms_;

@@ -14,21 +14,24 @@ namespace tern::session {
 struct SentPacket {
   enum class Kind : uint8_t {
     kNone,   ///< the packet was answered, counts as lost, or takes no credit
-    kShort,  ///< a request of one packet
+    kShort,  ///< a request of one packet, which costs one credit
+    kWide,   ///< a request of one packet, which costs more
     kPart,   ///< a packet of a longer request
     kRfr,
     kRfrArrived,    ///< an RFR that the server has acknowledged; `time_ns` is the time of the acknowledgement
     kRfrOvertaken,  ///< an RFR whose last packet has arrived, so that the missing ones were overtaken
   };
   uint64_t time_ns = 0;  ///< when the packet was sent; of an RFR, when the newest answer to it came
-  uint32_t index = 0;   ///< of the packet in its message; kShort: the request number; RFR: the first index of the range
-  uint8_t count = 0;    ///< RFR: packets asked for
+  /// Of the packet in its message; kShort and kWide: the request number; RFR: the first index of the range.
+  uint32_t index = 0;
+  uint8_t count = 0;    ///< RFR: packets asked for; kWide and kPart: credits that the packet costs
   uint8_t missing = 0;  ///< RFR: packets asked for that have not arrived
   uint8_t slot = 0;
   Kind kind = Kind::kNone;
 
   bool holds_credit() const { return kind != Kind::kNone; }
-  bool is_request() const { return kind == Kind::kShort || kind == Kind::kPart; }
+  bool is_request() const { return kind >= Kind::kShort && kind <= Kind::kPart; }
+  uint32_t credits() const { return kind == Kind::kWide || kind == Kind::kPart ? count : holds_credit() ? 1 : 0; }
   bool is_rfr() const { return kind >= Kind::kRfr; }
   /// True if the RFR's range has the response packet with this index.
   bool asks_for(uint32_t slot_index, uint32_t packet_index) const {
@@ -43,8 +46,8 @@ class TERN_API SentPackets {
  public:
   static constexpr size_t kEmbedded = 4;
   using Embedded = SentPacket[kEmbedded];
-  /// The largest ring: numbers from the oldest unanswered packet to the next one. It is several times 128 credits and
-  /// as many packets that were answered meanwhile.
+  /// The largest ring: numbers from the oldest unanswered packet to the next one. It has space for the packets of all
+  /// credits and for almost as many packets that were answered meanwhile.
   static constexpr uint64_t kSizeMax = 4096;
 
   /// `embedded` must outlive this object. start() must be called before all other members.
@@ -84,19 +87,19 @@ class TERN_API SentPackets {
   void add(const SentPacket& packet) {
     entries_[next_number_ & mask_] = packet;
     next_number_++;
-    in_flight_ += packet.holds_credit() ? 1 : 0;
+    in_flight_ += packet.credits();
   }
   /// Removes a packet that was answered or counts as lost: its credit is free.
   void remove(SentPacket& packet) {
+    in_flight_ -= packet.credits();
     packet.kind = SentPacket::Kind::kNone;
-    in_flight_--;
   }
   void advance_oldest() {
     while (oldest_ < next_number_ && !entries_[oldest_ & mask_].holds_credit()) oldest_++;
   }
 
-  /// For a burst of packets that each hold a credit: the caller writes the records [next_number(), burst_end()) itself,
-  /// with entries in a variable of its own, and says with on_burst() up to which number it has.
+  /// For a burst of packets that each hold one credit: the caller writes the records [next_number(), burst_end())
+  /// itself, with entries in a variable of its own, and says with on_burst() up to which number it has.
   class Burst {
    public:
     SentPacket& operator[](uint64_t number) const { return entries_[number & mask_]; }
@@ -116,7 +119,7 @@ class TERN_API SentPackets {
     in_flight_ += static_cast<uint32_t>(end - next_number_);
     next_number_ = end;
   }
-  /// Removes the oldest packet, which must hold a credit.
+  /// Removes the oldest packet, which must hold one credit.
   void remove_oldest(SentPacket& packet) {
     packet.kind = SentPacket::Kind::kNone;
     oldest_++;
@@ -127,11 +130,13 @@ class TERN_API SentPackets {
   uint64_t largest_answered() const { return largest_answered_; }
   void note_answered(uint64_t number) { largest_answered_ = std::max(largest_answered_, number); }
 
-  /// Packets that hold a credit.
+  /// Credits that packets hold.
   uint32_t in_flight() const { return in_flight_; }
-  /// The smaller of the server's limit and the congestion controller's, in packets.
+  /// The smaller of the server's limit and the congestion controller's, in credits.
   uint32_t credit_limit() const { return credit_limit_; }
-  void set_credit_limit(uint32_t packets) { credit_limit_ = packets; }
+  void set_credit_limit(uint32_t credits) { credit_limit_ = credits; }
+  /// One more packet may be sent, whatever it costs. A rule that kept long packets within the limit would make them
+  /// wait for ever beside a stream of short ones.
   bool has_credit() const { return in_flight_ < credit_limit_; }
 
  private:

@@ -89,6 +89,7 @@ struct ServerTerms {
   uint32_t local_key = 0;
   uint32_t remote_key = 0;
   uint32_t payload_bytes_max = 0;
+  uint8_t credit_unit = 0;           ///< wire/credits.h; the session itself does not use it
   uint8_t window = 8;                ///< slots, 1 to wire::kSlotsMax
   uint32_t first_request_count = 0;  ///< random, 26 bits
   uint32_t first_client_number = 1;  ///< as the client has said; 24 bits

@@ -198,9 +198,10 @@ class PlainSender {
   PeerId peer_;
 };
 
-/// Members for a transport that has no pairs (Traits::has_pairs), never fails for good, has one network, and does not
-/// know its downlink. A transport derives from it, and hides the members that it implements itself. Layers must not
-/// derive from it, because they pass on the members of the transport below.
+/// Members for a transport that has no pairs (Traits::has_pairs), never fails for good, has one network, does not
+/// know its downlink, and whose receive queue holds a number of packets of any length. A transport derives from it, and
+/// hides the members that it implements itself. Layers must not derive from it, because they pass on the members of the
+/// transport below.
 struct TERN_API DefaultMembers {
   Result<PeerId> connect_paired(std::span<const std::byte>, std::string_view) { return kNoPairs; }
   Result<PeerId> connect_back(PeerId) { return kNoPairs; }
@@ -208,6 +209,7 @@ struct TERN_API DefaultMembers {
   uint16_t port_of(PeerId) const { return 0; }
   uint64_t downlink_bytes_per_sec() const { return 0; }
   uint64_t downlink_bytes() const { return 0; }
+  uint32_t credit_bytes() const { return 0; }
   Status failure() const { return {}; }
   Status peer_failure(PeerId) const { return {}; }
   wire::Refusal refusal_of(std::span<const std::byte>) const { return wire::Refusal::kNone; }
@@ -277,6 +279,10 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
   { ct.payload_bytes_max(peer) } -> std::same_as<uint32_t>;
   /// The number of full packets that the receive queue holds, at least 1. Credits are sized by it.
   { ct.receive_queue_packets() } -> std::same_as<uint32_t>;
+  /// 0: a packet of any length takes one place of the receive queue. Otherwise a power of two, 1024 to 65536: a packet
+  /// takes one place for each so many bytes of it, header included, or for a part of them. The queue has as many places
+  /// as receive_queue_packets() full packets take.
+  { ct.credit_bytes() } -> std::same_as<uint32_t>;
   /// The largest rate of a single flow, above 0.
   { ct.link_bytes_per_sec() } -> std::same_as<uint64_t>;
   { ct.delay_target() } -> std::same_as<DelayTarget>;

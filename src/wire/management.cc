@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "wire/credits.h"
 #include "wire/fields.h"
 #include "wire/header.h"
 
@@ -27,7 +28,7 @@ void read_terms(FieldReader& in, ManagementTerms& terms) {
   terms.credits = in.number<uint8_t>();
   terms.first_number = in.number<uint32_t>();
   terms.path_token = in.number<uint32_t>();
-  terms.credit_unit = static_cast<CreditUnit>(in.number<uint8_t>());
+  terms.credit_unit = in.number<uint8_t>();
 }
 
 void write_terms(FieldWriter& out, const ManagementTerms& terms) {
@@ -42,7 +43,7 @@ void write_terms(FieldWriter& out, const ManagementTerms& terms) {
   out.number(terms.credits);
   out.number(terms.first_number);
   out.number(terms.path_token);
-  out.number(static_cast<uint8_t>(terms.credit_unit));
+  out.number(terms.credit_unit);
 }
 
 bool read_flag(FieldReader& in, bool& flag) {
@@ -69,7 +70,7 @@ bool read_request(FieldReader& in, ManagementMessage& m) {
   }
   if (m.version_max < kLongTermsVersion) {
     m.terms.first_number = m.terms.path_token = 0;
-    m.terms.credit_unit = CreditUnit::kPackets;
+    m.terms.credit_unit = kPacketCredits;
   }
   return is_valid(m.terms);
 }
@@ -194,9 +195,9 @@ const char* version_refusal_text(uint8_t client_version_max, uint8_t server_vers
 bool is_valid(const ManagementTerms& terms) {
   return terms.transport_bytes >= 1 && terms.transport_bytes <= kTransportNameBytesMax &&
          terms.address_bytes <= kTransportAddressBytesMax && terms.window >= 1 && terms.window <= kSlotsMax &&
-         terms.credits <= 128 && terms.first_number <= kNumberMask && terms.path_token <= kTokenMask &&
-         static_cast<uint8_t>(terms.credit_unit) < kCreditUnits && terms.payload_bytes_max >= kPayloadBytesMin &&
-         terms.payload_bytes_max <= kPayloadBytesLimit;
+         terms.first_number <= kNumberMask && terms.path_token <= kTokenMask && is_credit_unit(terms.credit_unit) &&
+         (terms.credits <= kExactCreditsMax || terms.credit_unit != kPacketCredits) &&
+         terms.payload_bytes_max >= kPayloadBytesMin && terms.payload_bytes_max <= kPayloadBytesLimit;
 }
 
 ManagementDrop parse_management(std::span<const std::byte> bytes, ManagementMessage& m) {

@@ -73,10 +73,6 @@ const char* refusal_text(Refusal refusal);
 /// Returns the text of kNoCommonVersion, with both sides' highest versions in it; static storage.
 const char* version_refusal_text(uint8_t client_version_max, uint8_t server_version_max);
 
-/// The unit of a credit limit (clause 4.5). Other values are for later versions.
-enum class CreditUnit : uint8_t { kPackets = 0 };
-inline constexpr uint8_t kCreditUnits = 1;
-
 /// The terms that one side offers in the handshake.
 struct ManagementTerms {
   std::array<char, kTransportNameBytesMax> transport{};
@@ -84,13 +80,15 @@ struct ManagementTerms {
   uint8_t transport_bytes = 0;  ///< 1..16
   uint8_t address_bytes = 0;    ///< 0..64
   uint8_t window = 0;           ///< 1..64
-  uint8_t credits = 0;          ///< 0..128; 1..128 from a server
+  /// From a server: the first credit limit, as packets carry it: 1..128, or 1..255 if credits are bytes. From a client:
+  /// the largest unit of credits that it understands; 0: packets only (clause 7.2.2).
+  uint8_t credits = 0;
   uint16_t endpoint_id = 0;
   uint32_t session_key = 0;
   uint32_t payload_bytes_max = 0;  ///< 512..kPayloadBytesLimit
   uint32_t first_number = 0;       ///< number of the sender's first data packet; 24 bits
   uint32_t path_token = 0;         ///< server: the token that a path probe must carry, 31 bits; client: 0
-  CreditUnit credit_unit = CreditUnit::kPackets;  ///< server: the unit of its credit limits
+  uint8_t credit_unit = 0;         ///< server: the unit of its credits (wire/credits.h); client: 0
   std::string_view transport_name() const { return {transport.data(), transport_bytes}; }
   friend bool operator==(const ManagementTerms&, const ManagementTerms&) = default;
 };

@@ -5,6 +5,7 @@
 #include <tern/transport/udp.h>
 
 #include "attack/honest.h"
+#include "wire/credits.h"
 
 namespace attack {
 namespace {
@@ -117,7 +118,8 @@ uint32_t granted_credits(Hostile& witness, HostileSession& session, uint32_t cou
   while (credits == 0 && Clock::now() < until) {
     witness.send(session, Kind::kRequest, wire::kFirst, request, wire::kNoDeadline, kEcho, 32, 32);
     witness.receive(milliseconds(20), [&](const Header& header, std::span<const std::byte>) {
-      if (header.session_key() == session.client_key()) credits = header.credit_limit();
+      if (header.session_key() != session.client_key()) return;
+      credits = wire::decode_credits(header.credit_limit(), wire::kPacketCredits);
     });
   }
   return credits;

@@ -118,7 +118,7 @@ CASE(endpoint_options_are_checked) {
                                      .queue_limit = 1,
                                      .server_sessions_max = 1,
                                      .server_sessions_per_peer_max = 1,
-                                     .credit_limit = 128,
+                                     .credit_limit = 2048,
                                      .wait = TERN_WAIT_POLL,
                                      .congestion_control = TERN_CC_DCTCP,
                                      .endpoint_id = 65535,
@@ -130,7 +130,7 @@ CASE(endpoint_options_are_checked) {
                "speed");
   const tern_endpoint_options small = {.transport = "udp", .transport_options = "datagram_bytes=5"};
   CHECK_MISUSE(create_with(nexus, small), "is not a number from 576 to 65000");
-  CHECK_MISUSE(create_with(nexus, (tern_endpoint_options){.credit_limit = 129}), "credit_limit");
+  CHECK_MISUSE(create_with(nexus, (tern_endpoint_options){.credit_limit = 2049}), "credit_limit");
   CHECK_MISUSE(create_with(nexus, (tern_endpoint_options){.wait = 4}), "TERN_WAIT");
   CHECK_MISUSE(create_with(nexus, (tern_endpoint_options){.wait = -1}), "TERN_WAIT");
   CHECK_MISUSE(create_with(nexus, (tern_endpoint_options){.congestion_control = 6}), "TERN_CC");

@@ -160,7 +160,7 @@ inline void expect_fields(const Dissected& item, const ManagementMessage& messag
                                                               {"credits", terms.credits},
                                                               {"first_number", terms.first_number},
                                                               {"path_token", terms.path_token},
-                                                              {"credit_unit", 0}}) {
+                                                              {"credit_unit", terms.credit_unit}}) {
       numbers.push_back(number);
     }
     EXPECT_EQ(item.text("tern.mgmt.transport"), terms.transport_name());

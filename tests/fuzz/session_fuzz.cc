@@ -66,7 +66,7 @@ class Target {
       }
     }
     client_.reset();
-    if (client_pools_.response_packets_free != 64) std::abort();
+    if (client_pools_.response_credits_free != 64) std::abort();
     server_->end_all(offers_);
     if (offers_.arriving_bytes != 0) std::abort();
   }
@@ -83,7 +83,9 @@ class Target {
         return pump(in);
       case 3:
         if (client_->state() == ClientSession::State::kConnecting)
-          return client_->on_accepted({9, kPayloadMax, kWindow, static_cast<uint8_t>(1 + op / 8), 1, kPathToken}, now_);
+          return client_->on_accepted({9, kPayloadMax, kWindow, static_cast<uint8_t>(1 + op / 8), 1, kPathToken,
+                                       static_cast<uint8_t>(op >= 128 ? 5 : 0)},
+                                      now_);
         if (client_->state() == ClientSession::State::kProbing && client_->may_probe_path()) {
           if (op >= 240) client_->pair();
           const auto probe = client_->path_probe(now_);

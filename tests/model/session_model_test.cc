@@ -254,6 +254,12 @@ WorldOptions behind_a_nat(WorldOptions options) {
   return options;
 }
 
+WorldOptions two_credits(WorldOptions options) {
+  options.payload_bytes_max = 16;
+  options.credit_unit = 5;
+  return options;
+}
+
 WorldOptions at_once(WorldOptions options) {
   options.answers_at_once = true;
   return options;
@@ -289,6 +295,8 @@ const Scenario kScenarios[] = {
     {"three_packets_both_ways_one_credit", world_of(1, {1}, {{11, 11}}), 2},
     {"two_slots_one_credit", world_of(2, {1}, {{4, 3, true}, {2, 4}, {3, 3}}), 0},
     {"limits_that_change", world_of(2, {3, 1, 2}, {{8, 3}, {4, 8}}), 0},
+    {"packets_of_two_credits", two_credits(world_of(2, {1}, {{12, 3}, {4, 12}})), 0},
+    {"packets_of_two_credits_share_them", two_credits(world_of(1, {3}, {{28, 3}})), 1},
     {"short_and_long_share_credits", world_of(2, {2}, {{8, 8}, {4, 3, true}}), 0},
     {"a_request_of_three_packets", world_of(1, {3}, {{11, 3, true}}), 0},
     {"two_slots", world_of(2, {2}, {{4, 3}, {2, 4}}), 1},
@@ -337,6 +345,7 @@ class Walk {
     options.credit_limits.clear();
     for (uint64_t i = 1 + below(3); i > 0; i--) options.credit_limits.push_back(static_cast<uint8_t>(1 + below(32)));
     options.start_credits = options.credit_limits[0];
+    if (below(2) == 0) options.credit_unit = 5;  // a packet of more than 8 B costs two
     options.bulk_packets = static_cast<uint32_t>(1 + below(32));
     options.response_packets = static_cast<uint32_t>(1 + below(64));
     options.downlink_packets = static_cast<uint32_t>(below(2) * (1 + below(32)));

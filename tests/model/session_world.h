@@ -40,6 +40,7 @@ struct CallPlan {
 struct WorldOptions {
   uint8_t window = 1;
   uint32_t payload_bytes_max = 4;  ///< may be below the wire's minimum, which binds only transports
+  uint8_t credit_unit = 0;         ///< as in the handshake; below the smallest there, so that packets stay small
   uint8_t start_credits = 1;
   std::vector<uint8_t> credit_limits{1};  ///< the server grants them in turn
   uint32_t bulk_packets = 32;
@@ -81,7 +82,7 @@ class World {
   };
 
   explicit World(const WorldOptions& options) : options_(options) {
-    pools_.response_packets_free = static_cast<int32_t>(options.response_packets);
+    pools_.response_credits_free = static_cast<int32_t>(options.response_packets);
     pools_.response_share = session::ResponseShare({options.downlink_packets, 1});
     session::ClientTerms client_terms;
     client_terms.local_key = kClientKey;
@@ -104,7 +105,7 @@ class World {
   ~World() {
     server_->end_all(offers_);
     client_.reset();
-    if (pools_.response_packets_free != static_cast<int32_t>(options_.response_packets)) std::abort();
+    if (pools_.response_credits_free != static_cast<int32_t>(options_.response_packets)) std::abort();
     if (pools_.response_share.responses() != 0) std::abort();
   }
 
@@ -286,7 +287,7 @@ class World {
     server_ = std::make_unique<session::ServerSession>(terms, server_pools_);
     server_sends_to_ = pair_address_ = 0;
     client_->on_accepted({terms.local_key, terms.payload_bytes_max, terms.window, options_.start_credits,
-                          terms.first_number, terms.path_token},
+                          terms.first_number, terms.path_token, options_.credit_unit},
                          now_ns_);
     wants_path_probe_ = true;
   }
@@ -378,12 +379,12 @@ class World {
         const wire::Kind kind = header.kind();
         const bool needs_credit = kind == wire::Kind::kRequest || kind == wire::Kind::kRfr;
         // One turn may send several packets; it counts them at its end.
-        if (needs_credit && client_->packets_in_flight() + data_packets++ >= client_->credit_limit()) {
+        if (needs_credit && client_->credits_in_flight() + data_packets++ >= client_->credit_limit()) {
           fail("a packet without a credit");
         }
         // A session may always have 4 RFRs in flight (clause 5.4).
         if (kind == wire::Kind::kRfr &&
-            static_cast<int32_t>(header.message_bytes()) > std::max(pools_.response_packets_free, 4)) {
+            static_cast<int32_t>(header.message_bytes()) > std::max(pools_.response_credits_free, 4)) {
           fail("an RFR beyond the queue");
         }
         if (kind == wire::Kind::kRfr && header.message_bytes() > pools_.response_share.packets()) {

@@ -88,7 +88,8 @@ EndpointPlan draw_endpoint(Random& random, Plan& plan, uint16_t id) {
   rpc.endpoint_id = id;
   rpc.huge_pages = false;
   rpc.queue_limit = static_cast<uint32_t>(random.chance(700) ? 4096 : random.magnitude(1, 64));
-  rpc.credit_limit = random.chance(800) ? 0 : static_cast<uint32_t>(random.magnitude(1, 128));
+  rpc.credit_limit =
+      random.chance(800) ? 0 : static_cast<uint32_t>(random.magnitude(1, tern::RpcOptions::kCreditLimitMax));
   if (random.chance(300)) rpc.congestion_control = draw_congestion_control(random, plan);
   rpc.report_delay = random.duration(microseconds(100), milliseconds(100));
   static constexpr tern::Wait kWaits[] = {tern::Wait::kPoll, tern::Wait::kAdaptive, tern::Wait::kBlock};

@@ -466,11 +466,11 @@ void Run::check(Agent& agent) {
   auto& before = in_flight_[&core];
   std::unordered_map<uint32_t, uint32_t> now;
   core.for_each_client_session([&](const tern::session::ClientSession& session) {
-    const uint32_t in_flight = session.packets_in_flight();
+    const uint32_t in_flight = session.credits_in_flight();
     const auto found = before.find(session.local_key());
     const uint32_t last = found == before.end() ? 0 : found->second;
-    if (in_flight > last && in_flight > session.credit_limit()) {
-      world_.oracle.broken("host %u/%u has %u packets in flight in a session, and %u credits", agent.place().host,
+    if (in_flight > last && in_flight > session.credit_limit() + session.full_packet_credits() - 1) {
+      world_.oracle.broken("host %u/%u has %u credits in flight in a session, of %u", agent.place().host,
                            agent.place().endpoint, in_flight, session.credit_limit());
     }
     now[session.local_key()] = in_flight;

@@ -193,7 +193,7 @@ void Scene::pace() {
   bool is_limited = false;
   const auto are_over = [&] {
     const ClientSession* its = client_->session_of(paced);
-    is_limited = is_limited || its == nullptr || its->packets_in_flight() >= its->credit_limit();
+    is_limited = is_limited || its == nullptr || its->credits_in_flight() >= its->credit_limit();
     return std::all_of(std::begin(calls), std::end(calls), [](Call* one) { return one == nullptr || one->has_ended; });
   };
   if (!wait(seconds(60), are_over)) world_.oracle.broken("calls on a paced session have not ended in a minute");

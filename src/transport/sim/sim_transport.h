@@ -71,6 +71,7 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
   uint32_t payload_bytes_max() const { return payload_bytes_max_; }
   uint32_t payload_bytes_max(PeerId) const { return payload_bytes_max_; }
   uint32_t receive_queue_packets() const { return options_.receive_queue_packets; }
+  uint32_t credit_bytes() const { return 0; }
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
   uint64_t downlink_bytes_per_sec() const { return link_bytes_per_sec_; }  ///< one endpoint of a host is assumed
   uint64_t downlink_bytes() const { return received_bytes_; }

@@ -82,8 +82,12 @@ Status UdpImpl::prepare(const Options& options) {
   int queue_bytes = 0;
   socklen_t option_bytes = sizeof(queue_bytes);
   if (getsockopt(receive_socket_.get(), SOL_SOCKET, SO_RCVBUF, &queue_bytes, &option_bytes) == 0) {
-    const size_t packets = static_cast<size_t>(queue_bytes) / queue_bytes_per_datagram(options.datagram_bytes);
-    receive_queue_packets_ = static_cast<uint32_t>(std::max<size_t>(packets, 1));
+    // As many credits as there may be datagrams of one credit, or as full datagrams have, whichever is fewer.
+    const size_t credits_each = (options.datagram_bytes + kCreditBytes - 1) / kCreditBytes;
+    const size_t memory_each =
+        std::max(queue_bytes_per_datagram(options.datagram_bytes),
+                 credits_each == 1 ? 0 : credits_each * queue_bytes_per_datagram(kCreditBytes / 2));
+    receive_queue_packets_ = static_cast<uint32_t>(std::max<size_t>(static_cast<size_t>(queue_bytes) / memory_each, 1));
   }
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY) {

@@ -73,7 +73,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   /// as a range of its own. Measured per packet, copy against range: 0.63-0.76 at 200-480 B, 0.95-0.98 at 1000 B, 1.00
   /// at 1376 B.
   static constexpr size_t kCopyBytesMax = 1024;
-  /// Datagrams of one burst to all peers together: twice the packets that a session may have in flight.
+  /// Datagrams of one burst to all peers together.
   static constexpr uint32_t kSegmentsMax = 256;
   /// Peers that have a socket of their own; fewer where the process may open few files (an eighth of the limit).
   static constexpr uint32_t kConnectedMax = 256;
@@ -107,6 +107,8 @@ class TERN_API UdpImpl : public DefaultMembers {
     return peers_[peer].datagram_bytes - static_cast<uint32_t>(kHeaderBytes);
   }
   uint32_t receive_queue_packets() const { return receive_queue_packets_; }
+  /// The kernel counts the memory of a datagram, not datagrams. 2 KiB is the memory of one of 1232 B.
+  uint32_t credit_bytes() const { return kCreditBytes; }
   /// The links of a path are unknown. This is the most that the kernel moves (ANCHORS.md), an upper limit from which
   /// controllers come down.
   uint64_t link_bytes_per_sec() const { return 6'250'000'000; }
@@ -169,6 +171,7 @@ class TERN_API UdpImpl : public DefaultMembers {
 
  private:
   static constexpr size_t kHeaderBytes = wire::kHeaderBytes;
+  static constexpr uint32_t kCreditBytes = 2048;
   static constexpr uint32_t kNone = UINT32_MAX;
   /// Above the largest datagram or train that the kernel delivers.
   static constexpr size_t kReceiveBufferBytes = 1u << 16;

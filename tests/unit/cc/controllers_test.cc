@@ -232,11 +232,11 @@ TEST(Samples, of_any_size_leave_a_sane_allowance) {
 TEST(Dctcp, a_round_of_many_marks_is_a_share_of_one) {
   Dctcp controller(Bottleneck().path());
   controller.on_rtt({kMs, 1000 * kMs, 6 * kUs, true});
-  EXPECT_EQ(controller.allowance().window_packets, 64u);
+  EXPECT_EQ(controller.allowance().window_packets, kWindowMax / 2);
   for (uint64_t i = 0; i < 1 << 16; i++) controller.on_rtt({kMs + i, 10 * kUs, 6 * kUs, true});
-  EXPECT_EQ(controller.allowance().window_packets, 64u);  // the round is not over
+  EXPECT_EQ(controller.allowance().window_packets, kWindowMax / 2);  // the round is not over
   controller.on_rtt({1001 * kMs, 10 * kUs, 6 * kUs, true});
-  EXPECT_EQ(controller.allowance().window_packets, 32u);
+  EXPECT_EQ(controller.allowance().window_packets, kWindowMax / 4);
 }
 
 TEST(Dctcp, marks_before_a_rest_do_not_count_after_it) {
@@ -294,8 +294,19 @@ TEST(Swift, losses_without_a_queue_change_nothing) {
   Swift controller(Bottleneck().path());
   uint64_t now_ns = kMs;
   lose_behind_queue(controller, now_ns, 7 * kUs);
-  EXPECT_EQ(controller.allowance().window_packets, kWindowMax);
+  EXPECT_EQ(controller.allowance().window_packets, kUntriedWindowMax);  // the limit is 32
   EXPECT_EQ(controller.calm_below_ns(), 30 * kUs);
+}
+
+TEST(Swift, a_window_beyond_the_senders_limit_is_not_kept) {
+  Swift controller(Bottleneck().path());
+  controller.on_silence(kMs);
+  EXPECT_EQ(controller.allowance().window_packets, kUntriedWindowMax / 2);
+  controller.on_rest();
+  controller.on_rtt({kMs, 7 * kUs, 5 * kUs, false, 300});
+  EXPECT_EQ(controller.allowance().window_packets, 300u);
+  controller.on_rtt({2 * kMs, 7 * kUs, 5 * kUs, false, 5});
+  EXPECT_EQ(controller.allowance().window_packets, kUntriedWindowMax);
 }
 
 TEST(Swift, delays_of_cpus_do_not_change_the_target) {
@@ -304,7 +315,7 @@ TEST(Swift, delays_of_cpus_do_not_change_the_target) {
   Swift controller(path);
   uint64_t now_ns = kMs;
   lose_behind_queue(controller, now_ns);
-  EXPECT_EQ(controller.allowance().window_packets, kWindowMax);
+  EXPECT_EQ(controller.allowance().window_packets, kUntriedWindowMax);  // the limit is 32
   EXPECT_EQ(controller.calm_below_ns(), 30 * kUs);
 }
 

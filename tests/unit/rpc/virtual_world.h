@@ -86,6 +86,12 @@ class VirtualEnvironment final : public Environment {
     lost_to_ = to;
     lost_ = std::move(lost);
   }
+  /// Changes the messages to `to` on their way.
+  using Change = std::function<void(wire::ManagementMessage&)>;
+  void change(std::string_view to, Change change) {
+    changed_to_ = to;
+    change_ = std::move(change);
+  }
   /// Runs everything that is due now.
   void run() {
     for (bool has_more = true; has_more;) {
@@ -100,6 +106,16 @@ class VirtualEnvironment final : public Environment {
     return to == lost_to_ && lost_ && wire::parse_management(bytes, message) == wire::ManagementDrop::kNone &&
            lost_(message);
   }
+  std::vector<std::byte> changed(std::string_view to, std::span<const std::byte> bytes) const {
+    wire::ManagementMessage message;
+    if (to != changed_to_ || !change_ || wire::parse_management(bytes, message) != wire::ManagementDrop::kNone) {
+      return {bytes.begin(), bytes.end()};
+    }
+    change_(message);
+    wire::ManagementBytes out;
+    wire::encode_management(message, out);
+    return {out.view().begin(), out.view().end()};
+  }
   struct Datagram {
     std::string from;
     std::vector<std::byte> bytes;
@@ -113,8 +129,9 @@ class VirtualEnvironment final : public Environment {
     ~Channel() override { std::erase(world_.channels_, this); }
     void send(std::string_view to, std::span<const std::byte> bytes) override {
       if (to == world_.cut_off_ || address_ == world_.cut_off_ || world_.is_lost(to, bytes)) return;
+      const std::vector<std::byte> sent = world_.changed(to, bytes);
       for (Channel* channel : world_.channels_) {
-        if (channel->address_ == to) channel->queue_.push_back({address_, {bytes.begin(), bytes.end()}});
+        if (channel->address_ == to) channel->queue_.push_back({address_, sent});
       }
     }
     void wake() override { is_woken_ = true; }
@@ -138,8 +155,9 @@ class VirtualEnvironment final : public Environment {
 
   uint64_t& now_ns_;
   uint64_t random_ = 1;
-  std::string cut_off_, lost_to_;
+  std::string cut_off_, lost_to_, changed_to_;
   Lost lost_;
+  Change change_;
   std::vector<Channel*> channels_;
 };
 
@@ -165,7 +183,8 @@ class VirtualWorld : public ::testing::Test {
     options.huge_pages = false;
     Filtered::Options transport;
     transport.fake.network = &network_;
-    transport.fake.payload_bytes_max = kPayloadBytes;
+    transport.fake.payload_bytes_max = payload_bytes_;
+    transport.fake.credit_bytes = credit_bytes_;
     transport.fake.receive_burst = receive_burst_;
     transport.filter = std::move(filter);
     auto endpoint = Rpc<Filtered>::create(**nexus, transport, options);
@@ -216,6 +235,8 @@ class VirtualWorld : public ::testing::Test {
 
   std::shared_ptr<LogSink> log_;                            ///< log of hosts added later
   uint32_t receive_burst_ = Fake::Options{}.receive_burst;  ///< option of endpoints added later
+  uint32_t payload_bytes_ = kPayloadBytes;                  ///< option of endpoints added later
+  uint32_t credit_bytes_ = 0;                               ///< option of endpoints added later
   transport::FakeNetwork network_;
   VirtualEnvironment environment_{network_.now_ns};
   std::vector<std::unique_ptr<VirtualHost>> hosts_;

@@ -25,21 +25,21 @@ class ClientSessionTest : public testing::Test {
  protected:
   ~ClientSessionTest() override {
     session_.reset();
-    EXPECT_EQ(pools_.response_packets_free, response_packets_);
+    EXPECT_EQ(pools_.response_credits_free, response_packets_);
     EXPECT_EQ(pools_.reports_free, reports_);
     EXPECT_EQ(pools_.slots.taken(), 0u);
     EXPECT_EQ(pools_.transfers.taken(), 0u);
   }
 
   void make(ClientTerms terms = {}) {
-    response_packets_ = pools_.response_packets_free;
+    response_packets_ = pools_.response_credits_free;
     reports_ = pools_.reports_free;
     session_ = std::make_unique<ClientSession>(terms, pools_);
   }
-  void open(uint8_t credits = 8, ClientTerms terms = {}) {
+  void open(uint8_t credits = 8, ClientTerms terms = {}, uint8_t credit_unit = 0) {
     credits_ = credits;
     make(terms);
-    accept(terms.window, credits);
+    session_->on_accepted({9, kPayloadMax, terms.window, credits, 1, kPathToken, credit_unit}, now_);
     prove_path();
   }
   void accept(uint8_t window = 8, uint8_t credits = 8) {
@@ -584,6 +584,69 @@ TEST_F(ClientSessionTest, newest_limit_counts_at_once_and_old_packets_set_none) 
   EXPECT_TRUE(session_->is_uncongested());
 }
 
+// A packet of 100 B and its header has two credits of 64 B, one of 40 B has one.
+TEST_F(ClientSessionTest, long_packets_cost_several_credits) {
+  open(7, {}, 6);
+  EXPECT_EQ(session_->full_packet_credits(), 2u);
+  ClientSlot* slot = begin(1000, 10);
+  auto packets = sent();
+  ASSERT_EQ(packets.size(), 4u);  // the last of them exceeds the limit
+  EXPECT_EQ(session_->credits_in_flight(), 8u);
+  EXPECT_EQ(session_->packets_in_flight(), 4u);
+  session_->check_invariants();
+  credit(packets[0].header.number());
+  EXPECT_EQ(session_->credits_in_flight(), 6u);
+  EXPECT_EQ(sent().size(), 1u);
+  session_->end_early(slot, now_);
+  EXPECT_EQ(session_->credits_in_flight(), 0u);
+  session_->check_invariants();
+}
+
+TEST_F(ClientSessionTest, requests_of_one_packet_and_several_credits) {
+  open(4, {}, 6);
+  ClientSlot* wide = begin(60, 10);
+  ClientSlot* narrow = begin(40, 10);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 2u);
+  EXPECT_EQ(session_->credits_in_flight(), 3u);
+  session_->check_invariants();
+  for (size_t i = 0; i < packets.size(); i++) {
+    ClientSlot* slot = packets[i].header.message_bytes() == 60 ? wide : narrow;
+    EXPECT_EQ(respond(slot, packets[i].header.number(), 10, 10).finished, slot);
+  }
+  EXPECT_EQ(session_->credits_in_flight(), 0u);
+}
+
+TEST_F(ClientSessionTest, a_limit_of_one_credit_lets_one_full_packet_out) {
+  open(1, {}, 6);
+  begin(1000, 10);
+  EXPECT_EQ(sent().size(), 1u);
+  EXPECT_EQ(session_->credits_in_flight(), 2u);
+}
+
+TEST_F(ClientSessionTest, limits_above_128_grow_in_steps) {
+  open(255, {}, 6);
+  EXPECT_EQ(session_->credit_limit(), wire::kCreditsMax);
+  EXPECT_TRUE(session_->is_uncongested());
+  begin();
+  credits_ = 129;
+  credit(sent()[0].header.number());
+  EXPECT_EQ(session_->credit_limit(), 144u);
+  EXPECT_TRUE(session_->is_uncongested());
+}
+
+// More than the ring of records has at first, and more than a credit return of four words acknowledges.
+TEST_F(ClientSessionTest, two_thousand_packets_in_flight) {
+  ClientTerms terms;
+  terms.bulk_packets = 10'000;
+  open(255, terms, 7);
+  EXPECT_EQ(session_->full_packet_credits(), 1u);
+  for (int i = 0; i < 3; i++) begin(100'000, 10);
+  EXPECT_EQ(sent().size(), wire::kCreditsMax);
+  EXPECT_EQ(session_->packets_in_flight(), wire::kCreditsMax);
+  session_->check_invariants();
+}
+
 TEST_F(ClientSessionTest, number_before_the_first_is_no_jump) {
   open(4);
   auto header = wire::server_header(Kind::kCr, 0, 7, wire::kNumberMask, 0, 1, 0, 77, 0);
@@ -1035,7 +1098,7 @@ TEST_F(ClientSessionTest, long_response_by_ranges) {
   EXPECT_EQ(rfrs[0].header.kind(), Kind::kRfr);
   EXPECT_EQ(rfrs[0].header.index(), 1u);
   EXPECT_EQ(rfrs[0].header.message_bytes(), 9u);
-  EXPECT_EQ(pools_.response_packets_free, response_packets_ - 9);
+  EXPECT_EQ(pools_.response_credits_free, response_packets_ - 9);
   const uint32_t echo = rfrs[0].header.number();
   for (uint32_t i : {9u, 3u, 1u, 2u, 4u, 8u, 7u, 6u})
     EXPECT_EQ(respond(slot, echo, i, i == 9 ? 50 : 100, 0).finished, nullptr);
@@ -1045,7 +1108,7 @@ TEST_F(ClientSessionTest, long_response_by_ranges) {
   const ClientVerdict verdict = respond(slot, echo, 5, 100, 0);
   EXPECT_EQ(slot->response->length_bytes, 950u);
   finish(verdict);
-  EXPECT_EQ(pools_.response_packets_free, response_packets_);
+  EXPECT_EQ(pools_.response_credits_free, response_packets_);
 }
 
 // One of two packets was damaged above the link's checksum. If it was the first one, its parts would never fit.
@@ -1063,14 +1126,14 @@ TEST_F(ClientSessionTest, a_response_whose_size_changes_begins_anew) {
   const uint32_t probe = sent().at(0).header.number();
   respond(slot, probe, 250, 100);  // the server answers a probe with packet 0
   session_->check_invariants();
-  EXPECT_EQ(pools_.response_packets_free, response_packets_);
+  EXPECT_EQ(pools_.response_credits_free, response_packets_);
   const auto again = sent();
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].header.index(), 1u);
   EXPECT_EQ(again[0].header.message_bytes(), 2u);
   respond(slot, again[0].header.number(), 1, 100, 0);
   finish(respond(slot, again[0].header.number(), 2, 50, 0));
-  EXPECT_EQ(pools_.response_packets_free, response_packets_);
+  EXPECT_EQ(pools_.response_credits_free, response_packets_);
 }
 
 // A damaged packet has moved the server's slot on. The server answers the request as lost, so that probes end.
@@ -1089,7 +1152,7 @@ TEST_F(ClientSessionTest, a_probe_for_a_response_says_that_its_request_was_deliv
 }
 
 TEST_F(ClientSessionTest, ranges_are_bounded_by_the_endpoints_queue) {
-  pools_.response_packets_free = 5;
+  pools_.response_credits_free = 5;
   open(8);
   ClientSlot* slot = begin(10, 1000);
   respond(slot, sent()[0].header.number(), 1000, 100);
@@ -1103,9 +1166,21 @@ TEST_F(ClientSessionTest, ranges_are_bounded_by_the_endpoints_queue) {
   EXPECT_EQ(more[0].header.message_bytes(), 1u);
 }
 
+TEST_F(ClientSessionTest, ranges_are_counted_in_the_units_of_the_endpoints_queue) {
+  pools_.response_credits_free = 11;
+  pools_.credit_unit = 6;
+  open(8);
+  ClientSlot* slot = begin(10, 1000);
+  respond(slot, sent()[0].header.number(), 1000, 100);
+  const auto rfrs = sent();
+  ASSERT_EQ(rfrs.size(), 1u);
+  EXPECT_EQ(rfrs[0].header.message_bytes(), 5u);
+  EXPECT_EQ(pools_.response_credits_free, 1);
+}
+
 // Responses of other sessions in flight do not stop this session from receiving (clause 5.4).
 TEST_F(ClientSessionTest, an_empty_pool_leaves_each_session_packets_of_its_own) {
-  pools_.response_packets_free = response_packets_ = 0;
+  pools_.response_credits_free = response_packets_ = 0;
   open(8);
   ClientSlot* slot = begin(10, 1000);
   respond(slot, sent()[0].header.number(), 1000, 100);
@@ -1121,7 +1196,7 @@ TEST_F(ClientSessionTest, an_empty_pool_leaves_each_session_packets_of_its_own) 
 
 // Clause 5.4 with a known downlink: its capacity is divided by the sessions that receive responses.
 TEST_F(ClientSessionTest, responses_share_the_downlink) {
-  pools_.response_packets_free = 10'000;
+  pools_.response_credits_free = 10'000;
   pools_.response_share = ResponseShare({20 * 1000, 1000});
   for (int i = 0; i < 50; i++) pools_.response_share.begin();
   open(100);

@@ -52,6 +52,8 @@ void hear(CreditPolicy& policy, std::vector<uint64_t>& notes, size_t sessions) {
   for (size_t i = 0; i < sessions; i++) policy.hear(notes[i]);
 }
 
+uint32_t decode(const CreditPolicy& policy) { return wire::decode_credits(policy.limit(), policy.unit()); }
+
 TEST(CreditPolicy, without_a_downlink_the_queue_is_divided_by_those_heard_in_the_last_epoch) {
   CreditPolicy policy({.queue_packets = 1000}, 0);
   std::vector<uint64_t> notes;
@@ -68,6 +70,40 @@ TEST(CreditPolicy, without_a_downlink_the_queue_is_divided_by_those_heard_in_the
   EXPECT_EQ(policy.limit(), 1);
   policy.start_epoch(60 * kMs, {});
   EXPECT_EQ(policy.limit(), 128);
+}
+
+// A packet of 8 KiB takes four places, and a session may exceed its limit with its last packet.
+TEST(CreditPolicy, packets_of_several_credits_share_the_queue) {
+  CreditPolicy policy({.queue_packets = 25, .unit = 11, .packet_credits = 4}, 0);
+  std::vector<uint64_t> notes;
+  EXPECT_EQ(policy.limit(), 97);
+  hear(policy, notes, 10);
+  policy.start_epoch(10 * kMs, {});
+  EXPECT_EQ(policy.limit(), 7);
+  hear(policy, notes, 50);
+  policy.start_epoch(20 * kMs, {});
+  EXPECT_EQ(policy.limit(), 1);  // short packets must still go on
+}
+
+TEST(CreditPolicy, limits_above_128_are_powers_of_two) {
+  CreditPolicy policy({.queue_packets = 1000, .unit = 11, .packet_credits = 4}, 0);
+  std::vector<uint64_t> notes;
+  EXPECT_EQ(decode(policy), 512u);  // of 128 packets
+  EXPECT_EQ(policy.start_limit(1), 128);
+  hear(policy, notes, 12);
+  policy.start_epoch(10 * kMs, {});
+  EXPECT_EQ(decode(policy), 256u);
+  hear(policy, notes, 40);
+  policy.start_epoch(20 * kMs, {});
+  EXPECT_EQ(policy.limit(), 97);
+}
+
+TEST(CreditPolicy, a_fixed_limit_is_of_full_packets) {
+  CreditPolicy policy({.queue_packets = 25, .unit = 11, .packet_credits = 4, .fixed_limit = 2}, 0);
+  EXPECT_EQ(policy.limit(), 8);
+  EXPECT_EQ(policy.start_limit(1000), 8);
+  CreditPolicy large({.queue_packets = 25, .unit = 11, .packet_credits = 5, .fixed_limit = 400}, 0);
+  EXPECT_EQ(decode(large), 2000u);
 }
 
 TEST(CreditPolicy, a_fixed_limit_is_always_that) {

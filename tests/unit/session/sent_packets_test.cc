@@ -90,6 +90,21 @@ TEST_F(SentPacketsTest, shrinks_to_the_owners_memory) {
   EXPECT_EQ(&sent_[kFirst + 100], &embedded_[(kFirst + 100) % SentPackets::kEmbedded]);
 }
 
+TEST_F(SentPacketsTest, long_packets_hold_several_credits) {
+  sent_.set_credit_limit(4);
+  sent_.add({.count = 3, .kind = Kind::kWide});
+  EXPECT_EQ(sent_.in_flight(), 3u);
+  EXPECT_TRUE(sent_.has_credit());
+  sent_.add({.count = 5, .kind = Kind::kPart});
+  EXPECT_EQ(sent_.in_flight(), 8u);
+  EXPECT_FALSE(sent_.has_credit());
+  EXPECT_EQ(sent_.burst_end(), sent_.next_number());
+  sent_.add({.count = 32, .kind = Kind::kRfr});
+  EXPECT_EQ(sent_.in_flight(), 9u) << "a request for 32 packets is one short packet";
+  for (uint64_t n = kFirst; n < kFirst + 3; n++) sent_.remove(sent_[n]);
+  EXPECT_EQ(sent_.in_flight(), 0u);
+}
+
 TEST_F(SentPacketsTest, burst_ends_with_credits_or_with_space) {
   sent_.set_credit_limit(3);
   EXPECT_EQ(sent_.burst_end(), kFirst + 3);

@@ -146,7 +146,8 @@ TEST_F(ReceiverTest, a_limit_that_no_packet_can_carry_is_misuse) {
   const auto program = [](Host& its_host) {
     auto nexus = Nexus::create(its_host.uri(), its_host.nexus_options());
     EXPECT_TRUE(nexus.ok());
-    auto endpoint = Rpc<Sim>::create(**nexus, its_host.transport_options(), {.credit_limit = 129, .huge_pages = false});
+    auto endpoint = Rpc<Sim>::create(**nexus, its_host.transport_options(),
+                                     {.credit_limit = RpcOptions::kCreditLimitMax + 1, .huge_pages = false});
     EXPECT_EQ(endpoint.status().code(), Code::kMisuse);
     return std::make_shared<int>();
   };

@@ -42,6 +42,7 @@ struct Fake {
     transport::FakeNetwork* network = nullptr;
     uint32_t payload_bytes_max = 1024;
     uint32_t receive_queue_packets = 256;
+    uint32_t credit_bytes = 0;
     uint32_t send_queue_packets = 256;
     uint32_t receive_burst = 32;
     uint32_t by_reference_bytes = UINT32_MAX;
@@ -89,6 +90,7 @@ class FakeImpl : public DefaultMembers {
   uint32_t payload_bytes_max() const { return options_.payload_bytes_max; }
   uint32_t payload_bytes_max(PeerId) const { return options_.payload_bytes_max; }
   uint32_t receive_queue_packets() const { return options_.receive_queue_packets; }
+  uint32_t credit_bytes() const { return options_.credit_bytes; }
   uint64_t link_bytes_per_sec() const { return 10'000'000'000; }
   DelayTarget delay_target() const { return {20'000, 60'000, true}; }
 

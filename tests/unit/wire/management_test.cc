@@ -1,5 +1,6 @@
 // Bytes of the management protocol (docs/protocol.md, 7.1 and 7.2).
 #include "wire/management.h"
+#include "wire/credits.h"
 
 #include <gtest/gtest.h>
 
@@ -168,7 +169,21 @@ TEST(Management, parse__refuses_fields_out_of_range) {
   for (const ManagementKind kind : {ManagementKind::kConnectRequest, ManagementKind::kConnectReply}) {
     refuses(kind, [](auto& m) { m.terms.first_number = 1u << 24; });
     refuses(kind, [](auto& m) { m.terms.path_token = 1u << 31; });
-    refuses(kind, [](auto& m) { m.terms.credit_unit = static_cast<CreditUnit>(kCreditUnits); });
+    for (const uint8_t unit : {1, kCreditUnitMin - 1, kCreditUnitMax + 1, 255}) {
+      refuses(kind, [unit](auto& m) { m.terms.credit_unit = unit; });
+    }
+  }
+}
+
+// Peers of one version may have other units of credits, and a server that counts bytes has larger limits.
+TEST(Management, parse__takes_units_of_credits) {
+  for (const uint8_t unit : {kCreditUnitMin, kCreditUnitMax}) {
+    ManagementMessage m = message(ManagementKind::kConnectReply);
+    m.terms.credit_unit = unit;
+    m.terms.credits = 255;
+    ManagementMessage got;
+    ASSERT_EQ(parse_management(bytes_of(m), got), ManagementDrop::kNone);
+    EXPECT_EQ(got.terms, m.terms);
   }
 }
 
