@@ -1,4 +1,4 @@
-// ClientSessions: what the log of the Nexus is told of them (NexusOptions::log).
+// ClientSessions: events in the log of the Nexus (NexusOptions::log).
 
 #include <string_view>
 

@@ -22,18 +22,18 @@ constexpr uint64_t kOpenStepNs = 100'000;
 constexpr uint64_t kPathProbeGapNsMax = 20'000'000;
 /// The data address may take this many times the handshake to answer.
 constexpr uint64_t kPatienceHandshakes = 4;
-/// Without an answer for this many handshakes, of two round trips each, or this many RTOs, a pair is tried. One short
-/// path probe is kept for it.
+/// After this many handshakes (of two round trips each) or RTOs without an answer, the client tries one address and
+/// port pair. It keeps one short path probe for that.
 constexpr uint64_t kPairHandshakes = 3;
 constexpr uint64_t kPairRtos = 4;
 constexpr uint8_t kPairedProbes = 1;
-/// Full packets that are not answered in so many times the time of a short one do not pass.
+/// Full packets count as not passing when their answers take this many times the round trip of a short probe.
 constexpr uint64_t kFullProbeTimes = 8;
 
 constexpr Status kPeerGone(Code::kPeerUnreachable,
                            "no way leads to the peer's data-path address, or its endpoint went away while connecting");
 
-/// What the transport says of a refusal that its peer has sent. Empty: nothing.
+/// The transport's advice about a refusal of its peer. Empty: none.
 std::string_view remedy_of(const transport::Remedies& remedies, wire::Refusal refusal) {
   switch (refusal) {
     case wire::Refusal::kOtherUser:
@@ -265,7 +265,7 @@ void ClientSessions::note_path_error(Client* client) {
   if (error != transport::PathError::kNone) client->opening->path_error = error;
 }
 
-/// Of a session whose peer has died before it opened.
+/// The error of a session whose peer died before the session opened.
 Status ClientSessions::why_dead(const Client* client) const {
   const Status why = context_.transport.peer_failure(client->peer);
   if (why.ok()) return kPeerGone;
@@ -287,7 +287,7 @@ bool ClientSessions::is_path_narrow(const Client* client) const {
   return may_be && !is_path_slow(client);
 }
 
-/// Of a session that did not open in time though the server has said yes.
+/// The error of a session that the server accepted but that did not open in time.
 Status ClientSessions::why_no_path(const Client* client) const {
   const std::string port = client->has_peer ? std::to_string(context_.transport.port_of(client->peer)) : "?";
   const transport::PathError error = client->opening->path_error;

@@ -1,11 +1,12 @@
-// ClientSessions: sessions that connect again by themselves (SessionOptions::reconnect), and who waits for a session.
+// ClientSessions: sessions that connect again by themselves (SessionOptions::reconnect), and coroutines that wait for a
+// session.
 //
 //   create() -> connecting -> open -> lost: replace() -> pause in backing_off_ -> connecting -> ...
 //                    \---- refused, or no answer ----^
 //
-// For the server and for packets each attempt is a session of its own, with a Client and random numbers of its own. The
-// old Client ends as any session does, with its calls. The program's name of the session is a second name in the table,
-// whose key never leaves the endpoint; it is the next Client's from then on.
+// On the wire each attempt is a new session with a Client and random numbers of its own. The old Client ends with its
+// calls, as any session does. The program's name of the session is a second name in the table, whose key never leaves
+// the endpoint. It passes from each Client to the next.
 
 #include <algorithm>
 #include <new>

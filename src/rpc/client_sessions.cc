@@ -23,7 +23,7 @@ constexpr uint64_t kPathPatienceParts = 8;
 /// the cache (measured, ANCHORS: 8 in rotation 95-100 % of a bare copy, 32 in rotation 33-51 %).
 constexpr uint32_t kBulkBytes = 512u << 10;
 constexpr uint32_t kBulkPacketsMin = 8;
-/// Without an answer for this time a client does not count on its credit limit where that is sized by the downlink.
+/// A client without an answer for this time falls back to its initial credit limit, if the downlink decides the limit.
 constexpr uint64_t kCreditsLastNs = 4 * session::CreditPolicy::kDownlinkEpochNs;
 /// Flows come and go in this many target delays (1 ms in a datacenter).
 constexpr uint64_t kCongestionTargets = 50;
@@ -124,7 +124,7 @@ session::ClientTerms ClientSessions::terms_of(const SessionOptions& options) con
   return terms;
 }
 
-/// What the server is asked for.
+/// The terms that the client asks for.
 nexus::SessionTerms ClientSessions::wish_of(const session::ClientTerms& terms) const {
   nexus::SessionTerms wish;
   wish.transport = context_.port.transport;
@@ -354,7 +354,7 @@ void ClientSessions::announce_ends() {
   }
 }
 
-/// Of a dead session: continuations have not run yet.
+/// True: some continuations of a dead session have not run yet.
 bool ClientSessions::has_calls_to_end(const Client* client) const {
   return has_calls(client) || completions_.has_waiting_of(client->waits_before_end);
 }
@@ -466,7 +466,7 @@ void ClientSessions::check_agenda() const {
   if (!resting_.empty()) check_due(resting_.next_ns());
 }
 
-/// Of one session that is alive.
+/// Checks the lists of a live session.
 void ClientSessions::check_lists(const Client* client) const {
   client->session.check_invariants();
   if (client->session.state() == ClientSession::State::kOpen) {

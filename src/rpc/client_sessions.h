@@ -42,9 +42,9 @@ class TERN_API ClientSessions {
   Result<Session> create(std::string_view uri, const SessionOptions& options);
   /// Ends a session. Its calls end in the next iteration.
   Status destroy(Session session);
-  /// What the program may know of a session. One that has ended, or never was, is kEnded.
+  /// The public information about a session. An ended or unknown session is kEnded.
   SessionInfo info(Session session) const;
-  /// The same of a session that is alive.
+  /// The public information about a live session.
   static SessionInfo info(const Client* client);
   /// Calls `f(name, client)` for live sessions, as SessionTable::visit() does, with the names that programs know.
   template <class F>
@@ -274,7 +274,7 @@ class TERN_API ClientSessions {
   session::ClientPools pools_;
   base::Pool<Client> pool_;
   session::SessionTable<Client> table_;
-  // What a session may need in a list is reserved when it is made, so that nothing may fail later.
+  // A new session reserves its places in all lists, so that no later insertion can fail.
   SendList<Client> to_send_;
   uint32_t call_sequence_ = 0;  ///< next_call_sequence()
   Status refusal_;
@@ -284,8 +284,8 @@ class TERN_API ClientSessions {
   size_t pass_next_ = 0;              ///< of ticking_: the next one of the present pass
   size_t pass_end_ = 0;               ///< of ticking_: where the present pass ends
   uint64_t pass_due_ns_ = 0;          ///< when the next pass is due, if there are more sessions than a run looks at
-  /// Keys of sessions whose next business is further away (a report, a probe of a slow handler), each at most once. An
-  /// idle session is in neither.
+  /// Keys of sessions whose next timer is further away (a report, a probe of a slow handler), each at most once. An
+  /// idle session is in neither list.
   cc::DepartureQueue resting_;
   std::vector<Client*> opening_;      ///< whose path is being proved
   std::vector<Client*> ending_;       ///< destroyed by the application

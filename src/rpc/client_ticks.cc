@@ -1,4 +1,4 @@
-// ClientSessions: what is due though no packet has come (docs/protocol.md, 4.3, 4.4, 5.5, 6.4).
+// ClientSessions: timers of sessions (docs/protocol.md, 4.3, 4.4, 5.5, 6.4).
 
 #include <algorithm>
 #include <bit>
@@ -13,14 +13,15 @@ using session::ClientSession;
 
 namespace {
 
-/// From the transport's news that a peer is gone to the session's end. Management's reason comes sooner, if it comes.
+/// Time from the transport's report that a peer is gone to the session's end. The management usually gives its reason
+/// sooner.
 constexpr uint64_t kPeerLostNs = 50'000'000;
-/// A session whose next business is not within this many RTOs is not looked at each RTO.
+/// A session without a timer within this many RTOs is not checked at each RTO.
 constexpr uint64_t kRestRtos = 4;
 /// Sessions that one iteration looks at. With more of them, a pass takes several iterations, between which packets are
 /// received: a look at a session that is in no cache takes a tenth of a microsecond, and 50 000 of them an RTO.
 constexpr size_t kTicksPerRun = 64;
-/// The memory of sessions is fetched so many sessions ahead: a look takes a few ns, and memory a hundred.
+/// Memory is prefetched this many sessions ahead, because a check takes a few ns and a cache miss a hundred.
 constexpr size_t kTicksAhead = 8;
 
 constexpr Status kSilent(

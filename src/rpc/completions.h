@@ -44,7 +44,7 @@ class TERN_API Completions {
   /// The last call of wait() blocks this slot until it ends.
   void block_slot(uint64_t session_name, uint32_t slot);
   bool has_waiting() const { return !waiting_.empty(); }
-  /// Calls that have waited here so far. A session that has ended remembers it.
+  /// Number of calls that have waited here so far. An ended session stores it, to know when its own calls have run.
   uint64_t waits() const { return waits_; }
   /// One of the first `count` calls of waits() waits still.
   bool has_waiting_of(uint64_t count) const { return !waiting_.empty() && waiting_.front().number < count; }

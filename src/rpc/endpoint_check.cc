@@ -57,7 +57,7 @@ void EndpointCore::check_buffers() const {
   CHECK(owned.items().size(), <=, buffers_out());
 }
 
-/// Of both arenas, which may be one.
+/// Buffers in use of both arenas, which may be the same one.
 size_t EndpointCore::buffers_out() const {
   const bool is_one = &context_.received == &context_.arena;
   return context_.arena.buffers_out() + (is_one ? 0 : context_.received.buffers_out());

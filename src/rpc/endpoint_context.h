@@ -1,4 +1,4 @@
-// What all parts of an endpoint share: its surroundings, the time of this iteration, the counters.
+// State that all parts of an endpoint share: its environment, the time of this iteration, the counters.
 // Owner thread only, but for `mailbox` and `port`, which have locks of their own.
 #pragma once
 

@@ -13,7 +13,7 @@ namespace tern::rpc {
 
 namespace {
 
-/// Of a link, around a packet: Ethernet (preamble, checksum and gap included), IPv4, UDP.
+/// Overhead of a packet on a link: Ethernet (with preamble, checksum and gap), IPv4, UDP.
 constexpr size_t kFrameBytes = 24 + 14 + 20 + 8;
 
 }  // namespace
@@ -166,7 +166,7 @@ void EndpointCore::stop_waiting(Session session, detail::SessionWaiter* waiter) 
   client_sessions_.stop_waiting(session, waiter);
 }
 
-/// Whatever is not the common case, and everything that is wrong.
+/// Starts calls outside of the fast path, and refuses wrong ones.
 StartedCall EndpointCore::start_call_slow(Session session, uint32_t type, detail::Buffer* request,
                                           detail::Buffer* response, Duration deadline) {
   const auto refuse = [this](Status status) { return client_sessions_.refuse_call(status); };
@@ -246,7 +246,7 @@ void EndpointCore::stop() {
   waking_.fetch_sub(1, std::memory_order_release);
 }
 
-/// Copies what the parts below the endpoint count. A closed endpoint keeps what they had counted.
+/// Copies the counters of the layers below the endpoint. A closed endpoint keeps their last values.
 const EndpointCounters& EndpointCore::counters() {
   EndpointCounters& counters = context_.counters;
   counters.controller = client_sessions_.controller_counters();
@@ -258,7 +258,7 @@ const EndpointCounters& EndpointCore::counters() {
   return counters;
 }
 
-/// From now on stop() does not touch the transport.
+/// Makes later calls of stop() leave the transport alone.
 void EndpointCore::wait_for_wakers() {
   has_transport_.store(false, std::memory_order_seq_cst);
   while (waking_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();

@@ -142,7 +142,7 @@ class TERN_API EndpointCore {
   }
   /// The next iteration has something to do, whatever comes from outside.
   bool has_work() const { return client_sessions_.has_to_send() || server_sessions_.has_to_send() || has_due(); }
-  /// As has_work(), but for sessions whose packets the transport has refused.
+  /// Like has_work(), but ignores sessions whose packets the transport has refused.
   bool has_work_but_for_refused() const {
     return !client_sessions_.are_all_refused() || !server_sessions_.are_all_refused() || has_due();
   }

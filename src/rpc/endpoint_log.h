@@ -1,4 +1,4 @@
-// What an endpoint tells the log of its Nexus (NexusOptions::log). Owner thread only.
+// An endpoint's events in the log of its Nexus (NexusOptions::log). Owner thread only.
 //
 // The sink is the program's, and runs in the middle of the library's steps. So the endpoint has no owner while the sink
 // runs: what belongs to the owner thread is refused (kWrongThread), and the sink can change nothing under the library's
@@ -30,9 +30,9 @@ class EndpointLog {
   /// True if the sink runs now. Any thread.
   bool is_telling() const { return owner_.load(std::memory_order_relaxed) == &kTelling; }
 
-  /// Of the endpoint itself.
+  /// Logs an event of the endpoint itself.
   void endpoint(LogKind kind, const Status& status = {}) const;
-  /// What is told of a session beyond its name.
+  /// The details of a session besides its name.
   struct Details {
     Duration pause{0};
     uint32_t packet_bytes = 0;
@@ -44,7 +44,7 @@ class EndpointLog {
                const Details& details) const;
   /// kSessionRefused or kSessionFailed at a server. `session` may be Session{}.
   void client_turned_away(LogKind kind, Session session, std::string_view peer, const Status& status);
-  /// Looks at what the transport counts, and tells of faults that are new.
+  /// Checks the transport's counters and logs new faults.
   void watch(const TransportCounters& counters, uint64_t now_ns);
 
  private:

@@ -239,7 +239,7 @@ Incoming* Handlers::submit(HandlerEntry& entry, Incoming* incoming) {
     const bool is_submitted =
         context_.nexus.submit_work([handler, incoming] {  // two words: they fit into the task without an allocation
           Mailbox* mailbox = incoming->mailbox;
-          // After close() the handler may be gone; the Request then just goes home.
+          // After close() the handler may be destroyed. The Request then only returns to its mailbox.
           if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
           if (incoming->is_cancelled.load(std::memory_order_relaxed)) {
             mailbox->push_answered(incoming);
@@ -296,7 +296,7 @@ void Handlers::on_answered(Incoming* incoming) {
   } else {
     sessions_.set_response(server, slot, std::exchange(incoming->response, nullptr));
   }
-  // What was held for so long is no sample of the round trip, however long: from here on nobody has asked.
+  // The hold time is kLongHoldNs at most. A client takes no round-trip sample from a hold of that length.
   slot->received_ns = std::max(slot->received_ns, context_.now_ns - std::min(context_.now_ns, kLongHoldNs));
   if (incoming == spare_) {
     Mailbox::rest(incoming);  // its handler runs

@@ -40,7 +40,7 @@ class TERN_API Handlers {
 
   /// Registers a handler; before the first loop iteration. kMisuse, kNoMemory.
   Status add(uint16_t type, std::unique_ptr<RequestHandler> handler, const HandlerOptions& options);
-  /// From now on no request takes the fast path: run() gets all requests, and refuses them.
+  /// Ends the fast path: run() gets all later requests and refuses them.
   void start_closing() { dispatch_types_ = 0; }
   /// Gives back the endpoint's record. The mailbox closes next.
   void close();
@@ -66,7 +66,7 @@ class TERN_API Handlers {
 
   // -- The general path --
 
-  /// By the request's type and size alone.
+  /// The reason to refuse a request of this type and size, if any.
   RequestRefusal refusal_of(uint32_t type, size_t bytes);
   /// Takes a complete request: runs its handler, submits it to a worker, lets it wait, or refuses it. `data` lies in
   /// `owned`, which this takes over. If `owned` is null, `data` is memory of the transport until this returns.

@@ -1,4 +1,4 @@
-// What the endpoint can say of its peers' lives: data is a sign of life, too (docs/protocol.md, 7.5.2).
+// The endpoint's evidence of its peers' lives. Data is a sign of life, too (docs/protocol.md, 7.5.2).
 // Owner thread only.
 #pragma once
 
@@ -22,7 +22,7 @@ class TERN_API LifeSigns {
   void on_question(nexus::ControlEvent& event, uint64_t credit_epoch);
   /// Tries to answer the questions that wait. `has_read_all`: this iteration has found nothing to receive.
   void answer(bool has_read_all);
-  /// In each run_due() that looks at everything. `idle_iterations`: so far, that found nothing to receive.
+  /// Called in each run_due() that checks everything. `idle_iterations`: iterations so far that received nothing.
   void note_what_is_read(bool has_read_all, uint32_t idle_iterations);
   /// All packets that arrived before have been read. ns.
   uint64_t read_until_ns() const { return read_until_ns_; }

@@ -57,12 +57,12 @@ struct alignas(64) Incoming : detail::RequestFront {
   Incoming* next_free = nullptr;       ///< of the free ones, or of those that are answered
   detail::Buffer* response = nullptr;  ///< the answer, if it is not in `space`
   detail::Buffer* copy = nullptr;      ///< holds `data` once it is stable
-  // For a request that waits for its handler.
+  // Fields of a request that waits for its handler.
   HandlerEntry* handler = nullptr;
   base::ListLinks<Incoming> in_waiting;
   bool waits_in_loop = false;     ///< in the list of Handlers; owner thread only
   bool waits_for_worker = false;  ///< in the mailbox's list; under its mutex
-  // For a request that its client has given up, and that the application still has.
+  // Field of a request that its client has given up while the application still has it.
   Run* abandoned_by = nullptr;
   /// The session's name, once the request may be in other threads. 0: it is with its handler, in the owner thread.
   uint64_t noted_session = 0;

@@ -53,7 +53,7 @@ void Peers::leave(Run* run) {
   host_pool_.give(host);
 }
 
-/// The heaps hold those that have something, by what they have.
+/// Changes a run's account. The heaps hold the owners with bytes, ordered by bytes.
 void Peers::change(Budget budget, Run* run, size_t added, size_t removed) {
   Total& total = totals_[index_of(budget)];
   HostAccount& host = run->host->accounts[index_of(budget)];

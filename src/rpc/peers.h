@@ -36,16 +36,16 @@ struct Claim {
   };
 };
 
-/// What one host, or one run, has of a budget.
+/// The part of a budget that one host, or one run, uses.
 template <class Owner>
 struct Account {
   size_t bytes = 0;
-  base::HeapLinks<Owner> links = {};  ///< among the others that have something
+  base::HeapLinks<Owner> links = {};  ///< place in the heap of owners with bytes
 };
 
-/// What a run has of the budgets.
+/// The part of a budget that a run uses, with its claims.
 struct RunAccount : Account<RunAccount> {
-  base::LinkedList<Claim, Claim::InRun> claims;  ///< the longest without news first
+  base::LinkedList<Claim, Claim::InRun> claims;  ///< ordered by the time of the last progress, oldest first
 };
 
 template <class T>
@@ -65,7 +65,7 @@ enum class Budget : uint8_t {
 };
 inline constexpr size_t kBudgets = 2;
 
-/// Of one address.
+/// The sessions and budgets of one address.
 struct Host {
   uint64_t key;
   Host* next_in_bucket = nullptr;
@@ -75,7 +75,7 @@ struct Host {
   HostAccount accounts[kBudgets];
 };
 
-/// Of one Nexus.
+/// The sessions and budgets of one run of a Nexus.
 struct Run {
   /// Both kinds of sessions name their links alike.
   struct InRun {
@@ -85,7 +85,7 @@ struct Run {
   nexus::AddressText address = {};  ///< "HOST:PORT", where it was first met
   Run* next_in_bucket = nullptr;
   Host* host = nullptr;
-  uint32_t uses = 0;  ///< sessions, and whoever else needs it to stay
+  uint32_t uses = 0;  ///< number of sessions and other users that keep this record
   uint32_t server_sessions = 0;
   uint32_t abandoned = 0;  ///< of its host's; each keeps the run
   base::LinkedList<Client, InRun> clients;
@@ -188,12 +188,13 @@ class Peers {
   /// Takes a part of a budget for a message of `run`, as the newest. Null: no memory.
   Claim* claim(Budget budget, Run* run, Server* server, uint32_t slot, size_t bytes, uint64_t now_ns);
   void release(Budget budget, Claim* claim);
-  /// It has made progress.
+  /// Notes that the claim's request or response has made progress.
   static void note_news(Budget budget, Claim* claim, uint64_t now_ns) {
     claim->news_ns = now_ns;
     claim->run->accounts[index_of(budget)].claims.move_last(claim);
   }
-  /// Of the host that has most, of its run that has most, the longest without news. Null: there are no claims.
+  /// Returns the claim that gives way first: the host with the most bytes, its run with the most bytes, and of that run
+  /// the claim without progress for the longest time. Null: there are no claims.
   Claim* first_to_go(Budget budget) const;
   /// The claim that gives way to one of `bytes` for `run`; null: none has to.
   Claim* first_to_go_for(Budget budget, const Run* run, size_t bytes, uint64_t now_ns) const;

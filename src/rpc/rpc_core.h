@@ -43,7 +43,7 @@ class RpcCore final {
   EndpointCore& endpoint() { return core_; }
   Impl& transport() { return *transport_; }  ///< until it is closed
 
-  /// What can fail of the construction.
+  /// The part of the construction that can fail.
   Status start() { return core_.start(); }
   Status run(Duration duration);
   Result<size_t> run_once() {
@@ -105,8 +105,8 @@ class RpcCore final {
 
   // -- After a fork() --
 
-  /// In a forked child: message memory is not there, and what the parent's threads were changing is as they left it. So
-  /// descriptors are closed, and the rest is given up.
+  /// Call it in a forked child. The child has no message memory, and the parent's threads may have left state
+  /// half-changed. So this closes descriptors and abandons everything else.
   static void abandon(std::unique_ptr<RpcCore> core) {
     core->transport_.reset();
     (void)core.release();
@@ -132,7 +132,7 @@ class RpcCore final {
       core.freshen_clock();
       transport::visit_packet(*this, header, payload);
     }
-    /// What handlers of the burst before have taken must not count as time in which this one's packets were here.
+    /// The time of the previous burst's handlers must not count as hold time of this burst's packets.
     void begin_burst() const {
       if constexpr (kTraits.reads_clock_per_burst) core.is_clock_fresh_ = false;
       core.freshen_clock();
@@ -152,7 +152,7 @@ class RpcCore final {
     }
   };
 
-  /// Of an endpoint with a trace: no packet is of the common case.
+  /// Visitor of an endpoint with a trace, which takes the general path for every packet.
   struct TracedVisitor : Visitor {
     void operator()(const wire::Header& header, const transport::Payload& payload) const {
       this->core.freshen_clock();
@@ -203,7 +203,7 @@ class RpcCore final {
   /// The transport has failed for good, and the sessions have ended for that reason.
   bool has_failed() const { return kTraits.can_fail && !core_.failure().ok(); }
   void note_failure();
-  /// For benchmarks of what batched timestamps are worth: a clock read for this packet.
+  /// Reads the clock for this packet. Only benchmarks of batched timestamps do so.
   void stamp_packet() {
     if constexpr (!kTraits.shortcuts.batched_timestamps) context().now_ns = transport_->now();
   }
@@ -220,7 +220,7 @@ class RpcCore final {
                 detail::Buffer* buffer);
   [[gnu::always_inline]] SendTurn transmit_client(Client* client);
   [[gnu::always_inline]] SendTurn transmit_server(Server* server);
-  // What the common case, which these two are, leaves over.
+  // The sends that these two fast paths do not handle.
   [[gnu::noinline]] SendTurn transmit_rest(Client* client);
   [[gnu::noinline]] SendTurn transmit_rest(Server* server);
   void send_path_probes();
@@ -265,7 +265,7 @@ template <class Impl>
       serve_waiting();
   }
   if (core_.has_packets_to_send()) {
-    // What handlers have taken is told as hold time, or it would pass for the network's.
+    // The hold time must include the time of handlers, because the client would otherwise count it as network time.
     if (kTraits.reads_clock_per_burst && packets != 0) is_clock_fresh_ = false;
     freshen_clock();
     transmit();
@@ -286,7 +286,7 @@ void RpcCore<Impl>::note_failure() {
   core_.fail(why);
 }
 
-/// Before a handler that takes long: reads whatever has come, cancels above all, and sends what is to leave.
+/// Runs before a slow handler: receives all packets, especially cancels, and sends all queued ones.
 template <class Impl>
 void RpcCore<Impl>::serve_waiting() {
   for (uint32_t i = 0; i < kDrainCalls; i++) {
@@ -352,7 +352,7 @@ void RpcCore<Impl>::transmit() {
   if (core_.client_sessions().has_to_send()) {
     core_.client_sessions().take_turns([this](Client * client)
                                            __attribute__((always_inline)) { return transmit_client(client); });
-    // What was sent now may want a look when its answer is late.
+    // The packets sent now need a check if their answers are late.
     context().agenda.at_latest(context().now_ns + context().rto_ns_min);
   }
   sent_ticket_ = transport_->ticket();
@@ -436,7 +436,7 @@ void RpcCore<Impl>::sleep(uint64_t until_ns) {
   if (!alarm_.is_open()) context().mailbox->may_sleep.store(false, std::memory_order_relaxed);
 }
 
-/// Leaves the descriptor such that it becomes readable when there is something to do.
+/// Prepares the descriptor, so that it becomes readable when there is work.
 template <class Impl>
 void RpcCore<Impl>::arm() {
   note_rest();
@@ -457,7 +457,8 @@ Status RpcCore<Impl>::close(Duration drain) {
   return {};
 }
 
-/// Ends what is left. The transport releases all message memory when it dies; then the last continuations run.
+/// Ends the remaining sessions and calls. The transport's destructor releases all message memory; the last
+/// continuations then run.
 template <class Impl>
 void RpcCore<Impl>::shut_down() {
   if (is_closed()) return;

@@ -319,7 +319,7 @@ void ServerSessions::set_response(Server* server, ServerSlot* slot, detail::Buff
   server->session.respond(slot);
 }
 
-/// For packets that answer no call: the session takes no part in the credits for them.
+/// Lists a session to send packets that answer no call. The session does not count as active for the credits.
 void ServerSessions::list_to_send_quietly(Server* server) {
   if (server->is_listed_to_send) return;
   server->is_listed_to_send = true;
@@ -351,7 +351,7 @@ bool ServerSessions::start_credit_epoch() {
 
 // ---- Clients that are reached where their packets come from (clause 7.7.4) ----
 
-/// The address that a short paired path probe has come from gets a token of its own. The session's peer stays until the
+/// Gives the source address of a short paired path probe a token of its own. The session's peer changes only when the
 /// token comes back. There is one such address at a time.
 void ServerSessions::answer_pair_probe(Server* server) {
   TransportPort& transport = context_.transport;
@@ -407,7 +407,7 @@ void ServerSessions::check_invariants() const {
       const ServerSlot* slot = server->session.slot(i);
       if (slot == nullptr) continue;
       const auto* incoming = static_cast<const Incoming*>(slot->call);
-      // A request that runs is with the application, and what the application has is that slot's.
+      // The application has a request of this slot exactly while the slot is running.
       CHECK(incoming != nullptr, ==, slot->phase == ServerSlot::Phase::kRunning);
       if (incoming == nullptr) continue;
       CHECK(incoming->server == server && incoming->slot == slot);

@@ -36,9 +36,9 @@ class TERN_API ServerSessions {
   void for_each(F&& f) const {
     table_.for_each(std::forward<F>(f));
   }
-  /// What the program may know of a session. One that has ended, or never was, is kEnded.
+  /// The public information about a session. An ended or unknown session is kEnded.
   SessionInfo info(Session session) const;
-  /// The same of a session that is alive.
+  /// The public information about a live session.
   static SessionInfo info(const Server* server);
   /// Calls `f(name, server)` for live sessions, as SessionTable::visit() does.
   template <class F>
@@ -81,7 +81,7 @@ class TERN_API ServerSessions {
     incoming->server->session.respond(slot);
     list_to_send(incoming->server);
   }
-  /// An answer to the session's client has left without the list of what is to be sent: counts it for the credits.
+  /// Counts an answer for the credits that left at once, without the send list.
   void hear_answered(Server* server) {
     if (server->session.heard_epoch != credits_.epoch()) [[unlikely]]
       hear(server);

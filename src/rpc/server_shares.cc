@@ -13,21 +13,21 @@ using session::ServerSlot;
 
 namespace {
 
-/// From the handshake to the proof of the path, which takes some round trips. The slowest round trip on Earth is below
-/// a second, and clients try for 2 s by default.
+/// Limit from the handshake to the proof of the path, which takes some round trips. The slowest round trip on Earth is
+/// below a second, and clients try for 2 s by default.
 constexpr uint64_t kPathLimitNs = 5'000'000'000;
 /// A session without a path that is older makes way for any other session: three round trips on most networks.
 constexpr uint64_t kPathGraceNs = 100'000'000;
-/// An endpoint that looks later than this was not running, and has not read yet what its clients have sent meanwhile.
+/// If two checks are further apart than this, the endpoint was not running and has not yet read its clients' packets.
 constexpr uint64_t kAbsentNs = 1'000'000'000;
 
-/// Between two looks at what a session keeps: a quarter of the time after which that is too old.
+/// Interval of checks of a session's kept responses: a quarter of the time for which they are kept.
 constexpr uint64_t kSweepNs = session::ServerSession::kKeepNs / 4;
-/// Sessions of one look, which takes some us.
+/// Sessions in one check, which takes some us.
 constexpr size_t kSweepSessions = 256;
-/// Requests that the application still has and the client has given up, for each slot of a session.
+/// Limit of requests of a session that the application keeps after their clients have given them up, for each slot.
 constexpr uint32_t kAbandonedPerSlot = 4;
-/// The same for each host, whose sessions may have ended.
+/// Limit of such requests of each host. The sessions may have ended.
 constexpr uint32_t kAbandonedPerHost = 16'384;
 
 /// The smallest and the largest default of server_sessions_per_peer_max.

@@ -44,7 +44,7 @@ SendTurn RpcCore<Impl>::transmit_rest(Client* client) {
     core_.client_sessions().on_peer_lost(client);
     return SendTurn::kDone;
   }
-  // Without memory to depart later it is asked again and again.
+  // Without memory for a later departure the session is tried again in each turn.
   return turn == Turn::kLater && core_.client_sessions().depart_later(client) ? SendTurn::kDone : SendTurn::kMore;
 }
 

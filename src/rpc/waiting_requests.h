@@ -1,4 +1,4 @@
-// Requests with deadlines that wait for their handler, and what a handler is expected to take.
+// Requests with deadlines that wait for their handler, and the expected run time of a handler.
 // Rpc layer. No I/O, no clock: time is an argument.
 #pragma once
 
@@ -40,12 +40,12 @@ class HandlerTime {
   }
 
  private:
-  /// Of the mean. One run that the system has interrupted, be it for a second, must not refuse the next requests: it
-  /// counts as so many times the mean.
+  /// Weight of the mean. A run that the system interrupted, even for a second, must not make the next requests be
+  /// refused: it counts as at most kJumpTimes the mean.
   static constexpr uint64_t kWeight = 8;
   static constexpr uint64_t kJumpTimes = 4;
-  /// Where every request is refused there are no new measurements. Then one runs after this time, which is also this
-  /// many times what it takes: a sixteenth of the CPU at most.
+  /// There are no new measurements while every request is refused. One request then runs after kLastsNs or kLastsTimes
+  /// the mean, whichever is longer, so that such runs take a sixteenth of the CPU at most.
   static constexpr uint64_t kLastsNs = 100'000'000;
   static constexpr uint64_t kLastsTimes = 16;
 
@@ -53,15 +53,16 @@ class HandlerTime {
   std::atomic<uint64_t> measured_ns_{0};  ///< when the last run ended
 };
 
-/// In order of arrival as long as all are in time. Once one has waited too long, the newest goes first until none
-/// waits: in order, each would be served when its time is nearly over, and its answer would come too late.
+/// Runs requests in order of arrival while all are in time. Once one has waited too long, the newest request runs first
+/// until none waits, because in order of arrival each would run when its time is nearly over, and its answer would be
+/// late.
 class WaitingRequests {
  public:
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
   Incoming* newest() const { return list_.last(); }  ///< null: none waits
   void add(Incoming* request);
-  /// It has ended while it waited.
+  /// Removes a request that ended while it waited.
   void remove(Incoming* request, uint64_t now_ns);
   struct Next {
     Incoming* request = nullptr;  ///< null: none waits

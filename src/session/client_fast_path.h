@@ -116,8 +116,8 @@ template <size_t readable, bool is_batched>
 [[gnu::always_inline]] inline ClientSlot* ClientSession::try_finish(const wire::Header& header,
                                                                     const transport::Payload& payload,
                                                                     uint64_t now_ns) {
-  // In order in both directions: the server's next packet answers our oldest one, which is the call's only one, and not
-  // yet acknowledged: its slot is kSending, and its number is that of a slot that exists.
+  // Both directions are in order: the server's next packet answers our oldest one, which is the call's only packet and
+  // is not yet acknowledged. Therefore its slot exists and is kSending.
   const uint64_t oldest = sent_.oldest();
   SentPacket& entry = sent_[oldest];
   if ((((header.w2 ^ oldest) | ((header.w1 - 1) ^ server_number_)) & wire::kNumberMask) != 0) [[unlikely]]

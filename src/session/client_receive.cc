@@ -61,13 +61,14 @@ ClientVerdict dropped(Drop reason) {
 
 // ---- Any packet ----
 
-/// The packet echoes one that was sent lately, and its own number is one that the server may have reached: somebody who
-/// does not see our packets guesses one of the last 4096 in 2^24, and a number within the server's window.
+/// True: the packet echoes a recently sent packet, and its own number is one that the server may have reached. An
+/// attacker who does not see our packets must guess one of the last 4096 of 2^24 numbers, and a number within the
+/// server's window.
 bool ClientSession::is_proven_by_echo(const wire::Header& header) const {
   if ((header.flags() & wire::kNoEcho) != 0) return false;
   const uint64_t next = sent_.next_number();
   const uint64_t echo = expand_number(header.echo(), next);
-  // One damaged number can put the server's window ahead of ours; what it says of our own numbers still counts.
+  // One damaged number can put the server's window ahead of ours. The echo of our own numbers is still valid then.
   const bool was_sent =
       echo >= kNumberBase + terms_.first_number && echo < next + NumberWindow::kSpan && echo + kEchoSpan >= next;
   const uint64_t number = expand_number(header.number(), server_number_);
@@ -146,7 +147,7 @@ ClientVerdict ClientSession::on_response(const wire::Header& header, const trans
   return on_response_slow(slot, header, payload, now_ns);
 }
 
-/// Of a call whose request was sent.
+/// Handles a response to a call whose request was sent.
 ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Header& header,
                                               const transport::Payload& payload, uint64_t now_ns) {
   if (slot->phase == Phase::kEnded) {

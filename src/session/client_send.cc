@@ -70,7 +70,8 @@ void ClientSession::prepare_control(ClientPacket& packet) {
   const auto index = static_cast<uint32_t>(std::countr_zero(control_mask_));
   ClientSlot* slot = slots_[index];
   const wire::Kind kind = slot->phase == Phase::kEnded ? wire::Kind::kCancel : wire::Kind::kProbe;
-  // Whether the server has acknowledged all of the request: if it then does not have it, it was lost (clause 4.4).
+  // 1: the server has acknowledged the whole request. If it no longer has the request, the request was lost (clause
+  // 4.4).
   const uint32_t is_delivered = slot->phase == Phase::kWaiting || slot->phase == Phase::kReceiving ? 1 : 0;
   fill_header_only(packet, wire::client_header(kind, 0, remote_key_, next_number(), slot->request_number, is_delivered,
                                                0, proof_.session_token()));
@@ -85,7 +86,8 @@ void ClientSession::prepare_report(ClientPacket& packet) {
   packet.payload_bytes = reports_.fill(used_slots(), busy_mask() == 0, packet.scratch);
 }
 
-/// Of the open session: the server answers one of full length by one of full length, a header by a credit return.
+/// Prepares a path probe of the open session. The server answers a full probe with a full packet, and a short one with
+/// a credit return.
 void ClientSession::prepare_path_probe(ClientPacket& packet) {
   fill_header_only(packet, wire::client_header(wire::Kind::kPathProbe, 0, remote_key_, next_number(),
                                                first_request_count_ << wire::kSlotBits, 0, 0, proof_.session_token()));

@@ -117,8 +117,8 @@ void ClientSession::drop_transfer(ClientSlot* slot) {
   slot->transfer = nullptr;
 }
 
-/// The slot's unanswered packets no longer matter: what they asked for is here, or nobody wants it any more. Their
-/// credits come back; at worst the server's queue sees them once more than it granted.
+/// Forgets the slot's unanswered packets, because their answers have come or are no longer needed. Their credits are
+/// free again. At worst the server's queue holds these packets in addition to the granted ones.
 void ClientSession::forget_packets(uint32_t slot_index) {
   for (uint64_t n = sent_.oldest(); sent_.contains(n); n++) {
     SentPacket& entry = sent_[n];
@@ -165,7 +165,7 @@ void ClientSession::end_early(ClientSlot* slot, uint64_t now_ns) {
   control_mask_ |= bit(index);
 }
 
-/// What the controller now says becomes what the common case looks at.
+/// Copies the controller's allowance to the fields that the fast path reads.
 void ClientSession::apply_allowance() {
   const cc::Allowance allowance = std::visit([](const auto& c) { return c.allowance(); }, terms_.controller);
   // The controller counts packets of full length.

@@ -56,7 +56,7 @@ struct ClientPacket {
   std::byte scratch[wire::kSlotsMax * 4];
 };
 
-/// What a received packet means to the caller.
+/// The effect of a received packet for the caller.
 struct ClientVerdict {
   ClientSlot* finished = nullptr;  ///< take its buffers and continuation, then release_slot()
   Drop drop = Drop::kNone;
@@ -64,7 +64,7 @@ struct ClientVerdict {
   Status status;  ///< of the finished call
 };
 
-/// What tick() found.
+/// The result of tick().
 struct ClientTick {
   uint64_t next_ns = UINT64_MAX;  ///< call again then, at the latest
   uint64_t expired_mask = 0;      ///< slots whose deadline has passed: end_early() each
@@ -103,7 +103,7 @@ class TERN_API ClientSession {
   uint32_t window() const { return terms_.window; }
   /// The lesser of the server's limit and the congestion controller's, in credits.
   uint32_t credit_limit() const { return sent_.credit_limit(); }
-  /// What the congestion controller allows now; cc::kUnlimited: it sets no rate.
+  /// The rate that the congestion controller allows now. cc::kUnlimited: no limit.
   uint64_t rate_bytes_per_sec() const {
     return std::visit([](const auto& controller) { return controller.allowance().bytes_per_sec; }, terms_.controller);
   }
@@ -138,13 +138,13 @@ class TERN_API ClientSession {
   PathProbe path_probe(uint64_t now_ns);
   /// Header-only path probes that its address may still get.
   uint8_t short_probes_left() const { return proof_.short_probes_left(); }
-  /// The data address has answered; probes of full length may follow, and are what is not answered yet.
+  /// True: the data address has answered a short probe. Probes of full length may follow.
   bool is_path_answered() const { return proof_.is_answered(); }
-  /// From now on short path probes ask for answers to the address that they come from (clause 7.7.4). kProbing only.
+  /// Makes later short path probes ask for answers to their source address (clause 7.7.4). Only in kProbing.
   void pair() { proof_.pair(); }
   /// One address and port pair serves both directions.
   bool is_paired() const { return proof_.is_paired(); }
-  /// Of an open session that is paired: asks the server to follow, should our address be another one by now.
+  /// A probe of an open paired session. It asks the server to follow in case our address has changed.
   PathProbe pair_probe(uint64_t now_ns);
   /// Before the session is open: the handshake begins anew, with another first number.
   void start_over(uint32_t first_number);
@@ -191,7 +191,7 @@ class TERN_API ClientSession {
 
   // -- Packets out (clauses 3.1, 4.1) --
 
-  /// Whether prepare() may find something.
+  /// True: prepare() may return a packet.
   bool wants_to_send() const {
     if ((fresh_mask_ | send_mask_ | control_mask_ | detours_) == 0) [[likely]]
       return false;
@@ -414,7 +414,7 @@ class TERN_API ClientSession {
   uint64_t calm_below_ns_ = UINT64_MAX;  ///< round trips below it are no news for the controller
   RttEstimator rtt_;
 
-  // What a session that has few calls at a time needs, in one piece with it.
+  // Memory for a session with few calls at a time, in one block with the session.
   ClientSlot* first_slots_[kFirstSlots] = {};
   SentPackets::Embedded first_sent_;
   ClientSlot first_slot_;  ///< the one that is taken first, and by most sessions only
@@ -444,7 +444,7 @@ class TERN_API ClientSession {
   FollowTimer follow_timer_;
   Reports reports_;
   cc::Pacer pacer_;
-  cc::Allowance pace_;  ///< what the controller says, its rate corrected
+  cc::Allowance pace_;  ///< the controller's allowance with a corrected rate
   ClientPools& pools_;
   ClientTerms terms_;
 };

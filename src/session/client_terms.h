@@ -20,14 +20,14 @@ struct ClientTerms {
   uint64_t rto_ns_min = 1'000'000;
   uint64_t liveness_ns = 500'000'000;
   uint64_t report_delay_ns = 100'000'000;
-  uint64_t credits_last_ns = UINT64_MAX;  ///< after so long without an answer the handshake's credit limit holds again
-  uint64_t congestion_lasts_ns = UINT64_MAX;  ///< after so long without an answer the controller starts anew
+  uint64_t credits_last_ns = UINT64_MAX;      ///< time without an answer until the handshake's credit limit holds again
+  uint64_t congestion_lasts_ns = UINT64_MAX;  ///< time without an answer until the controller starts anew
   uint64_t link_bytes_per_sec = cc::kUnlimited;
   cc::Shortcuts shortcuts{};
   cc::AnyController controller;
 };
 
-/// What the server has said in the handshake.
+/// The server's terms from the handshake.
 struct AcceptedTerms {
   uint32_t remote_key = 0;
   uint32_t payload_bytes_max = 0;

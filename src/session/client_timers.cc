@@ -1,5 +1,4 @@
-// Client session: what the passing of time brings: losses (clause 4.3), probes (4.4), reports (5.5), deadlines (6.3)
-// and silence (6.4).
+// Timers of the client session: losses (clause 4.3), probes (4.4), reports (5.5), deadlines (6.3) and silence (6.4).
 #include "session/client_session.h"
 
 #include <algorithm>
@@ -14,8 +13,8 @@ using Phase = ClientSlot::Phase;
 /// Rounds of losses of one slot, while no slot makes progress, after which one packet at a time is enough to find out
 /// when packets pass again.
 constexpr uint8_t kStalledRounds = 4;
-/// So often the server has been asked for the rest of a response when the call is given up. Back-off makes more rounds
-/// in a liveness timeout, whatever the RTO is.
+/// The call is given up after this many rounds of RFRs for the rest of a response. With back-off a liveness timeout has
+/// more rounds than that for any RTO.
 constexpr uint8_t kFruitlessRounds = 4;
 /// A call that waits for its answer is asked for at least this often, however long the liveness timeout is: a server
 /// keeps no response that no client asks for (clause 5.5.2).
@@ -97,7 +96,7 @@ void ClientSession::begin_round(ClientSlot* slot, uint64_t now_ns) {
   slot->ask_at_ns = now_ns;
 }
 
-/// The packet counts as lost, if it is not answered: its slot sends, or asks for, what was in it.
+/// Marks an unanswered packet as lost. Its slot sends the content again, or sends the RFR again.
 void ClientSession::lose(uint64_t number, uint64_t now_ns) {
   SentPacket& entry = sent_[number];
   if (!entry.holds_credit()) return;
@@ -114,7 +113,7 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
       if (slot->transfer->window.is_within(i) && !slot->transfer->window.contains(i)) slot->transfer->lost.insert(i);
     }
     if (!slot->transfer->lost.empty()) send_mask_ |= bit(entry.slot);
-    // It was asked for in vain: a probe brings packet 0 again, which says how many packets there are.
+    // Earlier RFRs were in vain. A probe makes the server send packet 0 again, which contains the number of packets.
     if (slot->rounds > 2) control_mask_ |= bit(entry.slot);
   }
   sent_.remove(entry);
@@ -170,7 +169,7 @@ void ClientSession::begin_busy_time(uint64_t now_ns) {
   if (reports_.number() == 0) hold_report(false);
 }
 
-/// Progress is more than a sign of life: the packets in flight have a clock of their own (clause 4.4.1).
+/// Updates the clock of the packets in flight. Progress resets it, and other signs of life do not (clause 4.4.1).
 void ClientSession::look_at_progress() {
   const bool is_idle = (sent_.in_flight() | fresh_mask_ | send_mask_) == 0;
   if (probe_timer_.look_at_progress(last_progress_ns_, is_idle) && is_stalled_) set_stalled(false);
@@ -190,8 +189,8 @@ void ClientSession::look_at_silence(uint64_t now_ns, ClientTick& result) {
   result.at_latest(follow_timer_.next_ns());
 }
 
-/// No packet that was sent later has been answered either: asks, header only, no credit (tail probe; clause 4.4). The
-/// answer, or its absence on the packets before, tells what is lost.
+/// Sends a tail probe (clause 4.4), header-only and without a credit, if no later packet was answered either. The
+/// answer to the probe shows which of the packets before it were lost.
 void ClientSession::look_at_oldest_packet(uint64_t now_ns, ClientTick& result) {
   sent_.advance_oldest();
   if (sent_.in_flight() == 0) return forget_old_credits(now_ns);
@@ -253,7 +252,8 @@ void ClientSession::look_at_waiting_call(uint32_t index, uint64_t now_ns, Client
   result.at_latest(slot->ask_at_ns);
 }
 
-/// For so long that it matters whether packets of full length pass (clause 6.4.2).
+/// True: the call has made no progress for so long that the session must check whether full packets pass (clause
+/// 6.4.2).
 bool ClientSession::is_without_progress(const ClientSlot& slot, uint64_t now_ns) const {
   const uint64_t watched_ns = silence_.watched_ns();
   const uint64_t good_ns = path_check_.good_ns();

@@ -1,4 +1,4 @@
-// Which packets of a client count as lost (clause 4.3).
+// Decides which packets of a client count as lost (clause 4.3).
 // Session layer: pure functions; the ring of sent packets, the newest answer and the time go in, losses come out.
 //
 // The rule is RACK's (RFC 8985): a packet is lost when one that was sent after it has been answered and the reordering
@@ -13,14 +13,14 @@
 
 namespace tern::session {
 
-/// What the newest answers say, at the time of the judgement.
+/// The evidence of the newest answers at the time of the decision.
 struct LossEvidence {
   uint64_t largest_answered = 0;  ///< number of the newest packet that was answered
   uint64_t largest_part = 0;      ///< number of the newest RFR of which a packet has arrived; 0: none
-  uint64_t elapsed_ns = 0;        ///< what the newest answer took, the server's hold time included
-  uint64_t reorder_ns = 0;        ///< how much later than that an answer may come
-  uint64_t responses_ns = 0;      ///< what a full packet of each call takes on the link
-  uint64_t patience_ns = 0;       ///< how long an answer may take if nothing says that it was overtaken
+  uint64_t elapsed_ns = 0;        ///< time to the newest answer, including the server's hold time
+  uint64_t reorder_ns = 0;        ///< how much later than `elapsed_ns` an overtaken answer may come
+  uint64_t responses_ns = 0;      ///< time on the link for one full packet of each call
+  uint64_t patience_ns = 0;       ///< longest time to an answer without evidence that it was overtaken
 };
 
 /// The rounds of losses that a slot has had without progress (clause 4.3.3).
@@ -29,7 +29,7 @@ struct LossRounds {
   uint64_t newest_ns = 0;  ///< when the newest round began
   uint64_t gap_ns = 0;     ///< the shortest time from that to the next round
 
-  /// The packet was sent after the newest round: its loss begins another one.
+  /// True: the packet was sent after the newest round began, so that its loss begins another round.
   bool is_repeated_by(const SentPacket& packet) const { return has_any && packet.time_ns >= newest_ns; }
 };
 

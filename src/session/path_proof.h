@@ -26,7 +26,7 @@ class PathProof {
  public:
   /// Header-only path probes to an address that has not answered one (clause 7.7.3).
   static constexpr uint8_t kShortProbesMax = 3;
-  /// After so many full paired probes without an answer, our address may be another one by now.
+  /// After this many full paired probes without an answer, our address may have changed.
   static constexpr uint8_t kFullPairProbesMax = 4;
 
   struct Probe {
@@ -53,7 +53,7 @@ class PathProof {
   bool is_answered() const { return is_answered_; }
   uint8_t short_probes_left() const { return short_probes_left_; }
   bool may_probe() const { return is_answered_ || short_probes_left_ != 0; }
-  /// What packets of the open session prove themselves with.
+  /// The token that proves packets of the open session.
   uint32_t session_token() const { return session_token_; }
   /// When the first probe of the present length was sent; 0: none was.
   uint64_t first_probe_ns() const { return first_probe_ns_; }

@@ -41,7 +41,7 @@ class RangeQueue {
     size_--;
     std::copy_n(ranges_.get() + 1, size_, ranges_.get());
   }
-  /// The slot's response is gone, and with it what was asked for of it.
+  /// Removes the ranges of a slot whose response is gone.
   void forget_slot(uint32_t slot_index) {
     const auto is_gone = [=](const Range& range) {
       return (range.request_number & (wire::kSlotsMax - 1)) == slot_index;

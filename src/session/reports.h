@@ -17,9 +17,9 @@ namespace tern::session {
 class TERN_API Reports {
  public:
   using Slots = std::span<ClientSlot* const>;  ///< null: a slot that was never used
-  /// So many reports are sent without an acknowledgement. The first wait for it is an eighth of the report delay; each
-  /// wait is twice as long as the one before: 3 s together by default, and at least the liveness timeout, because a
-  /// shorter silence does not end the session. After that the server forgets the responses by itself.
+  /// Number of reports sent without an acknowledgement. The first wait is an eighth of the report delay, and each wait
+  /// is twice as long as the one before. All waits together take 3 s by default, and at least the liveness timeout,
+  /// because a shorter silence does not end the session. The server then frees the responses by itself.
   static constexpr uint8_t kTriesMax = 8;
   static constexpr uint64_t kDelayParts = 8;
 

@@ -8,10 +8,10 @@ namespace tern::session {
 
 class RttEstimator {
  public:
-  /// Before the first sample: what a timeout is, RFC 6298 says 1 s; a datacenter needs less.
+  /// The RTO before the first sample. RFC 6298 says 1 s; a datacenter needs less.
   static constexpr uint64_t kFirstRtoNs = 10'000'000;
-  /// Where the path probe has told an upper bound of the round trip, it is three of these (RFC 6298 after the first
-  /// sample), but not less than this: servers may work for a while.
+  /// If the path probe has given an upper bound of the round trip, the first RTO is three times that bound (as in RFC
+  /// 6298 after the first sample), but at least this, because servers may be busy for a while.
   static constexpr uint64_t kFirstRtoNsMin = kFirstRtoNs / 4;
   static constexpr uint64_t kFirstRtoBounds = 3;
 

@@ -1,5 +1,5 @@
-// What a session does with header-only packets about its calls: RFRs (clause 5.4), probes (4.4), cancels (6.2); and
-// with finished-request reports (5.5).
+// Header-only packets about a server session's calls: RFRs (clause 5.4), probes (4.4), cancels (6.2) and
+// finished-request reports (5.5).
 #include "session/server_session.h"
 
 namespace tern::session {

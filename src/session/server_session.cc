@@ -15,7 +15,7 @@ using Phase = ServerSlot::Phase;
 
 constexpr uint32_t phase_bit(Phase phase) { return 1u << static_cast<uint32_t>(phase); }
 
-/// By the phase that a slot leaves: the phases that may follow.
+/// For each phase, the set of phases that may follow it.
 constexpr uint32_t kFollowing[] = {
     /* kIdle */ phase_bit(Phase::kReceiving) | phase_bit(Phase::kRunning),
     /* kResponded */ phase_bit(Phase::kIdle) | phase_bit(Phase::kFailed),
@@ -23,7 +23,7 @@ constexpr uint32_t kFollowing[] = {
     /* kReceiving */ phase_bit(Phase::kIdle) | phase_bit(Phase::kFailed) | phase_bit(Phase::kRunning),
     /* kRunning */ phase_bit(Phase::kIdle) | phase_bit(Phase::kFailed) | phase_bit(Phase::kResponded),
 };
-/// A new request may take an answered slot, too: kIdle in between would say nothing.
+/// A new request may also take an answered slot directly, without kIdle in between.
 constexpr uint32_t kBeginning = phase_bit(Phase::kReceiving) | phase_bit(Phase::kRunning);
 
 }  // namespace
@@ -90,8 +90,8 @@ ServerVerdict ServerSession::on_packet(const wire::Header& header, const transpo
   }
 }
 
-/// A reply is header-only until the client has shown that it receives at its address, and of full length from then on.
-/// In an open session, too, a probe is answered by a packet of its own length, or by a credit return, which is short.
+/// The reply is header-only until the client has proved that it receives at its address, and has full length from then
+/// on. An open session answers a full probe with a packet of full length, and a short one with a credit return.
 ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number,
                                            uint64_t now_ns) {
   if (payload_bytes == 0) return on_short_path_probe(header, number, now_ns);

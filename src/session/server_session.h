@@ -36,7 +36,7 @@ inline bool is_plain_request(const wire::Header& header, uint32_t payload_bytes)
   return header.shape() == kPlainRequest && header.plain_request_type(payload_bytes) < wire::kRequestTypes;
 }
 
-/// What an endpoint offers to a session that takes a packet.
+/// Services of the endpoint for a session that receives a packet.
 class ServerOffers {
  public:
   struct RequestBuffer {
@@ -209,8 +209,8 @@ class TERN_API ServerSession {
   };
   /// Offers the next packet, if there is one, to `send`, and counts it as sent if `send` returns true:
   ///     bool send(const wire::Header&, const std::byte* payload, uint32_t payload_bytes, detail::Buffer* buffer)
-  /// For a full path reply `payload` is null: any content of that size. `ticket()` is asked afterwards.
-  /// Several packets may go in one turn; their number is added to `packets`.
+  /// A full path reply has a null `payload`, which stands for any content of that size. `ticket()` is called after the
+  /// send. Several packets may go in one turn; their number is added to `packets`.
   template <class Send, class Ticket>
   Turn transmit(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket, uint32_t& packets);
   /// The common case of transmit(): sends the first packets of responses until `send` refuses one. Returns their
@@ -244,7 +244,7 @@ class TERN_API ServerSession {
  private:
   static constexpr size_t kFirstSlots = 8;  ///< the default window
 
-  // Bits of due_: what is to be sent beside responses.
+  // Bits of due_: packets to send besides responses.
   static constexpr uint32_t kCreditReturn = 1;
   static constexpr uint32_t kPathReply = 2;
   static constexpr uint32_t kLostAnswer = 4;  ///< to be said of lost_request_number_

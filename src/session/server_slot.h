@@ -27,7 +27,7 @@ struct Assembly {
   detail::Buffer* buffer = nullptr;   ///< of the whole message
 };
 
-/// Written by the ServerSession that has it, but for `call` and the response, which the endpoint sets.
+/// The slot's ServerSession writes all fields except `call` and the response, which the endpoint writes.
 struct ServerSlot {
   /// A slot in one of the first three phases may take a new request.
   enum class Phase : uint8_t { kIdle, kResponded, kFailed, kReceiving, kRunning };

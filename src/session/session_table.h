@@ -56,7 +56,7 @@ class SessionTable {
     size_++;
     return entry.live_name;
   }
-  /// From now on the name of a live session is that of `object`.
+  /// Makes the name of a live session point to `object`.
   void rename_to(uint64_t name, T* object) { entries_[name & mask_].word = reinterpret_cast<uintptr_t>(object); }
   /// Removes a session: its key rests.
   void retire(uint32_t key, uint64_t now_ns) {
@@ -66,7 +66,7 @@ class SessionTable {
     size_--;
     resting_++;
   }
-  /// Removes a session whose key nobody outside has seen: it need not rest.
+  /// Removes a session whose key was never sent to a peer, so that the key may be used again at once.
   void erase(uint32_t key) {
     entries_[key & mask_] = {0, stranger_to(key & mask_)};
     size_--;
@@ -76,7 +76,7 @@ class SessionTable {
   void for_each(F&& f) const {
     for_each_name([&f](uint64_t, T* object) { f(object); });
   }
-  /// Calls `f(name, object)`. An object that has two names comes twice.
+  /// Calls `f(name, object)`. An object with two names is visited twice.
   template <class F>
   void for_each_name(F&& f) const {
     for (uint64_t i = 0; i <= mask_; i++) {

@@ -14,7 +14,7 @@ namespace tern::session {
 /// Added to the first number of each direction, which is random, so that none before it is negative.
 inline constexpr uint64_t kNumberBase = 1u << 24;
 
-/// Of the full counts with the low 24 bits `number24`, the one nearest to `near`.
+/// Returns the full count nearest to `near` whose low 24 bits are `number24`.
 inline uint64_t expand_number(uint32_t number24, uint64_t near) {
   const auto difference = static_cast<int32_t>((number24 - static_cast<uint32_t>(near)) << 8) >> 8;
   return near + static_cast<int64_t>(difference);

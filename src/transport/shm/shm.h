@@ -164,7 +164,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   static constexpr uint32_t kCallsPerRest = 16;  ///< between two looks at the clock
   static constexpr uint32_t kQuietLooks =
       64;  ///< without a packet mean that there is no traffic: some 20 us of polling
-  /// For this many rounds of housekeeping the ring of a closed peer is still read; then the rest of it is dropped.
+  /// The ring of a closed peer is read for this many rounds of housekeeping. The rest of it is then dropped.
   static constexpr uint32_t kLastRoundsMax = 4096;
   /// While a peer connects, this many rounds follow one another at once. A peer that takes longer wakes this endpoint
   /// by its socket.
@@ -222,7 +222,7 @@ class TERN_API ShmImpl : public DefaultMembers {
     Link link;
   };
 
-  /// What an event of the epoll set is about.
+  /// The subject of an event of the epoll set.
   enum class Watched : uint8_t { kListener, kWake, kSocket, kProcess, kPending, kRetry };
 
   /// A record that is not simply one packet in one cell.
@@ -284,7 +284,7 @@ class TERN_API ShmImpl : public DefaultMembers {
     return records;
   }
 
-  /// Where visitors copy a packet before they look at it; null: they need not.
+  /// Memory into which visitors copy a packet before they read it. Null: they read it in place.
   std::byte* private_space() { return options_.trust_peers ? nullptr : scratch_.bytes + shm::kPayloadOffset; }
 
   /// Visits a record that try_visit() has not taken. Returns its length; 0: the ring cannot be read on.

@@ -63,9 +63,9 @@ bool ShmImpl::accept_one() {
   return true;
 }
 
-/// Makes space for one more connection of `process`, where there is none. The oldest connection of one process is
-/// refused: of `process`, if it has its share; otherwise of the process that has most among those of the user who has
-/// most.
+/// Makes space for one more connection of `process` if the table is full: it refuses the oldest connection of one
+/// process. That is `process` itself if it has its share, and otherwise the process with the most connections of the
+/// user with the most.
 void ShmImpl::evict_pending_for(const shm::PeerProcess& process) {
   const auto count = [this](auto&& is_one) {
     return static_cast<size_t>(std::count_if(pending_.begin(), pending_.end(), is_one));

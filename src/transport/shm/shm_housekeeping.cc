@@ -1,4 +1,4 @@
-// The events of the endpoint's descriptors, and what is done regularly besides packets. See shm.h.
+// The events of the endpoint's descriptors, and the periodic work besides packets. See shm.h.
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What an endpoint keeps of its connections and of the processes at their other ends. Plain data. See shm.h.
+// An endpoint's records of its connections and of the processes at their other ends. Plain data. See shm.h.
 // Transport layer; owned by the endpoint's thread.
 #pragma once
 

@@ -32,7 +32,7 @@ inline constexpr size_t kCellPayloadBytes = kCellBytes - kPayloadOffset;
 /// benchmark, fit into the default ring.
 inline constexpr size_t kRecordBytesMax = 16 * kCellBytes;
 inline constexpr size_t kInlinePayloadBytes = kRecordBytesMax - kPayloadOffset;
-/// Of a record with such a payload: whole cells.
+/// The bytes of a record with such a payload, in whole cells.
 inline constexpr uint64_t record_bytes(uint64_t payload_bytes) {
   return (kPayloadOffset + payload_bytes + kCellBytes - 1) & ~(kCellBytes - 1);
 }

@@ -181,8 +181,8 @@ ReceiveResult receive_message(int socket, Message& message) {
   ssize_t size;
   do {
     size = ::recvmsg(socket, &raw, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    // A peer that closes without having read everything resets the connection: told once, then what it sent is
-    // readable.
+    // A peer that closes before it has read everything resets the connection. The kernel reports that once, and its
+    // messages are readable afterwards.
   } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
   if (size < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? ReceiveResult::kNothing : ReceiveResult::kHangUp;
   std::array<Descriptor, kDescriptorsMax> taken;

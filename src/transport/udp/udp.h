@@ -91,8 +91,8 @@ class TERN_API UdpImpl : public DefaultMembers {
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host) {
     return connect_to(address, host, false);
   }
-  /// As connect(), but the peer is another one than that of connect(), because one session may be paired and the next
-  /// not. Also kUnavailable: the receive socket does not send to the peer's family.
+  /// As connect(), but makes a separate peer, because one session may be paired and the next one not. It can also fail
+  /// with kUnavailable, if the receive socket cannot send to the peer's family.
   Result<PeerId> connect_paired(std::span<const std::byte> address, std::string_view host) {
     return connect_to(address, host, true);
   }
@@ -183,7 +183,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   static constexpr uint32_t kTrainsPerTakeover = 64;
   /// All blocked peers together keep as many segments as one burst has; more are lost.
   static constexpr uint32_t kSlots = 2 * kSegmentsMax;
-  /// After this time a sleeper tries again what the kernel had no memory for.
+  /// Time after which a sleeping loop retries sends for which the kernel had no memory.
   static constexpr uint64_t kRetryNs = 1'000'000;
 
   /// One datagram: bytes in its slot of the staging memory and, at its end, at most one range elsewhere.

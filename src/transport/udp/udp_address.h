@@ -1,4 +1,4 @@
-// What the UDP transport makes of addresses: their bytes in the handshake, and the text of Udp::Options::bind.
+// Encodings of the UDP transport's addresses: the bytes in the handshake, and the text of Udp::Options::bind.
 // Transport layer: knows nothing of packets or sessions. Any thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Peers whose sockets take no more: what they keep, and how a sleeper learns that it can leave. See udp.h.
+// Peers with full sockets: their kept packets, and the wake-up of a sleeping loop when these can be sent. See udp.h.
 #include <algorithm>
 #include <cstring>
 #include <utility>

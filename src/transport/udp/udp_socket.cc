@@ -97,7 +97,7 @@ Descriptor open_send_socket(sa_family_t family, const SocketAddress& local, size
   Descriptor fd = open_socket(family);
   if (!fd) return fd;
   set_buffer(fd.get(), SO_SNDBUF, buffer_bytes);
-  set_buffer(fd.get(), SO_RCVBUF, 0);  // nobody reads from this socket: the least that the kernel allows
+  set_buffer(fd.get(), SO_RCVBUF, 0);  // this socket is never read: the kernel's minimum
   if (!forbid_fragments(fd.get(), family)) return Descriptor();
   if (!local.is_wildcard() && local.family() == family) {
     SocketAddress from = local;
