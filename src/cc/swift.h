@@ -110,7 +110,7 @@ class Swift {
   bool is_far() const { return min_rtt_ns_ > path_.far_ns; }
   /// Flow scaling: n flows in one queue have windows of 1/n, and their bursts make a queue that grows with sqrt(n).
   uint64_t scaled_target_ns() const {
-    const auto root = static_cast<uint32_t>(std::sqrt(static_cast<double>(window_)));  // in 256ths
+    const auto root = static_cast<uint32_t>(std::sqrt(static_cast<double>(window_)));  // in units of 1/256
     const uint64_t extra_ns = uint64_t{path_.target_ns} * 256 / std::max<uint32_t>(root, 1);
     return path_target_ns() + std::min<uint64_t>(extra_ns, uint64_t{path_.target_ns} * 5 / 2);
   }

@@ -42,7 +42,7 @@ namespace tern::memory {
 
 #if defined(__x86_64__)
 /// The thread pointer, which identifies the calling thread while the thread lives. A later thread may get the same one,
-/// and then takes its place as an owner. The ABI of thread-local storage has it in the word that it points to.
+/// and then takes its place as an owner. The ABI of thread-local storage stores it in the word to which it points.
 inline const void* thread_name() {
   const void* name;
   asm("mov %%fs:0, %0" : "=r"(name));

@@ -124,7 +124,7 @@ class Management {
     AddressText peer;
     Status status;
     uint16_t endpoint = 0;    ///< kSessionRefused: the endpoint that the client asked for
-    TransportName transport;  ///< of that endpoint; empty if there is none
+    TransportName transport;  ///< transport of that endpoint; empty if there is no such endpoint
     uint64_t sessions = 0;    ///< kPeerDead, kPeerRestarted: sessions that end
     uint64_t left_out = 0;    ///< see LogEvent::left_out
   };
@@ -323,7 +323,7 @@ class Management {
   void see(Duration now);
   /// The awake clock, which stands still while this side is absent.
   Duration awake(Duration now) const { return now - absent_; }
-  /// Never fails: if the system has no random numbers, it makes its own from own_secret_.
+  /// Returns a random number. Never fails: without random numbers of the system, it makes a number from own_secret_.
   uint64_t random();
   uint64_t random_nonzero();
   static wire::ManagementMessage message_of(wire::ManagementKind kind, const Peer& peer, uint64_t token);

@@ -263,7 +263,7 @@ class RealEnvironment final : public Environment {
     const bool is_v6 = address->family() == AF_INET6;
     Descriptor socket(::socket(address->family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) return errno == EAFNOSUPPORT ? kNoIpv6 : kNoDescriptor;
-    if (is_v6) {  // [::] serves IPv4 peers, too, whatever the system's default is
+    if (is_v6) {  // [::] also serves IPv4 peers, for any default of the system
       const int off = 0;
       (void)setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
     }

@@ -58,7 +58,8 @@ struct Opening {
   bool is_in_time(uint64_t now_ns) const { return until_ns == 0 || now_ns < until_ns; }
 };
 
-/// What a session needs to connect again by itself (SessionOptions::reconnect). It passes from one Client to the next.
+/// The state of a session that connects again by itself (SessionOptions::reconnect). It passes from one Client to the
+/// next.
 struct Reconnect {
   SessionOptions options;
   std::vector<nexus::AddressText> nexus_addresses;  ///< addresses of the server's host name at create_session()
@@ -75,17 +76,17 @@ struct alignas(64) Client {
 
   transport::PeerId peer = 0;
   uint8_t looks = kIsUnlisted;  ///< bits of the checks that follow an answer; mostly 0
-  bool is_ticking = false;      ///< in ClientSessions::ticking_
+  bool is_ticking = false;      ///< the session is in ClientSessions::ticking_
   /// is_ticking, and the endpoint has no trace: a call may begin in the common way (rpc/fast_path.h).
   bool begins_plainly = false;
-  bool is_resting = false;    ///< in ClientSessions::resting_
+  bool is_resting = false;    ///< the session is in ClientSessions::resting_
   bool is_departing = false;  ///< paced: in the timing wheel, and listed to send when its time comes
   bool is_dead = false;       ///< the session has ended; the object is freed when no list names it
-  bool is_opening = false;    ///< in ClientSessions::opening_
+  bool is_opening = false;    ///< the session is in ClientSessions::opening_
   bool is_accepted = false;   ///< the server has accepted the session
   bool has_peer = false;      ///< `peer` is connected
   bool is_in_path_probes = false;
-  bool is_pair_probe_due = false;  ///< in ClientSessions::path_probes_ for a pair_probe()
+  bool is_pair_probe_due = false;  ///< the session is in ClientSessions::path_probes_ for a pair_probe()
   session::ClientSession session;
   uint64_t name = 0;                              ///< name of this Client; no other Client ever has it
   std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: no call waits
@@ -96,8 +97,8 @@ struct alignas(64) Client {
   uint8_t slots = 0;                              ///< slots that it has added to Completions
   Run* run = nullptr;  ///< run of the server's Nexus; null before is_accepted and after is_dead
   base::ListLinks<Client> in_run;
-  bool is_ending = false;         ///< in ClientSessions::ending_
-  bool is_end_announced = false;  ///< is_dead: the program has heard of it
+  bool is_ending = false;         ///< the session is in ClientSessions::ending_
+  bool is_end_announced = false;  ///< is_dead: the program was notified of the end
   uint64_t waits_before_end = 0;  ///< is_dead: Completions::waits() at the end; some of these calls may be its own
   uint32_t retransmissions = 0;   ///< packets sent again
   uint64_t public_name = 0;       ///< name in tern::Session: `name`, or with `reconnect` one that the next Client keeps

@@ -1,4 +1,4 @@
-// The endpoint's evidence of its peers' lives. Data is a sign of life, too (docs/protocol.md, 7.5.2).
+// The endpoint's evidence that its peers live. Data is also a sign of life (docs/protocol.md, 7.5.2).
 // Owner thread only.
 #pragma once
 

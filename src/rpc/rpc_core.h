@@ -404,7 +404,7 @@ Status RpcCore<Impl>::run(Duration duration) {
   const uint64_t start_ns = transport_->now();
   const uint64_t until_ns = duration == Duration::max() ? UINT64_MAX : start_ns + to_ns(duration);
   uint64_t worked_ns = start_ns;
-  bool has_slept = false;  // since `worked_ns`
+  bool has_slept = false;  // the loop has slept since `worked_ns`
   while (!core_.is_stopped_lately()) {
     const size_t packets = iterate();
     if (packets != 0) {

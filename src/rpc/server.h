@@ -28,7 +28,7 @@ struct alignas(64) Server {
   uint64_t heard_ns = 0;       ///< time of the last proved packet that was not of the common case
   bool has_pair_peer = false;
   transport::PeerId pair_peer = 0;  ///< peer at which the client may be, not proved yet (clause 7.7.4)
-  bool is_pathless = false;         ///< in ServerSessions::pathless_; otherwise in proved_, until it is dead
+  bool is_pathless = false;         ///< true: in ServerSessions::pathless_; false: in proved_, until is_dead
   uint64_t name = 0;                ///< name in the table of sessions
   uint32_t abandoned = 0;           ///< requests that the application has and that the client has given up
   uint64_t packets_shown = 0;       ///< packets sent and received up to Publisher's last look

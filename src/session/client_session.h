@@ -140,7 +140,7 @@ class TERN_API ClientSession {
   PathProbe path_probe(uint64_t now_ns);
   /// Header-only path probes that the data address may still get.
   uint8_t short_probes_left() const { return proof_.short_probes_left(); }
-  /// True: the data address has answered a short probe. Probes of full length may follow.
+  /// True if the data address has answered a short probe. Probes of full length may follow.
   bool is_path_answered() const { return proof_.is_answered(); }
   /// Makes later short path probes ask for answers to their source address (clause 7.7.4). Only in kProbing.
   void pair() { proof_.pair(); }

@@ -18,7 +18,7 @@ struct LossEvidence {
   uint64_t largest_answered = 0;  ///< number of the newest packet that was answered
   uint64_t largest_part = 0;      ///< number of the newest RFR of which a packet has arrived; 0: none
   uint64_t elapsed_ns = 0;        ///< time to the newest answer, including the server's hold time
-  uint64_t reorder_ns = 0;        ///< how much later than `elapsed_ns` an overtaken answer may come
+  uint64_t reorder_ns = 0;        ///< time after `elapsed_ns` in which an overtaken answer may come
   uint64_t responses_ns = 0;      ///< time on the link for one full packet of each call
   uint64_t patience_ns = 0;       ///< longest time to an answer without evidence that it was overtaken
 };

@@ -1,4 +1,4 @@
-// When and how a client reports to the server that responses have arrived, so that the server frees them (clause 5.5).
+// A client's reports to the server that responses have arrived, so that the server frees them (clause 5.5).
 // Session layer: pure values; time is an argument.
 #pragma once
 

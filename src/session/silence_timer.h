@@ -11,8 +11,8 @@ namespace tern::session {
 /// liveness timeout, so that time between two late looks counts little.
 class SilenceTimer {
  public:
-  /// Without an answer of the server's management the session ends after this many silent liveness timeouts: the
-  /// server's endpoint may be starved. If it is dead, the relation of the Nexuses ends sooner.
+  /// Without an answer of the server's management the session ends after this many silent liveness timeouts, because
+  /// the server's endpoint may get no CPU. If the endpoint is dead, the relation of the Nexuses ends sooner.
   static constexpr uint64_t kTimeoutsUnasked = 4;
 
   explicit SilenceTimer(uint64_t liveness_ns) : liveness_ns_(liveness_ns) {}

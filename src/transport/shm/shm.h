@@ -432,7 +432,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   uint32_t chunks_ = 0;            ///< mapped chunks of all peers
   uint64_t chunk_bytes_ = 0;       ///< sum of their sizes
   uint64_t accepted_ = 0;          ///< connections that the system has handed over
-  uint64_t backlogs_read_ = 0;     ///< how often the backlog was found empty
+  uint64_t backlogs_read_ = 0;     ///< number of times that the backlog was found empty
   uint64_t next_attempts_ns_ = 0;  ///< attempts do not begin before this time
   bool has_backlog_ = false;       ///< the last look left connections there
   bool is_busy_ = false;           ///< the next round of housekeeping follows at once

@@ -155,7 +155,7 @@ bool ShmImpl::is_settled(Pending& pending) {
       read_messages(*peer, kMessagesMore);  // the end of its connection, which this one may replace
     if (peer->stage == Stage::kHungUp && by_identity_.contains(identity)) {
       housekeep_soon();
-      return park(pending, 0);  // until its link is closed
+      return park(pending, 0);  // waits until the peer's link is closed
     }
     if (peer->stage == Stage::kReady) return true;  // the peer gave this attempt up when it accepted ours
     // If both sides are connecting, the attempt of the smaller identity counts, provided that it has been made.

@@ -44,8 +44,8 @@ struct Link {
   bool is_initiator = false;       ///< this endpoint has connected; only this side closes an unneeded connection
   bool is_orderly = false;         ///< closed as unneeded, not by death
   bool is_broken = false;          ///< the peer broke the rules of its ring, which is not read any more
-  bool told_hold = false;          ///< whether this endpoint has references, as last told to the peer
-  bool peer_holds = false;         ///< whether the peer has references, as it last told
+  bool told_hold = false;          ///< this endpoint has references, according to its last message to the peer
+  bool peer_holds = false;         ///< the peer has references, according to its last message
 };
 
 /// An accepted connection before it belongs to a peer.

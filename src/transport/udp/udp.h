@@ -300,7 +300,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   Descriptor receive_socket_;
   uint32_t datagram_bytes_;
   uint32_t receive_calls_max_ = 1;  ///< limit of the next receive(); doubles while all calls bring data
-  std::byte* receive_buffer_;       ///< in receive_memory_
+  std::byte* receive_buffer_;       ///< a part of receive_memory_
   socklen_t source_bytes_ = 0;      ///< length of `source_`
   uint64_t flushes_ = 0;
   uint32_t dirty_count_ = 0;    ///< peers with segments in this burst

@@ -79,7 +79,7 @@ Result<Descriptor> open_receive_socket(const SocketAddress& bind_to, size_t buff
   if (bind_to.family() == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, bind_to.is_wildcard() ? 0 : 1);
   set_buffer(fd.get(), SO_RCVBUF, buffer_bytes);
   if (gro) set_option(fd.get(), IPPROTO_UDP, UDP_GRO, 1);
-  // Packets to paired peers leave from this socket. A wildcard [::] sends to IPv4, too.
+  // Packets to paired peers leave from this socket. A wildcard [::] also sends to IPv4.
   set_buffer(fd.get(), SO_SNDBUF, buffer_bytes);
   const bool takes_ipv4 = bind_to.family() == AF_INET6 && bind_to.is_wildcard();
   if (!forbid_fragments(fd.get(), bind_to.family()) || (takes_ipv4 && !forbid_fragments(fd.get(), AF_INET))) {
