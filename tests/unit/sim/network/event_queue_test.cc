@@ -140,7 +140,7 @@ TEST(EventQueue, random_events_run_as_in_the_model) {
       ASSERT_EQ(model.queue().step(until), is_due);
       ASSERT_EQ(model.queue().now(), is_due ? next : until);
       ASSERT_EQ(model.queue().size(), model.added() - model.ran());
-      // Adds events at a time without an event.
+      // No event has the time `now` here.
       if (!is_due && model.added() < 20'000) model.add_some(model.random() % 4);
     }
     ASSERT_GT(model.ran(), 0u);
