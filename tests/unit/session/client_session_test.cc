@@ -85,7 +85,7 @@ class ClientSessionTest : public testing::Test {
     slot->deadline_ns = deadline_ns;
     return slot;
   }
-  /// The packets that leave now.
+  /// Returns the packets that leave now.
   std::vector<TestPacket> sent() {
     std::vector<TestPacket> result;
     const auto send = [&](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
@@ -152,12 +152,12 @@ class ClientSessionTest : public testing::Test {
 
   ClientPools pools_;
   uint32_t response_packets_ = 0;
-  int32_t reports_ = 0;      ///< free when the session was made
-  uint32_t sent_again_ = 0;  ///< by sent(): what was lost
+  int32_t reports_ = 0;      ///< reports that were free when the session was made
+  uint32_t sent_again_ = 0;  ///< retransmissions counted by sent()
   std::unique_ptr<ClientSession> session_;
   std::vector<OwnedBuffer> requests_, responses_;
   uint64_t now_ = 1000 * kMs;
-  uint64_t hold_ns_ = 0;  ///< that the server says
+  uint64_t hold_ns_ = 0;  ///< hold time in the server's packets
   uint64_t ticket_ = 0;
   uint32_t server_number_ = 0;
   uint8_t credits_ = 8;
@@ -1870,7 +1870,7 @@ TEST_F(ClientSessionTest, a_server_that_takes_long_for_bursts_is_not_probed) {
   EXPECT_EQ(probes, 0u);
 }
 
-// ---- A path that has begun to drop full packets (clauses 4.3.3, 6.4.2) ----
+// ---- A path that begins to drop full packets (clauses 4.3.3, 6.4.2) ----
 
 /// The session's peer, and a path with a delay of `kOneWayNs` that loses all packets above a size in either direction,
 /// and no others. The server answers a request at once, that of slot 0 with `response_bytes_`. It answers a probe for

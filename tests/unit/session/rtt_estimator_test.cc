@@ -52,7 +52,8 @@ TEST(RttEstimator, smooths_and_converges) {
   EXPECT_EQ(rtt.latest_ns(), 16000u);
   for (int i = 0; i < 200; i++) rtt.add(50'000, 50'000, 1);
   EXPECT_NEAR(static_cast<double>(rtt.srtt_ns()), 50'000, 10);
-  EXPECT_NEAR(static_cast<double>(rtt.rto_ns(0)), 75'000, 100);  // not 50'000: the next may be a little longer
+  // More than 50'000, because the next round trip may be a little longer.
+  EXPECT_NEAR(static_cast<double>(rtt.rto_ns(0)), 75'000, 100);
   EXPECT_EQ(rtt.min_ns(), 8000u);
 }
 
@@ -69,7 +70,7 @@ TEST(RttEstimator, smallest_is_of_the_last_windows) {
   constexpr uint64_t kStart = 100 * kWindow;
   RttEstimator rtt;
   EXPECT_EQ(rtt.min_ns(), UINT64_MAX);
-  rtt.add(100, 100, kStart);  // a wrong one
+  rtt.add(100, 100, kStart);  // a wrong sample
   rtt.add(8000, 8000, kStart + 1);
   EXPECT_EQ(rtt.min_ns(), 100u);
   rtt.add(9000, 9000, kStart + kWindow);
