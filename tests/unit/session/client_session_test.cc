@@ -1068,7 +1068,7 @@ TEST_F(ClientSessionTest, echo_of_another_slots_packet_acknowledges_nothing) {
 
 // ---- Long responses ----
 
-/// Its requests for the rest wait for their pace. The server gives up what nobody asks for in 20 s.
+/// The requests for the rest wait for their pace. The server gives up a response that is not requested for 20 s.
 TEST_F(ClientSessionTest, a_response_whose_rest_cannot_be_asked_for_is_probed_for) {
   open();
   ClientSlot* slot = begin(10, 10 * kPayloadMax);
