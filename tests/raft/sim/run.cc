@@ -27,7 +27,7 @@ class Run {
   Outcome operator()();
 
  private:
-  // What happens in a run of each class.
+  // The steps of a run, by class.
   void fail_over();
   void misfortune();
   void cause_fault(uint32_t victim);

@@ -635,7 +635,7 @@ TEST_F(ClientSessionTest, limits_above_128_grow_in_steps) {
   EXPECT_TRUE(session_->is_uncongested());
 }
 
-// More than the ring of records has at first, and more than a credit return of four words acknowledges.
+// More packets than the ring of records holds at first, and more than a credit return of four words acknowledges.
 TEST_F(ClientSessionTest, two_thousand_packets_in_flight) {
   ClientTerms terms;
   terms.bulk_packets = 10'000;
@@ -1527,7 +1527,7 @@ TEST_F(ClientSessionTest, slots_that_rest_are_reported_while_others_are_busy) {
   ClientSlot* busy = begin();
   ClientSlot* resting = begin();
   const auto packets = sent();
-  credit(packets[0].header.number());  // it waits for its answer
+  credit(packets[0].header.number());  // the request now waits for its answer
   finish(respond(resting, packets[1].header.number(), 4, 4));
   std::vector<TestPacket> reports;
   for (int i = 0; i < 30; i++) {
@@ -2438,7 +2438,7 @@ TEST_F(CongestedSessionTest, silence_narrows_the_window) {
   EXPECT_LT(session_->credit_limit(), 32u);
 }
 
-/// All packets that an RFR asks for wait for its departure, which is far away after a long one at a low rate.
+/// All packets that an RFR asks for wait for its departure. At a low rate, the departure after a long RFR is far away.
 TEST_F(CongestedSessionTest, ranges_are_no_longer_than_the_window) {
   ClientTerms terms;
   terms.controller = cc::Swift({3'125'000'000, kPayloadMax + 24, kTargetNs, 3 * kTargetNs});
