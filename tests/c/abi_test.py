@@ -17,7 +17,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CC, LIBRARY = sys.argv[1:3]
 
-# What is replaced in the header, by what, and what the test then says.
+# For each change: the text in the header, its replacement, and a line of the test's output.
 PLANTED = {
     "a field in the middle": ("  size_t worker_threads; ", "  size_t fresh;\n  size_t worker_threads; ",
                               "+tern_nexus_options.fresh 16 8"),
@@ -33,7 +33,7 @@ PLANTED = {
     "a hole": ("  uint32_t reserved;", "", "bytes of padding"),
 }
 
-STRUCTS = {  # of tern.py
+STRUCTS = {  # structs of tern.py
     "Status": "tern_status", "NexusOptions": "tern_nexus_options", "EndpointOptions": "tern_endpoint_options",
     "HandlerOptions": "tern_handler_options", "SessionOptions": "tern_session_options",
     "CallOptions": "tern_call_options",

@@ -5,8 +5,7 @@
 
 enum { ECHO = 1, OWN_BUFFER, EMPTY, FAIL, FORGET, DROP, LATER, WORKER, REPLACED, ABSENT };
 
-// --- handlers
-// ---------------------------------------------------------------------------------------------------------
+// --- handlers --------------------------------------------------------------------------------------------------------
 
 static void echo(void *context, tern_request *request) {
   const size_t length = tern_request_length(request);
@@ -16,7 +15,7 @@ static void echo(void *context, tern_request *request) {
   CHECK_OK(tern_request_response(request, length, &space));
   if (length > 0) memcpy(space, tern_request_data(request), length);
   CHECK_OK(tern_request_respond(request));
-  // A request that has ended is an error.
+  // An answered request is invalid.
   CHECK_MISUSE(tern_request_respond(request), "has ended");
   CHECK_MISUSE(tern_request_response(request, 1, &space), "has ended");
   CHECK(space == NULL && tern_request_data(request) == NULL && tern_request_length(request) == 0);
@@ -29,7 +28,7 @@ static void answer_with_own_buffer(void *context, tern_request *request) {
   memcpy(tern_msgbuf_data(reply), tern_request_data(request), length);
   CHECK_MISUSE(tern_request_respond_with(request, NULL), "not the program's");
   CHECK_OK(tern_request_respond_with(request, reply));
-  CHECK_MISUSE(tern_msgbuf_free(reply), "not the program's");  // the library has it
+  CHECK_MISUSE(tern_msgbuf_free(reply), "not the program's");  // the buffer belongs to the library
   CHECK(tern_msgbuf_data(reply) == NULL);
 }
 
@@ -59,7 +58,7 @@ static void drop(void *context, tern_request *request) {
 static void replace_response(void *context, tern_request *request) {
   void *space;
   (void)context;
-  CHECK_OK(tern_request_response(request, 1 << 20, &space));  // more than is preallocated
+  CHECK_OK(tern_request_response(request, 1 << 20, &space));  // more than the preallocated space
   memset(space, 1, 1 << 20);
   CHECK_STATUS(tern_request_response(request, SIZE_MAX, &space), TERN_TOO_LARGE, "");
   CHECK_OK(tern_request_response(request, 3, &space));
@@ -67,7 +66,7 @@ static void replace_response(void *context, tern_request *request) {
   CHECK_OK(tern_request_respond(request));
 }
 
-/// Of a handler that keeps its requests.
+/// The last request of a handler that keeps requests.
 struct kept {
   tern_request *request;
   tern_session session;
@@ -193,7 +192,7 @@ CASE(kept_request_is_answered_later) {
     }
     TURN_UNTIL(&pair, call.done);
     check_echoed(&call, 3000);
-    // The handle has ended for good.
+    // The handle stays invalid.
     CHECK_MISUSE(tern_request_respond(kept.request), "has ended");
     CHECK(tern_request_is_cancelled(kept.request) == 1 && tern_request_time_left(kept.request) == 0);
     kept.request = NULL;
@@ -206,13 +205,13 @@ CASE(kept_request_is_answered_later) {
   free_buffers(&call);
   kept.request = NULL;
 
-  // One that is kept longer than its endpoint.
+  // A request that outlives its endpoint.
   start_call(&pair, LATER, 10, 0, &call);
   TURN_UNTIL(&pair, kept.request != NULL);
   destroy_pair(&pair);
   CHECK(call.done == 1);
   CHECK_STATUS(call.status, TERN_CANCELLED, "");
-  free_buffers(&call);  // after their endpoint
+  free_buffers(&call);  // after the end of their endpoint
   CHECK_OK(tern_request_fail(kept.request, 1));
 }
 
@@ -242,7 +241,7 @@ CASE(deadline_and_cancel_end_calls) {
   destroy_pair(&pair);
 }
 
-/// What a listener has heard: of each side.
+/// The events that a listener has received, for each side.
 struct heard {
   int opened[2], ended[2];
   tern_status why[2];
@@ -297,7 +296,7 @@ CASE(session_events_and_state) {
   CHECK_OK(tern_request_drop(kept.request));
   free_buffers(&call);
 
-  // Nothing listens there.
+  // No Nexus listens at this address.
   const tern_session_options hasty = {.size = sizeof(hasty), .connect_timeout_ns = 200 * INT64_C(1000000)};
   CHECK_OK(tern_session_open(pair.client, "tern://127.0.0.1:9", &hasty, &pair.session));
   start_call(&pair, LATER, 10, 0, &call);
@@ -327,7 +326,7 @@ CASE(buffers_have_one_owner) {
   CHECK_STATUS(tern_msgbuf_alloc(pair.client, ((size_t)1 << 30) + 1, &buffer), TERN_TOO_LARGE, "1 GiB");
   CHECK(buffer == NULL);
 
-  // The library has the buffers of a call until it ends.
+  // The buffers of a call belong to the library until the call ends.
   struct call call;
   start_call(&pair, LATER, 100, 0, &call);
   tern_msgbuf *const request = call.request, *const response = call.response;
@@ -340,7 +339,7 @@ CASE(buffers_have_one_owner) {
   TURN_UNTIL(&pair, kept.request != NULL);
   echo(NULL, kept.request);
   TURN_UNTIL(&pair, call.done);
-  CHECK(call.request == request && call.response == response);  // the same memory comes back, and may be used again
+  CHECK(call.request == request && call.response == response);  // the same memory is returned, and may be used again
   call.done = 0;
   CHECK_OK(tern_call_start(pair.client, pair.session, ECHO, request, response, on_done, &call, NULL, NULL));
   TURN_UNTIL(&pair, call.done);
@@ -393,7 +392,7 @@ CASE(waiting_calls_are_limited) {
   tern_msgbuf *request = make_buffer(pair.client, 10), *response = make_buffer(pair.client, 10);
   tern_status status;
   int accepted = 0;
-  do {  // one more may have a slot already
+  do {  // another call may still get a slot
     status = tern_call_start(pair.client, pair.session, ECHO, request, response, on_done, &calls[3], NULL, NULL);
     if (status.code == TERN_OK) {
       calls[3] = (struct call){0};

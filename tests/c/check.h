@@ -1,5 +1,6 @@
-// What the tests of the C interface have in common: checks that end the program, and a server and its client in one
-// thread. Each program is "NAME_test CASE TRANSPORT"; CASE(name) at the start of a line is a case, which CMake finds.
+// The common parts of the tests of the C interface: checks that end the program, and a server and its client in one
+// thread. Each program is called as "NAME_test CASE TRANSPORT". CASE(name) at the start of a line is a case, which
+// CMake finds.
 #pragma once
 
 #include <stdint.h>
@@ -18,7 +19,7 @@
     }                                                                           \
   } while (0)
 
-/// The status has this code, and its message has this text in it.
+/// Checks that the status has this code, and that its message contains this text.
 #define CHECK_STATUS(call, expected, text) check_status((call), (expected), (text), #call, __FILE__, __LINE__)
 #define CHECK_OK(call) CHECK_STATUS(call, TERN_OK, "ok")
 #define CHECK_MISUSE(call, text) CHECK_STATUS(call, TERN_MISUSE, text)
@@ -43,7 +44,7 @@ enum { PATIENCE_SECONDS = 60 };
 struct pair {
   tern_nexus *nexus;
   tern_endpoint *server, *client;
-  tern_session session;  ///< of the client
+  tern_session session;  ///< the client's session
 };
 
 static inline void turn(const struct pair *pair) {
@@ -69,7 +70,7 @@ static inline tern_endpoint *make_endpoint(tern_nexus *nexus, const char *transp
   return endpoint;
 }
 
-/// Without a session: handlers come before the first turn.
+/// Makes a pair without a session, because handlers must be registered before the first turn.
 static inline void make_pair(struct pair *pair, const char *transport) {
   CHECK_OK(tern_nexus_create("tern://127.0.0.1:0", NULL, &pair->nexus));
   pair->server = make_endpoint(pair->nexus, transport, 0);
@@ -86,7 +87,7 @@ static inline void destroy_pair(struct pair *pair) {
   CHECK_OK(tern_nexus_destroy(pair->nexus));
 }
 
-/// A call and its outcome. The buffers are the test's again when it is done.
+/// A call and its outcome. The buffers belong to the test again when `done` is set.
 struct call {
   int done;
   tern_status status;
@@ -111,7 +112,7 @@ static inline tern_msgbuf *make_buffer(tern_endpoint *endpoint, size_t length) {
   return buffer;
 }
 
-/// Begins a call with `length` bytes of a pattern, with space for as many.
+/// Begins a call with `length` bytes of a pattern, and with space for as many in the response.
 static inline void start_call(const struct pair *pair, uint16_t type, size_t length, int64_t deadline_ns,
                               struct call *call) {
   const tern_call_options options = {.size = sizeof(options), .deadline_ns = deadline_ns};
@@ -128,7 +129,7 @@ static inline void free_buffers(struct call *call) {
   CHECK_OK(tern_msgbuf_free(call->response));
 }
 
-/// Begins and ends a call.
+/// Makes a call and waits for its end.
 static inline void run_call(struct pair *pair, uint16_t type, size_t length, struct call *call) {
   start_call(pair, type, length, 0, call);
   TURN_UNTIL(pair, call->done);

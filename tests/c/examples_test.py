@@ -25,7 +25,7 @@ PYTHON = [sys.executable, "-B", ROOT / "examples/python/hello.py"]
 C_PLUS_PLUS = BUILD / "apps/hello"
 RUST = EXAMPLES / "rust/hello"
 
-SERVERS = {  # the command, and what it answers to "tests"
+SERVERS = {  # for each server: the command, and its answer to "tests"
     "c": (lambda transport: [EXAMPLES / "c/hello_server", transport, "127.0.0.1:0"], "hello, tests"),
     "python": (lambda transport: [*PYTHON, "server", transport, "127.0.0.1:0"], "hello, tests"),
     "rust": (lambda transport: [RUST, "server", transport, "127.0.0.1:0"], "hello, tests"),
@@ -133,7 +133,7 @@ class Python(unittest.TestCase):
         self.client.destroy()
         self.server.stop()
         self.thread.join()
-        self.assertEqual(self.server._contexts | self.client._contexts, set())  # nothing is kept of callbacks
+        self.assertEqual(self.server._contexts | self.client._contexts, set())  # no callback is kept
         self.nexus.destroy()
 
     def test_messages_are_views_that_end(self):
@@ -141,7 +141,7 @@ class Python(unittest.TestCase):
         self.assertEqual(self.session.ask(ECHO, b""), b"")
         self.assertEqual(self.session.ask(ECHO, bytes(range(256)) * 4000, 1 << 20), bytes(range(256)) * 4000)
         with self.assertRaises(ValueError):
-            bytes(self.views[0])  # its request has ended
+            bytes(self.views[0])  # the view's request has ended
         request = self.client.alloc(4)
         view = request.view
         view[:] = b"1234"
@@ -184,7 +184,7 @@ class Python(unittest.TestCase):
         with self.assertRaisesRegex(tern.Error, "^DEADLINE"):
             self.session.ask(KEEP, b"", deadline=0.2)
         self.assertNotEqual(self.session.ask(WORKER, b"").decode(), self.thread.name)
-        # What a handler raises, the loop raises; the client is told that there is no answer.
+        # The loop raises a handler's exception, and the client is told that there is no answer.
         with self.assertRaisesRegex(tern.Error, "^NO_RESPONSE"):
             self.session.ask(RAISE, b"")
         self.assertEqual(self.session.ask(ECHO, b"on"), b"on")

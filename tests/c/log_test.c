@@ -1,5 +1,4 @@
-// What a program in C sees of its Nexus from outside: the log sink and the page; and a session that reconnects, which
-// both tell of.
+// The outside view of a Nexus in a C program: the log sink, the page, and a session that reconnects, which both report.
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,7 +7,7 @@
 
 enum { EVENTS_MAX = 64 };
 
-/// What a sink has heard. Its texts are copies.
+/// The events that a sink has received, with copies of their texts.
 struct log {
   pthread_mutex_t mutex;
   int count;
@@ -30,7 +29,7 @@ static void listen_to_log(void *context, const tern_log_event *event) {
   pthread_mutex_unlock(&log->mutex);
 }
 
-/// The place of the next event of this kind from `from` on; -1: none yet.
+/// Returns the index of the next event of this kind from `from` on; -1: none yet.
 static int find(struct log *log, int32_t kind, int from) {
   int found = -1;
   pthread_mutex_lock(&log->mutex);
@@ -57,7 +56,7 @@ static tern_nexus *nexus_with(const char *uri, struct log *log, const char *page
   return nexus;
 }
 
-/// The states that a listener heard of, as digits.
+/// Appends the state of each event to `context`, as a digit.
 static void listen_to_session(void *context, const tern_session_event *event) {
   char *const states = context;
   const size_t length = strlen(states);
@@ -130,7 +129,7 @@ CASE(page_is_written_where_it_is_asked_for) {
   CHECK_OK(tern_nexus_destroy(nexus));
   CHECK(unlink(path) == 0 && rmdir(folder) == 0);
 
-  // Its folder is gone: the Nexus works, and says why there is none.
+  // The page's folder no longer exists: the Nexus works, and reports why there is no page.
   nexus = nexus_with("tern://127.0.0.1:0", &log, path);
   endpoint = make_endpoint(nexus, transport, 0);
   CHECK_OK(tern_endpoint_counter(endpoint, "page_missing", &missing));

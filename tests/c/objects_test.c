@@ -40,7 +40,7 @@ CASE(numbers_in_words) {
   CHECK(strcmp(tern_log_kind_name(TERN_LOG_SESSION_LOST), "session_lost") == 0);
   CHECK(strcmp(tern_log_kind_name(TERN_LOG_TRANSPORT_FAILED), "transport_failed") == 0);
   CHECK(strcmp(tern_log_severity_name(TERN_LOG_WARNING), "warning") == 0);
-  // Each has words of its own, and other numbers, of a later version or wrong, have none.
+  // Each value has its own words. Other numbers, whether wrong or of a later version, have none.
   const char *(*const names[])(int32_t) = {tern_code_name, tern_log_kind_name, tern_log_severity_name};
   const int32_t last[] = {TERN_UNAVAILABLE, TERN_LOG_TRACE_MISSING, TERN_LOG_ERROR};
   for (int of = 0; of < 3; ++of) {
@@ -74,7 +74,7 @@ CASE(nexus_options_are_checked) {
   options = (tern_nexus_options){.size = sizeof(options), .liveness_timeout_ns = -1};
   CHECK_MISUSE(tern_nexus_create("tern://127.0.0.1:0", &options, &other), "negative");
 
-  // The struct of a later version: its own fields are zero, or it is refused.
+  // The struct of a later version is refused unless its additional fields are zero.
   struct {
     tern_nexus_options known;
     uint64_t unknown;
@@ -141,8 +141,8 @@ CASE(endpoint_options_are_checked) {
   CHECK_MISUSE(tern_endpoint_create(nexus, &wrong, &endpoint), "sizeof");
   CHECK_MISUSE(tern_endpoint_create(nexus, NULL, NULL), "endpoint is NULL");
 
-  CHECK_OK(tern_endpoint_create(nexus, NULL, &endpoint));  // all defaults, the first transport
-  CHECK_MISUSE(create_with(nexus, (tern_endpoint_options){.transport = transport}), "");  // its id is taken
+  CHECK_OK(tern_endpoint_create(nexus, NULL, &endpoint));  // all defaults, and the first transport
+  CHECK_MISUSE(create_with(nexus, (tern_endpoint_options){.transport = transport}), "");  // the id is taken
   CHECK(tern_endpoint_link_bytes_per_sec(endpoint) > 0);
   tern_handler_options handler_options = {.size = 1};
   CHECK_MISUSE(tern_endpoint_on_request(endpoint, 1, echo, NULL, &handler_options), "sizeof");
@@ -178,7 +178,7 @@ CASE(endpoint_options_are_checked) {
   CHECK(info.state == TERN_SESSION_ENDED);
   CHECK_OK(tern_endpoint_destroy(endpoint));
 
-  // What memory_limit_bytes leaves.
+  // memory_limit_bytes limits the buffers.
   const tern_endpoint_options poor = {
       .size = sizeof(poor), .transport = transport, .memory_limit_bytes = 8 << 20, .no_huge_pages = 1};
   tern_msgbuf *buffer;
@@ -188,7 +188,7 @@ CASE(endpoint_options_are_checked) {
   CHECK_OK(tern_nexus_destroy(nexus));
 }
 
-/// Each function says what is wrong with this handle, and changes nothing.
+/// Checks that each function reports the error of this handle, and changes nothing.
 static void check_refused(tern_endpoint *endpoint, const char *text) {
   uint64_t value = 1;
   int descriptor = 1;
@@ -260,7 +260,7 @@ CASE(wrong_handles_are_refused) {
   CHECK_MISUSE(tern_endpoint_on_session_event(pair.client, NULL, NULL), "listener is NULL");
   CHECK_MISUSE(tern_msgbuf_alloc(pair.client, 1, NULL), "buffer is NULL");
 
-  // One that was destroyed, also after others were made.
+  // A destroyed endpoint stays invalid after others were made.
   endpoint = pair.client;
   CHECK_OK(tern_endpoint_destroy(endpoint));
   check_refused(endpoint, "was destroyed");
@@ -273,7 +273,7 @@ CASE(wrong_handles_are_refused) {
   destroy_pair(&pair);
 }
 
-/// What a second thread does with an endpoint that the first one runs.
+/// The work of a second thread with an endpoint that the first thread runs.
 struct visitor {
   tern_endpoint *endpoint;
   int posted;
@@ -313,16 +313,17 @@ CASE(loop_runs_and_stops) {
   const double begin = seconds_now();
   CHECK_OK(tern_endpoint_run(pair.client, 20 * INT64_C(1000000)));
   CHECK(seconds_now() - begin >= 0.019);
-  CHECK_OK(tern_endpoint_stop(pair.client));  // before the loop: it makes one turn
+  CHECK_OK(tern_endpoint_stop(pair.client));  // a stop before the loop: the loop makes one turn
   CHECK_OK(tern_endpoint_run(pair.client, TERN_FOREVER));
 
   struct visitor visitor = {.endpoint = pair.client};
-  CHECK_OK(tern_endpoint_post(pair.client, begin_visit, &visitor));  // from within the loop, so that it runs by then
+  // Posted within the loop, so that the loop runs by then.
+  CHECK_OK(tern_endpoint_post(pair.client, begin_visit, &visitor));
   CHECK_OK(tern_endpoint_run(pair.client, TERN_FOREVER));
   pthread_join(visiting, NULL);
   CHECK(visitor.posted == 1);
 
-  // Functions run at their time, and none of them after the end.
+  // Functions run at their time. After the end of the endpoint no function runs.
   int ran = 0, never = 0;
   const int64_t now = tern_endpoint_now(pair.client);
   int64_t due;
@@ -356,7 +357,7 @@ CASE(cancelled_timer_never_runs) {
   CHECK_MISUSE(tern_timer_cancel(pair.client, timers[0]), "timer");
   TURN_UNTIL(&pair, third == 1);
   CHECK(first == 0 && second == 1);
-  CHECK_MISUSE(tern_timer_cancel(pair.client, timers[1]), "timer");  // it has run
+  CHECK_MISUSE(tern_timer_cancel(pair.client, timers[1]), "timer");  // the timer has already run
   CHECK_MISUSE(tern_timer_cancel(pair.client, (tern_timer){0}), "timer");
   CHECK_OK(tern_timer_start(pair.client, 1000000, count, &first, &timers[2]));
   CHECK(timers[2].id != timers[0].id && timers[2].id != timers[1].id);
@@ -401,7 +402,7 @@ CASE(descriptor_wakes_foreign_loop) {
   CHECK_OK(tern_endpoint_counter(pair.client, "packets_sent", &sent));
   CHECK_OK(tern_endpoint_counter(pair.client, "transport.packets_sent", &value));
   CHECK(value > 0 && value <= sent);
-  CHECK_OK(tern_endpoint_counter(pair.client, "network.queue_bytes_max", &value));  // the last of the table
+  CHECK_OK(tern_endpoint_counter(pair.client, "network.queue_bytes_max", &value));  // the last counter of the table
   CHECK(value == 0);
   for (size_t i = 0; tern_counter_name(i) != NULL; ++i) {
     CHECK_OK(tern_endpoint_counter(pair.client, tern_counter_name(i), &value));
@@ -411,7 +412,7 @@ CASE(descriptor_wakes_foreign_loop) {
   destroy_pair(&pair);
 }
 
-/// A continuation that runs in tern_endpoint_destroy(), where the handle is still good.
+/// A continuation that runs in tern_endpoint_destroy(), where the handle is still valid.
 struct last {
   struct call call;
   tern_endpoint *endpoint;

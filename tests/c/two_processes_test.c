@@ -26,7 +26,7 @@ static void stop_server(int number) {
   (void)tern_endpoint_stop(server);
 }
 
-/// The server's process: tells its URI, and ends with 0 after a SIGTERM.
+/// The server's process: writes its URI to `uri_to`, and exits with 0 after a SIGTERM.
 static int serve(const char *transport, int uri_to) {
   tern_nexus *nexus;
   tern_request *kept = NULL;
@@ -128,7 +128,7 @@ CASE(death_of_server_ends_calls) {
   TURN_UNTIL(&pair, call.done && ended.message != NULL);
   CHECK(call.status.code == TERN_PEER_UNREACHABLE || call.status.code == TERN_SESSION_RESET);
   CHECK(ended.code == call.status.code);
-  CHECK(strstr(ended.message, "reconnect") != NULL);  // what a program may do about it
+  CHECK(strstr(ended.message, "reconnect") != NULL);  // the remedy
   free_buffers(&call);
   CHECK_OK(tern_endpoint_destroy(pair.client));
   CHECK_OK(tern_nexus_destroy(pair.nexus));

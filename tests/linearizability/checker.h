@@ -1,9 +1,8 @@
 // A linearizability checker: may the operations of a history have taken effect one at a time, each at a moment between
-// its call and its return, with the results that they had? The algorithm of Wing and Gong ("Testing and verifying
-// concurrent objects", 1993), with the cache of Lowe ("Testing for linearizability", 2017) in the form that porcupine
-// gave it: a list of calls and returns, from which an operation is lifted when it takes effect and to which it goes
-// back when that led nowhere. It knows no key, no value and no network: the model says what an operation does. Test
-// code.
+// its call and its return, with its results? The algorithm is that of Wing and Gong ("Testing and verifying concurrent
+// objects", 1993), with the cache of Lowe ("Testing for linearizability", 2017) in the form of porcupine. A list
+// contains calls and returns. An operation is lifted from the list when it takes effect, and goes back when the search
+// from there has failed. The checker knows no key, value or network: the model defines the operations. Test code.
 #pragma once
 
 #include <algorithm>
@@ -18,19 +17,19 @@
 
 namespace linearizability {
 
-/// The return of an operation whose client gave up: it may take effect at any time after its call, or never.
+/// The return of an operation whose client gave up. It may take effect at any time after its call, or never.
 inline constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
 enum class Verdict : uint8_t {
   kLinearizable,
   kNotLinearizable,
-  kUnknown,  ///< the search was given up at its limit; for a test that is a failure
+  kUnknown,  ///< the search was given up at its limit; a test counts this as a failure
 };
 
-/// The bound of a search, of its time and its memory: a step takes one look at one event, and a configuration that is
-/// kept is the outcome of a step. A configuration takes about 200 bytes, its state and one bit for each operation: the
-/// default keeps a history of 1000 operations with states of 100 bytes below 1.6 GB and a minute. Histories of the
-/// tests take less than a thousandth of it.
+/// The bound of a search's time and memory. A step examines one event, and keeps at most one configuration. A
+/// configuration takes about 200 bytes, its state and one bit for each operation. The default keeps a history of 1000
+/// operations with states of 100 bytes below 1.6 GB and a minute. Histories of the tests take less than a thousandth of
+/// it.
 struct Limits {
   uint64_t steps_max = 4'000'000;
 };
@@ -39,35 +38,35 @@ struct Result {
   Verdict verdict = Verdict::kLinearizable;
   uint64_t steps = 0;
   /// If the verdict is not kLinearizable: the operations of the longest order that was found, by their index in the
-  /// history, and the one whose return no order gets past.
+  /// history, and the operation whose return stops every order.
   std::vector<size_t> longest;
   size_t stuck = SIZE_MAX;
 };
 
-/// When an operation takes effect, as far as there is a choice.
+/// The time at which an operation takes effect, where there is a choice.
 enum class Order : uint8_t {
-  kLateShort,  ///< as late as it can; one that never returned only if that explains the next return at once
-  kLate,       ///< as late as it can: which leaves most ways open, but not for one that returned long after its effect
-  kEarly,      ///< as early as it can, but for one that never returned
+  kLateShort,  ///< as late as possible; an operation without a return only if it explains the next return at once
+  /// As late as possible, which leaves most ways open, but not for an operation that returned long after its effect.
+  kLate,
+  kEarly,  ///< as early as possible, except for an operation without a return
 };
 
 /// The search. A Model has
-///   struct Operation { uint64_t called, returned; ... }   times of any clock that is the history's only one; kNever
-///   struct State                                          with ==, what a value-initialised one has is the beginning
+///   struct Operation { uint64_t called, returned; ... }   times of one clock for the whole history; kNever: no return
+///   struct State                                          with ==; a value-initialised one is the initial state
 ///   static size_t hash(const State&)
-///   static bool step(const Operation&, State&)            changes the state; false: the results say otherwise. An
-///                                                         operation that never returned has no results, and is never
-///                                                         refused
-///   static bool are_alike(const Operation&, const Operation&)  of two that never returned: step() makes no difference
-///                                                              between them
-/// Operations with one time at both ends overlap: a call at the time of a return counts as before it.
+///   static bool step(const Operation&, State&)            changes the state; false: the results differ. An operation
+///                                                         without a return has no results, and is never refused
+///   static bool are_alike(const Operation&, const Operation&)  for two operations without a return: step() makes no
+///                                                              difference between them
+/// A call at the time of a return counts as earlier, so the two operations overlap.
 template <class Model>
 class Search {
  public:
   using Operation = typename Model::Operation;
   using State = typename Model::State;
 
-  /// kLateShort is enough for most histories, and the search is short; but only the others can say kNotLinearizable.
+  /// kLateShort suffices for most histories with a short search. Only the other orders can give kNotLinearizable.
   Search(const std::vector<Operation>& history, Limits limits, Order order)
       : history_(history),
         limits_(limits),
@@ -84,7 +83,7 @@ class Search {
         at = turn_ != Turn::kNext && try_operation(events_[at].operation) ? next_[kHead] : next_[at];
         continue;
       }
-      // The next return: its operation must take effect now, or after others.
+      // The operation of the next return must take effect now, or after others.
       blocked_ = events_[at].operation;
       if (turn_ == Turn::kNext) {
         if (!try_operation(blocked_)) turn_ = Turn::kExplaining;
@@ -92,7 +91,7 @@ class Search {
       } else if (turn_ == Turn::kExplaining || (turn_ == Turn::kReturned && !is_short_ && last_resorts_ > 0)) {
         turn_ = turn_ == Turn::kExplaining ? Turn::kReturned : Turn::kAny;
         at = next_[kHead];
-      } else {  // what took effect last was not the right one
+      } else {  // the operation that took effect last was wrong
         if (order_.size() >= result_.longest.size()) note_longest();
         if (order_.empty()) return end(Verdict::kNotLinearizable);
         at = undo();
@@ -102,14 +101,15 @@ class Search {
   }
 
  private:
-  static constexpr size_t kHead = 0;  ///< of the list, which is a ring
+  static constexpr size_t kHead = 0;  ///< head of the list, which is a ring
 
-  /// What is tried next, in this order. An operation that takes effect no earlier than it must leaves most ways open.
+  /// The operations to try next, in this order. An operation that takes effect as late as possible leaves most ways
+  /// open.
   enum class Turn : uint8_t {
     kNext,        ///< the operation of the next return
-    kExplaining,  ///< one after which that one could take effect
-    kReturned,    ///< any one that has returned
-    kAny,         ///< any one that has not
+    kExplaining,  ///< an operation after which the next return's operation could take effect
+    kReturned,    ///< any operation with a return
+    kAny,         ///< any operation without a return
   };
 
   struct Event {
@@ -117,11 +117,11 @@ class Search {
     size_t operation = 0;
     bool is_call = false;
   };
-  using Bits = std::vector<uint64_t>;  ///< one for each operation
-  /// Which operations have taken effect, and what they led to. With those that never returned the search is the same
-  /// from here on; and where it led nowhere, it does so with fewer of them left.
+  using Bits = std::vector<uint64_t>;  ///< one bit for each operation
+  /// The operations that have taken effect, and their result. With equal operations without a return, the search from
+  /// here on is the same. A search that has failed also fails with fewer of those operations left.
   struct Configuration {
-    Bits done;  ///< of those that have returned
+    Bits done;  ///< operations with a return that have taken effect
     State state;
     bool operator==(const Configuration&) const = default;
   };
@@ -133,7 +133,7 @@ class Search {
     }
   };
 
-  /// An operation that has taken effect, and how it was before.
+  /// An operation that has taken effect, and the state before it.
   struct Step {
     size_t operation = 0;
     State state;
@@ -166,7 +166,7 @@ class Search {
     spent_.resize(done_.size());
     find_alike();
   }
-  /// Of operations that never returned and are alike, the first one that is left stands for all.
+  /// Of alike operations without a return, only the first remaining one is tried.
   void find_alike() {
     before_.resize(history_.size(), SIZE_MAX);
     std::vector<size_t> pending;
@@ -180,13 +180,14 @@ class Search {
     }
   }
 
-  /// Lets it take effect now. False: it cannot, or not in this turn, or that has led nowhere before.
+  /// Lets the operation take effect now. False: it cannot, it does not belong to this turn, or the search from there
+  /// has failed before.
   bool try_operation(size_t operation) {
     if (turn_ >= Turn::kReturned && has_returned(operation) != (turn_ == Turn::kReturned)) return false;
     if (before_[operation] != SIZE_MAX && !is_done(before_[operation])) return false;
     State after = state_;
     if (!Model::step(history_[operation], after)) return false;
-    if (!has_returned(operation) && after == state_) return false;  // as if it never took effect
+    if (!has_returned(operation) && after == state_) return false;  // equal to a history in which it never took effect
     if (turn_ == Turn::kExplaining) {
       State explained = after;
       if (!Model::step(history_[blocked_], explained)) return false;
@@ -208,7 +209,7 @@ class Search {
     return true;
   }
 
-  /// False: it was there before, with as many of those left that never returned.
+  /// Notes the configuration. False: it was noted before with at least as many remaining operations without a return.
   bool note_configuration(const State& state) {
     std::vector<Bits>& before = seen_[{done_, state}];
     const auto is_within = [](const Bits& a, const Bits& b) {
@@ -224,7 +225,7 @@ class Search {
     return true;
   }
 
-  /// Takes the last one back; the event from which the search goes on.
+  /// Undoes the last operation. Returns the event from which the search continues.
   size_t undo() {
     Step& step = order_.back();
     const size_t operation = step.operation;
@@ -272,19 +273,21 @@ class Search {
   const Limits limits_;
   const bool is_short_;
   const Turn first_turn_;
-  std::vector<Event> events_;            ///< by time, after the head
-  std::vector<size_t> next_, previous_;  ///< of an event in the list; as they were when it was lifted
-  std::vector<size_t> call_, return_;    ///< of an operation: its events; kHead: it has none
-  size_t last_resorts_ = 0;              ///< calls in the list without a return
-  size_t unreturned_ = 0;                ///< returns in the list
+  std::vector<Event> events_;  ///< by time, after the head
+  /// Neighbours of an event in the list; those at the time of lifting if it was lifted.
+  std::vector<size_t> next_, previous_;
+  std::vector<size_t> call_, return_;  ///< events of an operation; kHead: none
+  size_t last_resorts_ = 0;            ///< calls in the list whose operation has no return
+  size_t unreturned_ = 0;              ///< returns in the list
   State state_{};
   Turn turn_ = first_turn_;
   size_t blocked_ = 0;          ///< the operation of the next return
-  Bits done_;                   ///< of those that have returned
-  Bits spent_;                  ///< of those that never returned
-  std::vector<size_t> before_;  ///< of one that never returned: the one before that is like it; SIZE_MAX: none
+  Bits done_;                   ///< operations with a return that have taken effect
+  Bits spent_;                  ///< operations without a return that have taken effect
+  std::vector<size_t> before_;  ///< for an operation without a return: the previous alike one; SIZE_MAX: none
   std::vector<Step> order_;
-  std::unordered_map<Configuration, std::vector<Bits>, Hash> seen_;  ///< each with sets of operations like `spent_`
+  /// For each configuration: sets of operations like `spent_`.
+  std::unordered_map<Configuration, std::vector<Bits>, Hash> seen_;
   Result result_;
 };
 

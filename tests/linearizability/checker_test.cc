@@ -1,4 +1,4 @@
-// The checker: histories whose verdict is known, and all small ones against a checker that tries every order.
+// The checker: histories with a known verdict, and all small histories against a checker that tries every order.
 #include "linearizability/checker.h"
 
 #include <gtest/gtest.h>
@@ -39,12 +39,12 @@ Operation swap(uint64_t called, uint64_t returned, const char* expected, const c
 bool is_linearizable(const History& history) {
   const Verdict verdict = check<Register>(history).verdict;
   EXPECT_NE(verdict, Verdict::kUnknown);
-  // The search that is asked only when the others do not know.
+  // check() uses this search only if the others give kUnknown.
   EXPECT_EQ((Search<Register>(history, {}, Order::kEarly).run().verdict), verdict);
   return verdict == Verdict::kLinearizable;
 }
 
-/// Every order of every set of operations that holds all with a return: by definition.
+/// By definition: tries every order of every set of operations that contains all operations with a return.
 bool is_linearizable_by_force(const History& history) {
   for (size_t set = 0; set < size_t{1} << history.size(); set++) {
     std::vector<size_t> order;
@@ -149,7 +149,7 @@ TEST(Checker, keys_are_apart) {
   EXPECT_NE(finding.find("no place for\n  client 0: get -> 'a' [7, 8]"), std::string::npos) << finding;
 }
 
-/// The cache makes the difference: there are 14! orders, and 2^14 sets of what has taken effect.
+/// This needs the cache: there are 14! orders, but only 2^14 sets of operations that have taken effect.
 TEST(Checker, orders_that_lead_to_one_state_are_tried_once) {
   History history;
   for (uint64_t i = 0; i < 14; i++) history.push_back(put(i, 1000, i % 2 == 0 ? "a" : "b"));
@@ -159,7 +159,7 @@ TEST(Checker, orders_that_lead_to_one_state_are_tried_once) {
   EXPECT_LT(result.steps, 2'000'000u);
 }
 
-/// 2^40 sets of what has taken effect: the search says that it has given up.
+/// There are 2^40 sets of operations that have taken effect, so the search gives up.
 TEST(Checker, search_beyond_its_limit_is_unknown) {
   History history;
   for (uint64_t i = 0; i < 40; i++) history.push_back(put(i, 1000, "a"));
@@ -180,7 +180,7 @@ TEST(Checker, thousand_operations_of_ten_clients_take_few_steps) {
     bool is_busy = false, has_effect = false;
   };
   std::vector<Client> clients(10);
-  // A true register, which takes each operation at a random moment of its time.
+  // A correct register, in which each operation takes effect at a random moment between its call and its return.
   Register::State state;
   for (uint64_t time = 1; history.size() < 1000; time++) {
     for (Client& client : clients) {
@@ -210,7 +210,8 @@ TEST(Checker, thousand_operations_of_ten_clients_take_few_steps) {
   EXPECT_LT(result.steps, 1'000'000u);
 }
 
-/// Their leader was cut off: commands that took effect, and were answered much later, when others had gone on.
+/// The leader of these clients was cut off: their commands took effect, and the answers came much later, after other
+/// commands.
 TEST(Checker, effects_long_before_their_return_are_found) {
   History history = {put(1, 2, "a"), swap(3, 9'000, "a", "b", Answer::kDone), get(4, 5, "a"),
                      swap(6, 8'000, "c", "d", Answer::kDifferent), erase(7, 9'500, Answer::kDone)};
@@ -226,13 +227,13 @@ TEST(Checker, effects_long_before_their_return_are_found) {
   EXPECT_NE(check_keys(history, {.steps_max = 50'000}), "");
 }
 
-/// Twenty clients have died, and nothing shows that any of their writes was executed.
+/// Twenty clients have died, and no result shows that any of their writes was executed.
 TEST(Checker, writes_without_return_and_trace_take_few_steps) {
   History history = {put(1, 2, "a")};
   for (uint64_t i = 0; i < 20; i++) history.push_back(put(10 + i, kNever, ("lost " + std::to_string(i)).c_str()));
   for (uint64_t i = 0; i < 100; i++) history.push_back(get(100 + 2 * i, 101 + 2 * i, "a"));
   EXPECT_EQ(check_keys(history, {.steps_max = 10'000}), "");
-  // One of them shows late, and another one only by what is not there.
+  // A late result shows one of the writes. Another write shows only by a missing value.
   history.push_back(get(1001, 1002, "lost 7"));
   history.push_back(swap(1003, 1004, "lost 7", "b", Answer::kDifferent));
   EXPECT_EQ(check_keys(history), "");
@@ -240,7 +241,8 @@ TEST(Checker, writes_without_return_and_trace_take_few_steps) {
   EXPECT_NE(check_keys(history, {.steps_max = 10'000}), "");
 }
 
-/// Sets of them would be 2^24; what counts is how many of a kind have taken effect, and fewer are never worse.
+/// There would be 2^24 sets of these operations. Only the number of each kind that has taken effect matters, and a
+/// smaller number is never worse.
 TEST(Checker, alike_writes_without_return_are_counted) {
   History history = {put(1, 2, "a")};
   for (uint64_t i = 0; i < 8; i++) {
@@ -259,8 +261,8 @@ TEST(Checker, alike_writes_without_return_are_counted) {
   EXPECT_NE(finding.find("is not linearizable"), std::string::npos) << finding;
 }
 
-/// All histories of `count` operations out of `kinds`: every order of their calls and returns, with every set of them
-/// that never returns.
+/// All histories of `count` operations of `kinds`: every order of their calls and returns, with every set of operations
+/// that never return.
 class AllHistories {
  public:
   AllHistories(size_t count, std::vector<Operation> kinds, bool gives_up)
@@ -273,7 +275,7 @@ class AllHistories {
   size_t linearizable = 0, others = 0;
 
  private:
-  /// The next event: one more call, or one of the returns that are still to come.
+  /// Adds the next event: one more call, or one of the missing returns.
   void order(History& history, uint64_t time) {
     size_t open = 0;
     for (const auto& operation : history) open += operation.returned == kNever;
@@ -290,7 +292,7 @@ class AllHistories {
       history[i].returned = kNever;
     }
   }
-  /// With every kind of operation at every place.
+  /// Tries every kind of operation at every place.
   void look(History& history, size_t place) {
     if (place == history.size()) {
       const bool expected = is_linearizable_by_force(history);
@@ -301,7 +303,8 @@ class AllHistories {
     }
     for (const Operation& kind : kinds_) {
       const uint64_t called = history[place].called, returned = history[place].returned;
-      if (returned == kNever && (kind.answer != Answer::kDone || kind.found == "b")) continue;  // another answer
+      // Without a return, the answer makes no difference.
+      if (returned == kNever && (kind.answer != Answer::kDone || kind.found == "b")) continue;
       history[place] = kind;
       history[place].called = called;
       history[place].returned = returned;
@@ -342,7 +345,7 @@ TEST(Checker, agrees_with_every_order_of_four_operations) {
   EXPECT_GT(all.others, 10'000u);
 }
 
-/// Six operations have too many histories: some of them.
+/// Six operations have too many histories, so the test draws some of them.
 TEST(Checker, agrees_with_every_order_of_six_random_operations) {
   const std::vector<Operation> kinds = every_kind();
   std::mt19937_64 random(1);

@@ -1,5 +1,5 @@
-// What a key-value store may answer, for the checker: a register for each key. A history is linearizable if that of
-// each of its keys is (Herlihy and Wing, "Linearizability", 1990, theorem 1), so keys are checked one by one. Test
+// The allowed answers of a key-value store, for the checker: a register for each key. A history is linearizable if the
+// history of each key is (Herlihy and Wing, "Linearizability", 1990, theorem 1), so keys are checked one by one. Test
 // code.
 #pragma once
 
@@ -16,13 +16,13 @@
 
 namespace linearizability {
 
-/// One key's value, or none.
+/// One key's value; nothing: the key does not exist.
 struct Register {
   enum class Kind : uint8_t {
     kGet,
     kPut,
     kErase,
-    kSwap,  ///< puts `value` if `expected` is there
+    kSwap,  ///< puts `value` if the key has the value `expected`
   };
   enum class Answer : uint8_t { kDone, kNotFound, kDifferent };
   using State = std::optional<std::string>;
@@ -30,11 +30,11 @@ struct Register {
   struct Operation {
     Kind kind = Kind::kGet;
     uint64_t key = 0;
-    uint64_t client = 0;  ///< for people
+    uint64_t client = 0;  ///< only for texts
     std::string value{};
     std::string expected{};
     uint64_t called = 0, returned = kNever;
-    Answer answer = Answer::kDone;  ///< of all but kGet
+    Answer answer = Answer::kDone;  ///< the answer to every operation but kGet
     State found{};                  ///< the answer of kGet
   };
 
@@ -46,7 +46,7 @@ struct Register {
     return operation.returned == kNever || operation.answer == answer;
   }
 
-  /// The order in which alike operations without a return take effect makes no difference.
+  /// Alike operations without a return may take effect in any order.
   static bool are_alike(const Operation& a, const Operation& b) {
     return a.kind == b.kind && a.value == b.value && a.expected == b.expected;
   }
@@ -94,7 +94,7 @@ struct Register {
   }
 };
 
-/// The verdict for people: the end of the longest order, and what has no place in it.
+/// Describes the verdict in a text: the end of the longest order, and the operations that have no place in it.
 inline std::string explain(uint64_t key, const std::vector<Register::Operation>& history, const Result& result) {
   constexpr size_t kLines = 12;
   std::string text = "the history of key " + std::to_string(key);
@@ -119,8 +119,7 @@ inline std::string explain(uint64_t key, const std::vector<Register::Operation>&
   return text;
 }
 
-/// The same history for the checker, with fewer states: values that no answer and no swap tells from each other are
-/// equal.
+/// Returns an equivalent history with fewer states. Values that no answer and no swap distinguishes become equal.
 inline std::vector<Register::Operation> with_equal_values(std::vector<Register::Operation> history) {
   using Kind = Register::Kind;
   std::set<std::string> told;
@@ -137,12 +136,12 @@ inline std::vector<Register::Operation> with_equal_values(std::vector<Register::
   return history;
 }
 
-/// Empty: every key's history is linearizable. Otherwise a text for people about the first key for which that is not
-/// so.
+/// Checks every key. Empty: every key's history is linearizable. Otherwise a text about the first key whose history is
+/// not.
 inline std::string check_keys(const std::vector<Register::Operation>& history, Limits limits = {}) {
   std::map<uint64_t, std::vector<Register::Operation>> keys;
   for (const auto& operation : history) {
-    // A read without an answer can be left out: it tells nothing and changes nothing.
+    // A read without an answer can be omitted, because it has no result and no effect.
     if (operation.kind == Register::Kind::kGet && operation.returned == kNever) continue;
     keys[operation.key].push_back(operation);
   }

@@ -1,4 +1,4 @@
-// What a replica answers to a leader's append, when its own log goes on with entries that the leader does not have.
+// The answers of a replica to a leader's append, when the replica's log has more entries than the leader's.
 #include <gtest/gtest.h>
 #include <tern/sim.h>
 
@@ -24,10 +24,10 @@ constexpr tern::Duration kElection = 1s;
 struct Answer {
   bool has_come = false;
   uint64_t rejected = 0, last_index = 0;
-  bool is_granted = false;  ///< of a request for votes
+  bool is_granted = false;  ///< the answer to a request for votes
 };
 
-/// The replica on host 0 and its two others, which are not there: the test speaks for replica 2, from host 1.
+/// The replica on host 0. Its two other replicas do not run: the test sends the messages of replica 2 from host 1.
 class Follower {
  public:
   explicit Follower(std::unique_ptr<replicated::Storage> storage = std::make_unique<replicated::MemoryStorage>(),
@@ -38,10 +38,10 @@ class Follower {
     fill_log();
     boot_replica();
     boot_leader();
-    simulation_->run_for(25ms);  // libraft's clock begins at the first tick
+    simulation_->run_for(25ms);  // libraft's clock starts at the first tick
   }
 
-  /// A heartbeat: an append without entries.
+  /// Sends a heartbeat, which is an append without entries.
   Answer append(uint64_t term, uint64_t previous_index, uint64_t previous_term, uint64_t commit = 0) {
     raft_message message = {};
     message.type = RAFT_IO_APPEND_ENTRIES;
@@ -51,7 +51,7 @@ class Follower {
     message.append_entries.leader_commit = commit;
     return send(message, 2);
   }
-  /// Replica 3, to whom this one is a voter, asks for its vote.
+  /// Asks for a vote for replica 3, in whose configuration this replica is a voter.
   Answer ask_for_vote(uint64_t term) {
     raft_message message = {};
     message.type = RAFT_IO_REQUEST_VOTE;
@@ -61,7 +61,7 @@ class Follower {
     return send(message, 3);
   }
   void wait(tern::Duration time) { simulation_->run_for(time); }
-  /// What `from` says, on the RPC of messages or that of snapshots.
+  /// Sends a message of `from`, over the RPC for messages or the one for snapshots, and returns the answer.
   Answer send(const raft_message& message, uint64_t from, const std::string& configuration = {}) {
     const std::string address = uri(1).append(from == 3 ? "/3" : "");
     const auto election_us = std::chrono::duration_cast<std::chrono::microseconds>(kElection).count();
@@ -98,7 +98,7 @@ class Follower {
     simulation_->run_until([&] { return answer->has_come; }, 5ms);
     return *answer;
   }
-  /// A snapshot of entries 1 to 9, of the leader of term 5.
+  /// Sends a snapshot of entries 1 to 9, as the leader of term 5.
   void send_snapshot(std::string data) {
     raft_message message = {};
     message.type = RAFT_IO_INSTALL_SNAPSHOT;
@@ -115,7 +115,7 @@ class Follower {
  private:
   std::string uri(uint32_t host) { return simulation_->host(host).uri(); }
 
-  /// Entries 1 to 3, and 4 and 5 of a leader of term 3 that has committed neither.
+  /// Adds entries 1 to 3, and entries 4 and 5 of a leader of term 3 that has committed neither.
   void fill_log() {
     raft_configuration configuration;
     raft_configuration_init(&configuration);
@@ -168,15 +168,15 @@ class Follower {
     ASSERT_TRUE(status.ok());
   }
 
-  std::string configuration_;  ///< of replicas 1 to 3
+  std::string configuration_;  ///< the configuration of replicas 1 to 3
   std::unique_ptr<replicated::Storage> storage_;
   const int role_;
   tern::Rpc<tern::Sim>* rpc_ = nullptr;
   const replicated::Replica* replica_ = nullptr;
-  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< goes first
+  std::unique_ptr<tern::sim::Simulation> simulation_;  ///< destroyed first
 };
 
-/// libraft itself says 5, and a leader whose log ends at 4 takes the entry 4 of another leader for its own.
+/// libraft itself answers 5. A leader whose log ends at 4 would then take entry 4 of another leader for its own.
 TEST(Answer, heartbeat_is_answered_with_the_compared_length) {
   Follower follower;
   const Answer answer = follower.append(5, 3, 2);
@@ -185,7 +185,7 @@ TEST(Answer, heartbeat_is_answered_with_the_compared_length) {
   EXPECT_EQ(answer.last_index, 3u);
 }
 
-/// A leader that has cut an append short says how far all of its log is committed. libraft would commit entries 4
+/// A leader that has shortened an append still names the commit index of its whole log. libraft would commit entries 4
 /// and 5.
 TEST(Answer, heartbeat_commits_only_compared_entries) {
   Follower follower;
@@ -203,8 +203,8 @@ TEST(Answer, refused_append_is_answered_with_the_length_of_the_log) {
   EXPECT_EQ(answer.last_index, 5u);
 }
 
-/// libraft would go on with a log that lacks what the snapshot was to bring. It does not free all of the snapshot: of
-/// this test and the next two, LeakSanitizer is the judge.
+/// libraft would continue with a log that lacks the entries of the snapshot. It also does not free all of the snapshot,
+/// so LeakSanitizer must check this test and the next two.
 TEST(Answer, replica_stops_at_a_snapshot_that_it_cannot_read) {
   Follower follower;
   follower.send_snapshot("no snapshot of ours");
@@ -212,8 +212,8 @@ TEST(Answer, replica_stops_at_a_snapshot_that_it_cannot_read) {
       << follower.replica().problem();
 }
 
-/// A leader that missed some answers asks for entries that are in a snapshot here. libraft refuses them for ever
-/// (seed 8790 of raft_check, while no command came).
+/// A leader that missed some answers sends entries that are in a snapshot here. libraft refuses them for ever (seed
+/// 8790 of raft_check, while no command came).
 TEST(Answer, append_that_begins_before_a_snapshot_is_taken) {
   Follower follower;
   const replicated::Machine machine;
@@ -263,21 +263,22 @@ TEST(Answer, senders_of_invented_ids_are_forgotten) {
   Follower follower;
   raft_message message = {};
   message.type = RAFT_IO_APPEND_ENTRIES;
-  message.append_entries.term = 1;  // long over
+  message.append_entries.term = 1;  // an old term
   for (uint64_t id = 100; id < 300; id++) ASSERT_TRUE(follower.send(message, id).has_come) << id;
   EXPECT_GE(follower.replica().counters().forgotten, 200u - 64);
   EXPECT_EQ(follower.append(5, 3, 2).last_index, 3u);
 }
 
-/// That it is a voter may be committed, and not here yet. libraft lets only voters forget a leader.
+/// The entry that makes this replica a voter may be committed, but not yet in its log. libraft lets only voters forget
+/// a leader.
 TEST(Answer, replica_that_is_no_voter_yet_votes_when_its_leader_is_gone) {
   Follower follower(std::make_unique<replicated::MemoryStorage>(), RAFT_STANDBY);
-  follower.wait(2 * kElection);  // which a replica that comes back must let pass
+  follower.wait(2 * kElection);  // a restarted replica must wait this long
   ASSERT_TRUE(follower.append(5, 3, 2).has_come);
   follower.wait(kElection * 9 / 10);
   const Answer early = follower.ask_for_vote(6);
   ASSERT_TRUE(early.has_come);
-  EXPECT_FALSE(early.is_granted);  // what a lease is made of
+  EXPECT_FALSE(early.is_granted);  // leases depend on this refusal
   follower.wait(kElection);
   const Answer late = follower.ask_for_vote(6);
   ASSERT_TRUE(late.has_come);

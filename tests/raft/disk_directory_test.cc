@@ -1,5 +1,5 @@
-// The storage on a disk of this machine: every kind of sync, a disk that is full, two replicas in one directory, and
-// snapshots that a thread writes.
+// The storage on a disk of this machine: every kind of sync, a full disk, two replicas in one directory, and snapshots
+// that a thread writes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -27,7 +27,7 @@ using replicated::Saved;
 using replicated::Snapshot;
 using replicated::Sync;
 
-/// A directory that ends with this object.
+/// A temporary directory, which is removed with this object.
 class Folder {
  public:
   Folder() { has_path_ = mkdtemp(path_.data()) != nullptr; }
@@ -55,7 +55,7 @@ std::unique_ptr<DiskStorage> open(const std::string& path, Sync sync = Sync::kDa
 TEST(DiskDirectory, all_is_found_again_with_every_kind_of_sync) {
   for (const Sync sync : {Sync::kNever, Sync::kData, Sync::kWrite}) {
     const Folder folder;
-    const std::string path = folder.path() + "/replica";  // which is made
+    const std::string path = folder.path() + "/replica";  // open() creates it
     {
       Replica replica(open(path, sync));
       ASSERT_EQ(replica.load(), "");
@@ -96,7 +96,7 @@ TEST(DiskDirectory, directory_that_cannot_be_made_is_named) {
   EXPECT_EQ(problem, "the directory " + folder.path() + "/a/b cannot be used: No such file or directory");
 }
 
-/// Appends until the disk refuses; then opens it again and looks for all that was promised.
+/// Appends until the disk refuses. Then opens the storage again and looks for all promised entries.
 void expect_said_and_nothing_lost(const std::string& path, const std::string& reason) {
   Model promised;
   std::string problem;
@@ -156,7 +156,7 @@ TEST(DiskDirectory, longest_file_that_is_allowed_is_said_and_nothing_is_lost) {
 
 TEST(DiskDirectory, file_that_cannot_be_read_is_named) {
   const Folder folder;
-  ASSERT_EQ(mkdir((folder.path() + "/state").c_str(), 0700), 0);  // in the place of a file
+  ASSERT_EQ(mkdir((folder.path() + "/state").c_str(), 0700), 0);  // a directory in the place of the file
   Saved saved;
   const std::string problem = open(folder.path())->load(saved);
   EXPECT_NE(problem.find("cannot read " + folder.path() + "/state: Is a directory"), std::string::npos) << problem;
@@ -192,7 +192,7 @@ TEST(DiskDirectory, large_snapshot_is_written_while_the_log_goes_on) {
   EXPECT_EQ(saved.snapshot->bytes, snapshot->bytes);
 }
 
-/// The destructor waits for it.
+/// The destructor waits for the snapshot.
 TEST(DiskDirectory, snapshot_under_way_ends_before_the_storage) {
   const Folder folder;
   bool is_done = false;

@@ -1,4 +1,5 @@
-// The storage on a disk: what it finds again after it was closed, after a crash at any moment, and on a damaged disk.
+// The storage on a disk: the data that it finds after it was closed, after a crash at any moment, and on a damaged
+// disk.
 #include "../apps/raft/disk_storage.h"
 
 #include <gmock/gmock.h>
@@ -24,15 +25,15 @@ using replicated::Snapshot;
 std::shared_ptr<MemoryDisk> share(MemoryDisk disk) { return std::make_shared<MemoryDisk>(std::move(disk)); }
 
 std::unique_ptr<DiskStorage> open(std::shared_ptr<MemoryDisk> disk) {
-  // Small files of the log, so that there are several.
+  // The limit is small, so that the log has several files.
   return std::make_unique<DiskStorage>(std::make_unique<MemoryDirectory>(std::move(disk)),
                                        replicated::DiskOptions{.log_bytes_max = 200, .has_thread = false});
 }
 
-/// The sentence of load(); empty: `saved` is what was found.
+/// Returns the text of load()'s error. Empty: `saved` has the found data.
 std::string load(const std::shared_ptr<MemoryDisk>& disk, Saved& saved) { return open(disk)->load(saved); }
 
-/// A disk with all kinds of files: several of the log, a snapshot that covers a part of it, a state.
+/// Returns a disk with all kinds of files: several log files, a snapshot that covers a part of the log, and a state.
 std::shared_ptr<MemoryDisk> some_disk() {
   auto disk = std::make_shared<MemoryDisk>();
   Replica replica(open(disk));
@@ -132,7 +133,7 @@ TEST(DiskStorage, log_begins_again_after_the_snapshot_of_another) {
 }
 
 TEST(DiskStorage, log_that_does_not_fit_the_snapshot_is_dropped) {
-  for (const uint64_t index : {7u, 100u}) {  // in another term; beyond the end
+  for (const uint64_t index : {7u, 100u}) {  // an index in another term, and an index beyond the end
     const auto disk = some_disk();
     {
       Replica replica(open(disk));
@@ -147,9 +148,9 @@ TEST(DiskStorage, log_that_does_not_fit_the_snapshot_is_dropped) {
   }
 }
 
-// ---- damage ----
+// ---- Damage ----
 
-/// Loads a copy of the disk with that change of the file. The sentence.
+/// Loads a copy of the disk with this change of the file. Returns the text of the error.
 template <class Change>
 std::string load_changed(const MemoryDisk& disk, const std::string& name, Change change, Saved& saved) {
   const auto changed = share(disk.copy());
@@ -177,7 +178,8 @@ TEST(DiskStorage, every_changed_byte_of_every_file_is_found_and_the_file_named) 
   EXPECT_GT(changes, 3000u);
 }
 
-/// At each length the disk goes on from a beginning of its log, or refuses to.
+/// Cuts the last log file to this length, or fills the rest with zeros. The storage must continue from a beginning of
+/// its log.
 void expect_cut(const MemoryDisk& disk, size_t length, bool has_zeros) {
   const std::string last = names_with(disk, "log-").back();
   Saved whole;
@@ -193,7 +195,7 @@ void expect_cut(const MemoryDisk& disk, size_t length, bool has_zeros) {
   ASSERT_LE(found.size(), whole.entries.size());
   ASSERT_EQ(found.size() < whole.entries.size(), length < full);
   for (size_t i = 0; i < found.size(); i++) ASSERT_EQ(found[i].bytes, whole.entries[i].bytes);
-  // It goes on from there.
+  // The storage continues from there.
   ASSERT_EQ(replica.append({"new"}), "");
   ASSERT_EQ(replica.sync(), "");
   Saved after;
@@ -275,9 +277,9 @@ TEST(DiskStorage, foreign_content_with_right_checksums_is_named) {
   EXPECT_THAT(with("log-2", record(0, 1)), HasSubstr("disk/log-2 is damaged at byte 32"));
 }
 
-// ---- crashes and full disks ----
+// ---- Crashes and full disks ----
 
-/// What a replica does, as far as it comes.
+/// Runs the operations of a replica up to the first error.
 std::string live(Replica& replica) {
   std::string problem = replica.load();
   const auto step = [&](auto function) {
@@ -315,10 +317,10 @@ std::string live(Replica& replica) {
   return problem;
 }
 
-/// Calls `look(choose)` with every sequence of choices that it asks for.
+/// Calls `look(choose)` with every possible sequence of choices.
 template <class Look>
 size_t for_every_choice(Look look) {
-  std::vector<std::pair<size_t, size_t>> choices;  // taken, and out of how many
+  std::vector<std::pair<size_t, size_t>> choices;  // the choice taken, and the number of choices
   size_t rounds = 0;
   do {
     size_t at = 0;
@@ -333,7 +335,7 @@ size_t for_every_choice(Look look) {
   return rounds;
 }
 
-/// The disk holds what was promised before the operation that failed, or with it; and it goes on.
+/// Checks that the disk holds the promised data, with or without the failed operation, and that the storage continues.
 void expect_recovery(const std::shared_ptr<MemoryDisk>& disk, const Replica& dead) {
   Replica replica(open(disk));
   ASSERT_EQ(replica.load(), "");

@@ -72,7 +72,7 @@ class MemoryStorage : public Storage {
 
   uint64_t term_ = 0, vote_ = 0;
   std::shared_ptr<const Snapshot> snapshot_;
-  uint64_t first_index_ = 1;  ///< of log_[0]
+  uint64_t first_index_ = 1;  ///< index of log_[0]
   std::deque<StoredEntry> log_;
 };
 

@@ -1,7 +1,8 @@
 // Shared memory between the endpoints of one host: a ring per direction and pair, payloads by reference under a lease.
 // Transport layer: does not know what an RPC header means. Owned by the endpoint's thread, wake() excepted.
 //
-//   this file             the hot path: send(), flush(), receive()
+//   this file             the hot path: flush(), receive()
+//   shm_send.h            the hot path: send()
 //   shm.cc                creation, unusual records, chunks by reference, polling, waiting
 //   shm_ring.h            rings and their records
 //   shm_peers.cc          peers, references, shares of processes and users
@@ -441,67 +442,6 @@ class TERN_API ShmImpl : public DefaultMembers {
   uint32_t quiet_looks_ = 0;       ///< consecutive looks at the clock without a packet before
 };
 
-class ShmImpl::Sender {
- public:
-  Sender(ShmImpl& transport, PeerId id) : transport_(transport), peer_(*transport.peers_[id]) { load(); }
-  [[gnu::always_inline]] ~Sender() { settle(); }  // inlined everywhere: otherwise the object has an address
-  Sender(const Sender&) = delete;
-  Sender& operator=(const Sender&) = delete;
-
-  /// takes() is true for packets of one cell, if a free cell is known.
-  static constexpr size_t kBytesMax = shm::kCellPayloadBytes;
-  bool takes(size_t len) const { return len <= kBytesMax && position_ != limit_; }
-  [[gnu::always_inline]] bool send(const wire::Header& header, const std::byte* data, size_t len,
-                                   detail::Buffer* buffer) {
-    if (len > kBytesMax || position_ == limit_) [[unlikely]] {
-      settle();
-      // The copy is made here, because an object with an address lives in memory, and the common case in registers.
-      const wire::Header copy = {header.w0, header.w1, header.w2};
-      const bool is_sent = transport_.send_slow(peer_, copy, data, len, buffer);
-      load();
-      return is_sent;
-    }
-    wire::Header sent = header;
-    sent.add_length(wire::kHeaderBytes + len);
-    peer_.out.put_cell(position_, sent, data, len);
-    position_ += shm::kCellBytes;
-    return true;
-  }
-
- private:
-  [[gnu::always_inline]] void load() {
-    first_ = position_ = peer_.out.position;
-    limit_ = peer_.out.limit;
-  }
-  /// Adds the packets of one cell each to the ring's position and to the counters.
-  [[gnu::always_inline]] void settle() {
-    if (position_ == first_) return;
-    peer_.out.position = position_;
-    transport_.counters_.packets_sent += (position_ - first_) / shm::kCellBytes;
-    transport_.touch(peer_);
-  }
-  ShmImpl& transport_;
-  Peer& peer_;
-  uint64_t first_;
-  uint64_t position_;
-  uint64_t limit_;
-};
-
-[[gnu::always_inline]] inline bool ShmImpl::send(PeerId id, const wire::Header& header, const std::byte* data,
-                                                 size_t len, detail::Buffer* buffer) {
-  Peer& peer = *peers_[id];
-  if (len > shm::kCellPayloadBytes || peer.out.position == peer.out.limit) [[unlikely]] {
-    // The copy is made here, because an object with an address lives in memory, and the common case in registers.
-    const wire::Header copy = {header.w0, header.w1, header.w2};
-    return send_slow(peer, copy, data, len, buffer);
-  }
-  wire::Header sent = header;
-  sent.add_length(wire::kHeaderBytes + len);
-  peer.out.put_cell(peer.out.position, sent, data, len);
-  peer.out.position += shm::kCellBytes;
-  counters_.packets_sent++;
-  touch(peer);
-  return true;
-}
-
 }  // namespace tern::transport
+
+#include "transport/shm/shm_send.h"  // IWYU pragma: export

@@ -1,4 +1,4 @@
-// One call from an endpoint to another one of the same thread, over any transport.
+// One call from an endpoint to another endpoint of the same thread, over any transport.
 #pragma once
 
 #include <tern/rpc.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-/// 0, or 1 with the reason on stderr.
+/// Returns 0, or 1 with the reason on stderr.
 template <tern::Transport T>
 int call(std::string_view label, typename T::Options transport_options = {}) {
   const auto fail = [label](tern::Status status) {
@@ -49,7 +49,7 @@ int call(std::string_view label, typename T::Options transport_options = {}) {
   };
   auto sent = (*client)->enqueue_request(*session, 7, std::move(question), (*client)->alloc_msgbuf(64), then);
   if (!sent.ok()) return fail(sent.status());
-  while (!is_over) {  // the session's timeouts end it in any case
+  while (!is_over) {  // the session's timeouts bound the loop
     if (auto turn = (*server)->run_event_loop_once(); !turn.ok()) return fail(turn.status());
     if (auto turn = (*client)->run_event_loop_once(); !turn.ok()) return fail(turn.status());
   }

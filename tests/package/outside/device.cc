@@ -37,9 +37,9 @@ std::unique_ptr<Rpc> make(tern::Nexus& nexus, uint8_t id) {
   return std::move(*rpc);
 }
 
-/// Serves until it is killed; writes its URI to `output`.
+/// Serves until it is killed, and writes its URI to `output`.
 [[noreturn]] void serve(int output) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a client that fails leaves no server behind
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // the server is killed if the client fails
   auto nexus = tern::Nexus::create("udp://127.0.0.1:0");
   if (!nexus.ok()) end("no server", nexus.status());
   auto rpc = make(**nexus, 1);
@@ -56,7 +56,7 @@ std::unique_ptr<Rpc> make(tern::Nexus& nexus, uint8_t id) {
   end("the loop", rpc->run_event_loop());
 }
 
-/// Requests of 1 B to 60 kB, one after the other; 0 if each response is its request backwards.
+/// Makes requests of 1 B to 60 kB one after the other. The result is 0 if each response is the reversed request.
 class Client {
  public:
   int run(const std::string& uri) {
@@ -68,7 +68,7 @@ class Client {
     session_ = *session;
     call();
     if (auto status = rpc_->run_event_loop(std::chrono::seconds(60)); !status.ok()) end("the loop", status);
-    rpc_.reset();  // before its Nexus
+    rpc_.reset();  // must end before its Nexus
     std::printf("device: %d RPCs between two processes\n", done_);
     return done_ == kCalls ? 0 : 1;
   }

@@ -6,6 +6,6 @@
 
 int main() {
   tern::Faulty<TRANSPORT>::Options lossy;
-  lossy.drop = 0.02;  // of each 4 KiB over shm, and a path probe is 64 KiB
+  lossy.drop = 0.02;  // the probability for each 4 KiB over shm; a path probe has 64 KiB
   return call<tern::Faulty<TRANSPORT>>("lossy", lossy);
 }

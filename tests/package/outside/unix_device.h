@@ -1,4 +1,4 @@
-// A transport outside of tern: packets in Unix datagram sockets of this host. The example of
+// A transport outside of tern's source tree: packets in Unix datagram sockets of this host. It is the example of
 // docs/adding-a-transport.md.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 class UnixDevice final : public tern::Device {
  public:
-  /// Null: the system refuses a socket.
+  /// Null: the system refused a socket.
   static std::unique_ptr<UnixDevice> create() {
     std::unique_ptr<UnixDevice> device(new UnixDevice);
     return device->open() ? std::move(device) : nullptr;
@@ -38,7 +38,7 @@ class UnixDevice final : public tern::Device {
   std::span<const std::byte> address() const override { return {own_name_.data(), own_name_bytes_}; }
 
   tern::Result<Peer> connect(std::span<const std::byte> address, std::string_view) override {
-    // The bytes may be anybody's. An abstract name begins with a zero byte, and nothing but that is taken: no files.
+    // The bytes may come from anyone. Only abstract names are accepted, which begin with a zero byte and name no file.
     if (address.size() < 2 || address.size() > own_name_.size() || address[0] != std::byte{0}) {
       return tern::Status(tern::Code::kMisuse, "unix: the peer's address is no abstract socket name");
     }
@@ -70,9 +70,9 @@ class UnixDevice final : public tern::Device {
       if (sent > 0) {
         taken += static_cast<size_t>(sent);
       } else if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM) {
-        break;  // the receiver's queue is full, or memory is short: the rest comes again
+        break;  // the receiver's queue is full, or memory is short: the caller sends the rest again
       } else {
-        taken++;  // lost: nobody has this name any more
+        taken++;  // lost, because no socket has this name any more
       }
     }
     return taken;
@@ -104,7 +104,7 @@ class UnixDevice final : public tern::Device {
   static socklen_t length_of(size_t name_bytes) {
     return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name_bytes);
   }
-  /// Binding to no name makes the kernel choose an abstract one.
+  /// A bind without a name makes the kernel choose an abstract one.
   bool open() {
     socket_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     sockaddr_un name{};
@@ -131,7 +131,7 @@ class UnixDevice final : public tern::Device {
   int socket_ = -1;
   std::array<std::byte, 16> own_name_{};
   size_t own_name_bytes_ = 0;
-  std::vector<std::unique_ptr<Target>> peers_;  ///< by Peer; null: free
+  std::vector<std::unique_ptr<Target>> peers_;  ///< by Peer; null: the place is free
   std::array<mmsghdr, kBurst> headers_{};
   std::array<iovec, 2 * kBurst> ranges_{};
   std::array<std::array<std::byte, kPacketBytes>, kBurst> buffers_;

@@ -1,4 +1,4 @@
-// A server and its client in one endpoint: it ends with 0 if its own call is answered.
+// A server and its client in one endpoint. The program exits with 0 if its own call is answered.
 #include <stdio.h>
 
 #include <tern/tern.h>

@@ -86,7 +86,7 @@ void Worker::on_end(size_t call, const replicated::Reply& reply) {
 void Worker::pause() {
   const auto time = random_.duration(microseconds(1), workload_.plan.think);
   const auto status = endpoint_.after(time, [this] { work(); }).status();
-  if (status.code() == tern::Code::kSessionReset) return;  // the answer has come at the end of its host
+  if (status.code() == tern::Code::kSessionReset) return;  // the answer came at the end of the client's host
   if (!status.ok() && workload_.problem.empty()) workload_.problem = std::string(status.message());
 }
 
@@ -101,7 +101,7 @@ std::string ClientProgram::open(tern::sim::Host& host, Workload& workload, uint6
   rpc = std::move(*made);
   Random random(seed);
   for (uint32_t i = 0; i < workload.plan.clients_a_host; i++) {
-    // Of a trial of leases, the first clients of the hosts write, and all others read.
+    // In a trial of leases, the first client of each host writes, and all others read.
     const bool by_lease =
         workload.plan.kind == Class::kLease ? i > 0 : random.chance(workload.plan.lease_readers_permille);
     workers.push_back(

@@ -62,7 +62,7 @@ struct ClientProgram {
   std::unique_ptr<replicated::Administrator> administrator;
   std::unique_ptr<tern::Rpc<tern::Sim>> rpc;  ///< destroyed first
 
-  /// The sentence why not.
+  /// Returns an empty text, or a sentence with the error.
   std::string open(tern::sim::Host& host, Workload& workload, uint64_t seed);
 };
 

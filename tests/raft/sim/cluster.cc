@@ -184,7 +184,7 @@ void Cluster::look_at_log(Place& place, const raft& state) {
   for (uint64_t index = std::max<uint64_t>(place.looked_at, log.offset) + 1; index <= state.commit_index; index++) {
     if (index > log.offset + count) break;
     const raft_entry& entry = log.entries[(log.front + index - log.offset - 1) % log.size];
-    // libraft leaves some bytes of an encoded configuration as they were.
+    // libraft leaves some bytes of an encoded configuration uninitialised.
     const std::string_view bytes(static_cast<const char*>(entry.buf.base),
                                  entry.type == RAFT_COMMAND ? entry.buf.len : 0);
     const std::pair<uint64_t, uint64_t> seen(entry.term, std::hash<std::string_view>()(bytes) + entry.type);

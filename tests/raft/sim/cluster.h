@@ -24,9 +24,8 @@ class Cluster {
 
   Cluster(const Plan& plan, tern::sim::Simulation& simulation, Random& random);
 
-  /// Place i is host i. A replica without stored state begins the cluster if it is one of the first ones, and otherwise
-  /// waits
-  /// until it is added.
+  /// Place i is host i. A replica without stored state begins the cluster if it is one of the first ones. Otherwise it
+  /// waits until it is added.
   void boot(uint32_t place);
   void crash(uint32_t place, Loss loss);
   /// Puts another, unknown replica here from the next boot() on.

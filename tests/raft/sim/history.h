@@ -16,7 +16,7 @@ using linearizability::Register;
 
 class History {
  public:
-  /// A call; what end() is told.
+  /// Notes a call, and returns the index for end().
   size_t begin(Register::Operation operation) {
     operation.called = ++time_;
     operation.returned = linearizability::kNever;

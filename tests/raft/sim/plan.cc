@@ -30,7 +30,7 @@ void draw_faults(Random& random, Plan& plan) {
   plan.has_drift = half();
   plan.has_loss = random.chance(300);
   plan.has_client_crashes = random.chance(200);
-  // Shorter than many commands take: they come twice.
+  // The attempt is shorter than many commands take, so some commands arrive twice.
   if (random.chance(400)) plan.attempt = random.duration(microseconds(20), milliseconds(2));
   if (half()) {
     const double share = static_cast<double>(random.between(1, 20)) / 1000;
@@ -86,13 +86,13 @@ Plan draw_plan(uint64_t seed, Class kind) {
       draw_faults(random, plan);
       break;
     case Class::kLease:
-      plan.replicas = 3;  // whose two others are the most likely to agree early
+      plan.replicas = 3;  // with three replicas, the two others are the most likely to agree early
       plan.clock_drift_max = 0.09;
       plan.client_hosts = 3;
       plan.clients_a_host = 2;
       plan.lease_readers_permille = 700;
       plan.think = microseconds(100);
-      plan.attempt = microseconds(300);  // so that writers soon find the new leader
+      plan.attempt = microseconds(300);  // short, so that writers soon find the new leader
       plan.pause = microseconds(5);
       break;
   }

@@ -23,11 +23,11 @@ using tern::Duration;
 class Run {
  public:
   Run(const Plan& plan, bool says);
-  ~Run() { simulation_.reset(); }  // its programs use the rest
+  ~Run() { simulation_.reset(); }  // the programs in the simulation use the other members
   Outcome operator()();
 
  private:
-  // What happens in a run of each class.
+  // The steps of a run, by class.
   void fail_over();
   void misfortune();
   void cause_fault(uint32_t victim);
@@ -52,7 +52,7 @@ class Run {
   void run_for(Duration time) {
     wait(time, [] { return false; });
   }
-  /// Unless all is healed by then.
+  /// Calls `then` after the delay, unless all faults are healed by then.
   void later(Duration delay, std::function<void()> then) {
     simulation_->after(delay, [this, run_then = std::move(then)] {
       if (!is_healed_) run_then();
@@ -69,7 +69,8 @@ class Run {
   Outcome outcome_;
   std::string problem_;
   bool is_healed_ = false;
-  std::optional<uint32_t> rejoining_;  ///< a replica here has lost its disk, and its successor is not a member yet
+  /// The replica at this place has lost its disk, and its successor is not yet a member.
+  std::optional<uint32_t> rejoining_;
   Workload workload_;
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<tern::sim::Simulation> simulation_;
@@ -101,7 +102,7 @@ void Run::say(const char* what, uint32_t host, Duration time) const {
   std::fflush(stdout);
 }
 
-/// False: it was not so within the limit, or something is wrong.
+/// Waits until `done`. False: the limit has passed, or a rule was broken.
 bool Run::wait(Duration limit, const std::function<bool()>& done) {
   const auto is_wrong = [this] {
     return !cluster_->problem.empty() || !workload_.problem.empty() || !problem_.empty();
@@ -138,7 +139,7 @@ Outcome Run::operator()() {
   if (problem_.empty()) end();
   if (problem_.empty()) look_at_end();
   if (says_ && !problem_.empty()) std::printf("%s", cluster_->text().c_str());
-  // Whatever else is wrong, a history that is not linearizable is what it has led to.
+  // The history is checked in any case. fail() keeps the first error.
   const std::string verdict = linearizability::check_keys(workload_.history.operations());
   if (!verdict.empty()) fail(verdict);
   outcome_.problem = problem_;
@@ -152,7 +153,7 @@ Outcome Run::operator()() {
   return outcome_;
 }
 
-// ---- the classes ----
+// ---- Classes ----
 
 /// The leader's crash is the only fault.
 void Run::fail_over() {
@@ -171,12 +172,12 @@ void Run::fail_over() {
     outcome_.failovers.push_back(simulation_->now() - begin);
     run_for(random_time(plan_.election_timeout));
     cluster_->boot(victim);
-    // It hears of the leader, which it did not vote for, and promises it that.
+    // The restarted replica hears of the leader, for which it did not vote, and gives it the promise of a voter.
     run_for(3 * plan_.election_timeout);
   }
 }
 
-/// One more thing goes wrong, and another one soon.
+/// Causes one more fault, and schedules the next one.
 void Run::misfortune() {
   if (is_healed_) return;
   later(random_time(2 * plan_.fault_gap), [this] { misfortune(); });
@@ -213,7 +214,7 @@ void Run::cause_fault(uint32_t victim) {
       return later(lasting, [this] { simulation_->set_faults(plan_.faults); });
     case 7:
       if (plan_.has_full_disks) return fill_disk(victim, lasting);
-      // The first host's administrator stays.
+      // The clients of the first host stay, because one of them is the administrator.
       if (plan_.has_client_crashes && plan_.client_hosts > 1) {
         lose_clients(plan_.replicas + static_cast<uint32_t>(random_.between(1, plan_.client_hosts - 1)));
       }
@@ -223,10 +224,10 @@ void Run::cause_fault(uint32_t victim) {
   }
 }
 
-/// Clocks are as wrong as they may be: the leader's is slow, so that its lease lasts long, and all others are fast. It
-/// is cut off from them, but not from its clients, until another one leads. In some rounds from one of them first,
-/// which will stand for election soon; and the other one, whose promise is fresh, comes back from a crash when it is
-/// cut off.
+/// All clocks have their largest permitted errors. The leader's clock is slow, so that its lease lasts long, and all
+/// others are fast. The leader is cut off from the other replicas, but not from its clients, until another replica
+/// leads. In some rounds it is first cut off from one replica, which will soon stand for election. The third replica,
+/// whose promise is fresh, then restarts after a crash at the moment of the cut.
 void Run::cut_off_leaders() {
   const auto drift = static_cast<int32_t>(plan_.clock_drift_max * 1e6);
   for (int round = 0; round < 12 && problem_.empty(); round++) {
@@ -243,10 +244,11 @@ void Run::cut_off_leaders() {
     };
     if (round % 4 == 3) {
       const uint32_t candidate = (leader + 1) % plan_.replicas, witness = (leader + 2) % plan_.replicas;
-      workload_.holds_writes = true;  // whose entries the candidate would not have
+      workload_.holds_writes = true;  // the candidate would lack the entries of these writes
       run_for(milliseconds(1));
       cut(candidate, true);
-      crash(candidate, Loss::kNothing, {});  // comes back at once, and with no session, which would lose its request
+      // Restarts at once, and without a session, so that it does not lose its request.
+      crash(candidate, Loss::kNothing, {});
       run_for(plan_.election_timeout * static_cast<int>(random_.between(5, 9)) / 10);
       crash(witness, Loss::kNothing, {});
       workload_.holds_writes = false;
@@ -263,7 +265,7 @@ void Run::cut_off_leaders() {
   }
 }
 
-/// All is healed, and everything must work again soon.
+/// Heals all faults. Everything must then work again soon.
 void Run::end() {
   is_healed_ = true;
   simulation_->heal();
@@ -295,7 +297,7 @@ void Run::end() {
   std::vector<uint64_t> ended;
   all([&](Worker& worker) { return ended.push_back(worker.ended()), true; });
   size_t at = 0;
-  // The command under way, and another one.
+  // Each client must end its present command and another one.
   if (!wait(patience, [&] { return at = 0, all([&](Worker& worker) { return worker.ended() >= ended[at++] + 2; }); })) {
     return fail("a client's commands are not executed long after all was healed");
   }
@@ -311,9 +313,9 @@ void Run::look_at_end() {
   outcome_.terms = cluster_->replica(cluster_->leader() % cluster_->size())->state().current_term;
 }
 
-// ---- faults ----
+// ---- Faults ----
 
-/// One that matters: the leader, more often than others.
+/// Returns a random place. The leader is more likely than the others.
 uint32_t Run::random_replica() {
   const uint32_t leader = cluster_->leader();
   if (leader < cluster_->size() && random_.chance(400)) return leader;
@@ -330,8 +332,9 @@ void Run::crash(uint32_t place, Loss loss, Duration lasting) {
   });
 }
 
-/// It comes back without its memory. Sometimes somebody starts it as if nothing had happened, which it must not
-/// survive; then it is removed, and another one is added in its place. All of this goes on when the rest is healed.
+/// The replica comes back without its memory. Sometimes it is first started by mistake as if nothing had happened,
+/// which it must not survive. It is then removed, and another replica is added in its place. All of this continues
+/// after the other faults are healed.
 void Run::lose_disk(uint32_t place) {
   if (rejoining_ || !cluster_->is_up(place)) return;
   rejoining_ = place;
@@ -352,7 +355,7 @@ void Run::lose_disk(uint32_t place) {
   });
 }
 
-/// Another replica takes the place of the one that is rejoining.
+/// Puts another replica in the place of the rejoining one.
 void Run::renew() {
   if (cluster_->is_up(*rejoining_)) cluster_->crash(*rejoining_, Loss::kAll);
   cluster_->renew(*rejoining_);
@@ -360,17 +363,17 @@ void Run::renew() {
   say("has another replica", *rejoining_);
 }
 
-/// Of the replica that is rejoining. By an administrator, who asks again until it is done.
+/// Changes the membership of the rejoining replica. The administrator repeats the request until it has succeeded.
 void Run::change(replicated::Action action, std::function<void()> then) {
   ClientProgram* program = clients(plan_.replicas);
   auto ask = std::make_unique<std::function<void()>>([this, program, action, next = std::move(then)] {
     program->administrator->change(action, cluster_->id(*rejoining_), workload_.replicas[*rejoining_],
                                    [this, action, next](const std::string& sentence) {
-                                     // Not from within a program of the simulation.
+                                     // This must not run within a program of the simulation.
                                      simulation_->after(milliseconds(1), [this, action, sentence, next] {
                                        if (sentence.empty()) return next();
                                        say(sentence.c_str(), *rejoining_);
-                                       // As it says: the id is used up, though the change was interrupted.
+                                       // As the sentence says, the id is used up, although the change was interrupted.
                                        if (sentence.find("give the new replica a higher one") != std::string::npos)
                                          renew();
                                        change(action, next);
@@ -392,14 +395,14 @@ void Run::fill_disk(uint32_t place, Duration lasting) {
   });
 }
 
-/// From some of the others, in one direction or in both.
+/// Cuts off the host from some of the others, in one direction or in both.
 void Run::cut_off(uint32_t host, Duration lasting) {
   say("is cut off from some", host, lasting);
   const uint64_t way = random_.below(4);
   const bool from_all = random_.chance(600);
   for (uint32_t other = 0; other < plan_.hosts(); other++) {
     if (other == host || (!from_all && random_.chance(500))) continue;
-    if (other >= plan_.replicas && random_.chance(700)) continue;  // clients, less often
+    if (other >= plan_.replicas && random_.chance(700)) continue;  // less often from clients
     const auto set = [this, host, other, way](bool is_cut) {
       if (way != 0) simulation_->set_partition(host, other, is_cut);
       if (way != 1) simulation_->set_partition(other, host, is_cut);
@@ -410,7 +413,7 @@ void Run::cut_off(uint32_t host, Duration lasting) {
 }
 
 void Run::lose_clients(uint32_t host) {
-  // A history with many operations whose outcome nobody knows takes long to check.
+  // A history takes long to check if many operations have an unknown outcome.
   if (!simulation_->host(host).is_up() || workload_.clients_made > 30) return;
   say("and its clients are gone", host);
   if (!simulation_->host(host).crash().ok()) return fail("a host of clients does not crash");

@@ -1,4 +1,5 @@
-// kv's messages: what is written is read back; nothing shorter, longer or lying is taken, nor read past its end.
+// Messages of kv: a reader returns what a writer wrote. Truncated, extended and inconsistent messages are refused, and
+// no read passes a message's end.
 
 #include "../apps/kv/protocol.h"
 
@@ -13,7 +14,7 @@ using namespace kv;
 
 namespace {
 
-/// A copy of exactly this many bytes of memory, so that AddressSanitizer sees whoever reads on.
+/// A copy of exactly this many bytes of memory, so that AddressSanitizer reports a read beyond the end.
 class Exact {
  public:
   Exact(Bytes bytes, size_t len_bytes) : bytes_(new std::byte[len_bytes]), len_bytes_(len_bytes) {
@@ -38,7 +39,7 @@ std::vector<std::byte> put_of(uint64_t key, uint64_t version, Bytes value) {
   return message;
 }
 
-/// As the answer to a multi-get has them.
+/// Returns the records in the format of a multi-get's response.
 std::vector<std::byte> records_of(const std::vector<Record>& records) {
   size_t len_bytes = 0;
   for (const Record& record : records) len_bytes += kRecordHeadBytes + record.value.size();
@@ -50,7 +51,7 @@ std::vector<std::byte> records_of(const std::vector<Record>& records) {
   return message;
 }
 
-/// Reads on until nothing more can be read; how many records that were.
+/// Reads records until none is left, and returns their number.
 size_t records_in(Bytes message) {
   Reader reader(message);
   size_t count = 0;

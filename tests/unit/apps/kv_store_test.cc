@@ -1,4 +1,4 @@
-// kv's store: versions, room, and what outlives a process that is killed.
+// The store of kv: versions, capacity, and the data that outlive a process that is killed.
 
 #include <gtest/gtest.h>
 
@@ -111,7 +111,8 @@ TEST(KvStore, open__without_space_is_refused) {
   }
 }
 
-/// The child writes down each version that is committed; the kill comes after different times, in whatever instruction.
+/// The child notes each version that is committed. The kill comes at a different moment in each round, in any
+/// instruction.
 TEST(KvStore, committed_writes_outlive_a_kill) {
   constexpr uint64_t kKeys = 32;
   struct Board {

@@ -1,4 +1,4 @@
-// kv's load generator finds out what is wrong with what it reads, and says so; and draws what its flags promise.
+// The load generator of kv detects and reports wrong responses, and its draws follow its flags.
 
 #include "../apps/kv/workload.h"
 

@@ -1,4 +1,4 @@
-// The index: what it says alone, and beside writers. Times are not looked at.
+// The index: its results in one thread, and in several threads at a time. No test measures time.
 
 #include <gtest/gtest.h>
 
@@ -85,7 +85,7 @@ TEST(OrderedIndex, put__refuses_new_keys_when_full_and_updates_old_ones) {
   EXPECT_EQ(scan_of(index, 0, 10).size(), 2u);
 }
 
-/// Threads insert the same keys at the same time: each key is new once, and never more keys than the limit.
+/// Threads insert the same keys at the same time. Each key is new once, and the number of keys never exceeds the limit.
 TEST(OrderedIndex, put__threads_that_insert_the_same_keys) {
   constexpr uint64_t kKeys = 2000, kLimit = 1500;
   Index index(kLimit);

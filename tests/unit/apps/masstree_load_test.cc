@@ -1,4 +1,4 @@
-// The index server and its load on simulated hosts: a right index passes, and each kind of wrong one is found out.
+// The index server and its load on simulated hosts: a correct index passes, and each kind of faulty index is detected.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -53,12 +53,12 @@ enum class Fault {
   kScanIsShort
 };
 
-/// An index with one fault, which shows once it is in use.
+/// An index with one fault, which shows after 2 * kKeys gets and scans.
 class FaultyIndex {
  public:
   static constexpr const char* kName = "faulty";
   explicit FaultyIndex(Fault fault) : fault_(fault) {}
-  explicit FaultyIndex(size_t /*keys_max*/) {}  // as the concept wants it
+  explicit FaultyIndex(size_t /*keys_max*/) {}  // the concept requires this constructor
 
   std::optional<uint64_t> get(uint64_t key) {
     uses_++;
@@ -93,7 +93,7 @@ class FaultyIndex {
   }
 
  private:
-  /// One use in a hundred; of the few inserts, each.
+  /// A fault shows in one use of 100. kLosesInserts shows in each insert, because there are few inserts.
   bool shows(Fault fault) const {
     return fault == fault_ && uses_ > 2 * kKeys && (fault == Fault::kLosesInserts || uses_ % 100 == 0);
   }
@@ -101,7 +101,7 @@ class FaultyIndex {
   Fault fault_ = Fault::kNone;
   uint64_t uses_ = 0;
   std::map<uint64_t, uint64_t> map_;
-  std::map<uint64_t, uint64_t> first_;  ///< each key with its first value
+  std::map<uint64_t, uint64_t> first_;  ///< the first value of each key
 };
 static_assert(OrderedIndex<FaultyIndex>);
 

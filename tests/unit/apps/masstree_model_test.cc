@@ -1,4 +1,4 @@
-// The model of the index server's load finds out what is wrong with an answer, and says so.
+// The model of the index server's load detects wrong answers, and names the error.
 
 #include "../apps/masstree/model.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kSeed = 1, kKeys = 16, kInserts = 4;
 
-/// Keys that an index has are there with version 1; which of the 20 positions these are, the seed decides.
+/// A model whose preloaded keys have version 1. The seed decides which of the 20 positions they have.
 class ModelTest : public testing::Test {
  protected:
   ModelTest() {
@@ -31,13 +31,13 @@ class ModelTest : public testing::Test {
     return is_insert(position) ? std::nullopt : std::optional(value_of(model_.key(position), 1));
   }
   uint64_t value(size_t position, uint32_t version) const { return value_of(model_.key(position), version); }
-  /// The n-th position that is there, or that is not.
+  /// Returns the n-th position with a preloaded key. missing() returns the n-th position without one.
   size_t there(size_t n) const { return nth(n, false); }
   size_t missing(size_t n) const { return nth(n, true); }
   std::string read(size_t position, std::optional<uint64_t> answer) {
     return model_.read(position, model_.floor(position), answer);
   }
-  /// What an index says that has these positions, each with a version.
+  /// Returns the answer of an index with these positions, each with a version.
   ScanAnswer answer_of(const Model::ScanBegin& begin, const std::vector<std::pair<size_t, uint32_t>>& visited) const {
     ScanAnswer answer = {static_cast<uint32_t>(visited.size()), model_.key(begin.position), 0};
     for (const auto& [position, version] : visited) {
@@ -46,7 +46,7 @@ class ModelTest : public testing::Test {
     }
     return answer;
   }
-  /// All that is there behind `position`, `limit` at most, with version 1.
+  /// Returns the positions of preloaded keys after `position`, at most `limit`, with version 1.
   std::vector<std::pair<size_t, uint32_t>> behind(size_t position, size_t limit) const {
     std::vector<std::pair<size_t, uint32_t>> visited;
     for (size_t p = position + 1; p < model_.size() && visited.size() < limit; p++) {
@@ -151,7 +151,7 @@ TEST_F(ModelTest, check_scan__wrong_answers_are_detected) {
   auto strange = visited;
   strange[1].first = missing(0);
   EXPECT_THAT(check(answer_of(scan, strange)), HasSubstr("a sum that its keys never had"));
-  // A key too many, in the place of the last: the scan ends too early for its count.
+  // The scan ends one key too early for its count.
   EXPECT_THAT(check({5, model_.key(visited[3].first), right.sum}), HasSubstr("a key that nobody has written"));
 }
 
@@ -171,7 +171,7 @@ TEST_F(ModelTest, check_scan__versions_from_the_floor_to_the_last_issued_pass) {
   EXPECT_NE(with(4), "");
 }
 
-/// Keys that are inserted while a scan runs may be in it or not, one by one; others may not.
+/// A scan may or may not contain each key that is inserted while the scan runs. It contains no other new key.
 TEST_F(ModelTest, check_scan__keys_that_are_inserted_meanwhile) {
   const auto scan = begin(0, 100);
   std::vector<size_t> inserts;

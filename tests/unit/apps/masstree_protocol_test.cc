@@ -1,4 +1,5 @@
-// The index server's messages: what is written is read back; nothing shorter, longer or beyond a limit is taken.
+// The index server's messages: a reader returns what a writer wrote. Truncated and extended messages and values beyond
+// a limit are refused.
 
 #include "../apps/masstree/protocol.h"
 
@@ -15,8 +16,8 @@ using programs::Writer;
 
 namespace {
 
-/// Calls parse() with copies of each length of `message`, in memory of exactly that length, and with a byte more. Only
-/// the whole message may be taken.
+/// Calls parse() with copies of each length of `message`, in memory of exactly that length, and with one more byte.
+/// Only the whole message may be accepted.
 template <class Parse>
 void expect_only_whole(Parse parse, const std::vector<std::byte>& message) {
   for (size_t len_bytes = 0; len_bytes <= message.size() + 1; len_bytes++) {

@@ -30,7 +30,8 @@ Piece make_piece(void* memory, size_t bytes, uint8_t fill) {
   return piece;
 }
 
-/// Pieces around the longest ones that have a list, and of one slab and more. None may touch another one.
+/// Allocates pieces of lengths around the longest one that has a free list, and of one slab and more. No piece may
+/// overlap another one.
 void use_heap(uint32_t seed) {
   std::mt19937 random(seed);
   const auto draw_bytes = [&random] { return random() % (random() % 20 == 0 ? 100'000 : 600); };
@@ -80,7 +81,7 @@ TEST(Heap, pieces_do_not_touch_each_other) {
   other.join();
 }
 
-/// A piece goes to the lists of the thread that frees it.
+/// A piece goes to the free lists of the thread that frees it.
 TEST(Heap, memory_of_one_thread_may_be_freed_by_another) {
   replicated::use_own_heap();
   std::vector<Piece> pieces;

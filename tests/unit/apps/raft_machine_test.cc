@@ -52,7 +52,7 @@ TEST_F(MachineTest, client_that_is_not_in_the_table_is_refused) {
   for (size_t i = 2; i < kClientsMax; i++) add_client();
   EXPECT_EQ(machine_.clients(), kClientsMax);
   EXPECT_EQ(run({Operation::kPut, used, 1, "k", {}, "a"}), Outcome::kDone);
-  add_client();  // takes the place of the oldest
+  add_client();  // replaces the oldest client
   EXPECT_EQ(machine_.clients(), kClientsMax);
   EXPECT_EQ(run({Operation::kPut, oldest, 1, "k", {}, "b"}), Outcome::kExpired);
   EXPECT_EQ(run({Operation::kPut, used, 1, "k", {}, "a"}), Outcome::kDone) << "its first answer";
@@ -109,16 +109,16 @@ TEST(RaftLease, begins_with_the_oldest_promise_of_a_majority) {
     ASSERT_EQ(raft_configuration_add(&configuration, id, std::to_string(id).c_str(), id == 5 ? RAFT_SPARE : RAFT_VOTER),
               0);
   }
-  Lease lease(1000ms, 0);  // four voters: three are a majority, the leader and two others
+  Lease lease(1000ms, 0);  // four voters: a majority is three, the leader and two others
   EXPECT_EQ(lease.end(configuration, 1), tern::Duration::min());
   lease.promise(2, 10ms);
-  lease.promise(5, 50ms);  // does not vote
+  lease.promise(5, 50ms);  // replica 5 has no vote
   EXPECT_EQ(lease.end(configuration, 1), tern::Duration::min());
   lease.promise(3, 30ms);
   EXPECT_EQ(lease.end(configuration, 1), 1010ms);
   lease.promise(4, 40ms);
   EXPECT_EQ(lease.end(configuration, 1), 1030ms);
-  lease.promise(4, 20ms);  // an older one changes nothing
+  lease.promise(4, 20ms);  // an older promise changes nothing
   EXPECT_EQ(lease.end(configuration, 1), 1030ms);
   EXPECT_EQ(lease.end(configuration, 5), 1010ms) << "a leader that does not vote needs three others: 2, 3 and 4";
   lease.clear();

@@ -29,7 +29,7 @@ std::string configuration() {
   return bytes;
 }
 
-/// One of each kind, encoded.
+/// Returns one encoded message of each kind.
 std::vector<std::string> all_kinds() {
   std::vector<std::string> all;
   raft_message message = {};
@@ -80,7 +80,8 @@ TEST(RaftMessage, each_kind_is_decoded_as_it_was_encoded) {
 TEST(RaftMessage, every_shorter_and_longer_message_is_refused) {
   for (const std::string& bytes : all_kinds()) {
     raft_message message;
-    // A snapshot's data are the rest of it: any of them but all may be missing.
+    // The data of a snapshot are the rest of its message, so a message with fewer data is valid, and one without data
+    // is not.
     const size_t until = bytes[0] == RAFT_IO_INSTALL_SNAPSHOT ? bytes.size() - 1000 : bytes.size() - 1;
     for (size_t len = 0; len <= until; len++) {
       EXPECT_FALSE(decode(as_bytes(std::string_view(bytes).substr(0, len)), 3, message)) << int(bytes[0]) << " " << len;

@@ -1,4 +1,4 @@
-// Replicas of apps/raft on simulated hosts, one thing at a time. The simulator's test under all faults is another.
+// Replicas of apps/raft on simulated hosts, one situation in each test. tests/raft/sim runs them under all faults.
 #include "unit/apps/raft_cluster.h"
 
 namespace {
@@ -32,7 +32,7 @@ TEST(RaftReplica, seven_replicas_go_on_without_three) {
   EXPECT_EQ(cluster.put("key", "after").outcome, Outcome::kDone);
 }
 
-/// Two of them hear of it a turn later than those whose answers the client waits for.
+/// Two replicas receive a command one turn later than the majority that the client waits for.
 TEST(RaftReplica, all_five_replicas_have_a_command_soon) {
   Cluster cluster({.begin = 5});
   ASSERT_TRUE(cluster.wait_for_leader());
@@ -126,7 +126,8 @@ TEST(RaftReplica, added_replica_that_has_lost_its_memory_begins_no_other_cluster
       << cluster.replica(3)->problem();
 }
 
-/// What made it a voter is committed, by the two others, and has not reached it when one of these is gone for good.
+/// Replica 3 becomes a voter by an entry that the two others commit. One of the others crashes before the entry reaches
+/// replica 3.
 TEST(RaftReplica, replica_votes_before_it_knows_that_it_is_a_voter) {
   Cluster cluster({.begin = 1, .spares = 2});
   ASSERT_TRUE(cluster.wait_for_leader());
@@ -189,7 +190,7 @@ TEST(RaftReplica, new_replica_is_added_and_old_one_removed) {
   EXPECT_EQ(cluster.replica(3)->state().configuration.n, 3u);
   EXPECT_NE(cluster.change(replicated::Action::kAdd, 1, cluster.uri(0)).find("ids up to 4 have been used"),
             std::string::npos);
-  // Two of the three that are left: one may die.
+  // Three replicas are left, and a majority is two: one replica may crash.
   cluster.crash(cluster.leader());
   ASSERT_TRUE(cluster.wait_for_leader());
   EXPECT_EQ(cluster.put("key", "later").outcome, Outcome::kDone);
@@ -208,7 +209,7 @@ TEST(RaftReplica, replica_far_behind_gets_a_snapshot) {
   cluster.simulation().run_for(200ms);
   EXPECT_EQ(cluster.replica(victim)->machine().keys(), 200u);
   EXPECT_GE(cluster.replica(victim)->counters().snapshots_received, 1u);
-  // It comes back from a snapshot, too.
+  // The replica recovers from a snapshot, too.
   cluster.crash(victim);
   cluster.boot(victim);
   cluster.simulation().run_for(100ms);
@@ -272,7 +273,7 @@ TEST(RaftReplica, second_replica_with_an_id_is_refused) {
   Cluster cluster(
       {.begin = 3, .spares = 1, .tune = [](uint32_t i, replicated::ReplicaOptions& options) {
          if (i != 3) return;
-         options.port.id = 2;  // as another one has, and it believes that it was in the cluster from the beginning
+         options.port.id = 2;  // the id of another replica; this one is configured as an initial member of the cluster
          for (uint64_t j = 0; j < 3; j++) {
            options.replicas.emplace_back(j + 1, "tern://10.0.0." + std::to_string(j == 1 ? 4 : j + 1) + ":31850");
          }
@@ -286,7 +287,8 @@ TEST(RaftReplica, second_replica_with_an_id_is_refused) {
 TEST(RaftClient, gives_up_when_replicas_send_it_in_circles) {
   Cluster cluster({.tune_client = [](replicated::ClientOptions& options) { options.redirects_max = 5; }});
   ASSERT_TRUE(cluster.wait_for_leader());
-  // The leader is cut off from the client, and the others name it until its session has failed; then it is asked again.
+  // The leader is cut off from the client. The other replicas name it until its session has failed, and then the client
+  // asks it again.
   const uint32_t leader = cluster.leader();
   cluster.simulation().set_partition(3, leader, true);
   const auto result = cluster.put("key", "value");
@@ -299,7 +301,7 @@ TEST(RaftClient, gives_up_when_no_replica_answers) {
   EXPECT_NE(cluster.put("key", "value").problem.find("no leader has answered within 2000 ms"), std::string::npos);
 }
 
-/// What its endpoint's end brings to an end is no fault of the replicas, nor a lack of memory.
+/// The end of the client's endpoint must be reported neither as a fault of the replicas nor as a lack of memory.
 TEST(RaftClient, hears_nothing_after_the_end_of_its_endpoint) {
   Cluster cluster;
   ASSERT_TRUE(cluster.close_clients().ok());

@@ -10,7 +10,7 @@ namespace {
 
 using Copy = void (*)(std::byte* to, const std::byte* from, size_t len);
 
-/// Copies `len` bytes between odd places, and looks at every byte there and around it.
+/// Copies `len` bytes between unaligned addresses, and checks every byte of the copy and of the memory around it.
 void expect_exact(Copy copy, size_t len, size_t from_offset, size_t to_offset) {
   constexpr std::byte kUntouched{0xee};
   std::vector<std::byte> from(from_offset + len), to(to_offset + len + 100, kUntouched);

@@ -36,7 +36,7 @@ TEST(Descriptor, reset_closes_at_once_and_only_once) {
   EXPECT_FALSE(owner);
   EXPECT_FALSE(is_open(fd));
   const Descriptor other = open_one();
-  EXPECT_EQ(other.get(), fd);  // the number is used again
+  EXPECT_EQ(other.get(), fd);  // the system reuses the number
   owner.reset();
   EXPECT_TRUE(is_open(fd));
 }

@@ -41,7 +41,7 @@ TEST(Status, prints_its_code_and_its_text) {
 }
 
 TEST(Status, compares_by_code_and_text) {
-  const std::string same = "gone";  // another place, the same text
+  const std::string same = "gone";  // the text of `gone` at another address
   const Status gone(Code::kSessionReset, "gone");
   EXPECT_EQ(gone, Status(Code::kSessionReset, same.c_str()));
   EXPECT_NE(gone, Status(Code::kSessionReset, "closed"));

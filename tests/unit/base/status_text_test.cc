@@ -29,7 +29,7 @@ TEST(StatusText, status_of__has_the_other_text_when_it_is_too_long) {
   EXPECT_EQ(status_of(Code::kMisuse, "too long", {full, "x"}).message(), "too long");
 }
 
-// Last of this process: it fills the table.
+// Must run last in this process, because it fills the table.
 TEST(StatusText, status_of__keeps_a_bounded_number_of_texts_whatever_the_threads) {
   std::vector<std::thread> threads;
   std::vector<std::vector<const char*>> seen(4);

@@ -6,7 +6,7 @@
 
 namespace {
 
-// TERN_CMAKE_VERSION: the version of CMake's project().
+// TERN_CMAKE_VERSION is the version in CMake's project().
 TEST(Version, equals_the_version_of_the_build) {
   const auto dotted = std::to_string(TERN_VERSION_MAJOR) + "." + std::to_string(TERN_VERSION_MINOR) + "." +
                       std::to_string(TERN_VERSION_PATCH);

@@ -22,7 +22,7 @@ Descriptor make_event(unsigned count) { return Descriptor(eventfd(count, EFD_CLO
 class Waiting : public ::testing::Test {
  protected:
   Waiting() { EXPECT_TRUE(set_.open()); }
-  /// The number of events now.
+  /// Returns the number of events now.
   size_t look() { return set_.wait(events_, 0); }
 
   WaitSet set_;
@@ -58,7 +58,7 @@ TEST_F(Waiting, ends_at_its_deadline_and_not_before) {
   const uint64_t deadline_ns = monotonic_ns() + 5 * kMs;
   EXPECT_EQ(set_.wait(events_, deadline_ns), 0u);
   EXPECT_GE(monotonic_ns(), deadline_ns);
-  EXPECT_EQ(set_.wait(events_, deadline_ns), 0u);  // of the past: does not block
+  EXPECT_EQ(set_.wait(events_, deadline_ns), 0u);  // the deadline has passed: returns at once
 }
 
 TEST_F(Waiting, a_wake_up_stays_until_it_is_cleared) {
@@ -77,7 +77,7 @@ TEST_F(Waiting, a_wake_up_stays_until_it_is_cleared) {
   EXPECT_EQ(look(), 1u);
 }
 
-/// The waker counts up and wakes; the waiter sleeps without a limit until it has seen every number up to the last.
+/// The waker increments a number and wakes. The waiter sleeps without a deadline until it has seen every number.
 TEST_F(Waiting, no_wake_up_of_another_thread_is_lost) {
   constexpr uint32_t kWakes = 20'000;
   WakeEvent wake;

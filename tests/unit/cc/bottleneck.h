@@ -86,7 +86,7 @@ class BottleneckModel {
     return static_cast<double>(packets * bottleneck_.serialization_ps(bottleneck_.packet_bytes)) /
            static_cast<double>(now_ps_ - start_ps_);
   }
-  /// Of a flow, of the whole bottleneck.
+  /// Returns the share of the whole bottleneck's capacity that the flow has used.
   double share(uint32_t flow) const {
     return static_cast<double>(flows_[flow].answered * bottleneck_.serialization_ps(bottleneck_.packet_bytes)) /
            static_cast<double>(now_ps_ - start_ps_);
@@ -156,7 +156,7 @@ class BottleneckModel {
       const uint64_t serialization_ps = bottleneck_.serialization_ps(bottleneck_.packet_bytes);
       flow.nic_free_ps = std::max(flow.nic_free_ps, now_ps_) + serialization_ps;
       if (bottleneck_.lost_per_10000 != 0 && next_random() % 10000 < bottleneck_.lost_per_10000) {
-        // The next packet's answer tells, a little later.
+        // The next packet's answer reveals the loss, a little later.
         events_.push({flow.nic_free_ps + bottleneck_.base_rtt_ns * 1000 + 10'000'000, sequence_++, index, Kind::kLoss,
                       now_ns(), false});
         continue;

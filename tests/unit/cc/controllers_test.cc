@@ -1,5 +1,5 @@
-// Controllers in a model of one bottleneck (bottleneck.h): what issue 5 asks of them there. Virtual time and integers:
-// the same figures everywhere.
+// Controllers in a model of one bottleneck (bottleneck.h): the requirements of issue 5. Time is virtual and arithmetic
+// is integral, so the figures are the same on every machine.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,13 +53,13 @@ TEST_P(Incast, swift__full_link_short_queue_equal_shares) {
 }
 
 TEST_P(Incast, dctcp__full_link_short_queue_equal_shares) {
-  // With 250 flows, 10 ms are 120 packets of each: marks alone make shares equal less quickly than delays do.
+  // With 250 flows, 10 ms are 120 packets of each. Marks alone equalise shares more slowly than delays do.
   const bool is_wide = GetParam() == 250;
   expect_good_incast<Dctcp>(marking(), GetParam(), dctcp(marking()), is_wide ? 0.8 : 0.95, is_wide ? 0.97 : 0.98);
 }
 
-/// Silence and losses before the first answer, as on a path that is cut: whatever is left of the window, a packet may
-/// go, or nothing would ever come back.
+/// Silence and losses before the first answer, as on a path that is cut. The allowance must still permit one packet,
+/// because the session could not recover without it.
 template <class C>
 void expect_a_packet_after_long_silence(C controller) {
   for (uint64_t n = 1; n <= 100; n++) {
@@ -122,8 +122,8 @@ TEST_P(Incast, dctcp__last_flow_is_back_after_1_ms) {
   expect_recovery_of_last<Dctcp>(marking(), GetParam(), dctcp(marking()));
 }
 
-/// The paper's own figures show what to expect of Timely (RTT p99 of 969 us at 100-way). It must stay stable and use
-/// the link. Without the patch flows that fill their credits keep a constant queue: its gradient is 0.
+/// The paper's own figures bound the expectations of Timely (RTT p99 of 969 us at 100-way): it must stay stable and use
+/// the link. Without the patch, flows that fill their credits keep a constant queue, whose gradient is 0.
 TEST_P(Incast, patched_timely__uses_the_link_and_stays_stable) {
   const Bottleneck bottleneck;
   BottleneckModel<Timely> model(bottleneck, GetParam(), timely(bottleneck, true));
@@ -136,7 +136,7 @@ TEST_P(Incast, patched_timely__uses_the_link_and_stays_stable) {
   EXPECT_GE(model.jain(), 0.9);
 }
 
-/// From the floor to 90 % of the link, at any link rate.
+/// The rate grows from the floor to 90 % of the link, at any link rate.
 TEST(Timely, leaves_the_floor_within_milliseconds) {
   for (const uint64_t gbps : {1, 10, 25, 100, 400}) {
     Timely controller({gbps * 1'000'000'000 / 8, 1024, 30'000, 90'000}, false);
@@ -151,7 +151,8 @@ TEST(Timely, leaves_the_floor_within_milliseconds) {
   }
 }
 
-/// As a session tells it: nothing of low samples as long as it asks for nothing less than the 32 credits.
+/// Reports a sample as a session does. Samples below calm_below_ns() are omitted while the allowance permits the 32
+/// credits and any rate.
 template <class C>
 void tell(C& controller, const Sample& sample) {
   const bool is_calm =
@@ -162,10 +163,10 @@ void tell(C& controller, const Sample& sample) {
 template <class C>
 void expect_to_ignore_pauses(C controller) {
   uint64_t now_ns = kMs;
-  // One after the other: what was learnt in the first must not count for the second.
+  // Three pauses, because the state after the first pause must not change the result of the second one.
   for (int pause = 0; pause < 3; pause++) {
     for (int i = 0; i < 100; i++) tell(controller, {now_ns += 10 * kUs, 10 * kUs, 6 * kUs, false, 32});
-    // Ten milliseconds of silence, then whatever was in flight is answered within a few microseconds.
+    // After ten milliseconds of silence, the packets in flight are answered within a few microseconds.
     now_ns += 10 * kMs;
     for (uint64_t i = 0; i < 5; i++) tell(controller, {now_ns += 2 * kUs, 10 * kMs - i * kUs, 6 * kUs, false, 32});
     EXPECT_GE(controller.allowance().window_packets, 32u) << pause;
@@ -173,7 +174,7 @@ void expect_to_ignore_pauses(C controller) {
     tell(controller, {now_ns += 10 * kUs, 10 * kUs, 6 * kUs, false, 32});
     EXPECT_GT(controller.calm_below_ns(), 10 * kUs) << pause;
   }
-  // Congestion lasts.
+  // Lasting congestion must reduce the allowance.
   for (int i = 0; i < 100; i++) controller.on_rtt({now_ns += 30 * kUs, 1500 * kUs, 6 * kUs, false, 32});
   EXPECT_TRUE(controller.allowance().window_packets < 32 || controller.allowance().bytes_per_sec != kUnlimited);
 }
@@ -185,7 +186,7 @@ TEST(Pause, of_a_machine_does_not_count_as_congestion) {
   expect_to_ignore_pauses(Timely(bottleneck.path(), true));
 }
 
-/// Round trips and gaps of all sizes, as clocks that jump and machines that are stopped for days make them.
+/// Round trips and intervals of all lengths, as clocks that jump and machines that are stopped for days cause them.
 template <class C>
 void expect_sane_after_anything(C controller, uint64_t link_bytes_per_sec) {
   std::mt19937_64 random(1);
@@ -242,7 +243,7 @@ TEST(Dctcp, a_round_of_many_marks_is_a_share_of_one) {
 TEST(Dctcp, marks_before_a_rest_do_not_count_after_it) {
   Dctcp controller(Bottleneck().path());
   controller.on_rtt({kMs, 10 * kMs, 6 * kUs, true});
-  controller.on_rtt({2 * kMs, 10 * kUs, 6 * kUs, true});  // of a round that has not ended
+  controller.on_rtt({2 * kMs, 10 * kUs, 6 * kUs, true});  // this round has not ended
   controller.on_rest();
   controller.on_rtt({100 * kMs, 10 * kUs, 6 * kUs, false});
   EXPECT_EQ(controller.allowance().window_packets, kWindowMax);
@@ -273,7 +274,7 @@ TEST(Swift, long_paths_have_a_target_of_their_own) {
   EXPECT_GE(model.controller(0).allowance().window_packets, 128u);
 }
 
-/// Round trips of 12 us on a path of 5 us, all below the target; one packet of each is lost.
+/// Round trips of `rtt_ns` on a path of 5 us, all below the target, with one lost packet in each.
 template <class C>
 void lose_behind_queue(C& controller, uint64_t& now_ns, uint64_t rtt_ns = 12 * kUs) {
   for (int i = 0; i < 200; i++) {
@@ -341,7 +342,7 @@ TEST(Swift, silence_cuts_until_there_are_answers) {
   EXPECT_GE(controller.allowance().bytes_per_sec, 1u);
 }
 
-/// A peer that was busy for long answers as fast as before.
+/// A peer that was busy for a long time answers as fast as before.
 template <class C>
 void expect_to_recover_from_silence(C controller, uint64_t target_ns) {
   uint64_t now_ns = kMs;
@@ -350,7 +351,7 @@ void expect_to_recover_from_silence(C controller, uint64_t target_ns) {
   const uint64_t silence_ends_ns = now_ns;
   while (controller.allowance().window_packets < 32 && now_ns < silence_ends_ns + 1000 * kMs) {
     const Allowance allowance = controller.allowance();
-    now_ns += std::max<uint64_t>(10 * kUs, 1072 * 1000 * kMs / allowance.bytes_per_sec);  // of a packet
+    now_ns += std::max<uint64_t>(10 * kUs, 1072 * 1000 * kMs / allowance.bytes_per_sec);  // the time of one packet
     controller.on_rtt({now_ns, 10 * kUs, 6 * kUs, false, 32});
   }
   EXPECT_LE(now_ns - silence_ends_ns, 20 * target_ns);
@@ -395,7 +396,8 @@ TEST(Pacer, short_lateness_is_made_up_for_and_idle_time_is_not) {
   EXPECT_EQ(pacer.departure_ns(), 5 * kMs + 1000);
 }
 
-/// A loop that has always something to send, and looks once in so long: packets of 1.2 kB that leave in 100 ms.
+/// Returns the number of packets of 1.2 kB that leave in 100 ms, from a loop that always has a packet to send and runs
+/// every `turn_ns`.
 uint64_t packets_in_100_ms(uint64_t bytes_per_sec, uint64_t turn_ns, bool is_dithered) {
   Pacer pacer(3);
   uint64_t packets = 0;
@@ -420,7 +422,7 @@ TEST(Pacer, a_slow_loop_reaches_the_rate) {
   }
 }
 
-/// How many leave at once after the loop was away for a second.
+/// Returns the number of packets that leave at once after the loop was away for a second.
 uint64_t packets_after_an_absence(const Allowance& pace, bool has_waited) {
   Pacer pacer;
   pacer.on_sent(kMs, 1200, 1, pace);
@@ -438,7 +440,7 @@ TEST(Pacer, a_long_absence_earns_100_us_or_4_packets) {
     const Allowance slow = {.bytes_per_sec = 10'000, .is_budget = is_budget};
     EXPECT_EQ(packets_after_an_absence(fast, true), 42u);  // 100 us are 41.7 packets
     EXPECT_EQ(packets_after_an_absence(slow, true), 4u);
-    // Nothing waited: the sender was idle.
+    // The sender was idle: no packet waited.
     EXPECT_EQ(packets_after_an_absence(fast, false), is_budget ? 41u : 1u);
     EXPECT_EQ(packets_after_an_absence(slow, false), 1u);
   }

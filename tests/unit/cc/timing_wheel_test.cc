@@ -63,7 +63,7 @@ TEST(TimingWheel, may_be_added_to_while_it_runs) {
   std::vector<uint32_t> names;
   wheel.run(2000, [&](uint32_t name) {
     names.push_back(name);
-    if (name < 10) {  // due already: at once, or at the next run
+    if (name < 10) {  // these are due already, and leave now or in the next run()
       ASSERT_TRUE(wheel.add(2000, 1000, name + 10));
     }
   });
@@ -72,8 +72,8 @@ TEST(TimingWheel, may_be_added_to_while_it_runs) {
   wheel.check_invariants();
 }
 
-/// Against a sorted list that knows exact times: nothing leaves early, nothing later than a slot after the first run()
-/// that was late enough, nothing twice, nothing never.
+/// The wheel against a sorted list with exact times: an entry leaves once, not early, and at most one slot after the
+/// first run() that was late enough.
 TEST(TimingWheel, agrees_with_a_sorted_list) {
 #ifdef TERN_IS_SANITIZED
   constexpr uint64_t kSeeds = 4;
@@ -106,7 +106,7 @@ TEST(TimingWheel, agrees_with_a_sorted_list) {
           const auto it = std::find_if(list.begin(), list.end(), [&](const Entry& e) { return e.name == name; });
           ASSERT_NE(it, list.end()) << "left twice, or was never there";
           ASSERT_LE(it->at_ns, now_ns) << "left early";
-          // Who is beyond the horizon when the wheel is looked at late leaves together with those before.
+          // Entries beyond the horizon leave together with earlier ones if run() is late.
           ASSERT_TRUE(is_late || earlier_ns <= it->at_ns + kSlotNs) << "out of order";
           earlier_ns = std::max(earlier_ns, it->at_ns);
           list.erase(it);

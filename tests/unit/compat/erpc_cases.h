@@ -237,7 +237,7 @@ TEST_F(Erpc, requests_of_a_session_that_ends_have_empty_responses) {
     client->enqueue_request(session, kLater, &requests[i], &responses[i], on_done, nullptr);
   }
   ASSERT_TRUE(run_until([&] { return !at_server.kept.empty(); }));
-  server.reset();  // with requests that its program has
+  server.reset();  // the program still holds requests of this server
   ASSERT_TRUE(run_until([&] { return at_client.events.size() == 2; }));
   EXPECT_EQ(at_client.continuations, kRequests) << "all of them before the event";
   for (const erpc::MsgBuffer& response : responses) EXPECT_EQ(response.get_data_size(), 0u);
@@ -260,7 +260,7 @@ TEST_F(Erpc, pending_continuations_do_not_run_in_the_destructor) {
   EXPECT_EQ(at_client.continuations, 0u);
   EXPECT_EQ(at_client.events.size(), 1u);
   ASSERT_TRUE(run_until([&] { return server->num_active_sessions() == 0; }));
-  echo(at_server.kept[0], &at_server);  // its client is gone: nothing happens
+  echo(at_server.kept[0], &at_server);  // the client is gone, so the answer has no effect
   server->run_event_loop_once();
 }
 

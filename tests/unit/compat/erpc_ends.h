@@ -35,7 +35,7 @@ TEST_F(Erpc, killed_server_ends_waiting_requests_and_a_successor_serves) {
     while (true) server->run_event_loop(1000);
   };
   const pid_t first = start_process(serve);
-  const pid_t waiting = start_process([&] {  // a fork before this process has threads, for the successor
+  const pid_t waiting = start_process([&] {  // the successor, forked before this process has threads
     raise(SIGSTOP);
     serve();
   });
@@ -135,7 +135,7 @@ TEST_F(Erpc, a_server_rpc_ends_with_handles_of_all_kinds) {
   client->enqueue_request(session, kBackgroundLater, &requests[1], &responses[1], on_done, nullptr);
   client->enqueue_request(session, kLater, &requests[2], &responses[2], on_done, nullptr);
   ASSERT_TRUE(run_until([&] { return at_server.kept.size() == 2 && at_server.kept_in_background != nullptr; }));
-  at_server.kept[0]->dyn_resp_msgbuf_ = server->alloc_msg_buffer_or_die(100);  // not sent
+  at_server.kept[0]->dyn_resp_msgbuf_ = server->alloc_msg_buffer_or_die(100);  // allocated and not sent
   server.reset();
   ASSERT_TRUE(run_until([&] { return at_client.events.size() == 2; }));
   EXPECT_EQ(at_client.continuations, 3u);
@@ -168,7 +168,7 @@ TEST_F(Erpc, responses_that_have_come_do_not_run_in_the_destructor) {
     client->enqueue_request(session, kEcho, &requests[i], &responses[i], on_done, nullptr);
   }
   client->run_event_loop_once();
-  server->run_event_loop_once();  // its responses are in the network
+  server->run_event_loop_once();  // the responses are in the network now
   const size_t before = at_client.continuations;
   client.reset();
   EXPECT_EQ(at_client.continuations, before);

@@ -23,7 +23,7 @@ struct Event {
   erpc::SmErrType error;
 };
 
-/// What an eRPC program calls its context.
+/// The object that an eRPC program passes as context.
 struct Context {
   CRpc* rpc = nullptr;
   std::vector<Event> events;
@@ -36,7 +36,8 @@ struct Context {
   int session = -1;
   uint8_t request_type = kEcho;
   std::mutex mutex;
-  std::deque<erpc::MsgBuffer> buffers;  ///< its requests' buffers, each followed by its response; guarded by the mutex
+  /// Buffers of the context's requests, each followed by its response; guarded by the mutex.
+  std::deque<erpc::MsgBuffer> buffers;
 };
 
 void on_session(int session, erpc::SmEventType type, erpc::SmErrType error, void* context) {

@@ -14,7 +14,7 @@ namespace erpc {
 namespace {
 
 TEST(ErpcLatency, values_are_rounded_down_to_their_bins) {
-  // Width of the bins up to each bound.
+  // The width of the bins below each bound.
   for (const auto& [end, width] : {std::pair<size_t, size_t>{128, 1}, {384, 2}, {896, 4}, {1920, 8}, {3968, 16}}) {
     for (size_t value = end - 100; value < end; value++) {
       Latency latency;
@@ -35,7 +35,7 @@ TEST(ErpcLatency, percentiles_are_those_of_the_values) {
   std::vector<size_t> values(1000);
   Latency latency, half;
   for (size_t i = 0; i < values.size(); i++) {
-    values[i] = random() % 128;  // whose bins are exact
+    values[i] = random() % 128;  // bins of width 1
     (i % 2 == 0 ? latency : half).update(values[i]);
   }
   latency += half;

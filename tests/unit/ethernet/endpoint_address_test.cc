@@ -1,4 +1,4 @@
-// The bytes of an endpoint's address in the handshake.
+// The encoding of an endpoint's address in the handshake.
 #include "ethernet/endpoint_address.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ TEST(EndpointAddress, decode__refuses_other_forms) {
   std::vector<std::byte> longer(good.begin(), good.end());
   longer.push_back({});
   EXPECT_FALSE(decode_address(longer, &read));
-  // An IPv4 address in the form of IPv6 would be a second name of the same endpoint.
+  // An IPv4-mapped IPv6 address would be a second name of the same endpoint.
   auto mapped = encode_address({end_of("[2001:db8::1]:4000"), 1472});
   std::fill(mapped.begin() + 6, mapped.begin() + 16, std::byte{0});
   mapped[16] = mapped[17] = std::byte{0xff};

@@ -1,4 +1,4 @@
-// Open frames over a send queue in memory: which packets share a frame, and in what order frames leave.
+// Open frames over a send queue in memory: the packets that share a frame, and the order of frames.
 #include "ethernet/open_frames.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ class FakeQueue {
   static constexpr uint32_t kFrameBytes = 500;
   std::vector<std::unique_ptr<Slot>> queued;
   std::unique_ptr<Slot> fresh;
-  size_t taken = 0;  ///< slots that are of no use now
+  size_t taken = 0;  ///< slots that cannot be used now
 };
 
 class OpenFramesTest : public ::testing::Test {
@@ -75,10 +75,10 @@ class OpenFramesTest : public ::testing::Test {
   struct Packet {
     uint16_t port;
     uint32_t number;
-    size_t bytes;  ///< of data
+    size_t bytes;  ///< bytes of data
     bool operator==(const Packet&) const = default;
   };
-  /// The packets of each queued frame, all of which must be good; takes the frames.
+  /// Takes the queued frames and returns the packets of each one. All packets must be valid.
   std::vector<std::vector<Packet>> take() {
     std::vector<std::vector<Packet>> all;
     for (const auto& slot : std::exchange(queue.queued, {})) {

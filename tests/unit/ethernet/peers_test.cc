@@ -1,4 +1,4 @@
-// The table of peers over a resolver that knows what a test tells it.
+// The table of peers over a resolver whose answers the test chooses.
 #include "ethernet/peers.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class PeersTest : public ::testing::Test {
     EXPECT_TRUE(peer.ok()) << peer.status().message();
     return peer.ok() ? *peer : 0;
   }
-  /// The source's and the destination's MAC address in frames to the peer.
+  /// Returns the source and destination MAC addresses in frames to the peer.
   std::pair<frames::MacAddress, frames::MacAddress> macs(uint32_t peer) {
     std::array<std::byte, frames::kHeaderBytesMax> headers{};
     peers.route(peer).headers.write(headers.data(), 100);

@@ -1,4 +1,4 @@
-// What an endpoint over raw Ethernet settles when it is made: results, and the texts of refusals.
+// The creation of an endpoint over raw Ethernet: results, and the texts of refusals.
 #include "ethernet/setup.h"
 
 #include <gtest/gtest.h>
@@ -112,7 +112,7 @@ TEST(ReservedPort, is_taken_until_the_descriptor_is_closed__and_receives_nothing
   expect_refused(reserve_port(kNames, &again).status(), Code::kUnavailable, own.to_text() + " is taken");
 
   const base::Descriptor sender(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  for (int i = 0; i < 3; i++) {  // the kernel would tell of an ICMP error at the next call
+  for (int i = 0; i < 3; i++) {  // the kernel would report an ICMP error in the next call
     ASSERT_EQ(sendto(sender.get(), "x", 1, 0, own.sockaddr_data(), own.sockaddr_bytes()), 1);
   }
   char byte = 0;

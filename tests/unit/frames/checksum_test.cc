@@ -17,12 +17,12 @@ namespace {
 std::span<const std::byte> part(const Bytes& bytes, size_t from, size_t to) {
   return std::as_bytes(std::span(bytes)).subspan(from, to - from);
 }
-/// As a number, whatever the machine's byte order is.
+/// Returns the sum as a number, whatever the machine's byte order.
 uint16_t number_of(const ChecksumSum& sum) { return network_order(sum.value()); }
 
 Bytes random_bytes(std::mt19937& random, size_t size) {
   Bytes bytes(size);
-  // Many 0xff, so that carries run through whole words.
+  // Many bytes are 0xff, so that carries run through whole words.
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() % 3 == 0 ? random() : 0xff);
   return bytes;
 }
@@ -96,7 +96,7 @@ TEST(Checksum, longest_datagram_of_ones_loses_no_carry) {
   }
 }
 
-/// From 256 bytes on the sum is made by vectors where the processor has them.
+/// From 256 bytes on, the sum is computed by vector instructions if the processor has them.
 TEST(Checksum, every_length_of_a_few_vectors_equals_the_reference) {
   std::mt19937 random(5);
   const Bytes bytes = random_bytes(random, 800);
@@ -137,7 +137,7 @@ TEST(Checksum, pseudo_headers_of_both_families) {
     const Bytes addresses = random_bytes(random, 2 * address_bytes);
     ChecksumSum sum;
     add_pseudo_header(sum, part(addresses, 0, addresses.size()), 0x1234);
-    Bytes header = addresses;  // RFC 768; RFC 8200 8.1 has two bytes of zeros more
+    Bytes header = addresses;  // RFC 768; RFC 8200 8.1 adds two bytes of zeros
     reference::put16(header, 0x1234);
     reference::put16(header, 17);
     EXPECT_EQ(number_of(sum), reference::sum_of(header));

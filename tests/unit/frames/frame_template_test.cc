@@ -20,7 +20,7 @@ using tern::base::SocketAddress;
 
 namespace {
 
-constexpr uint8_t kGuard = 0xa5;  // behind and in front of what is written
+constexpr uint8_t kGuard = 0xa5;  // surrounds the written bytes
 
 FrameTemplate::Ends ends(bool is_ipv6, uint16_t vlan = 0) {
   FrameTemplate::Ends ends;
@@ -32,7 +32,7 @@ FrameTemplate::Ends ends(bool is_ipv6, uint16_t vlan = 0) {
   return ends;
 }
 
-/// write(), with the bytes around checked.
+/// Returns the result of write(), and checks the bytes around it.
 Bytes headers_of(const FrameTemplate& frame_template, size_t payload_bytes) {
   constexpr size_t kFront = 3;  // an odd alignment
   Bytes bytes(kFront + kHeaderBytesMax + 64, kGuard);
@@ -46,7 +46,7 @@ Bytes headers_of(const FrameTemplate& frame_template, size_t payload_bytes) {
   return Bytes(bytes.begin() + kFront, bytes.begin() + static_cast<ptrdiff_t>(end));
 }
 
-/// A whole frame, with the checksum made in software out of two ranges.
+/// Returns a whole frame, with the checksum computed in software over two ranges.
 Bytes frame_of(const FrameTemplate& frame_template, const Bytes& payload, size_t split) {
   Bytes frame = headers_of(frame_template, payload.size());
   frame_template.complete_udp_checksum(std::as_writable_bytes(std::span(frame)).data(), as_frame(payload).first(split),
@@ -168,7 +168,7 @@ TEST(FrameTemplate, checksum_of_every_split_equals_the_whole) {
 TEST(FrameTemplate, udp_checksum_of_zero_is_sent_as_ones) {
   const FrameTemplate frame_template(ends(false));
   bool is_found = false;
-  for (uint32_t value = 0; value < 0x10000; value++) {  // one of them makes the sum 0xffff
+  for (uint32_t value = 0; value < 0x10000; value++) {  // one of these values makes the sum 0xffff
     const Bytes payload = {static_cast<uint8_t>(value >> 8), static_cast<uint8_t>(value)};
     const Bytes frame = frame_of(frame_template, payload, 1);
     ASSERT_TRUE(frame[40] != 0 || frame[41] != 0) << value;

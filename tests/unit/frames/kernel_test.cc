@@ -1,5 +1,5 @@
-// Frames between two network namespaces that a veth pair joins: those that a template makes are taken by the kernel's
-// UDP socket, and those of such a socket by the parser. Needs root.
+// Frames between two network namespaces that a veth pair connects. The kernel's UDP socket receives the frames of a
+// template, and the parser accepts the frames of such a socket. Needs root.
 #include <gtest/gtest.h>
 #include <linux/ethtool.h>
 #include <linux/if_packet.h>
@@ -33,8 +33,8 @@ namespace {
 const MacAddress kOurMac({0x02, 0, 0x5e, 0, 0, 1});
 const MacAddress kKernelMac({0x02, 0, 0x5e, 0, 0, 2});
 
-/// The interface "ours" in one namespace, where the test makes and reads frames, and "kernels" in the other, where the
-/// kernel has IP addresses.
+/// The interface "ours" in one namespace, where the test sends and receives frames, and "kernels" in the other, where
+/// the kernel has IP addresses.
 class Frames : public testing::Test {
  protected:
   void SetUp() override {
@@ -57,7 +57,7 @@ class Frames : public testing::Test {
         in_kernels("address add fd77::2/64 dev kernels nodad") && in_kernels("neighbour add fd77::1" + neighbour);
   }
 
-  /// Our end is port 40001, and the kernel's is a socket on port 40002. False: the machine has no IPv6.
+  /// Opens our end on port 40001 and the kernel's socket on port 40002. False: the machine has no IPv6.
   bool open(bool is_ipv6) {
     if (is_ipv6 && !has_ipv6_) return false;
     us_ = *SocketAddress::parse(is_ipv6 ? "[fd77::1]:40001" : "10.77.0.1:40001");
@@ -66,7 +66,7 @@ class Frames : public testing::Test {
     const e2e::Inside inside(kernels_->name());
     socket_ = Descriptor(socket(kernel_.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
     EXPECT_EQ(bind(socket_.get(), kernel_.sockaddr_data(), kernel_.sockaddr_bytes()), 0) << std::strerror(errno);
-    // The kernel leaves UDP checksums to a device that is none.
+    // Without this option the kernel leaves UDP checksums to the device, and a veth device computes none.
     ethtool_value no{ETHTOOL_STXCSUM, 0};
     ifreq request{};
     std::strcpy(request.ifr_name, "kernels");
@@ -111,7 +111,7 @@ class Frames : public testing::Test {
     ASSERT_EQ(::send(packets_.get(), frame.data(), frame.size(), 0), static_cast<ssize_t>(frame.size()))
         << std::strerror(errno);
   }
-  /// What the kernel's socket has received next, from us.
+  /// Returns the next datagram from our end that the kernel's socket has received.
   Bytes received() {
     Bytes payload(65536);
     sockaddr_storage from{};
@@ -184,7 +184,7 @@ TEST_F(Frames, parser_accepts_frames_of_a_kernel_socket) {
         ASSERT_GT(frame_bytes, 0);
         frame.resize(static_cast<size_t>(frame_bytes));
         const auto datagram = parser.parse(as_frame(frame), {});
-        if (datagram.drop == Drop::kOtherMac) continue;  // a multicast one of the kernel's own
+        if (datagram.drop == Drop::kOtherMac) continue;  // a multicast frame that the kernel itself sends
         ASSERT_EQ(name_of(datagram.drop), name_of(Drop::kNone));
         const std::span payload(datagram.payload, datagram.payload_bytes);
         EXPECT_TRUE(std::ranges::equal(payload, as_frame(sent)));
@@ -220,7 +220,7 @@ TEST_F(Frames, kernel_reads_the_tag) {
     ASSERT_NE(header, nullptr);
     tpacket_auxdata found{};
     std::memcpy(&found, CMSG_DATA(header), sizeof(found));
-    if ((found.tp_status & TP_STATUS_VLAN_VALID) == 0) continue;  // a frame of the kernel's own
+    if ((found.tp_status & TP_STATUS_VLAN_VALID) == 0) continue;  // a frame that the kernel itself sends
     EXPECT_EQ(found.tp_vlan_tpid, ETH_P_8021Q);
     EXPECT_EQ(found.tp_vlan_tci, 5 << 13 | 77);
     bytes.resize(static_cast<size_t>(received_bytes));

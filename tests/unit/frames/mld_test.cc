@@ -1,5 +1,5 @@
-// Reports of a group as they lie in a frame, and questions about groups, good and bad. That a switch takes the reports
-// is shown in unit/neighbours/hosts_on_veth_test.cc.
+// The encoding of multicast group reports, and valid and invalid queries. unit/neighbours/hosts_on_veth_test.cc shows
+// that a switch accepts the reports.
 #include "frames/mld.h"
 
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ TEST(Mld, query__is_read_with_its_version_group_and_delay) {
     EXPECT_EQ(one->delay_ns_max, 65'535'000'000u);
     EXPECT_FALSE(parse_mld_query(mld_query(MldVersion::k2, "::", 0, vlan), vlan == 0 ? 5 : 0));
   }
-  // A floating-point number: 0x1fff << 10 ms.
+  // The delay is a floating-point number: 0x1fff << 10 ms.
   EXPECT_EQ(parse_mld_query(mld_query(MldVersion::k2, "::", 0xffff), 0)->delay_ns_max, 0x1fffull * 1024 * 1'000'000);
 }
 

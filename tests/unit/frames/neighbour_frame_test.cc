@@ -1,4 +1,4 @@
-// ARP and neighbour discovery against messages made by the kernel's own headers.
+// ARP and neighbour discovery against messages made from the kernel's headers.
 #include "frames/neighbour_frame.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using Bytes = std::vector<std::byte>;
 
 namespace {
 
-// RFC 4861 4.3, 4.4 and 4.6.1, as NDISC_* of net/ndisc.h.
+// RFC 4861 4.3, 4.4 and 4.6.1, and NDISC_* of net/ndisc.h.
 constexpr uint8_t kSolicit = 135, kAdvert = 136, kRouterAdvert = 134, kSourceOption = 1, kTargetOption = 2;
 
 const MacAddress kOwnMac({2, 0, 0, 0, 0, 1});
@@ -55,7 +55,7 @@ struct Arp {
   SocketAddress target = ip("10.0.0.1");
 };
 
-/// By struct arphdr of linux/if_arp.h and RFC 826.
+/// Makes a frame from struct arphdr of linux/if_arp.h and RFC 826.
 Bytes arp_frame(const Arp& message, const MacAddress& to = MacAddress::broadcast(), uint16_t vlan = 0) {
   Bytes frame = ethernet(to, kOtherMac, ETH_P_ARP, vlan);
   arphdr header{};
@@ -83,7 +83,7 @@ struct Ndp {
   uint8_t hops = 255;
 };
 
-/// RFC 1071, 16 bits at a time.
+/// The checksum of RFC 1071, 16 bits at a time.
 uint16_t checksum(const Bytes& bytes) {
   uint32_t sum = 0;
   for (size_t i = 0; i < bytes.size(); i++) sum += static_cast<uint32_t>(bytes[i]) << (i % 2 == 0 ? 8 : 0);
@@ -91,7 +91,7 @@ uint16_t checksum(const Bytes& bytes) {
   return static_cast<uint16_t>(~sum);
 }
 
-/// By struct icmp6hdr of linux/icmpv6.h.
+/// Makes a frame from struct icmp6hdr of linux/icmpv6.h.
 Bytes ndp_frame(const Ndp& message, const MacAddress& to = kOwnMac, uint16_t vlan = 0) {
   icmp6hdr icmp{};
   icmp.icmp6_type = message.type;
@@ -145,7 +145,7 @@ TEST(NeighbourFrame, arp_is_made_as_the_kernels_header_says) {
   EXPECT_EQ(made(NeighbourFrame::announcement(own, kOtherMac)), padded(arp_frame({.target = own})));
   EXPECT_EQ(made(NeighbourFrame::question(other, std::nullopt, own, kOtherMac), 77),
             padded(arp_frame({}, MacAddress::broadcast(), 77)));
-  // The answer of 10.0.0.2 to 10.0.0.1.
+  // The answer from 10.0.0.2 to 10.0.0.1.
   const auto asked = parse_neighbour_frame(made(NeighbourFrame::question(own, std::nullopt, other, kOwnMac)), 0);
   ASSERT_TRUE(asked.has_value());
   EXPECT_EQ(made(NeighbourFrame::answer_to(*asked, kOtherMac)),
@@ -211,7 +211,7 @@ TEST(NeighbourFrame, arp_has_the_addresses_of_both_hosts) {
   EXPECT_EQ(reply->destination, ip("10.0.0.1"));
   EXPECT_TRUE(reply->is_solicited);
 
-  // Announcements, and a reply to all.
+  // Announcements and a broadcast reply.
   for (const uint16_t operation : {ARPOP_REQUEST, ARPOP_REPLY}) {
     const auto news = parse_neighbour_frame(arp_frame({.operation = operation, .target = ip("10.0.0.2")}), 0);
     ASSERT_TRUE(news.has_value());
@@ -237,7 +237,7 @@ TEST(NeighbourFrame, bad_arp_is_refused) {
   }
   EXPECT_FALSE(is_good(arp_frame({.operation = ARPOP_REPLY, .sender = ip("0.0.0.0")})));
   EXPECT_FALSE(is_good(arp_frame({.sender = ip("0.0.0.0"), .target = ip("0.0.0.0")})));
-  for (const size_t at : {0, 1, 2, 3, 4, 5}) {  // hardware, protocol, and their sizes
+  for (const size_t at : {0, 1, 2, 3, 4, 5}) {  // hardware and protocol types and the lengths of their addresses
     Bytes frame = arp_frame({});
     frame[ETH_HLEN + at] ^= std::byte{2};
     EXPECT_FALSE(is_good(frame)) << at;
@@ -256,21 +256,23 @@ TEST(NeighbourFrame, bad_ndp_is_refused) {
     change(message);
     return !is_good(ndp_frame(message));
   };
-  EXPECT_TRUE(bad({}, [](Ndp& m) { m.hops = 254; }));  // from another network
+  EXPECT_TRUE(bad({}, [](Ndp& m) { m.hops = 254; }));  // the message comes from another network
   EXPECT_TRUE(bad({}, [](Ndp& m) { m.type = kRouterAdvert; }));
   EXPECT_TRUE(bad({}, [](Ndp& m) { m.target = ip("ff02::1"); }));
   EXPECT_TRUE(bad({}, [](Ndp& m) { m.target = ip("::"); }));
   EXPECT_TRUE(bad({}, [](Ndp& m) { m.target = ip("::1"); }));
   EXPECT_TRUE(bad({}, [](Ndp& m) { m.source = ip("ff02::2"); }));
   EXPECT_TRUE(bad({}, [](Ndp& m) { m.source = ip("::1"); }));
-  EXPECT_TRUE(bad({}, [](Ndp& m) { m.source = any6(); }));  // with an option
+  // The source is the unspecified address, but an option is present.
+  EXPECT_TRUE(bad({}, [](Ndp& m) { m.source = any6(); }));
   EXPECT_TRUE(bad({.source = any6(), .options = {}}, [](Ndp& m) { m.destination = m.target; }));
   EXPECT_TRUE(bad(answer, [](Ndp& m) { m.source = any6(); }));
-  EXPECT_TRUE(bad(answer, [](Ndp& m) { m.destination = ip("ff02::1"); }));  // solicited by all
+  // A solicited answer to the multicast address of all nodes.
+  EXPECT_TRUE(bad(answer, [](Ndp& m) { m.destination = ip("ff02::1"); }));
   EXPECT_TRUE(bad({}, [](Ndp& m) { m.options[1] = 0; }));
-  EXPECT_TRUE(bad({}, [](Ndp& m) { m.options[1] = 2; }));  // beyond the message
+  EXPECT_TRUE(bad({}, [](Ndp& m) { m.options[1] = 2; }));  // the option goes beyond the end of the message
   EXPECT_TRUE(bad({}, [](Ndp& m) { m.options.resize(9); }));
-  EXPECT_TRUE(bad({}, [](Ndp& m) { m.options[2] = 3; }));  // a group
+  EXPECT_TRUE(bad({}, [](Ndp& m) { m.options[2] = 3; }));  // the MAC address of a group
   EXPECT_TRUE(bad({}, [](Ndp& m) { std::fill(m.options.begin() + 2, m.options.end(), 0); }));
 }
 
@@ -280,7 +282,7 @@ TEST(NeighbourFrame, ndp_with_a_wrong_byte_is_refused) {
     Bytes frame = good;
     frame[at] ^= std::byte{0x10};
     const size_t in_header = at - ETH_HLEN;
-    const bool is_free = in_header > 0 && in_header < 4;  // traffic class and flow label
+    const bool is_free = in_header > 0 && in_header < 4;  // the traffic class and the flow label
     EXPECT_EQ(is_good(frame), is_free) << at;
   }
 }
@@ -291,7 +293,7 @@ TEST(NeighbourFrame, ipv4_mapped_addresses_are_refused) {
   mapped[15] = std::byte{9};
   Bytes frame = ndp_frame({});
   const size_t target_at = ETH_HLEN + 40 + 8;
-  // The same sum as before: the two halves of the address are 0xfd00 + 1, and 0xffff + 9 less 0xffff.
+  // The sum does not change: the two halves of the address are 0xfd00 + 1, and 0xffff + 9 less 0xffff.
   std::memcpy(&frame[target_at], mapped.data(), mapped.size());
   const uint16_t old = static_cast<uint16_t>(~0xfd01);
   const uint16_t now = 9;
@@ -302,7 +304,7 @@ TEST(NeighbourFrame, ipv4_mapped_addresses_are_refused) {
   sum = htons(static_cast<uint16_t>(~fixed));
   std::memcpy(&frame[ETH_HLEN + 42], &sum, 2);
   EXPECT_FALSE(is_good(frame));
-  frame[target_at + 10] = std::byte{0xfe};  // and with another prefix it would be good
+  frame[target_at + 10] = std::byte{0xfe};  // the same frame with another prefix is valid
   frame[target_at + 11] = std::byte{0xff};
   sum = htons(static_cast<uint16_t>(ntohs(sum) + 0x100));
   std::memcpy(&frame[ETH_HLEN + 42], &sum, 2);
@@ -315,7 +317,7 @@ TEST(NeighbourFrame, unknown_options_are_skipped_and_other_lengths_are_no_ethern
   auto frame = parse_neighbour_frame(ndp_frame(message), 0);
   ASSERT_TRUE(frame.has_value());
   EXPECT_EQ(frame->mac, kOtherMac);
-  message.options = std::vector<uint8_t>(16, 0);  // the address of another kind of link
+  message.options = std::vector<uint8_t>(16, 0);  // the address of another type of link
   message.options[0] = kSourceOption;
   message.options[1] = 2;
   frame = parse_neighbour_frame(ndp_frame(message), 0);
@@ -327,7 +329,8 @@ TEST(NeighbourFrame, cut_frames_are_refused_and_read_no_further) {
   for (const uint16_t vlan : {0, 77}) {
     for (const Bytes& whole : {arp_frame({}, kOwnMac, vlan), ndp_frame({}, kOwnMac, vlan)}) {
       for (size_t bytes = 0; bytes < whole.size(); bytes++) {
-        const Bytes cut(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(bytes));  // ASan sees reads behind it
+        // ASan reports a read beyond the end.
+        const Bytes cut(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(bytes));
         EXPECT_FALSE(is_good(cut, vlan)) << bytes;
         (void)is_neighbour_frame(cut, vlan);
       }

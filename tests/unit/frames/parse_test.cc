@@ -31,7 +31,7 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{false, 0}, {false, 77}, {true, 0}, {true, 77}};
 
-/// parse() of a copy that has no byte behind the frame, so that AddressSanitizer sees a read beyond its length.
+/// Calls parse() with a copy that has no byte behind the frame, so that AddressSanitizer reports a read beyond the end.
 Drop drop_of(const FrameParser& parser, const Bytes& frame, DeviceChecks checks) {
   const auto copy = std::make_unique<std::byte[]>(frame.size());
   std::ranges::copy(as_frame(frame), copy.get());
@@ -43,7 +43,7 @@ Bytes payload_of(const FrameParser::Datagram& datagram) {
   return Bytes(first, first + datagram.payload_bytes);
 }
 
-/// One change to a good frame, and what it is dropped for.
+/// One change to a valid frame, and the drop reason that it causes.
 struct Case {
   std::string name;
   Drop drop;
@@ -56,7 +56,7 @@ void expect_drops(const Shape& shape, const std::vector<Case>& cases) {
     one.change(fields);
     const Bytes frame = fields.frame();
     for (const DeviceChecks checks : {kNothing, kEverything}) {
-      // A device that says that a wrong checksum is right is believed.
+      // The parser trusts a device that reports a wrong checksum as right.
       const bool is_believed = checks.udp_checksum && (one.drop == Drop::kIpChecksum || one.drop == Drop::kUdpChecksum);
       const Drop expected = is_believed ? Drop::kNone : one.drop;
       EXPECT_EQ(name_of(drop_of(shape.parser(), frame, checks)), name_of(expected)) << one.name;
@@ -65,7 +65,7 @@ void expect_drops(const Shape& shape, const std::vector<Case>& cases) {
   }
 }
 
-/// Of both families.
+/// The cases of both address families.
 const std::vector<Case> kOfBoth = {
     {"nothing", Drop::kNone, [](Fields&) {}},
     {"another Ethernet address", Drop::kOtherMac, [](Fields& f) { f.destination_mac[5] ^= 1; }},
@@ -273,7 +273,7 @@ TEST(FrameParser, sources_that_no_host_has_are_dropped) {
 TEST(FrameParser, udp_shorter_than_ip_ends_where_udp_says) {
   for (const Shape& shape : kShapes) {
     Fields fields = shape.fields();
-    fields.ip_length = fields.is_ipv6 ? 15 : 35;  // with two bytes of padding
+    fields.ip_length = fields.is_ipv6 ? 15 : 35;  // the length includes two bytes of padding
     fields.padding = {0xee, 0xee, 0xee};
     const Bytes frame = fields.frame();
     for (const DeviceChecks checks : {kNothing, kEverything}) {
@@ -298,7 +298,7 @@ TEST(FrameParser, every_truncation_is_dropped_and_reads_nothing_beyond) {
         EXPECT_EQ(drop_of(shape.parser(), cut, checks), is_in_headers ? Drop::kTruncated : Drop::kIpLength) << bytes;
       }
       if (bytes >= ip_at) continue;
-      // Frames of others have their own reason as soon as the field is there.
+      // Frames to another MAC address have their own drop reason as soon as they contain that field.
       Bytes other = cut;
       if (!other.empty()) other[0] ^= 4;
       EXPECT_EQ(drop_of(shape.parser(), other, kNothing), bytes < 14 ? Drop::kTruncated : Drop::kOtherMac) << bytes;
@@ -314,8 +314,8 @@ TEST(FrameParser, every_flipped_bit_is_noticed_or_covered_by_nothing) {
     fields.padding = Bytes(9, 0);
     const Bytes frame = fields.frame();
     const size_t ip_at = shape.vlan != 0 ? 18 : 14;
-    // What no checksum covers, and what does not change the datagram: the source MAC, the tag's priority, padding, and
-    // in IPv6 the traffic class, flow label and hop limit. IPv4's header checksum covers those.
+    // The bits that no checksum covers and that do not change the datagram: the source MAC address, the tag's priority,
+    // padding, and in IPv6 the traffic class, flow label and hop limit. IPv4's header checksum covers those.
     std::set<size_t> free_bits;
     const auto free_range = [&](size_t first, size_t last) {
       for (size_t bit = first; bit < last; bit++) free_bits.insert(bit);
@@ -325,7 +325,8 @@ TEST(FrameParser, every_flipped_bit_is_noticed_or_covered_by_nothing) {
     if (shape.is_ipv6) {
       free_range(8 * ip_at + 4, 8 * ip_at + 32);
       free_range(8 * (ip_at + 7), 8 * (ip_at + 8));
-      // The IPv6 payload length, 13, as long as it ends in the padding: the UDP length says what the datagram is.
+      // The IPv6 payload length of 13 may grow if it still ends in the padding, because the UDP length gives the
+      // datagram's length.
       free_bits.insert(8 * (ip_at + 5) + 6);  // 15
     }
     free_range(8 * (frame.size() - fields.padding.size()), 8 * frame.size());

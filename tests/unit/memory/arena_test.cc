@@ -1,4 +1,4 @@
-// The arena: against a naive model, at its limits, with other threads, and as peers and children see its memory.
+// The arena: against a naive model, at its limits, with several threads, and its memory in peers and child processes.
 #include "memory/arena.h"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ Arena* make(ArenaOptions options = {}) {
   return arena.ok() ? *arena : nullptr;
 }
 
-/// Private, normal pages, grows by 2 MB.
+/// Private memory in pages of normal size. The arena grows by 2 MB at a time.
 ArenaOptions small_options() {
   ArenaOptions options;
   options.huge_pages = false;
@@ -46,7 +46,7 @@ bool is_mapped(const void* at) {
   return mincore(reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(at) & ~uintptr_t{4095}), 1, &state) == 0;
 }
 
-/// Every page of a message gets a word that only this message and place have.
+/// Writes into every page of a message a word that is unique to the message and the position.
 void stamp(Buffer* buffer, uint64_t id) {
   for (size_t at = 0; at + 8 <= buffer->capacity_bytes; at += 1024) {
     const uint64_t word = id << 32 | at;
@@ -86,7 +86,7 @@ TEST_P(ArenaModel, random_operations_keep_messages_apart) {
       Buffer* buffer;
       uint64_t id;
     };
-    std::map<const std::byte*, size_t> taken;  // start, bytes: control line and data
+    std::map<const std::byte*, size_t> taken;  // by start: the number of bytes, with control line and data
     std::vector<Message> messages;
     size_t refused = 0;
     for (uint64_t step = 1; step <= 1500; ++step) {
@@ -251,7 +251,7 @@ TEST(Arena, limit_holds_and_memory_comes_back_in_other_sizes) {
   const auto middle = buffers.begin() + static_cast<long>(buffers.size() / 2);
   std::for_each(buffers.begin(), middle, Arena::release);
   std::thread([&] { std::for_each(middle, buffers.end(), Arena::release); }).join();
-  // All 256 B blocks but one are free: their runs serve a large message again, and then small ones.
+  // All 256 B blocks but one are free. Their runs then serve a large message, and later small ones.
   Buffer* large = nullptr;
   for (size_t attempt = 0; large == nullptr && attempt < 10000; ++attempt) large = arena->alloc(1u << 20);
   ASSERT_NE(large, nullptr);
@@ -275,7 +275,8 @@ TEST(Arena, create_with_impossible_options_is_refused) {
   EXPECT_EQ(Arena::create(options).status().code(), Code::kMisuse);
   options = small_options();
   options.shared = true;
-  options.chunk_bytes = size_t{1} << 42;  // more than the machine has: refused instead of SIGBUS or an OOM kill
+  // Exceeds the machine's memory: the arena must refuse instead of a SIGBUS or an OOM kill.
+  options.chunk_bytes = size_t{1} << 42;
   EXPECT_EQ(Arena::create(options).status().code(), Code::kNoMemory);
 }
 
@@ -319,7 +320,7 @@ TEST(Arena, memory_prefers_its_numa_node) {
   }
 }
 
-// ---- leases
+// ---- Leases
 
 TEST(Arena, lease_changes_on_release_only_when_exposed) {
   Arena* arena = make(small_options());
@@ -343,7 +344,7 @@ TEST(Arena, lease_of_a_place_never_goes_back_when_blocks_change_their_shape) {
   ArenaOptions options = small_options();
   options.limit_bytes = 2u << 20;
   Arena* arena = make(options);
-  std::map<const Buffer*, uint32_t> last;  // by place: the newest value that a peer was given
+  std::map<const Buffer*, uint32_t> last;  // by address: the newest value that a peer was given
   std::mt19937 random(7);
   size_t seen_again = 0;
   for (int round = 0; round < 60; ++round) {
@@ -352,7 +353,7 @@ TEST(Arena, lease_of_a_place_never_goes_back_when_blocks_change_their_shape) {
     for (int failures = 0; failures < 1500 && buffers.size() < 200;) {
       Buffer* buffer = arena->alloc(len);
       if (buffer == nullptr) {
-        ++failures;  // the arena rests between two walks over its free lists
+        ++failures;  // the arena pauses between two walks over its free lists
         if (!buffers.empty()) break;
         continue;
       }
@@ -372,14 +373,14 @@ TEST(Arena, lease_of_a_place_never_goes_back_when_blocks_change_their_shape) {
   arena->orphan();
 }
 
-// ---- what the memory is
+// ---- Kinds of memory
 
-/// Adds explicit 2 MB pages to the machine's for a while, where this process may.
+/// Adds explicit 2 MB pages to the machine's pool during its lifetime, if this process has permission.
 class MoreHugePages {
  public:
   explicit MoreHugePages(size_t more) : before_(read("nr_hugepages")) { write(before_ + more); }
   ~MoreHugePages() { write(before_); }
-  /// Pages that nobody has, not even reserved.
+  /// Returns the number of pages that are neither used nor reserved.
   static size_t free() { return read("free_hugepages") - read("resv_hugepages"); }
 
  private:
@@ -393,12 +394,12 @@ class MoreHugePages {
   const size_t before_;
 };
 
-/// Reserves explicit 2 MB pages as long as it lives, so that at most `left` are free. Takes no memory of them.
+/// Reserves explicit 2 MB pages during its lifetime, so that at most `left` are free. It does not use their memory.
 class ReservedHugePages {
  public:
   explicit ReservedHugePages(size_t left) {
     size_t free = 0;
-    while (base_ == MAP_FAILED && (free = MoreHugePages::free()) > left) {  // others may take some meanwhile
+    while (base_ == MAP_FAILED && (free = MoreHugePages::free()) > left) {  // other processes may use some meanwhile
       bytes_ = (free - left) * kHugePageBytes;
       base_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
     }
@@ -442,7 +443,7 @@ TEST(Arena, transparent_pages_where_no_explicit_ones_are) {
   std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled"), setting);
   ArenaOptions options = small_options();
   options.huge_pages = true;
-  // More than the explicit pages that are free, if there are any: they come first.
+  // More memory than the free explicit pages, if there are any, because the arena tries those first.
   if (MoreHugePages::free() != 0) options.chunk_bytes = (MoreHugePages::free() + 16) * (size_t{2} << 20);
   Arena* arena = make(options);
   ASSERT_NE(arena, nullptr);
@@ -458,7 +459,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEA
 TEST(Arena, explicit_huge_pages) {
   MoreHugePages some(16);
   if (MoreHugePages::free() < 16) GTEST_SKIP() << "no explicit 2 MB pages: needs root and free memory";
-  const ReservedHugePages others(200);  // a machine may have more of them than the largest message
+  const ReservedHugePages others(200);  // a machine may have more pages than the largest message needs
   for (const bool shared : {false, true}) {
     SCOPED_TRACE(shared);
     ArenaOptions options = small_options();
@@ -472,8 +473,8 @@ TEST(Arena, explicit_huge_pages) {
       EXPECT_EQ(seals_of(arena->chunks()[0].fd) & kSeals, kSeals);
       EXPECT_EQ(mmap(nullptr, 2u << 20, PROT_READ | PROT_WRITE, MAP_SHARED, arena->chunks()[0].fd, 0), MAP_FAILED);
     }
-    // More than there is, even if other tests give some back meanwhile: the next chunk falls back to other pages;
-    // nothing is killed when they are touched.
+    // The message needs more pages than are free, even if other tests return some meanwhile. The next chunk falls back
+    // to other pages, and no access to them kills the process.
     Buffer* large = arena->alloc((MoreHugePages::free() + 32) * kHugePageBytes);
     ASSERT_NE(large, nullptr);
     EXPECT_STRNE(arena->chunk_of(large).pages, "2MB");
@@ -520,7 +521,7 @@ TEST(Arena, peers_can_map_a_shared_chunk_for_reading_only) {
     EXPECT_EQ(pwrite(again, "x", 1, 0), -1);
     close(again);
   }
-  // The owner still writes.
+  // The arena's own mapping is still writable.
   std::memcpy(buffer->data(), "HELLO", 5);
   Arena::release(buffer);
   arena->orphan();
@@ -537,7 +538,7 @@ TEST(Arena, a_forked_child_does_not_have_the_memory) {
     std::memcpy(buffer->data(), "hello", 5);
     ASSERT_TRUE(is_mapped(buffer));
     const pid_t child = fork();
-    // A sanitizer's runtime may map something else at the free place in the child.
+    // In the child, a sanitizer's runtime may map other memory at the free address.
     if (child == 0) _exit(is_mapped(buffer) && std::memcmp(buffer->data(), "hello", 5) == 0 ? 1 : 0);
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -547,7 +548,7 @@ TEST(Arena, a_forked_child_does_not_have_the_memory) {
   }
 }
 
-// ---- threads
+// ---- Threads
 
 TEST(Arena, foreign_threads_and_the_owner_exchange_buffers) {
   Arena* arena = make(small_options());
@@ -620,7 +621,7 @@ TEST(Arena, another_thread_can_become_the_owner) {
   arena->orphan();
 }
 
-/// Shared arenas: their descriptor says whether they are still there.
+/// Shared arenas: a descriptor shows whether the arena still exists.
 int descriptor_of(Arena* arena) { return arena->chunks()[0].fd; }
 bool is_open(int fd) { return fcntl(fd, F_GETFD) != -1; }
 
@@ -683,9 +684,9 @@ TEST(Arena, foreign_releases_while_it_becomes_an_orphan) {
   }
 }
 
-// ---- observers of chunks
+// ---- Observers of chunks
 
-/// Registers chunks as the driver of a NIC does, and refuses one of them.
+/// Registers chunks as a NIC's driver does, and refuses one chunk.
 struct Registrar final : ChunkObserver {
   Status on_chunk_made(const Chunk& chunk) override {
     if (chunk.id == refused_id) return {Code::kNoMemory, "the NIC takes no more memory"};
@@ -714,7 +715,7 @@ TEST(ArenaObserver, knows_every_chunk_before_a_buffer_of_it_is_handed_out) {
     ASSERT_NE(buffers.back(), nullptr);
     EXPECT_TRUE(registrar.knows(*arena, buffers.back()));
   }
-  Buffer* foreign = nullptr;  // the chunk that another thread's allocation makes, too
+  Buffer* foreign = nullptr;  // the allocation of another thread makes a chunk, too
   std::thread([&] { foreign = arena->alloc(60u << 20); }).join();
   ASSERT_NE(foreign, nullptr);
   EXPECT_TRUE(registrar.knows(*arena, foreign));
@@ -722,7 +723,7 @@ TEST(ArenaObserver, knows_every_chunk_before_a_buffer_of_it_is_handed_out) {
   EXPECT_GT(registrar.known.size(), 2u);
   arena->unobserve();
   EXPECT_TRUE(registrar.known.empty());
-  Buffer* late = arena->alloc(100u << 20);  // nobody is told any more
+  Buffer* late = arena->alloc(100u << 20);  // the observer is not notified any more
   EXPECT_TRUE(registrar.known.empty());
   buffers.insert(buffers.end(), {foreign, late});
   for (Buffer* buffer : buffers) Arena::release(buffer);
@@ -745,7 +746,7 @@ TEST(ArenaObserver, refused_chunk_fails_the_allocation_and_leaves_the_arena_whol
   EXPECT_TRUE(registrar.knows(*arena, buffer));
   Arena::release(buffer);
   arena->check_invariants();
-  arena->orphan();  // which ends the observation
+  arena->orphan();  // ends the observation
   EXPECT_TRUE(registrar.known.empty());
 }
 
@@ -763,7 +764,7 @@ TEST(ArenaObserver, refused_chunk_at_the_beginning_is_an_error_and_undoes_the_ot
   arena->orphan();
 }
 
-// ---- misuse
+// ---- Misuse
 
 TEST(ArenaDeathTest, a_second_release_is_caught) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";

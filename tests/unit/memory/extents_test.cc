@@ -1,4 +1,4 @@
-// The run allocator against a page map that is searched from end to end.
+// The run allocator against a page map with linear search.
 #include "memory/extents.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ constexpr size_t kPage = Extents::kPageBytes;
 std::byte* address(size_t page) { return reinterpret_cast<std::byte*>(page * kPage); }  // never touched
 size_t page_of(const std::byte* at) { return reinterpret_cast<size_t>(at) / kPage; }
 
-/// One bool per page; ranges are separated by pages that are never free.
+/// One bool for each page. Pages that are never free separate the ranges.
 class NaiveExtents {
  public:
   explicit NaiveExtents(size_t pages) : free_(pages, false) {}
@@ -23,7 +23,7 @@ class NaiveExtents {
   void mark(size_t first, size_t pages, bool is_free) {
     for (size_t i = first; i < first + pages; ++i) free_[i] = is_free;
   }
-  /// The first page of the shortest, then lowest run that fits; 0: none.
+  /// Returns the first page of the shortest run that fits, and of the lowest one among equals; 0: no run fits.
   size_t best_fit(size_t pages) const {
     size_t best = 0;
     size_t best_pages = SIZE_MAX;
@@ -48,12 +48,13 @@ TEST(Extents, takes_and_gives_like_a_page_map) {
     std::mt19937 random(seed);
     Extents extents;
     NaiveExtents naive(400);
-    // Added out of order; one page lies between the first two, so that the page map keeps them apart.
+    // The order of adding is not that of addresses. One page between the first two ranges keeps them apart in the page
+    // map.
     for (const auto& [first, pages] : {std::pair<size_t, size_t>{200, 150}, {10, 100}, {111, 50}}) {
       ASSERT_TRUE(extents.add(address(first), pages * kPage));
       naive.add(first, pages);
     }
-    std::map<size_t, size_t> out;  // first page, pages
+    std::map<size_t, size_t> out;  // by first page: the number of pages
     for (int step = 0; step < 1000; ++step) {
       if (random() % 2 == 0) {
         const size_t pages = 1 + random() % (random() % 8 == 0 ? 120 : 12);

@@ -1,4 +1,4 @@
-// FlowMeter: what it makes of packets that a tap shows it.
+// FlowMeter: its figures about packets that a tap shows to it.
 #include "../microbench/common/flow_meter.h"
 
 #include <gtest/gtest.h>
@@ -63,8 +63,8 @@ TEST_F(Meter, a_packet_gives_one_sample_and_a_stranger_none) {
   meter.set_recording(true);
   request(microseconds(10), false, 1, 5, 1, 0);
   answer(microseconds(12), 1, 5, tern::wire::kNoEcho);
-  answer(microseconds(12), 1, 5 + 1024);     // the same place in the meter's memory
-  answer(microseconds(12), 1, 5, 0, 65538);  // another endpoint of the host
+  answer(microseconds(12), 1, 5 + 1024);     // the same cell in the meter's memory
+  answer(microseconds(12), 1, 5, 0, 65538);  // the packet of another endpoint of the host
   answer(microseconds(12), 2, 5);
   EXPECT_EQ(meter.rtt_ns().count(), 0u);
   answer(microseconds(13), 1, 5);
@@ -87,23 +87,23 @@ TEST_F(Meter, round_trips_count_only_while_recording) {
 
 TEST_F(Meter, bytes_count_once_however_often_they_come) {
   request(microseconds(10), true, 1, 5, 1, 0);
-  request(microseconds(20), true, 1, 6, 1, 0);  // sent again
+  request(microseconds(20), true, 1, 6, 1, 0);  // a retransmission
   request(microseconds(60), true, 1, 7, 1, 2);
-  request(microseconds(70), true, 1, 8, 1, 1);  // overtaken
+  request(microseconds(70), true, 1, 8, 1, 1);  // this packet was overtaken
   EXPECT_EQ(meter.bytes(0, Duration(0), microseconds(50)), kPayload);
   EXPECT_EQ(meter.bytes(0, microseconds(50), microseconds(100)), 2 * kPayload);
   request(microseconds(110), true, 1, 9, 65, 0);  // the next request of the slot
-  request(microseconds(120), true, 1, 10, 1, 3);  // what is late of the one before
+  request(microseconds(120), true, 1, 10, 1, 3);  // a late packet of the previous request
   request(microseconds(130), true, 1, 11, 65, 1);
   EXPECT_EQ(meter.bytes(0, microseconds(100), microseconds(150)), 2 * kPayload);
   EXPECT_EQ(meter.bytes(Duration(0), milliseconds(1)), 5 * kPayload);
 }
 
 TEST_F(Meter, packets_of_other_kinds_are_no_flows) {
-  request(microseconds(10), true, 1, 5, 1, 0, 31850);             // of a Nexus
-  request(microseconds(10), true, 1, 5, 1, 0, 65537, kType + 1);  // of another request type
+  request(microseconds(10), true, 1, 5, 1, 0, 31850);             // the packet of a Nexus
+  request(microseconds(10), true, 1, 5, 1, 0, 65537, kType + 1);  // a packet of another request type
   show(microseconds(10), true, 1, 65537, 2, 65536, tern::wire::client_header(Kind::kRequest, 0, 1, 5, 1, 1, kType, 9),
-       9);  // to another host
+       9);  // a packet to another host
   show(microseconds(10), true, 1, 65537, kVictim, kVictimPort,
        tern::wire::client_header(Kind::kPathProbe, 0, 1, 5, 1, 1, kType, 9), 9);
   EXPECT_EQ(meter.flows(), 0u);

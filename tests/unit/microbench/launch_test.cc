@@ -1,4 +1,4 @@
-// find_launch(): what it makes of launchers' environments and of hosts files, right ones and wrong ones.
+// find_launch(): its results from valid and invalid environments of launchers and hosts files.
 #include "../microbench/common/launch.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ constexpr uint16_t kPort = 31850;
 
 class LaunchTest : public testing::Test {
  protected:
-  /// The sentence, or empty: `launch` has what was found.
+  /// Returns the text of the error, or an empty text with the result in `launch`.
   std::string find(const LaunchRequest& request, const Variables& variables = {}) {
     launch = {};
     return find_launch(
@@ -29,7 +29,7 @@ class LaunchTest : public testing::Test {
         },
         launch);
   }
-  /// "HOST:PORT ..." by rank.
+  /// Returns "HOST:PORT ..." in the order of ranks.
   std::string places() const {
     std::string all;
     for (const Place& place : launch.places) all += (all.empty() ? "" : " ") + place.text();
@@ -164,7 +164,7 @@ TEST_F(LaunchTest, slurm_another_distribution_is_noticed) {
   Variables variables = slurm("n[1-2]", "2(x2)", 1, 4);
   variables["SLURM_LOCALID"] = "1";
   EXPECT_EQ(find(by("slurm"), variables), "");
-  variables["SLURM_LOCALID"] = "0";  // cyclic: rank 1 is the first process of the second node
+  variables["SLURM_LOCALID"] = "0";  // cyclic distribution: rank 1 is the first process of the second node
   expect_problem(by("slurm"), variables, "--distribution=block");
 }
 
@@ -285,7 +285,7 @@ TEST_F(LaunchTest, flags_of_another_launcher) {
   expect_problem(request, {}, "--service goes with");
 }
 
-/// Whatever the texts are: a sentence, or processes within the limits.
+/// Any text must lead to an error, or to processes within the limits.
 TEST_F(LaunchTest, random_texts_are_taken_or_refused) {
   std::mt19937_64 random(1);
   constexpr std::string_view kBytes = "an01239[]-,.:%x()= #\n\tslots\x80";

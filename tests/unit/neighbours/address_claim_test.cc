@@ -20,7 +20,7 @@ struct Sent {
   friend bool operator==(const Sent&, const Sent&) = default;
 };
 
-/// Runs to the time, and says what was sent when.
+/// Runs until the given time, and returns the sent messages with their times.
 std::vector<Sent> run(AddressClaim* claim, uint64_t until_ns) {
   std::vector<Sent> sent;
   while (claim->next_message_ns() <= until_ns) {
@@ -54,7 +54,7 @@ TEST(AddressClaimTest, address_is_probed_three_times_then_announced_twice) {
 }
 
 TEST(AddressClaimTest, address_of_another_host_is_not_taken) {
-  for (const bool is_probe : {false, true}) {  // another host has it, or probes at the same time
+  for (const bool is_probe : {false, true}) {  // another host has the address, or probes it at the same time
     AddressClaim claim(kInterval, kStart);
     EXPECT_EQ(claim.next_message(kStart), Message::kProbe);
     is_probe ? claim.on_probe(kOther) : claim.on_conflict(kOther, kStart + 1);

@@ -1,4 +1,4 @@
-// When a host reports its group, in virtual time.
+// The times at which a host reports its group, in virtual time.
 #include "neighbours/group_reports.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ constexpr uint64_t kMs = 1'000'000, kSecond = 1'000 * kMs;
 const base::SocketAddress kGroup = base::SocketAddress::parse_ip("ff02::1:ff00:7").value();
 const base::SocketAddress kAll = base::SocketAddress::parse_ip("::").value();
 
-/// After those that nobody has asked for.
+/// Returns reports after the two that are sent without a query.
 GroupReports settled() {
   GroupReports reports(kGroup, 1, 0);
   EXPECT_TRUE(reports.next(0) && reports.next(kSecond));

@@ -1,5 +1,5 @@
-// Hosts against the kernel at the other end of a veth pair. An OwnHost has an address that no kernel has; a KernelHost
-// stands in for the own kernel, which sees neither ARP nor neighbour discovery.
+// Hosts against the kernel at the other end of a veth pair. An OwnHost has an address that no kernel has. A KernelHost
+// stands in for the local kernel, which receives neither ARP nor neighbour discovery.
 #include <gmock/gmock.h>
 #include <linux/neighbour.h>
 #include <sys/socket.h>
@@ -28,14 +28,14 @@ constexpr uint64_t kSecond = 1'000'000'000;
 const MacAddress kMac({2, 0, 0, 0, 0, 7});
 const MacAddress kPeer = MacAddress::parse(Network::kPeerMac).value();
 
-/// Of IPv4 and IPv6.
+/// Runs over IPv4 and IPv6.
 class HostsOnVethTest : public NetworkTest, public testing::WithParamInterface<bool> {
  protected:
   void SetUp() override {
     NetworkTest::SetUp();
     if (IsSkipped()) return;
     packets_.emplace("eth0");
-    network_->at_peer([] {  // its kernel confirms at once what it has heard
+    network_->at_peer([] {  // the peer's kernel confirms a new entry at once
       for (const std::string family : {"ipv4", "ipv6"}) Network::set(family + "/neigh/eth1/delay_first_probe_time", 0);
     });
   }
@@ -63,7 +63,7 @@ class HostsOnVethTest : public NetworkTest, public testing::WithParamInterface<b
     ASSERT_TRUE(made.ok()) << made.status().message();
     resolver_ = std::move(*made);
   }
-  /// Drives the host as a port does until `is_done()`. False: it took too long.
+  /// Drives the host as a port does until `is_done()`. False: the time limit has passed.
   template <class F>
   bool run_until(F&& is_done) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20 * patience());
@@ -89,7 +89,7 @@ class HostsOnVethTest : public NetworkTest, public testing::WithParamInterface<b
   bool becomes_known(Id id, const MacAddress& mac) {
     return run_until([&] { return resolver_->state(id) == State::kKnown && resolver_->mac(id) == mac; });
   }
-  /// An empty datagram in this namespace makes its kernel ask for the address, or confirm it.
+  /// Sends an empty datagram, so that the kernel of this namespace asks for the address or confirms it.
   void make_kernel_ask(int host, std::string_view source = "") {
     const base::Descriptor any_socket(socket(is_ipv6() ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     base::SocketAddress destination = ip(text(host));
@@ -100,7 +100,7 @@ class HostsOnVethTest : public NetworkTest, public testing::WithParamInterface<b
     }
     EXPECT_EQ(sendto(any_socket.get(), nullptr, 0, 0, destination.sockaddr_data(), destination.sockaddr_bytes()), 0);
   }
-  /// The kernel's entry in this namespace, by iproute2.
+  /// True: the kernel of this namespace has this entry. Asks iproute2.
   bool kernel_knows(int host, const char* interface, const MacAddress& mac, const char* state = "") const {
     return run("ip neighbour show " + text(host) + " dev " + interface + " | grep '" + mac.to_text() + ".*" + state +
                "'");
@@ -141,7 +141,7 @@ TEST_P(HostsOnVethTest, kernel_confirms_known_addresses_by_unicast_both_ways) {
   skipped_ns_ += NeighbourCache::kReachableNs;
   ASSERT_TRUE(run_until([&] { return own_->neighbour(ip(text(2)))->state == NUD_PROBE; }));
   EXPECT_TRUE(run_until([&] { return own_->neighbour(ip(text(2)))->state == NUD_REACHABLE; }));
-  // And we answer the kernel's.
+  // Our host answers the kernel's unicast question.
   network_->run_at_peer("ip neighbour replace " + text(7) + " dev eth1 lladdr " + kMac.to_text() + " nud probe");
   EXPECT_TRUE(run_until([&] { return peer_knows(7, kMac, "REACHABLE"); }));
 }
@@ -160,7 +160,7 @@ TEST_P(HostsOnVethTest, gateway_that_changes_its_mac_address_is_followed) {
   make_resolver();
   const Id id = find(is_ipv6() ? "fd99::1" : "10.99.0.1");
   ASSERT_TRUE(becomes_known(id, kPeer));
-  // As keepalived or a restarted router: another MAC address, which the kernel announces.
+  // The gateway gets another MAC address, which the kernel announces, as keepalived and restarted routers do.
   const MacAddress other({2, 0, 0, 0, 0, 0x22});
   network_->at_peer([&] {
     Network::set(std::string(is_ipv6() ? "ipv6/conf/eth1/ndisc_notify" : "ipv4/conf/eth1/arp_notify"), 1);
@@ -178,7 +178,8 @@ TEST_P(HostsOnVethTest, silent_change_of_the_gateway_is_found_when_it_is_confirm
   const MacAddress other({2, 0, 0, 0, 0, 0x22});
   network_->run_at_peer("ip link set eth1 address " + other.to_text());
   skipped_ns_ += NeighbourCache::kReachableNs;
-  for (int i = 0; i < 5 && resolver_->mac(id) != other; i++) {  // three seconds of questions to the old one
+  // The first three seconds have questions to the old MAC address only.
+  for (int i = 0; i < 5 && resolver_->mac(id) != other; i++) {
     run_until([&, begin = std::chrono::steady_clock::now()] {
       return std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(20);
     });
@@ -197,7 +198,7 @@ TEST_P(HostsOnVethTest, address_of_the_kernel_is_refused) {
 TEST_P(HostsOnVethTest, address_that_the_kernel_takes_later_is_a_conflict) {
   make_own(7);
   ASSERT_TRUE(becomes_settled());
-  if (is_ipv6()) {  // the kernel probes, and gives up because we answer
+  if (is_ipv6()) {  // the kernel probes the address, and gives it up because our host answers
     network_->at_peer([&] {
       for (const char* where : {"all", "default", "eth1"}) {
         Network::set(std::string("ipv6/conf/") + where + "/accept_dad", 1);
@@ -213,7 +214,7 @@ TEST_P(HostsOnVethTest, address_that_the_kernel_takes_later_is_a_conflict) {
     EXPECT_TRUE(own_->failure().ok());
     return;
   }
-  // IPv4 addresses are taken without a question.
+  // The kernel takes IPv4 addresses without a probe.
   network_->run_at_peer("ip address add 10.0.0.7/24 dev eth1");
   EXPECT_TRUE(run_until([&, other = 90]() mutable {
     network_->at_peer([&] { make_kernel_ask(++other % 100 + 100, "10.0.0.7"); });
@@ -222,7 +223,7 @@ TEST_P(HostsOnVethTest, address_that_the_kernel_takes_later_is_a_conflict) {
   EXPECT_THAT(std::string(own_->failure().message()), HasSubstr(std::string(Network::kPeerMac)));
 }
 
-/// The peer's end is a port of a switch that passes the frames of a group to those only that have reported it.
+/// The peer's end is a port of a switch that forwards the frames of a group only to ports that have reported the group.
 class SnoopingSwitchTest : public HostsOnVethTest {
  protected:
   void SetUp() override {
@@ -249,11 +250,11 @@ INSTANTIATE_TEST_SUITE_P(Families, SnoopingSwitchTest, testing::Values(true), []
 TEST_P(SnoopingSwitchTest, own_host_reports_its_group_and_answers_queries) {
   make_own(7);
   ASSERT_TRUE(run_until([&] { return switch_has_group(); }));
-  // The switch forgets after three seconds whom it does not hear, and asks each second.
+  // The switch sends a query each second, and forgets a group three seconds after its last report.
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_TRUE(run_until([&] { return std::chrono::steady_clock::now() - begin > std::chrono::seconds(6); }));
   EXPECT_TRUE(switch_has_group());
-  // The kernel there asks by the group, which comes through.
+  // The question of the kernel there goes to the group, and the switch forwards it.
   network_->at_peer([&] { make_kernel_ask(7); });
   EXPECT_TRUE(run_until([&] {
     bool is_known = false;
@@ -262,7 +263,7 @@ TEST_P(SnoopingSwitchTest, own_host_reports_its_group_and_answers_queries) {
   }));
 }
 
-/// The kernel of eth0 sees neither ARP nor neighbour discovery, as if a driver took them.
+/// The kernel of eth0 receives neither ARP nor neighbour discovery, as if a driver consumed them.
 class KernelHostTest : public HostsOnVethTest {
  protected:
   void SetUp() override {
@@ -298,7 +299,7 @@ TEST_P(KernelHostTest, resolver_of_the_kernel_finds_neighbours_by_the_host) {
 }
 
 TEST_P(KernelHostTest, addresses_that_the_interface_gets_later_are_answered_for) {
-  host_->tick(now());  // reads the addresses that there are
+  host_->tick(now());  // reads the addresses that the interface has now
   skipped_ns_ += KernelHost::kLookNs;
   ASSERT_TRUE(run("ip address add " + with_prefix(9) + " dev eth0" + (is_ipv6() ? " nodad" : "")));
   const MacAddress own = MacAddress::parse(Network::kOwnMac).value();
@@ -326,7 +327,7 @@ TEST_P(KernelHostTest, strangers_make_no_entry_and_change_no_fixed_one) {
   }
   EXPECT_FALSE(run("ip neighbour show dev eth0 | grep '" + text(4) + " '"));
   EXPECT_TRUE(kernel_knows(5, "eth0", kPeer, "PERMANENT"));
-  EXPECT_TRUE(kernel_knows(6, "eth0", stranger));  // as the kernel takes announcements by itself
+  EXPECT_TRUE(kernel_knows(6, "eth0", stranger));  // the kernel itself accepts announcements, too
 }
 
 }  // namespace

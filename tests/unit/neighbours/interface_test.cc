@@ -1,4 +1,4 @@
-// Facts of real interfaces in a network namespace.
+// Properties of real interfaces in a network namespace.
 #include "neighbours/interface.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ TEST_F(InterfaceTest, reported_facts_are_the_configured_ones) {
   EXPECT_TRUE(eth0.is_running);
   EXPECT_FALSE(eth0.is_loopback);
   EXPECT_EQ(eth0.vlan, 0u);
-  EXPECT_EQ(eth0.parent, 0u);  // a veth's other end is no parent
+  EXPECT_EQ(eth0.parent, 0u);  // the other end of a veth pair is no parent
   auto link_local = ip("fe80::1");
   link_local.set_scope(eth0.index);
   EXPECT_EQ(eth0.addresses, (std::vector{ip("10.0.0.1"), ip("fd00::1"), link_local}));
@@ -66,7 +66,7 @@ TEST_F(InterfaceTest, missing_interfaces_are_named) {
   EXPECT_FALSE(interface_by_address(ip("fe80::1%lo")).ok());
 }
 
-/// For the kernel's VLAN devices: there is no case where the kernel has none (module 8021q).
+/// Tests of the kernel's VLAN devices. No test is instantiated if the kernel has none (module 8021q).
 class VlanTest : public InterfaceTest, public testing::WithParamInterface<uint32_t> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(VlanTest);
 INSTANTIATE_TEST_SUITE_P(Kernel, VlanTest, testing::ValuesIn(vlans_of_kernel()));

@@ -1,5 +1,5 @@
-// Requests byte by byte, and messages that are whole, truncated or garbage. The expected bytes are laid out by hand,
-// with the constants of the kernel's headers and without libmnl.
+// Requests byte by byte, and complete, truncated and random messages. The expected bytes are written by hand, with the
+// constants of the kernel's headers and without libmnl.
 #include "neighbours/messages.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ Bytes message(uint16_t type, const Bytes& payload, uint16_t flags = 0) {
   return join({raw(header), payload});
 }
 
-/// On the heap, so that AddressSanitizer sees a byte too far.
+/// A copy on the heap, so that AddressSanitizer reports a read beyond the end.
 class Exact {
  public:
   explicit Exact(const Bytes& bytes) : size_(bytes.size()), bytes_(new std::byte[bytes.size()]) {
@@ -73,7 +73,7 @@ class Exact {
   std::unique_ptr<std::byte[]> bytes_;
 };
 
-/// What `read` makes of the only message.
+/// Returns the result of `read` for the only message.
 template <class F>
 auto read_one(const Bytes& bytes, F&& read) {
   const Exact exact(bytes);
@@ -285,7 +285,7 @@ TEST(NeighboursMessages, end_of_a_dump_has_its_error) {
   EXPECT_FALSE(read_one(neighbour(0, {}), read_end));
 }
 
-/// Reads all that can be read, as AddressSanitizer watches.
+/// Reads every readable byte, so that AddressSanitizer can report errors, and returns the number of messages.
 size_t read_all(const Bytes& bytes) {
   const Exact exact(bytes);
   size_t messages = 0;
@@ -321,7 +321,7 @@ TEST(NeighboursMessages, truncated_messages_are_not_read_past_their_end) {
       Bytes part(sample.begin(), sample.begin() + static_cast<ptrdiff_t>(bytes));
       EXPECT_EQ(read_all(part), 0u);
       if (bytes < sizeof(nlmsghdr)) continue;
-      const auto length = static_cast<uint32_t>(bytes);  // and the header says so, too
+      const auto length = static_cast<uint32_t>(bytes);  // the header has the new length, too
       std::memcpy(part.data(), &length, sizeof(length));
       EXPECT_EQ(read_all(part), 1u);
     }

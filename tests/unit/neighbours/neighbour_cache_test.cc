@@ -31,7 +31,7 @@ class NeighbourCacheTest : public testing::Test {
     if (!entry) return std::nullopt;
     return entry->state;
   }
-  /// All questions that are due: 'a' to all hosts, 'u' to one.
+  /// Returns the questions that are due: 'a' to all hosts, 'u' to one.
   std::string questions() {
     std::string text;
     while (const auto question = cache_.next_question(now_)) {
@@ -78,7 +78,7 @@ TEST_F(NeighbourCacheTest, neighbour_is_asked_for_three_times_a_second_apart_the
   EXPECT_EQ(cache_.next_question_ns(), 0u);
   EXPECT_EQ(questions(), "a");
   EXPECT_EQ(cache_.next_question_ns(), now_ + kSecond);
-  EXPECT_TRUE(cache_.ask(ip_, now_));  // already
+  EXPECT_TRUE(cache_.ask(ip_, now_));  // a question is pending already
   EXPECT_EQ(after(kSecond - 1), "");
   EXPECT_EQ(after(1), "a");
   EXPECT_EQ(after(kSecond), "a");
@@ -145,7 +145,7 @@ TEST_F(NeighbourCacheTest, news_of_unknown_neighbours_make_no_entry) {
 TEST_F(NeighbourCacheTest, announced_mac_address_takes_the_place_of_the_known_one) {
   become_reachable();
   cache_.on_news(ip_, kAnnouncement, now_);
-  EXPECT_EQ(state(), NUD_STALE);  // to be confirmed
+  EXPECT_EQ(state(), NUD_STALE);  // the entry awaits confirmation
   EXPECT_EQ(cache_.find(ip_)->mac, kOther);
   EXPECT_TRUE(has_changed());
 }

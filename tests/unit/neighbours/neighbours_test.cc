@@ -26,7 +26,7 @@ class NeighboursTest : public NetworkTest {
   void SetUp() override {
     NetworkTest::SetUp();
     if (IsSkipped()) return;
-    for (const std::string family : {"ipv4", "ipv6"}) {  // the kernel gives a neighbour up after 150 ms
+    for (const std::string family : {"ipv4", "ipv6"}) {  // the kernel gives up a neighbour after 150 ms
       Network::set(family + "/neigh/eth0/retrans_time_ms", 50);
     }
     make();
@@ -46,7 +46,7 @@ class NeighboursTest : public NetworkTest {
     const auto time = std::chrono::steady_clock::now().time_since_epoch();
     return static_cast<uint64_t>(std::chrono::nanoseconds(time).count());
   }
-  /// The clock of neighbours_ goes forward by skip() only.
+  /// From now on only skip() advances the clock of neighbours_.
   void stop_clock() { stopped_ns_ = real_now(); }
   void skip(uint64_t ns) { skipped_ns_ += ns; }
   void update() {
@@ -54,7 +54,7 @@ class NeighboursTest : public NetworkTest {
     changed_.insert(changes.ids.begin(), changes.ids.end());
     if (changes.is_interface) interface_changes_++;
   }
-  /// Sleeps as an endpoint does until `is_done()`. False: it took too long.
+  /// Sleeps as an endpoint does until `is_done()`. False: the time limit has passed.
   template <class F>
   bool wait_until(F&& is_done) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20 * patience());
@@ -82,7 +82,7 @@ class NeighboursTest : public NetworkTest {
     return wait_until([&] { return neighbours_->state(id) == State::kFailed; });
   }
   std::string failure(Id id) { return std::string(neighbours_->failure(id).message()); }
-  /// Another host on the link, with 10.0.0.`host` and fe80::`host`.
+  /// Adds another host to the link, with 10.0.0.`host` and fe80::`host`.
   void add_peer(const std::string& host, const std::string& mac) {
     network_->at_peer([&] {
       const std::string name = "host" + host;
@@ -97,7 +97,7 @@ class NeighboursTest : public NetworkTest {
   std::unique_ptr<Neighbours> neighbours_;
   std::set<Id> changed_;
   int interface_changes_ = 0;
-  uint64_t stopped_ns_ = 0;  ///< when the clock was stopped; 0: it runs
+  uint64_t stopped_ns_ = 0;  ///< time at which the clock was stopped; 0: it runs
   uint64_t skipped_ns_ = 0;
 };
 
@@ -182,7 +182,7 @@ TEST_F(NeighboursTest, replaced_gateway_is_followed) {
   ASSERT_TRUE(run("ip route replace 10.1.0.0/16 via 10.0.0.3"));
   ASSERT_TRUE(run("ip route replace fd01::/64 via fe80::3 dev eth0"));
   EXPECT_TRUE(wait_until([&] {
-    EXPECT_EQ(neighbours_->state(v4), State::kKnown);  // by the old gateway, until the new one is known
+    EXPECT_EQ(neighbours_->state(v4), State::kKnown);  // the old gateway is used until the new one is known
     return neighbours_->mac(v4).to_text() == "02:00:00:00:00:03";
   }));
   EXPECT_TRUE(becomes_known(v6, "02:00:00:00:00:03"));
@@ -340,7 +340,7 @@ TEST_F(NeighboursTest, lost_reports_do_not_matter) {
   const Id behind = find("10.1.2.3");
   ASSERT_TRUE(becomes_known(id, Network::kPeerMac));
   ASSERT_TRUE(becomes_known(behind, Network::kPeerMac));
-  const int bytes = 1;  // the kernel makes it 2 kB
+  const int bytes = 1;  // the kernel raises it to 2 kB
   ASSERT_EQ(setsockopt(neighbours_->descriptor(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes)), 0);
   const auto lost = [] {  // the column "Drops", summed over the sockets of the namespace
     std::ifstream list("/proc/net/netlink");
@@ -398,7 +398,7 @@ TEST_F(NeighboursTest, forbidding_routes_fail) {
   for (const std::string type : {"blackhole", "unreachable", "prohibit"}) {
     ASSERT_TRUE(run("ip route replace " + type + " 10.1.2.3"));
     ASSERT_TRUE(
-        run("ip -6 route del fd01::5"  // which `replace` of another type would leave
+        run("ip -6 route del fd01::5"  // `replace` with another type would leave the old route
             "; ip route add " +
             type + " fd01::5"));
     for (const char* destination : {"10.1.2.3", "fd01::5"}) {

@@ -1,5 +1,5 @@
-// Two network namespaces without names, joined by a veth pair: the process is in that of eth0, and the peer's is that
-// of eth1. They end with the process. Needs root and iproute2.
+// Two network namespaces without names, connected by a veth pair. The process is in the namespace of eth0, and the peer
+// is in that of eth1. They end with the process. Needs root and iproute2.
 #pragma once
 
 #include <fcntl.h>
@@ -60,8 +60,8 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  /// Waits for the flag IFF_RUNNING of eth0, which the kernel sets some time after a change of the link. False: it took
-  /// too long.
+  /// Waits for the flag IFF_RUNNING of eth0, which the kernel sets some time after a change of the link. False: the
+  /// time limit has passed.
   static bool becomes_running(bool is_wanted) {
     const base::Descriptor any_socket(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20 * patience());
@@ -84,7 +84,7 @@ class Network {
   void run_at_peer(const std::string& command) {
     at_peer([&] { EXPECT_TRUE(run(command)) << command; });
   }
-  /// "ipv4/neigh/eth0/retrans_time_ms"
+  /// Sets a parameter of the kernel by its name, such as "ipv4/neigh/eth0/retrans_time_ms".
   static void set(const std::string& name, int value) {
     std::ofstream file("/proc/sys/net/" + name);
     EXPECT_TRUE(file << value << std::flush) << name;

@@ -22,7 +22,7 @@ std::string refusal(std::string_view address, std::string_view gateway = "") {
   return std::string(own.status().message());
 }
 
-/// The next hop: the destination, its gateway, or what the route is else.
+/// Returns the next hop: the destination, its gateway, or the type of the route.
 std::string way(std::string_view address, std::string_view gateway, std::string_view destination) {
   auto own = OwnAddress::parse(address, gateway);
   EXPECT_TRUE(own.ok()) << own.status().message();
@@ -61,7 +61,7 @@ TEST(OwnAddressTest, bad_gateway_is_refused_with_the_option) {
   }
   EXPECT_THAT(refusal("fd00::1/64", "fe80::1%1"), HasSubstr("option gateway: "));
   EXPECT_EQ(refusal("fd00::1/64", "fe80::1"), "");
-  EXPECT_EQ(refusal("10.0.0.1/32", "10.9.0.1"), "");  // as some clouds give addresses
+  EXPECT_EQ(refusal("10.0.0.1/32", "10.9.0.1"), "");  // some clouds assign addresses in this way
 }
 
 TEST(OwnAddressTest, destinations_off_the_prefix_go_to_the_gateway) {

@@ -1,4 +1,4 @@
-// Hosts with addresses of their own on one link, in virtual time, and a stranger who sends what the test makes.
+// Hosts with their own addresses on one link, in virtual time, and a stranger whose frames the test makes.
 #include "neighbours/own_host.h"
 
 #include <gmock/gmock.h>
@@ -32,12 +32,12 @@ const MacAddress kStranger({2, 0, 0, 0, 0, 0x99});
 base::SocketAddress ip(std::string_view text) { return base::SocketAddress::parse_ip(text).value(); }
 MacAddress mac(uint8_t number) { return MacAddress({2, 0, 0, 0, 0, number}); }
 
-/// Every frame reaches every other host at once, whatever its Ethernet destination.
+/// A link that delivers every frame to every other host at once, whatever its Ethernet destination.
 class Link {
  public:
   struct Station {
     std::unique_ptr<OwnHost> host;
-    bool is_away = false;  ///< hears and says nothing
+    bool is_away = false;  ///< receives and sends nothing
   };
 
   OwnHost* add(uint8_t number, std::string_view address, std::string_view gateway = "", uint16_t vlan = 0) {
@@ -54,7 +54,7 @@ class Link {
     deliver();
     return stations_[index].host.get();
   }
-  /// From no host.
+  /// Delivers a frame that comes from none of the hosts.
   void inject(const NeighbourFrame& frame, uint16_t vlan = 0) {
     const frames::NeighbourFrameBytes bytes(frame, vlan);
     on_sent(SIZE_MAX, bytes.bytes());
@@ -66,7 +66,7 @@ class Link {
     }
   }
 
-  /// The time goes on in steps of 10 ms, and resolvers are called when they want to be.
+  /// Advances the time in steps of 10 ms, and calls each resolver at the time that it requested.
   void run(uint64_t ns, const std::vector<Resolver*>& resolvers = {}) {
     const uint64_t end = now_ + ns;
     while (true) {
@@ -91,7 +91,7 @@ class Link {
     size_t station;
     NeighbourFrame frame;
   };
-  /// Since the last call.
+  /// Returns the frames since the last call.
   std::vector<Sent> take_sent() { return std::exchange(sent_, {}); }
 
  private:
@@ -123,7 +123,7 @@ class Link {
   uint64_t now_ = 100 * kSecond;
 };
 
-/// Of IPv4 and IPv6.
+/// Runs over IPv4 and IPv6.
 class OwnHostTest : public testing::TestWithParam<bool> {
  protected:
   bool is_ipv6() const { return GetParam(); }
@@ -187,8 +187,8 @@ TEST_P(OwnHostTest, hosts_find_each_other) {
   EXPECT_EQ(neighbours->mac(id), mac(2));
   EXPECT_TRUE(neighbours->failure(id).ok());
   EXPECT_EQ(one->neighbours(), 1u);
-  EXPECT_EQ(two->neighbours(), 0u);  // whoever asks makes no entry
-  // A second endpoint of the port knows at once.
+  EXPECT_EQ(two->neighbours(), 0u);  // a question makes no entry for its sender
+  // A second endpoint of the port has the entry at once.
   const auto others = resolver(one);
   EXPECT_EQ(others->state(find(*others, address(2))), State::kKnown);
   EXPECT_EQ(neighbours->state(find(*neighbours, address(1))), State::kKnown);
@@ -218,7 +218,7 @@ TEST_P(OwnHostTest, silent_neighbour_has_failed_after_three_questions) {
   EXPECT_EQ(questions_for(address(2)), 3u);
   EXPECT_THAT(std::string(neighbours->failure(id).message()),
               HasSubstr(text(2) + " does not answer on the link of port1"));
-  // It is asked for again, and found when it comes.
+  // The resolver asks again, and finds the host once it is there.
   add(2);
   link_.run(10 * kSecond, {neighbours.get()});
   EXPECT_EQ(neighbours->state(id), State::kKnown);
@@ -235,12 +235,12 @@ TEST_P(OwnHostTest, neighbour_in_use_is_confirmed_by_unicast) {
   link_.run(31 * kSecond, {neighbours.get()});
   EXPECT_EQ(questions_for(address(2), true), 1u);
   EXPECT_EQ(neighbours->state(id), State::kKnown);
-  // Not one that is used no more, and it is forgotten.
+  // The host does not confirm a released entry, and forgets it.
   neighbours->release(id);
   link_.run(100 * kSecond, {neighbours.get()});
   EXPECT_EQ(questions_for(address(2), true), 0u);
   EXPECT_EQ(one->neighbours(), 0u);
-  // One that is gone fails: after three questions to it, and three to all.
+  // An absent host fails after three unicast and three broadcast questions.
   const Id again = find(*neighbours, address(2));
   link_.run(kSecond, {neighbours.get()});
   ASSERT_EQ(neighbours->state(again), State::kKnown);
@@ -260,12 +260,12 @@ TEST_P(OwnHostTest, destination_off_the_prefix_goes_to_the_gateway) {
   link_.run(kSecond, {neighbours.get()});
   ASSERT_EQ(neighbours->state(id), State::kKnown);
   EXPECT_EQ(neighbours->mac(id), mac(2));
-  // Another gateway takes over.
+  // Another gateway takes over the address.
   link_.set_away(gateway, true);
   link_.inject(NeighbourFrame::announcement(address(2), kStranger));
   link_.run(0, {neighbours.get()});
   EXPECT_EQ(neighbours->mac(id), kStranger);
-  // And is gone.
+  // The new gateway disappears.
   link_.run(40 * kSecond, {neighbours.get()});
   EXPECT_EQ(neighbours->state(id), State::kFailed);
   EXPECT_THAT(std::string(neighbours->failure(id).message()), HasSubstr("the gateway " + text(2)));
@@ -298,7 +298,7 @@ TEST_P(OwnHostTest, address_that_another_host_has_is_refused_with_its_mac_addres
   EXPECT_EQ(second->failure().code(), Code::kUnavailable);
   EXPECT_FALSE(neighbours->own_failure().ok());
   EXPECT_TRUE(neighbours->interface().addresses.empty());
-  // The second host keeps silent from now on.
+  // The second host sends nothing from now on.
   link_.take_sent();
   link_.inject(NeighbourFrame::question(address(1), std::nullopt, address(9), kStranger));
   find(*neighbours, address(3));
@@ -330,8 +330,8 @@ TEST_P(OwnHostTest, of_two_hosts_that_probe_at_one_time_the_first_gives_up) {
   OwnHost* const one = link_.add(1, with_prefix(1));
   OwnHost* const two = link_.add(2, with_prefix(1));
   link_.settle();
-  EXPECT_FALSE(one->failure().ok());  // has heard the other's first probe
-  EXPECT_TRUE(two->failure().ok());   // began when the first one had sent its own
+  EXPECT_FALSE(one->failure().ok());  // this host has received the other one's first probe
+  EXPECT_TRUE(two->failure().ok());   // this host began when the first one had sent its own probe
 }
 
 TEST_P(OwnHostTest, own_frames_that_come_back_are_no_conflict) {
@@ -374,7 +374,7 @@ TEST_P(OwnHostTest, link_that_comes_up_is_probed_again) {
 TEST_P(OwnHostTest, host_that_began_before_its_link_was_up_probes_when_it_is) {
   OwnHost* const host = add(1);
   link_.settle();
-  host->on_link(true, link_.now());  // the first thing that it hears of the link
+  host->on_link(true, link_.now());  // the first report about the link's state
   EXPECT_FALSE(host->is_settled());
   link_.inject(NeighbourFrame::announcement(address(1), kStranger));
   EXPECT_FALSE(host->failure().ok());
@@ -440,7 +440,7 @@ TEST_P(OwnHostTest, more_changes_than_a_listener_keeps_are_all_seen) {
   const auto neighbours = resolver(host);
   std::vector<Id> ids;
   for (int other = 2; other < 2 + kHosts; other++) ids.push_back(find(*neighbours, address(other)));
-  for (int other = 2; other < 2 + kHosts; other++) {  // before the resolver looks
+  for (int other = 2; other < 2 + kHosts; other++) {  // before the resolver processes the answers
     link_.inject(NeighbourFrame::answer_to(NeighbourFrame::question(address(other), std::nullopt, address(1), mac(1)),
                                            kStranger));
   }

@@ -1,5 +1,5 @@
-// Frames of an interface in a test's network namespace, by an AF_PACKET socket: what a driver outside of the kernel
-// sees and sends.
+// The frames of an interface in a test's network namespace, through an AF_PACKET socket, as a driver outside of the
+// kernel receives and sends them.
 #pragma once
 
 #include <arpa/inet.h>
@@ -21,7 +21,7 @@ namespace tern::neighbours {
 
 class Packets {
  public:
-  /// In the calling thread's network namespace. Takes the frames to every address.
+  /// Opens the interface in the calling thread's network namespace. It receives the frames to every address.
   explicit Packets(const char* interface)
       : socket_(socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, htons(ETH_P_ALL))) {
     sockaddr_ll address{};

@@ -1,4 +1,4 @@
-// The table of destinations against a kernel that the test plays.
+// The table of destinations against a kernel that the test simulates.
 #include "neighbours/table.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class TableTest : public testing::Test {
     table.check_invariants();
     return *id;
   }
-  /// The kernel answers all that is asked now.
+  /// Answers all pending requests as the kernel.
   void answer() {
     while (true) {
       const Table::Action action = table.next_action(now_ns);
@@ -85,7 +85,7 @@ class TableTest : public testing::Test {
   uint64_t now_ns = 1000 * kSecond;
   std::map<std::string, Route> routes;
   std::map<std::string, Neighbour> neighbours;
-  bool is_full = false;  ///< no datagram can be sent
+  bool is_full = false;  ///< datagrams cannot be sent
   std::vector<std::string> datagrams;
   size_t route_requests = 0, neighbour_requests = 0;
 };
@@ -120,7 +120,7 @@ TEST_F(TableTest, many_destinations_behind_one_gateway_cost_one_look_up_of_it) {
     routes[host] = {"10.0.0.2"};
     ids.push_back(*table.find(ip(host)));
   }
-  while (true) {  // as answer(), whose checks take too long for so many
+  while (true) {  // as answer(), but without the checks, which take too long for 20 000 destinations
     const Table::Action action = table.next_action(now_ns);
     if (action.destination != nullptr) {
       table.on_route(action.destination, {RTN_UNICAST, RT_TABLE_MAIN, kInterface, ip("10.0.0.2"), {action.ip, 0}},
@@ -196,7 +196,7 @@ TEST_F(TableTest, silent_neighbour_is_given_up_and_tried_again) {
   now_ns += Table::kRetryNs;
   answer();
   EXPECT_EQ(datagrams.size(), 4u);
-  EXPECT_EQ(table.state(id), State::kFailed);  // until it is known
+  EXPECT_EQ(table.state(id), State::kFailed);  // the state lasts until the neighbour is known
   set_neighbour("10.0.0.2", {NUD_REACHABLE, mac(2)});
   EXPECT_EQ(table.state(id), State::kKnown);
 }
@@ -211,7 +211,7 @@ TEST_F(TableTest, number_of_questions_at_one_time_is_limited) {
   }
   answer();
   EXPECT_EQ(datagrams.size(), Table::kAskedMax);
-  table.release(ids[0]);  // and another one has its place
+  table.release(ids[0]);  // another destination gets the place of this one
   now_ns += Table::kAskAgainNs;
   answer();
   EXPECT_EQ(std::set<std::string>(datagrams.begin(), datagrams.end()).size(), Table::kAskedMax + 1);
@@ -245,7 +245,7 @@ TEST_F(TableTest, known_destination_keeps_its_mac_until_asking_has_failed) {
   const Id id = find("10.0.0.2");
   answer();
   changes();
-  set_neighbour("10.0.0.2", {NUD_FAILED});  // an administrator has deleted it
+  set_neighbour("10.0.0.2", {NUD_FAILED});  // an administrator has deleted the entry
   EXPECT_EQ(table.state(id), State::kKnown);
   EXPECT_EQ(table.mac(id), mac(2));
   EXPECT_EQ(datagrams.size(), 1u);
@@ -267,7 +267,7 @@ TEST_F(TableTest, stale_neighbour_is_known_and_checked) {
   answer();
   EXPECT_EQ(datagrams.size(), 1u);
   changes();
-  EXPECT_EQ(table.next_action_ns(), UINT64_MAX);  // the kernel reports how its own check ends
+  EXPECT_EQ(table.next_action_ns(), UINT64_MAX);  // the kernel reports the end of its own check
 }
 
 TEST_F(TableTest, lost_route_keeps_the_mac_for_a_while) {
@@ -321,7 +321,7 @@ TEST_F(TableTest, failure_has_the_reason_of_its_route) {
     return reason;
   };
   EXPECT_EQ(answer_by(kInterface + 1, RT_TABLE_MAIN), Reason::kOtherInterface);
-  EXPECT_EQ(answer_by(kInterface, RT_TABLE_UNSPEC), Reason::kNoRoute);  // assumed to be on the link
+  EXPECT_EQ(answer_by(kInterface, RT_TABLE_UNSPEC), Reason::kNoRoute);  // the destination is assumed to be on the link
   EXPECT_EQ(answer_by(kInterface, 100), Reason::kNone);
 }
 
@@ -334,7 +334,7 @@ TEST_F(TableTest, own_addresses_follow_the_own_mac) {
   table.set_own_mac(mac(9));
   EXPECT_EQ(table.mac(id), mac(9));
   EXPECT_EQ(changes(), std::set<Id>{id});
-  routes["10.0.0.1"] = {"10.0.0.2"};  // it is another host's now
+  routes["10.0.0.1"] = {"10.0.0.2"};  // the address is another host's now
   table.on_routes_change();
   answer();
   EXPECT_EQ(table.state(id), State::kKnown);
@@ -349,14 +349,14 @@ TEST_F(TableTest, released_destinations_leave_nothing) {
   answer();
   table.release(id);
   EXPECT_EQ(table.size(), 1u);
-  set_neighbour("10.0.0.2", {NUD_REACHABLE, mac(2)});  // its change is not reported any more
+  set_neighbour("10.0.0.2", {NUD_REACHABLE, mac(2)});  // the table reports no change of a released destination
   table.release(id);
   table.check_invariants();
   EXPECT_EQ(table.size(), 0u);
   EXPECT_EQ(table.hops(), 0u);
   EXPECT_TRUE(changes().empty());
   EXPECT_EQ(table.next_action_ns(), UINT64_MAX);
-  EXPECT_EQ(find("10.1.2.4"), id);  // is free again
+  EXPECT_EQ(find("10.1.2.4"), id);  // the id is free again
 }
 
 TEST_F(TableTest, overrun_asks_for_everything_again) {

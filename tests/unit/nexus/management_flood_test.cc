@@ -1,5 +1,5 @@
-// Floods of connect requests against a machine whose thread takes time for each datagram and whose socket is bounded,
-// in virtual time: relations of honest peers survive, and honest newcomers get in.
+// Floods of connect requests against a machine whose thread spends time on each datagram and whose socket is bounded,
+// in virtual time. Relations of honest peers survive, and new honest clients can connect.
 #include <functional>
 
 #include "management_world.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint16_t kServer = 1, kClient = 2;
 constexpr size_t kHonest = 4, kVictim = kHonest;
-/// To receive or to send one takes 2 to 3 us of a management thread; this is a slow machine.
+/// A management thread takes 2 to 3 us to receive or send a datagram. This value is that of a slow machine.
 constexpr Duration kDatagramTime = std::chrono::microseconds(6);
 
 class Flood : public ::testing::Test {
@@ -43,7 +43,7 @@ class Flood : public ::testing::Test {
     wire::encode_management(m, bytes);
     world.inject(from, kVictim, {bytes.view().begin(), bytes.view().end()});
   }
-  /// 10 000 requests a second from `from(i)`, for a second and a half; in it another honest client connects.
+  /// Sends 10 000 requests a second from `from(i)` for 1.5 s. Another honest client connects meanwhile.
   void run(const std::function<std::string(size_t)>& from) {
     constexpr size_t kRequests = 15'000;
     for (size_t i = 0; i < kRequests; i++) {
@@ -63,7 +63,7 @@ class Flood : public ::testing::Test {
     EXPECT_EQ(world.host(kVictim).lost_at_socket, 0u);
     world.host(kVictim).machine->check_invariants();
   }
-  /// The strangers echo cookies; `answers`: and confirm their sessions.
+  /// Makes the strangers echo cookies. `confirms`: they also confirm their sessions.
   void echo_cookies(bool confirms) {
     world.on_stranger = [this, confirms](const std::string& to, std::span<const std::byte> bytes) {
       wire::ManagementMessage m;
@@ -107,7 +107,7 @@ TEST_F(Flood, of_forged_addresses_costs_one_small_answer_each) {
            std::to_string(random >> 16 & 255) + ":31850";
   });
   expect_honest_peers_unharmed();
-  // One for each, and what honest peers get meanwhile.
+  // One datagram for each request, and the datagrams that honest peers get meanwhile.
   EXPECT_LE(world.host(kVictim).datagrams_sent - before, sent_ + 1000);
   EXPECT_EQ(server().server.size(), kHonest);
   EXPECT_EQ(world.host(kVictim).machine->census().peers, kHonest);

@@ -1,4 +1,4 @@
-// Machines against each other in bad weather, from many seeds; then the weather clears, and everybody must agree.
+// Machines with each other under random faults, from many seeds. After the faults end, all machines must agree.
 #include "management_weather.h"
 
 namespace tern::nexus::test {
@@ -19,7 +19,7 @@ TEST(ManagementRandom, no_half_open_session_is_left_after_random_faults) {
     gone += weather.gone();
     if (::testing::Test::HasFailure()) return;
   }
-  EXPECT_GT(established, 3 * kSeeds);  // otherwise nothing was tested
+  EXPECT_GT(established, 3 * kSeeds);  // less would mean that the test has tested nothing
   EXPECT_GT(gone, kSeeds / 3);
 }
 

@@ -1,4 +1,4 @@
-// The management machine case by case, in virtual time. See management_random_test.cc for the bad weather.
+// The management machine, one situation in each test, in virtual time. management_random_test.cc has random faults.
 #include <optional>
 
 #include "management_world.h"
@@ -7,7 +7,7 @@ namespace tern::nexus::test {
 namespace {
 
 constexpr uint16_t kServer = 1, kClient = 2;
-constexpr size_t kA = 0, kB = 1;  // the client's host, the server's
+constexpr size_t kA = 0, kB = 1;  // the hosts of the client and of the server
 
 class ManagementTest : public ::testing::Test {
  protected:
@@ -42,7 +42,7 @@ TEST_F(ManagementTest, connect__opens_both_ends_in_five_datagrams) {
   EXPECT_EQ(world.host(kA).datagrams_sent, 3u);  // request, request with the cookie, confirmation
   EXPECT_EQ(world.host(kB).datagrams_sent, 2u);  // cookie, reply
   connect_and_settle();
-  EXPECT_EQ(world.host(kA).datagrams_sent, 5u);  // of a relation that is there no cookie is wanted
+  EXPECT_EQ(world.host(kA).datagrams_sent, 5u);  // an existing relation needs no cookie
   EXPECT_EQ(world.host(kB).datagrams_sent, 3u);
 }
 
@@ -75,12 +75,12 @@ TEST_F(ManagementTest, connect__late_after_disconnect_leaves_nothing) {
   world.disconnect(kA, kClient, key, true);
   world.run_for(milliseconds(5));
   EXPECT_TRUE(server().server.empty());
-  world.inject(world.host(kA).address, kB, request);  // while the server remembers it
+  world.inject(world.host(kA).address, kB, request);  // the server still remembers the request
   world.run_for(milliseconds(5));
   EXPECT_EQ(server().requests_seen, 1u);
   world.run_for(std::chrono::seconds(20));
   EXPECT_EQ(machine(kB).sessions(), 0u);
-  world.inject(world.host(kA).address, kB, request);  // when nobody does any more, and its cookie has expired
+  world.inject(world.host(kA).address, kB, request);  // no host remembers the request, and its cookie has expired
   world.run_for(milliseconds(100));
   EXPECT_EQ(server().requests_seen, 1u);
   EXPECT_TRUE(server().server.empty());
@@ -118,7 +118,7 @@ TEST_F(ManagementTest, connect__silence_is_unreachable_once_at_the_timeout) {
   world.run_for(milliseconds(699));
   EXPECT_TRUE(client().log.empty());
   const size_t sent = world.host(kA).datagrams_sent;
-  EXPECT_GE(sent, 8u);  // doubling to 100 ms
+  EXPECT_GE(sent, 8u);  // the interval doubles to 100 ms
   EXPECT_LE(sent, 20u);
   world.run_for(milliseconds(2));
   ASSERT_EQ(client().log.size(), 1u);
@@ -129,7 +129,7 @@ TEST_F(ManagementTest, connect__silence_is_unreachable_once_at_the_timeout) {
   EXPECT_EQ(machine(kA).census().peers, 0u);
 }
 
-// What is told is a hint: it ends nothing, and the last one before the end is the reason.
+// A report of an error is a hint. It ends no attempt, and the last report before the timeout gives the reason.
 TEST_F(ManagementTest, connect__a_hint_is_the_reason_of_the_timeout_only) {
   const std::pair<Unreachable, const char*> reasons[] = {
       {Unreachable::kSilent, "no answer from 10.0.0.2:31850 within"},
@@ -151,7 +151,7 @@ TEST_F(ManagementTest, connect__a_hint_is_the_reason_of_the_timeout_only) {
     EXPECT_EQ(client().log.back().status.code(), Code::kPeerUnreachable);
     EXPECT_TRUE(client().log.back().status.message().starts_with(text)) << client().log.back().status.message();
   }
-  // One whose server starts meanwhile is connected.
+  // The attempt succeeds if the server starts before the timeout.
   world.connect(kA, kClient, kB, kServer);
   world.hint(kA, world.host(kB).address, Unreachable::kPort);
   world.run_for(milliseconds(300));
@@ -169,7 +169,7 @@ TEST_F(ManagementTest, connect__every_address_has_its_turn) {
   world.run_for(milliseconds(200));  // after two turns of 250 ms
   EXPECT_EQ(client().client.size(), 1u);
   EXPECT_EQ(client().client.begin()->second.peer.address, right.view());
-  // The address that is known to answer is the first.
+  // The client tries the address that is known to answer first.
   const size_t sent = world.bytes_to[std::string(dead)];
   world.connect(kA, kClient, {dead, other, right}, kServer);
   world.run_for(milliseconds(5));
@@ -186,12 +186,12 @@ TEST_F(ManagementTest, connect__a_hint_begins_the_next_addresss_turn_once) {
   world.hint(kA, dead, Unreachable::kPort);
   world.hint(kA, right, Unreachable::kHost);
   const size_t sent = world.host(kA).datagrams_sent;
-  for (int i = 0; i < 1000; i++) {  // a flood of them moves nothing
+  for (int i = 0; i < 1000; i++) {  // a flood of reports does not advance the turns
     for (const AddressText& address : {dead, right, other}) world.hint(kA, std::string(address), Unreachable::kPort);
   }
   EXPECT_EQ(world.host(kA).datagrams_sent, sent);
   world.run_for(milliseconds(400));
-  world.cut.clear();  // the second round
+  world.cut.clear();  // the second round of addresses
   world.run_for(milliseconds(1500));
   EXPECT_EQ(client().client.size(), 1u);
   world.expect_settled();
@@ -199,7 +199,8 @@ TEST_F(ManagementTest, connect__a_hint_begins_the_next_addresss_turn_once) {
 
 TEST_F(ManagementTest, connect__late_answers_of_an_earlier_turn_are_undone) {
   world.add_endpoint(kB, 7);
-  world.endpoint(kB, 7).away_until = world.now() + milliseconds(300);  // answers when the next has its turn
+  // The endpoint answers during the turn of the next address.
+  world.endpoint(kB, 7).away_until = world.now() + milliseconds(300);
   const AddressText other("10.9.9.8:1"), right(world.host(kB).address);
   world.connect(kA, kClient, {right, other}, 7);
   world.run_for(milliseconds(1500));
@@ -296,7 +297,7 @@ TEST_F(ManagementTest, connect__refusals_name_the_reason) {
   ASSERT_EQ(client().log.size(), 1u);
   EXPECT_EQ(client().log[0].status.code(), Code::kRefused);
   EXPECT_EQ(client().log[0].status.message(), wire::refusal_text(wire::Refusal::kNoSuchEndpoint));
-  EXPECT_EQ(machine(kB).census().peers, 0u);  // nothing is kept for it
+  EXPECT_EQ(machine(kB).census().peers, 0u);  // a refusal leaves no record of the peer
 
   server().refuses = 1;
   world.connect(kA, kClient, kB, kServer);
@@ -337,7 +338,7 @@ TEST_F(ManagementTest, answer_connect__each_refusal_reaches_the_client_by_its_nu
   server().refuses = 1;
   for (uint8_t number = 1; number < wire::kRefusals; number++) {
     const auto refusal = static_cast<wire::Refusal>(number);
-    // These two are the Nexus's own words, which a client answers with a ping and with a text of both versions.
+    // Only a Nexus sends these two. A client answers them with a ping and with a text that names both versions.
     if (refusal == wire::Refusal::kStaleRun || refusal == wire::Refusal::kNoCommonVersion) continue;
     server().refusal = refusal;
     client().log.clear();
@@ -390,7 +391,7 @@ TEST_F(ManagementTest, disconnect__is_acknowledged_whether_the_session_is_known_
 TEST_F(ManagementTest, relation__without_sessions_is_forgotten_after_five_seconds) {
   const uint32_t key = connect_and_settle();
   world.run_for(std::chrono::seconds(20));
-  EXPECT_EQ(machine(kA).census().peers, 1u);  // it has a session
+  EXPECT_EQ(machine(kA).census().peers, 1u);  // the peer has a session
   EXPECT_EQ(machine(kB).census().peers, 1u);
   world.disconnect(kA, kClient, key, true);
   world.run_for(milliseconds(4900));
@@ -398,7 +399,7 @@ TEST_F(ManagementTest, relation__without_sessions_is_forgotten_after_five_second
   EXPECT_EQ(machine(kB).census().peers, 1u);
   world.run_for(milliseconds(200));
   EXPECT_EQ(machine(kA).census().peers, 0u);
-  world.run_for(std::chrono::seconds(5));  // the server remembers the session for as long, too
+  world.run_for(std::chrono::seconds(5));  // the server remembers the ended session for five seconds, too
   EXPECT_EQ(machine(kB).census().peers, 0u);
   world.expect_settled();
 }
@@ -430,7 +431,7 @@ TEST_F(ManagementTest, liveness__one_ping_for_a_thousand_sessions) {
 
 TEST_F(ManagementTest, liveness__a_dead_peer_is_gone_once_for_each_endpoint) {
   world.add_endpoint(kA, 3);
-  world.add_endpoint(kA, 4);  // without sessions: hears nothing
+  world.add_endpoint(kA, 4);  // this endpoint has no sessions, and gets no event
   connect_and_settle();
   connect_and_settle();
   world.connect(kA, 3, kB, kServer);
@@ -458,18 +459,18 @@ TEST_F(ManagementTest, liveness__answers_count_when_pings_are_lost) {
   }
   EXPECT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 0u);
   EXPECT_EQ(client().client.size(), 21u);
-  world.run_for(std::chrono::seconds(1));  // and now nothing comes any more
+  world.run_for(std::chrono::seconds(1));  // no datagram arrives from now on
   EXPECT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 1u);
 }
 
 TEST_F(ManagementTest, liveness__an_own_pause_is_not_the_peers_death) {
   connect_and_settle();
-  // Nothing runs here for three seconds, then the late timer comes before the peer's answers.
+  // The machine does not run for three seconds. Then its late timer runs before the peer's answers are read.
   machine(kA).on_time(world.now() + std::chrono::seconds(3));
   EXPECT_TRUE(machine(kA).notices().empty());
 }
 
-// A host that was paused: its Nexuses run again some time after each other.
+// Two hosts are paused, and resume at slightly different times.
 TEST_F(ManagementTest, liveness__a_paused_hosts_peers_are_given_up_neither_by_it_nor_by_each_other) {
   connect_and_settle();
   for (int i = 0; i < 300; i++) {
@@ -499,7 +500,7 @@ TEST_F(ManagementTest, liveness__many_pauses_one_after_the_other_are_no_silence)
   }
 }
 
-// Only one of the two pauses: the other one rightly gives it up, if it takes too long.
+// Only one of the two hosts pauses. The other host rightly gives it up if the pause is too long.
 TEST_F(ManagementTest, liveness__a_paused_side_never_finds_the_other_silent) {
   for (int i = 0; i < 200; i++) {
     const uint32_t key = connect_and_settle();
@@ -524,7 +525,7 @@ TEST_F(ManagementTest, liveness__a_paused_side_never_finds_the_other_silent) {
   }
 }
 
-// Threads that get 100 us of each 200 ms.
+// Each thread runs for 100 us in 200 ms.
 TEST_F(ManagementTest, liveness__starved_threads_find_each_other_alive) {
   for (const bool has_data : {false, true}) {
     connect_and_settle();
@@ -533,7 +534,7 @@ TEST_F(ManagementTest, liveness__starved_threads_find_each_other_alive) {
       world.host(host).slice_period = milliseconds(200) + std::chrono::microseconds(host * 7);
       world.host(host).slice = std::chrono::microseconds(100);
     }
-    // Management alone, and later the data path alone, shows that the peer lives.
+    // First management alone shows that the peer is alive, and then the data path alone.
     if (has_data) world.drops = {wire::ManagementKind::kPong};
     world.run_for(std::chrono::seconds(60));
     EXPECT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 0u);
@@ -543,7 +544,7 @@ TEST_F(ManagementTest, liveness__starved_threads_find_each_other_alive) {
   }
 }
 
-// The bound of clause 7.5.2: the liveness timeout, or 16 turns and one more if they are far apart.
+// The bound of clause 7.5.2: the liveness timeout, or 16 turns and one more if the turns are far apart.
 TEST_F(ManagementTest, liveness__a_starved_thread_finds_a_dead_peer) {
   for (const int64_t period_ms : {1, 10, 31, 60, 200, 350}) {
     connect_and_settle();
@@ -574,7 +575,7 @@ TEST_F(ManagementTest, liveness__an_endpoint_in_a_handler_may_say_later_that_it_
     EXPECT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 0u);
     EXPECT_EQ(count(server(), ControlEvent::Kind::kPeerGone), 0u);
   }
-  // One that is away for ever does not keep a dead peer for ever: four timeouts.
+  // An endpoint that never comes back delays the end of a dead peer by at most four timeouts.
   client().away_until = world.now() + std::chrono::hours(1);
   world.run_for(milliseconds(4 * 500 + 200));
   EXPECT_EQ(machine(kA).census().peers, 1u);
@@ -622,8 +623,8 @@ TEST_F(ManagementTest, restart__unasked_is_noticed_by_the_next_ping) {
   EXPECT_EQ(client().log.back().status.code(), Code::kSessionReset);
 }
 
-// B may hear of A's new run twice: from A's request, whose reply is lost, and, once it has found out that the old run
-// is gone, from A's reply to a request of its own. A then knows one of B's two relations, and means that one.
+// B may learn of A's new run twice: from A's request, whose reply is lost, and from A's reply to a request of B after B
+// has detected the end of the old run. A then knows one of B's two relations, and both ends must use that one.
 TEST(ManagementRestart, with_requests_from_both_sides_leaves_one_relation_to_speak_in) {
   for (uint64_t seed = 0; seed < 100; seed++) {
     World world(seed, 2);
@@ -651,11 +652,11 @@ TEST(ManagementRestart, with_requests_from_both_sides_leaves_one_relation_to_spe
 TEST_F(ManagementTest, restart__is_not_believed_from_a_stranger) {
   connect_and_settle();
   auto request = world.last_of_kind(wire::ManagementKind::kConnectRequest);
-  request[8] ^= std::byte{0xff};  // another run, as the server's address may be forged
+  request[8] ^= std::byte{0xff};  // another run, from a forged address of the server
   const size_t pings = world.sent_of_kind(wire::ManagementKind::kPing);
   world.inject(world.host(kA).address, kB, request);
   world.run_for(milliseconds(5));
-  EXPECT_EQ(machine(kB).counters().cookies, 2u);  // the forger does not get it
+  EXPECT_EQ(machine(kB).counters().cookies, 2u);  // the forger does not receive the second cookie
   EXPECT_EQ(server().requests_seen, 1u);
   EXPECT_EQ(world.sent_of_kind(wire::ManagementKind::kPing), pings);
   world.run_for(milliseconds(500));
@@ -675,13 +676,13 @@ TEST_F(ManagementTest, ask_liveness__tells_callback_from_idle_and_gone) {
     return client().log.back().liveness;
   };
   EXPECT_EQ(ask(), PeerLiveness::kIdle);
-  server().iteration = 41;  // inside, and stays
+  server().iteration = 41;  // the loop is in a callback and stays there
   EXPECT_EQ(ask(), PeerLiveness::kInCallback);
   EXPECT_EQ(ask(), PeerLiveness::kInCallback);
   server().iteration = 42;
   EXPECT_EQ(ask(), PeerLiveness::kIdle);
 
-  // Inside at the first look, elsewhere at the second: a loop that turns.
+  // The first sample is in a callback and the second one elsewhere, so the loop turns.
   server().iteration = 43;
   machine(kA).ask_liveness(client().name, key, world.now());
   world.run_for(std::chrono::microseconds(300));
@@ -693,7 +694,7 @@ TEST_F(ManagementTest, ask_liveness__tells_callback_from_idle_and_gone) {
 
 TEST_F(ManagementTest, ask_liveness__no_session_when_the_servers_end_is_gone) {
   const uint32_t key = connect_and_settle();
-  world.cut.insert({kB, kA});  // its disconnect does not arrive
+  world.cut.insert({kB, kA});  // the server's disconnect is lost
   world.disconnect(kB, kServer, server().server.begin()->first, false);
   world.run_for(milliseconds(10));
   world.cut.clear();
@@ -717,7 +718,7 @@ TEST_F(ManagementTest, ask_liveness__repeats_at_growing_intervals_for_four_liven
   EXPECT_EQ(asked_after(milliseconds(29)), 2u);
   EXPECT_EQ(asked_after(milliseconds(35)), 3u);
   const size_t in_a_second = asked_after(milliseconds(1000));
-  EXPECT_NEAR(static_cast<double>(in_a_second), 13, 1);  // each 100 ms in the end
+  EXPECT_NEAR(static_cast<double>(in_a_second), 13, 1);  // in the end a question every 100 ms
   EXPECT_NEAR(static_cast<double>(asked_after(milliseconds(2000))), static_cast<double>(in_a_second) + 10, 1);
   const size_t in_all = asked_after(milliseconds(2200));
   EXPECT_EQ(asked_after(milliseconds(5000)), in_all);
@@ -738,7 +739,7 @@ TEST_F(ManagementTest, strangers__leave_nothing_behind) {
   EXPECT_EQ(machine(kB).census().peers, 0u);
 }
 
-/// Someone who speaks to one machine by hand.
+/// A hand-written peer of one machine.
 class Stranger {
  public:
   Stranger(Management& machine, Duration now) : machine_(machine), now_(now) {}
@@ -757,7 +758,8 @@ class Stranger {
     m.terms.session_key = static_cast<uint32_t>(token);
     return m;
   }
-  /// What is sent to it for this. At most one datagram, and none to others.
+  /// Sends a message to the machine and returns the answer. The machine sends at most one datagram, and none to other
+  /// addresses.
   std::optional<wire::ManagementMessage> say(const std::string& from, const wire::ManagementMessage& m) {
     wire::ManagementBytes bytes;
     wire::encode_management(m, bytes);
@@ -773,7 +775,7 @@ class Stranger {
     machine_.datagrams().clear();
     return answer;
   }
-  /// Asks, and again with the cookie that this brings.
+  /// Sends a request, and sends it again with the cookie from the answer.
   std::optional<wire::ManagementMessage> knock(const std::string& from, uint64_t run, uint64_t token) {
     auto m = request(run, token);
     const auto cookie = say(from, m);
@@ -781,7 +783,7 @@ class Stranger {
     m.cookie = cookie->cookie;
     return say(from, m);
   }
-  /// The endpoint's yes to all that it was asked. How often it was asked.
+  /// Accepts all requests that the endpoint has received, and returns their number.
   size_t accept_all() {
     size_t asked = 0;
     for (auto& notice : std::exchange(machine_.notices(), {})) {
@@ -849,7 +851,7 @@ TEST_F(ManagementTest, cookie__is_bound_to_address_token_and_run_and_expires) {
   stranger.pass(2 * Cookies::kKeyLife);
   EXPECT_TRUE(is_refused(here, request));
   request.cookie = stranger.say(here, request)->cookie;
-  stranger.pass(Cookies::kKeyLife);  // the key has turned, and the one before is still good
+  stranger.pass(Cookies::kKeyLife);  // the key has changed, and the previous one is still valid
   EXPECT_FALSE(stranger.say(here, request));
   EXPECT_EQ(stranger.accept_all(), 1u);
 }
@@ -865,7 +867,7 @@ TEST_F(ManagementTest, cookie__lost_or_late_delays_the_session_only) {
   world.expect_settled();
 }
 
-// A server that turns its cookies all the time makes its client send no faster than it would by itself.
+// A server that changes its cookies all the time must not make its client send faster than without them.
 TEST_F(ManagementTest, cookie__floods_are_not_echoed) {
   world.drops = {wire::ManagementKind::kCookie};
   world.connect(kA, kClient, kB, kServer);
@@ -891,8 +893,8 @@ TEST_F(ManagementTest, bytes__no_address_is_sent_more_than_it_has_sent) {
   world.run_for(milliseconds(300));
   world.disconnect(kA, kClient, client().client.begin()->first, true);
   world.run_for(milliseconds(20));
-  // All kinds that travel, as they were, under new names, and with a server that says yes, from addresses that are
-  // somebody else's. Whatever has to be repeated is repeated meanwhile.
+  // All kinds of messages that were sent, unchanged and with other runs and tokens, to a server that accepts sessions,
+  // from forged addresses. The machines also send their retransmissions meanwhile.
   using Kind = wire::ManagementKind;
   size_t kinds = 0;
   for (const Kind kind : {Kind::kConnectRequest, Kind::kConnectReply, Kind::kCookie, Kind::kConfirm, Kind::kDisconnect,
@@ -944,12 +946,12 @@ TEST_F(ManyAtOneAddress, limits__a_hundred_processes_connect_and_the_next_is_ref
   ASSERT_TRUE(refusal);
   EXPECT_EQ(refusal->refusal, wire::Refusal::kPeersPerAddress);
   EXPECT_EQ(refusal->code, Code::kQueueFull);
-  EXPECT_FALSE(stranger.knock("10.9.9.10:1", 102, 102));  // of another address
+  EXPECT_FALSE(stranger.knock("10.9.9.10:1", 102, 102));  // a request from another address
   EXPECT_EQ(stranger.accept_all(), 1u);
   machine(kB).datagrams().clear();
   machine(kB).check_invariants();
 
-  for (uint64_t i = 1; i <= 50; i++) {  // more sessions of the processes that are there
+  for (uint64_t i = 1; i <= 50; i++) {  // more sessions of the known processes
     EXPECT_FALSE(stranger.say("10.9.9.9:" + std::to_string(i), Stranger::request(i, 1000 + i))) << i;
     EXPECT_EQ(stranger.accept_all(), 1u);
     machine(kB).datagrams().clear();
@@ -960,7 +962,7 @@ TEST_F(ManyAtOneAddress, limits__a_hundred_processes_connect_and_the_next_is_ref
   EXPECT_EQ(refusal->code, Code::kQueueFull);
   EXPECT_EQ(machine(kB).counters().over_limit, 2u);
 
-  for (int i = 0; i < 200; i++) {  // they are gone, and there is room again
+  for (int i = 0; i < 200; i++) {  // the processes are gone, and new ones are accepted
     stranger.pass(milliseconds(5));
     machine(kB).notices().clear();
   }
@@ -986,7 +988,7 @@ TEST_F(ManyAtOneAddress, limits__count_by_64_bits_of_an_ipv6_address) {
 }
 
 TEST_F(ManyAtOneAddress, limits__requests_beyond_an_addresss_share_of_an_endpoint_wait) {
-  // The endpoint does not answer.
+  // The endpoint answers no request.
   for (uint64_t i = 1; i <= 100; i++) EXPECT_FALSE(stranger.knock("10.9.9.9:" + std::to_string(i), i, i));
   for (uint64_t i = 1; i <= 30; i++) EXPECT_FALSE(stranger.say("10.9.9.9:1", Stranger::request(1, 1000 + i)));
   EXPECT_EQ(machine(kB).sessions(), 120u);
@@ -1032,7 +1034,8 @@ class Versions : public ManagementTest {
   Versions() : ManagementTest(options()) {}
 };
 
-/// Byte for byte what the first generation sends: its terms end after 94 bytes, and what follows may be anything.
+/// Returns the bytes that the first generation sends. Its terms end after 94 bytes, and the following bytes are
+/// arbitrary.
 std::vector<std::byte> request_of_version_1(uint16_t endpoint) {
   std::vector<std::byte> bytes(256, std::byte{0xaa});
   const uint8_t head[] = {0x74, 0x72, 0x6e, 0x4d, 1, 1, 0, 1};  // magic, message version, kind, 256 bytes
@@ -1065,21 +1068,21 @@ TEST_F(Versions, connect__version_1_is_refused_in_its_own_layout_with_our_versio
   const auto at = [&](size_t i) { return static_cast<int>(reply[i]); };
   EXPECT_EQ(at(5), 2);   // kind
   EXPECT_EQ(at(6), 41);  // length
-  EXPECT_EQ(at(8), 0);   // no run of ours
+  EXPECT_EQ(at(8), 0);   // no run of our Nexus
   EXPECT_EQ(at(16), 0x22);
   EXPECT_EQ(at(24), 0x44);
   EXPECT_EQ(at(32), 9);  // the client's endpoint and key
   EXPECT_EQ(at(34), 77);
   EXPECT_EQ(at(38), static_cast<int>(Code::kRefused));
   EXPECT_EQ(at(39), 3);  // no common version
-  EXPECT_EQ(at(40), 2);  // our highest
+  EXPECT_EQ(at(40), 2);  // our highest version
   EXPECT_EQ(machine(kB).census().peers, 0u);
 }
 
 TEST_F(Versions, connect__a_server_of_version_1_is_named_with_both_numbers) {
   world.connect(kA, kClient, kB, kServer);
   const auto request = world.last_of_kind(wire::ManagementKind::kConnectRequest);
-  // Where the first generation looks, the request is one of its own.
+  // The request has the form of the first generation in the fields that the first generation reads.
   EXPECT_EQ(request.size(), 256u);
   EXPECT_EQ(static_cast<int>(request[32]), 2);
   EXPECT_EQ(static_cast<int>(request[33]), 2);
@@ -1108,7 +1111,7 @@ TEST_F(Versions, connect__later_versions_are_refused_whatever_their_terms_mean) 
   auto request = request_of_version_1(kServer);
   request[32] = std::byte{3};
   request[33] = std::byte{5};
-  request[128] = std::byte{255};  // no window that we know
+  request[128] = std::byte{255};  // our version knows no such window
   machine(kB).on_datagram("10.9.9.9:1", request, world.now());
   machine(kB).on_time(world.now());
   ASSERT_EQ(machine(kB).datagrams().size(), 1u);
@@ -1127,7 +1130,7 @@ TEST_F(ManagementTest, liveness__data_counts_when_management_is_silent) {
   world.run_for(std::chrono::seconds(5));
   EXPECT_EQ(count(client(), ControlEvent::Kind::kPeerGone), 0u);
   EXPECT_EQ(count(server(), ControlEvent::Kind::kPeerGone), 0u);
-  // A few questions in a liveness timeout, and none while pings are answered.
+  // A few questions in each liveness timeout, but none while pings are answered.
   EXPECT_GE(count(client(), ControlEvent::Kind::kAskLife), 10u);
   EXPECT_LE(count(client(), ControlEvent::Kind::kAskLife), 50u);
   client().hears_data = false;
@@ -1150,7 +1153,7 @@ TEST_F(ManagementTest, liveness__endpoints_are_not_asked_while_pings_are_answere
 TEST_F(ManagementTest, ask_liveness__no_session_ends_the_clients_record) {
   const uint32_t key = connect_and_settle();
   const auto ask = [&] { machine(kA).ask_liveness(client().name, key, world.now()); };
-  // The server's endpoint goes while its goodbyes are lost, and is gone for good.
+  // The server's endpoint ends, its disconnect messages are lost, and it does not come back.
   world.drops = {wire::ManagementKind::kDisconnect};
   world.remove_endpoint(kB, kServer);
   ask();
@@ -1176,7 +1179,7 @@ TEST_F(FewAllowed, strangers__with_cookies_cannot_fill_the_tables) {
   Stranger stranger(machine(kB), world.now());
   size_t refused = 0;
   for (uint64_t i = 1; i <= 1000; i++) {
-    // The endpoint answers only some of them.
+    // The endpoint answers only some of the requests.
     const auto answer = stranger.knock("10." + std::to_string(i / 250) + ".9." + std::to_string(i % 250) + ":1", i, i);
     if (answer && answer->refusal == wire::Refusal::kNexusFull) refused++;
     if (i == 5) {

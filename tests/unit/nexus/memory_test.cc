@@ -1,5 +1,5 @@
-// No memory: every n-th allocation fails, or just the n-th. Nothing throws, nothing is half done, and when there is
-// memory again everybody agrees.
+// A shortage of memory: every n-th allocation fails, or only the n-th. No exception is thrown, no state is half
+// changed, and all machines agree after the shortage.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -22,7 +22,7 @@ constexpr size_t kSeedsAWay = 6;
 #endif
 
 TEST(NoMemory, management__agrees_when_every_nth_allocation_has_failed) {
-  // Of 2, a table that grows by two allocations would never.
+  // With every second allocation failing, a table that needs two allocations to grow could never grow.
   size_t failed = 0;
   for (const size_t every : {3, 4, 5, 7, 10, 20, 50}) {
     for (uint64_t seed = 1; seed <= kSeedsAWay; seed++) {
@@ -32,8 +32,7 @@ TEST(NoMemory, management__agrees_when_every_nth_allocation_has_failed) {
       BadWeather weather(seed);
       weather.world().enter = [&weather] {
         shortage.is_on = true;
-        shortage.count +=
-            weather.world().random()() % 2;  // what is tried again is not refused at the same place for ever
+        shortage.count += weather.world().random()() % 2;  // a retry does not fail at the same allocation for ever
       };
       weather.world().leave = [] { shortage.is_on = false; };
       weather.run();
@@ -44,7 +43,7 @@ TEST(NoMemory, management__agrees_when_every_nth_allocation_has_failed) {
   EXPECT_GT(failed, 1000u);
 }
 
-/// The least of a world: time stands still until it is told to pass, datagrams go where the test takes them.
+/// A minimal environment: pass() advances the time and delivers the datagrams.
 class Bench final : public Environment {
  public:
   class Channel final : public ManagementChannel {
@@ -79,7 +78,7 @@ class Bench final : public Environment {
     return Status{Code::kUnavailable, "none"};
   }
 
-  /// The management threads' work, under the shortage, for so long.
+  /// Runs the work of the management threads under the shortage for this time.
   void pass(Duration time) {
     const Duration until = now_ + time;
     for (; now_ < until; now_ += std::chrono::microseconds(500)) {
@@ -111,7 +110,7 @@ class Bench final : public Environment {
   std::vector<Packet> packets_;
 };
 
-/// Two Nexuses; sessions are begun, accepted, asked about and ended, and the server comes and goes.
+/// Two Nexuses. Sessions are begun, accepted, queried and ended, and the server comes and goes.
 class TwoCores {
  public:
   TwoCores() : client_port_(2, "udp", [] {}), server_port_(1, "udp", [] {}) {
@@ -126,7 +125,7 @@ class TwoCores {
     if (b_ != nullptr) b_->core().remove_endpoint(server_port_);
   }
 
-  /// What comes of one call of each kind, whatever fails.
+  /// Makes calls of each kind, whichever of them fail.
   void live() {
     for (int i = 0; i < 4; i++) connect();
     bench_.pass(milliseconds(150));
@@ -145,7 +144,7 @@ class TwoCores {
     connect();
     bench_.pass(milliseconds(100));
   }
-  /// With memory: all that is left ends, and both Nexuses have what they had at first.
+  /// With memory again, ends all sessions. Both Nexuses must return to their initial state.
   void settle_and_connect() {
     shortage.every = shortage.once = 0;
     for (const uint32_t key : std::exchange(open_, {})) a_->core().disconnect(client_port_, key, true);

@@ -1,4 +1,4 @@
-// The Nexus over real loopback sockets: two of them in one process, and endpoints that wait on condition variables.
+// Two Nexuses over real loopback sockets in one process, and endpoints that wait on condition variables.
 #include "nexus/nexus_core.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ constexpr auto kPatience = std::chrono::seconds(20);
 
 std::array<AddressText, 1> at(std::string_view address) { return {AddressText(address)}; }
 
-/// An endpoint whose thread is the test's.
+/// An endpoint that the test's thread runs.
 class Endpoint {
  public:
   explicit Endpoint(NexusCore& nexus, uint16_t id)
@@ -36,7 +36,7 @@ class Endpoint {
         nexus_(nexus) {}
   ~Endpoint() { nexus_.remove_endpoint(port); }
 
-  /// The next event, or none while patience lasts.
+  /// Returns the next event, or no event if kPatience passes.
   std::optional<ControlEvent> next() {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (events_.empty()) {
@@ -140,7 +140,7 @@ TEST(NexusCore, an_endpoint_that_goes_ends_its_sessions) {
   Pair pair("tern://127.0.0.1:0", "tern://127.0.0.1:0");
   const ControlEvent result = pair.connect(7);
   const std::string address = address_of(*pair.b);
-  pair.b->core().remove_endpoint(pair.server.port);  // says goodbye: tells the client
+  pair.b->core().remove_endpoint(pair.server.port);  // sends a disconnect to the client
   auto end = pair.client.next();
   ASSERT_TRUE(end && end->kind == ControlEvent::Kind::kDisconnected);
   EXPECT_EQ(end->local_key, 7u);
@@ -174,7 +174,7 @@ TEST(NexusCore, the_successor_of_a_peer_at_its_address_works) {
       if (event->kind == ControlEvent::Kind::kConnectRequest) FAIL();
     }
   }
-  // The last life ended with its endpoint's goodbye or in silence: the session ends either way.
+  // The session ends with the disconnect of the last server or in silence.
   auto end = client.next();
   ASSERT_TRUE(end);
 }
@@ -195,7 +195,7 @@ TEST(NexusCore, silent_address_is_unreachable_and_unknown_endpoint_is_refused) {
   EXPECT_EQ(result->status.code(), Code::kPeerUnreachable);
 }
 
-/// What a client of `listen` hears that connects to these addresses.
+/// Returns the status of a client of `listen` that connects to these addresses.
 Status heard_of(std::string_view listen, const std::vector<AddressText>& addresses) {
   auto nexus = nexus_on(listen);
   Endpoint client(nexus->core(), 2);
@@ -221,7 +221,7 @@ TEST(NexusCore, connect__names_a_wrong_port) {
 }
 
 TEST(NexusCore, connect__names_a_missing_route) {
-  // A socket that is bound to the loopback address has none to the world.
+  // A socket that is bound to the loopback address has no route to other networks.
   const Status status = heard_of("tern://127.0.0.1:0", {AddressText("192.0.2.1:31850")});
   EXPECT_EQ(status.code(), Code::kPeerUnreachable);
   EXPECT_TRUE(status.message().starts_with("no route to 192.0.2.1:31850")) << status.message();
@@ -305,7 +305,7 @@ TEST(NexusCore, add_endpoint__one_per_id) {
   Endpoint one(nexus->core(), 5), two(nexus->core(), 5);
   EXPECT_TRUE(nexus->core().add_endpoint(one.port).ok());
   EXPECT_EQ(nexus->core().add_endpoint(two.port).code(), Code::kMisuse);
-  nexus->core().remove_endpoint(two.port);  // was never in: removes nothing
+  nexus->core().remove_endpoint(two.port);  // `two` was never added, so its removal has no effect
   EXPECT_EQ(nexus->core().add_endpoint(two.port).code(), Code::kMisuse);
   nexus->core().remove_endpoint(one.port);
   EXPECT_TRUE(nexus->core().add_endpoint(two.port).ok());
@@ -348,7 +348,7 @@ TEST(NexusCore, submit_work__refuses_beyond_its_limit) {
     inside.notify_one();
     std::lock_guard wait(gate);
   }));
-  inside.wait(false);  // the queue is empty now, its only thread busy
+  inside.wait(false);  // the queue is empty now, and its only thread is busy
   EXPECT_TRUE((*nexus)->core().submit_work([] {}));
   EXPECT_TRUE((*nexus)->core().submit_work([] {}));
   EXPECT_FALSE((*nexus)->core().submit_work([] {}));
@@ -382,7 +382,7 @@ TEST(NexusCore, an_endpoint_may_be_left_behind) {
   EXPECT_FALSE(pair.server.port.is_orphaned());
 }
 
-/// The system, but for randomness.
+/// The real environment, whose randomness is lost after `left` numbers.
 class NoRandomness final : public Environment {
  public:
   explicit NoRandomness(int left) : left_(left) {}
@@ -430,7 +430,7 @@ TEST(NexusCore, lost_system_randomness_is_replaced_by_a_generator) {
 
 TEST(NexusCore, forked_child_only_releases_its_inherited_memory) {
   Pair pair("tern://127.0.0.1:0", "tern://127.0.0.1:0");
-  ASSERT_TRUE(pair.a->core().submit_work([] {}));  // with worker threads, which wait
+  ASSERT_TRUE(pair.a->core().submit_work([] {}));  // starts worker threads, which wait
   pair.connect(1);
   const pid_t child = fork();
   if (child == 0) {

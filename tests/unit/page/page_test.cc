@@ -1,5 +1,5 @@
-// Pages: what is written is read, by other processes, after the writer's death, and while it writes; and whatever else
-// a file may be is refused.
+// Pages: other processes read the written values, after the writer's death and during writes, too. A file that is not a
+// valid page is refused.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ class Pages : public ::testing::Test {
   static void write(const std::string& file, std::string_view bytes) {
     std::ofstream(file, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
-  /// Changes a header in its file.
+  /// Changes the header of a file in place.
   template <class F>
   static void change_header(const std::string& file, F&& change) {
     std::string bytes = bytes_of(file);
@@ -80,7 +80,7 @@ class Pages : public ::testing::Test {
 
 using Words = std::array<uint64_t, sizeof(EndpointCounters) / sizeof(uint64_t)>;
 
-/// Each counter has another value.
+/// Returns counters that all have different values.
 EndpointCounters numbered() {
   Words values;
   for (size_t i = 0; i < values.size(); i++) values[i] = i + 1;
@@ -216,7 +216,7 @@ TEST_F(Pages, limit_of_file_sizes_leaves_no_page) {
     ~Limit() { setrlimit(RLIMIT_FSIZE, &before); }
     rlimit before;
   };
-  auto file = make();  // the header fits
+  auto file = make();  // the limit permits the header
   {
     const Limit limit;
     EXPECT_EQ(file->add(1, "udp"), nullptr);
@@ -237,7 +237,7 @@ TEST_F(Pages, killed_process_leaves_its_last_values) {
       writer->begin();
       writer->write_counters(numbered());
       writer->end();
-      writer->begin();  // it dies while it writes
+      writer->begin();  // the process is killed during a write
     }
     (void)!::write(ready[1], "x", 1);
     while (true) pause();
@@ -246,7 +246,7 @@ TEST_F(Pages, killed_process_leaves_its_last_values) {
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   EXPECT_EQ(read(path()).life, PageLife::kAlive);
   kill(child, SIGKILL);
-  // A zombie is dead.
+  // A zombie counts as dead.
   siginfo_t info;
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
   EXPECT_EQ(read(path()).life, PageLife::kDead);

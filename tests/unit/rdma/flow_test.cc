@@ -1,4 +1,4 @@
-// Steering rules against the structures of infiniband/verbs.h, and against bytes.
+// Steering rules against the structures of infiniband/verbs.h and against fixed bytes.
 #include "rdma/flow.h"
 
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ TEST(UdpFlow, golden_bytes_of_the_specifications) {
   constexpr std::array<uint8_t, 40> kLink = {
       0x20, 0,    0,    0,    40,   0,                                         // IBV_FLOW_SPEC_ETH
       0x02, 0x11, 0x22, 0x33, 0x44, 0x55, 0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x05,  // dst, src, type, tag
-      0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x0f, 0xff,  // the same, masked
+      0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x0f, 0xff,  // the mask of the same fields
       0,    0};
   static_assert(sizeof(ibv_flow_spec_eth) == kLink.size() && IBV_FLOW_SPEC_ETH == 0x20);
   EXPECT_EQ(std::memcmp(flow.bytes().data() + sizeof(ibv_flow_attr), kLink.data(), kLink.size()), 0);

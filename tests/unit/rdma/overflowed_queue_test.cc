@@ -1,4 +1,4 @@
-// The overflowing completion queue against a NIC that writes entries in order, over older ones.
+// The overflowing completion queue against a NIC that writes entries in order, and overwrites older ones.
 #include "rdma/overflowed_queue.h"
 
 #include <gtest/gtest.h>
@@ -26,12 +26,12 @@ class Nic {
     for (uint32_t i = 0; i < count; i++) write((start - count + i) % kCycle);
   }
 
-  /// The entry that has this position, or will.
+  /// Returns the memory of the entry at this position, whether it is written or not.
   mlx5_cqe64& entry(uint32_t position) {
     const size_t at = size_t{position % count_} * entry_bytes_ + (entry_bytes_ - 64);
     return *reinterpret_cast<mlx5_cqe64*>(memory_.data() + at);
   }
-  /// All but the last word.
+  /// Writes all words of the entry but the last one.
   void write_body(uint32_t position) {
     mlx5_cqe64& to = entry(position);
     __atomic_store_n(&to.hds_ip_ext,
@@ -59,7 +59,7 @@ class Nic {
   }
 
   OverflowedQueue queue;
-  uint32_t next;  ///< position
+  uint32_t next;  ///< position of the next entry
 
  private:
   uint32_t count_;
@@ -73,13 +73,13 @@ void expect_completion(const OverflowedQueue::Completion& completion, uint32_t p
   ASSERT_EQ(completion.is_udp_good, position % 5 != 0);
 }
 
-/// Reads all that has arrived, and checks that the newest completions are still there, and nothing is that has not
-/// come.
+/// Reads all arrived entries. Checks that the newest completions are intact, and that no entry is read before it is
+/// written.
 void expect_all_read(Nic& nic, uint32_t count, uint32_t* position, uint32_t arrived) {
   for (uint32_t left = arrived; left > 0; left--) {
     OverflowedQueue::Completion completion{};
     const Seen seen = nic.queue.look(*position, &completion);
-    // The NIC may be writing the oldest entry, as far as the reader can tell.
+    // The reader cannot exclude that the NIC is writing the oldest entry.
     ASSERT_EQ(seen, left < count ? Seen::kCompleted : Seen::kOverwritten) << *position << ", " << left << " left";
     if (seen == Seen::kCompleted) {
       ASSERT_NO_FATAL_FAILURE(expect_completion(completion, *position));
@@ -109,7 +109,7 @@ TEST(OverflowedQueue, all_interleavings_of_packets_between_polls) {
 }
 
 TEST(OverflowedQueue, packets_between_looks__count_one_by_one) {
-  // The reader looks after each visit, while more come: all ways to deliver 0, 1 or 9 packets between two looks.
+  // The reader looks after each visit, while more packets arrive: all sequences of 0, 1 or 9 packets between two looks.
   for (uint32_t run = 0; run < 3 * 3 * 3 * 3 * 3; run++) {
     Nic nic(8);
     uint32_t position = 0, arrived = 0, rest = run;
@@ -206,7 +206,8 @@ TEST(OverflowedQueue, long_entries__have_the_completion_in_their_second_half) {
 }
 
 TEST(OverflowedQueue, golden_entry) {
-  // As a ConnectX writes it: descriptor 0x0102, stride 3, 98 bytes in one stride, all checksums right, a send received.
+  // An entry that a ConnectX writes: descriptor 0x0102, stride 3, 98 bytes in one stride, all checksums right, opcode
+  // for a received send.
   std::vector<std::byte> memory(8 * 64);
   OverflowedQueue queue;
   queue.create(memory.data(), 8, 64, kReach);

@@ -1,5 +1,5 @@
-// Which port, GID and P_Key are found, over the software verbs provider. Its device softN has the GIDs 0 and 1
-// (link-local) and 2 and 3 (127.0.0.N+1); even ones are of RoCE v1, odd ones of v2.
+// The choice of port, GID and P_Key, over the software verbs provider. Its device softN has the GIDs 0 and 1
+// (link-local) and 2 and 3 (127.0.0.N+1). Even GIDs are of RoCE v1, and odd ones of v2.
 #include "rdma/port.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ class OpenPort : public software_verbs::ProviderTest {
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     return opened.ok() ? ibv_get_device_name(opened->context->device) : "";
   }
-  /// Of what is refused. Each text begins with the transport's name.
+  /// Returns the text of a refusal. Each text begins with the transport's name.
   static std::string text_of(const PortChoice& choice) {
     auto opened = open_port("verbs", choice);
     EXPECT_FALSE(opened.ok());

@@ -15,7 +15,7 @@ namespace {
 constexpr uint32_t kBufferBytes = 128;
 constexpr uint32_t kKey = 0x1234;
 
-/// Has the posted buffers, oldest first.
+/// A NIC with the list of posted buffers, oldest first.
 class Nic : public ibv_context, public ibv_qp {
  public:
   Nic() : ibv_context{}, ibv_qp{} {
@@ -48,7 +48,7 @@ class Nic : public ibv_context, public ibv_qp {
   }
 };
 
-/// All posted buffers are different, and as many as there should be.
+/// Checks the number of posted buffers, and that all of them are different.
 void expect_distinct(const Nic& nic, size_t count) {
   std::set<const std::byte*> places;
   for (const Nic::Posted& one : nic.posted) places.insert(one.at);
@@ -118,7 +118,7 @@ TEST(ReceiveQueue, reset__forgets_posted_buffers__and_ignores_stale_completions)
     }
     for (const Nic::Posted& one : nic.posted) stale.insert(one.id);
     nic.posted.clear();
-    if (round % 5 == 4) {  // the reset is due to an error of ibv_post_recv(3)
+    if (round % 5 == 4) {  // the cause of this reset is an error of ibv_post_recv(3)
       nic.error = EIO;
       (void)queue.post(&nic);
       nic.error = 0;

@@ -1,5 +1,5 @@
-// The send queue against a NIC that is a list: what the NIC may still read is never released, and all of it is once the
-// NIC has completed what it was asked to tell.
+// The send queue against a NIC that is a list. A packet that the NIC may still read is never released. All packets are
+// released once the NIC has completed the signalled requests.
 #include "rdma/send_queue.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace tern::rdma {
 namespace {
 
-/// Takes lists of requests, and completes the signalled ones in order.
+/// A NIC that takes lists of requests, and completes the signalled ones in order.
 class Nic : public ibv_context, public ibv_qp {
  public:
   struct Sent {
@@ -31,9 +31,9 @@ class Nic : public ibv_context, public ibv_qp {
       return static_cast<Nic*>(pair)->take(request, bad);
     };
   }
-  /// The next call takes so many requests and refuses the rest.
+  /// The next call takes `count` requests and refuses the rest.
   void fail_after(size_t count) { taken_before_error_ = count; }
-  /// The id of the next signalled request, with those before it; nothing: there is none.
+  /// Completes requests up to the next signalled one, and returns its id; nothing: there is none.
   std::optional<uint64_t> complete() {
     while (!sent_.empty()) {
       const Sent first = sent_.front();
@@ -74,7 +74,7 @@ class Nic : public ibv_context, public ibv_qp {
 
 constexpr uint32_t kSlots = 8;
 
-/// A queue in memory of its own.
+/// A queue that owns its memory.
 template <uint32_t kCount>
 class Queue : public SendQueue<kCount, 24> {
  public:
@@ -88,7 +88,7 @@ class Queue : public SendQueue<kCount, 24> {
   alignas(64) std::array<std::byte, SendQueue<kCount, 24>::kMemoryBytes> memory_;
 };
 
-/// The queue, its NIC, and what is true of every packet.
+/// The queue, its NIC, and the expected state of every packet.
 class Model {
  public:
   enum Step : uint8_t { kInline, kGathered, kPost, kComplete, kCompleteAll, kReset, kPostFails, kSteps };
@@ -126,7 +126,7 @@ class Model {
     }
     check();
   }
-  /// The NIC does all its work: nothing may stay behind.
+  /// Completes all of the NIC's work. Every packet must then be released.
   void finish() {
     run(kPost);
     run(kCompleteAll);
@@ -141,7 +141,7 @@ class Model {
   struct Packet {
     bool is_inline;
     bool is_posted = false;
-    bool is_done = false;  ///< told by a completion, or forgotten in a reset
+    bool is_done = false;  ///< completed, or discarded in a reset
   };
 
   void post() {
@@ -168,7 +168,7 @@ class Model {
     EXPECT_FALSE(queue.has_outstanding());
   }
   void check() {
-    for (const uint64_t id : stale) {  // completions of long ago change nothing
+    for (const uint64_t id : stale) {  // completions from before a reset have no effect
       EXPECT_FALSE(queue.is_outstanding(id));
       queue.complete(id);
     }
@@ -206,7 +206,7 @@ TEST(SendQueue, agrees_with_a_model__all_short_sequences) {
   constexpr uint32_t kLength = 5;
   uint32_t sequences = 1;
   for (uint32_t i = 0; i < kLength; i++) sequences *= Model::kSteps;
-  for (const uint32_t first : {0u, 5u, 7u}) {  // packets of before, so that the ring's end comes in each place
+  for (const uint32_t first : {0u, 5u, 7u}) {  // earlier packets, so that the ring's end comes at different steps
     for (uint32_t sequence = 0; sequence < sequences; sequence++) {
       Model model;
       for (uint32_t i = 0; i < first; i++) model.run(i % 3 == 0 ? Model::kGathered : Model::kInline);

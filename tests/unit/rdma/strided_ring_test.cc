@@ -14,7 +14,7 @@ constexpr uint32_t kKey = 0x1234;
 constexpr uint32_t kPerDescriptor = StridedRing::kStridesPerDescriptor;
 constexpr uint32_t kDescriptorBytes = kPerDescriptor * kStrideBytes;
 
-/// Reads the posted descriptors, oldest first.
+/// A NIC that reads the posted descriptors, oldest first.
 class Nic {
  public:
   explicit Nic(uint32_t descriptors) : memory_(descriptors) {}
@@ -26,7 +26,7 @@ class Nic {
     queue.stride = sizeof(mlx5_mprq_wqe);
     return queue;
   }
-  /// As a NIC has it: the record counts descriptors modulo 2^16.
+  /// Returns the number of posted descriptors. The NIC's record counts them modulo 2^16.
   size_t posted() const { return static_cast<uint16_t>(be32toh(records_[MLX5_RCV_DBR]) - done_); }
   const std::byte* oldest() const {
     const mlx5_mprq_wqe& descriptor = memory_[done_ % memory_.size()];
@@ -52,7 +52,7 @@ class World {
     ring.post();
   }
   const std::byte* memory() const { return memory_.data(); }
-  /// The NIC fills the next stride of its oldest descriptor, and the endpoint visits it.
+  /// The NIC fills the next stride of its oldest descriptor, and then the endpoint visits it.
   void receive() {
     ASSERT_GT(nic.posted(), 0u);
     ASSERT_EQ(ring.stride(), nic.oldest() + size_t{filled_} * kStrideBytes) << ring.position();
@@ -68,7 +68,7 @@ class World {
 
  private:
   std::vector<std::byte> memory_;
-  uint32_t filled_ = 0;  ///< strides of the oldest descriptor
+  uint32_t filled_ = 0;  ///< filled strides of the oldest descriptor
 };
 
 TEST(StridedRing, posts_all_descriptors_in_the_beginning) {

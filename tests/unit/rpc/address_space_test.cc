@@ -1,4 +1,5 @@
-// Whole programs with little address space: a process either works or is told what it lacks, and is never ended for it.
+// Whole programs with a small address space. A process either works or gets an error that names the lack of memory. It
+// must not abort.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,10 +13,10 @@
 namespace tern::rpc_test {
 namespace {
 
-/// How a process under a limit has ended.
+/// The outcome of a process under a limit.
 enum Ending { kWorked = 10, kToldSo = 11, kSaidSomethingElse = 12, kHung = 13 };
 
-/// The step that failed, for whoever reads the test's output.
+/// Returns the outcome that the status means. Prints the failed step if the status is unexpected.
 Ending ending_of(const char* step, const Status& status) {
   if (status.code() == Code::kNoMemory || status.code() == Code::kUnavailable) return kToldSo;
   std::fprintf(stderr, "%s: code %d, %.*s\n", step, static_cast<int>(status.code()),
@@ -23,7 +24,7 @@ Ending ending_of(const char* step, const Status& status) {
   return kSaidSomethingElse;
 }
 
-/// A server and a client, sessions, calls of 32 B and of 1 MB; all of it in this process.
+/// Runs a server and a client in this process, with sessions and calls of 32 B and of 1 MB.
 template <class T>
 Ending live() {
   constexpr size_t kLongBytes = 1u << 20;
@@ -63,7 +64,8 @@ Ending live() {
                                                ended = done.status;
                                                app_code = done.app_code;
                                              });
-      if (!call.ok() && call.status().code() == Code::kSessionReset && has_failed) break;  // it has been told why
+      // The client has already received the reason.
+      if (!call.ok() && call.status().code() == Code::kSessionReset && has_failed) break;
       if (!call.ok()) return ending_of("enqueue_request", call.status());
       while (!is_over) {
         (void)(*server)->run_event_loop_once();
@@ -72,8 +74,8 @@ Ending live() {
       }
       if (ended.ok()) continue;
       has_failed = true;
-      // A worker thread that cannot be started is a full queue, the handler has said that there was no memory, and a
-      // Nexus without memory for a session does not answer.
+      // A worker thread that cannot be started means a full queue. The handler reports a lack of memory by app_code 1.
+      // A Nexus without memory for a session does not answer.
       const bool is_told = app_code == 1 || ended.code() == Code::kQueueFull || ended.code() == Code::kPeerUnreachable;
       if (!is_told && ending_of("call", ended) == kSaidSomethingElse) return kSaidSomethingElse;
     }

@@ -1,5 +1,5 @@
-// Over shm an answer leaves with its handler's return (RpcCore::try_answer()): before the next request is handled, and
-// with the rest of its session's answers still in order.
+// Over shm an answer leaves when its handler returns (RpcCore::try_answer()). This is before the next request is
+// handled, and in order with the other answers of its session.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -16,7 +16,7 @@ namespace {
 constexpr uint16_t kNoted = 2;
 constexpr int kWindow = 8;
 
-/// In place: a Request that is moved takes the general way.
+/// Answers in place, because a Request that is moved takes the general path.
 void answer(Request& request, std::string_view text) {
   auto room = request.response(text.size());
   ASSERT_TRUE(room.ok()) << room.status().message();
@@ -32,10 +32,11 @@ class AnswersAtOnce : public ::testing::Test {
     const auto handler = [this](Request request) { handle(request); };
     ASSERT_TRUE(world.server->on_request(kNoted, handler).ok());
     session = world.open();
-    // Each slot's first request takes the general way. Its second one finds the slot and the buffer for the answer.
+    // The first request of each slot takes the general path. The second one finds the slot and the buffer for the
+    // answer.
     for (int i = 0; i < 2; i++) ask_window();
   }
-  /// A window of calls, which the client has sent.
+  /// Makes the client send a window of calls.
   void send_window(size_t bytes = 16) {
     outcomes = std::vector<Outcome>(kWindow);
     for (Outcome& outcome : outcomes) {
@@ -74,7 +75,7 @@ TEST_F(AnswersAtOnce, an_answer_leaves_before_the_next_request_is_handled) {
   };
   for (const size_t bytes : {16, 900}) {  // one cell, several cells
     SCOPED_TRACE(bytes);
-    for (int i = 0; i < 3; i++) {  // the third time each slot has a buffer for the answer
+    for (int i = 0; i < 3; i++) {  // each slot has a buffer for the answer in the third round
       sent.clear();
       ask_window(bytes);
     }
@@ -89,7 +90,7 @@ TEST_F(AnswersAtOnce, answers_that_come_later_and_failures_are_not_overtaken_or_
   int handled = 0;
   handle = [&](Request& request) {
     const int number = handled++ % kWindow;
-    if (number % 3 == 0) return kept.push_back(std::move(request));  // answered by the third handler from here
+    if (number % 3 == 0) return kept.push_back(std::move(request));  // the third handler from here answers it
     answer_alike(request);
     if (number % 3 == 2) {
       answer_alike(kept.back());
@@ -111,7 +112,8 @@ TEST_F(AnswersAtOnce, answers_that_come_later_and_failures_are_not_overtaken_or_
   for (int i = 0; i < kWindow; i++) EXPECT_EQ(outcomes[i].code(), i % 2 == 0 ? Code::kRefused : Code::kOk) << i;
 }
 
-/// One cell, several cells, by reference, several packets; and back, so that slots' buffers grow and shrink.
+/// Answers in one cell, in several cells, by reference and in several packets, and back again, so that the slots'
+/// buffers grow and shrink.
 TEST_F(AnswersAtOnce, answers_of_any_size_arrive_whole) {
   ASSERT_NO_FATAL_FAILURE(make());
   for (const size_t bytes : {1, 32, 33, 900, 1000, 8000, 60'000, 200'000, 31, 65'536, 5}) {
@@ -120,7 +122,7 @@ TEST_F(AnswersAtOnce, answers_of_any_size_arrive_whole) {
   }
 }
 
-/// What the ring does not take leaves later, whole and once.
+/// An answer that does not fit into the ring leaves later, whole and once.
 TEST_F(AnswersAtOnce, answers_beyond_a_full_ring_leave_later) {
   Shm::Options transport;
   transport.ring_cells = 256;
@@ -144,10 +146,10 @@ TEST_F(AnswersAtOnce, answers_beyond_a_full_ring_leave_later) {
   }
 }
 
-/// The client sleeps when the answer leaves, and nothing else leaves after it.
+/// The client sleeps when the answer leaves, and no other packet follows it.
 TEST_F(AnswersAtOnce, a_sleeping_client_is_woken) {
   ASSERT_NO_FATAL_FAILURE(make({.wait = Wait::kBlock}));
-  auto descriptor = world.client->descriptor();  // from now on an iteration leaves it asleep if it has nothing to do
+  auto descriptor = world.client->descriptor();  // from now on the client sleeps after an iteration without work
   ASSERT_TRUE(descriptor.ok());
   const auto is_awake = [&] {
     pollfd waits = {*descriptor, POLLIN, 0};
@@ -168,7 +170,7 @@ TEST_F(AnswersAtOnce, a_sleeping_client_is_woken) {
   world.run_until([&] { return outcome.runs > 0; });
 }
 
-/// The handler is done with its session's peer before it answers.
+/// The handler destroys a session to the peer of its request before it answers.
 TEST_F(AnswersAtOnce, handler_may_end_the_session_of_its_request) {
   ASSERT_NO_FATAL_FAILURE(make());
   for (int i = 0; i < 20; i++) {

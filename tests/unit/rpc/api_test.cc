@@ -1,4 +1,4 @@
-// What a broken API rule gets (promise 4), over each transport: an error that names the rule, and nothing lost.
+// Violations of API rules (promise 4), over each transport: the error names the rule, and nothing is lost.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -27,7 +27,7 @@ void in_another_thread(F f) {
   std::thread(f).join();
 }
 
-// ---- Birth ----
+// ---- Creation ----
 
 TYPED_TEST(Api, nexus_create__malformed_uri_is_misuse) {
   for (const char* uri : {"", "tcp://127.0.0.1:1", "tern://127.0.0.1", "tern://:1", "tern://127.0.0.1:x",
@@ -54,7 +54,7 @@ TYPED_TEST(Api, create__second_endpoint_with_an_id_is_misuse) {
                                       small_memory({.endpoint_id = 1}));
   ASSERT_TRUE(other.ok()) << other.status().message();
   EXPECT_EQ((*other)->id(), 1);
-  // The failed attempt has not harmed the one that has the id, and its end gives the id free.
+  // The failed attempt does not harm the endpoint that has the id. The end of that endpoint releases the id.
   const Session session = this->world.open();
   EXPECT_EQ(this->world.ask(session, kEcho, "x").response, "x");
   this->world.server.reset();
@@ -69,7 +69,7 @@ TYPED_TEST(Api, create__options_out_of_range_are_misuse) {
                                           small_memory({.memory_limit_bytes = 1000}));
   EXPECT_EQ(no_memory.status().code(), Code::kMisuse);
   using Options = typename TypeParam::Options;
-  // The ranges by name are those that create() checks.
+  // The ranges of the named options are those that create() checks.
   const auto expect_misuse = [&]<class Value>(const OptionField<Options, Value>& field) {
     if constexpr (std::is_integral_v<Value>) {
       std::vector<uint64_t> outside;
@@ -86,18 +86,18 @@ TYPED_TEST(Api, create__options_out_of_range_are_misuse) {
   std::apply([&](const auto&... field) { (expect_misuse(field), ...); }, Options::fields());
   if constexpr (requires { Options::ring_cells; }) {
     auto bad = at_end<Options>(0);
-    bad.ring_cells = 1000;  // no power of two
+    bad.ring_cells = 1000;  // not a power of two
     EXPECT_EQ(Rpc<TypeParam>::create(**nexus, bad, small_memory()).status().code(), Code::kMisuse);
   }
   if constexpr (requires { Options::bind; }) {
     auto bad = at_end<Options>(0);
     bad.bind = "127.0.0.1:99999";
     EXPECT_EQ(Rpc<TypeParam>::create(**nexus, bad, small_memory()).status().code(), Code::kMisuse);
-    bad.bind = "192.0.2.1:0";  // of nobody (RFC 5737)
+    bad.bind = "192.0.2.1:0";  // an address of no host (RFC 5737)
     const Code code = Rpc<TypeParam>::create(**nexus, bad, small_memory()).status().code();
-    EXPECT_EQ(code, TypeParam::kName == "dpdk" ? Code::kMisuse : Code::kUnavailable);  // its option says the address
+    EXPECT_EQ(code, TypeParam::kName == "dpdk" ? Code::kMisuse : Code::kUnavailable);  // DPDK's option sets the address
   }
-  // And the id is still free.
+  // The id is still free.
   EXPECT_TRUE(Rpc<TypeParam>::create(**nexus, at_end<typename TypeParam::Options>(0), small_memory()).ok());
 }
 
@@ -263,7 +263,7 @@ TYPED_TEST(Api, create_session__beyond_the_servers_limit_is_refused) {
   EXPECT_FALSE(outcome.status.ok());
   EXPECT_EQ(this->world.server->counters().sessions_refused, 1u);
   EXPECT_EQ(this->world.ask(first, kEcho, "x").response, "x");
-  // Its place becomes free with its end.
+  // The end of the session releases its place.
   ASSERT_TRUE(this->world.client->destroy_session(first).ok());
   for (int i = 0; i < 100; i++) {
     auto third = this->world.client->create_session(this->world.server_nexus->uri());
@@ -307,7 +307,8 @@ TYPED_TEST(Api, session__is_stale_after_its_end) {
   EXPECT_EQ(outcome.runs, 0);
 }
 
-// A key is used again some seconds after its session has ended: the handle must know more than the wire.
+// A key is reused some seconds after its session has ended, so the handle must distinguish more sessions than the wire
+// does.
 TYPED_TEST(Api, session__name_of_an_ended_session_is_not_used_again) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& client = *this->world.client;
@@ -430,7 +431,7 @@ TYPED_TEST(Api, call__refused_by_the_server) {
                   .on_request(kTwice,
                               [](Request request) {
                                 reply(std::move(request), "once");
-                                request.respond();  // of an empty Request: nothing
+                                request.respond();  // an empty Request: has no effect
                                 request.fail(1);
                                 EXPECT_EQ(request.response(3).status().code(), Code::kMisuse);
                                 EXPECT_TRUE(request.bytes().empty());
@@ -458,7 +459,7 @@ TYPED_TEST(Api, call__refused_by_the_server) {
   EXPECT_EQ(counters.refused_no_handler, 2u);
   EXPECT_EQ(counters.refused_too_large, 2u);
   EXPECT_EQ(counters.refused_no_memory, 1u);
-  // Nothing of it has cost the session.
+  // The session has survived all of these errors.
   EXPECT_EQ(this->world.ask(session, kEcho, std::string(90'000, 'r'), 90'000).response, std::string(90'000, 'r'));
 }
 

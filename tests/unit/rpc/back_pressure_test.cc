@@ -1,4 +1,4 @@
-// A transport that takes no more packets for a while: an endpoint sleeps meanwhile, and nothing is lost.
+// A transport that accepts no packets for a while: the endpoint sleeps meanwhile, and nothing is lost.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -16,7 +16,7 @@ constexpr size_t kBytes = 900;
 
 template <class T>
 struct Busy : World<T> {
-  /// So many sessions with a window each that the smallest ring of shm overflows.
+  /// Opens enough sessions that their windows overflow the smallest ring of shm.
   void make_busy(Wait wait) {
     typename T::Options transport;
     if constexpr (requires { transport.ring_cells; }) transport.ring_cells = 256;
@@ -41,7 +41,7 @@ struct Busy : World<T> {
   int started = 0, ended = 0;
 };
 
-// The peer is stopped, say. It is asked each RTO (1 ms), and each session tries to send then, and no more often.
+// The peer does not run. The client probes it every RTO (1 ms), and each session tries to send only then.
 TEST(BackPressure, a_full_ring_lets_its_sender_sleep) {
   Busy<Shm> world;
   ASSERT_NO_FATAL_FAILURE(world.make_busy(Wait::kBlock));
@@ -54,7 +54,7 @@ TEST(BackPressure, a_full_ring_lets_its_sender_sleep) {
   world.run_until([&] { return world.ended == world.started; });
 }
 
-// 1 ms each: what the kernel has no memory for is tried again as often as that by one that sleeps.
+// A sleeping endpoint retries every 1 ms to send packets for which the kernel has no memory.
 TEST(BackPressure, a_kernel_without_memory_lets_an_endpoint_sleep_and_loses_nothing) {
   Busy<Udp> world;
   ASSERT_NO_FATAL_FAILURE(world.make_busy(Wait::kBlock));

@@ -1,4 +1,4 @@
-// What calls, timers and sessions may do to each other from inside callbacks, and how calls end early.
+// The effects of calls, timers and sessions on each other from inside callbacks, and early ends of calls.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -26,7 +26,7 @@ class Calls : public ::testing::Test {
 
   std::vector<Request> kept;
 
-  /// A server that keeps more than some cancelled requests of a session takes no new ones of it.
+  /// Drops cancelled requests, because a server that keeps too many of them takes no new requests of the session.
   void drop_cancelled() {
     std::erase_if(kept, [](const Request& request) { return request.is_cancelled(); });
   }
@@ -50,7 +50,7 @@ TYPED_TEST(Calls, after__runs_in_order_of_time_and_then_of_registration) {
   const Duration begin = client.now();
   this->world.run_until([&] { return order.size() == 6; });
   EXPECT_GE(client.now() - begin, milliseconds(4));
-  // Outside of the loop each registration takes the time anew, so 2 and 3, 4 and 5 keep their order by either rule.
+  // Outside of the loop each registration reads the clock, so 2 and 3, and 4 and 5, keep their order by either rule.
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5}));
 }
 
@@ -144,7 +144,7 @@ TYPED_TEST(Calls, refusal_runs_then__changes_nothing_for_accepted_calls) {
   const Outcome outcome = this->world.ask(session, kEcho, "x", 64, {.refusal_runs_then = true});
   EXPECT_TRUE(outcome.status.ok());
   EXPECT_EQ(outcome.runs, 1);
-  // In flight when its session is destroyed: accepted, so it ends once, in the loop.
+  // This call is in flight when its session is destroyed. It was accepted, so it ends once, in the loop.
   Outcome pending;
   ASSERT_TRUE(this->world.call(session, kEcho, "y", pending, 64, {.refusal_runs_then = true}).ok());
   EXPECT_TRUE(this->world.client->destroy_session(session).ok());
@@ -188,7 +188,7 @@ TYPED_TEST(Calls, enqueue_request__inside_the_slots_own_continuation_keeps_its_c
             client.enqueue_request(session, kEcho, std::move(done.request), std::move(done.response),
                                    [&, guard](Completion& second) { runs += *guard + (second.status.ok() ? 1 : 0); });
         EXPECT_TRUE(again.ok());
-        EXPECT_EQ(*guard, 1);  // what this continuation captured is still there
+        EXPECT_EQ(*guard, 1);  // the captures of this continuation still exist
       });
   ASSERT_TRUE(id.ok());
   this->world.run_until([&] { return runs == 2; });
@@ -251,7 +251,7 @@ TYPED_TEST(Calls, destroy_session__before_it_is_open_cancels_its_calls) {
 }
 
 TYPED_TEST(Calls, destroy_session__of_a_session_that_fails_meanwhile_ends_it_once) {
-  // A timer destroys a session in the very iteration in which it would have been found dead.
+  // A timer destroys a session in the iteration that would find the session dead.
   NexusOptions nexus;
   nexus.liveness_timeout = milliseconds(20);
   World<TypeParam> impatient;
@@ -261,7 +261,7 @@ TYPED_TEST(Calls, destroy_session__of_a_session_that_fails_meanwhile_ends_it_onc
     const Session session = impatient.open();
     Outcome outcome;
     ASSERT_TRUE(impatient.call(session, kEcho, "x", outcome).ok());
-    // Only the client runs: the server is silent.
+    // Only the client runs, so the server is silent.
     struct Destroy {
       Endpoint* endpoint;
       Session session;
@@ -443,7 +443,7 @@ TYPED_TEST(Calls, deadline__of_a_call_made_in_a_continuation_ends_it) {
 }
 
 TYPED_TEST(Calls, deadline__that_passes_while_a_long_request_arrives) {
-  // More than the client sends at once, less than twice that.
+  // More bytes than the client sends at once, and less than twice as many.
   const size_t packet_bytes = TypeParam::kName == "verbs" ? 4'072 : 1'448;
   const size_t bytes = std::is_same_v<TypeParam, Shm> ? 12 * 65'536 : 150 * packet_bytes;
   const Session session = this->world.open();
@@ -454,7 +454,7 @@ TYPED_TEST(Calls, deadline__that_passes_while_a_long_request_arrives) {
   ASSERT_TRUE(this->world.call(session, kEcho, std::string(bytes, 'd'), outcome, bytes, {.deadline = seconds(1)}).ok());
   ASSERT_TRUE(client.run_event_loop_once().ok());
   ASSERT_TRUE(server.run_event_loop(milliseconds(1)).ok());
-  // The server counts from the arrival of what says how much time is left.
+  // The server counts from the arrival of the packet that has the remaining time.
   const Duration late = server.now() - (deadline - seconds(1));
   ASSERT_TRUE(client.run_event_loop(milliseconds(1)).ok());
   if (client.now() >= deadline) GTEST_SKIP() << "a second was not enough for three turns";
@@ -559,7 +559,7 @@ TYPED_TEST(Calls, rate__limit_slows_a_paced_session) {
     EXPECT_TRUE(outcome.status.ok());
   }
   EXPECT_GE(client.now() - begin, milliseconds(18)) << "20 kB at 1 MB/s";
-  // It may end while it waits for its departure.
+  // A call may end while it waits for its departure.
   for (auto& outcome : outcomes) {
     outcome = {};
     ASSERT_TRUE(this->world.call(session, kEcho, text, outcome, 1000).ok());

@@ -1,4 +1,4 @@
-// The clock of an iteration in which handlers take long: what round trips and hold times are made of, in virtual time.
+// The clock of an iteration with long handlers, which round trips and hold times depend on, in virtual time.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -13,7 +13,7 @@ constexpr uint64_t kHandlerNs = 2'000'000;
 
 class Clock : public VirtualWorld {
  protected:
-  /// Two clients of one server, which notes how long it says that it held what it answered.
+  /// Sets up two clients of one server, and notes the hold times in the server's responses.
   void SetUp() override {
     add("1.0.0.1:1", {}, [this](const wire::Header& header, size_t) {
       if (header.kind() == wire::Kind::kResponse) hold_codes_.push_back(header.hold_code());
@@ -53,7 +53,7 @@ class Clock : public VirtualWorld {
 TEST_F(Clock, request_that_arrives_during_a_handler_is_not_charged_the_handlers_whole_time) {
   call(0, kSlow);
   iterate(client(0));
-  // The other client's request comes in the middle of the handler.
+  // The other client's request arrives in the middle of the handler.
   during_handler_ = [this] {
     network_.now_ns += kHandlerNs;
     call(1, kQuick);
@@ -73,7 +73,7 @@ TEST_F(Clock, request_that_arrives_during_a_handler_is_not_charged_the_handlers_
 }
 
 TEST_F(Clock, a_response_that_came_during_a_continuation_took_that_long) {
-  // The first response's continuation takes 2 ms; meanwhile the second request is sent and answered.
+  // The first response's continuation takes 2 ms. The second request is sent and answered meanwhile.
   auto& rpc = *client(0).rpc;
   const Session second = begin_session(client(0));
   run_until([&] { return rpc.is_open(second); });

@@ -1,4 +1,4 @@
-// Calls from coroutines: what they return, what they allocate, and that a coroutine that waits always goes on.
+// Calls from coroutines: their results and allocations, and the resumption of every waiting coroutine.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -18,11 +18,12 @@
 #include "unit/rpc/rpc_world.h"
 
 namespace {
-thread_local size_t allocations = 0;  // of this thread, by any operator new
+thread_local size_t allocations = 0;  // counts this thread's allocations by any operator new
 }  // namespace
 
-// Every form, for AddressSanitizer brings its own of each, but the aligned ones, which are its own on both sides. Not
-// inline: g++ would find malloc() and operator delete mismatched.
+// All forms but the aligned ones are replaced, because AddressSanitizer has its own version of each form. It provides
+// both sides of the aligned ones. The functions are not inline, because g++ would warn that malloc() and operator
+// delete do not match.
 [[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   allocations++;
   return std::malloc(bytes != 0 ? bytes : 1);
@@ -45,7 +46,7 @@ constexpr uint16_t kKept = 2;
 constexpr uint16_t kForward = 3;
 constexpr uint16_t kForwardFromWorker = 4;
 
-/// What a coroutine saw. Must outlive it.
+/// The results of a coroutine. Must outlive it.
 struct Seen {
   int steps = 0;
   bool has_ended = false;
@@ -53,7 +54,7 @@ struct Seen {
   std::string text;
 };
 
-/// Counts its living copies, and is whole only while it lives.
+/// Counts its living copies. is_whole() is true only during its lifetime.
 class Probe {
  public:
   explicit Probe(int& living) : living_(&living), self_(this) { ++*living_; }
@@ -79,7 +80,7 @@ class Coroutine : public ::testing::Test {
     ASSERT_TRUE(world.server->on_request(kKept, [this](Request request) { kept.push_back(std::move(request)); }).ok());
   }
 
-  /// `calls` calls, one after the other, with the same two buffers.
+  /// Makes `calls` calls one after the other with the same two buffers.
   static Detached ask(Endpoint& endpoint, Session session, uint16_t type, std::string text, int calls, Seen& seen,
                       CallOptions options = {}) {
     MsgBuf request = message(endpoint, text);
@@ -127,7 +128,7 @@ TYPED_TEST(Coroutine, call__allocates_nothing_beyond_the_frame) {
   Seen seen, warm;
   const Session session = this->world.open();
   auto& client = *this->world.client;
-  this->ask(client, session, kEcho, "warm", 200, warm);  // records, lists and rings are as large as they get
+  this->ask(client, session, kEcho, "warm", 200, warm);  // records, lists and rings reach their final size
   this->world.run_until([&] { return warm.has_ended; });
 
   const size_t before = allocations;
@@ -160,7 +161,7 @@ TYPED_TEST(Coroutine, call__that_is_refused_does_not_wait) {
     EXPECT_EQ(text_of(done.request.bytes()), "of another");
     EXPECT_TRUE(done.response);
     what.codes.push_back(done.status.code());
-    // The same buffers, as far as they are right, can be used at once.
+    // Buffers that were valid can be used again at once.
     done = co_await endpoint.call(to, kEcho, MsgBuf(), std::move(done.response));
     EXPECT_TRUE(done.response);
     what.codes.push_back(done.status.code());
@@ -188,7 +189,7 @@ TYPED_TEST(Coroutine, call__can_be_cancelled_by_its_id) {
     out = &call;
     Completion done = co_await call;
     what.codes.push_back(done.status.code());
-    done = co_await call;  // its buffers are gone: refused, as any call with empty ones
+    done = co_await call;  // its buffers are gone, so it is refused like any call with empty buffers
     what.codes.push_back(done.status.code());
   }(client, this->world.open(), waiting, seen);
   this->world.run_until([&] { return !this->kept.empty(); });
@@ -221,7 +222,7 @@ TYPED_TEST(Coroutine, call__many_at_once_are_answered) {
 
 // ---- The end of an endpoint ----
 
-/// Uses everything of an endpoint that has been closed under it.
+/// Uses all functions of an endpoint that was closed during the call.
 Detached go_on_after_the_end(Endpoint& endpoint, Session session, std::shared_ptr<int> guard, Seen& seen) {
   Completion done = co_await endpoint.call(session, kKept, message(endpoint, "x"), endpoint.alloc_msgbuf(8));
   seen.codes.push_back(done.status.code());
@@ -270,7 +271,7 @@ TYPED_TEST(Coroutine, destroy_session__resumes_all_waiting_coroutines) {
 
 // ---- Handlers ----
 
-/// The server's handlers ask the client, which has handlers of its own, and answer with what they get.
+/// The server's handlers call the client, which has its own handlers, and answer with the results.
 template <class T>
 class CoroutineHandler : public ::testing::Test {
  protected:
@@ -283,7 +284,7 @@ class CoroutineHandler : public ::testing::Test {
     auto forward = [this, backend = *session, probe = Probe(living)](Request request) -> Detached {
       EXPECT_TRUE(probe.is_whole());
       Endpoint& endpoint = *server;
-      // A span taken before the first wait ends with it, as it does when any handler returns.
+      // A span from before the first wait becomes invalid with it, as it does when any handler returns.
       const std::string text(text_of(request.bytes()));
       const uint16_t type = text.starts_with("keep") ? kKept : kEcho;
       for (int i = 0; i < 2; i++) {
@@ -329,7 +330,7 @@ TYPED_TEST(CoroutineHandler, on_a_worker_thread_is_refused_its_calls) {
 
 TYPED_TEST(CoroutineHandler, deadline_ends_both_calls) {
   const Outcome outcome = this->world.ask(this->client_session, kForward, "keep", 64, {.deadline = milliseconds(20)});
-  // Both calls end now; whether the handler's word is there before the client gives up is left to the clock.
+  // Both calls end now. The clock decides whether the handler's failure arrives before the client's deadline.
   EXPECT_TRUE(outcome.code() == Code::kDeadline || outcome.app_code == static_cast<uint16_t>(Code::kDeadline));
   this->world.run_until([&] { return !this->codes.empty(); });
   EXPECT_EQ(this->codes, std::vector{Code::kDeadline});
@@ -348,7 +349,7 @@ TYPED_TEST(CoroutineHandler, goes_on_when_its_endpoint_is_destroyed) {
 
 // ---- Compilers, and rules ----
 
-// No typed test: g++ 12 does not parse (co_await ...).member in a template.
+// Not a typed test, because g++ 12 does not parse (co_await ...).member in a template.
 TEST(CoroutineCompiler, destroys_parameters_and_temporaries_once) {
   World<Shm> world;
   ASSERT_NO_FATAL_FAILURE(world.make());
@@ -361,7 +362,7 @@ TEST(CoroutineCompiler, destroys_parameters_and_temporaries_once) {
       Completion done = co_await client.call(session, type_of(Probe(by_value)), message(client, "x"),
                                              client.alloc_msgbuf(8), CallOptions{.deadline = kPatience});
       EXPECT_TRUE(done.status.ok() && by_value.is_whole() && by_reference.is_whole() && captured.is_whole());
-      // Temporaries that live across the wait, and a wait inside of a condition.
+      // Temporaries that live across the wait, and a wait inside a condition.
       if ((co_await client.call(session, type_of(by_value), std::move(done.request), std::move(done.response)))
               .status.ok() &&
           Probe(by_value).is_whole()) {

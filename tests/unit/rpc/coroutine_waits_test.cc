@@ -1,4 +1,4 @@
-// What coroutines wait for beside calls: time, sessions, and each other. All ends with the endpoint.
+// The other waits of coroutines: for time, for sessions, and for each other. All waits end with the endpoint.
 #include <gtest/gtest.h>
 
 #include <optional>

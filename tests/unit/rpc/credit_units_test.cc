@@ -1,4 +1,4 @@
-// The unit of credits in the handshake: bytes between peers that understand them, packets with earlier ones (clause
+// The unit of credits in the handshake: bytes between peers that support them, packets with earlier peers (clause
 // 7.2.2a).
 #include <gtest/gtest.h>
 
@@ -22,12 +22,12 @@ class CreditUnits : public VirtualWorld {
     credit_bytes_ = 1024;
     server_options_.credit_limit = 3;
   }
-  /// A session, and a request of 100 kB on it.
+  /// Opens a session and makes a call with a request of 100 kB.
   void run_call() {
     VirtualHost& server = add(kServer, server_options_);
     EXPECT_TRUE(server.rpc->on_request(kTake, [](Request request) { request.respond(); }).ok());
     VirtualHost& client = add(kClient);
-    // The terms in the reply.
+    // Notes the terms in the reply.
     environment_.lose(kClient, [this](const wire::ManagementMessage& message) {
       if (message.kind == wire::ManagementKind::kConnectReply) terms_ = message.terms;
       return false;
@@ -83,7 +83,7 @@ TEST_F(CreditUnits, a_client_that_counts_packets_is_told_no_limit_that_it_does_n
   EXPECT_LE(packets_max_, 128u);
 }
 
-// An earlier server answers in packets, whatever the client says.
+// An earlier server answers in packets, whatever unit the client offers.
 TEST_F(CreditUnits, a_server_that_counts_packets_is_taken_at_its_word) {
   environment_.change(kClient, [](wire::ManagementMessage& message) {
     if (message.kind == wire::ManagementKind::kConnectReply) message.terms.credit_unit = wire::kPacketCredits;

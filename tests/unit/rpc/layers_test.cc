@@ -1,4 +1,4 @@
-// Endpoints over transports with layers: nothing of the transport below is lost on the way up.
+// Endpoints over transports with layers: a layer must not hide any property of the transport below.
 #include <gtest/gtest.h>
 #include <tern/nexus.h>
 #include <tern/rpc.h>
@@ -24,7 +24,7 @@ using transport::FakeImpl;
 using transport::Layer;
 using transport::TransportImpl;
 
-/// A layer that changes nothing.
+/// A layer without any effect.
 class Transparent : public Layer<FakeImpl> {
  public:
   using Options = Fake::Options;
@@ -40,7 +40,7 @@ class Transparent : public Layer<FakeImpl> {
 };
 static_assert(TransportImpl<Transparent>);
 
-/// Layers that forget one member of the contract do not meet it.
+/// Layers that lack one member of the contract do not satisfy it.
 class WithoutSender : public Layer<FakeImpl> {
  public:
   using Options = Fake::Options;
@@ -68,7 +68,8 @@ TYPED_TEST(Layers, endpoint_without_bind_address_binds_to_the_nexus_host) {
   ASSERT_TRUE(rpc.ok()) << rpc.status().message();
   const auto address = (*rpc)->core().transport().address();
   base::SocketAddress bound;
-  ASSERT_TRUE(transport::decode_address(address.first(address.size() - 2), &bound));  // two bytes: datagram_bytes
+  // The last two bytes are datagram_bytes.
+  ASSERT_TRUE(transport::decode_address(address.first(address.size() - 2), &bound));
   EXPECT_FALSE(bound.is_wildcard()) << "the endpoint receives on all interfaces";
 }
 
@@ -91,7 +92,7 @@ TYPED_TEST(Layers, traits_are_those_of_the_transport_below) {
   EXPECT_EQ(kTraits.remedies.no_way_back, kUdp.remedies.no_way_back);
 }
 
-/// What a layer keeps has fewer bytes than a cell of shm, and what it sends later is read later.
+/// The parts that a layer keeps are shorter than a cell of shm, and a layer that sends later also reads later.
 TEST(LayersOverShm, layers_switch_off_traits_that_they_cannot_keep) {
   static_assert(Shm::Impl::kTraits.readable_bytes != 0 && Shm::Impl::kTraits.releases_at_once);
   EXPECT_EQ(Faulty<Shm>::Impl::kTraits.readable_bytes, 0u);

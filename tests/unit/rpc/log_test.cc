@@ -1,4 +1,4 @@
-// What the sink of NexusOptions::log hears, in which thread, and what it may do.
+// The sink of NexusOptions::log: its events, their threads, and the calls that it may make.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace tern::rpc_test {
 namespace {
 
-/// An event, with texts of its own.
+/// An event with copies of its texts.
 struct Heard {
   explicit Heard(const LogEvent& its)
       : event(its), nexus(its.nexus), transport(its.transport), peer(its.peer), text(to_string(its)) {}
@@ -48,7 +48,7 @@ class Sink final : public LogSink {
   std::vector<Heard> heard_;
 };
 
-/// A server and a client with a sink each.
+/// A server and a client, each with a sink.
 class Log : public ::testing::Test {
  protected:
   void make(RpcOptions server_options = {}, NexusOptions nexus = {}) {
@@ -70,7 +70,7 @@ class Log : public ::testing::Test {
   void wait_for(const Sink& sink, LogKind kind) {
     ASSERT_TRUE(world_.run_until([&] { return sink.has(kind); })) << to_string(kind);
   }
-  /// "HOST:PORT" of a Nexus.
+  /// Returns the "HOST:PORT" of a Nexus.
   static std::string address_of(const Nexus& nexus) { return nexus.uri().substr(7); }
 
   std::shared_ptr<Sink> at_server_, at_client_;
@@ -145,7 +145,7 @@ TEST_F(Log, management_thread_tells_of_a_refusal_by_the_nexus) {
   EXPECT_NE(server.thread, std::this_thread::get_id());
 }
 
-/// A client that asks again and again for what there is not.
+/// A client asks again and again for a session that the server refuses.
 TEST_F(Log, refusals_beyond_100_a_second_are_counted) {
   ASSERT_NO_FATAL_FAILURE(make({.server_sessions_max = 1}));
   (void)world_.open();
@@ -168,7 +168,7 @@ TEST_F(Log, refusals_beyond_100_a_second_are_counted) {
 
 TEST_F(Log, failed_session_has_the_reason) {
   ASSERT_NO_FATAL_FAILURE(make());
-  auto nobody = Nexus::create("tern://127.0.0.1:0").value();  // has no endpoint: it answers nothing
+  auto nobody = Nexus::create("tern://127.0.0.1:0").value();  // has no endpoint, and therefore does not answer
   ASSERT_TRUE(world_.client->create_session(nobody->uri(), {.connect_timeout = milliseconds(20)}).ok());
   ASSERT_NO_FATAL_FAILURE(wait_for(*at_client_, LogKind::kSessionFailed));
   const Heard failed = at_client_->heard(LogKind::kSessionFailed).at(0);
@@ -198,7 +198,7 @@ TEST_F(Log, session_that_reconnects_tells_each_attempt) {
   EXPECT_EQ(at_client_->heard(LogKind::kSessionOpened).at(1).event.session, session);
 }
 
-/// It calls what belongs to the owner, from the owner's thread, in the middle of the library's steps.
+/// The sink makes the owner's calls, in the owner's thread, in the middle of the library's work.
 TEST_F(Log, sink_may_post_and_owner_calls_are_refused_to_it) {
   Endpoint* endpoint = nullptr;
   std::vector<Code> codes;
@@ -222,11 +222,11 @@ TEST_F(Log, sink_may_post_and_owner_calls_are_refused_to_it) {
   ASSERT_TRUE(world_.run_until([&] { return posted == 2; }));
   ASSERT_EQ(codes.size(), 8u);
   for (const Code code : codes) EXPECT_EQ(code, Code::kWrongThread);
-  // The owner has everything back.
+  // Afterwards the owner's calls work again.
   EXPECT_EQ(world_.ask(world_.open(), kEcho, "hello").response, "hello");
   rpc::EndpointCore::of(*world_.client).check_invariants();
   endpoint = nullptr;
-  world_.client.reset();  // which tells the sink of its end
+  world_.client.reset();  // reports its end to the sink
   world_.client_nexus.reset();
 }
 
@@ -243,7 +243,8 @@ TEST_F(Log, missing_page_is_logged_with_the_reason) {
   EXPECT_EQ(sink->heard(LogKind::kPageMissing)[0].event.status.message(), (*nexus)->page().status().message());
 }
 
-/// The system refuses packets, as a firewall makes it. Of those, at most one event a second has the number.
+/// The system refuses packets, as a firewall can make it do. At most one event a second reports them, with their
+/// number.
 TEST_F(Log, packets_that_the_system_refuses_are_told_with_their_number) {
   ASSERT_NO_FATAL_FAILURE(make());
   const Session session = world_.open();

@@ -1,4 +1,4 @@
-// The event loop and what reaches it from other threads: stop, post, workers, the descriptor, close.
+// The event loop and its input from other threads: stop, post, workers, the descriptor, close.
 #include <gtest/gtest.h>
 
 #include <poll.h>
@@ -28,7 +28,7 @@ class Loop : public ::testing::Test {
 };
 TYPED_TEST_SUITE(Loop, Transports, TransportNames);
 
-/// However long its turns take, an endpoint lets in who comes with the session's handshake.
+/// An endpoint accepts a new peer during the handshake of a session, however long its turns take.
 TYPED_TEST(Loop, slow_turns__do_not_keep_a_newcomer_out) {
   ASSERT_NO_FATAL_FAILURE(this->world.make());
   auto& server = *this->world.server;
@@ -40,7 +40,7 @@ TYPED_TEST(Loop, slow_turns__do_not_keep_a_newcomer_out) {
   };
   ASSERT_TRUE(server.after({}, [&] { be_slow(); }).ok());
   this->world.open();
-  EXPECT_LT(turns, 900);  // a transport that is only polled looks for newcomers at every 1024th call
+  EXPECT_LT(turns, 900);  // a transport that is only polled looks for new peers in every 1024th call
 }
 
 // ---- stop ----
@@ -197,7 +197,7 @@ TYPED_TEST(Loop, post__racing_with_the_end_of_the_endpoint_destroys_each_functio
         auto counted = std::make_unique<Counted>(&destroyed);
         made++;
         const Status status = ends.client->post([c = std::move(counted)] {});
-        if (status.ok() || status.code() == Code::kQueueFull) continue;  // a loop that gets no CPU leaves all waiting
+        if (status.ok() || status.code() == Code::kQueueFull) continue;  // the queue is full while the loop gets no CPU
         EXPECT_EQ(status.code(), Code::kSessionReset);
         break;
       }
@@ -281,7 +281,7 @@ TYPED_TEST(Loop, worker__runs_while_its_endpoint_closes) {
     World<TypeParam> ends;
     ASSERT_NO_FATAL_FAILURE(ends.make({.worker_threads = 2}));
     std::atomic<int> begun{0}, ended{0};
-    auto state = std::make_shared<std::atomic<int>>(0);  // dies with the handler
+    auto state = std::make_shared<std::atomic<int>>(0);  // destroyed with the handler
     ASSERT_TRUE(ends.server
                     ->on_request(kWorker,
                                  [&, state, endpoint = ends.server.get()](Request request) {
@@ -398,7 +398,7 @@ TYPED_TEST(Loop, threads__destroyed_by_another_thread_than_the_owner) {
 
 // ---- descriptor ----
 
-/// What a program with its own epoll loop does: runs an iteration only when the descriptor says so.
+/// The loop of a program with its own epoll: runs an iteration only when the descriptor is readable.
 template <class T>
 class PollLoop {
  public:
@@ -407,7 +407,7 @@ class PollLoop {
     EXPECT_TRUE(descriptor.ok()) << descriptor.status().message();
     fd_ = *descriptor;
   }
-  /// False: nothing was to be done within `timeout_ms`.
+  /// False: the descriptor was not readable within `timeout_ms`.
   bool turn(int timeout_ms) {
     pollfd poll_fd = {fd_, POLLIN, 0};
     if (poll(&poll_fd, 1, timeout_ms) == 0) return false;
@@ -441,7 +441,7 @@ TYPED_TEST(Loop, descriptor__is_readable_when_there_is_work) {
   auto session = client.create_session(this->world.server_nexus->uri());
   ASSERT_TRUE(session.ok());
   loop.run_until([&] { return client.is_open(*session); });
-  for (int i = 0; i < 20; i++) {  // from outside of the loop, as everything below
+  for (int i = 0; i < 20; i++) {  // made outside of the loop, like all calls below
     Outcome outcome;
     ASSERT_TRUE(this->world.call(*session, kEcho, "hello", outcome).ok());
     loop.run_until([&] { return outcome.runs == 1; });
@@ -481,7 +481,7 @@ TYPED_TEST(Loop, descriptor__of_a_server_is_readable_for_requests) {
   std::atomic<bool> is_over{false};
   PollLoop<TypeParam> loop(server);
   std::thread client_thread([&] {
-    ASSERT_TRUE(client.run_event_loop_once().ok());  // from now on it is this thread's
+    ASSERT_TRUE(client.run_event_loop_once().ok());  // this thread owns the endpoint from now on
     auto session = client.create_session(this->world.server_nexus->uri());
     ASSERT_TRUE(session.ok());
     for (const uint16_t type : {kEcho, kKept, kEcho, kKept}) {
@@ -507,7 +507,7 @@ TYPED_TEST(Loop, descriptor__of_an_idle_endpoint_is_quiet) {
   PollLoop<TypeParam> loop(*this->world.client);
   const Session session = this->world.open();
   EXPECT_EQ(this->world.ask(session, kEcho, "x").response, "x");
-  // The report of finished requests is the last thing that it has to do.
+  // The report of finished requests is the last work of the endpoint.
   int quiet = 0;
   for (int i = 0; i < 10'000 && quiet < 3; i++) {
     if (loop.turn(150)) {
@@ -549,7 +549,7 @@ TYPED_TEST(Loop, close__of_a_server_answers_its_requests_and_refuses_new_ones) {
   std::atomic<bool> is_open{false}, is_closing{false}, is_closed{false};
   Outcome in_flight, late;
   std::thread client_thread([&, client = std::move(this->world.client)]() mutable {
-    ASSERT_TRUE(client->run_event_loop_once().ok());  // from now on it is this thread's
+    ASSERT_TRUE(client->run_event_loop_once().ok());  // this thread owns the endpoint from now on
     auto session = client->create_session(this->world.server_nexus->uri());
     ASSERT_TRUE(session.ok());
     while (!client->is_open(*session)) ASSERT_TRUE(client->run_event_loop_once().ok());

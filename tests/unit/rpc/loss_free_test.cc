@@ -1,5 +1,5 @@
-// A path that loses nothing: what is sent again there was sent in vain. Several long requests at once, between two
-// endpoints whose loops one thread runs in turn.
+// A path without loss, where every retransmission is spurious. One thread runs the loops of two endpoints in turn, with
+// several long requests at once.
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -14,10 +14,11 @@ namespace {
 constexpr uint16_t kTake = 2;
 constexpr size_t kBytes = 100'000;
 constexpr uint32_t kAtOnce = 4;
-/// On a busy machine a thread may lose its CPU between two turns, and then finds its packets late, and some of them
-/// lost. So the best of several rounds counts. Retransmissions that are the protocol's are in each of them.
+/// On a busy machine the thread may lose its CPU between two turns. It then reads its packets late, and the endpoint
+/// takes some of them for lost. The best of several rounds counts, because retransmissions that the protocol causes are
+/// in all rounds.
 constexpr int kRounds = 5;
-/// Of packets sent again.
+/// Limit of retransmissions.
 #ifdef TERN_IS_SANITIZED
 constexpr uint32_t kCalls = 200;
 constexpr uint64_t kMillionthsMax = 1000;
@@ -34,7 +35,7 @@ class LossFreeTest : public ::testing::Test {
     ASSERT_TRUE(world_.server->on_request(kTake, [](Request request) { reply(std::move(request), "taken"); }).ok());
   }
 
-  /// kCalls calls of `type`, kAtOnce of which are on their way at a time, over as many sessions in turn.
+  /// Makes kCalls calls of `type`, kAtOnce of them at a time, over the sessions in turn.
   void call(uint16_t type, uint32_t session_count, size_t bytes = kBytes) {
     std::vector<Session> sessions;
     for (uint32_t i = 0; i < session_count; i++) sessions.push_back(world_.open());

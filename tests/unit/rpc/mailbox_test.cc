@@ -1,4 +1,4 @@
-// Requests with deadlines that wait for a worker: which task has which.
+// Requests with deadlines that wait for a worker, and the tasks that take them.
 #include "rpc/mailbox.h"
 
 #include <cstdlib>
@@ -22,7 +22,7 @@ class MailboxTest : public testing::Test {
     if (!made.ok()) std::abort();
     mailbox_ = new Mailbox(**made, **made, real_environment());
   }
-  /// All requests have come home, and so the mailbox and its arena go.
+  /// Returns all requests, so that the mailbox and its arena are destroyed.
   ~MailboxTest() override {
     answered();
     for (Incoming* request : requests_) mailbox_->give_incoming(request);
@@ -37,7 +37,7 @@ class MailboxTest : public testing::Test {
   }
   Incoming* make_late() { return make(1); }
   Incoming* make_in_time() { return make(kInTimeNs); }
-  /// A worker runs one task.
+  /// Runs one task as a worker.
   Incoming* run_task() {
     if (!mailbox_->begin_task()) std::abort();
     Incoming* request = mailbox_->take_waiting();
@@ -69,7 +69,7 @@ TEST_F(MailboxTest, request_that_another_task_has_taken_is_not_taken_back) {
   Incoming* next = make_in_time();
   ASSERT_TRUE(mailbox_->add_waiting(late));
   ASSERT_TRUE(mailbox_->add_waiting(next));
-  // Before the owner learns that the queue of the workers was full.
+  // The task runs before the owner learns that the workers' queue was full.
   EXPECT_EQ(run_task(), next);
   EXPECT_EQ(mailbox_->take_back_waiting(next), nullptr);
   EXPECT_EQ(answered(), std::vector<Incoming*>{late});

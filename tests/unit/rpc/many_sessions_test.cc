@@ -1,4 +1,5 @@
-// Thousands of sessions between two endpoints: begun at once, used, destroyed, begun again; and what they occupy.
+// Thousands of sessions between two endpoints, which are begun at once, used, destroyed and begun again, and their
+// memory.
 #include <malloc.h>
 
 #include <cstdint>
@@ -18,9 +19,10 @@ constexpr size_t kSessions = 500;
 constexpr size_t kSessions = 5000;
 #endif
 
-#ifndef TERN_IS_SANITIZED  // a sanitizer keeps memory of its own for each allocation
+#ifndef TERN_IS_SANITIZED  // a sanitizer uses additional memory for each allocation
 
-/// What the process occupies, each page once however often it is mapped. What malloc has kept is given back first.
+/// Returns the memory of the process. Each page counts once, however often it is mapped. malloc returns its free memory
+/// first.
 size_t memory_bytes() {
   malloc_trim(0);
   std::ifstream file("/proc/self/smaps_rollup");
@@ -40,7 +42,7 @@ class ManySessionsTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_NO_FATAL_FAILURE(world_.make()); }
 
-  /// Begins all of them at once; each answers a call.
+  /// Begins all sessions at once, and makes one call in each of them.
   std::vector<Session> open_and_use() {
     std::vector<Session> sessions;
     size_t answered = 0;
@@ -61,7 +63,7 @@ class ManySessionsTest : public ::testing::Test {
     return sessions;
   }
   void rest() {
-    // The reports of 100 ms of silence leave, and the responses that were kept for them go.
+    // The reports after 100 ms of silence leave, and the server then frees the responses that it kept.
     const auto until = std::chrono::steady_clock::now() + milliseconds(400);
     world_.run_until([&] { return std::chrono::steady_clock::now() > until; });
   }
@@ -82,11 +84,11 @@ TYPED_TEST(ManySessionsTest, are_all_usable_and_make_room_for_others) {
   }
 }
 
-/// More of them wait at the same time than one iteration looks at.
+/// More calls wait at the same time than one iteration examines.
 TYPED_TEST(ManySessionsTest, deadlines_of_all_pass_though_no_answer_comes) {
   constexpr uint16_t kKept = 7;
   constexpr size_t kWaiting = kSessions / 2;
-  std::vector<Request> kept;  // goes before the server's endpoint
+  std::vector<Request> kept;  // destroyed before the server's endpoint
   ASSERT_TRUE(
       this->world_.server->on_request(kKept, [&kept](Request request) { kept.push_back(std::move(request)); }).ok());
   const std::vector<Session> sessions = this->open_and_use();
@@ -99,7 +101,7 @@ TYPED_TEST(ManySessionsTest, deadlines_of_all_pass_though_no_answer_comes) {
                                                      {.deadline = milliseconds(500)});
     ASSERT_TRUE(call.ok()) << call.status().message();
   }
-  // Some end in the middle of a pass over all of them.
+  // Some calls end in the middle of a pass over all of them.
   for (size_t i = 0; i < kWaiting; i += 10) ASSERT_TRUE(this->world_.client->destroy_session(sessions[i]).ok());
   const size_t expected = kWaiting - (kWaiting + 9) / 10;
   EXPECT_TRUE(this->world_.run_until([&] { return late == expected; })) << late << " of " << expected;
@@ -108,10 +110,10 @@ TYPED_TEST(ManySessionsTest, deadlines_of_all_pass_though_no_answer_comes) {
 
 #ifndef TERN_IS_SANITIZED
 
-/// 3 KiB a session, both ends together, is what was promised.
+/// The promised limit is 3 KiB a session, both ends together.
 TYPED_TEST(ManySessionsTest, occupy_little_and_are_used_again) {
   constexpr size_t kBytesMax = 3072;
-  this->open_and_use();  // what is there once, however many sessions follow
+  this->open_and_use();  // allocates the memory that does not depend on the number of later sessions
   this->rest();
   const size_t before = memory_bytes();
   if (before == 0) GTEST_SKIP() << "no /proc/self/smaps_rollup here";
@@ -125,7 +127,7 @@ TYPED_TEST(ManySessionsTest, occupy_little_and_are_used_again) {
   this->rest();
   this->open_and_use();
   this->rest();
-  // The Nexuses remember sessions that have ended for some seconds: what is left of them is less than half of one.
+  // The Nexuses remember ended sessions for some seconds, in less than half the memory of a session.
   const size_t grown_again = memory_bytes() - before;
   EXPECT_LE(grown_again, grown + kSessions * 1024);
 }

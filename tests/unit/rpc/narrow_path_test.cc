@@ -1,5 +1,5 @@
-// A path that stops carrying packets of full length while a session is open: a route with a smaller MTU, or a policer.
-// Calls end with that reason, and few packets are spent on them (docs/protocol.md, 4.3.3 and 6.4.2). Virtual time.
+// A path that stops carrying packets of full length while a session is open, because of a route with a smaller MTU or a
+// policer. Calls end with that reason after few packets (docs/protocol.md, 4.3.3 and 6.4.2). Virtual time.
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -38,7 +38,7 @@ class NarrowPath : public VirtualWorld {
   }
   ~NarrowPath() override {
     kept_.reset();
-    hosts_.clear();  // which ends calls
+    hosts_.clear();  // ends calls
   }
   static void answer(Request& request, size_t bytes) {
     auto out = request.response(bytes);
@@ -75,7 +75,7 @@ class NarrowPath : public VirtualWorld {
   Status status_;
 };
 
-// All short probes of the first handshake are lost, with an eighth of the connect timeout; then the network is well.
+// All short probes of the first handshake are lost for an eighth of the connect timeout. Then the network works.
 TEST_F(NarrowPath, a_short_silence_does_not_cost_a_session_that_opens) {
   const Duration timeout = std::chrono::milliseconds(40);
   bool is_silent = true;
@@ -87,8 +87,8 @@ TEST_F(NarrowPath, a_short_silence_does_not_cost_a_session_that_opens) {
   EXPECT_TRUE(host.rpc->is_open(session));
 }
 
-// Full packets are lost while the session opens. The path is to blame only if short ones have been answered much faster
-// than the connect timeout: else the machines are slow, and one more answer would have taken too long.
+// Full packets are lost while the session opens. The path is the reason only if short packets were answered much faster
+// than the connect timeout. Otherwise the machines are slow, and one more answer would have taken too long.
 TEST_F(NarrowPath, a_slow_machine_is_not_called_a_narrow_path) {
   std::vector<LogKind> told;
   log_ = log_to([&](const LogEvent& event) {
@@ -110,7 +110,7 @@ TEST_F(NarrowPath, a_slow_machine_is_not_called_a_narrow_path) {
     EXPECT_NE(why.message().find(reason), std::string_view::npos) << why.message();
   }
   EXPECT_EQ(told, std::vector({LogKind::kPathTooSmall, LogKind::kSessionFailed, LogKind::kSessionFailed}));
-  hosts_.pop_back();  // which tells of its end
+  hosts_.pop_back();  // logs its end
 }
 
 TEST_F(NarrowPath, a_long_request_ends_with_the_reason_and_few_packets) {

@@ -1,4 +1,4 @@
-// An endpoint whose Nexus is destroyed before it, and both in a forked child: errors that name the rule, no crash.
+// An endpoint whose Nexus is destroyed first, and both in a forked child: errors that name the rule, and no crash.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -64,7 +64,7 @@ TYPED_TEST(NexusGoneTest, a_server_may_be_left_behind) {
   world.server.reset();
 }
 
-/// Destroys what a child has inherited while the parent goes on. True: it ended by itself.
+/// Destroys inherited objects in a child while the parent runs on. True: the child exited by itself.
 template <class F>
 bool in_child(F&& work) {
   const pid_t child = fork();
@@ -89,7 +89,7 @@ TYPED_TEST(NexusGoneTest, forked_child_destroys_inherited_objects_and_the_parent
     world.client_nexus.reset();
     world.server_nexus.reset();
   }));
-  EXPECT_TRUE(in_child([&] {  // in the wrong order
+  EXPECT_TRUE(in_child([&] {  // the wrong order
     world.server_nexus.reset();
     world.client_nexus.reset();
     world.server.reset();

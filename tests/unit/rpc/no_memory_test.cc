@@ -1,6 +1,6 @@
-// Without memory: in the whole life of a server and a client each allocation of their threads fails once, or all from
-// it on. Nothing aborts, a refused call leaves its buffers with the caller, each accepted one ends exactly once, and
-// afterwards everything works.
+// Lack of memory: in the life of a server and a client each allocation of their threads fails once, or all from it on.
+// Nothing aborts. A refused call leaves its buffers with the caller, and each accepted call ends exactly once.
+// Afterwards everything works.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@
 
 namespace {
 
-/// Allocations of one thread while `depth` is not 0: number `fail_at` fails, or all from it on.
+/// The allocations of one thread while `depth` is not 0. Number `fail_at` fails, or all from it on.
 struct Shortage {
   int depth = 0;
   bool fails_on = false;
@@ -45,7 +45,7 @@ bool tern::test::allocation_fails() noexcept { return shortage.fails(); }
 
 namespace tern::transport {
 
-/// UDP whose transmit tickets are released late, so that calls that are over wait for their buffers.
+/// UDP that releases transmit tickets late, so that ended calls wait for their buffers.
 class LateImpl : public Layer<UdpImpl> {
  public:
   using Options = Udp::Options;
@@ -84,12 +84,12 @@ struct Late {
 namespace tern::rpc_test {
 namespace {
 
-/// What the library does within it may find no memory.
+/// In its scope the library's allocations may fail.
 struct Short {
   Short() { shortage.depth++; }
   ~Short() { shortage.depth--; }
 };
-/// What a callback of the test does within it finds memory.
+/// In its scope, in a callback of the test, allocations succeed.
 struct Ample {
   Ample() : depth(std::exchange(shortage.depth, 0)) {}
   ~Ample() { shortage.depth = depth; }
@@ -101,7 +101,7 @@ enum Type : uint16_t { kLater = 10, kWorker, kCoroutine, kNested, kNever };
 constexpr size_t kLongBytes = 60'000;
 constexpr size_t kCallsMax = 160;
 
-/// One call, from the test's point of view.
+/// The test's record of a call.
 struct Call {
   bool is_accepted = false;
   int ends = 0;
@@ -131,7 +131,7 @@ class Life {
     options.report_delay = milliseconds(1);
     auto transport = at_end<typename T::Options>(0);
     if constexpr (requires { transport.receive_buffers; }) {
-      transport.receive_buffers = 1024;  // few, because each life makes them anew
+      transport.receive_buffers = 1024;  // few, because each life allocates them again
     }
     const auto create_without_memory = [&] {
       auto given = transport;
@@ -146,7 +146,7 @@ class Life {
     return again.ok() ? std::move(*again) : nullptr;
   }
 
-  /// Tries it without memory, then with it.
+  /// Calls `f` without memory, and then with it.
   template <class F>
   void surely(F&& f) {
     Status status;
@@ -218,14 +218,14 @@ class Life {
       ASSERT_TRUE(status.ok()) << status.message();
       rpc::EndpointCore::of(*rpc).check_invariants();
     }
-    // What handlers have kept is answered from outside of the loop, one a turn.
+    // Answers kept requests outside of the loop, one in each turn.
     if (kept_count != 0) {
       Short no_memory;
       kept_count--;
       echo_if_room(*std::exchange(kept[kept_count], std::nullopt));
     }
   }
-  /// Turns until it is true, or for so long.
+  /// Runs turns until `is_true` or until `limit` has passed.
   template <class F>
   bool turns_until(F&& is_true, Duration limit) {
     const auto until = std::chrono::steady_clock::now() + limit;
@@ -279,7 +279,7 @@ class Life {
                        [](const Call& call) { return !call.is_accepted || call.ends == 1; });
   }
 
-  /// A whole life, most of it without memory at some point; then an ordinary one.
+  /// Runs a life in which memory fails at some point, and then an ordinary one.
   void live() {
     server = endpoint(*server_nexus);
     client = endpoint(*client_nexus);
@@ -303,7 +303,7 @@ class Life {
     for (const uint16_t type : {kLater, kWorker, kCoroutine, kNested}) {
       for (int i = 0; i < 3; i++) call(wide, type, i == 0 ? kLongBytes / 2 : 64);
     }
-    // A timer and a posted function may be refused; else they run once.
+    // A timer and a posted function may be refused. If accepted, they run once.
     int timers = 0, posts = 0, accepted = 0;
     {
       Short no_memory;
@@ -350,7 +350,7 @@ class Life {
     server.reset();
     turns_until([&] { return all_ended(); }, milliseconds(3));
 
-    // Memory is back.
+    // Memory is available again.
     shortage.fail_at = UINT64_MAX;
     EXPECT_TRUE(turns_until([&] { return all_ended() && timers + posts == accepted; }, kPatience));
     for (size_t i = 0; i < calls_count; i++) EXPECT_EQ(calls[i].ends, calls[i].is_accepted ? 1 : 0) << "call " << i;
@@ -363,7 +363,7 @@ class Life {
     call(last, kEcho, kLongBytes);
     EXPECT_TRUE(turns_until([&] { return all_ended(); }, kPatience));
     for (size_t i = 0; i < calls_count; i++) EXPECT_EQ(calls[i].code, Code::kOk);
-    // Those of before may have come as late as this server.
+    // Earlier sessions may have opened late, at this server.
     for (const Session& each : {first, wide, paced, last}) (void)client->destroy_session(each);
     EXPECT_TRUE(turns_until([&] { return census(*client).client_sessions == 0; }, kPatience));
     EXPECT_TRUE(turns_until([&] { return census(*server).server_sessions == 0; }, kPatience));
@@ -373,7 +373,7 @@ class Life {
   }
   static rpc::EndpointCore::Census census(Endpoint& endpoint) { return rpc::EndpointCore::of(endpoint).census(); }
 
-  std::unique_ptr<Nexus> server_nexus, client_nexus;  ///< outlive the endpoints
+  std::unique_ptr<Nexus> server_nexus, client_nexus;  ///< must outlive the endpoints
   std::unique_ptr<Rpc<T>> server, client;
   Session back;
   int nested = 0;
@@ -385,7 +385,7 @@ class Life {
 template <class T>
 class NoMemory : public ::testing::Test {
  public:
-  /// One life after the other, each with the next allocation failing, until one needs fewer.
+  /// Runs one life after the other, each with the next allocation failing, until a life needs fewer allocations.
   void live_on(bool fails_on) {
     uint64_t lives = 0;
     for (uint64_t at = 1;; at += kStep) {
@@ -408,11 +408,11 @@ class NoMemory : public ::testing::Test {
 #ifdef TERN_IS_SANITIZED
   static constexpr uint64_t kStep = 7;
 #else
-  static constexpr uint64_t kStep = T::kName == "xdp" ? 7 : 1;  // whose lives take 0.1 s in the kernel
+  static constexpr uint64_t kStep = T::kName == "xdp" ? 7 : 1;  // a life over xdp takes 0.1 s in the kernel
 #endif
 };
 
-/// All but DPDK, whose device takes 0.1 s to open in each life: see unit/transport/dpdk/no_memory_test.cc.
+/// All transports but DPDK, whose device takes 0.1 s to open in each life: see unit/transport/dpdk/no_memory_test.cc.
 template <class Chosen, class... T>
 struct Choice;
 template <class... Chosen>

@@ -1,4 +1,4 @@
-// Endpoints of another user, over shared memory: refused by name unless both sides allow it.
+// Endpoints of another user over shared memory: refused by name unless both sides allow other users.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,10 +12,11 @@ namespace {
 
 constexpr uid_t kNobody = 65534;
 
-/// The child: one call to the server whose URI `uri` gives. It tells the call's status, or "ok", to `told`.
+/// The child process: makes one call to the server whose URI it reads from `uri`, and writes the call's status, or
+/// "ok", to `told`.
 int call_as_another_user(int uri, int told, bool client_allows) {
   char server[256];
-  const ssize_t bytes = ::read(uri, server, sizeof server);  // the server's, once it is there
+  const ssize_t bytes = ::read(uri, server, sizeof server);  // waits for the server's URI
   if (bytes <= 0 || ::setresuid(kNobody, kNobody, kNobody) != 0) return 1;
   auto own = Nexus::create("tern://127.0.0.1:0", {});
   if (!own.ok()) return 2;
@@ -35,13 +36,13 @@ int call_as_another_user(int uri, int told, bool client_allows) {
   return ::write(told, text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 7;
 }
 
-/// What a client of another user hears of one call: its status's text, or "ok". The server runs meanwhile.
+/// Returns the result of another user's call: its status's text, or "ok". The server runs meanwhile.
 std::string heard_by_another_user(bool server_allows, bool client_allows) {
   int uri[2];
   int told[2];
   EXPECT_EQ(::pipe2(uri, O_CLOEXEC), 0);
   EXPECT_EQ(::pipe2(told, O_CLOEXEC | O_NONBLOCK), 0);
-  const pid_t child = ::fork();  // before there are threads, one of which may hold the lock of a sanitizer's allocator
+  const pid_t child = ::fork();  // before any thread exists, which could hold the lock of a sanitizer's allocator
   if (child == 0) {
     ::close(uri[1]);
     ::_exit(call_as_another_user(uri[0], told[1], client_allows));

@@ -1,6 +1,6 @@
-// Promise 2: when a continuation runs, nothing can use its buffers any more. Both ends are on transports that read
-// message memory late (Held), some also lose and delay packets (Faulty). Every continuation overwrites both buffers at
-// once, every handler looks whether its request is whole, and every client whether its response is.
+// Promise 2: when a continuation runs, its buffers are no longer in use. Both ends are on transports that read message
+// memory late (Held), and some also lose and delay packets (Faulty). Every continuation overwrites both buffers at
+// once, every handler checks its request, and every client checks its response.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,14 +31,14 @@ namespace {
 
 constexpr size_t kIdBytes = 8;
 
-/// Byte `i` of message `id`; neither 0xEE nor 0xDD, which overwritten buffers are full of.
+/// Byte `i` of message `id`. It is neither 0xEE nor 0xDD, which fill overwritten buffers.
 std::byte pattern(uint64_t id, size_t i) { return static_cast<std::byte>((id * 37 + i * 11 + i / 251) % 0xdd); }
 
 void write_message(std::span<std::byte> bytes, uint64_t id) {
   for (size_t i = 0; i < bytes.size(); i++) bytes[i] = pattern(id, i);
   std::memcpy(bytes.data(), &id, std::min(kIdBytes, bytes.size()));
 }
-/// Its id, if the message is one, and whole.
+/// Returns the message's id; nothing: the bytes are no message, or it is torn.
 std::optional<uint64_t> read_message(std::span<const std::byte> bytes) {
   uint64_t id = 0;
   if (bytes.size() < kIdBytes) return std::nullopt;
@@ -49,14 +49,14 @@ std::optional<uint64_t> read_message(std::span<const std::byte> bytes) {
   return id;
 }
 
-/// What a handler does with a request.
+/// The handler's action on a request.
 enum Action : uint16_t { kAnswer = 10, kAnswerLater, kAnswerWithMsgBuf, kRefuse, kKeep, kForward, kWork };
 
 template <class T>
 struct Setting {
   using Transport = T;
   static constexpr bool kIsFaulty = false;
-  /// What is below both ends, for as long as a test runs.
+  /// The device below both ends, for the duration of a test.
   struct Device {
     static bool is_here() { return true; }
   };
@@ -79,15 +79,16 @@ struct HeldFaulty : Setting<Held<Faulty<Inner>>> {
     options.inner.drop = 0.03;
     options.inner.duplicate = 0.05;
     options.inner.reorder = 0.1;
-    options.inner.delay = 0.2;  // so long that answers come while the request is sent again
+    options.inner.delay = 0.2;  // longer than a retransmission timeout, so that answers arrive during a retransmission
     options.inner.delay_max = milliseconds(5);
     options.inner.seed = seed;
     return options;
   }
 };
 
-/// The NIC holds sends or their completions, some more than a retransmission timeout, and now and then loses a packet:
-/// so requests are answered, and end, while they wait in its queue once more. eRPC flushes the queue there (4.2.2).
+/// The NIC holds sends or their completions, some of them for longer than a retransmission timeout, and loses some
+/// packets. Requests are therefore answered, and end, while a retransmission waits in its queue. eRPC flushes the queue
+/// in this situation (4.2.2).
 template <class Nic, software_verbs::Hold kHold>
 struct HeldByNic : Setting<Nic> {
   static constexpr bool kIsFaulty = true;
@@ -96,7 +97,7 @@ struct HeldByNic : Setting<Nic> {
   }
   static typename Nic::Options options(uint64_t) { return {}; }
 
-  /// Releases some sends of each queue pair, again and again.
+  /// Releases some sends of each queue pair repeatedly.
   class Device {
    public:
     Device() : control_(*software_verbs::control()) {
@@ -226,7 +227,7 @@ class Ownership : public ::testing::Test {
                     .on_request(kWork,
                                 [=, this](Request request) {
                                   std::optional<uint64_t> id;
-                                  for (int i = 0; i < 5; i++) {  // the client may give the call up meanwhile
+                                  for (int i = 0; i < 5; i++) {  // the client may give up the call meanwhile
                                     id = read_message(request.bytes());
                                     if (!id) torn_in_worker++;
                                     std::this_thread::yield();
@@ -249,7 +250,7 @@ class Ownership : public ::testing::Test {
     EXPECT_EQ(torn_kept, 0);
     EXPECT_EQ(torn_in_worker, 0);
   }
-  /// The server asks the client's endpoint, and what comes back becomes the answer, without a copy.
+  /// The server calls the client's endpoint, and answers with the response without a copy.
   void forward(Request request) {
     auto& server = *world.server;
     if (!onward) {
@@ -282,7 +283,7 @@ class Ownership : public ::testing::Test {
         return kIdBytes + random() % 60;
     }
   }
-  /// Starts a call; null if it was refused.
+  /// Starts a call. Null: the call was refused.
   Call* start(uint16_t type, size_t bytes, size_t room_bytes, CallOptions options = {}) {
     auto& client = *world.client;
     MsgBuf request = client.alloc_msgbuf(bytes), room = client.alloc_msgbuf(room_bytes);
@@ -300,7 +301,7 @@ class Ownership : public ::testing::Test {
           overwrite(done.request, std::byte{0xee});
           overwrite(done.response, std::byte{0xdd});
           if (call->id % 2 == 0)
-            reused.push_back(std::move(done.request));  // else its block is the next one to be allocated
+            reused.push_back(std::move(done.request));  // otherwise the next allocation gets its block
         },
         options);
     if (!id.ok()) return nullptr;
@@ -314,7 +315,7 @@ class Ownership : public ::testing::Test {
     std::ranges::fill(buffer.bytes(), value);
   }
   void turn() {
-    // Sometimes one side is slow: what the other has sent, and given up meanwhile, is read late.
+    // Sometimes one side is slow, and reads packets late that the other side has sent and given up meanwhile.
     const uint32_t alone = random() % 4;
     for (uint32_t i = random() % 6; i != 0 && alone < 2; i--) {
       auto packets = alone == 0 ? world.client->run_event_loop_once() : world.server->run_event_loop_once();
@@ -367,10 +368,10 @@ class Ownership : public ::testing::Test {
   std::optional<typename S::Device> device;
   World<T> world;
   Session session;
-  std::optional<Session> onward;  ///< of the server, to the client's endpoint
+  std::optional<Session> onward;  ///< the server's session to the client's endpoint
 };
 
-/// Over a NIC the provider may hold sends back, too.
+/// Over a NIC, the provider may also hold sends.
 template <class T>
 auto settings_of() {
   if constexpr (std::is_same_v<T, Verbs> || std::is_same_v<T, Mlx5>) {
@@ -405,7 +406,8 @@ TYPED_TEST(Ownership, ok__after_retransmissions_where_there_are_faults) {
   }
 }
 
-/// A server has no timers: only what its transport holds is a reason to run its loop, and nobody else's packet is.
+/// A server has no timers: the held packets of its transport are the only reason to run its loop, because no other
+/// packet arrives.
 template <class T>
 class HeldForIterations : public Ownership<T> {};
 template <class... T>
@@ -454,7 +456,7 @@ TYPED_TEST(Ownership, cancelled_calls_return_both_buffers) {
                              bytes, std::max<size_t>(bytes, 64));
     ASSERT_NE(call, nullptr);
     this->turns(this->random() % 12);
-    // Sometimes an older one, with the newest just sent.
+    // Sometimes the victim is an older call, and the newest one has just been sent.
     auto& victim = this->random() % 2 == 0 ? *call : *this->calls[this->random() % this->calls.size()];
     const int runs = victim.runs;
     (void)this->world.client->cancel(victim.name);
@@ -542,7 +544,7 @@ TYPED_TEST(Ownership, silent_peer_returns_both_buffers) {
     EXPECT_EQ(outcome.runs, 1);
     EXPECT_EQ(outcome.code, Code::kPeerUnreachable);
   }
-  // The server finds what was sent meanwhile: nothing torn, nothing of a dead session.
+  // The server reads the packets sent meanwhile. No request is torn, and none belongs to a dead session.
   for (int i = 0; i < 2000; i++) ASSERT_TRUE(impatient.server->run_event_loop_once().ok());
 }
 

@@ -1,4 +1,4 @@
-// A paced session reaches its rate whatever a turn of its loop takes, in virtual time.
+// A paced session reaches its rate whatever the length of its loop's turns, in virtual time.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -19,19 +19,19 @@ struct Case {
 };
 class Pacing : public VirtualWorld, public ::testing::WithParamInterface<Case> {
  protected:
-  /// There is always something to send.
+  /// Makes calls all the time, so that there is always a packet to send.
   void call() {
     auto& rpc = *client_->rpc;
     const auto started = rpc.enqueue_request(session_, kTake, rpc.alloc_msgbuf(kRequestBytes), rpc.alloc_msgbuf(8),
                                              [this](Completion& done) {
-                                               if (done.status.code() == Code::kCancelled) return;  // the end
+                                               if (done.status.code() == Code::kCancelled) return;  // the endpoint ends
                                                EXPECT_TRUE(done.status.ok()) << done.status.message();
                                                call();
                                              });
     ASSERT_TRUE(started.ok());
   }
 
-  uint64_t bytes_ = 0;  ///< that have left, headers included
+  uint64_t bytes_ = 0;  ///< sent bytes, headers included
   VirtualHost* client_ = nullptr;
   Session session_;
 };
@@ -47,7 +47,7 @@ TEST_P(Pacing, reaches_the_rate_and_no_more) {
   session_ = open(*client_, {.rate_bytes_per_sec = GetParam().bytes_per_sec});
   call();
   call();
-  run_for(10 * kMs, GetParam().turn_ns);  // credits grow
+  run_for(10 * kMs, GetParam().turn_ns);  // credits grow meanwhile
   const uint64_t before = bytes_, before_ns = network_.now_ns;
   run_for(50 * kMs, GetParam().turn_ns);
   const auto reached = static_cast<double>(bytes_ - before) * 1e9 / static_cast<double>(network_.now_ns - before_ns);

@@ -1,5 +1,5 @@
-// What interfaces over tern's own use (include/tern/compat): calls with buffers that stay the program's, and handlers
-// that answer in the front of a request's record.
+// The functions for interfaces over tern's own (include/tern/compat): calls whose buffers stay with the program, and
+// handlers that answer in the front of a request's record.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -24,7 +24,7 @@ class PlainCalls : public ::testing::Test {
     own_response = world.client->alloc_msgbuf(100);
     ASSERT_TRUE(own_request && own_response);
   }
-  /// Answers in the front where it can; keeps requests that begin with a k.
+  /// Answers in the front if possible, and keeps requests that begin with a k.
   void handle(detail::RequestFront* front) {
     const std::string text(reinterpret_cast<const char*>(front->data), front->bytes);
     if (text.starts_with("k")) return kept.push_back(Request(front));
@@ -53,7 +53,7 @@ class PlainCalls : public ::testing::Test {
   std::string answer() const { return std::string(text_of(own_response.bytes())); }
 
   World<T> world;
-  MsgBuf own_request, own_response;  // the program's throughout
+  MsgBuf own_request, own_response;  // always the program's
   std::vector<Request> kept;
   std::vector<Code> codes;
   int in_front = 0;

@@ -1,4 +1,4 @@
-// Data is a sign of life: two endpoints whose Nexuses' pings and pongs are all lost, in virtual time.
+// Data prove that a peer is alive: two endpoints whose Nexuses lose all pings and pongs, in virtual time.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,11 +16,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr uint16_t kWork = 1;
-constexpr uint16_t kHold = 2;  ///< answered 3 s later
+constexpr uint16_t kHold = 2;  ///< the answer comes 3 s later
 constexpr uint16_t kSlow = 3;  ///< the handler takes 2 s of the loop's time
 
-/// A host's environment whose management channel loses pings and pongs (clause 7.1.2: kinds 6 and 7) once it is told
-/// to.
+/// A host's environment. Its management channel loses pings and pongs (clause 7.1.2: kinds 6 and 7) while `loses` is
+/// true.
 class WithoutPings final : public Environment {
  public:
   WithoutPings(Environment& host, const bool& loses) : host_(host), loses_(loses) {}
@@ -107,13 +107,13 @@ TEST(ProofOfLife, data_keeps_both_ends_when_pings_are_lost_and_silence_ends_them
   EXPECT_EQ(client.counters().sessions_failed, 0u);
   EXPECT_EQ(server.counters().sessions_failed, 0u);
 
-  simulation->run_for(1s);  // and now there is neither
+  simulation->run_for(1s);  // from now on there are neither pings nor data
   EXPECT_FALSE(client.is_open(session));
   EXPECT_EQ(client.counters().sessions_failed, 1u);
   EXPECT_EQ(server.counters().sessions_failed, 1u);
 }
 
-/// Some clients and a server, the last host.
+/// Some clients and a server, which is the last host.
 class Cluster {
  public:
   explicit Cluster(uint32_t clients)
@@ -146,7 +146,7 @@ class Cluster {
   std::vector<Session> sessions;
 };
 
-// All that the server hears of a client that waits are its probes.
+// The server receives only probes of a waiting client.
 TEST(ProofOfLife, probes_of_a_waiting_client_count) {
   Cluster cluster(1);
   cluster.loses_pings = true;
@@ -156,7 +156,7 @@ TEST(ProofOfLife, probes_of_a_waiting_client_count) {
   EXPECT_EQ(cluster.sessions_failed(), 0u);
 }
 
-// A starved management thread has them all in doubt at once, and asks for each of them in turn.
+// A starved management thread doubts all peers at once, and asks the endpoint about each of them in turn.
 TEST(ProofOfLife, data_of_many_peers_counts_for_each) {
   Cluster cluster(20);
   cluster.loses_pings = true;
@@ -170,7 +170,7 @@ TEST(ProofOfLife, data_of_many_peers_counts_for_each) {
   EXPECT_EQ(cluster.sessions_failed(), 0u);
 }
 
-// The server's endpoint cannot say that it hears its client, the client's packets wait.
+// The server's endpoint cannot report its client's packets, because they wait during the handler.
 TEST(ProofOfLife, handler_of_four_liveness_timeouts_ends_no_session) {
   Cluster cluster(2);
   cluster.loses_pings = true;
@@ -178,7 +178,7 @@ TEST(ProofOfLife, handler_of_four_liveness_timeouts_ends_no_session) {
   for (int i = 0; i < 60; i++) {
     cluster.call(1, kWork);
     cluster.simulation->run_for(50ms);
-    if (i > 40) cluster.call(0, kWork);  // one without calls nor pings is rightly given up
+    if (i > 40) cluster.call(0, kWork);  // a client without calls and pings would rightly be given up
   }
   cluster.simulation->run_for(100ms);
   EXPECT_EQ(cluster.failures, 0);
@@ -186,8 +186,8 @@ TEST(ProofOfLife, handler_of_four_liveness_timeouts_ends_no_session) {
   EXPECT_EQ(cluster.sessions_failed(), 0u);
 }
 
-// A virtual machine that is descheduled, with all that it runs, again and again: each time for less than the others
-// need to give it up, then for longer.
+// A virtual machine is descheduled again and again with all its programs, first for less time than its peers need to
+// give it up, and then for longer.
 TEST(ProofOfLife, paused_host_declares_no_peer_dead) {
   for (const auto pause : {100ms, 250ms, 350ms}) {
     Cluster cluster(2);
@@ -208,7 +208,8 @@ TEST(ProofOfLife, paused_host_declares_no_peer_dead) {
 TEST(ProofOfLife, a_machine_whose_hosts_are_paused_together_loses_no_session) {
   Cluster cluster(2);
   for (int i = 1; i <= 20; i++) {
-    for (uint32_t host = 0; host < 3; host++) cluster.simulation->host(host).pause(i * 250ms);  // to ten timeouts
+    // Up to ten liveness timeouts.
+    for (uint32_t host = 0; host < 3; host++) cluster.simulation->host(host).pause(i * 250ms);
     for (uint32_t client = 0; client < 2; client++) cluster.call(client, kWork);
     cluster.simulation->run_for(i * 250ms + Duration(static_cast<int64_t>(cluster.simulation->random() % 400'000'000)));
   }
@@ -217,13 +218,13 @@ TEST(ProofOfLife, a_machine_whose_hosts_are_paused_together_loses_no_session) {
   EXPECT_EQ(cluster.sessions_failed(), 0u);
 }
 
-// The bounds of clause 7.5.2: the liveness timeout, or four if no endpoint says what it hears.
+// The bounds of clause 7.5.2: the liveness timeout, or four of them if no endpoint reports whether it receives packets.
 TEST(ProofOfLife, a_dead_peer_is_found_in_time_whatever_the_endpoint_does) {
   for (const bool is_busy : {false, true}) {
     Cluster cluster(2);
     ASSERT_TRUE(cluster.simulation->host(0).crash().ok());
     if (is_busy) {
-      // One handler after the other: the loop turns every 2 s.
+      // One handler runs after the other, so the loop turns every 2 s.
       for (int i = 0; i < 4; i++) cluster.call(1, kSlow);
     }
     cluster.simulation->run_for(is_busy ? 4 * 500ms + 2s + 200ms : 600ms);

@@ -1,4 +1,4 @@
-// Sessions that connect again by themselves: their name stays, their calls do not.
+// Sessions that reconnect by themselves. Their name stays the same, but their calls end.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -36,7 +36,7 @@ class Reconnect : public ::testing::Test {
   void open() {
     world_.run_until([this] { return world_.client->is_open(session_); });
   }
-  /// Without a word, but for the management's.
+  /// Stops the server. Only its management sends a goodbye.
   void stop_server() {
     kept.clear();
     world_.server.reset();
@@ -56,7 +56,7 @@ class Reconnect : public ::testing::Test {
   }
   void check() { rpc::EndpointCore::of(*world_.client).check_invariants(); }
 
-  std::vector<SessionEvent> heard;  // before the world_, whose end it hears of
+  std::vector<SessionEvent> heard;  // outlives world_, whose end it records
   std::vector<Request> kept;
   World<T> world_;
   std::string uri;
@@ -88,7 +88,7 @@ TYPED_TEST(Reconnect, session_keeps_its_name_across_restarts_of_the_server) {
   }
 }
 
-/// The id has the name of the session, which is not the key of the present attempt.
+/// The id contains the name of the session, which is not the key of the present attempt.
 TYPED_TEST(Reconnect, calls_after_a_restart_are_cancelled_by_their_ids) {
   ASSERT_NO_FATAL_FAILURE(this->make());
   auto& world = this->world_;
@@ -121,7 +121,7 @@ TYPED_TEST(Reconnect, call_in_flight_ends_and_later_calls_wait_for_the_next_serv
   world.run_until([&] { return in_flight.runs > 0; });
   EXPECT_TRUE(in_flight.code() == Code::kPeerUnreachable || in_flight.code() == Code::kSessionReset)
       << in_flight.status;
-  // The new server is there before an attempt fails, or after: in either case nothing is repeated for the program.
+  // The new server starts before or after an attempt fails. In either case the library repeats no call.
   ASSERT_NO_FATAL_FAILURE(this->start_server());
   this->open();
   ASSERT_TRUE(world.call(this->session_, kEcho, "new", waits).ok());
@@ -136,7 +136,7 @@ TYPED_TEST(Reconnect, calls_of_a_pausing_session_end_with_the_failed_attempt) {
   ASSERT_NO_FATAL_FAILURE(this->make({}));
   auto& world = this->world_;
   this->open();
-  this->world_.server.reset();  // its Nexus stays, and refuses
+  this->world_.server.reset();  // its Nexus stays, and refuses sessions
   world.run_until([&] { return this->count(SessionState::kConnecting) == 1; });
   Outcome outcome;
   ASSERT_TRUE(world.call(this->session_, kEcho, "x", outcome).ok()) << "it waits";

@@ -1,4 +1,4 @@
-// The life of a Request: answered at once, later, from elsewhere, twice, never, or after its endpoint is gone.
+// The life of a Request: answered at once, later, from another place, twice, never, or after the end of its endpoint.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace {
 constexpr uint16_t kKept = 2;
 constexpr uint16_t kOther = 3;
 
-/// The server keeps every request of type kKept.
+/// A server that keeps every request of type kKept.
 template <class T>
 class RequestLife : public ::testing::Test {
  protected:
@@ -27,7 +27,7 @@ class RequestLife : public ::testing::Test {
     ASSERT_NO_FATAL_FAILURE(world.make());
     ASSERT_TRUE(world.server->on_request(kKept, [this](Request request) { kept.push_back(std::move(request)); }).ok());
   }
-  /// Sends a request of type kKept and returns when the server has it.
+  /// Sends a request of type kKept, and returns when the server has it.
   void send(Session session, std::string_view text, Outcome& outcome, CallOptions options = {}) {
     const size_t before = kept.size();
     ASSERT_TRUE(world.call(session, kKept, text, outcome, 256, options).ok());
@@ -71,7 +71,7 @@ TYPED_TEST(RequestLife, response__given_out_in_the_handler_and_sent_from_elsewhe
                                })
                   .ok());
   const Session session = this->world.open();
-  // Twice each, so that the slot has a response buffer to give out.
+  // Each twice, so that the slot has a response buffer.
   for (const bool is_elsewhere : {true, true, false, false}) {
     Outcome outcome;
     ASSERT_TRUE(this->world.call(session, kOther, "?", outcome, 256).ok());
@@ -110,7 +110,7 @@ TYPED_TEST(RequestLife, kept__answered_by_a_timer_in_another_order) {
 TYPED_TEST(RequestLife, app_code__of_one_request_does_not_reach_another) {
   const Session session = this->world.open();
   auto& server = *this->world.server;
-  for (int i = 0; i < 8; i++) {  // whatever record it gets
+  for (int i = 0; i < 8; i++) {  // the next request may get any record
     Outcome failed, dropped;
     this->send(session, "1", failed);
     ASSERT_TRUE(server.after(milliseconds(1), [this] { this->kept.back().fail(4711); }).ok());
@@ -204,7 +204,7 @@ TYPED_TEST(RequestLife, respond__with_a_msgbuf_sends_its_bytes) {
     run([&] { this->kept.back().respond(std::move(nothing)); });
     this->finish(empty);
     EXPECT_EQ(empty.code(), Code::kNoResponse);
-    // What response() gave before goes back.
+    // The buffer of an earlier response() is returned.
     this->send(session, "x", staged);
     ASSERT_TRUE(this->kept.back().response(50).ok());
     MsgBuf last = message(server, "last word");
@@ -224,7 +224,7 @@ TYPED_TEST(RequestLife, nested__a_handler_asks_another_server_and_answers_in_the
   ASSERT_TRUE(server
                   .on_request(kOther,
                               [&](Request request) {
-                                // Sessions may be made in a handler; calls wait until they are open.
+                                // A handler may create a session. Its calls wait until it is open.
                                 if (!session_there) {
                                   auto made = server.create_session(this->world.client_nexus->uri() + "/5");
                                   ASSERT_TRUE(made.ok());
@@ -281,7 +281,7 @@ TYPED_TEST(RequestLife, bytes__from_another_thread_while_the_handler_runs) {
                                  threads.emplace_back(
                                      [&wrong, size, request = std::move(request), seen = std::move(seen)]() mutable {
                                        const std::string expected(size, static_cast<char>('a' + size % 26));
-                                       const auto bytes = request.bytes();  // the copy: stays
+                                       const auto bytes = request.bytes();  // the copy stays valid
                                        if (text_of(bytes) != expected) wrong++;
                                        seen.set_value();
                                        for (int i = 0; i < 100; i++) {
@@ -386,7 +386,7 @@ TYPED_TEST(RequestLife, is_cancelled__after_cancel) {
   this->world.run_until([&] { return this->kept[0].is_cancelled(); });
   EXPECT_EQ(text_of(this->kept[0].bytes()), "x");
   reply(std::move(this->kept[0]), "for nobody");
-  // The next request is none of its business.
+  // The late answer does not affect the next request.
   Outcome next;
   this->kept.clear();
   this->send(session, "z", next);

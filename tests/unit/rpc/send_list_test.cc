@@ -18,7 +18,7 @@ class SendListTest : public ::testing::Test {
       list_.add(&items_[i]);
     }
   }
-  /// The items that had a turn, each of which ended as `turn` says.
+  /// Returns the items that had a turn. Each turn ended as `turn` returned.
   template <class F>
   std::vector<int> take_turns(F&& turn) {
     std::vector<int> seen;
@@ -58,7 +58,7 @@ TEST_F(SendListTest, a_full_queue_ends_the_turns_and_the_others_are_next) {
 }
 
 TEST_F(SendListTest, order_survives_growth_in_the_middle_of_a_round) {
-  for (int i = 0; i < 5; i++) take_turns([](int) { return SendTurn::kRefused; });  // the ring's start has moved
+  for (int i = 0; i < 5; i++) take_turns([](int) { return SendTurn::kRefused; });  // moves the ring's start
   std::vector<int> expected;
   for (size_t i = 0; i < list_.size(); i++) expected.push_back(*list_[i]);
   EXPECT_NE(expected[0], 0);

@@ -1,4 +1,4 @@
-// What a program hears of its endpoint's sessions, and what it can ask about them.
+// Events about an endpoint's sessions, and queries of their state.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class SessionEvents : public ::testing::Test {
     ASSERT_NO_FATAL_FAILURE(at_client.listen(*world.client));
     ASSERT_NO_FATAL_FAILURE(at_server.listen(*world.server));
   }
-  Heard at_client, at_server;  // before the world, whose end they hear of
+  Heard at_client, at_server;  // outlive world, whose end they record
   World<T> world;
 };
 using ShmAndUdp = ::testing::Types<Shm, Udp>;
@@ -84,7 +84,7 @@ TYPED_TEST(SessionEvents, info_tells_state_and_peer_at_both_ends) {
   EXPECT_EQ(server.state, SessionState::kOpen);
   EXPECT_FALSE(server.is_client);
   EXPECT_EQ("tern://" + std::string(server.peer), this->world.client_nexus->uri());
-  // A name means nothing at the other end, and nothing to another thread.
+  // A name is invalid at the other end and in another thread.
   EXPECT_EQ(this->world.client->session_info(served).state, SessionState::kEnded);
   EXPECT_EQ(this->world.server->session_info(*connecting).state, SessionState::kEnded);
   EXPECT_EQ(this->world.server->session_info(Session{}).state, SessionState::kEnded);
@@ -147,7 +147,7 @@ TYPED_TEST(SessionEvents, listener_may_create_sessions_and_end_them) {
                     EXPECT_EQ(client.destroy_session(event.session).code(), Code::kSessionReset);
                     for (int i = 0; i < 2 && opened + open.size() < kSessions; i++) {
                       create();
-                      open.push_back({});  // counted
+                      open.push_back({});  // counts the new session
                     }
                   })
                   .ok());
@@ -231,7 +231,7 @@ TYPED_TEST(SessionEvents, request_names_its_session) {
   const Session served = this->at_server.events[0].session;
   EXPECT_EQ(in_handler, (std::vector<Session>{served, served}));
   EXPECT_EQ(in_worker, served.name);
-  // From any thread, and after the client has gone.
+  // session() works in any thread, and after the client has gone.
   ASSERT_TRUE(this->world.client->destroy_session(session).ok());
   ASSERT_TRUE(this->world.run_until([&] { return kept->is_cancelled(); }));
   std::thread([&] { EXPECT_EQ(kept->session(), served); }).join();

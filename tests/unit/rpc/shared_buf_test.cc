@@ -1,4 +1,4 @@
-// Messages in several calls at once (SharedBuf), and received messages that are sent on (Request::take_message).
+// Messages in several calls at once (SharedBuf), and received messages that are forwarded (Request::take_message).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ class SharedMessages : public ::testing::Test {
 using ShmAndUdp = ::testing::Types<Shm, Udp>;
 TYPED_TEST_SUITE(SharedMessages, ShmAndUdp, TransportNames);
 
-/// 5000 B: one packet over shm, which the server reads where it lies; several over UDP.
+/// Over shm, 5000 B are one packet that the server reads in place. Over UDP they are several packets.
 const size_t kSizes[] = {0, 32, 5000, 150'000};
 
 TYPED_TEST(SharedMessages, calls_of_several_sessions_send_one_message) {
@@ -135,7 +135,7 @@ TYPED_TEST(SharedMessages, an_answered_call_leaves_the_message_to_one_that_waits
     const SharedBuf shared(message(*world.client, text));
     ASSERT_TRUE(this->call(first, kEcho, shared, answered).ok());
     ASSERT_TRUE(this->call(second, kKept, shared, waits).ok());
-  }  // the calls have the only copies now
+  }  // from now on only the calls have copies
   world.run_until([&] { return answered.runs == 1 && this->kept.size() == 1; });
   EXPECT_EQ(text_of(this->kept[0].bytes()), text);
   EXPECT_EQ(waits.runs, 0);
@@ -287,7 +287,7 @@ TYPED_TEST(SharedMessages, kept_request_is_taken_in_another_thread) {
 
 TYPED_TEST(SharedMessages, taken_request_of_several_packets_is_not_copied) {
   auto& world = this->world_;
-  const bool is_private = std::is_same_v<TypeParam, Shm>;  // received memory that peers cannot read
+  const bool is_private = std::is_same_v<TypeParam, Shm>;  // peers cannot read received memory
   bool was_same = false;
   ASSERT_TRUE(world.server
                   ->on_request(kTake,

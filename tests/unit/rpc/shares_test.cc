@@ -1,4 +1,4 @@
-// What one client may have of a server beside others: the receive budget, the memory of responses, sessions, credits.
+// One client's share of a server: the receive budget, the memory of responses, sessions, credits.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -10,19 +10,19 @@
 namespace tern::rpc_test {
 namespace {
 
-constexpr uint16_t kPut = 1;         ///< answered with nothing
-constexpr uint16_t kFetch = 2;       ///< answered with kLongBytes, in room of the library
-constexpr uint16_t kFetchOwned = 3;  ///< likewise, in a MsgBuf
+constexpr uint16_t kPut = 1;         ///< the response is empty
+constexpr uint16_t kFetch = 2;       ///< the response has kLongBytes in the library's buffer
+constexpr uint16_t kFetchOwned = 3;  ///< the response has kLongBytes in a MsgBuf
 constexpr uint16_t kEcho = 4;
-constexpr uint16_t kKeep = 5;  ///< of a test's own
+constexpr uint16_t kKeep = 5;  ///< each test has its own handler
 constexpr size_t kLongBytes = 40 * 512;
 constexpr size_t kBudgetBytes = 12 * kLongBytes;
 
-/// Only the first packet of a request leaves.
+/// Filters packets so that only the first packet of each request leaves.
 bool lets_first_packets_pass(const wire::Header& header, size_t) {
   return header.kind() != wire::Kind::kRequest || (header.flags() & wire::kFirst) != 0;
 }
-/// Nothing of a response is asked for.
+/// Filters packets so that the client never asks for the rest of a response.
 bool never_reads_on(const wire::Header& header, size_t) {
   return header.kind() != wire::Kind::kRfr && header.kind() != wire::Kind::kReport;
 }
@@ -30,7 +30,7 @@ bool never_probes_a_path(const wire::Header& header, size_t) { return header.kin
 
 class Shares : public VirtualWorld {
  protected:
-  ~Shares() override { hosts_.clear(); }  // which ends calls
+  ~Shares() override { hosts_.clear(); }  // ends calls
 
   void make_server(RpcOptions options = {}, Filter filter = {}) {
     auto& rpc = *add("10.0.0.1:1", options, std::move(filter)).rpc;
@@ -60,7 +60,7 @@ class Shares : public VirtualWorld {
                                                });
     ASSERT_TRUE(started.ok()) << started.status().message();
   }
-  /// One after the other; all of them succeed.
+  /// Makes calls one after the other, all of which must succeed.
   void expect_calls_succeed(VirtualHost& client, Session session, uint16_t type, size_t request_bytes,
                             size_t room_bytes, int count = 50) {
     for (int i = 0; i < count; i++) {
@@ -77,7 +77,7 @@ class Shares : public VirtualWorld {
       ASSERT_TRUE(status.ok()) << "call " << i << ": " << status.message();
     }
   }
-  /// A hog at `address` has sent the first packets of 32 long requests.
+  /// Adds a hog at `address` that sends the first packets of 32 long requests.
   VirtualHost& add_hog(const std::string& address) {
     VirtualHost& hog = add(address, {}, lets_first_packets_pass);
     const Session session = open(hog, {.window = 32});
@@ -127,13 +127,13 @@ TEST_F(Shares, requests_without_progress_for_a_second_give_way_to_their_own_nexu
   EXPECT_EQ(arriving_bytes(), kBudgetBytes);
   is_hog = false;
   const Session session = open(client);
-  // What was lost was sent again, so that those requests go on.
+  // The lost packets are retransmitted, so those requests continue.
   ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 12; }));
   is_hog = true;
   for (int i = 0; i < 12; i++) call(client, stalled, kPut, kLongBytes, 1);
   run_for(2 * tern::rpc::Peers::kStalledNs, 1'000'000);
   EXPECT_EQ(counters().gave_way_arriving, 0u);
-  // Of this request only the first packet is needed to see who gives way.
+  // The first packet of this request suffices to show which request gives way.
   call(client, session, kPut, kLongBytes, 1);
   ASSERT_TRUE(run_until([&] { return ended_[Code::kNoMemory] == 1; }));
   EXPECT_EQ(counters().gave_way_arriving, 1u);
@@ -210,7 +210,7 @@ TEST_P(UnreadResponses, that_gave_way_are_lost_to_their_client_only) {
   ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] + ended_[Code::kNoMemory] == 24; }));
   EXPECT_GE(ended_[Code::kOk], 6);
   EXPECT_EQ(static_cast<uint64_t>(ended_[Code::kNoMemory]), counters().gave_way_response);
-  run_for(300'000'000, 1'000'000);  // the report
+  run_for(300'000'000, 1'000'000);  // lets the report leave
   EXPECT_EQ(response_bytes(), 0u);
   expect_calls_succeed(client, session, GetParam(), 1, kLongBytes);
 }
@@ -302,7 +302,7 @@ TEST_P(KeptAfterCancels, are_bounded) {
     for (const CallId call : calls) ASSERT_TRUE(client.rpc->cancel(call).ok() || is_hostile);
     run_for(1'000'000);
     if (!is_hostile) continue;
-    // Its slots go on as if the cancels had been acknowledged.
+    // The hostile client reuses its slots as if the cancels had been acknowledged.
     client.core().for_each_client_session([](const session::ClientSession& its) {
       auto& mine = const_cast<session::ClientSession&>(its);
       for (uint32_t i = 0; i < mine.window(); i++) {
@@ -313,7 +313,7 @@ TEST_P(KeptAfterCancels, are_bounded) {
   EXPECT_EQ(kept.size(), 5u * 4u) << "four that were given up, and one that runs, a slot";
   call(honest, other, kPut, 1, 1);
   ASSERT_TRUE(run_until([&] { return ended_[Code::kOk] == 1; }));
-  // What the application gives back makes room.
+  // The application returns its requests, which makes room.
   kept.clear();
   run_for(2'000'000'000, 100'000);
   if (!is_hostile) expect_calls_succeed(client, session, kPut, 1, 1, 10);
@@ -363,7 +363,7 @@ TEST_F(Shares, sessions_without_a_path_end_in_time) {
   make_server();
   VirtualHost& hog = add("10.0.0.3:1", {}, never_probes_a_path);
   const Session session = begin_session(hog, {.connect_timeout = std::chrono::seconds(60)});
-  // The client begins anew, and waits longer each time, until it is longer than the server does.
+  // The client starts again with a longer timeout each time, until its timeout exceeds the server's.
   ASSERT_TRUE(run_until([&] { return counters().sessions_without_path == 1; }, 20'000'000'000, 1'000'000));
   EXPECT_EQ(server().core().census().server_sessions, 0u);
   ASSERT_TRUE(run_until([&] { return server().core().census().server_sessions == 1; })) << "its client was told";
@@ -404,7 +404,7 @@ TEST_F(Shares, a_session_that_made_room_before_its_client_had_the_answer_is_aske
   });
   const Session session = begin_session(late, {.connect_timeout = std::chrono::seconds(20)});
   ASSERT_TRUE(run_until([&] { return server().core().census().server_sessions == 1; }));
-  run_for(200'000'000, 1'000'000);  // old enough to make room
+  run_for(200'000'000, 1'000'000);  // the session is now old enough to make room
   const Session short_one = open(other);
   ASSERT_TRUE(other.rpc->is_open(short_one));
   EXPECT_EQ(counters().sessions_without_path, 1u);
@@ -463,7 +463,7 @@ TEST_F(Shares, sessions_that_only_probe_do_not_lower_the_limit_of_others) {
   for (int i = 0; i < 60; i++) open(prober);
   ASSERT_GE(idle.size(), 60u);
   const Session session = open(active);
-  run_for(50'000'000);  // the epochs in which they opened are over
+  run_for(50'000'000);  // the epochs in which these sessions opened are over
   auto* transport = network_.endpoints.begin()->second;
   limit_min = UINT32_MAX;
   for (int i = 0; i < 400; i++) {

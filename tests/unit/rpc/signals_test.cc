@@ -1,4 +1,4 @@
-// stop_on_signals(): in-process signals, so no test may leave one pending.
+// stop_on_signals(). Signals go to the own process, so no test may leave one pending.
 #include <tern/signals.h>
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tasks that wait for each other, without an endpoint: the tests resume what waits.
+// Tasks that wait for each other, without an endpoint. The tests resume the waiting tasks.
 #include <tern/task.h>
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace tern {
 namespace {
 
-/// Something to wait for.
+/// An event that a coroutine can wait for.
 class Event {
  public:
   bool await_ready() const { return is_set_; }
@@ -56,7 +56,7 @@ TEST(Task, waiting_coroutine_goes_on_when_the_task_ends) {
   [](Event& on, int& out, bool& ended) -> Detached {
     Task<int> first = number_after(on, 1);
     out += (co_await first).value();
-    out += (co_await number_after(on, 2)).value();  // done at once
+    out += (co_await number_after(on, 2)).value();  // this task is done at once
     ended = true;
   }(event, sum, has_ended);
   EXPECT_EQ(sum, 0);
@@ -176,7 +176,7 @@ TEST(WhenAll, of_a_container) {
   EXPECT_EQ(sum, 35);
 }
 
-/// Three statuses, of which two are wanted.
+/// Waits for two of three statuses.
 struct Vote {
   Event events[3];
   int has_quorum = -1;
@@ -201,7 +201,7 @@ TEST(Quorum, is_reached_before_the_last_task_ends) {
   vote.events[0].set();
   EXPECT_EQ(vote.has_quorum, 1);
   EXPECT_EQ(vote.done, 2u);
-  vote.events[1].set();  // the last one goes on alone
+  vote.events[1].set();  // the last task continues alone
 }
 
 TEST(Quorum, failures_do_not_count) {

@@ -1,4 +1,4 @@
-// Peers whose terms contradict each other: more payload than the datagram size in their address carries.
+// Peers with contradictory terms: more payload than the datagram size in their address permits.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,7 +13,7 @@ namespace tern {
 
 namespace transport {
 
-/// A UDP endpoint whose address says that it takes the smallest datagrams, while its terms offer its own size.
+/// A UDP endpoint whose address gives the smallest datagrams, and whose terms offer its own larger size.
 class LyingUdpImpl : public Layer<UdpImpl> {
  public:
   using Options = Udp::Options;
@@ -68,7 +68,7 @@ struct Ends {
   std::unique_ptr<Nexus> server_nexus, client_nexus;
 };
 
-/// Runs both loops until the call has ended; its status.
+/// Runs both loops until the call has ended, and returns its status.
 template <class Server, class Client>
 Status status_of_call(Server& server, Client& client, Session session) {
   Outcome outcome;

@@ -125,7 +125,7 @@ TEST_F(TimersTest, cancelled_function_may_use_the_timers_while_it_is_destroyed) 
   EXPECT_EQ(run(5), std::vector<int>{7});
 }
 
-// Against a list that is searched.
+// Compares the timers with a linear list.
 TEST_F(TimersTest, random_timers_run_in_order_whichever_are_cancelled) {
   std::mt19937 random(1);
   struct Known {

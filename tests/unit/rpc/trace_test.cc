@@ -1,4 +1,4 @@
-// What a traced endpoint records of calls (RpcOptions::trace_records).
+// The records of a traced endpoint about calls (RpcOptions::trace_records).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -74,11 +74,11 @@ TYPED_TEST(Trace, call_is_recorded_at_both_ends_in_order) {
   const std::vector<Kind> at_client = {
       Kind::kStarted, Kind::kSent, Kind::kReceived, Kind::kCompleted, Kind::kContinuationBegin, Kind::kContinuationEnd};
   EXPECT_EQ(this->kinds_of(client, started->request), at_client);
-  // A slot's first answer is in memory of its own, and is taken within the handler.
+  // The first answer of a slot has its own memory, and is taken within the handler.
   const std::vector<Kind> at_server = {Kind::kReceived, Kind::kHandlerBegin, Kind::kAnswered, Kind::kHandlerEnd,
                                        Kind::kSent};
   EXPECT_EQ(this->kinds_of(server, started->request), at_server);
-  // Both ends name the session and the packets alike, and one clock orders them.
+  // Both ends use the same names for the session and the packets, and one clock orders them.
   const auto of = [&](const std::vector<Record>& records, Kind kind) {
     return *std::find_if(records.begin(), records.end(),
                          [&](const Record& r) { return r.kind == kind && r.request == started->request; });
@@ -102,7 +102,7 @@ TYPED_TEST(Trace, many_calls_of_all_sizes_go_through) {
     const std::string text(bytes, 'x');
     EXPECT_EQ(this->world_.ask(session, kEcho, text, bytes + 1).response, text);
   }
-  std::vector<Outcome> outcomes(100);  // of which 8 have a slot at a time
+  std::vector<Outcome> outcomes(100);  // 8 of them have a slot at a time
   for (Outcome& outcome : outcomes) ASSERT_TRUE(this->world_.call(session, kEcho, "again", outcome).ok());
   ASSERT_TRUE(this->world_.run_until(
       [&] { return std::all_of(outcomes.begin(), outcomes.end(), [](auto& one) { return one.runs == 1; }); }));
@@ -130,11 +130,11 @@ TYPED_TEST(Trace, handlers_on_workers_have_records) {
   };
   ASSERT_TRUE(this->world_.server->on_request(kOnWorker, handler, {.worker = true}).ok());
   const Session session = this->world_.open();
-  for (const Duration deadline : {Duration::max(), Duration(kPatience)}) {  // the two ways to a worker
+  for (const Duration deadline : {Duration::max(), Duration(kPatience)}) {  // the two paths to a worker
     EXPECT_EQ(this->world_.ask(session, kOnWorker, "hello", 256, {.deadline = deadline}).response, "done");
   }
   EXPECT_NE(ran_in.load(), std::this_thread::get_id());
-  ASSERT_TRUE(this->world_.server->close(kPatience).ok());  // the handlers have returned
+  ASSERT_TRUE(this->world_.server->close(kPatience).ok());  // all handlers have returned afterwards
   const auto server = this->records_of(*this->world_.server);
   const auto begun = this->of_kind(server, Kind::kHandlerBegin), ended = this->of_kind(server, Kind::kHandlerEnd);
   ASSERT_EQ(begun.size(), 2u);
@@ -227,7 +227,7 @@ TYPED_TEST(Trace, calls_that_end_early_have_the_reason_recorded) {
   const auto keep = [&](Request request) { kept.push_back(std::move(request)); };
   ASSERT_TRUE(this->world_.server->on_request(kKeep, keep).ok());
   const Session session = this->world_.open();
-  std::vector<Outcome> outcomes(10);  // of which 8 have a slot
+  std::vector<Outcome> outcomes(10);  // 8 of them have a slot
   std::vector<CallId> ids;
   for (Outcome& outcome : outcomes) ids.push_back(this->world_.call(session, kKeep, "x", outcome).value());
   ASSERT_TRUE(this->world_.run_until([&] { return kept.size() == 8; }));
@@ -242,7 +242,7 @@ TYPED_TEST(Trace, calls_that_end_early_have_the_reason_recorded) {
   ASSERT_EQ(ended.size(), 10u);
   EXPECT_EQ(ended[0].request, started[0].request);
   EXPECT_EQ(ended[0].packet, started[0].packet);
-  EXPECT_EQ(ended[1].request, 0u);  // it has never had a slot
+  EXPECT_EQ(ended[1].request, 0u);  // this call never had a slot
   for (size_t i : {0, 1}) EXPECT_EQ(ended[i].value, static_cast<uint32_t>(Code::kCancelled));
   for (size_t i = 2; i < 10; i++) EXPECT_EQ(ended[i].value, static_cast<uint32_t>(outcomes[5].code()));
   kept.clear();
@@ -300,7 +300,7 @@ TYPED_TEST(Trace, endpoint_without_a_trace_is_served_alike) {
   EXPECT_EQ(this->world_.client->dump_trace("/tmp/never").code(), Code::kMisuse);
 }
 
-// Also under TSan: the reads that tell a wrong thread so are no races with the loop.
+// Also under TSan: the reads that detect a wrong thread must not race with the loop.
 TYPED_TEST(Trace, other_threads_may_dump_and_own_nothing) {
   ASSERT_NO_FATAL_FAILURE(this->make());
   const Session session = this->world_.open();

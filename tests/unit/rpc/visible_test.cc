@@ -1,4 +1,4 @@
-// What can be seen of an endpoint: its counters and those of the parts that work for it, its sessions, and its page.
+// The visible state of an endpoint: its counters and those of its parts, its sessions, and its page.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ TEST(Counters, include_those_of_the_transport_and_the_management) {
   EXPECT_GT(counters.transport.system_calls, 0u);
   EXPECT_EQ(counters.network.packets_sent, 0u) << "the network is real";
   EXPECT_EQ(counters.page_missing, 0u);
-  // The first request of a stranger is answered with a cookie, and so is the same one sent again.
+  // The first request of an unknown peer is answered with a cookie, and so is its retransmission.
   EXPECT_TRUE(world.run_until([&] { return world.server->counters().management.cookies >= 1; }));
 }
 
@@ -146,7 +146,7 @@ TYPED_TEST(Sessions, info_of_a_served_session_counts_its_packets) {
   EXPECT_EQ(info.window, 8u);
   EXPECT_EQ(info.long_bytes_received, kBytes);
   EXPECT_THAT(info.long_bytes_sent, Ge(kBytes));
-  // The client has sent all that has arrived, and the other way round.
+  // All arrived packets were sent by the client, and the reverse.
   EXPECT_LE(info.packets_received, client.packets_sent);
   EXPECT_LE(client.packets_received, info.packets_sent);
   EXPECT_GT(info.packets_received, 1u);
@@ -234,7 +234,8 @@ TEST_F(Visible, page_shows_why_sessions_have_ended) {
   EXPECT_EQ(client.ends[0].reason, "its session was destroyed");
 }
 
-/// Such a session has two names in the endpoint, and is in the page once, under the name that the program knows.
+/// A session that reconnects has two names in the endpoint. The page shows it once, under the name that the program
+/// knows.
 TEST_F(Visible, page_shows_a_session_that_connects_again_once) {
   ASSERT_NO_FATAL_FAILURE(make());
   const Session session = world.client->create_session(world.server_nexus->uri(), {.reconnect = true}).value();
@@ -253,7 +254,7 @@ TEST_F(Visible, page_shows_a_session_that_connects_again_once) {
   EXPECT_EQ(world.client->session_info(session).status.code(), Code::kCancelled);
 }
 
-/// What has happened is shown before an endpoint sleeps for long, however short it was.
+/// The page shows all events before the endpoint sleeps for long, even if the activity was short.
 TEST_F(Visible, idle_endpoint_sleeps_on_and_its_page_shows_all) {
   ASSERT_NO_FATAL_FAILURE(make());
   for (uint64_t calls = 1; calls <= 5; calls++) {
@@ -277,7 +278,7 @@ TEST_F(Visible, page_shows_the_thousand_busiest_sessions) {
   ASSERT_TRUE(world.run_until([&] {
     return std::all_of(sessions.begin(), sessions.end(), [&](Session s) { return world.client->is_open(s); });
   }));
-  // Until all others are quiet, the last session is not the busiest.
+  // The last session is the busiest one only after all others are quiet.
   const Session busy = sessions.back();
   PageEndpoint client;
   ASSERT_TRUE(world.run_until([&] {
@@ -297,7 +298,7 @@ TEST_F(Visible, named_page_keeps_the_last_values) {
     ASSERT_EQ(*(*nexus)->page(), path);
     auto rpc = Rpc<Udp>::create(**nexus, {}, small_memory());
     ASSERT_TRUE(rpc.ok()) << rpc.status().message();
-    // No session opens there: the page has the reason though no 100 ms pass.
+    // No session opens here. The page has the reason, although less than 100 ms pass.
     auto session = (*rpc)->create_session("tern://127.0.0.1:1", {});
     ASSERT_TRUE(session.ok());
     ASSERT_TRUE((*rpc)->close(Duration(0)).ok());

@@ -85,7 +85,7 @@ class ClientSessionTest : public testing::Test {
     slot->deadline_ns = deadline_ns;
     return slot;
   }
-  /// The packets that leave now.
+  /// Returns the packets that leave now.
   std::vector<TestPacket> sent() {
     std::vector<TestPacket> result;
     const auto send = [&](const wire::Header& header, const std::byte* data, uint32_t bytes, detail::Buffer*) {
@@ -152,12 +152,12 @@ class ClientSessionTest : public testing::Test {
 
   ClientPools pools_;
   uint32_t response_packets_ = 0;
-  int32_t reports_ = 0;      ///< free when the session was made
-  uint32_t sent_again_ = 0;  ///< by sent(): what was lost
+  int32_t reports_ = 0;      ///< reports that were free when the session was made
+  uint32_t sent_again_ = 0;  ///< retransmissions counted by sent()
   std::unique_ptr<ClientSession> session_;
   std::vector<OwnedBuffer> requests_, responses_;
   uint64_t now_ = 1000 * kMs;
-  uint64_t hold_ns_ = 0;  ///< that the server says
+  uint64_t hold_ns_ = 0;  ///< hold time in the server's packets
   uint64_t ticket_ = 0;
   uint32_t server_number_ = 0;
   uint8_t credits_ = 8;
@@ -635,7 +635,7 @@ TEST_F(ClientSessionTest, limits_above_128_grow_in_steps) {
   EXPECT_TRUE(session_->is_uncongested());
 }
 
-// More than the ring of records has at first, and more than a credit return of four words acknowledges.
+// More packets than the ring of records holds at first, and more than a credit return of four words acknowledges.
 TEST_F(ClientSessionTest, two_thousand_packets_in_flight) {
   ClientTerms terms;
   terms.bulk_packets = 10'000;
@@ -1068,7 +1068,7 @@ TEST_F(ClientSessionTest, echo_of_another_slots_packet_acknowledges_nothing) {
 
 // ---- Long responses ----
 
-/// Its requests for the rest wait for their pace. The server gives up what nobody asks for in 20 s.
+/// The requests for the rest wait for their pace. The server gives up a response that is not requested for 20 s.
 TEST_F(ClientSessionTest, a_response_whose_rest_cannot_be_asked_for_is_probed_for) {
   open();
   ClientSlot* slot = begin(10, 10 * kPayloadMax);
@@ -1527,7 +1527,7 @@ TEST_F(ClientSessionTest, slots_that_rest_are_reported_while_others_are_busy) {
   ClientSlot* busy = begin();
   ClientSlot* resting = begin();
   const auto packets = sent();
-  credit(packets[0].header.number());  // it waits for its answer
+  credit(packets[0].header.number());  // the request now waits for its answer
   finish(respond(resting, packets[1].header.number(), 4, 4));
   std::vector<TestPacket> reports;
   for (int i = 0; i < 30; i++) {
@@ -1870,7 +1870,7 @@ TEST_F(ClientSessionTest, a_server_that_takes_long_for_bursts_is_not_probed) {
   EXPECT_EQ(probes, 0u);
 }
 
-// ---- A path that has begun to drop full packets (clauses 4.3.3, 6.4.2) ----
+// ---- A path that begins to drop full packets (clauses 4.3.3, 6.4.2) ----
 
 /// The session's peer, and a path with a delay of `kOneWayNs` that loses all packets above a size in either direction,
 /// and no others. The server answers a request at once, that of slot 0 with `response_bytes_`. It answers a probe for
@@ -2438,7 +2438,7 @@ TEST_F(CongestedSessionTest, silence_narrows_the_window) {
   EXPECT_LT(session_->credit_limit(), 32u);
 }
 
-/// All packets that an RFR asks for wait for its departure, which is far away after a long one at a low rate.
+/// All packets that an RFR asks for wait for its departure. At a low rate, the departure after a long RFR is far away.
 TEST_F(CongestedSessionTest, ranges_are_no_longer_than_the_window) {
   ClientTerms terms;
   terms.controller = cc::Swift({3'125'000'000, kPayloadMax + 24, kTargetNs, 3 * kTargetNs});

@@ -37,16 +37,16 @@ TEST(Heard, each_session_once_an_epoch) {
   heard.start_epoch(false);
   EXPECT_FALSE(heard.has_grown());
   EXPECT_TRUE(heard.hear(a));
-  EXPECT_EQ(heard.count(), 2u);  // as in the last one
+  EXPECT_EQ(heard.count(), 2u);  // the number in the last epoch
   heard.start_epoch(false);
   EXPECT_EQ(heard.count(), 1u);
   heard.hear(a);
   heard.hear(b);
   heard.start_epoch(true);
-  EXPECT_EQ(heard.count(), 1u);  // too long ago
+  EXPECT_EQ(heard.count(), 1u);  // more than one epoch ago
 }
 
-/// `sessions` of them are heard in this epoch.
+/// Hears this number of sessions in the current epoch.
 void hear(CreditPolicy& policy, std::vector<uint64_t>& notes, size_t sessions) {
   notes.resize(std::max(notes.size(), sessions));
   for (size_t i = 0; i < sessions; i++) policy.hear(notes[i]);
@@ -61,7 +61,7 @@ TEST(CreditPolicy, without_a_downlink_the_queue_is_divided_by_those_heard_in_the
   EXPECT_EQ(policy.start_limit(1000), 128);
   EXPECT_EQ(policy.epoch_end_ns(), 10 * kMs);
   hear(policy, notes, 100);
-  EXPECT_EQ(policy.limit(), 128);  // not before its end
+  EXPECT_EQ(policy.limit(), 128);  // the limit changes only at the epoch's end
   policy.start_epoch(10 * kMs, {});
   EXPECT_EQ(policy.limit(), 10);
   EXPECT_EQ(policy.start_limit(1000), 10);
@@ -82,13 +82,13 @@ TEST(CreditPolicy, packets_of_several_credits_share_the_queue) {
   EXPECT_EQ(policy.limit(), 7);
   hear(policy, notes, 50);
   policy.start_epoch(20 * kMs, {});
-  EXPECT_EQ(policy.limit(), 1);  // short packets must still go on
+  EXPECT_EQ(policy.limit(), 1);  // short packets must still be possible
 }
 
 TEST(CreditPolicy, limits_above_128_are_powers_of_two) {
   CreditPolicy policy({.queue_packets = 1000, .unit = 11, .packet_credits = 4}, 0);
   std::vector<uint64_t> notes;
-  EXPECT_EQ(decode(policy), 512u);  // of 128 packets
+  EXPECT_EQ(decode(policy), 512u);  // the limit for 128 packets
   EXPECT_EQ(policy.start_limit(1), 128);
   hear(policy, notes, 12);
   policy.start_epoch(10 * kMs, {});
@@ -134,13 +134,13 @@ TEST(CreditPolicy, more_that_are_heard_count_at_once_and_fewer_after_an_epoch) {
   EXPECT_EQ(policy.limit(), 3);
   policy.start_epoch(now = policy.epoch_end_ns(), {});
   hear_long(1);
-  EXPECT_EQ(policy.limit(), 74);  // the others have ended
+  EXPECT_EQ(policy.limit(), 74);  // the other sessions have ended
   policy.set_long_requests(20);
-  EXPECT_EQ(policy.limit(), 3);  // no, they were only slow
+  EXPECT_EQ(policy.limit(), 3);  // the other sessions have not ended: they were only slow
   policy.start_epoch(now = policy.epoch_end_ns(), {});
   EXPECT_EQ(policy.limit(), 74);
   hear_long(20);
-  policy.start_epoch(now + kMs, {});  // nothing came for long
+  policy.start_epoch(now + kMs, {});  // nothing was received for a long time
   EXPECT_EQ(policy.limit(), 74);
 }
 
@@ -161,7 +161,7 @@ TEST(CreditPolicy, small_packets_are_more_on_the_same_link) {
   EXPECT_EQ(policy.limit(), 6);
   hear(policy, notes, 100);
   EXPECT_EQ(policy.limit(), 6);
-  // Who sends full packets has what the others leave of the link.
+  // A session with full packets gets the rest of the link.
   uint64_t last = 0;
   policy.set_long_requests(1);
   policy.hear_long(last);
@@ -171,7 +171,7 @@ TEST(CreditPolicy, small_packets_are_more_on_the_same_link) {
 TEST(CreditPolicy, the_queue_bounds_what_the_downlink_would_take) {
   CreditPolicy policy({.queue_packets = 100, .downlink = kDownlink}, 0);
   std::vector<uint64_t> notes;
-  // Each epoch another ten: a slow server hears a hundred clients only in 10 ms.
+  // Each epoch hears ten other sessions, because a slow server needs 10 ms to hear a hundred clients.
   for (uint64_t epoch = 0; epoch < 400; epoch++) {
     notes.resize(100);
     for (size_t i = 0; i < 10; i++) policy.hear(notes[(10 * epoch + i) % 100]);
@@ -180,8 +180,7 @@ TEST(CreditPolicy, the_queue_bounds_what_the_downlink_would_take) {
   EXPECT_EQ(policy.limit(), 1);
 }
 
-// ---- The policy and a bottleneck: clients that send what they may, a FIFO downlink, a server that answers at once
-// ----
+// ---- The policy and a bottleneck: greedy clients, a FIFO downlink, a server that answers at once ----
 
 constexpr uint64_t kPacketNs = kPacketBytes * 1'000'000'000ull / kLinkBytesPerSec;
 constexpr uint64_t kOneWayNs = 3'000;
@@ -193,7 +192,7 @@ class Bottleneck {
     uint32_t in_flight = 0;
     bool is_active = false;
     bool is_long = true;
-    uint64_t think_ns = 0;  ///< after each answer; a client that thinks sends one packet at a time
+    uint64_t think_ns = 0;  ///< time between an answer and the next packet; such a client has one packet in flight
     uint64_t answered = 0;
     uint64_t heard = 0, heard_long = 0;
   };
@@ -206,7 +205,7 @@ class Bottleneck {
     if (clients[client].is_long) policy_.set_long_requests(++long_requests_);
     send(client);
   }
-  /// Without a word: as a host that crashes.
+  /// Stops a client without a message to the server, as a crash does.
   void stop(size_t client) { clients[client].is_active = false; }
   void run_for(uint64_t ns) {
     const uint64_t until = now_ + ns;
@@ -311,7 +310,7 @@ TEST_P(Incast, a_busy_link_a_short_queue_and_fair_shares) {
   Bottleneck world(GetParam());
   for (size_t i = 0; i < GetParam(); i++) world.start(i);
   world.run_for(3 * kMs);
-  // At first all send what a session may begin with.
+  // At first each client sends as many packets as a new session may.
   EXPECT_LE(*std::max_element(world.rtts.begin(), world.rtts.end()), 8 * GetParam() * kPacketNs + 100'000);
   world.forget();
   world.run_for(10 * kMs);
@@ -320,12 +319,12 @@ TEST_P(Incast, a_busy_link_a_short_queue_and_fair_shares) {
   EXPECT_GE(world.jain(), 0.95);
 }
 
-// Who has many packets in the queue, one behind the other, hides the others for a while.
+// Many packets of one session in the queue, one behind the other, hide the other sessions for a while.
 TEST_P(Incast, limits_that_are_far_too_high_come_down) {
   Bottleneck world(GetParam());
   for (auto& client : world.clients) client.limit = 128;
   for (size_t i = 0; i < GetParam(); i++) world.start(i);
-  world.run_for(3 * 128 * GetParam() * kPacketNs + kMs);  // each time that all packets have passed, half are left
+  world.run_for(3 * 128 * GetParam() * kPacketNs + kMs);  // the excess halves whenever the whole queue has passed
   world.forget();
   world.run_for(10 * kMs);
   EXPECT_GE(world.utilization(), 0.99);

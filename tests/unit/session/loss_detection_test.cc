@@ -61,7 +61,7 @@ class DetectLossesTest : public testing::Test {
     }
     sent_.add(packet);
   }
-  /// Returns when the next loss is due; lost_ has the losses.
+  /// Returns the time of the next loss. lost_ has the losses.
   uint64_t detect(uint64_t judged, uint64_t largest_answered, uint64_t now_ns, LossRounds rounds = {}) {
     lost_.clear();
     LossEvidence evidence = kEvidence;
@@ -82,7 +82,7 @@ class DetectLossesTest : public testing::Test {
 
 TEST_F(DetectLossesTest, overtaken_packets_are_lost_when_their_time_is_over) {
   for (uint64_t time_ns : {100u, 200u, 300u, 400u}) add(request(time_ns));
-  sent_.remove(sent_[3]);  // answered
+  sent_.remove(sent_[3]);  // this packet was answered
   EXPECT_EQ(detect(3, 3, 99 + kWaitNs), 100 + kWaitNs);
   EXPECT_TRUE(lost_.empty());
   EXPECT_EQ(detect(3, 3, 100 + kWaitNs), 200 + kWaitNs);

@@ -28,7 +28,7 @@ TEST(RangeQueue, takes_256_and_no_more) {
 
 TEST(RangeQueue, forgets_one_slot_and_keeps_the_others_in_order) {
   RangeQueue queue;
-  queue.forget_slot(3);  // an empty one, too
+  queue.forget_slot(3);  // a slot without ranges is allowed, too
   for (uint32_t i = 0; i < 9; i++) EXPECT_TRUE(queue.push(range_of(64 + i % 3, i)));
   queue.forget_slot(1);
   EXPECT_EQ(queue.size(), 6u);

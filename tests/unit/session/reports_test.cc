@@ -51,7 +51,7 @@ TEST_F(ReportsTest, busy_session_reports_slots_that_two_looks_have_found_free) {
   slots_[1].phase = Phase::kWaiting;
   EXPECT_FALSE(look(false));
   EXPECT_EQ(reports_.look_at_ns(), now_ + kDelayNs);
-  slots_[2].request_number += 64;  // used meanwhile
+  slots_[2].request_number += 64;  // the slot was used meanwhile
   EXPECT_TRUE(look(false));
   EXPECT_EQ(report(false), (std::vector<uint32_t>{320, 322 + 64})) << "at the second look it is noted, too";
 }

@@ -69,7 +69,7 @@ TEST(RttEstimator, smallest_is_of_the_last_windows) {
   constexpr uint64_t kStart = 100 * kWindow;
   RttEstimator rtt;
   EXPECT_EQ(rtt.min_ns(), UINT64_MAX);
-  rtt.add(100, 100, kStart);  // a wrong one
+  rtt.add(100, 100, kStart);  // a wrong sample
   rtt.add(8000, 8000, kStart + 1);
   EXPECT_EQ(rtt.min_ns(), 100u);
   rtt.add(9000, 9000, kStart + kWindow);

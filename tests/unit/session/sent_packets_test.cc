@@ -12,7 +12,7 @@ using Kind = SentPacket::Kind;
 class SentPacketsTest : public testing::Test {
  protected:
   SentPacketsTest() { sent_.start(kFirst); }
-  /// Packet kFirst + i at time i, of slot i % 8.
+  /// Adds packets kFirst + i at time i, of slot i % 8.
   void add(uint64_t count, Kind kind = Kind::kShort) {
     for (uint64_t i = 0; i < count; i++) {
       if (sent_.is_full()) {

@@ -68,7 +68,7 @@ class ServerSessionTest : public testing::Test {
   wire::Header paired_probe(uint32_t token, uint32_t request_number = 0) {
     return client_header(Kind::kPathProbe, request_number, 0, token, wire::kPaired);
   }
-  /// What an endpoint does that has found the address.
+  /// Sends a pair reply as an endpoint does after it has found the address.
   wire::Header pair_reply(uint32_t token) {
     session_->owe_pair_reply(token);
     EXPECT_TRUE(session_->wants_to_send());
@@ -87,11 +87,11 @@ class ServerSessionTest : public testing::Test {
     return receive(header, {bytes.data(), payload_bytes, nullptr, 0});
   }
   Drop drop_of(const wire::Header& header, uint32_t payload_bytes) { return receive(header, payload_bytes).drop; }
-  /// Nothing but a counter.
+  /// Checks that the packet changes nothing but a counter.
   void expect_no_effect(const wire::Header& header, uint32_t payload_bytes, Drop why) {
     EXPECT_EQ(drop_of(header, payload_bytes), why);
     EXPECT_TRUE(sent().empty());
-    client_number_--;  // so it is not remembered either
+    client_number_--;  // the packet's number is not remembered either
   }
   ServerSlot* begin(uint32_t request_number, uint32_t bytes = 10) {
     const ServerVerdict verdict = receive(request(request_number, bytes), bytes);
@@ -174,15 +174,16 @@ TEST_F(ServerSessionTest, short_request_is_answered_with_its_number_echoed_and_t
 }
 
 TEST_F(ServerSessionTest, malformed_requests) {
-  expect_no_effect(request(kFirst | 4, 10), 10, Drop::kUnproven);  // no such slot
+  expect_no_effect(request(kFirst | 4, 10), 10, Drop::kUnproven);  // the slot does not exist
   expect_no_effect(request(kFirst, 10), 9, Drop::kMalformed);
   expect_no_effect(request(kFirst, 10), 11, Drop::kMalformed);
-  expect_no_effect(request(kFirst, 101), 101, Drop::kMalformed);  // longer than a packet
+  expect_no_effect(request(kFirst, 101), 101, Drop::kMalformed);  // the payload is longer than a packet's
   expect_no_effect(request(kFirst, 150), 99, Drop::kMalformed);
   expect_no_effect(request(kFirst, 150, 1), 51, Drop::kMalformed);
   expect_no_effect(request(kFirst, 150, 2), 100, Drop::kMalformed);
   expect_no_effect(request(kFirst, 0x7fffffff), 100, Drop::kMalformed);
-  expect_no_effect(client_header(Kind::kRequest, kFirst, 0, 150, 0), 100, Drop::kMalformed);  // 0 unflagged
+  // Index 0 without the flag kFirst.
+  expect_no_effect(client_header(Kind::kRequest, kFirst, 0, 150, 0), 100, Drop::kMalformed);
   EXPECT_EQ(session_->slot(0), nullptr);
   EXPECT_TRUE(receive(request(kFirst, 150, 1), 50).is_part);
 }
@@ -195,7 +196,7 @@ TEST_F(ServerSessionTest, request_of_the_past_the_present_and_the_future) {
   expect_no_effect(request(kFirst, 10), 10, Drop::kStale);
   EXPECT_EQ(drop_of(request(kFirst + 64, 10), 10), Drop::kStale);
   EXPECT_EQ(only_answer().kind(), Kind::kCr);
-  // While the last one runs: the client must have given that up.
+  // A new request arrives while the last one runs: the client must have given up the last one.
   int call = 0;
   slot->call = &call;
   EXPECT_EQ(begin(kFirst + 128), slot);
@@ -206,12 +207,12 @@ TEST_F(ServerSessionTest, request_of_the_past_the_present_and_the_future) {
   EXPECT_EQ(only_answer().kind(), Kind::kResponse);
   cancel(kFirst + 128);
   sent();
-  EXPECT_EQ(drop_of(request(kFirst + 128, 10), 10), Drop::kStale);  // never again
+  EXPECT_EQ(drop_of(request(kFirst + 128, 10), 10), Drop::kStale);  // the request will never run
 }
 
 TEST_F(ServerSessionTest, request_numbers_are_taken_without_a_gap) {
   for (const uint32_t number : {kFirst + 64, kFirst + (1u << 30), kFirst + (1u << 31) - 128}) {
-    expect_no_effect(request(number, 10), 10, Drop::kUnproven);  // a number that was guessed is worth no answer
+    expect_no_effect(request(number, 10), 10, Drop::kUnproven);  // a guessed number gets no answer
     expect_no_effect(request(number, 500, 1), 100, Drop::kUnproven);
   }
   EXPECT_NE(begin(kFirst), nullptr);
@@ -250,7 +251,7 @@ TEST_F(ServerSessionTest, new_request_on_the_slot_drops_what_the_old_one_had_to_
   sent();
   EXPECT_TRUE(ask(kFirst, 1, 4));
   receive(probe(kFirst));
-  // The next one takes the general way, which forgets the ranges.
+  // The next request takes the general path, which discards the ranges.
   EXPECT_EQ(session_->try_begin(request(kFirst + 64, 10), 10, now_), nullptr);
   client_number_--;
   begin(kFirst + 64);
@@ -284,14 +285,14 @@ TEST_F(ServerSessionTest, long_request_in_any_order_keeps_the_deadline_of_its_fi
     EXPECT_EQ(verdict.started, nullptr);
     now_ += 1'000'000;
     EXPECT_EQ(drop_of(request(kFirst, 250, index), index == 2 ? 50 : 100), Drop::kStale);
-    EXPECT_EQ(drop_of(request(kFirst, 251, 1), 100), Drop::kStale);  // contradicts the first
+    EXPECT_EQ(drop_of(request(kFirst, 251, 1), 100), Drop::kStale);  // contradicts the size in the first packet
     EXPECT_EQ(offers_.arriving_bytes, 250u);
   }
   ServerSlot* slot = verdict.started;
   ASSERT_NE(slot, nullptr);
   EXPECT_TRUE(verdict.was_assembled);
   EXPECT_EQ(slot->phase, Phase::kRunning);
-  // Packet 0 came at 1 ms with 10 ms left; the last one at 2 ms, which is received_ns.
+  // Packet 0 arrived at 1 ms with 10 ms left. The last packet arrived at 2 ms, which is received_ns.
   EXPECT_EQ(wire::decode_time_left(slot->deadline_code), 9'000'000u);
   const OwnedBuffer whole(verdict.message);
   for (uint32_t i = 0; i < 250; i++) EXPECT_EQ(whole->data()[i], static_cast<std::byte>(i / 100 + 1));
@@ -302,7 +303,7 @@ TEST_F(ServerSessionTest, part_with_a_lost_lease_is_not_marked) {
   const auto header = request(kFirst, 150, 1);
   EXPECT_EQ(receive(header, torn(bytes_of(50))).drop, Drop::kLease);
   EXPECT_EQ(session_->slot(0)->phase, Phase::kReceiving);
-  EXPECT_TRUE(receive(header, 50).is_part);  // still missing, and its number not received
+  EXPECT_TRUE(receive(header, 50).is_part);  // the packet was still missing, and its number did not count as received
 }
 
 TEST_F(ServerSessionTest, short_request_with_a_lost_lease_is_not_begun) {
@@ -325,10 +326,10 @@ TEST_F(ServerSessionTest, requests_without_memory_fail_and_take_their_number) {
   };
   EXPECT_EQ(receive(request(kFirst, 150), 100).started, nullptr);
   EXPECT_TRUE(is_refused(kFirst));
-  EXPECT_NE(begin(kFirst + 64), nullptr);  // a short one needs none
+  EXPECT_NE(begin(kFirst + 64), nullptr);  // a short request needs no buffer
   offers_.buffer_bytes_max = 10;
   const auto bytes = bytes_of(50);
-  EXPECT_EQ(receive(request(kFirst + 128, 50), torn(bytes)).started, nullptr);  // by reference
+  EXPECT_EQ(receive(request(kFirst + 128, 50), torn(bytes)).started, nullptr);  // a request by reference
   EXPECT_TRUE(is_refused(kFirst + 128));
 }
 
@@ -360,12 +361,12 @@ TEST_F(ServerSessionTest, credit_return_acknowledges_what_has_arrived) {
   ASSERT_EQ(packets[0].payload.size(), 32u);
   uint64_t word;
   std::memcpy(&word, packets[0].payload.data(), 8);
-  EXPECT_EQ(word, uint64_t{0b10011} << 59);  // 5, not 4 and 3, 2, 1 (the path probe)
+  EXPECT_EQ(word, uint64_t{0b10011} << 59);  // acknowledges 5, not 4 and 3, and 2 and 1 (the path probe)
 }
 
-// A turn in which handlers take time reads the clock more than once. Its credit return echoes the largest number, which
-// may be that of a later packet, with an answer of its own: the hold time of the earlier one would make its round trip
-// too short.
+// A turn with slow handlers reads the clock more than once. Its credit return echoes the largest number, which may be
+// that of a later packet with its own answer. The hold time of the earlier packet would then make the later one's round
+// trip too short.
 TEST_F(ServerSessionTest, credit_return_with_the_number_of_a_later_packet_tells_no_hold_time) {
   begin(kFirst);
   session_->owe_credit_return(now_);
@@ -387,20 +388,20 @@ TEST_F(ServerSessionTest, probes_of_every_kind) {
     EXPECT_EQ(drop_of(probe(request_number), 0), Drop::kNone);
     return only_answer();
   };
-  EXPECT_EQ(answer_to(kFirst).kind(), Kind::kCr);  // not arrived
+  EXPECT_EQ(answer_to(kFirst).kind(), Kind::kCr);  // the request has not arrived
   ServerSlot* slot = begin(kFirst);
-  EXPECT_EQ(answer_to(kFirst).kind(), Kind::kCr);  // running
+  EXPECT_EQ(answer_to(kFirst).kind(), Kind::kCr);  // the request runs
   respond(slot, 300);
   sent();
   const auto again = answer_to(kFirst);
   EXPECT_EQ(again.kind(), Kind::kResponse);
   EXPECT_EQ(again.echo(), client_number_);
-  EXPECT_EQ(answer_to(kFirst - 64).flags(), wire::kFirst | wire::kFailure);  // past: it will never run
-  EXPECT_EQ(answer_to(kFirst | 63).kind(), Kind::kCr);                       // no such slot
+  EXPECT_EQ(answer_to(kFirst - 64).flags(), wire::kFirst | wire::kFailure);  // this request is past, and will never run
+  EXPECT_EQ(answer_to(kFirst | 63).kind(), Kind::kCr);                       // the slot does not exist
 }
 
-// A client that knows its request to be acknowledged hears that it is not there, instead of waiting for ever. The slot
-// has had that request then, or the next one would leave a number out.
+// A client whose request was acknowledged is told if the server does not have it, so that it does not wait for ever.
+// The slot then counts the request as received, because the next request would otherwise leave a gap.
 TEST_F(ServerSessionTest, probes_for_an_acknowledged_request_that_is_not_here) {
   const auto is_lost = [&](uint32_t request_number) {
     receive(probe(request_number, true));
@@ -411,17 +412,18 @@ TEST_F(ServerSessionTest, probes_for_an_acknowledged_request_that_is_not_here) {
     EXPECT_EQ(answer.echo(), client_number_);
     return answer.size_or_index() >> 16 == static_cast<uint32_t>(wire::FailureCode::kLost);
   };
-  EXPECT_TRUE(is_lost(kFirst));  // never arrived
+  EXPECT_TRUE(is_lost(kFirst));  // the request never arrived
   EXPECT_EQ(drop_of(request(kFirst, 10), 10), Drop::kStale);
   sent();
   ServerSlot* slot = begin(kFirst + 64);
-  EXPECT_FALSE(is_lost(kFirst + 64));  // runs
-  EXPECT_TRUE(is_lost(kFirst + 128));  // never arrived; nobody waits for the one that ran
+  EXPECT_FALSE(is_lost(kFirst + 64));  // the request runs
+  EXPECT_TRUE(is_lost(kFirst + 128));  // the request never arrived, and no client waits for the running one
   EXPECT_EQ(begin(kFirst + 192), slot);
   cancel(kFirst + 192);
   sent();
   EXPECT_TRUE(is_lost(kFirst + 192));
-  // Past: pushed aside by a damaged packet, whose client would wait for ever; or late, and nobody waits.
+  // This request is past. Either a damaged packet moved the slot on, and its client would wait for ever, or the probe
+  // is late, and no client waits.
   EXPECT_TRUE(is_lost(kFirst + 128));
 }
 
@@ -457,7 +459,7 @@ TEST_F(ServerSessionTest, ranges_that_contradict_the_response_bring_a_credit_ret
     return !ask(request_number, index, count) && only_answer().kind() == Kind::kCr;
   };
   ServerSlot* slot = begin(kFirst);
-  EXPECT_TRUE(brings_credit_return(kFirst, 1, 1));  // running
+  EXPECT_TRUE(brings_credit_return(kFirst, 1, 1));  // the request runs
   respond(slot, 450);
   sent();
   EXPECT_TRUE(brings_credit_return(kFirst, 1, 0));
@@ -469,11 +471,11 @@ TEST_F(ServerSessionTest, ranges_that_contradict_the_response_bring_a_credit_ret
   begin(kFirst | 1);
   session_->fail(session_->slot(1), wire::FailureCode::kApplication, 0);
   sent();
-  EXPECT_FALSE(ask(kFirst | 1, 0, 1));  // a failure has no packets: it is said again
+  EXPECT_FALSE(ask(kFirst | 1, 0, 1));  // a failure has no packets, so it is sent again
   EXPECT_EQ(only_answer().flags(), wire::kFirst | wire::kFailure);
 }
 
-// The client has taken a damaged packet 0 for the truth: it would ask for ever for what is not there.
+// The client has accepted a damaged packet 0, and would ask for parts that do not exist for ever.
 TEST_F(ServerSessionTest, a_range_beyond_the_response_brings_packet_0_which_says_its_size) {
   ServerSlot* slot = begin(kFirst);
   respond(slot, 450);
@@ -488,7 +490,7 @@ TEST_F(ServerSessionTest, a_range_beyond_the_response_brings_packet_0_which_says
   }
 }
 
-// A client that has an answer takes what it sent before, and is not acknowledged, for overtaken.
+// A client that receives an answer takes earlier packets without an acknowledgement for overtaken.
 TEST_F(ServerSessionTest, the_credit_return_leaves_before_the_responses_of_the_same_burst) {
   receive(request(kFirst, 450), 100);  // the first of five parts
   respond(begin(kFirst | 1), 10);
@@ -515,7 +517,7 @@ TEST_F(ServerSessionTest, ranges_are_bounded) {
   EXPECT_EQ(taken, 256u);
 }
 
-// What crashed servers: the response goes in the same burst in which a range of it was asked for, and the slot fails.
+// This sequence crashed servers: a response ends in the burst in which a range of it was requested, and the slot fails.
 TEST_F(ServerSessionTest, ranges_end_with_their_response) {
   const auto cancel_it = [this](uint32_t number) { cancel(number); };
   const auto report_it = [this](uint32_t number) { report(numbers({number})); };
@@ -541,7 +543,7 @@ TEST_F(ServerSessionTest, range_of_a_response_that_gave_way_is_answered_with_a_f
   sent();
   session_->give_up_response(session_->slot(0), offers_);
   EXPECT_EQ(offers_.responses_taken_back, 1u);
-  EXPECT_TRUE(sent().empty());  // packet 0 had left
+  EXPECT_TRUE(sent().empty());  // packet 0 had already left
   EXPECT_FALSE(ask(kFirst, 1, 2));
   EXPECT_EQ(only_answer().size_or_index() >> 16, static_cast<uint32_t>(wire::FailureCode::kNoMemory));
 }
@@ -565,26 +567,26 @@ TEST_F(ServerSessionTest, a_mark_is_echoed_once_by_the_next_packet_whatever_it_i
   };
   ServerSlot* slot = begin(kFirst, 10);
   marked(probe(kFirst));
-  is_echoed_once();  // credit return
+  is_echoed_once();  // the credit return
   marked(request(kFirst, 10), 10);
   sent();
   respond(slot, 250);
   sent();
   marked(probe(kFirst));
   marked(probe(kFirst));
-  is_echoed_once();  // response
+  is_echoed_once();  // the response
   marked(client_header(Kind::kRfr, kFirst, 1, 1));
-  is_echoed_once();  // a later packet of it
+  is_echoed_once();  // a later packet of the response
   session_->fail(marked(request(kFirst + 64, 10), 10).started, wire::FailureCode::kApplication, 1);
-  is_echoed_once();  // failure
+  is_echoed_once();  // the failure
   marked(client_header(Kind::kCancel, kFirst + 64, 0, kSessionToken));
   session_->owe_credit_return(now_);
   const auto packets = sent();
   ASSERT_EQ(packets.size(), 2u);
   EXPECT_EQ(packets[0].header.kind(), Kind::kCancelled);
-  EXPECT_EQ(flags(packets[0]), 0);  // answers no packet
+  EXPECT_EQ(flags(packets[0]), 0);  // a kCancelled packet answers no packet
   EXPECT_NE(flags(packets[1]), 0);
-  // One that does not prove itself, or that reports, says nothing.
+  // A packet that proves nothing, or a report, causes no echo.
   marked(client_header(Kind::kProbe, kFirst, 0, kSessionToken ^ 1));
   marked(client_header(Kind::kReport, 0, 0, kSessionToken));
   session_->owe_credit_return(now_);
@@ -613,12 +615,13 @@ TEST_F(ServerSessionTest, cancel_in_every_phase) {
       EXPECT_EQ(answer.request_number(), number);
       EXPECT_EQ(answer.flags(), wire::kNoEcho);
     }
-    EXPECT_EQ(drop_of(request(number, 10), 10), Drop::kStale) << phase;  // never runs any more
+    EXPECT_EQ(drop_of(request(number, 10), 10), Drop::kStale) << phase;  // the request will never run
     EXPECT_EQ(only_answer().kind(), Kind::kCr);
   }
 }
 
-// Damaged packets can put the two ends apart: whoever cancels what can never start here must not ask for ever.
+// Damaged packets can make the two ends differ. A client that cancels a request that can never start here must get an
+// answer, because it would otherwise ask for ever.
 TEST_F(ServerSessionTest, cancel_of_the_past_and_of_the_impossible_is_answered) {
   begin(kFirst);
   cancel(kFirst);
@@ -638,7 +641,7 @@ TEST_F(ServerSessionTest, cancel_of_the_past_and_of_the_impossible_is_answered) 
   EXPECT_EQ(only_answer().kind(), Kind::kCr);
 }
 
-// As a request of the next number does (clause 3.8).
+// A request of the next number does this, too (clause 3.8).
 TEST_F(ServerSessionTest, cancel_of_the_next_request_ends_one_that_still_runs) {
   ServerSlot* slot = begin(kFirst);
   int call = 0;
@@ -656,7 +659,7 @@ TEST_F(ServerSessionTest, cancel_acknowledgement_never_names_the_next_request) {
   respond(begin(kFirst), 1);
   sent();
   cancel(kFirst);
-  begin(kFirst + 64);  // the client had its answer meanwhile
+  begin(kFirst + 64);  // the client received the answer meanwhile
   EXPECT_TRUE(sent().empty());
 }
 
@@ -723,7 +726,8 @@ TEST_F(ServerSessionTest, requests_beyond_the_limit_of_those_given_up_keep_their
   cancel(kFirst);
   EXPECT_EQ(only_answer().kind(), Kind::kCancelled);
   ServerSlot* slot = session_->slot(1);
-  // By a cancel, by one of the next request, by the next request, by a probe for it: the client hears that we live.
+  // The request stays after its cancel, a cancel of the next request, the next request, and a probe for the next
+  // request. A credit return tells the client that the server is alive.
   cancel(kFirst | 1);
   EXPECT_EQ(only_answer().kind(), Kind::kCr);
   cancel((kFirst | 1) + 64);
@@ -737,7 +741,7 @@ TEST_F(ServerSessionTest, requests_beyond_the_limit_of_those_given_up_keep_their
   EXPECT_EQ(slot->phase, Phase::kRunning);
   EXPECT_EQ(slot->request_number, kFirst | 1);
   EXPECT_EQ(offers_.abandoned.size(), 1u);
-  // Its answer frees the slot at the client; a session that ends waits for nothing.
+  // The answer frees the slot at the client. A session that ends waits for no answer.
   slot->call = nullptr;
   respond(slot, 5);
   EXPECT_EQ(only_answer().kind(), Kind::kResponse);
@@ -785,7 +789,8 @@ TEST_F(ServerSessionTest, path_probe_of_full_length_is_answered_in_full) {
   EXPECT_EQ(packets[0].payload.size(), kPayloadMax);
 }
 
-// Of an open session: the client sees which lengths still pass (clause 6.4.2). One answer for each probe, no larger.
+// The client of an open session checks which lengths still pass (clause 6.4.2). Each probe gets one answer, which is no
+// larger.
 TEST_F(ServerSessionTest, path_probes_of_an_open_session_are_answered_in_their_own_length) {
   for (int i = 0; i < 100; i++) {
     EXPECT_EQ(receive(path_probe(kSessionToken, kFirst), kPayloadMax).drop, Drop::kNone);
@@ -797,7 +802,7 @@ TEST_F(ServerSessionTest, path_probes_of_an_open_session_are_answered_in_their_o
     EXPECT_EQ(receive(path_probe(kSessionToken, kFirst)).drop, Drop::kNone);
     EXPECT_EQ(only_answer().kind(), Kind::kCr);
   }
-  // A burst of both is answered by both.
+  // Probes of both lengths in one burst get an answer of each length.
   receive(path_probe(kSessionToken, kFirst), kPayloadMax);
   receive(path_probe(kSessionToken, kFirst));
   EXPECT_EQ(sent().size(), 2u);
@@ -817,7 +822,7 @@ TEST_F(ServerSessionTest, an_address_gets_three_headers_until_it_has_answered) {
     EXPECT_TRUE(packets[0].payload.empty());
   }
   expect_no_effect(path_probe(kPathToken), 0, Drop::kStale);
-  // Who has not seen a reply cannot ask for more, nor do anything else.
+  // A client without a reply cannot ask for more, and no other packet of it is accepted.
   expect_no_effect(path_probe(kPathToken, kFirst), kPayloadMax, Drop::kUnproven);
   expect_no_effect(path_probe(kSessionToken, kFirst + 64), kPayloadMax, Drop::kUnproven);
   expect_no_effect(request(kFirst, 10), 10, Drop::kUnproven);
@@ -829,9 +834,9 @@ TEST_F(ServerSessionTest, an_address_gets_three_headers_until_it_has_answered) {
   EXPECT_NE(begin(kFirst), nullptr);
 }
 
-/// try_begin() and try_answer(), as an endpoint calls them whose answers leave at once.
+/// try_begin() and try_answer() in the way of an endpoint whose answers leave at once.
 TEST_F(ServerSessionTest, answer_at_once_leaves_with_the_next_number_and_is_kept) {
-  begin(kFirst);  // makes the slot
+  begin(kFirst);  // creates the slot
   respond(session_->slot(0), 8);
   sent();
   const wire::Header header = request(kFirst + 64, 10);
@@ -862,7 +867,7 @@ TEST_F(ServerSessionTest, answer_at_once_leaves_with_the_next_number_and_is_kept
   EXPECT_EQ(answer.credit_limit(), kLimit);
   EXPECT_EQ(answer.size_or_index(), 8u);
   EXPECT_TRUE(sent().empty());
-  // Asked again, it is answered again.
+  // A probe brings the answer again.
   receive(probe(kFirst + 64));
   EXPECT_EQ(only_answer().size_or_index(), 8u);
 }
@@ -870,7 +875,7 @@ TEST_F(ServerSessionTest, answer_at_once_leaves_with_the_next_number_and_is_kept
 TEST_F(ServerSessionTest, answer_at_once_waits_for_what_is_to_be_sent_before) {
   begin(kFirst);
   begin(kFirst | 1);
-  respond(session_->slot(0), 8);  // waits to be sent
+  respond(session_->slot(0), 8);  // this response waits in the queue
   respond(session_->slot(1), 8);
   const auto never = [](const wire::Header&, const std::byte*, uint32_t, detail::Buffer*) {
     ADD_FAILURE() << "sent out of turn";
@@ -903,7 +908,7 @@ TEST_F(ServerSessionTest, a_paired_path_is_proved_by_the_token_that_was_sent_to_
   EXPECT_EQ(reply.echo(), client_number_);
   EXPECT_EQ(reply.size_or_index(), 111u);
   EXPECT_EQ(reply.request_number(), kFirst);
-  // Neither token of the other way will do.
+  // Neither token of the unpaired path is valid.
   for (const uint32_t token : {kPathToken, kSessionToken, 110u}) {
     expect_no_effect(paired_probe(token, kFirst), kPayloadMax, Drop::kUnproven);
   }
@@ -922,14 +927,14 @@ TEST_F(ServerSessionTest, a_new_address_makes_the_token_of_the_one_before_worthl
   EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
   pair_reply(111);
   EXPECT_TRUE(receive(paired_probe(kPathToken)).wants_pair);
-  // In the same burst, too: the answer has not left yet.
+  // A probe with the old token in the same burst has no effect, although the reply has not left yet.
   session_->owe_pair_reply(222);
   EXPECT_EQ(drop_of(paired_probe(111, kFirst), kPayloadMax), Drop::kUnproven);
   client_number_--;
   EXPECT_EQ(session_->pair_reply(kLimit).number(), ++server_number_);
   EXPECT_TRUE(receive(paired_probe(222, kFirst), kPayloadMax).has_paired);
   sent();
-  // The answer may be lost: it is asked for again.
+  // The answer may be lost, and the client then asks again.
   EXPECT_TRUE(receive(paired_probe(222, kFirst), kPayloadMax).has_paired);
   EXPECT_EQ(sent().size(), 1u);
 }
@@ -944,7 +949,8 @@ TEST_F(ServerSessionTest, addresses_get_three_headers_together_until_one_has_ans
   }
   expect_no_effect(path_probe(kPathToken), 0, Drop::kStale);
   expect_no_effect(paired_probe(kPathToken), 0, Drop::kStale);
-  // One has: what it got counts no more, but what the others got does.
+  // One address has answered: headers sent to it no longer count against the limit of three, but those to the others
+  // do.
   EXPECT_TRUE(receive(paired_probe(222, kFirst), kPayloadMax).has_paired);
   sent();
   for (int i = 0; i < 10; i++) {

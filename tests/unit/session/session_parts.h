@@ -1,4 +1,4 @@
-// What the tests of both ends of a session share: buffers of malloc's and payloads.
+// Common parts of the tests of both ends of a session: buffers from malloc, and payloads.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ inline OwnedBuffer make_buffer(uint32_t bytes) {
   return OwnedBuffer(buffer);
 }
 
-/// What an endpoint offers, from the heap.
+/// The resources that an endpoint offers to its server sessions, from the heap.
 class HeapOffers final : public ServerOffers {
  public:
   RequestBuffer buffer_for(const wire::Header& request, bool is_long) override {
@@ -63,7 +63,7 @@ struct TestPacket {
 
 inline std::vector<std::byte> bytes_of(uint32_t count) { return std::vector<std::byte>(count, std::byte{0x5a}); }
 
-/// A lease that has been revoked.
+/// Returns a payload with a revoked lease.
 inline transport::Payload torn(const std::vector<std::byte>& bytes) {
   static const std::atomic<uint32_t> lease{2};
   return {bytes.data(), static_cast<uint32_t>(bytes.size()), &lease, 1};

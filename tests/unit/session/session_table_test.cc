@@ -19,7 +19,7 @@ class SessionTableTest : public testing::Test {
         now_, [this] { return static_cast<uint32_t>(random_()); }, &key));
     return key;
   }
-  /// Draws the first of these that is free.
+  /// Draws the first free key of this list.
   uint32_t draw_of(std::vector<uint32_t> keys) {
     size_t next = 0;
     uint32_t key = 0;
@@ -71,7 +71,7 @@ TEST_F(SessionTableTest, a_key_rests_before_it_is_used_again_and_a_name_never_is
 
 TEST_F(SessionTableTest, a_taken_place_is_drawn_again) {
   table_.put(draw_of({6}), &objects_[0]);
-  // 6 and 0x80000006 lead to one place whatever the table's size.
+  // 6 and 0x80000006 map to one place, whatever the table's size.
   EXPECT_EQ(draw_of({6, 0x80000006, 7}), 7u);
 }
 
@@ -115,7 +115,7 @@ TEST_F(SessionTableTest, a_second_name_passes_from_one_object_to_the_next) {
   table_.rename_to(shared_name, &objects_[1]);
   EXPECT_EQ(table_.find_name(shared_name), &objects_[1]);
   EXPECT_EQ(table_.find_name(first_name), nullptr);
-  for (int i = 0; i < 40; i++) table_.put(draw(), &objects_[2]);  // it grows
+  for (int i = 0; i < 40; i++) table_.put(draw(), &objects_[2]);  // the table grows
   EXPECT_EQ(table_.find_name(shared_name), &objects_[1]);
   EXPECT_EQ(table_.size(), 42u);
   table_.erase(static_cast<uint32_t>(shared_name));

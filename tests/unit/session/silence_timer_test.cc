@@ -13,7 +13,7 @@ constexpr uint64_t kStepNs = kLivenessNs / 8;
 class SilenceTimerTest : public testing::Test {
  protected:
   SilenceTimerTest() { timer_.start(now_); }
-  /// Looks `steps` times, as often as is due. Everything was read.
+  /// Looks `steps` times at the intervals of the timer, with all input read.
   void look(int steps, bool is_answer_owed = true) {
     for (int i = 0; i < steps; i++) timer_.look(now_ += kStepNs, UINT64_MAX, answered_, is_answer_owed);
   }

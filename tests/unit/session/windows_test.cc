@@ -21,7 +21,7 @@ TEST(ExpandNumber, nearest_to_the_reference) {
   }
 }
 
-/// What IndexWindow and IndexSet stand for.
+/// A naive model of IndexWindow and IndexSet.
 class IndexModel {
  public:
   bool is_within(uint32_t index) const { return index >= base_ && index < base_ + IndexWindow::kSpan; }
@@ -109,7 +109,7 @@ TEST(NumberWindow, agrees_with_a_set_across_the_wrap) {
     NumberWindow window;
     std::set<uint64_t> model;
     uint64_t largest = start;
-    EXPECT_EQ(window.admit(low(NumberWindow::kAheadMax + 1)), 0u);  // nobody honest is so far ahead
+    EXPECT_EQ(window.admit(low(NumberWindow::kAheadMax + 1)), 0u);  // no honest peer is so far ahead
     if (start != 0) {
       for (uint64_t full = 0; full < start;) {
         full = std::min(start, full + NumberWindow::kAheadMax);
@@ -165,7 +165,7 @@ TEST(NumberWindow, zero_and_numbers_before_the_first_are_not_admitted) {
 TEST(NumberWindow, jump_clears_the_numbers_it_passes) {
   NumberWindow window;
   for (uint64_t n = 1; n <= 600; n++) window.insert(n);
-  window.insert(600 + 512 + 5);  // the same words of the ring
+  window.insert(600 + 512 + 5);  // uses the same words of the ring
   uint64_t words[NumberWindow::kWords];
   window.bitmap(words);
   EXPECT_EQ(words[0], uint64_t{1} << 63);
@@ -180,7 +180,7 @@ TEST(ArrivedBitmap, reads_what_a_number_window_says) {
   window.bitmap(words);
   for (uint64_t& word : words) word = wire::to_little_endian(word);
   std::byte payload[sizeof(words) + 1];
-  std::memcpy(payload + 1, words, sizeof(words));  // not aligned
+  std::memcpy(payload + 1, words, sizeof(words));  // unaligned
   const ArrivedBitmap arrived(payload + 1, NumberWindow::kWords);
   EXPECT_EQ(arrived.words(), NumberWindow::kWords);
   for (uint64_t n = 1; n <= 230; n++) {

@@ -1,4 +1,4 @@
-// close(drain) of a server: what it waits for, in virtual time.
+// close(drain) of a server: the work that it waits for, in virtual time.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -35,7 +35,7 @@ struct Client {
   Session session;
 };
 
-/// Host 0 serves, in the test's own loop; host 1 calls.
+/// Host 0 is the server, in the test's own loop. Host 1 is the client.
 class Closing : public testing::Test {
  protected:
   void make(Duration report_delay) {
@@ -60,7 +60,7 @@ class Closing : public testing::Test {
                     .ok());
     EXPECT_TRUE(server_->run_event_loop(10ms).ok());
   }
-  /// The virtual time that it takes.
+  /// Closes the server, and returns the virtual time that this takes.
   Duration close(Duration drain) {
     const Duration begin = simulation_->now();
     EXPECT_TRUE(server_->close(drain).ok());
@@ -93,7 +93,7 @@ TEST_F(Closing, waits_for_a_client_that_still_asks) {
   client_->call(completed_);
   ASSERT_TRUE(server_->run_event_loop(5ms).ok());
   EXPECT_EQ(completed_, 0);
-  // Nothing arrives at the client for a while: it asks again and again.
+  // The client receives nothing for 200 ms, and repeats its request.
   simulation_->after(200ms, [this] { simulation_->set_partition(0, 1, false); });
   EXPECT_LT(close(30s), 2s);
   EXPECT_EQ(completed_, 1);

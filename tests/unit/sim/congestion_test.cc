@@ -1,5 +1,5 @@
-// Congestion controllers in whole endpoints in the simulated network: how they are chosen, and that they do there what
-// they do in the model of one queue (unit/cc/controllers_test.cc).
+// Congestion controllers in whole endpoints in the simulated network: their selection, and the behaviour that they have
+// in the model of one queue (unit/cc/controllers_test.cc).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ struct Peer : SimProgram {
 
 class CongestionTest : public testing::Test {
  protected:
-  /// The server, host 0, grants 32 credits whatever its downlink: the controllers are alone.
+  /// The server, host 0, grants `credit_limit` credits whatever its downlink, so that only the controllers limit the
+  /// clients.
   void make(const Topology& topology, const RpcOptions& client_options = {}, SessionOptions session_options = {},
             uint32_t credit_limit = 32) {
     sessions_.clear();
@@ -55,7 +56,7 @@ class CongestionTest : public testing::Test {
         50ms));
   }
   Rpc<Sim>& rpc(uint32_t host) { return *static_cast<Peer*>(simulation_->host(host).program())->rpc; }
-  /// Every client has one request of so many bytes; how long all take together.
+  /// Sends a request of this size from every client, and returns the time until all have ended.
   Duration put_all(size_t bytes) {
     const Duration begin = simulation_->now();
     size_t left = sessions_.size();
@@ -72,12 +73,12 @@ class CongestionTest : public testing::Test {
     EXPECT_TRUE(simulation_->run_until([&] { return left == 0; }, 1s)) << left;
     return simulation_->now() - begin;
   }
-  /// Of a link of 25 Gbit/s.
+  /// Returns the share of a link of 25 Gbit/s.
   static double share_of_line(uint64_t bytes, Duration time) {
     return static_cast<double>(bytes) / static_cast<double>(time.count()) / (3.125 * 958 / 1048);
   }
-  /// Of the frames that arrive in an incast: those that found more than 400 kB before them. 32 credits of each of 32
-  /// clients are 1 MB.
+  /// Returns the share of an incast's frames that have more than 400 kB in the queue before them. 32 credits of each of
+  /// 32 clients are 1 MB.
   double share_behind_long_queue(const RpcOptions& options, SessionOptions session_options = {}) {
     SwitchOptions at;
     at.ecn_threshold_bytes = 400'000;
@@ -88,7 +89,7 @@ class CongestionTest : public testing::Test {
     return static_cast<double>(simulation_->counters().packets_marked) / static_cast<double>(frames);
   }
 
-  /// Of the bottleneck, in share_behind_long_queue().
+  /// Returns the utilization of the bottleneck in share_behind_long_queue().
   double utilization() const { return share_of_line(32u << 20, time_); }
 
   std::unique_ptr<Simulation> simulation_;
@@ -105,7 +106,7 @@ TEST_F(CongestionTest, a_controller_shortens_the_queue_and_none_does_not) {
     EXPECT_LT(share_behind_long_queue(options), 0.15) << static_cast<int>(controller);
     EXPECT_GE(utilization(), 0.9);
   }
-  // Its queue is as long as the marks say.
+  // The length of DCTCP's queue follows the threshold of the marks.
   options.congestion_control = CongestionControl::kDctcp;
   EXPECT_LT(share_behind_long_queue(options), 0.6);
   EXPECT_GE(utilization(), 0.9);
@@ -133,8 +134,8 @@ TEST_F(CongestionTest, the_same_seed_gives_the_same_trace_with_every_controller)
   }
 }
 
-/// Credits know their server's link only. Eight clients at one switch, with a server each at another, and one cable
-/// between the switches.
+/// Credits depend on the server's link only. Eight clients are at one switch and a server for each of them at another
+/// one, with one cable between the switches.
 TEST_F(CongestionTest, a_queue_between_switches_is_found_by_controllers_alone) {
   constexpr uint32_t kPairs = 8;
   constexpr size_t kBytes = 1 << 20;
@@ -147,7 +148,7 @@ TEST_F(CongestionTest, a_queue_between_switches_is_found_by_controllers_alone) {
     for (uint32_t i = 0; i < kPairs; i++) topology.connect(topology.add_host(), other);
     RpcOptions options;
     options.congestion_control = controller;
-    make(topology, options);  // all have a session with host 0: not used here
+    make(topology, options);  // connects each host to host 0; these sessions are not used here
     sessions_.clear();
     size_t left = kPairs;
     for (uint32_t i = 0; i < kPairs; i++) {
@@ -173,7 +174,8 @@ TEST_F(CongestionTest, a_queue_between_switches_is_found_by_controllers_alone) {
   }
 }
 
-/// As above, and the switches buffer less than what Swift's target lets stand in the queue. After the first 5 ms.
+/// The topology of the previous test, with switches that buffer less than Swift's target allows in the queue. Measured
+/// after the first 5 ms.
 class Trunk : public CongestionTest, public testing::WithParamInterface<size_t> {
  protected:
   static constexpr uint32_t kPairs = 8;
@@ -195,7 +197,7 @@ class Trunk : public CongestionTest, public testing::WithParamInterface<size_t> 
     return sum;
   }
 
-  /// The last calls end when the endpoints go, after this class has.
+  /// The last calls end when the endpoints go, which is after this class.
   std::shared_ptr<bool> is_over_ = std::make_shared<bool>(false);
 };
 INSTANTIATE_TEST_SUITE_P(Buffers, Trunk, testing::Values(30'000, 50'000, 100'000, 200'000));
@@ -206,7 +208,7 @@ TEST_P(Trunk, is_full_and_loses_little_whatever_its_switches_buffer) {
   const Node other = topology.add_switch({.buffer_bytes = buffer_bytes});
   topology.connect({Node::Kind::kSwitch, 0}, other);
   for (uint32_t i = 0; i < kPairs; i++) topology.connect(topology.add_host(), other);
-  make(topology, {}, {}, 0);  // all have a session with host 0: not used here
+  make(topology, {}, {}, 0);  // connects each host to host 0; these sessions are not used here
   sessions_.clear();
   for (uint32_t i = 0; i < kPairs; i++) {
     auto session = rpc(i).create_session(simulation_->host(kPairs + i).uri(), {.window = 1});
@@ -240,14 +242,14 @@ TEST_P(Trunk, is_full_and_loses_little_whatever_its_switches_buffer) {
   simulation_->set_tap(nullptr);
 }
 
-/// What a path takes without load is no queue, whether that is 4 us, 40 us, or 4 ms.
+/// A controller must not take the path's unloaded delay for a queue, whether it is 4 us, 40 us, or 4 ms.
 TEST_F(CongestionTest, a_lone_flow_has_the_link_at_any_distance) {
   for (const Duration delay : {Duration(500ns), Duration(3us), Duration(8us)}) {
     make(Topology::star(2, {.delay = delay}), {}, {}, 128);
     constexpr size_t kBytes = 8 << 20;
     EXPECT_GE(share_of_line(kBytes, put_all(kBytes)), 0.9) << delay.count();
   }
-  // 128 packets in 4 ms are all that there can be.
+  // The limit of 128 packets in 4 ms bounds the throughput.
   make(Topology::star(2, {.delay = 1ms}), {}, {}, 128);
   constexpr size_t kBytes = 1 << 20;
   EXPECT_LE(put_all(kBytes), (kBytes / 958 / 128 + 4) * 4ms);

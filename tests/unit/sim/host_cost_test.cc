@@ -1,5 +1,5 @@
-// What a simulated host's CPU takes: by default what small_rpc_rate measures over shm, whose default workload this is.
-// Virtual time, so the figures are exact and the same everywhere.
+// The CPU cost of a simulated host: by default that of small_rpc_rate over shm, whose default workload this test runs.
+// Time is virtual, so the figures are exact and the same on every machine.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,7 +19,8 @@ constexpr uint16_t kEcho = 1;
 constexpr uint32_t kWindow = 60, kBatch = 3, kSessions = 8;
 constexpr size_t kBytes = 32;
 
-/// Client and server at once: a window of calls to the other host, a batch again once all of it is answered.
+/// A client and server in one: calls to the other host in batches. A batch begins again once all of its calls have
+/// ended.
 struct Thread : SimProgram {
   Thread(Simulation& its_simulation, Host& host) : SimProgram(host), simulation(its_simulation) {
     EXPECT_TRUE(rpc->on_request(kEcho, [](Request request) { echo(request); }).ok());
@@ -34,7 +35,7 @@ struct Thread : SimProgram {
       const Session session = sessions[simulation.random() % kSessions];
       const auto call = rpc->enqueue_request(session, kEcho, rpc->alloc_msgbuf(kBytes), rpc->alloc_msgbuf(kBytes),
                                              [this, batch](Completion& done) {
-                                               if (done.status.code() == Code::kCancelled) return;  // the end
+                                               if (done.status.code() == Code::kCancelled) return;  // the endpoint ends
                                                EXPECT_TRUE(done.status.ok()) << done.status.message();
                                                completed++;
                                                if (--open[batch] == 0) issue(batch);
@@ -49,7 +50,7 @@ struct Thread : SimProgram {
   uint64_t completed = 0;
 };
 
-/// Millions of RPCs a second of a thread that also serves as many, in a network that is no limit.
+/// Returns the millions of RPCs a second of a thread that also serves as many, in a network that is no bottleneck.
 double rate_mrps(HostCost cost) {
   const SwitchOptions fast{.latency = 0ns};
   auto made = Simulation::create(Topology::star(2, {1'600'000'000'000, 0ns}, fast), {.cost = cost});

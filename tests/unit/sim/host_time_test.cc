@@ -1,4 +1,4 @@
-// Time on a simulated host: its clock and its drift, what slowness slows down, and workers with declared times.
+// Time on a simulated host: its clock and drift, the effect of slowness, and workers with declared times.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Machine : SimProgram {
   }
 };
 
-/// Host 0 calls, host 1 serves.
+/// Host 0 is the client, and host 1 is the server.
 struct Two {
   explicit Two(size_t worker_threads = 1, size_t worker_queue_limit = 4096) {
     auto made = Simulation::create(Topology::star(2));
@@ -54,7 +54,7 @@ struct Two {
     EXPECT_TRUE(client->rpc->is_open(session));
   }
   Host& server_host() { return simulation->host(1); }
-  /// When the call is over, after now, and how.
+  /// Makes a call, and appends its duration and status to `ends`.
   void call(uint16_t type, std::vector<std::pair<Duration, Status>>& ends) {
     const Duration begin = simulation->now();
     const auto call = client->rpc->enqueue_request(
@@ -164,7 +164,7 @@ TEST(HostTime, two_workers_work_at_the_same_time) {
 }
 
 TEST(HostTime, a_full_worker_queue_refuses) {
-  Two two(1, 2);  // one at work, two in the queue
+  Two two(1, 2);  // one request runs and two are queued
   two.server_host().set_worker_time([] { return 300us; });
   std::vector<std::pair<Duration, Status>> ends;
   for (int i = 0; i < 5; i++) two.call(kWork, ends);
@@ -195,7 +195,7 @@ TEST(HostTime, packets_that_come_while_a_handler_runs_are_received_in_the_same_t
   Two two;
   std::vector<std::pair<Duration, Status>> ends;
   for (int i = 0; i < 4; i++) two.call(kSpend, ends);
-  // The others come while the first one's handler runs. All answers leave at the end of the turn.
+  // The other requests arrive while the first handler runs. All answers leave at the end of the turn.
   two.simulation->run_for(10ms);
   two.expect_ends(ends, {400us, 400us, 400us, 400us});
 }
@@ -205,13 +205,13 @@ TEST(HostTime, a_turn_ends_when_no_packet_came_while_its_handlers_ran) {
   std::vector<std::pair<Duration, Status>> ends;
   two.call(kSpend, ends);
   two.simulation->run_for(50us);
-  two.call(kSpend, ends);  // in the middle of the first one
+  two.call(kSpend, ends);  // during the first handler
   two.simulation->run_for(120us);
-  two.call(kSpend, ends);  // in the middle of the second one
+  two.call(kSpend, ends);  // during the second handler
   two.simulation->run_for(200us);
   two.call(kSpend, ends);
   two.simulation->run_for(10ms);
-  // The first turn has the first three calls: each came while the one before ran.
+  // The first turn handles the first three calls, because each of them arrived while the previous handler ran.
   two.expect_ends(ends, {300us, 250us, 130us, 100us});
 }
 
@@ -228,7 +228,7 @@ TEST(HostTime, an_endpoint_in_a_turn_can_be_destroyed) {
   EXPECT_EQ(ends.size(), 2u);
 }
 
-/// When calls of one microsecond end that begin every 100 us, after so long: the longest wait.
+/// Makes a call of one microsecond every 100 us for this time, and returns the longest duration.
 Duration longest_wait(Two& two, Duration time) {
   std::vector<std::pair<Duration, Status>> ends;
   const auto calls = static_cast<size_t>(time / 100us);
@@ -270,7 +270,7 @@ TEST(HostTime, time_slices_of_the_management_leave_endpoints_alone) {
   Two two;
   two.server_host().set_time_slices({.run = 1ms, .wait = 10ms, .what = TimeSlices::What::kManagement});
   EXPECT_LT(longest_wait(two, 20ms), 20us);
-  // A new session waits for the server's management.
+  // The opening of a session waits for the server's management.
   two.simulation->run_for(2ms);
   const Session session = *two.client->rpc->create_session(two.server_host().uri());
   const Duration begin = two.simulation->now();

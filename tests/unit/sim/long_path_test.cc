@@ -1,5 +1,5 @@
-// One session on paths with a large product of bandwidth and delay: requests of 8 MB fill the link if the server allows
-// enough bytes in flight (RpcOptions::credit_limit). Virtual time: the figures are the same on every machine.
+// One session on paths with a large product of bandwidth and delay. Requests of 8 MB fill the link if the server allows
+// enough bytes in flight (RpcOptions::credit_limit). Time is virtual, so the figures are the same on every machine.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -29,7 +29,7 @@ struct Peer : SimProgram {
   void put() {
     const auto call =
         rpc->enqueue_request(session, kPut, rpc->alloc_msgbuf(kBytes), rpc->alloc_msgbuf(8), [this](Completion& done) {
-          if (done.status.code() == Code::kCancelled) return;  // the end
+          if (done.status.code() == Code::kCancelled) return;  // the endpoint ends
           EXPECT_TRUE(done.status.ok()) << done.status.message();
           answered++;
           put();
@@ -43,10 +43,10 @@ struct Peer : SimProgram {
 struct Path {
   const char* name;
   uint64_t bits_per_sec;
-  Duration hop;  ///< four of them are a round trip
+  Duration hop;  ///< a round trip has four hops
   size_t packet_bytes;
   uint32_t credit_limit;
-  double share_min;  ///< of the link's bits, payload alone
+  double share_min;  ///< minimum share of the link's bits; only payload counts
 };
 
 void PrintTo(const Path& path, std::ostream* out) { *out << path.name; }
@@ -62,7 +62,7 @@ TEST_P(LongPath, large_requests_fill_the_link) {
       simulate<Peer>(Topology::star(2, link), {.seed = 1, .frame_bytes = path.packet_bytes + 42}, path.credit_limit);
   Peer& client = program_of<Peer>(*simulation, 1);
   client.begin(simulation->host(0).uri());
-  // After the beginning.
+  // Measured after the start.
   ASSERT_TRUE(simulation->run_until([&] { return client.answered >= 2 * kAtOnce; }, 10s));
   const uint32_t before = client.answered;
   const Duration since = simulation->now();

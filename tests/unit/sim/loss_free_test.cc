@@ -1,5 +1,4 @@
-// A network that loses, reorders and delays nothing: nothing is sent again there, and a server that works is not asked
-// whether it does.
+// A network without loss, reordering and delay: no packet is retransmitted, and a busy server is not probed.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -17,7 +16,7 @@ using namespace std::chrono_literals;
 constexpr uint16_t kEcho = 1;
 constexpr uint16_t kTake = 2;
 
-/// Echoes, or answers with nothing, and takes its time for it.
+/// Echoes requests or answers them without data, after `handler_time`.
 struct Party : SimProgram {
   explicit Party(Host& host) : SimProgram(host) {
     const auto answer = [&host, this](Request& request, size_t bytes) {
@@ -27,7 +26,7 @@ struct Party : SimProgram {
     EXPECT_TRUE(rpc->on_request(kEcho, [answer](Request request) { answer(request, request.bytes().size()); }).ok());
     EXPECT_TRUE(rpc->on_request(kTake, [answer](Request request) { answer(request, 0); }).ok());
   }
-  /// `left` calls, the next of them when one is answered.
+  /// Makes `left` calls, each of them after the answer to the previous one.
   void call_on(Session session, uint16_t type, size_t bytes, uint32_t& left) {
     if (left == 0) return;
     left--;
@@ -47,7 +46,7 @@ struct Party : SimProgram {
 class LossFreeNetwork : public ::testing::Test {
  protected:
   Party& party(uint32_t host) { return program_of<Party>(*simulation_, host); }
-  /// Calls from host 1 to host 0 over `session_count` sessions, `at_once` of each at a time.
+  /// Makes calls from host 1 to host 0 over `session_count` sessions, with `at_once` calls at a time in each session.
   void call(uint32_t calls, uint32_t session_count, uint32_t at_once, uint16_t type, size_t bytes) {
     Party& client = party(1);
     std::vector<Session> sessions;
@@ -72,7 +71,7 @@ TEST_F(LossFreeNetwork, long_and_short_of_many_sessions_are_sent_once) { call(20
 TEST_F(LossFreeNetwork, a_server_that_works_for_a_millisecond_on_a_burst_is_not_probed) {
   party(0).handler_time = 10us;
   const auto probes = [&] { return party(1).rpc->counters().probes; };
-  call(1000, 8, 12, kEcho, 32);  // the first ones do not know it yet
+  call(1000, 8, 12, kEcho, 32);  // the first calls do not yet know the server's time for a burst
   const uint64_t before = probes();
   party(1).answered = 0;
   call(20'000, 8, 12, kEcho, 32);

@@ -1,5 +1,5 @@
-// The simulator in unusual hands: endpoints that it does not run, times without end, crashes out of place, ends in the
-// wrong order.
+// Unusual uses of the simulator: endpoints that it does not run, endless times, crashes in odd places, destruction in
+// the wrong order.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -56,7 +56,7 @@ std::shared_ptr<Pair> boot_server(Host& host) {
   return server;
 }
 
-/// One call, which ends with `then(status)`.
+/// Makes one call, which ends with `then(status)`.
 void call(Rpc<Sim>& rpc, Session session, uint16_t type, std::function<void(Status)> then) {
   auto shared = std::make_shared<std::function<void(Status)>>(std::move(then));
   const auto accepted = rpc.enqueue_request(session, type, rpc.alloc_msgbuf(8), rpc.alloc_msgbuf(8),
@@ -110,7 +110,7 @@ TEST(SimulationMisuse, a_closing_endpoint_lets_time_pass_until_its_calls_have_en
     EXPECT_TRUE(client.rpc->close(10ms).ok());
     EXPECT_TRUE(status.ok()) << status.message();
     EXPECT_GT(simulation->now(), 1us);
-    simulation->run_for(1ms);  // of what is gone nothing is run
+    simulation->run_for(1ms);  // the simulation runs nothing of a destroyed endpoint
   }
 }
 
@@ -275,7 +275,7 @@ TEST(SimulationMisuse, wrong_options_are_named) {
   EXPECT_EQ(twice.status().code(), Code::kUnavailable);
   EXPECT_EQ(pair.rpc->create_session("tern://10.0.1.1:31850").status().code(), Code::kUnavailable) << "no such host";
   simulation->host(0).set_slowness(std::numeric_limits<double>::quiet_NaN());
-  simulation->host(0).spend(1ms);  // outside of all callbacks: nobody's time
+  simulation->host(0).spend(1ms);  // outside of all callbacks, so no callback spends this time
   simulation->run_for(1ms);
 }
 
@@ -345,7 +345,7 @@ TEST(SimulationMisuse, a_nexus_that_ends_tells_its_peers) {
     sessions.push_back(*session);
   }
   simulation->run_for(10ms);
-  server->rpc.reset();  // no crash: the program ends, and its host stays
+  server->rpc.reset();  // no crash: the program ends, and its host stays up
   server->nexus.reset();
   simulation->run_for(1ms);
   for (size_t i = 0; i < clients.size(); i++) EXPECT_FALSE(clients[i]->rpc->is_open(sessions[i])) << i;

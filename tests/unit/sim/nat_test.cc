@@ -1,4 +1,4 @@
-// Clients behind simulated NATs: sessions open on one address and port pair, and are followed when it changes.
+// Clients behind simulated NATs: sessions open on one address and port pair, and the server follows a change of it.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 constexpr uint16_t kEcho = 1;
 
-/// A Nexus and an endpoint that echoes, and calls others.
+/// A program with a Nexus and an endpoint that echoes requests and makes calls.
 struct Program : SimProgram {
   Program(Host& host, const std::shared_ptr<LogSink>& log) : SimProgram(host, with_log(host.nexus_options(), log)) {
     const auto answer = [this](Request request) {
@@ -44,7 +44,7 @@ struct Program : SimProgram {
   uint64_t handled = 0, calls = 0, ended = 0;
 };
 
-/// Host 0 serves, the others are its clients.
+/// Host 0 is the server, and the other hosts are its clients.
 class SimNat : public testing::Test {
  protected:
   void make(uint32_t hosts, uint64_t seed = 1) {
@@ -68,7 +68,7 @@ class SimNat : public testing::Test {
     return simulation_->run_until([&] { return its.ended == its.calls; }, 20s);
   }
 
-  /// An event about a path, of whatever host.
+  /// An event about a path, from any host.
   struct Path {
     LogKind kind;
     Session session;
@@ -86,7 +86,7 @@ TEST_F(SimNat, a_session_opens_on_one_address_and_port_pair_only_where_it_must) 
     for (const size_t bytes : {32, 5000, 100'000}) program(client).call(session, bytes);
     EXPECT_TRUE(finish(client));
     EXPECT_EQ(program(client).rpc->counters().sessions_paired, client == 1 ? 1u : 0u);
-    // The server has found the first client at its NAT's address before the client knows it.
+    // The server has seen the first client's NAT address before the client knows it.
     ASSERT_EQ(paths_.size(), 2u) << "the log tells of the first client's path, at both ends";
     EXPECT_EQ(paths_[0].kind, LogKind::kPathMoved);
     EXPECT_EQ(paths_[0].nexus, address(0));
@@ -121,7 +121,7 @@ TEST_F(SimNat, a_flow_that_was_idle_too_long_is_followed) {
   EXPECT_EQ(program(0).handled, 10u);
 }
 
-/// Under faults, and with calls in flight: each runs once, and ends.
+/// Under faults and with calls in flight, each call runs once and ends.
 TEST_F(SimNat, flows_that_are_forgotten_under_load_cost_no_call) {
   uint64_t followed = 0;
   for (uint64_t seed = 1; seed <= 30; seed++) {
@@ -130,7 +130,7 @@ TEST_F(SimNat, flows_that_are_forgotten_under_load_cost_no_call) {
     simulation_->set_faults({.drop = 0.01, .duplicate = 0.01, .reorder = 0.05});
     const Session session = open(1);
     for (int round = 0; round < 3; round++) {
-      simulation_->run_for(6s);  // a server answers strange addresses three times in five seconds
+      simulation_->run_for(6s);  // a server answers an unknown address three times in five seconds
       for (int i = 0; i < 40; i++) program(1).call(session, 1 + simulation_->random() % 20'000);
       const uint64_t after = program(1).ended + simulation_->random() % 40;
       EXPECT_TRUE(simulation_->run_until([&] { return program(1).ended >= after; }, 20s)) << seed;

@@ -1,4 +1,4 @@
-// A server that is asked for more than it can do: what it does is what somebody still waits for.
+// An overloaded server: it executes only requests whose clients still wait.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -46,7 +46,7 @@ class Server {
   std::unique_ptr<Rpc<Sim>> rpc_;
 };
 
-/// Calls at a fixed rate, whatever becomes of them.
+/// A client that makes calls at a fixed rate, whatever their outcome.
 class Client {
  public:
   Client(Host& host, const std::string& server, Duration interval, Duration deadline, Outcome& outcome)
@@ -78,7 +78,7 @@ class Client {
   Session session_;
 };
 
-/// 10 s of four clients that make a call every `interval` each.
+/// Runs four clients for 10 s. Each of them makes a call every `interval`.
 Outcome run(bool is_worker, Duration interval, EndpointCounters* counters = nullptr) {
   auto simulation = std::move(*Simulation::create(Topology::star(1 + kClients)));
   Outcome outcome;

@@ -1,4 +1,4 @@
-// Paced sessions on simulated hosts whose loops are slow: the rate is reached, and it is no more than that.
+// Paced sessions on simulated hosts with slow loops: the session reaches its rate and does not exceed it.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 constexpr uint16_t kPut = 1;
 constexpr size_t kBytes = 50'000;
 
-/// A server, or a client with four calls at a time, which end together: there are pauses of a round trip.
+/// A server, or a client with four calls at a time. The calls end together, so there are pauses of a round trip.
 struct Peer : SimProgram {
   explicit Peer(Host& host) : SimProgram(host, {.credit_limit = 128}) {
     EXPECT_TRUE(rpc->on_request(kPut, [](Request request) { request.respond(); }).ok());
@@ -28,7 +28,7 @@ struct Peer : SimProgram {
   void put() {
     const auto call =
         rpc->enqueue_request(session, kPut, rpc->alloc_msgbuf(kBytes), rpc->alloc_msgbuf(8), [this](Completion& done) {
-          if (done.status.code() == Code::kCancelled) return;  // the end
+          if (done.status.code() == Code::kCancelled) return;  // the endpoint ends
           EXPECT_TRUE(done.status.ok()) << done.status.message();
           bytes += kBytes;
           put();
@@ -36,10 +36,10 @@ struct Peer : SimProgram {
     EXPECT_TRUE(call.ok()) << call.status().message();
   }
   Session session;
-  uint64_t bytes = 0;  ///< of calls that have ended
+  uint64_t bytes = 0;  ///< bytes of ended calls
 };
 
-/// Payload per second, after the beginning.
+/// Returns the payload per second, measured after the start.
 double bytes_per_sec(uint64_t rate, Duration turn) {
   auto made = Simulation::create(Topology::star(2), {.seed = 3});
   EXPECT_TRUE(made.ok()) << made.status().message();
@@ -67,7 +67,7 @@ TEST(SimulatedPacing, slow_loops_reach_the_rate) {
   for (const uint64_t rate : {500'000'000}) {
     for (const Duration turn : {Duration(20us)}) {
       const double reached = bytes_per_sec(rate, turn);
-      // 24 B of each packet are its header.
+      // Each packet has a header of 24 B.
       EXPECT_GT(reached, static_cast<double>(rate) * 0.95 * 0.975) << rate << " B/s, a turn takes " << turn.count();
       EXPECT_LT(reached, static_cast<double>(rate) * 1.01) << rate << " B/s, a turn takes " << turn.count();
     }

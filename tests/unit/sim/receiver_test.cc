@@ -1,5 +1,5 @@
-// What receivers do against incast, of requests and of responses, without any congestion controller at the senders:
-// whole endpoints in the simulated network. The policy alone is in unit/session/credit_policy_test.cc.
+// The receivers' control of incast, for requests and responses, without a congestion controller at the senders: whole
+// endpoints in the simulated network. unit/session/credit_policy_test.cc tests the policy alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr uint16_t kFetch = 1;                             ///< answered with as many bytes as the request says
-constexpr uint16_t kPut = 2;                               ///< answered with nothing
+constexpr uint16_t kFetch = 1;                             ///< the response has the length that the request names
+constexpr uint16_t kPut = 2;                               ///< the response is empty
 constexpr double kPayloadBytesPerNs = 3.125 * 958 / 1048;  ///< 25 Gbit/s, frames of 1024 B
 
 struct Peer : SimProgram {
@@ -42,7 +42,7 @@ class ReceiverTest : public testing::Test {
     simulation_ = simulate<Peer>(topology, {.seed = 3}, options);
   }
   Rpc<Sim>& rpc(uint32_t host) { return *static_cast<Peer*>(simulation_->host(host).program())->rpc; }
-  /// Sessions from `host` to all others, or from all others to it.
+  /// Opens sessions from `host` to all others, or from all others to it.
   std::vector<Session> connect(uint32_t host, bool is_client) {
     std::vector<Session> sessions;
     for (uint32_t i = 0; i < simulation_->hosts(); i++) {
@@ -82,9 +82,9 @@ class ReceiverTest : public testing::Test {
     auto call = client.enqueue_request(session, type, std::move(request), client.alloc_msgbuf(room), then);
     EXPECT_TRUE(call.ok()) << call.status().message();
   }
-  /// What the queue in front of the one receiver was at most, as time.
+  /// Returns the maximum queue in front of the receiver, as time.
   Duration longest_queue() const { return Duration(simulation_->counters().queue_bytes_max * 8 / 25); }
-  /// Nor taken for lost: what is late is asked for, with probes.
+  /// No packet was dropped or taken for lost. A late answer is probed for.
   void expect_nothing_lost() {
     for (uint32_t i = 0; i < simulation_->hosts(); i++) EXPECT_EQ(rpc(i).counters().retransmissions, 0u) << i;
     EXPECT_EQ(simulation_->counters().dropped_buffer_full, 0u);
@@ -111,8 +111,8 @@ TEST_P(FanIn, of_responses_loses_nothing) {
   ASSERT_TRUE(simulation_->run_until([&] { return ends.size() == sessions.size(); }, 200ms)) << ends.size();
   expect_nothing_lost();
   EXPECT_GE(gbps_of_line(kBytes * sessions.size(), ends.back() - begin), 0.95);
-  EXPECT_LE(longest_queue(), 110us);  // at first: each has packet 0 of its response on its way
-  EXPECT_GE((ends.front() - begin) * 10, (ends.back() - begin) * 9);  // all have the same share
+  EXPECT_LE(longest_queue(), 110us);  // at the beginning, because packet 0 of each response is on its way
+  EXPECT_GE((ends.front() - begin) * 10, (ends.back() - begin) * 9);  // all sessions have equal shares
 }
 
 TEST_P(FanIn, of_requests_loses_nothing) {
@@ -125,7 +125,8 @@ TEST_P(FanIn, of_requests_loses_nothing) {
   ASSERT_TRUE(simulation_->run_until([&] { return ends.size() == sessions.size(); }, 200ms)) << ends.size();
   expect_nothing_lost();
   EXPECT_GE(gbps_of_line(kBytes * sessions.size(), ends.back() - begin), 0.95);
-  EXPECT_LE(longest_queue(), 150us);  // at first: the first that are heard do not know how many they are
+  // At the beginning, because the first clients get credits before the server knows the number of clients.
+  EXPECT_LE(longest_queue(), 150us);
   EXPECT_GE((ends.front() - begin) * 10, (ends.back() - begin) * 8);
 }
 
@@ -154,7 +155,7 @@ TEST_F(ReceiverTest, a_limit_that_no_packet_can_carry_is_misuse) {
   ASSERT_TRUE(host.boot(program).ok());
 }
 
-// Clause 4.2.4, from the switch to what the server's packets say.
+// Clause 4.2.4, from the switch to the marks in the server's packets.
 TEST_F(ReceiverTest, congestion_marks_are_echoed) {
   for (const bool has_marks : {false, true}) {
     Topology topology = Topology::star(3);
@@ -177,7 +178,7 @@ TEST_F(ReceiverTest, congestion_marks_are_echoed) {
     ASSERT_TRUE(simulation_->run_until([&] { return ends.size() == sessions.size(); }, 10ms));
     EXPECT_GT(packets, 400u);
     EXPECT_EQ(marked > packets / 2, has_marks);
-    // A packet that answers several says it once.
+    // A packet that answers several marked packets has one mark.
     EXPECT_LE(echoed, marked);
     EXPECT_GE(echoed * 10, marked * 9);
   }

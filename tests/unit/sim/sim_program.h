@@ -12,7 +12,7 @@
 
 namespace tern::sim {
 
-/// The simulation runs the endpoint. Tests derive from it and add handlers and calls.
+/// The endpoint runs in the simulation. Tests derive from this program and add handlers and calls.
 struct SimProgram {
   explicit SimProgram(Host& host, RpcOptions options = {}) : SimProgram(host, host.nexus_options(), options) {}
   SimProgram(Host& host, const NexusOptions& nexus_options, RpcOptions options = {}) {

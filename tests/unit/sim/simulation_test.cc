@@ -17,7 +17,7 @@ constexpr uint16_t kEcho = 1;
 constexpr uint16_t kLate = 2;
 constexpr uint16_t kWork = 3;
 
-/// A Nexus and an endpoint that echoes, at once or later.
+/// A Nexus and an endpoint that echoes requests, at once or later.
 struct Node0 : SimProgram {
   explicit Node0(Host& host) : SimProgram(host) {
     const auto answer = [this](Request& request) {
@@ -134,7 +134,7 @@ TEST(Simulation, a_tap_sees_packets_leave_and_arrive_and_changes_nothing) {
         EXPECT_EQ(packet.frame_bytes, 42 + 24 + 32u);
         EXPECT_FALSE(packet.is_marked);
         ASSERT_EQ(packet.bytes.size(), 24 + 32u);
-        EXPECT_EQ(packet.bytes.back(), std::byte{0x5a});  // the message is in it when it leaves
+        EXPECT_EQ(packet.bytes.back(), std::byte{0x5a});  // the packet contains the message when it leaves
         (packet.has_arrived ? seen.arrived : seen.departed)++;
         (packet.has_arrived ? seen.arrived_at : seen.departed_at) = simulation->now();
       });
@@ -144,7 +144,7 @@ TEST(Simulation, a_tap_sees_packets_leave_and_arrive_and_changes_nothing) {
     EXPECT_TRUE(simulation->run_until([&] { return is_done; }, 1ms));
     if (has_tap) simulation->set_tap(nullptr);
     const Seen before = seen;
-    simulation->run_for(1s);  // Nexuses ask whether their peers live
+    simulation->run_for(1s);  // a time in which Nexuses send pings
     EXPECT_EQ(seen.of_nexuses, before.of_nexuses);
     return simulation->trace_hash();
   };
@@ -168,7 +168,7 @@ TEST(Simulation, a_busy_server_is_no_congested_network) {
     node(*simulation, 0).call(session, kEcho, 900, [&](Status end) { done += end.ok(); });
   }
   EXPECT_TRUE(simulation->run_until([&] { return done == kCalls; }, 1s)) << done;
-  // The server has been busy almost all of the time.
+  // The server was busy for almost all of the time.
   EXPECT_LT(simulation->now() - begin, kCalls * 300us * 11 / 10);
 }
 
@@ -216,8 +216,8 @@ TEST(Simulation, a_crash_ends_calls_and_a_restart_serves_new_sessions) {
   EXPECT_TRUE(simulation->run_until([&] { return is_over; }, 2s));
 }
 
-// Its loop has asked to be run again at once, an answer waits for the wire, a paced request for its time: what ends all
-// that wakes nobody.
+// The endpoint's loop has requested another turn, an answer waits for the wire, and a paced request for its departure.
+// The crash ends all of this and wakes nothing.
 TEST(Simulation, a_crash_between_two_turns_of_a_busy_endpoint) {
   const auto slow_network = simulate<Node0>(Topology::star(2, {.bits_per_sec = 1'000'000}), {});
   Simulation& simulation = *slow_network;
@@ -246,7 +246,7 @@ TEST(Simulation, a_crash_between_two_turns_of_a_busy_endpoint) {
   EXPECT_EQ(ended, 2);
 }
 
-// Half a second between two packets, and the first one is lost: the probes that find it out are not paced.
+// The interval between two packets is half a second, and the first packet is lost. Probes are not paced.
 TEST(Simulation, a_session_that_waits_for_its_pace_hears_that_its_server_lives) {
   auto simulation = make(2);
   SessionOptions slow;
@@ -286,7 +286,7 @@ TEST(Simulation, an_idle_simulation_goes_quiet) {
   simulation->run_for(1s);
   const uint64_t sent = simulation->counters().packets_sent;
   simulation->run_for(10s);
-  // Pings of management may go on; nothing else does.
+  // Only management may still send pings.
   EXPECT_LT(simulation->counters().packets_sent - sent, 500u);
 }
 

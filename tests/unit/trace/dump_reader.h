@@ -1,4 +1,4 @@
-// Reads a file of trace/dump.h, as its format says.
+// Reads a file in the format of trace/dump.h.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Dump {
   FileHeader header;
   std::string names;
   std::vector<Ring> rings;
-  bool is_whole = false;  ///< it has a header, all rings, and nothing behind them
+  bool is_whole = false;  ///< true: the file has a header and all rings, and nothing follows them
 };
 
 inline Dump read_dump(const std::string& path) {

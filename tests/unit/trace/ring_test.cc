@@ -1,4 +1,4 @@
-// The ring of a trace: wrap-around, readers beside the writer, and the file that it is dumped to.
+// The ring of a trace: wrap-around, readers during writes, and the file of a dump.
 #include "trace/ring.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 std::unique_ptr<Ring> make(size_t records) { return Ring::create(records, "127.0.0.1:1", "udp", 7); }
 
-/// All of its words tell `number`.
+/// Returns a record with `number` in each word.
 Record record_of(uint64_t number) {
   Record record;
   record.time_ns = number;
@@ -37,7 +37,7 @@ bool is_whole(const Record& record) {
 class Folder {
  public:
   Folder() { std::filesystem::create_directories(path_); }
-  /// The child of a death test has the parent's folder.
+  /// Takes the parent's folder in the child of a death test.
   explicit Folder(const char* variable) {
     if (const char* inherited = std::getenv(variable); inherited != nullptr) path_ = inherited;
     std::filesystem::create_directories(path_);
@@ -62,7 +62,7 @@ TEST(Ring, full_ring_keeps_the_newest_in_order) {
   for (uint64_t i = 0; i < 1000; i++) ring->put(record_of(i));
   uint64_t from = 0;
   std::array<Record, 64> records;
-  // The record that a writer may be replacing now is left out.
+  // A copy omits the record that a writer may be replacing now.
   uint64_t next = 1000 - 127;
   while (const size_t count = ring->copy(from, 1000, records)) {
     EXPECT_EQ(from, next);
@@ -102,7 +102,7 @@ TEST(Ring, dump_to_a_missing_folder_fails_with_the_reason) {
   EXPECT_NE(status.message().find("/nowhere/at/all"), std::string_view::npos);
 }
 
-/// The writer does not stop. Each record that a reader takes is whole, and they are in order.
+/// The writer does not stop. Each copied record is whole, and the records are in order.
 TEST(Ring, dumps_of_another_thread_have_whole_records_in_order) {
   Folder folder;
   auto ring = make(256);

@@ -1,4 +1,4 @@
-// Received datagrams: rows of packets, and bytes that are none.
+// Received datagrams: sequences of packets, and bytes that are no packets.
 #include "transport/datagram.h"
 
 #include <gtest/gtest.h>
@@ -19,10 +19,10 @@ void add_packet(std::vector<std::byte>& to, uint32_t number, size_t payload_byte
 }
 
 struct Seen {
-  std::vector<std::pair<uint32_t, uint32_t>> packets;  ///< number, bytes of payload
+  std::vector<std::pair<uint32_t, uint32_t>> packets;  ///< number, payload bytes
   TransportCounters counters;
 };
-/// Visits a copy that ends with its memory, so that a sanitizer sees a read beyond it.
+/// Visits a copy without spare bytes behind it, so that a sanitizer reports a read beyond its end.
 Seen visit(const std::vector<std::byte>& bytes) {
   const auto copy = std::make_unique<std::byte[]>(bytes.size());
   std::copy(bytes.begin(), bytes.end(), copy.get());

@@ -55,7 +55,7 @@ struct AnyEnd {
   ~AnyEnd() = default;
 };
 
-/// Over Impl.
+/// An endpoint over Impl.
 template <class Impl>
 struct End : AnyEnd {
   template <class Options>
@@ -90,13 +90,13 @@ struct End : AnyEnd {
   bool send(transport::PeerId peer, uint32_t number, detail::Buffer* buffer, size_t bytes) {
     return send(peer, number, buffer->data(), bytes, buffer);
   }
-  /// The caller's.
+  /// Returns a buffer that the caller must release.
   detail::Buffer* alloc_filled(size_t bytes, std::byte value) const {
     detail::Buffer* buffer = arena->alloc(bytes);
     std::fill_n(buffer->data(), bytes, value);
     return buffer;
   }
-  /// Released with the endpoint.
+  /// Returns a buffer that is released with the endpoint.
   detail::Buffer* filled(size_t bytes, std::byte value) { return buffers.emplace_back(alloc_filled(bytes, value)); }
 
   memory::Arena* arena = nullptr;
@@ -132,7 +132,7 @@ transport::PeerId connect(End<Impl>& from, const End<Impl>& to) {
 inline bool says(const Status& status, std::string_view text) {
   return std::string_view(status.message()).find(text) != std::string_view::npos;
 }
-/// A text that begins with the transport's name.
+/// Checks the code of a refusal, and that its text begins with the transport's name and contains `text`.
 inline void expect_refusal(const Status& status, std::string_view transport, Code code, std::string_view text) {
   EXPECT_EQ(status.code(), code) << text;
   EXPECT_TRUE(says(status, text)) << text << ": " << status.message();

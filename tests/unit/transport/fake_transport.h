@@ -112,7 +112,7 @@ class FakeImpl : public DefaultMembers {
     if (!hold_tickets) held_ticket_ = ticket_;
     ++ticket_;
   }
-  /// Each packet is a burst of its own (BurstVisitor), as if each had needed a system call.
+  /// Each packet is its own burst (BurstVisitor), as if each had needed a system call.
   template <class Visit>
   size_t receive(Visit&& visit) {
     size_t visited = 0;

@@ -1,4 +1,4 @@
-// Faults on the receive side: how many, which, and what a packet looks like afterwards.
+// Faults on the receive side: their number, the affected packets, and the packets' content afterwards.
 #include "transport/faulty.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ static_assert(Transport<Faulty<Held<Fake>>>);
 static_assert(TransportImpl<Faulty<Held<Fake>>::Impl>);
 static_assert(Faulty<Fake>::kName == "fake");
 
-/// What arrived: the request number of each packet and its bytes.
+/// An arrived packet: its header and its bytes.
 struct Arrival {
   wire::Header header;
   std::vector<std::byte> data;
@@ -147,7 +147,7 @@ TEST_F(FaultyTest, drops_the_given_share) {
   start(with);
   send(0, 20'000);
   const size_t arrived = receive().size();
-  EXPECT_NEAR(static_cast<double>(arrived), 15'000, 400);  // six standard deviations; and the seed is fixed
+  EXPECT_NEAR(static_cast<double>(arrived), 15'000, 400);  // six standard deviations; the seed is fixed
   EXPECT_EQ(receiver_->fault_counters()->dropped, 20'000 - arrived);
 }
 
@@ -301,7 +301,7 @@ TEST_F(FaultyTest, corrupted_packets_differ_and_stay_plausible) {
   for (const Arrival& arrival : arrivals) {
     ASSERT_EQ(arrival.data.size(), 32u);
     ASSERT_TRUE(wire::is_plausible(arrival.header, wire::kHeaderBytes + 32));
-    // The number field and the request number are equal when sent, and together they name the data.
+    // The sender gives the number field and the request number the same value, and both identify the data.
     wire::Header sent = header_of(arrival.header.number());
     sent.set_length_and_flags(wire::kHeaderBytes + 32, 0);
     other_header += arrival.header.w0 != sent.w0 || arrival.header.w1 != sent.w1 || arrival.header.w2 != sent.w2;
@@ -346,7 +346,7 @@ TEST_F(FaultyTest, references_are_copied_under_their_lease_when_they_are_kept) {
   memory::Arena::release(revoked);
   EXPECT_TRUE(receive().empty());
   EXPECT_EQ(receiver_->fault_counters()->revoked, 1u);
-  // The copy was made on arrival: what happens to the original afterwards does not matter.
+  // The packet was copied on arrival, so later changes of the original do not matter.
   std::memset(kept->data(), 0, 4096);
   memory::Arena::release(kept);
   network_.now_ns += 1'000'000;

@@ -1,4 +1,4 @@
-// A forked child that destroys the endpoints it has inherited disturbs neither itself nor its parent.
+// A forked child that destroys its inherited endpoints disturbs neither itself nor its parent.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ namespace {
 
 using Range = std::pair<std::byte*, size_t>;
 
-/// What this process has mapped of memfds: rings, doorbells, chunks of arenas.
+/// Returns this process's mappings of memfds: rings, doorbells, chunks of arenas.
 std::vector<Range> memfd_mappings() {
   std::vector<Range> ranges;
   std::FILE* file = std::fopen("/proc/self/maps", "re");
@@ -34,7 +34,7 @@ std::vector<Range> memfd_mappings() {
   return ranges;
 }
 
-/// Memory of the child's own where its parent has an endpoint's; false: not all of it was free.
+/// Maps the child's own memory at the addresses of its parent's endpoints. False: not all of them were free.
 bool occupy(const std::vector<Range>& ranges) {
   for (const auto& [at, bytes] : ranges) {
     void* mapped = ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
@@ -85,7 +85,7 @@ TEST(Fork, child_destroys_shm_endpoints_and_the_parent_goes_on) {
   ASSERT_TRUE(a.send(peer, "still here"));
   ASSERT_TRUE(a.send(peer, buffer, 0, 50'000));
   EXPECT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 3; }));
-  // The epoll set that the child had a copy of is what it was: a packet, a wake and a newcomer end a sleep.
+  // The epoll set, of which the child had a copy, still works: a packet, a wake-up and a new peer each end a sleep.
   const auto expect_sleep_ends = [&b](const std::function<void()>& cause) {
     while (!b->prepare_wait()) {
       b->end_wait();

@@ -1,4 +1,4 @@
-// Late transmission: when packets leave, what they contain then, and when their tickets come back.
+// Late transmission: the times of packets, their content then, and the release of their tickets.
 #include "held.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ class HeldTest : public testing::Test {
   bool send(uint32_t number, detail::Buffer* buffer) {
     return sender_->send(peer_, header_of(number), buffer->data(), buffer->length_bytes, buffer);
   }
-  /// First byte of each packet that has arrived.
+  /// Returns the first byte of each packet that has arrived.
   std::vector<int> receive() {
     std::vector<int> first_bytes;
     receiver_->receive([&](const wire::Header& header, const Payload& payload) {
@@ -85,7 +85,7 @@ TEST_F(HeldTest, message_memory_is_read_when_the_packet_leaves) {
     EXPECT_TRUE(receive().empty());
     EXPECT_LT(sender_->released(), ticket);
   }
-  buffer->data()[0] = std::byte{2};  // a real transport's user must not; here it shows who reads when
+  buffer->data()[0] = std::byte{2};  // forbidden over a real transport; here it shows the time of each read
   sender_->flush();
   EXPECT_EQ(receive(), std::vector<int>{2});
   EXPECT_GE(sender_->released(), ticket);
@@ -244,7 +244,7 @@ TEST_F(HeldTest, last_disconnect_drops_the_peers_held_packets) {
   EXPECT_EQ(sender_->packets_held(), 1u);
   sender_->disconnect(peer_);
   EXPECT_EQ(sender_->packets_held(), 0u);
-  // The id goes to another peer, which must not get the packet.
+  // The id passes to another peer, which must not get the packet.
   ASSERT_EQ(*sender_->connect(other->address(), "127.0.0.1"), peer_);
   for (int i = 0; i < 5; ++i) sender_->flush();
   EXPECT_GE(sender_->released(), ticket);

@@ -1,4 +1,4 @@
-// Where the system has no memory an endpoint says so, or does without a peer; it never aborts, and later it works.
+// Lack of memory: an endpoint reports it, or works without a peer. It never aborts, and it works later.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -20,7 +20,7 @@
 
 namespace {
 
-/// Allocations of this program: number `fail_at` of those that follow fails, or all from it on.
+/// The allocations of this program. Number `fail_at` from now on fails, or all from it on.
 struct Allocations {
   bool is_counting = false;
   bool fails_on = false;
@@ -58,7 +58,7 @@ Udp::Options options<UdpImpl>() {
   return options;
 }
 
-/// One endpoint and its arena, if there was memory for both.
+/// An endpoint and its arena, if there was memory for both.
 template <class Impl>
 struct End {
   End(size_t chunk_bytes, Status& status) {
@@ -88,7 +88,7 @@ struct End {
   size_t packets = 0;
 };
 
-/// What a program does with two endpoints. Whatever fails is left out. True: all of it worked.
+/// Uses two endpoints as a program does, and skips failed steps. True: everything worked.
 template <class Impl>
 bool use(End<Impl>& a, End<Impl>& b) {
   const auto ab = a.impl->connect(b.impl->address(), "127.0.0.1");
@@ -100,7 +100,7 @@ bool use(End<Impl>& a, End<Impl>& b) {
     constexpr int kTurnsMax = 3000;
     for (int i = 0; i < kTurnsMax && a.impl->peer_state(*ab) == PeerState::kConnecting; i++) a.turn(), b.turn();
     const size_t before = b.packets;
-    // The second needs another chunk of the arena, the third has one of its own.
+    // The second message needs another chunk of the arena. The third one has its own chunk.
     const size_t most = std::min<size_t>(a.impl->payload_bytes_max(*ab), kLarge);
     std::array<detail::Buffer*, 4> buffers{};
     for (const size_t bytes : {size_t{100}, kLarge, size_t{3} << 20}) {
@@ -130,7 +130,8 @@ bool use(End<Impl>& a, End<Impl>& b) {
   return works;
 }
 
-/// Fails one allocation after the other, or all from one on, until none is left; afterwards the same endpoints work.
+/// Fails one allocation after the other, or all from one on, until no allocation fails. Then the same endpoints must
+/// work.
 template <class Impl>
 void run_with_failures(bool fails_on) {
   bool has_met_all = false;
@@ -162,7 +163,7 @@ TEST(NoMemory, shm_survives_the_end_of_memory_at_each_allocation) { run_with_fai
 TEST(NoMemory, udp_survives_each_failing_allocation) { run_with_failures<UdpImpl>(false); }
 TEST(NoMemory, udp_survives_the_end_of_memory_at_each_allocation) { run_with_failures<UdpImpl>(true); }
 
-/// Messages of all sizes come and go; whatever fails is null. Giving back needs no memory.
+/// Allocates and releases messages of all sizes. A failed allocation returns null, and a release needs no memory.
 TEST(NoMemory, arena_survives_the_end_of_memory_at_each_allocation) {
   bool has_met_all = false;
   for (uint64_t n = 1; !has_met_all && n < 10'000; n++) {
@@ -198,9 +199,9 @@ TEST(NoMemory, arena_survives_the_end_of_memory_at_each_allocation) {
   EXPECT_TRUE(has_met_all);
 }
 
-#ifndef TERN_IS_SANITIZED  // whose shadow memory is above every limit
+#ifndef TERN_IS_SANITIZED  // the shadow memory of a sanitizer exceeds every limit
 
-/// Runs `task` in a child that may have `limit_bytes` of addresses; how it ended: an exit code, or 128 and a signal.
+/// Runs `task` in a child with `limit_bytes` of address space. Returns its exit code, or 128 plus its signal.
 int under_address_limit(size_t limit_bytes, const std::function<int()>& task) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -212,7 +213,7 @@ int under_address_limit(size_t limit_bytes, const std::function<int()>& task) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// 0: all worked; 1: a status has said that there is no memory; else it has said something else.
+/// 0: everything worked; 1: a status reported a lack of memory; other values: a status reported another error.
 template <class Impl>
 int create_and_use(size_t chunk_bytes) {
   Status status;

@@ -1,4 +1,5 @@
-// Options of transports by name: what set_options() sets, what it refuses, and that it names the options there are.
+// Named options of transports: values that set_options() sets and refuses, and the list of existing options in its
+// errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +66,7 @@ TEST(SetOptions, value_out_of_range_is_refused_and_not_set) {
                             "bytes=18446744073709551616"}) {
     EXPECT_THAT(set_options(options, wrong), HasSubstr("is not a number from 500 to 2000")) << wrong;
   }
-  // Without a range of its own, that of its type.
+  // An option without its own range has the range of its type.
   for (const char* wrong : {"count=0", "count=4294967296"}) {
     EXPECT_THAT(set_options(options, wrong), HasSubstr("is not a number from 1 to 4294967295")) << wrong;
   }

@@ -109,7 +109,7 @@ TEST(Management, parse__refuses_every_truncation_and_extension) {
       const auto expected = size < kManagementHeaderBytes ? ManagementDrop::kShort : ManagementDrop::kBadLength;
       EXPECT_EQ(parse_management(cut, got), expected) << size;
       if (size < kManagementHeaderBytes) continue;
-      cut[6] = static_cast<std::byte>(size);  // a length that agrees does not help
+      cut[6] = static_cast<std::byte>(size);  // a length field that matches does not help
       cut[7] = static_cast<std::byte>(size >> 8);
       EXPECT_NE(parse_management(cut, got), ManagementDrop::kNone) << size;
     }
@@ -175,7 +175,7 @@ TEST(Management, parse__refuses_fields_out_of_range) {
   }
 }
 
-// Peers of one version may have other units of credits, and a server that counts bytes has larger limits.
+// Peers of one version may use other units of credits, and a server that counts bytes has larger limits.
 TEST(Management, parse__takes_units_of_credits) {
   for (const uint8_t unit : {kCreditUnitMin, kCreditUnitMax}) {
     ManagementMessage m = message(ManagementKind::kConnectReply);
@@ -203,7 +203,8 @@ TEST(Management, parse__survives_flipped_bits_and_keeps_accepted_messages) {
   EXPECT_GT(accepted, 1000u);
 }
 
-/// Generations refuse each other by what has not moved and will not: see also the versions' tests of nexus/management.
+/// Refusals between generations depend only on fields whose position never changes. See also the tests of versions in
+/// nexus/management_test.cc.
 TEST(Management, parse__takes_no_more_of_a_request_than_its_versions_terms) {
   ManagementMessage old = message(ManagementKind::kConnectRequest);
   old.version_min = old.version_max = 1;
@@ -218,7 +219,7 @@ TEST(Management, parse__takes_no_more_of_a_request_than_its_versions_terms) {
   ManagementMessage later = message(ManagementKind::kConnectRequest);
   later.version_min = later.version_max = kTermsVersion + 1;
   auto bytes = bytes_of(later);
-  for (size_t i = 36; i < 118; i++) bytes[i] = std::byte{0xff};  // transport and address
+  for (size_t i = 36; i < 118; i++) bytes[i] = std::byte{0xff};  // the transport and the address
   for (size_t i = 124; i < bytes.size(); i++) bytes[i] = std::byte{0xff};
   ASSERT_EQ(parse_management(bytes, got), ManagementDrop::kNone);
   EXPECT_EQ(got.terms.session_key, later.terms.session_key);

@@ -1,5 +1,5 @@
-// What a program is told that uses mlx5 where, or as, it cannot work: one sentence that says which, and what to do.
-// Over the software provider, on the network of tests/cable.
+// Errors of a program that uses mlx5 wrongly or on an unsuitable machine: one sentence that names the cause and the
+// remedy. Over the software provider, on the network of tests/cable.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <linux/capability.h>
@@ -19,7 +19,7 @@
 namespace tern::rpc_test {
 namespace {
 
-/// This thread may not send raw packets, as long as it lives.
+/// Takes away this thread's right to send raw packets during its lifetime.
 class WithoutRawPackets {
  public:
   WithoutRawPackets() {
@@ -52,7 +52,7 @@ class Mlx5BadUse : public ::testing::Test {
   void TearDown() override {
     if (!before_.empty()) setenv("SOFTWARE_VERBS", before_.c_str(), 1);
   }
-  /// Adds settings of the provider.
+  /// Adds settings to those of the provider.
   void set(const std::string& settings) const { setenv("SOFTWARE_VERBS", (before_ + "," + settings).c_str(), 1); }
   static void ip(const std::string& arguments) { ASSERT_EQ(std::system(("ip " + arguments).c_str()), 0) << arguments; }
   static Mlx5::Options bound_to(const char* bind) {
@@ -61,7 +61,7 @@ class Mlx5BadUse : public ::testing::Test {
     return options;
   }
 
-  /// Creation is refused with a text that has all of these parts, is one sentence, and leaves nothing behind.
+  /// Checks that creation is refused with one sentence that has all of these parts, and that no context is left.
   void expect_refused(std::initializer_list<const char*> parts, const Mlx5::Options& options = {},
                       Code code = Code::kUnavailable) {
     const uint64_t before = contexts();
@@ -199,7 +199,7 @@ TEST_F(Mlx5Pair, datagram_sizes_that_differ_meet_at_the_smaller_one) {
   World<Mlx5> world;
   ASSERT_NO_FATAL_FAILURE(world.make({}, {}, {}, {}, small));
   const Session session = world.open();
-  const std::string text(100'000, 'x');  // many packets both ways
+  const std::string text(100'000, 'x');  // many packets in each direction
   EXPECT_EQ(world.ask(session, kEcho, text, text.size()).response, text);
 }
 
@@ -215,7 +215,7 @@ TEST_F(Mlx5Pair, addresses_of_two_families_are_named) {
   EXPECT_NE(text.find("data-path address"), std::string::npos) << text;
 }
 
-// The last case, for its interface gets its carrier back only later.
+// Must be the last case, because the interface gets its carrier back with a delay.
 TEST_F(Mlx5Down, interface_that_is_down) {
   ip("link set tern0 down");
   expect_refused({"tern0 of mlx5_0 is down", "ip link set tern0 up"});

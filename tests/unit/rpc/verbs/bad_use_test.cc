@@ -1,5 +1,5 @@
-// What a program is told that uses verbs where, or as, it cannot work: one sentence that says which, and what to do.
-// Over the software verbs provider.
+// Errors of a program that uses verbs wrongly or on an unsuitable machine: one sentence that names the cause and the
+// remedy. Over the software verbs provider.
 #include <gtest/gtest.h>
 
 #include <sys/resource.h>
@@ -26,7 +26,7 @@ class VerbsBadUse : public software_verbs::ProviderTest {
     nexus = std::move(*made);
   }
 
-  /// Creation is refused with a text that has all of these parts, and ends there.
+  /// Checks that creation is refused with a text that has all of these parts, and that no context is left.
   void expect_refused(std::initializer_list<const char*> parts, const Verbs::Options& options = {},
                       Code code = Code::kUnavailable) {
     const auto made = Rpc<Verbs>::create(*nexus, options, small_memory());
@@ -131,7 +131,7 @@ TEST_F(VerbsBadUse, options_out_of_range) {
 
 // ---- Two ends ----
 
-/// What a session is refused with.
+/// Returns the status that refuses a session.
 Status refusal(World<Verbs>& world) {
   auto session = world.client->create_session(world.server_nexus->uri());
   EXPECT_TRUE(session.ok());
@@ -152,7 +152,7 @@ TEST_F(VerbsPair, mtus_that_differ__meet_at_the_smaller_one) {
     World<Verbs> world;
     ASSERT_NO_FATAL_FAILURE(world.make({}, {}, {}, first, second));
     const Session session = world.open();
-    const std::string text(100'000, 'x');  // many packets both ways
+    const std::string text(100'000, 'x');  // many packets in each direction
     EXPECT_EQ(world.ask(session, kEcho, text, text.size()).response, text);
     EXPECT_EQ(counters().oversized_sends, 0u);
   }
@@ -168,7 +168,7 @@ TEST_F(VerbsPair, path_with_a_smaller_mtu_than_both_ports__is_named) {
       EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
     }
   }
-  Verbs::Options options;  // as the text says, on either side
+  Verbs::Options options;  // the remedy of the text, on either side
   options.packet_bytes = 2048;
   World<Verbs> world;
   ASSERT_NO_FATAL_FAILURE(world.make({}, {}, {}, {}, options));

@@ -1,4 +1,4 @@
-// Endpoints over verbs whose device fails: what sessions and calls see of it. Over the software verbs provider.
+// The effects of a failing verbs device on sessions and calls. Over the software verbs provider.
 #include <gtest/gtest.h>
 
 #include <poll.h>
@@ -30,14 +30,14 @@ class VerbsFaults : public software_verbs::ProviderTest {
     ProviderTest::SetUp();
     if (IsSkipped()) return;
     Verbs::Options server, client;
-    server.device = "soft0";  // faults of a device are those of one endpoint
+    server.device = "soft0";  // with two devices, a device's fault affects one endpoint only
     client.device = "soft1";
     NexusOptions nexus;
     nexus.liveness_timeout = seconds(20);
     ASSERT_NO_FATAL_FAILURE(world.make(nexus, {}, {}, server, client));
     uint32_t pairs[2];
     ASSERT_EQ(provider().list_queue_pairs(pairs, 2), 2u);
-    const bool is_server_first = (pairs[0] >> 16) == 1;  // the number begins with that of the device
+    const bool is_server_first = (pairs[0] >> 16) == 1;  // the number begins with the device's number
     server_pair = pairs[is_server_first ? 0 : 1];
     client_pair = pairs[is_server_first ? 1 : 0];
     session = world.open({.window = 8});
@@ -47,7 +47,7 @@ class VerbsFaults : public software_verbs::ProviderTest {
     world.server.reset();
     ProviderTest::TearDown();
   }
-  /// Calls of 20 000 bytes both ways that are under way.
+  /// Starts calls of 20 000 bytes in each direction.
   void start_calls(size_t count) {
     for (size_t i = 0; i < count; i++) {
       outcomes.push_back(std::make_unique<Outcome>());
@@ -57,7 +57,7 @@ class VerbsFaults : public software_verbs::ProviderTest {
   bool have_ended() const {
     return std::all_of(outcomes.begin(), outcomes.end(), [](const auto& outcome) { return outcome->runs == 1; });
   }
-  /// The client's loop until it says why it has ended.
+  /// Runs the client's loop until it fails, and returns the reason.
   Status run_until_failed() {
     const auto until = std::chrono::steady_clock::now() + kPatience;
     while (std::chrono::steady_clock::now() < until) {
@@ -66,7 +66,7 @@ class VerbsFaults : public software_verbs::ProviderTest {
     }
     return {};
   }
-  /// The client's endpoint has ended with this reason, and everything that it had with it.
+  /// Checks that the client's endpoint ended with this reason, and that its calls and sessions ended with it.
   void expect_ended(const char* reason) {
     const Status why = run_until_failed();
     EXPECT_NE(std::string(why.message()).find(reason), std::string::npos) << why.message();
@@ -105,7 +105,7 @@ TEST_F(VerbsFaults, queue_pair_in_error__in_the_middle_of_traffic__the_session_g
         ASSERT_EQ(outcome->response, text);
       }
       outcomes.clear();
-      // The calls may have ended before the endpoint has looked at its queue pair.
+      // The calls may end before the endpoint notices its queue pair's error.
       ASSERT_TRUE(world.run_until([&] { return counters.device_resets > round; }));
     }
     EXPECT_EQ(counters.device_resets, 10u);
@@ -116,7 +116,7 @@ TEST_F(VerbsFaults, queue_pair_that_fails_repeatedly__ends_the_endpoint_with_the
   start_calls(20);
   world.turns(2);
   std::atomic<bool> is_over{false};
-  provider().drop_packets(1);  // nothing moves between
+  provider().drop_packets(1);  // no packet passes between the faults
   std::thread device([&] {
     while (!is_over) {
       provider().fail_queue_pair(client_pair, true);
@@ -207,7 +207,7 @@ TEST_F(VerbsFaults, blocked_endpoint__wakes_up_when_its_device_is_gone) {
     std::this_thread::sleep_for(milliseconds(5));
     provider().raise_event(1, IBV_EVENT_DEVICE_FATAL);
   });
-  const Status why = (*made)->run_event_loop();  // for ever, but for that
+  const Status why = (*made)->run_event_loop();  // would run for ever without the device's failure
   device.join();
   EXPECT_NE(std::string(why.message()).find("device has failed"), std::string::npos) << why.message();
 }
@@ -237,7 +237,7 @@ TEST_F(VerbsFaults, blocking_and_adaptive_loops__sleep_and_wake_among_events) {
       while (outcome.runs == 0) ASSERT_TRUE(pair.client->run_event_loop(milliseconds(5)).ok());
       EXPECT_EQ(outcome.response, "hello");
     }
-    // The calls may have ended before the device's thread has begun.
+    // The calls may end before the device's thread has started.
     const auto until = std::chrono::steady_clock::now() + kPatience;
     const auto& counters = pair.client->core().transport().counters();
     while (counters.device_events == 0 && std::chrono::steady_clock::now() < until) {
@@ -250,11 +250,11 @@ TEST_F(VerbsFaults, blocking_and_adaptive_loops__sleep_and_wake_among_events) {
   }
 }
 
-/// A program's own loop: sleeps on the descriptor, and runs an iteration when it is readable.
+/// A program's own loop sleeps on the descriptor, and runs an iteration when it is readable.
 TEST_F(VerbsFaults, own_loop__does_not_spin_after_events) {
   auto descriptor = world.client->descriptor();
   ASSERT_TRUE(descriptor.ok()) << descriptor.status().message();
-  const auto idle_iterations = [&] {  // until the descriptor stays silent for a while
+  const auto idle_iterations = [&] {  // runs until the descriptor stays silent for 20 ms
     for (int iterations = 0; iterations < 10'000; iterations++) {
       pollfd polled{*descriptor, POLLIN, 0};
       if (poll(&polled, 1, 20) == 0) return iterations;
@@ -291,7 +291,8 @@ TEST_F(VerbsFaults, message_memory_that_cannot_be_registered__fails_the_allocati
 
 TEST_F(VerbsFaults, server_without_memory_for_a_large_request__answers_when_it_has_it) {
   const std::string large(8u << 20, 'y');
-  ASSERT_TRUE(provider().fail_calls("ibv_reg_mr", 1, 5, ENOMEM));  // the client's message may take the first
+  // The client's message may need the first registration.
+  ASSERT_TRUE(provider().fail_calls("ibv_reg_mr", 1, 5, ENOMEM));
   Outcome outcome;
   ASSERT_TRUE(world.call(session, kEcho, large, outcome, large.size()).ok());
   ASSERT_TRUE(world.run_until([&] { return outcome.runs == 1; }));

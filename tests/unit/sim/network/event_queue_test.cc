@@ -1,4 +1,4 @@
-// The event queue against a sorted list of everything that was added.
+// The event queue against a sorted list of all added events.
 
 #include "sim/network/event_queue.h"
 
@@ -56,12 +56,12 @@ TEST(EventQueue, step__runs_only_due_events) {
 
 TEST(EventQueue, equal_times_run_in_the_order_of_add) {
   Log log;
-  const Picoseconds at = 50'000'000;  // far away at first
+  const Picoseconds at = 50'000'000;  // beyond the calendar's horizon at first
   log.add(at, 1);
   log.add(at + 1, 4);
   log.add(at, 2);
   EXPECT_FALSE(log.queue.step(at - 1000));
-  log.add(at, 3);  // near by now
+  log.add(at, 3);  // within the horizon now
   log.add(at - 1, 0);
   log.run_all();
   EXPECT_EQ(log.ran, (Ran{{at - 1, 0}, {at, 1}, {at, 2}, {at, 3}, {at + 1, 4}}));
@@ -84,8 +84,8 @@ TEST(EventQueue, an_event_may_add_for_now) {
   EXPECT_EQ(log.ran, (Ran{{7, 10}, {7, 1}, {7, 11}, {7, 12}, {7, 13}}));
 }
 
-/// Random events, some of which add others from within; what ran is compared with the list of all, sorted by time and,
-/// where that is equal, by the order of add().
+/// Random events, some of which add others while they run. The test compares the executed events with a list of all
+/// events, sorted by time, and events of equal time by the order of add().
 class Model {
  public:
   explicit Model(uint64_t seed) : random_(seed) {}
@@ -101,15 +101,15 @@ class Model {
   uint64_t random() { return random_(); }
   size_t added() const { return added_.size(); }
   size_t ran() const { return ran_.size(); }
-  /// The time of the earliest event that has not run.
+  /// Returns the time of the earliest event that has not run.
   Picoseconds next() const { return *waiting_.begin(); }
 
  private:
   void add() {
-    // In all scales that the calendar has: the same bucket, the next ones, around its horizon, far beyond.
+    // Distances of all scales: in the same bucket, in the next ones, around the calendar's horizon, and far beyond it.
     constexpr Picoseconds kDistances[] = {1, 600, 40'000, 1'000'000, 4'194'304, 8'388'608, 1'000'000'000};
     Picoseconds distance = random_() % kDistances[random_() % std::size(kDistances)];
-    if (random_() % 8 == 0) distance &= ~Picoseconds{0xffff};  // many equal ones
+    if (random_() % 8 == 0) distance &= ~Picoseconds{0xffff};  // many equal times
     const uint64_t name = added_.size();
     added_.emplace_back(queue_.now() + distance, name);
     waiting_.insert(queue_.now() + distance);
@@ -140,7 +140,8 @@ TEST(EventQueue, random_events_run_as_in_the_model) {
       ASSERT_EQ(model.queue().step(until), is_due);
       ASSERT_EQ(model.queue().now(), is_due ? next : until);
       ASSERT_EQ(model.queue().size(), model.added() - model.ran());
-      if (!is_due && model.added() < 20'000) model.add_some(model.random() % 4);  // from where no event is
+      // No event has the time `now` here.
+      if (!is_due && model.added() < 20'000) model.add_some(model.random() % 4);
     }
     ASSERT_GT(model.ran(), 0u);
     model.check();
@@ -148,7 +149,7 @@ TEST(EventQueue, random_events_run_as_in_the_model) {
 }
 
 TEST(EventQueue, the_whole_round_of_the_calendar_is_in_order) {
-  // Single events at every distance across the horizon: each finds its bucket from each position of now.
+  // Single events at every distance across the horizon. Each position of now must lead to the right bucket.
   for (Picoseconds start = 0; start < 5'000'000; start += 77'777) {
     for (Picoseconds distance = 0; distance < 9'000'000; distance += 499'999) {
       Log log;
@@ -165,8 +166,8 @@ TEST(EventQueue, the_whole_round_of_the_calendar_is_in_order) {
 }
 
 TEST(EventQueue, events_run_in_order_while_their_density_changes) {
-  // Dense events make the calendar's buckets narrow, sparse ones make them wide again, and events of either kind wait
-  // while that happens. Some have equal times, also across the calendar's horizon.
+  // Dense events make the calendar's buckets narrow, sparse ones make them wide again, and events of either kind are in
+  // the queue meanwhile. Some have equal times, also across the calendar's horizon.
   std::mt19937_64 random(1);
   Log log;
   Ran added;

@@ -1,4 +1,4 @@
-// What goes wrong in the network: faults of cables, links and hosts that are down, partitions.
+// Faults in the network: faults of cables, links and hosts that are down, partitions.
 
 #include <gmock/gmock.h>
 
@@ -21,7 +21,8 @@ using testing::ElementsAre;
 constexpr Picoseconds kNs = kPicosecondsPerNs;
 constexpr uint64_t kPackets = 20'000;
 
-/// What n draws of probability p give, within five standard deviations: with the seeds here this is no luck.
+/// Matches a count of n draws of probability p within five standard deviations. The seeds are fixed, so the result does
+/// not vary.
 testing::Matcher<uint64_t> is_about(double p, uint64_t n = kPackets) {
   const double mean = p * static_cast<double>(n);
   const double bound = 5 * std::sqrt(mean * (1 - p));
@@ -31,7 +32,8 @@ testing::Matcher<uint64_t> is_about(double p, uint64_t n = kPackets) {
 
 class FaultsTest : public NetworkTest {
  protected:
-  /// Host 0 sends to host 1 through one switch; faults on the cable to host 1 only, so that nothing waits after them.
+  /// Sends from host 0 to host 1 through one switch. Only the cable to host 1 has faults, so that no queue follows
+  /// them.
   void send_through(const Faults& faults, uint64_t packets = kPackets) {
     make(Topology::star(2, {10'000'000'000, 500ns}), 3);
     ASSERT_TRUE(network().set_faults(switch_at(0), host(1), faults));
@@ -73,7 +75,7 @@ TEST(CableFaults, delays_are_spread_over_all_of_delay_max) {
   for (const uint64_t count : tenths) EXPECT_THAT(count, is_about(0.1));
 }
 
-/// Longer than virtual time itself: it must not come out before now.
+/// These delays exceed the range of virtual time, and the drawn delay must not overflow to a time before now.
 TEST(CableFaults, the_longest_delay_max_is_twelve_days) {
   std::mt19937_64 random(1);
   for (const Duration most : {Duration::max(), Duration(std::chrono::hours(24 * 365 * 100))}) {
@@ -115,7 +117,7 @@ TEST_F(FaultsTest, drop__in_one_direction_only) {
   EXPECT_FALSE(network().set_faults(host(0), host(1), {})) << "no such cable";
   EXPECT_FALSE(network().set_faults(host(7), switch_at(0), {}));
 
-  network().set_faults({.drop = 1});  // now of all
+  network().set_faults({.drop = 1});  // all cables now
   for (int i = 0; i < 10; i++) port(1).send(port(0), 60);
   run();
   EXPECT_EQ(port(0).arrivals().size(), 10u);
@@ -136,7 +138,7 @@ TEST_F(FaultsTest, frame_limit__loses_longer_frames_in_one_direction) {
   EXPECT_THAT(tickets(1), ElementsAre(0, 1));
   EXPECT_EQ(tickets(0).size(), 4u);
   EXPECT_EQ(counters().dropped_too_long, 2u);
-  // Other faults of the cable come and go.
+  // Other faults of the cable are set and cleared.
   network().set_faults({.drop = 1});
   network().set_faults({});
   send_all();
@@ -188,14 +190,14 @@ TEST_F(FaultsTest, reorder__others_are_not_held_up) {
   ASSERT_EQ(port(1).arrivals().size(), kPackets);
   const std::vector<uint64_t> arrived = tickets(1);
   EXPECT_FALSE(std::is_sorted(arrived.begin(), arrived.end()));
-  // What comes earlier than something sent before was not late itself; what comes after something sent later was.
+  // A frame is late if a frame that was sent after it arrives before it.
   std::set<uint64_t> late;
   uint64_t newest = 0;
   for (const uint64_t ticket : arrived) {
     if (ticket < newest) late.insert(ticket);
     newest = std::max(newest, ticket);
   }
-  // Those by less than the gap to the next frame (67 ns of 10 us) are not seen.
+  // A delay shorter than the gap to the next frame (67 ns of 10 us) is not visible.
   EXPECT_THAT(late.size(), is_about(0.01));
 }
 
@@ -242,7 +244,7 @@ TEST_F(FaultsTest, corrupt__one_to_four_bits) {
   EXPECT_THAT(by_flips[0], is_about(0.8));
   for (int n = 1; n <= 4; n++) EXPECT_THAT(by_flips[n], is_about(0.05)) << n;
   EXPECT_EQ(by_flips.size(), 5u);
-  // Half of the draws are of the header's 24 bytes, half of all 40: 0.5 + 0.5 * 24 / 40.
+  // Half of the draws choose from the header's 24 bytes, and half from all 40: 0.5 + 0.5 * 24 / 40.
   EXPECT_NEAR(static_cast<double>(in_header) / static_cast<double>(flips), 0.8, 0.02);
 }
 
@@ -262,11 +264,11 @@ TEST_F(FaultsTest, link_down__frames_on_the_wire_are_lost) {
   make(Topology::star(2, {10'000'000'000, 500ns}));
   const Picoseconds wire = 1024 * 800;
   for (int i = 0; i < 4; i++) port(0).send(port(1), 1000);
-  run_until(wire + 100 * kNs);  // two have begun: the first is at the switch, the second on the first cable
+  run_until(wire + 100 * kNs);  // two frames have begun: the first is at the switch, the second on the first cable
   EXPECT_TRUE(network().set_link_up(host(0), switch_at(0), false));
   run_until(2 * wire + 100 * kNs);
   EXPECT_EQ(port(0).departures().size(), 3u) << "the interface sends into nothing";
-  EXPECT_TRUE(network().set_link_up(switch_at(0), host(0), true));  // while the third is on the wire
+  EXPECT_TRUE(network().set_link_up(switch_at(0), host(0), true));  // while the third frame is on the wire
   run();
   EXPECT_THAT(tickets(1), ElementsAre(0, 3));
   EXPECT_EQ(counters().dropped_fault, 2u);
@@ -287,7 +289,7 @@ TEST_F(FaultsTest, link_down__down_and_up_again_still_loses_frames_on_the_wire) 
 TEST_F(FaultsTest, link_down__on_the_last_wire) {
   make(Topology::star(2, {10'000'000'000, 500ns}));
   port(0).send(port(1), 1000);
-  run_until((500 + 300 + 100) * kNs);  // its first bit has left the switch
+  run_until((500 + 300 + 100) * kNs);  // the frame's first bit has left the switch
   EXPECT_TRUE(network().set_link_up(switch_at(0), host(1), false));
   EXPECT_TRUE(network().set_link_up(switch_at(0), host(1), true));
   run();
@@ -307,7 +309,7 @@ TEST_F(FaultsTest, link_down__both_directions) {
 }
 
 TEST_F(FaultsTest, link_down__others_are_used_at_once) {
-  // A triangle: the direct way, and one over the third switch.
+  // A triangle: the direct path, and one over the third switch.
   Topology topology;
   std::vector<Node> at;
   for (int i = 0; i < 3; i++) at.push_back(topology.add_switch({.latency = 0ns}));
@@ -318,7 +320,7 @@ TEST_F(FaultsTest, link_down__others_are_used_at_once) {
   make(topology);
   const auto time_to_1 = [&] {
     port(1).clear();
-    run_until(now() + 1000 * kNs);  // the interface is idle also after frames that went nowhere
+    run_until(now() + 1000 * kNs);  // the interface becomes idle even after frames without a path
     const Picoseconds start = now();
     port(0).send(port(1), 1000);
     run();
@@ -345,7 +347,7 @@ TEST_F(FaultsTest, link_down__the_switch_drains_its_queue_into_nothing) {
   }
   run_until(10 * Picoseconds{1024} * 800);
   const size_t arrived = port(2).arrivals().size();
-  EXPECT_LT(arrived, 40u);  // the others wait at the switch
+  EXPECT_LT(arrived, 40u);  // the other frames wait at the switch
   EXPECT_TRUE(network().set_link_up(host(2), switch_at(0), false));
   run();
   EXPECT_EQ(port(2).arrivals().size(), arrived);
@@ -398,7 +400,7 @@ TEST_F(FaultsTest, host_down__stays_so_when_its_link_comes_up) {
 
 TEST_F(FaultsTest, partition__is_asymmetric) {
   make(Topology::star(3, {10'000'000'000, 500ns}));
-  port(0).send(port(1), 1000);  // on its way
+  port(0).send(port(1), 1000);  // this frame is on its way
   network().set_partition(0, 1, true);
   port(0).send(port(1), 1000);
   port(0).send(port(2), 1000);

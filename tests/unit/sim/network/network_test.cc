@@ -1,4 +1,4 @@
-// Frames through hosts, cables and switches: when they are where, what is dropped and marked, which way they take.
+// Frames through hosts, cables and switches: their times, drops, marks and paths.
 
 #include "sim/network/network.h"
 
@@ -17,7 +17,7 @@ using testing::ElementsAre;
 constexpr uint64_t k10G = 10'000'000'000, k100G = 100'000'000'000;
 constexpr Picoseconds kNs = kPicosecondsPerNs;
 
-/// hosts 0.. at switch 0 with `rate`, the last one at `rate_last`.
+/// hosts 0.. at switch 0 with `rate`, and the last host with `rate_last`.
 Topology star_with_last(uint32_t hosts, uint64_t rate, uint64_t rate_last, SwitchOptions options = {}) {
   Topology topology = Topology::star(hosts, {rate, 100ns}, options);
   topology.links().back().options.bits_per_sec = rate_last;
@@ -44,7 +44,7 @@ TEST_F(NetworkTest, a_frame_takes_wire_delay_and_latency) {
   run();
   ASSERT_EQ(port(1).arrivals().size(), 1u);
   const Arrival& arrival = port(1).arrivals()[0];
-  // Cut-through: the wire's time (800 ps a byte) counts once.
+  // Cut-through: the time on the wire (800 ps a byte) counts once.
   EXPECT_EQ(arrival.at, 500 * kNs + 300 * kNs + (1000 + 24) * 800 + 500 * kNs);
   EXPECT_EQ(arrival.content, "hello");
   EXPECT_EQ(arrival.from_host, 0u);
@@ -57,7 +57,7 @@ TEST_F(NetworkTest, the_longest_round_trip_is_that_of_the_farthest_hosts) {
   make(Topology::star(2, {k10G, 500ns}, {.latency = 300ns}));
   const Picoseconds wire = (kFrameBytesMax + 24) * 800;
   EXPECT_EQ(network().longest_round_trip(), 2 * (500 * kNs + 300 * kNs + 500 * kNs + 2 * wire));
-  // Three hosts at two switches, one of them far.
+  // Three hosts at two switches, one of which is far away.
   Topology topology = Topology::star(2, {k10G, 500ns}, {.latency = 300ns});
   const Node other = topology.add_switch({.latency = 300ns});
   topology.connect({Node::Kind::kSwitch, 0}, other, {k10G, 1us});
@@ -104,7 +104,7 @@ TEST_F(NetworkTest, cut_through__a_faster_output_does_not_underrun) {
   make(star_with_last(2, k10G, k100G, {.latency = 300ns}));
   port(0).send(port(1), 1000);
   run();
-  // The last bit leaves the switch when it has just got it: 800 ps a byte, not 80.
+  // The last bit leaves the switch as soon as it has arrived: 800 ps a byte, not 80.
   EXPECT_EQ(port(1).arrivals().at(0).at, (100 + 300 + 100) * kNs + 1024 * 800);
 }
 
@@ -126,8 +126,9 @@ Picoseconds round_trip(Network& network, RecordingPort& a, RecordingPort& b, uin
 
 TEST_F(NetworkTest, cx4__round_trips_are_the_papers) {
   make(Topology::cx4(100));
-  // Hosts 0 and 1 are in different racks: 5900 ns, and twice the time of 84 B on a 25 Gbit/s wire (26.88 ns), once
-  // because the uplink must not underrun, once for the last bit: less 6.72 ns that the uplink takes itself.
+  // Hosts 0 and 1 are in different racks. To 5900 ns come two times the time of 84 B on a 25 Gbit/s wire (26.88 ns),
+  // once because the uplink must not underrun and once for the last bit, less the 6.72 ns on the uplink itself. All of
+  // this counts in each direction.
   EXPECT_EQ(round_trip(network(), port(0), port(1), 60), 5900 * kNs + 2 * (26'880 + 26'880 - 6'720));
   port(0).clear();
   EXPECT_EQ(round_trip(network(), port(0), port(5), 60), 3500 * kNs + 2 * 26'880) << "the same rack";
@@ -152,7 +153,7 @@ TEST_F(NetworkTest, a_packet_to_its_own_host_goes_through_the_switch) {
 constexpr uint32_t kFrame = 1000;
 
 TEST_F(NetworkTest, nothing_is_lost_below_the_threshold) {
-  // Two senders: half of the frames wait. 50 of 100 fit into alpha * free = 50 kB with 100 kB and alpha 1.
+  // Two senders, so half of the frames wait. With 100 kB and alpha 1, 50 of 100 frames fit into alpha * free = 50 kB.
   make(Topology::star(3, {k10G, 100ns}, {.buffer_bytes = 100'000, .alpha = 1}));
   for (int i = 0; i < 50; i++) {
     port(0).send(port(2), kFrame);
@@ -167,7 +168,7 @@ TEST_F(NetworkTest, nothing_is_lost_below_the_threshold) {
 }
 
 TEST_F(NetworkTest, dynamic_threshold__queue_gets_alpha_times_the_free_buffer) {
-  // A queue Q alone: Q + frame <= alpha * (B - Q), so Q <= alpha / (1 + alpha) * B.
+  // For a single queue Q: Q + frame <= alpha * (B - Q), so Q <= alpha / (1 + alpha) * B.
   struct Case {
     double alpha;
     uint64_t queue_max;
@@ -189,7 +190,7 @@ TEST_F(NetworkTest, dynamic_threshold__queue_gets_alpha_times_the_free_buffer) {
 }
 
 TEST_F(NetworkTest, dynamic_threshold__is_shared_by_the_queues) {
-  // With alpha 1 two queues get a third each: Q <= B - 2 * Q.
+  // With alpha 1 each of two queues gets a third: Q <= B - 2 * Q.
   make(Topology::star(6, {k10G, 100ns}, {.buffer_bytes = 90'000, .alpha = 1}));
   for (int i = 0; i < 100; i++) {
     for (uint32_t from = 0; from < 2; from++) port(from).send(port(4), kFrame);
@@ -217,13 +218,13 @@ TEST_F(NetworkTest, ecn__marks_frames_that_find_a_queue_above_the_threshold) {
     port(1).send(port(2), kFrame);
   }
   run();
-  // Two arrive at a time, one leaves: the queue grows by a frame with each pair.
+  // Two frames arrive and one leaves at a time, so the queue grows by a frame with each pair.
   const auto& arrivals = port(2).arrivals();
   ASSERT_EQ(arrivals.size(), 20u);
   const auto marked = std::count_if(arrivals.begin(), arrivals.end(), [](const Arrival& a) { return a.is_marked; });
   EXPECT_EQ(static_cast<uint64_t>(marked), counters().packets_marked);
   const auto first = std::find_if(arrivals.begin(), arrivals.end(), [](const Arrival& a) { return a.is_marked; });
-  // What arrives after the first marked one found a queue that had not become shorter.
+  // The queue does not become shorter, so all frames after the first marked one are marked.
   EXPECT_TRUE(std::all_of(first, arrivals.end(), [](const Arrival& a) { return a.is_marked; }));
   EXPECT_GE(first - arrivals.begin(), 7) << "output, and more than three frames waiting";
   EXPECT_LE(first - arrivals.begin(), 10);
@@ -231,14 +232,16 @@ TEST_F(NetworkTest, ecn__marks_frames_that_find_a_queue_above_the_threshold) {
 
 TEST_F(NetworkTest, ecn__a_queue_of_the_threshold_is_not_marked) {
   make(Topology::star(6, {k10G, 100ns}, {.ecn_threshold_bytes = 3 * kFrame}));
-  for (uint32_t from = 0; from < 5; from++) port(from).send(port(5), kFrame);  // one leaves, 0 to 3 are in front
+  // One frame leaves; 0 to 3 are in front of the others.
+  for (uint32_t from = 0; from < 5; from++) port(from).send(port(5), kFrame);
   run();
   EXPECT_EQ(counters().packets_marked, 0u);
   EXPECT_EQ(counters().queue_bytes_max, 4u * kFrame);
   for (const Arrival& arrival : port(5).arrivals()) EXPECT_FALSE(arrival.is_marked);
 
   make(Topology::star(7, {k10G, 100ns}, {.ecn_threshold_bytes = 3 * kFrame}));
-  for (uint32_t from = 0; from < 6; from++) port(from).send(port(6), kFrame);  // four in front of the last one
+  // Four frames are in front of the last one.
+  for (uint32_t from = 0; from < 6; from++) port(from).send(port(6), kFrame);
   run();
   ASSERT_EQ(port(6).arrivals().size(), 6u);
   EXPECT_EQ(counters().packets_marked, 1u);
@@ -263,7 +266,7 @@ TEST_F(NetworkTest, marks_do_not_outlive_their_packet) {
 
 // Paths.
 
-/// Two racks, `cables` parallel cables to each of `spines` spines.
+/// Two racks, with `cables` parallel cables to each of `spines` spines.
 Topology two_tier(uint32_t hosts_per_rack, uint32_t spines, uint32_t cables) {
   Topology topology;
   std::vector<Node> racks = {topology.add_switch(), topology.add_switch()};
@@ -282,7 +285,8 @@ TEST_F(NetworkTest, ecmp__flows_spread_over_all_paths) {
   constexpr int kFlows = 400;
   std::vector<std::unique_ptr<RecordingPort>> flows;
   for (int i = 0; i < kFlows; i++) flows.push_back(std::make_unique<RecordingPort>(network(), 0));
-  // All at once through a 100 Gbit/s interface onto four cables of 10 Gbit/s: as fast as these four together.
+  // All flows start at once through a 100 Gbit/s interface onto four cables of 10 Gbit/s, and get the sum of their
+  // rates.
   for (int round = 0; round < 10; round++) {
     for (auto& flow : flows) flow->send(port(1), 1000);
   }
@@ -305,12 +309,12 @@ TEST_F(NetworkTest, ecmp__a_flow_stays_on_its_path) {
   const std::vector<uint64_t> arrived = tickets(1);
   ASSERT_EQ(arrived.size(), 1000u);
   EXPECT_TRUE(std::is_sorted(arrived.begin(), arrived.end()));
-  // One of 10 Gbit/s, not sixteen.
+  // The flow gets one cable of 10 Gbit/s, not sixteen.
   EXPECT_GE(now(), Picoseconds{500} * (1524 + 84) * 800);
 }
 
 TEST_F(NetworkTest, paths_are_shortest) {
-  // A ring of five switches with a host each: 0 to 2 is two cables, 0 to 3 is two the other way round.
+  // A ring of five switches with a host each: 0 to 2 has two cables, and 0 to 3 has two in the other direction.
   Topology topology;
   std::vector<Node> ring;
   for (int i = 0; i < 5; i++) ring.push_back(topology.add_switch({.latency = 0ns}));
@@ -377,7 +381,7 @@ TEST_F(NetworkTest, close_port__drops_frames_that_have_not_left) {
   run();
   EXPECT_EQ(alone.departures().size(), 1u) << "and nothing is there when the next one could begin";
 
-  // A queue that was emptied by that works nevertheless, one frame after the other.
+  // The queue that close() has emptied still works, one frame after the other.
   for (int i = 0; i < 3; i++) other.send(port(1), 1000);
   other.close();
   RecordingPort third(network(), 0);
@@ -425,7 +429,7 @@ TEST_F(NetworkTest, refuse__is_counted_in_place_of_delivery) {
 
 class TraceTest : public NetworkTest {
  protected:
-  /// A busy network with random faults.
+  /// Returns the hash of a busy network with random faults.
   uint64_t trace_of(uint64_t seed, uint32_t frame_bytes = 1000) {
     make(two_tier(10, 2, 2), seed);
     network().set_faults({.drop = 0.01, .duplicate = 0.01, .reorder = 0.01, .delay = 0.01, .corrupt = 0.01});
@@ -442,7 +446,7 @@ TEST_F(TraceTest, same_seed_same_trace) {
   EXPECT_EQ(trace_of(5), first);
   EXPECT_NE(trace_of(6), first);
   EXPECT_NE(trace_of(5, 1001), first);
-  // The same on every machine: this is what it is.
+  // The hash is the same on every machine.
   EXPECT_EQ(first, 11505014964180690343u);
 }
 

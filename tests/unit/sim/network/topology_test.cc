@@ -1,4 +1,4 @@
-// Topologies by code and by text: presets, what check() refuses, and the parser's errors.
+// Topologies from code and from text: presets, refusals of check(), and the parser's errors.
 
 #include <gtest/gtest.h>
 #include <tern/sim/network.h>

@@ -1,4 +1,4 @@
-// Endpoints over a Device: its limits, packets that it does not take at once, bytes that are no packets.
+// Endpoints over a Device: its limits, packets that it does not accept at once, bytes that are no packets.
 #include "transport/device/device.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace tern::transport {
 namespace {
 
-/// A device that does what a test says.
+/// A device whose behaviour the test sets.
 struct Script final : Device {
   Properties properties() const override { return its_properties; }
   std::span<const std::byte> address() const override { return its_address; }
@@ -54,7 +54,7 @@ struct Script final : Device {
   std::vector<std::byte> its_address = std::vector<std::byte>(4, std::byte{1});
   Status connect_status;
   PeerState state = PeerState::kReady;
-  size_t space = SIZE_MAX;  ///< packets that it still takes
+  size_t space = SIZE_MAX;  ///< number of packets that it still accepts
   int connects = 0, transmits = 0, receives = 0;
   std::set<Peer> gone;
   std::vector<std::pair<uint32_t, std::string>> sent;
@@ -91,7 +91,7 @@ class DeviceTest : public testing::Test {
     return DeviceImpl::create(std::move(options), *arena_);
   }
   Code refusal(const std::function<void(Script&)>& change) { return make(change).status().code(); }
-  /// As of a peer of the same kind whose device's address begins with `first`.
+  /// Returns the address of a similar peer whose device address begins with `first`.
   std::vector<std::byte> address_of(int first) {
     std::vector<std::byte> address(transport_->address().begin(), transport_->address().end());
     address[3 + 6] = static_cast<std::byte>(first);
@@ -266,10 +266,10 @@ TEST_F(DeviceTest, bytes_that_are_no_packet_are_counted_by_reason) {
   auto cut = packet(1, 50, 0);
   cut.resize(60);
   script_->incoming.push_back(cut);
-  script_->incoming.push_back(packet(2, 977, 0));  // one byte more than a packet has
+  script_->incoming.push_back(packet(2, 977, 0));  // one byte more than a packet may have
   script_->incoming.push_back(packet(3, 16, 0, wire::kByReference));
   script_->incoming.push_back(packet(4, 976, 0));
-  script_->incoming.push_back(packet(5, 0, 36));  // padded, as by Ethernet
+  script_->incoming.push_back(packet(5, 0, 36));  // padded, as Ethernet does
   std::vector<std::pair<uint32_t, uint32_t>> seen;
   const size_t packets = transport_->receive(
       [&](const wire::Header& header, const Payload& payload) { seen.emplace_back(header.number(), payload.bytes); });

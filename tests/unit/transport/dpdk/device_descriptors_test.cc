@@ -1,4 +1,4 @@
-// Which descriptors a program keeps that the process starts.
+// The descriptors that a program keeps if the process starts it.
 #include "transport/dpdk/device_descriptors.h"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ bool is_closed_on_exec(const Descriptor& descriptor) { return (fcntl(descriptor.
 TEST(DeviceDescriptors, descriptors_of_devices_are_closed_on_exec) {
   std::optional<DeviceDescriptors> life(std::in_place);
   const Descriptor device(open("/dev/zero", O_RDONLY)), memory(memfd_create("test", 0)), event(eventfd(0, 0));
-  const Descriptor packets(socket(AF_PACKET, SOCK_RAW, 0));  // root only
+  const Descriptor packets(socket(AF_PACKET, SOCK_RAW, 0));  // needs root
   life.reset();
   EXPECT_TRUE(is_closed_on_exec(device));
   EXPECT_TRUE(is_closed_on_exec(memory));

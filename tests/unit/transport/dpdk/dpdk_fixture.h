@@ -1,6 +1,5 @@
 // Common parts of the tests of the DPDK transport: endpoints at the two ends of a memif cable in this process, and a
-// lane
-// that sends and receives raw frames at either end.
+// lane that sends and receives raw frames at either end.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The DPDK transport over memif: frames, tickets, peers that are gone, frames from strangers, and sleep.
+// The DPDK transport over memif: frames, tickets, ended peers, frames from strangers, and sleep.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,7 +61,7 @@ TEST(Dpdk, datagram_of_packets__is_received_packet_by_packet) {
   EXPECT_EQ(end->counters().dropped_unparsable, 1u);
 }
 
-/// IPv4 and IPv6, with and without a tag.
+/// Runs over IPv4 and IPv6, with and without a tag.
 class DpdkFrames : public ::testing::TestWithParam<std::pair<sa_family_t, uint16_t>> {};
 
 TEST_P(DpdkFrames, packets_of_all_lengths__cross_the_cable__both_ways) {
@@ -132,7 +132,7 @@ TEST(Dpdk, endpoint_that_does_not_run__loses_frames_of_its_own_port__and_blocks_
 
 TEST(Dpdk, frames_that_the_driver_does_not_take__stay_queued__and_leave_later) {
   End a(0);
-  RawEnd raw(1);  // its queue fills up
+  RawEnd raw(1);  // its queue becomes full
   const PeerId peer = connect(a, raw.where());
   detail::Buffer* buffer = a.filled(1400, kA);
   uint32_t sent = 0;
@@ -142,7 +142,8 @@ TEST(Dpdk, frames_that_the_driver_does_not_take__stay_queued__and_leave_later) {
   }
   ASSERT_LT(sent, 100'000u) << "memory for queued frames is bounded";
   EXPECT_LT(a->released(), a->ticket());
-  // The port's thread loses some if it takes them in place of `raw`, which may have no CPU; so the last is sent again.
+  // The port's thread loses some frames if it reads them in place of `raw`, which may have no CPU. The last packet is
+  // therefore sent again.
   std::vector<uint32_t> numbers;
   ASSERT_TRUE(run_until({}, [&] {
     for (const auto& frame : raw.receive()) numbers.push_back(wire::load_header(frame.data() + 42).number());
@@ -165,7 +166,7 @@ TEST(Dpdk, peer_that_takes_nothing__costs_its_frames_after_a_time__and_memory_co
   const PeerId peer = connect(a, *b);
   ASSERT_TRUE(a.send(peer, 1));
   ASSERT_TRUE(run_until({&a, b.get()}, [&] { return b->got.size() == 1; }));
-  b.reset();  // and its port, so that the cable is cut
+  b.reset();  // also closes its port, so that the cable is cut
   detail::Buffer* buffer = a.filled(1400, kA);
   uint32_t sent = 0;
   while (sent < 100'000 && a.send(peer, sent, buffer, 1400)) {
@@ -207,7 +208,7 @@ TEST(Dpdk, endpoint_that_ends_with_queued_frames__leaves_message_memory_alone) {
   const PeerId peer = connect(*a, raw.where());
   detail::Buffer* buffer = a->filled(1400, kA);
   while (a->send(peer, 1, buffer, 1400)) (*a)->flush();
-  a.reset();  // AddressSanitizer sees whoever reads
+  a.reset();  // AddressSanitizer reports a later read
   const PeerId again = connect(other, raw.where());
   size_t got = 0;
   ASSERT_TRUE(run_until({&other}, [&] {
@@ -240,7 +241,7 @@ struct Hostile {
 void set(std::vector<std::byte>& frame, size_t at, std::initializer_list<int> bytes) {
   for (const int byte : bytes) frame[at++] = static_cast<std::byte>(byte);
 }
-/// A good IPv4 frame, changed. Only the first flaw counts, so checksums need not be right.
+/// Changes of a valid IPv4 frame. Only the first error counts, so checksums need not be right.
 const Hostile kHostile[] = {
     {"nothing", Drop::kTruncated, [](auto& frame) { frame.resize(13); }},
     {"half a header", Drop::kTruncated, [](auto& frame) { frame.resize(30); }},
@@ -287,7 +288,7 @@ TEST(Dpdk, hostile_frames__are_dropped_and_counted_by_reason) {
     hostile.change(frame);
     const uint64_t before = end.dropped(hostile.drop);
     raw.send(frame);
-    // The endpoint drops it, or the port's thread if the endpoint has no CPU for a while.
+    // The endpoint drops the frame, or the port's thread does if the endpoint has no CPU for a while.
     EXPECT_TRUE(run_until({&end}, [&] { return end.dropped(hostile.drop) > before; })) << hostile.what;
     EXPECT_EQ(end.dropped(hostile.drop), before + 1) << hostile.what;
   }
@@ -296,12 +297,12 @@ TEST(Dpdk, hostile_frames__are_dropped_and_counted_by_reason) {
   EXPECT_TRUE(run_until({&end}, [&] { return end.got.size() == 1; }));
 }
 
-/// One of them drops it, or in place of both the port's thread.
+/// One of the endpoints drops the frame, or the port's thread does.
 TEST(Dpdk, unwanted_frame__is_counted_once__by_sleeping_endpoints) {
   End one(0), other(0);
   RawEnd raw(1);
   auto frame = raw.frame_to(one, packet_of(1, 100, kA));
-  set(frame, 36, {0, 9, 0, 0, 0, 0});  // the UDP port; neither length nor checksum
+  set(frame, 36, {0, 9, 0, 0, 0, 0});  // the UDP port, the length and the checksum
   const auto dropped = [&] { return one.dropped(Drop::kOtherPort) + other.dropped(Drop::kOtherPort); };
   for (uint32_t round = 1; round <= 20; ++round) {
     for (End* const end : {&one, &other}) (void)(*end)->prepare_wait();
@@ -334,7 +335,7 @@ TEST(Dpdk, datagram_longer_than_the_endpoints__is_dropped_as_oversize) {
 TEST(Dpdk, frame_of_several_segments__is_received_or_dropped_whole) {
   End end(0);
   RawEnd raw(1);
-  // Longer than memif's buffers of 2048 bytes, and than an mbuf for an MTU of 1500.
+  // The frame is longer than memif's buffers of 2048 bytes and than an mbuf for an MTU of 1500.
   std::vector<std::byte> frame(9000, kA);
   raw.send(frame);
   raw.send(raw.frame_to(end, packet_of(2, 100, kA)));

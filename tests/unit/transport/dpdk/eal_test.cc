@@ -1,4 +1,4 @@
-// EAL in this process: it starts once, and leaves the program's threads and output alone.
+// EAL in this process: it starts once, and does not affect the program's threads and output.
 #include <gtest/gtest.h>
 #include <rte_eal.h>
 #include <rte_lcore.h>
@@ -24,7 +24,7 @@ struct Child {
   int result = -1;
 };
 
-/// Runs `body` in a child of its own, in which EAL has not been started.
+/// Runs `body` in a child process in which EAL has not started.
 Child run(const std::function<int()>& body) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return {};
@@ -139,12 +139,12 @@ TEST(Eal, starts_once__in_whatever_thread__and_changes_none) {
   EXPECT_EQ(child.output, "");
 }
 
-/// libxdp prints when a device is closed, in EAL's thread.
+/// libxdp prints in EAL's thread when a device is closed.
 TEST(Eal, output_of_drivers__goes_to_the_log__from_either_thread) {
   const auto body = [](int log_options) {
     return run([log_options] {
       if (start("--no-huge --no-shconf -m 64") != "ok") return 1;
-      openlog("drivers", log_options, LOG_USER);  // EAL has called it, too
+      openlog("drivers", log_options, LOG_USER);  // EAL has called openlog(), too
       {
         const SilentOutput silence;
         fprintf(stderr, "here\n");
@@ -160,7 +160,7 @@ TEST(Eal, output_of_drivers__goes_to_the_log__from_either_thread) {
   const Child silent = body(0);
   EXPECT_EQ(silent.result, 0);
   EXPECT_EQ(silent.output, "a program's\n");
-  const std::string logged = body(LOG_PERROR).output;  // what goes to the log is printed, too
+  const std::string logged = body(LOG_PERROR).output;  // syslog also prints with this option
   for (const char* const line : {"drivers: here\n", "drivers: there\n", "drivers: and there\n"}) {
     EXPECT_NE(logged.find(line), std::string::npos) << logged;
   }

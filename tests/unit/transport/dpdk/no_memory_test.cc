@@ -1,5 +1,5 @@
-// Where the process has no memory an endpoint over DPDK says so, or does without a peer; it never aborts, and what it
-// leaves behind at its device does not spoil the next attempt.
+// Lack of memory: an endpoint over DPDK reports it, or works without a peer. It never aborts, and its remains at the
+// device do not harm the next attempt.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace {
 
-/// Allocations of one thread while `is_short`: number `fail_at` fails, or all from it on.
+/// The allocations of one thread while `is_short`. Number `fail_at` fails, or all from it on.
 struct Shortage {
   bool is_short = false;
   bool fails_on = false;
@@ -40,7 +40,7 @@ constexpr uint64_t kStep = 7;
 constexpr uint64_t kStep = 1;
 #endif
 
-/// What the library does within it may find no memory.
+/// In its scope the library's allocations may fail.
 struct Short {
   Short() { shortage.is_short = true; }
   ~Short() { shortage.is_short = false; }
@@ -55,7 +55,7 @@ ArenaPointer make_arena() {
   return ArenaPointer(*memory::Arena::create({.huge_pages = false, .chunk_bytes = 1u << 20}));
 }
 
-/// A thread that does not start, for want of memory, too, is another one.
+/// Checks for a lack of memory. A thread that cannot start for lack of memory has its own status.
 void expect_shortage(const Status& status) {
   EXPECT_TRUE(status.code() == Code::kNoMemory || status.message() == base::kNoThread.message()) << status.message();
 }
@@ -83,7 +83,7 @@ std::optional<PeerId> connect_to(DpdkImpl& from, std::span<const std::byte> addr
   return std::nullopt;
 }
 
-/// Two endpoints of a port, the device opened and closed. True: all of it worked.
+/// Runs two endpoints of a port, and opens and closes the device. True: everything worked.
 bool live() {
   const ArenaPointer one_arena = make_arena(), other_arena = make_arena();
   std::unique_ptr<DpdkImpl> one = create(*one_arena), other = create(*other_arena);
@@ -115,7 +115,7 @@ bool live() {
   return works;
 }
 
-/// One life after the other, each with the next allocation failing, until one needs fewer.
+/// Runs one life after the other, each with the next allocation failing, until a life needs fewer allocations.
 void live_on(bool fails_on) {
   ASSERT_TRUE(live()) << "EAL and its drivers are there from now on";
   uint64_t lives = 0;

@@ -1,5 +1,5 @@
-// What is decided of a DPDK port without one: queues and offloads, the hash's key and table, names of endpoints, EAL's
-// arguments, and whether the kernel has a PCI device.
+// Decisions about a DPDK port that need no port: queues and offloads, the hash's key and table, names of endpoints,
+// EAL's arguments, and whether the kernel has a PCI device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rte_ethdev.h>
@@ -30,7 +30,7 @@ using ethernet::lane_key_of, ethernet::lane_key_of_frame;
 
 using testing::ElementsAre;
 
-/// A NIC like many.
+/// A typical NIC.
 DpdkDevice nic() {
   DpdkDevice device;
   device.name = "0000:03:00.0";
@@ -56,7 +56,7 @@ DpdkDevice nic() {
   return device;
 }
 
-/// A device that can nothing, like many virtual ones.
+/// A device without capabilities, like many virtual ones.
 DpdkDevice plain() {
   DpdkDevice device;
   device.name = "net_plain0";
@@ -118,7 +118,7 @@ TEST(DpdkPlan, device_without_steering__has_one_queue) {
   ASSERT_TRUE(plan.ok());
   auto made = plan_dpdk(plain(), wishes, DpdkSteering::kShared);
   EXPECT_EQ(made->queues, 1);
-  EXPECT_EQ(made->receive_descriptors, 4096);  // the driver tells no limit
+  EXPECT_EQ(made->receive_descriptors, 4096);  // the driver reports no limit
   EXPECT_FALSE(made->makes_checksums || made->checks_checksums || made->gathers);
   EXPECT_EQ(made->conf.rxmode.mq_mode, RTE_ETH_MQ_RX_NONE);
   EXPECT_EQ(made->conf.txmode.offloads, 0u);
@@ -198,7 +198,7 @@ TEST(DpdkPlan, message_memory__is_gathered_only_where_the_device_reaches_it) {
   EXPECT_FALSE(gathers(device));
 }
 
-/// DPDK's own Toeplitz hash is the judge.
+/// Computes the hash with DPDK's own Toeplitz function.
 uint32_t software_hash(std::span<const uint8_t> input, const std::array<uint8_t, kHashKeyBytes>& key) {
   std::vector<uint32_t> words(input.size() / 4);
   std::memcpy(words.data(), input.data(), input.size());
@@ -298,7 +298,7 @@ TEST(PciDevice, driver_of_the_kernel__is_named_with_the_remedy) {
             "dpdk: the kernel's driver ixgbe has the PCI device 0000:02:00.0: dpdk-devbind.py --bind=vfio-pci "
             "0000:02:00.0, after which the kernel has no such interface");
   EXPECT_EQ(why("0000:03:00.0"), "ok");
-  // mlx5, mlx4, mana: the RDMA device tells that the kernel's driver shares the NIC.
+  // mlx5, mlx4, mana: the RDMA device shows that the kernel's driver shares the NIC.
   EXPECT_THAT(why("0000:04:00.0"), testing::HasSubstr("the kernel's driver mlx5_core has the PCI device"));
   fs::create_directories(folder / "0000:04:00.0/infiniband/mlx5_0");
   EXPECT_EQ(why("0000:04:00.0"), "ok");

@@ -19,7 +19,7 @@
 #include "transport/dpdk/dpdk_steering.h"
 #include "unit/transport/dpdk/port_fixture.h"
 
-// Of DPDK's interface for drivers, whose header is not installed.
+// This function belongs to DPDK's interface for drivers, whose header is not installed.
 extern "C" {
 struct rte_eth_dev;
 rte_eth_dev* rte_eth_dev_get_by_name(const char* name);
@@ -49,7 +49,7 @@ TEST(DpdkPort, lanes_of_a_port__share_its_queue__and_get_their_own_frames) {
   EXPECT_TRUE(one->is_local(other.own));
   EXPECT_FALSE(one->is_local(sender.own));
 
-  // Only one looks at the queue: the other gets its frames from the inbox.
+  // Only one lane reads the queue. The other one gets its frames from its inbox.
   for (uint32_t i = 0; i < 40; ++i) send(*sender.lane, frame_to((i % 2 == 0 ? one : other).own, i));
   std::vector<uint32_t> ones, others;
   wait_until([&] {
@@ -64,12 +64,12 @@ TEST(DpdkPort, lanes_of_a_port__share_its_queue__and_get_their_own_frames) {
     for (const uint32_t number : receive(other)) others.push_back(number);
     return others.size() == 20;
   });
-  // In any order: the port's thread may have found some.
+  // The order may differ, because the port's thread may have read some frames.
   std::sort(ones.begin(), ones.end());
   std::sort(others.begin(), others.end());
   for (uint32_t i = 0; i < 20; ++i) EXPECT_EQ(std::pair(ones[i], others[i]), std::pair(2 * i, 2 * i + 1));
 
-  // Nobody wants a frame to another port, or to a lane that is gone; nor does a lane get its own frame back.
+  // A frame to another port or to a lane that has ended is dropped. A lane does not get its own frame back.
   const base::SocketAddress gone = other.own;
   other.lane.reset();
   base::SocketAddress strange = one.own;
@@ -115,7 +115,7 @@ TEST(DpdkPort, frames_to_the_own_address__are_looped_back__with_good_checksums) 
 
 TEST(DpdkPort, unwanted_frames__are_counted_by_reason__once) {
   Cable cable;
-  TestLane sender(*cable.ports[0]), lane(*cable.ports[1]);  // which does not look: the port's thread does
+  TestLane sender(*cable.ports[0]), lane(*cable.ports[1]);  // `lane` does not read its queue, so the port's thread does
   const frames::MacAddress& mac = cable.ports[1]->facts().mac;
   const auto frame_of = [&](const base::SocketAddress& to) {
     rte_mbuf* const frame = frame_to(to, 1);
@@ -195,24 +195,24 @@ TEST(DpdkPort, sleeping_lane__wakes_for_frames__that_any_lane_finds) {
   ASSERT_TRUE(asleep->add_to(waits, 3).ok());
   epoll_event event{};
 
-  // Nobody polls: the port's thread finds the frame.
+  // No lane polls, so the port's thread finds the frame.
   ASSERT_TRUE(asleep->arm());
   EXPECT_EQ(waits.wait({&event, 1}, 0), 0u);
   send(*sender.lane, frame_to(asleep.own, 1));
   ASSERT_EQ(waits.wait({&event, 1}, UINT64_MAX), 1u);
-  EXPECT_EQ(uint64_t{event.data.u64}, 3u);  // whose place in the event is not aligned
+  EXPECT_EQ(uint64_t{event.data.u64}, 3u);  // the field in the event is unaligned
   asleep->disarm();
   EXPECT_EQ(waits.wait({&event, 1}, 0), 0u);
   EXPECT_EQ(receive(asleep), std::vector{1u});
 
-  // Another endpoint of the process sends.
+  // Another endpoint of the process sends a frame.
   ASSERT_TRUE(asleep->arm());
   awake->loop_back(frame_to(asleep.own, 2));
   ASSERT_EQ(waits.wait({&event, 1}, UINT64_MAX), 1u);
   asleep->disarm();
   EXPECT_EQ(receive(asleep), std::vector{2u});
 
-  // A frame that is there keeps it from sleeping.
+  // A waiting frame keeps the lane from sleeping.
   awake->loop_back(frame_to(asleep.own, 3));
   EXPECT_FALSE(asleep->arm());
   EXPECT_EQ(waits.wait({&event, 1}, 0), 0u);
@@ -232,7 +232,8 @@ TEST(DpdkPort, last_endpoint__closes_the_device__which_opens_again) {
               "dpdk: another endpoint of this process has the UDP port 4000 at net_memif0: leave it out of "
               "Dpdk::Options::bind, or choose another one");
     port.reset();
-    EXPECT_EQ(rte_eth_dev_count_avail() + (rte_eth_dev_is_valid_port(again->id()) != 0 ? 1 : 0), 1);  // it is owned
+    // A port with an owner does not count as available.
+    EXPECT_EQ(rte_eth_dev_count_avail() + (rte_eth_dev_is_valid_port(again->id()) != 0 ? 1 : 0), 1);
     DpdkChoice other = memif_choice(0);
     other.queues = 1;
     const auto refused = DpdkPort::open(other);
@@ -240,7 +241,7 @@ TEST(DpdkPort, last_endpoint__closes_the_device__which_opens_again) {
     EXPECT_EQ(refused.status().code(), Code::kMisuse);
     EXPECT_NE(refused.status().message().find("with another queues:"), std::string_view::npos);
   }
-  // The last one was a server. Other arguments make another device.
+  // The last port was a server. Other arguments make another device.
   DpdkChoice other = memif_choice(0);
   other.device += "x";
   EXPECT_NE(open_port(other), nullptr);
@@ -259,7 +260,7 @@ TEST(DpdkPort, closed_port__leaves_the_threads_at_its_other_end_alone) {
     wait_for_link(*client);
     std::atomic<bool> is_over{false};
     std::vector<std::thread> threads;
-    for (uint32_t i = 0; i < 4; ++i) {  // more than there are CPUs, so that some stand still inside a burst
+    for (uint32_t i = 0; i < 4; ++i) {  // more threads than CPUs, so that some are descheduled inside a burst
       threads.emplace_back([&] {
         TestLane lane(*client);
         while (!is_over.load(std::memory_order_relaxed)) (void)receive(lane);
@@ -303,7 +304,7 @@ TEST(DpdkPort, removed_device__fails__and_is_called_no_more) {
   lane->clean_up();
   if (lane->arm()) lane->disarm();
 
-  // The device is closed by its last endpoint, and then as new.
+  // The last endpoint closes the device. Opened again, the device is like a new one.
   lane.lane.reset();
   cable.ports[0].reset();
   auto again = open_port(memif_choice(0));
@@ -328,7 +329,7 @@ TEST(DpdkPort, forked_child__leaves_port_and_lane_alone) {
   EXPECT_EQ(receive(*lane), std::vector{5u});
 }
 
-/// net_null has a table of RSS and takes any key, and its queues never run empty.
+/// net_null has an RSS table and accepts any key, and its queues never run empty.
 TEST(DpdkPort, device_with_hashes__has_a_queue_for_each_endpoint) {
   DpdkChoice choice;
   choice.device = "net_null0";
@@ -405,7 +406,7 @@ TEST(DpdkPort, refusals__say_what_to_do) {
   choice.gateway = "10.0.0.9";
   EXPECT_NE(why(choice).find("Dpdk::Options::gateway goes with"), std::string::npos);
 
-  EXPECT_EQ(why(memif_choice(0)), "opened");  // after all that
+  EXPECT_EQ(why(memif_choice(0)), "opened");  // after all of these refusals
 }
 
 TEST(DpdkPort, device_of_the_program__is_left_alone) {
@@ -424,7 +425,7 @@ TEST(DpdkPort, device_of_the_program__is_left_alone) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().message(), "dpdk: another part of the program (theirs) owns the port: use another device");
   ASSERT_EQ(rte_eth_dev_owner_unset(id, owner.id), 0);
-  choice.device = "";  // the only one
+  choice.device = "";  // the name of the only device
   { const auto port = open_port(choice); }
   EXPECT_EQ(rte_eth_dev_is_valid_port(id), 1);
 }

@@ -1,5 +1,5 @@
-// The end of an endpoint whose frames the driver keeps, as a NIC does whose link is down. The virtual devices of DPDK
-// keep none, so the driver's functions for sending and for stopping a queue are this test's.
+// The end of an endpoint whose frames the driver keeps, as a NIC does while its link is down. DPDK's virtual devices
+// keep no frames, so this test replaces the driver's functions for sending and for stopping a queue.
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
 
@@ -12,7 +12,7 @@
 namespace tern::transport::dpdk_test {
 namespace {
 
-/// Stands for a driver between its making and its end.
+/// Replaces a port's driver during its lifetime.
 class KeepingDriver {
  public:
   explicit KeepingDriver(uint16_t port_id) : functions_(rte_eth_fp_ops[port_id]), burst_(functions_.tx_pkt_burst) {
@@ -56,12 +56,12 @@ class KeepingDriver {
 
   struct rte_eth_fp_ops& functions_;
   const eth_tx_burst_t burst_;
-  std::mutex mutex_;  // the port's thread may send, too
+  std::mutex mutex_;  // needed because the port's thread may also send
   std::vector<rte_mbuf*> kept_;
 };
 KeepingDriver* KeepingDriver::now = nullptr;
 
-/// An endpoint that has sent a frame from message memory, which the driver keeps.
+/// An endpoint that has sent a frame from message memory. The driver keeps the frame.
 struct Sender {
   Sender() : end(std::make_unique<End>(0)) {
     const PeerId peer = connect(*end, raw.where());
@@ -95,14 +95,14 @@ TEST(DpdkTakeBack, endpoint_ends__in_bounded_time__if_the_driver_cannot_stop_a_q
   sender.end.reset();
   EXPECT_EQ(sender.driver->starts, 0u);
   EXPECT_GE(sender.driver->count(), 1u);
-  sender.driver.reset();  // the frames come back later, to a pool that waits for them
+  sender.driver.reset();  // the frames return later, to a pool that still exists for them
   EXPECT_TRUE(End(0).status.ok());
 }
 
 }  // namespace
 }  // namespace tern::transport::dpdk_test
 
-// In place of DPDK's.
+// Replaces DPDK's function.
 extern "C" int rte_eth_dev_tx_queue_stop(uint16_t, uint16_t) {
   return tern::transport::dpdk_test::KeepingDriver::now->stop();
 }

@@ -1,4 +1,4 @@
-// What goes wrong at an mlx5 device, on the network, and in its use: clear statuses, and nothing leaks.
+// Faults of an mlx5 device, of the network, and in its use: clear statuses, and no leaks.
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <net/if.h>
@@ -213,7 +213,7 @@ TEST_F(Mlx5Test, other_mac_addresses__are_followed) {
   }
   ASSERT_TRUE(run("ip neigh replace 10.77.0.2 lladdr 02:00:00:00:77:02 dev tern0 nud reachable"));
   ASSERT_TRUE(run_until({&end}, [&] {
-    (void)end->prepare_wait();  // which reads the kernel's reports in end_wait()
+    (void)end->prepare_wait();  // so that end_wait() reads the kernel's reports
     end->end_wait();
     EXPECT_TRUE(end.send(peer, 1));
     end->flush();

@@ -110,7 +110,7 @@ TEST_F(Mlx5Test, strides_wrap__and_every_packet_comes_once_in_order) {
   End other(with(&Mlx5::Options::bind, "10.77.0.1"));
   const PeerId peer = connect(other, end);
   detail::Buffer* buffer = other.filled(600, kB);
-  constexpr uint32_t kPackets = 5000;  // of one frame each
+  constexpr uint32_t kPackets = 5000;  // each packet has its own frame
   uint32_t sent = 0;
   ASSERT_TRUE(run_until({&end, &other}, [&] {
     while (sent < kPackets && sent - end.got.size() < 400 && other.send(peer, sent, buffer, 600)) ++sent;
@@ -183,7 +183,7 @@ TEST_F(Mlx5Test, packet_above_the_peers_datagrams__is_a_counted_loss) {
   EXPECT_EQ(end->counters().send_errors, 1u);
 }
 
-/// For the kernel's VLAN devices: there is no case where the kernel has none (module 8021q).
+/// Tests of the kernel's VLAN devices. No test is instantiated if the kernel has none (module 8021q).
 class Mlx5Vlan : public Mlx5Test, public testing::WithParamInterface<uint32_t> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Mlx5Vlan);
 INSTANTIATE_TEST_SUITE_P(Kernel, Mlx5Vlan, testing::ValuesIn(vlans_of_kernel()));

@@ -1,4 +1,4 @@
-// Shared memory when something is short: a kernel without memory for a message.
+// Shared memory under a shortage: a kernel without memory for a message.
 #include <poll.h>
 
 #include <cerrno>
@@ -52,12 +52,12 @@ TEST(ShmBackPressure, a_wake_up_that_fails_is_tried_again_by_one_that_sleeps) {
     EXPECT_EQ(failing_sends::failed, 1u);
   }
   for (int i = 0; i < 100 && !is_readable(b); i++) {
-    if (a->prepare_wait()) a->wait(UINT64_MAX);  // a time has come
+    if (a->prepare_wait()) a->wait(UINT64_MAX);  // until the next retry
     a->end_wait();
     a.receive();
   }
   EXPECT_TRUE(is_readable(b));
-  // After that nothing is to be tried any more.
+  // Afterwards no retry is pending.
   ASSERT_TRUE(a->prepare_wait());
   EXPECT_FALSE(is_readable(a, 3));
   a->end_wait();
@@ -84,7 +84,7 @@ TEST(ShmBackPressure, chunk_that_cannot_be_announced_keeps_no_loop_awake) {
   ShmEnd a, b;
   const PeerId ab = connect(a, b);
   run_some({&a, &b});
-  constexpr size_t kBytes = 20'000;  // by reference
+  constexpr size_t kBytes = 20'000;  // sent by reference
   detail::Buffer* buffer = a.arena->alloc(kBytes);
   {
     const Scope fail(ENOMEM);

@@ -19,7 +19,7 @@ namespace tern::transport {
 
 static_assert(TransportImpl<ShmImpl>);
 
-/// One endpoint with an arena of its own.
+/// An endpoint with its own arena.
 struct ShmEnd {
   explicit ShmEnd(const ShmImpl::Options& options = {}, size_t chunk_bytes = 1 << 20) {
     memory::ArenaOptions arena_options;

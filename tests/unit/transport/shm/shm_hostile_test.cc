@@ -1,4 +1,4 @@
-// Peers that break the rules: each spoils its own connection only.
+// Peers that break the rules. Each of them spoils only its own connection.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -31,7 +31,7 @@ Descriptor memfd(size_t bytes, int seals) {
   return fd;
 }
 
-/// Speaks the transport's protocol by hand.
+/// A hand-written peer of the transport's protocol.
 struct RawPeer {
   static constexpr uint32_t kCells = 256;
   static constexpr uint64_t kStart = uint64_t{77} << 20;
@@ -50,7 +50,7 @@ struct RawPeer {
     EXPECT_EQ(shm::send_hello(socket.get(), words, ring_fd, doorbell_fd), shm::SendResult::kSent);
   }
   void say_hello() { say(hello(), ring.fd.get(), doorbell.fd.get()); }
-  /// What the victim has to say; kHangUp when it has refused us.
+  /// Returns the victim's next message, or kHangUp if the victim has refused us.
   shm::ReceiveResult listen(ShmEnd& victim, shm::Message& message) {
     auto result = shm::ReceiveResult::kNothing;
     run_until({&victim},
@@ -99,7 +99,7 @@ struct RawPeer {
 };
 
 struct ShmHostile : testing::Test {
-  /// The victim serves its other peer as before.
+  /// Checks that the victim still serves its other peer.
   void TearDown() override {
     const size_t before = victim.got.size();
     ASSERT_TRUE(good.send(peer, "fine"));
@@ -121,8 +121,8 @@ TEST_F(ShmHostile, raw_peer__is_accepted_when_it_keeps_the_rules) {
   EXPECT_EQ(victim->counters().peers_refused, 0u);
 }
 
-/// As an endpoint looks at packets: burst by burst, with a private copy before anything is believed. The peer writes
-/// its ring between two looks.
+/// Reads packets as an endpoint does: burst by burst, with a private copy before any check. The peer writes to its ring
+/// between two reads.
 struct RewritingVisitor {
   RawPeer& raw;
   std::string& first_look;
@@ -275,7 +275,7 @@ TEST_F(ShmHostile, headers__with_wrong_lengths_end_the_peer) {
     EXPECT_TRUE(raw.is_refused(victim));
     EXPECT_EQ(victim->counters().dropped_unparsable, ++dropped);
   }
-  // A record that would wrap.
+  // A record that would wrap around.
   RawPeer raw(victim);
   raw.join(victim);
   while ((raw.out.position & raw.out.offset_mask) != raw.out.offset_mask) raw.put(RawPeer::word(24), "");
@@ -311,7 +311,7 @@ TEST_F(ShmHostile, references__outside_of_the_chunk_are_dropped) {
     ASSERT_TRUE(run_until({&victim}, [&] { return victim->counters().dropped_bad_reference == dropped + 1; }));
     dropped++;
   };
-  expect_dropped(0u, 5u, 128ul, 0u, 1000u);  // not announced
+  expect_dropped(0u, 5u, 128ul, 0u, 1000u);  // the chunk was not announced
   ASSERT_EQ(shm::send_chunk(raw.socket.get(), 0, kChunk, chunk.fd.get()), shm::SendResult::kSent);
   raw.put_reference(0, 5, 128, 0, 65536);
   ASSERT_TRUE(run_until({&victim}, [&] { return victim.got.size() == 1; }));
@@ -331,7 +331,7 @@ TEST_F(ShmHostile, references__outside_of_the_chunk_are_dropped) {
   expect_dropped(0u, 5u, ~uint64_t{63}, 0u, 1u);
   expect_dropped(0u, 5u, 0ul, UINT32_MAX, 65536u);
   expect_dropped(0u, 5u, 0ul, static_cast<uint32_t>(kChunk - 64), 1u);
-  raw.put_reference(0, 0, kChunk - 128, 0, 64);  // to the last byte
+  raw.put_reference(0, 0, kChunk - 128, 0, 64);  // up to the last byte
   ASSERT_TRUE(run_until({&victim}, [&] { return victim.got.size() == 3; }));
   raw.put(RawPeer::word(wire::kHeaderBytes + 23, wire::kByReference), std::string(23, 0));
   ASSERT_TRUE(run_until({&victim}, [&] { return victim->counters().dropped_bad_reference == dropped + 1; }));
@@ -371,7 +371,7 @@ TEST_F(ShmHostile, consumed__impossible_count_fills_its_own_ring_only) {
     EXPECT_LE(sent, 1024u);
     EXPECT_FALSE(victim.send(id, "x"));
   }
-  // A doorbell that always says "asleep" costs one message.
+  // A doorbell that always has "asleep" costs one message.
   reinterpret_cast<std::atomic<uint32_t>*>(raw.doorbell.mapping.data())->store(1);
   const uint64_t calls = victim->counters().system_calls;
   victim->flush();
@@ -403,7 +403,7 @@ TEST_F(ShmHostile, out_of_descriptors__is_named_and_does_not_spin) {
   const auto refused = other->connect(victim->address(), "");
   EXPECT_EQ(refused.status().code(), Code::kUnavailable);
   EXPECT_NE(refused.status().message().find("descriptors"), std::string_view::npos);
-  // One is free: enough to knock, not enough to be let in.
+  // One descriptor is free, which suffices to connect to the listening socket but not to become a peer.
   taken.pop_back();
   shm::Identity to;
   std::copy(victim->address().begin(), victim->address().end(), to.begin());
@@ -426,7 +426,7 @@ TEST_F(ShmHostile, connections__beyond_a_rounds_share_wait_in_the_backlog) {
   run_some({&victim, &good});
   std::vector<Descriptor> knocks;
   for (size_t i = 0; i < kKnocks; i++) knocks.push_back(std::move(*shm::connect_to(identity_of(victim))));
-  knocks.clear();  // they have come, and gone: each costs a few calls of the system to find out
+  knocks.clear();  // the connections have come and gone; the victim needs a few system calls to detect the end of each
   constexpr uint64_t kCallsPerRoundMax = 100;
   uint64_t accepted_at = victim->counters().system_calls;
   uint64_t most = 0;
@@ -436,7 +436,7 @@ TEST_F(ShmHostile, connections__beyond_a_rounds_share_wait_in_the_backlog) {
     accepted_at = victim->counters().system_calls;
   }
   EXPECT_LE(most, kCallsPerRoundMax);
-  // All have been taken out of the backlog: a newcomer is served, and the victim asks the system now and then only.
+  // The backlog is empty now. A new peer is served, and the victim checks the backlog only rarely.
   ShmEnd other;
   connect(other, victim);
   run_some({&victim, &other});
@@ -451,7 +451,7 @@ TEST_F(ShmHostile, connections__are_all_served_though_the_endpoint_sleeps) {
   std::vector<Descriptor> knocks;
   for (size_t i = 0; i < 500; i++) knocks.push_back(std::move(*shm::connect_to(identity_of(sleeper))));
   knocks.clear();
-  // Every wait ends at once, because connections are left, and none is left in the end: then it does not.
+  // Waits end at once while connections are left. In the end no connection is left, and a wait no longer ends at once.
   const uint64_t limit = sleeper->now() + 100'000'000'000;
   uint32_t waits = 0;
   for (bool is_quiet = false; !is_quiet && sleeper->now() < limit;) {
@@ -471,7 +471,7 @@ TEST_F(ShmHostile, connections__are_all_served_though_the_endpoint_sleeps) {
   connect(other, sleeper);
 }
 
-/// A process that keeps `count` connections to the endpoint open and says nothing on them.
+/// A process that keeps `count` silent connections to the endpoint open.
 struct SilentProcess {
   SilentProcess(const shm::Identity& to, int count) {
     EXPECT_EQ(::pipe2(ready, O_CLOEXEC), 0);
@@ -500,10 +500,10 @@ struct SilentProcess {
 };
 
 TEST_F(ShmHostile, silent_connections__push_out_their_own_process_only) {
-  RawPeer slow(victim);  // has connected, and says its hello later
+  RawPeer slow(victim);  // is connected, and sends its hello later
   run_some({&victim, &good});
   SilentProcess first(identity_of(victim), 100), second(identity_of(victim), 100), third(identity_of(victim), 100);
-  // Of each process the last 16 are kept, with ours 49.
+  // The victim keeps the last 16 connections of each process, and 49 with ours.
   ASSERT_TRUE(run_until({&victim}, [&] { return victim->counters().peers_refused == 3 * (100 - 16); }));
   SilentProcess fourth(identity_of(victim), 100);
   ASSERT_TRUE(run_until({&victim}, [&] { return victim->counters().peers_refused >= 4 * 100 - 64 + 1; }));
@@ -513,7 +513,7 @@ TEST_F(ShmHostile, silent_connections__push_out_their_own_process_only) {
   EXPECT_EQ(victim.got[0], "hello");
 }
 
-/// A process with `count` endpoints, all of which connect to `to`; it tells how many are connected in the end.
+/// A process with `count` endpoints that all connect to `to`. It reports the number of connected endpoints in the end.
 struct ManyEndpoints {
   ManyEndpoints(std::span<const std::byte> to, int count) {
     EXPECT_EQ(::pipe2(told, O_CLOEXEC), 0);
@@ -540,7 +540,7 @@ struct ManyEndpoints {
     if (::write(told[1], &connected, sizeof connected) != sizeof connected) ::_exit(1);
     for (;;) ::pause();
   }
-  /// While `victim` serves it.
+  /// Returns that number. `victim` serves the process meanwhile.
   int connected(ShmEnd& victim) {
     ::fcntl(told[0], F_SETFL, O_NONBLOCK);
     int count = -1;
@@ -574,7 +574,7 @@ TEST_F(ShmHostile, unknown_chunks__cost_a_bounded_number_of_system_calls) {
   RawPeer raw(victim);
   raw.join(victim);
   run_some({&victim, &good});
-  for (int i = 0; i < 2000; i++) shm::send_plain(raw.socket.get(), shm::MessageType::kWake);  // until the queue is full
+  for (int i = 0; i < 2000; i++) shm::send_plain(raw.socket.get(), shm::MessageType::kWake);  // fills the queue
   for (uint32_t i = 0; i < 32; i++) raw.put_reference(7, 0, 0, 0, 100);
   const uint64_t before = victim->counters().dropped_bad_reference;
   uint64_t most = 0;
@@ -607,7 +607,7 @@ TEST_F(ShmHostile, messages__without_end_have_a_share_of_a_round) {
 }
 
 TEST_F(ShmHostile, listener__that_never_accepts_does_not_keep_the_victim_awake) {
-  // Its own backlog is full: the victim can neither find out whether the hello is true nor connect to it.
+  // The raw peer's own backlog is full. The victim can neither verify the hello nor connect to the peer.
   RawPeer raw(victim);
   raw.listener = {};
   raw.identity = *shm::make_identity();
@@ -655,7 +655,7 @@ TEST_F(ShmHostile, peer__that_closes_orderly_again_and_again_is_given_up) {
 }
 
 TEST_F(ShmHostile, chunks__of_one_process_have_a_share) {
-  // One page each: what they take is places in the table of mappings.
+  // Each chunk has one page, because the scarce resource is places in the table of mappings.
   const auto page = std::move(*shm::make_own_memory("raw-page", kPage));
   const pid_t child = ::fork();
   if (child == 0) {
@@ -675,7 +675,7 @@ TEST_F(ShmHostile, chunks__of_one_process_have_a_share) {
         if (sent == shm::SendResult::kGone) ::_exit(0);
       }
     }
-    ::_exit(3);  // all of 6144
+    ::_exit(3);  // all 6144 were accepted
   }
   int status = 0;
   ASSERT_TRUE(run_until({&victim, &good}, [&] { return ::waitpid(child, &status, WNOHANG) == child; }));
@@ -685,7 +685,7 @@ TEST_F(ShmHostile, chunks__of_one_process_have_a_share) {
 
 // --- other users ---------------------------------------------------------------------------------------------------
 
-/// Runs `task` in a process of another user; its exit code. -1: there is no other user to become.
+/// Runs `task` in a process of another user, and returns its exit code. -1: this process cannot change its user.
 int as_another_user(ShmEnd& served, const std::function<int()>& task) {
   constexpr uid_t kNobody = 65534;
   if (::geteuid() != 0) return -1;
@@ -696,7 +696,7 @@ int as_another_user(ShmEnd& served, const std::function<int()>& task) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 98;
 }
 
-/// What comes of a connection that `end` makes: 0 ready, 1 dead, 2 refused by name, 3 anything else.
+/// Returns the outcome of a connection that `end` makes: 0 ready, 1 dead, 2 refused by name, 3 any other error.
 int outcome_of_connect(ShmEnd& end, std::span<const std::byte> to) {
   auto peer = end->connect(to, "");
   if (!peer.ok()) {

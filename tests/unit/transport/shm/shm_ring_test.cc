@@ -1,4 +1,4 @@
-// The ring alone, both ends over plain memory, against a naive queue.
+// The ring alone, with both ends over plain memory, against a naive queue.
 #include "transport/shm/shm_ring.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ struct RingTest : testing::Test {
     header.set_length_and_flags(wire::kHeaderBytes + payload.size(), 0);
     return outbound.try_put(header, reinterpret_cast<const std::byte*>(payload.data()), payload.size());
   }
-  /// Takes one packet, padding skipped.
+  /// Takes one packet, and skips padding.
   bool take(std::string& payload) {
     while (inbound.has_input()) {
       const std::byte* cell = inbound.cell_at(inbound.position);
@@ -68,7 +68,7 @@ TEST_F(RingTest, random_sizes__equal_a_queue) {
         ASSERT_FALSE(queue.empty()) << "an empty ring is never full";
       }
     } else {
-      // Bursts, so that the ring is now full and now empty.
+      // Bursts, so that the ring is full at some times and empty at others.
       for (uint64_t n = random() % (step / 1000 % 2 == 0 ? 2 : 6); n != 0; --n) {
         std::string payload;
         ASSERT_EQ(take(payload), !queue.empty());
@@ -119,7 +119,7 @@ TEST_F(RingTest, record__does_not_wrap) {
 }
 
 TEST_F(RingTest, old_payload__is_no_word) {
-  // A payload full of what a ring without a secret would take for the next words.
+  // The payload contains the values that a ring without a secret would take for the next words.
   attach(0x1234567890abcdef);
   std::string payload;
   for (uint64_t i = 0; i < kInlinePayloadBytes / 8; i++) {

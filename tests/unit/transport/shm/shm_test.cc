@@ -1,4 +1,4 @@
-// Endpoints of shm among friends: references, many peers, ends. tests/conformance has what every transport does.
+// Endpoints of shm with honest peers: references, many peers, ends. tests/conformance has the tests for all transports.
 #include "transport/shm/shm.h"
 
 #include <fcntl.h>
@@ -65,7 +65,7 @@ TEST(Shm, packets__arrive_in_order_with_their_bytes) {
 TEST(Shm, connect__serves_both_directions_and_counts_references) {
   ShmEnd a, b;
   const PeerId ab = connect(a, b);
-  const PeerId ba = connect(b, a);  // finds the connection that is there
+  const PeerId ba = connect(b, a);  // finds the existing connection
   EXPECT_TRUE(a.send(ab, "ping"));
   EXPECT_TRUE(b.send(ba, "pong"));
   ASSERT_TRUE(run_until({&a, &b}, [&] { return a.got.size() == 1 && b.got.size() == 1; }));
@@ -104,7 +104,7 @@ TEST(Shm, disconnect__by_both_leaks_nothing_and_reconnects) {
 }
 
 TEST(Shm, disconnect__other_side_may_connect_again) {
-  // The initiator closes at the very moment in which the other side comes to need the connection.
+  // The initiator closes the connection at the moment in which the other side begins to need it.
   ShmEnd a, b;
   for (int round = 0; round < 20; round++) {
     const PeerId ab = connect(a, b);
@@ -222,7 +222,7 @@ TEST(Shm, reference__is_one_packet_of_any_part_of_a_buffer) {
     EXPECT_NE(b.headers.back().flags() & wire::kByReference, 0);
   }
   EXPECT_TRUE(buffer->exposed);
-  // Small parts travel in cells.
+  // Short parts travel in cells.
   b.got.clear();
   ASSERT_TRUE(a.send(peer, buffer, 100, 992));
   ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 1; }));
@@ -239,7 +239,7 @@ TEST(Shm, reference__is_refused_after_the_lease) {
   buffer->revoke_lease();
   ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 1; }));
   EXPECT_FALSE(b.intact);
-  ASSERT_TRUE(a.send(peer, buffer, 0, 50'000));  // under the next one
+  ASSERT_TRUE(a.send(peer, buffer, 0, 50'000));  // sent under the next lease
   ASSERT_TRUE(run_until({&a, &b}, [&] { return b.got.size() == 2; }));
   EXPECT_TRUE(b.intact);
   memory::Arena::release(buffer);
@@ -265,7 +265,7 @@ TEST(Shm, arena_growth__announces_the_new_chunk) {
 }
 
 TEST(Shm, many_peers__are_all_served) {
-  constexpr int kPeers = 100;  // within the usual limit of 1024 descriptors
+  constexpr int kPeers = 100;  // fits the usual limit of 1024 descriptors
   ShmEnd hub({.ring_cells = 256});
   std::vector<std::unique_ptr<ShmEnd>> spokes;
   std::vector<PeerId> to_hub;
@@ -276,14 +276,14 @@ TEST(Shm, many_peers__are_all_served) {
   for (int round = 0; round < 3; round++) {
     hub.got.clear();
     for (int i = 0; i < kPeers; i++) ASSERT_TRUE(spokes[i]->send(to_hub[i], std::to_string(i)));
-    // Each call looks at the active ones and at four of the rest.
+    // Each call visits the active peers and four of the others.
     for (int call = 0; call < (kPeers - 64) / 4 + 2 + kPeers; call++) hub.receive();
     std::vector<bool> seen(kPeers);
     for (const auto& bytes : hub.got) seen[std::stoul(bytes)] = true;
     EXPECT_EQ(hub.got.size(), size_t{kPeers});
     EXPECT_EQ(std::count(seen.begin(), seen.end(), true), kPeers);
   }
-  // One that never stops does not keep the others waiting, and no call is longer than its bound.
+  // A peer that sends without end neither delays the others nor makes a call longer than its bound.
   for (int call = 0; call < 200; call++) {
     for (int i = 0; i < 100; i++) spokes[0]->send(to_hub[0], "flood");
     if (call == 100) {
@@ -342,7 +342,7 @@ TEST(Shm, sleep__one_message_ends_one_sleep) {
   b->end_wait();
 }
 
-/// A process that serves one endpoint until it is killed: echoes, and forks a child at the packet "fork".
+/// A process that serves one endpoint until it is killed. It echoes, and forks a child at the packet "fork".
 struct ServerProcess {
   ServerProcess() {
     EXPECT_EQ(::pipe2(pipe_ends, O_CLOEXEC), 0);
@@ -421,7 +421,7 @@ TEST(ShmProcesses, kill__is_seen_though_a_grandchild_keeps_the_sockets) {
   ASSERT_TRUE(run_until({&a}, [&] { return a->peer_state(peer) == PeerState::kDead; }));
   EXPECT_FALSE(a.send(peer, "anybody?"));
   EXPECT_EQ(a->released(), UINT64_MAX);
-  // The grandchild keeps the listening socket, too; a new attempt is refused, or dies of the same cause.
+  // The grandchild also keeps the listening socket. A new attempt is refused, or dies for the same reason.
   a->disconnect(peer);
   run_some({&a});
   auto again = a->connect(server.address, "");

@@ -1,4 +1,4 @@
-// UDP addresses: the option bind, and the bytes of the handshake.
+// UDP addresses: the option bind, and the encoding in the handshake.
 #include "transport/udp/udp_address.h"
 
 #include <gtest/gtest.h>

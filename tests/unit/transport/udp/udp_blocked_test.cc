@@ -1,4 +1,4 @@
-// The UDP transport when the kernel takes no more: what has not left is kept, not lost, and nobody spins.
+// The UDP transport when the kernel accepts no packets: unsent packets are kept and not lost, and no loop spins.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -27,7 +27,7 @@ class UdpBlocked : public testing::TestWithParam<int> {
     sent_.push_back(buffer);
     return is_sent;
   }
-  /// The transport has let go of everything: it is overwritten and given back.
+  /// Flushes, checks that the transport has released all buffers, and overwrites and releases them.
   void flush_and_release() {
     client->flush();
     EXPECT_EQ(client->released() + 1, client->ticket());
@@ -74,7 +74,7 @@ TEST_P(UdpBlocked, packets_are_kept_in_order_and_more_are_refused) {
 
 TEST_P(UdpBlocked, half_of_a_burst_may_have_left) {
   const size_t full = client->payload_bytes_max();
-  constexpr uint32_t kPackets = 200;  // several trains
+  constexpr uint32_t kPackets = 200;  // several trains of packets
   {
     const Scope fail(GetParam(), 1);
     for (uint32_t i = 0; i < kPackets; ++i) ASSERT_TRUE(send(i, i % 3 == 0 ? full : 700));
@@ -143,7 +143,7 @@ TEST_P(UdpBlocked, last_disconnect_drops_kept_packets) {
     client->disconnect(peer);
     client->check_invariants();
     EXPECT_EQ(client->counters().send_errors, 20u);
-    client->disconnect(other);  // tries to send it, in vain
+    client->disconnect(other);  // tries to send the packet, and fails
     client->check_invariants();
     EXPECT_EQ(client->counters().send_errors, 21u);
   }
@@ -160,12 +160,12 @@ TEST_P(UdpBlocked, a_sleeper_tries_again) {
     ASSERT_TRUE(send(5, 100));
     flush_and_release();
     ASSERT_TRUE(client->prepare_wait());
-    client->wait(UINT64_MAX);  // the socket is writable, or a time has come
+    client->wait(UINT64_MAX);  // until the socket is writable or the next retry
     client->end_wait();
   }
   receive_nothing();
   EXPECT_EQ(receive_some(*server, 1).size(), 1u);
-  // What has woken it does not wake it again.
+  // The event that ended the wait does not end the next one.
   ASSERT_TRUE(client->prepare_wait());
   pollfd ready = {client->descriptor(), POLLIN, 0};
   EXPECT_EQ(::poll(&ready, 1, 3), 0);
@@ -173,7 +173,7 @@ TEST_P(UdpBlocked, a_sleeper_tries_again) {
 }
 
 TEST_P(UdpBlocked, packets_of_peers_without_an_own_socket_are_kept_too) {
-  const rlim_t files = 64;  // 8 sockets of their own
+  const rlim_t files = 64;  // enough for 8 peers with their own sockets
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit few{files, before.rlim_max};
@@ -217,7 +217,7 @@ TEST_P(UdpBlocked, packets_of_peers_without_an_own_socket_are_kept_too) {
 INSTANTIATE_TEST_SUITE_P(Errors, UdpBlocked, testing::Values(EAGAIN, ENOBUFS, ENOMEM),
                          [](const auto& each) { return std::string(strerrorname_np(each.param)); });
 
-/// A link of 20 Mbit/s behind a queue that takes everything: the socket's buffer is what fills.
+/// A link of 20 Mbit/s behind an unlimited queue, so that the socket's buffer fills.
 TEST(UdpSlowLink, nothing_is_lost_and_a_sleeper_is_woken_by_the_socket) {
   if (geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
   std::thread([] {

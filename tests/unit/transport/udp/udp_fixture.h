@@ -1,4 +1,5 @@
-// What the UDP transport's tests share: endpoints on loopback, numbered packets with contents that can be checked.
+// Common parts of the UDP transport's tests: endpoints on loopback, and numbered packets with contents that can be
+// checked.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +14,8 @@
 
 namespace tern::transport::udp_test {
 
-inline constexpr auto kPatience = std::chrono::seconds(20);  // a bound for what must happen, never waited for in full
+// A bound for required events; a passing test never waits that long.
+inline constexpr auto kPatience = std::chrono::seconds(20);
 
 struct ArenaOwner {
   ArenaOwner() {
@@ -29,7 +31,7 @@ inline memory::Arena& test_arena() {
   return *owner.arena;
 }
 
-/// What UdpImpl::address() would be of an endpoint that receives at `where`.
+/// Returns the address() of an endpoint that receives at `where`.
 inline std::vector<std::byte> endpoint_address(const SocketAddress& where, uint32_t datagram_bytes) {
   const UdpAddressBytes encoded = encode_address(where);
   std::vector<std::byte> address(encoded.span().begin(), encoded.span().end());
@@ -50,7 +52,7 @@ struct Received {
   std::vector<std::byte> payload;
 };
 
-/// Receives until `enough` packets are there, or patience ends.
+/// Receives until `enough` packets have arrived, or kPatience has passed.
 inline std::vector<Received> receive_some(UdpImpl& transport, size_t enough) {
   std::vector<Received> all;
   const auto until = std::chrono::steady_clock::now() + kPatience;

@@ -1,4 +1,4 @@
-// Whatever a stranger sends to the UDP transport's port is counted, dropped, and harms no packet around it.
+// Every datagram from a stranger to the UDP transport's port is counted and dropped, and harms no packet around it.
 #include <poll.h>
 
 #include <random>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace udp_test;  // NOLINT(google-build-using-namespace)
 
-/// A stranger with a socket of its own.
+/// A stranger with its own socket.
 class RawSender {
  public:
   explicit RawSender(const UdpImpl& to) {
@@ -40,7 +40,7 @@ void append_packet(std::vector<std::byte>& to, uint32_t number, size_t len) {
   for (size_t i = 0; i < len; ++i) to.push_back(pattern(number, i));
 }
 
-/// Sends one datagram from a stranger, then one good packet, and returns all that came.
+/// Sends one datagram from a stranger and then one valid packet, and returns all received packets.
 std::vector<Received> after_datagram(UdpImpl& server, const std::vector<std::byte>& datagram) {
   RawSender stranger(server);
   stranger.send(datagram);
@@ -55,7 +55,7 @@ std::vector<Received> after_datagram(UdpImpl& server, const std::vector<std::byt
   return all;
 }
 
-/// Without GRO: each datagram is a buffer of its own, so that what a bad one spoils is known.
+/// Makes an endpoint without GRO. Each datagram has its own buffer, so that the effect of an invalid one is known.
 std::unique_ptr<UdpImpl> make_plain() {
   Udp::Options options;
   options.offload = false;
@@ -111,7 +111,7 @@ TEST(UdpHostile, an_unparsable_header_drops_the_rest_only) {
         break;  // another version
       case 4:
         header.w0 = (header.w0 & ~uint64_t{15}) | 15;
-        break;  // no such kind
+        break;  // an unknown kind
     }
     wire::store_header(&datagram[bad], header);
     const auto received = after_datagram(*server, datagram);
@@ -189,7 +189,8 @@ TEST(UdpHostile, garbage_of_any_length_never_hurts) {
 TEST(UdpHostile, one_receive_is_bounded) {
   auto server = make_plain();
   RawSender stranger(*server);
-  for (int round = 0; round < 20; ++round) {  // receive() has found work each time, and tries its utmost now
+  // The previous receive() calls have found packets, so this one reads as much as it can.
+  for (int round = 0; round < 20; ++round) {
     for (int i = 0; i < 64; ++i) stranger.send(std::vector<std::byte>(1400));
     const uint64_t calls = server->counters().system_calls;
     server->receive([](const wire::Header&, const Payload&) {});
@@ -224,7 +225,7 @@ TEST(UdpHostile, packet_longer_than_the_peers_datagrams_is_a_counted_send_error)
   memory::Arena::release(buffer);
 }
 
-/// What came when the stranger has sent its worst: one good packet after it, again and again, until it has.
+/// Sends valid packets after the stranger's, until one of them arrives.
 void expect_still_receives(UdpImpl& server, RawSender& stranger) {
   std::vector<std::byte> good;
   append_packet(good, 4242, 0);
@@ -252,11 +253,11 @@ TEST(UdpHostile, empty_datagrams_do_not_stall_receive) {
       EXPECT_LE(server->counters().system_calls - calls, 16u);
       while (server->receive([](const wire::Header&, const Payload&) {}), server->prepare_wait()) {
         pollfd ready = {server->descriptor(), POLLIN, 0};
-        if (::poll(&ready, 1, 0) == 0) break;  // nothing is left: sleepers sleep
+        if (::poll(&ready, 1, 0) == 0) break;  // the socket is empty, and an endpoint could sleep
       }
       server->end_wait();
     }
-    // Between others they take nothing.
+    // Empty datagrams do not harm the datagrams between them.
     stranger.send({});
     stranger.send(good);
     stranger.send({});
@@ -268,7 +269,7 @@ TEST(UdpHostile, empty_datagrams_do_not_stall_receive) {
 }
 
 TEST(UdpHostile, trains_of_garbage_cost_their_own_packets_only) {
-  auto server = make();  // with GRO, where the kernel has it
+  auto server = make();  // uses GRO if the kernel has it
   if (!server->census().offloads.gro) GTEST_SKIP() << "no GRO here";
   SocketAddress address;
   ASSERT_TRUE(decode_address(server->address().first(server->address().size() - 2), &address));
@@ -277,7 +278,7 @@ TEST(UdpHostile, trains_of_garbage_cost_their_own_packets_only) {
   RawSender good(*server);
   std::mt19937 random(13);
   for (int round = 0; round < 500; ++round) {
-    // Segments of any size, the last one shorter, half of the bytes zeros, some headers that look right.
+    // Segments of any size with a shorter last one, half of whose bytes are zeros, and some valid headers.
     const auto segment_bytes = static_cast<uint16_t>(1 + random() % (round % 2 == 0 ? 1400 : 40));
     std::vector<std::byte> train(std::min<size_t>(segment_bytes * (1 + random() % 60), 60'000));
     for (std::byte& byte : train) byte = random() % 2 == 0 ? std::byte{0} : static_cast<std::byte>(random());
@@ -304,7 +305,7 @@ TEST(UdpHostile, trains_of_garbage_cost_their_own_packets_only) {
 TEST(UdpHostile, datagrams_of_any_size_full_of_garbage_are_bounded_work) {
   auto server = make_plain();
   RawSender stranger(*server);
-  std::vector<std::byte> shortest;  // packets without a payload: as many as a datagram can hold
+  std::vector<std::byte> shortest;  // as many packets without payload as a datagram can hold
   while (shortest.size() + wire::kHeaderBytes <= 65'507) append_packet(shortest, 1, 0);
   std::vector<std::byte> noise(65'507);
   std::mt19937 random(14);
@@ -317,7 +318,7 @@ TEST(UdpHostile, datagrams_of_any_size_full_of_garbage_are_bounded_work) {
   expect_still_receives(*server, stranger);
 }
 
-/// Anybody can write any source address: connect_back() by itself sends nothing.
+/// A packet may have a forged source address, so connect_back() alone sends nothing.
 TEST(UdpHostile, answers_go_back_to_where_a_packet_came_from_and_nothing_leaves_unasked) {
   auto server = make();
   auto like = must_connect(*server, *make());
@@ -339,7 +340,7 @@ TEST(UdpHostile, answers_go_back_to_where_a_packet_came_from_and_nothing_leaves_
   EXPECT_NE(peers[0], peers[1]);
   server->flush();
   EXPECT_FALSE(stranger.has_input());
-  // What is sent to one leaves for that one.
+  // A packet to one of the peers leaves for that peer.
   EXPECT_TRUE(server->send(peers[0], numbered(7), nullptr, 0, nullptr));
   server->flush();
   EXPECT_TRUE(stranger.has_input());
@@ -355,7 +356,7 @@ TEST(UdpHostile, icmp_errors_are_losses_on_their_own_path) {
   auto client = make_plain();
   const PeerId to_nobody = must_connect(*client, *gone);
   const PeerId to_server = must_connect(*client, *server);
-  gone.reset();  // its port answers with "port unreachable" from now on
+  gone.reset();  // from now on its port answers with "port unreachable"
   RawSender stranger(*client);
   for (uint32_t number = 0; number < 300; ++number) {
     ASSERT_TRUE(client->send(to_nobody, numbered(number), nullptr, 0, nullptr));

@@ -17,7 +17,7 @@ using namespace udp_test;  // NOLINT(google-build-using-namespace)
 
 using test::run;
 
-/// A network namespace with one end of a veth pair of the given MTU; the other end is in a second one.
+/// A network namespace with one end of a veth pair of the given MTU. The other end is in a second namespace.
 class Namespaces {
  public:
   explicit Namespaces(int mtu) : name_("tern" + std::to_string(getpid())) {
@@ -44,7 +44,7 @@ class Namespaces {
     return entered;
   }
   void leave() {
-    if (own_ >= 0 && setns(own_, CLONE_NEWNET) != 0) std::abort();  // later tests must not run in here
+    if (own_ >= 0 && setns(own_, CLONE_NEWNET) != 0) std::abort();  // later tests must not run in this namespace
   }
 
  private:

@@ -1,4 +1,4 @@
-// The kernel UDP transport over real sockets: what only it does. tests/conformance has what every transport does.
+// The kernel UDP transport over real sockets: its own properties. tests/conformance has the tests for all transports.
 #include "transport/udp/udp.h"
 
 #include <sys/resource.h>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace udp_test;  // NOLINT(google-build-using-namespace)
 
-// --- what is sent arrives -------------------------------------------------------------------------------------------
+// --- sent packets arrive ---------------------------------------------------------------------------------------------
 
 struct Setting {
   bool offload;
@@ -52,7 +52,7 @@ TEST_P(UdpRoundTrip, mixed_sizes_arrive_whole_and_in_order) {
       detail::Buffer* buffer = filled(number, len);
       const bool outside = len <= 512 && random() % 2 == 0;
       ASSERT_TRUE(client->send(peer, numbered(number), buffer->data(), len, outside ? nullptr : buffer));
-      if (outside) std::memset(buffer->data(), 0xee, len);  // was copied at once
+      if (outside) std::memset(buffer->data(), 0xee, len);  // the transport has copied the data already
       lengths.push_back(len);
       buffers.push_back(buffer);
       total += len + wire::kHeaderBytes;
@@ -63,7 +63,7 @@ TEST_P(UdpRoundTrip, mixed_sizes_arrive_whole_and_in_order) {
     EXPECT_LT(client->released(), ticket);
     client->flush();
     EXPECT_GE(client->released(), ticket);
-    for (detail::Buffer* buffer : buffers) {  // released: nobody reads it any more
+    for (detail::Buffer* buffer : buffers) {  // the buffers are released, and no longer read
       std::memset(buffer->data(), 0xdd, buffer->length_bytes);
       memory::Arena::release(buffer);
     }
@@ -213,7 +213,7 @@ TEST(UdpSend, a_dead_peer_is_a_counted_loss_and_its_successor_is_reached) {
     client->flush();
     EXPECT_EQ(client->released() + 1, client->ticket());
   }
-  EXPECT_EQ(client->counters().send_errors, 3u);  // each call learns of the packet before
+  EXPECT_EQ(client->counters().send_errors, 3u);  // each call reports the error of the previous packet
   Udp::Options again;
   again.bind = "127.0.0.1:" + std::to_string(address.port());
   server = make(again);
@@ -227,7 +227,7 @@ TEST(UdpSend, a_dead_peer_is_a_counted_loss_and_its_successor_is_reached) {
 
 // --- peers ----------------------------------------------------------------------------------------------------------
 
-/// Made while the process may have so many descriptors, by which it sizes its sockets.
+/// Makes an endpoint while the process may have `count` descriptors, which determine its number of sockets.
 std::unique_ptr<UdpImpl> make_with_descriptors(rlim_t count) {
   rlimit files{};
   EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
@@ -250,7 +250,7 @@ TEST(UdpPeers, beyond_the_sockets_all_are_reached_and_the_busy_ones_take_over) {
 
   constexpr uint32_t kPeers = 50, kSockets = 16;
   std::vector<PeerId> peers;
-  for (uint32_t i = 0; i < kPeers; ++i) {  // all of 127/8 is this host: one server has many addresses
+  for (uint32_t i = 0; i < kPeers; ++i) {  // all of 127/8 is this host, so one server has many addresses
     peers.push_back(must_connect(*client, *server, "127.0.1." + std::to_string(i + 1)));
   }
   EXPECT_EQ(client->census().connected.size(), kSockets);
@@ -261,7 +261,7 @@ TEST(UdpPeers, beyond_the_sockets_all_are_reached_and_the_busy_ones_take_over) {
   }
   EXPECT_EQ(receive_some(*server, number).size(), number);
 
-  // Taking turns robs nobody; one peer alone soon has a socket.
+  // Peers that take turns do not take each other's sockets. A single active peer soon gets a socket.
   const uint64_t calls = client->counters().system_calls;
   client->check_invariants();
   for (int i = 0; i < 200; ++i) {
@@ -296,7 +296,7 @@ TEST(UdpPeers, peers_that_take_turns_keep_their_sockets) {
   }
 }
 
-/// Both directions between the two receive sockets, in all combinations of families and sizes of bursts.
+/// Both directions between the two receive sockets, in all combinations of families and burst sizes.
 TEST(UdpPairs, both_directions_use_one_address_and_port_pair) {
   for (const auto& [own, other] : {std::pair("127.0.0.1", "127.0.0.1"), std::pair("[::1]", "[::]"),
                                    std::pair("127.0.0.1", "[::]"), std::pair("[::]", "127.0.0.1")}) {
@@ -306,10 +306,10 @@ TEST(UdpPairs, both_directions_use_one_address_and_port_pair) {
     options.bind = other;
     auto server = make(options);
     const char* host = std::string_view(own) == "[::1]" ? "::1" : "127.0.0.1";
-    const PeerId handshake = must_connect(*server, *client, host);  // what the client's address says
+    const PeerId handshake = must_connect(*server, *client, host);  // the client's address in the handshake
     auto paired = client->connect_paired(server->address(), host);
     ASSERT_TRUE(paired.ok()) << paired.status().message();
-    EXPECT_NE(*paired, must_connect(*client, *server, host));  // another one, for sessions that are not paired
+    EXPECT_NE(*paired, must_connect(*client, *server, host));  // another peer, for sessions that are not paired
     ASSERT_TRUE(client->send(*paired, numbered(1), nullptr, 0, nullptr));
     client->flush();
     Result<PeerId> back = Status(Code::kUnavailable, "nothing has come");
@@ -386,7 +386,7 @@ TEST(UdpPeers, malformed_address_is_refused) {
   EXPECT_EQ(client->connect(wildcard, "::1").status().code(), Code::kUnavailable);
   EXPECT_TRUE(client->connect(wildcard, "127.0.0.1").ok());
   EXPECT_EQ(client->counters().peers_refused, 12u);
-  const std::vector<std::byte> elsewhere = bytes({4, 1, 1, 192, 0, 2, 1});  // from 127.0.0.1 there is no way
+  const std::vector<std::byte> elsewhere = bytes({4, 1, 1, 192, 0, 2, 1});  // 127.0.0.1 has no route to this address
   EXPECT_EQ(client->connect(elsewhere, "").status().code(), Code::kUnavailable);
   client->check_invariants();
 }
@@ -405,7 +405,7 @@ TEST(UdpPeers, a_dual_stack_wildcard_is_reached_by_either_family) {
   }
 }
 
-// --- birth ----------------------------------------------------------------------------------------------------------
+// --- creation --------------------------------------------------------------------------------------------------------
 
 TEST(UdpCreate, options_out_of_range_name_the_rule) {
   const auto create = [](const char* bind, size_t datagram_bytes) {
@@ -423,7 +423,7 @@ TEST(UdpCreate, options_out_of_range_name_the_rule) {
        {":1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "[::1", "[::1]x", "[::1]:", "[]", "127.0.0.1:-1"}) {
     EXPECT_EQ(create(bind, 1400).code(), Code::kMisuse) << bind;
   }
-  EXPECT_EQ(create("192.0.2.1", 1400).code(), Code::kUnavailable);  // TEST-NET-1: nobody's
+  EXPECT_EQ(create("192.0.2.1", 1400).code(), Code::kUnavailable);  // TEST-NET-1: an address of no host
   EXPECT_NE(create("192.0.2.1", 1400).message().find("not one of this machine's"), std::string_view::npos);
   EXPECT_TRUE(create("127.0.0.1", 576).ok());
   EXPECT_TRUE(create("::1", 65000).ok());
@@ -475,7 +475,7 @@ TEST(UdpReceive, an_empty_poll_is_one_call_and_so_is_a_single_packet) {
     return server->counters().system_calls - before;
   };
   EXPECT_EQ(calls_of_receive(), 1u);
-  for (int i = 0; i < 3; ++i) {  // ping-pong: packets one by one, with empty polls in between
+  for (int i = 0; i < 3; ++i) {  // ping-pong: single packets, with empty polls between them
     ASSERT_TRUE(client->send(peer, numbered(0), nullptr, 0, nullptr));
     client->flush();
     EXPECT_EQ(calls_of_receive(), 1u);
@@ -499,7 +499,7 @@ TEST(UdpReceive, nothing_stays_behind_when_work_is_found_again_and_again) {
   for (size_t packets = 0; packets < 60; ++receives)
     packets += server->receive([](const wire::Header&, const Payload&) {});
   EXPECT_LE(receives, 8u);                                   // 1 + 2 + 4 + 8 + 16 + 16 + 13 datagrams
-  EXPECT_LE(server->counters().system_calls - before, 61u);  // one found the queue empty
+  EXPECT_LE(server->counters().system_calls - before, 61u);  // one call found the queue empty
   memory::Arena::release(buffer);
 }
 

@@ -53,13 +53,13 @@ TEST(VerbsAddress, other_lengths_versions_and_fabrics_are_refused) {
     EXPECT_EQ(decode_address(bytes, &decoded), value == 1);
     bytes = good;
     bytes[1] = static_cast<std::byte>(value);
-    if (value == 1) continue;  // whose LID is not good
+    if (value == 1) continue;  // the LID is invalid in this case
     EXPECT_EQ(decode_address(bytes, &decoded), value == 2 || value == 3) << value;
   }
 }
 
 TEST(VerbsAddress, queue_pairs_of_others_are_refused) {
-  // 0 and 1 are the subnet's management, 0xffffff is every member of a multicast group.
+  // 0 and 1 are the subnet's management. 0xffffff means every member of a multicast group.
   for (const uint32_t number : {0u, 1u, 0xffffffu, 0x1000000u, 0xffffffffu}) {
     VerbsAddress address = some_address(), decoded;
     address.queue_pair = number;

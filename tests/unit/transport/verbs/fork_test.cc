@@ -1,5 +1,5 @@
-// A forked child that destroys the verbs endpoints it has inherited disturbs neither itself nor its parent: the
-// software verbs provider ends a process that calls verbs with its parent's objects.
+// A forked child that destroys its inherited verbs endpoints disturbs neither itself nor its parent. The software verbs
+// provider ends a process that calls verbs with its parent's objects.
 #include <gtest/gtest.h>
 
 #include <sys/wait.h>
@@ -49,7 +49,7 @@ TEST_F(VerbsFork, child_destroys_the_endpoints_and_the_parent_goes_on) {
   ASSERT_TRUE(run_until({a.get(), b.get()}, [&] { return b->got.size() == 1; }));
   EXPECT_EQ(b->got[0].payload, std::vector<std::byte>(3000, std::byte{3}));
   EXPECT_EQ((*a)->peer_state(peer), PeerState::kReady);
-  // What ends a sleep does so still.
+  // Events still end a sleep.
   while (!(*b)->prepare_wait()) {
     (*b)->end_wait();
     b->turn();

@@ -1,5 +1,5 @@
-// The verbs transport among strangers: packets of any bytes, addresses of any bytes, neighbours that never answer. Over
-// the software verbs provider.
+// The verbs transport with hostile peers: packets and addresses of random bytes, neighbours that never answer. Over the
+// software verbs provider.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -91,7 +91,8 @@ TEST_F(VerbsHostile, forged_headers__are_counted_by_reason) {
   inject(packet(header(4), 100, 0));
   inject(packet(header(5), 0, 65535));
   EXPECT_EQ(b->counters().dropped_unparsable, 4u);
-  inject(packet(header(6), 1001, wire::kHeaderBytes + 1001));  // the port takes it, this endpoint does not
+  // The port accepts this packet, but this endpoint does not.
+  inject(packet(header(6), 1001, wire::kHeaderBytes + 1001));
   EXPECT_EQ(b->counters().dropped_oversize, 1u);
   auto by_reference = packet(header(7), 100, wire::kHeaderBytes + 100);
   wire::Header marked = wire::load_header(by_reference.data());
@@ -157,10 +158,10 @@ TEST_F(VerbsHostile, addresses_of_any_bytes__are_refused_or_make_a_peer) {
   for (int i = 0; i < 3000; i++) {
     std::vector<std::byte> bytes(good.begin(), good.end());
     switch (random() % 4) {
-      case 0:  // of another length
+      case 0:  // another length
         bytes.resize(random() % (kAddressBytesMax + 1));
         break;
-      case 1:  // noise
+      case 1:  // random bytes
         for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
         break;
       default:
@@ -183,7 +184,7 @@ TEST_F(VerbsHostile, addresses_of_any_bytes__are_refused_or_make_a_peer) {
   EXPECT_GT(peers.size(), 100u);
   EXPECT_GT(refused, 100u);
   EXPECT_EQ(a->counters().peers_refused, refused);
-  for (const PeerId peer : peers) {  // each is found, or not, at last
+  for (const PeerId peer : peers) {  // each lookup ends with or without a result
     ASSERT_TRUE(run_until({&a}, [&] { return a->peer_state(peer) != PeerState::kConnecting; }));
     (void)a.send(peer, 2);
   }
@@ -249,7 +250,7 @@ TEST_F(VerbsHostile, hosts_take_turns__however_many_lookups_one_has) {
   std::condition_variable changed;
   size_t ended = 0;
   bool is_over = false;
-  // Two rounds of a lookup for each thread, so that the scheduler can hold no honest one back.
+  // Two rounds of lookups for each thread, so that the scheduler cannot delay an honest lookup.
   const auto end_lookup = [&] {
     std::unique_lock lock(mutex);
     const bool is_first_round = ended++ < kThreads;
@@ -267,11 +268,12 @@ TEST_F(VerbsHostile, hosts_take_turns__however_many_lookups_one_has) {
     route.grh.dgid.raw[12] = 127;
     route.grh.dgid.raw[15] = 1;
     for (size_t i = 0; i < 1000; i++) silent.push_back(resolver.start(route, "203.0.113.7"));
-    for (const char* host : {"198.51.100.1", "198.51.100.2", "203.0.113.8"}) {  // before and after the other in order
+    // Hosts before and after the silent one in order.
+    for (const char* host : {"198.51.100.1", "198.51.100.2", "203.0.113.8"}) {
       honest.push_back(resolver.start(route, host));
     }
     ASSERT_TRUE(run_until({}, [&] { return provider().blocked_address_handles() == kThreads; }));
-    provider().block_address_handles(false);  // the lookups that run end, and others begin
+    provider().block_address_handles(false);  // the running lookups end, and others begin
     {
       std::unique_lock lock(mutex);
       EXPECT_TRUE(changed.wait_for(lock, verbs_test::kPatience, [&] { return ended == 2 * kThreads; }));

@@ -1,5 +1,5 @@
-// The verbs transport under what a device can do to it: late completions, errors of queue pairs and ports, verbs that
-// fail, neighbours that do not answer. Over the software verbs provider.
+// The verbs transport over a device with faults: late completions, errors of queue pairs and ports, failing verbs,
+// neighbours that do not answer. Over the software verbs provider.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -28,7 +28,7 @@ uint32_t pair_of(const End& end) {
   return address.queue_pair;
 }
 
-/// Of one packet of this number; it is sent again if it was lost.
+/// Checks the delivery of one packet with this number. Lost packets are sent again.
 void expect_delivery(End& from, PeerId peer, End& to, uint32_t number) {
   const size_t before = to.got.size();
   uint32_t turns = 0;
@@ -148,7 +148,7 @@ TEST_F(VerbsTransport, queue_pair_in_error__releases_all_tickets_in_bounded_time
     detail::Buffer* buffer = a.alloc_filled(2000, std::byte{1});
     for (uint32_t i = 0; i < 100; i++) ASSERT_TRUE(a.send(peer, i, buffer, 2000));
     a->flush();
-    ASSERT_TRUE(a.send(peer, 100, buffer, 2000));  // not with the NIC yet
+    ASSERT_TRUE(a.send(peer, 100, buffer, 2000));  // the NIC does not have this packet yet
     const uint64_t ticket = a->ticket();
     EXPECT_LT(a->released(), ticket);
     provider().fail_queue_pair(pair_of(a), raises_event);
@@ -167,7 +167,7 @@ TEST_F(VerbsTransport, queue_pair_in_error__releases_all_tickets_in_bounded_time
 TEST_F(VerbsTransport, queue_pair_in_error__is_found_by_events_alone) {
   End a, b;
   const PeerId peer = connect(a, b), back = connect(b, a);
-  for (int i = 0; i < 20; i++) {  // errors with packets between are no reason to give up
+  for (int i = 0; i < 20; i++) {  // errors with packets between them do not make the endpoint give up
     while (!a->prepare_wait()) {
       a->end_wait();
       a.turn();
@@ -185,7 +185,7 @@ TEST_F(VerbsTransport, queue_pair_in_error__is_found_by_events_alone) {
   EXPECT_TRUE(a->failure().ok());
 }
 
-/// After it nothing moves, all is released, and nothing crashes.
+/// Checks that the endpoint has failed: it sends nothing, all tickets are released, and calls do not crash.
 void expect_failed(End& end, PeerId peer, const char* part) {
   ASSERT_TRUE(run_until({&end}, [&] { return !end->failure().ok(); })) << part;
   EXPECT_EQ(end->failure().code(), Code::kUnavailable);
@@ -250,7 +250,7 @@ TEST_F(VerbsTransport, device_that_dies_in_a_sleep__ends_the_sleep) {
 TEST_F(VerbsTransport, port_that_goes_down_and_comes_back__is_survived_and_counted) {
   End a, b;
   const PeerId peer = connect(a, b);
-  const auto sleep = [&] {  // where events are read at once
+  const auto sleep = [&] {  // the end of a sleep reads events at once
     ASSERT_TRUE(a->prepare_wait());
     EXPECT_TRUE(is_readable(a->descriptor()));
     a->end_wait();
@@ -354,7 +354,7 @@ TEST_F(VerbsTransport, reset_that_is_refused__ends_the_endpoint) {
 TEST_F(VerbsTransport, each_verb_that_fails_at_creation__is_named__and_nothing_is_left) {
   struct Verb {
     const char* name;
-    uint64_t calls;  ///< at most so many of them
+    uint64_t calls;  ///< upper bound of its calls
   };
   for (const Verb& verb :
        {Verb{"ibv_get_device_list", 1}, Verb{"ibv_open_device", 1}, Verb{"ibv_query_device", 1},
@@ -403,12 +403,12 @@ TEST_F(VerbsTransport, send_error__is_survived__whatever_state_it_leaves) {
     set(settings);
     End a, b;
     const PeerId peer = connect(a, b);
-    End stranger;  // whose memory this endpoint's key does not open
+    End stranger;  // this endpoint's key does not cover its memory
     detail::Buffer* buffer = a.alloc_filled(1000, std::byte{1});
     provider().hold(Hold::kSends);
     ASSERT_TRUE(a.send(peer, 1, buffer, 1000));
     a->flush();
-    a.arena->unobserve();  // the region is gone when the NIC reads
+    a.arena->unobserve();  // the region no longer exists when the NIC reads
     provider().hold(Hold::kNothing);
     ASSERT_TRUE(run_until({&a}, [&] { return a->counters().device_resets == 1; }));
     EXPECT_EQ(a->counters().send_errors, 1u);
@@ -434,7 +434,7 @@ TEST_F(VerbsTransport, silent_neighbour__blocks_no_other_peer) {
   EXPECT_EQ(*a->connect(b->address(), ""), *silent);
   ASSERT_TRUE(a->prepare_wait()) << "a peer that connects is no reason to spin";
   std::thread network([] { provider().block_address_handles(false); });
-  a->wait(UINT64_MAX);  // the handle ends the sleep
+  a->wait(UINT64_MAX);  // the address handle ends the sleep
   a->end_wait();
   network.join();
   expect_delivery(a, *silent, b, 1);

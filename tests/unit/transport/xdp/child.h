@@ -1,4 +1,4 @@
-// Another process of a test: a fork that does something, reports the result, and waits until it is ended. Test code.
+// Another process of a test: a fork that calls a function, reports the result, and waits until it is ended. Test code.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ namespace tern::test {
 
 class Child {
  public:
-  /// `act()` runs in the child, which has only the thread that made it, and returns an object to be kept and the text
-  /// for said(). Waits for the text, or said() does.
+  /// Calls `act()` in the child, which has only the thread that made it. `act()` returns an object to be kept and the
+  /// text for said(). The constructor waits for the text; if `waits` is false, said() does.
   template <class F>
   explicit Child(F&& act, bool waits = true) {
     int to_parent[2], to_child[2];

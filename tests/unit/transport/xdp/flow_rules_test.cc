@@ -1,4 +1,4 @@
-// Rules for a device that the test plays, and what real interfaces here say.
+// Steering rules against a simulated device, and the reports of real interfaces.
 #include "transport/xdp/flow_rules.h"
 
 #include <gtest/gtest.h>
@@ -20,10 +20,10 @@ namespace {
 const SocketAddress kIpv4 = *SocketAddress::parse("10.1.2.3:5000");
 const SocketAddress kIpv6 = *SocketAddress::parse("[fd77::9]:5000");
 
-/// A device's table of rules, as drivers answer ethtool's commands.
+/// A device's table of rules, which answers ethtool's commands as drivers do.
 struct Device {
   uint32_t places = 8;
-  bool chooses = false;  ///< the place of a rule
+  bool chooses = false;  ///< true: the device chooses the place of a rule
   bool takes_rules = true;
   int error_of_insert = 0;
   std::map<uint32_t, ethtool_rx_flow_spec> rules{};
@@ -72,7 +72,7 @@ struct Device {
   }
 };
 
-/// The bytes are those that drivers read (linux/ethtool.h), and a set bit of the mask is one that counts.
+/// The bytes are those that drivers read (linux/ethtool.h). A set bit of the mask means that the bit is compared.
 TEST(XdpFlowRules, rule_names_destination_and_queue_only) {
   const ethtool_rx_flow_spec rule = rule_for(kIpv4, 3, 7);
   EXPECT_EQ(rule.flow_type, uint32_t{UDP_V4_FLOW});

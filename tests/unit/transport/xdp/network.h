@@ -1,4 +1,4 @@
-// A veth pair with several queues in a network namespace without a name, and AF_XDP sockets that nobody reads. Needs
+// A veth pair with several queues in a network namespace without a name, and AF_XDP sockets without a reader. Needs
 // root and iproute2. Test code.
 #pragma once
 
@@ -21,8 +21,8 @@
 
 namespace tern::test {
 
-/// This thread lives in a namespace of its own, which ends with it and with its children. xdp0 and xdp1 are the ends of
-/// a cable. xdp0 has 10.0.0.1/24.
+/// A namespace for this thread, which ends with the thread and its children. xdp0 and xdp1 are the ends of a cable.
+/// xdp0 has 10.0.0.1/24.
 class XdpNetwork {
  public:
   static constexpr uint32_t kQueues = 4;
@@ -67,7 +67,7 @@ class XdpNetworkTest : public testing::Test {
   std::optional<XdpNetwork> network_;
 };
 
-/// With a receive ring, so that a map takes it, and bound to nothing.
+/// Opens a socket that is bound to nothing. It has a receive ring, which maps require.
 inline base::Descriptor open_xdp_socket() {
   base::Descriptor socket(::socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
   const int entries = 64;

@@ -62,7 +62,7 @@ TEST_F(XdpOwner, belongs_to_its_network_namespace) {
 TEST_F(XdpOwner, turn_waits_for_another_of_the_same_interface_but_not_for_ever) {
   std::optional<Turn> held(std::in_place, 10);
   const Turn of_another_interface(11);
-  // The child waits for the turn that this process has.
+  // The child waits for the turn that this process holds.
   Child child(
       [] {
         auto turn = std::make_unique<Turn>(10);
@@ -71,7 +71,7 @@ TEST_F(XdpOwner, turn_waits_for_another_of_the_same_interface_but_not_for_ever) 
       false);
   held.reset();
   EXPECT_EQ(child.said(), "its turn");
-  // The child keeps it until it ends: this goes on without.
+  // The child keeps the turn until it ends. This process continues without it.
   const Turn impatient(10);
 }
 

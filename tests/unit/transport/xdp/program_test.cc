@@ -1,4 +1,4 @@
-// The XDP program as the kernel runs it, frame by frame (BPF_PROG_TEST_RUN), against what program.h promises.
+// The XDP program in the kernel, frame by frame (BPF_PROG_TEST_RUN), against the promises of program.h.
 #include "transport/xdp/program.h"
 
 #include <bpf/bpf.h>
@@ -24,9 +24,9 @@ using tern::frames::reference::Fields;
 namespace {
 
 constexpr uint64_t kOwn = 0x1122334455667788, kOther = 0x8877665544332211;
-/// Queue 3 has no owner; queue 2 has one whose socket has gone.
+/// Queue 3 has no owner. Queue 2 has an owner whose socket no longer exists.
 constexpr uint32_t kOwnQueue = 0, kOtherQueue = 1, kDeadQueue = 2, kFreeQueue = 3;
-constexpr size_t kFrameBytesMin = 14;  ///< the kernel runs no program for less
+constexpr size_t kFrameBytesMin = 14;  ///< the kernel runs a program only for frames of this length
 
 std::string name_of(uint32_t result) {
   return result == XDP_PASS ? "pass" : result == XDP_REDIRECT ? "redirect" : "result " + std::to_string(result);
@@ -53,7 +53,7 @@ class XdpProgram : public tern::test::XdpNetworkTest {
     ASSERT_EQ(program_.set_port(key_of(address), {owner, kNoRule, 0}), 0);
   }
 
-  /// The program's result for a frame that arrives at this queue.
+  /// Returns the program's result for a frame that arrives at this queue.
   uint32_t result_of(const Bytes& frame, uint32_t queue = kOwnQueue) const {
     xdp_md context{};
     context.data_end = static_cast<uint32_t>(frame.size());
@@ -73,7 +73,7 @@ class XdpProgram : public tern::test::XdpNetworkTest {
   std::vector<tern::base::Descriptor> sockets_;
 };
 
-/// What program.h promises, for the ports and queues of XdpProgram. Reads one byte after the other.
+/// A model of program.h for the ports and queues of XdpProgram. It reads one byte after the other.
 bool is_own_datagram(const Bytes& frame) {
   const auto byte = [&](size_t at) { return frame.at(at); };
   const auto number = [&](size_t at) { return byte(at) * 256 + byte(at + 1); };
@@ -94,8 +94,8 @@ uint32_t model(const Bytes& frame, uint32_t queue) {
   return queue == kOwnQueue && is_own_datagram(frame) ? XDP_REDIRECT : XDP_PASS;
 }
 
-/// The process that gets a frame drops it for other reasons than the program could have seen, and a frame that is good
-/// for the process has been given to it.
+/// Checks that the parser drops a redirected frame only for reasons that the program cannot detect, and that every
+/// frame that the parser accepts was redirected.
 void expect_parser_agrees(const Bytes& frame, bool is_redirected) {
   using namespace tern::frames;
   constexpr std::array kSeenByProgram = {Drop::kTruncated, Drop::kVlan,      Drop::kOtherType,
@@ -185,7 +185,7 @@ TEST_F(XdpProgram, everything_else_goes_to_kernel) {
   EXPECT_EQ(program_.counts().foreign_queue + program_.counts().no_socket, 0u) << "these have no owner";
 }
 
-/// An IPv6 address whose first bytes are those of an IPv4 address is another address.
+/// An IPv6 address that begins with the bytes of an IPv4 address is another address.
 TEST_F(XdpProgram, addresses_of_both_families_are_different) {
   Fields fields(true);
   fields.destination_ip = Bytes(16, 0);
@@ -254,7 +254,7 @@ TEST_F(XdpProgram, every_length_of_good_frames_is_as_model_says) {
   }
 }
 
-/// Every byte of the headers, with every single bit of it changed.
+/// Every single bit of the headers is changed.
 TEST_F(XdpProgram, every_bit_of_headers_is_as_model_says) {
   for (const bool is_ipv6 : {false, true}) {
     const Bytes good = Fields(is_ipv6).frame();
@@ -267,7 +267,7 @@ TEST_F(XdpProgram, every_bit_of_headers_is_as_model_says) {
       expect_parser_agrees(frame, result == XDP_REDIRECT);
       redirected += result == XDP_REDIRECT ? 1 : 0;
     }
-    // Those of MAC addresses, lengths, checksums and the source, among others, do not matter.
+    // Some bits do not matter, such as those of MAC addresses, lengths, checksums and the source.
     EXPECT_GT(redirected, 200u);
   }
 }
@@ -323,7 +323,7 @@ TEST_F(XdpProgram, another_process_finds_program_and_maps_by_number) {
   EXPECT_EQ(none.open(UINT32_MAX - 1), ENOENT);
 }
 
-/// The tag is that of the instructions, so that programs of two processes have the same one.
+/// The tag depends only on the instructions, so that programs of two processes have the same tag.
 TEST_F(XdpProgram, tag_does_not_depend_on_maps) {
   Program second;
   ASSERT_EQ(second.load(), 0);

@@ -27,7 +27,7 @@ TEST(XdpRefusals, missing_permission_is_named_with_the_remedy) {
   }
 }
 
-/// Kernels before 5.11 count maps as locked memory, and say EPERM where its limit is reached.
+/// Kernels before 5.11 count maps as locked memory, and return EPERM at its limit.
 TEST(XdpRefusals, locked_memory_of_old_kernels) {
   Facts facts = kFacts;
   facts.may_lack_locked_memory = true;

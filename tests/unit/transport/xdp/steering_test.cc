@@ -1,4 +1,4 @@
-// Processes that share an interface: who attaches the program, who joins, what stays and what goes.
+// Processes that share an interface: the attachment of the program, later processes, and the state that stays.
 #include "transport/xdp/steering.h"
 
 #include <bpf/bpf.h>
@@ -32,17 +32,17 @@ using testing::HasSubstr;
 namespace {
 
 const SocketAddress kAddress = *SocketAddress::parse("10.0.0.1:5000");
-constexpr unsigned kIndex = 10;  ///< of xdp0
+constexpr unsigned kIndex = 10;  ///< the index of xdp0
 constexpr AttachOptions kByNetlink{.has_links = false};
 
-/// The number of the program at xdp0; 0: none.
+/// Returns the number of the program at xdp0; 0: no program.
 uint32_t attached() {
   LIBBPF_OPTS(bpf_xdp_query_opts, query);
   EXPECT_EQ(bpf_xdp_query(kIndex, 0, &query), 0);
   return query.prog_id != 0 ? query.prog_id : query.drv_prog_id;
 }
 
-/// The kernel detaches a while after the last link is closed.
+/// Waits, because the kernel detaches the program a while after the last link is closed.
 bool becomes_detached() {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20) * tern::patience();
   while (attached() != 0) {
@@ -64,7 +64,7 @@ std::string refusal_of(const AttachOptions& options = {}, const char* interface 
   return std::string(steering.status().message());
 }
 
-/// A process with the interface open, and with a port, if `port` is one. It says the number of the program.
+/// A process that opens the interface, and the port if it is not 0. It reports the program's number.
 auto another(uint16_t port = 0, const AttachOptions& options = {}) {
   return [=] {
     auto steering = Steering::open(XdpNetwork::interface(), options);
@@ -77,7 +77,7 @@ auto another(uint16_t port = 0, const AttachOptions& options = {}) {
   };
 }
 
-/// All owners in the map of ports, besides those who only say that they are there.
+/// Returns the number of owners in the map of ports, without the entries that only show that a process is alive.
 size_t ports() {
   Program program;
   EXPECT_EQ(program.open(attached()), 0);
@@ -126,7 +126,7 @@ TEST_F(XdpSteering, generic_mode_is_shared_by_processes) {
   EXPECT_TRUE(becomes_detached());
 }
 
-/// No process joins a program that is just going, and none fails because another one is faster.
+/// No process joins a program that is being detached, and no process fails because another one is faster.
 TEST_F(XdpSteering, processes_that_come_and_go_at_once_all_succeed) {
   constexpr int kProcesses = 4, kRounds = 25;
   std::vector<std::unique_ptr<Child>> children;
@@ -148,7 +148,7 @@ TEST_F(XdpSteering, processes_that_come_and_go_at_once_all_succeed) {
   EXPECT_TRUE(becomes_detached());
 }
 
-/// Programs started by a process inherit no descriptor that keeps the program attached.
+/// Programs that a process starts inherit no descriptor that keeps the program attached.
 TEST_F(XdpSteering, program_that_the_process_starts_does_not_keep_it) {
   auto steering = open();
   ASSERT_EQ(std::system("sleep 1000 & echo $! > /tmp/tern-xdp-test-$PPID"), 0);
@@ -172,7 +172,7 @@ TEST_F(XdpSteering, forked_child_that_lets_go_does_not_keep_it) {
   EXPECT_TRUE(becomes_detached());
 }
 
-/// Numbers of links are those of the machine, and indices of interfaces those of a namespace.
+/// Link numbers are unique on the machine, and interface indices in a namespace.
 TEST_F(XdpSteering, interface_of_same_index_in_another_namespace_is_another) {
   auto own = open();
   const uint32_t program = attached();
@@ -282,7 +282,7 @@ TEST_F(XdpSteering, queue_of_another_process_is_refused_until_its_socket_is_clos
   EXPECT_EQ(other->add_socket(3, -1).code(), Code::kUnavailable);
 }
 
-/// What `one` still believes to be its own is another's by now.
+/// `one` removes a socket that belongs to another process by now.
 TEST_F(XdpSteering, late_remove_socket_leaves_the_next_owner_alone) {
   auto one = open();
   auto other = open();

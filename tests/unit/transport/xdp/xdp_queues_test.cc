@@ -1,5 +1,5 @@
-// Endpoints over AF_XDP at an interface with several queues: who has which, and how packets find an endpoint whose
-// queue is another one. The cable is of this file's own, with four queues at either end.
+// Endpoints over AF_XDP at an interface with several queues: the owners of queues, and the path of packets that arrive
+// at another endpoint's queue. This file has its own cable with four queues at either end.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -50,7 +50,7 @@ class XdpQueues : public XdpTest {
   }
 };
 
-/// Sends `count` packets and waits until they are there; only `ends` run meanwhile.
+/// Sends `count` packets and waits for their arrival. Only `ends` run meanwhile.
 void expect_passes(End& from, End& to, const std::vector<test::AnyEnd*>& ends, uint32_t count = 100) {
   const PeerId peer = connect(from, to);
   const size_t before = to.got.size();
@@ -71,7 +71,7 @@ TEST_F(XdpQueues, each_endpoint_has_a_queue_until_there_are_no_more) {
   EXPECT_EQ((*ends[0])->port().queue_count(), 4u);
 }
 
-/// The kernel lets a frame arrive at the queue that has the number of the sender's.
+/// A frame arrives at the queue with the number of the sender's queue.
 TEST_F(XdpQueues, packets_at_the_queue_of_another_endpoint__are_passed_on) {
   End a(far()), first(near()), second(near());
   ASSERT_TRUE(second.status.ok()) << second.status.message();
@@ -79,7 +79,7 @@ TEST_F(XdpQueues, packets_at_the_queue_of_another_endpoint__are_passed_on) {
   ASSERT_EQ(second->queue().number(), 1u);
   expect_passes(a, second, {&a, &first, &second});
   EXPECT_EQ(second->counters().packets_by_kernel, 0u);
-  // Its owner does not look at its queue: the others find them there.
+  // The owner of the queue does not read it, so the others find the packets there.
   expect_passes(a, second, {&a, &second});
   EXPECT_EQ(second->counters().packets_by_kernel, 0u);
   expect_passes(a, first, {&a, &first, &second});
@@ -107,7 +107,7 @@ TEST_F(XdpQueues, busy_queue__leaves_turns_to_the_others) {
   End busy(far()), other(far()), one(near(4));
   ASSERT_TRUE(one.status.ok()) << one.status.message();
   const PeerId from_busy = connect(busy, one), from_other = connect(other, one);
-  // More than a burst, before each look, in frames of their own.
+  // Sends more than a burst before each receive(), each packet in its own frame.
   const auto send_many = [&] {
     for (uint32_t i = 0; i < 3 * Lane::kBurstMax; ++i) {
       (void)busy.send(from_busy, i);
@@ -136,7 +136,7 @@ TEST_F(XdpQueues, one_endpoint_receives_at_all_queues_of_the_process) {
     expect_passes(*others[i], one, {others[i].get(), &one});
   }
   EXPECT_EQ(one->counters().packets_by_kernel, 0u);
-  // Each of them ends a sleep.
+  // A packet at each of the queues ends a sleep.
   for (uint32_t i = 0; i < 4; ++i) {
     const PeerId peer = connect(*others[i], one);
     ASSERT_TRUE(run_until({&one}, [&] {
@@ -169,7 +169,7 @@ TEST_F(XdpQueues, packets_at_the_queue_of_another_process__come_by_the_kernel__a
   expect_passes(at_one, own, {&at_zero, &at_one, &own});
   EXPECT_EQ(own->counters().packets_by_kernel, 100u);
   other.kill();
-  // A queue that nobody has is the kernel's, too, until another endpoint takes it.
+  // Packets at a queue without an owner also go through the kernel, until another endpoint takes the queue.
   expect_passes(at_one, own, {&at_zero, &at_one, &own});
   EXPECT_EQ(own->counters().packets_by_kernel, 200u);
   first.reset();
@@ -181,7 +181,7 @@ TEST_F(XdpQueues, too_few_free_queues__are_told) {
   test::expect_refusal(end.status, "xdp", Code::kUnavailable, "only 4 free receive queues");
 }
 
-/// The kernel keeps their frames until the interface is up.
+/// The kernel keeps the endpoints' frames until the interface is up.
 TEST_F(XdpQueues, endpoints_that_close_while_the_interface_is_down__leave_their_places_to_others) {
   constexpr size_t kEnds = xdp::Queue::kPlaces;
   End server(far());
@@ -203,7 +203,7 @@ TEST_F(XdpQueues, endpoints_that_close_while_the_interface_is_down__leave_their_
     }
     ends.clear();
     ASSERT_TRUE(run("ip link set wide0 up"));
-    // Either the endpoint that stays makes the kernel send them, or the next one that wants a place does.
+    // Either the remaining endpoint makes the kernel send them, or the next endpoint that needs a place does.
     const auto passes = [&server](End& end, PeerId to, uint32_t number) {
       return run_until({&end, &server}, [&] {
         (void)end.send(to, number);
@@ -223,12 +223,13 @@ TEST_F(XdpQueues, endpoints_that_close_while_the_interface_is_down__leave_their_
   }
 }
 
-/// Eight threads, four at either end, at one queue, two or four: each sends to all of the other end, again and again
-/// until all have got everything, because the cable loses packets where they come too fast.
+/// Eight threads, four at either end, share one queue, two or four. Each thread sends to all endpoints at the other end
+/// until all packets have arrived, because the cable loses packets of a sender that is too fast.
 TEST_F(XdpQueues, endpoints_of_many_threads__share_queues) {
   constexpr uint32_t kThreads = 4, kPackets = 300;
   for (const uint32_t queues : {1u, 2u, 4u}) {
-    if (queues != 1) {  // the kernel frees the queues of closed sockets late, and the ends would get different ones
+    // The kernel frees queues of closed sockets late, and the ends would otherwise get different queues.
+    if (queues != 1) {
       TearDown();
       ASSERT_NO_FATAL_FAILURE(SetUp());
     }
@@ -237,7 +238,7 @@ TEST_F(XdpQueues, endpoints_of_many_threads__share_queues) {
       ends.push_back(std::make_unique<End>(i % 2 == 0 ? near(queues) : far(queues)));
       ASSERT_TRUE(ends[i]->status.ok()) << ends[i]->status.message();
     }
-    std::vector<PeerId> peers;  // of each end, those at the other end of the cable
+    std::vector<PeerId> peers;  // for each end, the peers at the other end of the cable
     for (uint32_t i = 0; i < 2 * kThreads; ++i) {
       for (uint32_t k = 0; k < kThreads; ++k) peers.push_back(connect(*ends[i], *ends[2 * k + 1 - i % 2]));
     }
@@ -246,7 +247,7 @@ TEST_F(XdpQueues, endpoints_of_many_threads__share_queues) {
     for (uint32_t i = 0; i < 2 * kThreads; ++i) {
       threads.emplace_back([&, i] {
         End& end = *ends[i];
-        std::set<uint32_t> numbers;  // of those that have come: sender and packet
+        std::set<uint32_t> numbers;  // sender and packet number of each arrived packet
         uint32_t sent = 0;
         const auto until = std::chrono::steady_clock::now() + test::kPatience;
         while (complete != 2 * kThreads && std::chrono::steady_clock::now() < until) {

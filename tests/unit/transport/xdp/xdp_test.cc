@@ -1,4 +1,4 @@
-// Endpoints over AF_XDP on a cable: how frames go out and come in, which way they take, and what is refused.
+// Endpoints over AF_XDP on a cable: the sending and receiving of frames, their paths, and refusals.
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sys/prctl.h>
@@ -29,7 +29,7 @@ namespace {
 using frames::Drop;
 using test::Child;
 
-/// Root may lock any memory. Returns 0, or an error.
+/// Takes away the capability with which root may lock any memory. Returns 0, or an error.
 int drop_lock_capability() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct data[2] = {};
@@ -38,7 +38,7 @@ int drop_lock_capability() {
   return syscall(SYS_capset, &header, data) != 0;
 }
 
-/// Options of an endpoint at one end of the cable.
+/// Returns options of an endpoint at one end of the cable.
 template <class Field, class Value>
 Xdp::Options with(Field Xdp::Options::*field, const Value& value, const char* interface = "tern0") {
   Xdp::Options options = at(interface);
@@ -49,7 +49,7 @@ Xdp::Options with(Field Xdp::Options::*field, const Value& value, const char* in
 void expect_refused(const Xdp::Options& options, Code code, std::string_view text) {
   test::expect_refusal(End(options).status, "xdp", code, text);
 }
-/// `count` packets of several sizes, from one to the other, arrive whole and in order.
+/// Checks that `count` packets of several sizes arrive whole and in order.
 void expect_passes(End& from, End& to, uint32_t count = 200) {
   const PeerId peer = connect(from, to);
   const size_t before = to.got.size();
@@ -157,7 +157,7 @@ TEST_F(XdpTest, endpoints_that_share_a_queue__get_their_own_packets) {
     for (uint32_t k = 0; k < 50; ++k) EXPECT_EQ(ends[i]->got[k].number, 100 * i + k);
     EXPECT_EQ((*ends[i])->counters().packets_by_kernel, 0u);
   }
-  // A place that is free again is used again, and the others go on.
+  // A free place is used again, and the other endpoints continue.
   ends.pop_back();
   End heir(at("tern0"));
   ASSERT_TRUE(heir.status.ok()) << heir.status.message();
@@ -175,7 +175,7 @@ TEST_F(XdpTest, frames_of_an_endpoint_that_ends__come_back_to_the_queue) {
       detail::Buffer* const buffer = server.filled(1000, std::byte{1});
       ASSERT_TRUE(run_until({&server, &stays}, [&] { return server.send(peer, i, buffer, 1000); }));
     }
-    for (int i = 0; i < 20; ++i) stays.turn();  // passes them on to the inbox
+    for (int i = 0; i < 20; ++i) stays.turn();  // passes the packets on to the inbox
     server->disconnect(peer);
   }
   expect_passes(server, stays);
@@ -243,7 +243,7 @@ TEST_F(XdpTest, interface_that_is_down__is_reported) {
   ASSERT_TRUE(run("ip link set tern0 up && ip addr replace fd77::1/64 dev tern0 nodad"));
 }
 
-/// In a child that has given up what it may do.
+/// Runs in a child process that has given up its rights.
 TEST_F(XdpTest, too_few_rights__and_too_little_locked_memory__are_told) {
   const auto expect_refused_in_child = [](const std::function<int()>& give_up, std::string_view text) {
     const pid_t child = fork();
@@ -311,7 +311,7 @@ TEST_F(XdpTest, forked_child__lets_go_of_queue_and_program_once) {
   std::array ends = {std::make_unique<End>(at("tern0")), std::make_unique<End>(at("tern0"))};
   Child child([&] {
     ends[0]->impl.reset();
-    int opened[16];  // with the numbers of what was closed
+    int opened[16];  // these get the numbers of the closed descriptors
     for (int& fd : opened) fd = dup(STDERR_FILENO);
     ends[1]->impl.reset();
     const bool are_open = std::ranges::all_of(opened, [](int fd) { return fcntl(fd, F_GETFD) >= 0; });
@@ -338,7 +338,7 @@ TEST_F(XdpTest, forked_child__leaves_the_parents_queues_alone) {
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     end.impl.reset();
-    const End own(at("tern0"));  // the parent has the queue
+    const End own(at("tern0"));  // the queue belongs to the parent
     _exit(!own.status.ok() && says(own.status, "taken by other processes") ? 0 : 1);
   }
   int status = -1;
@@ -354,7 +354,7 @@ TEST_F(XdpTest, forked_child__leaves_the_parents_queues_alone) {
 
 // ---- Changes of the interface
 
-/// Reads the kernel's reports, as an endpoint does that sleeps.
+/// Reads the kernel's reports, as a sleeping endpoint does.
 void nap(End& end) {
   (void)end->prepare_wait();
   end->end_wait();
@@ -367,7 +367,7 @@ TEST_F(XdpTest, interface_goes_down_and_up__frames_are_lost_and_then_pass_again)
   for (int round = 0; round < 3; ++round) {
     ASSERT_TRUE(run("ip link set tern0 down"));
     const uint64_t before = a->counters().send_errors;
-    // More than all slots: so they are not waited for.
+    // More packets than slots, so that the endpoint does not wait for slots.
     for (uint32_t i = 0; i < 1000; ++i) {
       ASSERT_TRUE(run_until({&a}, [&] { return a.send(peer, i); }));
       if (i % 10 == 0) a->flush();
@@ -436,7 +436,7 @@ TEST_F(XdpTest, interface_that_is_removed__is_the_end__and_another_one_of_its_na
       return !end->failure().ok();
     }));
     EXPECT_TRUE(says(end->failure(), "gone0")) << end->failure().message();
-    // From now on it sleeps.
+    // From now on the endpoint sleeps.
     EXPECT_TRUE(end->prepare_wait());
     const uint64_t until_ns = end->now() + 1'000'000;
     end->wait(until_ns);
