@@ -21,7 +21,7 @@ inline void copy_bytes(std::byte* to, const std::byte* from, size_t len) {
   std::memcpy(to + len - 16, tail, 16);
 }
 
-/// Like copy_bytes(), but `readable` bytes must be readable at `from` and writable at `to`, whatever `len` is. If `len`
+/// Like copy_bytes(), but `readable` bytes must be readable at `from` and writable at `to`, for any `len`. If `len`
 /// is at most `readable`, copies `readable` bytes, because a copy of constant length needs fewer instructions.
 template <size_t readable>
 [[gnu::always_inline]] inline void copy_padded(std::byte* to, const std::byte* from, size_t len) {

@@ -9,7 +9,7 @@
 
 namespace tern::base {
 
-/// Like ftruncate, except above the limit of file sizes (ulimit -f), which applies to memfds, too. There it returns
+/// Like ftruncate, except above the limit of file sizes (ulimit -f), which also applies to memfds. There it returns
 /// false with EFBIG, whereas ftruncate first sends SIGXFSZ, which ends the process.
 inline bool set_file_size(int fd, size_t bytes) {
   rlimit limit;

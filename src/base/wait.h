@@ -71,7 +71,7 @@ class TERN_API Timer {
   /// `at_ns`: monotonic_ns(). A time in the past: at once. UINT64_MAX: never. Costs nothing if the timer is set to this
   /// time already.
   void set_at(uint64_t at_ns);
-  /// Disarms the timer.
+  /// Stops the timer.
   void stop() { set_at(UINT64_MAX); }
   /// Makes the descriptor unreadable. Returns false if the time had not come.
   bool take();

@@ -1,4 +1,5 @@
-// The concept of a congestion controller: round-trip times, losses and the time go in; a window and a rate come out.
+// The concept of a congestion controller: its inputs are round-trip times, losses and the time, and its outputs are a
+// window and a rate.
 // The controllers are a closed set (any_controller.h). Each client session has one as a value, and calls it only when
 // the session is not on the bypass (bypass.h).
 // Congestion control layer: no packets, sessions or clocks. Integers only, so that a simulation gives the same trace on
@@ -17,10 +18,10 @@ inline constexpr uint32_t kWindowMax = 2160;
 /// A larger window than this is kept only if the sender may try it.
 inline constexpr uint32_t kUntriedWindowMax = 128;
 
-/// A controller's path, as known before the first sample.
+/// The properties of a controller's path that are known before the first sample.
 struct Path {
   uint64_t link_bytes_per_sec = 0;
-  uint32_t packet_bytes = 0;  ///< length of a full packet, headers included
+  uint32_t packet_bytes = 0;  ///< length of a full packet, including headers
   /// A shorter round trip is assumed to have met no queue, ns.
   uint32_t target_ns = 0;
   /// A path is long if its fastest round trip takes more than this, ns. A smaller excess over the target is taken for a
@@ -32,8 +33,8 @@ struct Path {
 
 struct Sample {
   uint64_t now_ns = 0;
-  uint64_t rtt_ns = 0;      ///< without the server's hold time
-  uint64_t min_rtt_ns = 0;  ///< the smallest ever, round trips on the bypass included
+  uint64_t rtt_ns = 0;      ///< the round trip, without the server's hold time
+  uint64_t min_rtt_ns = 0;  ///< the smallest round trip, including those on the bypass
   bool is_marked = false;   ///< a switch has marked the packet (ECN)
   /// The sender's other limit of packets in flight. The sender has not tried a wider window.
   uint32_t packets_limit = kWindowMax;
@@ -44,13 +45,13 @@ struct Sample {
 
 /// The limits of a sender.
 struct Allowance {
-  uint32_t window_packets = kWindowMax;  ///< in flight
+  uint32_t window_packets = kWindowMax;  ///< most packets in flight
   uint64_t bytes_per_sec = kUnlimited;
   /// The pacer spreads departures at random around the rate. Without this, flows that send less than one packet per
   /// round trip would meet the same queue in the same state each time: some flows a full queue, others an empty one.
   bool is_dithered = false;
-  /// The rate is a budget: the sender may use up to 100 us' worth of the bytes that it has not used. False for a
-  /// controller's rate, because that keeps queues short.
+  /// The rate is a budget: the sender may later use up to 100 us' worth of bytes that it has not used. False for a
+  /// controller's rate, because queues stay short then.
   bool is_budget = false;
 };
 
@@ -70,7 +71,7 @@ concept Controller = requires(C c, const C cc, const Sample& sample, uint64_t no
   { cc.calm_below_ns() } -> std::same_as<uint64_t>;
 };
 
-/// No limit of its own: the sender is limited by its credits.
+/// A controller without a limit of its own: only the credits limit the sender.
 class None {
  public:
   void on_rtt(const Sample&) {}
@@ -81,7 +82,7 @@ class None {
   uint64_t calm_below_ns() const { return UINT64_MAX; }
 };
 
-/// The rate of SessionOptions::rate_bytes_per_sec.
+/// A controller with the rate of SessionOptions::rate_bytes_per_sec.
 class FixedRate {
  public:
   explicit FixedRate(uint64_t bytes_per_sec) : bytes_per_sec_(std::max<uint64_t>(bytes_per_sec, 1)) {}

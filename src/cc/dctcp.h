@@ -44,7 +44,7 @@ class Dctcp {
   void on_loss(const Sample& sample) {
     if (marked_ != 0) halve(sample.now_ns, kSmallest, sample.window_max() * kOne);
   }
-  /// At most down to one packet: see Swift.
+  /// Lowers the window at most to one packet, as Swift::on_silence() does.
   void on_silence(uint64_t now_ns) { halve(now_ns, std::min(window_, kOne), kUntriedWindowMax * kOne); }
   void on_rest() {
     window_ = kFull;
@@ -66,10 +66,10 @@ class Dctcp {
   uint64_t calm_below_ns() const { return UINT64_MAX; }
 
  private:
-  static constexpr uint32_t kOne = 1 << 16;  ///< packet
+  static constexpr uint32_t kOne = 1 << 16;  ///< one packet
   static constexpr uint32_t kFull = kWindowMax * kOne;
   static constexpr uint32_t kSmallest = kOne / 128;
-  static constexpr uint32_t kPacedBelow = 8 * kOne;  ///< larger windows are clocked by their answers
+  static constexpr uint32_t kPacedBelow = 8 * kOne;  ///< the answers clock a larger window
   static constexpr uint32_t kRttNsMax = 1'000'000'000;
   static constexpr int32_t kGainParts = 16;  ///< the paper's g is 1/16
   /// The paper's step is one packet, which is too much if a hundred flows share one queue.
@@ -88,9 +88,9 @@ class Dctcp {
 
   Path path_;
   uint32_t window_ = kFull;
-  uint32_t rtt_ns_ = 0;   ///< the last one; 0: none yet
+  uint32_t rtt_ns_ = 0;   ///< the last sample; 0: none yet
   int32_t share_ = kOne;  ///< alpha, in 65536ths
-  uint32_t samples_ = 0;  ///< in this round trip
+  uint32_t samples_ = 0;  ///< samples in this round trip
   uint32_t marked_ = 0;   ///< marked samples among them
   uint32_t easy_rounds_ = 0;
   uint64_t easy_since_ns_ = 0;

@@ -1,4 +1,4 @@
-// When the next packet of a paced sender may leave. Carousel's per-flow timestamping (SIGCOMM'17, section 3): each
+// The departure times of a paced sender's packets, by Carousel's per-flow timestamping (SIGCOMM'17, section 3): each
 // packet moves the departure time of the next by its length over the rate. Congestion control layer; integers only.
 #pragma once
 
@@ -25,10 +25,10 @@ class Pacer {
   explicit Pacer(uint32_t seed = 1) : random_(seed * 2654435761u | 1) {}
 
   uint64_t departure_ns() const { return departure_ns_; }
-  /// A packet is ready, and its sender waits for departure_ns().
+  /// Notes that a packet is ready, and that its sender waits for departure_ns().
   void wait() { is_waited_for_ = true; }
-  /// `packets` of `bytes` together leave, or are requested, at the rate of `pace`. Must not be called before
-  /// departure_ns(). All packets of one turn of the loop have the same `now_ns`.
+  /// Notes that `packets` packets of `bytes` together leave, or are requested, at the rate of `pace`. Must not be
+  /// called before departure_ns(). All packets of one turn of the loop have the same `now_ns`.
   void on_sent(uint64_t now_ns, uint64_t bytes, uint32_t packets, const Allowance& pace) {
     auto gap_ns = static_cast<uint64_t>(static_cast<unsigned __int128>(bytes) * 1'000'000'000 / pace.bytes_per_sec);
     if (pace.is_dithered) gap_ns = gap_ns / 2 + (static_cast<unsigned __int128>(gap_ns) * next_random() >> 32);
@@ -47,7 +47,8 @@ class Pacer {
   }
 
  private:
-  /// Marsaglia's xorshift (J. Stat. Softw. 2003), 0 to 2^32 - 1. It changes a gap to 0.5 to 1.5 times its length.
+  /// A random number from 0 to 2^32 - 1, by Marsaglia's xorshift (J. Stat. Softw. 2003). It changes a gap to 0.5 to 1.5
+  /// times its length.
   uint32_t next_random() {
     random_ ^= random_ << 13;
     random_ ^= random_ >> 17;

@@ -1,5 +1,5 @@
-// Work that the library leaves out of the common case because it is not needed there. By default all of it is left out.
-// Only microbench/shortcuts switches some of it on again, to measure what each shortcut is worth. Plain values.
+// Shortcuts of the common case, which leave out work that is not needed there. By default all shortcuts are on. Only
+// microbench/shortcuts switches some of them off, to measure the worth of each. Plain values.
 #pragma once
 
 namespace tern::cc {

@@ -42,8 +42,8 @@ class Swift {
     learn_depth(sample.now_ns);
     if (rtt_ns_ >= target_ns()) cut(sample.now_ns, kOne / 2);
   }
-  /// Lowers the window at most to one packet, as TCP does (RFC 5681, the loss window). A busy peer is silent, too. From
-  /// a window far below one packet, the sender would take seconds to find out that the peer is back.
+  /// Lowers the window at most to one packet, as TCP does (RFC 5681, the loss window), because a busy peer is also
+  /// silent. From a window far below one packet, the sender would take seconds to find out that the peer is back.
   void on_silence(uint64_t now_ns) {
     if (now_ns - cut_ns_ < rtt_ns_) return;
     cut_ns_ = now_ns;
@@ -69,10 +69,10 @@ class Swift {
   uint64_t calm_below_ns() const { return late_since_ns_ != 0 || depth_ns_ != 0 ? 0 : base_target_ns(); }
 
  private:
-  static constexpr uint32_t kOne = 1 << 16;  ///< packet
+  static constexpr uint32_t kOne = 1 << 16;  ///< one packet
   static constexpr uint32_t kFull = kWindowMax * kOne;
   static constexpr uint32_t kSmallest = kOne / 128;
-  static constexpr uint32_t kPacedBelow = 4 * kOne;  ///< larger windows are clocked by their answers
+  static constexpr uint32_t kPacedBelow = 4 * kOne;  ///< the answers clock a larger window
   static constexpr uint32_t kRttNsMax = 1'000'000'000;
   /// The paper's beta, the share of lateness by which the window falls.
   static constexpr uint64_t kBetaTenths = 8;
@@ -110,7 +110,7 @@ class Swift {
   bool is_far() const { return min_rtt_ns_ > path_.far_ns; }
   /// Flow scaling: n flows in one queue have windows of 1/n, and their bursts make a queue that grows with sqrt(n).
   uint64_t scaled_target_ns() const {
-    const auto root = static_cast<uint32_t>(std::sqrt(static_cast<double>(window_)));  // in 256ths
+    const auto root = static_cast<uint32_t>(std::sqrt(static_cast<double>(window_)));  // in units of 1/256
     const uint64_t extra_ns = uint64_t{path_.target_ns} * 256 / std::max<uint32_t>(root, 1);
     return path_target_ns() + std::min<uint64_t>(extra_ns, uint64_t{path_.target_ns} * 5 / 2);
   }
@@ -162,13 +162,13 @@ class Swift {
     } else {
       if (easy_samples_ == 0) easy_since_ns_ = now_ns;
       if (easy_samples_ < kEagerSamples) easy_samples_++;
-      // The other flows have ended: a mere gap between them is shorter.
+      // The other flows have ended, because a mere gap between them would be shorter.
       if (easy_samples_ == kEagerSamples && now_ns - easy_since_ns_ >= kEagerMoments * moment_ns()) {
         step = window_;
         round_ns = std::max(round_ns, moment_ns());
       }
     }
-    // In proportion to the time since the last sample, at most a round.
+    // The increase is in proportion to the time since the last sample, and at most that of one round trip.
     const uint64_t elapsed_ns = std::min(now_ns - updated_ns_, round_ns);
     window_ = static_cast<uint32_t>(std::min<uint64_t>(window_ + step * elapsed_ns / round_ns, window_max));
   }
@@ -195,14 +195,14 @@ class Swift {
 
   Path path_;
   uint32_t window_ = kFull;
-  uint32_t rtt_ns_ = 0;  ///< the last one; 0: none yet
+  uint32_t rtt_ns_ = 0;  ///< the last sample; 0: none yet
   uint32_t min_rtt_ns_ = 0;
-  uint32_t peak_ns_ = 0;         ///< the longest round trip lately
+  uint32_t peak_ns_ = 0;         ///< the longest recent round trip
   uint64_t depth_ns_ = 0;        ///< queueing delay at which packets are lost, as measured; 0: not known
-  uint64_t depth_since_ns_ = 0;  ///< when it was measured, or raised
-  uint32_t easy_samples_ = 0;    ///< samples in turn with hardly a queue, at most kEagerSamples
+  uint64_t depth_since_ns_ = 0;  ///< time at which the depth was measured or raised
+  uint32_t easy_samples_ = 0;    ///< consecutive samples with hardly a queue, at most kEagerSamples
   uint64_t easy_since_ns_ = 0;   ///< time of the first of these samples
-  uint64_t late_since_ns_ = 0;   ///< first late sample with an open window; 0: not late
+  uint64_t late_since_ns_ = 0;   ///< time of the first late sample with an open window; 0: not late
   uint64_t updated_ns_ = 0;
   uint64_t cut_ns_ = 0;
 };

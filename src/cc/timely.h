@@ -86,7 +86,7 @@ class Timely {
   static constexpr uint64_t kFloorParts = 4096;
   static constexpr uint64_t kMinRttNs = 2'000;  ///< the smallest unit of a slope, as in eRPC
   static constexpr uint64_t kRttNsMax = 1'000'000'000;
-  static constexpr uint32_t kFlat = 5;  ///< the paper's N: falling samples in turn before steps are larger
+  static constexpr uint32_t kFlat = 5;  ///< the paper's N: consecutive falling samples before steps are larger
   static constexpr uint64_t kEagerMax = 16;
 
   void raise(uint64_t share, uint64_t steps) {
@@ -102,7 +102,7 @@ class Timely {
     halved_ns_ = now_ns;
     rate_ = std::max(rate_ / 2, link_bytes_per_sec_ / kFloorParts);
   }
-  /// In 65536ths of the smallest round trip.
+  /// The gradient in 65536ths of the smallest round trip.
   int64_t gradient() const { return slope_ns_ * static_cast<int64_t>(kOne) / static_cast<int64_t>(min_rtt_ns_); }
   void follow(uint64_t share) {
     const int64_t gradient = this->gradient();
@@ -132,7 +132,7 @@ class Timely {
   uint64_t min_rtt_ns_ = kMinRttNs;
   uint64_t updated_ns_ = 0;
   uint64_t halved_ns_ = 0;
-  uint64_t late_since_ns_ = 0;  ///< at full rate; 0: not late
+  uint64_t late_since_ns_ = 0;  ///< time of the first late sample at full rate; 0: not late
   uint64_t easy_ns_ = 0;        ///< time for which all samples have been low
   uint32_t flat_ = 0;
   bool is_patched_;

@@ -1,7 +1,7 @@
-// Carousel's timing wheel (Saeed et al., SIGCOMM'17): names that wait for their departure time, one wheel an endpoint.
-// A name is an opaque number, and the caller looks up its meaning when it departs. Therefore the wheel refers to no
-// message memory, and a flow that has ended meanwhile costs only its name.
-// Congestion control layer; owned by one thread, time is an argument.
+// Carousel's timing wheel (Saeed et al., SIGCOMM'17) of names that wait for their departure time. One wheel an
+// endpoint. A name is an opaque number, and the caller looks up its meaning when it departs. Therefore the wheel refers
+// to no message memory, and a flow that has ended meanwhile costs only its name. Congestion control layer; owned by one
+// thread, time is an argument.
 #pragma once
 
 #include <algorithm>
@@ -128,15 +128,15 @@ class TimingWheel {
     const size_t from = next_ % kSlots;
     const uint64_t here = occupied_[from / 64] >> (from % 64);
     if (here != 0) return next_ + static_cast<uint64_t>(std::countr_zero(here));
-    // The words after this one, around to the part of it that is before `from`.
+    // The search goes on in the words after this one, and around to this word's part before `from`.
     const auto rotated = std::rotr(words_, static_cast<int>(from / 64 + 1) % 64);
     const size_t word = (from / 64 + 1 + static_cast<size_t>(std::countr_zero(rotated))) % kWords;
     const size_t slot = word * 64 + static_cast<size_t>(std::countr_zero(occupied_[word]));
     return next_ + (slot + kSlots - from) % kSlots;
   }
 
-  std::unique_ptr<Slot[]> slots_;  ///< null until something is added
-  uint64_t words_ = 0;             ///< which words of occupied_ are not 0
+  std::unique_ptr<Slot[]> slots_;  ///< null until a name is added
+  uint64_t words_ = 0;             ///< bitmap of the words of occupied_ that are not 0
   uint64_t occupied_[kWords] = {};
   uint64_t next_ = 0;  ///< number of the first slot that has not been emptied
   std::vector<Entry> entries_;

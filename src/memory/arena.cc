@@ -151,8 +151,8 @@ void Arena::orphan() {
   if (is_last) delete this;
 }
 
-/// For a forked child, which does not have the chunks' memory: closes their descriptors, so that the parent's memory
-/// does not outlive the parent. Does nothing if another thread held the mutex at the fork.
+/// Called in a forked child, which does not have the chunks' memory. Closes the chunks' descriptors, so that the
+/// parent's memory does not outlive the parent. Does nothing if another thread held the mutex at the fork.
 void Arena::abandon() {
   if (!mutex_.try_lock()) return;
   for (const Chunk& chunk : std::exchange(chunks_, {})) {
@@ -207,7 +207,7 @@ void Arena::give_large(Buffer* buffer) {
   extents_.give(reinterpret_cast<std::byte*>(buffer));
 }
 
-/// For a block that is dissolved: the lease of a later block at its place must be above its lease (modulo 2^32).
+/// Called for a block that is dissolved. The lease of a later block at its place must be above its lease (modulo 2^32).
 void Arena::see_lease(const Buffer* buffer) {
   const uint32_t lease = buffer->lease.load(std::memory_order_relaxed);
   if (static_cast<int32_t>(lease - next_lease_) > 0) next_lease_ = lease;

@@ -42,7 +42,7 @@ namespace tern::memory {
 
 #if defined(__x86_64__)
 /// The thread pointer, which identifies the calling thread while the thread lives. A later thread may get the same one,
-/// and then takes its place as an owner. The ABI of thread-local storage has it in the word that it points to.
+/// and then takes its place as an owner. The ABI of thread-local storage stores it in the word to which it points.
 inline const void* thread_name() {
   const void* name;
   asm("mov %%fs:0, %0" : "=r"(name));
@@ -180,7 +180,7 @@ class TERN_API Arena {
   mutable std::vector<std::pair<const std::byte*, size_t>> owner_chunks_by_base_;
   size_t last_chunk_ = 0;  ///< index of the last result of chunk_of()
 
-  // Any thread.
+  // Any thread may use these fields.
   alignas(64) mutable base::Mutex mutex_;
   std::atomic<size_t> chunk_count_{0};  ///< chunks_.size()
   std::atomic<size_t> bytes_mapped_{0};
@@ -195,7 +195,7 @@ class TERN_API Arena {
   uint32_t next_lease_ GUARDED_BY(mutex_);       ///< above the last lease of every block that was dissolved
   size_t dissolve_rest_ GUARDED_BY(mutex_) = 0;  ///< failing allocations until the next dissolve_free_runs()
   Extents extents_ GUARDED_BY(mutex_);
-  std::vector<Chunk> chunks_ GUARDED_BY(mutex_);  ///< by id
+  std::vector<Chunk> chunks_ GUARDED_BY(mutex_);  ///< by chunk id
   /// The owner's next copies of chunks_. They are made with the chunk, because chunks() must not need memory.
   mutable std::vector<Chunk> news_ GUARDED_BY(mutex_);
   mutable std::vector<std::pair<const std::byte*, size_t>> news_by_base_ GUARDED_BY(mutex_);

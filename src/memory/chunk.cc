@@ -74,7 +74,7 @@ int create_memfd(unsigned huge_log2) {
   return fd;
 }
 
-/// Reserves an address range of `bytes` at a multiple of kHugePageBytes. Null: there is none left.
+/// Reserves an address range of `bytes` at a multiple of kHugePageBytes. Null: there is no such range left.
 std::byte* reserve_aligned(size_t bytes) {
   const size_t padded = bytes + kHugePageBytes;
   void* raw = mmap(nullptr, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -147,7 +147,7 @@ bool populate(const Draft& draft, bool is_huge) {
   return is_huge || fallocate(draft.fd, 0, 0, static_cast<off_t>(draft.bytes)) == 0;
 }
 
-/// Must follow the owner's writable mapping: FUTURE_WRITE keeps that, and forbids all later ones.
+/// Must follow the owner's writable mapping, because FUTURE_WRITE keeps that mapping and forbids all later ones.
 bool seal(int fd) {
   return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
 }

@@ -16,7 +16,7 @@ struct ArenaOptions {
   bool huge_pages = true;          ///< try explicit 2 MB pages first; otherwise transparent huge pages where allowed
   bool giant_pages = false;        ///< try 1 GB pages before 2 MB pages
   int numa_node = -1;              ///< -1: the node of the creating thread
-  size_t chunk_bytes = 32u << 20;  ///< of the first chunk, or of one message if larger; later chunks double it
+  size_t chunk_bytes = 32u << 20;  ///< size of the first chunk, or of one message if larger; later chunks double it
   size_t limit_bytes = SIZE_MAX;   ///< limit of the sum of all chunks; allocations beyond it fail
 };
 
@@ -37,7 +37,7 @@ inline constexpr size_t kHugePageBytes = 2u << 20;
 TERN_API Result<int> choose_numa_node(int wanted);
 
 /// Maps a chunk of about `wanted_bytes`, at least `needed_bytes` and at most `limit_bytes`. Tries the page sizes that
-/// `options` allow, the largest first. Prefers memory of `numa_node`, but takes that of other nodes.
+/// `options` allow, the largest first. Prefers memory of `numa_node`, but takes memory of other nodes if it must.
 /// Pages of memfds and huge pages are populated, so that a lack of them is kNoMemory here and not a SIGBUS later.
 /// Children of fork() do not have the chunk. The caller owns the result.
 TERN_API Result<Chunk> map_chunk(const ArenaOptions& options, int numa_node, uint32_t id, size_t wanted_bytes,

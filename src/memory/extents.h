@@ -23,7 +23,7 @@ class Extents {
   /// Frees a run. `run` is from take(), and must not be freed twice. Needs no memory.
   void give(std::byte* run);
 
-  /// The start and the pages of every run that is out.
+  /// The start and the number of pages of every run that is taken.
   std::vector<std::pair<std::byte*, size_t>> used_runs() const;
   void check_invariants() const;
 
@@ -51,9 +51,9 @@ class Extents {
   Runs::node_type take_node();
   void add_free(size_t pages, std::byte* run, Runs::node_type node);
 
-  Runs free_runs_;  ///< number of pages, start
-  /// Nodes for free_runs_, at least one for each run that is out, because give() must not need memory. The keys count
-  /// up, so that they differ.
+  Runs free_runs_;  ///< by number of pages and start
+  /// Nodes for free_runs_, at least one for each taken run, because give() must not need memory. The keys count up, so
+  /// that they differ.
   Runs spare_nodes_;
   size_t spare_names_ = 0;
   size_t runs_out_ = 0;

@@ -39,7 +39,7 @@ struct SessionTerms {
   AddressBytes address;      ///< address of the endpoint's data path
   uint32_t session_key = 0;  ///< wire::session_key of this side, which the other side writes into its packets
   uint16_t endpoint_id = 0;
-  uint32_t payload_bytes_max = 0;  ///< per packet; the session uses the smaller of the two
+  uint32_t payload_bytes_max = 0;  ///< largest payload of a packet; the session uses the smaller of both sides' values
   uint8_t window = 0;              ///< slots, 1..64; the server may choose fewer than the client asks for
   uint8_t credits = 0;             ///< as in wire::ManagementTerms
   uint32_t first_number = 0;       ///< number of this side's first data packet; 24 bits
@@ -119,8 +119,8 @@ struct ControlEvent {
     kLiveness,        ///< answer to ask_liveness() for session `local_key`
     /// The run peer.boot_id does not answer pings. The endpoint calls EndpointPort::note_life() if a session with that
     /// run has received a packet that proved itself since `since_ns`. The endpoint keeps the event until it has read
-    /// all packets that had arrived for it, or has tried for long. The destruction of the event means that it has heard
-    /// nothing else.
+    /// all packets that had arrived for it, or has tried for long. The destruction of the event means that the endpoint
+    /// has received no other such packet.
     kAskLife,
   };
   Kind kind;
@@ -164,15 +164,15 @@ class EndpointPort {
     wake_();
     return true;
   }
-  /// Owner. Costs one load, and saves the lock of drain().
+  /// Takes no lock, unlike drain(): costs one load. Owner thread.
   bool has_events() const { return has_events_.load(std::memory_order_acquire); }
   std::vector<ControlEvent> drain() EXCLUDES(mutex_) {
     base::MutexLock lock(mutex_);
     has_events_.store(false, std::memory_order_relaxed);
     return std::exchange(events_, {});
   }
-  /// Owner, for a kAskLife. A session with that run of the peer received its last packet that proved itself at
-  /// `heard_at_ns` (the environment's clock).
+  /// Answers a kAskLife: a session with that run of the peer received its last packet that proved itself at
+  /// `heard_at_ns` (on the environment's clock). Owner thread.
   static void note_life(const ControlEvent& question, uint64_t heard_at_ns) { question.life->note(heard_at_ns); }
 
   /// True if the Nexus was destroyed before the endpoint. Any thread.
@@ -191,7 +191,7 @@ class EndpointPort {
   const pid_t pid_ = getpid();
   std::atomic<bool> is_orphaned_{false};
   std::shared_ptr<void>
-      nexus_;  ///< keeps the core of a registered port, so that calls after the Nexus's end find it gone
+      nexus_;  ///< keeps the core of a registered port, so that calls after the Nexus's end are refused
   std::atomic<bool> has_events_{false};
   base::Mutex mutex_;
   std::vector<ControlEvent> events_ GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
-// Management's frame: endpoints, received datagrams, times, and the datagrams and events that go out. The parts of the
-// protocol are in management_connect.cc (client side of the handshake), management_accept.cc (server side),
+// The common part of Management: endpoints, received datagrams, times, and the datagrams and events that go out. The
+// protocol's parts are in management_connect.cc (client side of the handshake), management_accept.cc (server side),
 // management_session.cc (sessions until their end), management_peer.cc (relations and pings) and management_timers.cc.
 #include "nexus/management.h"
 

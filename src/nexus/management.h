@@ -38,29 +38,29 @@ namespace tern::nexus {
 
 struct ManagementOptions {
   Duration liveness_timeout = std::chrono::milliseconds(500);
-  uint8_t version_min = wire::kVersion;  ///< of the data path, offered as a range
+  uint8_t version_min = wire::kVersion;  ///< lowest version of the data path in the offered range
   uint8_t version_max = wire::kVersion;
-  Duration retry_min = std::chrono::milliseconds(2);  ///< first repetition of a request; doubles
+  Duration retry_min = std::chrono::milliseconds(2);  ///< time to the first repetition of a request; doubles
   Duration retry_max = std::chrono::milliseconds(100);
   /// For this time an ended server session answers late duplicates of its request, and an idle relation is kept.
   Duration linger = std::chrono::seconds(5);
-  size_t peers_max = 65536;        ///< relations; requests for more are refused
-  size_t sessions_max = 1u << 22;  ///< records, ended sessions included; further requests are refused
-  /// Relations with one address and port. A Nexus that reaches this one by several of this one's addresses has several
+  size_t peers_max = 65536;        ///< most relations; requests for more are refused
+  size_t sessions_max = 1u << 22;  ///< most records, including ended sessions; further requests are refused
+  /// Most relations with one address and port. A Nexus that reaches this Nexus by several of its addresses has several
   /// relations.
   uint32_t peers_per_port_max = 4;
   // Limits for the clients of one IPv4 address, or one IPv6 /64. The first two are options of NexusOptions.
   size_t peers_per_address_max = 1024;
-  size_t sessions_per_address_max = 65536;  ///< server records, including sessions that ended in the last seconds
-  size_t asked_per_address_max = 4096;      ///< requests that wait for endpoints' answers; further requests are lost
-  /// Unanswered requests to one peer. Further requests wait at this side, because thousands at one time would overflow
-  /// the peer's socket, and pings would be lost with them.
+  size_t sessions_per_address_max = 65536;  ///< most server records, including sessions that ended in the last seconds
+  size_t asked_per_address_max = 4096;      ///< most requests that wait for endpoints' answers; further ones are lost
+  /// Most unanswered requests to one peer. Further requests wait at this side, because thousands at one time would
+  /// overflow the peer's socket, and pings would also be lost.
   uint32_t requests_at_once = 32;
-  size_t asked_max = 16384;  ///< requests that wait for one endpoint's answer; further requests are lost
+  size_t asked_max = 16384;  ///< most requests that wait for one endpoint's answer; further ones are lost
   /// The number of connect requests of known peers, and of strangers, that one on_time() handles. It handles them after
   /// all other datagrams. 32 requests of strangers take 0.1 ms, in which no socket buffer overflows.
   size_t requests_per_turn = 32;
-  size_t requests_waiting_max = 64;  ///< queued requests of known peers, and of strangers; further requests are lost
+  size_t requests_waiting_max = 64;  ///< most queued requests of known peers, and of strangers; further ones are lost
 };
 
 static_assert(wire::kManagementDrops == detail::kManagementDrops + 1, "the table of counters has each reason");
@@ -75,7 +75,7 @@ struct EndpointName {
 class Management {
  public:
   struct Hooks {
-    std::function<uint64_t()> random;  ///< 0: the system has no random numbers
+    std::function<uint64_t()> random;  ///< returns 0 if the system has no random numbers
     /// EndpointPort::iteration of a registered endpoint.
     std::function<uint64_t(EndpointName)> iteration;
   };
@@ -124,7 +124,7 @@ class Management {
     AddressText peer;
     Status status;
     uint16_t endpoint = 0;    ///< kSessionRefused: the endpoint that the client asked for
-    TransportName transport;  ///< of that endpoint; empty if there is none
+    TransportName transport;  ///< transport of that endpoint; empty if there is no such endpoint
     uint64_t sessions = 0;    ///< kPeerDead, kPeerRestarted: sessions that end
     uint64_t left_out = 0;    ///< see LogEvent::left_out
   };
@@ -136,7 +136,7 @@ class Management {
   const ManagementCounters& counters() const { return counters_; }
   size_t sessions() const { return sessions_live_; }
 
-  // For tests. Takes linear time.
+  // For tests. The call takes linear time.
   struct Census {
     size_t peers;
     size_t sessions_established;  ///< accepted, and not ended
@@ -159,7 +159,7 @@ class Management {
     kFree,
     kConnecting,   ///< client: the request is repeated until it is answered
     kAsked,        ///< server: the endpoint has not answered yet
-    kUnconfirmed,  ///< server: accepted; the client has not confirmed it
+    kUnconfirmed,  ///< server: the endpoint has accepted; the client has not confirmed the session
     kOpen,
     kClosing,  ///< the endpoint has left; the disconnect is repeated until the peer acknowledges it
     kClosed,   ///< server: kept only to answer late duplicates of the request
@@ -178,12 +178,12 @@ class Management {
   struct Request {
     wire::ManagementTerms terms;
     Duration timeout;
-    Duration over_at{};           ///< on the awake clock
+    Duration over_at{};           ///< end of the request, on the awake clock
     std::vector<Target> targets;  ///< tried in turn
     size_t target = 0;            ///< index of the address whose turn it is
     size_t turns = 0;             ///< turns that are over
     Duration turn_until = kNever;
-    Duration sent_at{};         ///< of the first datagram of this turn
+    Duration sent_at{};         ///< time of this turn's first datagram
     uint64_t cookie = 0;        ///< the server's cookie, which the next datagram echoes
     uint8_t cookies_taken = 0;  ///< cookies that were echoed at once
     bool is_sent = false;
@@ -193,21 +193,21 @@ class Management {
   struct Session {
     uint64_t token = 0;  ///< token of the client's request
     Duration timer_at = kNever;
-    Duration until = kNever;             ///< end of this turn or of the request (kConnecting), of asking (kOpen)
-    std::unique_ptr<Request> request;    ///< kConnecting
-    std::shared_ptr<const Offer> offer;  ///< server, kUnconfirmed and kOpen
-    uint32_t generation = 1;             ///< generation of this record; a part of its cookie
+    Duration until = kNever;           ///< kConnecting: end of this turn or of the request; kOpen: end of the question
+    std::unique_ptr<Request> request;  ///< null unless kConnecting
+    std::shared_ptr<const Offer> offer;  ///< server: null unless kUnconfirmed or kOpen
+    uint32_t generation = 1;             ///< generation of the record, which is a part of its cookie
     uint32_t peer = kNone;
     uint32_t previous = kNone, next = kNone;  ///< in the peer's list; `next` also in the free list
     uint32_t previous_of_endpoint = kNone, next_of_endpoint = kNone;  ///< in the endpoint's list
     uint32_t timer_place = kNone;                                     ///< in timers_
     uint32_t local_key = 0, remote_key = 0;
-    uint32_t payload_bytes_max = 0;  ///< our terms, server
-    uint32_t interval_us = 0;        ///< until the next repetition
+    uint32_t payload_bytes_max = 0;  ///< server: our terms
+    uint32_t interval_us = 0;        ///< time to the next repetition
     uint16_t local_endpoint = 0, remote_endpoint = 0;
-    uint32_t first_number = 0;                         ///< our terms, server
-    uint32_t path_token = 0;                           ///< our terms, server
-    uint8_t window = 0, credits = 0, credit_unit = 0;  ///< our terms, server
+    uint32_t first_number = 0;                         ///< server: our terms
+    uint32_t path_token = 0;                           ///< server: our terms
+    uint8_t window = 0, credits = 0, credit_unit = 0;  ///< server: our terms
     uint8_t version = 0;
     State state = State::kFree;
     bool is_client = false;
@@ -217,9 +217,9 @@ class Management {
   struct SessionName {
     uint32_t index, generation;
   };
-  /// The share of one IPv4 address, or one IPv6 /64. The record lasts as long as a relation with that address.
+  /// The share of one IPv4 address or one IPv6 /64. The record exists as long as a relation with that address.
   struct Source {
-    size_t relations = 0;  ///< all relations, those that this side began included
+    size_t relations = 0;  ///< all relations, including those that this side began
     size_t peers = 0;      ///< relations that the other side began
     size_t sessions = 0;   ///< server records
     size_t asked = 0;      ///< sessions in kAsked
@@ -239,13 +239,13 @@ class Management {
     AddressText address;
     uint64_t own_run = 0;
     uint64_t remote_run = 0;  ///< 0: not known yet
-    uint64_t boot_id = 0;     ///< the name that endpoints have for this run of the peer
+    uint64_t boot_id = 0;     ///< the endpoints' name of this run of the peer
     uint64_t nonce = 0;       ///< nonce of the unanswered ping; 0: there is none
     Duration heard_at{};      ///< time of the last sign of life, or the time when this side began to watch
     Duration heard_awake{};   ///< `heard_at` on the awake clock
     Duration pinged_at{};
     Duration timer_at = kNever;
-    Duration idle_since{};      ///< valid while it has no sessions
+    Duration idle_since{};      ///< valid while the relation has no sessions
     Duration answered_at{};     ///< time of the last answer to a request, on the awake clock
     Duration unreachable_at{};  ///< time of the last hint
     Unreachable unreachable = Unreachable::kSilent;
@@ -312,18 +312,18 @@ class Management {
 
   // -- management.cc --
 
-  /// Reserves space for the events of one step, so that notify() cannot fail in it. Returns false if there is no
+  /// Reserves space for the events of one step, so that notify() cannot fail in that step. Returns false if there is no
   /// memory.
   bool reserve_notices();
   LocalEndpoint* find_endpoint(const EndpointName& name);
   void notify(uint16_t endpoint, ControlEvent event);
   ControlEvent event_of(const Session& session, ControlEvent::Kind kind, Status status) const;
-  /// Every call that has a time begins with see(). The time after a deadline that this machine asked for counts as its
-  /// own absence, and not as silence of the peers.
+  /// Every call that has a time begins with see(). The time between the deadline that this machine asked for and a
+  /// later call counts as this side's absence, and not as silence of the peers.
   void see(Duration now);
   /// The awake clock, which stands still while this side is absent.
   Duration awake(Duration now) const { return now - absent_; }
-  /// Never fails: if the system has no random numbers, it makes its own from own_secret_.
+  /// Returns a random number. Never fails: without random numbers of the system, it makes a number from own_secret_.
   uint64_t random();
   uint64_t random_nonzero();
   static wire::ManagementMessage message_of(wire::ManagementKind kind, const Peer& peer, uint64_t token);
@@ -419,7 +419,7 @@ class Management {
 
   // -- management_timers.cc --
 
-  bool reserve_timer();  ///< for one more record. False: no memory
+  bool reserve_timer();  ///< reserves space for one more record. False: no memory
   void arm_peer(uint32_t index, Duration at);
   void arm_session(uint32_t index, Duration at);
   void repeat_later(uint32_t index, Duration interval_max, Duration now);
@@ -465,8 +465,8 @@ class Management {
   base::RingQueue<Arrival> of_peers_, of_strangers_;
   std::vector<Datagram> datagrams_;
   std::vector<Notice> notices_;
-  /// In the object, so that it needs no memory. One call of this class makes few events, except for a Nexus of many
-  /// peers that may have been absent.
+  /// The space is a part of the object, so that it needs no memory. One call of this class makes few events, except in
+  /// a Nexus with many peers that may have been absent.
   std::array<Happening, 32> happenings_;
   size_t happenings_count_ = 0;
   base::LogLimit refusals_told_;

@@ -14,7 +14,7 @@ using wire::ManagementKind;
 using wire::ManagementMessage;
 using wire::Refusal;
 
-/// The client confirms at once. The server asks only for a lost confirmation.
+/// The client confirms at once, so the server asks only if the confirmation was lost.
 constexpr Duration kConfirmAfter = std::chrono::milliseconds(50);
 
 /// Makes the reply to a client for which there is no session here.
@@ -181,7 +181,7 @@ bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refus
   if (endpoint == nullptr || index >= sessions_.size() || cookie_of(index) != token) return true;
   if (!reserve_notices()) return false;
   Session& session = sessions_[index];
-  // There is nothing to do: the client's Nexus is gone, and the endpoint has been told.
+  // The client's Nexus is gone, and the endpoint has been notified, so there is nothing to do.
   if (session.state != State::kAsked || session.local_endpoint != from.id) return true;
   const auto refuse = [&](Refusal why) {
     session.refusal = why;

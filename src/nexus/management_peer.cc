@@ -20,7 +20,7 @@ constexpr uint32_t kPingsBeforeDeath = 3;
 constexpr int kTimeoutsOfEndpoints = 4;
 }  // namespace
 
-/// The key is an IPv4 address, or the first 64 bits of an IPv6 address. For any other text it is a hash of the host.
+/// Returns an IPv4 address, or the first 64 bits of an IPv6 address. For any other text returns a hash of the host.
 Management::SourceKey Management::source_of(std::string_view address) {
   std::string_view host = base::host_of(address);
   host = host.substr(0, host.find('%'));  // the scope is not a part of the host
@@ -215,7 +215,7 @@ void Management::on_peer_time(uint32_t index, Duration now) {
 }
 
 /// Asks the endpoints whether they receive packets of a peer that answers no pings (clause 7.5.2). An endpoint that has
-/// not answered the last question is not asked again.
+/// not answered the last question gets no other question.
 void Management::ask_life(uint32_t index, Duration now) {
   Peer& peer = peers_[index];
   peer.life_asked_at = now;

@@ -40,7 +40,7 @@ Result<std::shared_ptr<NexusCore>> NexusCore::create(std::string_view listen_uri
   if (parsed->has_endpoint) return kEndpointInListenUri;
   if (const Status status = check_options(options); !status.ok()) return status;
   Environment& environment = options.environment != nullptr ? *options.environment : real_environment();
-  if (environment.random() == 0) return kNoRandomness;  // each session will need numbers
+  if (environment.random() == 0) return kNoRandomness;  // each session needs random numbers
   auto address = environment.resolve(parsed->host_and_port);
   if (!address.ok()) return address.status();
   ManagementOptions management_options;
@@ -298,7 +298,7 @@ namespace tern {
 Nexus::Nexus(std::shared_ptr<nexus::NexusCore> core) : core_(std::move(core)) {}
 Nexus::~Nexus() { core_->shut_down(); }
 
-// NOLINTNEXTLINE(performance-unnecessary-value-param): as all functions take options; a Nexus is made seldom
+// NOLINTNEXTLINE(performance-unnecessary-value-param): all functions take options by value; a Nexus is made seldom
 Result<std::unique_ptr<Nexus>> Nexus::create(std::string_view listen_uri, NexusOptions options) {
   try {
     auto core = nexus::NexusCore::create(listen_uri, options);

@@ -9,7 +9,7 @@ namespace tern::nexus {
 namespace {
 /// A step that found no memory is tried again after this time.
 constexpr Duration kMemoryRetry = std::chrono::milliseconds(1);
-/// Space for commands beyond the reserved ones.
+/// Space for commands in addition to the reserved space.
 constexpr size_t kSpareCommands = 64;
 }  // namespace
 

@@ -37,9 +37,9 @@ namespace tern {
 namespace {
 
 constexpr size_t kReceiveBytes = 2048;        ///< more than any message, so that a longer datagram is recognised
-constexpr int kReceivesPerTurn = 256;         ///< after these, timers, commands and connect requests get their turn
+constexpr int kReceivesPerTurn = 256;         ///< then timers, commands and connect requests get their turn
 constexpr int kReceiveBufferBytes = 4 << 20;  ///< for bursts of thousands of connects; the kernel may reduce it
-constexpr int kErrorsPerTurn = 64;            ///< messages of the socket's error queue
+constexpr int kErrorsPerTurn = 64;            ///< most messages of the socket's error queue in one turn
 constexpr size_t kAddressesMax = 8;           ///< the most addresses of one host name
 constexpr size_t kAddressesFoundMax = 64;     ///< the most that are examined, in the system's order
 
@@ -132,7 +132,7 @@ class UdpChannel final : public ManagementChannel {
     while (true) {
       const bool is_last = stopping_.load(std::memory_order_acquire);
       const Duration deadline = sink_.on_turn(monotonic_now());
-      if (is_last) return;  // posted commands have been run and their datagrams sent
+      if (is_last) return;  // the turn has run posted commands and sent their datagrams
       const bool has_errors = failures_.empty() && wait_until(deadline);
       wake_.clear();
       receive();
@@ -200,7 +200,7 @@ class UdpChannel final : public ManagementChannel {
   void note_failure(std::string_view to, Unreachable why) {
     const bool is_known = std::any_of(failures_.begin(), failures_.end(), [&](const Failure& f) { return f.to == to; });
     if (why == Unreachable::kSilent || is_known || failures_.size() >= kErrorsPerTurn) return;
-    (void)base::try_grow([&] { failures_.push_back({std::string(to), why}); });  // without memory: not reported
+    (void)base::try_grow([&] { failures_.push_back({std::string(to), why}); });  // no memory: not reported
   }
 
   struct Failure {
@@ -263,7 +263,7 @@ class RealEnvironment final : public Environment {
     const bool is_v6 = address->family() == AF_INET6;
     Descriptor socket(::socket(address->family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) return errno == EAFNOSUPPORT ? kNoIpv6 : kNoDescriptor;
-    if (is_v6) {  // [::] serves IPv4 peers, too, whatever the system's default is
+    if (is_v6) {  // [::] also serves IPv4 peers, for any default of the system
       const int off = 0;
       (void)setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
     }

@@ -13,18 +13,18 @@ class Agenda {
  public:
   explicit Agenda(TransportPort& transport) : transport_(transport) {}
 
-  /// ns on the transport's clock; UINT64_MAX: nothing is due.
+  /// The earliest time, ns on the transport's clock. UINT64_MAX: there is none.
   uint64_t next_ns() const { return next_ns_; }
   void at_latest(uint64_t ns) {
     if (ns >= next_ns_) return;
     next_ns_ = ns;
     disarm();
   }
-  /// For run_due(), which calls every part now: each part sets its next time again.
+  /// Forgets the time. Called by run_due(), which then calls every part, and each part sets its next time again.
   void start_over() { next_ns_ = UINT64_MAX; }
 
   void arm() { is_armed_ = true; }
-  /// No program waits: the loop runs, or the endpoint closes.
+  /// Called when no program waits any more, because the loop runs or the endpoint closes.
   void leave_armed() { is_armed_ = false; }
   /// Wakes a program that waits, because there is something to do.
   void disarm() {

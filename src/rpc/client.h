@@ -38,33 +38,35 @@ struct Opening {
   uint64_t path_probe_gap_ns;
   uint64_t asked_at_ns;           ///< time of the connect request
   uint64_t patience_ns;           ///< limit for the data address's answer; then the handshake begins again
-  uint64_t over_at_ns;            ///< the end of that patience
+  uint64_t over_at_ns;            ///< time at which the path proof has taken patience_ns
   uint64_t proof_began_ns = 0;    ///< time of the first path probe of this handshake
-  uint64_t path_answered_ns = 0;  ///< when the data address answered a short one
-  std::vector<nexus::AddressText> nexus_addresses;  ///< of the server's host name
-  uint64_t pair_at_ns;                              ///< without an answer until then, one pair is tried (clause 7.7.4)
+  uint64_t path_answered_ns = 0;  ///< time of the data address's answer to a short probe
+  std::vector<nexus::AddressText> nexus_addresses;  ///< addresses of the server's host name
+  uint64_t pair_at_ns;                              ///< limit for an answer; then one pair is tried (clause 7.7.4)
   bool has_paired = false;                          ///< the pair was tried
   transport::PathError path_error = transport::PathError::kNone;  ///< the last error of the session's packets
-  nexus::AddressBytes data_address;                               ///< of the server
+  nexus::AddressBytes data_address;                               ///< address of the server's data path
   nexus::AddressText nexus_address;                               ///< the address that has answered
   nexus::SessionTerms wish;                                       ///< the terms of the connect request
   uint16_t peer_endpoint;
 
-  /// The first answer of the server begins the time for the path: the session may have waited long for its turn.
+  /// Starts the time limit of the path proof. Called at the server's first answer, because the session may have waited
+  /// long for its turn.
   void limit(uint64_t now_ns) {
     if (until_ns == 0) until_ns = now_ns + std::min(timeout_ns, UINT64_MAX - now_ns);
   }
   bool is_in_time(uint64_t now_ns) const { return until_ns == 0 || now_ns < until_ns; }
 };
 
-/// What a session needs to connect again by itself (SessionOptions::reconnect). It passes from one Client to the next.
+/// The state of a session that connects again by itself (SessionOptions::reconnect). It passes from one Client to the
+/// next.
 struct Reconnect {
   SessionOptions options;
-  std::vector<nexus::AddressText> nexus_addresses;  ///< of the server's host name, as of create_session()
+  std::vector<nexus::AddressText> nexus_addresses;  ///< addresses of the server's host name at create_session()
   uint16_t peer_endpoint;
-  uint64_t pause_ns = 0;   ///< the last one
-  uint64_t begin_ns = 0;   ///< when the present attempt begins, or began
-  uint64_t opened_ns = 0;  ///< when the session was open last; 0: not since the last attempt began
+  uint64_t pause_ns = 0;   ///< the latest pause
+  uint64_t begin_ns = 0;   ///< time at which the present attempt begins or began
+  uint64_t opened_ns = 0;  ///< time at which the session last opened; 0: the present attempt has not opened it
 };
 
 /// The fields that every call touches come first, here and in the session. They fill three cache lines, which the
@@ -73,39 +75,39 @@ struct alignas(64) Client {
   Client(const session::ClientTerms& terms, session::ClientPools& pools) : session(terms, pools) {}
 
   transport::PeerId peer = 0;
-  uint8_t looks = kIsUnlisted;  ///< what is to be looked at after an answer; mostly 0
-  bool is_ticking = false;      ///< in ClientSessions::ticking_
+  uint8_t looks = kIsUnlisted;  ///< bits of the checks that follow an answer; mostly 0
+  bool is_ticking = false;      ///< the session is in ClientSessions::ticking_
   /// is_ticking, and the endpoint has no trace: a call may begin in the common way (rpc/fast_path.h).
   bool begins_plainly = false;
-  bool is_resting = false;    ///< in ClientSessions::resting_
+  bool is_resting = false;    ///< the session is in ClientSessions::resting_
   bool is_departing = false;  ///< paced: in the timing wheel, and listed to send when its time comes
-  bool is_dead = false;       ///< its key is retired; freed when no list names it
-  bool is_opening = false;    ///< in ClientSessions::opening_
+  bool is_dead = false;       ///< the session has ended; the object is freed when no list names it
+  bool is_opening = false;    ///< the session is in ClientSessions::opening_
   bool is_accepted = false;   ///< the server has accepted the session
   bool has_peer = false;      ///< `peer` is connected
   bool is_in_path_probes = false;
-  bool is_pair_probe_due = false;  ///< of an open session, in ClientSessions::path_probes_
+  bool is_pair_probe_due = false;  ///< the session is in ClientSessions::path_probes_ for a pair_probe()
   session::ClientSession session;
-  uint64_t name = 0;                              ///< of this Client: no other one ever has it
+  uint64_t name = 0;                              ///< name of this Client; no other Client ever has it
   std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: no call waits
-  uint64_t rest_until_ns = 0;                     ///< is_resting
-  uint64_t peer_lost_ns = 0;                      ///< when the transport has lost the peer; 0: it has not
+  uint64_t rest_until_ns = 0;                     ///< is_resting: end of the rest
+  uint64_t peer_lost_ns = 0;                      ///< time at which the transport lost the peer; 0: it has not
   std::unique_ptr<Opening> opening;               ///< null: the session is open
-  Status end_status;                              ///< is_dead: what its calls end with
-  uint8_t slots = 0;                              ///< its part of Completions' slots
-  Run* run = nullptr;                             ///< of the server's Nexus; null unless is_accepted, and once is_dead
+  Status end_status;                              ///< is_dead: the status of its unfinished calls
+  uint8_t slots = 0;                              ///< slots that it has added to Completions
+  Run* run = nullptr;  ///< run of the server's Nexus; null before is_accepted and after is_dead
   base::ListLinks<Client> in_run;
-  bool is_ending = false;         ///< in ClientSessions::ending_
-  bool is_end_announced = false;  ///< is_dead: the program has heard of it
-  uint64_t waits_before_end = 0;  ///< is_dead: calls of Completions::waits() then, some of which may be its own
+  bool is_ending = false;         ///< the session is in ClientSessions::ending_
+  bool is_end_announced = false;  ///< is_dead: the program was notified of the end
+  uint64_t waits_before_end = 0;  ///< is_dead: Completions::waits() at the end; some of these calls may be its own
   uint32_t retransmissions = 0;   ///< packets sent again
-  uint64_t public_name = 0;       ///< tern::Session: `name`, or with `reconnect` one that the next Client has, too
-  std::unique_ptr<Reconnect> reconnect;      ///< null: its end is the end of the session
-  detail::SessionWaiter* waiters = nullptr;  ///< Endpoint::opened(); the newest first
+  uint64_t public_name = 0;       ///< name in tern::Session: `name`, or with `reconnect` one that the next Client keeps
+  std::unique_ptr<Reconnect> reconnect;      ///< null: the session ends with this Client
+  detail::SessionWaiter* waiters = nullptr;  ///< waiters of Endpoint::opened(), the newest first
   bool is_replaced = false;                  ///< is_dead: the session lives on in another Client
   bool is_refused = false;                   ///< the server has refused it
   bool is_backing_off = false;               ///< in ClientSessions::backing_off_: the Nexus was not asked yet
-  uint64_t packets_shown = 0;                ///< sent and received, as of Publisher's last look
+  uint64_t packets_shown = 0;                ///< packets sent and received up to Publisher's last look
 
   // Bits of `looks`:
   static constexpr uint8_t kIsUnlisted = 1;  ///< the session is not on the list to send
@@ -116,7 +118,7 @@ struct alignas(64) Client {
   }
   bool has_noted_queue() const { return (looks & kHasQueue) != 0; }
 
-  /// A call will wait. Throws if there is no memory.
+  /// Makes the queue, because a call will wait. Throws if there is no memory.
   void begin_queue() {
     if (queue == nullptr) queue = std::make_unique<std::deque<QueuedCall>>();
     looks |= kHasQueue;
@@ -126,7 +128,7 @@ struct alignas(64) Client {
     queue.reset();
     looks &= static_cast<uint8_t>(~kHasQueue);
   }
-  /// The first call of the queue waits no more.
+  /// Removes the first call of the queue.
   void pop_queued() {
     queue->pop_front();
     end_queue_if_empty();

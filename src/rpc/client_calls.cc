@@ -1,4 +1,5 @@
-// ClientSessions: calls, from their start to their end, and the packets from servers. What rpc/fast_path.h leaves over.
+// ClientSessions: calls, from their start to their end, and the packets from servers, except for the common case
+// (rpc/fast_path.h).
 
 #include <bit>
 #include <utility>
@@ -54,8 +55,8 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
   return {&call.continuation, call_id(client->public_name, sequence)};
 }
 
-/// Slots have become free, or the session has opened: waiting calls take the slots, in order. A call that would end
-/// before any answer could be here ends now.
+/// Starts waiting calls, in order, in slots that have become free, or after the session has opened. A call whose
+/// deadline is before any answer could arrive ends now.
 void ClientSessions::start_queued(Client* client) {
   while (client->queue != nullptr && client->session.has_free_slot()) {
     QueuedCall& call = client->queue->front();
@@ -118,8 +119,8 @@ void ClientSessions::end_call_early(Client* client, ClientSlot* slot, Status sta
   completions_.wait(ticket, request, response, status, 0, std::move(continuation));
 }
 
-/// The calls of a dead session. Calls whose buffers the transport still has stay in their slots until later (promise
-/// 2). Continuations may do anything, but they do not find the session.
+/// Ends the calls of a dead session. Calls whose buffers the transport still has stay in their slots until a later call
+/// of this function (promise 2). Continuations may do anything, but they do not find the session.
 void ClientSessions::end_calls(Client* client) {
   for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
     ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));

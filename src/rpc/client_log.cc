@@ -15,7 +15,7 @@ void ClientSessions::log_opened(const Client* client) const {
   context_.log.session(LogKind::kSessionOpened, session, true, peer);
 }
 
-/// Of the peer's Nexus; the first address of its host if none has answered yet.
+/// Returns the address of the peer's Nexus, or the first address of its host if no address has answered yet.
 nexus::AddressText ClientSessions::address_of(const Client* client) {
   if (client->run != nullptr) return client->run->address;
   const bool has_address = client->opening != nullptr && !client->opening->nexus_addresses.empty();

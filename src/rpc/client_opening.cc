@@ -17,10 +17,10 @@ using session::ClientSession;
 
 namespace {
 
-/// Between two looks at a session that is being opened.
+/// Time between two steps of a session that is being opened.
 constexpr uint64_t kOpenStepNs = 100'000;
 constexpr uint64_t kPathProbeGapNsMax = 20'000'000;
-/// The data address may take this many times the handshake to answer.
+/// The data address may take this many times the handshake's time to answer.
 constexpr uint64_t kPatienceHandshakes = 4;
 /// After this many handshakes (of two round trips each) or RTOs without an answer, the client tries one address and
 /// port pair. It keeps one short path probe for that.
@@ -33,7 +33,7 @@ constexpr uint64_t kFullProbeTimes = 8;
 constexpr Status kPeerGone(Code::kPeerUnreachable,
                            "no way leads to the peer's data-path address, or its endpoint went away while connecting");
 
-/// The transport's advice about a refusal of its peer. Empty: none.
+/// Returns the transport's remedy for a refusal. Empty: there is none.
 std::string_view remedy_of(const transport::Remedies& remedies, wire::Refusal refusal) {
   switch (refusal) {
     case wire::Refusal::kOtherUser:
@@ -93,7 +93,7 @@ void ClientSessions::on_connect_result(const nexus::ControlEvent& event) {
   begin_path_proof(client, event);
 }
 
-/// OK: the server's terms are within the client's wish.
+/// Returns the reason to refuse the server's terms. OK: they are within the client's wish.
 Status ClientSessions::refusal_of_terms(const Client* client, const nexus::SessionTerms& terms) const {
   if (terms.payload_bytes_max < wire::kPayloadBytesMin ||
       terms.payload_bytes_max > context_.transport.payload_bytes_max() || terms.window < 1 ||
@@ -103,8 +103,8 @@ Status ClientSessions::refusal_of_terms(const Client* client, const nexus::Sessi
   return {};
 }
 
-/// The data address has had the few headers that an address gets before it answers, and they or their answers were
-/// lost, or it takes long, or the server needed the session's place: the server is asked for another session.
+/// Asks the server for another session. The data address has had the few headers that an address gets before it
+/// answers, and they or their answers were lost; or it takes long; or the server needed the session's place.
 void ClientSessions::begin_handshake_anew(Client* client) {
   Opening& opening = *client->opening;
   opening.limit(context_.now_ns);
@@ -134,7 +134,7 @@ void ClientSessions::begin_path_proof(Client* client, const nexus::ControlEvent&
   Opening& opening = *client->opening;
   const uint64_t handshake_ns = now_ns - opening.asked_at_ns;
   opening.limit(now_ns);
-  // Longer than a round trip takes, about: the server answers few short probes, and losses come in bursts.
+  // The gap is longer than about a round trip, because the server answers few short probes, and losses come in bursts.
   opening.path_probe_gap_ns = std::max(rto_ns, std::min(handshake_ns, kPathProbeGapNsMax));
   opening.next_path_probe_ns = now_ns;
   opening.patience_ns = std::max(opening.patience_ns, kPatienceHandshakes * handshake_ns);
@@ -165,7 +165,8 @@ void ClientSessions::run_opening() {
   }
 }
 
-/// A session is open once a full packet has been answered by a full packet (clause 7.7).
+/// Takes the next step of the path proof. A session is open once a full packet has been answered by a full packet
+/// (clause 7.7).
 void ClientSessions::step_opening(Client* client) {
   const uint64_t now_ns = context_.now_ns;
   Opening& opening = *client->opening;
@@ -206,8 +207,8 @@ void ClientSessions::list_path_probe(Client* client) {
   if (!std::exchange(client->is_in_path_probes, true)) path_probes_.push_back(client);
 }
 
-/// No answer has come: filters or a NAT may be in the way that pass answers only to where a packet came from (clause
-/// 7.7.4). Where the transport has no such peer, all stays as it was.
+/// Changes to one address and port pair, because no answer has come: filters or a NAT on the path may pass answers only
+/// to the address that a packet came from (clause 7.7.4). Changes nothing if the transport cannot connect such a peer.
 void ClientSessions::pair_path(Client* client) {
   Opening& opening = *client->opening;
   opening.pair_at_ns = UINT64_MAX;
@@ -232,7 +233,7 @@ void ClientSessions::on_path_verdict(Client* client, ClientSession::PathVerdict 
       context_.counters.dropped_stale++;
       return;
     case ClientSession::PathVerdict::kFound:
-      if (client->session.state() != ClientSession::State::kOpen) return;  // the next probe makes use of it
+      if (client->session.state() != ClientSession::State::kOpen) return;  // the next probe uses the new token
       client->is_pair_probe_due = true;
       return list_path_probe(client);
     case ClientSession::PathVerdict::kFollowed:
@@ -243,11 +244,11 @@ void ClientSessions::on_path_verdict(Client* client, ClientSession::PathVerdict 
   }
 }
 
-/// The data address has answered a short probe: the next probes may be of full length.
+/// Called after the data address has answered a short probe. The next probes may be of full length.
 void ClientSessions::on_path_answered(Client* client) {
   Opening& opening = *client->opening;
   if (opening.has_paired && !client->session.is_paired()) {
-    // The answer to an earlier probe was late, but has come.
+    // This is a late answer to an earlier probe.
     auto peer = context_.transport.connect(opening.data_address, base::host_of(opening.nexus_address.view()));
     if (peer.ok()) context_.transport.disconnect(std::exchange(client->peer, *peer));
   }
@@ -257,7 +258,7 @@ void ClientSessions::on_path_answered(Client* client) {
   step_opening(client);
 }
 
-// ---- Why a session did not open ----
+// ---- Reasons why a session did not open ----
 
 void ClientSessions::note_path_error(Client* client) {
   if (!client->has_peer) return;
@@ -273,14 +274,14 @@ Status ClientSessions::why_dead(const Client* client) const {
                          {"no way leads to the peer's data-path address: ", why.message()});
 }
 
-/// A short probe was answered, and there was no time for the answer to a full one.
+/// True if a short probe was answered, but there was no time for the answer to a full probe.
 bool ClientSessions::is_path_slow(const Client* client) const {
   const Opening& opening = *client->opening;
   const uint64_t short_ns = opening.path_answered_ns - opening.proof_began_ns;
   return client->session.is_path_answered() && context_.now_ns - opening.path_answered_ns < kFullProbeTimes * short_ns;
 }
 
-/// Full packets do not pass, and short ones do.
+/// True if short packets pass, but full packets do not.
 bool ClientSessions::is_path_narrow(const Client* client) const {
   const bool may_be =
       client->session.is_path_answered() || client->opening->path_error == transport::PathError::kTooLong;

@@ -18,7 +18,7 @@
 
 namespace tern::rpc {
 
-/// Gives the session its second name. It must be new.
+/// Gives a new session its second name.
 Status ClientSessions::keep_connecting(Client* client, const SessionOptions& options) {
   auto reconnect = std::unique_ptr<Reconnect>(new (std::nothrow) Reconnect{options, {}, 0});
   if (reconnect == nullptr) return kNoMemory;
@@ -37,7 +37,7 @@ Status ClientSessions::keep_connecting(Client* client, const SessionOptions& opt
   return {};
 }
 
-/// From now on the end of this Client is the end of the session.
+/// Makes the end of this Client the end of the session.
 void ClientSessions::forget_reconnect(Client* client) {
   if (client->reconnect == nullptr) return;
   client->reconnect.reset();
@@ -45,8 +45,8 @@ void ClientSessions::forget_reconnect(Client* client) {
   reconnecting_--;
 }
 
-/// A session has died that connects again: makes the Client that goes on with it after a pause. False: the endpoint
-/// closes, or there is no memory, and the session has ended.
+/// Makes the Client that continues a dead session after a pause. False: the endpoint closes, or there is no memory, and
+/// the session has ended.
 bool ClientSessions::replace(Client* client) {
   auto opening = std::unique_ptr<Opening>(new (std::nothrow) Opening);
   Reconnect& reconnect = *client->reconnect;
@@ -64,11 +64,11 @@ bool ClientSessions::replace(Client* client) {
   }
   const uint64_t least_ns = std::max<uint64_t>(to_ns(reconnect.options.reconnect_pause), 1);
   const uint64_t most_ns = std::max(to_ns(reconnect.options.reconnect_pause_max), least_ns);
-  // A session that was open for a while has made up for the attempts before.
+  // After a session that was open for long enough, the pauses begin with the shortest one again.
   const bool was_open = reconnect.opened_ns != 0 && context_.now_ns - reconnect.opened_ns >= most_ns;
   reconnect.pause_ns = was_open || reconnect.pause_ns == 0 ? least_ns : std::min(2 * reconnect.pause_ns, most_ns);
   reconnect.opened_ns = 0;
-  // Half of it is random, so that the clients of a server do not come back in step.
+  // Half of the pause is random, so that the clients of a server do not connect again all at once.
   const uint64_t half_ns = reconnect.pause_ns / 2;
   reconnect.begin_ns = context_.now_ns + half_ns + context_.nexus.environment().random() % (half_ns + 1);
   next->public_name = client->public_name;
@@ -83,7 +83,7 @@ bool ClientSessions::replace(Client* client) {
 void ClientSessions::run_backing_off() {
   for (size_t i = 0; i < backing_off_.size();) {
     Client* client = backing_off_[i];
-    const bool is_ending = client->reconnect == nullptr;  // destroyed by the application: dead in the next iteration
+    const bool is_ending = client->reconnect == nullptr;  // destroyed by the application; dead in the next iteration
     if (!client->is_dead && (is_ending || context_.now_ns < client->reconnect->begin_ns)) {
       if (!is_ending) context_.agenda.at_latest(client->reconnect->begin_ns);
       i++;
@@ -96,13 +96,13 @@ void ClientSessions::run_backing_off() {
       continue;
     }
     if (const Status status = ask_nexus(client); !status.ok()) {
-      fail(client, status, false);  // a new one comes to the list
+      fail(client, status, false);  // adds a new Client to the list
       client->is_backing_off = false;
     }
   }
 }
 
-// ---- Who waits for a session ----
+// ---- Coroutines that wait for a session ----
 
 Result<bool> ClientSessions::wait_for_open(Session session, detail::SessionWaiter* waiter) {
   Client* client = find(session);
@@ -112,7 +112,7 @@ Result<bool> ClientSessions::wait_for_open(Session session, detail::SessionWaite
   return true;
 }
 
-/// The session may have died, and wait for its last calls.
+/// The waiter may be on a dead session that waits for its last calls.
 void ClientSessions::stop_waiting(Session session, detail::SessionWaiter* waiter) {
   const auto unlink = [waiter](Client* client) {
     for (detail::SessionWaiter** link = &client->waiters; *link != nullptr; link = &(*link)->next) {
@@ -127,7 +127,8 @@ void ClientSessions::stop_waiting(Session session, detail::SessionWaiter* waiter
   }
 }
 
-/// The session is open, or has ended: `status`. Those that wait may end the wait of others, or wait again for another.
+/// Resumes all waiters of a session that has opened or ended (`status`). A waiter may end the wait of others, or wait
+/// for another session.
 void ClientSessions::resume_waiters(Client* client, Status status) {
   while (client->waiters != nullptr) {
     detail::SessionWaiter* const waiter = client->waiters;

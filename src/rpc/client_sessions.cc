@@ -15,12 +15,12 @@ using session::ClientSession;
 
 namespace {
 
-/// The first patience for an answer of a data address, or kPathPatienceParts of the connect timeout, if that is less. A
-/// short trouble of the network that takes all probes of a handshake must not cost the session.
+/// The first patience for an answer of a data address is the smaller of this and the connect timeout over
+/// kPathPatienceParts. A short failure of the network that loses all probes of a handshake must not end the session.
 constexpr uint64_t kPathPatienceNsMin = 50'000'000;
 constexpr uint64_t kPathPatienceParts = 8;
-/// 8 packets of 64 kB in flight keep one copy through shared memory at full speed; more only pushes the data out of
-/// the cache (measured, ANCHORS: 8 in rotation 95-100 % of a bare copy, 32 in rotation 33-51 %).
+/// 8 packets of 64 kB in flight keep one copy through shared memory at full speed. More packets only push the data out
+/// of the cache (measured, ANCHORS: 8 in rotation 95-100 % of a bare copy, 32 in rotation 33-51 %).
 constexpr uint32_t kBulkBytes = 512u << 10;
 constexpr uint32_t kBulkPacketsMin = 8;
 /// A client without an answer for this time falls back to its initial credit limit, if the downlink decides the limit.
@@ -76,7 +76,7 @@ Result<Session> ClientSessions::create(std::string_view uri, const SessionOption
   return status;
 }
 
-/// A session that has a name, and has not asked the Nexus yet. Takes `opening`, unless it fails.
+/// Makes a session that has a name, but has not asked the Nexus yet. Takes `opening` if it succeeds.
 Result<Client*> ClientSessions::begin(std::unique_ptr<Opening>& opening, const SessionOptions& options) {
   RandomNumbers random(context_.nexus.environment());
   session::ClientTerms terms = terms_of(options);
@@ -105,7 +105,7 @@ Status ClientSessions::ask_nexus(Client* client) {
   return status;
 }
 
-/// All terms but the random ones.
+/// Returns the terms of a session, without the random ones.
 session::ClientTerms ClientSessions::terms_of(const SessionOptions& options) const {
   const TransportPort& transport = context_.transport;
   session::ClientTerms terms;
@@ -124,7 +124,7 @@ session::ClientTerms ClientSessions::terms_of(const SessionOptions& options) con
   return terms;
 }
 
-/// The terms that the client asks for.
+/// Returns the terms that the client asks for.
 nexus::SessionTerms ClientSessions::wish_of(const session::ClientTerms& terms) const {
   nexus::SessionTerms wish;
   wish.transport = context_.port.transport;
@@ -162,7 +162,7 @@ cc::AnyController ClientSessions::make_controller(const SessionOptions& options)
   }
 }
 
-/// A session with memory for every list that it may come to be in. Null: there is no memory.
+/// Makes a session, with memory for every list that it may be in. Null: there is no memory.
 Client* ClientSessions::make(const session::ClientTerms& terms) {
   Client* client = pool_.take(terms, pools_);
   if (client == nullptr) return nullptr;
@@ -251,7 +251,7 @@ SessionInfo ClientSessions::info(const Client* client) {
 }
 
 void ClientSessions::end_destroyed() {
-  // Sessions that continuations destroy wait for the next time.
+  // Sessions that continuations destroy wait for the next call.
   const size_t count = ending_.size();
   for (size_t i = 0; i < count; i++) {
     Client* client = ending_[i];
@@ -261,7 +261,8 @@ void ClientSessions::end_destroyed() {
   ending_.erase(ending_.begin(), ending_.begin() + static_cast<ptrdiff_t>(count));
 }
 
-/// A session whose path is not proved yet had to make way for others (clause 7.8.2): its client may ask for another.
+/// The server has closed the session. If the session's path is not proved yet, it had to give way to others (clause
+/// 7.8.2), and the client may ask for another session.
 void ClientSessions::on_disconnected(uint32_t key) {
   Client* client = table_.find(key);
   if (client == nullptr) return;
@@ -301,20 +302,20 @@ void ClientSessions::end_all(Status status) {
   end_calls_of_dead();
 }
 
-/// The session is over, and counts as failed.
+/// Ends a session that counts as failed.
 void ClientSessions::fail(Client* client, Status status, bool tell_peer) {
   context_.counters.sessions_failed++;
   end(client, status, tell_peer);
 }
 
-/// The session is over: every call of it ends with `status`, and its key means nothing any more.
+/// Ends a session: all its calls end with `status`, and its key has no meaning any more.
 void ClientSessions::end(Client* client, Status status, bool tell_peer) {
   if (client->is_dead) return;
   retire(client, status, tell_peer);
   end_calls(client);
 }
 
-/// All of the end but the ends of the calls: of the application's runs at most the sink of the log.
+/// Ends a session, but not its calls. The sink of the log is the only function of the application that it may call.
 void ClientSessions::retire(Client* client, Status status, bool tell_peer) {
   const uint32_t key = client->session.local_key();
   const nexus::AddressText peer = address_of(client);
@@ -341,7 +342,7 @@ void ClientSessions::end_calls_of_dead() {
 
 bool ClientSessions::has_dead_calls() const { return std::any_of(dead_.begin(), dead_.end(), has_calls); }
 
-/// The program's function may end further sessions.
+/// The program's listener may end further sessions.
 void ClientSessions::announce_ends() {
   for (size_t i = 0; i < dead_.size(); i++) {
     Client* client = dead_[i];
@@ -354,7 +355,7 @@ void ClientSessions::announce_ends() {
   }
 }
 
-/// True: some continuations of a dead session have not run yet.
+/// True if some continuations of a dead session have not run yet.
 bool ClientSessions::has_calls_to_end(const Client* client) const {
   return has_calls(client) || completions_.has_waiting_of(client->waits_before_end);
 }
@@ -364,7 +365,7 @@ void ClientSessions::free_dead() {
   std::erase_if(dead_, [this](Client* client) {
     if (client->is_listed_to_send() || client->is_ticking || client->is_opening || client->is_ending ||
         client->is_backing_off || !client->is_end_announced || (client->is_replaced && has_calls_to_end(client))) {
-      context_.agenda.at_latest(context_.now_ns);  // the lists drop it when they are next walked
+      context_.agenda.at_latest(context_.now_ns);  // the lists drop the session in their next pass
       return false;
     }
     if (client->is_in_path_probes) std::erase(path_probes_, client);
@@ -440,7 +441,7 @@ void ClientSessions::check_invariants() const {
     departing += client->is_departing;
   }
   completions_.check_invariants(slots, blocked);
-  // Nothing that names a session needs memory for it any more.
+  // All lists have memory for all sessions.
   for (const auto* list : {&ticking_, &opening_, &ending_, &backing_off_, &path_probes_, &dead_}) {
     CHECK(list->capacity(), >=, known.items().size());
   }
@@ -449,14 +450,14 @@ void ClientSessions::check_invariants() const {
   check_agenda();
 }
 
-/// The loop comes back in time for each list.
+/// CHECKs that the next iteration comes in time for each list.
 void ClientSessions::check_agenda() const {
-  // A session that waits for the Nexus's answer is not looked at.
+  // A session that waits for the Nexus's answer is not checked.
   const auto proves_path = [](const Client* client) { return client->is_accepted; };
   const bool is_due = !ticking_.empty() || std::any_of(opening_.begin(), opening_.end(), proves_path);
   if (is_due) CHECK(context_.agenda.next_ns(), !=, UINT64_MAX);
   const auto check_due = [this](uint64_t at_ns) {
-    const uint64_t due_ns = std::max(at_ns, context_.now_ns);  // what is late is due now
+    const uint64_t due_ns = std::max(at_ns, context_.now_ns);  // a late time is due now
     CHECK(context_.agenda.next_ns(), <=, due_ns);
   };
   for (const Client* client : backing_off_) {
@@ -470,7 +471,7 @@ void ClientSessions::check_agenda() const {
 void ClientSessions::check_lists(const Client* client) const {
   client->session.check_invariants();
   if (client->session.state() == ClientSession::State::kOpen) {
-    // A session that waits for an answer is looked at again.
+    // A session that waits for an answer has a timer.
     if (client->session.busy_mask() != 0) CHECK(client->is_ticking || client->is_resting);
   } else {
     CHECK(client->opening != nullptr);

@@ -1,7 +1,11 @@
-// The client ends of an endpoint's sessions: opening them, their calls, their packets, their timeouts, their ends.
-// Owner thread only. client_sessions.cc has the sessions' lives, client_opening.cc their handshakes and path proofs,
-// client_reconnect.cc those that connect again, client_calls.cc the calls and the packets from servers,
-// client_ticks.cc the timeouts, client_log.cc what the log is told.
+// The client ends of an endpoint's sessions: opening, calls, packets, timeouts, ends. Owner thread only.
+//
+//   client_sessions.cc    the beginning and the end of sessions
+//   client_opening.cc     handshakes and path proofs
+//   client_reconnect.cc   sessions that connect again
+//   client_calls.cc       calls, and packets from servers
+//   client_ticks.cc       timeouts
+//   client_log.cc         log events
 #pragma once
 
 #include <algorithm>
@@ -28,7 +32,7 @@
 
 namespace tern::rpc {
 
-/// The status of a call that its deadline has ended.
+/// The status of a call that ended because of its deadline.
 inline const Status kLateCall(Code::kDeadline, "the call's deadline passed before its response was complete");
 
 class TERN_API ClientSessions {
@@ -54,7 +58,7 @@ class TERN_API ClientSessions {
   }
   Client* find(uint32_t key) const { return table_.find(key); }
   Client* find(Session session) const { return table_.find_name(session.name); }
-  /// Those that are alive.
+  /// Number of live sessions.
   size_t size() const { return table_.size() - reconnecting_; }
   template <class F>
   void for_each(F&& f) const {
@@ -65,7 +69,7 @@ class TERN_API ClientSessions {
   /// Returns true if `waiter` will run once, in the loop, close() or ~Rpc, when the session opens or ends for good;
   /// false if it is open. kSessionReset: it has ended.
   Result<bool> wait_for_open(Session session, detail::SessionWaiter* waiter);
-  /// `waiter` will not run.
+  /// Removes `waiter`, which then does not run.
   void stop_waiting(Session session, detail::SessionWaiter* waiter);
   /// Sets the limits of responses in flight, for the transport's real sizes. Called once, before the first session.
   void set_budgets(uint32_t receive_queue_packets, uint8_t credit_unit, const session::ResponseShare& share);
@@ -78,18 +82,18 @@ class TERN_API ClientSessions {
   void end_run(Run* run, Status status);
   void end_all(Status status);
   void end_calls_of_dead();
-  /// Ends the sessions of destroy().
+  /// Ends the sessions for which destroy() was called.
   void end_destroyed();
   bool has_destroyed() const { return !ending_.empty(); }
   /// Announces the sessions that have ended with all their calls, and frees those that are in no list.
   void free_dead();
   bool has_dead() const { return !dead_.empty(); }
   const ControllerCounters& controller_counters() const { return pools_.controller_counters; }
-  /// Calls of dead sessions wait for their buffers.
+  /// True if calls of dead sessions wait for their buffers.
   bool has_dead_calls() const;
   /// Frees all sessions, after the transport was destroyed and every call has ended.
   void finish_all();
-  /// A call is in a slot, or waits for one.
+  /// True if a call is in a slot or waits for a slot.
   bool is_busy() const;
 
   // -- Opening (client_opening.cc; clause 7.7) --
@@ -114,17 +118,17 @@ class TERN_API ClientSessions {
   /// A number for the next call. It counts the calls of all sessions, so that a CallId does not match a call of a later
   /// session with the same key.
   uint32_t next_call_sequence() { return ++call_sequence_; }
-  /// `name`: of the session, as programs know it. The key in it finds the session.
+  /// `name` is the name of the session that programs know. Its low half, the key, finds the session.
   static uint64_t call_id(uint64_t name, uint32_t sequence) { return name << 32 | sequence; }
   Status cancel(CallId call);
-  /// The slot's call has its response, or its failure.
+  /// Ends the slot's call, which has its response or its failure.
   void finish(Client* client, session::ClientSlot* slot, Status status, uint16_t app_code);
   /// Ends calls whose buffers are released.
   void run_waiting();
 
   // -- Packets (client_calls.cc) --
 
-  /// Any packet of a server: responses, CRs, acknowledged cancels, path replies.
+  /// Handles any packet of a server: responses, CRs, acknowledged cancels, path replies.
   void on_packet(const wire::Header& header, const transport::Payload& payload);
 
   // -- Sending --
@@ -136,14 +140,14 @@ class TERN_API ClientSessions {
       context_.agenda.disarm();
     }
   }
-  /// A credit has come back for which calls waited.
+  /// Lists a session to send, because a credit has come back for which its calls waited.
   void send_waiting(Client* client) {
     start_ticking(client);
     list_to_send(client);
   }
   bool has_to_send() const { return !to_send_.empty(); }
   bool are_all_refused() const { return to_send_.are_all_refused(); }
-  /// `send(client)` is a SendTurn.
+  /// `send(client)` returns a SendTurn.
   template <class F>
   [[gnu::always_inline]] void take_turns(F&& send) {
     to_send_.take_turns([&send](Client * client) __attribute__((always_inline)) {
@@ -241,7 +245,7 @@ class TERN_API ClientSessions {
   void start_queued(Client* client);
   void finish_verdict(Client* client, const session::ClientVerdict& verdict);
   void finish_traced(Client* client, const session::ClientVerdict& verdict);
-  /// `request`: its number; 0 if the call has waited for a slot.
+  /// `request`: the call's request number; 0 if the call had no slot.
   void trace_early_end(const Client* client, uint32_t request, uint32_t sequence, const Status& status) const {
     if (context_.tracer != nullptr) [[unlikely]]
       context_.tracer->ended_early(client, request, sequence, status.code());
@@ -253,7 +257,7 @@ class TERN_API ClientSessions {
   bool is_too_late(const Client* client, const QueuedCall& call) const {
     return call.deadline_ns <= context_.now_ns + least_ns(client);
   }
-  /// The least that a call takes: a round trip.
+  /// The shortest time that a call takes, ns: a round trip. 0: not known.
   static uint64_t least_ns(const Client* client) {
     const session::RttEstimator& rtt = client->session.rtt();
     return rtt.has_sample() ? rtt.min_ns() : 0;
@@ -263,7 +267,7 @@ class TERN_API ClientSessions {
   bool tick(Client* client, uint64_t read_until_ns);
   bool end_if_lost(Client* client);
   bool rest(Client* client, uint64_t until_ns);
-  /// The session is in the timing wheel, and has nothing that may leave before.
+  /// True if the session is in the timing wheel, and has no packet that may leave before its departure time.
   static bool waits_for_pace(const Client* client) { return client->is_departing && !client->session.has_unpaced(); }
 
   EndpointContext& context_;
@@ -280,16 +284,16 @@ class TERN_API ClientSessions {
   Status refusal_;
   std::vector<Client*> path_probes_;  ///< sessions that want a path probe sent now
   cc::TimingWheel departures_;        ///< keys of paced sessions that wait for their turn, each at most once
-  std::vector<Client*> ticking_;      ///< sessions with something due within some RTOs: looked at about once an RTO
-  size_t pass_next_ = 0;              ///< of ticking_: the next one of the present pass
-  size_t pass_end_ = 0;               ///< of ticking_: where the present pass ends
-  uint64_t pass_due_ns_ = 0;          ///< when the next pass is due, if there are more sessions than a run looks at
-  /// Keys of sessions whose next timer is further away (a report, a probe of a slow handler), each at most once. An
-  /// idle session is in neither list.
+  std::vector<Client*> ticking_;      ///< sessions with a timer within some RTOs, checked about once an RTO
+  size_t pass_next_ = 0;              ///< index in ticking_: the next session of the present pass
+  size_t pass_end_ = 0;               ///< index in ticking_: the end of the present pass
+  uint64_t pass_due_ns_ = 0;          ///< time of the next pass, if there are more sessions than one run checks
+  /// Keys of sessions whose next timer is later (a report, a probe of a slow handler), each at most once. An idle
+  /// session is neither here nor in ticking_.
   cc::DepartureQueue resting_;
-  std::vector<Client*> opening_;      ///< whose path is being proved
-  std::vector<Client*> ending_;       ///< destroyed by the application
-  std::vector<Client*> backing_off_;  ///< will connect again
+  std::vector<Client*> opening_;      ///< sessions whose path is being proved
+  std::vector<Client*> ending_;       ///< sessions that the application has destroyed
+  std::vector<Client*> backing_off_;  ///< sessions that will connect again
   size_t reconnecting_ = 0;           ///< sessions with a second name in table_, which their Clients share
   std::vector<Client*> dead_;
 };
@@ -310,8 +314,8 @@ void ClientSessions::send_path_probes(F&& send) {
   path_probes_.clear();
 }
 
-/// Ends the waiting calls for which `is_over` returns true; it must reserve memory for their ends. True if there was
-/// one.
+/// Ends the waiting calls for which `is_over` returns true. `is_over` must reserve memory for their ends. Returns true
+/// if it has ended a call.
 template <class F>
 bool ClientSessions::finish_queued(Client* client, Status status, F&& is_over) {
   if (client->queue == nullptr) return false;

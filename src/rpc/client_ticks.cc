@@ -18,8 +18,9 @@ namespace {
 constexpr uint64_t kPeerLostNs = 50'000'000;
 /// A session without a timer within this many RTOs is not checked at each RTO.
 constexpr uint64_t kRestRtos = 4;
-/// Sessions that one iteration looks at. With more of them, a pass takes several iterations, between which packets are
-/// received: a look at a session that is in no cache takes a tenth of a microsecond, and 50 000 of them an RTO.
+/// Most sessions that one iteration checks. A pass over more sessions takes several iterations, between which packets
+/// are received, because a check of a session that is in no cache takes a tenth of a microsecond, and 50 000 checks an
+/// RTO.
 constexpr size_t kTicksPerRun = 64;
 /// Memory is prefetched this many sessions ahead, because a check takes a few ns and a cache miss a hundred.
 constexpr size_t kTicksAhead = 8;
@@ -30,12 +31,12 @@ constexpr Status kSilent(
 constexpr Status kFruitless(Code::kNoResponse,
                             "the server has not sent the rest of the response though its packets could have passed");
 
-/// The session's calls have ended since the last look. It will be looked at when its report is due.
+/// True if the session's calls have ended since the last check. The next check is when its report is due.
 bool is_done_for_now(const Client& client) {
   return client.is_resting && client.session.is_at_rest() && client.queue == nullptr && client.peer_lost_ns == 0;
 }
 
-/// Why a session ended whose packets of full length do not pass any more.
+/// Returns the status of a session that ended because its packets of full length do not pass any more.
 Status narrow_path(const ClientSession& session) {
   const std::string bytes = std::to_string(session.payload_bytes_max() + wire::kHeaderBytes);
   return base::status_of(Code::kPeerUnreachable,
@@ -51,7 +52,7 @@ Status narrow_path(const ClientSession& session) {
 // ---- Paced sessions ----
 
 bool ClientSessions::depart_later(Client* client) {
-  if (client->is_departing) return true;  // there was a packet that waits for no pace
+  if (client->is_departing) return true;  // it was listed for a packet that is not paced
   if (!departures_.add(context_.now_ns, client->session.departure_ns(), client->session.local_key())) return false;
   client->is_departing = true;
   context_.agenda.at_latest(departures_.next_ns());
@@ -70,7 +71,7 @@ void ClientSessions::run_departures() {
 
 // ---- Timeouts ----
 
-/// The caller is about to use a session that was not used for a while: its cache lines are on their way at once.
+/// Called before a session is used that was not used for a while. Prefetches its cache lines first.
 void ClientSessions::begin_to_tick(Client* client) {
   client->session.prefetch();
   client->session.forget_old_credits(context_.now_ns);
@@ -92,7 +93,7 @@ void ClientSessions::run_ticks(uint64_t read_until_ns) {
   if (!resting_.empty()) context_.agenda.at_latest(resting_.next_ns());
 }
 
-/// Begins a pass over ticking_, or goes on with it. Sessions that are added meanwhile are looked at in the next pass.
+/// Begins or continues a pass over ticking_. Sessions that are added meanwhile are checked in the next pass.
 void ClientSessions::run_pass(uint64_t read_until_ns) {
   Agenda& agenda = context_.agenda;
   pass_end_ = std::min(pass_end_, ticking_.size());
@@ -116,12 +117,12 @@ void ClientSessions::run_pass(uint64_t read_until_ns) {
     ticking_[pass_end_] = ticking_.back();
     ticking_.pop_back();
   }
-  if (is_one_run) return;  // the agenda knows what its sessions want
+  if (is_one_run) return;  // the agenda has the times of its sessions
   pass_due_ns_ = std::min(pass_due_ns_, agenda.next_ns());
   agenda.at_latest(pass_next_ < pass_end_ ? context_.now_ns : pass_due_ns_);
 }
 
-/// True: the transport has lost the peer for so long that the session has ended.
+/// Ends the session if the transport lost its peer kPeerLostNs ago. Returns true if it has ended the session.
 bool ClientSessions::end_if_lost(Client* client) {
   if (client->peer_lost_ns == 0) return false;
   if (context_.now_ns - client->peer_lost_ns >= kPeerLostNs) {
@@ -135,7 +136,7 @@ bool ClientSessions::end_if_lost(Client* client) {
   return false;
 }
 
-/// False: there is nothing to do for the session until its next call.
+/// Ticks the session. Returns false if the session needs no tick until its next call.
 bool ClientSessions::tick(Client* client, uint64_t read_until_ns) {
   if (end_if_lost(client)) return false;
   const session::ClientTick result = client->session.tick(context_.now_ns, read_until_ns);
@@ -156,7 +157,7 @@ bool ClientSessions::tick(Client* client, uint64_t read_until_ns) {
   const auto end_calls_of = [&](uint64_t mask, Status status) {
     for (; mask != 0; mask &= mask - 1) {
       if (!completions_.reserve_one()) {
-        next_ns = std::min(next_ns, soon_ns);  // they end when there is memory
+        next_ns = std::min(next_ns, soon_ns);  // the call ends when there is memory
         return;
       }
       end_call_early(client, client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))), status);
@@ -180,7 +181,7 @@ bool ClientSessions::tick(Client* client, uint64_t read_until_ns) {
   return next_ns != UINT64_MAX && !rest(client, next_ns);
 }
 
-/// False: that is too soon, and the session goes on ticking.
+/// Lets the session rest until `until_ns`. Returns false if that is too soon, and the session stays in ticking_.
 bool ClientSessions::rest(Client* client, uint64_t until_ns) {
   const uint64_t now_ns = context_.now_ns;
   const bool is_soon = until_ns - now_ns < kRestRtos * context_.rto_ns_min || until_ns <= now_ns;
@@ -188,7 +189,7 @@ bool ClientSessions::rest(Client* client, uint64_t until_ns) {
     context_.agenda.at_latest(until_ns);
     return false;
   }
-  if (client->is_resting) return true;                         // it will be looked at too early, if anything
+  if (client->is_resting) return true;                         // at worst its check comes too early
   if (!resting_.add(until_ns, client->session.local_key())) {  // no memory
     context_.agenda.at_latest(until_ns);
     return false;

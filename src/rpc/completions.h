@@ -1,4 +1,4 @@
-// How calls end: continuations, and the memory that the transport may still read. Owner thread only.
+// The ends of calls: their continuations, and the memory that the transport may still read. Owner thread only.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace tern::rpc {
 
-/// Promise 2: a call ends only when nothing can read its buffers any more. A call that ends before waits here for its
-/// ticket. Responses that a server gives up wait here, too.
+/// Promise 2: a call ends only when nothing can read its buffers any more. A call whose buffers the transport may still
+/// read waits here until its ticket is released. Responses that a server gives up also wait here.
 class TERN_API Completions {
  public:
   explicit Completions(EndpointContext& context) : context_(context) {}
@@ -29,27 +29,28 @@ class TERN_API Completions {
 
   // -- Calls --
 
-  /// Another client session may have `slots` calls that wait. False: there is no memory, and nothing has changed.
+  /// Reserves memory for the calls of another client session with `slots` slots. False: there is no memory, and nothing
+  /// has changed.
   [[nodiscard]] bool add_slots(size_t slots);
   void remove_slots(size_t slots) { slots_max_ -= slots; }
-  /// Memory for one more call, beside those that slots may bring. False: there is none.
+  /// Reserves memory for one more call, besides one call of each slot. False: there is no memory.
   [[nodiscard]] bool reserve_one() { return base::try_reserve(waiting_, waiting_.size() + slots_max_ + 1); }
-  /// Ends a call in a later iteration, once the transport has released `ticket`. There is memory for it: the call was
+  /// Ends a call in a later iteration, once the transport has released `ticket`. Memory must be reserved: the call was
   /// in a slot, or reserve_one() has succeeded.
   void wait(uint64_t ticket, detail::Buffer* request, detail::Buffer* response, Status status, uint16_t app_code,
             session::Continuation continuation);
-  /// After wait(), for a slot that takes another call while the last one waits. False: there is no memory for that;
-  /// the caller blocks the slot, and says which with block_slot().
+  /// Called after wait(): reserves memory again, so that the slot may take another call while its last call waits.
+  /// False: there is no memory, and the caller must block the slot and call block_slot().
   [[nodiscard]] bool reserve_for_slots() { return base::try_reserve(waiting_, waiting_.size() + slots_max_); }
-  /// The last call of wait() blocks this slot until it ends.
+  /// The call of the last wait() blocks this slot until it ends.
   void block_slot(uint64_t session_name, uint32_t slot);
   bool has_waiting() const { return !waiting_.empty(); }
   /// Number of calls that have waited here so far. An ended session stores it, to know when its own calls have run.
   uint64_t waits() const { return waits_; }
-  /// One of the first `count` calls of waits() waits still.
+  /// True if one of the first `count` calls still waits. `count` is an earlier value of waits().
   bool has_waiting_of(uint64_t count) const { return !waiting_.empty() && waiting_.front().number < count; }
   /// Ends the calls whose tickets are released. `unblock(session_name, slot)` runs before the continuation of a call
-  /// that blocks a slot. Calls that continuations add wait for the next time.
+  /// that blocks a slot. Calls that continuations add wait for the next call of this function.
   template <class Unblock>
   void run_waiting(Unblock&& unblock);
 
@@ -62,16 +63,16 @@ class TERN_API Completions {
 
   // -- For tests --
 
-  /// CHECKs lists and memory. `blocked`: slots of client sessions that take no call.
+  /// CHECKs lists and memory. `slots`: the slots of all client sessions. `blocked`: those of them that take no call.
   void check_invariants(size_t slots, size_t blocked) const;
   template <class F>
   void for_each_buffer(F&& f) const;
 
  private:
-  /// A function of its own, because only what it is given would be in registers otherwise, for every call.
+  /// A function of its own, because the inlined destructor would take registers in every call.
   [[gnu::noinline, gnu::cold]] static void destroy(Completion& done) { done.~Completion(); }
 
-  /// A call that has ended, and whose continuation waits.
+  /// A call that has ended, but whose continuation has not run.
   struct Finished {
     uint64_t ticket;
     detail::Buffer* request;
@@ -79,8 +80,8 @@ class TERN_API Completions {
     Status status;
     uint16_t app_code;
     session::Continuation continuation;
-    uint64_t number;               ///< of waits()
-    uint64_t blocked_session = 0;  ///< name of the session whose slot takes no call meanwhile; 0: no slot is blocked
+    uint64_t number;               ///< waits() before this call
+    uint64_t blocked_session = 0;  ///< name of the session whose slot this call blocks; 0: it blocks no slot
     uint32_t blocked_slot = 0;
   };
   /// Buffers, linked by `next`. The transport has released all of them when it has released `ticket`.
@@ -90,12 +91,12 @@ class TERN_API Completions {
   };
 
   EndpointContext& context_;
-  /// Has memory for a call of each slot. Where there is no more, a slot is blocked while its last call waits.
+  /// Has memory for one call of each slot that is not blocked.
   std::vector<Finished> waiting_;  ///< in the order of their numbers
   uint64_t waits_ = 0;
-  size_t slots_max_ = 0;  ///< of all client sessions
+  size_t slots_max_ = 0;  ///< slots of all client sessions
   Releases releases_;
-  Releases later_releases_;  ///< those that came after releases_ was begun; empty if releases_ is
+  Releases later_releases_;  ///< buffers that came after releases_ was begun; empty if releases_ is empty
 };
 
 // ---- Inline, for the common case ----
@@ -104,7 +105,8 @@ class TERN_API Completions {
                                                     detail::Buffer* request, detail::Buffer* response, Status status,
                                                     uint16_t app_code) {
   request->revoke_lease();
-  // Destroyed by hand: mostly the continuation has moved both buffers out, and one look tells.
+  // `done` is destroyed by hand, because the continuation has mostly moved both buffers out, and one comparison shows
+  // that.
   union Handover {
     Completion done;
     explicit Handover(Completion&& completion) : done(std::move(completion)) {}

@@ -1,4 +1,4 @@
-// Counts why received packets had no effect.
+// Counts received packets without effect, by their reasons.
 #pragma once
 
 #include <tern/endpoint.h>

@@ -1,4 +1,4 @@
-// Why the sessions of an endpoint have ended: the newest of them. Owner thread only.
+// The reasons for the ends of an endpoint's sessions, kept for the newest ends. Owner thread only.
 #pragma once
 
 #include <array>
@@ -13,10 +13,10 @@ namespace tern::rpc {
 
 class EndedSessions {
  public:
-  /// 6 KiB. A program that asks does so soon after the end.
+  /// The entries take 6 KiB. A program that asks for a reason asks soon after the end.
   static constexpr size_t kKept = 256;
 
-  /// Without memory, the reason is forgotten.
+  /// Notes a reason. If there is no memory, the reason is lost.
   void note(uint64_t name, Status status) {
     if (entries_ == nullptr) entries_.reset(new (std::nothrow) std::array<Entry, kKept>);
     if (entries_ != nullptr) (*entries_)[count_++ % kKept] = {name, status};
@@ -29,8 +29,8 @@ class EndedSessions {
     });
     return info;
   }
-  uint64_t count() const { return count_; }  ///< since the endpoint's beginning
-  /// Calls `f(name, status)` for the newest, `max` at most, the newest first.
+  uint64_t count() const { return count_; }  ///< reasons noted since the endpoint's beginning
+  /// Calls `f(name, status)` for at most `max` of the kept reasons, the newest first.
   template <class F>
   void visit_newest(size_t max, F&& f) const {
     for (uint64_t i = 0; i < count_ && i < kKept && i < max; i++) {

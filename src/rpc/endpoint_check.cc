@@ -1,5 +1,5 @@
-// EndpointCore::check_invariants() and census(): the parts of an endpoint against each other, between two iterations of
-// its loop. For tests; nothing else calls it.
+// EndpointCore::check_invariants() and census(): checks of an endpoint's parts against each other, between two
+// iterations of its loop. For tests only.
 
 #include <algorithm>
 
@@ -14,13 +14,13 @@ void EndpointCore::check_invariants() const {
   server_sessions_.check_invariants();
   timers_.check_invariants();
   const uint64_t timer_ns = timers_.next_ns();
-  CHECK(context_.agenda.next_ns(), <=, std::max(timer_ns, context_.now_ns));  // what is late is due now
+  CHECK(context_.agenda.next_ns(), <=, std::max(timer_ns, context_.now_ns));  // a late time is due now
   peers_.check_invariants();
   check_runs();
   check_buffers();
 }
 
-/// The runs' sessions against the sessions of both sides.
+/// CHECKs the runs' sessions against the sessions of both sides.
 void EndpointCore::check_runs() const {
   size_t clients = 0;
   peers_.for_each_run([&](const Run* run) {
@@ -36,7 +36,7 @@ void EndpointCore::check_runs() const {
   CHECK(clients, <=, client_sessions_.size());
 }
 
-/// Each message buffer that the endpoint has is in use, of its arenas, and in one place only.
+/// CHECKs that each message buffer of the endpoint is in use, of its arenas, and in one place only.
 void EndpointCore::check_buffers() const {
   const memory::Arena& arena = context_.arena;
   const memory::Arena& received = context_.received;
@@ -44,7 +44,7 @@ void EndpointCore::check_buffers() const {
   const auto add = [&](const detail::Buffer* buffer) {
     if (buffer == nullptr) return;
     CHECK(arena.owns(buffer) || received.owns(buffer));
-    if (buffer->in_use == detail::Buffer::kShared) return;  // may be in several calls
+    if (buffer->in_use == detail::Buffer::kShared) return;  // a shared buffer may be in several calls
     CHECK(buffer->in_use, ==, detail::Buffer::kOwned);
     owned.add(buffer);
   };
@@ -57,7 +57,7 @@ void EndpointCore::check_buffers() const {
   CHECK(owned.items().size(), <=, buffers_out());
 }
 
-/// Buffers in use of both arenas, which may be the same one.
+/// Returns the number of buffers in use of both arenas, which may be the same arena.
 size_t EndpointCore::buffers_out() const {
   const bool is_one = &context_.received == &context_.arena;
   return context_.arena.buffers_out() + (is_one ? 0 : context_.received.buffers_out());

@@ -1,5 +1,5 @@
 // State that all parts of an endpoint share: its environment, the time of this iteration, the counters.
-// Owner thread only, but for `mailbox` and `port`, which have locks of their own.
+// Owner thread only, except for `mailbox` and `port`, which have locks of their own.
 #pragma once
 
 #include <algorithm>
@@ -26,10 +26,10 @@
 
 namespace tern::rpc {
 
-/// `duration` in ns; 0 if it is negative.
+/// Returns `duration` in ns, or 0 if it is negative.
 inline uint64_t to_ns(Duration duration) { return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0)); }
 
-/// Others get half of a limited memory: with budgets above that, one client could use up all of it.
+/// Limits each budget to half of the memory limit, because one client could otherwise use up all memory.
 inline RpcOptions within_memory_limit(RpcOptions options) {
   options.receive_budget_bytes = std::min(options.receive_budget_bytes, options.memory_limit_bytes / 2);
   options.response_budget_bytes = std::min(options.response_budget_bytes, options.memory_limit_bytes / 2);
@@ -56,26 +56,26 @@ struct EndpointContext {
   EndpointContext(const EndpointContext&) = delete;
   EndpointContext& operator=(const EndpointContext&) = delete;
 
-  /// The clock of an endpoint whose loop runs stands still during an iteration. Outside of the loop it is read here.
+  /// Reads the clock if no iteration runs. During an iteration the endpoint's time stands still.
   void read_clock_outside_loop() {
     if (!is_in_loop) now_ns = transport.now();
   }
 
-  /// Runs the program's function, if there is one.
+  /// Calls the program's listener, if there is one.
   void announce(const SessionEvent& event) const {
     if (listener != nullptr) (*listener)(event);
   }
 
   nexus::NexusCore& nexus;
-  memory::Arena& arena;     ///< of messages that leave
-  memory::Arena& received;  ///< of requests that have arrived; may be `arena`
+  memory::Arena& arena;     ///< memory of messages to send
+  memory::Arena& received;  ///< memory of requests that have arrived; may be `arena`
   TransportPort& transport;
   const RpcOptions options;
-  const uint64_t rto_ns_min;  ///< the transport's
-  Mailbox* const mailbox;     ///< closed by ~EndpointCore, and dies with the last record of a request
-  nexus::EndpointPort port;   ///< how the Nexus sees the endpoint
+  const uint64_t rto_ns_min;  ///< the transport's Traits::rto_ns_min
+  Mailbox* const mailbox;     ///< closed by ~EndpointCore; deletes itself with the last record of a request
+  nexus::EndpointPort port;   ///< the Nexus's access to the endpoint
 
-  uint64_t now_ns = 0;    ///< of this iteration; written by the loop
+  uint64_t now_ns = 0;    ///< time of this iteration; written by the loop
   uint64_t released = 0;  ///< the transport's released() as of this iteration; written by the loop
   EndpointCounters counters;
   EndedSessions ended;

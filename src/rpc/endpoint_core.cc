@@ -13,7 +13,7 @@ namespace tern::rpc {
 
 namespace {
 
-/// Overhead of a packet on a link: Ethernet (with preamble, checksum and gap), IPv4, UDP.
+/// Overhead of a packet on a link: Ethernet (with preamble, checksum and gap), IPv4 and UDP.
 constexpr size_t kFrameBytes = 24 + 14 + 20 + 8;
 
 }  // namespace
@@ -65,7 +65,7 @@ void EndpointCore::begin_to_publish() {
   }
 }
 
-/// Credits and responses in flight, by the transport's real sizes.
+/// Sets the limits of credits and of responses in flight, for the transport's real sizes.
 void EndpointCore::set_budgets() {
   const TransportPort& transport = context_.transport;
   const uint32_t queue = transport.receive_queue_packets();
@@ -80,7 +80,7 @@ void EndpointCore::set_budgets() {
 
 // ---- The owner thread ----
 
-/// Why a call is refused that is_owner() says no to.
+/// Returns the status of a call that is refused because is_owner() is false.
 Status EndpointCore::not_owner(const char* wrong_thread) const {
   return context_.port.is_orphaned() ? nexus::kNexusGone : Status(Code::kWrongThread, wrong_thread);
 }
@@ -200,8 +200,8 @@ StartedCall EndpointCore::start_call_slow(Session session, uint32_t type, detail
   return client_sessions_.start_call(client, static_cast<uint16_t>(type), request, response, deadline_ns);
 }
 
-/// The common case on a session that was at rest. A function of its own, because start_call() then calls nothing that
-/// it would have to return from.
+/// Starts a call of the common case on a session that was at rest. A function of its own, because start_call() then
+/// ends with a jump to it.
 StartedCall EndpointCore::start_first_call(Session session, uint32_t type, detail::Buffer* request,
                                            detail::Buffer* response, Client* client) {
   if (context_.tracer != nullptr) return start_call_slow(session, type, request, response, Duration::max());
@@ -258,7 +258,7 @@ const EndpointCounters& EndpointCore::counters() {
   return counters;
 }
 
-/// Makes later calls of stop() leave the transport alone.
+/// Makes later calls of stop() leave the transport alone, and waits for the present ones.
 void EndpointCore::wait_for_wakers() {
   has_transport_.store(false, std::memory_order_seq_cst);
   while (waking_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
@@ -269,7 +269,7 @@ void EndpointCore::wait_for_wakers() {
 void EndpointCore::on_packet(wire::Header header, transport::Payload payload, std::byte* copy_to) {
   if (context_.tracer != nullptr) [[unlikely]]
     trace_packet(header, payload.bytes);
-  // A client looks for marks in one place: those that its own packets met, and those of the packets that it gets.
+  // A client handles a mark on a received packet as the echo of a mark on its own packet.
   if (payload.is_marked && !wire::is_from_client(header.kind())) header.add_flags(wire::kEcnEcho);
   payload.data = transport::private_copy(payload, copy_to);
   if (!wire::is_known(static_cast<uint8_t>(header.kind()))) {
@@ -323,7 +323,7 @@ void EndpointCore::read_control_events() {
 void EndpointCore::on_peer_gone(const nexus::ControlEvent& event) {
   Run* run = peers_.find_run(event.peer.boot_id);
   if (run == nullptr) return;
-  peers_.join(run);  // it stays until the last of its sessions has ended
+  peers_.join(run);  // keeps the run until the last of its sessions has ended
   server_sessions_.end_run(run, event.status);
   client_sessions_.end_run(run, event.status);
   peers_.leave(run);
@@ -403,9 +403,9 @@ void EndpointCore::fail(Status why) {
 
 void EndpointCore::close_all() {
   context_.is_in_loop = true;
-  context_.agenda.leave_armed();  // nobody waits for it any more
+  context_.agenda.leave_armed();  // no program waits any more
   start_closing();
-  (void)counters();  // the transport and the Nexus may be gone when they are next asked for
+  (void)counters();  // keeps the last values, because the transport and the Nexus may be gone later
   is_closed_ = true;
   context_.mailbox->refuse_posts();
   end_sessions({Code::kCancelled, "its endpoint was closed"});

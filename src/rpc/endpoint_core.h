@@ -41,7 +41,7 @@ namespace tern::rpc {
 
 class TERN_API EndpointCore {
  public:
-  /// Takes over `arena` and `received`, which may be the same. `transport` must exist until close_all() returns.
+  /// Takes over `arena` and `received`, which may be one arena. `transport` must exist until close_all() returns.
   /// `rto_ns_min` and `default_control` are the transport's.
   EndpointCore(TransportPort& transport, nexus::NexusCore& nexus, memory::Arena& arena, memory::Arena& received,
                const RpcOptions& options, std::string_view transport_name, uint64_t rto_ns_min,
@@ -61,9 +61,9 @@ class TERN_API EndpointCore {
   MsgBuf alloc_msgbuf(size_t len_bytes) {
     return MsgBuf(context_.port.is_orphaned() ? nullptr : context_.arena.alloc(len_bytes));
   }
-  /// A call without a deadline, inline for the common case.
+  /// Starts a call without a deadline. Inline for the common case.
   StartedCall start_call(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response);
-  /// Any call.
+  /// Starts any call.
   StartedCall start_call_slow(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response,
                               Duration deadline);
   session::Continuation* start_plain_call(Session session, uint8_t type, detail::Buffer* request,
@@ -120,27 +120,28 @@ class TERN_API EndpointCore {
   uint32_t count_idle_iteration() { return ++idle_iterations_; }
   /// Sets that number, which decides when the loop reads the clock.
   void set_idle_iterations(uint32_t count) { idle_iterations_ = count; }
-  /// A packet has come. `copy_to` has `payload.bytes`, or is null: see transport::BurstVisitor. False: it is not of the
-  /// common case, and nothing has changed; on_packet() comes next. Inline, in rpc/fast_path.h. `loop` has the
-  /// transport's kTraits, and try_answer(Incoming*), which sends an answer at once or returns false.
+  /// Handles a packet of the common case. `copy_to` has space for `payload.bytes`, or is null
+  /// (transport::BurstVisitor). `loop` has the transport's kTraits, and try_answer(Incoming*), which sends an answer at
+  /// once or returns false. False: the packet is not of the common case, and nothing has changed; the caller then calls
+  /// on_packet(). Inline, in rpc/fast_path.h.
   template <class Loop>
   bool try_packet(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
-  /// Any packet.
+  /// Handles any packet.
   void on_packet(wire::Header header, transport::Payload payload, std::byte* copy_to);
   /// Handles answers from other threads, posted functions, and events of the Nexus.
   void read_mail();
-  /// Timers, ticks, opening sessions, and whatever waits for tickets. `has_read_all`: this iteration has found nothing
-  /// to receive.
+  /// Runs timers, ticks, opening sessions, and the calls and buffers that wait for tickets. `has_read_all`: this
+  /// iteration has found nothing to receive.
   void run_due(bool has_read_all);
   bool has_due() const {
     return context_.now_ns >= context_.agenda.next_ns() || completions_.has_waiting() || completions_.has_releases() ||
            client_sessions_.has_destroyed();
   }
-  /// A session, or a path probe, waits for the end of the iteration.
+  /// True if a session or a path probe waits to be sent at the end of the iteration.
   bool has_packets_to_send() const {
     return client_sessions_.has_to_send() || server_sessions_.has_to_send() || client_sessions_.has_path_probes();
   }
-  /// The next iteration has something to do, whatever comes from outside.
+  /// True if the next iteration has work even without input.
   bool has_work() const { return client_sessions_.has_to_send() || server_sessions_.has_to_send() || has_due(); }
   /// Like has_work(), but ignores sessions whose packets the transport has refused.
   bool has_work_but_for_refused() const {
@@ -148,12 +149,12 @@ class TERN_API EndpointCore {
   }
   bool has_dead() const { return client_sessions_.has_dead() || server_sessions_.has_dead(); }
   void free_dead();
-  /// The time has come for another credit epoch (clause 4.5).
+  /// Starts another credit epoch, whose time has come (clause 4.5).
   void start_credit_epoch();
   /// The time at which the program must call again. It may wait until then, because an earlier time wakes the
   /// transport. `is_now`: the loop itself has something to do now.
   Duration announce_wait(bool is_now);
-  /// The endpoint may wait from now on: what has happened must be shown in time.
+  /// Called before the endpoint may wait: makes sure that the page and the log show recent events in time.
   void note_rest() {
     if ((publisher_ != nullptr || context_.log.is_on()) && !is_closed_) note_activity();
   }
@@ -168,15 +169,15 @@ class TERN_API EndpointCore {
   bool has_unfinished_work() const;
   /// Ends every session at once, for this reason; continuations run. In an iteration.
   void end_sessions(Status why);
-  /// end_sessions(); no session begins from now on.
+  /// Calls end_sessions(). No session begins from now on.
   void fail(Status why);
   /// The reason given to fail(); ok before that.
   Status failure() const { return failure_; }
-  /// end_sessions(), and the end of all else. Afterwards no thread uses the transport, which may be destroyed.
+  /// Calls end_sessions(), and ends everything else. Afterwards no thread uses the transport, which may be destroyed.
   void close_all();
   /// Called after the transport was destroyed: runs the last continuations, and releases the last buffers.
   void finish_all();
-  /// The process is a fork() of the one that made the endpoint.
+  /// True if this process is a forked child of the process that made the endpoint.
   bool is_forked() const { return context_.port.is_forked(); }
 
   // -- For tests --
@@ -187,9 +188,9 @@ class TERN_API EndpointCore {
   /// Counts that are 0 for an endpoint at rest without sessions.
   struct Census {
     size_t client_sessions = 0, server_sessions = 0;
-    size_t requests_open = 0;  ///< with the application, or arriving
-    size_t buffers_out = 0;    ///< of message memory, the endpoint's own excepted; the program's are among them
-    size_t arriving_bytes = 0, response_bytes = 0;  ///< of the two budgets
+    size_t requests_open = 0;  ///< requests that the application has, or that arrive
+    size_t buffers_out = 0;    ///< buffers of message memory, including the program's, without the endpoint's own
+    size_t arriving_bytes = 0, response_bytes = 0;  ///< bytes of the two budgets
     uint64_t next_due_ns = UINT64_MAX;
   };
   Census census() const;
@@ -201,7 +202,7 @@ class TERN_API EndpointCore {
   void for_each_server_session(F&& f) const {
     server_sessions_.for_each([&](const Server* server) { f(server->session); });
   }
-  /// Null: there is none.
+  /// Null: there is no such session.
   const session::ClientSession* client_session(Session session) const {
     const Client* client = client_sessions_.find(session);
     return client == nullptr ? nullptr : &client->session;
@@ -219,12 +220,13 @@ class TERN_API EndpointCore {
       if (const Client* client = client_sessions_.find(header.session_key())) client->session.prefetch();
     }
   }
-  /// The last iteration still takes time, until the next call.
+  /// True: the iteration counter shows from now on that the last iteration still runs. False: it shows that no
+  /// iteration runs.
   void stay_in_callback(bool is_inside) {
     auto& iteration = context_.port.iteration;
     const uint64_t count = iteration.load(std::memory_order_relaxed);
     if ((count % 2 == 1) == is_inside) return;
-    // The next iteration follows the last one, whatever was between them.
+    // The second call takes back the first one's step, so that the next iteration follows the last one.
     iteration.store(is_inside ? count + 1 : count - 1, std::memory_order_relaxed);
   }
 
@@ -248,12 +250,12 @@ class TERN_API EndpointCore {
   void check_runs() const;
   void check_buffers() const;
   size_t buffers_out() const;
-  // The fast path of a call and of a packet, and the rest of it.
+  // The fast paths of a call and of a packet, and the functions for the calls that they leave over.
   StartedCall begin_call(Session session, uint32_t type, detail::Buffer* request, detail::Buffer* response,
                          Client* client);
   [[gnu::noinline]] StartedCall start_first_call(Session session, uint32_t type, detail::Buffer* request,
                                                  detail::Buffer* response, Client* client);
-  /// A function of its own, which the common case ends with: it then calls nothing, and saves no registers.
+  /// A function of its own, because the common case then ends with a jump to it, and need not save registers.
   [[gnu::noinline]] StartedCall list_to_send(Client* client, StartedCall call) {
     client_sessions_.list_to_send(client);
     return call;
@@ -262,7 +264,7 @@ class TERN_API EndpointCore {
   bool try_request(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
   template <class Loop>
   bool try_response(const wire::Header& header, const transport::Payload& payload);
-  /// The transport's released(), as far as it has to be looked at.
+  /// The transport's released() in this iteration. UINT64_MAX if the transport releases at once.
   template <class Loop>
   uint64_t released() const {
     return Loop::kTraits.releases_at_once ? UINT64_MAX : context_.released;
@@ -279,16 +281,16 @@ class TERN_API EndpointCore {
   LifeSigns life_signs_;
   std::unique_ptr<Publisher> publisher_;  ///< null: no page shows this endpoint
 
-  uint32_t idle_iterations_ = 0;  ///< those that found nothing to receive
+  uint32_t idle_iterations_ = 0;  ///< iterations that found nothing to receive
   std::atomic<bool> is_bound_{
-      false};  ///< the loop has run: the owner stays. Another thread that tries to run it reads this
+      false};  ///< the loop has run, so that the owner cannot change; other threads that try to run it read this
   bool is_closed_ = false;
-  Status failure_;  ///< of the transport, for good
+  Status failure_;  ///< the transport's failure, which is final
   uint64_t link_bytes_per_sec_ = 0;
   uint64_t closing_since_ns_ = UINT64_MAX;
   detail::Buffer* path_buffer_ = nullptr;
   std::atomic<bool> stop_{false};
-  std::atomic<bool> has_transport_{true};        ///< for stop(), which may come from anywhere while the endpoint closes
+  std::atomic<bool> has_transport_{true};        ///< for stop(), which any thread may call while the endpoint closes
   std::atomic<uint32_t> waking_{0};              ///< calls of stop() that may be using the transport
   std::vector<detail::InlineFunction<>> posts_;  ///< scratch of read_mail()
 };

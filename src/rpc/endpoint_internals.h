@@ -17,7 +17,7 @@ struct EndpointInternals {
 using RequestHandler = EndpointInternals::Handler;
 /// A program's function for session events.
 using SessionListener = EndpointInternals::Listener;
-/// Where the continuation of an accepted call goes, and the call's id. No continuation: the call was refused.
+/// The place for the continuation of an accepted call, and the call's id. Null continuation: the call was refused.
 using StartedCall = EndpointInternals::Started;
 
 }  // namespace tern::rpc

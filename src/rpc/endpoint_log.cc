@@ -22,7 +22,7 @@ void EndpointLog::tell(LogEvent& event) const {
   event.transport = port_.transport.view();
   const void* const owner = owner_.exchange(&kTelling, std::memory_order_relaxed);
   nexus_.log(event);
-  // The Nexus may have taken the endpoint's owner meanwhile, because it is destroyed.
+  // The destruction of the Nexus may have removed the endpoint's owner meanwhile.
   const void* telling = &kTelling;
   owner_.compare_exchange_strong(telling, owner, std::memory_order_relaxed);
 }

@@ -1,8 +1,8 @@
 // An endpoint's events in the log of its Nexus (NexusOptions::log). Owner thread only.
 //
-// The sink is the program's, and runs in the middle of the library's steps. So the endpoint has no owner while the sink
-// runs: what belongs to the owner thread is refused (kWrongThread), and the sink can change nothing under the library's
-// feet. No member may be called on the path of a packet.
+// The sink is a function of the program, and runs in the middle of the library's steps. The endpoint therefore has no
+// owner thread while the sink runs: calls that are for the owner thread only are refused (kWrongThread), so that the
+// sink cannot change the endpoint's state. No member may be called on the path of a packet.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ class EndpointLog {
   EndpointLog(nexus::NexusCore& nexus, const nexus::EndpointPort& port, std::atomic<const void*>& owner)
       : nexus_(nexus), port_(port), owner_(owner), is_on_(nexus.has_log()) {}
 
-  /// There is a sink.
+  /// True if there is a sink.
   bool is_on() const { return is_on_; }
   /// True if the sink runs now. Any thread.
   bool is_telling() const { return owner_.load(std::memory_order_relaxed) == &kTelling; }

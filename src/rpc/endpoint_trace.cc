@@ -1,4 +1,4 @@
-// EndpointCore: its trace, from the option to the file.
+// EndpointCore: the trace, from the option to the file.
 
 #include <string>
 

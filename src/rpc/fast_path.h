@@ -50,8 +50,7 @@ namespace tern::rpc {
   return start_call(session, type, request, response).continuation;
 }
 
-/// Everything about the call is right. try_begin() finds out whether there is a free slot: a queue means that there is
-/// none.
+/// Begins a call whose arguments have been checked. try_begin() finds no free slot while calls wait in the queue.
 [[gnu::always_inline]] inline StartedCall EndpointCore::begin_call(Session session, uint32_t type,
                                                                    detail::Buffer* request, detail::Buffer* response,
                                                                    Client* client) {
@@ -77,7 +76,7 @@ template <class Loop>
   return false;
 }
 
-/// A request of one packet.
+/// Handles a request of one packet.
 template <class Loop>
 [[gnu::always_inline]] inline bool EndpointCore::try_request(const wire::Header& header,
                                                              const transport::Payload& payload, std::byte* copy_to,
@@ -94,7 +93,7 @@ template <class Loop>
       server->session.try_begin<Loop::kTraits.readable_bytes>(header, payload.bytes, context_.now_ns);
   if (slot == nullptr) [[unlikely]]
     return false;
-  // Before the rest, because it needs the registers.
+  // The copy is made before the other steps, because it needs their registers.
   const std::byte* data = transport::private_copy<Loop::kTraits.readable_bytes>(payload, copy_to);
   constexpr bool kIsCopied = !Loop::kTraits.shortcuts.zero_copy_requests;
   [[maybe_unused]] std::conditional_t<kIsCopied, MsgBuf, std::monostate> message;
@@ -115,7 +114,7 @@ template <class Loop>
   return true;
 }
 
-/// A response of one packet.
+/// Handles a response of one packet.
 template <class Loop>
 [[gnu::always_inline]] inline bool EndpointCore::try_response(const wire::Header& header,
                                                               const transport::Payload& payload) {

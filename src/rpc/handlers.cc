@@ -17,9 +17,9 @@ namespace {
 /// Handlers that take longer run one at a time if their requests have deadlines. In a burst of 16 packets the answer of
 /// the first one would otherwise wait for 15 handlers, a round trip on the slowest of local networks.
 constexpr uint64_t kLongHandlerNs = 50'000;
-/// A hold time beyond it is said to be too long (clause 2.9).
+/// A longer hold time is reported as too long (clause 2.9).
 constexpr uint64_t kLongHoldNs = 10'000'000;
-/// Late requests that are refused in one turn. It bounds how long other work waits.
+/// Most late requests that are refused in one turn, because other work waits meanwhile.
 constexpr uint32_t kRefusedInTurn = 64;
 
 }  // namespace
@@ -66,8 +66,8 @@ RequestRefusal Handlers::refusal_of(uint32_t type, size_t bytes) {
 
 // ---- Records ----
 
-/// The record for the next request. The endpoint keeps one, so that the short way need not ask. Null: there is no
-/// memory; requests then go the general way, which tries again.
+/// Returns the record for the next request. The endpoint keeps one, so that the fast path need not allocate it. Null:
+/// there is no memory; requests then take the general path, which tries again.
 Incoming* Handlers::find_record() {
   if (spare_ != nullptr) return spare_;
   spare_ = context_.mailbox->take_incoming(this);
@@ -76,7 +76,7 @@ Incoming* Handlers::find_record() {
   return spare_;
 }
 
-/// The request outlives its handler, or goes to a worker: the record is the slot's until the answer.
+/// Binds the record to its slot until the answer, because the request outlives its handler, or goes to a worker.
 void Handlers::bind(Incoming* incoming) {
   incoming->slot->call = incoming;
   spare_ = nullptr;
@@ -88,8 +88,8 @@ void Handlers::unbind(Incoming* incoming) {
   context_.mailbox->give_incoming(incoming);
 }
 
-/// The handler has returned without an answer, so the message must outlive the receive buffer. The client learns that
-/// its request has arrived. Another thread may have the Request already.
+/// Keeps a request whose handler has returned without an answer. The message must outlive the receive buffer, and the
+/// client must learn that its request has arrived. Another thread may have the Request already.
 void Handlers::keep(Incoming* incoming) {
   bind(incoming);
   incoming->note_session();
@@ -132,7 +132,7 @@ void Handlers::run(Server* server, ServerSlot* slot, const std::byte* data, uint
   HandlerEntry& entry = entries_[slot->type];
   if (context_.is_closing) return refuse(counters.refused_closing, wire::FailureCode::kClosing);
   uint64_t deadline_ns = UINT64_MAX;
-  uint64_t begin_ns = 0;  // of a request with a deadline
+  uint64_t begin_ns = 0;  // 0 without a deadline
   if (slot->deadline_code != wire::kNoDeadline) {
     begin_ns = context_.transport.now();
     deadline_ns = arrived_ns() + wire::decode_time_left(slot->deadline_code);
@@ -157,7 +157,7 @@ void Handlers::run(Server* server, ServerSlot* slot, const std::byte* data, uint
   run_here(entry, incoming, begin_ns);
 }
 
-/// Runs the handler, in the loop or in a worker. The record may be another thread's afterwards, or gone.
+/// Runs the handler, in the loop or in a worker. Afterwards another thread may have the record, or the record is gone.
 void Handlers::call(RequestHandler& handler, Incoming* incoming) {
   const TracedRequest traced = incoming->traced;
   if (traced.tracer == nullptr) [[likely]]
@@ -184,17 +184,18 @@ void Handlers::run_here(HandlerEntry& entry, Incoming* incoming, uint64_t begin_
   }
 }
 
-/// The loop looks at cancels and at other packets before the handler runs, and sends the answers of others.
+/// Lets the request wait: the loop handles cancels and other packets before the handler runs, and sends the answers of
+/// other handlers.
 void Handlers::let_wait(Incoming* incoming) {
   keep(incoming);
   if (incoming->server == nullptr) return on_answered(incoming);  // no memory: failed already
-  incoming->space = nullptr;                                      // it is the loop's own
+  incoming->space = nullptr;                                      // that buffer belongs to the loop
   incoming->waits_in_loop = true;
   waiting_.add(incoming);
   context_.agenda.at_latest(context_.now_ns);
 }
 
-/// Requests that can no longer finish in time are refused on the way.
+/// Also refuses requests that can no longer finish in time.
 void Handlers::run_waiting() {
   const uint64_t begin_ns = context_.transport.now();
   for (uint32_t i = 0; i < kRefusedInTurn; i++) {
@@ -221,7 +222,7 @@ void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
     context_.counters.requests_handled--;
     return on_answered(incoming);
   }
-  incoming->space = nullptr;  // it is the loop's own
+  incoming->space = nullptr;  // that buffer belongs to the loop
   if (Incoming* refused = submit(entry, incoming); refused != nullptr) {
     Server* server = refused->server;
     ServerSlot* slot = refused->slot;
@@ -232,12 +233,12 @@ void Handlers::run_in_worker(HandlerEntry& entry, Incoming* incoming) {
   }
 }
 
-/// Returns the request that no worker will take; null: each has a worker.
+/// Returns the request that no worker will take. Null: each request has a worker.
 Incoming* Handlers::submit(HandlerEntry& entry, Incoming* incoming) {
   if (incoming->deadline_ns == UINT64_MAX) {
     RequestHandler* handler = entry.handler.get();
     const bool is_submitted =
-        context_.nexus.submit_work([handler, incoming] {  // two words: they fit into the task without an allocation
+        context_.nexus.submit_work([handler, incoming] {  // two words fit into the task without an allocation
           Mailbox* mailbox = incoming->mailbox;
           // After close() the handler may be destroyed. The Request then only returns to its mailbox.
           if (!mailbox->enter_worker()) return mailbox->push_answered(incoming);
@@ -333,7 +334,7 @@ void Handlers::note_poll(uint64_t ns) {
   polled_iteration_ = context_.port.iteration.load(std::memory_order_relaxed);
 }
 
-/// When the packets that are received now have come, at the earliest.
+/// The earliest time at which the packets that are received now can have arrived.
 uint64_t Handlers::arrived_ns() const {
   const bool is_recent = context_.port.iteration.load(std::memory_order_relaxed) - polled_iteration_ <= 2;
   const bool has_rested = rested_ns_ >= polled_ns_ && context_.now_ns - rested_ns_ > kNapNs;

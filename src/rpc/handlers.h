@@ -61,7 +61,7 @@ class TERN_API Handlers {
   /// The record of the request that is handled now, or next. Not null if find_dispatch() has found something.
   Incoming* record() const { return spare_; }
   void dispatch(const Dispatch& entry) { (*entry.handler)(spare_); }
-  /// The handler has returned without an answer in the slot's buffer.
+  /// Called after the handler has returned without an answer in the slot's buffer.
   [[gnu::noinline]] void keep_if_open(Incoming* incoming);
 
   // -- The general path --
@@ -79,33 +79,33 @@ class TERN_API Handlers {
 
   /// The request is answered or dropped.
   void on_answered(Incoming* incoming);
-  /// The slot's response buffer becomes the request's. Null: there is none that the transport has released.
+  /// Moves the slot's response buffer to the request. Null: the slot has no buffer that the transport has released.
   detail::Buffer* take_response_buffer(Incoming* incoming);
 
-  // -- Requests whose client has given up --
+  // -- Requests that their client has given up --
 
-  /// Ends a request that no handler has had yet.
+  /// True if no handler has had the request yet.
   bool has_not_begun(const Incoming* incoming) const {
     return incoming->waits_in_loop || context_.mailbox->is_waiting(incoming);
   }
-  /// The request's slot is taken from it.
+  /// Separates the request from its slot.
   void abandon(Incoming* incoming, Server* server);
-  /// The slot's request is in a handler of this thread, which may write to the slot's response.
+  /// True if the slot's request is in a handler of this thread, which may write to the slot's response.
   bool is_in_handler(const session::ServerSlot* slot) const;
 
   // -- When packets have come --
 
-  /// Called before and after a handler that takes long: packets of the next iteration have arrived after `ns`.
+  /// Notes a poll before or after a handler that takes long. Packets of the next iteration have arrived after `ns`.
   void note_poll(uint64_t ns);
   bool has_polled() const { return polled_ns_ != 0; }
-  /// The loop returns to a program that may wait.
+  /// Notes that the loop returns to a program that may wait.
   void note_rest(uint64_t ns) { rested_ns_ = ns; }
 
   /// CHECKs the tables. `waiting`: requests of the sessions' slots that wait in the loop.
   void check_invariants(size_t waiting) const;
 
  private:
-  /// A program that leaves the loop for less time is taken not to have waited.
+  /// A program that leaves the loop for less than this counts as not having waited.
   static constexpr uint64_t kNapNs = 20'000;
 
   Incoming* find_record();
@@ -127,14 +127,14 @@ class TERN_API Handlers {
   EndpointContext& context_;
   ServerSessions& sessions_;
   Incoming* spare_ = nullptr;  ///< see find_record(); null: there was no memory for it
-  // Both tables are of one size, and indexed by the request type.
+  // Both tables have the same size, and are indexed by the request type.
   std::vector<HandlerEntry> entries_;
   std::unique_ptr<Dispatch[]> dispatch_;
   uint32_t dispatch_types_ = 0;    ///< size of dispatch_; 0: no request takes the fast path
-  WaitingRequests waiting_;        ///< for handlers that run in the loop
-  uint64_t polled_ns_ = 0;         ///< when the loop last polled before a handler that took long; 0: never
-  uint64_t polled_iteration_ = 0;  ///< EndpointPort::iteration then
-  uint64_t rested_ns_ = 0;         ///< note_rest()
+  WaitingRequests waiting_;        ///< requests that wait for handlers in the loop
+  uint64_t polled_ns_ = 0;         ///< time of the last poll before a handler that took long; 0: never
+  uint64_t polled_iteration_ = 0;  ///< EndpointPort::iteration at polled_ns_
+  uint64_t rested_ns_ = 0;         ///< time of the last note_rest()
 };
 
 }  // namespace tern::rpc

@@ -1,4 +1,4 @@
-// What both ends of a session's handshake need.
+// The random numbers that both ends of a session's handshake need.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace tern::rpc {
 
-/// 32 random bits at a time, which a stranger cannot guess.
+/// A source of random numbers of 32 bits, which a stranger cannot guess.
 class RandomNumbers {
  public:
   explicit RandomNumbers(Environment& environment) : environment_(environment) {}
@@ -16,7 +16,7 @@ class RandomNumbers {
     has_failed_ |= value == 0;
     return static_cast<uint32_t>(value);
   }
-  /// The system has refused at least one number. None of the numbers that were drawn may be used.
+  /// True if the system has refused at least one number. Then no number that was drawn may be used.
   bool has_failed() const { return has_failed_; }
 
  private:

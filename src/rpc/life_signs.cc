@@ -11,11 +11,11 @@ namespace tern::rpc {
 
 namespace {
 
-/// The receives that look for signs of life in the receive queue, at most. A socket's buffer has some thousand packets.
+/// Most receives that look for signs of life in the receive queue. A socket's buffer has some thousand packets.
 constexpr uint32_t kLooks = 256;
-/// While the endpoint never reads all, this part of the time counts as read ...
+/// While the endpoint never reads all packets, read_until_ns() advances at 1/kReadParts of the clock's speed. It stays
+/// behind by at most kReadTimeouts liveness timeouts, so that a silent peer is noticed under any load.
 constexpr uint64_t kReadParts = 8;
-/// ... and all that is older than this many liveness timeouts, so that a silent peer is noticed under any load.
 constexpr uint64_t kReadTimeouts = 8;
 
 }  // namespace
@@ -29,8 +29,8 @@ void LifeSigns::on_question(nexus::ControlEvent& event, uint64_t credit_epoch) {
   context_.agenda.at_latest(context_.now_ns);
 }
 
-/// True: there was a sign of the peer's life. Of its packets in the common case a server session only notes the credit
-/// epoch: an epoch after that of the last question is a sign.
+/// Returns true if there was a sign of the peer's life. A server session notes only the credit epoch of packets of the
+/// common case, so an epoch after that of the last question is such a sign.
 bool LifeSigns::note_sign(const nexus::ControlEvent& question) {
   const Run* run = peers_.find_run(question.peer.boot_id);
   if (run == nullptr) return false;
@@ -55,7 +55,7 @@ void LifeSigns::answer(bool has_read_all) {
   if (!questions_.empty()) context_.agenda.at_latest(context_.now_ns);
 }
 
-/// An iteration that received nothing has read all that came before it.
+/// An iteration that received nothing has read all packets that came before it.
 void LifeSigns::note_what_is_read(bool has_read_all, uint32_t idle_iterations) {
   const uint64_t now_ns = context_.now_ns;
   if (has_read_all) {

@@ -1,4 +1,4 @@
-// The endpoint's evidence of its peers' lives. Data is a sign of life, too (docs/protocol.md, 7.5.2).
+// The endpoint's evidence that its peers live. Data is also a sign of life (docs/protocol.md, 7.5.2).
 // Owner thread only.
 #pragma once
 
@@ -12,24 +12,24 @@
 
 namespace tern::rpc {
 
-/// Answers the Nexus's questions whether packets of a peer have come. A packet that has arrived may still be unread: a
-/// question that finds no sign of life waits until all has been read.
+/// Answers the Nexus's questions whether packets of a peer have come. A packet that has arrived may still be unread, so
+/// a question that finds no sign of life waits until all packets have been read.
 class TERN_API LifeSigns {
  public:
   LifeSigns(EndpointContext& context, Peers& peers) : context_(context), peers_(peers) {}
 
-  /// A question of the Nexus (ControlEvent::Kind::kAskLife). `credit_epoch`: of the server sessions.
+  /// Takes a question of the Nexus (ControlEvent::Kind::kAskLife). `credit_epoch`: the server sessions' present epoch.
   void on_question(nexus::ControlEvent& event, uint64_t credit_epoch);
   /// Tries to answer the questions that wait. `has_read_all`: this iteration has found nothing to receive.
   void answer(bool has_read_all);
   /// Called in each run_due() that checks everything. `idle_iterations`: iterations so far that received nothing.
   void note_what_is_read(bool has_read_all, uint32_t idle_iterations);
-  /// All packets that arrived before have been read. ns.
+  /// All packets that arrived before this time have been read, ns.
   uint64_t read_until_ns() const { return read_until_ns_; }
   void clear() { questions_.clear(); }
 
  private:
-  /// A question that is answered once all that has arrived is read, or after this many more looks.
+  /// A question that waits until all packets that have arrived are read, or for `looks_left` more looks.
   struct Question {
     nexus::ControlEvent event;
     uint32_t looks_left;
@@ -40,8 +40,8 @@ class TERN_API LifeSigns {
   Peers& peers_;
   std::vector<Question> questions_;
   uint64_t read_until_ns_ = 0;
-  uint64_t noted_ns_ = 0;         ///< the last note_what_is_read()
-  uint32_t idle_iterations_ = 0;  ///< as of then
+  uint64_t noted_ns_ = 0;         ///< time of the last note_what_is_read()
+  uint32_t idle_iterations_ = 0;  ///< the count at noted_ns_
 };
 
 }  // namespace tern::rpc

@@ -118,7 +118,7 @@ bool Mailbox::add_waiting(Incoming* incoming) {
   base::MutexLock lock(mutex_);
   waiting_.add(incoming);
   incoming->waits_for_worker = true;
-  if (tasks_ >= waiting_.size()) return false;  // those of requests that have ended meanwhile
+  if (tasks_ >= waiting_.size()) return false;  // tasks of requests that have ended meanwhile
   tasks_++;
   return true;
 }
@@ -183,7 +183,7 @@ void Mailbox::leave_worker() {
 }
 
 void Mailbox::close() {
-  std::vector<detail::InlineFunction<>> dropped;  // destroyed outside of the lock: they may hold Requests
+  std::vector<detail::InlineFunction<>> dropped;  // destroyed without the lock, because the functions may hold Requests
   {
     base::MutexLock lock(mutex_);
     is_closed_ = true;
@@ -193,7 +193,7 @@ void Mailbox::close() {
     arena.disown();
     if (&received != &arena) received.disown();
     while (answered_ != nullptr) give_incoming(std::exchange(answered_, answered_->next_free));
-    // Before anybody else can give one back: the workers that are waited for do.
+    // Counted before other threads can give records back, as the workers do that the loop below waits for.
     out_ = incomings_.taken();
     for (; free_ != nullptr; free_ = free_->next_free) out_--;
     while (workers_ != 0) no_workers_.wait(mutex_);

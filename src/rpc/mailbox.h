@@ -43,8 +43,8 @@ struct alignas(64) Incoming : detail::RequestFront {
   // The fields that an answer within the handler touches. They share a cache line with the front.
   Server* server = nullptr;             ///< owner thread only; null: no client waits for the answer any more
   session::ServerSlot* slot = nullptr;  ///< owner thread only, with `server`
-  Mailbox* mailbox = nullptr;           ///< as long as the record exists
-  Handlers* handlers = nullptr;         ///< the endpoint's, as long as the endpoint exists; owner thread only
+  Mailbox* mailbox = nullptr;           ///< valid as long as the record exists
+  Handlers* handlers = nullptr;         ///< the endpoint's; valid as long as the endpoint exists; owner thread only
 
   wire::FailureCode failure = wire::FailureCode::kNoResponse;
   Answer answer = Answer::kDropped;
@@ -54,17 +54,18 @@ struct alignas(64) Incoming : detail::RequestFront {
   std::atomic<bool> is_stable{false};
   std::atomic<bool> is_cancelled{false};
   uint64_t deadline_ns = UINT64_MAX;
-  Incoming* next_free = nullptr;       ///< of the free ones, or of those that are answered
+  Incoming* next_free = nullptr;       ///< the next free record, or the next answered one
   detail::Buffer* response = nullptr;  ///< the answer, if it is not in `space`
   detail::Buffer* copy = nullptr;      ///< holds `data` once it is stable
   // Fields of a request that waits for its handler.
   HandlerEntry* handler = nullptr;
   base::ListLinks<Incoming> in_waiting;
-  bool waits_in_loop = false;     ///< in the list of Handlers; owner thread only
-  bool waits_for_worker = false;  ///< in the mailbox's list; under its mutex
+  bool waits_in_loop = false;     ///< the request is in the list of Handlers; owner thread only
+  bool waits_for_worker = false;  ///< the request is in the mailbox's list; under its mutex
   // Field of a request that its client has given up while the application still has it.
   Run* abandoned_by = nullptr;
-  /// The session's name, once the request may be in other threads. 0: it is with its handler, in the owner thread.
+  /// The session's name, once the request may be in other threads. 0: the request is in its handler, in the owner
+  /// thread.
   uint64_t noted_session = 0;
   TracedRequest traced;  ///< set before the handler gets the request, if the endpoint has a trace
 
@@ -72,8 +73,8 @@ struct alignas(64) Incoming : detail::RequestFront {
   bool is_open() const { return progress == Progress::kOpen; }
   /// True if the request has a deadline, and less time left than `handler` takes.
   bool is_hopeless(uint64_t now_ns) const;
-  /// A request of `its_slot` goes to its handler. The slot's last response becomes the buffer for the answer, if the
-  /// transport has released it.
+  /// Opens the record for a request of `its_slot`, before its handler runs. The slot's last response becomes the buffer
+  /// for the answer, if the transport has released it.
   void open(Server* its_server, session::ServerSlot* its_slot, const std::byte* its_data, uint32_t its_bytes,
             uint64_t released) {
     server = its_server;
@@ -83,11 +84,12 @@ struct alignas(64) Incoming : detail::RequestFront {
     progress = Progress::kOpen;
     space = its_slot->response_ticket <= released ? its_slot->response : nullptr;
   }
-  /// Owner thread, before another thread has the request, or later.
+  /// Stores the session's name, if it is not stored yet. Owner thread, at the latest before another thread has the
+  /// request.
   void note_session();
   /// Any thread that has the request.
   uint64_t session_name() const;
-  /// The answer is a failure.
+  /// Makes the answer a failure.
   void set_failed(wire::FailureCode code) {
     answer = Answer::kFailure;
     failure = code;
@@ -96,7 +98,7 @@ struct alignas(64) Incoming : detail::RequestFront {
 
 class TERN_API Mailbox {
  public:
-  /// Functions that may wait for the owner. post() refuses further ones.
+  /// Most functions that wait for the owner. post() refuses further functions.
   static constexpr size_t kPostsMax = 65536;
 
   /// Takes over both arenas, which may be the same one.
@@ -114,7 +116,7 @@ class TERN_API Mailbox {
   bool is_owner() const { return owner_.load(std::memory_order_relaxed) == memory::thread_name(); }
   void bind_owner() { owner_.store(memory::thread_name(), std::memory_order_relaxed); }
 
-  /// A record at rest. Null: no memory. Owner only.
+  /// Returns a record at rest. Null: no memory. Owner only.
   Incoming* take_incoming(Handlers* handlers) {
     Incoming* incoming = free_;
     if (incoming == nullptr) [[unlikely]]
@@ -122,7 +124,7 @@ class TERN_API Mailbox {
     free_ = incoming->next_free;
     return incoming;
   }
-  /// Owner only, endpoint open: back to rest, in its slot.
+  /// Puts a record, which stays in its slot, to rest. Owner only, while the endpoint is open.
   static void rest(Incoming* incoming) {
     release_buffers(incoming);
     incoming->progress = Incoming::Progress::kNone;
@@ -132,21 +134,21 @@ class TERN_API Mailbox {
     incoming->app_code = 0;
     incoming->noted_session = 0;
   }
-  /// Owner only, endpoint open: it belongs to no slot any more.
+  /// Takes back a record that belongs to no slot any more. Owner only, while the endpoint is open.
   void give_incoming(Incoming* incoming) {
     rest(incoming);
     incoming->next_free = free_;
     free_ = incoming;
   }
 
-  /// Any thread but the owner: the request is answered. After close(), gives the record back itself.
+  /// Passes an answered request to the owner. After close(), gives the record back. Any thread but the owner's.
   void push_answered(Incoming* incoming);
-  /// Any thread. kNoMemory, kQueueFull, kSessionReset.
+  /// Passes a function to the owner. kNoMemory, kQueueFull, kSessionReset. Any thread.
   Status push_post(detail::InlineFunction<> function);
-  /// The message of a request, for a thread that is not the owner: makes it stable if the handler still runs. False: no
-  /// memory for the copy.
+  /// Copies the request's message unless it is stable, because the transport's memory is valid only until the handler
+  /// returns. False: there is no memory for the copy. Any thread that has the request.
   bool make_stable(Incoming* incoming);
-  /// Owner: there is no memory to keep the message; bytes() is empty from now on.
+  /// Makes bytes() empty, because there is no memory to keep the message. Owner only.
   void make_empty(Incoming* incoming);
 
   /// Tells the endpoint that the Nexus has an event for it. Any thread.
@@ -156,8 +158,8 @@ class TERN_API Mailbox {
   }
 
   bool has_mail() const { return has_mail_.load(std::memory_order_seq_cst); }
-  /// Takes the mail. `posts` must be empty; it gets the posted functions, and keeps its memory. Returns the answered
-  /// requests in order, linked by next_free. Owner only.
+  /// Takes the mail. `posts` must be empty. It gets the posted functions, and the mailbox gets its memory. Returns the
+  /// answered requests in order, linked by next_free. Owner only.
   Incoming* drain(std::vector<detail::InlineFunction<>>& posts);
 
   /// `wake` of the owner's transport; null after close(). Called by any thread.
@@ -168,33 +170,36 @@ class TERN_API Mailbox {
   /// The time on the clock of deadlines. Any thread.
   uint64_t now_ns() const { return static_cast<uint64_t>(environment.now().count()); }
 
-  // -- Requests with deadlines that wait for a worker. A task of the workers takes whichever is next. --
+  // -- Requests with deadlines that wait for a worker. Each task of the workers takes the next request. --
 
-  /// Owner. True: there are fewer tasks than requests that wait, submit one more.
+  /// Adds a request. True: there are fewer tasks than waiting requests, and the caller must submit one more task. Owner
+  /// only.
   bool add_waiting(Incoming* incoming);
-  /// Owner: the task for `incoming` was not submitted. Returns the request that has no task now and no longer waits:
-  /// `incoming`, or the newest one if another task has taken it meanwhile. Null: there are as many tasks as requests.
+  /// Called if the task for `incoming` was not submitted. Removes and returns the request that has no task now:
+  /// `incoming`, or the newest request if another task has taken `incoming` meanwhile. Null: there are as many tasks as
+  /// requests. Owner only.
   Incoming* take_back_waiting(Incoming* incoming);
-  /// Owner: no worker has the request yet.
+  /// True if no worker has the request yet. Owner only.
   bool is_waiting(const Incoming* incoming) {
     base::MutexLock lock(mutex_);
     return incoming->waits_for_worker;
   }
-  /// Owner: the request has ended. False: a worker has it.
+  /// Removes a request that has ended. False: a worker has it. Owner only.
   bool remove_waiting(Incoming* incoming);
   /// Called by a worker at the beginning of a task. False: the endpoint is closed, and the mailbox may be gone.
   bool begin_task();
-  /// Worker, once a task that has begun. Those that are late it answers itself. Null: none waits.
+  /// Returns the request for a task that has begun. Answers late requests itself. Null: no request waits. Called by a
+  /// worker, once in each task.
   Incoming* take_waiting();
 
   /// Called by a worker before a handler of this endpoint. False: the endpoint is closed, and the handler must not run.
   bool enter_worker();
   void leave_worker();
 
-  /// Makes push_post() refuse from now on, because no further function would run.
+  /// Makes push_post() refuse all functions from now on, because they would never run.
   void refuse_posts();
-  /// The end of the endpoint: waits for running worker handlers, and drops posted functions. The mailbox deletes itself
-  /// with the last record.
+  /// Called at the end of the endpoint: waits for running worker handlers, and drops posted functions. The mailbox
+  /// deletes itself with the last record.
   void close();
 
  private:
@@ -203,11 +208,11 @@ class TERN_API Mailbox {
   void announce() REQUIRES(mutex_);
   Incoming* make_incoming(Handlers* handlers);
   static void release_buffers(Incoming* incoming);
-  /// True if the last record has been given back.
+  /// Deletes the mailbox, whose last record has been given back.
   void end();
-  /// After close().
+  /// Takes back a record after close().
   void give_after_close(Incoming* incoming) REQUIRES(mutex_);
-  /// No thread will use the mailbox any more.
+  /// True if no thread will use the mailbox any more.
   bool is_over() const REQUIRES(mutex_) { return is_closed_ && !keep_alive_ && out_ == 0 && tasks_ == 0; }
 
   Incoming* free_ = nullptr;  ///< owner only
@@ -220,13 +225,13 @@ class TERN_API Mailbox {
   bool keep_alive_ GUARDED_BY(mutex_) = false;  ///< close() has not returned yet
   size_t workers_ GUARDED_BY(mutex_) = 0;
   std::function<void()> wake_ GUARDED_BY(mutex_);
-  Incoming* answered_ GUARDED_BY(mutex_) = nullptr;  ///< by next_free, the oldest first
+  Incoming* answered_ GUARDED_BY(mutex_) = nullptr;  ///< list by next_free, the oldest request first
   Incoming* last_answered_ GUARDED_BY(mutex_) = nullptr;
   std::vector<detail::InlineFunction<>> posts_ GUARDED_BY(mutex_);
   base::Pool<Incoming> incomings_;     ///< owner only
   size_t out_ GUARDED_BY(mutex_) = 0;  ///< after close(): records that have not been given back
   WaitingRequests waiting_ GUARDED_BY(mutex_);
-  size_t tasks_ GUARDED_BY(mutex_) = 0;  ///< submitted for them, and yet to take one: as many as wait at least
+  size_t tasks_ GUARDED_BY(mutex_) = 0;  ///< submitted tasks that have yet to take a request; at least waiting_.size()
 };
 
 }  // namespace tern::rpc

@@ -1,4 +1,4 @@
-// How often lists name things. For check_invariants() only.
+// Counts how often lists name an object. For check_invariants() only.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace tern::rpc {
 
-/// The things that one or several lists name.
+/// The objects that one or several lists name.
 template <class T>
 class Names {
  public:
@@ -18,7 +18,7 @@ class Names {
   void add_all(const List& list) {
     for (size_t i = 0; i < list.size(); i++) add(list[i]);
   }
-  /// Before count().
+  /// Must be called before count().
   void sort() { std::sort(items_.begin(), items_.end()); }
   size_t count(const T* item) const {
     const auto [first, last] = std::equal_range(items_.begin(), items_.end(), item);

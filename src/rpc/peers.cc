@@ -10,11 +10,11 @@ namespace tern::rpc {
 
 uint64_t Peers::host_key(std::string_view address) {
   std::string_view host = base::host_of(address);
-  host = host.substr(0, host.find('%'));  // the scope is not the host's
+  host = host.substr(0, host.find('%'));  // the scope is not a part of the host
   const auto numeric = base::SocketAddress::parse_ip(host);
-  // 255 at the top begins no IPv6 address of one host (multicast).
+  // No host has an IPv6 address that begins with 255 (multicast).
   if (!numeric) return std::hash<std::string_view>{}(host) | uint64_t{255} << 56;
-  uint64_t key = 0;  // of IPv4 at most 32 bits, which no IPv6 prefix has
+  uint64_t key = 0;  // an IPv4 address has at most 32 bits, which no IPv6 prefix has
   const std::span<const std::byte> ip = numeric->ip();
   for (size_t i = 0; i < std::min<size_t>(ip.size(), 8); i++) key = key << 8 | std::to_integer<uint64_t>(ip[i]);
   return key;

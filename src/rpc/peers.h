@@ -25,9 +25,9 @@ struct Run;
 struct Claim {
   Server* server;
   Run* run;
-  uint32_t slot;  ///< its index
+  uint32_t slot;  ///< index of the slot
   size_t bytes;
-  uint64_t news_ns;  ///< the last progress that was noted
+  uint64_t news_ns;  ///< time of the last progress that was noted
   base::ListLinks<Claim> links = {};
 
   struct InRun {
@@ -55,7 +55,7 @@ struct BySize {
 };
 
 struct HostAccount : Account<HostAccount> {
-  base::MaxHeap<RunAccount, BySize<RunAccount>> runs;  ///< those that have something
+  base::MaxHeap<RunAccount, BySize<RunAccount>> runs;  ///< the host's runs with bytes
 };
 
 /// The two budgets of an endpoint.
@@ -77,26 +77,26 @@ struct Host {
 
 /// The sessions and budgets of one run of a Nexus.
 struct Run {
-  /// Both kinds of sessions name their links alike.
+  /// Client and Server have the same name for their links.
   struct InRun {
     static auto& of(auto& session) { return session.in_run; }
   };
   uint64_t key;                     ///< nexus::PeerNexus::boot_id
-  nexus::AddressText address = {};  ///< "HOST:PORT", where it was first met
+  nexus::AddressText address = {};  ///< "HOST:PORT" at which the run was first met
   Run* next_in_bucket = nullptr;
   Host* host = nullptr;
   uint32_t uses = 0;  ///< number of sessions and other users that keep this record
   uint32_t server_sessions = 0;
-  uint32_t abandoned = 0;  ///< of its host's; each keeps the run
+  uint32_t abandoned = 0;  ///< the run's part of Host::abandoned; each of these requests keeps the run
   base::LinkedList<Client, InRun> clients;
   base::LinkedList<Server, InRun> servers;
-  /// Credit epochs of the last question about its life, and of the last one before that epoch.
+  /// Credit epochs of two questions whether the run lives: the last question, and the last question before its epoch.
   uint64_t life_epoch = UINT64_MAX, life_epoch_before = UINT64_MAX;
   RunAccount accounts[kBudgets];
 };
 
-/// Hash table of things with a `key` and a `next_in_bucket`, which it does not own. Allocates without throwing: where
-/// it cannot grow, it becomes slower.
+/// A hash table of objects with a `key` and a `next_in_bucket`, which it does not own. Never throws: without memory it
+/// does not grow, and becomes slower.
 template <class T>
 class Buckets {
  public:
@@ -154,9 +154,9 @@ class Buckets {
   }
 
   const uint64_t salt_;
-  mutable T* first_ = nullptr;   ///< the only bucket, until there are more
+  mutable T* first_ = nullptr;   ///< the only bucket, if owned_ is null
   std::unique_ptr<T*[]> owned_;  ///< null: one bucket
-  size_t count_ = 1;             ///< a power of two
+  size_t count_ = 1;             ///< number of buckets, a power of two
   size_t size_ = 0;
 };
 
@@ -168,11 +168,11 @@ class Peers {
 
   explicit Peers(uint64_t salt) : hosts_(salt), runs_(salt) {}
 
-  /// The key of the host in "HOST:PORT", numeric: an IPv4 address, the first 64 bits of an IPv6 address, or a hash of
-  /// other text.
+  /// The key of the host in a numeric "HOST:PORT": the IPv4 address, or the first 64 bits of the IPv6 address. For
+  /// other text it is a hash.
   static uint64_t host_key(std::string_view address);
 
-  /// The record of a run. It stays until leave() has been called as often as join(). Null: no memory.
+  /// Returns the record of a run. It stays until leave() has been called as often as join(). Null: no memory.
   Run* join(std::string_view address, uint64_t boot_id);
   void join(Run* run) { run->uses++; }
   void leave(Run* run);
@@ -185,7 +185,7 @@ class Peers {
 
   size_t bytes(Budget budget) const { return totals_[index_of(budget)].bytes; }
   size_t claims(Budget budget) const { return totals_[index_of(budget)].claims; }
-  /// Takes a part of a budget for a message of `run`, as the newest. Null: no memory.
+  /// Makes a claim for a message of `run`, as the run's newest. Null: no memory.
   Claim* claim(Budget budget, Run* run, Server* server, uint32_t slot, size_t bytes, uint64_t now_ns);
   void release(Budget budget, Claim* claim);
   /// Notes that the claim's request or response has made progress.
@@ -193,20 +193,20 @@ class Peers {
     claim->news_ns = now_ns;
     claim->run->accounts[index_of(budget)].claims.move_last(claim);
   }
-  /// Returns the claim that gives way first: the host with the most bytes, its run with the most bytes, and of that run
-  /// the claim without progress for the longest time. Null: there are no claims.
+  /// Returns the claim that gives way first. It is of the host with the most bytes, of that host's run with the most
+  /// bytes, and of that run the claim without progress for the longest time. Null: there are no claims.
   Claim* first_to_go(Budget budget) const;
-  /// The claim that gives way to one of `bytes` for `run`; null: none has to.
+  /// Returns the claim that gives way to a claim of `bytes` for `run`. Null: no claim has to.
   Claim* first_to_go_for(Budget budget, const Run* run, size_t bytes, uint64_t now_ns) const;
 
-  /// CHECKs totals against parts.
+  /// CHECKs the totals against their parts.
   void check_invariants() const;
 
  private:
   struct Total {
     size_t bytes = 0;
     size_t claims = 0;
-    base::MaxHeap<HostAccount, BySize<HostAccount>> hosts;  ///< those that have something
+    base::MaxHeap<HostAccount, BySize<HostAccount>> hosts;  ///< the hosts with bytes
   };
   static constexpr size_t index_of(Budget budget) { return static_cast<size_t>(budget); }
   void change(Budget budget, Run* run, size_t added, size_t removed);

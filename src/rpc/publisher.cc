@@ -17,7 +17,7 @@ std::unique_ptr<Publisher> Publisher::create(EndpointContext& context, const Cli
   return publisher != nullptr && publisher->candidates_ != nullptr ? std::move(publisher) : nullptr;
 }
 
-/// Changes with everything that a page would show.
+/// A number that changes with everything that a page shows.
 uint64_t Publisher::news() const {
   const EndpointCounters& counters = context_.counters;
   return counters.packets_sent + counters.packets_received + counters.calls_failed + counters.timeouts +
@@ -89,13 +89,13 @@ void Publisher::write_sessions() {
   to_->segment().ends = ends;
 }
 
-/// Looks at the next sessions. True: all of them were seen.
+/// Looks at the next sessions. True: it has seen all of them.
 template <class Sessions>
 bool Publisher::look(const Sessions& sessions) {
   size_t left = kSessionsPerStep;
   place_ = sessions.visit(place_, kPlacesPerStep, [&](uint64_t name, auto* session) {
     const uint64_t packets = session->session.packets_sent() + session->session.packets_received();
-    // A session that begins its handshake anew counts from 0 again.
+    // A session that begins its handshake anew counts its packets from 0 again.
     const uint64_t before = std::exchange(session->packets_shown, packets);
     const uint64_t recent = packets - std::min(packets, before);
     if (count_ < page::kSessionsMax || recent > (*candidates_)[heap_[0]].packets) {
@@ -106,7 +106,7 @@ bool Publisher::look(const Sessions& sessions) {
   return place_ == 0;
 }
 
-/// Takes the session in place of the one of fewest packets.
+/// Makes the session a candidate, in place of the one with the fewest packets.
 void Publisher::offer(uint64_t name, uint64_t packets, const SessionInfo& info) {
   const auto is_busier = [this](uint16_t a, uint16_t b) {
     return (*candidates_)[a].packets > (*candidates_)[b].packets;

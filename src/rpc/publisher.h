@@ -20,8 +20,9 @@ namespace tern::rpc {
 class TERN_API Publisher {
  public:
   static constexpr uint64_t kPeriodNs = 100'000'000;
-  /// A step looks at this many sessions and this many places of the table at most: about 0.1 ms of each 5 ms where
-  /// sessions have left the cache. 10 000 sessions are seen in a period, and more take longer in proportion.
+  /// A step looks at this many sessions and this many places of the table at most. It takes about 0.1 ms of each 5 ms
+  /// if the sessions are not in the cache. 10 000 sessions take one period, and more sessions take longer in
+  /// proportion.
   static constexpr size_t kSessionsPerStep = 512;
   static constexpr uint64_t kPlacesPerStep = 16384;
   static constexpr uint64_t kStepNs = 5'000'000;
@@ -30,20 +31,20 @@ class TERN_API Publisher {
   static std::unique_ptr<Publisher> create(EndpointContext& context, const ClientSessions& clients,
                                            const ServerSessions& servers, std::unique_ptr<page::SegmentWriter> to);
 
-  /// A credit epoch has begun, which happens while the loop has something to do; or the loop is about to wait.
+  /// Called when a credit epoch begins, which happens while the loop has work, and when the loop is about to wait.
   void note_activity() {
     if (next_ns_ == UINT64_MAX) look_for_news();
   }
-  /// UINT64_MAX: there is nothing new to show.
+  /// Time of the next step. UINT64_MAX: there is nothing new to show.
   uint64_t next_ns() const { return next_ns_; }
   /// Does the next step. Must be called at next_ns() or later.
   void run(const EndpointCounters& counters);
-  /// The endpoint's sessions have ended: shows its last counters, and why.
+  /// Shows the last counters of an endpoint whose sessions have ended, and the reasons for their ends.
   void finish(const EndpointCounters& counters);
 
  private:
   struct Candidate {
-    uint64_t packets;  ///< since the last look
+    uint64_t packets;  ///< packets since the last look
     page::SessionRecord record;
   };
   using Candidates = std::array<Candidate, page::kSessionsMax>;
@@ -65,14 +66,14 @@ class TERN_API Publisher {
   const ServerSessions& servers_;
   const std::unique_ptr<page::SegmentWriter> to_;
   std::unique_ptr<Candidates> candidates_;
-  /// Indices of candidates_, a heap with the one of fewest packets first.
+  /// A heap of indices into candidates_. The candidate with the fewest packets is first.
   std::array<uint16_t, page::kSessionsMax> heap_;
-  size_t count_ = 0;  ///< candidates
+  size_t count_ = 0;  ///< number of candidates
   Phase phase_ = Phase::kCounters;
-  uint64_t place_ = 0;     ///< of the table of sessions, where the next step goes on
-  uint64_t began_ns_ = 0;  ///< the present period
-  uint64_t next_ns_ = 0;   ///< the first step is due at once
-  uint64_t shown_ = 0;     ///< news() as of the last period
+  uint64_t place_ = 0;     ///< place in the table of sessions at which the next step goes on
+  uint64_t began_ns_ = 0;  ///< beginning of the present period
+  uint64_t next_ns_ = 0;   ///< see next_ns(); the first step is due at once
+  uint64_t shown_ = 0;     ///< news() at the last period
 };
 
 }  // namespace tern::rpc

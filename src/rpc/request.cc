@@ -1,4 +1,4 @@
-// How a handler answers, from whatever thread it is in.
+// The answers of handlers, from any thread.
 
 #include <tern/request.h>
 
@@ -16,7 +16,7 @@ namespace {
 Incoming* record_of(detail::RequestFront* front) { return static_cast<Incoming*>(front); }
 const Incoming* record_of(const detail::RequestFront* front) { return static_cast<const Incoming*>(front); }
 
-/// The record goes home: at once in the owner's thread, through the mailbox from others.
+/// Gives the record back to its endpoint: at once in the owner's thread, through the mailbox from other threads.
 void go_home(Incoming* incoming) {
   if (incoming->mailbox->is_owner()) [[likely]] {
     incoming->handlers->on_answered(incoming);
@@ -69,7 +69,7 @@ Result<MsgBuf> Request::take_message(detail::RequestFront* front) {
   buffer->length_bytes = incoming->bytes;
   incoming->data = nullptr;
   incoming->bytes = 0;
-  incoming->is_stable.store(true, std::memory_order_release);  // there is nothing left to copy
+  incoming->is_stable.store(true, std::memory_order_release);  // no bytes are left to copy
   return MsgBuf(buffer);
 }
 

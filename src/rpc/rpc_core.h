@@ -1,5 +1,5 @@
-// An endpoint over one transport: the event loop. One iteration is: receive, mail, what is due, transmit.
-// Packets go between the transport and the sessions by static calls. Owner thread only.
+// An endpoint over one transport: the event loop. One iteration receives packets, reads mail, runs due timers, and
+// transmits. Packets go between the transport and the sessions by static calls. Owner thread only.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class RpcCore final {
   static_assert(transport::TransportImpl<Impl>);
   static constexpr const transport::Traits& kTraits = Impl::kTraits;
 
-  /// Takes over `arena` and `received`, which may be one. start() comes next.
+  /// Takes over `arena` and `received`, which may be one arena. start() must follow.
   RpcCore(nexus::NexusCore& nexus, memory::Arena& arena, memory::Arena& received, const RpcOptions& options,
           std::string_view name, std::unique_ptr<Impl> transport)
       : transport_(std::move(transport)),
@@ -41,7 +41,7 @@ class RpcCore final {
   /// For EndpointCore::try_packet().
   bool try_answer(const Incoming* incoming);
   EndpointCore& endpoint() { return core_; }
-  Impl& transport() { return *transport_; }  ///< until it is closed
+  Impl& transport() { return *transport_; }  ///< valid until the endpoint is closed
 
   /// The part of the construction that can fail.
   Status start() { return core_.start(); }
@@ -65,10 +65,11 @@ class RpcCore final {
     }
     return alarm_.descriptor();
   }
-  /// The caller may be about to wait: until the next iteration, whatever changes the answer wakes the transport.
+  /// Returns the time at which the next iteration must run. The caller may wait for it: until then, any change of this
+  /// time wakes the transport.
   Duration next_due() {
-    // Packets that a real transport has kept back leave in an iteration, for which nothing else may give a reason. A
-    // virtual transport has its own events.
+    // An iteration must run while a real transport keeps packets back, because only an iteration sends them. A virtual
+    // transport sends them by its own events.
     const bool has_kept_back = !kTraits.is_virtual && !is_closed() && sent_ticket_ > transport_->released();
     note_rest();
     return core_.announce_wait(has_kept_back);
@@ -78,8 +79,8 @@ class RpcCore final {
 
   // -- For a driver of virtual time: an iteration in pieces --
 
-  /// Then receive() as long as time has passed in it and packets may have come meanwhile, then end_turn(). Fails as
-  /// run_once() does.
+  /// Begins an iteration. The driver then calls receive(), again as long as time has passed in it and packets may have
+  /// come meanwhile, and then end_turn(). Fails as run_once() does.
   Status begin_turn() {
     if (Status status = enter(); !status.ok()) [[unlikely]]
       return status;
@@ -114,18 +115,19 @@ class RpcCore final {
   bool is_forked() const { return core_.is_forked(); }
 
  private:
-  /// Packets of one session in one iteration, so that the others get their turn.
+  /// Most packets of one session in one iteration, so that the other sessions get their turn.
   static constexpr uint32_t kPacketsPerTurn = 128;
-  /// Calls of receive() before a handler that takes long: more packets than all sessions of a busy server have in
-  /// flight.
+  /// Most calls of receive() before a handler that takes long. They can receive more packets than all sessions of a
+  /// busy server have in flight.
   static constexpr uint32_t kDrainCalls = 16;
-  /// An idle iteration costs a poll. The clock is read in every n-th of them only, if that costs anything.
+  /// Only every n-th idle iteration reads the clock, because an idle iteration should cost no more than a poll. Reading
+  /// virtual time costs nothing.
   static constexpr uint32_t kIdleClockReads = kTraits.is_virtual ? 1 : 8;
-  /// An answer leaves as soon as its handler has returned, because the time for which its request was held is 0 on the
-  /// clock of the iteration. Where the clock is read again before answers leave, they leave together.
+  /// True: an answer leaves as soon as its handler has returned, because its request's hold time is 0 on the clock of
+  /// the iteration. False: the clock is read again before answers leave, and they leave together.
   static constexpr bool kAnswersAtOnce = !kTraits.reads_clock_per_burst && kTraits.releases_at_once;
 
-  /// For packets as they come, or burst by burst (transport::BurstVisitor).
+  /// Visitor of received packets, one by one or burst by burst (transport::BurstVisitor).
   struct Visitor {
     RpcCore& core;
     [[gnu::always_inline]] void operator()(const wire::Header& header, const transport::Payload& payload) const {
@@ -139,8 +141,8 @@ class RpcCore final {
     }
     [[gnu::always_inline]] void in_burst(const wire::Header& header, const transport::Payload& payload,
                                          std::byte* copy_to) const {
-      // Copies, made here and nowhere else: a variable whose address is taken lives in memory, and the common case
-      // lives in registers.
+      // The values are copied only here, because a variable whose address is taken lives in memory, and the variables
+      // of the common case must stay in registers.
       core.on_any_packet(header.w0, header.w1, header.w2,
                          {payload.data, payload.bytes, payload.lease, payload.lease_value, payload.is_marked}, copy_to);
     }
@@ -170,7 +172,7 @@ class RpcCore final {
       if (Status status = core_.check_entry(); !status.ok()) return status;
     }
     if constexpr (kTraits.is_virtual) {
-      if (is_in_turn_) end_turn();  // its owner does not wait for the driver
+      if (is_in_turn_) end_turn();  // the program runs the loop, and does not wait for the driver
     }
     core_.enter();
     return {};
@@ -191,7 +193,7 @@ class RpcCore final {
     core_.begin_iteration(transport_->released());
   }
   size_t end_iteration(size_t packets);
-  /// As EndpointCore::has_work(), but for packets that wait until the transport says that its queue has space again.
+  /// As EndpointCore::has_work(), but ignores packets that wait until the transport reports space in its queue.
   bool must_iterate() const { return kTraits.reports_space ? core_.has_work_but_for_refused() : core_.has_work(); }
   void freshen_clock() {
     if (is_clock_fresh_) return;
@@ -200,7 +202,7 @@ class RpcCore final {
     if (context().now_ns >= core_.server_sessions().credit_epoch_end_ns()) [[unlikely]]
       core_.start_credit_epoch();
   }
-  /// The transport has failed for good, and the sessions have ended for that reason.
+  /// True if the transport has failed for good, and the sessions have ended for that reason.
   bool has_failed() const { return kTraits.can_fail && !core_.failure().ok(); }
   void note_failure();
   /// Reads the clock for this packet. Only benchmarks of batched timestamps do so.
@@ -226,7 +228,7 @@ class RpcCore final {
   void send_path_probes();
   void sleep(uint64_t until_ns);
   void arm();
-  /// The loop is left to a program that may wait.
+  /// Called before the loop returns to a program that may wait.
   void note_rest() {
     core_.note_rest();
     if (core_.handlers().has_polled() && !is_closed()) core_.handlers().note_rest(transport_->now());
@@ -237,16 +239,16 @@ class RpcCore final {
   TransportAdapter<Impl> adapter_;
   EndpointCore core_;
   SpinLimit spin_;
-  uint64_t sent_ticket_ = 0;  ///< of the last packet that the transport has taken
+  uint64_t sent_ticket_ = 0;  ///< ticket of the last packet that the transport has taken
   bool is_clock_fresh_ = false;
   base::Alarm alarm_;        ///< open from the first descriptor() on
   bool is_in_turn_ = false;  ///< between begin_turn() and end_turn()
-  size_t turn_packets_ = 0;  ///< received in it
+  size_t turn_packets_ = 0;  ///< packets received in this turn
 };
 
 // ---- The loop ----
 
-/// All but receiving. `packets`: the number that has been received.
+/// Runs all steps of an iteration but receiving. `packets`: number of packets received.
 template <class Impl>
 [[gnu::always_inline]] inline size_t RpcCore<Impl>::end_iteration(size_t packets) {
   context().counters.packets_received += packets;
@@ -270,7 +272,7 @@ template <class Impl>
     freshen_clock();
     transmit();
   } else if (kAnswersAtOnce || sent_ticket_ > context().released) {
-    transport_->flush();  // answers, or packets that it has kept back
+    transport_->flush();  // sends answers, or packets that it has kept back
   }
   if (core_.has_dead()) [[unlikely]]
     core_.free_dead();
@@ -315,7 +317,7 @@ template <class Impl>
   }
 }
 
-/// An answer that the Sender of the transport does not take.
+/// Sends an answer that the transport's Sender does not take.
 template <class Impl>
 bool RpcCore<Impl>::answer_plainly(const Incoming* incoming) {
   return answer<transport::PlainSender<Impl>>(incoming);
@@ -329,7 +331,7 @@ template <class Sender>
     Sender sender(*transport_, server->peer);
     const uint32_t bytes = incoming->space->length_bytes;
     if (!sender.takes(bytes)) [[unlikely]]
-      return false;  // before the header is put together, which takes registers
+      return false;  // checked before the header is made, which takes registers
     const bool is_sent = server->session.template try_answer<Sender::kBytesMax>(
         incoming->slot, bytes, core_.server_sessions().credit_limit(),
         [&](const wire::Header& header, const std::byte* payload, uint32_t length, detail::Buffer* buffer)
@@ -402,7 +404,7 @@ Status RpcCore<Impl>::run(Duration duration) {
   const uint64_t start_ns = transport_->now();
   const uint64_t until_ns = duration == Duration::max() ? UINT64_MAX : start_ns + to_ns(duration);
   uint64_t worked_ns = start_ns;
-  bool has_slept = false;  // since `worked_ns`
+  bool has_slept = false;  // the loop has slept since `worked_ns`
   while (!core_.is_stopped_lately()) {
     const size_t packets = iterate();
     if (packets != 0) {
@@ -432,7 +434,7 @@ void RpcCore<Impl>::sleep(uint64_t until_ns) {
     transport_->wait(std::min(until_ns, context().agenda.next_ns()));
   }
   transport_->end_wait();
-  core_.set_idle_iterations(kIdleClockReads - 1);  // the next iteration reads the clock: its time may have come
+  core_.set_idle_iterations(kIdleClockReads - 1);  // the next iteration reads the clock, because a timer may be due
   if (!alarm_.is_open()) context().mailbox->may_sleep.store(false, std::memory_order_relaxed);
 }
 

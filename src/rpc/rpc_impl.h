@@ -1,4 +1,4 @@
-// The members of Rpc<T>, for whoever instantiates it: the library for its own transports, others for theirs.
+// The members of Rpc<T>, for the code that instantiates it: the library for its own transports, programs for theirs.
 #pragma once
 
 #include <new>
@@ -36,15 +36,15 @@ template <Transport T>
 Result<std::unique_ptr<Rpc<T>>> Rpc<T>::make(Nexus& nexus, typename T::Options transport_options,
                                              const RpcOptions& options) {
   using Impl = typename T::Impl;
-  /// Until an endpoint has it.
+  /// Deletes an arena that no endpoint has taken over yet.
   struct Orphaned {
     void operator()(memory::Arena* arena) const { arena->orphan(); }
   };
   using OwnArena = std::unique_ptr<memory::Arena, Orphaned>;
   memory::ArenaOptions arena_options;
   arena_options.shared = Impl::kTraits.has_shared_memory;
-  // Shared chunks are touched when they are made, so that a full system says so instead of killing the process later:
-  // 0.6 ms a megabyte. A small first step keeps create() short.
+  // All pages of shared chunks are touched when the chunks are made, so that a lack of memory is an error there, and
+  // does not kill the process later. This takes 0.6 ms per megabyte, so a small first chunk keeps create() short.
   if (Impl::kTraits.has_shared_memory) arena_options.chunk_bytes = 4u << 20;
   arena_options.huge_pages = options.huge_pages;
   arena_options.giant_pages = options.giant_pages;
@@ -52,8 +52,8 @@ Result<std::unique_ptr<Rpc<T>>> Rpc<T>::make(Nexus& nexus, typename T::Options t
   auto arena = memory::Arena::create(arena_options);
   if (!arena.ok()) return arena.status();
   OwnArena sent(*arena);
-  // Requests that have arrived need not be where peers can read them, and elsewhere can have transparent huge pages. A
-  // limit is one for all message memory, which is in one place then.
+  // Peers need not read requests that have arrived, so they have an arena of their own, which can have transparent huge
+  // pages. A memory limit holds for all message memory, so that there is only one arena then.
   OwnArena received;
   if (Impl::kTraits.has_shared_memory && options.memory_limit_bytes == SIZE_MAX) {
     arena_options.shared = false;

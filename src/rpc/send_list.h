@@ -11,24 +11,25 @@
 
 namespace tern::rpc {
 
-/// What came of a session's turn to send.
+/// The result of a session's turn to send.
 enum class SendTurn : uint8_t {
   kDone,     ///< nothing is left, or another event will list the session again
   kMore,     ///< there is more to send in a later iteration
   kRefused,  ///< there is more to send, and the transport's queue is full
 };
 
-/// Sessions that have something to send, each at most once, in the order of their turns: a ring. reserve() gets the
-/// memory when a session is made, so that add() is a store and cannot fail.
+/// A ring of the sessions that have something to send, in the order of their turns. Each session is in it at most once.
+/// reserve() gets the memory when a session is made, so that add() is a store and cannot fail.
 template <class T>
 class SendList {
  public:
   bool empty() const { return head_ == tail_; }
   size_t size() const { return tail_ - head_; }
   T* operator[](size_t index) const { return items_[(head_ + index) & mask_]; }
-  /// The transport has refused a packet of each listed session since one was last added or sent something.
+  /// True if the transport has refused a packet of each listed session since a session was last added or last sent a
+  /// packet.
   bool are_all_refused() const { return refused_in_a_row_ >= size(); }
-  /// Memory for `sessions` in all. False: there is no memory, and nothing has changed.
+  /// Reserves memory for `sessions` sessions in all. False: there is no memory, and nothing has changed.
   [[nodiscard]] bool reserve(size_t sessions) {
     return sessions <= items_.size() || base::try_grow([&] { grow(std::bit_ceil(2 * sessions)); });
   }
@@ -36,8 +37,9 @@ class SendList {
     put(item);
     refused_in_a_row_ = 0;
   }
-  /// Gives each session its turn, and keeps those that are not done. kRefusedMax refusals end it: the other sessions
-  /// come first the next time, because thousands of sessions with a full queue must not be looked at in each iteration.
+  /// Gives each session its turn, and keeps the sessions that are not done. Ends after kRefusedMax refusals, because an
+  /// iteration must not check thousands of sessions while the queue is full. The other sessions then come first in the
+  /// next call.
   template <class F>
   [[gnu::always_inline]] void take_turns(F&& send) {
     const size_t begin = head_;
@@ -52,7 +54,7 @@ class SendList {
       if (turn == SendTurn::kRefused && ++refused == kRefusedMax) break;
     }
     if (empty()) [[likely]] {
-      clear();  // the next sessions lie where these did: in the cache
+      clear();  // the next sessions use the same cells, which are in the cache
     } else {
       refused_in_a_row_ = refused == head_ - begin ? refused_in_a_row_ + refused : 0;
     }
@@ -74,7 +76,7 @@ class SendList {
 
   std::vector<T*> items_;  ///< the size is a power of two
   size_t mask_ = 0;
-  size_t head_ = 0;  ///< the next turn; counts on without end while the list is not empty
+  size_t head_ = 0;  ///< number of the next turn; not wrapped while the list is not empty
   size_t tail_ = 0;
   size_t refused_in_a_row_ = 0;
 };

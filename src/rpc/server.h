@@ -19,21 +19,21 @@ struct alignas(64) Server {
 
   transport::PeerId peer = 0;
   bool is_listed_to_send = false;
-  bool is_dead = false;  ///< its key is retired; freed when no list names it
-  Run* run = nullptr;    ///< of the client's Nexus; null once is_dead
+  bool is_dead = false;  ///< the session has ended; the object is freed when no list names it
+  Run* run = nullptr;    ///< run of the client's Nexus; null after is_dead
   session::ServerSession session;
   base::ListLinks<Server> in_run;
   base::ListLinks<Server> in_path_list;
-  uint64_t path_until_ns = 0;  ///< a session whose path is not proved ends then
-  uint64_t heard_ns = 0;       ///< when the last proved packet came that was not of the common case
+  uint64_t path_until_ns = 0;  ///< time at which the session ends if its path is not proved
+  uint64_t heard_ns = 0;       ///< time of the last proved packet that was not of the common case
   bool has_pair_peer = false;
-  transport::PeerId pair_peer = 0;  ///< where the client may be, which has not proved it yet (clause 7.7.4)
-  bool is_pathless = false;         ///< in ServerSessions::pathless_; otherwise in proved_, until it is dead
-  uint64_t name = 0;                ///< in the table of sessions
-  uint32_t abandoned = 0;           ///< requests that the application has and the client has given up
-  uint64_t packets_shown = 0;       ///< sent and received, as of Publisher's last look
+  transport::PeerId pair_peer = 0;  ///< peer at which the client may be, not proved yet (clause 7.7.4)
+  bool is_pathless = false;         ///< true: in ServerSessions::pathless_; false: in proved_, until is_dead
+  uint64_t name = 0;                ///< name in the table of sessions
+  uint32_t abandoned = 0;           ///< requests that the application has and that the client has given up
+  uint64_t packets_shown = 0;       ///< packets sent and received up to Publisher's last look
 
-  /// For the lists pathless_ and proved_, of which each session is in one.
+  /// The links of the lists pathless_ and proved_. Each session is in one of the lists.
   struct InPathList {
     static base::ListLinks<Server>& of(Server& server) { return server.in_path_list; }
     static const base::ListLinks<Server>& of(const Server& server) { return server.in_path_list; }

@@ -17,7 +17,7 @@ using session::ServerSlot;
 
 // ---- Accepting a session (clause 7.7) ----
 
-/// kNone: the endpoint can serve what the client wishes.
+/// Returns the reason to refuse the client's wish. kNone: the endpoint can serve it.
 wire::Refusal ServerSessions::refusal_of_wish(const nexus::SessionTerms& wish) const {
   if (context_.is_closing) return wire::Refusal::kEndpointClosing;
   if (wish.transport != context_.port.transport) return wire::Refusal::kTransportMismatch;
@@ -28,7 +28,7 @@ wire::Refusal ServerSessions::refusal_of_wish(const nexus::SessionTerms& wish) c
   return wire::Refusal::kNone;
 }
 
-/// Why a session is refused to whose peer the transport cannot connect.
+/// Returns the reason to refuse a session to whose peer the transport cannot connect.
 wire::Refusal ServerSessions::refusal_of_connect(Code code, const nexus::AddressBytes& address) const {
   switch (code) {
     case Code::kNoMemory:
@@ -97,7 +97,7 @@ void ServerSessions::on_connect_request(const nexus::ControlEvent& event) {
   answer(event, server, terms);
 }
 
-/// A session with memory for every list that it may come to be in. Null: there is no memory.
+/// Makes a session, with memory for every list that it may be in. Null: there is no memory.
 Server* ServerSessions::make(const session::ServerTerms& terms) {
   Server* server = pool_.take(terms, pools_);
   if (server == nullptr) return nullptr;
@@ -150,7 +150,7 @@ void ServerSessions::end_all(Status status) {
   table_.for_each([&](Server* server) { end(server, status, true); });
 }
 
-/// The program hears of it at once, as it has heard of the session's beginning.
+/// Ends a session, and announces that to the program at once, as the session's beginning was announced.
 void ServerSessions::end(Server* server, Status status, bool tell_peer) {
   if (server->is_dead) return;
   server->is_dead = true;
@@ -222,8 +222,8 @@ bool ServerSessions::is_busy(uint64_t closing_since_ns) const {
     for (uint32_t i = 0; i < server->session.window(); i++) {
       const ServerSlot* slot = server->session.slot(i);
       if (slot == nullptr) continue;
-      // Until its client has reported it, or has not asked for it for some time, a response may have packets that are
-      // not sent, lost, or being copied. A failure may as well become that of the closed session.
+      // A response may have packets that are not sent, lost, or being copied, until its client has reported it or has
+      // not asked for it for some time. A failure does not matter, because the call may also fail with its session.
       const uint64_t asked_ns = std::max(slot->received_ns, std::min(closing_since_ns, now_ns));
       const bool is_wanted = server->session.is_to_leave(*slot) || slot->response_ticket > context_.released ||
                              now_ns - std::min(asked_ns, now_ns) < quiet_ns;
@@ -327,7 +327,7 @@ void ServerSessions::list_to_send_quietly(Server* server) {
   context_.agenda.disarm();
 }
 
-/// Its first answer of this iteration.
+/// Lists a session with its first answer of this iteration.
 void ServerSessions::add_to_send(Server* server) {
   server->is_listed_to_send = true;
   to_send_.add(server);
@@ -336,8 +336,8 @@ void ServerSessions::add_to_send(Server* server) {
   context_.agenda.disarm();
 }
 
-/// Its first answer of this credit epoch. A function of its own, so that add_to_send() ends with a call and saves no
-/// registers for it.
+/// Counts a session with its first answer of this credit epoch. A function of its own, so that add_to_send() ends with
+/// a jump to it, and saves no registers.
 void ServerSessions::hear(Server* server) {
   credits_.hear(server->session.heard_epoch);
   if (sweep_at_ns_ == UINT64_MAX) begin_sweep();
@@ -372,9 +372,9 @@ void ServerSessions::answer_pair_probe(Server* server) {
   list_to_send_quietly(server);
 }
 
-/// The client receives where the last token went: from now on all packets go there.
+/// Sends all packets from now on to the address of the last token, because the client receives there.
 void ServerSessions::follow(Server* server) {
-  if (!std::exchange(server->has_pair_peer, false)) return;  // that was long ago
+  if (!std::exchange(server->has_pair_peer, false)) return;  // followed already
   if (server->pair_peer != server->peer) {
     context_.counters.paths_followed++;
     context_.log.session(LogKind::kPathMoved, Session{server->name}, false, server->run->address);
@@ -407,7 +407,7 @@ void ServerSessions::check_invariants() const {
       const ServerSlot* slot = server->session.slot(i);
       if (slot == nullptr) continue;
       const auto* incoming = static_cast<const Incoming*>(slot->call);
-      // The application has a request of this slot exactly while the slot is running.
+      // The application has a request of this slot if and only if the slot is running.
       CHECK(incoming != nullptr, ==, slot->phase == ServerSlot::Phase::kRunning);
       if (incoming == nullptr) continue;
       CHECK(incoming->server == server && incoming->slot == slot);

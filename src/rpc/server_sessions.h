@@ -31,7 +31,7 @@ class TERN_API ServerSessions {
   // -- Sessions --
 
   Server* find(uint32_t key) const { return table_.find(key); }
-  /// Those that are alive.
+  /// Calls `f(server)` for each live session.
   template <class F>
   void for_each(F&& f) const {
     table_.for_each(std::forward<F>(f));
@@ -46,11 +46,11 @@ class TERN_API ServerSessions {
     return table_.visit(from, places, std::forward<F>(f));
   }
   size_t live() const { return table_.size(); }
-  /// Those that are alive.
+  /// Number of live sessions.
   size_t size() const { return table_.size(); }
   /// Sets the credit policy, for the transport's real sizes. Called once, before the first session.
   void set_budgets(const session::CreditPolicy& credits) { credits_ = credits; }
-  /// A client asks for a session (clause 7.7).
+  /// Handles a client's request for a session (clause 7.7).
   void on_connect_request(const nexus::ControlEvent& event);
   /// The client has closed the session.
   void on_disconnected(uint32_t key);
@@ -68,25 +68,24 @@ class TERN_API ServerSessions {
 
   // -- Packets --
 
-  /// Any packet of a client: requests, RFRs, probes, cancels, reports, path probes. ServerSession::on_packet() tells
-  /// them apart.
+  /// Handles any packet of a client: requests, RFRs, probes, cancels, reports, path probes.
   void on_packet(const wire::Header& header, const transport::Payload& payload);
 
   // -- Answers --
 
-  /// The handler has answered in the slot's response buffer.
+  /// Sends the answer that the handler has written to the slot's response buffer.
   void send_answer(Incoming* incoming) {
     session::ServerSlot* slot = incoming->slot;
     slot->response_bytes = incoming->space->length_bytes;
     incoming->server->session.respond(slot);
     list_to_send(incoming->server);
   }
-  /// Counts an answer for the credits that left at once, without the send list.
+  /// Counts an answer that was sent at once, without the send list, for the credits.
   void hear_answered(Server* server) {
     if (server->session.heard_epoch != credits_.epoch()) [[unlikely]]
       hear(server);
   }
-  /// The slot's answer is in `buffer`, which becomes the slot's.
+  /// Makes `buffer`, which has the answer, the slot's response buffer.
   void set_response(Server* server, session::ServerSlot* slot, detail::Buffer* buffer);
   /// Takes the slot's response buffer, and subtracts it from the budget.
   detail::Buffer* take_response(session::ServerSlot* slot) {
@@ -98,13 +97,13 @@ class TERN_API ServerSessions {
 
   // -- Sending --
 
-  /// The session has an answer to a call: lists it to send, and counts it for the credits.
+  /// Lists a session that has an answer to a call, and counts it for the credits.
   void list_to_send(Server* server) {
     if (!server->is_listed_to_send) add_to_send(server);
   }
   bool has_to_send() const { return !to_send_.empty(); }
   bool are_all_refused() const { return to_send_.are_all_refused(); }
-  /// `send(server)` is a SendTurn.
+  /// `send(server)` returns a SendTurn.
   template <class F>
   [[gnu::always_inline]] void take_turns(F&& send) {
     to_send_.take_turns([&send](Server * server) __attribute__((always_inline)) {
@@ -124,14 +123,14 @@ class TERN_API ServerSessions {
   /// Returns the result of CreditPolicy::start_epoch(): true if a whole epoch was silent.
   bool start_credit_epoch();
 
-  // -- What is due --
+  // -- Timers --
 
   /// Ends the sessions whose path was not proved in time (clause 7.7).
   void end_pathless();
   /// Frees the responses that no client asks for any more (clause 5.5.2).
   void run_sweep();
 
-  // -- Requests whose client has given up, and that the application still has --
+  // -- Requests that their client has given up and that the application still has --
 
   void count_abandoned(Incoming* incoming, Server* server);
   void on_abandoned_answered(Incoming* incoming);
@@ -199,13 +198,13 @@ class TERN_API ServerSessions {
   std::vector<Server*> dead_;
   session::CreditPolicy credits_;
   base::LinkedList<Server, Server::InPathList> pathless_;  ///< sessions without a proof of their path, the oldest first
-  base::LinkedList<Server, Server::InPathList>
-      proved_;  ///< all others; a sweep checks the first, and moves it to the end
+  /// All other sessions. A sweep checks the first one, and moves it to the end.
+  base::LinkedList<Server, Server::InPathList> proved_;
   // A sweep checks the responses of all sessions. Sweeps follow each other until one finds no response.
-  uint64_t sweep_at_ns_ = UINT64_MAX;  ///< the next check; UINT64_MAX: none is planned
-  uint64_t sweep_since_ns_ = 0;        ///< clients could not ask for their responses before
+  uint64_t sweep_at_ns_ = UINT64_MAX;  ///< time of the next check; UINT64_MAX: no check is planned
+  uint64_t sweep_since_ns_ = 0;        ///< clients' earlier questions for responses may be unread
   size_t sweep_left_ = 0;              ///< sessions that this sweep has not checked yet
-  bool sweep_keeps_some_ = false;      ///< a session of this sweep has a response that will be too old
+  bool sweep_keeps_some_ = false;      ///< a session of this sweep has a response that will become too old
 };
 
 // ---- Templates ----

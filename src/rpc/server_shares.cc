@@ -1,5 +1,5 @@
-// ServerSessions: what each peer may have of an endpoint, and who gives way when a budget is used up
-// (docs/protocol.md, 5.7 and 7.8).
+// ServerSessions: the shares of peers in an endpoint's sessions and budgets, and the peers that give way when a budget
+// is used up (docs/protocol.md, 5.7 and 7.8).
 
 #include <algorithm>
 #include <utility>
@@ -27,7 +27,7 @@ constexpr uint64_t kSweepNs = session::ServerSession::kKeepNs / 4;
 constexpr size_t kSweepSessions = 256;
 /// Limit of requests of a session that the application keeps after their clients have given them up, for each slot.
 constexpr uint32_t kAbandonedPerSlot = 4;
-/// Limit of such requests of each host. The sessions may have ended.
+/// Limit of such requests of each host, including those of ended sessions.
 constexpr uint32_t kAbandonedPerHost = 16'384;
 
 /// The smallest and the largest default of server_sessions_per_peer_max.
@@ -43,7 +43,8 @@ void ServerSessions::forget_claim(Budget budget, detail::Buffer* buffer) {
   set_claim(buffer, nullptr);
 }
 
-/// Other requests give way for these bytes of the peer's. False: none has to, and the budget is used up.
+/// Makes space for a request of the peer: other requests give way. False: no request has to give way, and the budget is
+/// used up.
 bool ServerSessions::make_way_for_arriving(const Server* server, size_t bytes) {
   const size_t budget = context_.options.receive_budget_bytes;
   if (bytes > budget) return false;
@@ -52,7 +53,7 @@ bool ServerSessions::make_way_for_arriving(const Server* server, size_t bytes) {
     if (claim == nullptr) return false;
     Server* loser = claim->server;
     Offers offers(*this, loser);
-    loser->session.give_up_arriving(loser->session.slot(claim->slot), offers);  // and with it the claim
+    loser->session.give_up_arriving(loser->session.slot(claim->slot), offers);  // this also ends the claim
     context_.counters.gave_way_arriving++;
     list_to_send_quietly(loser);
   }
@@ -74,22 +75,22 @@ void ServerSessions::count_response(Server* server, ServerSlot* slot) {
   }
 }
 
-/// False: no response can be given up now.
+/// Gives up the response whose claim gives way first. False: no response can be given up now.
 bool ServerSessions::give_up_one_response() {
   Claim* claim = peers_.first_to_go(Budget::kResponses);
   Server* server = claim->server;
   ServerSlot* slot = server->session.slot(claim->slot);
-  if (slot->received_ns > claim->news_ns) {  // a request came, and was answered in the same memory
+  if (slot->received_ns > claim->news_ns) {  // a new request was answered in the same memory
     Peers::note_news(Budget::kResponses, claim, slot->received_ns);
     return true;
   }
   if (slot->phase == ServerSlot::Phase::kResponded) {
     Offers offers(*this, server);
-    server->session.give_up_response(slot, offers);  // and with it the claim
+    server->session.give_up_response(slot, offers);  // this also ends the claim
     context_.counters.gave_way_response++;
     return true;
   }
-  if (handlers_.is_in_handler(slot)) {  // it may write to that memory
+  if (handlers_.is_in_handler(slot)) {  // the handler may write to that memory
     Peers::note_news(Budget::kResponses, claim, context_.now_ns);
     return peers_.first_to_go(Budget::kResponses) != claim;
   }
@@ -97,7 +98,7 @@ bool ServerSessions::give_up_one_response() {
   return true;
 }
 
-/// A part of a request has come, or its client asks for the response.
+/// Notes progress: a part of a request has come, or its client asks for the response.
 void ServerSessions::note_news(Server* server, const wire::Header& header, bool is_part) {
   const uint32_t index = header.request_number() & (wire::kSlotsMax - 1);
   const ServerSlot* slot = index < server->session.window() ? server->session.slot(index) : nullptr;
@@ -111,7 +112,8 @@ void ServerSessions::note_news(Server* server, const wire::Header& header, bool 
 
 // ---- Sessions ----
 
-/// Why the peer may not have another session; kNone: it may. Sessions that have not proved their path make way.
+/// Returns the reason why the peer may not have another session. kNone: it may. Sessions that have not proved their
+/// path give way.
 wire::Refusal ServerSessions::refusal_of_peer(const nexus::PeerNexus& peer) {
   const uint32_t most = context_.options.server_sessions_max;
   const uint32_t wanted = context_.options.server_sessions_per_peer_max;
@@ -122,7 +124,7 @@ wire::Refusal ServerSessions::refusal_of_peer(const nexus::PeerNexus& peer) {
   if (host != nullptr && host->server_sessions >= share && !make_way_for_session(run, host)) {
     return wire::Refusal::kEndpointShare;
   }
-  // Looked up again: the run may have ended with its last session.
+  // The run is looked up again, because it may have ended with its last session.
   if (table_.size() >= most && !make_way_for_session(peers_.find_run(peer.boot_id), nullptr)) {
     return wire::Refusal::kNoCapacity;
   }
@@ -130,7 +132,7 @@ wire::Refusal ServerSessions::refusal_of_peer(const nexus::PeerNexus& peer) {
 }
 
 /// Ends the oldest session without a path if it is of `host` (null: of any host), and if it is old enough, or its run
-/// would still have more sessions than `run` (null: a run without sessions). False: it goes on.
+/// would still have more sessions than `run` (null: a run without sessions). False: no session has ended.
 bool ServerSessions::make_way_for_session(const Run* run, const Host* host) {
   Server* oldest = pathless_.first();
   if (oldest == nullptr || (host != nullptr && oldest->run->host != host)) return false;
@@ -181,7 +183,7 @@ void ServerSessions::on_path_proved(Server* server) {
   context_.announce({Session{server->name}, false, SessionState::kOpen, {}});
 }
 
-/// After a round that has found nothing to keep, the next packet of a client begins another round.
+/// Begins a sweep. If a sweep finds no response to keep, the next one begins with a client's next packet.
 void ServerSessions::begin_sweep() {
   if (proved_.first() == nullptr) return;
   sweep_left_ = table_.size();
@@ -193,7 +195,7 @@ void ServerSessions::begin_sweep() {
 void ServerSessions::run_sweep() {
   if (sweep_at_ns_ == UINT64_MAX) return;
   if (context_.now_ns < sweep_at_ns_) return context_.agenda.at_latest(sweep_at_ns_);
-  if (context_.now_ns - sweep_at_ns_ >= kAbsentNs) sweep_since_ns_ = context_.now_ns;  // questions are unread
+  if (context_.now_ns - sweep_at_ns_ >= kAbsentNs) sweep_since_ns_ = context_.now_ns;  // questions may be unread
   for (size_t i = 0; i < kSweepSessions && sweep_left_ != 0; i++, sweep_left_--) {
     Server* server = proved_.first();
     if (server == nullptr) break;
@@ -214,7 +216,7 @@ void ServerSessions::run_sweep() {
 
 // ---- Requests whose client has given up ----
 
-/// A request that no handler has had yet just ends.
+/// True if the client may give up the request. A request that no handler has had yet ends, and does not count.
 bool ServerSessions::may_abandon(const Incoming* incoming, const Server* server) const {
   return server->abandoned < kAbandonedPerSlot * server->session.window() || handlers_.has_not_begun(incoming);
 }
@@ -239,7 +241,7 @@ void ServerSessions::on_abandoned_answered(Incoming* incoming) {
 
 // ---- For tests ----
 
-/// Each message that counts against a budget has its claim, and each claim has its message.
+/// CHECKs that each message that counts against a budget has its claim, and each claim its message.
 void ServerSessions::check_claims() const {
   size_t claims[kBudgets] = {};
   const auto check_claim = [&](Budget budget, const detail::Buffer* buffer, const Server* server, uint32_t slot,
@@ -268,7 +270,7 @@ void ServerSessions::check_claims() const {
   CHECK(peers_.bytes(Budget::kArriving), <=, context_.options.receive_budget_bytes);
 }
 
-/// Each session is of a run, and of the list that fits its path. Each run has its sessions.
+/// CHECKs that each session is of a run, and in the list that fits its path, and that each run has its sessions.
 void ServerSessions::check_paths() const {
   size_t pathless = 0;
   table_.for_each([&](const Server* server) {

@@ -20,11 +20,11 @@ namespace {
 constexpr size_t kEndpointsMax = 64;
 constexpr std::array kSignals = {SIGINT, SIGTERM};
 
-// Constant-initialized; what a signal handler reads is atomic and lock-free.
+// The variables are constant-initialized. A signal handler reads only atomic, lock-free ones.
 constinit std::array<std::atomic<Endpoint*>, kEndpointsMax> endpoints{};
 constinit std::atomic<int> running{0};                // signal handlers that may be using an endpoint
-constinit base::Mutex registration;                   // of what follows
-constinit size_t count GUARDED_BY(registration) = 0;  // endpoints
+constinit base::Mutex registration;                   // guards the variables below
+constinit size_t count GUARDED_BY(registration) = 0;  // number of endpoints
 constinit std::array<struct sigaction, kSignals.size()> previous GUARDED_BY(registration){};
 static_assert(std::atomic<Endpoint*>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 

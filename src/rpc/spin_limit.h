@@ -1,4 +1,4 @@
-// How long an endpoint that finds nothing to do polls before it blocks. Rpc layer. No clock: times are arguments.
+// The time for which an endpoint without work polls before it blocks. Rpc layer. No clock: times are arguments.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ class SpinLimit {
   /// cost of a fruitless poll is then at most that of two wake-ups.
   static constexpr uint64_t kShortGapNs = 30'000;
 
-  /// `is_virtual`: time stands still while the endpoint polls, so that polling is useless.
+  /// `is_virtual`: polling is useless, because time stands still meanwhile.
   SpinLimit(const RpcOptions& options, bool is_virtual)
       : limit_ns_(fixed_limit_ns(options)), learns_(options.wait == Wait::kBlock && !is_virtual) {}
 
-  /// Poll until this long after the last packets, then block.
+  /// The endpoint polls until this long after the last packets, and then blocks.
   uint64_t ns() const { return limit_ns_; }
-  /// Packets have ended a sleep. `gap_ns`: the time since the packets before them.
+  /// Called when packets have ended a sleep. `gap_ns`: the time since the packets before them.
   void on_woken(uint64_t gap_ns) {
     if (learns_) limit_ns_ = gap_ns < kShortGapNs ? kShortGapNs : 0;
   }

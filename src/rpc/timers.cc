@@ -28,7 +28,7 @@ uint64_t Timers::add(uint64_t at_ns, detail::InlineFunction<>& then) {
 bool Timers::cancel(uint64_t name) {
   const uint64_t index = name & kPlaceMask;
   if (name == 0 || index >= places_.size() || places_[index].name != name) return false;
-  // Destroyed at the end, because its captures may use the endpoint.
+  // The function is destroyed at the end, because its captures may use the endpoint.
   const detail::InlineFunction<> then = take(places_[index].heap_index);
   return true;
 }
@@ -39,7 +39,7 @@ void Timers::run(uint64_t now_ns) {
 }
 
 void Timers::clear() {
-  // Timers that captures add while they are destroyed stay out.
+  // The loop leaves out timers that captures add during their destruction.
   for (size_t count = heap_.size(); count > 0 && !heap_.empty(); count--) {
     const detail::InlineFunction<> then = take(heap_.size() - 1);
   }
@@ -52,7 +52,7 @@ void Timers::put(size_t index, const Timer& timer) {
   places_[timer.place].heap_index = static_cast<uint32_t>(index);
 }
 
-/// Puts `timer` at `index`, whose timer is elsewhere, or at an ancestor of it.
+/// Puts `timer` at `index` or at an ancestor of it. The timer that was at `index` must be elsewhere already.
 void Timers::move_up(size_t index, const Timer& timer) {
   while (index > 0) {
     const size_t parent = (index - 1) / 2;
@@ -63,7 +63,7 @@ void Timers::move_up(size_t index, const Timer& timer) {
   put(index, timer);
 }
 
-/// As move_up(), but at a descendant.
+/// Puts `timer` at `index` or at a descendant of it. The timer that was at `index` must be elsewhere already.
 void Timers::move_down(size_t index, const Timer& timer) {
   for (;;) {
     size_t child = 2 * index + 1;

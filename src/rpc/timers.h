@@ -10,22 +10,23 @@
 
 namespace tern::rpc {
 
-/// A heap of times, which names the place of each timer's function. A place knows where it is in the heap, so that a
-/// timer can be taken out of the middle.
+/// A heap of times. Each element names the place of its timer's function, and each place has its timer's index in the
+/// heap, so that a timer can be removed from the middle.
 class TERN_API Timers {
  public:
-  /// The timer's name, for cancel(). 0: there is no memory, or 2^24 timers wait, and `then` is as it was.
+  /// Adds a timer. Returns its name, for cancel(). 0: there is no memory, or 2^24 timers wait; `then` has not changed.
   [[nodiscard]] uint64_t add(uint64_t at_ns, detail::InlineFunction<>& then);
   /// Destroys the function of a timer that has not run. False: there is no such timer. Does not allocate.
   bool cancel(uint64_t name);
-  /// Of the earliest timer; UINT64_MAX: there is none.
+  /// Time of the earliest timer. UINT64_MAX: there is no timer.
   uint64_t next_ns() const { return heap_.empty() ? UINT64_MAX : heap_.front().at_ns; }
-  /// Runs the timers that are due, the earliest first, and timers of one time in the order in which they were added. A
-  /// timer that another timer adds runs in a later call, because one without delay would keep the loop for ever.
+  /// Runs the due timers, the earliest first. Timers with equal times run in the order in which they were added. A
+  /// timer that another timer adds runs in a later call, because timers without delay could otherwise occupy the loop
+  /// for ever.
   void run(uint64_t now_ns);
   /// Destroys the functions of all timers.
   void clear();
-  /// CHECKs the order, and the places.
+  /// CHECKs the heap's order, and the places.
   void check_invariants() const;
 
  private:
@@ -41,9 +42,9 @@ class TERN_API Timers {
   };
   struct Place {
     detail::InlineFunction<> then;
-    uint64_t name = 0;           ///< 0: free
-    uint32_t heap_index = 0;     ///< of a timer
-    uint32_t next_free = kNone;  ///< of a free place
+    uint64_t name = 0;           ///< name of its timer; 0: the place is free
+    uint32_t heap_index = 0;     ///< of a timer: its index in heap_
+    uint32_t next_free = kNone;  ///< of a free place: the next free place
   };
   static bool is_earlier(const Timer& a, const Timer& b) {
     return a.at_ns != b.at_ns ? a.at_ns < b.at_ns : a.sequence < b.sequence;
@@ -53,10 +54,10 @@ class TERN_API Timers {
   void move_down(size_t index, const Timer& timer);
   detail::InlineFunction<> take(size_t index);
 
-  std::vector<Timer> heap_;  ///< binary, the earliest first
+  std::vector<Timer> heap_;  ///< a binary heap, the earliest timer first
   std::vector<Place> places_;
   uint32_t first_free_ = kNone;
-  uint64_t sequence_ = 1;  ///< of the next timer
+  uint64_t sequence_ = 1;  ///< sequence number of the next timer
 };
 
 }  // namespace tern::rpc

@@ -31,7 +31,7 @@ Record record_of(Kind kind, const Server* server) {
 }
 
 Record packet_of(Record record, const wire::Header& header, uint32_t bytes) {
-  // The number in a packet about the path is that of the first call, which has not begun.
+  // A packet about the path has the number of the first call, which has not begun.
   const bool is_of_path = header.kind() == wire::Kind::kPathProbe || header.kind() == wire::Kind::kPathReply;
   record.request = is_of_path ? 0 : header.request_number();
   record.packet = header.number();
@@ -62,7 +62,7 @@ void Tracer::put(const Record& record) {
   put_now(record);
 }
 
-/// The time is read under the mutex, so that the records are in its order.
+/// Reads the time under the mutex, so that the records are in the order of their times.
 void Tracer::put_now(Record record) {
   record.time_ns = static_cast<uint64_t>(environment_.now().count());
   ring_->put(record);
@@ -113,7 +113,7 @@ void Tracer::received(const Client* client, const wire::Header& header, uint32_t
 
 void Tracer::turned(const Client* client, session::ClientSession::Turn turn, uint64_t now_ns) {
   using Turn = session::ClientSession::Turn;
-  if (turn == Turn::kSentAgain) {  // that is the last packet
+  if (turn == Turn::kSentAgain) {  // last_sent_ is the retransmitted packet
     Record record = last_sent_;
     record.kind = Kind::kRetransmitted;
     put(record);

@@ -30,12 +30,12 @@ struct Server;
 
 /// A request at a server, for records of threads that do not own its slot.
 struct TracedRequest {
-  Tracer* tracer = nullptr;  ///< of the endpoint; null: there is no trace. Alive while a handler of the endpoint runs
+  Tracer* tracer = nullptr;  ///< the endpoint's, valid while a handler of the endpoint runs; null: no trace
   uint32_t session_key = 0;
   uint32_t number = 0;
   uint16_t type = 0;
 
-  /// The slot's request.
+  /// Returns the slot's request.
   static TracedRequest of(const Server* server, const session::ServerSlot& slot, Tracer* tracer = nullptr);
 };
 
@@ -54,20 +54,20 @@ class TERN_API Tracer {
 
   void enqueued(const Client* client, uint32_t sequence, uint16_t type, uint32_t request_bytes);
   void started(const Client* client, const session::ClientSlot& slot);
-  /// kCompleted, kContinuationBegin or kContinuationEnd. The slot may be free by now.
+  /// Records kCompleted, kContinuationBegin or kContinuationEnd. The slot may be free already.
   void call(trace::Kind kind, const Client* client, uint32_t request, uint32_t value);
-  /// `request`: its number; 0 if the call has waited for a slot.
+  /// `request`: the call's request number; 0 if the call had no slot.
   void ended_early(const Client* client, uint32_t request, uint32_t sequence, Code code);
   void sent(const Client* client, const wire::Header& header, uint32_t bytes);
   void received(const Client* client, const wire::Header& header, uint32_t bytes);
-  /// transmit() has returned `turn`: the packet was a retransmission, or the session must wait with the next one.
+  /// Records the result of transmit(): the packet was a retransmission, or the session must wait with its next packet.
   void turned(const Client* client, session::ClientSession::Turn turn, uint64_t now_ns);
 
   // -- A server's session --
 
   void sent(const Server* server, const wire::Header& header, uint32_t bytes);
   void received(const Server* server, const wire::Header& header, uint32_t bytes);
-  /// kHandlerBegin, kHandlerEnd or kAnswered. Any thread.
+  /// Records kHandlerBegin, kHandlerEnd or kAnswered. Any thread.
   void request(trace::Kind kind, const TracedRequest& request, uint32_t value);
 
  private:
@@ -79,7 +79,7 @@ class TERN_API Tracer {
   const std::unique_ptr<trace::Ring> ring_;
   Environment& environment_;
   base::Mutex mutex_;        ///< one thread writes to the ring at a time; readers do not take it
-  trace::Record last_sent_;  ///< of a client's session
+  trace::Record last_sent_;  ///< last packet of a client's session
 };
 
 }  // namespace tern::rpc

@@ -1,4 +1,4 @@
-// RpcCore: the packets that the common case of sending leaves over. rpc_core.h includes this file.
+// RpcCore: sending of packets beyond the common case. rpc_core.h includes this file.
 #pragma once
 
 namespace tern::rpc {
@@ -61,7 +61,7 @@ SendTurn RpcCore<Impl>::transmit_rest(Server* server) {
         context().now_ns, core_.server_sessions().credit_limit(), send, [this] { return transport_->ticket(); },
         packets);
   } while (turn == Turn::kSent && packets < kPacketsPerTurn);
-  if (session.owes_pair_reply()) {  // a loss, if it is refused
+  if (session.owes_pair_reply()) {  // a refused packet counts as lost
     const wire::Header reply = session.pair_reply(core_.server_sessions().credit_limit());
     packets += transport_->send(server->pair_peer, reply, nullptr, 0, nullptr) ? 1 : 0;
   }

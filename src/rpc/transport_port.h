@@ -1,6 +1,6 @@
-// The transport as an endpoint's parts see it: connections, sizes, rates and the clock.
-// Control only: no packet of a call passes here, RpcCore hands those to the transport itself. Owner thread only, wake()
-// excepted.
+// The interface of a transport for an endpoint's parts: connections, sizes, rates and the clock.
+// It is for control only: RpcCore passes the packets of calls to the transport itself. Owner thread only, except
+// wake().
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@
 
 namespace tern::rpc {
 
-/// TransportAdapter<Impl> implements it over any transport. transport/transport.h has the contract of each function; an
-/// optional function that a transport lacks returns what its comment here says.
+/// TransportAdapter<Impl> implements it over any transport. transport/transport.h has the contract of each function.
+/// The comments here give the results of the optional functions for transports without them.
 class TransportPort {
  public:
   virtual Result<transport::PeerId> connect(const nexus::AddressBytes& address, std::string_view host) = 0;
   virtual wire::Refusal refusal_of(const nexus::AddressBytes& address) const = 0;
   virtual const transport::Remedies& remedies() const = 0;
   virtual const cc::Shortcuts& shortcuts() const = 0;
-  /// The transport has connect_paired(), connect_back(), take_path_error() and port_of() (clause 7.7.4).
+  /// True if the transport has connect_paired(), connect_back(), take_path_error() and port_of() (clause 7.7.4).
   virtual bool can_pair() const = 0;
-  /// kUnavailable without can_pair(), as connect_back().
+  /// connect_paired() and connect_back() return kUnavailable without can_pair().
   virtual Result<transport::PeerId> connect_paired(const nexus::AddressBytes& address, std::string_view host) = 0;
   virtual Result<transport::PeerId> connect_back(transport::PeerId like) = 0;
   /// kNone without can_pair().
@@ -51,12 +51,12 @@ class TransportPort {
   virtual const NetworkCounters* network_counters() const = 0;
   /// Null: there is no fault layer.
   virtual const FaultCounters* fault_counters() const = 0;
-  /// ns on the transport's clock.
+  /// The time in ns on the transport's clock.
   virtual uint64_t now() = 0;
   /// Any thread.
   virtual void wake() = 0;
 
-  /// The transport will never reach the peer again.
+  /// True if the transport will never reach the peer again.
   bool is_dead(transport::PeerId peer) { return peer_state(peer) == transport::PeerState::kDead; }
 
  protected:

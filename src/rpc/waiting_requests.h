@@ -13,8 +13,8 @@ namespace tern::rpc {
 
 struct Incoming;
 
-/// How long the handler of one request type took lately, of requests with deadlines only. Any thread; what threads add
-/// at the same time may be lost, which changes little.
+/// The recent run time of one request type's handler, measured for requests with deadlines only. Any thread. If threads
+/// add samples at the same time, some may be lost, which changes little.
 class HandlerTime {
  public:
   HandlerTime() = default;
@@ -23,7 +23,7 @@ class HandlerTime {
         measured_ns_(other.measured_ns_.load(std::memory_order_relaxed)) {}
   HandlerTime& operator=(HandlerTime&&) = delete;
 
-  /// 0: nothing is known, or it is too old to refuse requests by.
+  /// The expected run time, ns. 0: it is not known, or too old to refuse requests because of it.
   uint64_t expected_ns(uint64_t now_ns) const {
     const uint64_t recent_ns = recent_ns_.load(std::memory_order_relaxed);
     const uint64_t measured_ns = measured_ns_.load(std::memory_order_relaxed);
@@ -40,8 +40,8 @@ class HandlerTime {
   }
 
  private:
-  /// Weight of the mean. A run that the system interrupted, even for a second, must not make the next requests be
-  /// refused: it counts as at most kJumpTimes the mean.
+  /// Weight of the mean. A run counts as at most kJumpTimes the mean, because a run that the system interrupted, even
+  /// for a second, must not cause refusals of the next requests.
   static constexpr uint64_t kWeight = 8;
   static constexpr uint64_t kJumpTimes = 4;
   /// There are no new measurements while every request is refused. One request then runs after kLastsNs or kLastsTimes
@@ -50,23 +50,23 @@ class HandlerTime {
   static constexpr uint64_t kLastsTimes = 16;
 
   std::atomic<uint64_t> recent_ns_{0};
-  std::atomic<uint64_t> measured_ns_{0};  ///< when the last run ended
+  std::atomic<uint64_t> measured_ns_{0};  ///< end of the last run
 };
 
-/// Runs requests in order of arrival while all are in time. Once one has waited too long, the newest request runs first
-/// until none waits, because in order of arrival each would run when its time is nearly over, and its answer would be
-/// late.
+/// The order in which requests run: the order of arrival as long as all are in time. Once a request has waited too
+/// long, the newest request runs first until no request waits, because in order of arrival each request would run when
+/// its time is nearly over, and its answer would be late.
 class WaitingRequests {
  public:
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  Incoming* newest() const { return list_.last(); }  ///< null: none waits
+  Incoming* newest() const { return list_.last(); }  ///< null: no request waits
   void add(Incoming* request);
   /// Removes a request that ended while it waited.
   void remove(Incoming* request, uint64_t now_ns);
   struct Next {
-    Incoming* request = nullptr;  ///< null: none waits
-    bool is_late = false;         ///< it can no longer finish in time: refuse it
+    Incoming* request = nullptr;  ///< null: no request waits
+    bool is_late = false;         ///< the request can no longer finish in time, and must be refused
   };
   Next take(uint64_t now_ns);
   void check_invariants() const;

@@ -10,7 +10,7 @@
 
 namespace tern::session {
 
-/// What a response of one packet looks like.
+/// The shape of a response of one packet.
 inline constexpr uint16_t kPlainResponse = wire::shape_of(wire::Kind::kResponse, wire::kFirst);
 
 inline ClientSlot* ClientSession::try_begin(detail::Buffer* request, detail::Buffer* response, uint16_t type) {
@@ -54,7 +54,7 @@ template <class Send, class Ticket>
 [[gnu::always_inline]] inline uint32_t ClientSession::transmit_short(uint64_t now_ns, Send&& send, Ticket&& ticket) {
   if (((control_mask_ | detours_) != 0) | (fresh_mask_ == 0)) [[unlikely]]
     return 0;
-  // The ring grows in the general case only.
+  // Only the general case makes the ring larger.
   uint64_t mask = fresh_mask_;
   const SentPackets::Burst burst = sent_.burst();
   ClientSlot* const* const slots = slots_;
@@ -96,7 +96,7 @@ ClientSession::Turn ClientSession::transmit(uint64_t now_ns, Send&& send, Ticket
   return wants_to_send() ? transmit_other(now_ns, send, ticket, packets) : Turn::kNothing;
 }
 
-/// One packet of any other kind.
+/// Sends one packet of any other kind.
 template <class Send, class Ticket>
 ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets) {
   if (is_paced_ && pacer_.departure_ns() > now_ns && !has_unpaced()) {

@@ -35,7 +35,7 @@ PathVerdict ClientSession::on_path_reply(const wire::Header& header, uint32_t pa
     if (verdict != PathVerdict::kDropped) note_server_packet(header, now_ns);
     return verdict;
   }
-  // The echo is the number of a path probe: nothing else was sent before the session is open.
+  // The echo must be the number of a path probe, because no other packet was sent before the session is open.
   if (expand_number(header.echo(), sent_.next_number()) >= sent_.next_number()) return PathVerdict::kDropped;
   const PathVerdict verdict = proof_.on_reply(reply);
   if (verdict != PathVerdict::kAnswered && verdict != PathVerdict::kOpened) return verdict;
@@ -45,12 +45,12 @@ PathVerdict ClientSession::on_path_reply(const wire::Header& header, uint32_t pa
     return verdict;
   }
   if (terms_.credits_last_ns != UINT64_MAX) fall_back_to_start_credits();
-  // A session mostly begins without load: this is the best round trip that some ever see.
+  // A session mostly begins without load, so this is the shortest round trip that some sessions ever measure.
   if (proof_.first_probe_ns() != 0) rtt_.at_most(now_ns - proof_.first_probe_ns(), now_ns);
   return open_slots() ? PathVerdict::kOpened : PathVerdict::kDropped;
 }
 
-/// The path is proven. False: no memory.
+/// Opens the slots, because the path is proven. False: no memory.
 bool ClientSession::open_slots() {
   slots_ = terms_.window <= kFirstSlots ? first_slots_ : new (std::nothrow) ClientSlot*[terms_.window]();
   if (slots_ == nullptr) return false;
@@ -62,7 +62,7 @@ bool ClientSession::open_slots() {
   return true;
 }
 
-/// The answer to a probe of the path check.
+/// Handles the answer to a probe of the path check.
 PathVerdict ClientSession::on_open_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns) {
   const uint64_t echo = expand_number(header.echo(), sent_.next_number());
   const bool is_of_probe = path_check_.is_of_check(echo) && echo < sent_.next_number();
@@ -73,7 +73,7 @@ PathVerdict ClientSession::on_open_path_reply(const wire::Header& header, uint32
   note_server_packet(header, now_ns);
   path_check_.confirm(silence_.watched_ns());
   clear_path_probes();
-  // The path is good again: missing packets are sent, or asked for, as if they were lost for the first time.
+  // The path is good again, so missing packets are sent or asked for as if they were lost for the first time.
   probe_timer_.end_back_off();
   set_stalled(false);
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
@@ -83,8 +83,8 @@ PathVerdict ClientSession::on_open_path_reply(const wire::Header& header, uint32
   return PathVerdict::kConfirmed;
 }
 
-/// Begins a check if `is_wanted`, or continues one: probes of full length, until one is answered or the answers to
-/// other packets have shown that it is not.
+/// Begins a path check if `is_wanted`, or continues one. A check sends probes of full length until one is answered, or
+/// until the answers to other packets have shown that such probes are not answered.
 void ClientSession::check_path(uint64_t now_ns, bool is_wanted, ClientTick& result) {
   const uint64_t gap_ns = std::max(terms_.liveness_ns / PathCheck::kNarrowRounds, rto_ns());
   PathCheck::Round round;
@@ -99,7 +99,7 @@ void ClientSession::check_path(uint64_t now_ns, bool is_wanted, ClientTick& resu
     result.has_failed = result.is_path_narrow = true;
     return;
   }
-  if (round == PathCheck::Round::kBothProbes) detours_ |= kShortProbeDue;  // is the server alive at all?
+  if (round == PathCheck::Round::kBothProbes) detours_ |= kShortProbeDue;  // finds out whether the server is alive
   if (round != PathCheck::Round::kNone) detours_ |= kFullProbeDue;
   result.at_latest(path_check_.next_ns());
 }

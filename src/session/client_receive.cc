@@ -9,10 +9,10 @@ namespace {
 
 using Phase = ClientSlot::Phase;
 
-/// The first packet of a response may contradict an earlier one this often: one of the two was damaged.
+/// The first packet of a response may contradict an earlier one this often, because one of the two may be damaged.
 constexpr uint32_t kRestartsMax = 4;
-/// An echo proves a packet if it names one of the packets that were sent last (clause 3.9), as many as the ring can
-/// hold.
+/// An echo proves a packet if it names one of this many packets that were sent last (clause 3.9), which is as many as
+/// the ring can hold.
 constexpr uint64_t kEchoSpan = SentPackets::kSizeMax;
 
 Status failure_status(wire::FailureCode code) {
@@ -42,7 +42,7 @@ Status failure_status(wire::FailureCode code) {
   return {Code::kRefused, "the server refused the request for a reason that this version does not know"};
 }
 
-/// The call is over with this status.
+/// Returns the verdict that the slot's call is over.
 ClientVerdict finished(ClientSlot* slot, const Status& status) {
   ClientVerdict verdict;
   verdict.finished = slot;
@@ -50,7 +50,7 @@ ClientVerdict finished(ClientSlot* slot, const Status& status) {
   return verdict;
 }
 
-/// The packet has no effect.
+/// Returns the verdict of a packet without effect.
 ClientVerdict dropped(Drop reason) {
   ClientVerdict verdict;
   verdict.drop = reason;
@@ -61,7 +61,7 @@ ClientVerdict dropped(Drop reason) {
 
 // ---- Any packet ----
 
-/// True: the packet echoes a recently sent packet, and its own number is one that the server may have reached. An
+/// True if the packet echoes a recently sent packet, and has a number that the server may have reached. An
 /// attacker who does not see our packets must guess one of the last 4096 of 2^24 numbers, and a number within the
 /// server's window.
 bool ClientSession::is_proven_by_echo(const wire::Header& header) const {
@@ -76,22 +76,23 @@ bool ClientSession::is_proven_by_echo(const wire::Header& header) const {
          number <= server_number_ + NumberWindow::kAheadMax;
 }
 
-/// False: its number says that it is late or a duplicate, so that it says nothing of the present (clause 3.4.1).
+/// Notes a proven packet of the server. Returns false if its number shows that it is late or a duplicate, so that it
+/// does not describe the present (clause 3.4.1).
 bool ClientSession::note_server_packet(const wire::Header& header, uint64_t now_ns) {
   const uint32_t ahead = (header.number() - static_cast<uint32_t>(server_number_)) & wire::kNumberMask;
-  // Late, a duplicate, or further ahead than can be true (clause 3.4.2).
+  // The packet is late, a duplicate, or further ahead than an honest server can be (clause 3.4.2).
   if (ahead == 0 || ahead > NumberWindow::kAheadMax) return false;
   last_heard_ns_ = now_ns;
   if (ahead != 1) on_gap(now_ns);
   server_number_ += ahead;
-  // The newest limit counts, up or down, at once (clause 4.5). 0 is no limit that a server may set.
+  // The newest limit counts at once, whether higher or lower (clause 4.5). A server may not set a limit of 0.
   if (header.credit_limit() != 0 && header.credit_limit() != server_credits_) set_server_credits(header.credit_limit());
   return true;
 }
 
-/// Some packets of the server are missing: one may be the response that a waiting call wants (clause 4.4.3). Waiting
-/// calls ask once a round trip, and each call at times that double: where packets overtake each other every answer is a
-/// gap, that to a probe included, and would cause probes without end.
+/// Makes waiting calls ask, because packets of the server are missing, and one may be a call's response (clause 4.4.3).
+/// Waiting calls ask at most once a round trip, and each call at intervals that double, because where packets overtake
+/// each other every answer is a gap, even the answer to a probe, and would cause probes without end.
 void ClientSession::on_gap(uint64_t now_ns) {
   if (now_ns < gap_ask_again_ns_) return;
   gap_ask_again_ns_ = now_ns + rtt_.latest_ns();
@@ -106,13 +107,13 @@ void ClientSession::on_gap(uint64_t now_ns) {
   }
 }
 
-/// One sample a burst says as much as one a packet.
+/// Takes one sample of a burst, because further samples of the burst would add no information.
 void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t sent_ns, uint64_t now_ns) {
   if ((terms_.shortcuts.batched_timestamps && now_ns == last_sample_ns_) || hold_code == wire::kHoldTooLong) return;
   const uint64_t hold_ns = hold_code == 0 ? 0 : wire::decode_hold(hold_code);
   const uint64_t elapsed_ns = now_ns - sent_ns;
   if (elapsed_ns <= hold_ns) [[unlikely]]
-    return;  // no path takes no time: one of the two ends read its clock too early or too late
+    return;  // one of the two ends has read its clock too early or too late
   last_sample_ns_ = now_ns;
   const uint64_t rtt_ns = elapsed_ns - hold_ns;
   rtt_.add(rtt_ns, elapsed_ns, now_ns);
@@ -120,7 +121,7 @@ void ClientSession::take_rtt_sample(uint8_t hold_code, bool is_marked, uint64_t 
     tell_sample(now_ns, rtt_ns, is_marked);
 }
 
-/// A function of its own, so that take_rtt_sample() calls nothing that it would have to return from.
+/// A function of its own, so that take_rtt_sample() ends with a jump to it.
 void ClientSession::tell_sample(uint64_t now_ns, uint64_t rtt_ns, bool is_marked) {
   pools_.controller_counters.samples++;
   pools_.controller_counters.marks += is_marked ? 1 : 0;
@@ -138,7 +139,7 @@ ClientVerdict ClientSession::on_response(const wire::Header& header, const trans
   ClientSlot* slot = index < window_ ? slots_[index] : nullptr;
   if (slot == nullptr || slot->request_number != header.request_number() || slot->phase == Phase::kFree ||
       slot->phase == Phase::kBlocked) {
-    // Late: a sign of life, if it is the server's.
+    // The packet is late. It is still a sign of life if it is proven.
     const bool is_proven = state_ == State::kOpen && is_proven_by_echo(header);
     if (is_proven) note_server_packet(header, now_ns);
     return dropped(is_proven ? Drop::kStale : Drop::kUnproven);
@@ -151,7 +152,7 @@ ClientVerdict ClientSession::on_response(const wire::Header& header, const trans
 ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Header& header,
                                               const transport::Payload& payload, uint64_t now_ns) {
   if (slot->phase == Phase::kEnded) {
-    // An answer to a call that has ended: as good as an acknowledged cancel.
+    // An answer to an ended call is as good as an acknowledged cancel.
     note_answer(slot, header, now_ns);
     release_slot(slot);
     return {};
@@ -167,14 +168,14 @@ ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Head
                                               : on_response_part(slot, header, payload, now_ns);
 }
 
-/// The packet is the answer that its slot waits for.
+/// Notes a packet that is the answer for which its slot waits.
 void ClientSession::note_answer(ClientSlot* slot, const wire::Header& header, uint64_t now_ns) {
   note_server_packet(header, now_ns);
   note_progress(slot, now_ns);
   on_echo(header, index_of(*slot), now_ns);
 }
 
-/// Packet 0 of a response: all of it, or its size and first part (clause 5.3).
+/// Handles packet 0 of a response, which has the whole response, or its size and its first part (clause 5.3).
 ClientVerdict ClientSession::on_response_start(ClientSlot* slot, const wire::Header& header,
                                                const transport::Payload& payload, uint64_t now_ns) {
   const uint32_t bytes = header.size_or_index();
@@ -183,7 +184,7 @@ ClientVerdict ClientSession::on_response_start(ClientSlot* slot, const wire::Hea
     return dropped(Drop::kMalformed);
   }
   if (slot->phase == Phase::kReceiving && bytes == slot->response_bytes) {
-    // Sent again for a probe: it answers the probe, the data is here already.
+    // The packet was sent again and answers a probe. Its data is here already.
     note_server_packet(header, now_ns);
     on_echo(header, index_of(*slot), now_ns);
     return {};
@@ -201,11 +202,12 @@ ClientVerdict ClientSession::on_response_start(ClientSlot* slot, const wire::Hea
   return finished(slot, {});
 }
 
-/// The first packet of a longer response is here: the others are asked for next (clause 5.4).
+/// Begins to receive a response of several packets, whose first packet is here. RFRs ask for the other packets (clause
+/// 5.4).
 ClientVerdict ClientSession::begin_receiving(ClientSlot* slot, uint32_t bytes, uint64_t now_ns) {
   uint32_t restarts = 0;
   if (slot->phase == Phase::kReceiving) {
-    // Another size than before is no progress: a damaged or hostile answer would keep the call for ever.
+    // A changed size is no progress, because damaged or hostile answers could otherwise keep the call for ever.
     restarts = slot->transfer->restarts + 1;
     if (restarts > kRestartsMax) {
       return finished(slot,
@@ -215,7 +217,7 @@ ClientVerdict ClientSession::begin_receiving(ClientSlot* slot, uint32_t bytes, u
     note_progress(slot, now_ns);
     slot->ask_at_ns = UINT64_MAX;
   }
-  forget_packets(index_of(*slot));  // an answer to the request says that all of it has arrived
+  forget_packets(index_of(*slot));  // the answer shows that the whole request has arrived
   if (slot->transfer != nullptr) drop_transfer(slot);
   slot->transfer = pools_.transfers.take();
   if (slot->transfer == nullptr) {
@@ -235,14 +237,14 @@ ClientVerdict ClientSession::begin_receiving(ClientSlot* slot, uint32_t bytes, u
   return {};
 }
 
-/// A later packet of a response: the answer to an RFR (clause 5.4).
+/// Handles a later packet of a response, which answers an RFR (clause 5.4).
 ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Header& header,
                                               const transport::Payload& payload, uint64_t now_ns) {
   if (slot->phase != Phase::kReceiving) return dropped(Drop::kStale);
   Transfer& transfer = *slot->transfer;
   const uint32_t index = header.size_or_index();
   const uint64_t offset = uint64_t{index} * payload_max_;
-  // A packet that was never asked for would leave the bounds of the range that is asked for next.
+  // No RFR has asked for packets from `next` on.
   if (index >= transfer.next || payload.bytes != std::min<uint64_t>(payload_max_, slot->response_bytes - offset)) {
     return dropped(Drop::kMalformed);
   }
@@ -263,12 +265,12 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
     if (!is_new) verdict.drop = Drop::kStale;
     return verdict;
   }
-  // The window has moved: more may be asked for.
+  // The window may have moved, so that the slot may ask for more packets.
   if (transfer.next < transfer.packets) send_mask_ |= bit(index_of(*slot));
   return is_new ? ClientVerdict{} : dropped(Drop::kStale);
 }
 
-/// A packet has come for an RFR. If it is new, the RFR misses one packet less.
+/// Notes a packet that answers an RFR. If the packet is new, the RFR misses one packet less.
 void ClientSession::on_rfr_answered(ClientSlot* slot, const wire::Header& header, bool is_new, uint64_t now_ns) {
   const uint32_t index = header.size_or_index();
   const uint64_t echo = (header.flags() & wire::kNoEcho) != 0 ? 0 : expand_number(header.echo(), sent_.next_number());
@@ -296,8 +298,8 @@ void ClientSession::on_rfr_answered(ClientSlot* slot, const wire::Header& header
   suspect_losses(now_ns);
 }
 
-/// The RFR in flight that asks for this packet: mostly the one that it echoes, else one that was sent when that one
-/// counted as lost. The next number if there is none.
+/// Returns the number of the RFR in flight that asks for this packet. It is mostly the RFR that the packet echoes, and
+/// otherwise an RFR that was sent when the echoed one counted as lost. Returns the next number if there is no such RFR.
 uint64_t ClientSession::number_of_rfr(uint32_t slot_index, uint64_t echo, uint32_t index) const {
   if (sent_.contains(echo) && sent_[echo].asks_for(slot_index, index)) return echo;
   uint64_t number = sent_.oldest();
@@ -314,7 +316,7 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
     return dropped(Drop::kMalformed);
   }
   if (!is_proven_by_echo(header)) return dropped(Drop::kUnproven);
-  // However late an acknowledgement comes, it counts; everything else that a late packet says is of the past.
+  // A late acknowledgement counts, but all other fields of a late packet are out of date.
   const bool is_news = note_server_packet(header, now_ns);
   const ArrivedBitmap arrived(payload.data, payload.bytes / 8);
   const uint64_t newest = expand_number(header.echo(), sent_.next_number());
@@ -362,7 +364,8 @@ uint64_t ClientSession::acknowledge_packets(const wire::Header& header, const Ar
   return slots;
 }
 
-/// The packet of a request has arrived. `sample_header`: of the packet that says so, if it gives an RTT sample.
+/// Notes that a packet of a request has arrived. `sample_header`: the header of the packet that acknowledges it, if
+/// that gives an RTT sample; else null.
 void ClientSession::acknowledge_request(uint64_t number, uint64_t now_ns, const wire::Header* sample_header) {
   SentPacket& entry = sent_[number];
   if (!entry.is_request()) return;
@@ -378,13 +381,14 @@ void ClientSession::acknowledge_request(uint64_t number, uint64_t now_ns, const 
   }
 }
 
-/// The server has the RFR. It sends its packets after everything else: their time begins now.
+/// Notes that the server has the RFR. The server sends the RFR's packets after all other packets, so their time begins
+/// now.
 void ClientSession::acknowledge_rfr(SentPacket& rfr, uint64_t now_ns) {
   rfr.kind = SentPacket::Kind::kRfrArrived;
   rfr.time_ns = now_ns;
 }
 
-/// Everything of the request has arrived; the answer may take its time.
+/// Makes the call wait for its answer, because the whole request has arrived.
 void ClientSession::on_delivered(ClientSlot* slot, uint64_t now_ns) {
   if (slot->transfer != nullptr) drop_transfer(slot);
   slot->phase = Phase::kWaiting;
@@ -393,15 +397,15 @@ void ClientSession::on_delivered(ClientSlot* slot, uint64_t now_ns) {
   send_mask_ &= ~bit(index_of(*slot));
 }
 
-/// The packet of the same slot that the server answers with this one.
+/// Acknowledges the packet of the slot that the server answers with this packet.
 void ClientSession::on_echo(const wire::Header& header, uint32_t slot_index, uint64_t now_ns) {
   if ((header.flags() & wire::kNoEcho) != 0) return;
   const uint64_t number = expand_number(header.echo(), sent_.next_number());
-  // Older ones are resolved, newer ones were never sent.
+  // Older packets are resolved, and newer packets were never sent.
   if (!sent_.contains(number)) return;
   sent_.note_answered(number);
   if (sent_[number].slot == slot_index) acknowledge_request(number, now_ns, &header);
-  // Every answer comes after all of the request has arrived: packets not acknowledged yet are not lost.
+  // The server answers only after the whole request has arrived, so packets without an acknowledgement are not lost.
   const ClientSlot* slot = slots_[slot_index];
   if (slot->phase == Phase::kSending && slot->packets_in_flight != 0) forget_packets(slot_index);
   sent_.advance_oldest();

@@ -9,8 +9,8 @@ namespace {
 
 using Phase = ClientSlot::Phase;
 
-/// Response packets that a session may ask for whatever the other sessions of the endpoint have asked for: a server
-/// that is slow or hostile must not keep the honest ones waiting.
+/// Response packets that a session may always ask for, however many the endpoint's other sessions have asked for,
+/// because a slow or hostile server must not make sessions with other servers wait.
 constexpr uint32_t kOwnResponsePackets = 4;
 
 uint32_t deadline_code_of(uint64_t deadline_ns, uint64_t now_ns) {
@@ -18,7 +18,7 @@ uint32_t deadline_code_of(uint64_t deadline_ns, uint64_t now_ns) {
   return deadline_ns <= now_ns ? 0 : wire::encode_time_left(deadline_ns - now_ns);
 }
 
-/// A packet without a payload, and without a slot unless that is set afterwards.
+/// Makes a packet without a payload. It has no slot, unless the caller sets it afterwards.
 void fill_header_only(ClientPacket& packet, const wire::Header& header) {
   packet.header = header;
   packet.slot = nullptr;
@@ -30,7 +30,7 @@ void fill_header_only(ClientPacket& packet, const wire::Header& header) {
 
 }  // namespace
 
-// ---- What leaves next ----
+// ---- The next packet ----
 
 bool ClientSession::prepare(uint64_t now_ns, ClientPacket& packet) {
   if (state_ != State::kOpen) return false;
@@ -49,7 +49,7 @@ bool ClientSession::prepare(uint64_t now_ns, ClientPacket& packet) {
   }
   const uint64_t to_send = fresh_mask_ | send_mask_;
   if (to_send == 0 || !sent_.has_credit()) return false;
-  // Short messages first, then the long ones in turn.
+  // Short messages leave first, then the long ones in turn.
   for (uint64_t mask = to_send; mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));
     if (slots_[index]->transfer != nullptr) continue;
@@ -65,13 +65,13 @@ bool ClientSession::prepare(uint64_t now_ns, ClientPacket& packet) {
   return false;
 }
 
-/// A probe, or a cancel: header only, no credit (clauses 4.4, 6.2).
+/// Prepares a probe or a cancel, which is a header only, and takes no credit (clauses 4.4, 6.2).
 void ClientSession::prepare_control(ClientPacket& packet) {
   const auto index = static_cast<uint32_t>(std::countr_zero(control_mask_));
   ClientSlot* slot = slots_[index];
   const wire::Kind kind = slot->phase == Phase::kEnded ? wire::Kind::kCancel : wire::Kind::kProbe;
-  // 1: the server has acknowledged the whole request. If it no longer has the request, the request was lost (clause
-  // 4.4).
+  // 1 says that the server has acknowledged the whole request. If the server no longer has it, the request was lost
+  // (clause 4.4).
   const uint32_t is_delivered = slot->phase == Phase::kWaiting || slot->phase == Phase::kReceiving ? 1 : 0;
   fill_header_only(packet, wire::client_header(kind, 0, remote_key_, next_number(), slot->request_number, is_delivered,
                                                0, proof_.session_token()));
@@ -95,7 +95,7 @@ void ClientSession::prepare_path_probe(ClientPacket& packet) {
   packet.is_control = true;
 }
 
-/// Packet `index` of the slot's request, with all of the request as its payload.
+/// Prepares packet `index` of the slot's request, with the whole request as its payload.
 void ClientSession::prepare_request(uint64_t now_ns, uint32_t slot_index, uint32_t index, ClientPacket& packet) const {
   ClientSlot* slot = slots_[slot_index];
   packet.slot = slot;
@@ -115,7 +115,8 @@ void ClientSession::prepare_request(uint64_t now_ns, uint32_t slot_index, uint32
                                       slot->request_number, deadline_or_index, slot->type, slot->request->length_bytes);
 }
 
-/// The next packet of a long request, or the next RFR of a long response: lost ones first. False: there is none now.
+/// Prepares the next packet of a long request, or the next RFR of a long response, lost packets first. False: there is
+/// no such packet now.
 bool ClientSession::prepare_transfer(uint64_t now_ns, uint32_t slot_index, ClientPacket& packet) {
   const Transfer& transfer = *slots_[slot_index]->transfer;
   const bool is_again = !transfer.lost.empty();
@@ -136,7 +137,7 @@ bool ClientSession::prepare_part(uint64_t now_ns, uint32_t slot_index, uint32_t 
   return true;
 }
 
-/// Asks for a run of response packets from `index` on.
+/// Prepares an RFR for a run of response packets from `index` on.
 bool ClientSession::prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacket& packet) const {
   ClientSlot* slot = slots_[slot_index];
   const Transfer& transfer = *slot->transfer;
@@ -158,8 +159,8 @@ bool ClientSession::prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacke
   return true;
 }
 
-/// How many packets the next RFR may ask for: no more than the endpoint's receive queue takes, of its downlink no more
-/// than the session's share (clause 5.4), and no more than the controller's window, because all of them wait for the
+/// Returns the number of packets that the next RFR may ask for. It is limited by the endpoint's receive queue, by the
+/// session's share of the downlink (clause 5.4), and by the controller's window, because all these packets wait for the
 /// departure of the RFR.
 uint32_t ClientSession::rfr_packets_max() const {
   const uint32_t share = pools_.response_share.packets();
@@ -170,7 +171,7 @@ uint32_t ClientSession::rfr_packets_max() const {
   return std::min({kRfrPacketsMax, pace_.window_packets, std::max(queue, own), share - awaited_packets_});
 }
 
-// ---- It has left ----
+// ---- After the send ----
 
 void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket) {
   reserve_number(now_ns);
@@ -234,7 +235,7 @@ void ClientSession::commit_rfr(uint64_t now_ns, const ClientPacket& packet) {
   end_turn(packet);
 }
 
-/// The next long message has its turn.
+/// Gives the turn to the next long message.
 void ClientSession::end_turn(const ClientPacket& packet) {
   const Transfer& transfer = *packet.slot->transfer;
   if (transfer.next == transfer.packets && transfer.lost.empty()) send_mask_ &= ~bit(packet.slot_index);
@@ -251,7 +252,7 @@ void ClientSession::commit_report(uint64_t now_ns) {
   if (sent_.is_empty()) sent_.shrink(first_sent_);
 }
 
-/// Makes space for the record of one more packet. Where the ring cannot grow, the oldest packet counts as lost.
+/// Makes space for the record of one more packet. If the ring cannot grow, the oldest packet counts as lost.
 void ClientSession::reserve_number(uint64_t now_ns) {
   if (!sent_.is_full() || sent_.grow()) return;
   lose(sent_.oldest(), now_ns);
@@ -261,7 +262,7 @@ void ClientSession::reserve_number(uint64_t now_ns) {
 void ClientSession::pace(uint64_t now_ns, const ClientPacket& packet) {
   const wire::Kind kind = packet.header.kind();
   if (kind != wire::Kind::kRequest && kind != wire::Kind::kRfr) return;  // a packet that is not paced delays none
-  // An RFR is paid for with the packets that it asks the server to send: the client paces both directions.
+  // An RFR counts as the packets that it asks the server to send, because the client paces both directions.
   const uint64_t bytes = kind == wire::Kind::kRfr ? uint64_t{packet.count} * (payload_max_ + wire::kHeaderBytes)
                                                   : packet.payload_bytes + wire::kHeaderBytes;
   pacer_.on_sent(now_ns, bytes, packet.count, pace_);

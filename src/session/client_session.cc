@@ -101,7 +101,7 @@ uint32_t ClientSession::packets_in_flight() const {
   return packets;
 }
 
-/// The server owes an answer: to a packet in flight, or to a request that it has.
+/// True if the server owes an answer to a packet in flight, or to a request that it has.
 bool ClientSession::is_outstanding() const {
   if (sent_.in_flight() != 0) return true;
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
@@ -118,7 +118,7 @@ void ClientSession::drop_transfer(ClientSlot* slot) {
 }
 
 /// Forgets the slot's unanswered packets, because their answers have come or are no longer needed. Their credits are
-/// free again. At worst the server's queue holds these packets in addition to the granted ones.
+/// free again. At worst the server's queue holds these packets in addition to those that the credits allow.
 void ClientSession::forget_packets(uint32_t slot_index) {
   for (uint64_t n = sent_.oldest(); sent_.contains(n); n++) {
     SentPacket& entry = sent_[n];
@@ -150,7 +150,7 @@ void ClientSession::end_early(ClientSlot* slot, uint64_t now_ns) {
   slot->response = nullptr;
   if (!slot->was_sent()) {
     release_slot(slot);
-    slot->request_number -= wire::kSlotsMax;  // the server expects them without a gap (clause 3.6)
+    slot->request_number -= wire::kSlotsMax;  // the server expects request numbers without a gap (clause 3.6)
     if (!slot->is_reported()) slot->set_unreported();
     return;
   }
@@ -228,7 +228,7 @@ void ClientSession::check_invariants() const {
   CHECK(in_flight, ==, sent_.in_flight());
   CHECK(awaited, ==, awaited_packets_);
   CHECK(credit_limit(), <=, server_limit());
-  if (state_ == State::kOpen) CHECK(credit_limit(), >=, 1u);  // or it would never hear that it may have more
+  if (state_ == State::kOpen) CHECK(credit_limit(), >=, 1u);  // with 0 it would never receive a higher limit
   CHECK(is_paced_, ==, (detours_ & kPaced) != 0);
   CHECK((send_mask_ | fresh_mask_) & free_mask_, ==, 0u);
   CHECK(send_mask_ & fresh_mask_, ==, 0u);

@@ -49,8 +49,8 @@ struct ClientPacket {
   uint32_t slot_index;
   detail::Buffer* buffer;
   ClientSlot* slot;  ///< null: concerns the session
-  uint32_t index;    ///< of the request packet; first index of an RFR
-  uint32_t count;    ///< of an RFR's range
+  uint32_t index;    ///< index of the request packet; first index of an RFR's range
+  uint32_t count;    ///< number of packets of an RFR's range
   bool is_retransmission;
   bool is_control;  ///< a probe, a cancel or a path probe
   std::byte scratch[wire::kSlotsMax * 4];
@@ -61,17 +61,17 @@ struct ClientVerdict {
   ClientSlot* finished = nullptr;  ///< take its buffers and continuation, then release_slot()
   Drop drop = Drop::kNone;
   uint16_t app_code = 0;
-  Status status;  ///< of the finished call
+  Status status;  ///< status of the finished call
 };
 
 /// The result of tick().
 struct ClientTick {
-  uint64_t next_ns = UINT64_MAX;  ///< call again then, at the latest
-  uint64_t expired_mask = 0;      ///< slots whose deadline has passed: end_early() each
-  uint64_t fruitless_mask = 0;    ///< slots whose response does not come though its packets could: end_early() each
-  bool ask_liveness = false;      ///< ask the server's management whether its endpoint could answer
-  /// The server was silent for the liveness timeout, and could have answered; or for four of them; or the path is
-  /// narrow.
+  uint64_t next_ns = UINT64_MAX;  ///< latest time of the next tick()
+  uint64_t expired_mask = 0;      ///< slots whose deadline has passed; the caller calls end_early() for each
+  uint64_t fruitless_mask = 0;  ///< slots whose response does not come although full packets pass; also for end_early()
+  bool ask_liveness = false;    ///< ask the server's management whether its endpoint could answer
+  /// The server was silent for the liveness timeout, and could have answered; or the server was silent for four
+  /// liveness timeouts; or the path is narrow.
   bool has_failed = false;
   bool is_path_narrow = false;  ///< packets of full length do not pass any more, short ones do (clause 6.4.2)
   bool has_timed_out = false;
@@ -97,9 +97,9 @@ class TERN_API ClientSession {
   uint32_t remote_key() const { return remote_key_; }
   uint32_t payload_bytes_max() const { return payload_max_; }
   const RttEstimator& rtt() const { return rtt_; }
-  /// When the newest packet of the server came; 0: none has come yet.
+  /// Time of the server's newest packet; 0: no packet has come yet.
   uint64_t last_answer_ns() const { return std::max(last_progress_ns_, last_heard_ns_); }
-  /// Slots that the terms asked for, and, once accepted, that the server granted.
+  /// Number of slots: what the terms asked for, and after on_accepted() what the server granted.
   uint32_t window() const { return terms_.window; }
   /// The lesser of the server's limit and the congestion controller's, in credits.
   uint32_t credit_limit() const { return sent_.credit_limit(); }
@@ -107,28 +107,30 @@ class TERN_API ClientSession {
   uint64_t rate_bytes_per_sec() const {
     return std::visit([](const auto& controller) { return controller.allowance().bytes_per_sec; }, terms_.controller);
   }
-  /// The congestion controller asks for nothing less than what credits allow.
+  /// True if the congestion controller allows all that the credits allow.
   bool is_uncongested() const { return calm_below_ns_ != 0; }
   uint32_t packets_in_flight() const;
-  /// Credits that they hold.
+  /// Credits that the packets in flight hold.
   uint32_t credits_in_flight() const { return sent_.in_flight(); }
   /// Credits that a full packet costs.
   uint32_t full_packet_credits() const { return full_credits_; }
   /// Packets in flight that the congestion controller allows.
   uint32_t congestion_window() const { return pace_.window_packets; }
-  /// Packets sent since the handshake. The numbers of packets count them, so that this costs no packet anything.
+  /// Packets sent since the handshake. The packet numbers count them, so that packets need no counter.
   uint64_t packets_sent() const { return sent_.next_number() - (kNumberBase + terms_.first_number); }
   /// Packets that the server has sent since the handshake, up to the newest that has arrived.
   uint64_t packets_received() const { return server_number_ - server_number_before_; }
-  /// Payload of messages of several packets. Those of one packet are not counted: the common case would pay for it.
+  /// Payload bytes of messages of several packets. Messages of one packet are not counted, because the common case
+  /// would become slower.
   uint64_t long_bytes_sent() const { return long_bytes_sent_; }
   uint64_t long_bytes_received() const { return long_bytes_received_; }
 
   // -- Opening (clause 7.7) --
 
-  /// The server has accepted the session; the path is probed next.
+  /// Takes the server's terms. The path is probed next.
   void on_accepted(const AcceptedTerms& terms, uint64_t now_ns);
-  /// Whether the data address may get another path probe: three headers until it has answered one (clause 7.7.3).
+  /// True if the data address may get another path probe. It gets at most three headers until it has answered one
+  /// (clause 7.7.3).
   bool may_probe_path() const { return proof_.may_probe(); }
   /// Header of the next path probe, and the size of its payload, which may be any. kProbing and may_probe_path() only.
   struct PathProbe {
@@ -136,17 +138,18 @@ class TERN_API ClientSession {
     uint32_t payload_bytes;
   };
   PathProbe path_probe(uint64_t now_ns);
-  /// Header-only path probes that its address may still get.
+  /// Header-only path probes that the data address may still get.
   uint8_t short_probes_left() const { return proof_.short_probes_left(); }
-  /// True: the data address has answered a short probe. Probes of full length may follow.
+  /// True if the data address has answered a short probe. Probes of full length may follow.
   bool is_path_answered() const { return proof_.is_answered(); }
   /// Makes later short path probes ask for answers to their source address (clause 7.7.4). Only in kProbing.
   void pair() { proof_.pair(); }
-  /// One address and port pair serves both directions.
+  /// True if one address and port pair serves both directions.
   bool is_paired() const { return proof_.is_paired(); }
-  /// A probe of an open paired session. It asks the server to follow in case our address has changed.
+  /// Returns a probe of an open paired session. It asks the server to follow this client, whose address may have
+  /// changed.
   PathProbe pair_probe(uint64_t now_ns);
-  /// Before the session is open: the handshake begins anew, with another first number.
+  /// Begins the handshake anew, with another first number. Only before the session is open.
   void start_over(uint32_t first_number);
   PathVerdict on_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
 
@@ -154,18 +157,18 @@ class TERN_API ClientSession {
 
   bool has_free_slot() const { return free_mask_ != 0; }
   uint64_t busy_mask() const { return window_mask_ & ~free_mask_; }
-  /// No call, and nothing to send.
+  /// True if the session has no call and nothing to send.
   bool is_at_rest() const { return state_ == State::kOpen && free_mask_ == window_mask_ && !is_report_due(); }
   /// Falls back to the handshake's credit limit if the last answer is old: the server has shared out the present limit
   /// anew since (clause 4.5.1).
   void forget_old_credits(uint64_t now_ns) {
     if (now_ns - std::min(now_ns, last_answer_ns()) >= terms_.credits_last_ns) fall_back_to_start_credits();
   }
-  /// A call begins after a pause: the controller starts anew if the last answer is old.
+  /// Called when a call begins after a pause. The controller starts anew if the last answer is old.
   void forget_old_congestion(uint64_t now_ns) {
     if (!is_uncongested() && now_ns - std::min(now_ns, last_answer_ns()) >= terms_.congestion_lasts_ns) start_anew();
   }
-  /// A call begins, or a packet has come: prefetches the cache lines that it will touch if the call is the only one.
+  /// Prefetches the cache lines that a call or a received packet touches if the session has only one call.
   [[gnu::always_inline]] void prefetch() const {
     const auto* line = reinterpret_cast<const char*>(this);
     for (size_t i = 0; i < kFirstCallLines; i++) __builtin_prefetch(line + 64 * i, 1);
@@ -178,75 +181,77 @@ class TERN_API ClientSession {
   /// begin() in the common case. Null, and nothing has changed, if there is no free slot, if the lowest one has never
   /// been used, or if the request costs more than one credit.
   ClientSlot* try_begin(detail::Buffer* request, detail::Buffer* response, uint16_t type);
-  /// The slot's call is over and the caller has taken its buffers: the slot is free for the next call.
+  /// Frees the slot for the next call. The slot's call must be over, and the caller must have taken its buffers.
   void release_slot(ClientSlot* slot);
-  /// The free slot takes no call until unblock_slot(), because there is no memory to end one more call of it.
+  /// Makes a free slot take no call until unblock_slot(), because there is no memory to end one more call of the slot.
   void block_slot(ClientSlot* slot);
   void unblock_slot(ClientSlot* slot) { release_slot(slot); }
   /// For tests.
   size_t blocked_slots() const;
-  /// The call ends before its answer. The caller has taken buffers and continuation. The slot stays taken until the
-  /// server has answered or acknowledged the cancel; if nothing of the call was sent, the slot is free at once.
+  /// Ends a call before its answer. The caller must have taken its buffers and its continuation. The slot stays taken
+  /// until the server has answered or acknowledged the cancel. If no packet of the call was sent, the slot is free at
+  /// once.
   void end_early(ClientSlot* slot, uint64_t now_ns);
 
   // -- Packets out (clauses 3.1, 4.1) --
 
-  /// True: prepare() may return a packet.
+  /// True if prepare() may return a packet.
   bool wants_to_send() const {
     if ((fresh_mask_ | send_mask_ | control_mask_ | detours_) == 0) [[likely]]
       return false;
     return state_ == State::kOpen && (has_unpaced() || ((fresh_mask_ | send_mask_) != 0 && sent_.has_credit()));
   }
-  /// A message packet or an RFR is to be sent, and no packet more may be in flight. For traces.
+  /// True if the session has a message packet or an RFR to send, but no credit for it. For traces.
   bool waits_for_credit() const {
     return state_ == State::kOpen && (fresh_mask_ | send_mask_) != 0 && !sent_.has_credit();
   }
   enum class Turn : uint8_t {
     kNothing,  ///< there is no packet to send now
     kRefused,  ///< `send` returned false: nothing has changed
-    kLater,    ///< not before departure_ns()
+    kLater,    ///< the next packet may not leave before departure_ns()
     kSent,
     kSentAgain,  ///< a retransmission
     kAsked,      ///< a probe, a cancel or a path probe
   };
   /// Offers the next packet, if there is one, to `send`, and counts it as sent if it is taken:
   ///     bool send(const wire::Header&, const std::byte* payload, uint32_t payload_bytes, detail::Buffer* buffer)
-  /// `buffer` is null for payloads that are not a message's. For a full path probe `payload` is null, too: any content
-  /// of that size. `ticket()` is called afterwards; its value goes with the slot's buffer, ClientSlot::ticket.
-  /// One turn may send several packets; their number is added to `packets`. Below kSent there is no more for now.
+  /// `buffer` is null for payloads that are not in a message's buffer. For a full path probe `payload` is also null,
+  /// and stands for any content of that size. `ticket()` is called after the send; its value becomes
+  /// ClientSlot::ticket. One turn may send several packets; their number is added to `packets`. A result below kSent
+  /// means that there is no packet left to send now.
   template <class Send, class Ticket>
   Turn transmit(uint64_t now_ns, Send&& send, Ticket&& ticket, uint32_t& packets);
-  /// transmit() in the common case: sends new calls of one packet each, as many as may leave now and are taken, and
-  /// returns their number. transmit() has the rest, and the reason why a packet was not taken.
+  /// transmit() in the common case: sends new calls of one packet each, as many as may leave now and as `send` takes.
+  /// Returns their number. transmit() then sends the other packets, or tells why a packet was not taken.
   template <class Send, class Ticket>
   uint32_t transmit_short(uint64_t now_ns, Send&& send, Ticket&& ticket);
-  /// When the next packet may leave. Only for a paced session.
+  /// Time at which the next packet may leave. Only for a paced session.
   uint64_t departure_ns() const { return pacer_.departure_ns(); }
-  /// A probe, a cancel, a report or a path probe is to be sent. The pacer does not delay them.
+  /// True if a probe, a cancel, a report or a path probe is to be sent. The pacer does not delay these packets.
   bool has_unpaced() const { return control_mask_ != 0 || (detours_ & ~kPaced) != 0; }
-  /// When tick() judges packets that were overtaken; UINT64_MAX: no loss is suspected.
+  /// Time at which tick() judges overtaken packets; UINT64_MAX: no loss is suspected.
   uint64_t loss_check_at_ns() const { return loss_timer_.at_ns(); }
 
   // -- Packets in (clauses 4, 5) --
 
   /// on_response() in the common case, in which nothing was lost, overtaken or fragmented: copies the response to its
-  /// place and returns the finished slot. The slot is free already: take its buffers and its continuation before the
-  /// next begin(). Null: another case; nothing has changed.
+  /// place and returns the finished slot. The slot is free already, so the caller must take its buffers and its
+  /// continuation before the next begin(). Null: not the common case, and nothing has changed.
   /// `readable`: Traits::readable_bytes. `is_batched`: Shortcuts::batched_timestamps.
   template <size_t readable = 0, bool is_batched = true>
   ClientSlot* try_finish(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
-  /// A received packet. One that does not prove itself (clause 3.9) changes nothing.
+  /// Handles a received packet. A packet that does not prove itself (clause 3.9) changes nothing.
   ClientVerdict on_response(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
   ClientVerdict on_credit_return(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
   ClientVerdict on_cancelled(const wire::Header& header, uint64_t now_ns);
 
   // -- Time (clauses 4.4, 6) --
 
-  /// Loss detection, probes, deadlines, silence. Call when the returned time has come, and once after a packet was
-  /// sent. Everything that arrived for the endpoint before `read_until_ns` has been read: what came later may be an
-  /// answer.
+  /// Runs loss detection, probes, deadlines and silence. Must be called when the returned time has come, and once after
+  /// a packet was sent. All packets that arrived for the endpoint before `read_until_ns` have been read; a later packet
+  /// may be an answer.
   ClientTick tick(uint64_t now_ns, uint64_t read_until_ns = UINT64_MAX);
-  /// The server's management says that its endpoint is inside an application callback: not dead.
+  /// The server's management says that its endpoint is inside an application callback, and thus not dead.
   void on_peer_in_callback() { silence_.on_peer_in_callback(); }
   /// The server's management says that its endpoint could answer.
   void on_peer_idle() { silence_.on_peer_idle(); }
@@ -256,7 +261,8 @@ class TERN_API ClientSession {
 
  private:
   static constexpr size_t kFirstSlots = 8;  ///< the default window
-  /// The session's own part, the pointers, the ring, and what a call needs of the first slot.
+  /// Cache lines of the session's own fields, of the pointers to slots, of the ring, and of the first slot's part that
+  /// a call needs.
   static constexpr size_t kFirstCallLines = 3 + 1 + 1 + 2;
 
   // Bits of detours_:
@@ -302,7 +308,7 @@ class TERN_API ClientSession {
   }
   /// The server's limit in packets of full length, which controllers count.
   uint32_t packets_limit() const { return (server_limit() + full_credits_ - 1) / full_credits_; }
-  /// As the server has said last.
+  /// The limit that the server has sent last, in credits.
   uint32_t server_limit() const { return wire::decode_credits(server_credits_, credit_unit_); }
   void fall_back_to_start_credits() { set_server_credits(std::min(server_credits_, start_credits_)); }
   void set_server_credits(uint8_t code);
@@ -390,50 +396,51 @@ class TERN_API ClientSession {
     clear_path_probes();
   }
 
-  // Touched by every call: 176 B, which with the 16 B that the endpoint keeps before them are three cache lines.
+  // Every call touches these fields. They are 176 B, which fill three cache lines with the 16 B that the endpoint keeps
+  // before them.
   uint64_t fresh_mask_ = 0;    ///< slots with a request of one packet and one credit that has not been sent yet
   uint64_t send_mask_ = 0;     ///< slots with any other message packet or an RFR to send
   uint64_t control_mask_ = 0;  ///< slots with a probe or a cancel to send
-  uint64_t free_mask_ = 0;     ///< none before the session is open
+  uint64_t free_mask_ = 0;     ///< free slots; 0 before the session is open
   ClientSlot** slots_ = nullptr;
   SentPackets sent_{first_sent_};
   uint32_t remote_key_ = 0;
   uint32_t short_bytes_max_ = 0;  ///< a longer request has several packets, or costs more than one credit
   State state_ = State::kConnecting;
-  uint8_t detours_ = 0;  ///< not 0: the next packet may not be the first one of a call
+  uint8_t detours_ = 0;  ///< not 0: the next packet may be another one than a new call's
   bool is_paced_ = false;
   uint8_t window_ = 0;           ///< 0 until kOpen
-  uint8_t transfer_cursor_ = 0;  ///< long messages take turns
-  bool is_stalled_ = false;      ///< without progress of any slot: one packet at a time (clause 4.3.3)
-  uint8_t start_credits_ = 1;    ///< of the handshake, as packets carry a limit
-  uint8_t server_credits_ = 1;   ///< as the server has said last, as packets carry a limit
-  uint64_t server_number_ = 0;   ///< the largest that has arrived; one before the first, at first
-  /// When the answer to a packet in flight has come, or the session was accepted.
+  uint8_t transfer_cursor_ = 0;  ///< slot of the long message whose turn is next
+  bool is_stalled_ = false;      ///< no slot makes progress: one packet at a time (clause 4.3.3)
+  uint8_t start_credits_ = 1;    ///< credit limit of the handshake, as packets carry it
+  uint8_t server_credits_ = 1;   ///< credit limit of the server's newest packet, as packets carry it
+  uint64_t server_number_ = 0;   ///< largest packet number that has arrived; at first one before the first number
+  /// Time of the newest answer to a packet in flight, or of the session's acceptance.
   uint64_t last_progress_ns_ = 0;
   uint64_t last_sample_ns_ = 0;
-  uint64_t calm_below_ns_ = UINT64_MAX;  ///< round trips below it are no news for the controller
+  uint64_t calm_below_ns_ = UINT64_MAX;  ///< the controller ignores samples below this
   RttEstimator rtt_;
 
   // Memory for a session with few calls at a time, in one block with the session.
   ClientSlot* first_slots_[kFirstSlots] = {};
   SentPackets::Embedded first_sent_;
-  ClientSlot first_slot_;  ///< the one that is taken first, and by most sessions only
+  ClientSlot first_slot_;  ///< the slot that is taken first; most sessions take no other
 
-  // Touched by ticks and long messages.
-  uint64_t window_mask_ = 0;          ///< all slots; none before the session is open
-  uint32_t payload_max_ = 0;          ///< of a packet
+  // Ticks and long messages touch these fields.
+  uint64_t window_mask_ = 0;          ///< all slots; 0 before the session is open
+  uint32_t payload_max_ = 0;          ///< largest payload of a packet
   uint8_t credit_unit_ = 0;           ///< wire/credits.h
-  uint32_t full_credits_ = 1;         ///< that a full packet costs
-  uint32_t response_credits_ = 1;     ///< of the endpoint's own receive queue that a full packet takes
-  uint32_t first_request_count_ = 0;  ///< as the server has said
-  uint32_t awaited_packets_ = 0;      ///< response packets asked for and not here
-  uint64_t heard_epoch_ = 0;          ///< for pools_.response_share
-  uint64_t last_heard_ns_ = 0;        ///< when a packet of the server came that was no progress
-  uint64_t receiving_ask_at_ns_ = 0;  ///< the next probe for each response of which the rest is to come
-  uint64_t gap_ask_again_ns_ = 0;     ///< not before does a gap make all waiting calls ask
-  uint64_t largest_part_ = 0;         ///< the largest number of an RFR of which a packet has come
+  uint32_t full_credits_ = 1;         ///< credits that a full packet costs
+  uint32_t response_credits_ = 1;     ///< credits of the endpoint's own receive queue that a full packet takes
+  uint32_t first_request_count_ = 0;  ///< from the server
+  uint32_t awaited_packets_ = 0;      ///< response packets that were asked for and have not arrived
+  uint64_t heard_epoch_ = 0;          ///< note for pools_.response_share
+  uint64_t last_heard_ns_ = 0;        ///< time of the server's newest packet without progress
+  uint64_t receiving_ask_at_ns_ = 0;  ///< time of the next probe for each response whose rest has not arrived
+  uint64_t gap_ask_again_ns_ = 0;     ///< earliest time at which a gap makes all waiting calls ask again
+  uint64_t largest_part_ = 0;         ///< largest number of an RFR to which a packet has come
   uint64_t server_number_before_ = 0;
-  bool holds_report_ = false;  ///< a report is due, or not acknowledged: one of pools_.reports_free
+  bool holds_report_ = false;  ///< a report is due or not acknowledged, and counts against pools_.reports_free
   uint64_t long_bytes_sent_ = 0;
   uint64_t long_bytes_received_ = 0;
   LossTimer loss_timer_;

@@ -1,4 +1,4 @@
-// A call of a client session: its slot, and what a message of several packets needs beside it.
+// A call of a client session: its slot, and the state of a message of several packets.
 // Session layer: plain values.
 //
 // The life of a slot:
@@ -35,10 +35,10 @@ using Continuation = detail::InlineFunction<Completion&>;
 /// A message of more than one packet, on its way to the server or from it.
 struct Transfer {
   IndexWindow window;  ///< request: acknowledged packets; response: received ones
-  IndexSet lost;       ///< packets to be sent (request) or asked for (response) again
+  IndexSet lost;       ///< indices of the packets to send (request) or to ask for (response) again
   uint32_t packets = 0;
-  uint32_t next = 0;      ///< the lowest index never sent or asked for
-  uint32_t restarts = 0;  ///< response: packets 0 that contradicted the one before (clause 5.3.1)
+  uint32_t next = 0;      ///< lowest index that was never sent or asked for
+  uint32_t restarts = 0;  ///< response: packets 0 that contradicted an earlier one (clause 5.3.1)
 };
 
 /// One call in flight. The slot has `request` and `response` until the caller takes them.
@@ -46,52 +46,52 @@ struct ClientSlot {
   enum class Phase : uint8_t { kFree, kSending, kWaiting, kReceiving, kEnded, kBlocked };
 
   uint32_t request_number = 0;
-  // One word, which the common case writes at once:
+  // The common case writes these fields at once, as one word.
   uint16_t packets_in_flight = 0;  ///< records of sent packets that name this slot
   Phase phase = Phase::kFree;
-  /// 0: nothing was sent; else 1 and the rounds of losses since the last progress (clause 4.3.3), at most 255.
-  /// kWaiting: 1 and the probes that gaps have brought (clause 4.4.3).
+  /// 0: no packet was sent; otherwise 1 plus the rounds of losses since the last progress (clause 4.3.3), at most 255.
+  /// kWaiting: 1 plus the probes that gaps have caused (clause 4.4.3).
   uint8_t rounds = 0;
   uint16_t type = 0;
   uint32_t call_sequence = 0;  ///< for cancel()
-  uint64_t bit = 0;            ///< in the session's masks
+  uint64_t bit = 0;            ///< the slot's bit in the session's masks
   detail::Buffer* request = nullptr;
-  uint64_t ticket = 0;  ///< of the last packet that refers to `request`
+  uint64_t ticket = 0;  ///< ticket of the last packet that refers to `request`
   detail::Buffer* response = nullptr;
   uint64_t deadline_ns = UINT64_MAX;
   Transfer* transfer = nullptr;  ///< kSending or kReceiving of more than one packet
-  // The next cache line.
+  // The next cache line begins here.
   Continuation continuation;
-  // Beyond the common case.
+  // The common case does not use the fields below.
   uint32_t response_bytes = 0;  ///< kReceiving
-  /// kFree: its request number if it was free at the last look; all bits inverted if the server knows that its last
-  /// response has arrived (clause 5.5).
+  /// kFree: the slot's request number if the slot was free at the last look; the number with all bits inverted if the
+  /// server knows that the slot's last response has arrived (clause 5.5).
   uint32_t rested_number = 0;
-  /// kWaiting, kEnded: when the phase began. kSending and kReceiving with losses in `rounds`: when the first of them
-  /// was found, on the session's watched clock.
+  /// kWaiting, kEnded: time at which the phase began. kSending and kReceiving with losses in `rounds`: time at which
+  /// the first loss was found, on the session's watched clock.
   uint64_t waiting_since_ns = 0;
-  /// kWaiting: the next probe; kEnded: the next cancel. kSending and kReceiving with losses in `rounds`: when the last
-  /// of them was found.
+  /// kWaiting: time of the next probe. kEnded: time of the next cancel. kSending and kReceiving with losses in
+  /// `rounds`: time at which the last loss was found.
   uint64_t ask_at_ns = UINT64_MAX;
 
-  /// kFree: the server knows that the last response has arrived.
+  /// kFree: true if the server knows that the last response has arrived.
   bool is_reported() const { return rested_number == ~request_number; }
   void set_reported() { rested_number = ~request_number; }
-  /// kFree: no report on its way names the slot. Notes a number that does not come again.
+  /// kFree: marks the slot as not reported, and as not free at the last look: notes a number that does not come again.
   void set_unreported() { rested_number = request_number - wire::kSlotsMax; }
-  /// kFree: it was free at the last look, too, and is not reported.
+  /// kFree: true if the slot was also free at the last look, and is not reported.
   bool has_rested() const { return rested_number == request_number; }
   bool was_sent() const { return rounds != 0; }
   bool has_fruitless_rounds() const { return rounds > 1; }
 };
 static_assert(sizeof(ClientSlot) == 160);
 
-/// The slot, which is not free, has the buffers and the continuation of its call.
+/// True if the slot, which must not be free, has the buffers and the continuation of its call.
 inline bool has_call(const ClientSlot& slot) {
   return slot.phase != ClientSlot::Phase::kEnded && slot.phase != ClientSlot::Phase::kBlocked;
 }
 
-/// What the client sessions of one endpoint share.
+/// The memory and the limits that the client sessions of one endpoint share.
 struct ClientPools {
   base::Pool<ClientSlot> slots;
   base::Pool<Transfer, 8> transfers;
@@ -99,10 +99,10 @@ struct ClientPools {
   /// unit (wire/credits.h).
   int32_t response_credits_free = 64;
   uint8_t credit_unit = 0;
-  /// How many more sessions at rest may report (clause 5.5). A hundred thousand at once would keep calls waiting for
-  /// longer than each of them waits for an answer.
+  /// Number of further sessions at rest that may report (clause 5.5). If a hundred thousand sessions reported at once,
+  /// calls would wait for longer than a session waits for the answer to its report.
   int32_t reports_free = 256;
-  ResponseShare response_share;  ///< how many response packets one session may await (clause 5.4)
+  ResponseShare response_share;  ///< response packets that one session may await (clause 5.4)
   ControllerCounters controller_counters;
 };
 

@@ -1,4 +1,4 @@
-// The terms of a client session: the caller's, and what the server has said in the handshake.
+// The terms of a client session: the caller's, and the server's from the handshake.
 // Session layer: plain values.
 #pragma once
 
@@ -9,12 +9,13 @@
 
 namespace tern::session {
 
-/// Its window becomes the server's, if that is smaller, and its first number that of the newest handshake.
+/// The caller's terms. `window` becomes the server's window if that is smaller, and `first_number` becomes that of the
+/// newest handshake.
 struct ClientTerms {
   uint32_t local_key = 0;
   uint32_t first_number = 1;          ///< random, 24 bits
-  uint32_t seed = 1;                  ///< of the pacer
-  uint32_t bulk_packets = 32;         ///< of one message in flight, whatever the credits
+  uint32_t seed = 1;                  ///< seed of the pacer
+  uint32_t bulk_packets = 32;         ///< most packets of one message in flight, for any number of credits
   uint8_t window = 8;                 ///< slots, 1 to 64
   bool may_pace_below_packet = true;  ///< a controller may allow less than one packet in a round trip
   uint64_t rto_ns_min = 1'000'000;

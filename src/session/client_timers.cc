@@ -1,4 +1,4 @@
-// Timers of the client session: losses (clause 4.3), probes (4.4), reports (5.5), deadlines (6.3) and silence (6.4).
+// Client session: timers of losses (clause 4.3), probes (4.4), reports (5.5), deadlines (6.3) and silence (6.4).
 #include "session/client_session.h"
 
 #include <algorithm>
@@ -10,14 +10,14 @@ namespace {
 
 using Phase = ClientSlot::Phase;
 
-/// Rounds of losses of one slot, while no slot makes progress, after which one packet at a time is enough to find out
-/// when packets pass again.
+/// After this many rounds of losses of one slot, while no slot makes progress, the session sends one packet at a time,
+/// which is enough to find out when packets pass again.
 constexpr uint8_t kStalledRounds = 4;
 /// The call is given up after this many rounds of RFRs for the rest of a response. With back-off a liveness timeout has
 /// more rounds than that for any RTO.
 constexpr uint8_t kFruitlessRounds = 4;
-/// A call that waits for its answer is asked for at least this often, however long the liveness timeout is: a server
-/// keeps no response that no client asks for (clause 5.5.2).
+/// Longest interval between two probes of a call that waits for its answer, for any liveness timeout, because a server
+/// frees a response for which no client asks (clause 5.5.2).
 constexpr uint64_t kAskNsMax = 5'000'000'000;
 
 }  // namespace
@@ -29,7 +29,7 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
   if (!silence_.is_running()) begin_busy_time(now_ns);
   if (now_ns >= reports_.look_at_ns()) look_at_reports(now_ns);
   result.at_latest(reports_.look_at_ns());
-  // A call that waits for its pace or for memory to receive is no silence: the server owes nothing.
+  // While calls only wait for their pace or for memory to receive, the server owes no answer, and is not silent.
   silence_.look(now_ns, read_until_ns, last_answer_ns(), is_outstanding());
   look_at_progress();
   look_at_silence(now_ns, result);
@@ -44,7 +44,8 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
 
 // ---- Loss (clause 4.3) ----
 
-/// A packet was answered: older ones may be lost. They are judged when everything that has come with it has been read.
+/// Called when a packet was answered. Older packets may be lost; they are judged when all packets that came with the
+/// answer have been read.
 void ClientSession::suspect_losses(uint64_t now_ns) {
   if (sent_.oldest() > sent_.largest_answered() || sent_.in_flight() == 0) return;
   loss_timer_.suspect(now_ns + RttEstimator::kReorderNsMin, sent_.largest_answered());
@@ -79,13 +80,13 @@ LossRounds ClientSession::loss_rounds(const ClientSlot& slot) const {
   return {true, slot.ask_at_ns, round_gap_ns(slot)};
 }
 
-/// Between two rounds of losses of one slot without progress (clause 4.3.3).
+/// Time between two rounds of losses of one slot without progress (clause 4.3.3).
 uint64_t ClientSession::round_gap_ns(const ClientSlot& slot) const {
   const uint32_t doublings = std::min<uint32_t>(slot.rounds - 2, 30);
   return std::min(rto_ns() << doublings, terms_.liveness_ns / 4);
 }
 
-/// Packets of the slot are lost: for the first time, or again though they were sent after the last round.
+/// Begins a round of losses. The slot's packets are lost for the first time, or again after they were sent again.
 void ClientSession::begin_round(ClientSlot* slot, uint64_t now_ns) {
   if (!slot->has_fruitless_rounds()) {
     slot->waiting_since_ns = silence_.watched_ns();
@@ -131,7 +132,7 @@ void ClientSession::look_at_reports(uint64_t now_ns) {
   hold_report(is_due);
 }
 
-/// No call is left: tells the server that its responses have arrived, then rests.
+/// Ticks a session without calls: reports to the server that its responses have arrived, then rests.
 ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
   ClientTick result;
   silence_.stop();
@@ -206,10 +207,10 @@ void ClientSession::look_at_oldest_packet(uint64_t now_ns, ClientTick& result) {
   control_mask_ |= bit(oldest.slot);
 }
 
-/// True: the path is to be checked, because of a call without progress or because of the silence.
+/// Returns true if the path must be checked, because of a call without progress or because of the silence.
 bool ClientSession::look_at_calls(uint64_t now_ns, ClientTick& result) {
   bool wants_path_check = silence_.is_long();
-  // Requests for the rest of a response wait for credits and their pace; a probe does not.
+  // RFRs for the rest of a response wait for credits and their pace, but a probe does not.
   const bool is_ask_due = now_ns >= receiving_ask_at_ns_;
   if (is_ask_due) receiving_ask_at_ns_ = now_ns + kAskNsMax;
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
@@ -228,8 +229,8 @@ bool ClientSession::look_at_calls(uint64_t now_ns, ClientTick& result) {
       result.at_latest(receiving_ask_at_ns_);
     }
     if (is_without_progress(*slot, now_ns)) {
-      // The path was checked for this slot's sake, and found good, and that is long ago. A call that waits for its pace
-      // has asked in vain less often.
+      // The path was checked because of this slot and found good long ago. A call that only waits for its pace has had
+      // fewer rounds.
       const bool is_fruitless = slot->phase == Phase::kReceiving && slot->rounds >= kFruitlessRounds &&
                                 path_check_.good_ns() >= slot->waiting_since_ns + terms_.liveness_ns;
       if (is_fruitless) result.fruitless_mask |= bit(index);
@@ -240,7 +241,7 @@ bool ClientSession::look_at_calls(uint64_t now_ns, ClientTick& result) {
   return wants_path_check;
 }
 
-/// The call waits for its answer, or for the acknowledgement of its cancel: asks again at intervals that grow.
+/// Asks again, at intervals that grow, for a call that waits for its answer or for the acknowledgement of its cancel.
 void ClientSession::look_at_waiting_call(uint32_t index, uint64_t now_ns, ClientTick& result) {
   ClientSlot* slot = slots_[index];
   if (slot->ask_at_ns <= now_ns) {
@@ -252,14 +253,14 @@ void ClientSession::look_at_waiting_call(uint32_t index, uint64_t now_ns, Client
   result.at_latest(slot->ask_at_ns);
 }
 
-/// True: the call has made no progress for so long that the session must check whether full packets pass (clause
+/// True if the call has made no progress for so long that the session must check whether full packets pass (clause
 /// 6.4.2).
 bool ClientSession::is_without_progress(const ClientSlot& slot, uint64_t now_ns) const {
   const uint64_t watched_ns = silence_.watched_ns();
   const uint64_t good_ns = path_check_.good_ns();
   switch (slot.phase) {
     case Phase::kWaiting: {
-      // Its handler may run, or each of its responses is lost.
+      // The call's handler may run, or all its responses may be lost.
       const uint64_t waited_ns = now_ns - slot.waiting_since_ns;
       return waited_ns >= terms_.liveness_ns && watched_ns - good_ns >= std::max(terms_.liveness_ns, waited_ns / 4);
     }

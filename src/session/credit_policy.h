@@ -28,8 +28,8 @@ inline constexpr uint32_t kDownlinkPacketsMin = 8;
 
 /// The link by which packets arrive.
 struct Downlink {
-  uint32_t bytes = 0;         ///< carried in kDownlinkNs; 0: unknown
-  uint32_t packet_bytes = 1;  ///< of a full packet on the link
+  uint32_t bytes = 0;         ///< bytes that the link carries in kDownlinkNs; 0: unknown
+  uint32_t packet_bytes = 1;  ///< bytes of a full packet on the link
 
   static Downlink of(uint64_t bytes_per_sec, uint32_t packet_bytes) {
     if (bytes_per_sec == 0) return {};
@@ -40,10 +40,10 @@ struct Downlink {
   uint32_t packets() const { return bytes / packet_bytes; }
 };
 
-/// Counts the active sessions of an epoch: those of which a packet has arrived.
+/// Counts the active sessions of an epoch, which are the sessions of which a packet has arrived.
 class Heard {
  public:
-  /// The number of the present epoch, from 1 on. 0 is the initial note of a session.
+  /// Number of the present epoch, from 1 on. 0 is the initial note of a session.
   uint64_t epoch() const { return epoch_; }
   /// Counts a session. `last` is the session's note of the epoch in which it was counted last. True: it has not been
   /// counted before in this epoch.
@@ -56,7 +56,7 @@ class Heard {
   /// The larger of the counts of this epoch so far and of the last epoch; at least 1.
   uint32_t count() const { return std::max({before_, now_, 1u}); }
   bool has_grown() const { return now_ > before_; }
-  /// `was_silent`: a whole epoch has passed since the end of the last one.
+  /// Starts an epoch. `was_silent`: a whole epoch has passed since the end of the last one.
   void start_epoch(bool was_silent) {
     before_ = was_silent ? 0 : now_;
     now_ = 0;
@@ -77,15 +77,15 @@ class CreditPolicy {
  public:
   struct Terms {
     uint32_t queue_packets = 0;           ///< full packets that the receive queue holds
-    uint8_t unit = wire::kCreditUnitMax;  ///< of a credit: log2 of its bytes (wire/credits.h)
-    uint32_t packet_credits = 1;          ///< that a full packet costs
+    uint8_t unit = wire::kCreditUnitMax;  ///< unit of the credits: log2 of a credit's bytes (wire/credits.h)
+    uint32_t packet_credits = 1;          ///< credits that a full packet costs
     Downlink downlink = {};
     uint32_t fixed_limit = 0;  ///< full packets that the limit allows. 0: the limit is calculated
   };
-  /// All that has arrived at the endpoint since its beginning.
+  /// The packets and bytes that have arrived at the endpoint since its beginning.
   struct Arrivals {
     uint64_t packets = 0;
-    uint64_t bytes = 0;  ///< on the downlink
+    uint64_t bytes = 0;  ///< bytes on the downlink
   };
   static constexpr uint64_t kQueueEpochNs = 10'000'000;
   static constexpr uint64_t kDownlinkEpochNs = 2 * kDownlinkNs;
@@ -101,7 +101,7 @@ class CreditPolicy {
     update();
   }
 
-  /// As packets carry it (wire::encode_credits).
+  /// The limit as packets carry it (wire::encode_credits).
   uint8_t limit() const { return limit_; }
   uint8_t unit() const { return terms_.unit; }
   /// The limit of a session that begins, or begins again after a rest. It is a share of half of the receive queue,
@@ -113,7 +113,7 @@ class CreditPolicy {
     return wire::encode_credits(static_cast<uint32_t>(std::clamp<size_t>(share, 1, kStartMax)) * terms_.packet_credits);
   }
 
-  /// The epoch that hear() notes.
+  /// Number of the epoch that hear() notes.
   uint64_t epoch() const { return all_.epoch(); }
   uint64_t epoch_end_ns() const { return epoch_end_ns_; }
   /// Starts an epoch. Must be called at epoch_end_ns() or later. True: a whole epoch has passed since that time.
@@ -188,7 +188,7 @@ class CreditPolicy {
         share = std::min(share, full * std::max(equal, rest / std::min(long_.count(), long_requests_)));
       }
     }
-    // More in flight fills long paths, but also the buffers of switches: only where it is asked for.
+    // More packets in flight fill long paths, but also the buffers of switches, so they are allowed only on request.
     share = std::min(share, kPacketsMax * full);
     if (terms_.fixed_limit != 0) share = terms_.fixed_limit * full;
     limit_ = wire::encode_credits(std::max(share, 1u));
@@ -206,8 +206,8 @@ class CreditPolicy {
   Heard long_;                       ///< sessions that send long requests
   uint32_t long_requests_ = 0;
   uint32_t long_packets_ = 0;  ///< packets of long requests in this epoch
-  Arrivals arrivals_;          ///< at the start of this epoch
-  uint32_t other_bytes_ = 0;   ///< in flight in the last epoch that were not of long requests, about
+  Arrivals arrivals_;          ///< arrivals up to the start of this epoch
+  uint32_t other_bytes_ = 0;   ///< bytes in flight in the last epoch that were not of long requests, about
   uint32_t mean_bytes_ = 1;    ///< mean length of a packet in the last epoch
   uint8_t limit_ = 1;
 };
@@ -218,7 +218,7 @@ class ResponseShare {
  public:
   ResponseShare() = default;
   explicit ResponseShare(const Downlink& downlink) : downlink_(downlink) {}
-  /// A response of several packets begins to arrive.
+  /// Called when a response of several packets begins to arrive.
   void begin() { responses_++; }
   void end() { responses_--; }
   uint32_t responses() const { return responses_; }

@@ -1,18 +1,18 @@
-// Why a received packet had no effect. Session layer: a plain value.
+// The reasons why a received packet had no effect. Session layer: a plain value.
 #pragma once
 
 #include <cstdint>
 
 namespace tern::session {
 
-/// Each has a counter (EndpointCounters).
+/// Each reason has a counter (EndpointCounters).
 enum class Drop : uint8_t {
   kNone,
   kMalformed,  ///< contradicts itself or the session's terms
-  kStale,      ///< of a request that has ended, or a duplicate
+  kStale,      ///< about a request that has ended, or a duplicate
   kUnproven,   ///< carries nothing that only the peer can know (clause 3.9)
-  kLease,      ///< its by-reference payload was taken back while it was copied
-  kNoMemory,   ///< there is no memory for what it needs
+  kLease,      ///< the by-reference payload was taken back while it was copied
+  kNoMemory,   ///< there is no memory to handle it
 };
 
 }  // namespace tern::session

@@ -18,7 +18,7 @@ struct LossEvidence {
   uint64_t largest_answered = 0;  ///< number of the newest packet that was answered
   uint64_t largest_part = 0;      ///< number of the newest RFR of which a packet has arrived; 0: none
   uint64_t elapsed_ns = 0;        ///< time to the newest answer, including the server's hold time
-  uint64_t reorder_ns = 0;        ///< how much later than `elapsed_ns` an overtaken answer may come
+  uint64_t reorder_ns = 0;        ///< time after `elapsed_ns` in which an overtaken answer may come
   uint64_t responses_ns = 0;      ///< time on the link for one full packet of each call
   uint64_t patience_ns = 0;       ///< longest time to an answer without evidence that it was overtaken
 };
@@ -26,22 +26,22 @@ struct LossEvidence {
 /// The rounds of losses that a slot has had without progress (clause 4.3.3).
 struct LossRounds {
   bool has_any = false;
-  uint64_t newest_ns = 0;  ///< when the newest round began
-  uint64_t gap_ns = 0;     ///< the shortest time from that to the next round
+  uint64_t newest_ns = 0;  ///< beginning of the newest round
+  uint64_t gap_ns = 0;     ///< shortest time from the newest round to the next one
 
-  /// True: the packet was sent after the newest round began, so that its loss begins another round.
+  /// True if the packet was sent after the newest round began, so that its loss begins another round.
   bool is_repeated_by(const SentPacket& packet) const { return has_any && packet.time_ns >= newest_ns; }
 };
 
-/// When an overtaken packet counts as lost. `number` is the packet's.
+/// Returns the time at which an overtaken packet counts as lost. `number`: the packet's number.
 inline uint64_t lost_at_ns(const SentPacket& packet, uint64_t number, const LossRounds& rounds,
                            const LossEvidence& evidence) {
   uint64_t wait_ns = evidence.elapsed_ns + evidence.reorder_ns;
   if (!packet.is_rfr()) {
     wait_ns += evidence.responses_ns;  // the server sends responses that are ready at the same time in any order
   } else {
-    // The server sends ranges in turn, but after everything else: only a packet of a later range overtakes. An RFR's
-    // clock starts anew with each packet that arrives for it.
+    // The server sends ranges in turn, but after all other packets, so only a packet of a later range overtakes. An
+    // RFR's clock starts anew with each packet that arrives for the RFR.
     const bool is_overtaken = packet.kind == SentPacket::Kind::kRfrOvertaken || number < evidence.largest_part;
     const bool has_begun = packet.missing != packet.count;
     if (!is_overtaken) {
@@ -54,9 +54,9 @@ inline uint64_t lost_at_ns(const SentPacket& packet, uint64_t number, const Loss
   return rounds.is_repeated_by(packet) ? std::max(at_ns, rounds.newest_ns + rounds.gap_ns) : at_ns;
 }
 
-/// Judges the packets up to number `judged` that are not answered, the oldest first. Calls `on_lost(number)` for each
-/// that is lost; it may remove the packet and begin a round of its slot. `rounds_of(slot index)` is asked before each
-/// judgement. Returns when the next packet will be lost, UINT64_MAX if none is left.
+/// Judges the unanswered packets up to number `judged`, the oldest first. Calls `on_lost(number)` for each lost packet,
+/// which may remove the packet and begin a round of its slot. Calls `rounds_of(slot index)` before each judgement.
+/// Returns the time at which the next packet will be lost; UINT64_MAX: no packet is left.
 template <class RoundsOf, class OnLost>
 uint64_t detect_losses(const SentPackets& sent, uint64_t judged, const LossEvidence& evidence, uint64_t now_ns,
                        RoundsOf&& rounds_of, OnLost&& on_lost) {
@@ -64,7 +64,7 @@ uint64_t detect_losses(const SentPackets& sent, uint64_t judged, const LossEvide
   for (uint64_t n = sent.oldest(); n <= judged && n < sent.next_number(); n++) {
     const SentPacket& packet = sent[n];
     if (!packet.holds_credit()) continue;
-    // The answered packet itself is an RFR with missing packets: only its own last packet overtakes them.
+    // If the answered packet is an RFR with missing packets, only the RFR's own last packet overtakes them.
     if (n == evidence.largest_answered && packet.kind != SentPacket::Kind::kRfrOvertaken) continue;
     const uint64_t at_ns = lost_at_ns(packet, n, rounds_of(packet.slot), evidence);
     if (at_ns > now_ns) {
@@ -76,23 +76,23 @@ uint64_t detect_losses(const SentPackets& sent, uint64_t judged, const LossEvide
   return next_ns;
 }
 
-/// When the overtaken packets are judged. Not at once: the answers of a burst may come in another order than their
-/// requests left, and in pieces.
+/// The time at which overtaken packets are judged. They are not judged at once, because the answers of a burst may come
+/// in pieces, and in another order than their requests left.
 class LossTimer {
  public:
   bool is_set() const { return at_ns_ != 0; }
-  /// UINT64_MAX: no loss is suspected.
+  /// Time of the judgement. UINT64_MAX: no loss is suspected.
   uint64_t at_ns() const { return is_set() ? at_ns_ : UINT64_MAX; }
   /// Packets up to this number are judged.
   uint64_t judged() const { return judged_; }
-  /// Packet `largest_answered` was answered, and older ones were not: they are judged at `at_ns`, or earlier if a
-  /// judgement is due earlier.
+  /// Plans a judgement, because packet `largest_answered` was answered and older packets were not. They are judged at
+  /// `at_ns`, or earlier if a judgement is due earlier.
   void suspect(uint64_t at_ns, uint64_t largest_answered) {
     if (is_set() && at_ns_ <= at_ns) return;
     at_ns_ = at_ns;
     judged_ = largest_answered;
   }
-  /// After a judgement: the next one, UINT64_MAX for none.
+  /// Called after a judgement with the time of the next one. UINT64_MAX: there is none.
   void set(uint64_t at_ns) { at_ns_ = at_ns == UINT64_MAX ? 0 : at_ns; }
 
  private:

@@ -14,51 +14,51 @@ enum class PathVerdict : uint8_t {
   kDropped,
   kAnswered,   ///< the data address answers: full probes may follow
   kOpened,     ///< the session is open
-  kFound,      ///< the server has answered a short paired probe anew: of an open session, pair_probe() is due
+  kFound,      ///< the server has answered a short paired probe; an open session sends a pair_probe() next
   kFollowed,   ///< the server sends to the address that our packets come from
-  kConfirmed,  ///< of the open session: packets of full length still pass
+  kConfirmed,  ///< packets of full length still pass on the open session's path
 };
 
-/// First header-only probes with the path token, then, once the address has answered one, probes of full length with
-/// the token of that answer. On a paired session, whose packets of both directions use one address and port pair, the
-/// answer to a short probe has a pair token, and the answer to the full probe the session token.
+/// The client first sends header-only probes with the path token. Once the address has answered one, it sends probes of
+/// full length with the token of that answer. On a paired session, whose packets of both directions use one address and
+/// port pair, the answer to a short probe has a pair token, and the answer to the full probe has the session token.
 class PathProof {
  public:
-  /// Header-only path probes to an address that has not answered one (clause 7.7.3).
+  /// Most header-only path probes to an address that has not answered one (clause 7.7.3).
   static constexpr uint8_t kShortProbesMax = 3;
   /// After this many full paired probes without an answer, our address may have changed.
   static constexpr uint8_t kFullPairProbesMax = 4;
 
   struct Probe {
     uint8_t flags = 0;
-    bool is_full = false;  ///< of the largest payload; else a header only
+    bool is_full = false;  ///< with the largest payload; otherwise a header only
     uint32_t token = 0;
   };
   struct Reply {
     bool is_paired = false;
-    bool is_short = false;  ///< a header only; else of the largest payload
+    bool is_short = false;  ///< a header only; otherwise with the largest payload
     uint32_t token = 0;
   };
 
-  /// The server has accepted the session, and expects this token in short probes.
+  /// Takes the token that the server, which has accepted the session, expects in short probes.
   void accept(uint32_t path_token) { path_token_ = path_token; }
-  /// From now on probes are paired ones.
+  /// Makes all later probes paired ones.
   void pair() {
     is_paired_ = true;
     first_probe_ns_ = 0;
   }
 
   bool is_paired() const { return is_paired_; }
-  /// The data address has answered a short probe.
+  /// True if the data address has answered a short probe.
   bool is_answered() const { return is_answered_; }
   uint8_t short_probes_left() const { return short_probes_left_; }
   bool may_probe() const { return is_answered_ || short_probes_left_ != 0; }
   /// The token that proves packets of the open session.
   uint32_t session_token() const { return session_token_; }
-  /// When the first probe of the present length was sent; 0: none was.
+  /// Time at which the first probe of the present length was sent; 0: no such probe was sent.
   uint64_t first_probe_ns() const { return first_probe_ns_; }
 
-  /// The next probe of a session that is not open. Only when may_probe().
+  /// Returns the next probe of a session that is not open. Only when may_probe().
   Probe next(uint64_t now_ns) {
     if (first_probe_ns_ == 0) first_probe_ns_ = now_ns;
     if (!is_answered_) short_probes_left_--;
@@ -66,7 +66,7 @@ class PathProof {
     if (has_pair_token_ && full_pair_probes_++ == kFullPairProbesMax) has_pair_token_ = false;
     return next_paired();
   }
-  /// The next paired probe: a short one asks for a pair token, a full one has it.
+  /// Returns the next paired probe. A short probe asks for a pair token, and a full probe has it.
   Probe next_paired() {
     if (!has_pair_token_) {
       is_pair_asked_ = true;
@@ -76,7 +76,7 @@ class PathProof {
   }
   void forget_pair_token() { has_pair_token_ = false; }
 
-  /// A reply to a probe of a session that is not open. kOpened: the path is proven.
+  /// Takes a reply to a probe of a session that is not open. kOpened: the path is proven.
   PathVerdict on_reply(const Reply& reply) {
     if (reply.is_paired && !is_paired_) return PathVerdict::kDropped;
     if (!reply.is_short) return on_full_reply(reply);
@@ -84,18 +84,18 @@ class PathProof {
     if (reply.is_paired && !take_pair_token(reply.token)) return PathVerdict::kDropped;
     if (is_answered_) return PathVerdict::kFound;
     if (!reply.is_paired) session_token_ = reply.token;
-    is_paired_ = reply.is_paired;  // a late answer to an earlier probe is as good
+    is_paired_ = reply.is_paired;  // a late answer to an earlier, unpaired probe also counts
     is_answered_ = true;
     first_probe_ns_ = 0;
     return PathVerdict::kAnswered;
   }
-  /// A paired reply to a probe of the open session. Only its echo proves it: a wrong token is worth no more than a lost
-  /// one.
+  /// Takes a paired reply to a probe of the open session. Only its echo proves it, because a wrong token does no more
+  /// harm than a lost one.
   PathVerdict on_pair_reply(const Reply& reply) {
     if (!is_paired_) return PathVerdict::kDropped;
     if (reply.is_short) return take_pair_token(reply.token) ? PathVerdict::kFound : PathVerdict::kDropped;
     has_pair_token_ = false;
-    // The token that we have may have been damaged: then the server has answered nothing that needs it.
+    // The present session token may be damaged, so that the server has not answered packets that need it.
     session_token_ = reply.token;
     return PathVerdict::kFollowed;
   }
@@ -118,24 +118,24 @@ class PathProof {
   uint64_t first_probe_ns_ = 0;
   uint32_t path_token_ = 0;
   uint32_t session_token_ = 0;  ///< valid when is_answered_
-  uint32_t pair_token_ = 0;     ///< valid when has_pair_token_: of a short reply, for the full probe that follows
+  uint32_t pair_token_ = 0;     ///< valid when has_pair_token_: from a short reply, for the full probe that follows
   uint8_t short_probes_left_ = kShortProbesMax;
-  uint8_t full_pair_probes_ = 0;  ///< since the last short one
+  uint8_t full_pair_probes_ = 0;  ///< full paired probes since the last short one
   bool is_answered_ = false;
   bool is_paired_ = false;
   bool has_pair_token_ = false;
   bool is_pair_asked_ = false;  ///< a short paired probe has not been answered
 };
 
-/// When a silent paired session asks the server to follow it, because its address may have changed (clause 7.7.5):
-/// after a sixteenth, a quarter and half of the liveness timeout, because a server answers an unknown address three
-/// times; then once in each timeout.
+/// The times at which a silent paired session asks the server to follow it, because its address may have changed
+/// (clause 7.7.5). It asks after a sixteenth, a quarter and half of the liveness timeout, because a server answers an
+/// unknown address three times, and then once in each timeout.
 class FollowTimer {
  public:
   void stop() { next_ns_ = 0; }
-  /// When the next question is due. Only after a look.
+  /// Time of the next question. Only after a look.
   uint64_t next_ns() const { return next_ns_; }
-  /// One look. `answered_ns` is when the newest packet of the server came. True: ask now.
+  /// One look. `answered_ns`: time of the server's newest packet. True: the session must ask now.
   bool look(uint64_t now_ns, uint64_t answered_ns, bool is_answer_owed, uint64_t liveness_ns) {
     const uint64_t unit_ns = liveness_ns / 16;
     if (next_ns_ == 0 || answered_ns_ != answered_ns || !is_answer_owed) {
@@ -151,9 +151,9 @@ class FollowTimer {
   }
 
  private:
-  uint64_t answered_ns_ = 0;  ///< the newest packet of the server when the silence began
-  uint64_t next_ns_ = 0;      ///< 0: stopped
-  uint64_t gap_ns_ = 0;       ///< to the question after the next
+  uint64_t answered_ns_ = 0;  ///< time of the server's newest packet when the silence began
+  uint64_t next_ns_ = 0;      ///< time of the next question; 0: stopped
+  uint64_t gap_ns_ = 0;       ///< time from the next question to the one after it
 };
 
 }  // namespace tern::session

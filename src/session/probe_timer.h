@@ -1,4 +1,4 @@
-// When a client probes for its oldest unanswered packet (clause 4.4.1).
+// The times at which a client probes for its oldest unanswered packet (clause 4.4.1).
 // Session layer: pure values; time is an argument.
 #pragma once
 
@@ -12,12 +12,12 @@ class ProbeTimer {
  public:
   /// The timeouts of the session at the time of the call.
   struct Timeouts {
-    uint64_t rto_ns = 0;       ///< the measured one (RttEstimator)
-    uint64_t liveness_ns = 0;  ///< the longest wait is a quarter of it, as far as doubling goes
+    uint64_t rto_ns = 0;       ///< the measured timeout (RttEstimator)
+    uint64_t liveness_ns = 0;  ///< doubling stops at a quarter of it
   };
 
-  /// One look at `progress_ns`, the time of the newest progress. True: there was progress since the last look, or
-  /// nothing is left to be sent or answered, and the back-off is over.
+  /// One look at `progress_ns`, the time of the newest progress. Ends the back-off and returns true if there was
+  /// progress since the last look, or if nothing is left to be sent or answered.
   bool look_at_progress(uint64_t progress_ns, bool is_idle) {
     if (progress_ns == progress_ns_ && !is_idle) return false;
     progress_ns_ = progress_ns;
@@ -34,15 +34,16 @@ class ProbeTimer {
   void end_back_off() { doublings_ = 0; }
   bool has_backed_off() const { return doublings_ != 0; }
 
-  /// How long an answer may take: the measured timeout, or more if the server has lately held its answers for longer.
+  /// Longest expected time to an answer: the measured timeout, or more if the server has lately held its answers
+  /// longer.
   uint64_t patience_ns(const Timeouts& timeouts) const {
     return std::max(timeouts.rto_ns, std::min(2 * response_ns_, timeouts.liveness_ns / 4));
   }
-  /// When the probe is due for a packet that has waited since `since_ns`.
+  /// Time of the probe for a packet that has waited since `since_ns`.
   uint64_t due_ns(uint64_t since_ns, const Timeouts& timeouts) const {
     return std::max(since_ns, probed_ns_) + wait_ns(timeouts);
   }
-  /// The probe is sent. Returns when the next look is due.
+  /// Notes that the probe is sent. Returns the time of the next look.
   uint64_t on_probe(uint64_t now_ns, const Timeouts& timeouts) {
     const uint64_t wait_before_ns = wait_ns(timeouts);
     probed_ns_ = now_ns;
@@ -56,9 +57,9 @@ class ProbeTimer {
   }
 
   uint64_t probed_ns_ = 0;
-  uint64_t response_ns_ = 0;  ///< what answers have lately taken, hold time included: a maximum that decays
-  uint64_t progress_ns_ = 0;  ///< at the last look
-  uint64_t sample_ns_ = 0;    ///< at the last look
+  uint64_t response_ns_ = 0;  ///< recent maximum of the time to an answer, hold time included; decays
+  uint64_t progress_ns_ = 0;  ///< `progress_ns` at the last look
+  uint64_t sample_ns_ = 0;    ///< `sample_ns` at the last look
   uint8_t doublings_ = 0;
 };
 

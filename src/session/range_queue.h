@@ -1,4 +1,4 @@
-// Ranges of response packets that a client has asked for and that have not left yet.
+// Ranges of response packets that a client has asked for and that have not been sent yet.
 // Session layer: pure values. Allocates without throwing.
 #pragma once
 
@@ -17,21 +17,21 @@ struct Range {
   uint32_t request_number = 0;
   uint32_t first = 0;
   uint32_t count = 0;
-  uint32_t echo = 0;         ///< number of the RFR
-  uint64_t received_ns = 0;  ///< when it came
+  uint32_t echo = 0;         ///< packet number of the RFR
+  uint64_t received_ns = 0;  ///< arrival of the RFR
 };
 
-/// First in, first out. Empty queues of idle sessions cost one pointer.
+/// A FIFO queue. The empty queue of an idle session takes one pointer.
 class RangeQueue {
  public:
-  /// A client keeps to its credits, so more ranges of one session are hostile, or their credits were lost.
+  /// Most ranges of one session. A client keeps to its credits, so more ranges are hostile, or their credits were lost.
   static constexpr uint32_t kMax = 256;
 
   bool empty() const { return size_ == 0; }
   uint32_t size() const { return size_; }
   Range& front() { return ranges_[0]; }
   const Range& operator[](uint32_t index) const { return ranges_[index]; }
-  /// False: kMax ranges wait, or there is no memory.
+  /// Appends a range. False: kMax ranges wait, or there is no memory.
   bool push(const Range& range) {
     if (size_ == capacity_ && !grow()) return false;
     ranges_[size_++] = range;

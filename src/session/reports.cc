@@ -35,7 +35,8 @@ bool Reports::look(Slots slots, bool is_at_rest, uint64_t now_ns, uint64_t delay
   }
   number_ = 0;
   if (gives_up) tries_ = 0;
-  if (is_at_rest && !is_due) reported_number_ = next_number;  // the server knows all, or has not acknowledged it
+  // The server knows all responses, or has not acknowledged the reports.
+  if (is_at_rest && !is_due) reported_number_ = next_number;
   look_at_ns_ = is_due || is_at_rest ? UINT64_MAX : now_ns + delay_ns;
   return is_due;
 }
@@ -53,7 +54,7 @@ uint32_t Reports::fill(Slots slots, bool is_at_rest, std::byte* payload) {
 
 void Reports::on_sent(uint64_t number, bool is_at_rest, uint64_t now_ns, uint64_t rto_ns, uint64_t delay_ns,
                       uint64_t liveness_ns) {
-  // The packets in flight will have to be reported, too.
+  // The responses to packets in flight must be reported later.
   reported_number_ = is_at_rest ? number + 1 : 0;
   number_ = number;
   const uint64_t first_wait_ns = std::max({rto_ns, delay_ns / kDelayParts, liveness_ns >> (kTriesMax - 1)});

@@ -1,4 +1,4 @@
-// When and how a client reports to the server that responses have arrived, so that the server frees them (clause 5.5).
+// A client's reports to the server that responses have arrived, so that the server frees them (clause 5.5).
 // Session layer: pure values; time is an argument.
 #pragma once
 
@@ -30,35 +30,35 @@ class TERN_API Reports {
     look_at_ns_ = look_at_ns;
     tries_ = 0;
   }
-  /// When the next look is due; UINT64_MAX: never.
+  /// Time of the next look; UINT64_MAX: never.
   uint64_t look_at_ns() const { return look_at_ns_; }
-  /// At rest: nothing was sent since the last report, and no look is due.
+  /// True at rest if no packet was sent since the last report, and no look is due.
   bool is_over(uint64_t next_number) const { return look_at_ns_ == UINT64_MAX && reported_number_ == next_number; }
-  /// At rest: there will be a look at this time, unless a look is planned already.
+  /// At rest: plans a look at this time, unless a look is planned already.
   void on_rest(uint64_t look_at_ns) {
     if (look_at_ns_ == UINT64_MAX) look_at_ns_ = look_at_ns;
   }
-  /// At rest: whether the look is due. The server has been silent for `quiet_ns`: where no report was sent before, the
-  /// look waits for a silence of `delay_ns`, because there were calls so short that no tick has seen them.
+  /// At rest: true if the look is due. The server has been silent for `quiet_ns`. If no report was sent before, the
+  /// look waits for a silence of `delay_ns`, because there may have been calls so short that no tick has seen them.
   bool is_due_at_rest(uint64_t now_ns, uint64_t quiet_ns, uint64_t delay_ns);
-  /// At rest, instead of look(): the endpoint has too many reports under way.
+  /// At rest, in place of look(): the endpoint has too many unacknowledged reports.
   void put_off(uint64_t look_at_ns) { look_at_ns_ = look_at_ns; }
-  /// True: a report is to be sent.
+  /// Returns true if a report must be sent.
   bool look(Slots slots, bool is_at_rest, uint64_t now_ns, uint64_t delay_ns, uint64_t next_number);
   /// Writes the payload of a report, 4 B for each slot that it names. Returns its length in bytes.
   uint32_t fill(Slots slots, bool is_at_rest, std::byte* payload);
-  /// The report left as packet `number`. `rto_ns` is how soon the server may have answered.
+  /// Notes that the report was sent as packet `number`. `rto_ns`: time in which the server may answer.
   void on_sent(uint64_t number, bool is_at_rest, uint64_t now_ns, uint64_t rto_ns, uint64_t delay_ns,
                uint64_t liveness_ns);
-  /// The number of the packet with the report that is not acknowledged; 0: there is none.
+  /// Number of the packet with the unacknowledged report; 0: there is none.
   uint64_t number() const { return number_; }
   void on_acknowledged(Slots slots, uint64_t look_at_ns);
 
  private:
   uint64_t look_at_ns_ = UINT64_MAX;
-  uint64_t reported_number_ = 0;  ///< the next packet number after the last report; 0: a call was busy then
+  uint64_t reported_number_ = 0;  ///< next packet number after the last report; 0: a call was busy at the report
   uint64_t number_ = 0;
-  uint8_t tries_ = 0;  ///< since the last acknowledgement, or since the session gave up
+  uint8_t tries_ = 0;  ///< reports sent since the last acknowledgement, or since the session gave up
 };
 
 }  // namespace tern::session

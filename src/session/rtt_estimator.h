@@ -27,18 +27,18 @@ class RttEstimator {
 
   bool has_sample() const { return srtt_ns_ != 0; }
   uint64_t srtt_ns() const { return srtt_ns_; }
-  /// UINT64_MAX: not known.
+  /// The smallest round trip. UINT64_MAX: not known.
   uint64_t min_ns() const { return min_ns_ == kUnknown ? UINT64_MAX : min_ns_; }
   uint64_t latest_ns() const { return latest_ns_; }
-  /// The newest, with the time for which the server has held the packet.
+  /// The newest round trip, including the time for which the server held the packet.
   uint64_t latest_elapsed_ns() const { return latest_elapsed_ns_; }
 
-  /// An upper bound of the smallest round trip; no sample. 0 says nothing: no path takes that.
+  /// Notes an upper bound of the smallest round trip, which is not a sample. 0 is ignored, because no path takes 0 ns.
   void at_most(uint64_t rtt_ns, uint64_t now_ns) {
     if (rtt_ns != 0) note_min(static_cast<uint32_t>(std::min(rtt_ns, kLongestNs)), now_ns);
   }
-  /// `elapsed_ns`: the same round trip with the time for which the server has held the packet. `now_ns` never goes
-  /// back.
+  /// Adds a sample. `elapsed_ns`: the round trip plus the time for which the server held the packet. `now_ns` must not
+  /// decrease.
   void add(uint64_t sample_ns, uint64_t elapsed_ns, uint64_t now_ns) {
     const auto rtt_ns = static_cast<uint32_t>(std::clamp<uint64_t>(sample_ns, 1, kLongestNs));
     latest_ns_ = rtt_ns;
@@ -54,8 +54,8 @@ class RttEstimator {
     rttvar_ns_ = static_cast<uint32_t>((uint64_t{3} * rttvar_ns_ + error) / 4);
     srtt_ns_ = static_cast<uint32_t>((7 * srtt_ns + rtt_ns) / 8);
   }
-  /// SRTT + 4 RTTVAR, at least `floor_ns`, and half as much again as SRTT: where round trips are all alike (a saturated
-  /// link) nothing is left of the variance, and one that is a little longer is no loss.
+  /// SRTT + 4 RTTVAR, but at least `floor_ns` and at least 1.5 SRTT. If all round trips are equal (on a saturated
+  /// link), the variance is near 0, and a slightly longer round trip is not a loss.
   uint64_t rto_ns(uint64_t floor_ns) const {
     if (srtt_ns_ == 0) {
       const bool is_bounded = min_ns_ != kUnknown;
@@ -66,8 +66,8 @@ class RttEstimator {
     const uint64_t srtt_ns = srtt_ns_;
     return std::max(srtt_ns + std::max(uint64_t{4} * rttvar_ns_, srtt_ns / 2), floor_ns);
   }
-  /// How much later than a packet sent after it an answer may come before the packet counts as lost (RACK, RFC 8985:
-  /// a quarter of the smallest round trip, but not less than kReorderNsMin).
+  /// Reordering time: a packet counts as lost if it is not answered this long after the answer to a later packet (RACK,
+  /// RFC 8985: a quarter of the smallest round trip). At least kReorderNsMin.
   uint64_t reorder_ns() const {
     return has_sample() ? std::max<uint64_t>(min_ns_ / 4, kReorderNsMin) : kFirstRtoNs / 4;
   }
@@ -75,7 +75,7 @@ class RttEstimator {
  private:
   static constexpr uint32_t kUnknown = UINT32_MAX;
 
-  /// Two windows, the present one and the one before. The smaller of their minima is kept: mostly this is a compare.
+  /// Keeps the smaller of the minima of two windows, the present one and the one before. Mostly this is one comparison.
   void note_min(uint32_t rtt_ns, uint64_t now_ns) {
     if (now_ns >= window_end_ns_) [[unlikely]]
       begin_window(now_ns);
@@ -89,10 +89,10 @@ class RttEstimator {
     window_end_ns_ = now_ns + kMinWindowNs;
   }
 
-  // 32 B: every call of a session touches them.
+  // Every call of a session touches these fields, which are 32 B.
   uint64_t window_end_ns_ = 0;
-  uint32_t window_min_ns_ = kUnknown;  ///< of the present window
-  uint32_t min_ns_ = kUnknown;         ///< of that and the one before
+  uint32_t window_min_ns_ = kUnknown;  ///< minimum of the present window
+  uint32_t min_ns_ = kUnknown;         ///< minimum of the present window and the one before
   uint32_t srtt_ns_ = 0;
   uint32_t rttvar_ns_ = 0;
   uint32_t latest_ns_ = 0;

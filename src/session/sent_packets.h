@@ -1,4 +1,4 @@
-// The packets that a client has sent and that are not answered yet, and the credits that they hold (clauses 3.4, 4.1).
+// The unanswered packets of a client, and the credits that they hold (clauses 3.4, 4.1).
 // Session layer: a data structure without I/O or a clock.
 #pragma once
 
@@ -15,14 +15,14 @@ struct SentPacket {
   enum class Kind : uint8_t {
     kNone,   ///< the packet was answered, counts as lost, or takes no credit
     kShort,  ///< a request of one packet, which costs one credit
-    kWide,   ///< a request of one packet, which costs more
+    kWide,   ///< a request of one packet, which costs more than one credit
     kPart,   ///< a packet of a longer request
     kRfr,
     kRfrArrived,    ///< an RFR that the server has acknowledged; `time_ns` is the time of the acknowledgement
     kRfrOvertaken,  ///< an RFR whose last packet has arrived, so that the missing ones were overtaken
   };
-  uint64_t time_ns = 0;  ///< when the packet was sent; of an RFR, when the newest answer to it came
-  /// Of the packet in its message; kShort and kWide: the request number; RFR: the first index of the range.
+  uint64_t time_ns = 0;  ///< time of the send; for an RFR, time of its newest answer
+  /// kPart: index of the packet in its message. kShort and kWide: the request number. RFR: first index of the range.
   uint32_t index = 0;
   uint8_t count = 0;    ///< RFR: packets asked for; kWide and kPart: credits that the packet costs
   uint8_t missing = 0;  ///< RFR: packets asked for that have not arrived
@@ -73,7 +73,7 @@ class TERN_API SentPackets {
   bool grow();
 
   uint64_t next_number() const { return next_number_; }
-  /// Every packet before it is answered or counts as lost.
+  /// Number of the oldest packet of the ring. Every packet before it is answered or counts as lost.
   uint64_t oldest() const { return oldest_; }
   bool contains(uint64_t number) const { return number >= oldest_ && number < next_number_; }
   bool is_empty() const { return oldest_ == next_number_; }
@@ -89,7 +89,7 @@ class TERN_API SentPackets {
     next_number_++;
     in_flight_ += packet.credits();
   }
-  /// Removes a packet that was answered or counts as lost: its credit is free.
+  /// Removes a packet that was answered or counts as lost, and frees its credits.
   void remove(SentPacket& packet) {
     in_flight_ -= packet.credits();
     packet.kind = SentPacket::Kind::kNone;
@@ -98,8 +98,8 @@ class TERN_API SentPackets {
     while (oldest_ < next_number_ && !entries_[oldest_ & mask_].holds_credit()) oldest_++;
   }
 
-  /// For a burst of packets that each hold one credit: the caller writes the records [next_number(), burst_end())
-  /// itself, with entries in a variable of its own, and says with on_burst() up to which number it has.
+  /// For a burst of packets that each hold one credit. The caller writes the records [next_number(), burst_end())
+  /// itself, with entries in a variable of its own, and tells on_burst() the end of the written records.
   class Burst {
    public:
     SentPacket& operator[](uint64_t number) const { return entries_[number & mask_]; }
@@ -111,7 +111,7 @@ class TERN_API SentPackets {
     const uint64_t mask_;
   };
   Burst burst() { return {entries_, mask_}; }
-  /// The end of the numbers for which there are credits and space.
+  /// End of the numbers for which there are credits and space.
   uint64_t burst_end() const {
     return std::min(next_number_ + (credit_limit_ > in_flight_ ? credit_limit_ - in_flight_ : 0), oldest_ + size_);
   }
@@ -135,8 +135,8 @@ class TERN_API SentPackets {
   /// The smaller of the server's limit and the congestion controller's, in credits.
   uint32_t credit_limit() const { return credit_limit_; }
   void set_credit_limit(uint32_t credits) { credit_limit_ = credits; }
-  /// One more packet may be sent, whatever it costs. A rule that kept long packets within the limit would make them
-  /// wait for ever beside a stream of short ones.
+  /// True if one more packet may be sent, whatever it costs. If long packets had to stay within the limit, a stream of
+  /// short packets could keep them waiting for ever.
   bool has_credit() const { return in_flight_ < credit_limit_; }
 
  private:

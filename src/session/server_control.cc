@@ -1,4 +1,4 @@
-// Header-only packets about a server session's calls: RFRs (clause 5.4), probes (4.4), cancels (6.2) and
+// Server session: header-only packets about calls, which are RFRs (clause 5.4), probes (4.4), cancels (6.2) and
 // finished-request reports (5.5).
 #include "session/server_session.h"
 
@@ -16,8 +16,8 @@ uint32_t load_u32(const std::byte* from) {
 
 }  // namespace
 
-/// A retransmitted request packet or a probe of the slot's request brings the response (again), or else a credit
-/// return.
+/// Answers a retransmitted request packet, or a probe of the slot's request: sends the response (again) if there is
+/// one, otherwise a credit return.
 void ServerSession::answer_again(ServerSlot* slot, uint64_t number, uint64_t now_ns) {
   if (slot->phase == Phase::kResponded || slot->phase == Phase::kFailed) {
     slot->echo = static_cast<uint32_t>(number);
@@ -28,10 +28,10 @@ void ServerSession::answer_again(ServerSlot* slot, uint64_t number, uint64_t now
   }
 }
 
-/// The response is sent again if there is one, else a credit return. There are two exceptions. A client that knows its
-/// request to be acknowledged, while the request is not or not wholly here, would wait for ever: the request takes the
-/// slot and fails, so that the slot's numbers go on without a gap. A request that cannot be the slot's next one is
-/// lost.
+/// Handles a probe: sends the response again if there is one, otherwise a credit return. There are two exceptions. If
+/// the client knows that its request was acknowledged, but the request is not or not wholly here, the client would wait
+/// for ever; the request then takes the slot and fails, so that the slot's numbers go on without a gap. A request that
+/// cannot be the slot's next one is lost.
 ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t number, uint64_t now_ns,
                                       ServerOffers& offers) {
   const uint32_t index = slot_index_of(header.request_number());
@@ -40,7 +40,7 @@ ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t numbe
   const int32_t age = is_slot ? static_cast<int32_t>(header.request_number() - number_of(index)) : -1;
   const bool is_beyond = age > int32_t{wire::kSlotsMax};
   if (is_beyond || (is_slot && age < 0)) {
-    // A damaged packet has pushed an older request aside; or the probe is late, and its answer is stale.
+    // Either a damaged packet has replaced an older request, or the probe is late and its answer is stale.
     owe_lost_answer(header, number);
     return is_beyond ? dropped(Drop::kMalformed) : ServerVerdict{};
   }
@@ -62,8 +62,8 @@ ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t numbe
   return {};
 }
 
-/// Queues the packets of a response that the client asks for. A range beyond the response's end brings packet 0, which
-/// says the size; any other range that is not available brings a credit return.
+/// Queues the packets of a response that the client asks for. For a range beyond the response's end it sends packet 0,
+/// which has the size. For any other range that is not available it sends a credit return.
 ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport::Payload& payload, uint64_t number,
                                     uint64_t now_ns) {
   const uint32_t index = slot_index_of(header.request_number());
@@ -94,7 +94,8 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
   return {.is_about_a_call = true};
 }
 
-/// The call has ended at the client: its request does not start any more, and is acknowledged as cancelled.
+/// Handles the cancel of a call that has ended at the client. Its request does not start any more, and the cancel is
+/// acknowledged.
 ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t number, uint64_t now_ns,
                                        ServerOffers& offers) {
   const uint32_t index = slot_index_of(header.request_number());
@@ -105,24 +106,24 @@ ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t numb
   }
   const auto age = static_cast<int32_t>(header.request_number() - slot->request_number);
   if (age < 0 || age > int32_t{wire::kSlotsMax}) {
-    // A late duplicate, whose answer is stale; or damaged packets have put the two ends apart, and the request that the
-    // client gave up will never start here.
+    // Either the cancel is a late duplicate and its answer is stale, or damaged packets have made the two ends differ,
+    // and the request that the client gave up will never start here.
     owe_lost_answer(header, number);
     return {};
   }
-  if (!may_end(slot, offers)) {  // the client repeats its cancel until the request is answered
+  if (!may_end(slot, offers)) {  // the client repeats the cancel until the request is answered
     owe_credit_return(now_ns);
     return {};
   }
   end_slot(slot, offers);
-  // Also if the request has not come yet: the slot has had it then, so that it does not start (at most once).
+  // If the request has not come yet, the slot counts as having had it, so that it does not start (at most once).
   slot->request_number = header.request_number();
   cancelled_mask_ |= uint64_t{1} << index;
   due_ |= kCancels;
   return {};
 }
 
-/// The client has the responses to these requests.
+/// Handles a report: the client has the responses to these requests.
 ServerVerdict ServerSession::on_report(const transport::Payload& payload, uint64_t now_ns, ServerOffers& offers) {
   if (payload.bytes % 4 != 0 || payload.bytes > 4 * wire::kSlotsMax || payload.lease != nullptr) {
     return dropped(Drop::kMalformed);

@@ -28,7 +28,7 @@ Drop ServerPath::admit_short(const wire::Header& probe, bool is_open, uint64_t n
     short_replies_left_ = kShortRepliesMax;
     pair_replies_ = 0;
   }
-  // In an open session only a paired client has reason to ask: its address may have changed.
+  // In an open session only a paired client has a reason to ask, because its address may have changed.
   if ((is_open && !is_paired(probe)) || short_replies_left_ == 0) return Drop::kStale;
   if (short_replies_left_-- == kShortRepliesMax) short_replies_since_ns_ = now_ns;
   return Drop::kNone;
@@ -46,7 +46,7 @@ void ServerPath::on_short(const wire::Header& probe, uint64_t number) {
 
 void ServerPath::on_full(const wire::Header& probe, uint64_t number, uint32_t payload_bytes) {
   is_reply_paired_ = is_paired(probe);
-  // The short replies that brought the token back were sent to no stranger.
+  // The short replies reached the client, which has returned their token, so they were not sent to a stranger.
   if (is_reply_paired_) short_replies_left_ += std::exchange(pair_replies_, uint8_t{0});
   echo_ = static_cast<uint32_t>(number);
   reply_payload_bytes_ = payload_bytes;

@@ -13,42 +13,42 @@ namespace tern::session {
 
 class TERN_API ServerPath {
  public:
-  /// `path_token` is said by the handshake; `session_token` and `first_request_number` are said by path replies only.
+  /// The handshake sends `path_token`. Only path replies send `session_token` and `first_request_number`.
   ServerPath(uint32_t path_token, uint32_t session_token, uint32_t first_request_number)
       : path_token_(path_token), session_token_(session_token), first_request_number_(first_request_number) {}
 
   uint32_t session_token() const { return session_token_; }
   uint32_t first_request_number() const { return first_request_number_; }
-  /// The token that the last pair reply says. Meaningless before the first owe_pair_reply().
+  /// The token of the last pair reply. Must not be used before the first owe_pair_reply().
   uint32_t pair_token() const { return pair_token_; }
 
-  /// The full probe shows that the client has received a short reply (clauses 7.7.1 and 7.7.4).
+  /// True if the full probe shows that the client has received a short reply (clauses 7.7.1 and 7.7.4).
   bool is_proven(const wire::Header& full_probe) const;
-  /// The header-only probe asks whether an open session still has its path (clause 7.7.8).
+  /// True if the header-only probe asks whether an open session still has its path (clause 7.7.8).
   bool is_check(const wire::Header& short_probe) const;
-  /// Whether a header-only probe is answered (clauses 7.7.3 and 7.7.6): kNone, or why not. kNone takes one of the
-  /// replies that are left.
+  /// Returns the reason not to answer a header-only probe (clauses 7.7.3 and 7.7.6). kNone: the probe is answered,
+  /// which takes one of the replies that are left.
   Drop admit_short(const wire::Header& probe, bool is_open, uint64_t now_ns);
-  /// A short probe with packet number `number` was admitted.
+  /// Notes that a short probe with packet number `number` was admitted.
   void on_short(const wire::Header& probe, uint64_t number);
-  /// A proven full probe was accepted. Its reply has `payload_bytes`.
+  /// Notes that a proven full probe was accepted. Its reply has `payload_bytes`.
   void on_full(const wire::Header& probe, uint64_t number, uint32_t payload_bytes);
-  /// The reply to the last paired short probe says `token`.
+  /// Sets the token of the reply to the last paired short probe.
   void set_pair_token(uint32_t token);
 
-  /// The path reply that is due, paired short ones excepted.
+  /// Returns the path reply that is due, except for paired short ones.
   wire::Header reply(uint8_t flags, uint32_t remote_key, uint64_t number, uint8_t credit_limit) const;
   uint32_t reply_payload_bytes() const { return reply_payload_bytes_; }
-  /// The reply to the last paired short probe.
+  /// Returns the reply to the last paired short probe.
   wire::Header pair_reply(uint32_t remote_key, uint64_t number, uint8_t credit_limit) const;
 
  private:
-  /// Header-only replies to addresses that have not shown that they receive them, all together (clause 7.7.3), and the
+  /// Most header-only replies, in all, to addresses that have not shown that they receive them (clause 7.7.3), and the
   /// time after which an open session may send as many again (clause 7.7.6).
   static constexpr uint8_t kShortRepliesMax = 3;
   static constexpr uint64_t kShortRepliesNs = 5'000'000'000;
 
-  uint64_t short_replies_since_ns_ = 0;  ///< when the first of the present kShortRepliesMax was admitted
+  uint64_t short_replies_since_ns_ = 0;  ///< time at which the first probe of the present kShortRepliesMax was admitted
   uint32_t path_token_;
   uint32_t session_token_;
   uint32_t first_request_number_;
@@ -59,7 +59,7 @@ class TERN_API ServerPath {
   uint8_t short_replies_left_ = kShortRepliesMax;
   uint8_t pair_replies_ = 0;  ///< short replies with pair_token_, while no probe has brought it back
   bool has_pair_token_ = false;
-  bool is_reply_paired_ = false;  ///< flag of reply()
+  bool is_reply_paired_ = false;  ///< reply() has the flag of a paired reply
 };
 
 }  // namespace tern::session

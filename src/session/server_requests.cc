@@ -1,4 +1,4 @@
-// What a session does with request packets: clauses 3.6 to 3.8, 5.1, 5.2 and 6.3.
+// Server session: request packets (clauses 3.6 to 3.8, 5.1, 5.2 and 6.3).
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,7 @@ namespace tern::session {
 
 using Phase = ServerSlot::Phase;
 
-/// Clause 5.2.
+/// Checks the sizes of a request packet (clause 5.2).
 bool ServerSession::is_well_formed(const wire::Header& request, uint32_t payload_bytes) const {
   const uint64_t message_bytes = request.message_bytes();
   const bool is_first = (request.flags() & wire::kFirst) != 0;
@@ -27,7 +27,7 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
   if (age != 0 && age != int32_t{wire::kSlotsMax}) return dropped(Drop::kUnproven);
   if (!is_well_formed(header, payload.bytes)) return dropped(Drop::kMalformed);
   if (age != 0) {
-    if (!may_end(slots_[index], offers)) {  // no honest client begins here (clause 3.8)
+    if (!may_end(slots_[index], offers)) {  // an honest client does not begin a request here (clause 3.8)
       accept(number, payload.is_marked);
       owe_credit_return(now_ns);
       return dropped(Drop::kStale);
@@ -39,8 +39,8 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
   return on_known_request(slots_[index], header, payload, number, now_ns);
 }
 
-/// A new request takes its slot. What the slot still has of the last request ends, except for the memory of its
-/// response, which the next response may use. Null: there is no memory for a slot.
+/// Gives the slot to a new request. The slot's last request ends, except for the memory of its response, which the next
+/// response may use. Null: there is no memory for a slot.
 ServerSlot* ServerSession::begin(const wire::Header& header, uint64_t number, uint64_t now_ns, Phase phase,
                                  ServerOffers& offers) {
   const uint32_t index = slot_index_of(header.request_number());
@@ -50,7 +50,7 @@ ServerSlot* ServerSession::begin(const wire::Header& header, uint64_t number, ui
   forget_ranges(index);
   const uint64_t bit = uint64_t{1} << index;
   response_mask_ &= ~bit;
-  forget_cancel(bit);  // the client has had its answer, and would take this for an answer to the new request
+  forget_cancel(bit);  // the client would take the acknowledgement for an answer to the new request
   slot->request_number = header.request_number();
   slot->type = static_cast<uint16_t>(header.request_type());
   slot->request_bytes = header.message_bytes();
@@ -61,7 +61,7 @@ ServerSlot* ServerSession::begin(const wire::Header& header, uint64_t number, ui
   return slot;
 }
 
-/// A new request of one packet. A payload in the peer's memory is copied, unless the request is refused.
+/// Handles a new request of one packet. A payload in the peer's memory is copied, unless the request is refused.
 ServerVerdict ServerSession::on_new_request(const wire::Header& header, const transport::Payload& payload,
                                             uint64_t number, uint64_t now_ns, ServerOffers& offers) {
   ServerOffers::RequestBuffer copy;
@@ -85,7 +85,7 @@ ServerVerdict ServerSession::on_new_request(const wire::Header& header, const tr
   return {.started = slot, .message = copy.buffer, .is_about_a_call = true};
 }
 
-/// The first packet to arrive of a new request of several packets.
+/// Handles the first packet to arrive of a new request of several packets.
 ServerVerdict ServerSession::on_new_long_request(const wire::Header& header, const transport::Payload& payload,
                                                  uint64_t number, uint64_t now_ns, ServerOffers& offers) {
   ServerOffers::RequestBuffer whole = offers.buffer_for(header, true);
@@ -112,7 +112,7 @@ ServerVerdict ServerSession::on_new_long_request(const wire::Header& header, con
   return place(slot, header, payload, number, now_ns);
 }
 
-/// A packet of the slot's present or last request.
+/// Handles a packet of the slot's present or last request.
 ServerVerdict ServerSession::on_known_request(ServerSlot* slot, const wire::Header& header,
                                               const transport::Payload& payload, uint64_t number, uint64_t now_ns) {
   const bool is_missing = slot->phase == Phase::kReceiving && !is_short(header) &&

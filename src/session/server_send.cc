@@ -1,4 +1,4 @@
-// The packets that a session sends, but for the common case: that is inline in the header.
+// Server session: the packets that it sends, except for the common case, which is inline in the header.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -19,7 +19,8 @@ void store_u64(std::byte* to, uint64_t value) {
 
 }  // namespace
 
-/// The next packet, in the order of clause 4.2.5. False: there is none. commit() follows when it was sent.
+/// Prepares the next packet, in the order of clause 4.2.5. False: there is none. commit() must follow when the packet
+/// was sent.
 bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const {
   packet.slot = nullptr;
   packet.buffer = nullptr;
@@ -29,8 +30,8 @@ bool ServerSession::prepare(uint64_t now_ns, uint8_t credit_limit, ServerPacket&
   if (cancelled_mask_ != 0) {
     prepare_cancelled(credit_limit, packet);
   } else if ((due_ & kCreditReturn) != 0) {
-    // Before all answers of the same burst: a client that has one of those would take the packets before it, which are
-    // not acknowledged yet, for overtaken.
+    // The credit return leaves before all answers of the same burst, because a client that gets an answer first would
+    // take earlier packets, which are not acknowledged yet, for overtaken.
     prepare_credit_return(now_ns, credit_limit, packet);
   } else if (response_mask_ != 0) {
     prepare_failure(now_ns, credit_limit, packet);
@@ -61,7 +62,7 @@ void ServerSession::prepare_credit_return(uint64_t now_ns, uint8_t credit_limit,
   received_.bitmap(words);
   for (size_t i = 0; i < NumberWindow::kWords; i++) store_u64(packet.scratch + 8 * i, words[i]);
   packet.payload_bytes = sizeof(words);
-  // The packet with the largest number may be another one, which came later and has its own answer.
+  // The packet with the largest number may be a later packet, which has its own answer.
   const uint64_t hold_ns = cr_echo_ == received_.largest() ? now_ns - cr_since_ns_ : UINT64_MAX;
   packet.header = next_header(wire::Kind::kCr, echo_flag(), 0, static_cast<uint32_t>(received_.largest()), hold_ns,
                               credit_limit, 0);
@@ -75,7 +76,7 @@ void ServerSession::prepare_failure(uint64_t now_ns, uint8_t credit_limit, Serve
                               slot->echo, now_ns - slot->received_ns, credit_limit, slot->response_bytes);
 }
 
-/// The next packet that an RFR asked for.
+/// Prepares the next packet that an RFR asked for.
 void ServerSession::prepare_range(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const {
   const Range& range = ranges_[0];
   ServerSlot* slot = slots_[slot_index_of(range.request_number)];
@@ -94,7 +95,7 @@ void ServerSession::prepare_range(uint64_t now_ns, uint8_t credit_limit, ServerP
                   now_ns - range.received_ns, credit_limit, is_first ? slot->response_bytes : range.first);
 }
 
-/// The prepared packet was sent under `ticket`.
+/// Notes that the prepared packet was sent under `ticket`.
 void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
   if ((packet.header.flags() & wire::kEcnEcho) != 0) due_ &= ~kMarked;
   switch (packet.header.kind()) {
@@ -121,7 +122,7 @@ void ServerSession::commit(const ServerPacket& packet, uint64_t ticket) {
 void ServerSession::commit_range(ServerSlot* slot, uint64_t ticket) {
   slot->response_ticket = ticket;
   Range& range = ranges_.front();
-  // The client has packet 0, which said how many there are, when it asks for packet 1.
+  // A client that asks for packet 1 has packet 0, which has the number of packets.
   if (range.first == 1) long_bytes_sent_ += payload_bytes_max_;
   long_bytes_sent_ += std::min(payload_bytes_max_, slot->response_bytes - range.first * payload_bytes_max_);
   range.first++;

@@ -1,4 +1,4 @@
-// A session's life, and what it does with each kind of packet.
+// Server session: its life, and the dispatch of each kind of packet.
 #include "session/server_session.h"
 
 #include <algorithm>
@@ -90,8 +90,9 @@ ServerVerdict ServerSession::on_packet(const wire::Header& header, const transpo
   }
 }
 
-/// The reply is header-only until the client has proved that it receives at its address, and has full length from then
-/// on. An open session answers a full probe with a packet of full length, and a short one with a credit return.
+/// Handles a path probe. The reply is header-only until the client has proved that it receives at its address, and has
+/// full length from then on. An open session answers a full probe with a packet of full length, and a short one with a
+/// credit return.
 ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t payload_bytes, uint64_t number,
                                            uint64_t now_ns) {
   if (payload_bytes == 0) return on_short_path_probe(header, number, now_ns);
@@ -152,7 +153,7 @@ void ServerSession::give_back_response(ServerSlot* slot, ServerOffers& offers) {
   }
 }
 
-/// Ends whatever the slot has of its request, because the client does not wait for it any more.
+/// Ends the slot's request in any phase, because the client does not wait for it any more.
 void ServerSession::end_slot(ServerSlot* slot, ServerOffers& offers) {
   if (slot->call != nullptr) offers.abandon(std::exchange(slot->call, nullptr));
   give_back_assembly(slot, offers);
@@ -197,7 +198,7 @@ void ServerSession::give_up_response(ServerSlot* slot, ServerOffers& offers) {
   give_back_response(slot, offers);
   forget_ranges(index_of(*slot));
   fail(slot, wire::FailureCode::kNoMemory, 0);
-  // A client that has packet 0 already asks when the rest does not come.
+  // A client that has packet 0 already asks by itself when the rest does not come.
   if (!was_to_leave) response_mask_ &= ~bit_of(slot);
 }
 

@@ -31,7 +31,7 @@ namespace tern::session {
 /// The shape of a request of one packet.
 inline constexpr uint16_t kPlainRequest = wire::shape_of(wire::Kind::kRequest, wire::kFirst);
 
-/// A request that ServerSession::try_begin() may be given: whole in this packet 0, without a deadline.
+/// True for a request that ServerSession::try_begin() takes: the whole request is in this packet 0, without a deadline.
 inline bool is_plain_request(const wire::Header& header, uint32_t payload_bytes) {
   return header.shape() == kPlainRequest && header.plain_request_type(payload_bytes) < wire::kRequestTypes;
 }
@@ -41,18 +41,18 @@ class ServerOffers {
  public:
   struct RequestBuffer {
     detail::Buffer* buffer = nullptr;  ///< null: the request is refused
-    wire::FailureCode refusal = {};    ///< why, where `buffer` is null
+    wire::FailureCode refusal = {};    ///< the reason, if `buffer` is null
   };
-  /// A buffer for `request`, whose bytes cannot stay where they are. `is_long`: it arrives in several packets, and the
-  /// buffer counts as arriving until take_back_buffer() or ServerVerdict::was_assembled.
+  /// Returns a buffer for `request`, whose bytes cannot stay where they are. `is_long`: the request arrives in several
+  /// packets, and the buffer counts as arriving until take_back_buffer() or ServerVerdict::was_assembled.
   virtual RequestBuffer buffer_for(const wire::Header& request, bool is_long) = 0;
-  /// The request will not run. `buffer` came from buffer_for().
+  /// Takes back the buffer, from buffer_for(), of a request that will not run.
   virtual void take_back_buffer(detail::Buffer* buffer, uint32_t request_bytes, bool is_long) = 0;
   /// Takes back a response that the client has received or given up. Packets up to `ticket` may still refer to it.
   virtual void take_back_response(detail::Buffer* response, uint64_t ticket) = 0;
-  /// The client gave up this running request: its answer will not be sent.
+  /// Abandons a running request that the client has given up. Its answer will not be sent.
   virtual void abandon(void* call) = 0;
-  /// False: the application holds too many requests already that their client gave up. The slot keeps this one until
+  /// False: the application has too many requests already that their client gave up. The slot keeps this request until
   /// it is answered (clause 6.2.4).
   virtual bool may_abandon(void*) { return true; }
 
@@ -60,15 +60,15 @@ class ServerOffers {
   ~ServerOffers() = default;
 };
 
-/// What a received packet means to the endpoint.
+/// The effects of a received packet for the endpoint.
 struct ServerVerdict {
-  ServerSlot* started = nullptr;      ///< its request is complete (kRunning): run the handler, or fail() it
-  detail::Buffer* message = nullptr;  ///< the bytes of that request, now the endpoint's; null: they are the payload
+  ServerSlot* started = nullptr;  ///< its request is complete (kRunning): the caller runs the handler or calls fail()
+  detail::Buffer* message = nullptr;  ///< that request's bytes, now owned by the endpoint; null: the payload has them
   bool was_assembled = false;         ///< `message` does not count as arriving any more
-  bool is_part = false;               ///< of a request of several packets, and was missing
-  bool is_about_a_call = false;       ///< the client has a request outstanding (clause 4.5.5)
+  bool is_part = false;               ///< the packet is a part, missing so far, of a request of several packets
+  bool is_about_a_call = false;       ///< the client has an unanswered request (clause 4.5.5)
   bool has_opened = false;            ///< the client proved its path for the first time
-  bool wants_pair = false;            ///< call owe_pair_reply() for the address from which the packet came
+  bool wants_pair = false;            ///< the caller must call owe_pair_reply() for the packet's source address
   bool has_paired = false;            ///< the client receives at the address of the last pair reply
   Drop drop = Drop::kNone;
 };
@@ -78,10 +78,10 @@ struct ServerPacket {
   wire::Header header;
   const std::byte* payload;  ///< null: any content of `payload_bytes`
   uint32_t payload_bytes;
-  detail::Buffer* buffer;  ///< that `payload` lies in; null: `scratch`, or any content
+  detail::Buffer* buffer;  ///< buffer that `payload` lies in; null: `scratch`, or any content
   ServerSlot* slot;        ///< null: concerns the session
   uint32_t slot_index;
-  bool is_range;  ///< an RFR asked for it
+  bool is_range;  ///< an RFR asked for the packet
   std::byte scratch[8 * NumberWindow::kWords];
 };
 
@@ -92,17 +92,17 @@ struct ServerTerms {
   uint8_t credit_unit = 0;           ///< wire/credits.h; the session itself does not use it
   uint8_t window = 8;                ///< slots, 1 to wire::kSlotsMax
   uint32_t first_request_count = 0;  ///< random, 26 bits
-  uint32_t first_client_number = 1;  ///< as the client has said; 24 bits
+  uint32_t first_client_number = 1;  ///< from the client; 24 bits
   uint32_t first_number = 1;         ///< random, 24 bits
-  uint32_t path_token = 0;           ///< random, 31 bits; the handshake says it
-  uint32_t session_token = 0;        ///< random, 31 bits; the first path replies say it
+  uint32_t path_token = 0;           ///< random, 31 bits; sent in the handshake
+  uint32_t session_token = 0;        ///< random, 31 bits; sent in the first path replies
 };
 
 class TERN_API ServerSession {
  public:
-  /// `pools` outlive the session.
+  /// `pools` must outlive the session.
   ServerSession(const ServerTerms& terms, ServerPools& pools);
-  /// Only after end_all().
+  /// Must be called after end_all().
   ~ServerSession();
   ServerSession(const ServerSession&) = delete;
   ServerSession& operator=(const ServerSession&) = delete;
@@ -111,7 +111,7 @@ class TERN_API ServerSession {
   uint32_t window() const { return window_; }
   /// True if the client has shown that it receives at its address (clause 7.7). Before that there are no slots.
   bool is_open() const { return is_open_; }
-  /// Null: the slot has had no request. `index` is below window().
+  /// Null: the slot has had no request. `index` must be below window().
   ServerSlot* slot(uint32_t index) const { return is_open_ ? slots_[index] : nullptr; }
   static uint32_t index_of(const ServerSlot& slot) { return slot_index_of(slot.request_number); }
   /// True if a packet with this number was accepted, or is too old to tell. For tests.
@@ -125,12 +125,11 @@ class TERN_API ServerSession {
   ServerVerdict on_packet(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns,
                           ServerOffers& offers);
   /// The common case of on_packet(): the client's next packet is a new request. is_plain_request() must be true. Notes
-  /// it, begins it (kRunning) and returns its slot; the caller answers at once, or calls defer(). Null: another case;
-  /// nothing has changed.
-  /// `readable`: as for ClientSession::try_finish().
+  /// the packet, begins the request (kRunning) and returns its slot. The caller answers at once, or calls defer().
+  /// Null: not the common case, and nothing has changed. `readable`: as for ClientSession::try_finish().
   template <size_t readable = 0>
   ServerSlot* try_begin(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
-  /// The request that try_begin() began will be answered later.
+  /// Notes that the request that try_begin() began will be answered later.
   void defer(ServerSlot* slot) { response_mask_ &= ~bit_of(slot); }
   /// Prefetches the cache lines that a received packet needs last.
   [[gnu::always_inline]] void prefetch() const {
@@ -164,35 +163,36 @@ class TERN_API ServerSession {
     due_ |= kCreditReturn;
   }
   /// Must be called at once after ServerVerdict::wants_pair. pair_reply() then answers that packet, and the caller
-  /// sends it to the address from which the packet came, after transmit() has returned kNothing. `token`: 31 random
-  /// bits, new ones for each address. The token of the address before is worthless from now on (clause 7.7.4).
+  /// sends the reply to the packet's source address, after transmit() has returned kNothing. `token`: 31 random bits,
+  /// new ones for each address. The token of the address before is not valid any more (clause 7.7.4).
   void owe_pair_reply(uint32_t token) {
     path_.set_pair_token(token);
     due_ |= kPairReply;
   }
   bool owes_pair_reply() const { return (due_ & kPairReply) != 0; }
-  /// The header-only answer that is owed; it counts as sent.
+  /// Returns the header-only reply that is owed, and counts it as sent.
   wire::Header pair_reply(uint8_t credit_limit) {
     due_ &= ~kPairReply;
     return path_.pair_reply(remote_key_, next_number_++, credit_limit);
   }
-  /// The token that the last owe_pair_reply() was given.
+  /// The token of the last owe_pair_reply().
   uint32_t pair_token() const { return path_.pair_token(); }
 
   // -- Endings --
 
   /// Ends the session: gives back all buffers and requests of its slots.
   void end_all(ServerOffers& offers);
-  /// Fails the request that arrives on the slot (kReceiving), to free its memory. The client may send it again.
+  /// Fails the request that arrives on the slot (kReceiving), to free its memory. The client may send the request
+  /// again.
   void give_up_arriving(ServerSlot* slot, ServerOffers& offers);
-  /// Frees the slot's response (kResponded). A client that asks for more of it is told that it is lost.
+  /// Frees the slot's response (kResponded). A client that asks for more of the response gets the answer that it is
+  /// lost.
   void give_up_response(ServerSlot* slot, ServerOffers& offers);
   /// A response is kept for this long after the last question for it (clause 5.5.2): four times the longest interval
   /// between two questions of a client.
   static constexpr uint64_t kKeepNs = 20'000'000'000;
-  /// Frees the responses for which the client has not asked for kKeepNs. Time before `since_ns`, in which the
-  /// endpoint did not look for packets, does not count. True: the session still keeps responses,
-  /// or a handler will make one.
+  /// Frees the responses for which the client has not asked for kKeepNs. Time before `since_ns`, in which the endpoint
+  /// did not look for packets, does not count. True: the session still keeps responses, or a handler will make one.
   bool forget_old(uint64_t now_ns, uint64_t since_ns, ServerOffers& offers);
   /// True if the slot's response, or a part of it, is to be sent.
   bool is_to_leave(const ServerSlot& slot) const {
@@ -210,35 +210,36 @@ class TERN_API ServerSession {
   /// Offers the next packet, if there is one, to `send`, and counts it as sent if `send` returns true:
   ///     bool send(const wire::Header&, const std::byte* payload, uint32_t payload_bytes, detail::Buffer* buffer)
   /// A full path reply has a null `payload`, which stands for any content of that size. `ticket()` is called after the
-  /// send. Several packets may go in one turn; their number is added to `packets`.
+  /// send. One turn may send several packets; their number is added to `packets`.
   template <class Send, class Ticket>
   Turn transmit(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket, uint32_t& packets);
   /// The common case of transmit(): sends the first packets of responses until `send` refuses one. Returns their
-  /// number; transmit() then has the rest.
+  /// number. transmit() then sends the other packets.
   template <class Send, class Ticket>
   uint32_t transmit_first(uint64_t now_ns, uint8_t credit_limit, Send&& send, Ticket&& ticket);
 
-  /// Answers the request that try_begin() has begun at this very time, and sends the answer, if it is one packet and
-  /// nothing else is to be sent before. `send` as in transmit(), but it keeps no payload. False: nothing has changed.
-  /// `sendable`: `bytes` is at most this.
+  /// Answers the request that try_begin() has begun at this very time, and sends the answer, if it is one packet and no
+  /// other packet must be sent before it. `send` is as in transmit(), but keeps no payload. False: nothing has changed.
+  /// `bytes` must be at most `sendable`.
   template <size_t sendable = SIZE_MAX, class Send>
   bool try_answer(ServerSlot* slot, uint32_t bytes, uint8_t credit_limit, Send&& send);
 
   void check_invariants() const;
 
-  // -- What it has done --
+  // -- Statistics --
 
-  /// Packets sent since the handshake. The numbers of packets count them, so that this costs no packet anything.
+  /// Packets sent since the handshake. The packet numbers count them, so that packets need no counter.
   uint64_t packets_sent() const { return next_number_ - first_number_; }
   /// Packets that the client has sent since the handshake, up to the newest that has arrived.
   uint64_t packets_received() const { return received_.largest() + 1 - first_client_number_; }
-  /// Payload of messages of several packets. Those of one packet are not counted: the common case would pay for it.
+  /// Payload bytes of messages of several packets. Messages of one packet are not counted, because the common case
+  /// would become slower.
   uint64_t long_bytes_sent() const { return long_bytes_sent_; }
   uint64_t long_bytes_received() const { return long_bytes_received_; }
 
-  // The session's notes of the endpoint's CreditPolicy. They are here because this cache line is used anyway.
-  uint64_t heard_epoch = 0;  ///< the last epoch in which the client had an answer
-  /// The last epoch in which a packet of a long request came.
+  // The session's notes for the endpoint's CreditPolicy. They are here because this cache line is used anyway.
+  uint64_t heard_epoch = 0;  ///< last epoch in which the client got an answer
+  /// Last epoch in which a packet of a long request came.
   uint64_t& heard_long_epoch() { return heard_long_epoch_; }
 
  private:
@@ -247,10 +248,10 @@ class TERN_API ServerSession {
   // Bits of due_: packets to send besides responses.
   static constexpr uint32_t kCreditReturn = 1;
   static constexpr uint32_t kPathReply = 2;
-  static constexpr uint32_t kLostAnswer = 4;  ///< to be said of lost_request_number_
+  static constexpr uint32_t kLostAnswer = 4;  ///< answer that lost_request_number_ is lost
   static constexpr uint32_t kRanges = 8;      ///< ranges_ is not empty
   static constexpr uint32_t kCancels = 16;    ///< cancelled_mask_ is not 0
-  static constexpr uint32_t kMarked = 32;     ///< not a packet, but a flag of the next one
+  static constexpr uint32_t kMarked = 32;     ///< not a packet, but a flag of the next packet
   static constexpr uint32_t kPairReply = 64;  ///< transmit() does not send it
 
   static uint32_t slot_index_of(uint32_t request_number) { return request_number & (wire::kSlotsMax - 1); }
@@ -268,7 +269,7 @@ class TERN_API ServerSession {
   ServerSlot* find_or_make_slot(uint32_t index) { return slots_[index] != nullptr ? slots_[index] : make_slot(index); }
   ServerSlot* make_slot(uint32_t index);
   bool make_slots();
-  /// The number of the slot's present or last request; a slot that has not been made has one, too.
+  /// Number of the slot's present or last request. A slot that has not been made also has such a number.
   uint32_t number_of(uint32_t index) const {
     return slots_[index] != nullptr ? slots_[index]->request_number
                                     : (path_.first_request_number() | index) - wire::kSlotsMax;
@@ -281,7 +282,7 @@ class TERN_API ServerSession {
   void give_back_response(ServerSlot* slot, ServerOffers& offers);
 
   // Packets in, by kind. `number`: all 64 bits of the packet's number, which was not received before.
-  /// The packet has proved itself, and its payload is safe.
+  /// Accepts a packet that has proved itself, and whose payload is safe.
   void accept(uint64_t number, bool is_marked) {
     received_.insert(number);
     if (is_marked) due_ |= kMarked;
@@ -344,20 +345,20 @@ class TERN_API ServerSession {
                                wire::encode_hold(hold_ns), credit_limit, size_or_index);
   }
 
-  // Every request touches these fields. With heard_epoch and the 16 B that the endpoint keeps before the session they
-  // fill one cache line, which ends in `received_`.
-  uint64_t response_mask_ = 0;   ///< slots whose packet 0 is to be sent
-  uint64_t cancelled_mask_ = 0;  ///< slots whose cancel is to be acknowledged
+  // Every request touches these fields. Together with heard_epoch and the 16 B that the endpoint keeps before the
+  // session they fill one cache line, which ends in `received_`.
+  uint64_t response_mask_ = 0;   ///< slots whose packet 0 must be sent
+  uint64_t cancelled_mask_ = 0;  ///< slots whose cancel must be acknowledged
   uint64_t next_number_;
-  ServerSlot** slots_ = nullptr;  ///< of a power of two of entries: the window, and nulls
-  uint32_t slot_mask_ = 0;        ///< that power of two, less 1
+  ServerSlot** slots_ = nullptr;  ///< the slots of the window, then nulls up to a power of two
+  uint32_t slot_mask_ = 0;        ///< that power of two minus 1
   uint32_t due_ = 0;
   uint32_t remote_key_;
   uint32_t payload_bytes_max_;
   NumberWindow received_;
 
-  uint64_t cr_since_ns_ = 0;  ///< when the last packet came that a credit return is owed for
-  uint64_t cr_echo_ = 0;      ///< the largest number that had arrived then
+  uint64_t cr_since_ns_ = 0;  ///< arrival of the last packet for which a credit return is owed
+  uint64_t cr_echo_ = 0;      ///< largest packet number that had arrived at cr_since_ns_
   ServerPools& pools_;
   ServerPath path_;
   uint32_t local_key_;
@@ -366,12 +367,12 @@ class TERN_API ServerSession {
   bool is_open_ = false;
   uint8_t window_;
   uint64_t heard_long_epoch_ = 0;
-  const uint64_t first_number_;         ///< of this side's packets
-  const uint64_t first_client_number_;  ///< of the client's packets
+  const uint64_t first_number_;         ///< first number of this side's packets
+  const uint64_t first_client_number_;  ///< first number of the client's packets
   uint64_t long_bytes_sent_ = 0;
   uint64_t long_bytes_received_ = 0;
 
-  // A session that has one call at a time needs these; they are contiguous with the session.
+  // Memory for a session with one call at a time, in one block with the session.
   ServerSlot* first_slots_[kFirstSlots] = {};
   ServerSlot first_slot_;
   RangeQueue ranges_;
@@ -388,7 +389,7 @@ template <size_t readable>
   ServerSlot* slot = slots_[header.request_number() & slot_mask_];
   if (((header.w1 ^ number) & wire::kNumberMask) != 0 || slot == nullptr) [[unlikely]]
     return nullptr;
-  // This is the slot's next request number, which shows that the packet is for this slot.
+  // The request number is the slot's next one, which shows that the packet is for this slot.
   if (header.request_number() - slot->request_number != wire::kSlotsMax || !fits || is_busy(*slot) ||
       (due_ & (kCancels | kRanges)) != 0) [[unlikely]] {
     return nullptr;
@@ -472,7 +473,7 @@ ServerSession::Turn ServerSession::transmit(uint64_t now_ns, uint8_t credit_limi
   return wants_to_send() ? transmit_other(now_ns, credit_limit, send, ticket, packets) : Turn::kNothing;
 }
 
-/// One packet of any other kind.
+/// Sends one packet of any other kind.
 template <class Send, class Ticket>
 ServerSession::Turn ServerSession::transmit_other(uint64_t now_ns, uint8_t credit_limit, Send& send, Ticket& ticket,
                                                   uint32_t& packets) {

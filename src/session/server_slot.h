@@ -22,9 +22,9 @@ namespace tern::session {
 /// A request of several packets while it arrives.
 struct Assembly {
   IndexWindow window;                 ///< the packets that have arrived
-  uint32_t packets = 0;               ///< of the whole request
-  uint64_t deadline_ns = UINT64_MAX;  ///< as packet 0 said; UINT64_MAX: none, or packet 0 has not arrived
-  detail::Buffer* buffer = nullptr;   ///< of the whole message
+  uint32_t packets = 0;               ///< packets of the whole request
+  uint64_t deadline_ns = UINT64_MAX;  ///< from packet 0; UINT64_MAX: no deadline, or packet 0 has not arrived
+  detail::Buffer* buffer = nullptr;   ///< buffer of the whole message
 };
 
 /// The slot's ServerSession writes all fields except `call` and the response, which the endpoint writes.
@@ -36,12 +36,12 @@ struct ServerSlot {
   Phase phase = Phase::kIdle;  ///< written by ServerSession::move() only
   uint16_t type = 0;
   uint32_t request_bytes = 0;
-  uint32_t response_bytes = 0;                 ///< kFailed: the failure word instead (clause 5.6)
+  uint32_t response_bytes = 0;                 ///< kFailed: the failure word (clause 5.6)
   uint32_t echo = 0;                           ///< number of the packet that the next packet 0 of the response answers
   uint32_t deadline_code = wire::kNoDeadline;  ///< time left at received_ns, as on the wire
-  uint64_t received_ns = 0;                    ///< when the packet of `echo` arrived
-  detail::Buffer* response = nullptr;          ///< owned; kept for the slot's next response, where that fits
-  uint64_t response_ticket = 0;                ///< of the last packet that refers to `response`
+  uint64_t received_ns = 0;                    ///< arrival of the packet of `echo`
+  detail::Buffer* response = nullptr;          ///< owned; kept for the slot's next response, if that fits
+  uint64_t response_ticket = 0;                ///< ticket of the last packet that refers to `response`
   Assembly* assembly = nullptr;                ///< not null in kReceiving only
   void* call = nullptr;                        ///< the endpoint's record of the running request
 };

@@ -1,4 +1,4 @@
-// Session keys of one endpoint. They are random, so that no stranger guesses one, and are found by one comparison.
+// Session keys of one endpoint. They are random, so that a stranger cannot guess one, and one comparison finds them.
 // Session layer: no I/O; time and random numbers are arguments. Allocates without throwing.
 #pragma once
 
@@ -12,8 +12,8 @@
 namespace tern::session {
 
 /// Maps a key (on the wire) to an object. The table has a power of two of places, and a key's low bits are its place.
-/// Keys are drawn until one has a free place. At most half of the places are taken, so that two draws are enough on
-/// average. Therefore all other keys of a table give away one bit of a key.
+/// A key is drawn again until its place is free. At most half of the places are taken, so that two draws are enough on
+/// average. Knowing all other keys of a table therefore tells one bit of a key.
 ///
 /// The key of an ended session rests for kRestNs (clause 6.5). A name (64 bits, Session::name) is not used twice among
 /// 2^31 sessions: its low half is the key, and its high half counts the sessions.
@@ -21,10 +21,10 @@ template <class T>
 class SessionTable {
  public:
   SessionTable() = default;
-  /// The highest bit of all names is that of `first_name`, of which the rest is 0.
+  /// The highest bit of all names is that of `first_name`, whose other bits must be 0.
   explicit SessionTable(uint64_t first_name) : names_(first_name >> 32) {}
 
-  /// A packet stays in a network for less time.
+  /// Longer than a packet stays in a network.
   static constexpr uint64_t kRestNs = 5'000'000'000;
   /// A draw succeeds with a probability of at least one half.
   static constexpr int kDrawsMax = 128;
@@ -58,7 +58,7 @@ class SessionTable {
   }
   /// Makes the name of a live session point to `object`.
   void rename_to(uint64_t name, T* object) { entries_[name & mask_].word = reinterpret_cast<uintptr_t>(object); }
-  /// Removes a session: its key rests.
+  /// Removes a session. Its key rests.
   void retire(uint32_t key, uint64_t now_ns) {
     Entry& entry = entries_[key & mask_];
     entry.word = now_ns << 1 | 1;
@@ -101,9 +101,9 @@ class SessionTable {
   static uint32_t stranger_to(uint32_t place) { return place ^ 1; }
 
   struct Entry {
-    /// Live: the object. Resting: the time since when, shifted left, and 1. Free: 0.
+    /// Live: the object. Resting: the beginning of the rest, shifted left by 1, plus 1. Free: 0.
     uint64_t word = 0;
-    /// Live: the name. Else the low half is a key that does not lead here; resting: the high half is the key.
+    /// Live: the name. Otherwise the low half is a key that does not lead here. Resting: the high half is the key.
     uint64_t live_name = 0;
 
     bool is_resting() const { return (word & 1) != 0; }
@@ -126,7 +126,7 @@ class SessionTable {
       entries_[i] = {0, stranger_to(static_cast<uint32_t>(i))};
       resting_--;
     }
-    const size_t wanted = 4 * (size_ + resting_ + 1);  // so that the table seldom grows
+    const size_t wanted = 4 * (size_ + resting_ + 1);  // large, so that the table seldom grows
     if (wanted <= mask_ + 1) return true;
     const size_t places = std::bit_ceil(wanted);
     std::unique_ptr<Entry[]> larger(new (std::nothrow) Entry[places]);
@@ -150,7 +150,7 @@ class SessionTable {
   Entry first_[2] = {{0, stranger_to(0)}, {0, stranger_to(1)}};
   Entry* entries_ = first_;
   uint32_t mask_ = 1;
-  uint64_t names_ = 0;  ///< number of names used so far, and the first bit of all
+  uint64_t names_ = 0;  ///< number of names used so far, and the highest bit of all names
   size_t size_ = 0;
   size_t resting_ = 0;
   std::unique_ptr<Entry[]> owned_;

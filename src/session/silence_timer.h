@@ -11,23 +11,23 @@ namespace tern::session {
 /// liveness timeout, so that time between two late looks counts little.
 class SilenceTimer {
  public:
-  /// Without an answer of the server's management the session ends after this many silent liveness timeouts: the
-  /// server's endpoint may be starved. If it is dead, the relation of the Nexuses ends sooner.
+  /// Without an answer of the server's management the session ends after this many silent liveness timeouts, because
+  /// the server's endpoint may get no CPU. If the endpoint is dead, the relation of the Nexuses ends sooner.
   static constexpr uint64_t kTimeoutsUnasked = 4;
 
   explicit SilenceTimer(uint64_t liveness_ns) : liveness_ns_(liveness_ns) {}
 
   /// True if the session was busy at the last look.
   bool is_running() const { return is_running_; }
-  /// The session becomes busy.
+  /// Begins to measure, because the session becomes busy.
   void start(uint64_t now_ns) {
     is_running_ = true;
     restart();
     counted_until_ns_ = watched_until_ns_ = now_ns;
   }
   void stop() { is_running_ = false; }
-  /// One look. `answered_ns` is when the newest packet of the server came; everything that arrived before
-  /// `read_until_ns` has been read. A session to which the server owes nothing is not silent.
+  /// One look. `answered_ns`: time of the server's newest packet. All packets that arrived before `read_until_ns` have
+  /// been read. There is no silence while the server owes no answer.
   void look(uint64_t now_ns, uint64_t read_until_ns, uint64_t answered_ns, bool is_answer_owed) {
     watched_ns_ += std::min(now_ns - watched_until_ns_, step_ns_max());
     watched_until_ns_ = now_ns;
@@ -41,12 +41,12 @@ class SilenceTimer {
       counted_until_ns_ = until_ns;
     }
   }
-  /// The server's management says that its endpoint is inside an application callback: not dead.
+  /// The server's management says that its endpoint is inside an application callback, and thus not dead.
   void on_peer_in_callback() { restart(); }
   /// The server's management says that its endpoint could answer.
   void on_peer_idle() { is_peer_idle_ = has_asked_; }
 
-  /// All busy time together (the watched clock), for times in which the session must have been looked at.
+  /// The watched clock: the sum of all busy time. It serves for intervals during which the session must have had looks.
   uint64_t watched_ns() const { return watched_ns_; }
   /// True if the silence is longer than half of the liveness timeout.
   bool is_long() const { return silence_ns_ >= liveness_ns_ / 2; }
@@ -73,10 +73,10 @@ class SilenceTimer {
   uint64_t counted_until_ns_ = 0;  ///< the time that silence_ns_ includes
   uint64_t watched_ns_ = 0;
   uint64_t watched_until_ns_ = 0;
-  uint64_t answered_ns_ = 0;  ///< the newest packet of the server at the last look
+  uint64_t answered_ns_ = 0;  ///< time of the server's newest packet at the last look
   bool is_running_ = false;
   bool has_asked_ = false;
-  bool is_peer_idle_ = false;  ///< the answer to the question
+  bool is_peer_idle_ = false;  ///< the management's answer to the question
 };
 
 }  // namespace tern::session

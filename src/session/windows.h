@@ -11,7 +11,7 @@
 
 namespace tern::session {
 
-/// Added to the first number of each direction, which is random, so that none before it is negative.
+/// Added to the first number of each direction, which is random, so that numbers before it are not negative.
 inline constexpr uint64_t kNumberBase = 1u << 24;
 
 /// Returns the full count nearest to `near` whose low 24 bits are `number24`.
@@ -20,14 +20,14 @@ inline uint64_t expand_number(uint32_t number24, uint64_t near) {
   return near + static_cast<int64_t>(difference);
 }
 
-/// Words of 64 packets in the bitmap of a credit return, at most: 4 MB of packets of 1 kB (clause 4.2.2). This
-/// version's servers send NumberWindow::kWords.
+/// Most words in the bitmap of a credit return, each for 64 packets: 4 MB of packets of 1 kB (clause 4.2.2). Servers of
+/// this version send NumberWindow::kWords.
 inline constexpr uint32_t kCreditReturnWordsMax = 64;
 
-/// Response packets that one RFR may ask for (clause 5.4): what the server sends in one burst.
+/// Most response packets for which one RFR may ask (clause 5.4). The server sends them in one burst.
 inline constexpr uint32_t kRfrPacketsMax = 32;
 
-/// A set of indices [base, base + kSpan); everything below base is in it, by definition.
+/// A set of indices in [base, base + kSpan). All indices below base are in it, by definition.
 class IndexWindow {
  public:
   static constexpr uint32_t kSpan = 1024;
@@ -37,7 +37,7 @@ class IndexWindow {
   bool contains(uint32_t index) const {
     return index < base_ || (is_within(index) && (bits_[word(index)] & bit(index)) != 0);
   }
-  /// Adds an index. False if the set has it already, or it lies beyond the span.
+  /// Adds an index. Returns false if the set has it already, or if it lies beyond the span.
   bool insert(uint32_t index) {
     if (!is_within(index) || (bits_[word(index)] & bit(index)) != 0) return false;
     bits_[word(index)] |= bit(index);
@@ -87,7 +87,7 @@ class IndexSet {
   uint64_t bits_[IndexWindow::kSpan / 64] = {};
 };
 
-/// The packet numbers of the other side that have arrived: the largest, and the 255 before it (clause 3.4).
+/// The packet numbers of the other side that have arrived, among the largest one and the 255 before it (clause 3.4).
 class NumberWindow {
  public:
   static constexpr uint32_t kSpan = 256;
@@ -97,16 +97,16 @@ class NumberWindow {
   explicit NumberWindow(uint64_t first = 1) : largest_(first - 1), settled_(first - 1) {}
 
   uint64_t largest() const { return largest_; }
-  /// The most by which a number may be ahead of the largest. An honest sender does not send as many packets without an
+  /// Most by which a number may be ahead of the largest. An honest sender does not send as many packets without an
   /// answer.
   static constexpr uint64_t kAheadMax = 65536;
 
-  /// The full count of a received number. 0: it is a duplicate, too old to tell, or too far ahead to be true.
+  /// Returns the full count of a received number. 0: the number is a duplicate, too old to tell, or too far ahead.
   uint64_t admit(uint32_t number24) const {
     const uint64_t full = expand_number(number24, largest_);
     if (static_cast<int64_t>(full - largest_) > 0) [[likely]]
       return full - largest_ <= kAheadMax ? full : 0;
-    // `full` above largest_ is a negative one: before the first number that exists.
+    // `full` above largest_ is the negative count of a number before the first one.
     if (full > largest_ || largest_ - full >= kSpan) return 0;
     settle();
     return (bits_[word(full)] & bit(full)) != 0 ? 0 : full;
@@ -122,7 +122,7 @@ class NumberWindow {
     }
     bits_[word(full)] |= bit(full);
   }
-  /// insert() for largest() + 1.
+  /// Adds the number largest() + 1.
   void insert_next() { largest_++; }
   /// The acknowledgement bitmap: bit 63 - j of word i says that largest() - 64 i - j has arrived.
   void bitmap(uint64_t (&words)[kWords]) const {
@@ -136,7 +136,7 @@ class NumberWindow {
   }
 
  private:
-  // More words than the span, so that clearing a new one never loses one of the 256.
+  // The ring has more words than the span needs, so that clearing a new word never loses one of the 256 bits.
   static constexpr size_t kRingWords = 8;
   static size_t word(uint64_t full) { return full / 64 % kRingWords; }
   static uint64_t bit(uint64_t full) { return uint64_t{1} << (full % 64); }

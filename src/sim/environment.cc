@@ -31,24 +31,24 @@ bool parse_address(std::string_view text, uint32_t& host, uint32_t& port) {
 
 namespace {
 
-/// From a wake-up to the first instruction of the woken thread.
+/// Time from a wake-up to the first instruction of the woken thread.
 constexpr Picoseconds kWakeUp = 1000 * kPicosecondsPerNs;
 
-/// The management channel of a Nexus and the thread that serves it.
+/// The management channel of a Nexus, and its management thread.
 class SimChannel final : public ManagementChannel, private SimPort, private EventTarget {
  public:
   SimChannel(HostCore& host, ManagementSink& sink) : host_(host), sink_(sink), alarm_(host.nic.targets, this) {}
   ~SimChannel() override {
     if (port_ == 0) return;
     host_.nic.users--;
-    sink_.on_turn(host_.environment.now());  // what was posted before the end is sent
+    sink_.on_turn(host_.environment.now());  // sends the datagrams of the commands posted so far
     host_.nic.network.close_port(host_.nic.host, port_);
     for (SimPacket* packet : received_) host_.nic.network.give_packet(packet);
   }
 
-  /// False: the port is taken.
+  /// Opens the port, or any free port if it is 0. Returns false if the port is taken.
   bool open(uint32_t port) {
-    // Any port: as systems do, from 49152 on.
+    // Ephemeral ports begin at 49152, as on real systems.
     for (uint32_t next = port != 0 ? port : 49152; port_ == 0 && next <= (port != 0 ? port : 65535u); next++) {
       port_ = host_.nic.network.open_port(host_.nic.host, this, next);
     }
@@ -111,7 +111,7 @@ class SimChannel final : public ManagementChannel, private SimPort, private Even
   std::string from_text_;
 };
 
-/// Threads whose work takes declared times: a task runs when its time is over.
+/// Worker threads in virtual time. A task runs at the end of its declared time.
 class SimWorkerPool final : public WorkerPool, private EventTarget {
  public:
   SimWorkerPool(HostCore& host, size_t threads, size_t queue_limit)
@@ -145,7 +145,7 @@ class SimWorkerPool final : public WorkerPool, private EventTarget {
     const Picoseconds now = host_.now();
     const Picoseconds awake = host_.awake_at(now);
     if (awake > now) return alarm_.set(awake);
-    // In the order in which they end; those that end together in the order in which they came.
+    // Tasks run in the order of their ends; tasks with equal ends run in the order of submission.
     std::vector<Task> over;
     std::erase_if(tasks_, [&](Task& task) {
       if (task.end > now) return false;

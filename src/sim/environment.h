@@ -1,5 +1,6 @@
-// The environment of a Nexus on a simulated host: the host's clock, its own random sequence, a management channel
-// through the simulated network, and workers whose work takes declared times. Sim layer. One thread for everything.
+// The Environment of a Nexus on a simulated host: the host's clock and random sequence, a management channel through
+// the simulated network, and worker threads whose tasks take declared times.
+// Sim layer. All hosts run in one thread.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,9 @@ namespace tern::sim {
 
 class HostCore;
 
-/// The address at which the Nexus of a simulated host listens, as text. There are no hosts beyond 10.0.0.0/8.
+/// The IPv4 address of a simulated host, as text. All hosts are in 10.0.0.0/8.
 std::string address_of(uint32_t host);
-/// Parses "10.X.Y.Z:PORT". False: the text has another form.
+/// Parses "10.X.Y.Z:PORT". Returns false if the text has another form; `host` and `port` then have any value.
 bool parse_address(std::string_view text, uint32_t& host, uint32_t& port);
 
 class HostEnvironment final : public Environment {

@@ -1,5 +1,5 @@
-// A simulated host from the inside.
-// Sim layer. One thread for everything.
+// The state of a simulated host (sim::Host).
+// Sim layer. All hosts run in one thread.
 #pragma once
 
 #include <algorithm>
@@ -22,18 +22,18 @@ namespace tern::sim {
 class HostCore {
  public:
   HostCore(Network& network, EventTargets& targets, uint32_t index, uint64_t seed)
-      // Hosts' clocks begin at different times, none near 0: whoever compares two of them is found out.
+      // Hosts' clocks begin at different times, far from 0, so that a comparison of two hosts' clocks fails in tests.
       : nic(network, targets, index, 1'000'000'000'000 + seed % 1'000'000'000'000), environment(*this), random(seed) {}
 
   Picoseconds now() const { return nic.network.events().now(); }
-  /// Not before this does an endpoint or a worker of the host run. To be asked again then: a pause may end early, and
-  /// another one may have begun.
+  /// Returns a time, not before `at`, before which no endpoint and no worker of the host runs. The caller must call it
+  /// again at that time, because a pause may end early, and another one may have begun.
   [[gnu::always_inline]] Picoseconds awake_at(Picoseconds at) {
     if (at >= paused_until && slices.is_always()) [[likely]]
       return std::max(at, now());
     return are_slices_of_management ? unpaused_at(at) : awake_at(at, slices);
   }
-  /// The same of its management.
+  /// As awake_at(), for the management thread of the host.
   Picoseconds management_awake_at(Picoseconds at) { return awake_at(at, slices); }
 
   transport::SimNic nic;
@@ -41,8 +41,8 @@ class HostCore {
   std::mt19937_64 random;
   Picoseconds paused_until = 0;
   Slices slices;
-  bool are_slices_of_management = false;  ///< only
-  uint32_t callbacks = 0;                 ///< of its program that are running, but for those in its endpoints' loops
+  bool are_slices_of_management = false;  ///< the slices hold for the management thread only
+  uint32_t callbacks = 0;                 ///< running callbacks of the program outside of its endpoints' loops
   std::function<Duration()> worker_time;
   std::vector<std::unique_ptr<Loop>> loops;
   std::shared_ptr<void> program;

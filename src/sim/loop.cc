@@ -12,7 +12,7 @@ namespace tern::sim {
 using transport::SimImpl;
 
 namespace {
-/// A turn of this length has run a callback (docs/protocol.md, 7.6.2).
+/// An iteration that takes at least this long counts as a long callback (docs/protocol.md, 7.6.2).
 constexpr Picoseconds kCallbackTime = 1'000'000 * kPicosecondsPerNs;
 }  // namespace
 
@@ -32,7 +32,7 @@ void Loop::on_ready() {
 void Loop::expect(const wire::Header& header) { rpc_.core().prefetch(header); }
 
 void Loop::on_gone() {
-  // Deletes this.
+  // This deletes the Loop itself.
   std::erase_if(host_.loops, [this](const std::unique_ptr<Loop>& loop) { return loop.get() == this; });
 }
 
@@ -41,13 +41,13 @@ void Loop::on_event() {
   const Picoseconds now = host_.now();
   const Picoseconds start = host_.awake_at(std::max(next_turn_, busy_until_));
   if (start > now) return alarm_.set(start);
-  if (host_.nic.running == &impl_) return alarm_.set(now + SimImpl::kPollTime);  // its callback lets time pass
+  if (host_.nic.running == &impl_) return alarm_.set(now + SimImpl::kPollTime);  // a callback lets time pass
 
   if (!rpc_.core().is_in_turn()) {
     rpc_.core().stay_in_callback(false);
     const Status status = rpc_.core().begin_turn();
-    if (status.code() == Code::kMisuse) return alarm_.set(now + SimImpl::kPollTime);  // its owner runs the loop
-    if (!status.ok()) return;  // closed: nothing will happen any more
+    if (status.code() == Code::kMisuse) return alarm_.set(now + SimImpl::kPollTime);  // the program runs the loop
+    if (!status.ok()) return;  // the endpoint is closed: its loop never runs again
     impl_.begin_turn();
   }
   SimImpl* const before = std::exchange(host_.nic.running, nullptr);
@@ -60,7 +60,7 @@ void Loop::on_event() {
   if (may_receive_more) return alarm_.set(host_.awake_at(busy_until_));
 
   if (busy_until_ >= now + kCallbackTime) {
-    // Its Nexus can tell.
+    // The iteration counter stays odd, so that the Nexus can tell that the endpoint is in a callback.
     rpc_.core().stay_in_callback(true);
     next_turn_ = busy_until_;
     return alarm_.set(host_.awake_at(next_turn_));
@@ -74,7 +74,7 @@ void Loop::on_event() {
       return;
     }
     const Picoseconds at = host_.nic.clock.when(static_cast<uint64_t>(due.count()));
-    // A loop that has something to do, but not now, polls.
+    // An endpoint whose next work is in the future polls until then.
     next_turn_ = std::max({at, busy_until_, now + SimImpl::kPollTime});
   }
   alarm_.set(host_.awake_at(next_turn_));

@@ -1,5 +1,5 @@
-// The thread of one simulated endpoint: runs its event loop when there is something to do and its CPU is free.
-// Sim layer. One thread for everything.
+// The simulated thread of one endpoint. It runs the event loop when the endpoint has work and its CPU is free.
+// Sim layer. All hosts run in one real thread.
 #pragma once
 
 #include <tern/rpc.h>
@@ -30,7 +30,7 @@ class Loop final : private transport::SimDriver, private EventTarget {
   transport::SimImpl& impl_;
   Alarm alarm_;
   Picoseconds busy_until_ = 0;
-  Picoseconds next_turn_ = 0;  ///< not before this is there anything to do; 0: now
+  Picoseconds next_turn_ = 0;  ///< the endpoint has no work before this time; 0: it has work now
 };
 
 }  // namespace tern::sim

@@ -1,4 +1,4 @@
-// The driver of a simulation: hosts and their programs, virtual time, schedules.
+// The driver of a simulation: hosts and their programs, virtual time, functions scheduled for later.
 #include <tern/sim.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 constexpr size_t kFrameBytesMin = SimImpl::kFrameHeaderBytes + wire::kHeaderBytes + wire::kPayloadBytesMin;
 constexpr size_t kFrameBytesMax = 9018;
 
-/// The longest time that anything takes, 53 days: for ever.
+/// The longest duration, 53 days. It stands for "for ever".
 constexpr Picoseconds kForever = Picoseconds{1} << 62;
 
 Picoseconds to_ps(Duration duration) {
@@ -35,7 +35,7 @@ transport::SimCost to_cost(const HostCost& cost) {
   return {to_ps(cost.iteration), to_ps(cost.packet_received), to_ps(cost.packet_sent)};
 }
 
-/// The seed of the n-th of several independent sequences (splitmix64's mixing function).
+/// The seed of the n-th independent random sequence, by splitmix64's mixing function.
 uint64_t derive_seed(uint64_t seed, uint64_t n) {
   uint64_t z = seed + (n + 1) * 0x9e3779b97f4a7c15;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -157,7 +157,7 @@ struct Simulation::Impl final {
   EventTargets targets;
   std::mt19937_64 random;
   std::vector<std::unique_ptr<Host, void (*)(Host*)>> hosts;
-  std::unordered_map<uint64_t, std::function<void()>> later;  ///< looked up only
+  std::unordered_map<uint64_t, std::function<void()>> later;  ///< never iterated: the order would not be fixed
   uint64_t later_number = 0;
   std::function<void()> observer;
 };
@@ -180,8 +180,8 @@ Result<std::unique_ptr<Simulation>> Simulation::create(const Topology& topology,
 }
 
 Simulation::~Simulation() {
-  for (const auto& host : impl_->hosts) (void)host->crash();  // nobody's callback runs
-  // These may hold what lives on a host.
+  for (const auto& host : impl_->hosts) (void)host->crash();  // succeeds, because no callback runs
+  // These functions may own objects of a host.
   impl_->later.clear();
   impl_->observer = nullptr;
   impl_->network.set_tap(nullptr);

@@ -1,5 +1,5 @@
-// Stretches of virtual time in which threads run, and in which they wait: a busy machine's scheduler.
-// Sim layer. One thread.
+// The scheduler of a busy machine: slices of virtual time in which the threads run, and slices between them in which
+// the threads wait. Sim layer. One thread.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,8 @@ class Slices {
  public:
   /// Threads always run.
   Slices() = default;
-  /// From `now` on they run for `run`, wait for `wait`, and so on; random: for up to twice as long.
+  /// From `now` on threads run for `run`, wait for `wait`, and so on. `run` is at least 1 us. If `is_random`, each
+  /// slice has a random length, from 1 us to 1 us more than twice the given length. If `wait` is 0, threads always run.
   Slices(Picoseconds run, Picoseconds wait, bool is_random, uint64_t seed, Picoseconds now)
       : run_(std::max(run, kShortest)), wait_(wait), is_random_(is_random), state_(seed), end_(now) {
     if (wait_ != 0) begin_next();
@@ -21,7 +22,8 @@ class Slices {
 
   /// True: threads always run.
   bool is_always() const { return wait_ == 0; }
-  /// The end of the stretch in which threads wait at `now`, or `now`, if they run. `now` never goes back.
+  /// Returns `now` if threads run at `now`; otherwise the end of the slice in which they wait. `now` must not decrease
+  /// from call to call.
   Picoseconds awake_at(Picoseconds now) {
     if (wait_ == 0) return now;
     const Picoseconds period = run_ + wait_;
@@ -50,8 +52,8 @@ class Slices {
   Picoseconds wait_ = 0;
   bool is_random_ = false;
   bool do_run_ = false;
-  uint64_t state_ = 0;   ///< of draw()
-  Picoseconds end_ = 0;  ///< of the present stretch
+  uint64_t state_ = 0;   ///< state of draw()
+  Picoseconds end_ = 0;  ///< end of the present slice
 };
 
 }  // namespace tern::sim

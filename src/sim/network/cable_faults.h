@@ -1,5 +1,5 @@
-// Faults of one direction of a cable: sim::Faults in a form to draw from for each frame, and the longest frame that
-// passes. Sim layer, network part. One thread; knows nothing of queues and events.
+// Faults of one direction of a cable: the probabilities of sim::Faults, prepared for one draw per frame, and the
+// longest frame that passes. Sim layer, network part. One thread; knows neither queues nor events.
 #pragma once
 
 #include <algorithm>
@@ -12,16 +12,16 @@
 
 namespace tern::sim {
 
-/// An event that has a probability, drawn with one number of the generator's 64 bits.
+/// A random event with a fixed probability. A draw takes one 64-bit random number.
 class Chance {
  public:
-  /// A probability that is not a number is 0.
+  /// A NaN counts as 0. Probabilities outside of 0 to 1 count as the nearer end.
   explicit Chance(double probability)
       : below_(!(probability > 0) ? 0
                : probability >= 1 ? UINT64_MAX
                                   : static_cast<uint64_t>(probability * 0x1p64)) {}
   bool is_never() const { return below_ == 0; }
-  /// Draws no number if the probability is 0 or 1.
+  /// True with the given probability. Draws no random number if the probability is 0 or 1.
   bool happens(std::mt19937_64& random) const { return below_ != 0 && (below_ == UINT64_MAX || random() < below_); }
 
  private:
@@ -43,13 +43,13 @@ struct CableFaults {
     return drop.is_never() && duplicate.is_never() && reorder.is_never() && delay.is_never() && corrupt.is_never() &&
            frame_bytes_max == UINT32_MAX;
   }
-  /// 1 to delay_max, or 0 if delay_max is 0.
+  /// A random delay in picoseconds: 1 to delay_max, or 0 if delay_max is 0.
   Picoseconds draw_delay(std::mt19937_64& random) const { return delay_max == 0 ? 0 : 1 + random() % delay_max; }
 
   Chance drop, duplicate, reorder, delay, corrupt;
   Picoseconds delay_max;
   uint32_t frame_bytes_max = UINT32_MAX;  ///< longer frames are lost
-  Picoseconds held_until = 0;             ///< by a spike of delay: frames that are not reordered arrive then or later
+  Picoseconds held_until = 0;  ///< end of a spike of delay: frames that are not reordered arrive then or later
 };
 
 }  // namespace tern::sim

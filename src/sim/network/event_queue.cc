@@ -21,8 +21,8 @@ void EventQueue::is_past(Picoseconds at) const {
   __builtin_unreachable();
 }
 
-// From there to the end of the array, then from its beginning to the rest of that word: nothing in the calendar is
-// before now, and nothing a whole round after it.
+// The search goes from the next word to the end of the bitmap, and from the bitmap's beginning to `word` itself. The
+// first bucket found is the earliest, because all events of the calendar are between now and now + a whole round.
 uint64_t EventQueue::first_bucket_after(uint64_t word) const {
   do {
     word = (word + 1) & bucket_mask_ / 64;
@@ -33,7 +33,7 @@ uint64_t EventQueue::first_bucket_after(uint64_t word) const {
 void EventQueue::insert_before(Event* last, Event* event) {
   Event* before = last;
   steps_++;
-  for (; before->next->what.at <= event->what.at; steps_++) before = before->next;  // ends at the last, which is later
+  for (; before->next->what.at <= event->what.at; steps_++) before = before->next;  // ends at `last`, which is later
   event->next = before->next;
   before->next = event;
   if (steps_ >= kStepsPerCheck) adapt();
@@ -51,7 +51,7 @@ void EventQueue::adapt() {
 }
 
 void EventQueue::set_bucket_bits(uint32_t bits) {
-  Event* events = nullptr;  // all of the calendar, in order
+  Event* events = nullptr;  // all events of the calendar, sorted
   Event** end = &events;
   for (size_t left = added_ - ran_; left != 0;) {
     const uint64_t index = first_bucket();
@@ -79,7 +79,7 @@ void EventQueue::add_far(Picoseconds at, Run run, void* context, uint64_t argume
   far_at_ = far_.front().what.at;
 }
 
-// Nothing of the calendar is due before the earliest far one and `until`.
+// The calendar must have no event that is before the heap's earliest event and not after `until`.
 bool EventQueue::step_far(Picoseconds until) {
   if (added_ - added_before_ >= kStepsPerCheck * kEventsPerStepMin) adapt();
   if (far_.empty() || far_at_ > until) {

@@ -1,10 +1,11 @@
-// Events of virtual time, earliest first, and those of equal time in the order in which they were added.
-// Sim layer, network part. One thread; knows nothing of what an event does.
+// The queue of events in virtual time. The earliest event runs first; events with equal times run in the order in which
+// they were added. Sim layer, network part. One thread; does not know what an event does.
 //
-// A calendar of buckets holds the near events, each bucket a list in order, with a bit per bucket that is not empty.
-// The width of a bucket follows the density of the events: wide buckets are few cache lines, narrow ones short lists. A
-// heap holds the events beyond the calendar's horizon until their time comes. An event of the heap was added while its
-// time was beyond the horizon, and therefore before any event of the calendar with the same time.
+// Near events are in a calendar of buckets (a calendar queue). Each bucket is a sorted list, and a bitmap says which
+// buckets are not empty. The width of the buckets follows the density of the events, because wide buckets take few
+// cache lines, and narrow buckets have short lists. Events beyond the calendar's horizon are in a heap until their time
+// comes. An event of the heap was added while its time was beyond the horizon, and therefore before any event of the
+// calendar with the same time.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@
 
 namespace tern::sim {
 
-/// Virtual time in picoseconds: a byte at 100 Gbit/s takes 80 of them. Wraps after 213 days.
+/// Virtual time in picoseconds, because a byte at 100 Gbit/s takes 80 ps. Wraps after 213 days.
 using Picoseconds = uint64_t;
 inline constexpr Picoseconds kPicosecondsPerNs = 1000;
 
@@ -35,7 +36,7 @@ class TERN_API EventQueue {
   Picoseconds now() const { return now_; }
   bool empty() const { return size() == 0; }
   size_t size() const { return (added_ - ran_) + far_.size(); }
-  /// Calls run(context, argument) at `at`, which is not before now().
+  /// Calls run(context, argument) at the time `at`, which must not be before now().
   [[gnu::always_inline]] void add(Picoseconds at, Run run, void* context, uint64_t argument) {
     if (at < now_) [[unlikely]]
       is_past(at);
@@ -49,12 +50,14 @@ class TERN_API EventQueue {
     added_++;
     insert(event);
   }
-  /// Runs all events until then, each followed by `after()`. An event may run others itself.
+  /// Runs all events with times up to `until`, and calls after() after each of them. Then sets now() to `until`. An
+  /// event may itself call run_until() or step().
   template <class After>
   void run_until(Picoseconds until, const After& after) {
     while (step(until)) after();
   }
-  /// Runs the earliest event if its time is `until` or before, and returns true; otherwise the time becomes `until`.
+  /// Runs the earliest event and returns true if its time is not after `until`. Otherwise sets now() to `until` (never
+  /// back) and returns false.
   [[gnu::always_inline]] bool step(Picoseconds until) {
     if (added_ == ran_) [[unlikely]]
       return step_far(until);
@@ -67,7 +70,7 @@ class TERN_API EventQueue {
     if (event == last) {
       const uint64_t word = words_[index / 64] & ~(uint64_t{1} << index % 64);
       words_[index / 64] = word;
-      // What comes next is looked up while this one runs, if it is not far away.
+      // The context of the next event is prefetched while this event runs, if its bucket is in the same word.
       const uint64_t rest = word >> index % 64;
       if (rest != 0) {
         __builtin_prefetch(last_[index + static_cast<uint64_t>(std::countr_zero(rest))]->next->what.context);
@@ -85,17 +88,22 @@ class TERN_API EventQueue {
   }
 
  private:
-  // A bucket is 16 ns to an eighth of a nanosecond, which has one event where a hundred hosts send small packets (10
-  // events in a nanosecond). All buckets are 4 us, which is more than a frame of a fast link takes from node to node.
+  // A bucket is 16 ns to 1/8 ns wide. A bucket of 1/8 ns has about one event when a hundred hosts send small packets
+  // (10 events in a nanosecond). All buckets together are 4 us wide, which is more than a frame of a fast link takes
+  // from node to node.
   static constexpr uint32_t kWidestBits = 14;
   static constexpr uint32_t kNarrowestBits = 7;
-  static constexpr uint64_t kHorizon = 256;  ///< in widest buckets, for any width, so that it never comes nearer
+  /// Width of the calendar, in widest buckets. It is the same for any width of the buckets, because the horizon must
+  /// not come nearer: an event of the heap is older than events of the calendar with the same time.
+  static constexpr uint64_t kHorizon = 256;
   static constexpr uint64_t kBucketsMax = kHorizon << (kWidestBits - kNarrowestBits);
-  // A bucket gets half as wide when there was a step of a walk through a list for every fourth event, and twice as wide
-  // when there was one for less than every 32nd, because twice the width doubles the steps.
+  // Inserting an event before others walks through its bucket's list. The buckets get half as wide if the walks take
+  // more than one step per 4 events, and twice as wide if they take less than one step per 32 events. These limits are
+  // far apart because twice the width doubles the steps.
   static constexpr uint64_t kEventsPerStepMin = 4;
   static constexpr uint64_t kEventsPerStepMax = 32;
-  static constexpr uint64_t kStepsPerCheck = 1024;  ///< and at least four times as many events
+  /// adapt() runs after this many steps. step_far() also runs it after kEventsPerStepMin times as many events.
+  static constexpr uint64_t kStepsPerCheck = 1024;
 
   struct What {
     Picoseconds at;
@@ -128,7 +136,7 @@ class TERN_API EventQueue {
     last_[index] = last->next = event;
   }
   void insert_before(Event* last, Event* event);
-  /// The bucket of the earliest event of the calendar, which is not empty.
+  /// The bucket of the calendar's earliest event. The calendar must not be empty.
   uint64_t first_bucket() const {
     const uint64_t start = bucket_of(now_);
     const uint64_t here = words_[start / 64] >> start % 64;
@@ -144,17 +152,17 @@ class TERN_API EventQueue {
 
   Picoseconds now_ = 0;
   Picoseconds far_at_ = UINT64_MAX;  ///< time of the earliest event in `far_`
-  uint32_t bucket_bits_ = 0;         ///< a bucket is so many bits of a time
-  uint64_t added_ = 0;               ///< to the calendar
-  uint64_t ran_ = 0;                 ///< of those
+  uint32_t bucket_bits_ = 0;         ///< log2 of a bucket's width in picoseconds
+  uint64_t added_ = 0;               ///< events added to the calendar
+  uint64_t ran_ = 0;                 ///< events of the calendar that have run
   Event* free_ = nullptr;
   uint64_t bucket_mask_ = 0;
-  std::array<uint64_t, kBucketsMax / 64> words_{};  ///< a bit for each bucket that is not empty
-  std::array<Event*, kBucketsMax> last_;  ///< last event of each bucket: a ring, in which its `next` is the first
-  uint64_t added_before_ = 0;             ///< `added_` at the last check of the width
-  uint64_t steps_ = 0;                    ///< of walks through lists since then
+  std::array<uint64_t, kBucketsMax / 64> words_{};  ///< bitmap of the buckets that are not empty
+  std::array<Event*, kBucketsMax> last_;  ///< last event of each bucket's circular list: its `next` is the first event
+  uint64_t added_before_ = 0;             ///< `added_` at the last adapt()
+  uint64_t steps_ = 0;                    ///< steps of walks through lists since the last adapt()
   base::Pool<Event> pool_;
-  std::vector<Far> far_;  ///< a heap
+  std::vector<Far> far_;  ///< heap of the events that were beyond the horizon when they were added
   uint64_t sequence_ = 0;
 };
 

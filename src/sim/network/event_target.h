@@ -1,5 +1,5 @@
-// Objects that wait for events of virtual time. An event may outlive its object, so it carries the object's name, and
-// an event whose object is gone does nothing. Sim layer, network part. One thread.
+// Objects that events of virtual time call. An event may outlive its object, so it carries a name instead of a pointer,
+// and an event whose object is gone does nothing. Sim layer, network part. One thread.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class EventTargets {
     entry.uses++;
     free_.push_back(static_cast<uint32_t>(name));
   }
-  /// Calls on_event() at `at`, unless remove() comes first.
+  /// Calls the target's on_event() at the time `at`, unless remove() is called before.
   void schedule(Picoseconds at, uint64_t name) { events_.add(at, &run, this, name); }
 
  private:
@@ -60,8 +60,8 @@ class EventTargets {
   std::vector<uint32_t> free_;
 };
 
-/// Wakes one target at the earliest of the times that it asks for, without an event for each of them. Only an earlier
-/// time makes a new event; the target asks again for a later one.
+/// Wakes one target at the earliest of several times, with few events. Only set() with an earlier time adds an event.
+/// The target must call set() again for a later time when it is woken.
 class Alarm {
  public:
   Alarm(EventTargets& targets, EventTarget* target) : targets_(targets), name_(targets.add(target)) {}
@@ -69,7 +69,7 @@ class Alarm {
   Alarm& operator=(const Alarm&) = delete;
   ~Alarm() { targets_.remove(name_); }
 
-  /// Calls on_event() at `at`, or before.
+  /// Calls the target's on_event() at `at` or earlier.
   void set(Picoseconds at) {
     if (at >= near_) return;
     // In the steady state there are at most two events: a timer, and an earlier one.
@@ -77,7 +77,7 @@ class Alarm {
     near_ = at;
     targets_.schedule(at, name_);
   }
-  /// on_event() of the target must call this first.
+  /// The target's on_event() must call this first.
   void on_event() {
     const Picoseconds now = targets_.events().now();
     if (near_ <= now) {
@@ -92,7 +92,8 @@ class Alarm {
   EventTargets& targets_;
   const uint64_t name_;
   Picoseconds near_ = kNever;  ///< time of the earliest event
-  Picoseconds far_ = kNever;   ///< time of a later one; further ones are not remembered, and come unexpected
+  /// Time of a later event. Events beyond these two are not remembered, and call on_event() unexpectedly.
+  Picoseconds far_ = kNever;
 };
 
 }  // namespace tern::sim

@@ -1,5 +1,4 @@
-// A NAT between one host and the rest of the simulated network. Sim layer, network
-// part. One thread; knows no packets.
+// A NAT between one host and the rest of the simulated network. Sim layer, network part. One thread; knows no packets.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +9,14 @@
 
 namespace tern::sim {
 
-/// A flow is a port of the host and the host and port that it sends to. The receiver of each flow sees another port,
-/// and only packets from that receiver to that port reach the host.
+/// A flow is a port of the host (the inside port), and a remote host and port. Each flow has its own outside port,
+/// which the remote host sees. Only packets from the remote host and port of a flow to its outside port reach the host.
 class SimNat {
  public:
   explicit SimNat(Picoseconds timeout) : timeout_(timeout) {}
 
-  /// The port under which the other side sees a packet from the host.
+  /// The outside port for a packet from the inside port to `host` and `port`. A new flow, or one
+  /// that carried no packet for longer than the timeout, gets a new outside port.
   uint32_t outside(uint32_t inside, uint32_t host, uint32_t port, Picoseconds now) {
     const auto [at, is_new] = flows_.try_emplace({inside, host, port});
     Flow& flow = at->second;
@@ -28,7 +28,8 @@ class SimNat {
     flow.used_at = now;
     return flow.outside;
   }
-  /// The host's port for an incoming packet; 0: it belongs to no flow.
+  /// The inside port for a packet from `host` and `port` to the outside port. 0: the packet belongs to no flow, or to
+  /// one that has timed out.
   uint32_t inside(uint32_t outside, uint32_t host, uint32_t port, Picoseconds now) {
     const auto found = inside_.find({outside, host, port});
     if (found == inside_.end()) return 0;
@@ -37,24 +38,24 @@ class SimNat {
     flow.used_at = now;
     return found->second;
   }
-  /// The next packets make new flows.
+  /// Ends all flows. The host's next packets make new ones.
   void forget() {
     flows_.clear();
     inside_.clear();
   }
 
  private:
-  /// Above all ports of the network's own.
+  /// Larger than all port numbers of the network itself.
   static constexpr uint32_t kFirstPort = 1u << 31;
   struct Flow {
     uint32_t outside = 0;
     Picoseconds used_at = 0;
   };
-  using Key = std::tuple<uint32_t, uint32_t, uint32_t>;  ///< a port of this side, the other's host and port
+  using Key = std::tuple<uint32_t, uint32_t, uint32_t>;  ///< inside or outside port, remote host, remote port
 
   Picoseconds timeout_;
-  std::map<Key, Flow> flows_;
-  std::map<Key, uint32_t> inside_;
+  std::map<Key, Flow> flows_;       ///< by inside port
+  std::map<Key, uint32_t> inside_;  ///< the inside port, by outside port
   uint32_t ports_used_ = 0;
 };
 

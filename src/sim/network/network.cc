@@ -1,4 +1,4 @@
-// The way of a frame, and the ports. See network_impl.h.
+// The path of a frame through the network, and the ports of hosts. See network_impl.h.
 #include "sim/network/network.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ void Network::Impl::add_start(SimOutput& out) {
   events.add(out.free_at, &Impl::on_start, &out, 0);
 }
 
-/// The output is free now for the first frame of its queue, unless close_port() has emptied the queue.
+/// Starts the transmission of the first frame of an output's queue. The queue is empty if close_port() has emptied it.
 void Network::Impl::on_start(void* context, uint64_t /*argument*/) {
   SimOutput& out = *static_cast<SimOutput*>(context);
   Impl& network = *out.network;
@@ -73,7 +73,7 @@ inline void Network::Impl::launch(SimOutput& out, SimPacket* packet, Picoseconds
   events.add(at, run, packet, reinterpret_cast<uint64_t>(&out));
 }
 
-/// The transmission of `packet` begins now.
+/// Begins the transmission of `packet`. The output must be idle, and the packet not in its queue.
 template <bool kIsFirstHop>
 void Network::Impl::depart(SimOutput& out, SimPacket* packet) {
   const uint64_t wire = wire_time(out, packet->frame_bytes);
@@ -115,8 +115,8 @@ void Network::Impl::on_switch(void* context, uint64_t argument) {
   network.drop(packet, network.counters.dropped_buffer_full);
 }
 
-/// True: the switch has space for the packet in the output's queue. The packet is counted there, and marked if the
-/// queue is above the ECN threshold.
+/// Returns false if the switch has no space for the packet in the output's queue. Otherwise counts the packet in the
+/// queue and in the buffer, and marks it if the queue is above the ECN threshold.
 bool Network::Impl::admit(SimOutput& out, SimPacket& packet) {
   Switch& at = switches[out.from];
   const uint64_t bytes = packet.frame_bytes;
@@ -153,7 +153,8 @@ void Network::Impl::on_host(void* context, uint64_t argument) {
   port->on_arrival(packet);
 }
 
-/// Only ports of endpoints are translated. False: a NAT knows no such flow.
+/// Translates the packet's ports by the NATs of its two hosts. Ports of Nexuses are not translated. Returns false if
+/// the receiver's NAT has no such flow.
 bool Network::Impl::pass_nats(SimPacket& packet) {
   const auto from = nats.find(packet.from_host), to = nats.find(packet.to_host);
   if (from != nats.end() && packet.from_port >= kNamedPorts) {

@@ -1,4 +1,4 @@
-// Outputs, cables and routes of a topology. See network_impl.h.
+// The outputs, cables and routes that a topology needs. See network_impl.h.
 #include <algorithm>
 
 #include "sim/network/network_impl.h"
@@ -51,7 +51,7 @@ void Network::Impl::add_cable(Node from, Node to, const LinkOptions& options) {
   cable.to = to;
   cable.bits_per_sec = options.bits_per_sec;
 }
-/// Of the cable that was added last.
+/// Schedules the frame limit of the cable that was added last. Does nothing if `options` has no limit.
 void Network::Impl::limit_later(const LinkOptions& options) {
   if (options.frame_bytes_max > UINT32_MAX - 1) return;
   cables.back().frame_bytes_max_later = static_cast<uint32_t>(options.frame_bytes_max);
@@ -70,8 +70,9 @@ void Network::Impl::compute_routes() {
 
 Picoseconds Network::Impl::compute_longest_round_trip() const {
   const auto frame_bytes = static_cast<uint32_t>(packets.content_bytes_max());
-  // The longest ways between each switch and its hosts: to the switch, from it, and the second longest from it; 0: it
-  // has no such host. A cable is alike in both directions, except that one includes the time of the switch.
+  // The longest times between each switch and its hosts: from a host, to a host, and the second longest to a host. 0:
+  // there is no such host. The two directions of a cable differ only by the latency of the switch, which is part of the
+  // direction to the switch.
   struct Ends {
     Picoseconds in = 0, out = 0, out_second = 0;
   };

@@ -1,4 +1,4 @@
-// What goes wrong in the simulated network, and how it is set. See network_impl.h.
+// The faults of the simulated network, and the calls that set them. See network_impl.h.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -26,8 +26,8 @@ void Network::Impl::launch_into_faults(SimOutput& out, SimPacket* packet, Picose
   events.add(std::max(at, faults.held_until), run, packet, argument);
 }
 
-/// Flips one to four different bits. Each is in the packet's header with a probability of a half, because errors there
-/// have more effects.
+/// Flips one to four different bits. Each is drawn from the packet's header with a probability of one half, because
+/// errors in the header have more effects.
 void Network::Impl::corrupt(SimPacket& packet) {
   const uint64_t bits = uint64_t{packet.content_bytes} * 8;
   std::array<uint64_t, 4> flipped{};
@@ -64,7 +64,7 @@ void Network::Impl::set_frame_limit(size_t output, size_t frame_bytes_max) {
   cables[output].frame_bytes_max = static_cast<uint32_t>(std::min<size_t>(frame_bytes_max, UINT32_MAX));
   set_faults(output, cables[output].faults);
 }
-/// The event of a topology's frame limit that begins later; the argument is the output.
+/// The event at which a topology's frame limit begins. `output`: the index of the output.
 void Network::Impl::on_frame_limit(void* context, uint64_t output) {
   Impl& network = *static_cast<Impl*>(context);
   if (!network.is_healed) network.set_frame_limit(output, network.cables[output].frame_bytes_max_later);
@@ -100,7 +100,8 @@ bool Network::set_frame_limit(Node from, Node to, size_t frame_bytes_max) {
 
 bool Network::set_link_up(Node a, Node b, bool up) {
   const auto set = [&](size_t output) { impl_->set_up(output, up); };
-  const bool is_there = impl_->change_cables(a, b, set) && impl_->change_cables(b, a, set);  // links have both ways
+  // A link has a cable in each direction.
+  const bool is_there = impl_->change_cables(a, b, set) && impl_->change_cables(b, a, set);
   if (is_there) impl_->compute_routes();
   return is_there;
 }

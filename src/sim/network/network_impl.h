@@ -1,9 +1,9 @@
-// The inside of the simulated network. See network.h.
+// The implementation of the simulated network (network.h).
 // Sim layer, network part: knows base and wire only. One thread.
 //
-//   network.cc          the way of a frame
-//   network_build.cc    outputs, cables and routes of a topology
-//   network_faults.cc   what goes wrong, and how it is set
+//   network.cc          the path of a frame, and the ports
+//   network_build.cc    the outputs, cables and routes of a topology
+//   network_faults.cc   the faults, and the calls that set them
 #pragma once
 
 #include <bit>
@@ -27,43 +27,45 @@
 namespace tern::sim {
 
 struct Network::Impl {
-  static constexpr uint32_t kNamedPorts = 65536;  ///< below: wanted numbers; from here on numbers that are used once
+  /// Ports below are opened by number, for Nexuses. Ports from here on are for endpoints; each number is used once.
+  static constexpr uint32_t kNamedPorts = 65536;
 
-  // Odd constants with well spread bits, of splitmix64 and of xxHash.
+  // Odd multipliers with well spread bits, from splitmix64 and xxHash.
   static constexpr uint64_t kMix1 = 0x9e3779b97f4a7c15;
   static constexpr uint64_t kMix2 = 0xbf58476d1ce4e5b9;
   static constexpr uint64_t kMix3 = 0x94d049bb133111eb;
   static constexpr uint64_t kMix4 = 0xc2b2ae3d27d4eb4f;
 
-  /// What happens to a packet, for the trace. Its arrival at a switch shows in the event that follows there.
+  /// The events of a packet, for the trace. There is none for the arrival at a switch, because a departure, a mark or a
+  /// drop follows it there.
   enum What : uint64_t { kDeparture, kArrival, kMark, kDuplicate, kCorrupt, kDrop };
 
-  // In the order of the fields: one load each.
+  // Each function compiles to one load, because the order of the fields is that of the word.
   static uint64_t hosts_of(const SimPacket& packet) { return uint64_t{packet.to_host} << 32 | packet.from_host; }
   static uint64_t ports_of(const SimPacket& packet) { return uint64_t{packet.to_port} << 32 | packet.from_port; }
 
   struct Switch {
     SwitchOptions options;
-    uint64_t occupied_bytes = 0;  ///< by all its queues
-    uint64_t salt = 0;            ///< odd: no two switches choose alike
+    uint64_t occupied_bytes = 0;  ///< bytes of the buffer that the queues of the switch occupy
+    uint64_t salt = 0;            ///< odd random number, so that switches choose among equal paths independently
   };
   struct Host {
-    uint32_t interface = 0;  ///< its output
-    uint32_t downlink = 0;   ///< its switch's output towards it
-    uint16_t at = 0;         ///< its switch
+    uint32_t interface = 0;  ///< the host's output
+    uint32_t downlink = 0;   ///< the output of the host's switch to the host
+    uint16_t at = 0;         ///< the host's switch
     bool is_up = true;
-    std::vector<SimPort*> ports;  ///< from kNamedPorts on; null: closed
-    std::vector<std::pair<uint32_t, SimPort*>> named_ports;
+    std::vector<SimPort*> ports;                             ///< by number - kNamedPorts; null: closed
+    std::vector<std::pair<uint32_t, SimPort*>> named_ports;  ///< the open ports below kNamedPorts, with their numbers
   };
-  /// The part of an output that is not needed for every frame.
+  /// The fields of an output that not every frame needs.
   struct Cable {
     Node from, to;
     uint64_t bits_per_sec = 0;
     bool is_up = true;
     uint32_t frame_bytes_max = UINT32_MAX;        ///< longer frames are lost
-    uint32_t frame_bytes_max_later = UINT32_MAX;  ///< from the time on that the topology says
+    uint32_t frame_bytes_max_later = UINT32_MAX;  ///< frame_bytes_max from LinkOptions::frame_limit_from on
     Faults faults;
-    std::unique_ptr<CableFaults> drawn_faults;  ///< of `faults` and the limit; null: nothing goes wrong
+    std::unique_ptr<CableFaults> drawn_faults;  ///< made of `faults` and frame_bytes_max; null: no faults, no limit
   };
 
   Impl(const Topology& topology, uint64_t seed, size_t frame_bytes_max);
@@ -74,7 +76,8 @@ struct Network::Impl {
   void compute_routes();
   Picoseconds compute_longest_round_trip() const;
 
-  // network.cc: send, join a queue or depart, arrive at a switch, and so on, arrive at a host
+  // network.cc, in the order of a frame's path: send() joins a queue or departs; on_switch() does so at each switch;
+  // on_host() is the arrival.
   void send(SimPacket* packet);
   bool is_idle(const SimOutput& out) const { return !out.has_start && out.free_at <= events.now(); }
   void join(SimOutput& out, SimPacket* packet);
@@ -103,7 +106,7 @@ struct Network::Impl {
   static void on_frame_limit(void* context, uint64_t output);
   void set_up(size_t output, bool up);
   void update_open(size_t output);
-  /// Calls change(output) for each cable in this direction. False: there is no such cable.
+  /// Calls change(output) for each cable from `from` to `to`. Returns false if there is no such cable.
   template <class Change>
   bool change_cables(Node from, Node to, const Change& change) {
     bool is_there = false;
@@ -132,7 +135,7 @@ struct Network::Impl {
     return nullptr;
   }
 
-  // The trace.
+  /// Adds an event of `packet` to the trace hash. `at`: the output, or null for a drop.
   [[gnu::always_inline]] void note(What what, const SimPacket& packet, const SimOutput* at) {
     const uint64_t where = at == nullptr ? 0 : 1 + index_of(*at);
     mix(events.now() * kMix1 ^ hosts_of(packet) * kMix2 ^ ports_of(packet) * kMix3 ^
@@ -146,11 +149,11 @@ struct Network::Impl {
   std::vector<Host> hosts;
   std::vector<Switch> switches;
   std::vector<SimOutput> outputs;
-  std::vector<Cable> cables;  ///< by output
+  std::vector<Cable> cables;  ///< cables[i] belongs to outputs[i]
   Routes routes;
   Picoseconds longest_round_trip = 0;
-  bool is_healed = false;           ///< frame limits of the topology that begin later do not begin any more
-  std::set<uint64_t> partitions;    ///< hosts_of() their packets
+  bool is_healed = false;           ///< heal() was called: later frame limits of the topology never begin
+  std::set<uint64_t> partitions;    ///< pairs of hosts between which packets are lost, as hosts_of() gives them
   std::map<uint32_t, SimNat> nats;  ///< by host
   uint64_t hash = 0;
   std::function<void(const SimPacket&, bool)> tap;

@@ -1,4 +1,5 @@
-// Packets of the simulated network, each followed by the memory of its content. Sim layer, network part. One thread.
+// The pool of packets of the simulated network. The content of each packet follows it in memory.
+// Sim layer, network part. One thread.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace tern::sim {
 
-/// The packet given back last is taken next, because it is in the CPU's caches.
+/// take() returns the packet that was given back last, because it is in the CPU's caches.
 class PacketPool {
  public:
   explicit PacketPool(size_t content_bytes_max)

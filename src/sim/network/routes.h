@@ -1,4 +1,5 @@
-// Routes: the outputs on shortest paths from each switch to each other one. Sim layer, network part. One thread.
+// The table of routes: the outputs on shortest paths from each switch to each other switch.
+// Sim layer, network part. One thread.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +9,18 @@
 
 namespace tern::sim {
 
-/// All equal-cost next outputs, parallel cables included, for each pair of switches.
+/// For each pair of switches, all next outputs with equal cost, including those of parallel cables.
 class Routes {
  public:
-  /// A cable in one direction, by the number of its output.
+  /// One direction of a cable between two switches, with the number of its output.
   struct Edge {
-    uint32_t from, to;  ///< switches
+    uint32_t from, to;  ///< numbers of the switches
     uint32_t output;
   };
 
-  /// `edges` leaves out the cables that are not up.
+  /// Replaces the table. `switches` is their count. `edges` must have only cables that are up.
   void compute(uint32_t switches, const std::vector<Edge>& edges);
-  /// Empty: there is no way, or `from` is `to`.
+  /// The outputs of switch `from` on shortest paths to switch `to`. Empty: there is no path, or `from` is `to`.
   std::span<const uint32_t> outputs(uint32_t from, uint32_t to) const {
     const Range range = ranges_[size_t{from} * switches_ + to];
     return {outputs_.data() + range.begin, range.count};
@@ -30,8 +31,8 @@ class Routes {
     uint32_t begin, count;
   };
   uint32_t switches_ = 0;
-  std::vector<Range> ranges_;      ///< by from * switches_ + to
-  std::vector<uint32_t> outputs_;  ///< in the order of `edges` within a range
+  std::vector<Range> ranges_;      ///< ranges of outputs_, at index from * switches_ + to
+  std::vector<uint32_t> outputs_;  ///< each range is in the order of `edges`
 };
 
 }  // namespace tern::sim

@@ -1,5 +1,5 @@
-// Topologies built by code, and the presets. Sim layer, network part; any thread, its own values
-// only.
+// Topologies built by code, and the presets. Sim layer, network part. Any thread; a Topology belongs to one thread at a
+// time.
 
 #include <tern/sim/network.h>
 
@@ -14,10 +14,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A table of routes has an entry per pair of switches; addresses have 24 bits for the host.
+// The table of routes has an entry per pair of switches. Addresses have 24 bits for the host.
 constexpr size_t kSwitchesMax = 2048;
 constexpr uint32_t kHostsMax = 1u << 20;
-constexpr size_t kBufferBytesMax = UINT32_MAX;  // what counts queues has 32 bits
+constexpr size_t kBufferBytesMax = UINT32_MAX;  // SimOutput::queue_bytes has 32 bits
 
 }  // namespace
 
@@ -87,7 +87,7 @@ Status Topology::check() const {
     if (links == 0) return Status(Code::kMisuse, "a host has no link: connect() it to a switch");
     if (links > 1) return Status(Code::kMisuse, "a host has more than one link");
   }
-  // Every host has a switch; what is left to see is whether the switches reach each other.
+  // Every host has a switch. The last check is whether the switches reach each other.
   std::vector<bool> is_reached(switches_.size());
   std::vector<uint32_t> to_visit{0};
   is_reached[0] = true;
@@ -112,12 +112,12 @@ Topology Topology::star(uint32_t hosts, LinkOptions link, SwitchOptions options)
   return topology;
 }
 
-// How 6 us for a round trip between racks (section 2) split: Table 2 has 3.7 us for a small RPC within a rack, of which
-// our hosts' CPUs take some 170 ns. Both figures hold with 650 ns on each host's cable (PCIe and NIC, in one
-// direction), 450 ns in each switch ("less than 500 ns port-to-port", Table 1) and 150 ns on the cables to the spine:
-// 4 * 650 + 2 * 450 = 3500 ns and 2 * (2 * 650 + 3 * 450 + 2 * 150) = 5900 ns, and the time on the wire beside that.
-// alpha: the default of Spectrum's lossy pools. The mark is where DCTCP sets it in frames for 10 GbE (SIGCOMM 2010,
-// section 3.4: 65 packets), which is 21 us at 25 Gbit/s.
+// The delays reproduce two figures of the eRPC paper: 6 us for a round trip between racks (section 2), and 3.7 us for a
+// small RPC within a rack (Table 2), of which our hosts' CPUs take about 170 ns. Each host's cable takes 650 ns (PCIe
+// and NIC, in one direction), each switch 450 ns ("less than 500 ns port-to-port", Table 1), and each cable to the
+// spine 150 ns: 4 * 650 + 2 * 450 = 3500 ns and 2 * (2 * 650 + 3 * 450 + 2 * 150) = 5900 ns, plus the time on the wire.
+// alpha is the default of Spectrum's lossy pools. The ECN threshold is that of DCTCP for 10 GbE, counted in frames
+// (SIGCOMM 2010, section 3.4: 65 packets), which is 21 us at 25 Gbit/s.
 Topology Topology::cx4(uint32_t hosts) {
   constexpr uint32_t kRacks = 5;
   constexpr uint32_t kUplinks = 5;
@@ -135,8 +135,8 @@ Topology Topology::cx4(uint32_t hosts) {
   return topology;
 }
 
-// Section 6.1: 2.3 us for a small RPC, of which the switch takes 300 ns in each direction; our hosts' CPUs take some
-// 170 ns, and the four ways between a host's memory and the switch the rest.
+// The delays reproduce section 6.1 of the eRPC paper: a small RPC takes 2.3 us, of which the switch takes 300 ns in
+// each direction. Our hosts' CPUs take about 170 ns, and the four crossings of a host's cable take the rest.
 Topology Topology::cx5_pair() {
   return star(2, {100'000'000'000, 380ns},
               {.buffer_bytes = 16u << 20, .alpha = 8, .ecn_threshold_bytes = 260'000, .latency = 300ns});

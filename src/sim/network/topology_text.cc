@@ -1,11 +1,11 @@
-// The text form of a topology: one item a line, '#' begins a comment.
+// The parser of a topology's text form. Each line is one item; '#' begins a comment.
 //
 //     switch NAME [buffer=12MiB] [alpha=8] [ecn=65kB|never] [latency=300ns]
 //     hosts COUNT SWITCH [rate=25G] [delay=500ns] [LIMIT]
 //     link SWITCH SWITCH [rate=25G] [delay=500ns] [count=1] [LIMIT]
 //
 // LIMIT is longest=1400B [longest-from=20ms] [longest-way=both|there|back].
-// Hosts are numbered in the order of the lines. Sim layer, network part; any thread.
+// Hosts are numbered in the order of the lines. Sim layer, network part. Any thread.
 
 #include <tern/sim/network.h>
 
@@ -27,8 +27,8 @@ namespace {
 constexpr double kHostsMax = 1 << 20;
 constexpr double kParallelMax = 1024;
 
-/// A Status's message lives for ever, and so does each different one here: they are few, and come from a program's own
-/// text.
+/// Keeps a copy of `text` for ever, because a Status points to its message. Equal texts share a copy. The copies are
+/// few, because topologies are text of the program itself.
 const char* kept(std::string text) {
   static base::Mutex mutex;
   static auto* const texts GUARDED_BY(mutex) = new std::set<std::string>;
@@ -48,7 +48,7 @@ constexpr Unit kPlain[] = {{"", 1}};
 
 std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
 
-/// The words of a line, and what is wrong with them: the first thing only.
+/// The words and options of a line, and the first error in them.
 class Line {
  public:
   explicit Line(std::string_view text) {
@@ -76,7 +76,7 @@ class Line {
     if (!status.ok()) fail(std::string(status.message()));
   }
 
-  /// The value of an option, which is done then; `otherwise` if it is not there.
+  /// Removes the option and returns its value. Returns `otherwise` if the line does not have the option.
   double take(std::string_view name, std::span<const Unit> units, double otherwise) {
     const auto option = options_.find(name);
     if (option == options_.end()) return otherwise;
@@ -98,7 +98,7 @@ class Line {
     const auto [rest, error] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
     const std::string_view suffix(rest, static_cast<size_t>(end - rest));
     const auto unit = std::find_if(units.begin(), units.end(), [&](const Unit& u) { return u.name == suffix; });
-    // Whole numbers are exact up to 2^53, which is more than check() admits of anything.
+    // A double holds whole numbers up to 2^53 exactly, which is more than check() allows for any option.
     if (error == std::errc() && unit != units.end() && value >= 0 && value * unit->factor <= 0x1p53) {
       return value * unit->factor;
     }
@@ -107,7 +107,7 @@ class Line {
     fail(std::string(name) + ": " + quoted(text) + " is not a number" + (units.size() > 1 ? known : ""));
     return 0;
   }
-  /// All words and options have been asked for.
+  /// Called after the last take(). An option that is left is an error.
   void finish() {
     if (!options_.empty()) fail(quoted(options_.begin()->first) + " is not an option of this item");
   }

@@ -23,8 +23,8 @@ namespace {
 struct Reference {
   uint32_t chunk_id;
   uint32_t lease_value;
-  uint64_t buffer_offset;  ///< of the detail::Buffer in its chunk
-  uint32_t data_offset;    ///< in the Buffer's data
+  uint64_t buffer_offset;  ///< offset of the detail::Buffer in its chunk
+  uint32_t data_offset;    ///< offset in the Buffer's data
   uint32_t bytes;
 };
 static_assert(sizeof(Reference) == 24 && sizeof(Reference) <= shm::kCellPayloadBytes);
@@ -202,8 +202,8 @@ ShmImpl::Opened ShmImpl::open_unusual(Peer& peer, uint64_t w0, uint64_t position
   return {payload, record};
 }
 
-/// Reads the peer's messages because a packet names an unknown chunk. At most once a burst in vain, so that a peer that
-/// names chunks that do not exist does not cost a system call for each.
+/// Reads the peer's messages, because a packet names an unknown chunk. It does so in vain at most once in a burst, so
+/// that a peer that names chunks that do not exist does not cost a system call for each.
 void ShmImpl::look_for_chunks(Peer& peer) {
   Link& link = peer.link;
   if (!link.socket || peer.stage != Stage::kReady || link.looked_at == peer.in.position) return;
@@ -212,7 +212,8 @@ void ShmImpl::look_for_chunks(Peer& peer) {
   if (link.chunk_count == before) link.looked_at = peer.in.position;  // the beginning of the burst
 }
 
-/// `descriptor` is private memory unless the peer is trusted. The peer may have written anything there.
+/// Finds the payload of a by-reference packet. `descriptor` is private memory unless the peer is trusted. The peer may
+/// have written anything there.
 bool ShmImpl::open_reference(Peer& peer, const std::byte* descriptor, Payload& payload) {
   Reference reference;
   std::memcpy(&reference, descriptor, sizeof reference);
@@ -247,7 +248,7 @@ void ShmImpl::wake_peer(Peer& peer, uint32_t sleep) {
   counters_.system_calls++;
   switch (shm::send_plain(peer.link.socket.get(), shm::MessageType::kWake)) {
     case shm::SendResult::kSent:
-    case shm::SendResult::kFull:  // its queue is full, thus readable: the peer does not sleep
+    case shm::SendResult::kFull:  // the peer's queue is full and thus readable, so the peer does not sleep
       peer.woken_sleep = sleep;
       break;
     case shm::SendResult::kShort:
@@ -265,7 +266,8 @@ void ShmImpl::tell_later(Peer& peer) {
   calls_until_housekeeping_ = std::min(calls_until_housekeeping_, kCallsPerRetry);
 }
 
-/// Looks at a few of the peers that are not polled at every call. One that has sent is polled from now on.
+/// Polls a few of the peers that are not polled at every call. A peer that has sent is polled at every call from now
+/// on.
 void ShmImpl::poll_others() {
   for (uint32_t left = kOthersPerCall; left != 0 && others_count_ != 0; --left) {
     if (++others_cursor_ >= others_count_) others_cursor_ = 0;
@@ -273,11 +275,11 @@ void ShmImpl::poll_others() {
   }
 }
 
-/// Called when the burst is full: the next one begins with the peer behind active_[active].
+/// Called when the burst is full. The next burst begins with the peer behind active_[active].
 void ShmImpl::start_after(uint32_t active) { std::rotate(active_, active_ + active + 1, active_ + active_count_); }
 
-/// Makes others_[other], which has input, an active peer. If there are kActivePeersMax, it replaces one that has sent
-/// nothing for a turn of the clock's hand.
+/// Makes others_[other], which has input, an active peer. If there are kActivePeersMax already, it replaces a peer that
+/// has sent nothing for a turn of the clock's hand.
 void ShmImpl::promote(uint32_t other) {
   Peer& peer = *others_[other];
   peer.is_active = true;
@@ -333,7 +335,7 @@ bool ShmImpl::prepare_wait() {
   has_pumped_ = false;
   auto& sleep = reinterpret_cast<Doorbell*>(doorbell_.mapping.data())->sleep;
   const uint32_t value = sleep.load(std::memory_order_relaxed);
-  sleep.store(value + 1 + (value & 1), std::memory_order_seq_cst);  // odd, and never the last one again
+  sleep.store(value + 1 + (value & 1), std::memory_order_seq_cst);  // odd, and another value than for the last sleep
   std::atomic_thread_fence(std::memory_order_seq_cst);
   bool may_sleep = true;
   for (auto& peer : peers_) {

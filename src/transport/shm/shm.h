@@ -48,8 +48,8 @@ class TERN_API ShmImpl : public DefaultMembers {
 
  public:
   using Options = Shm::Options;
-  /// rto_ns_min: nothing is lost here but by a peer's fault; a late peer sleeps (waking a halted CPU takes 40 to 90 us)
-  /// or has lost its CPU.
+  /// rto_ns_min: a packet is lost only by a peer's fault. A late peer sleeps (waking a halted CPU takes 40 to 90 us) or
+  /// has lost its CPU.
   static constexpr Traits kTraits{.has_shared_memory = true,
                                   .reads_clock_per_burst = false,
                                   .releases_at_once = true,
@@ -78,7 +78,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   uint32_t payload_bytes_max(PeerId) const { return kReferenceBytesMax; }
   uint32_t receive_queue_packets() const { return options_.ring_cells; }
   uint64_t link_bytes_per_sec() const { return 25'000'000'000; }
-  /// The time of the CPUs: a thread that has lost its CPU waits some milliseconds for its next turn.
+  /// The target is the CPUs' time: a thread that has lost its CPU waits some milliseconds for its next turn.
   DelayTarget delay_target() const { return {10'000'000, 10'000'000, false}; }
 
   bool send(PeerId id, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
@@ -86,7 +86,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   /// Sends to one peer several times, with the ring's position in a register. No other function may be called
   /// meanwhile.
   class Sender;
-  /// Payloads are copied, or under a lease, so that no ticket has to be waited for.
+  /// Payloads are copied, or are under a lease, so that no call waits for a ticket.
   uint64_t ticket() const { return 0; }
   uint64_t released() const { return UINT64_MAX; }
   void flush() {
@@ -131,50 +131,50 @@ class TERN_API ShmImpl : public DefaultMembers {
  private:
   static constexpr uint32_t kReferenceBytesMax = 65536;  ///< DESIGN section 4
   static constexpr uint32_t kCallsPerHousekeeping = 1024;
-  static constexpr uint32_t kCallsPerRetry = 64;   ///< while something waits for a peer to take it
-  static constexpr uint32_t kActivePeersMax = 64;  ///< polled at every call
-  static constexpr uint32_t kOthersPerCall = 4;    ///< of the rest
-  static constexpr size_t kBurstPackets = 64;      ///< a call takes about this many at most ...
+  static constexpr uint32_t kCallsPerRetry = 64;   ///< calls until housekeeping while a message waits for a peer
+  static constexpr uint32_t kActivePeersMax = 64;  ///< most peers that every call polls
+  static constexpr uint32_t kOthersPerCall = 4;    ///< other peers that a call polls
+  static constexpr size_t kBurstPackets = 64;      ///< a call takes about this many packets at most ...
   static constexpr size_t kPeerBurstPackets =
-      32;  ///< ... and at most this many from one peer: at least two have their turn
-  /// ... and its burst ends whenever it has sent this much by reference. The visitor copies 256 kB in 8 us, in which
-  /// other peers wait, and so does this one, which has as much again in flight, for an acknowledgement.
+      32;  ///< ... and this many of one peer, so that at least two peers have their turn
+  /// A peer's burst also ends when it has sent this much by reference. The visitor copies 256 kB in 8 us. During that
+  /// time other peers wait, and the peer itself, which has as much again in flight, waits for an acknowledgement.
   static constexpr uint32_t kBurstReferenceBytes = 4 * kReferenceBytesMax;
   // Limits of the chunks that this endpoint maps: of one peer, of all endpoints of one process, and of all peers.
   static constexpr uint32_t kPeerChunksMax = 1024;
-  static constexpr uint64_t kPeerChunkBytesMax = uint64_t{64} << 30;  ///< of address space
+  static constexpr uint64_t kPeerChunkBytesMax = uint64_t{64} << 30;  ///< bytes of address space
   static constexpr uint32_t kProcessChunksMax = 4096;
   static constexpr uint64_t kProcessChunkBytesMax = uint64_t{1} << 40;
   static constexpr uint32_t kAllChunksMax = 16384;
   static constexpr uint64_t kAllChunkBytesMax = uint64_t{16} << 40;
   static constexpr size_t kPendingMax = 64;
-  static constexpr size_t kProcessPendingMax = 16;  ///< beyond it a process loses its oldest connection
+  static constexpr size_t kProcessPendingMax = 16;  ///< a process with more loses its oldest connection
 
   // Limits of one round of housekeeping. The rest stays in the kernel's queues for the next round.
   static constexpr uint32_t kAcceptsPerVisit = 16;
   static constexpr uint64_t kAcceptNs = 100'000;  ///< no further connection is accepted after this time
   static constexpr uint32_t kMessagesPerRound = 256;
   static constexpr uint32_t kMessagesPerPeer = 64;
-  static constexpr uint32_t kMessagesPerLook = 16;  ///< because of an unknown chunk
-  /// More than the queue of a socket holds (277 of the shortest in 212 992 B).
+  static constexpr uint32_t kMessagesPerLook = 16;  ///< messages read because of an unknown chunk
+  /// More messages than the queue of a socket holds (277 of the shortest in 212 992 B).
   static constexpr uint32_t kMessagesMore = 512;
   static constexpr size_t kAttemptsPerRound = 16;
   /// An endpoint with traffic spends at most a quarter of its time on housekeeping: after a round it waits this many
   /// times as long as the round took.
   static constexpr uint64_t kRestShare = 3;
-  static constexpr uint32_t kCallsPerRest = 16;  ///< between two looks at the clock
+  static constexpr uint32_t kCallsPerRest = 16;  ///< calls between two looks at the clock
   static constexpr uint32_t kQuietLooks =
-      64;  ///< without a packet mean that there is no traffic: some 20 us of polling
+      64;  ///< after this many looks without a packet (some 20 us of polling) there is no traffic
   /// The ring of a closed peer is read for this many rounds of housekeeping. The rest of it is then dropped.
   static constexpr uint32_t kLastRoundsMax = 4096;
   /// While a peer connects, this many rounds follow one another at once. A peer that takes longer wakes this endpoint
   /// by its socket.
   static constexpr uint32_t kConnectingRoundsMax = 4096;
-  static constexpr uint64_t kRetryNs = 1'000'000;            ///< until something is tried again that waits for a peer
-  static constexpr uint64_t kAttemptNsMax = 10'000'000'000;  ///< for a peer that does not accept; then it is dead
-  static constexpr uint64_t kParkedNsMax = 1'000'000'000;    ///< for a connection that cannot be accepted yet
-  /// A peer that closes orderly while this endpoint refers to it has not yet read that it does. An honest peer has read
-  /// it by the second time.
+  static constexpr uint64_t kRetryNs = 1'000'000;            ///< time until a retry of an action that waits for a peer
+  static constexpr uint64_t kAttemptNsMax = 10'000'000'000;  ///< a peer that does not accept for this time is dead
+  static constexpr uint64_t kParkedNsMax = 1'000'000'000;  ///< longest wait of a connection that cannot be accepted yet
+  /// If a peer closes orderly while this endpoint refers to it, it has not yet read the message that says so. An honest
+  /// peer has read the message by the second time.
   static constexpr uint32_t kReconnectsMax = 8;
 
   using Doorbell = shm::Doorbell;
@@ -193,43 +193,43 @@ class TERN_API ShmImpl : public DefaultMembers {
     kConnecting,  ///< no hello from the peer yet
     kReady,
     kHungUp,  ///< the peer is gone; the rest of its ring is still read
-    kDead,    ///< nothing is mapped any more; waits for disconnect()
+    kDead,    ///< no memory is mapped any more; waits for disconnect()
   };
 
   struct alignas(64) Peer {
     shm::Outbound out;
     const std::atomic<uint32_t>* doorbell = nullptr;  ///< the peer's; never null
-    uint32_t woken_sleep = 0;                         ///< the sleep that was ended from here: one message suffices
-    bool is_touched = false;                          ///< on touched_
-    bool is_refused = false;                          ///< a send found the ring full; prepare_wait() looks for space
-    bool is_unannounced = false;                      ///< a send waits until the peer can be told of a chunk
-    bool is_unheard = false;                          ///< on unheard_
-    bool is_active = false;                           ///< on active_, else on others_ (when kReady or kHungUp)
-    bool is_recent = false;                           ///< has sent since the clock's hand last passed
+    uint32_t woken_sleep = 0;     ///< the sleep that a message has ended already; one message is enough
+    bool is_touched = false;      ///< on touched_
+    bool is_refused = false;      ///< a send found the ring full; prepare_wait() looks for space
+    bool is_unannounced = false;  ///< a send waits until the peer can get the message about a chunk
+    bool is_unheard = false;      ///< on unheard_
+    bool is_active = false;       ///< on active_, otherwise on others_ (when kReady or kHungUp)
+    bool is_recent = false;       ///< the peer has sent since the clock's hand last passed
     shm::Inbound in;
-    uint32_t reference_bytes = 0;  ///< visited since it last ended a burst
+    uint32_t reference_bytes = 0;  ///< bytes visited by reference since they last ended a burst
     Stage stage = Stage::kFree;
     PeerId id = 0;
     uint32_t references = 0;  ///< connect() minus disconnect()
-    uint32_t serial = 0;      ///< of the link's descriptors in the epoll set
+    uint32_t serial = 0;      ///< serial number of the link's descriptors in the epoll set
     shm::Identity identity{};
-    uint32_t process = kNoProcess;  ///< in processes_
-    uint32_t reconnects = 0;        ///< since connect(): how often the peer has closed orderly nevertheless
+    uint32_t process = kNoProcess;  ///< index in processes_
+    uint32_t reconnects = 0;        ///< orderly closes by the peer since connect()
     uint64_t attempt_since_ns = 0;  ///< time of the first attempt that has to be repeated; 0: there is none
     bool is_unsettled = false;      ///< on unsettled_
     bool is_deserted = false;       ///< on deserted_
-    uint64_t deserted_until = 0;    ///< a number of accepted_
-    uint64_t deserted_backlog = 0;  ///< backlogs_read_ at that time
+    uint64_t deserted_until = 0;    ///< value of accepted_ at which the wait ends
+    uint64_t deserted_backlog = 0;  ///< backlogs_read_ at the beginning of the wait
     Link link;
   };
 
   /// The subject of an event of the epoll set.
   enum class Watched : uint8_t { kListener, kWake, kSocket, kProcess, kPending, kRetry };
 
-  /// A record that is not simply one packet in one cell.
+  /// A record that is not one packet in one cell.
   struct Opened {
-    Payload payload;        ///< without data: there is no packet to visit
-    uint64_t record_bytes;  ///< 0: the ring cannot be read on
+    Payload payload;        ///< `data` is null if there is no packet to visit
+    uint64_t record_bytes;  ///< 0: the rest of the ring cannot be read
   };
 
   ShmImpl(const Options& options, memory::Arena& arena) : options_(options), arena_(arena) {}
@@ -256,7 +256,7 @@ class TERN_API ShmImpl : public DefaultMembers {
         cell + std::min<uint64_t>(kPeerBurstPackets * shm::kCellBytes, in.bytes_to_end(position));
     std::byte* const copy = private_space();
     if constexpr (BurstVisitor<Visit>) visit.begin_burst();
-    uint64_t more_cells = 0;  // beyond one a record
+    uint64_t more_cells = 0;  // cells beyond the first of each record
     do {
       const wire::Header header = shm::take_header(cell);
       const uint32_t bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
@@ -285,14 +285,14 @@ class TERN_API ShmImpl : public DefaultMembers {
     return records;
   }
 
-  /// Memory into which visitors copy a packet before they read it. Null: they read it in place.
+  /// Memory into which visitors copy a packet before they read it. Null: they read the packet in place.
   std::byte* private_space() { return options_.trust_peers ? nullptr : scratch_.bytes + shm::kPayloadOffset; }
 
-  /// Visits a record that try_visit() has not taken. Returns its length; 0: the ring cannot be read on.
+  /// Visits a record that try_visit() has not taken. Returns its length; 0: the rest of the ring cannot be read.
   template <class Visit>
   [[gnu::noinline]] uint64_t visit_unusual(Peer& peer, uint64_t position, Visit visit) {
     const std::byte* const cell = peer.in.cell_at(position);
-    const wire::Header header = shm::take_header(cell);  // what try_visit() has seen does not count any more
+    const wire::Header header = shm::take_header(cell);  // read again, because the peer may have changed it
     const uint32_t bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
     if (bytes <= shm::kInlinePayloadBytes && shm::is_plain(header.w0)) {
       const Payload payload = {cell + shm::kPayloadOffset, bytes, nullptr, 0};
@@ -394,8 +394,8 @@ class TERN_API ShmImpl : public DefaultMembers {
   uint32_t others_count_ = 0;
   uint32_t touched_count_ = 0;
   std::vector<std::unique_ptr<Peer>> peers_;  ///< by PeerId; objects are reused, never freed
-  std::vector<Peer*> touched_;                ///< as long as peers_; sent to in this burst
-  std::vector<Peer*> others_;                 ///< others_count_ of them
+  std::vector<Peer*> touched_;                ///< peers sent to in this burst; as many elements as peers_
+  std::vector<Peer*> others_;                 ///< peers that are not active; others_count_ elements
   uint32_t others_cursor_ = 0;
   uint32_t clock_hand_ = 0;
   TransportCounters counters_;
@@ -404,41 +404,42 @@ class TERN_API ShmImpl : public DefaultMembers {
 
   memory::Arena& arena_;
   shm::Identity identity_{};
-  pid_t pid_ = 0;  ///< a forked child must not speak for its parent
+  pid_t pid_ = 0;  ///< the process that made the endpoint; a forked child must not use its sockets
   shm::OwnMemory doorbell_;
   base::WaitSet waits_;
   base::WakeEvent wake_;
-  base::Timer retry_;  ///< ends a sleep when something has to be tried again for which there is no event
+  base::Timer retry_;  ///< ends a sleep for a retry that no event reports
   shm::Descriptor listener_;
   shm::Descriptor spare_;    ///< closed for a moment to refuse a connection when descriptors have run out
-  bool has_pumped_ = false;  ///< since prepare_wait()
+  bool has_pumped_ = false;  ///< pump() was called since prepare_wait()
 
   uint32_t process_peers_max_ = 0;
   std::map<shm::Identity, PeerId> by_identity_;  ///< kConnecting, kReady, and kHungUp if orderly
-  // add_peer() reserves an element for each peer in all of these, so that no act of a peer needs memory for them.
+  // add_peer() reserves an element for each peer in all of these lists, so that a peer's actions need no memory for
+  // them.
   std::vector<Process> processes_;
   std::vector<PeerId> free_ids_;
-  std::vector<PeerId> attempts_;    ///< kConnecting, and still to be started
-  std::vector<PeerId> deserted_;    ///< kConnecting, and the connection has ended
-  std::vector<PeerId> closing_;     ///< kHungUp
-  std::vector<PeerId> unsettled_;   ///< references here have changed, or the peer has told of its own
-  std::vector<PeerId> unheard_;     ///< the system was short of memory for a message to them
-  std::vector<PeerId> taken_;       ///< elements of one of these that are gone through now
-  std::vector<Pending> pending_;    ///< kPendingMax are reserved
+  std::vector<PeerId> attempts_;    ///< peers that are kConnecting, whose attempt has not started
+  std::vector<PeerId> deserted_;    ///< peers that are kConnecting, whose connection has ended
+  std::vector<PeerId> closing_;     ///< peers that are kHungUp
+  std::vector<PeerId> unsettled_;   ///< peers whose references here have changed, or that have sent kHold or kRelease
+  std::vector<PeerId> unheard_;     ///< peers that missed a message because the system was short of memory
+  std::vector<PeerId> taken_;       ///< elements of one of these lists, which are handled now
+  std::vector<Pending> pending_;    ///< kPendingMax elements are reserved
   uint32_t connecting_ = 0;         ///< peers that are kConnecting
-  uint32_t connecting_rounds_ = 0;  ///< of housekeeping since the last of them began
+  uint32_t connecting_rounds_ = 0;  ///< rounds of housekeeping since the last of these peers began
   uint32_t last_serial_ = 0;
-  uint32_t messages_left_ = 0;     ///< left for this round of housekeeping
-  uint32_t chunks_ = 0;            ///< of all peers, mapped
-  uint64_t chunk_bytes_ = 0;       ///< sum
+  uint32_t messages_left_ = 0;     ///< messages left to read in this round of housekeeping
+  uint32_t chunks_ = 0;            ///< mapped chunks of all peers
+  uint64_t chunk_bytes_ = 0;       ///< sum of their sizes
   uint64_t accepted_ = 0;          ///< connections that the system has handed over
-  uint64_t backlogs_read_ = 0;     ///< how often the backlog was found empty
+  uint64_t backlogs_read_ = 0;     ///< number of times that the backlog was found empty
   uint64_t next_attempts_ns_ = 0;  ///< attempts do not begin before this time
   bool has_backlog_ = false;       ///< the last look left connections there
   bool is_busy_ = false;           ///< the next round of housekeeping follows at once
   uint64_t rest_until_ns_ = 0;     ///< no housekeeping before this time if there is traffic
   uint64_t packets_at_look_ = 0;   ///< counters_.packets_received at the last look at the clock
-  uint32_t quiet_looks_ = 0;       ///< in a row, without a packet before
+  uint32_t quiet_looks_ = 0;       ///< consecutive looks at the clock without a packet before
 };
 
 }  // namespace tern::transport

@@ -12,7 +12,7 @@ namespace tern::transport {
 using shm::MessageType;
 using shm::ReceiveResult;
 
-/// Accepts a few connections of the backlog. Those that are left wake the next round.
+/// Accepts a few connections of the backlog. Connections that are left wake the next round.
 void ShmImpl::accept_some() {
   const uint64_t until_ns = now() + kAcceptNs;
   has_backlog_ = false;
@@ -28,7 +28,7 @@ void ShmImpl::accept_some() {
   housekeep_soon();
 }
 
-/// False: the backlog is empty.
+/// Accepts a connection of the backlog. False: the backlog is empty.
 bool ShmImpl::accept_one() {
   counters_.system_calls++;
   shm::Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -63,9 +63,9 @@ bool ShmImpl::accept_one() {
   return true;
 }
 
-/// Makes space for one more connection of `process` if the table is full: it refuses the oldest connection of one
-/// process. That is `process` itself if it has its share, and otherwise the process with the most connections of the
-/// user with the most.
+/// Makes space for one more connection of `process` if the table is full: refuses the oldest connection of one process.
+/// That is `process` itself if it has its full share; otherwise it is the process with the most connections, of the
+/// user with the most connections.
 void ShmImpl::evict_pending_for(const shm::PeerProcess& process) {
   const auto count = [this](auto&& is_one) {
     return static_cast<size_t>(std::count_if(pending_.begin(), pending_.end(), is_one));
@@ -114,7 +114,8 @@ bool ShmImpl::park(Pending& pending, uint64_t retry_ns) {
   const uint64_t at = now();
   if (pending.parked_ns == 0) {
     pending.parked_ns = at;
-    // Its messages must not wake this endpoint meanwhile. It is not watched yet if it has just been accepted.
+    // The connection's messages must not wake this endpoint meanwhile. A connection that has just been accepted is not
+    // watched yet.
     waits_.remove(pending.socket.get());
   }
   pending.retry_ns = at + retry_ns;
@@ -123,7 +124,8 @@ bool ShmImpl::park(Pending& pending, uint64_t retry_ns) {
   return true;
 }
 
-/// True: the connection belongs to a peer now, or is refused. False: it must be kept, and this called again.
+/// Returns true if the connection belongs to a peer now, or is refused. False: the caller must keep the connection and
+/// call this again.
 bool ShmImpl::is_settled(Pending& pending) {
   if (!pending.has_hello) {
     counters_.system_calls++;
@@ -153,10 +155,10 @@ bool ShmImpl::is_settled(Pending& pending) {
       read_messages(*peer, kMessagesMore);  // the end of its connection, which this one may replace
     if (peer->stage == Stage::kHungUp && by_identity_.contains(identity)) {
       housekeep_soon();
-      return park(pending, 0);  // until its link is closed
+      return park(pending, 0);  // waits until the peer's link is closed
     }
     if (peer->stage == Stage::kReady) return true;  // the peer gave this attempt up when it accepted ours
-    // Both sides are connecting: the attempt of the smaller identity counts, and one that was not made does not.
+    // If both sides are connecting, the attempt of the smaller identity counts, provided that it has been made.
     if (peer->stage == Stage::kConnecting && peer->link.socket && identity_ < identity) return true;
     if (peer->stage != Stage::kConnecting) peer = nullptr;
   }
@@ -170,8 +172,8 @@ bool ShmImpl::is_settled(Pending& pending) {
   return true;
 }
 
-/// True: the process that sent this hello listens under the identity in it, as a connection that sends nothing has
-/// found out. No other process may take a peer's place. `is_busy`: it could not be found out now.
+/// True if the process that sent this hello listens under the identity in it. A connection that sends nothing finds
+/// this out. No other process may take a peer's place. `is_busy`: the test is not possible now.
 bool ShmImpl::is_owner_of(const Pending& pending, bool& is_busy) const {
   auto probe = shm::connect_to(pending.message.hello.identity);
   is_busy = !probe.ok() && probe.status().code() == Code::kQueueFull;

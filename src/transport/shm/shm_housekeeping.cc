@@ -7,7 +7,7 @@
 
 namespace tern::transport {
 
-/// False: the system is short of memory or of user watches.
+/// Adds a descriptor to the epoll set. False: the system is short of memory or of user watches.
 bool ShmImpl::watch(int fd, Watched what, uint32_t serial, PeerId id) {
   counters_.system_calls++;
   // A socket that was a pending connection is watched already, and takes the new name.
@@ -30,7 +30,7 @@ void ShmImpl::pump(uint64_t deadline_ns, bool ends_wait) {
   has_pumped_ |= ends_wait;
   messages_left_ = kMessagesPerRound;
   bool has_pending = false;
-  bool has_newcomers = has_backlog_;  // the last look may have ended just before it found none left
+  bool has_newcomers = has_backlog_;  // connections may be left from the last look
   for (size_t i = 0; i < count; i++) {
     const uint64_t data = events[i].data.u64;
     switch (static_cast<Watched>(data >> 61)) {
@@ -54,7 +54,7 @@ void ShmImpl::pump(uint64_t deadline_ns, bool ends_wait) {
         break;
     }
     Peer& peer = *peers_[static_cast<PeerId>(data)];
-    if ((peer.serial & 0x1fffffff) != ((data >> 32) & 0x1fffffff)) continue;  // of a link that has just been closed
+    if ((peer.serial & 0x1fffffff) != ((data >> 32) & 0x1fffffff)) continue;  // its link has just been closed
     if (static_cast<Watched>(data >> 61) == Watched::kSocket) {
       const uint32_t limit = std::min(messages_left_, kMessagesPerPeer);
       messages_left_ -= read_messages(peer, limit);
@@ -66,12 +66,12 @@ void ShmImpl::pump(uint64_t deadline_ns, bool ends_wait) {
   if (has_pending) serve_pending();
 }
 
-/// Wakes a sleeper later if something has to be tried again for which there is no event.
+/// Sets the timer that ends a sleep, if there is a retry that no event reports.
 void ShmImpl::retry_later() {
   if (!closing_.empty() || !deserted_.empty() || has_to_retry()) retry_.set_at(now() + kRetryNs);
 }
 
-/// Calls housekeep() from a loop that polls, so seldom that most of the time is left to packets.
+/// Calls housekeep() from a loop that polls, but so seldom that most of the time is left for packets.
 void ShmImpl::housekeep_or_rest() {
   const uint64_t start_ns = now();
   quiet_looks_ = counters_.packets_received == packets_at_look_ ? quiet_looks_ + 1 : 0;
@@ -85,14 +85,14 @@ void ShmImpl::housekeep_or_rest() {
   rest_until_ns_ = end_ns + kRestShare * (end_ns - start_ns);
 }
 
-/// Moves up to `count_max` of the oldest to taken_. A peer in taken_ may be listed again while that is gone through.
+/// Moves up to `count_max` of the list's oldest elements to taken_. A peer in taken_ may be listed again meanwhile.
 void ShmImpl::take_from(std::vector<PeerId>& list, size_t count_max) {
   const auto end = list.begin() + static_cast<ptrdiff_t>(std::min(count_max, list.size()));
   taken_.assign(list.begin(), end);
   list.erase(list.begin(), end);
 }
 
-/// The only place where links are closed, because no visitor runs here.
+/// One round of housekeeping. Links are closed only here, because no visitor runs.
 void ShmImpl::housekeep() {
   pump(0, false);
   close_ended();
@@ -137,7 +137,7 @@ void ShmImpl::housekeep() {
   calls_until_housekeeping_ = is_busy_ ? 1 : has_to_retry() ? kCallsPerRetry : kCallsPerHousekeeping;
 }
 
-/// True: something has to be tried again, and no event will say when.
+/// True if there is a retry that no event reports.
 bool ShmImpl::has_to_retry() const {
   return !attempts_.empty() || !unsettled_.empty() || !unheard_.empty() ||
          std::any_of(pending_.begin(), pending_.end(), [](const Pending& p) { return p.parked_ns != 0; });

@@ -30,14 +30,14 @@ Status ShmImpl::prepare_ring(Peer& peer) {
   if (::getrandom(&link.out_start, sizeof link.out_start, 0) != sizeof link.out_start) {
     return {Code::kUnavailable, "shm: getrandom is refused here; allow it in the sandbox"};
   }
-  link.out_start >>= 1;  // counts up without overflow
+  link.out_start >>= 1;  // below 2^63, so that it never overflows
   auto ring = shm::make_own_memory("tern-ring", shm::region_bytes(options_.ring_cells));
   if (!ring.ok()) return ring.status();
   link.out = std::move(*ring);
   return {};
 }
 
-/// kQueueFull: the peer is on attempts_, and housekeeping tries again.
+/// Starts an attempt to connect. kQueueFull: the peer is on attempts_, and housekeeping tries again.
 Status ShmImpl::start_attempt(Peer& peer) {
   const Status status = try_attempt(peer);
   if (status.code() != Code::kQueueFull) return status;
@@ -50,7 +50,8 @@ Status ShmImpl::start_attempt(Peer& peer) {
   return status;
 }
 
-/// Makes the ring late, for a peer that exists, because it costs ten times as much as the rest.
+/// Makes one attempt. It makes the ring last, for a peer that exists, because the ring costs ten times as much as the
+/// other steps.
 Status ShmImpl::try_attempt(Peer& peer) {
   auto socket = shm::connect_to(peer.identity);
   if (!socket.ok()) return socket.status();
@@ -96,7 +97,7 @@ Status ShmImpl::try_attempt(Peer& peer) {
   return {};
 }
 
-/// This endpoint is its own peer: the ring that leads out also leads in.
+/// Links the endpoint to itself: the ring that leads out also leads in.
 Status ShmImpl::link_to_self(Peer& peer) {
   if (Status status = prepare_ring(peer); !status.ok()) return status;
   const shm::Hello hello = {identity_, peer.link.out_start, options_.ring_cells, false};
@@ -104,7 +105,7 @@ Status ShmImpl::link_to_self(Peer& peer) {
   return {};
 }
 
-/// Maps the memory that came with the peer's hello, and makes the ring to it, if there is none yet.
+/// Maps the memory that came with the peer's hello, and makes the ring to the peer if there is none yet.
 Status ShmImpl::link_up(Peer& peer, Message& message) {
   const shm::Hello& hello = message.hello;
   if (!shm::is_valid_cell_count(hello.ring_cells) || hello.ring_start > UINT64_MAX / 2) {
@@ -139,7 +140,7 @@ void ShmImpl::attach(Peer& peer, const shm::Hello& hello, const std::byte* in, c
   unsettle(peer);
 }
 
-/// Makes an accepted connection the peer's link. False: it is refused, and the peer has not changed.
+/// Makes an accepted connection the peer's link. False: the connection is refused, and the peer has not changed.
 bool ShmImpl::accept_as(Peer& peer, Pending& pending) {
   Link& link = peer.link;
   bool is_dead = false;
@@ -168,13 +169,13 @@ bool ShmImpl::accept_as(Peer& peer, Pending& pending) {
 /// Closes the link's socket. A forked child closes it without the shutdown, which would end the parent's connection.
 void ShmImpl::end_connection(Peer& peer) {
   Link& link = peer.link;
-  // The peer does not see close() alone while a forked child has a copy.
+  // close() alone does not end the connection while a forked child has a copy of the socket.
   if (link.socket && ::getpid() == pid_) ::shutdown(link.socket.get(), SHUT_RDWR);
   unwatch(link.socket);
   unwatch(link.process);
 }
 
-/// Must not be called while a visitor may read the peer's memory.
+/// Unmaps the memory of a link. Must not be called while a visitor may read the peer's memory.
 void ShmImpl::close_link(Peer& peer) {
   poll_no_more(peer);
   end_connection(peer);
@@ -208,8 +209,8 @@ void ShmImpl::hang_up(Peer& peer) {
 
 // --- Messages of a link ----------------------------------------------------------------------------------------------
 
-/// Reads at most `limit` messages, so that a peer that never stops sending cannot occupy this endpoint. Returns how
-/// many it has read.
+/// Reads at most `limit` messages, so that a peer that never stops sending cannot occupy this endpoint. Returns the
+/// number of messages read.
 uint32_t ShmImpl::read_messages(Peer& peer, uint32_t limit) {
   for (uint32_t i = 0; i < limit; i++) {
     if (!peer.link.socket) return i;
@@ -233,7 +234,7 @@ uint32_t ShmImpl::read_messages(Peer& peer, uint32_t limit) {
   return limit;
 }
 
-/// False: the peer broke the protocol, or asks for more than its share.
+/// Handles a message. False: the peer broke the protocol, or asks for more than its share.
 bool ShmImpl::handle_message(Peer& peer, Message& message) {
   if (message.type == MessageType::kHello) {
     if (peer.stage != Stage::kConnecting || message.hello.identity != peer.identity) return false;

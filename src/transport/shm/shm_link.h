@@ -12,12 +12,12 @@
 
 namespace tern::transport::shm {
 
-/// A page that only its endpoint writes and all its peers see.
+/// A page that only its endpoint writes, and that all its peers read.
 struct Doorbell {
-  std::atomic<uint32_t> sleep;  ///< counts up at falling asleep and at waking: odd while asleep
+  std::atomic<uint32_t> sleep;  ///< counts up when the endpoint falls asleep and when it wakes; odd while asleep
 };
 inline constexpr size_t kDoorbellBytes = 4096;
-/// The doorbell of a peer whose own is not mapped.
+/// The doorbell for a peer whose own doorbell is not mapped.
 alignas(64) inline constinit const std::atomic<uint32_t> kNeverAsleep{0};
 
 /// A chunk of the peer's message arena.
@@ -27,25 +27,25 @@ struct PeerChunk {
   Mapping mapping;  ///< empty if the peer is this endpoint itself
 };
 
-/// One connection: everything that ends with it.
+/// One connection, with all state that ends with it.
 struct Link {
   Descriptor socket;
-  Descriptor process;  ///< watched, because a forked child may keep the socket of a dead peer open
+  Descriptor process;  ///< the peer's process; watched, because a forked child may keep a dead peer's socket open
   OwnMemory out;       ///< the ring that this endpoint writes
   uint64_t out_start = 0;
   Mapping in;  ///< the ring that this endpoint reads
   Mapping doorbell;
   std::vector<PeerChunk> chunks;   ///< by chunk id
-  uint32_t chunk_count = 0;        ///< mapped ones
-  uint64_t chunk_bytes = 0;        ///< their sum
+  uint32_t chunk_count = 0;        ///< mapped chunks
+  uint64_t chunk_bytes = 0;        ///< sum of their sizes
   uint64_t looked_at = 0;          ///< burst in which messages were read in vain because of an unknown chunk
-  std::vector<bool> is_announced;  ///< by this endpoint's chunk ids
-  uint32_t rounds = 0;             ///< of housekeeping since the connection ended
-  bool is_initiator = false;       ///< this endpoint has connected; only that side closes an unneeded connection
+  std::vector<bool> is_announced;  ///< chunks that the peer knows, by this endpoint's chunk ids
+  uint32_t rounds = 0;             ///< rounds of housekeeping since the connection ended
+  bool is_initiator = false;       ///< this endpoint has connected; only this side closes an unneeded connection
   bool is_orderly = false;         ///< closed as unneeded, not by death
   bool is_broken = false;          ///< the peer broke the rules of its ring, which is not read any more
-  bool told_hold = false;          ///< whether this endpoint has references, as last told to the peer
-  bool peer_holds = false;         ///< whether the peer has references, as it last told
+  bool told_hold = false;          ///< this endpoint has references, according to its last message to the peer
+  bool peer_holds = false;         ///< the peer has references, according to its last message
 };
 
 /// An accepted connection before it belongs to a peer.
@@ -55,13 +55,13 @@ struct Pending {
   PeerProcess process;
   bool is_readable = false;
   bool has_hello = false;
-  bool is_owner = false;   ///< of the identity in its hello
-  uint64_t parked_ns = 0;  ///< since when it waits for its turn; 0: it does not
+  bool is_owner = false;   ///< the process owns the identity in its hello
+  uint64_t parked_ns = 0;  ///< time since which it waits for its turn; 0: it does not wait
   uint64_t retry_ns = 0;
   Message message;
 };
 
-/// Another process, and what its endpoints have of this one.
+/// Another process, and the share of its endpoints in this endpoint.
 struct Process {
   PeerProcess name;
   uint32_t peers = 0;  ///< 0: the element is free

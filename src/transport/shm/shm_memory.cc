@@ -33,7 +33,7 @@ void give_back(size_t bytes) {
   peer_mapped_bytes.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
-/// False: the mappings of peers are at a limit.
+/// Counts a mapping of a peer's memory. False: the mappings are at a limit.
 bool take(size_t bytes) {
   const size_t before = peer_mapped_bytes.fetch_add(bytes, std::memory_order_relaxed);
   const size_t count_before = peer_mappings.fetch_add(1, std::memory_order_relaxed);
@@ -113,8 +113,8 @@ Result<Mapping> map_peer_memory(const Descriptor& fd, size_t bytes, PeerMemoryKi
   if (kind == PeerMemoryKind::kRing && !is_ordinary) {
     return Status(Code::kRefused, "shm: a ring must lie in ordinary pages");
   }
-  // Reading a hole would make its page, on this process's account. An honest peer fills its memory before it hands it
-  // over, and the seals forbid new holes.
+  // Reading a hole would allocate its page for this process. An honest peer fills its memory before it hands it over,
+  // and the seals forbid new holes.
   constexpr size_t kStatBlockBytes = 512;  // stat(2)
   if (is_ordinary && static_cast<size_t>(file.st_blocks) * kStatBlockBytes < bytes) {
     return Status(Code::kRefused, "shm: the peer's memory has holes");

@@ -1,5 +1,5 @@
-// Memory that one process writes and others read: a sealed memfd, from its maker's and from a reader's side. A memfd
-// from a peer is checked before it is mapped. Transport layer; any thread, no state but the sums below.
+// Memory that one process writes and others read: sealed memfds, for their makers and for their readers. A memfd from a
+// peer is checked before it is mapped. Transport layer; any thread, no state except the sums below.
 #pragma once
 
 #include <sys/types.h>
@@ -49,10 +49,10 @@ class Mapping {
 
 /// Zeroed memory that only this mapping can ever write: its memfd is sealed SHRINK, GROW and FUTURE_WRITE.
 struct OwnMemory {
-  Descriptor fd;  ///< to give to readers
+  Descriptor fd;  ///< descriptor for readers
   Mapping mapping;
 };
-/// `bytes` is a multiple of the page size. `name` is seen in /proc only.
+/// `bytes` must be a multiple of the page size. `name` is only for /proc.
 Result<OwnMemory> make_own_memory(const char* name, size_t bytes);
 
 enum class PeerMemoryKind {
@@ -63,11 +63,11 @@ enum class PeerMemoryKind {
 /// process (vm.max_map_count, 65530) and of its address space (128 TiB). The other half is left to the program.
 inline constexpr size_t kPeerMappingsMax = 32768;
 inline constexpr size_t kPeerMappedBytesMax = size_t{64} << 40;
-/// Maps a peer's memory for reading. kRefused: it is not a memfd of exactly `bytes` bytes that cannot shrink and that
-/// only its maker's mapping can write. kNoMemory: it is beyond the limits above.
+/// Maps a peer's memory for reading. kRefused: the memory is not a memfd of exactly `bytes` bytes that cannot shrink
+/// and that only its maker's mapping can write. kNoMemory: the mapping would exceed the limits above.
 Result<Mapping> map_peer_memory(const Descriptor& fd, size_t bytes, PeerMemoryKind kind);
 
-/// The error that tells the user which resource is short, if `error` (errno) is a shortage; else `otherwise`.
+/// Returns the status that names the resource that is short, if `error` (errno) is a shortage; otherwise `otherwise`.
 Status shortage_or(int error, Status otherwise);
 
 }  // namespace tern::transport::shm

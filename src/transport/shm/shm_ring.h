@@ -28,18 +28,18 @@ inline constexpr size_t kWordBytes = 8;
 inline constexpr size_t kPayloadOffset = kWordBytes + wire::kHeaderBytes;
 inline constexpr size_t kCellPayloadBytes = kCellBytes - kPayloadOffset;
 /// Payloads up to this length travel in cells, and a handler runs on them without an allocation. A larger payload
-/// travels by reference, with one copy instead of three. Sixteen cells: 60 such packets, the window of the paper's
-/// benchmark, fit into the default ring.
+/// travels by reference, with one copy instead of three. The limit is sixteen cells, so that 60 such packets, the
+/// window of the eRPC paper's benchmark, fit into the default ring.
 inline constexpr size_t kRecordBytesMax = 16 * kCellBytes;
 inline constexpr size_t kInlinePayloadBytes = kRecordBytesMax - kPayloadOffset;
-/// The bytes of a record with such a payload, in whole cells.
+/// The length of a record with such a payload, in whole cells.
 inline constexpr uint64_t record_bytes(uint64_t payload_bytes) {
   return (kPayloadOffset + payload_bytes + kCellBytes - 1) & ~(kCellBytes - 1);
 }
 inline constexpr uint32_t kRingCellsMin = 256;
 inline constexpr uint32_t kRingCellsMax = 65536;
 
-/// The page before the cells.
+/// The control page before the cells.
 struct RingControl {
   alignas(kCellBytes)
       std::atomic<uint64_t> consumed;  ///< position up to which the owner has read the ring that leads to it
@@ -57,15 +57,15 @@ inline const std::atomic<uint64_t>& word_at(const std::byte* cell) {
 }
 inline std::atomic<uint64_t>& word_at(std::byte* cell) { return *reinterpret_cast<std::atomic<uint64_t>*>(cell); }
 
-/// Stores word by word. A copy of the whole header, which was just put together in registers, would store it, load it
-/// as a vector before the store buffer can forward it, and store it again.
+/// Stores the header word by word. A copy of the whole header, which was just made in registers, would store it, load
+/// it as a vector before the store buffer can forward it, and store it again.
 inline void put_header(std::byte* cell, const wire::Header& header) {
   auto* words = reinterpret_cast<std::atomic<uint64_t>*>(cell + kWordBytes);
   words[0].store(wire::to_little_endian(header.w0), std::memory_order_relaxed);
   words[1].store(wire::to_little_endian(header.w1), std::memory_order_relaxed);
   words[2].store(wire::to_little_endian(header.w2), std::memory_order_relaxed);
 }
-/// Reads each word once, so that later checks see what was read.
+/// Reads each word of the header once, so that later checks see the same values.
 inline wire::Header take_header(const std::byte* cell) {
   const auto* words = reinterpret_cast<const std::atomic<uint64_t>*>(cell + kWordBytes);
   return {wire::to_little_endian(words[0].load(std::memory_order_relaxed)),
@@ -73,7 +73,7 @@ inline wire::Header take_header(const std::byte* cell) {
           wire::to_little_endian(words[2].load(std::memory_order_relaxed))};
 }
 
-/// True: the version is ours and the payload is in the cell. The visitor checks the kind.
+/// True if the packet has this version, and its payload is in the cell. The visitor checks the kind.
 inline bool is_plain(uint64_t w0) { return (w0 & (0xf0 | wire::kByReference << 8)) == wire::kVersion << 4; }
 
 /// Copies up to kCellPayloadBytes without reading beyond either end.
@@ -97,15 +97,15 @@ inline void copy_small(std::byte* to, const std::byte* from, size_t len) {
 
 /// The sender's end. Invariant: limit - capacity <= position <= limit, all three equal modulo kCellBytes.
 struct Outbound {
-  uint64_t position = 0;  ///< of the next record
+  uint64_t position = 0;  ///< position of the next record
   uint64_t limit = 0;     ///< cells below it may be written; equal to `position`: the ring is full, or not attached
   std::byte* cells = nullptr;
-  uint64_t offset_mask = 0;                         ///< position & offset_mask: where in `cells`
-  const std::atomic<uint64_t>* consumed = nullptr;  ///< in the peer's memory, where any value may stand
+  uint64_t offset_mask = 0;                         ///< position & offset_mask is the offset in `cells`
+  const std::atomic<uint64_t>* consumed = nullptr;  ///< in the peer's memory, which may have any value
 
   uint64_t capacity_bytes() const { return offset_mask + kCellBytes; }
 
-  /// `start` is secret between the two ends, and below 2^63, so that it never overflows.
+  /// `start` must be a secret of the two ends, and below 2^63, so that positions never overflow.
   void attach(std::byte* region, uint32_t ring_cells, uint64_t start, const std::atomic<uint64_t>* peer_consumed) {
     position = start;
     cells = region + kControlBytes;
@@ -143,15 +143,15 @@ struct Outbound {
     return true;
   }
 
-  /// Looks into the peer's memory if the known space does not suffice.
+  /// True if there is space. Reads the peer's position if the known space is not enough.
   bool has_space(uint64_t bytes) {
     if (limit - position >= bytes) return true;
     refresh();
     return limit - position >= bytes;
   }
 
-  /// Takes over the peer's position if it is plausible: not before the last one, not beyond the written records, and on
-  /// a cell's border. Another value is ignored, so that a hostile peer can only keep its own ring full.
+  /// Takes over the peer's position if it is plausible: not before the last one, not beyond the written records, and at
+  /// the beginning of a cell. Any other value is ignored, so that a hostile peer can only keep its own ring full.
   void refresh() {
     const uint64_t last = limit - capacity_bytes();
     const uint64_t seen = consumed->load(std::memory_order_acquire);
@@ -165,7 +165,7 @@ alignas(kCellBytes) inline constexpr std::byte kNoCell[kCellBytes] = {};
 
 /// The receiver's end.
 struct Inbound {
-  uint64_t position = 1;  ///< of the next record
+  uint64_t position = 1;  ///< position of the next record
   const std::byte* cells = kNoCell;
   uint64_t offset_mask = 0;
   uint64_t published = 1;               ///< the `position` that the sender can see
@@ -180,7 +180,7 @@ struct Inbound {
     consumed = own_consumed;
   }
 
-  /// There is no input from now on, whatever the sender writes.
+  /// Ends the input: has_input() is false from now on, whatever the sender writes.
   void stop() {
     cells = kNoCell;
     offset_mask = 0;

@@ -1,4 +1,4 @@
-// Shared memory: how packets get into the ring that the peer reads. shm.h includes this file.
+// Shared memory: writing packets to the ring that the peer reads. shm.h includes this file.
 #pragma once
 
 #include <cstddef>
@@ -6,15 +6,15 @@
 
 namespace tern::transport {
 
-/// Keeps the ring's position in registers.
+/// Sends to one peer several times, with the ring's position in registers.
 class ShmImpl::Sender {
  public:
   Sender(ShmImpl& transport, PeerId id) : transport_(transport), peer_(*transport.peers_[id]) { load(); }
-  [[gnu::always_inline]] ~Sender() { settle(); }  // in cold code as well: otherwise the object has an address
+  [[gnu::always_inline]] ~Sender() { settle(); }  // inlined everywhere: otherwise the object has an address
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  /// Packets of one cell, if a free cell is known.
+  /// takes() is true for packets of one cell, if a free cell is known.
   static constexpr size_t kBytesMax = shm::kCellPayloadBytes;
   bool takes(size_t len) const { return len <= kBytesMax && position_ != limit_; }
   [[gnu::always_inline]] bool send(const wire::Header& header, const std::byte* data, size_t len,
@@ -39,7 +39,7 @@ class ShmImpl::Sender {
     first_ = position_ = peer_.out.position;
     limit_ = peer_.out.limit;
   }
-  /// Tells the ring and the counters of the packets of one cell each.
+  /// Adds the packets of one cell each to the ring's position and to the counters.
   [[gnu::always_inline]] void settle() {
     if (position_ == first_) return;
     peer_.out.position = position_;

@@ -17,7 +17,7 @@ constexpr uint8_t kProtocolVersion = 1;
 constexpr int kSocketPeerPidfd = 77;  // SO_PEERPIDFD, Linux 6.5; older C libraries do not name it
 constexpr uint8_t kHelloHolds = 1;
 constexpr size_t kMessageBytesMax = 64;
-constexpr size_t kDescriptorsMax = 4;  // more than any message has: a surplus is seen, and closed
+constexpr size_t kDescriptorsMax = 4;  // more than any message has, so that a surplus is seen and closed
 
 /// Appends and takes fixed-size fields; the caller has checked the length.
 struct Fields {
@@ -72,7 +72,7 @@ SendResult send_fields(int socket, Fields& fields, std::span<const int> descript
   }
 }
 
-/// Takes the descriptors out of a received message; returns how many there were.
+/// Takes the descriptors out of a received message. Returns their number.
 size_t take_descriptors(msghdr& raw, std::array<Descriptor, kDescriptorsMax>& taken) {
   size_t count = 0;
   for (cmsghdr* head = CMSG_FIRSTHDR(&raw); head != nullptr; head = CMSG_NXTHDR(&raw, head)) {
@@ -128,7 +128,8 @@ Name name_of(const Identity& identity) {
   static constexpr char kDigits[] = "0123456789abcdef";
   Name name;
   name.address.sun_family = AF_UNIX;
-  char* to = name.address.sun_path + 1;  // a leading zero: abstract, gone with its last descriptor
+  // The leading zero makes the name abstract, so that it ends with its last descriptor.
+  char* to = name.address.sun_path + 1;
   for (const char* from = kPrefix; *from != 0; from++) *to++ = *from;
   for (const std::byte byte : identity) {
     *to++ = kDigits[std::to_integer<unsigned>(byte) >> 4];

@@ -1,5 +1,5 @@
-// How endpoints of one host find each other and hand over memory: SOCK_SEQPACKET sockets with abstract names.
-// Transport layer; any thread, no state. Knows nothing of rings beyond the numbers in a Hello.
+// The sockets by which endpoints of one host find each other and hand over memory: SOCK_SEQPACKET with abstract names.
+// Transport layer; any thread, no state. Knows only the numbers of rings that are in a Hello.
 //
 // Messages of the transport's control connection, each one datagram, integers in the host's own order:
 //
@@ -21,11 +21,11 @@
 
 namespace tern::transport::shm {
 
-/// Random name of an endpoint, unique for all time; the socket's name follows from it.
+/// The random name of an endpoint, unique for all time. The socket's name is made from it.
 using Identity = std::array<std::byte, 16>;
 
 enum class MessageType : uint8_t {
-  kHello = 1,    ///< from the connecting side; answered by a hello
+  kHello = 1,    ///< from the connecting side; the other side answers with a hello
   kChunk = 2,    ///< a chunk of the message arena that descriptors will name
   kWake = 3,     ///< the sender saw the receiver asleep; has no content
   kHold = 4,     ///< the sender refers to the receiver (again)
@@ -50,28 +50,28 @@ struct Message {
 
 enum class SendResult {
   kSent,
-  kFull,   ///< the receiver has not read earlier messages: its socket is readable
-  kShort,  ///< the system is short of memory or the like: try again later
+  kFull,   ///< the receiver has not read earlier messages, so that its socket is readable
+  kShort,  ///< the system is short of memory or another resource; the caller tries again later
   kGone,
 };
 enum class ReceiveResult {
   kMessage,
   kNothing,    ///< there is no message now
   kHangUp,     ///< the other side has closed
-  kMalformed,  ///< not a message of this protocol and version; also: we have no descriptors left to receive with
+  kMalformed,  ///< not a message of this protocol and version, or this process has no descriptors left
 };
 
 SendResult send_hello(int socket, const Hello& hello, int ring_fd, int doorbell_fd);
 SendResult send_chunk(int socket, uint32_t chunk_id, uint64_t chunk_bytes, int chunk_fd);
 SendResult send_plain(int socket, MessageType type);
-/// Never blocks. `message` owns the received descriptors; surplus ones are closed.
+/// Never blocks. `message` owns the received descriptors. Surplus descriptors are closed.
 ReceiveResult receive_message(int socket, Message& message);
 
 Result<Identity> make_identity();
-/// Connections that wait to be accepted. Beyond this number connect_to() returns kQueueFull.
+/// Most connections that wait to be accepted. Beyond this number connect_to() returns kQueueFull.
 inline constexpr int kListenBacklog = 1024;
 Result<Descriptor> listen_as(const Identity& identity);
-/// Never blocks. Code::kQueueFull: try again later.
+/// Never blocks. Code::kQueueFull: the caller tries again later.
 Result<Descriptor> connect_to(const Identity& identity);
 
 /// The process at the other end, according to the kernel. `pid` is 0 if it is not visible in this namespace.
@@ -82,10 +82,11 @@ struct PeerProcess {
   friend bool operator==(const PeerProcess&, const PeerProcess&) = default;
 };
 bool peer_process(int socket, PeerProcess& process);
-/// Endpoints of other users, root included, may not exchange memory with this one unless its options allow it.
+/// True if the process is of this process's user. Endpoints of other users, including root, may not exchange memory
+/// with this endpoint unless its options allow it.
 bool is_own_user(const PeerProcess& process);
-/// A descriptor that is readable when the process at the other end is gone. Empty with `is_dead` false: the process
-/// cannot be watched.
+/// Returns a descriptor that is readable when the process at the other end is gone. An empty result with `is_dead`
+/// false means that the process cannot be watched.
 Descriptor watch_process(int socket, const PeerProcess& process, bool& is_dead);
 
 }  // namespace tern::transport::shm

@@ -1,4 +1,4 @@
-// A simulated host as its endpoints' transports see it: its clock, what its CPUs cost, its place in the network.
+// The part of a simulated host that its endpoints' transports use: its clock, its CPU costs, its place in the network.
 // Transport layer. One thread.
 #pragma once
 
@@ -16,7 +16,8 @@ using sim::SimPacket;
 
 class SimImpl;
 
-/// A clock that runs faster or slower than virtual time. Clocks of hosts begin at different times, as real ones do.
+/// A host's clock, which may run faster or slower than virtual time. Hosts' clocks begin at different times, as those
+/// of real machines do.
 class SimClock {
  public:
   explicit SimClock(uint64_t begin_ns) : base_ns_(begin_ns) {}
@@ -46,17 +47,17 @@ class SimClock {
   static constexpr uint64_t kUnit = kTrue * kPicosecondsPerNs;
   Picoseconds base_ = 0;
   uint64_t base_ns_;
-  uint64_t rate_ = kTrue;  ///< ns of this clock in kUnit ps
+  uint64_t rate_ = kTrue;  ///< nanoseconds of this clock per kUnit picoseconds of virtual time
 };
 
-/// Costs of CPU time in picoseconds.
+/// CPU time in picoseconds (sim::HostCost).
 struct SimCost {
   Picoseconds iteration = 0;
   Picoseconds packet_received = 0;
   Picoseconds packet_sent = 0;
 };
 
-/// The part of a host below its endpoints. Owned by the driver; outlives the endpoints.
+/// The part of a host below its endpoints. The driver owns it, and it outlives the endpoints.
 class SimNic {
  public:
   SimNic(sim::Network& its_network, sim::EventTargets& its_targets, uint32_t index, uint64_t clock_begin_ns)
@@ -67,14 +68,14 @@ class SimNic {
   const uint32_t host;
   SimClock clock;
   SimCost cost;
-  uint64_t slowness = kHealthy;  ///< in 1/kHealthy
-  SimImpl* running = nullptr;    ///< the endpoint whose loop the driver is in
-  SimImpl* polling = nullptr;    ///< the endpoint whose loop was last run by its owner instead
-  uint32_t users = 0;            ///< endpoints and management channels that know this object
+  uint64_t slowness = kHealthy;  ///< factor of all CPU time, in units of 1/kHealthy
+  SimImpl* running = nullptr;    ///< endpoint whose loop the driver runs now
+  SimImpl* polling = nullptr;    ///< endpoint whose loop the program itself ran last
+  uint32_t users = 0;            ///< endpoints and management channels that refer to this object
   static constexpr uint64_t kHealthy = 1024;
   static constexpr Picoseconds kLongest = Picoseconds{1} << 62;
 
-  /// At most kLongest: a second on a host that is a million times slower is 12 days.
+  /// `time` multiplied by the slowness, at most kLongest. A second on a host that is a million times slower is 12 days.
   Picoseconds slowed(Picoseconds time) const {
     const auto slow = static_cast<unsigned __int128>(time) * slowness / kHealthy;
     return slow < kLongest ? static_cast<Picoseconds>(slow) : kLongest;

@@ -6,7 +6,7 @@ namespace tern::transport {
 
 namespace {
 
-/// Host, port and the largest frame, 4 bytes each.
+/// The address has the host, the port and the largest payload, in 4 bytes each.
 constexpr size_t kAddressBytes = 12;
 
 void store_u32(std::byte* to, uint32_t value) {
@@ -19,7 +19,7 @@ uint32_t load_u32(const std::byte* from) {
   return value;
 }
 
-/// On paths whose round trips take up to so much without load.
+/// The delay target for a longest round trip without load of `round_trip_ns`.
 DelayTarget target_of(uint64_t round_trip_ns) {
   constexpr uint64_t kQueueNs = 22'800;
   const uint64_t target_ns = std::min<uint64_t>(round_trip_ns + std::max(kQueueNs, round_trip_ns / 4), UINT32_MAX / 3);
@@ -99,7 +99,7 @@ bool SimImpl::send(PeerId peer, const wire::Header& header, const std::byte* dat
   if (queued_ - departed_ >= options_.send_queue_packets) return false;
   if (len > payload_bytes_max_) [[unlikely]] {
     counters_.send_errors++;
-    return true;  // a loss: it would not fit later either
+    return true;  // counts as a loss, because the packet would not fit later either
   }
   SimPacket* packet = nic_.network.take_packet();
   const auto content_bytes = static_cast<uint32_t>(wire::kHeaderBytes + len);
@@ -160,7 +160,7 @@ void SimImpl::on_arrival(SimPacket* packet) {
   driver_->on_ready();
 }
 
-/// Nobody but this endpoint's owner lets time pass now, and it polls.
+/// Advances virtual time by a poll, or to the next packet, because only the program's polling advances it now.
 void SimImpl::poll_in_vain() {
   sim::EventQueue& events = nic_.network.events();
   thread_time_ = thread_time() + kPollTime;

@@ -1,8 +1,9 @@
-// Endpoints in the simulated network. Each has a CPU of its own, whose time goes on while its loop works: the packets
-// of an iteration leave when the iteration's work is done. Transport layer; one thread for everything.
+// The transport in the simulated network. Each endpoint has a CPU of its own. The work of an iteration of its loop
+// takes virtual time, and the iteration's packets are sent at the end of that time. Transport layer. All endpoints run
+// in one thread.
 //
-// Message memory is read when the host's interface begins to transmit a packet, as by a NIC's DMA: until then its
-// ticket is out.
+// A packet's message memory is read when the host's interface begins to transmit the packet, as by the DMA of a NIC.
+// The packet's ticket is released at that time.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +24,12 @@
 
 namespace tern::transport {
 
-/// Runs the endpoint's loop. An endpoint without one is run by its owner, and waits in virtual time.
+/// The driver of an endpoint's loop. Without a driver the program runs the loop, which waits in virtual time.
 class SimDriver {
  public:
-  /// The loop has something to do: input, or mail.
+  /// The endpoint has received a packet or was woken, so its loop must run.
   virtual void on_ready() = 0;
-  /// A packet with this header has come; the header may be anything. on_ready() follows.
+  /// A packet with this header has arrived. The header is not validated. on_ready() follows.
   virtual void expect(const wire::Header& header) = 0;
   /// The endpoint is being destroyed.
   virtual void on_gone() = 0;
@@ -41,12 +42,12 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
  public:
   using Options = Sim::Options;
   using Sender = PlainSender<SimImpl>;
-  /// rto_ns_min: a round trip in a datacenter and some queueing; above it the measured round trips decide.
+  /// rto_ns_min is a round trip in a datacenter plus some queueing. Above it the measured round trips decide.
   static constexpr Traits kTraits{
       .is_virtual = true, .has_pairs = true, .rto_ns_min = 100'000, .congestion_control = CongestionControl::kSwift};
-  /// A loop that polls and finds nothing comes back so soon.
+  /// Time between two polls of a loop that finds no packets.
   static constexpr Picoseconds kPollTime = 200 * kPicosecondsPerNs;
-  /// Ethernet, IPv4 and UDP.
+  /// Ethernet, IPv4 and UDP headers.
   static constexpr uint32_t kFrameHeaderBytes = 14 + 20 + 8;
 
   static Result<std::unique_ptr<SimImpl>> create(const Options& options, const Context& context);
@@ -56,7 +57,7 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
 
   std::span<const std::byte> address() const { return address_; }
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host);
-  /// Packets leave from where they are received anyway.
+  /// The same as connect(), because an endpoint sends from the port on which it receives.
   Result<PeerId> connect_paired(std::span<const std::byte> address, std::string_view host) {
     return connect(address, host);
   }
@@ -73,10 +74,11 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
   uint32_t receive_queue_packets() const { return options_.receive_queue_packets; }
   uint32_t credit_bytes() const { return 0; }
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
-  uint64_t downlink_bytes_per_sec() const { return link_bytes_per_sec_; }  ///< one endpoint of a host is assumed
+  uint64_t downlink_bytes_per_sec() const { return link_bytes_per_sec_; }  ///< assumes one endpoint per host
   uint64_t downlink_bytes() const { return received_bytes_; }
-  /// 30 us where a round trip without load takes 7, as in the paper's cluster; with hundreds of flows in a queue it
-  /// then takes less than 90. Not less than session::kDownlinkNs, which credits alone keep to.
+  /// The target is 30 us for a round trip of 7 us without load, as in the eRPC paper's cluster. A round trip then takes
+  /// less than 90 us with hundreds of flows in a queue. The target must not be below session::kDownlinkNs, which the
+  /// credits alone keep to.
   DelayTarget delay_target() const { return delay_target_; }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
@@ -105,37 +107,38 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
   SimDriver* driver() const { return driver_; }
   void set_driver(SimDriver* driver) { driver_ = driver; }
   bool has_input() const { return !received_.empty(); }
-  /// An iteration begins.
+  /// Begins an iteration of the loop.
   void begin_turn() {
     looks_left_ = kLooksMax;
     turn_packets_ = 0;
     is_woken_ = false;
   }
-  /// The endpoint works from now on, until leave().
+  /// The endpoint's loop runs from now until leave().
   void enter() { nic_.running = this; }
-  /// The time at which its work so far is done.
+  /// Returns the time at which the endpoint's work so far is done.
   Picoseconds leave() {
     nic_.running = nullptr;
     return thread_time();
   }
-  /// True: handlers took time since packets were last received. Packets that come in that time belong to the same
-  /// iteration.
+  /// True: the endpoint's work takes until kUnseenTime from now or longer, because handlers took time, and the
+  /// iteration may take more packets. Packets that arrive until the work is done belong to the same iteration.
   bool may_receive_more() const {
     return looks_left_ != 0 && turn_packets_ < kBurstPackets &&
            thread_time_ >= nic_.network.events().now() + kUnseenTime;
   }
-  /// Adds `time` to that of the running callback.
+  /// Adds `time` to the time that the running callback takes.
   void spend(Picoseconds time) { thread_time_ = thread_time() + nic_.slowed(time); }
 
  private:
-  static constexpr size_t kBurstPackets = 64;  ///< of a receive(), and of an iteration
-  /// Looks for packets in one iteration, as a socket is read until it is empty, but not for ever.
+  static constexpr size_t kBurstPackets = 64;  ///< most packets of a receive(), and of an iteration
+  /// Most calls of receive() in one iteration. An iteration reads until no packet is left, as from a socket, up to this
+  /// limit.
   static constexpr uint32_t kLooksMax = 16;
-  /// Packets that come while a host works for less than this wait for the next iteration, because an event for every
-  /// few packets would slow the simulation down.
+  /// Packets that arrive while the endpoint works for less than this wait for the next iteration, because an event for
+  /// every few packets would slow the simulation down.
   static constexpr Picoseconds kUnseenTime = 1000 * kPicosecondsPerNs;
 
-  /// First in, first out, through SimPacket::next.
+  /// A FIFO list, linked by SimPacket::next.
   class PacketList {
    public:
     bool empty() const { return first_ == nullptr; }
@@ -162,7 +165,7 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
   };
 
   explicit SimImpl(const Options& options);
-  /// Never behind the simulation.
+  /// The time of this endpoint's CPU, which is never behind virtual time.
   Picoseconds thread_time() const { return std::max(thread_time_, nic_.network.events().now()); }
   void work(Picoseconds cost) { thread_time_ += nic_.slowed(cost); }
   bool is_driven() const { return nic_.running == this; }
@@ -176,7 +179,7 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
     departed_++;
   }
   void on_arrival(SimPacket* packet) override;
-  void on_event() override;  ///< a burst's work is done: it goes to the interface
+  void on_event() override;  ///< sends the packets of the iterations whose work is done to the interface
 
   SimNic& nic_;
   const Options options_;
@@ -188,22 +191,23 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
   SimDriver* driver_ = nullptr;
   Picoseconds thread_time_ = 0;
   bool is_woken_ = false;
-  uint32_t looks_left_ = 0;  ///< for packets in this iteration; the last one that finds none takes all
-  size_t turn_packets_ = 0;  ///< received in this iteration
+  uint32_t looks_left_ = 0;  ///< calls of receive() left in this iteration; 0 after one that finds no packet
+  size_t turn_packets_ = 0;  ///< packets received in this iteration
   PacketList received_;
-  const SimPacket* visited_ = nullptr;  ///< while its visitor runs
+  const SimPacket* visited_ = nullptr;  ///< packet of the running visitor
   uint32_t received_count_ = 0;
-  uint64_t received_bytes_ = 0;  ///< of the cable
-  PacketList burst_;             ///< of this iteration
-  PacketList on_hold_;           ///< of iterations whose work is not done yet; SimPacket::ticket is not their times'
+  uint64_t received_bytes_ = 0;  ///< bytes on the wire of all packets received
+  PacketList burst_;             ///< packets of send() since the last flush()
+  PacketList on_hold_;           ///< packets of flushes whose work is not done yet
+  /// The end of a flush's work, and the ticket of its last packet in on_hold_.
   struct Doorbell {
     Picoseconds at;
     uint64_t last_ticket;
   };
-  std::vector<Doorbell> doorbells_;  ///< of on_hold_, in order
-  uint64_t queued_ = 0;              ///< packets taken by send(): the ticket
-  uint64_t departed_ = 0;
-  uint64_t name_;  ///< as a sim::EventTarget
+  std::vector<Doorbell> doorbells_;  ///< the flushes of on_hold_, in order
+  uint64_t queued_ = 0;              ///< packets taken by send(); the ticket of the last
+  uint64_t departed_ = 0;            ///< packets whose transmission has begun
+  uint64_t name_;                    ///< name in sim::EventTargets
   std::vector<Peer> peers_;
   std::vector<PeerId> free_peers_;
   std::map<std::pair<uint32_t, uint32_t>, PeerId> peer_ids_;  ///< by host and port
@@ -234,7 +238,7 @@ size_t SimImpl::receive(Visit&& visit) {
     received_bytes_ += sim::wire_bytes(packet->frame_bytes);
     work(nic_.cost.packet_received);
     const wire::Header header = wire::load_header(packet->content);
-    // One frame, one packet; what the length does not cover is Ethernet's padding.
+    // A frame has one packet. Bytes beyond the header's length are the padding of Ethernet.
     if (packet->content_bytes < wire::kHeaderBytes || !wire::is_plausible(header, packet->content_bytes) ||
         (header.flags() & wire::kByReference) != 0) [[unlikely]] {
       counters_.dropped_unparsable++;

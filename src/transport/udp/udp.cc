@@ -82,7 +82,8 @@ Status UdpImpl::prepare(const Options& options) {
   int queue_bytes = 0;
   socklen_t option_bytes = sizeof(queue_bytes);
   if (getsockopt(receive_socket_.get(), SOL_SOCKET, SO_RCVBUF, &queue_bytes, &option_bytes) == 0) {
-    // As many credits as there may be datagrams of one credit, or as full datagrams have, whichever is fewer.
+    // The credits are the lesser of two numbers: the datagrams of one credit, or the credits of the full datagrams,
+    // that the queue can hold.
     const size_t credits_each = (options.datagram_bytes + kCreditBytes - 1) / kCreditBytes;
     const size_t memory_each =
         std::max(queue_bytes_per_datagram(options.datagram_bytes),
@@ -102,7 +103,7 @@ Status UdpImpl::prepare(const Options& options) {
   return {};
 }
 
-/// Called where no packet begins that can be handed out. Returns where to go on.
+/// Called at a place where no acceptable packet begins. Returns the place at which to continue.
 [[gnu::noinline]] const std::byte* UdpImpl::skip(const std::byte* at, const std::byte* end) {
   if (*at == std::byte{0}) {
     for (uint64_t word = 0; end - at >= 8; at += 8) {

@@ -59,8 +59,9 @@ class TERN_API UdpImpl : public DefaultMembers {
  public:
   using Options = Udp::Options;
   class Sender;
-  /// rto_ns_min: a scheduler's time slice on a busy machine is some milliseconds, the kernel's part of a round trip
-  /// some microseconds. 1 ms keeps a lost tail cheap; an early retransmission after a preemption costs one packet.
+  /// rto_ns_min: a scheduler's time slice on a busy machine is some milliseconds, and the kernel's part of a round trip
+  /// is some microseconds. With 1 ms the loss of a last packet costs little. An early retransmission after a preemption
+  /// costs one packet.
   static constexpr Traits kTraits{.reports_space = true,
                                   .has_pairs = true,
                                   .rto_ns_min = 1'000'000,
@@ -73,9 +74,9 @@ class TERN_API UdpImpl : public DefaultMembers {
   /// as a range of its own. Measured per packet, copy against range: 0.63-0.76 at 200-480 B, 0.95-0.98 at 1000 B, 1.00
   /// at 1376 B.
   static constexpr size_t kCopyBytesMax = 1024;
-  /// Datagrams of one burst to all peers together.
+  /// Most datagrams of one burst, to all peers together.
   static constexpr uint32_t kSegmentsMax = 256;
-  /// Peers that have a socket of their own; fewer where the process may open few files (an eighth of the limit).
+  /// Most peers with a socket of their own. An eighth of the process's limit of open files, if that is less.
   static constexpr uint32_t kConnectedMax = 256;
 
   /// kMisuse: datagram_bytes out of range, or `bind` malformed. kUnavailable: port taken, no such address, no
@@ -86,7 +87,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   UdpImpl& operator=(const UdpImpl&) = delete;
 
   std::span<const std::byte> address() const { return std::span(address_bytes_).first(address_size_); }
-  /// kMisuse: the bytes are no UDP address, or one of a group. kUnavailable: no route, the other family, no
+  /// kMisuse: the bytes are not a UDP address, or the address of a group. kUnavailable: no route, the other family, no
   /// descriptors.
   Result<PeerId> connect(std::span<const std::byte> address, std::string_view host) {
     return connect_to(address, host, false);
@@ -107,17 +108,17 @@ class TERN_API UdpImpl : public DefaultMembers {
     return peers_[peer].datagram_bytes - static_cast<uint32_t>(kHeaderBytes);
   }
   uint32_t receive_queue_packets() const { return receive_queue_packets_; }
-  /// The kernel counts the memory of a datagram, not datagrams. 2 KiB is the memory of one of 1232 B.
+  /// The kernel counts the memory of datagrams, not their number. A datagram of 1232 B takes 2 KiB.
   uint32_t credit_bytes() const { return kCreditBytes; }
-  /// The links of a path are unknown. This is the most that the kernel moves (ANCHORS.md), an upper limit from which
-  /// controllers come down.
+  /// The links of a path are unknown. This is the highest rate that the kernel reaches (ANCHORS.md), and an upper limit
+  /// from which controllers come down.
   uint64_t link_bytes_per_sec() const { return 6'250'000'000; }
-  /// The time of the CPUs: a thread that has lost its CPU waits some milliseconds for its next turn.
+  /// The target includes the CPUs' time: a thread that has lost its CPU waits some milliseconds for its next turn.
   DelayTarget delay_target() const { return {10'000'000, 10'000'000, false}; }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);
   uint64_t ticket() const { return flushes_ + 1; }
-  /// The kernel copies within the call: all that was flushed is released.
+  /// The kernel copies within the call, so that all flushed packets are released.
   uint64_t released() const { return flushes_; }
   void flush() {
     if (dirty_count_ > 0) flush_peers();
@@ -148,7 +149,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   }
 
   uint64_t now() const { return base::monotonic_ns(); }
-  /// The descriptor itself says whether there is input, so that no queue has to be looked at first.
+  /// Checks no receive queue, because the descriptor is readable if there is input.
   bool prepare_wait() {
     if (blocked_count_ != 0) watch_blocked();
     return !std::exchange(is_burst_full_, false);
@@ -156,13 +157,13 @@ class TERN_API UdpImpl : public DefaultMembers {
   void wait(uint64_t deadline_ns) { waits_.wait_any(deadline_ns); }
   void end_wait();
   int descriptor() const { return waits_.descriptor(); }
-  /// Async-signal-safe. Only the first call since the last end_wait() is a system call.
+  /// Async-signal-safe. Only the first call since the last end_wait() makes a system call.
   void wake() { wake_.wake(); }
   const TransportCounters& counters() const { return counters_; }
 
   // For tests.
   struct Census {
-    UdpOffloads offloads;           ///< of the kernel, as far as the options allow them
+    UdpOffloads offloads;           ///< the kernel's offloads that the options allow
     uint32_t blocked_peers;         ///< peers with segments of earlier bursts
     std::vector<PeerId> connected;  ///< peers that have a socket of their own
   };
@@ -173,45 +174,45 @@ class TERN_API UdpImpl : public DefaultMembers {
   static constexpr size_t kHeaderBytes = wire::kHeaderBytes;
   static constexpr uint32_t kCreditBytes = 2048;
   static constexpr uint32_t kNone = UINT32_MAX;
-  /// Above the largest datagram or train that the kernel delivers.
+  /// Larger than the largest datagram or train that the kernel delivers.
   static constexpr size_t kReceiveBufferBytes = 1u << 16;
   static constexpr uint32_t kReceiveCallsMax = 16;
   /// The kernel's limits for one GSO call (64 segments before Linux 6.9; 65 507 bytes on IPv4, rounded down).
   static constexpr uint32_t kTrainSegmentsMax = 64;
   static constexpr uint32_t kTrainBytesMax = 65000;
-  /// A peer without a socket tries to take over that of a silent peer after this many trains.
+  /// A peer without a socket tries to take over a silent peer's socket after this many trains.
   static constexpr uint32_t kTrainsPerTakeover = 64;
-  /// All blocked peers together keep as many segments as one burst has; more are lost.
+  /// All blocked peers together keep at most as many segments as one burst has. Further segments are lost.
   static constexpr uint32_t kSlots = 2 * kSegmentsMax;
   /// Time after which a sleeping loop retries sends for which the kernel had no memory.
   static constexpr uint64_t kRetryNs = 1'000'000;
 
-  /// One datagram: bytes in its slot of the staging memory and, at its end, at most one range elsewhere.
+  /// One datagram: bytes in its slot of the staging memory, followed by at most one range elsewhere.
   struct Segment {
     uint32_t staged_bytes;
     uint32_t data_bytes;
     const std::byte* data;
     uint32_t packets;
-    uint32_t next;  ///< of the same peer, or kNone
+    uint32_t next;  ///< the same peer's next segment, or kNone
     uint32_t bytes() const { return staged_bytes + data_bytes; }
   };
 
   struct Peer {
-    std::byte* write = nullptr;   ///< where the next packet goes in the open segment
-    uint32_t space_bytes = 0;     ///< left in the open segment; 0: no segment is open
+    std::byte* write = nullptr;   ///< place of the next packet in the open segment
+    uint32_t space_bytes = 0;     ///< space left in the open segment; 0: no segment is open
     uint32_t datagram_bytes = 0;  ///< the smaller of both endpoints' limits; the path was probed with it
-    uint32_t packets = 0;         ///< in the open segment
-    uint32_t first = kNone;       ///< segment of this burst; kNone: it has no segments
+    uint32_t packets = 0;         ///< packets in the open segment
+    uint32_t first = kNone;       ///< first segment of this burst; kNone: there is none
     uint32_t last = kNone;
-    Descriptor socket;        ///< connected; empty: the shared one is used
-    bool gso = true;          ///< off once this path has refused a train
-    bool is_paired = false;   ///< the receive socket sends to it
-    bool is_blocked = false;  ///< its segments are kept until its socket takes them; on blocked_
-    bool is_short = false;    ///< blocked by want of memory: no event says when that is over
+    Descriptor socket;        ///< connected socket; empty: the peer uses the shared one
+    bool gso = true;          ///< false once the path has refused a train
+    bool is_paired = false;   ///< the receive socket sends to the peer
+    bool is_blocked = false;  ///< on blocked_: its segments are kept until its socket takes them
+    bool is_short = false;    ///< blocked by lack of memory, whose end no event reports
     int error = 0;            ///< errno of the last packet that the kernel refused for other reasons than full queues
     uint32_t references = 0;
-    uint32_t shared_trains = 0;  ///< sent over the shared socket since `shared_since`
-    uint64_t shared_since = 0;   ///< a flush number
+    uint32_t shared_trains = 0;  ///< trains sent over the shared socket since `shared_since`
+    uint64_t shared_since = 0;   ///< number of a flush
     uint64_t last_flush = 0;     ///< flush number of the last train; the most silent peer loses its socket first
     SocketAddress address;
   };
@@ -246,8 +247,8 @@ class TERN_API UdpImpl : public DefaultMembers {
   int socket_of(Peer& peer);
   void take_over_socket(Peer& peer);
   bool give_socket(Peer& peer);
-  /// Address, datagram size, and whether the peer is paired. A stranger who names another's address thereby does not
-  /// change how packets go there.
+  /// Address, datagram size, and whether the peer is paired. They are all in the name, so that a stranger who names
+  /// another peer's address does not change how packets to that peer are sent.
   using PeerName = std::array<std::byte, UdpAddressBytes::kBytesMax + 3>;
   static PeerName name_of(const SocketAddress& address, uint32_t datagram_bytes, bool is_paired);
   Result<PeerId> connect_to(std::span<const std::byte> address, std::string_view host, bool is_paired);
@@ -276,7 +277,7 @@ class TERN_API UdpImpl : public DefaultMembers {
       const size_t acceptable = std::min<size_t>(static_cast<size_t>(end - at), datagram_bytes_);
       Payload payload;
       payload.data = at + kHeaderBytes;
-      payload.bytes = header.length() - static_cast<uint32_t>(kHeaderBytes);  // of a wrong length: above every space
+      payload.bytes = header.length() - static_cast<uint32_t>(kHeaderBytes);  // if wrong: above any space
       if (payload.bytes > acceptable - kHeaderBytes || !try_visit(visit, header, payload, nullptr)) [[unlikely]] {
         if (!wire::is_plausible(header, acceptable) || (header.flags() & wire::kByReference) != 0) {
           at = skip(at, end);
@@ -294,17 +295,17 @@ class TERN_API UdpImpl : public DefaultMembers {
   const std::byte* skip(const std::byte* at, const std::byte* end);
   void skip_tail(const std::byte* at, const std::byte* end);
 
-  // Read by every send and receive.
+  // Every send and receive reads these fields.
   std::vector<Peer> peers_;
   Descriptor receive_socket_;
   uint32_t datagram_bytes_;
   uint32_t receive_calls_max_ = 1;  ///< limit of the next receive(); doubles while all calls bring data
-  std::byte* receive_buffer_;       ///< in receive_memory_
-  socklen_t source_bytes_ = 0;      ///< of `source_`
+  std::byte* receive_buffer_;       ///< a part of receive_memory_
+  socklen_t source_bytes_ = 0;      ///< length of `source_`
   uint64_t flushes_ = 0;
   uint32_t dirty_count_ = 0;    ///< peers with segments in this burst
   uint32_t blocked_count_ = 0;  ///< peers with segments of earlier bursts
-  uint32_t segment_count_ = 0;  ///< kept, and of this burst
+  uint32_t segment_count_ = 0;  ///< segments of blocked peers and of this burst
   TransportCounters counters_;
 
   // The burst.
@@ -312,10 +313,10 @@ class TERN_API UdpImpl : public DefaultMembers {
   std::unique_ptr<std::byte[]> staging_;  ///< kSlots slots; pages are touched when used
   std::array<PeerId, kSegmentsMax> dirty_;
   std::array<Segment, kSlots> segments_;
-  std::array<uint16_t, kSlots> order_;  ///< of the segments: kept ones, those of this burst, free ones
+  std::array<uint16_t, kSlots> order_;  ///< indices of segments: kept ones, those of this burst, free ones
   std::array<PeerId, kSegmentsMax> blocked_;
   uint32_t kept_count_ = 0;     ///< segments of blocked peers
-  bool is_burst_full_ = false;  ///< and a send() was refused for that reason
+  bool is_burst_full_ = false;  ///< the burst is full, and a send() was refused for that reason
   bool is_watching_ = false;    ///< blocked peers' sockets are in the epoll set
   struct Message {
     uint32_t first_segment;
@@ -328,12 +329,12 @@ class TERN_API UdpImpl : public DefaultMembers {
   std::array<iovec, 3 * kSegmentsMax> ranges_;  ///< staged bytes, data, padding
   uint32_t range_count_ = 0;
 
-  sockaddr_storage source_{};  ///< where the datagram in the receive buffer came from
+  sockaddr_storage source_{};  ///< source of the datagram in the receive buffer
 
   // Creation, peers and waiting.
   SocketAddress bound_;
   std::array<std::byte, UdpAddressBytes::kBytesMax + 2>
-      address_bytes_{};  ///< of the receive socket, and datagram_bytes_
+      address_bytes_{};  ///< address of the receive socket, and datagram_bytes_
   size_t address_size_ = 0;
   size_t socket_buffer_bytes_;
   UdpOffloads offloads_;
@@ -342,17 +343,17 @@ class TERN_API UdpImpl : public DefaultMembers {
   uint32_t connected_max_ = kConnectedMax;
   std::unique_ptr<std::byte[]> receive_memory_;
   std::unique_ptr<std::byte[]> zeros_;  ///< padding behind data that is not in a slot
-  Descriptor shared_sockets_[2];        ///< IPv4, IPv6; opened with the first peer that needs one
+  Descriptor shared_sockets_[2];        ///< for IPv4 and IPv6; opened with the first peer that needs one
   std::vector<PeerId> connected_;       ///< peers with a socket of their own
   std::vector<PeerId> free_ids_;
   std::map<PeerName, PeerId> ids_;
   pid_t pid_;  ///< a forked child must not send what its parent has queued
   base::WaitSet waits_;
   base::WakeEvent wake_;
-  base::Timer retry_;  ///< ends a sleep when something has to be tried again for which there is no event
+  base::Timer retry_;  ///< ends a sleep for a retry that no event reports
 };
 
-/// Keeps the position in the open segment in registers.
+/// Sends to one peer several times, with the position in the open segment in registers.
 class UdpImpl::Sender {
  public:
   Sender(UdpImpl& transport, PeerId id) : transport_(transport), peer_(transport.peers_[id]), id_(id) { load(); }

@@ -1,5 +1,5 @@
 // Encodings of the UDP transport's addresses: the bytes in the handshake, and the text of Udp::Options::bind.
-// Transport layer: knows nothing of packets or sessions. Any thread.
+// Transport layer: knows neither packets nor sessions. Any thread.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace tern::transport {
 
 using base::SocketAddress;
 
-/// Family (4 or 6), port (little-endian), IP in network order.
+/// The bytes of an address: family (4 or 6), port (little-endian), IP in network order.
 struct UdpAddressBytes {
   static constexpr size_t kBytesMax = 1 + 2 + 16;
 
@@ -24,10 +24,11 @@ struct UdpAddressBytes {
   std::span<const std::byte> span() const { return {bytes.data(), size}; }
 };
 UdpAddressBytes encode_address(const SocketAddress& address);
-/// Reads a stranger's bytes. False: they are no address, or its port is 0.
+/// Reads bytes from the network. False: they are not an address, or its port is 0.
 bool decode_address(std::span<const std::byte> bytes, SocketAddress* address);
 
-/// "HOST", "HOST:PORT", "[V6]", "[V6]:PORT". Empty: 0.0.0.0 and any port. A host name is looked up, which may block.
+/// Parses "HOST", "HOST:PORT", "[V6]" or "[V6]:PORT". Empty text: 0.0.0.0 and any port. Looks up a host name, which may
+/// block.
 Result<SocketAddress> parse_bind_option(std::string_view text);
 
 }  // namespace tern::transport

@@ -8,8 +8,8 @@
 
 namespace tern::transport {
 
-/// The kernel takes nothing more for this peer now: its segments from `segment` on stay. Their data is copied, so that
-/// no ticket waits for this peer.
+/// Keeps the peer's segments from `segment` on, because the kernel takes no more for this peer now. Their data is
+/// copied, so that no ticket waits for this peer.
 void UdpImpl::keep(Peer& peer, uint32_t segment, bool is_short) {
   uint32_t* link = &peer.first;
   uint32_t next = segment;
@@ -32,7 +32,7 @@ void UdpImpl::keep(Peer& peer, uint32_t segment, bool is_short) {
   blocked_[blocked_count_++] = static_cast<PeerId>(&peer - peers_.data());
 }
 
-/// Tries to send what all blocked peers have kept.
+/// Tries to send the kept segments of all blocked peers.
 void UdpImpl::send_again() {
   if (is_watching_) unwatch_blocked();
   kept_count_ = 0;
@@ -45,7 +45,7 @@ void UdpImpl::send_again() {
   arrange_segments();
 }
 
-/// Gives up what a blocked peer has kept, because it has no references any more.
+/// Drops the kept segments of a blocked peer, which has no references any more.
 void UdpImpl::lose_kept(PeerId id) {
   Peer& peer = peers_[id];
   if (is_watching_ && peer.socket) waits_.remove(peer.socket.get());
@@ -82,8 +82,8 @@ void UdpImpl::arrange_segments() {
   }
 }
 
-/// Makes a sleeper wake up when the socket of a blocked peer takes more. A timer ends the sleep instead where no event
-/// would: for want of memory, and for the receive socket, which is watched for input only.
+/// Makes a sleeper wake up when the socket of a blocked peer takes more. A timer ends the sleep if no event would:
+/// after a lack of memory, and for the receive socket, which is watched for input only.
 void UdpImpl::watch_blocked() {
   is_watching_ = true;
   bool needs_time = false;
@@ -100,7 +100,7 @@ void UdpImpl::unwatch_blocked() {
     const Peer& peer = peers_[blocked_[i]];
     if (!peer.is_paired) waits_.remove(present_socket_of(peer));
   }
-  // The shared sockets also of blocked peers that are gone.
+  // The shared sockets may be watched for blocked peers that are gone.
   for (const Descriptor& shared : shared_sockets_) {
     if (shared) waits_.remove(shared.get());
   }

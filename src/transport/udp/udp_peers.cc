@@ -27,7 +27,7 @@ constexpr Status kNoRoute(Code::kUnavailable,
 
 }  // namespace
 
-/// The last two bytes of an address are the datagram_bytes of its endpoint.
+/// Reads a peer's address. Its last two bytes are the datagram_bytes of the peer's endpoint.
 Status UdpImpl::resolve(std::span<const std::byte> address, std::string_view host, SocketAddress* target,
                         uint32_t* datagram_bytes) const {
   if (address.size() < 2) return kBadPeerAddress;
@@ -100,14 +100,15 @@ Result<PeerId> UdpImpl::connect_back(PeerId like) {
   return pair_with(source, peers_[like].datagram_bytes);
 }
 
-/// The receive socket sends to the family that it was bound to, and as a wildcard [::] to IPv4 as well.
+/// Returns a paired peer. The receive socket sends to the family that it was bound to, and as a wildcard [::] also to
+/// IPv4.
 Result<PeerId> UdpImpl::pair_with(const SocketAddress& target, uint32_t datagram_bytes) {
   if (target.family() == bound_.family()) return find_or_make(target, datagram_bytes, true);
   if (bound_.family() != AF_INET6 || !bound_.is_wildcard()) return kNoRoute;
   return find_or_make(target.mapped(), datagram_bytes, true);
 }
 
-/// Each call that succeeds adds a reference.
+/// Returns the peer of this name, which may be new. Each call that succeeds adds a reference.
 Result<PeerId> UdpImpl::find_or_make(const SocketAddress& target, uint32_t datagram_bytes, bool is_paired) {
   const PeerName name = name_of(target, datagram_bytes, is_paired);
   if (const auto known = ids_.find(name); known != ids_.end()) {
@@ -158,7 +159,7 @@ PathError UdpImpl::take_path_error(PeerId id) {
   Peer& peer = peers_[id];
   int error = 0;
   socklen_t error_bytes = sizeof(error);
-  // ICMP messages that came since the last packet.
+  // SO_ERROR reports ICMP messages that came since the last packet.
   if (peer.socket) (void)getsockopt(peer.socket.get(), SOL_SOCKET, SO_ERROR, &error, &error_bytes);
   if (error == 0) error = peer.error;
   peer.error = 0;
@@ -177,7 +178,7 @@ PathError UdpImpl::take_path_error(PeerId id) {
   }
 }
 
-/// Opens and connects a socket for `peer`. False: it has none, and errno says why.
+/// Opens and connects a socket for `peer`. False: the peer has no socket, and errno says why.
 bool UdpImpl::give_socket(Peer& peer) {
   Descriptor fd = open_send_socket(peer.address.family(), bound_, socket_buffer_bytes_);
   if (!fd) return false;
@@ -187,9 +188,9 @@ bool UdpImpl::give_socket(Peer& peer) {
   return true;
 }
 
-/// Gives `peer`, which has been using the shared socket, one of its own: a new one while the limit allows it, or that
-/// of a peer that has been silent during all trains that this one has sent. Peers that take turns therefore do not take
-/// sockets from each other.
+/// Gives a socket of its own to `peer`, which has been using the shared one. It is a new socket while the limit allows
+/// that, and otherwise the socket of a peer that was silent during all trains of `peer`. Peers that take turns
+/// therefore do not take sockets from each other.
 void UdpImpl::take_over_socket(Peer& peer) {
   if (connected_.size() >= connected_max_ && !connected_.empty()) {
     const auto silent = std::min_element(connected_.begin(), connected_.end(), [this](PeerId a, PeerId b) {

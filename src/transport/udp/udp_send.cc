@@ -1,4 +1,4 @@
-// How packets become segments, segments become trains, and trains leave. See udp.h.
+// Sending: packets become segments, segments become trains, and the kernel gets the trains. See udp.h.
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -75,7 +75,7 @@ void UdpImpl::flush_peers() {
     arrange_segments();
 }
 
-/// Hands the peer's segments to the kernel. Afterwards the peer has none, or is blocked.
+/// Hands the peer's segments to the kernel. Afterwards the peer has no segments, or is blocked.
 void UdpImpl::transmit(Peer& peer) {
   close_segment(peer);
   uint32_t segment = std::exchange(peer.first, kNone);
@@ -84,8 +84,8 @@ void UdpImpl::transmit(Peer& peer) {
   while (segment != kNone) segment = transmit_from(peer, segment);
 }
 
-/// Sends the segments from `segment` on. Returns kNone, or the segment to go on with after the peer's trains have been
-/// switched off.
+/// Sends the segments from `segment` on. Returns kNone, or the segment with which to continue after the peer's trains
+/// have been switched off.
 uint32_t UdpImpl::transmit_from(Peer& peer, uint32_t segment) {
   const bool gso = offloads_.gso && peer.gso;
   uint32_t messages = 0;
@@ -94,9 +94,10 @@ uint32_t UdpImpl::transmit_from(Peer& peer, uint32_t segment) {
   return send_messages(peer, messages);
 }
 
-/// Makes message number `message` of as many segments from `first` on as fit into one call. Returns the next segment.
+/// Makes message number `message` from as many segments, `first` and later, as fit into one call. Returns the next
+/// segment.
 uint32_t UdpImpl::add_train(uint32_t first, bool gso, uint32_t message) {
-  // Find the end of the train. All its segments but the last become as long as the longest.
+  // Find the end of the train. All segments of a train but the last become as long as the longest one.
   uint32_t longest = segments_[first].bytes(), shortest = longest, count = 1;
   uint32_t last = first;
   while (gso && segments_[last].next != kNone && count < kTrainSegmentsMax) {
@@ -138,7 +139,7 @@ uint32_t UdpImpl::add_train(uint32_t first, bool gso, uint32_t message) {
   return index;
 }
 
-/// Returns kNone when all messages are sent, lost or kept, else the segment from which on trains must not be used.
+/// Returns kNone if all messages are sent, lost or kept; otherwise the first segment that must be sent without trains.
 uint32_t UdpImpl::send_messages(Peer& peer, uint32_t count) {
   const int fd = socket_of(peer);
   const bool is_connected = static_cast<bool>(peer.socket);

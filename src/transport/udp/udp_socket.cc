@@ -58,8 +58,8 @@ void set_buffer(int fd, int name, size_t bytes) {
   set_option(fd, SOL_SOCKET, name, static_cast<int>(std::min<size_t>(bytes, INT_MAX / 2)));
 }
 
-/// PROBE, not DO: both set "don't fragment", but DO also obeys the path MTU learnt from ICMP, which anybody can forge.
-/// Sizes are fixed for a session's life, whose full-size probe has found out whether the path takes them.
+/// Uses PROBE and not DO. Both set "don't fragment", but DO also obeys the path MTU from ICMP, which anybody can forge.
+/// A session's sizes never change, and its full-size probe has found out whether the path takes them.
 bool forbid_fragments(int fd, sa_family_t family) {
   return family == AF_INET6 ? set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE)
                             : set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
@@ -75,11 +75,11 @@ Result<Descriptor> open_receive_socket(const SocketAddress& bind_to, size_t buff
                                        SocketAddress* bound) {
   Descriptor fd = open_socket(bind_to.family());
   if (!fd) return socket_error(errno);
-  // A wildcard [::] also takes IPv4: peers use whichever address they found the Nexus at.
+  // A wildcard [::] also receives IPv4, because peers use the address at which they found the Nexus.
   if (bind_to.family() == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, bind_to.is_wildcard() ? 0 : 1);
   set_buffer(fd.get(), SO_RCVBUF, buffer_bytes);
   if (gro) set_option(fd.get(), IPPROTO_UDP, UDP_GRO, 1);
-  // Packets to paired peers leave from this socket. A wildcard [::] sends to IPv4, too.
+  // Packets to paired peers leave from this socket. A wildcard [::] also sends to IPv4.
   set_buffer(fd.get(), SO_SNDBUF, buffer_bytes);
   const bool takes_ipv4 = bind_to.family() == AF_INET6 && bind_to.is_wildcard();
   if (!forbid_fragments(fd.get(), bind_to.family()) || (takes_ipv4 && !forbid_fragments(fd.get(), AF_INET))) {
@@ -97,7 +97,7 @@ Descriptor open_send_socket(sa_family_t family, const SocketAddress& local, size
   Descriptor fd = open_socket(family);
   if (!fd) return fd;
   set_buffer(fd.get(), SO_SNDBUF, buffer_bytes);
-  set_buffer(fd.get(), SO_RCVBUF, 0);  // this socket is never read: the kernel's minimum
+  set_buffer(fd.get(), SO_RCVBUF, 0);  // the kernel's minimum, because this socket is never read
   if (!forbid_fragments(fd.get(), family)) return Descriptor();
   if (!local.is_wildcard() && local.family() == family) {
     SocketAddress from = local;

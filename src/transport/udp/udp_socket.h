@@ -1,5 +1,5 @@
-// Sockets with the options that the UDP transport needs, and the test for the offloads of this kernel.
-// Transport layer: knows addresses and options of sockets, no peers or packets. Any thread.
+// Sockets with the options that the UDP transport needs, and the test of the kernel's offloads.
+// Transport layer: knows addresses and options of sockets, but no peers or packets. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -17,20 +17,20 @@ using base::Descriptor;
 inline constexpr Status kNoDescriptors(Code::kUnavailable,
                                        "udp: no file descriptors are left: raise the limit (ulimit -n)");
 
-/// A bound, non-blocking, unconnected socket that never fragments what it sends. `bound` receives the address with the
-/// real port. kUnavailable: the port or address cannot be had, or there is no descriptor; the text says which.
+/// Returns a bound, non-blocking, unconnected socket that never fragments datagrams. `bound` gets the address with the
+/// real port. kUnavailable: the port or address is not available, or there is no descriptor; the text says which.
 Result<Descriptor> open_receive_socket(const SocketAddress& bind_to, size_t buffer_bytes, bool gro,
                                        SocketAddress* bound);
 
-/// A non-blocking socket that never fragments what it sends. Its source is the IP of `local`, unless that is a wildcard
-/// or of the other family, and a port of its own. Empty: errno says why.
+/// Returns a non-blocking socket that never fragments datagrams. Its source is a port of its own and the IP of `local`,
+/// unless that is a wildcard or of the other family. Empty: errno says why.
 Descriptor open_send_socket(sa_family_t family, const SocketAddress& local, size_t buffer_bytes);
 
 struct UdpOffloads {
   bool gso = false;  ///< one call sends a train of datagrams (UDP_SEGMENT)
-  bool gro = false;  ///< one call receives it (UDP_GRO)
+  bool gro = false;  ///< one call receives a train (UDP_GRO)
 };
-/// Sends a train of datagrams over loopback to see what works on this kernel.
+/// Sends a train of datagrams over loopback, to find out which offloads work on this kernel.
 UdpOffloads test_offloads(sa_family_t family);
 
 /// Adds the control message that makes `message` a train of `segment_bytes`; `control` has kSegmentControlBytes.

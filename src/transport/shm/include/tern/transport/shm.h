@@ -23,17 +23,17 @@ struct Shm {
   struct Options {
     /// Cells of 64 B in the ring towards each peer; a power of two, 256 to 65536. 1024 hold 1024 small packets.
     uint32_t ring_cells = 1024;
-    /// The most peers; further ones are refused. Each peer's rings are mapped into this process.
+    /// Most peers; further peers are refused. Each peer's rings are mapped into this process.
     uint32_t peers_max = 4096;
-    /// The most peers that are endpoints of one other process, so that no process takes all places. All processes of
+    /// Most peers that are endpoints of one other process, so that no process takes all places. All processes of
     /// another user together may have half of peers_max. 0: a quarter of peers_max, but at most an eighth of this
-    /// process's descriptors, because each peer takes two.
+    /// process's limit of descriptors, because each peer takes two.
     uint32_t process_peers_max = 0;
-    /// Accept endpoints of other users as peers; both sides must allow it. Off: connections from and to them are
-    /// refused, also those of root, because each side maps memory that the other can fill and read.
+    /// True: accept endpoints of other users as peers; both sides must allow it. False: connections from and to other
+    /// users, including root, are refused, because each side maps memory that the other can fill and read.
     bool allow_other_users = false;
-    /// Handlers of single-packet requests read the ring in place of a private copy. Only for trusted peers, because a
-    /// peer can change a request while it is handled.
+    /// True: handlers of single-packet requests read the ring in place of a private copy. Only for trusted peers,
+    /// because a peer can change a request while it is handled.
     bool trust_peers = false;
 
     /// The options that a command line can set.

@@ -1,4 +1,4 @@
-// A simulated network in virtual time: <tern/sim.h> makes it and runs it. Standard library only.
+// The transport in a simulated network, which <tern/sim.h> makes and runs in virtual time. Standard library only.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ struct Sim {
   static constexpr std::string_view kName = "sim";  ///< the peers' endpoints must have the same
   using Impl = transport::SimImpl;                  ///< for the library
 
-  /// For Rpc::create(): sim::Host::transport_options(). Out of range: kMisuse.
+  /// For Rpc::create(). sim::Host::transport_options() returns them. Out of range: kMisuse.
   struct Options {
-    /// The interface of the endpoint's host.
+    /// The network interface of the endpoint's host.
     transport::SimNic* nic = nullptr;
-    /// Packets that wait for the endpoint; more are dropped. 1 to 1048576.
+    /// Most received packets that wait for the endpoint. Further packets are dropped. 1 to 1048576.
     uint32_t receive_queue_packets = 4096;
-    /// Packets of the endpoint that wait for the wire; further ones wait in its sessions. 1 to 65536.
+    /// Most packets of the endpoint that wait for the wire. Further packets wait in its sessions. 1 to 65536.
     uint32_t send_queue_packets = 1024;
 
     /// The options that a command line can set.

@@ -22,8 +22,8 @@ struct Udp {
 
   /// For Rpc::create(). Out of range: kMisuse.
   struct Options {
-    static constexpr size_t kDatagramBytesMin = 576;    ///< of datagram_bytes
-    static constexpr size_t kDatagramBytesMax = 65000;  ///< of datagram_bytes
+    static constexpr size_t kDatagramBytesMin = 576;    ///< smallest datagram_bytes
+    static constexpr size_t kDatagramBytesMax = 65000;  ///< largest datagram_bytes
 
     /// Local address of the data path: "HOST" or "HOST:PORT", IPv6 in brackets. Default: the Nexus's listen
     /// address, any port. With a wildcard host, peers send to the address at which they reached the Nexus. Name the
