@@ -18,7 +18,7 @@
 #include <string_view>
 
 tern::Status serve(tern::Nexus& nexus) {
-  auto rpc = tern::Rpc<tern::Udp>::create(nexus).value();   // value() ends the program with the reason on an error
+  auto rpc = tern::Rpc<tern::Udp>::create(nexus).value();   // on an error, value() prints the reason and aborts
   auto until_signal = tern::stop_on_signals(*rpc).value();  // SIGINT and SIGTERM make run_event_loop() return
   auto status = rpc->on_request(1, [](tern::Request request) {
     auto reply = request.response(5);

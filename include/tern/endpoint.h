@@ -47,7 +47,7 @@ namespace detail {
 template <class F>
 struct WithShared {
   void operator()(Completion& done) {
-    (void)done.request.take();  // the memory of `request`
+    (void)done.request.take();  // detaches the buffer, which `request` owns
     request = SharedBuf();
     then(done);
   }
@@ -244,8 +244,8 @@ class Endpoint {
   /// kTooLarge. `then(Completion&)` runs exactly once, in the event loop, close() or ~Rpc, and gets both buffers back.
   /// If the call is refused, `then` never runs, and the caller keeps the buffers: kSessionReset (the session has
   /// ended), kMisuse (empty MsgBuf, or of another endpoint), kNoMemory, kQueueFull, kWrongThread. With
-  /// CallOptions::refusal_runs_then, `then` runs at once instead, in the caller's thread, and the result is the CallId
-  /// of no call.
+  /// CallOptions::refusal_runs_then, `then` runs at once instead, in the caller's thread, and the result is CallId{},
+  /// which names no call.
   template <Small F>
   requires std::invocable<F&, Completion&> Result<CallId> enqueue_request(Session session, uint16_t type,
                                                                           MsgBuf&& request, MsgBuf&& response, F then,
@@ -258,7 +258,7 @@ class Endpoint {
     }
     (void)request.take();
     (void)response.take();
-    new (started.continuation) Continuation(std::move(then));  // it is empty so far
+    new (started.continuation) Continuation(std::move(then));  // the old one is empty, and needs no destructor
     return CallId{started.id};
   }
   /// As above, with a request that other calls may use at the same time. The call holds it until just before `then`
@@ -301,7 +301,7 @@ class Endpoint {
                             CallOptions options = {});
   /// `Status status = co_await endpoint.opened(session)`: waits until a session of create_session() is open (kOk), or
   /// has ended, with the reason of its SessionEvent. kCancelled: this endpoint was closed. Does not wait if the session
-  /// is open, has ended already (kSessionReset), or is a client's (kMisuse); kWrongThread. For a session that
+  /// is open, has ended already (kSessionReset), or was made by a client (kMisuse); kWrongThread. For a session that
   /// reconnects it waits through all attempts. Defined in <tern/coroutine.h>.
   inline OpenAwaitable opened(Session session);
   /// `Status status = co_await endpoint.sleep(delay)`: as a timer of after(). kCancelled: the endpoint was closed

@@ -34,8 +34,8 @@ enum class LogKind : uint8_t {
   kSessionRefused,
   kSessionFailed,  ///< a session has ended that was never open, and was not refused: `status`
   kSessionLost,    ///< an open session has ended, but not by its owner: `status`
-  /// A session was ended on purpose: by destroy_session(), the end of its endpoint, or at a server by its client.
-  /// `status`.
+  /// A session was ended on purpose: `status`. It was ended by destroy_session(), by the end of its endpoint, or at a
+  /// server by its client.
   kSessionClosed,
   /// A session of SessionOptions::reconnect was lost, or an attempt to open it has failed: `status`. The next attempt
   /// begins after `pause`. Comes in place of kSessionRefused, kSessionFailed and kSessionLost.

@@ -23,7 +23,8 @@ enum class PageLife : uint8_t {
   kUnknown,  ///< it is in another container (PID namespace), or there is no /proc
 };
 
-/// One of the 1000 sessions of an endpoint that had the most packets lately.
+/// A session of an endpoint. The page has at most 1000 sessions of each endpoint: those that had the most packets since
+/// the endpoint last looked at them.
 struct PageSession {
   uint64_t name = 0;  ///< Session::name
   std::string peer;   ///< SessionInfo::peer

@@ -24,8 +24,8 @@ struct MldQuery {
   uint64_t delay_ns_max = 0;  ///< hosts answer after a random time up to this
 };
 
-/// Returns whether the frame is a query of `vlan` (0: without a tag). Checks the types only, so that the rest of the
-/// frame may be bad.
+/// Returns whether the frame is an MLD query in VLAN `vlan` (0: without a tag). Checks the types only, so that the rest
+/// of the frame may be bad.
 bool is_mld_query(std::span<const std::byte> frame, uint16_t vlan);
 /// Returns nothing if the frame is not a query, is of another VLAN, or is not valid in the sense of RFC 3810 5.1.14.
 std::optional<MldQuery> parse_mld_query(std::span<const std::byte> frame, uint16_t vlan);

@@ -117,7 +117,8 @@ void Management::free_peer(uint32_t index) {
   free_peers_ = index;
 }
 
-/// Takes over the peer's run if no run is known. A pong or silence ends a known run; a stranger's claim never does.
+/// Notes the peer's run. No run may be known yet. Only a pong or silence ends a known run, because any sender can name
+/// another one.
 void Management::adopt(uint32_t index, uint64_t remote_run, Duration now) {
   Peer& peer = peers_[index];
   CHECK(peer.remote_run, ==, 0u);

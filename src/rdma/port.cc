@@ -55,7 +55,8 @@ struct FoundGid {
   uint32_t rank;  ///< the GID of the highest rank is taken
 };
 
-/// Returns nothing if the index is empty, or if there is no usable GID.
+/// Returns the GID of the highest rank, or the one at `choice.gid_index` if the program has set it. Returns nothing if
+/// there is no such GID.
 std::optional<FoundGid> find_gid(ibv_context* context, uint8_t port, const ibv_port_attr& attributes,
                                  const PortChoice& choice) {
   const bool is_infiniband = attributes.link_layer != IBV_LINK_LAYER_ETHERNET;

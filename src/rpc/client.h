@@ -33,16 +33,16 @@ struct QueuedCall {
 /// The handshake and the path proof of a session that is being opened. Times are ns on the endpoint's clock.
 struct Opening {
   uint64_t timeout_ns;    ///< SessionOptions::connect_timeout
-  uint64_t until_ns = 0;  ///< the path must be proved until then; 0: the server has not accepted a session yet
+  uint64_t until_ns = 0;  ///< deadline of the path proof; 0: the server has not accepted a session yet
   uint64_t next_path_probe_ns;
   uint64_t path_probe_gap_ns;
   uint64_t asked_at_ns;           ///< time of the connect request
   uint64_t patience_ns;           ///< limit for the data address's answer; then the handshake begins again
-  uint64_t over_at_ns;            ///< time at which the path proof has taken patience_ns
+  uint64_t over_at_ns;            ///< end of patience_ns, which begins with the path proof
   uint64_t proof_began_ns = 0;    ///< time of the first path probe of this handshake
   uint64_t path_answered_ns = 0;  ///< time of the data address's answer to a short probe
   std::vector<nexus::AddressText> nexus_addresses;  ///< addresses of the server's host name
-  uint64_t pair_at_ns;                              ///< limit for an answer; then one pair is tried (clause 7.7.4)
+  uint64_t pair_at_ns;                              ///< time to try one address and port pair instead (clause 7.7.4)
   bool has_paired = false;                          ///< the pair was tried
   transport::PathError path_error = transport::PathError::kNone;  ///< the last error of the session's packets
   nexus::AddressBytes data_address;                               ///< address of the server's data path
@@ -75,12 +75,12 @@ struct alignas(64) Client {
   Client(const session::ClientTerms& terms, session::ClientPools& pools) : session(terms, pools) {}
 
   transport::PeerId peer = 0;
-  uint8_t looks = kIsUnlisted;  ///< bits of the checks that follow an answer; mostly 0
+  uint8_t looks = kIsUnlisted;  ///< not 0: a response needs the checks of these bits; mostly 0
   bool is_ticking = false;      ///< the session is in ClientSessions::ticking_
   /// is_ticking, and the endpoint has no trace: a call may begin in the common way (rpc/fast_path.h).
   bool begins_plainly = false;
   bool is_resting = false;    ///< the session is in ClientSessions::resting_
-  bool is_departing = false;  ///< paced: in the timing wheel, and listed to send when its time comes
+  bool is_departing = false;  ///< paced: in the timing wheel, which lists it to send when its time comes
   bool is_dead = false;       ///< the session has ended; the object is freed when no list names it
   bool is_opening = false;    ///< the session is in ClientSessions::opening_
   bool is_accepted = false;   ///< the server has accepted the session
@@ -99,9 +99,9 @@ struct alignas(64) Client {
   base::ListLinks<Client> in_run;
   bool is_ending = false;         ///< the session is in ClientSessions::ending_
   bool is_end_announced = false;  ///< is_dead: the program was notified of the end
-  uint64_t waits_before_end = 0;  ///< is_dead: Completions::waits() at the end; some of these calls may be its own
+  uint64_t waits_before_end = 0;  ///< is_dead: Completions::waits() at its end; earlier waiting calls may be its own
   uint32_t retransmissions = 0;   ///< packets sent again
-  uint64_t public_name = 0;       ///< name in tern::Session: `name`, or with `reconnect` one that the next Client keeps
+  uint64_t public_name = 0;       ///< name in tern::Session: `name`; with `reconnect`, one that the next Client takes
   std::unique_ptr<Reconnect> reconnect;      ///< null: the session ends with this Client
   detail::SessionWaiter* waiters = nullptr;  ///< waiters of Endpoint::opened(), the newest first
   bool is_replaced = false;                  ///< is_dead: the session lives on in another Client

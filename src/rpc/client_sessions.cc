@@ -251,7 +251,7 @@ SessionInfo ClientSessions::info(const Client* client) {
 }
 
 void ClientSessions::end_destroyed() {
-  // Sessions that continuations destroy wait for the next call.
+  // Continuations may destroy further sessions, which are added to the list. The next end_destroyed() ends these.
   const size_t count = ending_.size();
   for (size_t i = 0; i < count; i++) {
     Client* client = ending_[i];

@@ -154,7 +154,8 @@ class TERN_API EndpointCore {
   /// The time at which the program must call again. It may wait until then, because an earlier time wakes the
   /// transport. `is_now`: the loop itself has something to do now.
   Duration announce_wait(bool is_now);
-  /// Called before the endpoint may wait: makes sure that the page and the log show recent events in time.
+  /// Called before the endpoint may wait. Schedules an update of the Nexus's page (page/page_file.h) if there is news
+  /// for it, and logs new faults of the transport.
   void note_rest() {
     if ((publisher_ != nullptr || context_.log.is_on()) && !is_closed_) note_activity();
   }

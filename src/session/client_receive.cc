@@ -168,7 +168,8 @@ ClientVerdict ClientSession::on_response_slow(ClientSlot* slot, const wire::Head
                                               : on_response_part(slot, header, payload, now_ns);
 }
 
-/// Notes a packet that is the answer for which its slot waits.
+/// Notes that a packet answers the call or the cancel of `slot`: the server is alive, the slot makes progress, and the
+/// echoed packet is acknowledged.
 void ClientSession::note_answer(ClientSlot* slot, const wire::Header& header, uint64_t now_ns) {
   note_server_packet(header, now_ns);
   note_progress(slot, now_ns);

@@ -68,7 +68,7 @@ struct ClientVerdict {
 struct ClientTick {
   uint64_t next_ns = UINT64_MAX;  ///< latest time of the next tick()
   uint64_t expired_mask = 0;      ///< slots whose deadline has passed; the caller calls end_early() for each
-  uint64_t fruitless_mask = 0;  ///< slots whose response does not come although full packets pass; also for end_early()
+  uint64_t fruitless_mask = 0;  ///< slots whose response does not come on a path that works; the caller ends them, too
   bool ask_liveness = false;    ///< ask the server's management whether its endpoint could answer
   /// The server was silent for the liveness timeout, and could have answered; or the server was silent for four
   /// liveness timeouts; or the path is narrow.
@@ -407,14 +407,14 @@ class TERN_API ClientSession {
   uint32_t remote_key_ = 0;
   uint32_t short_bytes_max_ = 0;  ///< a longer request has several packets, or costs more than one credit
   State state_ = State::kConnecting;
-  uint8_t detours_ = 0;  ///< not 0: the next packet may be another one than a new call's
+  uint8_t detours_ = 0;  ///< bits of reasons why transmit_short() may not send
   bool is_paced_ = false;
   uint8_t window_ = 0;           ///< 0 until kOpen
   uint8_t transfer_cursor_ = 0;  ///< slot of the long message whose turn is next
   bool is_stalled_ = false;      ///< no slot makes progress: one packet at a time (clause 4.3.3)
-  uint8_t start_credits_ = 1;    ///< credit limit of the handshake, as packets carry it
-  uint8_t server_credits_ = 1;   ///< credit limit of the server's newest packet, as packets carry it
-  uint64_t server_number_ = 0;   ///< largest packet number that has arrived; at first one before the first number
+  uint8_t start_credits_ = 1;    ///< credit limit of the handshake, encoded (wire/credits.h)
+  uint8_t server_credits_ = 1;   ///< credit limit of the server's newest packet, encoded (wire/credits.h)
+  uint64_t server_number_ = 0;   ///< largest packet number that has arrived; initially the server's first number less 1
   /// Time of the newest answer to a packet in flight, or of the session's acceptance.
   uint64_t last_progress_ns_ = 0;
   uint64_t last_sample_ns_ = 0;
@@ -432,13 +432,13 @@ class TERN_API ClientSession {
   uint8_t credit_unit_ = 0;           ///< wire/credits.h
   uint32_t full_credits_ = 1;         ///< credits that a full packet costs
   uint32_t response_credits_ = 1;     ///< credits of the endpoint's own receive queue that a full packet takes
-  uint32_t first_request_count_ = 0;  ///< from the server
+  uint32_t first_request_count_ = 0;  ///< first request number without the slot's bits, from the server (clause 3.5)
   uint32_t awaited_packets_ = 0;      ///< response packets that were asked for and have not arrived
-  uint64_t heard_epoch_ = 0;          ///< note for pools_.response_share
-  uint64_t last_heard_ns_ = 0;        ///< time of the server's newest packet without progress
-  uint64_t receiving_ask_at_ns_ = 0;  ///< time of the next probe for each response whose rest has not arrived
-  uint64_t gap_ask_again_ns_ = 0;     ///< earliest time at which a gap makes all waiting calls ask again
-  uint64_t largest_part_ = 0;         ///< largest number of an RFR to which a packet has come
+  uint64_t heard_epoch_ = 0;          ///< epoch in which pools_.response_share last counted this session
+  uint64_t last_heard_ns_ = 0;        ///< time of the server's newest packet outside of the common case
+  uint64_t receiving_ask_at_ns_ = 0;  ///< time at which all slots in kReceiving send their next probe
+  uint64_t gap_ask_again_ns_ = 0;     ///< earliest time at which another gap in the server's numbers causes probes
+  uint64_t largest_part_ = 0;         ///< largest packet number of an RFR that a response packet has echoed
   uint64_t server_number_before_ = 0;
   bool holds_report_ = false;  ///< a report is due or not acknowledged, and counts against pools_.reports_free
   uint64_t long_bytes_sent_ = 0;
@@ -451,7 +451,7 @@ class TERN_API ClientSession {
   FollowTimer follow_timer_;
   Reports reports_;
   cc::Pacer pacer_;
-  cc::Allowance pace_;  ///< the controller's allowance with a corrected rate
+  cc::Allowance pace_;  ///< the controller's allowance, with its rate bounded by apply_allowance()
   ClientPools& pools_;
   ClientTerms terms_;
 };

@@ -77,7 +77,8 @@ struct ClientSlot {
   /// kFree: true if the server knows that the last response has arrived.
   bool is_reported() const { return rested_number == ~request_number; }
   void set_reported() { rested_number = ~request_number; }
-  /// kFree: marks the slot as not reported, and as not free at the last look: notes a number that does not come again.
+  /// kFree: marks the slot as not reported, and as not free at the last look (Reports::look()). Stores an older
+  /// request number of the slot, because no later request has it.
   void set_unreported() { rested_number = request_number - wire::kSlotsMax; }
   /// kFree: true if the slot was also free at the last look, and is not reported.
   bool has_rested() const { return rested_number == request_number; }

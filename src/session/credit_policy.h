@@ -143,8 +143,9 @@ class CreditPolicy {
     update();
     return was_silent;
   }
-  /// Counts a session whose request is answered. One call an epoch() is enough. `last`: the session's note, 0 at first.
-  /// Not inlined, because every answer would save the registers that it needs.
+  /// Counts a session whose request is answered. The caller may leave this out if `last` is epoch() already. `last`:
+  /// the epoch in which the session was last counted, 0 at first. Not inlined, because otherwise the caller would save
+  /// registers for it at every answer.
   [[gnu::noinline]] void hear(uint64_t& last) {
     if (last < queue_began_) queue_heard_++;
     if (all_.hear(last) && all_.has_grown()) update();

@@ -85,8 +85,9 @@ class LossTimer {
   uint64_t at_ns() const { return is_set() ? at_ns_ : UINT64_MAX; }
   /// Packets up to this number are judged.
   uint64_t judged() const { return judged_; }
-  /// Plans a judgement, because packet `largest_answered` was answered and older packets were not. They are judged at
-  /// `at_ns`, or earlier if a judgement is due earlier.
+  /// Schedules a judgement at `at_ns` of the packets up to `largest_answered`, because that packet was answered and
+  /// older packets were not. Does nothing if a judgement is scheduled for that time or before. The caller must then
+  /// call suspect() again after that judgement.
   void suspect(uint64_t at_ns, uint64_t largest_answered) {
     if (is_set() && at_ns_ <= at_ns) return;
     at_ns_ = at_ns;

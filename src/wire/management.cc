@@ -1,4 +1,4 @@
-// See management.h. The reader checks that every read is within bounds; parse_management() checks every range.
+// See management.h. FieldReader checks that every read is within bounds; parse_management() checks every range.
 #include "wire/management.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace tern::wire {
 namespace {
 
-/// The first version whose terms continue after their first 94 bytes. In a request of an older version, padding follows
-/// there.
+/// The first protocol version in which terms are longer than 94 bytes. In a request of an older version, padding
+/// follows these 94 bytes.
 constexpr uint8_t kLongTermsVersion = 2;
 
 void read_terms(FieldReader& in, ManagementTerms& terms) {

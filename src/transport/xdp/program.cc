@@ -57,7 +57,7 @@ constexpr Line move(Register to, Register from) { return {make(BPF_ALU64 | BPF_M
 constexpr Line set(Register to, int64_t value) { return {make(BPF_ALU64 | BPF_MOV | BPF_K, to, 0, 0, value)}; }
 constexpr Line add(Register to, int64_t value) { return {make(BPF_ALU64 | BPF_ADD | BPF_K, to, 0, 0, value)}; }
 constexpr Line mask(Register to, int64_t bits) { return {make(BPF_ALU64 | BPF_AND | BPF_K, to, 0, 0, bits)}; }
-/// to = the address of a map. Its second half follows.
+/// to = the address of a map. kSecondHalf must follow, because the instruction takes two lines.
 constexpr Line load_map(Register to, Map map) {
   return {make(BPF_LD | BPF_IMM | BPF_DW, to, BPF_PSEUDO_MAP_FD, 0, static_cast<int>(map))};
 }

@@ -22,9 +22,9 @@ struct Sim {
   struct Options {
     /// The network interface of the endpoint's host.
     transport::SimNic* nic = nullptr;
-    /// Most received packets that wait for the endpoint. Further packets are dropped. 1 to 1048576.
+    /// Limit of the received packets that wait for the endpoint. Further packets are dropped. 1 to 1048576.
     uint32_t receive_queue_packets = 4096;
-    /// Most packets of the endpoint that wait for the wire. Further packets wait in its sessions. 1 to 65536.
+    /// Limit of the endpoint's packets that wait for the wire. Further packets wait in its sessions. 1 to 65536.
     uint32_t send_queue_packets = 1024;
 
     /// The options that a command line can set.
