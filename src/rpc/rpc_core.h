@@ -408,7 +408,7 @@ Status RpcCore<Impl>::run(Duration duration) {
   while (!core_.is_stopped_lately()) {
     const size_t packets = iterate();
     if (packets != 0) {
-      if (has_slept) spin_.on_woken(context().now_ns - worked_ns);
+      if (has_slept) spin_.on_woken(context().now_ns - worked_ns, context().now_ns);
       has_slept = false;
       worked_ns = context().now_ns;
     }

@@ -1,6 +1,7 @@
 // The time for which an endpoint without work polls before it blocks. Rpc layer. No clock: times are arguments.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include <tern/endpoint.h>
@@ -11,22 +12,38 @@ namespace tern::rpc {
 
 /// kPoll and kAdaptive have a fixed limit. With kBlock the limit depends on how closely packets follow each other. To
 /// block and to be woken costs each side 10 to 20 us where the CPU has other work. A thread that receives packets at
-/// shorter intervals would use most of a CPU for that alone, so it polls for as long as such an interval lasts.
+/// such intervals would use most of a CPU for that alone, so it polls. It stops after a poll in vain, and tries again
+/// after a number of wake-ups that doubles, unless polling had paid before.
 class SpinLimit {
  public:
-  /// kBlock: an endpoint whose last packets came within this time polls for this time. It is twice the cost above: the
-  /// cost of a fruitless poll is then at most that of two wake-ups.
-  static constexpr uint64_t kShortGapNs = 30'000;
+  /// kBlock: an endpoint polls for this long. It is about the cost of two wake-ups.
+  static constexpr uint64_t kSpinNs = 30'000;
+  /// kBlock: it polls if the gap between packets is shorter than this, which has space for a wake-up of both ends.
+  static constexpr uint64_t kShortGapNs = 100'000;
+  /// kBlock: polling that ended no earlier than this has paid.
+  static constexpr uint64_t kPaidNs = 1'000'000;
+  /// kBlock: the largest number of wake-ups without polling after polls in vain.
+  static constexpr uint32_t kSkipsMax = 63;
 
-  /// `is_virtual`: polling is useless, because time stands still meanwhile.
+  /// `is_virtual`: time stands still while the endpoint polls, so that polling is useless.
   SpinLimit(const RpcOptions& options, bool is_virtual)
       : limit_ns_(fixed_limit_ns(options)), learns_(options.wait == Wait::kBlock && !is_virtual) {}
 
-  /// The endpoint polls until this long after the last packets, and then blocks.
+  /// Poll until this long after the last packets, then block.
   uint64_t ns() const { return limit_ns_; }
-  /// Called when packets have ended a sleep. `gap_ns`: the time since the packets before them.
-  void on_woken(uint64_t gap_ns) {
-    if (learns_) limit_ns_ = gap_ns < kShortGapNs ? kShortGapNs : 0;
+  /// Packets have ended a sleep. `gap_ns`: the time since the packets before them.
+  void on_woken(uint64_t gap_ns, uint64_t now_ns) {
+    if (!learns_) return;
+    if (limit_ns_ != 0) {
+      limit_ns_ = 0;
+      skips_ = now_ns - began_ns_ >= kPaidNs ? 0 : std::min(2 * skips_ + 1, kSkipsMax);
+      skips_left_ = skips_;
+    } else if (skips_left_ > 0) {
+      skips_left_--;
+    } else if (gap_ns < kShortGapNs) {
+      limit_ns_ = kSpinNs;
+      began_ns_ = now_ns;
+    }
   }
 
  private:
@@ -36,6 +53,9 @@ class SpinLimit {
   }
 
   uint64_t limit_ns_;
+  uint64_t began_ns_ = 0;    ///< kBlock: time at which the limit became kSpinNs
+  uint32_t skips_ = 0;       ///< kBlock: wake-ups without polling after the last poll in vain
+  uint32_t skips_left_ = 0;  ///< kBlock: rest of these
   bool learns_;
 };
 
