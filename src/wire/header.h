@@ -4,9 +4,9 @@
 // Three little-endian 64-bit words, so that a header is built and read in registers:
 //
 //   word 0   kind 4 | version 4 | flags 8 | length 16 | session key 32
-//   word 1   number 24 | hold 8 (server; 0 from the client) | request number 32
+//   word 1   number 24 | payload code 8 (client), hold 8 (server) | request number 32
 //   word 2   client: index-or-deadline 21 | request type 12 | message size or token 31
-//            server: echo 24 | credit limit 8 | message size or index 31 | reserved 1
+//            server: echo 24 | credit limit 8 | message size or index 31 | large 1
 //
 // The fields that demultiplexing needs come first (all of word 0 and the number), so that the rest may later be
 // encrypted. `length` is the number of bytes of the packet in its datagram or buffer, header included.
@@ -92,6 +92,8 @@ struct Header {
   // client
   uint32_t index() const { return (flags() & kFirst) != 0 ? 0 : w2 & kIndexMask; }
   uint32_t deadline_code() const { return w2 & kIndexMask; }
+  /// Request of several packets, RFR: what a full packet of the message is (wire/payload_code.h, clause 5.1.1).
+  uint8_t payload_code() const { return static_cast<uint8_t>(w1 >> 24); }
   uint32_t request_type() const { return (w2 >> 21) & (kRequestTypes - 1); }
   uint32_t message_bytes() const { return static_cast<uint32_t>(w2 >> 33); }
   /// Returns the type of a request of `payload_bytes` that has no deadline and lies completely in this packet 0. For
@@ -107,10 +109,16 @@ struct Header {
   uint8_t credit_limit() const { return static_cast<uint8_t>(w2 >> 24); }
   /// The message size if kFirst is set, otherwise the packet's index.
   uint32_t size_or_index() const { return static_cast<uint32_t>(w2 >> 32) & 0x7fffffffu; }
+  /// The packet answers an RFR with a payload code.
+  bool is_large() const { return w2 >> 63 != 0; }
 
   /// Must be called only for a header whose length is 0.
   void add_length(size_t length_bytes) { w0 += static_cast<uint64_t>(length_bytes) << 16; }
   void add_flags(uint8_t flags) { w0 |= static_cast<uint64_t>(flags) << 8; }
+  /// Must be called only for a client's header, and only once.
+  void add_payload_code(uint8_t code) { w1 |= static_cast<uint64_t>(code) << 24; }
+  /// Must be called only for a server's header.
+  void set_large() { w2 |= uint64_t{1} << 63; }
   void set_length_and_flags(size_t length_bytes, uint8_t extra_flags) {
     w0 = (w0 & ~0xffff0000ull) | static_cast<uint64_t>(length_bytes & 0xffff) << 16 |
          static_cast<uint64_t>(extra_flags) << 8;
