@@ -62,14 +62,17 @@ bool ClientSession::open_slots() {
   return true;
 }
 
-/// Handles the answer to a probe of the path check.
+/// Handles the answer to a probe of the path check, or of the search for larger packets.
 PathVerdict ClientSession::on_open_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns) {
   const uint64_t echo = expand_number(header.echo(), sent_.next_number());
-  const bool is_of_probe = path_check_.is_of_check(echo) && echo < sent_.next_number();
-  if (!is_of_probe || payload_bytes != payload_max_ || header.size_or_index() != proof_.session_token() ||
-      !is_proven_by_echo(header)) {
+  if (echo >= sent_.next_number() || header.size_or_index() != proof_.session_token() || !is_proven_by_echo(header)) {
     return PathVerdict::kDropped;
   }
+  if (search_.confirm(echo, payload_bytes, now_ns)) {
+    note_server_packet(header, now_ns);
+    return PathVerdict::kConfirmed;
+  }
+  if (!path_check_.is_of_check(echo) || payload_bytes != payload_max_) return PathVerdict::kDropped;
   note_server_packet(header, now_ns);
   path_check_.confirm(silence_.watched_ns());
   clear_path_probes();

@@ -224,10 +224,10 @@ ClientVerdict ClientSession::begin_receiving(ClientSlot* slot, uint32_t bytes, u
   if (slot->transfer == nullptr) {
     return finished(slot, {Code::kNoMemory, "no memory to receive a response of several packets"});
   }
-  slot->transfer->packets = packets_of(bytes);
-  slot->transfer->next = 1;
+  // Late packets of the first division would be taken for those of a second one with other large packets.
+  cut_response(*slot->transfer, bytes, restarts == 0 ? response_code() : uint8_t{0});
   slot->transfer->restarts = restarts;
-  slot->transfer->window.insert(0);
+  search_.want();
   slot->response_bytes = bytes;
   slot->phase = Phase::kReceiving;
   long_bytes_received_ += payload_max_;
@@ -244,9 +244,12 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
   if (slot->phase != Phase::kReceiving) return dropped(Drop::kStale);
   Transfer& transfer = *slot->transfer;
   const uint32_t index = header.size_or_index();
-  const uint64_t offset = uint64_t{index} * payload_max_;
-  // No RFR has asked for packets from `next` on.
-  if (index >= transfer.next || payload.bytes != std::min<uint64_t>(payload_max_, slot->response_bytes - offset)) {
+  // A late packet of a size that does not pass any more would have another place in the message.
+  if (header.is_large() && transfer.payload_code == 0) return dropped(Drop::kStale);
+  const uint64_t offset = response_offset(transfer, index);
+  // No RFR has asked for packets from `next` on, nor for packet 0.
+  if (index >= transfer.next || index == 0 || header.is_large() != (transfer.payload_code != 0) ||
+      payload.bytes != std::min<uint64_t>(transfer.payload_bytes, slot->response_bytes - offset)) {
     return dropped(Drop::kMalformed);
   }
   const bool is_new = transfer.window.is_within(index) && !transfer.window.contains(index);
@@ -289,7 +292,7 @@ void ClientSession::on_rfr_answered(ClientSlot* slot, const wire::Header& header
       rfr.time_ns = now_ns;
       if (index == rfr.index + rfr.count - 1u) rfr.kind = SentPacket::Kind::kRfrOvertaken;
     }
-    end_wait_for(1);
+    end_wait_for(*slot->transfer, 1);
     if (--rfr.missing == 0) {
       sent_.remove(rfr);
       slot->packets_in_flight--;

@@ -43,7 +43,7 @@ bool ClientSession::prepare(uint64_t now_ns, ClientPacket& packet) {
     prepare_report(packet);
     return true;
   }
-  if ((detours_ & (kFullProbeDue | kShortProbeDue)) != 0) {
+  if ((detours_ & kPathProbeDue) != 0) {
     prepare_path_probe(packet);
     return true;
   }
@@ -86,12 +86,16 @@ void ClientSession::prepare_report(ClientPacket& packet) {
   packet.payload_bytes = reports_.fill(used_slots(), busy_mask() == 0, packet.scratch);
 }
 
-/// Prepares a path probe of the open session. The server answers a full probe with a full packet, and a short one with
-/// a credit return.
+/// Prepares a path probe of the open session. The server answers a full or a large probe with a packet of its length,
+/// and a short one with a credit return.
 void ClientSession::prepare_path_probe(ClientPacket& packet) {
   fill_header_only(packet, wire::client_header(wire::Kind::kPathProbe, 0, remote_key_, next_number(),
                                                first_request_count_ << wire::kSlotBits, 0, 0, proof_.session_token()));
-  packet.payload_bytes = (detours_ & kFullProbeDue) != 0 ? payload_max_ : 0;
+  if ((detours_ & kFullProbeDue) != 0) {
+    packet.payload_bytes = payload_max_;
+  } else if ((detours_ & kShortProbeDue) == 0) {
+    packet.payload_bytes = search_.probe_bytes();
+  }
   packet.is_control = true;
 }
 
@@ -107,12 +111,16 @@ void ClientSession::prepare_request(uint64_t now_ns, uint32_t slot_index, uint32
   packet.payload = slot->request->data();
   packet.payload_bytes = slot->request->length_bytes;
   const uint8_t first = index == 0 ? wire::kFirst : 0;
-  const uint32_t offset = index * payload_max_;
-  const uint32_t credits = credits_of(std::min(payload_max_, packet.payload_bytes - offset));
+  uint32_t packet_bytes = packet.payload_bytes;
+  if (const Transfer* transfer = slot->transfer; transfer != nullptr) {
+    packet_bytes = std::min(transfer->payload_bytes, packet_bytes - request_offset(*transfer, index));
+  }
+  const uint32_t credits = credits_of(packet_bytes);
   const uint8_t wants_credits = sent_.in_flight() + credits >= server_limit() ? wire::kWantsCredits : 0;
   const uint32_t deadline_or_index = index == 0 ? deadline_code_of(slot->deadline_ns, now_ns) : index;
   packet.header = wire::client_header(wire::Kind::kRequest, first | wants_credits, remote_key_, next_number(),
                                       slot->request_number, deadline_or_index, slot->type, slot->request->length_bytes);
+  if (slot->transfer != nullptr) packet.header.add_payload_code(slot->transfer->payload_code);
 }
 
 /// Prepares the next packet of a long request, or the next RFR of a long response, lost packets first. False: there is
@@ -128,12 +136,15 @@ bool ClientSession::prepare_transfer(uint64_t now_ns, uint32_t slot_index, Clien
 
 bool ClientSession::prepare_part(uint64_t now_ns, uint32_t slot_index, uint32_t index, ClientPacket& packet) const {
   const ClientSlot* slot = slots_[slot_index];
-  if (slot->packets_in_flight >= terms_.bulk_packets) return false;
-  const uint32_t offset = index * payload_max_;
+  const Transfer& transfer = *slot->transfer;
+  if (uint64_t{slot->packets_in_flight} * transfer.payload_bytes >= uint64_t{terms_.bulk_packets} * payload_max_) {
+    return false;
+  }
+  const uint32_t offset = request_offset(transfer, index);
   prepare_request(now_ns, slot_index, index, packet);
-  packet.is_retransmission = !slot->transfer->lost.empty();
+  packet.is_retransmission = !transfer.lost.empty();
   packet.payload += offset;
-  packet.payload_bytes = std::min(payload_max_, packet.payload_bytes - offset);
+  packet.payload_bytes = std::min(transfer.payload_bytes, packet.payload_bytes - offset);
   return true;
 }
 
@@ -142,7 +153,7 @@ bool ClientSession::prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacke
   ClientSlot* slot = slots_[slot_index];
   const Transfer& transfer = *slot->transfer;
   const bool is_again = !transfer.lost.empty();
-  const uint32_t limit = rfr_packets_max();
+  const uint32_t limit = rfr_packets_max(transfer);
   uint32_t count = 0;
   while (count < limit && index + count < transfer.packets && transfer.window.is_within(index + count) &&
          (!is_again || transfer.lost.contains(index + count))) {
@@ -151,6 +162,7 @@ bool ClientSession::prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacke
   if (count == 0) return false;
   fill_header_only(packet, wire::client_header(wire::Kind::kRfr, 0, remote_key_, next_number(), slot->request_number,
                                                index, slot->type, count));
+  packet.header.add_payload_code(transfer.payload_code);
   packet.slot = slot;
   packet.slot_index = slot_index;
   packet.index = index;
@@ -162,13 +174,16 @@ bool ClientSession::prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacke
 /// Returns the number of packets that the next RFR may ask for. It is limited by the endpoint's receive queue, by the
 /// session's share of the downlink (clause 5.4), and by the controller's window, because all these packets wait for the
 /// departure of the RFR.
-uint32_t ClientSession::rfr_packets_max() const {
+uint32_t ClientSession::rfr_packets_max(const Transfer& transfer) const {
   const uint32_t share = pools_.response_share.packets();
   if (awaited_packets_ >= share) return 0;
   const uint32_t free = pools_.response_credits_free > 0 ? static_cast<uint32_t>(pools_.response_credits_free) : 0;
-  const uint32_t queue = free / response_credits_;
-  const uint32_t own = kOwnResponsePackets - std::min(awaited_packets_, kOwnResponsePackets);
-  return std::min({kRfrPacketsMax, pace_.window_packets, std::max(queue, own), share - awaited_packets_});
+  const uint32_t queue = free / transfer.credits;
+  // One packet may be larger than what the session may always ask for, than its share, and than the window.
+  const uint32_t own = (kOwnResponsePackets - std::min(awaited_packets_, kOwnResponsePackets)) / transfer.share;
+  const uint32_t least = awaited_packets_ == 0 ? 1 : 0;
+  const uint32_t allowed = std::min(pace_.window_packets, share - awaited_packets_) / transfer.share;
+  return std::min({kRfrPacketsMax, std::max(allowed, least), std::max({queue, own, least})});
 }
 
 // ---- After the send ----
@@ -186,9 +201,7 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
       commit_report(now_ns);
       break;
     case wire::Kind::kPathProbe:
-      sent_.add({.time_ns = now_ns});
-      sent_.advance_oldest();
-      detours_ &= static_cast<uint8_t>(~(packet.payload_bytes != 0 ? kFullProbeDue : kShortProbeDue));
+      commit_path_probe(now_ns, packet);
       break;
     default:  // probe or cancel
       sent_.add({.time_ns = now_ns});
@@ -228,8 +241,8 @@ void ClientSession::commit_rfr(uint64_t now_ns, const ClientPacket& packet) {
   const auto count = static_cast<uint8_t>(packet.count);
   sent_.add({now_ns, packet.index, count, count, static_cast<uint8_t>(packet.slot_index), SentPacket::Kind::kRfr});
   packet.slot->packets_in_flight++;
-  wait_for(packet.count);
   Transfer& transfer = *packet.slot->transfer;
+  wait_for(transfer, packet.count);
   for (uint32_t i = 0; i < packet.count; i++) transfer.lost.erase(packet.index + i);
   transfer.next = std::max(transfer.next, packet.index + packet.count);
   end_turn(packet);
@@ -240,6 +253,18 @@ void ClientSession::end_turn(const ClientPacket& packet) {
   const Transfer& transfer = *packet.slot->transfer;
   if (transfer.next == transfer.packets && transfer.lost.empty()) send_mask_ &= ~bit(packet.slot_index);
   transfer_cursor_ = static_cast<uint8_t>((packet.slot_index + 1) % wire::kSlotsMax);
+  sent_.advance_oldest();
+}
+
+void ClientSession::commit_path_probe(uint64_t now_ns, const ClientPacket& packet) {
+  uint8_t sent = kShortProbeDue;
+  if (packet.payload_bytes == payload_max_) sent = kFullProbeDue;
+  if (packet.payload_bytes > payload_max_) {
+    sent = kLargeProbeDue;
+    search_.on_sent(sent_.next_number());
+  }
+  detours_ &= static_cast<uint8_t>(~sent);
+  sent_.add({.time_ns = now_ns});
   sent_.advance_oldest();
 }
 
@@ -263,8 +288,9 @@ void ClientSession::pace(uint64_t now_ns, const ClientPacket& packet) {
   const wire::Kind kind = packet.header.kind();
   if (kind != wire::Kind::kRequest && kind != wire::Kind::kRfr) return;  // a packet that is not paced delays none
   // An RFR counts as the packets that it asks the server to send, because the client paces both directions.
-  const uint64_t bytes = kind == wire::Kind::kRfr ? uint64_t{packet.count} * (payload_max_ + wire::kHeaderBytes)
-                                                  : packet.payload_bytes + wire::kHeaderBytes;
+  const uint64_t bytes = kind == wire::Kind::kRfr
+                             ? packet.count * (packet.slot->transfer->payload_bytes + uint64_t{wire::kHeaderBytes})
+                             : packet.payload_bytes + wire::kHeaderBytes;
   pacer_.on_sent(now_ns, bytes, packet.count, pace_);
 }
 

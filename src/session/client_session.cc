@@ -22,14 +22,14 @@ ClientSession::ClientSession(const ClientTerms& terms, ClientPools& pools)
 
 ClientSession::~ClientSession() {
   hold_report(false);
+  // Response packets that were asked for and never came are no longer awaited.
+  for (uint64_t n = sent_.oldest(); sent_.contains(n); n++) {
+    if (sent_[n].is_rfr()) end_wait_for(*slots_[sent_[n].slot]->transfer, sent_[n].missing);
+  }
   for (uint32_t i = 0; i < window_ && slots_ != nullptr; i++) {
     if (slots_[i] == nullptr) continue;
     if (slots_[i]->transfer != nullptr) drop_transfer(slots_[i]);
     if (slots_[i] != &first_slot_) pools_.slots.give(slots_[i]);
-  }
-  // Response packets that were asked for and never came are no longer awaited.
-  for (uint64_t n = sent_.oldest(); sent_.contains(n); n++) {
-    if (sent_[n].is_rfr()) end_wait_for(sent_[n].missing);
   }
   if (slots_ != first_slots_) delete[] slots_;
 }
@@ -53,7 +53,8 @@ void ClientSession::on_accepted(const AcceptedTerms& terms, uint64_t now_ns) {
   payload_max_ = terms.payload_bytes_max;
   credit_unit_ = terms.credit_unit;
   full_credits_ = credits_of(payload_max_);
-  response_credits_ = wire::credits_of(payload_max_ + static_cast<uint32_t>(wire::kHeaderBytes), pools_.credit_unit);
+  // Only peers that count bytes know of larger packets.
+  search_.start(payload_max_, credit_unit_ == wire::kPacketCredits ? 0 : terms.route_payload_bytes);
   short_bytes_max_ = payload_max_;
   if (full_credits_ != 1) {
     short_bytes_max_ = std::min(payload_max_, (1u << credit_unit_) - static_cast<uint32_t>(wire::kHeaderBytes));
@@ -91,7 +92,8 @@ ClientSlot* ClientSession::begin(detail::Buffer* request, detail::Buffer* respon
 bool ClientSession::begin_long(ClientSlot* slot, uint32_t request_bytes) {
   slot->transfer = pools_.transfers.take();
   if (slot->transfer == nullptr) return false;
-  slot->transfer->packets = packets_of(request_bytes);
+  cut_request(*slot->transfer, request_bytes, request_code());
+  search_.want();
   return true;
 }
 
@@ -123,7 +125,7 @@ void ClientSession::forget_packets(uint32_t slot_index) {
   for (uint64_t n = sent_.oldest(); sent_.contains(n); n++) {
     SentPacket& entry = sent_[n];
     if (!entry.holds_credit() || entry.slot != slot_index) continue;
-    if (entry.is_rfr()) end_wait_for(entry.missing);
+    if (entry.is_rfr()) end_wait_for(*slots_[slot_index]->transfer, entry.missing);
     sent_.remove(entry);
     slots_[slot_index]->packets_in_flight--;
   }
@@ -217,7 +219,7 @@ void ClientSession::check_invariants() const {
     per_slot[entry.slot]++;
     if (entry.is_rfr()) {
       CHECK(entry.missing, <=, entry.count);
-      awaited += entry.missing;
+      awaited += entry.missing * slots_[entry.slot]->transfer->share;
     }
     if (entry.kind == SentPacket::Kind::kShort || entry.kind == SentPacket::Kind::kWide) {
       CHECK(entry.index, ==, slots_[entry.slot]->request_number);

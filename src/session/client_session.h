@@ -7,9 +7,10 @@
 //   client_receive.cc    received packets: responses, credit returns, acknowledged cancels
 //   client_timers.cc     what the passing of time brings: losses, probes, reports, deadlines, silence
 //   client_path.cc       path probes, pairing, the check of the path
+//   client_sizes.cc      packets that are larger than those with which the session has opened
 //
 // Its parts are values of their own: sent_packets.h, loss_detection.h, probe_timer.h, silence_timer.h, path_check.h,
-// path_proof.h, reports.h, rtt_estimator.h.
+// path_proof.h, size_search.h, reports.h, rtt_estimator.h.
 #pragma once
 
 #include <algorithm>
@@ -34,6 +35,7 @@
 #include "session/rtt_estimator.h"
 #include "session/sent_packets.h"
 #include "session/silence_timer.h"
+#include "session/size_search.h"
 #include "session/windows.h"
 #include "transport/payload.h"
 #include "wire/credits.h"
@@ -96,6 +98,8 @@ class TERN_API ClientSession {
   uint32_t local_key() const { return terms_.local_key; }
   uint32_t remote_key() const { return remote_key_; }
   uint32_t payload_bytes_max() const { return payload_max_; }
+  /// The largest payload of the packets of long messages: payload_bytes_max(), or what has been found to pass.
+  uint32_t large_payload_bytes() const { return std::max(payload_max_, wire::payload_of_code(search_.found())); }
   const RttEstimator& rtt() const { return rtt_; }
   /// Time of the server's newest packet; 0: no packet has come yet.
   uint64_t last_answer_ns() const { return std::max(last_progress_ns_, last_heard_ns_); }
@@ -268,13 +272,12 @@ class TERN_API ClientSession {
   // Bits of detours_:
   static constexpr uint8_t kReportDue = 1;
   static constexpr uint8_t kPaced = 2;
-  static constexpr uint8_t kFullProbeDue = 4;   ///< a path probe (clause 6.4.2)
-  static constexpr uint8_t kShortProbeDue = 8;  ///< a path probe (clause 6.4.2)
+  static constexpr uint8_t kFullProbeDue = 4;    ///< a path probe (clause 6.4.2)
+  static constexpr uint8_t kShortProbeDue = 8;   ///< a path probe (clause 6.4.2)
+  static constexpr uint8_t kLargeProbeDue = 16;  ///< a path probe (clause 7.7.9)
+  static constexpr uint8_t kPathProbeDue = kFullProbeDue | kShortProbeDue | kLargeProbeDue;
 
   static uint64_t bit(uint32_t slot_index) { return uint64_t{1} << slot_index; }
-  uint32_t packets_of(uint64_t bytes) const {
-    return bytes <= payload_max_ ? 1 : static_cast<uint32_t>((bytes + payload_max_ - 1) / payload_max_);
-  }
   /// The 24 bits of the next packet's number.
   uint32_t next_number() const { return static_cast<uint32_t>(sent_.next_number()); }
   Reports::Slots used_slots() const { return {slots_, window_}; }
@@ -295,13 +298,13 @@ class TERN_API ClientSession {
   void take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type, uint64_t& to_send);
   void forget_packets(uint32_t slot_index);
   void drop_transfer(ClientSlot* slot);
-  void wait_for(uint32_t response_packets) {
-    pools_.response_credits_free -= static_cast<int32_t>(response_packets * response_credits_);
-    awaited_packets_ += response_packets;
+  void wait_for(const Transfer& transfer, uint32_t response_packets) {
+    pools_.response_credits_free -= static_cast<int32_t>(response_packets * transfer.credits);
+    awaited_packets_ += response_packets * transfer.share;
   }
-  void end_wait_for(uint32_t response_packets) {
-    pools_.response_credits_free += static_cast<int32_t>(response_packets * response_credits_);
-    awaited_packets_ -= response_packets;
+  void end_wait_for(const Transfer& transfer, uint32_t response_packets) {
+    pools_.response_credits_free += static_cast<int32_t>(response_packets * transfer.credits);
+    awaited_packets_ -= response_packets * transfer.share;
   }
   uint32_t credits_of(uint32_t payload_bytes) const {
     return wire::credits_of(payload_bytes + static_cast<uint32_t>(wire::kHeaderBytes), credit_unit_);
@@ -332,10 +335,11 @@ class TERN_API ClientSession {
   bool prepare_transfer(uint64_t now_ns, uint32_t slot_index, ClientPacket& packet);
   bool prepare_part(uint64_t now_ns, uint32_t slot_index, uint32_t index, ClientPacket& packet) const;
   bool prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacket& packet) const;
-  uint32_t rfr_packets_max() const;
+  uint32_t rfr_packets_max(const Transfer& transfer) const;
   void commit(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket);
   void commit_request(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket);
   void commit_rfr(uint64_t now_ns, const ClientPacket& packet);
+  void commit_path_probe(uint64_t now_ns, const ClientPacket& packet);
   void commit_report(uint64_t now_ns);
   void end_turn(const ClientPacket& packet);
   void reserve_number(uint64_t now_ns);
@@ -385,6 +389,20 @@ class TERN_API ClientSession {
   void look_at_waiting_call(uint32_t index, uint64_t now_ns, ClientTick& result);
   bool is_without_progress(const ClientSlot& slot, uint64_t now_ns) const;
 
+  // -- client_sizes.cc --
+  void cut_request(Transfer& transfer, uint32_t bytes, uint8_t code) const;
+  void cut_response(Transfer& transfer, uint32_t bytes, uint8_t code) const;
+  uint8_t request_code() const;
+  uint8_t response_code() const;
+  /// Offset in the message. A response's packet 0 has the session's own payload, because it comes unasked.
+  uint32_t request_offset(const Transfer& transfer, uint32_t index) const { return index * transfer.payload_bytes; }
+  uint64_t response_offset(const Transfer& transfer, uint32_t index) const {
+    return index == 0 ? 0 : payload_max_ + uint64_t{index - 1} * transfer.payload_bytes;
+  }
+  void look_at_size(uint64_t now_ns, ClientTick& result);
+  bool is_size_in_vain() const;
+  void give_up_size(uint64_t now_ns);
+
   // -- client_path.cc --
   PathProbe make_path_probe(const PathProof::Probe& probe, uint64_t now_ns);
   PathVerdict on_open_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
@@ -431,9 +449,8 @@ class TERN_API ClientSession {
   uint32_t payload_max_ = 0;          ///< largest payload of a packet
   uint8_t credit_unit_ = 0;           ///< wire/credits.h
   uint32_t full_credits_ = 1;         ///< credits that a full packet costs
-  uint32_t response_credits_ = 1;     ///< credits of the endpoint's own receive queue that a full packet takes
   uint32_t first_request_count_ = 0;  ///< first request number without the slot's bits, from the server (clause 3.5)
-  uint32_t awaited_packets_ = 0;      ///< response packets that were asked for and have not arrived
+  uint32_t awaited_packets_ = 0;      ///< response packets that were asked for and have not arrived (Transfer::share)
   uint64_t heard_epoch_ = 0;          ///< epoch in which pools_.response_share last counted this session
   uint64_t last_heard_ns_ = 0;        ///< time of the server's newest packet outside of the common case
   uint64_t receiving_ask_at_ns_ = 0;  ///< time at which all slots in kReceiving send their next probe
@@ -447,6 +464,7 @@ class TERN_API ClientSession {
   ProbeTimer probe_timer_;
   SilenceTimer silence_;
   PathCheck path_check_;
+  SizeSearch search_;
   PathProof proof_;
   FollowTimer follow_timer_;
   Reports reports_;

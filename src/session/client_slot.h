@@ -37,8 +37,12 @@ struct Transfer {
   IndexWindow window;  ///< request: acknowledged packets; response: received ones
   IndexSet lost;       ///< indices of the packets to send (request) or to ask for (response) again
   uint32_t packets = 0;
-  uint32_t next = 0;      ///< lowest index that was never sent or asked for
-  uint32_t restarts = 0;  ///< response: packets 0 that contradicted an earlier one (clause 5.3.1)
+  uint32_t next = 0;           ///< lowest index that was never sent or asked for
+  uint32_t restarts = 0;       ///< response: packets 0 that contradicted an earlier one (clause 5.3.1)
+  uint32_t payload_bytes = 0;  ///< of a full packet; packet 0 of a response has the session's own (clause 5.1.1)
+  uint8_t payload_code = 0;
+  uint8_t share = 1;    ///< response: packets of the session's own size that a full packet counts as, rounded up
+  uint8_t credits = 1;  ///< response: credits of the endpoint's own receive queue that a full packet takes
 };
 
 /// One call in flight. The slot has `request` and `response` until the caller takes them.

@@ -36,7 +36,8 @@ struct AcceptedTerms {
   uint8_t credits = 1;  ///< first credit limit, as packets carry it
   uint32_t first_server_number = 1;
   uint32_t path_token = 0;
-  uint8_t credit_unit = 0;  ///< wire/credits.h
+  uint8_t credit_unit = 0;           ///< wire/credits.h
+  uint32_t route_payload_bytes = 0;  ///< what the route may carry beyond payload_bytes_max; 0: nothing to search for
 };
 
 }  // namespace tern::session

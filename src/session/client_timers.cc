@@ -37,6 +37,7 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
   recover_losses(now_ns);
   result.at_latest(loss_timer_.at_ns());
   look_at_oldest_packet(now_ns, result);
+  if (search_.is_wanted()) look_at_size(now_ns, result);
   const bool wants_path_check = look_at_calls(now_ns, result);
   if (wants_path_check || path_check_.is_running()) check_path(now_ns, wants_path_check, result);
   return result;
@@ -54,7 +55,7 @@ void ClientSession::suspect_losses(uint64_t now_ns) {
 /// Judges the packets that were overtaken, and marks the lost ones to be sent or asked for again.
 void ClientSession::recover_losses(uint64_t now_ns) {
   if (now_ns < loss_timer_.at_ns()) return;
-  const uint64_t response_bytes = std::popcount(busy_mask()) * (payload_max_ + uint64_t{wire::kHeaderBytes});
+  const uint64_t response_bytes = std::popcount(busy_mask()) * (large_payload_bytes() + uint64_t{wire::kHeaderBytes});
   const LossEvidence evidence{.largest_answered = sent_.largest_answered(),
                               .largest_part = largest_part_,
                               .elapsed_ns = rtt_.latest_elapsed_ns(),
@@ -72,6 +73,7 @@ void ClientSession::recover_losses(uint64_t now_ns) {
       });
   sent_.advance_oldest();
   loss_timer_.set(next_ns);
+  if (is_size_in_vain()) give_up_size(now_ns);
   if (sent_.largest_answered() > loss_timer_.judged()) suspect_losses(now_ns);
 }
 
@@ -109,7 +111,7 @@ void ClientSession::lose(uint64_t number, uint64_t now_ns) {
     }
     if (slot->phase == Phase::kSending) send_mask_ |= bit(entry.slot);
   } else {
-    end_wait_for(entry.missing);
+    end_wait_for(*slot->transfer, entry.missing);
     for (uint32_t i = entry.index; i < entry.index + entry.count; i++) {
       if (slot->transfer->window.is_within(i) && !slot->transfer->window.contains(i)) slot->transfer->lost.insert(i);
     }

@@ -16,7 +16,8 @@ namespace tern::session {
 struct Range {
   uint32_t request_number = 0;
   uint32_t first = 0;
-  uint32_t count = 0;
+  uint8_t count = 0;
+  uint8_t payload_code = 0;  ///< wire/payload_code.h
   uint32_t echo = 0;         ///< packet number of the RFR
   uint64_t received_ns = 0;  ///< arrival of the RFR
 };

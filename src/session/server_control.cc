@@ -74,7 +74,12 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
     answer_again(slot, number, now_ns);
     return dropped(Drop::kStale);
   }
-  const uint64_t packets = slot->phase == Phase::kResponded ? packets_of(slot->response_bytes) : 0;
+  const uint32_t payload_bytes = payload_of(header.payload_code());
+  if (payload_bytes == 0) {
+    owe_credit_return(now_ns);
+    return dropped(Drop::kMalformed);
+  }
+  const uint64_t packets = slot->phase == Phase::kResponded ? response_packets(*slot, payload_bytes) : 0;
   const uint64_t first = header.index();
   const uint64_t count = header.message_bytes();
   const bool may_be_there = packets != 0 && count != 0 && count <= kRfrPacketsMax;
@@ -82,8 +87,9 @@ ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport:
     answer_again(slot, number, now_ns);
     return dropped(Drop::kStale);
   }
-  if (!may_be_there || !ranges_.push({header.request_number(), static_cast<uint32_t>(first),
-                                      static_cast<uint32_t>(count), static_cast<uint32_t>(number), now_ns})) {
+  if (!may_be_there ||
+      !ranges_.push({header.request_number(), static_cast<uint32_t>(first), static_cast<uint8_t>(count),
+                     header.payload_code(), static_cast<uint32_t>(number), now_ns})) {
     owe_credit_return(now_ns);
     return dropped(Drop::kStale);
   }

@@ -8,14 +8,33 @@ namespace tern::session {
 
 using Phase = ServerSlot::Phase;
 
+namespace {
+
+/// Forgets what has arrived, because the client has found that packets of that size do not pass (clause 5.1.2).
+void begin_anew(Assembly& assembly, uint32_t request_bytes, uint32_t payload_bytes) {
+  assembly.window = IndexWindow();
+  assembly.payload_bytes = payload_bytes;
+  assembly.packets = wire::packets_of(request_bytes, payload_bytes);
+}
+
+}  // namespace
+
+/// Payload of a full packet of a message with this code; 0: this session has no such packets (clause 5.1.1).
+uint32_t ServerSession::payload_of(uint8_t code) const {
+  if (code == 0) return payload_bytes_max_;
+  const uint32_t bytes = wire::payload_of_code(code);
+  return bytes > payload_bytes_max_ && bytes <= pools_.large_payload_bytes ? bytes : 0;
+}
+
 /// Checks the sizes of a request packet (clause 5.2).
 bool ServerSession::is_well_formed(const wire::Header& request, uint32_t payload_bytes) const {
   const uint64_t message_bytes = request.message_bytes();
   const bool is_first = (request.flags() & wire::kFirst) != 0;
   if (is_short(request)) return is_first && payload_bytes == message_bytes;
-  const uint64_t offset = uint64_t{request.index()} * payload_bytes_max_;
-  return message_bytes <= wire::kMessageBytesMax && offset < message_bytes && is_first == (request.index() == 0) &&
-         payload_bytes == std::min<uint64_t>(message_bytes - offset, payload_bytes_max_);
+  const uint64_t full_bytes = payload_of(request.payload_code());
+  const uint64_t offset = request.index() * full_bytes;
+  return full_bytes != 0 && message_bytes <= wire::kMessageBytesMax && offset < message_bytes &&
+         is_first == (request.index() == 0) && payload_bytes == std::min<uint64_t>(message_bytes - offset, full_bytes);
 }
 
 ServerVerdict ServerSession::on_request(const wire::Header& header, const transport::Payload& payload, uint64_t number,
@@ -106,7 +125,8 @@ ServerVerdict ServerSession::on_new_long_request(const wire::Header& header, con
     fail(slot, whole.refusal, 0);
     return {.is_about_a_call = true};
   }
-  assembly->packets = packets_of(slot->request_bytes);
+  assembly->payload_bytes = payload_of(header.payload_code());
+  assembly->packets = wire::packets_of(slot->request_bytes, assembly->payload_bytes);
   assembly->buffer = whole.buffer;
   slot->assembly = assembly;
   return place(slot, header, payload, number, now_ns);
@@ -115,11 +135,16 @@ ServerVerdict ServerSession::on_new_long_request(const wire::Header& header, con
 /// Handles a packet of the slot's present or last request.
 ServerVerdict ServerSession::on_known_request(ServerSlot* slot, const wire::Header& header,
                                               const transport::Payload& payload, uint64_t number, uint64_t now_ns) {
-  const bool is_missing = slot->phase == Phase::kReceiving && !is_short(header) &&
-                          header.message_bytes() == slot->request_bytes && header.request_type() == slot->type &&
-                          slot->assembly->window.is_within(header.index()) &&
-                          !slot->assembly->window.contains(header.index());
-  if (is_missing) return place(slot, header, payload, number, now_ns);
+  const bool is_part = slot->phase == Phase::kReceiving && !is_short(header) &&
+                       header.message_bytes() == slot->request_bytes && header.request_type() == slot->type;
+  if (is_part) {
+    Assembly& assembly = *slot->assembly;
+    const uint32_t payload_bytes = payload_of(header.payload_code());
+    if (payload_bytes < assembly.payload_bytes) begin_anew(assembly, slot->request_bytes, payload_bytes);
+    const bool is_missing = payload_bytes == assembly.payload_bytes && assembly.window.is_within(header.index()) &&
+                            !assembly.window.contains(header.index());
+    if (is_missing) return place(slot, header, payload, number, now_ns);
+  }
   accept(number, payload.is_marked);
   answer_again(slot, number, now_ns);
   return {.is_about_a_call = is_busy(*slot), .drop = Drop::kStale};
@@ -129,7 +154,7 @@ ServerVerdict ServerSession::on_known_request(ServerSlot* slot, const wire::Head
 ServerVerdict ServerSession::place(ServerSlot* slot, const wire::Header& header, const transport::Payload& payload,
                                    uint64_t number, uint64_t now_ns) {
   Assembly& assembly = *slot->assembly;
-  if (!payload.copy_to(assembly.buffer->data() + uint64_t{header.index()} * payload_bytes_max_)) {
+  if (!payload.copy_to(assembly.buffer->data() + uint64_t{header.index()} * assembly.payload_bytes)) {
     return dropped(Drop::kLease);
   }
   accept(number, payload.is_marked);

@@ -76,6 +76,20 @@ void ServerSession::prepare_failure(uint64_t now_ns, uint8_t credit_limit, Serve
                               slot->echo, now_ns - slot->received_ns, credit_limit, slot->response_bytes);
 }
 
+/// Packets of a response, of which packet 0 has the session's own payload.
+uint32_t ServerSession::response_packets(const ServerSlot& slot, uint32_t payload_bytes) const {
+  if (slot.response_bytes <= payload_bytes_max_) return 1;
+  return 1 + wire::packets_of(slot.response_bytes - payload_bytes_max_, payload_bytes);
+}
+
+/// The place in the response of the next packet that an RFR asked for.
+ServerSession::Part ServerSession::part_of(const ServerSlot& slot, const Range& range) const {
+  if (range.first == 0) return {0, std::min(payload_bytes_max_, slot.response_bytes)};
+  const uint32_t full_bytes = payload_of(range.payload_code);
+  const uint32_t offset = payload_bytes_max_ + (range.first - 1) * full_bytes;
+  return {offset, std::min(full_bytes, slot.response_bytes - offset)};
+}
+
 /// Prepares the next packet that an RFR asked for.
 void ServerSession::prepare_range(uint64_t now_ns, uint8_t credit_limit, ServerPacket& packet) const {
   const Range& range = ranges_[0];
@@ -83,16 +97,17 @@ void ServerSession::prepare_range(uint64_t now_ns, uint8_t credit_limit, ServerP
   CHECK(slot->phase == Phase::kResponded);
   CHECK(slot->request_number, ==, range.request_number);
   const bool is_first = range.first == 0;
-  const uint32_t offset = range.first * payload_bytes_max_;
+  const Part part = part_of(*slot, range);
   packet.slot = slot;
   packet.slot_index = index_of(*slot);
   packet.buffer = slot->response;
-  packet.payload = slot->response->data() + offset;
-  packet.payload_bytes = std::min(payload_bytes_max_, slot->response_bytes - offset);
+  packet.payload = slot->response->data() + part.offset;
+  packet.payload_bytes = part.bytes;
   packet.is_range = true;
   packet.header =
       next_header(wire::Kind::kResponse, (is_first ? wire::kFirst : 0) | echo_flag(), slot->request_number, range.echo,
                   now_ns - range.received_ns, credit_limit, is_first ? slot->response_bytes : range.first);
+  if (range.payload_code != 0 && !is_first) packet.header.set_large();
 }
 
 /// Notes that the prepared packet was sent under `ticket`.
@@ -124,7 +139,7 @@ void ServerSession::commit_range(ServerSlot* slot, uint64_t ticket) {
   Range& range = ranges_.front();
   // A client that asks for packet 1 has packet 0, which has the number of packets.
   if (range.first == 1) long_bytes_sent_ += payload_bytes_max_;
-  long_bytes_sent_ += std::min(payload_bytes_max_, slot->response_bytes - range.first * payload_bytes_max_);
+  long_bytes_sent_ += part_of(*slot, range).bytes;
   range.first++;
   if (--range.count == 0) ranges_.pop();
   if (ranges_.empty()) due_ &= ~kRanges;

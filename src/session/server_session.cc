@@ -97,7 +97,9 @@ ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t 
                                            uint64_t now_ns) {
   if (payload_bytes == 0) return on_short_path_probe(header, number, now_ns);
   if (!path_.is_proven(header)) return dropped(Drop::kUnproven);
-  if (payload_bytes != payload_bytes_max_) return dropped(Drop::kMalformed);
+  // An open session may search for larger packets (clause 7.7.9).
+  const bool is_large = payload_bytes > payload_bytes_max_ && payload_bytes <= pools_.large_payload_bytes && is_open_;
+  if (payload_bytes != payload_bytes_max_ && !is_large) return dropped(Drop::kMalformed);
   if (!is_open_ && !make_slots()) return dropped(Drop::kNoMemory);
   const bool is_new = !std::exchange(is_open_, true);
   accept(number, false);
@@ -228,7 +230,7 @@ void ServerSession::check_invariants() const {
     CHECK(range.count, >, 0u);
     CHECK(slots_[index]->phase == Phase::kResponded);
     CHECK(slots_[index]->request_number, ==, range.request_number);
-    CHECK(uint64_t{range.first + range.count - 1} * payload_bytes_max_, <, slots_[index]->response_bytes);
+    CHECK(range.first + range.count, <=, response_packets(*slots_[index], payload_of(range.payload_code)));
   }
 }
 

@@ -25,6 +25,7 @@
 #include "session/windows.h"
 #include "transport/payload.h"
 #include "wire/header.h"
+#include "wire/payload_code.h"
 
 namespace tern::session {
 
@@ -308,9 +309,13 @@ class TERN_API ServerSession {
                     ServerOffers& offers);
   ServerVerdict place(ServerSlot* slot, const wire::Header& header, const transport::Payload& payload, uint64_t number,
                       uint64_t now_ns);
-  uint32_t packets_of(uint32_t message_bytes) const {
-    return static_cast<uint32_t>((uint64_t{message_bytes} + payload_bytes_max_ - 1) / payload_bytes_max_);
-  }
+  uint32_t payload_of(uint8_t code) const;
+  uint32_t response_packets(const ServerSlot& slot, uint32_t payload_bytes) const;
+  struct Part {
+    uint32_t offset;
+    uint32_t bytes;
+  };
+  Part part_of(const ServerSlot& slot, const Range& range) const;
   void answer_again(ServerSlot* slot, uint64_t number, uint64_t now_ns);
   void owe_lost_answer(const wire::Header& header, uint64_t number) {
     due_ |= kLostAnswer;

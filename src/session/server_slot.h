@@ -23,6 +23,7 @@ namespace tern::session {
 struct Assembly {
   IndexWindow window;                 ///< the packets that have arrived
   uint32_t packets = 0;               ///< packets of the whole request
+  uint32_t payload_bytes = 0;         ///< of a full packet (clause 5.1.1)
   uint64_t deadline_ns = UINT64_MAX;  ///< from packet 0; UINT64_MAX: no deadline, or packet 0 has not arrived
   detail::Buffer* buffer = nullptr;   ///< buffer of the whole message
 };
@@ -50,6 +51,8 @@ struct ServerSlot {
 struct ServerPools {
   base::Pool<ServerSlot> slots;
   base::Pool<Assembly, 8> assemblies;
+  /// Largest payload that the transport takes for packets of long messages; 0: no more than ServerTerms says.
+  uint32_t large_payload_bytes = 0;
 };
 
 }  // namespace tern::session

@@ -260,6 +260,14 @@ WorldOptions two_credits(WorldOptions options) {
   return options;
 }
 
+/// Packets of 64 B may pass besides those of 40 B.
+WorldOptions large_packets(WorldOptions options) {
+  options.payload_bytes_max = 40;
+  options.route_payload_bytes = 64;
+  options.credit_unit = 5;
+  return options;
+}
+
 WorldOptions at_once(WorldOptions options) {
   options.answers_at_once = true;
   return options;
@@ -297,6 +305,8 @@ const Scenario kScenarios[] = {
     {"limits_that_change", world_of(2, {3, 1, 2}, {{8, 3}, {4, 8}}), 0},
     {"packets_of_two_credits", two_credits(world_of(2, {1}, {{12, 3}, {4, 12}})), 0},
     {"packets_of_two_credits_share_them", two_credits(world_of(1, {3}, {{28, 3}})), 1},
+    {"a_search_for_larger_packets", large_packets(world_of(1, {12}, {{41, 3}, {100, 3}})), 0},
+    {"a_response_of_larger_packets", large_packets(world_of(1, {12}, {{4, 41}, {4, 100}})), 0},
     {"short_and_long_share_credits", world_of(2, {2}, {{8, 8}, {4, 3, true}}), 0},
     {"a_request_of_three_packets", world_of(1, {3}, {{11, 3, true}}), 0},
     {"two_slots", world_of(2, {2}, {{4, 3}, {2, 4}}), 1},
@@ -336,16 +346,19 @@ INSTANTIATE_TEST_SUITE_P(worlds, SessionModel, testing::ValuesIn(kScenarios),
 
 class Walk {
  public:
+  static constexpr uint32_t kPayloadMax = 16;
+
   explicit Walk(uint64_t seed) : random_(seed) {}
 
   WorldOptions options() {
     WorldOptions options;
     options.window = static_cast<uint8_t>(1 + below(8));
-    options.payload_bytes_max = 16;
+    options.payload_bytes_max = kPayloadMax;
     options.credit_limits.clear();
     for (uint64_t i = 1 + below(3); i > 0; i--) options.credit_limits.push_back(static_cast<uint8_t>(1 + below(32)));
     options.start_credits = options.credit_limits[0];
     if (below(2) == 0) options.credit_unit = 5;  // a packet of more than 8 B costs two
+    if (options.credit_unit != 0 && below(2) == 0) options.route_payload_bytes = static_cast<uint32_t>(64 + below(256));
     options.bulk_packets = static_cast<uint32_t>(1 + below(32));
     options.response_packets = static_cast<uint32_t>(1 + below(64));
     options.downlink_packets = static_cast<uint32_t>(below(2) * (1 + below(32)));
@@ -367,7 +380,8 @@ class Walk {
     const uint64_t drops = below(2) * below(200), duplicates = below(2) * below(200), torn = below(2) * below(100),
                    held = below(2) * below(400), refused = below(2) * below(200),
                    pauses = below(4) == 0 ? below(100) : 0, reorders = below(2) * below(500),
-                   cancels = below(2) * below(10), remaps = below(2) * below(30);
+                   cancels = below(2) * below(10), remaps = below(2) * below(30), turns = below(2) * below(20);
+    bool is_narrow = false;  // larger packets than those with which the session has opened are lost
     for (uint32_t step = 0; step < 4000 && world.error().empty() && !world.is_over(); step++) {
       Action action{Action::Kind::kTick, 0};
       const size_t running = pick_call(world, &World::can_answer), open = pick_call(world, &World::can_cancel);
@@ -380,7 +394,10 @@ class Walk {
       } else if (!world.in_flight().empty() && below(30) != 0) {
         const uint64_t index = below(1000) < reorders ? below(world.in_flight().size()) : 0;
         const bool can_be_torn = World::can_be_torn(world.in_flight()[index]);
-        action = {below(1000) < drops                 ? Action::Kind::kDrop
+        if (below(1000) < turns) is_narrow = !is_narrow;
+        const bool is_too_long = is_narrow && world.in_flight()[index].payload.size() > kPayloadMax &&
+                                 world.in_flight()[index].header.kind() != wire::Kind::kCr;
+        action = {is_too_long || below(1000) < drops  ? Action::Kind::kDrop
                   : below(1000) < duplicates          ? Action::Kind::kDeliverTwice
                   : can_be_torn && below(1000) < torn ? Action::Kind::kDeliverTorn
                   : below(1000) < held                ? Action::Kind::kDeliverHeld
@@ -438,18 +455,25 @@ TEST(SessionModelWalk, random_faults_then_healing) {
   constexpr uint64_t kWalks = 5'000;
 #endif
   const uint64_t count = one != nullptr ? 1 : option("TERN_MODEL_WALKS", kWalks);
-  uint64_t packets = 0;
+  uint64_t packets = 0, large_requests = 0, large_responses = 0;
   for (uint64_t seed = first; seed < first + count; seed++) {
     g_seed = seed;
     Walk walk(seed);
     World world(walk.options());
     const bool is_good = walk.run(world, one != nullptr);
     packets += world.packets_sent();
+    large_requests += world.large_requests();
+    large_responses += world.large_responses();
     ASSERT_TRUE(is_good) << (world.error().empty() ? "not over after healing" : world.error())
                          << "; TERN_MODEL_SEED=" << seed;
   }
-  std::printf("             %llu walks, %llu packets\n", static_cast<unsigned long long>(count),
-              static_cast<unsigned long long>(packets));
+  std::printf("             %llu walks, %llu packets, larger ones: %llu of requests, %llu of responses\n",
+              static_cast<unsigned long long>(count), static_cast<unsigned long long>(packets),
+              static_cast<unsigned long long>(large_requests), static_cast<unsigned long long>(large_responses));
+  if (count > 100) {
+    EXPECT_GT(large_requests, count);
+    EXPECT_GT(large_responses, count);
+  }
 }
 
 }  // namespace

@@ -39,8 +39,9 @@ struct CallPlan {
 
 struct WorldOptions {
   uint8_t window = 1;
-  uint32_t payload_bytes_max = 4;  ///< may be below the wire's minimum, which binds only transports
-  uint8_t credit_unit = 0;         ///< as in the handshake; below the smallest there, so that packets stay small
+  uint32_t payload_bytes_max = 4;    ///< may be below the wire's minimum, which binds only transports
+  uint8_t credit_unit = 0;           ///< as in the handshake; below the smallest there, so that packets stay small
+  uint32_t route_payload_bytes = 0;  ///< the client searches for larger packets up to this; 0: it does not
   uint8_t start_credits = 1;
   std::vector<uint8_t> credit_limits{1};  ///< the server grants them in turn
   uint32_t bulk_packets = 32;
@@ -83,7 +84,9 @@ class World {
 
   explicit World(const WorldOptions& options) : options_(options) {
     pools_.response_credits_free = static_cast<int32_t>(options.response_packets);
+    if (options.route_payload_bytes != 0) pools_.credit_unit = options.credit_unit;
     pools_.response_share = session::ResponseShare({options.downlink_packets, 1});
+    server_pools_.large_payload_bytes = options.route_payload_bytes;
     session::ClientTerms client_terms;
     client_terms.local_key = kClientKey;
     client_terms.first_number = options.first_number;
@@ -212,6 +215,9 @@ class World {
   const std::string& error() const { return error_; }
   uint64_t now_ns() const { return now_ns_; }
   uint64_t packets_sent() const { return packets_sent_; }
+  /// Packets of messages that were larger than those with which the session has opened.
+  uint64_t large_requests() const { return large_requests_; }
+  uint64_t large_responses() const { return large_responses_; }
   const session::ClientSession& client() const { return *client_; }
   /// Equal for worlds that behave the same from here on, because both machines are functions of their inputs.
   uint64_t fingerprint() const {
@@ -287,7 +293,7 @@ class World {
     server_ = std::make_unique<session::ServerSession>(terms, server_pools_);
     server_sends_to_ = pair_address_ = 0;
     client_->on_accepted({terms.local_key, terms.payload_bytes_max, terms.window, options_.start_credits,
-                          terms.first_number, terms.path_token, options_.credit_unit},
+                          terms.first_number, terms.path_token, options_.credit_unit, options_.route_payload_bytes},
                          now_ns_);
     wants_path_probe_ = true;
   }
@@ -329,6 +335,8 @@ class World {
     for (std::byte byte : packet.payload) packet.hash = mix(packet.hash, static_cast<uint64_t>(byte));
     if (options_.has_nat) packet.hash = mix(packet.hash, packet.address);
     if (!to_server) newest_server_number_ = header.number();
+    const bool is_message = header.kind() == wire::Kind::kRequest || header.kind() == wire::Kind::kResponse;
+    if (is_message && bytes > options_.payload_bytes_max) (to_server ? large_requests_ : large_responses_)++;
     in_flight_.push_back(std::move(packet));
     packets_sent_++;
   }
@@ -382,14 +390,7 @@ class World {
         if (needs_credit && client_->credits_in_flight() + data_packets++ >= client_->credit_limit()) {
           fail("a packet without a credit");
         }
-        // A session may always have 4 RFRs in flight (clause 5.4).
-        if (kind == wire::Kind::kRfr &&
-            static_cast<int32_t>(header.message_bytes()) > std::max(pools_.response_credits_free, 4)) {
-          fail("an RFR beyond the queue");
-        }
-        if (kind == wire::Kind::kRfr && header.message_bytes() > pools_.response_share.packets()) {
-          fail("an RFR beyond the downlink");
-        }
+        if (kind == wire::Kind::kRfr) check_rfr(header);
         const std::vector<std::byte> any(bytes);
         send(true, header, data != nullptr ? data : any.data(), bytes);
         has_moved = true;
@@ -420,6 +421,19 @@ class World {
       if (!has_moved && !client_->wants_to_send()) return;
       if (!has_moved && round > 0) return;  // the client has work but must wait
       if (round > 100) return fail("the client never stops sending at one moment");
+    }
+  }
+  void check_rfr(const wire::Header& rfr) {
+    const uint32_t safe_bytes = options_.payload_bytes_max;
+    const uint32_t bytes = std::max(safe_bytes, wire::payload_of_code(rfr.payload_code()));
+    const uint32_t count = rfr.message_bytes();
+    const auto credits = static_cast<int32_t>(count * wire::credits_of(bytes + 24, pools_.credit_unit));
+    // A session may always ask for 4 packets of its own size, or for one larger one (clause 5.4).
+    if (count > 1 && count * bytes > 4 * safe_bytes && credits > pools_.response_credits_free) {
+      fail("an RFR beyond the queue");
+    }
+    if (count > 1 && count * uint64_t{bytes} > pools_.response_share.packets() * uint64_t{safe_bytes}) {
+      fail("an RFR beyond the downlink");
     }
   }
   void end_call_early(Call& call, Code code) {
@@ -643,6 +657,7 @@ class World {
   bool owes_echo_ = false;      ///< the server has received a mark and not echoed it
   uint64_t answers_ = 0;
   uint64_t packets_sent_ = 0;
+  uint64_t large_requests_ = 0, large_responses_ = 0;
   uint64_t client_history_ = 1;
   uint64_t server_history_ = 2;
   bool is_idle_ = false;

@@ -1,6 +1,7 @@
 #include "session/server_session.h"
 
 #include <functional>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -58,6 +59,10 @@ class ServerSessionTest : public testing::Test {
                        uint32_t deadline = wire::kNoDeadline) {
     return client_header(Kind::kRequest, request_number, index == 0 ? deadline : index, bytes,
                          index == 0 ? wire::kFirst : 0);
+  }
+  static wire::Header coded(wire::Header header, uint8_t payload_code) {
+    header.add_payload_code(payload_code);
+    return header;
   }
   wire::Header probe(uint32_t request_number, bool is_delivered = false) {
     return client_header(Kind::kProbe, request_number, is_delivered ? 1 : 0, kSessionToken);
@@ -187,6 +192,115 @@ TEST_F(ServerSessionTest, malformed_requests) {
   EXPECT_EQ(session_->slot(0), nullptr);
   EXPECT_TRUE(receive(request(kFirst, 150, 1), 50).is_part);
 }
+
+// ---- Larger packets (clauses 5.1.1 and 7.7.9): code 12 stands for 128 B, 16 for 256 B ----
+
+TEST_F(ServerSessionTest, requests_of_larger_packets) {
+  pools_.large_payload_bytes = 300;
+  EXPECT_TRUE(receive(coded(request(kFirst, 200), 12), 128).is_part);
+  const ServerVerdict verdict = receive(coded(request(kFirst, 200, 1), 12), 72);
+  ASSERT_NE(verdict.started, nullptr);
+  EXPECT_TRUE(verdict.was_assembled);
+  BufferDeleter()(verdict.message);
+  // One packet of more than the session's own size is a whole request.
+  const ServerVerdict whole = receive(coded(request(kFirst | 1, 130), 16), 130);
+  ASSERT_NE(whole.started, nullptr);
+  BufferDeleter()(whole.message);
+  EXPECT_EQ(std::exchange(offers_.arriving_bytes, 0), 330u);
+}
+
+TEST_F(ServerSessionTest, payload_codes_that_no_packet_may_have_are_malformed) {
+  expect_no_effect(coded(request(kFirst, 200), 12), 128, Drop::kMalformed);  // the transport takes no larger packets
+  pools_.large_payload_bytes = 255;
+  for (const uint8_t code : {1, 7, 8, 10}) {  // of no more than the session's own payload
+    expect_no_effect(coded(request(kFirst, 200), code), 100, Drop::kMalformed);
+  }
+  for (const uint8_t code : {16, 255}) {  // of more than the transport takes
+    expect_no_effect(coded(request(kFirst, 70'000), code), wire::payload_of_code(code), Drop::kMalformed);
+  }
+  expect_no_effect(coded(request(kFirst, 200), 12), 127, Drop::kMalformed);
+  expect_no_effect(coded(request(kFirst, 200, 1), 12), 100, Drop::kMalformed);
+  expect_no_effect(coded(request(kFirst, 200, 2), 12), 1, Drop::kMalformed);
+  EXPECT_EQ(session_->slot(0), nullptr);
+}
+
+TEST_F(ServerSessionTest, a_request_begins_anew_with_smaller_packets) {
+  pools_.large_payload_bytes = 300;
+  EXPECT_TRUE(receive(coded(request(kFirst, 300), 16), 256).is_part);
+  EXPECT_TRUE(receive(coded(request(kFirst, 300, 1), 12), 128).is_part);
+  EXPECT_TRUE(receive(request(kFirst, 300), 100).is_part);
+  // Late packets of the divisions before.
+  for (const auto& [header, bytes] :
+       {std::pair(coded(request(kFirst, 300, 1), 16), 44u), std::pair(coded(request(kFirst, 300, 2), 12), 44u)}) {
+    const ServerVerdict late = receive(header, bytes);
+    EXPECT_EQ(late.drop, Drop::kStale);
+    EXPECT_EQ(late.started, nullptr);
+  }
+  EXPECT_TRUE(receive(request(kFirst, 300, 2), 100).is_part);
+  const ServerVerdict verdict = receive(request(kFirst, 300, 1), 100);
+  ASSERT_NE(verdict.started, nullptr);
+  EXPECT_EQ(std::exchange(offers_.arriving_bytes, 0), 300u);
+  BufferDeleter()(verdict.message);
+  // The request is here, so all of its packets are duplicates now.
+  EXPECT_EQ(drop_of(coded(request(kFirst, 300), 12), 128), Drop::kStale);
+  EXPECT_EQ(drop_of(request(kFirst, 300), 100), Drop::kStale);
+  sent();
+}
+
+TEST_F(ServerSessionTest, ranges_of_larger_packets) {
+  pools_.large_payload_bytes = 300;
+  respond(begin(kFirst), 500);
+  EXPECT_EQ(sent().at(0).payload.size(), 100u);  // packet 0 comes unasked, in the session's own size
+  const auto ask_for = [&](uint8_t code, uint32_t first, uint32_t count) {
+    return receive(coded(client_header(Kind::kRfr, kFirst, first, count), code)).drop;
+  };
+  EXPECT_EQ(ask_for(16, 1, 2), Drop::kNone);
+  auto packets = sent();
+  ASSERT_EQ(packets.size(), 2u);
+  const OwnedBuffer whole = make_buffer(500);
+  for (size_t i = 0; i < 2; i++) {
+    EXPECT_TRUE(packets[i].header.is_large());
+    EXPECT_EQ(packets[i].header.size_or_index(), i + 1);
+    ASSERT_EQ(packets[i].payload.size(), i == 0 ? 256u : 144u);
+    EXPECT_EQ(std::memcmp(packets[i].payload.data(), whole->data() + 100 + 256 * i, packets[i].payload.size()), 0);
+  }
+  EXPECT_EQ(ask_for(0, 4, 1), Drop::kNone);
+  packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_FALSE(packets[0].header.is_large());
+  EXPECT_EQ(packets[0].payload.size(), 100u);
+  EXPECT_EQ(ask_for(16, 0, 1), Drop::kNone);  // packet 0 is not divided otherwise
+  packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_FALSE(packets[0].header.is_large());
+  EXPECT_EQ(packets[0].payload.size(), 100u);
+
+  EXPECT_EQ(ask_for(16, 3, 1), Drop::kStale);  // beyond the end: packet 0 says the size
+  EXPECT_EQ(only_answer().size_or_index(), 500u);
+  for (const uint8_t code : {7, 10, 18, 255}) {
+    EXPECT_EQ(ask_for(code, 1, 1), Drop::kMalformed);
+    EXPECT_EQ(only_answer().kind(), Kind::kCr);
+  }
+}
+
+TEST_F(ServerSessionTest, large_path_probes_are_answered_in_an_open_session_that_takes_them) {
+  const auto probe = [&] { return path_probe(kSessionToken, kFirst); };
+  expect_no_effect(probe(), 128, Drop::kMalformed);
+  pools_.large_payload_bytes = 300;
+  expect_no_effect(probe(), 301, Drop::kMalformed);
+  expect_no_effect(path_probe(kSessionToken + 1, kFirst), 300, Drop::kUnproven);
+  expect_no_effect(path_probe(kSessionToken, kFirst + 64), 300, Drop::kUnproven);
+  EXPECT_EQ(drop_of(probe(), 300), Drop::kNone);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(packets[0].header.kind(), Kind::kPathReply);
+  EXPECT_EQ(packets[0].payload.size(), 300u);
+  make();
+  EXPECT_EQ(drop_of(probe(), 300), Drop::kMalformed);  // the session does not open with it
+  EXPECT_FALSE(session_->is_open());
+}
+
+// ---- Requests of the past and the future ----
 
 TEST_F(ServerSessionTest, request_of_the_past_the_present_and_the_future) {
   begin(kFirst);
