@@ -49,6 +49,9 @@ struct SessionInfo {
   /// Of a client: credits that packets in flight may hold, which is the smaller of the server's credit limit and the
   /// congestion controller's window. A packet holds one credit, or over UDP one for each 2 KiB of it.
   uint32_t credits = 0;
+  /// Of a client: payload of the longest packets that are known to pass, which long messages use. A session over UDP
+  /// searches for longer ones when it has messages of several packets.
+  uint32_t payload_bytes = 0;
   uint32_t congestion_window = 0;  ///< of a client: packets in flight that the controller alone would allow
   uint32_t packets_in_flight = 0;  ///< of a client: packets that hold a credit
   uint64_t retransmissions = 0;    ///< of a client: request packets, and requests for response packets, sent again

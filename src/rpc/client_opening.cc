@@ -87,9 +87,10 @@ void ClientSessions::on_connect_result(const nexus::ControlEvent& event) {
         "data-path address carries");
     return fail(client, contradiction, true);
   }
-  client->session.on_accepted({terms.session_key, terms.payload_bytes_max, terms.window, terms.credits,
-                               terms.first_number, terms.path_token, terms.credit_unit},
-                              context_.now_ns);
+  client->session.on_accepted(
+      {terms.session_key, terms.payload_bytes_max, terms.window, terms.credits, terms.first_number, terms.path_token,
+       terms.credit_unit, context_.transport.large_payload_bytes(*peer)},
+      context_.now_ns);
   begin_path_proof(client, event);
 }
 

@@ -234,6 +234,7 @@ SessionInfo ClientSessions::info(const Client* client) {
   info.retransmissions = client->retransmissions;
   info.window = static_cast<uint8_t>(client->session.window());
   info.credits = client->session.credit_limit();
+  info.payload_bytes = client->session.large_payload_bytes();
   info.congestion_window = client->session.congestion_window();
   info.packets_in_flight = client->session.packets_in_flight();
   if (rtt.has_sample()) {

@@ -40,7 +40,8 @@ Status EndpointCore::start() {
   if (context_.options.credit_limit > RpcOptions::kCreditLimitMax) {
     return {Code::kMisuse, "RpcOptions::credit_limit is 0 to 2048"};
   }
-  path_buffer_ = context_.arena.alloc(context_.transport.payload_bytes_max());
+  const TransportPort& transport = context_.transport;
+  path_buffer_ = context_.arena.alloc(std::max(transport.payload_bytes_max(), transport.large_payload_bytes()));
   if (path_buffer_ == nullptr) return {Code::kNoMemory, "no memory for one packet of message memory"};
   std::memset(path_buffer_->data(), 0, path_buffer_->length_bytes);
   context_.now_ns = context_.transport.now();
@@ -74,8 +75,9 @@ void EndpointCore::set_budgets() {
   const uint32_t credit_bytes = transport.credit_bytes() != 0 ? transport.credit_bytes() : std::bit_ceil(packet_bytes);
   const auto unit = std::max(static_cast<uint8_t>(std::countr_zero(credit_bytes)), wire::kCreditUnitMin);
   client_sessions_.set_budgets(queue, unit, session::ResponseShare(downlink));
-  server_sessions_.set_budgets(session::CreditPolicy(
-      {queue, unit, wire::credits_of(packet_bytes, unit), downlink, context_.options.credit_limit}, context_.now_ns));
+  const session::CreditPolicy::Terms terms{queue, unit, wire::credits_of(packet_bytes, unit), downlink,
+                                           context_.options.credit_limit};
+  server_sessions_.set_budgets({terms, context_.now_ns}, transport.large_payload_bytes());
 }
 
 // ---- The owner thread ----

@@ -49,7 +49,10 @@ class TERN_API ServerSessions {
   /// Number of live sessions.
   size_t size() const { return table_.size(); }
   /// Sets the credit policy, for the transport's real sizes. Called once, before the first session.
-  void set_budgets(const session::CreditPolicy& credits) { credits_ = credits; }
+  void set_budgets(const session::CreditPolicy& credits, uint32_t large_payload_bytes) {
+    credits_ = credits;
+    pools_.large_payload_bytes = large_payload_bytes;
+  }
   /// Handles a client's request for a session (clause 7.7).
   void on_connect_request(const nexus::ControlEvent& event);
   /// The client has closed the session.

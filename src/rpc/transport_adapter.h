@@ -41,6 +41,8 @@ class TransportAdapter final : public TransportPort {
   }
   uint32_t payload_bytes_max() const override { return transport_.payload_bytes_max(); }
   uint32_t payload_bytes_max(transport::PeerId peer) const override { return transport_.payload_bytes_max(peer); }
+  uint32_t large_payload_bytes() const override { return transport_.large_payload_bytes(); }
+  uint32_t large_payload_bytes(transport::PeerId peer) override { return transport_.large_payload_bytes(peer); }
   uint32_t receive_queue_packets() const override { return transport_.receive_queue_packets(); }
   uint32_t credit_bytes() const override { return transport_.credit_bytes(); }
   uint64_t link_bytes_per_sec() const override { return transport_.link_bytes_per_sec(); }

@@ -38,6 +38,8 @@ class TransportPort {
   virtual nexus::AddressBytes address() const = 0;
   virtual uint32_t payload_bytes_max() const = 0;
   virtual uint32_t payload_bytes_max(transport::PeerId peer) const = 0;
+  virtual uint32_t large_payload_bytes() const = 0;
+  virtual uint32_t large_payload_bytes(transport::PeerId peer) = 0;
   virtual uint32_t receive_queue_packets() const = 0;
   virtual uint32_t credit_bytes() const = 0;
   virtual uint64_t link_bytes_per_sec() const = 0;

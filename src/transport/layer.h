@@ -42,6 +42,8 @@ class Layer {
   uint32_t payload_bytes_max(PeerId peer) const { return inner_->payload_bytes_max(peer); }
   uint32_t receive_queue_packets() const { return inner_->receive_queue_packets(); }
   uint32_t credit_bytes() const { return inner_->credit_bytes(); }
+  uint32_t large_payload_bytes() const { return inner_->large_payload_bytes(); }
+  uint32_t large_payload_bytes(PeerId peer) { return inner_->large_payload_bytes(peer); }
   uint64_t link_bytes_per_sec() const { return inner_->link_bytes_per_sec(); }
   DelayTarget delay_target() const { return inner_->delay_target(); }
   uint64_t downlink_bytes_per_sec() const { return inner_->downlink_bytes_per_sec(); }

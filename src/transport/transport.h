@@ -199,7 +199,8 @@ class PlainSender {
 };
 
 /// Members for a transport that has no pairs (Traits::has_pairs), never fails for good, has one network, does not
-/// know its downlink, and whose receive queue holds a number of packets of any length. A transport derives from it, and
+/// know its downlink, has no larger packets to search for, and whose receive queue holds a number of packets of any
+/// length. A transport derives from it, and
 /// hides the members that it implements itself. Layers must not derive from it, because they pass on the members of the
 /// transport below.
 struct TERN_API DefaultMembers {
@@ -210,6 +211,8 @@ struct TERN_API DefaultMembers {
   uint64_t downlink_bytes_per_sec() const { return 0; }
   uint64_t downlink_bytes() const { return 0; }
   uint32_t credit_bytes() const { return 0; }
+  uint32_t large_payload_bytes() const { return 0; }
+  uint32_t large_payload_bytes(PeerId) { return 0; }
   Status failure() const { return {}; }
   Status peer_failure(PeerId) const { return {}; }
   wire::Refusal refusal_of(std::span<const std::byte>) const { return wire::Refusal::kNone; }
@@ -277,6 +280,12 @@ concept TransportImpl = requires(T t, const T ct, typename T::Options options, c
   /// Largest payload of a packet to this peer, according to the address given to connect(): wire::kPayloadBytesMin to
   /// payload_bytes_max(). send() takes a longer packet, loses it, and counts it in send_errors.
   { ct.payload_bytes_max(peer) } -> std::same_as<uint32_t>;
+  /// The largest payload that send() and receive() take for packets of long messages, where sessions find out by probes
+  /// what a path carries (clause 7.7.9), at most 65024. 0: no more than payload_bytes_max(). Constant.
+  { ct.large_payload_bytes() } -> std::same_as<uint32_t>;
+  /// The largest payload, at most large_payload_bytes(), that the first link of the route to this peer carries, as far
+  /// as the host knows. 0: not known, or there is nothing to search for. Called when a session opens.
+  { t.large_payload_bytes(peer) } -> std::same_as<uint32_t>;
   /// The number of full packets that the receive queue holds, at least 1. Credits are sized by it.
   { ct.receive_queue_packets() } -> std::same_as<uint32_t>;
   /// 0: a packet of any length takes one place of the receive queue. Otherwise a power of two, 1024 to 65536: a packet

@@ -19,6 +19,13 @@ uint32_t load_u32(const std::byte* from) {
   return value;
 }
 
+uint32_t safe_payload_bytes(const Sim::Options& options, uint32_t frame_payload_bytes) {
+  constexpr uint32_t kHeaders = SimImpl::kFrameHeaderBytes + static_cast<uint32_t>(wire::kHeaderBytes);
+  if (options.safe_frame_bytes == 0) return frame_payload_bytes;
+  return std::min(std::max<uint32_t>(options.safe_frame_bytes, kHeaders + wire::kPayloadBytesMin) - kHeaders,
+                  frame_payload_bytes);
+}
+
 /// The delay target for a longest round trip without load of `round_trip_ns`.
 DelayTarget target_of(uint64_t round_trip_ns) {
   constexpr uint64_t kQueueNs = 22'800;
@@ -39,8 +46,9 @@ Result<std::unique_ptr<SimImpl>> SimImpl::create(const Options& options, const C
 SimImpl::SimImpl(const Options& options)
     : nic_(*options.nic),
       options_(options),
-      payload_bytes_max_(
+      frame_payload_bytes_(
           static_cast<uint32_t>(nic_.network.frame_bytes_max() - kFrameHeaderBytes - wire::kHeaderBytes)),
+      payload_bytes_max_(safe_payload_bytes(options, frame_payload_bytes_)),
       link_bytes_per_sec_(nic_.network.link_bits_per_sec(nic_.host) / 8),
       delay_target_(target_of(nic_.network.longest_round_trip() / kPicosecondsPerNs)),
       address_(kAddressBytes),
@@ -97,7 +105,7 @@ void SimImpl::disconnect(PeerId peer) {
 
 bool SimImpl::send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer) {
   if (queued_ - departed_ >= options_.send_queue_packets) return false;
-  if (len > payload_bytes_max_) [[unlikely]] {
+  if (len > frame_payload_bytes_) [[unlikely]] {
     counters_.send_errors++;
     return true;  // counts as a loss, because the packet would not fit later either
   }

@@ -71,6 +71,8 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
   void disconnect(PeerId peer);
   uint32_t payload_bytes_max() const { return payload_bytes_max_; }
   uint32_t payload_bytes_max(PeerId) const { return payload_bytes_max_; }
+  uint32_t large_payload_bytes() const { return frame_payload_bytes_ == payload_bytes_max_ ? 0 : frame_payload_bytes_; }
+  uint32_t large_payload_bytes(PeerId) const { return large_payload_bytes(); }
   uint32_t receive_queue_packets() const { return options_.receive_queue_packets; }
   uint32_t credit_bytes() const { return 0; }
   uint64_t link_bytes_per_sec() const { return link_bytes_per_sec_; }
@@ -184,6 +186,7 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
   SimNic& nic_;
   const Options options_;
   uint32_t port_ = 0;
+  uint32_t frame_payload_bytes_;  ///< payload of the network's longest frames
   uint32_t payload_bytes_max_;
   uint64_t link_bytes_per_sec_;
   DelayTarget delay_target_;

@@ -53,6 +53,7 @@ Result<std::unique_ptr<UdpImpl>> UdpImpl::create(Options options, const Context&
 UdpImpl::UdpImpl(const Options& options, Descriptor receive_socket, const SocketAddress& bound, UdpOffloads offloads)
     : receive_socket_(std::move(receive_socket)),
       datagram_bytes_(static_cast<uint32_t>(options.datagram_bytes)),
+      datagram_bytes_max_(static_cast<uint32_t>(std::max(options.datagram_bytes, options.probed_datagram_bytes))),
       slot_bytes_((options.datagram_bytes + kCacheLine - 1) / kCacheLine * kCacheLine),
       bound_(bound),
       socket_buffer_bytes_(options.socket_buffer_bytes),
@@ -140,7 +141,7 @@ void UdpImpl::check_invariants() const {
     const Peer& peer = peers_[dirty_[i]];
     CHECK(peer.first, !=, kNone);
     for (uint32_t index = peer.first; index != kNone; index = segments_[index].next) {
-      CHECK(segments_[index].bytes(), <=, datagram_bytes_);
+      CHECK(segments_[index].bytes(), <=, datagram_bytes_max_);
       ++segments;
     }
   }

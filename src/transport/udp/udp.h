@@ -107,6 +107,10 @@ class TERN_API UdpImpl : public DefaultMembers {
   uint32_t payload_bytes_max(PeerId peer) const {
     return peers_[peer].datagram_bytes - static_cast<uint32_t>(kHeaderBytes);
   }
+  uint32_t large_payload_bytes() const {
+    return datagram_bytes_max_ == datagram_bytes_ ? 0 : datagram_bytes_max_ - static_cast<uint32_t>(kHeaderBytes);
+  }
+  uint32_t large_payload_bytes(PeerId peer);
   uint32_t receive_queue_packets() const { return receive_queue_packets_; }
   /// The kernel counts the memory of datagrams, not their number. A datagram of 1232 B takes 2 KiB.
   uint32_t credit_bytes() const { return kCreditBytes; }
@@ -274,7 +278,7 @@ class TERN_API UdpImpl : public DefaultMembers {
     const std::byte* const end = at + bytes;
     while (static_cast<size_t>(end - at) >= kHeaderBytes) {
       const wire::Header header = wire::load_header(at);
-      const size_t acceptable = std::min<size_t>(static_cast<size_t>(end - at), datagram_bytes_);
+      const size_t acceptable = std::min<size_t>(static_cast<size_t>(end - at), datagram_bytes_max_);
       Payload payload;
       payload.data = at + kHeaderBytes;
       payload.bytes = header.length() - static_cast<uint32_t>(kHeaderBytes);  // if wrong: above any space
@@ -298,7 +302,8 @@ class TERN_API UdpImpl : public DefaultMembers {
   // Every send and receive reads these fields.
   std::vector<Peer> peers_;
   Descriptor receive_socket_;
-  uint32_t datagram_bytes_;
+  uint32_t datagram_bytes_;         ///< a session begins with these
+  uint32_t datagram_bytes_max_;     ///< a session may find by probes that these pass
   uint32_t receive_calls_max_ = 1;  ///< limit of the next receive(); doubles while all calls bring data
   std::byte* receive_buffer_;       ///< a part of receive_memory_
   socklen_t source_bytes_ = 0;      ///< length of `source_`

@@ -155,6 +155,22 @@ void UdpImpl::disconnect(PeerId id) {
   free_peer(id);
 }
 
+/// Asks a connected socket for the MTU of its route: the peer's own, or one that is made for the question.
+uint32_t UdpImpl::large_payload_bytes(PeerId id) {
+  if (datagram_bytes_max_ == datagram_bytes_) return 0;
+  const Peer& peer = peers_[id];
+  Descriptor asking;
+  if (!peer.socket) {
+    asking = open_send_socket(peer.address.family(), bound_, 0);
+    const bool is_connected =
+        asking && ::connect(asking.get(), peer.address.sockaddr_data(), peer.address.sockaddr_bytes()) == 0;
+    if (!is_connected) return 0;
+  }
+  const int fd = peer.socket ? peer.socket.get() : asking.get();
+  const uint32_t bytes = std::min(route_datagram_bytes(fd, peer.address.family()), datagram_bytes_max_);
+  return bytes > peer.datagram_bytes ? bytes - static_cast<uint32_t>(kHeaderBytes) : 0;
+}
+
 PathError UdpImpl::take_path_error(PeerId id) {
   Peer& peer = peers_[id];
   int error = 0;

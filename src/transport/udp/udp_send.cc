@@ -12,18 +12,19 @@ bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* 
                         const detail::Buffer* buffer) {
   Peer& peer = peers_[id];
   const size_t bytes = kHeaderBytes + len;
-  if (bytes > peer.datagram_bytes) {
+  // A packet of more than the safe size has a segment of its own.
+  if (bytes > peer.datagram_bytes && (len <= kCopyBytesMax || bytes > datagram_bytes_max_)) {
     ++counters_.send_errors;
     return true;  // counts as lost, because it would not fit later either
   }
   if (bytes > peer.space_bytes && !open_segment(id)) return false;
   store_header(peer.write, header, bytes);
   peer.write += kHeaderBytes;
-  peer.space_bytes -= static_cast<uint32_t>(bytes);
   ++peer.packets;
   if (len <= kCopyBytesMax) {
     base::copy_bytes(peer.write, data, len);
     peer.write += len;
+    peer.space_bytes -= static_cast<uint32_t>(bytes);
     return true;
   }
   CHECK(buffer != nullptr);

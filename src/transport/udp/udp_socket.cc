@@ -107,6 +107,17 @@ Descriptor open_send_socket(sa_family_t family, const SocketAddress& local, size
   return fd;
 }
 
+uint32_t route_datagram_bytes(int fd, sa_family_t family) {
+  const bool is_ipv6 = family == AF_INET6;
+  constexpr int kIpv4Headers = 20 + 8, kIpv6Headers = 40 + 8;
+  const int headers = is_ipv6 ? kIpv6Headers : kIpv4Headers;
+  int mtu = 0;
+  socklen_t mtu_bytes = sizeof(mtu);
+  const int level = is_ipv6 ? IPPROTO_IPV6 : IPPROTO_IP;
+  if (getsockopt(fd, level, is_ipv6 ? IPV6_MTU : IP_MTU, &mtu, &mtu_bytes) != 0 || mtu <= headers) return 0;
+  return static_cast<uint32_t>(mtu - headers);
+}
+
 void set_segment_bytes(msghdr* message, void* control, uint16_t segment_bytes) {
   message->msg_control = control;
   message->msg_controllen = kSegmentControlBytes;

@@ -33,6 +33,9 @@ struct UdpOffloads {
 /// Sends a train of datagrams over loopback, to find out which offloads work on this kernel.
 UdpOffloads test_offloads(sa_family_t family);
 
+/// Bytes of the longest datagram that the first link of a connected socket's route carries; 0: not known.
+uint32_t route_datagram_bytes(int fd, sa_family_t family);
+
 /// Adds the control message that makes `message` a train of `segment_bytes`; `control` has kSegmentControlBytes.
 inline constexpr size_t kSegmentControlBytes = CMSG_SPACE(sizeof(uint16_t));
 void set_segment_bytes(msghdr* message, void* control, uint16_t segment_bytes);

@@ -24,6 +24,8 @@ class WakeCounter final : public TransportPort {
   nexus::AddressBytes address() const override { return {}; }
   uint32_t payload_bytes_max() const override { return 0; }
   uint32_t payload_bytes_max(transport::PeerId) const override { return 0; }
+  uint32_t large_payload_bytes() const override { return 0; }
+  uint32_t large_payload_bytes(transport::PeerId) override { return 0; }
   uint32_t receive_queue_packets() const override { return 0; }
   uint32_t credit_bytes() const override { return 0; }
   uint64_t link_bytes_per_sec() const override { return 0; }

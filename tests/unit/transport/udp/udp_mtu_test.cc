@@ -69,6 +69,7 @@ TEST(UdpMtu, datagrams_above_the_path_mtu_are_lost_and_never_fragmented) {
     auto server = make_in('b'), client = make_in('a');
     ASSERT_TRUE(client && server);
     const PeerId peer = must_connect(*client, *server, "10.77.0.2");
+    EXPECT_EQ(client->large_payload_bytes(peer), 0u);  // the route carries less than the session begins with
     const size_t full = client->payload_bytes_max();
     detail::Buffer* buffer = filled(0, full);
     constexpr uint32_t kFull = 3;
@@ -92,6 +93,31 @@ TEST(UdpMtu, datagrams_above_the_path_mtu_are_lost_and_never_fragmented) {
     memory::Arena::release(buffer);
     namespaces.leave();
   }
+}
+
+TEST(UdpMtu, larger_packets_are_searched_for_from_the_mtu_of_the_route_on) {
+  if (geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
+  Namespaces namespaces(9000);
+  if (!namespaces.ready())
+    GTEST_SKIP() << "network namespaces or veth pairs cannot be made here (ip netns, CAP_NET_ADMIN)";
+  Udp::Options options;
+  options.bind = "0.0.0.0";
+  ASSERT_TRUE(namespaces.enter('b'));
+  auto server = make(options);
+  ASSERT_TRUE(namespaces.enter('a'));
+  auto client = make(options);
+  const PeerId peer = must_connect(*client, *server, "10.77.0.2");
+  const size_t large = client->large_payload_bytes(peer);
+  EXPECT_EQ(large, 9000u - 28 - wire::kHeaderBytes);
+  detail::Buffer* buffer = filled(0, large + 1);
+  for (const size_t len : {large, large + 1}) ASSERT_TRUE(client->send(peer, numbered(0), buffer->data(), len, buffer));
+  client->flush();
+  EXPECT_EQ(client->counters().send_errors, 1u);
+  const auto received = receive_some(*server, 1);
+  ASSERT_EQ(received.size(), 1u);
+  expect_pattern(received[0], 0, large);
+  memory::Arena::release(buffer);
+  namespaces.leave();
 }
 
 }  // namespace

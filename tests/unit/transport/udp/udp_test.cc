@@ -119,6 +119,71 @@ INSTANTIATE_TEST_SUITE_P(Settings, UdpRoundTrip,
                            return name;
                          });
 
+// Packets that are longer than those with which sessions begin have datagrams of their own among the others.
+TEST(UdpLarge, packets_arrive_whole_and_in_order) {
+  for (const bool offload : {true, false}) {
+    for (const size_t probed : {4000, 8900, 65'000}) {
+      Udp::Options options;
+      options.offload = offload;
+      options.probed_datagram_bytes = probed;
+      auto client = make(options), server = make(options);
+      const PeerId peer = must_connect(*client, *server);
+      const size_t large = client->large_payload_bytes();
+      EXPECT_EQ(large, probed - wire::kHeaderBytes);
+      EXPECT_EQ(client->large_payload_bytes(peer), large);  // loopback carries more
+      const size_t full = client->payload_bytes_max();
+      const size_t lengths[] = {10, large, large, 20, full, full + 1, 30, large - 1, 1500, 0, large};
+      std::vector<detail::Buffer*> buffers;
+      for (uint32_t i = 0; i < std::size(lengths); ++i) {
+        buffers.push_back(filled(i, lengths[i]));
+        ASSERT_TRUE(client->send(peer, numbered(i), buffers[i]->data(), lengths[i], buffers[i]));
+        client->check_invariants();
+        if (i % 4 == 3) client->flush();
+      }
+      client->flush();
+      EXPECT_EQ(client->counters().send_errors, 0u);
+      const auto received = receive_some(*server, std::size(lengths));
+      ASSERT_EQ(received.size(), std::size(lengths));
+      for (uint32_t i = 0; i < std::size(lengths); ++i) expect_pattern(received[i], i, lengths[i]);
+      for (detail::Buffer* buffer : buffers) memory::Arena::release(buffer);
+    }
+  }
+}
+
+TEST(UdpLarge, packets_above_the_option_are_lost_and_counted) {
+  Udp::Options options;
+  options.probed_datagram_bytes = 3000;
+  auto client = make(options), server = make();
+  const PeerId peer = must_connect(*client, *server);
+  detail::Buffer* buffer = filled(0, 4000);
+  ASSERT_TRUE(client->send(peer, numbered(0), buffer->data(), 3000 - wire::kHeaderBytes + 1, buffer));
+  ASSERT_TRUE(client->send(peer, numbered(0), buffer->data(), 3000 - wire::kHeaderBytes, buffer));
+  client->flush();
+  EXPECT_EQ(client->counters().send_errors, 1u);
+  EXPECT_EQ(receive_some(*server, 1).size(), 1u);
+  memory::Arena::release(buffer);
+}
+
+TEST(UdpLarge, no_probes_are_sent_if_the_option_forbids_them) {
+  Udp::Options options;
+  options.probed_datagram_bytes = 576;
+  auto client = make(options), server = make();
+  EXPECT_EQ(client->large_payload_bytes(), 0u);
+  EXPECT_EQ(client->large_payload_bytes(must_connect(*client, *server)), 0u);
+}
+
+TEST(UdpLarge, the_route_is_asked_for_peers_without_a_socket_of_their_own) {
+  for (const char* host : {"127.0.0.1", "[::1]"}) {
+    Udp::Options options;
+    options.bind = host;
+    auto client = make(options), server = make(options);
+    auto paired = client->connect_paired(server->address(), host);
+    ASSERT_TRUE(paired.ok()) << paired.status().message();
+    EXPECT_FALSE(has_own_socket(*client, *paired));
+    EXPECT_EQ(client->large_payload_bytes(*paired), client->large_payload_bytes());
+  }
+}
+
 TEST(UdpSend, small_packets_of_a_burst_share_datagrams_and_one_call) {
   for (const bool offload : {true, false}) {
     Udp::Options options;

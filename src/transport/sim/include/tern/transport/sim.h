@@ -26,11 +26,15 @@ struct Sim {
     uint32_t receive_queue_packets = 4096;
     /// Limit of the endpoint's packets that wait for the wire. Further packets wait in its sessions. 1 to 65536.
     uint32_t send_queue_packets = 1024;
+    /// Bytes of the frames (with Ethernet, IP and UDP headers) with which a session begins; at least 578 are taken. It
+    /// finds by probes whether longer ones pass, up to the network's frames. 0: it begins with the network's frames.
+    uint32_t safe_frame_bytes = 0;
 
     /// The options that a command line can set.
     static constexpr auto fields() {
       return std::tuple(OptionField{"receive_queue_packets", &Options::receive_queue_packets, 1, 1u << 20},
-                        OptionField{"send_queue_packets", &Options::send_queue_packets, 1, 1u << 16});
+                        OptionField{"send_queue_packets", &Options::send_queue_packets, 1, 1u << 16},
+                        OptionField{"safe_frame_bytes", &Options::safe_frame_bytes, 0, 65535});
     }
   };
 };
