@@ -54,6 +54,7 @@ local data = {
   packet_number = ProtoField.uint24("tern.packet_number", "Packet number"),
   hold = ProtoField.uint32("tern.hold", "Hold time", base.UNIT_STRING, {" ns"}),
   hold_unknown = ProtoField.bool("tern.hold_unknown", "Hold time is unknown"),
+  full_payload = ProtoField.uint32("tern.full_payload", "Payload of the message's full packets", base.UNIT_STRING, {" B"}),
   request_number = ProtoField.uint32("tern.request_number", "Request number"),
   slot = ProtoField.uint8("tern.slot", "Slot"),
   index = ProtoField.uint32("tern.index", "Packet of the message"),
@@ -63,6 +64,7 @@ local data = {
   count = ProtoField.uint32("tern.count", "Packets asked for"),
   token = ProtoField.uint32("tern.token", "Token", base.HEX),
   echo = ProtoField.uint24("tern.echo", "Answers packet number"),
+  large = ProtoField.bool("tern.large", "Of the size that the RFR named"),
   credit_limit = ProtoField.uint8("tern.credit_limit", "Credit limit"),
   failure_code = ProtoField.uint8("tern.failure_code", "Failure", base.DEC, failures),
   app_code = ProtoField.uint16("tern.app_code", "Code of the application"),
@@ -274,6 +276,7 @@ local function read_header(tvb, at)
   header.first, header.failure, header.no_echo = has(FIRST), has(FAILURE), has(NO_ECHO)
   header.ecn_echo, header.reserved_flag = has(ECN_ECHO), has(RESERVED_FLAG)
   if header.from_client then
+    header.payload_code = header.hold
     header.index = low % 0x200000
     header.type = math.floor(low / 0x200000) + high % 2 * 0x800
     header.size = math.floor(high / 2)
@@ -282,7 +285,7 @@ local function read_header(tvb, at)
     header.echo = low % 0x1000000
     header.credits = math.floor(low / 0x1000000)
     header.size = high % 0x80000000
-    header.reserved_bit = high >= 0x80000000
+    header.large = high >= 0x80000000
     header.index = header.first and 0 or header.size
   end
   return header
@@ -296,8 +299,11 @@ end
 -- The error in a plausible packet, or nil.
 local function problem_of(header)
   local kind, payload = header.kind, header.length - HEADER_BYTES
-  if header.reserved_flag or header.reserved_bit then return "a reserved bit is set (clause 2.2)" end
-  if header.from_client and header.hold ~= 0 then return "the hold time of a client is not 0 (clause 2.2)" end
+  if header.reserved_flag then return "a reserved bit is set (clause 2.4.2)" end
+  if header.from_client and header.payload_code ~= 0 and kind ~= REQUEST and kind ~= RFR then
+    return "this kind has no payload code (clause 5.1.1)"
+  end
+  if header.large and (kind ~= RESPONSE or header.first) then return "this packet answers no RFR (clause 5.1.1)" end
   if kind == REQUEST or kind == RESPONSE then
     if header.failure and (kind == REQUEST or payload > 0) then return "a failure is a response without data (clause 5.6)" end
     if header.failure then return nil end
@@ -386,6 +392,8 @@ local function add_word_2(tree, tvb, header)
       tree:add(data.index, low, header.index)
       tree:add(data.type, word, header.type)
       tree:add(kind == RFR and data.count or data.message_bytes, high, header.size)
+      local code = header.payload_code
+      if code ~= 0 then tree:add(data.full_payload, tvb(at + 11, 1), code * code - code * code % 64) end
     else
       tree:add(data.token, high, header.size)
     end
@@ -404,6 +412,7 @@ local function add_word_2(tree, tvb, header)
   end
   tree:add(data.index, high, header.index)
   if header.first then tree:add(data.message_bytes, high, header.size) end
+  if header.large then tree:add(data.large, tvb(at + 23, 1), true) end
 end
 
 local function add_payload(tree, tvb, header)

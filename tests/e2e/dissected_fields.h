@@ -17,6 +17,7 @@
 #include "e2e/tshark.h"
 #include "wire/header.h"
 #include "wire/management.h"
+#include "wire/payload_code.h"
 
 namespace e2e {
 
@@ -89,6 +90,10 @@ inline void expect_fields(const Dissected& item, const RealPacket& packet) {
     EXPECT_EQ(item.number("tern.index"), header.index());
     EXPECT_EQ(item.number("tern.type"), header.request_type());
     EXPECT_EQ(item.number(kind == Kind::kRfr ? "tern.count" : "tern.message_bytes"), header.message_bytes());
+    EXPECT_EQ(item.has("tern.full_payload"), header.payload_code() != 0);
+    if (header.payload_code() != 0) {
+      EXPECT_EQ(item.number("tern.full_payload"), tern::wire::payload_of_code(header.payload_code()));
+    }
   } else if (tern::wire::is_from_client(kind)) {
     EXPECT_EQ(item.number("tern.token"), header.token());
   } else {
@@ -109,6 +114,7 @@ inline void expect_fields(const Dissected& item, const RealPacket& packet) {
     EXPECT_EQ(item.number("tern.app_code"), header.size_or_index() & 0xffff);
   } else if (kind == Kind::kResponse) {
     EXPECT_EQ(item.number(packet.is_first_of(kind) ? "tern.message_bytes" : "tern.index"), header.size_or_index());
+    EXPECT_EQ(item.has("tern.large"), header.is_large());
   }
   if (packet.is_first_of(Kind::kRequest)) {
     const uint64_t left_ns = tern::wire::decode_time_left(header.deadline_code());
