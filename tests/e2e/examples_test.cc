@@ -24,7 +24,7 @@ const Example kExamples[] = {
       "d is 42"}},
     {"deadline_and_cancel",
      {"the first call: the call's deadline passed before its response was complete",
-      "the second call: cancelled by its caller", "the server has given up whatever it had begun"}},
+      "the second call: the caller cancelled the call", "the server has given up whatever it had begun"}},
     {"hello", {"hello"}},
     {"log", {"warnings: 1"}},
     {"nested_rpc", {"tern: Sterna paradisaea", "unicorn: refused for reason 7"}},
