@@ -32,7 +32,8 @@ void pin_to(int cpu);
 /// Lets the calling thread run on any of `cpus`.
 void pin_to_any(const std::vector<int>& cpus);
 
-inline constexpr const char* kNoThread = "the system gives no more threads; raise its limit (ulimit -u, pids.max)";
+inline constexpr const char* kNoThread =
+    "the system does not allow another thread; raise its limit (ulimit -u, pids.max)";
 
 /// Adds a thread that is pinned to `cpu` and runs `body`. Returns false if the system gives no more threads
 /// (kNoThread).

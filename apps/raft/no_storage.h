@@ -1,5 +1,5 @@
 // The storage of a replica without a disk: it stores nothing. The log is in libraft's memory and the snapshot in Port's
-// memory. The replica never comes back under its id (docs/raft.md). The replica's thread owns it.
+// memory. The replica never comes back under its id (README.md). The replica's thread owns it.
 #pragma once
 
 #include <cstdint>

@@ -127,7 +127,7 @@ class [[nodiscard]] SleepAwaitable {
     Alarm(Alarm&& other) noexcept : sleeper_(std::exchange(other.sleeper_, nullptr)) {}
     Alarm& operator=(Alarm&&) = delete;
     ~Alarm() {
-      if (sleeper_ != nullptr) sleeper_->wake(Status(Code::kCancelled, "its endpoint was closed"));
+      if (sleeper_ != nullptr) sleeper_->wake(Status(Code::kCancelled, "the endpoint was closed"));
     }
     void operator()() { std::exchange(sleeper_, nullptr)->wake(Status()); }
 

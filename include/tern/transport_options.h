@@ -85,7 +85,7 @@ std::string set_one_option(Options& options, std::string_view setting) {
   const bool is_known =
       std::apply([&](const auto&... field) { return (set_if_named(field) || ...); }, option_fields<Options>());
   if (is_known) return problem;
-  return "'" + std::string(name) + "' is no option of this transport; " +
+  return "'" + std::string(name) + "' is not an option of this transport; " +
          (known.empty() ? "it has none" : "choose from: " + known);
 }
 

@@ -38,6 +38,7 @@ inline MsgBuf take(tern_msgbuf* msgbuf) {
 }
 
 inline constexpr const char* kNoBuffer =
-    "the buffer is not the program's: it is NULL, was freed, or a call or an answer has it until its continuation runs";
+    "the program does not own the buffer: it is NULL, it was freed or sent as an answer, or a call has it until its "
+    "continuation runs";
 
 }  // namespace tern::c

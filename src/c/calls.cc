@@ -32,7 +32,7 @@ Result<SessionOptions> session_options(const tern_session_options* given) {
   if (wanted.connect_timeout_ns < 0 || wanted.reconnect_pause_ns < 0 || wanted.reconnect_pause_max_ns < 0) {
     return kNegative;
   }
-  if (wanted.window > 64) return Status(Code::kMisuse, "options->window is 1 to 64, or 0 for the default");
+  if (wanted.window > 64) return Status(Code::kMisuse, "options->window must be 1 to 64, or 0 for the default");
   if (Status status = check_congestion_control(wanted.congestion_control); !status.ok()) return status;
   SessionOptions options;
   options.window = static_cast<uint8_t>(or_default(wanted.window, static_cast<uint32_t>(options.window)));
@@ -52,10 +52,10 @@ using namespace tern::c;  // NOLINT(google-build-using-namespace): what follows 
 
 tern_status tern_session_open(tern_endpoint* endpoint, const char* uri, const tern_session_options* options,
                               tern_session* session) noexcept {
-  if (session == nullptr) return misuse("session is NULL: it says where the new one is put");
+  if (session == nullptr) return misuse("session is NULL: pass the address of a variable for the new one");
   *session = {tern::Session().name};
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
-  if (uri == nullptr) return misuse("uri is NULL: it is \"tern://HOST:PORT/E\"");
+  if (uri == nullptr) return misuse("uri is NULL: pass \"tern://HOST:PORT/E\"");
   const auto wanted = session_options(options);
   if (!wanted.ok()) return to_c(wanted.status());
   const auto result = endpoint->endpoint->create_session(uri, *wanted);
@@ -70,7 +70,7 @@ tern_status tern_session_close(tern_endpoint* endpoint, tern_session session) no
 
 tern_status tern_session_inspect(const tern_endpoint* endpoint, tern_session session,
                                  tern_session_info* info) noexcept {
-  if (info == nullptr) return misuse("info is NULL: it says where the state is put");
+  if (info == nullptr) return misuse("info is NULL: pass the address of a struct for the state");
   if (info->size < 120) return misuse("info->size is not the size of the struct: set it to sizeof(tern_session_info)");
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
   const tern::SessionInfo found = endpoint->endpoint->session_info({session.name});
@@ -89,7 +89,7 @@ tern_status tern_session_inspect(const tern_endpoint* endpoint, tern_session ses
 tern_status tern_endpoint_on_session_event(tern_endpoint* endpoint, tern_session_listener listener,
                                            void* context) noexcept {
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
-  if (listener == nullptr) return misuse("listener is NULL");
+  if (listener == nullptr) return misuse("listener is NULL: pass a function");
   return to_c(endpoint->endpoint->on_session_event([listener, context](const tern::SessionEvent& event) {
     const tern_session_event heard = {
         {event.session.name}, event.is_client ? 1 : 0, static_cast<int32_t>(event.state), to_c(event.status)};
@@ -98,12 +98,12 @@ tern_status tern_endpoint_on_session_event(tern_endpoint* endpoint, tern_session
 }
 
 tern_status tern_msgbuf_alloc(tern_endpoint* endpoint, size_t len_bytes, tern_msgbuf** buffer) noexcept {
-  if (buffer == nullptr) return misuse("buffer is NULL: it says where the new one is put");
+  if (buffer == nullptr) return misuse("buffer is NULL: pass the address of a variable for the new one");
   *buffer = nullptr;
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
-  if (len_bytes > tern::memory::Arena::kMessageBytesMax) return {TERN_TOO_LARGE, "a message is 1 GiB at most"};
+  if (len_bytes > tern::memory::Arena::kMessageBytesMax) return {TERN_TOO_LARGE, "a message may have at most 1 GiB"};
   tern::MsgBuf msgbuf = endpoint->endpoint->alloc_msgbuf(len_bytes);
-  if (!msgbuf) return {TERN_NO_MEMORY, "no memory for a message buffer, or memory_limit_bytes of it are in use"};
+  if (!msgbuf) return {TERN_NO_MEMORY, "no memory for a message buffer: free some, or raise memory_limit_bytes"};
   *buffer = give(msgbuf);
   return to_c({});
 }
@@ -142,8 +142,8 @@ tern_status tern_call_start(tern_endpoint* endpoint, tern_session session, uint1
   if (call != nullptr) *call = {0};
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
   if (!is_programs(request) || !is_programs(response)) return misuse(kNoBuffer);
-  if (request == response) return misuse("the request and the response need a buffer each");
-  if (then == nullptr) return misuse("then is NULL: the continuation has to take the buffers back");
+  if (request == response) return misuse("the request and the response must be two different buffers");
+  if (then == nullptr) return misuse("then is NULL: pass a continuation, which takes the buffers back");
   tern::CallOptions call_options;
   if (options != nullptr) {
     tern_call_options wanted;

@@ -57,7 +57,8 @@ Status read_options(const T* given, size_t first_bytes, T& options) {
   for (size_t i = sizeof(T); is_known && i < given->size; ++i) is_known = bytes[i] == 0;
   if (!is_known) {
     return {Code::kMisuse,
-            "a field of the options is unknown to this libtern_c, which is older than the program, or size is wrong"};
+            "the options have a field that this libtern_c does not know, because it is older than the program, or size "
+            "is wrong"};
   }
   std::memcpy(&options, given, std::min(given->size, sizeof(T)));
   return {};
@@ -69,12 +70,12 @@ Value or_default(Value value, Value otherwise) {
 }
 inline Duration or_default(int64_t ns, Duration otherwise) { return ns != 0 ? Duration(ns) : otherwise; }
 
-inline constexpr Status kNegative(Code::kMisuse, "a duration is negative: ns from 0 to TERN_FOREVER");
-inline constexpr Status kReserved(Code::kMisuse, "a reserved field of the options is not 0");
+inline constexpr Status kNegative(Code::kMisuse, "a duration is negative: it must be 0 ns to TERN_FOREVER");
+inline constexpr Status kReserved(Code::kMisuse, "a reserved field of the options is not 0: set it to 0");
 
 inline Status check_congestion_control(int32_t wanted) {
   if (wanted >= TERN_CC_DEFAULT && wanted <= TERN_CC_DCTCP) return {};
-  return {Code::kMisuse, "options->congestion_control is none of TERN_CC_*"};
+  return {Code::kMisuse, "options->congestion_control must be one of TERN_CC_*"};
 }
 
 }  // namespace tern::c

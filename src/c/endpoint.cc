@@ -48,7 +48,8 @@ class Running {
 /// Returns ok if the endpoint has a loop to run.
 Status check_loop(const tern_endpoint* endpoint) {
   if (Status status = check(endpoint); !status.ok()) return status;
-  if (endpoint->rpc == nullptr) return {Code::kMisuse, "the endpoint is being destroyed: its loop runs no more"};
+  if (endpoint->rpc == nullptr)
+    return {Code::kMisuse, "the endpoint is being destroyed, and its loop cannot run any more"};
   return {};
 }
 
@@ -87,7 +88,7 @@ tern_status tern_endpoint_stop(tern_endpoint* endpoint) noexcept {
 }
 
 tern_status tern_endpoint_descriptor(tern_endpoint* endpoint, int* descriptor) noexcept {
-  if (descriptor == nullptr) return misuse("descriptor is NULL: it says where the descriptor is put");
+  if (descriptor == nullptr) return misuse("descriptor is NULL: pass the address of a variable for the descriptor");
   *descriptor = -1;
   if (tern::Status status = check_loop(endpoint); !status.ok()) return to_c(status);
   const auto result = endpoint->rpc->descriptor();
@@ -96,7 +97,7 @@ tern_status tern_endpoint_descriptor(tern_endpoint* endpoint, int* descriptor) n
 }
 
 tern_status tern_endpoint_next_due(tern_endpoint* endpoint, int64_t* due_ns) noexcept {
-  if (due_ns == nullptr) return misuse("due_ns is NULL: it says where the time is put");
+  if (due_ns == nullptr) return misuse("due_ns is NULL: pass the address of a variable for the time");
   *due_ns = TERN_FOREVER;
   if (tern::Status status = check_loop(endpoint); !status.ok()) return to_c(status);
   *due_ns = endpoint->rpc->next_due().count();
@@ -105,7 +106,7 @@ tern_status tern_endpoint_next_due(tern_endpoint* endpoint, int64_t* due_ns) noe
 
 tern_status tern_endpoint_post(tern_endpoint* endpoint, tern_function function, void* context) noexcept {
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
-  if (function == nullptr) return misuse("function is NULL");
+  if (function == nullptr) return misuse("function is NULL: pass a function");
   return to_c(endpoint->endpoint->post([function, context] { function(context); }));
 }
 
@@ -118,7 +119,7 @@ tern_status tern_timer_start(tern_endpoint* endpoint, int64_t delay_ns, tern_fun
                              tern_timer* timer) noexcept {
   if (timer != nullptr) *timer = {};
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
-  if (function == nullptr) return misuse("function is NULL");
+  if (function == nullptr) return misuse("function is NULL: pass a function");
   if (delay_ns < 0) return to_c(kNegative);
   const auto result = endpoint->endpoint->after(tern::Duration(delay_ns), [function, context] { function(context); });
   if (result.ok() && timer != nullptr) *timer = {result->value};
@@ -135,14 +136,14 @@ int64_t tern_endpoint_now(const tern_endpoint* endpoint) noexcept {
 }
 
 tern_status tern_endpoint_counter(const tern_endpoint* endpoint, const char* name, uint64_t* value) noexcept {
-  if (value == nullptr) return misuse("value is NULL: it says where the counter is put");
+  if (value == nullptr) return misuse("value is NULL: pass the address of a variable for the counter");
   *value = 0;
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
-  if (name == nullptr) return misuse("name is NULL: tern_counter_name() has the names");
+  if (name == nullptr) return misuse("name is NULL: tern_counter_name() lists the names");
   const auto* const found = std::find_if(std::begin(kCounterNames), std::end(kCounterNames),
                                          [name](const char* one) { return std::strcmp(one, name) == 0; });
   if (found == std::end(kCounterNames)) {
-    return misuse("no counter has this name: tern_counter_name() has those that there are");
+    return misuse("no counter has this name: tern_counter_name() lists the names");
   }
   auto left = std::distance(std::begin(kCounterNames), found);
   tern::for_each_counter(endpoint->endpoint->counters(), [&](const char*, const char*, const char*, uint64_t count) {

@@ -32,7 +32,7 @@ Status range_problem(const tern_endpoint_options& options) {
   if (options.reserved != 0) return kReserved;
   if (options.spin_ns < 0 || options.report_delay_ns < 0) return kNegative;
   if (options.wait < TERN_WAIT_DEFAULT || options.wait > TERN_WAIT_BLOCK) {
-    return {Code::kMisuse, "options->wait is none of TERN_WAIT_*"};
+    return {Code::kMisuse, "options->wait must be one of TERN_WAIT_*"};
   }
   return check_congestion_control(options.congestion_control);
 }
@@ -83,7 +83,7 @@ Status unknown_transport(std::string_view name) {
                              {"this libtern_c was built without ", name, ", which needs ", entry.missing});
     }
   }
-  return base::status_of(Code::kMisuse, "no transport has this name: tern_transport_name() has those that there are",
+  return base::status_of(Code::kMisuse, "no transport has this name: tern_transport_name() lists the names",
                          {"no transport is called '", name, "'; choose from: ", names});
 }
 
@@ -115,7 +115,7 @@ const char* tern_transport_name(size_t index) noexcept {
 
 tern_status tern_endpoint_create(tern_nexus* nexus, const tern_endpoint_options* options,
                                  tern_endpoint** endpoint) noexcept {
-  if (endpoint == nullptr) return misuse("endpoint is NULL: it says where the new one is put");
+  if (endpoint == nullptr) return misuse("endpoint is NULL: pass the address of a variable for the new one");
   *endpoint = nullptr;
   if (tern::Status status = check(nexus); !status.ok()) return to_c(status);
   tern_endpoint_options wanted;
@@ -145,8 +145,8 @@ tern_status tern_endpoint_destroy(tern_endpoint* endpoint) noexcept {
   // In a forked child the loop of the parent's thread does not run.
   if (endpoint->is_running.exchange(true, std::memory_order_acquire) && endpoint->process == getpid()) {
     return misuse(
-        "the loop of the endpoint runs, here or in another thread: tern_endpoint_stop() it, and destroy it when "
-        "tern_endpoint_run() has returned");
+        "the loop of the endpoint runs, in this thread or another: call tern_endpoint_stop(), and destroy the endpoint "
+        "after tern_endpoint_run() has returned");
   }
   std::exchange(endpoint->rpc, nullptr).reset();  // continuations run here, and may still use the handle
   tern_nexus* const nexus = endpoint->nexus;

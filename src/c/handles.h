@@ -105,23 +105,23 @@ namespace tern::c {
 inline Status check(const tern_nexus* nexus) {
   if (nexus == nullptr) return {Code::kMisuse, "the nexus is NULL: tern_nexus_create() makes one"};
   if (nexus->kind.load(std::memory_order_relaxed) == Kind::kNexus) return {};
-  return {Code::kMisuse, "this is no nexus: it was destroyed, or the pointer is of another kind"};
+  return {Code::kMisuse, "this is not a nexus: it was destroyed, or the pointer points to something else"};
 }
 inline Status check(const tern_endpoint* endpoint) {
   if (endpoint == nullptr) [[unlikely]]
     return {Code::kMisuse, "the endpoint is NULL: tern_endpoint_create() makes one"};
   if (endpoint->kind.load(std::memory_order_relaxed) == Kind::kEndpoint) [[likely]]
     return {};
-  return {Code::kMisuse, "this is no endpoint: it was destroyed, or the pointer is of another kind"};
+  return {Code::kMisuse, "this is not an endpoint: it was destroyed, or the pointer points to something else"};
 }
 inline Status check(const tern_request* request) {
   if (request == nullptr) [[unlikely]]
-    return {Code::kMisuse, "the request is NULL: a handler is given one"};
+    return {Code::kMisuse, "the request is NULL: pass the request that a handler has received"};
   if (request->kind.load(std::memory_order_relaxed) == Kind::kRequest) [[likely]]
     return {};
   return {Code::kMisuse,
-          "the request has ended: it was answered, dropped or kept; tern_request_keep() gives the pointer that "
-          "is valid after the handler"};
+          "the request has ended: it was answered, dropped or kept; after tern_request_keep(), use the pointer that it "
+          "has returned"};
 }
 
 }  // namespace tern::c

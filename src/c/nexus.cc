@@ -27,7 +27,7 @@ Result<NexusOptions> nexus_options(const tern_nexus_options* given) {
   options.peers_per_address_max = or_default(wanted.peers_per_address_max, options.peers_per_address_max);
   options.sessions_per_address_max = or_default(wanted.sessions_per_address_max, options.sessions_per_address_max);
   if (wanted.log == nullptr && wanted.log_context != nullptr) {
-    return Status(Code::kMisuse, "options->log_context is set, and options->log is NULL");
+    return Status(Code::kMisuse, "options->log_context is set, but options->log is NULL: set options->log, too");
   }
   const bool has_memory = base::try_grow([&] {
     if (wanted.page != nullptr) options.page = wanted.page;
@@ -58,9 +58,9 @@ const char* tern_version(void) noexcept { return TERN_C_VERSION; }
 const char* tern_code_name(tern_code code) noexcept { return words_of<tern::Code>(code); }
 
 tern_status tern_nexus_create(const char* listen_uri, const tern_nexus_options* options, tern_nexus** nexus) noexcept {
-  if (nexus == nullptr) return misuse("nexus is NULL: it says where the new one is put");
+  if (nexus == nullptr) return misuse("nexus is NULL: pass the address of a variable for the new one");
   *nexus = nullptr;
-  if (listen_uri == nullptr) return misuse("listen_uri is NULL: it is \"tern://HOST:PORT\"");
+  if (listen_uri == nullptr) return misuse("listen_uri is NULL: pass \"tern://HOST:PORT\"");
   tern_nexus* const object = nexuses.make();
   if (object == nullptr) return to_c(kNoMemory);
   const tern::Status status = create(listen_uri, options, object);

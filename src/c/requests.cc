@@ -32,7 +32,7 @@ using namespace tern::c;  // NOLINT(google-build-using-namespace): what follows 
 tern_status tern_endpoint_on_request(tern_endpoint* endpoint, uint16_t type, tern_handler handler, void* context,
                                      const tern_handler_options* options) noexcept {
   if (tern::Status status = check(endpoint); !status.ok()) return to_c(status);
-  if (handler == nullptr) return misuse("handler is NULL");
+  if (handler == nullptr) return misuse("handler is NULL: pass a function");
   tern_handler_options wanted;
   if (tern::Status status = read_options(options, 24, wanted); !status.ok()) return to_c(status);
   if (wanted.reserved != 0) return to_c(kReserved);
@@ -58,7 +58,7 @@ size_t tern_request_length(const tern_request* request) noexcept {
 }
 
 tern_status tern_request_response(tern_request* request, size_t len_bytes, void** data) noexcept {
-  if (data == nullptr) return misuse("data is NULL: it says where the place of the answer is put");
+  if (data == nullptr) return misuse("data is NULL: pass the address of a variable for the place of the answer");
   *data = nullptr;
   if (tern::Status status = check(request); !status.ok()) return to_c(status);
   auto space = request->live->response(len_bytes);
@@ -83,7 +83,7 @@ tern_status tern_request_respond_with(tern_request* request, tern_msgbuf* reply)
 
 tern_status tern_request_fail(tern_request* request, uint16_t app_code) noexcept {
   if (tern::Status status = check(request); !status.ok()) return to_c(status);
-  if (app_code == 0) return misuse("app_code is 0, which refusals of the library have: use 1 to 65535");
+  if (app_code == 0) return misuse("app_code is 0, which means a refusal by the library: use 1 to 65535");
   request->live->fail(app_code);
   end(request);
   return to_c({});
@@ -96,7 +96,7 @@ tern_status tern_request_drop(tern_request* request) noexcept {
 }
 
 tern_status tern_request_keep(tern_request* request, tern_request** kept) noexcept {
-  if (kept == nullptr) return misuse("kept is NULL: it says where the kept request is put");
+  if (kept == nullptr) return misuse("kept is NULL: pass the address of a variable for the kept request");
   *kept = nullptr;
   if (tern::Status status = check(request); !status.ok()) return to_c(status);
   if (request->own) return misuse("the request was kept already");

@@ -54,9 +54,9 @@ Result<base::Descriptor> open_port(const Names& names, SocketAddress* own, bool 
                     {"the UDP port of ", text, " is taken by another endpoint or program: choose another one in ",
                      names.type, "::Options::bind, or none"});
     }
-    return refuse(names, "the kernel does not give the UDP port",
-                  {"the kernel does not give the UDP port of ", text, " (", std::strerror(errno),
-                   "): choose another one in ", names.type, "::Options::bind"});
+    return refuse(names, "the kernel refused the UDP port",
+                  {"the kernel refused the UDP port of ", text, " (", std::strerror(errno), "): choose another one in ",
+                   names.type, "::Options::bind"});
   }
   sockaddr_storage storage{};
   socklen_t bytes = sizeof(storage);
@@ -87,8 +87,9 @@ Result<SocketAddress> parse_bind(const Names& names, std::string_view text) {
 Result<Interface> find_interface(const Names& names, std::string_view device, uint32_t index) {
   auto interface = neighbours::interface_by_index(index);
   if (interface.ok() || interface.status().code() == Code::kNoMemory) return interface;
-  return refuse(names, "the device has no network interface here",
-                {device, " has no network interface here: is it in another network namespace (devlink, ip link)?"});
+  return refuse(
+      names, "the device has no network interface here",
+      {device, " has no network interface here: it may be in another network namespace (see devlink and ip link)"});
 }
 
 Result<Interface> find_vlan(const Names& names, const Interface& below, uint16_t vlan) {

@@ -176,7 +176,7 @@ Result<Chunk> map_normal(bool shared, bool transparent, int numa_node, uint32_t 
                     "raise the limit of open files (ulimit -n)");
     }
     if (shared && errno == EFBIG) {
-      return Status(Code::kUnavailable, "shared memory is above the limit of a file's size: raise that (ulimit -f)");
+      return Status(Code::kUnavailable, "shared memory would exceed the limit on file sizes: raise it (ulimit -f)");
     }
     return kNoChunk;
   }

@@ -61,8 +61,8 @@ Status refuse(const char* otherwise, std::initializer_list<std::string_view> par
 
 Status no_answer(int error) {
   if (error == ENOMEM || error == ENOBUFS) return {Code::kNoMemory, "no memory for a list of network interfaces"};
-  return refuse("the kernel does not tell its network interfaces",
-                {"the kernel does not tell its network interfaces (", std::strerror(error),
+  return refuse("the kernel does not list its network interfaces",
+                {"the kernel does not list its network interfaces (", std::strerror(error),
                  "): netlink sockets may be forbidden here, as by a container's seccomp profile"});
 }
 
@@ -103,8 +103,8 @@ Result<Interface> interface_by_name(std::string_view name) {
 Result<Interface> interface_by_index(uint32_t index) {
   const auto missing = [&] {
     return refuse(
-        "there is no network interface of this index",
-        {"there is no network interface of index ", std::to_string(index), ": ip link lists those of this machine"});
+        "there is no network interface with this index",
+        {"there is no network interface with index ", std::to_string(index), ": ip link lists those of this machine"});
   };
   if (index == 0 || index > INT32_MAX) return missing();
   return read(Request::link(index), missing);

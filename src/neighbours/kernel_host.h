@@ -36,7 +36,7 @@ class KernelHost : public Host {
 
   /// In the calling thread's network namespace. `interface_index`: the interface that has the addresses. For a VLAN
   /// device, `vlan` is its VLAN: the tag of the frames that the host sends and takes (0: no tag). kUnavailable: there
-  /// is no such interface, or the kernel gives no netlink socket; the text says which. kNoMemory.
+  /// is no such interface, or the kernel refuses a netlink socket; the text says which. kNoMemory.
   static Result<std::unique_ptr<KernelHost>> create(uint32_t interface_index, uint16_t vlan, Send send);
 
   Result<std::unique_ptr<Resolver>> resolver(const base::SocketAddress& source) override;

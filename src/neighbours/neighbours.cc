@@ -78,11 +78,12 @@ Result<std::unique_ptr<Neighbours>> Neighbours::create(uint32_t interface_index,
   if (!source.is_wildcard() && !interface->has_address(source)) {
     return unavailable("the network interface does not have this address",
                        {"the network interface ", interface->name, " does not have the address ", source.ip_text(),
-                        ": ip address add ", source.ip_text(), " dev ", interface->name, " gives it one"});
+                        ": add it (ip address add ", source.ip_text(), " dev ", interface->name, ")"});
   }
   uint64_t salt = 0;
   if (getrandom(&salt, sizeof(salt), 0) != sizeof(salt))
-    return Status(Code::kUnavailable, "the kernel has no randomness");
+    return Status(Code::kUnavailable,
+                  "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
   std::unique_ptr<Neighbours> made(new (std::nothrow) Neighbours(std::move(*interface), source, salt));
   if (made == nullptr) return Status(Code::kNoMemory, "no memory for the neighbours of a network interface");
   if (const Status status = made->open(); !status.ok()) return status;
@@ -98,7 +99,7 @@ Status Neighbours::open() {
   solicitors_[1] = open_solicitor(AF_INET6, index_, source_);
   error = requests_.ask(Request::neighbour(index_, base::SocketAddress()), [](const nlmsghdr&) {});
   if (error == EOPNOTSUPP) {
-    return {Code::kUnavailable, "this kernel does not answer for one neighbour: use Linux 5.0 or later"};
+    return {Code::kUnavailable, "this kernel cannot look up a single neighbour: use Linux 5.0 or later"};
   }
   is_interface_due_ = true;  // it may have changed before events_ was open
   return {};
@@ -122,9 +123,9 @@ Status Neighbours::failure(Id id) const {
     case Reason::kSilent:
       return failure_on_link(table_, id, name);
     case Reason::kOtherInterface:
-      return unavailable(
-          "the route to the destination is by another interface",
-          {"the route to ", destination, " is not by ", name, ": add one that is, or choose another interface"});
+      return unavailable("the route to the destination goes through another interface",
+                         {"the route to ", destination, " does not go through ", name,
+                          ": add a route that does, or choose another interface"});
     case Reason::kBlackhole:
     case Reason::kUnreachable:
     case Reason::kProhibited:
@@ -140,8 +141,8 @@ Status Neighbours::failure(Id id) const {
                        {"the network interface ", name, " is down: ip link set ", name, " up"});
   }
   if (has_lost_source()) return lost_source();
-  return unavailable("no route to the destination by this interface",
-                     {"no route to ", destination, " by ", name, ": add one, or choose another interface"});
+  return unavailable("no route to the destination through this interface",
+                     {"no route to ", destination, " through ", name, ": add one, or choose another interface"});
 }
 
 Status Neighbours::own_failure() const {
@@ -158,7 +159,7 @@ Status Neighbours::gone() const {
 Status Neighbours::lost_source() const {
   return unavailable(
       "the network interface has lost its address",
-      {"the network interface ", interface_.name, " has lost the address ", source_.ip_text(), ": give it back"});
+      {"the network interface ", interface_.name, " has lost the address ", source_.ip_text(), ": add it again"});
 }
 
 bool Neighbours::has_lost_source() const { return !source_.is_wildcard() && !interface_.has_address(source_); }

@@ -42,8 +42,8 @@ Result<OwnAddress> OwnAddress::parse(std::string_view address, std::string_view 
   const auto prefix = slash == std::string_view::npos ? std::string_view() : address.substr(slash + 1);
   const uint16_t bits = base::parse_u16(prefix).value_or(0);
   if (!ip || ip->scope() != 0 || bits == 0 || bits > 8 * ip->ip().size()) {
-    return refuse("option address: not an IP address with the length of its prefix",
-                  {"option address: ", address, " is not an IP address with the length of its prefix: 10.0.0.1/24, ",
+    return refuse("option address: not an IP address with a prefix length",
+                  {"option address: ", address, " is not an IP address with a prefix length, as in 10.0.0.1/24 or ",
                    "2001:db8::1/64"});
   }
   OwnAddress own{*ip, static_cast<uint8_t>(bits), std::nullopt};
@@ -54,8 +54,8 @@ Result<OwnAddress> OwnAddress::parse(std::string_view address, std::string_view 
   if (gateway.empty()) return own;
   own.gateway = base::SocketAddress::parse_ip(gateway);
   if (!own.gateway || own.gateway->scope() != 0 || own.gateway->family() != ip->family()) {
-    return refuse("option gateway: not an IP address of the family of the option address",
-                  {"option gateway: ", gateway, " is not an IP address of the family of the option address"});
+    return refuse("option gateway: not an IP address of the same family as the option address",
+                  {"option gateway: ", gateway, " is not an IP address of the same family as the option address"});
   }
   const bool is_alone = own.prefix_bits == 8 * ip->ip().size();  // as in clouds, with a gateway outside of the prefix
   const bool is_on_link = is_alone || own.gateway->is_link_local() || own.prefix().covers(*own.gateway);

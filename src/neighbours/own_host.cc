@@ -28,7 +28,8 @@ constexpr int kFramesMax = 64;  ///< the most frames that one call sends
 Result<std::unique_ptr<OwnHost>> OwnHost::create(const Options& options, Send send, uint64_t now_ns) {
   uint64_t salt = 0;
   if (getrandom(&salt, sizeof(salt), 0) != sizeof(salt))
-    return Status(Code::kUnavailable, "the kernel has no randomness");
+    return Status(Code::kUnavailable,
+                  "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
   std::unique_ptr<OwnHost> host(new (std::nothrow) OwnHost(options, std::move(send), salt, now_ns));
   if (host == nullptr) return Status(Code::kNoMemory, "no memory for a host of its own address");
   host->flush(now_ns);

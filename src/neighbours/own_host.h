@@ -49,7 +49,7 @@ class OwnHost : public Host {
   /// endpoints.
   static constexpr uint32_t kNewsPerSecondMax = 100;
 
-  /// Sends the first probe. kUnavailable: the kernel has no randomness. kNoMemory.
+  /// Sends the first probe. kUnavailable: the system gives no random numbers. kNoMemory.
   static Result<std::unique_ptr<OwnHost>> create(const Options& options, Send send, uint64_t now_ns);
 
   Result<std::unique_ptr<Resolver>> resolver(const base::SocketAddress& source) override;

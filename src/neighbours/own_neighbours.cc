@@ -33,12 +33,14 @@ OwnNeighbours::OwnNeighbours(OwnHost* host, uint64_t salt)
 Result<std::unique_ptr<OwnNeighbours>> OwnNeighbours::create(OwnHost* host) {
   uint64_t salt = 0;
   if (getrandom(&salt, sizeof(salt), 0) != sizeof(salt))
-    return Status(Code::kUnavailable, "the kernel has no randomness");
+    return Status(Code::kUnavailable,
+                  "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox");
   std::unique_ptr<OwnNeighbours> made(new (std::nothrow) OwnNeighbours(host, salt));
   if (made == nullptr) return Status(Code::kNoMemory, "no memory for the neighbours of an endpoint");
   if (!made->listener_.event.open()) {
-    return unavailable("the kernel gives no event for the neighbours of an endpoint",
-                       {"the kernel gives no event for the neighbours of an endpoint (", std::strerror(errno), ")"});
+    return unavailable("the kernel refused an event descriptor for the neighbours of an endpoint",
+                       {"the kernel refused an event descriptor for the neighbours of an endpoint (",
+                        std::strerror(errno), "): raise the limit (ulimit -n)"});
   }
   if (const Status status = host->add(&made->listener_); !status.ok()) return status;
   made->read_own();
@@ -62,8 +64,8 @@ Status OwnNeighbours::failure(Id id) const {
   const std::string destination = table_.address(id).ip_text();
   const std::string address = own.ip.ip_text();
   if (table_.address(id).family() != own.ip.family()) {
-    return unavailable("the destination is of another family than the option address",
-                       {destination, " is of another family than ", address, ", the option address"});
+    return unavailable("the destination is not of the same IP family as the option address",
+                       {destination, " is not of the same IP family as ", address, ", the option address"});
   }
   return unavailable("the destination is not on the link, and the option gateway is empty",
                      {destination, " is not on the link of ", interface_.name, ", whose address is ", address, "/",

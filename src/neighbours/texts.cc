@@ -13,8 +13,8 @@ Status unavailable(const char* otherwise, std::initializer_list<std::string_view
 
 Status no_netlink(int error) {
   if (error == ENOMEM || error == ENOBUFS) return {Code::kNoMemory, "no memory for a netlink socket"};
-  return unavailable("the kernel gives no netlink socket",
-                     {"the kernel gives no netlink socket (", std::strerror(error),
+  return unavailable("the kernel refused a netlink socket",
+                     {"the kernel refused a netlink socket (", std::strerror(error),
                       "): a container's seccomp profile or a limit on open files may forbid it"});
 }
 
@@ -33,11 +33,11 @@ Status failure_on_link(const Table& table, Id id, const std::string& name) {
       if (gateway.empty()) {
         return unavailable(
             "the destination does not answer on the link",
-            {destination, " does not answer on the link of ", name, ": check that it is up, and the cable"});
+            {destination, " does not answer on the link of ", name, ": check that it is up, and check the cable"});
       }
       return unavailable("the gateway to the destination does not answer",
                          {"the gateway ", gateway, " to ", destination, " does not answer on the link of ", name,
-                          ": check that it is up, and the route"});
+                          ": check that it is up, and check the route"});
     }
     default:
       return {};

@@ -182,7 +182,7 @@ void Management::on_pong(const wire::ManagementMessage& m, Duration now) {
   if (m.sender_run != peer.remote_run) {
     return peer_gone(index,
                      {Code::kSessionReset,
-                      "the peer's Nexus has restarted, or had given this one up; create a new session, or use "
+                      "the peer's Nexus has restarted, or had declared this one dead; create a new session, or use "
                       "SessionOptions::reconnect"},
                      now);
   }

@@ -15,7 +15,7 @@ namespace {
 constexpr Status kEndpointInListenUri{Code::kMisuse,
                                       "a Nexus listens on \"tern://HOST:PORT\" without \"/E\": give each endpoint its "
                                       "id in RpcOptions::endpoint_id"};
-constexpr Status kNoMemory{Code::kNoMemory, "no memory for the Nexus's part of this; free some and try again"};
+constexpr Status kNoMemory{Code::kNoMemory, "no memory for the state of the Nexus; free some and try again"};
 constexpr Status kNoRandomness{Code::kUnavailable,
                                "the system gives no random numbers: allow getrandom(2) or /dev/urandom in the sandbox"};
 
@@ -169,7 +169,7 @@ Status NexusCore::add_endpoint(EndpointPort& port) {
   if (!has_memory) return kNoMemory;
   if (!is_new) {
     return {Code::kMisuse,
-            "this Nexus has an endpoint with that id already; give each its own RpcOptions::endpoint_id"};
+            "this Nexus has an endpoint with that id already; give each endpoint its own RpcOptions::endpoint_id"};
   }
   Command command;
   command.kind = Command::Kind::kAdd;

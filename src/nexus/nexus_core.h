@@ -25,7 +25,7 @@ namespace tern::nexus {
 /// The status of an endpoint's calls after its Nexus was destroyed.
 inline constexpr Status kNexusGone{Code::kMisuse,
                                    "the Nexus was destroyed before its endpoint: it must outlive every Rpc that was "
-                                   "made with it; all that is left to do is to destroy the Rpc"};
+                                   "created with it; destroy this Rpc"};
 
 class TERN_API NexusCore : public std::enable_shared_from_this<NexusCore> {
  public:

@@ -128,7 +128,8 @@ struct NexusCore::Impl final : ManagementSink {
   std::string local_address;  ///< the channel's address
 
   /// NexusOptions::page, or the reason why there is no page. Set before endpoints are added.
-  Result<std::shared_ptr<page::PageFile>> page = Status(Code::kUnavailable, "NexusOptions::page is empty");
+  Result<std::shared_ptr<page::PageFile>> page =
+      Status(Code::kUnavailable, "this Nexus has no page, because NexusOptions::page is empty");
 
   base::ThreadRole channel_thread;
   Management machine GUARDED_BY(channel_thread);

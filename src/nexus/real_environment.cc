@@ -259,7 +259,7 @@ class RealEnvironment final : public Environment {
 
   Result<std::unique_ptr<ManagementChannel>> listen(std::string_view text, ManagementSink& sink) override {
     const auto address = SocketAddress::parse(text);
-    if (!address) return Status{Code::kMisuse, "listen address: \"HOST:PORT\" in numeric form"};
+    if (!address) return Status{Code::kMisuse, "the listen address must be \"HOST:PORT\" in numeric form"};
     const bool is_v6 = address->family() == AF_INET6;
     Descriptor socket(::socket(address->family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) return errno == EAFNOSUPPORT ? kNoIpv6 : kNoDescriptor;
@@ -294,7 +294,7 @@ class RealEnvironment final : public Environment {
     if (const auto numeric = SocketAddress::parse(host_and_port)) return std::vector<std::string>{numeric->to_text()};
     const auto parts = base::split_host_and_port(host_and_port);
     const auto port = parts ? base::parse_u16(parts->port) : std::nullopt;
-    if (!port) return Status{Code::kMisuse, "an address is \"HOST:PORT\", an IPv6 HOST in brackets"};
+    if (!port) return Status{Code::kMisuse, "an address must be \"HOST:PORT\", with an IPv6 HOST in brackets"};
     std::array<SocketAddress, kAddressesFoundMax> found;
     int error = 0;
     const size_t count = base::look_up(parts->host, found, &error);

@@ -32,8 +32,8 @@ constexpr int kNamesTried = 4096;
 
 Status cannot(std::string_view what, const std::string& path, int error) {
   const std::string reason = std::generic_category().message(error);
-  return base::status_of(Code::kUnavailable, "the page of NexusOptions::page cannot be made",
-                         {"the page of NexusOptions::page cannot be made: ", what, " ", path, ": ", reason});
+  return base::status_of(Code::kUnavailable, "the page of NexusOptions::page cannot be created",
+                         {"the page of NexusOptions::page cannot be created: ", what, " ", path, ": ", reason});
 }
 
 /// Removes the oldest pages of processes that were killed.
@@ -84,14 +84,14 @@ Result<std::pair<std::string, base::Descriptor>> make_named(std::string_view opt
     if (!old) return cannot("opening", path, errno);
     Header header;
     if (const Status status = read_header(read_from(old), header); !status.ok()) {
-      return base::status_of(Code::kUnavailable, "the file of NexusOptions::page exists, and is no page",
-                             {"NexusOptions::page names ", path, ", which exists and is no page (", status.message(),
+      return base::status_of(Code::kUnavailable, "the file of NexusOptions::page exists, and is not a page",
+                             {"NexusOptions::page names ", path, ", which exists and is not a page (", status.message(),
                               "): remove it, or name another file"});
     }
     if (header.state == State::kOpen && life_of(header.process) == PageLife::kAlive) {
       return base::status_of(
-          Code::kUnavailable, "the file of NexusOptions::page is the page of a living Nexus",
-          {"NexusOptions::page names ", path, ", which is the page of a Nexus that lives: give each its own"});
+          Code::kUnavailable, "the file of NexusOptions::page is the page of a running Nexus",
+          {"NexusOptions::page names ", path, ", which is the page of a running Nexus: give each Nexus its own file"});
     }
     unlink(path.c_str());
     file = make_file(path);
@@ -152,7 +152,7 @@ void fill(Header* header, std::string_view uri) {
 
 Status PageFile::check(std::string_view option) {
   if (option == "shm" || option.find('/') != std::string_view::npos) return {};
-  return {Code::kMisuse, "NexusOptions::page is \"shm\", or the path of a file, which has a slash (\"./page\")"};
+  return {Code::kMisuse, "NexusOptions::page must be \"shm\", or the path of a file with a slash in it (\"./page\")"};
 }
 
 Result<std::shared_ptr<PageFile>> PageFile::create(std::string_view option, std::string_view uri) {

@@ -145,7 +145,7 @@ base::Descriptor open_page(const std::string& path) {
 
 Status read_header(const ReadAt& read, Header& header) {
   if (read(0, std::as_writable_bytes(std::span(&header, 1))) != sizeof(Header) || header.magic != kMagic) {
-    return {Code::kUnavailable, "this file is no page of tern"};
+    return {Code::kUnavailable, "this file is not a page of tern"};
   }
   if (header.version != kVersion) {
     return {Code::kUnavailable, "this page has another version: read it with the tern-top of the program's release"};
@@ -157,7 +157,8 @@ Status read_header(const ReadAt& read, Header& header) {
 Status read_page(const ReadAt& read, Header& header, Page& page) {
   if (const Status status = read_header(read, header); !status.ok()) return status;
   std::vector<std::byte> bytes(size_t{header.counters} * header.name_bytes);
-  if (read(sizeof(Header), bytes) != bytes.size()) return {Code::kUnavailable, "this page is shorter than it says"};
+  if (read(sizeof(Header), bytes) != bytes.size())
+    return {Code::kUnavailable, "this page is shorter than its header says"};
   for (uint32_t i = 0; i < header.counters; i++) {
     const auto* name = reinterpret_cast<const char*>(bytes.data()) + size_t{i} * header.name_bytes;
     page.counter_names.push_back(text_of({name, header.name_bytes}));

@@ -123,7 +123,7 @@ class Search {
     if (context == nullptr) {
       return note(4, "the device cannot be opened",
                   {"the device ", name, " cannot be opened (", std::strerror(errno),
-                   "): this user needs to read and write /dev/infiniband/uverbs*"});
+                   "): this user must be allowed to read and write /dev/infiniband/uverbs*"});
     }
     ibv_device_attr limits{};
     if (ibv_query_device(context.get(), &limits) != 0) {
@@ -279,8 +279,8 @@ Result<OpenedPort> open_port(std::string_view transport, const PortChoice& choic
   if (!opened.ok()) return opened;
   opened->domain.reset(ibv_alloc_pd(opened->context.get()));
   if (opened->domain == nullptr || !base::set_nonblocking(opened->context->async_fd)) {
-    return refuse("the device gives no protection domain",
-                  {"the device gives no protection domain (", std::strerror(errno), "): use fewer endpoints"});
+    return refuse("the device refused a protection domain",
+                  {"the device refused a protection domain (", std::strerror(errno), "): use fewer endpoints"});
   }
   return opened;
 }

@@ -16,7 +16,7 @@ namespace tern::rdma {
 namespace {
 
 constexpr std::string_view kRaiseLimit =
-    " (RLIMIT_MEMLOCK); raise that: ulimit -l unlimited, memlock in /etc/security/limits.conf, or "
+    " (RLIMIT_MEMLOCK); raise the limit: ulimit -l unlimited, memlock in /etc/security/limits.conf, or "
     "LimitMEMLOCK=infinity in a systemd unit";
 
 std::string megabytes(uint64_t bytes) { return std::to_string((bytes + (1u << 20) - 1) >> 20) + " MB"; }
@@ -28,12 +28,12 @@ Status why_not_registered(std::string_view transport, size_t bytes, int error) {
   if (error == ENOMEM && is_limited) {
     const std::string most = std::to_string(limit.rlim_cur >> 10) + " KB";
     return base::status_of(
-        Code::kUnavailable, "the NIC's memory is above the limit of locked memory: ulimit -l unlimited",
+        Code::kUnavailable, "the NIC's memory would exceed the limit of locked memory: raise it (ulimit -l unlimited)",
         {transport, ": ", wanted, " cannot be registered with the NIC: this process may lock ", most, kRaiseLimit});
   }
   return base::status_of(Code::kUnavailable, "the NIC registers no more memory",
                          {transport, ": ", wanted, " cannot be registered with the NIC (", std::strerror(error),
-                          "): the device's limit is reached, or memory is short"});
+                          "): the device's limit is reached, or memory is short; use fewer endpoints, or free some"});
 }
 
 }  // namespace
@@ -46,10 +46,9 @@ Result<MemoryRegion> register_memory(std::string_view transport, ibv_pd* domain,
 
 Status ChunkRegistration::on_chunk_made(const memory::Chunk& chunk) {
   if (chunk.id >= kChunksMax) {
-    return base::status_of(Code::kNoMemory, "message memory has too many chunks",
-                           {transport_,
-                            ": message memory is in 256 chunks already, and no more are registered: free large "
-                            "messages"});
+    return base::status_of(
+        Code::kNoMemory, "message memory has too many chunks",
+        {transport_, ": message memory is in 256 chunks already, and no more can be registered: free large messages"});
   }
   auto region = register_memory(transport_, domain_, chunk.base, chunk.bytes);
   if (!region.ok()) return region.status();

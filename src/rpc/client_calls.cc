@@ -33,7 +33,9 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
   }
   const size_t waiting = client->queue != nullptr ? client->queue->size() : 0;
   if (waiting >= context_.options.queue_limit) {
-    return refuse_call({Code::kQueueFull, "queue_limit calls wait on this session: wait for some to complete"});
+    return refuse_call({Code::kQueueFull,
+                        "RpcOptions::queue_limit calls are waiting on this session: wait until some have completed, or "
+                        "raise the limit"});
   }
   const bool has_memory = base::try_grow([client] {
     client->begin_queue();
@@ -142,9 +144,9 @@ void ClientSessions::end_calls(Client* client) {
 
 Status ClientSessions::cancel(CallId call) {
   const auto sequence = static_cast<uint32_t>(call.value);
-  const Status cancelled(Code::kCancelled, "cancelled by its caller");
+  const Status cancelled(Code::kCancelled, "the caller cancelled the call");
   Client* client = table_.find(static_cast<uint32_t>(call.value >> 32));
-  if (!completions_.reserve_one()) return {Code::kNoMemory, "no memory for the end of a call: it goes on"};
+  if (!completions_.reserve_one()) return {Code::kNoMemory, "no memory to cancel the call, which goes on"};
   if (client != nullptr) {
     for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
       ClientSlot* slot = client->session.slot(static_cast<uint32_t>(std::countr_zero(mask)));

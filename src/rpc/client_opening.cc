@@ -30,8 +30,9 @@ constexpr uint8_t kPairedProbes = 1;
 /// Full packets count as not passing when their answers take this many times the round trip of a short probe.
 constexpr uint64_t kFullProbeTimes = 8;
 
-constexpr Status kPeerGone(Code::kPeerUnreachable,
-                           "no way leads to the peer's data-path address, or its endpoint went away while connecting");
+constexpr Status kPeerGone(
+    Code::kPeerUnreachable,
+    "the peer's data-path address cannot be reached, or its endpoint ended while the session was opening");
 
 /// Returns the transport's remedy for a refusal. Empty: there is none.
 std::string_view remedy_of(const transport::Remedies& remedies, wire::Refusal refusal) {
@@ -81,10 +82,9 @@ void ClientSessions::on_connect_result(const nexus::ControlEvent& event) {
   client->peer = *peer;
   client->has_peer = true;
   if (terms.payload_bytes_max > context_.transport.payload_bytes_max(*peer)) {
-    const Status contradiction(
-        Code::kRefused,
-        "the server's terms contradict each other: its packets' payload is larger than the datagram size in its "
-        "data-path address carries");
+    const Status contradiction(Code::kRefused,
+                               "the server's terms contradict each other: the payload of its packets does not fit the "
+                               "datagram size in its data-path address");
     return fail(client, contradiction, true);
   }
   client->session.on_accepted(
@@ -121,7 +121,9 @@ void ClientSessions::begin_handshake_anew(Client* client) {
   opening.wish.first_number = random() & wire::kNumberMask;
   client->session.start_over(opening.wish.first_number);
   Status status = random.has_failed()
-                      ? Status(Code::kUnavailable, "the system gives no random numbers for another handshake")
+                      ? Status(Code::kUnavailable,
+                               "the system gives no random numbers for another handshake: allow getrandom(2) or "
+                               "/dev/urandom in the sandbox")
                       : context_.nexus.connect(context_.port, opening.nexus_addresses, opening.peer_endpoint,
                                                opening.wish, opening.until_ns - context_.now_ns);
   if (!status.ok()) fail(client, status, false);
@@ -271,8 +273,8 @@ void ClientSessions::note_path_error(Client* client) {
 Status ClientSessions::why_dead(const Client* client) const {
   const Status why = context_.transport.peer_failure(client->peer);
   if (why.ok()) return kPeerGone;
-  return base::status_of(Code::kPeerUnreachable, "no way leads to the peer's data-path address",
-                         {"no way leads to the peer's data-path address: ", why.message()});
+  return base::status_of(Code::kPeerUnreachable, "the peer's data-path address cannot be reached",
+                         {"the peer's data-path address cannot be reached: ", why.message()});
 }
 
 /// True if a short probe was answered, but there was no time for the answer to a full probe.
@@ -313,13 +315,15 @@ Status ClientSessions::why_no_path(const Client* client) const {
   }
   switch (error) {
     case transport::PathError::kForbidden:
-      return unreachable("a firewall of this host takes packets to the server's data port",
-                         {"a firewall of this host takes packets to the server's data port: let packets to UDP port ",
-                          port, " leave"});
+      return unreachable(
+          "a firewall of this host blocks packets to the server's data port",
+          {"a firewall of this host blocks packets to the server's data port: allow packets to UDP port ", port,
+           " to leave"});
     case transport::PathError::kRefused:
-      return unreachable("packets to the server's data port are rejected",
-                         {"packets to the server's data port are rejected: its firewall must let packets to UDP port ",
-                          port, " in", remedies.address});
+      return unreachable(
+          "packets to the server's data port are rejected",
+          {"packets to the server's data port are rejected: the server's firewall must allow packets to UDP port ",
+           port, remedies.address});
     case transport::PathError::kUnreachable:
       return unreachable("no route leads to the server's data address",
                          {"no route leads to the server's data address (UDP port ", port,
@@ -328,10 +332,10 @@ Status ClientSessions::why_no_path(const Client* client) const {
     case transport::PathError::kTooLong:
       break;
   }
-  if (!context_.transport.can_pair()) return {Code::kPeerUnreachable, "nothing was answered on the data path"};
+  if (!context_.transport.can_pair()) return {Code::kPeerUnreachable, "no answer came on the data path"};
   return unreachable(
-      "nothing was answered on the data path: a firewall filters the server's data port",
-      {"nothing was answered on the data path: packets to UDP port ", port,
+      "no answer came on the data path: a firewall filters the server's data port",
+      {"no answer came on the data path: packets to UDP port ", port,
        " of the server, or its answers from there, are filtered; docs/network.md has rules for firewalls",
        remedies.address});
 }

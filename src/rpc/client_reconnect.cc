@@ -29,7 +29,10 @@ Status ClientSessions::keep_connecting(Client* client, const SessionOptions& opt
   RandomNumbers random(context_.nexus.environment());
   uint32_t key = 0;
   const bool has_key = table_.draw(context_.now_ns, random, &key);
-  if (random.has_failed()) return {Code::kUnavailable, "the system gives no random numbers for another session"};
+  if (random.has_failed())
+    return {
+        Code::kUnavailable,
+        "the system gives no random numbers for another session: allow getrandom(2) or /dev/urandom in the sandbox"};
   if (!has_key) return kNoMemory;
   client->public_name = table_.put(key, client);
   client->reconnect = std::move(reconnect);

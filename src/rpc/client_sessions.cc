@@ -57,7 +57,7 @@ Status ClientSessions::find_nexus(std::string_view uri, Opening& opening) {
 Result<Session> ClientSessions::create(std::string_view uri, const SessionOptions& options) {
   if (context_.is_closing) return Status(Code::kSessionReset, "the endpoint is closing");
   if (options.window < 1 || options.window > wire::kSlotsMax) {
-    return Status(Code::kMisuse, "SessionOptions::window is 1 to 64");
+    return Status(Code::kMisuse, "SessionOptions::window must be 1 to 64");
   }
   auto opening = std::unique_ptr<Opening>(new (std::nothrow) Opening);
   Status status = kNoMemory;
@@ -83,7 +83,10 @@ Result<Client*> ClientSessions::begin(std::unique_ptr<Opening>& opening, const S
   terms.first_number = random() & wire::kNumberMask;
   terms.seed = random();
   const bool has_key = table_.draw(context_.now_ns, random, &terms.local_key);
-  if (random.has_failed()) return Status(Code::kUnavailable, "the system gives no random numbers for another session");
+  if (random.has_failed())
+    return Status(
+        Code::kUnavailable,
+        "the system gives no random numbers for another session: allow getrandom(2) or /dev/urandom in the sandbox");
   Client* client = has_key ? make(terms) : nullptr;
   if (client == nullptr) return kNoMemory;
   opening->timeout_ns = to_ns(options.connect_timeout);
@@ -213,7 +216,7 @@ void ClientSessions::leave_run(Client* client) {
 
 Status ClientSessions::destroy(Session session) {
   Client* client = find(session);
-  if (client == nullptr || client->is_ending) return {Code::kSessionReset, "this session is gone already"};
+  if (client == nullptr || client->is_ending) return {Code::kSessionReset, "this session has ended already"};
   client->is_ending = true;
   forget_reconnect(client);
   ending_.push_back(client);
@@ -257,7 +260,7 @@ void ClientSessions::end_destroyed() {
   for (size_t i = 0; i < count; i++) {
     Client* client = ending_[i];
     client->is_ending = false;
-    end(client, {Code::kCancelled, "its session was destroyed"}, true);
+    end(client, {Code::kCancelled, "the session was destroyed"}, true);
   }
   ending_.erase(ending_.begin(), ending_.begin() + static_cast<ptrdiff_t>(count));
 }

@@ -29,7 +29,7 @@ constexpr Status kSilent(
     Code::kPeerUnreachable,
     "the peer has not answered for the liveness timeout: create a new session, or use SessionOptions::reconnect");
 constexpr Status kFruitless(Code::kNoResponse,
-                            "the server has not sent the rest of the response though its packets could have passed");
+                            "the server has not sent the rest of the response, although packets could pass");
 
 /// True if the session's calls have ended since the last check. The next check is when its report is due.
 bool is_done_for_now(const Client& client) {
@@ -39,12 +39,13 @@ bool is_done_for_now(const Client& client) {
 /// Returns the status of a session that ended because its packets of full length do not pass any more.
 Status narrow_path(const ClientSession& session) {
   const std::string bytes = std::to_string(session.payload_bytes_max() + wire::kHeaderBytes);
-  return base::status_of(Code::kPeerUnreachable,
-                         "full packets do not pass between the peers any more, short ones do: a route with a smaller "
-                         "MTU, or a policer; lower the transport's datagram size on either side",
-                         {"packets of ", bytes,
-                          " bytes do not pass between the peers any more, short ones do: a route with a smaller MTU, "
-                          "or a policer; lower the transport's datagram size on either side"});
+  return base::status_of(
+      Code::kPeerUnreachable,
+      "full packets do not pass between the peers any more, but short ones do: a route has a smaller MTU, or a policer "
+      "drops long packets; lower the transport's datagram size on either side",
+      {"packets of ", bytes,
+       " bytes do not pass between the peers any more, but short ones do: a route has a smaller MTU, or a policer "
+       "drops long packets; lower the transport's datagram size on either side"});
 }
 
 }  // namespace

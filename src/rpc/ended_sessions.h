@@ -23,7 +23,7 @@ class EndedSessions {
   }
   SessionInfo info(Session session) const {
     SessionInfo info;
-    info.status = {Code::kMisuse, "this session has ended long ago, or there never was one of that name"};
+    info.status = {Code::kMisuse, "this session ended long ago, or there never was a session of that name"};
     visit_newest(kKept, [&](uint64_t name, Status status) {
       if (name == session.name) info.status = status;
     });

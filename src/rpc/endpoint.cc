@@ -54,9 +54,8 @@ void Endpoint::stop_waiting(Session session, detail::SessionWaiter* waiter) { co
 
 void CallAwaitable::destroyed_in_flight() {
   std::fputs(
-      "tern: a coroutine was destroyed while it waited for a call, whose answer would go to memory that is no more: "
-      "let "
-      "the call end first (Endpoint::cancel)\n",
+      "tern: a coroutine was destroyed while it waited for a call, whose answer would be written to freed memory: let "
+      "the call end first (Endpoint::cancel() ends it)\n",
       stderr);
   std::abort();
 }
@@ -65,7 +64,8 @@ namespace detail {
 
 void task_has_a_waiter() noexcept {
   std::fputs(
-      "tern: two coroutines wait for one task: let one wait, which tells the other (co_await task, when_all, quorum)\n",
+      "tern: two coroutines wait for one task (co_await task, when_all, quorum): let one of them wait, and tell the "
+      "other\n",
       stderr);
   std::abort();
 }

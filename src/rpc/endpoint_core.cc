@@ -38,7 +38,7 @@ EndpointCore::~EndpointCore() {
 
 Status EndpointCore::start() {
   if (context_.options.credit_limit > RpcOptions::kCreditLimitMax) {
-    return {Code::kMisuse, "RpcOptions::credit_limit is 0 to 2048"};
+    return {Code::kMisuse, "RpcOptions::credit_limit must be 0 to 2048"};
   }
   const TransportPort& transport = context_.transport;
   path_buffer_ = context_.arena.alloc(std::max(transport.payload_bytes_max(), transport.large_payload_bytes()));
@@ -113,16 +113,16 @@ Status EndpointCore::check_entry() {
 
 Status EndpointCore::add_handler(uint16_t type, std::unique_ptr<RequestHandler> handler,
                                  const HandlerOptions& options) {
-  if (!is_owner()) return not_owner("on_request() belongs to the thread that made the endpoint");
+  if (!is_owner()) return not_owner("on_request() must be called by the thread that created the endpoint");
   if (is_bound_.load(std::memory_order_relaxed))
-    return {Code::kMisuse, "on_request() only before the first loop iteration"};
+    return {Code::kMisuse, "on_request() must be called before the first loop iteration"};
   return handlers_.add(type, std::move(handler), options);
 }
 
 Status EndpointCore::add_listener(std::unique_ptr<SessionListener> listener) {
-  if (!is_owner()) return not_owner("on_session_event() belongs to the thread that made the endpoint");
+  if (!is_owner()) return not_owner("on_session_event() must be called by the thread that created the endpoint");
   if (is_bound_.load(std::memory_order_relaxed))
-    return {Code::kMisuse, "on_session_event() only before the first loop iteration"};
+    return {Code::kMisuse, "on_session_event() must be called before the first loop iteration"};
   if (listener == nullptr) return {Code::kNoMemory, "no memory for the listener"};
   if (context_.listener != nullptr) return {Code::kMisuse, "the endpoint has a listener for session events already"};
   context_.listener = std::move(listener);
@@ -131,7 +131,7 @@ Status EndpointCore::add_listener(std::unique_ptr<SessionListener> listener) {
 
 Result<Session> EndpointCore::create_session(std::string_view uri, const SessionOptions& options) {
   if (!is_owner()) {
-    return not_owner("create_session() belongs to the thread that runs the event loop: use post()");
+    return not_owner("create_session() must be called by the thread that runs the event loop: use post()");
   }
   if (!failure_.ok()) return failure_;
   return client_sessions_.create(uri, options);
@@ -139,7 +139,7 @@ Result<Session> EndpointCore::create_session(std::string_view uri, const Session
 
 Status EndpointCore::destroy_session(Session session) {
   if (!is_owner()) {
-    return not_owner("destroy_session() belongs to the thread that runs the event loop: use post()");
+    return not_owner("destroy_session() must be called by the thread that runs the event loop: use post()");
   }
   if (is_of_server(session)) {
     return {Code::kMisuse, "a session that a client has opened ends with the client: refuse its requests instead"};
@@ -150,16 +150,17 @@ Status EndpointCore::destroy_session(Session session) {
 SessionInfo EndpointCore::session_info(Session session) const {
   if (!is_owner()) {
     SessionInfo unknown;
-    unknown.status = not_owner("session_info() belongs to the thread that runs the event loop: use post()");
+    unknown.status = not_owner("session_info() must be called by the thread that runs the event loop: use post()");
     return unknown;
   }
   return is_of_server(session) ? server_sessions_.info(session) : client_sessions_.info(session);
 }
 
 Result<bool> EndpointCore::wait_for_open(Session session, detail::SessionWaiter* waiter) {
-  if (!is_owner()) return not_owner("opened() belongs to the thread that runs the event loop: use post()");
+  if (!is_owner()) return not_owner("opened() must be called by the thread that runs the event loop: use post()");
   if (is_of_server(session)) {
-    return Status(Code::kMisuse, "opened() is for sessions of create_session(): on_session_event() hears of others");
+    return Status(Code::kMisuse,
+                  "opened() accepts sessions of create_session() only: on_session_event() reports the others");
   }
   return client_sessions_.wait_for_open(session, waiter);
 }
@@ -173,26 +174,25 @@ StartedCall EndpointCore::start_call_slow(Session session, uint32_t type, detail
                                           detail::Buffer* response, Duration deadline) {
   const auto refuse = [this](Status status) { return client_sessions_.refuse_call(status); };
   if (!is_owner()) {
-    return refuse(not_owner("enqueue_request() belongs to the thread that runs the event loop: use post()"));
+    return refuse(not_owner("enqueue_request() must be called by the thread that runs the event loop: use post()"));
   }
   Client* client = client_sessions_.find(session);
   if (is_of_server(session)) {
     return refuse({Code::kMisuse, "a session that a client has opened takes no requests: use create_session()"});
   }
-  if (client == nullptr) return refuse({Code::kSessionReset, "this session is gone: create a new one"});
+  if (client == nullptr) return refuse({Code::kSessionReset, "this session has ended: create a new one"});
   if (request == nullptr || response == nullptr) {
-    return refuse(
-        {Code::kMisuse,
-         "a MsgBuf is empty: it was moved from, or alloc_msgbuf() could not (no memory, or more than 1 GiB)"});
+    return refuse({Code::kMisuse,
+                   "a MsgBuf is empty: it was moved from, or alloc_msgbuf() failed (no memory, or more than 1 GiB)"});
   }
   if (request == response) {
-    return refuse({Code::kMisuse, "the request and the response need a MsgBuf each"});
+    return refuse({Code::kMisuse, "the request and the response must be two different MsgBufs"});
   }
   if (!context_.arena.owns(request) || !context_.arena.owns(response)) {
     return refuse(
         {Code::kMisuse, "a MsgBuf belongs to another endpoint: allocate it with this endpoint's alloc_msgbuf()"});
   }
-  if (type >= wire::kRequestTypes) return refuse({Code::kMisuse, "request types are 0 to 4095"});
+  if (type >= wire::kRequestTypes) return refuse({Code::kMisuse, "a request type must be 0 to 4095"});
   uint64_t deadline_ns = UINT64_MAX;
   if (deadline != Duration::max()) {
     context_.read_clock_outside_loop();
@@ -212,7 +212,7 @@ StartedCall EndpointCore::start_first_call(Session session, uint32_t type, detai
 }
 
 Status EndpointCore::cancel(CallId call) {
-  if (!is_owner()) return not_owner("cancel() belongs to the thread that runs the event loop: use post()");
+  if (!is_owner()) return not_owner("cancel() must be called by the thread that runs the event loop: use post()");
   return client_sessions_.cancel(call);
 }
 
@@ -222,13 +222,13 @@ Duration EndpointCore::now() {
 }
 
 Status EndpointCore::cancel_timer(TimerId timer) {
-  if (!is_owner()) return not_owner("cancel_timer() belongs to the thread that runs the event loop: use post()");
+  if (!is_owner()) return not_owner("cancel_timer() must be called by the thread that runs the event loop: use post()");
   if (timers_.cancel(timer.value)) return {};
   return {Code::kMisuse, "no such timer: it has run, or was cancelled"};
 }
 
 Result<TimerId> EndpointCore::add_timer(Duration delay, detail::InlineFunction<> then) {
-  if (!is_owner()) return not_owner("after() belongs to the thread that runs the event loop: use post()");
+  if (!is_owner()) return not_owner("after() must be called by the thread that runs the event loop: use post()");
   if (is_closed_) return Status(Code::kSessionReset, "the endpoint is closed: nothing runs in its loop any more");
   context_.read_clock_outside_loop();
   const uint64_t name = timers_.add(context_.now_ns + to_ns(delay), then);
@@ -410,7 +410,7 @@ void EndpointCore::close_all() {
   (void)counters();  // keeps the last values, because the transport and the Nexus may be gone later
   is_closed_ = true;
   context_.mailbox->refuse_posts();
-  end_sessions({Code::kCancelled, "its endpoint was closed"});
+  end_sessions({Code::kCancelled, "the endpoint was closed"});
   if (publisher_ != nullptr) publisher_->finish(counters());
   publisher_.reset();
   timers_.clear();

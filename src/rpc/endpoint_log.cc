@@ -7,7 +7,7 @@ namespace {
 constexpr uint64_t kWatchNs = 1'000'000'000;
 
 constexpr Status kDeviceEvents(Code::kUnavailable,
-                               "the transport's device or interface told of events, such as a link that went down or "
+                               "the transport's device or interface reported events, such as a link that went down or "
                                "came back: look at the kernel's log");
 constexpr Status kDeviceResets(Code::kUnavailable,
                                "a queue of the transport's device failed and was reset; its packets are sent again: "

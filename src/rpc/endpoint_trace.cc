@@ -14,7 +14,7 @@ constexpr Status kNoName(Code::kNoMemory, "no memory for the name of a file");
 Status EndpointCore::begin_to_trace() {
   const size_t records = context_.options.trace_records;
   if (records == 0) return {};
-  if (records > trace::Ring::kRecordsMax) return {Code::kMisuse, "RpcOptions::trace_records is 0 to 2^26"};
+  if (records > trace::Ring::kRecordsMax) return {Code::kMisuse, "RpcOptions::trace_records must be 0 to 2^26"};
   context_.tracer = Tracer::create(records, context_.nexus.local_address(), context_.port.transport.view(),
                                    context_.options.endpoint_id, context_.mailbox->environment);
   if (context_.tracer == nullptr) return {Code::kNoMemory, "no memory for RpcOptions::trace_records"};

@@ -27,7 +27,7 @@ constexpr uint32_t kRefusedInTurn = 64;
 // ---- Registration ----
 
 Status Handlers::add(uint16_t type, std::unique_ptr<RequestHandler> handler, const HandlerOptions& options) {
-  if (type >= wire::kRequestTypes) return {Code::kMisuse, "request types are 0 to 4095"};
+  if (type >= wire::kRequestTypes) return {Code::kMisuse, "a request type must be 0 to 4095"};
   if (handler == nullptr || find_record() == nullptr) return {Code::kNoMemory, "no memory for the record of a request"};
   if (type < entries_.size() && entries_[type].handler != nullptr) {
     return {Code::kMisuse, "this request type has a handler already"};

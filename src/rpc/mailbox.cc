@@ -65,7 +65,7 @@ Status Mailbox::push_post(detail::InlineFunction<> function) {
   base::MutexLock lock(mutex_);
   if (refuses_posts_) return {Code::kSessionReset, "the endpoint is closed: nothing runs in its loop any more"};
   if (posts_.size() >= kPostsMax) {
-    return {Code::kQueueFull, "65536 posted functions wait: run the endpoint's event loop, or post less"};
+    return {Code::kQueueFull, "65536 posted functions are waiting: run the endpoint's event loop, or post fewer"};
   }
   if (!base::try_reserve(posts_, posts_.size() + 1)) return {Code::kNoMemory, "no memory for a posted function"};
   posts_.push_back(std::move(function));

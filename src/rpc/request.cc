@@ -54,7 +54,8 @@ std::span<const std::byte> Request::stable_bytes(detail::RequestFront* front) {
 Result<MsgBuf> Request::take_message(detail::RequestFront* front) {
   Incoming* incoming = record_of(front);
   if (incoming == nullptr) return Status(Code::kMisuse, "this Request was answered or moved from");
-  const Status no_memory(Code::kNoMemory, "no memory for the message: see memory_limit_bytes");
+  const Status no_memory(Code::kNoMemory,
+                         "no memory for the message: free some, or raise RpcOptions::memory_limit_bytes");
   const auto message = bytes(front);
   if (message.size() != incoming->bytes) return no_memory;
   memory::Arena& arena = incoming->mailbox->arena;
@@ -93,8 +94,8 @@ detail::Buffer* Request::find_buffer(detail::RequestFront* front, size_t len_byt
 
 Status Request::no_buffer(detail::RequestFront* front, size_t len_bytes) {
   if (front == nullptr) return {Code::kMisuse, "this Request was answered or moved from"};
-  if (len_bytes > memory::Arena::kMessageBytesMax) return {Code::kTooLarge, "a message has at most 1 GiB"};
-  return {Code::kNoMemory, "no memory for the response: see memory_limit_bytes"};
+  if (len_bytes > memory::Arena::kMessageBytesMax) return {Code::kTooLarge, "a message may have at most 1 GiB"};
+  return {Code::kNoMemory, "no memory for the response: free some, or raise RpcOptions::memory_limit_bytes"};
 }
 
 void Request::respond(detail::RequestFront* front) {

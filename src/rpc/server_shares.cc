@@ -144,8 +144,8 @@ bool ServerSessions::make_way_for_session(const Run* run, const Host* host) {
 }
 
 constexpr Status kWithoutPath(Code::kPeerUnreachable,
-                              "the client did not prove its path in time, or had to make way for others: a firewall "
-                              "passes management and not data, or an MTU is too small");
+                              "the client did not prove its path in time, or other clients needed its place: a "
+                              "firewall may pass management but not data, or an MTU may be too small");
 
 void ServerSessions::give_up_pathless(Server* server) {
   context_.counters.sessions_without_path++;

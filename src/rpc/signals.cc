@@ -61,12 +61,12 @@ Result<SignalStop> stop_on_signals(Endpoint& endpoint) {
   for (uint32_t place = 0; place < kEndpointsMax; place++) {
     if (endpoints[place].load(std::memory_order_relaxed) != nullptr) continue;
     if (count == 0 && !install())
-      return Status(Code::kUnavailable, "the system takes no handler of SIGINT and SIGTERM");
+      return Status(Code::kUnavailable, "the system does not accept a handler for SIGINT and SIGTERM");
     count++;
     endpoints[place].store(&endpoint, std::memory_order_seq_cst);
     return SignalStop(place);
   }
-  return Status(Code::kQueueFull, "signals stop 64 endpoints already: stop the others from one of them");
+  return Status(Code::kQueueFull, "signals stop 64 endpoints already: let one of those stop this one");
 }
 
 void SignalStop::release(uint32_t place) {

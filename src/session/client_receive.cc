@@ -24,7 +24,7 @@ Status failure_status(wire::FailureCode code) {
     case wire::FailureCode::kUnknownType:
       return {Code::kRefused, "the server has no handler for this request type: register it with on_request()"};
     case wire::FailureCode::kTooLarge:
-      return {Code::kTooLarge, "the request is above the handler's max_request_bytes"};
+      return {Code::kTooLarge, "the request is larger than the handler's max_request_bytes"};
     case wire::FailureCode::kNoMemory:
       return {Code::kNoMemory,
               "the server's receive_budget_bytes, response_budget_bytes or memory is used up; try again later"};
@@ -34,7 +34,7 @@ Status failure_status(wire::FailureCode code) {
       return {Code::kQueueFull, "the server's worker queue is full; try again later"};
     case wire::FailureCode::kLost:
       return {Code::kNoResponse,
-              "the server has lost the request or its response: nothing that asks for it has arrived for 20 s, or a "
+              "the server has lost the request or its response: no packet that asks for it has arrived for 20 s, or a "
               "damaged packet got past the link's checksum"};
     case wire::FailureCode::kClosing:
       return {Code::kSessionReset, "the server's endpoint is closing"};

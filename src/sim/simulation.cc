@@ -70,7 +70,7 @@ Status Host::run(Rpc<Sim>& rpc) {
   if (rpc.core().is_closed()) return {Code::kMisuse, "the endpoint is closed"};
   SimImpl& impl = rpc.core().transport();
   if (&impl.nic() != &core_->nic) {
-    return {Code::kMisuse, "the endpoint is another host's: make it with this host's transport_options()"};
+    return {Code::kMisuse, "the endpoint belongs to another host: create it with this host's transport_options()"};
   }
   if (impl.driver() != nullptr) return {Code::kMisuse, "the simulation runs this endpoint already"};
   core_->loops.push_back(std::make_unique<Loop>(*core_, rpc, impl));
@@ -90,7 +90,7 @@ Status Host::boot(const std::function<std::shared_ptr<void>(Host&)>& program) {
 Status Host::crash() {
   if (!core_->is_up) return {};
   if (core_->nic.running != nullptr || core_->callbacks != 0) {
-    return {Code::kMisuse, "crash() from outside of the host's own callbacks: use Simulation::after()"};
+    return {Code::kMisuse, "a host's own callbacks must not crash() it: use Simulation::after()"};
   }
   core_->is_up = false;
   core_->nic.network.set_host_up(core_->nic.host, false);
@@ -167,7 +167,7 @@ Simulation::Simulation(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Result<std::unique_ptr<Simulation>> Simulation::create(const Topology& topology, SimulationOptions options) {
   if (Status status = topology.check(); !status.ok()) return status;
   if (options.frame_bytes < kFrameBytesMin || options.frame_bytes > kFrameBytesMax) {
-    return Status(Code::kMisuse, "SimulationOptions::frame_bytes is 578 to 9018");
+    return Status(Code::kMisuse, "SimulationOptions::frame_bytes must be 578 to 9018");
   }
   auto simulation = std::unique_ptr<Simulation>(new Simulation(std::make_unique<Impl>(topology, options)));
   Impl& impl = *simulation->impl_;
@@ -188,8 +188,8 @@ Simulation::~Simulation() {
   for (const auto& host : impl_->hosts) {
     if (host->core_->nic.users == 0) continue;
     std::fputs(
-        "tern: a Simulation was destroyed before an endpoint or a Nexus that was made in it: let these be parts of "
-        "what Host::boot() makes, or destroy them first\n",
+        "tern: a Simulation was destroyed before an endpoint or a Nexus that was created in it: create these in the "
+        "program of Host::boot(), or destroy them first\n",
         stderr);
     std::abort();
   }
@@ -247,7 +247,8 @@ void Simulation::set_tap(std::function<void(const TappedPacket&)> tap) {
 void Simulation::set_faults(const Faults& faults) { impl_->network.set_faults(faults); }
 
 namespace {
-constexpr Status kNoCable{Code::kMisuse, "there is no cable between these two nodes: Topology::links() has them all"};
+constexpr Status kNoCable{Code::kMisuse,
+                          "there is no cable between these two nodes: Topology::links() lists all cables"};
 }
 
 Status Simulation::set_faults(Node from, Node to, const Faults& faults) {

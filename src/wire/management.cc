@@ -135,20 +135,21 @@ const char* refusal_text(Refusal refusal) {
     case Refusal::kStaleRun:
       return "the server's Nexus has restarted; connect again";
     case Refusal::kPeersPerAddress:
-      return "the server's Nexus has as many peers at this IPv4 address or IPv6 /64 as one may have; raise "
+      return "the server's Nexus accepts no more peers from this IPv4 address or IPv6 /64; raise "
              "NexusOptions::peers_per_address_max there";
     case Refusal::kSessionsPerAddress:
-      return "the server's Nexus has as many sessions with this IPv4 address or IPv6 /64 as one may have; raise "
+      return "the server's Nexus accepts no more sessions from this IPv4 address or IPv6 /64; raise "
              "NexusOptions::sessions_per_address_max there";
     case Refusal::kNexusFull:
-      return "the server's Nexus has 65536 peers or 4194304 sessions, the most of one Nexus; end some, or make another";
+      return "the server's Nexus has 65536 peers or 4194304 sessions, the most that one Nexus can have; end some, or "
+             "create another Nexus";
     case Refusal::kOtherUser:
-      return "the server's endpoint belongs to another user and takes no peers of others";
+      return "the server's endpoint belongs to another user, and accepts only peers of its own user";
     case Refusal::kEndpointShare:
-      return "this host has all the sessions that one address may have with the endpoint; raise "
+      return "the server's endpoint accepts no more sessions from this host; raise "
              "RpcOptions::server_sessions_per_peer_max there";
     case Refusal::kOtherHost:
-      return "the server does not find the client's endpoint in its own network namespace";
+      return "the server cannot find the client's endpoint in its own network namespace";
     case Refusal::kNoWayBack:
       return "the server's endpoint cannot send to the client's data-path address";
     case Refusal::kOtherFabric:
@@ -156,7 +157,7 @@ const char* refusal_text(Refusal refusal) {
     case Refusal::kOtherPartition:
       return "the server's endpoint is in another partition, or neither side is a full member of the partition";
     case Refusal::kOtherSubnet:
-      return "the server's endpoint is in another InfiniBand subnet, to which no path is looked up";
+      return "the server's endpoint is in another InfiniBand subnet, which verbs cannot reach";
   }
   return "";
 }

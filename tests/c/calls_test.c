@@ -26,9 +26,9 @@ static void answer_with_own_buffer(void *context, tern_request *request) {
   const size_t length = tern_request_length(request);
   tern_msgbuf *reply = make_buffer(pair->server, length);
   memcpy(tern_msgbuf_data(reply), tern_request_data(request), length);
-  CHECK_MISUSE(tern_request_respond_with(request, NULL), "not the program's");
+  CHECK_MISUSE(tern_request_respond_with(request, NULL), "the program does not own the buffer");
   CHECK_OK(tern_request_respond_with(request, reply));
-  CHECK_MISUSE(tern_msgbuf_free(reply), "not the program's");  // the buffer belongs to the library
+  CHECK_MISUSE(tern_msgbuf_free(reply), "the program does not own the buffer");  // the buffer belongs to the library
   CHECK(tern_msgbuf_data(reply) == NULL);
 }
 
@@ -318,7 +318,7 @@ CASE(buffers_have_one_owner) {
   memset(tern_msgbuf_data(buffer), 1, capacity);
   CHECK_STATUS(tern_msgbuf_resize(buffer, capacity + 1), TERN_TOO_LARGE, "capacity");
   CHECK(tern_msgbuf_length(buffer) == capacity);
-  CHECK_MISUSE(tern_msgbuf_free((tern_msgbuf *)((char *)buffer + 8)), "not the program's");
+  CHECK_MISUSE(tern_msgbuf_free((tern_msgbuf *)((char *)buffer + 8)), "the program does not own the buffer");
   CHECK_OK(tern_msgbuf_free(buffer));
   CHECK_MISUSE(tern_msgbuf_free(buffer), "freed");
   CHECK_MISUSE(tern_msgbuf_resize(buffer, 1), "freed");
@@ -330,7 +330,7 @@ CASE(buffers_have_one_owner) {
   struct call call;
   start_call(&pair, LATER, 100, 0, &call);
   tern_msgbuf *const request = call.request, *const response = call.response;
-  CHECK_MISUSE(tern_msgbuf_free(request), "a call or an answer has it");
+  CHECK_MISUSE(tern_msgbuf_free(request), "a call has it until its continuation runs");
   CHECK(tern_msgbuf_data(response) == NULL);
   buffer = make_buffer(pair.client, 1);
   CHECK_MISUSE(tern_call_start(pair.client, pair.session, ECHO, request, buffer, on_done, NULL, NULL, NULL), "has it");

@@ -168,7 +168,7 @@ class Python(unittest.TestCase):
         self.session.call(ECHO, request, response, again)
         with self.assertRaises(ValueError):
             bytes(request.view)
-        with self.assertRaisesRegex(tern.Error, "the buffer is not the program's"):
+        with self.assertRaisesRegex(tern.Error, "the program does not own the buffer"):
             self.session.call(ECHO, request, response, again)
         self.client.run(30)
         self.assertEqual(rounds[1:], [(tern.OK, bytes([n]) + b"2345678", 0) for n in range(1, 100)])

@@ -230,10 +230,10 @@ CASE(wrong_handles_are_refused) {
   tern_request *kept;
   make_pair(&pair, transport);
   check_refused(NULL, "the endpoint is NULL");
-  check_refused((tern_endpoint *)pair.nexus, "this is no endpoint");
+  check_refused((tern_endpoint *)pair.nexus, "this is not an endpoint");
   CHECK_MISUSE(tern_endpoint_create(NULL, NULL, &endpoint), "the nexus is NULL");
-  CHECK_MISUSE(tern_endpoint_create((tern_nexus *)pair.client, NULL, &endpoint), "this is no nexus");
-  CHECK_MISUSE(tern_nexus_destroy((tern_nexus *)pair.client), "this is no nexus");
+  CHECK_MISUSE(tern_endpoint_create((tern_nexus *)pair.client, NULL, &endpoint), "this is not a nexus");
+  CHECK_MISUSE(tern_nexus_destroy((tern_nexus *)pair.client), "this is not a nexus");
   CHECK(tern_nexus_uri(NULL) == NULL);
   CHECK_OK(tern_nexus_destroy(NULL));
   CHECK_OK(tern_endpoint_destroy(NULL));
@@ -298,7 +298,7 @@ static void *visit(void *context) {
   CHECK_STATUS(tern_endpoint_descriptor(visitor->endpoint, &descriptor), TERN_WRONG_THREAD, "");
   CHECK_STATUS(tern_endpoint_after(visitor->endpoint, 0, count, NULL), TERN_WRONG_THREAD, "");
   CHECK_STATUS(tern_timer_cancel(visitor->endpoint, (tern_timer){1}), TERN_WRONG_THREAD, "");
-  CHECK_MISUSE(tern_endpoint_destroy(visitor->endpoint), "in another thread");
+  CHECK_MISUSE(tern_endpoint_destroy(visitor->endpoint), "in this thread or another");
   CHECK_OK(tern_endpoint_post(visitor->endpoint, end_visit, visitor));
   CHECK_OK(tern_msgbuf_free(buffer));
   return NULL;

@@ -237,6 +237,6 @@ TEST_P(BetweenHosts, silent_next_hop_is_named_in_the_error) {
   Call* call = caller.send_order(session, kWork, {1, 10, 0});
   EXPECT_EQ(caller.end_of(call), Code::kPeerUnreachable);
   EXPECT_THAT(std::string(call->status.message()),
-              AllOf(HasSubstr("no way leads to the peer's data-path address: "),
+              AllOf(HasSubstr("the peer's data-path address cannot be reached: "),
                     HasSubstr("the gateway 10.77.0.9 to 10.78.0.2 does not answer on the link of tern0")));
 }

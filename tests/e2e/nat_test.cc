@@ -268,7 +268,7 @@ TEST_F(Nat, an_output_filter_is_named) {
                      "  udp dport 31851 drop\n }; }"));
   Peer server(server_settings(*server_));
   Caller caller(client_settings());
-  EXPECT_THAT(why_not(caller, server.uri()), HasSubstr("a firewall of this host takes packets"));
+  EXPECT_THAT(why_not(caller, server.uri()), HasSubstr("a firewall of this host blocks packets"));
 }
 
 TEST_F(Nat, a_narrow_link_on_the_way_is_named) {

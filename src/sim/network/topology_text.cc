@@ -61,7 +61,7 @@ class Line {
       if (equals == word.npos) {
         words_.push_back(word);
       } else if (!options_.emplace(word.substr(0, equals), word.substr(equals + 1)).second) {
-        fail(quoted(word.substr(0, equals)) + " is there twice");
+        fail(quoted(word.substr(0, equals)) + " appears twice");
       }
       begin = end;
     }
@@ -124,16 +124,16 @@ class Parser {
     const auto& words = line.words();
     const std::string_view item = words.empty() ? "" : words[0];
     if (item == "switch") {
-      if (words.size() != 2) return line.fail("it must be: switch NAME OPTIONS");
+      if (words.size() != 2) return line.fail("write: switch NAME OPTIONS");
       parse_switch(line, words[1]);
     } else if (item == "hosts") {
-      if (words.size() != 3) return line.fail("it must be: hosts COUNT SWITCH OPTIONS");
+      if (words.size() != 3) return line.fail("write: hosts COUNT SWITCH OPTIONS");
       parse_hosts(line, words[1], words[2]);
     } else if (item == "link") {
-      if (words.size() != 3) return line.fail("it must be: link SWITCH SWITCH OPTIONS");
+      if (words.size() != 3) return line.fail("write: link SWITCH SWITCH OPTIONS");
       parse_link(line, words[1], words[2]);
     } else if (!item.empty()) {
-      line.fail(quoted(item) + " is not an item: switch, hosts or link");
+      line.fail(quoted(item) + " is not an item: write switch, hosts or link");
     }
     line.finish();
   }
@@ -147,7 +147,7 @@ class Parser {
     if (line.take_if("longest-way", "there")) return FrameLimitWay::kThere;
     if (line.take_if("longest-way", "back")) return FrameLimitWay::kBack;
     if (!line.take_if("longest-way", "both") && line.has("longest-way")) {
-      line.fail("longest-way: " + quoted(line.text_of("longest-way")) + " is none of both, there, back");
+      line.fail("longest-way: " + quoted(line.text_of("longest-way")) + " must be both, there or back");
     }
     return FrameLimitWay::kBoth;
   }
@@ -188,7 +188,7 @@ class Parser {
 
   void parse_hosts(Line& line, std::string_view count_text, std::string_view name) {
     const double count = line.number("COUNT", count_text, kPlain);
-    if (count < 1 || count > kHostsMax || count != std::floor(count)) line.fail("COUNT is not from 1 to 1048576");
+    if (count < 1 || count > kHostsMax || count != std::floor(count)) line.fail("COUNT must be 1 to 1048576");
     const Node at = find(line, name);
     const LinkOptions options = take_link_options(line);
     if (topology_.hosts() + count > kHostsMax) line.fail("there are more than 1048576 hosts");
@@ -201,7 +201,7 @@ class Parser {
     const Node b = find(line, b_name);
     const LinkOptions options = take_link_options(line);
     const double count = line.take("count", kPlain, 1);
-    if (count < 1 || count > kParallelMax || count != std::floor(count)) line.fail("count is not from 1 to 1024");
+    if (count < 1 || count > kParallelMax || count != std::floor(count)) line.fail("count must be 1 to 1024");
     if (!line.error().empty()) return;
     for (double i = 0; i < count; i++) topology_.connect(a, b, options);
   }

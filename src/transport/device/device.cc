@@ -22,14 +22,14 @@ static_assert(TransportImpl<DeviceImpl>);
 namespace {
 
 constexpr Status kNoDevice(Code::kMisuse, "device: Device::Options::device is null");
-constexpr Status kBadName(Code::kMisuse, "device: Properties::name has 1 to 16 bytes");
-constexpr Status kBadAddress(Code::kMisuse, "device: Device::address() has 1 to 40 bytes");
-constexpr Status kBadSize(Code::kMisuse, "device: Properties::packet_bytes_max is 536 to 65000");
+constexpr Status kBadName(Code::kMisuse, "device: Properties::name must have 1 to 16 bytes");
+constexpr Status kBadAddress(Code::kMisuse, "device: Device::address() must have 1 to 40 bytes");
+constexpr Status kBadSize(Code::kMisuse, "device: Properties::packet_bytes_max must be 536 to 65000");
 constexpr Status kBadQueue(Code::kMisuse,
-                           "device: Properties::receive_queue_packets and link_bytes_per_sec are at least 1");
-constexpr Status kNoDescriptors(Code::kUnavailable,
-                                "device: no file descriptors are left, or the device's cannot be polled: raise the "
-                                "limit (ulimit -n)");
+                           "device: Properties::receive_queue_packets and link_bytes_per_sec must be at least 1");
+constexpr Status kNoDescriptors(
+    Code::kUnavailable,
+    "device: no file descriptors are left (raise the limit, ulimit -n), or the device's descriptor cannot be polled");
 constexpr Status kNoMemory(Code::kNoMemory, "device: no memory for the endpoint's queues: free some");
 constexpr Status kNoPeerMemory(Code::kNoMemory, "device: no memory for another peer: free some, or end sessions");
 constexpr Status kOtherDevice(Code::kMisuse,

@@ -18,9 +18,9 @@ static_assert(TransportImpl<DpdkImpl>);
 namespace {
 
 constexpr Status kBadReceiveBuffers(Code::kMisuse,
-                                    "dpdk: Dpdk::Options::receive_buffers is a power of two, 512 to 65536");
-constexpr Status kBadDatagramBytes(Code::kMisuse, "dpdk: Dpdk::Options::datagram_bytes is 536 to 8972, or 0");
-constexpr Status kBadMtu(Code::kMisuse, "dpdk: Dpdk::Options::mtu is 576 to 9000, or 0");
+                                    "dpdk: Dpdk::Options::receive_buffers must be a power of two, 512 to 65536");
+constexpr Status kBadDatagramBytes(Code::kMisuse, "dpdk: Dpdk::Options::datagram_bytes must be 536 to 8972, or 0");
+constexpr Status kBadMtu(Code::kMisuse, "dpdk: Dpdk::Options::mtu must be 576 to 9000, or 0");
 constexpr Status kNoMemory(Code::kNoMemory,
                            "dpdk: no memory for the endpoint's queues: free some, or use fewer endpoints");
 constexpr Status kNoDescriptors(Code::kUnavailable, "dpdk: no file descriptors are left: raise the limit (ulimit -n)");

@@ -87,15 +87,15 @@ Result<uint16_t> plan_queues(const DpdkDevice& device, const DpdkWishes& wishes,
     return status_of(
         Code::kUnavailable, "dpdk: the device cannot steer frames to queues",
         {"dpdk: the device ", device.name,
-         " cannot steer frames to queues of endpoints (neither rte_flow nor RSS by a key of ours), so that ",
-         "its endpoints share one: set Dpdk::Options::queues to 0 or 1"});
+         " cannot steer frames to queues of endpoints (neither rte_flow nor RSS with tern's key works), so that ",
+         "its endpoints share one queue: set Dpdk::Options::queues to 0 or 1"});
   }
   if (wishes.queues >= most) {
     const std::string wished = std::to_string(wishes.queues), have = std::to_string(most);
-    return status_of(
-        Code::kUnavailable, "dpdk: the device has not so many queues",
-        {"dpdk: the device ", device.name, " has ", have, " queues, one of which is nobody's, and not the ", wished,
-         " of Dpdk::Options::queues: lower that"});
+    return status_of(Code::kUnavailable, "dpdk: the device does not have that many queues",
+                     {"dpdk: the device ", device.name, " has ", have,
+                      " queues, one of which serves no endpoint, and cannot have the ", wished,
+                      " of Dpdk::Options::queues: lower that number"});
   }
   const uint32_t by_itself = std::clamp(wishes.cpus, kDpdkQueuesMin, kDpdkQueuesMax);
   const uint32_t endpoints = wishes.queues != 0 ? wishes.queues : by_itself;

@@ -100,10 +100,10 @@ class DpdkPort::Registry {
     if (choice.receive_buffers != other.receive_buffers) differs = "receive_buffers";
     if (choice.vlan != other.vlan) differs = "vlan";
     if (differs == nullptr) return {};
-    return base::status_of(Code::kMisuse, "dpdk: endpoints of one device have equal options of the device",
+    return base::status_of(Code::kMisuse, "dpdk: endpoints of one device must have the same options of the device",
                            {"dpdk: another endpoint of this process has ", open.text.name, " with another ", differs,
-                            ": endpoints of one device give Dpdk::Options the same device, eal, address, gateway, ",
-                            "queues, mtu, receive_buffers and vlan"});
+                            ": endpoints of one device must have the same device, eal, address, gateway, ",
+                            "queues, mtu, receive_buffers and vlan in Dpdk::Options"});
   }
 
   /// Each user has its own pointer, so that the last user closes the port under the mutex. A later open of the device
@@ -150,8 +150,9 @@ Result<std::shared_ptr<DpdkPort>> DpdkPort::open(const DpdkChoice& choice) {
     if (!parsed.ok()) return parsed.status();
     own = *parsed;
   } else if (!choice.gateway.empty()) {
-    return Status(Code::kMisuse,
-                  "dpdk: Dpdk::Options::gateway goes with Dpdk::Options::address; without, the kernel's routes hold");
+    return Status(
+        Code::kMisuse,
+        "dpdk: Dpdk::Options::gateway needs Dpdk::Options::address; without an address, the kernel's routes apply");
   }
   try {
     return Registry::get().open(choice, DeviceText::parse(choice.device), own);

@@ -225,8 +225,9 @@ Status why_not_started(const EalChoice& choice, int error) {
             "dpdk: EAL has failed to start in this process before, and cannot be started again: restart the program"};
   }
   if (choice.arguments.empty()) {
-    return status_of(Code::kUnavailable, "dpdk: EAL does not start",
-                     {"dpdk: EAL does not start", line, ": see syslog, or give it arguments by Dpdk::Options::eal"});
+    return status_of(
+        Code::kUnavailable, "dpdk: EAL has failed to start",
+        {"dpdk: EAL has failed to start", line, ": see syslog, or give it arguments by Dpdk::Options::eal"});
   }
   return status_of(Code::kUnavailable, "dpdk: EAL refuses the arguments of Dpdk::Options::eal",
                    {"dpdk: EAL refuses the arguments \"", choice.arguments, "\" of Dpdk::Options::eal", line,

@@ -121,7 +121,7 @@ Status PortCore::failure() const {
   if (!is_gone_.load(std::memory_order_relaxed)) [[likely]]
     return {};
   return status_of(Code::kUnavailable, "dpdk: the device was removed",
-                   {"dpdk: the device ", facts_.name, " was removed: plug it in, and make the endpoint anew"});
+                   {"dpdk: the device ", facts_.name, " was removed: plug it in, and create a new endpoint"});
 }
 
 // ---- The device
@@ -406,7 +406,7 @@ Result<uint16_t> PortCore::choose_queue(const base::SocketAddress& own) {
   const std::string queues = std::to_string(plan_.queues - 1);
   return status_of(Code::kUnavailable, "dpdk: all queues are in use: raise Dpdk::Options::queues",
                    {"dpdk: all ", queues, " queues of ", facts_.name,
-                    " are in use, one by each endpoint: raise Dpdk::Options::queues, or use fewer endpoints"});
+                    " are in use by an endpoint each: raise Dpdk::Options::queues, or use fewer endpoints"});
 }
 
 Result<LaneSlot*> PortCore::take_slot() {
@@ -432,7 +432,7 @@ Status PortCore::steer(LaneSlot& slot) {
   const uint16_t queue = slot.queue.load(std::memory_order_relaxed);
   if (queue == 0) return {};
   if (hashes_ != nullptr && !hashes_->lead(slot.own.port(), queue)) {
-    return why_refused(facts_.name, "to lead a UDP port to a queue", rte_errno);
+    return why_refused(facts_.name, "to steer a UDP port to a queue", rte_errno);
   }
   if (!flows_) return {};
   rte_flow_error error{};

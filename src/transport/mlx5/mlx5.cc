@@ -18,8 +18,8 @@ static_assert(Mlx5::Options::kDatagramBytesMin == ethernet::kDatagramBytesMin);
 namespace {
 
 constexpr Status kBadReceiveBuffers(Code::kMisuse,
-                                    "mlx5: Mlx5::Options::receive_buffers is a power of two, 1024 to 65536");
-constexpr Status kBadDatagramBytes(Code::kMisuse, "mlx5: Mlx5::Options::datagram_bytes is 536 to 8142, or 0");
+                                    "mlx5: Mlx5::Options::receive_buffers must be a power of two, 1024 to 65536");
+constexpr Status kBadDatagramBytes(Code::kMisuse, "mlx5: Mlx5::Options::datagram_bytes must be 536 to 8142, or 0");
 constexpr Status kNoMemory(Code::kNoMemory,
                            "mlx5: no memory for the endpoint's queues: free some, or use fewer endpoints");
 constexpr Status kNoDescriptors(Code::kUnavailable, "mlx5: no file descriptors are left: raise the limit (ulimit -n)");

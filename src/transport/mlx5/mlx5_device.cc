@@ -55,16 +55,16 @@ class Search {
     if (!choice_.device.empty() && choice_.device != name) return;
     is_known_ = true;
     if (!mlx5dv_is_supported(device)) {
-      return note(
-          1, "the device is no mlx5 device",
-          {"the device ", name, " is no mlx5 device (ConnectX-4 or newer): use such a device, or another transport"});
+      return note(1, "the device is not an mlx5 device",
+                  {"the device ", name,
+                   " is not an mlx5 device (ConnectX-4 or newer): use such a device, or another transport"});
     }
     Mlx5Device found;
     found.context.reset(ibv_open_device(device));
     if (found.context == nullptr) {
       return note(4, "the device cannot be opened",
                   {"the device ", name, " cannot be opened (", std::strerror(errno),
-                   "): this user needs to read and write /dev/infiniband/uverbs*"});
+                   "): this user must be allowed to read and write /dev/infiniband/uverbs*"});
     }
     ibv_device_attr_ex limits{};
     mlx5dv_context strides{};
@@ -118,8 +118,8 @@ class Search {
                   {"port ", port, " of ", name, " does not answer: see the kernel's log"});
     }
     if (attributes.link_layer != IBV_LINK_LAYER_ETHERNET) {
-      return note(2, "the port is no Ethernet port",
-                  {"port ", port, " of ", name, " is an InfiniBand port: use the transport verbs"});
+      return note(2, "the port is not an Ethernet port",
+                  {"port ", port, " of ", name, " is an InfiniBand port: use the verbs transport"});
     }
     const std::string device = "port " + port + " of " + std::string(name);
     auto interface =
@@ -178,8 +178,8 @@ Result<Mlx5Device> open_mlx5_device(const Mlx5Choice& choice) {
   if (!opened.ok()) return opened;
   opened->domain.reset(ibv_alloc_pd(opened->context.get()));
   if (opened->domain == nullptr || !base::set_nonblocking(opened->context->async_fd)) {
-    return refuse("the device gives no protection domain",
-                  {"the device gives no protection domain (", std::strerror(errno), "): use fewer endpoints"});
+    return refuse("the device refused a protection domain",
+                  {"the device refused a protection domain (", std::strerror(errno), "): use fewer endpoints"});
   }
   return opened;
 }

@@ -43,7 +43,7 @@ void Mlx5Receive::stop() {
 
 Status Mlx5Receive::refusal(const char* what) const {
   return base::status_of(Code::kUnavailable, "mlx5: the device has no queues for another endpoint",
-                         {"mlx5: ", ibv_get_device_name(context_->device), " makes no ", what, " (",
+                         {"mlx5: ", ibv_get_device_name(context_->device), " did not create a ", what, " (",
                           std::strerror(errno), "): lower Mlx5::Options::receive_buffers, or use fewer endpoints"});
 }
 
@@ -61,10 +61,10 @@ Status Mlx5Receive::make(const Frames& frames) {
             "root"};
   }
   const std::string port = std::to_string(frames.address.port());
-  return base::status_of(
-      Code::kUnavailable, "mlx5: the device steers no frames to the endpoint",
-      {"mlx5: ", ibv_get_device_name(context_->device), " steers no frames of UDP port ", port, " to the endpoint (",
-       std::strerror(errno), "): it needs flow steering; update its firmware, or choose another port or device"});
+  return base::status_of(Code::kUnavailable, "mlx5: the device refused to steer frames to the endpoint",
+                         {"mlx5: ", ibv_get_device_name(context_->device), " refused to steer frames of UDP port ",
+                          port, " to the endpoint (", std::strerror(errno),
+                          "): it needs flow steering; update its firmware, or choose another port or device"});
 }
 
 Status Mlx5Receive::make_completions() {

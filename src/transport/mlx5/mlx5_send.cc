@@ -18,7 +18,7 @@ constexpr uint32_t kInlineBytes = 256;
 
 Status refuse(const Mlx5Device& device, const char* what) {
   return ethernet::status_of(kMlx5Names, Code::kUnavailable, "the device has no queues for another endpoint",
-                             {ibv_get_device_name(device.context->device), " makes no ", what, " (",
+                             {ibv_get_device_name(device.context->device), " did not create a ", what, " (",
                               std::strerror(errno), "): use fewer endpoints, or see the kernel's log"});
 }
 

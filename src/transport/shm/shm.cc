@@ -35,10 +35,10 @@ Result<std::unique_ptr<ShmImpl>> ShmImpl::create(const Options& options, const C
   memory::Arena& arena = context.arena;
   if (Status status = check_ranges<Shm>(options); !status.ok()) return status;
   if (!shm::is_valid_cell_count(options.ring_cells)) {
-    return Status(Code::kMisuse, "shm: Options::ring_cells must be a power of two");
+    return Status(Code::kMisuse, "shm: Shm::Options::ring_cells must be a power of two");
   }
   if (options.process_peers_max > options.peers_max) {
-    return Status(Code::kMisuse, "shm: Options::process_peers_max must not be above peers_max");
+    return Status(Code::kMisuse, "shm: Shm::Options::process_peers_max must not be above peers_max");
   }
   if (arena.chunks().empty() || arena.chunks().front().fd < 0) {
     return Status(Code::kMisuse, "shm: the message arena must be a shared one (ArenaOptions::shared)");

@@ -68,7 +68,7 @@ Status shortage_or(int error, Status otherwise) {
     case ETOOMANYREFS:
       return {Code::kUnavailable, "shm: out of file descriptors: raise the limit (ulimit -n) or use fewer peers"};
     case EFBIG:
-      return {Code::kUnavailable, "shm: a ring is above the limit of a file's size: raise that (ulimit -f)"};
+      return {Code::kUnavailable, "shm: a ring would exceed the limit on file sizes: raise it (ulimit -f)"};
     case ENOMEM:
     case ENOBUFS:
     case ENOSPC:

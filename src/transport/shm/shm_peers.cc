@@ -58,7 +58,7 @@ void ShmImpl::disconnect(PeerId id) {
 Result<ShmImpl::Peer*> ShmImpl::new_peer(const shm::Identity& identity) {
   if (free_ids_.empty()) {
     if (peers_.size() >= options_.peers_max) {
-      return Status(Code::kUnavailable, "shm: Options::peers_max peers are connected: raise it or end sessions");
+      return Status(Code::kUnavailable, "shm: Shm::Options::peers_max peers are connected: raise it, or end sessions");
     }
     if (!add_peer()) return kNoPeerMemory;
   }
@@ -176,7 +176,8 @@ Status ShmImpl::charge(Peer& peer, const shm::PeerProcess& name) {
   if (own != kNoProcess && own == peer.process) return {};
   if (own != kNoProcess && processes_[own].peers >= process_peers_max_) {
     return {Code::kUnavailable,
-            "shm: this many endpoints of the peer's process are connected: raise Shm::Options::process_peers_max"};
+            "shm: Shm::Options::process_peers_max endpoints of the peer's process are connected: raise it, or end "
+            "sessions"};
   }
   if (!shm::is_own_user(name) && of_user >= std::max(options_.peers_max / 2, 1u)) {
     return {Code::kUnavailable, "shm: another user's endpoints have half of Shm::Options::peers_max: raise it"};

@@ -223,7 +223,7 @@ Result<Descriptor> connect_to(const Identity& identity) {
       return Status(Code::kQueueFull, "shm: the peer accepts too slowly; try again");
     if (errno == EACCES || errno == EPERM) {
       return Status(Code::kUnavailable,
-                    "shm: the system forbids to connect to the peer's abstract Unix socket; use udp");
+                    "shm: the system forbids connections to the peer's abstract Unix socket; use udp");
     }
     return shortage_or(
         errno,

@@ -74,7 +74,7 @@ SimImpl::~SimImpl() {
 
 Result<PeerId> SimImpl::connect(std::span<const std::byte> address, std::string_view) {
   if (address.size() != kAddressBytes || load_u32(address.data()) >= nic_.network.hosts()) {
-    return Status(Code::kRefused, "the peer's address is none of this simulation");
+    return Status(Code::kRefused, "the peer's address is not in this simulation");
   }
   return connect_port(load_u32(address.data()), load_u32(address.data() + 4));
 }

@@ -45,7 +45,7 @@ Status socket_error(int error) {
     case EAFNOSUPPORT:
       return {Code::kUnavailable, "udp: this kernel has no IPv6 (or no IPv4): bind an address of the other family"};
     default:
-      return {Code::kUnavailable, "udp: the kernel refused a socket: check memory and permissions"};
+      return {Code::kUnavailable, "udp: the kernel refused to create a socket: check memory and permissions"};
   }
 }
 

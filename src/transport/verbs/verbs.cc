@@ -19,8 +19,8 @@ static_assert(TransportImpl<VerbsImpl>);
 namespace {
 
 constexpr Status kBadReceiveBuffers(Code::kMisuse,
-                                    "verbs: Verbs::Options::receive_buffers is a power of two, 64 to 16384");
-constexpr Status kBadPacketBytes(Code::kMisuse, "verbs: Verbs::Options::packet_bytes is 536 to 4096, or 0");
+                                    "verbs: Verbs::Options::receive_buffers must be a power of two, 64 to 16384");
+constexpr Status kBadPacketBytes(Code::kMisuse, "verbs: Verbs::Options::packet_bytes must be 536 to 4096, or 0");
 constexpr Status kNoMemory(Code::kNoMemory,
                            "verbs: no memory for the endpoint's queues: free some, or use fewer endpoints");
 constexpr Status kNoDescriptors(Code::kUnavailable, "verbs: no file descriptors are left: raise the limit (ulimit -n)");
@@ -31,9 +31,9 @@ constexpr Status kQueueLost(Code::kUnavailable, "verbs: the device has lost a co
 constexpr Status kPairLost(Code::kUnavailable,
                            "verbs: the queue pair fails again after each reset: see the kernel's log, and make a new "
                            "endpoint");
-constexpr Status kMoved(Code::kUnavailable,
-                        "verbs: the port has another address now, at which no peer reaches this endpoint: make a new "
-                        "one");
+constexpr Status kMoved(
+    Code::kUnavailable,
+    "verbs: the port has another address now, so that no peer can reach this endpoint: create a new one");
 
 }  // namespace
 
@@ -71,8 +71,8 @@ Status VerbsImpl::open(std::string_view listen_host) {
   if (getrandom(&own_key_, sizeof(own_key_), 0) != sizeof(own_key_)) return kNoRandom;
   own_key_ &= VerbsAddress::kKeyMax;
   if (start_queue_pair() != 0) {
-    return base::status_of(Code::kUnavailable, "verbs: the device does not start a queue pair",
-                           {"verbs: the device does not start a queue pair (", std::strerror(errno),
+    return base::status_of(Code::kUnavailable, "verbs: the device refused to start a queue pair",
+                           {"verbs: the device refused to start a queue pair (", std::strerror(errno),
                             "): see the kernel's log, or use fewer endpoints"});
   }
   address_bytes_ = encode_address({.fabric = port.fabric,
@@ -121,7 +121,7 @@ Status VerbsImpl::make_queue_pair() {
   const std::string_view device = ibv_get_device_name(opened.context->device);
   const auto refuse = [&](const char* what) {
     return base::status_of(Code::kUnavailable, "verbs: the device has no queues for another endpoint",
-                           {"verbs: ", device, " makes no ", what, " (", std::strerror(errno),
+                           {"verbs: ", device, " did not create a ", what, " (", std::strerror(errno),
                             "): lower Verbs::Options::receive_buffers, or use fewer endpoints"});
   };
   objects_->send_completions = objects_->events.make_queue(opened.context.get(), 2 * kSendSlots);

@@ -55,7 +55,7 @@ Status VerbsImpl::unreachable(const VerbsAddress& address) const {
                              {"verbs: the peer's P_Key is ", hexadecimal(address.partition), " and this endpoint's ",
                               hexadecimal(port.partition), kChoosePartition});
     case wire::Refusal::kOtherSubnet:
-      return {Code::kUnavailable, "verbs: the peer is in another InfiniBand subnet, to which no path is looked up"};
+      return {Code::kUnavailable, "verbs: the peer is in another InfiniBand subnet, which verbs cannot reach"};
     default:
       return {};
   }

@@ -68,10 +68,10 @@ class Port::Registry {
       if (open.wish == choice.wish && open.receive_buffers == choice.receive_buffers && open.queues == choice.queues) {
         return share(entry, user);
       }
-      return status_of(kNames, Code::kMisuse, "endpoints of one interface have equal options of the interface",
+      return status_of(kNames, Code::kMisuse, "endpoints of one interface must have the same options of the interface",
                        {"another endpoint of this process has ", choice.interface.name,
-                        " with another mode, queues or receive_buffers: give Xdp::Options the same of these three for "
-                        "all endpoints at an interface"});
+                        " with another mode, queues or receive_buffers: give all endpoints of an interface the same "
+                        "three in Xdp::Options"});
     }
     std::unique_ptr<Port> port(new (std::nothrow) Port(choice));
     if (port == nullptr || !base::try_reserve(entries_, entries_.size() + 1)) return kNoMemory;
@@ -152,7 +152,7 @@ Status Port::start() {
       const std::string free = std::to_string(i), wanted = std::to_string(choice_.queues);
       return status_of(kNames, Code::kUnavailable, "the network interface has not enough free receive queues",
                        {interface.name, " has only ", free, " free receive queues, and Xdp::Options::queues wants ",
-                        wanted, ": lower that, or give the interface more (ethtool -L ", interface.name, ")"});
+                        wanted, ": lower that number, or give the interface more (ethtool -L ", interface.name, ")"});
     }
     if (!status.ok()) return status;
   }
@@ -282,7 +282,7 @@ Result<Port::Spot> Port::choose_spot() {
   if (uint32_t place = 0; find_place(best, &place)) return Spot{best, place};
   return status_of(kNames, Code::kUnavailable, "all places at the queues of the network interface are taken",
                    {"16 endpoints share each queue of ", choice_.interface.name,
-                    ", and more cannot: raise Xdp::Options::queues, or use fewer endpoints"});
+                    ", which is the maximum: raise Xdp::Options::queues, or use fewer endpoints"});
 }
 
 // ---- Endpoints

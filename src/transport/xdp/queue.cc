@@ -47,10 +47,11 @@ Status refused(const Queue::Choice& choice, int error, size_t memory_bytes) {
               "xdp: this process may not open AF_XDP sockets (CAP_NET_RAW): run `setcap "
               "cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM`, or run it as root"};
     case ENOBUFS:
-      return base::status_of(Code::kUnavailable, "xdp: too little memory may be locked for a queue: raise ulimit -l",
-                             {"xdp: a queue of ", choice.interface, " locks ", megabytes,
-                              " MB of memory, which is more than this process may: raise the limit (ulimit -l), or ",
-                              "lower Xdp::Options::receive_buffers"});
+      return base::status_of(
+          Code::kUnavailable, "xdp: too little memory may be locked for a queue: raise ulimit -l",
+          {"xdp: a queue of ", choice.interface, " locks ", megabytes,
+           " MB of memory, which is more than this process may lock: raise the limit (ulimit -l), or ",
+           "lower Xdp::Options::receive_buffers"});
     case EAFNOSUPPORT:
       return {Code::kUnavailable, "xdp: this kernel has no AF_XDP sockets: use one with CONFIG_XDP_SOCKETS"};
     case EMFILE:
@@ -59,8 +60,8 @@ Status refused(const Queue::Choice& choice, int error, size_t memory_bytes) {
     case ENOMEM:
       return kNoQueueMemory;
     case ENODEV:
-      return base::status_of(Code::kUnavailable, "xdp: the network interface has gone",
-                             {"xdp: the network interface ", choice.interface, " has gone: see ip link"});
+      return base::status_of(Code::kUnavailable, "xdp: the network interface is gone",
+                             {"xdp: the network interface ", choice.interface, " is gone: see ip link"});
     case ENETDOWN:
       return base::status_of(
           Code::kUnavailable, "xdp: the network interface is down",

@@ -29,18 +29,18 @@ bool names_mtu(const std::string& words) {
 Status no_permission(std::string_view what, int error) {
   return refuse("xdp: no permission to use XDP",
                 {"xdp: no permission to ", what, " (", std::strerror(error),
-                 "): run as root, or with the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN, not in a ",
-                 "container without them"});
+                 "): run as root, or with the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN, which many ",
+                 "containers lack"});
 }
 
 Status no_native_mode(int error, const Facts& facts) {
   const std::string reason = facts.kernel_words.empty() ? std::strerror(error) : facts.kernel_words;
   if (error == ERANGE || names_mtu(facts.kernel_words)) {
     return refuse(
-        "xdp: the interface's MTU is above what its driver takes in native mode",
+        "xdp: the interface's MTU is above the limit of its driver in native mode",
         {"xdp: the MTU of ", facts.interface, ", ", std::to_string(facts.mtu_bytes),
-         ", is above what its driver takes in native mode (", reason, "): lower it at both ends, as by ip link set ",
-         facts.interface, " mtu 3498, or choose mode=generic"});
+         ", is above the limit of its driver in native mode (", reason,
+         "): lower it at both ends, as with ip link set ", facts.interface, " mtu 3498, or choose mode=generic"});
   }
   return refuse(
       "xdp: the interface's driver refuses XDP in native mode",
@@ -88,9 +88,9 @@ Status refusal(Step step, int error, const Facts& facts) {
     case Step::kLoad:
       break;
   }
-  return refuse("xdp: the kernel does not load the XDP program",
-                {"xdp: the kernel does not load the XDP program (", text,
-                 "): it wants Linux 5.3 or newer with CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS"});
+  return refuse("xdp: the kernel refused to load the XDP program",
+                {"xdp: the kernel refused to load the XDP program (", text,
+                 "): it needs Linux 5.3 or newer with CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS"});
 }
 
 Status refusal_by_program(std::string_view interface, std::string_view program, uint32_t id, bool is_native) {
@@ -104,7 +104,7 @@ Status refusal_by_program(std::string_view interface, std::string_view program, 
 Status refusal_by_version(std::string_view interface) {
   return refuse("xdp: processes of another version of tern use the interface",
                 {"xdp: processes of another version of tern use ", interface,
-                 ": end them first, or build all with the same version"});
+                 ": end them first, or build all programs with the same version"});
 }
 
 Status refusal_by_mode(std::string_view interface, bool is_native) {

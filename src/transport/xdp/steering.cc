@@ -81,7 +81,7 @@ Status Steering::add_socket(uint32_t queue, int socket) {
   if (error == EEXIST) {
     return refuse("xdp: another process has the queue",
                   {"xdp: another process has queue ", std::to_string(queue), " of ", name_,
-                   ": choose another queue, or give the interface more, as by ethtool -L ", name_, " combined 4"});
+                   ": choose another queue, or give the interface more, as with ethtool -L ", name_, " combined 4"});
   }
   if (error == E2BIG) {
     return refuse("xdp: the number of the queue is too large",
@@ -94,8 +94,8 @@ Status Steering::add_socket(uint32_t queue, int socket) {
     return {};
   }
   if (error == ENOMEM) return kNoMemory;
-  return refuse("xdp: the kernel does not take the socket of a queue",
-                {"xdp: the kernel does not take the socket of queue ", std::to_string(queue), " of ", name_, " (",
+  return refuse("xdp: the kernel refused the socket of a queue",
+                {"xdp: the kernel refused the socket of queue ", std::to_string(queue), " of ", name_, " (",
                  std::strerror(error), "): see the kernel's log"});
 }
 
@@ -130,8 +130,8 @@ Status Steering::add_port(const base::SocketAddress& address, uint32_t queue) {
   }
   remove(key, entry.rule);
   if (error != E2BIG) return kNoMemory;
-  return refuse("xdp: too many endpoints at the interface",
-                {"xdp: ", name_, " has ", std::to_string(kPortsMax), " endpoints of tern, no more fit: use fewer"});
+  return refuse("xdp: too many endpoints at the interface", {"xdp: ", name_, " has ", std::to_string(kPortsMax),
+                                                             " endpoints of tern, which is the maximum: use fewer"});
 }
 
 void Steering::remove_port(const base::SocketAddress& address) {

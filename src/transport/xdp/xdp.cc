@@ -31,10 +31,10 @@ using neighbours::Interface;
 using xdp::kNames, xdp::kNoDescriptors, xdp::kNoMemory;
 
 constexpr Status kBadReceiveBuffers(Code::kMisuse,
-                                    "xdp: Xdp::Options::receive_buffers is a power of two, 512 to 32768");
-constexpr Status kBadDatagramBytes(Code::kMisuse, "xdp: Xdp::Options::datagram_bytes is 536 to 3774, or 0");
-constexpr Status kBadMode(Code::kMisuse,
-                          "xdp: Xdp::Options::mode is zero_copy, native or generic, or empty for the best of them");
+                                    "xdp: Xdp::Options::receive_buffers must be a power of two, 512 to 32768");
+constexpr Status kBadDatagramBytes(Code::kMisuse, "xdp: Xdp::Options::datagram_bytes must be 536 to 3774, or 0");
+constexpr Status kBadMode(
+    Code::kMisuse, "xdp: Xdp::Options::mode must be zero_copy, native or generic, or empty for the best of them");
 
 std::optional<xdp::Wish> parse_mode(std::string_view text) {
   if (text.empty()) return xdp::Wish::kBest;
@@ -63,7 +63,7 @@ class NamespaceVisit {
     }
     return status_of(kNames, Code::kUnavailable, "the network namespace of the option netns cannot be entered",
                      {"the network namespace ", path, " of Xdp::Options::netns cannot be entered (",
-                      std::strerror(errno), "): see ip netns; it takes CAP_SYS_ADMIN"});
+                      std::strerror(errno), "): see ip netns; this needs CAP_SYS_ADMIN"});
   }
 
  private:
@@ -120,7 +120,7 @@ Status XdpImpl::open(std::string_view listen_host) {
   if (interface->is_loopback || interface->mac.is_zero()) {
     return status_of(kNames, Code::kUnavailable, "the network interface has no Ethernet",
                      {"the network interface ", interface->name, " has no Ethernet address, which xdp needs: choose ",
-                      "another one (Xdp::Options::interface), or the transport udp"});
+                      "another one (Xdp::Options::interface), or the udp transport"});
   }
   const Status up = ethernet::check_is_up(kNames, "this host", *interface, true);
   if (!up.ok()) return up;
@@ -145,7 +145,7 @@ Result<Interface> XdpImpl::find_interface(const base::SocketAddress& bind, std::
   if (auto only = find_only_interface()) return std::move(*only);
   return Status(Code::kUnavailable,
                 "xdp: no network interface is chosen: name one in Xdp::Options::interface, or its address in "
-                "Xdp::Options::bind or for the Nexus to listen at (ip addr lists both)");
+                "Xdp::Options::bind or in the listen URI of the Nexus (ip addr lists both)");
 }
 
 Status XdpImpl::start(const Interface& interface, base::SocketAddress own) {

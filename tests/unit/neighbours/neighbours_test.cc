@@ -234,7 +234,7 @@ TEST_F(NeighboursTest, host_that_does_not_answer_fails_and_is_asked_for_again) {
   EXPECT_EQ(neighbours_->state(v4), State::kAsking);
   EXPECT_TRUE(becomes_failed(v4));
   EXPECT_TRUE(becomes_failed(v6));
-  EXPECT_EQ(failure(v4), "10.0.0.9 does not answer on the link of eth0: check that it is up, and the cable");
+  EXPECT_EQ(failure(v4), "10.0.0.9 does not answer on the link of eth0: check that it is up, and check the cable");
   network_->run_at_peer("ip address add 10.0.0.9/24 dev eth1");
   skip(Table::kRetryNs);
   EXPECT_TRUE(becomes_known(v4, Network::kPeerMac));
@@ -329,7 +329,7 @@ TEST_F(NeighboursTest, removed_own_address_is_reported) {
   skip(Table::kGiveUpNs);
   EXPECT_TRUE(becomes_failed(peer));
   EXPECT_TRUE(becomes_failed(own));
-  EXPECT_EQ(failure(peer), "the network interface eth0 has lost the address 10.0.0.1: give it back");
+  EXPECT_EQ(failure(peer), "the network interface eth0 has lost the address 10.0.0.1: add it again");
   ASSERT_TRUE(run("ip address add 10.0.0.1/24 dev eth0"));
   EXPECT_TRUE(becomes_known(own, Network::kOwnMac));
 }
@@ -373,8 +373,8 @@ TEST_F(NeighboursTest, destination_without_a_route_fails_at_once_until_there_is_
   const Id v4 = find("10.1.2.3");
   const Id v6 = find("fd01::5");
   for (const Id id : {v4, v6}) EXPECT_EQ(neighbours_->state(id), State::kFailed);
-  EXPECT_EQ(failure(v4), "no route to 10.1.2.3 by eth0: add one, or choose another interface");
-  EXPECT_EQ(failure(v6), "no route to fd01::5 by eth0: add one, or choose another interface");
+  EXPECT_EQ(failure(v4), "no route to 10.1.2.3 through eth0: add one, or choose another interface");
+  EXPECT_EQ(failure(v6), "no route to fd01::5 through eth0: add one, or choose another interface");
   ASSERT_TRUE(run("ip route add 10.1.0.0/16 via 10.0.0.2 && ip route add fd01::/64 via fe80::2 dev eth0"));
   EXPECT_TRUE(becomes_known(v4, Network::kPeerMac));
   EXPECT_TRUE(becomes_known(v6, Network::kPeerMac));
@@ -386,11 +386,11 @@ TEST_F(NeighboursTest, route_by_another_interface_is_none) {
   for (const char* destination : {"10.1.2.3", "fd01::5"}) {
     const Id id = find(destination);
     ASSERT_EQ(neighbours_->state(id), State::kFailed) << destination;
-    EXPECT_THAT(failure(id), HasSubstr(std::string("no route to ") + destination + " by eth0"));
+    EXPECT_THAT(failure(id), HasSubstr(std::string("no route to ") + destination + " through eth0"));
   }
   const Id id = find("fe80::2%eth9");
   ASSERT_EQ(neighbours_->state(id), State::kFailed);
-  EXPECT_THAT(failure(id), HasSubstr("is not by eth0"));
+  EXPECT_THAT(failure(id), HasSubstr("does not go through eth0"));
   EXPECT_NE(find("fe80::2"), id);
 }
 
@@ -424,7 +424,7 @@ TEST_F(NeighboursTest, refusals_say_what_to_do) {
   EXPECT_THAT(Neighbours::create(1).status().message(), HasSubstr("lo has no Ethernet address"));
   const uint32_t index = neighbours_->interface().index;
   EXPECT_THAT(Neighbours::create(index, ip("10.0.0.7")).status().message(),
-              HasSubstr("eth0 does not have the address 10.0.0.7: ip address add 10.0.0.7 dev eth0"));
+              HasSubstr("eth0 does not have the address 10.0.0.7: add it (ip address add 10.0.0.7 dev eth0)"));
 }
 
 }  // namespace

@@ -168,7 +168,7 @@ TEST_F(Pages, foreign_file_is_not_replaced) {
   write(path(), "a letter to somebody");
   const auto file = PageFile::create(path(), "tern://127.0.0.1:1");
   ASSERT_FALSE(file.ok());
-  EXPECT_THAT(std::string(file.status().message()), HasSubstr("is no page"));
+  EXPECT_THAT(std::string(file.status().message()), HasSubstr("is not a page"));
   EXPECT_EQ(bytes_of(path()), "a letter to somebody");
   EXPECT_EQ(tern::read_page(path()).status().code(), Code::kUnavailable);
 }

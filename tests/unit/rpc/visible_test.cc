@@ -231,7 +231,7 @@ TEST_F(Visible, page_shows_why_sessions_have_ended) {
   }));
   EXPECT_EQ(client.ends[0].name, session.name);
   EXPECT_EQ(client.ends[0].code, Code::kCancelled);
-  EXPECT_EQ(client.ends[0].reason, "its session was destroyed");
+  EXPECT_EQ(client.ends[0].reason, "the session was destroyed");
 }
 
 /// A session that reconnects has two names in the endpoint. The page shows it once, under the name that the program
@@ -310,7 +310,7 @@ TEST_F(Visible, named_page_keeps_the_last_values) {
   ASSERT_EQ(page->endpoints.size(), 1u);
   EXPECT_TRUE(page->endpoints[0].is_closed);
   ASSERT_EQ(page->endpoints[0].ends.size(), 1u);
-  EXPECT_EQ(page->endpoints[0].ends[0].reason, "its endpoint was closed");
+  EXPECT_EQ(page->endpoints[0].ends[0].reason, "the endpoint was closed");
 }
 
 TEST_F(Visible, endpoint_works_without_the_page_that_it_should_have) {

@@ -53,7 +53,7 @@ TEST(SetOptions, unknown_name_lists_the_known_ones) {
   Options options;
   EXPECT_THAT(set_options(options, "bites=600"), AllOf(HasSubstr("'bites'"), HasSubstr("name, is_on, count, bytes")));
   for (const char* wrong : {"=1", ",bytes=600", "Bytes=600", " bytes=600"}) {
-    EXPECT_THAT(set_options(options, wrong), HasSubstr("is no option")) << wrong;
+    EXPECT_THAT(set_options(options, wrong), HasSubstr("is not an option")) << wrong;
   }
   Bare bare;
   EXPECT_THAT(set_options(bare, "value=4"), HasSubstr("it has none"));

@@ -39,7 +39,7 @@ class Rpc {
 
   /// Any thread. `buf_` is null if there is no memory. Throws std::runtime_error above get_max_msg_size().
   MsgBuffer alloc_msg_buffer(size_t max_data_size) {
-    rt_assert(max_data_size <= get_max_msg_size(), "A message has at most 1 GiB");
+    rt_assert(max_data_size <= get_max_msg_size(), "A message may have at most 1 GiB");
     tern::detail::Buffer* buffer = rpc_->alloc_msgbuf(max_data_size).take();
     if (unlikely(buffer == nullptr)) return {};
     const std::lock_guard lock(mutex_);

@@ -120,7 +120,7 @@ TEST_F(Mlx5BadUse, no_permission_for_the_device) {
 
 TEST_F(Mlx5BadUse, device_without_steering) {
   set("flows=0");
-  expect_refused({"mlx5_0 steers no frames of UDP port ", "flow steering"});
+  expect_refused({"mlx5_0 refused to steer frames of UDP port ", "flow steering"});
 }
 
 TEST_F(Mlx5BadUse, device_without_strided_queues) {
@@ -181,10 +181,10 @@ TEST_F(Mlx5BadUse, vlan_that_does_not_exist) {
 TEST_F(Mlx5BadUse, options_out_of_range) {
   Mlx5::Options options;
   options.receive_buffers = 1000;
-  expect_refused({"receive_buffers is a power of two, 1024 to 65536"}, options, Code::kMisuse);
+  expect_refused({"receive_buffers must be a power of two, 1024 to 65536"}, options, Code::kMisuse);
   options = {};
   options.datagram_bytes = 500;
-  expect_refused({"datagram_bytes is 536 to 8142"}, options, Code::kMisuse);
+  expect_refused({"datagram_bytes must be 536 to 8142"}, options, Code::kMisuse);
   expect_refused({"Mlx5::Options::bind is not HOST or HOST:PORT"}, bound_to("nowhere"), Code::kMisuse);
 }
 

@@ -199,17 +199,17 @@ TEST(TopologyText, parse__names_the_line_and_the_error) {
     EXPECT_EQ(parsed.status().code(), Code::kMisuse);
     return std::string(parsed.status().message());
   };
-  EXPECT_EQ(error("# all is well\nrouter r"), "line 2: 'router' is not an item: switch, hosts or link");
-  EXPECT_EQ(error("switch"), "line 1: it must be: switch NAME OPTIONS");
-  EXPECT_EQ(error("switch a b"), "line 1: it must be: switch NAME OPTIONS");
-  EXPECT_EQ(error("switch a\nhosts a"), "line 2: it must be: hosts COUNT SWITCH OPTIONS");
-  EXPECT_EQ(error("switch a\nlink a"), "line 2: it must be: link SWITCH SWITCH OPTIONS");
+  EXPECT_EQ(error("# all is well\nrouter r"), "line 2: 'router' is not an item: write switch, hosts or link");
+  EXPECT_EQ(error("switch"), "line 1: write: switch NAME OPTIONS");
+  EXPECT_EQ(error("switch a b"), "line 1: write: switch NAME OPTIONS");
+  EXPECT_EQ(error("switch a\nhosts a"), "line 2: write: hosts COUNT SWITCH OPTIONS");
+  EXPECT_EQ(error("switch a\nlink a"), "line 2: write: link SWITCH SWITCH OPTIONS");
   EXPECT_EQ(error("switch a\n\nswitch a"), "line 3: there is a switch 'a' already");
   EXPECT_EQ(error("hosts 2 a"), "line 1: there is no switch 'a' above");
   EXPECT_EQ(error("switch a\nlink a b"), "line 2: there is no switch 'b' above");
   EXPECT_EQ(error("switch a rate=25G"), "line 1: 'rate' is not an option of this item");
   EXPECT_EQ(error("rate=25G"), "line 1: 'rate' is not an option of this item");
-  EXPECT_EQ(error("switch a alpha=1 alpha=2"), "line 1: 'alpha' is there twice");
+  EXPECT_EQ(error("switch a alpha=1 alpha=2"), "line 1: 'alpha' appears twice");
   EXPECT_EQ(error("switch a alpha=much"), "line 1: alpha: 'much' is not a number");
   EXPECT_EQ(error("switch a alpha=-1"), "line 1: alpha: '-1' is not a number");
   EXPECT_EQ(error("switch a alpha="), "line 1: alpha: '' is not a number");
@@ -222,14 +222,14 @@ TEST(TopologyText, parse__names_the_line_and_the_error) {
   EXPECT_EQ(error("switch a\nhosts 1 a rate=2T"), "line 2: a link's rate is out of range: 1 Mbit/s to 1.6 Tbit/s");
   EXPECT_EQ(error("switch a\nhosts 1 a longest=1kb").substr(0, 17), "line 2: longest: ");
   EXPECT_EQ(error("switch a\nhosts 1 a longest=1kB longest-way=up"),
-            "line 2: longest-way: 'up' is none of both, there, back");
+            "line 2: longest-way: 'up' must be both, there or back");
   EXPECT_EQ(error("switch a latency=2s"), "line 1: a switch's latency is out of range: 0 to 1 s");
   for (const std::string count : {"0", "1.5", "1048577"}) {
-    EXPECT_EQ(error("switch a\nhosts " + count + " a"), "line 2: COUNT is not from 1 to 1048576");
+    EXPECT_EQ(error("switch a\nhosts " + count + " a"), "line 2: COUNT must be 1 to 1048576");
   }
   EXPECT_EQ(error("switch a\nhosts 1048576 a\nhosts 1 a"), "line 3: there are more than 1048576 hosts");
   for (const std::string count : {"0", "2.5", "1025"}) {
-    EXPECT_EQ(error("switch a\nswitch b\nlink a b count=" + count), "line 3: count is not from 1 to 1024");
+    EXPECT_EQ(error("switch a\nswitch b\nlink a b count=" + count), "line 3: count must be 1 to 1024");
   }
 }
 

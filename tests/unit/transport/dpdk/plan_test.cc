@@ -107,8 +107,8 @@ TEST(DpdkPlan, nic__has_a_queue_for_each_endpoint__and_one_for_the_rest) {
   EXPECT_EQ(plan_dpdk(nic(), wishes, DpdkSteering::kFlows)->queues, 64);
   wishes.queues = 64;
   EXPECT_EQ(why_not(nic(), wishes, DpdkSteering::kFlows),
-            "dpdk: the device 0000:03:00.0 has 64 queues, one of which is nobody's, and not the 64 of "
-            "Dpdk::Options::queues: lower that");
+            "dpdk: the device 0000:03:00.0 has 64 queues, one of which serves no endpoint, and cannot have the 64 of "
+            "Dpdk::Options::queues: lower that number");
 }
 
 TEST(DpdkPlan, device_without_steering__has_one_queue) {

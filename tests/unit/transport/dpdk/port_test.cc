@@ -289,7 +289,7 @@ TEST(DpdkPort, removed_device__fails__and_is_called_no_more) {
   });
   rte_eth_dev_callback_process(rte_eth_dev_get_by_name("net_memif0"), RTE_ETH_EVENT_INTR_RMV, nullptr);
   EXPECT_EQ(cable.ports[0]->failure().message(),
-            "dpdk: the device net_memif0 was removed: plug it in, and make the endpoint anew");
+            "dpdk: the device net_memif0 was removed: plug it in, and create a new endpoint");
   EXPECT_GT(cable.ports[0]->events(), before);
   wait_until([&] { return !cable.ports[0]->is_link_up(); });
   is_done = true;
@@ -353,10 +353,9 @@ TEST(DpdkPort, device_with_hashes__has_a_queue_for_each_endpoint) {
   base::SocketAddress own = port->own_address();
   const auto refused = port->attach(&own);
   ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(
-      refused.status().message(),
-      "dpdk: all 3 queues of net_null0 are in use, one by each endpoint: raise Dpdk::Options::queues, or use fewer "
-      "endpoints");
+  EXPECT_EQ(refused.status().message(),
+            "dpdk: all 3 queues of net_null0 are in use by an endpoint each: raise Dpdk::Options::queues, or use fewer "
+            "endpoints");
   lanes.pop_back();
   EXPECT_TRUE(port->attach(&own).ok());
 
@@ -382,10 +381,9 @@ TEST(DpdkPort, refusals__say_what_to_do) {
             "dpdk: the device net_memif0 takes an MTU of 68 to 1500 bytes, and not 9000: change Dpdk::Options::mtu");
   choice = memif_choice(0);
   choice.queues = 4;
-  EXPECT_EQ(
-      why(choice),
-      "dpdk: the device net_memif0 cannot steer frames to queues of endpoints (neither rte_flow nor RSS by a key of "
-      "ours), so that its endpoints share one: set Dpdk::Options::queues to 0 or 1");
+  EXPECT_EQ(why(choice),
+            "dpdk: the device net_memif0 cannot steer frames to queues of endpoints (neither rte_flow nor RSS with "
+            "tern's key works), so that its endpoints share one queue: set Dpdk::Options::queues to 0 or 1");
   choice = memif_choice(0);
   choice.device = "net_memif9;role=nobody";
   EXPECT_NE(why(choice).find("there is no device net_memif9, or its driver refuses it ("), std::string::npos);
@@ -404,7 +402,7 @@ TEST(DpdkPort, refusals__say_what_to_do) {
   choice = memif_choice(0);
   choice.address.clear();
   choice.gateway = "10.0.0.9";
-  EXPECT_NE(why(choice).find("Dpdk::Options::gateway goes with"), std::string::npos);
+  EXPECT_NE(why(choice).find("Dpdk::Options::gateway needs"), std::string::npos);
 
   EXPECT_EQ(why(memif_choice(0)), "opened");  // after all of these refusals
 }
