@@ -52,10 +52,10 @@ PathVerdict ClientSession::on_path_reply(const wire::Header& header, uint32_t pa
 
 /// Opens the slots, because the path is proven. False: no memory.
 bool ClientSession::open_slots() {
-  slots_ = terms_.window <= kFirstSlots ? first_slots_ : new (std::nothrow) ClientSlot*[terms_.window]();
+  slots_ = wanted_window_ <= kFirstSlots ? first_slots_ : new (std::nothrow) ClientSlot*[wanted_window_]();
   if (slots_ == nullptr) return false;
-  window_ = terms_.window;
-  window_mask_ = terms_.window == 64 ? UINT64_MAX : (uint64_t{1} << terms_.window) - 1;
+  window_ = wanted_window_;
+  window_mask_ = wanted_window_ == 64 ? UINT64_MAX : (uint64_t{1} << wanted_window_) - 1;
   free_mask_ = window_mask_;
   state_ = State::kOpen;
   reports_.start(sent_.next_number());

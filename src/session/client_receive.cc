@@ -70,7 +70,7 @@ bool ClientSession::is_proven_by_echo(const wire::Header& header) const {
   const uint64_t echo = expand_number(header.echo(), next);
   // One damaged number can put the server's window ahead of ours. The echo of our own numbers is still valid then.
   const bool was_sent =
-      echo >= kNumberBase + terms_.first_number && echo < next + NumberWindow::kSpan && echo + kEchoSpan >= next;
+      echo >= kNumberBase + first_number_ && echo < next + NumberWindow::kSpan && echo + kEchoSpan >= next;
   const uint64_t number = expand_number(header.number(), server_number_);
   return was_sent && number + NumberWindow::kSpan > server_number_ &&
          number <= server_number_ + NumberWindow::kAheadMax;

@@ -168,7 +168,7 @@ uint32_t ClientSession::rfr_packets_max() const {
   const uint32_t free = pools_.response_credits_free > 0 ? static_cast<uint32_t>(pools_.response_credits_free) : 0;
   const uint32_t queue = free / response_credits_;
   const uint32_t own = kOwnResponsePackets - std::min(awaited_packets_, kOwnResponsePackets);
-  return std::min({kRfrPacketsMax, pace_.window_packets, std::max(queue, own), share - awaited_packets_});
+  return std::min({kRfrPacketsMax, allowance().window_packets, std::max(queue, own), share - awaited_packets_});
 }
 
 // ---- After the send ----
@@ -265,7 +265,7 @@ void ClientSession::pace(uint64_t now_ns, const ClientPacket& packet) {
   // An RFR counts as the packets that it asks the server to send, because the client paces both directions.
   const uint64_t bytes = kind == wire::Kind::kRfr ? uint64_t{packet.count} * (payload_max_ + wire::kHeaderBytes)
                                                   : packet.payload_bytes + wire::kHeaderBytes;
-  pacer_.on_sent(now_ns, bytes, packet.count, pace_);
+  control_->pacer.on_sent(now_ns, bytes, packet.count, control_->allowance);
 }
 
 }  // namespace tern::session

@@ -15,13 +15,29 @@ using Phase = ClientSlot::Phase;
 }  // namespace
 
 ClientSession::ClientSession(const ClientTerms& terms, ClientPools& pools)
-    : silence_(terms.liveness_ns), pacer_(terms.seed), pools_(pools), terms_(terms) {
+    : wanted_window_(terms.window),
+      silence_(terms.liveness_ns),
+      pools_(pools),
+      terms_(share(terms)),
+      local_key_(terms.local_key) {
+  if (!std::holds_alternative<cc::None>(terms.controller)) {
+    control_ = pools.controls.take(terms.controller, terms.seed);
+    has_memory_ = has_memory_ && control_ != nullptr;
+  }
   start_numbers(terms.first_number);
   apply_allowance();
 }
 
+/// Returns the shared copy of the terms. If there is no memory for it, notes that.
+const CommonTerms& ClientSession::share(const CommonTerms& terms) {
+  const CommonTerms* shared = pools_.terms.find_or_add(terms);
+  has_memory_ = shared != nullptr;
+  return shared != nullptr ? *shared : pools_.terms.first();
+}
+
 ClientSession::~ClientSession() {
   hold_report(false);
+  if (control_ != nullptr) pools_.controls.give(control_);
   for (uint32_t i = 0; i < window_ && slots_ != nullptr; i++) {
     if (slots_[i] == nullptr) continue;
     if (slots_[i]->transfer != nullptr) drop_transfer(slots_[i]);
@@ -35,7 +51,7 @@ ClientSession::~ClientSession() {
 }
 
 void ClientSession::start_numbers(uint32_t first_number) {
-  terms_.first_number = first_number;
+  first_number_ = first_number;
   sent_.start(kNumberBase + first_number);
   reports_.start(sent_.next_number());
 }
@@ -58,7 +74,7 @@ void ClientSession::on_accepted(const AcceptedTerms& terms, uint64_t now_ns) {
   if (full_credits_ != 1) {
     short_bytes_max_ = std::min(payload_max_, (1u << credit_unit_) - static_cast<uint32_t>(wire::kHeaderBytes));
   }
-  terms_.window = std::min(terms.window, terms_.window);
+  wanted_window_ = std::min(terms.window, wanted_window_);
   start_credits_ = std::max<uint8_t>(terms.credits, 1);
   set_server_credits(start_credits_);
   server_number_ = server_number_before_ = kNumberBase + terms.first_server_number - 1;
@@ -167,24 +183,29 @@ void ClientSession::end_early(ClientSlot* slot, uint64_t now_ns) {
 
 /// Copies the controller's allowance to the fields that the fast path reads.
 void ClientSession::apply_allowance() {
-  const cc::Allowance allowance = std::visit([](const auto& c) { return c.allowance(); }, terms_.controller);
+  const cc::Allowance allowance =
+      control_ != nullptr ? std::visit([](const auto& c) { return c.allowance(); }, control_->controller)
+                          : cc::Allowance();
   // The controller counts packets of full length.
   const uint64_t window = uint64_t{allowance.window_packets} * full_credits_;
   const bool is_calm = window >= server_limit() && allowance.bytes_per_sec == cc::kUnlimited;
-  const bool is_controlled =
-      !std::holds_alternative<cc::None>(terms_.controller) && !std::holds_alternative<cc::FixedRate>(terms_.controller);
+  const bool is_controlled = control_ != nullptr && !std::holds_alternative<cc::FixedRate>(control_->controller);
   sent_.set_credit_limit(is_stalled_ ? 1 : static_cast<uint32_t>(std::min<uint64_t>(server_limit(), window)));
-  pace_ = allowance;
+  cc::Allowance pace = allowance;
   if (!terms_.may_pace_below_packet && is_controlled && rtt_.has_sample()) {
     const uint64_t packet_bytes = payload_max_ + wire::kHeaderBytes;
-    pace_.bytes_per_sec = std::max(pace_.bytes_per_sec, packet_bytes * 1'000'000'000 / rtt_.latest_ns());
+    pace.bytes_per_sec = std::max(pace.bytes_per_sec, packet_bytes * 1'000'000'000 / rtt_.latest_ns());
   }
   if (!terms_.shortcuts.pacer_bypass && is_controlled) {
-    pace_.bytes_per_sec = std::min(pace_.bytes_per_sec, terms_.link_bytes_per_sec);
+    pace.bytes_per_sec = std::min(pace.bytes_per_sec, terms_.link_bytes_per_sec);
   }
-  calm_below_ns_ = is_calm ? std::visit([](const auto& c) { return c.calm_below_ns(); }, terms_.controller) : 0;
+  calm_below_ns_ = is_calm ? UINT64_MAX : 0;
+  if (control_ != nullptr) {
+    control_->allowance = pace;
+    if (is_calm) calm_below_ns_ = std::visit([](const auto& c) { return c.calm_below_ns(); }, control_->controller);
+  }
   if (!terms_.shortcuts.controller_bypass && is_controlled) calm_below_ns_ = 0;
-  is_paced_ = pace_.bytes_per_sec != cc::kUnlimited;
+  is_paced_ = pace.bytes_per_sec != cc::kUnlimited;
   detours_ = static_cast<uint8_t>(is_paced_ ? detours_ | kPaced : detours_ & ~kPaced);
 }
 

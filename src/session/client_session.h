@@ -86,26 +86,30 @@ class TERN_API ClientSession {
   enum class State : uint8_t { kConnecting, kProbing, kOpen };
   using PathVerdict = session::PathVerdict;
 
-  /// `pools` outlives the session.
+  /// `pools` outlives the session. If has_memory() is false afterwards, the session must not be used.
   ClientSession(const ClientTerms& terms, ClientPools& pools);
   ~ClientSession();
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
 
+  /// False: there was no memory for a part of the session.
+  bool has_memory() const { return has_memory_; }
   State state() const { return state_; }
-  uint32_t local_key() const { return terms_.local_key; }
+  uint32_t local_key() const { return local_key_; }
   uint32_t remote_key() const { return remote_key_; }
   uint32_t payload_bytes_max() const { return payload_max_; }
   const RttEstimator& rtt() const { return rtt_; }
   /// Time of the server's newest packet; 0: no packet has come yet.
   uint64_t last_answer_ns() const { return std::max(last_progress_ns_, last_heard_ns_); }
   /// Number of slots: what the terms asked for, and after on_accepted() what the server granted.
-  uint32_t window() const { return terms_.window; }
+  uint32_t window() const { return wanted_window_; }
   /// The lesser of the server's limit and the congestion controller's, in credits.
   uint32_t credit_limit() const { return sent_.credit_limit(); }
   /// The rate that the congestion controller allows now. cc::kUnlimited: no limit.
   uint64_t rate_bytes_per_sec() const {
-    return std::visit([](const auto& controller) { return controller.allowance().bytes_per_sec; }, terms_.controller);
+    if (control_ == nullptr) return cc::kUnlimited;
+    return std::visit([](const auto& controller) { return controller.allowance().bytes_per_sec; },
+                      control_->controller);
   }
   /// True if the congestion controller allows all that the credits allow.
   bool is_uncongested() const { return calm_below_ns_ != 0; }
@@ -115,9 +119,9 @@ class TERN_API ClientSession {
   /// Credits that a full packet costs.
   uint32_t full_packet_credits() const { return full_credits_; }
   /// Packets in flight that the congestion controller allows.
-  uint32_t congestion_window() const { return pace_.window_packets; }
+  uint32_t congestion_window() const { return allowance().window_packets; }
   /// Packets sent since the handshake. The packet numbers count them, so that packets need no counter.
-  uint64_t packets_sent() const { return sent_.next_number() - (kNumberBase + terms_.first_number); }
+  uint64_t packets_sent() const { return sent_.next_number() - (kNumberBase + first_number_); }
   /// Packets that the server has sent since the handshake, up to the newest that has arrived.
   uint64_t packets_received() const { return server_number_ - server_number_before_; }
   /// Payload bytes of messages of several packets. Messages of one packet are not counted, because the common case
@@ -226,7 +230,7 @@ class TERN_API ClientSession {
   template <class Send, class Ticket>
   uint32_t transmit_short(uint64_t now_ns, Send&& send, Ticket&& ticket);
   /// Time at which the next packet may leave. Only for a paced session.
-  uint64_t departure_ns() const { return pacer_.departure_ns(); }
+  uint64_t departure_ns() const { return control_->pacer.departure_ns(); }
   /// True if a probe, a cancel, a report or a path probe is to be sent. The pacer does not delay these packets.
   bool has_unpaced() const { return control_mask_ != 0 || (detours_ & ~kPaced) != 0; }
   /// Time at which tick() judges overtaken packets; UINT64_MAX: no loss is suspected.
@@ -289,6 +293,7 @@ class TERN_API ClientSession {
   ProbeTimer::Timeouts timeouts() const { return {rto_ns(), terms_.liveness_ns}; }
 
   // -- client_session.cc --
+  const CommonTerms& share(const CommonTerms& terms);
   void start_numbers(uint32_t first_number);
   ClientSlot* make_slot(uint32_t index);
   bool begin_long(ClientSlot* slot, uint32_t request_bytes);
@@ -317,9 +322,11 @@ class TERN_API ClientSession {
   void apply_allowance();
   template <class Tell>
   void tell_controller(Tell&& tell) {
-    std::visit(tell, terms_.controller);
+    if (control_ == nullptr) return;
+    std::visit(tell, control_->controller);
     apply_allowance();
   }
+  cc::Allowance allowance() const { return control_ != nullptr ? control_->allowance : cc::Allowance(); }
 
   // -- client_send.cc --
   template <class Send, class Ticket>
@@ -430,6 +437,8 @@ class TERN_API ClientSession {
   uint64_t window_mask_ = 0;          ///< all slots; 0 before the session is open
   uint32_t payload_max_ = 0;          ///< largest payload of a packet
   uint8_t credit_unit_ = 0;           ///< wire/credits.h
+  uint8_t wanted_window_;             ///< slots: the caller's terms, then the server's if they are fewer
+  bool has_memory_ = true;
   uint32_t full_credits_ = 1;         ///< credits that a full packet costs
   uint32_t response_credits_ = 1;     ///< credits of the endpoint's own receive queue that a full packet takes
   uint32_t first_request_count_ = 0;  ///< first request number without the slot's bits, from the server (clause 3.5)
@@ -450,10 +459,11 @@ class TERN_API ClientSession {
   PathProof proof_;
   FollowTimer follow_timer_;
   Reports reports_;
-  cc::Pacer pacer_;
-  cc::Allowance pace_;  ///< the controller's allowance, with its rate bounded by apply_allowance()
   ClientPools& pools_;
-  ClientTerms terms_;
+  ClientControl* control_ = nullptr;  ///< null: no controller limits the session
+  const CommonTerms& terms_;
+  uint32_t local_key_;
+  uint32_t first_number_;  ///< of the newest handshake, 24 bits
 };
 
 }  // namespace tern::session

@@ -20,6 +20,9 @@
 #include <tern/detail/inline_function.h>
 
 #include "base/pool.h"
+#include "cc/any_controller.h"
+#include "cc/pacer.h"
+#include "session/client_terms.h"
 #include "session/credit_policy.h"
 #include "session/windows.h"
 #include "wire/header.h"
@@ -92,8 +95,19 @@ inline bool has_call(const ClientSlot& slot) {
   return slot.phase != ClientSlot::Phase::kEnded && slot.phase != ClientSlot::Phase::kBlocked;
 }
 
+/// The controller of a session that has one, and what it allows.
+struct ClientControl {
+  ClientControl(const cc::AnyController& initial, uint32_t seed) : controller(initial), pacer(seed) {}
+
+  cc::AnyController controller;
+  cc::Pacer pacer;
+  cc::Allowance allowance;  ///< the controller's, with its rate bounded by ClientSession::apply_allowance()
+};
+
 /// The memory and the limits that the client sessions of one endpoint share.
 struct ClientPools {
+  SharedTerms terms;
+  base::Pool<ClientControl, 8> controls;
   base::Pool<ClientSlot> slots;
   base::Pool<Transfer, 8> transfers;
   /// Credits of the endpoint's own receive queue for response packets that it may still ask for (clause 5.4), and their
