@@ -164,11 +164,11 @@ bool ClientSession::prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacke
 /// departure of the RFR.
 uint32_t ClientSession::rfr_packets_max() const {
   const uint32_t share = pools_.response_share.packets();
-  if (awaited_packets_ >= share) return 0;
+  if (busy_->awaited_packets >= share) return 0;
   const uint32_t free = pools_.response_credits_free > 0 ? static_cast<uint32_t>(pools_.response_credits_free) : 0;
   const uint32_t queue = free / response_credits_;
-  const uint32_t own = kOwnResponsePackets - std::min(awaited_packets_, kOwnResponsePackets);
-  return std::min({kRfrPacketsMax, allowance().window_packets, std::max(queue, own), share - awaited_packets_});
+  const uint32_t own = kOwnResponsePackets - std::min(busy_->awaited_packets, kOwnResponsePackets);
+  return std::min({kRfrPacketsMax, allowance().window_packets, std::max(queue, own), share - busy_->awaited_packets});
 }
 
 // ---- After the send ----
@@ -249,7 +249,7 @@ void ClientSession::commit_report(uint64_t now_ns) {
   detours_ &= static_cast<uint8_t>(~kReportDue);
   reports_.on_sent(number, busy_mask() == 0, now_ns, rto_ns(), terms_.report_delay_ns, terms_.liveness_ns);
   sent_.advance_oldest();
-  if (sent_.is_empty()) sent_.shrink(first_sent_);
+  if (sent_.is_empty()) sent_.shrink(busy_->first_sent);
 }
 
 /// Makes space for the record of one more packet. If the ring cannot grow, the oldest packet counts as lost.

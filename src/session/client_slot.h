@@ -104,21 +104,4 @@ struct ClientControl {
   cc::Allowance allowance;  ///< the controller's, with its rate bounded by ClientSession::apply_allowance()
 };
 
-/// The memory and the limits that the client sessions of one endpoint share.
-struct ClientPools {
-  SharedTerms terms;
-  base::Pool<ClientControl, 8> controls;
-  base::Pool<ClientSlot> slots;
-  base::Pool<Transfer, 8> transfers;
-  /// Credits of the endpoint's own receive queue for response packets that it may still ask for (clause 5.4), and their
-  /// unit (wire/credits.h).
-  int32_t response_credits_free = 64;
-  uint8_t credit_unit = 0;
-  /// Number of further sessions at rest that may report (clause 5.5). If a hundred thousand sessions reported at once,
-  /// calls would wait for longer than a session waits for the answer to its report.
-  int32_t reports_free = 256;
-  ResponseShare response_share;  ///< response packets that one session may await (clause 5.4)
-  ControllerCounters controller_counters;
-};
-
 }  // namespace tern::session

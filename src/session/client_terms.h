@@ -52,7 +52,6 @@ class SharedTerms {
     others_ = entry;
     return &entry->terms;
   }
-  const CommonTerms& first() const { return first_; }
 
  private:
   struct Entry {
