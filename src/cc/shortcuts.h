@@ -14,6 +14,8 @@ struct Shortcuts {
   bool zero_copy_requests = true;      ///< a handler reads a request of one packet in the transport's memory
   // tern's own:
   bool common_case = true;  ///< one packet each way is tried first (rpc/fast_path.h)
+
+  friend bool operator==(const Shortcuts&, const Shortcuts&) = default;
 };
 
 }  // namespace tern::cc

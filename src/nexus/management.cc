@@ -29,9 +29,7 @@ Management::Management(const ManagementOptions& options, Hooks hooks)
       cookies_([this] { return random(); }),
       peers_by_run_(16, hash_),
       peers_by_address_(16, hash_),
-      sources_(16, hash_),
-      sessions_by_key_(16, hash_),
-      sessions_by_request_(16, hash_) {
+      sources_(16, hash_) {
   if (!of_peers_.try_reserve(options_.requests_waiting_max) ||
       !of_strangers_.try_reserve(options_.requests_waiting_max))
     throw std::bad_alloc();

@@ -29,8 +29,10 @@
 
 #include "base/log_limit.h"
 #include "base/ring_queue.h"
+#include "base/stable_vector.h"
 #include "nexus/control.h"
 #include "nexus/cookies.h"
+#include "nexus/record_index.h"
 #include "wire/header.h"
 #include "wire/management.h"
 
@@ -189,18 +191,19 @@ class Management {
     bool is_sent = false;
     bool is_counted = false;  ///< the request is counted in Peer::requests_out
   };
-  /// A Nexus may have 20 000 sessions. A session takes about 152 B here, and 80 B in the two tables.
+  /// A Nexus may have 20 000 sessions, so a session takes little memory. Its place in the two tables is 4 B each.
   struct Session {
-    uint64_t token = 0;  ///< token of the client's request
-    Duration timer_at = kNever;
+    uint64_t token = 0;                ///< token of the client's request
     Duration until = kNever;           ///< kConnecting: end of this turn or of the request; kOpen: end of the question
     std::unique_ptr<Request> request;  ///< null unless kConnecting
-    std::shared_ptr<const Offer> offer;  ///< server: null unless kUnconfirmed or kOpen
-    uint32_t generation = 1;             ///< generation of the record, which is a part of its cookie
+    const Offer* offer = nullptr;      ///< server: in its endpoint's offers; null unless kUnconfirmed or kOpen
+    uint32_t generation = 1;           ///< generation of the record, which is a part of its cookie
     uint32_t peer = kNone;
     uint32_t previous = kNone, next = kNone;  ///< in the peer's list; `next` also in the free list
     uint32_t previous_of_endpoint = kNone, next_of_endpoint = kNone;  ///< in the endpoint's list
-    uint32_t timer_place = kNone;                                     ///< in timers_
+    uint32_t timer_place = kNone;                                     ///< in timers_; kNone: the timer is not armed
+    uint32_t next_by_key = kNone;                                     ///< in sessions_by_key_
+    uint32_t next_by_request = kNone;                                 ///< in sessions_by_request_
     uint32_t local_key = 0, remote_key = 0;
     uint32_t payload_bytes_max = 0;  ///< server: our terms
     uint32_t interval_us = 0;        ///< time to the next repetition
@@ -214,6 +217,7 @@ class Management {
     bool is_asking = false;                        ///< the endpoint waits for kLiveness
     wire::Refusal refusal = wire::Refusal::kNone;  ///< server: the answer to the request; kNone: accepted
   };
+  static_assert(sizeof(Session) <= 104, "tens of thousands of sessions have records");
   struct SessionName {
     uint32_t index, generation;
   };
@@ -244,7 +248,6 @@ class Management {
     Duration heard_at{};      ///< time of the last sign of life, or the time when this side began to watch
     Duration heard_awake{};   ///< `heard_at` on the awake clock
     Duration pinged_at{};
-    Duration timer_at = kNever;
     Duration idle_since{};      ///< valid while the relation has no sessions
     Duration answered_at{};     ///< time of the last answer to a request, on the awake clock
     Duration unreachable_at{};  ///< time of the last hint
@@ -274,7 +277,8 @@ class Management {
     uint64_t seen_iteration = 0;     ///< EndpointPort::iteration when it was read last
     Duration seen_at{};              ///< when that value was first read
     size_t asked = 0;                ///< sessions in kAsked
-    std::shared_ptr<const Offer> offer;
+    /// Offers of the endpoint's sessions. An endpoint mostly makes only one.
+    std::vector<std::unique_ptr<const Offer>> offers;
   };
   struct Timer {
     Duration at;
@@ -296,16 +300,10 @@ class Management {
     AddressText to;
     wire::ManagementMessage answer;
   };
-  struct RequestName {
-    uint64_t token;
-    uint32_t peer;
-    friend bool operator==(const RequestName&, const RequestName&) = default;
-  };
   /// Strangers choose tokens. Because of the salt they cannot choose buckets.
   struct SaltedHash {
     uint64_t salt;
     size_t operator()(uint64_t key) const;
-    size_t operator()(const RequestName& name) const { return (*this)(name.token + name.peer); }
     size_t operator()(const SourceKey& key) const { return (*this)(key.prefix + key.is_v6); }
     size_t operator()(std::string_view address) const { return (*this)(std::hash<std::string_view>{}(address)); }
   };
@@ -363,6 +361,7 @@ class Management {
   uint32_t relation_begun(std::string_view from, Duration now);
   /// Returns the limit that refuses another session of that address; kNone: no limit refuses it.
   wire::Refusal limit_of(uint32_t peer, std::string_view from) const;
+  static const Offer* offer_of(LocalEndpoint& endpoint, const SessionTerms& terms);
   void send_reply(uint32_t index);
   void send_cookie(std::string_view to, const wire::ManagementMessage& request, Duration now);
   void send_refusal(std::string_view to, const wire::ManagementMessage& request, wire::Refusal refusal);
@@ -376,7 +375,14 @@ class Management {
   uint32_t new_session(uint32_t peer, uint16_t local_endpoint, State state, bool is_client, Duration now);
   void free_session(uint32_t index, Duration now);
   void set_state(uint32_t index, State state, Duration now);
-  void leave_keys(const Session& session);
+  void enter_keys(uint32_t index);  ///< the record's key must be set
+  void leave_keys(uint32_t index);
+  uint32_t find_key(uint16_t endpoint, bool is_client, uint32_t key) const;
+  uint32_t find_request(uint64_t token, uint32_t peer) const;
+  size_t key_hash(const Session& session) const {
+    return hash_(key_of(session.local_endpoint, session.is_client, session.local_key));
+  }
+  size_t request_hash(const Session& session) const { return hash_(session.token + session.peer); }
   void end_session(uint32_t index, Duration now);  ///< frees a client's record; a server's record lingers
   void begin_closing(uint32_t index, Duration now);
   void on_session_time(uint32_t index, Duration now);
@@ -423,7 +429,7 @@ class Management {
   void arm_peer(uint32_t index, Duration at);
   void arm_session(uint32_t index, Duration at);
   void repeat_later(uint32_t index, Duration interval_max, Duration now);
-  void arm(Duration& timer_at, uint32_t& place, Timer timer);
+  void arm(uint32_t place, Timer timer);
   void put_timer(size_t place, const Timer& timer);
   void move_timer(size_t place);
   void remove_timer(uint32_t place);
@@ -455,11 +461,11 @@ class Management {
   /// The newest relation with the address, which points to that relation's text. Older ones follow by `next`.
   std::unordered_map<std::string_view, uint32_t, SaltedHash> peers_by_address_;
   std::unordered_map<SourceKey, Source, SaltedHash> sources_;
-  std::deque<Session> sessions_;
+  base::StableVector<Session> sessions_;
   uint32_t free_sessions_ = kNone;
   size_t sessions_live_ = 0;
-  std::unordered_map<uint64_t, uint32_t, SaltedHash> sessions_by_key_;         ///< kConnecting, kUnconfirmed, kOpen
-  std::unordered_map<RequestName, uint32_t, SaltedHash> sessions_by_request_;  ///< server, all states
+  RecordIndex<Session, &Session::next_by_key> sessions_by_key_;          ///< kConnecting, kUnconfirmed, kOpen
+  RecordIndex<Session, &Session::next_by_request> sessions_by_request_;  ///< server, all states; by token and peer
   std::vector<Timer> timers_;                       ///< a binary heap; at most one timer for each record
   base::RingQueue<DelayedAnswer> delayed_answers_;  ///< in order of `due`
   base::RingQueue<Arrival> of_peers_, of_strangers_;

@@ -1,5 +1,6 @@
 // The server side of the handshake: requests, cookies, limits, and the endpoint's answer (docs/protocol.md, 7.3).
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -138,30 +139,25 @@ void Management::on_connect_request(std::string_view from, const ManagementMessa
 
 /// Returns true if the request has been received before. It is then answered again if there is an answer.
 bool Management::answer_repetition(uint32_t peer, const ManagementMessage& m) {
-  const auto found = sessions_by_request_.find({m.token, peer});
-  if (found == sessions_by_request_.end()) return false;
+  const uint32_t found = find_request(m.token, peer);
+  if (found == kNone) return false;
   counters_.repeated++;
-  const Session& session = sessions_[found->second];
+  const Session& session = sessions_[found];
   const bool is_same = session.remote_key == m.terms.session_key && session.remote_endpoint == m.terms.endpoint_id;
-  if (is_same && session.state != State::kAsked) send_reply(found->second);
+  if (is_same && session.state != State::kAsked) send_reply(found);
   return true;
 }
 
 /// Makes the record of a new session, and passes the request on to its endpoint. If there is no memory, the request is
 /// lost.
 void Management::ask_endpoint(LocalEndpoint& endpoint, uint32_t peer, const ManagementMessage& m, Duration now) {
-  const RequestName name{m.token, peer};
-  if (!base::try_grow([&] { sessions_by_request_.emplace(name, kNone); })) return;
   const uint32_t index = new_session(peer, m.to_endpoint, State::kAsked, false, now);
-  if (index == kNone) {
-    sessions_by_request_.erase(name);
-    return;
-  }
-  sessions_by_request_.find(name)->second = index;
+  if (index == kNone) return;
   endpoint.asked++;
   peers_[peer].source->asked++;
   Session& session = sessions_[index];
   session.token = m.token;
+  sessions_by_request_.add(sessions_, index, [this](const Session& any) { return request_hash(any); });
   session.remote_endpoint = m.terms.endpoint_id;
   session.remote_key = m.terms.session_key;
   session.version = std::min(m.version_max, options_.version_max);
@@ -192,8 +188,8 @@ bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refus
   };
   if (refusal != Refusal::kNone) return refuse(refusal);
   wire::ManagementTerms offered;
-  const uint64_t key = key_of(from.id, false, terms.session_key);
-  if (!to_wire(terms, offered) || offered.credits == 0 || sessions_by_key_.contains(key)) {
+  const bool is_known = find_key(from.id, false, terms.session_key) != kNone;
+  if (!to_wire(terms, offered) || offered.credits == 0 || is_known) {
     // The terms cannot be encoded, or the key is taken. The endpoint's session ends, because the client never learns of
     // it.
     ControlEvent event = event_of(session, ControlEvent::Kind::kDisconnected, {});
@@ -201,18 +197,13 @@ bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refus
     notify(from.id, std::move(event));
     return refuse(Refusal::kOther);
   }
-  std::shared_ptr<const Offer> offer = endpoint->offer;
-  if (offer == nullptr || offer->transport != terms.transport || offer->address.size != terms.address.size ||
-      offer->address.bytes != terms.address.bytes) {
-    if (!base::try_grow([&] { offer = std::make_shared<const Offer>(Offer{terms.transport, terms.address}); }))
-      return false;
-  }
-  endpoint->offer = offer;
-  if (!base::try_grow([&] { sessions_by_key_.emplace(key, index); })) return false;
-  leave_keys(session);
+  const Offer* offer = offer_of(*endpoint, terms);
+  if (offer == nullptr) return false;
+  leave_keys(index);
   set_state(index, State::kUnconfirmed, now);
-  session.offer = std::move(offer);
+  session.offer = offer;
   session.local_key = terms.session_key;
+  enter_keys(index);
   session.payload_bytes_max = terms.payload_bytes_max;
   session.window = terms.window;
   session.credits = terms.credits;
@@ -223,6 +214,20 @@ bool Management::answer_connect(EndpointName from, uint64_t token, Refusal refus
   session.interval_us = to_us(kConfirmAfter);
   repeat_later(index, kConfirmIntervalMax, now);
   return true;
+}
+
+/// Returns the endpoint's offer with the transport and address of these terms. Null: there is no memory.
+const Management::Offer* Management::offer_of(LocalEndpoint& endpoint, const SessionTerms& terms) {
+  for (const auto& offer : endpoint.offers) {
+    const AddressBytes& address = offer->address;
+    const bool is_it = offer->transport == terms.transport && address.size == terms.address.size &&
+                       address.bytes == terms.address.bytes;
+    if (is_it) return offer.get();
+  }
+  std::unique_ptr<const Offer> offer(new (std::nothrow) const Offer{terms.transport, terms.address});
+  if (offer == nullptr || !base::try_reserve(endpoint.offers, endpoint.offers.size() + 1)) return nullptr;
+  endpoint.offers.push_back(std::move(offer));
+  return endpoint.offers.back().get();
 }
 
 void Management::send_reply(uint32_t index) {

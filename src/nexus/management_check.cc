@@ -13,14 +13,16 @@ void Management::check_invariants() const {
 
 Management::Census Management::census() const {
   Census census{.peers = peers_by_run_.size(), .sessions_established = 0};
-  for (const Session& session : sessions_)
+  sessions_.for_each([&](const Session& session) {
     census.sessions_established += session.state == State::kOpen || session.state == State::kUnconfirmed;
+  });
   return census;
 }
 
 void Management::check_sessions() const {
   size_t live = 0, keyed = 0, requested = 0;
-  for (const Session& session : sessions_) {
+  for (uint32_t index = 0; index < sessions_.size(); index++) {
+    const Session& session = sessions_[index];
     if (session.state == State::kFree) continue;
     live++;
     CHECK(peers_[session.peer].in_use);
@@ -28,10 +30,15 @@ void Management::check_sessions() const {
         session.state == State::kConnecting || session.state == State::kUnconfirmed || session.state == State::kOpen;
     keyed += is_keyed;
     requested += !session.is_client;
+    if (is_keyed) CHECK(find_key(session.local_endpoint, session.is_client, session.local_key), ==, index);
+    if (!session.is_client) CHECK(find_request(session.token, session.peer), ==, index);
+    const bool has_offer =
+        !session.is_client && (session.state == State::kUnconfirmed || session.state == State::kOpen);
+    CHECK(session.offer != nullptr, ==, has_offer);
     const bool needs_timer = session.state == State::kConnecting || session.state == State::kUnconfirmed ||
                              session.state == State::kClosing || session.state == State::kClosed ||
                              (session.state == State::kOpen && session.is_asking);
-    CHECK((session.timer_at != kNever), ==, needs_timer);
+    CHECK((session.timer_place != kNone), ==, needs_timer);
     if (is_watched(session.state)) CHECK(peers_[session.peer].remote_run, !=, 0u);
   }
   CHECK(live, ==, sessions_live_);
@@ -44,8 +51,6 @@ void Management::check_timers() const {
     const Timer& timer = timers_[i];
     if (i > 0) CHECK(!(timer < timers_[(i - 1) / 2]));
     CHECK((timer.is_peer ? peers_[timer.index].timer_place : sessions_[timer.index].timer_place), ==, i);
-    CHECK((timer.is_peer ? peers_[timer.index].timer_at : sessions_[timer.index].timer_at).count(), ==,
-          timer.at.count());
   }
 }
 
@@ -69,7 +74,7 @@ void Management::check_peers() const {
     CHECK(count, ==, peer.session_count);
     CHECK(watched, ==, peer.watched);
     CHECK(&sources_.at(source_of(peer.address)) == peer.source);
-    if (watched > 0 || count == 0) CHECK(peer.timer_at != kNever);
+    if (watched > 0 || count == 0) CHECK(peer.timer_place, !=, kNone);
     listed += count;
   }
   CHECK(listed, ==, sessions_live_);
@@ -94,10 +99,10 @@ void Management::check_shares() const {
       believed_by++;
     }
   }
-  for (const Session& session : sessions_) {
+  sessions_.for_each([&](const Session& session) {
     waiting += session.state == State::kAsked;
     believed += is_believed(session.state);
-  }
+  });
   CHECK(total.asked, ==, asked);
   CHECK(believed, ==, believed_by);
   CHECK(asked, ==, waiting);

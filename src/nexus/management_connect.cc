@@ -80,18 +80,13 @@ Status Management::begin_request(uint16_t endpoint, uint32_t local_key, uint16_t
   }
   if (peer == kNone) peer = new_peer(address, false, now);
   if (peer == kNone || !base::try_reserve(peers_[peer].waiting, peers_[peer].waiting.size() + 1)) return kNoMemory;
-  const uint64_t key = key_of(endpoint, true, local_key);
-  if (!base::try_grow([&] { sessions_by_key_.emplace(key, kNone); })) return kNoMemory;
   const uint32_t index = new_session(peer, endpoint, State::kConnecting, true, now);
-  if (index == kNone) {
-    sessions_by_key_.erase(key);
-    return kNoMemory;
-  }
-  sessions_by_key_.find(key)->second = index;
+  if (index == kNone) return kNoMemory;
   Session& session = sessions_[index];
   session.token = random_nonzero();
   session.remote_endpoint = peer_endpoint;
   session.local_key = local_key;
+  enter_keys(index);
   session.request = std::move(request);
   session.interval_us = to_us(options_.retry_min);
   set_until(session, now);
@@ -282,8 +277,7 @@ Status Management::no_answer(const Request& request) const {
 
 /// The server wants proof that this side receives at its address. Repeats the request with the cookie.
 void Management::on_cookie(const ManagementMessage& m, Duration now) {
-  const auto found = sessions_by_key_.find(key_of(m.to_endpoint, true, m.to_key));
-  const uint32_t index = found == sessions_by_key_.end() ? kNone : found->second;
+  const uint32_t index = find_key(m.to_endpoint, true, m.to_key);
   if (index == kNone || sessions_[index].token != m.token || peers_[sessions_[index].peer].own_run != m.receiver_run ||
       sessions_[index].state != State::kConnecting) {
     counters_.stale++;
@@ -299,8 +293,7 @@ void Management::on_cookie(const ManagementMessage& m, Duration now) {
 }
 
 void Management::on_connect_reply(std::string_view from, const ManagementMessage& m, Duration now) {
-  const auto found = sessions_by_key_.find(key_of(m.to_endpoint, true, m.to_key));
-  const uint32_t index = found == sessions_by_key_.end() ? kNone : found->second;
+  const uint32_t index = find_key(m.to_endpoint, true, m.to_key);
   const bool is_accepted = m.code == Code::kOk;
   if (index == kNone || sessions_[index].token != m.token || peers_[sessions_[index].peer].own_run != m.receiver_run) {
     counters_.stale++;

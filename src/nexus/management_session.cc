@@ -103,9 +103,14 @@ void Management::set_state(uint32_t index, State state, Duration now) {
   }
 }
 
-void Management::leave_keys(const Session& session) {
+void Management::enter_keys(uint32_t index) {
+  sessions_by_key_.add(sessions_, index, [this](const Session& session) { return key_hash(session); });
+}
+
+void Management::leave_keys(uint32_t index) {
+  const Session& session = sessions_[index];
   if (session.state == State::kConnecting || session.state == State::kUnconfirmed || session.state == State::kOpen) {
-    sessions_by_key_.erase(key_of(session.local_endpoint, session.is_client, session.local_key));
+    sessions_by_key_.remove(sessions_, index, key_hash(session));
   }
   if (session.state == State::kAsked) {
     const auto endpoint = endpoints_.find(session.local_endpoint);
@@ -117,8 +122,8 @@ void Management::leave_keys(const Session& session) {
 
 void Management::free_session(uint32_t index, Duration now) {
   Session& session = sessions_[index];
-  leave_keys(session);
-  if (!session.is_client) sessions_by_request_.erase({session.token, session.peer});
+  leave_keys(index);
+  if (!session.is_client) sessions_by_request_.remove(sessions_, index, request_hash(session));
   set_state(index, State::kFree, now);
   Peer& peer = peers_[session.peer];
   (session.previous == kNone ? peer.first_session : sessions_[session.previous].next) = session.next;
@@ -131,7 +136,7 @@ void Management::free_session(uint32_t index, Duration now) {
   session.generation++;
   arm_session(index, kNever);
   session.request.reset();
-  session.offer.reset();
+  session.offer = nullptr;
   session.next = free_sessions_;
   free_sessions_ = index;
   sessions_live_--;
@@ -140,17 +145,18 @@ void Management::free_session(uint32_t index, Duration now) {
 void Management::end_session(uint32_t index, Duration now) {
   Session& session = sessions_[index];
   if (session.is_client) return free_session(index, now);
-  leave_keys(session);
+  leave_keys(index);
   set_state(index, State::kClosed, now);
-  session.offer.reset();
+  session.offer = nullptr;
   if (session.refusal == Refusal::kNone) session.refusal = Refusal::kSessionClosed;
   arm_session(index, now + options_.linger);
 }
 
 void Management::begin_closing(uint32_t index, Duration now) {
   Session& session = sessions_[index];
-  leave_keys(session);
+  leave_keys(index);
   set_state(index, State::kClosing, now);
+  session.offer = nullptr;
   session.until = kNever;
   session.interval_us = to_us(kCloseAfter);
   send_about(index, ManagementKind::kDisconnect);
@@ -185,20 +191,31 @@ void Management::on_session_time(uint32_t index, Duration now) {
 
 // ---- Names ----
 
+uint32_t Management::find_key(uint16_t endpoint, bool is_client, uint32_t key) const {
+  const uint64_t name = key_of(endpoint, is_client, key);
+  return sessions_by_key_.find(sessions_, hash_(name), [name](const Session& session) {
+    return key_of(session.local_endpoint, session.is_client, session.local_key) == name;
+  });
+}
+
+uint32_t Management::find_request(uint64_t token, uint32_t peer) const {
+  return sessions_by_request_.find(sessions_, hash_(token + peer), [token, peer](const Session& session) {
+    return session.token == token && session.peer == peer;
+  });
+}
+
 uint32_t Management::find_local(const EndpointName& from, uint32_t local_key, bool is_client) {
-  if (find_endpoint(from) == nullptr) return kNone;
-  const auto found = sessions_by_key_.find(key_of(from.id, is_client, local_key));
-  return found == sessions_by_key_.end() ? kNone : found->second;
+  return find_endpoint(from) == nullptr ? kNone : find_key(from.id, is_client, local_key);
 }
 
 /// Returns the session that a peer's message names; kNone unless the message has the session's token.
 uint32_t Management::find_named(const ManagementMessage& m) const {
-  const auto found = sessions_by_key_.find(key_of(m.to_endpoint, !m.from_client, m.to_key));
-  if (found == sessions_by_key_.end()) return kNone;
-  const Session& session = sessions_[found->second];
+  const uint32_t found = find_key(m.to_endpoint, !m.from_client, m.to_key);
+  if (found == kNone) return kNone;
+  const Session& session = sessions_[found];
   if (session.token != m.token) return kNone;
   const bool is_same = session.state == State::kConnecting || session.remote_key == m.from_key;
-  return is_same ? found->second : kNone;
+  return is_same ? found : kNone;
 }
 
 uint32_t Management::find_cookie(uint64_t cookie, uint64_t token) const {

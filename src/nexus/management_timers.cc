@@ -9,17 +9,14 @@ namespace tern::nexus {
 
 bool Management::reserve_timer() { return base::try_reserve(timers_, peers_.size() + sessions_.size() + 1); }
 
-void Management::arm_peer(uint32_t index, Duration at) {
-  arm(peers_[index].timer_at, peers_[index].timer_place, {at, index, true});
-}
+void Management::arm_peer(uint32_t index, Duration at) { arm(peers_[index].timer_place, {at, index, true}); }
 
-void Management::arm_session(uint32_t index, Duration at) {
-  arm(sessions_[index].timer_at, sessions_[index].timer_place, {at, index, false});
-}
+void Management::arm_session(uint32_t index, Duration at) { arm(sessions_[index].timer_place, {at, index, false}); }
 
-void Management::arm(Duration& timer_at, uint32_t& place, Timer timer) {
+/// `place`: place of the record's timer; kNone: there is none.
+void Management::arm(uint32_t place, Timer timer) {
+  const Duration timer_at = place == kNone ? kNever : timers_[place].at;
   if (timer_at == timer.at) return;
-  timer_at = timer.at;
   if (timer.at == kNever) return remove_timer(place);
   if (place == kNone) {
     place = static_cast<uint32_t>(timers_.size());

@@ -70,7 +70,7 @@ struct Reconnect {
 };
 
 /// The fields that every call touches come first, here and in the session. They fill three cache lines, which the
-/// session's own slots and packets follow.
+/// session's own state follows.
 struct alignas(64) Client {
   Client(const session::ClientTerms& terms, session::ClientPools& pools) : session(terms, pools) {}
 
@@ -87,6 +87,7 @@ struct alignas(64) Client {
   bool has_peer = false;      ///< `peer` is connected
   bool is_in_path_probes = false;
   bool is_pair_probe_due = false;  ///< the session is in ClientSessions::path_probes_ for a pair_probe()
+  bool is_ending = false;          ///< the session is in ClientSessions::ending_
   session::ClientSession session;
   uint64_t name = 0;                              ///< name of this Client; no other Client ever has it
   std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: no call waits
@@ -94,19 +95,18 @@ struct alignas(64) Client {
   uint64_t peer_lost_ns = 0;                      ///< time at which the transport lost the peer; 0: it has not
   std::unique_ptr<Opening> opening;               ///< null: the session is open
   Status end_status;                              ///< is_dead: the status of its unfinished calls
-  uint8_t slots = 0;                              ///< slots that it has added to Completions
   Run* run = nullptr;  ///< run of the server's Nexus; null before is_accepted and after is_dead
   base::ListLinks<Client> in_run;
-  bool is_ending = false;         ///< the session is in ClientSessions::ending_
-  bool is_end_announced = false;  ///< is_dead: the program was notified of the end
   uint64_t waits_before_end = 0;  ///< is_dead: Completions::waits() at its end; earlier waiting calls may be its own
-  uint32_t retransmissions = 0;   ///< packets sent again
   uint64_t public_name = 0;       ///< name in tern::Session: `name`; with `reconnect`, one that the next Client takes
   std::unique_ptr<Reconnect> reconnect;      ///< null: the session ends with this Client
   detail::SessionWaiter* waiters = nullptr;  ///< waiters of Endpoint::opened(), the newest first
-  bool is_replaced = false;                  ///< is_dead: the session lives on in another Client
-  bool is_refused = false;                   ///< the server has refused it
-  bool is_backing_off = false;               ///< in ClientSessions::backing_off_: the Nexus was not asked yet
+  uint32_t retransmissions = 0;              ///< packets sent again
+  uint8_t slots = 0;                         ///< slots that it has added to Completions
+  bool is_end_announced = false;             ///< is_dead: the program was notified of the end
+  bool is_replaced : 1 = false;              ///< is_dead: the session lives on in another Client
+  bool is_refused : 1 = false;               ///< the server has refused it
+  bool is_backing_off : 1 = false;           ///< in ClientSessions::backing_off_: the Nexus was not asked yet
   uint64_t packets_shown = 0;                ///< packets sent and received up to Publisher's last look
 
   // Bits of `looks`:
@@ -134,5 +134,6 @@ struct alignas(64) Client {
     end_queue_if_empty();
   }
 };
+static_assert(sizeof(Client) <= 512, "an endpoint may have tens of thousands");
 
 }  // namespace tern::rpc

@@ -169,7 +169,7 @@ cc::AnyController ClientSessions::make_controller(const SessionOptions& options)
 Client* ClientSessions::make(const session::ClientTerms& terms) {
   Client* client = pool_.take(terms, pools_);
   if (client == nullptr) return nullptr;
-  if (!reserve_lists(client)) {
+  if (!client->session.has_memory() || !reserve_lists(client)) {
     pool_.give(client);
     return nullptr;
   }

@@ -114,6 +114,7 @@ void ClientSessions::run_pass(uint64_t read_until_ns) {
       continue;
     }
     client->is_ticking = client->begins_plainly = false;
+    if (!client->is_dead) client->session.try_rest();
     ticking_[pass_next_] = ticking_[--pass_end_];
     ticking_[pass_end_] = ticking_.back();
     ticking_.pop_back();

@@ -208,6 +208,7 @@ StartedCall EndpointCore::start_first_call(Session session, uint32_t type, detai
                                            detail::Buffer* response, Client* client) {
   if (context_.tracer != nullptr) return start_call_slow(session, type, request, response, Duration::max());
   client_sessions_.begin_to_tick(client);
+  client->session.wake();  // without memory for the call, begin_call() says so
   return begin_call(session, type, request, response, client);
 }
 

@@ -31,7 +31,7 @@ class SendList {
   bool are_all_refused() const { return refused_in_a_row_ >= size(); }
   /// Reserves memory for `sessions` sessions in all. False: there is no memory, and nothing has changed.
   [[nodiscard]] bool reserve(size_t sessions) {
-    return sessions <= items_.size() || base::try_grow([&] { grow(std::bit_ceil(2 * sessions)); });
+    return sessions <= items_.size() || base::try_grow([&] { grow(std::bit_ceil(sessions)); });
   }
   void add(T* item) {
     put(item);

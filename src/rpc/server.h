@@ -40,6 +40,8 @@ struct alignas(64) Server {
   };
 };
 
+static_assert(sizeof(Server) <= 448, "an endpoint may have tens of thousands");
+
 /// Names of server sessions have this bit, so that they differ from those of the endpoint's client sessions: a table
 /// counts its names in the high half.
 inline constexpr uint64_t kServerName = uint64_t{1} << 63;

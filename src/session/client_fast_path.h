@@ -99,8 +99,8 @@ ClientSession::Turn ClientSession::transmit(uint64_t now_ns, Send&& send, Ticket
 /// Sends one packet of any other kind.
 template <class Send, class Ticket>
 ClientSession::Turn ClientSession::transmit_other(uint64_t now_ns, Send& send, Ticket& ticket, uint32_t& packets) {
-  if (is_paced_ && pacer_.departure_ns() > now_ns && !has_unpaced()) {
-    pacer_.wait();
+  if (is_paced_ && departure_ns() > now_ns && !has_unpaced()) {
+    control_->pacer.wait();
     return Turn::kLater;
   }
   ClientPacket packet;

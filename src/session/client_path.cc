@@ -15,10 +15,15 @@ ClientSession::PathProbe ClientSession::pair_probe(uint64_t now_ns) {
 }
 
 ClientSession::PathProbe ClientSession::make_path_probe(const PathProof::Probe& probe, uint64_t now_ns) {
-  reserve_number(now_ns);
-  const uint32_t number = next_number();
-  sent_.add({});
+  // The record of a probe is of no use, and a session that is not open has no memory for records.
   sent_.advance_oldest();
+  if (!sent_.is_empty()) reserve_number(now_ns);
+  const uint32_t number = next_number();
+  if (sent_.is_empty()) {
+    sent_.skip();
+  } else {
+    sent_.add({});
+  }
   const uint32_t request_number = probe.is_full ? first_request_count_ << wire::kSlotBits : 0;
   return {
       wire::client_header(wire::Kind::kPathProbe, probe.flags, remote_key_, number, request_number, 0, 0, probe.token),
@@ -50,34 +55,23 @@ PathVerdict ClientSession::on_path_reply(const wire::Header& header, uint32_t pa
   return open_slots() ? PathVerdict::kOpened : PathVerdict::kDropped;
 }
 
-/// Opens the slots, because the path is proven. False: no memory.
-bool ClientSession::open_slots() {
-  slots_ = terms_.window <= kFirstSlots ? first_slots_ : new (std::nothrow) ClientSlot*[terms_.window]();
-  if (slots_ == nullptr) return false;
-  window_ = terms_.window;
-  window_mask_ = terms_.window == 64 ? UINT64_MAX : (uint64_t{1} << terms_.window) - 1;
-  free_mask_ = window_mask_;
-  state_ = State::kOpen;
-  reports_.start(sent_.next_number());
-  return true;
-}
-
 /// Handles the answer to a probe of the path check, or of the search for larger packets.
 PathVerdict ClientSession::on_open_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns) {
   const uint64_t echo = expand_number(header.echo(), sent_.next_number());
   if (echo >= sent_.next_number() || header.size_or_index() != proof_.session_token() || !is_proven_by_echo(header)) {
     return PathVerdict::kDropped;
   }
-  if (search_.confirm(echo, payload_bytes, now_ns)) {
+  if (busy_ == nullptr) return PathVerdict::kDropped;
+  if (busy_->size_search.confirm(sizes_, echo, payload_bytes, now_ns)) {
     note_server_packet(header, now_ns);
     return PathVerdict::kConfirmed;
   }
-  if (!path_check_.is_of_check(echo) || payload_bytes != payload_max_) return PathVerdict::kDropped;
+  if (!busy_->path_check.is_of_check(echo) || payload_bytes != payload_max_) return PathVerdict::kDropped;
   note_server_packet(header, now_ns);
-  path_check_.confirm(silence_.watched_ns());
+  busy_->path_check.confirm(busy_->silence.watched_ns());
   clear_path_probes();
   // The path is good again, so missing packets are sent or asked for as if they were lost for the first time.
-  probe_timer_.end_back_off();
+  busy_->probe_timer.end_back_off();
   set_stalled(false);
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     ClientSlot* slot = slots_[std::countr_zero(mask)];
@@ -91,12 +85,12 @@ PathVerdict ClientSession::on_open_path_reply(const wire::Header& header, uint32
 void ClientSession::check_path(uint64_t now_ns, bool is_wanted, ClientTick& result) {
   const uint64_t gap_ns = std::max(terms_.liveness_ns / PathCheck::kNarrowRounds, rto_ns());
   PathCheck::Round round;
-  if (!path_check_.is_running()) {
-    round = path_check_.begin(now_ns, gap_ns, sent_.next_number(), silence_.is_long());
-  } else if (!is_wanted && (last_progress_ns_ > path_check_.began_ns() || !is_outstanding())) {
+  if (!busy_->path_check.is_running()) {
+    round = busy_->path_check.begin(now_ns, gap_ns, sent_.next_number(), busy_->silence.is_long());
+  } else if (!is_wanted && (last_progress_ns_ > busy_->path_check.began_ns() || !is_outstanding())) {
     return end_path_check();
   } else {
-    round = path_check_.look(now_ns, gap_ns, last_answer_ns());
+    round = busy_->path_check.look(now_ns, gap_ns, last_answer_ns());
   }
   if (round == PathCheck::Round::kPathIsNarrow) {
     result.has_failed = result.is_path_narrow = true;
@@ -104,7 +98,7 @@ void ClientSession::check_path(uint64_t now_ns, bool is_wanted, ClientTick& resu
   }
   if (round == PathCheck::Round::kBothProbes) detours_ |= kShortProbeDue;  // finds out whether the server is alive
   if (round != PathCheck::Round::kNone) detours_ |= kFullProbeDue;
-  result.at_latest(path_check_.next_ns());
+  result.at_latest(busy_->path_check.next_ns());
 }
 
 }  // namespace tern::session

@@ -70,7 +70,7 @@ bool ClientSession::is_proven_by_echo(const wire::Header& header) const {
   const uint64_t echo = expand_number(header.echo(), next);
   // One damaged number can put the server's window ahead of ours. The echo of our own numbers is still valid then.
   const bool was_sent =
-      echo >= kNumberBase + terms_.first_number && echo < next + NumberWindow::kSpan && echo + kEchoSpan >= next;
+      echo >= kNumberBase + first_number_ && echo < next + NumberWindow::kSpan && echo + kEchoSpan >= next;
   const uint64_t number = expand_number(header.number(), server_number_);
   return was_sent && number + NumberWindow::kSpan > server_number_ &&
          number <= server_number_ + NumberWindow::kAheadMax;
@@ -94,8 +94,8 @@ bool ClientSession::note_server_packet(const wire::Header& header, uint64_t now_
 /// Waiting calls ask at most once a round trip, and each call at intervals that double, because where packets overtake
 /// each other every answer is a gap, even the answer to a probe, and would cause probes without end.
 void ClientSession::on_gap(uint64_t now_ns) {
-  if (now_ns < gap_ask_again_ns_) return;
-  gap_ask_again_ns_ = now_ns + rtt_.latest_ns();
+  if (busy_ == nullptr || now_ns < busy_->gap_ask_again_ns) return;
+  busy_->gap_ask_again_ns = now_ns + rtt_.latest_ns();
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));
     ClientSlot* slot = slots_[index];
@@ -227,12 +227,12 @@ ClientVerdict ClientSession::begin_receiving(ClientSlot* slot, uint32_t bytes, u
   // Late packets of the first division would be taken for those of a second one with other large packets.
   cut_response(*slot->transfer, bytes, restarts == 0 ? response_code() : uint8_t{0});
   slot->transfer->restarts = restarts;
-  search_.want();
+  busy_->size_search.want(sizes_);
   slot->response_bytes = bytes;
   slot->phase = Phase::kReceiving;
   long_bytes_received_ += payload_max_;
   pools_.response_share.begin();
-  pools_.response_share.hear(heard_epoch_);
+  pools_.response_share.hear(busy_->heard_epoch);
   control_mask_ &= ~bit(index_of(*slot));
   send_mask_ |= bit(index_of(*slot));
   return {};
@@ -255,7 +255,7 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
   const bool is_new = transfer.window.is_within(index) && !transfer.window.contains(index);
   if (is_new && !payload.copy_to(slot->response->data() + offset)) return dropped(Drop::kLease);
   note_server_packet(header, now_ns);
-  pools_.response_share.hear(heard_epoch_);
+  pools_.response_share.hear(busy_->heard_epoch);
   if (is_new) {
     transfer.window.insert(index);
     transfer.lost.erase(index);
@@ -280,7 +280,7 @@ void ClientSession::on_rfr_answered(ClientSlot* slot, const wire::Header& header
   const uint64_t echo = (header.flags() & wire::kNoEcho) != 0 ? 0 : expand_number(header.echo(), sent_.next_number());
   if (sent_.contains(echo)) {
     sent_.note_answered(echo);
-    largest_part_ = std::max(largest_part_, echo);
+    busy_->largest_part = std::max(busy_->largest_part, echo);
   }
   const uint64_t number = is_new ? number_of_rfr(index_of(*slot), echo, index) : sent_.next_number();
   if (number != sent_.next_number()) {

@@ -94,7 +94,7 @@ void ClientSession::prepare_path_probe(ClientPacket& packet) {
   if ((detours_ & kFullProbeDue) != 0) {
     packet.payload_bytes = payload_max_;
   } else if ((detours_ & kShortProbeDue) == 0) {
-    packet.payload_bytes = search_.probe_bytes();
+    packet.payload_bytes = busy_->size_search.probe_bytes();
   }
   packet.is_control = true;
 }
@@ -176,13 +176,13 @@ bool ClientSession::prepare_rfr(uint32_t slot_index, uint32_t index, ClientPacke
 /// departure of the RFR.
 uint32_t ClientSession::rfr_packets_max(const Transfer& transfer) const {
   const uint32_t share = pools_.response_share.packets();
-  if (awaited_packets_ >= share) return 0;
+  if (busy_->awaited_packets >= share) return 0;
   const uint32_t free = pools_.response_credits_free > 0 ? static_cast<uint32_t>(pools_.response_credits_free) : 0;
   const uint32_t queue = free / transfer.credits;
   // One packet may be larger than what the session may always ask for, than its share, and than the window.
-  const uint32_t own = (kOwnResponsePackets - std::min(awaited_packets_, kOwnResponsePackets)) / transfer.share;
-  const uint32_t least = awaited_packets_ == 0 ? 1 : 0;
-  const uint32_t allowed = std::min(pace_.window_packets, share - awaited_packets_) / transfer.share;
+  const uint32_t own = (kOwnResponsePackets - std::min(busy_->awaited_packets, kOwnResponsePackets)) / transfer.share;
+  const uint32_t least = busy_->awaited_packets == 0 ? 1 : 0;
+  const uint32_t allowed = std::min(allowance().window_packets, share - busy_->awaited_packets) / transfer.share;
   return std::min({kRfrPacketsMax, std::max(allowed, least), std::max({queue, own, least})});
 }
 
@@ -261,7 +261,7 @@ void ClientSession::commit_path_probe(uint64_t now_ns, const ClientPacket& packe
   if (packet.payload_bytes == payload_max_) sent = kFullProbeDue;
   if (packet.payload_bytes > payload_max_) {
     sent = kLargeProbeDue;
-    search_.on_sent(sent_.next_number());
+    busy_->size_search.on_sent(sent_.next_number());
   }
   detours_ &= static_cast<uint8_t>(~sent);
   sent_.add({.time_ns = now_ns});
@@ -274,7 +274,7 @@ void ClientSession::commit_report(uint64_t now_ns) {
   detours_ &= static_cast<uint8_t>(~kReportDue);
   reports_.on_sent(number, busy_mask() == 0, now_ns, rto_ns(), terms_.report_delay_ns, terms_.liveness_ns);
   sent_.advance_oldest();
-  if (sent_.is_empty()) sent_.shrink(first_sent_);
+  if (sent_.is_empty()) sent_.shrink(busy_->first_sent);
 }
 
 /// Makes space for the record of one more packet. If the ring cannot grow, the oldest packet counts as lost.
@@ -291,7 +291,7 @@ void ClientSession::pace(uint64_t now_ns, const ClientPacket& packet) {
   const uint64_t bytes = kind == wire::Kind::kRfr
                              ? packet.count * (packet.slot->transfer->payload_bytes + uint64_t{wire::kHeaderBytes})
                              : packet.payload_bytes + wire::kHeaderBytes;
-  pacer_.on_sent(now_ns, bytes, packet.count, pace_);
+  control_->pacer.on_sent(now_ns, bytes, packet.count, control_->allowance);
 }
 
 }  // namespace tern::session

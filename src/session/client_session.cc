@@ -12,37 +12,54 @@ namespace {
 
 using Phase = ClientSlot::Phase;
 
+constexpr CommonTerms kNoTerms;
+
 }  // namespace
 
 ClientSession::ClientSession(const ClientTerms& terms, ClientPools& pools)
-    : silence_(terms.liveness_ns), pacer_(terms.seed), pools_(pools), terms_(terms) {
+    : pools_(pools), terms_(share(terms)), local_key_(terms.local_key) {
+  bool has_memory = &terms_ != &kNoTerms;
+  if (!std::holds_alternative<cc::None>(terms.controller)) {
+    control_ = pools.controls.take(terms.controller, terms.seed);
+    has_memory = has_memory && control_ != nullptr;
+  }
+  if (has_memory) wanted_window_ = terms.window;
   start_numbers(terms.first_number);
   apply_allowance();
 }
 
+/// Returns the shared copy of the terms; kNoTerms: there is no memory for it.
+const CommonTerms& ClientSession::share(const CommonTerms& terms) {
+  const CommonTerms* shared = pools_.terms.find_or_add(terms);
+  return shared != nullptr ? *shared : kNoTerms;
+}
+
 ClientSession::~ClientSession() {
   hold_report(false);
+  if (control_ != nullptr) pools_.controls.give(control_);
   // Response packets that were asked for and never came are no longer awaited.
   for (uint64_t n = sent_.oldest(); sent_.contains(n); n++) {
     if (sent_[n].is_rfr()) end_wait_for(*slots_[sent_[n].slot]->transfer, sent_[n].missing);
   }
-  for (uint32_t i = 0; i < window_ && slots_ != nullptr; i++) {
+  for (uint32_t i = 0; i < window_; i++) {
     if (slots_[i] == nullptr) continue;
     if (slots_[i]->transfer != nullptr) drop_transfer(slots_[i]);
-    if (slots_[i] != &first_slot_) pools_.slots.give(slots_[i]);
+    if (slots_[i] != &busy_->first_slot) pools_.slots.give(slots_[i]);
   }
-  if (slots_ != first_slots_) delete[] slots_;
+  if (busy_ != nullptr) pools_.busy.give(busy_);
+  if (window_ <= kFirstSlots) return;
+  delete[] slots_;
+  delete[] more_numbers_;
 }
 
 void ClientSession::start_numbers(uint32_t first_number) {
-  terms_.first_number = first_number;
+  first_number_ = first_number;
   sent_.start(kNumberBase + first_number);
   reports_.start(sent_.next_number());
 }
 
 void ClientSession::start_over(uint32_t first_number) {
   CHECK(state_ != State::kOpen);
-  sent_.shrink(first_sent_);
   start_numbers(first_number);
   state_ = State::kConnecting;
   proof_ = {};
@@ -52,17 +69,18 @@ void ClientSession::on_accepted(const AcceptedTerms& terms, uint64_t now_ns) {
   remote_key_ = terms.remote_key;
   payload_max_ = terms.payload_bytes_max;
   credit_unit_ = terms.credit_unit;
-  full_credits_ = credits_of(payload_max_);
+  full_credits_ = static_cast<uint16_t>(credits_of(payload_max_));
   // Only peers that count bytes know of larger packets.
-  search_.start(payload_max_, credit_unit_ == wire::kPacketCredits ? 0 : terms.route_payload_bytes);
+  sizes_ = KnownSizes::of(payload_max_, credit_unit_ == wire::kPacketCredits ? 0 : terms.route_payload_bytes);
   short_bytes_max_ = payload_max_;
   if (full_credits_ != 1) {
     short_bytes_max_ = std::min(payload_max_, (1u << credit_unit_) - static_cast<uint32_t>(wire::kHeaderBytes));
   }
-  terms_.window = std::min(terms.window, terms_.window);
+  wanted_window_ = std::min(terms.window, wanted_window_);
   start_credits_ = std::max<uint8_t>(terms.credits, 1);
   set_server_credits(start_credits_);
-  server_number_ = server_number_before_ = kNumberBase + terms.first_server_number - 1;
+  first_server_number_ = terms.first_server_number;
+  server_number_ = kNumberBase + terms.first_server_number - 1;
   proof_.accept(terms.path_token);
   last_progress_ns_ = now_ns;
   state_ = State::kProbing;
@@ -70,17 +88,8 @@ void ClientSession::on_accepted(const AcceptedTerms& terms, uint64_t now_ns) {
 
 // ---- Calls ----
 
-ClientSlot* ClientSession::make_slot(uint32_t index) {
-  ClientSlot* slot = index == 0 ? &first_slot_ : pools_.slots.take();
-  if (slot == nullptr) return nullptr;
-  slot->request_number = (first_request_count_ << wire::kSlotBits | index) - wire::kSlotsMax;
-  slot->bit = bit(index);
-  slot->set_reported();
-  slots_[index] = slot;
-  return slot;
-}
-
 ClientSlot* ClientSession::begin(detail::Buffer* request, detail::Buffer* response, uint16_t type) {
+  if (!wake()) return nullptr;
   const auto index = static_cast<uint32_t>(std::countr_zero(free_mask_));
   ClientSlot* slot = slots_[index] != nullptr ? slots_[index] : make_slot(index);
   if (slot == nullptr) return nullptr;
@@ -93,7 +102,7 @@ bool ClientSession::begin_long(ClientSlot* slot, uint32_t request_bytes) {
   slot->transfer = pools_.transfers.take();
   if (slot->transfer == nullptr) return false;
   cut_request(*slot->transfer, request_bytes, request_code());
-  search_.want();
+  busy_->size_search.want(sizes_);
   return true;
 }
 
@@ -169,24 +178,29 @@ void ClientSession::end_early(ClientSlot* slot, uint64_t now_ns) {
 
 /// Copies the controller's allowance to the fields that the fast path reads.
 void ClientSession::apply_allowance() {
-  const cc::Allowance allowance = std::visit([](const auto& c) { return c.allowance(); }, terms_.controller);
+  const cc::Allowance allowance = control_ != nullptr
+                                      ? std::visit([](const auto& c) { return c.allowance(); }, control_->controller)
+                                      : cc::Allowance();
   // The controller counts packets of full length.
   const uint64_t window = uint64_t{allowance.window_packets} * full_credits_;
   const bool is_calm = window >= server_limit() && allowance.bytes_per_sec == cc::kUnlimited;
-  const bool is_controlled =
-      !std::holds_alternative<cc::None>(terms_.controller) && !std::holds_alternative<cc::FixedRate>(terms_.controller);
+  const bool is_controlled = control_ != nullptr && !std::holds_alternative<cc::FixedRate>(control_->controller);
   sent_.set_credit_limit(is_stalled_ ? 1 : static_cast<uint32_t>(std::min<uint64_t>(server_limit(), window)));
-  pace_ = allowance;
+  cc::Allowance pace = allowance;
   if (!terms_.may_pace_below_packet && is_controlled && rtt_.has_sample()) {
     const uint64_t packet_bytes = payload_max_ + wire::kHeaderBytes;
-    pace_.bytes_per_sec = std::max(pace_.bytes_per_sec, packet_bytes * 1'000'000'000 / rtt_.latest_ns());
+    pace.bytes_per_sec = std::max(pace.bytes_per_sec, packet_bytes * 1'000'000'000 / rtt_.latest_ns());
   }
   if (!terms_.shortcuts.pacer_bypass && is_controlled) {
-    pace_.bytes_per_sec = std::min(pace_.bytes_per_sec, terms_.link_bytes_per_sec);
+    pace.bytes_per_sec = std::min(pace.bytes_per_sec, terms_.link_bytes_per_sec);
   }
-  calm_below_ns_ = is_calm ? std::visit([](const auto& c) { return c.calm_below_ns(); }, terms_.controller) : 0;
+  calm_below_ns_ = is_calm ? UINT64_MAX : 0;
+  if (control_ != nullptr) {
+    control_->allowance = pace;
+    if (is_calm) calm_below_ns_ = std::visit([](const auto& c) { return c.calm_below_ns(); }, control_->controller);
+  }
   if (!terms_.shortcuts.controller_bypass && is_controlled) calm_below_ns_ = 0;
-  is_paced_ = pace_.bytes_per_sec != cc::kUnlimited;
+  is_paced_ = pace.bytes_per_sec != cc::kUnlimited;
   detours_ = static_cast<uint8_t>(is_paced_ ? detours_ | kPaced : detours_ & ~kPaced);
 }
 
@@ -228,21 +242,24 @@ void ClientSession::check_invariants() const {
     }
   }
   CHECK(in_flight, ==, sent_.in_flight());
-  CHECK(awaited, ==, awaited_packets_);
+  CHECK(awaited, ==, busy_ != nullptr ? busy_->awaited_packets : 0);
+  if (busy_ == nullptr) CHECK(sent_.is_empty());
+  if (busy_ == nullptr) CHECK(busy_mask(), ==, 0u);
   CHECK(credit_limit(), <=, server_limit());
   if (state_ == State::kOpen) CHECK(credit_limit(), >=, 1u);  // with 0 it would never receive a higher limit
   CHECK(is_paced_, ==, (detours_ & kPaced) != 0);
   CHECK((send_mask_ | fresh_mask_) & free_mask_, ==, 0u);
   CHECK(send_mask_ & fresh_mask_, ==, 0u);
   CHECK(control_mask_ & free_mask_, ==, 0u);
-  CHECK(free_mask_ & ~window_mask_, ==, 0u);
-  for (uint32_t i = 0; i < window_ && slots_ != nullptr; i++) {
+  CHECK(free_mask_ & ~window_mask(), ==, 0u);
+  for (uint32_t i = 0; i < window_; i++) {
     const ClientSlot* slot = slots_[i];
     const bool is_free = (free_mask_ & bit(i)) != 0;
     if (slot == nullptr) {
       CHECK(is_free);
       continue;
     }
+    CHECK(busy_ != nullptr);
     CHECK(slot->packets_in_flight, ==, per_slot[i]);
     CHECK(slot->phase == Phase::kFree, ==, is_free);
     CHECK(index_of(*slot), ==, i);

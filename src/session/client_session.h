@@ -5,12 +5,13 @@
 //   client_fast_path.h   the common case: a call of one packet leaves and is answered in order
 //   client_send.cc       which packet leaves next: requests, RFRs, probes, cancels, reports
 //   client_receive.cc    received packets: responses, credit returns, acknowledged cancels
+//   client_rest.cc       the memory of a session that has calls, and its end when the session rests
 //   client_timers.cc     what the passing of time brings: losses, probes, reports, deadlines, silence
 //   client_path.cc       path probes, pairing, the check of the path
 //   client_sizes.cc      packets that are larger than those with which the session has opened
 //
 // Its parts are values of their own: sent_packets.h, loss_detection.h, probe_timer.h, silence_timer.h, path_check.h,
-// path_proof.h, size_search.h, reports.h, rtt_estimator.h.
+// path_proof.h, size_search.h, reports.h, rtt_estimator.h. A session at rest has no client_busy.h.
 #pragma once
 
 #include <algorithm>
@@ -23,19 +24,14 @@
 #include <tern/status.h>
 
 #include "cc/any_controller.h"
-#include "cc/pacer.h"
+#include "session/client_busy.h"
 #include "session/client_slot.h"
 #include "session/client_terms.h"
 #include "session/drop.h"
-#include "session/loss_detection.h"
-#include "session/path_check.h"
 #include "session/path_proof.h"
-#include "session/probe_timer.h"
 #include "session/reports.h"
 #include "session/rtt_estimator.h"
 #include "session/sent_packets.h"
-#include "session/silence_timer.h"
-#include "session/size_search.h"
 #include "session/windows.h"
 #include "transport/payload.h"
 #include "wire/credits.h"
@@ -88,28 +84,32 @@ class TERN_API ClientSession {
   enum class State : uint8_t { kConnecting, kProbing, kOpen };
   using PathVerdict = session::PathVerdict;
 
-  /// `pools` outlives the session.
+  /// `pools` outlives the session. If has_memory() is false afterwards, the session must not be used.
   ClientSession(const ClientTerms& terms, ClientPools& pools);
   ~ClientSession();
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
 
+  /// False: there was no memory for a part of the session.
+  bool has_memory() const { return wanted_window_ != 0; }
   State state() const { return state_; }
-  uint32_t local_key() const { return terms_.local_key; }
+  uint32_t local_key() const { return local_key_; }
   uint32_t remote_key() const { return remote_key_; }
   uint32_t payload_bytes_max() const { return payload_max_; }
   /// The largest payload of the packets of long messages: payload_bytes_max(), or what has been found to pass.
-  uint32_t large_payload_bytes() const { return std::max(payload_max_, wire::payload_of_code(search_.found())); }
+  uint32_t large_payload_bytes() const { return std::max(payload_max_, wire::payload_of_code(sizes_.found)); }
   const RttEstimator& rtt() const { return rtt_; }
   /// Time of the server's newest packet; 0: no packet has come yet.
   uint64_t last_answer_ns() const { return std::max(last_progress_ns_, last_heard_ns_); }
   /// Number of slots: what the terms asked for, and after on_accepted() what the server granted.
-  uint32_t window() const { return terms_.window; }
+  uint32_t window() const { return wanted_window_; }
   /// The lesser of the server's limit and the congestion controller's, in credits.
   uint32_t credit_limit() const { return sent_.credit_limit(); }
   /// The rate that the congestion controller allows now. cc::kUnlimited: no limit.
   uint64_t rate_bytes_per_sec() const {
-    return std::visit([](const auto& controller) { return controller.allowance().bytes_per_sec; }, terms_.controller);
+    if (control_ == nullptr) return cc::kUnlimited;
+    return std::visit([](const auto& controller) { return controller.allowance().bytes_per_sec; },
+                      control_->controller);
   }
   /// True if the congestion controller allows all that the credits allow.
   bool is_uncongested() const { return calm_below_ns_ != 0; }
@@ -119,11 +119,13 @@ class TERN_API ClientSession {
   /// Credits that a full packet costs.
   uint32_t full_packet_credits() const { return full_credits_; }
   /// Packets in flight that the congestion controller allows.
-  uint32_t congestion_window() const { return pace_.window_packets; }
+  uint32_t congestion_window() const { return allowance().window_packets; }
   /// Packets sent since the handshake. The packet numbers count them, so that packets need no counter.
-  uint64_t packets_sent() const { return sent_.next_number() - (kNumberBase + terms_.first_number); }
+  uint64_t packets_sent() const { return sent_.next_number() - (kNumberBase + first_number_); }
   /// Packets that the server has sent since the handshake, up to the newest that has arrived.
-  uint64_t packets_received() const { return server_number_ - server_number_before_; }
+  uint64_t packets_received() const {
+    return state_ == State::kConnecting ? 0 : server_number_ - (kNumberBase + first_server_number_ - 1);
+  }
   /// Payload bytes of messages of several packets. Messages of one packet are not counted, because the common case
   /// would become slower.
   uint64_t long_bytes_sent() const { return long_bytes_sent_; }
@@ -160,9 +162,17 @@ class TERN_API ClientSession {
   // -- Calls --
 
   bool has_free_slot() const { return free_mask_ != 0; }
-  uint64_t busy_mask() const { return window_mask_ & ~free_mask_; }
+  uint64_t busy_mask() const { return window_mask() & ~free_mask_; }
   /// True if the session has no call and nothing to send.
-  bool is_at_rest() const { return state_ == State::kOpen && free_mask_ == window_mask_ && !is_report_due(); }
+  bool is_at_rest() const { return state_ == State::kOpen && free_mask_ == window_mask() && !is_report_due(); }
+  /// Gets the memory for calls, which a session at rest does not have. begin() also does that. False: the session is
+  /// not open, or there is no memory.
+  bool wake();
+  /// Gives back the memory for calls, if the session has no call, has nothing to send, and waits for no answer. Slots
+  /// of the session are not valid any more then.
+  void try_rest();
+  /// False: the session has no memory for calls.
+  bool is_awake() const { return busy_ != nullptr; }
   /// Falls back to the handshake's credit limit if the last answer is old: the server has shared out the present limit
   /// anew since (clause 4.5.1).
   void forget_old_credits(uint64_t now_ns) {
@@ -230,11 +240,11 @@ class TERN_API ClientSession {
   template <class Send, class Ticket>
   uint32_t transmit_short(uint64_t now_ns, Send&& send, Ticket&& ticket);
   /// Time at which the next packet may leave. Only for a paced session.
-  uint64_t departure_ns() const { return pacer_.departure_ns(); }
+  uint64_t departure_ns() const { return control_->pacer.departure_ns(); }
   /// True if a probe, a cancel, a report or a path probe is to be sent. The pacer does not delay these packets.
   bool has_unpaced() const { return control_mask_ != 0 || (detours_ & ~kPaced) != 0; }
   /// Time at which tick() judges overtaken packets; UINT64_MAX: no loss is suspected.
-  uint64_t loss_check_at_ns() const { return loss_timer_.at_ns(); }
+  uint64_t loss_check_at_ns() const { return busy_ != nullptr ? busy_->loss_timer.at_ns() : UINT64_MAX; }
 
   // -- Packets in (clauses 4, 5) --
 
@@ -256,18 +266,21 @@ class TERN_API ClientSession {
   /// may be an answer.
   ClientTick tick(uint64_t now_ns, uint64_t read_until_ns = UINT64_MAX);
   /// The server's management says that its endpoint is inside an application callback, and thus not dead.
-  void on_peer_in_callback() { silence_.on_peer_in_callback(); }
+  void on_peer_in_callback() {
+    if (busy_ != nullptr) busy_->silence.on_peer_in_callback();
+  }
   /// The server's management says that its endpoint could answer.
-  void on_peer_idle() { silence_.on_peer_idle(); }
+  void on_peer_idle() {
+    if (busy_ != nullptr) busy_->silence.on_peer_idle();
+  }
 
   /// CHECKs credits, masks and counts against each other. For tests.
   void check_invariants() const;
 
  private:
-  static constexpr size_t kFirstSlots = 8;  ///< the default window
-  /// Cache lines of the session's own fields, of the pointers to slots, of the ring, and of the first slot's part that
-  /// a call needs.
-  static constexpr size_t kFirstCallLines = 3 + 1 + 1 + 2;
+  static constexpr size_t kFirstSlots = ClientBusy::kFirstSlots;
+  /// Cache lines of the fields that every call touches, and of those that wake() and try_rest() need.
+  static constexpr size_t kFirstCallLines = 3 + 2;
 
   // Bits of detours_:
   static constexpr uint8_t kReportDue = 1;
@@ -278,6 +291,8 @@ class TERN_API ClientSession {
   static constexpr uint8_t kPathProbeDue = kFullProbeDue | kShortProbeDue | kLargeProbeDue;
 
   static uint64_t bit(uint32_t slot_index) { return uint64_t{1} << slot_index; }
+  /// All slots; 0 before the session is open.
+  uint64_t window_mask() const { return window_ == 0 ? 0 : UINT64_MAX >> (wire::kSlotsMax - window_); }
   /// The 24 bits of the next packet's number.
   uint32_t next_number() const { return static_cast<uint32_t>(sent_.next_number()); }
   Reports::Slots used_slots() const { return {slots_, window_}; }
@@ -292,7 +307,9 @@ class TERN_API ClientSession {
   ProbeTimer::Timeouts timeouts() const { return {rto_ns(), terms_.liveness_ns}; }
 
   // -- client_session.cc --
+  const CommonTerms& share(const CommonTerms& terms);
   void start_numbers(uint32_t first_number);
+  static ClientSlot** no_slots();
   ClientSlot* make_slot(uint32_t index);
   bool begin_long(ClientSlot* slot, uint32_t request_bytes);
   void take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type, uint64_t& to_send);
@@ -300,11 +317,11 @@ class TERN_API ClientSession {
   void drop_transfer(ClientSlot* slot);
   void wait_for(const Transfer& transfer, uint32_t response_packets) {
     pools_.response_credits_free -= static_cast<int32_t>(response_packets * transfer.credits);
-    awaited_packets_ += response_packets * transfer.share;
+    busy_->awaited_packets += response_packets * transfer.share;
   }
   void end_wait_for(const Transfer& transfer, uint32_t response_packets) {
     pools_.response_credits_free += static_cast<int32_t>(response_packets * transfer.credits);
-    awaited_packets_ -= response_packets * transfer.share;
+    busy_->awaited_packets -= response_packets * transfer.share;
   }
   uint32_t credits_of(uint32_t payload_bytes) const {
     return wire::credits_of(payload_bytes + static_cast<uint32_t>(wire::kHeaderBytes), credit_unit_);
@@ -320,9 +337,17 @@ class TERN_API ClientSession {
   void apply_allowance();
   template <class Tell>
   void tell_controller(Tell&& tell) {
-    std::visit(tell, terms_.controller);
+    if (control_ == nullptr) return;
+    std::visit(tell, control_->controller);
     apply_allowance();
   }
+  cc::Allowance allowance() const { return control_ != nullptr ? control_->allowance : cc::Allowance(); }
+
+  // -- client_rest.cc --
+  uint32_t* numbers() { return window_ <= kFirstSlots ? first_numbers_ : more_numbers_; }
+  bool open_slots();
+  bool can_rest() const;
+  void fall_asleep();
 
   // -- client_send.cc --
   template <class Send, class Ticket>
@@ -406,22 +431,21 @@ class TERN_API ClientSession {
   // -- client_path.cc --
   PathProbe make_path_probe(const PathProof::Probe& probe, uint64_t now_ns);
   PathVerdict on_open_path_reply(const wire::Header& header, uint32_t payload_bytes, uint64_t now_ns);
-  bool open_slots();
   void check_path(uint64_t now_ns, bool is_wanted, ClientTick& result);
   void clear_path_probes() { detours_ &= static_cast<uint8_t>(~(kFullProbeDue | kShortProbeDue)); }
   void end_path_check() {
-    path_check_.end();
+    busy_->path_check.end();
     clear_path_probes();
   }
 
   // Every call touches these fields. They are 176 B, which fill three cache lines with the 16 B that the endpoint keeps
   // before them.
-  uint64_t fresh_mask_ = 0;    ///< slots with a request of one packet and one credit that has not been sent yet
-  uint64_t send_mask_ = 0;     ///< slots with any other message packet or an RFR to send
-  uint64_t control_mask_ = 0;  ///< slots with a probe or a cancel to send
-  uint64_t free_mask_ = 0;     ///< free slots; 0 before the session is open
-  ClientSlot** slots_ = nullptr;
-  SentPackets sent_{first_sent_};
+  uint64_t fresh_mask_ = 0;          ///< slots with a request of one packet and one credit that has not been sent yet
+  uint64_t send_mask_ = 0;           ///< slots with any other message packet or an RFR to send
+  uint64_t control_mask_ = 0;        ///< slots with a probe or a cancel to send
+  uint64_t free_mask_ = 0;           ///< free slots; 0 before the session is open
+  ClientSlot** slots_ = no_slots();  ///< null: the slot has no memory, because it was not used since the last rest
+  SentPackets sent_;
   uint32_t remote_key_ = 0;
   uint32_t short_bytes_max_ = 0;  ///< a longer request has several packets, or costs more than one credit
   State state_ = State::kConnecting;
@@ -439,39 +463,36 @@ class TERN_API ClientSession {
   uint64_t calm_below_ns_ = UINT64_MAX;  ///< the controller ignores samples below this
   RttEstimator rtt_;
 
-  // Memory for a session with few calls at a time, in one block with the session.
-  ClientSlot* first_slots_[kFirstSlots] = {};
-  SentPackets::Embedded first_sent_;
-  ClientSlot first_slot_;  ///< the slot that is taken first; most sessions take no other
-
-  // Ticks and long messages touch these fields.
-  uint64_t window_mask_ = 0;          ///< all slots; 0 before the session is open
-  uint32_t payload_max_ = 0;          ///< largest payload of a packet
-  uint8_t credit_unit_ = 0;           ///< wire/credits.h
-  uint32_t full_credits_ = 1;         ///< credits that a full packet costs
-  uint32_t first_request_count_ = 0;  ///< first request number without the slot's bits, from the server (clause 3.5)
-  uint32_t awaited_packets_ = 0;      ///< response packets that were asked for and have not arrived (Transfer::share)
-  uint64_t heard_epoch_ = 0;          ///< epoch in which pools_.response_share last counted this session
+  // The next cache line begins here.
+  ClientBusy* busy_ = nullptr;    ///< null: the session is at rest, or not open
+  uint64_t unreported_mask_ = 0;  ///< at rest: slots whose last response the server does not know to have arrived
+  ClientPools& pools_;
+  const CommonTerms& terms_;
+  /// The request number of the last request of each slot without memory; before its first one, the number before it.
+  /// The slot's index in it is replaced by flags (client_rest.cc).
+  union {
+    uint32_t first_numbers_[kFirstSlots] = {};
+    uint32_t* more_numbers_;  ///< for a window of more than kFirstSlots
+  };
+  // The next cache line begins here.
   uint64_t last_heard_ns_ = 0;        ///< time of the server's newest packet outside of the common case
-  uint64_t receiving_ask_at_ns_ = 0;  ///< time at which all slots in kReceiving send their next probe
-  uint64_t gap_ask_again_ns_ = 0;     ///< earliest time at which another gap in the server's numbers causes probes
-  uint64_t largest_part_ = 0;         ///< largest packet number of an RFR that a response packet has echoed
-  uint64_t server_number_before_ = 0;
-  bool holds_report_ = false;  ///< a report is due or not acknowledged, and counts against pools_.reports_free
+  uint32_t response_ns_ = 0;          ///< at rest: ProbeTimer::response_ns()
+  uint32_t first_request_count_ = 0;  ///< first request number without the slot's bits, from the server (clause 3.5)
+  uint32_t payload_max_ = 0;          ///< largest payload of a packet
+  uint32_t local_key_;
+  uint32_t first_number_;             ///< of the newest handshake, 24 bits
+  uint32_t first_server_number_ = 1;  ///< of the newest handshake, 24 bits
+  uint16_t full_credits_ = 1;         ///< credits that a full packet costs
+  uint8_t credit_unit_ = 0;           ///< wire/credits.h
+  uint8_t wanted_window_ = 0;         ///< slots: the caller's terms, then the server's if they are fewer
+  KnownSizes sizes_;                  ///< of packets larger than payload_max_
+  bool holds_report_ : 1 = false;     ///< a report is due or not acknowledged, and counts against pools_.reports_free
+  bool was_busy_ : 1 = false;         ///< the session had calls at the last tick
+  ClientControl* control_ = nullptr;  ///< null: no controller limits the session
   uint64_t long_bytes_sent_ = 0;
   uint64_t long_bytes_received_ = 0;
-  LossTimer loss_timer_;
-  ProbeTimer probe_timer_;
-  SilenceTimer silence_;
-  PathCheck path_check_;
-  SizeSearch search_;
   PathProof proof_;
-  FollowTimer follow_timer_;
   Reports reports_;
-  cc::Pacer pacer_;
-  cc::Allowance pace_;  ///< the controller's allowance, with its rate bounded by apply_allowance()
-  ClientPools& pools_;
-  ClientTerms terms_;
 };
 
 }  // namespace tern::session

@@ -39,26 +39,27 @@ void ClientSession::cut_response(Transfer& transfer, uint32_t bytes, uint8_t cod
 /// The size of a request that begins now: what passes, and is a part of the credit limit.
 uint8_t ClientSession::request_code() const {
   const uint64_t bytes = (uint64_t{credit_limit()} / kPacketsInLimit) << credit_unit_;
-  return search_.found_within(bytes - std::min<uint64_t>(bytes, wire::kHeaderBytes));
+  return sizes_.found_within(bytes - std::min<uint64_t>(bytes, wire::kHeaderBytes), payload_max_);
 }
 
 /// The size of a response that begins now: what passes, and is a part of what the endpoint's queue has left.
 uint8_t ClientSession::response_code() const {
   const auto free = static_cast<uint64_t>(std::max(pools_.response_credits_free, 0));
   const uint64_t queue = (free / kPacketsInLimit) << pools_.credit_unit;
-  const uint64_t window = uint64_t{pace_.window_packets} * payload_max_;
+  const uint64_t window = uint64_t{allowance().window_packets} * payload_max_;
   const uint64_t bytes = std::min(queue, window);
-  return search_.found_within(bytes - std::min<uint64_t>(bytes, wire::kHeaderBytes));
+  return sizes_.found_within(bytes - std::min<uint64_t>(bytes, wire::kHeaderBytes), payload_max_);
 }
 
 void ClientSession::look_at_size(uint64_t now_ns, ClientTick& result) {
-  if (search_.look(now_ns, rto_ns())) detours_ |= kLargeProbeDue;
-  if (search_.is_wanted()) result.at_latest(search_.next_ns());
+  SizeSearch& search = busy_->size_search;
+  if (search.look(sizes_, payload_max_, now_ns, rto_ns())) detours_ |= kLargeProbeDue;
+  if (search.is_wanted()) result.at_latest(search.next_ns());
 }
 
 /// True if a call that uses larger packets makes no progress. The reason may be that these do not pass any more.
 bool ClientSession::is_size_in_vain() const {
-  if (search_.found() == 0) return false;
+  if (sizes_.found == 0) return false;
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const ClientSlot* slot = slots_[std::countr_zero(mask)];
     if (slot->transfer != nullptr && slot->transfer->payload_code != 0 && slot->rounds > kVainRounds) return true;
@@ -68,7 +69,7 @@ bool ClientSession::is_size_in_vain() const {
 
 /// Goes back to packets of the session's own size, and begins all messages of larger ones anew.
 void ClientSession::give_up_size(uint64_t now_ns) {
-  search_.fall(now_ns);
+  busy_->size_search.fall(sizes_, payload_max_, now_ns);
   detours_ &= static_cast<uint8_t>(~kLargeProbeDue);
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));

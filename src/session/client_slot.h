@@ -20,6 +20,9 @@
 #include <tern/detail/inline_function.h>
 
 #include "base/pool.h"
+#include "cc/any_controller.h"
+#include "cc/pacer.h"
+#include "session/client_terms.h"
 #include "session/credit_policy.h"
 #include "session/windows.h"
 #include "wire/header.h"
@@ -96,19 +99,13 @@ inline bool has_call(const ClientSlot& slot) {
   return slot.phase != ClientSlot::Phase::kEnded && slot.phase != ClientSlot::Phase::kBlocked;
 }
 
-/// The memory and the limits that the client sessions of one endpoint share.
-struct ClientPools {
-  base::Pool<ClientSlot> slots;
-  base::Pool<Transfer, 8> transfers;
-  /// Credits of the endpoint's own receive queue for response packets that it may still ask for (clause 5.4), and their
-  /// unit (wire/credits.h).
-  int32_t response_credits_free = 64;
-  uint8_t credit_unit = 0;
-  /// Number of further sessions at rest that may report (clause 5.5). If a hundred thousand sessions reported at once,
-  /// calls would wait for longer than a session waits for the answer to its report.
-  int32_t reports_free = 256;
-  ResponseShare response_share;  ///< response packets that one session may await (clause 5.4)
-  ControllerCounters controller_counters;
+/// The controller of a session that has one, and what it allows.
+struct ClientControl {
+  ClientControl(const cc::AnyController& initial, uint32_t seed) : controller(initial), pacer(seed) {}
+
+  cc::AnyController controller;
+  cc::Pacer pacer;
+  cc::Allowance allowance;  ///< the controller's, with its rate bounded by ClientSession::apply_allowance()
 };
 
 }  // namespace tern::session

@@ -1,22 +1,18 @@
 // The terms of a client session: the caller's, and the server's from the handshake.
-// Session layer: plain values.
+// Session layer: plain values, and the memory of those that sessions share.
 #pragma once
 
 #include <cstdint>
 
+#include "base/pool.h"
 #include "cc/any_controller.h"
 #include "cc/shortcuts.h"
 
 namespace tern::session {
 
-/// The caller's terms. `window` becomes the server's window if that is smaller, and `first_number` becomes that of the
-/// newest handshake.
-struct ClientTerms {
-  uint32_t local_key = 0;
-  uint32_t first_number = 1;          ///< random, 24 bits
-  uint32_t seed = 1;                  ///< seed of the pacer
+/// The terms that are mostly equal for all sessions of an endpoint, which then share one copy.
+struct CommonTerms {
   uint32_t bulk_packets = 32;         ///< most packets of one message in flight, for any number of credits
-  uint8_t window = 8;                 ///< slots, 1 to 64
   bool may_pace_below_packet = true;  ///< a controller may allow less than one packet in a round trip
   uint64_t rto_ns_min = 1'000'000;
   uint64_t liveness_ns = 500'000'000;
@@ -25,7 +21,47 @@ struct ClientTerms {
   uint64_t congestion_lasts_ns = UINT64_MAX;  ///< time without an answer until the controller starts anew
   uint64_t link_bytes_per_sec = cc::kUnlimited;
   cc::Shortcuts shortcuts{};
+
+  friend bool operator==(const CommonTerms&, const CommonTerms&) = default;
+};
+
+/// The caller's terms.
+struct ClientTerms : CommonTerms {
+  uint32_t local_key = 0;
+  uint32_t first_number = 1;  ///< random, 24 bits
+  uint32_t seed = 1;          ///< seed of the pacer
+  uint8_t window = 8;         ///< slots, 1 to 64
   cc::AnyController controller;
+};
+
+/// The terms of an endpoint's sessions, each once. They stay until the endpoint ends, because an endpoint has one set,
+/// or a few.
+class SharedTerms {
+ public:
+  /// Returns the copy that is equal to `terms`. Null: there is no memory for another one.
+  const CommonTerms* find_or_add(const CommonTerms& terms) {
+    if (!has_first_) first_ = terms;
+    has_first_ = true;
+    if (first_ == terms) return &first_;
+    Entry* entry = others_;
+    while (entry != nullptr && entry->terms != terms) entry = entry->next;
+    if (entry != nullptr) return &entry->terms;
+    entry = pool_.take();
+    if (entry == nullptr) return nullptr;
+    *entry = {terms, others_};
+    others_ = entry;
+    return &entry->terms;
+  }
+
+ private:
+  struct Entry {
+    CommonTerms terms;
+    Entry* next = nullptr;
+  };
+  CommonTerms first_;  ///< needs no memory of its own
+  bool has_first_ = false;
+  Entry* others_ = nullptr;
+  base::Pool<Entry, 4> pool_;
 };
 
 /// The server's terms from the handshake.

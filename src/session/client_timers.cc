@@ -26,20 +26,20 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
   if (state_ != State::kOpen) return {};
   if (busy_mask() == 0) return tick_at_rest(now_ns);
   ClientTick result;
-  if (!silence_.is_running()) begin_busy_time(now_ns);
+  if (!busy_->silence.is_running()) begin_busy_time(now_ns);
   if (now_ns >= reports_.look_at_ns()) look_at_reports(now_ns);
   result.at_latest(reports_.look_at_ns());
   // While calls only wait for their pace or for memory to receive, the server owes no answer, and is not silent.
-  silence_.look(now_ns, read_until_ns, last_answer_ns(), is_outstanding());
+  busy_->silence.look(now_ns, read_until_ns, last_answer_ns(), is_outstanding());
   look_at_progress();
   look_at_silence(now_ns, result);
   if (result.has_failed) return result;
   recover_losses(now_ns);
-  result.at_latest(loss_timer_.at_ns());
+  result.at_latest(busy_->loss_timer.at_ns());
   look_at_oldest_packet(now_ns, result);
-  if (search_.is_wanted()) look_at_size(now_ns, result);
+  if (busy_->size_search.is_wanted()) look_at_size(now_ns, result);
   const bool wants_path_check = look_at_calls(now_ns, result);
-  if (wants_path_check || path_check_.is_running()) check_path(now_ns, wants_path_check, result);
+  if (wants_path_check || busy_->path_check.is_running()) check_path(now_ns, wants_path_check, result);
   return result;
 }
 
@@ -49,21 +49,21 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
 /// answer have been read.
 void ClientSession::suspect_losses(uint64_t now_ns) {
   if (sent_.oldest() > sent_.largest_answered() || sent_.in_flight() == 0) return;
-  loss_timer_.suspect(now_ns + RttEstimator::kReorderNsMin, sent_.largest_answered());
+  busy_->loss_timer.suspect(now_ns + RttEstimator::kReorderNsMin, sent_.largest_answered());
 }
 
 /// Judges the packets that were overtaken, and marks the lost ones to be sent or asked for again.
 void ClientSession::recover_losses(uint64_t now_ns) {
-  if (now_ns < loss_timer_.at_ns()) return;
+  if (now_ns < busy_->loss_timer.at_ns()) return;
   const uint64_t response_bytes = std::popcount(busy_mask()) * (large_payload_bytes() + uint64_t{wire::kHeaderBytes});
   const LossEvidence evidence{.largest_answered = sent_.largest_answered(),
-                              .largest_part = largest_part_,
+                              .largest_part = busy_->largest_part,
                               .elapsed_ns = rtt_.latest_elapsed_ns(),
                               .reorder_ns = rtt_.reorder_ns(),
                               .responses_ns = response_bytes * 1'000'000'000 / terms_.link_bytes_per_sec,
-                              .patience_ns = probe_timer_.patience_ns(timeouts())};
+                              .patience_ns = busy_->probe_timer.patience_ns(timeouts())};
   const uint64_t next_ns = detect_losses(
-      sent_, loss_timer_.judged(), evidence, now_ns,
+      sent_, busy_->loss_timer.judged(), evidence, now_ns,
       [&](uint32_t slot_index) { return loss_rounds(*slots_[slot_index]); },
       [&](uint64_t number) {
         ClientSlot* slot = slots_[sent_[number].slot];
@@ -72,9 +72,9 @@ void ClientSession::recover_losses(uint64_t now_ns) {
         lose(number, now_ns);
       });
   sent_.advance_oldest();
-  loss_timer_.set(next_ns);
+  busy_->loss_timer.set(next_ns);
   if (is_size_in_vain()) give_up_size(now_ns);
-  if (sent_.largest_answered() > loss_timer_.judged()) suspect_losses(now_ns);
+  if (sent_.largest_answered() > busy_->loss_timer.judged()) suspect_losses(now_ns);
 }
 
 LossRounds ClientSession::loss_rounds(const ClientSlot& slot) const {
@@ -91,7 +91,7 @@ uint64_t ClientSession::round_gap_ns(const ClientSlot& slot) const {
 /// Begins a round of losses. The slot's packets are lost for the first time, or again after they were sent again.
 void ClientSession::begin_round(ClientSlot* slot, uint64_t now_ns) {
   if (!slot->has_fruitless_rounds()) {
-    slot->waiting_since_ns = silence_.watched_ns();
+    slot->waiting_since_ns = busy_->silence.watched_ns();
   } else if (slot->rounds >= kStalledRounds && last_progress_ns_ <= slot->ask_at_ns) {
     set_stalled(true);
   }
@@ -137,8 +137,11 @@ void ClientSession::look_at_reports(uint64_t now_ns) {
 /// Ticks a session without calls: reports to the server that its responses have arrived, then rests.
 ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
   ClientTick result;
-  silence_.stop();
-  if (path_check_.is_running()) end_path_check();
+  was_busy_ = false;
+  if (busy_ != nullptr) {
+    busy_->silence.stop();
+    if (busy_->path_check.is_running()) end_path_check();
+  }
   if (is_stalled_) set_stalled(false);
   forget_old_credits(now_ns);
   if (!is_report_due()) {
@@ -150,7 +153,7 @@ ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
   }
   const uint64_t quiet_ns = now_ns - std::min(now_ns, last_answer_ns());
   if (reports_.is_due_at_rest(now_ns, quiet_ns, terms_.report_delay_ns)) {
-    if (holds_report_ || pools_.reports_free > 0) {
+    if ((holds_report_ || pools_.reports_free > 0) && wake()) {
       look_at_reports(now_ns);
       fall_back_to_start_credits();
     } else {
@@ -164,9 +167,11 @@ ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
 // ---- A busy session (clauses 4.4, 6.3, 6.4) ----
 
 void ClientSession::begin_busy_time(uint64_t now_ns) {
-  silence_.start(now_ns);
-  receiving_ask_at_ns_ = now_ns + kAskNsMax;
-  follow_timer_.stop();
+  busy_->silence.start(now_ns);
+  busy_->receiving_ask_at_ns = now_ns + kAskNsMax;
+  busy_->follow_timer.stop();
+  if (was_busy_) return;  // the session has given back its memory and taken it again since the last tick
+  was_busy_ = true;
   reports_.on_busy(now_ns + terms_.report_delay_ns);
   detours_ &= static_cast<uint8_t>(~kReportDue);
   if (reports_.number() == 0) hold_report(false);
@@ -175,21 +180,21 @@ void ClientSession::begin_busy_time(uint64_t now_ns) {
 /// Updates the clock of the packets in flight. Progress resets it, and other signs of life do not (clause 4.4.1).
 void ClientSession::look_at_progress() {
   const bool is_idle = (sent_.in_flight() | fresh_mask_ | send_mask_) == 0;
-  if (probe_timer_.look_at_progress(last_progress_ns_, is_idle) && is_stalled_) set_stalled(false);
-  probe_timer_.look_at_sample(last_sample_ns_, rtt_.latest_elapsed_ns());
+  if (busy_->probe_timer.look_at_progress(last_progress_ns_, is_idle) && is_stalled_) set_stalled(false);
+  busy_->probe_timer.look_at_sample(last_sample_ns_, rtt_.latest_elapsed_ns());
 }
 
 void ClientSession::look_at_silence(uint64_t now_ns, ClientTick& result) {
-  if (silence_.is_over()) {
+  if (busy_->silence.is_over()) {
     result.has_failed = true;
     return;
   }
-  result.ask_liveness = silence_.take_question();
-  result.at_latest(now_ns + silence_.step_ns_max());
+  result.ask_liveness = busy_->silence.take_question();
+  result.at_latest(now_ns + busy_->silence.step_ns_max());
   if (!is_paired()) return;
-  result.wants_pair_probe = follow_timer_.look(now_ns, last_answer_ns(), is_outstanding(), terms_.liveness_ns);
+  result.wants_pair_probe = busy_->follow_timer.look(now_ns, last_answer_ns(), is_outstanding(), terms_.liveness_ns);
   if (result.wants_pair_probe) proof_.forget_pair_token();
-  result.at_latest(follow_timer_.next_ns());
+  result.at_latest(busy_->follow_timer.next_ns());
 }
 
 /// Sends a tail probe (clause 4.4), header-only and without a credit, if no later packet was answered either. The
@@ -198,23 +203,23 @@ void ClientSession::look_at_oldest_packet(uint64_t now_ns, ClientTick& result) {
   sent_.advance_oldest();
   if (sent_.in_flight() == 0) return forget_old_credits(now_ns);
   const SentPacket& oldest = sent_[sent_.oldest()];
-  const uint64_t due_ns = probe_timer_.due_ns(std::max(oldest.time_ns, last_progress_ns_), timeouts());
+  const uint64_t due_ns = busy_->probe_timer.due_ns(std::max(oldest.time_ns, last_progress_ns_), timeouts());
   if (now_ns < due_ns) return result.at_latest(due_ns);
   result.has_timed_out = true;
-  if (probe_timer_.has_backed_off()) {
+  if (busy_->probe_timer.has_backed_off()) {
     pools_.controller_counters.silences++;
     tell_controller([&](auto& controller) { controller.on_silence(now_ns); });
   }
-  result.at_latest(probe_timer_.on_probe(now_ns, timeouts()));
+  result.at_latest(busy_->probe_timer.on_probe(now_ns, timeouts()));
   control_mask_ |= bit(oldest.slot);
 }
 
 /// Returns true if the path must be checked, because of a call without progress or because of the silence.
 bool ClientSession::look_at_calls(uint64_t now_ns, ClientTick& result) {
-  bool wants_path_check = silence_.is_long();
+  bool wants_path_check = busy_->silence.is_long();
   // RFRs for the rest of a response wait for credits and their pace, but a probe does not.
-  const bool is_ask_due = now_ns >= receiving_ask_at_ns_;
-  if (is_ask_due) receiving_ask_at_ns_ = now_ns + kAskNsMax;
+  const bool is_ask_due = now_ns >= busy_->receiving_ask_at_ns;
+  if (is_ask_due) busy_->receiving_ask_at_ns = now_ns + kAskNsMax;
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));
     const ClientSlot* slot = slots_[index];
@@ -228,13 +233,13 @@ bool ClientSession::look_at_calls(uint64_t now_ns, ClientTick& result) {
     result.at_latest(slot->deadline_ns);
     if (slot->phase == Phase::kReceiving) {
       if (is_ask_due) control_mask_ |= bit(index);
-      result.at_latest(receiving_ask_at_ns_);
+      result.at_latest(busy_->receiving_ask_at_ns);
     }
     if (is_without_progress(*slot, now_ns)) {
       // The path was checked because of this slot and found good long ago. A call that only waits for its pace has had
       // fewer rounds.
       const bool is_fruitless = slot->phase == Phase::kReceiving && slot->rounds >= kFruitlessRounds &&
-                                path_check_.good_ns() >= slot->waiting_since_ns + terms_.liveness_ns;
+                                busy_->path_check.good_ns() >= slot->waiting_since_ns + terms_.liveness_ns;
       if (is_fruitless) result.fruitless_mask |= bit(index);
       wants_path_check |= !is_fruitless;
     }
@@ -258,8 +263,8 @@ void ClientSession::look_at_waiting_call(uint32_t index, uint64_t now_ns, Client
 /// True if the call has made no progress for so long that the session must check whether full packets pass (clause
 /// 6.4.2).
 bool ClientSession::is_without_progress(const ClientSlot& slot, uint64_t now_ns) const {
-  const uint64_t watched_ns = silence_.watched_ns();
-  const uint64_t good_ns = path_check_.good_ns();
+  const uint64_t watched_ns = busy_->silence.watched_ns();
+  const uint64_t good_ns = busy_->path_check.good_ns();
   switch (slot.phase) {
     case Phase::kWaiting: {
       // The call's handler may run, or all its responses may be lost.

@@ -16,6 +16,13 @@ class ProbeTimer {
     uint64_t liveness_ns = 0;  ///< doubling stops at a quarter of it
   };
 
+  ProbeTimer() = default;
+  /// Goes on after a rest: `response_ns` is that of the timer before the rest, and the other values are those of the
+  /// next looks without news.
+  ProbeTimer(uint64_t response_ns, uint64_t progress_ns, uint64_t sample_ns)
+      : response_ns_(response_ns), progress_ns_(progress_ns), sample_ns_(sample_ns) {}
+  uint64_t response_ns() const { return response_ns_; }
+
   /// One look at `progress_ns`, the time of the newest progress. Ends the back-off and returns true if there was
   /// progress since the last look, or if nothing is left to be sent or answered.
   bool look_at_progress(uint64_t progress_ns, bool is_idle) {

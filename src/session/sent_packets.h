@@ -50,6 +50,8 @@ class TERN_API SentPackets {
   /// credits and for almost as many packets that were answered meanwhile.
   static constexpr uint64_t kSizeMax = 4096;
 
+  /// A ring without memory. start() must be called before all other members.
+  SentPackets() : entries_(nothing()), mask_(0), size_(0) {}
   /// `embedded` must outlive this object. start() must be called before all other members.
   explicit SentPackets(Embedded& embedded) : entries_(embedded) {}
   ~SentPackets() { release(); }
@@ -69,6 +71,14 @@ class TERN_API SentPackets {
     size_ = kEmbedded;
     mask_ = kEmbedded - 1;
   }
+  /// Gives up the ring's memory. Must be called without records. shrink() must be called before add().
+  void rest() {
+    release();
+    entries_ = nothing();
+    size_ = mask_ = 0;
+  }
+  /// Counts a packet without a record, which needs no credit and no memory. is_empty() must be true.
+  void skip() { oldest_ = ++next_number_; }
   /// Enlarges the ring. False: it has its largest size, or there is no memory.
   bool grow();
 
@@ -141,10 +151,12 @@ class TERN_API SentPackets {
 
  private:
   void release() {
-    if (size_ != kEmbedded) delete[] entries_;
+    if (size_ > kEmbedded) delete[] entries_;
   }
+  /// A record without a packet, which is never written, because operator[](oldest()) may be read without a ring.
+  static SentPacket* nothing();
 
-  SentPacket* entries_;
+  SentPacket* entries_;  ///< without a ring: nothing()
   uint64_t mask_ = kEmbedded - 1;
   uint64_t size_ = kEmbedded;
   uint64_t next_number_ = 1;

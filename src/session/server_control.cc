@@ -44,7 +44,7 @@ ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t numbe
     owe_lost_answer(header, number);
     return is_beyond ? dropped(Drop::kMalformed) : ServerVerdict{};
   }
-  ServerSlot* slot = is_slot ? slots_[index] : nullptr;
+  ServerSlot* slot = is_slot ? slot_at(index) : nullptr;
   const bool is_here = age == 0 && slot != nullptr && slot->phase != Phase::kIdle && slot->phase != Phase::kReceiving;
   if (age >= 0 && is_delivered && !is_here && may_end(slot, offers)) {
     if (slot != nullptr) end_slot(slot, offers);
@@ -67,7 +67,7 @@ ServerVerdict ServerSession::on_probe(const wire::Header& header, uint64_t numbe
 ServerVerdict ServerSession::on_rfr(const wire::Header& header, const transport::Payload& payload, uint64_t number,
                                     uint64_t now_ns) {
   const uint32_t index = slot_index_of(header.request_number());
-  ServerSlot* slot = index < window_ ? slots_[index] : nullptr;
+  ServerSlot* slot = index < window_ ? slot_at(index) : nullptr;
   if (slot == nullptr || slot->request_number != header.request_number()) return dropped(Drop::kUnproven);
   accept(number, payload.is_marked);
   if (slot->phase == Phase::kFailed) {  // the response was given up meanwhile
@@ -137,7 +137,7 @@ ServerVerdict ServerSession::on_report(const transport::Payload& payload, uint64
   for (uint32_t i = 0; i < payload.bytes; i += 4) {
     const uint32_t number = load_u32(payload.data + i);
     const uint32_t index = slot_index_of(number);
-    ServerSlot* slot = index < window_ ? slots_[index] : nullptr;
+    ServerSlot* slot = index < window_ ? slot_at(index) : nullptr;
     const bool is_answered = slot != nullptr && (slot->phase == Phase::kResponded || slot->phase == Phase::kFailed);
     if (is_answered && slot->request_number == number) end_slot(slot, offers);
   }

@@ -46,7 +46,7 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
   if (age != 0 && age != int32_t{wire::kSlotsMax}) return dropped(Drop::kUnproven);
   if (!is_well_formed(header, payload.bytes)) return dropped(Drop::kMalformed);
   if (age != 0) {
-    if (!may_end(slots_[index], offers)) {  // an honest client does not begin a request here (clause 3.8)
+    if (!may_end(slot_at(index), offers)) {  // an honest client does not begin a request here (clause 3.8)
       accept(number, payload.is_marked);
       owe_credit_return(now_ns);
       return dropped(Drop::kStale);
@@ -54,8 +54,8 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
     return is_short(header) ? on_new_request(header, payload, number, now_ns, offers)
                             : on_new_long_request(header, payload, number, now_ns, offers);
   }
-  if (slots_[index] == nullptr) return dropped(Drop::kStale);
-  return on_known_request(slots_[index], header, payload, number, now_ns);
+  if (slot_at(index) == nullptr) return dropped(Drop::kStale);
+  return on_known_request(slot_at(index), header, payload, number, now_ns);
 }
 
 /// Gives the slot to a new request. The slot's last request ends, except for the memory of its response, which the next

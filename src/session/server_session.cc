@@ -36,8 +36,6 @@ void ServerSession::check_transition(Phase from, Phase to) {
 
 ServerSession::ServerSession(const ServerTerms& terms, ServerPools& pools)
     : next_number_(kNumberBase + terms.first_number),
-      slots_(first_slots_),
-      slot_mask_(kFirstSlots - 1),
       remote_key_(terms.remote_key),
       payload_bytes_max_(terms.payload_bytes_max),
       received_(kNumberBase + terms.first_client_number),
@@ -45,17 +43,18 @@ ServerSession::ServerSession(const ServerTerms& terms, ServerPools& pools)
       path_(terms.path_token, terms.session_token, terms.first_request_count << wire::kSlotBits),
       local_key_(terms.local_key),
       window_(terms.window),
-      first_number_(kNumberBase + terms.first_number),
-      first_client_number_(kNumberBase + terms.first_client_number) {}
+      first_number_(terms.first_number),
+      first_client_number_(terms.first_client_number) {}
 
 ServerSession::~ServerSession() {
   for (uint32_t i = 0; is_open_ && i < window_; i++) {
-    if (slots_[i] == nullptr) continue;
-    CHECK(slots_[i]->assembly == nullptr);
-    CHECK(slots_[i]->response == nullptr);
-    if (slots_[i] != &first_slot_) pools_.slots.give(slots_[i]);
+    ServerSlot* slot = slot_at(i);
+    if (slot == nullptr) continue;
+    CHECK(slot->assembly == nullptr);
+    CHECK(slot->response == nullptr);
+    if (slot != &first_slot_) pools_.slots.give(slot);
   }
-  if (slots_ != first_slots_) delete[] slots_;
+  if (slots_ != &only_slot_) delete[] slots_;
 }
 
 // ---- Packets in ----
@@ -100,7 +99,6 @@ ServerVerdict ServerSession::on_path_probe(const wire::Header& header, uint32_t 
   // An open session may search for larger packets (clause 7.7.9).
   const bool is_large = payload_bytes > payload_bytes_max_ && payload_bytes <= pools_.large_payload_bytes && is_open_;
   if (payload_bytes != payload_bytes_max_ && !is_large) return dropped(Drop::kMalformed);
-  if (!is_open_ && !make_slots()) return dropped(Drop::kNoMemory);
   const bool is_new = !std::exchange(is_open_, true);
   accept(number, false);
   path_.on_full(header, number, payload_bytes);
@@ -125,17 +123,19 @@ ServerVerdict ServerSession::on_short_path_probe(const wire::Header& header, uin
 
 // ---- Slots ----
 
+/// Makes space for the pointers to all slots. False: no memory.
 bool ServerSession::make_slots() {
-  if (window_ <= kFirstSlots) return true;
   const uint32_t count = std::bit_ceil(uint32_t{window_});
   auto** slots = new (std::nothrow) ServerSlot*[count]();
   if (slots == nullptr) return false;
+  slots[0] = only_slot_;
   slots_ = slots;
   slot_mask_ = count - 1;
   return true;
 }
 
 ServerSlot* ServerSession::make_slot(uint32_t index) {
+  if (index > slot_mask_ && !make_slots()) return nullptr;
   ServerSlot* slot = index == 0 ? &first_slot_ : pools_.slots.take();
   if (slot == nullptr) return nullptr;
   slot->request_number = number_of(index);
@@ -169,14 +169,14 @@ void ServerSession::end_slot(ServerSlot* slot, ServerOffers& offers) {
 
 void ServerSession::end_all(ServerOffers& offers) {
   for (uint32_t i = 0; is_open_ && i < window_; i++) {
-    if (slots_[i] != nullptr) end_slot(slots_[i], offers);
+    if (slot_at(i) != nullptr) end_slot(slot_at(i), offers);
   }
 }
 
 bool ServerSession::forget_old(uint64_t now_ns, uint64_t since_ns, ServerOffers& offers) {
   bool keeps_some = false;
   for (uint32_t i = 0; is_open_ && i < window_; i++) {
-    ServerSlot* slot = slots_[i];
+    ServerSlot* slot = slot_at(i);
     if (slot == nullptr) continue;
     keeps_some |= slot->phase == Phase::kRunning;
     if (is_busy(*slot) || slot->response == nullptr) continue;
@@ -212,7 +212,7 @@ void ServerSession::check_invariants() const {
     return;
   }
   for (uint32_t i = 0; i < window_; i++) {
-    const ServerSlot* slot = slots_[i];
+    const ServerSlot* slot = slot_at(i);
     const uint64_t bit = uint64_t{1} << i;
     if (slot == nullptr) {
       CHECK(response_mask_ & bit, ==, 0u);

@@ -113,7 +113,7 @@ class TERN_API ServerSession {
   /// True if the client has shown that it receives at its address (clause 7.7). Before that there are no slots.
   bool is_open() const { return is_open_; }
   /// Null: the slot has had no request. `index` must be below window().
-  ServerSlot* slot(uint32_t index) const { return is_open_ ? slots_[index] : nullptr; }
+  ServerSlot* slot(uint32_t index) const { return is_open_ ? slot_at(index) : nullptr; }
   static uint32_t index_of(const ServerSlot& slot) { return slot_index_of(slot.request_number); }
   /// True if a packet with this number was accepted, or is too old to tell. For tests.
   bool has_received(const wire::Header& header) const { return received_.admit(header.number()) == 0; }
@@ -133,10 +133,7 @@ class TERN_API ServerSession {
   /// Notes that the request that try_begin() began will be answered later.
   void defer(ServerSlot* slot) { response_mask_ &= ~bit_of(slot); }
   /// Prefetches the cache lines that a received packet needs last.
-  [[gnu::always_inline]] void prefetch() const {
-    __builtin_prefetch(first_slots_);
-    __builtin_prefetch(&first_slot_, 1);
-  }
+  [[gnu::always_inline]] void prefetch() const { __builtin_prefetch(&first_slot_, 1); }
   /// Prefetches all cache lines that a packet touches in a session with one call at a time.
   [[gnu::always_inline]] void prefetch_all() const {
     __builtin_prefetch(this, 1);
@@ -230,9 +227,9 @@ class TERN_API ServerSession {
   // -- Statistics --
 
   /// Packets sent since the handshake. The packet numbers count them, so that packets need no counter.
-  uint64_t packets_sent() const { return next_number_ - first_number_; }
+  uint64_t packets_sent() const { return next_number_ - (kNumberBase + first_number_); }
   /// Packets that the client has sent since the handshake, up to the newest that has arrived.
-  uint64_t packets_received() const { return received_.largest() + 1 - first_client_number_; }
+  uint64_t packets_received() const { return received_.largest() + 1 - (kNumberBase + first_client_number_); }
   /// Payload bytes of messages of several packets. Messages of one packet are not counted, because the common case
   /// would become slower.
   uint64_t long_bytes_sent() const { return long_bytes_sent_; }
@@ -244,8 +241,6 @@ class TERN_API ServerSession {
   uint64_t& heard_long_epoch() { return heard_long_epoch_; }
 
  private:
-  static constexpr size_t kFirstSlots = 8;  ///< the default window
-
   // Bits of due_: packets to send besides responses.
   static constexpr uint32_t kCreditReturn = 1;
   static constexpr uint32_t kPathReply = 2;
@@ -267,13 +262,17 @@ class TERN_API ServerSession {
   static void check_transition(ServerSlot::Phase from, ServerSlot::Phase to);
 
   // Slots.
-  ServerSlot* find_or_make_slot(uint32_t index) { return slots_[index] != nullptr ? slots_[index] : make_slot(index); }
+  /// Null: the slot has had no request. `index` must be below window().
+  ServerSlot* slot_at(uint32_t index) const { return index <= slot_mask_ ? slots_[index] : nullptr; }
+  ServerSlot* find_or_make_slot(uint32_t index) {
+    return slot_at(index) != nullptr ? slot_at(index) : make_slot(index);
+  }
   ServerSlot* make_slot(uint32_t index);
   bool make_slots();
   /// Number of the slot's present or last request. A slot that has not been made also has such a number.
   uint32_t number_of(uint32_t index) const {
-    return slots_[index] != nullptr ? slots_[index]->request_number
-                                    : (path_.first_request_number() | index) - wire::kSlotsMax;
+    const ServerSlot* slot = slot_at(index);
+    return slot != nullptr ? slot->request_number : (path_.first_request_number() | index) - wire::kSlotsMax;
   }
   void end_slot(ServerSlot* slot, ServerOffers& offers);
   static bool may_end(const ServerSlot* slot, ServerOffers& offers) {
@@ -351,15 +350,18 @@ class TERN_API ServerSession {
   }
 
   // Every request touches these fields. Together with heard_epoch and the 16 B that the endpoint keeps before the
-  // session they fill one cache line, which ends in `received_`.
+  // session they begin a cache line, and end in the next one with the first members of `received_`.
   uint64_t response_mask_ = 0;   ///< slots whose packet 0 must be sent
   uint64_t cancelled_mask_ = 0;  ///< slots whose cancel must be acknowledged
   uint64_t next_number_;
-  ServerSlot** slots_ = nullptr;  ///< the slots of the window, then nulls up to a power of two
-  uint32_t slot_mask_ = 0;        ///< that power of two minus 1
+  /// &only_slot_, while no slot but the first has had a request. Then the slots of the window, and nulls up to a power
+  /// of two.
+  ServerSlot** slots_ = &only_slot_;
+  uint32_t slot_mask_ = 0;  ///< the number of these pointers minus 1
   uint32_t due_ = 0;
   uint32_t remote_key_;
   uint32_t payload_bytes_max_;
+  ServerSlot* only_slot_ = nullptr;
   NumberWindow received_;
 
   uint64_t cr_since_ns_ = 0;  ///< arrival of the last packet for which a credit return is owed
@@ -372,14 +374,13 @@ class TERN_API ServerSession {
   bool is_open_ = false;
   uint8_t window_;
   uint64_t heard_long_epoch_ = 0;
-  const uint64_t first_number_;         ///< first number of this side's packets
-  const uint64_t first_client_number_;  ///< first number of the client's packets
+  const uint32_t first_number_;         ///< first number of this side's packets, 24 bits
+  const uint32_t first_client_number_;  ///< first number of the client's packets, 24 bits
   uint64_t long_bytes_sent_ = 0;
   uint64_t long_bytes_received_ = 0;
 
   // Memory for a session with one call at a time, in one block with the session.
-  ServerSlot* first_slots_[kFirstSlots] = {};
-  ServerSlot first_slot_;
+  ServerSlot first_slot_;  ///< slot 0
   RangeQueue ranges_;
 };
 

@@ -126,7 +126,7 @@ class SessionTable {
       entries_[i] = {0, stranger_to(static_cast<uint32_t>(i))};
       resting_--;
     }
-    const size_t wanted = 4 * (size_ + resting_ + 1);  // large, so that the table seldom grows
+    const size_t wanted = 2 * (size_ + resting_ + 1);  // a quarter to a half of the places are taken
     if (wanted <= mask_ + 1) return true;
     const size_t places = std::bit_ceil(wanted);
     std::unique_ptr<Entry[]> larger(new (std::nothrow) Entry[places]);

@@ -404,6 +404,7 @@ class World {
             now_ns_, send_it, [&] { return ++ticket_; }, packets);
       } while (turn >= session::ClientSession::Turn::kSent);
       const session::ClientTick tick = client_->tick(now_ns_);
+      if ((client_history_ & 1) != 0) client_->try_rest();
       next_tick_ns_ = tick.next_ns;
       is_idle_ = tick.is_idle;
       if (tick.wants_pair_probe) probe_pair();
@@ -443,7 +444,8 @@ class World {
     note_release(slot, call);
   }
   void note_release(const ClientSlot* slot, Call& call) {
-    if (slot->phase == ClientSlot::Phase::kFree) call.slot_is_released = true;
+    const bool is_free = slot == nullptr || slot->phase == ClientSlot::Phase::kFree;  // null: the client rests
+    if (is_free) call.slot_is_released = true;
   }
   void finish(Call& call, Code code) {
     call.finishes++;

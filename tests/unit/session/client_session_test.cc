@@ -2589,5 +2589,193 @@ TEST_F(ClientSessionTest, thousands_of_calls_past_one_that_is_never_answered) {
   EXPECT_EQ(stuck->phase, Phase::kSending);
 }
 
+// ---- Rest ----
+
+/// Sessions at rest, with calls of several slots before the rest.
+class RestingClientTest : public ClientSessionTest {
+ protected:
+  void open_for_rest(uint8_t window) {
+    ClientTerms terms;
+    terms.window = window;
+    terms.report_delay_ns = kDelayNs;
+    open(64, terms);
+  }
+  /// Makes `count` calls at the same time. Returns their request numbers.
+  std::vector<uint32_t> make_calls(size_t count) {
+    std::vector<ClientSlot*> slots(count);
+    std::vector<uint32_t> numbers;
+    for (auto& slot : slots) {
+      slot = begin();
+      numbers.push_back(slot->request_number);
+    }
+    const auto packets = sent();
+    EXPECT_EQ(packets.size(), count);
+    for (size_t i = 0; i < count; i++) finish(respond(slots[i], packets[i].header.number(), 4, 4));
+    return numbers;
+  }
+  void rest() {
+    session_->try_rest();
+    session_->check_invariants();
+  }
+  void expect_rest() {
+    rest();
+    EXPECT_FALSE(session_->is_awake());
+    EXPECT_EQ(pools_.busy.taken(), 0u);
+    EXPECT_EQ(pools_.slots.taken(), 0u);
+  }
+  std::vector<uint32_t> reported(const TestPacket& report) {
+    EXPECT_EQ(report.header.kind(), Kind::kReport);
+    std::vector<uint32_t> numbers(report.payload.size() / 4);
+    if (!numbers.empty()) std::memcpy(numbers.data(), report.payload.data(), report.payload.size());
+    return numbers;
+  }
+  static constexpr uint64_t kDelayNs = 100 * kMs;
+};
+
+TEST_F(RestingClientTest, record_of_a_session_at_rest_is_small) {
+  EXPECT_LE(sizeof(ClientSession), 368u);
+  open_for_rest(8);
+  EXPECT_FALSE(session_->is_awake());
+  EXPECT_EQ(pools_.controls.taken(), 0u);
+}
+
+TEST_F(RestingClientTest, gives_back_its_memory_and_goes_on_with_the_next_numbers) {
+  for (const uint8_t window : {1, 8, 9, 64}) {
+    SCOPED_TRACE(window);
+    server_number_ = 0;
+    open_for_rest(window);
+    const size_t calls = std::min<size_t>(window, 20);
+    std::vector<uint32_t> before = make_calls(calls);
+    for (int round = 0; round < 3; round++) {
+      expect_rest();
+      EXPECT_FALSE(session_->wants_to_send());
+      EXPECT_EQ(session_->packets_in_flight(), 0u);
+      EXPECT_EQ(session_->loss_check_at_ns(), UINT64_MAX);
+      const std::vector<uint32_t> after = make_calls(round == 1 ? 1 : calls);
+      for (size_t i = 0; i < after.size(); i++) {
+        EXPECT_EQ(after[i], before[i] + wire::kSlotsMax);
+        before[i] = after[i];
+      }
+    }
+  }
+}
+
+TEST_F(RestingClientTest, does_not_rest_with_a_call) {
+  open_for_rest(8);
+  ClientSlot* slot = begin();
+  rest();
+  EXPECT_TRUE(session_->is_awake()) << "not sent yet";
+  const auto packets = sent();
+  rest();
+  EXPECT_TRUE(session_->is_awake()) << "not answered yet";
+  session_->end_early(slot, now_);
+  rest();
+  EXPECT_TRUE(session_->is_awake()) << "the cancel is not sent yet";
+  const auto cancel = sent();
+  ASSERT_EQ(cancel.size(), 1u);
+  rest();
+  EXPECT_TRUE(session_->is_awake()) << "the cancel is not acknowledged yet";
+  session_->on_cancelled(server_header(Kind::kCancelled, wire::kNoEcho, slot->request_number, 0, 0), now_);
+  expect_rest();
+}
+
+TEST_F(RestingClientTest, does_not_rest_with_a_blocked_slot) {
+  open_for_rest(8);
+  make_calls(1);
+  ClientSlot* slot = session_->slot(0);
+  session_->block_slot(slot);
+  rest();
+  ASSERT_TRUE(session_->is_awake());
+  session_->unblock_slot(slot);
+  expect_rest();
+}
+
+TEST_F(RestingClientTest, reports_after_the_rest_name_the_responses_before_it) {
+  open_for_rest(8);
+  const std::vector<uint32_t> numbers = make_calls(3);
+  tick();
+  expect_rest();
+  tick(kDelayNs);
+  const auto packets = sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(reported(packets[0]), numbers);
+  rest();
+  EXPECT_TRUE(session_->is_awake()) << "the report is not acknowledged yet";
+  credit(packets[0].header.number());
+  expect_rest();
+  EXPECT_TRUE(tick().is_idle);
+  EXPECT_TRUE(tick(1000 * kMs).is_idle);
+  EXPECT_FALSE(session_->is_awake());
+  EXPECT_TRUE(sent().empty());
+  // The next report names the next responses only.
+  const std::vector<uint32_t> later = make_calls(1);
+  tick();
+  expect_rest();
+  tick(kDelayNs);
+  const auto report = sent();
+  ASSERT_EQ(report.size(), 1u);
+  EXPECT_EQ(reported(report[0]), later);
+  credit(report[0].header.number());
+  expect_rest();
+}
+
+TEST_F(RestingClientTest, rests_between_calls_do_not_postpone_the_report_of_another_slot) {
+  open_for_rest(8);
+  const std::vector<uint32_t> numbers = make_calls(2);
+  bool is_reported = false;
+  for (int i = 0; i < 500 && !is_reported; i++) {
+    ClientSlot* slot = begin();
+    const auto packets = sent();
+    tick(kMs / 2);
+    finish(respond(slot, packets.back().header.number(), 4, 4));
+    rest();
+    for (const TestPacket& packet : sent()) {
+      if (packet.header.kind() != Kind::kReport) continue;
+      for (const uint32_t number : reported(packet)) is_reported |= number == numbers[1];
+    }
+  }
+  EXPECT_TRUE(is_reported);
+}
+
+TEST_F(RestingClientTest, packets_of_the_server_have_no_effect_on_a_session_at_rest) {
+  open_for_rest(8);
+  const std::vector<uint32_t> numbers = make_calls(2);
+  expect_rest();
+  ClientSlot old;
+  old.request_number = numbers[0];
+  EXPECT_EQ(respond(&old, 3, 4, 4).drop, Drop::kStale);
+  EXPECT_EQ(respond(&old, 5, 4, 4).drop, Drop::kStale) << "the echo of a packet that was not sent";
+  EXPECT_EQ(credit(4).drop, Drop::kNone);
+  server_number_ += 5;  // a gap
+  EXPECT_EQ(credit(4).drop, Drop::kNone);
+  EXPECT_EQ(session_->on_cancelled(server_header(Kind::kCancelled, wire::kNoEcho, numbers[0], 0, 0), now_).drop,
+            Drop::kStale);
+  EXPECT_EQ(path_reply(2, kPayloadMax), PathVerdict::kDropped);
+  session_->on_peer_idle();
+  session_->on_peer_in_callback();
+  EXPECT_FALSE(session_->is_awake());
+  EXPECT_EQ(make_calls(1)[0], numbers[0] + wire::kSlotsMax);
+}
+
+TEST_F(RestingClientTest, is_as_patient_with_a_slow_server_as_before_the_rest) {
+  open_for_rest(8);
+  constexpr uint64_t kSlowNs = 4 * kMs;
+  for (int i = 0; i < 3; i++) {
+    ClientSlot* slot = begin();
+    const auto packets = sent();
+    ASSERT_EQ(packets.size(), 1u) << "no probe";
+    if (i == 2) {
+      EXPECT_FALSE(tick(kSlowNs).has_timed_out);
+    } else {
+      now_ += kSlowNs;
+    }
+    hold_ns_ = kSlowNs - 10'000;
+    finish(respond(slot, packets[0].header.number(), 4, 4));
+    tick();
+    sent();
+    expect_rest();
+  }
+}
+
 }  // namespace
 }  // namespace tern::session

@@ -8,6 +8,7 @@ namespace tern::session {
 namespace {
 
 using Kind = SentPacket::Kind;
+constexpr uint64_t kNumberOfFirst = 1u << 24;
 
 class SentPacketsTest : public testing::Test {
  protected:
@@ -149,6 +150,25 @@ TEST(SentPacket, asks_for_the_range_of_its_slot) {
   EXPECT_FALSE(rfr.asks_for(2, 8));
   EXPECT_FALSE(rfr.asks_for(1, 6));
   EXPECT_FALSE((SentPacket{.index = 5, .count = 3, .slot = 2, .kind = Kind::kPart}.asks_for(2, 6)));
+}
+
+TEST(SentPackets, counts_packets_without_memory) {
+  SentPackets sent;
+  sent.start(kNumberOfFirst);
+  EXPECT_TRUE(sent.is_full());
+  sent.skip();
+  EXPECT_TRUE(sent.is_empty());
+  EXPECT_EQ(sent.next_number(), kNumberOfFirst + 1);
+  EXPECT_FALSE(sent[sent.oldest()].holds_credit());
+  SentPackets::Embedded embedded;
+  sent.shrink(embedded);
+  sent.add({.kind = Kind::kShort});
+  EXPECT_EQ(sent.in_flight(), 1u);
+  sent.remove(sent[kNumberOfFirst + 1]);
+  sent.advance_oldest();
+  sent.rest();
+  EXPECT_EQ(sent.next_number(), kNumberOfFirst + 2);
+  EXPECT_FALSE(sent[sent.oldest()].holds_credit());
 }
 
 }  // namespace

@@ -6,34 +6,36 @@ namespace tern::session {
 namespace {
 
 constexpr uint64_t kGap = 1000;
+constexpr uint64_t kMinute = 60'000'000'000;
 constexpr uint32_t kSafe = 1208;
 
 /// A search on a path that carries packets of at most `passes`.
 struct Searched {
+  uint32_t safe;
+  KnownSizes known;
   SizeSearch search;
   uint64_t now = 1'000'000;
   uint64_t number = 0;
   uint32_t probes = 0;
 
-  explicit Searched(uint32_t route_bytes, uint32_t safe_bytes = kSafe) { search.start(safe_bytes, route_bytes); }
+  explicit Searched(uint32_t route_bytes, uint32_t safe_bytes = kSafe)
+      : safe(safe_bytes), known(KnownSizes::of(safe_bytes, route_bytes)) {}
   /// Looks until the search ends.
   void run(uint32_t passes) {
-    search.want();
+    search.want(known);
     while (search.is_wanted()) {
-      if (!search.look(now, kGap)) {
-        now = std::max(now + 1, std::min(search.next_ns(), now + kGap));
-        if (!search.is_wanted() || search.next_ns() > now + kGap) return;
-        continue;
-      }
+      now = std::max(now + 1, search.next_ns());
+      if (!search.look(known, safe, now, kGap)) continue;
       probes++;
       search.on_sent(++number);
       const uint32_t bytes = search.probe_bytes();
       if (bytes <= passes) {
-        EXPECT_TRUE(search.confirm(number, bytes, now));
+        EXPECT_TRUE(search.confirm(known, number, bytes, now));
       }
     }
   }
-  uint32_t found() const { return wire::payload_of_code(search.found()); }
+  void fall() { search.fall(known, safe, now); }
+  uint32_t found() const { return wire::payload_of_code(known.found); }
 };
 
 TEST(SizeSearchTest, one_probe_finds_what_the_route_carries) {
@@ -59,7 +61,7 @@ TEST(SizeSearchTest, finds_nothing_where_nothing_larger_passes_and_tries_again_l
   EXPECT_EQ(searched.found(), 0u);
   searched.run(kSafe);
   EXPECT_EQ(searched.probes, 6u);
-  searched.now += SizeSearch::kRaiseNs;
+  searched.now += kMinute;
   searched.run(8948);
   EXPECT_EQ(searched.probes, 7u);
   EXPECT_EQ(searched.found(), 8832u);
@@ -76,31 +78,33 @@ TEST(SizeSearchTest, sizes_that_gain_less_than_an_eighth_are_not_searched) {
 TEST(SizeSearchTest, takes_the_answer_to_its_newest_probe_only) {
   Searched searched(8948);
   SizeSearch& search = searched.search;
-  search.want();
-  EXPECT_FALSE(search.confirm(0, 0, 1));
-  ASSERT_TRUE(search.look(1, kGap));
+  KnownSizes& known = searched.known;
+  search.want(known);
+  EXPECT_FALSE(search.confirm(known, 0, 0, 1));
+  ASSERT_TRUE(search.look(known, kSafe, 1, kGap));
   search.on_sent(5);
-  ASSERT_TRUE(search.look(1 + kGap, kGap));
+  EXPECT_FALSE(search.look(known, kSafe, kGap, kGap));
+  ASSERT_TRUE(search.look(known, kSafe, 1 + kGap, kGap));
   search.on_sent(9);
-  EXPECT_FALSE(search.confirm(5, 8832, 2000));
-  EXPECT_FALSE(search.confirm(9, 8831, 2000));
-  EXPECT_FALSE(search.confirm(10, 8832, 2000));
-  EXPECT_TRUE(search.confirm(9, 8832, 2000));
-  EXPECT_FALSE(search.confirm(9, 8832, 2000));
+  EXPECT_FALSE(search.confirm(known, 5, 8832, 2000));
+  EXPECT_FALSE(search.confirm(known, 9, 8831, 2000));
+  EXPECT_FALSE(search.confirm(known, 10, 8832, 2000));
+  EXPECT_TRUE(search.confirm(known, 9, 8832, 2000));
+  EXPECT_FALSE(search.confirm(known, 9, 8832, 2000));
 }
 
 TEST(SizeSearchTest, a_size_that_does_not_pass_any_more_gives_way_to_smaller_ones) {
   Searched searched(65'484);
   searched.run(65'484);
   EXPECT_EQ(searched.found(), 65'024u);
-  searched.search.fall(searched.now);
+  searched.fall();
   EXPECT_EQ(searched.found(), 0u);
   searched.run(9000);
   EXPECT_EQ(searched.found(), 8832u);
-  searched.search.fall(searched.now);
-  searched.search.fall(searched.now);
+  searched.fall();
+  searched.fall();
   EXPECT_EQ(searched.found(), 0u);
-  searched.now += SizeSearch::kRaiseNs;
+  searched.now += kMinute;
   searched.run(65'484);
   EXPECT_EQ(searched.found(), 65'024u);
 }
@@ -108,11 +112,20 @@ TEST(SizeSearchTest, a_size_that_does_not_pass_any_more_gives_way_to_smaller_one
 TEST(SizeSearchTest, a_size_fits_into_what_is_allowed) {
   Searched searched(65'484);
   searched.run(65'484);
-  const SizeSearch& search = searched.search;
-  EXPECT_EQ(wire::payload_of_code(search.found_within(UINT64_MAX)), 65'024u);
-  EXPECT_EQ(wire::payload_of_code(search.found_within(4096)), 4096u);
-  EXPECT_EQ(search.found_within(kSafe), 0);
-  EXPECT_EQ(search.found_within(0), 0);
+  const auto within = [&](uint64_t bytes) { return wire::payload_of_code(searched.known.found_within(bytes, kSafe)); };
+  EXPECT_EQ(within(UINT64_MAX), 65'024u);
+  EXPECT_EQ(within(4096), 4096u);
+  EXPECT_EQ(within(kSafe), 0u);
+  EXPECT_EQ(within(0), 0u);
+}
+
+// A session that rests forgets the search, but not that it was in vain.
+TEST(SizeSearchTest, a_rest_does_not_repeat_a_search_in_vain) {
+  Searched searched(8948);
+  searched.run(kSafe);
+  searched.search = SizeSearch();
+  searched.run(kSafe);
+  EXPECT_EQ(searched.probes, 6u);
 }
 
 }  // namespace

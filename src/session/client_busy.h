@@ -1,0 +1,64 @@
+// The part of a client session that only a session with calls needs.
+// Session layer: plain values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "session/client_slot.h"
+#include "session/loss_detection.h"
+#include "session/path_check.h"
+#include "session/path_proof.h"
+#include "session/probe_timer.h"
+#include "session/sent_packets.h"
+#include "session/silence_timer.h"
+#include "session/size_search.h"
+
+namespace tern::session {
+
+/// A session gets this record with its first call after a rest (ClientSession::wake()), and gives it back when it has
+/// no call and owes no report. The sessions in use at the same time are few, and take the records that were given back
+/// last, so that these stay in the cache.
+struct alignas(64) ClientBusy {
+  static constexpr size_t kFirstSlots = 8;  ///< the default window
+
+  ClientBusy(uint64_t liveness_ns, const ProbeTimer& probes) : probe_timer(probes), silence(liveness_ns) {}
+
+  // Memory for a session with few calls at a time.
+  ClientSlot* first_slots[kFirstSlots] = {};
+  SentPackets::Embedded first_sent;
+  ClientSlot first_slot;  ///< the slot that is taken first; most sessions take no other
+
+  // Ticks and long messages touch these fields.
+  LossTimer loss_timer;
+  ProbeTimer probe_timer;
+  SilenceTimer silence;
+  PathCheck path_check;
+  SizeSearch size_search;
+  FollowTimer follow_timer;
+  uint64_t heard_epoch = 0;          ///< epoch in which ClientPools::response_share last counted this session
+  uint64_t receiving_ask_at_ns = 0;  ///< time at which all slots in kReceiving send their next probe
+  uint64_t gap_ask_again_ns = 0;     ///< earliest time at which another gap in the server's numbers causes probes
+  uint64_t largest_part = 0;         ///< largest packet number of an RFR that a response packet has echoed
+  uint32_t awaited_packets = 0;      ///< response packets that were asked for and have not arrived
+};
+
+/// The memory and the limits that the client sessions of one endpoint share.
+struct ClientPools {
+  SharedTerms terms;
+  base::Pool<ClientControl, 8> controls;
+  base::Pool<ClientBusy> busy;
+  base::Pool<ClientSlot> slots;
+  base::Pool<Transfer, 8> transfers;
+  /// Credits of the endpoint's own receive queue for response packets that it may still ask for (clause 5.4), and their
+  /// unit (wire/credits.h).
+  int32_t response_credits_free = 64;
+  uint8_t credit_unit = 0;
+  /// Number of further sessions at rest that may report (clause 5.5). If a hundred thousand sessions reported at once,
+  /// calls would wait for longer than a session waits for the answer to its report.
+  int32_t reports_free = 256;
+  ResponseShare response_share;  ///< response packets that one session may await (clause 5.4)
+  ControllerCounters controller_counters;
+};
+
+}  // namespace tern::session

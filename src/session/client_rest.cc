@@ -1,0 +1,106 @@
+// Client session: the memory for calls, which a session has from the first call after a rest to the next rest.
+#include <algorithm>
+#include <bit>
+#include <new>
+#include <utility>
+
+#include "base/check.h"
+#include "session/client_session.h"
+
+namespace tern::session {
+
+namespace {
+
+ClientSlot* const kNoSlots[ClientBusy::kFirstSlots] = {};
+/// A flag in the place of the slot's index in a number: ClientSlot::has_rested().
+constexpr uint32_t kHasRested = 1;
+constexpr uint32_t kIndexBits = wire::kSlotsMax - 1;
+
+}  // namespace
+
+/// The slots of a session without memory for them. They are never written.
+ClientSlot** ClientSession::no_slots() { return const_cast<ClientSlot**>(kNoSlots); }
+
+/// Opens the slots, because the path is proven. False: no memory.
+bool ClientSession::open_slots() {
+  if (wanted_window_ > kFirstSlots) {
+    auto** slots = new (std::nothrow) ClientSlot*[wanted_window_]();
+    auto* numbers = new (std::nothrow) uint32_t[wanted_window_];
+    if (slots == nullptr || numbers == nullptr) {
+      delete[] slots;
+      delete[] numbers;
+      return false;
+    }
+    slots_ = slots;
+    more_numbers_ = numbers;
+  }
+  window_ = wanted_window_;
+  std::fill_n(numbers(), window_, (first_request_count_ << wire::kSlotBits) - wire::kSlotsMax);
+  free_mask_ = window_mask();
+  state_ = State::kOpen;
+  reports_.start(sent_.next_number());
+  return true;
+}
+
+ClientSlot* ClientSession::make_slot(uint32_t index) {
+  ClientSlot* slot = index == 0 ? &busy_->first_slot : pools_.slots.take();
+  if (slot == nullptr) return nullptr;
+  const uint32_t number = numbers()[index];
+  slot->request_number = (number & ~kIndexBits) | index;
+  slot->bit = bit(index);
+  if ((unreported_mask_ & slot->bit) == 0) {
+    slot->set_reported();
+  } else if ((number & kHasRested) == 0) {
+    slot->set_unreported();
+  } else {
+    slot->rested_number = slot->request_number;
+  }
+  slots_[index] = slot;
+  return slot;
+}
+
+bool ClientSession::wake() {
+  if (busy_ != nullptr) return true;
+  if (state_ != State::kOpen) return false;
+  busy_ = pools_.busy.take(terms_.liveness_ns, ProbeTimer(response_ns_, last_progress_ns_, last_sample_ns_));
+  if (busy_ == nullptr) return false;
+  sent_.shrink(busy_->first_sent);
+  if (window_ <= kFirstSlots) slots_ = busy_->first_slots;
+  // A report names the slots that have memory.
+  for (uint64_t mask = unreported_mask_ | 1; mask != 0; mask &= mask - 1) {
+    if (make_slot(static_cast<uint32_t>(std::countr_zero(mask))) != nullptr) continue;
+    fall_asleep();
+    return false;
+  }
+  return true;
+}
+
+/// True if nothing needs the memory for calls. A report that is not acknowledged needs the slots that it names.
+bool ClientSession::can_rest() const {
+  return is_at_rest() && control_mask_ == 0 && (detours_ & ~kPaced) == 0 && reports_.number() == 0 && !is_stalled_ &&
+         sent_.in_flight() == 0;
+}
+
+void ClientSession::try_rest() {
+  if (busy_ == nullptr || !can_rest()) return;
+  sent_.advance_oldest();
+  busy_->probe_timer.look_at_sample(last_sample_ns_, rtt_.latest_elapsed_ns());
+  response_ns_ = static_cast<uint32_t>(std::min<uint64_t>(busy_->probe_timer.response_ns(), UINT32_MAX));
+  fall_asleep();
+}
+
+void ClientSession::fall_asleep() {
+  CHECK(sent_.is_empty());
+  for (uint32_t i = 0; i < window_; i++) {
+    ClientSlot* slot = std::exchange(slots_[i], nullptr);
+    if (slot == nullptr) continue;
+    numbers()[i] = (slot->request_number & ~kIndexBits) | (slot->has_rested() ? kHasRested : 0);
+    unreported_mask_ = slot->is_reported() ? unreported_mask_ & ~slot->bit : unreported_mask_ | slot->bit;
+    if (slot != &busy_->first_slot) pools_.slots.give(slot);
+  }
+  if (window_ <= kFirstSlots) slots_ = no_slots();
+  sent_.rest();
+  pools_.busy.give(std::exchange(busy_, nullptr));
+}
+
+}  // namespace tern::session
