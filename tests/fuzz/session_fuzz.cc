@@ -260,6 +260,7 @@ class Target {
     for (uint64_t mask = tick.expired_mask; mask != 0; mask &= mask - 1) {
       end_early(client_->slot(static_cast<uint32_t>(std::countr_zero(mask))));
     }
+    if (limit % 2 == 1) client_->try_rest();
   }
   void end_early(ClientSlot* slot) {
     if (slot->phase == ClientSlot::Phase::kEnded) return;

@@ -110,9 +110,9 @@ TYPED_TEST(ManySessionsTest, deadlines_of_all_pass_though_no_answer_comes) {
 
 #ifndef TERN_IS_SANITIZED
 
-/// The promised limit is 3 KiB a session, both ends together.
+/// The limit is 2.25 KiB a session, both ends together.
 TYPED_TEST(ManySessionsTest, occupy_little_and_are_used_again) {
-  constexpr size_t kBytesMax = 3072;
+  constexpr size_t kBytesMax = 2304;
   this->open_and_use();  // allocates the memory that does not depend on the number of later sessions
   this->rest();
   const size_t before = memory_bytes();
