@@ -188,7 +188,7 @@ bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope) {
     return refuse("wait", FLAGS_wait, "poll, adaptive, block");
   }
   if (FLAGS_processes && FLAGS_role != "both") {
-    fail("--processes goes with --role=both only; start the server and the client by hand instead");
+    fail("--processes works only with --role=both; start the server and the client by hand instead");
     return false;
   }
   if (FLAGS_processes && !check_page_of_processes()) return false;
