@@ -217,7 +217,7 @@ int main(int argc, char** argv) {
     if (!problem.empty()) return programs::fail("%s", problem.c_str());
     print(cluster, costs);
   } catch (const std::bad_alloc&) {
-    return programs::fail("there is no memory for so many keys; try fewer --keys");
+    return programs::fail("there is no memory for that many keys; try fewer --keys");
   }
   return 0;
 }
