@@ -155,7 +155,7 @@ class Run {
     for (uint32_t i = 0; i < simulation_->hosts(); i++) repeated += branch(i)->repeated();
     const tern::sim::NetworkCounters& packets = simulation_->counters();
     std::printf(
-        "seed %llu: %llu transfers are settled after %.3f ms; %llu kills, %llu calls made again by those who live; "
+        "seed %llu: %llu transfers are settled after %.3f ms; %llu kills, %llu calls repeated after a loss; "
         "%llu of %llu packets lost; trace %016llx\n",
         as_printed(seed_), as_printed(look().settled), now_ms(), as_printed(kills_), as_printed(repeated),
         as_printed(packets.packets_sent - packets.packets_delivered), as_printed(packets.packets_sent),
@@ -187,13 +187,13 @@ class Run {
 
 int main(int argc, char** argv) {
   gflags::SetUsageMessage(
-      "Branches of a bank send money to each other on simulated hosts, while everything goes wrong that can. At no "
-      "moment may\nmoney be made or lost, and once all is well again all transfers must be settled soon. Example: "
+      "Branches of a bank send money to each other on simulated hosts, while all kinds of faults occur. At no "
+      "moment may\nmoney be made or lost, and after the faults all transfers must be settled soon. Example: "
       "bank_sim --seed=7 --verbose");
   gflags::ParseCommandLineFlags(&argc, &argv, true);
   if (argc > 1 || FLAGS_branches < 2 || FLAGS_branches > 200 || !(FLAGS_seconds >= 0 && FLAGS_seconds <= 3600)) {
-    std::fprintf(stderr,
-                 "bank_sim: --branches is between 2 and 200, --seconds between 0 and 3600; --help has the flags\n");
+    std::fprintf(
+        stderr, "bank_sim: --branches must be between 2 and 200, --seconds between 0 and 3600; --help has the flags\n");
     return 1;
   }
   for (uint64_t seed = FLAGS_seed; seed < FLAGS_seed + FLAGS_seeds; seed++) {

@@ -441,15 +441,15 @@ bool check_flags() {
   if (problem != nullptr) {
     // problem is already set
   } else if (!is_simulated && FLAGS_degree == 0) {
-    problem = "--degree=0 goes with --transport=sim only, where there is a background";
+    problem = "--degree=0 works only with --transport=sim, where there is a background";
   } else if (!is_simulated && !launch && FLAGS_flows != 0 && FLAGS_role != "client") {
-    problem = "--flows goes with --role=client only: the server takes the --degree flows of all clients";
+    problem = "--flows works only with --role=client: the server takes the --degree flows of all clients";
   } else if (!is_simulated && FLAGS_flows > FLAGS_degree) {
-    problem = "--flows is at most --degree, the flows of all clients";
+    problem = "--flows must be at most --degree, the flows of all clients";
   } else if (is_simulated && !is_default("flows")) {
-    problem = "--flows means nothing in a simulation, where --degree says how many there are";
+    problem = "--flows has no effect in a simulation, where --degree says how many there are";
   } else if (FLAGS_degree > 1000) {
-    problem = "--degree is at most 1000";
+    problem = "--degree must be at most 1000";
   } else if (FLAGS_scenario != "steady" && FLAGS_scenario != "join" && FLAGS_scenario != "leave") {
     problem = "--scenario is unknown; choose from: steady, join, leave";
   } else if (FLAGS_degree < 2 && FLAGS_scenario != "steady") {
@@ -457,13 +457,13 @@ bool check_flags() {
   } else if (FLAGS_degree == 0 && !FLAGS_background) {
     problem = "--degree=0 without --background leaves nothing to measure";
   } else if (FLAGS_hosts != 0 && (FLAGS_hosts < (FLAGS_background ? 3 : 2) || FLAGS_hosts > kHostsMax)) {
-    problem = "--hosts is between 2 (with --background 3) and 200";
+    problem = "--hosts must be between 2 (with --background 3) and 200";
   } else if (FLAGS_size < sizeof(uint64_t) || FLAGS_size > (1u << 30)) {
-    problem = "--size is between 8 and 1073741824";
+    problem = "--size must be between 8 and 1073741824";
   } else if (FLAGS_background_size > (8u << 20)) {
-    problem = "--background_size is at most 8388608";
+    problem = "--background_size must be at most 8388608";
   } else if (FLAGS_credits > tern::RpcOptions::kCreditLimitMax) {
-    problem = "--credits is at most 2048";
+    problem = "--credits must be at most 2048";
   } else if (is_simulated && FLAGS_drop != 0) {
     problem = "--drop is for microbench/loss; here queues decide what is lost";
   }

@@ -188,7 +188,7 @@ class Loss {
 bool check_flags() {
   const char* problem = nullptr;
   if (FLAGS_size < 2 * sizeof(uint64_t) || FLAGS_size > (1u << 30)) {
-    problem = "--size is between 16 and 1073741824";
+    problem = "--size must be between 16 and 1073741824";
   }
   if (problem != nullptr) programs::fail("%s", problem);
   return problem == nullptr;

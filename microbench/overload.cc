@@ -154,7 +154,8 @@ bool check_flags() {
                      FLAGS_deadline_ms <= 60'000;
   if (!is_ok) {
     programs::fail(
-        "--clients is 1 to 64, --rate and --handler_us are 1 to 1000000, and --deadline_ms is 1 to 60000: a minute");
+        "--clients must be 1 to 64, --rate and --handler_us must be 1 to 1000000, and --deadline_ms must be 1 to "
+        "60000: a minute");
   }
   return is_ok;
 }

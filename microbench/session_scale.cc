@@ -500,19 +500,19 @@ bool check_flags() {
   if (is_simulated && gflags::GetCommandLineFlagInfoOrDie("seconds").is_default) FLAGS_seconds = kVirtualSeconds;
   const char* problem = nullptr;
   if (FLAGS_threads < 1 || FLAGS_threads > 64) {
-    problem = "--threads is between 1 and 64";
+    problem = "--threads must be between 1 and 64";
   } else if (FLAGS_sessions < kFewSessions * FLAGS_threads || FLAGS_sessions > 1000000) {
-    problem = "--sessions is at least 20 for each of --threads, and at most 1000000";
+    problem = "--sessions must be at least 20 for each of --threads, and at most 1000000";
   } else if (FLAGS_batch < 1 || FLAGS_window < FLAGS_batch || FLAGS_window > 4096 || FLAGS_window % FLAGS_batch != 0) {
-    problem = "--window is at most 4096 and a multiple of --batch";
+    problem = "--window must be at most 4096 and a multiple of --batch";
   } else if (FLAGS_session_window < 1 || FLAGS_session_window > 64) {
-    problem = "--session_window is between 1 and 64";
+    problem = "--session_window must be between 1 and 64";
   } else if (FLAGS_size > kSizeMax) {
-    problem = "--size is at most 1 MiB: this benchmark is about small requests";
+    problem = "--size must be at most 1 MiB: this benchmark is about small requests";
   } else if (is_simulated && (FLAGS_nodes < 2 || FLAGS_nodes > 200)) {
-    problem = "--nodes is between 2 and 200";
+    problem = "--nodes must be between 2 and 200";
   } else if (is_simulated && !gflags::GetCommandLineFlagInfoOrDie("sessions").is_default) {
-    problem = "--sessions does not go with --transport=sim, where --nodes and --threads determine the number";
+    problem = "--sessions does not work with --transport=sim, where --nodes and --threads determine the number";
   } else if (is_simulated && FLAGS_drop != 0) {
     problem = "--drop is for microbench/loss; here queues decide what is lost";
   }

@@ -499,21 +499,21 @@ bool check_flags() {
   if (launch && gflags::GetCommandLineFlagInfoOrDie("threads").is_default) FLAGS_threads = 1;
   const char* problem = nullptr;
   if (FLAGS_pattern != "symmetric" && FLAGS_pattern != "client_server") {
-    problem = "--pattern is one of symmetric, client_server";
+    problem = "--pattern must be one of symmetric, client_server";
   } else if (launch && (FLAGS_threads < 1 || FLAGS_threads > 256)) {
-    problem = "--threads is between 1 and 256";
+    problem = "--threads must be between 1 and 256";
   } else if (!launch && (FLAGS_threads < 2 || FLAGS_threads > 256 || FLAGS_threads % 2 != 0)) {
-    problem = "--threads is an even number between 2 and 256";
+    problem = "--threads must be an even number between 2 and 256";
   } else if (FLAGS_batch < 1 || FLAGS_window < FLAGS_batch || FLAGS_window > 4096 || FLAGS_window % FLAGS_batch != 0) {
-    problem = "--window is at most 4096 and a multiple of --batch";
+    problem = "--window must be at most 4096 and a multiple of --batch";
   } else if (FLAGS_sessions < 1 || FLAGS_sessions > 65536) {
-    problem = "--sessions is between 1 and 65536";
+    problem = "--sessions must be between 1 and 65536";
   } else if (FLAGS_session_window < 1 || FLAGS_session_window > 64) {
-    problem = "--session_window is between 1 and 64";
+    problem = "--session_window must be between 1 and 64";
   } else if (FLAGS_size > (size_t{1} << 30)) {
-    problem = "--size is at most 1 GiB, the largest message";
+    problem = "--size must be at most 1 GiB, the largest message";
   } else if (!(FLAGS_handler_us >= 0 && FLAGS_handler_us <= 1e6)) {
-    problem = "--handler_us is between 0 and 1000000";
+    problem = "--handler_us must be between 0 and 1000000";
   }
   if (problem != nullptr) programs::fail("%s", problem);
   return problem == nullptr;

@@ -260,15 +260,15 @@ class Trunk {
 bool check_flags() {
   const char* problem = nullptr;
   if (FLAGS_pairs < 1 || FLAGS_pairs > 500) {
-    problem = "--pairs is between 1 and 500";
+    problem = "--pairs must be between 1 and 500";
   } else if (FLAGS_buffer_bytes > UINT32_MAX) {
-    problem = "--buffer_bytes is at most 4294967295";
+    problem = "--buffer_bytes must be at most 4294967295";
   } else if (FLAGS_delay_ns > 1'000'000'000) {
-    problem = "--delay_ns is at most 1000000000";
+    problem = "--delay_ns must be at most 1000000000";
   } else if (!(FLAGS_gbps >= 0.001 && FLAGS_gbps <= 1600)) {
-    problem = "--gbps is between 0.001 and 1600";
+    problem = "--gbps must be between 0.001 and 1600";
   } else if (FLAGS_size < 1 || FLAGS_size > (1u << 30)) {
-    problem = "--size is between 1 and 1073741824";
+    problem = "--size must be between 1 and 1073741824";
   } else if (FLAGS_drop != 0) {
     problem = "--drop is for microbench/loss; here queues decide what is lost";
   }

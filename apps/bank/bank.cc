@@ -60,7 +60,7 @@ int be_branch(uint32_t self, const std::vector<std::string>& uris, const std::st
   const int file = open(journal.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
   // A killed process leaves whole entries, except perhaps the last one. A partial entry counts as not written.
   if (file < 0 || ftruncate(file, static_cast<off_t>(past.size() * sizeof(bank::Entry))) != 0) {
-    return programs::fail("no journal %s: %s", journal.c_str(), std::strerror(errno));
+    return programs::fail("cannot open the journal %s: %s", journal.c_str(), std::strerror(errno));
   }
   bank::Ledger ledger(static_cast<uint32_t>(uris.size()), past, [&](const bank::Entry& entry) {
     if (write(file, &entry, sizeof(entry)) == sizeof(entry)) return;
@@ -147,10 +147,10 @@ template <tern::Transport T>
 int run() {
   programs::catch_interrupts();
   Bank<T> bank;
-  if (!bank.make_directory()) return programs::fail("no directory in /dev/shm: %s", std::strerror(errno));
+  if (!bank.make_directory()) return programs::fail("cannot create a directory in /dev/shm: %s", std::strerror(errno));
   const auto branches = static_cast<uint32_t>(FLAGS_branches);
   for (uint32_t i = 0; i < branches; i++) {
-    if (!bank.start(i)) return programs::fail("no process: %s", std::strerror(errno));
+    if (!bank.start(i)) return programs::fail("cannot start a process: %s", std::strerror(errno));
   }
   std::mt19937_64 random(FLAGS_seed);
   uint64_t kills = 0;
@@ -169,7 +169,7 @@ int run() {
     const auto victim = static_cast<uint32_t>(random() % branches);
     bank.stop(victim, SIGKILL);
     kills++;
-    if (!bank.start(victim)) return programs::fail("no process: %s", std::strerror(errno));
+    if (!bank.start(victim)) return programs::fail("cannot start a process: %s", std::strerror(errno));
   }
 
   for (uint32_t i = 0; i < branches; i++) bank.stop(i, SIGTERM);
@@ -200,13 +200,13 @@ int main(int argc, char** argv) {
           "transfers\nmust be settled and no money be made or lost. Example: bank --transport=udp --seconds=10 "
           "--drop=0.01"))
     return 1;
-  if (FLAGS_branches < 2 || FLAGS_branches > 64) return programs::fail("--branches is between 2 and 64");
-  if (!(FLAGS_kill_seconds >= 0)) return programs::fail("--kill_seconds is at least 0");
+  if (FLAGS_branches < 2 || FLAGS_branches > 64) return programs::fail("--branches must be between 2 and 64");
+  if (!(FLAGS_kill_seconds >= 0)) return programs::fail("--kill_seconds must be at least 0");
   if (!programs::check_page_of_processes()) return 1;
   if (FLAGS_role != "both" || FLAGS_processes || !FLAGS_server.empty() || !FLAGS_listen.empty() ||
       !FLAGS_server_transport_options.empty()) {
     return programs::fail(
-        "bank makes its processes itself: it has no --role, --processes, --server, --listen and "
+        "bank starts its processes itself: it does not accept --role, --processes, --server, --listen and "
         "--server_transport_options");
   }
   return programs::with_transport([]<class T>() { return run<T>(); });

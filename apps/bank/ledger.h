@@ -118,8 +118,7 @@ inline Audit audit(const std::vector<Ledger*>& ledgers) {
   }
   const int64_t expected = kOpeningBalance * static_cast<int64_t>(ledgers.size());
   if (result.problem.empty() && total != expected) {
-    result.problem = std::to_string(std::abs(total - expected)) + (total > expected ? " were made" : " were lost") +
-                     " of " + std::to_string(expected);
+    result.problem = "the total is " + std::to_string(total) + " and must be " + std::to_string(expected);
   }
   return result;
 }

@@ -13,7 +13,7 @@ DEFINE_string(
     "options of the transport, as in datagram_bytes=8900,offload=false; --list_transports prints those of each");
 DEFINE_string(server_transport_options, "",
               "options of the server's endpoints that differ from --transport_options, as in address=10.0.0.1/24");
-DEFINE_bool(list_transports, false, "print the transports of this program, one a line, and their options");
+DEFINE_bool(list_transports, false, "print the transports of this program, one per line, and their options");
 DEFINE_string(role, "both", "both: the two sides in this program; server; client");
 DEFINE_bool(processes, false, "with --role=both: run the two sides as two processes instead of two threads");
 DEFINE_string(
@@ -188,7 +188,7 @@ bool parse_flags(int& argc, char**& argv, const char* usage, Scope scope) {
     return refuse("wait", FLAGS_wait, "poll, adaptive, block");
   }
   if (FLAGS_processes && FLAGS_role != "both") {
-    fail("--processes goes with --role=both only; start the server and the client by hand instead");
+    fail("--processes works only with --role=both; start the server and the client by hand instead");
     return false;
   }
   if (FLAGS_processes && !check_page_of_processes()) return false;

@@ -47,7 +47,7 @@ std::vector<int> side_cpus() {
     const long cpu = std::strtol(next, &end, 10);
     const bool is_cpu = end != next && cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(static_cast<int>(cpu), &allowed);
     if (!is_cpu || (*end != ',' && *end != '\0')) {
-      fail("--cpus=%s is not a list, as in 0,2, of CPUs that this process may use", FLAGS_cpus.c_str());
+      fail("--cpus=%s must be a list of CPUs that this process may use, as in 0,2", FLAGS_cpus.c_str());
       return {};
     }
     cpus.push_back(static_cast<int>(cpu));
@@ -76,7 +76,7 @@ bool ServerProcess::start(int argc, char** argv) {
 bool ServerProcess::start(std::vector<std::string> words) {
   int ready[2];
   if (pipe2(ready, O_CLOEXEC) != 0) {
-    fail("no pipe to the server process: %s", std::strerror(errno));
+    fail("cannot create a pipe to the server process: %s", std::strerror(errno));
     return false;
   }
   words.push_back("--ready_fd=" + std::to_string(ready[1]));
@@ -94,7 +94,7 @@ bool ServerProcess::start(std::vector<std::string> words) {
     _exit(1);
   }
   close(ready[1]);
-  if (pid_ < 0) fail("no server process: %s", std::strerror(errno));
+  if (pid_ < 0) fail("cannot start the server process: %s", std::strerror(errno));
   const bool is_ready = pid_ > 0 && read_uri(ready[0]);
   close(ready[0]);
   return is_ready;
@@ -150,7 +150,7 @@ void announce_server(const std::string& uri) {
   }
   const std::string line = uri + "\n";
   if (write(FLAGS_ready_fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-    fail("nobody reads the address of this server: %s", std::strerror(errno));
+    fail("cannot write the address of this server: %s", std::strerror(errno));
   }
   close(FLAGS_ready_fd);
 }

@@ -225,7 +225,7 @@ class Client {
     if (op.type == kMultiGet && !reader.rest().empty()) return not_kv();
     return {};
   }
-  std::string not_kv() const { return "the program at " + options_.server + " is not this version of kv"; }
+  std::string not_kv() const { return "the program at " + options_.server + " is not a kv server of this version"; }
 
   // ---- Attempts that fail ----
 
@@ -253,7 +253,7 @@ class Client {
       ++report_.lost;
       if (is_session_gone && !reopen(op)) return;
     } else {
-      const char* reason = app_code == kMalformed     ? "it takes the request for malformed"
+      const char* reason = app_code == kMalformed     ? "it considers the request malformed"
                            : app_code == kStoreFailed ? "it cannot use its store"
                                                       : nullptr;
       return fail("the server at " + options_.server +

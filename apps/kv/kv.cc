@@ -58,22 +58,23 @@ std::optional<kv::LoadOptions> load_options() {
   const auto is_between = [](uint64_t value, uint64_t least, uint64_t most) { return value >= least && value <= most; };
   const std::pair<bool, const char*> rules[] = {
       {is_between(FLAGS_server_threads, 1, 64) && is_between(FLAGS_client_threads, 1, 64),
-       "--server_threads and --client_threads are between 1 and 64"},
+       "--server_threads and --client_threads must be between 1 and 64"},
       {is_between(FLAGS_memory_mb, FLAGS_server_threads, 1u << 20),
-       "--memory_mb is between 1 for each of --server_threads and 1048576"},
-      {is_between(FLAGS_queue_max, 1, 1u << 20), "--queue_max is between 1 and 1048576"},
+       "--memory_mb must be between 1 for each of --server_threads and 1048576"},
+      {is_between(FLAGS_queue_max, 1, 1u << 20), "--queue_max must be between 1 and 1048576"},
       {is_between(FLAGS_clients, 1, 1024) && FLAGS_client < FLAGS_clients,
-       "--clients is between 1 and 1024, and --client less than --clients"},
+       "--clients must be between 1 and 1024, and --client less than --clients"},
       {is_between(FLAGS_keys, FLAGS_clients * FLAGS_client_threads, 1u << 26),
-       "--keys is between 1 for each client thread and 67108864"},
+       "--keys must be between 1 for each client thread and 67108864"},
       {is_share(FLAGS_get_share) && is_share(FLAGS_multi_get_share),
-       "--get_share and --multi_get_share are between 0 and 1"},
-      {is_between(FLAGS_multi_get_keys, 1, kv::kMultiGetMax), "--multi_get_keys is between 1 and 64"},
-      {FLAGS_zipf >= 0 && FLAGS_zipf < 1, "--zipf is at least 0 and less than 1"},
-      {sizes.has_value(), "--value_bytes is N, MIN..MAX with both between 1 and 65536, or etc"},
-      {is_between(FLAGS_window, 1, 4096), "--window is between 1 and 4096"},
-      {FLAGS_deadline_us >= 0 && FLAGS_deadline_us <= 1e9, "--deadline_us is between 0 and 1000000000"},
-      {FLAGS_reconnect_seconds >= 0 && FLAGS_reconnect_seconds <= 1e6, "--reconnect_seconds is between 0 and 1000000"}};
+       "--get_share and --multi_get_share must be between 0 and 1"},
+      {is_between(FLAGS_multi_get_keys, 1, kv::kMultiGetMax), "--multi_get_keys must be between 1 and 64"},
+      {FLAGS_zipf >= 0 && FLAGS_zipf < 1, "--zipf must be at least 0 and less than 1"},
+      {sizes.has_value(), "--value_bytes must be N, MIN..MAX with both between 1 and 65536, or etc"},
+      {is_between(FLAGS_window, 1, 4096), "--window must be between 1 and 4096"},
+      {FLAGS_deadline_us >= 0 && FLAGS_deadline_us <= 1e9, "--deadline_us must be between 0 and 1000000000"},
+      {FLAGS_reconnect_seconds >= 0 && FLAGS_reconnect_seconds <= 1e6,
+       "--reconnect_seconds must be between 0 and 1000000"}};
   for (const auto& [is_kept, sentence] : rules) {
     if (is_kept) continue;
     programs::fail("%s", sentence);

@@ -51,7 +51,7 @@ class Store {
     if (error == 0) error = mdb_txn_commit(std::exchange(writing, nullptr));
     if (error == 0) error = mdb_txn_begin(env_, nullptr, MDB_RDONLY, &reading_);
     if (writing != nullptr) mdb_txn_abort(writing);
-    if (error != 0) return "no store at " + path + ": " + mdb_strerror(error);
+    if (error != 0) return "cannot open the store at " + path + ": " + mdb_strerror(error);
     mdb_txn_reset(reading_);
     return {};
   }
@@ -136,7 +136,7 @@ class Stores {
     if (!is_kept) {
       path = "/dev/shm/tern-kv." + std::to_string(getpid()) + ".XXXXXX";
       if (mkdtemp(path.data()) == nullptr)
-        return "no directory in /dev/shm: " + text(errno) + "; name a directory with --store";
+        return "cannot create a directory in /dev/shm: " + text(errno) + "; name a directory with --store";
     }
     std::string problem = open_in(path, partitions, bytes);
     std::error_code ignored;
@@ -152,14 +152,16 @@ class Stores {
     std::error_code error;
     std::filesystem::create_directory(path, error);
     directory_fd_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (directory_fd_ < 0) return "no directory " + path + ": " + text(errno);
-    if (flock(directory_fd_, LOCK_EX | LOCK_NB) != 0) return "another server uses the store at " + path;
+    if (directory_fd_ < 0) return "cannot open the directory " + path + ": " + text(errno);
+    if (flock(directory_fd_, LOCK_EX | LOCK_NB) != 0)
+      return "another server uses the store at " + path + "; give each server its own --store";
     // The number of partitions determines the partition of each key, so the files' names contain it.
     const std::string ending = "-of-" + std::to_string(partitions) + ".mdb";
     for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
       const std::string name = entry.path().filename();
       if (name.ends_with(".mdb") && !name.ends_with(ending)) {
-        return "the store at " + path + " was made with another --server_threads: it has " + name;
+        return "the store at " + path + " was made with another --server_threads (it has " + name +
+               "); give the same, or another --store";
       }
     }
     constexpr size_t kPageBytes = 4096;

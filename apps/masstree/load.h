@@ -247,7 +247,7 @@ class Load {
       model_.refused(op.position);
       return next(i);
     }
-    fail(app_code == kMalformed ? "the server takes a request for malformed"
+    fail(app_code == kMalformed ? "the server considers a request malformed"
                                 : "a request has failed: " + std::string(status.message()));
   }
 
@@ -274,7 +274,7 @@ class Load {
         return answer.empty() ? "" : not_ours();
     }
   }
-  static std::string not_ours() { return "the server is not this version of the index server"; }
+  static std::string not_ours() { return "the server is not an index server of this version"; }
   programs::Latencies& latencies_of(const Op& op) {
     PhaseReport& report = reports_[index_of(op.phase)];
     if (op.type == kGet) return report.gets;

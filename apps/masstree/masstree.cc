@@ -60,18 +60,18 @@ bool check_flags() {
   const auto is_between = [](uint64_t value, uint64_t least, uint64_t most) { return value >= least && value <= most; };
   const std::pair<bool, const char*> rules[] = {
       {is_between(FLAGS_server_threads, 1, 64) && is_between(FLAGS_client_threads, 1, 64),
-       "--server_threads and --client_threads are between 1 and 64"},
-      {is_between(FLAGS_workers, 1, 64), "--workers is between 1 and 64"},
+       "--server_threads and --client_threads must be between 1 and 64"},
+      {is_between(FLAGS_workers, 1, 64), "--workers must be between 1 and 64"},
       {is_between(FLAGS_keys, FLAGS_client_threads, 1u << 26),
-       "--keys is between 1 for each client thread and 67108864"},
-      {is_between(FLAGS_inserts_max, 0, 1u << 26), "--inserts_max is at most 67108864"},
-      {is_between(FLAGS_window, 1, 4096), "--window is between 1 and 4096"},
+       "--keys must be between 1 for each client thread and 67108864"},
+      {is_between(FLAGS_inserts_max, 0, 1u << 26), "--inserts_max must be at most 67108864"},
+      {is_between(FLAGS_window, 1, 4096), "--window must be between 1 and 4096"},
       {is_share(FLAGS_put_share) && is_share(FLAGS_insert_share) && is_share(FLAGS_scan_share),
-       "--put_share, --insert_share and --scan_share are between 0 and 1"},
-      {is_between(FLAGS_scan_keys, 1, ordered::kScanLimitMax), "--scan_keys is between 1 and 1024"},
-      {is_between(FLAGS_rounds, 1, 1000), "--rounds is between 1 and 1000"},
+       "--put_share, --insert_share and --scan_share must be between 0 and 1"},
+      {is_between(FLAGS_scan_keys, 1, ordered::kScanLimitMax), "--scan_keys must be between 1 and 1024"},
+      {is_between(FLAGS_rounds, 1, 1000), "--rounds must be between 1 and 1000"},
       {ordered::parse_phases(FLAGS_phases).has_value(),
-       "--phases is a list of plain, worker, dispatch, hop_worker and hop_dispatch"}};
+       "--phases must be a list of plain, worker, dispatch, hop_worker and hop_dispatch"}};
   for (const auto& [is_kept, sentence] : rules) {
     if (is_kept) continue;
     programs::fail("%s", sentence);
@@ -267,7 +267,7 @@ class ClientSide {
     if (!has_ended) return false;
     if (!status.ok()) return fail("no index server at " + uri + ": " + std::string(status.message()));
     if (!about || about->keys < FLAGS_client_threads || about->keys > 1u << 26) {
-      return fail("the program at " + uri + " is not this version of the index server");
+      return fail("the program at " + uri + " is not an index server of this version");
     }
     about_ = *about;
     return true;

@@ -122,15 +122,15 @@ bool check_flags() {
   const uint64_t clients = FLAGS_client_hosts * FLAGS_client_threads;
   const std::pair<bool, const char*> rules[] = {
       {is_between(FLAGS_server_threads, 1, 64) && is_between(FLAGS_workers, 1, 64),
-       "--server_threads and --workers are between 1 and 64"},
+       "--server_threads and --workers must be between 1 and 64"},
       {is_between(FLAGS_client_hosts, 1, 64) && is_between(FLAGS_client_threads, 1, 64),
-       "--client_hosts and --client_threads are between 1 and 64"},
-      {is_between(FLAGS_keys, clients, 1u << 26), "--keys is between 1 for each client thread and 67108864"},
-      {is_between(FLAGS_window, 1, 64), "--window is between 1 and 64"},
+       "--client_hosts and --client_threads must be between 1 and 64"},
+      {is_between(FLAGS_keys, clients, 1u << 26), "--keys must be between 1 for each client thread and 67108864"},
+      {is_between(FLAGS_window, 1, 64), "--window must be between 1 and 64"},
       {is_share(FLAGS_put_share) && is_share(FLAGS_insert_share) && is_share(FLAGS_scan_share),
-       "--put_share, --insert_share and --scan_share are between 0 and 1"},
-      {is_between(FLAGS_scan_keys, 1, ordered::kScanLimitMax), "--scan_keys is between 1 and 1024"},
-      {FLAGS_milliseconds > 0 && FLAGS_milliseconds <= 10'000, "--milliseconds is above 0, and at most 10000"}};
+       "--put_share, --insert_share and --scan_share must be between 0 and 1"},
+      {is_between(FLAGS_scan_keys, 1, ordered::kScanLimitMax), "--scan_keys must be between 1 and 1024"},
+      {FLAGS_milliseconds > 0 && FLAGS_milliseconds <= 10'000, "--milliseconds must be above 0, and at most 10000"}};
   for (const auto& [is_kept, sentence] : rules) {
     if (is_kept) continue;
     programs::fail("%s", sentence);
@@ -191,7 +191,7 @@ int main(int argc, char** argv) {
   if (!check_flags()) return 1;
   Costs costs = {};
   if (!FLAGS_step_ns.empty() && !parse_costs(FLAGS_step_ns, costs)) {
-    return programs::fail("--step_ns is five times in nanoseconds, as in 600,700,20000,1500,5000");
+    return programs::fail("--step_ns must be five times in nanoseconds, as in 600,700,20000,1500,5000");
   }
   try {
     // The load's own inserts stay far below the server's bound.
@@ -217,7 +217,7 @@ int main(int argc, char** argv) {
     if (!problem.empty()) return programs::fail("%s", problem.c_str());
     print(cluster, costs);
   } catch (const std::bad_alloc&) {
-    return programs::fail("there is no memory for so many keys; try fewer --keys");
+    return programs::fail("there is no memory for that many keys; try fewer --keys");
   }
   return 0;
 }

@@ -146,7 +146,8 @@ void Client::on_answer(const Answer& answer) {
       last_failure_ = targets_[target_].uri + " has too many commands waiting";
       return try_later(false);
     case Outcome::kWrongCluster:
-      return fail(targets_[target_].uri + " is of another cluster: give this client the --cluster of its replicas");
+      return fail(targets_[target_].uri +
+                  " belongs to another cluster: give this client the --cluster of its replicas");
     case Outcome::kExpired:
       client_ = 0;
       return fail(

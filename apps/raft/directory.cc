@@ -126,7 +126,7 @@ std::unique_ptr<Directory> open_directory(const std::string& path, Sync sync, st
   Descriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() < 0) return refuse(std::strerror(errno));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    return refuse(errno == EWOULDBLOCK ? "another replica is running in it; give each one of its own"
+    return refuse(errno == EWOULDBLOCK ? "another replica uses it; give each replica its own directory"
                                        : std::strerror(errno));
   }
   return std::make_unique<SystemDirectory>(path, std::move(fd), sync);

@@ -304,7 +304,8 @@ std::string DiskStorage::failed(const char* to, const std::string& name, int err
   return std::string("cannot ") + to + " " + directory_->path(name) + ": " + std::strerror(error) +
          ". Nothing that was acknowledged is lost. " +
          (is_full ? "Make room on the disk, and start the replica again"
-                  : std::string("Start the replica again when the file can be used; if that is never, ") + kRejoin);
+                  : std::string("Start the replica again when the file can be used; if it can never be used again, ") +
+                        kRejoin);
 }
 
 std::string DiskStorage::damaged(const std::string& name, const std::string& how) const {

@@ -9,23 +9,25 @@ namespace replicated {
 const char* explain(Refusal refusal) {
   switch (refusal) {
     case kMalformedMessage:
-      return "it takes the message for malformed: both must be the same version of this program";
+      return "it considers the message malformed: both must run the same version of this program";
     case kOtherCluster:
-      return "it is of another cluster: give both the same --cluster, or this one the addresses of its own cluster";
+      return "it belongs to another cluster: give both the same --cluster, or this one the addresses of its own "
+             "cluster";
     case kOtherReplica:
       return "another replica is at its address: the lists of replicas differ";
     case kSameId:
-      return "another replica has our id: start this one with an id of its own";
+      return "another replica has the id of this one: start this one with an id of its own";
     case kLostMemory:
-      return "our id has taken part before, and we do not remember it: start this replica with a new id and --join, "
+      return "this id has taken part before, but this replica has lost its memory: start this replica with a new id "
+             "and --join, "
              "and "
              "let raft_client --add it";
     case kStopped:
       return "it has stopped; its own output says why";
     case kOtherTimes:
-      return "its election timeout is another one: give both the same --election_ms";
+      return "its election timeout is different: give both the same --election_ms";
   }
-  return "of a reason that this version does not know";
+  return "for a reason that this version does not know";
 }
 
 namespace {

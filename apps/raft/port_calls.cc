@@ -237,7 +237,7 @@ void Port::on_failure(uint64_t id, Peer& peer, const tern::Completion& done) {
   const auto refusal = static_cast<Refusal>(done.app_code);
   if (done.app_code == 0) return;  // the library refused the call: there is no handler yet
   const std::string sentence =
-      "replica " + std::to_string(id) + " at " + peer.address + " refuses us: " + explain(refusal);
+      "replica " + std::to_string(id) + " at " + peer.address + " refuses this one: " + explain(refusal);
   // This replica must stop in these two cases. In all other cases either replica may be the wrong one.
   if (refusal == kSameId || refusal == kLostMemory) {
     (void)check(sentence);

@@ -64,7 +64,7 @@ bool Port::has_lost_memory(const Head& head) {
   // A new replica has received the log before it becomes a voter; a snapshot that is being installed is not in our log
   // yet.
   if (!head.is_voter || raft_ == nullptr || !is_pristine_ || is_installing() || last_index() != 0) return false;
-  (void)check("replica " + std::to_string(head.from) + " has us as a voter: " + explain(kLostMemory));
+  (void)check("replica " + std::to_string(head.from) + " counts this replica as a voter: " + explain(kLostMemory));
   return true;
 }
 

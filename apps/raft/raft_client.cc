@@ -66,7 +66,8 @@ class Asking {
       return administrator_.change(replicated::Action::kAdd, member->front().first, member->front().second, changed);
     }
     if (FLAGS_about) return tell(0);
-    end(programs::fail("nothing is asked for: give --get, --put, --erase, --swap, --add, --remove, --about or --load"));
+    end(programs::fail(
+        "there is nothing to do: give --get, --put, --erase, --swap, --add, --remove, --about or --load"));
   }
   int exit_code() const { return exit_code_; }  ///< -1: the request has not ended
 

@@ -277,10 +277,11 @@ int main(int argc, char** argv) {
   programs::catch_interrupts();
   if (FLAGS_id != 0) return be_replica(*members);
   if (!members->empty() || FLAGS_role != "both" || FLAGS_processes) {
-    return programs::fail("raft_cluster makes its processes itself: it has no --replicas, --role and --processes");
+    return programs::fail(
+        "raft_cluster starts its processes itself: it does not accept --replicas, --role and --processes");
   }
   if (!programs::check_page_of_processes()) return 1;
-  if (FLAGS_size < 3 || FLAGS_size > replicated::kReplicasMax) return programs::fail("--size is between 3 and 7");
+  if (FLAGS_size < 3 || FLAGS_size > replicated::kReplicasMax) return programs::fail("--size must be between 3 and 7");
   if (!FLAGS_storage.empty()) {
     std::error_code error;
     std::filesystem::create_directories(FLAGS_storage, error);

@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   if (!members) return 1;
   if (FLAGS_id == 0) return programs::fail("--id is missing: each replica has its own id, above 0");
   if (FLAGS_join.empty() == members->empty()) {
-    return programs::fail("give either --replicas, of a new cluster or one that this replica comes back to, or --join");
+    return programs::fail("give either --replicas (for a new cluster, or one to which this replica returns) or --join");
   }
   std::string address = "tern://" + FLAGS_join;
   if (!members->empty()) {
@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
     }
     if (address.empty()) return programs::fail("--id=%ju is not one of --replicas", FLAGS_id);
     if (members->size() != 1 && (members->size() < 3 || members->size() > replicated::kReplicasMax)) {
-      return programs::fail("--replicas has three to seven replicas, or one");
+      return programs::fail("--replicas must name one replica, or three to seven");
     }
   }
   replicated::ReplicaOptions options = replicated::replica_options(FLAGS_id, address);

@@ -158,7 +158,7 @@ int main(int argc, char** argv) {
           programs::Scope::kSimulated))
     return 1;
   if (FLAGS_replicas < 3 || FLAGS_replicas > replicated::kReplicasMax || FLAGS_clients < 1 || FLAGS_clients > 1024) {
-    return programs::fail("--replicas is between 3 and 7, --clients between 1 and 1024");
+    return programs::fail("--replicas must be between 3 and 7, --clients between 1 and 1024");
   }
   replicated::use_own_heap();
   StepTimes times = {};
@@ -167,7 +167,7 @@ int main(int argc, char** argv) {
     if (!measured) return 1;
     times = *measured;
   } else if (!parse_times(FLAGS_step_ns, times)) {
-    return programs::fail("--step_ns is five times in nanoseconds, as in 900,500,600,300,400");
+    return programs::fail("--step_ns must be five times in nanoseconds, as in 900,500,600,300,400");
   }
   Run run(times);
   if (!run.run()) return 1;

@@ -144,7 +144,7 @@ std::string Replica::begin_cluster() {
 
 void Replica::start() {
   if (const int error = raft_start(&raft_); error != 0) {
-    return stop("what is stored cannot be used: " + std::string(raft_strerror(error)));
+    return stop("the stored state cannot be used: " + std::string(raft_strerror(error)));
   }
   is_started_ = true;
   port_.on_started(&raft_);

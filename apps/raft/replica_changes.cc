@@ -43,7 +43,8 @@ void Replica::change(tern::Request request) {
   }
   changing_.emplace(Changing{std::move(request), *parsed, std::string(parsed->address)});
   if (changing_->change.cluster != options_.port.cluster) {
-    return end_change(ChangeOutcome::kRefused, "this replica is of another cluster: give the --cluster of this one");
+    return end_change(ChangeOutcome::kRefused,
+                      "this replica belongs to another cluster: give the --cluster of that cluster");
   }
   if (!is_ready() || !problem().empty()) return end_change(ChangeOutcome::kOtherLeader, {});
   if (raft_.configuration_uncommitted_index != 0 || raft_.leader_state.promotee_id != 0) {
@@ -57,7 +58,7 @@ void Replica::add() {
   const Change& change = changing_->change;
   if (const raft_server* server = member(change.id); server != nullptr) {
     if (changing_->address != server->address) {
-      return end_change(ChangeOutcome::kRefused, "this id is another replica's: give the new one a higher id");
+      return end_change(ChangeOutcome::kRefused, "another replica has this id: give the new one a higher id");
     }
     if (server->role == RAFT_VOTER) return end_change(ChangeOutcome::kDone, {});
     return promote();

@@ -62,14 +62,14 @@ std::optional<Members> parse_members(std::string_view text) {
     const bool is_member = equals != item.npos && error == std::errc() && end == item.data() + equals && id > 0 &&
                            item.size() > equals + 1 && item.find(':') != item.npos;
     if (!is_member) {
-      programs::fail("'%s' is no replica: name each as in 1=10.0.0.1:31850, with an id above 0",
+      programs::fail("'%s' is not a replica: name each as in 1=10.0.0.1:31850, with an id above 0",
                      std::string(item).c_str());
       return std::nullopt;
     }
     std::string uri = "tern://" + std::string(item.substr(equals + 1));
     for (const auto& [other, address] : members) {
       if (other != id && address != uri) continue;
-      programs::fail("'%s' comes twice in the list of replicas: each has an id and an address of its own",
+      programs::fail("'%s' appears twice in the list of replicas: each must have its own id and address",
                      std::string(item).c_str());
       return std::nullopt;
     }
@@ -85,17 +85,18 @@ uint64_t cluster_number(std::string_view name) {
 }
 
 bool check_replica_flags() {
-  return is_kept(FLAGS_election_ms >= 1 && FLAGS_election_ms <= 600'000, "--election_ms is between 1 and 600000") &&
+  return is_kept(FLAGS_election_ms >= 1 && FLAGS_election_ms <= 600'000,
+                 "--election_ms must be between 1 and 600000") &&
          is_kept(FLAGS_heartbeat_ms >= 0 && FLAGS_heartbeat_ms <= FLAGS_election_ms / 2,
-                 "--heartbeat_ms is at most half of --election_ms") &&
-         is_kept(FLAGS_drift_max >= 0 && FLAGS_drift_max <= 0.5, "--drift_max is between 0 and 0.5") &&
+                 "--heartbeat_ms must be at most half of --election_ms") &&
+         is_kept(FLAGS_drift_max >= 0 && FLAGS_drift_max <= 0.5, "--drift_max must be between 0 and 0.5") &&
          is_kept(is_between(FLAGS_snapshot_entries, 1, 1u << 30) && is_between(FLAGS_trailing_entries, 1, 1u << 30),
-                 "--snapshot_entries and --trailing_entries are between 1 and 1073741824") &&
+                 "--snapshot_entries and --trailing_entries must be between 1 and 1073741824") &&
          is_kept(FLAGS_fsync == "never" || FLAGS_fsync == "data" || FLAGS_fsync == "write",
-                 "--fsync is never, data or write") &&
-         is_kept(is_between(FLAGS_batch_max, 1, 1024), "--batch_max is between 1 and 1024") &&
+                 "--fsync must be never, data or write") &&
+         is_kept(is_between(FLAGS_batch_max, 1, 1024), "--batch_max must be between 1 and 1024") &&
          is_kept(FLAGS_snapshot_seconds >= 0.1 && FLAGS_snapshot_seconds <= 2000,
-                 "--snapshot_seconds is between 0.1 and 2000");
+                 "--snapshot_seconds must be between 0.1 and 2000");
 }
 
 ReplicaOptions replica_options(uint64_t id, const std::string& address) {
@@ -143,7 +144,8 @@ std::string claim(Directory& directory, const std::string& owner) {
     return directory.path(kName) + " says that this is the directory of " + found + ", not of " + owner +
            ": give each replica its own directory";
   }
-  if (!names.empty()) return directory.path(kName) + " is not there, and the directory is not empty: give another one";
+  if (!names.empty())
+    return directory.path(kName) + " is missing, and the directory is not empty: give another directory";
   std::unique_ptr<File> file;
   const std::string new_name = std::string(kName) + ".new";
   int error = directory.create(new_name, file);
@@ -168,14 +170,14 @@ std::unique_ptr<Storage> open_storage(const std::string& directory, uint64_t id)
 }
 
 bool check_load_flags() {
-  return is_kept(is_between(FLAGS_clients, 1, 1024), "--clients is between 1 and 1024") &&
+  return is_kept(is_between(FLAGS_clients, 1, 1024), "--clients must be between 1 and 1024") &&
          is_kept(is_between(FLAGS_keys, FLAGS_clients, 1u << 28),
-                 "--keys is between 1 for each client and 268435456") &&
-         is_kept(is_between(FLAGS_key_bytes, 16, kKeyBytesMax), "--key_bytes is between 16 and 1024") &&
-         is_kept(is_between(FLAGS_value_bytes, 16, kValueBytesMax), "--value_bytes is between 16 and 1048576") &&
-         is_kept(FLAGS_get_share >= 0 && FLAGS_get_share <= 1, "--get_share is between 0 and 1") &&
+                 "--keys must be between 1 for each client and 268435456") &&
+         is_kept(is_between(FLAGS_key_bytes, 16, kKeyBytesMax), "--key_bytes must be between 16 and 1024") &&
+         is_kept(is_between(FLAGS_value_bytes, 16, kValueBytesMax), "--value_bytes must be between 16 and 1048576") &&
+         is_kept(FLAGS_get_share >= 0 && FLAGS_get_share <= 1, "--get_share must be between 0 and 1") &&
          is_kept(FLAGS_patience_seconds > 0 && FLAGS_patience_seconds <= 1e6,
-                 "--patience_seconds is above 0 and at most 1000000");
+                 "--patience_seconds must be above 0 and at most 1000000");
 }
 
 LoadOptions load_options(const ClientOptions& client) {

@@ -158,7 +158,8 @@ std::optional<StepTimes> measure_steps(size_t replicas, uint64_t operations) {
   constexpr int kRounds = 5;
   const std::vector<int> cpus = programs::side_cpus();
   if (cpus.size() < 2) {
-    if (!cpus.empty()) programs::fail("the steps are measured on two CPUs, and here is one: give --step_ns");
+    if (!cpus.empty())
+      programs::fail("the steps can be measured on two CPUs only, and this process has one: give --step_ns");
     return std::nullopt;
   }
   std::optional<StepTimes> least;

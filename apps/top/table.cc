@@ -122,7 +122,7 @@ std::string as_table(const Reading& reading, const Reading& before, size_t sessi
   }
   for (const Unreadable& file : reading.unreadable) add(out, "%s: %s\n", file.file.c_str(), file.reason.c_str());
   if (reading.pages.empty() && reading.unreadable.empty()) {
-    out = "no process of this user shows a page: set NexusOptions::page to \"shm\"\n";
+    out = "no process of this user has a page: set NexusOptions::page to \"shm\"\n";
   }
   return out;
 }

@@ -66,12 +66,12 @@ Options parse(int argc, char** argv) {
       std::fputs(kUsage, stdout);
       std::exit(0);
     } else if (argument.starts_with("-")) {
-      fail("no option " + std::string(argument));
+      fail("unknown option " + std::string(argument));
     } else {
       options.files.emplace_back(argument);
     }
   }
-  if (options.json && options.prometheus) fail("--json or --prometheus, not both");
+  if (options.json && options.prometheus) fail("give --json or --prometheus, not both");
   return options;
 }
 

@@ -44,7 +44,7 @@ inline bool check_simulated_flags(std::initializer_list<const char*> own = {}) {
     names.insert(names.end(), own.begin(), own.end());
     for (const char* name : names) {
       if (!is_given(name)) continue;
-      fail("--%s goes with --transport=sim only", name);
+      fail("--%s works only with --transport=sim", name);
       return false;
     }
     return true;
@@ -52,7 +52,7 @@ inline bool check_simulated_flags(std::initializer_list<const char*> own = {}) {
   for (const char* name : {"role", "processes", "server", "server_transport_options", "listen", "wait", "cpus", "dup",
                            "reorder", "corrupt", "delay", "delay_us_max", "ready_fd"}) {
     if (!is_given(name)) continue;
-    fail("--%s means nothing in a simulation, which has one thread and its own network", name);
+    fail("--%s does not work in a simulation, which has one thread and its own network", name);
     return false;
   }
   if (FLAGS_frame_bytes < 578 || FLAGS_frame_bytes > 9018) {
@@ -64,7 +64,7 @@ inline bool check_simulated_flags(std::initializer_list<const char*> own = {}) {
     return false;
   }
   if (FLAGS_ecn_bytes > UINT32_MAX) {
-    fail("--ecn_bytes is at most 4294967295");
+    fail("--ecn_bytes must be at most 4294967295");
     return false;
   }
   if (FLAGS_seconds > 1000) {

@@ -37,13 +37,13 @@ inline bool check_driver_flags(uint64_t size_max) {
       !FLAGS_cpus.empty()) {
     problem = "both sides are in one thread here: no --role, --processes, --server, --listen or --cpus";
   } else if (FLAGS_rpcs < 1 || FLAGS_rpcs > 1'000'000'000) {
-    problem = "--rpcs is between 1 and 1000000000";
+    problem = "--rpcs must be between 1 and 1000000000";
   } else if (FLAGS_sessions < 1 || FLAGS_sessions > 65536) {
-    problem = "--sessions is between 1 and 65536";
+    problem = "--sessions must be between 1 and 65536";
   } else if (FLAGS_window < 1 || FLAGS_window > kSlotsPerSession * FLAGS_sessions) {
-    problem = "--window is between 1 and 8 times --sessions";
+    problem = "--window must be between 1 and 8 times --sessions";
   } else if (FLAGS_size < sizeof(uint64_t) || FLAGS_size > size_max) {
-    problem = "--size is between 8 and " + std::to_string(size_max);
+    problem = "--size must be between 8 and " + std::to_string(size_max);
   }
   if (!problem.empty()) programs::fail("%s", problem.c_str());
   return problem.empty();

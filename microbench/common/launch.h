@@ -227,7 +227,7 @@ inline std::string read_hosts(std::string_view text, uint16_t port, std::vector<
     }
   }
   places = std::move(list.places);
-  return places.empty() ? "the hosts file names no host; write one a line, as in: node1 slots=2" : "";
+  return places.empty() ? "the hosts file names no host; write one per line, as in: node1 slots=2" : "";
 }
 
 /// Reads a number from the environment into `value`. Returns an empty string, or an error message of one sentence.
@@ -250,7 +250,7 @@ inline std::string check_index_on_host(const Launch& launch, const Environment& 
   if (std::string problem = read_variable(environment, name, remedy, index); !problem.empty()) return problem;
   const uint32_t expected = launch.places[launch.rank].index_on_host;
   if (index == expected) return {};
-  return std::string(name) + "=" + std::to_string(index) + ", but by the list of hosts rank " +
+  return std::string(name) + "=" + std::to_string(index) + ", but in the list of hosts, rank " +
          std::to_string(launch.rank) + " is process " + std::to_string(expected) + " of its host: " + remedy;
 }
 
@@ -269,12 +269,13 @@ inline std::string find_slurm_places(const Environment& environment, uint16_t po
   PlaceList list;
   for (size_t i = 0; i < hosts->size(); ++i) {
     if (list.add((*hosts)[i], port, (*counts)[i])) continue;
-    return "there are too many processes on " + shown((*hosts)[i]) + ": ports end at 65535, and processes at 65536";
+    return "there are too many processes on " + shown((*hosts)[i]) +
+           ": a port is at most 65535, and a job has at most 65536 processes";
   }
   places = std::move(list.places);
   if (places.size() == ranks) return {};
-  return "SLURM_STEP_TASKS_PER_NODE makes " + std::to_string(places.size()) + " processes, but SLURM_STEP_NUM_TASKS " +
-         std::to_string(ranks) + "; give a --hosts_file";
+  return "SLURM_STEP_TASKS_PER_NODE makes " + std::to_string(places.size()) +
+         " processes, but SLURM_STEP_NUM_TASKS is " + std::to_string(ranks) + "; give a --hosts_file";
 }
 
 /// A pod of an Indexed Job has the host name JOB-INDEX, and the full name JOB-INDEX.SERVICE.
@@ -301,10 +302,10 @@ inline std::string find_kubernetes_places(const Environment& environment, const 
 inline std::string check_request(const LaunchRequest& request) {
   const std::string& launcher = request.launcher;
   if (launcher != "hosts" && request.rank)
-    return "--rank goes with --launcher=hosts only; other launchers set the rank themselves";
-  if (launcher != "kubernetes" && !request.service.empty()) return "--service goes with --launcher=kubernetes only";
+    return "--rank works only with --launcher=hosts; other launchers set the rank themselves";
+  if (launcher != "kubernetes" && !request.service.empty()) return "--service works only with --launcher=kubernetes";
   if ((launcher == "slurm" || launcher == "openmpi") && request.ranks) {
-    return "--ranks goes with --launcher=kubernetes and hosts only; " + launcher + " sets the number itself";
+    return "--ranks works only with --launcher=kubernetes and hosts; " + launcher + " sets the number itself";
   }
   return {};
 }
@@ -371,10 +372,11 @@ inline std::string find_launch(const LaunchRequest& request, const Environment& 
            std::to_string(ranks) + "; write more hosts, or slots=N behind them";
   }
   if (ranks != 0) launch.places.resize(ranks);
-  if (launch.ranks() < 2) return "a job has at least 2 processes, this one has " + std::to_string(launch.ranks());
+  if (launch.ranks() < 2)
+    return "a job must have at least 2 processes, and this one has " + std::to_string(launch.ranks());
   if (launch.rank >= launch.ranks()) {
-    return "rank " + std::to_string(launch.rank) + " is none of the " + std::to_string(launch.ranks()) +
-           " processes, which are counted from 0 on";
+    return "rank " + std::to_string(launch.rank) + " is not one of the " + std::to_string(launch.ranks()) +
+           " processes, which are numbered from 0";
   }
   if (launcher == "slurm") {
     problem = detail::check_index_on_host(launch, environment, "SLURM_LOCALID", "use srun --distribution=block");

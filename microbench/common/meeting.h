@@ -150,7 +150,7 @@ class Meeting {
     if (done.status.ok()) return over_.store(number_ + 1, std::memory_order_release);
     const char* why = nullptr;
     if (done.app_code == kOtherFlags) why = "it was started with other flags; give all processes the same";
-    if (done.app_code == kOtherRanks) why = "it counts another number of processes; give all processes the same hosts";
+    if (done.app_code == kOtherRanks) why = "it expects another number of processes; give all processes the same hosts";
     if (done.app_code == kSameRank) why = "another process has this one's rank; give each its own rank";
     if (why == nullptr) return on_failure(done.status);  // also if rank 0 has a Nexus, but no endpoint yet
     run_.fail(name_of(0) + " refuses this process", {tern::Code::kRefused, why});
@@ -215,7 +215,7 @@ class Meeting {
     if (launch_.rank == 0) {
       (void)endpoint_->post([this] {
         for (size_t rank = 1; is_here_ && rank < guests_.size(); ++rank) {
-          if (!guests_[rank].waiting) return run_.fail(name_of(rank) + " has not come", kTooLate);
+          if (!guests_[rank].waiting) return run_.fail(name_of(rank) + " has not arrived", kTooLate);
         }
       });
     } else {
@@ -223,14 +223,14 @@ class Meeting {
         if (is_over(number_)) return;
         if (trusts_rank_0 && session_ && endpoint_->is_open(*session_)) return;
         const bool has_reason = number_ == 0 && !reason_.ok();
-        run_.fail(has_reason ? name_of(0) + " cannot be reached" : name_of(0) + " or another process has not come",
+        run_.fail(has_reason ? name_of(0) + " cannot be reached" : name_of(0) + " or another process has not arrived",
                   has_reason ? reason_ : kTooLate);
       });
     }
   }
   static constexpr tern::Status kTooLate{tern::Code::kPeerUnreachable,
-                                         "it did not start within --start_seconds, or has stopped; see what it says, "
-                                         "and that UDP passes between the hosts"};
+                                         "it did not start within --start_seconds, or has stopped; look at its output, "
+                                         "and check that UDP passes between the hosts"};
 
   Run& run_;
   const Launch& launch_;

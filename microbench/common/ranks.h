@@ -48,22 +48,24 @@ inline bool is_given(const char* name) { return !gflags::GetCommandLineFlagInfoO
 inline std::string check_flags(std::initializer_list<const char*> not_ranked) {
   if (!is_ranked()) {
     for (const char* name : {"hosts_file", "rank", "ranks", "service", "port", "start_seconds"}) {
-      if (is_given(name)) return "--" + std::string(name) + " goes with --launcher only";
+      if (is_given(name)) return "--" + std::string(name) + " works only with --launcher";
     }
     return {};
   }
-  if (is_simulated()) return "--launcher means nothing in a simulation, which is one thread";
+  if (is_simulated()) return "--launcher does not work in a simulation, which has one thread";
   for (const char* name : {"role", "processes", "server", "server_transport_options", "ready_fd"}) {
-    if (is_given(name)) return "--" + std::string(name) + " does not go with --launcher, where all processes are alike";
+    if (is_given(name))
+      return "--" + std::string(name) + " does not work with --launcher, where all processes are alike";
   }
   for (const char* name : not_ranked) {
-    if (is_given(name)) return "--" + std::string(name) + " does not go with --launcher";
+    if (is_given(name)) return "--" + std::string(name) + " does not work with --launcher";
   }
-  if (FLAGS_port < 1 || FLAGS_port > UINT16_MAX) return "--port is between 1 and 65535";
+  if (FLAGS_port < 1 || FLAGS_port > UINT16_MAX) return "--port must be between 1 and 65535";
   if (FLAGS_rank >= launch_detail::kRanksMax || FLAGS_ranks > launch_detail::kRanksMax) {
-    return "--ranks is at most 65536, and --rank less";
+    return "--ranks must be at most 65536, and --rank less";
   }
-  if (!(FLAGS_start_seconds > 0 && FLAGS_start_seconds <= 3600)) return "--start_seconds is above 0 and at most 3600";
+  if (!(FLAGS_start_seconds > 0 && FLAGS_start_seconds <= 3600))
+    return "--start_seconds must be above 0 and at most 3600";
   return {};
 }
 

@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
                            "The highest rate of small requests and responses over kernel UDP: trains of 56 B datagrams "
                            "(GSO, GRO), 60 datagrams outstanding"))
     return 1;
-  if (FLAGS_segments < 1 || FLAGS_segments > kOutstanding) return limits::fail("--segments is between 1 and 60");
+  if (FLAGS_segments < 1 || FLAGS_segments > kOutstanding) return limits::fail("--segments must be between 1 and 60");
   World world;
   if (!world.open()) return limits::fail("no UDP sockets with GSO and GRO on 127.0.0.1: %s", std::strerror(errno));
   const auto placement = limits::run_pinned([&] { echo(world); }, [&] { ask(world); });

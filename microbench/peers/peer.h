@@ -279,9 +279,9 @@ bool choose(std::string& flag, const Choices& choices) {
 template <class Peer>
 bool check_flags() {
   if (!choose(FLAGS_transport, Peer::kTransports)) {
-    limits::fail("--transport=%s is none of this peer's; --help names them", FLAGS_transport.c_str());
+    limits::fail("--transport=%s is not a transport of this peer; --help lists them", FLAGS_transport.c_str());
   } else if (!choose(FLAGS_wait, Peer::kWaits)) {
-    limits::fail("--wait=%s is none of this peer's; --help names them", FLAGS_wait.c_str());
+    limits::fail("--wait=%s is not a way to wait of this peer; --help lists them", FLAGS_wait.c_str());
   } else if (FLAGS_measure != "latency" && FLAGS_measure != "rate" && FLAGS_measure != "bandwidth") {
     limits::fail("--measure is one of latency, rate, bandwidth");
   } else if (FLAGS_size != 0 && (FLAGS_size < kHeadBytes || FLAGS_size > kSizeMax)) {

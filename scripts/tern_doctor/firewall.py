@@ -22,8 +22,8 @@ def facts_of(look):
     if legacy and legacy[0] == 0:
         found['iptables'] = legacy[1].splitlines()
     if look.is_live and found['nft'] is None and found['iptables'] is None:
-        look.note_unseen('the rules of the firewall: nft list ruleset wants root' if done
-                         else 'the rules of the firewall: nft (package nftables) is not here')
+        look.note_unseen('the rules of the firewall: nft list ruleset needs root' if done
+                         else 'the rules of the firewall: nft (package nftables) is not installed')
     return found
 
 

@@ -47,16 +47,16 @@ def parse_arguments(arguments):
     except ValueError as error:
         parser.error(str(error))
     if not 0 < options.seconds <= 3600:
-        parser.error('--seconds wants more than 0 and at most 3600')
+        parser.error('--seconds must be more than 0 and at most 3600')
     if options.to and os.path.realpath(options.root) != '/':
-        parser.error('--to goes with this machine only, not with --root')
+        parser.error('--to does not work with --root')
     if options.build_dir and not os.path.isdir(options.build_dir):
-        parser.error(f'--build-dir={options.build_dir} is no directory')
+        parser.error(f'--build-dir={options.build_dir} is not a directory')
     if not 0 < options.port < 65536:
-        parser.error('--port wants 1 to 65535')
+        parser.error('--port must be 1 to 65535')
     options.transport = [name for name in options.transport.split(',') if name]
     if (options.transport_options or options.server_transport_options) and len(options.transport) != 1:
-        parser.error('--transport_options goes with a single --transport')
+        parser.error('--transport_options works only with a single --transport')
     return parser, options
 
 
@@ -126,7 +126,7 @@ def main(arguments, here):
     trials = try_all(look, names, facts, options) if can_try and not options.to else {}
     way = None
     if options.to and look.is_live:
-        report.show_progress(f'the way to {options.to[0]}')
+        report.show_progress(f'the path to {options.to[0]}')
         wanted = types.SimpleNamespace(program=build['program'] if can_try else None, seconds=options.seconds,
                                        transports=options.transport or ['udp'],
                                        transport_options=options.transport_options)

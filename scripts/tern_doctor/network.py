@@ -100,7 +100,7 @@ def interfaces(look):
             'interrupt_cpus': interrupts_of(look, device) if has_device else [],
             'xdp': None if programs is None else programs.get(name)})
     if programs is None and look.is_live:
-        look.note_unseen('XDP programs of interfaces: ip (package iproute2) is not here')
+        look.note_unseen('XDP programs of interfaces: ip (package iproute2) is not installed')
     return sorted(found, key=lambda one: (one['is_loopback'], not one['is_up'], not one['addresses'], one['name']))
 
 

@@ -31,14 +31,14 @@ def parse_host(text):
     if rest.startswith('['):
         host, bracket, port = rest[1:].partition(']')
         if not bracket or (port and not port.startswith(':')):
-            raise ValueError(f'--to={text} is no HOST or HOST:PORT')
+            raise ValueError(f'--to={text} is not HOST or HOST:PORT')
         port = port[1:]
     elif rest.count(':') > 1:
         host, port = rest, ''
     else:
         host, _, port = rest.partition(':')
     if not host or (port and not (port.isdigit() and 0 < int(port) < 65536)) or rest == f'{host}:':
-        raise ValueError(f'--to={text} is no HOST or HOST:PORT')
+        raise ValueError(f'--to={text} is not HOST or HOST:PORT')
     return host, int(port or DEFAULT_PORT)
 
 

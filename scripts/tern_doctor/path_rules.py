@@ -38,7 +38,7 @@ def mended(path, name, why):
     """The sentence and the command for a message of tern's client over this transport."""
     host, mtu = path['host'], (path['echo'] or {}).get('mtu')
     words = {'host': host, 'port': path['port'], 'address': path['address'], 'transport': name,
-             'mtu_text': f': the smallest MTU on the way is {mtu}' if mtu else '',
+             'mtu_text': f': the smallest MTU on the path is {mtu}' if mtu else '',
              'mtu_command': shorter_datagrams(mtu) if mtu else 'ip link set DEV mtu 1500  # of the narrow link'}
     for pattern, text, command in SENTENCES:
         found = re.search(pattern, why)
@@ -110,8 +110,8 @@ def judge_exchange(path, name, exchange, add):
         add(STOP, text, command or exchange['command'])
         return
     if exchange['sessions_paired']:
-        add(HINT, f'Answers from {host} come through only at the port that requests leave from: a firewall or NAT is '
-                  'on the way, and each packet costs a look-up more.',
+        add(HINT, f'Answers from {host} arrive only at the port that the requests came from: a firewall or NAT is '
+                  'on the path, and each packet costs one more look-up.',
             f'nft insert rule inet filter input {path["family"]} saddr {path["address"]} udp sport 1024-65535 accept')
     calls = exchange['rpcs_per_second'] * exchange['seconds']
     if calls and exchange['retransmissions'] > max(1, LOSS_SHARE_MAX * calls):

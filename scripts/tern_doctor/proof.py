@@ -101,7 +101,7 @@ def prove_on_cable(program, name, seconds, options):
     except subprocess.CalledProcessError as error:  # for example as root in a container
         said = error.stderr.decode(errors='replace').strip().splitlines() or [f'it ended with {error.returncode}']
         return {'is_proven': False, 'is_untried': True, 'over': over, 'command': shlex.join(error.cmd),
-                'why': f'two network namespaces with a cable take CAP_SYS_ADMIN, and here: {said[-1]}'}
+                'why': f'two network namespaces with a cable need CAP_SYS_ADMIN; here: {said[-1]}'}
 
 
 @contextlib.contextmanager

@@ -36,11 +36,11 @@ def show(found, as_json):
             say(what, '  - ')
     print()
     if not found['path']:
-        print('Something runs.' if found['runs'] else 'Nothing runs.')
+        print('At least one transport runs.' if found['runs'] else 'No transport runs.')
     elif not found['runs']:
-        print('The way is not free.')
+        print('The path is blocked.')
     else:
-        print('The way is free.' if found['path']['exchanges'] else 'Nothing was found in the way.')
+        print('The path is clear.' if found['path']['exchanges'] else 'No obstacle was found.')
 
 
 def say(text, indent, **more):
@@ -68,7 +68,7 @@ def reached(trial):
 
 
 def show_path(path):
-    print(f'\nthe way to {path["host"]}, UDP port {path["port"]}')
+    print(f'\nthe path to {path["host"]}, UDP port {path["port"]}')
     route, echo = path['route'], path['echo']
     if path['address'] and 'error' not in route:
         words = [path['address'], f'from {route["source"]}']

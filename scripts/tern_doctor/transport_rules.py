@@ -52,7 +52,7 @@ def is_built(facts):
     needs = build['needs'].get(transport.name)
     missing = [package for package in transport.debian if not (facts['packages'] or {}).get(package)]
     if build['built'] is None and missing:
-        yield HINT, f'What {transport.name} is built with is not installed ({" ".join(missing)}).', \
+        yield HINT, f'The packages that {transport.name} is built with are not installed ({" ".join(missing)}).', \
             f'apt-get install {" ".join(missing)}'
     if build['built'] is None or facts['about'] in build['built']:
         return
@@ -82,7 +82,7 @@ def sealed_memory(facts):
         yield STOP, f'The kernel refuses sealed memory files ({facts["sealed_memory"]}), in which the rings are.', \
             'uname -r  # Linux 5.1 or newer; in a container, allow memfd_create'
     elif facts['kernel']['version'] and facts['kernel']['version'] < [5, 1]:
-        yield STOP, f'The kernel {facts["kernel"]["release"]} is older than 5.1, which has what shm needs.', \
+        yield STOP, f'The kernel {facts["kernel"]["release"]} is older than 5.1, the first that shm can use.', \
             DEBIAN_KERNEL
 
 
@@ -90,7 +90,7 @@ def sealed_memory(facts):
 def file_descriptors(facts):
     files = facts['user']['files_max']
     if files is not None and files < 256:
-        yield HINT, f'A process may have {files} open files, and each peer takes some.', 'ulimit -n 65536'
+        yield HINT, f'A process may have {files} open files, and each peer needs some.', 'ulimit -n 65536'
 
 
 # --- udp -------------------------------------------------------------------------------------------------------------
@@ -199,14 +199,14 @@ def dpdk_vfio(facts):
         yield HINT, (f'The kernel has no vfio-pci (CONFIG_VFIO_PCI is not set in {facts["kernel"]["options_from"]}), '
                      'which gives NICs to DPDK.'), f'{DEBIAN_KERNEL}  # Debian\'s kernel has it'
     elif not facts['has_iommu']:
-        yield HINT, 'No IOMMU is on, without which vfio-pci takes no NIC.', \
+        yield HINT, 'The IOMMU is off, and vfio-pci needs it.', \
             'sed -i \'s/^GRUB_CMDLINE_LINUX="/&intel_iommu=on iommu=pt /\' /etc/default/grub && update-grub && reboot'
 
 
 @rule('dpdk')
 def dpdk_hugepages(facts):
     if not free_hugepages(facts):
-        yield HINT, 'No hugepage is free, so DPDK runs in ordinary pages, which NICs behind no IOMMU cannot use.', \
+        yield HINT, 'No hugepage is free, so DPDK runs in ordinary pages, which NICs without an IOMMU cannot use.', \
             'sysctl -w vm.nr_hugepages=512'
 
 

@@ -335,7 +335,8 @@ CASE(buffers_have_one_owner) {
   buffer = make_buffer(pair.client, 1);
   CHECK_MISUSE(tern_call_start(pair.client, pair.session, ECHO, request, buffer, on_done, NULL, NULL, NULL), "has it");
   CHECK_MISUSE(tern_call_start(pair.client, pair.session, ECHO, buffer, response, on_done, NULL, NULL, NULL), "has it");
-  CHECK_MISUSE(tern_call_start(pair.client, pair.session, ECHO, buffer, buffer, on_done, NULL, NULL, NULL), "each");
+  CHECK_MISUSE(tern_call_start(pair.client, pair.session, ECHO, buffer, buffer, on_done, NULL, NULL, NULL),
+               "two different buffers");
   TURN_UNTIL(&pair, kept.request != NULL);
   echo(NULL, kept.request);
   TURN_UNTIL(&pair, call.done);

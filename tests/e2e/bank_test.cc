@@ -37,7 +37,7 @@ TEST(Bank, settles_although_packets_are_lost) {
 TEST(Bank, role_flag_is_refused_with_the_reason) {
   const Outcome outcome = run("bank --role=server");
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("bank makes its processes itself"));
+  EXPECT_THAT(outcome.output, HasSubstr("bank starts its processes itself"));
 }
 
 TEST(BankSim, settles_on_simulated_hosts_whatever_the_seed) {
@@ -59,5 +59,5 @@ TEST(BankSim, equal_seeds_give_equal_runs) {
 TEST(BankSim, value_out_of_range_is_refused_with_the_range) {
   const Outcome outcome = run("bank_sim --branches=1");
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("--branches is between 2 and 200"));
+  EXPECT_THAT(outcome.output, HasSubstr("--branches must be between 2 and 200"));
 }

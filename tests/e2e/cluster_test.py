@@ -312,16 +312,16 @@ class Misfits(Case):
 
         with self.subTest('other flags'):
             self.assert_one_sentence(other_flags[1], 'rank 0 at 127.0.0.1', 'other flags')
-            self.assert_one_sentence(other_flags[0], 'rank 1 at 127.0.0.1:31851 has not come')
+            self.assert_one_sentence(other_flags[0], 'rank 1 at 127.0.0.1:31851 has not arrived')
         with self.subTest('a process that never comes'):
-            self.assert_one_sentence(too_few[2], 'rank 9 is none of the 3 processes')
-            self.assert_one_sentence(too_few[0], 'rank 2 at 127.0.0.1:31852 has not come')
+            self.assert_one_sentence(too_few[2], 'rank 9 is not one of the 3 processes')
+            self.assert_one_sentence(too_few[0], 'rank 2 at 127.0.0.1:31852 has not arrived')
             self.assert_one_sentence(too_few[1], 'rank 0')
         with self.subTest('the first process never comes'):
             self.assert_one_sentence(without_first[0], '--port')
             self.assert_one_sentence(without_first[1], 'rank 0 at 127.0.0.1:31850')
         with self.subTest('the same rank twice'):
-            self.assert_one_sentence(same_rank[0], 'rank 2 at 127.0.0.1:31852 has not come')
+            self.assert_one_sentence(same_rank[0], 'rank 2 at 127.0.0.1:31852 has not arrived')
             said = [self.ended(process)[2] for process in same_rank[1:]]
             self.assertEqual(sum("another process has this one's rank" in sentence for sentence in said), 1, said)
         with self.subTest('a process that dies'):

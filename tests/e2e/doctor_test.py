@@ -83,7 +83,7 @@ class Here(unittest.TestCase):
         done = run(os.path.join(SCRIPTS, 'doctor'), f'--build-dir={build_dir}', SECONDS, '--transport=shm')
         self.assertEqual((done.returncode, done.stderr), (0, ''))
         self.assertRegex(done.stdout, r'\Ashm +runs: [\d.]+ us there and back \(p99 [\d.]+\), \d+ RPCs/s one at a time')
-        self.assertTrue(done.stdout.endswith('\nSomething runs.\n'))
+        self.assertTrue(done.stdout.endswith('\nAt least one transport runs.\n'))
 
     def is_built(self, name):
         """If it is not, the doctor has to say so."""
@@ -124,7 +124,7 @@ class Here(unittest.TestCase):
         code, found = doctor('--transport=shm,udp,xdp,mlx5', script=script, inside=self.as_nobody())
         self.assertEqual(code, 0)
         self.assertEqual([transport(found, name)['verdict'] for name in ('shm', 'udp')], ['runs', 'runs'])
-        self.assertIn('the rules of the firewall: nft list ruleset wants root', found['unseen'])
+        self.assertIn('the rules of the firewall: nft list ruleset needs root', found['unseen'])
         self.assertIn('This user may not send raw packets (CAP_NET_RAW).', texts(transport(found, 'mlx5')['findings']))
         self.assertTrue(any('AF_XDP' in text for text in texts(transport(found, 'xdp')['findings']))
                         or transport(found, 'xdp')['verdict'] == 'not built')
@@ -163,13 +163,13 @@ class Here(unittest.TestCase):
         self.assertEqual(finding['command'], 'apt-file search libdoctor.so.1  # names the package')
 
     def test_usage(self):
-        for flags, sentence in ((['--to=a b:x'], 'is no HOST or HOST:PORT'),
-                                (['--to=:31850'], 'is no HOST or HOST:PORT'),
-                                (['--to=1.2.3.4:'], 'is no HOST'), (['--to=1.2.3.4:70000'], 'is no HOST'),
+        for flags, sentence in ((['--to=a b:x'], 'is not HOST or HOST:PORT'),
+                                (['--to=:31850'], 'is not HOST or HOST:PORT'),
+                                (['--to=1.2.3.4:'], 'is not HOST'), (['--to=1.2.3.4:70000'], 'is not HOST'),
                                 (['--transport=pigeon'], 'choose from: shm, udp, xdp, dpdk, verbs, mlx5'),
-                                (['--build-dir=/no/such'], 'is no directory'),
-                                (['--to=a', '--root=/tmp'], 'not with --root'),
-                                (['--seconds=0'], '--seconds wants'), (['--port=0'], '--port wants'),
+                                (['--build-dir=/no/such'], 'is not a directory'),
+                                (['--to=a', '--root=/tmp'], 'not work with --root'),
+                                (['--seconds=0'], '--seconds must be'), (['--port=0'], '--port must be'),
                                 (['--transport_options=a=b'], 'a single --transport'),
                                 (['--no-such'], 'unrecognized arguments'),
                                 (['word'], 'unrecognized arguments')):
@@ -297,7 +297,7 @@ class Between(unittest.TestCase):
         with self.server():
             code, path = self.way()
         self.assertEqual(code, 1)
-        self.assertIn('A firewall of this host takes packets to the server\'s data port.',
+        self.assertIn('A firewall of this host blocks packets to the server\'s data port.',
                       texts(path['findings'], 'stop'))
 
     def test_filter_that_passes_only_answers_is_found(self):
@@ -305,7 +305,7 @@ class Between(unittest.TestCase):
         with self.server():
             code, path = self.way()
         self.assertEqual(code, 0, path)
-        self.assertTrue(any('only at the port that requests leave from' in text
+        self.assertTrue(any('only at the port that the requests came from' in text
                             for text in texts(path['findings'], 'hint')), path)
 
     def test_packet_loss_is_found(self):
@@ -332,7 +332,7 @@ class Between(unittest.TestCase):
             code, path = self.way()
         self.assertEqual((code, path['echo']['mtu']), (1, 1000))
         self.assertEqual(texts(path['findings'], 'stop'), [
-            'Short packets reach 10.66.0.1, and packets of 1232 bytes do not: the smallest MTU on the way is 1000.'])
+            'Short packets reach 10.66.0.1, and packets of 1232 bytes do not: the smallest MTU on the path is 1000.'])
         self.assertIn('--transport_options=datagram_bytes=972', path['findings'][-1]['command'])
 
     def test_the_interface_has_a_small_mtu(self):

@@ -370,7 +370,8 @@ TEST_P(KvProgram, second_server_of_a_store_is_refused) {
   Kv(directory_, server(kAnyPort, store)).expect_one_sentence("another server uses the store at");
   EXPECT_EQ(first.interrupt(), 0);
   Kv(directory_, server(kAnyPort, {store[0], "--server_threads=2"})).expect_one_sentence("another --server_threads");
-  Kv(directory_, server(kAnyPort, {"--store=/nowhere/kv"})).expect_one_sentence("no directory /nowhere/kv");
+  Kv(directory_, server(kAnyPort, {"--store=/nowhere/kv"}))
+      .expect_one_sentence("cannot open the directory /nowhere/kv");
 }
 
 TEST_P(KvProgram, wrong_flags_are_refused) {
@@ -385,7 +386,7 @@ TEST_P(KvProgram, wrong_flags_are_refused) {
                                                                   {"--client=1", "--client"},
                                                                   {"--server_threads=0", "--server_threads"},
                                                                   {"--memory_mb=0", "--memory_mb"},
-                                                                  {"--memory_mb=1048576", "no store"},
+                                                                  {"--memory_mb=1048576", "cannot open the store"},
                                                                   {"--queue_max=0", "--queue_max"},
                                                                   {"--window=0", "--window"},
                                                                   {"--deadline_us=-1", "--deadline_us"},

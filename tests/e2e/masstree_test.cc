@@ -257,16 +257,16 @@ TEST(MasstreeSim, scans_in_workers_leave_gets_alone) {
 
 TEST(MasstreeFlags, flags_that_make_no_sense) {
   const std::pair<const char*, const char*> wrong[] = {
-      {"masstree --keys=0", "--keys is between 1"},
-      {"masstree --window=0", "--window is between 1 and 4096"},
-      {"masstree --scan_keys=1025", "--scan_keys is between 1 and 1024"},
-      {"masstree --put_share=1.5", "--put_share, --insert_share and --scan_share are between 0 and 1"},
-      {"masstree --phases=plain,none", "--phases is a list of"},
-      {"masstree --phases=", "--phases is a list of"},
+      {"masstree --keys=0", "--keys must be between 1"},
+      {"masstree --window=0", "--window must be between 1 and 4096"},
+      {"masstree --scan_keys=1025", "--scan_keys must be between 1 and 1024"},
+      {"masstree --put_share=1.5", "--put_share, --insert_share and --scan_share must be between 0 and 1"},
+      {"masstree --phases=plain,none", "--phases must be a list of"},
+      {"masstree --phases=", "--phases must be a list of"},
       {"masstree --role=client --server=127.0.0.1:9 --transport=udp", "no index server at tern://127.0.0.1:9"},
-      {"masstree_sim --keys=3", "--keys is between 1 for each client thread"},
-      {"masstree_sim --step_ns=1,2,3", "--step_ns is five times in nanoseconds"},
-      {"masstree_sim --milliseconds=0", "--milliseconds is above 0"}};
+      {"masstree_sim --keys=3", "--keys must be between 1 for each client thread"},
+      {"masstree_sim --step_ns=1,2,3", "--step_ns must be five times in nanoseconds"},
+      {"masstree_sim --milliseconds=0", "--milliseconds must be above 0"}};
   for (const auto& [command, sentence] : wrong) {
     const Outcome outcome = run(command);
     EXPECT_EQ(outcome.code, 1) << command;

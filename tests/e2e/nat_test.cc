@@ -259,7 +259,7 @@ TEST_F(Nat, a_rejected_data_port_is_named) {
                      "  udp dport 31851 reject\n }; }"));
   Peer server(server_settings(*server_));
   Caller caller(client_settings());
-  EXPECT_THAT(why_not(caller, server.uri()), HasSubstr("must let packets to UDP port 31851 in"));
+  EXPECT_THAT(why_not(caller, server.uri()), HasSubstr("must allow packets to UDP port 31851"));
 }
 
 TEST_F(Nat, an_output_filter_is_named) {

@@ -166,7 +166,7 @@ TEST(Raft, one_command_after_the_other) {
   EXPECT_EQ(run(client + " --erase=colour").code, 0);
   EXPECT_THAT(run(client + " --get=colour").output, HasSubstr("there is no such key"));
   EXPECT_THAT(run(client + " --about").output, HasSubstr("\"state\":\"leader\""));
-  EXPECT_THAT(run(client + " --get=colour --cluster=other").output, HasSubstr("is of another cluster"));
+  EXPECT_THAT(run(client + " --get=colour --cluster=other").output, HasSubstr("belongs to another cluster"));
 }
 
 TEST(RaftBadUse, replica_of_another_cluster_is_refused_with_a_sentence) {
@@ -177,12 +177,12 @@ TEST(RaftBadUse, replica_of_another_cluster_is_refused_with_a_sentence) {
   const std::string log = directory.path + "/log";
   servers.start("--transport=udp --cluster=other --id=3 --replicas=" + list + " 2>" + log);
   std::string said;
-  for (int tries = 0; tries < 2000 && said.find("refuses us") == said.npos; tries++) {
+  for (int tries = 0; tries < 2000 && said.find("refuses this one") == said.npos; tries++) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     std::ifstream file(log);
     said.assign(std::istreambuf_iterator<char>(file), {});
   }
-  EXPECT_THAT(said, HasSubstr("it is of another cluster: give both the same --cluster"));
+  EXPECT_THAT(said, HasSubstr("it belongs to another cluster: give both the same --cluster"));
 }
 
 TEST(RaftBadUse, replica_with_an_id_of_another_one_stops_with_a_sentence) {
@@ -194,7 +194,8 @@ TEST(RaftBadUse, replica_with_an_id_of_another_one_stops_with_a_sentence) {
       run("raft_server --transport=udp --wait=block --election_ms=500 --id=2 --replicas=1=" + address(1) +
           ",2=" + address(9) + ",3=" + address(3));
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("another replica has our id: start this one with an id of its own"));
+  EXPECT_THAT(outcome.output,
+              HasSubstr("another replica has the id of this one: start this one with an id of its own"));
 }
 
 TEST(RaftBadUse, replica_without_its_memory_stops_with_a_sentence) {
@@ -221,7 +222,7 @@ TEST(RaftBadUse, directory_of_another_replica_is_refused) {
   }
   Outcome outcome = run("raft_server --id=2 --storage=" + directory.path + "/r " + replicas);
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("another replica is running in it"));
+  EXPECT_THAT(outcome.output, HasSubstr("another replica uses it"));
   servers.kill(0);
   outcome = run("raft_server --id=2 --storage=" + directory.path + "/r " + replicas);
   EXPECT_EQ(outcome.code, 1);
@@ -232,9 +233,9 @@ TEST(RaftBadUse, flags_that_make_no_sense_are_refused) {
   const std::string list = members({1, 2, 3});
   EXPECT_THAT(run("raft_server --id=1").output, HasSubstr("give either --replicas"));
   EXPECT_THAT(run("raft_server --id=4 --replicas=" + list).output, HasSubstr("--id=4 is not one of --replicas"));
-  EXPECT_THAT(run("raft_server --id=1 --replicas=" + members({1, 2})).output, HasSubstr("three to seven replicas"));
-  EXPECT_THAT(run("raft_server --id=1 --replicas=one").output, HasSubstr("'one' is no replica"));
-  EXPECT_THAT(run("raft_server --id=1 --replicas=1=a:1,1=b:1,3=c:1").output, HasSubstr("comes twice"));
+  EXPECT_THAT(run("raft_server --id=1 --replicas=" + members({1, 2})).output, HasSubstr("three to seven"));
+  EXPECT_THAT(run("raft_server --id=1 --replicas=one").output, HasSubstr("'one' is not a replica"));
+  EXPECT_THAT(run("raft_server --id=1 --replicas=1=a:1,1=b:1,3=c:1").output, HasSubstr("appears twice"));
   EXPECT_THAT(run("raft_client --get=key").output, HasSubstr("--replicas is missing"));
-  EXPECT_THAT(run("raft_cluster --size=2").output, HasSubstr("--size is between 3 and 7"));
+  EXPECT_THAT(run("raft_cluster --size=2").output, HasSubstr("--size must be between 3 and 7"));
 }

@@ -225,7 +225,7 @@ class FilesTest(unittest.TestCase):
             self.assertEqual(result.returncode, 1)
             unreadable = json.loads(result.stdout)["unreadable"]
             self.assertEqual([entry["file"] for entry in unreadable], [str(letter), folder + "/absent"])
-            self.assertIn("no page", unreadable[0]["reason"])
+            self.assertIn("not a page", unreadable[0]["reason"])
             corpus = sorted((pathlib.Path(__file__).parents[1] / "fuzz/corpus/page").iterdir())
             for form in ("--json", "--prometheus", "--sessions=5"):
                 result = top("--once", form, *map(str, corpus))

@@ -94,7 +94,7 @@ class TraceTest(unittest.TestCase):
         call = self.folder / "call.jsonl"
         call.write_text("".join(json.dumps(line) + "\n" for line in slowest))
         done = run(SCRIPTS / "plot", f"--out={self.folder}", call)
-        if "there is no matplotlib" in done.stderr:
+        if "matplotlib is not installed" in done.stderr:
             self.skipTest(done.stderr.strip())
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual((self.folder / "timeline.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")

@@ -86,7 +86,7 @@ TEST(DiskDirectory, second_replica_in_a_directory_is_refused) {
   std::string problem;
   EXPECT_EQ(replicated::open_directory(folder.path(), Sync::kData, problem), nullptr);
   EXPECT_EQ(problem, "the directory " + folder.path() +
-                         " cannot be used: another replica is running in it; give each one of its own");
+                         " cannot be used: another replica uses it; give each replica its own directory");
 }
 
 TEST(DiskDirectory, directory_that_cannot_be_made_is_named) {

@@ -73,7 +73,7 @@ class Table(unittest.TestCase):
         self.assertIn('the first is rank 1', self.refusal_of(line(0) + '\n' + line(2)))
         self.assertIn('rank 1 has printed 2', self.refusal_of('\n'.join(line(rank) for rank in (0, 1, 1, 2))))
         self.assertIn('different jobs', self.refusal_of(line(0, ranks=2) + '\n' + line(1, ranks=3)))
-        self.assertIn('not whole', self.refusal_of(line(0)[:50]))
+        self.assertIn('incomplete', self.refusal_of(line(0)[:50]))
         self.assertIn('without --launcher', self.refusal_of('{"bench":"latency","params":{},"metrics":{}}'))
 
 

@@ -251,8 +251,8 @@ sys.exit({exit_code})
             self.assertIn('peers/ucx --transport=shm --measure=latency --wait=poll\n', out)
 
     def test_wrong_flags(self):
-        for sentence, flag in (('leaves nothing', '--filter=no such thing'), ('no regular expression', '--filter=('),
-                               ('no regular expression', '--peers=('), ('--rounds', '--rounds=0'),
+        for sentence, flag in (('matches nothing', '--filter=no such thing'), ('not a regular expression', '--filter=('),
+                               ('not a regular expression', '--peers=('), ('--rounds', '--rounds=0'),
                                ('--seconds', '--seconds=nan'), ('two different CPUs', '--cpus=0,0'),
                                ('two different CPUs', '--cpus=0'), ('may not use', '--cpus=0,99999')):
             code, out, err = self.run_it(flag)

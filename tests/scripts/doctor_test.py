@@ -195,7 +195,7 @@ class Rules(unittest.TestCase):
         self.assertEqual((finding.text, finding.command), (
             'No hugepage of 2 MB is reserved, so message memory is in ordinary pages there.',
             'sysctl -w vm.nr_hugepages=512'))
-        self.assertIn('No hugepage is free, so DPDK runs in ordinary pages, which NICs behind no IOMMU cannot use.',
+        self.assertIn('No hugepage is free, so DPDK runs in ordinary pages, which NICs without an IOMMU cannot use.',
                       texts(facts, 'dpdk'))
 
     def test_small_socket_buffers_are_found(self):
@@ -243,7 +243,7 @@ class Rules(unittest.TestCase):
     def test_obstacles_to_dpdk_are_found(self):
         self.assertIn('The kernel has the NIC 0000:03:00.0 (ens3, ice), so DPDK has its software devices only.',
                       texts(self.facts, 'dpdk'))
-        self.assertIn('No IOMMU is on, without which vfio-pci takes no NIC.', texts(self.facts, 'dpdk'))
+        self.assertIn('The IOMMU is off, and vfio-pci needs it.', texts(self.facts, 'dpdk'))
         self.assertEqual(transport_rules.devices(self.facts, 'dpdk'), ['software devices (memif)'])
         self.facts['pci'][0].update(driver='vfio-pci', interfaces=[])
         self.assertEqual(transport_rules.devices(self.facts, 'dpdk'),
@@ -392,7 +392,7 @@ class Paths(unittest.TestCase):
                     mock.patch('os.geteuid', return_value=0):
                 result = proof.prove(os.path.join(folder, 'latency'), 'xdp', 1)
         self.assertEqual((result['is_proven'], result['is_untried']), (False, True))
-        self.assertIn('CAP_SYS_ADMIN, and here: Failed to unshare: Operation not permitted', result['why'])
+        self.assertIn('CAP_SYS_ADMIN; here: Failed to unshare: Operation not permitted', result['why'])
         self.assertTrue(result['command'].startswith('ip netns add '), result['command'])
 
     def test_all_lines_of_a_server_are_read(self):

@@ -252,12 +252,12 @@ class Program(unittest.TestCase):
 
     def test_files_without_results_are_refused(self):
         self.assert_refuses('cannot be read', self.paper('--draw', '/no/such/file'))
-        self.assert_refuses('is no line of results.jsonl', self.paper('--draw', self.write('lines', 'p50 3 us\n')))
-        self.assert_refuses('it misses a field', self.paper('--draw', self.write('lines', '{"experiment": 1}\n')))
+        self.assert_refuses('is not a line of results.jsonl', self.paper('--draw', self.write('lines', 'p50 3 us\n')))
+        self.assert_refuses('a field is missing', self.paper('--draw', self.write('lines', '{"experiment": 1}\n')))
 
     def test_missing_matplotlib_is_named(self):
         self.write('modules/matplotlib.py', 'raise ImportError\n')
-        self.assert_refuses('there is no matplotlib here: scripts/setup bench',
+        self.assert_refuses('matplotlib is not installed: scripts/setup bench',
                             self.paper('--draw', SAMPLE, PYTHONPATH=os.path.join(self.directory, 'modules')))
 
     def test_the_list_is_what_would_run(self):

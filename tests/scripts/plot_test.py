@@ -155,8 +155,8 @@ class Plot(unittest.TestCase):
 
     def test_files_without_results_are_refused(self):
         self.assert_refuses('cannot be read', self.plot('/no/such/file'))
-        self.assert_refuses('is no JSON line', self.plot(self.file('p50 3 us')))
-        self.assert_refuses('is no JSON line', self.plot(self.file('[1]')))
+        self.assert_refuses('is not a JSON line', self.plot(self.file('p50 3 us')))
+        self.assert_refuses('is not a JSON line', self.plot(self.file('[1]')))
         self.assert_refuses('not those of a benchmark', self.plot(self.file({'params': 3, 'metrics': 'x'})))
         self.assert_refuses('not those of a benchmark', self.plot(self.file({'bench': 'ratio', 'ratio_min': 1})))
 
@@ -164,7 +164,7 @@ class Plot(unittest.TestCase):
         os.mkdir(os.path.join(self.directory, 'modules'))
         with open(os.path.join(self.directory, 'modules', 'matplotlib.py'), 'w', encoding='utf-8') as file:
             file.write('raise ImportError\n')
-        self.assert_refuses('there is no matplotlib here: scripts/setup bench',
+        self.assert_refuses('matplotlib is not installed: scripts/setup bench',
                             self.plot(SAMPLE, PYTHONPATH=os.path.join(self.directory, 'modules')))
 
 

@@ -40,7 +40,7 @@ class UnixDevice final : public tern::Device {
   tern::Result<Peer> connect(std::span<const std::byte> address, std::string_view) override {
     // The bytes may come from anyone. Only abstract names are accepted, which begin with a zero byte and name no file.
     if (address.size() < 2 || address.size() > own_name_.size() || address[0] != std::byte{0}) {
-      return tern::Status(tern::Code::kMisuse, "unix: the peer's address is no abstract socket name");
+      return tern::Status(tern::Code::kMisuse, "unix: the peer's address is not an abstract socket name");
     }
     sockaddr_un target{};
     target.sun_family = AF_UNIX;

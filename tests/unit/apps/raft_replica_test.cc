@@ -100,7 +100,7 @@ TEST(RaftReplica, voter_that_has_lost_its_memory_and_waits_to_be_added_stops) {
   is_joining = true;
   cluster.boot(victim);
   ASSERT_TRUE(cluster.simulation().run_until([&] { return !cluster.replica(victim)->problem().empty(); }, 1s));
-  EXPECT_NE(cluster.replica(victim)->problem().find("has us as a voter: our id has taken part before"),
+  EXPECT_NE(cluster.replica(victim)->problem().find("counts this replica as a voter: this id has taken part before"),
             std::string::npos)
       << cluster.replica(victim)->problem();
   EXPECT_EQ(cluster.replica(victim)->machine().keys(), 0u);
@@ -122,7 +122,7 @@ TEST(RaftReplica, added_replica_that_has_lost_its_memory_begins_no_other_cluster
   is_lost = true;
   cluster.boot(3);
   ASSERT_TRUE(cluster.simulation().run_until([&] { return !cluster.replica(3)->problem().empty(); }, 1s));
-  EXPECT_NE(cluster.replica(3)->problem().find("our id has taken part before"), std::string::npos)
+  EXPECT_NE(cluster.replica(3)->problem().find("this id has taken part before"), std::string::npos)
       << cluster.replica(3)->problem();
 }
 
@@ -264,7 +264,7 @@ TEST(RaftReplica, replica_of_another_cluster_is_refused) {
   }});
   ASSERT_TRUE(cluster.simulation().run_until([&] { return complaints.size() >= 3; }, 1s));
   for (const std::string& sentence : complaints) {
-    EXPECT_NE(sentence.find("it is of another cluster"), std::string::npos) << sentence;
+    EXPECT_NE(sentence.find("it belongs to another cluster"), std::string::npos) << sentence;
   }
   EXPECT_FALSE(cluster.wait_for_leader(100ms)) << "a cluster begins with all that are listed";
 }
@@ -280,7 +280,7 @@ TEST(RaftReplica, second_replica_with_an_id_is_refused) {
        }});
   ASSERT_TRUE(cluster.wait_for_leader());
   ASSERT_TRUE(cluster.simulation().run_until([&] { return !cluster.replica(3)->problem().empty(); }, 1s));
-  EXPECT_NE(cluster.replica(3)->problem().find("another replica has our id"), std::string::npos)
+  EXPECT_NE(cluster.replica(3)->problem().find("another replica has the id of this one"), std::string::npos)
       << cluster.replica(3)->problem();
 }
 
@@ -312,7 +312,7 @@ TEST(RaftClient, hears_nothing_after_the_end_of_its_endpoint) {
 
 TEST(RaftClient, of_another_cluster_is_refused) {
   Cluster cluster({.tune_client = [](replicated::ClientOptions& options) { options.cluster = 8; }});
-  EXPECT_NE(cluster.put("key", "value").problem.find("of another cluster"), std::string::npos);
+  EXPECT_NE(cluster.put("key", "value").problem.find("belongs to another cluster"), std::string::npos);
 }
 
 }  // namespace

@@ -170,7 +170,7 @@ TEST_F(LaunchTest, slurm_another_distribution_is_noticed) {
 
 TEST_F(LaunchTest, slurm_numbers_that_contradict_each_other) {
   expect_problem(by("slurm"), slurm("n[1-2]", "2(x2)", 0, 3), "makes 4 processes");
-  expect_problem(by("slurm"), slurm("n[1-2]", "1(x2)", 2, 2), "rank 2 is none");
+  expect_problem(by("slurm"), slurm("n[1-2]", "1(x2)", 2, 2), "rank 2 is not one");
   expect_problem(by("slurm"), slurm("n1", "1", 0, 1), "at least 2");
   expect_problem(by("slurm"), slurm("n1", "65000", 0, 65000), "too many processes");
 }
@@ -208,7 +208,7 @@ TEST_F(LaunchTest, openmpi_bad_use) {
     expect_problem(request, {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", text}}, "OMPI_COMM_WORLD_SIZE is");
   }
   request.ranks = 2;
-  expect_problem(request, openmpi(0, 2), "--ranks goes with");
+  expect_problem(request, openmpi(0, 2), "--ranks works only with");
 }
 
 // --- Kubernetes ---
@@ -224,7 +224,7 @@ TEST_F(LaunchTest, kubernetes_bad_use) {
   expect_problem(kubernetes(3), pod("incast-2-x7f", "2"), "completionMode: Indexed");
   expect_problem(kubernetes(3), pod("-2", "2"), "completionMode: Indexed");
   expect_problem(kubernetes(3), pod("", "2"), "completionMode: Indexed");
-  expect_problem(kubernetes(3), pod("incast-3", "3"), "rank 3 is none of the 3");
+  expect_problem(kubernetes(3), pod("incast-3", "3"), "rank 3 is not one of the 3");
   expect_problem(kubernetes(1), pod("incast-0", "0"), "at least 2");
   LaunchRequest request = kubernetes(3);
   request.ranks.reset();
@@ -271,7 +271,7 @@ TEST_F(LaunchTest, hosts_file_bad_use) {
   expect_problem(by_hosts(""), {}, "names no host");
   expect_problem(by_hosts("# nobody\n \n"), {}, "names no host");
   expect_problem(by_hosts("a\n"), {}, "at least 2");
-  expect_problem(by_hosts("a\nb\n", 2), {}, "rank 2 is none of the 2");
+  expect_problem(by_hosts("a\nb\n", 2), {}, "rank 2 is not one of the 2");
   expect_problem(by_hosts("a:4001\na:4000\n"), {}, "a:4001 twice");
 }
 
@@ -279,10 +279,10 @@ TEST_F(LaunchTest, flags_of_another_launcher) {
   expect_problem(by("pbs"), {}, "choose from");
   LaunchRequest request = by("slurm");
   request.rank = 1;
-  expect_problem(request, slurm("n[1-2]", "1(x2)", 0, 2), "--rank goes with");
+  expect_problem(request, slurm("n[1-2]", "1(x2)", 0, 2), "--rank works only with");
   request = by_hosts("a\nb\n");
   request.service = "tern";
-  expect_problem(request, {}, "--service goes with");
+  expect_problem(request, {}, "--service works only with");
 }
 
 /// Any text must lead to an error, or to processes within the limits.

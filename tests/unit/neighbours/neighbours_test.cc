@@ -420,7 +420,7 @@ TEST_F(NeighboursTest, destination_that_is_not_one_host_fails) {
 }
 
 TEST_F(NeighboursTest, refusals_say_what_to_do) {
-  EXPECT_THAT(Neighbours::create(12345).status().message(), HasSubstr("no network interface of index 12345"));
+  EXPECT_THAT(Neighbours::create(12345).status().message(), HasSubstr("no network interface with index 12345"));
   EXPECT_THAT(Neighbours::create(1).status().message(), HasSubstr("lo has no Ethernet address"));
   const uint32_t index = neighbours_->interface().index;
   EXPECT_THAT(Neighbours::create(index, ip("10.0.0.7")).status().message(),

@@ -280,7 +280,7 @@ TEST_P(OwnHostTest, destination_off_the_prefix_without_a_gateway_names_the_optio
   EXPECT_THAT(std::string(neighbours->failure(id).message()), HasSubstr("set the option gateway"));
   const Id other = find(*neighbours, ip(is_ipv6() ? "10.0.0.7" : "fd00::7"));
   EXPECT_EQ(neighbours->state(other), State::kFailed);
-  EXPECT_THAT(std::string(neighbours->failure(other).message()), HasSubstr("another family"));
+  EXPECT_THAT(std::string(neighbours->failure(other).message()), HasSubstr("not of the same IP family"));
   const Id group = find(*neighbours, ip(is_ipv6() ? "ff02::1" : "10.0.0.255"));
   EXPECT_EQ(neighbours->state(group), State::kFailed);
   EXPECT_THAT(std::string(neighbours->failure(group).message()), HasSubstr("not the address of one host"));

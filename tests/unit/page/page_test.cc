@@ -160,7 +160,7 @@ TEST_F(Pages, page_of_a_living_nexus_is_not_replaced) {
   const auto second = PageFile::create(path(), "tern://127.0.0.1:1");
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
-  EXPECT_THAT(std::string(second.status().message()), HasSubstr("lives"));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("running Nexus"));
   EXPECT_EQ(read(path()).uri, "tern://127.0.0.1:31850");
 }
 

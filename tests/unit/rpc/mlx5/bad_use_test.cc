@@ -93,13 +93,13 @@ TEST_F(Mlx5BadUse, no_device) {
 
 TEST_F(Mlx5BadUse, devices_of_other_makers_only) {
   setenv("SOFTWARE_VERBS", "devices=2", 1);
-  expect_refused({"soft0 is no mlx5 device", "use such a device, or another transport"});
+  expect_refused({"soft0 is not an mlx5 device", "use such a device, or another transport"});
 }
 
 TEST_F(Mlx5BadUse, device_of_another_maker) {
   Mlx5::Options options;
   options.device = "soft1";
-  expect_refused({"soft1 is no mlx5 device", "use such a device, or another transport"}, options);
+  expect_refused({"soft1 is not an mlx5 device", "use such a device, or another transport"}, options);
 }
 
 TEST_F(Mlx5BadUse, device_of_another_name) {

@@ -114,9 +114,9 @@ TEST_F(VerbsBadUse, packets_that_the_port_does_not_take) {
 
 TEST_F(VerbsBadUse, device_with_short_queues) {
   set("max_qp_wr=1024");
-  expect_refused({"soft0 makes no queue pair", "receive_buffers"});
+  expect_refused({"soft0 did not create a queue pair", "receive_buffers"});
   set("max_cqe=1024");
-  expect_refused({"soft0 makes no completion queue", "receive_buffers"});
+  expect_refused({"soft0 did not create a completion queue", "receive_buffers"});
   set("max_qp_wr=1024,max_cqe=1024");
   Verbs::Options options;
   options.receive_buffers = 512;

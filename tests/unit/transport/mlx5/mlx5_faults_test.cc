@@ -27,7 +27,7 @@ TEST_F(Mlx5Test, bad_options__are_named) {
   expect_refused(with(&Mlx5::Options::bind, "fe80::1"), Code::kMisuse, "link-local");
   expect_refused(with(&Mlx5::Options::bind, "10.77.0.9"), Code::kUnavailable, "does not have the address 10.77.0.9");
   expect_refused(with(&Mlx5::Options::device, "mlx5_7"), Code::kUnavailable, "no RDMA device mlx5_7");
-  expect_refused(with(&Mlx5::Options::device, "soft0"), Code::kUnavailable, "soft0 is no mlx5 device");
+  expect_refused(with(&Mlx5::Options::device, "soft0"), Code::kUnavailable, "soft0 is not an mlx5 device");
   expect_refused(with(&Mlx5::Options::vlan, 7u), Code::kUnavailable, "no VLAN 7");
   expect_refused(with(&Mlx5::Options::datagram_bytes, 1473u), Code::kUnavailable, "whose MTU is 1500");
 }
