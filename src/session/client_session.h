@@ -229,6 +229,8 @@ class TERN_API ClientSession {
   uint64_t departure_ns() const { return pacer_.departure_ns(); }
   /// True if a probe, a cancel, a report or a path probe is to be sent. The pacer does not delay these packets.
   bool has_unpaced() const { return control_mask_ != 0 || (detours_ & ~kPaced) != 0; }
+  /// Latest time of a tick() after packets were sent: a long request may need an early probe. UINT64_MAX: no need.
+  uint64_t early_look_ns(uint64_t now_ns) const { return is_oldest_of_many() ? now_ns + early_wait_ns() : UINT64_MAX; }
   /// Time at which tick() judges overtaken packets; UINT64_MAX: no loss is suspected.
   uint64_t loss_check_at_ns() const { return loss_timer_.at_ns(); }
 
@@ -261,6 +263,8 @@ class TERN_API ClientSession {
 
  private:
   static constexpr size_t kFirstSlots = 8;  ///< the default window
+  /// A request of at least this many packets may cause additional probes, whose cost is then small (clause 4.4.6).
+  static constexpr uint32_t kProbedPackets = 16;
   /// Cache lines of the session's own fields, of the pointers to slots, of the ring, and of the first slot's part that
   /// a call needs.
   static constexpr size_t kFirstCallLines = 3 + 1 + 1 + 2;
@@ -287,6 +291,19 @@ class TERN_API ClientSession {
   /// The measured timeout, short enough that a silent server is asked some times before the session fails.
   uint64_t rto_ns() const { return std::min(rtt_.rto_ns(terms_.rto_ns_min), terms_.liveness_ns / 4); }
   ProbeTimer::Timeouts timeouts() const { return {rto_ns(), terms_.liveness_ns}; }
+  /// rto_ns() without the transport's floor, for what costs no more than a header if it is too early.
+  uint64_t measured_rto_ns() const { return std::min(rtt_.rto_ns(RttEstimator::kReorderNsMin), rto_ns()); }
+  uint64_t early_wait_ns() const { return probe_timer_.early_ns(timeouts(), measured_rto_ns()); }
+  /// True if the slot sends a request that is long enough for additional probes (clause 4.4.6).
+  static bool is_of_many_packets(const ClientSlot& slot) {
+    return slot.phase == ClientSlot::Phase::kSending && slot.transfer != nullptr &&
+           slot.transfer->packets >= kProbedPackets;
+  }
+  /// True if the oldest unanswered packet is of such a request.
+  bool is_oldest_of_many() const {
+    const SentPacket& oldest = sent_[sent_.oldest()];
+    return oldest.kind == SentPacket::Kind::kPart && is_of_many_packets(*slots_[oldest.slot]);
+  }
 
   // -- client_session.cc --
   void start_numbers(uint32_t first_number);
@@ -370,6 +387,7 @@ class TERN_API ClientSession {
 
   // -- client_timers.cc --
   void suspect_losses(uint64_t now_ns);
+  uint64_t wait_for_turn_ns() const;
   void recover_losses(uint64_t now_ns);
   LossRounds loss_rounds(const ClientSlot& slot) const;
   uint64_t round_gap_ns(const ClientSlot& slot) const;
