@@ -99,6 +99,7 @@ class Calls {
     }
     return now_ - begin_ns;
   }
+  uint64_t probes() const { return probes_; }
   uint64_t sent_again() const { return sent_again_; }
 
  private:
@@ -173,6 +174,7 @@ class Calls {
     do {
       turn = client_->transmit(
           begin_ns, send, [] { return uint64_t{0}; }, packets);
+      probes_ += turn == ClientSession::Turn::kAsked;
       sent_again_ += turn == ClientSession::Turn::kSentAgain;
     } while (turn >= ClientSession::Turn::kSent);
     end_train();
@@ -233,6 +235,7 @@ class Calls {
   uint64_t client_free_ns_ = 0;
   uint64_t server_free_ns_ = 0;
   uint32_t finished_ = 0;
+  uint64_t probes_ = 0;
   uint64_t sent_again_ = 0;
 };
 
@@ -252,6 +255,15 @@ double share(const Path& path, double drop, uint32_t calls) {
 TEST(Goodput, requests_by_reference_keep_their_rate) {
   EXPECT_GE(share(kByReference, 1e-3, 3000), 0.97);
   EXPECT_GE(share(kByReference, 1e-2, 3000), 0.93);
+}
+
+TEST(Goodput, early_probes_are_few) {
+  for (const Path& path : {kByReference, kDatagrams}) {
+    Calls lossless(path, 0, 1);
+    lossless.run(20);
+    EXPECT_EQ(lossless.sent_again(), 0u);
+    EXPECT_LE(lossless.probes(), 21u) << "one after the last packet of each request, and one before the first sample";
+  }
 }
 
 // Measured where each retransmission left on its own: 0.945 and 0.89.
