@@ -54,14 +54,15 @@ void ClientSession::suspect_losses(uint64_t now_ns) {
                       sent_.next_number());
 }
 
-/// Returns the longest time for which a judgement waits for the next answer, so that retransmissions leave together
-/// with the packets for which that answer makes room (clause 4.3.4). A retransmission on its own would be a datagram, a
-/// system call and an answer of its own at each end, and so would be its successors, for the rest of the message. 0:
-/// there is no such answer, or the window is so narrow that the lost packet's credit is missed meanwhile.
+/// Returns the longest time for which a judgement waits for an answer to a packet that leaves now, so that
+/// retransmissions leave together with the packets for which that answer makes room (clause 4.3.4). A retransmission on
+/// its own would be a datagram, a system call and an answer of its own at each end, and so would be its successors, for
+/// the rest of the message. 0: no packet leaves now, or the window is so narrow that the lost packet's credit is missed
+/// meanwhile.
 uint64_t ClientSession::wait_for_turn_ns() const {
   const bool is_wide = terms_.bulk_packets >= kWideWindow && sent_.credit_limit() >= kWideWindow * full_credits_;
-  const bool is_last = send_mask_ == 0 && sent_.largest_answered() + 1 == sent_.next_number();
-  return is_wide && !is_last && is_oldest_of_many() ? measured_rto_ns() : 0;
+  if (!is_wide || !is_oldest_of_many() || (send_mask_ & bit(sent_[sent_.oldest()].slot)) == 0) return 0;
+  return std::min(measured_rto_ns(), 2 * rtt_.latest_elapsed_ns());
 }
 
 /// Judges the packets that were overtaken, and marks the lost ones to be sent or asked for again.
