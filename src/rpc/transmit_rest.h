@@ -35,7 +35,10 @@ SendTurn RpcCore<Impl>::transmit_rest(Client* client) {
     context().counters.probes += turn == Turn::kAsked;
   } while (turn >= Turn::kSent && packets < kPacketsPerTurn);
   context().counters.packets_sent += packets;
-  if (session.credits_in_flight() != 0) core_.client_sessions().start_ticking(client);
+  if (session.credits_in_flight() != 0) {
+    core_.client_sessions().start_ticking(client);
+    context().agenda.at_latest(session.early_look_ns(context().now_ns));
+  }
   // The rest waits for an acknowledgement or for space to receive; either puts the session on the list again.
   if (turn == Turn::kNothing) return SendTurn::kDone;
   if (turn == Turn::kRefused) {

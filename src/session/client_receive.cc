@@ -339,6 +339,7 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
     }
   }
   sent_.advance_oldest();
+  busy_->loss_timer.on_answer(sent_.largest_answered());
   suspect_losses(now_ns);
   return {};
 }
@@ -355,6 +356,7 @@ uint64_t ClientSession::acknowledge_packets(const wire::Header& header, const Ar
       if (back > newest || newest - back < sent_.oldest()) break;
       const uint64_t number = newest - back;
       if (number >= sent_.next_number()) continue;
+      const bool is_first_answer = number > sent_.largest_answered();
       sent_.note_answered(number);
       SentPacket& entry = sent_[number];
       if (entry.is_request()) {
@@ -362,6 +364,8 @@ uint64_t ClientSession::acknowledge_packets(const wire::Header& header, const Ar
         acknowledge_request(number, now_ns, back == 0 && is_news ? &header : nullptr);
       } else if (entry.kind == SentPacket::Kind::kRfr) {
         acknowledge_rfr(entry, now_ns);
+      } else if (back == 0 && is_news && is_first_answer && !entry.holds_credit()) {  // the answer to a probe
+        take_rtt_sample(header.hold_code(), (header.flags() & wire::kEcnEcho) != 0, entry.time_ns, now_ns);
       }
     }
   }
@@ -394,10 +398,10 @@ void ClientSession::acknowledge_rfr(SentPacket& rfr, uint64_t now_ns) {
 
 /// Makes the call wait for its answer, because the whole request has arrived.
 void ClientSession::on_delivered(ClientSlot* slot, uint64_t now_ns) {
+  slot->ask_at_ns = now_ns + (is_of_many_packets(*slot) ? early_wait_ns() : rto_ns());
   if (slot->transfer != nullptr) drop_transfer(slot);
   slot->phase = Phase::kWaiting;
   slot->waiting_since_ns = now_ns;
-  slot->ask_at_ns = now_ns + rto_ns();
   send_mask_ &= ~bit(index_of(*slot));
 }
 

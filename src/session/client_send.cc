@@ -251,7 +251,11 @@ void ClientSession::commit_rfr(uint64_t now_ns, const ClientPacket& packet) {
 /// Gives the turn to the next long message.
 void ClientSession::end_turn(const ClientPacket& packet) {
   const Transfer& transfer = *packet.slot->transfer;
-  if (transfer.next == transfer.packets && transfer.lost.empty()) send_mask_ &= ~bit(packet.slot_index);
+  if (transfer.next == transfer.packets && transfer.lost.empty()) {
+    send_mask_ &= ~bit(packet.slot_index);
+    // A probe follows, whose answer shows without a timeout whether the last packets are lost (clause 4.4.6).
+    if (is_of_many_packets(*packet.slot)) control_mask_ |= bit(packet.slot_index);
+  }
   transfer_cursor_ = static_cast<uint8_t>((packet.slot_index + 1) % wire::kSlotsMax);
   sent_.advance_oldest();
 }

@@ -25,6 +25,7 @@
 
 #include "cc/any_controller.h"
 #include "session/client_busy.h"
+#include "session/client_results.h"
 #include "session/client_slot.h"
 #include "session/client_terms.h"
 #include "session/drop.h"
@@ -38,46 +39,6 @@
 #include "wire/header.h"
 
 namespace tern::session {
-
-/// A packet to be sent, in the general case. `payload` lies in `buffer`, or is `scratch` when `buffer` is null.
-struct ClientPacket {
-  wire::Header header;
-  const std::byte* payload;
-  uint32_t payload_bytes;
-  uint32_t slot_index;
-  detail::Buffer* buffer;
-  ClientSlot* slot;  ///< null: concerns the session
-  uint32_t index;    ///< index of the request packet; first index of an RFR's range
-  uint32_t count;    ///< number of packets of an RFR's range
-  bool is_retransmission;
-  bool is_control;  ///< a probe, a cancel or a path probe
-  std::byte scratch[wire::kSlotsMax * 4];
-};
-
-/// The effect of a received packet for the caller.
-struct ClientVerdict {
-  ClientSlot* finished = nullptr;  ///< take its buffers and continuation, then release_slot()
-  Drop drop = Drop::kNone;
-  uint16_t app_code = 0;
-  Status status;  ///< status of the finished call
-};
-
-/// The result of tick().
-struct ClientTick {
-  uint64_t next_ns = UINT64_MAX;  ///< latest time of the next tick()
-  uint64_t expired_mask = 0;      ///< slots whose deadline has passed; the caller calls end_early() for each
-  uint64_t fruitless_mask = 0;  ///< slots whose response does not come on a path that works; the caller ends them, too
-  bool ask_liveness = false;    ///< ask the server's management whether its endpoint could answer
-  /// The server was silent for the liveness timeout, and could have answered; or the server was silent for four
-  /// liveness timeouts; or the path is narrow.
-  bool has_failed = false;
-  bool is_path_narrow = false;  ///< packets of full length do not pass any more, short ones do (clause 6.4.2)
-  bool has_timed_out = false;
-  bool wants_pair_probe = false;  ///< the session is paired and silent: send a pair_probe()
-  bool is_idle = false;           ///< nothing is left to do until the next call
-
-  void at_latest(uint64_t ns) { next_ns = std::min(next_ns, ns); }
-};
 
 class TERN_API ClientSession {
  public:
@@ -243,6 +204,8 @@ class TERN_API ClientSession {
   uint64_t departure_ns() const { return control_->pacer.departure_ns(); }
   /// True if a probe, a cancel, a report or a path probe is to be sent. The pacer does not delay these packets.
   bool has_unpaced() const { return control_mask_ != 0 || (detours_ & ~kPaced) != 0; }
+  /// Latest time of a tick() after packets were sent: a long request may need an early probe. UINT64_MAX: no need.
+  uint64_t early_look_ns(uint64_t now_ns) const { return is_oldest_of_many() ? now_ns + early_wait_ns() : UINT64_MAX; }
   /// Time at which tick() judges overtaken packets; UINT64_MAX: no loss is suspected.
   uint64_t loss_check_at_ns() const { return busy_ != nullptr ? busy_->loss_timer.at_ns() : UINT64_MAX; }
 
@@ -279,6 +242,8 @@ class TERN_API ClientSession {
 
  private:
   static constexpr size_t kFirstSlots = ClientBusy::kFirstSlots;
+  /// A request of at least this many packets may cause additional probes, whose cost is then small (clause 4.4.6).
+  static constexpr uint32_t kProbedPackets = 16;
   /// Cache lines of the fields that every call touches, and of those that wake() and try_rest() need.
   static constexpr size_t kFirstCallLines = 3 + 2;
 
@@ -305,6 +270,19 @@ class TERN_API ClientSession {
   /// The measured timeout, short enough that a silent server is asked some times before the session fails.
   uint64_t rto_ns() const { return std::min(rtt_.rto_ns(terms_.rto_ns_min), terms_.liveness_ns / 4); }
   ProbeTimer::Timeouts timeouts() const { return {rto_ns(), terms_.liveness_ns}; }
+  /// rto_ns() without the transport's floor, for what costs no more than a header if it is too early.
+  uint64_t measured_rto_ns() const { return std::min(rtt_.rto_ns(RttEstimator::kReorderNsMin), rto_ns()); }
+  uint64_t early_wait_ns() const { return busy_->probe_timer.early_ns(timeouts(), measured_rto_ns()); }
+  /// True if the slot sends a request that is long enough for additional probes (clause 4.4.6).
+  static bool is_of_many_packets(const ClientSlot& slot) {
+    return slot.phase == ClientSlot::Phase::kSending && slot.transfer != nullptr &&
+           slot.transfer->packets >= kProbedPackets;
+  }
+  /// True if the oldest unanswered packet is of such a request.
+  bool is_oldest_of_many() const {
+    const SentPacket& oldest = sent_[sent_.oldest()];
+    return oldest.kind == SentPacket::Kind::kPart && is_of_many_packets(*slots_[oldest.slot]);
+  }
 
   // -- client_session.cc --
   const CommonTerms& share(const CommonTerms& terms);
@@ -399,6 +377,7 @@ class TERN_API ClientSession {
 
   // -- client_timers.cc --
   void suspect_losses(uint64_t now_ns);
+  uint64_t wait_for_turn_ns() const;
   void recover_losses(uint64_t now_ns);
   LossRounds loss_rounds(const ClientSlot& slot) const;
   uint64_t round_gap_ns(const ClientSlot& slot) const;

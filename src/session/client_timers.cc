@@ -19,6 +19,8 @@ constexpr uint8_t kFruitlessRounds = 4;
 /// Longest interval between two probes of a call that waits for its answer, for any liveness timeout, because a server
 /// frees a response for which no client asks (clause 5.5.2).
 constexpr uint64_t kAskNsMax = 5'000'000'000;
+/// With a window of this many packets a loss may wait for a round trip, because its credit is a small part of them.
+constexpr uint32_t kWideWindow = 32;
 
 }  // namespace
 
@@ -49,7 +51,19 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
 /// answer have been read.
 void ClientSession::suspect_losses(uint64_t now_ns) {
   if (sent_.oldest() > sent_.largest_answered() || sent_.in_flight() == 0) return;
-  busy_->loss_timer.suspect(now_ns + RttEstimator::kReorderNsMin, sent_.largest_answered());
+  busy_->loss_timer.suspect(now_ns + RttEstimator::kReorderNsMin, wait_for_turn_ns(), sent_.largest_answered(),
+                            sent_.next_number());
+}
+
+/// Returns the longest time for which a judgement waits for an answer to a packet that leaves now, so that
+/// retransmissions leave together with the packets for which that answer makes room (clause 4.3.4). A retransmission on
+/// its own would be a datagram, a system call and an answer of its own at each end, and so would be its successors, for
+/// the rest of the message. 0: no packet leaves now, or the window is so narrow that the lost packet's credit is missed
+/// meanwhile.
+uint64_t ClientSession::wait_for_turn_ns() const {
+  const bool is_wide = terms_.bulk_packets >= kWideWindow && sent_.credit_limit() >= kWideWindow * full_credits_;
+  if (!is_wide || !is_oldest_of_many() || (send_mask_ & bit(sent_[sent_.oldest()].slot)) == 0) return 0;
+  return std::min(measured_rto_ns(), 2 * rtt_.latest_elapsed_ns());
 }
 
 /// Judges the packets that were overtaken, and marks the lost ones to be sent or asked for again.
@@ -85,7 +99,8 @@ LossRounds ClientSession::loss_rounds(const ClientSlot& slot) const {
 /// Time between two rounds of losses of one slot without progress (clause 4.3.3).
 uint64_t ClientSession::round_gap_ns(const ClientSlot& slot) const {
   const uint32_t doublings = std::min<uint32_t>(slot.rounds - 2, 30);
-  return std::min(rto_ns() << doublings, terms_.liveness_ns / 4);
+  const uint64_t first_ns = is_of_many_packets(slot) ? measured_rto_ns() : rto_ns();
+  return std::min(first_ns << doublings, terms_.liveness_ns / 4);
 }
 
 /// Begins a round of losses. The slot's packets are lost for the first time, or again after they were sent again.
@@ -198,12 +213,19 @@ void ClientSession::look_at_silence(uint64_t now_ns, ClientTick& result) {
 }
 
 /// Sends a tail probe (clause 4.4), header-only and without a credit, if no later packet was answered either. The
-/// answer to the probe shows which of the packets before it were lost.
+/// answer to the probe shows which of the packets before it were lost. A long request also has an early probe.
 void ClientSession::look_at_oldest_packet(uint64_t now_ns, ClientTick& result) {
   sent_.advance_oldest();
   if (sent_.in_flight() == 0) return forget_old_credits(now_ns);
   const SentPacket& oldest = sent_[sent_.oldest()];
-  const uint64_t due_ns = busy_->probe_timer.due_ns(std::max(oldest.time_ns, last_progress_ns_), timeouts());
+  const uint64_t since_ns = std::max(oldest.time_ns, last_progress_ns_);
+  if (is_oldest_of_many() && !busy_->probe_timer.has_probed_early()) {
+    const uint64_t early_ns = since_ns + early_wait_ns();
+    if (now_ns < early_ns) return result.at_latest(early_ns);
+    busy_->probe_timer.on_early_probe(now_ns);
+    control_mask_ |= bit(oldest.slot);
+  }
+  const uint64_t due_ns = busy_->probe_timer.due_ns(since_ns, timeouts());
   if (now_ns < due_ns) return result.at_latest(due_ns);
   result.has_timed_out = true;
   if (busy_->probe_timer.has_backed_off()) {

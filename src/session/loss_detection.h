@@ -85,20 +85,33 @@ class LossTimer {
   uint64_t at_ns() const { return is_set() ? at_ns_ : UINT64_MAX; }
   /// Packets up to this number are judged.
   uint64_t judged() const { return judged_; }
-  /// Schedules a judgement at `at_ns` of the packets up to `largest_answered`, because that packet was answered and
-  /// older packets were not. Does nothing if a judgement is scheduled for that time or before. The caller must then
-  /// call suspect() again after that judgement.
-  void suspect(uint64_t at_ns, uint64_t largest_answered) {
+  /// Schedules a judgement of the packets up to `largest_answered`, because that packet was answered and older packets
+  /// were not. The judgement is at `earliest_ns`, or `wait_ns` later if no packet from number `next` on is answered
+  /// before. Does nothing if a judgement is scheduled for that time or before. The caller must then call suspect()
+  /// again after that judgement.
+  void suspect(uint64_t earliest_ns, uint64_t wait_ns, uint64_t largest_answered, uint64_t next) {
+    const uint64_t at_ns = earliest_ns + wait_ns;
     if (is_set() && at_ns_ <= at_ns) return;
     at_ns_ = at_ns;
+    earliest_ns_ = earliest_ns;
     judged_ = largest_answered;
+    next_ = next;
+  }
+  /// Called when packets were answered, before suspect().
+  void on_answer(uint64_t largest_answered) {
+    if (largest_answered >= next_) at_ns_ = std::min(at_ns_, earliest_ns_);
   }
   /// Called after a judgement with the time of the next one. UINT64_MAX: there is none.
-  void set(uint64_t at_ns) { at_ns_ = at_ns == UINT64_MAX ? 0 : at_ns; }
+  void set(uint64_t at_ns) {
+    at_ns_ = at_ns == UINT64_MAX ? 0 : at_ns;
+    next_ = UINT64_MAX;
+  }
 
  private:
   uint64_t at_ns_ = 0;  ///< 0: not set
+  uint64_t earliest_ns_ = 0;
   uint64_t judged_ = 0;
+  uint64_t next_ = UINT64_MAX;  ///< an answer to this packet or a later one ends the wait; UINT64_MAX: there is none
 };
 
 }  // namespace tern::session

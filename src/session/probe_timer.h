@@ -28,6 +28,7 @@ class ProbeTimer {
   bool look_at_progress(uint64_t progress_ns, bool is_idle) {
     if (progress_ns == progress_ns_ && !is_idle) return false;
     progress_ns_ = progress_ns;
+    has_probed_early_ = false;
     end_back_off();
     return true;
   }
@@ -45,6 +46,17 @@ class ProbeTimer {
   /// longer.
   uint64_t patience_ns(const Timeouts& timeouts) const {
     return std::max(timeouts.rto_ns, std::min(2 * response_ns_, timeouts.liveness_ns / 4));
+  }
+  /// Wait before an early probe, which comes at most once between two times of progress. `measured_ns`: the timeout
+  /// without the transport's floor.
+  uint64_t early_ns(const Timeouts& timeouts, uint64_t measured_ns) const {
+    return std::min(std::max(measured_ns, 2 * response_ns_), wait_ns(timeouts));
+  }
+  bool has_probed_early() const { return has_probed_early_; }
+  /// Notes that an early probe is sent. The timeout begins anew.
+  void on_early_probe(uint64_t now_ns) {
+    has_probed_early_ = true;
+    probed_ns_ = now_ns;
   }
   /// Time of the probe for a packet that has waited since `since_ns`.
   uint64_t due_ns(uint64_t since_ns, const Timeouts& timeouts) const {
@@ -68,6 +80,7 @@ class ProbeTimer {
   uint64_t progress_ns_ = 0;  ///< `progress_ns` at the last look
   uint64_t sample_ns_ = 0;    ///< `sample_ns` at the last look
   uint8_t doublings_ = 0;
+  bool has_probed_early_ = false;
 };
 
 }  // namespace tern::session

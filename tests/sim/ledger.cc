@@ -298,7 +298,9 @@ double Ledger::packets_of(const Call& call, Duration now) const {
   const auto packets = [&](size_t bytes) {
     return static_cast<double>(std::max<size_t>(1, (bytes + room - 1) / room));
   };
-  const double needed = 2 * packets(call.request_bytes) + 2 * packets(call.response_bytes) + 2;
+  // A long request may be probed once between two acknowledgements (clause 4.4.6).
+  const double early_probes = packets(call.request_bytes) >= 16 ? packets(call.request_bytes) : 0;
+  const double needed = 2 * packets(call.request_bytes) + 2 * packets(call.response_bytes) + 2 + 2 * early_probes;
   const double waited_ns = static_cast<double>((now - call.started).count());
   constexpr auto kRtoNs = static_cast<double>(tern::transport::SimImpl::kTraits.rto_ns_min);
   const auto liveness_ns = static_cast<double>(plan_.hosts[call.client.host].liveness_timeout.count());

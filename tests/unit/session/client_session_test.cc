@@ -995,6 +995,10 @@ TEST_F(ClientSessionTest, losses_within_a_long_request_cost_no_timeout) {
     uint32_t left = kPackets, timeouts = 0;
     while (left != 0) {
       for (const TestPacket& packet : sent()) {
+        if (packet.header.kind() == Kind::kProbe) {
+          queue.push_back(packet.header.number());
+          continue;
+        }
         const uint32_t index = packet.header.index();
         const bool is_again = was_sent[index];
         was_sent[index] = true;
@@ -2393,7 +2397,7 @@ TEST_F(CongestedSessionTest, one_burst_of_late_answers_is_a_pause) {
 }
 
 TEST_F(CongestedSessionTest, isolated_losses_without_delay_change_nothing) {
-  open_swift(32);
+  open_swift(16);
   send_all();
   for (int i = 0; i < 50; i++) {
     in_flight_.erase(in_flight_.begin());  // never arrives
@@ -2401,7 +2405,7 @@ TEST_F(CongestedSessionTest, isolated_losses_without_delay_change_nothing) {
     now_ += 12 * kUs;
     tick();
     send_all();
-    EXPECT_EQ(session_->credit_limit(), 32u);
+    EXPECT_EQ(session_->credit_limit(), 16u);
   }
   EXPECT_TRUE(session_->is_uncongested());
 }

@@ -141,15 +141,29 @@ TEST(LossTimer, keeps_the_earlier_time_and_its_limit) {
   LossTimer timer;
   EXPECT_FALSE(timer.is_set());
   EXPECT_EQ(timer.at_ns(), UINT64_MAX);
-  timer.suspect(500, 7);
-  timer.suspect(600, 9);
+  timer.suspect(500, 0, 7, 10);
+  timer.suspect(600, 0, 9, 10);
   EXPECT_EQ(timer.at_ns(), 500u);
   EXPECT_EQ(timer.judged(), 7u);
-  timer.suspect(400, 8);
+  timer.suspect(400, 0, 8, 10);
   EXPECT_EQ(timer.at_ns(), 400u);
   EXPECT_EQ(timer.judged(), 8u);
   timer.set(UINT64_MAX);
   EXPECT_FALSE(timer.is_set());
+}
+
+TEST(LossTimer, waits_until_a_later_packet_is_answered) {
+  LossTimer timer;
+  timer.suspect(500, 300, 7, 10);
+  EXPECT_EQ(timer.at_ns(), 800u);
+  timer.on_answer(9);
+  EXPECT_EQ(timer.at_ns(), 800u) << "packet 9 had left before the loss was suspected";
+  timer.on_answer(10);
+  EXPECT_EQ(timer.at_ns(), 500u);
+  EXPECT_EQ(timer.judged(), 7u);
+  timer.set(900);
+  timer.on_answer(11);
+  EXPECT_EQ(timer.at_ns(), 900u) << "the next packet is not lost before";
 }
 
 }  // namespace

@@ -36,6 +36,22 @@ TEST(ProbeTimer, backs_off_with_the_first_probe_until_there_is_progress) {
   EXPECT_EQ(timer.due_ns(5000, kTimeouts), 5200u) << "not sooner than a timeout after the last probe";
 }
 
+TEST(ProbeTimer, early_probe_comes_once_until_there_is_progress) {
+  ProbeTimer timer;
+  EXPECT_EQ(timer.early_ns(kTimeouts, 20), 20u);
+  EXPECT_EQ(timer.early_ns(kTimeouts, 300), 100u) << "not later than the timeout";
+  timer.look_at_sample(1, 30);
+  EXPECT_EQ(timer.early_ns(kTimeouts, 20), 60u) << "twice the time of an answer";
+  timer.on_early_probe(5060);
+  EXPECT_TRUE(timer.has_probed_early());
+  EXPECT_FALSE(timer.has_backed_off());
+  EXPECT_EQ(timer.due_ns(5000, kTimeouts), 5160u) << "the timeout begins after the early probe";
+  EXPECT_FALSE(timer.look_at_progress(0, false));
+  EXPECT_TRUE(timer.has_probed_early());
+  EXPECT_TRUE(timer.look_at_progress(5100, false));
+  EXPECT_FALSE(timer.has_probed_early());
+}
+
 TEST(ProbeTimer, idle_session_ends_the_back_off) {
   ProbeTimer timer;
   timer.on_probe(5100, kTimeouts);
