@@ -339,7 +339,7 @@ ClientVerdict ClientSession::on_credit_return(const wire::Header& header, const 
     }
   }
   sent_.advance_oldest();
-  busy_->loss_timer.on_answer(sent_.largest_answered());
+  if (busy_ != nullptr) busy_->loss_timer.on_answer(sent_.largest_answered());
   suspect_losses(now_ns);
   return {};
 }

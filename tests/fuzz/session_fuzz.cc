@@ -18,6 +18,7 @@ using namespace tern;
 using namespace tern::session;
 
 constexpr uint32_t kPayloadMax = 32;
+constexpr uint32_t kLargePayloadMax = 200;
 constexpr uint8_t kWindow = 4;
 constexpr uint32_t kFirstCount = 5;
 
@@ -48,6 +49,7 @@ class Target {
     ClientTerms client_terms;
     client_terms.window = kWindow;
     client_terms.local_key = 7;
+    client_pools_.credit_unit = 5;
     client_ = std::make_unique<ClientSession>(client_terms, client_pools_);
     ServerTerms server_terms;
     server_terms.window = kWindow;
@@ -57,6 +59,7 @@ class Target {
     server_terms.path_token = kPathToken;
     server_terms.session_token = kSessionToken;
     offers_.buffer_bytes_max = 4096;
+    server_pools_.large_payload_bytes = kLargePayloadMax;
     server_ = std::make_unique<ServerSession>(server_terms, server_pools_);
   }
   ~Target() {
@@ -84,7 +87,7 @@ class Target {
       case 3:
         if (client_->state() == ClientSession::State::kConnecting)
           return client_->on_accepted({9, kPayloadMax, kWindow, static_cast<uint8_t>(1 + op / 8), 1, kPathToken,
-                                       static_cast<uint8_t>(op >= 128 ? 5 : 0)},
+                                       static_cast<uint8_t>(op >= 128 ? 5 : 0), kLargePayloadMax},
                                       now_);
         if (client_->state() == ClientSession::State::kProbing && client_->may_probe_path()) {
           if (op >= 240) client_->pair();
@@ -158,11 +161,13 @@ class Target {
     if (is_to_client) {
       packet.header = wire::server_header(static_cast<wire::Kind>(8 + kind % 4), flags, 7, number, request, in.byte(),
                                           in.byte(), in.byte(), size);
+      if ((flags & 128) != 0) packet.header.set_large();
     } else {
       const uint32_t token = kind % 6 == 5 && kind < 128 ? kPathToken : kSessionToken;
       const bool has_token = kind % 6 >= 2 && shape % 16 != 1;
       packet.header = wire::client_header(static_cast<wire::Kind>(1 + kind % 6), flags, 9, number, request,
                                           in.byte() % 32, 3, has_token ? token : size);
+      if ((flags & 128) != 0) packet.header.add_payload_code(static_cast<uint8_t>(number % 32));
     }
     return packet;
   }
