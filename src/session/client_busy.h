@@ -39,7 +39,7 @@ struct alignas(64) ClientBusy {
   uint64_t heard_epoch = 0;          ///< epoch in which ClientPools::response_share last counted this session
   uint64_t receiving_ask_at_ns = 0;  ///< time at which all slots in kReceiving send their next probe
   uint64_t gap_ask_again_ns = 0;     ///< earliest time at which another gap in the server's numbers causes probes
-  uint64_t largest_part = 0;         ///< largest packet number of an RFR that a response packet has echoed
+  uint64_t largest_part = 0;         ///< number of the newest RFR that a response packet has answered
   uint32_t awaited_packets = 0;      ///< response packets that were asked for and have not arrived
 };
 
@@ -50,12 +50,12 @@ struct ClientPools {
   base::Pool<ClientBusy> busy;
   base::Pool<ClientSlot> slots;
   base::Pool<Transfer, 8> transfers;
-  /// Credits of the endpoint's own receive queue for response packets that it may still ask for (clause 5.4), and their
-  /// unit (wire/credits.h).
+  /// Free space in the endpoint's own receive queue, in credits, from which RFRs take (clause 5.4), and the unit of
+  /// these credits (wire/credits.h).
   int32_t response_credits_free = 64;
   uint8_t credit_unit = 0;
-  /// Number of further sessions at rest that may report (clause 5.5). If a hundred thousand sessions reported at once,
-  /// calls would wait for longer than a session waits for the answer to its report.
+  /// How many more sessions at rest may report now (clause 5.5). Without a limit, a hundred thousand reports at once
+  /// would delay calls for longer than a session waits for the answer to its report.
   int32_t reports_free = 256;
   ResponseShare response_share;  ///< response packets that one session may await (clause 5.4)
   ControllerCounters controller_counters;

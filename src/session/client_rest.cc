@@ -12,13 +12,14 @@ namespace tern::session {
 namespace {
 
 ClientSlot* const kNoSlots[ClientBusy::kFirstSlots] = {};
-/// A flag in the place of the slot's index in a number: ClientSlot::has_rested().
+/// The request numbers of a session at rest do not need the slot's index in their low bits. One of these bits stores
+/// ClientSlot::has_rested().
 constexpr uint32_t kHasRested = 1;
 constexpr uint32_t kIndexBits = wire::kSlotsMax - 1;
 
 }  // namespace
 
-/// The slots of a session without memory for them. They are never written.
+/// The pointers to slots of every session at rest: all null, and never written.
 ClientSlot** ClientSession::no_slots() { return const_cast<ClientSlot**>(kNoSlots); }
 
 /// Opens the slots, because the path is proven. False: no memory.
@@ -66,7 +67,7 @@ bool ClientSession::wake() {
   if (busy_ == nullptr) return false;
   sent_.shrink(busy_->first_sent);
   if (window_ <= kFirstSlots) slots_ = busy_->first_slots;
-  // A report names the slots that have memory.
+  // A report can only name slots that have a ClientSlot.
   for (uint64_t mask = unreported_mask_ | 1; mask != 0; mask &= mask - 1) {
     if (make_slot(static_cast<uint32_t>(std::countr_zero(mask))) != nullptr) continue;
     fall_asleep();

@@ -10,14 +10,14 @@ namespace {
 
 using Phase = ClientSlot::Phase;
 
-/// A packet takes at most this part of what the receiver allows, so that several are in flight.
+/// A packet takes at most one of so many parts of what the receiver allows, so that several are in flight.
 constexpr uint32_t kPacketsInLimit = 4;
 /// Rounds of losses without progress (ClientSlot::rounds less 1) after which larger packets count as not passing.
 constexpr uint8_t kVainRounds = 2;
 
 }  // namespace
 
-/// Divides a request of several packets, none of which was sent yet, or is to count as sent.
+/// Cuts a request into packets. All of them will be sent, even if some were sent before.
 void ClientSession::cut_request(Transfer& transfer, uint32_t bytes, uint8_t code) const {
   transfer = Transfer();
   transfer.payload_code = code;
@@ -25,7 +25,7 @@ void ClientSession::cut_request(Transfer& transfer, uint32_t bytes, uint8_t code
   transfer.packets = wire::packets_of(bytes, transfer.payload_bytes);
 }
 
-/// Divides a response, of which only packet 0 is here, or is to count as received.
+/// Cuts a response into packets. Only packet 0 counts as received, even if others have come before.
 void ClientSession::cut_response(Transfer& transfer, uint32_t bytes, uint8_t code) const {
   cut_request(transfer, bytes - payload_max_, code);
   transfer.packets++;
@@ -36,13 +36,14 @@ void ClientSession::cut_response(Transfer& transfer, uint32_t bytes, uint8_t cod
       wire::credits_of(transfer.payload_bytes + static_cast<uint32_t>(wire::kHeaderBytes), pools_.credit_unit));
 }
 
-/// The size of a request that begins now: what passes, and is a part of the credit limit.
+/// The size of a request that begins now: the largest that passes, at most a quarter of the credit limit.
 uint8_t ClientSession::request_code() const {
   const uint64_t bytes = (uint64_t{credit_limit()} / kPacketsInLimit) << credit_unit_;
   return sizes_.found_within(bytes - std::min<uint64_t>(bytes, wire::kHeaderBytes), payload_max_);
 }
 
-/// The size of a response that begins now: what passes, and is a part of what the endpoint's queue has left.
+/// The size of a response that begins now: the largest that passes, at most a quarter of the free space in this
+/// endpoint's receive queue, and at most the controller's window.
 uint8_t ClientSession::response_code() const {
   const auto free = static_cast<uint64_t>(std::max(pools_.response_credits_free, 0));
   const uint64_t queue = (free / kPacketsInLimit) << pools_.credit_unit;
@@ -67,7 +68,7 @@ bool ClientSession::is_size_in_vain() const {
   return false;
 }
 
-/// Goes back to packets of the session's own size, and begins all messages of larger ones anew.
+/// Goes back to the session's own size, and begins each message that uses larger packets again.
 void ClientSession::give_up_size(uint64_t now_ns) {
   busy_->size_search.fall(sizes_, payload_max_, now_ns);
   detours_ &= static_cast<uint8_t>(~kLargeProbeDue);

@@ -86,9 +86,9 @@ class LossTimer {
   /// Packets up to this number are judged.
   uint64_t judged() const { return judged_; }
   /// Schedules a judgement of the packets up to `largest_answered`, because that packet was answered and older packets
-  /// were not. The judgement is at `earliest_ns`, or `wait_ns` later if no packet from number `next` on is answered
-  /// before. Does nothing if a judgement is scheduled for that time or before. The caller must then call suspect()
-  /// again after that judgement.
+  /// were not. It comes `wait_ns` after `earliest_ns`, or at `earliest_ns` if packet `next` or a later one is answered
+  /// before. If an earlier judgement is scheduled already, this call changes nothing, and the caller must call
+  /// suspect() again after that judgement.
   void suspect(uint64_t earliest_ns, uint64_t wait_ns, uint64_t largest_answered, uint64_t next) {
     const uint64_t at_ns = earliest_ns + wait_ns;
     if (is_set() && at_ns_ <= at_ns) return;

@@ -10,7 +10,7 @@ namespace tern::session {
 
 /// What a session knows of the larger packets that its path carries. A session at rest keeps it, so it is small.
 struct KnownSizes {
-  uint8_t largest = 0;    ///< what the route may carry; 0: nothing larger is worth a search
+  uint8_t largest = 0;    ///< the largest size to try; 0: no search
   uint8_t found = 0;      ///< the largest size that has passed; 0: none
   uint8_t failed_at = 0;  ///< minute in which `largest` did not pass (SizeSearch::minute_of()); 0: never
 
@@ -19,11 +19,11 @@ struct KnownSizes {
     const uint8_t code = wire::code_of_payload(bytes_max);
     return {.largest = is_of_use(code, safe_bytes) ? code : uint8_t{0}};
   }
-  /// A size is worth a search if it gains an eighth.
+  /// True if the size is at least an eighth larger than the safe one.
   static bool is_of_use(uint8_t code, uint32_t safe_bytes) {
     return wire::payload_of_code(code) >= safe_bytes + safe_bytes / 8;
   }
-  /// The largest size of at most `bytes` that passes and is of use; 0: none.
+  /// The largest size of at most `bytes` that is known to pass, and is of use; 0: none.
   uint8_t found_within(uint64_t bytes, uint32_t safe_bytes) const {
     if (wire::payload_of_code(found) <= bytes) return found;
     const uint8_t code = wire::code_of_payload(static_cast<uint32_t>(bytes));
@@ -31,17 +31,18 @@ struct KnownSizes {
   }
 };
 
-/// Probes one size after the other, from what the route's interface carries downwards, until one is answered. The
-/// session works with its safe size meanwhile.
+/// Tries sizes one at a time, from large to small, and stops at the first that is answered. The first is the largest
+/// that the route's interface can send. The session works with its safe size meanwhile.
 class SizeSearch {
  public:
-  /// Probes of one size without an answer until a smaller one is tried (RFC 8899, MAX_PROBES).
+  /// After this many probes without an answer the next smaller size is tried (RFC 8899, MAX_PROBES).
   static constexpr uint8_t kProbesMax = 3;
 
-  /// 1 to 255. A search that has not found the largest size is repeated in another minute.
+  /// The clock's minute, 1 to 255; it wraps. A search that has not found the largest size is not repeated in the same
+  /// minute.
   static uint8_t minute_of(uint64_t now_ns) { return static_cast<uint8_t>(now_ns / 60'000'000'000 % 255 + 1); }
 
-  /// A message of several packets begins, for which larger packets would be of use.
+  /// Called when a message of several packets begins.
   void want(const KnownSizes& known) { is_wanted_ = known.found != known.largest; }
   bool is_wanted() const { return is_wanted_; }
   /// Payload of the next probe. Only after a look() that was true, and until the answer.
@@ -75,7 +76,7 @@ class SizeSearch {
     end(known, now_ns);
     return true;
   }
-  /// Packets of the size that was found do not pass any more. Smaller ones are probed.
+  /// Called when packets of the size that was found do not pass any more. Begins to try smaller sizes.
   void fall(KnownSizes& known, uint32_t safe_bytes, uint64_t now_ns) {
     probed_ = below(known.found, safe_bytes);
     probes_ = 0;
@@ -86,7 +87,7 @@ class SizeSearch {
   }
 
  private:
-  /// The sizes of networks with jumbo frames of 9000 B, and of 1500 B.
+  /// MTUs of 9000 and 1500 B, less the headers of IPv6 and UDP (48 B) and of a packet (24 B).
   static constexpr uint8_t kCommon[] = {wire::code_of_payload(9000 - 48 - 24), wire::code_of_payload(1500 - 48 - 24)};
 
   static uint8_t below(uint8_t code, uint32_t safe_bytes) {

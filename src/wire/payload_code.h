@@ -8,12 +8,12 @@
 
 namespace tern::wire {
 
-/// A code stands for the payload of the full packets of one message: its square, rounded down to cache lines of 64 B.
-/// The steps are therefore small for small packets, and a code of 8 bits reaches 64 kB. 0 stands for the session's own
-/// payload.
+/// The payload of the full packets of a message with this code: code * code bytes, rounded down to cache lines of 64 B.
+/// The steps are therefore small for small packets, and a code of 8 bits reaches 64 kB. Code 0 stands for the session's
+/// own payload.
 constexpr uint32_t payload_of_code(uint8_t code) { return (uint32_t{code} * code) & ~63u; }
 
-/// The largest code whose payload is at most `bytes`, which is 64 or more.
+/// The largest code whose payload is at most `bytes`. `bytes` must be at least 64.
 constexpr uint8_t code_of_payload(uint32_t bytes) {
   uint32_t code = std::min<uint32_t>(1u << (std::bit_width(bytes | 1u) + 1) / 2, UINT8_MAX);
   while (payload_of_code(static_cast<uint8_t>(code)) > bytes) code--;
