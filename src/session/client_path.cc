@@ -22,7 +22,7 @@ ClientSession::PathProbe ClientSession::make_path_probe(const PathProof::Probe& 
   if (sent_.is_empty()) {
     sent_.skip();
   } else {
-    sent_.add({});
+    sent_.add({.time_ns = now_ns});
   }
   const uint32_t request_number = probe.is_full ? first_request_count_ << wire::kSlotBits : 0;
   return {
@@ -62,12 +62,12 @@ PathVerdict ClientSession::on_open_path_reply(const wire::Header& header, uint32
     return PathVerdict::kDropped;
   }
   if (busy_ == nullptr) return PathVerdict::kDropped;
-  if (busy_->size_search.confirm(sizes_, echo, payload_bytes, now_ns)) {
-    note_server_packet(header, now_ns);
-    return PathVerdict::kConfirmed;
-  }
-  if (!busy_->path_check.is_of_check(echo) || payload_bytes != payload_max_) return PathVerdict::kDropped;
+  const bool is_of_search = busy_->size_search.confirm(sizes_, echo, payload_bytes, now_ns);
+  if (is_of_search) detours_ &= static_cast<uint8_t>(~kLargeProbeDue);
+  const bool is_of_check = busy_->path_check.is_of_check(echo) && payload_bytes == payload_max_;
+  if (!is_of_search && !is_of_check) return PathVerdict::kDropped;
   note_server_packet(header, now_ns);
+  if (!busy_->path_check.is_running()) return PathVerdict::kConfirmed;
   busy_->path_check.confirm(busy_->silence.watched_ns());
   clear_path_probes();
   // The path is good again, so missing packets are sent or asked for as if they were lost for the first time.

@@ -224,7 +224,7 @@ ClientVerdict ClientSession::begin_receiving(ClientSlot* slot, uint32_t bytes, u
   if (slot->transfer == nullptr) {
     return finished(slot, {Code::kNoMemory, "no memory to receive a response of several packets"});
   }
-  // Late packets of the first division would be taken for those of a second one with other large packets.
+  // Late packets of the first division could be taken for those of a second one with other large packets.
   cut_response(*slot->transfer, bytes, restarts == 0 ? response_code() : uint8_t{0});
   slot->transfer->restarts = restarts;
   busy_->size_search.want(sizes_);
@@ -244,7 +244,7 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
   if (slot->phase != Phase::kReceiving) return dropped(Drop::kStale);
   Transfer& transfer = *slot->transfer;
   const uint32_t index = header.size_or_index();
-  // A late packet of a size that does not pass any more would have another place in the message.
+  // A late packet of the earlier, larger size belongs at another offset.
   if (header.is_large() && transfer.payload_code == 0) return dropped(Drop::kStale);
   const uint64_t offset = response_offset(transfer, index);
   // No RFR has asked for packets from `next` on, nor for packet 0.
@@ -364,7 +364,8 @@ uint64_t ClientSession::acknowledge_packets(const wire::Header& header, const Ar
         acknowledge_request(number, now_ns, back == 0 && is_news ? &header : nullptr);
       } else if (entry.kind == SentPacket::Kind::kRfr) {
         acknowledge_rfr(entry, now_ns);
-      } else if (back == 0 && is_news && is_first_answer && !entry.holds_credit()) {  // the answer to a probe
+      } else if (back == 0 && is_news && is_first_answer && !entry.holds_credit() && busy_mask() != 0) {
+        // The answer to a probe. That to the report of a session at rest may have waited for a sleeping server.
         take_rtt_sample(header.hold_code(), (header.flags() & wire::kEcnEcho) != 0, entry.time_ns, now_ns);
       }
     }

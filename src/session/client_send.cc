@@ -178,12 +178,13 @@ uint32_t ClientSession::rfr_packets_max(const Transfer& transfer) const {
   const uint32_t share = pools_.response_share.packets();
   if (busy_->awaited_packets >= share) return 0;
   const uint32_t free = pools_.response_credits_free > 0 ? static_cast<uint32_t>(pools_.response_credits_free) : 0;
-  const uint32_t queue = free / transfer.credits;
-  // One packet may be larger than what the session may always ask for, than its share, and than the window.
-  const uint32_t own = (kOwnResponsePackets - std::min(busy_->awaited_packets, kOwnResponsePackets)) / transfer.share;
-  const uint32_t least = busy_->awaited_packets == 0 ? 1 : 0;
-  const uint32_t allowed = std::min(allowance().window_packets, share - busy_->awaited_packets) / transfer.share;
-  return std::min({kRfrPacketsMax, std::max(allowed, least), std::max({queue, own, least})});
+  // The last packet may exceed each limit, because a larger packet would otherwise wait for ever beside smaller ones.
+  const auto packets_in = [](uint32_t allowed, uint32_t each) { return (allowed + each - 1) / each; };
+  const uint32_t queue = transfer.share > 1 ? packets_in(free, transfer.credits) : free / transfer.credits;
+  const uint32_t left = kOwnResponsePackets - std::min(busy_->awaited_packets, kOwnResponsePackets);
+  const uint32_t own = packets_in(left, transfer.share);
+  const uint32_t allowed = std::min(allowance().window_packets, share - busy_->awaited_packets);
+  return std::min({kRfrPacketsMax, packets_in(allowed, transfer.share), std::max(queue, own)});
 }
 
 // ---- After the send ----
@@ -201,7 +202,7 @@ void ClientSession::commit(uint64_t now_ns, const ClientPacket& packet, uint64_t
       commit_report(now_ns);
       break;
     case wire::Kind::kPathProbe:
-      commit_path_probe(now_ns, packet);
+      commit_path_probe(now_ns);
       break;
     default:  // probe or cancel
       sent_.add({.time_ns = now_ns});
@@ -260,14 +261,16 @@ void ClientSession::end_turn(const ClientPacket& packet) {
   sent_.advance_oldest();
 }
 
-void ClientSession::commit_path_probe(uint64_t now_ns, const ClientPacket& packet) {
-  uint8_t sent = kShortProbeDue;
-  if (packet.payload_bytes == payload_max_) sent = kFullProbeDue;
-  if (packet.payload_bytes > payload_max_) {
-    sent = kLargeProbeDue;
+void ClientSession::commit_path_probe(uint64_t now_ns) {
+  // In the order of prepare_path_probe().
+  if ((detours_ & kFullProbeDue) != 0) {
+    detours_ &= static_cast<uint8_t>(~kFullProbeDue);
+  } else if ((detours_ & kShortProbeDue) != 0) {
+    detours_ &= static_cast<uint8_t>(~kShortProbeDue);
+  } else {
+    detours_ &= static_cast<uint8_t>(~kLargeProbeDue);
     busy_->size_search.on_sent(sent_.next_number());
   }
-  detours_ &= static_cast<uint8_t>(~sent);
   sent_.add({.time_ns = now_ns});
   sent_.advance_oldest();
 }

@@ -287,8 +287,6 @@ class TERN_API ClientSession {
   // -- client_session.cc --
   const CommonTerms& share(const CommonTerms& terms);
   void start_numbers(uint32_t first_number);
-  static ClientSlot** no_slots();
-  ClientSlot* make_slot(uint32_t index);
   bool begin_long(ClientSlot* slot, uint32_t request_bytes);
   void take_slot(ClientSlot* slot, detail::Buffer* request, detail::Buffer* response, uint16_t type, uint64_t& to_send);
   void forget_packets(uint32_t slot_index);
@@ -323,6 +321,8 @@ class TERN_API ClientSession {
 
   // -- client_rest.cc --
   uint32_t* numbers() { return window_ <= kFirstSlots ? first_numbers_ : more_numbers_; }
+  static ClientSlot** no_slots();
+  ClientSlot* make_slot(uint32_t index);
   bool open_slots();
   bool can_rest() const;
   void fall_asleep();
@@ -342,7 +342,7 @@ class TERN_API ClientSession {
   void commit(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket);
   void commit_request(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket);
   void commit_rfr(uint64_t now_ns, const ClientPacket& packet);
-  void commit_path_probe(uint64_t now_ns, const ClientPacket& packet);
+  void commit_path_probe(uint64_t now_ns);
   void commit_report(uint64_t now_ns);
   void end_turn(const ClientPacket& packet);
   void reserve_number(uint64_t now_ns);
@@ -404,6 +404,7 @@ class TERN_API ClientSession {
     return index == 0 ? 0 : payload_max_ + uint64_t{index - 1} * transfer.payload_bytes;
   }
   void look_at_size(uint64_t now_ns, ClientTick& result);
+  bool is_searching() const { return busy_ != nullptr && busy_->size_search.is_wanted(); }
   bool is_size_in_vain() const;
   void give_up_size(uint64_t now_ns);
 
@@ -457,7 +458,7 @@ class TERN_API ClientSession {
   uint64_t last_heard_ns_ = 0;        ///< time of the server's newest packet outside of the common case
   uint32_t response_ns_ = 0;          ///< at rest: ProbeTimer::response_ns()
   uint32_t first_request_count_ = 0;  ///< first request number without the slot's bits, from the server (clause 3.5)
-  uint32_t payload_max_ = 0;          ///< largest payload of a packet
+  uint32_t payload_max_ = 0;          ///< payload of the session's own full packets
   uint32_t local_key_;
   uint32_t first_number_;             ///< of the newest handshake, 24 bits
   uint32_t first_server_number_ = 1;  ///< of the newest handshake, 24 bits

@@ -13,7 +13,7 @@ using Phase = ClientSlot::Phase;
 /// A packet takes at most one of so many parts of what the receiver allows, so that several are in flight.
 constexpr uint32_t kPacketsInLimit = 4;
 /// Rounds of losses without progress (ClientSlot::rounds less 1) after which larger packets count as not passing.
-constexpr uint8_t kVainRounds = 2;
+constexpr uint8_t kVainRounds = 3;
 
 }  // namespace
 
@@ -55,7 +55,11 @@ uint8_t ClientSession::response_code() const {
 void ClientSession::look_at_size(uint64_t now_ns, ClientTick& result) {
   SizeSearch& search = busy_->size_search;
   if (search.look(sizes_, payload_max_, now_ns, rto_ns())) detours_ |= kLargeProbeDue;
-  if (search.is_wanted()) result.at_latest(search.next_ns());
+  if (!search.is_wanted()) {
+    detours_ &= static_cast<uint8_t>(~kLargeProbeDue);
+    return;
+  }
+  result.at_latest(search.next_ns());
 }
 
 /// True if a call that uses larger packets makes no progress. The reason may be that these do not pass any more.

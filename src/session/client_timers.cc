@@ -39,7 +39,7 @@ ClientTick ClientSession::tick(uint64_t now_ns, uint64_t read_until_ns) {
   recover_losses(now_ns);
   result.at_latest(busy_->loss_timer.at_ns());
   look_at_oldest_packet(now_ns, result);
-  if (busy_->size_search.is_wanted()) look_at_size(now_ns, result);
+  if (is_searching()) look_at_size(now_ns, result);
   const bool wants_path_check = look_at_calls(now_ns, result);
   if (wants_path_check || busy_->path_check.is_running()) check_path(now_ns, wants_path_check, result);
   return result;
@@ -159,9 +159,10 @@ ClientTick ClientSession::tick_at_rest(uint64_t now_ns) {
   }
   if (is_stalled_) set_stalled(false);
   forget_old_credits(now_ns);
+  if (is_searching()) look_at_size(now_ns, result);
   if (!is_report_due()) {
     if (reports_.is_over(sent_.next_number())) {
-      result.is_idle = true;
+      result.is_idle = !is_searching();
       return result;
     }
     reports_.on_rest(now_ns + terms_.report_delay_ns);

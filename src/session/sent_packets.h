@@ -64,9 +64,10 @@ class TERN_API SentPackets {
     largest_answered_ = first - 1;
     in_flight_ = 0;
   }
-  /// Frees the allocated ring. Must be called without records, and before start().
+  /// Frees the allocated ring. Must be called without records.
   void shrink(Embedded& embedded) {
     release();
+    std::fill_n(embedded, kEmbedded, SentPacket());  // they may be older than the ring
     entries_ = embedded;
     size_ = kEmbedded;
     mask_ = kEmbedded - 1;

@@ -2,6 +2,7 @@
 // Session layer: pure values; time is an argument. Sizes are payload codes (wire/payload_code.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "wire/payload_code.h"
@@ -52,11 +53,9 @@ class SizeSearch {
   bool look(KnownSizes& known, uint32_t safe_bytes, uint64_t now_ns, uint64_t gap_ns) {
     if (now_ns < next_ns_) return false;
     if (probed_ == 0) {
-      probed_ = known.failed_at == minute_of(now_ns) ? uint8_t{0} : known.largest;
-      probes_ = 0;
+      begin(known.failed_at == minute_of(now_ns) ? uint8_t{0} : known.largest);
     } else if (probes_ == kProbesMax) {
-      probed_ = below(probed_, safe_bytes);
-      probes_ = 0;
+      begin(below(probed_, safe_bytes));
     }
     if (probed_ <= known.found) {
       end(known, now_ns);
@@ -68,18 +67,17 @@ class SizeSearch {
   }
   /// Time of the next look().
   uint64_t next_ns() const { return next_ns_; }
-  void on_sent(uint64_t number) { number_ = number; }
-  /// Takes an answer of `payload_bytes` to packet `number`. True: it is the answer to the newest probe.
+  void on_sent(uint64_t number) { first_number_ = std::min(first_number_, number); }
+  /// Takes an answer of `payload_bytes` to packet `number`. True: it is the answer to a probe of the present size.
   bool confirm(KnownSizes& known, uint64_t number, uint32_t payload_bytes, uint64_t now_ns) {
-    if (probed_ == 0 || number != number_ || payload_bytes != probe_bytes()) return false;
+    if (probed_ == 0 || number < first_number_ || payload_bytes != probe_bytes()) return false;
     known.found = probed_;
     end(known, now_ns);
     return true;
   }
   /// Called when packets of the size that was found do not pass any more. Begins to try smaller sizes.
   void fall(KnownSizes& known, uint32_t safe_bytes, uint64_t now_ns) {
-    probed_ = below(known.found, safe_bytes);
-    probes_ = 0;
+    begin(below(known.found, safe_bytes));
     known.found = 0;
     next_ns_ = 0;
     is_wanted_ = true;
@@ -96,16 +94,21 @@ class SizeSearch {
     }
     return 0;
   }
+  void begin(uint8_t size) {
+    probed_ = size;
+    probes_ = 0;
+    first_number_ = UINT64_MAX;
+  }
   void end(KnownSizes& known, uint64_t now_ns) {
-    probed_ = 0;
+    begin(0);
     is_wanted_ = false;
     if (known.found != known.largest) known.failed_at = minute_of(now_ns);
   }
 
   uint64_t next_ns_ = 0;
-  uint64_t number_ = 0;  ///< of the newest probe
-  uint8_t probed_ = 0;   ///< 0: no search is under way
-  uint8_t probes_ = 0;   ///< probes of that size
+  uint64_t first_number_ = UINT64_MAX;  ///< of the first probe of the present size; UINT64_MAX: none has left
+  uint8_t probed_ = 0;                  ///< 0: no search is under way
+  uint8_t probes_ = 0;                  ///< probes of that size
   bool is_wanted_ = false;
 };
 

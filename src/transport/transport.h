@@ -200,9 +200,8 @@ class PlainSender {
 
 /// Members for a transport that has no pairs (Traits::has_pairs), never fails for good, has one network, does not
 /// know its downlink, has no larger packets to search for, and whose receive queue holds a number of packets of any
-/// length. A transport derives from it, and
-/// hides the members that it implements itself. Layers must not derive from it, because they pass on the members of the
-/// transport below.
+/// length. A transport derives from it, and hides the members that it implements itself. Layers must not derive from
+/// it, because they pass on the members of the transport below.
 struct TERN_API DefaultMembers {
   Result<PeerId> connect_paired(std::span<const std::byte>, std::string_view) { return kNoPairs; }
   Result<PeerId> connect_back(PeerId) { return kNoPairs; }

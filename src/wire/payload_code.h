@@ -13,7 +13,7 @@ namespace tern::wire {
 /// own payload.
 constexpr uint32_t payload_of_code(uint8_t code) { return (uint32_t{code} * code) & ~63u; }
 
-/// The largest code whose payload is at most `bytes`. `bytes` must be at least 64.
+/// The largest code whose payload is at most `bytes`; below 64 B, a code of 0 B.
 constexpr uint8_t code_of_payload(uint32_t bytes) {
   uint32_t code = std::min<uint32_t>(1u << (std::bit_width(bytes | 1u) + 1) / 2, UINT8_MAX);
   while (payload_of_code(static_cast<uint8_t>(code)) > bytes) code--;

@@ -429,11 +429,13 @@ class World {
     const uint32_t bytes = std::max(safe_bytes, wire::payload_of_code(rfr.payload_code()));
     const uint32_t count = rfr.message_bytes();
     const auto credits = static_cast<int32_t>(count * wire::credits_of(bytes + 24, pools_.credit_unit));
-    // A session may always ask for 4 packets of its own size, or for one larger one (clause 5.4).
-    if (count > 1 && count * bytes > 4 * safe_bytes && credits > pools_.response_credits_free) {
+    // A session may always ask for 4 packets of its own size. The last packet may exceed a limit (clause 5.4).
+    const uint32_t before_last = (count - 1) * bytes;
+    const int32_t credits_before_last = credits - credits / static_cast<int32_t>(count);
+    if (count > 1 && before_last >= 4 * safe_bytes && credits_before_last >= pools_.response_credits_free) {
       fail("an RFR beyond the queue");
     }
-    if (count > 1 && count * uint64_t{bytes} > pools_.response_share.packets() * uint64_t{safe_bytes}) {
+    if (count > 1 && before_last >= pools_.response_share.packets() * uint64_t{safe_bytes}) {
       fail("an RFR beyond the downlink");
     }
   }

@@ -181,6 +181,9 @@ class TERN_API UdpImpl : public DefaultMembers {
   /// Larger than the largest datagram or train that the kernel delivers.
   static constexpr size_t kReceiveBufferBytes = 1u << 16;
   static constexpr uint32_t kReceiveCallsMax = 16;
+  /// A burst ends after so many bytes in packets of more than the safe size, because the system calls take a
+  /// millisecond for a few megabytes.
+  static constexpr uint32_t kBurstLargeBytesMax = 1u << 20;
   /// The kernel's limits for one GSO call (64 segments before Linux 6.9; 65 507 bytes on IPv4, rounded down).
   static constexpr uint32_t kTrainSegmentsMax = 64;
   static constexpr uint32_t kTrainBytesMax = 65000;
@@ -231,14 +234,18 @@ class TERN_API UdpImpl : public DefaultMembers {
   }
   bool send_slow(PeerId peer, const wire::Header& header, const std::byte* data, size_t len,
                  const detail::Buffer* buffer);
+  bool send_large(PeerId peer, const wire::Header& header, const std::byte* data, size_t len,
+                  const detail::Buffer* buffer);
+  void end_with_range(Peer& peer, const std::byte* data, size_t len);
   bool open_segment(PeerId peer);
   void close_segment(Peer& peer);
 
   void flush_peers();
   void transmit(Peer& peer);
   uint32_t transmit_from(Peer& peer, uint32_t segment);
-  uint32_t add_train(uint32_t first, bool gso, uint32_t message);
+  uint32_t add_train(const Peer& peer, uint32_t first, bool gso, uint32_t message);
   uint32_t send_messages(Peer& peer, uint32_t count);
+  bool own_data(uint32_t index);
   void keep(Peer& peer, uint32_t segment, bool is_short);
   void send_again();
   void lose_kept(PeerId id);
@@ -318,11 +325,13 @@ class TERN_API UdpImpl : public DefaultMembers {
   std::unique_ptr<std::byte[]> staging_;  ///< kSlots slots; pages are touched when used
   std::array<PeerId, kSegmentsMax> dirty_;
   std::array<Segment, kSlots> segments_;
+  std::array<std::unique_ptr<std::byte[]>, kSlots> long_data_;  ///< of kept segments that are longer than their slots
   std::array<uint16_t, kSlots> order_;  ///< indices of segments: kept ones, those of this burst, free ones
   std::array<PeerId, kSegmentsMax> blocked_;
-  uint32_t kept_count_ = 0;     ///< segments of blocked peers
-  bool is_burst_full_ = false;  ///< the burst is full, and a send() was refused for that reason
-  bool is_watching_ = false;    ///< blocked peers' sockets are in the epoll set
+  uint32_t kept_count_ = 0;         ///< segments of blocked peers
+  uint32_t burst_large_bytes_ = 0;  ///< bytes of this burst in packets of more than the safe size
+  bool is_burst_full_ = false;      ///< the burst is full, and a send() was refused for that reason
+  bool is_watching_ = false;        ///< blocked peers' sockets are in the epoll set
   struct Message {
     uint32_t first_segment;
     uint32_t packets;

@@ -1,6 +1,7 @@
 // Peers with full sockets: their kept packets, and the wake-up of a sleeping loop when these can be sent. See udp.h.
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -8,19 +9,32 @@
 
 namespace tern::transport {
 
-/// Keeps the peer's segments from `segment` on, because the kernel takes no more for this peer now. Their data is
-/// copied, so that no ticket waits for this peer.
+/// Copies the data of a segment, so that no ticket waits for its peer: behind the header in its slot or, if that is too
+/// short for a larger packet, to memory of its own. False: there is no memory.
+bool UdpImpl::own_data(uint32_t index) {
+  Segment& segment = segments_[index];
+  if (segment.data == nullptr || segment.data == long_data_[index].get()) return true;
+  if (segment.bytes() <= slot_bytes_) {
+    std::memcpy(slot(index) + segment.staged_bytes, segment.data, segment.data_bytes);
+    segment.staged_bytes = segment.bytes();
+    segment.data = nullptr;
+    segment.data_bytes = 0;
+    return true;
+  }
+  long_data_[index].reset(new (std::nothrow) std::byte[segment.data_bytes]);
+  if (long_data_[index] == nullptr) return false;
+  std::memcpy(long_data_[index].get(), segment.data, segment.data_bytes);
+  segment.data = long_data_[index].get();
+  return true;
+}
+
+/// Keeps the peer's segments from `segment` on, because the kernel takes no more for this peer now.
 void UdpImpl::keep(Peer& peer, uint32_t segment, bool is_short) {
   uint32_t* link = &peer.first;
   uint32_t next = segment;
-  for (; next != kNone && kept_count_ < kSegmentsMax; next = segments_[next].next) {
-    Segment& kept = segments_[next];
-    if (kept.data != nullptr) std::memcpy(slot(next) + kept.staged_bytes, kept.data, kept.data_bytes);
-    kept.staged_bytes = kept.bytes();
-    kept.data = nullptr;
-    kept.data_bytes = 0;
+  for (; next != kNone && kept_count_ < kSegmentsMax && own_data(next); next = segments_[next].next) {
     *link = peer.last = next;
-    link = &kept.next;
+    link = &segments_[next].next;
     ++kept_count_;
   }
   for (uint32_t lost = next; lost != kNone; lost = segments_[lost].next)
@@ -78,7 +92,9 @@ void UdpImpl::arrange_segments() {
   put_all(dirty_.data(), dirty_count_);
   segment_count_ = place;
   for (uint32_t index = 0; index < kSlots; ++index) {
-    if (!is_used[index]) order_[place++] = static_cast<uint16_t>(index);
+    if (is_used[index]) continue;
+    order_[place++] = static_cast<uint16_t>(index);
+    long_data_[index].reset();
   }
 }
 

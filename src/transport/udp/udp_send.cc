@@ -12,27 +12,51 @@ bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* 
                         const detail::Buffer* buffer) {
   Peer& peer = peers_[id];
   const size_t bytes = kHeaderBytes + len;
-  // A packet of more than the safe size has a segment of its own.
-  if (bytes > peer.datagram_bytes && (len <= kCopyBytesMax || bytes > datagram_bytes_max_)) {
-    ++counters_.send_errors;
-    return true;  // counts as lost, because it would not fit later either
-  }
+  if (bytes > peer.datagram_bytes) return send_large(id, header, data, len, buffer);
   if (bytes > peer.space_bytes && !open_segment(id)) return false;
   store_header(peer.write, header, bytes);
   peer.write += kHeaderBytes;
+  peer.space_bytes -= static_cast<uint32_t>(bytes);
   ++peer.packets;
   if (len <= kCopyBytesMax) {
     base::copy_bytes(peer.write, data, len);
     peer.write += len;
-    peer.space_bytes -= static_cast<uint32_t>(bytes);
     return true;
   }
   CHECK(buffer != nullptr);
+  end_with_range(peer, data, len);
+  return true;
+}
+
+/// Queues a packet that is longer than the datagrams with which the session began. It has a segment of its own.
+bool UdpImpl::send_large(PeerId id, const wire::Header& header, const std::byte* data, size_t len,
+                         const detail::Buffer* buffer) {
+  Peer& peer = peers_[id];
+  const size_t bytes = kHeaderBytes + len;
+  if (bytes > datagram_bytes_max_ || datagram_bytes_max_ == datagram_bytes_) {
+    ++counters_.send_errors;
+    return true;  // counts as lost, because it would not fit later either
+  }
+  if (burst_large_bytes_ >= kBurstLargeBytesMax) {
+    is_burst_full_ = true;
+    return false;
+  }
+  if (!open_segment(id)) return false;
+  burst_large_bytes_ += static_cast<uint32_t>(bytes);
+  store_header(peer.write, header, bytes);
+  peer.write += kHeaderBytes;
+  ++peer.packets;
+  CHECK(buffer != nullptr);
+  end_with_range(peer, data, len);
+  return true;
+}
+
+/// Ends the open segment with data that stays where it is.
+void UdpImpl::end_with_range(Peer& peer, const std::byte* data, size_t len) {
   Segment& segment = segments_[peer.last];
   segment.data = data;
   segment.data_bytes = static_cast<uint32_t>(len);
   close_segment(peer);
-  return true;
 }
 
 /// Closes the peer's segment, if one is open, and opens the next one. False: the burst is full, or the peer is blocked
@@ -72,6 +96,7 @@ void UdpImpl::flush_peers() {
   for (uint32_t i = 0; i < dirty_count_; ++i) transmit(peers_[dirty_[i]]);
   dirty_count_ = 0;
   segment_count_ = 0;
+  burst_large_bytes_ = 0;
   if (blocked_count_ != 0) [[unlikely]]
     arrange_segments();
 }
@@ -91,13 +116,13 @@ uint32_t UdpImpl::transmit_from(Peer& peer, uint32_t segment) {
   const bool gso = offloads_.gso && peer.gso;
   uint32_t messages = 0;
   range_count_ = 0;
-  while (segment != kNone) segment = add_train(segment, gso, messages++);
+  while (segment != kNone) segment = add_train(peer, segment, gso, messages++);
   return send_messages(peer, messages);
 }
 
 /// Makes message number `message` from as many segments, `first` and later, as fit into one call. Returns the next
-/// segment.
-uint32_t UdpImpl::add_train(uint32_t first, bool gso, uint32_t message) {
+/// segment. Larger packets do not share a train with others, because the kernel may refuse all of it.
+uint32_t UdpImpl::add_train(const Peer& peer, uint32_t first, bool gso, uint32_t message) {
   // Find the end of the train. All segments of a train but the last become as long as the longest one.
   uint32_t longest = segments_[first].bytes(), shortest = longest, count = 1;
   uint32_t last = first;
@@ -105,6 +130,7 @@ uint32_t UdpImpl::add_train(uint32_t first, bool gso, uint32_t message) {
     const Segment& candidate = segments_[segments_[last].next];
     const uint32_t longer = std::max(longest, candidate.bytes()), shorter = std::min(shortest, candidate.bytes());
     if (uint64_t{longer} * (count + 1) > kTrainBytesMax) break;
+    if ((candidate.bytes() > peer.datagram_bytes) != (longest > peer.datagram_bytes)) break;
     const bool is_short_end = candidate.bytes() <= longest;
     if (longer - shorter > padding_bytes_max_ && !is_short_end) break;
     last = segments_[last].next;
@@ -126,13 +152,15 @@ uint32_t UdpImpl::add_train(uint32_t first, bool gso, uint32_t message) {
     const Segment& segment = segments_[index];
     of.packets += segment.packets;
     const uint32_t padding = i + 1 < count ? longest - segment.bytes() : 0;
-    if (segment.data == nullptr) {
-      std::memset(slot(index) + segment.staged_bytes, 0, padding);
+    if (segment.data == nullptr && segment.staged_bytes + padding <= slot_bytes_) {
+      if (padding != 0) std::memset(slot(index) + segment.staged_bytes, 0, padding);
       ranges_[range_count_++] = {slot(index), segment.staged_bytes + padding};
       continue;
     }
     ranges_[range_count_++] = {slot(index), segment.staged_bytes};
-    ranges_[range_count_++] = {const_cast<std::byte*>(segment.data), segment.data_bytes};
+    if (segment.data != nullptr) {
+      ranges_[range_count_++] = {const_cast<std::byte*>(segment.data), segment.data_bytes};
+    }
     if (padding > 0) ranges_[range_count_++] = {zeros_.get(), padding};
   }
   header.msg_iovlen = static_cast<size_t>(&ranges_[range_count_] - header.msg_iov);

@@ -59,7 +59,7 @@ void set_buffer(int fd, int name, size_t bytes) {
 }
 
 /// Uses PROBE and not DO. Both set "don't fragment", but DO also obeys the path MTU from ICMP, which anybody can forge.
-/// A session's sizes never change, and its full-size probe has found out whether the path takes them.
+/// A session finds out by probes which sizes the path takes.
 bool forbid_fragments(int fd, sa_family_t family) {
   return family == AF_INET6 ? set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE)
                             : set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);

@@ -92,7 +92,8 @@ TEST(KvStore, open__twice_or_with_other_partitions) {
     Stores stores;
     ASSERT_EQ(stores.open(directory.path(), 2, 8 * kMiB), "");
     EXPECT_EQ(put(stores[1], 5, 3, 100), Store::Outcome::kDone);
-    EXPECT_EQ(Stores().open(directory.path(), 2, 8 * kMiB), "another server uses the store at " + directory.path());
+    EXPECT_EQ(Stores().open(directory.path(), 2, 8 * kMiB),
+              "another server uses the store at " + directory.path() + "; give each server its own --store");
   }
   EXPECT_NE(Stores().open(directory.path(), 3, 8 * kMiB).find("another --server_threads"), std::string::npos);
   Stores stores;

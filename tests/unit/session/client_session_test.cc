@@ -163,6 +163,76 @@ class ClientSessionTest : public testing::Test {
   uint8_t credits_ = 8;
 };
 
+// ---- Larger packets ----
+
+class SearchingClient : public ClientSessionTest {
+ protected:
+  static constexpr uint32_t kLarge = 256;  ///< the payload of the code below 300 B
+  SearchingClient() {
+    pools_.credit_unit = 5;
+    make();
+    session_->on_accepted({9, kPayloadMax, 8, 100, 1, kPathToken, 5, 300}, now_);
+    prove_path();
+  }
+  /// The numbers of the path probes among the packets that leave now, and of how many bytes they are.
+  std::vector<std::pair<uint32_t, size_t>> probes() {
+    std::vector<std::pair<uint32_t, size_t>> result;
+    for (const TestPacket& packet : sent()) {
+      if (packet.header.kind() == Kind::kPathProbe) result.emplace_back(packet.header.number(), packet.payload.size());
+    }
+    return result;
+  }
+};
+
+TEST_F(SearchingClient, an_answer_takes_back_the_probe_that_has_not_left) {
+  begin(500, 10);
+  sent();
+  tick();
+  const auto first = probes();
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].second, kLarge);
+  tick(20 * kMs);  // the next probe is due, and the transport does not take it
+  EXPECT_EQ(path_reply(first[0].first, kLarge), PathVerdict::kConfirmed);
+  EXPECT_EQ(session_->large_payload_bytes(), kLarge);
+  EXPECT_TRUE(probes().empty());
+  EXPECT_FALSE(session_->has_unpaced());
+}
+
+TEST_F(SearchingClient, a_search_in_vain_takes_back_the_probe_that_has_not_left) {
+  begin(500, 10);
+  sent();
+  for (int i = 0; i < 20; i++) tick(20 * kMs);
+  for (const auto& [number, bytes] : probes()) EXPECT_LE(bytes, kPayloadMax) << number;  // of the path check
+  EXPECT_EQ(session_->large_payload_bytes(), kPayloadMax);
+}
+
+// One long call at a time, with rests between.
+TEST_F(SearchingClient, a_search_goes_on_while_the_session_has_no_call) {
+  ClientSlot* slot = begin(500, 10);
+  uint32_t last = 0;
+  for (const TestPacket& packet : sent()) last = packet.header.number();
+  finish(respond(slot, last, 4, 4));
+  size_t count = 0;
+  for (int i = 0; i < 20; i++) {
+    tick(20 * kMs);
+    count += probes().size();
+    session_->try_rest();
+  }
+  EXPECT_EQ(count, SizeSearch::kProbesMax);
+}
+
+// An echo of a pair probe is no sample of a round trip since the epoch of the clock.
+TEST_F(ClientSessionTest, the_answer_to_a_pair_probe_is_a_true_sample) {
+  open_paired();
+  warm_up();
+  begin();
+  sent();
+  const auto probe = session_->pair_probe(now_);
+  now_ += 10'000;
+  credit(probe.header.number());
+  EXPECT_LE(session_->rtt().latest_ns(), 10'000u);
+}
+
 // ---- Opening ----
 
 TEST_F(ClientSessionTest, nothing_is_accepted_before_the_session_is_open) {

@@ -171,5 +171,20 @@ TEST(SentPackets, counts_packets_without_memory) {
   EXPECT_FALSE(sent[sent.oldest()].holds_credit());
 }
 
+TEST(SentPackets, the_embedded_ring_has_no_old_records_when_it_is_used_again) {
+  SentPackets::Embedded embedded;
+  SentPackets sent(embedded);
+  sent.start(1);
+  for (uint64_t n = 1; !sent.is_full(); n++) sent.add({.index = 7, .kind = SentPacket::Kind::kShort});
+  ASSERT_TRUE(sent.grow());
+  for (uint64_t n = sent.oldest(); n < sent.next_number(); n++) sent.remove(sent[n]);
+  sent.advance_oldest();
+  ASSERT_TRUE(sent.is_empty());
+  sent.shrink(embedded);
+  for (uint64_t n = sent.next_number(); n < sent.next_number() + sent.size(); n++) {
+    EXPECT_EQ(sent[n].kind, SentPacket::Kind::kNone);
+  }
+}
+
 }  // namespace
 }  // namespace tern::session

@@ -75,7 +75,7 @@ TEST(SizeSearchTest, sizes_that_gain_less_than_an_eighth_are_not_searched) {
   }
 }
 
-TEST(SizeSearchTest, takes_the_answer_to_its_newest_probe_only) {
+TEST(SizeSearchTest, takes_the_answer_to_any_probe_of_the_present_size) {
   Searched searched(8948);
   SizeSearch& search = searched.search;
   KnownSizes& known = searched.known;
@@ -86,11 +86,27 @@ TEST(SizeSearchTest, takes_the_answer_to_its_newest_probe_only) {
   EXPECT_FALSE(search.look(known, kSafe, kGap, kGap));
   ASSERT_TRUE(search.look(known, kSafe, 1 + kGap, kGap));
   search.on_sent(9);
-  EXPECT_FALSE(search.confirm(known, 5, 8832, 2000));
+  EXPECT_FALSE(search.confirm(known, 4, 8832, 2000));
   EXPECT_FALSE(search.confirm(known, 9, 8831, 2000));
-  EXPECT_FALSE(search.confirm(known, 10, 8832, 2000));
-  EXPECT_TRUE(search.confirm(known, 9, 8832, 2000));
+  EXPECT_TRUE(search.confirm(known, 5, 8832, 2000));
   EXPECT_FALSE(search.confirm(known, 9, 8832, 2000));
+}
+
+TEST(SizeSearchTest, an_answer_to_a_probe_of_an_earlier_size_is_none) {
+  Searched searched(8948);
+  SizeSearch& search = searched.search;
+  KnownSizes& known = searched.known;
+  search.want(known);
+  for (uint64_t number = 1; number <= 3; number++) {
+    ASSERT_TRUE(search.look(known, kSafe, number * kGap, kGap));
+    search.on_sent(number);
+  }
+  ASSERT_TRUE(search.look(known, kSafe, 4 * kGap, kGap));
+  EXPECT_EQ(search.probe_bytes(), 1408u);
+  EXPECT_FALSE(search.confirm(known, 3, 1408, 4 * kGap));  // the probe of 1408 B has not left
+  search.on_sent(4);
+  EXPECT_FALSE(search.confirm(known, 3, 1408, 4 * kGap));
+  EXPECT_TRUE(search.confirm(known, 4, 1408, 4 * kGap));
 }
 
 TEST(SizeSearchTest, a_size_that_does_not_pass_any_more_gives_way_to_smaller_ones) {

@@ -72,6 +72,25 @@ TEST_P(UdpBlocked, packets_are_kept_in_order_and_more_are_refused) {
   EXPECT_EQ(client->counters().packets_sent, sizes.size() + 1);
 }
 
+// Packets that are longer than those with which a session begins are longer than the slots of the staging memory.
+TEST_P(UdpBlocked, larger_packets_are_kept_whole_among_others) {
+  const size_t full = client->payload_bytes_max();
+  const std::vector<size_t> sizes = {10, 8832, full, 64'512, 5, 64'512, full, 1300, 64'512, 7};
+  {
+    const Scope fail(GetParam());
+    for (uint32_t i = 0; i < sizes.size(); ++i) ASSERT_TRUE(send(i, sizes[i]));
+    flush_and_release();
+    for (int i = 0; i < 3; ++i) receive_nothing();
+  }
+  receive_nothing();
+  ASSERT_TRUE(send(static_cast<uint32_t>(sizes.size()), 8832));
+  flush_and_release();
+  const auto received = receive_some(*server, sizes.size() + 1);
+  ASSERT_EQ(received.size(), sizes.size() + 1);
+  for (uint32_t i = 0; i < sizes.size(); ++i) expect_pattern(received[i], i, sizes[i]);
+  EXPECT_EQ(client->counters().send_errors, 0u);
+}
+
 TEST_P(UdpBlocked, half_of_a_burst_may_have_left) {
   const size_t full = client->payload_bytes_max();
   constexpr uint32_t kPackets = 200;  // several trains of packets

@@ -150,6 +150,56 @@ TEST(UdpLarge, packets_arrive_whole_and_in_order) {
   }
 }
 
+// A segment of small packets and a larger packet differ so little in length that they could be padded to one train,
+// but the segment's slot has no space for the padding.
+TEST(UdpLarge, a_packet_little_longer_than_a_segment_damages_no_other) {
+  auto client = make(), server = make();
+  const PeerId peer = must_connect(*client, *server);
+  for (const size_t last : {120, 160, 180, 203}) {
+    const size_t lengths[] = {500, 460, last, 1290, 1340, 20};
+    std::vector<detail::Buffer*> buffers;
+    for (uint32_t i = 0; i < std::size(lengths); ++i) {
+      buffers.push_back(filled(i, lengths[i]));
+      ASSERT_TRUE(client->send(peer, numbered(i), buffers[i]->data(), lengths[i], buffers[i]));
+    }
+    client->flush();
+    const auto received = receive_some(*server, std::size(lengths));
+    ASSERT_EQ(received.size(), std::size(lengths));
+    for (uint32_t i = 0; i < std::size(lengths); ++i) expect_pattern(received[i], i, lengths[i]);
+    for (detail::Buffer* buffer : buffers) memory::Arena::release(buffer);
+  }
+}
+
+// The last part of a message may be shorter than what is copied, and still longer than the peer's datagrams.
+TEST(UdpLarge, a_short_part_longer_than_the_peers_datagrams_arrives) {
+  Udp::Options options;
+  options.datagram_bytes = 576;
+  auto client = make(options), server = make(options);
+  const PeerId peer = must_connect(*client, *server);
+  detail::Buffer* buffer = filled(3, 700);
+  ASSERT_TRUE(client->send(peer, numbered(3), buffer->data(), 700, buffer));
+  client->flush();
+  const auto received = receive_some(*server, 1);
+  ASSERT_EQ(received.size(), 1u);
+  expect_pattern(received[0], 3, 700);
+  memory::Arena::release(buffer);
+}
+
+TEST(UdpLarge, a_burst_has_a_megabyte_of_larger_packets) {
+  auto client = make(), server = make();
+  const PeerId peer = must_connect(*client, *server);
+  detail::Buffer* buffer = filled(0, 64'512);
+  uint32_t taken = 0;
+  while (client->send(peer, numbered(0), buffer->data(), 64'512, buffer)) ++taken;
+  EXPECT_EQ(taken, 17u);
+  EXPECT_FALSE(client->prepare_wait());  // another attempt may succeed at once
+  client->end_wait();
+  client->flush();
+  EXPECT_TRUE(client->send(peer, numbered(0), buffer->data(), 64'512, buffer));
+  client->flush();
+  memory::Arena::release(buffer);
+}
+
 TEST(UdpLarge, packets_above_the_option_are_lost_and_counted) {
   Udp::Options options;
   options.probed_datagram_bytes = 3000;

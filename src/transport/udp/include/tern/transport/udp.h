@@ -44,12 +44,11 @@ struct Udp {
 
     /// The options that a command line can set.
     static constexpr auto fields() {
-      return std::tuple(OptionField{"bind", &Options::bind},
-                        OptionField{"datagram_bytes", &Options::datagram_bytes, kDatagramBytesMin, kDatagramBytesMax},
-                        OptionField{"probed_datagram_bytes", &Options::probed_datagram_bytes, kDatagramBytesMin,
-                                    kDatagramBytesMax},
-                        OptionField{"offload", &Options::offload},
-                        OptionField{"socket_buffer_bytes", &Options::socket_buffer_bytes});
+      return std::tuple(
+          OptionField{"bind", &Options::bind},
+          OptionField{"datagram_bytes", &Options::datagram_bytes, kDatagramBytesMin, kDatagramBytesMax},
+          OptionField{"probed_datagram_bytes", &Options::probed_datagram_bytes, kDatagramBytesMin, kDatagramBytesMax},
+          OptionField{"offload", &Options::offload}, OptionField{"socket_buffer_bytes", &Options::socket_buffer_bytes});
     }
   };
 };
