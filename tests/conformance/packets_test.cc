@@ -1,7 +1,7 @@
 // The contract of transports (src/transport/transport.h), part 2: packets, memory, back-pressure, hostile peers.
 #include <gtest/gtest.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <atomic>
 #include <random>
 #include <thread>
