@@ -91,15 +91,13 @@ void ClientSession::prepare_report(ClientPacket& packet) {
 void ClientSession::prepare_path_probe(ClientPacket& packet) {
   fill_header_only(packet, wire::client_header(wire::Kind::kPathProbe, 0, remote_key_, next_number(),
                                                first_request_count_ << wire::kSlotBits, 0, 0, proof_.session_token()));
-  if ((detours_ & kFullProbeDue) != 0) {
-    packet.payload_bytes = payload_max_;
-  } else if ((detours_ & kShortProbeDue) == 0) {
-    packet.payload_bytes = busy_->size_search.probe_bytes();
-  }
+  const uint8_t probe = next_path_probe();
+  if (probe == kFullProbeDue) packet.payload_bytes = payload_max_;
+  if (probe == kLargeProbeDue) packet.payload_bytes = busy_->size_search.probe_bytes();
   packet.is_control = true;
 }
 
-/// Prepares packet `index` of the slot's request, with the whole request as its payload.
+/// Prepares packet `index` of the slot's request.
 void ClientSession::prepare_request(uint64_t now_ns, uint32_t slot_index, uint32_t index, ClientPacket& packet) const {
   ClientSlot* slot = slots_[slot_index];
   packet.slot = slot;
@@ -111,11 +109,13 @@ void ClientSession::prepare_request(uint64_t now_ns, uint32_t slot_index, uint32
   packet.payload = slot->request->data();
   packet.payload_bytes = slot->request->length_bytes;
   const uint8_t first = index == 0 ? wire::kFirst : 0;
-  uint32_t packet_bytes = packet.payload_bytes;
   if (const Transfer* transfer = slot->transfer; transfer != nullptr) {
-    packet_bytes = std::min(transfer->payload_bytes, packet_bytes - request_offset(*transfer, index));
+    const uint32_t offset = request_offset(*transfer, index);
+    packet.payload += offset;
+    packet.payload_bytes = std::min(transfer->payload_bytes, packet.payload_bytes - offset);
+    packet.is_retransmission = !transfer->lost.empty();
   }
-  const uint32_t credits = credits_of(packet_bytes);
+  const uint32_t credits = credits_of(packet.payload_bytes);
   const uint8_t wants_credits = sent_.in_flight() + credits >= server_limit() ? wire::kWantsCredits : 0;
   const uint32_t deadline_or_index = index == 0 ? deadline_code_of(slot->deadline_ns, now_ns) : index;
   packet.header = wire::client_header(wire::Kind::kRequest, first | wants_credits, remote_key_, next_number(),
@@ -136,15 +136,9 @@ bool ClientSession::prepare_transfer(uint64_t now_ns, uint32_t slot_index, Clien
 
 bool ClientSession::prepare_part(uint64_t now_ns, uint32_t slot_index, uint32_t index, ClientPacket& packet) const {
   const ClientSlot* slot = slots_[slot_index];
-  const Transfer& transfer = *slot->transfer;
-  if (uint64_t{slot->packets_in_flight} * transfer.payload_bytes >= uint64_t{terms_.bulk_packets} * payload_max_) {
-    return false;
-  }
-  const uint32_t offset = request_offset(transfer, index);
+  const uint64_t bytes_in_flight = uint64_t{slot->packets_in_flight} * slot->transfer->payload_bytes;
+  if (bytes_in_flight >= uint64_t{terms_.bulk_packets} * payload_max_) return false;
   prepare_request(now_ns, slot_index, index, packet);
-  packet.is_retransmission = !transfer.lost.empty();
-  packet.payload += offset;
-  packet.payload_bytes = std::min(transfer.payload_bytes, packet.payload_bytes - offset);
   return true;
 }
 
@@ -262,15 +256,9 @@ void ClientSession::end_turn(const ClientPacket& packet) {
 }
 
 void ClientSession::commit_path_probe(uint64_t now_ns) {
-  // In the order of prepare_path_probe().
-  if ((detours_ & kFullProbeDue) != 0) {
-    detours_ &= static_cast<uint8_t>(~kFullProbeDue);
-  } else if ((detours_ & kShortProbeDue) != 0) {
-    detours_ &= static_cast<uint8_t>(~kShortProbeDue);
-  } else {
-    detours_ &= static_cast<uint8_t>(~kLargeProbeDue);
-    busy_->size_search.on_sent(sent_.next_number());
-  }
+  const uint8_t probe = next_path_probe();
+  if (probe == kLargeProbeDue) busy_->size_search.on_sent(sent_.next_number());
+  detours_ &= static_cast<uint8_t>(~probe);
   sent_.add({.time_ns = now_ns});
   sent_.advance_oldest();
 }

@@ -342,6 +342,11 @@ class TERN_API ClientSession {
   void commit(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket);
   void commit_request(uint64_t now_ns, const ClientPacket& packet, uint64_t ticket);
   void commit_rfr(uint64_t now_ns, const ClientPacket& packet);
+  /// The bit in detours_ of the path probe that leaves next: a full one, then a short one, then a large one.
+  uint8_t next_path_probe() const {
+    if ((detours_ & kFullProbeDue) != 0) return kFullProbeDue;
+    return (detours_ & kShortProbeDue) != 0 ? kShortProbeDue : kLargeProbeDue;
+  }
   void commit_path_probe(uint64_t now_ns);
   void commit_report(uint64_t now_ns);
   void end_turn(const ClientPacket& packet);
@@ -396,6 +401,7 @@ class TERN_API ClientSession {
   // -- client_sizes.cc --
   void cut_request(Transfer& transfer, uint32_t bytes, uint8_t code) const;
   void cut_response(Transfer& transfer, uint32_t bytes, uint8_t code) const;
+  uint8_t code_within(uint64_t packet_bytes) const;
   uint8_t request_code() const;
   uint8_t response_code() const;
   /// Offset in the message. A response's packet 0 has the session's own payload, because it comes unasked.
@@ -405,6 +411,7 @@ class TERN_API ClientSession {
   }
   void look_at_size(uint64_t now_ns, ClientTick& result);
   bool is_searching() const { return busy_ != nullptr && busy_->size_search.is_wanted(); }
+  void clear_large_probe() { detours_ &= static_cast<uint8_t>(~kLargeProbeDue); }
   bool is_size_in_vain() const;
   void give_up_size(uint64_t now_ns);
 

@@ -36,10 +36,14 @@ void ClientSession::cut_response(Transfer& transfer, uint32_t bytes, uint8_t cod
       wire::credits_of(transfer.payload_bytes + static_cast<uint32_t>(wire::kHeaderBytes), pools_.credit_unit));
 }
 
+/// The largest size that passes, of packets of at most `packet_bytes` with their headers.
+uint8_t ClientSession::code_within(uint64_t packet_bytes) const {
+  return sizes_.found_within(packet_bytes - std::min<uint64_t>(packet_bytes, wire::kHeaderBytes), payload_max_);
+}
+
 /// The size of a request that begins now: the largest that passes, at most a quarter of the credit limit.
 uint8_t ClientSession::request_code() const {
-  const uint64_t bytes = (uint64_t{credit_limit()} / kPacketsInLimit) << credit_unit_;
-  return sizes_.found_within(bytes - std::min<uint64_t>(bytes, wire::kHeaderBytes), payload_max_);
+  return code_within((uint64_t{credit_limit()} / kPacketsInLimit) << credit_unit_);
 }
 
 /// The size of a response that begins now: the largest that passes, at most a quarter of the free space in this
@@ -48,17 +52,13 @@ uint8_t ClientSession::response_code() const {
   const auto free = static_cast<uint64_t>(std::max(pools_.response_credits_free, 0));
   const uint64_t queue = (free / kPacketsInLimit) << pools_.credit_unit;
   const uint64_t window = uint64_t{allowance().window_packets} * payload_max_;
-  const uint64_t bytes = std::min(queue, window);
-  return sizes_.found_within(bytes - std::min<uint64_t>(bytes, wire::kHeaderBytes), payload_max_);
+  return code_within(std::min(queue, window));
 }
 
 void ClientSession::look_at_size(uint64_t now_ns, ClientTick& result) {
   SizeSearch& search = busy_->size_search;
   if (search.look(sizes_, payload_max_, now_ns, rto_ns())) detours_ |= kLargeProbeDue;
-  if (!search.is_wanted()) {
-    detours_ &= static_cast<uint8_t>(~kLargeProbeDue);
-    return;
-  }
+  if (!search.is_wanted()) return clear_large_probe();
   result.at_latest(search.next_ns());
 }
 
@@ -75,7 +75,7 @@ bool ClientSession::is_size_in_vain() const {
 /// Goes back to the session's own size, and begins each message that uses larger packets again.
 void ClientSession::give_up_size(uint64_t now_ns) {
   busy_->size_search.fall(sizes_, payload_max_, now_ns);
-  detours_ &= static_cast<uint8_t>(~kLargeProbeDue);
+  clear_large_probe();
   for (uint64_t mask = busy_mask(); mask != 0; mask &= mask - 1) {
     const auto index = static_cast<uint32_t>(std::countr_zero(mask));
     ClientSlot* slot = slots_[index];

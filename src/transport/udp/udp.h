@@ -236,7 +236,7 @@ class TERN_API UdpImpl : public DefaultMembers {
                  const detail::Buffer* buffer);
   bool send_large(PeerId peer, const wire::Header& header, const std::byte* data, size_t len,
                   const detail::Buffer* buffer);
-  void end_with_range(Peer& peer, const std::byte* data, size_t len);
+  void end_with_range(Peer& peer, const wire::Header& header, const std::byte* data, size_t len);
   bool open_segment(PeerId peer);
   void close_segment(Peer& peer);
 

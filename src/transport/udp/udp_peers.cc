@@ -157,7 +157,7 @@ void UdpImpl::disconnect(PeerId id) {
 
 /// Asks a connected socket for the MTU of its route: the peer's own, or one that is made for the question.
 uint32_t UdpImpl::large_payload_bytes(PeerId id) {
-  if (datagram_bytes_max_ == datagram_bytes_) return 0;
+  if (large_payload_bytes() == 0) return 0;
   const Peer& peer = peers_[id];
   Descriptor asking;
   if (!peer.socket) {

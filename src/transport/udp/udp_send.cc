@@ -14,26 +14,23 @@ bool UdpImpl::send_slow(PeerId id, const wire::Header& header, const std::byte* 
   const size_t bytes = kHeaderBytes + len;
   if (bytes > peer.datagram_bytes) return send_large(id, header, data, len, buffer);
   if (bytes > peer.space_bytes && !open_segment(id)) return false;
-  store_header(peer.write, header, bytes);
-  peer.write += kHeaderBytes;
-  peer.space_bytes -= static_cast<uint32_t>(bytes);
-  ++peer.packets;
-  if (len <= kCopyBytesMax) {
-    base::copy_bytes(peer.write, data, len);
-    peer.write += len;
+  if (len > kCopyBytesMax) {
+    CHECK(buffer != nullptr);
+    end_with_range(peer, header, data, len);
     return true;
   }
-  CHECK(buffer != nullptr);
-  end_with_range(peer, data, len);
+  store_header(peer.write, header, bytes);
+  base::copy_bytes(peer.write + kHeaderBytes, data, len);
+  peer.write += bytes;
+  peer.space_bytes -= static_cast<uint32_t>(bytes);
+  ++peer.packets;
   return true;
 }
 
 /// Queues a packet that is longer than the datagrams with which the session began. It has a segment of its own.
 bool UdpImpl::send_large(PeerId id, const wire::Header& header, const std::byte* data, size_t len,
                          const detail::Buffer* buffer) {
-  Peer& peer = peers_[id];
-  const size_t bytes = kHeaderBytes + len;
-  if (bytes > datagram_bytes_max_ || datagram_bytes_max_ == datagram_bytes_) {
+  if (len > large_payload_bytes()) {
     ++counters_.send_errors;
     return true;  // counts as lost, because it would not fit later either
   }
@@ -42,17 +39,17 @@ bool UdpImpl::send_large(PeerId id, const wire::Header& header, const std::byte*
     return false;
   }
   if (!open_segment(id)) return false;
-  burst_large_bytes_ += static_cast<uint32_t>(bytes);
-  store_header(peer.write, header, bytes);
-  peer.write += kHeaderBytes;
-  ++peer.packets;
+  burst_large_bytes_ += static_cast<uint32_t>(len);
   CHECK(buffer != nullptr);
-  end_with_range(peer, data, len);
+  end_with_range(peers_[id], header, data, len);
   return true;
 }
 
-/// Ends the open segment with data that stays where it is.
-void UdpImpl::end_with_range(Peer& peer, const std::byte* data, size_t len) {
+/// Ends the open segment with a packet whose data stays where it is.
+void UdpImpl::end_with_range(Peer& peer, const wire::Header& header, const std::byte* data, size_t len) {
+  store_header(peer.write, header, kHeaderBytes + len);
+  peer.write += kHeaderBytes;
+  ++peer.packets;
   Segment& segment = segments_[peer.last];
   segment.data = data;
   segment.data_bytes = static_cast<uint32_t>(len);

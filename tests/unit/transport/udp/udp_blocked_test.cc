@@ -38,6 +38,12 @@ class UdpBlocked : public testing::TestWithParam<int> {
     sent_.clear();
     client->check_invariants();
   }
+  /// Packets of these sizes arrive whole and in order, and another one after them.
+  void expect_and_one_more(const std::vector<size_t>& sizes) {
+    const auto received = receive_some(*server, sizes.size() + 1);
+    ASSERT_EQ(received.size(), sizes.size() + 1);
+    for (uint32_t i = 0; i < sizes.size(); ++i) expect_pattern(received[i], i, sizes[i]);
+  }
   void receive_nothing() {
     EXPECT_EQ(client->receive([](const wire::Header&, const Payload&) {}), 0u);
     client->check_invariants();
@@ -65,9 +71,7 @@ TEST_P(UdpBlocked, packets_are_kept_in_order_and_more_are_refused) {
   EXPECT_EQ(client->census().blocked_peers, 0u);
   ASSERT_TRUE(send(static_cast<uint32_t>(sizes.size()), 40));
   flush_and_release();
-  const auto received = receive_some(*server, sizes.size() + 1);
-  ASSERT_EQ(received.size(), sizes.size() + 1);
-  for (uint32_t i = 0; i < sizes.size(); ++i) expect_pattern(received[i], i, sizes[i]);
+  expect_and_one_more(sizes);
   EXPECT_EQ(client->counters().send_errors, 0u);
   EXPECT_EQ(client->counters().packets_sent, sizes.size() + 1);
 }
@@ -85,9 +89,7 @@ TEST_P(UdpBlocked, larger_packets_are_kept_whole_among_others) {
   receive_nothing();
   ASSERT_TRUE(send(static_cast<uint32_t>(sizes.size()), 8832));
   flush_and_release();
-  const auto received = receive_some(*server, sizes.size() + 1);
-  ASSERT_EQ(received.size(), sizes.size() + 1);
-  for (uint32_t i = 0; i < sizes.size(); ++i) expect_pattern(received[i], i, sizes[i]);
+  expect_and_one_more(sizes);
   EXPECT_EQ(client->counters().send_errors, 0u);
 }
 
