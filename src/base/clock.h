@@ -7,9 +7,9 @@
 
 namespace tern::base {
 
-/// Returns the nanoseconds of CLOCK_MONOTONIC. This clock is the time base of all endpoints on real transports, of the
-/// real Environment and of Timer. It stands still while the machine is suspended. A call costs a vDSO call, and no
-/// system call.
+/// Returns the nanoseconds of CLOCK_MONOTONIC. This clock is the time base of all endpoints on real transports (which
+/// read it by TickClock), of the real Environment and of Timer. It stands still while the machine is suspended. A call
+/// costs a vDSO call, and no system call.
 inline uint64_t monotonic_ns() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);

@@ -35,9 +35,9 @@
 #include <tern/status.h>
 #include <tern/transport/dpdk.h>
 
-#include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/threads.h"
+#include "base/tick_clock.h"
 #include "base/wait.h"
 #include "ethernet/names.h"
 #include "ethernet/open_frames.h"
@@ -137,7 +137,7 @@ class TERN_API DpdkImpl : public DefaultMembers {
     return packets;
   }
 
-  uint64_t now() const { return base::monotonic_ns(); }
+  uint64_t now() { return clock_.now_ns(); }
   bool prepare_wait();
   void wait(uint64_t deadline_ns) { waits_.wait_any(deadline_ns); }
   void end_wait();
@@ -199,6 +199,7 @@ class TERN_API DpdkImpl : public DefaultMembers {
   frames::FrameParser parser_;
   uint32_t empty_polls_ = 0;
   bool has_trouble_ = false;  ///< the driver does not take frames, or the transport has failed
+  base::TickClock<> clock_;
   TransportCounters counters_;
 
   bool is_armed_ = false;

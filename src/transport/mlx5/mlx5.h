@@ -38,9 +38,9 @@
 #include <tern/status.h>
 #include <tern/transport/mlx5.h>
 
-#include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/threads.h"
+#include "base/tick_clock.h"
 #include "base/wait.h"
 #include "ethernet/endpoint_address.h"
 #include "ethernet/open_frames.h"
@@ -151,7 +151,7 @@ class TERN_API Mlx5Impl : public DefaultMembers {
     return packets;
   }
 
-  uint64_t now() const { return base::monotonic_ns(); }
+  uint64_t now() { return clock_.now_ns(); }
   bool prepare_wait();
   void wait(uint64_t deadline_ns) { waits_.wait_any(deadline_ns); }
   void end_wait();
@@ -217,6 +217,7 @@ class TERN_API Mlx5Impl : public DefaultMembers {
 
   // Read by every send and receive.
   base::OfThisProcess<Objects> objects_;
+  base::TickClock<> clock_;
   TransportCounters counters_;
   ethernet::Peers peers_{kMlx5Names};
   ethernet::OpenFrames<Mlx5Send> frames_;

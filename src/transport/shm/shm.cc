@@ -9,7 +9,6 @@
 #include <new>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/try.h"
 #include "transport/options.h"
 
@@ -326,8 +325,6 @@ void ShmImpl::poll_no_more(Peer& peer) {
     others_count_--;
   }
 }
-
-uint64_t ShmImpl::now() const { return base::monotonic_ns(); }
 
 bool ShmImpl::prepare_wait() {
   if (is_busy_) housekeep();

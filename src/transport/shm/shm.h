@@ -34,6 +34,7 @@
 #include <tern/detail/export.h>
 #include <tern/transport/shm.h>
 
+#include "base/tick_clock.h"
 #include "base/wait.h"
 #include "transport/shm/shm_link.h"
 #include "transport/shm/shm_memory.h"
@@ -120,7 +121,7 @@ class TERN_API ShmImpl : public DefaultMembers {
     return packets;
   }
 
-  uint64_t now() const;
+  uint64_t now() { return clock_.now_ns(); }
   bool prepare_wait();
   void wait(uint64_t until_ns);
   void end_wait();
@@ -398,6 +399,7 @@ class TERN_API ShmImpl : public DefaultMembers {
   std::vector<Peer*> others_;                 ///< peers that are not active; others_count_ elements
   uint32_t others_cursor_ = 0;
   uint32_t clock_hand_ = 0;
+  base::TickClock<> clock_;
   TransportCounters counters_;
   Peer* active_[kActivePeersMax] = {};
   Scratch scratch_ = {};

@@ -44,8 +44,8 @@
 #include <tern/status.h>
 #include <tern/transport/udp.h>
 
-#include "base/clock.h"
 #include "base/copy.h"
+#include "base/tick_clock.h"
 #include "base/wait.h"
 #include "memory/arena.h"
 #include "transport/transport.h"
@@ -152,7 +152,7 @@ class TERN_API UdpImpl : public DefaultMembers {
     return packets;
   }
 
-  uint64_t now() const { return base::monotonic_ns(); }
+  uint64_t now() { return clock_.now_ns(); }
   /// Checks no receive queue, because the descriptor is readable if there is input.
   bool prepare_wait() {
     if (blocked_count_ != 0) watch_blocked();
@@ -318,6 +318,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   uint32_t dirty_count_ = 0;    ///< peers with segments in this burst
   uint32_t blocked_count_ = 0;  ///< peers with segments of earlier bursts
   uint32_t segment_count_ = 0;  ///< segments of blocked peers and of this burst
+  base::TickClock<> clock_;
   TransportCounters counters_;
 
   // The burst.

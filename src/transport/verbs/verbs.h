@@ -36,8 +36,8 @@
 #include <tern/status.h>
 #include <tern/transport/verbs.h>
 
-#include "base/clock.h"
 #include "base/threads.h"
+#include "base/tick_clock.h"
 #include "base/wait.h"
 #include "memory/arena.h"
 #include "rdma/completions.h"
@@ -137,7 +137,7 @@ class TERN_API VerbsImpl : public DefaultMembers {
     return packets;
   }
 
-  uint64_t now() const { return base::monotonic_ns(); }
+  uint64_t now() { return clock_.now_ns(); }
   bool prepare_wait();
   void wait(uint64_t deadline_ns) { waits_.wait_any(deadline_ns); }
   void end_wait();
@@ -275,6 +275,7 @@ class TERN_API VerbsImpl : public DefaultMembers {
   bool is_armed_ = false;
   bool is_observing_ = false;
   std::array<ibv_wc, kBurst> completions_;
+  base::TickClock<> clock_;
   TransportCounters counters_;
 
   Options options_;

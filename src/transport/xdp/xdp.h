@@ -36,8 +36,8 @@
 #include <tern/status.h>
 #include <tern/transport/xdp.h>
 
-#include "base/clock.h"
 #include "base/threads.h"
+#include "base/tick_clock.h"
 #include "base/wait.h"
 #include "ethernet/endpoint_address.h"
 #include "ethernet/open_frames.h"
@@ -122,7 +122,7 @@ class TERN_API XdpImpl : public DefaultMembers {
     return count == 0 ? 0 : receive_burst(visit, count);
   }
 
-  uint64_t now() const { return base::monotonic_ns(); }
+  uint64_t now() { return clock_.now_ns(); }
   bool prepare_wait();
   void wait(uint64_t deadline_ns) { waits_.wait_any(deadline_ns); }
   void end_wait();
@@ -192,6 +192,7 @@ class TERN_API XdpImpl : public DefaultMembers {
   uint32_t kept_ = 0;  ///< frames at the front of the burst that are still this endpoint's
   uint32_t until_kernel_ = 1;
   bool has_trouble_ = false;  ///< the kernel does not take frames, or the transport has failed
+  base::TickClock<> clock_;
   TransportCounters counters_;
 
   uint32_t kernel_looks_ = 1;
