@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include <tern/detail/export.h>
@@ -46,20 +47,23 @@ class Request {
       return bytes(front_);
     return {front_->data, front_->bytes};
   }
+  /// bytes() as characters, for a message that is text.
+  std::string_view text() const { return detail::text_of(bytes()); }
   /// As bytes(), but the span is valid as long as the Request: a message that lies in a receive buffer is copied now.
   /// Empty if there is no memory for the copy.
   std::span<const std::byte> stable_bytes() const { return stable_bytes(front_); }
   /// Returns the request message in a MsgBuf of the endpoint, to keep it, to send it on or to answer with it. bytes()
-  /// is empty afterwards. A message of one packet is copied. A message of several packets is copied only if it lies in
-  /// memory that peers cannot read (over shm, without RpcOptions::memory_limit_bytes). kNoMemory: nothing has changed.
-  /// kMisuse: already answered, or moved from.
+  /// is empty afterwards. A message in one packet is copied once, out of the receive buffer (over shm: one of at most
+  /// 992 B). A longer one is not copied. The exception is the first message of a type over shm, without
+  /// RpcOptions::memory_limit_bytes: it has arrived in memory that peers cannot read, and later ones do not. kNoMemory:
+  /// nothing has changed. kMisuse: already answered, or moved from.
   Result<MsgBuf> take_message() { return take_message(front_); }
   /// Memory for a response of `len_bytes`: the preallocated buffer if that is large enough, otherwise one from the
   /// arena. A second call replaces the first. kTooLarge: above 1 GiB. kNoMemory. kMisuse: already answered, or moved
   /// from.
   Result<std::span<std::byte>> response(size_t len_bytes) {
     detail::Buffer* buffer = place_ != Place::kElsewhere ? front_->space : nullptr;
-    if (buffer != nullptr && len_bytes <= buffer->capacity_bytes) [[likely]] {
+    if (buffer != nullptr && len_bytes < buffer->writable_end) [[likely]] {
       place_ = Place::kHasAnswer;
       buffer->revoke_lease();
       buffer->length_bytes = static_cast<uint32_t>(len_bytes);
@@ -78,10 +82,17 @@ class Request {
       respond(end());
     }
   }
-  /// Sends `reply`, which moves to the library. A MsgBuf of another endpoint is copied. An empty MsgBuf drops the
-  /// request (kNoResponse). Ends the Request.
+  /// Sends `reply`, which moves to the library, without a copy. A MsgBuf of another endpoint is copied. An empty MsgBuf
+  /// drops the request (kNoResponse). Ends the Request.
   void respond(MsgBuf&& reply) {
     if (front_ != nullptr) respond(end(), std::move(reply));
+  }
+  /// Sends `reply`, which may be the response to other requests at the same time. The library shares it until the
+  /// client has reported the response as received, at most 25 s. A SharedBuf of another endpoint is copied. An empty
+  /// one drops the request (kNoResponse). Ends the Request. RpcOptions::response_budget_bytes does not count it: share
+  /// messages that the program keeps anyway, and pass on the others as a MsgBuf.
+  void respond(const SharedBuf& reply) {
+    if (front_ != nullptr) respond(end(), reply);
   }
   /// Ends the Request: the client's continuation gets kRefused and `app_code`. Do not use the code 0, which means a
   /// refusal by the library.
@@ -108,6 +119,8 @@ class Request {
   TERN_API static Status no_buffer(detail::RequestFront* front, size_t len_bytes);
   TERN_API static void respond(detail::RequestFront* front);
   TERN_API static void respond(detail::RequestFront* front, MsgBuf&& reply);
+  TERN_API static void respond(detail::RequestFront* front, const SharedBuf& reply);
+  static void respond_copy(detail::RequestFront* front, std::span<const std::byte> bytes);
   TERN_API static void fail(detail::RequestFront* front, uint16_t app_code);
   TERN_API static Duration time_left(const detail::RequestFront* front);
   TERN_API static bool is_cancelled(const detail::RequestFront* front);

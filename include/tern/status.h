@@ -67,6 +67,12 @@ auto operator<<(Stream& out, Code code) -> decltype(out << to_string(code)) {
   return out << to_string(code);
 }
 
+class Status;
+namespace detail {
+/// Prints the status to standard error and aborts.
+[[noreturn]] TERN_API void stop_without_value(const Status& status) noexcept;
+}  // namespace detail
+
 /// A code, and a text that names the rule and the remedy, with an address, port or size if that helps.
 class [[nodiscard]] Status {
  public:
@@ -78,6 +84,13 @@ class [[nodiscard]] Status {
   constexpr Code code() const { return code_; }             ///< for programs
   /// For people: one sentence, zero-terminated, with static storage duration.
   constexpr std::string_view message() const { return message_ != nullptr ? message_ : "ok"; }
+
+  /// On an error it prints the status on standard error and calls abort(). Use it for steps without which the program
+  /// cannot continue, such as on_request() and run_event_loop().
+  void must() const {
+    if (!ok()) [[unlikely]]
+      detail::stop_without_value(*this);
+  }
 
   /// The same code and the same text.
   friend constexpr bool operator==(const Status& a, const Status& b) {
@@ -97,11 +110,6 @@ auto operator<<(Stream& out, const Status& status) -> decltype(out << to_string(
   if (status.message() == to_string(status.code())) return out << status.message();
   return out << to_string(status.code()) << ": " << status.message();
 }
-
-namespace detail {
-/// Prints the status to standard error and aborts.
-[[noreturn]] TERN_API void stop_without_value(const Status& status) noexcept;
-}  // namespace detail
 
 /// A T, or a Status with the reason why there is none.
 template <class T>

@@ -81,6 +81,15 @@ tern_status tern_request_respond_with(tern_request* request, tern_msgbuf* reply)
   return to_c({});
 }
 
+tern_status tern_request_take(tern_request* request, tern_msgbuf** message) noexcept {
+  if (message == nullptr) return misuse("message is NULL: pass the address of a variable for the message");
+  *message = nullptr;
+  if (tern::Status status = check(request); !status.ok()) return to_c(status);
+  auto taken = request->live->take_message();
+  if (taken) *message = give(*taken);
+  return to_c(taken.status());
+}
+
 tern_status tern_request_fail(tern_request* request, uint16_t app_code) noexcept {
   if (tern::Status status = check(request); !status.ok()) return to_c(status);
   if (app_code == 0) return misuse("app_code is 0, which means a refusal by the library: use 1 to 65535");

@@ -102,6 +102,11 @@ Buffer* Arena::alloc_slow(size_t len_bytes) {
 }
 
 void Arena::release_slow(Buffer* buffer) {
+  if (buffer->in_use == Buffer::kShared) {
+    if (buffer->sharers.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    buffer->end_sharing();
+    return release(buffer);
+  }
   Arena* arena = buffer->arena;
   bool is_last = false;
   {
@@ -174,6 +179,9 @@ void Arena::init_block(std::byte* at, uint8_t size_class, uint8_t page_in_run, s
   buffer->arena = this;
   buffer->next = nullptr;
   buffer->sharers.store(0, std::memory_order_relaxed);
+  buffer->writable_end = buffer->capacity_bytes + 1;
+  buffer->held = 0;
+  buffer->held_until = 0;
 }
 
 bool Arena::carve(size_t size_class, FreeList& list) {

@@ -81,8 +81,8 @@ class TERN_API Arena {
   /// Null: there is no memory, the limit is reached, len_bytes > kMessageBytesMax, or the arena is an orphan.
   /// Any thread, as long as the arena lives.
   detail::Buffer* alloc(size_t len_bytes);
-  /// Frees the block. If a peer may be reading it, revokes the lease first. CHECKs against a double release. Any
-  /// thread.
+  /// Gives up one owner's part of the block. The last one frees it: if a peer may be reading it, this revokes the lease
+  /// first. CHECKs against a double release. Any thread.
   static void release(detail::Buffer* buffer);
 
   /// Makes the calling thread the owner. All calls of the previous owner must happen before.

@@ -27,6 +27,10 @@ void Completions::release_after(uint64_t ticket, detail::Buffer* buffer) {
   if (ticket <= context_.released) {
     detail::release_buffer(buffer);
   } else {
+    if (buffer->in_use == detail::Buffer::kShared) {
+      buffer->held_until = buffer->held == 0 ? ticket : std::max(buffer->held_until, ticket);
+      if (buffer->held++ != 0) return;  // it is in a list already
+    }
     Releases& list = releases_.first == nullptr ? releases_ : later_releases_;
     buffer->next = std::exchange(list.first, buffer);
     list.ticket = std::max(list.ticket, ticket);
@@ -36,7 +40,15 @@ void Completions::release_after(uint64_t ticket, detail::Buffer* buffer) {
 void Completions::run_releases() {
   while (releases_.first != nullptr && releases_.ticket <= context_.released) {
     while (releases_.first != nullptr) {
-      detail::release_buffer(std::exchange(releases_.first, releases_.first->next));
+      detail::Buffer* buffer = std::exchange(releases_.first, releases_.first->next);
+      const bool is_shared = buffer->in_use == detail::Buffer::kShared;
+      if (is_shared && buffer->held_until > context_.released) {  // it was released again, after later packets
+        buffer->next = std::exchange(later_releases_.first, buffer);
+        later_releases_.ticket = std::max(later_releases_.ticket, buffer->held_until);
+        continue;
+      }
+      const uint32_t owners = is_shared ? std::exchange(buffer->held, 0) : 1;
+      for (uint32_t i = 0; i < owners; i++) detail::release_buffer(buffer);
     }
     releases_ = std::exchange(later_releases_, {});
   }

@@ -146,6 +146,7 @@ void Handlers::run(Server* server, ServerSlot* slot, const std::byte* data, uint
   incoming->is_stable.store(owned != nullptr, std::memory_order_relaxed);
   incoming->deadline_ns = deadline_ns;
   incoming->copy = owned;
+  if (owned != nullptr) incoming->type = slot->type;
   incoming->handler = &entry;
   if (context_.tracer != nullptr) [[unlikely]]
     incoming->traced = TracedRequest::of(server, *slot, context_.tracer.get());
@@ -274,6 +275,7 @@ detail::Buffer* Handlers::take_response_buffer(Incoming* incoming) {
     return nullptr;
   }
   if (!context_.transport.shortcuts().preallocated_responses) return nullptr;
+  if (slot->response->in_use == detail::Buffer::kShared) return nullptr;  // set_response() will replace it
   incoming->space = nullptr;
   slot->response->revoke_lease();
   return sessions_.take_response(slot);
@@ -305,7 +307,7 @@ void Handlers::on_answered(Incoming* incoming) {
     unbind(incoming);
   }
   sessions_.list_to_send(server);
-  if (is_response && slot->response->capacity_bytes > kUncountedBytes) [[unlikely]]
+  if (is_response && is_counted(slot->response)) [[unlikely]]
     sessions_.count_response(server, slot);
 }
 

@@ -76,7 +76,7 @@ Status Mailbox::push_post(detail::InlineFunction<> function) {
 bool Mailbox::make_stable(Incoming* incoming) {
   base::MutexLock lock(mutex_);
   if (incoming->is_stable.load(std::memory_order_relaxed)) return true;
-  detail::Buffer* copy = received.alloc(incoming->bytes);
+  detail::Buffer* copy = arena.alloc(incoming->bytes);
   if (copy == nullptr) return false;
   std::memcpy(copy->data(), incoming->data, incoming->bytes);
   incoming->copy = copy;

@@ -2,6 +2,7 @@
 // requests. It outlives the endpoint until the last Request has ended.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -39,6 +40,7 @@ struct Server;
 /// open, not stable and not cancelled; it has no deadline, application code or buffers.
 struct alignas(64) Incoming : detail::RequestFront {
   enum class Answer : uint8_t { kDropped, kResponse, kFailure };
+  static constexpr uint16_t kNoType = UINT16_MAX;
 
   // The fields that an answer within the handler touches. They share a cache line with the front.
   Server* server = nullptr;             ///< owner thread only; null: no client waits for the answer any more
@@ -49,6 +51,8 @@ struct alignas(64) Incoming : detail::RequestFront {
   wire::FailureCode failure = wire::FailureCode::kNoResponse;
   Answer answer = Answer::kDropped;
   uint16_t app_code = 0;
+  /// Request type of a message that arrived in `copy`. kNoType: the message was in memory of the transport.
+  uint16_t type = kNoType;
   /// False while `data` lies in the transport's memory, until the handler returns. Written under the mutex, or before
   /// another thread has the record.
   std::atomic<bool> is_stable{false};
@@ -110,8 +114,19 @@ class TERN_API Mailbox {
   Mailbox& operator=(const Mailbox&) = delete;
 
   memory::Arena& arena;      ///< alive as long as the mailbox
-  memory::Arena& received;   ///< alive as long as the mailbox; for copies of requests
+  memory::Arena& received;   ///< alive as long as the mailbox; for requests of several packets while they arrive
   Environment& environment;  ///< for Request::time_left()
+
+  /// The arena in which a request of this type arrives. It is `arena`, from which messages are sent, if an earlier
+  /// message of the type was taken to be sent on.
+  memory::Arena& arena_for(uint32_t type) const {
+    const uint64_t bit = uint64_t{1} << type % 64;
+    return (taken_types_[type / 64].load(std::memory_order_relaxed) & bit) != 0 ? arena : received;
+  }
+  /// Notes that a message of this type was taken, and had to be copied to `arena`. Any thread.
+  void note_taken(uint32_t type) {
+    taken_types_[type / 64].fetch_or(uint64_t{1} << type % 64, std::memory_order_relaxed);
+  }
 
   bool is_owner() const { return owner_.load(std::memory_order_relaxed) == memory::thread_name(); }
   void bind_owner() { owner_.store(memory::thread_name(), std::memory_order_relaxed); }
@@ -132,6 +147,7 @@ class TERN_API Mailbox {
     incoming->is_cancelled.store(false, std::memory_order_relaxed);
     incoming->deadline_ns = UINT64_MAX;
     incoming->app_code = 0;
+    incoming->type = Incoming::kNoType;
     incoming->noted_session = 0;
   }
   /// Takes back a record that belongs to no slot any more. Owner only, while the endpoint is open.
@@ -218,6 +234,7 @@ class TERN_API Mailbox {
   Incoming* free_ = nullptr;  ///< owner only
   std::atomic<const void*> owner_{nullptr};
   std::atomic<bool> has_mail_{false};
+  std::array<std::atomic<uint64_t>, wire::kRequestTypes / 64> taken_types_{};  ///< a bit for each type of note_taken()
   base::Mutex mutex_;
   base::Condition no_workers_;
   bool is_closed_ GUARDED_BY(mutex_) = false;

@@ -65,6 +65,7 @@ Result<MsgBuf> Request::take_message(detail::RequestFront* front) {
   } else {
     buffer = arena.alloc(message.size());
     if (buffer == nullptr) return no_memory;
+    if (incoming->type != Incoming::kNoType) incoming->mailbox->note_taken(incoming->type);
     base::copy_bytes(buffer->data(), message.data(), message.size());
   }
   buffer->length_bytes = incoming->bytes;
@@ -109,17 +110,29 @@ void Request::respond(detail::RequestFront* front) {
 }
 
 void Request::respond(detail::RequestFront* front, MsgBuf&& reply) {
+  if (!reply) return drop(front);
   Incoming* incoming = record_of(front);
-  if (!reply) return drop(incoming);
-  if (incoming->mailbox->arena.owns(reply.buffer())) {
-    if (incoming->response != nullptr) detail::release_buffer(incoming->response);
-    incoming->response = reply.take();
-  } else {
-    const auto bytes = std::as_const(reply).bytes();
-    detail::Buffer* buffer = find_buffer(incoming, bytes.size());
-    if (buffer == nullptr) return fail_with(incoming, wire::FailureCode::kNoMemory, 0);
-    std::memcpy(buffer->data(), bytes.data(), bytes.size());
-  }
+  if (!incoming->mailbox->arena.owns(reply.buffer())) return respond_copy(incoming, std::as_const(reply).bytes());
+  if (incoming->response != nullptr) detail::release_buffer(incoming->response);
+  incoming->response = reply.take();
+  respond(incoming);
+}
+
+void Request::respond(detail::RequestFront* front, const SharedBuf& reply) {
+  if (!reply) return drop(front);
+  Incoming* incoming = record_of(front);
+  if (!incoming->mailbox->arena.owns(reply.buffer())) return respond_copy(incoming, reply.bytes());
+  if (incoming->response != nullptr) detail::release_buffer(incoming->response);
+  incoming->response = reply.share();
+  respond(incoming);
+}
+
+/// Answers with a copy of a message of another endpoint.
+void Request::respond_copy(detail::RequestFront* front, std::span<const std::byte> bytes) {
+  Incoming* incoming = record_of(front);
+  detail::Buffer* buffer = find_buffer(incoming, bytes.size());
+  if (buffer == nullptr) return fail_with(incoming, wire::FailureCode::kNoMemory, 0);
+  if (!bytes.empty()) std::memcpy(buffer->data(), bytes.data(), bytes.size());
   respond(incoming);
 }
 

@@ -50,6 +50,10 @@ inline bool is_of_server(Session session) { return (session.name & kServerName) 
 /// A response with more bytes of memory than this counts against the budget, and has a Claim. One packet of most
 /// networks carries as much. The number of sessions limits the smaller responses.
 inline constexpr uint32_t kUncountedBytes = 1024;
+/// The budget does not count a shared response, because its memory belongs to the program and to other slots, too.
+inline bool is_counted(const detail::Buffer* response) {
+  return response->capacity_bytes > kUncountedBytes && response->in_use != detail::Buffer::kShared;
+}
 
 /// The claim of a buffer that counts against a budget. It is kept in `next`, where a buffer's owner may note anything.
 inline Claim* claim_of(const detail::Buffer* buffer) { return static_cast<Claim*>(static_cast<void*>(buffer->next)); }

@@ -282,7 +282,7 @@ session::ServerOffers::RequestBuffer ServerSessions::Offers::buffer_for(const wi
   const RequestRefusal why = sessions_.handlers_.refusal_of(request.request_type(), bytes);
   if (why.counter != nullptr) return refuse(*why.counter, why.code);
   const bool is_beyond = is_long && !sessions_.make_way_for_arriving(server_, bytes);
-  detail::Buffer* buffer = is_beyond ? nullptr : context.received.alloc(bytes);
+  detail::Buffer* buffer = is_beyond ? nullptr : context.mailbox->arena_for(request.request_type()).alloc(bytes);
   if (buffer != nullptr && is_long) {
     const uint32_t slot = request.request_number() & (wire::kSlotsMax - 1);
     Claim* claim = sessions_.peers_.claim(Budget::kArriving, server_->run, server_, slot, bytes, context.now_ns);
@@ -299,7 +299,7 @@ void ServerSessions::Offers::take_back_buffer(detail::Buffer* buffer, uint32_t, 
 }
 
 void ServerSessions::Offers::take_back_response(detail::Buffer* response, uint64_t ticket) {
-  if (response->capacity_bytes > kUncountedBytes) sessions_.forget_claim(Budget::kResponses, response);
+  if (is_counted(response)) sessions_.forget_claim(Budget::kResponses, response);
   sessions_.completions_.release_after(ticket, response);
 }
 

@@ -92,7 +92,7 @@ class TERN_API ServerSessions {
   void set_response(Server* server, session::ServerSlot* slot, detail::Buffer* buffer);
   /// Takes the slot's response buffer, and subtracts it from the budget.
   detail::Buffer* take_response(session::ServerSlot* slot) {
-    if (slot->response->capacity_bytes > kUncountedBytes) forget_claim(Budget::kResponses, slot->response);
+    if (is_counted(slot->response)) forget_claim(Budget::kResponses, slot->response);
     return std::exchange(slot->response, nullptr);
   }
   /// Adds the slot's new response to the budget. If the budget is used up, frees other responses, or this one.

@@ -105,7 +105,7 @@ void ServerSessions::note_news(Server* server, const wire::Header& header, bool 
   if (slot == nullptr) return;
   if (slot->assembly != nullptr) {
     if (is_part) Peers::note_news(Budget::kArriving, claim_of(slot->assembly->buffer), context_.now_ns);
-  } else if (slot->phase == ServerSlot::Phase::kResponded && slot->response->capacity_bytes > kUncountedBytes) {
+  } else if (slot->phase == ServerSlot::Phase::kResponded && is_counted(slot->response)) {
     Peers::note_news(Budget::kResponses, claim_of(slot->response), context_.now_ns);
   }
 }
@@ -260,7 +260,7 @@ void ServerSessions::check_claims() const {
       if (slot->assembly != nullptr) {
         check_claim(Budget::kArriving, slot->assembly->buffer, server, i, slot->request_bytes);
       }
-      if (slot->response != nullptr && slot->response->capacity_bytes > kUncountedBytes) {
+      if (slot->response != nullptr && is_counted(slot->response)) {
         check_claim(Budget::kResponses, slot->response, server, i, slot->response->capacity_bytes);
       }
     }

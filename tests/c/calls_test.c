@@ -3,7 +3,7 @@
 
 #include "check.h"
 
-enum { ECHO = 1, OWN_BUFFER, EMPTY, FAIL, FORGET, DROP, LATER, WORKER, REPLACED, ABSENT };
+enum { ECHO = 1, OWN_BUFFER, TAKEN, EMPTY, FAIL, FORGET, DROP, LATER, WORKER, REPLACED, ABSENT };
 
 // --- handlers --------------------------------------------------------------------------------------------------------
 
@@ -30,6 +30,18 @@ static void answer_with_own_buffer(void *context, tern_request *request) {
   CHECK_OK(tern_request_respond_with(request, reply));
   CHECK_MISUSE(tern_msgbuf_free(reply), "the program does not own the buffer");  // the buffer belongs to the library
   CHECK(tern_msgbuf_data(reply) == NULL);
+}
+
+static void answer_with_its_message(void *context, tern_request *request) {
+  (void)context;
+  const size_t length = tern_request_length(request);
+  tern_msgbuf *message = NULL;
+  CHECK_MISUSE(tern_request_take(request, NULL), "message is NULL");
+  CHECK_OK(tern_request_take(request, &message));
+  CHECK(tern_msgbuf_length(message) == length && tern_request_length(request) == 0);
+  CHECK_OK(tern_request_respond_with(request, message));
+  CHECK_MISUSE(tern_request_take(request, &message), "has ended");
+  CHECK(message == NULL);
 }
 
 static void answer_nothing(void *context, tern_request *request) {
@@ -105,6 +117,7 @@ static struct pair with_handlers(const char *transport, struct kept *kept) {
   const tern_handler_options in_worker = {.size = sizeof(in_worker), .worker = 1, .max_request_bytes = 1000};
   CHECK_OK(tern_endpoint_on_request(pair.server, ECHO, echo, NULL, NULL));
   CHECK_OK(tern_endpoint_on_request(pair.server, OWN_BUFFER, answer_with_own_buffer, &pair, NULL));
+  CHECK_OK(tern_endpoint_on_request(pair.server, TAKEN, answer_with_its_message, NULL, NULL));
   CHECK_OK(tern_endpoint_on_request(pair.server, EMPTY, answer_nothing, NULL, NULL));
   CHECK_OK(tern_endpoint_on_request(pair.server, FAIL, fail_with_77, NULL, NULL));
   CHECK_OK(tern_endpoint_on_request(pair.server, FORGET, forget, NULL, NULL));
@@ -142,6 +155,8 @@ CASE(messages_of_all_sizes_come_back) {
     run_call(&pair, ECHO, lengths[i], &call);
     check_echoed(&call, lengths[i]);
     run_call(&pair, OWN_BUFFER, lengths[i], &call);
+    check_echoed(&call, lengths[i]);
+    run_call(&pair, TAKEN, lengths[i], &call);
     check_echoed(&call, lengths[i]);
   }
   destroy_pair(&pair);

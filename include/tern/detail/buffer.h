@@ -28,8 +28,11 @@ struct alignas(64) Buffer {
   uint32_t length_bytes;
   uint32_t capacity_bytes;
   memory::Arena* arena;
-  Buffer* next;  ///< in a free list; for the owner's use otherwise
-  std::atomic<uint32_t> sharers;
+  Buffer* next;                   ///< in a free list; for the owner's use otherwise
+  std::atomic<uint32_t> sharers;  ///< with kShared: the number of owners
+  uint32_t writable_end;          ///< smaller messages may be written here: capacity_bytes + 1; with kShared 0
+  uint32_t held;                  ///< with kShared: owners that wait until the transport has released `held_until`
+  uint64_t held_until;            ///< a ticket; like `held`, used by the endpoint's thread only
 
   std::byte* data() { return reinterpret_cast<std::byte*>(this) + sizeof(Buffer); }
   const std::byte* data() const { return reinterpret_cast<const std::byte*>(this) + sizeof(Buffer); }
@@ -43,10 +46,22 @@ struct alignas(64) Buffer {
     lease.store(lease.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
   }
+
+  /// Makes an owned buffer a shared one, with one owner.
+  void begin_sharing() {
+    sharers.store(1, std::memory_order_relaxed);
+    writable_end = 0;
+    in_use = kShared;
+  }
+  /// Makes a shared buffer with one owner an owned buffer.
+  void end_sharing() {
+    writable_end = capacity_bytes + 1;
+    in_use = kOwned;
+  }
 };
 static_assert(sizeof(Buffer) == 64);
 
-/// Gives a block back to its arena. It must have one owner. Any thread.
+/// Gives up one owner's part of a block, which returns to its arena with the last owner. Any thread.
 TERN_API void release_buffer(Buffer* buffer);
 
 }  // namespace tern::detail

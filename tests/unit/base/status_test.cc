@@ -71,6 +71,13 @@ TEST(Result, value__gives_the_value_and_moves_it_out) {
   static_assert(std::is_same_v<decltype(std::declval<Result<int>>().value()), int>, "no reference into a temporary");
 }
 
+TEST(StatusDeathTest, must__stops_the_process_on_an_error_with_the_text) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Status().must();
+  const Status taken(Code::kUnavailable, "the port is taken: choose another one");
+  EXPECT_DEATH(taken.must(), "tern: cannot go on: the port is taken: choose another one \\(unavailable\\)");
+}
+
 TEST(ResultDeathTest, value__without_one_stops_the_process_with_the_text) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const Result<int> none = Status(Code::kUnavailable, "the port is taken: choose another one");

@@ -50,7 +50,16 @@ std::optional<uint64_t> read_message(std::span<const std::byte> bytes) {
 }
 
 /// The handler's action on a request.
-enum Action : uint16_t { kAnswer = 10, kAnswerLater, kAnswerWithMsgBuf, kRefuse, kKeep, kForward, kWork };
+enum Action : uint16_t {
+  kAnswer = 10,
+  kAnswerLater,
+  kAnswerWithMsgBuf,
+  kAnswerWithShared,
+  kRefuse,
+  kKeep,
+  kForward,
+  kWork
+};
 
 template <class T>
 struct Setting {
@@ -195,6 +204,16 @@ class Ownership : public ::testing::Test {
                                 })
                     .ok());
     ASSERT_TRUE(server
+                    .on_request(kAnswerWithShared,
+                                [=, this](Request request) {
+                                  const uint64_t id = check(request);
+                                  MsgBuf reply = world.server->alloc_msgbuf(request.bytes().size());
+                                  write_message(reply.bytes(), ~id);
+                                  shared.emplace_back(std::move(reply));
+                                  request.respond(shared.back());
+                                })
+                    .ok());
+    ASSERT_TRUE(server
                     .on_request(kRefuse,
                                 [=](Request request) {
                                   check(request);
@@ -335,6 +354,11 @@ class Ownership : public ::testing::Test {
     }
     std::erase_if(silent, [](auto& entry) { return entry.first.is_cancelled(); });
     if (reused.size() > 20) reused.clear();
+    std::erase_if(shared, [&](SharedBuf& buffer) {
+      MsgBuf home = buffer.take();  // empty as long as the library has the buffer
+      if (home) overwrite(home, std::byte{0xee});
+      return home || random() % 16 == 0;
+    });
   }
   void turns(size_t count) {
     for (size_t i = 0; i < count; i++) turn();
@@ -355,7 +379,7 @@ class Ownership : public ::testing::Test {
     }
   }
   uint16_t random_answering_type() {
-    return std::array<uint16_t, 3>{kAnswer, kAnswerLater, kAnswerWithMsgBuf}[random() % 3];
+    return std::array<uint16_t, 4>{kAnswer, kAnswerLater, kAnswerWithMsgBuf, kAnswerWithShared}[random() % 4];
   }
 
   int torn_requests = 0, torn_responses = 0, torn_kept = 0, requests_seen = 0;
@@ -363,6 +387,7 @@ class Ownership : public ::testing::Test {
   uint64_t last_id = 0;
   std::vector<std::unique_ptr<Call>> calls;
   std::vector<MsgBuf> reused;
+  std::vector<SharedBuf> shared;  ///< answers
   std::vector<std::pair<Request, uint64_t>> kept, silent;
   std::mt19937 random{42};
   std::optional<typename S::Device> device;

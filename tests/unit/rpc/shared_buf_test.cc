@@ -287,7 +287,7 @@ TYPED_TEST(SharedMessages, kept_request_is_taken_in_another_thread) {
 
 TYPED_TEST(SharedMessages, taken_request_of_several_packets_is_not_copied) {
   auto& world = this->world_;
-  const bool is_private = std::is_same_v<TypeParam, Shm>;  // peers cannot read received memory
+  const bool is_private = std::is_same_v<TypeParam, Shm>;  // peers cannot read the memory of the first one
   bool was_same = false;
   ASSERT_TRUE(world.server
                   ->on_request(kTake,
@@ -302,6 +302,10 @@ TYPED_TEST(SharedMessages, taken_request_of_several_packets_is_not_copied) {
   const Session session = world.open();
   EXPECT_TRUE(world.ask(session, kTake, text_of_size(150'000)).status.ok());
   EXPECT_EQ(was_same, !is_private);
+  for (const size_t bytes : {5'000, 150'000}) {
+    EXPECT_TRUE(world.ask(session, kTake, text_of_size(bytes)).status.ok());
+    EXPECT_TRUE(was_same) << bytes;
+  }
   EXPECT_TRUE(world.ask(session, kTake, "one packet").status.ok());
   EXPECT_FALSE(was_same);
 }

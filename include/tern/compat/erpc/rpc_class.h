@@ -319,7 +319,7 @@ class Rpc {
   [[gnu::always_inline]] void handle(tern::detail::RequestFront* front, erpc_req_func_t function) {
     ReqHandle* const own = spare_.get();
     tern::detail::Buffer* const space = front->space;
-    if (unlikely(space == nullptr || space->capacity_bytes < pre_resp_msgbuf_size_)) {
+    if (unlikely(space == nullptr || space->writable_end <= pre_resp_msgbuf_size_)) {
       return handle_elsewhere(front, function);
     }
     space->revoke_lease();
