@@ -1,4 +1,4 @@
-// MsgBuf: the memory of one message, owned by exactly one side at a time. SharedBuf: a message in several calls.
+// MsgBuf: the memory of one message, with one owner at a time. SharedBuf: a message of several calls or responses.
 // Standard library only.
 #pragma once
 

@@ -18,13 +18,13 @@ namespace tern {
 
 /// The state of the process of a page.
 enum class PageLife : uint8_t {
-  kAlive,    ///< it runs
-  kDead,     ///< it has ended without destroying its Nexus; another process may have its id
-  kUnknown,  ///< it is in another container (PID namespace), or there is no /proc
+  kAlive,    ///< the process runs
+  kDead,     ///< the process has ended without destroying its Nexus; another process may have its id now
+  kUnknown,  ///< the process is in another container (PID namespace), or there is no /proc
 };
 
-/// A session of an endpoint. The page has at most 1000 sessions of each endpoint: those that had the most packets since
-/// the endpoint last looked at them.
+/// A session of an endpoint. A page shows at most 1000 sessions of each endpoint: those with the most packets since the
+/// endpoint's last look at all of its sessions, which it takes about every 100 ms.
 struct PageSession {
   uint64_t name = 0;  ///< Session::name
   std::string peer;   ///< SessionInfo::peer

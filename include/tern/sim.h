@@ -28,14 +28,14 @@
 
 namespace tern::sim {
 
-/// CPU time of an endpoint's loop, including callbacks as short as those of an echo. The defaults are measured with
-/// small_rpc_rate over shm (docs/simulation.md has the figures). A handler that takes longer calls Host::spend().
-/// Host::set_worker_time() gives the time of worker handlers.
+/// The CPU time that an endpoint's loop takes. It includes the callbacks, if they are as short as an echo; a longer
+/// callback calls Host::spend(). Host::set_worker_time() sets the time of worker handlers. The defaults were measured
+/// with small_rpc_rate over shm (docs/simulation.md has the figures).
 struct HostCost {
   Duration iteration = std::chrono::nanoseconds(20);        ///< of each iteration of the event loop
   Duration packet_received = std::chrono::nanoseconds(42);  ///< of each packet received
   Duration packet_sent = std::chrono::nanoseconds(15);      ///< of each packet sent
-  /// CPUs that take no time, except the smallest step of the clock. For experiments with the network alone.
+  /// For experiments with the network alone: CPUs take no time, except the smallest step of the clock.
   static HostCost none() { return {Duration(0), Duration(0), Duration(0)}; }
 };
 

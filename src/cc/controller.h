@@ -1,7 +1,7 @@
 // The concept of a congestion controller: its inputs are round-trip times, losses and the time, and its outputs are a
 // window and a rate.
-// The controllers are a closed set (any_controller.h). Each client session has one as a value, and calls it only when
-// the session is not on the bypass (bypass.h).
+// The controllers are a closed set (any_controller.h). Each client session has one as a value. Low round trips do not
+// reach it (shortcuts.h).
 // Congestion control layer: no packets, sessions or clocks. Integers only, so that a simulation gives the same trace on
 // every machine.
 #pragma once
@@ -34,7 +34,7 @@ struct Path {
 struct Sample {
   uint64_t now_ns = 0;
   uint64_t rtt_ns = 0;      ///< the round trip, without the server's hold time
-  uint64_t min_rtt_ns = 0;  ///< the smallest round trip, including those on the bypass
+  uint64_t min_rtt_ns = 0;  ///< the smallest round trip, including those that do not reach the controller
   bool is_marked = false;   ///< a switch has marked the packet (ECN)
   /// The sender's other limit of packets in flight. The sender has not tried a wider window.
   uint32_t packets_limit = kWindowMax;

@@ -1,7 +1,7 @@
-// Carousel's timing wheel (Saeed et al., SIGCOMM'17) of names that wait for their departure time. One wheel an
-// endpoint. A name is an opaque number, and the caller looks up its meaning when it departs. Therefore the wheel refers
-// to no message memory, and a flow that has ended meanwhile costs only its name. Congestion control layer; owned by one
-// thread, time is an argument.
+// Names that wait for their departure time, in Carousel's timing wheel (Saeed et al., SIGCOMM'17). Each endpoint has
+// one wheel. A name is an opaque number, and the caller looks up its meaning when it departs. Therefore the wheel has
+// no pointer to message memory, and a flow that has ended meanwhile costs only its name. Congestion control layer;
+// owned by one thread, time is an argument.
 #pragma once
 
 #include <algorithm>

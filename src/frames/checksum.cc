@@ -23,8 +23,8 @@ Word load(const std::byte* from) {
 constexpr size_t kLineBytes = 64;
 
 #ifdef __x86_64__
-/// Each addition takes the carry of the addition before, with one instruction per word. No compiler does that without a
-/// detour.
+/// Each addition takes the carry of the one before, so that a word costs one instruction. Compilers do not generate
+/// this from C++.
 uint64_t add_line(uint64_t sum, const std::byte* at) {
   asm("addq (%1), %0\n\t"
       "adcq 8(%1), %0\n\t"

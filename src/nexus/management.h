@@ -78,7 +78,7 @@ class Management {
  public:
   struct Hooks {
     std::function<uint64_t()> random;  ///< returns 0 if the system has no random numbers
-    /// EndpointPort::iteration of a registered endpoint.
+    /// Returns the number of loop iterations of a registered endpoint (EndpointPort::iteration).
     std::function<uint64_t(EndpointName)> iteration;
   };
   struct Datagram {

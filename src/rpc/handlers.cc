@@ -14,8 +14,8 @@ using session::ServerSlot;
 
 namespace {
 
-/// Handlers that take longer run one at a time if their requests have deadlines. In a burst of 16 packets the answer of
-/// the first one would otherwise wait for 15 handlers, a round trip on the slowest of local networks.
+/// Handlers that take longer run one at a time if their requests have deadlines. In a burst of 16 packets the first
+/// answer would otherwise wait for 15 further handlers, and so for about one round trip of a slow local network.
 constexpr uint64_t kLongHandlerNs = 50'000;
 /// A longer hold time is reported as too long (clause 2.9).
 constexpr uint64_t kLongHoldNs = 10'000'000;

@@ -1,4 +1,4 @@
-// The handlers of an endpoint, and the requests that they have: from a whole request to its answer.
+// An endpoint's handlers, and their requests, from the arrival of a complete request to its answer.
 // Owner thread only; worker threads touch a request through its Mailbox.
 #pragma once
 

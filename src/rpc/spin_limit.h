@@ -10,15 +10,16 @@
 
 namespace tern::rpc {
 
-/// kPoll and kAdaptive have a fixed limit. With kBlock the limit depends on how closely packets follow each other. To
-/// block and to be woken costs each side 10 to 20 us where the CPU has other work. A thread that receives packets at
-/// such intervals would use most of a CPU for that alone, so it polls. It stops after a poll in vain, and tries again
-/// after a number of wake-ups that doubles, unless polling had paid before.
+/// kPoll and kAdaptive have a fixed limit. With kBlock the limit depends on how closely packets follow each other. A
+/// sleep and its wake-up cost each side 10 to 20 us where the CPU has other work. A thread that receives packets at
+/// such intervals would spend most of a CPU on that, so it polls instead. It stops polling after a poll in vain. Then
+/// it blocks for a number of wake-ups before it polls again. The number doubles each time, and is 0 again after polling
+/// has paid.
 class SpinLimit {
  public:
   /// kBlock: an endpoint polls for this long. It is about the cost of two wake-ups.
   static constexpr uint64_t kSpinNs = 30'000;
-  /// kBlock: it polls if the gap between packets is shorter than this, which has space for a wake-up of both ends.
+  /// kBlock: the endpoint polls if the gap between packets is shorter than this. Both ends may be woken in such a gap.
   static constexpr uint64_t kShortGapNs = 100'000;
   /// kBlock: polling that ended no earlier than this has paid.
   static constexpr uint64_t kPaidNs = 1'000'000;
@@ -55,7 +56,7 @@ class SpinLimit {
   uint64_t limit_ns_;
   uint64_t began_ns_ = 0;    ///< kBlock: time at which the limit became kSpinNs
   uint32_t skips_ = 0;       ///< kBlock: wake-ups without polling after the last poll in vain
-  uint32_t skips_left_ = 0;  ///< kBlock: rest of these
+  uint32_t skips_left_ = 0;  ///< kBlock: the wake-ups of `skips_` that are still to come
   bool learns_;
 };
 

@@ -1,8 +1,8 @@
 // The trace of an endpoint (RpcOptions::trace_records): records of its calls and packets in a ring.
 //
-// An endpoint with a trace takes the general path for every call and packet, and only that path makes records. So an
-// endpoint without a trace has these instructions in the common case: one branch for a call of receive(), and one for
-// a session's turn to send.
+// An endpoint with a trace takes the general path for every call and packet, and only that path makes records. In the
+// common case an endpoint without a trace therefore pays two branches: one in each call of receive(), and one in each
+// turn of a session to send.
 #pragma once
 
 #include <cstddef>

@@ -42,10 +42,11 @@ struct ClientVerdict {
 struct ClientTick {
   uint64_t next_ns = UINT64_MAX;  ///< latest time of the next tick()
   uint64_t expired_mask = 0;      ///< slots whose deadline has passed; the caller calls end_early() for each
-  uint64_t fruitless_mask = 0;  ///< slots whose response does not come on a path that works; the caller ends them, too
-  bool ask_liveness = false;    ///< ask the server's management whether its endpoint could answer
-  /// The server was silent for the liveness timeout, and could have answered; or the server was silent for four
-  /// liveness timeouts; or the path is narrow.
+  /// Slots whose response does not come although other packets of the server do. The caller ends their calls, too.
+  uint64_t fruitless_mask = 0;
+  bool ask_liveness = false;  ///< ask the server's management whether its endpoint could answer
+  /// The session has failed, for one of three reasons. The server was silent for the liveness timeout, although it
+  /// could have answered; it was silent for four liveness timeouts; or the path is narrow (is_path_narrow).
   bool has_failed = false;
   bool is_path_narrow = false;  ///< packets of full length do not pass any more, short ones do (clause 6.4.2)
   bool has_timed_out = false;

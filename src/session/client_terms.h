@@ -34,8 +34,8 @@ struct ClientTerms : CommonTerms {
   cc::AnyController controller;
 };
 
-/// The terms of an endpoint's sessions, each once. They stay until the endpoint ends, because an endpoint has one set,
-/// or a few.
+/// The different terms of an endpoint's sessions. Sessions with equal terms share one copy. All copies stay until the
+/// endpoint ends, because there are only a few.
 class SharedTerms {
  public:
   /// Returns the copy that is equal to `terms`. Null: there is no memory for another one.

@@ -20,8 +20,9 @@
 
 namespace tern::session {
 
-/// The packets in flight are what the downlink carries in this time: a bare round trip and a small standing queue. It
-/// is longer than a bare round trip in a datacenter (5 to 20 us), because otherwise one client would not fill the link.
+/// All clients together may have as many packets in flight as the downlink carries in this time. A round trip without
+/// load takes 5 to 20 us in a datacenter. The time must be a little longer, because otherwise one client would not fill
+/// the link; the rest is a small queue.
 inline constexpr uint64_t kDownlinkNs = 25'000;
 /// A slow link needs a few packets in flight to be busy.
 inline constexpr uint32_t kDownlinkPacketsMin = 8;

@@ -1,9 +1,9 @@
 // Decides which packets of a client count as lost (clause 4.3).
 // Session layer: pure functions; the ring of sent packets, the newest answer and the time go in, losses come out.
 //
-// The rule is RACK's (RFC 8985): a packet is lost when one that was sent after it has been answered and the reordering
-// time has passed. Both times are measured from the newest answer, the server's hold time included, because packets
-// that leave together are answered together.
+// The rule is RACK's (RFC 8985). A packet counts as lost if a later packet was answered, and the packet's own answer is
+// late: more time has passed since it was sent than the newest answered packet took, plus a time for reordering. The
+// time of the newest answer includes the server's hold time, because packets that leave together are answered together.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,11 @@ namespace tern::session {
 /// The evidence of the newest answers at the time of the decision.
 struct LossEvidence {
   uint64_t largest_answered = 0;  ///< number of the newest packet that was answered
-  uint64_t largest_part = 0;      ///< number of the newest RFR of which a packet has arrived; 0: none
-  uint64_t elapsed_ns = 0;        ///< time to the newest answer, including the server's hold time
-  uint64_t reorder_ns = 0;        ///< time after `elapsed_ns` in which an overtaken answer may come
-  uint64_t responses_ns = 0;      ///< time on the link for one full packet of each call
-  uint64_t patience_ns = 0;       ///< longest time to an answer without evidence that it was overtaken
+  uint64_t largest_part = 0;      ///< number of the newest RFR that a response packet has answered; 0: none
+  uint64_t elapsed_ns = 0;        ///< from the sending of that packet to its answer, the server's hold time included
+  uint64_t reorder_ns = 0;        ///< an answer that was overtaken may come this much later than `elapsed_ns`
+  uint64_t responses_ns = 0;      ///< time that the link needs for one full packet of each call
+  uint64_t patience_ns = 0;       ///< longest wait for an answer if nothing shows that it was overtaken
 };
 
 /// The rounds of losses that a slot has had without progress (clause 4.3.3).
@@ -33,15 +33,16 @@ struct LossRounds {
   bool is_repeated_by(const SentPacket& packet) const { return has_any && packet.time_ns >= newest_ns; }
 };
 
-/// Returns the time at which an overtaken packet counts as lost. `number`: the packet's number.
+/// Returns the time at which a packet that was overtaken counts as lost. `number` is the packet's number.
 inline uint64_t lost_at_ns(const SentPacket& packet, uint64_t number, const LossRounds& rounds,
                            const LossEvidence& evidence) {
   uint64_t wait_ns = evidence.elapsed_ns + evidence.reorder_ns;
   if (!packet.is_rfr()) {
     wait_ns += evidence.responses_ns;  // the server sends responses that are ready at the same time in any order
   } else {
-    // The server sends ranges in turn, but after all other packets, so only a packet of a later range overtakes. An
-    // RFR's clock starts anew with each packet that arrives for the RFR.
+    // An RFR asks for a range of response packets. The server sends its ranges in turn, and sends all other packets
+    // first. Therefore only a packet of a later range shows that this RFR was overtaken. Each packet of its range that
+    // arrives starts the RFR's clock again.
     const bool is_overtaken = packet.kind == SentPacket::Kind::kRfrOvertaken || number < evidence.largest_part;
     const bool has_begun = packet.missing != packet.count;
     if (!is_overtaken) {
@@ -54,9 +55,10 @@ inline uint64_t lost_at_ns(const SentPacket& packet, uint64_t number, const Loss
   return rounds.is_repeated_by(packet) ? std::max(at_ns, rounds.newest_ns + rounds.gap_ns) : at_ns;
 }
 
-/// Judges the unanswered packets up to number `judged`, the oldest first. Calls `on_lost(number)` for each lost packet,
-/// which may remove the packet and begin a round of its slot. Calls `rounds_of(slot index)` before each judgement.
-/// Returns the time at which the next packet will be lost; UINT64_MAX: no packet is left.
+/// Decides for each unanswered packet up to number `judged`, the oldest first, whether it is lost. Calls
+/// `rounds_of(slot index)` before each decision, and `on_lost(number)` for each lost packet. on_lost() may remove the
+/// packet, and begin a round of losses of its slot. Returns the time at which the next packet will count as lost;
+/// UINT64_MAX: no packet is left.
 template <class RoundsOf, class OnLost>
 uint64_t detect_losses(const SentPackets& sent, uint64_t judged, const LossEvidence& evidence, uint64_t now_ns,
                        RoundsOf&& rounds_of, OnLost&& on_lost) {

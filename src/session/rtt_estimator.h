@@ -18,8 +18,8 @@ class RttEstimator {
   /// Answers of one burst may come in another order than their requests left, and a burst takes some microseconds.
   static constexpr uint64_t kReorderNsMin = 10'000;
 
-  /// The smallest round trip is that of the last 5 to 10 s: a path may become longer, and a wrong sample must not count
-  /// for ever. (BBR's window, which is there for the same reasons, is 10 s.)
+  /// Only the last 5 to 10 s count for the smallest round trip, because a path may become longer, and because a wrong
+  /// sample must not count for ever. (BBR has a window of 10 s for the same reasons.)
   static constexpr uint64_t kMinWindowNs = 5'000'000'000;
 
   /// Longer round trips count as this one, of 4.3 s.

@@ -112,8 +112,8 @@ ServerVerdict ServerSession::on_cancel(const wire::Header& header, uint64_t numb
   }
   const auto age = static_cast<int32_t>(header.request_number() - slot->request_number);
   if (age < 0 || age > int32_t{wire::kSlotsMax}) {
-    // Either the cancel is a late duplicate and its answer is stale, or damaged packets have made the two ends differ,
-    // and the request that the client gave up will never start here.
+    // There are two cases. The cancel may be a late duplicate; its answer is then stale. Or damaged packets have made
+    // the two ends differ, and the cancelled request will never start here.
     owe_lost_answer(header, number);
     return {};
   }

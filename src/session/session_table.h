@@ -83,8 +83,9 @@ class SessionTable {
       if (entries_[i].is_live()) f(entries_[i].live_name, entries_[i].known());
     }
   }
-  /// Calls `f(name, object)` at `places` places from the place `from` on, or until `f` returns false. Returns the next
-  /// place; 0: the last one was visited. Objects that come or go between two calls may be missed or visited twice.
+  /// Visits `places` places of the table, beginning with place `from`: calls `f(name, object)` for each object there,
+  /// until `f` returns false. Returns the place at which to go on; 0: the table is at its end. Objects that come or go
+  /// between two calls may be missed or visited twice.
   template <class F>
   uint64_t visit(uint64_t from, uint64_t places, F&& f) const {
     for (uint64_t i = from; i <= mask_; i++) {

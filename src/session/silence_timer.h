@@ -7,12 +7,13 @@
 
 namespace tern::session {
 
-/// Measures the time for which the server has owed an answer and has sent nothing. A look adds at most an eighth of the
-/// liveness timeout, so that time between two late looks counts little.
+/// Measures how long the server has sent nothing while it owed an answer. One look adds at most an eighth of the
+/// liveness timeout, because a client that looks late may itself have been stopped.
 class SilenceTimer {
  public:
-  /// Without an answer of the server's management the session ends after this many silent liveness timeouts, because
-  /// the server's endpoint may get no CPU. If the endpoint is dead, the relation of the Nexuses ends sooner.
+  /// The session ends after this many silent liveness timeouts if the server's management has not said that the
+  /// endpoint could answer. One timeout is not enough, because the endpoint may get no CPU. The end of the server's
+  /// process is noticed sooner, by the Nexuses.
   static constexpr uint64_t kTimeoutsUnasked = 4;
 
   explicit SilenceTimer(uint64_t liveness_ns) : liveness_ns_(liveness_ns) {}

@@ -1,8 +1,9 @@
 // The records of a trace, and the format of trace files. Trace layer.
 //
-// A file: FileHeader; `names_bytes` of text, a line "kind NUMBER NAME" or "packet NUMBER NAME" for each Kind and each
-// wire::Kind, so that a reader needs no table; then `rings` times a RingHeader, and blocks of that ring: a uint32_t n,
-// and n Records, the oldest first. A block without records ends the ring. Integers are as the machine has them.
+// A file begins with a FileHeader and `names_bytes` of text. The text has a line "kind NUMBER NAME" for each Kind, and
+// "packet NUMBER NAME" for each wire::Kind, so that a reader needs no table. Then come `rings` rings. A ring is a
+// RingHeader and blocks. A block is a uint32_t n and n Records, the oldest first; a block with n = 0 ends the ring.
+// Integers have the byte order of the machine.
 #pragma once
 
 #include <array>

@@ -37,9 +37,9 @@ struct alignas(64) Buffer {
   std::byte* data() { return reinterpret_cast<std::byte*>(this) + sizeof(Buffer); }
   const std::byte* data() const { return reinterpret_cast<const std::byte*>(this) + sizeof(Buffer); }
 
-  /// Ends the current lease: a peer that copied under it will see the new value and drop its copy. Must come before the
-  /// data is written again. One store and a release fence, without a wait. For a shared buffer it does nothing, because
-  /// no owner writes the buffer, and pending calls need its lease.
+  /// Ends the current lease. A peer that has copied the data under this lease will see the new value, and drop its
+  /// copy. Must be called before the data is written again. Takes one store and a release fence, and does not wait for
+  /// peers. Does nothing for a shared buffer, because its owners do not write it, and pending calls need its lease.
   void revoke_lease() {
     if (!exposed || in_use == kShared) return;
     exposed = false;

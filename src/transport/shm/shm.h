@@ -138,8 +138,8 @@ class TERN_API ShmImpl : public DefaultMembers {
   static constexpr size_t kBurstPackets = 64;      ///< a call takes about this many packets at most ...
   static constexpr size_t kPeerBurstPackets =
       32;  ///< ... and this many of one peer, so that at least two peers have their turn
-  /// A peer's burst also ends when it has sent this much by reference. The visitor copies 256 kB in 8 us. During that
-  /// time other peers wait, and the peer itself, which has as much again in flight, waits for an acknowledgement.
+  /// A peer's burst also ends after this many bytes by reference. The visitor copies 256 kB in 8 us. Meanwhile the
+  /// other peers wait, and so does the peer itself: with another 256 kB in flight it needs an acknowledgement.
   static constexpr uint32_t kBurstReferenceBytes = 4 * kReferenceBytesMax;
   // Limits of the chunks that this endpoint maps: of one peer, of all endpoints of one process, and of all peers.
   static constexpr uint32_t kPeerChunksMax = 1024;

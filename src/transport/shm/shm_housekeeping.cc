@@ -21,8 +21,8 @@ void ShmImpl::unwatch(base::Descriptor& fd) {
   fd.reset();
 }
 
-/// Handles the events of the epoll set, after waiting for the first until `deadline_ns`. `ends_wait`: wake-ups up to
-/// now have been seen.
+/// Waits for the first event of the epoll set until `deadline_ns`, and handles all events. `ends_wait`: the endpoint
+/// stops waiting, so this also clears the wake-ups that have come.
 void ShmImpl::pump(uint64_t deadline_ns, bool ends_wait) {
   epoll_event events[64];
   counters_.system_calls++;

@@ -12,12 +12,13 @@
 
 namespace tern::transport::shm {
 
-/// A page that only its endpoint writes, and that all its peers read.
+/// Shows an endpoint's peers whether it sleeps. The doorbell is in a page that the endpoint writes and all of its peers
+/// read.
 struct Doorbell {
   std::atomic<uint32_t> sleep;  ///< counts up when the endpoint falls asleep and when it wakes; odd while asleep
 };
 inline constexpr size_t kDoorbellBytes = 4096;
-/// The doorbell for a peer whose own doorbell is not mapped.
+/// Takes the place of a peer's doorbell while that is not mapped: the peer counts as awake.
 alignas(64) inline constinit const std::atomic<uint32_t> kNeverAsleep{0};
 
 /// A chunk of the peer's message arena.

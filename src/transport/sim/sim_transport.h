@@ -79,8 +79,8 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
   uint64_t downlink_bytes_per_sec() const { return link_bytes_per_sec_; }  ///< assumes one endpoint per host
   uint64_t downlink_bytes() const { return received_bytes_; }
   /// The target is 30 us for a round trip of 7 us without load, as in the eRPC paper's cluster. A round trip then takes
-  /// less than 90 us with hundreds of flows in a queue. The target must not be below session::kDownlinkNs, which the
-  /// credits alone keep to.
+  /// less than 90 us with hundreds of flows in a queue. The target must not be below session::kDownlinkNs, because the
+  /// credits allow a delay of that length.
   DelayTarget delay_target() const { return delay_target_; }
 
   bool send(PeerId peer, const wire::Header& header, const std::byte* data, size_t len, detail::Buffer* buffer);

@@ -11,8 +11,8 @@ Lane::~Lane() {
   if (is_attached_) port_->detach(slot_, is_place_free_);
 }
 
-/// Reads the new shares of queues. If another thread has the mutex, a later poll does so, because that thread may be
-/// asking the driver, which takes milliseconds.
+/// Reads the new shares of queues. If another thread holds the mutex, this does nothing, and a later poll tries again:
+/// that thread may be waiting for the driver, which takes milliseconds.
 [[gnu::noinline]] void Lane::try_refresh() {
   if (!port_->mutex_.try_lock()) return;
   (void)base::try_grow([this] {

@@ -13,7 +13,7 @@
 
 namespace erpc {
 
-/// The CPUs of the node, of those that this process may use. A machine without NUMA has all of them in node 0.
+/// Returns the CPUs of a NUMA node that this process may use. On a machine without NUMA, node 0 has all CPUs.
 inline std::vector<size_t> get_lcores_for_numa_node(size_t numa_node) {
   std::vector<size_t> cpus;
   cpu_set_t allowed;

@@ -13,11 +13,11 @@ namespace transport {
 class VerbsImpl;
 }
 
-/// One unreliable-datagram queue pair an endpoint, over rdma-core's libibverbs. Message memory and queues are
-/// registered with the NIC, so the process may have to lock some tens of megabytes an endpoint (ulimit -l). A program
-/// that forks needs Linux 5.12 or newer.
+/// Unreliable datagrams over RDMA devices, by rdma-core's libibverbs. Each endpoint has one queue pair. Message memory
+/// and queues are registered with the NIC, and cannot be swapped out: the process must be allowed to lock some tens of
+/// megabytes for each endpoint (ulimit -l). A program that forks needs Linux 5.12 or newer.
 struct Verbs {
-  static constexpr std::string_view kName = "verbs";  ///< the peers' endpoints must have the same
+  static constexpr std::string_view kName = "verbs";  ///< both endpoints of a session must have this transport
   using Impl = transport::VerbsImpl;                  ///< for the library
 
   /// For Rpc::create(). Out of range: kMisuse. No such device, port, GID or P_Key, or no permission: kUnavailable.
