@@ -283,14 +283,15 @@ session::ServerOffers::RequestBuffer ServerSessions::Offers::buffer_for(const wi
   if (why.counter != nullptr) return refuse(*why.counter, why.code);
   const bool is_beyond = is_long && !sessions_.make_way_for_arriving(server_, bytes);
   detail::Buffer* buffer = is_beyond ? nullptr : context.mailbox->arena_for(request.request_type()).alloc(bytes);
+  Claim* claim = nullptr;
   if (buffer != nullptr && is_long) {
     const uint32_t slot = request.request_number() & (wire::kSlotsMax - 1);
-    Claim* claim = sessions_.peers_.claim(Budget::kArriving, server_->run, server_, slot, bytes, context.now_ns);
+    claim = sessions_.peers_.claim(Budget::kArriving, server_->run, server_, slot, bytes, context.now_ns);
     if (claim == nullptr) detail::release_buffer(std::exchange(buffer, nullptr));
     if (claim != nullptr) set_claim(buffer, claim);
   }
   if (buffer == nullptr) return refuse(counters.refused_no_memory, wire::FailureCode::kNoMemory);
-  return {buffer, {}};
+  return {buffer, {}, claim};
 }
 
 void ServerSessions::Offers::take_back_buffer(detail::Buffer* buffer, uint32_t, bool is_long) {

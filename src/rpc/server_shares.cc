@@ -104,7 +104,7 @@ void ServerSessions::note_news(Server* server, const wire::Header& header, bool 
   const ServerSlot* slot = index < server->session.window() ? server->session.slot(index) : nullptr;
   if (slot == nullptr) return;
   if (slot->assembly != nullptr) {
-    if (is_part) Peers::note_news(Budget::kArriving, claim_of(slot->assembly->buffer), context_.now_ns);
+    if (is_part) Peers::note_news(Budget::kArriving, static_cast<Claim*>(slot->assembly->claim), context_.now_ns);
   } else if (slot->phase == ServerSlot::Phase::kResponded && is_counted(slot->response)) {
     Peers::note_news(Budget::kResponses, claim_of(slot->response), context_.now_ns);
   }
@@ -258,6 +258,7 @@ void ServerSessions::check_claims() const {
       const ServerSlot* slot = server->session.slot(i);
       if (slot == nullptr) continue;
       if (slot->assembly != nullptr) {
+        CHECK(slot->assembly->claim == claim_of(slot->assembly->buffer));
         check_claim(Budget::kArriving, slot->assembly->buffer, server, i, slot->request_bytes);
       }
       if (slot->response != nullptr && is_counted(slot->response)) {

@@ -107,20 +107,22 @@ void ClientSession::prepare_request(uint64_t now_ns, uint32_t slot_index, uint32
   packet.buffer = slot->request;
   packet.is_retransmission = slot->was_sent();
   packet.payload = slot->request->data();
-  packet.payload_bytes = slot->request->length_bytes;
   const uint8_t first = index == 0 ? wire::kFirst : 0;
-  if (const Transfer* transfer = slot->transfer; transfer != nullptr) {
+  const Transfer* transfer = slot->transfer;
+  const uint32_t message_bytes = transfer != nullptr ? transfer->bytes : slot->request->length_bytes;
+  packet.payload_bytes = message_bytes;
+  if (transfer != nullptr) {
     const uint32_t offset = request_offset(*transfer, index);
     packet.payload += offset;
-    packet.payload_bytes = std::min(transfer->payload_bytes, packet.payload_bytes - offset);
+    packet.payload_bytes = std::min(transfer->payload_bytes, message_bytes - offset);
     packet.is_retransmission = !transfer->lost.empty();
   }
   const uint32_t credits = credits_of(packet.payload_bytes);
   const uint8_t wants_credits = sent_.in_flight() + credits >= server_limit() ? wire::kWantsCredits : 0;
   const uint32_t deadline_or_index = index == 0 ? deadline_code_of(slot->deadline_ns, now_ns) : index;
   packet.header = wire::client_header(wire::Kind::kRequest, first | wants_credits, remote_key_, next_number(),
-                                      slot->request_number, deadline_or_index, slot->type, slot->request->length_bytes);
-  if (slot->transfer != nullptr) packet.header.add_payload_code(slot->transfer->payload_code);
+                                      slot->request_number, deadline_or_index, slot->type, message_bytes);
+  if (transfer != nullptr) packet.header.add_payload_code(transfer->payload_code);
 }
 
 /// Prepares the next packet of a long request, or the next RFR of a long response, lost packets first. False: there is

@@ -23,6 +23,7 @@ void ClientSession::cut_request(Transfer& transfer, uint32_t bytes, uint8_t code
   transfer.payload_code = code;
   transfer.payload_bytes = code == 0 ? payload_max_ : wire::payload_of_code(code);
   transfer.packets = wire::packets_of(bytes, transfer.payload_bytes);
+  transfer.bytes = bytes;
 }
 
 /// Cuts a response into packets. Only packet 0 counts as received, even if others have come before.
@@ -83,7 +84,7 @@ void ClientSession::give_up_size(uint64_t now_ns) {
     if (transfer == nullptr || transfer->payload_code == 0) continue;
     forget_packets(index);
     if (slot->phase == Phase::kSending) {
-      cut_request(*transfer, slot->request->length_bytes, 0);
+      cut_request(*transfer, transfer->bytes, 0);
     } else {
       const uint32_t restarts = transfer->restarts;
       cut_response(*transfer, slot->response_bytes, 0);

@@ -46,6 +46,7 @@ struct Transfer {
   uint8_t payload_code = 0;
   uint8_t share = 1;    ///< response: packets of the session's own size that a full packet counts as, rounded up
   uint8_t credits = 1;  ///< response: credits of the endpoint's own receive queue that a full packet takes
+  uint32_t bytes = 0;   ///< request: its length, so that sending a packet does not load the buffer's control line
 };
 
 /// One call in flight. The slot has `request` and `response` until the caller takes them.

@@ -128,6 +128,7 @@ ServerVerdict ServerSession::on_new_long_request(const wire::Header& header, con
   assembly->payload_bytes = payload_of(header.payload_code());
   assembly->packets = wire::packets_of(slot->request_bytes, assembly->payload_bytes);
   assembly->buffer = whole.buffer;
+  assembly->claim = whole.claim;
   slot->assembly = assembly;
   return place(slot, header, payload, number, now_ns);
 }

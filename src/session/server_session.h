@@ -43,6 +43,7 @@ class ServerOffers {
   struct RequestBuffer {
     detail::Buffer* buffer = nullptr;  ///< null: the request is refused
     wire::FailureCode refusal = {};    ///< the reason, if `buffer` is null
+    void* claim = nullptr;             ///< for Assembly::claim
   };
   /// Returns a buffer for `request`, whose bytes cannot stay where they are. `is_long`: the request arrives in several
   /// packets, and the buffer counts as arriving until take_back_buffer() or ServerVerdict::was_assembled.

@@ -26,6 +26,7 @@ struct Assembly {
   uint32_t payload_bytes = 0;         ///< of a full packet (clause 5.1.1)
   uint64_t deadline_ns = UINT64_MAX;  ///< from packet 0; UINT64_MAX: no deadline, or packet 0 has not arrived
   detail::Buffer* buffer = nullptr;   ///< buffer of the whole message
+  void* claim = nullptr;              ///< the endpoint's record of `buffer`, here because the buffer is in no cache
 };
 
 /// The slot's ServerSession writes all fields except `call` and the response, which the endpoint writes.
