@@ -40,7 +40,7 @@ class FlowMeter {
                                                                           ///< below
 
   FlowMeter(uint32_t victim_host, uint16_t request_type, uint32_t hosts)
-      : victim_(victim_host), type_(request_type), flows_of_host_(hosts) {}
+      : victim_(victim_host), type_(request_type), first_of_host_(hosts, kNone) {}
 
   /// For Simulation::set_tap(). `now` has the same origin as the times of bytes().
   void on_packet(tern::Duration now, const tern::sim::TappedPacket& packet) {
@@ -49,11 +49,11 @@ class FlowMeter {
     if (packet.to_host == victim_) {
       const tern::wire::Header header = tern::wire::load_header(packet.bytes.data());
       if (header.kind() != tern::wire::Kind::kRequest || header.request_type() != type_) return;
-      Flow& flow = flow_of(packet.from_host, packet.from_port);
+      const uint32_t flow = flow_of(packet.from_host, packet.from_port);
       if (packet.has_arrived) {
         on_data(now, flow, header);
       } else {
-        flow.departures[header.number() % kDeparturesMax] = {header.number(), low_ns(now)};
+        flows_[flow].departures[header.number() % kDeparturesMax] = {header.number(), low_ns(now)};
       }
     } else if (packet.from_host == victim_ && packet.has_arrived) {
       on_answer(now, packet);
@@ -70,11 +70,12 @@ class FlowMeter {
   /// Bytes of requests that arrived for the first time in a flow's packets between two times. Both times are multiples
   /// of kSlot.
   uint64_t bytes(size_t flow, tern::Duration from, tern::Duration to) const {
-    const std::vector<uint32_t>& slots = flows_[flow].bytes_by_slot;
-    const auto begin = static_cast<size_t>(from / kSlot), end = static_cast<size_t>(to / kSlot);
-    const size_t latest = flows_[flow].slot;
-    uint64_t sum = latest >= begin && latest < end ? flows_[flow].slot_bytes : 0;
-    for (size_t i = begin; i < std::min(slots.size(), end); ++i) sum += slots[i];
+    const auto end = std::min(bytes_by_slot_.size(), static_cast<size_t>(to / kSlot));
+    uint64_t sum = 0;
+    for (auto slot = static_cast<size_t>(from / kSlot); slot < end; ++slot) {
+      const std::vector<uint32_t>& bytes_by_flow = bytes_by_slot_[slot];
+      if (flow < bytes_by_flow.size()) sum += bytes_by_flow[flow];
+    }
     return sum;
   }
   uint64_t bytes(tern::Duration from, tern::Duration to) const {
@@ -113,27 +114,34 @@ class FlowMeter {
     uint32_t at_ns = 0;            ///< low bits: no round trip takes 4 s
   };
   /// What each packet needs is small and together, because a hundred flows are in no cache when they are needed.
-  struct Flow {
-    bool has_request = false;
+  struct alignas(64) Flow {
+    uint32_t port = 0;
+    uint32_t next_of_host = kNone;
     uint32_t request_number = 0;
-    uint32_t arrived_to = 0;        ///< all packets of this request before this one have arrived
-    uint32_t slot_bytes = 0;        ///< of the latest slot, which is not in `bytes_by_slot` yet
-    size_t slot = 0;                ///< the latest one
+    uint32_t arrived_to = 0;  ///< all packets of this request before this one have arrived
+    bool has_request = false;
     std::vector<bool> has_arrived;  ///< by packet of this request, for those from `arrived_to` on
-    std::vector<uint32_t> bytes_by_slot;
     std::array<Departure, kDeparturesMax> departures;
   };
+  static constexpr uint32_t kNone = UINT32_MAX;
   static uint32_t low_ns(tern::Duration time) { return static_cast<uint32_t>(time.count()); }
 
-  Flow& flow_of(uint32_t host, uint32_t port) {
-    for (const auto& [its_port, index] : flows_of_host_[host]) {
-      if (its_port == port) return flows_[index];
-    }
-    flows_of_host_[host].emplace_back(port, flows_.size());
-    return flows_.emplace_back();
+  /// The index of a flow. kNone: there is none.
+  uint32_t find(uint32_t host, uint32_t port) const {
+    uint32_t flow = first_of_host_[host];
+    while (flow != kNone && flows_[flow].port != port) flow = flows_[flow].next_of_host;
+    return flow;
+  }
+  uint32_t flow_of(uint32_t host, uint32_t port) {
+    if (const uint32_t known = find(host, port); known != kNone) return known;
+    const auto flow = static_cast<uint32_t>(flows_.size());
+    flows_.emplace_back().port = port;
+    flows_[flow].next_of_host = std::exchange(first_of_host_[host], flow);
+    return flow;
   }
 
-  void on_data(tern::Duration now, Flow& flow, const tern::wire::Header& header) {
+  void on_data(tern::Duration now, uint32_t index, const tern::wire::Header& header) {
+    Flow& flow = flows_[index];
     if (!flow.has_request || header.request_number() != flow.request_number) {
       // A late duplicate from the previous request: an unnecessary retransmission.
       if (flow.has_request && static_cast<int32_t>(header.request_number() - flow.request_number) < 0) return;
@@ -144,12 +152,10 @@ class FlowMeter {
     }
     if (!mark_arrived(flow, header.index())) return;
     const auto slot = static_cast<size_t>(now / kSlot);
-    if (slot != flow.slot) {
-      if (flow.slot >= flow.bytes_by_slot.size()) flow.bytes_by_slot.resize(flow.slot + 1);
-      flow.bytes_by_slot[flow.slot] += std::exchange(flow.slot_bytes, 0);
-      flow.slot = slot;
-    }
-    flow.slot_bytes += header.length() - static_cast<uint32_t>(tern::wire::kHeaderBytes);
+    if (slot >= bytes_by_slot_.size()) bytes_by_slot_.resize(slot + 1);
+    std::vector<uint32_t>& bytes_by_flow = bytes_by_slot_[slot];
+    if (index >= bytes_by_flow.size()) bytes_by_flow.resize(flows_.size());
+    bytes_by_flow[index] += header.length() - static_cast<uint32_t>(tern::wire::kHeaderBytes);
   }
   /// False: the packet has arrived before.
   static bool mark_arrived(Flow& flow, uint32_t index) {
@@ -170,19 +176,20 @@ class FlowMeter {
   void on_answer(tern::Duration now, const tern::sim::TappedPacket& packet) {
     const tern::wire::Header header = tern::wire::load_header(packet.bytes.data());
     if (tern::wire::is_from_client(header.kind()) || (header.flags() & tern::wire::kNoEcho) != 0) return;
-    for (const auto& [port, index] : flows_of_host_[packet.to_host]) {
-      if (port != packet.to_port) continue;
-      Departure& departure = flows_[index].departures[header.echo() % kDeparturesMax];
-      if (departure.number != header.echo()) return;
-      departure.number = UINT32_MAX;  // at most one sample for each packet
-      if (is_recording_) rtt_ns_.add(low_ns(now) - departure.at_ns);
-    }
+    const uint32_t flow = find(packet.to_host, packet.to_port);
+    if (flow == kNone) return;
+    Departure& departure = flows_[flow].departures[header.echo() % kDeparturesMax];
+    if (departure.number != header.echo()) return;
+    departure.number = UINT32_MAX;  // at most one sample for each packet
+    if (is_recording_) rtt_ns_.add(low_ns(now) - departure.at_ns);
   }
 
   const uint32_t victim_;
   const uint16_t type_;
   std::vector<Flow> flows_;
-  std::vector<std::vector<std::pair<uint32_t, size_t>>> flows_of_host_;  ///< by host: port, flow
+  std::vector<uint32_t> first_of_host_;  ///< by host: its newest flow
+  /// By slot and flow: new bytes. The flows of a slot are together, because all of them are written in it.
+  std::vector<std::vector<uint32_t>> bytes_by_slot_;
   bool is_recording_ = false;
   tern::microbench::Percentiles rtt_ns_;
 };
