@@ -89,13 +89,13 @@ class TERN_API EventQueue {
 
  private:
   // A bucket is 16 ns to 1/8 ns wide. A bucket of 1/8 ns has about one event when a hundred hosts send small packets
-  // (10 events in a nanosecond). All buckets together are 4 us wide, which is more than a frame of a fast link takes
-  // from node to node.
+  // (10 events in a nanosecond). All buckets together are 67 us wide. That is more than a frame of a fast link takes
+  // from node to node, and more than the time to the next timer of most busy endpoints.
   static constexpr uint32_t kWidestBits = 14;
   static constexpr uint32_t kNarrowestBits = 7;
   /// Width of the calendar, in widest buckets. It is the same for any width of the buckets, because the horizon must
   /// not come nearer: an event of the heap is older than events of the calendar with the same time.
-  static constexpr uint64_t kHorizon = 256;
+  static constexpr uint64_t kHorizon = 4096;
   static constexpr uint64_t kBucketsMax = kHorizon << (kWidestBits - kNarrowestBits);
   // Inserting an event before others walks through its bucket's list. The buckets get half as wide if the walks take
   // more than one step per 4 events, and twice as wide if they take less than one step per 32 events. These limits are

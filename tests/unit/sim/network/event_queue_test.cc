@@ -56,7 +56,7 @@ TEST(EventQueue, step__runs_only_due_events) {
 
 TEST(EventQueue, equal_times_run_in_the_order_of_add) {
   Log log;
-  const Picoseconds at = 50'000'000;  // beyond the calendar's horizon at first
+  const Picoseconds at = 500'000'000;  // beyond the calendar's horizon at first
   log.add(at, 1);
   log.add(at + 1, 4);
   log.add(at, 2);
@@ -107,7 +107,7 @@ class Model {
  private:
   void add() {
     // Distances of all scales: in the same bucket, in the next ones, around the calendar's horizon, and far beyond it.
-    constexpr Picoseconds kDistances[] = {1, 600, 40'000, 1'000'000, 4'194'304, 8'388'608, 1'000'000'000};
+    constexpr Picoseconds kDistances[] = {1, 600, 40'000, 1'000'000, 67'108'864, 134'217'728, 1'000'000'000};
     Picoseconds distance = random_() % kDistances[random_() % std::size(kDistances)];
     if (random_() % 8 == 0) distance &= ~Picoseconds{0xffff};  // many equal times
     const uint64_t name = added_.size();
@@ -150,8 +150,8 @@ TEST(EventQueue, random_events_run_as_in_the_model) {
 
 TEST(EventQueue, the_whole_round_of_the_calendar_is_in_order) {
   // Single events at every distance across the horizon. Each position of now must lead to the right bucket.
-  for (Picoseconds start = 0; start < 5'000'000; start += 77'777) {
-    for (Picoseconds distance = 0; distance < 9'000'000; distance += 499'999) {
+  for (Picoseconds start = 0; start < 80'000'000; start += 1'277'777) {
+    for (Picoseconds distance = 0; distance < 140'000'000; distance += 7'999'999) {
       Log log;
       EXPECT_FALSE(log.queue.step(start));
       log.add(start + distance, 1);
@@ -184,7 +184,7 @@ TEST(EventQueue, events_run_in_order_while_their_density_changes) {
         const Picoseconds at = now + random() % span;
         add(i % 4 == 0 ? std::max(now, at & ~Picoseconds{0xff}) : at);
       }
-      for (int i = 0; i < 8; i++) add((now / 2'000'000 + 1 + random() % 4) * 2'000'000);
+      for (int i = 0; i < 8; i++) add((now / 32'000'000 + 1 + random() % 4) * 32'000'000);
       while (log.queue.step(now + span / 2)) {
       }
     }
