@@ -30,6 +30,22 @@ void Network::Impl::send(SimPacket* packet) {
   }
 }
 
+/// Sends a list of packets, or takes it back if the source port is closed.
+void Network::Impl::on_send(void* context, uint64_t argument) {
+  auto* packet = reinterpret_cast<SimPacket*>(argument);
+  Impl& network = *static_cast<Impl*>(context);
+  const bool is_open = network.find_port(packet->from_host, packet->from_port) != nullptr;
+  while (packet != nullptr) {
+    SimPacket* const next = packet->next;
+    if (is_open) {
+      network.send(packet);
+    } else {
+      network.packets.give(packet);
+    }
+    packet = next;
+  }
+}
+
 void Network::Impl::join(SimOutput& out, SimPacket* packet) {
   out.push(packet);
   if (!out.has_start) add_start(out);
@@ -91,6 +107,7 @@ void Network::Impl::depart(SimOutput& out, SimPacket* packet) {
   packet->epoch = out.epoch;
   if (out.to == SimOutput::kHost) {
     __builtin_prefetch(packet->content);
+    __builtin_prefetch(hosts[packet->to_host].ports.data());
     return launch(out, packet, out.free_at + out.hop, &Impl::on_host);
   }
   if (kIsFirstHop && packet->to_host >= hosts.size()) [[unlikely]]
@@ -211,6 +228,9 @@ void Network::close_port(uint32_t host, uint32_t number) {
 }
 
 void Network::send(SimPacket* packet) { impl_->send(packet); }
+void Network::send_at(Picoseconds at, SimPacket* packets) {
+  impl_->events.add(at, &Impl::on_send, impl_.get(), reinterpret_cast<uint64_t>(packets));
+}
 
 void Network::set_tap(std::function<void(const SimPacket&, bool)> tap) { impl_->tap = std::move(tap); }
 uint64_t Network::trace_hash() const { return impl_->hash; }

@@ -43,11 +43,10 @@ struct SimPacket {
   uint32_t flow = 0;         ///< hash of the packet's addresses, for the choice among equal paths
   SimOutput* out = nullptr;  ///< output that the packet takes at the next switch
 
-  std::byte* content = nullptr;  ///< Network::frame_bytes_max() bytes, owned by the packet
-  // The last two fields are for the sender only.
-  const std::byte* source = nullptr;  ///< data that on_departure() copies into `content`; null: none
-  uint64_t ticket = 0;                ///< the transport's ticket
+  std::byte* content = nullptr;       ///< Network::frame_bytes_max() bytes, owned by the packet
+  const std::byte* source = nullptr;  ///< for the sender: data that on_departure() copies into `content`; null: none
 };
+static_assert(sizeof(SimPacket) == 64, "one cache line, and the content begins in the next");
 
 /// A source and destination of packets: an endpoint's transport, or the management channel of a Nexus.
 class SimPort {
@@ -98,6 +97,9 @@ class TERN_API Network {
   /// Appends the packet to the queue of its from_host's interface. The caller must have set the addresses, frame_bytes
   /// and content_bytes, and the source port must be open. The destination may be any host and port, known or not.
   void send(SimPacket* packet);
+  /// Sends the packets of a list, linked by `next`, at the time `at`. All have the same source port; if it is closed
+  /// before, they are lost.
+  void send_at(Picoseconds at, SimPacket* packets);
 
   /// While a host is down, none of its packets leaves or arrives. Packets in the queue of its interface are lost.
   void set_host_up(uint32_t host, bool up);

@@ -79,6 +79,7 @@ struct Network::Impl {
   // network.cc, in the order of a frame's path: send() joins a queue or departs; on_switch() does so at each switch;
   // on_host() is the arrival.
   void send(SimPacket* packet);
+  static void on_send(void* context, uint64_t argument);
   bool is_idle(const SimOutput& out) const { return !out.has_start && out.free_at <= events.now(); }
   void join(SimOutput& out, SimPacket* packet);
   void add_start(SimOutput& out);

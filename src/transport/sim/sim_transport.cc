@@ -51,8 +51,7 @@ SimImpl::SimImpl(const Options& options)
       payload_bytes_max_(safe_payload_bytes(options, frame_payload_bytes_)),
       link_bytes_per_sec_(nic_.network.link_bits_per_sec(nic_.host) / 8),
       delay_target_(target_of(nic_.network.longest_round_trip() / kPicosecondsPerNs)),
-      address_(kAddressBytes),
-      name_(nic_.targets.add(this)) {
+      address_(kAddressBytes) {
   port_ = nic_.network.open_port(nic_.host, this);
   nic_.users++;
   store_u32(address_.data(), nic_.host);
@@ -61,9 +60,8 @@ SimImpl::SimImpl(const Options& options)
 }
 
 SimImpl::~SimImpl() {
-  nic_.targets.remove(name_);
   nic_.network.close_port(nic_.host, port_);
-  for (PacketList* list : {&received_, &burst_, &on_hold_}) {
+  for (PacketList* list : {&received_, &burst_}) {
     while (!list->empty()) nic_.network.give_packet(list->take());
   }
   nic_.users--;
@@ -127,33 +125,23 @@ bool SimImpl::send(PeerId peer, const wire::Header& header, const std::byte* dat
   packet->content_bytes = content_bytes;
   packet->frame_bytes = content_bytes + kFrameHeaderBytes;
   packet->is_marked = false;
-  packet->ticket = ++queued_;
+  queued_++;
   work(nic_.cost.packet_sent);
   burst_.add(packet);
   counters_.packets_sent++;
   return true;
 }
 
+/// Hands the packets over to the interface when the endpoint's work is done, after those of earlier flushes.
 void SimImpl::flush() {
   if (burst_.empty()) return;
-  if (doorbells_.empty() && thread_time_ <= nic_.network.events().now()) {
+  const Picoseconds now = nic_.network.events().now();
+  if (thread_time_ <= now && handed_over_at_ != now) {
     while (!burst_.empty()) nic_.network.send(burst_.take());
     return;
   }
-  doorbells_.push_back({thread_time(), queued_});
-  while (!burst_.empty()) on_hold_.add(burst_.take());
-  nic_.targets.schedule(doorbells_.back().at, name_);
-}
-
-void SimImpl::on_event() {
-  const Picoseconds now = nic_.network.events().now();
-  size_t rung = 0;
-  for (; rung < doorbells_.size() && doorbells_[rung].at <= now; rung++) {
-    while (!on_hold_.empty() && on_hold_.first()->ticket <= doorbells_[rung].last_ticket) {
-      nic_.network.send(on_hold_.take());
-    }
-  }
-  doorbells_.erase(doorbells_.begin(), doorbells_.begin() + static_cast<ptrdiff_t>(rung));
+  handed_over_at_ = thread_time();
+  nic_.network.send_at(handed_over_at_, burst_.take_all());
 }
 
 void SimImpl::on_arrival(SimPacket* packet) {
@@ -164,6 +152,7 @@ void SimImpl::on_arrival(SimPacket* packet) {
   received_.add(packet);
   received_count_++;
   if (driver_ == nullptr) return;
+  __builtin_prefetch(peers_.data());  // for the answer
   driver_->expect(wire::load_header(packet->content));
   driver_->on_ready();
 }

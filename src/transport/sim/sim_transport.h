@@ -38,7 +38,7 @@ class SimDriver {
   ~SimDriver() = default;
 };
 
-class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
+class TERN_API SimImpl final : private sim::SimPort {
  public:
   using Options = Sim::Options;
   using Sender = PlainSender<SimImpl>;
@@ -144,7 +144,7 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
   class PacketList {
    public:
     bool empty() const { return first_ == nullptr; }
-    SimPacket* first() const { return first_; }
+    const SimPacket* first() const { return first_; }
     void add(SimPacket* packet) {
       packet->next = nullptr;
       *(first_ == nullptr ? &first_ : &last_->next) = packet;
@@ -155,6 +155,7 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
       first_ = packet->next;
       return packet;
     }
+    SimPacket* take_all() { return std::exchange(first_, nullptr); }
 
    private:
     SimPacket* first_ = nullptr;
@@ -181,7 +182,6 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
     departed_++;
   }
   void on_arrival(SimPacket* packet) override;
-  void on_event() override;  ///< sends the packets of the iterations whose work is done to the interface
 
   SimNic& nic_;
   const Options options_;
@@ -201,16 +201,10 @@ class TERN_API SimImpl final : private sim::SimPort, private sim::EventTarget {
   uint32_t received_count_ = 0;
   uint64_t received_bytes_ = 0;  ///< bytes on the wire of all packets received
   PacketList burst_;             ///< packets of send() since the last flush()
-  PacketList on_hold_;           ///< packets of flushes whose work is not done yet
-  /// The end of a flush's work, and the ticket of its last packet in on_hold_.
-  struct Doorbell {
-    Picoseconds at;
-    uint64_t last_ticket;
-  };
-  std::vector<Doorbell> doorbells_;  ///< the flushes of on_hold_, in order
-  uint64_t queued_ = 0;              ///< packets taken by send(); the ticket of the last
-  uint64_t departed_ = 0;            ///< packets whose transmission has begun
-  uint64_t name_;                    ///< name in sim::EventTargets
+  /// When the interface gets the packets of the last flush() whose work took time. They may be with it already.
+  Picoseconds handed_over_at_ = UINT64_MAX;
+  uint64_t queued_ = 0;    ///< packets taken by send(); the ticket of the last
+  uint64_t departed_ = 0;  ///< packets whose transmission has begun
   std::vector<Peer> peers_;
   std::vector<PeerId> free_peers_;
   std::map<std::pair<uint32_t, uint32_t>, PeerId> peer_ids_;  ///< by host and port

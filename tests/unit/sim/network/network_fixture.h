@@ -19,6 +19,9 @@ using namespace std::chrono_literals;
 inline constexpr Node host(uint32_t index) { return {Node::Kind::kHost, index}; }
 inline constexpr Node switch_at(uint32_t index) { return {Node::Kind::kSwitch, index}; }
 
+/// SimPacket::source is the address of one of these after the departure, and tells packets apart.
+inline std::byte tickets_of_packets[1 << 16];
+
 struct Arrival {
   Picoseconds at;
   uint32_t from_host;
@@ -42,11 +45,14 @@ class RecordingPort final : public SimPort {
     arrivals_.clear();
     departures_.clear();
   }
-  /// A packet's number is its ticket.
+  /// A packet's ticket is its place among the port's packets, which depart in order.
   void send(const RecordingPort& to, uint32_t frame_bytes, std::string_view content = "content") {
     send(to.host_, to.number_, frame_bytes, content);
   }
   void send(uint32_t to_host, uint32_t to_port, uint32_t frame_bytes, std::string_view content = "content") {
+    network_->send(packet_to(to_host, to_port, frame_bytes, content));
+  }
+  SimPacket* packet_to(uint32_t to_host, uint32_t to_port, uint32_t frame_bytes, std::string_view content = "content") {
     SimPacket* packet = network_->take_packet();
     packet->from_host = host_;
     packet->from_port = number_;
@@ -55,16 +61,17 @@ class RecordingPort final : public SimPort {
     packet->frame_bytes = frame_bytes;
     packet->content_bytes = static_cast<uint32_t>(content.size());
     packet->source = reinterpret_cast<const std::byte*>(content.data());
-    packet->ticket = ticket_++;
-    network_->send(packet);
+    return packet;
   }
 
   void on_departure(SimPacket& packet) override {
     departures_.push_back(network_->events().now());
     std::memcpy(packet.content, packet.source, packet.content_bytes);
+    packet.source = tickets_of_packets + ticket_++ % std::size(tickets_of_packets);
   }
   void on_arrival(SimPacket* packet) override {
-    arrivals_.push_back({network_->events().now(), packet->from_host, packet->ticket, packet->is_marked,
+    const auto ticket = static_cast<uint64_t>(packet->source - tickets_of_packets);
+    arrivals_.push_back({network_->events().now(), packet->from_host, ticket, packet->is_marked,
                          std::string(reinterpret_cast<const char*>(packet->content), packet->content_bytes)});
     network_->give_packet(packet);
   }

@@ -410,6 +410,35 @@ TEST_F(NetworkTest, packet_to_an_absent_port__is_counted) {
   expect_all_counted();
 }
 
+TEST_F(NetworkTest, send_at__sends_the_list_then_and_in_order) {
+  make(Topology::star(2, {k10G, 100ns}));
+  SimPacket* first = port(0).packet_to(1, port(1).number(), 1000, "first");
+  first->next = port(0).packet_to(1, port(1).number(), 1000, "second");
+  first->next->next = nullptr;
+  network().send_at(5'000'000, first);
+  port(0).send(port(1), 1000, "at once");
+  run();
+  EXPECT_THAT(port(0).departures(), ElementsAre(0, 5'000'000, 5'000'000 + Picoseconds{1024} * 800));
+  std::vector<std::string> contents;
+  for (const Arrival& arrival : port(1).arrivals()) contents.push_back(arrival.content);
+  EXPECT_THAT(contents, ElementsAre("at once", "first", "second"));
+}
+
+TEST_F(NetworkTest, send_at__of_a_port_that_is_closed_meanwhile_loses_the_list) {
+  make(Topology::star(2));
+  RecordingPort closing(network(), 0);
+  SimPacket* first = closing.packet_to(1, port(1).number(), 1000);
+  SimPacket* second = closing.packet_to(1, port(1).number(), 1000);
+  first->next = second;
+  second->next = nullptr;
+  network().send_at(1000, first);
+  closing.close();
+  run();
+  EXPECT_TRUE(closing.departures().empty());
+  EXPECT_EQ(counters().packets_sent, 0u);
+  EXPECT_EQ(network().take_packet(), second) << "the pool has the list again";
+}
+
 TEST_F(NetworkTest, refuse__is_counted_in_place_of_delivery) {
   make(Topology::star(2));
   struct Full final : SimPort {
