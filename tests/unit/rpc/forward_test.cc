@@ -107,7 +107,7 @@ TYPED_TEST(Proxy, messages_of_several_packets_pass_without_a_copy_within_a_memor
 
 /// A message that is text can be read as text wherever it is.
 TYPED_TEST(Proxy, text_is_the_bytes_of_a_message) {
-  ASSERT_NO_FATAL_FAILURE(this->make({}));
+  ASSERT_NO_FATAL_FAILURE(this->world_.make());
   std::string in_request, in_copy;
   ASSERT_TRUE(this->world_.server
                   ->on_request(kText,
@@ -119,7 +119,7 @@ TYPED_TEST(Proxy, text_is_the_bytes_of_a_message) {
                                })
                   .ok());
   Outcome outcome;
-  ASSERT_TRUE(this->world_.call(this->session, kText, "hello", outcome).ok());
+  ASSERT_TRUE(this->world_.call(this->world_.open(), kText, "hello", outcome).ok());
   this->world_.run_until([&] { return outcome.runs == 1; });
   EXPECT_EQ(in_request, "hello");
   EXPECT_EQ(in_copy, "hello");
