@@ -10,6 +10,7 @@
 
 #include "rpc/endpoint_core.h"
 #include "unit/rpc/rpc_world.h"
+#include "unit/transport/held.h"
 
 namespace tern::rpc_test {
 namespace {
@@ -254,6 +255,46 @@ TYPED_TEST(SharedResponse, outlives_sessions_and_endpoint) {
   world.server.reset();
   EXPECT_EQ(text_of(this->shared.bytes()), text);
   EXPECT_TRUE(this->shared.take()) << "the endpoint has given it back";
+}
+
+// The clients cancel their calls while the server's transport still has packets of the response.
+TEST(SharedResponseHeld, returns_after_the_transport_has_released_it_for_every_slot) {
+  World<Held<Udp>> world;
+  Held<Udp>::Options held;
+  held.hold_flushes = 20;
+  ASSERT_NO_FATAL_FAILURE(world.make({}, {}, {}, held, {}));
+  const std::string text = text_of_size(20'000);
+  SharedBuf shared(message(*world.server, text));
+  size_t handled = 0, released_early = 0;
+  ASSERT_TRUE(world.server
+                  ->on_request(kShared,
+                               [&](Request request) {
+                                 handled++;
+                                 request.respond(shared);
+                               })
+                  .ok());
+  std::vector<Session> sessions;
+  for (int i = 0; i < 4; i++) sessions.push_back(world.open());
+  const size_t out = buffers_out(*world.server);
+  for (size_t round = 1; round <= 10; round++) {
+    std::vector<Outcome> outcomes(sessions.size());
+    std::vector<CallId> calls;
+    for (size_t i = 0; i < sessions.size(); i++) {
+      auto id = world.call(sessions[i], kShared, "get", outcomes[i], text.size());
+      ASSERT_TRUE(id.ok());
+      calls.push_back(*id);
+    }
+    world.run_until([&] { return handled == round * sessions.size(); });
+    world.turns(2);  // the responses are with the transport
+    for (const CallId call : calls) released_early += world.client->cancel(call).ok();
+    world.run_until([&] { return std::all_of(outcomes.begin(), outcomes.end(), [](auto& o) { return o.runs == 1; }); });
+    rpc::EndpointCore::of(*world.server).check_invariants();
+  }
+  EXPECT_GT(released_early, 0u);
+  MsgBuf home;
+  world.run_until([&] { return static_cast<bool>(home = shared.take()); });
+  EXPECT_EQ(text_of(home.bytes()), text);
+  EXPECT_EQ(buffers_out(*world.server), out);
 }
 
 }  // namespace
