@@ -333,9 +333,9 @@ TERN_C_API tern_status tern_request_respond(tern_request *request) TERN_C_NOEXCE
 /// Sends `reply`, which the library owns from then on. Ends the request. TERN_MISUSE: nothing has changed. A buffer of
 /// another endpoint is copied.
 TERN_C_API tern_status tern_request_respond_with(tern_request *request, tern_msgbuf *reply) TERN_C_NOEXCEPT;
-/// Takes the message of the request, to keep it, send it on or answer with it: the caller owns *message, and the request
-/// has no message any more. NULL on an error. A message in one packet is copied once. A longer one is not copied, except
-/// the first of a type over shm without memory_limit_bytes. TERN_NO_MEMORY: nothing has changed.
+/// Takes the message of the request, to keep it, send it on or answer with it: the caller owns *message, and the
+/// request has no message any more. NULL on an error. A message in one packet is copied once. A longer one is not
+/// copied, except the first of a type over shm without memory_limit_bytes. TERN_NO_MEMORY: nothing has changed.
 TERN_C_API tern_status tern_request_take(tern_request *request, tern_msgbuf **message) TERN_C_NOEXCEPT;
 /// The client gets TERN_REFUSED and `app_code`, which is not 0. Ends the request.
 TERN_C_API tern_status tern_request_fail(tern_request *request, uint16_t app_code) TERN_C_NOEXCEPT;
