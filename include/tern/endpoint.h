@@ -196,7 +196,8 @@ class Endpoint {
     return add_handler(type, std::move(owned), options);
   }
   /// For the library: on_request() for a handler that takes the front of the record instead of a Request. The handler
-  /// must either revoke the lease of `space`, write the answer there and set kAnswered, or make a Request of the front.
+  /// must either revoke the lease of `space`, write an answer there of fewer bytes than its writable_end and set
+  /// kAnswered, or make a Request of the front.
   template <class F>
   requires(std::invocable<F&, detail::RequestFront*> && !std::invocable<F&, Request>) Status
       on_request(uint16_t type, F handler, HandlerOptions options = {}) {

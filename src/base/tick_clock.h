@@ -40,7 +40,7 @@ class TickClock {
     const uint64_t passed = source_.ticks() - base_ticks_;
     if (passed >= limit_ticks_) [[unlikely]]
       return read_kernel();
-    return base_ns_ + (passed * rate_ >> kRateBits);
+    return last_ns_ = std::max(last_ns_, base_ns_ + (passed * rate_ >> kRateBits));
   }
 
  private:
@@ -57,12 +57,11 @@ class TickClock {
 
   /// Returns the kernel's time, and begins the next window if the counter's rate is known.
   [[gnu::noinline]] uint64_t read_kernel() {
-    if (!is_steady_) return highest_ns_ = std::max(source_.ns(), highest_ns_);
+    if (!is_steady_) return last_ns_ = std::max(last_ns_, source_.ns());
     const uint64_t before = source_.ticks();
     const uint64_t kernel_ns = source_.ns();
     const uint64_t reading = source_.ticks() - before;
-    const uint64_t ns = std::max(kernel_ns, highest_ns_);
-    highest_ns_ = ns;
+    const uint64_t ns = last_ns_ = std::max(last_ns_, kernel_ns);
     limit_ticks_ = 0;
     if (reading > kPairTicksMax) {
       if (++interruptions_ == kInterruptionsMax) is_steady_ = false;
@@ -92,7 +91,6 @@ class TickClock {
     base_ticks_ = ticks;
     base_ns_ = ns;
     limit_ticks_ = kWindowTicks;
-    highest_ns_ = base_ns_ + (kWindowTicks * rate_ >> kRateBits);
   }
 
   Source source_;
@@ -101,8 +99,8 @@ class TickClock {
   uint64_t limit_ticks_ = 0;    ///< length of the window; 0: the next call reads the kernel's clock
   uint64_t base_ticks_ = 0;
   uint64_t base_ns_ = 0;
-  uint64_t rate_ = 0;        ///< see rate()
-  uint64_t highest_ns_ = 0;  ///< no earlier call has returned more
+  uint64_t rate_ = 0;     ///< see rate()
+  uint64_t last_ns_ = 0;  ///< what the last call returned
   // The last reading of counter and clock together.
   uint64_t pair_ticks_ = 0;
   uint64_t pair_ns_ = 0;

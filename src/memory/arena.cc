@@ -180,7 +180,7 @@ void Arena::init_block(std::byte* at, uint8_t size_class, uint8_t page_in_run, s
   buffer->next = nullptr;
   buffer->sharers.store(0, std::memory_order_relaxed);
   buffer->writable_end = buffer->capacity_bytes + 1;
-  buffer->held = 0;
+  buffer->is_held = false;
   buffer->held_until = 0;
 }
 

@@ -28,8 +28,8 @@ void Completions::release_after(uint64_t ticket, detail::Buffer* buffer) {
     detail::release_buffer(buffer);
   } else {
     if (buffer->in_use == detail::Buffer::kShared) {
-      buffer->held_until = buffer->held == 0 ? ticket : std::max(buffer->held_until, ticket);
-      if (buffer->held++ != 0) return;  // it is in a list already
+      buffer->held_until = std::max(buffer->held_until, ticket);
+      if (std::exchange(buffer->is_held, true)) return detail::release_buffer(buffer);  // a list has an owner already
     }
     Releases& list = releases_.first == nullptr ? releases_ : later_releases_;
     buffer->next = std::exchange(list.first, buffer);
@@ -47,8 +47,8 @@ void Completions::run_releases() {
         later_releases_.ticket = std::max(later_releases_.ticket, buffer->held_until);
         continue;
       }
-      const uint32_t owners = is_shared ? std::exchange(buffer->held, 0) : 1;
-      for (uint32_t i = 0; i < owners; i++) detail::release_buffer(buffer);
+      buffer->is_held = false;
+      detail::release_buffer(buffer);
     }
     releases_ = std::exchange(later_releases_, {});
   }

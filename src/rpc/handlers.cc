@@ -92,6 +92,7 @@ void Handlers::unbind(Incoming* incoming) {
 /// client must learn that its request has arrived. Another thread may have the Request already.
 void Handlers::keep(Incoming* incoming) {
   bind(incoming);
+  if (sessions_.release_shared_response(incoming->slot)) incoming->space = nullptr;
   incoming->note_session();
   incoming->server->session.owe_credit_return(context_.now_ns);
   sessions_.list_to_send(incoming->server);

@@ -95,6 +95,12 @@ class TERN_API ServerSessions {
     if (is_counted(slot->response)) forget_claim(Budget::kResponses, slot->response);
     return std::exchange(slot->response, nullptr);
   }
+  /// Gives up a shared response that the client has, before the slot's next answer. False: there is none.
+  bool release_shared_response(session::ServerSlot* slot) {
+    if (slot->response == nullptr || slot->response->in_use != detail::Buffer::kShared) return false;
+    completions_.release_after(slot->response_ticket, take_response(slot));
+    return true;
+  }
   /// Adds the slot's new response to the budget. If the budget is used up, frees other responses, or this one.
   [[gnu::noinline]] void count_response(Server* server, session::ServerSlot* slot);
 

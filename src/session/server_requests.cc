@@ -59,13 +59,17 @@ ServerVerdict ServerSession::on_request(const wire::Header& header, const transp
 }
 
 /// Gives the slot to a new request. The slot's last request ends, except for the memory of its response, which the next
-/// response may use. Null: there is no memory for a slot.
+/// response may use if nobody shares it. Null: there is no memory for a slot.
 ServerSlot* ServerSession::begin(const wire::Header& header, uint64_t number, uint64_t now_ns, Phase phase,
                                  ServerOffers& offers) {
   const uint32_t index = slot_index_of(header.request_number());
   ServerSlot* slot = find_or_make_slot(index);
   if (slot == nullptr) return nullptr;
-  if (is_busy(*slot)) end_slot(slot, offers);
+  if (is_busy(*slot)) {
+    end_slot(slot, offers);
+  } else if (slot->response != nullptr && slot->response->in_use == detail::Buffer::kShared) {
+    give_back_response(slot, offers);  // the client has it, and the next answer may take long
+  }
   forget_ranges(index);
   const uint64_t bit = uint64_t{1} << index;
   response_mask_ &= ~bit;

@@ -31,8 +31,8 @@ struct alignas(64) Buffer {
   Buffer* next;                   ///< in a free list; for the owner's use otherwise
   std::atomic<uint32_t> sharers;  ///< with kShared: the number of owners
   uint32_t writable_end;          ///< smaller messages may be written here: capacity_bytes + 1; with kShared 0
-  uint32_t held;                  ///< with kShared: owners that wait until the transport has released `held_until`
-  uint64_t held_until;            ///< a ticket; like `held`, used by the endpoint's thread only
+  bool is_held;         ///< with kShared: one of the owners waits until the transport has released `held_until`
+  uint64_t held_until;  ///< a ticket; like `is_held`, used by the endpoint's thread only
 
   std::byte* data() { return reinterpret_cast<std::byte*>(this) + sizeof(Buffer); }
   const std::byte* data() const { return reinterpret_cast<const std::byte*>(this) + sizeof(Buffer); }

@@ -112,6 +112,11 @@ TEST_F(Ticking, is_right_soon_after_a_suspension_in_which_only_the_counter_runs)
 
 TEST_F(Ticking, never_goes_back_when_the_counter_does) {
   run(20 * kMs);
+  for (const double back_ns : {1e3, 1e5, 4e5, 1e6}) {  // mostly within a window
+    machine_.ticks -= back_ns * machine_.ticks_per_ns;
+    EXPECT_LT(run(10 * kMs), 1.6 * kMs);
+    EXPECT_LT(run(20 * kMs), 200);
+  }
   machine_.ticks = 1e6;
   EXPECT_LT(run(10 * kMs), 1.6 * kMs) << "it may have been ahead by a window, and slows down";
   EXPECT_LT(run(20 * kMs), 200);

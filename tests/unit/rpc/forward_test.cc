@@ -196,6 +196,29 @@ TYPED_TEST(SharedResponse, is_not_written_by_the_next_answer_on_the_slot) {
   world.run_until([&] { return static_cast<bool>(home = this->shared.take()); });
 }
 
+TYPED_TEST(SharedResponse, is_free_when_the_next_request_on_its_slot_waits) {
+  auto& world = this->world_;
+  std::vector<Request> kept;
+  ASSERT_TRUE(world.server->on_request(4, [&](Request request) { kept.push_back(std::move(request)); }).ok());
+  const Session session = world.open({.window = 1});
+  const std::string text = text_of_size(500);
+  for (const size_t bytes : {10, 5000, 10}) {
+    this->shared = this->shared_message(text);
+    EXPECT_EQ(world.ask(session, kShared, "get", 500).response, text);
+    Outcome outcome;
+    ASSERT_TRUE(world.call(session, 4, text_of_size(bytes), outcome, 500).ok());
+    world.run_until([&] { return kept.size() == 1; });
+    MsgBuf home;
+    world.run_until([&] { return static_cast<bool>(home = this->shared.take()); });
+    ASSERT_TRUE(kept[0].response(3).ok());
+    kept[0].respond();
+    kept.clear();
+    world.run_until([&] { return outcome.runs == 1; });
+    EXPECT_TRUE(outcome.status.ok());
+    EXPECT_EQ(text_of(home.bytes()), text);
+  }
+}
+
 TYPED_TEST(SharedResponse, answers_from_another_thread) {
   auto& world = this->world_;
   std::vector<Request> kept;

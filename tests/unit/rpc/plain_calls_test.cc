@@ -28,7 +28,7 @@ class PlainCalls : public ::testing::Test {
   void handle(detail::RequestFront* front) {
     const std::string text(reinterpret_cast<const char*>(front->data), front->bytes);
     if (text.starts_with("k")) return kept.push_back(Request(front));
-    if (front->space == nullptr || front->space->capacity_bytes < text.size()) {
+    if (front->space == nullptr || front->space->writable_end <= text.size()) {
       Request whole(front);
       auto room = whole.response(text.size());
       ASSERT_TRUE(room.ok());
