@@ -173,6 +173,7 @@ Client* ClientSessions::make(const session::ClientTerms& terms) {
     pool_.give(client);
     return nullptr;
   }
+  context_.count_sessions(1);
   return client;
 }
 
@@ -189,6 +190,7 @@ bool ClientSessions::reserve_lists(Client* client) {
 
 void ClientSessions::free(Client* client) {
   completions_.remove_slots(client->slots);
+  context_.count_sessions(-1);
   pool_.give(client);
 }
 

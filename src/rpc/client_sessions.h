@@ -57,6 +57,7 @@ class TERN_API ClientSessions {
                         [&f](uint64_t name, Client* client) { return name != client->public_name || f(name, client); });
   }
   Client* find(uint32_t key) const { return table_.find(key); }
+  void prefetch_place(uint64_t key) const { table_.prefetch(key); }
   Client* find(Session session) const { return table_.find_name(session.name); }
   /// Number of live sessions.
   size_t size() const { return table_.size() - reconnecting_; }

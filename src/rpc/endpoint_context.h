@@ -36,6 +36,13 @@ inline RpcOptions within_memory_limit(RpcOptions options) {
   return options;
 }
 
+/// How the loop receives packets.
+enum class Receiving : uint8_t {
+  kPlain,
+  kAhead,   ///< many sessions: a burst's sessions are prefetched before its packets are handled
+  kTraced,  ///< all packets take the general path
+};
+
 struct EndpointContext {
   /// Takes over `its_arena` and `its_received`, which may be one arena. `orphan` runs when the Nexus dies first.
   /// `owner` is the owner thread's name.
@@ -61,6 +68,21 @@ struct EndpointContext {
     if (!is_in_loop) now_ns = transport.now();
   }
 
+  /// Counts sessions that were made (1) or freed (-1).
+  void count_sessions(int64_t change) {
+    sessions += static_cast<size_t>(change);
+    choose_receiving();
+  }
+  void choose_receiving() {
+    if (tracer != nullptr) {
+      receiving = Receiving::kTraced;
+    } else {
+      receiving = sessions > kCachedSessions ? Receiving::kAhead : Receiving::kPlain;
+    }
+  }
+  /// The lines of this many sessions that packets touch stay in a second-level cache, whose misses cost little.
+  static constexpr size_t kCachedSessions = 256;
+
   /// Calls the program's listener, if there is one.
   void announce(const SessionEvent& event) const {
     if (listener != nullptr) (*listener)(event);
@@ -83,6 +105,8 @@ struct EndpointContext {
   Agenda agenda;
   EndpointLog log;
   std::unique_ptr<Tracer> tracer;  ///< null: RpcOptions::trace_records is 0. Does not change after start()
+  size_t sessions = 0;             ///< of both kinds; written by count_sessions()
+  Receiving receiving = Receiving::kPlain;
   bool is_in_loop = false;         ///< an iteration runs
   bool is_closing = false;         ///< new requests and new sessions are refused
 };

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -126,6 +127,9 @@ class TERN_API EndpointCore {
   /// on_packet(). Inline, in rpc/fast_path.h.
   template <class Loop>
   bool try_packet(const wire::Header& header, const transport::Payload& payload, std::byte* copy_to, Loop& loop);
+  /// Prefetches the sessions of packets that will be handled next. Each word is the first word of a packet's header; it
+  /// may be anything.
+  void look_ahead(std::span<const uint64_t> first_words) const;
   /// Handles any packet.
   void on_packet(wire::Header header, transport::Payload payload, std::byte* copy_to);
   /// Handles answers from other threads, posted functions, and events of the Nexus.

@@ -18,6 +18,7 @@ Status EndpointCore::begin_to_trace() {
   context_.tracer = Tracer::create(records, context_.nexus.local_address(), context_.port.transport.view(),
                                    context_.options.endpoint_id, context_.mailbox->environment);
   if (context_.tracer == nullptr) return {Code::kNoMemory, "no memory for RpcOptions::trace_records"};
+  context_.choose_receiving();
   return {};
 }
 

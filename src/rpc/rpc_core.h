@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include <tern/rpc.h>
@@ -154,6 +155,11 @@ class RpcCore final {
     }
   };
 
+  /// Visitor of an endpoint with many sessions (transport::AheadVisitor).
+  struct AheadVisitor : Visitor {
+    void look_ahead(std::span<const uint64_t> first_words) const { this->core.core_.look_ahead(first_words); }
+  };
+
   /// Visitor of an endpoint with a trace, which takes the general path for every packet.
   struct TracedVisitor : Visitor {
     void operator()(const wire::Header& header, const transport::Payload& payload) const {
@@ -182,11 +188,18 @@ class RpcCore final {
     return end_iteration(receive_packets());
   }
   size_t receive_packets() {
-    if (context().tracer != nullptr) [[unlikely]]
-      return receive_traced();
+    if (context().receiving != Receiving::kPlain) [[unlikely]]
+      return context().receiving == Receiving::kTraced ? receive_traced() : receive_ahead();
     return transport_->receive(Visitor{*this});
   }
   [[gnu::noinline]] size_t receive_traced() { return transport_->receive(TracedVisitor{{*this}}); }
+  [[gnu::noinline]] size_t receive_ahead() {
+    if constexpr (kTraits.looks_ahead) {
+      return transport_->receive(AheadVisitor{{*this}});
+    } else {
+      return transport_->receive(Visitor{*this});
+    }
+  }
   EndpointContext& context() { return core_.context(); }
   void begin_iteration() {
     is_clock_fresh_ = false;

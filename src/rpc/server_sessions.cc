@@ -106,6 +106,7 @@ Server* ServerSessions::make(const session::ServerTerms& terms) {
     pool_.give(server);
     return nullptr;
   }
+  context_.count_sessions(1);
   server->name = table_.put(terms.local_key, server);
   return server;
 }
@@ -203,6 +204,7 @@ SessionInfo ServerSessions::info(const Server* server) {
 void ServerSessions::free_dead() {
   std::erase_if(dead_, [this](Server* server) {
     if (server->is_listed_to_send) return false;
+    context_.count_sessions(-1);
     pool_.give(server);
     return true;
   });

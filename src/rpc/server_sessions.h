@@ -31,6 +31,7 @@ class TERN_API ServerSessions {
   // -- Sessions --
 
   Server* find(uint32_t key) const { return table_.find(key); }
+  void prefetch_place(uint32_t key) const { table_.prefetch(key); }
   /// Calls `f(server)` for each live session.
   template <class F>
   void for_each(F&& f) const {

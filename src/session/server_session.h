@@ -142,6 +142,14 @@ class TERN_API ServerSession {
     prefetch();
   }
 
+  /// Prefetches the buffer of the last response of slot 0, which its next response will overwrite. Reads the session.
+  void prefetch_response() const {
+    detail::Buffer* response = first_slot_.response;
+    if (response == nullptr) return;
+    __builtin_prefetch(response);
+    __builtin_prefetch(response->data(), 1);
+  }
+
   // -- Answers --
 
   /// Answers the running request with slot->response, whose response_bytes are set.

@@ -33,6 +33,8 @@ class SessionTable {
     const Entry& entry = entries_[key & mask_];
     return static_cast<uint32_t>(entry.live_name) == key ? entry.known() : nullptr;
   }
+  /// Prefetches the place of a key or name.
+  void prefetch(uint64_t name) const { __builtin_prefetch(&entries_[name & mask_]); }
   T* find_name(uint64_t name) const {
     const Entry& entry = entries_[name & mask_];
     return entry.live_name == name ? entry.known() : nullptr;

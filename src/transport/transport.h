@@ -98,6 +98,8 @@ struct Traits {
   bool has_pairs = false;
   /// failure() may report that the transport has failed for good. Without this property failure() is never called.
   bool can_fail = false;
+  /// The transport knows the headers of a burst before it visits the packets, and tells an AheadVisitor.
+  bool looks_ahead = false;
   /// The smallest useful retransmission timeout, ns.
   uint64_t rto_ns_min = 1'000'000;
   /// The congestion controller of endpoints and sessions with kDefault.
@@ -138,6 +140,15 @@ concept BurstVisitor = requires(Visit visit, const wire::Header& header, const P
   { visit.try_in_burst(header, payload, space) } -> std::same_as<bool>;
   {visit.in_burst(header, payload, space)};
 };
+
+/// A BurstVisitor that prefetches the sessions of a burst's packets before they are visited, because an endpoint has
+/// more sessions than a cache. A transport with Traits::looks_ahead calls look_ahead() with the first header words of
+/// the next packets, in their order, at most kAheadMax at a time. Nothing about the words needs to have been checked.
+template <class Visit>
+concept AheadVisitor = BurstVisitor<Visit> && requires(Visit visit, std::span<const uint64_t> first_words) {
+  {visit.look_ahead(first_words)};
+};
+inline constexpr size_t kAheadMax = 32;
 
 /// Calls try_in_burst() of a visitor that has this member.
 template <class Visit>

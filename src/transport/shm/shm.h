@@ -56,6 +56,7 @@ class TERN_API ShmImpl : public DefaultMembers {
                                   .releases_at_once = true,
                                   .readable_bytes = shm::kCellPayloadBytes,
                                   .reports_space = true,
+                                  .looks_ahead = true,
                                   .rto_ns_min = 1'000'000,
                                   .congestion_control = CongestionControl::kNone,
                                   .remedies = {.other_user = ": run both sides as one user, or set "
@@ -257,6 +258,7 @@ class TERN_API ShmImpl : public DefaultMembers {
         cell + std::min<uint64_t>(kPeerBurstPackets * shm::kCellBytes, in.bytes_to_end(position));
     std::byte* const copy = private_space();
     if constexpr (BurstVisitor<Visit>) visit.begin_burst();
+    if constexpr (AheadVisitor<Visit>) look_ahead(cell, end, position, visit);
     uint64_t more_cells = 0;  // cells beyond the first of each record
     do {
       const wire::Header header = shm::take_header(cell);
@@ -284,6 +286,19 @@ class TERN_API ShmImpl : public DefaultMembers {
     if (in.is_publication_due()) [[unlikely]]
       publish(peer);
     return records;
+  }
+
+  /// Shows the visitor the packets of one cell each that have arrived. The peer may change them later.
+  template <class Visit>
+  static void look_ahead(const std::byte* cell, const std::byte* end, uint64_t position, Visit& visit) {
+    uint64_t first_words[kAheadMax];
+    static_assert(kPeerBurstPackets <= kAheadMax);
+    size_t count = 0;
+    for (; cell < end && shm::word_at(cell).load(std::memory_order_acquire) == position; cell += shm::kCellBytes) {
+      first_words[count++] = shm::take_header(cell).w0;
+      position += shm::kCellBytes;
+    }
+    if (count > 1) visit.look_ahead({first_words, count});
   }
 
   /// Memory into which visitors copy a packet before they read it. Null: they read the packet in place.
