@@ -20,7 +20,7 @@ class DepartureQueue {
   [[nodiscard]] bool add(uint64_t at_ns, uint32_t name) {
     if (!base::try_reserve(heap_, heap_.size() + 1)) return false;
     heap_.push_back({at_ns, name});
-    std::push_heap(heap_.begin(), heap_.end(), later);
+    std::push_heap(heap_.begin(), heap_.end(), Later());
     return true;
   }
   /// Calls depart(name) for each name whose time has come, earliest first.
@@ -28,7 +28,7 @@ class DepartureQueue {
   void run(uint64_t now_ns, F&& depart) {
     while (!heap_.empty() && heap_.front().at_ns <= now_ns) {
       const uint32_t name = heap_.front().name;
-      std::pop_heap(heap_.begin(), heap_.end(), later);
+      std::pop_heap(heap_.begin(), heap_.end(), Later());
       heap_.pop_back();
       depart(name);
     }
@@ -39,7 +39,10 @@ class DepartureQueue {
     uint64_t at_ns;
     uint32_t name;
   };
-  static bool later(const Entry& a, const Entry& b) { return a.at_ns > b.at_ns; }
+  /// A type of its own, so that it is inlined.
+  struct Later {
+    bool operator()(const Entry& a, const Entry& b) const { return a.at_ns > b.at_ns; }
+  };
   std::vector<Entry> heap_;
 };
 

@@ -82,12 +82,7 @@ struct alignas(64) Client {
   bool is_resting = false;    ///< the session is in ClientSessions::resting_
   bool is_departing = false;  ///< paced: in the timing wheel, which lists it to send when its time comes
   bool is_dead = false;       ///< the session has ended; the object is freed when no list names it
-  bool is_opening = false;    ///< the session is in ClientSessions::opening_
-  bool is_accepted = false;   ///< the server has accepted the session
-  bool has_peer = false;      ///< `peer` is connected
-  bool is_in_path_probes = false;
-  bool is_pair_probe_due = false;  ///< the session is in ClientSessions::path_probes_ for a pair_probe()
-  bool is_ending = false;          ///< the session is in ClientSessions::ending_
+  uint32_t tick_place = 0;    ///< is_ticking: index in ClientSessions::ticking_
   session::ClientSession session;
   uint64_t name = 0;                              ///< name of this Client; no other Client ever has it
   std::unique_ptr<std::deque<QueuedCall>> queue;  ///< null: no call waits
@@ -102,20 +97,30 @@ struct alignas(64) Client {
   std::unique_ptr<Reconnect> reconnect;      ///< null: the session ends with this Client
   detail::SessionWaiter* waiters = nullptr;  ///< waiters of Endpoint::opened(), the newest first
   uint32_t retransmissions = 0;              ///< packets sent again
-  uint8_t slots = 0;                         ///< slots that it has added to Completions
-  bool is_end_announced = false;             ///< is_dead: the program was notified of the end
-  bool is_replaced : 1 = false;              ///< is_dead: the session lives on in another Client
-  bool is_refused : 1 = false;               ///< the server has refused it
-  bool is_backing_off : 1 = false;           ///< in ClientSessions::backing_off_: the Nexus was not asked yet
-  uint64_t packets_shown = 0;                ///< packets sent and received up to Publisher's last look
+  bool is_opening : 1 = false;               ///< the session is in ClientSessions::opening_
+  bool is_accepted : 1 = false;              ///< the server has accepted the session
+  bool has_peer : 1 = false;                 ///< `peer` is connected
+  bool is_in_path_probes : 1 = false;
+  bool is_pair_probe_due : 1 = false;  ///< the session is in ClientSessions::path_probes_ for a pair_probe()
+  bool is_ending : 1 = false;          ///< the session is in ClientSessions::ending_
+  uint8_t slots = 0;                   ///< slots that it has added to Completions
+  bool is_end_announced = false;       ///< is_dead: the program was notified of the end
+  bool is_replaced : 1 = false;        ///< is_dead: the session lives on in another Client
+  bool is_refused : 1 = false;         ///< the server has refused it
+  bool is_backing_off : 1 = false;     ///< in ClientSessions::backing_off_: the Nexus was not asked yet
+  uint64_t packets_shown = 0;          ///< packets sent and received up to Publisher's last look
 
   // Bits of `looks`:
   static constexpr uint8_t kIsUnlisted = 1;  ///< the session is not on the list to send
   static constexpr uint8_t kHasQueue = 2;    ///< `queue` is not null
+  /// is_ticking, together with many others: the session rests as soon as it has no call
+  /// (ClientSessions::rest_at_once())
+  static constexpr uint8_t kRestsAtOnce = 4;
   bool is_listed_to_send() const { return (looks & kIsUnlisted) == 0; }
   void note_listed(bool is_listed) {
     looks = is_listed ? looks & static_cast<uint8_t>(~kIsUnlisted) : looks | kIsUnlisted;
   }
+  bool rests_at_once() const { return (looks & kRestsAtOnce) != 0; }
   bool has_noted_queue() const { return (looks & kHasQueue) != 0; }
 
   /// Makes the queue, because a call will wait. Throws if there is no memory.

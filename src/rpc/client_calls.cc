@@ -91,6 +91,8 @@ void ClientSessions::finish(Client* client, ClientSlot* slot, Status status, uin
   client->session.release_slot(slot);
   if (ticket <= context_.released) {
     start_queued(client);
+    if (client->rests_at_once())
+      rest_at_once(client);  // the continuation's next call takes the memory that the cache has
     return Completions::run(context_.counters, continuation, request, response, status, app_code);
   }
   completions_.wait(ticket, request, response, status, app_code, std::move(continuation));

@@ -112,7 +112,8 @@ void ClientSessions::begin_handshake_anew(Client* client) {
   const uint32_t key = client->session.local_key();
   if (client->is_accepted) context_.nexus.disconnect(context_.port, key, true);
   note_path_error(client);
-  if (std::exchange(client->has_peer, false)) context_.transport.disconnect(client->peer);
+  if (client->has_peer) context_.transport.disconnect(client->peer);
+  client->has_peer = false;
   client->is_accepted = false;
   if (client->run != nullptr) leave_run(client);
   opening.patience_ns *= 2;
@@ -207,7 +208,8 @@ void ClientSessions::step_opening(Client* client) {
 }
 
 void ClientSessions::list_path_probe(Client* client) {
-  if (!std::exchange(client->is_in_path_probes, true)) path_probes_.push_back(client);
+  if (!client->is_in_path_probes) path_probes_.push_back(client);
+  client->is_in_path_probes = true;
 }
 
 /// Changes to one address and port pair, because no answer has come: filters or a NAT on the path may pass answers only

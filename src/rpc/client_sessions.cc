@@ -434,6 +434,8 @@ void ClientSessions::check_invariants() const {
   for (const Client* client : known.items()) {
     CHECK(to_send.count(client) == 1, ==, client->is_listed_to_send());
     CHECK(ticking.count(client) == 1, ==, client->is_ticking);
+    if (client->is_ticking) CHECK(ticking_[client->tick_place] == client);
+    if (client->rests_at_once()) CHECK(client->begins_plainly && client->peer_lost_ns == 0);
     CHECK(client->begins_plainly, ==, client->is_ticking && context_.tracer == nullptr);
     CHECK(opening.count(client) == 1, ==, client->is_opening);
     CHECK(ending.count(client) == 1, ==, client->is_ending);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -185,6 +186,7 @@ class TERN_API ClientSessions {
   void on_peer_lost(Client* client) {
     if (client->peer_lost_ns == 0) client->peer_lost_ns = context_.now_ns;
     start_ticking(client);
+    client->looks &= static_cast<uint8_t>(~Client::kRestsAtOnce);
   }
 
   // -- For tests --
@@ -266,6 +268,16 @@ class TERN_API ClientSessions {
   // client_ticks.cc
   void run_pass(uint64_t read_until_ns);
   bool tick(Client* client, uint64_t read_until_ns);
+  void end_rests_of(std::span<const uint32_t> keys);
+  void stop_ticking(Client* client);
+  /// Fills the free place `*to` of ticking_ with the session at `from`, whose place then is the free one.
+  void move_ticking(size_t from, size_t* to) {
+    if (from == *to) return;
+    ticking_[*to] = ticking_[from];
+    ticking_[*to]->tick_place = static_cast<uint32_t>(*to);
+    *to = from;
+  }
+  void rest_at_once(Client* client);
   bool end_if_lost(Client* client);
   bool rest(Client* client, uint64_t until_ns);
   /// True if the session is in the timing wheel, and has no packet that may leave before its departure time.
@@ -306,7 +318,8 @@ void ClientSessions::send_path_probes(F&& send) {
   for (Client* client : path_probes_) {
     client->is_in_path_probes = false;
     auto& session = client->session;
-    const bool is_pair_probe = std::exchange(client->is_pair_probe_due, false);
+    const bool is_pair_probe = client->is_pair_probe_due;
+    client->is_pair_probe_due = false;
     const bool is_probing = session.state() == session::ClientSession::State::kProbing && session.may_probe_path();
     if (client->is_dead || !(is_probing || is_pair_probe)) continue;
     const auto probe = is_probing ? session.path_probe(context_.now_ns) : session.pair_probe(context_.now_ns);

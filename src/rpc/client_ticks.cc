@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 #include <string>
 
 #include "base/status_text.h"
@@ -79,17 +80,40 @@ void ClientSessions::begin_to_tick(Client* client) {
   client->session.forget_old_congestion(context_.now_ns);
   client->is_ticking = true;
   client->begins_plainly = context_.tracer == nullptr;
+  if (ticking_.size() >= EndpointContext::kCachedSessions && client->begins_plainly) {
+    client->looks |= Client::kRestsAtOnce;
+  }
+  client->tick_place = static_cast<uint32_t>(ticking_.size());
   ticking_.push_back(client);
   context_.agenda.at_latest(context_.now_ns + context_.rto_ns_min);
 }
 
+/// The cache misses of all these sessions overlap.
+void ClientSessions::end_rests_of(std::span<const uint32_t> keys) {
+  for (const uint32_t key : keys) table_.prefetch(key);
+  for (const uint32_t key : keys) {
+    if (const Client* client = table_.find(key)) client->session.prefetch();
+  }
+  for (const uint32_t key : keys) {
+    Client* client = table_.find(key);
+    if (client == nullptr) continue;
+    client->is_resting = false;
+    start_ticking(client);
+  }
+}
+
 void ClientSessions::run_ticks(uint64_t read_until_ns) {
-  resting_.run(context_.now_ns, [this](uint32_t key) {
-    if (Client* client = table_.find(key); client != nullptr) {
-      client->is_resting = false;
-      start_ticking(client);
-    }
+  uint32_t keys[kTicksPerRun];
+  size_t count = 0;
+  const auto end_rests = [&] {
+    end_rests_of({keys, count});
+    count = 0;
+  };
+  resting_.run(context_.now_ns, [&](uint32_t key) {
+    keys[count++] = key;
+    if (count == kTicksPerRun) end_rests();
   });
+  end_rests();
   run_pass(read_until_ns);
   if (!resting_.empty()) context_.agenda.at_latest(resting_.next_ns());
 }
@@ -113,15 +137,36 @@ void ClientSessions::run_pass(uint64_t read_until_ns) {
       pass_next_++;
       continue;
     }
-    client->is_ticking = client->begins_plainly = false;
+    stop_ticking(client);
     if (!client->is_dead) client->session.try_rest();
-    ticking_[pass_next_] = ticking_[--pass_end_];
-    ticking_[pass_end_] = ticking_.back();
-    ticking_.pop_back();
   }
   if (is_one_run) return;  // the agenda has the times of its sessions
   pass_due_ns_ = std::min(pass_due_ns_, agenda.next_ns());
   agenda.at_latest(pass_next_ < pass_end_ ? context_.now_ns : pass_due_ns_);
+}
+
+/// Takes the session out of ticking_. The present pass has checked the sessions before pass_next_, and will check those
+/// up to pass_end_.
+void ClientSessions::stop_ticking(Client* client) {
+  client->is_ticking = client->begins_plainly = false;
+  client->looks &= static_cast<uint8_t>(~Client::kRestsAtOnce);
+  size_t place = client->tick_place;
+  if (pass_next_ < pass_end_) {
+    if (place < pass_next_) move_ticking(--pass_next_, &place);
+    if (place < pass_end_) move_ticking(--pass_end_, &place);
+  }
+  move_ticking(ticking_.size() - 1, &place);
+  ticking_.pop_back();
+}
+
+/// Called when a call has ended on a session that ticks together with many others. Without calls it needs no tick,
+/// which would have to get its cache lines again.
+void ClientSessions::rest_at_once(Client* client) {
+  if (!client->session.is_at_rest()) return;
+  if (!client->is_resting && tick(client, context_.now_ns)) return;
+  if (client->is_dead) return;
+  stop_ticking(client);
+  client->session.try_rest();
 }
 
 /// Ends the session if the transport lost its peer kPeerLostNs ago. Returns true if it has ended the session.

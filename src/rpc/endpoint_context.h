@@ -107,8 +107,8 @@ struct EndpointContext {
   std::unique_ptr<Tracer> tracer;  ///< null: RpcOptions::trace_records is 0. Does not change after start()
   size_t sessions = 0;             ///< of both kinds; written by count_sessions()
   Receiving receiving = Receiving::kPlain;
-  bool is_in_loop = false;         ///< an iteration runs
-  bool is_closing = false;         ///< new requests and new sessions are refused
+  bool is_in_loop = false;  ///< an iteration runs
+  bool is_closing = false;  ///< new requests and new sessions are refused
 };
 
 }  // namespace tern::rpc

@@ -128,7 +128,7 @@ template <class Loop>
     return false;
   if (client->looks != 0) [[unlikely]] {
     if (!client->is_listed_to_send() && client->session.wants_to_send()) client_sessions_.send_waiting(client);
-    if (client->queue != nullptr) {
+    if ((client->looks & (Client::kHasQueue | Client::kRestsAtOnce)) != 0) {
       client_sessions_.finish(client, slot, Status(), 0);
       return true;
     }

@@ -1,5 +1,5 @@
-// EndpointCore: prefetches sessions before their packets are handled, for endpoints with many sessions. One packet after
-// the other would wait for its own cache misses; here the misses of a whole burst overlap.
+// EndpointCore: prefetches sessions before their packets are handled, for endpoints with many sessions. One packet
+// after the other would wait for its own cache misses; here the misses of a whole burst overlap.
 
 #include <algorithm>
 
@@ -29,7 +29,12 @@ void EndpointCore::look_ahead(std::span<const uint64_t> first_words) const {
       servers[servers_count++] = server;
     }
   }
-  for (size_t i = 0; i < servers_count; i++) servers[i]->session.prefetch_response();
+  for (size_t i = 0; i < servers_count; i++) {
+    const detail::Buffer* response = servers[i]->session.first_response();
+    if (response == nullptr) continue;
+    __builtin_prefetch(response);
+    __builtin_prefetch(response->data(), 1);
+  }
 }
 
 }  // namespace tern::rpc

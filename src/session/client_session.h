@@ -137,11 +137,11 @@ class TERN_API ClientSession {
   /// Falls back to the handshake's credit limit if the last answer is old: the server has shared out the present limit
   /// anew since (clause 4.5.1).
   void forget_old_credits(uint64_t now_ns) {
-    if (now_ns - std::min(now_ns, last_answer_ns()) >= terms_.credits_last_ns) fall_back_to_start_credits();
+    if (has_no_answer_for(terms_.credits_last_ns, now_ns)) fall_back_to_start_credits();
   }
   /// Called when a call begins after a pause. The controller starts anew if the last answer is old.
   void forget_old_congestion(uint64_t now_ns) {
-    if (!is_uncongested() && now_ns - std::min(now_ns, last_answer_ns()) >= terms_.congestion_lasts_ns) start_anew();
+    if (!is_uncongested() && has_no_answer_for(terms_.congestion_lasts_ns, now_ns)) start_anew();
   }
   /// Prefetches the cache lines that a call or a received packet touches if the session has only one call.
   [[gnu::always_inline]] void prefetch() const {
@@ -245,7 +245,7 @@ class TERN_API ClientSession {
   /// A request of at least this many packets may cause additional probes, whose cost is then small (clause 4.4.6).
   static constexpr uint32_t kProbedPackets = 16;
   /// Cache lines of the fields that every call touches, and of those that wake() and try_rest() need.
-  static constexpr size_t kFirstCallLines = 3 + 2;
+  static constexpr size_t kFirstCallLines = 3 + 1;
 
   // Bits of detours_:
   static constexpr uint8_t kReportDue = 1;
@@ -261,6 +261,12 @@ class TERN_API ClientSession {
   /// The 24 bits of the next packet's number.
   uint32_t next_number() const { return static_cast<uint32_t>(sent_.next_number()); }
   Reports::Slots used_slots() const { return {slots_, window_}; }
+  /// True if the last answer is at least `time_ns` old. Mostly last_progress_ns_ shows it, which is in the first cache
+  /// lines.
+  bool has_no_answer_for(uint64_t time_ns, uint64_t now_ns) const {
+    return now_ns - std::min(now_ns, last_progress_ns_) >= time_ns &&
+           now_ns - std::min(now_ns, last_answer_ns()) >= time_ns;
+  }
   bool is_report_due() const { return (detours_ & kReportDue) != 0; }
   void hold_report(bool holds) {
     pools_.reports_free += int32_t{holds_report_} - int32_t{holds};
@@ -438,17 +444,20 @@ class TERN_API ClientSession {
   State state_ = State::kConnecting;
   uint8_t detours_ = 0;  ///< bits of reasons why transmit_short() may not send
   bool is_paced_ = false;
-  uint8_t window_ = 0;           ///< 0 until kOpen
-  uint8_t transfer_cursor_ = 0;  ///< slot of the long message whose turn is next
-  bool is_stalled_ = false;      ///< no slot makes progress: one packet at a time (clause 4.3.3)
-  uint8_t start_credits_ = 1;    ///< credit limit of the handshake, encoded (wire/credits.h)
-  uint8_t server_credits_ = 1;   ///< credit limit of the server's newest packet, encoded (wire/credits.h)
-  uint64_t server_number_ = 0;   ///< largest packet number that has arrived; initially the server's first number less 1
+  uint8_t window_ = 0;             ///< 0 until kOpen
+  uint8_t transfer_cursor_ = 0;    ///< slot of the long message whose turn is next
+  bool is_stalled_ = false;        ///< no slot makes progress: one packet at a time (clause 4.3.3)
+  bool holds_report_ : 1 = false;  ///< a report is due or not acknowledged, and counts against pools_.reports_free
+  bool was_busy_ : 1 = false;      ///< the session had calls at the last tick
+  uint8_t server_credits_ = 1;     ///< credit limit of the server's newest packet, encoded (wire/credits.h)
+  uint64_t server_number_ = 0;  ///< largest packet number that has arrived; initially the server's first number less 1
   /// Time of the newest answer to a packet in flight, or of the session's acceptance.
   uint64_t last_progress_ns_ = 0;
   uint64_t last_sample_ns_ = 0;
   uint64_t calm_below_ns_ = UINT64_MAX;  ///< the controller ignores samples below this
   RttEstimator rtt_;
+  uint32_t response_ns_ = 0;          ///< at rest: ProbeTimer::response_ns()
+  uint32_t first_request_count_ = 0;  ///< first request number without the slot's bits, from the server (clause 3.5)
 
   // The next cache line begins here.
   ClientBusy* busy_ = nullptr;    ///< null: the session is at rest, or not open
@@ -462,10 +471,8 @@ class TERN_API ClientSession {
     uint32_t* more_numbers_;  ///< for a window of more than kFirstSlots
   };
   // The next cache line begins here.
-  uint64_t last_heard_ns_ = 0;        ///< time of the server's newest packet outside of the common case
-  uint32_t response_ns_ = 0;          ///< at rest: ProbeTimer::response_ns()
-  uint32_t first_request_count_ = 0;  ///< first request number without the slot's bits, from the server (clause 3.5)
-  uint32_t payload_max_ = 0;          ///< payload of the session's own full packets
+  uint64_t last_heard_ns_ = 0;  ///< time of the server's newest packet outside of the common case
+  uint32_t payload_max_ = 0;    ///< payload of the session's own full packets
   uint32_t local_key_;
   uint32_t first_number_;             ///< of the newest handshake, 24 bits
   uint32_t first_server_number_ = 1;  ///< of the newest handshake, 24 bits
@@ -473,8 +480,7 @@ class TERN_API ClientSession {
   uint8_t credit_unit_ = 0;           ///< wire/credits.h
   uint8_t wanted_window_ = 0;         ///< slots: the caller's terms, then the server's if they are fewer
   KnownSizes sizes_;                  ///< of packets larger than payload_max_
-  bool holds_report_ : 1 = false;     ///< a report is due or not acknowledged, and counts against pools_.reports_free
-  bool was_busy_ : 1 = false;         ///< the session had calls at the last tick
+  uint8_t start_credits_ = 1;         ///< credit limit of the handshake, encoded (wire/credits.h)
   ClientControl* control_ = nullptr;  ///< null: no controller limits the session
   uint64_t long_bytes_sent_ = 0;
   uint64_t long_bytes_received_ = 0;

@@ -158,14 +158,14 @@ class TERN_API SentPackets {
   static SentPacket* nothing();
 
   SentPacket* entries_;  ///< without a ring: nothing()
-  uint64_t mask_ = kEmbedded - 1;
-  uint64_t size_ = kEmbedded;
+  uint32_t mask_ = kEmbedded - 1;
+  uint32_t size_ = kEmbedded;
   uint64_t next_number_ = 1;
   uint64_t oldest_ = 1;
   uint64_t largest_answered_ = 0;
   uint32_t in_flight_ = 0;
   uint32_t credit_limit_ = 1;
 };
-static_assert(sizeof(SentPackets) == 56, "a part of the session's first cache lines");
+static_assert(sizeof(SentPackets) == 48, "a part of the session's first cache lines");
 
 }  // namespace tern::session

@@ -142,13 +142,8 @@ class TERN_API ServerSession {
     prefetch();
   }
 
-  /// Prefetches the buffer of the last response of slot 0, which its next response will overwrite. Reads the session.
-  void prefetch_response() const {
-    detail::Buffer* response = first_slot_.response;
-    if (response == nullptr) return;
-    __builtin_prefetch(response);
-    __builtin_prefetch(response->data(), 1);
-  }
+  /// Buffer of the last response of slot 0, which its next response will overwrite. Null: there is none.
+  const detail::Buffer* first_response() const { return first_slot_.response; }
 
   // -- Answers --
 

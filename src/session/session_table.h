@@ -9,11 +9,14 @@
 #include <new>
 #include <utility>
 
+#include "base/slab.h"
+
 namespace tern::session {
 
 /// Maps a key (on the wire) to an object. The table has a power of two of places, and a key's low bits are its place.
-/// A key is drawn again until its place is free. At most half of the places are taken, so that two draws are enough on
-/// average. Knowing all other keys of a table therefore tells one bit of a key.
+/// A key is drawn again until its place is free. At most half of the places are taken, and three quarters in a large
+/// table, which would fill the caches otherwise. So two draws are enough on average, or four. Knowing all other keys of
+/// a table therefore tells one or two bits of a key.
 ///
 /// The key of an ended session rests for kRestNs (clause 6.5). A name (64 bits, Session::name) is not used twice among
 /// 2^31 sessions: its low half is the key, and its high half counts the sessions.
@@ -26,7 +29,7 @@ class SessionTable {
 
   /// Longer than a packet stays in a network.
   static constexpr uint64_t kRestNs = 5'000'000'000;
-  /// A draw succeeds with a probability of at least one half.
+  /// A draw succeeds with a probability of at least a quarter, and all of them fail with one of 10^-16.
   static constexpr int kDrawsMax = 128;
 
   T* find(uint32_t key) const {
@@ -42,7 +45,7 @@ class SessionTable {
   /// Draws a free key with `random()`, which returns 32 bits. False: no memory, or the numbers are not random.
   template <class Random>
   bool draw(uint64_t now_ns, Random&& random, uint32_t* key) {
-    if (2 * (size_ + resting_ + 1) > mask_ + 1 && !grow(now_ns)) return false;
+    if (!has_space() && !grow(now_ns)) return false;
     for (int i = 0; i < kDrawsMax; i++) {
       *key = random();
       if (is_free(entries_[*key & mask_], now_ns)) return true;
@@ -117,6 +120,15 @@ class SessionTable {
       return object;
     }
   };
+  struct Unmap {
+    size_t bytes = 0;
+    void operator()(Entry* entries) const { base::unmap_slab(entries, bytes); }
+  };
+  using Owned = std::unique_ptr<Entry[], Unmap>;
+
+  /// The least number of places for this number of keys.
+  static size_t places_for(size_t keys) { return keys < 512 ? 2 * keys : keys + (keys + 2) / 3; }
+  bool has_space() const { return places_for(size_ + resting_ + 1) <= size_t{mask_} + 1; }
   static bool has_rested(const Entry& entry, uint64_t now_ns) {
     return entry.is_resting() && now_ns - (entry.word >> 1) >= kRestNs;
   }
@@ -129,13 +141,12 @@ class SessionTable {
       entries_[i] = {0, stranger_to(static_cast<uint32_t>(i))};
       resting_--;
     }
-    const size_t wanted = 2 * (size_ + resting_ + 1);  // a quarter to a half of the places are taken
-    if (wanted <= mask_ + 1) return true;
-    const size_t places = std::bit_ceil(wanted);
-    std::unique_ptr<Entry[]> larger(new (std::nothrow) Entry[places]);
-    if (larger == nullptr) return 2 * (size_ + resting_ + 1) <= mask_ + 1;
+    if (has_space()) return true;
+    const size_t places = std::bit_ceil(places_for(size_ + resting_ + 1));
+    Owned larger(static_cast<Entry*>(base::map_slab(places * sizeof(Entry))), {places * sizeof(Entry)});
+    if (larger == nullptr) return false;
     const auto mask = static_cast<uint32_t>(places - 1);
-    for (uint32_t i = 0; i <= mask; i++) larger[i].live_name = stranger_to(i);
+    for (uint64_t i = 0; i <= mask; i++) new (&larger[i]) Entry{0, stranger_to(static_cast<uint32_t>(i))};
     for (uint64_t i = 0; i <= mask_; i++) {
       const Entry& entry = entries_[i];
       if (entry.word == 0) continue;
@@ -156,7 +167,7 @@ class SessionTable {
   uint64_t names_ = 0;  ///< number of names used so far, and the highest bit of all names
   size_t size_ = 0;
   size_t resting_ = 0;
-  std::unique_ptr<Entry[]> owned_;
+  Owned owned_;  ///< of huge pages, if it is large
 };
 
 }  // namespace tern::session

@@ -108,6 +108,55 @@ TYPED_TEST(ManySessionsTest, deadlines_of_all_pass_though_no_answer_comes) {
   EXPECT_EQ(this->world_.client->counters().sessions_failed, 0u);
 }
 
+/// Sessions that have calls together with many others rest before the continuation of their last call runs.
+TYPED_TEST(ManySessionsTest, many_busy_sessions_give_back_the_memory_for_calls_at_their_last_answer) {
+  const std::vector<Session> sessions = this->open_and_use();
+  ASSERT_EQ(sessions.size(), kSessions);
+  this->rest();
+  const auto& core = rpc::EndpointCore::of(*this->world_.client);
+  constexpr size_t kBusy = rpc::EndpointContext::kCachedSessions + 200;
+  for (int round = 0; round < 3; round++) {
+    size_t answered = 0, resting = 0;
+    for (size_t i = 0; i < kBusy; i++) {
+      const Session session = sessions[i];
+      auto call =
+          this->world_.client->enqueue_request(session, kEcho, message(*this->world_.client, "x"),
+                                               this->world_.client->alloc_msgbuf(1), [&, session](Completion& done) {
+                                                 EXPECT_TRUE(done.status.ok()) << done.status.message();
+                                                 answered++;
+                                                 resting += !core.client_session(session)->is_awake();
+                                               });
+      ASSERT_TRUE(call.ok()) << call.status().message();
+    }
+    core.check_invariants();
+    ASSERT_TRUE(this->world_.run_until([&] { return answered == kBusy; }));
+    core.check_invariants();
+    // A few answers may have been overtaken, which take another path.
+    EXPECT_GE(resting, 100u) << "in round " << round;
+  }
+  EXPECT_EQ(this->world_.client->counters().sessions_failed, 0u);
+}
+
+TYPED_TEST(ManySessionsTest, words_of_strangers_are_looked_at_without_harm) {
+  auto& client = rpc::EndpointCore::of(*this->world_.client);
+  auto& server = rpc::EndpointCore::of(*this->world_.server);
+  EXPECT_EQ(server.context().receiving, rpc::Receiving::kPlain);
+  const std::vector<Session> sessions = this->open_and_use();
+  ASSERT_EQ(sessions.size(), kSessions);
+  EXPECT_EQ(client.context().receiving, rpc::Receiving::kAhead);
+  EXPECT_EQ(server.context().receiving, rpc::Receiving::kAhead);
+  std::vector<uint64_t> words;
+  for (uint64_t i = 0; i < 3 * transport::kAheadMax; i++) words.push_back(i * 0x9e3779b97f4a7c15u);
+  for (const auto* core : {&client, &server}) {
+    core->look_ahead(words);
+    core->look_ahead({});
+    core->check_invariants();
+  }
+  for (const Session session : sessions) ASSERT_TRUE(this->world_.client->destroy_session(session).ok());
+  EXPECT_TRUE(this->world_.run_until([&] { return server.context().sessions == 0 && client.context().sessions == 0; }));
+  EXPECT_EQ(client.context().receiving, rpc::Receiving::kPlain);
+}
+
 #ifndef TERN_IS_SANITIZED
 
 /// The limit is 2.25 KiB a session, both ends together.

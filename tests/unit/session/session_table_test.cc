@@ -102,6 +102,24 @@ TEST_F(SessionTableTest, agrees_with_a_map_over_growth_and_rest) {
   }
 }
 
+TEST_F(SessionTableTest, a_large_table_is_at_most_three_quarters_full) {
+  uint32_t draws = 0;
+  for (int i = 0; i < 98304; i++) {  // three quarters of 2^17
+    uint32_t key = 0;
+    ASSERT_TRUE(table_.draw(
+        now_,
+        [&] {
+          draws++;
+          return static_cast<uint32_t>(random_());
+        },
+        &key));
+    table_.put(key, &objects_[0]);
+  }
+  EXPECT_EQ(table_.visit(0, (1u << 17) - 1, [](uint64_t, int*) { return true; }), (1u << 17) - 1u);
+  EXPECT_EQ(table_.visit(0, 1u << 17, [](uint64_t, int*) { return true; }), 0u) << "larger than it need be";
+  EXPECT_LT(draws, 4u * 98304);
+}
+
 TEST_F(SessionTableTest, a_second_name_passes_from_one_object_to_the_next) {
   const uint32_t first = draw();
   const uint64_t first_name = table_.put(first, &objects_[0]);
