@@ -103,17 +103,19 @@ void ClientSessions::end_rests_of(std::span<const uint32_t> keys) {
 }
 
 void ClientSessions::run_ticks(uint64_t read_until_ns) {
-  uint32_t keys[kTicksPerRun];
-  size_t count = 0;
-  const auto end_rests = [&] {
-    end_rests_of({keys, count});
-    count = 0;
-  };
-  resting_.run(context_.now_ns, [&](uint32_t key) {
-    keys[count++] = key;
-    if (count == kTicksPerRun) end_rests();
-  });
-  end_rests();
+  if (!resting_.empty() && resting_.next_ns() <= context_.now_ns) {
+    uint32_t keys[kTicksPerRun];
+    size_t count = 0;
+    const auto end_rests = [&] {
+      end_rests_of({keys, count});
+      count = 0;
+    };
+    resting_.run(context_.now_ns, [&](uint32_t key) {
+      keys[count++] = key;
+      if (count == kTicksPerRun) end_rests();
+    });
+    end_rests();
+  }
   run_pass(read_until_ns);
   if (!resting_.empty()) context_.agenda.at_latest(resting_.next_ns());
 }
