@@ -21,21 +21,6 @@ inline bool is_packet_start(uint64_t w0) {
   return (w0 & kFixed) == wire::kVersion << 4 && wire::is_known(static_cast<uint8_t>(w0 & 15));
 }
 
-/// Shows the next packets of a datagram, at most kAheadMax, to an AheadVisitor. The bytes are not trusted.
-template <class Visit>
-void look_ahead(const std::byte* at, size_t bytes, Visit& visit) {
-  uint64_t first_words[kAheadMax];
-  size_t count = 0;
-  while (count < kAheadMax && bytes >= wire::kHeaderBytes) {
-    const wire::Header header = wire::load_header(at);
-    first_words[count++] = header.w0;
-    if (header.length() < wire::kHeaderBytes || header.length() > bytes) break;
-    at += header.length();
-    bytes -= header.length();
-  }
-  if (count > 1) visit.look_ahead({first_words, count});
-}
-
 /// Visits the packets of a datagram in place, in order, and counts invalid ones. Returns the number of visited packets.
 /// The bytes are not trusted.
 template <class Visit>

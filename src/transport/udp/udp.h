@@ -48,7 +48,6 @@
 #include "base/tick_clock.h"
 #include "base/wait.h"
 #include "memory/arena.h"
-#include "transport/datagram.h"
 #include "transport/transport.h"
 #include "transport/udp/udp_address.h"
 #include "transport/udp/udp_socket.h"
@@ -65,7 +64,6 @@ class TERN_API UdpImpl : public DefaultMembers {
   /// costs one packet.
   static constexpr Traits kTraits{.reports_space = true,
                                   .has_pairs = true,
-                                  .looks_ahead = true,
                                   .rto_ns_min = 1'000'000,
                                   .congestion_control = CongestionControl::kSwift,
                                   .remedies = {.packet_bytes = " (Udp::Options::datagram_bytes on either side)",
@@ -286,9 +284,6 @@ class TERN_API UdpImpl : public DefaultMembers {
     const std::byte* at = receive_buffer_;
     const std::byte* const end = at + bytes;
     while (static_cast<size_t>(end - at) >= kHeaderBytes) {
-      if constexpr (AheadVisitor<Visit>) {
-        if (packets % kAheadMax == 0) look_ahead(at, static_cast<size_t>(end - at), visit);
-      }
       const wire::Header header = wire::load_header(at);
       const size_t acceptable = std::min<size_t>(static_cast<size_t>(end - at), datagram_bytes_max_);
       Payload payload;

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <span>
 #include <vector>
 
 namespace tern::transport {
@@ -77,36 +76,6 @@ TEST(Datagram, packet_by_reference__is_skipped) {
   EXPECT_EQ(seen.packets, (Packets{{2, 8}}));
   EXPECT_EQ(seen.counters.dropped_bad_reference, 1u);
   EXPECT_EQ(seen.counters.dropped_unparsable, 0u);
-}
-
-/// Collects what look_ahead() shows. The bytes lie in memory without spare bytes behind it.
-struct Ahead {
-  std::vector<uint64_t> words;
-  void look_ahead(std::span<const uint64_t> first_words) { words.assign(first_words.begin(), first_words.end()); }
-};
-size_t looked_at(const std::vector<std::byte>& bytes) {
-  const auto copy = std::make_unique<std::byte[]>(bytes.size());
-  std::copy(bytes.begin(), bytes.end(), copy.get());
-  Ahead ahead;
-  look_ahead(copy.get(), bytes.size(), ahead);
-  for (const uint64_t word : ahead.words) EXPECT_EQ(wire::Header{word}.session_key(), 7u);
-  return ahead.words.size();
-}
-
-TEST(Datagram, packets_ahead__are_shown_as_far_as_their_lengths_are_right) {
-  std::vector<std::byte> bytes;
-  EXPECT_EQ(looked_at(bytes), 0u);
-  for (uint32_t i = 0; i < 3; i++) add_packet(bytes, i, 10 * i);
-  EXPECT_EQ(looked_at(bytes), 3u);
-  bytes.pop_back();
-  EXPECT_EQ(looked_at(bytes), 3u);     // the length of the last one is wrong, but its session may be real
-  bytes[2] = bytes[3] = std::byte{0};  // no length
-  EXPECT_EQ(looked_at(bytes), 0u);
-  bytes.resize(wire::kHeaderBytes - 1);
-  EXPECT_EQ(looked_at(bytes), 0u);
-  bytes.clear();
-  for (uint32_t i = 0; i < 2 * kAheadMax; i++) add_packet(bytes, i, 0);
-  EXPECT_EQ(looked_at(bytes), kAheadMax);
 }
 
 }  // namespace
