@@ -173,8 +173,11 @@ void ClientSessions::on_packet(const wire::Header& header, const transport::Payl
   }
   auto& session = client->session;
   switch (header.kind()) {
-    case wire::Kind::kResponse:
-      return finish_verdict(client, session.on_response(header, payload, context_.now_ns));
+    case wire::Kind::kResponse: {
+      const session::ClientVerdict verdict = session.on_response(header, payload, context_.now_ns);
+      if (verdict.finished == nullptr && verdict.drop == Drop::kNone) context_.last_part = header;
+      return finish_verdict(client, verdict);
+    }
     case wire::Kind::kCr:
       return finish_verdict(client, session.on_credit_return(header, payload, context_.now_ns));
     case wire::Kind::kCancelled:

@@ -23,6 +23,7 @@
 #include "rpc/mailbox.h"
 #include "rpc/tracer.h"
 #include "rpc/transport_port.h"
+#include "wire/header.h"
 
 namespace tern::rpc {
 
@@ -109,6 +110,7 @@ struct EndpointContext {
   Receiving receiving = Receiving::kPlain;
   bool is_in_loop = false;  ///< an iteration runs
   bool is_closing = false;  ///< new requests and new sessions are refused
+  wire::Header last_part;   ///< header of the last new part of a long message; all 0: no part is expected
 };
 
 }  // namespace tern::rpc

@@ -284,6 +284,22 @@ void EndpointCore::on_packet(wire::Header header, transport::Payload payload, st
   }
 }
 
+/// Finds the message anew, because it may be gone since its last part.
+transport::ExpectedPacket EndpointCore::expected_packet() {
+  const wire::Header& part = context_.last_part;
+  transport::ExpectedPacket expected;
+  if (part.w0 == 0) return expected;
+  if (wire::is_from_client(part.kind())) {
+    if (const Server* server = server_sessions_.find(part.session_key())) {
+      expected = server->session.expected_after(part);
+    }
+  } else if (const Client* client = client_sessions_.find(part.session_key())) {
+    expected = client->session.expected_after(part);
+  }
+  if (expected.place == nullptr) context_.last_part = {};
+  return expected;
+}
+
 void EndpointCore::read_mail() {
   for (Incoming* incoming = context_.mailbox->drain(posts_); incoming != nullptr;) {
     handlers_.on_answered(std::exchange(incoming, incoming->next_free));

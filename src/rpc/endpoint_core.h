@@ -132,6 +132,8 @@ class TERN_API EndpointCore {
   void look_ahead(std::span<const uint64_t> first_words) const;
   /// Handles any packet.
   void on_packet(wire::Header header, transport::Payload payload, std::byte* copy_to);
+  /// For transport::ExpectingVisitor: the part of a long message that will probably come next.
+  transport::ExpectedPacket expected_packet();
   /// Handles answers from other threads, posted functions, and events of the Nexus.
   void read_mail();
   /// Runs timers, ticks, opening sessions, and the calls and buffers that wait for tickets. `has_read_all`: this

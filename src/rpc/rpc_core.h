@@ -140,6 +140,7 @@ class RpcCore final {
       if constexpr (kTraits.reads_clock_per_burst) core.is_clock_fresh_ = false;
       core.freshen_clock();
     }
+    transport::ExpectedPacket expected_packet() const { return core.core_.expected_packet(); }
     [[gnu::always_inline]] void in_burst(const wire::Header& header, const transport::Payload& payload,
                                          std::byte* copy_to) const {
       // The values are copied only here, because a variable whose address is taken lives in memory, and the variables
@@ -187,7 +188,7 @@ class RpcCore final {
     begin_iteration();
     return end_iteration(receive_packets());
   }
-  size_t receive_packets() {
+  [[gnu::always_inline]] size_t receive_packets() {
     if (context().receiving != Receiving::kPlain) [[unlikely]]
       return context().receiving == Receiving::kTraced ? receive_traced() : receive_ahead();
     return transport_->receive(Visitor{*this});

@@ -256,7 +256,10 @@ void ServerSessions::on_packet(const wire::Header& header, const transport::Payl
   if (server->is_pathless && server->session.is_open()) on_path_proved(server);
   if (verdict.wants_pair) return answer_pair_probe(server);
   if (verdict.has_paired) follow(server);
-  if (verdict.is_part) credits_.hear_long(server->session.heard_long_epoch());
+  if (verdict.is_part) {
+    context_.last_part = header;
+    credits_.hear_long(server->session.heard_long_epoch());
+  }
   if (verdict.has_opened) credits_.hear_opening(server->session.heard_epoch);
   credits_.set_long_requests(pools_.assemblies.taken());
   if (verdict.started != nullptr) {

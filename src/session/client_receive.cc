@@ -274,6 +274,28 @@ ClientVerdict ClientSession::on_response_part(ClientSlot* slot, const wire::Head
   return is_new ? ClientVerdict{} : dropped(Drop::kStale);
 }
 
+transport::ExpectedPacket ClientSession::expected_after(const wire::Header& part) const {
+  const uint32_t slot_index = part.request_number() & (wire::kSlotsMax - 1);
+  const ClientSlot* slot = slot_index < window_ ? slots_[slot_index] : nullptr;
+  if (slot == nullptr || slot->phase != Phase::kReceiving || slot->request_number != part.request_number()) return {};
+  const Transfer& transfer = *slot->transfer;
+  const uint32_t bytes = transfer.payload_bytes;
+  uint32_t index = (part.flags() & wire::kFirst) != 0 ? 1 : part.size_or_index() + 1;
+  if (transfer.window.contains(index)) index = transfer.window.base();
+  // No RFR has asked for packets from `next` on. Packet 0 has the session's own size.
+  const uint32_t full = 1 + (slot->response_bytes - payload_max_) / bytes;
+  if (index >= std::min(full, transfer.next) || !transfer.window.is_within(index)) return {};
+  transport::ExpectedPacket expected;
+  expected.header = wire::server_header(wire::Kind::kResponse, 0, local_key_, 0, slot->request_number, 0, 0, 0, index);
+  expected.header.add_length(wire::kHeaderBytes + bytes);
+  if (transfer.payload_code != 0) expected.header.set_large();
+  constexpr uint64_t kUpperHalf = ~uint64_t{UINT32_MAX};
+  expected.known = {~(uint64_t{wire::kEcnEcho | wire::kNoEcho} << 8), kUpperHalf, kUpperHalf};
+  expected.place = slot->response->data() + response_offset(transfer, index);
+  expected.payload_bytes = bytes;
+  return expected;
+}
+
 /// Notes a packet that answers an RFR. If the packet is new, the RFR misses one packet less.
 void ClientSession::on_rfr_answered(ClientSlot* slot, const wire::Header& header, bool is_new, uint64_t now_ns) {
   const uint32_t index = header.size_or_index();

@@ -219,6 +219,8 @@ class TERN_API ClientSession {
   ClientSlot* try_finish(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
   /// Handles a received packet. A packet that does not prove itself (clause 3.9) changes nothing.
   ClientVerdict on_response(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
+  /// As ServerSession::expected_after(), for responses.
+  transport::ExpectedPacket expected_after(const wire::Header& part) const;
   ClientVerdict on_credit_return(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns);
   ClientVerdict on_cancelled(const wire::Header& header, uint64_t now_ns);
 

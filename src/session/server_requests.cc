@@ -155,6 +155,31 @@ ServerVerdict ServerSession::on_known_request(ServerSlot* slot, const wire::Head
   return {.is_about_a_call = is_busy(*slot), .drop = Drop::kStale};
 }
 
+/// Looks everything up, because the request may have ended since. The place of the packet after `part` has been
+/// received already if `part` filled a gap: then the first place that has not been is the best guess.
+transport::ExpectedPacket ServerSession::expected_after(const wire::Header& part) const {
+  const uint32_t slot_index = slot_index_of(part.request_number());
+  const ServerSlot* slot = slot_index < window_ ? this->slot(slot_index) : nullptr;
+  if (slot == nullptr || slot->phase != Phase::kReceiving || slot->request_number != part.request_number()) return {};
+  const Assembly& assembly = *slot->assembly;
+  const uint32_t bytes = assembly.payload_bytes;
+  uint32_t index = part.index() + 1;
+  if (assembly.window.contains(index)) index = assembly.window.base();
+  if (payload_of(part.payload_code()) != bytes || index >= slot->request_bytes / bytes ||
+      !assembly.window.is_within(index)) {
+    return {};
+  }
+  transport::ExpectedPacket expected;
+  expected.header = wire::client_header(wire::Kind::kRequest, 0, local_key_, 0, slot->request_number, index, slot->type,
+                                        slot->request_bytes);
+  expected.header.add_length(wire::kHeaderBytes + bytes);
+  expected.header.add_payload_code(part.payload_code());
+  expected.known = {~(uint64_t{wire::kWantsCredits} << 8), ~uint64_t{wire::kNumberMask}, ~uint64_t{0}};
+  expected.place = assembly.buffer->data() + uint64_t{index} * bytes;
+  expected.payload_bytes = bytes;
+  return expected;
+}
+
 /// Copies a part of a long request to its place, and marks it as received only if the copy is good (clause 8.3).
 ServerVerdict ServerSession::place(ServerSlot* slot, const wire::Header& header, const transport::Payload& payload,
                                    uint64_t number, uint64_t now_ns) {

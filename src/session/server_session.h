@@ -126,6 +126,8 @@ class TERN_API ServerSession {
   /// Takes a packet of the client.
   ServerVerdict on_packet(const wire::Header& header, const transport::Payload& payload, uint64_t now_ns,
                           ServerOffers& offers);
+  /// The full packet of the same request that will probably follow `part`, if the request misses it.
+  transport::ExpectedPacket expected_after(const wire::Header& part) const;
   /// The common case of on_packet(): the client's next packet is a new request. is_plain_request() must be true. Notes
   /// the packet, begins the request (kRunning) and returns its slot. The caller answers at once, or calls defer().
   /// Null: not the common case, and nothing has changed. `readable`: as for ClientSession::try_finish().

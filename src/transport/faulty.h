@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -46,10 +47,7 @@ class FaultyImpl : public Layer<Inner> {
   template <class Visit>
   size_t receive(Visit&& visit) {
     size_t visited = 0;
-    this->inner_->receive([&](const wire::Header& header, const Payload& payload) {
-      ++arrived_;
-      visited += pass_on(header, payload, visit);
-    });
+    this->inner_->receive(Visitor<std::remove_reference_t<Visit>>{*this, visit, visited});
     return visited + deliver_due(visit);
   }
 
@@ -62,6 +60,18 @@ class FaultyImpl : public Layer<Inner> {
   const FaultCounters* fault_counters() const { return &faults_; }
 
  private:
+  template <class Visit>
+  struct Visitor {
+    FaultyImpl& faulty;
+    Visit& visit;
+    size_t& visited;
+    void operator()(const wire::Header& header, const Payload& payload) const {
+      ++faulty.arrived_;
+      visited += faulty.pass_on(header, payload, visit);
+    }
+    ExpectedPacket expected_packet() const requires ExpectingVisitor<Visit> { return visit.expected_packet(); }
+  };
+
   static constexpr size_t kKeptMax = 4096;  ///< bounds memory: with 64 KiB packets 256 MiB
   static constexpr uint64_t kReorderPacketsMax = 8;
   static constexpr size_t kDropUnitBytes = 4096;

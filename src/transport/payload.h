@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/copy.h"
+#include "wire/header.h"
 
 namespace tern::transport {
 
@@ -24,12 +25,25 @@ struct Payload {
   /// written bytes as garbage. The bytes at `data` may change during the copy only if `lease` is set.
   bool copy_to(std::byte* to) const {
     if (lease == nullptr) [[likely]] {
-      base::copy_bytes(to, data, bytes);
+      if (to != data) base::copy_bytes(to, data, bytes);  // else it was received in place
       return true;
     }
     base::copy_large(to, data, bytes);
     std::atomic_thread_fence(std::memory_order_acquire);
     return lease->load(std::memory_order_relaxed) == lease_value;
+  }
+};
+
+/// A packet that will probably come next: a part that a long message still misses. See transport::ExpectingVisitor.
+struct ExpectedPacket {
+  wire::Header header;
+  wire::Header known;          ///< the bits of `header` that the packet must have
+  std::byte* place = nullptr;  ///< where the message has the payload; null: nothing is expected
+  uint32_t payload_bytes = 0;
+
+  bool is(const wire::Header& received) const {
+    return (((received.w0 ^ header.w0) & known.w0) | ((received.w1 ^ header.w1) & known.w1) |
+            ((received.w2 ^ header.w2) & known.w2)) == 0;
   }
 };
 

@@ -150,6 +150,18 @@ concept AheadVisitor = BurstVisitor<Visit> && requires(Visit visit, std::span<co
 };
 inline constexpr size_t kAheadMax = 32;
 
+/// The member of a visitor that knows which packet will probably come next, for transports that receive large payloads
+/// in place. The transport calls it right before it takes the next input, and may write the first
+/// ExpectedPacket::payload_bytes bytes behind a header to the place. It writes there before the next visit only,
+/// because then the message may be gone. If the input begins with a packet that ExpectedPacket::is(), of full length,
+/// the transport visits it with Payload::data at the place. Otherwise it moves the bytes out of the place before it
+/// visits anything. The place may keep any bytes, because they count as missing. A layer passes the member on, or hides
+/// it.
+template <class Visit>
+concept ExpectingVisitor = requires(Visit visit) {
+  { visit.expected_packet() } -> std::same_as<ExpectedPacket>;
+};
+
 /// Calls try_in_burst() of a visitor that has this member.
 template <class Visit>
 [[gnu::always_inline]] inline bool try_visit(Visit& visit, const wire::Header& header, const Payload& payload,

@@ -18,6 +18,7 @@
 #include <tern/environment.h>
 
 #include "base/check.h"
+#include "transport/in_place.h"
 #include "transport/layer.h"
 #include "wire/header.h"
 
@@ -161,9 +162,10 @@ class TappedImpl : public transport::Layer<Inner> {
 
   TappedImpl(std::unique_ptr<Inner> inner, Tap& tap) : transport::Layer<Inner>(std::move(inner)), tap_(tap) {}
   template <class Visit>
-  void hand_over(Visit&& visit, const wire::Header& header, const transport::Payload& payload) {
+  void hand_over(Visit&& visit, const wire::Header& header, transport::Payload payload) {
     tap_.visiting = &header;
     tap_.packets++;
+    transport::receive_in_place(visit, header, payload);
     visit(header, payload);
     tap_.visiting = nullptr;
   }

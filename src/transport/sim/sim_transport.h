@@ -19,6 +19,7 @@
 #include <tern/transport/sim.h>
 
 #include "sim/network/output.h"
+#include "transport/in_place.h"
 #include "transport/sim/sim_nic.h"
 #include "transport/transport.h"
 
@@ -244,6 +245,7 @@ size_t SimImpl::receive(Visit&& visit) {
       payload.data = packet->content + wire::kHeaderBytes;
       payload.bytes = header.length() - static_cast<uint32_t>(wire::kHeaderBytes);
       payload.is_marked = packet->is_marked;
+      receive_in_place(visit, header, payload);
       visit_packet(visit, header, payload);
     }
     nic_.network.give_packet(packet);

@@ -104,6 +104,42 @@ Status UdpImpl::prepare(const Options& options) {
   return {};
 }
 
+/// Prepares a receive call that puts the expected payload in its place, and the other bytes where they would be in the
+/// receive buffer. False: nothing is expected.
+bool UdpImpl::split_at(const ExpectedPacket& expected) {
+  const size_t packet_bytes = kHeaderBytes + expected.payload_bytes;
+  if (expected.place == nullptr || expected.payload_bytes < kInPlaceBytesMin || packet_bytes > kReceiveBufferBytes) {
+    detours_.is_asking = 0;
+    return false;
+  }
+  expected_ = expected;
+  split_ = {{{receive_buffer_, kHeaderBytes},
+             {expected.place, expected.payload_bytes},
+             {receive_buffer_ + packet_bytes, kReceiveBufferBytes - packet_bytes}}};
+  return true;
+}
+
+ssize_t UdpImpl::receive_split() {
+  ++counters_.system_calls;
+  msghdr message{};
+  message.msg_name = &source_;
+  message.msg_namelen = sizeof(source_);
+  message.msg_iov = split_.data();
+  message.msg_iovlen = split_.size();
+  const ssize_t got = recvmsg(receive_socket_.get(), &message, MSG_DONTWAIT);
+  source_bytes_ = message.msg_namelen;
+  return got;
+}
+
+/// Completes the `bytes` that the receive buffer would have without a split. Packets other than the expected one have
+/// come.
+void UdpImpl::mend(size_t bytes) {
+  detours_.is_asking = 0;
+  if (bytes <= kHeaderBytes) return;
+  const size_t in_place = std::min<size_t>(bytes - kHeaderBytes, expected_.payload_bytes);
+  std::memcpy(receive_buffer_ + kHeaderBytes, expected_.place, in_place);
+}
+
 /// Called at a place where no acceptable packet begins. Returns the place at which to continue.
 [[gnu::noinline]] const std::byte* UdpImpl::skip(const std::byte* at, const std::byte* end) {
   if (*at == std::byte{0}) {
@@ -147,7 +183,7 @@ void UdpImpl::check_invariants() const {
   }
   CHECK(segments, <=, segment_count_ - kept_count_);
   uint32_t kept = 0;
-  for (uint32_t i = 0; i < blocked_count_; ++i) {
+  for (uint32_t i = 0; i < detours_.blocked_peers; ++i) {
     const Peer& peer = peers_[blocked_[i]];
     CHECK(peer.is_blocked && peer.space_bytes == 0);
     CHECK(peer.first, !=, kNone);

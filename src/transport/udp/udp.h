@@ -30,6 +30,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -130,32 +131,20 @@ class TERN_API UdpImpl : public DefaultMembers {
   }
 
   template <class Visit>
-  size_t receive(Visit&& visit) {
-    if (blocked_count_ != 0) [[unlikely]]
-      send_again();
-    size_t packets = 0, bytes = 0;
-    uint32_t calls = 0;
-    while (calls < receive_calls_max_ && bytes < kReceiveBufferBytes) {
-      const ssize_t got = receive_once();
-      if (got < 0) {
-        receive_calls_max_ = std::max(calls, 1u);
-        counters_.packets_received += packets;
-        return packets;
+  [[gnu::always_inline]] size_t receive(Visit&& visit) {
+    if (std::bit_cast<uint64_t>(detours_) != 0) [[unlikely]] {
+      if (detours_.blocked_peers != 0) send_again();
+      if constexpr (ExpectingVisitor<Visit>) {
+        if (detours_.is_asking != 0) return receive_expecting(visit);
       }
-      ++calls;
-      bytes += static_cast<size_t>(got);
-      if constexpr (BurstVisitor<Visit>) visit.begin_burst();
-      packets += parse(static_cast<size_t>(got), visit);
     }
-    if (calls == receive_calls_max_) receive_calls_max_ = std::min(2 * calls, kReceiveCallsMax);
-    counters_.packets_received += packets;
-    return packets;
+    return receive_burst<false>(visit);
   }
 
   uint64_t now() { return clock_.now_ns(); }
   /// Checks no receive queue, because the descriptor is readable if there is input.
   bool prepare_wait() {
-    if (blocked_count_ != 0) watch_blocked();
+    if (detours_.blocked_peers != 0) watch_blocked();
     return !std::exchange(is_burst_full_, false);
   }
   void wait(uint64_t deadline_ns) { waits_.wait_any(deadline_ns); }
@@ -171,7 +160,7 @@ class TERN_API UdpImpl : public DefaultMembers {
     uint32_t blocked_peers;         ///< peers with segments of earlier bursts
     std::vector<PeerId> connected;  ///< peers that have a socket of their own
   };
-  Census census() const { return {offloads_, blocked_count_, connected_}; }
+  Census census() const { return {offloads_, detours_.blocked_peers, connected_}; }
   void check_invariants() const;
 
  private:
@@ -180,6 +169,9 @@ class TERN_API UdpImpl : public DefaultMembers {
   static constexpr uint32_t kNone = UINT32_MAX;
   /// Larger than the largest datagram or train that the kernel delivers.
   static constexpr size_t kReceiveBufferBytes = 1u << 16;
+  /// Payloads from this length on are received in place. A packet of half of the receive buffer is alone in its train,
+  /// so that a receive call has one place.
+  static constexpr uint32_t kInPlaceBytesMin = kReceiveBufferBytes / 2;
   static constexpr uint32_t kReceiveCallsMax = 16;
   /// A burst ends after so many bytes in packets of more than the safe size, because the system calls take a
   /// millisecond for a few megabytes.
@@ -277,12 +269,58 @@ class TERN_API UdpImpl : public DefaultMembers {
     return recvfrom(receive_socket_.get(), receive_buffer_, kReceiveBufferBytes, MSG_DONTWAIT,
                     reinterpret_cast<sockaddr*>(&source_), &source_bytes_);
   }
-  /// Visits the packets in the first `bytes` of the receive buffer.
+  template <bool is_expecting, class Visit>
+  [[gnu::always_inline]] size_t receive_burst(Visit& visit) {
+    size_t packets = 0, bytes = 0;
+    uint32_t calls = 0;
+    while (calls < receive_calls_max_ && bytes < kReceiveBufferBytes) {
+      bool is_split = false;
+      if constexpr (is_expecting) is_split = detours_.is_asking != 0 && split_at(visit.expected_packet());
+      const ssize_t got = is_split ? receive_split() : receive_once();
+      if (got < 0) {
+        receive_calls_max_ = std::max(calls, 1u);
+        counters_.packets_received += packets;
+        return packets;
+      }
+      ++calls;
+      bytes += static_cast<size_t>(got);
+      if constexpr (BurstVisitor<Visit>) visit.begin_burst();
+      size_t from = 0;
+      if (is_split) from = visit_in_place(static_cast<size_t>(got), visit);
+      packets += parse(receive_buffer_ + from, receive_buffer_ + got, visit) + (from != 0 ? 1 : 0);
+    }
+    if (calls == receive_calls_max_) receive_calls_max_ = std::min(2 * calls, kReceiveCallsMax);
+    counters_.packets_received += packets;
+    return packets;
+  }
+  /// A function of its own, because long messages should cost the common case no instruction.
   template <class Visit>
-  size_t parse(size_t bytes, Visit& visit) {
+  [[gnu::noinline]] size_t receive_expecting(Visit& visit) {
+    return receive_burst<true>(visit);
+  }
+  bool split_at(const ExpectedPacket& expected);
+  ssize_t receive_split();
+  void mend(size_t bytes);
+  /// Visits the first packet of `bytes` received ones in place, and returns its length. 0: it is not the expected
+  /// packet, and the receive buffer has all bytes.
+  template <class Visit>
+  size_t visit_in_place(size_t bytes, Visit& visit) {
+    const size_t packet_bytes = kHeaderBytes + expected_.payload_bytes;
+    const wire::Header header = wire::load_header(receive_buffer_);
+    if (bytes < packet_bytes || !expected_.is(header)) {
+      mend(bytes);
+      return 0;
+    }
+    Payload payload;
+    payload.data = expected_.place;
+    payload.bytes = expected_.payload_bytes;
+    visit_uncommon(visit, header, payload, nullptr);
+    return packet_bytes;
+  }
+  /// Visits the packets between two places of the receive buffer.
+  template <class Visit>
+  size_t parse(const std::byte* at, const std::byte* const end, Visit& visit) {
     size_t packets = 0;
-    const std::byte* at = receive_buffer_;
-    const std::byte* const end = at + bytes;
     while (static_cast<size_t>(end - at) >= kHeaderBytes) {
       const wire::Header header = wire::load_header(at);
       const size_t acceptable = std::min<size_t>(static_cast<size_t>(end - at), datagram_bytes_max_);
@@ -295,6 +333,7 @@ class TERN_API UdpImpl : public DefaultMembers {
           continue;
         }
         visit_uncommon(visit, header, payload, nullptr);
+        if (payload.bytes >= kInPlaceBytesMin) detours_.is_asking = 1;
       }
       at = payload.data + payload.bytes;
       ++packets;
@@ -315,8 +354,12 @@ class TERN_API UdpImpl : public DefaultMembers {
   std::byte* receive_buffer_;       ///< a part of receive_memory_
   socklen_t source_bytes_ = 0;      ///< length of `source_`
   uint64_t flushes_ = 0;
-  uint32_t dirty_count_ = 0;    ///< peers with segments in this burst
-  uint32_t blocked_count_ = 0;  ///< peers with segments of earlier bursts
+  uint32_t dirty_count_ = 0;  ///< peers with segments in this burst
+  struct Detours {
+    uint32_t blocked_peers = 0;  ///< peers with segments of earlier bursts
+    uint32_t is_asking = 0;      ///< 1: the last packets were large, so the visitor is asked for the next one's place
+  };
+  Detours detours_;             ///< receive() reads both at once
   uint32_t segment_count_ = 0;  ///< segments of blocked peers and of this burst
   base::TickClock<> clock_;
   TransportCounters counters_;
@@ -343,6 +386,10 @@ class TERN_API UdpImpl : public DefaultMembers {
   std::array<Message, kSegmentsMax> messages_;
   std::array<iovec, 3 * kSegmentsMax> ranges_;  ///< staged bytes, data, padding
   uint32_t range_count_ = 0;
+
+  // The receive call that runs, if it is split.
+  ExpectedPacket expected_;
+  std::array<iovec, 3> split_;  ///< header, place, rest
 
   sockaddr_storage source_{};  ///< source of the datagram in the receive buffer
 

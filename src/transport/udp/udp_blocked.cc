@@ -43,14 +43,14 @@ void UdpImpl::keep(Peer& peer, uint32_t segment, bool is_short) {
   if (peer.first == kNone) return;
   peer.is_blocked = true;
   peer.is_short = is_short;
-  blocked_[blocked_count_++] = static_cast<PeerId>(&peer - peers_.data());
+  blocked_[detours_.blocked_peers++] = static_cast<PeerId>(&peer - peers_.data());
 }
 
 /// Tries to send the kept segments of all blocked peers.
 void UdpImpl::send_again() {
   if (is_watching_) unwatch_blocked();
   kept_count_ = 0;
-  const uint32_t count = std::exchange(blocked_count_, 0);
+  const uint32_t count = std::exchange(detours_.blocked_peers, 0);
   for (uint32_t i = 0; i < count; ++i) {
     Peer& peer = peers_[blocked_[i]];
     peer.is_blocked = false;
@@ -69,9 +69,9 @@ void UdpImpl::lose_kept(PeerId id) {
   }
   peer.first = peer.last = kNone;
   peer.is_blocked = false;
-  PeerId* const end = blocked_.data() + blocked_count_;
+  PeerId* const end = blocked_.data() + detours_.blocked_peers;
   *std::find(blocked_.data(), end, id) = *(end - 1);
-  --blocked_count_;
+  --detours_.blocked_peers;
   arrange_segments();
 }
 
@@ -87,7 +87,7 @@ void UdpImpl::arrange_segments() {
       }
     }
   };
-  put_all(blocked_.data(), blocked_count_);
+  put_all(blocked_.data(), detours_.blocked_peers);
   CHECK(place, ==, kept_count_);
   put_all(dirty_.data(), dirty_count_);
   segment_count_ = place;
@@ -103,7 +103,7 @@ void UdpImpl::arrange_segments() {
 void UdpImpl::watch_blocked() {
   is_watching_ = true;
   bool needs_time = false;
-  for (uint32_t i = 0; i < blocked_count_; ++i) {
+  for (uint32_t i = 0; i < detours_.blocked_peers; ++i) {
     const Peer& peer = peers_[blocked_[i]];
     needs_time |= peer.is_short || peer.is_paired || !waits_.add(present_socket_of(peer), EPOLLOUT, 0);
   }
@@ -112,7 +112,7 @@ void UdpImpl::watch_blocked() {
 
 void UdpImpl::unwatch_blocked() {
   is_watching_ = false;
-  for (uint32_t i = 0; i < blocked_count_; ++i) {
+  for (uint32_t i = 0; i < detours_.blocked_peers; ++i) {
     const Peer& peer = peers_[blocked_[i]];
     if (!peer.is_paired) waits_.remove(present_socket_of(peer));
   }

@@ -94,7 +94,7 @@ void UdpImpl::flush_peers() {
   dirty_count_ = 0;
   segment_count_ = 0;
   burst_large_bytes_ = 0;
-  if (blocked_count_ != 0) [[unlikely]]
+  if (detours_.blocked_peers != 0) [[unlikely]]
     arrange_segments();
 }
 

@@ -1185,6 +1185,43 @@ TEST_F(ClientSessionTest, long_response_by_ranges) {
   EXPECT_EQ(pools_.response_credits_free, response_packets_);
 }
 
+TEST_F(ClientSessionTest, the_next_full_part_of_a_response_is_expected_after_an_rfr) {
+  open(8);
+  ClientSlot* slot = begin(10, 1000);
+  const auto header = [&](uint32_t index, uint8_t flags = 0) {
+    wire::Header part =
+        wire::server_header(Kind::kResponse, flags, session_->local_key(), 77, slot->request_number, 5, 6, 7, index);
+    part.add_length(wire::kHeaderBytes + 100);
+    return part;
+  };
+  const auto place_after = [&](const wire::Header& part) -> int64_t {
+    const transport::ExpectedPacket expected = session_->expected_after(part);
+    if (expected.place == nullptr) return -1;
+    EXPECT_EQ(expected.payload_bytes, 100u);
+    return expected.place - slot->response->data();
+  };
+  const wire::Header first = header(450, wire::kFirst);
+  EXPECT_EQ(place_after(first), -1);
+  respond(slot, sent()[0].header.number(), 450, 100);
+  EXPECT_EQ(place_after(first), -1) << "no RFR has asked for more";
+  const auto rfrs = sent();
+  ASSERT_EQ(rfrs.size(), 1u);
+  ASSERT_EQ(rfrs[0].header.message_bytes(), 4u);
+  EXPECT_EQ(place_after(first), 100);
+  EXPECT_TRUE(session_->expected_after(first).is(header(1, wire::kEcnEcho)));
+  EXPECT_FALSE(session_->expected_after(first).is(header(2)));
+  EXPECT_FALSE(session_->expected_after(first).is(header(1, wire::kFailure)));
+  const uint32_t echo = rfrs[0].header.number();
+  respond(slot, echo, 2, 100, 0);
+  EXPECT_EQ(place_after(header(2)), 300);
+  respond(slot, echo, 1, 100, 0);
+  EXPECT_EQ(place_after(header(1)), 300) << "part 2 has been received";
+  respond(slot, echo, 3, 100, 0);
+  EXPECT_EQ(place_after(header(3)), -1) << "the last part is not full";
+  finish(respond(slot, echo, 4, 50, 0));
+  for (uint32_t i = 0; i < 5; i++) EXPECT_EQ(place_after(header(i)), -1) << "the program has the message";
+}
+
 // One of two packets was damaged above the link's checksum. If it was the first one, its parts would never fit.
 TEST_F(ClientSessionTest, a_response_whose_size_changes_begins_anew) {
   open(8);

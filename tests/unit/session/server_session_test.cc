@@ -209,6 +209,82 @@ TEST_F(ServerSessionTest, requests_of_larger_packets) {
   EXPECT_EQ(std::exchange(offers_.arriving_bytes, 0), 330u);
 }
 
+// ---- The part that is expected next ----
+
+TEST_F(ServerSessionTest, the_next_full_part_is_expected_while_the_request_misses_it) {
+  const auto part = [&](uint32_t index, uint32_t bytes = 100) {
+    wire::Header header = request(kFirst, 450, index);
+    header.add_length(wire::kHeaderBytes + bytes);
+    return header;
+  };
+  const auto place_after = [&](const wire::Header& header) -> int64_t {
+    const transport::ExpectedPacket expected = session_->expected_after(header);
+    if (expected.place == nullptr) return -1;
+    EXPECT_EQ(expected.payload_bytes, 100u);
+    return expected.place - session_->slot(0)->assembly->buffer->data();
+  };
+  const wire::Header first = part(0);
+  EXPECT_EQ(place_after(first), -1) << "the request has not begun";
+  receive(first, 100);
+  EXPECT_EQ(place_after(first), 100);
+
+  const transport::ExpectedPacket expected = session_->expected_after(first);
+  wire::Header next = part(1);
+  EXPECT_TRUE(expected.is(next));
+  next.add_flags(wire::kWantsCredits);
+  EXPECT_TRUE(expected.is(next));
+  for (const wire::Header& other : {part(2), part(1, 99), coded(part(1), 12), first}) EXPECT_FALSE(expected.is(other));
+  for (uint64_t wire::Header::*word : {&wire::Header::w0, &wire::Header::w1, &wire::Header::w2}) {
+    wire::Header other = part(1);
+    other.*word ^= uint64_t{1} << 40;  // key, request number, message size
+    EXPECT_FALSE(expected.is(other));
+  }
+
+  receive(part(2), 100);
+  EXPECT_EQ(place_after(part(2)), 300);
+  EXPECT_EQ(place_after(part(0)), 100);
+  receive(part(1), 100);
+  EXPECT_EQ(place_after(part(1)), 300) << "part 2 has been received";
+  receive(part(3), 100);
+  EXPECT_EQ(place_after(part(3)), -1) << "the last part is not full";
+  const ServerVerdict whole = receive(part(4, 50), 50);
+  ASSERT_NE(whole.started, nullptr);
+  for (uint32_t i = 0; i < 5; i++) EXPECT_EQ(place_after(part(i)), -1) << "the application has the message";
+  BufferDeleter()(whole.message);
+  offers_.arriving_bytes = 0;
+}
+
+TEST_F(ServerSessionTest, no_part_is_expected_of_a_request_that_has_ended) {
+  const wire::Header first = request(kFirst, 450);
+  receive(first, 100);
+  EXPECT_NE(session_->expected_after(first).place, nullptr);
+  EXPECT_EQ(session_->expected_after(coded(first, 12)).place, nullptr);
+  session_->give_up_arriving(session_->slot(0), offers_);
+  EXPECT_EQ(session_->expected_after(first).place, nullptr);
+  const wire::Header second = request(kFirst + wire::kSlotsMax, 450);
+  receive(second, 100);
+  EXPECT_EQ(session_->expected_after(first).place, nullptr);
+  EXPECT_NE(session_->expected_after(second).place, nullptr);
+  EXPECT_EQ(session_->expected_after(request(kFirst + wire::kSlotsMax + 5, 450)).place, nullptr) << "not a slot";
+  session_->end_all(offers_);
+  EXPECT_EQ(session_->expected_after(second).place, nullptr);
+}
+
+TEST_F(ServerSessionTest, a_part_in_place_is_received_as_it_lies) {
+  const wire::Header first = request(kFirst, 200);
+  receive(first, 100);
+  const transport::ExpectedPacket expected = session_->expected_after(first);
+  ASSERT_NE(expected.place, nullptr);
+  std::fill_n(expected.place, 100, std::byte{0x77});
+  const ServerVerdict verdict = receive(request(kFirst, 200, 1), {expected.place, 100, nullptr, 0});
+  ASSERT_NE(verdict.started, nullptr);
+  for (uint32_t i = 0; i < 200; i++) {
+    ASSERT_EQ(verdict.message->data()[i], i < 100 ? std::byte{0x5a} : std::byte{0x77}) << i;
+  }
+  BufferDeleter()(verdict.message);
+  offers_.arriving_bytes = 0;
+}
+
 TEST_F(ServerSessionTest, payload_codes_that_no_packet_may_have_are_malformed) {
   expect_no_effect(coded(request(kFirst, 200), 12), 128, Drop::kMalformed);  // the transport takes no larger packets
   pools_.large_payload_bytes = 255;
