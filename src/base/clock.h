@@ -8,8 +8,8 @@
 namespace tern::base {
 
 /// Returns the nanoseconds of CLOCK_MONOTONIC. This clock is the time base of all endpoints on real transports (which
-/// read it by TickClock), of the real Environment and of Timer. It stands still while the machine is suspended. The call
-/// is a vDSO call, without a system call.
+/// read it by TickClock), of the real Environment and of Timer. It stands still while the machine is suspended. The
+/// call is a vDSO call, without a system call.
 inline uint64_t monotonic_ns() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);

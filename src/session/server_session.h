@@ -143,7 +143,6 @@ class TERN_API ServerSession {
     __builtin_prefetch(&received_, 1);
     prefetch();
   }
-
   /// Buffer of the last response of slot 0, which its next response will overwrite. Null: there is none.
   const detail::Buffer* first_response() const { return first_slot_.response; }
 
