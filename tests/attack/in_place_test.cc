@@ -116,7 +116,7 @@ TEST_F(InPlaceAttack, nothing_is_written_to_parts_that_have_been_received) {
   expect_message(0, 8);
 }
 
-TEST_F(InPlaceAttack, nothing_is_written_to_a_message_a_message_that_was_handed_over) {
+TEST_F(InPlaceAttack, nothing_is_written_to_a_message_that_was_handed_over) {
   HostileSession a = hostile_.open(), b = hostile_.open();
   for (uint32_t index = 0; index < kParts; index++) send_part(a, index, 5);
   expect_message(0, 5);

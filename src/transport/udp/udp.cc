@@ -136,6 +136,7 @@ ssize_t UdpImpl::receive_split() {
 void UdpImpl::mend(size_t bytes) {
   detours_.is_asking = 0;
   if (bytes <= kHeaderBytes) return;
+  if (bytes >= kInPlaceBytesMin) packets_unguessed_ = kPacketsUnguessed;
   const size_t in_place = std::min<size_t>(bytes - kHeaderBytes, expected_.payload_bytes);
   std::memcpy(receive_buffer_ + kHeaderBytes, expected_.place, in_place);
 }

@@ -172,6 +172,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   /// Payloads from this length on are received in place. A packet of half of the receive buffer is alone in its train,
   /// so that a receive call has one place.
   static constexpr uint32_t kInPlaceBytesMin = kReceiveBufferBytes / 2;
+  static constexpr uint32_t kPacketsUnguessed = 8;  ///< large packets after a wrong guess, until the next guess
   static constexpr uint32_t kReceiveCallsMax = 16;
   /// A burst ends after so many bytes in packets of more than the safe size, because the system calls take a
   /// millisecond for a few megabytes.
@@ -298,6 +299,15 @@ class TERN_API UdpImpl : public DefaultMembers {
   [[gnu::noinline]] size_t receive_expecting(Visit& visit) {
     return receive_burst<true>(visit);
   }
+  /// A wrong guess costs a copy, as a right one spares one. So large messages that come in turn should not cost more
+  /// than they would without guesses.
+  void note_large_packet() {
+    if (packets_unguessed_ != 0) {
+      --packets_unguessed_;
+    } else {
+      detours_.is_asking = 1;
+    }
+  }
   bool split_at(const ExpectedPacket& expected);
   ssize_t receive_split();
   void mend(size_t bytes);
@@ -333,7 +343,7 @@ class TERN_API UdpImpl : public DefaultMembers {
           continue;
         }
         visit_uncommon(visit, header, payload, nullptr);
-        if (payload.bytes >= kInPlaceBytesMin) detours_.is_asking = 1;
+        if (payload.bytes >= kInPlaceBytesMin) note_large_packet();
       }
       at = payload.data + payload.bytes;
       ++packets;
@@ -388,6 +398,7 @@ class TERN_API UdpImpl : public DefaultMembers {
   uint32_t range_count_ = 0;
 
   // The receive call that runs, if it is split.
+  uint32_t packets_unguessed_ = 0;  ///< large packets that are still received without a guess
   ExpectedPacket expected_;
   std::array<iovec, 3> split_;  ///< header, place, rest
 

@@ -12,7 +12,8 @@ using namespace udp_test;  // NOLINT(google-build-using-namespace)
 constexpr uint32_t kBytes = 40'000;  ///< of the expected payload
 constexpr size_t kGuard = 4096;
 constexpr std::byte kOld{0xee};
-constexpr uint32_t kFirst = 1;   ///< number of the packet after which another one is expected
+constexpr uint32_t kFirst = 1;  ///< number of the packet after which another one is expected
+constexpr uint32_t kUnguessed = 2;
 constexpr uint32_t kNumber = 7;  ///< of the expected packet
 
 /// Sends datagrams of any content.
@@ -67,10 +68,15 @@ class UdpInPlace : public testing::Test {
       EXPECT_TRUE(memory_[i] == kOld && memory_[kGuard + kBytes + i] == kOld) << i;
     }
   }
-  /// The transport asks after a large packet.
+  /// The transport asks after a large packet, or after nine if a guess was wrong.
   void SetUp() override { prime(); }
   void prime() {
     expected_ = {};
+    for (int i = 0; i < 8; ++i) {
+      datagrams_.send(packet(kUnguessed, kBytes));
+      receive_until(kUnguessed);
+      all_.clear();
+    }
     datagrams_.send(packet(kFirst, kBytes));
     receive_until(kFirst);
     all_.clear();
@@ -110,7 +116,7 @@ TEST_F(UdpInPlace, the_expected_packet_lies_in_its_place) {
   EXPECT_EQ(in_place_, 1u);
   ASSERT_EQ(all_.size(), 1u);
   expect_pattern(all_[0], kNumber, kBytes);
-  EXPECT_EQ(server_->counters().packets_received, 2u);
+  EXPECT_EQ(server_->counters().packets_received, 10u);
 }
 
 TEST_F(UdpInPlace, only_known_bits_of_the_header_are_compared) {
@@ -221,6 +227,23 @@ TEST_F(UdpInPlace, the_visitor_is_not_asked_after_small_packets) {
   datagrams_.send(packet(501, 3));
   receive_until(501);
   EXPECT_EQ(questions_, before);
+}
+
+TEST_F(UdpInPlace, eight_large_packets_after_a_wrong_guess_are_received_without_one) {
+  datagrams_.send(packet(500, kBytes));
+  receive_until(500);
+  const uint32_t before = questions_;
+  for (uint32_t i = 0; i < 8; ++i) {
+    expect();
+    datagrams_.send(packet(600 + i, kBytes));
+    receive_until(600 + i);
+    EXPECT_EQ(questions_, before) << i;
+  }
+  expect();
+  datagrams_.send(packet(kNumber, kBytes));
+  receive_until(kNumber);
+  EXPECT_GT(questions_, before);
+  EXPECT_EQ(in_place_, 1u);
 }
 
 TEST_F(UdpInPlace, nothing_is_written_when_nothing_is_expected_any_more) {
