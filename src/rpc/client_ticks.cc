@@ -124,14 +124,15 @@ void ClientSessions::run_ticks(uint64_t read_until_ns) {
 void ClientSessions::run_pass(uint64_t read_until_ns) {
   Agenda& agenda = context_.agenda;
   pass_end_ = std::min(pass_end_, ticking_.size());
-  if (pass_next_ >= pass_end_) {
+  const bool begins = pass_next_ >= pass_end_;
+  if (begins) {
     const bool is_large = ticking_.size() > kTicksPerRun;
     if (is_large && context_.now_ns < pass_due_ns_) return agenda.at_latest(pass_due_ns_);
     pass_next_ = 0;
     pass_end_ = ticking_.size();
     pass_due_ns_ = context_.now_ns + context_.rto_ns_min;
   }
-  const bool is_one_run = pass_next_ == 0 && pass_end_ <= kTicksPerRun;
+  const bool is_one_run = begins && pass_end_ <= kTicksPerRun;
   for (size_t looks = 0; pass_next_ < pass_end_ && looks < kTicksPerRun; looks++) {
     if (pass_next_ + kTicksAhead < pass_end_) __builtin_prefetch(ticking_[pass_next_ + kTicksAhead]);
     Client* client = ticking_[pass_next_];
@@ -162,10 +163,15 @@ void ClientSessions::stop_ticking(Client* client) {
 }
 
 /// Called when a call has ended on a session that ticks together with many others. Without calls it needs no tick,
-/// which would have to get its cache lines again.
+/// which would have to get its cache lines again. But ticks see that a session is busy, and report the slots that rest
+/// meanwhile (clause 5.5).
 void ClientSessions::rest_at_once(Client* client) {
   if (!client->session.is_at_rest()) return;
-  if (!client->is_resting && tick(client, context_.now_ns)) return;
+  if (client->session.has_several_unreported()) {
+    client->looks &= static_cast<uint8_t>(~Client::kRestsAtOnce);
+    return;
+  }
+  if (!is_done_for_now(*client) && tick(client, context_.now_ns)) return;
   if (client->is_dead) return;
   stop_ticking(client);
   client->session.try_rest();

@@ -126,6 +126,8 @@ class TERN_API ClientSession {
   uint64_t busy_mask() const { return window_mask() & ~free_mask_; }
   /// True if the session has no call and nothing to send.
   bool is_at_rest() const { return state_ == State::kOpen && free_mask_ == window_mask() && !is_report_due(); }
+  /// True if the server keeps the responses of several free slots, because no report has named them.
+  bool has_several_unreported() const { return Reports::count_unreported(used_slots()) > 1; }
   /// Gets the memory for calls, which a session at rest does not have. begin() also does that. False: the session is
   /// not open, or there is no memory.
   bool wake();

@@ -43,6 +43,8 @@ class TERN_API Reports {
   bool is_due_at_rest(uint64_t now_ns, uint64_t quiet_ns, uint64_t delay_ns);
   /// At rest, in place of look(): the endpoint has too many unacknowledged reports.
   void put_off(uint64_t look_at_ns) { look_at_ns_ = look_at_ns; }
+  /// Returns the number of free slots whose responses the server keeps, as far as reports have told it.
+  static size_t count_unreported(Slots slots);
   /// Returns true if a report must be sent.
   bool look(Slots slots, bool is_at_rest, uint64_t now_ns, uint64_t delay_ns, uint64_t next_number);
   /// Writes the payload of a report, 4 B for each slot that it names. Returns its length in bytes.

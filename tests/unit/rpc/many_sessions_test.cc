@@ -2,8 +2,10 @@
 // memory.
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -135,6 +137,54 @@ TYPED_TEST(ManySessionsTest, many_busy_sessions_give_back_the_memory_for_calls_a
     EXPECT_GE(resting, 100u) << "in round " << round;
   }
   EXPECT_EQ(this->world_.client->counters().sessions_failed, 0u);
+}
+
+/// A busy session must be seen by ticks, which report the responses of its idle slots.
+TYPED_TEST(ManySessionsTest, a_session_with_one_call_after_the_other_reports_its_other_slots) {
+  constexpr uint16_t kKept = 7;
+  constexpr size_t kBusy = rpc::EndpointContext::kCachedSessions + 20;
+  static_assert(kBusy < kSessions);
+  std::vector<Request> kept;  // destroyed before the server's endpoint
+  ASSERT_TRUE(
+      this->world_.server->on_request(kKept, [&kept](Request request) { kept.push_back(std::move(request)); }).ok());
+  const std::vector<Session> sessions = this->open_and_use();
+  ASSERT_EQ(sessions.size(), kSessions);
+  this->rest();
+  std::vector<Outcome> waiting(kBusy);
+  for (size_t i = 0; i < kBusy; i++) {
+    ASSERT_TRUE(this->world_.call(sessions[i], kKept, "x", waiting[i]).ok());
+  }
+  ASSERT_TRUE(this->world_.run_until([&] { return kept.size() == kBusy; }));
+
+  const auto& server = rpc::EndpointCore::of(*this->world_.server);
+  std::vector<Outcome> burst(8);
+  for (Outcome& outcome : burst) {
+    ASSERT_TRUE(this->world_.call(sessions[kBusy], kEcho, std::string(5000, 'x'), outcome, 5000).ok());
+  }
+  const auto has_all = [&] { return std::all_of(burst.begin(), burst.end(), [](auto& o) { return o.runs == 1; }); };
+  ASSERT_TRUE(this->world_.run_until(has_all));
+  EXPECT_GE(server.census().response_bytes, 8 * 5000u);
+  bool is_over = false;
+  size_t calls = 0;
+  std::function<void()> call_again = [&] {
+    calls++;
+    auto call = this->world_.client->enqueue_request(sessions[kBusy], kEcho, message(*this->world_.client, "x"),
+                                                     this->world_.client->alloc_msgbuf(1), [&](Completion& done) {
+                                                       EXPECT_TRUE(done.status.ok()) << done.status.message();
+                                                       if (!is_over) call_again();
+                                                     });
+    ASSERT_TRUE(call.ok()) << call.status().message();
+  };
+  call_again();
+  // Without a report the server keeps the responses for 20 s.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(15);
+  this->world_.run_until(
+      [&] { return server.census().response_bytes < 2 * 5000u || std::chrono::steady_clock::now() > until; });
+  is_over = true;
+  EXPECT_LT(server.census().response_bytes, 2 * 5000u) << "after " << calls << " calls";
+  kept.clear();
+  EXPECT_TRUE(this->world_.run_until(
+      [&] { return std::all_of(waiting.begin(), waiting.end(), [](auto& o) { return o.runs == 1; }); }));
 }
 
 TYPED_TEST(ManySessionsTest, words_of_strangers_are_looked_at_without_harm) {
