@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstdint>
 
+#include <tern/detail/export.h>
+
 #include "base/clock.h"
 
 namespace tern::base {
 
 /// The CPU's counter (TSC) and the kernel's clock.
-struct CpuTicks {
+struct TERN_API CpuTicks {
   /// True if the kernel itself takes its time from the counter, which then has one rate and one value on all CPUs.
   static bool are_steady();
   static uint64_t ticks() {
