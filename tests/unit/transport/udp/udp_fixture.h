@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -103,5 +104,35 @@ inline PeerId must_connect(UdpImpl& from, const UdpImpl& to, std::string_view ho
 inline bool has_own_socket(const UdpImpl& udp, PeerId peer) {
   return std::ranges::count(udp.census().connected, peer) == 1;
 }
+
+/// Appends a numbered packet with `len` bytes of its pattern to a datagram.
+inline void append_packet(std::vector<std::byte>& to, uint32_t number, size_t len, uint8_t flags = 0) {
+  wire::Header header = numbered(number);
+  header.set_length_and_flags(wire::kHeaderBytes + len, flags);
+  to.resize(to.size() + wire::kHeaderBytes);
+  wire::store_header(to.data() + to.size() - wire::kHeaderBytes, header);
+  for (size_t i = 0; i < len; ++i) to.push_back(pattern(number, i));
+}
+
+/// A stranger with its own socket, who sends datagrams of any content to an endpoint.
+class RawSender {
+ public:
+  explicit RawSender(const UdpImpl& to) {
+    SocketAddress address;
+    EXPECT_TRUE(decode_address(to.address().first(to.address().size() - 2), &address));
+    fd_ = open_send_socket(address.family(), SocketAddress::loopback(address.family()), 1u << 20);
+    EXPECT_EQ(::connect(fd_.get(), address.sockaddr_data(), address.sockaddr_bytes()), 0);
+  }
+  bool has_input() const {
+    pollfd readable{fd_.get(), POLLIN, 0};
+    return poll(&readable, 1, 0) > 0;
+  }
+  void send(const std::vector<std::byte>& bytes) {
+    ASSERT_EQ(::send(fd_.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  }
+
+ private:
+  Descriptor fd_;
+};
 
 }  // namespace tern::transport::udp_test

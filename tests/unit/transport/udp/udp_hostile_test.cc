@@ -11,35 +11,6 @@ namespace {
 
 using namespace udp_test;  // NOLINT(google-build-using-namespace)
 
-/// A stranger with its own socket.
-class RawSender {
- public:
-  explicit RawSender(const UdpImpl& to) {
-    SocketAddress address;
-    EXPECT_TRUE(decode_address(to.address().first(to.address().size() - 2), &address));
-    fd_ = open_send_socket(address.family(), SocketAddress::loopback(address.family()), 1u << 20);
-    EXPECT_EQ(::connect(fd_.get(), address.sockaddr_data(), address.sockaddr_bytes()), 0);
-  }
-  bool has_input() const {
-    pollfd readable{fd_.get(), POLLIN, 0};
-    return poll(&readable, 1, 0) > 0;
-  }
-  void send(const std::vector<std::byte>& bytes) {
-    ASSERT_EQ(::send(fd_.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  }
-
- private:
-  Descriptor fd_;
-};
-
-void append_packet(std::vector<std::byte>& to, uint32_t number, size_t len) {
-  wire::Header header = numbered(number);
-  header.set_length_and_flags(wire::kHeaderBytes + len, 0);
-  to.resize(to.size() + wire::kHeaderBytes);
-  wire::store_header(to.data() + to.size() - wire::kHeaderBytes, header);
-  for (size_t i = 0; i < len; ++i) to.push_back(pattern(number, i));
-}
-
 /// Sends one datagram from a stranger and then one valid packet, and returns all received packets.
 std::vector<Received> after_datagram(UdpImpl& server, const std::vector<std::byte>& datagram) {
   RawSender stranger(server);

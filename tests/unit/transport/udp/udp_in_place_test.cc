@@ -16,33 +16,9 @@ constexpr uint32_t kFirst = 1;  ///< number of the packet after which another on
 constexpr uint32_t kUnguessed = 2;
 constexpr uint32_t kNumber = 7;  ///< of the expected packet
 
-/// Sends datagrams of any content.
-class Datagrams {
- public:
-  explicit Datagrams(const UdpImpl& to) {
-    SocketAddress address;
-    EXPECT_TRUE(decode_address(to.address().first(to.address().size() - 2), &address));
-    fd_ = open_send_socket(address.family(), SocketAddress::loopback(address.family()), 1u << 20);
-    EXPECT_EQ(::connect(fd_.get(), address.sockaddr_data(), address.sockaddr_bytes()), 0);
-  }
-  void send(const std::vector<std::byte>& bytes) {
-    ASSERT_EQ(::send(fd_.get(), bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  }
-
- private:
-  Descriptor fd_;
-};
-
-void append_packet(std::vector<std::byte>& to, uint32_t number, size_t len) {
-  wire::Header header = numbered(number);
-  header.set_length_and_flags(wire::kHeaderBytes + len, header.flags());
-  to.resize(to.size() + wire::kHeaderBytes);
-  wire::store_header(to.data() + to.size() - wire::kHeaderBytes, header);
-  for (size_t i = 0; i < len; ++i) to.push_back(pattern(number, i));
-}
 std::vector<std::byte> packet(uint32_t number, size_t len) {
   std::vector<std::byte> bytes;
-  append_packet(bytes, number, len);
+  append_packet(bytes, number, len, wire::kFirst);
   return bytes;
 }
 
@@ -102,7 +78,7 @@ class UdpInPlace : public testing::Test {
   }
 
   std::unique_ptr<UdpImpl> server_ = make();
-  Datagrams datagrams_{*server_};
+  RawSender datagrams_{*server_};
   std::vector<std::byte> memory_;
   ExpectedPacket expected_;
   std::vector<Received> all_;
@@ -142,7 +118,7 @@ TEST_F(UdpInPlace, other_packets_of_any_length_are_received_as_ever) {
 
 TEST_F(UdpInPlace, packets_of_one_datagram_are_received_across_the_place) {
   std::vector<std::byte> bytes;
-  for (uint32_t i = 1; i <= 60; ++i) append_packet(bytes, 200 + i, 1000);
+  for (uint32_t i = 1; i <= 60; ++i) append_packet(bytes, 200 + i, 1000, wire::kFirst);
   datagrams_.send(bytes);
   receive_until(260);
   ASSERT_EQ(all_.size(), 60u);
@@ -152,8 +128,8 @@ TEST_F(UdpInPlace, packets_of_one_datagram_are_received_across_the_place) {
 
 TEST_F(UdpInPlace, a_packet_behind_the_expected_one_is_received) {
   std::vector<std::byte> bytes = packet(kNumber, kBytes);
-  append_packet(bytes, 300, 20'000);
-  append_packet(bytes, 301, 0);
+  append_packet(bytes, 300, 20'000, wire::kFirst);
+  append_packet(bytes, 301, 0, wire::kFirst);
   datagrams_.send(bytes);
   receive_until(301);
   ASSERT_EQ(all_.size(), 3u);
@@ -164,7 +140,7 @@ TEST_F(UdpInPlace, a_packet_behind_the_expected_one_is_received) {
 
 TEST_F(UdpInPlace, a_packet_before_the_expected_one_moves_it_out_of_the_place) {
   std::vector<std::byte> bytes = packet(300, 8);
-  append_packet(bytes, kNumber, kBytes);
+  append_packet(bytes, kNumber, kBytes, wire::kFirst);
   datagrams_.send(bytes);
   receive_until(kNumber);
   ASSERT_EQ(all_.size(), 2u);
