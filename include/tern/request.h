@@ -89,9 +89,9 @@ class Request {
   }
   /// Sends `reply`, which may be the response to other requests at the same time. The library shares it until the
   /// client has reported the response as received, has used its slot for another request, or has not asked for the
-  /// response for 25 s. A SharedBuf of another endpoint is copied. An empty
-  /// one drops the request (kNoResponse). Ends the Request. RpcOptions::response_budget_bytes does not count it: share
-  /// messages that the program keeps anyway, and pass on the others as a MsgBuf.
+  /// response for 25 s. A SharedBuf of another endpoint is copied. An empty one drops the request (kNoResponse). Ends
+  /// the Request. RpcOptions::response_budget_bytes does not count it: share messages that the program keeps anyway,
+  /// and pass on the others as a MsgBuf.
   void respond(const SharedBuf& reply) {
     if (front_ != nullptr) respond(end(), reply);
   }

@@ -121,6 +121,7 @@ struct alignas(64) Client {
     looks = is_listed ? looks & static_cast<uint8_t>(~kIsUnlisted) : looks | kIsUnlisted;
   }
   bool rests_at_once() const { return (looks & kRestsAtOnce) != 0; }
+  void rest_by_ticks() { looks &= static_cast<uint8_t>(~kRestsAtOnce); }
   bool has_noted_queue() const { return (looks & kHasQueue) != 0; }
 
   /// Makes the queue, because a call will wait. Throws if there is no memory.

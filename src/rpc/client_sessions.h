@@ -186,7 +186,7 @@ class TERN_API ClientSessions {
   void on_peer_lost(Client* client) {
     if (client->peer_lost_ns == 0) client->peer_lost_ns = context_.now_ns;
     start_ticking(client);
-    client->looks &= static_cast<uint8_t>(~Client::kRestsAtOnce);
+    client->rest_by_ticks();
   }
 
   // -- For tests --

@@ -152,7 +152,7 @@ void ClientSessions::run_pass(uint64_t read_until_ns) {
 /// up to pass_end_.
 void ClientSessions::stop_ticking(Client* client) {
   client->is_ticking = client->begins_plainly = false;
-  client->looks &= static_cast<uint8_t>(~Client::kRestsAtOnce);
+  client->rest_by_ticks();
   size_t place = client->tick_place;
   if (pass_next_ < pass_end_) {
     if (place < pass_next_) move_ticking(--pass_next_, &place);
@@ -168,7 +168,7 @@ void ClientSessions::stop_ticking(Client* client) {
 void ClientSessions::rest_at_once(Client* client) {
   if (!client->session.is_at_rest()) return;
   if (client->session.has_several_unreported()) {
-    client->looks &= static_cast<uint8_t>(~Client::kRestsAtOnce);
+    client->rest_by_ticks();
     return;
   }
   if (!is_done_for_now(*client) && tick(client, context_.now_ns)) return;

@@ -155,8 +155,8 @@ ServerVerdict ServerSession::on_known_request(ServerSlot* slot, const wire::Head
   return {.is_about_a_call = is_busy(*slot), .drop = Drop::kStale};
 }
 
-/// Looks everything up, because the request may have ended since. The place of the packet after `part` has been
-/// received already if `part` filled a gap: then the first place that has not been is the best guess.
+/// Looks everything up, because the request may have ended since `part` came. If the packet after `part` has come, too,
+/// because `part` filled a gap, the first missing packet is the best guess.
 transport::ExpectedPacket ServerSession::expected_after(const wire::Header& part) const {
   const uint32_t slot_index = slot_index_of(part.request_number());
   const ServerSlot* slot = slot_index < window_ ? this->slot(slot_index) : nullptr;

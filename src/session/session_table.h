@@ -29,7 +29,7 @@ class SessionTable {
 
   /// Longer than a packet stays in a network.
   static constexpr uint64_t kRestNs = 5'000'000'000;
-  /// A draw succeeds with a probability of at least a quarter, and all of them fail with one of 10^-16.
+  /// A draw fails with a probability of at most three quarters. All draws together fail with one of 10^-16.
   static constexpr int kDrawsMax = 128;
 
   T* find(uint32_t key) const {
