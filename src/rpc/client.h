@@ -116,13 +116,21 @@ struct alignas(64) Client {
   /// is_ticking, together with many others: the session rests as soon as it has no call
   /// (ClientSessions::rest_at_once())
   static constexpr uint8_t kRestsAtOnce = 4;
+  static constexpr uint8_t kHasLostPeer = 8;  ///< `peer_lost_ns` is set
   bool is_listed_to_send() const { return (looks & kIsUnlisted) == 0; }
   void note_listed(bool is_listed) {
     looks = is_listed ? looks & static_cast<uint8_t>(~kIsUnlisted) : looks | kIsUnlisted;
   }
   bool rests_at_once() const { return (looks & kRestsAtOnce) != 0; }
   void rest_by_ticks() { looks &= static_cast<uint8_t>(~kRestsAtOnce); }
-  bool has_noted_queue() const { return (looks & kHasQueue) != 0; }
+  // Calls ask these two, and so need no cache line of `queue` and `peer_lost_ns`.
+  bool has_queue() const { return (looks & kHasQueue) != 0; }
+  bool has_lost_peer() const { return (looks & kHasLostPeer) != 0; }
+  void note_lost_peer(uint64_t now_ns) {
+    if (has_lost_peer()) return;
+    peer_lost_ns = now_ns;
+    looks |= kHasLostPeer;
+  }
 
   /// Makes the queue, because a call will wait. Throws if there is no memory.
   void begin_queue() {

@@ -19,7 +19,7 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
                                        uint64_t deadline_ns) {
   start_ticking(client);
   const uint32_t sequence = call_sequence_ + 1;
-  if (client->session.has_free_slot() && client->queue == nullptr) {
+  if (client->session.has_free_slot() && !client->has_queue()) {
     ClientSlot* slot = client->session.begin(request, response, type);
     if (slot == nullptr) return refuse_call({Code::kNoMemory, "no memory for the state of a call"});
     slot->deadline_ns = deadline_ns;
@@ -31,7 +31,7 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
     list_to_send(client);
     return {&slot->continuation, call_id(client->public_name, sequence)};
   }
-  const size_t waiting = client->queue != nullptr ? client->queue->size() : 0;
+  const size_t waiting = client->has_queue() ? client->queue->size() : 0;
   if (waiting >= context_.options.queue_limit) {
     return refuse_call({Code::kQueueFull,
                         "RpcOptions::queue_limit calls are waiting on this session: wait until some have completed, or "
@@ -42,7 +42,7 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
     client->queue->emplace_back();
   });
   if (!has_memory) {
-    if (client->queue != nullptr) client->end_queue_if_empty();
+    if (client->has_queue()) client->end_queue_if_empty();
     return refuse_call({Code::kNoMemory, "no memory for a call that waits for a slot"});
   }
   call_sequence_ = sequence;
@@ -60,7 +60,7 @@ StartedCall ClientSessions::start_call(Client* client, uint16_t type, detail::Bu
 /// Starts waiting calls, in order, in slots that have become free, or after the session has opened. A call whose
 /// deadline is before any answer could arrive ends now.
 void ClientSessions::start_queued(Client* client) {
-  while (client->queue != nullptr && client->session.has_free_slot()) {
+  while (client->has_queue() && client->session.has_free_slot()) {
     QueuedCall& call = client->queue->front();
     if (is_too_late(client, call) && completions_.reserve_one()) {
       trace_early_end(client, 0, call.sequence, kLateCall);
@@ -136,7 +136,7 @@ void ClientSessions::end_calls(Client* client) {
     client->session.release_slot(slot);
     Completions::run(context_.counters, continuation, request, response, client->end_status, 0);
   }
-  while (client->queue != nullptr) {
+  while (client->has_queue()) {
     QueuedCall call = std::move(client->queue->front());
     client->pop_queued();
     trace_early_end(client, 0, call.sequence, client->end_status);
@@ -213,7 +213,7 @@ void ClientSessions::finish_traced(Client* client, const session::ClientVerdict&
 }
 
 void ClientSessions::after_input(Client* client) {
-  if (client->queue != nullptr) [[unlikely]]
+  if (client->has_queue()) [[unlikely]]
     start_queued(client);
   if (!client->is_listed_to_send() && client->session.wants_to_send() && !waits_for_pace(client)) [[unlikely]]
     send_waiting(client);

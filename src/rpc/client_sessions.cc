@@ -29,7 +29,7 @@ constexpr uint64_t kCreditsLastNs = 4 * session::CreditPolicy::kDownlinkEpochNs;
 constexpr uint64_t kCongestionTargets = 50;
 
 bool has_calls(const Client* client) {
-  if (client->queue != nullptr) return true;
+  if (client->has_queue()) return true;
   for (uint64_t mask = client->session.busy_mask(); mask != 0; mask &= mask - 1) {
     if (has_call(*client->session.slot(static_cast<uint32_t>(std::countr_zero(mask))))) return true;
   }
@@ -392,7 +392,7 @@ void ClientSessions::finish_all() {
 
 bool ClientSessions::is_busy() const {
   bool is_busy = false;
-  for_each([&](Client* client) { is_busy |= client->session.busy_mask() != 0 || client->queue != nullptr; });
+  for_each([&](Client* client) { is_busy |= client->session.busy_mask() != 0 || client->has_queue(); });
   return is_busy;
 }
 
@@ -435,7 +435,7 @@ void ClientSessions::check_invariants() const {
     CHECK(to_send.count(client) == 1, ==, client->is_listed_to_send());
     CHECK(ticking.count(client) == 1, ==, client->is_ticking);
     if (client->is_ticking) CHECK(ticking_[client->tick_place] == client);
-    if (client->rests_at_once()) CHECK(client->begins_plainly && client->peer_lost_ns == 0);
+    if (client->rests_at_once()) CHECK(client->begins_plainly && !client->has_lost_peer());
     CHECK(client->begins_plainly, ==, client->is_ticking && context_.tracer == nullptr);
     CHECK(opening.count(client) == 1, ==, client->is_opening);
     CHECK(ending.count(client) == 1, ==, client->is_ending);
@@ -484,8 +484,9 @@ void ClientSessions::check_lists(const Client* client) const {
   } else {
     CHECK(client->opening != nullptr);
   }
-  CHECK(client->has_noted_queue(), ==, client->queue != nullptr);
-  if (client->queue != nullptr) {
+  CHECK(client->has_queue(), ==, (client->queue != nullptr));
+  if (client->peer_lost_ns != 0) CHECK(client->has_lost_peer());
+  if (client->has_queue()) {
     CHECK(!client->queue->empty());
     CHECK(client->queue->size(), <=, context_.options.queue_limit);
   }

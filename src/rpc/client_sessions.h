@@ -184,7 +184,7 @@ class TERN_API ClientSessions {
   /// The transport has lost the peer for ever. The session ends soon; until then the management may report the reason.
   /// Meanwhile only ticks try to send.
   void on_peer_lost(Client* client) {
-    if (client->peer_lost_ns == 0) client->peer_lost_ns = context_.now_ns;
+    client->note_lost_peer(context_.now_ns);
     start_ticking(client);
     client->rest_by_ticks();
   }
@@ -332,7 +332,7 @@ void ClientSessions::send_path_probes(F&& send) {
 /// if it has ended a call.
 template <class F>
 bool ClientSessions::finish_queued(Client* client, Status status, F&& is_over) {
-  if (client->queue == nullptr) return false;
+  if (!client->has_queue()) return false;
   const size_t before = client->queue->size();
   std::erase_if(*client->queue, [&](QueuedCall& call) {
     if (!is_over(call)) return false;
@@ -354,7 +354,7 @@ void ClientSessions::for_each_buffer(F&& f) const {
       f(slot->request);
       f(slot->response);
     }
-    if (client->queue == nullptr) return;
+    if (!client->has_queue()) return;
     for (const QueuedCall& call : *client->queue) {
       f(call.request);
       f(call.response);

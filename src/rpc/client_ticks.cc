@@ -34,7 +34,7 @@ constexpr Status kFruitless(Code::kNoResponse,
 
 /// True if the session's calls have ended since the last check. The next check is when its report is due.
 bool is_done_for_now(const Client& client) {
-  return client.is_resting && client.session.is_at_rest() && client.queue == nullptr && client.peer_lost_ns == 0;
+  return client.is_resting && client.session.is_at_rest() && !client.has_queue() && !client.has_lost_peer();
 }
 
 /// Returns the status of a session that ended because its packets of full length do not pass any more.
@@ -179,7 +179,7 @@ void ClientSessions::rest_at_once(Client* client) {
 
 /// Ends the session if the transport lost its peer kPeerLostNs ago. Returns true if it has ended the session.
 bool ClientSessions::end_if_lost(Client* client) {
-  if (client->peer_lost_ns == 0) return false;
+  if (!client->has_lost_peer()) return false;
   if (context_.now_ns - client->peer_lost_ns >= kPeerLostNs) {
     fail(client,
          {Code::kPeerUnreachable,
@@ -226,8 +226,8 @@ bool ClientSessions::tick(Client* client, uint64_t read_until_ns) {
     next_ns = std::min(next_ns, is_late ? soon_ns : call.deadline_ns - least_ns(client));
     return false;
   });
-  if (client->queue != nullptr) start_queued(client);
-  bool must_stay = client->peer_lost_ns != 0 || (client->queue != nullptr && client->session.has_free_slot());
+  if (client->has_queue()) start_queued(client);
+  bool must_stay = client->has_lost_peer() || (client->has_queue() && client->session.has_free_slot());
   if (client->session.wants_to_send()) {
     if (!waits_for_pace(client)) list_to_send(client);
     must_stay = true;
