@@ -117,6 +117,9 @@ class TERN_API EndpointCore {
     step_iteration();
     context_.is_in_loop = false;
   }
+  /// True for a time slice of the scheduler after a session was asked for or answered: the Nexus's thread probably
+  /// works on more of them, and may need this CPU.
+  bool has_heard_of_sessions() const { return context_.now_ns - heard_of_sessions_ns_ < kTimeSliceNs; }
   /// Counts an iteration that has received nothing. Returns their number.
   uint32_t count_idle_iteration() { return ++idle_iterations_; }
   /// Sets that number, which decides when the loop reads the clock.
@@ -288,7 +291,9 @@ class TERN_API EndpointCore {
   LifeSigns life_signs_;
   std::unique_ptr<Publisher> publisher_;  ///< null: no page shows this endpoint
 
-  uint32_t idle_iterations_ = 0;  ///< iterations that found nothing to receive
+  uint32_t idle_iterations_ = 0;       ///< iterations that found nothing to receive
+  uint64_t heard_of_sessions_ns_ = 0;  ///< time of the last connect request or result
+  static constexpr uint64_t kTimeSliceNs = 3'000'000;
   std::atomic<bool> is_bound_{
       false};  ///< the loop has run, so that the owner cannot change; other threads that try to run it read this
   bool is_closed_ = false;

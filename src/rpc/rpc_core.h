@@ -2,6 +2,8 @@
 // transmits. Packets go between the transport and the sessions by static calls. Owner thread only.
 #pragma once
 
+#include <sched.h>
+
 #include <algorithm>
 #include <memory>
 #include <span>
@@ -430,7 +432,9 @@ Status RpcCore<Impl>::run(Duration duration) {
     if (has_failed()) [[unlikely]]
       return core_.failure();
     if (context().now_ns >= until_ns) break;
-    if (packets != 0 || context().now_ns - worked_ns < spin_.ns()) continue;
+    if (packets != 0) continue;
+    if (!kTraits.is_virtual && core_.has_heard_of_sessions()) sched_yield();
+    if (context().now_ns - worked_ns < spin_.ns()) continue;
     sleep(until_ns);
     has_slept = true;
   }

@@ -1,0 +1,68 @@
+// Many sessions of one endpoint, in virtual time: opening them, and when they give back the memory for calls.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "unit/rpc/virtual_world.h"
+
+namespace tern::rpc_test {
+namespace {
+
+constexpr uint16_t kEcho = 1;
+constexpr size_t kCached = rpc::EndpointContext::kCachedSessions;
+constexpr size_t kBusy = kCached + 200;
+
+class RestingSessions : public VirtualWorld {
+ protected:
+  ~RestingSessions() override { hosts_.clear(); }  // ends calls
+
+  void SetUp() override {
+    ASSERT_TRUE(add("10.0.0.1:1")
+                    .rpc->on_request(kEcho, [](Request request) { request.respond(request.take_message().value()); })
+                    .ok());
+    client_ = &add("10.0.0.2:1");
+    for (size_t i = 0; i < kBusy; i++) sessions_.push_back(begin_session(*client_));
+    ASSERT_TRUE(run_until([&] {
+      return std::all_of(sessions_.begin(), sessions_.end(), [&](Session s) { return client_->rpc->is_open(s); });
+    }));
+    run_for(1'000'000'000, 1'000'000);  // all rest
+  }
+  bool is_awake(Session session) const { return client_->core().client_session(session)->is_awake(); }
+
+  VirtualHost* client_ = nullptr;
+  std::vector<Session> sessions_;
+};
+
+TEST_F(RestingSessions, beyond_the_cached_ones_rest_before_the_continuation_of_their_last_call) {
+  for (int round = 0; round < 3; round++) {
+    size_t answered = 0, resting = 0;
+    for (const Session session : sessions_) {
+      ASSERT_FALSE(is_awake(session));
+      auto call = client_->rpc->enqueue_request(session, kEcho, client_->rpc->alloc_msgbuf(1),
+                                                client_->rpc->alloc_msgbuf(1), [&, session](Completion& done) {
+                                                  EXPECT_TRUE(done.status.ok()) << done.status.message();
+                                                  answered++;
+                                                  resting += !is_awake(session);
+                                                });
+      ASSERT_TRUE(call.ok()) << call.status().message();
+      turn(10);  // so that no queue overflows, and no call is too late
+    }
+    ASSERT_TRUE(run_until([&] { return answered == kBusy; }, 1'000'000, 10));
+    // The first session may have rested by a tick before the others began.
+    EXPECT_GE(resting, kBusy - kCached - 1) << "in round " << round;
+    EXPECT_LE(resting, kBusy - kCached) << "in round " << round;
+    run_for(1'000'000'000, 1'000'000);
+  }
+}
+
+/// A program that waits for sessions may use the CPU that the thread of the Nexus needs to open them.
+TEST_F(RestingSessions, an_endpoint_knows_for_a_while_that_sessions_come) {
+  for (const auto& host : hosts_) EXPECT_FALSE(host->core().has_heard_of_sessions());
+  open(*client_);
+  for (const auto& host : hosts_) EXPECT_TRUE(host->core().has_heard_of_sessions());
+  run_for(10'000'000);
+  for (const auto& host : hosts_) EXPECT_FALSE(host->core().has_heard_of_sessions());
+}
+
+}  // namespace
+}  // namespace tern::rpc_test
