@@ -38,6 +38,7 @@ DEFINE_uint64(sessions, 20000, "total number of sessions from the client's endpo
 DEFINE_uint64(window, 60, "requests that an endpoint has in flight; a multiple of --batch");
 DEFINE_uint64(batch, 3, "requests that are issued together; the next batch follows when all are answered");
 DEFINE_uint64(session_window, 8, "slots of a session, 1 to 64");
+DEFINE_uint64(ahead, 0, "sessions are chosen and prefetched so many calls before they are called, at most 64");
 DEFINE_uint64(size, 32, "bytes of a request and of its response");
 
 namespace {
@@ -97,6 +98,7 @@ class Client {
   Client(Run& run, std::string server, size_t index, std::atomic<uint64_t>& meetings)
       : run_(run), server_(std::move(server)), index_(index), meetings_(meetings), calls_(FLAGS_window) {
     random_ += index;
+    ahead_.resize(FLAGS_ahead);
     batches_.resize(FLAGS_window / FLAGS_batch);
     // The program touches its own memory before it first measures memory.
     sessions_.resize(FLAGS_sessions / FLAGS_threads + (index < FLAGS_sessions % FLAGS_threads ? 1 : 0));
@@ -210,6 +212,7 @@ class Client {
                             const Wait& wait) {
     source_ = Source::kRandom;
     random_sessions_ = std::min<uint64_t>(sessions, sessions_.size());
+    for (const tern::Session*& session : ahead_) session = random_session();
     begin_calls();
     if (auto status = wait(kWarmUp); !status.ok()) return status;
     const uint64_t before = answered_;
@@ -320,6 +323,14 @@ class Client {
       case Source::kRandom:
         break;
     }
+    if (ahead_.empty()) return random_session();
+    const tern::Session* next = std::exchange(ahead_[next_ahead_], random_session());
+    endpoint_->prefetch(*ahead_[next_ahead_]);
+    next_ahead_ = (next_ahead_ + 1) % ahead_.size();
+    return next;
+  }
+
+  const tern::Session* random_session() {
     random_ ^= random_ << 13;  // xorshift64
     random_ ^= random_ >> 7;
     random_ ^= random_ << 17;
@@ -350,6 +361,8 @@ class Client {
   Source source_ = Source::kNone;
   uint64_t random_sessions_ = 0;
   uint64_t random_ = 0x9e3779b97f4a7c15u;
+  std::vector<const tern::Session*> ahead_;  ///< the next sessions, in a ring; empty without --ahead
+  size_t next_ahead_ = 0;
   uint64_t answered_ = 0;
   size_t in_flight_ = 0;
   std::vector<Call> calls_;
@@ -451,6 +464,7 @@ int run(int argc, char** argv, const std::vector<int>& cpus) {
                           {"threads", FLAGS_threads},
                           {"batch", FLAGS_batch},
                           {"window", FLAGS_window},
+                          {"ahead", FLAGS_ahead},
                           {"session_window", FLAGS_session_window},
                           {"size", FLAGS_size},
                           {"seconds", FLAGS_seconds}});
@@ -507,6 +521,8 @@ bool check_flags() {
     problem = "--window must be at most 4096 and a multiple of --batch";
   } else if (FLAGS_session_window < 1 || FLAGS_session_window > 64) {
     problem = "--session_window must be between 1 and 64";
+  } else if (FLAGS_ahead > 64) {
+    problem = "--ahead must be at most 64";
   } else if (FLAGS_size > kSizeMax) {
     problem = "--size must be at most 1 MiB: this benchmark is about small requests";
   } else if (is_simulated && (FLAGS_nodes < 2 || FLAGS_nodes > 200)) {

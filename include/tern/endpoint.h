@@ -235,6 +235,11 @@ class Endpoint {
   /// True if the session is open. False: it is still connecting, or it has ended.
   bool is_open(Session session) const { return session_info(session).state == SessionState::kOpen; }
 
+  /// A hint that calls of this session will follow: begins to load its state into the caches. For programs that visit
+  /// thousands of sessions at random and know the next ones, some eight calls ahead. Owner's thread; otherwise, or if
+  /// there is no such session, without effect.
+  TERN_API void prefetch(Session session) const;
+
   /// Returns a buffer of this endpoint's arena. Its length is `len_bytes` (up to 1 GiB), its capacity at least
   /// `len_bytes`, its alignment 64 bytes, its content undefined. Empty: no memory, too large, no Nexus. Any thread; the
   /// owner is faster.

@@ -15,6 +15,7 @@ Result<Session> Endpoint::create_session(std::string_view uri, SessionOptions op
 }
 Status Endpoint::destroy_session(Session session) { return core_->destroy_session(session); }
 SessionInfo Endpoint::session_info(Session session) const { return core_->session_info(session); }
+void Endpoint::prefetch(Session session) const { core_->prefetch(session); }
 MsgBuf Endpoint::alloc_msgbuf(size_t len_bytes) { return core_->alloc_msgbuf(len_bytes); }
 Status Endpoint::cancel(CallId call) { return core_->cancel(call); }
 Status Endpoint::cancel_timer(TimerId timer) { return core_->cancel_timer(timer); }

@@ -58,6 +58,9 @@ class TERN_API EndpointCore {
   Result<Session> create_session(std::string_view uri, const SessionOptions& options);
   Status destroy_session(Session session);
   SessionInfo session_info(Session session) const;
+  void prefetch(Session session) const {
+    if (const Client* client = is_owner() ? client_sessions_.find(session) : nullptr) client->session.prefetch();
+  }
   /// Any thread.
   MsgBuf alloc_msgbuf(size_t len_bytes) {
     return MsgBuf(context_.port.is_orphaned() ? nullptr : context_.arena.alloc(len_bytes));

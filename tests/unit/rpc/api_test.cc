@@ -130,6 +130,7 @@ TYPED_TEST(Api, owner__every_call_from_another_thread_is_refused) {
     EXPECT_EQ(client.create_session("tern://127.0.0.1:1").status().code(), Code::kWrongThread);
     EXPECT_EQ(client.destroy_session(session).code(), Code::kWrongThread);
     EXPECT_FALSE(client.is_open(session));
+    client.prefetch(session);
     auto id = client.enqueue_request(session, kEcho, std::move(request), std::move(room), outcome.then());
     EXPECT_EQ(id.status().code(), Code::kWrongThread);
     EXPECT_EQ(client.cancel(CallId{1}).code(), Code::kWrongThread);
@@ -302,6 +303,7 @@ TYPED_TEST(Api, session__is_stale_after_its_end) {
     EXPECT_EQ(id.status().code(), Code::kSessionReset);
     EXPECT_EQ(client.destroy_session(stale).code(), Code::kSessionReset);
     EXPECT_FALSE(client.is_open(stale));
+    client.prefetch(stale);
   }
   EXPECT_TRUE(request && room);
   EXPECT_EQ(outcome.runs, 0);

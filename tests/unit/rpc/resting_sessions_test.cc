@@ -64,5 +64,16 @@ TEST_F(RestingSessions, an_endpoint_knows_for_a_while_that_sessions_come) {
   for (const auto& host : hosts_) EXPECT_FALSE(host->core().has_heard_of_sessions());
 }
 
+TEST_F(RestingSessions, a_prefetched_session_stays_as_it_is) {
+  client_->rpc->prefetch(sessions_.front());
+  client_->rpc->prefetch(Session{});
+  EXPECT_FALSE(is_awake(sessions_.front()));
+  ASSERT_TRUE(client_->rpc->destroy_session(sessions_.front()).ok());
+  client_->rpc->prefetch(sessions_.front());
+  turn();
+  client_->rpc->prefetch(sessions_.front());
+  EXPECT_FALSE(client_->rpc->is_open(sessions_.front()));
+}
+
 }  // namespace
 }  // namespace tern::rpc_test
