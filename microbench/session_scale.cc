@@ -38,7 +38,7 @@ DEFINE_uint64(sessions, 20000, "total number of sessions from the client's endpo
 DEFINE_uint64(window, 60, "requests that an endpoint has in flight; a multiple of --batch");
 DEFINE_uint64(batch, 3, "requests that are issued together; the next batch follows when all are answered");
 DEFINE_uint64(session_window, 8, "slots of a session, 1 to 64");
-DEFINE_uint64(ahead, 0, "sessions are chosen and prefetched so many calls before they are called, at most 64");
+DEFINE_uint64(ahead, 0, "choose and prefetch sessions this many calls before their call, up to 64; 0: do not prefetch");
 DEFINE_uint64(size, 32, "bytes of a request and of its response");
 
 namespace {
@@ -509,7 +509,8 @@ int run_simulated() {
 
 /// Checks this program's own flags. On error it prints a sentence and returns false.
 bool check_flags() {
-  if (!programs::check_simulated_flags({"nodes"}) || !programs::check_ranked_flags(launch, {"sessions"})) return false;
+  if (!programs::check_simulated_flags({"nodes"}) || !programs::check_ranked_flags(launch, {"sessions", "ahead"}))
+    return false;
   const bool is_simulated = programs::is_simulated();
   if (is_simulated && gflags::GetCommandLineFlagInfoOrDie("seconds").is_default) FLAGS_seconds = kVirtualSeconds;
   const char* problem = nullptr;
@@ -521,6 +522,8 @@ bool check_flags() {
     problem = "--window must be at most 4096 and a multiple of --batch";
   } else if (FLAGS_session_window < 1 || FLAGS_session_window > 64) {
     problem = "--session_window must be between 1 and 64";
+  } else if (is_simulated && FLAGS_ahead != 0) {
+    problem = "--ahead does not work with --transport=sim";
   } else if (FLAGS_ahead > 64) {
     problem = "--ahead must be at most 64";
   } else if (FLAGS_size > kSizeMax) {

@@ -82,7 +82,7 @@ struct HandlerOptions {
 
 /// How run_event_loop() waits for work.
 enum class Wait : uint8_t {
-  kPoll,      ///< never blocks: lowest latency, a whole CPU
+  kPoll,      ///< never blocks: lowest latency, a whole CPU; while sessions open, other threads may use it meanwhile
   kAdaptive,  ///< spins for RpcOptions::spin, then blocks
   kBlock,     ///< blocks; polls while packets come less than 30 us apart, because blocking then costs as much CPU
 };
@@ -235,9 +235,9 @@ class Endpoint {
   /// True if the session is open. False: it is still connecting, or it has ended.
   bool is_open(Session session) const { return session_info(session).state == SessionState::kOpen; }
 
-  /// A hint that calls of this session will follow: begins to load its state into the caches. For programs that visit
-  /// thousands of sessions at random and know the next ones, some eight calls ahead. Owner's thread; otherwise, or if
-  /// there is no such session, without effect.
+  /// A hint: calls of this session will follow. Begins to load the session's state into the caches. It pays in programs
+  /// that visit thousands of sessions at random; call it about eight calls earlier. Without effect in another thread
+  /// than the owner's, and if there is no such session.
   TERN_API void prefetch(Session session) const;
 
   /// Returns a buffer of this endpoint's arena. Its length is `len_bytes` (up to 1 GiB), its capacity at least

@@ -75,7 +75,7 @@ struct alignas(64) Client {
   Client(const session::ClientTerms& terms, session::ClientPools& pools) : session(terms, pools) {}
 
   transport::PeerId peer = 0;
-  uint8_t looks = kIsUnlisted;  ///< not 0: a response needs the checks of these bits; mostly 0
+  uint8_t looks = kIsUnlisted;  ///< mostly 0; otherwise a response needs the checks of these bits
   bool is_ticking = false;      ///< the session is in ClientSessions::ticking_
   /// is_ticking, and the endpoint has no trace: a call may begin in the common way (rpc/fast_path.h).
   bool begins_plainly = false;
@@ -116,7 +116,7 @@ struct alignas(64) Client {
   /// is_ticking, together with many others: the session rests as soon as it has no call
   /// (ClientSessions::rest_at_once())
   static constexpr uint8_t kRestsAtOnce = 4;
-  static constexpr uint8_t kHasLostPeer = 8;  ///< `peer_lost_ns` is set
+  static constexpr uint8_t kHasLostPeer = 8;  ///< `peer_lost_ns` is set; responses need no check
   bool is_listed_to_send() const { return (looks & kIsUnlisted) == 0; }
   void note_listed(bool is_listed) {
     looks = is_listed ? looks & static_cast<uint8_t>(~kIsUnlisted) : looks | kIsUnlisted;

@@ -73,6 +73,7 @@ void ClientSessions::on_connect_result(const nexus::ControlEvent& event) {
     return fail(client, base::status_of(event.status.code(), text, {text, remedy}), false);
   }
   client->is_accepted = true;
+  context_.note_new_session();
   if (Status status = refusal_of_terms(client, terms); !status.ok()) return fail(client, status, true);
   Run* run = peers_.join(event.peer.address.view(), event.peer.boot_id);
   if (run == nullptr) return fail(client, kNoMemory, true);

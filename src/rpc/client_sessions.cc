@@ -64,6 +64,7 @@ Result<Session> ClientSessions::create(std::string_view uri, const SessionOption
   const bool is_parsed = opening != nullptr && base::try_grow([&] { status = find_nexus(uri, *opening); });
   if (!is_parsed || !status.ok()) return is_parsed ? status : kNoMemory;
   context_.read_clock_outside_loop();
+  context_.note_new_session();
   auto begun = begin(opening, options);
   if (!begun.ok()) return begun.status();
   Client* client = *begun;
@@ -484,8 +485,8 @@ void ClientSessions::check_lists(const Client* client) const {
   } else {
     CHECK(client->opening != nullptr);
   }
-  CHECK(client->has_queue(), ==, (client->queue != nullptr));
-  if (client->peer_lost_ns != 0) CHECK(client->has_lost_peer());
+  CHECK(client->has_queue(), ==, client->queue != nullptr);
+  if (client->peer_lost_ns != 0) CHECK(client->has_lost_peer());  // virtual time may be 0
   if (client->has_queue()) {
     CHECK(!client->queue->empty());
     CHECK(client->queue->size(), <=, context_.options.queue_limit);

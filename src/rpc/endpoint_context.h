@@ -69,6 +69,13 @@ struct EndpointContext {
     if (!is_in_loop) now_ns = transport.now();
   }
 
+  /// The program has begun a session, the endpoint has accepted one, or a server has.
+  void note_new_session() { new_session_ns = now_ns; }
+  /// True for a time slice of the scheduler after note_new_session(). The management thread probably works on sessions
+  /// of this endpoint then, and may need its CPU.
+  bool has_new_session_lately() const { return now_ns - new_session_ns < kTimeSliceNs; }
+  static constexpr uint64_t kTimeSliceNs = 3'000'000;
+
   /// Counts sessions that were made (1) or freed (-1).
   void count_sessions(int64_t change) {
     sessions += static_cast<size_t>(change);
@@ -108,9 +115,10 @@ struct EndpointContext {
   std::unique_ptr<Tracer> tracer;  ///< null: RpcOptions::trace_records is 0. Does not change after start()
   size_t sessions = 0;             ///< of both kinds; written by count_sessions()
   Receiving receiving = Receiving::kPlain;
-  bool is_in_loop = false;  ///< an iteration runs
-  bool is_closing = false;  ///< new requests and new sessions are refused
-  wire::Header last_part;   ///< header of the last new part of a long message; all 0: no part is expected
+  bool is_in_loop = false;      ///< an iteration runs
+  bool is_closing = false;      ///< new requests and new sessions are refused
+  uint64_t new_session_ns = 0;  ///< time of the last note_new_session()
+  wire::Header last_part;       ///< header of the last new part of a long message; all 0: no part is expected
 };
 
 }  // namespace tern::rpc

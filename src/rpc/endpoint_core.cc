@@ -314,11 +314,9 @@ void EndpointCore::read_control_events() {
   for (nexus::ControlEvent& event : context_.port.drain()) {
     switch (event.kind) {
       case Kind::kConnectRequest:
-        heard_of_sessions_ns_ = context_.now_ns;
         server_sessions_.on_connect_request(event);
         break;
       case Kind::kConnectResult:
-        heard_of_sessions_ns_ = context_.now_ns;
         client_sessions_.on_connect_result(event);
         break;
       case Kind::kDisconnected:

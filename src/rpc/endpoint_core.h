@@ -58,7 +58,8 @@ class TERN_API EndpointCore {
   Result<Session> create_session(std::string_view uri, const SessionOptions& options);
   Status destroy_session(Session session);
   SessionInfo session_info(Session session) const;
-  void prefetch(Session session) const {
+  /// Inlined, because the compiler drops calls of a function that only prefetches.
+  [[gnu::always_inline]] void prefetch(Session session) const {
     if (const Client* client = is_owner() ? client_sessions_.find(session) : nullptr) client->session.prefetch();
   }
   /// Any thread.
@@ -120,9 +121,6 @@ class TERN_API EndpointCore {
     step_iteration();
     context_.is_in_loop = false;
   }
-  /// True for a time slice of the scheduler after a session was asked for or answered: the Nexus's thread probably
-  /// works on more of them, and may need this CPU.
-  bool has_heard_of_sessions() const { return context_.now_ns - heard_of_sessions_ns_ < kTimeSliceNs; }
   /// Counts an iteration that has received nothing. Returns their number.
   uint32_t count_idle_iteration() { return ++idle_iterations_; }
   /// Sets that number, which decides when the loop reads the clock.
@@ -294,9 +292,7 @@ class TERN_API EndpointCore {
   LifeSigns life_signs_;
   std::unique_ptr<Publisher> publisher_;  ///< null: no page shows this endpoint
 
-  uint32_t idle_iterations_ = 0;       ///< iterations that found nothing to receive
-  uint64_t heard_of_sessions_ns_ = 0;  ///< time of the last connect request or result
-  static constexpr uint64_t kTimeSliceNs = 3'000'000;
+  uint32_t idle_iterations_ = 0;  ///< iterations that found nothing to receive
   std::atomic<bool> is_bound_{
       false};  ///< the loop has run, so that the owner cannot change; other threads that try to run it read this
   bool is_closed_ = false;

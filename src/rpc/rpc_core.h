@@ -433,8 +433,10 @@ Status RpcCore<Impl>::run(Duration duration) {
       return core_.failure();
     if (context().now_ns >= until_ns) break;
     if (packets != 0) continue;
-    if (!kTraits.is_virtual && core_.has_heard_of_sessions()) sched_yield();
-    if (context().now_ns - worked_ns < spin_.ns()) continue;
+    if (context().now_ns - worked_ns < spin_.ns()) {
+      if (!kTraits.is_virtual && context().has_new_session_lately() && !must_iterate()) sched_yield();
+      continue;
+    }
     sleep(until_ns);
     has_slept = true;
   }

@@ -107,6 +107,7 @@ Server* ServerSessions::make(const session::ServerTerms& terms) {
     return nullptr;
   }
   context_.count_sessions(1);
+  context_.note_new_session();
   server->name = table_.put(terms.local_key, server);
   return server;
 }

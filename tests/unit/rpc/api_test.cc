@@ -494,6 +494,7 @@ TYPED_TEST(Api, close__leaves_only_errors) {
   EXPECT_EQ(client.descriptor().status().code(), Code::kSessionReset);
   EXPECT_EQ(client.create_session(this->world.server_nexus->uri()).status().code(), Code::kSessionReset);
   EXPECT_EQ(client.destroy_session(session).code(), Code::kSessionReset);
+  client.prefetch(session);
   auto id = client.enqueue_request(session, kEcho, std::move(request), std::move(room), outcome.then());
   EXPECT_EQ(id.status().code(), Code::kSessionReset);
   EXPECT_TRUE(request && room);

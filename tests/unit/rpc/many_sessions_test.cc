@@ -111,7 +111,7 @@ TYPED_TEST(ManySessionsTest, deadlines_of_all_pass_though_no_answer_comes) {
 }
 
 /// More sessions than the endpoint expects in the cache; the further ones rest at their last answer
-/// (resting_sessions_test.cc), unless it was overtaken or came late.
+/// (resting_sessions_test.cc), unless that answer was overtaken or came late.
 TYPED_TEST(ManySessionsTest, more_busy_sessions_than_are_cached_have_all_their_answers) {
   const std::vector<Session> sessions = this->open_and_use();
   ASSERT_EQ(sessions.size(), kSessions);
