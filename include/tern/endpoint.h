@@ -80,9 +80,10 @@ struct HandlerOptions {
   size_t max_request_bytes = 8u << 20;
 };
 
-/// How run_event_loop() waits for work.
+/// How run_event_loop() waits for work. When it polls in vain, it calls sched_yield() if another endpoint of the
+/// process polls on the same CPU, and for 3 ms after a session was begun or accepted.
 enum class Wait : uint8_t {
-  kPoll,      ///< never blocks: lowest latency, a whole CPU; while sessions open, other threads may use it meanwhile
+  kPoll,      ///< never blocks: lowest latency, a whole CPU
   kAdaptive,  ///< spins for RpcOptions::spin, then blocks
   kBlock,     ///< blocks; polls while packets come less than 30 us apart, because blocking then costs as much CPU
 };

@@ -2,8 +2,6 @@
 // transmits. Packets go between the transport and the sessions by static calls. Owner thread only.
 #pragma once
 
-#include <sched.h>
-
 #include <algorithm>
 #include <memory>
 #include <span>
@@ -13,6 +11,7 @@
 
 #include "base/alarm.h"
 #include "base/check.h"
+#include "base/poller.h"
 #include "rpc/endpoint_core.h"
 #include "rpc/fast_path.h"
 #include "rpc/spin_limit.h"
@@ -126,6 +125,8 @@ class RpcCore final {
   /// Only every n-th idle iteration reads the clock, because an idle iteration should cost no more than a poll. Reading
   /// virtual time costs nothing.
   static constexpr uint32_t kIdleClockReads = kTraits.is_virtual ? 1 : 8;
+  /// Polling in vain keeps the CPU for this long, in which answers come that are under way on other CPUs.
+  static constexpr uint64_t kKeepCpuNs = 3'000;
   /// True: an answer leaves as soon as its handler has returned, because its request's hold time is 0 on the clock of
   /// the iteration. False: the clock is read again before answers leave, and they leave together.
   static constexpr bool kAnswersAtOnce = !kTraits.reads_clock_per_burst && kTraits.releases_at_once;
@@ -242,6 +243,7 @@ class RpcCore final {
   [[gnu::noinline]] SendTurn transmit_rest(Client* client);
   [[gnu::noinline]] SendTurn transmit_rest(Server* server);
   void send_path_probes();
+  uint64_t lend_cpu(base::Poller& poller, uint64_t vain_ns);
   void sleep(uint64_t until_ns);
   void arm();
   /// Called before the loop returns to a program that may wait.
@@ -412,83 +414,7 @@ inline SendTurn RpcCore<Impl>::transmit_server(Server* server) {
   return transmit_rest(server);
 }
 
-// ---- Running and waiting ----
-
-template <class Impl>
-Status RpcCore<Impl>::run(Duration duration) {
-  if (Status status = enter(); !status.ok()) return status;
-  const uint64_t start_ns = transport_->now();
-  const uint64_t until_ns = duration == Duration::max() ? UINT64_MAX : start_ns + to_ns(duration);
-  uint64_t worked_ns = start_ns;
-  bool has_slept = false;  // the loop has slept since `worked_ns`
-  while (!core_.is_stopped_lately()) {
-    const size_t packets = iterate();
-    if (packets != 0) {
-      if (has_slept) spin_.on_woken(context().now_ns - worked_ns, context().now_ns);
-      has_slept = false;
-      worked_ns = context().now_ns;
-    }
-    if (!is_clock_fresh_) continue;
-    if (has_failed()) [[unlikely]]
-      return core_.failure();
-    if (context().now_ns >= until_ns) break;
-    if (packets != 0) continue;
-    if (context().now_ns - worked_ns < spin_.ns()) {
-      if (!kTraits.is_virtual && context().has_new_session_lately() && !must_iterate()) sched_yield();
-      continue;
-    }
-    sleep(until_ns);
-    has_slept = true;
-  }
-  core_.forget_stop();
-  return {};
-}
-
-/// Blocks until there is something to do, `until_ns` at the latest.
-template <class Impl>
-void RpcCore<Impl>::sleep(uint64_t until_ns) {
-  if (must_iterate()) return;
-  core_.note_rest();
-  context().mailbox->may_sleep.store(true, std::memory_order_seq_cst);
-  if (transport_->prepare_wait() && !context().mailbox->has_mail() && !core_.is_stopped()) {
-    transport_->wait(std::min(until_ns, context().agenda.next_ns()));
-  }
-  transport_->end_wait();
-  core_.set_idle_iterations(kIdleClockReads - 1);  // the next iteration reads the clock, because a timer may be due
-  if (!alarm_.is_open()) context().mailbox->may_sleep.store(false, std::memory_order_relaxed);
-}
-
-/// Prepares the descriptor, so that it becomes readable when there is work.
-template <class Impl>
-void RpcCore<Impl>::arm() {
-  note_rest();
-  transport_->end_wait();
-  const bool may_wait =
-      !must_iterate() && !context().mailbox->has_mail() && transport_->prepare_wait() && !context().mailbox->has_mail();
-  alarm_.set(may_wait ? context().agenda.next_ns() : 0);
-  context().agenda.arm();
-}
-
-template <class Impl>
-Status RpcCore<Impl>::close(Duration drain) {
-  if (Status status = enter(); !status.ok()) return status;
-  core_.start_closing();
-  const uint64_t until_ns = transport_->now() + to_ns(drain);
-  while (core_.has_unfinished_work() && transport_->now() < until_ns) iterate();
-  shut_down();
-  return {};
-}
-
-/// Ends the remaining sessions and calls. The transport's destructor releases all message memory; the last
-/// continuations then run.
-template <class Impl>
-void RpcCore<Impl>::shut_down() {
-  if (is_closed()) return;
-  core_.close_all();
-  transport_.reset();
-  core_.finish_all();
-}
-
 }  // namespace tern::rpc
 
+#include "rpc/run_loop.h"       // IWYU pragma: export
 #include "rpc/transmit_rest.h"  // IWYU pragma: export

@@ -1,9 +1,10 @@
-// An endpoint that polls lends its CPU while sessions open: the management thread may need it.
+// An endpoint that polls lends its CPU while sessions open, and to other endpoints that poll there.
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <thread>
+#include <vector>
 
 #include "unit/rpc/rpc_world.h"
 
@@ -33,6 +34,7 @@ class LentCpu : public ::testing::Test {
     EXPECT_TRUE(endpoint.run_event_loop(milliseconds(1)).ok());
     return times_lent;
   }
+  std::vector<Outcome> outcomes_{10};  ///< outlive the calls
   World<T> world_;
 };
 TYPED_TEST_SUITE(LentCpu, Transports, TransportNames);
@@ -48,6 +50,46 @@ TYPED_TEST(LentCpu, by_polling_while_a_session_opens) {
     server = this->times_lent_by_a_run_of(*this->world_.server);
     return client > 0 && server > 0;
   }));
+}
+
+/// Without this, each call would take two time slices.
+TYPED_TEST(LentCpu, to_an_endpoint_that_polls_on_the_same_one) {
+  ASSERT_NO_FATAL_FAILURE(this->make(Wait::kPoll));
+  auto& client = *this->world_.client;
+  auto& server = *this->world_.server;
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);  // the server's thread inherits it
+  int server_lent = 0;
+  std::thread server_thread([&] {
+    EXPECT_TRUE(server.run_event_loop().ok());
+    server_lent = times_lent;
+  });
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  const auto run_until = [&client, until](auto is_true) {
+    while (!is_true() && std::chrono::steady_clock::now() < until) {
+      EXPECT_TRUE(client.run_event_loop(milliseconds(1)).ok());
+    }
+    EXPECT_TRUE(is_true());
+  };
+  const Session session =
+      client.create_session(this->world_.server_nexus->uri(), {.connect_timeout = kPatience}).value();
+  run_until([&] { return client.is_open(session); });
+  EXPECT_TRUE(client.run_event_loop(milliseconds(20)).ok());  // the session is not new any more
+  times_lent = 0;
+  EXPECT_TRUE(server.post([] { times_lent = 0; }).ok());
+  for (Outcome& outcome : this->outcomes_) {
+    EXPECT_TRUE(this->world_.call(session, kEcho, "x", outcome).ok());
+    run_until([&] { return outcome.runs == 1; });
+    EXPECT_EQ(outcome.response, "x");
+  }
+  server.stop();
+  server_thread.join();
+  EXPECT_GT(times_lent, 0);
+  EXPECT_GT(server_lent, 0);
+  EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
 TYPED_TEST(LentCpu, no_longer) {

@@ -1,0 +1,101 @@
+// RpcCore: how the loop runs, waits and ends. rpc_core.h includes this file.
+#pragma once
+
+#include <sched.h>
+
+namespace tern::rpc {
+
+template <class Impl>
+Status RpcCore<Impl>::run(Duration duration) {
+  if (Status status = enter(); !status.ok()) return status;
+  const uint64_t start_ns = transport_->now();
+  const uint64_t until_ns = duration == Duration::max() ? UINT64_MAX : start_ns + to_ns(duration);
+  uint64_t worked_ns = start_ns;
+  bool has_slept = false;  // the loop has slept since `worked_ns`
+  base::Poller poller;
+  if (!kTraits.is_virtual) poller.enter();
+  while (!core_.is_stopped_lately()) {
+    const size_t packets = iterate();
+    if (packets != 0) {
+      if (has_slept) spin_.on_woken(context().now_ns - worked_ns, context().now_ns);
+      has_slept = false;
+      worked_ns = context().now_ns;
+    }
+    if (!is_clock_fresh_) continue;
+    if (has_failed()) [[unlikely]]
+      return core_.failure();
+    if (context().now_ns >= until_ns) break;
+    if (packets != 0) continue;
+    if (context().now_ns - worked_ns < spin_.ns()) {
+      if (!kTraits.is_virtual) worked_ns += lend_cpu(poller, context().now_ns - worked_ns);  // this is no polling
+      continue;
+    }
+    poller.leave();
+    sleep(until_ns);
+    if (!kTraits.is_virtual) poller.enter();
+    has_slept = true;
+  }
+  core_.forget_stop();
+  return {};
+}
+
+/// Called when polling has been in vain for `vain_ns`. Lends the CPU if another thread of this process probably needs
+/// it. Returns the time until this thread had it again, as far as it does not count as polling.
+template <class Impl>
+uint64_t RpcCore<Impl>::lend_cpu(base::Poller& poller, uint64_t vain_ns) {
+  const uint64_t from_ns = context().now_ns;
+  const bool has_company = vain_ns >= kKeepCpuNs && poller.has_company(from_ns);
+  if ((!has_company && !context().has_new_session_lately()) || must_iterate()) return 0;
+  sched_yield();
+  if (!has_company) return 0;
+  const uint64_t now_ns = transport_->now();
+  poller.note_lent(now_ns - from_ns, now_ns);
+  return std::min(now_ns - from_ns, poller.count_here() * base::Poller::kTurnNs);
+}
+
+/// Blocks until there is something to do, `until_ns` at the latest.
+template <class Impl>
+void RpcCore<Impl>::sleep(uint64_t until_ns) {
+  if (must_iterate()) return;
+  core_.note_rest();
+  context().mailbox->may_sleep.store(true, std::memory_order_seq_cst);
+  if (transport_->prepare_wait() && !context().mailbox->has_mail() && !core_.is_stopped()) {
+    transport_->wait(std::min(until_ns, context().agenda.next_ns()));
+  }
+  transport_->end_wait();
+  core_.set_idle_iterations(kIdleClockReads - 1);  // the next iteration reads the clock, because a timer may be due
+  if (!alarm_.is_open()) context().mailbox->may_sleep.store(false, std::memory_order_relaxed);
+}
+
+/// Prepares the descriptor, so that it becomes readable when there is work.
+template <class Impl>
+void RpcCore<Impl>::arm() {
+  note_rest();
+  transport_->end_wait();
+  const bool may_wait =
+      !must_iterate() && !context().mailbox->has_mail() && transport_->prepare_wait() && !context().mailbox->has_mail();
+  alarm_.set(may_wait ? context().agenda.next_ns() : 0);
+  context().agenda.arm();
+}
+
+template <class Impl>
+Status RpcCore<Impl>::close(Duration drain) {
+  if (Status status = enter(); !status.ok()) return status;
+  core_.start_closing();
+  const uint64_t until_ns = transport_->now() + to_ns(drain);
+  while (core_.has_unfinished_work() && transport_->now() < until_ns) iterate();
+  shut_down();
+  return {};
+}
+
+/// Ends the remaining sessions and calls. The transport's destructor releases all message memory; the last
+/// continuations then run.
+template <class Impl>
+void RpcCore<Impl>::shut_down() {
+  if (is_closed()) return;
+  core_.close_all();
+  transport_.reset();
+  core_.finish_all();
+}
+
+}  // namespace tern::rpc
