@@ -3,8 +3,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
-#include <vector>
 
 #include "unit/rpc/rpc_world.h"
 
@@ -34,7 +34,7 @@ class LentCpu : public ::testing::Test {
     EXPECT_TRUE(endpoint.run_event_loop(milliseconds(1)).ok());
     return times_lent;
   }
-  std::vector<Outcome> outcomes_{10};  ///< outlive the calls
+  Outcome outcome_;  ///< outlives the calls
   World<T> world_;
 };
 TYPED_TEST_SUITE(LentCpu, Transports, TransportNames);
@@ -62,11 +62,8 @@ TYPED_TEST(LentCpu, to_an_endpoint_that_polls_on_the_same_one) {
   CPU_ZERO(&one);
   CPU_SET(sched_getcpu(), &one);
   ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);  // the server's thread inherits it
-  int server_lent = 0;
-  std::thread server_thread([&] {
-    EXPECT_TRUE(server.run_event_loop().ok());
-    server_lent = times_lent;
-  });
+  std::atomic<int> server_lent = 0;
+  std::thread server_thread([&server] { EXPECT_TRUE(server.run_event_loop().ok()); });
   const auto until = std::chrono::steady_clock::now() + kPatience;
   const auto run_until = [&client, until](auto is_true) {
     while (!is_true() && std::chrono::steady_clock::now() < until) {
@@ -80,15 +77,16 @@ TYPED_TEST(LentCpu, to_an_endpoint_that_polls_on_the_same_one) {
   EXPECT_TRUE(client.run_event_loop(milliseconds(20)).ok());  // the session is not new any more
   times_lent = 0;
   EXPECT_TRUE(server.post([] { times_lent = 0; }).ok());
-  for (Outcome& outcome : this->outcomes_) {
-    EXPECT_TRUE(this->world_.call(session, kEcho, "x", outcome).ok());
-    run_until([&] { return outcome.runs == 1; });
-    EXPECT_EQ(outcome.response, "x");
-  }
+  // No CPU is lent for up to half a second after a foreign process has used it.
+  do {
+    this->outcome_ = Outcome();
+    EXPECT_TRUE(this->world_.call(session, kEcho, "x", this->outcome_).ok());
+    run_until([&] { return this->outcome_.runs == 1; });
+    EXPECT_EQ(this->outcome_.response, "x");
+    EXPECT_TRUE(server.post([&server_lent] { server_lent = times_lent; }).ok());
+  } while ((times_lent == 0 || server_lent == 0) && !this->HasFailure());
   server.stop();
   server_thread.join();
-  EXPECT_GT(times_lent, 0);
-  EXPECT_GT(server_lent, 0);
   EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
