@@ -30,8 +30,8 @@ class TERN_API Poller {
   bool has_company(uint64_t now_ns);
   /// This thread has lent its CPU for `lent_ns`, until `now_ns`. If that is longer than the others would have taken, no
   /// thread lends the CPU for a while. They stop and begin together, because a thread that polls and does not lend the
-  /// CPU looks to the others like a foreign one.
-  void note_lent(uint64_t lent_ns, uint64_t now_ns);
+  /// CPU looks to the others like a foreign one. Returns how much of `lent_ns` the other threads have probably used.
+  uint64_t note_lent(uint64_t lent_ns, uint64_t now_ns);
 
  private:
   static constexpr int kNowhere = -1;

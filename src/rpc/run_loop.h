@@ -49,8 +49,7 @@ uint64_t RpcCore<Impl>::lend_cpu(base::Poller& poller, uint64_t vain_ns) {
   sched_yield();
   if (!has_company) return 0;
   const uint64_t now_ns = transport_->now();
-  poller.note_lent(now_ns - from_ns, now_ns);
-  return std::min(now_ns - from_ns, poller.count_here() * base::Poller::kTurnNs);
+  return poller.note_lent(now_ns - from_ns, now_ns);
 }
 
 /// Blocks until there is something to do, `until_ns` at the latest.
