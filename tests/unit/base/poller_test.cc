@@ -31,7 +31,7 @@ TEST(PollerTest, counts_the_pollers_of_its_cpu) {
     Poller poller;
     poller.enter();
     EXPECT_EQ(poller.count_here(), 1u);
-    on_one_cpu([&poller] {
+    on_one_cpu([] {
       Poller other;
       EXPECT_EQ(other.count_here(), 2u) << "it has entered";
       other.leave();
