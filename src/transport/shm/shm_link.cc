@@ -84,8 +84,9 @@ Status ShmImpl::try_attempt(Peer& peer) {
               "shm: the endpoint at this address belongs to another user and has closed the connection: set "
               "Shm::Options::allow_other_users there, too"};
     }
-    if (sent == SendResult::kGone) return {Code::kPeerUnreachable, "shm: the peer has ended"};
-    return {Code::kQueueFull, "shm: the system takes no more messages; try again"};
+    // The peer closes connections whose hello has not come yet if one process has too many of them. If it has ended
+    // instead, the next attempt finds that.
+    return {Code::kQueueFull, "shm: the hello cannot be sent now; try again"};
   }
   peer.attempt_since_ns = 0;
   peer.serial = serial;

@@ -17,6 +17,34 @@ bool is_readable(ShmEnd& end, int timeout_ms = 0) {
   return ::poll(&ready, 1, timeout_ms) == 1;
 }
 
+/// A peer closes connections whose hello it waits for if one process has many of them. The peer has not ended then.
+TEST(ShmBackPressure, a_connection_that_is_closed_before_its_hello_is_made_again) {
+  ShmEnd a, b;
+  PeerId peer;
+  {
+    const Scope fail(EPIPE);
+    auto made = a->connect(b->address(), "");
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    peer = *made;
+    EXPECT_EQ(failing_sends::failed, 1u);
+  }
+  EXPECT_EQ(a->peer_state(peer), PeerState::kConnecting);
+  EXPECT_TRUE(run_until({&a, &b}, [&] { return a->peer_state(peer) == PeerState::kReady; }));
+}
+
+TEST(ShmBackPressure, a_peer_that_ends_before_the_hello_is_dead) {
+  ShmEnd a;
+  PeerId peer;
+  {
+    ShmEnd b;
+    const Scope fail(EPIPE);
+    auto made = a->connect(b->address(), "");
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    peer = *made;
+  }
+  EXPECT_TRUE(run_until({&a}, [&] { return a->peer_state(peer) == PeerState::kDead; }));
+}
+
 TEST(ShmBackPressure, a_wake_up_that_fails_is_tried_again_by_one_that_polls) {
   ShmEnd a, b;
   const PeerId ab = connect(a, b);
