@@ -13,7 +13,7 @@ Status RpcCore<Impl>::run(Duration duration) {
   uint64_t worked_ns = start_ns;
   bool has_slept = false;  // the loop has slept since `worked_ns`
   base::Poller poller;
-  if (!kTraits.is_virtual) poller.enter();
+  if (!kTraits.is_virtual) poller.enter(start_ns);
   while (!core_.is_stopped_lately()) {
     const size_t packets = iterate();
     if (packets != 0) {
@@ -30,9 +30,9 @@ Status RpcCore<Impl>::run(Duration duration) {
       if (!kTraits.is_virtual) worked_ns += lend_cpu(poller, context().now_ns - worked_ns);  // this is no polling
       continue;
     }
-    poller.leave();
+    poller.leave(context().now_ns);
     sleep(until_ns);
-    if (!kTraits.is_virtual) poller.enter();
+    if (!kTraits.is_virtual) poller.enter(transport_->now());
     has_slept = true;
   }
   core_.forget_stop();
@@ -46,10 +46,9 @@ uint64_t RpcCore<Impl>::lend_cpu(base::Poller& poller, uint64_t vain_ns) {
   const uint64_t from_ns = context().now_ns;
   const bool has_company = vain_ns >= kKeepCpuNs && poller.has_company(from_ns);
   if ((!has_company && !context().has_new_session_lately()) || must_iterate()) return 0;
+  if (has_company) poller.begin_lending(from_ns);
   sched_yield();
-  if (!has_company) return 0;
-  const uint64_t now_ns = transport_->now();
-  return poller.note_lent(now_ns - from_ns, now_ns);
+  return has_company ? poller.end_lending(transport_->now()) : 0;
 }
 
 /// Blocks until there is something to do, `until_ns` at the latest.
