@@ -5,39 +5,55 @@
 #include <tern/transport/udp.h>
 
 #include <string_view>
+#include <type_traits>
 
 #include "common/both_ends.h"
 #include "shortcuts/with_shortcuts.h"
 
 DEFINE_string(without, "none",
               "none, or one of: batched_timestamps, controller_bypass, pacer_bypass, preallocated_responses, "
-              "zero_copy_requests, common_case; with up_to_ before it also all before it in this list");
+              "zero_copy_requests, answer_at_once (shm only), common_case; with up_to_ before it also all before it in "
+              "this list; or look_ahead (shm only), rest_at_once, receive_in_place (udp only)");
 
 namespace {
 
 using tern::cc::Shortcuts;
 
-template <class T, Shortcuts kShortcuts>
+template <class T, Shortcuts kShortcuts, bool kWalks = false>
 int run() {
-  return microbench::BothEnds<microbench::WithShortcuts<T, kShortcuts>>().run("shortcuts_driver",
-                                                                              {{"without", FLAGS_without}});
+  return microbench::BothEnds<microbench::WithShortcuts<T, kShortcuts>, kWalks>().run("shortcuts_driver",
+                                                                                      {{"without", FLAGS_without}});
+}
+
+/// For shortcuts that are for many sessions: if there are more than calls in flight, all sessions have their turn.
+template <class T, Shortcuts kShortcuts>
+int run_many() {
+  return FLAGS_sessions > FLAGS_window ? run<T, kShortcuts, true>() : run<T, kShortcuts>();
 }
 
 template <class T>
 int run_without(std::string_view name) {
-  if (name == "none") return run<T, {}>();
+  if (name == "none") return run_many<T, {}>();
   if (name == "batched_timestamps") return run<T, {.batched_timestamps = false}>();
   if (name == "controller_bypass") return run<T, {.controller_bypass = false}>();
   if (name == "pacer_bypass") return run<T, {.pacer_bypass = false}>();
   if (name == "preallocated_responses") return run<T, {.preallocated_responses = false}>();
   if (name == "zero_copy_requests") return run<T, {.zero_copy_requests = false}>();
   if (name == "common_case") return run<T, {.common_case = false}>();
+  if (name == "rest_at_once") return run_many<T, {.rest_at_once = false}>();
+  if constexpr (std::is_same_v<T, tern::Shm>) {
+    if (name == "answer_at_once") return run<T, {.answer_at_once = false}>();
+    if (name == "up_to_answer_at_once") return run<T, {false, false, false, false, false, false}>();
+    if (name == "look_ahead") return run_many<T, {.look_ahead = false}>();
+  } else {
+    if (name == "receive_in_place") return run<T, {.receive_in_place = false}>();
+  }
   if (name == "up_to_controller_bypass") return run<T, {false, false}>();
   if (name == "up_to_pacer_bypass") return run<T, {false, false, false}>();
   if (name == "up_to_preallocated_responses") return run<T, {false, false, false, false}>();
   if (name == "up_to_zero_copy_requests") return run<T, {false, false, false, false, false}>();
-  if (name == "up_to_common_case") return run<T, {false, false, false, false, false, false}>();
-  programs::fail("--without names no shortcut: see --help");
+  if (name == "up_to_common_case") return run<T, {false, false, false, false, false, false, false}>();
+  programs::fail("--without names no shortcut of this transport: see --help");
   return 1;
 }
 

@@ -38,7 +38,8 @@ namespace {  // so that the compiler inlines as in any program
 constexpr uint16_t kAdd = 1;
 constexpr tern::Duration kPatience = std::chrono::seconds(30);  // callgrind is fifty times slower
 
-template <tern::Transport T>
+/// `kWalks`: an answered call is followed by one on the session whose turn it is, otherwise by one on its own session.
+template <tern::Transport T, bool kWalks = false>
 class BothEnds {
  public:
   /// Runs the whole program. Returns its exit code.
@@ -49,6 +50,7 @@ class BothEnds {
     const auto begin = std::chrono::steady_clock::now();
     const uint64_t first = std::min<uint64_t>(FLAGS_window, left_);
     for (uint32_t i = 0; i < first; ++i) issue(calls_[i], std::move(calls_[i].request), std::move(calls_[i].response));
+    next_ = first % calls_.size();
     while (completed_ < FLAGS_rpcs && status_.ok()) {
       if (programs::interrupted.load(std::memory_order_relaxed)) return explain_interrupt();
       iterate_both();
@@ -169,12 +171,19 @@ class BothEnds {
     // The next request contains the value of the response.
     std::memcpy(&call.value, done.response.bytes().data(), sizeof(call.value));
     ++completed_;
-    if (left_ > 0) [[likely]] {
+    if (left_ > 0 && !kWalks) [[likely]] {
       issue(call, std::move(done.request), std::move(done.response));
     } else {
       call.request = std::move(done.request);
       call.response = std::move(done.response);
+      if (kWalks && left_ > 0) issue_next();
     }
+  }
+
+  void issue_next() {
+    Call& next = calls_[next_];
+    next_ = (next_ + 1) % calls_.size();
+    issue(next, std::move(next.request), std::move(next.response));
   }
 
   static int explain_interrupt() {
@@ -187,6 +196,7 @@ class BothEnds {
   tern::Status status_;
   uint64_t left_ = 0;  ///< still to be issued
   uint64_t completed_ = 0;
+  size_t next_ = 0;  ///< index of the call whose turn it is
   std::unique_ptr<tern::Nexus> nexus_;
   std::unique_ptr<tern::Rpc<T>> server_;
   std::unique_ptr<tern::Rpc<T>> client_;

@@ -40,7 +40,11 @@ class TERN_API ClientSessions {
  public:
   /// `default_control`: the transport's controller, for endpoints and sessions whose options name none.
   ClientSessions(EndpointContext& context, Peers& peers, Completions& completions, CongestionControl default_control)
-      : context_(context), peers_(peers), completions_(completions), default_control_(default_control) {}
+      : context_(context),
+        peers_(peers),
+        completions_(completions),
+        default_control_(default_control),
+        rests_at_once_from_(context.transport.shortcuts().rest_at_once ? EndpointContext::kCachedSessions : SIZE_MAX) {}
 
   // -- Sessions (client_sessions.cc) --
 
@@ -287,6 +291,7 @@ class TERN_API ClientSessions {
   Peers& peers_;
   Completions& completions_;
   const CongestionControl default_control_;
+  const size_t rests_at_once_from_;  ///< sessions rest with their last answer if so many tick
 
   session::ClientPools pools_;
   base::Pool<Client> pool_;

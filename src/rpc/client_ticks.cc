@@ -80,7 +80,7 @@ void ClientSessions::begin_to_tick(Client* client) {
   client->session.forget_old_congestion(context_.now_ns);
   client->is_ticking = true;
   client->begins_plainly = context_.tracer == nullptr;
-  if (ticking_.size() >= EndpointContext::kCachedSessions && client->begins_plainly) {
+  if (ticking_.size() >= rests_at_once_from_ && client->begins_plainly) {
     client->looks |= Client::kRestsAtOnce;
   }
   client->tick_place = static_cast<uint32_t>(ticking_.size());

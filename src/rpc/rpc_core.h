@@ -129,7 +129,8 @@ class RpcCore final {
   static constexpr uint64_t kKeepCpuNs = 3'000;
   /// True: an answer leaves as soon as its handler has returned, because its request's hold time is 0 on the clock of
   /// the iteration. False: the clock is read again before answers leave, and they leave together.
-  static constexpr bool kAnswersAtOnce = !kTraits.reads_clock_per_burst && kTraits.releases_at_once;
+  static constexpr bool kAnswersAtOnce =
+      !kTraits.reads_clock_per_burst && kTraits.releases_at_once && kTraits.shortcuts.answer_at_once;
 
   /// Visitor of received packets, one by one or burst by burst (transport::BurstVisitor).
   struct Visitor {
@@ -143,7 +144,10 @@ class RpcCore final {
       if constexpr (kTraits.reads_clock_per_burst) core.is_clock_fresh_ = false;
       core.freshen_clock();
     }
-    transport::ExpectedPacket expected_packet() const { return core.core_.expected_packet(); }
+    transport::ExpectedPacket expected_packet() const {
+      if constexpr (!kTraits.shortcuts.receive_in_place) return {};
+      return core.core_.expected_packet();
+    }
     [[gnu::always_inline]] void in_burst(const wire::Header& header, const transport::Payload& payload,
                                          std::byte* copy_to) const {
       // The values are copied only here, because a variable whose address is taken lives in memory, and the variables
@@ -198,7 +202,7 @@ class RpcCore final {
   }
   [[gnu::noinline]] size_t receive_traced() { return transport_->receive(TracedVisitor{{*this}}); }
   [[gnu::noinline]] size_t receive_ahead() {
-    if constexpr (kTraits.looks_ahead) {
+    if constexpr (kTraits.looks_ahead && kTraits.shortcuts.look_ahead) {
       return transport_->receive(AheadVisitor{{*this}});
     } else {
       return transport_->receive(Visitor{*this});

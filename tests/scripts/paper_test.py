@@ -104,19 +104,29 @@ class Rows(unittest.TestCase):
             self.assertEqual(paper.is_met(row), is_met)
 
     def test_shortcuts_are_compared_with_all_and_with_the_step_before(self):
-        def own(metrics, without, transport='shm'):
-            return {**line(9, metrics, without=without), 'transport': transport}
+        def own(metrics, without, transport='shm', **flags):
+            return {**line(9, metrics, without=without, **{**paper.CALLS, **flags}), 'transport': transport}
 
         runs = [own({'rate_mrps': 4}, 'none'), own({'total': 600}, 'none'), own({'rate_mrps': 1}, 'none', 'udp'),
                 own({'rate_mrps': 3}, 'batched_timestamps'), own({'total': 750}, 'batched_timestamps'),
-                own({'rate_mrps': 3.8}, 'controller_bypass'), own({'rate_mrps': 1.5}, 'up_to_controller_bypass')]
+                own({'rate_mrps': 3.8}, 'controller_bypass'), own({'rate_mrps': 1.5}, 'up_to_controller_bypass'),
+                own({'rate_mrps': 2}, 'none', sessions=20_000), own({'rate_mrps': 1}, 'look_ahead', sessions=20_000)]
         found = {row.what: row for row in rows_of(9, *runs) if row.values}
         self.assertEqual(found['shm, without batched timestamps: share of the rate'].values, [0.75])
         self.assertEqual(found['shm, without batched timestamps: more instructions'].values, [150])
         self.assertEqual(found['shm, without controller bypass: share of the rate'].values, [0.95])
         row = found['shm, one after another, controller bypass, too: share of the rate before']
         self.assertEqual((row.values, round(row.paper, 3)), ([0.5], 0.934))
-        self.assertEqual(len(found), 8)
+        self.assertEqual(found['shm, 20000 sessions, without look ahead: share of the rate'].values, [0.5])
+        self.assertEqual(len(found), 10)
+
+    def test_shortcuts_are_run_over_the_transports_that_have_them(self):
+        commands = paper.runs_of(9, options_of('--only=9'))
+        self.assertEqual(sum('--without=none' in words for words in commands), 6 * 5)
+        for name, transports in (('look_ahead', ['shm']), ('receive_in_place', ['udp']), ('rest_at_once', ['shm', 'udp']),
+                                 ('up_to_answer_at_once', ['shm']), ('up_to_common_case', ['shm', 'udp'])):
+            found = {words.split('--transport=')[1].split()[0] for words in commands if f'--without={name} ' in words}
+            self.assertEqual(sorted(found), transports)
 
     def test_a_row_of_the_table(self):
         runs = [line(2, {'total_gbps': gbps}, seed, credits=0, degree=50) for seed, gbps in enumerate((22.5, 22.71, 22.6), 1)]
