@@ -137,7 +137,7 @@ TEST_P(Masstree, the_index_alone_is_measured_in_the_same_process) {
 
 TEST_P(Masstree, lost_and_delayed_packets_lose_no_key) {
   const Outcome outcome =
-      run(with("--keys=1000 --seconds=0.1 --rounds=1 --put_share=0.5 --insert_share=0.3 --scan_share=0.2 "
+      run(with("--keys=1000 --seconds=0.3 --rounds=1 --put_share=0.5 --insert_share=0.3 --scan_share=0.2 "
                "--phases=worker --drop=0.01 --dup=0.01 --reorder=0.01 --delay=0.01"));
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_GT(metric(outcome, "worker", "put_mrps"), 0);
